@@ -2,11 +2,11 @@
 //! wishes.
 //!
 //! This module reads and prints nothing. A wish that cannot be granted is skipped for the next one
-//! and leaves a [`Note`], which prints as one line once a console exists. A user's wish that is
+//! and leaves a [`ChoiceNote`], which prints as one line once a console exists. A user's wish that is
 //! granted against the table of machines leaves a note too.
 
 use super::bytes::Text;
-use super::machines::Machine;
+use super::machines::KnownMachine;
 use super::sizes::SizeSet;
 use core::fmt;
 use granule::arch::{CpuFeatures, PageSize};
@@ -68,7 +68,7 @@ pub struct PageSizeInputs<'a> {
     /// The wish on the command line, from [`words::page_size`](super::words::page_size).
     pub command_line: Wish<PageSize>,
     /// The machine's entry, from [`machines::find`](super::machines::find).
-    pub machine: Option<&'a Machine>,
+    pub machine: Option<&'a KnownMachine>,
     /// The default that was set when the kernel was built.
     pub build_default: Option<PageSize>,
 }
@@ -130,7 +130,7 @@ pub fn choose_page_size(inputs: &PageSizeInputs<'_>) -> Result<PageSizeChoice, N
     let mut granted = None;
 
     if let Wish::Garbled(text) = inputs.command_line {
-        notes.push(Note {
+        notes.push(ChoiceNote {
             by: Source::CommandLine,
             wish: Refused::NotAPageSize(text),
         });
@@ -138,23 +138,23 @@ pub fn choose_page_size(inputs: &PageSizeInputs<'_>) -> Result<PageSizeChoice, N
     let mut ask = |source, size| {
         if granted.is_none() {
             if !inputs.built.has(size) {
-                notes.push(Note {
+                notes.push(ChoiceNote {
                     by: source,
                     wish: Refused::PageSizeNotBuilt(size, inputs.built),
                 });
             } else if !inputs.cpu.has(size) {
-                notes.push(Note {
+                notes.push(ChoiceNote {
                     by: source,
                     wish: Refused::PageSizeCpuLacks(size),
                 });
             } else if forbidden.has(size) && source != Source::CommandLine {
-                notes.push(Note {
+                notes.push(ChoiceNote {
                     by: source,
                     wish: Refused::PageSizeForbidden(size),
                 });
             } else {
                 if forbidden.has(size) {
-                    notes.push(Note {
+                    notes.push(ChoiceNote {
                         by: source,
                         wish: Refused::ForbiddenButAsked(size),
                     });
@@ -180,7 +180,7 @@ pub fn choose_page_size(inputs: &PageSizeInputs<'_>) -> Result<PageSizeChoice, N
             Some(size) => (size, Source::Fallback),
             None => {
                 let size = usable.smallest_except(SizeSet::NONE).ok_or(NoPageSize)?;
-                notes.push(Note {
+                notes.push(ChoiceNote {
                     by: Source::MachineTable,
                     wish: Refused::AllForbidden(size),
                 });
@@ -241,7 +241,7 @@ pub fn choose_va_bits(cpu: &CpuFeatures, page_size: PageSize, wish: Wish<u32>) -
     };
     let mut notes = Notes::EMPTY;
     if let Some(wish) = refused {
-        notes.push(Note {
+        notes.push(ChoiceNote {
             by: Source::CommandLine,
             wish,
         });
@@ -256,7 +256,7 @@ pub fn choose_va_bits(cpu: &CpuFeatures, page_size: PageSize, wish: Wish<u32>) -
 /// A wish that was refused, or granted with a warning. Its [`Display`](fmt::Display) form is one
 /// line: the origin of the wish, the wish, the reason, and what would work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Note {
+pub struct ChoiceNote {
     /// The origin of the wish.
     pub by: Source,
     /// The wish, and the reason for the note.
@@ -287,7 +287,7 @@ pub enum Refused {
     VaBitsCpuLacks(u32, PageSize),
 }
 
-impl fmt::Display for Note {
+impl fmt::Display for ChoiceNote {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let who = match self.by {
             Source::CommandLine => "command line",
@@ -358,7 +358,7 @@ impl fmt::Display for Note {
 /// The notes, in the order of precedence of the wishes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Notes {
-    notes: [Option<Note>; Notes::CAPACITY],
+    notes: [Option<ChoiceNote>; Notes::CAPACITY],
 }
 
 impl Notes {
@@ -369,14 +369,14 @@ impl Notes {
         notes: [None; Self::CAPACITY],
     };
 
-    fn push(&mut self, note: Note) {
+    fn push(&mut self, note: ChoiceNote) {
         if let Some(free) = self.notes.iter_mut().find(|slot| slot.is_none()) {
             *free = Some(note);
         }
     }
 
     /// The notes in order.
-    pub fn iter(&self) -> impl Iterator<Item = &Note> {
+    pub fn iter(&self) -> impl Iterator<Item = &ChoiceNote> {
         self.notes.iter().flatten()
     }
 

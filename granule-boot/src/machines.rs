@@ -7,7 +7,7 @@
 //!
 //! # Adding a machine
 //!
-//! Add one [`Machine`] to [`MACHINES`]. The first match counts, so put narrower entries before
+//! Add one [`KnownMachine`] to [`MACHINES`]. The first match counts, so put narrower entries before
 //! wider ones:
 //! - `is`: the marks that identify the machine. The root `compatible` of the device tree is best. A
 //!   MIDR names a core, which many machines have *and every virtual machine that runs on them*,
@@ -32,7 +32,7 @@ use granule::arch::PageSize::{self, K4, K16, K64};
 
 /// A machine, or a family of machines, with its preferred and forbidden page sizes.
 #[derive(Clone, Copy, Debug)]
-pub struct Machine {
+pub struct KnownMachine {
     /// The common name.
     pub name: &'static str,
     /// Identifying marks: any one of them suffices.
@@ -77,8 +77,8 @@ pub struct Identity<C> {
 const NONE: SizeSet = SizeSet::NONE;
 
 /// The known machines with preferred or forbidden sizes.
-pub const MACHINES: &[Machine] = &[
-    Machine {
+pub const MACHINES: &[KnownMachine] = &[
+    KnownMachine {
         name: "Apple M1 or M2",
         is: &[
             Mark::Compatible("apple,t8103"),
@@ -96,7 +96,7 @@ pub const MACHINES: &[Machine] = &[
     },
     // The DART of these SoCs has 4K pages. Every page size of the CPU is a multiple, so none is
     // forbidden. 64K, which all of them have too, would waste much of 1 to 4 GiB.
-    Machine {
+    KnownMachine {
         name: "Apple A7, A8 or A8X",
         is: &[
             Mark::Compatible("apple,s5l8960x"),
@@ -107,7 +107,7 @@ pub const MACHINES: &[Machine] = &[
         forbidden: NONE,
         reason: "little memory, an IOMMU (DART) with 4k pages, and a CPU with 4k and 64k",
     },
-    Machine {
+    KnownMachine {
         name: "Apple A9, A10 or A11",
         is: &[
             Mark::Compatible("apple,s8000"),
@@ -123,7 +123,7 @@ pub const MACHINES: &[Machine] = &[
     },
     // A MIDR does not identify Grace: its cores are Neoverse V2, and so are those of other makers'
     // servers.
-    Machine {
+    KnownMachine {
         name: "NVIDIA Grace",
         is: &[Mark::Soc(0x036b_0241)],
         preferred: &[K64],
@@ -136,16 +136,16 @@ pub const MACHINES: &[Machine] = &[
 #[must_use]
 pub fn find<'a>(
     identity: &Identity<impl Iterator<Item = &'a [u8]> + Clone>,
-) -> Option<&'static Machine> {
+) -> Option<&'static KnownMachine> {
     find_in(MACHINES, identity)
 }
 
 /// The first entry of `machines` that matches, for kernels with their own table.
 #[must_use]
 pub fn find_in<'m, 'a>(
-    machines: &'m [Machine],
+    machines: &'m [KnownMachine],
     identity: &Identity<impl Iterator<Item = &'a [u8]> + Clone>,
-) -> Option<&'m Machine> {
+) -> Option<&'m KnownMachine> {
     machines
         .iter()
         .find(|machine| machine.is.iter().any(|mark| mark.fits(identity)))
@@ -167,7 +167,7 @@ impl Mark {
     }
 }
 
-impl fmt::Display for Machine {
+impl fmt::Display for KnownMachine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: prefers", self.name)?;
         let mut separator = " ";

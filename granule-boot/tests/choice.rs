@@ -10,10 +10,10 @@ use granule::arch::PageSize::{self, K4, K16, K64};
 use granule::arch::{CpuFeatures, IdRegisters};
 use granule_boot::Text;
 use granule_boot::choice::{
-    Note, PageSizeChoice, PageSizeInputs, Refused, Source, VA_BITS, Wish, choose_page_size,
+    ChoiceNote, PageSizeChoice, PageSizeInputs, Refused, Source, VA_BITS, Wish, choose_page_size,
     choose_va_bits,
 };
-use granule_boot::machines::{Identity, MACHINES, Machine, Mark, find, find_in};
+use granule_boot::machines::{Identity, KnownMachine, MACHINES, Mark, find, find_in};
 use granule_boot::sizes::SizeSet;
 
 /// All subsets of the page sizes.
@@ -45,9 +45,9 @@ fn preferences() -> Vec<Vec<PageSize>> {
     lists
 }
 
-fn machine(preferred: &[PageSize], forbidden: SizeSet) -> Machine {
+fn machine(preferred: &[PageSize], forbidden: SizeSet) -> KnownMachine {
     let preferred = preferred.to_vec().leak();
-    Machine {
+    KnownMachine {
         name: "test machine",
         is: &[],
         preferred,
@@ -57,7 +57,7 @@ fn machine(preferred: &[PageSize], forbidden: SizeSet) -> Machine {
 }
 
 /// What the rules say, from the list of all wishes in the order of their weight.
-fn expected(inputs: &PageSizeInputs) -> Option<(PageSize, Source, Vec<Note>)> {
+fn expected(inputs: &PageSizeInputs) -> Option<(PageSize, Source, Vec<ChoiceNote>)> {
     let forbidden = inputs
         .machine
         .map_or(SizeSet::NONE, |machine| machine.forbidden);
@@ -88,20 +88,20 @@ fn expected(inputs: &PageSizeInputs) -> Option<(PageSize, Source, Vec<Note>)> {
             Ok(size) if !inputs.cpu.has(size) => Refused::PageSizeCpuLacks(size),
             Ok(size) if forbidden.has(size) && by == Source::CommandLine => {
                 let wish = Refused::ForbiddenButAsked(size);
-                notes.push(Note { by, wish });
+                notes.push(ChoiceNote { by, wish });
                 return Some((size, by, notes));
             }
             Ok(size) if forbidden.has(size) => Refused::PageSizeForbidden(size),
             Ok(size) => return Some((size, by, notes)),
         };
-        notes.push(Note { by, wish });
+        notes.push(ChoiceNote { by, wish });
     }
     let mut had = PageSize::ALL
         .into_iter()
         .filter(|size| inputs.cpu.has(*size));
     let smallest = had.clone().next()?;
     let allowed = had.find(|size| !forbidden.has(*size)).unwrap_or_else(|| {
-        notes.push(Note {
+        notes.push(ChoiceNote {
             by: Source::MachineTable,
             wish: Refused::AllForbidden(smallest),
         });
@@ -156,7 +156,7 @@ fn every_cpu_with_every_wish() {
 fn choose(
     cpu: &[PageSize],
     command_line: Wish<PageSize>,
-    machine: Option<&Machine>,
+    machine: Option<&KnownMachine>,
     build_default: Option<PageSize>,
 ) -> (PageSizeChoice, Vec<String>) {
     let cpu = cpu.iter().copied().collect();
@@ -381,7 +381,7 @@ fn machines_are_found_by_what_they_are() {
     };
     assert_eq!(name(grace), Some("NVIDIA Grace"));
 
-    let mark = |implementer, part| Machine {
+    let mark = |implementer, part| KnownMachine {
         is: Vec::leak(vec![Mark::Midr { implementer, part }]),
         ..machine(&[], SizeSet::NONE)
     };

@@ -6,7 +6,7 @@
 #![cfg(not(miri))]
 
 use granule::arch::PageSize;
-use granule_boot::memblock::{Direction, Error, LeftOut, List, Memblock, Region};
+use granule_boot::memblock::{Direction, Error, LeftOut, Memblock, RangeList, Region};
 use granule_testing::cases::config;
 use proptest::prelude::*;
 
@@ -444,7 +444,7 @@ fn refuses_what_cannot_be() {
     memory.add_bank(0x1000, 0x1000).unwrap();
     memory.add_bank(0x3000, 0x1000).unwrap();
     let full = Error::TooManyRegions {
-        list: List::Banks,
+        list: RangeList::Banks,
         start: 0x5000,
         capacity: 2,
     };
@@ -470,7 +470,7 @@ fn refuses_what_cannot_be() {
     memory.reserve(0x3c00, 0x400).unwrap();
     let middle = memory.allocate(0x1000, 0x1000, all.clone(), Direction::BottomUp);
     let full = Error::TooManyRegions {
-        list: List::Reserved,
+        list: RangeList::Reserved,
         start: 0x2000,
         capacity: 2,
     };

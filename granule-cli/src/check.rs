@@ -6,7 +6,7 @@ use std::fmt;
 use std::io::BufRead;
 
 use anstyle::{AnsiColor, Style};
-use granule_model::trace::{Header, ReadError, Reader};
+use granule_model::trace::{ReadError, Reader, TraceHeader};
 use granule_model::{BarrierKind, Config, Event, EventError, Model, Violation};
 use serde_json::{Value, json};
 
@@ -102,7 +102,7 @@ pub struct Finding {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Checked {
     /// The first line of the trace.
-    pub header: Header,
+    pub header: TraceHeader,
     /// The events of the trace by kind.
     pub tally: Tally,
     /// The options of the check.

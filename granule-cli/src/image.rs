@@ -64,21 +64,21 @@ pub struct Image {
     /// Length of the file.
     pub bytes: u64,
     /// The header.
-    pub header: Header,
+    pub header: HeaderFields,
     /// Offset of the boot record in the image, if there is one.
     pub boot_record: Option<u64>,
 }
 
 /// The header fields that decide the image's address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Header {
+pub struct HeaderFields {
     /// Offset of the image from a 2 MiB aligned base.
     pub text_offset: u64,
     /// Memory the image occupies from its first byte, zeroed data included.
     pub image_size: u64,
 }
 
-impl Header {
+impl HeaderFields {
     /// Reads the header at the start of `bytes`.
     ///
     /// # Errors
@@ -128,7 +128,7 @@ impl Image {
             path: path.clone(),
             what,
         };
-        let header = Header::parse(&bytes).map_err(malformed)?;
+        let header = HeaderFields::parse(&bytes).map_err(malformed)?;
         let boot_record = bootrec::find(&bytes).map_err(malformed)?;
         let mut sha256 = String::new();
         for byte in Sha256::digest(&bytes) {
@@ -210,10 +210,10 @@ mod tests {
 
     #[test]
     fn reads_the_fields() {
-        let parsed = Header::parse(&header(0x8_0000, 0x12_3456, 0b1010)).unwrap();
+        let parsed = HeaderFields::parse(&header(0x8_0000, 0x12_3456, 0b1010)).unwrap();
         assert_eq!(
             parsed,
-            Header {
+            HeaderFields {
                 text_offset: 0x8_0000,
                 image_size: 0x12_3456
             }
@@ -224,7 +224,7 @@ mod tests {
     #[test]
     fn qemu_moves_an_image_off_the_start_of_ram() {
         let at = |text_offset| {
-            Header {
+            HeaderFields {
                 text_offset,
                 image_size: 1,
             }
@@ -240,7 +240,7 @@ mod tests {
     fn every_truncation_is_refused() {
         let whole = header(0, 4096, 0);
         for length in 0..HEADER_BYTES {
-            let error = Header::parse(&whole[..length]).unwrap_err();
+            let error = HeaderFields::parse(&whole[..length]).unwrap_err();
             assert!(
                 error.contains(&format!("is {length} bytes long")),
                 "{error}"
@@ -250,15 +250,15 @@ mod tests {
 
     #[test]
     fn other_files_are_named_for_what_they_are() {
-        assert!(Header::parse(b"\x7fELF").unwrap_err().contains("ELF"));
-        assert!(Header::parse(&[0; 64]).unwrap_err().contains("magic"));
+        assert!(HeaderFields::parse(b"\x7fELF").unwrap_err().contains("ELF"));
+        assert!(HeaderFields::parse(&[0; 64]).unwrap_err().contains("magic"));
         assert!(
-            Header::parse(&header(0, 1, 1))
+            HeaderFields::parse(&header(0, 1, 1))
                 .unwrap_err()
                 .contains("big-endian")
         );
         assert!(
-            Header::parse(&header(0, 0, 0))
+            HeaderFields::parse(&header(0, 0, 0))
                 .unwrap_err()
                 .contains("image_size")
         );

@@ -18,7 +18,7 @@ use granule_cli::bench::permissions::{self, Listener};
 use granule_cli::bench::progress::Bar;
 use granule_cli::bench::user;
 use granule_cli::plan::args::PlanArgs;
-use granule_cli::result::record::Record;
+use granule_cli::result::record::RecordLines;
 use granule_cli::result::report;
 use granule_cli::{Boot, boot, check, cost, usage};
 use indicatif::ProgressBar;
@@ -317,7 +317,7 @@ fn tell_people(done: &Boot) {
             text += &format!("{line}\n");
         }
     }
-    for fault in done.boots.iter().flat_map(Record::faults) {
+    for fault in done.boots.iter().flat_map(RecordLines::faults) {
         text += &format!("granule: cannot understand {fault}\n");
     }
     text += &report::summary(done);

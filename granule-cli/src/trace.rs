@@ -8,7 +8,7 @@ use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
 use granule_model::trace::{self, write_event};
-use granule_trace::{Event, Header, RECORD_WORDS, Record};
+use granule_trace::{BufferHeader, EncodedEvent, Event, RECORD_WORDS};
 use tempfile::NamedTempFile;
 
 /// A trace that was written.
@@ -60,7 +60,7 @@ impl Destination {
     }
 
     /// Writes the trace. `head` is the trace's head; the file `raw` holds the head and the records.
-    pub(crate) fn write(self, head: &Header, raw: &Path) -> Result<TraceFile, String> {
+    pub(crate) fn write(self, head: &BufferHeader, raw: &Path) -> Result<TraceFile, String> {
         let path = self.path;
         let told = |error: io::Error| format!("--trace {}: {error}", path.display());
         if head.lost > 0 {
@@ -89,7 +89,7 @@ impl Destination {
 
 /// The reasons why a trace could not be written.
 enum Failed {
-    Record(String),
+    EncodedEvent(String),
     Read(io::Error),
     Write(io::Error),
 }
@@ -97,18 +97,18 @@ enum Failed {
 impl Failed {
     fn told(self, writing: impl FnOnce(io::Error) -> String) -> String {
         match self {
-            Self::Record(error) => error,
+            Self::EncodedEvent(error) => error,
             Self::Read(error) => format!("the saved trace: {error}"),
             Self::Write(error) => writing(error),
         }
     }
 }
 
-fn write_to(head: &Header, mut from: impl Read, to: impl Write) -> Result<(), Failed> {
+fn write_to(head: &BufferHeader, mut from: impl Read, to: impl Write) -> Result<(), Failed> {
     let mut to = BufWriter::with_capacity(1 << 20, to);
-    let mut skipped = [0; 8 * Header::WORDS];
+    let mut skipped = [0; 8 * BufferHeader::WORDS];
     from.read_exact(&mut skipped).map_err(Failed::Read)?;
-    let first = trace::Header {
+    let first = trace::TraceHeader {
         page_bytes: head.page_bytes.into(),
         cpus: head.cpus.into(),
         bbm_level: head.bbm_level,
@@ -120,7 +120,8 @@ fn write_to(head: &Header, mut from: impl Read, to: impl Write) -> Result<(), Fa
     for number in 0..head.records {
         let mut bytes = [0; 8 * RECORD_WORDS];
         from.read_exact(&mut bytes).map_err(Failed::Read)?;
-        let wrong = |what| Failed::Record(format!("record {number} of the saved trace: {what}"));
+        let wrong =
+            |what| Failed::EncodedEvent(format!("record {number} of the saved trace: {what}"));
         let (cpu, event) = decode(&bytes).map_err(wrong)?;
         line.clear();
         // Writing into a String cannot fail, but a kernel newer than this program may record an
@@ -143,7 +144,9 @@ pub fn decode(bytes: &[u8; 8 * RECORD_WORDS]) -> Result<(u32, Event), String> {
     for (word, bytes) in words.iter_mut().zip(bytes.as_chunks::<8>().0) {
         *word = u64::from_le_bytes(*bytes);
     }
-    let (cpu, event) = Record(words).event().map_err(|error| error.to_string())?;
+    let (cpu, event) = EncodedEvent(words)
+        .event()
+        .map_err(|error| error.to_string())?;
     Ok((cpu.into(), event))
 }
 
@@ -152,7 +155,7 @@ mod tests {
     use super::*;
     use granule_trace::{Barrier, BarrierKind, BitChange, System, Visibility};
 
-    fn bytes(record: Record) -> [u8; 8 * RECORD_WORDS] {
+    fn bytes(record: EncodedEvent) -> [u8; 8 * RECORD_WORDS] {
         let mut bytes = [0; 8 * RECORD_WORDS];
         for (to, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(record.0) {
             *to = word.to_le_bytes();
@@ -162,7 +165,7 @@ mod tests {
 
     fn line_of(event: Event) -> Option<String> {
         let mut line = String::new();
-        let (cpu, event) = decode(&bytes(Record::new(2, event))).unwrap();
+        let (cpu, event) = decode(&bytes(EncodedEvent::new(2, event))).unwrap();
         write_event(cpu, &event, &mut line).is_ok().then_some(line)
     }
 
@@ -214,11 +217,11 @@ mod tests {
             line(Event::Data { start, bytes }),
             "data cpu2 0x40001008 0x1000"
         );
-        let used = Event::Relied {
+        let used = Event::AssumeVisible {
             start: !0xfff,
             bytes,
         };
-        assert_eq!(line(used), "rely cpu2 0xfffffffffffff000 0x1000");
+        assert_eq!(line(used), "assume-visible cpu2 0xfffffffffffff000 0x1000");
         assert_eq!(line(Event::Settled), "sync cpu2");
         let lines = Event::Lines {
             instruction: System::DC_IVAC,
@@ -267,7 +270,7 @@ mod tests {
     fn a_file_is_there_when_it_is_whole_and_not_before() {
         let dir = tempfile::tempdir().unwrap();
         let (path, saved) = (dir.path().join("t"), dir.path().join("raw"));
-        let head = Header {
+        let head = BufferHeader {
             page_bytes: 16384,
             cpus: 3,
             bbm_level: 1,
@@ -277,13 +280,16 @@ mod tests {
             room: 2,
         };
         let mut memory = vec![0; 64];
-        memory.extend(bytes(Record::new(0, Event::Barrier(Barrier::ISB))));
+        memory.extend(bytes(EncodedEvent::new(0, Event::Barrier(Barrier::ISB))));
         fs::write(&saved, &memory).unwrap();
         let cut = Destination::new(&path).unwrap().write(&head, &saved);
         assert!(cut.is_err() && !path.exists());
-        memory.extend(bytes(Record::new(2, Event::System(System::VMALLE1, 0))));
+        memory.extend(bytes(EncodedEvent::new(
+            2,
+            Event::System(System::VMALLE1, 0),
+        )));
         fs::write(&saved, &memory).unwrap();
-        let full = Header { lost: 9, ..head };
+        let full = BufferHeader { lost: 9, ..head };
         let error = Destination::new(&path).unwrap().write(&full, &saved);
         assert!(error.unwrap_err().contains("9 more found no room") && !path.exists());
         let done = Destination::new(&path).unwrap().write(&head, &saved);

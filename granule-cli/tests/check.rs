@@ -29,7 +29,7 @@ const GOOD: &[&str] = &[
     "store cpu0 0x1008 0x40000701",
     "dsb cpu0 ishst",
     "isb cpu0",
-    "rely cpu0 0x40000000 0x1000",
+    "assume-visible cpu0 0x40000000 0x1000",
 ];
 
 /// Another output address, valid to valid, without break-before-make.
@@ -131,7 +131,7 @@ fn an_invalidation_in_vain_is_named() {
         "tlbi cpu0 vaae1is 0x40000",
         "dsb cpu0 ish",
         "isb cpu0",
-        "rely cpu0 0x40000000 0x1000",
+        "assume-visible cpu0 0x40000000 0x1000",
     ];
     let output = check(&good_and(&more), &["--json"]);
     let json: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -261,7 +261,7 @@ fn files_that_cannot_be_read_exit_with_2_and_name_line_and_column() {
     let whole = good_and(&[]);
     for (trace, place) in [
         (String::new(), "line 1, column 1: "),
-        (whole[..whole.len() - 1].into(), "line 21, column 28: "),
+        (whole[..whole.len() - 1].into(), "line 21, column 38: "),
         (
             whole.replace("dmb cpu0 sy", "dmb cpu0 yes"),
             "line 6, column 10: ",

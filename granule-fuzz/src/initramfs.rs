@@ -3,8 +3,10 @@
 
 use crate::bytes::Bytes;
 use granule_linux_abi::files::cpio;
+use granule_linux_abi::files::file_tree::{
+    Kind, MOST_NAME_BYTES, Node, NodeId, Tree, nodes_needed,
+};
 use granule_linux_abi::files::path::{Last, PathError, lookup, path_of};
-use granule_linux_abi::files::tree::{Kind, MOST_NAME_BYTES, Node, NodeId, Tree, nodes_needed};
 
 /// Names that collide: parts of one another, above and below, `.`, and too long.
 const NAMES: [&str; 12] = [

@@ -13,7 +13,7 @@ use dtoolkit::model::{DeviceTree, DeviceTreeNode, DeviceTreeProperty};
 use dtoolkit::{Node, Property};
 use granule_kcore::kexec::handoff_note;
 use granule_kcore::kexec::next_tree::{Changes, SEED_BYTES, Seeds, TreeError, most_bytes, write};
-use granule_kexec::Extent;
+use granule_kexec::PhysRange;
 
 /// Bytes of a case that select the changes; the others make the tree.
 const MINE: usize = 120;
@@ -40,13 +40,13 @@ const NONE: [&str; 3] = [
 const OTHERS: [&str; 3] = ["stdout-path", "bootargs-append", "reg"];
 
 /// Few ranges, so that they overlap; none is empty.
-fn extent(given: &mut Bytes<'_>) -> Extent {
+fn extent(given: &mut Bytes<'_>) -> PhysRange {
     match given.below(8) {
-        0 => Extent::new(given.word(), given.word() | 1),
-        1 => Extent::new(0, 0x1000),
+        0 => PhysRange::new(given.word(), given.word() | 1),
+        1 => PhysRange::new(0, 0x1000),
         _ => {
             let start = 0x4000_0000 + 0x1_0000 * u64::from(given.byte() % 4);
-            Extent::new(start, [0x1000, 0x1_0000][given.below(2)])
+            PhysRange::new(start, [0x1000, 0x1_0000][given.below(2)])
         }
     }
 }
@@ -106,7 +106,7 @@ fn machine(given: &mut Bytes<'_>, rest: &[u8]) -> (Vec<u8>, bool) {
     }
     let damage = given.below(8).saturating_sub(4);
     for _ in 0..damage {
-        // Half of them in the header.
+        // VaRange of them in the header.
         let within = [40, written.len()][given.below(2)];
         let place = given.word() as usize % within;
         written[place] = given.byte();
@@ -164,8 +164,8 @@ fn rewritten(old: &[u8], changes: &Changes<'_>) -> Option<Vec<u8>> {
         Err(TreeError::Full { room })
     );
     let unplaced = Changes {
-        initrd: changes.initrd.map(|_| Extent::default()),
-        note: Extent::new(0, changes.note.bytes),
+        initrd: changes.initrd.map(|_| PhysRange::default()),
+        note: PhysRange::new(0, changes.note.bytes),
         ..*changes
     };
     assert_eq!(most_bytes(old, &unplaced), Ok(most));
@@ -216,7 +216,8 @@ fn says(new: &Fdt<'_>, old: &Fdt<'_>, changes: &Changes<'_>) {
     }
     let all = |tree: &Fdt<'_>| -> Vec<_> {
         let all = tree.memory_reservations();
-        all.map(|it| Extent::new(it.address(), it.size())).collect()
+        all.map(|it| PhysRange::new(it.address(), it.size()))
+            .collect()
     };
     let (was, now) = (all(old), all(new));
     let wanted = || changes.kept.iter().chain([&changes.note]);
@@ -283,9 +284,9 @@ mod reached {
             let changes = Changes {
                 command_line: b"x",
                 initrd: None,
-                note: Extent::new(0x5000_0000, 0x1000),
+                note: PhysRange::new(0x5000_0000, 0x1000),
                 kept: &[],
-                old: Extent::new(0x4000_0000, 0x1000),
+                old: PhysRange::new(0x4000_0000, 0x1000),
                 seeds: Seeds {
                     kaslr: 1,
                     rng: None,

@@ -169,7 +169,7 @@ fn fill(
 /// A tree from a fuzzer's bytes, and a number for its reader.
 pub(crate) fn tree(bytes: &[u8]) -> (Vec<u8>, u64) {
     let mut bytes = Bytes(bytes);
-    // Half of the trees stay undamaged.
+    // VaRange of the trees stay undamaged.
     let (number, damage) = (bytes.word(), bytes.below(6).saturating_sub(2));
     let places: Vec<_> = (0..damage).map(|_| (bytes.word(), bytes.byte())).collect();
     let mut tree = DeviceTree::new();
@@ -203,7 +203,9 @@ pub(crate) fn device_tree_memory(bytes: &[u8]) {
     let (tree, number) = tree(bytes);
     let page_size = PageSize::ALL[number as usize % 3];
     let mut memory = Memory::new(page_size);
-    match read_memory(&tree, None, &mut memory, |note| one_line(&note.to_string())) {
+    match read_memory(&tree, None, &mut memory, |warning| {
+        one_line(&warning.to_string())
+    }) {
         Ok(()) => {
             assert!(!memory.banks().is_empty());
             let ram = memory.totals();

@@ -12,7 +12,7 @@ use granule_cli::sizes::{parse_address, parse_size, show_size};
 use granule_cli::trace_area::TraceArea;
 use granule_kcore::cpus::fake;
 use granule_kcore::parameters::{Parameters, Problem, Rodata};
-use granule_model::trace::{Header, Reader, parse_line, write_event};
+use granule_model::trace::{Reader, TraceHeader, parse_line, write_event};
 
 pub(crate) fn device_tree_peek(bytes: &[u8]) {
     // Random bytes rarely begin with the magic number, so half of the cases get it, and a size.
@@ -101,7 +101,7 @@ pub(crate) fn sizes(bytes: &[u8]) {
 }
 
 pub(crate) fn image_header(bytes: &[u8]) {
-    let _ = granule_cli::image::Header::parse(bytes);
+    let _ = granule_cli::image::HeaderFields::parse(bytes);
 }
 
 /// The benchmark program's output as a guest's console shows it: whole lines made from the bytes, and the
@@ -144,7 +144,7 @@ pub(crate) fn trace_line(bytes: &[u8]) {
         assert!(write_event(cpu, &event, &mut written).is_ok(), "{line}");
         assert_eq!(parse_line(&written), Ok(Some((cpu, event))), "{line}");
     }
-    let _ = Header::parse(&line);
+    let _ = TraceHeader::parse(&line);
 }
 
 pub(crate) fn trace_file(bytes: &[u8]) {

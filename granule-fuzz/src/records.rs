@@ -6,16 +6,16 @@ use granule::arch::PageSize;
 use granule_boot::stamp::{Stamp, Units};
 use granule_cli::BootRecord;
 use granule_cli::bootrec::{self, BYTES};
-use granule_cli::result::record::{KEYS, Kind, Record};
+use granule_cli::result::record::{KEYS, Kind, RecordLines};
 use granule_cli::result::records::Records;
 use granule_cli::trace;
 use granule_cli::trace_area::TraceArea;
 use granule_kcore::trace::area::Area;
 use granule_model::trace::{parse_line, write_event};
-use granule_trace::{Header, RECORD_WORDS, Record as TraceRecord};
+use granule_trace::{BufferHeader, EncodedEvent, RECORD_WORDS};
 
 pub(crate) fn console_record(bytes: &[u8]) {
-    let mut record = Record::default();
+    let mut record = RecordLines::default();
     let text = String::from_utf8_lossy(bytes);
     for line in text.lines() {
         record.line(line);
@@ -54,11 +54,11 @@ fn several(text: &str) {
         let part = parts.last_mut();
         part.into_iter().for_each(|part| part.push(line));
     }
-    let split: Vec<&Record> = all.iter().collect();
+    let split: Vec<&RecordLines> = all.iter().collect();
     // One record exists even if nothing was printed.
     assert_eq!(split.len(), parts.len().max(1));
     for (record, lines) in split.iter().zip(&parts) {
-        let mut alone = Record::default();
+        let mut alone = RecordLines::default();
         for line in lines {
             alone.line(line);
         }
@@ -185,16 +185,16 @@ pub(crate) fn boot_record(bytes: &[u8]) {
 /// A guest's memory at the place of its trace: the head, and a record.
 pub(crate) fn trace_record(bytes: &[u8]) {
     let mut rest = Bytes(bytes);
-    // Half of the heads are right except for the numbers.
+    // VaRange of the heads are right except for the numbers.
     let right = rest.below(2) == 0;
-    let mut words: [u64; Header::WORDS] = std::array::from_fn(|_| rest.word());
+    let mut words: [u64; BufferHeader::WORDS] = std::array::from_fn(|_| rest.word());
     if right {
-        let head = Header::default();
+        let head = BufferHeader::default();
         words[..3].copy_from_slice(&head.words()[..3]);
     }
-    if let Ok(head) = Header::new(words) {
+    if let Ok(head) = BufferHeader::new(words) {
         assert!(head.records <= head.room);
-        assert_eq!(Header::new(head.words()), Ok(head));
+        assert_eq!(BufferHeader::new(head.words()), Ok(head));
     }
 
     let mut words: [u64; RECORD_WORDS] = std::array::from_fn(|_| rest.word());
@@ -203,8 +203,8 @@ pub(crate) fn trace_record(bytes: &[u8]) {
         let (kind, detail) = (words[0] & 0xf, words[0] >> 8 & 0x0f00);
         words[0] = words[0] & !0xffff | kind | detail;
     }
-    if let Ok((cpu, event)) = TraceRecord(words).event() {
-        let again = TraceRecord::new(cpu, event).event();
+    if let Ok((cpu, event)) = EncodedEvent(words).event() {
+        let again = EncodedEvent::new(cpu, event).event();
         assert_eq!(again, Ok((cpu, event)), "{words:x?}");
     }
     let mut record = [0; 8 * RECORD_WORDS];

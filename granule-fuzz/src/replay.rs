@@ -109,7 +109,7 @@ fn line(text: &mut String, bytes: &mut Bytes<'_>) {
         ),
         13 => writeln!(
             text,
-            "rely cpu{cpu} {:#x} {:#x}",
+            "assume-visible cpu{cpu} {:#x} {:#x}",
             bytes.word() & !0xfff,
             1 + (bytes.word() >> 32)
         ),

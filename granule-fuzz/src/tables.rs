@@ -3,13 +3,13 @@
 use crate::bytes::Bytes;
 use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{
-    Attributes, CpuFeatures, Descriptor, Geometry, Half, IdRegisters, Kind, Page, Page4K, Page16K,
-    Page64K, PageSize, PhysicalAddress, Regime, VirtualAddress, page_size::Level,
+    Attributes, CpuFeatures, Descriptor, Geometry, IdRegisters, Kind, Page, Page4K, Page16K,
+    Page64K, PageSize, PhysicalAddress, Regime, VaRange, VirtualAddress, page_size::Level,
 };
 use granule::table::{
     BitChange, FreedTable, NoCpu, PageTables, TableAllocator, TableMemory, TableRun, Visibility,
 };
-use granule::table::{Liveness, Parts, TableError};
+use granule::table::{Environment, Liveness, TableError};
 use granule_boot::memblock::{Direction, LeftOut, Memblock};
 
 /// A CPU with all features and 52 bits.
@@ -27,12 +27,12 @@ const VA_BITS: [u32; 6] = [36, 39, 42, 47, 48, 52];
 
 fn geometry(bytes: &mut Bytes<'_>, size: PageSize) -> Option<Geometry> {
     let bits = VA_BITS[bytes.below(VA_BITS.len())];
-    let half = if bytes.byte() & 1 == 0 {
-        Half::Lower
+    let va_range = if bytes.byte() & 1 == 0 {
+        VaRange::Lower
     } else {
-        Half::Upper
+        VaRange::Upper
     };
-    Geometry::new(&cpu(), size, bits, half, Regime::El1And0).ok()
+    Geometry::new(&cpu(), size, bits, va_range, Regime::El1And0).ok()
 }
 
 pub(crate) fn descriptor(bytes: &[u8]) {
@@ -146,10 +146,10 @@ fn walk<P: Page>(mut bytes: Bytes<'_>) {
         words,
         capabilities,
     };
-    let parts = Parts {
+    let parts = Environment {
         memory,
         allocator: Empty,
-        maintenance: NoCpu(capabilities),
+        tlb: NoCpu(capabilities),
     };
     // SAFETY: the memory has a value for every address, and no CPU walks these tables.
     let tables = unsafe {

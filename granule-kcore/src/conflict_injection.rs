@@ -23,10 +23,10 @@ pub const fn ungroups(first: Descriptor, change: BitChange) -> bool {
         && !change.apply(first).is_contiguous()
 }
 
-/// The intended entry, given one that was stored without its valid bit. A hidden (present-invalid)
+/// The intended entry, given one that was stored without its valid bit. A present-invalid
 /// entry was intended as stored.
 pub const fn meant(stored: Descriptor) -> Descriptor {
-    if stored.0 == 0 || stored.0 & Descriptor::HIDDEN != 0 {
+    if stored.0 == 0 || stored.0 & Descriptor::PRESENT_INVALID != 0 {
         stored
     } else {
         Descriptor(stored.0 | Descriptor::VALID)
@@ -77,7 +77,7 @@ mod tests {
         assert!(ungroups(grouped, take));
         assert!(!ungroups(grouped, other));
         assert!(!ungroups(Descriptor(0x4000_0003), take));
-        assert!(!ungroups(grouped.hidden(), take));
+        assert!(!ungroups(grouped.present_invalid(), take));
     }
 
     #[test]
@@ -88,7 +88,7 @@ mod tests {
         ] {
             assert_eq!(meant(Descriptor(valid.0 & !Descriptor::VALID)), valid);
             assert_eq!(meant(valid), valid);
-            assert_eq!(meant(valid.hidden()), valid.hidden());
+            assert_eq!(meant(valid.present_invalid()), valid.present_invalid());
         }
         assert_eq!(meant(Descriptor::INVALID), Descriptor::INVALID);
     }

@@ -6,7 +6,7 @@ use crate::devicetree::memory::Memory;
 use crate::trace::area::pair;
 use core::ops::Range;
 use granule::arch::{Geometry, PageSize};
-use granule::linear::Census;
+use granule::linear::LeafStats;
 use granule_boot::stamp::{self, Kind, Stamp, StampError, Units};
 
 /// The number of boots, which does not depend on a page size.
@@ -58,14 +58,14 @@ pub struct Figures {
 
 impl Figures {
     /// The figures of a linear map with that geometry.
-    pub fn of(geometry: &Geometry, census: &Census) -> Self {
+    pub fn of(geometry: &Geometry, stats: &LeafStats) -> Self {
         let head = [
             u64::from(geometry.va_bits()),
             geometry.format() as u64,
-            census.bytes(),
-            census.tables(),
+            stats.bytes(),
+            stats.tables(),
         ];
-        let leaves = census
+        let leaves = stats
             .leaves()
             .flat_map(|(size, count)| [size.bytes | u64::from(size.contiguous), count]);
         let mut bytes = [0; PART - stamp::BYTES];
@@ -150,7 +150,7 @@ fn leave(part: &mut [u8], kind: Kind, units: Units, running: PageSize, data: &[u
 mod tests {
     use super::*;
     use PageSize::{K4, K16, K64};
-    use granule::arch::{CpuFeatures, Half, IdRegisters, PhysicalAddress, Regime};
+    use granule::arch::{CpuFeatures, IdRegisters, PhysicalAddress, Regime, VaRange};
     use granule::table::Piece;
 
     fn figures(size: PageSize, ram: u64) -> Figures {
@@ -158,7 +158,7 @@ mod tests {
             mmfr0: 0x0010_0005,
             ..IdRegisters::default()
         });
-        let geometry = Geometry::new(&cpu, size, 48, Half::Upper, Regime::El1And0).unwrap();
+        let geometry = Geometry::new(&cpu, size, 48, VaRange::Upper, Regime::El1And0).unwrap();
         let piece = Piece {
             start: geometry.base(),
             output: PhysicalAddress(0x4000_0000),
@@ -166,7 +166,7 @@ mod tests {
             attributes: granule::arch::Attributes::normal(granule::arch::Permissions::READ_WRITE),
             leaves: granule::table::Leaves::LARGEST,
         };
-        Figures::of(&geometry, &Census::new(&geometry, &[piece]))
+        Figures::of(&geometry, &LeafStats::new(&geometry, &[piece]))
     }
 
     #[test]

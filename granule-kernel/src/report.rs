@@ -13,8 +13,8 @@ use crate::mm::pages::HandedOver;
 use crate::mm::selfcheck::Looked;
 use crate::smp::start::Started;
 use core::fmt::{self, Display};
+use granule::arch::bbm_policy::Decision;
 use granule::arch::errata::Errata;
-use granule::arch::trust::Decision;
 use granule::arch::{Geometry, PageSize};
 use granule::table::Piece;
 use granule_boot::sizes::SizeSet;
@@ -32,7 +32,7 @@ pub(crate) fn boot(
     choice: &BootChoice,
     geometry: &Geometry,
     errata: Errata,
-    trust: &Decision,
+    bbm_policy: &Decision,
 ) {
     say("page_size", geometry.page_size().bytes());
     say("page_size_source", choice.page.source);
@@ -42,8 +42,8 @@ pub(crate) fn boot(
     say("start_level", geometry.start_level());
     say("lpa2", geometry.lpa2());
     say("bbm_level.id", handover.entry.features().bbm_level());
-    say("bbm_level.used", trust.level.number());
-    say("bbm_level.why", trust);
+    say("bbm_level.used", bbm_policy.level.number());
+    say("bbm_level.why", bbm_policy);
     say("entry_el", handover.entry.entry_el);
     say("run_el", handover.entry.run_el);
     say("vhe", handover.entry.vhe == 1);
@@ -61,8 +61,8 @@ pub(crate) fn linear_map(map: &LinearMap, request: &Request<'_>, ram: u64) {
     say("linear_map.barriers", request.parameters.barriers);
     say("linear_map.rodata", request.parameters.rodata.name());
     say("linear_map.ram_bytes", ram);
-    say("linear_map.mapped_bytes", map.census.bytes());
-    for (size, count) in map.census.leaves() {
+    say("linear_map.mapped_bytes", map.stats.bytes());
+    for (size, count) in map.stats.leaves() {
         println!(
             "@granule linear_map.leaf={},{},{count}",
             size.bytes, size.contiguous

@@ -6,16 +6,16 @@
 //! multiplied by the number of rounds. A round contains no barrier. A barrier added there would be
 //! counted once per record: too rarely, but still enough to differ from the number that tests expect.
 
-use super::header::{Header, ListMemory};
+use super::header::{ListHeader, ListMemory};
 use super::layout::{LINE, MOST_LINE, RECORD_BYTES};
-use super::steps::{self, Machine};
+use super::steps::{self, RelocationCpu};
 use core::mem::size_of;
 use granule::arch::PhysicalAddress;
 use granule_trace::{Barrier, BarrierKind, System};
 
 /// The counted instructions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct InstructionCounts {
     /// DSBs of any kind.
     pub dsb: u64,
     /// TLBIs.
@@ -24,12 +24,17 @@ pub struct Counts {
     pub lines: u64,
 }
 
-impl Counts {
-    /// Counts for the list whose first page is at `head`, on a CPU whose smallest data cache line has
-    /// `line` bytes, a power of two. The list was [verified](fn@super::verify), and `header` is its
-    /// header.
+impl InstructionCounts {
+    /// InstructionCounts for the list whose first page is at `head`, on a CPU whose smallest data cache
+    /// line has `line` bytes, a power of two. The list was [verified](fn@super::verify), and `header` is
+    /// its header.
     #[must_use]
-    pub fn of(memory: &impl ListMemory, head: PhysicalAddress, header: &Header, line: u64) -> Self {
+    pub fn of(
+        memory: &impl ListMemory,
+        head: PhysicalAddress,
+        header: &ListHeader,
+        line: u64,
+    ) -> Self {
         let mut counting = Counting {
             memory,
             head: head.0,
@@ -40,7 +45,7 @@ impl Counts {
             counts: Self::default(),
         };
         // Dynamic dispatch keeps one copy of the long steps; a count need not be fast.
-        let machine: &mut dyn Machine = &mut counting;
+        let machine: &mut dyn RelocationCpu = &mut counting;
         steps::leave(machine, head.0.wrapping_add(header.distance));
         counting.counts
     }
@@ -64,20 +69,20 @@ struct Counting<'a, M> {
     mmu_off: bool,
     /// Rounds of the current record: the factor for each cache operation of its first round.
     rounds: u64,
-    counts: Counts,
+    counts: InstructionCounts,
 }
 
 /// Offset of the byte count in a record.
 const BYTES: u64 = 2 * size_of::<u64>() as u64;
-const _: () = assert!((size_of::<Header>() as u64).is_multiple_of(RECORD_BYTES));
+const _: () = assert!((size_of::<ListHeader>() as u64).is_multiple_of(RECORD_BYTES));
 
-impl<M: ListMemory> Machine for Counting<'_, M> {
+impl<M: ListMemory> RelocationCpu for Counting<'_, M> {
     /// A load outside memory would end the list; a verified list has none.
     fn word(&mut self, address: u64) -> u64 {
         let distance = if self.mmu_off { 0 } else { self.distance };
         let at = address.wrapping_sub(distance);
         let word = self.memory.load(at).unwrap_or_default();
-        let in_header = at.wrapping_sub(self.head) < size_of::<Header>() as u64;
+        let in_header = at.wrapping_sub(self.head) < size_of::<ListHeader>() as u64;
         if in_header || at % RECORD_BYTES != BYTES {
             return word;
         }

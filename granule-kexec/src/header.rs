@@ -17,8 +17,8 @@ pub trait ListMemory {
 /// The parameters of the relocation code, at the start of the list's first page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
-pub struct Header {
-    /// [`Header::MAGIC`].
+pub struct ListHeader {
+    /// [`ListHeader::MAGIC`].
     pub magic: u64,
     /// The [`Digest`](super::Digest) of all other words of the header and of all records.
     pub digest: u64,
@@ -53,7 +53,7 @@ pub struct Header {
     pub bytes_cleaned: u64,
 }
 
-impl Header {
+impl ListHeader {
     /// "granKEXC".
     pub const MAGIC: u64 = u64::from_le_bytes(*b"granKEXC");
 
@@ -123,10 +123,10 @@ impl Header {
 
 // The relocation code loads these in pairs.
 const _: () = {
-    assert!(offset_of!(Header, first) == offset_of!(Header, flags) + 8);
-    assert!(offset_of!(Header, sctlr) == offset_of!(Header, distance) + 8);
-    assert!(offset_of!(Header, tcr) == offset_of!(Header, ttbr1) + 8);
-    assert!(offset_of!(Header, tree) == offset_of!(Header, entry) + 8);
-    assert!(offset_of!(Header, ttbr0) == offset_of!(Header, code) + 8);
-    assert!((size_of::<Header>() as u64).is_multiple_of(RECORD_BYTES));
+    assert!(offset_of!(ListHeader, first) == offset_of!(ListHeader, flags) + 8);
+    assert!(offset_of!(ListHeader, sctlr) == offset_of!(ListHeader, distance) + 8);
+    assert!(offset_of!(ListHeader, tcr) == offset_of!(ListHeader, ttbr1) + 8);
+    assert!(offset_of!(ListHeader, tree) == offset_of!(ListHeader, entry) + 8);
+    assert!(offset_of!(ListHeader, ttbr0) == offset_of!(ListHeader, code) + 8);
+    assert!((size_of::<ListHeader>() as u64).is_multiple_of(RECORD_BYTES));
 };

@@ -6,11 +6,11 @@
 //! own translation tables, and follows a list of records.
 //!
 //! This crate holds the image header ([`ImageHeader`]), the checks of segments and the plan for them
-//! ([`check_places`], [`plan()`]), the list in memory with its digest ([`List`], [`verify()`]), the
-//! transitional tables ([`build`]), and the relocation code (`relocate`, bare arm64 only). The
-//! relocation code also exists in Rust, for models, recorders and counters ([`steps`], [`Recorder`],
-//! [`Counts`]). File access, page allocation, other CPUs, devices and device trees belong to the
-//! kernel.
+//! ([`check_places`], [`plan()`]), the list in memory with its digest ([`RelocationList`],
+//! [`verify()`]), the transitional tables ([`build`]), and the relocation code (`relocate`, bare arm64
+//! only). The relocation code also exists in Rust, for models, recorders and counters ([`steps`],
+//! [`Recorder`], [`InstructionCounts`]). File access, page allocation, other CPUs, devices and device
+//! trees belong to the kernel.
 //!
 //! A kernel uses the crate in this order:
 //!
@@ -21,11 +21,11 @@
 //! 2. Allocate pages for the bytes: the destination's own pages where they are free, other pages
 //!    elsewhere. [`in_the_way`] says whether a page collides with a destination. Load the bytes and
 //!    zero the rest of the last page.
-//! 3. Allocate pages for the relocation code, for the list ([`List::write`]) and for the tables
-//!    ([`build`]). No segment's destination may cover any of them. [`Ranges`] collects the memory to
-//!    map, from [`reached`] and [`List::each_page`].
-//! 4. [`List::seal`]. The next kernel is now loaded, and can still be unloaded ([`List::free`],
-//!    [`free`]).
+//! 3. Allocate pages for the relocation code, for the list ([`RelocationList::write`]) and for the
+//!    tables ([`build`]). No segment's destination may cover any of them. [`Ranges`] collects the memory
+//!    to map, from [`reached`] and [`RelocationList::each_page`].
+//! 4. [`RelocationList::seal`]. The next kernel is now loaded, and can still be unloaded
+//!    ([`RelocationList::free`], [`free`]).
 //! 5. Copy the relocation code to its page, clean the page and invalidate the instruction caches. The
 //!    uncached way also cleans the pages of the list. Take other CPUs off, quiesce devices, call
 //!    [`verify()`], then `relocate::leave`.
@@ -53,19 +53,19 @@ pub mod steps;
 pub mod tables;
 pub mod verify;
 
-pub use count::{Counts, copy_accesses};
+pub use count::{InstructionCounts, copy_accesses};
 pub use digest::Digest;
-pub use header::{Header, ListMemory};
+pub use header::{ListHeader, ListMemory};
 pub use image::{ImageError, ImageHeader};
 pub use layout::{
     CLEAN, CODE_BYTES, COPY, EL2, END, LINE, LINK, MOST_LINE, RECORD_BYTES, SET_VECTORS, START,
     UNCACHED, UNIT,
 };
-pub use list::{List, Way};
+pub use list::{RelocationList, Way};
 pub use place::{ANYWHERE, TREE_BLOCK, check_boot, find_place, near};
-pub use plan::{Record, Totals, check, plan, reached};
+pub use plan::{ListRecord, Totals, check, plan, reached};
 pub use ranges::{Full, Ranges};
 pub use record::Recorder;
-pub use segment::{Clean, Extent, Ground, Refusal, Segment, check_places, in_the_way};
+pub use segment::{Clean, MemoryMap, PhysRange, Refusal, Segment, check_places, in_the_way};
 pub use tables::{Needs, Transition, TransitionError, build, free, identity_geometry};
 pub use verify::{ListError, verify};

@@ -1,8 +1,8 @@
 //! The list in memory: a header and records, in pages of their own, in the form that the relocation
 //! code reads. This file writes and seals the list; [`verify`](fn@super::verify) reads it.
 //!
-//! All fields are little-endian 64-bit words. The first page begins with the [`Header`], then come the
-//! records ([`RECORD_BYTES`] each: destination, source, bytes, kind). The last record of every page
+//! All fields are little-endian 64-bit words. The first page begins with the [`ListHeader`], then come
+//! the records ([`RECORD_BYTES`] each: destination, source, bytes, kind). The last record of every page
 //! but the last links to the next page. The header holds a digest over the whole list, which is
 //! [verified](fn@super::verify) before the point of no return: the relocation code itself checks
 //! nothing.
@@ -10,10 +10,10 @@
 //! A [`ListMemory`] gives access to the pages, and a [`TableAllocator`] provides them. No segment's
 //! destination may cover one of these pages.
 
-use super::header::{Header, ListMemory};
+use super::header::{ListHeader, ListMemory};
 use super::layout::{EL2, END, LINK, RECORD_BYTES, START, UNCACHED};
-use super::plan::{Record, Totals, plan};
-use super::segment::{Extent, Ground, Refusal, Segment, in_the_way};
+use super::plan::{ListRecord, Totals, plan};
+use super::segment::{MemoryMap, PhysRange, Refusal, Segment, in_the_way};
 use super::tables::Transition;
 use super::verify::{ListError, digest, load_record};
 use core::mem::size_of;
@@ -43,7 +43,7 @@ pub struct Way {
 
 /// A written list: its records are complete, its header is still to be filled in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct List {
+pub struct RelocationList {
     /// The first page.
     pub head: PhysicalAddress,
     /// Number of pages.
@@ -57,11 +57,15 @@ pub struct List {
 /// Number of records that fit into a page, without the page's last record, which links to the next
 /// page or ends the list.
 const fn room(page: PageSize, first: bool) -> u64 {
-    let header = if first { size_of::<Header>() as u64 } else { 0 };
+    let header = if first {
+        size_of::<ListHeader>() as u64
+    } else {
+        0
+    };
     (page.bytes() - header) / RECORD_BYTES - 1
 }
 
-impl List {
+impl RelocationList {
     /// Writes the list for some segments.
     ///
     /// # Errors
@@ -72,11 +76,11 @@ impl List {
         memory: &mut impl ListMemory,
         pages: &mut impl TableAllocator,
         segments: &[Segment<'_>],
-        ground: &Ground<'_>,
+        memory_map: &MemoryMap<'_>,
     ) -> Result<Self, Refusal> {
         let what = "list";
-        let page = ground.page;
-        let totals = plan(segments, ground, |_| {})?;
+        let page = memory_map.page;
+        let totals = plan(segments, memory_map, |_| {})?;
         let more = totals.records.saturating_sub(room(page, true));
         let needed = 1 + more.div_ceil(room(page, false)) as usize;
         let out = Refusal::OutOfPages { what, needed };
@@ -101,7 +105,7 @@ impl List {
                     Some(_) => store(memory, last + page.bytes() - RECORD_BYTES, &link(at)),
                 }
                 store(memory, at + page.bytes() - RECORD_BYTES, &end());
-                if in_the_way(segments, &Extent::new(at, page.bytes())).is_some() {
+                if in_the_way(segments, &PhysRange::new(at, page.bytes())).is_some() {
                     wrong.get_or_insert(Refusal::PageInTheWay { what, page: at });
                 }
                 last = at;
@@ -119,7 +123,7 @@ impl List {
             return Err(wrong);
         }
         let mut at = list.first();
-        let written = plan(segments, ground, |record| {
+        let written = plan(segments, memory_map, |record| {
             if at & (page.bytes() - 1) == page.bytes() - RECORD_BYTES {
                 // This slot holds the link to the next page. The last page has room for all remaining
                 // records, so its `END` in this slot is never reached.
@@ -145,7 +149,7 @@ impl List {
     }
 
     const fn first(&self) -> u64 {
-        self.head.0 + size_of::<Header>() as u64
+        self.head.0 + size_of::<ListHeader>() as u64
     }
 
     /// Calls `each` with the list's pages in order: the pages that the transitional tables map, and
@@ -203,10 +207,10 @@ impl List {
         way: &Way,
         transition: &Transition,
         tcr: u64,
-    ) -> Result<Header, ListError> {
+    ) -> Result<ListHeader, ListError> {
         let flags = if way.uncached { UNCACHED } else { 0 } | if way.el2 { EL2 } else { 0 };
-        let mut header = Header {
-            magic: Header::MAGIC,
+        let mut header = ListHeader {
+            magic: ListHeader::MAGIC,
             digest: 0,
             flags,
             first: self.first(),
@@ -231,8 +235,8 @@ impl List {
     }
 }
 
-const fn link(to: u64) -> Record {
-    Record {
+const fn link(to: u64) -> ListRecord {
+    ListRecord {
         destination: to,
         source: 0,
         bytes: 0,
@@ -240,8 +244,8 @@ const fn link(to: u64) -> Record {
     }
 }
 
-const fn end() -> Record {
-    Record {
+const fn end() -> ListRecord {
+    ListRecord {
         destination: 0,
         source: 0,
         bytes: 0,
@@ -249,7 +253,7 @@ const fn end() -> Record {
     }
 }
 
-fn store(memory: &mut impl ListMemory, at: u64, record: &Record) {
+fn store(memory: &mut impl ListMemory, at: u64, record: &ListRecord) {
     let words = [record.destination, record.source, record.bytes, record.kind];
     for (index, word) in words.into_iter().enumerate() {
         memory.store(at + 8 * index as u64, word);

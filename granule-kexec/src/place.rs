@@ -2,10 +2,10 @@
 //! distances. The checks of chosen destinations belong to [`segment`](super::segment).
 
 use super::layout::UNIT;
-use super::segment::{Extent, Ground, Refusal, Segment, is_ram};
+use super::segment::{MemoryMap, PhysRange, Refusal, Segment, is_ram};
 
 /// Any address.
-pub const ANYWHERE: Extent = Extent::new(0, u64::MAX);
+pub const ANYWHERE: PhysRange = PhysRange::new(0, u64::MAX);
 
 /// The most bytes that a device tree may have, and the size of the blocks in which a kernel may map
 /// the tree before it knows its memory. The blocks are mapped as Normal memory, so everything else in
@@ -18,7 +18,7 @@ const WINDOW_ALIGN: u64 = 1 << 30;
 
 /// The window in which an initramfs may be for an image at `image`.
 #[must_use]
-pub const fn near(image: &Extent) -> Extent {
+pub const fn near(image: &PhysRange) -> PhysRange {
     // The lowest window ends after the image, the highest window begins before it.
     let end = image.start.saturating_add(image.bytes);
     let start = match end.checked_next_multiple_of(WINDOW_ALIGN) {
@@ -27,7 +27,7 @@ pub const fn near(image: &Extent) -> Extent {
         None => WINDOW.wrapping_neg(),
     };
     let end = (image.start & !(WINDOW_ALIGN - 1)).saturating_add(WINDOW);
-    Extent::new(start, end.saturating_sub(start))
+    PhysRange::new(start, end.saturating_sub(start))
 }
 
 /// Checks the distances and sizes that the boot protocol prescribes for image, initramfs and device
@@ -41,8 +41,8 @@ pub fn check_boot(
     image: &Segment<'_>,
     initramfs: Option<&Segment<'_>>,
     tree: &Segment<'_>,
-    ground: &Ground<'_>,
-    unmapped: &[Extent],
+    memory_map: &MemoryMap<'_>,
+    unmapped: &[PhysRange],
 ) -> Result<(), Refusal> {
     let window = near(&image.place());
     if let Some(far) = initramfs.filter(|it| !window.holds(&it.place())) {
@@ -62,8 +62,8 @@ pub fn check_boot(
     let start = tree.destination & !(TREE_BLOCK - 1);
     let end = tree.destination.saturating_add(tree.bytes);
     let bytes = (end - start).next_multiple_of(TREE_BLOCK);
-    let block = Extent::new(start, bytes);
-    if unmapped.iter().any(|it| it.overlaps(&block)) || !is_ram(&block, ground.ram) {
+    let block = PhysRange::new(start, bytes);
+    if unmapped.iter().any(|it| it.overlaps(&block)) || !is_ram(&block, memory_map.ram) {
         return Err(Refusal::Block {
             segment: tree.name,
             place: tree.place(),
@@ -86,16 +86,20 @@ pub fn find_place(
     segment: &'static str,
     memory: u64,
     (align, offset): (u64, u64),
-    within: &Extent,
+    within: &PhysRange,
     taken: &[Segment<'_>],
-    ground: &Ground<'_>,
+    memory_map: &MemoryMap<'_>,
 ) -> Result<u64, Refusal> {
-    let align = align.max(ground.page.bytes()).max(UNIT);
+    let align = align.max(memory_map.page.bytes()).max(UNIT);
     let mut longest = 0;
     let mut best: Option<u64> = None;
     // The lowest free place begins at the start of a bank or directly behind something that is taken.
-    let starts = ground.ram.iter().map(|bank| Some(bank.start));
-    let behind = ground.reserved.iter().chain(ground.kept).map(Extent::end);
+    let starts = memory_map.ram.iter().map(|bank| Some(bank.start));
+    let behind = memory_map
+        .reserved
+        .iter()
+        .chain(memory_map.kept)
+        .map(PhysRange::end);
     let places = taken.iter().map(|one| one.place().end());
     for start in starts.chain(behind).chain(places).flatten() {
         let start = start.max(within.start);
@@ -107,7 +111,7 @@ pub fn find_place(
             continue;
         };
         let end = within.start.saturating_add(within.bytes);
-        let free = free_from(start, taken, ground).min(end.saturating_sub(start));
+        let free = free_from(start, taken, memory_map).min(end.saturating_sub(start));
         longest = longest.max(free);
         if free >= memory && best.is_none_or(|best| start < best) {
             best = Some(start);
@@ -121,10 +125,10 @@ pub fn find_place(
 }
 
 /// How many bytes from an address on are RAM that nothing is in.
-fn free_from(start: u64, taken: &[Segment<'_>], ground: &Ground<'_>) -> u64 {
+fn free_from(start: u64, taken: &[Segment<'_>], memory_map: &MemoryMap<'_>) -> u64 {
     let mut end = start;
     // Adjacent banks count as one.
-    while let Some(bank) = ground
+    while let Some(bank) = memory_map
         .ram
         .iter()
         .find(|bank| bank.start <= end && bank.end().is_some_and(|last| end < last))
@@ -132,14 +136,14 @@ fn free_from(start: u64, taken: &[Segment<'_>], ground: &Ground<'_>) -> u64 {
         end = bank.end().unwrap_or(end);
     }
     let places = taken.iter().map(Segment::place);
-    for one in ground
+    for one in memory_map
         .reserved
         .iter()
-        .chain(ground.kept)
+        .chain(memory_map.kept)
         .copied()
         .chain(places)
     {
-        if one.overlaps(&Extent::new(start, end - start)) {
+        if one.overlaps(&PhysRange::new(start, end - start)) {
             end = one.start.max(start);
         }
     }

@@ -6,11 +6,13 @@
 //! destination.
 
 use super::layout::{CLEAN, COPY};
-use super::segment::{Clean, Extent, Ground, Refusal, Segment, check_places, in_the_way, is_ram};
+use super::segment::{
+    Clean, MemoryMap, PhysRange, Refusal, Segment, check_places, in_the_way, is_ram,
+};
 
 /// One instruction to the relocation code.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Record {
+pub struct ListRecord {
     /// Physical address of the first byte to write or clean.
     pub destination: u64,
     /// Physical address of the first byte to read; equal to the destination if nothing is copied.
@@ -21,7 +23,7 @@ pub struct Record {
     pub kind: u64,
 }
 
-impl Record {
+impl ListRecord {
     /// Whether bytes are copied.
     #[must_use]
     pub const fn copies(&self) -> bool {
@@ -62,7 +64,7 @@ pub struct Totals {
 }
 
 impl Totals {
-    pub(super) const fn add(&mut self, record: &Record) {
+    pub(super) const fn add(&mut self, record: &ListRecord) {
         self.records += 1;
         if record.copies() {
             self.copies += 1;
@@ -80,9 +82,9 @@ impl Totals {
 ///
 /// Those of [`check_places`], then [`Refusal::Pages`], [`Refusal::Misaligned`], [`Refusal::Source`]
 /// and [`Refusal::InTheWay`].
-pub fn check(segments: &[Segment<'_>], ground: &Ground<'_>) -> Result<(), Refusal> {
-    check_places(segments, ground)?;
-    let page = ground.page;
+pub fn check(segments: &[Segment<'_>], memory_map: &MemoryMap<'_>) -> Result<(), Refusal> {
+    check_places(segments, memory_map)?;
+    let page = memory_map.page;
     for one in segments {
         let segment = one.name;
         let mut at = one.destination;
@@ -98,8 +100,8 @@ pub fn check(segments: &[Segment<'_>], ground: &Ground<'_>) -> Result<(), Refusa
                 }
             }
             let pages = *pages;
-            let kept = ground.kept.iter().any(|kept| kept.overlaps(&pages));
-            if kept || pages.bytes == 0 || !is_ram(&pages, ground.ram) {
+            let kept = memory_map.kept.iter().any(|kept| kept.overlaps(&pages));
+            if kept || pages.bytes == 0 || !is_ram(&pages, memory_map.ram) {
                 return Err(Refusal::Source { segment, pages });
             }
             // All pages lie in RAM, so a sum that saturates differs from the needed count.
@@ -135,13 +137,13 @@ pub fn check(segments: &[Segment<'_>], ground: &Ground<'_>) -> Result<(), Refusa
 /// Those of [`check`].
 pub fn plan(
     segments: &[Segment<'_>],
-    ground: &Ground<'_>,
-    mut emit: impl FnMut(Record),
+    memory_map: &MemoryMap<'_>,
+    mut emit: impl FnMut(ListRecord),
 ) -> Result<Totals, Refusal> {
-    check(segments, ground)?;
+    check(segments, memory_map)?;
     let mut totals = Totals::default();
-    let mut pending = Record::default();
-    let mut add = |record: Record| {
+    let mut pending = ListRecord::default();
+    let mut add = |record: ListRecord| {
         if record.kind == 0 || record.bytes == 0 || pending.join(&record) {
             return;
         }
@@ -167,7 +169,7 @@ pub fn plan(
             } else {
                 COPY | clean
             };
-            add(Record {
+            add(ListRecord {
                 destination: at,
                 source: pages.start,
                 bytes: pages.bytes,
@@ -177,7 +179,7 @@ pub fn plan(
         }
         // The next kernel writes here with its MMU off. Dirty lines of this kernel must not be written
         // back over those stores later.
-        add(Record {
+        add(ListRecord {
             destination: at,
             source: at,
             bytes: segment.destination + segment.memory - at,
@@ -194,7 +196,7 @@ pub fn plan(
 
 /// Calls `each` with all memory, except the list, that the relocation code reads or writes: an extent,
 /// and whether it is written. Extents may overlap and come in any order.
-pub fn reached(segments: &[Segment<'_>], mut each: impl FnMut(Extent, bool)) {
+pub fn reached(segments: &[Segment<'_>], mut each: impl FnMut(PhysRange, bool)) {
     for segment in segments {
         each(segment.place(), true);
         let mut at = segment.destination;

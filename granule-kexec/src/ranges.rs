@@ -3,7 +3,7 @@
 //! The transitional tables map such a set: source pages come in any order, and merged neighbours allow
 //! larger leaves.
 
-use super::segment::Extent;
+use super::segment::PhysRange;
 
 /// The storage is full: the set would need more extents than it has room for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,14 +15,14 @@ pub struct Full {
 /// Ascending extents that do not touch.
 #[derive(Debug)]
 pub struct Ranges<'a> {
-    slots: &'a mut [Extent],
+    slots: &'a mut [PhysRange],
     used: usize,
 }
 
 impl<'a> Ranges<'a> {
     /// An empty set that uses `slots` as storage and ignores their contents.
     #[must_use]
-    pub const fn new(slots: &'a mut [Extent]) -> Self {
+    pub const fn new(slots: &'a mut [PhysRange]) -> Self {
         Self { slots, used: 0 }
     }
 
@@ -32,7 +32,7 @@ impl<'a> Ranges<'a> {
     /// # Errors
     ///
     /// [`Full`]; the set is unchanged.
-    pub fn insert(&mut self, new: Extent) -> Result<(), Full> {
+    pub fn insert(&mut self, new: PhysRange) -> Result<(), Full> {
         if new.bytes == 0 {
             return Ok(());
         }
@@ -61,14 +61,14 @@ impl<'a> Ranges<'a> {
             self.used -= behind - first - 1;
         }
         if let Some(slot) = self.slots.get_mut(first) {
-            *slot = Extent::new(start, last - start);
+            *slot = PhysRange::new(start, last - start);
         }
         Ok(())
     }
 
     /// The extents of the set.
     #[must_use]
-    pub fn all(&self) -> &[Extent] {
+    pub fn all(&self) -> &[PhysRange] {
         self.slots.get(..self.used).unwrap_or_default()
     }
 }

@@ -7,7 +7,7 @@
 
 use super::header::ListMemory;
 use super::layout::LINE;
-use super::steps::Machine;
+use super::steps::RelocationCpu;
 use granule_trace::{Barrier, Event, System};
 
 /// Goes through the steps and emits an event for each, in order: register writes, TLBIs, cache
@@ -77,7 +77,7 @@ impl<'a, M: ListMemory, T: Fn(u64) -> bool, F: FnMut(Event)> Recorder<'a, M, T, 
     }
 }
 
-impl<M: ListMemory, T: Fn(u64) -> bool, F: FnMut(Event)> Machine for Recorder<'_, M, T, F> {
+impl<M: ListMemory, T: Fn(u64) -> bool, F: FnMut(Event)> RelocationCpu for Recorder<'_, M, T, F> {
     /// A load outside memory would end the list; a verified list has none.
     fn word(&mut self, address: u64) -> u64 {
         let at = self.physical(address);

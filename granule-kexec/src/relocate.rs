@@ -9,17 +9,17 @@ use super::{header, layout};
 use core::arch::global_asm;
 use core::mem::offset_of;
 use granule::arch::VirtualAddress;
-use header::Header;
+use header::ListHeader;
 
 global_asm!(
     include_str!("relocate.s"),
-    flags = const offset_of!(Header, flags),
-    distance = const offset_of!(Header, distance),
-    ttbr1 = const offset_of!(Header, ttbr1),
-    entry = const offset_of!(Header, entry),
-    code = const offset_of!(Header, code),
-    tcr = const offset_of!(Header, tcr),
-    sctlr_el2 = const offset_of!(Header, sctlr_el2),
+    flags = const offset_of!(ListHeader, flags),
+    distance = const offset_of!(ListHeader, distance),
+    ttbr1 = const offset_of!(ListHeader, ttbr1),
+    entry = const offset_of!(ListHeader, entry),
+    code = const offset_of!(ListHeader, code),
+    tcr = const offset_of!(ListHeader, tcr),
+    sctlr_el2 = const offset_of!(ListHeader, sctlr_el2),
     epd0 = const layout::EPD0,
     epd1 = const layout::EPD1,
     uncached_bit = const layout::UNCACHED_BIT,
@@ -54,7 +54,7 @@ pub fn code() -> &'static [u8; layout::CODE_BYTES] {
 /// * No other CPU runs, no device writes to memory, and no interrupt or debug exception may come:
 ///   exceptions are masked here and stay masked.
 /// * `header` is the linear-map address of the list's first page. The list was
-///   [sealed](super::List::seal), and [verified](fn@super::verify) since.
+///   [sealed](super::RelocationList::seal), and [verified](fn@super::verify) since.
 /// * Its TTBR0 and TTBR1 are those of a [`Transition`](super::Transition) whose linear map has the
 ///   same distance. Its TCR is [`Transition::tcr`](super::Transition::tcr) of the current TCR. This
 ///   CPU runs at EL1, or at EL2 with E2H and TGE.

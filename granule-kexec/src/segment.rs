@@ -8,14 +8,14 @@ use granule::arch::PageSize;
 
 /// A range of physical memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Extent {
+pub struct PhysRange {
     /// Address of the first byte.
     pub start: u64,
     /// Length in bytes.
     pub bytes: u64,
 }
 
-impl Extent {
+impl PhysRange {
     /// The extent of `bytes` bytes from `start` on.
     #[must_use]
     pub const fn new(start: u64, bytes: u64) -> Self {
@@ -47,7 +47,7 @@ impl Extent {
     }
 }
 
-impl fmt::Display for Extent {
+impl fmt::Display for PhysRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let end = self.start.saturating_add(self.bytes);
         write!(f, "{:#x}..{end:#x}", self.start)
@@ -71,7 +71,7 @@ pub struct Segment<'a> {
     /// Where the contents are now: whole pages of this kernel's size, in order, as many as hold
     /// `bytes`. A run that is already at its destination is not moved. The rest of the last page is
     /// copied too, so the loader zeroes it.
-    pub pages: &'a [Extent],
+    pub pages: &'a [PhysRange],
     /// The part that must be clean to the point of coherency.
     pub clean: Clean,
 }
@@ -96,8 +96,8 @@ pub enum Clean {
 impl Segment<'_> {
     /// The memory that the next kernel owns.
     #[must_use]
-    pub const fn place(&self) -> Extent {
-        Extent::new(self.destination, self.memory)
+    pub const fn place(&self) -> PhysRange {
+        PhysRange::new(self.destination, self.memory)
     }
 
     /// The contents rounded up to whole pages, if that fits in 64 bits.
@@ -109,16 +109,16 @@ impl Segment<'_> {
 
 /// The machine's memory, as far as the checks of segments need it.
 #[derive(Clone, Copy, Debug)]
-pub struct Ground<'a> {
+pub struct MemoryMap<'a> {
     /// This kernel's page size.
     pub page: PageSize,
     /// All RAM.
-    pub ram: &'a [Extent],
+    pub ram: &'a [PhysRange],
     /// RAM that must not be written: firmware's memory and no-map ranges.
-    pub reserved: &'a [Extent],
+    pub reserved: &'a [PhysRange],
     /// Memory that must still be unchanged when the relocation code or the next kernel runs: memory
     /// handed over, and pages already taken for the transition.
-    pub kept: &'a [Extent],
+    pub kept: &'a [PhysRange],
 }
 
 /// Why a next kernel is refused. A refusal changes nothing.
@@ -153,16 +153,16 @@ pub enum Refusal {
         /// The segment.
         segment: &'static str,
         /// Destination.
-        place: Extent,
+        place: PhysRange,
     },
     /// A destination lies in memory that must not be written.
     Reserved {
         /// The segment.
         segment: &'static str,
         /// Destination.
-        place: Extent,
+        place: PhysRange,
         /// The reserved range.
-        reserved: Extent,
+        reserved: PhysRange,
     },
     /// Two destinations overlap.
     Overlap {
@@ -171,9 +171,9 @@ pub enum Refusal {
         /// The second segment.
         other: &'static str,
         /// Destination of the first.
-        place: Extent,
+        place: PhysRange,
         /// Destination of the second.
-        other_place: Extent,
+        other_place: PhysRange,
     },
     /// A segment has the wrong number of source pages.
     Pages {
@@ -189,7 +189,7 @@ pub enum Refusal {
         /// The segment.
         segment: &'static str,
         /// The run of pages.
-        pages: Extent,
+        pages: PhysRange,
     },
     /// Source pages lie in a segment's destination without being in place there: they would be
     /// overwritten before they are read.
@@ -197,7 +197,7 @@ pub enum Refusal {
         /// The segment that owns the source pages.
         segment: &'static str,
         /// The run of pages.
-        pages: Extent,
+        pages: PhysRange,
         /// The segment whose destination covers them.
         other: &'static str,
     },
@@ -216,9 +216,9 @@ pub enum Refusal {
         /// The segment.
         segment: &'static str,
         /// Destination.
-        place: Extent,
+        place: PhysRange,
         /// Where it may be.
-        window: Extent,
+        window: PhysRange,
     },
     /// The device tree is longer than the boot protocol allows.
     Long {
@@ -235,9 +235,9 @@ pub enum Refusal {
         /// The segment.
         segment: &'static str,
         /// Destination.
-        place: Extent,
+        place: PhysRange,
         /// The block or blocks.
-        block: Extent,
+        block: PhysRange,
     },
     /// No pages are left for the list, the tables or the relocation code.
     OutOfPages {
@@ -370,7 +370,7 @@ impl core::error::Error for Refusal {}
 /// The segment whose destination overlaps an extent, if there is one. Source pages that will be moved
 /// and all pages of the transition must be outside every destination.
 #[must_use]
-pub fn in_the_way<'a, 'b>(segments: &'b [Segment<'a>], of: &Extent) -> Option<&'b Segment<'a>> {
+pub fn in_the_way<'a, 'b>(segments: &'b [Segment<'a>], of: &PhysRange) -> Option<&'b Segment<'a>> {
     segments.iter().find(|one| one.place().overlaps(of))
 }
 
@@ -380,13 +380,13 @@ pub fn in_the_way<'a, 'b>(segments: &'b [Segment<'a>], of: &Extent) -> Option<&'
 /// # Errors
 ///
 /// The first [`Refusal`], in the order of the segments.
-pub fn check_places(segments: &[Segment<'_>], ground: &Ground<'_>) -> Result<(), Refusal> {
+pub fn check_places(segments: &[Segment<'_>], memory_map: &MemoryMap<'_>) -> Result<(), Refusal> {
     for (index, one) in segments.iter().enumerate() {
         let segment = one.name;
         if one.bytes == 0 {
             return Err(Refusal::Empty { segment });
         }
-        let page = ground.page;
+        let page = memory_map.page;
         for value in [one.destination, one.memory] {
             if value & (page.bytes() - 1) != 0 {
                 return Err(Refusal::Misaligned {
@@ -404,10 +404,10 @@ pub fn check_places(segments: &[Segment<'_>], ground: &Ground<'_>) -> Result<(),
                 memory: one.memory,
             });
         }
-        if !is_ram(&place, ground.ram) {
+        if !is_ram(&place, memory_map.ram) {
             return Err(Refusal::OutsideRam { segment, place });
         }
-        let taken = ground.reserved.iter().chain(ground.kept);
+        let taken = memory_map.reserved.iter().chain(memory_map.kept);
         if let Some(reserved) = taken.copied().find(|taken| taken.overlaps(&place)) {
             return Err(Refusal::Reserved {
                 segment,
@@ -429,7 +429,7 @@ pub fn check_places(segments: &[Segment<'_>], ground: &Ground<'_>) -> Result<(),
 }
 
 /// Whether an extent lies entirely in RAM. Adjacent banks count as one, in any order.
-pub(super) fn is_ram(extent: &Extent, ram: &[Extent]) -> bool {
+pub(super) fn is_ram(extent: &PhysRange, ram: &[PhysRange]) -> bool {
     let Some(end) = extent.end() else {
         return false;
     };

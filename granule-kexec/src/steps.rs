@@ -1,4 +1,4 @@
-//! The steps of the relocation code, in Rust, for any machine that implements [`Machine`].
+//! The steps of the relocation code, in Rust, for any machine that implements [`RelocationCpu`].
 //!
 //! [`leave`] performs the same loads, stores, cache operations, barriers and register writes as the
 //! assembly of `relocate`, in the same order. A test executes the assembly and compares the two. So a
@@ -7,17 +7,17 @@
 //!
 //! The comments here give the reason for each step.
 
-use super::header::Header;
+use super::header::ListHeader;
 use super::layout::{
     CLEAN, COPY, EL2, END, EPD0, EPD1, LINK, MOST_LINE, RECORD_BYTES, SET_VECTORS,
 };
 use super::layout::{START, UNCACHED};
-use super::plan::Record;
+use super::plan::ListRecord;
 use core::mem::offset_of;
 use granule_trace::{Barrier, System};
 
 /// The CPU that executes the steps.
-pub trait Machine {
+pub trait RelocationCpu {
     /// Loads a word of the list. The address is the one that the code uses: in the linear map, or
     /// physical once the MMU is off.
     fn word(&mut self, address: u64) -> u64;
@@ -69,11 +69,11 @@ pub struct Begin {
 
 /// Executes everything from the call in the old kernel to the first instruction of the next one.
 /// `header` is the virtual address of the list's first page.
-pub fn leave(machine: &mut (impl Machine + ?Sized), header: u64) -> Begin {
+pub fn leave(machine: &mut (impl RelocationCpu + ?Sized), header: u64) -> Begin {
     machine.mask();
-    let code = field(machine, header, offset_of!(Header, code));
-    let ttbr0 = field(machine, header, offset_of!(Header, ttbr0));
-    let tcr = field(machine, header, offset_of!(Header, tcr));
+    let code = field(machine, header, offset_of!(ListHeader, code));
+    let ttbr0 = field(machine, header, offset_of!(ListHeader, ttbr0));
+    let tcr = field(machine, header, offset_of!(ListHeader, tcr));
     // T0SZ changes, and a TLB may use the old size for cached entries of the lower half (RVNRFW). So
     // the lower half is switched off and its entries are invalidated before the new size and tables
     // are set. The ISB makes the TLBI effective for later instructions.
@@ -93,16 +93,16 @@ pub fn leave(machine: &mut (impl Machine + ?Sized), header: u64) -> Begin {
 }
 
 /// The part that runs in the relocation code's own page.
-fn relocate(machine: &mut (impl Machine + ?Sized), header: u64, code: u64) -> Begin {
-    let flags = field(machine, header, offset_of!(Header, flags));
-    let first = field(machine, header, offset_of!(Header, first));
-    let distance = field(machine, header, offset_of!(Header, distance));
-    let sctlr = field(machine, header, offset_of!(Header, sctlr));
-    let ttbr1 = field(machine, header, offset_of!(Header, ttbr1));
-    let tcr = field(machine, header, offset_of!(Header, tcr));
-    let entry = field(machine, header, offset_of!(Header, entry));
-    let tree = field(machine, header, offset_of!(Header, tree));
-    let sctlr_el2 = field(machine, header, offset_of!(Header, sctlr_el2));
+fn relocate(machine: &mut (impl RelocationCpu + ?Sized), header: u64, code: u64) -> Begin {
+    let flags = field(machine, header, offset_of!(ListHeader, flags));
+    let first = field(machine, header, offset_of!(ListHeader, first));
+    let distance = field(machine, header, offset_of!(ListHeader, distance));
+    let sctlr = field(machine, header, offset_of!(ListHeader, sctlr));
+    let ttbr1 = field(machine, header, offset_of!(ListHeader, ttbr1));
+    let tcr = field(machine, header, offset_of!(ListHeader, tcr));
+    let entry = field(machine, header, offset_of!(ListHeader, entry));
+    let tree = field(machine, header, offset_of!(ListHeader, tree));
+    let sctlr_el2 = field(machine, header, offset_of!(ListHeader, sctlr_el2));
     // The old kernel's vectors are about to be overwritten. The vectors of this page stop the CPU and
     // are never overwritten.
     let vectors = code.wrapping_sub(START);
@@ -192,7 +192,7 @@ fn relocate(machine: &mut (impl Machine + ?Sized), header: u64, code: u64) -> Be
 /// One DSB for all lines: it waits for every earlier cache operation and store. The instruction caches
 /// are invalidated after it, because they could otherwise fetch stale bytes again.
 #[inline(never)]
-fn finish(machine: &mut (impl Machine + ?Sized)) {
+fn finish(machine: &mut (impl RelocationCpu + ?Sized)) {
     machine.barrier(Barrier::DSB_SY);
     machine.system(System::IC_IALLU, 0);
     machine.barrier(Barrier::DSB_NSH);
@@ -200,17 +200,17 @@ fn finish(machine: &mut (impl Machine + ?Sized)) {
 }
 
 #[inline(never)]
-fn field(machine: &mut (impl Machine + ?Sized), header: u64, offset: usize) -> u64 {
+fn field(machine: &mut (impl RelocationCpu + ?Sized), header: u64, offset: usize) -> u64 {
     machine.word(header.wrapping_add(offset as u64))
 }
 
 /// Walks all records and translates their addresses to those that the code uses.
 #[inline(never)]
-fn walk<M: Machine + ?Sized>(
+fn walk<M: RelocationCpu + ?Sized>(
     machine: &mut M,
     first: u64,
     distance: u64,
-    each: &mut dyn FnMut(&mut M, &Record),
+    each: &mut dyn FnMut(&mut M, &ListRecord),
 ) {
     let mut at = first.wrapping_add(distance);
     loop {
@@ -224,7 +224,7 @@ fn walk<M: Machine + ?Sized>(
         if kind == END {
             return;
         }
-        let record = Record {
+        let record = ListRecord {
             destination: destination.wrapping_add(distance),
             source: source.wrapping_add(distance),
             bytes,
@@ -235,7 +235,7 @@ fn walk<M: Machine + ?Sized>(
 }
 
 /// Moves and cleans with the MMU and caches on.
-fn move_cached(machine: &mut (impl Machine + ?Sized), record: &Record, line: u64) {
+fn move_cached(machine: &mut (impl RelocationCpu + ?Sized), record: &ListRecord, line: u64) {
     if record.kind & COPY == 0 {
         lines(
             machine,
@@ -272,7 +272,7 @@ fn move_cached(machine: &mut (impl Machine + ?Sized), record: &Record, line: u64
 const LINE: u64 = super::layout::LINE as u64;
 
 #[inline(never)]
-fn copy(machine: &mut (impl Machine + ?Sized), record: &Record) {
+fn copy(machine: &mut (impl RelocationCpu + ?Sized), record: &ListRecord) {
     let mut done = 0;
     while done < record.bytes {
         machine.move_line(
@@ -284,7 +284,13 @@ fn copy(machine: &mut (impl Machine + ?Sized), record: &Record) {
 }
 
 #[inline(never)]
-fn lines(machine: &mut (impl Machine + ?Sized), system: System, start: u64, bytes: u64, line: u64) {
+fn lines(
+    machine: &mut (impl RelocationCpu + ?Sized),
+    system: System,
+    start: u64,
+    bytes: u64,
+    line: u64,
+) {
     let mut done = 0;
     while done < bytes {
         machine.system(system, start.wrapping_add(done));

@@ -7,14 +7,14 @@
 //! page. Page size and descriptor format are the kernel's, because TG and DS may change only while
 //! nothing is translated. TTBR0's address size is the smallest that reaches the page.
 
-use super::segment::{Extent, Refusal, Segment, in_the_way};
+use super::segment::{PhysRange, Refusal, Segment, in_the_way};
 use core::fmt;
 use granule::arch::registers::{Tcr, Ttbr};
 use granule::arch::{
-    Attributes, CpuFeatures, Geometry, GeometryError, Half, Kind, Page, Permissions,
-    PhysicalAddress, VirtualAddress,
+    Attributes, CpuFeatures, Geometry, GeometryError, Kind, Page, Permissions, PhysicalAddress,
+    VaRange, VirtualAddress,
 };
-use granule::table::{Entry, Environment, Leaves, Liveness, PageTables, Piece, TableError};
+use granule::table::{Entry, Leaves, Liveness, PageTables, Piece, TableEnvironment, TableError};
 
 /// The inputs of [`build`].
 #[derive(Clone, Copy, Debug)]
@@ -28,9 +28,9 @@ pub struct Needs<'a> {
     /// The page that the relocation code is copied to.
     pub code: PhysicalAddress,
     /// Memory that is written, in whole pages: ascending extents that overlap no other extent.
-    pub written: &'a [Extent],
+    pub written: &'a [PhysRange],
     /// Memory that is only read: source pages and the pages of the list.
-    pub read: &'a [Extent],
+    pub read: &'a [PhysRange],
     /// The segments. The relocation code and the tables must lie outside their destinations.
     pub segments: &'a [Segment<'a>],
 }
@@ -123,7 +123,7 @@ pub fn identity_geometry(
     let last = code.0.saturating_add(upper.page_size().bytes() - 1);
     let bits = u64::BITS - last.leading_zeros();
     let least = cpu.least_va_bits(upper.page_size());
-    upper.with_half(cpu, Half::Lower, bits.max(least))
+    upper.with_half(cpu, VaRange::Lower, bits.max(least))
 }
 
 /// Builds the tables. The environment has the same type as for the caller's other tables, so the code
@@ -132,11 +132,11 @@ pub fn identity_geometry(
 /// # Errors
 ///
 /// [`TransitionError`], after all pages were given back.
-pub fn build<P: Page, E: Environment>(
+pub fn build<P: Page, E: TableEnvironment>(
     environment: E,
     needs: &Needs<'_>,
 ) -> Result<Transition, TransitionError> {
-    let code = Extent::new(needs.code.0, P::SIZE.bytes());
+    let code = PhysRange::new(needs.code.0, P::SIZE.bytes());
     if in_the_way(needs.segments, &code).is_some() {
         return Err(TransitionError::Refused(Refusal::PageInTheWay {
             what: "relocation code",
@@ -167,7 +167,7 @@ pub fn build<P: Page, E: Environment>(
 
 /// Frees the pages of tables that no CPU walks, when the next kernel is unloaded. The environment has
 /// the type that [`build`] used.
-pub fn free<P: Page, E: Environment>(environment: E, transition: &Transition) {
+pub fn free<P: Page, E: TableEnvironment>(environment: E, transition: &Transition) {
     let ([low, high], [lower, upper]) = (transition.roots, transition.geometries);
     // SAFETY: `build` made both trees in such an environment. No CPU walks them: only `leave` loads
     // their roots into TTBRs, and `leave` does not return.
@@ -202,7 +202,7 @@ trait Trees {
     unsafe fn turn_to(&mut self, root: PhysicalAddress, geometry: Geometry);
 }
 
-impl<P: Page, E: Environment> Trees for PageTables<P, E> {
+impl<P: Page, E: TableEnvironment> Trees for PageTables<P, E> {
     fn page(&self) -> u64 {
         P::SIZE.bytes()
     }
@@ -299,7 +299,7 @@ fn linear_map(trees: &mut dyn Trees, needs: &Needs<'_>) -> Result<(), Transition
 fn out_of_the_way(trees: &dyn Trees, segments: &[Segment<'_>]) -> Result<(), TransitionError> {
     let mut first = None;
     trees.each_table(&mut |at| {
-        let page = Extent::new(at.0, trees.page());
+        let page = PhysRange::new(at.0, trees.page());
         if first.is_none() && in_the_way(segments, &page).is_some() {
             first = Some(at.0);
         }

@@ -1,12 +1,12 @@
 //! Reads the list again and compares its digest with the sealed one.
 //!
-//! The memory may hold anything by now, so the reader follows only the form that [`List`](super::List)
-//! writes.
+//! The memory may hold anything by now, so the reader follows only the form that
+//! [`RelocationList`](super::RelocationList) writes.
 
 use super::digest::Digest;
-use super::header::{Header, ListMemory};
+use super::header::{ListHeader, ListMemory};
 use super::layout::{CLEAN, COPY, END, LINK, RECORD_BYTES, UNIT};
-use super::plan::Record;
+use super::plan::ListRecord;
 use core::fmt;
 use granule::arch::PhysicalAddress;
 
@@ -19,7 +19,8 @@ pub enum ListError {
         /// The address where it was expected.
         address: u64,
     },
-    /// A link or record leads outside memory, or has a form that [`List`](super::List) never writes.
+    /// A link or record leads outside memory, or has a form that
+    /// [`RelocationList`](super::RelocationList) never writes.
     Lost {
         /// The address in question.
         address: u64,
@@ -62,8 +63,8 @@ fn load(memory: &impl ListMemory, base: u64, offset: u64) -> Result<u64, ListErr
     memory.load(address.ok_or(lost)?).ok_or(lost)
 }
 
-pub(super) fn load_record(memory: &impl ListMemory, at: u64) -> Result<Record, ListError> {
-    Ok(Record {
+pub(super) fn load_record(memory: &impl ListMemory, at: u64) -> Result<ListRecord, ListError> {
+    Ok(ListRecord {
         destination: load(memory, at, 0)?,
         source: load(memory, at, 8)?,
         bytes: load(memory, at, 16)?,
@@ -71,22 +72,22 @@ pub(super) fn load_record(memory: &impl ListMemory, at: u64) -> Result<Record, L
     })
 }
 
-fn load_header(memory: &impl ListMemory, at: u64) -> Result<Header, ListError> {
-    let mut words = [0; Header::WORDS];
+fn load_header(memory: &impl ListMemory, at: u64) -> Result<ListHeader, ListError> {
+    let mut words = [0; ListHeader::WORDS];
     for (index, word) in words.iter_mut().enumerate() {
         *word = load(memory, at, 8 * index as u64)?;
     }
-    Ok(Header::of(words))
+    Ok(ListHeader::of(words))
 }
 
 /// The digest of a header and of its records; each record is passed to `each`.
 pub(super) fn digest(
     memory: &impl ListMemory,
-    header: &Header,
-    mut each: impl FnMut(&Record),
+    header: &ListHeader,
+    mut each: impl FnMut(&ListRecord),
 ) -> Result<u64, ListError> {
     let mut digest = Digest::new();
-    let words = Header {
+    let words = ListHeader {
         digest: 0,
         ..*header
     }
@@ -94,7 +95,7 @@ pub(super) fn digest(
     words.into_iter().for_each(|word| digest.word(word));
     let mut at = header.first;
     let mut left = header.records;
-    // A page has room for more than one record, so `List` never writes two links in a row.
+    // A page has room for more than one record, so `RelocationList` never writes two links in a row.
     let mut linked = false;
     loop {
         let record = load_record(memory, at)?;
@@ -133,10 +134,10 @@ pub(super) fn digest(
 pub fn verify(
     memory: &impl ListMemory,
     head: PhysicalAddress,
-    each: impl FnMut(&Record),
-) -> Result<Header, ListError> {
+    each: impl FnMut(&ListRecord),
+) -> Result<ListHeader, ListError> {
     let header = load_header(memory, head.0)?;
-    if header.magic != Header::MAGIC {
+    if header.magic != ListHeader::MAGIC {
         return Err(ListError::NoList { address: head.0 });
     }
     let found = digest(memory, &header, each)?;

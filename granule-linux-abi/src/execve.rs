@@ -4,8 +4,8 @@
 use crate::abi::Errno;
 use crate::abi::file::PATH_MAX;
 use crate::env::{Env, get, text};
+use crate::files::file_tree::{Kind, NodeId};
 use crate::files::path::Last;
-use crate::files::tree::{Kind, NodeId};
 use crate::owned::{Array, Frames};
 use crate::processes::{Place, Processes, TaskTable};
 use crate::script::{self, Script};

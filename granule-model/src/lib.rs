@@ -64,7 +64,7 @@
 //!
 //! A stale entry alone is no violation. The model reports a stale entry in three cases: an entry
 //! that it must not coexist with becomes valid, a table that it leads to is freed or filled, or the
-//! tables are relied on (at [`Event::Settled`], [`Event::Relied`] and [`Model::access`]).
+//! tables are relied on (at [`Event::Settled`], [`Event::AssumeVisible`] and [`Model::access`]).
 //!
 //! # Where the model is stricter than the architecture
 //!
@@ -92,8 +92,8 @@
 //! * Contents of memory other than descriptors, and locks. The model assumes that a store-release
 //!   orders what other CPUs stored earlier in the trace, and that DMB orders stores for walkers.
 //! * Stage 2, VMIDs, Secure state, FEAT_D128, FEAT_S1PIE, FEAT_HAFT, FEAT_CnP's sharing of TLBs,
-//!   tags, PAN, E0PD, TBID, PBHA. The EL2&0 regime is treated as EL1&0. [`Event::Relied`] is about
-//!   the first regime of EL1&0, EL2, EL3 whose MMU the CPU has on.
+//!   tags, PAN, E0PD, TBID, PBHA. The EL2&0 regime is treated as EL1&0. [`Event::AssumeVisible`] is
+//!   about the first regime of EL1&0, EL2, EL3 whose MMU the CPU has on.
 //! * Whether the shareability of walks (TCR.SH0, SH1) includes the CPUs that store to the tables,
 //!   and whether CPUs that share tables agree on MAIR and TCR.
 //! * What firmware or a boot loader left in the data and instruction caches, except with
@@ -106,7 +106,7 @@
 //!   only when the possibly lost value is stored there again.
 //! * The order of the stores within one bulk event, and what a walker finds halfway through it.
 //! * Exceptions as context synchronisation: record an ISB where software relies on one.
-//! * The mapping of a store: whether the store is cached follows from the CPU's SCTLR. Maintenance
+//! * The mapping of a store: whether the store is cached follows from the CPU's SCTLR. TlbOps
 //!   by set and way is not known. DC CVAU counts as done when issued.
 //! * TLB conflict aborts that level 2 permits are results of accesses, and violations only with
 //!   [`Config::strict`].

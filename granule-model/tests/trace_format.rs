@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use granule_model::trace::{Header, ReadError, Reader, parse_line, write_event};
+use granule_model::trace::{ReadError, Reader, TraceHeader, parse_line, write_event};
 use granule_model::{Barrier, BitChange, Event, System, Visibility};
 use granule_testing::cases::config;
 use proptest::prelude::*;
@@ -93,7 +93,7 @@ fn events() -> impl Strategy<Value = (u32, Event)> {
             start: address,
             bytes
         }),
-        range.prop_map(|(address, bytes)| Event::Relied {
+        range.prop_map(|(address, bytes)| Event::AssumeVisible {
             start: address,
             bytes
         }),
@@ -107,8 +107,8 @@ fn text((cpu, event): &(u32, Event)) -> String {
     line
 }
 
-fn header(events: u64) -> Header {
-    Header {
+fn header(events: u64) -> TraceHeader {
+    TraceHeader {
         page_bytes: 4096,
         cpus: 64,
         bbm_level: 0,

@@ -15,9 +15,9 @@
 #[cfg(target_os = "none")]
 mod console;
 #[cfg(target_os = "none")]
-mod firmware;
+mod digest;
 #[cfg(target_os = "none")]
-mod given;
+mod firmware;
 #[cfg(target_os = "none")]
 mod head;
 #[cfg(target_os = "none")]

@@ -2,10 +2,10 @@
 //! hold is the reason for the outcome.
 
 use crate::console::Console;
+use crate::digest::{self, SegmentDigest};
 use crate::firmware;
-use crate::given::{self, Given};
 use crate::head::{Entered, stop};
-use crate::note::{self, Note};
+use crate::note::{self, HandoffNote};
 use core::arch::asm;
 use granule_boot::peek::Conduit;
 use granule_boot::tree::{Tree, total_size};
@@ -175,21 +175,21 @@ impl Probe {
         };
         // Only the initramfs is cleaned, because it need not be clean on arrival.
         let initrd = initrd.map(|(start, bytes)| {
-            given::clean(start, bytes);
+            digest::clean(start, bytes);
             // SAFETY: the tree names this range, and nothing writes to it.
-            unsafe { Given::at(start, bytes) }
+            unsafe { SegmentDigest::at(start, bytes) }
         });
         // SAFETY: these bytes were just read, and nothing writes to them.
-        let tree = unsafe { Given::at(tree, tree_bytes) };
+        let tree = unsafe { SegmentDigest::at(tree, tree_bytes) };
         let note = chosen.note.map(|at| {
             console.hexadecimal(b"probe.note", at);
             // SAFETY: the previous kernel says that a page is there.
-            Note::read(unsafe { core::slice::from_raw_parts(at as *const u8, note::BYTES) })
+            HandoffNote::read(unsafe { core::slice::from_raw_parts(at as *const u8, note::BYTES) })
         });
         match note {
             None => {
                 console.text(b"probe.note", b"none");
-                self.given([None, initrd, Some(tree)], None);
+                self.report_segments([None, initrd, Some(tree)], None);
             }
             Some(None) => self.holds(false, b"the note is not whole"),
             Some(Some(note)) => {
@@ -198,38 +198,39 @@ impl Probe {
                     Some(count) => console.number(b"probe.leave", count),
                     None => self.holds(false, b"the note lacks its last count"),
                 }
-                let [kernel, ..] = note.given;
+                let [kernel, ..] = note.segments;
                 self.holds(
                     kernel.start == entered.load,
                     b"the image is not where it was to be",
                 );
                 // SAFETY: the image lies there, and its bytes are never written.
-                let kernel = unsafe { Given::at(entered.load, kernel.bytes) };
-                self.given([Some(kernel), initrd, Some(tree)], Some(&note));
+                let kernel = unsafe { SegmentDigest::at(entered.load, kernel.bytes) };
+                self.report_segments([Some(kernel), initrd, Some(tree)], Some(&note));
             }
         }
     }
 
-    fn given(&mut self, found: [Option<Given>; 3], note: Option<&Note>) {
+    fn report_segments(&mut self, found: [Option<SegmentDigest>; 3], note: Option<&HandoffNote>) {
         let [kernel, initrd, tree] = found;
-        let told = |index: usize| note.and_then(|note| note.given.get(index).copied());
+        let told = |index: usize| note.and_then(|note| note.segments.get(index).copied());
         let console = self.console;
-        let mut one = |found: Option<Given>, told: Option<Given>, keys: [&[u8]; 3], wrong| {
-            let found = found.unwrap_or_default();
-            if found.bytes != 0 {
-                let [start, bytes, digest] = keys;
-                console.hexadecimal(start, found.start);
-                console.number(bytes, found.bytes);
-                console.hexadecimal(digest, found.digest);
-            }
-            if let Some(told) = told {
-                // An empty range has no address and no digest to compare.
-                let same = told.bytes == found.bytes
-                    && (told.bytes == 0
-                        || told.start == found.start && told.digest == found.digest);
-                self.holds(same, wrong);
-            }
-        };
+        let mut one =
+            |found: Option<SegmentDigest>, told: Option<SegmentDigest>, keys: [&[u8]; 3], wrong| {
+                let found = found.unwrap_or_default();
+                if found.bytes != 0 {
+                    let [start, bytes, digest] = keys;
+                    console.hexadecimal(start, found.start);
+                    console.number(bytes, found.bytes);
+                    console.hexadecimal(digest, found.digest);
+                }
+                if let Some(told) = told {
+                    // An empty range has no address and no digest to compare.
+                    let same = told.bytes == found.bytes
+                        && (told.bytes == 0
+                            || told.start == found.start && told.digest == found.digest);
+                    self.holds(same, wrong);
+                }
+            };
         one(
             kernel,
             told(0),

@@ -1,7 +1,7 @@
 //! Wrappers that record the actions of page tables: every store, table, barrier and TLBI, in order.
 //!
 //! [`Traced`] wraps an implementation of any of the three traits of `granule::table`.
-//! [`TracedWindows`] wraps the fixmap slots through which a linear map is made. Both make events of
+//! [`TracedFixmap`] wraps the fixmap slots through which a linear map is made. Both make events of
 //! `granule-trace` and give them to a [`Sink`], which may be a buffer, a file or a model. Encoding
 //! and judging events do not belong here.
 //!
@@ -22,10 +22,10 @@
 #![no_std]
 #![deny(missing_docs)]
 
+mod fixmap;
 mod sink;
 mod table;
-mod window;
 
+pub use fixmap::TracedFixmap;
 pub use sink::{NoSink, Sink};
 pub use table::Traced;
-pub use window::TracedWindows;

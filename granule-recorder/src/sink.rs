@@ -4,7 +4,7 @@ use granule::arch::{Descriptor, PhysicalAddress, VirtualAddress};
 use granule::table::Visibility;
 use granule_trace::Event;
 
-/// Takes the events of [`Traced`](crate::Traced) and [`TracedWindows`](crate::TracedWindows).
+/// Takes the events of [`Traced`](crate::Traced) and [`TracedFixmap`](crate::TracedFixmap).
 pub trait Sink: Copy {
     /// False if the sink discards events, so that none need be made. Wrappers test it once per
     /// call. The answer must not change while a wrapper has the sink.
@@ -28,10 +28,10 @@ pub trait Sink: Copy {
     /// caller of an operation on tables records this, because the operation does not know its
     /// purpose.
     #[inline(always)]
-    fn relied(&self, start: VirtualAddress, bytes: u64) {
+    fn assume_visible(&self, start: VirtualAddress, bytes: u64) {
         if self.is_active() {
             let start = start.0;
-            self.atomically(|sink| sink.record(Event::Relied { start, bytes }));
+            self.atomically(|sink| sink.record(Event::AssumeVisible { start, bytes }));
         }
     }
 }

@@ -6,7 +6,7 @@ use granule::arch::{Descriptor, PhysicalAddress};
 use granule::forward;
 use granule::linear::direct::{Arena, HasArena};
 use granule::table::{
-    BitChange, FreedTable, Maintenance, TableAllocator, TableMemory, TableRun, Visibility,
+    BitChange, FreedTable, TableAllocator, TableMemory, TableRun, TlbOps, Visibility,
 };
 use granule_trace::{Barrier, Event, System};
 
@@ -283,7 +283,7 @@ unsafe impl<T: TableAllocator, S: Sink> TableAllocator for Traced<T, S> {
     }
 }
 
-impl<T: Maintenance, S: Sink> Traced<T, S> {
+impl<T: TlbOps, S: Sink> Traced<T, S> {
     /// Issues a barrier, then records it.
     #[cold]
     #[inline(never)]
@@ -306,7 +306,7 @@ impl<T: Maintenance, S: Sink> Traced<T, S> {
     }
 }
 
-impl<T: Maintenance, S: Sink> Maintenance for Traced<T, S> {
+impl<T: TlbOps, S: Sink> TlbOps for Traced<T, S> {
     forward!(self.inner: capabilities);
 
     #[inline(always)]

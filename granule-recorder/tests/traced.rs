@@ -6,16 +6,16 @@
     reason = "test fixtures print what they need to"
 )]
 
-use granule::arch::tlbi::{Reach, TlbCapabilities, TlbiOp};
+use granule::arch::tlbi::{TlbCapabilities, TlbiOp, TlbiScope};
 use granule::arch::{
-    Attributes, Descriptor, Dispatch, Half, Level, Page, Page4K, PageSize, Permissions,
-    PhysicalAddress, Regime, VirtualAddress,
+    Attributes, Descriptor, Dispatch, Level, Page, Page4K, PageSize, Permissions, PhysicalAddress,
+    Regime, VaRange, VirtualAddress,
 };
-use granule::linear::window::{Entries, Slot, Windows};
+use granule::linear::fixmap::{Entries, FixmapSlots, Slot};
 use granule::table::{
-    BitChange, Holes, Leaves, Maintenance, PageTables, Parts, PermissionChange, Visibility,
+    BitChange, Environment, Holes, Leaves, PageTables, PermissionChange, TlbOps, Visibility,
 };
-use granule_recorder::{NoSink, Sink, Traced, TracedWindows};
+use granule_recorder::{NoSink, Sink, Traced, TracedFixmap};
 use granule_testing::host::{self, Event as Noted, Host};
 use granule_testing::shape::PLAIN;
 use granule_trace::{Barrier, Event, System};
@@ -168,7 +168,7 @@ impl Dispatch for Compare {
     type Output = usize;
 
     fn run<P: Page>(self) -> usize {
-        let geometry = PLAIN.geometry(P::SIZE, 48, Half::Upper);
+        let geometry = PLAIN.geometry(P::SIZE, 48, VaRange::Upper);
         let host = Host::new(&geometry, 0x4000_0000, 64);
         let capabilities = TlbCapabilities {
             geometry,
@@ -181,10 +181,10 @@ impl Dispatch for Compare {
             page_bytes: P::SIZE.bytes(),
             ..Kept::default()
         };
-        let environment = Parts {
+        let environment = Environment {
             memory: Traced::new(inner.memory, &kept),
             allocator: Traced::new(inner.allocator, &kept),
-            maintenance: Traced::new(inner.maintenance, &kept),
+            tlb: Traced::new(inner.tlb, &kept),
         };
         let mut tables = PageTables::<P, _>::new(geometry, environment).unwrap();
         tables.make_live();
@@ -236,7 +236,7 @@ fn what_is_recorded_is_what_the_host_notes() {
 /// Slots that do nothing.
 struct Still(TlbCapabilities);
 
-impl Maintenance for Still {
+impl TlbOps for Still {
     fn capabilities(&self) -> &TlbCapabilities {
         &self.0
     }
@@ -247,7 +247,7 @@ impl Maintenance for Still {
 }
 
 // SAFETY: nothing is reached, and nothing is claimed to be.
-unsafe impl Windows for Still {
+unsafe impl FixmapSlots for Still {
     fn address(&self, slot: Slot) -> VirtualAddress {
         VirtualAddress(0x1000 * (slot.number() + 1) as u64)
     }
@@ -264,12 +264,12 @@ unsafe impl Windows for Still {
 fn stores_through_slots_are_recorded_by_their_table() {
     let kept = Kept::default();
     let capabilities = TlbCapabilities {
-        geometry: PLAIN.geometry(PageSize::K4, 48, Half::Upper),
+        geometry: PLAIN.geometry(PageSize::K4, 48, VaRange::Upper),
         range: false,
         level_hint: false,
         repeat: false,
     };
-    let mut windows = TracedWindows::new(Still(capabilities), &kept);
+    let mut fixmap = TracedFixmap::new(Still(capabilities), &kept);
     let slots = [
         (Slot::Level(Level::L2), PhysicalAddress(0xa000)),
         (Slot::Level(Level::L3), PhysicalAddress(0xb000)),
@@ -277,13 +277,13 @@ fn stores_through_slots_are_recorded_by_their_table() {
         (Slot::Series(15), PhysicalAddress(0xd000)),
     ];
     for (slot, table) in slots {
-        windows.open(slot, table);
+        fixmap.open(slot, table);
     }
-    let relied = Event::Relied {
+    let assumed = Event::AssumeVisible {
         start: 0x4000,
         bytes: 4096,
     };
-    assert_eq!(kept.events.borrow().first(), Some(&relied));
+    assert_eq!(kept.events.borrow().first(), Some(&assumed));
     let stored = |table: PhysicalAddress, first: u64, count, descriptor, step| Event::Store {
         address: table.0 + 8 * first,
         count,
@@ -302,11 +302,11 @@ fn stores_through_slots_are_recorded_by_their_table() {
         };
         // SAFETY: nothing is stored.
         unsafe {
-            windows.store(slot, 7, Descriptor(3));
-            windows.zero(slot);
-            assert_eq!(windows.write(slot, &entries), entries.count);
+            fixmap.store(slot, 7, Descriptor(3));
+            fixmap.zero(slot);
+            assert_eq!(fixmap.write(slot, &entries), entries.count);
             entries.barriers = true;
-            assert_eq!(windows.write(slot, &entries), entries.count);
+            assert_eq!(fixmap.write(slot, &entries), entries.count);
         }
         // What has barriers between its entries is told entry by entry, so that they stand there.
         let expected = [
@@ -323,7 +323,7 @@ fn stores_through_slots_are_recorded_by_their_table() {
 
 /// Maps, changes and unmaps, recorded in `kept`; what the host noted of it.
 fn some_work(kept: &Kept) -> Vec<Noted> {
-    let geometry = PLAIN.geometry(PageSize::K4, 48, Half::Upper);
+    let geometry = PLAIN.geometry(PageSize::K4, 48, VaRange::Upper);
     let host = Host::new(&geometry, 0x4000_0000, 64);
     let capabilities = TlbCapabilities {
         geometry,
@@ -332,10 +332,10 @@ fn some_work(kept: &Kept) -> Vec<Noted> {
         repeat: false,
     };
     let inner = host::environment(&host, capabilities);
-    let environment = Parts {
+    let environment = Environment {
         memory: Traced::new(inner.memory, kept),
         allocator: Traced::new(inner.allocator, kept),
-        maintenance: Traced::new(inner.maintenance, kept),
+        tlb: Traced::new(inner.tlb, kept),
     };
     let mut tables = PageTables::<Page4K, _>::new(geometry, environment).unwrap();
     tables.make_live();
@@ -351,7 +351,7 @@ fn some_work(kept: &Kept) -> Vec<Noted> {
     };
     tables.protect(start, bytes, change, Holes::Refuse).unwrap();
     tables.unmap(start, bytes).unwrap();
-    (&kept).relied(start, bytes);
+    (&kept).assume_visible(start, bytes);
     host.take_events()
 }
 
@@ -367,12 +367,12 @@ fn a_sink_that_is_off_changes_nothing_and_is_told_nothing() {
     assert!(off.events.take().is_empty());
 
     let capabilities = TlbCapabilities {
-        geometry: PLAIN.geometry(PageSize::K4, 48, Half::Upper),
+        geometry: PLAIN.geometry(PageSize::K4, 48, VaRange::Upper),
         range: false,
         level_hint: false,
         repeat: false,
     };
-    let mut windows = TracedWindows::new(Still(capabilities), &off);
+    let mut fixmap = TracedFixmap::new(Still(capabilities), &off);
     let slot = Slot::Level(Level::L3);
     let entries = Entries {
         first: 9,
@@ -381,12 +381,12 @@ fn a_sink_that_is_off_changes_nothing_and_is_told_nothing() {
         step: 0x1000,
         barriers: true,
     };
-    windows.open(slot, PhysicalAddress(0x9000));
+    fixmap.open(slot, PhysicalAddress(0x9000));
     // SAFETY: nothing is stored.
     unsafe {
-        windows.store(slot, 7, Descriptor(3));
-        windows.zero(slot);
-        assert_eq!(windows.write(slot, &entries), entries.count);
+        fixmap.store(slot, 7, Descriptor(3));
+        fixmap.zero(slot);
+        assert_eq!(fixmap.write(slot, &entries), entries.count);
     }
     assert!(off.events.take().is_empty());
 }
@@ -394,22 +394,22 @@ fn a_sink_that_is_off_changes_nothing_and_is_told_nothing() {
 #[test]
 fn no_sink_has_no_size() {
     assert_eq!(size_of::<Traced<u64, NoSink>>(), size_of::<u64>());
-    NoSink.relied(VirtualAddress(0), 1);
+    NoSink.assume_visible(VirtualAddress(0), 1);
 }
 
 /// The constants that a reader of a trace has for TLBIs are the instructions that page tables ask for.
 #[test]
 fn each_tlbi_is_told_by_its_name() {
-    use Reach::{AllLevels, LastLevel};
     use Regime::{El1And0, El2, El3};
-    let address = |reach, all_asids| TlbiOp::Address {
+    use TlbiScope::{AllLevels, LastLevel};
+    let address = |scope, all_asids| TlbiOp::Address {
         operand: 5,
-        reach,
+        scope,
         all_asids,
     };
-    let range = |reach, all_asids| TlbiOp::Range {
+    let range = |scope, all_asids| TlbiOp::Range {
         operand: 5,
-        reach,
+        scope,
         all_asids,
     };
     let asid = TlbiOp::Asid { operand: 5 };

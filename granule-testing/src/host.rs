@@ -8,8 +8,8 @@
 use granule::arch::tlbi::{TlbCapabilities, TlbiOp};
 use granule::arch::{Descriptor, Geometry, PhysicalAddress};
 use granule::table::{
-    BitChange, FreedTable, Maintenance, Parts, Reach, Reached, TableAllocator, TableMemory,
-    TableRun, Visibility,
+    BitChange, DirectMapped, Environment, FreedTable, PhysToVirt, TableAllocator, TableMemory,
+    TableRun, TlbOps, Visibility,
 };
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -240,23 +240,23 @@ impl Drop for Host {
 
 /// Finds the pointer to a table.
 #[derive(Clone)]
-pub struct HostReach(Rc<Host>);
+pub struct HostPhysToVirt(Rc<Host>);
 
 // SAFETY: `memory` returns the pointer from the page's allocation, aligned for `u64`. It panics
 // unless the page is allocated, and the allocation lives as long as that.
-unsafe impl Reach for HostReach {
+unsafe impl PhysToVirt for HostPhysToVirt {
     fn pointer(&self, table: PhysicalAddress) -> *mut u64 {
         self.0.memory(table.0)
     }
 }
 
-/// [`Reached`], as a kernel uses it, after the host's checks.
+/// [`DirectMapped`], as a kernel uses it, after the host's checks.
 pub struct Memory {
     host: Rc<Host>,
-    inner: Reached<HostReach>,
+    inner: DirectMapped<HostPhysToVirt>,
 }
 
-// SAFETY: each call is checked and forwarded to `Reached`.
+// SAFETY: each call is checked and forwarded to `DirectMapped`.
 unsafe impl TableMemory for Memory {
     unsafe fn load(&self, table: PhysicalAddress, index: usize) -> Descriptor {
         assert!(index < self.host.words());
@@ -440,7 +440,7 @@ pub struct Recorder {
     capabilities: TlbCapabilities,
 }
 
-impl Maintenance for Recorder {
+impl TlbOps for Recorder {
     fn capabilities(&self) -> &TlbCapabilities {
         &self.capabilities
     }
@@ -459,17 +459,17 @@ impl Maintenance for Recorder {
 }
 
 /// The environment of [`PageTables`](granule::table::PageTables) over a host.
-pub type HostEnvironment = Parts<Memory, Allocator, Recorder>;
+pub type HostEnvironment = Environment<Memory, Allocator, Recorder>;
 
 /// The three traits over `host`.
 pub fn environment(host: &Rc<Host>, capabilities: TlbCapabilities) -> HostEnvironment {
-    Parts {
+    Environment {
         memory: Memory {
             host: Rc::clone(host),
-            inner: Reached(HostReach(Rc::clone(host))),
+            inner: DirectMapped(HostPhysToVirt(Rc::clone(host))),
         },
         allocator: Allocator(Rc::clone(host)),
-        maintenance: Recorder {
+        tlb: Recorder {
             host: Rc::clone(host),
             capabilities,
         },

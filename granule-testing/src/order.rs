@@ -3,7 +3,7 @@
 
 use super::host::Event;
 use super::walk::{Arch, Tree};
-use granule::arch::tlbi::{Reach, TlbiOp};
+use granule::arch::tlbi::{TlbiOp, TlbiScope};
 use granule::table::Visibility;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -49,7 +49,7 @@ pub fn decode(arch: &Arch, op: TlbiOp) -> Covered {
         }
         TlbiOp::Address {
             operand,
-            reach,
+            scope,
             all_asids,
         } => {
             let address = (operand & 0xfff_ffff_ffff) << 12;
@@ -62,13 +62,13 @@ pub fn decode(arch: &Arch, op: TlbiOp) -> Covered {
                 first: address,
                 last: address | 0xfff,
                 level,
-                tables: reach == Reach::AllLevels,
+                tables: scope == TlbiScope::AllLevels,
                 asid: (!all_asids).then_some((operand >> 48) as u16),
             }
         }
         TlbiOp::Range {
             operand,
-            reach,
+            scope,
             all_asids,
         } => {
             let base_shift = if arch.ds { 16 } else { arch.g };
@@ -96,7 +96,7 @@ pub fn decode(arch: &Arch, op: TlbiOp) -> Covered {
                 first: first & ADDRESS,
                 last: last & ADDRESS,
                 level: (hint != 0).then_some(hint),
-                tables: reach == Reach::AllLevels,
+                tables: scope == TlbiScope::AllLevels,
                 asid: (!all_asids).then_some((operand >> 48) as u16),
             }
         }
@@ -110,8 +110,8 @@ pub enum Operation {
     Map,
     Unmap,
     Protect,
-    Hide,
-    Show,
+    SetInvalid,
+    SetValid,
     Merge,
 }
 
@@ -209,7 +209,7 @@ impl Judged<'_> {
                     assert_ne!(
                         visibility,
                         Visibility::Private,
-                        "a private store into a table that walkers can reach: {event:x?}"
+                        "a private store into a table that walkers can scope: {event:x?}"
                     );
                 } else if is_fresh {
                     assert_eq!(visibility, Visibility::Private, "{event:x?}");

@@ -3,7 +3,7 @@
 //! The register fields are placed by hand from the architecture's tables: a test that asked the
 //! library where TGran4 is would repeat the library's mistakes.
 
-use granule::arch::{CpuFeatures, Geometry, Half, IdRegisters, PageSize, Regime};
+use granule::arch::{CpuFeatures, Geometry, IdRegisters, PageSize, Regime, VaRange};
 
 /// The fields of the ID registers that matter here.
 #[derive(Clone, Copy, Debug)]
@@ -65,12 +65,12 @@ impl Cpu {
         CpuFeatures::new(self.registers())
     }
 
-    pub fn geometry(&self, size: PageSize, va_bits: u32, half: Half) -> Geometry {
-        Geometry::new(&self.features(), size, va_bits, half, Regime::El1And0).unwrap()
+    pub fn geometry(&self, size: PageSize, va_bits: u32, va_range: VaRange) -> Geometry {
+        Geometry::new(&self.features(), size, va_bits, va_range, Regime::El1And0).unwrap()
     }
 
     pub fn single(&self, size: PageSize, va_bits: u32, regime: Regime) -> Geometry {
-        Geometry::new(&self.features(), size, va_bits, Half::Lower, regime).unwrap()
+        Geometry::new(&self.features(), size, va_bits, VaRange::Lower, regime).unwrap()
     }
 }
 
@@ -87,15 +87,15 @@ pub fn all() -> Vec<Geometry> {
         (K64, 42),
         (K64, 48),
     ] {
-        shapes.push(PLAIN.geometry(size, va_bits, Half::Upper));
+        shapes.push(PLAIN.geometry(size, va_bits, VaRange::Upper));
     }
     for size in [K4, K16, K64] {
-        shapes.push(LARGE.geometry(size, 52, Half::Upper));
-        shapes.push(LARGE.geometry(size, 52, Half::Lower));
-        shapes.push(LARGE.geometry(size, 47, Half::Lower));
+        shapes.push(LARGE.geometry(size, 52, VaRange::Upper));
+        shapes.push(LARGE.geometry(size, 52, VaRange::Lower));
+        shapes.push(LARGE.geometry(size, 47, VaRange::Lower));
         // The smallest shapes: one level, or two.
-        shapes.push(LARGE.geometry(size, 25, Half::Upper));
-        shapes.push(WIDE_INPUT.geometry(size, 52, Half::Upper));
+        shapes.push(LARGE.geometry(size, 25, VaRange::Upper));
+        shapes.push(WIDE_INPUT.geometry(size, 52, VaRange::Upper));
     }
     shapes.push(PLAIN.single(K4, 48, Regime::El2));
     shapes.push(LARGE.single(K16, 42, Regime::El3));

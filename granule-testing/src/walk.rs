@@ -5,7 +5,7 @@
 
 use super::host::Host;
 use granule::arch::{
-    Attributes, Geometry, Half, OutputFormat, PhysicalAddress, Regime, Shareability,
+    Attributes, Geometry, OutputFormat, PhysicalAddress, Regime, Shareability, VaRange,
 };
 use granule::table::Leaves;
 
@@ -50,7 +50,7 @@ pub struct Table {
 pub struct Tree {
     pub leaves: Vec<Leaf>,
     /// Invalid entries that keep their place and their other bits.
-    pub hidden: Vec<Leaf>,
+    pub present_invalid: Vec<Leaf>,
     pub tables: Vec<Table>,
 }
 
@@ -62,7 +62,7 @@ impl Arch {
             pa_bits: geometry.pa_bits(),
             ds: geometry.format() == OutputFormat::Lpa2,
             lpa: geometry.format() == OutputFormat::Lpa,
-            upper: geometry.half() == Half::Upper,
+            upper: geometry.va_range() == VaRange::Upper,
             user: geometry.regime() == Regime::El1And0,
         }
     }
@@ -240,12 +240,15 @@ impl Arch {
                 }
                 0b01 => panic!("a block at level {level}, where none is decoded"),
                 kind if word >> 63 != 0 => {
-                    // A hidden leaf has bit 0 clear and bit 63 set. A CPU sees only that the entry
-                    // is invalid.
+                    // A present-invalid leaf has bit 0 clear and bit 63 set. A CPU sees only that the
+                    // entry is invalid.
                     let page = kind == 0b10;
-                    assert_eq!(page, level == 3, "a hidden entry of another level");
-                    assert!(self.leaf_allowed(level), "a hidden block at level {level}");
-                    tree.hidden.push(self.leaf(at, level, word));
+                    assert_eq!(page, level == 3, "a present-invalid entry of another level");
+                    assert!(
+                        self.leaf_allowed(level),
+                        "a present-invalid block at level {level}"
+                    );
+                    tree.present_invalid.push(self.leaf(at, level, word));
                 }
                 _ => assert_eq!(word, 0, "an invalid entry that is not zero"),
             }

@@ -25,7 +25,7 @@ const VERSION: u32 = 1;
 
 /// The decoded head of a buffer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Header {
+pub struct BufferHeader {
     /// The page size in bytes.
     pub page_bytes: u32,
     /// The number of CPUs whose events are recorded.
@@ -73,7 +73,7 @@ impl fmt::Display for HeaderError {
 
 impl core::error::Error for HeaderError {}
 
-impl Header {
+impl BufferHeader {
     /// The size of the head in 64-bit words.
     pub const WORDS: usize = 8;
     /// The index of the word with the number of records.
@@ -150,7 +150,7 @@ impl Header {
 mod tests {
     use super::*;
 
-    const HEADER: Header = Header {
+    const HEADER: BufferHeader = BufferHeader {
         page_bytes: 65536,
         cpus: 3,
         bbm_level: 2,
@@ -162,30 +162,30 @@ mod tests {
 
     #[test]
     fn a_header_comes_back() {
-        assert_eq!(Header::new(HEADER.words()), Ok(HEADER));
-        let begun = Header {
+        assert_eq!(BufferHeader::new(HEADER.words()), Ok(HEADER));
+        let begun = BufferHeader {
             complete: false,
             lost: 0,
             ..HEADER
         };
-        assert_eq!(Header::new(begun.words()), Ok(begun));
+        assert_eq!(BufferHeader::new(begun.words()), Ok(begun));
     }
 
     #[test]
     fn other_memory_is_refused() {
-        assert_eq!(Header::new([0; 8]), Err(HeaderError::Magic));
+        assert_eq!(BufferHeader::new([0; 8]), Err(HeaderError::Magic));
         let mut words = HEADER.words();
-        words[Header::STATE] = 2;
-        assert_eq!(Header::new(words), Err(HeaderError::Version(2)));
+        words[BufferHeader::STATE] = 2;
+        assert_eq!(BufferHeader::new(words), Err(HeaderError::Version(2)));
         let mut words = HEADER.words();
-        words[Header::RECORDS] = 11;
-        assert_eq!(Header::new(words), Err(HeaderError::Overfull));
+        words[BufferHeader::RECORDS] = 11;
+        assert_eq!(BufferHeader::new(words), Err(HeaderError::Overfull));
     }
 
     #[test]
     fn room_is_for_whole_records() {
-        assert_eq!(Header::room_in(0), 0);
-        assert_eq!(Header::room_in(64 + 31), 0);
-        assert_eq!(Header::room_in(64 + 96), 3);
+        assert_eq!(BufferHeader::room_in(0), 0);
+        assert_eq!(BufferHeader::room_in(64 + 31), 0);
+        assert_eq!(BufferHeader::room_in(64 + 96), 3);
     }
 }

@@ -1,8 +1,8 @@
 //! Fixed-size memory records of a CPU's actions on its own translation.
 //!
 //! A kernel writes the records, and a tool on another machine reads them from the kernel's memory.
-//! This crate defines the events ([`Event`]), their encoding in four words ([`Record`]), the head
-//! of the buffer that holds them ([`Header`]), and the encodings of system registers and
+//! This crate defines the events ([`Event`]), their encoding in four words ([`EncodedEvent`]), the head
+//! of the buffer that holds them ([`BufferHeader`]), and the encodings of system registers and
 //! instructions ([`System`]). It has no dependencies, so a writer and a reader need only this crate
 //! to agree.
 //!
@@ -11,11 +11,11 @@
 //! sequence of events. Neither belongs here.
 //!
 //! ```
-//! use granule_trace::{Event, Record, System};
+//! use granule_trace::{EncodedEvent, Event, System};
 //!
 //! // CPU 1 wrote TTBR0_EL1.
 //! let event = Event::System(System::TTBR0_EL1, 0x4000_0000);
-//! let record = Record::new(1, event);
+//! let record = EncodedEvent::new(1, event);
 //! assert_eq!(record.event(), Ok((1, event)));
 //! ```
 
@@ -28,8 +28,8 @@ mod buffer;
 mod record;
 mod system;
 
-pub use buffer::{Header, HeaderError};
+pub use buffer::{BufferHeader, HeaderError};
 pub use record::{
-    Barrier, BarrierKind, BitChange, Event, RECORD_WORDS, Record, RecordError, Visibility,
+    Barrier, BarrierKind, BitChange, EncodedEvent, Event, RECORD_WORDS, RecordError, Visibility,
 };
 pub use system::System;

@@ -97,7 +97,7 @@ pub enum Visibility {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BitChange {
     /// The change applies to an entry if any of these bits is set in it: [`VALID`](Self::VALID),
-    /// [`HIDDEN`](Self::HIDDEN), or both.
+    /// [`PRESENT_INVALID`](Self::PRESENT_INVALID), or both.
     pub of: u64,
     /// The bits to clear, before any bit is set.
     pub clear: u64,
@@ -109,9 +109,9 @@ impl BitChange {
     /// The bit of a descriptor that makes it valid.
     pub const VALID: u64 = 1 << 0;
     /// The software bit of a descriptor that is invalid for a while and keeps its other bits.
-    pub const HIDDEN: u64 = 1 << 63;
+    pub const PRESENT_INVALID: u64 = 1 << 63;
     /// Both bits.
-    pub const LEAVES: u64 = Self::VALID | Self::HIDDEN;
+    pub const LEAVES: u64 = Self::VALID | Self::PRESENT_INVALID;
 }
 
 /// One event.
@@ -159,7 +159,7 @@ pub enum Event {
         bytes: u64,
     },
     /// From here on the CPU uses a range of virtual addresses as the tables say.
-    Relied {
+    AssumeVisible {
         /// The first address.
         start: u64,
         /// The number of bytes.
@@ -202,7 +202,7 @@ pub enum Event {
 
 /// An event and the CPU it happened on, encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Record(pub [u64; RECORD_WORDS]);
+pub struct EncodedEvent(pub [u64; RECORD_WORDS]);
 
 /// Why words are not a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -236,7 +236,7 @@ const SYSTEM: u8 = 7;
 const LINES: u8 = 8;
 const DATA: u8 = 9;
 const UPDATE: u8 = 10;
-const RELIED: u8 = 11;
+const ASSUME_VISIBLE: u8 = 11;
 const SETTLED: u8 = 12;
 const CODE: u8 = 13;
 const RESET: u8 = 14;
@@ -253,21 +253,21 @@ const fn how(visibility: Visibility) -> u8 {
 
 /// In the detail of an update: the change applies to valid entries.
 const OF_VALID: u8 = 1 << 2;
-/// In the detail of an update: the change applies to hidden entries.
-const OF_HIDDEN: u8 = 1 << 3;
+/// In the detail of an update: the change applies to present-invalid entries.
+const OF_PRESENT_INVALID: u8 = 1 << 3;
 
 /// The detail for the entries to which an update applies.
 const fn of(bits: u64) -> u8 {
     let valid = bits & BitChange::VALID != 0;
-    let hidden = bits & BitChange::HIDDEN != 0;
-    (valid as u8 * OF_VALID) | (hidden as u8 * OF_HIDDEN)
+    let present_invalid = bits & BitChange::PRESENT_INVALID != 0;
+    (valid as u8 * OF_VALID) | (present_invalid as u8 * OF_PRESENT_INVALID)
 }
 
 /// The inverse of `of`.
 const fn entries(of: u8) -> u64 {
     let valid = (of & OF_VALID != 0) as u64 * BitChange::VALID;
-    let hidden = (of & OF_HIDDEN != 0) as u64 * BitChange::HIDDEN;
-    valid | hidden
+    let present_invalid = (of & OF_PRESENT_INVALID != 0) as u64 * BitChange::PRESENT_INVALID;
+    valid | present_invalid
 }
 
 /// The inverse of [`how`].
@@ -281,7 +281,7 @@ const fn visibility(detail: u8) -> Option<Visibility> {
     }
 }
 
-impl Record {
+impl EncodedEvent {
     /// Encodes an event.
     ///
     /// The function is always inlined, so that it folds where the kind of the event is known. That
@@ -319,7 +319,7 @@ impl Record {
                 bytes,
             } => (LINES, 0, instruction.0 as u32, [start, bytes, 0]),
             Event::Data { start, bytes } => (DATA, 0, 0, [start, bytes, 0]),
-            Event::Relied { start, bytes } => (RELIED, 0, 0, [start, bytes, 0]),
+            Event::AssumeVisible { start, bytes } => (ASSUME_VISIBLE, 0, 0, [start, bytes, 0]),
             Event::Settled => (SETTLED, 0, 0, [0; 3]),
             Event::Code { start, bytes } => (CODE, 0, 0, [start, bytes, 0]),
             Event::Reset => (RESET, 0, 0, [0; 3]),
@@ -345,7 +345,7 @@ impl Record {
                 let of = if is_store {
                     0
                 } else {
-                    detail & (OF_VALID | OF_HIDDEN)
+                    detail & (OF_VALID | OF_PRESENT_INVALID)
                 };
                 let Some(visibility) = visibility(detail & !of) else {
                     return Err(RecordError::Detail(detail));
@@ -393,7 +393,7 @@ impl Record {
                 bytes: b,
             },
             DATA => Event::Data { start, bytes: b },
-            RELIED => Event::Relied { start: a, bytes: b },
+            ASSUME_VISIBLE => Event::AssumeVisible { start: a, bytes: b },
             SETTLED => Event::Settled,
             CODE => Event::Code { start, bytes: b },
             RESET => Event::Reset,
@@ -426,7 +426,7 @@ mod tests {
                 bytes: 8,
             },
             Event::Data { start, bytes: 1 },
-            Event::Relied {
+            Event::AssumeVisible {
                 start: u64::MAX,
                 bytes: 1,
             },
@@ -453,7 +453,11 @@ mod tests {
                 visibility,
             });
         }
-        for of in [BitChange::VALID, BitChange::HIDDEN, BitChange::LEAVES] {
+        for of in [
+            BitChange::VALID,
+            BitChange::PRESENT_INVALID,
+            BitChange::LEAVES,
+        ] {
             events.push(Event::Update {
                 address: start,
                 count: 8192,
@@ -467,15 +471,15 @@ mod tests {
         }
         for event in events {
             for cpu in [0, 1, u16::MAX] {
-                assert_eq!(Record::new(cpu, event).event(), Ok((cpu, event)));
+                assert_eq!(EncodedEvent::new(cpu, event).event(), Ok((cpu, event)));
             }
         }
     }
 
     #[test]
     fn what_is_no_record_is_refused() {
-        assert_eq!(Record([0; 4]).event(), Err(RecordError::Kind(0)));
-        assert_eq!(Record([15; 4]).event(), Err(RecordError::Kind(15)));
+        assert_eq!(EncodedEvent([0; 4]).event(), Err(RecordError::Kind(0)));
+        assert_eq!(EncodedEvent([15; 4]).event(), Err(RecordError::Kind(15)));
         for (kind, detail) in [
             (STORE, 4),
             (STORE, 5),
@@ -486,7 +490,7 @@ mod tests {
         ] {
             let first = u64::from(kind) | u64::from(detail) << 8;
             assert_eq!(
-                Record([first, 0, 0, 0]).event(),
+                EncodedEvent([first, 0, 0, 0]).event(),
                 Err(RecordError::Detail(detail))
             );
         }

@@ -11,8 +11,8 @@ mod host;
 
 use granule::arch::registers::{Mair, TcrSingle, Ttbr};
 use granule::arch::{
-    Attributes, CpuFeatures, Dispatch, Geometry, Half, IdRegisters, MemoryType, Page, PageSize,
-    Permissions, PhysicalAddress, Regime, VirtualAddress,
+    Attributes, CpuFeatures, Dispatch, Geometry, IdRegisters, MemoryType, Page, PageSize,
+    Permissions, PhysicalAddress, Regime, VaRange, VirtualAddress,
 };
 use granule::table::{Leaves, PageTables, Piece, TableError};
 use std::error::Error;
@@ -73,7 +73,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     });
     // An identity map needs as many input bits as the CPU has physical address bits.
     let va_bits = cpu.pa_bits();
-    let geometry = Geometry::new(&cpu, page_size, va_bits, Half::Lower, regime)?;
+    let geometry = Geometry::new(&cpu, page_size, va_bits, VaRange::Lower, regime)?;
     page_size.dispatch(Firmware { geometry })
 }
 

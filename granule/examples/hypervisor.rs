@@ -12,8 +12,8 @@ mod host;
 
 use granule::arch::registers::{Mair, TcrSingle, Ttbr};
 use granule::arch::{
-    Attributes, CpuFeatures, Dispatch, Geometry, Half, IdRegisters, Page, PageSize, Permissions,
-    PhysicalAddress, Regime, VirtualAddress,
+    Attributes, CpuFeatures, Dispatch, Geometry, IdRegisters, Page, PageSize, Permissions,
+    PhysicalAddress, Regime, VaRange, VirtualAddress,
 };
 use granule::table::{Holes, Leaves, PageTables, PermissionChange};
 use std::error::Error;
@@ -33,9 +33,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         ..IdRegisters::default()
     });
     let page_size = host::page_size_argument()?.unwrap_or(PageSize::K4);
-    let geometry = Geometry::new(&cpu, page_size, 40, Half::Lower, Regime::El2)?;
+    let geometry = Geometry::new(&cpu, page_size, 40, VaRange::Lower, Regime::El2)?;
     // The regime has no upper half, so the request returns an error instead of a wrong register value.
-    let upper = Geometry::new(&cpu, page_size, 40, Half::Upper, Regime::El2);
+    let upper = Geometry::new(&cpu, page_size, 40, VaRange::Upper, Regime::El2);
     if let Err(error) = upper {
         println!("as it should be: {error}");
     }
@@ -124,7 +124,7 @@ impl Dispatch for Hypervisor {
 
         // From here on the CPU uses the tables.
         println!("live:");
-        tables.environment().maintenance.aloud = true;
+        tables.environment().tlb.aloud = true;
         tables.make_live();
         // A page that stays mapped beside the window keeps the window's tables in use. Otherwise each
         // unmap would free them.

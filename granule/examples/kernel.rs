@@ -14,10 +14,10 @@ mod host;
 
 use granule::arch::registers::{Mair, Tcr, Ttbr};
 use granule::arch::{
-    Attributes, CpuFeatures, Dispatch, Geometry, Half, IdRegisters, Kind, Level, Page, PageSize,
-    Permissions, PhysicalAddress, Regime, VirtualAddress,
+    Attributes, CpuFeatures, Dispatch, Geometry, IdRegisters, Kind, Level, Page, PageSize,
+    Permissions, PhysicalAddress, Regime, VaRange, VirtualAddress,
 };
-use granule::linear::{Census, Placement};
+use granule::linear::{LeafStats, Placement};
 use granule::table::{Counted, Counters, Leaves, PageTables, Piece};
 use granule_boot::choice::{PageSizeInputs, Wish, choose_page_size, choose_va_bits};
 use granule_boot::memblock::Memblock;
@@ -64,7 +64,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("{} pages (chosen by: {})", choice.size, choice.source);
 
     let va_bits = choose_va_bits(&cpu, choice.size, Wish::Absent).bits;
-    let geometry = Geometry::new(&cpu, choice.size, va_bits, Half::Upper, Regime::El1And0)?;
+    let geometry = Geometry::new(&cpu, choice.size, va_bits, VaRange::Upper, Regime::El1And0)?;
     println!(
         "{va_bits} bits of virtual address, {} of physical: {} levels of tables",
         geometry.pa_bits(),
@@ -105,8 +105,8 @@ impl Dispatch for Boot {
         let pieces = linear_pieces(&placement, &ram)?;
 
         // The number of tables is arithmetic, so a kernel can reserve them before it begins.
-        let census = Census::new(&geometry, &pieces);
-        let pages = census.tables() as usize + 16;
+        let stats = LeafStats::new(&geometry, &pieces);
+        let pages = stats.tables() as usize + 16;
         let first = PhysicalAddress(0x7000_0000);
         let counters = Counters::new();
         let inner = host::environment(&geometry, first, pages, true);
@@ -127,7 +127,7 @@ impl Dispatch for Boot {
 
         tables.map_pieces(&pieces)?;
         println!("the linear map at {}:", placement.base());
-        for (leaf, count) in census.leaves() {
+        for (leaf, count) in stats.leaves() {
             let hint = if leaf.contiguous { " (contiguous)" } else { "" };
             println!("  {count:>6} × {}{hint}", host::size(leaf.bytes));
         }
@@ -149,7 +149,7 @@ impl Dispatch for Boot {
         println!("  TTBR1_EL1 {:#018x}", Ttbr::new(&geometry, root, 0).0);
 
         // Now a CPU walks the tables, so the library issues barriers and TLBIs for changes.
-        tables.environment().inner().maintenance.aloud = true;
+        tables.environment().inner().tlb.aloud = true;
         println!("the tables become live:");
         tables.make_live();
         println!("the boot text goes:");
@@ -217,7 +217,7 @@ fn no_page_is_writable_and_executable<P: Page, E>(
     tables: &PageTables<P, E>,
 ) -> Result<(), Box<dyn Error>>
 where
-    E: granule::table::Environment,
+    E: granule::table::TableEnvironment,
 {
     let (mut leaves, mut executable, mut both) = (0, 0, 0);
     tables.visit_all(|entry| {

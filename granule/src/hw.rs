@@ -1,6 +1,6 @@
 //! TLBIs and barriers of the running CPU: all assembly of the library.
 //!
-//! [`Hardware`] implements [`Maintenance`] for page tables that this machine uses. No other module
+//! [`Hardware`] implements [`TlbOps`] for page tables that this machine uses. No other module
 //! of the library imports this one: page tables issue instructions only through the trait, so a
 //! test, a model or a recorder can replace the hardware.
 //!
@@ -9,8 +9,8 @@
 //! operating system below it.
 
 use crate::arch::Regime;
-use crate::arch::tlbi::{Reach, TlbCapabilities, TlbiOp};
-use crate::table::Maintenance;
+use crate::arch::tlbi::{TlbCapabilities, TlbiOp, TlbiScope};
+use crate::table::TlbOps;
 use core::arch::asm;
 
 /// Defines a function that issues one instruction without operand.
@@ -75,7 +75,7 @@ impl Hardware {
     }
 }
 
-impl Maintenance for Hardware {
+impl TlbOps for Hardware {
     fn capabilities(&self) -> &TlbCapabilities {
         &self.capabilities
     }
@@ -104,51 +104,51 @@ impl Maintenance for Hardware {
                 TlbiOp::Asid { operand } => tlbi!("tlbi aside1is, {}", operand),
                 TlbiOp::Address {
                     operand,
-                    reach,
+                    scope,
                     all_asids,
-                } => match (reach, all_asids) {
-                    (Reach::AllLevels, true) => tlbi!("tlbi vaae1is, {}", operand),
-                    (Reach::LastLevel, true) => tlbi!("tlbi vaale1is, {}", operand),
-                    (Reach::AllLevels, false) => tlbi!("tlbi vae1is, {}", operand),
-                    (Reach::LastLevel, false) => tlbi!("tlbi vale1is, {}", operand),
+                } => match (scope, all_asids) {
+                    (TlbiScope::AllLevels, true) => tlbi!("tlbi vaae1is, {}", operand),
+                    (TlbiScope::LastLevel, true) => tlbi!("tlbi vaale1is, {}", operand),
+                    (TlbiScope::AllLevels, false) => tlbi!("tlbi vae1is, {}", operand),
+                    (TlbiScope::LastLevel, false) => tlbi!("tlbi vale1is, {}", operand),
                 },
                 TlbiOp::Range {
                     operand,
-                    reach,
+                    scope,
                     all_asids,
-                } => match (reach, all_asids) {
-                    (Reach::AllLevels, true) => tlbi!("sys #0, c8, c2, #3, {}", operand),
-                    (Reach::LastLevel, true) => tlbi!("sys #0, c8, c2, #7, {}", operand),
-                    (Reach::AllLevels, false) => tlbi!("sys #0, c8, c2, #1, {}", operand),
-                    (Reach::LastLevel, false) => tlbi!("sys #0, c8, c2, #5, {}", operand),
+                } => match (scope, all_asids) {
+                    (TlbiScope::AllLevels, true) => tlbi!("sys #0, c8, c2, #3, {}", operand),
+                    (TlbiScope::LastLevel, true) => tlbi!("sys #0, c8, c2, #7, {}", operand),
+                    (TlbiScope::AllLevels, false) => tlbi!("sys #0, c8, c2, #1, {}", operand),
+                    (TlbiScope::LastLevel, false) => tlbi!("sys #0, c8, c2, #5, {}", operand),
                 },
             },
             Regime::El2 => match op {
                 TlbiOp::All | TlbiOp::Asid { .. } => tlbi!("tlbi alle2is"),
                 TlbiOp::Address {
                     operand,
-                    reach: Reach::AllLevels,
+                    scope: TlbiScope::AllLevels,
                     ..
                 } => {
                     tlbi!("tlbi vae2is, {}", operand);
                 }
                 TlbiOp::Address {
                     operand,
-                    reach: Reach::LastLevel,
+                    scope: TlbiScope::LastLevel,
                     ..
                 } => {
                     tlbi!("tlbi vale2is, {}", operand);
                 }
                 TlbiOp::Range {
                     operand,
-                    reach: Reach::AllLevels,
+                    scope: TlbiScope::AllLevels,
                     ..
                 } => {
                     tlbi!("sys #4, c8, c2, #1, {}", operand);
                 }
                 TlbiOp::Range {
                     operand,
-                    reach: Reach::LastLevel,
+                    scope: TlbiScope::LastLevel,
                     ..
                 } => {
                     tlbi!("sys #4, c8, c2, #5, {}", operand);
@@ -158,28 +158,28 @@ impl Maintenance for Hardware {
                 TlbiOp::All | TlbiOp::Asid { .. } => tlbi!("tlbi alle3is"),
                 TlbiOp::Address {
                     operand,
-                    reach: Reach::AllLevels,
+                    scope: TlbiScope::AllLevels,
                     ..
                 } => {
                     tlbi!("tlbi vae3is, {}", operand);
                 }
                 TlbiOp::Address {
                     operand,
-                    reach: Reach::LastLevel,
+                    scope: TlbiScope::LastLevel,
                     ..
                 } => {
                     tlbi!("tlbi vale3is, {}", operand);
                 }
                 TlbiOp::Range {
                     operand,
-                    reach: Reach::AllLevels,
+                    scope: TlbiScope::AllLevels,
                     ..
                 } => {
                     tlbi!("sys #6, c8, c2, #1, {}", operand);
                 }
                 TlbiOp::Range {
                     operand,
-                    reach: Reach::LastLevel,
+                    scope: TlbiScope::LastLevel,
                     ..
                 } => {
                     tlbi!("sys #6, c8, c2, #5, {}", operand);

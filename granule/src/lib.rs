@@ -27,16 +27,16 @@
 //!
 //! ```
 //! use granule::arch::{
-//!     Attributes, CpuFeatures, Geometry, Half, IdRegisters, Page16K, Permissions,
+//!     Attributes, CpuFeatures, Geometry, VaRange, IdRegisters, Page16K, Permissions,
 //!     PhysicalAddress, PageSize, Regime, VirtualAddress,
 //! };
 //! use granule::arch::tlbi::{TlbCapabilities, TlbiOp};
 //! use granule::linear::Arena;
-//! use granule::table::{Leaves, Maintenance, Offset, PageTables, Parts, Reached};
+//! use granule::table::{Leaves, TlbOps, Offset, PageTables, Environment, DirectMapped};
 //!
 //! // The tables are not in use by any CPU, so there is nothing to issue.
 //! struct Nothing(TlbCapabilities);
-//! impl Maintenance for Nothing {
+//! impl TlbOps for Nothing {
 //!     fn capabilities(&self) -> &TlbCapabilities { &self.0 }
 //!     fn dsb_ishst(&mut self) {}
 //!     fn dsb_ish(&mut self) {}
@@ -46,7 +46,7 @@
 //!
 //! // What a CPU with 16K pages and 48 bits of physical address says of itself.
 //! let cpu = CpuFeatures::new(IdRegisters { mmfr0: 0x0010_0005, ..IdRegisters::default() });
-//! let geometry = Geometry::new(&cpu, PageSize::K16, 48, Half::Upper, Regime::El1And0)?;
+//! let geometry = Geometry::new(&cpu, PageSize::K16, 48, VaRange::Upper, Regime::El1And0)?;
 //!
 //! // Sixteen pages for tables, reached where they lie.
 //! let mut pages = vec![0u64; 17 * 2048];
@@ -54,10 +54,10 @@
 //! let end = PhysicalAddress(start.0 + 17 * 16384);
 //! // SAFETY: the vector is nobody else's and lives longer than the tables.
 //! let parts = unsafe {
-//!     Parts {
-//!         memory: Reached(Offset::new(0)),
+//!     Environment {
+//!         memory: DirectMapped(Offset::new(0)),
 //!         allocator: Arena::new(start, end, PageSize::K16),
-//!         maintenance: Nothing(TlbCapabilities {
+//!         tlb: Nothing(TlbCapabilities {
 //!             geometry, range: false, level_hint: false, repeat: false,
 //!         }),
 //!     }

@@ -5,14 +5,14 @@
 
 use granule::arch::tlbi::{TlbCapabilities, TlbiOp};
 use granule::arch::{
-    Attributes, CpuFeatures, Descriptor, Dispatch, Geometry, Half, IdRegisters, Level, Page,
-    PageSize, Permissions, PhysicalAddress, Regime, VirtualAddress,
+    Attributes, CpuFeatures, Descriptor, Dispatch, Geometry, IdRegisters, Level, Page, PageSize,
+    Permissions, PhysicalAddress, Regime, VaRange, VirtualAddress,
 };
-use granule::linear::window::{Slot, WindowBuilder, Windows};
+use granule::linear::fixmap::{FixmapBuilder, FixmapSlots, Slot};
 use granule::linear::{Barriers, Published, Strategy, expected};
 use granule::table::{
-    Counters, Counts, FreedTable, Leaves, Liveness, Maintenance, NoCpu, PageTables, Parts, Piece,
-    Reach, Reached, TableAllocator, TableError, TableRun, invalidate, publish,
+    Counters, Counts, DirectMapped, Environment, FreedTable, Leaves, Liveness, NoCpu, PageTables,
+    PhysToVirt, Piece, TableAllocator, TableError, TableRun, TlbOps, invalidate, publish,
 };
 use granule_testing::cases::config;
 use proptest::prelude::*;
@@ -68,7 +68,7 @@ impl Pages {
 }
 
 // SAFETY: pages lie in a vector that nobody else changes while a walker reads.
-unsafe impl Reach for &Pages {
+unsafe impl PhysToVirt for &Pages {
     fn pointer(&self, table: PhysicalAddress) -> *mut u64 {
         self.pointer_to(table)
     }
@@ -102,7 +102,7 @@ impl Checked {
             start: VirtualAddress(0xffff_ffff_e010_0000),
             bytes: slots as u64 * page,
             stride: page,
-            reach: granule::arch::tlbi::Reach::LastLevel,
+            scope: granule::arch::tlbi::TlbiScope::LastLevel,
             asid: None,
             level: Some(Level::L3),
         };
@@ -111,7 +111,7 @@ impl Checked {
 }
 
 // SAFETY: every access looks up what its slot shows.
-unsafe impl Windows for Checked {
+unsafe impl FixmapSlots for Checked {
     fn address(&self, slot: Slot) -> VirtualAddress {
         VirtualAddress(0xffff_ffff_e010_0000 + (slot.number() << 16) as u64)
     }
@@ -165,7 +165,7 @@ unsafe impl TableAllocator for Checked {
     }
 }
 
-impl Maintenance for Checked {
+impl TlbOps for Checked {
     fn capabilities(&self) -> &TlbCapabilities {
         &self.can
     }
@@ -219,7 +219,7 @@ fn capabilities(
         ..IdRegisters::default()
     });
     TlbCapabilities {
-        geometry: Geometry::new(&cpu, size, va_bits, Half::Upper, Regime::El1And0).unwrap(),
+        geometry: Geometry::new(&cpu, size, va_bits, VaRange::Upper, Regime::El1And0).unwrap(),
         range,
         level_hint: false,
         repeat,
@@ -230,10 +230,10 @@ fn capabilities(
 type Leaf = (u64, u64, u64, bool);
 
 fn leaves_below<P: Page>(pages: &Pages, root: PhysicalAddress, can: &TlbCapabilities) -> Vec<Leaf> {
-    let parts = Parts {
-        memory: Reached(pages),
+    let parts = Environment {
+        memory: DirectMapped(pages),
         allocator: NoPages,
-        maintenance: NoCpu(*can),
+        tlb: NoCpu(*can),
     };
     // SAFETY: the tree is complete and lies in `pages`; nobody changes it meanwhile.
     let tables =
@@ -277,7 +277,7 @@ impl Dispatch for Make<'_> {
             waits: 0,
             in_flight: false,
         };
-        WindowBuilder::<P, _>::new(self.can.geometry, self.strategy, self.barriers, &mut slots)
+        FixmapBuilder::<P, _>::new(self.can.geometry, self.strategy, self.barriers, &mut slots)
             .create(root, self.pieces)?;
         assert_eq!(slots.shown, [None; Slot::COUNT], "a slot was left open");
         Ok(Made {
@@ -308,7 +308,7 @@ unsafe impl TableAllocator for Bump {
 struct Shared(std::rc::Rc<std::cell::RefCell<Pages>>);
 
 // SAFETY: the vector behind it never moves.
-unsafe impl Reach for Shared {
+unsafe impl PhysToVirt for Shared {
     fn pointer(&self, table: PhysicalAddress) -> *mut u64 {
         self.0.borrow().pointer_to(table)
     }
@@ -320,10 +320,10 @@ impl Dispatch for Reference<'_> {
     fn run<P: Page>(self) -> Vec<Leaf> {
         let pages = Pages::new(P::SIZE.bytes(), MOST_TABLES);
         let pages = std::rc::Rc::new(std::cell::RefCell::new(pages));
-        let parts = Parts {
-            memory: Reached(Shared(pages.clone())),
+        let parts = Environment {
+            memory: DirectMapped(Shared(pages.clone())),
             allocator: Bump(pages.clone()),
-            maintenance: NoCpu(self.0),
+            tlb: NoCpu(self.0),
         };
         let mut tables = PageTables::<P, _>::new(self.0.geometry, parts).unwrap();
         tables.map_pieces(self.1).unwrap();

@@ -18,7 +18,7 @@ pub(crate) enum Kernel {
 
 /// The machine, with its initramfs and arguments.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Machine<'a> {
+pub(crate) struct Guest<'a> {
     pub(crate) memory: u64,
     pub(crate) cpus: u32,
     /// Let the virtual clock count instructions.
@@ -53,7 +53,7 @@ impl Kernel {
     }
 
     /// Boots, and returns the console's output if the first process ended with 0.
-    pub(crate) fn run(&self, machine: &Machine<'_>) -> Result<String> {
+    pub(crate) fn run(&self, machine: &Guest<'_>) -> Result<String> {
         let common = Request {
             memory: machine.memory,
             smp: machine.cpus,

@@ -31,7 +31,7 @@ use xtask::workspace::{cargo, image_path, run as run_command, target_dir};
 
 use crate::check::Check;
 use crate::figures::Figures;
-use crate::machine::{Files, Kernel, LIMIT, Machine};
+use crate::machine::{Files, Guest, Kernel, LIMIT};
 use crate::store::{Package, Store, Wanted};
 
 /// Debian's arm64 kernels and shell beside this kernel
@@ -290,7 +290,7 @@ fn bench(
     let run = |(kernel, page_size): &(Kernel, PageSize)| {
         // Linux's first process must not end, so it gets an argument to power the machine off.
         let off = if kernel.is_ours() { "" } else { " off" };
-        let console = kernel.run(&Machine {
+        let console = kernel.run(&Guest {
             memory: BENCH_MEMORY,
             cpus: 1,
             icount: true,
@@ -341,7 +341,7 @@ fn shells(
     ));
     let initramfs = files.initramfs("shell.cpio", shell::archive(&peers.busybox))?;
     let run = |kernel: &Kernel, cpus| {
-        let console = kernel.run(&Machine {
+        let console = kernel.run(&Guest {
             memory: SHELL_MEMORY,
             cpus,
             icount: false,

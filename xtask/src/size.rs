@@ -341,11 +341,11 @@ mod tests {
 
     #[test]
     fn instances_are_put_together_by_their_page_size() {
-        let parts = "Parts<a::Traced<b::mmu_off::Flat>>";
+        let parts = "Environment<a::Traced<b::mmu_off::Flat>>";
         let tables = format!("<t::PageTables<p::Page16K, {parts}> as x::Tree>::map");
         assert_eq!(
             short(&tables),
-            "<PageTables<Page16K, Parts<…>> as Tree>::map (MMU off)"
+            "<PageTables<Page16K, Environment<…>> as Tree>::map (MMU off)"
         );
         let functions = [
             ("a::b::<granule::arch::page_size::Page4K>::c", 8),

@@ -24,7 +24,7 @@ const TARGETS: [&str; 2] = [KERNEL_TARGET, MUSL_TARGET];
 
 /// The state of a machine, as far as setup needs it.
 #[derive(Clone, Debug, Default)]
-struct Machine {
+struct HostState {
     /// Programs found in PATH.
     programs: Vec<&'static str>,
     root: bool,
@@ -73,7 +73,7 @@ const MANAGERS: &[Manager] = &[
 ];
 
 /// The commands that prepare this machine, in order.
-fn plan(machine: &Machine) -> Result<Vec<Vec<String>>> {
+fn plan(machine: &HostState) -> Result<Vec<Vec<String>>> {
     let has = |name: &str| machine.programs.contains(&name);
     let mut commands = Vec::new();
     for target in TARGETS {
@@ -143,7 +143,7 @@ pub(crate) fn setup() -> Result<()> {
     check_qemu()
 }
 
-fn look() -> Result<Machine> {
+fn look() -> Result<HostState> {
     let candidates = MANAGERS.iter().map(|m| m.0).chain(["sudo", "rustup", QEMU]);
     let programs: Vec<_> = candidates
         .filter(|name| find_program(name).is_some())
@@ -151,7 +151,7 @@ fn look() -> Result<Machine> {
     let targets = installed_targets()?;
     let user = Command::new("id").arg("-u").output();
     let root = user.is_ok_and(|output| output.stdout.trim_ascii() == b"0");
-    Ok(Machine {
+    Ok(HostState {
         programs,
         root,
         targets,
@@ -282,15 +282,15 @@ fn has_toolchain(installed: &str, name: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn machine(programs: &[&'static str], root: bool) -> Machine {
-        Machine {
+    fn machine(programs: &[&'static str], root: bool) -> HostState {
+        HostState {
             programs: programs.to_vec(),
             root,
             targets: TARGETS.map(str::to_owned).to_vec(),
         }
     }
 
-    fn lines(machine: &Machine) -> Vec<String> {
+    fn lines(machine: &HostState) -> Vec<String> {
         plan(machine)
             .unwrap()
             .iter()
@@ -338,15 +338,15 @@ mod tests {
 
     #[test]
     fn what_cannot_be_installed_is_said() {
-        let error = |m: &Machine| plan(m).unwrap_err().to_string();
+        let error = |m: &HostState| plan(m).unwrap_err().to_string();
         assert!(error(&machine(&[], true)).contains("no known package manager"));
         assert!(error(&machine(&["dnf"], false)).contains("sudo was not found"));
-        let bare = Machine {
+        let bare = HostState {
             targets: Vec::new(),
             ..machine(&[QEMU], true)
         };
         assert!(error(&bare).contains("rustup is not in PATH"));
-        let with_rustup = Machine {
+        let with_rustup = HostState {
             targets: Vec::new(),
             ..machine(&[QEMU, "rustup"], true)
         };

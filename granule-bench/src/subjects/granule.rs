@@ -7,12 +7,12 @@ use anyhow::{Context, Result};
 use granule::arch::page_size::Level;
 use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{
-    Attributes, CpuFeatures, Geometry, Half, IdRegisters, Page4K, PageSize, Permissions,
-    PhysicalAddress, Regime, VirtualAddress,
+    Attributes, CpuFeatures, Geometry, IdRegisters, Page4K, PageSize, Permissions, PhysicalAddress,
+    Regime, VaRange, VirtualAddress,
 };
 use granule::table::{
-    FreedTable, Holes, Leaves, NoCpu, Offset, PageTables, Parts, PermissionChange, Reached,
-    TableAllocator, TableRun,
+    DirectMapped, Environment, FreedTable, Holes, Leaves, NoCpu, Offset, PageTables,
+    PermissionChange, TableAllocator, TableRun,
 };
 
 /// Pages from the arena.
@@ -40,7 +40,7 @@ unsafe impl TableAllocator for Pages {
 }
 
 /// No CPU walks these tables, so the instructions are left out, as all the subjects' are.
-type Tree = PageTables<Page4K, Parts<Reached<Offset>, Pages, NoCpu>>;
+type Tree = PageTables<Page4K, Environment<DirectMapped<Offset>, Pages, NoCpu>>;
 
 /// This library's trees.
 pub(super) struct Granule {
@@ -57,7 +57,7 @@ impl Granule {
             mmfr0: 0x5,
             ..IdRegisters::default()
         });
-        let geometry = Geometry::new(&cpu, PageSize::K4, 48, Half::Lower, Regime::El1And0)?;
+        let geometry = Geometry::new(&cpu, PageSize::K4, 48, VaRange::Lower, Regime::El1And0)?;
         Ok(Self {
             geometry,
             live,
@@ -84,10 +84,10 @@ impl Subject for Granule {
         for _ in 0..job.trees {
             // SAFETY: tables are where their addresses say, in this program's own memory.
             let offset = unsafe { Offset::new(0) };
-            let environment = Parts {
-                memory: Reached(offset),
+            let environment = Environment {
+                memory: DirectMapped(offset),
                 allocator: Pages,
-                maintenance: NoCpu(TlbCapabilities {
+                tlb: NoCpu(TlbCapabilities {
                     geometry: self.geometry,
                     range: true,
                     level_hint: true,

@@ -5,7 +5,7 @@ use core::fmt;
 /// One of the lists of ranges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum List {
+pub enum RangeList {
     /// The banks of RAM.
     Banks,
     /// The reserved ranges.
@@ -21,7 +21,7 @@ pub enum Error {
     /// The list has no room for another range.
     TooManyRegions {
         /// The list.
-        list: List,
+        list: RangeList,
         /// The start of the range that found no room.
         start: u64,
         /// The number of ranges that the list holds.
@@ -66,9 +66,9 @@ impl fmt::Display for Error {
                 capacity,
             } => {
                 let what = match list {
-                    List::Banks => "bank",
-                    List::Reserved => "reserved range",
-                    List::NoMap => "no-map range",
+                    RangeList::Banks => "bank",
+                    RangeList::Reserved => "reserved range",
+                    RangeList::NoMap => "no-map range",
                 };
                 write!(
                     f,

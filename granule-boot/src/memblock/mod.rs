@@ -27,7 +27,7 @@ mod error;
 mod pieces;
 mod regions;
 
-pub use error::{Error, List};
+pub use error::{Error, RangeList};
 pub use pieces::Pieces;
 pub use regions::Region;
 
@@ -125,7 +125,7 @@ impl<const N: usize> Memblock<N> {
         let overlap = self
             .banks
             .insert(bank)
-            .map_err(|full| full.of(List::Banks))?;
+            .map_err(|full| full.of(RangeList::Banks))?;
         self.overlapping = self.overlapping.saturating_add(overlap);
         Ok(overlap)
     }
@@ -142,7 +142,7 @@ impl<const N: usize> Memblock<N> {
         };
         self.reserved
             .insert(region)
-            .map_err(|full| full.of(List::Reserved))?;
+            .map_err(|full| full.of(RangeList::Reserved))?;
         Ok(())
     }
 
@@ -157,7 +157,7 @@ impl<const N: usize> Memblock<N> {
         };
         self.no_map
             .insert(region)
-            .map_err(|full| full.of(List::NoMap))?;
+            .map_err(|full| full.of(RangeList::NoMap))?;
         Ok(())
     }
 
@@ -177,7 +177,7 @@ impl<const N: usize> Memblock<N> {
         }
         self.reserved
             .remove(region)
-            .map_err(|full| full.of(List::Reserved))?;
+            .map_err(|full| full.of(RangeList::Reserved))?;
         Ok(())
     }
 

@@ -1,6 +1,6 @@
 //! Address ranges, and sorted lists of them with a fixed capacity.
 
-use super::{Error, List};
+use super::{Error, RangeList};
 use core::fmt;
 
 /// A non-empty range of physical addresses.
@@ -109,7 +109,7 @@ pub(super) struct Full {
 }
 
 impl Full {
-    pub(super) fn of(self, list: List) -> Error {
+    pub(super) fn of(self, list: RangeList) -> Error {
         Error::TooManyRegions {
             list,
             start: self.start,

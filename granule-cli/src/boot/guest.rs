@@ -24,7 +24,7 @@ use super::qmp::{self, Place, Sight, Watch};
 use crate::bootrec::BootRecord;
 use crate::result::records::Records;
 use crate::result::{left, number};
-use granule_trace::Header;
+use granule_trace::BufferHeader;
 
 /// A unix socket's name has to fit into 108 bytes.
 const LONGEST_SOCKET_DIR: usize = 90;
@@ -60,7 +60,7 @@ pub(crate) struct Run {
     pub(crate) stderr: String,
     pub(crate) boot_record: Option<BootRecord>,
     /// The head of the saved trace, or why none was saved; `None` if QEMU ended before.
-    pub(crate) trace: Option<Result<Header, String>>,
+    pub(crate) trace: Option<Result<BufferHeader, String>>,
     pub(crate) peak_resident_bytes: Option<u64>,
 }
 
@@ -301,7 +301,7 @@ struct Seen<'a> {
     tail: Tail,
     records: Records,
     boot_record: Option<BootRecord>,
-    trace: Option<Result<Header, String>>,
+    trace: Option<Result<BufferHeader, String>>,
 }
 
 impl<'a> Seen<'a> {

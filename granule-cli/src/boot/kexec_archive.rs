@@ -146,7 +146,7 @@ fn program_in(folders: &[PathBuf]) -> Result<Vec<u8>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::image::Header;
+    use crate::image::HeaderFields;
     use crate::request::PageSize;
 
     fn first(path: PathBuf) -> Image {
@@ -154,7 +154,7 @@ mod tests {
             path,
             sha256: String::new(),
             bytes: 0,
-            header: Header {
+            header: HeaderFields {
                 text_offset: 0,
                 image_size: 0,
             },

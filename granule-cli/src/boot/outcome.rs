@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::guest::{End, Run};
 use super::qemu;
-use crate::result::record::Record;
+use crate::result::record::RecordLines;
 use crate::result::{KernelOutcome, Outcome, left};
 
 /// The kind of the kernel that the first kernel was to leave for.
@@ -146,7 +146,7 @@ fn exited(run: &Run, next: Option<Next>, status: ExitStatus) -> (Outcome, Option
 
 /// The reason why a kernel's end is not ok, if there is one. If the kernel was `asked` to load
 /// another one, refused it, and the program gave up, that refusal is the reason.
-fn not_well(record: &Record, asked: bool) -> Option<(Outcome, String)> {
+fn not_well(record: &RecordLines, asked: bool) -> Option<(Outcome, String)> {
     let told = || {
         record
             .reason()

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use crate::bootrec::{self, BootRecord};
 use crate::trace_area::TraceArea;
-use granule_trace::{Header, RECORD_WORDS};
+use granule_trace::{BufferHeader, RECORD_WORDS};
 
 /// The interval of reading the boot record. A parked kernel waits, and nobody notices a quarter of
 /// a second.
@@ -145,7 +145,7 @@ pub(crate) enum Sight {
     /// The boot record at that address, or why its bytes are no record.
     Record(u64, Result<BootRecord, String>),
     /// The head of the trace, whose file is written; or why there is no trace.
-    Trace(Result<Header, String>),
+    Trace(Result<BufferHeader, String>),
     /// The guest has powered off.
     PoweredOff,
 }
@@ -232,18 +232,18 @@ fn look(qmp: &mut Qmp<'_>, watch: &Watch, report: &mut impl FnMut(Sight)) -> Res
 }
 
 /// Saves a trace: reads its head, and then the number of records that the head gives.
-fn save(qmp: &mut Qmp<'_>, trace: &Trace, scratch: &Path) -> Result<Header, String> {
+fn save(qmp: &mut Qmp<'_>, trace: &Trace, scratch: &Path) -> Result<BufferHeader, String> {
     let gone = |_| "QEMU ended, or did not answer, before the trace could be read out".to_owned();
     // Stop the guest, so that the data is consistent: a guest that did not reach its end runs on.
     qmp.run("stop", json!({})).map_err(gone)?;
-    let (start, head_bytes) = (trace.area.start, 8 * Header::WORDS as u64);
+    let (start, head_bytes) = (trace.area.start, 8 * BufferHeader::WORDS as u64);
     let bytes = read(qmp, scratch, start, head_bytes).map_err(gone)?;
-    let mut words = [0; Header::WORDS];
+    let mut words = [0; BufferHeader::WORDS];
     for (word, bytes) in words.iter_mut().zip(bytes.as_chunks::<8>().0) {
         *word = u64::from_le_bytes(*bytes);
     }
-    let header = Header::new(words).map_err(|error| error.to_string())?;
-    if header.room > Header::room_in(trace.area.bytes) {
+    let header = BufferHeader::new(words).map_err(|error| error.to_string())?;
+    if header.room > BufferHeader::room_in(trace.area.bytes) {
         return Err("the trace's head says that it has more room than it was given".into());
     }
     let bytes = head_bytes + header.records * 8 * RECORD_WORDS as u64;

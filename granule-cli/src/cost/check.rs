@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::machine::{Machine, published_job};
+use super::machine::{CostModel, published_job};
 use super::published::{COLUMNS, Column, FITTED_COLUMNS, LINES, Line};
 
 /// One published time and the model's time.
@@ -31,7 +31,7 @@ impl Cell {
 /// All published times beside the model's, column by column.
 #[must_use]
 pub fn cells() -> Vec<Cell> {
-    let machines = Machine::all();
+    let machines = CostModel::all();
     let mut cells = Vec::new();
     for (place, column) in COLUMNS.iter().enumerate() {
         let machine = machines
@@ -68,7 +68,7 @@ pub fn table() -> String {
         "| machine | TLBI ns | wait ns | DSB+ISB ns | store ns |\n\
          | --- | ---: | ---: | ---: | ---: |"
     );
-    for machine in Machine::all() {
+    for machine in CostModel::all() {
         let _ = write!(text, "| `{}` ({})", machine.name, machine.published_as);
         for (place, (cost, (least, most))) in machine.costs().iter().zip(machine.ranges).enumerate()
         {

@@ -6,8 +6,8 @@ use std::collections::HashMap;
 use granule::arch::{Descriptor, Dispatch, Page, PhysicalAddress};
 use granule::linear::{Arena, Expected, direct};
 use granule::table::{
-    BitChange, Counted, Counters, Liveness, NoCpu, PageTables, Parts, TableError, TableMemory,
-    Visibility,
+    BitChange, Counted, Counters, Environment, Liveness, NoCpu, PageTables, TableError,
+    TableMemory, Visibility,
 };
 
 use super::Job;
@@ -43,10 +43,10 @@ impl Dispatch for Direct<'_> {
             arena.extend(PhysicalAddress(start), PhysicalAddress(top));
         }
         let counters = Counters::new();
-        let parts = Parts {
+        let parts = Environment {
             memory: Counted::new(Tables::new(root, P::SIZE.entries()), &counters),
             allocator: Counted::new(arena, &counters),
-            maintenance: Counted::new(NoCpu(job.capabilities), &counters),
+            tlb: Counted::new(NoCpu(job.capabilities), &counters),
         };
         // SAFETY: the root is an empty table of `Tables`, as are all that follow; no CPU walks
         // them, they count as live only so that barriers are counted.

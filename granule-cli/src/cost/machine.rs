@@ -16,7 +16,7 @@ use crate::request::Rodata;
 
 /// The costs of a machine, in nanoseconds.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Machine {
+pub struct CostModel {
     /// Its name.
     pub name: &'static str,
     /// The machine's name in the publication.
@@ -71,7 +71,7 @@ fn paid(expected: &Expected) -> [f64; COSTS] {
     ]
 }
 
-impl Machine {
+impl CostModel {
     /// The machines with published times.
     #[must_use]
     pub fn all() -> Vec<Self> {
@@ -286,7 +286,7 @@ mod tests {
     /// predicting use one sum.
     #[test]
     fn fitting_and_predicting_are_one_formula() {
-        for machine in Machine::all() {
+        for machine in CostModel::all() {
             let column = COLUMNS.iter().find(|column| column.machine == machine.name);
             let job = published_job(column.unwrap()).unwrap();
             let fitted = LINES.iter().filter(|line| line.fitted);
@@ -311,7 +311,7 @@ mod tests {
 
     #[test]
     fn only_what_is_not_zeroed_has_a_range() {
-        let machine = Machine::named("altra").unwrap();
+        let machine = CostModel::named("altra").unwrap();
         let job = published_job(&COLUMNS[1]).unwrap();
         for strategy in granule::linear::Strategy::ALL {
             let expected = job.expect(strategy, strategy.barriers()).unwrap();
@@ -323,7 +323,7 @@ mod tests {
 
     #[test]
     fn each_cost_lies_in_its_range() {
-        for machine in Machine::all() {
+        for machine in CostModel::all() {
             for (cost, (least, most)) in machine.costs().into_iter().zip(machine.ranges) {
                 assert!(least <= cost && cost <= most, "{machine:?}");
                 assert!(cost == 0.0 || least < most, "{machine:?}");
@@ -340,10 +340,10 @@ mod tests {
 
     #[test]
     fn unknown_machines_are_told_what_there_is() {
-        let error = Machine::named("cray").unwrap_err();
-        for machine in Machine::all() {
+        let error = CostModel::named("cray").unwrap_err();
+        for machine in CostModel::all() {
             assert!(error.contains(machine.name), "{error}");
         }
-        assert_eq!(Machine::all().len(), FITTED_COLUMNS.len());
+        assert_eq!(CostModel::all().len(), FITTED_COLUMNS.len());
     }
 }

@@ -14,4 +14,4 @@ pub mod machine;
 pub mod published;
 
 pub use job::Job;
-pub use machine::Machine;
+pub use machine::CostModel;

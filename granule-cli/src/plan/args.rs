@@ -3,7 +3,7 @@
 use clap::Args;
 
 use super::Plan;
-use crate::cost::Machine;
+use crate::cost::CostModel;
 use crate::request::{Barriers, LinearMap, PageSize, Rodata};
 use crate::sizes::parse_size;
 
@@ -43,8 +43,8 @@ pub struct PlanArgs {
     memory: Option<u64>,
 
     /// Machine whose time to predict: apple-m2, altra or altra-metal
-    #[arg(long, value_name = "NAME", value_parser = Machine::named)]
-    machine: Option<Machine>,
+    #[arg(long, value_name = "NAME", value_parser = CostModel::named)]
+    machine: Option<CostModel>,
 
     /// Page size
     #[arg(

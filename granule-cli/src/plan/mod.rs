@@ -1,6 +1,6 @@
 //! `granule plan`: the leaves, tables and cost of a linear map for any RAM, without booting.
 //!
-//! Tables and leaves come from the library's census, counts from [`cost`](crate::cost), times from
+//! Tables and leaves come from the library's leaf_stats, counts from [`cost`](crate::cost), times from
 //! its model of a machine.
 
 pub mod args;
@@ -13,7 +13,7 @@ use granule::table::Leaves;
 use serde_json::{Value, json};
 
 use crate::cost::machine::Predicted;
-use crate::cost::{Job, Machine, job};
+use crate::cost::{CostModel, Job, job};
 use crate::request::{Barriers, LinearMap, PageSize, Rodata};
 use crate::sizes::show_size;
 
@@ -38,7 +38,7 @@ pub struct Plan {
     /// The barriers of the published strategies; `None` for each strategy's own.
     pub barriers: Option<Barriers>,
     /// The machine whose time to predict.
-    pub machine: Option<Machine>,
+    pub machine: Option<CostModel>,
 }
 
 /// The cost of one strategy.
@@ -114,7 +114,7 @@ impl Plan {
 
 impl Planned {
     fn tables(&self) -> (u64, u64) {
-        let tables = self.job.census().tables();
+        let tables = self.job.stats().tables();
         (tables, tables * self.plan.page_size.bytes())
     }
 
@@ -125,7 +125,7 @@ impl Planned {
         let (tables, table_bytes) = self.tables();
         let leaves: Vec<Value> = self
             .job
-            .census()
+            .stats()
             .leaves()
             .map(|(size, count)| {
                 json!({ "size": size.bytes, "contiguous": size.contiguous, "count": count })
@@ -157,7 +157,7 @@ impl Planned {
             "va_bits": plan.va_bits,
             "rodata": plan.rodata.word(),
             "bbm_level": plan.bbm,
-            "mapped_bytes": self.job.census().bytes(),
+            "mapped_bytes": self.job.stats().bytes(),
             "leaves": leaves,
             "tables": tables,
             "table_bytes": table_bytes,
@@ -185,7 +185,7 @@ impl Planned {
         let mut text = String::new();
         let leaves: Vec<String> = self
             .job
-            .census()
+            .stats()
             .leaves()
             .map(|(size, count)| {
                 let kind = if size.contiguous { " contiguous" } else { "" };
@@ -261,7 +261,7 @@ fn milliseconds(ms: f64) -> String {
 }
 
 /// The limits of the predicted times.
-fn caution(plan: &Plan, machine: &Machine) -> String {
+fn caution(plan: &Plan, machine: &CostModel) -> String {
     let mut text = format!(
         "Times are predicted, not measured: counts times costs fitted to published times of {}\n\
          (4K pages, maps of pages; docs/performance.md has the errors).",
@@ -298,7 +298,7 @@ mod tests {
             bbm: 0,
             strategies: LinearMap::ALL.to_vec(),
             barriers: None,
-            machine: Some(Machine::named("altra").unwrap()),
+            machine: Some(CostModel::named("altra").unwrap()),
         }
     }
 
@@ -407,7 +407,7 @@ mod tests {
         ] {
             let mut plan = plan(4 << 30);
             plan.page_size = size;
-            plan.machine = Some(Machine::named(name).unwrap());
+            plan.machine = Some(CostModel::named(name).unwrap());
             let planned = plan.work_out().unwrap();
             assert_eq!(planned.json()["machine"]["has_page_size"], has, "{name}");
             let text = planned.text();
@@ -440,7 +440,7 @@ mod tests {
         wide.va_bits = 52;
         wide.rodata = Rodata::Noalias;
         let planned = wide.work_out().unwrap();
-        let largest = planned.job.census().leaves().next().unwrap();
+        let largest = planned.job.stats().leaves().next().unwrap();
         assert_eq!(largest.0.bytes, 64 << 30);
     }
 }

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::hop::Hop;
 use super::payload::{Compared, Payload};
-use super::record::Record;
+use super::record::RecordLines;
 
 /// The cost of one kernel's leaving for another, as far as it is known.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -32,11 +32,15 @@ pub struct Figures {
 
 impl Figures {
     /// The figures of the kernels' records; `None` if no kernel left and none was asked to.
-    pub(crate) fn of(boots: &[Record], payload: Option<&Payload>, counted: bool) -> Option<Self> {
+    pub(crate) fn of(
+        boots: &[RecordLines],
+        payload: Option<&Payload>,
+        counted: bool,
+    ) -> Option<Self> {
         let Some(hop) = Hop::last(boots) else {
             return payload.map(|_| Self::default());
         };
-        let page_size = |record: &Record| record.get("page_size").and_then(Value::as_u64);
+        let page_size = |record: &RecordLines| record.get("page_size").and_then(Value::as_u64);
         let compared = payload
             .filter(|_| hop.first)
             .map(|payload| payload.compare(&hop));
@@ -80,15 +84,15 @@ impl Figures {
 mod tests {
     use super::*;
 
-    fn record(lines: &[&str]) -> Record {
-        let mut record = Record::default();
+    fn record(lines: &[&str]) -> RecordLines {
+        let mut record = RecordLines::default();
         for line in lines {
             record.line(line);
         }
         record
     }
 
-    fn leaving() -> Record {
+    fn leaving() -> RecordLines {
         record(&[
             "page_size=4096",
             "kexec.leaving.bytes_total=70",

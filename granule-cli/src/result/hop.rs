@@ -2,22 +2,22 @@
 
 use serde_json::Value;
 
-use super::record::Record;
+use super::record::RecordLines;
 
 /// Under `-icount shift=0` an instruction takes one nanosecond of counter time.
 const NANOSECONDS: u128 = 1_000_000_000;
 
 /// A leaving kernel's record, and the next kernel's if that printed one.
 pub(super) struct Hop<'a> {
-    pub(super) leaving: &'a Record,
-    pub(super) next: Option<&'a Record>,
+    pub(super) leaving: &'a RecordLines,
+    pub(super) next: Option<&'a RecordLines>,
     /// Whether the leaving kernel was the first kernel.
     pub(super) first: bool,
 }
 
 impl<'a> Hop<'a> {
     /// The last hop in these records.
-    pub(super) fn last(records: &'a [Record]) -> Option<Self> {
+    pub(super) fn last(records: &'a [RecordLines]) -> Option<Self> {
         let at = records.iter().rposition(left)?;
         Some(Self {
             leaving: &records[at],
@@ -48,7 +48,7 @@ impl<'a> Hop<'a> {
 }
 
 /// Whether this kernel reported that it leaves for another.
-pub(crate) fn left(record: &Record) -> bool {
+pub(crate) fn left(record: &RecordLines) -> bool {
     record.get("kexec.leaving").is_some()
 }
 

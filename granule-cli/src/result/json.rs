@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::record::{KEYS, Record, insert};
+use super::record::{KEYS, RecordLines, insert};
 use super::{Boot, Figures, KernelOutcome};
 
 /// The schema's number. Keys may be added to a schema but never removed.
@@ -32,7 +32,7 @@ pub(crate) fn object(boot: &Boot) -> Value {
     guest(&mut object, &boot.record);
     object.insert("outcome".into(), boot.outcome.word().into());
     object.insert("reason".into(), json!(boot.reason));
-    let faults: Vec<_> = boot.boots.iter().flat_map(Record::faults).collect();
+    let faults: Vec<_> = boot.boots.iter().flat_map(RecordLines::faults).collect();
     object.insert("record_faults".into(), json!(faults));
     object.insert(
         "trace".into(),
@@ -56,7 +56,7 @@ pub(crate) fn object(boot: &Boot) -> Value {
 }
 
 /// One kernel's record.
-fn one(record: &Record) -> Value {
+fn one(record: &RecordLines) -> Value {
     let mut object = Map::new();
     guest(&mut object, record);
     let outcome = record.outcome().map(KernelOutcome::word);
@@ -68,7 +68,7 @@ fn one(record: &Record) -> Value {
 }
 
 /// The kernel's own keys, null where it did not print them.
-fn guest(object: &mut Map<String, Value>, record: &Record) {
+fn guest(object: &mut Map<String, Value>, record: &RecordLines) {
     for (path, _) in KEYS {
         // No path in the table runs through another.
         let _ = insert(object, path, Value::Null);
@@ -92,7 +92,7 @@ fn merge(into: &mut Map<String, Value>, from: &Map<String, Value>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::image::{Header, Image};
+    use crate::image::{HeaderFields, Image};
     use crate::result::Outcome;
     use crate::{Request, boot};
 
@@ -195,13 +195,13 @@ mod tests {
             path: "I".into(),
             sha256: "ab".into(),
             bytes: 5,
-            header: Header {
+            header: HeaderFields {
                 text_offset: 0,
                 image_size: 5,
             },
             boot_record: None,
         });
-        let mut record = Record::default();
+        let mut record = RecordLines::default();
         for line in [
             "page_size=4096",
             "linear_map.tlbi=3",

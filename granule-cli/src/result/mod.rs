@@ -16,7 +16,7 @@ pub use self::figures::Figures;
 pub(crate) use self::hop::{left, number};
 pub use self::kernel_outcome::KernelOutcome;
 pub(crate) use self::payload::Payload;
-use self::record::Record;
+use self::record::RecordLines;
 use crate::bootrec::BootRecord;
 use crate::image::Image;
 use crate::request::Request;
@@ -72,9 +72,9 @@ pub struct Boot {
     /// The peak of QEMU's resident host memory.
     pub peak_resident_bytes: Option<u64>,
     /// The kernel's `@granule` lines: those of the last kernel of ours, if there were several.
-    pub record: Record,
+    pub record: RecordLines,
     /// The record of each kernel that printed one, in order.
-    pub boots: Vec<Record>,
+    pub boots: Vec<RecordLines>,
     /// The cost of leaving for another kernel, if one left or was asked to.
     pub kexec: Option<Figures>,
     /// The last boot record read from the guest.
@@ -98,7 +98,7 @@ impl Boot {
             qemu_version: None,
             cpu: request.cpu.clone(),
             peak_resident_bytes: None,
-            record: Record::default(),
+            record: RecordLines::default(),
             boots: Vec::new(),
             kexec: request.kexec.as_ref().map(|_| Figures::default()),
             boot_record: None,

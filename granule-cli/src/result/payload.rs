@@ -138,7 +138,7 @@ impl Hop<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::result::record::Record;
+    use crate::result::record::RecordLines;
 
     fn digest(bytes: &[u8]) -> u64 {
         Fingerprint::of(bytes).digest
@@ -166,9 +166,9 @@ mod tests {
     }
 
     fn compare(given: &Payload, lines: &[String]) -> Compared {
-        let mut leaving = Record::default();
+        let mut leaving = RecordLines::default();
         leaving.line("kexec.leaving.dsb=1");
-        let mut next = Record::default();
+        let mut next = RecordLines::default();
         for line in lines {
             next.line(line);
         }

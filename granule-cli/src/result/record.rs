@@ -85,7 +85,7 @@ const OURS: [&str; 6] = ["schema", "image", "qemu", "record_faults", "trace", "b
 
 /// The record as far as it was read.
 #[derive(Debug, Default, Clone)]
-pub struct Record {
+pub struct RecordLines {
     values: Map<String, Value>,
     outcome: Option<KernelOutcome>,
     reason: Option<String>,
@@ -93,7 +93,7 @@ pub struct Record {
     faults: Vec<String>,
 }
 
-impl Record {
+impl RecordLines {
     /// Takes one line, without `@granule `.
     pub fn line(&mut self, line: &str) {
         if let Err(fault) = self.take(line) {
@@ -332,8 +332,8 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn record(lines: &[&str]) -> Record {
-        let mut record = Record::default();
+    fn record(lines: &[&str]) -> RecordLines {
+        let mut record = RecordLines::default();
         for line in lines {
             record.line(line);
         }

@@ -3,15 +3,15 @@
 //!
 //! `record` parses the lines of a record.
 
-use super::record::Record;
+use super::record::RecordLines;
 
 /// The records of all kernels on one console.
 #[derive(Debug, Default)]
 pub struct Records {
     /// The records that have ended.
-    earlier: Vec<Record>,
+    earlier: Vec<RecordLines>,
     /// The record being read, or read last.
-    last: Record,
+    last: RecordLines,
 }
 
 impl Records {
@@ -30,13 +30,13 @@ impl Records {
     }
 
     /// The records in order; there is always at least one, which may be empty.
-    pub fn iter(&self) -> impl Iterator<Item = &Record> {
+    pub fn iter(&self) -> impl Iterator<Item = &RecordLines> {
         self.earlier.iter().chain([&self.last])
     }
 
     /// The last record.
     #[must_use]
-    pub fn last(&self) -> &Record {
+    pub fn last(&self) -> &RecordLines {
         &self.last
     }
 
@@ -49,15 +49,15 @@ impl Records {
     /// The record that describes the guest: the last one with a page size, which our kernels print
     /// before anything else; the last record if none has one.
     #[must_use]
-    pub fn ours(&self) -> &Record {
-        let says = |record: &&Record| record.get("page_size").is_some();
+    pub fn ours(&self) -> &RecordLines {
+        let says = |record: &&RecordLines| record.get("page_size").is_some();
         let mut latest_first = [&self.last].into_iter().chain(self.earlier.iter().rev());
         latest_first.find(says).unwrap_or(&self.last)
     }
 
     /// The records with at least one line, in order.
     #[must_use]
-    pub fn into_boots(mut self) -> Vec<Record> {
+    pub fn into_boots(mut self) -> Vec<RecordLines> {
         if !self.last.is_empty() {
             self.earlier.push(self.last);
         }
@@ -78,7 +78,8 @@ mod tests {
     }
 
     fn sizes(records: &Records) -> Vec<Option<u64>> {
-        let size = |record: &Record| record.get("page_size").and_then(serde_json::Value::as_u64);
+        let size =
+            |record: &RecordLines| record.get("page_size").and_then(serde_json::Value::as_u64);
         records.iter().map(size).collect()
     }
 
@@ -98,7 +99,7 @@ mod tests {
         assert_eq!(two.count(), 2);
         assert_eq!(two.ours().get("errata"), Some(&serde_json::json!([])));
         assert_eq!(two.last().reason(), Some("r"));
-        assert!(two.iter().all(Record::has_ended));
+        assert!(two.iter().all(RecordLines::has_ended));
         let boots = two.into_boots();
         assert_eq!(boots[0].get("errata"), Some(&serde_json::json!(["a"])));
     }
@@ -120,7 +121,7 @@ mod tests {
     #[test]
     fn a_second_record_that_is_cut_short_has_no_end() {
         let two = records(&["page_size=4096", "outcome=ok", "end", "page_size=65536"]);
-        let ended: Vec<bool> = two.iter().map(Record::has_ended).collect();
+        let ended: Vec<bool> = two.iter().map(RecordLines::has_ended).collect();
         assert_eq!(ended, [true, false]);
         // A line that cannot be parsed counts as a line too.
         let noise = records(&["outcome=ok", "end", "?"]);

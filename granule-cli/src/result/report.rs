@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use super::record::Record;
+use super::record::RecordLines;
 use super::{Boot, Figures};
 use crate::sizes::show_size;
 
@@ -53,7 +53,7 @@ fn leaving(figures: &Figures) -> String {
 }
 
 /// The summary of one kernel in a few lines.
-fn kernel(record: &Record) -> String {
+fn kernel(record: &RecordLines) -> String {
     let mut lines = String::new();
     let mut line = |name: &str, text: Option<String>| {
         if let Some(text) = text {
@@ -189,7 +189,7 @@ mod tests {
             ..Request::default()
         });
         let record = |line: &str| {
-            let mut record = Record::default();
+            let mut record = RecordLines::default();
             record.line(line);
             record
         };

@@ -179,7 +179,7 @@ impl fmt::Display for Mismatch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use granule::arch::{Half, IdRegisters, Regime};
+    use granule::arch::{IdRegisters, Regime, VaRange};
 
     /// QEMU's `max`: every page size with 52 bits, 52-bit PA and VA, 16-bit ASIDs.
     const MAX: IdRegisters = IdRegisters {
@@ -192,8 +192,8 @@ mod tests {
 
     fn needs(size: PageSize, va_bits: u32) -> Needs {
         let cpu = CpuFeatures::new(MAX);
-        let upper = Geometry::new(&cpu, size, va_bits, Half::Upper, Regime::El1And0).unwrap();
-        let lower = upper.with_half(&cpu, Half::Lower, 31).unwrap();
+        let upper = Geometry::new(&cpu, size, va_bits, VaRange::Upper, Regime::El1And0).unwrap();
+        let lower = upper.with_half(&cpu, VaRange::Lower, 31).unwrap();
         Needs::new(&upper, &lower, &cpu, 2)
     }
 
@@ -334,8 +334,8 @@ mod tests {
     #[test]
     fn a_small_identity_map_needs_small_address_spaces() {
         let cpu = CpuFeatures::new(MAX);
-        let upper = Geometry::new(&cpu, PageSize::K4, 48, Half::Upper, Regime::El1And0).unwrap();
-        let lower = upper.with_half(&cpu, Half::Lower, 20).unwrap();
+        let upper = Geometry::new(&cpu, PageSize::K4, 48, VaRange::Upper, Regime::El1And0).unwrap();
+        let lower = upper.with_half(&cpu, VaRange::Lower, 20).unwrap();
         let needs = Needs::new(&upper, &lower, &cpu, 1);
         let mut registers = MAX;
         set(&mut registers.mmfr2, 28, 0);

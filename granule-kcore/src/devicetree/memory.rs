@@ -2,7 +2,7 @@
 //! [`Memblock`].
 //!
 //! A tree that cannot be used is described in one line, with the node. A piece of memory that has no
-//! effect is left out and told as a [`Note`]. Devices are not looked up here.
+//! effect is left out and told as a [`Warning`]. Devices are not looked up here.
 
 use crate::line::Line;
 use core::fmt::{self, Write};
@@ -65,7 +65,7 @@ impl From<memblock::Error> for TreeError {
 
 /// Memory in the tree that has no effect, or less than its `reg` says.
 #[derive(Clone, Copy, Debug)]
-pub enum Note<'a> {
+pub enum Warning<'a> {
     /// A bank reaches the end of the address space, where no RAM is.
     EndlessBank(Path<'a>, tree::Range),
     /// A reservation reaches the end of the address space.
@@ -76,7 +76,7 @@ pub enum Note<'a> {
     UsableRange(u64, u64),
 }
 
-impl fmt::Display for Note<'_> {
+impl fmt::Display for Warning<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::EndlessBank(node, tree::Range { start, bytes }) => write!(
@@ -100,13 +100,13 @@ impl fmt::Display for Note<'_> {
 }
 
 /// Reads all memory of `tree` into `memory`, which must be empty. The caller provides it because it is
-/// too large to move on a stack. `handed_over` is not reserved, see [`each_reserved`]. `note` is called
+/// too large to move on a stack. `handed_over` is not reserved, see [`each_reserved`]. `warn` is called
 /// for memory that is not used as the tree states it.
 pub fn memory(
     tree: &[u8],
     handed_over: Option<Range<u64>>,
     memory: &mut Memory,
-    mut note: impl FnMut(Note<'_>),
+    mut warn: impl FnMut(Warning<'_>),
 ) -> Result<(), TreeError> {
     let tree = sound(tree)?;
     let chosen = child(&tree, b"chosen");
@@ -116,7 +116,7 @@ pub fn memory(
     for node in nodes.filter(|node| is_memory(node) && node.is_usable()) {
         let own = pairs(&node, USABLE);
         if own.is_some() {
-            note(Note::Usable(node.path()));
+            warn(Warning::Usable(node.path()));
         }
         let property = if own.is_some() { USABLE } else { "reg" };
         let Some(banks) = own.or_else(|| node.reg()) else {
@@ -125,7 +125,7 @@ pub fn memory(
         for bank in banks {
             let bank = bank.ok_or_else(|| bad_reg(&node, property))?;
             let Some(end) = bank.start.checked_add(bank.bytes) else {
-                note(Note::EndlessBank(node.path(), bank));
+                warn(Warning::EndlessBank(node.path(), bank));
                 continue;
             };
             all = all.saturating_add(bank.bytes);
@@ -146,7 +146,7 @@ pub fn memory(
         }
     }
     if usable.is_some() {
-        note(Note::UsableRange(used, all));
+        warn(Warning::UsableRange(used, all));
     }
     if memory.banks().is_empty() {
         return Err(TreeError::NoMemory);
@@ -154,7 +154,7 @@ pub fn memory(
     for_each_reserved(&tree, handed_over, |range, no_map| {
         let bytes = bytes_before_end(range);
         if bytes < range.bytes {
-            note(Note::EndlessReservation(range));
+            warn(Warning::EndlessReservation(range));
         }
         if no_map {
             memory.mark_no_map(range.start, bytes)
@@ -344,7 +344,10 @@ mod tests {
         let tree = tree.to_dtb();
         let reserved = |handed_over| {
             let mut early = Memory::new(K4);
-            memory(&tree, handed_over, &mut early, |note| panic!("{note}")).unwrap();
+            memory(&tree, handed_over, &mut early, |warning| {
+                panic!("{warning}")
+            })
+            .unwrap();
             let starts: Vec<_> = early.reserved().iter().map(|it| it.start()).collect();
             let mut told = Vec::new();
             let handed_over = Some(0x4200_0000..0x4200_1000).filter(|_| starts.len() == 1);

@@ -54,7 +54,7 @@ pub struct Given {
 
 /// The data of a note.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Note {
+pub struct HandoffNote {
     /// The counter at the request to leave.
     pub call: u64,
     /// The counter's ticks per second.
@@ -83,12 +83,12 @@ pub struct Read {
     /// The writer's page size.
     pub from: PageSize,
     /// The data.
-    pub note: Note,
+    pub note: HandoffNote,
     /// The counter just before the relocation code; `None` if the writer did not get that far.
     pub leave: Option<u64>,
 }
 
-impl Note {
+impl HandoffNote {
     fn words(&self) -> [u64; WORDS] {
         let [kernel, initrd, tree] = self.given;
         [
@@ -207,13 +207,13 @@ mod tests {
     use super::*;
     use PageSize::{K4, K64};
 
-    fn note() -> Note {
+    fn note() -> HandoffNote {
         let given = |number: u64| Given {
             start: 0x4000_0000 * number,
             bytes: 1000 + number,
             digest: 77 * number,
         };
-        Note {
+        HandoffNote {
             call: 1,
             hz: 2,
             bytes_total: 3,
@@ -230,15 +230,15 @@ mod tests {
     #[test]
     fn what_was_written_is_read_under_every_page_size() {
         for el2 in [false, true] {
-            let note = Note { el2, ..note() };
+            let note = HandoffNote { el2, ..note() };
             let mut page = [0xa5; BYTES];
             note.write(K4, &mut page);
-            let read = Note::read(&page, K64).unwrap();
+            let read = HandoffNote::read(&page, K64).unwrap();
             assert_eq!((read.from, read.note, read.leave), (K4, note, None));
             for (to, word) in page[LEAVE..].chunks_mut(8).zip(leave_words(0x1234)) {
                 to.copy_from_slice(&word.to_le_bytes());
             }
-            assert_eq!(Note::read(&page, K4).unwrap().leave, Some(0x1234));
+            assert_eq!(HandoffNote::read(&page, K4).unwrap().leave, Some(0x1234));
         }
     }
 
@@ -246,11 +246,14 @@ mod tests {
     fn what_decayed_is_not_believed() {
         let mut good = [0; BYTES];
         note().write(K64, &mut good);
-        assert_eq!(Note::read(&[0; BYTES], K64), Err(StampError::NoStamp));
+        assert_eq!(
+            HandoffNote::read(&[0; BYTES], K64),
+            Err(StampError::NoStamp)
+        );
         for at in 0..LEAVE {
             let mut page = good;
             page[at] ^= 0x20;
-            assert!(Note::read(&page, K64).is_err(), "{at}");
+            assert!(HandoffNote::read(&page, K64).is_err(), "{at}");
         }
     }
 

@@ -10,7 +10,7 @@
 use super::handoff_note as note;
 use core::fmt;
 use granule_boot::tree::{self, Name, Token, Tree};
-use granule_kexec::Extent;
+use granule_kexec::PhysRange;
 
 const MAGIC: u32 = 0xd00d_feed;
 const HEADER: usize = 40;
@@ -57,13 +57,13 @@ pub struct Changes<'a> {
     /// The command line, without a NUL.
     pub command_line: &'a [u8],
     /// Destination of the initramfs, if there is one.
-    pub initrd: Option<Extent>,
+    pub initrd: Option<PhysRange>,
     /// The note's memory.
-    pub note: Extent,
+    pub note: PhysRange,
     /// Memory that the next kernel must keep, beside the existing reservations.
-    pub kept: &'a [Extent],
+    pub kept: &'a [PhysRange],
     /// This kernel's copy of the old tree: its reservation is dropped.
-    pub old: Extent,
+    pub old: PhysRange,
     /// The seeds, new for each kernel.
     pub seeds: Seeds,
 }
@@ -220,12 +220,12 @@ impl<'a> Old<'a> {
     /// the kept memory. The note always adds one reservation, wherever it is: its place is unknown
     /// when the tree is measured, so the length must not depend on it. The note lies in memory that
     /// was free, so never in an older reservation.
-    fn reservations(&self, changes: &Changes<'_>, mut each: impl FnMut(Extent) -> Done) -> Done {
+    fn reservations(&self, changes: &Changes<'_>, mut each: impl FnMut(PhysRange) -> Done) -> Done {
         let was = self.was(changes)?;
         for range in self.tree.reservations()? {
-            let extent = Extent::new(range.start, range.bytes);
-            if !was.has(&extent) && !changes.kept.contains(&extent) {
-                each(extent)?;
+            let range = PhysRange::new(range.start, range.bytes);
+            if !was.has(&range) && !changes.kept.contains(&range) {
+                each(range)?;
             }
         }
         let kept = changes.kept.iter().chain([&changes.note]);
@@ -296,7 +296,7 @@ trait Visit {
 /// reservations are dropped, and its seed.
 #[derive(Default)]
 struct Was {
-    tree: Extent,
+    tree: PhysRange,
     initrd_start: u64,
     initrd_end: u64,
     note: Option<u64>,
@@ -304,9 +304,9 @@ struct Was {
 }
 
 impl Was {
-    fn has(&self, extent: &Extent) -> bool {
+    fn has(&self, extent: &PhysRange) -> bool {
         let bytes = self.initrd_end.saturating_sub(self.initrd_start);
-        let initrd = Extent::new(self.initrd_start, bytes);
+        let initrd = PhysRange::new(self.initrd_start, bytes);
         *extent == self.tree || *extent == initrd || self.note == Some(extent.start)
     }
 }

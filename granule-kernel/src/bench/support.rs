@@ -13,7 +13,7 @@ pub(crate) struct Snapshot {
     /// Digest of every leaf's address and descriptor, in order.
     pub(crate) digest: u64,
     pub(crate) leaves: u64,
-    pub(crate) hidden: u64,
+    pub(crate) present_invalid: u64,
     /// How many of the leaves are in contiguous groups.
     pub(crate) grouped: u64,
     pub(crate) tables: u64,
@@ -28,7 +28,7 @@ impl Snapshot {
         let mut seen = Self {
             digest: 0xcbf2_9ce4_8422_2325,
             leaves: 0,
-            hidden: 0,
+            present_invalid: 0,
             grouped: 0,
             tables: 0,
             bytes: 0,
@@ -37,7 +37,7 @@ impl Snapshot {
         live::look(|kernel, _, tree| {
             // Each allocation of a table page changes which pages are free, and so which are invalid.
             let kept = if kernel.debug_pagealloc {
-                !(Descriptor::VALID | Descriptor::HIDDEN)
+                !(Descriptor::VALID | Descriptor::PRESENT_INVALID)
             } else {
                 u64::MAX
             };
@@ -45,7 +45,7 @@ impl Snapshot {
             tree.visit(start, bytes, &mut |entry| {
                 match entry.kind {
                     Kind::Table => seen.tables += 1,
-                    Kind::Hidden => seen.hidden += 1,
+                    Kind::PresentInvalid => seen.present_invalid += 1,
                     _ => seen.leaves += 1,
                 }
                 if entry.kind != Kind::Table {

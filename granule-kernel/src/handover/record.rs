@@ -67,7 +67,7 @@ pub(crate) enum Reason {
 const MESSAGE_BYTES: usize = 224;
 
 #[repr(C, align(2048))]
-struct Record {
+struct BootRecord {
     magic: [u8; 16],
     version: u32,
     state: UnsafeCell<u32>,
@@ -78,11 +78,11 @@ struct Record {
 
 // SAFETY: written only through `write`, by the boot CPU's boot code and the fatal report. The
 // readers are outside the program.
-unsafe impl Sync for Record {}
+unsafe impl Sync for BootRecord {}
 
 #[unsafe(no_mangle)]
 #[unsafe(link_section = ".boot_record")]
-static BOOT_RECORD: Record = Record {
+static BOOT_RECORD: BootRecord = BootRecord {
     magic: *b"GRANULE-BOOTREC\0",
     version: 1,
     state: UnsafeCell::new(0),
@@ -93,11 +93,11 @@ static BOOT_RECORD: Record = Record {
 
 const _: () = {
     use core::mem::offset_of;
-    assert!(offset_of!(Record, version) == 16);
-    assert!(offset_of!(Record, state) == 20);
-    assert!(offset_of!(Record, reason) == 24);
-    assert!(offset_of!(Record, length) == 28);
-    assert!(offset_of!(Record, message) == 32);
+    assert!(offset_of!(BootRecord, version) == 16);
+    assert!(offset_of!(BootRecord, state) == 20);
+    assert!(offset_of!(BootRecord, reason) == 24);
+    assert!(offset_of!(BootRecord, length) == 28);
+    assert!(offset_of!(BootRecord, message) == 32);
     assert!(32 + MESSAGE_BYTES == 256);
 };
 

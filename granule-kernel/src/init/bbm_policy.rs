@@ -7,8 +7,8 @@ use crate::mm::map::Request;
 use crate::smp::start::Facts;
 use granule::arch::CpuFeatures;
 use granule::arch::bbm::BbmLevel;
+use granule::arch::bbm_policy::{Decision, SystemLimits, decide};
 use granule::arch::errata::Errata;
-use granule::arch::trust::{Decision, System, decide};
 use granule_kcore::parameters::Rodata;
 
 /// This kernel handles TLB conflict aborts: the handler, its stack and all memory that it accesses
@@ -16,8 +16,8 @@ use granule_kcore::parameters::Rodata;
 const HANDLES_CONFLICTS: bool = true;
 
 /// The inputs besides the CPUs. `limit` and `forced` come from the command line.
-pub(crate) const fn system(limit: BbmLevel, forced: Errata) -> System {
-    System {
+pub(crate) const fn system(limit: BbmLevel, forced: Errata) -> SystemLimits {
+    SystemLimits {
         limit,
         handles_conflicts: HANDLES_CONFLICTS,
         forced,
@@ -25,7 +25,7 @@ pub(crate) const fn system(limit: BbmLevel, forced: Errata) -> System {
 }
 
 /// The decision for the boot CPU, by which the linear map is built. Prints the reason.
-pub(crate) fn of_boot_cpu(cpu: &CpuFeatures, system: &System, rodata: Rodata) -> Decision {
+pub(crate) fn of_boot_cpu(cpu: &CpuFeatures, system: &SystemLimits, rodata: Rodata) -> Decision {
     let decision = decide([(0, *cpu)], system);
     let map = match (rodata.changes_pages(), decision.splits_blocks()) {
         (false, _) => "its blocks are never split",
@@ -38,10 +38,10 @@ pub(crate) fn of_boot_cpu(cpu: &CpuFeatures, system: &System, rodata: Rodata) ->
 
 /// The decision for all CPUs that are up. Prints the reason if it grants less than the map was
 /// built by.
-pub(crate) fn of_all(facts: &[Facts], system: &System, request: &Request<'_>) -> Decision {
+pub(crate) fn of_all(facts: &[Facts], system: &SystemLimits, request: &Request<'_>) -> Decision {
     let cpus = facts.iter().map(|facts| (facts.number, facts.features));
     let decision = decide(cpus, system);
-    if decision.level < request.trust.level {
+    if decision.level < request.bbm_policy.level {
         println!("granule: {decision}");
     }
     decision

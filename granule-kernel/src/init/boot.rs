@@ -13,13 +13,13 @@ use crate::fatal::refuse;
 use crate::handover::{BootChoice, BootRoots, Handover};
 use crate::kexec::arrive;
 use crate::mm::map::{self, Request};
-use crate::mm::reach::KernelReach;
+use crate::mm::phys_to_virt::KernelPhysToVirt;
 use crate::mm::release;
 use crate::mm::rewrite;
 use crate::mm::selfcheck;
 use crate::mm::{firmware, live, merge, pagealloc, pages};
 use crate::smp::check;
-use crate::smp::start::{self, Machine};
+use crate::smp::start::{self, BringUp};
 use crate::trace::recorder;
 use crate::user::init;
 use crate::{bench, kexec, persist, report};
@@ -80,7 +80,7 @@ fn boot(
     // SAFETY: the image is mapped at its distance. The linear map's distance is set before a table there is
     // used.
     let reach = unsafe {
-        KernelReach::new(
+        KernelPhysToVirt::new(
             handover.entry.load,
             image::bytes(),
             handover.mmu.virt_offset,
@@ -101,7 +101,7 @@ fn boot(
             PhysicalAddress(handover.pool_next),
             PhysicalAddress(pool_end),
         ),
-        trust: bbm_policy::of_boot_cpu(&cpu, &system, parameters.rodata),
+        bbm_policy: bbm_policy::of_boot_cpu(&cpu, &system, parameters.rodata),
         parameters,
         counter: counter.as_ref(),
     };
@@ -130,7 +130,7 @@ fn boot(
     };
     let initrd = firmware::with_tree(handover, tree::initial_ramdisk);
     let mut cpus = firmware::with_tree(handover, |tree| {
-        start::start(&mut Machine {
+        start::start(&mut BringUp {
             request: &request,
             handover,
             roots,
@@ -151,8 +151,8 @@ fn boot(
         request.capabilities.repeat = common.errata.repeats_tlbi(false);
     }
     let seed = handover.entry.counter;
-    let trust = bbm_policy::of_all(&cpus.facts, &system, &request);
-    if rewrite::is_needed(&request, &trust) {
+    let bbm_policy = bbm_policy::of_all(&cpus.facts, &system, &request);
+    if rewrite::is_needed(&request, &bbm_policy) {
         let rewritten = rewrite::to_pages(
             &request,
             &mut *tables,
@@ -167,7 +167,7 @@ fn boot(
                 refuse::self_check_failed(format_args!("rewritten to pages: {fault}"))
             }
             Err(error) => refuse::refuse(format_args!(
-                "{trust}, so the linear map must be rewritten to pages: {error}"
+                "{bbm_policy}, so the linear map must be rewritten to pages: {error}"
             )),
         }
     }
@@ -200,11 +200,11 @@ fn boot(
         Err(error) => refuse::refuse(format_args!("{error}")),
     };
     // The trust that holds for all CPUs limits how the map may change.
-    request.trust = trust;
+    request.bbm_policy = bbm_policy;
     live::begin(&request);
     pagealloc::hide_free_pages();
     merge::configure(parameters.merges_when_idle);
-    report::boot(handover, choice, &geometry, common.errata, &trust);
+    report::boot(handover, choice, &geometry, common.errata, &bbm_policy);
     let ram = memory.totals().ram;
     report::linear_map(&map, &request, ram);
     report::self_check(&looked, handover.entry.counter);
@@ -246,8 +246,8 @@ fn boot(
 /// Early memory: the device tree's RAM, less the image and the tree itself.
 fn read_memory(handover: &Handover, parameters: &Parameters<'_>, memory: &mut Memory) {
     let (entry, tree_info) = (&handover.entry, &handover.tree);
-    firmware::memory(handover, parameters, memory, |note| {
-        println!("granule: {note}");
+    firmware::memory(handover, parameters, memory, |warning| {
+        println!("granule: {warning}");
     });
     let trace = &handover.trace;
     let own = [

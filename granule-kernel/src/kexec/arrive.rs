@@ -12,7 +12,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use granule::arch::{Geometry, PhysicalAddress};
 use granule::linear::Placement;
 use granule_kcore::devicetree::memory as tree;
-use granule_kcore::kexec::handoff_note::{self as note, Note, Read};
+use granule_kcore::kexec::handoff_note::{self as note, HandoffNote, Read};
 use granule_kexec::Digest;
 
 /// The counter just before the first line on the console.
@@ -89,7 +89,7 @@ pub(crate) fn report(
         );
         return;
     };
-    match Note::read(page, running) {
+    match HandoffNote::read(page, running) {
         Ok(read) => {
             say("from_page_size", read.from.bytes());
             say("to_page_size", running.bytes());

@@ -9,14 +9,14 @@
 use super::loaded::Loaded;
 use super::pages;
 use crate::mm::live::Kernel;
-use crate::mm::reach::KernelReach;
+use crate::mm::phys_to_virt::KernelPhysToVirt;
 use crate::mm::supply::Supply;
 use crate::mm::walker::{self, Flush, Tree};
 use core::fmt;
 use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{Attributes, Geometry, Kind, Permissions, PhysicalAddress, VirtualAddress};
 use granule::table::{Counters, Entry, TableError};
-use granule_kexec::{Extent, Record};
+use granule_kexec::{ListRecord, PhysRange};
 
 /// How the relocation code uses memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,20 +98,20 @@ const MOST_SEEN: usize = 64;
 /// extent that is missing here (no room, or other attributes) is checked by address, with a walk from
 /// the root for each mapping.
 struct Seen {
-    all: [(Extent, Use); MOST_SEEN],
+    all: [(PhysRange, Use); MOST_SEEN],
     used: usize,
 }
 
 impl Seen {
     const fn new() -> Self {
         Self {
-            all: [(Extent { start: 0, bytes: 0 }, Use::Read); MOST_SEEN],
+            all: [(PhysRange { start: 0, bytes: 0 }, Use::Read); MOST_SEEN],
             used: 0,
         }
     }
 
     /// Appends an extent that lies after all others.
-    fn push(&mut self, new: Extent, used: Use) {
+    fn push(&mut self, new: PhysRange, used: Use) {
         let last = self.used.checked_sub(1);
         if let Some((last, before)) = last.and_then(|last| self.all.get_mut(last))
             && *before == used
@@ -124,7 +124,7 @@ impl Seen {
         }
     }
 
-    fn holds(&self, place: &Extent, used: Use) -> bool {
+    fn holds(&self, place: &PhysRange, used: Use) -> bool {
         let all = self.all.get(..self.used).unwrap_or_default();
         let behind = all.partition_point(|(one, _)| one.start <= place.start);
         let found = behind.checked_sub(1).and_then(|index| all.get(index));
@@ -155,7 +155,7 @@ impl<'a> Exact<'a> {
     /// Walks the upper half. `records` calls its argument with each record of the list.
     pub(super) fn run(
         mut self,
-        records: impl FnOnce(&mut dyn FnMut(&Record)),
+        records: impl FnOnce(&mut dyn FnMut(&ListRecord)),
     ) -> Result<(), Inexact> {
         let [lower, upper] = self.loaded.tables.transition.geometries;
         let [low, high] = self.loaded.tables.transition.roots;
@@ -203,7 +203,7 @@ impl<'a> Exact<'a> {
             let in_place = entry.start.0.wrapping_sub(distance) == entry.output.0;
             if let Some(used) = used.filter(|_| in_place) {
                 let bytes = entry.bytes.wrapping_mul(entry.count as u64);
-                self.seen.push(Extent::new(entry.output.0, bytes), used);
+                self.seen.push(PhysRange::new(entry.output.0, bytes), used);
             }
         })
     }
@@ -213,7 +213,7 @@ impl<'a> Exact<'a> {
         let page = self.kernel.page();
         let bytes = bytes.next_multiple_of(page);
         self.needed = self.needed.wrapping_add(bytes);
-        if self.seen.holds(&Extent::new(start, bytes), used) {
+        if self.seen.holds(&PhysRange::new(start, bytes), used) {
             return;
         }
         let end = start.saturating_add(bytes);
@@ -266,7 +266,7 @@ pub(crate) fn open<'a>(
         ..kernel.capabilities
     };
     // SAFETY: the tables are pages of the page allocator, which the linear map covers.
-    let reach = unsafe { KernelReach::linear(kernel.placement.distance()) };
+    let reach = unsafe { KernelPhysToVirt::linear(kernel.placement.distance()) };
     let parts = walker::parts(capabilities, reach, counters, supply, Flush::Now);
     // SAFETY: the tree was made for this root and geometry, and no CPU walks it. Nothing else reads or
     // changes it now: no task runs, and this CPU is the one that leaves.

@@ -6,7 +6,7 @@ use super::pages::Held;
 use crate::hook::Hook;
 use crate::mm::live::Kernel;
 use crate::mm::pages::NoMemory;
-use granule_kexec::{Extent, List};
+use granule_kexec::{PhysRange, RelocationList};
 
 /// Changes how a next kernel is loaded and left for.
 pub(crate) trait KexecHook: Sync {
@@ -14,10 +14,10 @@ pub(crate) trait KexecHook: Sync {
     fn place(&self, name: &str) -> Option<u64>;
 
     /// Pages of a segment's place to hold while the segments are read, if any.
-    fn in_use(&self, place: &Extent) -> Option<Result<Held, NoMemory>>;
+    fn in_use(&self, place: &PhysRange) -> Option<Result<Held, NoMemory>>;
 
     /// Called once the list is sealed.
-    fn sealed(&self, list: &List);
+    fn sealed(&self, list: &RelocationList);
 
     /// Called before the tables are checked.
     fn before_check(&self, kernel: &Kernel, loaded: &Loaded);

@@ -26,9 +26,9 @@ use crate::user::task::{self, Task};
 use core::fmt;
 use granule::arch::{PhysicalAddress, VirtualAddress};
 use granule_kcore::cpus::set::CpuSet;
-use granule_kcore::kexec::handoff_note::{self as note, Note};
+use granule_kcore::kexec::handoff_note::{self as note, HandoffNote};
 use granule_kcore::kexec::request::{self as asking, Asker, Came, Request};
-use granule_kexec::{Counts, EL2, Header, ListError, UNCACHED, relocate, verify};
+use granule_kexec::{EL2, InstructionCounts, ListError, ListHeader, UNCACHED, relocate, verify};
 use granule_linux_abi::abi::Errno;
 
 /// Seconds that a task may take to leave its CPU.
@@ -44,7 +44,7 @@ pub(crate) enum Stays {
     /// The calling process is about to end.
     Interrupted,
     /// The list differs from the list that was sealed.
-    List(ListError),
+    RelocationList(ListError),
     /// The tables differ from the tables that were made.
     Tables(Inexact),
     /// The copy of the relocation code is damaged.
@@ -68,7 +68,9 @@ impl Stays {
         match self {
             Self::Interrupted => Errno::EINTR,
             Self::Busy | Self::Runs { .. } | Self::Cpu(_) | Self::Interrupt(_) => Errno::EBUSY,
-            Self::NothingLoaded | Self::List(_) | Self::Tables(_) | Self::Code => Errno::EINVAL,
+            Self::NothingLoaded | Self::RelocationList(_) | Self::Tables(_) | Self::Code => {
+                Errno::EINVAL
+            }
         }
     }
 }
@@ -83,7 +85,7 @@ impl fmt::Display for Stays {
             Self::Interrupted => {
                 f.write_str("the process that asked for the next kernel is to end")
             }
-            Self::List(error) => error.fmt(f),
+            Self::RelocationList(error) => error.fmt(f),
             Self::Tables(error) => error.fmt(f),
             Self::Code => f.write_str(
                 "the copy of the relocation code was written over: load the next kernel again",
@@ -187,7 +189,7 @@ fn leave(loaded: &Loaded, call: u64) -> Stays {
 /// Does every check that can fail while this kernel still has all CPUs and devices.
 fn prepare(loaded: &Loaded) -> Result<CpuSet, Stays> {
     let kernel = live::kernel().ok_or(Stays::NothingLoaded)?;
-    loaded.verify().map_err(Stays::List)?;
+    loaded.verify().map_err(Stays::RelocationList)?;
     if let Some(hook) = KEXEC.get() {
         hook.before_check(kernel, loaded);
     }
@@ -221,7 +223,7 @@ fn stand_still() -> Result<(), Stays> {
 
 /// Silences interrupts, takes program state out of this CPU's registers and reseals the list for the
 /// resulting TCR. Undoes all of it on failure.
-fn silence(loaded: &Loaded) -> Result<Header, Stays> {
+fn silence(loaded: &Loaded) -> Result<ListHeader, Stays> {
     let masked = cpu::mask_interrupts();
     let quiet = quiet::devices().map_err(Stays::Interrupt);
     let sealed = quiet.and_then(|()| {
@@ -230,7 +232,7 @@ fn silence(loaded: &Loaded) -> Result<Header, Stays> {
         header.map_err(|error| {
             registers::open();
             quiet::undo();
-            Stays::List(error)
+            Stays::RelocationList(error)
         })
     });
     if sealed.is_err() {
@@ -245,13 +247,13 @@ fn data_line() -> u64 {
 }
 
 /// The point of no return. `stood` is the count of task switches when all tasks stood still.
-fn go(loaded: &Loaded, header: &Header, call: u64, stood: u64) -> ! {
+fn go(loaded: &Loaded, header: &ListHeader, call: u64, stood: u64) -> ! {
     if let Some(hook) = KEXEC.get() {
         hook.before_jump(loaded);
     }
     let uncached = header.flags & UNCACHED != 0;
-    let counts = Counts::of(&Words, loaded.list.head, header, data_line());
-    let note = Note {
+    let counts = InstructionCounts::of(&Words, loaded.list.head, header, data_line());
+    let note = HandoffNote {
         call,
         hz: cpu::cntfrq_el0(),
         bytes_total: loaded.given.iter().map(|it| it.bytes).sum(),
@@ -310,7 +312,7 @@ fn last_count(note_at: u64) {
 /// Prints the end of this kernel's record.
 // A frame of its own keeps the caller's stack small.
 #[inline(never)]
-fn tell(note: &Note, taken_up: u64) {
+fn tell(note: &HandoffNote, taken_up: u64) {
     report::exceptions();
     report::boot_stack(boot_stack::most_used(), boot_stack::bytes());
     let say = |key: &str, value: u64| println!("@granule kexec.leaving.{key}={value}");

@@ -5,7 +5,7 @@
 use super::Request;
 use super::hook::KEXEC;
 use super::loaded::{Given, Loaded, Tables};
-use super::machine::{Machine, machine};
+use super::machine::{MachineFacts, machine};
 use super::pages::{self, Held, MOST_SEGMENTS, Runs, Words};
 use super::refused::{Call, Refused};
 use crate::arch::cpu;
@@ -24,8 +24,8 @@ use granule_kcore::kexec::next_tree::{self, Changes, SEED_BYTES, Seeds};
 use granule_kcore::line::Line;
 use granule_kexec::image::IMAGE_ALIGN;
 use granule_kexec::{
-    ANYWHERE, Clean, Extent, Ground, ImageHeader, List, Needs, Ranges, Refusal, Segment,
-    TREE_BLOCK, Way, check_boot, check_places, find_place, near, reached,
+    ANYWHERE, Clean, ImageHeader, MemoryMap, Needs, PhysRange, Ranges, Refusal, RelocationList,
+    Segment, TREE_BLOCK, Way, check_boot, check_places, find_place, near, reached,
 };
 
 type Segments<'a> = ArrayVec<Segment<'a>, MOST_SEGMENTS>;
@@ -82,7 +82,7 @@ pub(super) fn load(request: &Request<'_>) -> Result<Loaded, Refused> {
 
 /// The next kernel's command line: the requested line, preceded by `granule.persist=` for the memory
 /// handed over, unless the line has such a word itself.
-fn command_line(machine: &Machine, asked: &[u8]) -> Result<Array<u8>, Refused> {
+fn command_line(machine: &MachineFacts, asked: &[u8]) -> Result<Array<u8>, Refused> {
     let mut word = Line::<64>::new();
     if let Some(persist) = machine.persist
         && words::find(asked, b"granule.persist=").is_none()
@@ -109,7 +109,7 @@ fn command_line(machine: &Machine, asked: &[u8]) -> Result<Array<u8>, Refused> {
 }
 
 struct Loader<'a> {
-    machine: &'static Machine,
+    machine: &'static MachineFacts,
     kernel: &'static Kernel,
     header: &'a ImageHeader,
     request: &'a Request<'a>,
@@ -127,8 +127,8 @@ impl Loader<'_> {
         let page = self.kernel.geometry.page_size();
         let seeds = seeds();
         // Measures the tree before any place is known: its length does not depend on the places.
-        let nowhere = self.request.initrd.map(|_| Extent::default());
-        let mut tree = self.tree(nowhere, Extent::default(), seeds)?;
+        let nowhere = self.request.initrd.map(|_| PhysRange::default());
+        let mut tree = self.tree(nowhere, PhysRange::default(), seeds)?;
         // Allocate all bookkeeping first: no allocation may come between reading the free memory and
         // taking the places.
         let mut held = Held::new()?;
@@ -150,9 +150,9 @@ impl Loader<'_> {
             complete(segment, page.bytes(), in_place, runs, &mut held)?;
         }
         let code = held.take_page()?;
-        let note = Extent::new(held.take_page()?.0, page.bytes());
+        let note = PhysRange::new(held.take_page()?.0, page.bytes());
         let initrd = segments.iter().find(|it| it.name == INITRD);
-        let initrd = initrd.map(|it| Extent::new(it.destination, it.bytes));
+        let initrd = initrd.map(|it| PhysRange::new(it.destination, it.bytes));
         // Drop the measured tree last: its storage may lie in a segment's place, and another allocation
         // would take that memory.
         let measured = core::mem::replace(&mut tree, self.tree(initrd, note, seeds)?);
@@ -179,11 +179,11 @@ impl Loader<'_> {
             }
         }
 
-        let mut kept = ArrayVec::<Extent, 4>::new();
+        let mut kept = ArrayVec::<PhysRange, 4>::new();
         kept.extend(self.machine.kept().iter().copied());
-        kept.extend([note, Extent::new(code.0, page.bytes())]);
-        let ground = self.machine.ground(page, &kept);
-        let list = List::write(&mut Words, &mut held, &segments, &ground)?;
+        kept.extend([note, PhysRange::new(code.0, page.bytes())]);
+        let memory_map = self.machine.memory_map(page, &kept);
+        let list = RelocationList::write(&mut Words, &mut held, &segments, &memory_map)?;
         drop(in_use_for_long);
         let tables = self.tables(&segments, &runs, &list, code, &mut held)?;
         held.complete();
@@ -221,7 +221,12 @@ impl Loader<'_> {
     }
 
     /// The device tree for the next kernel, which names the initramfs and the note.
-    fn tree(&self, initrd: Option<Extent>, note: Extent, seeds: Seeds) -> Result<Tree, Refused> {
+    fn tree(
+        &self,
+        initrd: Option<PhysRange>,
+        note: PhysRange,
+        seeds: Seeds,
+    ) -> Result<Tree, Refused> {
         let why = "its device tree is not in RAM that is mapped";
         let (old, bytes) = self.machine.tree().ok_or(Refused::Machine(why))?;
         let changes = Changes {
@@ -247,12 +252,12 @@ impl Loader<'_> {
         if at == Where::Free {
             // A range that does not fit into the storage counts as in use.
             each_free_block(LEAST_FREE, |start, bytes| {
-                let _ = free.insert(Extent::new(start.0, bytes));
+                let _ = free.insert(PhysRange::new(start.0, bytes));
             });
         }
-        let all = self.machine.ground(page, self.machine.kept());
-        let ground = match at {
-            Where::Free => Ground {
+        let all = self.machine.memory_map(page, self.machine.kept());
+        let memory_map = match at {
+            Where::Free => MemoryMap {
                 ram: free.all(),
                 ..all
             },
@@ -286,7 +291,7 @@ impl Loader<'_> {
                 // Such an image may be unable to use memory below itself. So it goes as close to the
                 // start of RAM as possible, even over memory in use.
                 None if kernel && !self.header.anywhere => &all,
-                None => &ground,
+                None => &memory_map,
             };
             let align = (IMAGE_ALIGN, self.header.text_offset);
             let destination = match (forced, name) {
@@ -330,7 +335,7 @@ impl Loader<'_> {
     }
 
     /// The memory that the next kernel can use, given the kernel's place.
-    fn usable(&self, segments: &Segments<'_>, initrd: bool) -> Extent {
+    fn usable(&self, segments: &Segments<'_>, initrd: bool) -> PhysRange {
         let Some(kernel) = segments.first().map(Segment::place) else {
             return ANYWHERE;
         };
@@ -355,9 +360,9 @@ impl Loader<'_> {
         let whole = segment.whole_pages(self.kernel.geometry.page_size());
         let copies = self.request.copy;
         let own = if copies { 0 } else { whole.unwrap_or(0) };
-        let bytes = Extent::new(segment.destination, own);
+        let bytes = PhysRange::new(segment.destination, own);
         held.take_free_in(bytes, |run| in_place.push(run))?;
-        let rest = Extent::new(segment.destination + own, segment.memory - own);
+        let rest = PhysRange::new(segment.destination + own, segment.memory - own);
         if copies {
             return held.put_aside(rest);
         }
@@ -389,7 +394,7 @@ impl Loader<'_> {
         &self,
         segments: &[Segment<'_>],
         runs: &[Runs],
-        list: &List,
+        list: &RelocationList,
         code: PhysicalAddress,
         held: &mut Held,
     ) -> Result<Tables, Refused> {
@@ -404,7 +409,7 @@ impl Loader<'_> {
             fits &= to.insert(extent).is_ok();
         });
         list.each_page(&Words, |page| {
-            let page = Extent::new(page.0, list.page.bytes());
+            let page = PhysRange::new(page.0, list.page.bytes());
             fits &= read.insert(page).is_ok();
         })?;
         debug_assert!(fits, "no more extents than were counted");
@@ -452,7 +457,7 @@ fn complete(
 ) -> Result<(), NoMemory> {
     let end = segment.destination + segment.bytes.next_multiple_of(page);
     let mut at = segment.destination;
-    let behind = Extent::new(end, 0);
+    let behind = PhysRange::new(end, 0);
     for own in in_place.all().iter().chain([&behind]) {
         let mut missing = own.start - at;
         while missing > 0 {

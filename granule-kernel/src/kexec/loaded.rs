@@ -9,13 +9,15 @@ use core::fmt;
 use granule::arch::PhysicalAddress;
 use granule::table::Counters;
 use granule_kcore::kexec::handoff_note::NAMES;
-use granule_kexec::{Extent, Header, List, ListError, Needs, Transition, Way, verify};
+use granule_kexec::{
+    ListError, ListHeader, Needs, PhysRange, RelocationList, Transition, Way, verify,
+};
 
 /// One segment for the next kernel. Without bytes the segment is absent.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Given {
     /// The segment's place: its bytes and the memory reserved behind them.
-    pub(crate) place: Extent,
+    pub(crate) place: PhysRange,
     /// Bytes of the segment.
     pub(crate) bytes: u64,
     /// Bytes of pages that are in place already.
@@ -28,7 +30,7 @@ pub(crate) struct Given {
 #[derive(Debug)]
 pub(crate) struct Loaded {
     /// The sealed list.
-    pub(crate) list: List,
+    pub(crate) list: RelocationList,
     /// The transitional tables.
     pub(crate) tables: Tables,
     pub(crate) way: Way,
@@ -43,24 +45,24 @@ pub(crate) struct Loaded {
 
 impl Loaded {
     /// Completes the list for a CPU that leaves with `tcr` in TCR.
-    pub(crate) fn seal(&self, tcr: u64) -> Result<Header, ListError> {
+    pub(crate) fn seal(&self, tcr: u64) -> Result<ListHeader, ListError> {
         let tables = &self.tables.transition;
         let header = self.list.seal(&mut Words, &self.way, tables, tcr)?;
         if self.way.uncached {
             let bytes = self.list.page.bytes();
             self.list
-                .each_page(&Words, |page| pages::clean(&Extent::new(page.0, bytes)))?;
+                .each_page(&Words, |page| pages::clean(&PhysRange::new(page.0, bytes)))?;
         }
         Ok(header)
     }
 
     /// Checks that the list is unchanged since it was sealed.
-    pub(crate) fn verify(&self) -> Result<Header, ListError> {
+    pub(crate) fn verify(&self) -> Result<ListHeader, ListError> {
         verify(&Words, self.list.head, |_| {})
     }
 
     /// Verifies the list and completes it again for a changed TCR.
-    pub(crate) fn seal_again(&self, tcr: u64) -> Result<Header, ListError> {
+    pub(crate) fn seal_again(&self, tcr: u64) -> Result<ListHeader, ListError> {
         self.verify()?;
         self.seal(tcr)
     }
@@ -70,7 +72,7 @@ impl Loaded {
 impl fmt::Display for Loaded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (name, given) in NAMES.iter().zip(&self.given).filter(|(_, it)| it.bytes > 0) {
-            let Extent { start, bytes } = given.place;
+            let PhysRange { start, bytes } = given.place;
             writeln!(
                 f,
                 "{name} {start:#x} {} {bytes} {}",

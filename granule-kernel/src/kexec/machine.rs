@@ -8,13 +8,13 @@ use arrayvec::ArrayVec;
 use granule::arch::{CpuFeatures, PageSize, PhysicalAddress};
 use granule_kcore::devicetree::memory::{self as tree, MOST_RANGES, Memory};
 use granule_kcore::parameters::{KexecOptions, Parameters};
-use granule_kexec::{Extent, Ground};
+use granule_kexec::{MemoryMap, PhysRange};
 
-type Extents = ArrayVec<Extent, MOST_RANGES>;
+type Extents = ArrayVec<PhysRange, MOST_RANGES>;
 
 /// Facts about the machine, recorded at boot.
 #[derive(Debug)]
-pub(crate) struct Machine {
+pub(crate) struct MachineFacts {
     /// Features of the boot CPU.
     pub(super) cpu: CpuFeatures,
     /// RAM that the linear map covers.
@@ -25,11 +25,11 @@ pub(crate) struct Machine {
     pub(super) unmapped: Extents,
     /// The memory of the trace and the memory handed over on request: the next kernel gets both
     /// unchanged.
-    kept: ArrayVec<Extent, 2>,
+    kept: ArrayVec<PhysRange, 2>,
     /// The range of `kept` that the command line names.
-    pub(super) persist: Option<Extent>,
+    pub(super) persist: Option<PhysRange>,
     /// The machine's device tree, if it lies in mapped RAM.
-    tree: Option<Extent>,
+    tree: Option<PhysRange>,
     /// Whether the machine began at EL2 and this kernel runs at EL1.
     pub(super) returns_to_el2: bool,
     pub(crate) options: KexecOptions,
@@ -37,10 +37,10 @@ pub(crate) struct Machine {
     is_whole: bool,
 }
 
-static MACHINE: spin::Once<Machine> = spin::Once::new();
+static MACHINE: spin::Once<MachineFacts> = spin::Once::new();
 
 /// The recorded facts, if all of them fitted.
-pub(crate) fn machine() -> Option<&'static Machine> {
+pub(crate) fn machine() -> Option<&'static MachineFacts> {
     MACHINE.get().filter(|machine| machine.is_whole)
 }
 
@@ -51,16 +51,16 @@ pub(crate) fn machine() -> Option<&'static Machine> {
 pub(crate) fn begin(
     handover: &Handover,
     memory: &Memory,
-    persist: Option<Extent>,
+    persist: Option<PhysRange>,
     parameters: &Parameters<'_>,
 ) {
     // Built in place: copies on the way there would take much of the boot's stack.
     MACHINE.call_once(|| {
         let (entry, trace) = (&handover.entry, &handover.trace);
         // The next kernel may continue the trace, so the memory of the trace is used for nothing else.
-        let trace = Extent::new(trace.start, trace.bytes);
+        let trace = PhysRange::new(trace.start, trace.bytes);
         let kept = [persist, (trace.bytes != 0).then_some(trace)];
-        let mut machine = Machine {
+        let mut machine = MachineFacts {
             cpu: entry.features(),
             ram: Extents::new(),
             reserved: Extents::new(),
@@ -74,21 +74,21 @@ pub(crate) fn begin(
         };
         let mut fits = true;
         for bank in memory.banks().iter() {
-            let bank = Extent::new(bank.start(), bank.end() - bank.start());
+            let bank = PhysRange::new(bank.start(), bank.end() - bank.start());
             fits &= machine.ram.try_push(bank).is_ok();
         }
         for range in memory.no_map().iter() {
-            let range = Extent::new(range.start(), range.end() - range.start());
+            let range = PhysRange::new(range.start(), range.end() - range.start());
             fits &= machine.unmapped.try_push(range).is_ok();
             fits &= machine.reserved.try_push(range).is_ok();
         }
         let told = firmware::with_tree(handover, |tree| {
             tree::each_reserved(tree, parameters.persist.clone(), |start, bytes| {
-                let range = Extent::new(start, bytes);
+                let range = PhysRange::new(start, bytes);
                 fits &= machine.reserved.try_push(range).is_ok();
             })
         });
-        let tree = Extent::new(entry.dtb, handover.tree.bytes);
+        let tree = PhysRange::new(entry.dtb, handover.tree.bytes);
         let in_ram = machine.ram.iter().any(|bank| bank.holds(&tree));
         machine.tree = in_ram.then_some(tree);
         machine.is_whole = fits && told.is_ok();
@@ -96,9 +96,9 @@ pub(crate) fn begin(
     });
 }
 
-impl Machine {
+impl MachineFacts {
     /// The machine's device tree and its place.
-    pub(super) fn tree(&self) -> Option<(Extent, &'static [u8])> {
+    pub(super) fn tree(&self) -> Option<(PhysRange, &'static [u8])> {
         let place = self.tree?;
         let start = pointer(PhysicalAddress(place.start))?;
         // SAFETY: the tree lies in a bank that the linear map covers, where the boot refuses no-map
@@ -108,13 +108,13 @@ impl Machine {
     }
 
     /// Ranges that the next kernel must find unchanged, apart from the note.
-    pub(super) fn kept(&self) -> &[Extent] {
+    pub(super) fn kept(&self) -> &[PhysRange] {
         &self.kept
     }
 
     /// The memory that segments may use. `kept` includes the ranges of `Self::kept`.
-    pub(super) fn ground<'a>(&'a self, page: PageSize, kept: &'a [Extent]) -> Ground<'a> {
-        Ground {
+    pub(super) fn memory_map<'a>(&'a self, page: PageSize, kept: &'a [PhysRange]) -> MemoryMap<'a> {
+        MemoryMap {
             page,
             ram: &self.ram,
             reserved: &self.reserved,

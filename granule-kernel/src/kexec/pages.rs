@@ -12,7 +12,7 @@ use granule::arch::PhysicalAddress;
 use granule::space::UserFrames;
 use granule::table::{FreedTable, TableAllocator, TableRun};
 use granule_kcore::kexec::handoff_note::NAMES;
-use granule_kexec::{Digest, Extent, ListMemory, Segment, relocate};
+use granule_kexec::{Digest, ListMemory, PhysRange, Segment, relocate};
 
 /// Segments: kernel, initramfs, device tree.
 pub(super) const MOST_SEGMENTS: usize = NAMES.len();
@@ -25,7 +25,7 @@ pub(crate) fn page_bytes() -> u64 {
 /// Extents in order of insertion, neighbours joined. The storage grows as long as memory lasts.
 #[derive(Debug)]
 pub(crate) struct Runs {
-    slots: Array<Extent>,
+    slots: Array<PhysRange>,
     used: usize,
 }
 
@@ -39,11 +39,11 @@ impl Runs {
 
     /// An empty value with room for `room` extents.
     pub(super) fn with_room(room: usize) -> Result<Self, NoMemory> {
-        let slots = Array::new(room, |_| Extent::default()).ok_or(NoMemory)?;
+        let slots = Array::new(room, |_| PhysRange::default()).ok_or(NoMemory)?;
         Ok(Self { slots, used: 0 })
     }
 
-    pub(super) fn push(&mut self, new: Extent) -> Result<(), NoMemory> {
+    pub(super) fn push(&mut self, new: PhysRange) -> Result<(), NoMemory> {
         let last = self.used.checked_sub(1);
         if let Some(last) = last.and_then(|last| self.slots.get_mut(last))
             && last.end() == Some(new.start)
@@ -66,12 +66,12 @@ impl Runs {
     }
 
     /// The whole storage.
-    pub(super) fn slots(&mut self) -> &mut [Extent] {
+    pub(super) fn slots(&mut self) -> &mut [PhysRange] {
         &mut self.slots
     }
 
     /// The stored extents.
-    pub(crate) fn all(&self) -> &[Extent] {
+    pub(crate) fn all(&self) -> &[PhysRange] {
         self.slots.get(..self.used).unwrap_or_default()
     }
 }
@@ -84,7 +84,7 @@ impl Runs {
 pub(crate) struct Held {
     own: Runs,
     aside: Runs,
-    places: ArrayVec<Extent, MOST_SEGMENTS>,
+    places: ArrayVec<PhysRange, MOST_SEGMENTS>,
 }
 
 impl Held {
@@ -106,14 +106,14 @@ impl Held {
     /// Takes all free pages of an extent and calls `each` with them in ascending order.
     pub(crate) fn take_free_in(
         &mut self,
-        extent: Extent,
-        each: impl FnMut(Extent) -> Result<(), NoMemory>,
+        extent: PhysRange,
+        each: impl FnMut(PhysRange) -> Result<(), NoMemory>,
     ) -> Result<(), NoMemory> {
         take_free(&mut self.own, extent, each)
     }
 
     /// Puts aside the free pages of an extent.
-    pub(super) fn put_aside(&mut self, extent: Extent) -> Result<(), NoMemory> {
+    pub(super) fn put_aside(&mut self, extent: PhysRange) -> Result<(), NoMemory> {
         take_free(&mut self.aside, extent, |_| Ok(()))
     }
 
@@ -131,10 +131,10 @@ impl Held {
     }
 
     /// Takes at least one page and at most `most` bytes, in one run outside the places.
-    pub(super) fn take(&mut self, most: u64) -> Result<Extent, NoMemory> {
+    pub(super) fn take(&mut self, most: u64) -> Result<PhysRange, NoMemory> {
         loop {
             let run = pages::allocate_run(most / page_bytes().max(1))?;
-            let taken = Extent::new(run.0.0, run.1 * page_bytes());
+            let taken = PhysRange::new(run.0.0, run.1 * page_bytes());
             if !self.places.iter().any(|place| place.overlaps(&taken)) {
                 return add(&mut self.own, run);
             }
@@ -156,8 +156,8 @@ impl Drop for Held {
     }
 }
 
-fn add(to: &mut Runs, (first, count): Run) -> Result<Extent, NoMemory> {
-    let new = Extent::new(first.0, count * page_bytes());
+fn add(to: &mut Runs, (first, count): Run) -> Result<PhysRange, NoMemory> {
+    let new = PhysRange::new(first.0, count * page_bytes());
     if to.push(new).is_err() {
         pages::release(first, count);
         return Err(NoMemory);
@@ -167,8 +167,8 @@ fn add(to: &mut Runs, (first, count): Run) -> Result<Extent, NoMemory> {
 
 fn take_free(
     to: &mut Runs,
-    extent: Extent,
-    mut each: impl FnMut(Extent) -> Result<(), NoMemory>,
+    extent: PhysRange,
+    mut each: impl FnMut(PhysRange) -> Result<(), NoMemory>,
 ) -> Result<(), NoMemory> {
     let end = extent.start + extent.bytes;
     let mut at = extent.start;
@@ -180,7 +180,7 @@ fn take_free(
     Ok(())
 }
 
-fn release_all(runs: &[Extent]) {
+fn release_all(runs: &[PhysRange]) {
     for run in runs {
         pages::release(PhysicalAddress(run.start), run.bytes / page_bytes().max(1));
     }
@@ -230,7 +230,7 @@ impl ListMemory for Words {
 
 /// Writes `bytes` to pages, in order, fills the rest of the last page with zeros, and returns the digest
 /// of `bytes`.
-pub(super) fn fill(pages: &[Extent], bytes: &[u8]) -> u64 {
+pub(super) fn fill(pages: &[PhysRange], bytes: &[u8]) -> u64 {
     let mut digest = Digest::new();
     let mut rest = bytes;
     for run in pages {
@@ -251,7 +251,7 @@ pub(super) fn fill(pages: &[Extent], bytes: &[u8]) -> u64 {
 }
 
 /// Cleans an extent to the point of coherency.
-pub(crate) fn clean(extent: &Extent) {
+pub(crate) fn clean(extent: &PhysRange) {
     if let Some(start) = pointer(PhysicalAddress(extent.start)) {
         let start = start.as_ptr() as u64;
         cache::clean_to_poc(start..start + extent.bytes);
@@ -260,7 +260,7 @@ pub(crate) fn clean(extent: &Extent) {
 
 /// Copies the relocation code to a page and makes it executable with the MMU on and off.
 pub(super) fn put_code(page: PhysicalAddress) {
-    let place = Extent::new(page.0, page_bytes());
+    let place = PhysRange::new(page.0, page_bytes());
     fill(&[place], relocate::code());
     clean(&place);
     UserMemory.sync_instructions(page);

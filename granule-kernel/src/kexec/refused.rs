@@ -50,7 +50,7 @@ pub(crate) enum Refused {
     /// Another caller is loading or leaving.
     Busy,
     /// The list changed while it was completed.
-    List(ListError),
+    RelocationList(ListError),
 }
 
 impl Refused {
@@ -80,7 +80,7 @@ impl Refused {
             Self::Segment(_) => Kind::Place,
             Self::Memory { what: PAGES } => Kind::Pages,
             Self::Memory { .. } => Kind::Memory,
-            Self::Tree(_) | Self::Machine(_) | Self::List(_) => Kind::Machine,
+            Self::Tree(_) | Self::Machine(_) | Self::RelocationList(_) => Kind::Machine,
             Self::Busy => Kind::Busy,
         }
     }
@@ -117,7 +117,7 @@ impl fmt::Display for Refused {
             Self::Busy => {
                 f.write_str("another process is loading a kernel, or leaving for one: try again")
             }
-            Self::List(why) => why.fmt(f),
+            Self::RelocationList(why) => why.fmt(f),
         }
     }
 }
@@ -191,7 +191,7 @@ impl From<TreeError> for Refused {
 
 impl From<ListError> for Refused {
     fn from(why: ListError) -> Self {
-        Self::List(why)
+        Self::RelocationList(why)
     }
 }
 

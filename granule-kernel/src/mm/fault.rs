@@ -13,14 +13,14 @@ pub(crate) fn why(address: u64) -> Option<&'static str> {
         let page = kernel.page();
         let start = VirtualAddress(address & !(page - 1));
         let physical = kernel.placement.physical_address(start)?;
-        let mut hidden = false;
+        let mut present_invalid = false;
         tree.visit(start, page, &mut |entry| {
-            hidden |= entry.kind == Kind::Hidden;
+            present_invalid |= entry.kind == Kind::PresentInvalid;
             true
         })
         .ok()?;
         let frame = Frame::containing(physical, kernel.geometry.page_size());
-        if !hidden {
+        if !present_invalid {
             None
         } else if live.meets_pool(start.0, page) {
             Some("that is a guard page")

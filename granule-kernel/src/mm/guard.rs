@@ -91,16 +91,16 @@ impl Pool {
             let mut done = 0;
             let mut split = || {
                 while done < pages {
-                    tree.hide(VirtualAddress(start.0 + done * page), page)?;
+                    tree.set_invalid(VirtualAddress(start.0 + done * page), page)?;
                     done += 1;
                 }
                 Ok::<(), TableError>(())
             };
             let split = split();
-            tree.show(start, done * page)
+            tree.set_valid(start, done * page)
                 .and(split)
                 .map_err(|error| PoolError::Linear(LinearError::Table(error)))?;
-            tree.relied(start, bytes);
+            tree.assume_visible(start, bytes);
             let range = start.0..start.0 + bytes;
             live.pools
                 .try_push(range.clone())
@@ -135,7 +135,7 @@ impl Pool {
     /// # Errors
     ///
     /// When the pool has no such page.
-    pub(crate) fn flip(&self, index: u64, valid: bool) -> Result<Counts, LinearError> {
+    pub(crate) fn set_valid(&self, index: u64, valid: bool) -> Result<Counts, LinearError> {
         let outside = LinearError::Outside {
             start: self.range.start.wrapping_add(index.wrapping_mul(self.page)),
             bytes: self.page,
@@ -154,7 +154,7 @@ impl Pool {
         let start = VirtualAddress(self.range.start);
         live::change(Flush::Now, |kernel, live, tree| {
             // The range is in pages already, so nothing is split.
-            let shown = tree.show(start, bytes);
+            let shown = tree.set_valid(start, bytes);
             debug_assert!(shown.is_ok(), "the pages of a pool: {shown:?}");
             live.pools.retain(|pool| *pool != self.range);
             merge::note(kernel, live, start, bytes);

@@ -3,13 +3,13 @@
 //! [`Hooked`] lies under every operation on the kernel's tables. With no hook installed it only
 //! forwards to its inner memory.
 
-use super::reach::KernelReach;
+use super::phys_to_virt::KernelPhysToVirt;
 use crate::hook::Hook;
 use granule::arch::{Descriptor, PhysicalAddress};
-use granule::table::{BitChange, Reached, TableMemory, Visibility};
+use granule::table::{BitChange, DirectMapped, TableMemory, Visibility};
 
 /// The kernel's table memory without a hook.
-pub(crate) type KernelMemory = Reached<KernelReach>;
+pub(crate) type KernelMemory = DirectMapped<KernelPhysToVirt>;
 
 /// Intercepts reads and writes of the entries of live tables. Private tables do not reach the hook.
 pub(crate) trait TableHook: Sync {

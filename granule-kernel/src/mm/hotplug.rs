@@ -151,14 +151,17 @@ pub(crate) unsafe fn add_memory(start: PhysicalAddress, bytes: u64) -> Result<()
             }
             // Make the pages invalid before the allocator can hand them out.
             if kernel.debug_pagealloc {
-                let hidden = tree.hide(address, bytes);
-                debug_assert!(hidden.is_ok(), "pages that were just mapped: {hidden:?}");
+                let present_invalid = tree.set_invalid(address, bytes);
+                debug_assert!(
+                    present_invalid.is_ok(),
+                    "pages that were just mapped: {present_invalid:?}"
+                );
             }
             frames.add_range(frame, count)
         });
         match given {
             Ok(()) => {
-                tree.relied(address, bytes);
+                tree.assume_visible(address, bytes);
                 merge::note(kernel, live, address, bytes);
                 Ok(())
             }

@@ -9,7 +9,7 @@
 use super::kernel;
 use super::map::Request;
 use super::pages::Pages;
-use super::reach::KernelReach;
+use super::phys_to_virt::KernelPhysToVirt;
 use super::supply::Supply;
 use super::table_pages::TablePages;
 use super::walker::{self, KernelParts, Opened};
@@ -67,7 +67,7 @@ pub(crate) fn begin(request: &Request<'_>) {
             ..request.capabilities
         },
         placement: request.placement,
-        bbm: request.trust.level,
+        bbm: request.bbm_policy.level,
         leaves: request.leaves(),
         image: request.image_start..request.image_start + image::bytes(),
         debug_pagealloc: request.parameters.debug_pagealloc,
@@ -81,7 +81,7 @@ impl Live {
         if let Some((start, bytes)) = self.deferred.take_for(start.0, bytes) {
             tree.flush(VirtualAddress(start), bytes);
         }
-        tree.relied(start, bytes);
+        tree.assume_visible(start, bytes);
     }
 }
 
@@ -113,7 +113,7 @@ impl Kernel {
     ) -> KernelParts<'a> {
         // SAFETY: every table lies in memory that the linear map shows writable: the image's alias, which
         // never changes (`permissions` refuses it), the boot's reservations, and allocated frames.
-        let reach = unsafe { KernelReach::linear(self.placement.distance()) };
+        let reach = unsafe { KernelPhysToVirt::linear(self.placement.distance()) };
         walker::parts(self.capabilities, reach, counters, supply, flush)
     }
 

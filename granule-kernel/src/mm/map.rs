@@ -4,7 +4,7 @@
 //! Nothing is undone on failure, because the boot ends there.
 
 use super::early_tables::EarlyTables;
-use super::reach::KernelReach;
+use super::phys_to_virt::KernelPhysToVirt;
 use super::supply::Supply;
 use super::walker::{self, Flush, KernelParts, Opened, Tree};
 use super::window::{Fixmap, FixmapPlace};
@@ -13,19 +13,19 @@ use crate::arch::{cpu, image};
 use crate::trace::recorder::Recorder;
 use arrayvec::ArrayVec;
 use core::fmt;
+use granule::arch::bbm_policy::Decision;
 use granule::arch::page_size::Page;
 use granule::arch::tlbi::TlbCapabilities;
-use granule::arch::trust::Decision;
 use granule::arch::{Attributes, Dispatch, Geometry, Permissions, PhysicalAddress, VirtualAddress};
-use granule::linear::window::{WindowBuilder, Windows};
-use granule::linear::{Arena, Census, Placement, Published, direct};
+use granule::linear::fixmap::{FixmapBuilder, FixmapSlots};
+use granule::linear::{Arena, LeafStats, Placement, Published, direct};
 use granule::table::{Counters, Counts, Leaves, Piece, TableAllocator, TableError};
 use granule_boot::memblock::{self, Direction};
 use granule_kcore::counter_wrap::Lost;
 use granule_kcore::devicetree::memory::{MOST_RANGES, Memory};
 use granule_kcore::parameters::Parameters;
 use granule_kcore::sizes;
-use granule_recorder::TracedWindows;
+use granule_recorder::TracedFixmap;
 
 /// Most pieces of a linear map: banks, the holes between them, and the two edges of the image's protected
 /// part.
@@ -113,13 +113,13 @@ pub(crate) struct Request<'a> {
     pub(crate) geometry: Geometry,
     pub(crate) capabilities: TlbCapabilities,
     pub(crate) root: PhysicalAddress,
-    pub(crate) reach: KernelReach,
+    pub(crate) reach: KernelPhysToVirt,
     pub(crate) placement: Placement,
     pub(crate) image_start: u64,
     pub(crate) pool: (PhysicalAddress, PhysicalAddress),
     /// How far the boot CPU is trusted to split live blocks. A map whose pages must be able to change has
     /// blocks only if this CPU may split them.
-    pub(crate) trust: Decision,
+    pub(crate) bbm_policy: Decision,
     pub(crate) parameters: &'a Parameters<'a>,
     pub(crate) counter: Option<&'a InstructionCounter>,
 }
@@ -127,7 +127,8 @@ pub(crate) struct Request<'a> {
 impl Request<'_> {
     /// Largest leaves allowed in the linear map.
     pub(crate) const fn leaves(&self) -> Leaves {
-        let split_never = self.parameters.rodata.changes_pages() && !self.trust.splits_blocks();
+        let split_never =
+            self.parameters.rodata.changes_pages() && !self.bbm_policy.splits_blocks();
         if split_never || self.parameters.debug_pagealloc {
             Leaves::PAGES
         } else {
@@ -162,7 +163,7 @@ impl Request<'_> {
 #[derive(Debug)]
 pub(crate) struct LinearMap {
     pub(crate) pieces: Pieces,
-    pub(crate) census: Census,
+    pub(crate) stats: LeafStats,
     pub(crate) counts: Counts,
     /// Instructions that were counted; `None` if counting was not requested.
     pub(crate) instructions: Option<Result<u64, Lost>>,
@@ -213,14 +214,14 @@ pub(crate) fn map_mem<'c>(
         None => (work(), None),
     };
     let ticks = cpu::counter_now().wrapping_sub(before);
-    let census = made?;
+    let stats = made?;
     for piece in &pieces {
-        tables.relied(piece.start, piece.bytes);
+        tables.assume_visible(piece.start, piece.bytes);
     }
     let time_us = cpu::microseconds(ticks);
     let map = LinearMap {
         pieces,
-        census,
+        stats,
         counts: counters.get(),
         instructions,
         time_us,
@@ -237,13 +238,13 @@ fn create(
     tables: &mut dyn Tree,
     fixmap: Option<(Published, FixmapPlace)>,
     pieces: &mut Pieces,
-) -> Result<Census, MapError> {
+) -> Result<LeafStats, MapError> {
     plan(request, memory, pieces)?;
     let Some((strategy, place)) = fixmap else {
-        let census = Census::new(&request.geometry, pieces);
+        let stats = LeafStats::new(&request.geometry, pieces);
         let pages = tables
             .arena()
-            .map_or(0, |arena| direct::arena_pages(&census, arena));
+            .map_or(0, |arena| direct::arena_pages(&stats, arena));
         if pages > 0 {
             let page_bytes = request.geometry.page_size().bytes();
             let bytes = pages * page_bytes;
@@ -261,19 +262,19 @@ fn create(
             }
         }
         tables.make_direct(pieces)?;
-        return Ok(census);
+        return Ok(stats);
     };
     let size = request.geometry.page_size();
     let sink = Recorder::of_this_cpu(size.bytes());
     let early = Supply::Early(EarlyTables::new(memory, size.bytes()));
     let parts = request.parts(early, counters, Flush::Now);
-    let mut windows = TracedWindows::new(Fixmap::new(place, counters, parts, sink), sink);
+    let mut slots = TracedFixmap::new(Fixmap::new(place, counters, parts, sink), sink);
     let made = sizes::dispatch(
         size,
         Stepwise {
             request,
             strategy,
-            windows: &mut windows,
+            slots: &mut slots,
             pieces,
         },
     );
@@ -284,17 +285,17 @@ fn create(
 struct Stepwise<'a, 'r, W> {
     request: &'a Request<'r>,
     strategy: Published,
-    windows: &'a mut W,
+    slots: &'a mut W,
     pieces: &'a [Piece],
 }
 
-impl<W: Windows + TableAllocator> Dispatch for Stepwise<'_, '_, W> {
-    type Output = Result<Census, TableError>;
+impl<W: FixmapSlots + TableAllocator> Dispatch for Stepwise<'_, '_, W> {
+    type Output = Result<LeafStats, TableError>;
 
     fn run<P: Page>(self) -> Self::Output {
         let Request { geometry, root, .. } = *self.request;
         let barriers = self.request.parameters.barriers;
-        WindowBuilder::<P, _>::new(geometry, self.strategy, barriers, self.windows)
+        FixmapBuilder::<P, _>::new(geometry, self.strategy, barriers, self.slots)
             .create(root, self.pieces)
     }
 }

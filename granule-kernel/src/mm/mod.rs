@@ -3,7 +3,7 @@
 //! [`walker`] instantiates the library's walker for each page size, behind an interface without a page size.
 //! [`supply`] is its table allocator.
 //!
-//! During the boot: [`firmware`] reads the device tree. [`reach`] turns a table's physical address into a
+//! During the boot: [`firmware`] reads the device tree. [`phys_to_virt`] turns a table's physical address into a
 //! pointer. [`window`] accesses tables through the fixmap. [`map`] builds the linear map and counts the cost.
 //! [`rewrite`] splits all its blocks for a CPU that does not allow live splits. [`release`] drops the
 //! mappings that only the boot needed.
@@ -29,7 +29,7 @@ pub(crate) mod merge;
 pub(crate) mod pagealloc;
 pub(crate) mod pages;
 pub(crate) mod permissions;
-pub(crate) mod reach;
+pub(crate) mod phys_to_virt;
 pub(crate) mod release;
 pub(crate) mod rewrite;
 pub(crate) mod selfcheck;

@@ -20,11 +20,11 @@ pub(crate) fn hide_free_pages() {
         Pages.with(|frames| {
             frames.each_free(|frame, order| {
                 let bytes = size.bytes() << order;
-                let hidden =
-                    address(kernel, frame.address(size)).map(|start| tree.hide(start, bytes));
+                let present_invalid =
+                    address(kernel, frame.address(size)).map(|start| tree.set_invalid(start, bytes));
                 assert!(
-                    matches!(hidden, Some(Ok(()))),
-                    "debug_pagealloc: free memory at {frame} cannot be made invalid: {hidden:?}"
+                    matches!(present_invalid, Some(Ok(()))),
+                    "debug_pagealloc: free memory at {frame} cannot be made invalid: {present_invalid:?}"
                 );
             });
         });

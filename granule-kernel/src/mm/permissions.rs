@@ -119,9 +119,9 @@ pub(crate) fn set_memory_valid(
 ) -> Result<(), LinearError> {
     in_range(start, pages, Flush::Now, |_, tree, start, bytes| {
         if valid {
-            tree.show(start, bytes)?;
+            tree.set_valid(start, bytes)?;
         } else {
-            tree.hide(start, bytes)?;
+            tree.set_invalid(start, bytes)?;
         }
         Ok(())
     })
@@ -134,7 +134,7 @@ pub(crate) fn set_memory_valid(
 /// As for [`set_memory_ro`].
 pub(crate) fn set_direct_map_invalid(start: VirtualAddress, pages: u64) -> Result<(), LinearError> {
     in_range(start, pages, Flush::Now, |_, tree, start, bytes| {
-        Ok(tree.hide(start, bytes)?)
+        Ok(tree.set_invalid(start, bytes)?)
     })
 }
 
@@ -148,7 +148,7 @@ pub(crate) fn set_direct_map_invalid_noflush(
     pages: u64,
 ) -> Result<(), LinearError> {
     in_range(start, pages, Flush::Later, |_, tree, start, bytes| {
-        Ok(tree.hide(start, bytes)?)
+        Ok(tree.set_invalid(start, bytes)?)
     })
 }
 
@@ -185,7 +185,7 @@ fn to_default(kernel: &Kernel, tree: &mut dyn Tree, start: VirtualAddress, bytes
     for edge in [start.0, start.0 + (bytes - page)] {
         tree.visit(VirtualAddress(edge), page, &mut |entry| {
             let large = entry.bytes > page || entry.descriptor.is_contiguous();
-            cut += usize::from(entry.kind == Kind::Hidden && large);
+            cut += usize::from(entry.kind == Kind::PresentInvalid && large);
             true
         })?;
     }
@@ -204,7 +204,7 @@ fn to_default(kernel: &Kernel, tree: &mut dyn Tree, start: VirtualAddress, bytes
     if first_refused(kernel, tree, start, bytes, other)?.is_some() {
         tree.protect(start, bytes, default)?;
     }
-    tree.show(start, bytes)
+    tree.set_valid(start, bytes)
 }
 
 /// Invalidates the TLB for pages that were changed by a `_noflush` call.
@@ -261,7 +261,7 @@ fn first_refused(
 ) -> Result<Option<VirtualAddress>, TableError> {
     let mut first = None;
     tree.visit(start, bytes, &mut |entry| {
-        let leaf = matches!(entry.kind, Kind::Leaf | Kind::Hidden);
+        let leaf = matches!(entry.kind, Kind::Leaf | Kind::PresentInvalid);
         if first.is_none()
             && leaf
             && refused(&Permissions::decode(

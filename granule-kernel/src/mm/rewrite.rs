@@ -14,8 +14,8 @@ use crate::cpu::parking;
 use crate::mm::selfcheck::{self, Fault, Looked};
 use core::fmt;
 use granule::arch::PhysicalAddress;
-use granule::arch::trust::Decision;
-use granule::linear::Census;
+use granule::arch::bbm_policy::Decision;
+use granule::linear::LeafStats;
 use granule::table::{Leaves, TableError};
 use granule_boot::memblock::{self, Direction};
 use granule_kcore::devicetree::memory::Memory;
@@ -61,7 +61,7 @@ impl From<TableError> for Failure {
 /// Whether a map built for `request` must be rewritten, given the trust `all` in all CPUs.
 pub(crate) fn is_needed(request: &Request<'_>, all: &Decision) -> bool {
     request.parameters.rodata.changes_pages()
-        && request.trust.splits_blocks()
+        && request.bbm_policy.splits_blocks()
         && !all.splits_blocks()
 }
 
@@ -83,8 +83,8 @@ pub(crate) fn to_pages(
         piece.leaves = Leaves::PAGES;
     }
     let pieces = map.pieces.as_slice();
-    let census = Census::new(&request.geometry, pieces);
-    let added = census.tables().saturating_sub(map.census.tables());
+    let stats = LeafStats::new(&request.geometry, pieces);
+    let added = stats.tables().saturating_sub(map.stats.tables());
     let pages = added.saturating_sub(tables.arena().map_or(0, |arena| arena.available()));
     if pages > 0 {
         let page_bytes = request.geometry.page_size().bytes();
@@ -102,7 +102,7 @@ pub(crate) fn to_pages(
             arena.extend_mapped(PhysicalAddress(start), end);
         }
     }
-    tables.set_bbm(request.trust.level);
+    tables.set_bbm(request.bbm_policy.level);
     let (Some(lowest), Some(highest)) = (pieces.first(), pieces.last()) else {
         return Ok(());
     };
@@ -113,7 +113,7 @@ pub(crate) fn to_pages(
     let added =
         parking::with_others_parked(|| tables.limit_leaves(lowest.start, window, Leaves::PAGES))?;
     map.rewritten = Some(added as u64);
-    map.census = census;
+    map.stats = stats;
 
     // The walk's counts describe the old tables and are replaced. The count of the CPU's translations
     // continues.

@@ -189,7 +189,7 @@ pub(crate) fn translations(
         random ^= random << 13;
         random ^= random >> 7;
         random ^= random << 17;
-        let mut offset = random % map.census.bytes().max(1);
+        let mut offset = random % map.stats.bytes().max(1);
         for piece in &map.pieces {
             if offset < piece.bytes {
                 check_translation(placement, piece.output.0 + offset, looked)?;
@@ -228,7 +228,7 @@ fn patterns(
             unsafe { first.write_volatile(expected) };
             let read = Attributes::normal(Permissions::READ);
             tables.map(second, output, page, read, Leaves::PAGES)?;
-            tables.relied(second, page);
+            tables.assume_visible(second, page);
             // SAFETY: the page was just mapped there.
             let seen = unsafe { (second.0 as *const u64).read_volatile() };
             tables.unmap(second, page)?;
@@ -359,9 +359,9 @@ pub(crate) fn walk(
     });
     result?;
     leaves.end_of_run(looked)?;
-    if leaves.bytes != map.census.bytes() {
+    if leaves.bytes != map.stats.bytes() {
         return Err(Fault::Coverage {
-            expected: map.census.bytes(),
+            expected: map.stats.bytes(),
             seen: leaves.bytes,
         });
     }
@@ -374,7 +374,7 @@ pub(crate) fn walk(
             .and_then(|level| level.get(usize::from(size.contiguous)))
             .map_or(0, |count| count / entries);
         let expected = map
-            .census
+            .stats
             .leaves()
             .find(|(other, _)| *other == size)
             .map_or(0, |(_, count)| count);
@@ -388,8 +388,8 @@ pub(crate) fn walk(
             });
         }
     }
-    if linear_tables != map.census.tables() {
-        let expected = map.census.tables();
+    if linear_tables != map.stats.tables() {
+        let expected = map.stats.tables();
         return Err(Fault::TableCount {
             expected,
             seen: linear_tables,

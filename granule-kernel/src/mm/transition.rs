@@ -4,7 +4,7 @@
 use super::walker::KernelParts;
 use granule::arch::Dispatch;
 use granule::arch::page_size::Page;
-use granule::table::Maintenance;
+use granule::table::TlbOps;
 use granule_kcore::sizes;
 use granule_kexec::{Needs, Transition, TransitionError};
 
@@ -13,7 +13,7 @@ pub(crate) fn build(
     parts: KernelParts<'_>,
     needs: &Needs<'_>,
 ) -> Result<Transition, TransitionError> {
-    let size = parts.maintenance.capabilities().geometry.page_size();
+    let size = parts.tlb.capabilities().geometry.page_size();
     sizes::dispatch(size, Build { parts, needs })
 }
 
@@ -33,7 +33,7 @@ impl Dispatch for Build<'_> {
 
 /// Frees the tables. See [`granule_kexec::free`].
 pub(crate) fn free(parts: KernelParts<'_>, transition: &Transition) {
-    let size = parts.maintenance.capabilities().geometry.page_size();
+    let size = parts.tlb.capabilities().geometry.page_size();
     sizes::dispatch(size, Free { parts, transition });
 }
 

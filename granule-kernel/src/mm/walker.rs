@@ -9,7 +9,7 @@
 //! entries, and the code that runs with the MMU off, which must not call indirectly.
 
 use super::hook::Hooked;
-use super::reach::KernelReach;
+use super::phys_to_virt::KernelPhysToVirt;
 use super::supply::Supply;
 #[cfg(feature = "test-image")]
 use crate::trace::bring_up;
@@ -23,13 +23,13 @@ use granule::arch::page_size::Page4K;
 use granule::arch::page_size::Page16K;
 #[cfg(page_64k)]
 use granule::arch::page_size::Page64K;
-use granule::arch::tlbi::{Invalidation, Reach, TlbCapabilities, TlbiOp};
+use granule::arch::tlbi::{Invalidation, TlbCapabilities, TlbiOp, TlbiScope};
 use granule::arch::{Attributes, Dispatch, Geometry, PageSize, PhysicalAddress, VirtualAddress};
 use granule::hw::Hardware;
 use granule::linear::{Arena, direct};
 use granule::table::{
-    self, Counted, Counters, Entry, Holes, Leaves, Liveness, Maintenance, Mapping, Merged,
-    PageTables, Parts, PermissionChange, Piece, Reached, TableAllocator, TableError,
+    self, Counted, Counters, DirectMapped, Entry, Environment, Holes, Leaves, Liveness, Mapping,
+    Merged, PageTables, PermissionChange, Piece, TableAllocator, TableError, TlbOps,
 };
 #[cfg(feature = "test-image")]
 use granule::{
@@ -64,19 +64,19 @@ impl Flush {
 }
 
 /// Barriers and TLBIs. A self-test can reduce them.
-pub(crate) struct Upkeep<T> {
+pub(crate) struct DeferrableTlbOps<T> {
     inner: T,
     flush: Flush,
 }
 
-impl<T: Maintenance> Upkeep<Traced<T, Recorder>> {
+impl<T: TlbOps> DeferrableTlbOps<Traced<T, Recorder>> {
     /// All barriers and TLBIs, on all CPUs, for a caller that has checked that nothing is recorded.
     pub(super) const fn unrecorded(&mut self) -> &mut T {
         self.inner.inner()
     }
 }
 
-impl<T: Maintenance> Maintenance for Upkeep<T> {
+impl<T: TlbOps> TlbOps for DeferrableTlbOps<T> {
     fn capabilities(&self) -> &TlbCapabilities {
         self.inner.capabilities()
     }
@@ -107,10 +107,10 @@ impl<T: Maintenance> Maintenance for Upkeep<T> {
 }
 
 /// The environment of the kernel's tables. One type serves every caller.
-pub(crate) type KernelParts<'a> = Parts<
+pub(crate) type KernelParts<'a> = Environment<
     Traced<Counted<'a, Hooked>, Recorder>,
     Traced<Counted<'a, Supply<'a>>, Recorder>,
-    Upkeep<Traced<Counted<'a, Hardware>, Recorder>>,
+    DeferrableTlbOps<Traced<Counted<'a, Hardware>, Recorder>>,
 >;
 
 /// The tables of one page size.
@@ -119,19 +119,19 @@ type Walker<'a, P> = PageTables<P, KernelParts<'a>>;
 /// The environment of tables with `capabilities`' geometry.
 pub(crate) fn parts<'a>(
     capabilities: TlbCapabilities,
-    reach: KernelReach,
+    reach: KernelPhysToVirt,
     counters: &'a Counters,
     supply: Supply<'a>,
     flush: Flush,
 ) -> KernelParts<'a> {
     let geometry = capabilities.geometry;
     let sink = Recorder::of_this_cpu(geometry.page_size().bytes());
-    let memory = Hooked(Reached(reach));
+    let memory = Hooked(DirectMapped(reach));
     let hardware = Traced::new(Counted::new(Hardware::new(capabilities), counters), sink);
-    Parts {
+    Environment {
         memory: Traced::new(Counted::new(memory, counters), sink),
         allocator: Traced::new(Counted::new(supply, counters), sink),
-        maintenance: Upkeep {
+        tlb: DeferrableTlbOps {
             inner: hardware,
             flush,
         },
@@ -151,10 +151,10 @@ pub(crate) trait Tree {
     fn defer_tlbi(&mut self);
     /// See [`PageTables::protect`]; holes are refused.
     fn protect(&mut self, start: VirtualAddress, bytes: u64, change: PermissionChange) -> Done;
-    /// See [`PageTables::hide`].
-    fn hide(&mut self, start: VirtualAddress, bytes: u64) -> Done;
-    /// See [`PageTables::show`].
-    fn show(&mut self, start: VirtualAddress, bytes: u64) -> Done;
+    /// See [`PageTables::set_invalid`].
+    fn set_invalid(&mut self, start: VirtualAddress, bytes: u64) -> Done;
+    /// See [`PageTables::set_valid`].
+    fn set_valid(&mut self, start: VirtualAddress, bytes: u64) -> Done;
     /// See [`PageTables::map_pieces`].
     fn map_pieces(&mut self, pieces: &[Piece]) -> Done;
     /// See [`direct::create`].
@@ -196,7 +196,7 @@ pub(crate) trait Tree {
     /// [`Flush::Later`].
     fn flush(&mut self, start: VirtualAddress, bytes: u64);
     /// Records for the trace that a range is used as the tables say from here on.
-    fn relied(&mut self, start: VirtualAddress, bytes: u64);
+    fn assume_visible(&mut self, start: VirtualAddress, bytes: u64);
     /// Replaces an entry that [`visit_all`](Self::visit_all) visited with `descriptor`, and
     /// invalidates the TLB for it.
     ///
@@ -240,11 +240,11 @@ impl<P: Page> Tree for Walker<'_, P> {
     fn protect(&mut self, start: VirtualAddress, bytes: u64, change: PermissionChange) -> Done {
         self.protect(start, bytes, change, Holes::Refuse)
     }
-    fn hide(&mut self, start: VirtualAddress, bytes: u64) -> Done {
-        self.hide(start, bytes)
+    fn set_invalid(&mut self, start: VirtualAddress, bytes: u64) -> Done {
+        self.set_invalid(start, bytes)
     }
-    fn show(&mut self, start: VirtualAddress, bytes: u64) -> Done {
-        self.show(start, bytes)
+    fn set_valid(&mut self, start: VirtualAddress, bytes: u64) -> Done {
+        self.set_valid(start, bytes)
     }
     fn map_pieces(&mut self, pieces: &[Piece]) -> Done {
         self.map_pieces(pieces)
@@ -297,8 +297,8 @@ impl<P: Page> Tree for Walker<'_, P> {
     fn flush(&mut self, start: VirtualAddress, bytes: u64) {
         flush(self.environment(), start, bytes, P::SIZE.bytes());
     }
-    fn relied(&mut self, start: VirtualAddress, bytes: u64) {
-        Recorder::of_this_cpu(P::SIZE.bytes()).relied(start, bytes);
+    fn assume_visible(&mut self, start: VirtualAddress, bytes: u64) {
+        Recorder::of_this_cpu(P::SIZE.bytes()).assume_visible(start, bytes);
     }
     #[cfg(feature = "test-image")]
     unsafe fn overwrite(&mut self, entry: &Entry, descriptor: Descriptor) {
@@ -318,7 +318,7 @@ fn flush(parts: &mut KernelParts<'_>, start: VirtualAddress, bytes: u64, stride:
         start,
         bytes,
         stride,
-        reach: Reach::LastLevel,
+        scope: TlbiScope::LastLevel,
         asid: None,
         level: None,
     };
@@ -348,7 +348,7 @@ pub(crate) unsafe fn open(
     root: PhysicalAddress,
     parts: KernelParts<'_>,
 ) -> Result<Opened<'_>, TableError> {
-    let geometry = parts.maintenance.capabilities().geometry;
+    let geometry = parts.tlb.capabilities().geometry;
     // SAFETY: the caller keeps the rules of `from_root`, which each arm calls.
     unsafe {
         match geometry.page_size() {
@@ -413,7 +413,7 @@ impl DerefMut for Opened<'_> {
     }
 }
 
-/// See [`table::flip::set_valid`].
+/// See [`table::lock_free::set_valid`].
 ///
 /// # Safety
 ///
@@ -425,10 +425,10 @@ pub(crate) unsafe fn set_valid(
     bytes: u64,
     valid: bool,
 ) -> Done {
-    let size = parts.maintenance.capabilities().geometry.page_size();
+    let size = parts.tlb.capabilities().geometry.page_size();
     sizes::dispatch(
         size,
-        Flip {
+        SetValid {
             root,
             parts,
             start,
@@ -439,7 +439,7 @@ pub(crate) unsafe fn set_valid(
 }
 
 /// The arguments of [`set_valid`].
-struct Flip<'a> {
+struct SetValid<'a> {
     root: PhysicalAddress,
     parts: KernelParts<'a>,
     start: VirtualAddress,
@@ -447,19 +447,19 @@ struct Flip<'a> {
     valid: bool,
 }
 
-impl Dispatch for Flip<'_> {
+impl Dispatch for SetValid<'_> {
     type Output = Done;
 
     fn run<P: Page>(self) -> Done {
-        let Flip {
+        let SetValid {
             root,
             parts,
             start,
             bytes,
             valid,
         } = self;
-        let geometry = parts.maintenance.capabilities().geometry;
-        // SAFETY: only `set_valid` makes a `Flip`, and its caller keeps the rules.
-        unsafe { table::flip::set_valid::<P, _>(root, geometry, parts, start, bytes, valid) }
+        let geometry = parts.tlb.capabilities().geometry;
+        // SAFETY: only `set_valid` makes a `SetValid`, and its caller keeps the rules.
+        unsafe { table::lock_free::set_valid::<P, _>(root, geometry, parts, start, bytes, valid) }
     }
 }

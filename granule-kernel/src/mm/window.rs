@@ -9,15 +9,15 @@ use super::walker::{KernelParts, Tree};
 use crate::trace::recorder::Recorder;
 use core::hint::black_box;
 use core::mem::MaybeUninit;
-use granule::arch::geometry::Half;
+use granule::arch::geometry::VaRange;
 use granule::arch::page_size::Level;
-use granule::arch::tlbi::{Invalidation, Reach as TlbiReach};
+use granule::arch::tlbi::{Invalidation, TlbiScope};
 use granule::arch::{Attributes, Descriptor, Kind, Permissions, PhysicalAddress, VirtualAddress};
 use granule::forward;
 use granule::hw::Hardware;
-use granule::linear::window::{Entries, Slot, Windows};
+use granule::linear::fixmap::{Entries, FixmapSlots, Slot};
 use granule::table::{
-    Counters, Leaves, Maintenance, TableAllocator, TableError, TableMemory, Visibility, invalidate,
+    Counters, Leaves, TableAllocator, TableError, TableMemory, TlbOps, Visibility, invalidate,
     publish,
 };
 use granule_kcore::layout;
@@ -56,7 +56,7 @@ impl FixmapPlace {
         tables: &mut dyn Tree,
         constant: PhysicalAddress,
     ) -> Result<Self, TableError> {
-        debug_assert!(tables.geometry().half() == Half::Upper);
+        debug_assert!(tables.geometry().va_range() == VaRange::Upper);
         let attributes = Attributes::normal(Permissions::READ);
         let start = VirtualAddress(layout::FIXMAP_ANCHOR_VADDR);
         let size = tables.geometry().page_size();
@@ -124,7 +124,7 @@ impl<'c> Fixmap<'c> {
             start: place.address(first),
             bytes: count as u64 * stride,
             stride,
-            reach: TlbiReach::LastLevel,
+            scope: TlbiScope::LastLevel,
             asid: None,
             level: Some(Level::L3),
         };
@@ -133,7 +133,7 @@ impl<'c> Fixmap<'c> {
             invalidate(&mut self.parts, &what);
         } else {
             empty(self.parts.memory.inner(), place, first, count);
-            invalidate(self.parts.maintenance.unrecorded(), &what);
+            invalidate(self.parts.tlb.unrecorded(), &what);
         }
     }
 }
@@ -158,7 +158,7 @@ const ZERO_CHUNK: usize = 64;
 
 // SAFETY: a slot's address translates to the table that it was last opened for, because opening stores the
 // descriptor over an invalid one, and closing invalidates the TLB for it.
-unsafe impl Windows for Fixmap<'_> {
+unsafe impl FixmapSlots for Fixmap<'_> {
     fn address(&self, slot: Slot) -> VirtualAddress {
         self.place.address(slot)
     }
@@ -171,7 +171,7 @@ unsafe impl Windows for Fixmap<'_> {
             publish(&mut self.parts);
         } else {
             set(self.parts.memory.inner(), self.place, slot, shown);
-            publish(self.parts.maintenance.unrecorded());
+            publish(self.parts.tlb.unrecorded());
         }
     }
 
@@ -254,7 +254,7 @@ impl Shown {
 }
 
 // SAFETY: only open tables are touched; `Fixmap` alone changes what a slot shows.
-unsafe impl Windows for Shown {
+unsafe impl FixmapSlots for Shown {
     fn address(&self, slot: Slot) -> VirtualAddress {
         self.place.address(slot)
     }
@@ -299,7 +299,7 @@ unsafe impl Windows for Shown {
     }
 }
 
-impl Maintenance for Shown {
+impl TlbOps for Shown {
     forward!(self.hardware: capabilities dsb_ishst dsb_ish isb tlbi);
 }
 
@@ -308,6 +308,6 @@ unsafe impl TableAllocator for Fixmap<'_> {
     forward!(self.parts: reserve allocate free);
 }
 
-impl Maintenance for Fixmap<'_> {
+impl TlbOps for Fixmap<'_> {
     forward!(self.parts: capabilities dsb_ishst dsb_ish isb tlbi);
 }

@@ -13,7 +13,7 @@ use granule::linear::Placement;
 use granule_kcore::devicetree::memory::Memory;
 use granule_kcore::parameters::Parameters;
 use granule_kcore::persist::{self as area, Figures, Left};
-use granule_kexec::Extent;
+use granule_kexec::PhysRange;
 
 /// RAM that is kept for the next boot: inside a bank, mapped, and reserved for this use alone.
 #[derive(Clone, Copy, Debug)]
@@ -44,8 +44,8 @@ pub(crate) fn find(parameters: &Parameters<'_>, memory: &mut Memory) -> Option<P
 
 impl Persist {
     /// The whole range of the RAM.
-    pub(crate) const fn extent(&self) -> Extent {
-        Extent::new(self.start, self.bytes)
+    pub(crate) const fn extent(&self) -> PhysRange {
+        PhysRange::new(self.start, self.bytes)
     }
 
     /// Reads the data of the previous boot and writes this boot's.
@@ -60,7 +60,7 @@ impl Persist {
         // uses them. Only the boot CPU calls this, once. Any bytes are valid, and the previous boot's data is
         // checked before it is used.
         let bytes = unsafe { core::slice::from_raw_parts_mut(start as *mut u8, area::BYTES) };
-        let figures = Figures::of(geometry, &map.census);
+        let figures = Figures::of(geometry, &map.stats);
         let left = area::exchange(bytes, geometry.page_size(), &figures);
         // A reset may discard the caches' contents.
         cache::clean_to_poc(start..start + area::BYTES as u64);

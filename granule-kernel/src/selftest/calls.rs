@@ -291,7 +291,7 @@ fn rounds(
             result
         })?;
         let page = tables.geometry().page_size().bytes();
-        tables.relied(VirtualAddress(layout::SCRATCH_VADDR), page);
+        tables.assume_visible(VirtualAddress(layout::SCRATCH_VADDR), page);
         assert_eq!(read_scratch(), number, "the page that the boot CPU reads");
     }
     wait_for_a_turn(turns);

@@ -14,7 +14,7 @@ use granule::table::{Counters, Leaves};
 use granule_kcore::kexec::handoff_note::NAMES;
 use granule_kcore::kexec::test_words::{self, TestWords};
 use granule_kcore::parameters::Parameters;
-use granule_kexec::{Extent, List, ListMemory, verify};
+use granule_kexec::{ListMemory, PhysRange, RelocationList, verify};
 
 /// AP\[2\] of a descriptor.
 const READ_ONLY: u64 = 1 << 7;
@@ -44,11 +44,11 @@ impl KexecHook for Damage {
         places.find(|(each, _)| *each == name)?.1
     }
 
-    fn in_use(&self, place: &Extent) -> Option<Result<Held, NoMemory>> {
+    fn in_use(&self, place: &PhysRange) -> Option<Result<Held, NoMemory>> {
         Some(hold_middle(place, words().frees?))
     }
 
-    fn sealed(&self, list: &List) {
+    fn sealed(&self, list: &RelocationList) {
         if let Some(bit) = words().flip {
             let byte = list.head.0 + bit / 8 % list.page.bytes();
             flip(byte, (bit % 8) as u32);
@@ -72,11 +72,11 @@ impl KexecHook for Damage {
 
 /// Allocates every other page in the middle of a place. They are freed once the search for free pages there
 /// is over.
-fn hold_middle(place: &Extent, count: u64) -> Result<Held, NoMemory> {
+fn hold_middle(place: &PhysRange, count: u64) -> Result<Held, NoMemory> {
     let mut held = Held::new()?;
     let middle = place.start + place.bytes / 2 / page_bytes() * page_bytes();
     for index in 0..count {
-        let page = Extent::new(middle + 2 * index * page_bytes(), page_bytes());
+        let page = PhysRange::new(middle + 2 * index * page_bytes(), page_bytes());
         if place.holds(&page) {
             held.take_free_in(page, |_| Ok(()))?;
         }

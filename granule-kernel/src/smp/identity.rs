@@ -14,7 +14,7 @@ use crate::mm::walker::{self, Flush};
 use granule::arch::registers::Ttbr;
 use granule::arch::{Attributes, Descriptor, Kind, Permissions, PhysicalAddress, VirtualAddress};
 use granule::table::{
-    Counters, Leaves, Maintenance, TableAllocator, TableError, TableMemory, Visibility,
+    Counters, Leaves, TableAllocator, TableError, TableMemory, TlbOps, Visibility,
 };
 use granule_kcore::devicetree::memory::Memory;
 

@@ -115,7 +115,7 @@ impl fmt::Display for Obstacle {
 }
 
 /// The inputs of starting CPUs.
-pub(crate) struct Machine<'a, 'r> {
+pub(crate) struct BringUp<'a, 'r> {
     pub(crate) request: &'a Request<'r>,
     pub(crate) handover: &'a Handover,
     pub(crate) roots: &'a BootRoots,
@@ -136,7 +136,7 @@ pub(crate) struct Machine<'a, 'r> {
 /// Starts every CPU that the device tree names.
 // Not inlined: the boot's stack frame is large and stays under every later call.
 #[inline(never)]
-pub(crate) fn start(machine: &mut Machine<'_, '_>) -> Started {
+pub(crate) fn start(machine: &mut BringUp<'_, '_>) -> Started {
     let boot_cpu = machine.handover.entry.features();
     let affinity = percpu::this().affinity.load(Ordering::Relaxed);
     let mut started = Started {
@@ -196,7 +196,7 @@ pub(crate) fn start(machine: &mut Machine<'_, '_>) -> Started {
 
 /// Prepares once: a way to start CPUs, a way to call them, and a place to park them.
 fn prepare(
-    machine: &mut Machine<'_, '_>,
+    machine: &mut BringUp<'_, '_>,
     fdt: &Tree<'_>,
     started: &mut Started,
 ) -> Result<Needs, Obstacle> {
@@ -225,7 +225,7 @@ fn prepare(
 }
 
 /// Sets up interrupts on this CPU, and what the others need for theirs.
-fn prepare_interrupts(machine: &mut Machine<'_, '_>, fdt: &Tree<'_>) -> Result<(), Obstacle> {
+fn prepare_interrupts(machine: &mut BringUp<'_, '_>, fdt: &Tree<'_>) -> Result<(), Obstacle> {
     let gic = gic_tree::gic(fdt).map_err(Obstacle::Gic)?;
     let page_size = machine.request.geometry.page_size();
     let driver = match gic {
@@ -246,7 +246,7 @@ fn prepare_interrupts(machine: &mut Machine<'_, '_>, fdt: &Tree<'_>) -> Result<(
     unsafe { gic::init(&mapped, percpu::this()) }.map_err(Obstacle::GicDriver)
 }
 
-fn start_all(machine: &mut Machine<'_, '_>, cpus: &Cpus, needs: &Needs, started: &mut Started) {
+fn start_all(machine: &mut BringUp<'_, '_>, cpus: &Cpus, needs: &Needs, started: &mut Started) {
     // This CPU must answer calls as soon as another CPU is up.
     cpu::unmask_interrupts();
     for (index, affinity) in cpus.others.iter().enumerate() {
@@ -324,7 +324,7 @@ impl fmt::Display for Failure {
 }
 
 fn start_one(
-    machine: &mut Machine<'_, '_>,
+    machine: &mut BringUp<'_, '_>,
     cpu: &'static PerCpu,
     affinity: u64,
     needs: &Needs,
@@ -410,7 +410,7 @@ fn wait(cpu: &PerCpu) -> Result<(), Failure> {
 }
 
 /// Maps a piece in the upper VA range, with tables from early memory.
-fn map(machine: &mut Machine<'_, '_>, piece: Piece) -> Result<(), TableError> {
+fn map(machine: &mut BringUp<'_, '_>, piece: Piece) -> Result<(), TableError> {
     let request = machine.request;
     let page_bytes = request.geometry.page_size().bytes();
     let supply = Supply::Early(EarlyTables::new(machine.memory, page_bytes));
@@ -425,13 +425,13 @@ struct Stack {
 }
 
 /// Allocates and maps the stacks of a CPU.
-fn map_stacks(machine: &mut Machine<'_, '_>, number: usize) -> Result<[Stack; 2], Obstacle> {
+fn map_stacks(machine: &mut BringUp<'_, '_>, number: usize) -> Result<[Stack; 2], Obstacle> {
     let stacks = [0, 1].map(|which| map_stack(machine, stacks::bottom(number, which)));
     let [own, exceptions] = stacks;
     Ok([own?, exceptions?])
 }
 
-fn map_stack(machine: &mut Machine<'_, '_>, bottom: u64) -> Result<Stack, Obstacle> {
+fn map_stack(machine: &mut BringUp<'_, '_>, bottom: u64) -> Result<Stack, Obstacle> {
     let physical = machine
         .memory
         .allocate(STACK_BYTES, STACK_BYTES, 0..u64::MAX, Direction::TopDown)
@@ -453,7 +453,7 @@ fn map_stack(machine: &mut Machine<'_, '_>, bottom: u64) -> Result<Stack, Obstac
 }
 
 /// Maps the registers of the interrupt controller.
-fn map_gic(machine: &mut Machine<'_, '_>, gic: &Gic) -> Result<gic::Mapped, TableError> {
+fn map_gic(machine: &mut BringUp<'_, '_>, gic: &Gic) -> Result<gic::Mapped, TableError> {
     let slot = layout::FIXMAP_SLOT_BYTES;
     // One slot of registers of a distributor or CPU interface covers all known registers.
     let frame = |range: &Range<u64>| range.start..range.end.min(range.start + slot);
@@ -495,7 +495,7 @@ fn map_gic(machine: &mut Machine<'_, '_>, gic: &Gic) -> Result<gic::Mapped, Tabl
 /// Maps `registers` in the address range at `window`, keeping the offset in `align`. Returns their virtual
 /// address.
 fn map_device(
-    machine: &mut Machine<'_, '_>,
+    machine: &mut BringUp<'_, '_>,
     window: u64,
     align: u64,
     registers: &Range<u64>,

@@ -7,7 +7,7 @@ use crate::arch::cache;
 use core::ops::Range;
 use granule_kcore::trace::area::Area;
 use granule_recorder::Sink;
-use granule_trace::{Event, Header, RECORD_WORDS, Record};
+use granule_trace::{BufferHeader, EncodedEvent, Event, RECORD_WORDS};
 
 /// Most records before the MMU is on. The boot tables take a few hundred. Further records count as
 /// lost, and make the whole trace incomplete.
@@ -34,7 +34,7 @@ impl Early {
         }
         // Dirty lines from earlier would be written back over the records.
         cache::clean_and_invalidate_to_poc(early.written());
-        let header = Header {
+        let header = BufferHeader {
             page_bytes: page_bytes as u32,
             // Only the boot CPU runs this kernel.
             cpus: 1,
@@ -42,7 +42,7 @@ impl Early {
             complete: false,
             records: 0,
             lost: 0,
-            room: Header::room_in(area.bytes),
+            room: BufferHeader::room_in(area.bytes),
         };
         for (index, word) in header.words().into_iter().enumerate() {
             early.put(index as u64, word);
@@ -52,7 +52,7 @@ impl Early {
 
     /// The bytes that this recorder may write.
     fn written(&self) -> Range<u64> {
-        let most = 8 * (Header::WORDS as u64 + MOST_RECORDS * RECORD_WORDS as u64);
+        let most = 8 * (BufferHeader::WORDS as u64 + MOST_RECORDS * RECORD_WORDS as u64);
         let bytes = if most < self.area.bytes {
             most
         } else {
@@ -78,7 +78,7 @@ impl Early {
     /// Counts an event that is not recorded.
     fn lose(&self) {
         if self.area.is_wanted() {
-            self.put(Header::LOST as u64, self.get(Header::LOST) + 1);
+            self.put(BufferHeader::LOST as u64, self.get(BufferHeader::LOST) + 1);
         }
     }
 
@@ -89,24 +89,24 @@ impl Early {
     /// not contain.
     #[inline(always)]
     pub(crate) fn push(&self, event: Event) {
-        self.put_record(Record::new(0, event));
+        self.put_record(EncodedEvent::new(0, event));
     }
 
     #[inline(never)]
-    fn put_record(&self, record: Record) {
+    fn put_record(&self, record: EncodedEvent) {
         if !self.area.is_wanted() {
             return;
         }
-        let count = self.get(Header::RECORDS);
-        if count >= MOST_RECORDS || count >= self.get(Header::ROOM) {
+        let count = self.get(BufferHeader::RECORDS);
+        if count >= MOST_RECORDS || count >= self.get(BufferHeader::ROOM) {
             self.lose();
             return;
         }
-        let first = Header::WORDS as u64 + count * RECORD_WORDS as u64;
+        let first = BufferHeader::WORDS as u64 + count * RECORD_WORDS as u64;
         for (index, word) in record.0.into_iter().enumerate() {
             self.put(first + index as u64, word);
         }
-        self.put(Header::RECORDS as u64, count + 1);
+        self.put(BufferHeader::RECORDS as u64, count + 1);
     }
 
     /// Drops the cache lines of the range that was written past the caches, before the area is used

@@ -6,7 +6,7 @@
 
 use super::recorder;
 use granule::arch::PhysicalAddress;
-use granule_kexec::{Extent, Header, ListMemory, Ranges, Recorder, UNCACHED, steps, verify};
+use granule_kexec::{ListHeader, ListMemory, PhysRange, Ranges, Recorder, UNCACHED, steps, verify};
 use granule_trace::Event;
 
 /// Most places that are cleaned. If there are more, all stores are recorded.
@@ -15,7 +15,7 @@ const MOST_PLACES: usize = 16;
 /// Records every action of `relocate::leave` on the list that begins at `head`, as the linear map
 /// shows it. `tcr` is the present TCR; `line` is the smallest line of any data cache, in bytes.
 pub(crate) fn leaves(
-    header: &Header,
+    header: &ListHeader,
     head: PhysicalAddress,
     memory: &impl ListMemory,
     tcr: u64,
@@ -26,25 +26,25 @@ pub(crate) fn leaves(
             return;
         }
         // Memory that is not cleaned is not read past the caches, so the trace does not need it.
-        let mut slots = [Extent::default(); MOST_PLACES];
+        let mut slots = [PhysRange::default(); MOST_PLACES];
         let mut cleaned = Ranges::new(&mut slots);
         let mut all = header.flags & UNCACHED != 0;
         // The list was verified before, so every record arrives, and the result is not needed.
         let _ = verify(memory, head, |record| {
             if record.cleans() {
-                let extent = Extent::new(record.destination, record.bytes);
+                let extent = PhysRange::new(record.destination, record.bytes);
                 all |= cleaned.insert(extent).is_err();
             }
         });
         let told = |at: u64| {
-            let line = Extent::new(at, granule_kexec::LINE as u64);
+            let line = PhysRange::new(at, granule_kexec::LINE as u64);
             all || cleaned.all().iter().any(|place| place.holds(&line))
         };
         let emit = |event: Event| trace.push(event);
         let mut steps = Recorder::new(memory, header.distance, tcr, line, told, emit);
         // The steps are long code, and the speed of a trace does not matter: one copy, called
         // indirectly.
-        let steps: &mut dyn steps::Machine = &mut steps;
+        let steps: &mut dyn steps::RelocationCpu = &mut steps;
         steps::leave(steps, head.0.wrapping_add(header.distance));
     });
 }

@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use granule_kcore::layout;
 use granule_kcore::trace::area::Area;
 use granule_recorder::Sink;
-use granule_trace::{Event, Header, RECORD_WORDS, Record};
+use granule_trace::{BufferHeader, EncodedEvent, Event, RECORD_WORDS};
 
 /// The buffer, and the lock under which an event happens and is recorded.
 struct Buffer {
@@ -99,17 +99,17 @@ impl Recorder {
         // The lock is held, since `record` is called within `atomically`. Volatile because the
         // reader is outside the program.
         unsafe {
-            let count = words.add(Header::RECORDS).read_volatile();
-            if count >= words.add(Header::ROOM).read_volatile() {
-                let lost = words.add(Header::LOST);
+            let count = words.add(BufferHeader::RECORDS).read_volatile();
+            if count >= words.add(BufferHeader::ROOM).read_volatile() {
+                let lost = words.add(BufferHeader::LOST);
                 lost.write_volatile(lost.read_volatile() + 1);
                 return;
             }
-            let first = words.add(Header::WORDS + count as usize * RECORD_WORDS);
-            for (index, word) in Record::new(self.cpu, event).0.into_iter().enumerate() {
+            let first = words.add(BufferHeader::WORDS + count as usize * RECORD_WORDS);
+            for (index, word) in EncodedEvent::new(self.cpu, event).0.into_iter().enumerate() {
                 first.add(index).write_volatile(word);
             }
-            words.add(Header::RECORDS).write_volatile(count + 1);
+            words.add(BufferHeader::RECORDS).write_volatile(count + 1);
         }
     }
 }
@@ -127,18 +127,18 @@ pub(super) fn tell<R>(action: impl FnOnce(&Recorder) -> R) -> R {
 
 /// Records the largest number of CPUs in the trace, and the BBM level that they share.
 pub(crate) fn machine(cpus: usize, page_bytes: u64, bbm_level: u32) {
-    let header = Header {
+    let header = BufferHeader {
         page_bytes: page_bytes as u32,
         cpus: cpus as u16,
         bbm_level: bbm_level as u8,
-        ..Header::default()
+        ..BufferHeader::default()
     };
-    let shape = header.words()[Header::SHAPE];
+    let shape = header.words()[BufferHeader::SHAPE];
     tell(|_| {
         let first = words();
         if !first.is_null() {
             // SAFETY: a word of the header; the lock is held.
-            unsafe { first.add(Header::SHAPE).write_volatile(shape) };
+            unsafe { first.add(BufferHeader::SHAPE).write_volatile(shape) };
         }
     });
 }
@@ -181,11 +181,11 @@ pub(crate) fn finish(complete: bool) {
     // SAFETY: words of the header.
     let records = unsafe {
         words
-            .add(Header::STATE)
-            .write_volatile(Header::state(complete));
-        words.add(Header::RECORDS).read_volatile()
+            .add(BufferHeader::STATE)
+            .write_volatile(BufferHeader::state(complete));
+        words.add(BufferHeader::RECORDS).read_volatile()
     };
-    let bytes = 8 * (Header::WORDS as u64 + records * RECORD_WORDS as u64);
+    let bytes = 8 * (BufferHeader::WORDS as u64 + records * RECORD_WORDS as u64);
     let start = words as u64;
     cache::clean_to_poc(start..start + bytes);
 }

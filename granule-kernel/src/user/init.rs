@@ -22,7 +22,7 @@ use core::ops::Range;
 use granule::arch::errata::Workaround;
 use granule::arch::registers::{Tcr, Ttbr};
 use granule::arch::tlbi::TlbCapabilities;
-use granule::arch::{CpuFeatures, Geometry, Half, PhysicalAddress};
+use granule::arch::{CpuFeatures, Geometry, PhysicalAddress, VaRange};
 use granule::space::{Settings, UserFrames, Wanted};
 use granule_kcore::cpus::common::Common;
 use granule_kcore::parameters::Parameters;
@@ -30,7 +30,7 @@ use granule_linux_abi::abi::Errno;
 use granule_linux_abi::abi::process::Status;
 use granule_linux_abi::abi::signal;
 use granule_linux_abi::execve::TextList;
-use granule_linux_abi::files::tree::NodeId;
+use granule_linux_abi::files::file_tree::NodeId;
 use granule_linux_abi::script::{self, Script};
 
 /// The most address bits of programs. Few programs need more, but many keep tags above bit 47.
@@ -203,7 +203,7 @@ fn begin(machine: &Machine<'_>, path: &[u8], first: &First) -> Result<&'static T
     let upper: &Geometry = &machine.capabilities.geometry;
     let bits = upper.va_bits().min(MOST_BITS);
     let lower = upper
-        .with_half(&machine.boot_cpu, Half::Lower, bits)
+        .with_half(&machine.boot_cpu, VaRange::Lower, bits)
         .map_err(Refused::Geometry)?;
     let common = &machine.common;
     let dirty = common.hardware_dirty >= 2 && !common.errata.needs(Workaround::NoHardwareDirty);

@@ -24,15 +24,15 @@ use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{Dispatch, Geometry, PhysicalAddress, VirtualAddress};
 use granule::hw::{self, Hardware};
 use granule::space::{
-    Access, Area, Areas, AsidCpu, AsidMap, Asids, Fault, Rights, Settings, Space, SpaceAsid,
-    SpaceError, Stats, asid,
+    Access, AsidCpu, AsidMap, Asids, Fault, Rights, Settings, Space, SpaceAsid, SpaceError, Stats,
+    Vma, Vmas, asid,
 };
-use granule::table::{Offset, Parts, Reached};
+use granule::table::{DirectMapped, Environment, Offset};
 use granule_kcore::cpus::MOST_CPUS;
 use granule_kcore::sizes;
 
 /// The environment of a space's tables.
-type Environment = Parts<Reached<Offset>, TablePages<'static>, Hardware>;
+type SpaceEnvironment = Environment<DirectMapped<Offset>, TablePages<'static>, Hardware>;
 
 /// Settings common to all spaces.
 #[derive(Clone, Copy, Debug)]
@@ -78,8 +78,8 @@ pub(crate) trait Tables {
     fn frame_for(&mut self, address: u64, access: Access) -> Result<PhysicalAddress, SpaceError>;
     /// Makes another space with the same content: see [`Space::fork_into`].
     fn fork(&mut self) -> Result<AddressSpace, SpaceError>;
-    /// See [`Space::areas`].
-    fn areas(&self) -> &Areas<'static>;
+    /// See [`Space::vmas`].
+    fn vmas(&self) -> &Vmas<'static>;
     /// See [`Space::stats`].
     fn stats(&self) -> Stats;
     /// See [`Space::set_asid`].
@@ -94,7 +94,7 @@ pub(crate) trait Tables {
 pub(crate) type Done = Result<(), SpaceError>;
 
 /// A space of one page size. `None` only during the drop.
-struct Typed<P: Page>(Option<Space<'static, P, Environment>>);
+struct Typed<P: Page>(Option<Space<'static, P, SpaceEnvironment>>);
 
 /// A space and the number of its users. The last user drops it.
 struct Shared<T: ?Sized> {
@@ -153,21 +153,21 @@ pub(super) fn close_numbers() {
     drop(NUMBERS.with(Option::take));
 }
 
-/// Areas that a new space has room for; most programs need fewer.
-const FIRST_AREAS: usize = 64;
+/// Vmas that a new space has room for; most programs need fewer.
+const FIRST_VMAS: usize = 64;
 
 fn make<P: Page>() -> Option<Boxed<Shared<Typed<P>>>> {
     let (platform, kernel) = (PLATFORM.get()?, live::kernel()?);
     // SAFETY: every table is a frame of the page allocator, which the linear map maps writable.
-    let memory = Reached(unsafe { Offset::new(kernel.placement.distance()) });
-    let parts = Parts {
+    let memory = DirectMapped(unsafe { Offset::new(kernel.placement.distance()) });
+    let parts = Environment {
         memory,
         // SAFETY: the page allocator has all frames that the boot did not keep, and the linear map
         // covers them.
         allocator: unsafe { TablePages::new(kernel) },
-        maintenance: Hardware::new(platform.capabilities),
+        tlb: Hardware::new(platform.capabilities),
     };
-    let mut areas = Array::new(FIRST_AREAS, |_| Area::EMPTY)?;
+    let mut areas = Array::new(FIRST_VMAS, |_| Vma::EMPTY)?;
     // SAFETY: the space is dropped, or returns its areas, before `areas` is freed.
     let lent = unsafe { core::slice::from_raw_parts_mut(areas.as_mut_ptr(), areas.len()) };
     let space = Space::new(platform.geometry, parts, lent, platform.settings).ok()?;
@@ -198,7 +198,7 @@ impl<P: Page> Typed<P> {
     /// Calls `what`, and again after enlarging the storage if the areas do not fit.
     fn with_room<R>(
         &mut self,
-        mut what: impl FnMut(&mut Space<'static, P, Environment>) -> Result<R, SpaceError>,
+        mut what: impl FnMut(&mut Space<'static, P, SpaceEnvironment>) -> Result<R, SpaceError>,
     ) -> Result<R, SpaceError> {
         let space = self.0.as_mut().ok_or(SpaceError::NotEmpty)?;
         loop {
@@ -213,10 +213,10 @@ impl<P: Page> Typed<P> {
 }
 
 /// Gives a space room for `count` areas; `None` if memory is exhausted.
-fn enlarge<P: Page>(space: &mut Space<'static, P, Environment>, count: usize) -> Option<()> {
-    let more = Array::new(count, |_| Area::EMPTY)?;
+fn enlarge<P: Page>(space: &mut Space<'static, P, SpaceEnvironment>, count: usize) -> Option<()> {
+    let more = Array::new(count, |_| Vma::EMPTY)?;
     // The new storage is at least as large as the old.
-    let old = space.enlarge_areas(more.leak()).ok()?;
+    let old = space.enlarge_vmas(more.leak()).ok()?;
     // SAFETY: `make` or an earlier call here leaked the storage, and it is freed once.
     drop(unsafe { Array::from_static(old) });
     Some(())
@@ -230,7 +230,7 @@ impl<P: Page> Drop for Typed<P> {
         space.clear(&mut UserMemory);
         let stats = space.stats();
         GONE.with(|gone| *gone = gone.and(stats));
-        if let Ok(areas) = space.enlarge_areas(&mut []) {
+        if let Ok(areas) = space.enlarge_vmas(&mut []) {
             // SAFETY: `make` or `enlarge` leaked the storage, and it is freed once.
             drop(unsafe { Array::from_static(areas) });
         }
@@ -261,11 +261,11 @@ impl<P: Page> Tables for Typed<P> {
     fn fork(&mut self) -> Result<AddressSpace, SpaceError> {
         let address = VirtualAddress(0);
         let mut child = make::<P>().ok_or(SpaceError::OutOfFrames { address })?;
-        let count = self.areas().all().len();
+        let count = self.vmas().all().len();
         let other = child.tables.get_mut();
         self.with_room(|space| {
             let child = other.0.as_mut().ok_or(SpaceError::NotEmpty)?;
-            if child.areas().capacity() < count {
+            if child.vmas().capacity() < count {
                 enlarge(child, count).ok_or(SpaceError::OutOfFrames { address })?;
             }
             space.fork_into(child, &mut UserMemory)
@@ -273,11 +273,11 @@ impl<P: Page> Tables for Typed<P> {
         other.publish();
         Ok(erase(child))
     }
-    fn areas(&self) -> &Areas<'static> {
-        static NONE: spin::Once<Areas<'static>> = spin::Once::new();
+    fn vmas(&self) -> &Vmas<'static> {
+        static NONE: spin::Once<Vmas<'static>> = spin::Once::new();
         match &self.0 {
-            Some(space) => space.areas(),
-            None => NONE.call_once(|| Areas::new(&mut [])),
+            Some(space) => space.vmas(),
+            None => NONE.call_once(|| Vmas::new(&mut [])),
         }
     }
     fn stats(&self) -> Stats {

@@ -10,8 +10,8 @@ use crate::lock::Lock;
 use core::sync::atomic::Ordering;
 use granule_linux_abi::abi::process::Status;
 use granule_linux_abi::files::Files;
+use granule_linux_abi::files::file_tree::{Kind, Node, NodeId, Tree, TreeError, nodes_needed};
 use granule_linux_abi::files::path::Last;
-use granule_linux_abi::files::tree::{Kind, Node, NodeId, Tree, TreeError, nodes_needed};
 use granule_linux_abi::processes::{Place, Processes, Reaped, Relation, Selection, TaskTable};
 
 type Table = Processes<'static, Tasks>;

@@ -5,8 +5,8 @@
 
 use crate::machine::Cpu;
 use granule::arch::registers::Tcr;
-use granule_kexec::steps::{Begin, Machine};
-use granule_kexec::{CODE_BYTES, Header, START};
+use granule_kexec::steps::{Begin, RelocationCpu};
+use granule_kexec::{CODE_BYTES, ListHeader, START};
 use granule_trace::{Barrier, System};
 use std::collections::HashMap;
 use std::mem::offset_of;
@@ -41,13 +41,13 @@ pub struct Program {
 fn constant(name: &str) -> Result<u64, String> {
     let field = |offset: usize| Ok(offset as u64);
     match name {
-        "flags" => field(offset_of!(Header, flags)),
-        "distance" => field(offset_of!(Header, distance)),
-        "ttbr1" => field(offset_of!(Header, ttbr1)),
-        "entry" => field(offset_of!(Header, entry)),
-        "code" => field(offset_of!(Header, code)),
-        "tcr" => field(offset_of!(Header, tcr)),
-        "sctlr_el2" => field(offset_of!(Header, sctlr_el2)),
+        "flags" => field(offset_of!(ListHeader, flags)),
+        "distance" => field(offset_of!(ListHeader, distance)),
+        "ttbr1" => field(offset_of!(ListHeader, ttbr1)),
+        "entry" => field(offset_of!(ListHeader, entry)),
+        "code" => field(offset_of!(ListHeader, code)),
+        "tcr" => field(offset_of!(ListHeader, tcr)),
+        "sctlr_el2" => field(offset_of!(ListHeader, sctlr_el2)),
         "epd0" => Ok(Tcr::EPD0),
         "epd1" => Ok(Tcr::EPD1),
         "uncached_bit" => Ok(0),

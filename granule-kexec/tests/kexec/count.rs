@@ -4,19 +4,19 @@
 use crate::machine::{Cpu, Did};
 use crate::routine::{LINES, Loaded, everything, in_assembly, one_run, program, ways};
 use granule::arch::PhysicalAddress;
-use granule_kexec::{Clean, Counts, RECORD_BYTES, UNCACHED, Way, copy_accesses};
+use granule_kexec::{Clean, InstructionCounts, RECORD_BYTES, UNCACHED, Way, copy_accesses};
 use granule_trace::{BarrierKind, System};
 
 /// What was counted without executing anything.
-fn counted(loaded: &Loaded, line: u32) -> Counts {
+fn counted(loaded: &Loaded, line: u32) -> InstructionCounts {
     let head = PhysicalAddress(loaded.at.wrapping_sub(loaded.header.distance));
-    Counts::of(&loaded.memory, head, &loaded.header, 4 << line)
+    InstructionCounts::of(&loaded.memory, head, &loaded.header, 4 << line)
 }
 
 /// What the assembly executed.
-fn executed(cpu: &Cpu) -> Counts {
+fn executed(cpu: &Cpu) -> InstructionCounts {
     let of = |which: fn(&Did) -> bool| cpu.count(which) as u64;
-    Counts {
+    InstructionCounts {
         dsb: of(|did| matches!(did, Did::Barrier(it) if it.kind == BarrierKind::Dsb)),
         tlbi: of(|did| matches!(did, Did::System(it, _) if it.is_tlbi())),
         lines: of(|did| {

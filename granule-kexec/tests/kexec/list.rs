@@ -1,12 +1,12 @@
 //! The list in memory: written, found again, its digest, and every allocation that fails.
 
-use crate::segments::{BASE, ground};
+use crate::segments::{BASE, memory_map};
 use crate::tables::transition;
 use crate::world::{Memory, Pages, RAM};
 use granule::arch::{PageSize, PhysicalAddress};
 use granule_kexec::{
-    Clean, Extent, Ground, Header, List, ListError, ListMemory, Record, Refusal, Segment, Way,
-    plan, verify,
+    Clean, ListError, ListHeader, ListMemory, ListRecord, MemoryMap, PhysRange, Refusal,
+    RelocationList, Segment, Way, plan, verify,
 };
 use std::collections::BTreeSet;
 
@@ -14,16 +14,16 @@ const MIB: u64 = 1 << 20;
 const FREE: u64 = BASE + 30 * MIB;
 
 /// Runs of one page each that nothing joins: as many copies.
-fn scattered(page: PageSize, count: u64) -> Vec<Extent> {
+fn scattered(page: PageSize, count: u64) -> Vec<PhysRange> {
     let bytes = page.bytes();
     let (first, all) = (RAM[1].start, RAM[1].bytes / bytes);
     // Two strides that never follow each other.
     (0..count)
-        .map(|index| Extent::new(first + (index * 2 % all) * bytes, bytes))
+        .map(|index| PhysRange::new(first + (index * 2 % all) * bytes, bytes))
         .collect()
 }
 
-fn segment<'a>(page: PageSize, pages: &'a [Extent]) -> Segment<'a> {
+fn segment<'a>(page: PageSize, pages: &'a [PhysRange]) -> Segment<'a> {
     let bytes = page.bytes() * pages.len() as u64;
     Segment {
         name: "image",
@@ -47,9 +47,9 @@ pub fn way() -> Way {
     }
 }
 
-fn records_of(segments: &[Segment<'_>], ground: &Ground<'_>) -> Vec<Record> {
+fn records_of(segments: &[Segment<'_>], memory_map: &MemoryMap<'_>) -> Vec<ListRecord> {
     let mut records = Vec::new();
-    plan(segments, ground, |record| records.push(record)).unwrap();
+    plan(segments, memory_map, |record| records.push(record)).unwrap();
     records
 }
 
@@ -69,10 +69,10 @@ fn what_is_written_is_read_again_whatever_the_pages() {
     ];
     let counts = if cfg!(miri) { &counts[2..4] } else { &counts };
     for size in PageSize::ALL {
-        let ground = Ground {
+        let memory_map = MemoryMap {
             page: size,
             kept: &[],
-            ..ground()
+            ..memory_map()
         };
         for &count in counts {
             let most = if size == PageSize::K4 {
@@ -84,7 +84,8 @@ fn what_is_written_is_read_again_whatever_the_pages() {
             let segments = [segment(size, &pages)];
             let mut memory = Memory::default();
             let mut supply = Pages::new(size, FREE, 10);
-            let list = List::write(&mut memory, &mut supply, &segments, &ground).unwrap();
+            let list =
+                RelocationList::write(&mut memory, &mut supply, &segments, &memory_map).unwrap();
             assert_eq!(list.totals.records, most);
             let expected = 1 + most
                 .saturating_sub((size.bytes() - 128) / 32 - 1)
@@ -107,7 +108,7 @@ fn what_is_written_is_read_again_whatever_the_pages() {
             let mut read = Vec::new();
             let again = verify(&memory, list.head, |record| read.push(*record));
             assert_eq!(again, Ok(header));
-            assert_eq!(read, records_of(&segments, &ground));
+            assert_eq!(read, records_of(&segments, &memory_map));
             assert_eq!(list.free(&memory, &mut supply), Ok(()));
             assert!(supply.out.is_empty());
         }
@@ -125,7 +126,7 @@ fn every_allocation_that_fails_is_refused_and_takes_nothing() {
             let mut memory = Memory::default();
             let mut supply = Pages::new(PageSize::K4, FREE, 20);
             (supply.budget, supply.lies) = (budget, lies);
-            let list = List::write(&mut memory, &mut supply, &segments, &ground());
+            let list = RelocationList::write(&mut memory, &mut supply, &segments, &memory_map());
             let why = Refusal::OutOfPages {
                 what: "list",
                 needed,
@@ -138,7 +139,15 @@ fn every_allocation_that_fails_is_refused_and_takes_nothing() {
     }
     let mut supply = Pages::new(PageSize::K4, FREE, 20);
     supply.budget = needed;
-    assert!(List::write(&mut Memory::default(), &mut supply, &segments, &ground()).is_ok());
+    assert!(
+        RelocationList::write(
+            &mut Memory::default(),
+            &mut supply,
+            &segments,
+            &memory_map()
+        )
+        .is_ok()
+    );
 }
 
 #[test]
@@ -149,7 +158,12 @@ fn a_page_where_a_segment_is_to_be_is_refused() {
         let mut supply = Pages::new(PageSize::K4, FREE, 20);
         let at = supply.free.len() - 1 - wrong;
         supply.free[at] = BASE + 0x3000;
-        let list = List::write(&mut Memory::default(), &mut supply, &segments, &ground());
+        let list = RelocationList::write(
+            &mut Memory::default(),
+            &mut supply,
+            &segments,
+            &memory_map(),
+        );
         let page = BASE + 0x3000;
         assert_eq!(list, Err(Refusal::PageInTheWay { what: "list", page }));
         assert!(supply.out.is_empty());
@@ -157,12 +171,12 @@ fn a_page_where_a_segment_is_to_be_is_refused() {
 }
 
 /// A sealed list of two pages.
-fn sealed() -> (Memory, List, Header) {
+fn sealed() -> (Memory, RelocationList, ListHeader) {
     let pages = scattered(PageSize::K4, 130);
     let segments = [segment(PageSize::K4, &pages)];
     let mut memory = Memory::default();
     let mut supply = Pages::new(PageSize::K4, FREE, 4);
-    let list = List::write(&mut memory, &mut supply, &segments, &ground()).unwrap();
+    let list = RelocationList::write(&mut memory, &mut supply, &segments, &memory_map()).unwrap();
     let header = list.seal(&mut memory, &way(), &transition(), 0).unwrap();
     (memory, list, header)
 }

@@ -3,7 +3,7 @@
 
 use crate::world::{Memory, is_ram};
 use granule_kexec::LINE;
-use granule_kexec::steps::Machine;
+use granule_kexec::steps::RelocationCpu;
 use granule_trace::{Barrier, System};
 
 /// One thing that was done.
@@ -89,7 +89,7 @@ impl Cpu {
     }
 }
 
-impl Machine for Cpu {
+impl RelocationCpu for Cpu {
     fn word(&mut self, address: u64) -> u64 {
         self.load(address)
     }

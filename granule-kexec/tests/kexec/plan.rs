@@ -2,7 +2,7 @@
 //! else is touched.
 
 use granule::arch::PageSize;
-use granule_kexec::{Clean, Extent, Ground, Record, Segment, Totals, plan, reached};
+use granule_kexec::{Clean, ListRecord, MemoryMap, PhysRange, Segment, Totals, plan, reached};
 use granule_testing::cases::config;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -46,8 +46,8 @@ fn drawn() -> impl Strategy<Value = Drawn> {
 
 /// Segments with the runs that their pages are in.
 struct Laid {
-    segments: Vec<(u64, u64, u64, Clean, Vec<Extent>)>,
-    ram: Vec<Extent>,
+    segments: Vec<(u64, u64, u64, Clean, Vec<PhysRange>)>,
+    ram: Vec<PhysRange>,
 }
 
 /// Destinations from `base` up, sources behind all of them, some of them runs, some in between.
@@ -90,7 +90,7 @@ fn lay(drawn: &[Drawn], page: PageSize, base: u64, shuffle: u64) -> Laid {
     let segments = segments
         .into_iter()
         .map(|(destination, one)| {
-            let mut runs: Vec<Extent> = Vec::new();
+            let mut runs: Vec<PhysRange> = Vec::new();
             for index in 0..one.pages {
                 let place = destination + index * bytes;
                 let start = match one.at[index as usize] {
@@ -106,7 +106,7 @@ fn lay(drawn: &[Drawn], page: PageSize, base: u64, shuffle: u64) -> Laid {
                     {
                         run.bytes += bytes;
                     }
-                    _ => runs.push(Extent::new(start, bytes)),
+                    _ => runs.push(PhysRange::new(start, bytes)),
                 }
             }
             let length = one.pages * bytes - one.less.min(bytes - 1);
@@ -114,12 +114,12 @@ fn lay(drawn: &[Drawn], page: PageSize, base: u64, shuffle: u64) -> Laid {
             (destination, length, memory, one.clean, runs)
         })
         .collect();
-    let ram = vec![Extent::new(base, end + pool * bytes - base)];
+    let ram = vec![PhysRange::new(base, end + pool * bytes - base)];
     Laid { segments, ram }
 }
 
 /// Memory in pages of the smallest size: what each holds is the address it began at.
-fn execute(records: &[Record]) -> BTreeMap<u64, u64> {
+fn execute(records: &[ListRecord]) -> BTreeMap<u64, u64> {
     let mut memory = BTreeMap::new();
     for record in records {
         if record.copies() {
@@ -147,9 +147,9 @@ proptest! {
         let segments: Vec<Segment<'_>> = laid.segments.iter().map(|(destination, bytes, memory, clean, pages)| Segment {
             name: "segment", destination: *destination, bytes: *bytes, memory: *memory, pages, clean: *clean,
         }).collect();
-        let ground = Ground { page, ram: &laid.ram, reserved: &[], kept: &[] };
+        let memory_map = MemoryMap { page, ram: &laid.ram, reserved: &[], kept: &[] };
         let mut records = Vec::new();
-        let totals = plan(&segments, &ground, |record| records.push(record));
+        let totals = plan(&segments, &memory_map, |record| records.push(record));
         let totals = totals.unwrap();
 
         // Wanted: each page of a segment where it is to be.
@@ -228,14 +228,14 @@ proptest! {
         wild in prop::collection::vec((any::<u64>(), any::<u64>(), any::<u64>(), any::<u64>(), any::<u64>()), 1..4),
         mask in prop_oneof![Just(u64::MAX), Just(!0xfff), Just(0xf000)],
     ) {
-        let runs: Vec<[Extent; 1]> = wild.iter().map(|it| [Extent::new(it.3 & mask, it.4 & mask)]).collect();
+        let runs: Vec<[PhysRange; 1]> = wild.iter().map(|it| [PhysRange::new(it.3 & mask, it.4 & mask)]).collect();
         let segments: Vec<Segment<'_>> = wild.iter().zip(&runs).map(|(it, pages)| Segment {
             name: "wild", destination: it.0 & mask, bytes: it.1 & mask, memory: it.2 & mask, pages, clean: Clean::All,
         }).collect();
-        let ram = [Extent::new(0, 0x1_0000)];
-        let ground = Ground { page: PageSize::K4, ram: &ram, reserved: &[], kept: &[] };
+        let ram = [PhysRange::new(0, 0x1_0000)];
+        let memory_map = MemoryMap { page: PageSize::K4, ram: &ram, reserved: &[], kept: &[] };
         let mut records = Vec::new();
-        if plan(&segments, &ground, |record| records.push(record)).is_err() {
+        if plan(&segments, &memory_map, |record| records.push(record)).is_err() {
             prop_assert!(records.is_empty());
         }
         for record in records {
@@ -248,8 +248,8 @@ proptest! {
 #[test]
 fn a_whole_image_in_one_run_is_one_copy() {
     let pages = [
-        Extent::new(0x900_0000, 8 << 20),
-        Extent::new(0x980_0000, 8 << 20),
+        PhysRange::new(0x900_0000, 8 << 20),
+        PhysRange::new(0x980_0000, 8 << 20),
     ];
     let image = Segment {
         name: "image",
@@ -259,16 +259,16 @@ fn a_whole_image_in_one_run_is_one_copy() {
         pages: &pages,
         clean: Clean::All,
     };
-    let ram = [Extent::new(0, 1 << 30)];
-    let ground = Ground {
+    let ram = [PhysRange::new(0, 1 << 30)];
+    let memory_map = MemoryMap {
         page: PageSize::K4,
         ram: &ram,
         reserved: &[],
         kept: &[],
     };
     let mut records = Vec::new();
-    plan(&[image], &ground, |record| records.push(record)).unwrap();
-    let record = |destination, source, bytes, kind| Record {
+    plan(&[image], &memory_map, |record| records.push(record)).unwrap();
+    let record = |destination, source, bytes, kind| ListRecord {
         destination,
         source,
         bytes,
@@ -282,19 +282,19 @@ fn a_whole_image_in_one_run_is_one_copy() {
         ]
     );
     // In place there is nothing to do but to clean, in one piece.
-    let there = [Extent::new(0x20_0000, 16 << 20)];
+    let there = [PhysRange::new(0x20_0000, 16 << 20)];
     records.clear();
     let image = Segment {
         pages: &there,
         ..image
     };
-    let totals = plan(&[image], &ground, |record| records.push(record)).unwrap();
+    let totals = plan(&[image], &memory_map, |record| records.push(record)).unwrap();
     assert_eq!(records, [record(0x20_0000, 0x20_0000, 17 << 20, 2)]);
     assert_eq!((totals.copies, totals.bytes_in_place), (0, 16 << 20));
     let initramfs = Segment {
         clean: Clean::Nothing,
         ..image
     };
-    let totals = plan(&[initramfs], &ground, |record| panic!("{record:?}")).unwrap();
+    let totals = plan(&[initramfs], &memory_map, |record| panic!("{record:?}")).unwrap();
     assert_eq!(totals.records, 0);
 }

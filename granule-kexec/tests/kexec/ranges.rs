@@ -1,6 +1,6 @@
 //! The set of addresses against one of single bytes.
 
-use granule_kexec::{Extent, Full, Ranges};
+use granule_kexec::{Full, PhysRange, Ranges};
 use granule_testing::cases::config;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -13,12 +13,12 @@ proptest! {
         inserted in prop::collection::vec((0u64..60, 0u64..9), 0..25),
         room in 1usize..12,
     ) {
-        let mut slots = vec![Extent::new(7, 7); room];
+        let mut slots = vec![PhysRange::new(7, 7); room];
         let mut ranges = Ranges::new(&mut slots);
         let mut expected = BTreeSet::new();
         for (start, bytes) in inserted {
             let before = ranges.all().to_vec();
-            match ranges.insert(Extent::new(start, bytes)) {
+            match ranges.insert(PhysRange::new(start, bytes)) {
                 Ok(()) => expected.extend(start..start + bytes),
                 Err(full) => {
                     prop_assert_eq!(full, Full { room });
@@ -37,9 +37,9 @@ proptest! {
 
 #[test]
 fn the_last_address_is_an_end() {
-    let mut slots = [Extent::default(); 2];
+    let mut slots = [PhysRange::default(); 2];
     let mut ranges = Ranges::new(&mut slots);
-    ranges.insert(Extent::new(u64::MAX - 9, 100)).unwrap();
-    ranges.insert(Extent::new(u64::MAX - 20, 11)).unwrap();
-    assert_eq!(ranges.all(), [Extent::new(u64::MAX - 20, 20)]);
+    ranges.insert(PhysRange::new(u64::MAX - 9, 100)).unwrap();
+    ranges.insert(PhysRange::new(u64::MAX - 20, 11)).unwrap();
+    assert_eq!(ranges.all(), [PhysRange::new(u64::MAX - 20, 20)]);
 }

@@ -4,12 +4,14 @@
 use crate::assembly::{Program, Run, TEXT};
 use crate::list::way;
 use crate::machine::{Cpu, Did};
-use crate::segments::{BASE, ground};
+use crate::segments::{BASE, memory_map};
 use crate::tables::transition;
 use crate::world::{Memory, Pages, RAM, untouched};
 use granule::arch::PageSize;
 use granule_kexec::steps::{Begin, leave};
-use granule_kexec::{CODE_BYTES, Clean, Extent, Ground, Header, List, Recorder, Segment, Way};
+use granule_kexec::{
+    CODE_BYTES, Clean, ListHeader, MemoryMap, PhysRange, Recorder, RelocationList, Segment, Way,
+};
 use granule_trace::{Barrier, Event, System};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,13 +21,13 @@ const PAGE: u64 = 4096;
 /// Something to relocate, loaded.
 pub struct Loaded {
     pub memory: Memory,
-    pub header: Header,
+    pub header: ListHeader,
     pub at: u64,
-    segments: Vec<(u64, u64, u64, Clean, Vec<Extent>)>,
+    segments: Vec<(u64, u64, u64, Clean, Vec<PhysRange>)>,
     pub list: BTreeSet<u64>,
 }
 
-fn load(segments: Vec<(u64, u64, u64, Clean, Vec<Extent>)>, way: &Way) -> Loaded {
+fn load(segments: Vec<(u64, u64, u64, Clean, Vec<PhysRange>)>, way: &Way) -> Loaded {
     let views: Vec<Segment<'_>> = segments
         .iter()
         .map(|(destination, bytes, memory, clean, pages)| Segment {
@@ -39,11 +41,11 @@ fn load(segments: Vec<(u64, u64, u64, Clean, Vec<Extent>)>, way: &Way) -> Loaded
         .collect();
     let mut memory = Memory::default();
     let mut pages = Pages::new(PageSize::K4, BASE + 30 * MIB, 100);
-    let ground = Ground {
+    let memory_map = MemoryMap {
         kept: &[],
-        ..ground()
+        ..memory_map()
     };
-    let list = List::write(&mut memory, &mut pages, &views, &ground).unwrap();
+    let list = RelocationList::write(&mut memory, &mut pages, &views, &memory_map).unwrap();
     let transition = transition();
     let header = list.seal(&mut memory, way, &transition, 1 << 39).unwrap();
     Loaded {
@@ -61,14 +63,14 @@ pub fn everything(way: &Way, pages: u64) -> Loaded {
     let far = RAM[1].start;
     let image = (0..pages).map(|index| match index % 4 {
         // In place.
-        3 => Extent::new(BASE + index * PAGE, PAGE),
-        _ => Extent::new(far + (2 * index + u64::from(index % 4 == 1)) * PAGE, PAGE),
+        3 => PhysRange::new(BASE + index * PAGE, PAGE),
+        _ => PhysRange::new(far + (2 * index + u64::from(index % 4 == 1)) * PAGE, PAGE),
     });
-    let image: Vec<Extent> = image.collect();
-    let tree = vec![Extent::new(far + 8 * MIB, PAGE)];
+    let image: Vec<PhysRange> = image.collect();
+    let tree = vec![PhysRange::new(far + 8 * MIB, PAGE)];
     let initramfs = vec![
-        Extent::new(far + 9 * MIB, 2 * PAGE),
-        Extent::new(BASE + 16 * MIB + 2 * PAGE, PAGE),
+        PhysRange::new(far + 9 * MIB, 2 * PAGE),
+        PhysRange::new(BASE + 16 * MIB + 2 * PAGE, PAGE),
     ];
     load(
         vec![
@@ -370,7 +372,7 @@ fn every_line_is_cleaned_after_it_is_stored_and_waited_for_before_the_mmu_goes_o
 /// One segment in one run.
 pub fn one_run(pages: u64, clean: Clean, uncached: bool) -> Loaded {
     let way = Way { uncached, ..way() };
-    let source = vec![Extent::new(RAM[1].start, pages * PAGE)];
+    let source = vec![PhysRange::new(RAM[1].start, pages * PAGE)];
     load(
         vec![(BASE, pages * PAGE, pages * PAGE, clean, source)],
         &way,

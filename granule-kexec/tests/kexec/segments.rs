@@ -3,17 +3,17 @@
 use crate::world::{Memory, Pages, RAM};
 use granule::arch::PageSize;
 use granule_kexec::{
-    ANYWHERE, Clean, Extent, Ground, List, Refusal, Segment, TREE_BLOCK, check, check_boot,
-    check_places, find_place, in_the_way, near, plan,
+    ANYWHERE, Clean, MemoryMap, PhysRange, Refusal, RelocationList, Segment, TREE_BLOCK, check,
+    check_boot, check_places, find_place, in_the_way, near, plan,
 };
 
 const MIB: u64 = 1 << 20;
 pub const BASE: u64 = RAM[0].start;
-const FIRMWARE: Extent = Extent::new(BASE + 40 * MIB, 2 * MIB);
-const HANDED: Extent = Extent::new(BASE + 44 * MIB, 0x1000);
+const FIRMWARE: PhysRange = PhysRange::new(BASE + 40 * MIB, 2 * MIB);
+const HANDED: PhysRange = PhysRange::new(BASE + 44 * MIB, 0x1000);
 
-pub fn ground() -> Ground<'static> {
-    Ground {
+pub fn memory_map() -> MemoryMap<'static> {
+    MemoryMap {
         page: PageSize::K4,
         ram: &RAM,
         reserved: &[FIRMWARE],
@@ -21,8 +21,8 @@ pub fn ground() -> Ground<'static> {
     }
 }
 
-const SOURCE: [Extent; 1] = [Extent::new(BASE + 20 * MIB, 2 * MIB)];
-const TREE: [Extent; 1] = [Extent::new(BASE + 23 * MIB, 0x1000)];
+const SOURCE: [PhysRange; 1] = [PhysRange::new(BASE + 20 * MIB, 2 * MIB)];
+const TREE: [PhysRange; 1] = [PhysRange::new(BASE + 23 * MIB, 0x1000)];
 
 fn image() -> Segment<'static> {
     Segment {
@@ -49,12 +49,12 @@ fn tree() -> Segment<'static> {
 /// What a wrong pair of segments is refused with, by all that judges them; nothing is emitted, no
 /// page taken, nothing written.
 fn refused(segments: &[Segment<'_>]) -> Refusal {
-    let why = check(segments, &ground()).unwrap_err();
-    let emitted = plan(segments, &ground(), |record| panic!("{record:?}"));
+    let why = check(segments, &memory_map()).unwrap_err();
+    let emitted = plan(segments, &memory_map(), |record| panic!("{record:?}"));
     assert_eq!(emitted, Err(why));
     let mut memory = Memory::default();
     let mut pages = Pages::new(PageSize::K4, BASE + 30 * MIB, 20);
-    let list = List::write(&mut memory, &mut pages, segments, &ground());
+    let list = RelocationList::write(&mut memory, &mut pages, segments, &memory_map());
     assert_eq!(list, Err(why));
     assert!(pages.out.is_empty() && memory == Memory::default());
     let line = why.to_string();
@@ -64,7 +64,7 @@ fn refused(segments: &[Segment<'_>]) -> Refusal {
 
 #[test]
 fn right_ones_are_not_refused() {
-    assert_eq!(check(&[image(), tree()], &ground()), Ok(()));
+    assert_eq!(check(&[image(), tree()], &memory_map()), Ok(()));
 }
 
 #[test]
@@ -91,11 +91,11 @@ fn half_pages() {
             ..tree()
         },
         Segment {
-            pages: &[Extent::new(BASE + 23 * MIB + 8, 0x1000)],
+            pages: &[PhysRange::new(BASE + 23 * MIB + 8, 0x1000)],
             ..tree()
         },
         Segment {
-            pages: &[Extent::new(BASE + 23 * MIB, 0x1008)],
+            pages: &[PhysRange::new(BASE + 23 * MIB, 0x1008)],
             ..tree()
         },
     ] {
@@ -106,11 +106,11 @@ fn half_pages() {
         );
     }
     // What is right for 4K need not be for 64K.
-    let ground = Ground {
+    let memory_map = MemoryMap {
         page: PageSize::K64,
-        ..ground()
+        ..memory_map()
     };
-    let why = check_places(&[tree()], &ground).unwrap_err();
+    let why = check_places(&[tree()], &memory_map).unwrap_err();
     assert!(
         matches!(why, Refusal::Misaligned { value: 0x1000, .. }),
         "{why}"
@@ -159,19 +159,22 @@ fn outside_ram() {
         assert!(matches!(why, Refusal::OutsideRam { .. }), "{why}");
     }
     // Banks that touch are one, in any order.
-    let ram = [Extent::new(0x3000, 0x1000), Extent::new(0x1000, 0x2000)];
-    let ground = Ground {
+    let ram = [
+        PhysRange::new(0x3000, 0x1000),
+        PhysRange::new(0x1000, 0x2000),
+    ];
+    let memory_map = MemoryMap {
         ram: &ram,
         reserved: &[],
         kept: &[],
-        ..ground()
+        ..memory_map()
     };
     let over = Segment {
         destination: 0x2000,
         memory: 0x2000,
         ..tree()
     };
-    assert_eq!(check_places(&[over], &ground), Ok(()));
+    assert_eq!(check_places(&[over], &memory_map), Ok(()));
 }
 
 #[test]
@@ -198,7 +201,7 @@ fn in_reserved_memory() {
             destination: taken.start - 0x1000,
             ..tree()
         };
-        assert_eq!(check(&[beside], &ground()), Ok(()));
+        assert_eq!(check(&[beside], &memory_map()), Ok(()));
     }
 }
 
@@ -227,17 +230,17 @@ fn overlapping_each_other() {
         destination: image.destination + image.memory,
         ..tree()
     };
-    assert_eq!(check(&[image, behind], &ground()), Ok(()));
+    assert_eq!(check(&[image, behind], &memory_map()), Ok(()));
 }
 
 #[test]
 fn too_few_pages_and_too_many() {
     for pages in [
         &[][..],
-        &[Extent::new(BASE + 23 * MIB, 0x2000)],
+        &[PhysRange::new(BASE + 23 * MIB, 0x2000)],
         &[
-            Extent::new(BASE + 23 * MIB, 0x1000),
-            Extent::new(BASE + 24 * MIB, 0x1000),
+            PhysRange::new(BASE + 23 * MIB, 0x1000),
+            PhysRange::new(BASE + 24 * MIB, 0x1000),
         ],
     ] {
         let why = refused(&[image(), Segment { pages, ..tree() }]);
@@ -258,11 +261,11 @@ fn too_few_pages_and_too_many() {
 #[test]
 fn bytes_where_none_can_be() {
     for pages in [
-        &[Extent::new(0x1000, 0x1000)][..],
-        &[Extent::new(RAM[0].start + RAM[0].bytes, 0x1000)],
+        &[PhysRange::new(0x1000, 0x1000)][..],
+        &[PhysRange::new(RAM[0].start + RAM[0].bytes, 0x1000)],
         &[HANDED],
-        &[Extent::new(BASE, 0), Extent::new(BASE, 0x1000)],
-        &[Extent::new(u64::MAX - 0xfff, 0x1000)],
+        &[PhysRange::new(BASE, 0), PhysRange::new(BASE, 0x1000)],
+        &[PhysRange::new(u64::MAX - 0xfff, 0x1000)],
     ] {
         let why = refused(&[image(), Segment { pages, ..tree() }]);
         assert!(matches!(why, Refusal::Source { .. }), "{why}");
@@ -270,7 +273,7 @@ fn bytes_where_none_can_be() {
     // Reserved memory may be read: firmware may have left an initramfs there.
     let pages = &[FIRMWARE];
     let from_firmware = Segment { pages, ..image() };
-    assert_eq!(check(&[from_firmware], &ground()), Ok(()));
+    assert_eq!(check(&[from_firmware], &memory_map()), Ok(()));
 }
 
 #[test]
@@ -279,7 +282,7 @@ fn bytes_that_would_be_written_over_before_they_are_read() {
     let place = image.destination;
     // In another one's place; in what another one zeroes itself; in one's own, but elsewhere.
     for start in [place, place + 3 * MIB - 0x1000] {
-        let pages = [Extent::new(start, 0x1000)];
+        let pages = [PhysRange::new(start, 0x1000)];
         let wrong = Segment {
             pages: &pages,
             ..tree()
@@ -290,7 +293,7 @@ fn bytes_that_would_be_written_over_before_they_are_read() {
             "{why}"
         );
     }
-    let shifted = [Extent::new(place + 0x1000, 2 * MIB)];
+    let shifted = [PhysRange::new(place + 0x1000, 2 * MIB)];
     let wrong = Segment {
         pages: &shifted,
         ..image
@@ -312,7 +315,7 @@ fn bytes_that_would_be_written_over_before_they_are_read() {
 #[test]
 fn pages_of_the_transition_must_be_elsewhere() {
     let segments = [image(), tree()];
-    let at = |start| in_the_way(&segments, &Extent::new(start, 0x1000)).map(|one| one.name);
+    let at = |start| in_the_way(&segments, &PhysRange::new(start, 0x1000)).map(|one| one.name);
     assert_eq!(at(BASE + 2 * MIB), Some("image"));
     assert_eq!(at(BASE + 5 * MIB - 0x1000), Some("image"));
     assert_eq!(at(BASE + 5 * MIB), None);
@@ -323,7 +326,7 @@ fn pages_of_the_transition_must_be_elsewhere() {
 #[test]
 fn the_lowest_place_is_found_and_too_big_is_told() {
     let place = |memory, align, taken: &[Segment<'_>]| {
-        find_place("image", memory, align, &ANYWHERE, taken, &ground())
+        find_place("image", memory, align, &ANYWHERE, taken, &memory_map())
     };
     assert_eq!(place(MIB, (2 * MIB, 0), &[]), Ok(BASE));
     assert_eq!(place(MIB, (2 * MIB, 0x8_0000), &[]), Ok(BASE + 0x8_0000));
@@ -355,17 +358,17 @@ fn the_lowest_place_is_found_and_too_big_is_told() {
 
 #[test]
 fn a_place_is_found_in_a_part_of_ram() {
-    let place = |memory, within: Extent| {
+    let place = |memory, within: PhysRange| {
         find_place(
             "initramfs",
             memory,
             (0x1000, 0),
             &within,
             &[image()],
-            &ground(),
+            &memory_map(),
         )
     };
-    let from = |start, bytes| Extent::new(BASE + start, bytes);
+    let from = |start, bytes| PhysRange::new(BASE + start, bytes);
     assert_eq!(place(MIB, from(0, 64 * MIB)), Ok(BASE));
     // In the middle of a bank, and of what is taken.
     assert_eq!(
@@ -388,14 +391,14 @@ fn a_place_is_found_in_a_part_of_ram() {
 const GIB: u64 = 1 << 30;
 
 /// RAM from 1 GiB to 129 GiB, with an image somewhere, an initramfs and a tree.
-fn boots(image_at: u64, initramfs: u64, tree_at: Extent) -> Result<(), Refusal> {
+fn boots(image_at: u64, initramfs: u64, tree_at: PhysRange) -> Result<(), Refusal> {
     let ram = [
-        Extent::new(GIB, 64 * GIB),
-        Extent::new(65 * GIB, 64 * GIB + 0x1000),
+        PhysRange::new(GIB, 64 * GIB),
+        PhysRange::new(65 * GIB, 64 * GIB + 0x1000),
     ];
-    let ground = Ground {
+    let memory_map = MemoryMap {
         ram: &ram,
-        ..ground()
+        ..memory_map()
     };
     let one = |name, destination, bytes: u64| Segment {
         name,
@@ -409,11 +412,11 @@ fn boots(image_at: u64, initramfs: u64, tree_at: Extent) -> Result<(), Refusal> 
     let tree = one("tree", tree_at.start, tree_at.bytes);
     // A page in the midst of a block, and one that ends where a block does.
     let unmapped = [
-        Extent::new(100 * GIB + MIB, 0x1000),
-        Extent::new(101 * GIB - 0x1000, 0x1000),
+        PhysRange::new(100 * GIB + MIB, 0x1000),
+        PhysRange::new(101 * GIB - 0x1000, 0x1000),
     ];
     let place = initramfs.place();
-    let result = check_boot(&image, Some(&initramfs), &tree, &ground, &unmapped);
+    let result = check_boot(&image, Some(&initramfs), &tree, &memory_map, &unmapped);
     assert_eq!(
         near(&image.place()).holds(&place),
         !matches!(result, Err(Refusal::Far { .. }))
@@ -424,7 +427,7 @@ fn boots(image_at: u64, initramfs: u64, tree_at: Extent) -> Result<(), Refusal> 
 /// Both ends of the window, from below and from above; the window begins at whole gibibytes.
 #[test]
 fn an_initramfs_is_within_32_gib_of_its_image() {
-    let tree = Extent::new(2 * GIB, 0x1000);
+    let tree = PhysRange::new(2 * GIB, 0x1000);
     let image = 40 * GIB + 8 * MIB;
     for (initramfs, near) in [
         (image + 16 * MIB, true),
@@ -441,15 +444,15 @@ fn an_initramfs_is_within_32_gib_of_its_image() {
     }
     let line = boots(image, GIB, tree).unwrap_err().to_string();
     assert!(line.contains("0x240000000..0x1200000000"), "{line}");
-    assert_eq!(near(&Extent::new(GIB, MIB)), Extent::new(0, 33 * GIB));
+    assert_eq!(near(&PhysRange::new(GIB, MIB)), PhysRange::new(0, 33 * GIB));
     // Whatever an image says, no address wraps.
-    let last = near(&Extent::new(u64::MAX - 0xfff, 0x1000));
+    let last = near(&PhysRange::new(u64::MAX - 0xfff, 0x1000));
     assert_eq!(last.start, 32_u64.wrapping_mul(GIB).wrapping_neg());
 }
 
 #[test]
 fn a_tree_lies_in_blocks_that_may_be_mapped() {
-    let tree = |start, bytes| boots(GIB, GIB + 16 * MIB, Extent::new(start, bytes));
+    let tree = |start, bytes| boots(GIB, GIB + 16 * MIB, PhysRange::new(start, bytes));
     assert_eq!(tree(2 * GIB, TREE_BLOCK), Ok(()));
     // Two blocks, neither of which is another kind of memory.
     assert_eq!(tree(2 * GIB + MIB, TREE_BLOCK), Ok(()));

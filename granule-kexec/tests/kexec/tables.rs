@@ -5,11 +5,11 @@ use crate::world::RAM;
 use granule::arch::registers::{Tcr, Ttbr};
 use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{
-    CpuFeatures, Geometry, Half, IdRegisters, Page, Page4K, Page16K, Page64K, PageSize,
-    PhysicalAddress,
+    CpuFeatures, Geometry, IdRegisters, Page, Page4K, Page16K, Page64K, PageSize, PhysicalAddress,
+    VaRange,
 };
 use granule_kexec::{
-    Clean, Extent, Needs, Refusal, Segment, Transition, TransitionError, build, free,
+    Clean, Needs, PhysRange, Refusal, Segment, Transition, TransitionError, build, free,
     identity_geometry,
 };
 use granule_testing::host::{Event, Host, Runs, environment};
@@ -38,7 +38,7 @@ fn upper(cpu: &CpuFeatures, size: PageSize, va_bits: u32) -> Geometry {
         cpu,
         size,
         va_bits,
-        Half::Upper,
+        VaRange::Upper,
         granule::arch::Regime::El1And0,
     )
     .unwrap()
@@ -68,14 +68,14 @@ fn make<P: Page>(needs: &Needs<'_>, budget: usize, runs: Runs) -> Made {
 }
 
 /// What is usual: an image that is moved to 2 MiB, an initramfs, sources and list pages.
-const WRITTEN: [Extent; 2] = [
-    Extent::new(RAM[0].start, 34 * MIB),
-    Extent::new(RAM[0].start + 40 * MIB, MIB),
+const WRITTEN: [PhysRange; 2] = [
+    PhysRange::new(RAM[0].start, 34 * MIB),
+    PhysRange::new(RAM[0].start + 40 * MIB, MIB),
 ];
-const READ: [Extent; 3] = [
-    Extent::new(RAM[0].start + 35 * MIB, 0x1_0000),
-    Extent::new(RAM[0].start + 36 * MIB, 2 * MIB),
-    Extent::new(RAM[1].start + 0x1_0000, 0x3_0000),
+const READ: [PhysRange; 3] = [
+    PhysRange::new(RAM[0].start + 35 * MIB, 0x1_0000),
+    PhysRange::new(RAM[0].start + 36 * MIB, 2 * MIB),
+    PhysRange::new(RAM[1].start + 0x1_0000, 0x3_0000),
 ];
 
 fn needs(cpu: CpuFeatures, upper: Geometry) -> Needs<'static> {
@@ -225,10 +225,10 @@ fn every_allocation_that_fails_is_refused_and_takes_nothing() {
 fn what_cannot_be_mapped_is_refused_and_takes_nothing() {
     let cpu = cpu(false);
     let usual = needs(cpu, upper(&cpu, PageSize::K4, 39));
-    let half = [Extent::new(0x4000_0800, 0x1000)];
-    let twice = [Extent::new(RAM[0].start, 0x1000)];
-    let far = [Extent::new(1 << 45, 0x1000)];
-    let wrap = [Extent::new(u64::MAX - 0xfff, 0x1000)];
+    let half = [PhysRange::new(0x4000_0800, 0x1000)];
+    let twice = [PhysRange::new(RAM[0].start, 0x1000)];
+    let far = [PhysRange::new(1 << 45, 0x1000)];
+    let wrap = [PhysRange::new(u64::MAX - 0xfff, 0x1000)];
     let all = [&twice, &half, &far, &wrap];
     for &read in &all[..if cfg!(miri) { 1 } else { all.len() }] {
         let needs = Needs { read, ..usual };
@@ -320,7 +320,7 @@ fn tcr_changes_in_the_lower_half_only() {
             _ => make::<Page64K>(&needs, 64, Runs::Long),
         };
         let made = made.made.unwrap();
-        let user = high.with_half(&cpu, Half::Lower, 40).unwrap();
+        let user = high.with_half(&cpu, VaRange::Lower, 40).unwrap();
         // What a kernel runs programs with: another T0SZ, hardware updates, TBI, an erratum's bits.
         let own = 0b11 << 39 | 1 << 37 | 0b11 << 53;
         for now in [

@@ -2,13 +2,13 @@
 
 use granule::arch::{PageSize, PhysicalAddress};
 use granule::table::{FreedTable, TableAllocator, TableRun};
-use granule_kexec::{Extent, ListMemory};
+use granule_kexec::{ListMemory, PhysRange};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// RAM of the tests: 64 MiB, with a hole from 48 to 52 MiB.
-pub const RAM: [Extent; 2] = [
-    Extent::new(0x4000_0000, 48 << 20),
-    Extent::new(0x4340_0000, 12 << 20),
+pub const RAM: [PhysRange; 2] = [
+    PhysRange::new(0x4000_0000, 48 << 20),
+    PhysRange::new(0x4340_0000, 12 << 20),
 ];
 
 /// Memory, in which every word has a value of its own until it is written.

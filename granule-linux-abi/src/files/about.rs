@@ -1,8 +1,8 @@
 //! Metadata of files: `stat`, and the entries of a directory.
 
 use super::Files;
+use super::file_tree::{About, Kind, NodeId};
 use super::open::{OpenFile, What};
-use super::tree::{About, Kind, NodeId};
 use crate::abi::Errno;
 use crate::abi::file::{DIRECTORY_ENTRY_HEAD, DirectoryEntry, S_IFIFO, Stat, device_number};
 use crate::owned::Frames;

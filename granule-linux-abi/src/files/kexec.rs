@@ -1,7 +1,7 @@
 //! The files `/sys/kernel/kexec_loaded` and `/sys/kernel/kexec_segments`, as text that every load or
 //! unload of a next kernel replaces.
 
-use super::tree::Status;
+use super::file_tree::Status;
 use arrayvec::ArrayVec;
 use core::fmt;
 

@@ -9,11 +9,11 @@
 pub mod about;
 pub mod cpio;
 pub mod descriptors;
+pub mod file_tree;
 pub mod kexec;
 pub mod open;
 pub mod path;
 pub mod pipe;
-pub mod tree;
 
 use crate::abi::Errno;
 use crate::abi::file::{
@@ -22,11 +22,11 @@ use crate::abi::file::{
 };
 use crate::owned::{Array, Frames};
 use descriptors::OpenId;
+use file_tree::{Kind, Node, NodeId, Tree};
 use kexec::Kexec;
 use open::{Device, OpenFile, What};
 use path::{Last, PathError, lookup};
 use pipe::Pipe;
-use tree::{Kind, Node, NodeId, Tree};
 
 /// The most open files of all processes together.
 const MOST_OPEN: usize = 512;

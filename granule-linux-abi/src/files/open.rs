@@ -1,6 +1,6 @@
 //! One open file: its kind, its flags and its offset.
 
-use super::tree::{NodeId, Status};
+use super::file_tree::{NodeId, Status};
 use crate::abi::Errno;
 use crate::abi::file::{O_ACCMODE, O_RDWR, O_WRONLY, SEEK_CUR, SEEK_END, SEEK_SET};
 

@@ -3,7 +3,7 @@
 //! The code neither recurses nor allocates: a stack of slices, bounded by the most symbolic links, holds
 //! the rest of the path and of each link's target.
 
-use super::tree::{Kind, MOST_NAME_BYTES, Node, NodeId, Tree};
+use super::file_tree::{Kind, MOST_NAME_BYTES, Node, NodeId, Tree};
 use arrayvec::ArrayVec;
 
 /// The most symbolic links followed in one lookup.

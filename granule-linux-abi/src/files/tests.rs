@@ -1,7 +1,7 @@
 //! Tests of open files of every kind, and of pipes end to end.
 
 use super::cpio::tests::entry;
-use super::tree::nodes_needed;
+use super::file_tree::nodes_needed;
 use super::*;
 use crate::abi::file::{
     DIRECTORY_ENTRY_HEAD, O_APPEND, O_NONBLOCK, S_IFDIR, S_IFIFO, S_IFMT, SEEK_CUR, SEEK_END,

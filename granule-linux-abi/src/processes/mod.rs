@@ -13,7 +13,7 @@ pub use relatives::{Reaped, Relation, Selection, TaskTable, Waited};
 use crate::abi::Errno;
 use crate::abi::process::NAME_BYTES;
 use crate::files::descriptors::Descriptors;
-use crate::files::tree::NodeId;
+use crate::files::file_tree::NodeId;
 use crate::files::{CONSOLE_FLAGS, Channel, Files};
 use crate::owned::{Array, Frames};
 use crate::signals::{Cause, Signals};

@@ -7,9 +7,9 @@ use crate::abi::file::{
 };
 use crate::env::{Env, put, text};
 use crate::files::about;
+use crate::files::file_tree::{About, Kind, NodeId};
 use crate::files::open::What;
 use crate::files::path::{Last, path_of};
-use crate::files::tree::{About, Kind, NodeId};
 use crate::processes::{Place, Processes, TaskTable};
 
 type Known<T> = core::result::Result<T, Errno>;

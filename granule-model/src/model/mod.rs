@@ -4,13 +4,13 @@
 //! the state that the rule needs. Only the [`rules`](crate::rules) decide what is a violation.
 
 mod access;
+mod assume_visible;
 mod barrier;
 mod cache;
 mod error;
 mod invalidate;
 mod link;
 mod registers;
-mod relied;
 mod store;
 mod table_memory;
 
@@ -88,7 +88,7 @@ const fn is_known(event: &Event) -> bool {
         | Event::Update { .. }
         | Event::Obtained { .. }
         | Event::Freed { .. }
-        | Event::Relied { .. }
+        | Event::AssumeVisible { .. }
         | Event::Settled
         | Event::Data { .. }
         | Event::Code { .. }
@@ -155,7 +155,10 @@ impl Model {
 
     fn perform(&mut self, cpu: u32, event: Event) {
         // These events only mark points of the trace: the CPU itself does nothing.
-        let acts = !matches!(event, Event::Reset | Event::Settled | Event::Relied { .. });
+        let acts = !matches!(
+            event,
+            Event::Reset | Event::Settled | Event::AssumeVisible { .. }
+        );
         if acts && !self.cpus[cpu].started {
             self.start(cpu);
         }
@@ -200,7 +203,7 @@ impl Model {
             } => self.cache_maintenance(cpu, instruction, start, bytes),
             Event::Obtained { start, bytes } => self.obtained(start, bytes),
             Event::Freed { start, bytes } => self.freed(cpu, start, bytes),
-            Event::Relied { start, bytes } => self.relied(cpu, start, bytes),
+            Event::AssumeVisible { start, bytes } => self.assume_visible(cpu, start, bytes),
             Event::Settled => self.sync(cpu),
             // `is_known` has refused all other events.
             _ => {}

@@ -14,7 +14,7 @@ const MOST_CPUS: u64 = 64;
 
 /// The fields of a trace's first line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Header {
+pub struct TraceHeader {
     /// The page size of the tables in bytes: 4096, 16384 or 65536.
     pub page_bytes: u64,
     /// The number of CPUs.
@@ -27,7 +27,7 @@ pub struct Header {
     pub events: u64,
 }
 
-impl Header {
+impl TraceHeader {
     /// Reads the first line, without its line feed.
     ///
     /// # Errors
@@ -77,7 +77,7 @@ impl Header {
     }
 }
 
-impl fmt::Display for Header {
+impl fmt::Display for TraceHeader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             page_bytes,
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn a_header_is_read_back() {
-        let header = Header::parse(LINE).unwrap();
+        let header = TraceHeader::parse(LINE).unwrap();
         assert_eq!(header.to_string(), LINE);
         assert_eq!((header.page_bytes, header.events), (16384, 12));
         for cut in 0..LINE.len() {
@@ -112,7 +112,7 @@ mod tests {
             };
             // A prefix that only cuts digits off the last number is still a valid line.
             assert!(
-                Header::parse(line).is_err() || cut > LINE.len() - 2,
+                TraceHeader::parse(line).is_err() || cut > LINE.len() - 2,
                 "{line}"
             );
         }
@@ -130,7 +130,7 @@ mod tests {
             ("events=12", "12", 52, "events=N"),
             ("=12", "=12 x", 61, "the end of the line"),
         ] {
-            let error = Header::parse(&LINE.replace(from, to)).unwrap_err();
+            let error = TraceHeader::parse(&LINE.replace(from, to)).unwrap_err();
             assert_eq!(error.column, column, "{error}");
             assert!(error.to_string().contains(expected), "{error}");
         }

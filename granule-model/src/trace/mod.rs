@@ -1,6 +1,6 @@
 //! Traces: the events of `granule-trace` as text, one a line. The format is documented in `docs/trace-format.md`.
 //!
-//! [`parse_line`] and [`write_event`] convert one line, [`Header`] is the first line, [`Reader`]
+//! [`parse_line`] and [`write_event`] convert one line, [`TraceHeader`] is the first line, [`Reader`]
 //! reads a whole file. Nothing here checks an event against the architecture; only its written form
 //! is known.
 
@@ -12,7 +12,7 @@ mod words;
 mod write;
 
 pub use error::{LineError, ReadError};
-pub use header::Header;
+pub use header::TraceHeader;
 pub use parse::parse_line;
 pub use read::Reader;
 pub use write::write_event;

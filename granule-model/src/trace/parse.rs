@@ -27,7 +27,7 @@ pub fn parse_line(line: &str) -> Result<Option<(u32, Event)>, LineError> {
     let verb = words.next(VERB)?;
     let kind = match verb {
         "reset" | "msr" | "store" | "fill" | "update" | "data" | "code" | "dsb" | "dmb" | "isb"
-        | "tlbi" | "dc" | "ic" | "obtain" | "free" | "rely" | "sync" => verb,
+        | "tlbi" | "dc" | "ic" | "obtain" | "free" | "assume-visible" | "sync" => verb,
         _ => return Err(start),
     };
     let cpu = words.next_as("cpu and a number, as in cpu0", |word| {
@@ -152,9 +152,9 @@ fn event(verb: &str, words: &mut Words<'_>) -> Result<Event, LineError> {
             let (start, bytes) = range(words)?;
             Event::Freed { start, bytes }
         }
-        "rely" => {
+        "assume-visible" => {
             let (start, bytes) = range(words)?;
-            Event::Relied { start, bytes }
+            Event::AssumeVisible { start, bytes }
         }
         _ => Event::Settled,
     })

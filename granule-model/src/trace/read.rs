@@ -3,7 +3,7 @@
 use std::io::{self, BufRead};
 
 use super::error::{LineError, ReadError};
-use super::header::Header;
+use super::header::TraceHeader;
 use super::parse::parse_line;
 use granule_trace::Event;
 
@@ -14,7 +14,7 @@ const LONGEST_LINE: usize = 4096;
 #[derive(Debug)]
 pub struct Reader<R> {
     from: R,
-    header: Header,
+    header: TraceHeader,
     /// The line being read, and the number of lines before it.
     buffer: Vec<u8>,
     lines: u64,
@@ -42,7 +42,7 @@ impl<R: BufRead> Reader<R> {
     pub fn new(from: R) -> Result<Self, ReadError> {
         let mut reader = Self {
             from,
-            header: Header {
+            header: TraceHeader {
                 page_bytes: 0,
                 cpus: 0,
                 bbm_level: 0,
@@ -58,7 +58,7 @@ impl<R: BufRead> Reader<R> {
         let kind = reader.line()?;
         let text = reader.text()?;
         let wrong = |error| ReadError::Line { line: 1, error };
-        reader.header = Header::parse(text).map_err(wrong)?;
+        reader.header = TraceHeader::parse(text).map_err(wrong)?;
         // Without a line feed the last number may be cut short.
         if !matches!(kind, Line::Whole) {
             return Err(reader.cut_short());
@@ -68,7 +68,7 @@ impl<R: BufRead> Reader<R> {
 
     /// The fields of the first line.
     #[must_use]
-    pub const fn header(&self) -> &Header {
+    pub const fn header(&self) -> &TraceHeader {
         &self.header
     }
 

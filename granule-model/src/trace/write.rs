@@ -63,7 +63,9 @@ pub fn write_event(cpu: u32, event: &Event, to: &mut dyn fmt::Write) -> fmt::Res
         }
         Event::Obtained { start, bytes } => write!(to, "obtain cpu{cpu} {start:#x} {bytes:#x}"),
         Event::Freed { start, bytes } => write!(to, "free cpu{cpu} {start:#x} {bytes:#x}"),
-        Event::Relied { start, bytes } => write!(to, "rely cpu{cpu} {start:#x} {bytes:#x}"),
+        Event::AssumeVisible { start, bytes } => {
+            write!(to, "assume-visible cpu{cpu} {start:#x} {bytes:#x}")
+        }
         Event::Settled => write!(to, "sync cpu{cpu}"),
         _ => Err(fmt::Error),
     }

@@ -4,8 +4,8 @@
 
 use granule::arch::registers::{Mair, Tcr, Ttbr};
 use granule::arch::tlbi::{TlbCapabilities, TlbiOp};
-use granule::arch::{CpuFeatures, Descriptor, Geometry, Half, PhysicalAddress, Regime};
-use granule::table::{BitChange, Maintenance, TableMemory, Visibility};
+use granule::arch::{CpuFeatures, Descriptor, Geometry, PhysicalAddress, Regime, VaRange};
+use granule::table::{BitChange, TableMemory, TlbOps, Visibility};
 use granule_model::{Barrier, Event, System, Visibility as Seen};
 
 /// The way to a machine, on which one CPU is doing something at a time.
@@ -33,8 +33,8 @@ pub(crate) fn turn_on(
     asid: u16,
     hardware_updates: bool,
 ) {
-    let (lower, upper) = match geometry.half() {
-        Half::Lower => (Some(geometry), None),
+    let (lower, upper) = match geometry.va_range() {
+        VaRange::Lower => (Some(geometry), None),
         _ => (None, Some(geometry)),
     };
     let hardware = if hardware_updates { HARDWARE } else { 0 };
@@ -171,7 +171,7 @@ pub(crate) struct Cpu<G> {
     pub(crate) can: TlbCapabilities,
 }
 
-impl<G: Gate> Maintenance for Cpu<G> {
+impl<G: Gate> TlbOps for Cpu<G> {
     fn capabilities(&self) -> &TlbCapabilities {
         &self.can
     }

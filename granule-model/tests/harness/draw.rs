@@ -62,18 +62,19 @@ impl Draw {
                 }
             }
             19..22 => {
-                // Whole blocks stay blocks when they are hidden; parts split them.
+                // Whole blocks stay blocks when they are present-invalid; parts split them.
                 let (from, bytes) = if random.either() {
                     self.inside(random, reference)
                 } else {
                     self.target(random, reference)
                 };
-                Operation::Hide { from, bytes }
+                Operation::SetInvalid { from, bytes }
             }
             22..25 => {
-                let hidden = reference.hidden(random.below(8) as usize);
-                let (from, bytes) = hidden.unwrap_or_else(|| self.target(random, reference));
-                Operation::Show { from, bytes }
+                let present_invalid = reference.present_invalid(random.below(8) as usize);
+                let (from, bytes) =
+                    present_invalid.unwrap_or_else(|| self.target(random, reference));
+                Operation::SetValid { from, bytes }
             }
             25..29 => {
                 let (from, bytes) = if random.once_in(4) {
@@ -91,13 +92,14 @@ impl Draw {
             31 => {
                 let (from, bytes) = self.target(random, reference);
                 let valid = false;
-                Operation::Flip { from, bytes, valid }
+                Operation::LockFreeSetValid { from, bytes, valid }
             }
             32 => {
-                let hidden = reference.hidden(random.below(8) as usize);
-                let (from, bytes) = hidden.unwrap_or_else(|| self.target(random, reference));
+                let present_invalid = reference.present_invalid(random.below(8) as usize);
+                let (from, bytes) =
+                    present_invalid.unwrap_or_else(|| self.target(random, reference));
                 let valid = true;
-                Operation::Flip { from, bytes, valid }
+                Operation::LockFreeSetValid { from, bytes, valid }
             }
             _ if random.either() => Operation::VisitRuns,
             _ => {

@@ -9,7 +9,7 @@ pub(crate) use crate::environment::{Cpu, Memory};
 use crate::watch::Watch;
 use granule::arch::PhysicalAddress;
 use granule::arch::tlbi::TlbCapabilities;
-use granule::table::{FreedTable, Parts, TableAllocator, TableRun};
+use granule::table::{Environment, FreedTable, TableAllocator, TableRun};
 use granule_model::{Event, Model};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -112,13 +112,13 @@ impl Gate for Shared {
 }
 
 /// All that tables stand on.
-pub(crate) type Machine = Parts<Memory<Shared>, Pages, Cpu<Shared>>;
+pub(crate) type Machine = Environment<Memory<Shared>, Pages, Cpu<Shared>>;
 
 pub(crate) fn machine(world: &Shared, can: TlbCapabilities) -> Machine {
-    Parts {
+    Environment {
         memory: Memory(Rc::clone(world)),
         allocator: Pages::new(world, can.geometry.page_size().bytes()),
-        maintenance: Cpu {
+        tlb: Cpu {
             world: Rc::clone(world),
             can,
         },

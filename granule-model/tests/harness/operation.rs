@@ -5,7 +5,7 @@ use crate::machine::machine;
 use crate::reference::{Reference, Stretch};
 use granule::arch::bbm::BbmLevel;
 use granule::arch::{Attributes, Geometry, OutputFormat, Page, Shareability, VirtualAddress};
-use granule::table::{Holes, Leaves, PermissionChange, Piece, TableError, flip};
+use granule::table::{Holes, Leaves, PermissionChange, Piece, TableError, lock_free};
 
 #[derive(Clone, Debug)]
 pub(crate) enum Operation {
@@ -21,11 +21,11 @@ pub(crate) enum Operation {
         change: PermissionChange,
         holes: Holes,
     },
-    Hide {
+    SetInvalid {
         from: u64,
         bytes: u64,
     },
-    Show {
+    SetValid {
         from: u64,
         bytes: u64,
     },
@@ -39,7 +39,7 @@ pub(crate) enum Operation {
         bytes: u64,
         leaves: Leaves,
     },
-    Flip {
+    LockFreeSetValid {
         from: u64,
         bytes: u64,
         valid: bool,
@@ -57,11 +57,11 @@ impl Operation {
         "map_pieces",
         "unmap",
         "protect",
-        "hide",
-        "show",
+        "set_invalid",
+        "set_valid",
         "merge",
         "limit_leaves",
-        "flip",
+        "lock-free set_valid",
         "visit",
         "visit_runs",
     ];
@@ -72,11 +72,11 @@ impl Operation {
             Self::MapPieces(_) => 1,
             Self::Unmap { .. } => 2,
             Self::Protect { .. } => 3,
-            Self::Hide { .. } => 4,
-            Self::Show { .. } => 5,
+            Self::SetInvalid { .. } => 4,
+            Self::SetValid { .. } => 5,
             Self::Merge { .. } => 6,
             Self::Limit { .. } => 7,
-            Self::Flip { .. } => 8,
+            Self::LockFreeSetValid { .. } => 8,
             Self::Visit { .. } => 9,
             Self::VisitRuns => 10,
         }]
@@ -99,11 +99,11 @@ impl Operation {
             },
             Self::Unmap { from, bytes }
             | Self::Protect { from, bytes, .. }
-            | Self::Hide { from, bytes }
-            | Self::Show { from, bytes }
+            | Self::SetInvalid { from, bytes }
+            | Self::SetValid { from, bytes }
             | Self::Merge { from, bytes, .. }
             | Self::Limit { from, bytes, .. }
-            | Self::Flip { from, bytes, .. }
+            | Self::LockFreeSetValid { from, bytes, .. }
             | Self::Visit { from, bytes } => (*from, from + bytes),
             Self::VisitRuns => (0, geometry.span()),
         }
@@ -114,7 +114,7 @@ impl Operation {
         let (from, to) = self.range(geometry);
         let mut map = |piece: &Piece| {
             let stretch = Stretch {
-                hidden: false,
+                present_invalid: false,
                 bytes: piece.bytes,
                 output: piece.output.0,
                 attributes: as_kept(geometry, piece.attributes),
@@ -126,9 +126,9 @@ impl Operation {
             Self::MapPieces(pieces) => pieces.iter().for_each(map),
             Self::Unmap { .. } => reference.unmap(from, to),
             Self::Protect { change, .. } => reference.protect(from, to, change),
-            Self::Hide { .. } => reference.hide(from, to, true),
-            Self::Show { .. } => reference.hide(from, to, false),
-            Self::Flip { valid, .. } => reference.hide(from, to, !valid),
+            Self::SetInvalid { .. } => reference.set_invalid(from, to, true),
+            Self::SetValid { .. } => reference.set_invalid(from, to, false),
+            Self::LockFreeSetValid { valid, .. } => reference.set_invalid(from, to, !valid),
             Self::Merge { .. } | Self::Limit { .. } | Self::Visit { .. } | Self::VisitRuns => {}
         }
     }
@@ -158,8 +158,8 @@ impl Operation {
                 change,
                 holes,
             } => tables.protect(address(*from), *bytes, *change, *holes),
-            &Self::Hide { from, bytes } => tables.hide(address(from), bytes),
-            &Self::Show { from, bytes } => tables.show(address(from), bytes),
+            &Self::SetInvalid { from, bytes } => tables.set_invalid(address(from), bytes),
+            &Self::SetValid { from, bytes } => tables.set_valid(address(from), bytes),
             &Self::Merge {
                 from,
                 bytes,
@@ -181,13 +181,15 @@ impl Operation {
                     true
                 })
             }
-            &Self::Flip { from, bytes, valid } => {
+            &Self::LockFreeSetValid { from, bytes, valid } => {
                 let can = capabilities(&bench.shape, bench.geometry);
                 let machine = machine(&bench.world, can);
                 let (root, at) = (tables.root(), address(from));
                 // SAFETY: the bench's own tree, in the model's memory, which nothing else is
-                // changing; nothing uses what is hidden but to see it fault.
-                unsafe { flip::set_valid::<P, _>(root, bench.geometry, machine, at, bytes, valid) }
+                // changing; nothing uses present-invalid pages but to see it fault.
+                unsafe {
+                    lock_free::set_valid::<P, _>(root, bench.geometry, machine, at, bytes, valid)
+                }
             }
             &Self::Visit { from, bytes } => {
                 let mut last = None;
@@ -249,7 +251,7 @@ impl Operation {
                 change,
                 ..
             } if *change != PermissionChange::default() => reference.first_hole(from, to),
-            Self::Hide { .. } | Self::Show { .. } | Self::Flip { .. } => {
+            Self::SetInvalid { .. } | Self::SetValid { .. } | Self::LockFreeSetValid { .. } => {
                 reference.first_hole(from, to)
             }
             _ => None,
@@ -273,14 +275,16 @@ impl Operation {
             }) => {
                 let reason = match self {
                     // Splits nothing, whatever the CPUs allow.
-                    Self::Flip { .. } => takes > BbmLevel::Level0,
+                    Self::LockFreeSetValid { .. } => takes > BbmLevel::Level0,
                     _ => u32::from(bbm_level) < takes.number(),
                 };
                 assert!(reason, "refused for no reason");
                 let (edge, leaf) = (offset(edge), offset(leaf));
                 let in_range = match self {
                     // Whole leaves become smaller, or would have to, wherever the range ends.
-                    Self::Limit { .. } | Self::Flip { .. } => leaf < to && from < leaf + leaf_bytes,
+                    Self::Limit { .. } | Self::LockFreeSetValid { .. } => {
+                        leaf < to && from < leaf + leaf_bytes
+                    }
                     _ => edge == from || edge == to,
                 };
                 assert!(in_range, "an edge of the range");

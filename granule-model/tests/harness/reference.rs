@@ -13,7 +13,7 @@ pub(crate) struct Stretch {
     pub(crate) output: u64,
     pub(crate) attributes: Attributes,
     /// Made invalid for a while.
-    pub(crate) hidden: bool,
+    pub(crate) present_invalid: bool,
 }
 
 /// Offsets in the half to what they map to.
@@ -29,11 +29,14 @@ impl Reference {
 
     /// The bytes that translate to something.
     pub(crate) fn bytes(&self) -> u64 {
-        let shown = self.stretches.values().filter(|stretch| !stretch.hidden);
+        let shown = self
+            .stretches
+            .values()
+            .filter(|stretch| !stretch.present_invalid);
         shown.map(|stretch| stretch.bytes).sum()
     }
 
-    /// The bytes between two offsets that there are leaves for, hidden or not.
+    /// The bytes between two offsets that there are leaves for, present-invalid or not.
     pub(crate) fn bytes_between(&self, from: u64, to: u64) -> u64 {
         let inside = self.stretches.iter().map(|(&at, stretch)| {
             let end = to.min(at + stretch.bytes);
@@ -55,14 +58,14 @@ impl Reference {
         (offset - from < stretch.bytes).then_some((offset - from, stretch))
     }
 
-    /// The `which`th hidden stretch, or the last: its offset and bytes.
-    pub(crate) fn hidden(&self, which: usize) -> Option<(u64, u64)> {
-        let hidden = self.stretches.iter().filter(|(_, one)| one.hidden);
-        let (&at, stretch) = hidden.take(which + 1).last()?;
+    /// The `which`th present-invalid stretch, or the last: its offset and bytes.
+    pub(crate) fn present_invalid(&self, which: usize) -> Option<(u64, u64)> {
+        let present_invalid = self.stretches.iter().filter(|(_, one)| one.present_invalid);
+        let (&at, stretch) = present_invalid.take(which + 1).last()?;
         Some((at, stretch.bytes))
     }
 
-    /// Where `offset` leads, or would if it were not hidden.
+    /// Where `offset` leads, or would if it were not present-invalid.
     pub(crate) fn output(&self, offset: u64) -> Option<u64> {
         let (inside, stretch) = self.stretch(offset)?;
         Some(stretch.output + inside)
@@ -71,7 +74,7 @@ impl Reference {
     /// What `offset` maps to.
     pub(crate) fn at(&self, offset: u64) -> Option<(u64, Attributes)> {
         let (inside, stretch) = self.stretch(offset)?;
-        (!stretch.hidden).then_some((stretch.output + inside, stretch.attributes))
+        (!stretch.present_invalid).then_some((stretch.output + inside, stretch.attributes))
     }
 
     /// The first mapped offset of a range.
@@ -82,7 +85,7 @@ impl Reference {
         self.stretches.range(from..to).next().map(|(&at, _)| at)
     }
 
-    /// The first offset of a range where there is nothing, hidden or not.
+    /// The first offset of a range where there is nothing, present-invalid or not.
     pub(crate) fn first_hole(&self, from: u64, to: u64) -> Option<u64> {
         let mut at = from;
         while at < to {
@@ -154,11 +157,11 @@ impl Reference {
         }
     }
 
-    pub(crate) fn hide(&mut self, from: u64, to: u64, hidden: bool) {
+    pub(crate) fn set_invalid(&mut self, from: u64, to: u64, present_invalid: bool) {
         self.cut(from);
         self.cut(to);
         for (_, stretch) in self.stretches.range_mut(from..to) {
-            stretch.hidden = hidden;
+            stretch.present_invalid = present_invalid;
         }
     }
 

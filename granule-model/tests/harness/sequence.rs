@@ -150,7 +150,7 @@ impl<P: Page> Run<P> {
         operation.check_result(&geometry, bbm_level, &self.reference, result);
         let now = self.bench.world.borrow().tables;
         match operation {
-            Operation::Protect { .. } | Operation::Hide { .. } | Operation::Limit { .. } => {
+            Operation::Protect { .. } | Operation::SetInvalid { .. } | Operation::Limit { .. } => {
                 self.done.split += u64::from(now > tables);
             }
             Operation::Merge { .. } => self.done.merged += u64::from(now < tables),

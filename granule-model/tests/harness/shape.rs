@@ -1,6 +1,6 @@
 //! The machines that the harness runs on: page sizes, sizes of address spaces, formats, halves.
 
-use granule::arch::{CpuFeatures, Geometry, Half, IdRegisters, Page, Regime};
+use granule::arch::{CpuFeatures, Geometry, IdRegisters, Page, Regime, VaRange};
 
 /// What an address space and its machine are like.
 #[derive(Clone, Copy, Debug)]
@@ -58,16 +58,16 @@ impl Shape {
     }
 
     pub(crate) fn geometry<P: Page>(&self) -> Geometry {
-        let half = if self.asid.is_some() {
-            Half::Lower
+        let va_range = if self.asid.is_some() {
+            VaRange::Lower
         } else {
-            Half::Upper
+            VaRange::Upper
         };
         let geometry = Geometry::new(
             &self.features(),
             P::SIZE,
             self.va_bits,
-            half,
+            va_range,
             Regime::El1And0,
         );
         match geometry {

@@ -3,7 +3,7 @@
 use crate::environment::{Cpu, Gate, Memory};
 use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{Geometry, PhysicalAddress};
-use granule::table::{FreedTable, Parts, TableAllocator, TableRun};
+use granule::table::{Environment, FreedTable, TableAllocator, TableRun};
 use granule_model::{Config, Event, Model};
 use shuttle::sync::{Arc, Mutex};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -63,11 +63,11 @@ impl Machine {
     }
 
     /// All that a tree stands on.
-    pub(crate) fn parts(&self) -> Environment {
-        Parts {
+    pub(crate) fn parts(&self) -> TableEnvironment {
+        Environment {
             memory: Memory(self.clone()),
             allocator: self.clone(),
-            maintenance: Cpu {
+            tlb: Cpu {
                 world: self.clone(),
                 can: self.can,
             },
@@ -75,7 +75,7 @@ impl Machine {
     }
 }
 
-pub(crate) type Environment = Parts<Memory<Machine>, Machine, Cpu<Machine>>;
+pub(crate) type TableEnvironment = Environment<Memory<Machine>, Machine, Cpu<Machine>>;
 
 impl Gate for Machine {
     fn on(&self, cpu: u32) {

@@ -6,14 +6,14 @@
 //! nor one that has come to be another page's since.
 
 use crate::environment::{Gate, turn_on};
-use crate::machine::{Environment, Machine, PAGE, Shared};
+use crate::machine::{Machine, PAGE, Shared, TableEnvironment};
 use granule::arch::bbm::BbmLevel;
 use granule::arch::{
-    CpuFeatures, Descriptor, Geometry, Half, IdRegisters, Page4K, PageSize, PhysicalAddress,
-    Regime as LibraryRegime, VirtualAddress,
+    CpuFeatures, Descriptor, Geometry, IdRegisters, Page4K, PageSize, PhysicalAddress,
+    Regime as LibraryRegime, VaRange, VirtualAddress,
 };
 use granule::space::{
-    Access as Wish, Area, Rights, Settings, Space, SpaceError, UserFrames, Wanted,
+    Access as Wish, Rights, Settings, Space, SpaceError, UserFrames, Vma, Wanted,
 };
 use granule::table::FreedFrames;
 use granule_model::{Access, AccessKind, Barrier, Event, Model, Outcome, Regime};
@@ -34,7 +34,7 @@ const GROUP: u64 = 16;
 const FRAMES: u64 = 0x10_0000_0000;
 const COUNT: usize = 64;
 
-type Tested = Space<'static, Page4K, Environment>;
+type Tested = Space<'static, Page4K, TableEnvironment>;
 
 #[derive(Clone, Copy, Default)]
 struct Frame {
@@ -292,7 +292,7 @@ impl Program {
     }
 
     fn empty(&self) -> Tested {
-        match Space::new(self.geometry, self.machine.parts(), areas(), SETTINGS) {
+        match Space::new(self.geometry, self.machine.parts(), vmas(), SETTINGS) {
             Ok(space) => space,
             Err(error) => panic!("{error}"),
         }
@@ -307,8 +307,8 @@ const SETTINGS: Settings = Settings {
     break_execute: false,
 };
 
-fn areas() -> &'static mut [Area] {
-    Vec::leak(vec![Area::EMPTY; 40])
+fn vmas() -> &'static mut [Vma] {
+    Vec::leak(vec![Vma::EMPTY; 40])
 }
 
 /// Three CPUs in one program, whose group lacks one page.
@@ -322,12 +322,12 @@ fn start(fault: Fault) -> Program {
         isar0: 0,
     });
     let regime = LibraryRegime::El1And0;
-    let geometry = match Geometry::new(&features, PageSize::K4, 39, Half::Lower, regime) {
+    let geometry = match Geometry::new(&features, PageSize::K4, 39, VaRange::Lower, regime) {
         Ok(geometry) => geometry,
         Err(error) => panic!("{error}"),
     };
     let machine = Machine::new(CPUS, geometry);
-    let mut space = match Tested::new(geometry, machine.parts(), areas(), SETTINGS) {
+    let mut space = match Tested::new(geometry, machine.parts(), vmas(), SETTINGS) {
         Ok(space) => space,
         Err(error) => panic!("{error}"),
     };

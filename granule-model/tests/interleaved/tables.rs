@@ -3,10 +3,10 @@
 //! meanwhile is what one of them maps there, or nothing.
 
 use crate::environment::{Gate, turn_on};
-use crate::machine::{Environment, Machine, PAGE, Shared};
+use crate::machine::{Machine, PAGE, Shared, TableEnvironment};
 use granule::arch::{
-    Attributes, CpuFeatures, Geometry, Half, IdRegisters, Page4K, PageSize, Permissions,
-    PhysicalAddress, Regime as LibraryRegime, VirtualAddress,
+    Attributes, CpuFeatures, Geometry, IdRegisters, Page4K, PageSize, Permissions, PhysicalAddress,
+    Regime as LibraryRegime, VaRange, VirtualAddress,
 };
 use granule::table::{Leaves, PageTables};
 use granule_model::{Access, Barrier, Event, Outcome};
@@ -43,7 +43,7 @@ impl Fault {
     }
 }
 
-type Tables = PageTables<Page4K, Environment>;
+type Tables = PageTables<Page4K, TableEnvironment>;
 
 /// 4K pages, 39 bits, the upper half.
 fn geometry(features: &CpuFeatures) -> Geometry {
@@ -51,7 +51,7 @@ fn geometry(features: &CpuFeatures) -> Geometry {
         features,
         PageSize::K4,
         39,
-        Half::Upper,
+        VaRange::Upper,
         LibraryRegime::El1And0,
     );
     match geometry {

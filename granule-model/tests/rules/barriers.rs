@@ -59,15 +59,15 @@ fn an_operation_ends_with_dsb_and_isb() {
 
 #[test]
 fn a_range_that_is_relied_on() {
-    let relied = |start| Event::Relied {
+    let assumed = |start| Event::AssumeVisible {
         start,
         bytes: 0x1000,
     };
     let mut rig = Rig::new(0);
     rig.store(L3, RAM | PAGE | RW);
-    rig.event(relied(VA + 0x1000));
+    rig.event(assumed(VA + 0x1000));
     rig.expect(&[]);
-    rig.event(relied(VA));
+    rig.event(assumed(VA));
     assert!(
         rig.model
             .violations()
@@ -77,13 +77,13 @@ fn a_range_that_is_relied_on() {
     assert!(rig.model.violation_count() > 0);
     rig.model.clear_violations();
     rig.publish();
-    rig.event(relied(VA));
+    rig.event(assumed(VA));
     rig.expect(&[]);
     rig.store(L3, 0);
     rig.publish();
-    rig.event(relied(VA + 0x1000));
+    rig.event(assumed(VA + 0x1000));
     rig.expect(&[]);
-    rig.event(relied(VA));
+    rig.event(assumed(VA));
     rig.expect(&[Rule::StaleTranslation]);
 }
 

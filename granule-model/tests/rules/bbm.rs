@@ -403,7 +403,7 @@ fn a_block_left_with_the_not_translation_bit_may_fault() {
     rig.invalidate("vaale1is", operand);
     rig.expect(&[]);
     rig.reads(0, VA + 0x20_0000, &[Some(RAM), None]);
-    rig.event(Event::Relied {
+    rig.event(Event::AssumeVisible {
         start: VA + 0x20_0000,
         bytes: 0x1000,
     });

@@ -272,8 +272,8 @@ fn code(address: u64, bytes: u64) -> Event {
     }
 }
 
-fn relied(address: u64) -> Event {
-    Event::Relied {
+fn assume_visible(address: u64) -> Event {
+    Event::AssumeVisible {
         start: address,
         bytes: 0x1000,
     }
@@ -336,9 +336,9 @@ fn what_was_stored_with_the_mmu_off_is_relied_on_after_an_invalidation() {
     ] {
         // By a range that maps it, and not by another, nor as Device.
         let mut rig = stored_off(maintenance);
-        rig.event(relied(VA + 0x1000));
+        rig.event(assume_visible(VA + 0x1000));
         rig.expect(&[]);
-        rig.event(relied(VA));
+        rig.event(assume_visible(VA));
         rig.expect(rules);
         // By all that the tables say.
         let mut rig = stored_off(maintenance);
@@ -394,7 +394,7 @@ fn stored_code_is_relied_on_after_an_ic_that_follows_a_complete_clean() {
             }
             rig.isb();
             if by_range {
-                rig.event(relied(VA));
+                rig.event(assume_visible(VA));
             } else {
                 rig.sync();
             }

@@ -135,7 +135,7 @@ impl Random {
                 start: address & !0xffff,
                 bytes: self.one_of(&[0, 0x1000, 0x1_0000]),
             },
-            13 => Event::Relied {
+            13 => Event::AssumeVisible {
                 start: self.bits(),
                 bytes: self.next() % 0x10_0000,
             },

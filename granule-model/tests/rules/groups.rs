@@ -172,12 +172,12 @@ fn a_lookup_may_take_any_member_for_the_group() {
     assert!(outcomes.iter().any(allowed), "{outcomes:?}");
     assert!(outcomes.contains(&Outcome::Fault(FaultKind::Permission)));
     rig.expect(&[]);
-    rig.event(Event::Relied {
+    rig.event(Event::AssumeVisible {
         start: VA + 0x10_0000,
         bytes: 0x1000,
     });
     rig.expect(&[]);
-    rig.event(Event::Relied {
+    rig.event(Event::AssumeVisible {
         start: VA + 0x4000,
         bytes: 0x1000,
     });

@@ -443,7 +443,7 @@ fn the_regime_that_is_on_is_relied_on() {
     rig.isb();
     rig.store(L3, 0);
     rig.publish();
-    rig.event(Event::Relied {
+    rig.event(Event::AssumeVisible {
         start: 0,
         bytes: 0x1000,
     });

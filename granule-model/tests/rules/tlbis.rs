@@ -353,7 +353,7 @@ fn what_was_invalidated_lingers_until_an_isb_and_is_not_relied_on_before() {
             rig.expect(&[]);
             rig.cpu = 0;
             if by_range {
-                rig.event(Event::Relied {
+                rig.event(Event::AssumeVisible {
                     start: VA,
                     bytes: 0x1000,
                 });

@@ -1,15 +1,17 @@
 //! The environment of the examples: host memory that stands for physical memory, and a CPU that prints
 //! the barriers and TLBIs issued to it.
 //!
-//! A user of the library provides no more than this. On arm64 `Reached<Offset>` (an identity or linear
-//! map) replaces [`Pages`] as memory, and `hw::Hardware` replaces [`Spoken`]. The user writes the
+//! A user of the library provides no more than this. On arm64 `DirectMapped<Offset>` (an identity or
+//! linear map) replaces [`Pages`] as memory, and `hw::Hardware` replaces [`Spoken`]. The user writes the
 //! allocator.
 
 #![allow(dead_code, reason = "each example uses its share of this")]
 
 use granule::arch::tlbi::{TlbCapabilities, TlbiOp};
 use granule::arch::{Geometry, PageSize, PhysicalAddress};
-use granule::table::{FreedTable, Maintenance, Parts, Reach, Reached, TableAllocator, TableRun};
+use granule::table::{
+    DirectMapped, Environment, FreedTable, PhysToVirt, TableAllocator, TableRun, TlbOps,
+};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
@@ -46,7 +48,7 @@ pub(crate) struct Pages(Rc<Pool>);
 
 // SAFETY: the pool allocates only pages inside its memory, which lives as long as this value. A `u64`
 // slice is aligned to 8 bytes.
-unsafe impl Reach for Pages {
+unsafe impl PhysToVirt for Pages {
     fn pointer(&self, table: PhysicalAddress) -> *mut u64 {
         let offset = table.0 - self.0.first.0;
         self.0.memory.wrapping_add((offset / 8) as usize)
@@ -54,7 +56,7 @@ unsafe impl Reach for Pages {
 }
 
 // SAFETY: the pool allocates a page only once until it is freed. Each page lies in the pool's memory,
-// which `Reach` above reaches.
+// which `PhysToVirt` above reaches.
 unsafe impl TableAllocator for Pages {
     fn reserve(&mut self, tables: usize) -> bool {
         let pool = &self.0;
@@ -99,7 +101,7 @@ impl Spoken {
     }
 }
 
-impl Maintenance for Spoken {
+impl TlbOps for Spoken {
     fn capabilities(&self) -> &TlbCapabilities {
         &self.capabilities
     }
@@ -119,11 +121,11 @@ impl Maintenance for Spoken {
     fn tlbi(&mut self, op: TlbiOp) {
         match op {
             TlbiOp::All => self.say("tlbi of everything"),
-            TlbiOp::Address { operand, reach, .. } => {
-                self.say(&format!("tlbi by address, {operand:#018x} ({reach:?})"));
+            TlbiOp::Address { operand, scope, .. } => {
+                self.say(&format!("tlbi by address, {operand:#018x} ({scope:?})"));
             }
-            TlbiOp::Range { operand, reach, .. } => {
-                self.say(&format!("tlbi by range, {operand:#018x} ({reach:?})"));
+            TlbiOp::Range { operand, scope, .. } => {
+                self.say(&format!("tlbi by range, {operand:#018x} ({scope:?})"));
             }
             other => self.say(&format!("tlbi {other:x?}")),
         }
@@ -131,7 +133,7 @@ impl Maintenance for Spoken {
 }
 
 /// The environment of the examples' tables.
-pub(crate) type Environment = Parts<Reached<Pages>, Pages, Spoken>;
+pub(crate) type TableEnvironment = Environment<DirectMapped<Pages>, Pages, Spoken>;
 
 /// Makes an environment with `count` pages for tables, at the physical address `first`.
 pub(crate) fn environment(
@@ -139,7 +141,7 @@ pub(crate) fn environment(
     first: PhysicalAddress,
     count: usize,
     range: bool,
-) -> Environment {
+) -> TableEnvironment {
     let page = geometry.page_size().bytes();
     let words = count * (page / 8) as usize;
     let memory = vec![0_u64; words].into_boxed_slice();
@@ -151,10 +153,10 @@ pub(crate) fn environment(
         next: Cell::new(0),
         returned: RefCell::new(Vec::new()),
     }));
-    Parts {
-        memory: Reached(pages.clone()),
+    Environment {
+        memory: DirectMapped(pages.clone()),
         allocator: pages,
-        maintenance: Spoken {
+        tlb: Spoken {
             capabilities: TlbCapabilities {
                 geometry: *geometry,
                 range,

@@ -85,8 +85,8 @@ pub const fn classify(
         return Change::Nothing;
     }
     match (old.kind(geometry, level), new.kind(geometry, level)) {
-        (Kind::Invalid | Kind::Hidden, _) => Change::Store,
-        (_, Kind::Invalid | Kind::Hidden) => Change::StoreThenInvalidate,
+        (Kind::Invalid | Kind::PresentInvalid, _) => Change::Store,
+        (_, Kind::Invalid | Kind::PresentInvalid) => Change::StoreThenInvalidate,
         (Kind::Leaf, Kind::Leaf) => classify_leaves(old, new, bbm),
         (Kind::Leaf, Kind::Table) | (Kind::Table, Kind::Leaf) => resized(bbm, BbmLevel::Level2),
         // RWHZWS does not list a change from one table to another, but nothing proves that both

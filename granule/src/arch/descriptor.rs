@@ -23,9 +23,9 @@ pub enum Kind {
     Table,
     /// A block, or at level 3 a page.
     Leaf,
-    /// A present-invalid leaf ([`Descriptor::hidden`]): an access faults, but the entry keeps its address
-    /// and permissions, and nothing else may be mapped there.
-    Hidden,
+    /// A leaf that is present but invalid ([`Descriptor::present_invalid`]): an access faults, but the
+    /// entry keeps its address and permissions, and nothing else may be mapped there.
+    PresentInvalid,
 }
 
 impl Descriptor {
@@ -63,7 +63,7 @@ impl Descriptor {
     /// Bits 58:55: left to software.
     pub const SOFTWARE: u64 = 0b1111 << 55;
     /// Bit 63 of an *invalid* descriptor, which hardware ignores: the entry is a present-invalid leaf.
-    pub const HIDDEN: u64 = 1 << 63;
+    pub const PRESENT_INVALID: u64 = 1 << 63;
     /// Bit 59 of a table descriptor: no privileged execution below it.
     pub const PXN_TABLE: u64 = 1 << 59;
     /// Bit 60 of a table descriptor: no unprivileged execution below it (execute-never in
@@ -118,7 +118,7 @@ impl Descriptor {
     #[must_use]
     pub const fn kind(self, geometry: &Geometry, level: Level) -> Kind {
         match self.0 & 0b11 {
-            0b00 | 0b10 if self.0 & Self::HIDDEN != 0 => Kind::Hidden,
+            0b00 | 0b10 if self.0 & Self::PRESENT_INVALID != 0 => Kind::PresentInvalid,
             0b11 if level.is_last() => Kind::Leaf,
             0b11 => Kind::Table,
             0b01 if !level.is_last() && geometry.leaf_allowed(level) => Kind::Leaf,
@@ -138,8 +138,8 @@ impl Descriptor {
 
     /// This leaf as a present-invalid one: every access faults, and all other bits stay.
     #[must_use]
-    pub const fn hidden(self) -> Self {
-        Self((self.0 & !Self::VALID) | Self::HIDDEN)
+    pub const fn present_invalid(self) -> Self {
+        Self((self.0 & !Self::VALID) | Self::PRESENT_INVALID)
     }
 
     /// Whether the contiguous hint is set.
@@ -166,7 +166,7 @@ impl Geometry {
                 | Descriptor::VALID
                 | Descriptor::TABLE_OR_PAGE
                 | Descriptor::CONTIGUOUS
-                | Descriptor::HIDDEN)
+                | Descriptor::PRESENT_INVALID)
     }
 
     /// The address that a valid descriptor of `level` holds in this format: the next table's,

@@ -33,7 +33,7 @@ impl fmt::Display for VirtualAddress {
 /// The half of the address space, and so its translation table base register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Half {
+pub enum VaRange {
     /// TTBR0: addresses from zero up.
     Lower,
     /// TTBR1: addresses whose upper bits are all ones, down from the top.
@@ -89,7 +89,7 @@ impl fmt::Display for GeometryError {
             ),
             Self::NoUpperHalf(regime) => write!(
                 f,
-                "the {regime:?} regime has no upper half: use TTBR0's, from address zero up"
+                "the {regime:?} regime has no upper va_range: use TTBR0's, from address zero up"
             ),
         }
     }
@@ -104,7 +104,7 @@ pub struct Geometry {
     va_bits: u32,
     pa_bits: u32,
     format: OutputFormat,
-    half: Half,
+    va_range: VaRange,
     regime: Regime,
 }
 
@@ -124,10 +124,10 @@ impl Geometry {
         cpu: &CpuFeatures,
         page_size: PageSize,
         va_bits: u32,
-        half: Half,
+        va_range: VaRange,
         regime: Regime,
     ) -> Result<Self, GeometryError> {
-        if half == Half::Upper && !regime.has_user() {
+        if va_range == VaRange::Upper && !regime.has_user() {
             return Err(GeometryError::NoUpperHalf(regime));
         }
         let support = cpu.page_size(page_size);
@@ -169,7 +169,7 @@ impl Geometry {
             va_bits,
             pa_bits,
             format,
-            half,
+            va_range,
             regime,
         })
     }
@@ -206,8 +206,8 @@ impl Geometry {
 
     /// TTBR0 or TTBR1.
     #[must_use]
-    pub const fn half(&self) -> Half {
-        self.half
+    pub const fn va_range(&self) -> VaRange {
+        self.va_range
     }
 
     /// The translation regime, which gives the permission bits their meaning.
@@ -225,10 +225,10 @@ impl Geometry {
     pub fn with_half(
         &self,
         cpu: &CpuFeatures,
-        half: Half,
+        va_range: VaRange,
         va_bits: u32,
     ) -> Result<Self, GeometryError> {
-        let other = Self::new(cpu, self.page_size, va_bits, half, self.regime)?;
+        let other = Self::new(cpu, self.page_size, va_bits, va_range, self.regime)?;
         // TCR.DS is one bit for both halves, so the first half decides the format. Without DS, 4K and
         // 16K pages have no 52-bit input addresses.
         if needs_ds(self.page_size, va_bits) && !self.lpa2() {
@@ -267,9 +267,9 @@ impl Geometry {
     /// The lowest virtual address of this half.
     #[must_use]
     pub const fn base(&self) -> VirtualAddress {
-        match self.half {
-            Half::Lower => VirtualAddress(0),
-            Half::Upper => VirtualAddress(u64::MAX << self.va_bits),
+        match self.va_range {
+            VaRange::Lower => VirtualAddress(0),
+            VaRange::Upper => VirtualAddress(u64::MAX << self.va_bits),
         }
     }
 

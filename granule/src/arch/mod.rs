@@ -10,6 +10,7 @@
 
 pub mod attributes;
 pub mod bbm;
+pub mod bbm_policy;
 pub mod descriptor;
 pub mod errata;
 pub mod features;
@@ -19,11 +20,12 @@ pub mod page_size;
 pub mod regime;
 pub mod registers;
 pub mod tlbi;
-pub mod trust;
 
 pub use attributes::{Attributes, MemoryType, Permissions, Shareability};
 pub use descriptor::{Descriptor, Kind};
 pub use features::{CpuFeatures, IdRegisters};
-pub use geometry::{Geometry, GeometryError, Half, OutputFormat, PhysicalAddress, VirtualAddress};
+pub use geometry::{
+    Geometry, GeometryError, OutputFormat, PhysicalAddress, VaRange, VirtualAddress,
+};
 pub use page_size::{Dispatch, Level, Page, Page4K, Page16K, Page64K, PageSize};
 pub use regime::Regime;

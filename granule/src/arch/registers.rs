@@ -5,7 +5,7 @@
 
 use super::attributes::Shareability;
 use super::features::CpuFeatures;
-use super::geometry::{Geometry, Half, OutputFormat, PhysicalAddress};
+use super::geometry::{Geometry, OutputFormat, PhysicalAddress, VaRange};
 use super::page_size::PageSize;
 use super::regime::Regime;
 
@@ -159,7 +159,7 @@ const fn output_size(pa_bits: u32) -> u64 {
     }
 }
 
-impl Half {
+impl VaRange {
     /// The only half of a regime with one privilege; `None` for a regime with two halves.
     #[must_use]
     pub const fn only(regime: Regime) -> Option<Self> {

@@ -17,7 +17,7 @@ const MOST_SINGLE: u64 = 512;
 /// Which cached entries an invalidation must remove.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Reach {
+pub enum TlbiScope {
     /// Leaves only: no table was unlinked.
     LastLevel,
     /// Leaves and the table entries that lead to them: a table was unlinked.
@@ -35,7 +35,7 @@ pub struct Invalidation {
     /// themselves, not as groups; a table entry counts with the bytes it translates.
     pub stride: u64,
     /// Leaves only, or tables too.
-    pub reach: Reach,
+    pub scope: TlbiScope,
     /// The address space; `None` means all of them (global mappings).
     pub asid: Option<u16>,
     /// A hint: the level of all leaves in the range, if they share one.
@@ -71,7 +71,7 @@ pub enum TlbiOp {
         /// The register operand.
         operand: u64,
         /// Leaves only, or tables too.
-        reach: Reach,
+        scope: TlbiScope,
         /// Every address space, whatever the operand's ASID.
         all_asids: bool,
     },
@@ -80,7 +80,7 @@ pub enum TlbiOp {
         /// The register operand.
         operand: u64,
         /// Leaves only, or tables too.
-        reach: Reach,
+        scope: TlbiScope,
         /// Every address space, whatever the operand's ASID.
         all_asids: bool,
     },
@@ -105,22 +105,22 @@ impl TlbiOp {
             Self::Asid { .. } => (3, 0, 0),
             Self::Address {
                 operand,
-                reach,
+                scope,
                 all_asids,
-            } => (3, address_op2(reach, all_asids && has_asids), operand),
+            } => (3, address_op2(scope, all_asids && has_asids), operand),
             Self::Range {
                 operand,
-                reach,
+                scope,
                 all_asids,
-            } => (2, address_op2(reach, all_asids && has_asids), operand),
+            } => (2, address_op2(scope, all_asids && has_asids), operand),
         };
         (1 << 14 | op1 << 11 | 8 << 7 | crm << 3 | op2, operand)
     }
 }
 
 /// op2 of the operations by address and by range: bit 0, bit 1 for all ASIDs, and bit 2 for leaves only.
-const fn address_op2(reach: Reach, all_asids: bool) -> u16 {
-    1 | (all_asids as u16) << 1 | (matches!(reach, Reach::LastLevel) as u16) << 2
+const fn address_op2(scope: TlbiScope, all_asids: bool) -> u16 {
+    1 | (all_asids as u16) << 1 | (matches!(scope, TlbiScope::LastLevel) as u16) << 2
 }
 
 /// The granule in the TTL and TG fields: 01 is 4K, 10 is 16K, 11 is 64K.
@@ -175,13 +175,13 @@ pub fn plan(what: &Invalidation, can: &TlbCapabilities, mut issue: impl FnMut(Tl
     let stride = what.stride.max(size.bytes());
     // Without LPA2 a level hint of 0 with 4K or 1 with 16K is reserved: those levels have no leaves.
     let level = what.level.filter(|&level| {
-        can.level_hint && what.reach == Reach::LastLevel && can.geometry.leaf_allowed(level)
+        can.level_hint && what.scope == TlbiScope::LastLevel && can.geometry.leaf_allowed(level)
     });
     let all_asids = what.asid.is_none();
     let asid = what.asid.unwrap_or(0);
     let single = |address| TlbiOp::Address {
         operand: address_operand(size, VirtualAddress(address), asid, level),
-        reach: what.reach,
+        scope: what.scope,
         all_asids,
     };
     let mut at = what.start.0;
@@ -239,7 +239,7 @@ pub fn plan(what: &Invalidation, can: &TlbCapabilities, mut issue: impl FnMut(Tl
                 | (asid as u64) << 48;
             issue(TlbiOp::Range {
                 operand,
-                reach: what.reach,
+                scope: what.scope,
                 all_asids,
             });
             at = at.wrapping_add(range_granules(num - 1, scale) << size.shift());

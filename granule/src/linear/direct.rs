@@ -6,12 +6,12 @@
 //! The rest of RAM is then mapped in whole tables, each filled while it is still private. No valid
 //! entry ever changes, so no TLBI is needed.
 
-use super::Census;
+use super::LeafStats;
 use crate::arch::PhysicalAddress;
 use crate::arch::page_size::{Level, Page, PageSize};
 use crate::table::{
-    FreedTable, Maintenance, PageTables, Parts, Piece, TableAllocator, TableError, TableMemory,
-    TableRun,
+    Environment, FreedTable, PageTables, Piece, TableAllocator, TableError, TableMemory, TableRun,
+    TlbOps,
 };
 
 /// The number of runs of freed pages that an arena can keep for reuse.
@@ -30,22 +30,22 @@ const MOST_RETURNED: usize = 8;
 #[derive(Debug)]
 pub struct Arena {
     page_shift: u32,
-    pool: Extent,
-    ram: Extent,
+    pool: FreeRun,
+    ram: FreeRun,
     /// The end of the piece of RAM. `ram.end` is the end of its mapped part.
     ram_end: u64,
-    returned: [Extent; MOST_RETURNED],
+    returned: [FreeRun; MOST_RETURNED],
     stranded: u64,
 }
 
 /// Pages not yet allocated.
 #[derive(Clone, Copy, Debug, Default)]
-struct Extent {
+struct FreeRun {
     next: u64,
     end: u64,
 }
 
-impl Extent {
+impl FreeRun {
     const fn pages(self, page_shift: u32) -> u64 {
         self.end.saturating_sub(self.next) >> page_shift
     }
@@ -69,10 +69,10 @@ impl Arena {
         let next = start.0.wrapping_add(mask) & !mask;
         Self {
             page_shift: page_size.shift(),
-            pool: Extent { next, end: end.0 },
-            ram: Extent { next: 0, end: 0 },
+            pool: FreeRun { next, end: end.0 },
+            ram: FreeRun { next: 0, end: 0 },
             ram_end: 0,
-            returned: [Extent { next: 0, end: 0 }; MOST_RETURNED],
+            returned: [FreeRun { next: 0, end: 0 }; MOST_RETURNED],
             stranded: 0,
         }
     }
@@ -101,7 +101,7 @@ impl Arena {
 
     /// Adds RAM from `start` to `end`, both multiples of the page size. None of it is mapped yet.
     pub const fn extend(&mut self, start: PhysicalAddress, end: PhysicalAddress) {
-        self.ram = Extent {
+        self.ram = FreeRun {
             next: start.0,
             end: start.0,
         };
@@ -177,7 +177,7 @@ unsafe impl TableAllocator for Arena {
             }
         }
         match self.returned.iter_mut().find(|run| run.next >= run.end) {
-            Some(empty) => *empty = Extent { next: start, end },
+            Some(empty) => *empty = FreeRun { next: start, end },
             None => self.stranded += 1,
         }
     }
@@ -201,17 +201,17 @@ impl<A: HasArena> HasArena for crate::table::Counted<'_, A> {
     }
 }
 
-impl<M, A: HasArena, T> HasArena for Parts<M, A, T> {
+impl<M, A: HasArena, T> HasArena for Environment<M, A, T> {
     fn arena(&mut self) -> Option<&mut Arena> {
         self.allocator.arena()
     }
 }
 
 /// The number of pages of RAM that the arena needs besides the rest of its pool, for a map with
-/// this census; 0 when the pool suffices.
+/// this leaf_stats; 0 when the pool suffices.
 #[must_use]
-pub fn arena_pages(census: &Census, arena: &Arena) -> u64 {
-    census.tables().saturating_sub(arena.available())
+pub fn arena_pages(stats: &LeafStats, arena: &Arena) -> u64 {
+    stats.tables().saturating_sub(arena.available())
 }
 
 /// Makes the linear map of `pieces`, which ascend, in the live `tables`.
@@ -223,14 +223,14 @@ pub fn arena_pages(census: &Census, arena: &Arena) -> u64 {
 ///
 /// Those of [`PageTables::map_pieces`]. Part of the map may exist then.
 pub fn create<P, M, A, T>(
-    tables: &mut PageTables<P, Parts<M, A, T>>,
+    tables: &mut PageTables<P, Environment<M, A, T>>,
     pieces: &[Piece],
 ) -> Result<(), TableError>
 where
     P: Page,
     M: TableMemory,
     A: TableAllocator + HasArena,
-    T: Maintenance,
+    T: TlbOps,
 {
     let span = tables.geometry().span();
     let ram = tables.environment().arena().map(|arena| arena.unused_ram());
@@ -256,7 +256,7 @@ where
 /// `end`. Each round uses the tables that the round before made reachable. Returns the range of
 /// offsets mapped.
 fn map_arena<P, M, A, T>(
-    tables: &mut PageTables<P, Parts<M, A, T>>,
+    tables: &mut PageTables<P, Environment<M, A, T>>,
     pieces: &[Piece],
     home: &Piece,
     first: u64,
@@ -266,7 +266,7 @@ where
     P: Page,
     M: TableMemory,
     A: TableAllocator + HasArena,
-    T: Maintenance,
+    T: TlbOps,
 {
     let outside = TableError::OutsideSpace {
         start: home.start,

@@ -5,10 +5,10 @@
 //! builder, the slots and the span that `base` maps at a time, because these define the strategies.
 //! Tests compare the spans with literal numbers, and the counts with the builder and the kernel.
 
-use super::window::{Slot, base_span};
+use super::fixmap::{Slot, base_span};
 use super::{Barriers, Published, Strategy};
 use crate::arch::page_size::{Level, PageSize};
-use crate::arch::tlbi::{Invalidation, Reach, TlbCapabilities};
+use crate::arch::tlbi::{Invalidation, TlbCapabilities, TlbiScope};
 use crate::arch::{Geometry, VirtualAddress};
 use crate::table::Piece;
 use crate::table::plan::Plan;
@@ -185,7 +185,7 @@ impl Cost {
                 start: VirtualAddress(u64::MAX << PageSize::MAX.shift().max(20)),
                 bytes: slots as u64 * page,
                 stride: page,
-                reach: Reach::LastLevel,
+                scope: TlbiScope::LastLevel,
                 asid: None,
                 level: Some(Level::L3),
             };

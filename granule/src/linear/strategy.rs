@@ -1,7 +1,7 @@
 //! Names of the strategies for making a linear map.
 //!
 //! Plain values only. The kernel's command line, the builder of the published strategies
-//! ([`window`](super::window)) and the cost arithmetic ([`expected`](mod@super::expected)) share
+//! ([`fixmap`](super::fixmap)) and the cost arithmetic ([`expected`](mod@super::expected)) share
 //! them.
 
 use core::fmt;

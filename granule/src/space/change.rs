@@ -1,26 +1,26 @@
-//! Operations on areas and their pages: map, unmap, discard, change of rights.
+//! Operations on VMAs and their pages: map, unmap, discard, change of rights.
 //!
-//! An operation changes the areas first, because that step may fail. The change of the tables comes
+//! An operation changes the VMAs first, because that step may fail. The change of the tables comes
 //! second. It cannot fail, because it needs no memory.
 
-use super::area::Area;
 use super::frames::UserFrames;
 use super::rights::Rights;
+use super::vma::Vma;
 use super::{Space, SpaceError};
 use crate::arch::page_size::Page;
 use crate::arch::{Descriptor, PhysicalAddress, VirtualAddress};
 use crate::table::choose::Choice;
 use crate::table::group::DIRTY;
-use crate::table::hide::{HIDE, SHOW};
-use crate::table::{BitChange, Environment};
+use crate::table::present_invalid::{SET_INVALID, SET_VALID};
+use crate::table::{BitChange, TableEnvironment};
 
-impl<P: Page, E: Environment> Space<'_, P, E> {
-    /// Adds an area of `bytes` bytes from `start`. Its pages are mapped at their first touch.
+impl<P: Page, E: TableEnvironment> Space<'_, P, E> {
+    /// Adds a VMA of `bytes` bytes from `start`. Its pages are mapped at their first touch.
     ///
     /// # Errors
     ///
     /// [`SpaceError::Tables`] unless the range is whole pages of the lower half,
-    /// [`SpaceError::Occupied`] where an area exists already, [`SpaceError::AreasFull`].
+    /// [`SpaceError::Occupied`] where a VMA exists already, [`SpaceError::AreasFull`].
     pub fn map(
         &mut self,
         start: VirtualAddress,
@@ -29,7 +29,7 @@ impl<P: Page, E: Environment> Space<'_, P, E> {
         label: u8,
     ) -> Result<(), SpaceError> {
         self.tables.offsets(start, bytes)?;
-        self.areas.insert(Area {
+        self.vmas.insert(Vma {
             start,
             end: VirtualAddress(start.0 + bytes),
             rights,
@@ -37,13 +37,13 @@ impl<P: Page, E: Environment> Space<'_, P, E> {
         })
     }
 
-    /// Removes all areas, and parts of areas, among `bytes` bytes from `start` and releases their
+    /// Removes all VMAs, and parts of VMAs, among `bytes` bytes from `start` and releases their
     /// pages. The frames are released after no CPU can reach them.
     ///
     /// # Errors
     ///
     /// [`SpaceError::Tables`] unless the range is whole pages of the lower half;
-    /// [`SpaceError::AreasFull`] where one area becomes two. Nothing has changed then.
+    /// [`SpaceError::AreasFull`] where one VMA becomes two. Nothing has changed then.
     pub fn unmap(
         &mut self,
         start: VirtualAddress,
@@ -51,12 +51,12 @@ impl<P: Page, E: Environment> Space<'_, P, E> {
         frames: &mut impl UserFrames,
     ) -> Result<(), SpaceError> {
         let (from, to) = self.tables.offsets(start, bytes)?;
-        self.areas.remove(start, VirtualAddress(start.0 + bytes))?;
+        self.vmas.remove(start, VirtualAddress(start.0 + bytes))?;
         self.release(from, to, frames);
         Ok(())
     }
 
-    /// Releases the pages among `bytes` bytes from `start` but keeps the areas. The next touch maps
+    /// Releases the pages among `bytes` bytes from `start` but keeps the VMAs. The next touch maps
     /// zeroed pages.
     ///
     /// # Errors
@@ -73,14 +73,14 @@ impl<P: Page, E: Environment> Space<'_, P, E> {
         Ok(())
     }
 
-    /// Changes the rights of the areas among `bytes` bytes from `start`. The new rights hold on
+    /// Changes the rights of the VMAs among `bytes` bytes from `start`. The new rights hold on
     /// every CPU on return, with one exception: pages shared with another space, and groups with
     /// such a page, become writable at their first write.
     ///
     /// # Errors
     ///
     /// [`SpaceError::Tables`] unless the range is whole pages of the lower half,
-    /// [`SpaceError::NotMapped`] where there is a hole, [`SpaceError::AreasFull`] where areas would
+    /// [`SpaceError::NotMapped`] where there is a hole, [`SpaceError::AreasFull`] where VMAs would
     /// have to be split. Nothing has changed then.
     pub fn protect(
         &mut self,
@@ -91,11 +91,11 @@ impl<P: Page, E: Environment> Space<'_, P, E> {
     ) -> Result<(), SpaceError> {
         let (from, to) = self.tables.offsets(start, bytes)?;
         let end = VirtualAddress(start.0 + bytes);
-        let there = self.areas.overlapping(start, end);
-        let same = there.iter().all(|area| area.rights == rights);
-        let executable = there.iter().all(|area| area.rights.execute);
-        let any_executable = there.iter().any(|area| area.rights.execute);
-        self.areas.protect(start, end, rights)?;
+        let there = self.vmas.overlapping(start, end);
+        let same = there.iter().all(|vma| vma.rights == rights);
+        let executable = there.iter().all(|vma| vma.rights.execute);
+        let any_executable = there.iter().any(|vma| vma.rights.execute);
+        self.vmas.protect(start, end, rights)?;
         if same {
             return Ok(());
         }
@@ -117,7 +117,7 @@ impl<P: Page, E: Environment> Space<'_, P, E> {
         // With the erratum, no executable entry may be cached while the new entry is stored: the
         // pages are broken first. One call in a loop serves all steps, because the call is compiled
         // into each page size's code.
-        let steps = [Choice::all(HIDE), choice, Choice::all(SHOW)];
+        let steps = [Choice::all(SET_INVALID), choice, Choice::all(SET_VALID)];
         let breaks = self.settings.break_execute && any_executable && !rights.execute;
         let steps = if breaks { &steps[..] } else { &steps[1..2] };
         for step in steps {
@@ -149,9 +149,9 @@ impl<P: Page, E: Environment> Space<'_, P, E> {
         }
     }
 
-    /// Removes all areas and pages, and all tables except the root.
+    /// Removes all VMAs and pages, and all tables except the root.
     pub fn clear(&mut self, frames: &mut impl UserFrames) {
-        self.areas.clear();
+        self.vmas.clear();
         self.release(0, self.geometry().span(), frames);
     }
 

@@ -14,26 +14,26 @@ use core::fmt;
 pub enum SpaceError {
     /// The range is not whole pages of the lower half, or no pages are left for tables.
     Tables(TableError),
-    /// No area covers an address.
+    /// No VMA covers an address.
     NotMapped {
         /// The first such address.
         address: VirtualAddress,
     },
-    /// An area covers an address already.
+    /// A VMA covers an address already.
     Occupied {
         /// The first such address.
         address: VirtualAddress,
     },
-    /// The area does not allow the access.
+    /// The VMA does not allow the access.
     Denied {
         /// The address.
         address: VirtualAddress,
         /// The access.
         access: Access,
     },
-    /// There is no room for another area.
+    /// There is no room for another VMA.
     AreasFull {
-        /// The number of areas that the storage holds.
+        /// The number of VMAs that the storage holds.
         capacity: usize,
     },
     /// No frame is left for a page.
@@ -41,7 +41,7 @@ pub enum SpaceError {
         /// The page.
         address: VirtualAddress,
     },
-    /// The space that is to become a copy has areas already, or CPUs walk it.
+    /// The space that is to become a copy has VMAs already, or CPUs walk it.
     NotEmpty,
 }
 
@@ -55,21 +55,21 @@ impl fmt::Display for SpaceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::Tables(error) => error.fmt(f),
-            Self::NotMapped { address } => write!(f, "there is no area at {address}"),
-            Self::Occupied { address } => write!(f, "there is an area at {address} already"),
+            Self::NotMapped { address } => write!(f, "there is no VMA at {address}"),
+            Self::Occupied { address } => write!(f, "there is a VMA at {address} already"),
             Self::Denied { address, access } => {
-                write!(f, "the area at {address} does not allow to {access}")
+                write!(f, "the VMA at {address} does not allow to {access}")
             }
             Self::AreasFull { capacity } => write!(
                 f,
-                "there is room for {capacity} areas and no more: enlarge it and try again"
+                "there is room for {capacity} VMAs and no more: enlarge it and try again"
             ),
             Self::OutOfFrames { address } => {
                 write!(f, "out of memory for the page at {address}")
             }
             Self::NotEmpty => write!(
                 f,
-                "only a space without areas that no CPU walks yet can become a copy"
+                "only a space without VMAs that no CPU walks yet can become a copy"
             ),
         }
     }

@@ -3,13 +3,13 @@
 //!
 //! Only code that is generic over the page size and runs once for each touched page belongs here.
 
-use super::area::Area;
 use super::frames::{UserFrames, Wanted};
 use super::rights::{Access, Rights};
+use super::vma::Vma;
 use super::{Space, SpaceError, is_writable};
 use crate::arch::page_size::{Level, Page};
 use crate::arch::{Descriptor, PhysicalAddress, VirtualAddress};
-use crate::table::Environment;
+use crate::table::TableEnvironment;
 use crate::table::group::DIRTY;
 use crate::table::page::Slot;
 
@@ -36,7 +36,7 @@ enum By {
     Kernel,
 }
 
-impl<P: Page, E: Environment> Space<'_, P, E> {
+impl<P: Page, E: TableEnvironment> Space<'_, P, E> {
     /// Handles a program's access that the tables did not allow.
     ///
     /// # Errors
@@ -80,11 +80,11 @@ impl<P: Page, E: Environment> Space<'_, P, E> {
         by: By,
         frames: &mut impl UserFrames,
     ) -> Result<(Fault, PhysicalAddress), SpaceError> {
-        let area = *self
-            .areas
+        let vma = *self
+            .vmas
             .find(address)
             .ok_or(SpaceError::NotMapped { address })?;
-        if !area.rights.allows(access) {
+        if !vma.rights.allows(access) {
             return Err(SpaceError::Denied { address, access });
         }
         let offset = self
@@ -94,7 +94,7 @@ impl<P: Page, E: Environment> Space<'_, P, E> {
             & !(P::SIZE.bytes() - 1);
         let (slot, entry) = self.tables.make_page(offset)?;
         if !entry.is_valid() {
-            let frame = self.first_touch(&area, offset, slot, access, by, frames)?;
+            let frame = self.first_touch(&vma, offset, slot, access, by, frames)?;
             return Ok((Fault::Mapped, frame));
         }
         let frame = self.geometry().address_of(entry, Level::L3);
@@ -112,34 +112,32 @@ impl<P: Page, E: Environment> Space<'_, P, E> {
             self.allow_writing(offset, slot, entry);
             return Ok((Fault::Reused, frame));
         }
-        self.first_write(&area, offset, slot, entry, by, frames)
+        self.first_write(&vma, offset, slot, entry, by, frames)
     }
 
     /// Maps a new, zeroed page.
     fn first_touch(
         &mut self,
-        area: &Area,
+        vma: &Vma,
         offset: u64,
         slot: Slot,
         access: Access,
         by: By,
         frames: &mut impl UserFrames,
     ) -> Result<PhysicalAddress, SpaceError> {
-        let frame = self
-            .new_frame(area, offset, slot, frames)
-            .inspect_err(|_| {
-                // The walk may have linked new tables although no page follows.
-                self.tables.publish();
-            })?;
+        let frame = self.new_frame(vma, offset, slot, frames).inspect_err(|_| {
+            // The walk may have linked new tables although no page follows.
+            self.tables.publish();
+        })?;
         frames.zero(frame);
-        if area.rights.execute {
+        if vma.rights.execute {
             frames.sync_instructions(frame);
         }
-        let entry = self.page_entry(frame, area.rights, access == Access::Write, by);
+        let entry = self.page_entry(frame, vma.rights, access == Access::Write, by);
         self.tables.set_page(slot, entry);
         self.stats.resident += 1;
         self.stats.mapped += 1;
-        self.fold(area, offset, slot);
+        self.fold(vma, offset, slot);
         self.tables.publish();
         Ok(frame)
     }
@@ -147,7 +145,7 @@ impl<P: Page, E: Environment> Space<'_, P, E> {
     /// Makes a page writable that may be shared.
     fn first_write(
         &mut self,
-        area: &Area,
+        vma: &Vma,
         offset: u64,
         slot: Slot,
         entry: Descriptor,
@@ -164,15 +162,15 @@ impl<P: Page, E: Environment> Space<'_, P, E> {
             let entry = self.tables.entry(slot);
             self.allow_writing(offset, slot, entry);
             self.stats.reused += 1;
-            self.fold(area, offset, slot);
+            self.fold(vma, offset, slot);
             return Ok((Fault::Reused, frame));
         }
-        let copy = self.new_frame(area, offset, slot, frames)?;
+        let copy = self.new_frame(vma, offset, slot, frames)?;
         frames.copy(frame, copy);
-        if area.rights.execute {
+        if vma.rights.execute {
             frames.sync_instructions(copy);
         }
-        let new = self.page_entry(copy, area.rights, true, by);
+        let new = self.page_entry(copy, vma.rights, true, by);
         let old = if entry.is_contiguous() {
             self.stats.unfolded += 1;
             self.tables.unfold_replacing(offset, slot, new)
@@ -181,7 +179,7 @@ impl<P: Page, E: Environment> Space<'_, P, E> {
         };
         frames.release(old);
         self.stats.copied += 1;
-        self.fold(area, offset, slot);
+        self.fold(vma, offset, slot);
         Ok((Fault::Copied, copy))
     }
 
@@ -231,13 +229,13 @@ impl<P: Page, E: Environment> Space<'_, P, E> {
     /// A frame for the page at `offset`, preferably one that continues the page's group.
     fn new_frame(
         &self,
-        area: &Area,
+        vma: &Vma,
         offset: u64,
         slot: Slot,
         frames: &mut impl UserFrames,
     ) -> Result<PhysicalAddress, SpaceError> {
         let wanted = if self.settings.contiguous {
-            self.wanted(area, offset, slot)
+            self.wanted(vma, offset, slot)
         } else {
             Wanted::Any
         };
@@ -248,12 +246,12 @@ impl<P: Page, E: Environment> Space<'_, P, E> {
 
     /// The frame that would continue the group of a page. Its neighbours and the first member
     /// decide, because programs touch memory upward, downward, or at random.
-    fn wanted(&self, area: &Area, offset: u64, slot: Slot) -> Wanted {
+    fn wanted(&self, vma: &Vma, offset: u64, slot: Slot) -> Wanted {
         let page = P::SIZE.bytes();
         let count = P::SIZE.contiguous_entries(Level::L3);
         let bytes = page * count as u64;
         let start = offset & !(bytes - 1);
-        if !self.has_group(area, offset) {
+        if !self.has_group(vma, offset) {
             return Wanted::Any;
         }
         let index = slot.index & (count - 1);
@@ -267,7 +265,7 @@ impl<P: Page, E: Environment> Space<'_, P, E> {
                 index: slot.index - index + other,
             });
             // A shared page will not join a group with a page that is not shared.
-            if !entry.is_valid() || (area.rights.write && !is_writable(entry)) {
+            if !entry.is_valid() || (vma.rights.write && !is_writable(entry)) {
                 continue;
             }
             let output = self.geometry().address_of(entry, Level::L3).0;
@@ -285,18 +283,18 @@ impl<P: Page, E: Environment> Space<'_, P, E> {
         }
     }
 
-    /// Whether all of a page's group lies in this area. Pages of two areas never form a group, even
+    /// Whether all of a page's group lies in this VMA. Pages of two VMAs never form a group, even
     /// with equal entries: a write to one page makes its whole group writable.
-    fn has_group(&self, area: &Area, offset: u64) -> bool {
+    fn has_group(&self, vma: &Vma, offset: u64) -> bool {
         let bytes = Self::group_bytes();
         let start = self.geometry().base().0 + (offset & !(bytes - 1));
-        area.start.0 <= start && start + bytes <= area.end.0
+        vma.start.0 <= start && start + bytes <= vma.end.0
     }
 
     /// Sets the contiguous hint if this page completes a group.
-    fn fold(&mut self, area: &Area, offset: u64, slot: Slot) -> bool {
+    fn fold(&mut self, vma: &Vma, offset: u64, slot: Slot) -> bool {
         let folded = self.settings.contiguous
-            && self.has_group(area, offset)
+            && self.has_group(vma, offset)
             && self.tables.fold(offset, slot);
         self.stats.folded += u64::from(folded);
         folded
@@ -322,13 +320,13 @@ impl<P: Page, E: Environment> Space<'_, P, E> {
         }
     }
 
-    /// Sets the hint on the group of the page at `offset`, if all of it is mapped and in one area.
+    /// Sets the hint on the group of the page at `offset`, if all of it is mapped and in one VMA.
     fn fold_at(&mut self, offset: u64) {
         let address = VirtualAddress(self.geometry().base().0 + offset);
         if let Some((slot, _)) = self.tables.page(offset)
-            && let Some(&area) = self.areas.find(address)
+            && let Some(&vma) = self.vmas.find(address)
         {
-            self.fold(&area, offset, slot);
+            self.fold(&vma, offset, slot);
         }
     }
 

@@ -6,7 +6,7 @@ use crate::arch::Descriptor;
 use crate::arch::page_size::Page;
 use crate::table::duplicate::Sharing;
 use crate::table::group::DIRTY;
-use crate::table::{BitChange, Environment};
+use crate::table::{BitChange, TableEnvironment};
 
 /// Pages of both spaces become read-only. DBM is cleared, because hardware could change the dirty
 /// state at any time; the software dirty bit keeps that the page may have been written.
@@ -19,14 +19,14 @@ const SHARED: Sharing = Sharing {
     more: 0,
 };
 
-impl<P: Page, E: Environment> Space<'_, P, E> {
+impl<P: Page, E: TableEnvironment> Space<'_, P, E> {
     /// Makes `child`, a new space of the same geometry, a copy of this one, with one pass over the
     /// tables and one invalidation at the end.
     ///
     /// # Errors
     ///
     /// [`SpaceError::NotEmpty`] unless `child` is empty and no CPU walks it;
-    /// [`SpaceError::AreasFull`] when its storage for areas is too small; [`SpaceError::Tables`]
+    /// [`SpaceError::AreasFull`] when its storage for VMAs is too small; [`SpaceError::Tables`]
     /// when there are not enough pages for its tables. On error `child` is empty and this space is
     /// unchanged.
     pub fn fork_into(
@@ -34,11 +34,11 @@ impl<P: Page, E: Environment> Space<'_, P, E> {
         child: &mut Self,
         frames: &mut impl UserFrames,
     ) -> Result<(), SpaceError> {
-        let used = !child.areas.all().is_empty() || child.stats.resident != 0;
+        let used = !child.vmas.all().is_empty() || child.stats.resident != 0;
         if used || child.is_live() || child.geometry() != self.geometry() {
             return Err(SpaceError::NotEmpty);
         }
-        child.areas.copy_from(&self.areas)?;
+        child.vmas.copy_from(&self.vmas)?;
         let mut pages = 0;
         let shared = self
             .tables
@@ -52,7 +52,7 @@ impl<P: Page, E: Environment> Space<'_, P, E> {
                 Ok(())
             }
             Err(error) => {
-                child.areas.clear();
+                child.vmas.clear();
                 Err(error.into())
             }
         }

@@ -1,8 +1,8 @@
-//! Address spaces of user programs: areas, demand paging, copy-on-write.
+//! Address spaces of user programs: VMAs, demand paging, copy-on-write.
 //!
 //! A [`Space`] belongs to one process. It consists of the page tables of the lower half and of the
-//! [areas](area) that say what may be mapped there. Frames come from an implementation of
-//! [`UserFrames`]; table pages, barriers and TLBIs come from the same [`Environment`] as for other
+//! [VMAs](VMA) that say what may be mapped there. Frames come from an implementation of
+//! [`UserFrames`]; table pages, barriers and TLBIs come from the same [`TableEnvironment`] as for other
 //! tables. The numbers for switching between spaces are in [`asid`].
 //!
 //! No code here allocates, waits, or knows of processes, files or registers. One CPU at a time
@@ -12,15 +12,14 @@
 //! # Invariants
 //!
 //! - Only pages and contiguous groups of pages are mapped. They are not global, never executable at
-//!   EL1, and accessible to EL0 exactly as their area allows. An area may be both writable and
+//!   EL1, and accessible to EL0 exactly as their VMA allows. A VMA may be both writable and
 //!   executable if a caller asks for it, as the Linux ABI permits.
-//! - If an area allows writing but a page's entry does not (AP\[2\] set, DBM clear), the page is or
+//! - If a VMA allows writing but a page's entry does not (AP\[2\] set, DBM clear), the page is or
 //!   was shared with another space. The first write finds out which.
 //! - A frame is released only after no CPU can reach it by a cached translation.
 //! - No hardware update is lost: entries that hardware may be updating are changed in one atomic
 //!   step. When a dirty page becomes read-only, the software dirty bit keeps the fact.
 
-pub mod area;
 pub mod asid;
 mod change;
 mod error;
@@ -28,19 +27,20 @@ mod fault;
 mod fork;
 pub mod frames;
 pub mod rights;
+pub mod vma;
 
-pub use area::{Area, Areas};
 pub use asid::{AsidCpu, AsidMap, Asids, SpaceAsid};
 pub use error::SpaceError;
 pub use fault::Fault;
 pub use frames::{UserFrames, Wanted};
 pub use rights::{Access, Rights};
+pub use vma::{Vma, Vmas};
 
 use crate::arch::bbm::BbmLevel;
 use crate::arch::page_size::{Level, Page};
 use crate::arch::{Attributes, Descriptor, Geometry, Permissions, PhysicalAddress, VirtualAddress};
 use crate::table::group::DIRTY;
-use crate::table::{Environment, Liveness, PageTables};
+use crate::table::{Liveness, PageTables, TableEnvironment};
 
 /// Features that every CPU of a space has, and choices about mappings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,16 +136,16 @@ pub struct PageState {
 #[derive(Debug)]
 pub struct Space<'s, P: Page, E> {
     tables: PageTables<P, E>,
-    areas: Areas<'s>,
+    vmas: Vmas<'s>,
     settings: Settings,
     /// The descriptor bits that every page has, whatever its rights.
     common: u64,
     stats: Stats,
 }
 
-impl<'s, P: Page, E: Environment> Space<'s, P, E> {
-    /// An empty space that no CPU walks yet. `geometry` is the geometry of the lower half; `areas`
-    /// is the storage for areas.
+impl<'s, P: Page, E: TableEnvironment> Space<'s, P, E> {
+    /// An empty space that no CPU walks yet. `geometry` is the geometry of the lower half; `vmas`
+    /// is the storage for VMAs.
     ///
     /// # Errors
     ///
@@ -153,7 +153,7 @@ impl<'s, P: Page, E: Environment> Space<'s, P, E> {
     pub fn new(
         geometry: Geometry,
         environment: E,
-        areas: &'s mut [Area],
+        vmas: &'s mut [Vma],
         settings: Settings,
     ) -> Result<Self, SpaceError> {
         let mut tables = PageTables::new(geometry, environment)?;
@@ -166,7 +166,7 @@ impl<'s, P: Page, E: Environment> Space<'s, P, E> {
         Ok(Self {
             common: attributes.encode(&geometry) & !Permissions::MASK,
             tables,
-            areas: Areas::new(areas),
+            vmas: Vmas::new(vmas),
             settings,
             stats: Stats::default(),
         })
@@ -195,20 +195,20 @@ impl<'s, P: Page, E: Environment> Space<'s, P, E> {
         self.tables.set_asid(asid);
     }
 
-    /// The areas.
+    /// The VMAs.
     #[must_use]
-    pub const fn areas(&self) -> &Areas<'s> {
-        &self.areas
+    pub const fn vmas(&self) -> &Vmas<'s> {
+        &self.vmas
     }
 
-    /// Gives the space larger storage for areas, after [`SpaceError::AreasFull`], and returns the
+    /// Gives the space larger storage for VMAs, after [`SpaceError::AreasFull`], and returns the
     /// old storage.
     ///
     /// # Errors
     ///
-    /// [`SpaceError::AreasFull`] when `areas` is too small for the present areas.
-    pub fn enlarge_areas(&mut self, areas: &'s mut [Area]) -> Result<&'s mut [Area], SpaceError> {
-        self.areas.enlarge(areas)
+    /// [`SpaceError::AreasFull`] when `vmas` is too small for the present VMAs.
+    pub fn enlarge_vmas(&mut self, vmas: &'s mut [Vma]) -> Result<&'s mut [Vma], SpaceError> {
+        self.vmas.enlarge(vmas)
     }
 
     /// The counters of this space.

@@ -1,8 +1,8 @@
-//! Rights of an area, and the accesses that need them. Areas and frames do not belong here.
+//! Rights of a VMA, and the accesses that need them. Vmas and frames do not belong here.
 
 use core::fmt;
 
-/// The rights of a program in an area. Any right includes reading: EL0 has no memory that it can
+/// The rights of a program in a VMA. Any right includes reading: EL0 has no memory that it can
 /// write but not read, and execute-only memory does not exist on all CPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Rights {

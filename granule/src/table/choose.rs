@@ -5,7 +5,7 @@
 //! group.
 
 use super::page::Slot;
-use super::{BitChange, Environment, PageTables};
+use super::{BitChange, PageTables, TableEnvironment};
 use crate::arch::PhysicalAddress;
 use crate::arch::page_size::{Level, Page};
 
@@ -37,7 +37,7 @@ struct Run {
     pages: usize,
 }
 
-impl<P: Page, E: Environment> PageTables<P, E> {
+impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// Changes the pages between two offsets by a choice, and invalidates the range if a page changed:
     /// permissions may change in place (RWHZWS). `sharing` takes a run of frames. It returns whether the
     /// first one is shared, and how many from there on are alike. If both changes of the choice are

@@ -4,8 +4,8 @@
 
 use super::FreedTable;
 use super::allocator::{TableAllocator, TableRun};
-use super::maintenance::Maintenance;
 use super::memory::{BitChange, TableMemory, Visibility};
+use super::tlb_ops::TlbOps;
 use crate::arch::tlbi::TlbiOp;
 use crate::arch::{Descriptor, PhysicalAddress};
 use crate::forward;
@@ -162,7 +162,7 @@ unsafe impl<T: TableAllocator> TableAllocator for Counted<'_, T> {
     }
 }
 
-impl<T: Maintenance> Maintenance for Counted<'_, T> {
+impl<T: TlbOps> TlbOps for Counted<'_, T> {
     forward!(self.inner: capabilities);
 
     #[inline(always)]

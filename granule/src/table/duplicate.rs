@@ -5,7 +5,7 @@
 //! run of pages whose entries differ by a constant step takes one update, one fill and one call of the
 //! callback, so the code decides nothing page by page.
 
-use super::{BitChange, Environment, PageTables, TableError, Visibility};
+use super::{BitChange, PageTables, TableEnvironment, TableError, Visibility};
 use crate::arch::page_size::{Level, Page};
 use crate::arch::{Descriptor, PhysicalAddress};
 
@@ -18,7 +18,7 @@ pub(crate) struct Sharing {
     pub(crate) more: u64,
 }
 
-impl<P: Page, E: Environment> PageTables<P, E> {
+impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// Maps all pages of this tree in `other` too, with the entries of both trees changed by `sharing`.
     /// `other` must be empty, and no CPU may walk it. Calls `share` for each run of frames before anything
     /// else can happen to them. The tree must hold only pages and contiguous groups of pages.

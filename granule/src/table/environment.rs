@@ -3,35 +3,35 @@
 //! The code here only forwards calls.
 
 use super::allocator::TableAllocator;
-use super::maintenance::Maintenance;
 use super::memory::TableMemory;
+use super::tlb_ops::TlbOps;
 use crate::forward;
 
 /// Everything that [`PageTables`](super::PageTables) needs: table memory, table pages, TLB maintenance.
-pub trait Environment: TableMemory + TableAllocator + Maintenance {}
-impl<E: TableMemory + TableAllocator + Maintenance> Environment for E {}
+pub trait TableEnvironment: TableMemory + TableAllocator + TlbOps {}
+impl<E: TableMemory + TableAllocator + TlbOps> TableEnvironment for E {}
 
-/// An [`Environment`] of three parts.
+/// A [`TableEnvironment`] of three values.
 #[derive(Clone, Copy, Debug)]
-pub struct Parts<M, A, T> {
+pub struct Environment<M, A, T> {
     /// Accesses the tables' memory.
     pub memory: M,
     /// Allocates and frees table pages.
     pub allocator: A,
     /// Issues barriers and TLBIs.
-    pub maintenance: T,
+    pub tlb: T,
 }
 
 // SAFETY: every call goes to `memory`, whose implementation keeps the trait's promises.
-unsafe impl<M: TableMemory, A, T> TableMemory for Parts<M, A, T> {
+unsafe impl<M: TableMemory, A, T> TableMemory for Environment<M, A, T> {
     forward!(self.memory: load find_mapped store exchange fill update);
 }
 
 // SAFETY: every call goes to `allocator`, whose implementation keeps the trait's promises.
-unsafe impl<M, A: TableAllocator, T> TableAllocator for Parts<M, A, T> {
+unsafe impl<M, A: TableAllocator, T> TableAllocator for Environment<M, A, T> {
     forward!(self.allocator: reserve allocate free);
 }
 
-impl<M, A, T: Maintenance> Maintenance for Parts<M, A, T> {
-    forward!(self.maintenance: capabilities dsb_ishst dsb_ish isb tlbi);
+impl<M, A, T: TlbOps> TlbOps for Environment<M, A, T> {
+    forward!(self.tlb: capabilities dsb_ishst dsb_ish isb tlbi);
 }

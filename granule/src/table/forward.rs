@@ -5,7 +5,7 @@
 
 /// Writes methods of [`TableMemory`](crate::table::TableMemory),
 /// [`TableAllocator`](crate::table::TableAllocator) and
-/// [`Maintenance`](crate::table::Maintenance) that call the same method of a field.
+/// [`TlbOps`](crate::table::TlbOps) that call the same method of a field.
 ///
 /// Invoke it inside an `impl` of one of these traits, with the field and the names of the methods:
 ///

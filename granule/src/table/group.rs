@@ -8,7 +8,7 @@
 //! invalidated (RLQLSD), and then all members are stored anew.
 
 use super::page::Slot;
-use super::{BitChange, Environment, FreedFrames, Liveness, PageTables};
+use super::{BitChange, FreedFrames, Liveness, PageTables, TableEnvironment};
 use crate::arch::bbm::BbmLevel;
 use crate::arch::page_size::{Level, Page};
 use crate::arch::{Descriptor, PhysicalAddress};
@@ -63,7 +63,7 @@ impl Gathered {
     }
 }
 
-impl<P: Page, E: Environment> PageTables<P, E> {
+impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// The size in bytes of a contiguous group of pages.
     pub(crate) const fn group_bytes() -> u64 {
         P::SIZE.bytes() * P::SIZE.contiguous_entries(Level::L3) as u64

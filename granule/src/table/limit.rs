@@ -11,7 +11,7 @@
 
 use super::piece::Leaves;
 use super::plan::{Cursor, Part, Plan};
-use super::{BitChange, Environment, Liveness, PageTables, TableError};
+use super::{BitChange, Liveness, PageTables, TableEnvironment, TableError};
 use crate::arch::bbm::{BbmLevel, Change, classify};
 use crate::arch::page_size::{Level, Page};
 use crate::arch::{Descriptor, Kind, PhysicalAddress, VirtualAddress};
@@ -26,12 +26,12 @@ struct At {
     entry: Descriptor,
 }
 
-impl<P: Page, E: Environment> PageTables<P, E> {
+impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// Splits every leaf in `bytes` bytes from `start` that is larger than `leaves` allows, into the
     /// largest allowed leaves. A leaf or contiguous group that extends across an end of the range is
-    /// split as a whole. Unmapped addresses are skipped, and hidden leaves stay hidden. On live tables
-    /// the TLB is invalidated for the split leaves before this method returns. Returns the number of
-    /// added tables.
+    /// split as a whole. Unmapped addresses are skipped, and present-invalid leaves stay
+    /// present-invalid. On live tables the TLB is invalidated for the split leaves before this method
+    /// returns. Returns the number of added tables.
     ///
     /// # Errors
     ///
@@ -85,7 +85,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
                     let below = self.geometry.address_of(entry, level);
                     needed += self.tables_to_limit(below, level.next(), at, next, leaves)?;
                 }
-                Kind::Leaf | Kind::Hidden if Self::too_large(entry, level, leaves) => {
+                Kind::Leaf | Kind::PresentInvalid if Self::too_large(entry, level, leaves) => {
                     let leaf = At {
                         table,
                         level,
@@ -99,7 +99,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
                         needed += cursor.tables_in_new(level.next(), start + bytes);
                     }
                 }
-                Kind::Invalid | Kind::Leaf | Kind::Hidden => {}
+                Kind::Invalid | Kind::Leaf | Kind::PresentInvalid => {}
             }
             at = next;
         }
@@ -185,7 +185,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
                     let below = self.geometry.address_of(entry, level);
                     self.limit_in(below, level.next(), at, next, leaves)?;
                 }
-                Kind::Leaf | Kind::Hidden if Self::too_large(entry, level, leaves) => {
+                Kind::Leaf | Kind::PresentInvalid if Self::too_large(entry, level, leaves) => {
                     let leaf = At {
                         table,
                         level,
@@ -194,7 +194,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
                     };
                     self.limit_leaf(&leaf, leaves)?;
                 }
-                Kind::Invalid | Kind::Leaf | Kind::Hidden => {}
+                Kind::Invalid | Kind::Leaf | Kind::PresentInvalid => {}
             }
             at = next;
         }

@@ -8,11 +8,11 @@
 
 use super::piece::{Leaves, Piece};
 use super::plan::{Cursor, OUTPUT_RUN_SHIFT, Plan};
-use super::{Environment, PageTables, TableError, Visibility};
+use super::{PageTables, TableEnvironment, TableError, Visibility};
 use crate::arch::page_size::{Level, Page};
 use crate::arch::{Attributes, Descriptor, PhysicalAddress, VirtualAddress};
 
-impl<P: Page, E: Environment> PageTables<P, E> {
+impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// Maps `bytes` bytes from `start` to the physical addresses from `output` on.
     ///
     /// The range must not be mapped yet. No TLBI is issued, because an invalid entry is never cached
@@ -203,7 +203,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         // The common case is whole tables of pages without the hint and with aligned outputs, which never
         // cross the format's break. It needs no computation for each table.
         let simple = child_level.is_last()
-            && !plan.hidden
+            && !plan.present_invalid
             && plan.group(P::SIZE, Level::L3) == 1
             && plan.output(start) & (bytes - 1) == 0;
         let mut index = Self::index(start, level);
@@ -325,8 +325,8 @@ impl<P: Page, E: Environment> PageTables<P, E> {
             let count = (run >> P::SIZE.level_shift(level)) as usize;
             let bits = plan.bits | more;
             let mut first = Descriptor::leaf(&self.geometry, level, PhysicalAddress(output), bits);
-            if plan.hidden {
-                first = first.hidden();
+            if plan.present_invalid {
+                first = first.present_invalid();
             }
             self.fill(table, Self::index(at, level), count, first, step, how);
             at += run;

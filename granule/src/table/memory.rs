@@ -1,9 +1,9 @@
 //! The trait that accesses the memory of tables: the first of the three traits of
 //! [`PageTables`](super::PageTables).
 //!
-//! [`Reached`](super::Reached) implements [`TableMemory`] over plain pointers, for code that can convert a
-//! table's physical address to a pointer. A model of the hardware implements the trait in its own way. The
-//! code here does not interpret descriptors.
+//! [`DirectMapped`](super::DirectMapped) implements [`TableMemory`] over plain pointers, for code that
+//! can convert a table's physical address to a pointer. A model of the hardware implements the trait in
+//! its own way. The code here does not interpret descriptors.
 
 use crate::arch::{Descriptor, PhysicalAddress};
 
@@ -27,7 +27,7 @@ pub enum Visibility {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BitChange {
     /// The entries to change: those with any of these bits set. [`Descriptor::VALID`],
-    /// [`Descriptor::HIDDEN`], or both.
+    /// [`Descriptor::PRESENT_INVALID`], or both.
     pub of: u64,
     /// The bits to clear.
     pub clear: u64,
@@ -36,8 +36,8 @@ pub struct BitChange {
 }
 
 impl BitChange {
-    /// The bits that select all leaves, valid and hidden.
-    pub const LEAVES: u64 = Descriptor::VALID | Descriptor::HIDDEN;
+    /// The bits that select all leaves, valid and present-invalid.
+    pub const LEAVES: u64 = Descriptor::VALID | Descriptor::PRESENT_INVALID;
 
     /// Whether the change applies to `descriptor`.
     #[must_use]
@@ -69,8 +69,8 @@ pub unsafe trait TableMemory {
     /// This memory must reach `table`, and `index` must lie inside it.
     unsafe fn load(&self, table: PhysicalAddress, index: usize) -> Descriptor;
 
-    /// The distance from index `first` to the first non-empty one (valid or hidden) of `count` entries, if
-    /// there is one.
+    /// The distance from index `first` to the first non-empty one (valid or present-invalid) of `count`
+    /// entries, if there is one.
     ///
     /// # Safety
     ///

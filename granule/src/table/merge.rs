@@ -8,7 +8,7 @@
 
 use super::pending::Kept;
 use super::piece::Leaves;
-use super::{BitChange, Environment, Liveness, PageTables, TableError};
+use super::{BitChange, Liveness, PageTables, TableEnvironment, TableError};
 use crate::arch::bbm::{BbmLevel, Change, classify};
 use crate::arch::page_size::{Level, Page};
 use crate::arch::{Descriptor, Kind, PhysicalAddress, VirtualAddress};
@@ -30,10 +30,10 @@ struct Merging {
     kept: Kept,
 }
 
-impl<P: Page, E: Environment> PageTables<P, E> {
+impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// Merges like leaves in `bytes` bytes from `start`, into leaves no larger than `leaves` allows. A
-    /// block or group that would extend across an end of the range is not made, and hidden leaves stay as
-    /// they are.
+    /// block or group that would extend across an end of the range is not made, and present-invalid
+    /// leaves stay as they are.
     ///
     /// The merge uses no break-before-make, so an access never faults. On live tables blocks therefore
     /// need CPUs with level 2 of FEAT_BBM ([`set_bbm`](Self::set_bbm)). At level 1 only groups get their

@@ -1,9 +1,9 @@
 //! Translation tables: map, unmap, change permissions, query and visit.
 //!
 //! [`PageTables`] is one tree of tables for one half of an address space. It uses three small traits,
-//! [`TableMemory`], [`TableAllocator`] and [`Maintenance`], and takes them as one value ([`Parts`] joins
-//! three). Each operation has its own file. This file holds the tree, its errors, and the only calls to
-//! the unsafe methods of [`TableMemory`].
+//! [`TableMemory`], [`TableAllocator`] and [`TlbOps`], and takes them as one value ([`Environment`]
+//! joins three). Each operation has its own file. This file holds the tree, its errors, and the only
+//! calls to the unsafe methods of [`TableMemory`].
 //!
 //! Every operation first checks the tables, then reserves the table pages it needs, then changes
 //! entries. It completes, or it fails with a [`TableError`] and leaves the tables unchanged.
@@ -11,15 +11,14 @@
 pub mod allocator;
 pub(crate) mod choose;
 pub mod count;
+pub mod direct_mapped;
 pub(crate) mod duplicate;
 mod environment;
-pub mod flip;
 pub(crate) mod flush;
 mod forward;
 pub(crate) mod group;
-pub(crate) mod hide;
 mod limit;
-pub mod maintenance;
+pub mod lock_free;
 pub mod map;
 pub mod memory;
 mod merge;
@@ -27,25 +26,26 @@ pub(crate) mod page;
 mod pending;
 mod piece;
 pub(crate) mod plan;
+pub(crate) mod present_invalid;
 mod protect;
 mod query;
-pub mod reach;
 mod release;
 mod split;
+pub mod tlb_ops;
 mod unmap;
 
 pub use allocator::{TableAllocator, TableRun};
 pub use count::{Counted, Counters, Counts};
-pub use environment::{Environment, Parts};
+pub use direct_mapped::{DirectMapped, Offset, PhysToVirt};
+pub use environment::{Environment, TableEnvironment};
 pub use flush::{invalidate, publish};
-pub use maintenance::{Maintenance, NoCpu};
 pub use memory::{BitChange, TableMemory, Visibility};
 pub use merge::Merged;
 pub use pending::{FreedFrames, FreedTable};
 pub use piece::{Leaves, Piece};
 pub use protect::{Holes, PermissionChange};
 pub use query::{Entry, Mapping};
-pub use reach::{Offset, Reach, Reached};
+pub use tlb_ops::{NoCpu, TlbOps};
 
 use crate::arch::bbm::BbmLevel;
 use crate::arch::page_size::{Level, Page, PageSize};
@@ -100,8 +100,8 @@ pub enum TableError {
     },
     /// The operation would have to split a live block or contiguous group, and the CPUs' level of
     /// FEAT_BBM does not allow that. Either the range begins or ends inside the leaf, or
-    /// [`PageTables::limit_leaves`] would split all of it. `flip::set_valid` returns this error for any
-    /// block or group, at every level of FEAT_BBM, because it changes only single pages.
+    /// [`PageTables::limit_leaves`] would split all of it. `lock_free::set_valid` returns this error for
+    /// any block or group, at every level of FEAT_BBM, because it changes only single pages.
     InsideLeaf {
         /// The edge of the range.
         edge: VirtualAddress,
@@ -215,7 +215,7 @@ pub struct PageTables<P: Page, E> {
     page: PhantomData<P>,
 }
 
-impl<P: Page, E: Environment> PageTables<P, E> {
+impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// Takes over the tree below `root`.
     ///
     /// # Errors
@@ -226,8 +226,8 @@ impl<P: Page, E: Environment> PageTables<P, E> {
     ///
     /// `root` must be a full table page of `geometry`'s start level, and `environment` must reach every
     /// table below it. Contiguous groups in the tables must be whole: the hint on all entries of a group,
-    /// and all of them valid or all hidden. No other code may change the tables while this value exists.
-    /// If any CPU can walk them, `liveness` must be [`Liveness::Live`].
+    /// and all of them valid or all present-invalid. No other code may change the tables while this
+    /// value exists. If any CPU can walk them, `liveness` must be [`Liveness::Live`].
     pub unsafe fn from_root(
         root: PhysicalAddress,
         geometry: Geometry,

@@ -4,7 +4,7 @@
 //! step records its stores as [pending](super::pending) changes, and the caller ends the operation with
 //! [`publish`](PageTables::publish).
 
-use super::{BitChange, Environment, FreedFrames, PageTables, TableError, Visibility};
+use super::{BitChange, FreedFrames, PageTables, TableEnvironment, TableError, Visibility};
 use crate::arch::page_size::{Level, Page};
 use crate::arch::{Descriptor, Kind, PhysicalAddress};
 
@@ -17,7 +17,7 @@ pub(crate) struct Slot {
     pub(crate) index: usize,
 }
 
-impl<P: Page, E: Environment> PageTables<P, E> {
+impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// The entry of the page at `offset` and its descriptor, if there is a last-level table for it.
     pub(crate) fn page(&self, offset: u64) -> Option<(Slot, Descriptor)> {
         let (slot, _) = self.pages_from(offset, offset);
@@ -66,7 +66,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
                     level = Level::L3;
                     continue;
                 }
-                Kind::Leaf | Kind::Hidden => {
+                Kind::Leaf | Kind::PresentInvalid => {
                     let mask = P::SIZE.entry_bytes(level) - 1;
                     return Err(TableError::AlreadyMapped {
                         address: self.address(offset & !mask),

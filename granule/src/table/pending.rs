@@ -14,9 +14,9 @@
 //! [`flush`](super::flush) has the instructions and their errata. The file of each operation has the
 //! changes of entries.
 
-use super::{BitChange, Environment, Liveness, PageTables, flush};
+use super::{BitChange, Liveness, PageTables, TableEnvironment, flush};
 use crate::arch::page_size::{Level, Page};
-use crate::arch::tlbi::{Invalidation, Reach};
+use crate::arch::tlbi::{Invalidation, TlbiScope};
 use crate::arch::{Descriptor, PhysicalAddress};
 
 /// A table page that no CPU can reach any more, for [`TableAllocator::free`](super::TableAllocator::free).
@@ -340,7 +340,7 @@ const fn unwinding() -> bool {
 /// released.
 pub(super) struct Invalidated<'t, P: Page, E>(&'t mut PageTables<P, E>);
 
-impl<P: Page, E: Environment> PageTables<P, E> {
+impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// Ends an operation: makes all CPUs see the changes since the last flush, and frees the unlinked
     /// tables. Only this function decides what each kind of change needs:
     ///
@@ -406,10 +406,10 @@ impl<P: Page, E: Environment> PageTables<P, E> {
                 start: self.address(pending.first),
                 bytes: pending.end - pending.first,
                 stride: pending.stride,
-                reach: if pending.tables {
-                    Reach::AllLevels
+                scope: if pending.tables {
+                    TlbiScope::AllLevels
                 } else {
-                    Reach::LastLevel
+                    TlbiScope::LastLevel
                 },
                 asid: self.asid,
                 level: match pending.hint {
@@ -467,7 +467,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
 /// Marks a link to the next table of the chain, whose address may be zero. Bit 0 stays clear.
 const LINK: u64 = 0b10;
 
-impl<P: Page, E: Environment> Invalidated<'_, P, E> {
+impl<P: Page, E: TableEnvironment> Invalidated<'_, P, E> {
     /// The tree, to change it after the invalidation.
     pub(super) const fn tables(&mut self) -> &mut PageTables<P, E> {
         self.0

@@ -5,7 +5,7 @@
 //! code here stores and allocates nothing; the pass that does is in [`map`](super::map).
 
 use super::piece::{Leaves, Piece};
-use super::{Environment, PageTables, TableError};
+use super::{PageTables, TableEnvironment, TableError};
 use crate::arch::page_size::{Level, Page, PageSize};
 use crate::arch::{Descriptor, Geometry, Kind, PhysicalAddress};
 use core::marker::PhantomData;
@@ -25,8 +25,8 @@ pub(crate) struct Plan {
     contiguous: bool,
     /// The encoded attributes.
     pub(super) bits: u64,
-    /// Whether the leaves are hidden.
-    pub(super) hidden: bool,
+    /// Whether the leaves are present-invalid.
+    pub(super) present_invalid: bool,
 }
 
 impl Plan {
@@ -35,7 +35,7 @@ impl Plan {
         top: Level::L3,
         contiguous: false,
         bits: 0,
-        hidden: false,
+        present_invalid: false,
     };
 
     /// The plan of `piece`, whose first offset is `from`.
@@ -73,7 +73,7 @@ impl Plan {
             top,
             contiguous: leaves.contiguous,
             bits,
-            hidden: false,
+            present_invalid: false,
         }
     }
 
@@ -87,7 +87,7 @@ impl Plan {
     ) -> Self {
         let bits = geometry.attribute_bits(descriptor, level);
         Self {
-            hidden: !descriptor.is_valid(),
+            present_invalid: !descriptor.is_valid(),
             ..Self::with_bits(geometry, distance, leaves, bits)
         }
     }
@@ -278,7 +278,7 @@ impl<'a, P: Page> Cursor<'a, P> {
     }
 }
 
-impl<P: Page, E: Environment> PageTables<P, E> {
+impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     pub(super) fn check_pieces(&self, pieces: &[Piece]) -> Result<(), TableError> {
         let page_size = P::SIZE;
         let pa_bits = self.geometry.pa_bits();
@@ -339,7 +339,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
             let entry_end = (at & !(bytes - 1)) + bytes;
             let entry = self.load(table, Self::index(at, level));
             match entry.kind(&self.geometry, level) {
-                Kind::Leaf | Kind::Hidden => {
+                Kind::Leaf | Kind::PresentInvalid => {
                     return Err(TableError::AlreadyMapped {
                         address: self.address(at),
                     });

@@ -3,7 +3,7 @@
 //! [`PermissionChange`] can express only changes that rule RWHZWS allows without break-before-make. A leaf
 //! that an end of the range cuts is split first, where the rules allow it.
 
-use super::{BitChange, Environment, PageTables, TableError};
+use super::{BitChange, PageTables, TableEnvironment, TableError};
 use crate::arch::page_size::{Level, Page};
 use crate::arch::{Descriptor, Kind, PhysicalAddress, Regime, VirtualAddress};
 
@@ -78,7 +78,7 @@ pub enum Holes {
     Skip,
 }
 
-impl<P: Page, E: Environment> PageTables<P, E> {
+impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// Changes permissions of `bytes` bytes from `start`. On live tables it invalidates the TLB for the
     /// range before it returns. A leaf that an end of the range cuts is split first. An empty change does
     /// nothing and checks only the range.
@@ -141,7 +141,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
                         address: self.address(at),
                     });
                 }
-                Kind::Leaf | Kind::Hidden => {}
+                Kind::Leaf | Kind::PresentInvalid => {}
                 Kind::Table => {
                     let below = self.geometry.address_of(entry, level);
                     self.check_mapped(below, level.next(), at, next)?;
@@ -184,12 +184,12 @@ impl<P: Page, E: Environment> PageTables<P, E> {
                     let below = self.geometry.address_of(entry, level);
                     self.change_in(below, level.next(), at, next, change);
                 }
-                Kind::Hidden if next - at == bytes => {
+                Kind::PresentInvalid if next - at == bytes => {
                     self.change_run(table, level, at, next, change);
                 }
                 // Whole leaves were changed above. A leaf that is only partly in the range was not split,
                 // because it already has the change.
-                Kind::Invalid | Kind::Leaf | Kind::Hidden => {}
+                Kind::Invalid | Kind::Leaf | Kind::PresentInvalid => {}
             }
             at = next;
         }

@@ -3,7 +3,7 @@
 //! The code here only reads: it stores nothing, allocates nothing and issues no barrier.
 
 use super::plan::OUTPUT_RUN_SHIFT;
-use super::{BitChange, Environment, PageTables, TableError};
+use super::{BitChange, PageTables, TableEnvironment, TableError};
 use crate::arch::page_size::{Level, Page};
 use crate::arch::{Attributes, Descriptor, Kind, PhysicalAddress, VirtualAddress};
 
@@ -45,7 +45,7 @@ pub struct Entry {
     pub count: usize,
     /// The descriptor itself.
     pub descriptor: Descriptor,
-    /// The kind: a leaf, a hidden leaf, or a table.
+    /// The kind: a leaf, a present-invalid leaf, or a table.
     pub kind: Kind,
     /// The address of the next table, or the first byte of the output.
     pub output: PhysicalAddress,
@@ -59,7 +59,7 @@ pub(super) struct Found {
     pub kind: Kind,
 }
 
-impl<P: Page, E: Environment> PageTables<P, E> {
+impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// The mapping of `address`, if it is mapped.
     #[must_use]
     pub fn query(&self, address: VirtualAddress) -> Option<Mapping> {
@@ -81,9 +81,9 @@ impl<P: Page, E: Environment> PageTables<P, E> {
         })
     }
 
-    /// Calls `visit` for each entry, valid or hidden, that translates a part of the range. The order is by
-    /// ascending address, with a table before its entries. If `visit` returns false for a table, its
-    /// entries are skipped.
+    /// Calls `visit` for each entry, valid or present-invalid, that translates a part of the range. The
+    /// order is by ascending address, with a table before its entries. If `visit` returns false for a
+    /// table, its entries are skipped.
     ///
     /// # Errors
     ///

@@ -1,17 +1,18 @@
 //! Unmapping pages and releasing their frames, in three steps that need no memory:
 //!
-//! 1. Detach: pages become invalid but keep their outputs, by the hidden mark. A table without pages that
-//!    stay mapped is detached as a whole, by the same mark in the entry that points to it, and its own
-//!    entries do not change.
+//! 1. Detach: pages become invalid but keep their outputs, by the present-invalid mark. A table without
+//!    pages that stay mapped is detached as a whole, by the same mark in the entry that points to it,
+//!    and its own entries do not change.
 //! 2. Invalidate the TLB once, for pages alone or for tables too.
 //! 3. Collect: visit the marked entries, release the frames in runs, clear the entries, free the tables.
 //!
 //! [`Invalidated`] does the third step, so frames and tables are reused only after the invalidation. The
 //! chain of [`unmap`](PageTables::unmap) would overwrite entries whose frames are still needed. The tables
-//! must hold only pages, so that a hidden entry above the last level is always a detached table.
+//! must hold only pages, so that a present-invalid entry above the last level is always a detached
+//! table.
 
 use super::pending::Invalidated;
-use super::{BitChange, Environment, FreedFrames, PageTables};
+use super::{BitChange, FreedFrames, PageTables, TableEnvironment};
 use crate::arch::page_size::{Level, Page};
 use crate::arch::{Descriptor, PhysicalAddress};
 
@@ -19,10 +20,10 @@ use crate::arch::{Descriptor, PhysicalAddress};
 const DETACH: BitChange = BitChange {
     of: Descriptor::VALID,
     clear: Descriptor::VALID,
-    set: Descriptor::HIDDEN,
+    set: Descriptor::PRESENT_INVALID,
 };
 
-impl<P: Page, E: Environment> PageTables<P, E> {
+impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// Unmaps the pages between two offsets, and calls `release` for runs of their frames once no CPU can
     /// reach them. Empty tables are freed, except the root. Returns the number of unmapped pages.
     ///
@@ -82,7 +83,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
                     whole = !under.is_last() && self.all_detached(below);
                 }
                 if whole {
-                    self.store(table, index, entry.hidden(), how);
+                    self.store(table, index, entry.present_invalid(), how);
                     self.pending.unlinked(P::SIZE.bytes());
                 }
             }
@@ -148,7 +149,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
     }
 }
 
-impl<P: Page, E: Environment> Invalidated<'_, P, E> {
+impl<P: Page, E: TableEnvironment> Invalidated<'_, P, E> {
     /// Collects the detached pages and tables between two offsets. Returns the number of pages.
     fn collect(
         mut self,
@@ -181,7 +182,7 @@ impl<P: Page, E: Environment> Invalidated<'_, P, E> {
                 let below = tables.geometry.address_of(entry, level);
                 let again = self.again();
                 pages += again.collect(below, level.next(), at, next, release);
-            } else if entry.0 & Descriptor::HIDDEN != 0 {
+            } else if entry.0 & Descriptor::PRESENT_INVALID != 0 {
                 pages += self.again().dismantle(entry, level, release);
                 self.tables().store(table, index, Descriptor::INVALID, how);
             }
@@ -197,7 +198,7 @@ impl<P: Page, E: Environment> Invalidated<'_, P, E> {
         level: Level,
         release: &mut impl FnMut(FreedFrames),
     ) -> u64 {
-        let link = Descriptor((entry.0 & !Descriptor::HIDDEN) | Descriptor::VALID);
+        let link = Descriptor((entry.0 & !Descriptor::PRESENT_INVALID) | Descriptor::VALID);
         let table = self.tables().geometry.address_of(link, level);
         let below = level.next();
         let mut pages = 0;

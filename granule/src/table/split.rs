@@ -7,15 +7,15 @@
 //! larger entry translates alike, and the invalidation of the following change reaches it, because that
 //! change lies inside the entry.
 //!
-//! On live tables the CPUs' level of FEAT_BBM must allow the split, or the range is refused. A hidden
-//! leaf is invalid and so never cached; every level allows its split.
+//! On live tables the CPUs' level of FEAT_BBM must allow the split, or the range is refused. A
+//! present-invalid leaf is invalid and so never cached; every level allows its split.
 //!
 //! The code assumes whole contiguous groups, as all operations leave them: the hint on all entries of a
-//! group, and all of them valid or all hidden.
+//! group, and all of them valid or all present-invalid.
 
 use super::piece::Leaves;
 use super::plan::{Cursor, Part, Plan};
-use super::{BitChange, Environment, Liveness, PageTables, TableError};
+use super::{BitChange, Liveness, PageTables, TableEnvironment, TableError};
 use crate::arch::bbm::{BbmLevel, Change, classify};
 use crate::arch::page_size::{Level, Page};
 use crate::arch::{Descriptor, Kind, PhysicalAddress};
@@ -39,7 +39,7 @@ struct Cut {
     change: BitChange,
 }
 
-impl<P: Page, E: Environment> PageTables<P, E> {
+impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// Sets the lowest level of FEAT_BBM among the CPUs that use the tables, which decides how the size
     /// of a live leaf may change in place. Level 0 is the default: no valid leaf is split or merged.
     /// Level 1 allows that for contiguous groups, levels 2 and 3 also for blocks. Hidden leaves, and
@@ -92,7 +92,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
             return None;
         }
         let found = self.walk(edge);
-        if !matches!(found.kind, Kind::Leaf | Kind::Hidden) {
+        if !matches!(found.kind, Kind::Leaf | Kind::PresentInvalid) {
             return None;
         }
         let (table, level) = (found.table, found.level);

@@ -3,7 +3,7 @@
 //! The operation clears and records entries. Empty tables go into the chain of the tree's
 //! [pending](super::pending) changes, and the flush at the end frees them.
 
-use super::{BitChange, Environment, PageTables, TableError};
+use super::{BitChange, PageTables, TableEnvironment, TableError};
 use crate::arch::page_size::{Level, Page};
 use crate::arch::{Descriptor, Kind, PhysicalAddress, VirtualAddress};
 
@@ -14,12 +14,13 @@ const CLEAR: BitChange = BitChange {
     set: 0,
 };
 
-impl<P: Page, E: Environment> PageTables<P, E> {
+impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// Unmaps `bytes` bytes from `start`, and skips unmapped addresses. Tables that become empty are freed,
     /// except the root.
     ///
     /// On live tables the TLB is invalidated before this method returns: by address or range, or as a
-    /// whole where that is cheaper. No TLBI is issued if the range was unmapped or held only hidden blocks.
+    /// whole where that is cheaper. No TLBI is issued if the range was unmapped or held only
+    /// present-invalid blocks.
     ///
     /// # Errors
     ///
@@ -72,7 +73,7 @@ impl<P: Page, E: Environment> PageTables<P, E> {
             match entry.kind(&self.geometry, level) {
                 // `leaves_end` above found every leaf.
                 Kind::Invalid | Kind::Leaf => {}
-                Kind::Hidden => self.store(table, index, Descriptor::INVALID, how),
+                Kind::PresentInvalid => self.store(table, index, Descriptor::INVALID, how),
                 Kind::Table => {
                     let below = self.geometry.address_of(entry, level);
                     if next - at == bytes {

@@ -1,7 +1,7 @@
 //! Which changes need break-before-make: rule RWHZWS's table with a column for each BBM level.
 
 use granule::arch::bbm::{BbmLevel, Change, classify};
-use granule::arch::{Geometry, Half, Level, PageSize};
+use granule::arch::{Geometry, Level, PageSize, VaRange};
 use granule_testing::cases::config;
 use granule_testing::shape::{LARGE, PLAIN};
 use proptest::prelude::*;
@@ -23,7 +23,7 @@ const NO_CONFLICT: Change = Change::StoreResized {
 };
 
 fn plain() -> Geometry {
-    PLAIN.geometry(PageSize::K4, 48, Half::Upper)
+    PLAIN.geometry(PageSize::K4, 48, VaRange::Upper)
 }
 
 fn classify_word(geometry: &Geometry, level: Level, old: u64, new: u64, bbm: BbmLevel) -> Change {
@@ -238,7 +238,7 @@ fn what_may_be_stricter_is_not_laxer() {
 
 #[test]
 fn bits_nine_and_eight_are_address_with_ds() {
-    let geometry = LARGE.geometry(PageSize::K16, 52, Half::Upper);
+    let geometry = LARGE.geometry(PageSize::K16, 52, VaRange::Upper);
     for bbm in LEVELS {
         let found = classify_word(&geometry, Level::L3, PAGE, PAGE ^ 1 << 8, bbm);
         assert_eq!(found, BREAK);

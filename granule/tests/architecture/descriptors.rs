@@ -1,8 +1,8 @@
 //! Descriptor bits, one by one, and addresses in each of the three formats.
 
 use granule::arch::{
-    Attributes, Descriptor, Geometry, Half, Kind, Level, MemoryType, PageSize, Permissions,
-    PhysicalAddress, Regime, Shareability,
+    Attributes, Descriptor, Geometry, Kind, Level, MemoryType, PageSize, Permissions,
+    PhysicalAddress, Regime, Shareability, VaRange,
 };
 use granule_testing::cases::config;
 use granule_testing::shape::{LARGE, PLAIN, WIDE_INPUT};
@@ -170,7 +170,7 @@ const EL1_AND_0: &[(&str, Attributes, u64, u64)] = {
 
 #[test]
 fn attributes_of_two_privileges() {
-    let geometry = PLAIN.geometry(K4, 48, Half::Upper);
+    let geometry = PLAIN.geometry(K4, 48, VaRange::Upper);
     for (what, attributes, set, clear) in EL1_AND_0 {
         let bits = attributes.encode(&geometry);
         assert_eq!(bits & set, *set, "{what}: {bits:#x}");
@@ -214,7 +214,7 @@ fn attributes_of_one_privilege() {
 fn shareability_is_not_in_the_descriptor_with_ds() {
     // Bits 9:8 are address bits 51:50 there, and TCR.SH says it for every leaf.
     for size in [K4, K16] {
-        let geometry = LARGE.geometry(size, 52, Half::Upper);
+        let geometry = LARGE.geometry(size, 52, VaRange::Upper);
         for shareability in [Shareability::None, Shareability::Outer, Shareability::Inner] {
             let attributes = Attributes {
                 shareability,
@@ -227,7 +227,7 @@ fn shareability_is_not_in_the_descriptor_with_ds() {
         assert_eq!(decoded.shareability, Shareability::Inner);
     }
     // 64K pages keep it in both formats.
-    let geometry = LARGE.geometry(K64, 52, Half::Upper);
+    let geometry = LARGE.geometry(K64, 52, VaRange::Upper);
     let bits = Attributes::normal(Permissions::READ).encode(&geometry);
     assert_eq!(bits & 0b11 << 8, 0b11 << 8);
     assert_eq!(Shareability::None.bits(), 0b00);
@@ -252,8 +252,8 @@ fn writable_and_executable() {
 #[test]
 fn addresses() {
     // Page size, address, and the descriptor's address bits: 48-bit format; then 52-bit.
-    let plain = |size| PLAIN.geometry(size, 48, Half::Upper);
-    let wide = |size| LARGE.geometry(size, 52, Half::Upper);
+    let plain = |size| PLAIN.geometry(size, 48, VaRange::Upper);
+    let wide = |size| LARGE.geometry(size, 52, VaRange::Upper);
     let rows: &[(Geometry, u64, u64)] = &[
         (plain(K4), 0x0000_1234_5678_9000, 0x0000_1234_5678_9000),
         (plain(K16), 0x0000_ffff_ffff_c000, 0x0000_ffff_ffff_c000),
@@ -271,7 +271,7 @@ fn addresses() {
         (wide(K64), 0x000a_1234_5678_0000, 0x0000_1234_5678_a000),
         // 52-bit input, 48-bit output.
         (
-            WIDE_INPUT.geometry(K64, 52, Half::Upper),
+            WIDE_INPUT.geometry(K64, 52, VaRange::Upper),
             0xffff_ffff_0000,
             0xffff_ffff_0000,
         ),
@@ -294,10 +294,10 @@ fn addresses() {
 fn decoding_ignores_what_is_no_address() {
     // Blocks: bits below the block are not address, nT (bit 16) among them; all else may be set.
     let rows = [
-        (PLAIN.geometry(K4, 48, Half::Upper), Level::L1, 30),
-        (PLAIN.geometry(K4, 48, Half::Upper), Level::L2, 21),
-        (PLAIN.geometry(K16, 48, Half::Upper), Level::L2, 25),
-        (PLAIN.geometry(K64, 48, Half::Upper), Level::L2, 29),
+        (PLAIN.geometry(K4, 48, VaRange::Upper), Level::L1, 30),
+        (PLAIN.geometry(K4, 48, VaRange::Upper), Level::L2, 21),
+        (PLAIN.geometry(K16, 48, VaRange::Upper), Level::L2, 25),
+        (PLAIN.geometry(K64, 48, VaRange::Upper), Level::L2, 29),
     ];
     for (geometry, level, low) in rows {
         let word = !0b10;
@@ -314,8 +314,8 @@ fn kinds() {
     // table, at level 3 a page; 01 at level 3 is invalid.
     for size in PageSize::ALL {
         for geometry in [
-            PLAIN.geometry(size, 48, Half::Upper),
-            LARGE.geometry(size, 52, Half::Upper),
+            PLAIN.geometry(size, 48, VaRange::Upper),
+            LARGE.geometry(size, 52, VaRange::Upper),
         ] {
             let arch = Arch::of(&geometry);
             for level in Level::ALL {

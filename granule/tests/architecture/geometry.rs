@@ -1,7 +1,7 @@
 //! Page sizes, levels, start levels, blocks and contiguous groups, row by row.
 
 use granule::arch::{
-    Dispatch, Geometry, GeometryError, Half, Level, OutputFormat, Page, PageSize, Regime,
+    Dispatch, Geometry, GeometryError, Level, OutputFormat, Page, PageSize, Regime, VaRange,
     VirtualAddress,
 };
 use granule_testing::shape::{Cpu, LARGE, PLAIN, WIDE_INPUT};
@@ -138,7 +138,7 @@ fn virtual_address_sizes() {
                 &[LARGE, WIDE_INPUT, PLAIN]
             };
             for cpu in cpus {
-                for half in [Half::Lower, Half::Upper] {
+                for half in [VaRange::Lower, VaRange::Upper] {
                     let geometry = cpu.geometry(size, va_bits, half);
                     let what = format!("{size} pages, {va_bits} bits");
                     assert_eq!(geometry.start_level().number(), start, "{what}");
@@ -146,7 +146,7 @@ fn virtual_address_sizes() {
                     assert_eq!(geometry.root_entries(), entries, "{what}");
                     assert_eq!(64 - u64::from(geometry.va_bits()), txsz);
                     assert_eq!(geometry.page_size(), size);
-                    assert_eq!(geometry.half(), half);
+                    assert_eq!(geometry.va_range(), half);
                 }
             }
         }
@@ -175,13 +175,13 @@ fn blocks() {
     for (size, number, plain, wide) in BLOCKS {
         let what = format!("{size} level {number}");
         let at = level(number);
-        let geometry = PLAIN.geometry(size, 48, Half::Upper);
+        let geometry = PLAIN.geometry(size, 48, VaRange::Upper);
         assert_eq!(geometry.leaf_allowed(at), plain, "{what}");
-        let geometry = LARGE.geometry(size, 52, Half::Upper);
+        let geometry = LARGE.geometry(size, 52, VaRange::Upper);
         assert_eq!(geometry.leaf_allowed(at), wide, "{what} 52-bit");
         // 52 bits of input, 48 of output: LPA2 (a control bit) has the large blocks, LPA (the
         // physical address size) has not.
-        let geometry = WIDE_INPUT.geometry(size, 52, Half::Upper);
+        let geometry = WIDE_INPUT.geometry(size, 52, VaRange::Upper);
         let expected = if size == K64 { plain } else { wide };
         assert_eq!(geometry.leaf_allowed(at), expected, "{what} wide input");
     }
@@ -221,7 +221,7 @@ fn leaf_sizes() {
     // Largest first; true for a contiguous group.
     let rows: [(Geometry, &[(u64, bool)]); 7] = [
         (
-            PLAIN.geometry(K4, 48, Half::Upper),
+            PLAIN.geometry(K4, 48, VaRange::Upper),
             &[
                 (16 * GIB, true),
                 (GIB, false),
@@ -232,7 +232,7 @@ fn leaf_sizes() {
             ],
         ),
         (
-            LARGE.geometry(K4, 52, Half::Upper),
+            LARGE.geometry(K4, 52, VaRange::Upper),
             &[
                 (512 * GIB, false),
                 (16 * GIB, true),
@@ -244,7 +244,7 @@ fn leaf_sizes() {
             ],
         ),
         (
-            PLAIN.geometry(K16, 36, Half::Upper),
+            PLAIN.geometry(K16, 36, VaRange::Upper),
             &[
                 (GIB, true),
                 (32 * MIB, false),
@@ -253,7 +253,7 @@ fn leaf_sizes() {
             ],
         ),
         (
-            LARGE.geometry(K16, 47, Half::Upper),
+            LARGE.geometry(K16, 47, VaRange::Upper),
             &[
                 (64 * GIB, false),
                 (GIB, true),
@@ -263,7 +263,7 @@ fn leaf_sizes() {
             ],
         ),
         (
-            LARGE.geometry(K64, 48, Half::Upper),
+            LARGE.geometry(K64, 48, VaRange::Upper),
             &[
                 (4 * TIB, false),
                 (16 * GIB, true),
@@ -275,11 +275,11 @@ fn leaf_sizes() {
         // Where the region is smaller than the group, an implementation may fault on the hint
         // (RWMNPV): 30 bits are two entries of level 2.
         (
-            PLAIN.geometry(K64, 30, Half::Upper),
+            PLAIN.geometry(K64, 30, VaRange::Upper),
             &[(512 * MIB, false), (2 * MIB, true), (64 * KIB, false)],
         ),
         (
-            PLAIN.geometry(K4, 31, Half::Upper),
+            PLAIN.geometry(K4, 31, VaRange::Upper),
             &[
                 (GIB, false),
                 (32 * MIB, true),
@@ -331,7 +331,13 @@ fn address_size_limits() {
         assert_eq!(features.least_va_bits(page_size), least);
         assert_eq!(features.most_va_bits(page_size), most);
         for va_bits in 0..=64 {
-            let answer = Geometry::new(&features, page_size, va_bits, Half::Upper, Regime::El1And0);
+            let answer = Geometry::new(
+                &features,
+                page_size,
+                va_bits,
+                VaRange::Upper,
+                Regime::El1And0,
+            );
             if (least..=most).contains(&va_bits) {
                 assert_eq!(answer.unwrap().va_bits(), va_bits);
             } else {
@@ -356,7 +362,7 @@ fn page_size_that_the_cpu_lacks() {
         tgran16: 0,
         ..PLAIN
     };
-    let answer = Geometry::new(&cpu.features(), K16, 47, Half::Upper, Regime::El1And0);
+    let answer = Geometry::new(&cpu.features(), K16, 47, VaRange::Upper, Regime::El1And0);
     assert_eq!(answer, Err(GeometryError::PageSize(K16)));
     assert!(answer.unwrap_err().to_string().contains("16k"));
 }
@@ -411,7 +417,7 @@ fn output_formats() {
         (parange(7), K64, 48, OutputFormat::Lpa, 52),
     ];
     for (cpu, size, va_bits, format, pa_bits) in rows {
-        let geometry = cpu.geometry(size, va_bits, Half::Upper);
+        let geometry = cpu.geometry(size, va_bits, VaRange::Upper);
         assert_eq!(geometry.format(), format, "{cpu:x?} {size} {va_bits}");
         assert_eq!(geometry.pa_bits(), pa_bits, "{cpu:x?} {size} {va_bits}");
         assert_eq!(geometry.lpa2(), format == OutputFormat::Lpa2);
@@ -429,7 +435,7 @@ fn halves() {
         (52, 0xfff0_0000_0000_0000),
     ] {
         for size in PageSize::ALL {
-            let upper = LARGE.geometry(size, va_bits, Half::Upper);
+            let upper = LARGE.geometry(size, va_bits, VaRange::Upper);
             assert_eq!(upper.base(), VirtualAddress(lowest));
             assert_eq!(upper.offset(VirtualAddress(lowest)), Some(0));
             let last = VirtualAddress(u64::MAX);
@@ -437,7 +443,7 @@ fn halves() {
             assert_eq!(upper.offset(VirtualAddress(lowest - 1)), None);
             assert_eq!(upper.offset(VirtualAddress(0)), None);
             assert_eq!(upper.span(), 1 << va_bits);
-            let lower = LARGE.geometry(size, va_bits, Half::Lower);
+            let lower = LARGE.geometry(size, va_bits, VaRange::Lower);
             assert_eq!(lower.base(), VirtualAddress(0));
             let last = VirtualAddress((1 << va_bits) - 1);
             assert_eq!(lower.offset(last), Some((1 << va_bits) - 1));
@@ -453,14 +459,14 @@ fn both_halves_share_one_format() {
     // alone it would not be.
     for size in [K4, K16] {
         let cpu = WIDE_INPUT.features();
-        let upper = WIDE_INPUT.geometry(size, 52, Half::Upper);
-        let lower = upper.with_half(&cpu, Half::Lower, 39).unwrap();
+        let upper = WIDE_INPUT.geometry(size, 52, VaRange::Upper);
+        let lower = upper.with_half(&cpu, VaRange::Lower, 39).unwrap();
         assert_eq!(lower.format(), OutputFormat::Lpa2);
-        assert_eq!((lower.half(), lower.va_bits()), (Half::Lower, 39));
+        assert_eq!((lower.va_range(), lower.va_bits()), (VaRange::Lower, 39));
         // The other way round the first half has no DS, so 52 bits cannot be had beside it.
-        let first = WIDE_INPUT.geometry(size, 48, Half::Lower);
+        let first = WIDE_INPUT.geometry(size, 48, VaRange::Lower);
         assert_eq!(first.format(), OutputFormat::Bits48);
-        let answer = first.with_half(&cpu, Half::Upper, 52);
+        let answer = first.with_half(&cpu, VaRange::Upper, 52);
         let error = GeometryError::AddressBits {
             page_size: size,
             va_bits: 52,
@@ -471,8 +477,8 @@ fn both_halves_share_one_format() {
     }
     // 64K pages have 52 bits of input without any format.
     let cpu = WIDE_INPUT.features();
-    let first = WIDE_INPUT.geometry(K64, 48, Half::Lower);
-    let other = first.with_half(&cpu, Half::Upper, 52).unwrap();
+    let first = WIDE_INPUT.geometry(K64, 48, VaRange::Lower);
+    let other = first.with_half(&cpu, VaRange::Upper, 52).unwrap();
     assert_eq!(other.format(), OutputFormat::Bits48);
     assert_eq!(other.va_bits(), 52);
 }
@@ -481,12 +487,12 @@ fn both_halves_share_one_format() {
 fn a_regime_with_one_privilege_has_one_half() {
     for regime in [Regime::El2, Regime::El3] {
         assert!(!regime.has_user());
-        assert_eq!(Half::only(regime), Some(Half::Lower));
-        let answer = Geometry::new(&PLAIN.features(), K4, 48, Half::Upper, regime);
+        assert_eq!(VaRange::only(regime), Some(VaRange::Lower));
+        let answer = Geometry::new(&PLAIN.features(), K4, 48, VaRange::Upper, regime);
         let error = answer.unwrap_err();
         assert_eq!(error, GeometryError::NoUpperHalf(regime));
         assert!(error.to_string().contains("TTBR0"), "{error}");
         assert_eq!(PLAIN.single(K4, 48, regime).regime(), regime);
     }
-    assert_eq!(Half::only(Regime::El1And0), None);
+    assert_eq!(VaRange::only(Regime::El1And0), None);
 }

@@ -11,10 +11,10 @@
 )]
 
 mod bbm;
+mod bbm_policy;
 mod descriptors;
 mod errata;
 mod features;
 mod geometry;
 mod registers;
 mod tlbi;
-mod trust;

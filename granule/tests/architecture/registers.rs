@@ -1,7 +1,7 @@
 //! TCR, MAIR and TTBR, field by field.
 
 use granule::arch::registers::{Mair, Tcr, TcrSingle, Ttbr};
-use granule::arch::{Half, PageSize, PhysicalAddress, Regime};
+use granule::arch::{PageSize, PhysicalAddress, Regime, VaRange};
 use granule_testing::shape::{Cpu, LARGE, PLAIN, WIDE_INPUT};
 
 use PageSize::{K4, K16, K64};
@@ -26,8 +26,8 @@ fn both_halves() {
                 if va_bits > features.most_va_bits(size) {
                     continue;
                 }
-                let upper = cpu.geometry(size, va_bits, Half::Upper);
-                let lower = upper.with_half(&features, Half::Lower, 36).unwrap();
+                let upper = cpu.geometry(size, va_bits, VaRange::Upper);
+                let lower = upper.with_half(&features, VaRange::Lower, 36).unwrap();
                 let tcr = Tcr::new(&features, Some(&lower), Some(&upper)).0;
                 assert_eq!(bits(tcr, 5, 0), 28, "T0SZ");
                 assert_eq!(bits(tcr, 21, 16), txsz, "T1SZ");
@@ -76,7 +76,7 @@ fn output_sizes() {
         (7, K64, 0b110),
     ] {
         let cpu = Cpu { parange, ..PLAIN };
-        let geometry = cpu.geometry(size, 48, Half::Upper);
+        let geometry = cpu.geometry(size, 48, VaRange::Upper);
         let tcr = Tcr::new(&cpu.features(), None, Some(&geometry)).0;
         assert_eq!(bits(tcr, 34, 32), expected, "IPS for PARange {parange}");
         let single = TcrSingle::new(&cpu.single(size, 48, Regime::El2)).0;
@@ -87,11 +87,11 @@ fn output_sizes() {
 #[test]
 fn a_half_that_is_not_used_makes_no_walks() {
     let features = PLAIN.features();
-    let upper = PLAIN.geometry(K16, 47, Half::Upper);
+    let upper = PLAIN.geometry(K16, 47, VaRange::Upper);
     let tcr = Tcr::new(&features, None, Some(&upper)).0;
     assert_eq!((bits(tcr, 7, 7), bits(tcr, 23, 23)), (1, 0));
     assert_eq!(bits(tcr, 31, 30), 0b01);
-    let lower = PLAIN.geometry(K16, 47, Half::Lower);
+    let lower = PLAIN.geometry(K16, 47, VaRange::Lower);
     let tcr = Tcr::new(&features, Some(&lower), None).0;
     assert_eq!((bits(tcr, 7, 7), bits(tcr, 23, 23)), (0, 1));
     assert_eq!(bits(tcr, 15, 14), 0b10);
@@ -104,7 +104,7 @@ fn small_asids() {
     let mut registers = PLAIN.registers();
     registers.mmfr0 &= !0xf0;
     let cpu = granule::arch::CpuFeatures::new(registers);
-    let geometry = PLAIN.geometry(K4, 48, Half::Lower);
+    let geometry = PLAIN.geometry(K4, 48, VaRange::Lower);
     let tcr = Tcr::new(&cpu, Some(&geometry), None).0;
     assert_eq!(bits(tcr, 36, 36), 0, "AS without 16-bit ASIDs");
 }
@@ -140,11 +140,11 @@ fn one_half() {
 #[test]
 fn table_base() {
     // Base in 47:1, ASID in 63:48; in a 52-bit format 5:2 hold address bits 51:48.
-    let plain = PLAIN.geometry(K4, 48, Half::Lower);
+    let plain = PLAIN.geometry(K4, 48, VaRange::Lower);
     let ttbr = Ttbr::new(&plain, PhysicalAddress(0x8765_4321_f000), 0xbeef).0;
     assert_eq!(ttbr, 0xbeef_8765_4321_f000);
     for size in PageSize::ALL {
-        let wide = LARGE.geometry(size, 52, Half::Upper);
+        let wide = LARGE.geometry(size, 52, VaRange::Upper);
         for high in 0..16 {
             let root = PhysicalAddress(high << 48 | 0x1234_5678_0000);
             let ttbr = Ttbr::new(&wide, root, 7).0;

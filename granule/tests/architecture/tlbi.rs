@@ -1,10 +1,10 @@
 //! TLBI operands bit by bit, and plans expanded back into what they invalidate.
 
 use granule::arch::tlbi::{
-    Invalidation, Reach, TlbCapabilities, TlbiOp, address_operand, asid_operand, plan,
+    Invalidation, TlbCapabilities, TlbiOp, TlbiScope, address_operand, asid_operand, plan,
     range_granules,
 };
-use granule::arch::{Geometry, Half, Level, PageSize, VirtualAddress};
+use granule::arch::{Geometry, Level, PageSize, VaRange, VirtualAddress};
 use granule_testing::cases::config;
 use granule_testing::order::{Covered, decode};
 use granule_testing::shape::{self, LARGE, PLAIN};
@@ -84,7 +84,7 @@ fn leaves(geometry: &Geometry, offset: u64, bytes: u64, level: Level) -> Invalid
         start: VirtualAddress(geometry.base().0 + offset),
         bytes,
         stride: geometry.page_size().entry_bytes(level),
-        reach: Reach::LastLevel,
+        scope: TlbiScope::LastLevel,
         asid: None,
         level: Some(level),
     }
@@ -92,7 +92,7 @@ fn leaves(geometry: &Geometry, offset: u64, bytes: u64, level: Level) -> Invalid
 
 #[test]
 fn nothing_takes_nothing() {
-    let geometry = PLAIN.geometry(K4, 48, Half::Upper);
+    let geometry = PLAIN.geometry(K4, 48, VaRange::Upper);
     for range in [false, true] {
         let what = leaves(&geometry, 0x1000, 0, Level::L3);
         assert_eq!(ops(&what, &capabilities(&geometry, range, true)), []);
@@ -103,7 +103,7 @@ fn nothing_takes_nothing() {
 fn the_longest_range_is_one_operation() {
     // 2 097 152 granules: 8, 32 and 128 GiB.
     for (size, bytes) in [(K4, 8_u64 << 30), (K16, 32 << 30), (K64, 128 << 30)] {
-        let geometry = PLAIN.geometry(size, 48, Half::Upper);
+        let geometry = PLAIN.geometry(size, 48, VaRange::Upper);
         let can = capabilities(&geometry, true, false);
         let what = leaves(&geometry, 0, bytes, Level::L3);
         let found = ops(&what, &can);
@@ -121,7 +121,7 @@ fn the_longest_range_is_one_operation() {
 
 #[test]
 fn too_many_single_operations_become_one() {
-    let geometry = PLAIN.geometry(K4, 48, Half::Upper);
+    let geometry = PLAIN.geometry(K4, 48, VaRange::Upper);
     let can = capabilities(&geometry, false, false);
     let most = leaves(&geometry, 0, 512 << 12, Level::L3);
     assert_eq!(ops(&most, &can).len(), 512);
@@ -138,27 +138,27 @@ fn too_many_single_operations_become_one() {
 fn bases_count_in_64k_with_ds() {
     // FEAT_LPA2 with DS set: the base of a range is address >> 16, also for 4K and 16K pages. Pages
     // before the first such address go one by one.
-    let geometry = LARGE.geometry(K4, 52, Half::Lower);
+    let geometry = LARGE.geometry(K4, 52, VaRange::Lower);
     let can = capabilities(&geometry, true, false);
     let what = leaves(&geometry, 0x1_e000, 0x1_2000, Level::L3);
     let single = |page: u64| TlbiOp::Address {
         operand: page,
-        reach: Reach::LastLevel,
+        scope: TlbiScope::LastLevel,
         all_asids: true,
     };
     // 16 pages from 0x20000: (NUM + 1) * 2 = 16.
     let range = TlbiOp::Range {
         operand: 0b01 << 46 | 7 << 39 | 2,
-        reach: Reach::LastLevel,
+        scope: TlbiScope::LastLevel,
         all_asids: true,
     };
     assert_eq!(ops(&what, &can), [single(0x1e), single(0x1f), range]);
     // Without DS the base is address >> 12, and all 18 pages are one range.
-    let geometry = PLAIN.geometry(K4, 48, Half::Lower);
+    let geometry = PLAIN.geometry(K4, 48, VaRange::Lower);
     let can = capabilities(&geometry, true, false);
     let range = TlbiOp::Range {
         operand: 0b01 << 46 | 8 << 39 | 0x1e,
-        reach: Reach::LastLevel,
+        scope: TlbiScope::LastLevel,
         all_asids: true,
     };
     assert_eq!(ops(&what, &can), [range]);
@@ -166,7 +166,7 @@ fn bases_count_in_64k_with_ds() {
     let two = leaves(&geometry, 0x1_e000, 0x2000, Level::L3);
     let range = TlbiOp::Range {
         operand: 0b01 << 46 | 0x1e,
-        reach: Reach::LastLevel,
+        scope: TlbiScope::LastLevel,
         all_asids: true,
     };
     assert_eq!(ops(&two, &can), [range]);
@@ -182,14 +182,14 @@ fn level_hints_only_where_they_are_legal() {
             .map(|op| decode(&Arch::of(geometry), op).level)
             .collect::<Vec<_>>()
     };
-    let plain = PLAIN.geometry(K4, 48, Half::Upper);
-    let wide = LARGE.geometry(K4, 52, Half::Upper);
+    let plain = PLAIN.geometry(K4, 48, VaRange::Upper);
+    let wide = LARGE.geometry(K4, 52, VaRange::Upper);
     // A block of 2 MiB.
     let what = leaves(&plain, 4 << 20, 2 << 20, Level::L2);
     assert_eq!(hints(&plain, &what, false), [Some(2)]);
     // Tables go too: none.
     let all = Invalidation {
-        reach: Reach::AllLevels,
+        scope: TlbiScope::AllLevels,
         ..what
     };
     assert_eq!(hints(&plain, &all, false), [None]);
@@ -206,8 +206,8 @@ fn level_hints_only_where_they_are_legal() {
     let level0 = |geometry: &Geometry| leaves(geometry, 1 << 39, 1 << 39, Level::L0);
     assert_eq!(hints(&plain, &level0(&plain), false), [None]);
     assert_eq!(hints(&wide, &level0(&wide), false), [Some(0)]);
-    let plain16 = PLAIN.geometry(K16, 48, Half::Upper);
-    let wide16 = LARGE.geometry(K16, 52, Half::Upper);
+    let plain16 = PLAIN.geometry(K16, 48, VaRange::Upper);
+    let wide16 = LARGE.geometry(K16, 52, VaRange::Upper);
     let level1 = |geometry: &Geometry| leaves(geometry, 1 << 36, 1 << 36, Level::L1);
     assert_eq!(hints(&plain16, &level1(&plain16), false), [None]);
     assert_eq!(hints(&wide16, &level1(&wide16), false), [Some(1)]);
@@ -260,10 +260,10 @@ fn cases() -> impl Strategy<Value = (Geometry, bool, bool, Invalidation)> {
                 start: VirtualAddress(geometry.base().0.wrapping_add(from)),
                 bytes: to - from,
                 stride,
-                reach: if flags[2] {
-                    Reach::AllLevels
+                scope: if flags[2] {
+                    TlbiScope::AllLevels
                 } else {
-                    Reach::LastLevel
+                    TlbiScope::LastLevel
                 },
                 asid: (asid % 3 == 0).then_some(asid),
                 level: whole.then_some(level),
@@ -304,9 +304,9 @@ proptest! {
                 return Ok(());
             }
             prop_assert_eq!(one.asid, what.asid);
-            prop_assert_eq!(one.tables, what.reach == Reach::AllLevels);
+            prop_assert_eq!(one.tables, what.scope == TlbiScope::AllLevels);
             if one.level.is_some() {
-                prop_assert!(level_hint && what.reach == Reach::LastLevel);
+                prop_assert!(level_hint && what.scope == TlbiScope::LastLevel);
                 prop_assert_eq!(one.level, what.level.map(Level::number));
                 prop_assert!(arch.leaf_allowed(one.level.unwrap()));
             }

@@ -4,7 +4,7 @@ use crate::reference::Reference;
 use granule::arch::bbm::BbmLevel;
 use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{Attributes, Geometry, Page, PhysicalAddress};
-use granule::linear::Census;
+use granule::linear::LeafStats;
 use granule::table::{Holes, Leaves, Merged, PageTables, PermissionChange, Piece, TableError};
 use granule_testing::host::{self, Event, Host, HostEnvironment, Runs};
 use granule_testing::order::{Judged, Operation};
@@ -145,24 +145,24 @@ impl<P: Page> Bench<P> {
     }
 
     pub fn map_pieces(&mut self, pieces: &[Piece]) -> Result<(), TableError> {
-        let census = self
+        let stats = self
             .reference
             .mapped
             .is_empty()
-            .then(|| Census::new(self.tables.geometry(), pieces));
+            .then(|| LeafStats::new(self.tables.geometry(), pieces));
         let found = self.tables.map_pieces(pieces);
         let expected = self.reference.map_pieces(pieces);
         assert_eq!(found, expected, "map {pieces:x?}");
         self.settle(Operation::Map, found.is_ok());
-        if let (Some(census), Ok(())) = (census, found) {
-            self.compare_census(&census);
+        if let (Some(stats), Ok(())) = (stats, found) {
+            self.compare_stats(&stats);
         }
         found
     }
 
     /// What was counted beforehand, against what is there.
-    fn compare_census(&self, census: &Census) {
-        assert_eq!(census.tables() as usize, self.reference.tables() - 1);
+    fn compare_stats(&self, stats: &LeafStats) {
+        assert_eq!(stats.tables() as usize, self.reference.tables() - 1);
         let mut expected: BTreeMap<(u64, bool), u64> = BTreeMap::new();
         for mapped in self.reference.mapped.values() {
             let (first, bytes) = (mapped.leaf.offset, mapped.leaf.bytes);
@@ -172,8 +172,8 @@ impl<P: Page> Bench<P> {
             *expected.entry((size, mapped.group.is_some())).or_default() += new;
         }
         let total: u64 = expected.iter().map(|((size, _), count)| size * count).sum();
-        assert_eq!(census.bytes(), total);
-        let found: BTreeMap<(u64, bool), u64> = census
+        assert_eq!(stats.bytes(), total);
+        let found: BTreeMap<(u64, bool), u64> = stats
             .leaves()
             .map(|(leaf, count)| ((leaf.bytes, leaf.contiguous), count))
             .collect();
@@ -204,21 +204,21 @@ impl<P: Page> Bench<P> {
         found
     }
 
-    pub fn hide(&mut self, offset: u64, bytes: u64) -> Result<(), TableError> {
+    pub fn set_invalid(&mut self, offset: u64, bytes: u64) -> Result<(), TableError> {
         let start = self.reference.address(offset);
-        let found = self.tables.hide(start, bytes);
-        let expected = self.reference.hide(offset, bytes);
+        let found = self.tables.set_invalid(start, bytes);
+        let expected = self.reference.set_invalid(offset, bytes);
         assert_eq!(found, expected, "hide {start} {bytes:#x}");
-        self.settle(Operation::Hide, found.is_ok());
+        self.settle(Operation::SetInvalid, found.is_ok());
         found
     }
 
-    pub fn show(&mut self, offset: u64, bytes: u64) -> Result<(), TableError> {
+    pub fn set_valid(&mut self, offset: u64, bytes: u64) -> Result<(), TableError> {
         let start = self.reference.address(offset);
-        let found = self.tables.show(start, bytes);
-        let expected = self.reference.show(offset, bytes);
+        let found = self.tables.set_valid(start, bytes);
+        let expected = self.reference.set_valid(offset, bytes);
         assert_eq!(found, expected, "show {start} {bytes:#x}");
-        self.settle(Operation::Show, found.is_ok());
+        self.settle(Operation::SetValid, found.is_ok());
         found
     }
 

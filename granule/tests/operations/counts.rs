@@ -5,8 +5,8 @@
 
 use crate::bench::Setting;
 use granule::arch::{
-    Attributes, Geometry, Half, Page, Page4K, Page16K, Page64K, PageSize, Permissions,
-    PhysicalAddress, VirtualAddress,
+    Attributes, Geometry, Page, Page4K, Page16K, Page64K, PageSize, Permissions, PhysicalAddress,
+    VaRange, VirtualAddress,
 };
 use granule::table::{Counted, Counters, Counts, Holes, Leaves, PageTables, PermissionChange};
 use granule_testing::host::{self, Event, Host};
@@ -121,7 +121,7 @@ fn count<P: Page>(geometry: &Geometry, live: bool, case: &Case) {
 #[test]
 fn stores_and_tables_with_4k_pages() {
     // Root at level 0, 512 GiB an entry.
-    let geometry = PLAIN.geometry(PageSize::K4, 48, Half::Upper);
+    let geometry = PLAIN.geometry(PageSize::K4, 48, VaRange::Upper);
     let gib = 1 << 30;
     let cases = [
         Case {
@@ -189,7 +189,7 @@ fn stores_and_tables_with_4k_pages() {
 )]
 fn stores_and_tables_with_16k_pages() {
     // Root at level 1, 64 GiB an entry.
-    let geometry = PLAIN.geometry(PageSize::K16, 47, Half::Upper);
+    let geometry = PLAIN.geometry(PageSize::K16, 47, VaRange::Upper);
     let mib = 1 << 20;
     let cases = [
         Case {
@@ -226,7 +226,7 @@ fn stores_and_tables_with_16k_pages() {
 )]
 fn stores_and_tables_with_64k_pages() {
     // Root at level 1, 4 TiB an entry; with 52-bit output addresses a block.
-    let geometry = LARGE.geometry(PageSize::K64, 52, Half::Upper);
+    let geometry = LARGE.geometry(PageSize::K64, 52, VaRange::Upper);
     let tib = 1 << 40;
     let cases = [
         Case {

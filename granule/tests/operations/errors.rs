@@ -3,10 +3,10 @@
 use crate::bench::{Bench, Setting};
 use granule::arch::bbm::BbmLevel;
 use granule::arch::{
-    Attributes, Half, Level, Page4K, Page16K, Page64K, PageSize, Permissions, PhysicalAddress,
+    Attributes, Level, Page4K, Page16K, Page64K, PageSize, Permissions, PhysicalAddress, VaRange,
     VirtualAddress,
 };
-use granule::linear::Census;
+use granule::linear::LeafStats;
 use granule::table::{Holes, Leaves, Liveness, PageTables, PermissionChange, Piece, TableError};
 use granule_testing::host::{self, Host};
 use granule_testing::shape::{LARGE, PLAIN};
@@ -32,7 +32,7 @@ fn one_line(error: TableError, words: &[&str]) {
 
 #[test]
 fn misaligned() {
-    let geometry = PLAIN.geometry(PageSize::K16, 47, Half::Lower);
+    let geometry = PLAIN.geometry(PageSize::K16, 47, VaRange::Lower);
     let mut bench = Bench::<Page16K>::new(&geometry, Setting::PRIVATE);
     let page = 0x4000;
     let tables = &mut bench.tables;
@@ -70,8 +70,8 @@ fn misaligned() {
 #[test]
 fn outside_the_space() {
     // Both halves: one page before and one after, the other half, and a range that runs out.
-    let upper = PLAIN.geometry(PageSize::K4, 39, Half::Upper);
-    let lower = PLAIN.geometry(PageSize::K4, 39, Half::Lower);
+    let upper = PLAIN.geometry(PageSize::K4, 39, VaRange::Upper);
+    let lower = PLAIN.geometry(PageSize::K4, 39, VaRange::Lower);
     let top = 1_u64 << 39;
     let cases = [
         (upper, !(top - 1) - 0x1000, 0x1000),
@@ -121,7 +121,7 @@ fn output_too_large() {
         ..PLAIN
     };
     for (cpu, va_bits, pa_bits) in [(small, 48, 40), (PLAIN, 48, 48), (LARGE, 52, 52)] {
-        let geometry = cpu.geometry(PageSize::K64, va_bits, Half::Lower);
+        let geometry = cpu.geometry(PageSize::K64, va_bits, VaRange::Lower);
         let mut bench = Bench::<Page64K>::new(&geometry, Setting::PRIVATE);
         let top = 1_u64 << pa_bits;
         let page = 0x1_0000;
@@ -150,7 +150,7 @@ fn output_too_large() {
 
 #[test]
 fn already_mapped() {
-    let geometry = LARGE.geometry(PageSize::K4, 48, Half::Upper);
+    let geometry = LARGE.geometry(PageSize::K4, 48, VaRange::Upper);
     let mut bench = Bench::<Page4K>::new(&geometry, Setting::LIVE);
     let block = 0x20_0000;
     bench
@@ -176,7 +176,7 @@ fn already_mapped() {
 
 #[test]
 fn not_mapped() {
-    let geometry = LARGE.geometry(PageSize::K16, 47, Half::Upper);
+    let geometry = LARGE.geometry(PageSize::K16, 47, VaRange::Upper);
     let mut bench = Bench::<Page16K>::new(&geometry, Setting::LIVE);
     bench
         .map(0x4000, 0x4000, 0x8000, RW, Leaves::PAGES)
@@ -201,7 +201,7 @@ fn not_mapped() {
 #[test]
 fn inside_a_leaf() {
     // A block of each level and a group of each size that 4K pages have, cut at both ends.
-    let geometry = LARGE.geometry(PageSize::K4, 52, Half::Upper);
+    let geometry = LARGE.geometry(PageSize::K4, 52, VaRange::Upper);
     let cases: [(u64, Level, bool); 7] = [
         (16 << 12, Level::L3, true),
         (1 << 21, Level::L2, false),
@@ -244,7 +244,7 @@ fn inside_a_leaf() {
 
 #[test]
 fn unsorted() {
-    let geometry = PLAIN.geometry(PageSize::K4, 39, Half::Upper);
+    let geometry = PLAIN.geometry(PageSize::K4, 39, VaRange::Upper);
     let mut bench = Bench::<Page4K>::new(&geometry, Setting::LIVE);
     let page = 0x1000;
     let piece = |bench: &Bench<Page4K>, at: u64, pages: u64| {
@@ -277,7 +277,7 @@ fn unsorted() {
 
 #[test]
 fn wrong_page_size() {
-    let geometry = PLAIN.geometry(PageSize::K4, 48, Half::Lower);
+    let geometry = PLAIN.geometry(PageSize::K4, 48, VaRange::Lower);
     let host = Host::new(&geometry, 0x4000_0000, 4);
     let capabilities = Setting::PRIVATE.capabilities(&geometry);
     let error = TableError::WrongPageSize {
@@ -305,7 +305,7 @@ fn wrong_page_size() {
 #[test]
 fn nothing_at_all() {
     // Ranges of no bytes are fine everywhere and do nothing.
-    let geometry = PLAIN.geometry(PageSize::K4, 48, Half::Lower);
+    let geometry = PLAIN.geometry(PageSize::K4, 48, VaRange::Lower);
     let mut bench = Bench::<Page4K>::new(&geometry, Setting::PRIVATE);
     bench.map(0x1000, 0x1000, 0, RW, Leaves::LARGEST).unwrap();
     bench.unmap(0x1000, 0).unwrap();
@@ -319,7 +319,7 @@ fn nothing_at_all() {
 
 #[test]
 fn a_tree_is_taken_over_from_its_root() {
-    let geometry = LARGE.geometry(PageSize::K4, 52, Half::Lower);
+    let geometry = LARGE.geometry(PageSize::K4, 52, VaRange::Lower);
     let mut bench = Bench::<Page4K>::new(&geometry, Setting::PRIVATE);
     bench
         .map(0x1000, 0x1000, 0x3000, RW, Leaves::PAGES)
@@ -339,7 +339,7 @@ fn a_tree_is_taken_over_from_its_root() {
 
 #[test]
 fn a_census_passes_over_what_cannot_be_mapped() {
-    let geometry = PLAIN.geometry(PageSize::K4, 48, Half::Upper);
+    let geometry = PLAIN.geometry(PageSize::K4, 48, VaRange::Upper);
     let (base, page) = (geometry.base().0, 4096);
     let piece = |offset: u64, bytes: u64| Piece {
         start: VirtualAddress(base.wrapping_add(offset)),
@@ -360,7 +360,10 @@ fn a_census_passes_over_what_cannot_be_mapped() {
         piece(geometry.span(), page),
         piece(12 * page, 0),
     ];
-    let (wanted, found) = (Census::new(&geometry, &good), Census::new(&geometry, &all));
+    let (wanted, found) = (
+        LeafStats::new(&geometry, &good),
+        LeafStats::new(&geometry, &all),
+    );
     assert_eq!(found, wanted);
     assert_eq!((found.bytes(), found.tables()), (3 * page, 3));
 }

@@ -7,8 +7,8 @@ use crate::bench::{Bench, Setting};
 use crate::split::{only, pairs, shapes};
 use granule::arch::geometry::LeafSize;
 use granule::arch::{
-    Attributes, Dispatch, Geometry, Half, Page, Page4K, Page16K, PageSize, Permissions,
-    PhysicalAddress,
+    Attributes, Dispatch, Geometry, Page, Page4K, Page16K, PageSize, Permissions, PhysicalAddress,
+    VaRange,
 };
 use granule::table::{Holes, Leaves, PageTables, PermissionChange, TableError};
 use granule_testing::host::{self, Event, Host, Runs};
@@ -137,7 +137,7 @@ fn running_out_leaves_everything_as_it_was() {
 #[cfg_attr(miri, ignore = "20 000 pages in the reference take Miri minutes")]
 fn many_tables_of_pages() {
     // 40 tables of pages at once, refused with one too few.
-    let geometry = PLAIN.geometry(PageSize::K4, 48, Half::Upper);
+    let geometry = PLAIN.geometry(PageSize::K4, 48, VaRange::Upper);
     let tables = 40;
     for runs in [Runs::Short, Runs::Long, Runs::Scattered] {
         let mut bench = Bench::<Page4K>::new(&geometry, Setting::LIVE);
@@ -160,7 +160,7 @@ fn many_tables_of_pages() {
 
 #[test]
 fn no_page_for_the_root() {
-    let geometry = LARGE.geometry(PageSize::K16, 47, Half::Lower);
+    let geometry = LARGE.geometry(PageSize::K16, 47, VaRange::Lower);
     let host = Host::new(&geometry, 0x4000_0000, 1);
     host.set_budget(0);
     let environment = host::environment(&host, Setting::PRIVATE.capabilities(&geometry));
@@ -204,15 +204,15 @@ impl Dispatch for Exhausted {
         let mut refused = 0;
         for what in 0..4 {
             if what == 3 {
-                bench.hide(start, start).unwrap();
+                bench.set_invalid(start, start).unwrap();
             }
             let before = bench.reference.tables();
             let mut after = crate::reference::Reference::new(&geometry);
             after.mapped.clone_from(&bench.reference.mapped);
             if what == 3 {
-                after.show(first, bytes).unwrap();
+                after.set_valid(first, bytes).unwrap();
             } else {
-                after.hide(first, bytes).unwrap();
+                after.set_invalid(first, bytes).unwrap();
             }
             let needed = after.tables() - before;
             let dump = bench.dump();
@@ -222,8 +222,8 @@ impl Dispatch for Exhausted {
                 let answer = match what {
                     0 => bench.tables.protect(at, bytes, READ_ONLY, Holes::Refuse),
                     1 => bench.tables.unmap(at, bytes),
-                    2 => bench.tables.hide(at, bytes),
-                    _ => bench.tables.show(at, bytes),
+                    2 => bench.tables.set_invalid(at, bytes),
+                    _ => bench.tables.set_valid(at, bytes),
                 };
                 assert_eq!(answer, Err(TableError::OutOfTables { needed }));
                 assert_eq!(bench.dump(), dump, "with {budget}: bit for bit as it was");
@@ -234,7 +234,7 @@ impl Dispatch for Exhausted {
             bench.host.set_budget(usize::MAX);
         }
         bench.host.set_budget(64);
-        bench.show(first, bytes).unwrap();
+        bench.set_valid(first, bytes).unwrap();
         refused
     }
 }

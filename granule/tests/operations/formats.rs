@@ -4,7 +4,7 @@
 //! bits in it follow each other.
 
 use crate::bench::{Bench, Setting};
-use granule::arch::{Attributes, Dispatch, Geometry, Half, Page, Page4K, PageSize, Permissions};
+use granule::arch::{Attributes, Dispatch, Geometry, Page, Page4K, PageSize, Permissions, VaRange};
 use granule::table::Leaves;
 use granule_testing::shape::LARGE;
 
@@ -42,7 +42,7 @@ impl Dispatch for AcrossTheBreak {
 #[cfg_attr(miri, ignore = "three whole tables of each size take Miri minutes")]
 fn runs_stop_where_the_descriptor_format_breaks() {
     for size in PageSize::ALL {
-        size.dispatch(AcrossTheBreak(LARGE.geometry(size, 47, Half::Lower)));
+        size.dispatch(AcrossTheBreak(LARGE.geometry(size, 47, VaRange::Lower)));
     }
 }
 
@@ -50,7 +50,7 @@ fn runs_stop_where_the_descriptor_format_breaks() {
 fn a_visited_run_ends_where_the_addition_would_carry_into_other_bits() {
     // Address bits end at 49 with DS, and bit 50 says "guarded": one page more than the last
     // address below 2^50, unguarded, looks like address zero, guarded.
-    let geometry = LARGE.geometry(PageSize::K4, 52, Half::Lower);
+    let geometry = LARGE.geometry(PageSize::K4, 52, VaRange::Lower);
     let mut bench = Bench::<Page4K>::new(&geometry, Setting::PRIVATE);
     let guarded = Attributes::normal(Permissions {
         guarded: true,

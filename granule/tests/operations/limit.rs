@@ -9,7 +9,7 @@ use crate::split::{only, pairs, shapes};
 use granule::arch::bbm::BbmLevel;
 use granule::arch::geometry::LeafSize;
 use granule::arch::{
-    Attributes, Dispatch, Geometry, Half, Page, Page4K, PageSize, Permissions, PhysicalAddress,
+    Attributes, Dispatch, Geometry, Page, Page4K, PageSize, Permissions, PhysicalAddress, VaRange,
     VirtualAddress,
 };
 use granule::table::{Counted, Counters, Counts, Leaves, PageTables, TableError, Visibility};
@@ -93,7 +93,7 @@ fn limit<P: Page>(
         }
         .judge();
         assert_eq!(runs(&after.leaves), runs(&before.leaves));
-        assert_eq!(runs(&after.hidden), runs(&before.hidden));
+        assert_eq!(runs(&after.present_invalid), runs(&before.present_invalid));
     } else {
         assert!(events.iter().all(|e| matches!(e, Event::Reserve(_))));
         assert_eq!(after, before);
@@ -306,9 +306,9 @@ fn refused_exactly_where_the_rules_do_not_allow_it() {
     assert_eq!(refused[2..], [0, 0, 0]);
 }
 
-/// Blocks, groups, pages, holes and hidden leaves next to each other, with 4K pages.
+/// Blocks, groups, pages, holes and present-invalid leaves next to each other, with 4K pages.
 fn mixed(setting: Setting) -> Bench<Page4K> {
-    let geometry = PLAIN.geometry(PageSize::K4, 48, Half::Upper);
+    let geometry = PLAIN.geometry(PageSize::K4, 48, VaRange::Upper);
     let mut bench = Bench::<Page4K>::new(&geometry, setting);
     let mib = 1 << 20;
     // 60M to 100M: blocks, a group of them, blocks; read-only pages behind, a hole, groups of
@@ -325,7 +325,7 @@ fn mixed(setting: Setting) -> Bench<Page4K> {
         .map(110 * mib, 110 * mib, 256 << 10, RW, largest)
         .unwrap();
     bench.map(1 << 30, 1 << 30, 2 * mib, RW, largest).unwrap();
-    bench.hide(62 * mib, 2 * mib).unwrap();
+    bench.set_invalid(62 * mib, 2 * mib).unwrap();
     bench
 }
 
@@ -347,8 +347,8 @@ fn a_range_with_everything_in_it() {
                 repeat,
                 ..LIVE
             });
-            let hidden = bench.tree.hidden.len();
-            assert!(hidden > 0);
+            let present_invalid = bench.tree.present_invalid.len();
+            assert!(present_invalid > 0);
             // 20 blocks of 2 MiB, and one far away.
             let made = limit(&mut bench, 0, 1 << 40, Leaves::PAGES).unwrap();
             assert_eq!(made, 21);
@@ -358,8 +358,8 @@ fn a_range_with_everything_in_it() {
                     .iter()
                     .all(|leaf| leaf.level == 3 && leaf.word >> 52 & 1 == 0)
             };
-            assert!(pages(&after.leaves) && pages(&after.hidden));
-            assert_eq!(after.hidden.len(), 512 * hidden);
+            assert!(pages(&after.leaves) && pages(&after.present_invalid));
+            assert_eq!(after.present_invalid.len(), 512 * present_invalid);
         }
     }
 }
@@ -376,7 +376,7 @@ fn what_the_ends_cut_is_split_whole_and_the_rest_stays() {
         let tree = bench.arch.walk(&bench.host, bench.tables.root());
         tree.leaves.iter().filter(|leaf| leaf.level == 2).count()
     };
-    // 20 blocks less a hidden one, and the one far away.
+    // 20 blocks less a present-invalid one, and the one far away.
     assert_eq!(largest(&bench), 20);
     // The last page of one block of the group and the first of the next, no others; the group's
     // hint goes from all of it.
@@ -424,18 +424,18 @@ fn running_out_leaves_everything_as_it_was() {
     assert_eq!(limit(&mut bench, 0, 1 << 40, Leaves::PAGES), Ok(needed));
 }
 
-/// Nothing of a hidden leaf is cached, but walkers must see its table before someone else makes a
-/// page of it valid. A hidden group that loses its hint is as invalid as it was.
+/// Nothing of a present-invalid leaf is cached, but walkers must see its table before someone else makes
+/// a page of it valid. A present-invalid group that loses its hint is as invalid as it was.
 #[test]
 fn what_hidden_leaves_become_is_visible() {
     for (offset, bytes) in [(64 << 10, 64 << 10), (2 << 20, 2 << 20)] {
-        let geometry = PLAIN.geometry(PageSize::K4, 48, Half::Upper);
+        let geometry = PLAIN.geometry(PageSize::K4, 48, VaRange::Upper);
         let mut bench = Bench::<Page4K>::new(&geometry, Setting::LIVE);
         bench
             .map(offset, offset, bytes, RW, Leaves::LARGEST)
             .unwrap();
         let start = bench.reference.address(offset);
-        bench.tables.hide(start, bytes).unwrap();
+        bench.tables.set_invalid(start, bytes).unwrap();
         bench.host.take_events();
         let added = bench.tables.limit_leaves(start, bytes, Leaves::PAGES);
         let is_table = bytes == 2 << 20;

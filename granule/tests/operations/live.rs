@@ -4,9 +4,9 @@
 //! TLBI, DSB ISH, ISB) and operand layout; nothing is computed by the library.
 
 use crate::bench::{Bench, Setting};
-use granule::arch::tlbi::{Reach, TlbiOp};
+use granule::arch::tlbi::{TlbiOp, TlbiScope};
 use granule::arch::{
-    Attributes, Half, Page4K, Page16K, Page64K, PageSize, Permissions, PhysicalAddress,
+    Attributes, Page4K, Page16K, Page64K, PageSize, Permissions, PhysicalAddress, VaRange,
 };
 use granule::table::{Holes, Leaves, PermissionChange, Piece};
 use granule_testing::host::Event;
@@ -33,17 +33,17 @@ fn maintenance(events: &[Event]) -> Vec<Event> {
     events.iter().filter(keep).copied().collect()
 }
 
-fn address(operand: u64, reach: Reach) -> Event {
+fn address(operand: u64, scope: TlbiScope) -> Event {
     Event::Tlbi(TlbiOp::Address {
         operand,
-        reach,
+        scope,
         all_asids: true,
     })
 }
 
 #[test]
 fn becoming_live_and_mapping_take_one_pair_of_barriers_and_no_tlbi() {
-    let geometry = PLAIN.geometry(PageSize::K4, 48, Half::Upper);
+    let geometry = PLAIN.geometry(PageSize::K4, 48, VaRange::Upper);
     let mut bench = Bench::<Page4K>::new(&geometry, Setting::PRIVATE);
     let start = bench.reference.address(0);
     let out = PhysicalAddress(0x8000_0000);
@@ -71,7 +71,7 @@ fn becoming_live_and_mapping_take_one_pair_of_barriers_and_no_tlbi() {
 #[test]
 fn unmapping_one_page() {
     // The page is the only one in its tables, so three tables go too: all levels, no hint.
-    let geometry = PLAIN.geometry(PageSize::K4, 48, Half::Upper);
+    let geometry = PLAIN.geometry(PageSize::K4, 48, VaRange::Upper);
     let mut bench = Bench::<Page4K>::new(&geometry, Setting::LIVE);
     bench
         .map(0x1234_5000, 0, 0x1000, RW, Leaves::PAGES)
@@ -86,7 +86,7 @@ fn unmapping_one_page() {
         events[..4],
         [
             Event::DsbIshst,
-            address(operand, Reach::AllLevels),
+            address(operand, TlbiScope::AllLevels),
             Event::DsbIsh,
             Event::Isb,
         ]
@@ -107,7 +107,7 @@ fn unmapping_one_page() {
 #[test]
 fn unmapping_a_page_whose_table_stays_takes_a_level_hint() {
     // FEAT_TTL: granule 10 (16K) and level 3 in bits 47:44.
-    let geometry = PLAIN.geometry(PageSize::K16, 47, Half::Lower);
+    let geometry = PLAIN.geometry(PageSize::K16, 47, VaRange::Lower);
     let mut bench = Bench::<Page16K>::new(&geometry, Setting::LIVE);
     bench.map(0x8000, 0, 0x8000, RW, Leaves::PAGES).unwrap();
     let start = bench.reference.address(0xc000);
@@ -116,7 +116,7 @@ fn unmapping_a_page_whose_table_stays_takes_a_level_hint() {
         maintenance(&bench.host.take_events()),
         [
             Event::DsbIshst,
-            address(0b1011 << 44 | 0xc, Reach::LastLevel),
+            address(0b1011 << 44 | 0xc, TlbiScope::LastLevel),
             Event::DsbIsh,
             Event::Isb,
         ]
@@ -131,7 +131,7 @@ fn unmapping_a_page_whose_table_stays_takes_a_level_hint() {
 fn changing_permissions_of_a_contiguous_group_reaches_every_member() {
     // 32 pages of 64K with the hint. Without ranges: 32 operations; with them: one of
     // (NUM + 1) * 2 = 32 granules, so NUM is 15 and SCALE 0.
-    let geometry = PLAIN.geometry(PageSize::K64, 48, Half::Lower);
+    let geometry = PLAIN.geometry(PageSize::K64, 48, VaRange::Lower);
     for range in [false, true] {
         let setting = Setting {
             range,
@@ -158,14 +158,14 @@ fn changing_permissions_of_a_contiguous_group_reaches_every_member() {
         if range {
             expected.push(Event::Tlbi(TlbiOp::Range {
                 operand: 0b11 << 46 | 15 << 39 | 0x20_0000 >> 16,
-                reach: Reach::LastLevel,
+                scope: TlbiScope::LastLevel,
                 all_asids: true,
             }));
         } else {
             for page in 0..32 {
                 expected.push(address(
                     (0x20_0000 + page * 0x1_0000) >> 12,
-                    Reach::LastLevel,
+                    TlbiScope::LastLevel,
                 ));
             }
         }
@@ -176,7 +176,7 @@ fn changing_permissions_of_a_contiguous_group_reaches_every_member() {
 
 #[test]
 fn the_repeat_erratum_issues_tlbi_and_dsb_twice() {
-    let geometry = PLAIN.geometry(PageSize::K4, 39, Half::Lower);
+    let geometry = PLAIN.geometry(PageSize::K4, 39, VaRange::Lower);
     let setting = Setting {
         repeat: true,
         level_hint: false,
@@ -193,8 +193,8 @@ fn the_repeat_erratum_issues_tlbi_and_dsb_twice() {
         .protect(start, 0x2000, READ_ONLY, Holes::Refuse)
         .unwrap();
     let round = [
-        address(1, Reach::LastLevel),
-        address(2, Reach::LastLevel),
+        address(1, TlbiScope::LastLevel),
+        address(2, TlbiScope::LastLevel),
         Event::DsbIsh,
     ];
     let expected = [&[Event::DsbIshst][..], &round, &round, &[Event::Isb]].concat();
@@ -214,7 +214,7 @@ fn the_repeat_erratum_issues_tlbi_and_dsb_twice() {
 
 #[test]
 fn an_address_space_of_its_own_is_named() {
-    let geometry = PLAIN.geometry(PageSize::K4, 48, Half::Lower);
+    let geometry = PLAIN.geometry(PageSize::K4, 48, VaRange::Lower);
     let setting = Setting {
         asid: Some(0xabcd),
         range: false,
@@ -238,7 +238,7 @@ fn an_address_space_of_its_own_is_named() {
         .unwrap();
     let one = TlbiOp::Address {
         operand: 0xabcd << 48 | 5,
-        reach: Reach::LastLevel,
+        scope: TlbiScope::LastLevel,
         all_asids: false,
     };
     let events = maintenance(&bench.host.take_events());
@@ -260,7 +260,7 @@ fn an_address_space_of_its_own_is_named() {
 #[test]
 fn a_block_takes_one_operation_of_any_size() {
     // 1 GiB as one block: one operation by address.
-    let geometry = LARGE.geometry(PageSize::K4, 48, Half::Upper);
+    let geometry = LARGE.geometry(PageSize::K4, 48, VaRange::Upper);
     let setting = Setting {
         level_hint: false,
         ..Setting::LIVE
@@ -279,7 +279,7 @@ fn a_block_takes_one_operation_of_any_size() {
         maintenance(&bench.host.take_events()),
         [
             Event::DsbIshst,
-            address(0x0ff0_0004_0000, Reach::LastLevel),
+            address(0x0ff0_0004_0000, TlbiScope::LastLevel),
             Event::DsbIsh,
             Event::Isb,
         ]
@@ -290,7 +290,7 @@ fn a_block_takes_one_operation_of_any_size() {
 fn empty_tables_that_were_there_before_go_too() {
     // Two tables of pages without a page in them, as a boot loader may leave them. Two pages
     // that meet where the tables meet: a walker may have cached the pointers to both.
-    let geometry = PLAIN.geometry(PageSize::K4, 39, Half::Lower);
+    let geometry = PLAIN.geometry(PageSize::K4, 39, VaRange::Lower);
     for range in [false, true] {
         let setting = Setting {
             range,
@@ -313,7 +313,7 @@ fn empty_tables_that_were_there_before_go_too() {
 fn leaves_of_several_sizes_are_all_reached() {
     // Three pages, a block, three pages; a fourth page on either side keeps the tables. In steps
     // of the block's size two operations would do, and most of the pages would stay cached.
-    let geometry = PLAIN.geometry(PageSize::K4, 39, Half::Lower);
+    let geometry = PLAIN.geometry(PageSize::K4, 39, VaRange::Lower);
     let block = 2 << 20;
     for range in [false, true] {
         let setting = Setting {

@@ -2,8 +2,8 @@
 //! is done on live tables.
 
 use crate::bench::{Bench, Setting};
-use granule::arch::tlbi::{Reach, TlbiOp};
-use granule::arch::{Attributes, Half, Level, Page4K, PageSize, Permissions};
+use granule::arch::tlbi::{TlbiOp, TlbiScope};
+use granule::arch::{Attributes, Level, Page4K, PageSize, Permissions, VaRange};
 use granule::table::{Holes, Leaves, Merged, PermissionChange};
 use granule_testing::host::Event;
 use granule_testing::shape::{LARGE, PLAIN};
@@ -31,7 +31,7 @@ const GROUP: u64 = 16 * PAGE;
 const BLOCK: u64 = 2 << 20;
 
 fn bench(live: bool, bbm: u32) -> Bench<Page4K> {
-    let geometry = PLAIN.geometry(PageSize::K4, 48, Half::Upper);
+    let geometry = PLAIN.geometry(PageSize::K4, 48, VaRange::Upper);
     let setting = Setting {
         live,
         bbm,
@@ -166,9 +166,9 @@ fn only_what_is_alike() {
             },
         ),
         (
-            |b| b.hide(2 * BLOCK - PAGE, PAGE).unwrap(),
+            |b| b.set_invalid(2 * BLOCK - PAGE, PAGE).unwrap(),
             31,
-            |b| b.show(2 * BLOCK - PAGE, PAGE).unwrap(),
+            |b| b.set_valid(2 * BLOCK - PAGE, PAGE).unwrap(),
         ),
         (
             |b| b.unmap(BLOCK, PAGE).unwrap(),
@@ -213,9 +213,9 @@ fn only_what_is_alike() {
 #[test]
 fn a_group_that_reaches_out_of_the_space_is_not_made() {
     // The root has 8 entries at level 2, half a group (RWMNPV).
-    let geometry = PLAIN.geometry(PageSize::K4, 25, Half::Lower);
+    let geometry = PLAIN.geometry(PageSize::K4, 25, VaRange::Lower);
     assert_eq!(geometry.span(), 16 * BLOCK);
-    let geometry24 = LARGE.geometry(PageSize::K4, 24, Half::Lower);
+    let geometry24 = LARGE.geometry(PageSize::K4, 24, VaRange::Lower);
     for (geometry, groups) in [(geometry, 1), (geometry24, 0)] {
         let mut bench = Bench::<Page4K>::new(&geometry, Setting::LIVE);
         bench.set_bbm(3);
@@ -273,7 +273,7 @@ fn what_is_unlinked_waits_for_tlbis_over_every_small_leaf() {
     let blocks = if cfg!(miri) { 1 } else { 40 };
     let rounds: &[usize] = if cfg!(miri) { &[1] } else { &[32, 8] };
     for range in [false, true] {
-        let geometry = PLAIN.geometry(PageSize::K4, 48, Half::Lower);
+        let geometry = PLAIN.geometry(PageSize::K4, 48, VaRange::Lower);
         let setting = Setting {
             range,
             bbm: 3,
@@ -305,10 +305,10 @@ fn what_is_unlinked_waits_for_tlbis_over_every_small_leaf() {
             assert!(
                 tlbis.iter().all(|op| match op {
                     TlbiOp::All => !range && round > 1,
-                    TlbiOp::Range { operand, reach, .. } =>
-                        range && *reach == Reach::AllLevels && operand >> 37 & 0b11 == 0,
-                    TlbiOp::Address { operand, reach, .. } =>
-                        !range && *reach == Reach::AllLevels && operand >> 44 & 0b1111 == 0,
+                    TlbiOp::Range { operand, scope, .. } =>
+                        range && *scope == TlbiScope::AllLevels && operand >> 37 & 0b11 == 0,
+                    TlbiOp::Address { operand, scope, .. } =>
+                        !range && *scope == TlbiScope::AllLevels && operand >> 44 & 0b1111 == 0,
                     _ => false,
                 }),
                 "{tlbis:x?}"
@@ -351,7 +351,7 @@ fn restrictions_in_a_table_descriptor_are_not_lost() {
     // Tables that somebody else made may restrict all below them (APTable, UXNTable, PXNTable):
     // a block would be without.
     for bit in [59, 60, 61, 62] {
-        let geometry = PLAIN.geometry(PageSize::K4, 39, Half::Lower);
+        let geometry = PLAIN.geometry(PageSize::K4, 39, VaRange::Lower);
         let mut bench = Bench::<Page4K>::new(&geometry, Setting::PRIVATE);
         bench.map(0, 0, BLOCK, RW, Leaves::PAGES).unwrap();
         let level2 = bench.tree.tables.iter().find(|t| t.level == 2).unwrap();
@@ -376,7 +376,7 @@ fn restrictions_in_a_table_descriptor_are_not_lost() {
 #[test]
 fn bits_that_only_blocks_have_do_not_become_addresses() {
     // nT, bit 16, which somebody else may have left set: in a page it is an address bit.
-    let geometry = PLAIN.geometry(PageSize::K4, 39, Half::Lower);
+    let geometry = PLAIN.geometry(PageSize::K4, 39, VaRange::Lower);
     let mut bench = Bench::<Page4K>::new(&geometry, Setting::PRIVATE);
     bench.map(BLOCK, BLOCK, BLOCK, RO, Leaves::LARGEST).unwrap();
     let level2 = bench.tree.tables.iter().find(|t| t.level == 2).unwrap();

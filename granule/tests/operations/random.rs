@@ -76,7 +76,7 @@ fn check_query<P: Page>(bench: &Bench<P>, offset: u64) {
     let address = bench.reference.address(offset);
     let found = bench.tables.query(address);
     let expected = bench.reference.at(offset);
-    let Some(expected) = expected.filter(|mapped| !mapped.hidden) else {
+    let Some(expected) = expected.filter(|mapped| !mapped.present_invalid) else {
         assert_eq!(found, None, "{address} should not be mapped");
         return;
     };
@@ -121,13 +121,14 @@ fn check_visit<P: Page>(bench: &Bench<P>, offset: u64, bytes: u64) {
         .iter()
         .filter(|l| inside(l.offset, l.bytes));
     let leaves = leaves.map(|l| (l.offset, l.level, l.bytes, Kind::Leaf, l.output));
-    let hidden = bench.tree.hidden.iter();
-    let hidden = hidden.filter(|l| inside(l.offset, l.bytes));
-    let hidden = hidden.map(|l| (l.offset, l.level, l.bytes, Kind::Hidden, l.output));
+    let present_invalid = bench.tree.present_invalid.iter();
+    let present_invalid = present_invalid.filter(|l| inside(l.offset, l.bytes));
+    let present_invalid =
+        present_invalid.map(|l| (l.offset, l.level, l.bytes, Kind::PresentInvalid, l.output));
     let tables = bench.tree.tables.iter().skip(1);
     let tables = tables.filter(|t| inside(t.offset, t.span));
     let tables = tables.map(|t| (t.offset, t.level - 1, t.span, Kind::Table, t.address));
-    let mut expected: Vec<_> = leaves.chain(hidden).chain(tables).collect();
+    let mut expected: Vec<_> = leaves.chain(present_invalid).chain(tables).collect();
     expected.sort_by_key(|entry| (entry.0, entry.1));
     for entry in &mut expected {
         entry.0 = bench.arch.address(entry.0);
@@ -173,7 +174,7 @@ fn check_runs<P: Page>(bench: &Bench<P>) {
         .reference
         .mapped
         .values()
-        .filter(|mapped| !mapped.hidden)
+        .filter(|mapped| !mapped.present_invalid)
         .map(|mapped| {
             let leaf = mapped.leaf;
             let attributes = as_decoded(geometry, mapped.attributes);
@@ -206,8 +207,8 @@ fn act<P: Page>(
     match action {
         Action::Unmap => bench.unmap(offset, bytes),
         Action::Protect(change, holes) => bench.protect(offset, bytes, change, holes),
-        Action::Hide => bench.hide(offset, bytes),
-        Action::Show => bench.show(offset, bytes),
+        Action::SetInvalid => bench.set_invalid(offset, bytes),
+        Action::SetValid => bench.set_valid(offset, bytes),
         Action::Merge(leaves) => bench.merge(offset, bytes, leaves).map(|_| ()),
     }
 }

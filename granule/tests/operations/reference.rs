@@ -17,7 +17,7 @@ pub struct Mapped {
     pub group: Option<(u64, u64)>,
     pub attributes: Attributes,
     /// Made invalid for a while.
-    pub hidden: bool,
+    pub present_invalid: bool,
 }
 
 impl Mapped {
@@ -31,7 +31,7 @@ impl Mapped {
         let leaf = &mut self.leaf;
         let contiguous = self.group.is_some();
         leaf.word = arch.leaf_word(leaf.output, leaf.level, contiguous, &self.attributes);
-        if self.hidden {
+        if self.present_invalid {
             leaf.word = leaf.word & !1 | 1 << 63;
         }
         self
@@ -143,7 +143,7 @@ impl Reference {
                     leaf,
                     group,
                     attributes,
-                    hidden: false,
+                    present_invalid: false,
                 };
                 self.mapped.insert(leaf.offset, mapped);
             }
@@ -167,7 +167,7 @@ impl Reference {
         for (edge, mapped) in &cuts {
             // Between members of a group only the hint goes.
             let least = if *edge == mapped.leaf.offset { 1 } else { 2 };
-            if self.live && !mapped.hidden && self.bbm < least {
+            if self.live && !mapped.present_invalid && self.bbm < least {
                 let (start, bytes) = mapped.whole();
                 return Err(TableError::InsideLeaf {
                     edge: self.address(*edge),
@@ -263,14 +263,18 @@ impl Reference {
         Ok(())
     }
 
-    pub fn hide(&mut self, offset: u64, bytes: u64) -> Result<(), TableError> {
+    pub fn set_invalid(&mut self, offset: u64, bytes: u64) -> Result<(), TableError> {
         self.range_error(offset, bytes)?;
-        self.change(offset, bytes, Holes::Refuse, |mapped| mapped.hidden = true)
+        self.change(offset, bytes, Holes::Refuse, |mapped| {
+            mapped.present_invalid = true
+        })
     }
 
-    pub fn show(&mut self, offset: u64, bytes: u64) -> Result<(), TableError> {
+    pub fn set_valid(&mut self, offset: u64, bytes: u64) -> Result<(), TableError> {
         self.range_error(offset, bytes)?;
-        self.change(offset, bytes, Holes::Refuse, |mapped| mapped.hidden = false)
+        self.change(offset, bytes, Holes::Refuse, |mapped| {
+            mapped.present_invalid = false
+        })
     }
 
     pub fn protect(
@@ -365,7 +369,7 @@ impl Reference {
             let other = self.mapped.get(&(first.leaf.offset + number * entry));
             other.is_some_and(|other| {
                 other.leaf.level == level
-                    && !other.hidden
+                    && !other.present_invalid
                     && other.leaf.output == first.leaf.output + number * entry
                     && arch.attributes_in(other.leaf.word) == arch.attributes_in(first.leaf.word)
             })
@@ -406,13 +410,20 @@ impl Reference {
 
     /// Panics unless `tree` is exactly this.
     pub fn compare(&self, tree: &Tree) {
-        for (found, hidden) in [(&tree.leaves, false), (&tree.hidden, true)] {
-            let expected = self.mapped.values().filter(|m| m.hidden == hidden);
+        for (found, present_invalid) in [(&tree.leaves, false), (&tree.present_invalid, true)] {
+            let expected = self
+                .mapped
+                .values()
+                .filter(|m| m.present_invalid == present_invalid);
             let expected: Vec<&Leaf> = expected.map(|mapped| &mapped.leaf).collect();
             for (found, &expected) in found.iter().zip(&expected) {
                 assert_eq!(found, expected, "found, expected");
             }
-            assert_eq!(found.len(), expected.len(), "leaves, hidden: {hidden}");
+            assert_eq!(
+                found.len(),
+                expected.len(),
+                "leaves, present_invalid: {present_invalid}"
+            );
             self.groups_agree(found);
         }
         assert_eq!(tree.tables.len(), self.tables(), "number of tables");

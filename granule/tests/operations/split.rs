@@ -6,10 +6,10 @@
 use crate::bench::{Bench, Setting};
 use granule::arch::bbm::BbmLevel;
 use granule::arch::geometry::LeafSize;
-use granule::arch::tlbi::{Reach, TlbiOp};
+use granule::arch::tlbi::{TlbiOp, TlbiScope};
 use granule::arch::{
-    Attributes, Dispatch, Geometry, Half, Level, Page, Page4K, PageSize, Permissions,
-    PhysicalAddress, VirtualAddress,
+    Attributes, Dispatch, Geometry, Level, Page, Page4K, PageSize, Permissions, PhysicalAddress,
+    VaRange, VirtualAddress,
 };
 use granule::table::{
     Counted, Counters, Counts, Holes, Leaves, Merged, PageTables, PermissionChange, TableError,
@@ -36,15 +36,15 @@ const READ_ONLY: PermissionChange = PermissionChange {
 pub fn shapes() -> Vec<Geometry> {
     use PageSize::{K4, K16, K64};
     if cfg!(miri) {
-        return vec![PLAIN.geometry(K4, 39, Half::Lower)];
+        return vec![PLAIN.geometry(K4, 39, VaRange::Lower)];
     }
     vec![
-        PLAIN.geometry(K4, 48, Half::Upper),
-        LARGE.geometry(K4, 52, Half::Lower),
-        PLAIN.geometry(K16, 48, Half::Upper),
-        LARGE.geometry(K16, 52, Half::Upper),
-        PLAIN.geometry(K64, 48, Half::Lower),
-        LARGE.geometry(K64, 52, Half::Upper),
+        PLAIN.geometry(K4, 48, VaRange::Upper),
+        LARGE.geometry(K4, 52, VaRange::Lower),
+        PLAIN.geometry(K16, 48, VaRange::Upper),
+        LARGE.geometry(K16, 52, VaRange::Upper),
+        PLAIN.geometry(K64, 48, VaRange::Lower),
+        LARGE.geometry(K64, 52, VaRange::Upper),
     ]
 }
 
@@ -203,7 +203,7 @@ fn every_size_into_every_smaller_one() {
     ignore = "whole tables, and the reference of all they map, take Miri minutes"
 )]
 fn both_ends_inside_one_leaf_share_its_tables() {
-    let geometry = PLAIN.geometry(PageSize::K4, 48, Half::Upper);
+    let geometry = PLAIN.geometry(PageSize::K4, 48, VaRange::Upper);
     let gib = 1 << 30;
     // Pages; the tables they take in a block of 1 GiB: level 2, and one at level 3 for each block
     // of 2 MiB that is cut.
@@ -330,7 +330,7 @@ impl Dispatch for Cut {
             let _ = bench.protect(from, bytes, WRITABLE, Holes::Skip);
             bench.merge(0, bench.arch.span(), Leaves::LARGEST).unwrap();
             if expected.is_err() {
-                assert_eq!(bench.hide(from, bytes), expected);
+                assert_eq!(bench.set_invalid(from, bytes), expected);
                 assert_eq!(bench.unmap(from, bytes), expected);
             }
         }
@@ -367,11 +367,11 @@ fn refused_exactly_where_the_rules_do_not_allow_it() {
     assert!(zero > one && one > 0, "{counts:?}");
 }
 
-fn one_page(operand: u64, reach: Reach) -> Event {
+fn one_page(operand: u64, scope: TlbiScope) -> Event {
     let all_asids = true;
     Event::Tlbi(TlbiOp::Address {
         operand,
-        reach,
+        scope,
         all_asids,
     })
 }
@@ -379,7 +379,7 @@ fn one_page(operand: u64, reach: Reach) -> Event {
 #[test]
 fn a_leaf_that_was_split_is_invalidated_without_a_level_hint() {
     // The block of level 2 may be cached: a hint at level 3 would leave it there (RSQXYZ).
-    let geometry = PLAIN.geometry(PageSize::K4, 48, Half::Lower);
+    let geometry = PLAIN.geometry(PageSize::K4, 48, VaRange::Lower);
     let mut bench = Bench::<Page4K>::new(&geometry, LIVE3);
     let block = 2 << 20;
     bench
@@ -394,7 +394,7 @@ fn a_leaf_that_was_split_is_invalidated_without_a_level_hint() {
     let expected = |operand| {
         [
             Event::DsbIshst,
-            one_page(operand, Reach::LastLevel),
+            one_page(operand, TlbiScope::LastLevel),
             Event::DsbIsh,
         ]
     };
@@ -416,8 +416,8 @@ fn a_leaf_that_was_split_is_invalidated_without_a_level_hint() {
 #[test]
 fn what_is_as_it_should_be_already_is_not_split() {
     for geometry in [
-        PLAIN.geometry(PageSize::K4, 48, Half::Upper),
-        LARGE.geometry(PageSize::K4, 52, Half::Lower),
+        PLAIN.geometry(PageSize::K4, 48, VaRange::Upper),
+        LARGE.geometry(PageSize::K4, 52, VaRange::Lower),
     ] {
         for bbm in [0, 3] {
             let setting = Setting {
@@ -427,16 +427,16 @@ fn what_is_as_it_should_be_already_is_not_split() {
             let mut bench = Bench::<Page4K>::new(&geometry, setting);
             let gib = 1 << 30;
             bench.map(gib, gib, 3 * gib, RW, Leaves::LARGEST).unwrap();
-            bench.hide(3 * gib, gib).unwrap();
+            bench.set_invalid(3 * gib, gib).unwrap();
             let before = (bench.dump(), bench.host.given_out());
             // One page inside a block, and a range over the whole block between two others.
             for (start, bytes) in [(gib + 0x5000, 0x1000), (gib + 0x5000, gib + (2 << 20))] {
                 bench
                     .protect(start, bytes, WRITABLE, Holes::Refuse)
                     .unwrap();
-                bench.show(start, bytes).unwrap();
+                bench.set_valid(start, bytes).unwrap();
             }
-            bench.hide(3 * gib + 0x5000, 0x7000).unwrap();
+            bench.set_invalid(3 * gib + 0x5000, 0x7000).unwrap();
             assert_eq!((bench.dump(), bench.host.given_out()), before);
         }
     }
@@ -446,7 +446,7 @@ fn what_is_as_it_should_be_already_is_not_split() {
 fn members_that_hardware_changed_are_asked_one_by_one() {
     // Hardware may make one member of a group writable or accessed and not the others (RXDPXQ).
     // Four of a group of blocks are read-only by then, the second to the fifth.
-    let geometry = PLAIN.geometry(PageSize::K4, 48, Half::Lower);
+    let geometry = PLAIN.geometry(PageSize::K4, 48, VaRange::Lower);
     let block = 2 << 20;
     let group = 16 * block;
     let bench = || {

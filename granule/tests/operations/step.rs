@@ -20,8 +20,8 @@ pub struct Distance {
 pub enum Action {
     Unmap,
     Protect(PermissionChange, Holes),
-    Hide,
-    Show,
+    SetInvalid,
+    SetValid,
     Merge(Leaves),
 }
 
@@ -194,8 +194,8 @@ fn action() -> impl Strategy<Value = Action> {
     prop_oneof![
         2 => Just(Action::Unmap),
         4 => (change(), holes).prop_map(|(change, holes)| Action::Protect(change, holes)),
-        2 => Just(Action::Hide),
-        2 => Just(Action::Show),
+        2 => Just(Action::SetInvalid),
+        2 => Just(Action::SetValid),
         1 => leaves().prop_map(Action::Merge),
     ]
 }

@@ -2,7 +2,7 @@
 //! 2645198): not one of them goes from one valid entry to the other.
 
 use crate::world::World;
-use granule::arch::{Dispatch, Geometry, Half, Page, PageSize};
+use granule::arch::{Dispatch, Geometry, Page, PageSize, VaRange};
 use granule::space::{Access, Rights, Settings};
 use granule_testing::host::Event;
 use granule_testing::shape::PLAIN;
@@ -67,7 +67,7 @@ impl Dispatch for NoMore<'_> {
 
 #[test]
 fn they_are_invalid_in_between_where_a_cpu_needs_it_and_only_there() {
-    let geometry = PLAIN.geometry(PageSize::K4, 39, Half::Lower);
+    let geometry = PLAIN.geometry(PageSize::K4, 39, VaRange::Lower);
     for hardware in [false, true] {
         for rights in [Rights::READ, Rights::READ_WRITE, Rights::NONE] {
             // Each takes Miri long: the one with the most to do.

@@ -1,7 +1,7 @@
 //! Running out of memory at each allocation that an operation makes.
 
 use crate::world::{World, ran_out};
-use granule::arch::{Dispatch, Geometry, Half, Page, PageSize};
+use granule::arch::{Dispatch, Geometry, Page, PageSize, VaRange};
 use granule::space::{Access, Rights, Settings, SpaceError};
 use granule_testing::shape::{LARGE, PLAIN};
 
@@ -85,10 +85,10 @@ impl Dispatch for Exhausted {
 fn every_allocation_fails_once() {
     let mut refused = 0;
     for geometry in [
-        PLAIN.geometry(PageSize::K4, 48, Half::Lower),
-        LARGE.geometry(PageSize::K4, 52, Half::Lower),
-        LARGE.geometry(PageSize::K16, 47, Half::Lower),
-        LARGE.geometry(PageSize::K64, 52, Half::Lower),
+        PLAIN.geometry(PageSize::K4, 48, VaRange::Lower),
+        LARGE.geometry(PageSize::K4, 52, VaRange::Lower),
+        LARGE.geometry(PageSize::K16, 47, VaRange::Lower),
+        LARGE.geometry(PageSize::K64, 52, VaRange::Lower),
     ] {
         for hardware in [false, true] {
             let settings = Settings {
@@ -104,7 +104,7 @@ fn every_allocation_fails_once() {
 
 #[test]
 fn a_fork_that_fails_leaves_the_parent_as_it_was() {
-    let geometry = PLAIN.geometry(PageSize::K4, 48, Half::Lower);
+    let geometry = PLAIN.geometry(PageSize::K4, 48, VaRange::Lower);
     let mut world = World::<granule::arch::Page4K>::new(geometry, Settings::PLAIN);
     world.start();
     world.map(0, 16, 40, Rights::READ_WRITE, 0).unwrap();
@@ -127,7 +127,7 @@ fn a_fork_that_fails_leaves_the_parent_as_it_was() {
             "as it was"
         );
     }
-    // A child with no room for the areas.
+    // A child with no room for the VMAs.
     world.map(0, 100, 1, Rights::READ, 0).unwrap();
     world.capacity = 1;
     assert_eq!(world.fork(0), Err(SpaceError::AreasFull { capacity: 1 }));

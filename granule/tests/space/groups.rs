@@ -2,7 +2,7 @@
 
 use crate::world::World;
 use granule::arch::bbm::BbmLevel;
-use granule::arch::{Dispatch, Geometry, Half, Page, Page4K, PageSize};
+use granule::arch::{Dispatch, Geometry, Page, Page4K, PageSize, VaRange};
 use granule::space::{Access, Fault, Rights, Settings};
 use granule::table::Visibility;
 use granule_testing::host::Event;
@@ -16,13 +16,13 @@ const HARDWARE: Settings = Settings {
 
 fn geometries() -> [Geometry; 3] {
     [
-        PLAIN.geometry(PageSize::K4, 39, Half::Lower),
-        LARGE.geometry(PageSize::K16, 47, Half::Lower),
-        LARGE.geometry(PageSize::K64, 42, Half::Lower),
+        PLAIN.geometry(PageSize::K4, 39, VaRange::Lower),
+        LARGE.geometry(PageSize::K16, 47, VaRange::Lower),
+        LARGE.geometry(PageSize::K64, 42, VaRange::Lower),
     ]
 }
 
-/// A world with one process and an area of two groups, from the second group of the space on.
+/// A world with one process and a VMA of two groups, from the second group of the space on.
 fn world<P: Page>(geometry: Geometry, settings: Settings) -> (World<P>, u64) {
     let mut world = World::<P>::new(geometry, settings);
     world.start();
@@ -115,7 +115,7 @@ fn whole_groups_get_the_hint_and_lose_it() {
     }
 }
 
-/// Two areas with other rights, whose entries are alike until the first is written.
+/// Two VMAs with other rights, whose entries are alike until the first is written.
 #[test]
 fn a_group_never_reaches_into_another_area() {
     for settings in [Settings::PLAIN, HARDWARE] {
@@ -128,15 +128,15 @@ fn a_group_never_reaches_into_another_area() {
             world.protect(0, group, group, Rights::READ).unwrap();
             let (half, last) = (group / 2, 2 * group - 1);
             world.protect(0, group, half, Rights::READ_WRITE).unwrap();
-            // A page of the second area goes and comes again, in the same frame.
+            // A page of the second VMA goes and comes again, in the same frame.
             world.frames.reusing = true;
             world.discard(0, last, 1);
             world.touch(0, last, Access::Read, 0).unwrap();
             let folded = world.processes[0].space.stats().folded;
             world.touch(0, group, Access::Write, 7).unwrap();
             world.check();
-            assert_eq!(folded, 1, "only as one area");
-            // With the same rights again they are one area, and one group.
+            assert_eq!(folded, 1, "only as one VMA");
+            // With the same rights again they are one VMA, and one group.
             world.protect(0, group, group, Rights::READ_WRITE).unwrap();
             for page in group..2 * group {
                 world.touch(0, page, Access::Write, page).unwrap();

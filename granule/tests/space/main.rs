@@ -11,7 +11,6 @@
     reason = "test fixtures print what they need to"
 )]
 
-mod areas;
 mod asids;
 mod cpu;
 mod executing;
@@ -21,4 +20,5 @@ mod groups;
 mod random;
 mod reference;
 mod rewriting;
+mod vmas;
 mod world;

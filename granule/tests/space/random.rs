@@ -2,7 +2,7 @@
 
 use crate::world::{World, ran_out};
 use granule::arch::bbm::BbmLevel;
-use granule::arch::{Dispatch, Geometry, Half, Page, PageSize};
+use granule::arch::{Dispatch, Geometry, Page, PageSize, VaRange};
 use granule::space::{Access, Rights, Settings, SpaceError};
 use granule_testing::cases::config;
 use granule_testing::shape::{LARGE, PLAIN};
@@ -181,18 +181,18 @@ impl Dispatch for Play<'_> {
 
 fn geometries() -> Vec<Geometry> {
     use PageSize::{K4, K16, K64};
-    let mut all = vec![PLAIN.geometry(K4, 39, Half::Lower)];
+    let mut all = vec![PLAIN.geometry(K4, 39, VaRange::Lower)];
     if !cfg!(miri) {
         all.extend([
-            PLAIN.geometry(K4, 48, Half::Lower),
-            LARGE.geometry(K4, 52, Half::Lower),
-            LARGE.geometry(K16, 47, Half::Lower),
-            LARGE.geometry(K16, 36, Half::Lower),
-            LARGE.geometry(K16, 52, Half::Lower),
-            LARGE.geometry(K64, 42, Half::Lower),
-            LARGE.geometry(K64, 52, Half::Lower),
+            PLAIN.geometry(K4, 48, VaRange::Lower),
+            LARGE.geometry(K4, 52, VaRange::Lower),
+            LARGE.geometry(K16, 47, VaRange::Lower),
+            LARGE.geometry(K16, 36, VaRange::Lower),
+            LARGE.geometry(K16, 52, VaRange::Lower),
+            LARGE.geometry(K64, 42, VaRange::Lower),
+            LARGE.geometry(K64, 52, VaRange::Lower),
             // One level, and a last-level table that is the root.
-            LARGE.geometry(K64, 25, Half::Lower),
+            LARGE.geometry(K64, 25, VaRange::Lower),
         ]);
     }
     all

@@ -21,17 +21,17 @@ pub struct Reference {
 
 impl Reference {
     /// Ranges with the same rights and label, as first page and end.
-    pub fn areas(&self) -> Vec<(u64, u64, Rights, u8)> {
-        let mut areas: Vec<(u64, u64, Rights, u8)> = Vec::new();
+    pub fn vmas(&self) -> Vec<(u64, u64, Rights, u8)> {
+        let mut vmas: Vec<(u64, u64, Rights, u8)> = Vec::new();
         for (&number, page) in &self.pages {
-            match areas.last_mut() {
+            match vmas.last_mut() {
                 Some(last) if last.1 == number && last.2 == page.rights && last.3 == page.label => {
                     last.1 += 1;
                 }
-                _ => areas.push((number, number + 1, page.rights, page.label)),
+                _ => vmas.push((number, number + 1, page.rights, page.label)),
             }
         }
-        areas
+        vmas
     }
 
     pub fn all_there(&self, from: u64, to: u64) -> bool {

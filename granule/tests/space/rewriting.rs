@@ -2,7 +2,7 @@
 
 use crate::world::World;
 use granule::arch::bbm::BbmLevel;
-use granule::arch::{Dispatch, Geometry, Half, Page, PageSize};
+use granule::arch::{Dispatch, Geometry, Page, PageSize, VaRange};
 use granule::space::{Access, Fault, Rights, Settings};
 use granule_testing::shape::{LARGE, PLAIN};
 
@@ -16,9 +16,9 @@ const HARDWARE: Settings = Settings {
 /// changed in place.
 fn everywhere<T: Dispatch>(case: impl Fn(Geometry, Settings) -> T) {
     let geometries = [
-        PLAIN.geometry(PageSize::K4, 39, Half::Lower),
-        LARGE.geometry(PageSize::K16, 47, Half::Lower),
-        LARGE.geometry(PageSize::K64, 42, Half::Lower),
+        PLAIN.geometry(PageSize::K4, 39, VaRange::Lower),
+        LARGE.geometry(PageSize::K16, 47, VaRange::Lower),
+        LARGE.geometry(PageSize::K64, 42, VaRange::Lower),
     ];
     for geometry in geometries {
         for settings in [Settings::PLAIN, HARDWARE] {

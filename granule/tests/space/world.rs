@@ -5,7 +5,7 @@ use crate::frames::Frames;
 use crate::reference::{Page as Known, Reference};
 use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{Geometry, OutputFormat, Page, VirtualAddress};
-use granule::space::{Access, Area, Fault, Rights, Settings, Space, SpaceError};
+use granule::space::{Access, Fault, Rights, Settings, Space, SpaceError, Vma};
 use granule::table::TableError;
 use granule_testing::host::{self, Host, HostEnvironment, Runs};
 use granule_testing::walk::Arch;
@@ -42,14 +42,12 @@ pub fn ran_out(error: &SpaceError) -> bool {
     )
 }
 
-/// Room for areas that stays for good: a static says where, so that Miri does not take it for lost.
-fn storage(capacity: usize) -> &'static mut [Area] {
-    static KEPT: Mutex<Vec<AtomicPtr<Area>>> = Mutex::new(Vec::new());
-    let areas = Vec::leak(vec![Area::EMPTY; capacity]);
-    KEPT.lock()
-        .unwrap()
-        .push(AtomicPtr::new(areas.as_mut_ptr()));
-    areas
+/// Room for VMAs that stays for good: a static says where, so that Miri does not take it for lost.
+fn storage(capacity: usize) -> &'static mut [Vma] {
+    static KEPT: Mutex<Vec<AtomicPtr<Vma>>> = Mutex::new(Vec::new());
+    let vmas = Vec::leak(vec![Vma::EMPTY; capacity]);
+    KEPT.lock().unwrap().push(AtomicPtr::new(vmas.as_mut_ptr()));
+    vmas
 }
 
 impl<P: Page> World<P> {
@@ -92,8 +90,8 @@ impl<P: Page> World<P> {
             repeat: false,
         };
         let environment = host::environment(&self.host, capabilities);
-        let areas = storage(self.capacity);
-        let mut space = Space::new(self.geometry, environment, areas, self.settings)?;
+        let vmas = storage(self.capacity);
+        let mut space = Space::new(self.geometry, environment, vmas, self.settings)?;
         space.set_asid(Some(self.next_asid));
         self.next_asid += 1;
         Ok(space)
@@ -267,7 +265,7 @@ impl<P: Page> World<P> {
         let mut child = self.new_space()?;
         let parent = &mut self.processes[process];
         if let Err(error) = parent.space.fork_into(&mut child, &mut self.frames) {
-            assert!(child.areas().all().is_empty(), "a child of a failed fork");
+            assert!(child.vmas().all().is_empty(), "a child of a failed fork");
             // SAFETY: no CPU was ever in the child.
             unsafe { child.destroy(&mut self.frames) };
             return Err(error);
@@ -296,24 +294,23 @@ impl<P: Page> World<P> {
         let mut owners = 0;
         let mut tables = 0;
         for (number, Process { space, reference }) in self.processes.iter().enumerate() {
-            let found = space.areas().all().iter().map(|area| {
+            let found = space.vmas().all().iter().map(|vma| {
                 let page = self.page();
-                (
-                    area.start.0 / page,
-                    area.end.0 / page,
-                    area.rights,
-                    area.label,
-                )
+                (vma.start.0 / page, vma.end.0 / page, vma.rights, vma.label)
             });
             assert_eq!(
                 found.collect::<Vec<_>>(),
-                reference.areas(),
-                "areas of {number}"
+                reference.vmas(),
+                "vmas of {number}"
             );
             let tree = self.arch.walk(&self.host, space.root());
             tables += tree.tables.len();
             owners += tree.leaves.len() as u64;
-            assert_eq!(tree.hidden, [], "entries hidden for good in {number}");
+            assert_eq!(
+                tree.present_invalid,
+                [],
+                "entries present-invalid for good in {number}"
+            );
             assert_eq!(space.stats().resident, tree.leaves.len() as u64);
             let mut leaves = tree.leaves.iter().peekable();
             for (&page, known) in &reference.pages {
@@ -324,7 +321,7 @@ impl<P: Page> World<P> {
                 };
                 self.check_leaf(number, known, leaf, space);
             }
-            assert_eq!(leaves.next(), None, "a page of {number} outside of areas");
+            assert_eq!(leaves.next(), None, "a page of {number} outside of vmas");
             self.check_groups(&tree.leaves);
         }
         assert_eq!(self.frames.owners(), owners, "owners of frames, and pages");

@@ -7,9 +7,9 @@ mod cases;
 mod pace;
 mod program;
 mod record;
+mod revision;
 mod state;
 mod stop;
-mod tree;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -64,9 +64,9 @@ pub(crate) struct Options {
 
 /// Runs the remaining cases. Success only when every case has run and none failed.
 pub(crate) fn soak(options: &Options) -> Result<ExitCode> {
-    let commit = tree::commit()?;
+    let commit = revision::commit()?;
     ensure!(
-        !options.record || tree::is_clean(&commit),
+        !options.record || revision::is_clean(&commit),
         "--record: the work tree differs from its commit, so the result would be of {commit}, \
          which nobody can look at: commit first"
     );
@@ -108,7 +108,7 @@ pub(crate) fn soak(options: &Options) -> Result<ExitCode> {
         state,
         file,
         stop,
-        tree: &tree::commit,
+        tree: &revision::commit,
     };
     run.all(&todo, &|case, stop| match &case.work {
         Work::Program(program) => {

@@ -21,7 +21,7 @@ use crate::image::Image;
 use crate::initramfs::Initramfs;
 use crate::request::Kexec;
 use crate::request::{PageSize, Request};
-use crate::result::record::Record;
+use crate::result::record::RecordLines;
 use crate::result::{Boot, Outcome};
 use crate::sizes::show_size;
 
@@ -108,7 +108,7 @@ pub struct Figures {
     pub bytes_total: u64,
     /// Bytes that were copied.
     pub bytes_copied: u64,
-    /// Maintenance operations on cache lines.
+    /// TlbOps operations on cache lines.
     pub lines_cleaned: u64,
     /// Barriers of the relocation.
     pub dsb: u64,
@@ -412,7 +412,7 @@ fn read(cell: Cell, boot: &Boot) -> Result<Figures, String> {
             boot.boots.len()
         ));
     };
-    let number = |record: &Record, key: &str| {
+    let number = |record: &RecordLines, key: &str| {
         let value = record.get(key).and_then(Value::as_u64);
         value.ok_or_else(|| format!("the record has no number {key}"))
     };

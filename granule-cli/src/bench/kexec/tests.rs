@@ -43,8 +43,8 @@ const NEXT: [&str; 15] = [
     "kexec.count.up=300000",
 ];
 
-fn record(lines: &[String]) -> Record {
-    let mut record = Record::default();
+fn record(lines: &[String]) -> RecordLines {
+    let mut record = RecordLines::default();
     lines.iter().for_each(|line| record.line(line));
     record
 }

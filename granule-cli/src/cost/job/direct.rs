@@ -3,11 +3,11 @@
 //! A new table is filled once, before it is linked: as many stores as it has entries. All other
 //! stores go into existing tables: the root, and tables that an earlier window of the map left half
 //! full. Each edge of a window has at most one such table at each level, and only the entries of
-//! these are looked at one by one. The library's census gives the number of tables below an entry.
-//! Tests compare the result with the library's own code, run on no machine.
+//! these are looked at one by one. The library's leaf statistics give the number of tables below an
+//! entry. Tests compare the result with the library's own code, run on no machine.
 
 use granule::arch::{Level, PhysicalAddress, VirtualAddress};
-use granule::linear::{Arena, Census, Expected, direct};
+use granule::linear::{Arena, Expected, LeafStats, direct};
 use granule::table::{Counts, Piece};
 
 use super::Job;
@@ -58,7 +58,7 @@ pub(in crate::cost) fn pages(job: &Job) -> u64 {
     let (first, end) = (POOL, POOL + job.pool_pages * page.bytes());
     // SAFETY: nothing is ever stored at these addresses; the arena is only asked for its size.
     let pool = unsafe { Arena::new(PhysicalAddress(first), PhysicalAddress(end), page) };
-    direct::arena_pages(&job.census(), &pool)
+    direct::arena_pages(&job.stats(), &pool)
 }
 
 /// A map under construction.
@@ -203,7 +203,7 @@ impl Map<'_> {
                 ..*piece
             });
         }
-        Census::new(geometry, &parts).tables()
+        LeafStats::new(geometry, &parts).tables()
     }
 }
 
@@ -318,7 +318,7 @@ mod tests {
                     Job::assumed(1000 << 40, size, 52, rodata, BbmLevel::Level0, false).unwrap();
                 for strategy in Strategy::ALL {
                     let expected = job.expect(strategy, Barriers::Table).unwrap();
-                    assert_eq!(expected.counts.tables, job.census().tables(), "{size}");
+                    assert_eq!(expected.counts.tables, job.stats().tables(), "{size}");
                 }
                 // Milliseconds on any host; work that grows with the RAM would take hours.
                 assert!(

@@ -6,10 +6,10 @@
 use granule::arch::bbm::BbmLevel;
 use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{
-    Attributes, CpuFeatures, Geometry, Half, IdRegisters, PageSize, Permissions, PhysicalAddress,
-    Regime, VirtualAddress,
+    Attributes, CpuFeatures, Geometry, IdRegisters, PageSize, Permissions, PhysicalAddress, Regime,
+    VaRange, VirtualAddress,
 };
-use granule::linear::{self, Barriers, Census, Expected, Placement, Strategy};
+use granule::linear::{self, Barriers, Expected, LeafStats, Placement, Strategy};
 use granule::table::{Leaves, Piece};
 
 pub(super) mod direct;
@@ -143,8 +143,8 @@ impl Job {
 
     /// The leaves and tables of the map.
     #[must_use]
-    pub fn census(&self) -> Census {
-        Census::new(&self.capabilities.geometry, &self.pieces)
+    pub fn stats(&self) -> LeafStats {
+        LeafStats::new(&self.capabilities.geometry, &self.pieces)
     }
 
     /// The expected counts, without instructions.
@@ -188,7 +188,7 @@ fn geometry(page_size: PageSize, va_bits: u32) -> Result<Geometry, String> {
         mmfr2,
         ..IdRegisters::default()
     });
-    Geometry::new(&cpu, page_size, va_bits, Half::Upper, Regime::El1And0)
+    Geometry::new(&cpu, page_size, va_bits, VaRange::Upper, Regime::El1And0)
         .map_err(|error| format!("--va-bits {va_bits}: {error}"))
 }
 
@@ -223,7 +223,7 @@ mod tests {
                             Job::with_image(image_bytes, 4 << 30, shape, Rodata::Full, bbm, false)
                                 .unwrap();
                         let expected = job.expect(strategy, strategy.barriers()).unwrap();
-                        let leaves: Vec<_> = job.census().leaves().collect();
+                        let leaves: Vec<_> = job.stats().leaves().collect();
                         (expected.counts, leaves)
                     };
                     let usual = counts(IMAGE_BYTES);

@@ -17,7 +17,7 @@ fn counted_as_expected(row: &Row) {
     let expected = job.expect(strategy, barriers).unwrap();
     let counts = &expected.counts;
     for (name, expected) in [
-        ("tables", job.census().tables()),
+        ("tables", job.stats().tables()),
         ("tables", counts.tables),
         ("tlbi", counts.tlbi),
         ("dsb", counts.dsb),

@@ -8,6 +8,7 @@
 //! stale entries.
 
 mod banks;
+mod bbm_policy;
 mod big;
 mod counts;
 mod drivers;
@@ -26,4 +27,3 @@ mod self_check;
 mod told;
 mod tolerance;
 mod trees;
-mod trust;

@@ -64,7 +64,7 @@ fn free_pages_are_invalid_when_that_is_asked_for() {
         };
         let made = ok(&request);
         assert_eq!(made.tested("pagealloc.pages"), 1 + 8 + 1 + 32 + 2);
-        assert!(made.tested("pagealloc.hidden") > 500 << 20 >> size.value().shift());
+        assert!(made.tested("pagealloc.present_invalid") > 500 << 20 >> size.value().shift());
     }
 }
 

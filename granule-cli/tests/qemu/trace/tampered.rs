@@ -21,7 +21,8 @@ fn rules(text: &str) -> Vec<&'static str> {
     rules
 }
 
-/// The self-check's first remapping of its page: the lines of `rely`, clearing and invalidation.
+/// The self-check's first remapping of its page: the lines of `assume-visible`, clearing and
+/// invalidation.
 fn first_unmap(text: &str) -> usize {
     find(text, 1, "update cpu0 ")
 }
@@ -56,7 +57,11 @@ fn without_a_dsb_an_invalidation_is_in_vain() {
 #[test]
 fn barriers_round_new_mappings_are_missed() {
     let text = TRACE.text();
-    let used = find(&text, find(&text, 1, "rely cpu0 ") + 3, "store cpu0 ");
+    let used = find(
+        &text,
+        find(&text, 1, "assume-visible cpu0 ") + 3,
+        "store cpu0 ",
+    );
     let without_dsb = with_line(&text, find(&text, used, "dsb cpu0 ishst"), None);
     assert_eq!(rules(&without_dsb), ["store-not-visible"]);
     let without_isb = with_line(&text, find(&text, used, "isb cpu0"), None);

@@ -6,15 +6,15 @@ use dtoolkit::{Node, Property};
 use granule_testing::cases::config;
 use proptest::prelude::*;
 
-const OLD: Extent = Extent::new(0x4800_0000, 0x1_0000);
-const KEPT: [Extent; 2] = [
-    Extent::new(0x4600_0000, 0x2000),
-    Extent::new(0x5100_0000, 8),
+const OLD: PhysRange = PhysRange::new(0x4800_0000, 0x1_0000);
+const KEPT: [PhysRange; 2] = [
+    PhysRange::new(0x4600_0000, 0x2000),
+    PhysRange::new(0x5100_0000, 8),
 ];
 /// The seed of the old tree.
 const SEED: u64 = 0x0102_0304_0506_0708;
 const FRESH: u64 = 0x5a5a_5a5a_5a5a_5a5a;
-const NOTE: Extent = Extent::new(0x5000_0000, 0x1000);
+const NOTE: PhysRange = PhysRange::new(0x5000_0000, 0x1000);
 
 fn node(name: &str, properties: &[(&str, &[u8])]) -> DeviceTreeNode {
     let mut node = DeviceTreeNode::new_unchecked(name);
@@ -65,7 +65,7 @@ fn tree() -> Vec<u8> {
 fn changes() -> Changes<'static> {
     Changes {
         command_line: b"new words of the next one",
-        initrd: Some(Extent::new(0x1_4500_0000, 0x777)),
+        initrd: Some(PhysRange::new(0x1_4500_0000, 0x777)),
         note: NOTE,
         kept: &KEPT,
         old: OLD,
@@ -170,8 +170,8 @@ fn without_an_initramfs_there_is_none_and_without_chosen_there_is_one() {
 fn it_is_as_long_wherever_things_are() {
     let long = rewritten(&tree(), &changes()).len();
     let elsewhere = Changes {
-        initrd: Some(Extent::new(0, 1)),
-        note: Extent::new(0x1000, 0x1_0000),
+        initrd: Some(PhysRange::new(0, 1)),
+        note: PhysRange::new(0x1000, 0x1_0000),
         ..changes()
     };
     assert_eq!(rewritten(&tree(), &elsewhere).len(), long);
@@ -194,8 +194,8 @@ fn it_is_as_long_before_anything_has_a_place() {
     let long = rewritten(&old, &changes()).len();
     for note in [(0, 0), (0, 0x1000), (0, 0x1_0000), (0x4000_0000, 0x1000)] {
         let unplaced = Changes {
-            initrd: Some(Extent::default()),
-            note: Extent::new(note.0, note.1),
+            initrd: Some(PhysRange::default()),
+            note: PhysRange::new(note.0, note.1),
             ..changes()
         };
         assert_eq!(rewritten(&old, &unplaced).len(), long, "{note:x?}");

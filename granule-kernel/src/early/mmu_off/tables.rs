@@ -11,12 +11,14 @@ use granule::arch::page_size::Page;
 use granule::arch::registers::{Mair, Tcr, Ttbr};
 use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{
-    Attributes, CpuFeatures, Descriptor, Dispatch, Geometry, Half, Permissions, PhysicalAddress,
-    Regime, VirtualAddress,
+    Attributes, CpuFeatures, Descriptor, Dispatch, Geometry, Permissions, PhysicalAddress, Regime,
+    VaRange, VirtualAddress,
 };
 use granule::hw::Hardware;
 use granule::linear::Arena;
-use granule::table::{BitChange, Leaves, PageTables, Parts, TableError, TableMemory, Visibility};
+use granule::table::{
+    BitChange, Environment, Leaves, PageTables, TableError, TableMemory, Visibility,
+};
 use granule_kcore::layout;
 use granule_kcore::sizes;
 use granule_kcore::trace::area::Area;
@@ -44,7 +46,7 @@ pub(super) fn build(
         &cpu,
         page_size,
         choice.va.bits,
-        Half::Upper,
+        VaRange::Upper,
         Regime::El1And0,
     );
     let Ok(upper) = upper else {
@@ -59,7 +61,7 @@ pub(super) fn build(
     let needed = 64 - image_end.leading_zeros();
     let least = cpu.least_va_bits(page_size);
     let bits = if needed < least { least } else { needed };
-    let Ok(lower) = upper.with_half(&cpu, Half::Lower, bits) else {
+    let Ok(lower) = upper.with_half(&cpu, VaRange::Lower, bits) else {
         park::park(
             Reason::Tables,
             b"the image lies beyond the CPU's virtual addresses",
@@ -141,7 +143,7 @@ impl Build<'_> {
                 P::SIZE,
             )
         };
-        let maintenance = |geometry| {
+        let tlb_ops = |geometry| {
             let hardware = Hardware::new(TlbCapabilities {
                 geometry,
                 range: false,
@@ -151,10 +153,10 @@ impl Build<'_> {
             Traced::new(hardware, self.early)
         };
 
-        let parts = Parts {
+        let parts = Environment {
             memory: Traced::new(Flat, self.early),
             allocator: Traced::new(arena, self.early),
-            maintenance: maintenance(self.lower),
+            tlb: tlb_ops(self.lower),
         };
         let mut low = PageTables::<P, _>::new(self.lower, parts)?;
         let code = (load + image::idmap_text().start) & !(page - 1);
@@ -170,8 +172,8 @@ impl Build<'_> {
         let ttbr0 = Ttbr::new(&self.lower, low_root, 0);
 
         let parts = low.into_environment();
-        let parts = Parts {
-            maintenance: maintenance(self.upper),
+        let parts = Environment {
+            tlb: tlb_ops(self.upper),
             ..parts
         };
         let mut high = PageTables::<P, _>::new(self.upper, parts)?;

@@ -270,7 +270,7 @@ pub(crate) fn mend() {
                 "cbnz {failed:w}, 2b",
                 "3: ldxr {value}, [{entry}]",
                 "cbz {value}, 4f",
-                "tbnz {value}, #{hidden}, 4f",
+                "tbnz {value}, #{present_invalid}, 4f",
                 "orr {value}, {value}, #{valid}",
                 "stxr {failed:w}, {value}, [{entry}]",
                 "cbnz {failed:w}, 3b",
@@ -290,7 +290,7 @@ pub(crate) fn mend() {
                 mending = in(reg) MENDING,
                 mended = in(reg) MENDED,
                 pending = const PENDING,
-                hidden = const Descriptor::HIDDEN.trailing_zeros(),
+                present_invalid = const Descriptor::PRESENT_INVALID.trailing_zeros(),
                 valid = const Descriptor::VALID,
                 options(nostack)
             );

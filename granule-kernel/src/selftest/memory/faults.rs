@@ -55,7 +55,7 @@ pub(super) fn run(what: &[u8]) {
         }
         b"read-guard" => {
             let pool = ok("Pool::new", Pool::new(2));
-            ok("flip", pool.flip(3, false));
+            ok("set_valid", pool.set_valid(3, false));
             if let Some(address) = pool.address(3) {
                 read(address);
             }
@@ -89,7 +89,7 @@ pub(super) fn spurious() {
     let Some(page) = pool.address(1) else { return };
     // SAFETY: the pool's page, which is still valid.
     unsafe { (page.0 as *mut u64).write_volatile(WORD) };
-    ok("flip", pool.flip(1, false));
+    ok("set_valid", pool.set_valid(1, false));
     let before = spurious::count();
     let found = AtomicU64::new(0);
     let use_it = |_: &'static percpu::PerCpu| {
@@ -102,7 +102,7 @@ pub(super) fn spurious() {
         while !fault::is_held() {
             cpu::relax();
         }
-        ok("flip", pool.flip(1, true));
+        ok("set_valid", pool.set_valid(1, true));
         fault::release();
     });
     assert_eq!(found.load(Ordering::Relaxed), WORD, "what was read");
@@ -117,8 +117,14 @@ pub(super) fn pagealloc() {
     let Some(kernel) = live::kernel() else { return };
     let page = kernel.page();
     let before = Snapshot::take();
-    assert_eq!(before.hidden, before.free, "free pages that are invalid");
-    println!("@granule test.pagealloc.hidden={}", before.hidden);
+    assert_eq!(
+        before.present_invalid, before.free,
+        "free pages that are invalid"
+    );
+    println!(
+        "@granule test.pagealloc.present_invalid={}",
+        before.present_invalid
+    );
     let mut blocks = arrayvec::ArrayVec::<Block, 8>::new();
     let mut pages = 0;
     for order in [0, 3, 0, 5, 1] {
@@ -131,7 +137,11 @@ pub(super) fn pagealloc() {
         blocks.push(block);
     }
     let now = Snapshot::take();
-    assert_eq!(now.hidden, before.hidden - pages, "{pages} pages allocated");
+    assert_eq!(
+        now.present_invalid,
+        before.present_invalid - pages,
+        "{pages} pages allocated"
+    );
     // Permissions change as in any other map.
     if let Some(block) = blocks.first() {
         ok("ro", permissions::set_memory_ro(block.at(0), 1));

@@ -32,7 +32,7 @@ pub(super) fn pool() {
     let made = Snapshot::take();
     let address = |page| ok("address", pool.address(page).ok_or("there is none"));
     assert!(pool.address(PAGES).is_none());
-    assert!(pool.flip(PAGES, false).is_err());
+    assert!(pool.set_valid(PAGES, false).is_err());
 
     // While another CPU, if there is one, holds the tables.
     let one = CpuSet::one(1);
@@ -49,14 +49,14 @@ pub(super) fn pool() {
         let (mut stores, mut tlbi, mut dsb) = (0, 0, 0);
         for valid in [false, true] {
             for page in 0..PAGES {
-                let did = ok("flip", pool.flip(page, valid));
+                let did = ok("set_valid", pool.set_valid(page, valid));
                 stores += did.stores;
                 tlbi += did.tlbi;
                 dsb += did.dsb;
                 let seen = cpu::translate(address(page).0);
                 assert_eq!(seen.is_ok(), valid, "guard page {page}");
                 // The same state again takes nothing.
-                let did = ok("flip", pool.flip(page, valid));
+                let did = ok("set_valid", pool.set_valid(page, valid));
                 assert_eq!((did.stores, did.tlbi, did.dsb), (0, 0, 0));
             }
         }
@@ -81,7 +81,7 @@ pub(super) fn pool() {
     assert_as(&made, "after all guard pages were valid again");
 
     // Every CPU sees one page become invalid, and only that one.
-    ok("flip", pool.flip(7, false));
+    ok("set_valid", pool.set_valid(7, false));
     assert_allows(address(6), Allows::Writing, "before the guard page");
     assert_allows(address(7), Allows::Nothing, "the guard page");
     assert_allows(address(8), Allows::Writing, "behind the guard page");
@@ -93,7 +93,7 @@ pub(super) fn pool() {
             "{refused:?}"
         );
     }
-    ok("flip", pool.flip(7, true));
+    ok("set_valid", pool.set_valid(7, true));
     let merged = ok("merge", merge::merge_linear_map(address(0), PAGES));
     assert_eq!(
         (merged.tables, merged.groups),
@@ -173,7 +173,7 @@ pub(super) fn beside() {
         for flip in 0..FLIPS {
             let (page, valid) = (flip / 2 % BESIDE, flip % 2 == 1);
             ipi::call(one, &|_| {
-                let flipped = pool.flip(page, valid).is_ok_and(|did| did.stores == 1);
+                let flipped = pool.set_valid(page, valid).is_ok_and(|did| did.stores == 1);
                 let seen = pool.address(page).map(|at| cpu::translate(at.0).is_ok());
                 if !flipped || seen != Some(valid) {
                     wrong.store(page + 1, Ordering::Relaxed);

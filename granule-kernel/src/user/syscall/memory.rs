@@ -74,7 +74,7 @@ pub(super) fn mmap(
             let end = hint.saturating_add(bytes);
             let fits = hint >= LOWEST && end <= memory::end();
             let (low, high) = (VirtualAddress(hint), VirtualAddress(end));
-            if fits && tables.areas().overlapping(low, high).is_empty() {
+            if fits && tables.vmas().overlapping(low, high).is_empty() {
                 start = hint;
             } else {
                 let top = VirtualAddress(crate::user::exec::mappings_end());
@@ -82,7 +82,7 @@ pub(super) fn mmap(
                 let align = if bytes >= GROUP { GROUP } else { page };
                 let gap =
                     tables
-                        .areas()
+                        .vmas()
                         .find_gap(bytes, align.max(page), VirtualAddress(LOWEST), top);
                 start = gap.ok_or(Errno::ENOMEM)?.0;
             }

@@ -1,7 +1,7 @@
 //! Tests of path lookup, with and without symbolic links.
 
 use super::super::cpio::tests::entry;
-use super::super::tree::nodes_needed;
+use super::super::file_tree::nodes_needed;
 use super::*;
 
 const FILE: u32 = 0o100644;

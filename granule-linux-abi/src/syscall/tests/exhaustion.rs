@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::files::Files;
-use crate::files::tree::{Node, Tree, nodes_needed};
+use crate::files::file_tree::{Node, Tree, nodes_needed};
 use crate::owned::host::{self, Array};
 use crate::processes::{Relation, TaskTable as _};
 

@@ -3,7 +3,7 @@
 
 use crate::machine::Shared;
 use granule_kexec::LINE;
-use granule_kexec::steps::Machine;
+use granule_kexec::steps::RelocationCpu;
 use granule_model::{Access, AccessKind, Barrier, BarrierKind, Event, Outcome, System, Visibility};
 use std::collections::HashMap;
 
@@ -151,7 +151,7 @@ impl Cpu {
     }
 }
 
-impl Machine for Cpu {
+impl RelocationCpu for Cpu {
     fn word(&mut self, address: u64) -> u64 {
         self.load(address)
     }

@@ -72,7 +72,7 @@ fn each_wrong_record_is_found() {
         ),
         (
             "the list is written over",
-            record(0, Change::Destination(Where::List)),
+            record(0, Change::Destination(Where::RelocationList)),
             faults,
         ),
         (
@@ -113,7 +113,7 @@ fn each_wrong_record_is_found() {
         ),
         (
             "the list is written over",
-            all(record(0, Change::Destination(Where::List))),
+            all(record(0, Change::Destination(Where::RelocationList))),
             "",
         ),
         (

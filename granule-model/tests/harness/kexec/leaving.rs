@@ -13,13 +13,13 @@ use crate::random::Random;
 use crate::shape::Shape;
 use granule::arch::registers::{Tcr, Ttbr};
 use granule::arch::{
-    Attributes, Geometry, Half, Page, Permissions, PhysicalAddress, VirtualAddress,
+    Attributes, Geometry, Page, Permissions, PhysicalAddress, VaRange, VirtualAddress,
 };
-use granule::table::{FreedTable, Leaves, PageTables, Parts, TableAllocator};
+use granule::table::{Environment, FreedTable, Leaves, PageTables, TableAllocator};
 use granule_kexec::steps::leave;
 use granule_kexec::{
-    Extent, Ground, Header, List, ListMemory, Needs, Ranges, Segment, Transition, Way, build,
-    reached,
+    ListHeader, ListMemory, MemoryMap, Needs, PhysRange, Ranges, RelocationList, Segment,
+    Transition, Way, build, reached,
 };
 use granule_model::{Access, Barrier, Event, System};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -55,7 +55,7 @@ pub(crate) enum Where {
     /// A table of the last level.
     LastTable,
     /// The list's first page.
-    List,
+    RelocationList,
     /// The relocation code.
     Code,
     /// The source of the next copy.
@@ -79,10 +79,10 @@ impl ListMemory for ListData<'_> {
 
 pub(crate) struct Leaving<P: Page> {
     kernel: Bench<P>,
-    segments: Vec<(Segment<'static>, Vec<Extent>)>,
+    segments: Vec<(Segment<'static>, Vec<PhysRange>)>,
     pub(crate) cpu: Cpu,
-    header: Header,
-    list: List,
+    header: ListHeader,
+    list: RelocationList,
     /// Digests of the segments before they are moved.
     digests: Vec<u64>,
     pub(crate) transition: Transition,
@@ -130,8 +130,8 @@ impl<P: Page> Leaving<P> {
             .iter()
             .map(|(segment, pages)| Segment { pages, ..*segment })
             .collect();
-        let ram = [Extent::new(RAM, RAM_BYTES)];
-        let ground = Ground {
+        let ram = [PhysRange::new(RAM, RAM_BYTES)];
+        let memory_map = MemoryMap {
             page: P::SIZE,
             ram: &ram,
             reserved: &[],
@@ -140,12 +140,17 @@ impl<P: Page> Leaving<P> {
         let mut pages = Pages::from(&world, page, LIST);
         // The list's pages are no tables, whoever gives them.
         let mut list_pages = Quiet(&mut pages);
-        let list = List::write(&mut ListData(&mut data), &mut list_pages, &views, &ground);
+        let list = RelocationList::write(
+            &mut ListData(&mut data),
+            &mut list_pages,
+            &views,
+            &memory_map,
+        );
         let list = match list {
             Ok(list) => list,
             Err(why) => panic!("{why}"),
         };
-        let mut slots = ([Extent::default(); 32], [Extent::default(); 32]);
+        let mut slots = ([PhysRange::default(); 32], [PhysRange::default(); 32]);
         let (mut written, mut read) = (Ranges::new(&mut slots.0), Ranges::new(&mut slots.1));
         if plan.map_all {
             assert_eq!(written.insert(ram[0]), Ok(()));
@@ -155,7 +160,7 @@ impl<P: Page> Leaving<P> {
                 assert_eq!(ranges.insert(extent), Ok(()));
             });
             let each = list.each_page(&ListData(&mut data), |at| {
-                assert_eq!(read.insert(Extent::new(at.0, page)), Ok(()));
+                assert_eq!(read.insert(PhysRange::new(at.0, page)), Ok(()));
             });
             assert_eq!(each, Ok(()));
         }
@@ -164,10 +169,10 @@ impl<P: Page> Leaving<P> {
         } else {
             CODE
         };
-        let machine: Machine = Parts {
+        let machine: Machine = Environment {
             memory: Memory(Rc::clone(&world)),
             allocator: Pages::from(&world, page, TABLES),
-            maintenance: crate::machine::Cpu {
+            tlb: crate::machine::Cpu {
                 world: Rc::clone(&world),
                 can: capabilities(&shape, kernel.geometry),
             },
@@ -262,7 +267,7 @@ impl<P: Page> Leaving<P> {
         match place {
             Where::Root => self.transition.roots[1].0,
             Where::LastTable => self.last_table(),
-            Where::List => self.list.head.0,
+            Where::RelocationList => self.list.head.0,
             Where::Code => CODE,
             // What is between them is in place, and only cleaned.
             Where::NextSource => self.cpu.peek(record + 64 + 8),
@@ -368,15 +373,15 @@ fn run_a_program<P: Page>(kernel: &Bench<P>) -> u64 {
     let cpu = kernel.shape.features();
     let lower = kernel
         .geometry
-        .with_half(&cpu, Half::Lower, kernel.shape.va_bits);
+        .with_half(&cpu, VaRange::Lower, kernel.shape.va_bits);
     let Ok(lower) = lower else {
         panic!("{lower:?}");
     };
     let page = P::SIZE.bytes();
-    let parts = Parts {
+    let parts = Environment {
         memory: Memory(Rc::clone(&kernel.world)),
         allocator: Pages::from(&kernel.world, page, 0x5000_0000),
-        maintenance: crate::machine::Cpu {
+        tlb: crate::machine::Cpu {
             world: Rc::clone(&kernel.world),
             can: capabilities(&kernel.shape, lower),
         },

@@ -6,7 +6,7 @@ use super::events::{stored, stored_code};
 use super::leaving::Plan;
 use crate::machine::Shared;
 use crate::random::Random;
-use granule_kexec::{Clean, Digest, Extent, Segment};
+use granule_kexec::{Clean, Digest, PhysRange, Segment};
 
 /// RAM that the linear maps show.
 pub(super) const RAM: u64 = 0x8000_0000;
@@ -26,17 +26,17 @@ pub(super) const TEXT: u64 = 0x6000_0000;
 pub(super) const TEXT_OFFSET: u64 = 0x60_0000_0000;
 
 /// What is to be moved, with the pages that it is in.
-pub(super) fn segments(page: u64, random: &mut Random) -> Vec<(Segment<'static>, Vec<Extent>)> {
+pub(super) fn segments(page: u64, random: &mut Random) -> Vec<(Segment<'static>, Vec<PhysRange>)> {
     // Sources anywhere among theirs, one after the other now and then.
     let mut next = 0;
     let mut source = || {
         next += page * (1 + random.below(2));
-        Extent::new(SOURCES + next, page)
+        PhysRange::new(SOURCES + next, page)
     };
-    let image = vec![source(), Extent::new(IMAGE + page, page), source()];
+    let image = vec![source(), PhysRange::new(IMAGE + page, page), source()];
     let tree = vec![source()];
     let initramfs = vec![source(), source()];
-    let segment = |name, destination, pages: &[Extent], less, behind, clean| Segment {
+    let segment = |name, destination, pages: &[PhysRange], less, behind, clean| Segment {
         name,
         destination,
         bytes: pages.len() as u64 * page - less,
@@ -67,7 +67,7 @@ pub(super) fn digest(of: &Segment<'_>, word: impl Fn(u64) -> u64) -> u64 {
 /// and lines of theirs are dirty.
 pub(super) fn load(
     world: &Shared,
-    segments: &[(Segment<'static>, Vec<Extent>)],
+    segments: &[(Segment<'static>, Vec<PhysRange>)],
     plan: Plan,
     page: u64,
 ) -> Vec<Role> {

@@ -5,9 +5,9 @@ use crate::bench::{capabilities, model, turn_on};
 use crate::machine::{Cpu, Memory, Shared, TABLES, World};
 use crate::shape::Shape;
 use granule::arch::{Geometry, Page, Page4K, Page16K, Page64K, PhysicalAddress};
-use granule::linear::Census;
+use granule::linear::LeafStats;
 use granule::linear::direct::{self, Arena, HasArena};
-use granule::table::{FreedTable, Leaves, PageTables, Parts, TableAllocator, TableRun};
+use granule::table::{Environment, FreedTable, Leaves, PageTables, TableAllocator, TableRun};
 use granule_model::{Access, Event, Outcome};
 use std::rc::Rc;
 
@@ -67,7 +67,7 @@ unsafe impl TableAllocator for ArenaPages {
     }
 }
 
-pub(super) type WithArena = Parts<Memory<Shared>, ArenaPages, Cpu<Shared>>;
+pub(super) type WithArena = Environment<Memory<Shared>, ArenaPages, Cpu<Shared>>;
 
 /// Live tables with an arena of so many pages, one of which the root takes.
 pub(super) fn with_arena<P: Page>(shape: &Shape, pool: u64) -> (Shared, PageTables<P, WithArena>) {
@@ -78,7 +78,7 @@ pub(super) fn with_arena<P: Page>(shape: &Shape, pool: u64) -> (Shared, PageTabl
         PhysicalAddress(TABLES),
         PhysicalAddress(TABLES + pool * page),
     );
-    let parts = Parts {
+    let parts = Environment {
         memory: Memory(Rc::clone(&world)),
         allocator: ArenaPages {
             // SAFETY: nobody else uses the model's memory there, all of which is reached.
@@ -86,7 +86,7 @@ pub(super) fn with_arena<P: Page>(shape: &Shape, pool: u64) -> (Shared, PageTabl
             world: Rc::clone(&world),
             geometry,
         },
-        maintenance: Cpu {
+        tlb: Cpu {
             world: Rc::clone(&world),
             can: capabilities(shape, geometry),
         },
@@ -106,11 +106,11 @@ fn direct<P: Page>(shape: Shape, leaves: Leaves, pool: u64) -> u64 {
     let page = P::SIZE.bytes();
     let (world, mut tables) = with_arena::<P>(&shape, pool);
     let pieces = pieces(&geometry, leaves);
-    let census = Census::new(&geometry, &pieces);
+    let stats = LeafStats::new(&geometry, &pieces);
     let Some(arena) = tables.environment().arena() else {
         panic!("the bench has no arena");
     };
-    let more = direct::arena_pages(&census, arena);
+    let more = direct::arena_pages(&stats, arena);
     if more > 0 {
         // In the middle of a piece.
         let first = RAM + 5 * page;
@@ -120,7 +120,7 @@ fn direct<P: Page>(shape: Shape, leaves: Leaves, pool: u64) -> u64 {
     assert_eq!(direct::create(&mut tables, &pieces), Ok(()), "{shape:?}");
     assert_eq!(
         tables.environment().arena().map(|arena| arena.available()),
-        Some(pool.saturating_sub(census.tables() + 1))
+        Some(pool.saturating_sub(stats.tables() + 1))
     );
     check(&world, &shape, &geometry, &pieces, 3);
     more

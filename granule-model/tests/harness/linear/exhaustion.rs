@@ -1,20 +1,20 @@
 //! Every builder runs out of pages at every one that it takes.
 
 use super::direct::with_arena;
+use super::fixmap::with_fixmap;
 use super::pieces;
-use super::window::with_fixmap;
 use crate::shape::Shape;
 use granule::arch::{Page, Page4K, Page16K, Page64K};
 use granule::linear::direct;
-use granule::linear::window::{Slot, WindowBuilder};
-use granule::linear::{Barriers, Census, Strategy};
+use granule::linear::fixmap::{FixmapBuilder, Slot};
+use granule::linear::{Barriers, LeafStats, Strategy};
 use granule::table::{Leaves, PageTables, TableError};
 use granule_model::Event;
 
 /// Every valid entry: its table, index and descriptor.
 fn entries<P: Page, E>(tables: &PageTables<P, E>) -> Vec<(u64, usize, u64)>
 where
-    E: granule::table::Environment,
+    E: granule::table::TableEnvironment,
 {
     let mut found = Vec::new();
     tables.visit_all(|entry| {
@@ -29,7 +29,7 @@ where
 fn exhausted<P: Page>(shape: Shape, leaves: Leaves) -> u64 {
     let geometry = shape.geometry::<P>();
     let pieces = pieces(&geometry, leaves);
-    let needed = Census::new(&geometry, &pieces).tables();
+    let needed = LeafStats::new(&geometry, &pieces).tables();
     let mut refused = 0;
     for had in 0..needed {
         let (world, mut tables) = with_arena::<P>(&shape, had + 1);
@@ -52,7 +52,7 @@ fn exhausted<P: Page>(shape: Shape, leaves: Leaves) -> u64 {
         for had in 0.. {
             fixmap.pages.left = had;
             let mut builder =
-                WindowBuilder::<P, _>::new(geometry, strategy, Barriers::Table, &mut fixmap);
+                FixmapBuilder::<P, _>::new(geometry, strategy, Barriers::Table, &mut fixmap);
             let result = builder.create(root, &pieces);
             let what = format!("{strategy:?}: {had} pages, {shape:?}");
             assert_eq!(fixmap.open, [None; Slot::COUNT], "{what}");

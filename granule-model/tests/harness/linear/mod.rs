@@ -1,10 +1,10 @@
 //! The strategies that make the linear map, on live tables of the model: through the map itself
-//! ([`direct`]), and through slots of a fixmap, the published ones ([`window`]); and all of them running
+//! ([`direct`]), and through slots of a fixmap, the published ones ([`fixmap`]); and all of them running
 //! out of pages ([`exhaustion`]).
 
 mod direct;
 mod exhaustion;
-mod window;
+mod fixmap;
 
 use crate::machine::Shared;
 use crate::random::Random;
@@ -50,7 +50,7 @@ fn check(world: &Shared, shape: &Shape, geometry: &Geometry, pieces: &[Piece], s
     let mut reference = Reference::default();
     for piece in pieces {
         let stretch = Stretch {
-            hidden: false,
+            present_invalid: false,
             bytes: piece.bytes,
             output: piece.output.0,
             attributes: piece.attributes,

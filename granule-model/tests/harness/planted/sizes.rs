@@ -14,28 +14,28 @@ use granule_model::{Access, Event, Outcome};
 
 pub(super) const FAULTS: &[Fault] = &[
     fault(
-        "the TLBI after hiding pages is missing",
-        hide,
+        "the TLBI after making pages invalid is missing",
+        set_invalid,
         || drop_all(is_tlbi),
         StaleTranslation,
         GONE,
     ),
     fault(
         "no DSB ISHST after showing pages",
-        show,
+        set_valid,
         || drop_all(is_ishst),
         StoreNotVisible,
         "no DSB",
     ),
     fault(
         "no ISB after showing pages",
-        show,
+        set_valid,
         || drop_all(is_isb),
         MissingIsb,
         "what it speculated",
     ),
     fault(
-        "pages are hidden and something else mapped there before the TLBI",
+        "pages are made present-invalid and something else mapped there before the TLBI",
         hide_and_replace,
         || drop_all(is_tlbi),
         BreakBeforeMake,
@@ -190,14 +190,14 @@ fn with_block(tlbi_range: bool) -> Kernel {
 }
 
 impl Kernel {
-    fn hide(&mut self, offset: u64, bytes: u64) {
+    fn set_invalid(&mut self, offset: u64, bytes: u64) {
         let at = self.at(offset);
-        let _ = self.tables.hide(at, bytes);
+        let _ = self.tables.set_invalid(at, bytes);
     }
 
-    fn show(&mut self, offset: u64, bytes: u64) {
+    fn set_valid(&mut self, offset: u64, bytes: u64) {
         let at = self.at(offset);
-        let _ = self.tables.show(at, bytes);
+        let _ = self.tables.set_valid(at, bytes);
     }
 
     fn limit(&mut self, offset: u64, bytes: u64) {
@@ -206,9 +206,9 @@ impl Kernel {
     }
 
     /// Beside everyone else, without the lock that the others take.
-    fn flip(&mut self, offset: u64, bytes: u64, valid: bool) {
+    fn lock_free_set_valid(&mut self, offset: u64, bytes: u64, valid: bool) {
         let (from, bytes) = (offset, bytes);
-        let operation = Operation::Flip { from, bytes, valid };
+        let operation = Operation::LockFreeSetValid { from, bytes, valid };
         let _ = operation.perform(self, &Reference::default());
     }
 
@@ -218,31 +218,31 @@ impl Kernel {
     }
 }
 
-/// Eight of 64 pages are hidden.
-fn hide(tap: Option<Tap>) -> Result {
+/// Eight of 64 pages become present-invalid.
+fn set_invalid(tap: Option<Tap>) -> Result {
     let mut kernel = live(false);
     kernel.lay(0, 64 * PAGE, OUTPUT, Leaves::PAGES);
     kernel.tap(tap);
-    kernel.hide(8 * PAGE, 8 * PAGE);
+    kernel.set_invalid(8 * PAGE, 8 * PAGE);
     kernel.end()
 }
 
 /// They are shown again.
-fn show(tap: Option<Tap>) -> Result {
+fn set_valid(tap: Option<Tap>) -> Result {
     let mut kernel = live(false);
     kernel.lay(0, 64 * PAGE, OUTPUT, Leaves::PAGES);
-    kernel.hide(8 * PAGE, 8 * PAGE);
+    kernel.set_invalid(8 * PAGE, 8 * PAGE);
     kernel.tap(tap);
-    kernel.show(8 * PAGE, 8 * PAGE);
+    kernel.set_valid(8 * PAGE, 8 * PAGE);
     kernel.end()
 }
 
-/// They are hidden, unmapped, and other memory is mapped in their place.
+/// They are made invalid, unmapped, and other memory is mapped in their place.
 fn hide_and_replace(tap: Option<Tap>) -> Result {
     let mut kernel = live(false);
     kernel.lay(0, 64 * PAGE, OUTPUT, Leaves::PAGES);
     kernel.tap(tap);
-    kernel.hide(8 * PAGE, 8 * PAGE);
+    kernel.set_invalid(8 * PAGE, 8 * PAGE);
     kernel.take(8 * PAGE, 8 * PAGE);
     kernel.lay(8 * PAGE, 8 * PAGE, OUTPUT + BLOCK, Leaves::PAGES);
     kernel.end()
@@ -316,7 +316,7 @@ fn guard(tap: Option<Tap>) -> Result {
     let mut kernel = live(false);
     kernel.lay(0, 64 * PAGE, OUTPUT, Leaves::PAGES);
     kernel.tap(tap);
-    kernel.flip(8 * PAGE, PAGE, false);
+    kernel.lock_free_set_valid(8 * PAGE, PAGE, false);
     kernel.end()
 }
 
@@ -324,9 +324,9 @@ fn guard(tap: Option<Tap>) -> Result {
 fn unguard(tap: Option<Tap>) -> Result {
     let mut kernel = live(false);
     kernel.lay(0, 64 * PAGE, OUTPUT, Leaves::PAGES);
-    kernel.flip(8 * PAGE, PAGE, false);
+    kernel.lock_free_set_valid(8 * PAGE, PAGE, false);
     kernel.tap(tap);
-    kernel.flip(8 * PAGE, PAGE, true);
+    kernel.lock_free_set_valid(8 * PAGE, PAGE, true);
     kernel.end()
 }
 

@@ -212,7 +212,7 @@ fn one_grouped(kind: Event) -> Vec<Event> {
 
 /// Frames are somebody else's from here on.
 const fn is_given_back(kind: &Event) -> bool {
-    matches!(kind, Event::Relied { .. })
+    matches!(kind, Event::AssumeVisible { .. })
 }
 
 const fn is_exchange(kind: &Event) -> bool {

@@ -111,11 +111,11 @@ unsafe impl UserFrames for Frames {
             self.left = self.left.saturating_add(1);
         }
         if let Some((address, bytes)) = self.concerned {
-            let relied = Event::Relied {
+            let assumed = Event::AssumeVisible {
                 start: address,
                 bytes,
             };
-            self.world.borrow_mut().event(relied);
+            self.world.borrow_mut().event(assumed);
         }
     }
 

@@ -14,8 +14,8 @@ use crate::shape::Shape;
 use granule::arch::bbm::BbmLevel;
 use granule::arch::{Geometry, Page, PhysicalAddress, VirtualAddress};
 use granule::space::asid::SpaceAsid;
-use granule::space::{Area, Rights, Settings, Space, SpaceError};
-use granule::table::{FreedTable, Parts, TableAllocator, TableRun};
+use granule::space::{Rights, Settings, Space, SpaceError, Vma};
+use granule::table::{Environment, FreedTable, TableAllocator, TableRun};
 use granule_model::{Access, AccessKind, Event, Outcome, Regime, Visibility};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -38,7 +38,7 @@ unsafe impl TableAllocator for SharedPages {
     }
 }
 
-type Environment = Parts<Memory<Shared>, SharedPages, Cpu<Shared>>;
+type TableEnvironment = Environment<Memory<Shared>, SharedPages, Cpu<Shared>>;
 
 /// A page of a process.
 #[derive(Clone, Copy, Debug)]
@@ -50,7 +50,7 @@ pub(crate) struct Known {
 
 pub(crate) struct Process<P: Page> {
     pub(super) id: u64,
-    pub(crate) space: Space<'static, P, Environment>,
+    pub(crate) space: Space<'static, P, TableEnvironment>,
     pub(super) asid: SpaceAsid,
     pub(super) pages: BTreeMap<u64, Known>,
 }
@@ -140,16 +140,16 @@ impl<P: Page> Processes<P> {
 
     /// An empty space that nobody runs yet.
     fn new_process(&mut self) -> Result<Process<P>, SpaceError> {
-        let environment = Parts {
+        let environment = Environment {
             memory: Memory(Rc::clone(&self.world)),
             allocator: self.tables.clone(),
-            maintenance: Cpu {
+            tlb: Cpu {
                 world: Rc::clone(&self.world),
                 can: capabilities(&self.shape, self.geometry),
             },
         };
-        let areas = Vec::leak(vec![Area::EMPTY; 60]);
-        let space = Space::new(self.geometry, environment, areas, self.settings)?;
+        let vmas = Vec::leak(vec![Vma::EMPTY; 60]);
+        let space = Space::new(self.geometry, environment, vmas, self.settings)?;
         self.next_id += 1;
         Ok(Process {
             id: self.next_id,

@@ -35,18 +35,18 @@
 
 mod slots;
 
-use super::{Barriers, Census, Published, Strategy};
+use super::{Barriers, LeafStats, Published, Strategy};
 use crate::arch::page_size::{Level, Page};
 use crate::arch::{Descriptor, Geometry, Kind, PageSize, PhysicalAddress, VirtualAddress};
 use crate::table::Piece;
 use crate::table::plan::Plan;
 use crate::table::{TableAllocator, TableError, publish};
 use core::marker::PhantomData;
-pub use slots::{Entries, Slot, Windows};
+pub use slots::{Entries, FixmapSlots, Slot};
 
 /// Builds a linear map through fixmap slots.
 #[derive(Debug)]
-pub struct WindowBuilder<'e, P, E> {
+pub struct FixmapBuilder<'e, P, E> {
     geometry: Geometry,
     strategy: Strategy,
     barriers: Barriers,
@@ -62,10 +62,10 @@ enum Stop {
     Occupied { offset: u64 },
 }
 
-impl<'e, P, E> WindowBuilder<'e, P, E>
+impl<'e, P, E> FixmapBuilder<'e, P, E>
 where
     P: Page,
-    E: Windows + TableAllocator,
+    E: FixmapSlots + TableAllocator,
 {
     /// A builder for live tables of `geometry`.
     pub const fn new(
@@ -84,8 +84,8 @@ where
         }
     }
 
-    /// Makes the linear map of `pieces`, which ascend, below `root`, and returns its census. The
-    /// part of the root that the map uses must be empty, and no slot may be in use.
+    /// Makes the linear map of `pieces`, which ascend, below `root`, and returns its leaf statistics.
+    /// The part of the root that the map uses must be empty, and no slot may be in use.
     ///
     /// # Errors
     ///
@@ -97,9 +97,9 @@ where
         &mut self,
         root: PhysicalAddress,
         pieces: &[Piece],
-    ) -> Result<Census, TableError> {
-        let census = Census::new(&self.geometry, pieces);
-        let needed = census.tables() as usize;
+    ) -> Result<LeafStats, TableError> {
+        let stats = LeafStats::new(&self.geometry, pieces);
+        let needed = stats.tables() as usize;
         let exhausted = TableError::OutOfTables { needed };
         if !self.environment.reserve(needed) {
             return Err(exhausted);
@@ -132,7 +132,7 @@ where
                 },
             })?;
         }
-        Ok(census)
+        Ok(stats)
     }
 
     /// Writes the entries for the offsets from `start` to `end` in `table` and the tables below it.
@@ -145,18 +145,18 @@ where
         end: u64,
     ) -> Result<(), Stop> {
         if self.strategy > Strategy::Base {
-            let slot = self.show(level, table);
+            let slot = self.open_slot(level, table);
             let made = self.entries(plan, slot, level, start, end);
-            self.hide(slot);
+            self.close_slot(slot);
             return made;
         }
         let span = base_span(P::SIZE, level);
         let mut at = start;
         while at < end {
             let next = end.min((at & !(span - 1)) + span);
-            let slot = self.show(level, table);
+            let slot = self.open_slot(level, table);
             let made = self.entries(plan, slot, level, at, next);
-            self.hide(slot);
+            self.close_slot(slot);
             made?;
             at = next;
         }
@@ -186,14 +186,14 @@ where
             self.link(parent, index, link);
             return self.table(plan, table, level.next(), start, end);
         }
-        let slot = self.show(level.next(), table);
+        let slot = self.open_slot(level.next(), table);
         // SAFETY: as above.
         unsafe { self.environment.zero(slot) };
         // A walker that sees the link must see the zeros.
         self.environment.dsb_ishst();
         self.link(parent, index, link);
         let made = self.entries(plan, slot, level.next(), start, end);
-        self.hide(slot);
+        self.close_slot(slot);
         made
     }
 
@@ -237,7 +237,7 @@ where
                     self.table(plan, below, level.next(), at, next)?;
                 }
                 Kind::Invalid => self.new_table(plan, slot, (level, index), at, next)?,
-                Kind::Leaf | Kind::Hidden => return Err(Stop::Occupied { offset: at }),
+                Kind::Leaf | Kind::PresentInvalid => return Err(Stop::Occupied { offset: at }),
             }
             at = next;
         }
@@ -279,7 +279,7 @@ where
     }
 
     /// Maps `table`, of `level`, in the slot that the strategy uses for this level.
-    fn show(&mut self, level: Level, table: PhysicalAddress) -> Slot {
+    fn open_slot(&mut self, level: Level, table: PhysicalAddress) -> Slot {
         let slot = if level.is_last() && self.strategy >= Strategy::LazyUnmap {
             if self.series == Slot::SERIES {
                 self.empty_series();
@@ -294,7 +294,7 @@ where
     }
 
     /// Unmaps a slot of a level. Slots of the series stay mapped until `empty_series`.
-    fn hide(&mut self, slot: Slot) {
+    fn close_slot(&mut self, slot: Slot) {
         if let Slot::Level(_) = slot {
             self.environment.close(slot);
         }

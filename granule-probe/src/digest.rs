@@ -5,7 +5,7 @@ use granule_kexec::Digest;
 
 /// A range of memory that the previous kernel handed over.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Given {
+pub(crate) struct SegmentDigest {
     /// Its physical address.
     pub(crate) start: u64,
     /// Size in bytes.
@@ -14,7 +14,7 @@ pub(crate) struct Given {
     pub(crate) digest: u64,
 }
 
-impl Given {
+impl SegmentDigest {
     /// Digests the bytes at an address, a multiple of 8.
     ///
     /// # Safety

@@ -5,7 +5,7 @@
 
 use crate::arch::page_size::Level;
 use crate::arch::{Descriptor, PhysicalAddress, VirtualAddress};
-use crate::table::{Maintenance, publish};
+use crate::table::{TlbOps, publish};
 
 /// A page of address space through which a table is accessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -55,7 +55,7 @@ pub struct Entries {
 ///
 /// From [`open`](Self::open) until [`close`](Self::close) or [`close_series`](Self::close_series),
 /// the slot's loads and stores must reach exactly the table it was opened for.
-pub unsafe trait Windows: Maintenance {
+pub unsafe trait FixmapSlots: TlbOps {
     /// The virtual address of `slot`.
     fn address(&self, slot: Slot) -> VirtualAddress;
 

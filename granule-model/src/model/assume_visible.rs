@@ -32,7 +32,7 @@ impl Model {
     }
 
     /// All CPUs rely on a range.
-    pub(super) fn relied(&mut self, cpu: u32, address: u64, bytes: u64) {
+    pub(super) fn assume_visible(&mut self, cpu: u32, address: u64, bytes: u64) {
         let Some(last) = bytes
             .checked_sub(1)
             .and_then(|most| address.checked_add(most))

@@ -1,8 +1,8 @@
 //! Which level of FEAT_BBM a system is trusted with: the table of situations, as ID registers.
 
 use granule::arch::bbm::BbmLevel;
+use granule::arch::bbm_policy::{Decision, KNOWN, SystemLimits, Why, decide};
 use granule::arch::errata::Errata;
-use granule::arch::trust::{Decision, KNOWN, System, Why, decide};
 use granule::arch::{CpuFeatures, IdRegisters};
 
 const LEVELS: [BbmLevel; 4] = [
@@ -12,7 +12,7 @@ const LEVELS: [BbmLevel; 4] = [
     BbmLevel::Level3,
 ];
 
-const SYSTEM: System = System {
+const SYSTEM: SystemLimits = SystemLimits {
     limit: BbmLevel::Level3,
     handles_conflicts: true,
     forced: Errata::NONE,
@@ -34,11 +34,11 @@ const fn arm(part: u64, variant: u64, revision: u64) -> u64 {
 
 const PLAIN: u64 = arm(0xd4f, 0, 1);
 
-fn one(midr: u64, bbm: u64, system: &System) -> (u32, Why) {
+fn one(midr: u64, bbm: u64, system: &SystemLimits) -> (u32, Why) {
     of(&[cpu(midr, bbm)], system)
 }
 
-fn of(cpus: &[CpuFeatures], system: &System) -> (u32, Why) {
+fn of(cpus: &[CpuFeatures], system: &SystemLimits) -> (u32, Why) {
     let Decision { level, why } = decide(cpus.iter().copied().enumerate(), system);
     (level.number(), why)
 }
@@ -73,7 +73,7 @@ fn known_name(why: Why) -> Option<&'static str> {
 #[test]
 fn listed_cpus_with_level_2_count_as_level_3() {
     assert_eq!(KNOWN.len(), LISTED.len());
-    let system = System {
+    let system = SystemLimits {
         handles_conflicts: false,
         ..SYSTEM
     };
@@ -108,7 +108,7 @@ fn other_cpus_have_what_they_say_if_aborts_are_handled() {
             _ => (3, Why::Level3),
         };
         assert_eq!(one(PLAIN, bbm, &SYSTEM), expected, "{bbm}");
-        let system = System {
+        let system = SystemLimits {
             handles_conflicts: false,
             ..SYSTEM
         };
@@ -131,7 +131,7 @@ fn an_erratum_stands_above_what_the_cpu_says() {
     }
     let mut forced = Errata::NONE;
     assert!(forced.force(b"c1-ultra-3683289"));
-    let system = System { forced, ..SYSTEM };
+    let system = SystemLimits { forced, ..SYSTEM };
     let (level, why) = one(PLAIN, 3, &system);
     assert_eq!((level, why), (0, Why::Erratum("c1-ultra-3683289")));
     assert_eq!(one(PLAIN, 0, &system), (0, Why::NoRelaxation));
@@ -140,7 +140,7 @@ fn an_erratum_stands_above_what_the_cpu_says() {
 #[test]
 fn the_command_line_lowers_and_never_raises() {
     for limit in LEVELS {
-        let system = System { limit, ..SYSTEM };
+        let system = SystemLimits { limit, ..SYSTEM };
         for bbm in 0..4_u64 {
             let own = one(PLAIN, bbm, &SYSTEM);
             let expected = if own.0 > limit.number() {
@@ -152,7 +152,7 @@ fn the_command_line_lowers_and_never_raises() {
         }
     }
     // A known CPU counts with what it is taken to have.
-    let system = System {
+    let system = SystemLimits {
         limit: BbmLevel::Level2,
         ..SYSTEM
     };
@@ -183,14 +183,14 @@ fn mixed_systems_have_the_weakest() {
         assert_eq!(of(cpus, &SYSTEM), (level, Why::Weakest(number)), "{cpus:?}");
     }
     // Where aborts are not handled a level 2 is a level 0.
-    let system = System {
+    let system = SystemLimits {
         handles_conflicts: false,
         ..SYSTEM
     };
     assert_eq!(of(&[three, two], &system), (0, Why::Weakest(1)));
     assert_eq!(of(&[known, three], &system).0, 3);
     // The limit is for all, and is the reason only where it lowers.
-    let system = System {
+    let system = SystemLimits {
         limit: BbmLevel::Level1,
         ..SYSTEM
     };
@@ -211,7 +211,7 @@ fn only_from_level_2_on_blocks_are_split() {
 fn the_reason_is_one_line_for_people() {
     let text =
         |cpus: &[CpuFeatures], system| decide(cpus.iter().copied().enumerate(), system).to_string();
-    let low = System {
+    let low = SystemLimits {
         limit: BbmLevel::Level1,
         ..SYSTEM
     };

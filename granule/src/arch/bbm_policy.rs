@@ -70,7 +70,7 @@ const fn from(
 
 /// The system's part in the decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct System {
+pub struct SystemLimits {
     /// The highest level that the command line allows.
     pub limit: BbmLevel,
     /// Whether the system handles TLB conflict aborts, with code and data that are never split.
@@ -121,7 +121,10 @@ impl Decision {
 
 /// The level for a system of these CPUs, given with their numbers. Without CPUs it is level 0.
 #[must_use]
-pub fn decide(cpus: impl IntoIterator<Item = (usize, CpuFeatures)>, system: &System) -> Decision {
+pub fn decide(
+    cpus: impl IntoIterator<Item = (usize, CpuFeatures)>,
+    system: &SystemLimits,
+) -> Decision {
     // The first of the weakest CPUs so far, and whether some CPU has a higher level.
     let mut weakest: Option<(usize, Decision)> = None;
     let mut differ = false;
@@ -156,7 +159,7 @@ pub fn decide(cpus: impl IntoIterator<Item = (usize, CpuFeatures)>, system: &Sys
 }
 
 /// The level for one CPU, before the command line's limit.
-fn of_cpu(cpu: &CpuFeatures, system: &System) -> Decision {
+fn of_cpu(cpu: &CpuFeatures, system: &SystemLimits) -> Decision {
     let decision = |level, why| Decision { level, why };
     let level = BbmLevel::from_number(cpu.bbm_level());
     if level == BbmLevel::Level0 {

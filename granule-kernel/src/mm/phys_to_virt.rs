@@ -2,20 +2,20 @@
 //! through the image's mapping, all others through the linear map.
 
 use granule::arch::PhysicalAddress;
-use granule::table::Reach;
+use granule::table::PhysToVirt;
 
 /// The boot's way to tables. It must not be used after `release::boot_leftovers`: the image's mapping then no
 /// longer covers the unused part of the static pool, and new tables may lie there. From there on all tables
 /// are accessed through the linear map ([`linear`](Self::linear)).
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct KernelReach {
+pub(crate) struct KernelPhysToVirt {
     image_start: u64,
     image_bytes: u64,
     image_distance: u64,
     linear_distance: u64,
 }
 
-impl KernelReach {
+impl KernelPhysToVirt {
     /// For an image at physical address `image_start`, mapped at that plus `image_distance`, and a linear map
     /// at `linear_distance`.
     ///
@@ -53,7 +53,7 @@ impl KernelReach {
 }
 
 // SAFETY: the caller of `new` answers for both mappings; tables are whole pages of them.
-unsafe impl Reach for KernelReach {
+unsafe impl PhysToVirt for KernelPhysToVirt {
     #[inline(always)]
     fn pointer(&self, table: PhysicalAddress) -> *mut u64 {
         let inside = table.0.wrapping_sub(self.image_start) < self.image_bytes;

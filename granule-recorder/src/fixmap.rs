@@ -6,19 +6,19 @@
 use crate::sink::{Sink, stored};
 use granule::arch::{Descriptor, PhysicalAddress, VirtualAddress};
 use granule::forward;
-use granule::linear::window::{Entries, Slot, Windows};
-use granule::table::{Maintenance, TableAllocator, Visibility, publish};
+use granule::linear::fixmap::{Entries, FixmapSlots, Slot};
+use granule::table::{TableAllocator, TlbOps, Visibility, publish};
 
-/// [`Windows`] with recorded stores.
+/// [`FixmapSlots`] with recorded stores.
 #[derive(Debug)]
-pub struct TracedWindows<W, S> {
+pub struct TracedFixmap<W, S> {
     inner: W,
     sink: S,
     /// The table for which each slot was last opened.
     shown: [PhysicalAddress; Slot::COUNT],
 }
 
-impl<W: Windows, S: Sink> TracedWindows<W, S> {
+impl<W: FixmapSlots, S: Sink> TracedFixmap<W, S> {
     /// Records the stores through `inner`'s slots in `sink`.
     pub const fn new(inner: W, sink: S) -> Self {
         Self {
@@ -54,12 +54,12 @@ impl<W: Windows, S: Sink> TracedWindows<W, S> {
         }
         self.inner.open(slot, table);
         let bytes = self.inner.capabilities().geometry.page_size().bytes();
-        self.sink.relied(self.inner.address(slot), bytes);
+        self.sink.assume_visible(self.inner.address(slot), bytes);
     }
 
     /// # Safety
     ///
-    /// As for [`Windows::store`].
+    /// As for [`FixmapSlots::store`].
     #[cold]
     #[inline(never)]
     unsafe fn store_recorded(&mut self, slot: Slot, index: usize, descriptor: Descriptor) {
@@ -78,7 +78,7 @@ impl<W: Windows, S: Sink> TracedWindows<W, S> {
 
     /// # Safety
     ///
-    /// As for [`Windows::zero`].
+    /// As for [`FixmapSlots::zero`].
     #[cold]
     #[inline(never)]
     unsafe fn zero_recorded(&mut self, slot: Slot) {
@@ -97,7 +97,7 @@ impl<W: Windows, S: Sink> TracedWindows<W, S> {
 
     /// # Safety
     ///
-    /// As for [`Windows::write`].
+    /// As for [`FixmapSlots::write`].
     #[cold]
     #[inline(never)]
     unsafe fn write_recorded(&mut self, slot: Slot, entries: &Entries) -> usize {
@@ -129,7 +129,7 @@ impl<W: Windows, S: Sink> TracedWindows<W, S> {
 }
 
 // SAFETY: each call is forwarded unchanged to `inner`, which keeps the contract.
-unsafe impl<W: Windows, S: Sink> Windows for TracedWindows<W, S> {
+unsafe impl<W: FixmapSlots, S: Sink> FixmapSlots for TracedFixmap<W, S> {
     fn address(&self, slot: Slot) -> VirtualAddress {
         self.inner.address(slot)
     }
@@ -197,10 +197,10 @@ unsafe impl<W: Windows, S: Sink> Windows for TracedWindows<W, S> {
 }
 
 // SAFETY: each call is forwarded unchanged to `inner`, which keeps the contract.
-unsafe impl<W: TableAllocator, S: Sink> TableAllocator for TracedWindows<W, S> {
+unsafe impl<W: TableAllocator, S: Sink> TableAllocator for TracedFixmap<W, S> {
     forward!(self.inner: reserve allocate free);
 }
 
-impl<W: Maintenance, S: Sink> Maintenance for TracedWindows<W, S> {
+impl<W: TlbOps, S: Sink> TlbOps for TracedFixmap<W, S> {
     forward!(self.inner: capabilities dsb_ishst dsb_ish isb tlbi);
 }

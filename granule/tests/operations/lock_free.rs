@@ -3,11 +3,12 @@
 
 use crate::bench::{Bench, Setting};
 use granule::arch::{
-    Attributes, Descriptor, Half, Kind, Page, Page4K, Page16K, Page64K, Permissions,
-    PhysicalAddress, VirtualAddress,
+    Attributes, Descriptor, Kind, Page, Page4K, Page16K, Page64K, Permissions, PhysicalAddress,
+    VaRange, VirtualAddress,
 };
 use granule::table::{
-    BitChange, Counted, Counters, Leaves, Parts, TableError, TableMemory, Visibility, flip,
+    BitChange, Counted, Counters, Environment, Leaves, TableError, TableMemory, Visibility,
+    lock_free,
 };
 use granule_testing::host::{self, Event};
 use granule_testing::shape::PLAIN;
@@ -23,19 +24,19 @@ type Done = (Result<(), TableError>, u64, u64, u64);
 fn flip_pages<P: Page>(bench: &Bench<P>, start: VirtualAddress, bytes: u64, valid: bool) -> Done {
     let geometry = *bench.tables.geometry();
     let counters = Counters::new();
-    let Parts {
+    let Environment {
         memory,
         allocator,
-        maintenance,
+        tlb,
     } = host::environment(&bench.host, bench.setting.capabilities(&geometry));
-    let environment = Parts {
+    let environment = Environment {
         memory: Counted::new(memory, &counters),
         allocator,
-        maintenance: Counted::new(maintenance, &counters),
+        tlb: Counted::new(tlb, &counters),
     };
     // SAFETY: the bench's tables, all reached by its host; nobody else uses them.
     let result = unsafe {
-        flip::set_valid::<P, _>(
+        lock_free::set_valid::<P, _>(
             bench.tables.root(),
             geometry,
             environment,
@@ -50,7 +51,7 @@ fn flip_pages<P: Page>(bench: &Bench<P>, start: VirtualAddress, bytes: u64, vali
 
 fn pages_of<P: Page>() {
     let page = P::SIZE.bytes();
-    let geometry = PLAIN.geometry(P::SIZE, 48, Half::Upper);
+    let geometry = PLAIN.geometry(P::SIZE, 48, VaRange::Upper);
     let mut bench = Bench::<P>::new(&geometry, Setting::LIVE);
     let block = bench.arch.entry_bytes(2);
     bench.map(0, block, block, RW, Leaves::LARGEST).unwrap();
@@ -231,7 +232,7 @@ unsafe impl<M: TableMemory> TableMemory for Watched<M> {
 #[test]
 fn nothing_beside_the_pages_and_the_way_to_them_is_looked_at() {
     let page = Page4K::SIZE.bytes();
-    let geometry = PLAIN.geometry(Page4K::SIZE, 48, Half::Upper);
+    let geometry = PLAIN.geometry(Page4K::SIZE, 48, VaRange::Upper);
     let mut bench = Bench::<Page4K>::new(&geometry, Setting::LIVE);
     // Pages on both sides of a boundary of every level but the first.
     let boundary = bench.arch.entry_bytes(0);
@@ -256,24 +257,24 @@ fn nothing_beside_the_pages_and_the_way_to_them_is_looked_at() {
             })
             .unwrap();
         for valid in [false, true] {
-            let Parts {
+            let Environment {
                 memory,
                 allocator,
-                maintenance,
+                tlb,
             } = host::environment(&bench.host, bench.setting.capabilities(&geometry));
             let seen = Rc::default();
-            let environment = Parts {
+            let environment = Environment {
                 memory: Watched {
                     inner: memory,
                     seen: Rc::clone(&seen),
                 },
                 allocator,
-                maintenance,
+                tlb,
             };
             let root = bench.tables.root();
             // SAFETY: the bench's tables, all reached by its host; nobody else uses them.
             let result = unsafe {
-                flip::set_valid::<Page4K, _>(root, geometry, environment, start, bytes, valid)
+                lock_free::set_valid::<Page4K, _>(root, geometry, environment, start, bytes, valid)
             };
             assert_eq!(result, Ok(()));
             assert_eq!(*seen.borrow(), way, "{count} pages from {start}, {valid}");
@@ -286,16 +287,16 @@ fn nothing_beside_the_pages_and_the_way_to_them_is_looked_at() {
 #[test]
 fn a_part_of_a_group_or_a_block_is_refused() {
     let page = Page4K::SIZE.bytes();
-    let geometry = PLAIN.geometry(Page4K::SIZE, 48, Half::Upper);
+    let geometry = PLAIN.geometry(Page4K::SIZE, 48, VaRange::Upper);
     let mut bench = Bench::<Page4K>::new(&geometry, Setting::LIVE);
     let block = bench.arch.entry_bytes(2);
     let group = 16 * page;
     bench.map(0, 0, block, RW, Leaves::LARGEST).unwrap();
     bench.map(block, block, group, RW, Leaves::LARGEST).unwrap();
-    for hidden in [false, true] {
+    for present_invalid in [false, true] {
         for (leaf, leaf_bytes) in [(0, block), (block, group)] {
-            if hidden {
-                bench.hide(leaf, leaf_bytes).unwrap();
+            if present_invalid {
+                bench.set_invalid(leaf, leaf_bytes).unwrap();
             }
             let before = bench.dump();
             bench.host.take_events();

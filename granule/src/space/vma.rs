@@ -1,4 +1,4 @@
-//! Areas: the ranges of a space that have memory, and the rights a program has there.
+//! Vmas: the ranges of a space that have memory, and the rights a program has there.
 //!
 //! The list is sorted, in storage that the caller lends and can enlarge. Tables and frames do not
 //! belong here. Addresses are plain numbers: the space checks that they are page-aligned.
@@ -9,20 +9,20 @@ use crate::arch::VirtualAddress;
 
 /// A range with uniform rights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Area {
+pub struct Vma {
     /// The first address.
     pub start: VirtualAddress,
-    /// The first address behind the area.
+    /// The first address behind the VMA.
     pub end: VirtualAddress,
     /// The rights of a program in it.
     pub rights: Rights,
-    /// A tag that the kernel gives areas (a heap, a stack). Neighbours with the same rights and
-    /// label become one area.
+    /// A tag that the kernel gives VMAs (a heap, a stack). Neighbours with the same rights and
+    /// label become one VMA.
     pub label: u8,
 }
 
-impl Area {
-    /// An empty area, to initialise storage.
+impl Vma {
+    /// An empty VMA, to initialise storage.
     pub const EMPTY: Self = Self {
         start: VirtualAddress(0),
         end: VirtualAddress(0),
@@ -36,74 +36,74 @@ impl Area {
         self.end.0 - self.start.0
     }
 
-    /// Whether `address` lies in the area.
+    /// Whether `address` lies in the VMA.
     #[must_use]
     pub fn contains(&self, address: VirtualAddress) -> bool {
         self.start <= address && address < self.end
     }
 
-    /// Whether `next` can be merged into this area.
+    /// Whether `next` can be merged into this VMA.
     fn continues_in(&self, next: &Self) -> bool {
         self.end == next.start && self.rights == next.rights && self.label == next.label
     }
 }
 
-/// Areas in ascending order that do not overlap. Neighbours that could be merged are one area.
+/// Vmas in ascending order that do not overlap. Neighbours that could be merged are one VMA.
 #[derive(Debug)]
-pub struct Areas<'s> {
-    storage: &'s mut [Area],
+pub struct Vmas<'s> {
+    storage: &'s mut [Vma],
     count: usize,
 }
 
-impl<'s> Areas<'s> {
-    /// An empty list with room for `storage.len()` areas.
+impl<'s> Vmas<'s> {
+    /// An empty list with room for `storage.len()` VMAs.
     #[must_use]
-    pub const fn new(storage: &'s mut [Area]) -> Self {
+    pub const fn new(storage: &'s mut [Vma]) -> Self {
         Self { storage, count: 0 }
     }
 
-    /// All areas, in ascending order.
+    /// All VMAs, in ascending order.
     #[must_use]
-    pub fn all(&self) -> &[Area] {
+    pub fn all(&self) -> &[Vma] {
         self.storage.get(..self.count).unwrap_or_default()
     }
 
-    /// The number of areas that the storage holds.
+    /// The number of VMAs that the storage holds.
     #[must_use]
     pub const fn capacity(&self) -> usize {
         self.storage.len()
     }
 
-    /// The index of the first area that ends behind `address`.
+    /// The index of the first VMA that ends behind `address`.
     fn position(&self, address: VirtualAddress) -> usize {
-        self.all().partition_point(|area| area.end <= address)
+        self.all().partition_point(|vma| vma.end <= address)
     }
 
-    /// The area that contains `address`.
+    /// The VMA that contains `address`.
     #[must_use]
-    pub fn find(&self, address: VirtualAddress) -> Option<&Area> {
-        let area = self.all().get(self.position(address))?;
-        area.contains(address).then_some(area)
+    pub fn find(&self, address: VirtualAddress) -> Option<&Vma> {
+        let vma = self.all().get(self.position(address))?;
+        vma.contains(address).then_some(vma)
     }
 
-    /// The areas that overlap the range from `start` to `end`.
+    /// The VMAs that overlap the range from `start` to `end`.
     #[must_use]
-    pub fn overlapping(&self, start: VirtualAddress, end: VirtualAddress) -> &[Area] {
+    pub fn overlapping(&self, start: VirtualAddress, end: VirtualAddress) -> &[Vma] {
         let first = self.position(start);
         let rest = self.all().get(first..).unwrap_or_default();
-        let count = rest.partition_point(|area| area.start < end);
+        let count = rest.partition_point(|vma| vma.start < end);
         rest.get(..count).unwrap_or_default()
     }
 
-    /// The first address from `start` to `end` that no area contains.
+    /// The first address from `start` to `end` that no VMA contains.
     #[must_use]
     pub fn first_hole(&self, start: VirtualAddress, end: VirtualAddress) -> Option<VirtualAddress> {
         let mut at = start;
-        for area in self.overlapping(start, end) {
-            if area.start > at {
+        for vma in self.overlapping(start, end) {
+            if vma.start > at {
                 return Some(at);
             }
-            at = area.end;
+            at = vma.end;
         }
         (at < end).then_some(at)
     }
@@ -123,11 +123,11 @@ impl<'s> Areas<'s> {
             (start >= from && from <= to).then_some(VirtualAddress(start))
         };
         let mut end = high.0;
-        for area in self.overlapping(low, high).iter().rev() {
-            if let Some(start) = fits(area.end.0.max(low.0), end) {
+        for vma in self.overlapping(low, high).iter().rev() {
+            if let Some(start) = fits(vma.end.0.max(low.0), end) {
                 return Some(start);
             }
-            end = area.start.0;
+            end = vma.start.0;
         }
         fits(low.0, end)
     }
@@ -139,7 +139,7 @@ impl<'s> Areas<'s> {
     }
 
     /// Opens a gap of `grow` places at `index`, or closes one of `shrink` places, by moving the
-    /// areas behind.
+    /// VMAs behind.
     fn shift(&mut self, index: usize, grow: usize, shrink: usize) -> Result<(), SpaceError> {
         let count = self.count + grow - shrink;
         if count > self.storage.len() || index + shrink > self.count {
@@ -151,46 +151,46 @@ impl<'s> Areas<'s> {
         Ok(())
     }
 
-    fn set(&mut self, index: usize, area: Area) {
+    fn set(&mut self, index: usize, vma: Vma) {
         if let Some(place) = self.storage.get_mut(index) {
-            *place = area;
+            *place = vma;
         }
     }
 
-    /// Replaces `old` areas from `index` on by `new`. On error nothing has changed.
-    fn replace(&mut self, index: usize, old: usize, new: &[Area]) -> Result<(), SpaceError> {
+    /// Replaces `old` VMAs from `index` on by `new`. On error nothing has changed.
+    fn replace(&mut self, index: usize, old: usize, new: &[Vma]) -> Result<(), SpaceError> {
         self.shift(index, new.len(), old)?;
-        for (place, area) in new.iter().enumerate() {
-            self.set(index + place, *area);
+        for (place, vma) in new.iter().enumerate() {
+            self.set(index + place, *vma);
         }
         Ok(())
     }
 
-    /// Adds an area and merges it with like neighbours. An empty area adds nothing.
+    /// Adds a VMA and merges it with like neighbours. An empty VMA adds nothing.
     ///
     /// # Errors
     ///
     /// [`SpaceError::Occupied`], [`SpaceError::AreasFull`].
-    pub fn insert(&mut self, area: Area) -> Result<(), SpaceError> {
-        if area.start >= area.end {
+    pub fn insert(&mut self, vma: Vma) -> Result<(), SpaceError> {
+        if vma.start >= vma.end {
             return Ok(());
         }
-        if let Some(there) = self.overlapping(area.start, area.end).first() {
+        if let Some(there) = self.overlapping(vma.start, vma.end).first() {
             return Err(SpaceError::Occupied {
-                address: there.start.max(area.start),
+                address: there.start.max(vma.start),
             });
         }
-        let index = self.position(area.start);
-        let (mut joined, mut from, mut old) = (area, index, 0);
+        let index = self.position(vma.start);
+        let (mut joined, mut from, mut old) = (vma, index, 0);
         if let Some(before) = index.checked_sub(1).and_then(|at| self.all().get(at))
-            && before.continues_in(&area)
+            && before.continues_in(&vma)
         {
             joined.start = before.start;
             from -= 1;
             old += 1;
         }
         if let Some(behind) = self.all().get(index)
-            && area.continues_in(behind)
+            && vma.continues_in(behind)
         {
             joined.end = behind.end;
             old += 1;
@@ -198,11 +198,11 @@ impl<'s> Areas<'s> {
         self.replace(from, old, &[joined])
     }
 
-    /// Removes all areas, and parts of areas, from `start` to `end`.
+    /// Removes all VMAs, and parts of VMAs, from `start` to `end`.
     ///
     /// # Errors
     ///
-    /// [`SpaceError::AreasFull`] where one area becomes two. Nothing has changed then.
+    /// [`SpaceError::AreasFull`] where one VMA becomes two. Nothing has changed then.
     pub fn remove(&mut self, start: VirtualAddress, end: VirtualAddress) -> Result<(), SpaceError> {
         if start >= end {
             return Ok(());
@@ -215,31 +215,25 @@ impl<'s> Areas<'s> {
         }
     }
 
-    /// Describes the areas that overlap a range: the index of the first, the part of the first
+    /// Describes the VMAs that overlap a range: the index of the first, the part of the first
     /// before the range, the part of the last behind it, and their number.
     fn cut(
         &self,
         start: VirtualAddress,
         end: VirtualAddress,
-    ) -> (usize, Option<Area>, Option<Area>, usize) {
+    ) -> (usize, Option<Vma>, Option<Vma>, usize) {
         let there = self.overlapping(start, end);
-        let before = there.first().filter(|area| area.start < start);
-        let behind = there.last().filter(|area| area.end > end);
+        let before = there.first().filter(|vma| vma.start < start);
+        let behind = there.last().filter(|vma| vma.end > end);
         (
             self.position(start),
-            before.map(|area| Area {
-                end: start,
-                ..*area
-            }),
-            behind.map(|area| Area {
-                start: end,
-                ..*area
-            }),
+            before.map(|vma| Vma { end: start, ..*vma }),
+            behind.map(|vma| Vma { start: end, ..*vma }),
             there.len(),
         )
     }
 
-    /// Changes the rights of all areas from `start` to `end`.
+    /// Changes the rights of all VMAs from `start` to `end`.
     ///
     /// # Errors
     ///
@@ -264,23 +258,23 @@ impl<'s> Areas<'s> {
             return Err(self.full());
         }
         if let Some(before) = before {
-            let rest = self.all().get(first).map(|area| Area { start, ..*area });
+            let rest = self.all().get(first).map(|vma| Vma { start, ..*vma });
             self.replace(first, 1, &[before, rest.unwrap_or(before)])?;
         }
         let from = first + usize::from(before.is_some());
         if let Some(behind) = behind {
             let last = from + count.saturating_sub(1);
-            let rest = self.all().get(last).map(|area| Area { end, ..*area });
+            let rest = self.all().get(last).map(|vma| Vma { end, ..*vma });
             self.replace(last, 1, &[rest.unwrap_or(behind), behind])?;
         }
-        for area in self.storage.iter_mut().skip(from).take(count) {
-            area.rights = rights;
+        for vma in self.storage.iter_mut().skip(from).take(count) {
+            vma.rights = rights;
         }
         self.join(from.saturating_sub(1), count + 2);
         Ok(())
     }
 
-    /// Merges like neighbours among `count` areas from `first` on.
+    /// Merges like neighbours among `count` VMAs from `first` on.
     fn join(&mut self, first: usize, count: usize) {
         let end = (first + count).min(self.count);
         let mut kept = first;
@@ -292,7 +286,7 @@ impl<'s> Areas<'s> {
             if last.continues_in(&next) {
                 self.set(
                     kept,
-                    Area {
+                    Vma {
                         end: next.end,
                         ..last
                     },
@@ -308,12 +302,12 @@ impl<'s> Areas<'s> {
         }
     }
 
-    /// Replaces the areas by those of `other`.
+    /// Replaces the VMAs by those of `other`.
     ///
     /// # Errors
     ///
     /// [`SpaceError::AreasFull`]. Nothing has changed then.
-    pub fn copy_from(&mut self, other: &Areas<'_>) -> Result<(), SpaceError> {
+    pub fn copy_from(&mut self, other: &Vmas<'_>) -> Result<(), SpaceError> {
         let full = self.full();
         let places = self.storage.get_mut(..other.count).ok_or(full)?;
         places.copy_from_slice(other.all());
@@ -321,17 +315,17 @@ impl<'s> Areas<'s> {
         Ok(())
     }
 
-    /// Removes all areas.
+    /// Removes all VMAs.
     pub const fn clear(&mut self) {
         self.count = 0;
     }
 
-    /// Moves the areas to other storage and returns the old storage.
+    /// Moves the VMAs to other storage and returns the old storage.
     ///
     /// # Errors
     ///
     /// [`SpaceError::AreasFull`] when `storage` is too small.
-    pub fn enlarge(&mut self, storage: &'s mut [Area]) -> Result<&'s mut [Area], SpaceError> {
+    pub fn enlarge(&mut self, storage: &'s mut [Vma]) -> Result<&'s mut [Vma], SpaceError> {
         let full = SpaceError::AreasFull {
             capacity: storage.len(),
         };

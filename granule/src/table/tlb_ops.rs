@@ -7,7 +7,7 @@
 use crate::arch::tlbi::{TlbCapabilities, TlbiOp};
 
 /// Issues barriers and TLBIs.
-pub trait Maintenance {
+pub trait TlbOps {
     /// The TLBI features of the CPUs that use the tables.
     fn capabilities(&self) -> &TlbCapabilities;
     /// DSB ISHST.
@@ -20,7 +20,7 @@ pub trait Maintenance {
     fn tlbi(&mut self, op: TlbiOp);
 }
 
-/// A [`Maintenance`] that issues no instruction.
+/// A [`TlbOps`] that issues no instruction.
 ///
 /// It serves tables that no CPU walks while they change: an image of tables, a test, a count of the cost
 /// of a map. The capabilities still decide which instructions a CPU would get, and
@@ -28,7 +28,7 @@ pub trait Maintenance {
 #[derive(Clone, Copy, Debug)]
 pub struct NoCpu(pub TlbCapabilities);
 
-impl Maintenance for NoCpu {
+impl TlbOps for NoCpu {
     #[inline(always)]
     fn capabilities(&self) -> &TlbCapabilities {
         &self.0

@@ -5,16 +5,15 @@ use super::{RAM, check, pieces, shown};
 use crate::bench::{Bench, capabilities};
 use crate::machine::{Cpu, Pages, Shared, TABLES};
 use crate::shape::Shape;
-use granule::arch::tlbi::{Invalidation, Reach, TlbCapabilities, TlbiOp};
+use granule::arch::tlbi::{Invalidation, TlbCapabilities, TlbiOp, TlbiScope};
 use granule::arch::{
     Attributes, Descriptor, Level, Page, Page4K, Page16K, Page64K, Permissions, PhysicalAddress,
     VirtualAddress,
 };
-use granule::linear::window::{Slot, WindowBuilder, Windows};
+use granule::linear::fixmap::{FixmapBuilder, FixmapSlots, Slot};
 use granule::linear::{Barriers, Published, Strategy};
 use granule::table::{
-    FreedTable, Leaves, Liveness, Maintenance, PageTables, TableAllocator, TableRun, invalidate,
-    publish,
+    FreedTable, Leaves, Liveness, PageTables, TableAllocator, TableRun, TlbOps, invalidate, publish,
 };
 use granule_model::{Access, Event, Outcome, Visibility};
 use std::rc::Rc;
@@ -53,7 +52,7 @@ impl Fixmap {
             start: self.address(slot),
             bytes: page * count as u64,
             stride: page,
-            reach: Reach::LastLevel,
+            scope: TlbiScope::LastLevel,
             asid: None,
             level: Some(Level::L3),
         };
@@ -70,7 +69,7 @@ impl Fixmap {
 
 // SAFETY: a slot's loads and stores go to the table it was opened for, and each is checked to be
 // what the slot's address translates to.
-unsafe impl Windows for Fixmap {
+unsafe impl FixmapSlots for Fixmap {
     fn address(&self, slot: Slot) -> VirtualAddress {
         VirtualAddress(self.va + slot.number() as u64 * self.page())
     }
@@ -142,7 +141,7 @@ unsafe impl TableAllocator for Fixmap {
     }
 }
 
-impl Maintenance for Fixmap {
+impl TlbOps for Fixmap {
     fn capabilities(&self) -> &TlbCapabilities {
         self.cpu.capabilities()
     }
@@ -201,7 +200,7 @@ fn through<P: Page>(shape: Shape, leaves: Leaves, strategy: Published, barriers:
     let geometry = bench.geometry;
     let pieces = pieces(&geometry, leaves);
     let root = bench.tables.root();
-    let mut builder = WindowBuilder::<P, _>::new(geometry, strategy, barriers, &mut fixmap);
+    let mut builder = FixmapBuilder::<P, _>::new(geometry, strategy, barriers, &mut fixmap);
     assert_eq!(
         builder.create(root, &pieces).map(|_| ()),
         Ok(()),

@@ -1,6 +1,6 @@
 //! Counts the leaves and tables of a linear map by arithmetic, before the map exists.
 //!
-//! Pure code: no memory is read or written. The strategies size their table memory by the census,
+//! Pure code: no memory is read or written. The strategies size their table memory by the leaf_stats,
 //! `granule plan` prints it, and the kernel's self-check compares its walk of the tables with it.
 
 use crate::arch::Geometry;
@@ -11,7 +11,7 @@ use crate::table::plan::Plan;
 
 /// The contents of a linear map. The root table is not counted, because it exists before the map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Census {
+pub struct LeafStats {
     geometry: Geometry,
     /// Per level: the number of leaves without the contiguous hint, then of groups with it.
     leaves: [[u64; 2]; Level::ALL.len()],
@@ -19,12 +19,12 @@ pub struct Census {
     bytes: u64,
 }
 
-impl Census {
+impl LeafStats {
     /// Counts `pieces`, which ascend and lie inside `geometry`'s half. A piece that breaks this
     /// rule is skipped.
     #[must_use]
     pub fn new(geometry: &Geometry, pieces: &[Piece]) -> Self {
-        let mut census = Self {
+        let mut stats = Self {
             geometry: *geometry,
             leaves: [[0; 2]; Level::ALL.len()],
             tables: 0,
@@ -44,11 +44,11 @@ impl Census {
             let to = from + piece.bytes;
             done = to;
             let plan = Plan::shape(geometry, piece, from);
-            census.bytes += piece.bytes;
-            census.count_tables(geometry, &plan, &mut tabled, from, to);
-            census.count_leaves(geometry, &plan, from, to);
+            stats.bytes += piece.bytes;
+            stats.count_tables(geometry, &plan, &mut tabled, from, to);
+            stats.count_leaves(geometry, &plan, from, to);
         }
-        census
+        stats
     }
 
     /// The number of tables without the root.

@@ -2,8 +2,8 @@
 
 use crate::bench::{Bench, Setting};
 use granule::arch::bbm::BbmLevel;
-use granule::arch::tlbi::{Reach, TlbiOp};
-use granule::arch::{Attributes, Half, Page4K, PageSize, Permissions};
+use granule::arch::tlbi::{TlbiOp, TlbiScope};
+use granule::arch::{Attributes, Page4K, PageSize, Permissions, VaRange};
 use granule::table::{Holes, Leaves, Merged, PermissionChange, TableError};
 use granule_testing::host::Event;
 use granule_testing::shape::PLAIN;
@@ -23,7 +23,7 @@ const BLOCK: u64 = 2 << 20;
 const GIB: u64 = 1 << 30;
 
 fn bench(bbm: u32) -> Bench<Page4K> {
-    let geometry = PLAIN.geometry(PageSize::K4, 48, Half::Lower);
+    let geometry = PLAIN.geometry(PageSize::K4, 48, VaRange::Lower);
     let setting = Setting {
         bbm,
         ..Setting::LIVE
@@ -39,10 +39,10 @@ fn a_guard_page_and_back() {
         .unwrap();
     let before = bench.dump();
     let guard = bench.reference.address(0x10_1000);
-    bench.tables.hide(guard, PAGE).unwrap();
+    bench.tables.set_invalid(guard, PAGE).unwrap();
     let tlbi = TlbiOp::Address {
         operand: 0x101,
-        reach: Reach::LastLevel,
+        scope: TlbiScope::LastLevel,
         all_asids: true,
     };
     let events = bench.host.take_events();
@@ -56,13 +56,13 @@ fn a_guard_page_and_back() {
     assert_eq!(events[1..], rest);
     assert_eq!(bench.tables.query(guard), None);
     // What was invalid is not cached: no TLBI.
-    bench.tables.show(guard, PAGE).unwrap();
+    bench.tables.set_valid(guard, PAGE).unwrap();
     let events = bench.host.take_events();
     assert!(matches!(events[0], Event::Change { .. }));
     assert_eq!(events[1..], [Event::DsbIshst, Event::Isb]);
     assert_eq!(bench.dump(), before);
     // What is shown already takes nothing at all.
-    bench.tables.show(guard, PAGE).unwrap();
+    bench.tables.set_valid(guard, PAGE).unwrap();
     assert_eq!(bench.host.take_events(), []);
 }
 
@@ -73,8 +73,8 @@ fn what_is_hidden_is_taken() {
     bench
         .map(4 * BLOCK, 0, 2 * PAGE, RW, Leaves::PAGES)
         .unwrap();
-    bench.hide(BLOCK, BLOCK).unwrap();
-    bench.hide(4 * BLOCK + PAGE, PAGE).unwrap();
+    bench.set_invalid(BLOCK, BLOCK).unwrap();
+    bench.set_invalid(4 * BLOCK + PAGE, PAGE).unwrap();
     for (at, bytes, taken) in [
         (BLOCK, PAGE, BLOCK),
         (BLOCK + 7 * PAGE, PAGE, BLOCK + 7 * PAGE),
@@ -89,15 +89,18 @@ fn what_is_hidden_is_taken() {
     bench
         .protect(BLOCK, BLOCK, READ_ONLY, Holes::Refuse)
         .unwrap();
-    bench.show(BLOCK, BLOCK).unwrap();
+    bench.set_valid(BLOCK, BLOCK).unwrap();
     let at = bench.tables.query(bench.reference.address(BLOCK)).unwrap();
     assert!(!at.attributes.permissions.writable);
     // Holes are refused.
     let address = bench.reference.address(3 * BLOCK);
-    for answer in [bench.hide(3 * BLOCK, PAGE), bench.show(3 * BLOCK, PAGE)] {
+    for answer in [
+        bench.set_invalid(3 * BLOCK, PAGE),
+        bench.set_valid(3 * BLOCK, PAGE),
+    ] {
         assert_eq!(answer, Err(TableError::NotMapped { address }));
     }
-    // A table with only hidden pages in it stays, one without anything goes.
+    // A table with only present-invalid pages in it stays, one without anything goes.
     bench.unmap(4 * BLOCK, PAGE).unwrap();
     let before = bench.host.given_out();
     bench.unmap(4 * BLOCK + PAGE, PAGE).unwrap();
@@ -111,7 +114,7 @@ fn a_hidden_leaf_is_split_at_any_level_of_bbm() {
         let mut bench = bench(0);
         bench.map(bytes, bytes, bytes, RW, Leaves::LARGEST).unwrap();
         let before = bench.dump();
-        let hidden = bench.hide(bytes + PAGE, PAGE);
+        let present_invalid = bench.set_invalid(bytes + PAGE, PAGE);
         let edge = bench.reference.address(bytes + PAGE);
         let leaf = bench.reference.address(bytes);
         let refused = TableError::InsideLeaf {
@@ -124,9 +127,9 @@ fn a_hidden_leaf_is_split_at_any_level_of_bbm() {
                 BbmLevel::Level2
             },
         };
-        assert_eq!(hidden, Err(refused));
-        bench.hide(bytes, bytes).unwrap();
-        bench.show(bytes + PAGE, PAGE).unwrap();
+        assert_eq!(present_invalid, Err(refused));
+        bench.set_invalid(bytes, bytes).unwrap();
+        bench.set_valid(bytes + PAGE, PAGE).unwrap();
         bench
             .protect(bytes + 4 * PAGE, PAGE, READ_ONLY, Holes::Refuse)
             .unwrap();
@@ -135,7 +138,7 @@ fn a_hidden_leaf_is_split_at_any_level_of_bbm() {
         bench
             .map(bytes + 2 * PAGE, bytes + 2 * PAGE, PAGE, RW, Leaves::PAGES)
             .unwrap();
-        bench.show(bytes, bytes).unwrap();
+        bench.set_valid(bytes, bytes).unwrap();
         let writable = PermissionChange {
             writable: Some(true),
             ..READ_ONLY
@@ -157,13 +160,13 @@ fn a_hidden_leaf_is_split_at_any_level_of_bbm() {
     }
 }
 
-/// Nothing of a hidden block is cached, so unmapping it takes no TLBI. If a part of it stays, walkers
-/// go by a table from then on and must see it whole; if none does, there is nothing new to see.
+/// Nothing of a present-invalid block is cached, so unmapping it takes no TLBI. If a part of it stays,
+/// walkers go by a table from then on and must see it whole; if none does, there is nothing new to see.
 #[test]
 fn unmapping_hidden_blocks_takes_barriers_only_where_a_table_is_linked() {
     let mut bench = bench(0);
     bench.map(GIB, GIB, 2 * GIB, RW, Leaves::LARGEST).unwrap();
-    bench.hide(GIB, 2 * GIB).unwrap();
+    bench.set_invalid(GIB, 2 * GIB).unwrap();
     let start = bench.reference.address(GIB);
     let before = bench.host.given_out();
     bench.tables.unmap(start, BLOCK).unwrap();
@@ -201,15 +204,15 @@ fn hidden_leaves_are_never_merged_with_others() {
     let mut bench = bench(3);
     bench.map(BLOCK, BLOCK, BLOCK, RW, Leaves::PAGES).unwrap();
     let nothing = Merged::default();
-    // A whole group: all hidden is no group, for the hint says that they translate.
-    bench.hide(BLOCK, GROUP).unwrap();
+    // A whole group: all present-invalid is no group, for the hint says that they translate.
+    bench.set_invalid(BLOCK, GROUP).unwrap();
     let merged = bench.merge(BLOCK, GROUP, Leaves::LARGEST).unwrap();
     assert_eq!(merged, nothing);
     // A whole table.
-    bench.hide(BLOCK, BLOCK).unwrap();
+    bench.set_invalid(BLOCK, BLOCK).unwrap();
     let merged = bench.merge(BLOCK, BLOCK, Leaves::LARGEST).unwrap();
     assert_eq!(merged, nothing);
-    bench.show(BLOCK, BLOCK).unwrap();
+    bench.set_valid(BLOCK, BLOCK).unwrap();
     let merged = bench.merge(BLOCK, BLOCK, Leaves::LARGEST).unwrap();
     assert_eq!(
         merged,
@@ -225,15 +228,15 @@ fn a_hidden_group_keeps_its_hint() {
     let mut bench = bench(0);
     bench.map(GROUP, GROUP, GROUP, RW, Leaves::LARGEST).unwrap();
     let before = bench.dump();
-    bench.hide(GROUP, GROUP).unwrap();
-    assert_eq!(bench.tree.hidden.len(), 16);
+    bench.set_invalid(GROUP, GROUP).unwrap();
+    assert_eq!(bench.tree.present_invalid.len(), 16);
     assert!(
         bench
             .tree
-            .hidden
+            .present_invalid
             .iter()
             .all(|leaf| leaf.word >> 52 & 1 == 1)
     );
-    bench.show(GROUP, GROUP).unwrap();
+    bench.set_valid(GROUP, GROUP).unwrap();
     assert_eq!(bench.dump(), before);
 }

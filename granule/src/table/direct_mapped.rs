@@ -1,5 +1,5 @@
 //! [`TableMemory`] over plain pointers, for code that can convert a table's physical address to a pointer
-//! ([`Reach`]). The loops here write several entries at once where that is cheaper.
+//! ([`PhysToVirt`]). The loops here write several entries at once where that is cheaper.
 //!
 //! [`TableMemory`] defines how entries must be stored.
 
@@ -14,7 +14,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 /// For every table of the page tables (the root, and all that the allocator gives)
 /// [`pointer`](Self::pointer) must return a pointer that is valid for reads and writes of the whole table,
 /// aligned to 8 bytes, as long as the page tables exist.
-pub unsafe trait Reach {
+pub unsafe trait PhysToVirt {
     /// A pointer to the first entry of `table`.
     fn pointer(&self, table: PhysicalAddress) -> *mut u64;
 }
@@ -37,7 +37,7 @@ impl Offset {
 }
 
 // SAFETY: the caller of `new` promises that the tables are mapped at the offset.
-unsafe impl Reach for Offset {
+unsafe impl PhysToVirt for Offset {
     #[inline(always)]
     fn pointer(&self, table: PhysicalAddress) -> *mut u64 {
         core::ptr::with_exposed_provenance_mut(table.0.wrapping_add(self.0) as usize)
@@ -53,11 +53,11 @@ const CHUNK: usize = if cfg!(target_arch = "aarch64") {
     128
 };
 
-/// [`TableMemory`] through the pointers of a [`Reach`].
+/// [`TableMemory`] through the pointers of a [`PhysToVirt`].
 #[derive(Clone, Copy, Debug)]
-pub struct Reached<R>(pub R);
+pub struct DirectMapped<R>(pub R);
 
-impl<R: Reach> Reached<R> {
+impl<R: PhysToVirt> DirectMapped<R> {
     #[inline(always)]
     fn entry(&self, table: PhysicalAddress, index: usize) -> *mut u64 {
         self.0.pointer(table).wrapping_add(index)
@@ -77,7 +77,7 @@ unsafe fn atomic<'a>(entry: *mut u64) -> &'a AtomicU64 {
 
 // SAFETY: every method accesses only the named entries. Live stores are relaxed atomics (one 64-bit
 // access each), publishing stores are store-releases.
-unsafe impl<R: Reach> TableMemory for Reached<R> {
+unsafe impl<R: PhysToVirt> TableMemory for DirectMapped<R> {
     #[inline(always)]
     unsafe fn load(&self, table: PhysicalAddress, index: usize) -> Descriptor {
         // SAFETY: the caller promises that the entry is inside a reached table.
@@ -375,7 +375,7 @@ mod tests {
     enum Is {
         Empty,
         Valid,
-        Hidden,
+        PresentInvalid,
     }
 
     /// `count` entries of the kinds that `is` gives by index.
@@ -385,7 +385,7 @@ mod tests {
             bits | match is(index) {
                 Is::Empty => 0,
                 Is::Valid => Descriptor::VALID,
-                Is::Hidden => Descriptor::HIDDEN,
+                Is::PresentInvalid => Descriptor::PRESENT_INVALID,
             }
         };
         (0..count).map(entry).collect()
@@ -396,8 +396,8 @@ mod tests {
     fn check(first: usize, count: usize, visibility: Visibility, is: impl Fn(usize) -> Is) {
         for (of, concerned) in [
             (Descriptor::VALID, &[Is::Valid][..]),
-            (Descriptor::HIDDEN, &[Is::Hidden]),
-            (BitChange::LEAVES, &[Is::Valid, Is::Hidden]),
+            (Descriptor::PRESENT_INVALID, &[Is::PresentInvalid]),
+            (BitChange::LEAVES, &[Is::Valid, Is::PresentInvalid]),
         ] {
             let change = BitChange {
                 of,
@@ -409,7 +409,7 @@ mod tests {
             // SAFETY: the vector lies at its own address, and no other code uses it.
             let (mut memory, at) = unsafe {
                 let at = table.as_mut_ptr().expose_provenance() as u64;
-                (Reached(Offset::new(0)), PhysicalAddress(at))
+                (DirectMapped(Offset::new(0)), PhysicalAddress(at))
             };
             // SAFETY: the entries from `first` to `first + count` are inside the vector.
             let changed = unsafe { memory.update(at, first, count, change, visibility) };
@@ -443,13 +443,17 @@ mod tests {
                 let one_of = |yes: bool, other| if yes { Is::Valid } else { other };
                 check(first, count, visibility, |_| Is::Valid);
                 check(first, count, visibility, |_| Is::Empty);
-                check(first, count, visibility, |_| Is::Hidden);
+                check(first, count, visibility, |_| Is::PresentInvalid);
                 check(first, count, visibility, |i| one_of(i != 9, Is::Empty));
-                check(first, count, visibility, |i| one_of(i != 9, Is::Hidden));
-                check(first, count, visibility, |i| one_of(i >= CHUNK, Is::Hidden));
+                check(first, count, visibility, |i| {
+                    one_of(i != 9, Is::PresentInvalid)
+                });
+                check(first, count, visibility, |i| {
+                    one_of(i >= CHUNK, Is::PresentInvalid)
+                });
                 check(first, count, visibility, |i| match i % 3 {
                     0 => Is::Valid,
-                    1 => Is::Hidden,
+                    1 => Is::PresentInvalid,
                     _ => Is::Empty,
                 });
             }

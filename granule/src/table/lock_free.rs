@@ -3,8 +3,8 @@
 //! This works where the tables are already split to pages and stay so: the operation is one store into an
 //! entry that no other code changes. It serves guard pages that move in code that must not wait.
 
-use super::hide::{HIDE, SHOW};
-use super::{Environment, Liveness, PageTables, TableError};
+use super::present_invalid::{SET_INVALID, SET_VALID};
+use super::{Liveness, PageTables, TableEnvironment, TableError};
 use crate::arch::bbm::BbmLevel;
 use crate::arch::page_size::{Level, Page};
 use crate::arch::{Geometry, Kind, PhysicalAddress, VirtualAddress};
@@ -19,8 +19,8 @@ use crate::arch::{Geometry, Kind, PhysicalAddress, VirtualAddress};
 ///
 /// [`TableError::Misaligned`], [`OutsideSpace`](TableError::OutsideSpace),
 /// [`NotMapped`](TableError::NotMapped), and [`InsideLeaf`](TableError::InsideLeaf) for a block or
-/// contiguous group in the range, hidden or not: this function splits nothing, and a member of a group
-/// may not differ from the others. The tables are then unchanged.
+/// contiguous group in the range, present-invalid or not: this function splits nothing, and a member of
+/// a group may not differ from the others. The tables are then unchanged.
 ///
 /// # Safety
 ///
@@ -28,7 +28,7 @@ use crate::arch::{Geometry, Kind, PhysicalAddress, VirtualAddress};
 /// on the way to the pages; its allocator is not used. While this function runs, other code may change
 /// the tree, except the entries of these pages and those on the way to them. Pages that become invalid
 /// must not be in use.
-pub unsafe fn set_valid<P: Page, E: Environment>(
+pub unsafe fn set_valid<P: Page, E: TableEnvironment>(
     root: PhysicalAddress,
     geometry: Geometry,
     environment: E,
@@ -40,15 +40,20 @@ pub unsafe fn set_valid<P: Page, E: Environment>(
     // caller promises that no other code changes these meanwhile.
     let mut tables =
         unsafe { PageTables::<P, _>::from_root(root, geometry, Liveness::Live, environment)? };
-    tables.flip(start, bytes, valid)
+    tables.set_valid_pages(start, bytes, valid)
 }
 
-impl<P: Page, E: Environment> PageTables<P, E> {
-    fn flip(&mut self, start: VirtualAddress, bytes: u64, valid: bool) -> Result<(), TableError> {
+impl<P: Page, E: TableEnvironment> PageTables<P, E> {
+    fn set_valid_pages(
+        &mut self,
+        start: VirtualAddress,
+        bytes: u64,
+        valid: bool,
+    ) -> Result<(), TableError> {
         let (from, to) = self.offsets(start, bytes)?;
         let level = self.geometry.start_level();
         self.check_pages(self.root, level, from, to)?;
-        let change = if valid { SHOW } else { HIDE };
+        let change = if valid { SET_VALID } else { SET_INVALID };
         self.change_in(self.root, level, from, to, change);
         self.pending.within(from, to);
         self.flush();
@@ -79,8 +84,8 @@ impl<P: Page, E: Environment> PageTables<P, E> {
                     let below = self.geometry.address_of(entry, level);
                     self.check_pages(below, level.next(), at, next)?;
                 }
-                Kind::Leaf | Kind::Hidden if level.is_last() && !entry.is_contiguous() => {}
-                Kind::Leaf | Kind::Hidden => {
+                Kind::Leaf | Kind::PresentInvalid if level.is_last() && !entry.is_contiguous() => {}
+                Kind::Leaf | Kind::PresentInvalid => {
                     let group = if entry.is_contiguous() {
                         P::SIZE.contiguous_entries(level) as u64
                     } else {

@@ -1,7 +1,7 @@
-//! Areas against a plain list of pages, and the storage that they have room in.
+//! Vmas against a plain list of pages, and the storage that they have room in.
 
 use granule::arch::VirtualAddress;
-use granule::space::{Area, Areas, Rights, SpaceError};
+use granule::space::{Rights, SpaceError, Vma, Vmas};
 use granule_testing::cases::config;
 use proptest::prelude::*;
 
@@ -32,9 +32,9 @@ fn step() -> impl Strategy<Value = Step> {
 
 type Pages = [Option<(Rights, u8)>; PAGES as usize];
 
-/// The areas that pages make.
-fn areas_of(pages: &Pages) -> Vec<Area> {
-    let mut areas: Vec<Area> = Vec::new();
+/// The VMAs that pages make.
+fn areas_of(pages: &Pages) -> Vec<Vma> {
+    let mut vmas: Vec<Vma> = Vec::new();
     for (number, page) in pages.iter().enumerate() {
         let Some((rights, label)) = *page else {
             continue;
@@ -43,11 +43,11 @@ fn areas_of(pages: &Pages) -> Vec<Area> {
             VirtualAddress(number as u64),
             VirtualAddress(number as u64 + 1),
         );
-        match areas.last_mut() {
+        match vmas.last_mut() {
             Some(last) if (last.end, last.rights, last.label) == (start, rights, label) => {
                 last.end = end;
             }
-            _ => areas.push(Area {
+            _ => vmas.push(Vma {
                 start,
                 end,
                 rights,
@@ -55,7 +55,7 @@ fn areas_of(pages: &Pages) -> Vec<Area> {
             }),
         }
     }
-    areas
+    vmas
 }
 
 proptest! {
@@ -66,11 +66,11 @@ proptest! {
         steps in proptest::collection::vec(step(), 1..60),
         capacity in 0..12usize,
     ) {
-        let mut storage = vec![Area::EMPTY; capacity];
-        let mut areas = Areas::new(&mut storage);
+        let mut storage = vec![Vma::EMPTY; capacity];
+        let mut vmas = Vmas::new(&mut storage);
         let mut pages: Pages = [None; PAGES as usize];
         for step in steps {
-            let before = areas.all().to_vec();
+            let before = vmas.all().to_vec();
             let mut new = pages;
             let at = VirtualAddress;
             let (done, slack) = match step {
@@ -78,7 +78,7 @@ proptest! {
                     let page = (rights(number), number / 3);
                     let there = (from..to).find(|&page| pages[page as usize].is_some());
                     new[from as usize..to as usize].fill(Some(page));
-                    let done = areas.insert(Area {
+                    let done = vmas.insert(Vma {
                         start: at(from), end: at(to), rights: page.0, label: page.1,
                     });
                     if let Some(there) = there {
@@ -89,19 +89,19 @@ proptest! {
                 }
                 Step::Remove(from, to) => {
                     new[from as usize..to as usize].fill(None);
-                    (areas.remove(at(from), at(to)), 0)
+                    (vmas.remove(at(from), at(to)), 0)
                 }
                 Step::Protect(from, to, number) => {
                     let hole = (from..to).find(|&page| pages[page as usize].is_none());
                     for page in new[from as usize..to as usize].iter_mut().flatten() {
                         page.0 = rights(number);
                     }
-                    let done = areas.protect(at(from), at(to), rights(number));
+                    let done = vmas.protect(at(from), at(to), rights(number));
                     if let Some(hole) = hole {
                         prop_assert_eq!(done, Err(SpaceError::NotMapped { address: at(hole) }));
                         continue;
                     }
-                    // For a moment both ends are areas of their own.
+                    // For a moment both ends are VMAs of their own.
                     (done, 2)
                 }
                 Step::Gap(low, high, bytes, align) => {
@@ -112,7 +112,7 @@ proptest! {
                             && (start..start + bytes).all(|page| pages[page as usize].is_none())
                     };
                     let best = (low..PAGES).rev().find(|&start| fits(start));
-                    let found = areas.find_gap(bytes, align, at(low), at(high));
+                    let found = vmas.find_gap(bytes, align, at(low), at(high));
                     prop_assert_eq!(found, best.map(VirtualAddress));
                     continue;
                 }
@@ -122,14 +122,14 @@ proptest! {
                 prop_assert_eq!(error, SpaceError::AreasFull { capacity });
                 let most = if slack > 0 { before.len() + slack } else { expected.len() };
                 prop_assert!(most > capacity, "there was room: {:?}", step);
-                prop_assert_eq!(areas.all(), &before[..], "{:?}", step);
+                prop_assert_eq!(vmas.all(), &before[..], "{:?}", step);
             } else {
                 pages = new;
             }
             let expected = areas_of(&pages);
-            prop_assert_eq!(areas.all(), &expected[..], "after {:?}", step);
+            prop_assert_eq!(vmas.all(), &expected[..], "after {:?}", step);
             for page in 0..PAGES {
-                let found = areas.find(at(page)).map(|area| (area.rights, area.label));
+                let found = vmas.find(at(page)).map(|vma| (vma.rights, vma.label));
                 prop_assert_eq!(found, pages[page as usize]);
             }
         }
@@ -138,30 +138,29 @@ proptest! {
 
 #[test]
 fn storage_is_enlarged_and_the_old_one_comes_back() {
-    let (mut small, mut large) = ([Area::EMPTY; 1], [Area::EMPTY; 3]);
-    let mut none = [Area::EMPTY; 0];
-    let mut areas = Areas::new(&mut small);
-    let area = |start, end| Area {
+    let (mut small, mut large) = ([Vma::EMPTY; 1], [Vma::EMPTY; 3]);
+    let mut none = [Vma::EMPTY; 0];
+    let mut vmas = Vmas::new(&mut small);
+    let vma = |start, end| Vma {
         start: VirtualAddress(start),
         end: VirtualAddress(end),
         rights: Rights::READ,
         label: 0,
     };
-    areas.insert(area(0x1000, 0x3000)).unwrap();
+    vmas.insert(vma(0x1000, 0x3000)).unwrap();
     let full = Err(SpaceError::AreasFull { capacity: 1 });
-    assert_eq!(areas.insert(area(0x8000, 0x9000)), full);
+    assert_eq!(vmas.insert(vma(0x8000, 0x9000)), full);
     assert_eq!(
-        areas.remove(VirtualAddress(0x1800), VirtualAddress(0x2000)),
+        vmas.remove(VirtualAddress(0x1800), VirtualAddress(0x2000)),
         full
     );
-    let refused = areas.enlarge(&mut none).map(|old| old.len());
+    let refused = vmas.enlarge(&mut none).map(|old| old.len());
     assert_eq!(refused, Err(SpaceError::AreasFull { capacity: 0 }));
-    assert_eq!(areas.enlarge(&mut large).unwrap().len(), 1);
-    areas.insert(area(0x8000, 0x9000)).unwrap();
-    areas
-        .remove(VirtualAddress(0x1800), VirtualAddress(0x2000))
+    assert_eq!(vmas.enlarge(&mut large).unwrap().len(), 1);
+    vmas.insert(vma(0x8000, 0x9000)).unwrap();
+    vmas.remove(VirtualAddress(0x1800), VirtualAddress(0x2000))
         .unwrap();
-    let ends: Vec<_> = areas.all().iter().map(|area| area.end.0).collect();
+    let ends: Vec<_> = vmas.all().iter().map(|vma| vma.end.0).collect();
     assert_eq!(ends, [0x1800, 0x3000, 0x9000]);
-    assert_eq!(areas.capacity(), 3);
+    assert_eq!(vmas.capacity(), 3);
 }
