@@ -166,7 +166,7 @@ fn written() -> impl Strategy<Value = Written> {
 }
 
 /// Compares a node with its model, below it too, and looks it up by its path.
-fn same(node: &Node<'_>, model: &Model, tree: &Tree<'_>, path: &str) {
+fn same(node: &Node<'_>, model: &Model, path: &str) {
     assert_eq!(node.name(), model.name);
     let properties: Vec<_> = node
         .properties()
@@ -191,7 +191,7 @@ fn same(node: &Node<'_>, model: &Model, tree: &Tree<'_>, path: &str) {
         let found = node.child(&model.name).unwrap();
         assert_eq!(found.path().to_string(), first.path().to_string());
         let path = format!("{path}/{}", model.name.escape_ascii());
-        same(child, model, tree, &path);
+        same(child, model, &path);
     }
 }
 
@@ -218,7 +218,7 @@ proptest! {
         let tree = Tree::new(&bytes).unwrap();
         prop_assert_eq!(tree.damage(), None);
         prop_assert_eq!(tree.boot_cpu(), 7);
-        same(&tree.root().unwrap(), &written.root, &tree, "");
+        same(&tree.root().unwrap(), &written.root, "");
         prop_assert_eq!(tree.nodes().count(), count(&written.root));
         let mut all = Vec::new();
         paths(&written.root, b"", &mut all);
@@ -262,8 +262,8 @@ proptest! {
         let read: Vec<_> = Reg::new(&value, Cells { address, size }).collect();
         // The same by numbers of any length.
         let number = |words: &[u32]| {
-            let big = words.iter().fold(Some(0_u128), |sum, word| {
-                sum?.checked_mul(1 << 32).map(|sum| sum + u128::from(*word))
+            let big = words.iter().try_fold(0_u128, |sum, word| {
+                sum.checked_mul(1 << 32).map(|sum| sum + u128::from(*word))
             });
             big.and_then(|big| u64::try_from(big).ok())
         };
@@ -334,7 +334,7 @@ fn everything(bytes: &[u8]) {
     assert!(path.starts_with('/') && path.is_ascii() && !path.contains('\n'));
     assert_eq!(
         tree.root().is_none(),
-        matches!(damage, Some(_)) && tree.nodes().count() == 0
+        damage.is_some() && tree.nodes().count() == 0
     );
     assert!(tree.strings().len() <= bytes.len() && tree.structure_bytes() <= bytes.len());
     let mut nodes = 0;

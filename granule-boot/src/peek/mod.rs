@@ -63,16 +63,17 @@ impl<'a> Tree<'a> {
         let damage = loop {
             match walk.next() {
                 Ok(Some(Token::Begin { name })) if walk.depth() == 2 => {
-                    let slot = if same(name, b"chosen") {
+                    let node = Node::just_begun(&walk, name);
+                    let slot = if node.is_named(b"chosen") {
                         &mut chosen
-                    } else if same(name, b"psci") {
+                    } else if node.is_named(b"psci") {
                         &mut psci
-                    } else if same(name, b"aliases") {
+                    } else if node.is_named(b"aliases") {
                         &mut aliases
                     } else {
                         continue;
                     };
-                    slot.get_or_insert(Node::just_begun(&walk, name));
+                    slot.get_or_insert(node);
                 }
                 Ok(Some(_)) => {}
                 Ok(None) => break None,

@@ -1,19 +1,11 @@
-//! Addresses and sizes: `reg`, the cells that it is made of, and the `ranges` of buses.
+//! Addresses and sizes: `reg`, the cells that it is made of, and the `ranges` of buses. Properties
+//! of other kinds do not belong here.
 
 use super::super::bytes::be32;
-use super::node::Node;
+use super::node::{Cells, Node};
 
 /// The most cells of a number. More cells than a `u64` has must begin with zeros.
 const MOST_CELLS: u32 = 4;
-
-/// The numbers of cells of an address and of a size in the `reg` of a node's children.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cells {
-    /// `#address-cells`.
-    pub address: u32,
-    /// `#size-cells`.
-    pub size: u32,
-}
 
 /// A range of physical addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -24,9 +24,9 @@ mod path;
 mod reservations;
 mod walk;
 
-pub use bus::{Cells, Range, Reg};
+pub use bus::{Range, Reg};
 pub use error::TreeError;
-pub use node::{Children, Node, Nodes, Properties, Property, Strings};
+pub use node::{Cells, Children, Node, Nodes, Properties, Property, Strings};
 pub use path::Path;
 pub use reservations::Reservations;
 pub use walk::{Name, Token, Tree, Walk, total_size};

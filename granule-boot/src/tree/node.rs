@@ -1,7 +1,7 @@
-//! Nodes, their properties and their children. Addresses and sizes are in [`bus`](super::bus).
+//! Nodes, their properties and their children. Reading addresses and sizes is for
+//! [`bus`](super::bus).
 
 use super::super::bytes::{be32, before, same};
-use super::bus::Cells;
 use super::walk::{Name, Token, Tree, Walk};
 
 /// A node of a tree.
@@ -15,6 +15,15 @@ pub struct Node<'a> {
     name: &'a [u8],
     /// The cells of its parent's children, if they are known already.
     pub(super) cells: Option<Cells>,
+}
+
+/// The numbers of cells of an address and of a size in the `reg` of a node's children.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cells {
+    /// `#address-cells`.
+    pub address: u32,
+    /// `#size-cells`.
+    pub size: u32,
 }
 
 /// A property of a node.

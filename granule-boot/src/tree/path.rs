@@ -1,4 +1,5 @@
-//! Paths: from a path to a node, and from a node or a place of damage to a path.
+//! Paths: from a path to a node, and from a node or a place of damage to a path. Aliases do not
+//! belong here.
 
 use super::super::bytes::before;
 use super::node::Node;

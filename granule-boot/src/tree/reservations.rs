@@ -1,4 +1,4 @@
-//! The memory reservation block.
+//! The memory reservation block. Other reserved memory is in nodes and does not belong here.
 
 use super::super::bytes::be32;
 use super::bus::Range;

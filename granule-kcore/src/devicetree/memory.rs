@@ -362,6 +362,116 @@ mod tests {
         assert_eq!(reserved(Some(0x4200_0800..0x4200_1000)), both);
     }
 
+    /// A tree with one memory node, and what early memory makes of it: banks, reserved ranges, warnings.
+    struct Read {
+        banks: Vec<(u64, u64)>,
+        reserved: Vec<(u64, u64)>,
+        warnings: Vec<String>,
+    }
+
+    type Pairs<'a> = &'a [(u64, u64)];
+
+    fn read(
+        reg: Pairs<'_>,
+        usable: Option<Pairs<'_>>,
+        usable_range: Option<Pairs<'_>>,
+        reservations: Pairs<'_>,
+    ) -> Result<Read, String> {
+        use dtoolkit::memreserve::MemoryReservation;
+        use dtoolkit::model::{DeviceTree, DeviceTreeNode, DeviceTreeProperty};
+        let mut tree = DeviceTree::new();
+        for name in ["#address-cells", "#size-cells"] {
+            let cells = DeviceTreeProperty::new_unchecked(name, 2u32);
+            tree.root.add_property(cells);
+        }
+        let pairs = |name, pairs: Pairs<'_>| {
+            let numbers = pairs.iter().flat_map(|(start, bytes)| [*start, *bytes]);
+            let value: Vec<u8> = numbers.flat_map(u64::to_be_bytes).collect();
+            DeviceTreeProperty::new_unchecked(name, value)
+        };
+        let mut bank = DeviceTreeNode::new_unchecked("memory@1000");
+        bank.add_property(DeviceTreeProperty::new_unchecked("device_type", "memory"));
+        bank.add_property(pairs("reg", reg));
+        let mut chosen = DeviceTreeNode::new_unchecked("chosen");
+        if let Some(usable) = usable {
+            bank.add_property(pairs(USABLE, usable));
+        }
+        if let Some(usable) = usable_range {
+            chosen.add_property(pairs(USABLE_RANGE, usable));
+        }
+        tree.root.add_child(bank);
+        tree.root.add_child(chosen);
+        tree.memory_reservations = reservations
+            .iter()
+            .map(|(start, bytes)| MemoryReservation::new(*start, *bytes))
+            .collect();
+        let mut early = Memory::new(K4);
+        let mut warnings = Vec::new();
+        let warn = |warning: Warning<'_>| warnings.push(warning.to_string());
+        memory(&tree.to_dtb(), None, &mut early, warn).map_err(|error| error.to_string())?;
+        let list = |list: &[Region]| list.iter().map(|it| (it.start(), it.end())).collect();
+        Ok(Read {
+            banks: list(early.banks()),
+            reserved: list(early.reserved()),
+            warnings,
+        })
+    }
+
+    #[test]
+    fn another_kernel_s_memory_is_left_out() {
+        let reg = &[(0x1000, 0x8000), (0x2_0000, 0x8000)];
+        let both = read(reg, None, None, &[]).unwrap();
+        assert_eq!(both.banks, [(0x1000, 0x9000), (0x2_0000, 0x2_8000)]);
+        assert!(both.warnings.is_empty());
+        // Ranges in any order; what is in no bank, empty or endless adds nothing that is no RAM.
+        let usable: Pairs<'_> = &[
+            (0x2_4000, u64::MAX),
+            (0x4000, 0x1000),
+            (0xa000, 0x1_0000),
+            (0x5000, 0),
+        ];
+        let cut = read(reg, None, Some(usable), &[]).unwrap();
+        assert_eq!(cut.banks, [(0x4000, 0x5000), (0x2_4000, 0x2_8000)]);
+        let line = "linux,usable-memory-range leaves 20480 bytes of 65536 bytes of RAM; the others are left out";
+        assert_eq!(cut.warnings, [line]);
+        let own = read(reg, Some(&[(0x3000, 0x1000)]), None, &[]).unwrap();
+        assert_eq!(own.banks, [(0x3000, 0x4000)]);
+        let line = "the device tree's /memory@1000 has linux,usable-memory; other memory in its reg is left out";
+        assert_eq!(own.warnings, [line]);
+        let both = read(reg, Some(&[(0x3000, 0x2000)]), Some(usable), &[]).unwrap();
+        assert_eq!(both.banks, [(0x4000, 0x5000)]);
+        // Nothing is left: that is no reason to take it all.
+        let none = [
+            read(reg, None, Some(&[]), &[]),
+            read(reg, None, Some(&[(0x10_0000, 0x1000)]), &[]),
+            read(reg, Some(&[]), None, &[]),
+        ];
+        for none in none {
+            let line = none.err().unwrap();
+            assert!(line.contains("names no memory"), "{line}");
+        }
+    }
+
+    #[test]
+    fn what_reaches_the_end_of_the_address_space_has_no_effect_there() {
+        let end = u64::MAX - 0xfff;
+        let reg = &[(0x1000, 0x8000), (end, 0x1000), (0x1000, u64::MAX)];
+        let read = read(reg, None, None, &[(end, 0x1000), (0x8000, u64::MAX)]).unwrap();
+        assert_eq!(read.banks, [(0x1000, 0x9000)]);
+        assert_eq!(read.reserved, [(0x8000, u64::MAX)]);
+        let [bank, wraps, last, most] = &read.warnings[..] else {
+            panic!("{:?}", read.warnings);
+        };
+        assert!(
+            bank.contains(
+                "/memory@1000 has 0x1000 bytes at 0xfffffffffffff000, which reach the end"
+            )
+        );
+        assert!(wraps.contains("0xffffffffffffffff bytes at 0x1000"));
+        assert!(last.contains("reserves 0x1000 bytes at 0xfffffffffffff000"));
+        assert!(most.contains("reserves 0xffffffffffffffff bytes at 0x8000"));
+    }
+
     #[test]
     fn edges_are_whole_pages_of_any_size() {
         let mut firmware = Memory::new(K64);
