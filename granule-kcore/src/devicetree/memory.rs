@@ -17,7 +17,7 @@ pub const MOST_RANGES: usize = 128;
 pub type Memory = Memblock<MOST_RANGES>;
 
 /// The path of a node, cut off if it is very long. Errors outlive the tree, so they own it.
-type OwnPath = Line<96>;
+type OwnPath = Line<80>;
 
 /// Of a memory node: what another kernel leaves of its `reg` to this one.
 const USABLE: &str = "linux,usable-memory";
