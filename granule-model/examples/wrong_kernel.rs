@@ -100,7 +100,7 @@ fn main() -> Result<(), EventError> {
 }
 
 /// Both kernels, and what is said of them.
-pub(crate) fn run() -> Result<Vec<String>, EventError> {
+fn run() -> Result<Vec<String>, EventError> {
     let mut said = Vec::new();
     for forgets_the_tlbi in [false, true] {
         let config = Config {
@@ -128,4 +128,33 @@ pub(crate) fn run() -> Result<Vec<String>, EventError> {
         assert_eq!(!kernel.model.violations().is_empty(), forgets_the_tlbi);
     }
     Ok(said)
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_wrong_kernel_is_found_out_and_the_right_one_is_not() {
+        let said = match super::run() {
+            Ok(said) => said,
+            Err(error) => panic!("{error}"),
+        };
+        let [right, right_writes, wrong, wrong_writes, violation] = &said[..] else {
+            panic!("{said:#?}");
+        };
+        assert_eq!(right, "forgets the TLBI: false");
+        assert_eq!(
+            right_writes,
+            "  CPU 1 writes to the page: [Fault(Permission)]"
+        );
+        assert_eq!(wrong, "forgets the TLBI: true");
+        assert!(wrong_writes.contains("Memory(") && wrong_writes.contains("Fault(Permission)"));
+        assert!(
+            violation.contains(": stale-translation: CPU "),
+            "{violation}"
+        );
+        assert!(
+            violation.contains("may still use the old translation"),
+            "{violation}"
+        );
+    }
 }

@@ -4,7 +4,7 @@ use core::arch::asm;
 use core::fmt::{self, Write};
 
 /// One system call; small negative numbers are errors.
-pub(crate) fn call(number: u64, arguments: [u64; 6]) -> i64 {
+pub fn call(number: u64, arguments: [u64; 6]) -> i64 {
     let [a, b, c, d, e, f] = arguments;
     let result;
     // SAFETY: what a call does to memory its arguments say, which are its callers' to answer for;
@@ -25,25 +25,25 @@ pub(crate) fn call(number: u64, arguments: [u64; 6]) -> i64 {
     result
 }
 
-pub(crate) const WRITE: u64 = 64;
-pub(crate) const EXIT_GROUP: u64 = 94;
-pub(crate) const SCHED_YIELD: u64 = 124;
-pub(crate) const GETCPU: u64 = 168;
-pub(crate) const GETPID: u64 = 172;
-pub(crate) const GETPPID: u64 = 173;
-pub(crate) const BRK: u64 = 214;
-pub(crate) const MUNMAP: u64 = 215;
-pub(crate) const CLONE: u64 = 220;
-pub(crate) const MMAP: u64 = 222;
-pub(crate) const MPROTECT: u64 = 226;
-pub(crate) const MADVISE: u64 = 233;
-pub(crate) const WAIT4: u64 = 260;
+pub const WRITE: u64 = 64;
+pub const EXIT_GROUP: u64 = 94;
+pub const SCHED_YIELD: u64 = 124;
+pub const GETCPU: u64 = 168;
+pub const GETPID: u64 = 172;
+pub const GETPPID: u64 = 173;
+pub const BRK: u64 = 214;
+pub const MUNMAP: u64 = 215;
+pub const CLONE: u64 = 220;
+pub const MMAP: u64 = 222;
+pub const MPROTECT: u64 = 226;
+pub const MADVISE: u64 = 233;
+pub const WAIT4: u64 = 260;
 
-pub(crate) const EFAULT: i64 = -14;
+pub const EFAULT: i64 = -14;
 
 const SIGCHLD: u64 = 17;
 
-pub(crate) fn exit(code: i32) -> ! {
+pub fn exit(code: i32) -> ! {
     call(EXIT_GROUP, [code as u64, 0, 0, 0, 0, 0]);
     // Not reached; if it were, this ends it.
     loop {
@@ -52,7 +52,7 @@ pub(crate) fn exit(code: i32) -> ! {
     }
 }
 
-pub(crate) fn write(bytes: &[u8]) -> i64 {
+pub fn write(bytes: &[u8]) -> i64 {
     call(
         WRITE,
         [1, bytes.as_ptr() as u64, bytes.len() as u64, 0, 0, 0],
@@ -68,17 +68,17 @@ impl Write for Console {
     }
 }
 
-pub(crate) fn say(what: fmt::Arguments<'_>) {
+pub fn say(what: fmt::Arguments<'_>) {
     // Never fails.
     let _ = Console.write_fmt(what);
 }
 
-pub(crate) fn fork() -> i64 {
+pub fn fork() -> i64 {
     call(CLONE, [SIGCHLD, 0, 0, 0, 0, 0])
 }
 
 /// Waits for a child: its number and status, or the error.
-pub(crate) fn wait(pid: i64) -> Result<(i64, u32), i64> {
+pub fn wait(pid: i64) -> Result<(i64, u32), i64> {
     let mut status = 0u32;
     let found = call(WAIT4, [pid as u64, &raw mut status as u64, 0, 0, 0, 0]);
     if found < 0 {
@@ -88,11 +88,11 @@ pub(crate) fn wait(pid: i64) -> Result<(i64, u32), i64> {
     }
 }
 
-pub(crate) const READ_WRITE: u64 = 3;
+pub const READ_WRITE: u64 = 3;
 const PRIVATE_ANONYMOUS: u64 = 0x22;
 
 /// Anonymous memory, wherever there is room.
-pub(crate) fn map(bytes: u64, protection: u64) -> Result<u64, i64> {
+pub fn map(bytes: u64, protection: u64) -> Result<u64, i64> {
     let address = call(MMAP, [0, bytes, protection, PRIVATE_ANONYMOUS, u64::MAX, 0]);
     if (-4095..0).contains(&address) {
         Err(address)
@@ -101,10 +101,10 @@ pub(crate) fn map(bytes: u64, protection: u64) -> Result<u64, i64> {
     }
 }
 
-pub(crate) fn unmap(address: u64, bytes: u64) -> i64 {
+pub fn unmap(address: u64, bytes: u64) -> i64 {
     call(MUNMAP, [address, bytes, 0, 0, 0, 0])
 }
 
-pub(crate) fn protect(address: u64, bytes: u64, protection: u64) -> i64 {
+pub fn protect(address: u64, bytes: u64, protection: u64) -> i64 {
     call(MPROTECT, [address, bytes, protection, 0, 0, 0])
 }

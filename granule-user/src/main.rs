@@ -10,14 +10,10 @@
 )]
 
 #[cfg(target_os = "none")]
-mod calls;
-#[cfg(target_os = "none")]
-mod start;
-#[cfg(target_os = "none")]
 mod tests;
 
 #[cfg(target_os = "none")]
-use tests::run;
+granule_user::program!(tests::run);
 
 #[cfg(not(target_os = "none"))]
 fn main() {

@@ -20,7 +20,7 @@ _start:
 
 /// What a program finds on its stack.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Start {
+pub struct Start {
     words: *const u64,
 }
 
@@ -31,12 +31,12 @@ impl Start {
     }
 
     /// How many arguments there are, the program's name among them.
-    pub(crate) fn count(self) -> usize {
+    pub fn count(self) -> usize {
         self.word(0) as usize
     }
 
     /// An argument, without its NUL.
-    pub(crate) fn argument(self, index: usize) -> &'static [u8] {
+    pub fn argument(self, index: usize) -> &'static [u8] {
         if index >= self.count() {
             return b"";
         }
@@ -44,7 +44,7 @@ impl Start {
     }
 
     /// The value of a kind in the auxiliary vector.
-    pub(crate) fn auxiliary(self, kind: u64) -> Option<u64> {
+    pub fn auxiliary(self, kind: u64) -> Option<u64> {
         let mut at = 1 + self.count() + 1;
         while self.word(at) != 0 {
             at += 1;
@@ -61,7 +61,7 @@ impl Start {
 }
 
 /// The text at an address that the kernel gave.
-pub(crate) fn text(address: u64) -> &'static [u8] {
+pub fn text(address: u64) -> &'static [u8] {
     let start = address as *const u8;
     let mut length = 0;
     // SAFETY: the kernel ends each text with a NUL.
@@ -73,7 +73,7 @@ pub(crate) fn text(address: u64) -> &'static [u8] {
 }
 
 /// A decimal number; what is none of its digits is not looked at.
-pub(crate) fn number(text: &[u8]) -> u64 {
+pub fn number(text: &[u8]) -> u64 {
     text.iter()
         .filter(|byte| byte.is_ascii_digit())
         .fold(0, |number, byte| number * 10 + u64::from(byte - b'0'))
@@ -83,13 +83,29 @@ pub(crate) fn number(text: &[u8]) -> u64 {
 const AT_PAGESZ: u64 = 6;
 
 /// The page size that the kernel says it has.
-pub(crate) fn page(start: Start) -> u64 {
+pub fn page(start: Start) -> u64 {
     start.auxiliary(AT_PAGESZ).unwrap_or(0)
+}
+
+unsafe extern "Rust" {
+    /// The program, which [`program!`](crate::program) names.
+    safe fn granule_user_run(start: Start) -> i32;
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn begin(words: *const u64) -> ! {
-    calls::exit(crate::run(Start { words }))
+    calls::exit(granule_user_run(Start { words }))
+}
+
+/// Names the function that the program is: it takes a [`Start`] and returns the exit status.
+#[macro_export]
+macro_rules! program {
+    ($run:path) => {
+        #[unsafe(no_mangle)]
+        fn granule_user_run(start: $crate::start::Start) -> i32 {
+            $run(start)
+        }
+    };
 }
 
 #[panic_handler]

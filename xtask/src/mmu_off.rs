@@ -436,5 +436,4 @@ fn track(pc: u64, word: u32, pages: &mut Pages) -> Option<Vec<u64>> {
 }
 
 #[cfg(test)]
-#[path = "mmu_off_tests.rs"]
 mod tests;

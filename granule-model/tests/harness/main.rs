@@ -9,7 +9,9 @@
 
 mod bench;
 mod draw;
+mod environment;
 mod exhaustion;
+mod interleaved;
 mod kexec;
 mod linear;
 mod machine;
@@ -22,6 +24,3 @@ mod sequence;
 mod shape;
 mod space;
 mod watch;
-
-#[path = "../common/environment.rs"]
-mod environment;

@@ -25,18 +25,10 @@
 )]
 
 #[cfg(target_os = "none")]
-#[path = "../calls.rs"]
-#[allow(dead_code, reason = "the tests call what this program does not")]
-mod calls;
-#[cfg(target_os = "none")]
 mod rounds;
-#[cfg(target_os = "none")]
-#[path = "../start.rs"]
-#[allow(dead_code, reason = "as above")]
-mod start;
 
 #[cfg(target_os = "none")]
-use rounds::run;
+granule_user::program!(rounds::run);
 
 #[cfg(not(target_os = "none"))]
 fn main() {

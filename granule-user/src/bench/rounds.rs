@@ -1,8 +1,8 @@
 //! The rounds of the benchmark: what is done, and how long it takes.
 
-use crate::calls::{self, call, fork, say};
-use crate::start::{Start, number, page};
 use core::arch::asm;
+use granule_user::calls::{self, call, fork, say};
+use granule_user::start::{Start, number, page};
 
 /// The kinds of work, in the order of a round.
 #[derive(Clone, Copy)]

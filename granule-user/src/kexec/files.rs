@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use crate::calls::{self, call};
+use granule_user::calls::{self, call};
 
 const OPENAT: u64 = 56;
 const CLOSE: u64 = 57;

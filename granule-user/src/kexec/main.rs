@@ -22,22 +22,14 @@
 )]
 
 #[cfg(target_os = "none")]
-#[path = "../calls.rs"]
-#[allow(dead_code, reason = "the tests call what this program does not")]
-mod calls;
-#[cfg(target_os = "none")]
 mod files;
 #[cfg(target_os = "none")]
 mod perform;
 #[cfg(target_os = "none")]
-#[path = "../start.rs"]
-#[allow(dead_code, reason = "as above")]
-mod start;
-#[cfg(target_os = "none")]
 mod words;
 
 #[cfg(target_os = "none")]
-use perform::run;
+granule_user::program!(perform::run);
 
 #[cfg(not(target_os = "none"))]
 fn main() {

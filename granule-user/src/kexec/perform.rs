@@ -2,10 +2,10 @@
 
 use core::fmt::{self, Write};
 
-use crate::calls::{self, call};
 use crate::files::{Errno, File, done, memory};
-use crate::start::Start;
 use crate::words::{Command, Load, Text, Words};
+use granule_user::calls::{self, call};
+use granule_user::start::Start;
 
 const REBOOT: u64 = 142;
 const KEXEC_FILE_LOAD: u64 = 294;

@@ -5,10 +5,10 @@ use super::processes::{forked, status_of};
 use super::signals::{
     SIGCHLD, SIGKILL, SIGUSR1, block, count, handle, kill, pid, ran, sleep_ms, timed_wait,
 };
-use crate::calls::{self, call, map, say, wait};
 use crate::check;
-use crate::start::Start;
 use core::arch::asm;
+use granule_user::calls::{self, call, map, say, wait};
+use granule_user::start::Start;
 
 const CLOSE: u64 = 57;
 const PIPE2: u64 = 59;

@@ -1,10 +1,10 @@
 //! What a program must not do: each ends who does it, and nobody else.
 
 use super::page;
-use crate::calls::{self, EFAULT, call, fork, map, say, wait};
 use crate::check;
-use crate::start::Start;
 use core::arch::asm;
+use granule_user::calls::{self, EFAULT, call, fork, map, say, wait};
+use granule_user::start::Start;
 
 const SIGILL: u32 = 4;
 const SIGTRAP: u32 = 5;

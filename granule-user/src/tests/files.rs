@@ -2,9 +2,9 @@
 //! bring has `/etc/text` with ten digits, a link to it, and scripts.
 
 use super::processes::{forked, status_of};
-use crate::calls::{self, call, say};
 use crate::check;
-use crate::start::Start;
+use granule_user::calls::{self, call, say};
+use granule_user::start::Start;
 
 const GETCWD: u64 = 17;
 const DUP3: u64 = 24;

@@ -5,9 +5,9 @@
 use super::processes::{forked, status_of};
 use super::scarce::{arm, free};
 use super::{number, page};
-use crate::calls::{self, call, map, say};
 use crate::check;
-use crate::start::Start;
+use granule_user::calls::{self, call, map, say};
+use granule_user::start::Start;
 
 const OPENAT: u64 = 56;
 const CLOSE: u64 = 57;

@@ -3,9 +3,9 @@
 use super::kexec::{GOOD, close, leave, load_with, open, still_works};
 use super::number;
 use super::processes::{counter, forked, frequency, status_of};
-use crate::calls::{self, call, say};
 use crate::check;
-use crate::start::Start;
+use granule_user::calls::{self, call, say};
+use granule_user::start::Start;
 
 /// With so many other processes as the second argument says: some only compute, some yield, some fork,
 /// some wait for a child. One that is not the first asks, wherever it runs. The third argument is the

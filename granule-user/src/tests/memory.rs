@@ -1,9 +1,9 @@
 //! Memory: mapped, unmapped, protected, grown, used up.
 
 use super::page;
-use crate::calls::{self, call, fork, map, protect, say, unmap, wait};
 use crate::check;
-use crate::start::Start;
+use granule_user::calls::{self, call, fork, map, protect, say, unmap, wait};
+use granule_user::start::Start;
 
 const EINVAL: i64 = -22;
 const ENOMEM: i64 = -12;

@@ -1,10 +1,10 @@
 //! Processes: forks, copies, turns, ends.
 
 use super::page;
-use crate::calls::{self, call, map, say, unmap, wait};
 use crate::check;
-use crate::start::Start;
 use core::arch::asm;
+use granule_user::calls::{self, call, map, say, unmap, wait};
+use granule_user::start::Start;
 
 /// Forks, and does `child` in the child, which ends with what that gives.
 pub(super) fn forked(child: impl FnOnce() -> i32) -> i64 {

@@ -6,10 +6,10 @@
 
 use super::processes::{forked, status_of};
 use super::{number, page};
-use crate::calls::{self, call, map, protect, say, unmap};
 use crate::check;
-use crate::start::Start;
 use core::sync::atomic::{AtomicU64, Ordering};
+use granule_user::calls::{self, call, map, protect, say, unmap};
+use granule_user::start::Start;
 
 const OPENAT: u64 = 56;
 const CLOSE: u64 = 57;

@@ -1,11 +1,11 @@
 //! Signals: handlers, masks, interrupted calls, faults with a handler.
 
 use super::processes::{forked, status_of};
-use crate::calls::{self, call, say};
 use crate::check;
-use crate::start::Start;
 use core::arch::asm;
 use core::sync::atomic::{AtomicU64, Ordering};
+use granule_user::calls::{self, call, say};
+use granule_user::start::Start;
 
 const PIPE2: u64 = 59;
 const READ: u64 = 63;

@@ -1,12 +1,12 @@
 //! Too much of everything: processes, memory, signals, arguments, descriptors, pipes; at once.
 
 use super::{CLOSE, CLOSE_RANGE, KILL, PIPE2, SIGKILL, Victim, end_all_others, pause};
-use crate::calls::{self, call, fork, map, say};
 use crate::check;
-use crate::start::Start;
 use crate::tests::page;
 use crate::tests::processes::{forked, status_of};
 use core::sync::atomic::{AtomicU64, Ordering};
+use granule_user::calls::{self, call, fork, map, say};
+use granule_user::start::Start;
 
 const EAGAIN: i64 = -11;
 const ENOMEM: i64 = -12;

@@ -2,12 +2,12 @@
 //! one, a program chooses its condition flags.
 
 use super::{KERNEL, Victim, end_all_others};
-use crate::calls::{map, say};
 use crate::check;
-use crate::start::Start;
 use crate::tests::page;
 use crate::tests::processes::{forked, status_of};
 use core::arch::asm;
+use granule_user::calls::{map, say};
+use granule_user::start::Start;
 
 const RT_SIGRETURN: u64 = 139;
 const SIGSEGV: u32 = 11;

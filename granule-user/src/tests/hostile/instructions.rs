@@ -1,12 +1,12 @@
 //! Instructions that are not a program's, and accesses to what is not its own.
 
 use super::{KERNEL, UPPER, Victim, end_all_others};
-use crate::calls::{self, call, map, protect, say};
 use crate::check;
-use crate::start::Start;
 use crate::tests::page;
 use crate::tests::processes::{forked, status_of};
 use core::arch::asm;
+use granule_user::calls::{self, call, map, protect, say};
+use granule_user::start::Start;
 
 const SIGILL: u32 = 4;
 const SIGTRAP: u32 = 5;

@@ -3,11 +3,11 @@
 //! Whatever one is, `execve` refuses it, or it runs and does what it likes to itself.
 
 use super::{End, Victim, end_all_others, end_of};
-use crate::calls::{call, say};
 use crate::check;
-use crate::start::Start;
 use crate::tests::page;
 use crate::tests::processes::forked;
+use granule_user::calls::{call, say};
+use granule_user::start::Start;
 
 const EXECVE: u64 = 221;
 const OPENAT: u64 = 56;

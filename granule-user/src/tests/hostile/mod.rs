@@ -19,9 +19,9 @@ pub(super) use pointers::pointers;
 pub(super) use random::random;
 
 use super::processes::{forked, status_of};
-use crate::calls::{self, call, map};
 use crate::check;
 use core::arch::asm;
+use granule_user::calls::{self, call, map};
 
 const DUP3: u64 = 24;
 pub(super) const CLOSE: u64 = 57;

@@ -4,11 +4,11 @@
 use super::rows::For::{In, Link, Out, Path};
 use super::rows::{CONSOLE, FILE, FOLDER, For, HERE, NULL, Null, Pointer, ROWS, Row, must};
 use super::{CLOSE_RANGE, KERNEL, READ, UPPER, Victim, end_all_others};
-use crate::calls::{self, EFAULT, call, map, protect, say, unmap};
 use crate::check;
-use crate::start::Start;
 use crate::tests::page;
 use crate::tests::processes::{forked, status_of};
+use granule_user::calls::{self, EFAULT, call, map, protect, say, unmap};
+use granule_user::start::Start;
 
 /// Memory of every kind.
 struct Memory {

@@ -8,11 +8,11 @@
 use super::{
     CLOSE_RANGE, End, KERNEL, KILL, PIPE2, SIGKILL, UPPER, Victim, end_all_others, end_of,
 };
-use crate::calls::{self, call, map, protect, say, unmap};
 use crate::check;
-use crate::start::Start;
 use crate::tests::processes::forked;
 use crate::tests::{number, page};
+use granule_user::calls::{self, call, map, protect, say, unmap};
+use granule_user::start::Start;
 
 /// Calls of each child.
 const CALLS: u64 = 150;

@@ -2,7 +2,7 @@
 //! call gives when all of them are good.
 
 use super::{NANOSLEEP, PIPE2, READ};
-use crate::calls;
+use granule_user::calls;
 
 /// What a pointer is for.
 #[derive(Clone, Copy)]

@@ -2,8 +2,8 @@
 //! are linked, unlinked, invalidated, freed and used again by the other CPU, and whatever is walked
 //! meanwhile is what one of them maps there, or nothing.
 
+use super::machine::{Machine, PAGE, Shared, TableEnvironment};
 use crate::environment::{Gate, turn_on};
-use crate::machine::{Machine, PAGE, Shared, TableEnvironment};
 use granule::arch::{
     Attributes, CpuFeatures, Geometry, IdRegisters, Page4K, PageSize, Permissions, PhysicalAddress,
     Regime as LibraryRegime, VaRange, VirtualAddress,

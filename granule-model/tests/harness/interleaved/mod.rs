@@ -11,6 +11,3 @@
 mod machine;
 mod spaces;
 mod tables;
-
-#[path = "../common/environment.rs"]
-mod environment;

@@ -5,8 +5,8 @@
 //! Whatever an access finds at any moment is a frame that is the page's: not one that was given back,
 //! nor one that has come to be another page's since.
 
+use super::machine::{Machine, PAGE, Shared, TableEnvironment};
 use crate::environment::{Gate, turn_on};
-use crate::machine::{Machine, PAGE, Shared, TableEnvironment};
 use granule::arch::bbm::BbmLevel;
 use granule::arch::{
     CpuFeatures, Descriptor, Geometry, IdRegisters, Page4K, PageSize, PhysicalAddress,
