@@ -313,6 +313,34 @@ fn memory_outside_linux_usable_memory_range_is_neither_mapped_nor_used() {
     }
 }
 
+/// The tree is mapped by the boot tables, and the linear map leaves it alone.
+#[test]
+fn the_tree_may_lie_outside_the_usable_memory() {
+    let mut tree = one_gib(PageSize::K64);
+    let range = cells(&[(RAM, 512 * MIB)]);
+    tree.set("/chosen", "linux,usable-memory-range", range);
+    let (request, _files) = tree.request();
+    let kernel = ok(&Request {
+        dtb_address: Some(RAM + 800 * MIB),
+        ..request
+    });
+    assert_eq!(pieces(&kernel), [(RAM, 512 * MIB)]);
+}
+
+/// An initial RAM disk there is RAM that may not be mapped, so there is nothing to run.
+#[test]
+fn an_initial_ram_disk_outside_the_usable_memory_is_told() {
+    let mut tree = one_gib(PageSize::K4);
+    let range = cells(&[(RAM, 512 * MIB)]);
+    tree.set("/chosen", "linux,usable-memory-range", range);
+    tree.set("/chosen", "linux,initrd-start", RAM + 700 * MIB);
+    tree.set("/chosen", "linux,initrd-end", RAM + 701 * MIB);
+    let (request, _files) = tree.request();
+    let kernel = ends(&request, Outcome::GuestExit);
+    assert_eq!(pieces(&kernel), [(RAM, 512 * MIB)]);
+    assert!(kernel.reason().contains("mapped"), "{}", kernel.reason());
+}
+
 #[test]
 fn a_memory_node_gives_only_what_linux_usable_memory_leaves_of_it() {
     let mut tree = one_gib(PageSize::K4);
