@@ -4,6 +4,7 @@
 //! lies in the device tree. So a kernel reads the tree with the MMU off. This crate has the code
 //! for that:
 //!
+//! - [`tree`] reads device trees, for all code before and after that.
 //! - [`peek`] finds a few facts in the tree.
 //! - [`words`] splits the command line.
 //! - [`firmware`] asks firmware for the SoC's identity, by calls that are sure to exist.
@@ -33,7 +34,7 @@
 //!
 //! With stage 1 off every data access is Device-nGnRnE (RPPDBS): an unaligned access faults, and
 //! exclusives are not guaranteed to work. There is no vector table that could report a panic. So the
-//! first six modules
+//! first seven modules
 //! - read the tree byte by byte, and are compiled with strict alignment,
 //! - neither panic nor format: no indexing, no slicing by range, no arithmetic that can overflow, no
 //!   `unwrap`. `Display` is implemented for later, when there is a console,
@@ -41,7 +42,7 @@
 //!
 //! Their results must not hold pointers into the image, because a pointer made with the MMU off is a
 //! physical address. The choices are therefore plain values, texts are looked up when they are
-//! printed, and only [`peek::Peek`] borrows (from the tree).
+//! printed, and only [`tree`] and [`peek::Peek`] borrow (from the tree).
 
 #![no_std]
 #![deny(missing_docs)]
@@ -70,6 +71,7 @@ pub mod memblock;
 pub mod peek;
 pub mod sizes;
 pub mod stamp;
+pub mod tree;
 pub mod words;
 
 mod bytes;

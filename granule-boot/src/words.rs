@@ -5,7 +5,7 @@
 //! are for the first user program and are not read as options. If a key is given more than once the
 //! last one counts, so that a person can append to a line that a boot loader already filled.
 
-use super::bytes::{Text, after, same, split_once};
+use super::bytes::{Text, after, before, same, split_once};
 use super::choice::Wish;
 use granule::arch::PageSize;
 
@@ -13,6 +13,9 @@ use granule::arch::PageSize;
 pub const PAGE_SIZE_KEY: &[u8] = b"arm64.pagesize=";
 /// The key of the VA size on the command line.
 pub const VA_BITS_KEY: &[u8] = b"arm64.vabits=";
+
+/// The key of an early console on the command line.
+pub const EARLYCON_KEY: &[u8] = b"earlycon=";
 
 /// The words of a command line, up to its end, to a NUL or to the word `--`.
 #[must_use]
@@ -162,6 +165,44 @@ pub fn va_bits(line: &[u8]) -> Wish<u32> {
         Some(bits) => Wish::Wanted(bits),
         None => Wish::Garbled(Text::new(text)),
     }
+}
+
+/// The address of the PL011 that a value of `earlycon=` names: `pl011,ADDRESS` or
+/// `pl011,mmio32,ADDRESS`, with optional settings after a further comma.
+#[must_use]
+pub fn pl011(value: &[u8]) -> Option<u64> {
+    let rest = after(value, b"pl011,")?;
+    let rest = after(rest, b"mmio32,").unwrap_or(rest);
+    hexadecimal(after(before(rest, b','), b"0x")?)
+}
+
+/// The number of the last `console=ttyAMA` and one digit, with optional settings after a comma.
+#[must_use]
+pub fn tty_ama(line: &[u8]) -> Option<u8> {
+    let mut found = None;
+    for word in words(line) {
+        let value = word.value.filter(|_| same(word.key, b"console"));
+        if let Some(rest) = value.and_then(|value| after(value, b"ttyAMA")) {
+            found = match before(rest, b',') {
+                [digit] => digit.checked_sub(b'0').filter(|digit| *digit <= 9),
+                _ => found,
+            };
+        }
+    }
+    found
+}
+
+/// A hexadecimal number of digits only.
+fn hexadecimal(text: &[u8]) -> Option<u64> {
+    if text.is_empty() || text.len() > 16 {
+        return None;
+    }
+    let mut number = 0_u64;
+    for byte in text {
+        let digit = char::from(*byte).to_digit(16)?;
+        number = number << 4 | u64::from(digit);
+    }
+    Some(number)
 }
 
 /// A decimal number of digits only.

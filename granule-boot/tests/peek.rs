@@ -8,7 +8,8 @@
 mod trees;
 
 use dtoolkit::model::DeviceTreeNode;
-use granule_boot::peek::{Conduit, Console, ConsoleError, Range, Tree, total_size};
+use granule_boot::peek::{Conduit, Console, ConsoleError};
+use granule_boot::tree::{Range, Tree, total_size};
 use trees::{TWO_CELLS, cells, node, peek, strings, tree, virt};
 
 #[test]
@@ -183,8 +184,12 @@ fn addresses_pass_through_the_buses_above() {
     assert_eq!(on_a_bus(&[one_a, one_s, empty], &[]), no_address, "no reg");
     let three = ("#address-cells", &[0, 0, 0, 3][..]);
     assert_eq!(
-        on_a_bus(&[three, two_s, empty], &[0, 0, 0, 0, 0]),
+        on_a_bus(&[three, two_s, empty], &[1, 0, 5, 0, 0]),
         no_address
+    );
+    assert_eq!(
+        on_a_bus(&[three, two_s, empty], &[0, 1, 5, 0, 0]),
+        found(0x1_0000_0005)
     );
     assert_eq!(
         on_a_bus(&[("#address-cells", b""), empty], &[0, 0, 0]),
@@ -196,41 +201,6 @@ fn addresses_pass_through_the_buses_above() {
     assert_eq!(
         on_a_bus(&[one_a, one_s, ("ranges", &overflow)], &[1, 1]),
         no_address
-    );
-}
-
-#[test]
-fn a_path_goes_back_where_it_led_astray() {
-    // Both buses are called soc; only the second has the console, and says nothing of its cells.
-    let one_cell = [
-        ("#address-cells", &[0, 0, 0, 1][..]),
-        ("#size-cells", &[0, 0, 0, 1]),
-    ];
-    let astray = node("inner", &one_cell, vec![uart("uart", b"x\0", &[7, 7])]);
-    let other = node("other", &[], vec![astray]);
-    let children = vec![
-        node(
-            "soc@1",
-            &one_cell,
-            vec![other, node("inner", &one_cell, vec![])],
-        ),
-        node(
-            "soc@2",
-            &[("ranges", b"")],
-            vec![node(
-                "inner",
-                &[("ranges", b"")],
-                vec![uart("uart", b"arm,pl011\0", &[1, 5, 5])],
-            )],
-        ),
-    ];
-    let bytes = console(b"/soc/inner/uart\0", &[], children);
-    assert_eq!(
-        peek(&bytes).console,
-        Ok(Console {
-            base: 0x1_0000_0005,
-            is_pl011: true
-        })
     );
 }
 
@@ -254,10 +224,10 @@ fn an_alias_below_another_node_is_none() {
 }
 
 #[test]
-fn a_console_deeper_than_any_bus_is_not_found() {
+fn a_console_may_lie_below_many_buses() {
     let mut deep = uart("uart", b"arm,pl011\0", &[0, 5, 0, 5]);
     let mut path = String::from("/uart\0");
-    for _ in 0..12 {
+    for _ in 0..40 {
         deep = node(
             "bus",
             &[TWO_CELLS[0], TWO_CELLS[1], ("ranges", b"")],
@@ -266,8 +236,90 @@ fn a_console_deeper_than_any_bus_is_not_found() {
         path.insert_str(0, "/bus");
     }
     let bytes = console(path.as_bytes(), &[], vec![deep]);
-    assert_eq!(peek(&bytes).console, Err(ConsoleError::NoSuchNode));
+    assert_eq!(peek(&bytes).console, PL011_AT_5);
     assert_eq!(peek(&bytes).damage, None);
+}
+
+const PL011_AT_5: Result<Console, ConsoleError> = Ok(Console {
+    base: 5,
+    is_pl011: true,
+});
+
+/// The console of a tree with these properties of `/chosen`, and three UARTs.
+fn named(chosen: &[(&str, &[u8])], aliases: &[(&str, &[u8])]) -> Result<Console, ConsoleError> {
+    let bytes = tree(
+        &TWO_CELLS,
+        vec![
+            node("chosen", chosen, vec![]),
+            node("aliases", aliases, vec![]),
+            uart("uart@7", b"ns16550a\0", &[0, 7, 0, 1]),
+            uart("uart@6", b"arm,pl011\0", &[0, 6, 0, 1]),
+            uart("uart@5", b"arm,pl011\0", &[0, 5, 0, 1]),
+        ],
+    );
+    peek(&bytes).console
+}
+
+#[test]
+fn earlycon_names_a_console_before_anything_else() {
+    let stdout = ("stdout-path", &b"/uart@6\0"[..]);
+    for words in [
+        &b"earlycon=pl011,0x5\0"[..],
+        b"quiet earlycon=pl011,0x5,115200n8\0",
+        b"earlycon=pl011,mmio32,0x5\0",
+        b"earlycon=pl011,0x9 earlycon=pl011,0x0000000000000005,\0",
+    ] {
+        let bootargs = ("bootargs", words);
+        assert_eq!(named(&[bootargs, stdout], &[]), PL011_AT_5);
+        assert_eq!(named(&[bootargs], &[]), PL011_AT_5);
+    }
+    for words in [
+        &b"earlycon\0"[..],
+        b"earlycon=\0",
+        b"earlycon=pl011\0",
+        b"earlycon=pl011,5\0",
+        b"earlycon=pl011,0x\0",
+        b"earlycon=pl011,0x12345678901234567\0",
+        b"earlycon=pl011,0x5g\0",
+        b"earlycon=uart8250,mmio32,0x5\0",
+        b"-- earlycon=pl011,0x5\0",
+    ] {
+        let bootargs = ("bootargs", words);
+        let line = words.escape_ascii();
+        let of_tree = named(&[bootargs, stdout], &[]);
+        assert_eq!(of_tree.map(|it| it.base), Ok(6), "{line}");
+        let none = named(&[bootargs], &[]);
+        assert_eq!(none, Err(ConsoleError::NotNamed), "{line}");
+    }
+}
+
+#[test]
+fn the_older_name_of_stdout_path_is_taken_after_the_newer() {
+    let older = ("linux,stdout-path", &b"/uart@5\0"[..]);
+    assert_eq!(named(&[older], &[]), PL011_AT_5);
+    let both = named(&[older, ("stdout-path", b"/uart@6\0")], &[]);
+    assert_eq!(both.map(|it| it.base), Ok(6));
+}
+
+#[test]
+fn tty_ama_is_an_alias_or_counted_and_comes_last() {
+    let base = |words: &[u8], aliases: &[(&str, &[u8])], more: &[(&str, &[u8])]| {
+        let chosen = [&[("bootargs", words)], more].concat();
+        named(&chosen, aliases).map(|it| it.base)
+    };
+    assert_eq!(base(b"console=ttyAMA0", &[], &[]), Ok(6));
+    assert_eq!(base(b"console=ttyAMA1,115200n8", &[], &[]), Ok(5));
+    let alias: &[(&str, &[u8])] = &[("serial0", b"/uart@5\0")];
+    assert_eq!(base(b"console=ttyAMA0 console=tty0", alias, &[]), Ok(5));
+    // A stdout-path that leads to a console comes first, one that leads nowhere does not.
+    let good: &[(&str, &[u8])] = &[("stdout-path", b"/uart@5\0")];
+    assert_eq!(base(b"console=ttyAMA0", &[], good), Ok(5));
+    let lost: &[(&str, &[u8])] = &[("stdout-path", b"/lost\0")];
+    assert_eq!(base(b"console=ttyAMA0", &[], lost), Ok(6));
+    assert_eq!(base(b"", &[], lost), Err(ConsoleError::NoSuchNode));
+    for words in [&b"console=ttyAMA2"[..], b"console=ttyAMA", b"console=ttyS0"] {
+        assert_eq!(base(words, &[], &[]), Err(ConsoleError::NotNamed));
+    }
 }
 
 #[test]
@@ -387,7 +439,11 @@ fn no_map_ranges_have_the_cells_of_their_node() {
     assert_eq!(with(1, 1, &[1, 2, 3, 4]), [(1, 2), (3, 4)]);
     assert_eq!(with(2, 1, &[1, 2, 3]), [((1 << 32) + 2, 3)]);
     assert_eq!(with(2, 2, &[0, 2, 1, 4, 5]), [(2, (1 << 32) + 4)]);
-    for (address, size) in [(0, 1), (1, 0), (3, 2), (2, 3), (255, 255)] {
+    assert_eq!(
+        with(3, 2, &[0, 1, 2, 3, 4]),
+        [((1 << 32) + 2, (3 << 32) + 4)]
+    );
+    for (address, size) in [(0, 1), (3, 2), (2, 3), (5, 1), (255, 255)] {
         assert_eq!(with(address, size, &[1; 8]), []);
     }
 }

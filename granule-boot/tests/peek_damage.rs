@@ -9,7 +9,8 @@ mod trees;
 
 use dtoolkit::fdt::Fdt;
 use dtoolkit::{Node, Property};
-use granule_boot::peek::{ConsoleError, Tree, TreeError, total_size};
+use granule_boot::peek::ConsoleError;
+use granule_boot::tree::{Tree, TreeError, total_size};
 use granule_testing::cases::config;
 use proptest::prelude::*;
 use std::collections::HashSet;
@@ -29,7 +30,7 @@ fn headers_that_do_not_hold_are_refused() {
         (4, 39, TreeError::BadSize),
         (4, (2 << 20) + 1, TreeError::BadSize),
         (4, size + 1, TreeError::TooShort),
-        (20, 16, TreeError::BadVersion),
+        (20, 15, TreeError::BadVersion),
         (24, 18, TreeError::BadVersion),
         (8, 0, TreeError::BadLayout),
         (8, 42, TreeError::BadLayout),
@@ -274,6 +275,7 @@ fn errors_are_one_line_and_their_codes_are_their_own() {
         TreeError::BadName { at },
         TreeError::BadNesting { at },
         TreeError::TooDeep { at },
+        TreeError::BadReservations { at },
     ];
     let console_errors = [
         ConsoleError::NotNamed,

@@ -7,6 +7,8 @@ pub const BYTES: usize = 256;
 const MAGIC: &[u8; 16] = b"GRANULE-BOOTREC\0";
 const VERSION: u32 = 1;
 const MESSAGE_AT: usize = 32;
+/// The reason of a kernel that goes on without a console.
+const NO_CONSOLE: u32 = 12;
 
 /// The progress of the kernel, as the record states it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,6 +91,12 @@ impl BootRecord {
     #[must_use]
     pub fn is_parked(&self) -> bool {
         self.state == State::Parked
+    }
+
+    /// Whether the kernel runs or ran without a console, so that no record was to be heard.
+    #[must_use]
+    pub fn has_no_console(&self) -> bool {
+        self.reason == NO_CONSOLE
     }
 
     /// The kernel's number for the reason.

@@ -10,6 +10,7 @@ mod next_tree;
 mod nodes;
 mod parsers;
 mod program;
+mod reader;
 mod records;
 mod replay;
 mod tables;
@@ -19,6 +20,7 @@ pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
 pub const TARGETS: &[Target] = &[
+    ("device_tree_reader", reader::device_tree_reader),
     ("device_tree_peek", parsers::device_tree_peek),
     ("device_tree_memory", nodes::device_tree_memory),
     ("device_tree_cpus", nodes::device_tree_cpus),

@@ -1,12 +1,12 @@
 //! Device trees as the kernel reads them once its MMU is on: memory, CPUs, interrupt controller.
 //!
 //! Trees with the names that the readers look for, and any values, so that a case reaches more than the
-//! parser; then some of their bytes are changed. No reader sees a tree that the crate refuses to parse.
+//! parser; then some of their bytes are changed.
 
 use crate::bytes::Bytes;
-use dtoolkit::fdt::Fdt;
 use dtoolkit::model::{DeviceTree, DeviceTreeNode, DeviceTreeProperty};
 use granule::arch::PageSize;
+use granule_boot::tree::Tree;
 use granule_kcore::cpus::{AFFINITY, MOST_CPUS};
 use granule_kcore::devicetree::cpus::{Cpus, cpus, has_psci};
 use granule_kcore::devicetree::gic::{Gic, MOST_REGIONS, gic, timer};
@@ -41,7 +41,9 @@ const NODES: [(&str, &[Fixed]); 13] = [
 ];
 
 /// Properties of a few cells of any value.
-const CELLS: [&str; 11] = [
+const CELLS: [&str; 13] = [
+    "linux,usable-memory",
+    "linux,usable-memory-range",
     "reg",
     "reg",
     "ranges",
@@ -201,7 +203,9 @@ pub(crate) fn device_tree_memory(bytes: &[u8]) {
     let (tree, number) = tree(bytes);
     let page_size = PageSize::ALL[number as usize % 3];
     let mut memory = Memory::new(page_size);
-    match read_memory(&tree, None, &mut memory) {
+    match read_memory(&tree, None, &mut memory, |warning| {
+        one_line(&warning.to_string())
+    }) {
         Ok(()) => {
             assert!(!memory.banks().is_empty());
             let ram = memory.totals();
@@ -220,7 +224,7 @@ pub(crate) fn device_tree_memory(bytes: &[u8]) {
 
 pub(crate) fn device_tree_cpus(bytes: &[u8]) {
     let (tree, number) = tree(bytes);
-    let Ok(tree) = Fdt::new(&tree) else { return };
+    let Ok(tree) = Tree::new(&tree) else { return };
     // Usually a name that trees have.
     let boot = if number & 1 == 0 {
         number >> 1 & 7
@@ -252,7 +256,7 @@ pub(crate) fn device_tree_cpus(bytes: &[u8]) {
 
 pub(crate) fn device_tree_gic(bytes: &[u8]) {
     let (tree, _) = tree(bytes);
-    let Ok(tree) = Fdt::new(&tree) else { return };
+    let Ok(tree) = Tree::new(&tree) else { return };
     for at_el2 in [false, true] {
         let number = timer(&tree, at_el2);
         // A private interrupt of a CPU.
@@ -297,8 +301,9 @@ mod tests {
         for _ in 0..4000 {
             let bytes: Vec<u8> = (0..256).map(|_| byte()).collect();
             let (tree, _) = tree(&bytes);
-            banks += u32::from(read_memory(&tree, None, &mut Memory::new(PageSize::K4)).is_ok());
-            let Ok(tree) = Fdt::new(&tree) else { continue };
+            banks +=
+                u32::from(read_memory(&tree, None, &mut Memory::new(PageSize::K4), |_| {}).is_ok());
+            let Ok(tree) = Tree::new(&tree) else { continue };
             parsed += 1;
             others += u32::from(!cpus(&tree, 0).others.is_empty());
             gics += u32::from(gic(&tree).is_ok());

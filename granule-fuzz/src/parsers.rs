@@ -4,7 +4,7 @@
 use crate::bytes::Bytes;
 use granule::arch::{IdRegisters, PageSize};
 use granule_boot::choice::Wish;
-use granule_boot::peek::{Tree, total_size};
+use granule_boot::tree::{Tree, total_size};
 use granule_boot::words;
 use granule_cli::bench::user::lines;
 use granule_cli::boot::tree;

@@ -33,6 +33,7 @@ const TEXTS: &[&str] = &[
     "tlbi cpu0 vaae1is 0x0000000080000",
     "store cpu0 0x40000000 0x40001003 release\nisb cpu1\ndsb cpu0 ish\n",
     "0x4020_0000",
+    "earlycon=pl011,mmio32,0x9000000,115200n8 console=ttyAMA0",
     "x granule.trace=0x13f000000,0x1000000 rodata=on",
     "granule.trace=\"0X40000000,0x10000\"",
     "arm64.fake_cpu=2:parange=0,bbm=1 arm64.fake_cpu=3:midr=0x410fd034 linear_map=base",

@@ -36,8 +36,8 @@ pub const FIXMAP_VADDR: u64 = 0xffff_ffff_e000_0000;
 /// Distance between fixmap slots: the largest page size, so that a slot is whole pages of any size.
 pub const FIXMAP_SLOT_BYTES: u64 = 64 << 10;
 
-/// Fixmap slot 0: the console's UART. Its registers are at this address plus the low 16 bits of their
-/// physical address.
+/// Fixmap slot 0: the console's UART, or a page of the image if there is no console. The registers are at
+/// this address plus the low 16 bits of their physical address.
 pub const UART_VADDR: u64 = FIXMAP_VADDR;
 
 /// Fixmap slot 6: a page of the image, mapped read-only so that the fixmap's table is never freed.

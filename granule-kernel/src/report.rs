@@ -90,7 +90,10 @@ pub(crate) fn linear_map(map: &LinearMap, request: &Request<'_>, ram: u64) {
     say("linear_map.tlbi_range", request.capabilities.range);
     let pool_bytes = request.pool.1.0.saturating_sub(request.pool.0.0);
     say("linear_map.pool_pages", pool_bytes / page_bytes);
-    say("linear_map.pieces", PieceList(&map.pieces));
+    let pieces = PieceList(&map.pieces);
+    say("linear_map.pieces", &pieces);
+    let left_out = pieces.0.len().saturating_sub(pieces.fitting());
+    say("linear_map.pieces_left_out", left_out);
 }
 
 /// Prints what the self-check examined.
@@ -175,12 +178,30 @@ pub(crate) fn left_by_last_boot(left: &Left) {
     }
 }
 
-/// Formats the pieces of the linear map as `FIRST+BYTES` in hexadecimal, with commas between them.
+/// Formats the pieces of the linear map as `FIRST+BYTES` in hexadecimal, with commas between them, as many
+/// as a line of the record may have.
 struct PieceList<'a>(&'a [Piece]);
+
+/// The most bytes of a line of the record, without its line feed and carriage return.
+const LONGEST_LINE: usize = 4094;
+
+impl PieceList<'_> {
+    /// The number of pieces, from the first one, that fit the line.
+    fn fitting(&self) -> usize {
+        let digits = |number: u64| number.checked_ilog(16).map_or(1, |log| log as usize + 1);
+        let mut used = "@granule linear_map.pieces=".len();
+        let fits = |piece: &&Piece| {
+            // A plus and a comma.
+            used += digits(piece.output.0) + digits(piece.bytes) + 2;
+            used <= LONGEST_LINE
+        };
+        self.0.iter().take_while(fits).count()
+    }
+}
 
 impl Display for PieceList<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, piece) in self.0.iter().enumerate() {
+        for (index, piece) in self.0.iter().take(self.fitting()).enumerate() {
             let comma = if index > 0 { "," } else { "" };
             write!(f, "{comma}{:x}+{:x}", piece.output.0, piece.bytes)?;
         }

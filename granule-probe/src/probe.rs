@@ -7,7 +7,8 @@ use crate::firmware;
 use crate::head::{Entered, stop};
 use crate::note::{self, HandoffNote};
 use core::arch::asm;
-use granule_boot::peek::{Conduit, Token, Tree, total_size};
+use granule_boot::peek::Conduit;
+use granule_boot::tree::{Tree, total_size};
 
 /// SCTLR: MMU on, data cache on.
 const SCTLR_M: u64 = 1 << 0;
@@ -147,29 +148,16 @@ impl Probe {
             asm!("mrs {}, mpidr_el1", out(reg) mpidr, options(nomem, nostack, preserves_flags))
         };
         let (mut all, mut on) = (0, 0);
-        let mut walk = tree.walk();
-        let mut in_cpus = false;
-        let mut in_cpu = false;
-        while let Ok(Some(token)) = walk.next() {
-            match token {
-                Token::Begin { name } => {
-                    if walk.depth() == 2 {
-                        in_cpus = same(name, b"cpus");
-                    }
-                    in_cpu = in_cpus && walk.depth() == 3 && begins(name, b"cpu@");
-                }
-                Token::End => in_cpu = false,
-                Token::Property { name, value } if in_cpu && name.is(b"reg") => {
-                    let Some(affinity) = cells(value) else {
-                        continue;
-                    };
-                    all += 1;
-                    let this = affinity == mpidr & AFFINITY;
-                    let off = !this && conduit.is_some_and(|it| firmware::is_off(it, affinity));
-                    on += u64::from(!off);
-                }
-                _ => {}
-            }
+        let cpus = tree.root().and_then(|root| root.child(b"cpus"));
+        let cpus = cpus.into_iter().flat_map(|cpus| cpus.children());
+        for cpu in cpus.filter(|cpu| cpu.is_named(b"cpu")) {
+            let Some(affinity) = cpu.number(b"reg") else {
+                continue;
+            };
+            all += 1;
+            let this = affinity == mpidr & AFFINITY;
+            let off = !this && conduit.is_some_and(|it| firmware::is_off(it, affinity));
+            on += u64::from(!off);
         }
         self.console.number(b"probe.cpus.all", all);
         self.console.number(b"probe.cpus.on", on);
@@ -276,46 +264,14 @@ impl Probe {
     }
 }
 
-/// Walks the tree once for the values that a leaving kernel puts into `/chosen`.
+/// The values that a leaving kernel puts into `/chosen`.
 fn chosen(tree: &Tree<'_>) -> Chosen {
-    let mut chosen = Chosen::default();
-    let mut inside = false;
-    let mut walk = tree.walk();
-    while let Ok(Some(token)) = walk.next() {
-        match token {
-            Token::Begin { name } => inside = walk.depth() == 2 && same(name, b"chosen"),
-            Token::End => inside = false,
-            Token::Property { name, value } if inside => {
-                if name.is(b"granule,kexec-note") {
-                    chosen.note = cells(value).filter(|at| at & 7 == 0);
-                } else if name.is(b"linux,initrd-start") {
-                    chosen.initrd_start = cells(value).filter(|at| at & 7 == 0);
-                } else if name.is(b"linux,initrd-end") {
-                    chosen.initrd_end = cells(value);
-                }
-            }
-            _ => {}
-        }
+    let Some(node) = tree.root().and_then(|root| root.child(b"chosen")) else {
+        return Chosen::default();
+    };
+    Chosen {
+        note: node.number(b"granule,kexec-note").filter(|at| at & 7 == 0),
+        initrd_start: node.number(b"linux,initrd-start").filter(|at| at & 7 == 0),
+        initrd_end: node.number(b"linux,initrd-end"),
     }
-    chosen
-}
-
-/// Reads one or two cells as a number.
-fn cells(value: &[u8]) -> Option<u64> {
-    if !matches!(value.len(), 4 | 8) {
-        return None;
-    }
-    Some(
-        value
-            .iter()
-            .fold(0, |number, byte| number << 8 | u64::from(*byte)),
-    )
-}
-
-fn same(one: &[u8], other: &[u8]) -> bool {
-    one.len() == other.len() && begins(one, other)
-}
-
-fn begins(text: &[u8], with: &[u8]) -> bool {
-    text.len() >= with.len() && text.iter().zip(with).all(|(one, other)| one == other)
 }

@@ -1,33 +1,31 @@
-//! A first look into the flattened device tree, while the MMU is off.
+//! A first look into the device tree, while the MMU is off: the few facts that are needed before
+//! the first table exists.
 //!
-//! This is not a device-tree library. The kernel uses one for memory banks, reservations and
-//! devices once the MMU is on. Such a library cannot run earlier: it panics and formats on an
-//! inconsistent tree and reads words at unaligned addresses, and code that runs with the MMU off
-//! may do none of these. This module finds, byte by byte, only the facts needed before the first
-//! table exists: the command line, the console for error messages, the identity of the machine, and
-//! how to call its firmware.
+//! These are the command line, the console, the identity of the machine, how to call its firmware,
+//! and the memory that no table may map. [`tree`](super::tree) reads the tree; its format does not
+//! belong here.
 //!
-//! [`Tree::new`] checks the header. [`Tree::peek`] walks the tree once to its end. A tree that
-//! breaks off half way still gives the facts before the break, and [`Peek::damage`] describes the
-//! error, so that the error can be printed on the console that the tree names. [`Tree::no_map`]
-//! walks the tree again, for memory that no table may map.
+//! [`Tree::peek`] walks the tree once to its end. A tree that breaks off half way still gives the
+//! facts before the break, and [`Peek::damage`] describes the error, so that the error can be
+//! printed on the console that the tree names. [`Tree::no_map`] goes through the memory that no
+//! table may map.
 
 mod console;
 mod no_map;
-mod tree;
 
 pub use console::{Console, ConsoleError};
-pub use no_map::{NoMap, Range};
-pub use tree::{Name, Token, Tree, TreeError, Walk, total_size};
+pub use no_map::NoMap;
 
-use super::bytes::{before, same};
+use super::bytes::same;
+use super::tree::{Node, Strings, Token, Tree, TreeError};
 
 /// The facts from the first look.
 #[derive(Clone, Copy, Debug)]
 pub struct Peek<'a> {
     /// The command line, `/chosen/bootargs`, without the NUL at its end; empty if there is none.
     pub bootargs: &'a [u8],
-    /// The console that `/chosen/stdout-path` names.
+    /// The console. The command line's `earlycon=` comes first, then `/chosen/stdout-path` or its
+    /// older name `linux,stdout-path`, then the command line's `console=ttyAMA`.
     pub console: Result<Console, ConsoleError>,
     /// How to call the firmware's power and CPU functions, from `/psci`.
     pub psci: Option<Psci<'a>>,
@@ -56,105 +54,44 @@ pub enum Conduit {
     Smc,
 }
 
-/// The strings of a property that is a list of strings.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Strings<'a> {
-    rest: &'a [u8],
-}
-
-impl Strings<'_> {
-    /// Whether the list contains this string.
-    #[must_use]
-    pub fn has(self, wanted: &[u8]) -> bool {
-        let mut strings = self;
-        strings.any(|string| same(string, wanted))
-    }
-}
-
-impl<'a> Iterator for Strings<'a> {
-    type Item = &'a [u8];
-
-    fn next(&mut self) -> Option<&'a [u8]> {
-        if self.rest.is_empty() {
-            return None;
-        }
-        let string = before(self.rest, 0);
-        let (_, rest) = self.rest.split_at_checked(string.len()).unwrap_or_default();
-        self.rest = rest.split_first().map_or(&[], |(_, rest)| rest);
-        Some(string)
-    }
-}
-
-/// The node of a property, as far as this module distinguishes nodes.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
-    Root,
-    Chosen,
-    Psci,
-    Elsewhere,
-}
-
 impl<'a> Tree<'a> {
     /// Walks the tree and collects the facts that the kernel needs first.
     #[must_use]
     pub fn peek(&self) -> Peek<'a> {
-        let mut bootargs: &[u8] = &[];
-        let mut stdout_path = None;
-        let mut compatible = Strings::default();
-        let mut psci = None;
-        let mut place = Place::Elsewhere;
-        let mut walk = Walk::new(*self);
+        let mut walk = self.walk();
+        let (mut chosen, mut psci, mut aliases) = (None, None, None);
         let damage = loop {
-            let token = match walk.next() {
-                Ok(Some(token)) => token,
+            match walk.next() {
+                Ok(Some(Token::Begin { name })) if walk.depth() == 2 => {
+                    let node = Node::just_begun(&walk, name);
+                    let slot = if node.is_named(b"chosen") {
+                        &mut chosen
+                    } else if node.is_named(b"psci") {
+                        &mut psci
+                    } else if node.is_named(b"aliases") {
+                        &mut aliases
+                    } else {
+                        continue;
+                    };
+                    slot.get_or_insert(node);
+                }
+                Ok(Some(_)) => {}
                 Ok(None) => break None,
                 Err(error) => break Some(error),
-            };
-            match token {
-                Token::Begin { name } => {
-                    place = match walk.depth() {
-                        1 => Place::Root,
-                        2 if same(name, b"chosen") => Place::Chosen,
-                        2 if same(name, b"psci") => Place::Psci,
-                        _ => Place::Elsewhere,
-                    };
-                    if place == Place::Psci {
-                        psci = Some(Psci {
-                            method: None,
-                            compatible: Strings::default(),
-                        });
-                    }
-                }
-                Token::End => place = Place::Elsewhere,
-                Token::Property { name, value } => match place {
-                    Place::Root if name.is(b"compatible") => compatible = Strings { rest: value },
-                    Place::Chosen if name.is(b"bootargs") => bootargs = before(value, 0),
-                    Place::Chosen if name.is(b"stdout-path") => {
-                        stdout_path = Some(before(value, 0));
-                    }
-                    Place::Psci if name.is(b"compatible") => {
-                        if let Some(psci) = &mut psci {
-                            psci.compatible = Strings { rest: value };
-                        }
-                    }
-                    Place::Psci if name.is(b"method") => {
-                        if let Some(psci) = &mut psci {
-                            psci.method = conduit(before(value, 0));
-                        }
-                    }
-                    _ => {}
-                },
             }
         };
-        let console = match stdout_path {
-            Some(path) => console::find(*self, path),
-            None => Err(ConsoleError::NotNamed),
-        };
+        let bootargs = chosen.and_then(|node: Node<'a>| node.text(b"bootargs"));
+        let bootargs = bootargs.unwrap_or_default();
         Peek {
             bootargs,
-            console,
-            psci,
-            compatible,
+            console: console::find(self, bootargs, chosen, aliases),
+            psci: psci.map(|node: Node<'a>| Psci {
+                method: node.text(b"method").and_then(conduit),
+                compatible: node.strings(b"compatible"),
+            }),
+            compatible: self
+                .root()
+                .map_or_else(Strings::default, |root| root.strings(b"compatible")),
             damage,
         }
     }

@@ -4,7 +4,8 @@
 #![allow(clippy::unwrap_used)]
 
 use dtoolkit::model::{DeviceTree, DeviceTreeNode, DeviceTreeProperty};
-use granule_boot::peek::{Peek, Tree};
+use granule_boot::peek::Peek;
+use granule_boot::tree::Tree;
 
 pub(crate) fn node(
     name: &str,

@@ -74,6 +74,9 @@ fn timeout_reason(run: &Run, timeout: Duration) -> String {
         line += &format!("; the next kernel had said: {panic}");
     } else if let Some(record) = &run.boot_record {
         line += &format!("; {}{}", who(silent(run)), record.progress());
+        if record.has_no_console() {
+            line += &format!("; {}", record.message());
+        }
     } else if has_left {
         line += ": the kernel left for the next one, which has printed no record";
     }
@@ -98,6 +101,17 @@ fn exited(run: &Run, next: Option<Next>, status: ExitStatus) -> (Outcome, Option
         return bad(
             Outcome::GuestExit,
             format!("QEMU ended with {status}: {line}"),
+        );
+    }
+    if run.records.count() == 0
+        && let Some(record) = run.boot_record.as_ref().filter(|it| it.has_no_console())
+    {
+        let (why, how_far) = (record.message(), record.progress());
+        return bad(
+            Outcome::GuestExit,
+            format!(
+                "the guest ended, and nothing was heard of how it went: {why}; when last seen {how_far}"
+            ),
         );
     }
     let mut kernels = run.records.iter().enumerate().peekable();
@@ -177,6 +191,7 @@ fn not_well(record: &RecordLines, asked: bool) -> Option<(Outcome, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bootrec::BootRecord;
     use crate::result::records::Records;
     use std::os::unix::process::ExitStatusExt;
 
@@ -242,6 +257,32 @@ mod tests {
             late.0 == Outcome::Timeout && late.1.contains("powered off"),
             "{late:?}"
         );
+    }
+
+    #[test]
+    fn a_kernel_without_a_console_is_told_from_one_that_said_nothing() {
+        let mut bytes = b"GRANULE-BOOTREC\0".to_vec();
+        bytes.extend([1_u32, 4, 12, 13].map(u32::to_le_bytes).concat());
+        bytes.extend(b"no console: x");
+        bytes.resize(crate::bootrec::BYTES, 0);
+        let ended = |end: End, lines: &[&str], reason: u8| {
+            let mut bytes = bytes.clone();
+            bytes[24] = reason;
+            let mut run = run_of(lines, end, "", "");
+            run.boot_record = BootRecord::decode(&bytes).ok();
+            outcome(&run)
+        };
+        let (what, why) = ended(status(0), &[], 12);
+        assert_eq!(what, Outcome::GuestExit);
+        assert!(
+            why.ends_with("no console: x; when last seen the kernel had finished"),
+            "{why}"
+        );
+        let late = ended(End::TimedOut, &[], 12);
+        assert!(late.1.ends_with("finished; no console: x"), "{late:?}");
+        // Another reason, and a record that was heard after all.
+        assert!(ended(status(0), &[], 9).1.contains("@granule end"));
+        assert_eq!(ended(status(0), &["outcome=ok", "end"], 12).0, Outcome::Ok);
     }
 
     #[test]

@@ -203,6 +203,8 @@ pub(crate) fn watch(
     let hangup = watch_record(&mut qmp, watch, &mut report);
     if let Some(trace) = &watch.trace {
         qmp.last_orders = true;
+        // QEMU still has the guest's memory: the state in which the kernel ended.
+        look(&mut qmp, watch, &mut report).ok();
         report(Sight::Trace(save(&mut qmp, trace, &watch.scratch)));
         // An answer is not needed: `guest` waits for QEMU's end.
         let _ = qmp.run("quit", json!({}));
@@ -213,18 +215,20 @@ pub(crate) fn watch(
 }
 
 fn watch_record(qmp: &mut Qmp<'_>, watch: &Watch, report: &mut impl FnMut(Sight)) -> Hangup {
-    let mut look = || {
-        if let Some(address) = watch.boot_record.get() {
-            let bytes = read(qmp, &watch.scratch, address, bootrec::BYTES as u64)?;
-            report(Sight::Record(address, BootRecord::decode(&bytes)));
-        }
-        qmp.listen(INTERVAL)
-    };
     loop {
-        if let Err(hangup) = look() {
+        let looked = look(qmp, watch, report).and_then(|()| qmp.listen(INTERVAL));
+        if let Err(hangup) = looked {
             return hangup;
         }
     }
+}
+
+fn look(qmp: &mut Qmp<'_>, watch: &Watch, report: &mut impl FnMut(Sight)) -> Result<(), Hangup> {
+    if let Some(address) = watch.boot_record.get() {
+        let bytes = read(qmp, &watch.scratch, address, bootrec::BYTES as u64)?;
+        report(Sight::Record(address, BootRecord::decode(&bytes)));
+    }
+    Ok(())
 }
 
 /// Saves a trace: reads its head, and then the number of records that the head gives.

@@ -1,14 +1,14 @@
 //! Device trees on the host: QEMU's own tree for a request, and the properties that we put into
-//! `/chosen`.
+//! `/chosen`. `granule_boot::tree` reads trees; the crate dtoolkit writes them.
 //!
 //! Trees given with `--dtb` are only read, never edited. A broken one is no error here: the kernel
 //! must see it unchanged.
 
 use std::process::Command;
 
-use dtoolkit::fdt::Fdt;
+use dtoolkit::memreserve::MemoryReservation;
 use dtoolkit::model::{DeviceTree, DeviceTreeNode, DeviceTreeProperty};
-use dtoolkit::{Node, Property};
+use granule_boot::tree::{Node, Tree, TreeError};
 
 use super::{guest, qemu};
 use crate::request::{COUNT_INSTRUCTIONS, Request};
@@ -36,8 +36,44 @@ pub fn dump(request: &Request) -> Result<Vec<u8>, String> {
         qemu::first_error(&String::from_utf8_lossy(&output.stderr))
             .unwrap_or_else(|| "QEMU wrote no device tree and did not say why".into())
     })?;
-    let tree = Fdt::new(&bytes).map_err(|error| format!("QEMU's device tree: {error}"))?;
-    Ok(DeviceTree::from_fdt(&tree).to_dtb())
+    Ok(model(&bytes)?.to_dtb())
+}
+
+/// A tree as values that can be edited.
+///
+/// # Errors
+///
+/// One line: the error in the tree, and the node that has it.
+pub fn model(dtb: &[u8]) -> Result<DeviceTree, String> {
+    let wrong = |error: TreeError| format!("QEMU's device tree: {error}");
+    let tree = Tree::new(dtb).map_err(wrong)?;
+    if let Some(error) = tree.damage() {
+        return Err(format!("{}, in {}", wrong(error), tree.damaged_node()));
+    }
+    let mut made = DeviceTree::new();
+    made.memory_reservations = tree
+        .reservations()
+        .map_err(wrong)?
+        .map(|range| MemoryReservation::new(range.start, range.bytes))
+        .collect();
+    if let Some(root) = tree.root() {
+        made.root = node_model(&root);
+    }
+    Ok(made)
+}
+
+fn node_model(node: &Node<'_>) -> DeviceTreeNode {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    // Names may be longer than the specification allows.
+    let mut made = DeviceTreeNode::new_unchecked(text(node.name()));
+    for property in node.properties() {
+        let name = text(property.name.bytes());
+        made.add_property(DeviceTreeProperty::new_unchecked(name, property.value));
+    }
+    for child in node.children() {
+        made.add_child(node_model(&child));
+    }
+    made
 }
 
 /// The tree with `bootargs` and the initrd's addresses in `/chosen`.
@@ -46,8 +82,7 @@ pub(crate) fn with_chosen(
     bootargs: &str,
     initrd: Option<(u64, u64)>,
 ) -> Result<Vec<u8>, String> {
-    let tree = Fdt::new(dtb).map_err(|error| format!("QEMU's device tree: {error}"))?;
-    let mut tree = DeviceTree::from_fdt(&tree);
+    let mut tree = model(dtb)?;
     if tree.find_node("/chosen").is_none() {
         tree.root.add_child(DeviceTreeNode::new_unchecked("chosen"));
     }
@@ -83,27 +118,18 @@ pub fn trace_area(dtb: &[u8]) -> Option<TraceArea> {
 }
 
 fn bootargs(dtb: &[u8]) -> Option<String> {
-    let tree = Fdt::new(dtb).ok()?;
-    let chosen = tree.find_node("/chosen")?;
-    let property = chosen.property("bootargs")?;
-    Some(property.value_as::<&str>().ok()?.to_owned())
+    let text = chosen(dtb)?.text(b"bootargs")?;
+    Some(str::from_utf8(text).ok()?.to_owned())
+}
+
+fn chosen(dtb: &[u8]) -> Option<Node<'_>> {
+    Tree::new(dtb).ok()?.root()?.child(b"chosen")
 }
 
 /// The initrd's address in an exact tree.
 #[must_use]
 pub fn initrd_start(dtb: &[u8]) -> Option<u64> {
-    let tree = Fdt::new(dtb).ok()?;
-    let chosen = tree.find_node("/chosen")?;
-    let property = chosen.property("linux,initrd-start")?;
-    // Loaders write one or two cells, whatever the root's #address-cells.
-    match property.value() {
-        value @ ([_, _, _, _] | [_, _, _, _, _, _, _, _]) => Some(
-            value
-                .iter()
-                .fold(0, |sum, &byte| sum << 8 | u64::from(byte)),
-        ),
-        _ => None,
-    }
+    chosen(dtb)?.number(b"linux,initrd-start")
 }
 
 #[cfg(test)]
@@ -111,13 +137,8 @@ mod tests {
     use super::*;
 
     fn text(dtb: &[u8], name: &str) -> Vec<u8> {
-        let tree = Fdt::new(dtb).unwrap();
-        tree.find_node("/chosen")
-            .unwrap()
-            .property(name)
-            .unwrap()
-            .value()
-            .to_vec()
+        let value = chosen(dtb).unwrap().property(name.as_bytes());
+        value.unwrap().to_vec()
     }
 
     #[test]

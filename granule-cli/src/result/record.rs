@@ -74,9 +74,9 @@ pub const KEYS: &[(&str, Kind)] = &[
     ("linear_map.time_us", Kind::Integer),
 ];
 
-/// The longest line in bytes, prefix included: room for the kernel's longest line, the list of the
-/// linear map's pieces, up to 258 pieces of 28 bytes each.
-pub(crate) const LONGEST_LINE: usize = 8192;
+/// The longest line in bytes, prefix included (docs/boot-record.md). The kernel cuts the list of the
+/// linear map's pieces.
+pub(crate) const LONGEST_LINE: usize = 4096;
 /// The prefix of every record line.
 pub(crate) const PREFIX: &str = "@granule ";
 

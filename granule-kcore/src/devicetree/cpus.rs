@@ -3,9 +3,7 @@
 use crate::cpus::{AFFINITY, MOST_CPUS};
 use arrayvec::ArrayVec;
 use core::fmt;
-use dtoolkit::fdt::{Fdt, FdtNode};
-use dtoolkit::standard::NodeStandard;
-use dtoolkit::{Node, Property};
+use granule_boot::tree::{Node, Tree};
 
 /// The CPUs of a machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -45,16 +43,16 @@ impl fmt::Display for LeftOut {
 
 /// Reads `/cpus`; `boot` is the boot CPU's affinity. A tree without that node, or without the boot CPU
 /// in it, still yields the boot CPU.
-pub fn cpus(tree: &Fdt<'_>, boot: u64) -> Cpus {
+pub fn cpus(tree: &Tree<'_>, boot: u64) -> Cpus {
     let mut cpus = Cpus::default();
     let mut seen_boot = false;
-    if let Some(node) = tree.root().child("cpus") {
+    if let Some(node) = child(tree, b"cpus") {
         for cpu in node
             .children()
             .filter(|node| is_cpu(node) && is_usable(node))
         {
             cpus.expected += 1;
-            match affinity(cpu) {
+            match affinity(&cpu) {
                 None => cpus.leave_out(0, LeftOut::BadReg),
                 Some(affinity) if affinity == boot && !seen_boot => seen_boot = true,
                 Some(affinity) if affinity == boot || cpus.others.contains(&affinity) => {
@@ -84,38 +82,34 @@ impl Cpus {
 
 /// Whether the tree's PSCI has the standard function numbers, which exist since version 0.2. The
 /// version before had numbers of the firmware's choice.
-pub fn has_psci(tree: &Fdt<'_>) -> bool {
-    tree.root().child("psci").is_some_and(|psci| {
-        psci.is_compatible("arm,psci-0.2") || psci.is_compatible("arm,psci-1.0")
+pub fn has_psci(tree: &Tree<'_>) -> bool {
+    child(tree, b"psci").is_some_and(|psci| {
+        psci.is_compatible(b"arm,psci-0.2") || psci.is_compatible(b"arm,psci-1.0")
     })
 }
 
-fn is_cpu(node: &FdtNode<'_>) -> bool {
-    node.property("device_type")
-        .is_some_and(|kind| kind.value() == b"cpu\0")
+fn child<'a>(tree: &Tree<'a>, name: &[u8]) -> Option<Node<'a>> {
+    tree.root()?.child(name)
+}
+
+fn is_cpu(node: &Node<'_>) -> bool {
+    node.property(b"device_type") == Some(b"cpu\0")
 }
 
 /// Whether the CPU may be started. A `disabled` CPU is not running and may be started by its
 /// enable-method (devicetree specification, section 3.8); any other status but okay means that the CPU
 /// is out of order.
-fn is_usable(node: &FdtNode<'_>) -> bool {
-    node.property("status")
-        .is_none_or(|status| matches!(status.value(), b"okay\0" | b"ok\0" | b"disabled\0"))
+fn is_usable(node: &Node<'_>) -> bool {
+    node.is_usable() || node.text(b"status") == Some(b"disabled")
 }
 
-fn affinity(node: FdtNode<'_>) -> Option<u64> {
-    let mut ids = node.reg().ok()??;
-    let id = ids.next()?.address::<u64>().ok()?;
+fn affinity(node: &Node<'_>) -> Option<u64> {
+    let id = node.reg()?.next().flatten()?.start;
     (id & !AFFINITY == 0).then_some(id)
 }
 
-fn is_psci(node: &FdtNode<'_>) -> bool {
-    node.property("enable-method").is_some_and(|method| {
-        method
-            .value()
-            .split(|byte| *byte == 0)
-            .any(|name| name == b"psci")
-    })
+fn is_psci(node: &Node<'_>) -> bool {
+    node.strings(b"enable-method").has(b"psci")
 }
 
 #[cfg(test)]
@@ -154,7 +148,7 @@ mod tests {
         let mut tree = DeviceTree::new();
         tree.root = node("", &[], vec![node("cpus", &properties, children)]);
         let bytes = tree.to_dtb();
-        cpus(&Fdt::new(&bytes).unwrap(), boot)
+        cpus(&Tree::new(&bytes).unwrap(), boot)
     }
 
     #[test]
@@ -216,7 +210,7 @@ mod tests {
         let mut tree = DeviceTree::new();
         tree.root = node("", &[], vec![]);
         let bytes = tree.to_dtb();
-        assert_eq!(cpus(&Fdt::new(&bytes).unwrap(), 3).expected, 1);
+        assert_eq!(cpus(&Tree::new(&bytes).unwrap(), 3).expected, 1);
     }
 
     #[test]
@@ -242,7 +236,7 @@ mod tests {
             let psci = node("psci", &[("compatible", compatible)], vec![]);
             tree.root = node("", &[], vec![psci]);
             let bytes = tree.to_dtb();
-            assert_eq!(has_psci(&Fdt::new(&bytes).unwrap()), expected);
+            assert_eq!(has_psci(&Tree::new(&bytes).unwrap()), expected);
         }
     }
 }

@@ -1,14 +1,11 @@
 //! The interrupt controller in the device tree: its version and the addresses of its registers.
 //!
-//! Addresses are translated to those that the CPU uses, through the `ranges` of every bus above the
-//! node.
+//! Addresses are those that the CPU uses.
 
 use arrayvec::ArrayVec;
 use core::fmt;
 use core::ops::Range;
-use dtoolkit::fdt::{Fdt, FdtNode};
-use dtoolkit::standard::NodeStandard;
-use dtoolkit::{Node, Property};
+use granule_boot::tree::{Node, Tree};
 
 /// The most redistributor regions.
 pub const MOST_REGIONS: usize = 4;
@@ -17,13 +14,16 @@ pub const MOST_REGIONS: usize = 4;
 const FRAME: u64 = 0x1000;
 
 /// Compatible strings of controllers that are driven as a GICv2.
-const V2: [&str; 5] = [
-    "arm,gic-400",
-    "arm,cortex-a15-gic",
-    "arm,cortex-a9-gic",
-    "arm,cortex-a7-gic",
-    "arm,pl390",
+const V2: [&[u8]; 5] = [
+    b"arm,gic-400",
+    b"arm,cortex-a15-gic",
+    b"arm,cortex-a9-gic",
+    b"arm,cortex-a7-gic",
+    b"arm,pl390",
 ];
+
+/// The compatible string of version 3 and later.
+const V3: &[u8] = b"arm,gic-v3";
 
 /// A GIC, with the physical addresses of its registers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,15 +78,21 @@ impl fmt::Display for GicTreeError {
 }
 
 /// The tree's GIC: the first node that is one.
-pub fn gic(tree: &Fdt<'_>) -> Result<Gic, GicTreeError> {
-    let root = tree.root();
-    let mut path = ArrayVec::new();
-    let node = search_node(root, &mut path).ok_or(GicTreeError::None)?;
-    if node.is_compatible("arm,gic-v3") {
-        version_3(node, &path)
+pub fn gic(tree: &Tree<'_>) -> Result<Gic, GicTreeError> {
+    let node = node(tree).ok_or(GicTreeError::None)?;
+    if node.is_compatible(V3) {
+        version_3(&node)
     } else {
-        version_2(node, &path)
+        version_2(&node)
     }
+}
+
+fn node<'a>(tree: &Tree<'a>) -> Option<Node<'a>> {
+    let is_gic = |node: &Node<'_>| {
+        let compatible = node.strings(b"compatible");
+        compatible.has(V3) || V2.iter().any(|name| compatible.has(name))
+    };
+    tree.nodes().find(is_gic)
 }
 
 /// The interrupt number of the physical timer of a kernel at EL1, or at EL2 with VHE: a private
@@ -95,20 +101,18 @@ pub fn gic(tree: &Fdt<'_>) -> Result<Gic, GicTreeError> {
 /// `interrupts` of the timer's node names five interrupts. The second is the physical timer of the
 /// Non-secure state, the fourth that of EL2. Each takes as many cells as the interrupt controller
 /// says: kind (1 is private), number among its kind, flags.
-pub fn timer(tree: &Fdt<'_>, at_el2: bool) -> Option<u32> {
-    let root = tree.root();
-    let timer = root
+pub fn timer(tree: &Tree<'_>, at_el2: bool) -> Option<u32> {
+    let timer = tree
+        .root()?
         .children()
-        .find(|node| node.is_compatible("arm,armv8-timer"))?;
-    let mut cells = 3;
-    let mut path = ArrayVec::new();
-    if let Some(found) = search_node(root, &mut path) {
-        cells = found.property("#interrupt-cells")?.value_as::<u32>().ok()?;
-    }
+        .find(|node| node.is_compatible(b"arm,armv8-timer"))?;
+    let cells = match node(tree) {
+        Some(gic) => gic.number(b"#interrupt-cells")?,
+        None => 3,
+    };
     let which: usize = if at_el2 { 3 } else { 1 };
-    let property = timer.property("interrupts")?;
-    let (words, _) = property.value().as_chunks::<4>();
-    let interrupt = words.get(which.checked_mul(cells as usize)?..)?;
+    let (words, _) = timer.property(b"interrupts")?.as_chunks::<4>();
+    let interrupt = words.get(which.checked_mul(usize::try_from(cells).ok()?)?..)?;
     let [kind, number, ..] = *interrupt else {
         return None;
     };
@@ -117,31 +121,8 @@ pub fn timer(tree: &Fdt<'_>, at_el2: bool) -> Option<u32> {
     (u32::from_be_bytes(kind) == 1 && number < 16).then_some(16 + number)
 }
 
-/// The most buses above a node.
-const MOST_DEPTH: usize = 8;
-
-type Path<'a> = ArrayVec<FdtNode<'a>, MOST_DEPTH>;
-
-/// Searches the children of `node`, depth first, for an interrupt controller. `path` leads from below
-/// the root to `node`, and on return to the controller.
-fn search_node<'a>(node: FdtNode<'a>, path: &mut Path<'a>) -> Option<FdtNode<'a>> {
-    for child in node.children() {
-        if child.is_compatible("arm,gic-v3") || V2.iter().any(|name| child.is_compatible(name)) {
-            return Some(child);
-        }
-        if path.try_push(child).is_ok() {
-            let found = search_node(child, path);
-            if found.is_some() {
-                return found;
-            }
-            path.pop();
-        }
-    }
-    None
-}
-
-fn version_2(node: FdtNode<'_>, path: &Path<'_>) -> Result<Gic, GicTreeError> {
-    let mut regions = regions(node, path)?;
+fn version_2(node: &Node<'_>) -> Result<Gic, GicTreeError> {
+    let mut regions = regions(node)?;
     match (regions.next().flatten(), regions.next().flatten()) {
         (Some(distributor), Some(cpu_interface)) => Ok(Gic::V2 {
             distributor,
@@ -151,17 +132,17 @@ fn version_2(node: FdtNode<'_>, path: &Path<'_>) -> Result<Gic, GicTreeError> {
     }
 }
 
-fn version_3(node: FdtNode<'_>, path: &Path<'_>) -> Result<Gic, GicTreeError> {
-    if node.property("redistributor-stride").is_some() {
+fn version_3(node: &Node<'_>) -> Result<Gic, GicTreeError> {
+    if node.property(b"redistributor-stride").is_some() {
         return Err(GicTreeError::Stride);
     }
-    let count = match node.property("#redistributor-regions") {
+    let count = match node.property(b"#redistributor-regions") {
         None => 1,
-        Some(property) => property
-            .value_as::<u32>()
-            .map_err(|_| GicTreeError::BadReg)?,
+        Some(_) => node
+            .number(b"#redistributor-regions")
+            .ok_or(GicTreeError::BadReg)?,
     };
-    let mut regions = regions(node, path)?;
+    let mut regions = regions(node)?;
     let distributor = regions.next().flatten().ok_or(GicTreeError::BadReg)?;
     let mut redistributors = ArrayVec::new();
     for _ in 0..count {
@@ -180,39 +161,17 @@ fn version_3(node: FdtNode<'_>, path: &Path<'_>) -> Result<Gic, GicTreeError> {
 }
 
 /// The node's regions at the CPU's addresses; `None` for a region that the CPU cannot reach.
-fn regions<'a, 'p>(
-    node: FdtNode<'a>,
-    path: &'p Path<'a>,
-) -> Result<impl Iterator<Item = Option<Range<u64>>> + use<'a, 'p>, GicTreeError> {
-    let regions = node.reg().map_err(|_| GicTreeError::BadReg)?;
-    let regions = regions.ok_or(GicTreeError::BadReg)?;
+fn regions<'a>(
+    node: &Node<'a>,
+) -> Result<impl Iterator<Item = Option<Range<u64>>> + use<'a>, GicTreeError> {
+    let regions = node.reg().ok_or(GicTreeError::BadReg)?;
+    let node = *node;
     Ok(regions.map(move |region| {
-        let size = region.size::<u64>().ok()?;
-        let mut start = region.address::<u64>().ok()?;
-        for bus in path.iter().rev() {
-            start = through(*bus, start)?;
-        }
-        let end = start.checked_add(size)?;
-        (size >= FRAME && start.is_multiple_of(FRAME)).then_some(start..end)
+        let region = region?;
+        let start = node.to_cpu(region.start)?;
+        let end = start.checked_add(region.bytes)?;
+        (region.bytes >= FRAME && start.is_multiple_of(FRAME)).then_some(start..end)
     }))
-}
-
-/// Translates an address on `bus` to the bus above. Without `ranges` the CPU cannot reach anything on
-/// the bus; an empty `ranges` is the identity.
-fn through(bus: FdtNode<'_>, address: u64) -> Option<u64> {
-    if bus.property("ranges")?.value().is_empty() {
-        return Some(address);
-    }
-    for range in bus.ranges().ok()?? {
-        let child = range.child_bus_address::<u64>().ok()?;
-        let offset = address.checked_sub(child);
-        if let Some(offset) =
-            offset.filter(|offset| range.length::<u64>().is_ok_and(|l| *offset < l))
-        {
-            return range.parent_bus_address::<u64>().ok()?.checked_add(offset);
-        }
-    }
-    None
 }
 
 #[cfg(test)]
@@ -250,7 +209,7 @@ mod tests {
         let mut tree = DeviceTree::new();
         tree.root = node("", &two_cells(), children);
         let bytes = tree.to_dtb();
-        gic(&Fdt::new(&bytes).unwrap())
+        gic(&Tree::new(&bytes).unwrap())
     }
 
     fn v3(more: &[(&str, Vec<u8>)], reg: &[u32]) -> DeviceTreeNode {
@@ -367,7 +326,7 @@ mod tests {
             vec![node("timer", &properties, vec![]), gic],
         );
         let bytes = tree.to_dtb();
-        timer(&Fdt::new(&bytes).unwrap(), at_el2)
+        timer(&Tree::new(&bytes).unwrap(), at_el2)
     }
 
     #[test]

@@ -1,14 +1,14 @@
-//! The memory in the device tree, read with the device-tree crate.
+//! The memory in the device tree: banks, reservations and the initial ramdisk, read into a
+//! [`Memblock`].
 //!
-//! Reads banks, reservations and the initial ramdisk into a [`Memblock`], and describes an unusable
-//! tree in one line. Devices are not looked up here.
+//! A tree that cannot be used is described in one line, with the node. A piece of memory that has no
+//! effect is left out and told as a [`Warning`]. Devices are not looked up here.
 
-use core::fmt;
+use crate::line::Line;
+use core::fmt::{self, Write};
 use core::ops::Range;
-use dtoolkit::error::FdtErrorKind;
-use dtoolkit::fdt::{Fdt, FdtNode};
-use dtoolkit::{Node, Property};
 use granule_boot::memblock::{self, Memblock, Region};
+use granule_boot::tree::{self, Node, Path, Reg, Tree};
 
 /// The most ranges of each kind in early memory.
 pub const MOST_RANGES: usize = 128;
@@ -16,13 +16,23 @@ pub const MOST_RANGES: usize = 128;
 /// This kernel's early memory.
 pub type Memory = Memblock<MOST_RANGES>;
 
+/// The path of a node, cut off if it is very long. Errors outlive the tree, so they own it.
+type OwnPath = Line<80>;
+
+/// Of a memory node: what another kernel leaves of its `reg` to this one.
+const USABLE: &str = "linux,usable-memory";
+/// Of `/chosen`: what another kernel leaves of all memory to this one.
+const USABLE_RANGE: &str = "linux,usable-memory-range";
+
 /// Why a tree cannot be used.
 #[derive(Clone, Debug)]
 pub enum TreeError {
-    /// The crate cannot parse the tree.
-    Malformed(dtoolkit::error::FdtParseError),
-    /// A memory node or reservation has an unreadable `reg`.
-    BadReg(&'static str),
+    /// The header is wrong.
+    Header(tree::TreeError),
+    /// The tree is damaged in this node.
+    Damaged(tree::TreeError, OwnPath),
+    /// The property of this node is not whole pairs of address and size.
+    BadReg(OwnPath, &'static str),
     /// The tree has no memory.
     NoMemory,
     /// The ranges do not fit into early memory.
@@ -32,22 +42,12 @@ pub enum TreeError {
 impl fmt::Display for TreeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            // Valid trees of other systems may have these, so the message names the rule.
-            Self::Malformed(error)
-                if matches!(
-                    error.kind,
-                    FdtErrorKind::InvalidNodeName | FdtErrorKind::InvalidPropertyName
-                ) =>
-            {
-                write!(
-                    f,
-                    "the device tree cannot be read: {error}: the Devicetree Specification (2.2.1, 2.2.4.1) allows 1 to 31 letters, digits and ,._+- (properties ?# too) before the @; rename it in the tree's source"
-                )
-            }
-            Self::Malformed(error) => write!(f, "the device tree is malformed: {error}"),
-            Self::BadReg(node) => write!(
+            Self::Header(error) => write!(f, "{error}"),
+            Self::Damaged(error, node) => write!(f, "{error}, in {}", node.text()),
+            Self::BadReg(node, property) => write!(
                 f,
-                "the device tree's {node} has a reg that is not whole pairs of address and size of at most 64 bits"
+                "the device tree's {} has a {property} that is not whole pairs of address and size of at most 64 bits",
+                node.text()
             ),
             Self::NoMemory => f.write_str(
                 "the device tree names no memory: it needs a node with device_type = \"memory\" and a reg",
@@ -63,60 +63,148 @@ impl From<memblock::Error> for TreeError {
     }
 }
 
+/// Memory in the tree that has no effect, or less than its `reg` says.
+#[derive(Clone, Copy, Debug)]
+pub enum Warning<'a> {
+    /// A bank reaches the end of the address space, where no RAM is.
+    EndlessBank(Path<'a>, tree::Range),
+    /// A reservation reaches the end of the address space.
+    EndlessReservation(tree::Range),
+    /// Another kernel leaves only a part of the node's memory.
+    Usable(Path<'a>),
+    /// Another kernel leaves only these bytes, of these that banks have.
+    UsableRange(u64, u64),
+}
+
+impl fmt::Display for Warning<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::EndlessBank(node, tree::Range { start, bytes }) => write!(
+                f,
+                "the device tree's {node} has {bytes:#x} bytes at {start:#x}, which reach the end of the address space; left out"
+            ),
+            Self::EndlessReservation(tree::Range { start, bytes }) => write!(
+                f,
+                "the device tree reserves {bytes:#x} bytes at {start:#x}, which reach the end of the address space; ignored outside RAM"
+            ),
+            Self::Usable(node) => write!(
+                f,
+                "the device tree's {node} has {USABLE}; other memory in its reg is left out"
+            ),
+            Self::UsableRange(used, all) => write!(
+                f,
+                "{USABLE_RANGE} leaves {used} bytes of {all} bytes of RAM; the others are left out"
+            ),
+        }
+    }
+}
+
 /// Reads all memory of `tree` into `memory`, which must be empty. The caller provides it because it is
-/// too large to move on a stack. `handed_over` is not reserved, see [`each_reserved`].
+/// too large to move on a stack. `handed_over` is not reserved, see [`each_reserved`]. `warn` is called
+/// for memory that is not used as the tree states it.
 pub fn memory(
     tree: &[u8],
     handed_over: Option<Range<u64>>,
     memory: &mut Memory,
+    mut warn: impl FnMut(Warning<'_>),
 ) -> Result<(), TreeError> {
-    let tree = Fdt::new(tree).map_err(TreeError::Malformed)?;
-    let root = tree.root();
-    for node in root
-        .children()
-        .filter(|node| is_memory(node) && is_usable(node))
-    {
-        for_each_reg(node, "memory node", |start, size| {
-            memory.add_bank(start, size).map(|_| ())
-        })?;
+    let tree = sound(tree)?;
+    let chosen = child(&tree, b"chosen");
+    let usable = chosen.and_then(|chosen| pairs(&chosen, USABLE_RANGE));
+    let nodes = tree.root().into_iter().flat_map(|root| root.children());
+    let (mut used, mut all) = (0_u64, 0_u64);
+    for node in nodes.filter(|node| is_memory(node) && node.is_usable()) {
+        let own = pairs(&node, USABLE);
+        if own.is_some() {
+            warn(Warning::Usable(node.path()));
+        }
+        let property = if own.is_some() { USABLE } else { "reg" };
+        let Some(banks) = own.or_else(|| node.reg()) else {
+            continue;
+        };
+        for bank in banks {
+            let bank = bank.ok_or_else(|| bad_reg(&node, property))?;
+            let Some(end) = bank.start.checked_add(bank.bytes) else {
+                warn(Warning::EndlessBank(node.path(), bank));
+                continue;
+            };
+            all = all.saturating_add(bank.bytes);
+            match (usable, &chosen) {
+                (Some(usable), Some(chosen)) => {
+                    for part in usable {
+                        let part = part.ok_or_else(|| bad_reg(chosen, USABLE_RANGE))?;
+                        let start = part.start.max(bank.start);
+                        let end = part.start.saturating_add(part.bytes).min(end);
+                        used = used.saturating_add(end.saturating_sub(start));
+                        memory.add_bank(start, end.saturating_sub(start))?;
+                    }
+                }
+                _ => {
+                    memory.add_bank(bank.start, bank.bytes)?;
+                }
+            }
+        }
+    }
+    if usable.is_some() {
+        warn(Warning::UsableRange(used, all));
     }
     if memory.banks().is_empty() {
         return Err(TreeError::NoMemory);
     }
-    for_each_reserved(&tree, handed_over, |start, size, no_map| {
+    for_each_reserved(&tree, handed_over, |range, no_map| {
+        let bytes = bytes_before_end(range);
+        if bytes < range.bytes {
+            warn(Warning::EndlessReservation(range));
+        }
         if no_map {
-            memory.mark_no_map(start, size)
+            memory.mark_no_map(range.start, bytes)
         } else {
-            memory.reserve(start, size)
+            memory.reserve(range.start, bytes)
         }
     })?;
-    if let Some((start, end)) = initrd(root) {
+    if let Some((start, end)) = chosen.and_then(|chosen| initrd(&chosen)) {
         memory.reserve(start, end.saturating_sub(start))?;
     }
     Ok(())
 }
 
+/// The tree, if it has no damage.
+fn sound(bytes: &[u8]) -> Result<Tree<'_>, TreeError> {
+    let tree = Tree::new(bytes).map_err(TreeError::Header)?;
+    match tree.damage() {
+        Some(error) => Err(TreeError::Damaged(error, own(tree.damaged_node()))),
+        None => Ok(tree),
+    }
+}
+
+/// The bytes of a range up to the end of the address space. The last byte there is never RAM, and the
+/// address behind it is no number of 64 bits.
+fn bytes_before_end(range: tree::Range) -> u64 {
+    range.bytes.min(u64::MAX - range.start)
+}
+
 /// Calls `each` with every range that the tree reserves, for any user, and whether the range must also
 /// stay unmapped.
 fn for_each_reserved(
-    tree: &Fdt<'_>,
+    tree: &Tree<'_>,
     handed_over: Option<Range<u64>>,
-    mut each: impl FnMut(u64, u64, bool) -> Result<(), memblock::Error>,
+    mut each: impl FnMut(tree::Range, bool) -> Result<(), memblock::Error>,
 ) -> Result<(), TreeError> {
-    for entry in tree.memory_reservations() {
-        let (start, size) = (entry.address(), entry.size());
-        let range = start..start.saturating_add(size);
+    for entry in tree.reservations().map_err(TreeError::Header)? {
+        let range = entry.start..entry.start.saturating_add(entry.bytes);
         if handed_over.as_ref() != Some(&range) {
-            each(start, size, false)?;
+            each(entry, false)?;
         }
     }
-    if let Some(reserved) = tree.root().child("reserved-memory") {
-        for node in reserved.children().filter(is_usable) {
-            // A child without reg asks for an allocation; nothing here uses one.
-            let no_map = node.property("no-map").is_some();
-            for_each_reg(node, "reserved-memory node", |start, size| {
-                each(start, size, no_map)
-            })?;
+    let reserved = child(tree, b"reserved-memory");
+    for node in reserved.into_iter().flat_map(|node| node.children()) {
+        // A child without reg asks for an allocation; nothing here uses one.
+        let Some(ranges) = node.reg().filter(|_| node.is_usable()) else {
+            continue;
+        };
+        let no_map = node.property(b"no-map").is_some();
+        for range in ranges {
+            each(range.ok_or_else(|| bad_reg(&node, "reg"))?, no_map)?;
         }
     }
     Ok(())
@@ -134,9 +222,8 @@ pub fn each_reserved(
     handed_over: Option<Range<u64>>,
     mut each: impl FnMut(u64, u64),
 ) -> Result<(), TreeError> {
-    let tree = Fdt::new(tree).map_err(TreeError::Malformed)?;
-    for_each_reserved(&tree, handed_over, |start, size, _| {
-        each(start, size);
+    for_each_reserved(&sound(tree)?, handed_over, |range, _| {
+        each(range.start, bytes_before_end(range));
         Ok(())
     })
 }
@@ -151,54 +238,44 @@ pub fn unreserved(firmware: &Memory, start: u64, end: u64) -> impl Iterator<Item
         .filter_map(move |piece| piece.inside(start, end))
 }
 
-fn is_memory(node: &FdtNode<'_>) -> bool {
-    node.property("device_type")
-        .is_some_and(|kind| kind.value() == b"memory\0")
+fn child<'a>(tree: &Tree<'a>, name: &[u8]) -> Option<Node<'a>> {
+    tree.root()?.child(name)
 }
 
-/// Whether the node has no status, or a status that allows its use.
-fn is_usable(node: &FdtNode<'_>) -> bool {
-    node.property("status")
-        .is_none_or(|status| matches!(status.value(), b"okay\0" | b"ok\0"))
+fn is_memory(node: &Node<'_>) -> bool {
+    node.property(b"device_type") == Some(b"memory\0")
 }
 
-fn for_each_reg(
-    node: FdtNode<'_>,
-    what: &'static str,
-    mut with: impl FnMut(u64, u64) -> Result<(), memblock::Error>,
-) -> Result<(), TreeError> {
-    let Some(ranges) = node.reg().map_err(|_| TreeError::BadReg(what))? else {
-        return Ok(());
-    };
-    for range in ranges {
-        let start = range
-            .address::<u64>()
-            .map_err(|_| TreeError::BadReg(what))?;
-        let size = range.size::<u64>().map_err(|_| TreeError::BadReg(what))?;
-        with(start, size)?;
-    }
-    Ok(())
+/// The entries of a property that has the root's cells, if the node has it.
+fn pairs<'a>(node: &Node<'a>, property: &str) -> Option<Reg<'a>> {
+    let value = node.property(property.as_bytes())?;
+    Some(Reg::new(value, node.cells()))
+}
+
+fn bad_reg(node: &Node<'_>, property: &'static str) -> TreeError {
+    TreeError::BadReg(own(node.path()), property)
+}
+
+fn own(path: Path<'_>) -> OwnPath {
+    let mut line = OwnPath::new();
+    // Text that does not fit is cut off.
+    let _ = write!(line, "{path}");
+    line
 }
 
 /// The initial ramdisk's place, as `tree` states it.
 pub fn initial_ramdisk(tree: &[u8]) -> Option<Range<u64>> {
-    let tree = Fdt::new(tree).ok()?;
-    let (start, end) = initrd(tree.root())?;
+    let chosen = child(&Tree::new(tree).ok()?, b"chosen")?;
+    let (start, end) = initrd(&chosen)?;
     (start < end).then_some(start..end)
 }
 
 /// The initial ramdisk's first byte, and the byte after its last.
-fn initrd(root: FdtNode<'_>) -> Option<(u64, u64)> {
-    let chosen = root.child("chosen")?;
-    let cell = |name| {
-        let property = chosen.property(name)?;
-        match *property.value() {
-            [a, b, c, d] => Some(u64::from(u32::from_be_bytes([a, b, c, d]))),
-            [a, b, c, d, e, f, g, h] => Some(u64::from_be_bytes([a, b, c, d, e, f, g, h])),
-            _ => None,
-        }
-    };
-    Some((cell("linux,initrd-start")?, cell("linux,initrd-end")?))
+fn initrd(chosen: &Node<'_>) -> Option<(u64, u64)> {
+    Some((
+        chosen.number(b"linux,initrd-start")?,
+        chosen.number(b"linux,initrd-end")?,
+    ))
 }
 
 #[cfg(test)]
@@ -267,7 +344,10 @@ mod tests {
         let tree = tree.to_dtb();
         let reserved = |handed_over| {
             let mut early = Memory::new(K4);
-            memory(&tree, handed_over, &mut early).unwrap();
+            memory(&tree, handed_over, &mut early, |warning| {
+                panic!("{warning}")
+            })
+            .unwrap();
             let starts: Vec<_> = early.reserved().iter().map(|it| it.start()).collect();
             let mut told = Vec::new();
             let handed_over = Some(0x4200_0000..0x4200_1000).filter(|_| starts.len() == 1);
@@ -282,33 +362,114 @@ mod tests {
         assert_eq!(reserved(Some(0x4200_0800..0x4200_1000)), both);
     }
 
-    #[test]
-    fn a_name_that_the_specification_forbids_is_told_with_the_rule() {
+    /// A tree with one memory node, and what early memory makes of it: banks, reserved ranges, warnings.
+    struct Read {
+        banks: Vec<(u64, u64)>,
+        reserved: Vec<(u64, u64)>,
+        warnings: Vec<String>,
+    }
+
+    type Pairs<'a> = &'a [(u64, u64)];
+
+    fn read(
+        reg: Pairs<'_>,
+        usable: Option<Pairs<'_>>,
+        usable_range: Option<Pairs<'_>>,
+        reservations: Pairs<'_>,
+    ) -> Result<Read, String> {
+        use dtoolkit::memreserve::MemoryReservation;
         use dtoolkit::model::{DeviceTree, DeviceTreeNode, DeviceTreeProperty};
-        let refusal = |node: &str, property: &str| {
-            let mut child = DeviceTreeNode::new_unchecked(node);
-            child.add_property(DeviceTreeProperty::new_unchecked(property, 1u32));
-            let mut tree = DeviceTree::new();
-            tree.root.add_child(child);
-            let mut early = Memory::new(K4);
-            memory(&tree.to_dtb(), None, &mut early)
-                .unwrap_err()
-                .to_string()
-        };
-        let none = "names no memory";
-        let long = "a".repeat(32);
-        // The unit address does not count.
-        let unit = format!("{}@{long}", &long[1..]);
-        assert!(refusal(&unit, &long[1..]).contains(none));
-        for (node, property, what) in [
-            (&long[..], "reg", "Invalid node name at offset"),
-            ("cpu", &long[..], "Invalid property name at offset"),
-            ("a b", "reg", "Invalid node name at offset"),
-        ] {
-            let line = refusal(node, property);
-            assert!(line.contains(what) && line.contains("1 to 31"), "{line}");
-            assert_eq!(line.lines().count(), 1);
+        let mut tree = DeviceTree::new();
+        for name in ["#address-cells", "#size-cells"] {
+            let cells = DeviceTreeProperty::new_unchecked(name, 2u32);
+            tree.root.add_property(cells);
         }
+        let pairs = |name, pairs: Pairs<'_>| {
+            let numbers = pairs.iter().flat_map(|(start, bytes)| [*start, *bytes]);
+            let value: Vec<u8> = numbers.flat_map(u64::to_be_bytes).collect();
+            DeviceTreeProperty::new_unchecked(name, value)
+        };
+        let mut bank = DeviceTreeNode::new_unchecked("memory@1000");
+        bank.add_property(DeviceTreeProperty::new_unchecked("device_type", "memory"));
+        bank.add_property(pairs("reg", reg));
+        let mut chosen = DeviceTreeNode::new_unchecked("chosen");
+        if let Some(usable) = usable {
+            bank.add_property(pairs(USABLE, usable));
+        }
+        if let Some(usable) = usable_range {
+            chosen.add_property(pairs(USABLE_RANGE, usable));
+        }
+        tree.root.add_child(bank);
+        tree.root.add_child(chosen);
+        tree.memory_reservations = reservations
+            .iter()
+            .map(|(start, bytes)| MemoryReservation::new(*start, *bytes))
+            .collect();
+        let mut early = Memory::new(K4);
+        let mut warnings = Vec::new();
+        let warn = |warning: Warning<'_>| warnings.push(warning.to_string());
+        memory(&tree.to_dtb(), None, &mut early, warn).map_err(|error| error.to_string())?;
+        let list = |list: &[Region]| list.iter().map(|it| (it.start(), it.end())).collect();
+        Ok(Read {
+            banks: list(early.banks()),
+            reserved: list(early.reserved()),
+            warnings,
+        })
+    }
+
+    #[test]
+    fn another_kernel_s_memory_is_left_out() {
+        let reg = &[(0x1000, 0x8000), (0x2_0000, 0x8000)];
+        let both = read(reg, None, None, &[]).unwrap();
+        assert_eq!(both.banks, [(0x1000, 0x9000), (0x2_0000, 0x2_8000)]);
+        assert!(both.warnings.is_empty());
+        // Ranges in any order; what is in no bank, empty or endless adds nothing that is no RAM.
+        let usable: Pairs<'_> = &[
+            (0x2_4000, u64::MAX),
+            (0x4000, 0x1000),
+            (0xa000, 0x1_0000),
+            (0x5000, 0),
+        ];
+        let cut = read(reg, None, Some(usable), &[]).unwrap();
+        assert_eq!(cut.banks, [(0x4000, 0x5000), (0x2_4000, 0x2_8000)]);
+        let line = "linux,usable-memory-range leaves 20480 bytes of 65536 bytes of RAM; the others are left out";
+        assert_eq!(cut.warnings, [line]);
+        let own = read(reg, Some(&[(0x3000, 0x1000)]), None, &[]).unwrap();
+        assert_eq!(own.banks, [(0x3000, 0x4000)]);
+        let line = "the device tree's /memory@1000 has linux,usable-memory; other memory in its reg is left out";
+        assert_eq!(own.warnings, [line]);
+        let both = read(reg, Some(&[(0x3000, 0x2000)]), Some(usable), &[]).unwrap();
+        assert_eq!(both.banks, [(0x4000, 0x5000)]);
+        // Nothing is left: that is no reason to take it all.
+        let none = [
+            read(reg, None, Some(&[]), &[]),
+            read(reg, None, Some(&[(0x10_0000, 0x1000)]), &[]),
+            read(reg, Some(&[]), None, &[]),
+        ];
+        for none in none {
+            let line = none.err().unwrap();
+            assert!(line.contains("names no memory"), "{line}");
+        }
+    }
+
+    #[test]
+    fn what_reaches_the_end_of_the_address_space_has_no_effect_there() {
+        let end = u64::MAX - 0xfff;
+        let reg = &[(0x1000, 0x8000), (end, 0x1000), (0x1000, u64::MAX)];
+        let read = read(reg, None, None, &[(end, 0x1000), (0x8000, u64::MAX)]).unwrap();
+        assert_eq!(read.banks, [(0x1000, 0x9000)]);
+        assert_eq!(read.reserved, [(0x8000, u64::MAX)]);
+        let [bank, wraps, last, most] = &read.warnings[..] else {
+            panic!("{:?}", read.warnings);
+        };
+        assert!(
+            bank.contains(
+                "/memory@1000 has 0x1000 bytes at 0xfffffffffffff000, which reach the end"
+            )
+        );
+        assert!(wraps.contains("0xffffffffffffffff bytes at 0x1000"));
+        assert!(last.contains("reserves 0x1000 bytes at 0xfffffffffffff000"));
+        assert!(most.contains("reserves 0xffffffffffffffff bytes at 0x8000"));
     }
 
     #[test]

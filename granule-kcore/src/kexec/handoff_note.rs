@@ -22,10 +22,9 @@
 //! are stored last of all, so the stamp does not cover them. The next kernel's device tree holds the
 //! page's address in `/chosen/granule,kexec-note`, and reserves the page.
 
-use dtoolkit::fdt::Fdt;
-use dtoolkit::{Node, Property};
 use granule::arch::PageSize;
 use granule_boot::stamp::{self, Kind, Stamp, StampError, Units};
+use granule_boot::tree::Tree;
 
 /// The stamp's kind.
 const KIND: Kind = *b"gr-kexec";
@@ -192,9 +191,9 @@ pub const fn leave_words(count: u64) -> [u64; 2] {
 
 /// The address of the note that the tree names.
 pub fn address(tree: &[u8]) -> Option<u64> {
-    let tree = Fdt::new(tree).ok()?;
-    let property = tree.root().child("chosen")?.property(PROPERTY)?;
-    let address = u64::from_be_bytes(*property.value().first_chunk::<8>()?);
+    let chosen = Tree::new(tree).ok()?.root()?.child(b"chosen")?;
+    let value = chosen.property(PROPERTY.as_bytes())?;
+    let address = u64::from_be_bytes(*value.first_chunk::<8>()?);
     address
         .is_multiple_of(PageSize::MIN.bytes())
         .then_some(address)

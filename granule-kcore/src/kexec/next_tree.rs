@@ -5,10 +5,11 @@
 //! strings are copied unchanged, with new names behind them. So nothing of the tree has to be stored,
 //! and nodes that this kernel does not understand arrive unchanged. The old tree came from firmware or
 //! another kernel and is untrusted: the pass ends for any bytes, with a tree or with an error that
-//! states the offset.
+//! states the offset. `granule_boot::tree` reads; this file writes.
 
 use super::handoff_note as note;
 use core::fmt;
+use granule_boot::tree::{self, Name, Token, Tree};
 use granule_kexec::PhysRange;
 
 const MAGIC: u32 = 0xd00d_feed;
@@ -21,7 +22,6 @@ const LAST_COMPATIBLE: u32 = 16;
 const BEGIN_NODE: u32 = 1;
 const END_NODE: u32 = 2;
 const PROPERTY: u32 = 3;
-const NOP: u32 = 4;
 const END: u32 = 9;
 
 const BOOTARGS: &[u8] = b"bootargs";
@@ -72,10 +72,7 @@ pub struct Changes<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TreeError {
     /// The machine's own tree cannot be read.
-    Malformed {
-        /// Offset of the first byte that cannot be read.
-        at: usize,
-    },
+    Malformed(tree::TreeError),
     /// The new tree does not fit into its memory.
     Full {
         /// Bytes of that memory.
@@ -93,9 +90,9 @@ pub enum TreeError {
 impl fmt::Display for TreeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Malformed { at } => write!(
+            Self::Malformed(error) => write!(
                 f,
-                "the machine's device tree is malformed at byte {at:#x}: there is none to give to the next kernel"
+                "the machine's device tree is malformed, there is none to give to the next kernel: {error}"
             ),
             Self::Full { room } => write!(
                 f,
@@ -111,17 +108,19 @@ impl fmt::Display for TreeError {
 
 impl core::error::Error for TreeError {}
 
+impl From<tree::TreeError> for TreeError {
+    fn from(error: tree::TreeError) -> Self {
+        Self::Malformed(error)
+    }
+}
+
 type Done<T = ()> = Result<T, TreeError>;
 
 /// An upper bound for the bytes of the new tree.
 pub fn most_bytes(old: &[u8], changes: &Changes<'_>) -> Done<usize> {
     let tree = Old::read(old)?;
-    // A tree may have much unused room. Before version 17 only the total size is known.
-    let structure = match word(old, 20)? {
-        VERSION => word(old, 36)? as usize,
-        _ => old.len(),
-    };
-    let mut used = structure.min(old.len()) + tree.strings.len();
+    // A tree may have much unused room.
+    let mut used = tree.tree.structure_bytes() + tree.strings.len();
     tree.reservations(changes, |_| {
         used += 16;
         Ok(())
@@ -164,7 +163,7 @@ pub fn write(old: &[u8], changes: &Changes<'_>, into: &mut [u8]) -> Done<usize> 
         reservations as u32,
         VERSION,
         LAST_COMPATIBLE,
-        old.boot_cpu,
+        old.tree.boot_cpu(),
         (total - strings) as u32,
         (strings - structure) as u32,
     ];
@@ -196,34 +195,15 @@ const NAMES: [&[u8]; 6] = [
 
 /// The old tree.
 struct Old<'a> {
-    bytes: &'a [u8],
-    structure: usize,
+    tree: Tree<'a>,
     strings: &'a [u8],
-    reservations: usize,
-    boot_cpu: u32,
 }
 
 impl<'a> Old<'a> {
     fn read(bytes: &'a [u8]) -> Done<Self> {
-        let field = |index: usize| word(bytes, 4 * index);
-        let wrong = |at| TreeError::Malformed { at };
-        let size = field(1)? as usize;
-        if field(0)? != MAGIC || field(6)? > VERSION || field(5)? < LAST_COMPATIBLE {
-            return Err(wrong(0));
-        }
-        let bytes = bytes.get(..size).ok_or(wrong(4))?;
-        let strings = field(3)? as usize;
-        let end = strings.checked_add(field(8)? as usize);
-        let strings = end
-            .and_then(|end| bytes.get(strings..end))
-            .ok_or(wrong(12))?;
-        Ok(Self {
-            bytes,
-            structure: field(2)? as usize,
-            strings,
-            reservations: field(4)? as usize,
-            boot_cpu: field(7)?,
-        })
+        let tree = Tree::new(bytes)?;
+        let strings = tree.strings();
+        Ok(Self { tree, strings })
     }
 
     /// The parts of the tree that concern this kernel alone.
@@ -242,66 +222,40 @@ impl<'a> Old<'a> {
     /// was free, so never in an older reservation.
     fn reservations(&self, changes: &Changes<'_>, mut each: impl FnMut(PhysRange) -> Done) -> Done {
         let was = self.was(changes)?;
-        let mut at = self.reservations;
-        loop {
-            let extent = PhysRange::new(double(self.bytes, at)?, double(self.bytes, at + 8)?);
-            if extent == PhysRange::default() {
-                break;
-            }
-            at += 16;
-            if !was.has(&extent) && !changes.kept.contains(&extent) {
-                each(extent)?;
+        for range in self.tree.reservations()? {
+            let range = PhysRange::new(range.start, range.bytes);
+            if !was.has(&range) && !changes.kept.contains(&range) {
+                each(range)?;
             }
         }
         let kept = changes.kept.iter().chain([&changes.note]);
         kept.copied().try_for_each(each)
     }
 
-    /// Walks the structure. Every property must be in a node, nodes must be closed in order, and one
-    /// root must contain all: `/chosen` belongs there.
+    /// Walks the structure. The first `/chosen` is the one that changes.
     fn structure(&self, visit: &mut impl Visit) -> Done {
-        let mut at = self.structure;
-        let mut depth = 0_usize;
-        let (mut rooted, mut inside, mut seen) = (false, false, false);
-        loop {
-            let wrong = TreeError::Malformed { at };
-            let token = word(self.bytes, at)?;
-            at += 4;
+        let mut walk = self.tree.walk();
+        let (mut inside, mut seen) = (false, false);
+        while let Some(token) = walk.next()? {
+            // Of the node that begins or has the property, or around the one that ended.
+            let depth = walk.depth();
             match token {
-                BEGIN_NODE if depth > 0 || !rooted => {
-                    rooted = true;
-                    let rest = self.bytes.get(at..).ok_or(wrong)?;
-                    let length = rest.iter().position(|byte| *byte == 0).ok_or(wrong)?;
-                    let name = rest.get(..length).ok_or(wrong)?;
-                    depth += 1;
+                Token::Begin { name } => {
                     let chosen = depth == 2 && name == b"chosen" && !seen;
                     inside |= chosen;
                     seen |= chosen;
                     visit.begin(name, chosen)?;
-                    at = (at + length + 1).next_multiple_of(4);
                 }
-                END_NODE => {
-                    visit.end(depth == 1 && !seen)?;
-                    inside &= depth != 2;
-                    depth = depth.checked_sub(1).ok_or(wrong)?;
+                Token::Property { name, value } => {
+                    visit.property(depth == 2 && inside, name, value)?;
                 }
-                PROPERTY => {
-                    let (length, name) = (word(self.bytes, at)?, word(self.bytes, at + 4)?);
-                    at += 8;
-                    let end = at.checked_add(length as usize).ok_or(wrong)?;
-                    let value = self.bytes.get(at..end).ok_or(wrong)?;
-                    if depth == 0 {
-                        return Err(wrong);
-                    }
-                    let in_chosen = (depth == 2 && inside).then(|| self.name(name));
-                    visit.property(in_chosen, name, value)?;
-                    at = end.next_multiple_of(4);
+                _ => {
+                    visit.end(depth == 0 && !seen)?;
+                    inside &= depth != 1;
                 }
-                NOP => {}
-                END if depth == 0 && rooted => return visit.finish(),
-                _ => return Err(wrong),
             }
         }
+        visit.finish()
     }
 
     /// Offset of a name in the old strings.
@@ -326,20 +280,13 @@ impl<'a> Old<'a> {
             self.strings.len() + behind.map(|it| it.len() + 1).sum::<usize>()
         })
     }
-
-    /// The name at an offset in the strings; empty if there is none.
-    fn name(&self, at: u32) -> &'a [u8] {
-        let rest = self.strings.get(at as usize..).unwrap_or_default();
-        let length = rest.iter().position(|byte| *byte == 0);
-        rest.get(..length.unwrap_or(0)).unwrap_or_default()
-    }
 }
 
 /// The callbacks of a walk over a structure.
 trait Visit {
     fn begin(&mut self, name: &[u8], chosen: bool) -> Done;
-    /// A property; `in_chosen` is its name if its node is `/chosen`.
-    fn property(&mut self, in_chosen: Option<&[u8]>, name: u32, value: &[u8]) -> Done;
+    /// A property, and whether its node is `/chosen`.
+    fn property(&mut self, in_chosen: bool, name: Name<'_>, value: &[u8]) -> Done;
     /// The end of a node; `without_chosen` is set for a root that had no `/chosen`.
     fn end(&mut self, without_chosen: bool) -> Done;
     fn finish(&mut self) -> Done;
@@ -368,16 +315,19 @@ impl Visit for Was {
     fn begin(&mut self, _: &[u8], _: bool) -> Done {
         Ok(())
     }
-    fn property(&mut self, in_chosen: Option<&[u8]>, _: u32, value: &[u8]) -> Done {
+    fn property(&mut self, in_chosen: bool, name: Name<'_>, value: &[u8]) -> Done {
+        if !in_chosen {
+            return Ok(());
+        }
         let number = match *value {
             [a, b, c, d] => u32::from_be_bytes([a, b, c, d]).into(),
             _ => value.first_chunk().map_or(0, |it| u64::from_be_bytes(*it)),
         };
-        match in_chosen {
-            Some(INITRD_START) => self.initrd_start = number,
-            Some(INITRD_END) => self.initrd_end = number,
-            Some(KASLR_SEED) => self.kaslr_seed = number,
-            Some(name) if name == note::PROPERTY.as_bytes() => self.note = Some(number),
+        match name.bytes() {
+            INITRD_START => self.initrd_start = number,
+            INITRD_END => self.initrd_end = number,
+            KASLR_SEED => self.kaslr_seed = number,
+            name if name == note::PROPERTY.as_bytes() => self.note = Some(number),
             _ => {}
         }
         Ok(())
@@ -438,18 +388,14 @@ impl Visit for Rewriter<'_, '_, '_, '_> {
         if chosen { self.chosen() } else { Ok(()) }
     }
 
-    fn property(&mut self, in_chosen: Option<&[u8]>, name: u32, value: &[u8]) -> Done {
-        if in_chosen.is_some_and(|name| NAMES.contains(&name) || LEFT_BEHIND.contains(&name)) {
+    fn property(&mut self, in_chosen: bool, name: Name<'_>, value: &[u8]) -> Done {
+        let text = name.bytes();
+        if in_chosen && (NAMES.contains(&text) || LEFT_BEHIND.contains(&text)) {
             return Ok(());
-        }
-        // An offset behind the old strings would name one of the new strings.
-        if name as usize >= self.old.strings.len() {
-            let at = self.old.structure;
-            return Err(TreeError::Malformed { at });
         }
         self.new.token(PROPERTY)?;
         self.new.token(value.len() as u32)?;
-        self.new.token(name)?;
+        self.new.token(name.offset())?;
         self.new.put(value)?;
         self.new.align()
     }
@@ -493,16 +439,6 @@ impl New<'_> {
         let missing = self.at.next_multiple_of(4) - self.at;
         self.put([0; 3].get(..missing).unwrap_or_default())
     }
-}
-
-fn word(bytes: &[u8], at: usize) -> Done<u32> {
-    let word = bytes.get(at..).and_then(<[u8]>::first_chunk::<4>);
-    word.map(|it| u32::from_be_bytes(*it))
-        .ok_or(TreeError::Malformed { at })
-}
-
-fn double(bytes: &[u8], at: usize) -> Done<u64> {
-    Ok(u64::from(word(bytes, at)?) << 32 | u64::from(word(bytes, at + 4)?))
 }
 
 #[cfg(test)]

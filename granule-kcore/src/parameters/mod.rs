@@ -161,6 +161,7 @@ impl<'a> Parameters<'a> {
             init,
         ] = values;
         let mut read = Reader(&mut problem);
+        read.earlycon(words::find(line, words::EARLYCON_KEY));
         let strategy = read.strategy(strategy);
         Self {
             rodata: read.rodata(rodata),
@@ -276,6 +277,14 @@ impl<'a, P: FnMut(Problem<'a>)> Reader<'_, P> {
             self.bad(key, value, only, Instead::Ignores);
         }
         is_it
+    }
+
+    /// The console was found before the MMU is on. Here a value that named none is told.
+    fn earlycon(&mut self, value: Option<&'a [u8]>) {
+        if let Some(value) = value.filter(|value| words::pl011(value).is_none()) {
+            let expected = "pl011 and the address of its registers, as in pl011,0x9000000";
+            self.bad("earlycon=", value, expected, Instead::Ignores);
+        }
     }
 
     fn rodata(&mut self, value: Option<&'a [u8]>) -> Rodata {

@@ -63,6 +63,7 @@ fn every_name_is_read_back() {
     assert!(good("debug_pagealloc=on").debug_pagealloc);
     assert!(!good("debug_pagealloc=on debug_pagealloc=off").debug_pagealloc);
     assert!(!good("granule.merge=off").merges_when_idle);
+    good("earlycon earlycon=pl011,mmio32,0x9000000,115200n8");
     assert!(good("granule.count=instructions").counts_instructions);
     assert_eq!(good("granule.bench=copy").bench, Some(Bench::Copy(None)));
     let bench = Some(Bench::Permissions(Some(70)));
@@ -104,6 +105,10 @@ fn a_word_that_cannot_be_used_is_told_in_one_line() {
             "rodata=: expected off, noalias, on or full; taking on",
         ),
         ("rodata", "rodata: expected a value, rodata=VALUE; ignored"),
+        (
+            "earlycon=uart8250,0x9000000",
+            "earlycon=uart8250,0x9000000: expected pl011 and the address of its registers, as in pl011,0x9000000; ignored",
+        ),
         (
             "arm64.bbm=4",
             "arm64.bbm=4: expected 0, 1, 2 or 3; taking what the CPUs have",

@@ -54,7 +54,7 @@ pub(crate) enum Reason {
     Refused = 10,
     /// The kernel found its own tables wrong.
     SelfCheck = 11,
-    /// The device tree is sound but names no console.
+    /// There is no console. The kernel goes on without one.
     NoConsole = 12,
     /// There is no memory for the requested trace.
     Trace = 13,
@@ -121,10 +121,15 @@ fn write(state: u32, reason: u32, message: &[u8]) {
     unsafe {
         record.length.get().write_volatile(length);
         record.reason.get().write_volatile(reason);
-        // The state is written last, in memory and not only in program order.
-        clean();
-        record.state.get().write_volatile(state);
     }
+    // The state is written last, in memory and not only in program order.
+    clean();
+    write_state(state);
+}
+
+fn write_state(state: u32) {
+    // SAFETY: as in `write`.
+    unsafe { BOOT_RECORD.state.get().write_volatile(state) };
     clean();
 }
 
@@ -143,9 +148,14 @@ pub(crate) fn entered() {
     write(STATE_MMU_OFF, 0, b"");
 }
 
+/// Records why there is no console. The reason stays unless the boot fails for another one.
+pub(crate) fn no_console(message: &[u8]) {
+    write(STATE_MMU_OFF, Reason::NoConsole as u32, message);
+}
+
 /// Records that the boot tables are ready.
 pub(crate) fn mmu_on() {
-    write(STATE_MMU_ON, 0, b"");
+    write_state(STATE_MMU_ON);
 }
 
 /// Records that the CPU refuses to continue.
@@ -159,14 +169,14 @@ pub(crate) fn is_parked() -> bool {
     unsafe { BOOT_RECORD.state.get().read_volatile() == STATE_PARKED }
 }
 
-/// Records that the kernel ended, well or with a reason. The first reason is kept: a failure while
+/// Records that the kernel ended, well or with a reason. The first failure is kept: a failure while
 /// printing it must not hide it.
 pub(crate) fn finished(failure: Option<(Reason, &[u8])>) {
     // SAFETY: as in `write`.
-    let told = unsafe { BOOT_RECORD.reason.get().read_volatile() != 0 };
+    let told = unsafe { BOOT_RECORD.reason.get().read_volatile() };
     match failure {
-        _ if told => {}
-        None => write(STATE_FINISHED, 0, b""),
+        _ if told != 0 && told != Reason::NoConsole as u32 => {}
+        None => write_state(STATE_FINISHED),
         Some((reason, message)) => write(STATE_FINISHED, reason as u32, message),
     }
 }

@@ -246,7 +246,9 @@ fn boot(
 /// Early memory: the device tree's RAM, less the image and the tree itself.
 fn read_memory(handover: &Handover, parameters: &Parameters<'_>, memory: &mut Memory) {
     let (entry, tree_info) = (&handover.entry, &handover.tree);
-    firmware::memory(handover, parameters, memory);
+    firmware::memory(handover, parameters, memory, |warning| {
+        println!("granule: {warning}");
+    });
     let trace = &handover.trace;
     let own = [
         (entry.load, image::bytes(), "image"),

@@ -21,9 +21,14 @@ pub(crate) fn with_tree<R>(handover: &Handover, look: impl FnOnce(&[u8]) -> R) -
 }
 
 /// Adds to `memory` the RAM and the reservations that the device tree describes. The kernel's own
-/// reservations are not included.
-pub(crate) fn memory(handover: &Handover, parameters: &Parameters<'_>, memory: &mut Memory) {
-    let read = |tree: &[u8]| tree::memory(tree, parameters.persist.clone(), memory);
+/// reservations are not included. `warn` is called for memory that is not used as the tree states it.
+pub(crate) fn memory(
+    handover: &Handover,
+    parameters: &Parameters<'_>,
+    memory: &mut Memory,
+    warn: impl FnMut(tree::Warning<'_>),
+) {
+    let read = |tree: &[u8]| tree::memory(tree, parameters.persist.clone(), memory, warn);
     if let Err(error) = with_tree(handover, read) {
         refuse::refuse(format_args!("{error}"));
     }

@@ -30,7 +30,7 @@ pub(crate) fn free(
     let before = memory.totals().free;
     // Read firmware's reservations now: the device tree's mapping is dropped below.
     let mut firmware = Memory::new(size);
-    super::firmware::memory(handover, request.parameters, &mut firmware);
+    super::firmware::memory(handover, request.parameters, &mut firmware, |_| {});
     let (entry, tree_info) = (&handover.entry, &handover.tree);
 
     // The identity map is dropped, and its root stays in TTBR0 as an empty table. While other CPUs

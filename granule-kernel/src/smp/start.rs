@@ -26,11 +26,11 @@ use arrayvec::ArrayVec;
 use core::fmt::{self, Write};
 use core::ops::Range;
 use core::sync::atomic::Ordering;
-use dtoolkit::fdt::Fdt;
 use granule::arch::errata::Errata;
 use granule::arch::{Attributes, CpuFeatures, Permissions, PhysicalAddress, VirtualAddress};
 use granule::table::{Counters, Leaves, Piece, TableError};
 use granule_boot::memblock::Direction;
+use granule_boot::tree::Tree;
 use granule_kcore::cpus::MOST_CPUS;
 use granule_kcore::cpus::common::Common;
 use granule_kcore::cpus::compare::Needs;
@@ -156,7 +156,7 @@ pub(crate) fn start(machine: &mut BringUp<'_, '_>) -> Started {
         translations: machine.translations,
     });
     // The memory map came from this tree, so it is readable.
-    let Ok(fdt) = Fdt::new(machine.tree) else {
+    let Ok(fdt) = Tree::new(machine.tree) else {
         return started;
     };
     let cpus = tree::cpus(&fdt, affinity);
@@ -197,7 +197,7 @@ pub(crate) fn start(machine: &mut BringUp<'_, '_>) -> Started {
 /// Prepares once: a way to start CPUs, a way to call them, and a place to park them.
 fn prepare(
     machine: &mut BringUp<'_, '_>,
-    fdt: &Fdt<'_>,
+    fdt: &Tree<'_>,
     started: &mut Started,
 ) -> Result<Needs, Obstacle> {
     if !psci::is_there() || !tree::has_psci(fdt) {
@@ -225,7 +225,7 @@ fn prepare(
 }
 
 /// Sets up interrupts on this CPU, and what the others need for theirs.
-fn prepare_interrupts(machine: &mut BringUp<'_, '_>, fdt: &Fdt<'_>) -> Result<(), Obstacle> {
+fn prepare_interrupts(machine: &mut BringUp<'_, '_>, fdt: &Tree<'_>) -> Result<(), Obstacle> {
     let gic = gic_tree::gic(fdt).map_err(Obstacle::Gic)?;
     let page_size = machine.request.geometry.page_size();
     let driver = match gic {

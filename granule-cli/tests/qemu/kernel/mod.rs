@@ -25,4 +25,5 @@ mod refusals;
 mod rodata;
 mod self_check;
 mod told;
+mod tolerance;
 mod trees;

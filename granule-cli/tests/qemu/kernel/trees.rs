@@ -1,6 +1,5 @@
 //! Device trees made for a test: QEMU's own for the machine, edited, and handed over byte for byte.
 
-use dtoolkit::fdt::Fdt;
 use dtoolkit::memreserve::MemoryReservation;
 use dtoolkit::model::{DeviceTree, DeviceTreeNode, DeviceTreeProperty};
 use granule_cli::boot::tree;
@@ -20,7 +19,7 @@ impl Crafted {
     /// QEMU's tree for `request`, whose words for the kernel go into it.
     pub(crate) fn new(request: &Request) -> Self {
         let dtb = tree::dump(request).unwrap();
-        let tree = DeviceTree::from_fdt(&Fdt::new(&dtb).unwrap());
+        let tree = tree::model(&dtb).unwrap();
         let mut crafted = Self {
             tree,
             request: Request {

@@ -7,9 +7,8 @@ use std::ops::Range;
 use std::path::Path;
 
 use dtoolkit::ToPropertyValue;
-use dtoolkit::fdt::Fdt;
 use dtoolkit::memreserve::MemoryReservation;
-use dtoolkit::model::{DeviceTree, DeviceTreeNode, DeviceTreeProperty};
+use dtoolkit::model::{DeviceTreeNode, DeviceTreeProperty};
 use granule_cli::boot::tree;
 use granule_cli::{Initramfs, Outcome, PageSize, Request};
 
@@ -411,7 +410,7 @@ fn a_list_that_changed_is_not_followed() {
 /// say so, and which names an initramfs from there on.
 fn reserving(request: &Request, initrd: Range<u64>) -> Vec<u8> {
     let dtb = tree::dump(request).unwrap();
-    let mut dtb = DeviceTree::from_fdt(&Fdt::new(&dtb).unwrap());
+    let mut dtb = tree::model(&dtb).unwrap();
     dtb.memory_reservations
         .push(MemoryReservation::new(0x5010_0000, 0x1000));
     let mut reserved = node("reserved-memory");

@@ -1,7 +1,6 @@
 //! Memory removed, added again, and added for the first time.
 
-use dtoolkit::fdt::Fdt;
-use dtoolkit::model::{DeviceTree, DeviceTreeProperty};
+use dtoolkit::model::DeviceTreeProperty;
 use granule_cli::boot::tree;
 use granule_cli::{PageSize, Request, Rodata};
 
@@ -36,7 +35,7 @@ fn memory_that_the_tree_does_not_tell_of_is_added() {
         let mut request = machine(2, size, "granule.test=hotplug-new");
         let words = request.bootargs();
         let dtb = tree::dump(&request).unwrap();
-        let mut tree = DeviceTree::from_fdt(&Fdt::new(&dtb).unwrap());
+        let mut tree = tree::model(&dtb).unwrap();
         let node = tree.find_node_mut("/memory@40000000").unwrap();
         let reg = [0x4000_0000, TOLD].map(u64::to_be_bytes).concat();
         node.add_property(DeviceTreeProperty::new_unchecked("reg", reg));

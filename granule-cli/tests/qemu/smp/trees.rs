@@ -1,6 +1,5 @@
 //! Device trees that make it impossible to start other CPUs: the boot goes on with one, and says why.
 
-use dtoolkit::fdt::Fdt;
 use dtoolkit::model::{DeviceTree, DeviceTreeProperty};
 use granule_cli::Request;
 use granule_cli::boot::tree;
@@ -14,7 +13,7 @@ fn with(edit: impl FnOnce(&mut DeviceTree)) -> Machine {
         ..machine(3, "")
     };
     let dtb = tree::dump(&request).unwrap();
-    let mut tree = DeviceTree::from_fdt(&Fdt::new(&dtb).unwrap());
+    let mut tree = tree::model(&dtb).unwrap();
     edit(&mut tree);
     let files = tempfile::tempdir().unwrap();
     let path = files.path().join("dtb");

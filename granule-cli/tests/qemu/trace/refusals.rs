@@ -107,8 +107,7 @@ fn an_exact_tree_must_ask_for_the_trace_itself() {
 
     let asking = dir.path().join("asking.dtb");
     let bytes = std::fs::read(&plain).unwrap();
-    let mut edited =
-        dtoolkit::model::DeviceTree::from_fdt(&dtoolkit::fdt::Fdt::new(&bytes).unwrap());
+    let mut edited = tree::model(&bytes).unwrap();
     let property = dtoolkit::model::DeviceTreeProperty::new("bootargs", word).unwrap();
     edited
         .find_node_mut("/chosen")

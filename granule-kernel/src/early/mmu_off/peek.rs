@@ -6,13 +6,15 @@
 use super::park;
 use crate::arch::cache;
 use crate::arch::image;
-use crate::handover::record::Reason;
+use crate::handover::record::{self, Reason};
 use crate::handover::{BootChoice, Conduit, EntryInfo, TreeInfo};
 use granule::arch::PageSize;
 use granule_boot::choice::{self, PageSizeInputs};
-use granule_boot::peek::{Peek, Range, Tree, TreeError, total_size};
+use granule_boot::peek::Peek;
 use granule_boot::sizes::SizeSet;
+use granule_boot::tree::{Range, Tree, TreeError, total_size};
 use granule_boot::{firmware, machines, peek, words};
+use granule_kcore::line::Line;
 use granule_kcore::sizes;
 use granule_kcore::trace::area::Area;
 use smccc::{Call, Hvc, Smc};
@@ -44,11 +46,11 @@ pub(super) fn look(entry: &EntryInfo) -> (TreeInfo, BootChoice, Area) {
     // From here on errors also go to the console, if the tree names one.
     park::learn(&info);
     if let Some(error) = seen.damage {
-        refuse(error);
+        refuse_in_node(error, &tree);
     }
-    // Without a console nothing could report how the boot ended, so this is put into the boot record.
+    // The boot goes on. Its lines go nowhere, so the boot record has the reason.
     if let Err(message) = console {
-        park::park(Reason::NoConsole, message);
+        record::no_console(message);
     }
     let area = area(entry, seen.bootargs, info.bytes);
     let choice = choose(entry, &seen, info.psci);
@@ -67,17 +69,13 @@ fn console(entry: &EntryInfo, bytes: &[u8], seen: &Peek<'_>) -> Result<u64, &'st
         return Err(b"no console: /chosen/stdout-path leads to a device that is not arm,pl011");
     }
     // The registers are 32 bits wide on Device memory: an unaligned access faults (RWFZPW).
-    if console.base & 3 != 0 {
-        return Err(
-            b"no console: the address of the registers of /chosen/stdout-path is no multiple of 4",
-        );
+    if console.base & 3 != 0 || console.base == 0 {
+        return Err(b"no console: the address of its registers is 0 or no multiple of 4");
     }
     let end = console.base.checked_add(PL011_BYTES);
     let limit = 1u64 << entry.features().pa_bits();
     if end.is_none_or(|end| end > limit) {
-        return Err(
-            b"no console: the registers of /chosen/stdout-path lie beyond the CPU's physical addresses",
-        );
+        return Err(b"no console: its registers lie beyond the CPU's physical addresses");
     }
     let registers = Range {
         start: console.base,
@@ -85,9 +83,7 @@ fn console(entry: &EntryInfo, bytes: &[u8], seen: &Peek<'_>) -> Result<u64, &'st
     };
     if registers.meets(image_range(entry)) || registers.meets(tree_range(entry, bytes.len() as u64))
     {
-        return Err(
-            b"no console: the registers of /chosen/stdout-path lie in the memory of the image or the device tree",
-        );
+        return Err(b"no console: its registers lie in the memory of the image or the device tree");
     }
     Ok(console.base)
 }
@@ -124,7 +120,7 @@ fn keep_off(entry: &EntryInfo, tree: &Tree<'_>, info: &TreeInfo, choice: &BootCh
         start: info.uart,
         bytes: PL011_BYTES,
     };
-    if console.outward(page).meets(device_tree) {
+    if info.uart != 0 && console.outward(page).meets(device_tree) {
         park::park(
             Reason::Overlap,
             b"the console's registers and the device tree share a page of the chosen size: place the tree elsewhere",
@@ -166,6 +162,14 @@ fn area(entry: &EntryInfo, bootargs: &[u8], tree_bytes: u64) -> Area {
 
 fn refuse(error: TreeError) -> ! {
     park::park(Reason::DeviceTree, error.text().as_bytes())
+}
+
+fn refuse_in_node(error: TreeError, tree: &Tree<'_>) -> ! {
+    let mut message = Line::<200>::new();
+    message.push(error.text().as_bytes());
+    message.push(b", in ");
+    tree.damaged_node().parts(|part| message.push(part));
+    park::park(Reason::DeviceTree, message.bytes())
 }
 
 /// Parks if `tree` lies in the image's memory. The entry code has zeroed a part of that, so a tree there

@@ -209,12 +209,20 @@ impl Build<'_> {
             read_only,
             Leaves::PAGES,
         )?;
-        if self.tree.uart != 0 {
-            let uart = self.tree.uart & !(page - 1);
-            let slot = VirtualAddress(layout::in_slot(layout::UART_VADDR, uart));
-            let device = Attributes::device();
-            high.map(slot, PhysicalAddress(uart), page, device, Leaves::PAGES)?;
-        }
+        // The first mapping of the fixmap makes the table that all its slots share. Without a UART it is a
+        // constant page of the image.
+        let (first, attributes) = match self.tree.uart {
+            0 => (load & !(page - 1), read_only),
+            uart => (uart & !(page - 1), Attributes::device()),
+        };
+        let slot = VirtualAddress(layout::in_slot(layout::UART_VADDR, first));
+        high.map(
+            slot,
+            PhysicalAddress(first),
+            page,
+            attributes,
+            Leaves::PAGES,
+        )?;
         if self.trace.is_wanted() {
             high.map(
                 VirtualAddress(layout::trace_vaddr(self.trace.start)),

@@ -4,16 +4,18 @@
 //! least one token of four bytes, so the walk ends for any input. The meaning of nodes and
 //! properties does not belong here.
 
-use super::super::bytes::{be32, same};
-use core::fmt;
+use super::super::bytes::{be32, before, same};
+use super::error::TreeError;
 
 const MAGIC: u32 = 0xd00d_feed;
-/// The size of the header of a version 17 tree.
+/// The size of the header of a version 17 tree. An older one is a word shorter.
 const HEADER_BYTES: usize = 40;
 /// The largest tree that the arm64 boot protocol allows.
 const MAX_BYTES: u32 = 2 << 20;
-/// The version of the format that this module reads.
+/// The newest version of the format that this module reads.
 const VERSION: u32 = 17;
+/// The oldest one. Its header lacks the size of the structure block.
+const OLDEST_VERSION: u32 = 16;
 /// Deeper than any real tree: a deeper tree is rejected.
 const MAX_DEPTH: u32 = 64;
 
@@ -22,112 +24,6 @@ const END_NODE: u32 = 2;
 const PROPERTY: u32 = 3;
 const NOP: u32 = 4;
 const END: u32 = 9;
-
-/// An error in a device tree.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum TreeError {
-    /// The bytes are fewer than a header has, or than the header states.
-    TooShort,
-    /// The bytes do not start with the magic number.
-    BadMagic,
-    /// The size in the header is smaller than a header or larger than 2 MiB.
-    BadSize,
-    /// The tree is not of version 17 or compatible with it.
-    BadVersion,
-    /// The header's blocks lie outside the tree or are misaligned.
-    BadLayout,
-    /// The structure block ends before the tree does.
-    Truncated {
-        /// Offset from the start of the tree.
-        at: u32,
-    },
-    /// The word is not a token.
-    BadToken {
-        /// Offset from the start of the tree.
-        at: u32,
-    },
-    /// A property whose name is empty or lies outside the tree.
-    BadName {
-        /// Offset from the start of the tree.
-        at: u32,
-    },
-    /// A node ends that never began, or a token lies outside the root.
-    BadNesting {
-        /// Offset from the start of the tree.
-        at: u32,
-    },
-    /// The nodes are nested too deeply.
-    TooDeep {
-        /// Offset from the start of the tree.
-        at: u32,
-    },
-}
-
-impl TreeError {
-    /// The reason code for the boot record; it never changes its meaning.
-    #[must_use]
-    pub const fn code(self) -> u32 {
-        match self {
-            Self::TooShort => 0x0101,
-            Self::BadMagic => 0x0102,
-            Self::BadSize => 0x0103,
-            Self::BadVersion => 0x0104,
-            Self::BadLayout => 0x0105,
-            Self::Truncated { .. } => 0x0106,
-            Self::BadToken { .. } => 0x0107,
-            Self::BadName { .. } => 0x0108,
-            Self::BadNesting { .. } => 0x0109,
-            Self::TooDeep { .. } => 0x010a,
-        }
-    }
-
-    /// The error as one line.
-    #[must_use]
-    pub const fn text(self) -> &'static str {
-        match self {
-            Self::TooShort => "device tree: shorter than its header says",
-            Self::BadMagic => "device tree: bad magic at the address in x0, expected d00dfeed",
-            Self::BadSize => "device tree: total size out of range, expected 40 bytes to 2 MiB",
-            Self::BadVersion => "device tree: unsupported version, expected 17",
-            Self::BadLayout => "device tree: the header's blocks do not lie inside the tree",
-            Self::Truncated { .. } => "device tree: cut off before its end",
-            Self::BadToken { .. } => "device tree: bad token, the tree is damaged or cut off",
-            Self::BadName { .. } => "device tree: property without a name, damaged or cut off",
-            Self::BadNesting { .. } => "device tree: nodes do not nest",
-            Self::TooDeep { .. } => "device tree: nodes nested more than 64 deep",
-        }
-    }
-
-    /// The place of the error, as an offset from the start of the tree.
-    #[must_use]
-    pub const fn at(self) -> Option<u32> {
-        match self {
-            Self::TooShort
-            | Self::BadMagic
-            | Self::BadSize
-            | Self::BadVersion
-            | Self::BadLayout => None,
-            Self::Truncated { at }
-            | Self::BadToken { at }
-            | Self::BadName { at }
-            | Self::BadNesting { at }
-            | Self::TooDeep { at } => Some(at),
-        }
-    }
-}
-
-impl fmt::Display for TreeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.text())?;
-        match self.at() {
-            Some(at) => write!(f, " (at offset {at:#x})"),
-            None => Ok(()),
-        }
-    }
-}
-
-impl core::error::Error for TreeError {}
 
 /// The size of a tree in bytes, from its first eight bytes. It serves a caller that knows only an
 /// address and needs the length for [`Tree::new`].
@@ -150,13 +46,15 @@ pub fn total_size(first_bytes: &[u8]) -> Result<u32, TreeError> {
 /// A device tree with a valid header.
 #[derive(Clone, Copy, Debug)]
 pub struct Tree<'a> {
+    pub(super) bytes: &'a [u8],
     structure: &'a [u8],
     structure_at: u32,
     strings: &'a [u8],
+    pub(super) reservations_at: u32,
 }
 
 impl<'a> Tree<'a> {
-    /// Checks the header of the tree at the start of `bytes`.
+    /// Checks the header of the tree at the start of `bytes`. The blocks may come in any order.
     ///
     /// # Errors
     ///
@@ -165,7 +63,8 @@ impl<'a> Tree<'a> {
         let size = total_size(bytes)?;
         let tree = bytes.get(..size as usize).ok_or(TreeError::TooShort)?;
         let field = |at| be32(tree, at).ok_or(TreeError::TooShort);
-        if field(20)? < VERSION || field(24)? > VERSION {
+        let version = field(20)?;
+        if version < OLDEST_VERSION || field(24)? > VERSION {
             return Err(TreeError::BadVersion);
         }
         let structure_at = field(8)?;
@@ -184,19 +83,55 @@ impl<'a> Tree<'a> {
                 Ok(block)
             }
         };
-        let structure = block(structure_at, field(36)?)?;
-        let strings = block(field(12)?, field(32)?)?;
+        let structure_bytes = if version < VERSION {
+            size.checked_sub(structure_at).ok_or(TreeError::BadLayout)?
+        } else {
+            field(36)?
+        };
         Ok(Self {
-            structure,
+            bytes: tree,
+            structure: block(structure_at, structure_bytes)?,
             structure_at,
-            strings,
+            strings: block(field(12)?, field(32)?)?,
+            reservations_at: field(16)?,
         })
     }
 
-    /// A walk over the whole tree, for properties that [`peek`](Self::peek) does not read.
+    /// A walk over the whole tree, token by token.
     #[must_use]
     pub const fn walk(&self) -> Walk<'a> {
-        Walk::new(*self)
+        Walk::inside(*self, 0, 0)
+    }
+
+    /// The first error in the structure block, if there is one.
+    #[must_use]
+    pub fn damage(&self) -> Option<TreeError> {
+        let mut walk = self.walk();
+        loop {
+            match walk.next() {
+                Ok(Some(_)) => {}
+                Ok(None) => return None,
+                Err(error) => return Some(error),
+            }
+        }
+    }
+
+    /// The strings block, for code that copies it.
+    #[must_use]
+    pub const fn strings(&self) -> &'a [u8] {
+        self.strings
+    }
+
+    /// The number of bytes of the structure block.
+    #[must_use]
+    pub const fn structure_bytes(&self) -> usize {
+        self.structure.len()
+    }
+
+    /// The physical ID of the boot CPU, from the header.
+    #[must_use]
+    pub fn boot_cpu(&self) -> u32 {
+        be32(self.bytes, 28).unwrap_or_default()
     }
 
     /// Converts an offset in the structure block to an offset in the tree.
@@ -225,37 +160,54 @@ pub enum Token<'a> {
     },
 }
 
-/// A property's name, as the rest of the strings block from its start. A comparison with another
-/// name mostly reads one byte.
+/// A property's name. A comparison with another name mostly reads one byte.
 #[derive(Clone, Copy, Debug)]
-pub struct Name<'a>(&'a [u8]);
+pub struct Name<'a> {
+    /// The strings block from the name on.
+    rest: &'a [u8],
+    offset: u32,
+}
 
-impl Name<'_> {
+impl<'a> Name<'a> {
     /// Whether the name equals `wanted`.
     #[must_use]
     pub fn is(self, wanted: &[u8]) -> bool {
-        match self.0.split_at_checked(wanted.len()) {
+        match self.rest.split_at_checked(wanted.len()) {
             Some((name, rest)) => same(name, wanted) && rest.first() == Some(&0),
             None => false,
         }
+    }
+
+    /// The name.
+    #[must_use]
+    pub fn bytes(self) -> &'a [u8] {
+        before(self.rest, 0)
+    }
+
+    /// Its offset in the strings block.
+    #[must_use]
+    pub const fn offset(self) -> u32 {
+        self.offset
     }
 }
 
 /// A walk over the tokens of a tree, from first to last.
 #[derive(Clone, Debug)]
 pub struct Walk<'a> {
-    tree: Tree<'a>,
-    at: usize,
+    pub(super) tree: Tree<'a>,
+    /// Offset of the next token in the structure block.
+    pub(super) at: usize,
     depth: u32,
     root_ended: bool,
 }
 
 impl<'a> Walk<'a> {
-    pub(super) const fn new(tree: Tree<'a>) -> Self {
+    /// A walk that goes on at a token inside `depth` nodes.
+    pub(super) const fn inside(tree: Tree<'a>, at: usize, depth: u32) -> Self {
         Self {
             tree,
-            at: 0,
-            depth: 0,
+            at,
+            depth,
             root_ended: false,
         }
     }
@@ -271,6 +223,8 @@ impl<'a> Walk<'a> {
     /// # Errors
     ///
     /// The error in the tree at this place. The walk is over then.
+    // One copy: the readers together call this at many places.
+    #[inline(never)]
     #[expect(
         clippy::should_implement_trait,
         reason = "an iterator's items would be results, and what ends it an item like others"
@@ -320,16 +274,16 @@ impl<'a> Walk<'a> {
             return Err(TreeError::BadNesting { at });
         }
         let len = self.word()? as usize;
-        let name_at = self.word()? as usize;
+        let offset = self.word()?;
         let value = self
             .rest(at)?
             .get(..len)
             .ok_or(TreeError::Truncated { at })?;
         self.skip(len);
         // A tree whose strings were cut off at the end has only zeros there.
-        match self.tree.strings.get(name_at..) {
-            Some(name) if name.first().is_some_and(|first| *first != 0) => Ok(Token::Property {
-                name: Name(name),
+        match self.tree.strings.get(offset as usize..) {
+            Some(rest) if rest.first().is_some_and(|first| *first != 0) => Ok(Token::Property {
+                name: Name { rest, offset },
                 value,
             }),
             _ => Err(TreeError::BadName { at }),

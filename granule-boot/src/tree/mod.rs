@@ -1,0 +1,32 @@
+//! The one reader of flattened device trees, for code with the MMU off and on, and on the host.
+//!
+//! It reads byte by byte, allocates nothing and does not panic for any bytes, so that code with the
+//! MMU off can use it (see the crate's rules). It is as tolerant as Linux: names of any length and
+//! any bytes, blocks in any order, versions 16 and 17. The meaning of nodes does not belong here,
+//! nor does writing a tree.
+//!
+//! - [`Tree::new`] checks the header.
+//! - [`Tree::walk`] goes through the tokens of the structure block.
+//! - [`Tree::root`], [`Tree::find`] and [`Tree::nodes`] give [`Node`]s, with their properties and
+//!   children.
+//! - [`Node::reg`] reads addresses and sizes; [`Node::to_cpu`] translates an address through the
+//!   buses above the node.
+//! - [`Tree::reservations`] reads the memory reservation block.
+//! - [`Tree::damage`] looks for an error in the structure block, and [`Tree::damaged_node`] names
+//!   the node.
+//!
+//! In a damaged tree all iterators end at the damage.
+
+mod bus;
+mod error;
+mod node;
+mod path;
+mod reservations;
+mod walk;
+
+pub use bus::{Range, Reg};
+pub use error::TreeError;
+pub use node::{Cells, Children, Node, Nodes, Properties, Property, Strings};
+pub use path::Path;
+pub use reservations::Reservations;
+pub use walk::{Name, Token, Tree, Walk, total_size};

@@ -1,0 +1,61 @@
+//! The memory reservation block. Other reserved memory is in nodes and does not belong here.
+
+use super::super::bytes::be32;
+use super::bus::Range;
+use super::error::TreeError;
+use super::walk::Tree;
+
+const ENTRY_BYTES: usize = 16;
+
+impl<'a> Tree<'a> {
+    /// The entries of the memory reservation block.
+    ///
+    /// # Errors
+    ///
+    /// [`TreeError::BadReservations`] if the block does not end inside the tree. Reservations that
+    /// cannot be read may be of memory that must be kept.
+    pub fn reservations(&self) -> Result<Reservations<'a>, TreeError> {
+        let at = self.reservations_at;
+        let bad = TreeError::BadReservations { at };
+        let (_, block) = self.bytes.split_at_checked(at as usize).ok_or(bad)?;
+        let all = Reservations { rest: block };
+        let mut rest = all;
+        while rest.next().is_some() {}
+        match entry(rest.rest) {
+            Some(_) => Ok(all),
+            None => Err(bad),
+        }
+    }
+}
+
+/// Iterator over the memory reservations of a tree.
+#[derive(Clone, Copy, Debug)]
+pub struct Reservations<'a> {
+    rest: &'a [u8],
+}
+
+impl Iterator for Reservations<'_> {
+    type Item = Range;
+
+    fn next(&mut self) -> Option<Range> {
+        let range = entry(self.rest)?;
+        // An entry of zeros ends the block.
+        if range.start == 0 && range.bytes == 0 {
+            return None;
+        }
+        (_, self.rest) = self.rest.split_at_checked(ENTRY_BYTES)?;
+        Some(range)
+    }
+}
+
+fn entry(block: &[u8]) -> Option<Range> {
+    let double = |at: usize| {
+        let high = be32(block, at)?;
+        let low = be32(block, at.checked_add(4)?)?;
+        Some(u64::from(high) << 32 | u64::from(low))
+    };
+    Some(Range {
+        start: double(0)?,
+        bytes: double(8)?,
+    })
+}

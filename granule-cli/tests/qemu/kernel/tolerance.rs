@@ -1,0 +1,370 @@
+//! Trees that are unusual and no reason to refuse a boot: long names, blocks in another order, no
+//! console, memory that is another kernel's, ranges that reach the end of the address space.
+
+use dtoolkit::model::DeviceTreeNode;
+use granule_boot::tree::Tree;
+use granule_cli::boot::tree;
+use granule_cli::{Outcome, PageSize, Request, Rodata};
+
+use crate::kernel::machine::{GIB, IMAGE, Kernel, MIB, RAM, SIZES, ends, ok, request, sized};
+use crate::kernel::trees::{Crafted, cells, with_tree};
+
+const UART: &str = "/pl011@9000000";
+
+/// The machine with more words for the kernel.
+fn saying(words: &str) -> Crafted {
+    Crafted::new(&Request {
+        append: Some(words.into()),
+        ..request()
+    })
+}
+
+/// One GiB, in which nothing is read-only, so that each bank is one piece.
+fn one_gib(size: PageSize) -> Crafted {
+    Crafted::new(&Request {
+        rodata: Some(Rodata::Off),
+        memory: GIB,
+        ..sized(size)
+    })
+}
+
+#[test]
+fn names_over_31_characters() {
+    let mut tree = one_gib(PageSize::K4);
+    let mut deep = DeviceTreeNode::new_unchecked("usb-controller-with-a-very-long-name@fe200000");
+    deep.add_child(DeviceTreeNode::new_unchecked("y".repeat(300)));
+    tree.tree.root.add_child(deep);
+    let long = "snps,quirk-frame-length-adjustment";
+    for path in ["/", "/chosen", "/cpus", "/memory@40000000", UART] {
+        tree.set(path, long, 0x20_u32);
+    }
+    tree.reserved(RAM + 512 * MIB, 4096, false);
+    tree.set("/reserved-memory", long, 1_u32);
+    let kernel = tree.ok();
+    assert_eq!(kernel.mapped(), GIB);
+}
+
+/// The tree of a machine that QEMU has and that cannot run the kernel: it is read all the same.
+#[test]
+fn a_tree_by_qemu_with_a_long_name_is_read() {
+    let files = tempfile::tempdir().unwrap();
+    let path = files.path().join("dtb");
+    let option = format!("xlnx-versal-virt,dumpdtb={}", path.display());
+    let done = std::process::Command::new(request().qemu)
+        .args(["-display", "none", "-machine", &option])
+        .output()
+        .unwrap();
+    assert!(done.status.success(), "{done:?}");
+    let dumped = std::fs::read(&path).unwrap();
+    // What is written of it is read again.
+    let written = tree::model(&dumped).unwrap().to_dtb();
+    for bytes in [dumped, written] {
+        let tree = Tree::new(&bytes).unwrap();
+        let long = b"snps,quirk-frame-length-adjustment";
+        let node = tree.nodes().find(|node| node.property(long).is_some());
+        let node = node.unwrap().path().to_string();
+        assert_eq!(node, "/usb@ff9d0000/dwc3@fe200000");
+    }
+}
+
+/// The blocks of a tree (reservations, structure, strings) in another order.
+fn ordered(dtb: &[u8], order: [usize; 3]) -> Vec<u8> {
+    let field = |at: usize| u32::from_be_bytes(dtb[at..at + 4].try_into().unwrap()) as usize;
+    let (structure, strings, reservations) = (field(8), field(12), field(16));
+    let blocks = [
+        &dtb[reservations..structure],
+        &dtb[structure..structure + field(36)],
+        &dtb[strings..strings + field(32)],
+    ];
+    let mut made = dtb[..40].to_vec();
+    for block in order {
+        let place = made.len() as u32;
+        let at = [16, 8, 12][block];
+        made[at..at + 4].copy_from_slice(&place.to_be_bytes());
+        made.extend(blocks[block]);
+        made.resize(made.len().next_multiple_of(8), 0);
+    }
+    let size = made.len() as u32;
+    made[4..8].copy_from_slice(&size.to_be_bytes());
+    made
+}
+
+#[test]
+fn the_blocks_of_a_tree_in_any_order() {
+    let mut tree = one_gib(PageSize::K16);
+    tree.memreserve(RAM + 512 * MIB, 4 * MIB);
+    let (base, _files) = tree.request();
+    let bytes = tree.bytes();
+    let mut free = Vec::new();
+    for order in [[2, 1, 0], [1, 2, 0], [2, 0, 1]] {
+        let made = ordered(&bytes, order);
+        assert_ne!(made, bytes);
+        let (request, _files) = with_tree(&base, &made);
+        let kernel = ok(&request);
+        assert_eq!(kernel.mapped(), GIB);
+        free.push(kernel.number("memory.free_bytes"));
+    }
+    // The reservation was read in all orders.
+    assert!(free.iter().all(|bytes| *bytes == free[0]), "{free:?}");
+    let none = one_gib(PageSize::K16).ok().number("memory.free_bytes");
+    assert_eq!(none - free[0], 4 * MIB);
+}
+
+#[test]
+fn earlycon_names_the_console_before_anything_else() {
+    let mut none = saying("earlycon=pl011,0x9000000");
+    none.remove("/chosen", "stdout-path");
+    none.ok();
+    let mut lost = saying("earlycon=pl011,mmio32,0x9000000,115200n8");
+    lost.set("/chosen", "stdout-path", "/nowhere@1");
+    lost.ok();
+    // A node that is no PL011 makes no difference to an address.
+    let mut other = saying("earlycon=pl011,0x9000000");
+    other.set(UART, "compatible", "vendor,uart");
+    other.ok();
+}
+
+#[test]
+fn an_earlycon_that_is_not_understood_is_told() {
+    let kernel = saying("earlycon=uart8250,mmio32,0x9000000").ok();
+    kernel.says("earlycon=uart8250,mmio32,0x9000000: expected pl011 and the address");
+    // Without a value it means the console that the tree names.
+    saying("earlycon").ok().does_not_say("granule: earlycon");
+}
+
+#[test]
+fn a_console_by_its_older_name_or_by_linuxs_name_of_the_device() {
+    let mut older = saying("");
+    older.remove("/chosen", "stdout-path");
+    older.set("/chosen", "linux,stdout-path", UART);
+    older.ok();
+    let mut linux = saying("console=ttyAMA0,115200 root=/dev/vda");
+    linux.remove("/chosen", "stdout-path");
+    linux.ok();
+}
+
+/// Boots a kernel that has no console to its end. The trace makes QEMU keep the guest's memory, so
+/// that the boot record is read in its last state.
+fn without_console(edit: impl FnOnce(&mut Crafted), why: &str) {
+    let area = "granule.trace=0x60000000,0x4000000";
+    let mut tree = saying(area);
+    edit(&mut tree);
+    let (request, files) = tree.request();
+    let kernel = ends(
+        &Request {
+            append: None,
+            trace: Some(files.path().join("trace")),
+            ..request
+        },
+        Outcome::GuestExit,
+    );
+    assert_eq!(kernel.console, "");
+    let reason = kernel.reason();
+    eprintln!("{:?}", kernel.boot.boot_record);
+    assert!(reason.contains(why), "{reason}");
+    assert!(reason.ends_with("the kernel had finished"), "{reason}");
+}
+
+#[test]
+fn without_a_console_the_kernel_boots_on_and_leaves_its_record() {
+    without_console(
+        |tree| tree.remove("/chosen", "stdout-path"),
+        "no console: no stdout-path in /chosen",
+    );
+    without_console(
+        |tree| tree.set("/chosen", "stdout-path", "/nowhere@1"),
+        "no console: /chosen/stdout-path leads to no node",
+    );
+    without_console(
+        |tree| tree.set(UART, "compatible", "vendor,uart"),
+        "not arm,pl011",
+    );
+}
+
+/// An access there would fault, or write where something else lies.
+#[test]
+fn a_console_that_cannot_be_where_the_tree_says() {
+    for (base, why) in [
+        (0x900_0002, "no multiple of 4"),
+        (0, "is 0"),
+        (1 << 60, "beyond the CPU's physical addresses"),
+        (u64::MAX - 3, "beyond the CPU's physical addresses"),
+        (IMAGE + 4096, "in the memory of the image"),
+    ] {
+        without_console(|tree| tree.set(UART, "reg", cells(&[(base, 4096)])), why);
+    }
+}
+
+/// Without /chosen there is no command line, and so nothing that could ask for a trace.
+#[test]
+fn without_chosen_the_kernel_boots_on() {
+    let mut tree = Crafted::new(&request());
+    tree.tree.root.remove_child("chosen").unwrap();
+    let (request, _files) = tree.request();
+    let kernel = ends(&request, Outcome::GuestExit);
+    assert_eq!(kernel.console, "");
+    assert!(!kernel.boot.boot_record.as_ref().unwrap().is_parked());
+}
+
+#[test]
+fn a_boot_that_cannot_go_on_without_a_console_parks() {
+    let mut tree = saying("granule.trace=0x1");
+    tree.remove("/chosen", "stdout-path");
+    let kernel = tree.refused();
+    assert!(kernel.boot.boot_record.as_ref().unwrap().is_parked());
+    assert!(
+        kernel.reason().contains("granule.trace"),
+        "{}",
+        kernel.reason()
+    );
+    assert_eq!(kernel.console, "");
+}
+
+#[test]
+fn ranges_that_reach_the_end_of_the_address_space_have_no_effect() {
+    let page = 4096;
+    let end = u64::MAX - page + 1;
+    for size in SIZES {
+        let mut tree = one_gib(size);
+        tree.bank_node(&[(end, page), (end, 2 * page)])
+            .memreserve(end, page)
+            .memreserve(1 << 60, 1 << 50)
+            .reserved(end - page, 4 * page, false)
+            .reserved(1 << 59, 1 << 51, true);
+        let kernel = tree.ok();
+        assert_eq!(kernel.mapped(), GIB);
+        assert_eq!(kernel.number("linear_map.ram_bytes"), GIB);
+        let node = "the device tree's /memory@fffffffffffff000 has";
+        kernel.says(&format!(
+            "{node} 0x1000 bytes at {end:#x}, which reach the end of the address space; left out"
+        ));
+        kernel.says(&format!("{node} 0x2000 bytes at {end:#x}"));
+        kernel.says(&format!(
+            "the device tree reserves 0x1000 bytes at {end:#x}"
+        ));
+        kernel.says(&format!(
+            "the device tree reserves 0x4000 bytes at {:#x}",
+            end - page
+        ));
+        kernel.says("reserved range 0x1000000000000000 to 0x1004000000000000 lies outside RAM");
+    }
+}
+
+/// A reservation that begins in RAM and has no end keeps the RAM.
+#[test]
+fn a_reservation_without_an_end_keeps_what_is_ram() {
+    let free = |tree: &Crafted| tree.ok().number("memory.free_bytes");
+    let mut bounded = one_gib(PageSize::K4);
+    bounded.memreserve(RAM + 768 * MIB, 256 * MIB);
+    let mut endless = one_gib(PageSize::K4);
+    endless.memreserve(RAM + 768 * MIB, u64::MAX - RAM);
+    assert_eq!(free(&endless), free(&bounded));
+}
+
+/// The pieces of the linear map, as first addresses and bytes.
+fn pieces(kernel: &Kernel) -> Vec<(u64, u64)> {
+    let number = |text: &str| u64::from_str_radix(text, 16).unwrap();
+    let pieces = kernel.text("linear_map.pieces").split(',');
+    let pieces = pieces.map(|piece| piece.split_once('+').unwrap());
+    pieces
+        .map(|(start, bytes)| (number(start), number(bytes)))
+        .collect()
+}
+
+#[test]
+fn a_list_of_pieces_that_is_too_long_for_its_line_is_cut_and_counted() {
+    // A no-map range divides each bank but the first, in which the image is.
+    let banks: Vec<_> = (0..128)
+        .map(|n| (RAM + n * 8 * MIB, if n == 0 { 7 } else { 4 } * MIB))
+        .collect();
+    let mut tree = one_gib(PageSize::K4);
+    tree.banks(&banks);
+    for (start, _) in &banks[1..] {
+        tree.reserved(start + MIB, 4096, true);
+    }
+    let kernel = tree.ok();
+    let told = pieces(&kernel);
+    let left_out = kernel.number("linear_map.pieces_left_out");
+    assert!(left_out > 0, "{}", told.len());
+    assert_eq!(told.len() as u64 + left_out, 1 + 2 * 127);
+    let line = kernel.text("linear_map.pieces").len() + "@granule linear_map.pieces=".len();
+    assert!((4096 - 32..=4094).contains(&line), "{line}");
+    assert_eq!(told[2], (RAM + 9 * MIB + 4096, 3 * MIB - 4096));
+    let few = pieces(&one_gib(PageSize::K4).ok());
+    assert_eq!(few, [(RAM, GIB)]);
+}
+
+#[test]
+fn memory_outside_linux_usable_memory_range_is_neither_mapped_nor_used() {
+    for size in SIZES {
+        let mut tree = one_gib(size);
+        let ranges = [(RAM + 640 * MIB, 64 * MIB), (RAM, 512 * MIB)];
+        tree.set("/chosen", "linux,usable-memory-range", cells(&ranges));
+        let kernel = tree.ok();
+        assert_eq!(
+            pieces(&kernel),
+            [(RAM, 512 * MIB), (RAM + 640 * MIB, 64 * MIB)]
+        );
+        assert_eq!(kernel.mapped(), 576 * MIB);
+        kernel.says(&format!(
+            "linux,usable-memory-range leaves {} bytes of {GIB} bytes of RAM",
+            576 * MIB
+        ));
+    }
+}
+
+/// The tree is mapped by the boot tables, and the linear map leaves it alone.
+#[test]
+fn the_tree_may_lie_outside_the_usable_memory() {
+    let mut tree = one_gib(PageSize::K64);
+    let range = cells(&[(RAM, 512 * MIB)]);
+    tree.set("/chosen", "linux,usable-memory-range", range);
+    let (request, _files) = tree.request();
+    let kernel = ok(&Request {
+        dtb_address: Some(RAM + 800 * MIB),
+        ..request
+    });
+    assert_eq!(pieces(&kernel), [(RAM, 512 * MIB)]);
+}
+
+/// An initial RAM disk there is RAM that may not be mapped, so there is nothing to run.
+#[test]
+fn an_initial_ram_disk_outside_the_usable_memory_is_told() {
+    let mut tree = one_gib(PageSize::K4);
+    let range = cells(&[(RAM, 512 * MIB)]);
+    tree.set("/chosen", "linux,usable-memory-range", range);
+    tree.set("/chosen", "linux,initrd-start", RAM + 700 * MIB);
+    tree.set("/chosen", "linux,initrd-end", RAM + 701 * MIB);
+    let (request, _files) = tree.request();
+    let kernel = ends(&request, Outcome::GuestExit);
+    assert_eq!(pieces(&kernel), [(RAM, 512 * MIB)]);
+    assert!(kernel.reason().contains("mapped"), "{}", kernel.reason());
+}
+
+#[test]
+fn a_memory_node_gives_only_what_linux_usable_memory_leaves_of_it() {
+    let mut tree = one_gib(PageSize::K4);
+    tree.banks(&[(RAM, 512 * MIB), (RAM + 512 * MIB, 512 * MIB)]);
+    let part = cells(&[(RAM + 600 * MIB, 8 * MIB)]);
+    tree.set("/memory@60000000", "linux,usable-memory", part);
+    let kernel = tree.ok();
+    assert_eq!(
+        pieces(&kernel),
+        [(RAM, 512 * MIB), (RAM + 600 * MIB, 8 * MIB)]
+    );
+    kernel.says("the device tree's /memory@60000000 has linux,usable-memory; other memory");
+}
+
+#[test]
+fn a_range_of_usable_memory_that_cannot_be_read_is_refused() {
+    for (path, name) in [
+        ("/chosen", "linux,usable-memory-range"),
+        ("/memory@40000000", "linux,usable-memory"),
+    ] {
+        let mut tree = one_gib(PageSize::K4);
+        tree.set(path, name, vec![0_u8; 12]);
+        let kernel = tree.refused();
+        let line = format!("the device tree's {path} has a {name} that is not whole pairs");
+        assert!(kernel.reason().contains(&line), "{}", kernel.reason());
+    }
+}
