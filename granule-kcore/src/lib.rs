@@ -25,6 +25,7 @@ pub mod merge_candidates;
 pub mod parameters;
 pub mod persist;
 pub mod rate_limit;
+pub mod sched;
 pub mod sizes;
 pub mod syndrome;
 pub mod trace;

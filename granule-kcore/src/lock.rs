@@ -18,8 +18,8 @@
 //!
 //! A waiter whose interrupts were already masked does *not* answer: it may hold another of these locks
 //! half way through a change, or be answering a call. It need not answer either, because a holder
-//! waits for nothing but a further lock, and locks are taken in one order: `memory::live`, then
-//! `memory::pages`, then the locks of the trace and the console.
+//! waits for nothing but a further lock, and locks are taken in one order: `mm::kernel_tables`,
+//! then `mm::pages`, then the locks of the trace and the console.
 //!
 //! The lock has no queue: a parked CPU could reach its front, and all others would wait for it.
 

@@ -17,7 +17,6 @@
 
 mod arch;
 mod dev;
-mod user;
 
 #[cfg(target_os = "none")]
 mod bench;
@@ -54,10 +53,14 @@ mod percpu;
 mod persist;
 #[cfg(target_os = "none")]
 mod report;
+#[cfg(target_os = "none")]
+mod sched;
 #[cfg(all(target_os = "none", feature = "test-image"))]
 mod selftest;
 #[cfg(target_os = "none")]
 mod smp;
+#[cfg(target_os = "none")]
+mod task;
 #[cfg(target_os = "none")]
 mod trace;
 

@@ -70,7 +70,10 @@ pub(crate) fn linear_map(map: &LinearMap, request: &Request<'_>, ram: u64) {
     }
     say("linear_map.tables", map.tables());
     say("linear_map.table_bytes", map.tables() * page_bytes);
-    say("linear_map.rewritten_to_pages", map.rewritten.is_some());
+    say(
+        "linear_map.rewritten_to_pages",
+        map.split_to_pages.is_some(),
+    );
     say("linear_map.descriptor_stores", map.counts.stores);
     say("linear_map.tlbi", map.counts.tlbi);
     say("linear_map.dsb", map.counts.dsb);

@@ -208,7 +208,7 @@ const ALLOWED: &[(&str, &[&str], &str)] = &[
         "the kind of a directory in a mode",
     ),
     (
-        "granule-kernel/src/user/frames.rs",
+        "granule-kernel/src/task/frames.rs",
         &[">> 16"],
         "DminLine in CTR_EL0",
     ),
@@ -218,22 +218,22 @@ const ALLOWED: &[(&str, &[&str], &str)] = &[
         "random bytes between two looks at signals",
     ),
     (
-        "granule-kernel/src/user/registers.rs",
+        "granule-kernel/src/sched/registers.rs",
         &["<< 14", "<< 16"],
         "bits of SCTLR_EL1",
     ),
     (
-        "granule-kernel/src/user/stack.rs",
+        "granule-kernel/src/sched/stack.rs",
         &["16 << 10", "64 << 10"],
         "the least that a stack has, and half of a slot for one",
     ),
     (
-        "granule-kernel/src/user/exec.rs",
+        "granule-kernel/src/task/exec.rs",
         &["64 << 10"],
         "the lowest address that programs may map",
     ),
     (
-        "granule-kernel/src/user/syscall/tasks.rs",
+        "granule-kernel/src/task/syscall/tasks.rs",
         &["16384"],
         "CLONE_VFORK",
     ),

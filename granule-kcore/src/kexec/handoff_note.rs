@@ -41,9 +41,9 @@ pub const BYTES: usize = LEAVE + 16;
 /// The names of the segments, in their order.
 pub const NAMES: [&str; 3] = ["kernel", "initrd", "tree"];
 
-/// One segment that the next kernel was given.
+/// One segment of the next kernel's payload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Given {
+pub struct PayloadSegment {
     /// Its physical address in the next kernel.
     pub start: u64,
     /// Its bytes, without the padding of its last page; 0 if there is no such segment.
@@ -74,7 +74,7 @@ pub struct HandoffNote {
     /// Whether the CPU returned to EL2.
     pub el2: bool,
     /// Kernel, initramfs and device tree.
-    pub given: [Given; 3],
+    pub payload: [PayloadSegment; 3],
 }
 
 /// A note that was read back.
@@ -90,7 +90,7 @@ pub struct Read {
 
 impl HandoffNote {
     fn words(&self) -> [u64; WORDS] {
-        let [kernel, initrd, tree] = self.given;
+        let [kernel, initrd, tree] = self.payload;
         [
             self.call,
             self.hz,
@@ -145,9 +145,9 @@ impl HandoffNote {
             dsb,
             tlbi,
             flags,
-            given @ ..,
+            payload @ ..,
         ] = words;
-        let (given, _) = given.as_chunks::<3>();
+        let (payload, _) = payload.as_chunks::<3>();
         let mut read = Self {
             call,
             hz,
@@ -158,10 +158,10 @@ impl HandoffNote {
             tlbi,
             uncached: flags & 1 != 0,
             el2: flags & 2 != 0,
-            given: [Given::default(); 3],
+            payload: [PayloadSegment::default(); 3],
         };
-        for (to, [start, bytes, digest]) in read.given.iter_mut().zip(given) {
-            *to = Given {
+        for (to, [start, bytes, digest]) in read.payload.iter_mut().zip(payload) {
+            *to = PayloadSegment {
                 start: *start,
                 bytes: *bytes,
                 digest: *digest,
@@ -208,7 +208,7 @@ mod tests {
     use PageSize::{K4, K64};
 
     fn note() -> HandoffNote {
-        let given = |number: u64| Given {
+        let segment = |number: u64| PayloadSegment {
             start: 0x4000_0000 * number,
             bytes: 1000 + number,
             digest: 77 * number,
@@ -223,7 +223,7 @@ mod tests {
             tlbi: 7,
             uncached: true,
             el2: false,
-            given: [given(1), given(2), given(3)],
+            payload: [segment(1), segment(2), segment(3)],
         }
     }
 

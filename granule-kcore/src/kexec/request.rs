@@ -1,10 +1,10 @@
 //! The kexec request: a task asks the boot CPU to leave for the next kernel. There is one request at a
 //! time. This file decides how long a killed task may withdraw its request, and which code thaws the
-//! other tasks. The trait [`Asker`] stands for the tasks, so that a host test runs every order of the
+//! other tasks. The trait [`Requester`] stands for the tasks, so that a host test runs every order of the
 //! boot CPU and a kill.
 //!
 //! Tasks are frozen before the request becomes visible, and until it is answered or withdrawn. If the
-//! request were visible first, the boot CPU could answer and thaw before the asker freezes, and
+//! request were visible first, the boot CPU could answer and thaw before the requester freezes, and
 //! nothing would thaw the tasks afterwards.
 
 /// The state of the one request.
@@ -22,7 +22,7 @@ pub enum Request<W> {
     /// The boot CPU has accepted the request: it can no longer be withdrawn.
     Leaving,
     /// The boot CPU did not leave.
-    Answered {
+    Refused {
         /// The number of the task that asked.
         by: usize,
         /// Why the boot CPU did not leave.
@@ -37,7 +37,7 @@ impl<W: Copy> Request<W> {
     }
 
     /// The boot CPU accepts the request. Returns the counter at the call and the number of the task.
-    pub fn take_up(&mut self) -> Option<(u64, usize)> {
+    pub fn accept(&mut self) -> Option<(u64, usize)> {
         let Self::Asked { call, by } = *self else {
             return None;
         };
@@ -46,7 +46,7 @@ impl<W: Copy> Request<W> {
     }
 
     /// Withdraws a request that the boot CPU has not accepted.
-    fn take_back(&mut self) -> bool {
+    fn withdraw(&mut self) -> bool {
         let waits = self.is_asked();
         if waits {
             *self = Self::Nothing;
@@ -54,17 +54,17 @@ impl<W: Copy> Request<W> {
         waits
     }
 
-    /// The boot CPU answers that it does not leave. The tasks are thawed before the answer becomes
-    /// visible, because the next asker freezes them again after it sees the request free.
-    pub fn put_answer(&mut self, by: usize, why: W, thaw: impl FnOnce()) {
+    /// The boot CPU does not leave. The tasks are thawed before the answer becomes visible, because the
+    /// next requester freezes them again after it sees the request free.
+    pub fn refuse(&mut self, by: usize, why: W, thaw: impl FnOnce()) {
         thaw();
-        *self = Self::Answered { by, why };
+        *self = Self::Refused { by, why };
     }
 
     /// The answer to the task that asked.
     fn answer(&mut self, to: usize) -> Option<W> {
         match *self {
-            Self::Answered { by, why } if by == to => {
+            Self::Refused { by, why } if by == to => {
                 *self = Self::Nothing;
                 Some(why)
             }
@@ -74,7 +74,7 @@ impl<W: Copy> Request<W> {
 }
 
 /// The task that asks, and its access to all other tasks.
-pub trait Asker {
+pub trait Requester {
     /// Why the boot CPU did not leave.
     type Why: Copy;
 
@@ -91,50 +91,50 @@ pub trait Asker {
     /// Sleeps until `ready` returns a value; `None` if the task is killed before.
     fn sleep_until<R>(&self, ready: impl FnMut() -> Option<R>) -> Option<R>;
     /// Leaves the CPU for as long as tasks are frozen.
-    fn step_aside(&self);
+    fn yield_now(&self);
 }
 
 /// The outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Came<W> {
+pub enum Outcome<W> {
     /// The boot CPU did not leave, for this reason.
-    Answer(W),
+    Refused(W),
     /// Another task's request is pending.
-    Another,
+    Busy,
     /// The task was killed, and withdrew its request.
-    TakenBack,
+    Withdrawn,
 }
 
 /// Asks the boot CPU to leave, and waits for the outcome.
-pub fn ask<A: Asker>(asker: &A, call: u64) -> Came<A::Why> {
-    let by = asker.place();
-    let asked = asker.with(|request| {
+pub fn ask<A: Requester>(requester: &A, call: u64) -> Outcome<A::Why> {
+    let by = requester.place();
+    let asked = requester.with(|request| {
         let free = matches!(request, Request::Nothing);
         if free {
-            asker.freeze();
+            requester.freeze();
             *request = Request::Asked { call, by };
         }
         free
     });
     if !asked {
-        return Came::Another;
+        return Outcome::Busy;
     }
-    asker.wake_boot_cpu();
-    let answer = || asker.with(|request| request.answer(by));
-    if let Some(why) = asker.sleep_until(answer) {
-        return Came::Answer(why);
+    requester.wake_boot_cpu();
+    let answer = || requester.with(|request| request.answer(by));
+    if let Some(why) = requester.sleep_until(answer) {
+        return Outcome::Refused(why);
     }
     // The task was killed: it withdraws its request, or waits for the outcome if the boot CPU accepted
     // it.
-    if asker.with(Request::take_back) {
-        asker.thaw();
-        return Came::TakenBack;
+    if requester.with(Request::withdraw) {
+        requester.thaw();
+        return Outcome::Withdrawn;
     }
     loop {
         if let Some(why) = answer() {
-            return Came::Answer(why);
+            return Outcome::Refused(why);
         }
-        asker.step_aside();
+        requester.yield_now();
     }
 }
 
@@ -143,10 +143,10 @@ mod tests {
     use super::*;
     use std::cell::{Cell, RefCell};
 
-    const ASKER: usize = 3;
+    const REQUESTER: usize = 3;
     const CALL: u64 = 77;
     const WHY: u8 = 9;
-    /// More points than the asker passes.
+    /// More points than the requester passes.
     const POINTS: u32 = 10;
 
     /// The boot CPU comes at point `comes`, and answers as soon as it may. The kill comes at `kills`.
@@ -154,7 +154,7 @@ mod tests {
     struct Order {
         comes: u32,
         kills: u32,
-        /// Nothing is loaded: the answer does not wait until the asker has left its CPU.
+        /// Nothing is loaded: the answer does not wait until the requester has left its CPU.
         at_once: bool,
     }
 
@@ -164,7 +164,7 @@ mod tests {
         point: Cell<u32>,
         frozen: Cell<bool>,
         killed: Cell<bool>,
-        taken_up: Cell<bool>,
+        accepted: Cell<bool>,
     }
 
     impl Fake {
@@ -175,33 +175,33 @@ mod tests {
                 point: Cell::new(0),
                 frozen: Cell::new(false),
                 killed: Cell::new(false),
-                taken_up: Cell::new(false),
+                accepted: Cell::new(false),
             }
         }
 
-        /// The actions of others between two steps of the asker, which is on its CPU or not.
+        /// The actions of others between two steps of the requester, which is on its CPU or not.
         fn passes(&self, off_its_cpu: bool) {
             let point = self.point.get() + 1;
             self.point.set(point);
-            assert!(point < 100, "nobody comes: {:?}", self.order);
+            assert!(point < 100, "the boot CPU never comes: {:?}", self.order);
             if point >= self.order.kills {
                 self.killed.set(true);
             }
             if point >= self.order.comes
-                && let Some((call, by)) = self.request.borrow_mut().take_up()
+                && let Some((call, by)) = self.request.borrow_mut().accept()
             {
-                assert_eq!((call, by), (CALL, ASKER));
+                assert_eq!((call, by), (CALL, REQUESTER));
                 assert!(self.frozen.get(), "seen before it was frozen");
-                self.taken_up.set(true);
+                self.accepted.set(true);
             }
             let may = self.order.at_once || off_its_cpu;
             if may && *self.request.borrow() == Request::Leaving {
                 let thaw = || self.frozen.set(false);
-                self.request.borrow_mut().put_answer(ASKER, WHY, thaw);
+                self.request.borrow_mut().refuse(REQUESTER, WHY, thaw);
             }
         }
 
-        /// The asker is off its CPU and is not scheduled while tasks are frozen.
+        /// The requester is off its CPU and is not scheduled while tasks are frozen.
         fn leaves_its_cpu(&self) {
             self.passes(true);
             while self.frozen.get() {
@@ -210,11 +210,11 @@ mod tests {
         }
     }
 
-    impl Asker for Fake {
+    impl Requester for Fake {
         type Why = u8;
 
         fn place(&self) -> usize {
-            ASKER
+            REQUESTER
         }
 
         fn with<R>(&self, work: impl FnOnce(&mut Request<u8>) -> R) -> R {
@@ -248,7 +248,7 @@ mod tests {
             }
         }
 
-        fn step_aside(&self) {
+        fn yield_now(&self) {
             self.leaves_its_cpu();
         }
     }
@@ -256,8 +256,8 @@ mod tests {
     /// In every order the request is answered if the boot CPU accepted it, and withdrawn otherwise.
     /// Then the next task can ask, and no task is frozen.
     #[test]
-    fn in_every_order_it_is_answered_or_taken_back() {
-        let (mut answered, mut taken_back, mut killed_in_between) = (0, 0, 0);
+    fn in_every_order_it_is_answered_or_withdrawn() {
+        let (mut answered, mut withdrawn, mut killed_in_between) = (0, 0, 0);
         for comes in 1..=POINTS {
             for kills in 1..=2 * POINTS {
                 for at_once in [false, true] {
@@ -267,26 +267,26 @@ mod tests {
                         at_once,
                     };
                     let fake = Fake::new(order);
-                    let came = ask(&fake, CALL);
-                    if fake.taken_up.get() {
-                        assert_eq!(came, Came::Answer(WHY), "{order:?}");
+                    let outcome = ask(&fake, CALL);
+                    if fake.accepted.get() {
+                        assert_eq!(outcome, Outcome::Refused(WHY), "{order:?}");
                         answered += 1;
                         killed_in_between += u32::from(fake.killed.get());
                     } else {
-                        assert_eq!(came, Came::TakenBack, "{order:?}");
+                        assert_eq!(outcome, Outcome::Withdrawn, "{order:?}");
                         assert!(fake.killed.get());
-                        taken_back += 1;
+                        withdrawn += 1;
                     }
                     assert!(!fake.frozen.get(), "{order:?}");
                     assert_eq!(*fake.request.borrow(), Request::Nothing, "{order:?}");
                 }
             }
         }
-        assert!(answered > 100 && taken_back > 10 && killed_in_between > 50);
+        assert!(answered > 100 && withdrawn > 10 && killed_in_between > 50);
     }
 
     #[test]
-    fn whoever_comes_second_changes_nothing() {
+    fn a_second_request_changes_nothing() {
         let order = Order {
             comes: u32::MAX,
             kills: u32::MAX,
@@ -295,7 +295,7 @@ mod tests {
         for there in [
             Request::Asked { call: 5, by: 2 },
             Request::Leaving,
-            Request::Answered { by: 2, why: WHY },
+            Request::Refused { by: 2, why: WHY },
         ] {
             let fake = Fake::new(Order {
                 at_once: false,
@@ -303,7 +303,7 @@ mod tests {
             });
             fake.frozen.set(true);
             *fake.request.borrow_mut() = there;
-            assert_eq!(ask(&fake, CALL), Came::Another);
+            assert_eq!(ask(&fake, CALL), Outcome::Busy);
             assert_eq!(*fake.request.borrow(), there);
             assert!(fake.frozen.get());
         }

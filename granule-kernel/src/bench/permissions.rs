@@ -11,8 +11,8 @@ use super::support::{Block, Random, Snapshot, assert_as, ok};
 use crate::arch::counter::InstructionCounter;
 use crate::dev::console::println;
 use crate::mm::error::LinearError;
-use crate::mm::live::{self, Taken};
-use crate::mm::permissions;
+use crate::mm::kernel_tables::{self, Taken};
+use crate::mm::pageattr;
 use crate::mm::{merge, pages};
 use arrayvec::ArrayVec;
 use core::ops::RangeInclusive;
@@ -37,7 +37,9 @@ pub(crate) fn run(asked: Bench, counter: Option<&InstructionCounter>) {
 }
 
 fn bench(changes: u64, counter: Option<&InstructionCounter>) {
-    let Some(kernel) = live::kernel() else { return };
+    let Some(kernel) = kernel_tables::kernel() else {
+        return;
+    };
     let whole = Snapshot::take();
     let mut blocks = ArrayVec::<Block, MOST_BLOCKS>::new();
     let order = (GIB / kernel.page()).ilog2();
@@ -66,15 +68,15 @@ fn bench(changes: u64, counter: Option<&InstructionCounter>) {
         let pages = bytes / kernel.page();
         // A third of the way in, so that no boundary of a larger leaf coincides with the change.
         let start = VirtualAddress(middle.start + (GIB / 3) / bytes * bytes);
-        let single = meter.took(|| permissions::set_memory_ro(start, pages));
+        let single = meter.took(|| pageattr::set_memory_ro(start, pages));
         say(name, "single", &single, leaves.split());
-        ok("rw", permissions::set_memory_rw(start, pages));
+        ok("rw", pageattr::set_memory_rw(start, pages));
         let merged = meter.took(|| leaves.merge_round(start));
         say(name, "single_merge", &merged, 0);
         assert_as(&before, name);
 
         let mut random = Random::new(SEED);
-        let counted = live::counted();
+        let counted = kernel_tables::counted();
         let mut instructions = 0;
         for _ in 0..changes {
             let block = blocks.get(random.below(blocks.len() as u64) as usize);
@@ -83,21 +85,21 @@ fn bench(changes: u64, counter: Option<&InstructionCounter>) {
             let writable = random.below(2) == 0;
             instructions += meter.instructions(|| {
                 if writable {
-                    permissions::set_memory_rw(start, pages)
+                    pageattr::set_memory_rw(start, pages)
                 } else {
-                    permissions::set_memory_ro(start, pages)
+                    pageattr::set_memory_ro(start, pages)
                 }
             });
         }
         let all = Cost {
-            taken: live::counted().since(counted),
+            taken: kernel_tables::counted().since(counted),
             instructions,
         };
         say(name, "random", &all, leaves.split());
         for block in &blocks {
             ok(
                 "rw",
-                permissions::set_memory_rw(block.at(0), GIB / kernel.page()),
+                pageattr::set_memory_rw(block.at(0), GIB / kernel.page()),
             );
         }
         let merged = meter.took(|| leaves.merge(0, u64::MAX));
@@ -136,10 +138,10 @@ impl Meter<'_> {
     }
 
     fn took(&self, work: impl FnOnce() -> Result<(), LinearError>) -> Cost {
-        let before = live::counted();
+        let before = kernel_tables::counted();
         let instructions = self.instructions(work);
         Cost {
-            taken: live::counted().since(before),
+            taken: kernel_tables::counted().since(before),
             instructions,
         }
     }
@@ -184,7 +186,7 @@ impl Leaves {
 
     /// Merges around an address, as far as the largest leaf reaches.
     fn merge_round(&self, address: VirtualAddress) -> Result<(), LinearError> {
-        let kernel = live::kernel();
+        let kernel = kernel_tables::kernel();
         let largest = kernel.and_then(|k| k.geometry.leaf_sizes().map(|size| size.bytes).max());
         let mask = largest.unwrap_or(1) - 1;
         self.merge(address.0 & !mask, address.0 | mask)
@@ -192,7 +194,7 @@ impl Leaves {
 
     /// Merges between two addresses, where memory exists.
     fn merge(&self, first: u64, last: u64) -> Result<(), LinearError> {
-        let page = live::kernel().map_or(1, |kernel| kernel.page());
+        let page = kernel_tables::kernel().map_or(1, |kernel| kernel.page());
         let first = first.max(*self.range.start());
         let last = last.min(*self.range.end());
         merge::merge_linear_map(VirtualAddress(first), (last - first) / page + 1).map(|_| ())
@@ -208,7 +210,7 @@ impl Leaves {
         let words = self.words();
         let mut count = 0;
         let (mut low, mut high) = (u64::MAX, 0);
-        live::look(|kernel, _, tree| {
+        kernel_tables::look(|kernel, _, tree| {
             let group = |level| {
                 let mut sizes = kernel.geometry.leaf_sizes();
                 let found = sizes.find(|size| size.level == level && size.contiguous);
@@ -241,7 +243,7 @@ impl Leaves {
         let count = self.count;
         let remembered = self.words().get(..count).unwrap_or_default();
         let mut split = 0;
-        live::look(|_, _, tree| {
+        kernel_tables::look(|_, _, tree| {
             for [start, bytes] in remembered {
                 let now = tree.query(VirtualAddress(*start));
                 let whole = now.is_some_and(|now| {

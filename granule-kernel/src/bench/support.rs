@@ -1,7 +1,7 @@
 //! Shared by benchmarks and self-tests of the linear map: a snapshot of the map, blocks of memory to change,
 //! and pseudo-random numbers.
 
-use crate::mm::live;
+use crate::mm::kernel_tables;
 use crate::mm::pages::{self, Pages};
 use granule::arch::{Descriptor, Kind, PageSize, VirtualAddress};
 use granule_kcore::frames::Frame;
@@ -34,7 +34,7 @@ impl Snapshot {
             bytes: 0,
             free: Pages.with(|frames| frames.free_frames()),
         };
-        live::look(|kernel, _, tree| {
+        kernel_tables::look(|kernel, _, tree| {
             // Each allocation of a table page changes which pages are free, and so which are invalid.
             let kept = if kernel.debug_pagealloc {
                 !(Descriptor::VALID | Descriptor::PRESENT_INVALID)
@@ -98,7 +98,7 @@ pub(crate) struct Block {
 impl Block {
     /// Allocates `bytes` bytes, a power of two of pages, naturally aligned.
     pub(crate) fn new(bytes: u64) -> Self {
-        let Some(kernel) = live::kernel() else {
+        let Some(kernel) = kernel_tables::kernel() else {
             panic!("the tables do not change yet");
         };
         let page = kernel.page();
@@ -111,7 +111,7 @@ impl Block {
 
     /// Wraps `2^order` pages that were allocated.
     pub(crate) fn of(frame: Frame, order: u32) -> Self {
-        let Some(kernel) = live::kernel() else {
+        let Some(kernel) = kernel_tables::kernel() else {
             panic!("the tables do not change yet");
         };
         let physical = frame.address(size());
@@ -147,7 +147,7 @@ impl Block {
 }
 
 pub(crate) fn size() -> PageSize {
-    live::kernel().map_or(PageSize::MIN, |kernel| kernel.geometry.page_size())
+    kernel_tables::kernel().map_or(PageSize::MIN, |kernel| kernel.geometry.page_size())
 }
 
 /// xorshift64*: any even spread serves, and the seed is in the boot record.

@@ -15,7 +15,7 @@ pub(crate) static DRIVER: Driver = Driver::new("arm-timer", Requirement::Any);
 static INTERRUPT: AtomicU32 = AtomicU32::new(0);
 
 /// Time slices a second.
-const TURNS: u64 = 100;
+const TIME_SLICES: u64 = 100;
 
 /// CNTP_CTL.ENABLE.
 const ENABLE: u64 = 1;
@@ -34,13 +34,13 @@ pub(crate) fn interrupt() -> Option<u32> {
 }
 
 /// Length of a time slice in ticks of the counter.
-fn turn() -> u64 {
-    (cpu::cntfrq_el0() / TURNS).max(1)
+fn time_slice() -> u64 {
+    (cpu::cntfrq_el0() / TIME_SLICES).max(1)
 }
 
 /// Programs this CPU's timer to interrupt at the end of a time slice.
-pub(crate) fn begin_turn() {
-    set(Some(now().saturating_add(turn())));
+pub(crate) fn begin_time_slice() {
+    set(Some(now().saturating_add(time_slice())));
 }
 
 /// Programs this CPU's timer to interrupt at `time`, or disables it.

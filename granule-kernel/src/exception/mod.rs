@@ -1,7 +1,7 @@
 //! Exceptions with the MMU on: the vectors, the register frame, and the handlers.
 //!
 //! Interrupts, TLB conflict aborts and spurious translation faults are handled and return. Every other
-//! exception of the kernel ends in a fatal report. `user::entry` handles exceptions from EL0. Code here that
+//! exception of the kernel ends in a fatal report. `task::entry` handles exceptions from EL0. Code here that
 //! runs before an exception is handled must not access memory whose mapping is ever split: see `conflict`.
 
 #[cfg(target_os = "none")]

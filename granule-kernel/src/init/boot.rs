@@ -12,16 +12,16 @@ use crate::dev::registry;
 use crate::fatal::refuse;
 use crate::handover::{BootChoice, BootRoots, Handover};
 use crate::kexec::arrive;
+use crate::mm::free_initmem;
 use crate::mm::map::{self, Request};
 use crate::mm::phys_to_virt::KernelPhysToVirt;
-use crate::mm::release;
-use crate::mm::rewrite;
 use crate::mm::selfcheck;
-use crate::mm::{firmware, live, merge, pagealloc, pages};
+use crate::mm::split_to_pages;
+use crate::mm::{firmware, kernel_tables, merge, pagealloc, pages};
 use crate::smp::check;
 use crate::smp::start::{self, BringUp};
+use crate::task::user_space;
 use crate::trace::recorder;
-use crate::user::init;
 use crate::{bench, kexec, persist, report};
 use granule::arch::errata::Errata;
 use granule::arch::features::TlbiFeature;
@@ -34,7 +34,7 @@ use granule_kcore::devicetree::memory::{self as tree, Memory};
 use granule_kcore::parameters::Parameters;
 
 /// The result of user space. `Ok` if it ended well or did not exist.
-pub(crate) type Ended = Result<(), init::Failure>;
+pub(crate) type Ended = Result<(), user_space::Failure>;
 
 /// Boots from the handover, and runs the user programs.
 pub(crate) fn run(handover: &Handover, parameters: &Parameters<'_>) -> Ended {
@@ -79,7 +79,7 @@ fn boot(
     let persist = persist::find(parameters, &mut memory);
     // SAFETY: the image is mapped at its distance. The linear map's distance is set before a table there is
     // used.
-    let reach = unsafe {
+    let phys_to_virt = unsafe {
         KernelPhysToVirt::new(
             handover.entry.load,
             image::bytes(),
@@ -94,7 +94,7 @@ fn boot(
         geometry,
         capabilities,
         root: roots.kernel,
-        reach,
+        phys_to_virt,
         placement,
         image_start: handover.entry.load,
         pool: (
@@ -105,7 +105,7 @@ fn boot(
         parameters,
         counter: counter.as_ref(),
     };
-    // SAFETY: nothing else uses the pool from `pool_next` on, and `reach` covers the image. Additional RAM is
+    // SAFETY: nothing else uses the pool from `pool_next` on, and `phys_to_virt` covers the image. Additional RAM is
     // taken from early memory.
     let mut arena = unsafe { Arena::new(request.pool.0, request.pool.1, page_size) };
     let (mut map, mut tables) = match map::map_mem(&request, &mut memory, &counters, &mut arena) {
@@ -152,8 +152,8 @@ fn boot(
     }
     let seed = handover.entry.counter;
     let bbm_policy = bbm_policy::of_all(&cpus.facts, &system, &request);
-    if rewrite::is_needed(&request, &bbm_policy) {
-        let rewritten = rewrite::to_pages(
+    if split_to_pages::is_needed(&request, &bbm_policy) {
+        let split = split_to_pages::split(
             &request,
             &mut *tables,
             &mut memory,
@@ -161,9 +161,9 @@ fn boot(
             seed,
             &mut looked,
         );
-        match rewritten {
+        match split {
             Ok(()) => println!("granule: the linear map is rewritten to pages"),
-            Err(rewrite::Failure::SelfCheck(fault)) => {
+            Err(split_to_pages::Failure::SelfCheck(fault)) => {
                 refuse::self_check_failed(format_args!("rewritten to pages: {fault}"))
             }
             Err(error) => refuse::refuse(format_args!(
@@ -184,7 +184,7 @@ fn boot(
     let arrival = arrive::look(handover, parameters.kexec.digest);
     let unused_pool = arena.unused_pool();
     let identity = cpus.needs_identity;
-    let given_back = match release::boot_leftovers(
+    let given_back = match free_initmem::free(
         &request,
         handover,
         roots,
@@ -201,7 +201,7 @@ fn boot(
     };
     // The trust that holds for all CPUs limits how the map may change.
     request.bbm_policy = bbm_policy;
-    live::begin(&request);
+    kernel_tables::begin(&request);
     pagealloc::hide_free_pages();
     merge::configure(parameters.merges_when_idle);
     report::boot(handover, choice, &geometry, common.errata, &bbm_policy);
@@ -232,7 +232,7 @@ fn boot(
         bench::run(bench, request.counter);
     }
     merge::settle();
-    let ended = init::run(&init::Machine {
+    let ended = user_space::run(&user_space::Inputs {
         boot_cpu: cpu,
         common,
         capabilities: request.capabilities,

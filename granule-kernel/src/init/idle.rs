@@ -5,8 +5,8 @@ use crate::arch::cpu;
 use crate::cpu::jobs;
 use crate::mm::merge;
 use crate::percpu::PerCpu;
+use crate::sched;
 use crate::smp::off;
-use crate::user::sched;
 
 /// Works and waits for ever, with interrupts unmasked in between.
 pub(super) fn serve(this: &'static PerCpu) -> ! {

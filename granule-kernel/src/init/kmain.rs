@@ -12,12 +12,11 @@ use crate::dev::{console, psci};
 use crate::handover::record;
 use crate::handover::{Conduit, Handover};
 use crate::kexec::arrive;
-use crate::mm::{fault, firmware, live};
+use crate::mm::{fault, firmware, kernel_tables};
 use crate::percpu;
 use crate::smp::off;
 use crate::trace::recorder;
-use crate::user::sched;
-use crate::{exception, fatal, kexec, lock, report, user};
+use crate::{exception, fatal, kexec, lock, report, sched, task};
 use granule_kcore::layout;
 use granule_kcore::parameters::Parameters;
 
@@ -55,9 +54,9 @@ fn register() {
     lock::answer_calls_by(ipi::answer);
     irq::on_tick(sched::tick);
     fatal::panic::EXPLAIN.call_once(|| fault::why);
-    fatal::panic::TASK_STACKS.call_once(|| user::stack::holds);
+    fatal::panic::TASK_STACKS.call_once(|| sched::stack::holds);
     off::CAME_BACK.call_once(|| sched::admit);
-    user::next_kernel::NEXT_KERNEL.call_once(|| &kexec::syscall::Kexec);
+    task::next_kernel::NEXT_KERNEL.call_once(|| &kexec::syscall::Kexec);
 }
 
 /// Most bytes of the command line that are kept, as in Linux.
@@ -126,7 +125,7 @@ fn finish(ended: Ended) -> ! {
     }
     record::finished(None);
     // Under the lock: other CPUs may be merging, and the trace must not end inside a change.
-    live::hold(|| recorder::finish(true));
+    kernel_tables::hold(|| recorder::finish(true));
     console::flush();
     psci::system_off();
     cpu::halt()

@@ -130,13 +130,13 @@ fn report_note(read: &Read, entry: u64, up: u64) {
     say("count.entry", entry);
     say("count.console", CONSOLE.load(Ordering::Relaxed));
     say("count.up", up);
-    for (name, given) in note::NAMES.iter().zip(&note.given) {
-        if given.bytes != 0 {
-            println!("@granule kexec.segment.{name}.start={:#x}", given.start);
-            println!("@granule kexec.segment.{name}.bytes={}", given.bytes);
+    for (name, segment) in note::NAMES.iter().zip(&note.payload) {
+        if segment.bytes != 0 {
+            println!("@granule kexec.segment.{name}.start={:#x}", segment.start);
+            println!("@granule kexec.segment.{name}.bytes={}", segment.bytes);
             println!(
                 "@granule kexec.segment.{name}.digest={:#018x}",
-                given.digest
+                segment.digest
             );
         }
     }

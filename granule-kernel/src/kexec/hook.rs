@@ -4,7 +4,7 @@
 use super::loaded::Loaded;
 use super::pages::Held;
 use crate::hook::Hook;
-use crate::mm::live::Kernel;
+use crate::mm::kernel_tables::Kernel;
 use crate::mm::pages::NoMemory;
 use granule_kexec::{PhysRange, RelocationList};
 

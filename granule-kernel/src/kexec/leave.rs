@@ -1,33 +1,33 @@
 //! Leaving: the steps from a program's call to the jump, taken by the boot CPU in its own loop.
 //!
-//! The calling task sleeps ([`execute`]), and CPUs take up no more tasks ([`asking`]). The boot CPU
+//! The calling task sleeps ([`execute`]), and CPUs take up no more tasks ([`request`]). The boot CPU
 //! finds the call in its loop ([`serve`]) and waits until no task runs on any CPU. The boot CPU then
-//! verifies the list, the tables and the code, switches the other CPUs off, silences the devices, and
+//! verifies the list, the tables and the code, switches the other CPUs off, quiesces the devices, and
 //! jumps. Every step before the jump can be undone: the caller then gets the reason as an error, and the
 //! kernel goes on unchanged.
 
-use super::exact::{Exact, Inexact};
 use super::hook::KEXEC;
 use super::loaded::Loaded;
 use super::pages::{self, Words};
-use super::{Busy, begin, quiet};
+use super::verify_tables::{TableMismatch, TableVerification};
+use super::{Busy, begin, quiesce};
 use crate::arch::cache;
 use crate::arch::{boot_stack, cpu};
 use crate::dev::console::{self, println};
 use crate::handover::record;
 use crate::lock::Lock;
-use crate::mm::live;
+use crate::mm::kernel_tables;
 use crate::report;
+use crate::sched;
+use crate::sched::registers;
 use crate::smp::off;
+use crate::task::task_table::{self, Task};
 use crate::trace::{leaving, recorder};
-use crate::user::registers;
-use crate::user::sched;
-use crate::user::task::{self, Task};
 use core::fmt;
 use granule::arch::{PhysicalAddress, VirtualAddress};
 use granule_kcore::cpus::set::CpuSet;
 use granule_kcore::kexec::handoff_note::{self as note, HandoffNote};
-use granule_kcore::kexec::request::{self as asking, Asker, Came, Request};
+use granule_kcore::kexec::request::{self, Outcome, Request, Requester};
 use granule_kexec::{EL2, InstructionCounts, ListError, ListHeader, UNCACHED, relocate, verify};
 use granule_linux_abi::abi::Errno;
 
@@ -46,7 +46,7 @@ pub(crate) enum Stays {
     /// The list differs from the list that was sealed.
     RelocationList(ListError),
     /// The tables differ from the tables that were made.
-    Tables(Inexact),
+    Tables(TableMismatch),
     /// The copy of the relocation code is damaged.
     Code,
     /// A process does not leave its CPU.
@@ -59,7 +59,7 @@ pub(crate) enum Stays {
     /// A CPU does not switch off.
     Cpu(off::StillOn),
     /// An interrupt stays enabled.
-    Interrupt(crate::dev::gic::quiet::StillOn),
+    Interrupt(crate::dev::gic::quiesce::StillOn),
 }
 
 impl Stays {
@@ -105,20 +105,20 @@ static REQUEST: Lock<Request<Stays>> = Lock::new(Request::Nothing);
 /// Leaves for the next kernel, in a system call. Returns only if leaving is refused.
 pub(crate) fn execute(_busy: &Busy) -> Stays {
     let call = cpu::counter_now();
-    let Some(task) = sched::current() else {
+    let Some(task) = sched::current().and_then(task_table::at) else {
         return Stays::Interrupted;
     };
-    match asking::ask(&Caller(task), call) {
-        Came::Answer(why) => why,
-        Came::Another => Stays::Busy,
-        Came::TakenBack => Stays::Interrupted,
+    match request::ask(&Caller(task), call) {
+        Outcome::Refused(why) => why,
+        Outcome::Busy => Stays::Busy,
+        Outcome::Withdrawn => Stays::Interrupted,
     }
 }
 
 /// The calling task.
 struct Caller(&'static Task);
 
-impl Asker for Caller {
+impl Requester for Caller {
     type Why = Stays;
 
     fn place(&self) -> usize {
@@ -138,17 +138,17 @@ impl Asker for Caller {
     }
 
     fn wake_boot_cpu(&self) {
-        // This call only ends the turns of running tasks; the boot CPU waits for them.
+        // This call only ends the time slices of running tasks; the boot CPU waits for them.
         let _ = sched::still_runs();
         sched::wake_boot_cpu();
     }
 
     fn sleep_until<R>(&self, ready: impl FnMut() -> Option<R>) -> Option<R> {
-        sched::sleep_until(self.0, ready).ok()
+        self.0.sleep_until(ready).ok()
     }
 
-    fn step_aside(&self) {
-        sched::yield_now(self.0);
+    fn yield_now(&self) {
+        sched::yield_now(self.0.place());
     }
 }
 
@@ -159,12 +159,12 @@ pub(crate) fn is_asked() -> bool {
 
 /// Leaves if a process has asked for it. The boot CPU's loop calls this.
 pub(crate) fn serve() {
-    let Some((call, by)) = REQUEST.with(Request::take_up) else {
+    let Some((call, by)) = REQUEST.with(Request::accept) else {
         return;
     };
     let why = begin(|loaded| leave(loaded, call)).unwrap_or(Stays::NothingLoaded);
-    REQUEST.with(|request| request.put_answer(by, why, sched::thaw));
-    task::at(by).map(sched::wake);
+    REQUEST.with(|request| request.refuse(by, why, sched::thaw));
+    sched::wake(by);
 }
 
 /// Leaves for the next kernel; returns only with the reason against leaving.
@@ -175,7 +175,7 @@ fn leave(loaded: &Loaded, call: u64) -> Stays {
         Err(why) => return why,
     };
     match prepare(loaded) {
-        Ok(gone) => match silence(loaded) {
+        Ok(gone) => match quiesce(loaded) {
             Ok(header) => go(loaded, &header, call, stood),
             Err(why) => {
                 off::bring_back(gone);
@@ -188,12 +188,12 @@ fn leave(loaded: &Loaded, call: u64) -> Stays {
 
 /// Does every check that can fail while this kernel still has all CPUs and devices.
 fn prepare(loaded: &Loaded) -> Result<CpuSet, Stays> {
-    let kernel = live::kernel().ok_or(Stays::NothingLoaded)?;
+    let kernel = kernel_tables::kernel().ok_or(Stays::NothingLoaded)?;
     loaded.verify().map_err(Stays::RelocationList)?;
     if let Some(hook) = KEXEC.get() {
         hook.before_check(kernel, loaded);
     }
-    Exact::new(kernel, loaded)
+    TableVerification::new(kernel, loaded)
         .run(|records| {
             // The list was just verified, so this pass cannot fail.
             let _ = verify(&Words, loaded.list.head, records);
@@ -208,9 +208,9 @@ fn prepare(loaded: &Loaded) -> Result<CpuSet, Stays> {
 /// Waits until no task runs on any CPU.
 fn stand_still() -> Result<(), Stays> {
     let start = cpu::counter_now();
-    let runs = |(cpu, task): (usize, &Task)| Stays::Runs {
+    let runs = |(cpu, place): (usize, usize)| Stays::Runs {
         cpu,
-        pid: task.pid(),
+        pid: task_table::at(place).map_or(0, Task::pid),
     };
     while let Some(still) = sched::still_runs() {
         if cpu::counter_now().wrapping_sub(start) > PATIENCE_S * cpu::cntfrq_el0() {
@@ -221,17 +221,17 @@ fn stand_still() -> Result<(), Stays> {
     Ok(())
 }
 
-/// Silences interrupts, takes program state out of this CPU's registers and reseals the list for the
+/// Quiesces interrupts, takes program state out of this CPU's registers and reseals the list for the
 /// resulting TCR. Undoes all of it on failure.
-fn silence(loaded: &Loaded) -> Result<ListHeader, Stays> {
+fn quiesce(loaded: &Loaded) -> Result<ListHeader, Stays> {
     let masked = cpu::mask_interrupts();
-    let quiet = quiet::devices().map_err(Stays::Interrupt);
-    let sealed = quiet.and_then(|()| {
+    let quiesced = quiesce::devices().map_err(Stays::Interrupt);
+    let sealed = quiesced.and_then(|()| {
         registers::close();
         let header = loaded.seal_again(cpu::tcr_el1());
         header.map_err(|error| {
             registers::open();
-            quiet::undo();
+            quiesce::undo();
             Stays::RelocationList(error)
         })
     });
@@ -256,14 +256,14 @@ fn go(loaded: &Loaded, header: &ListHeader, call: u64, stood: u64) -> ! {
     let note = HandoffNote {
         call,
         hz: cpu::cntfrq_el0(),
-        bytes_total: loaded.given.iter().map(|it| it.bytes).sum(),
+        bytes_total: loaded.payload.iter().map(|it| it.bytes).sum(),
         bytes_copied: header.bytes_copied,
         lines_cleaned: counts.lines,
         dsb: counts.dsb,
         tlbi: counts.tlbi,
         uncached,
         el2: header.flags & EL2 != 0,
-        given: loaded.given.map(|it| note::Given {
+        payload: loaded.payload.map(|it| note::PayloadSegment {
             start: it.place.start,
             bytes: it.bytes,
             digest: it.digest,
@@ -324,11 +324,11 @@ fn tell(note: &HandoffNote, taken_up: u64) {
     say("taken_up", taken_up);
     println!("@granule kexec.leaving.uncached={}", note.uncached);
     // Names where to find the next kernel's boot record if that kernel parks silently.
-    for (name, given) in note::NAMES.iter().zip(&note.given) {
-        if given.bytes != 0 {
+    for (name, segment) in note::NAMES.iter().zip(&note.payload) {
+        if segment.bytes != 0 {
             println!(
                 "@granule kexec.leaving.segment.{name}.start={:#x}",
-                given.start
+                segment.start
             );
         }
     }

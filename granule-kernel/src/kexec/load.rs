@@ -4,16 +4,16 @@
 
 use super::Request;
 use super::hook::KEXEC;
-use super::loaded::{Given, Loaded, Tables};
+use super::loaded::{Loaded, PayloadSegment, Tables};
 use super::machine::{MachineFacts, machine};
 use super::pages::{self, Held, MOST_SEGMENTS, Runs, Words};
 use super::refused::{Call, Refused};
 use crate::arch::cpu;
 use crate::arch::sctlr::{SCTLR_EL2_MMU_OFF, SCTLR_MMU_OFF};
-use crate::mm::live::{self, Kernel};
+use crate::mm::kernel_tables::{self, Kernel};
 use crate::mm::pages::{NoMemory, each_free_block};
-use crate::user::owned::Array;
-use crate::user::random;
+use crate::task::owned::Array;
+use crate::task::random;
 use arrayvec::ArrayVec;
 use core::fmt::Write;
 use granule::arch::PhysicalAddress;
@@ -52,7 +52,7 @@ enum Where {
 pub(super) fn load(request: &Request<'_>) -> Result<Loaded, Refused> {
     let unnoted = "memory is in too many pieces, or the device tree cannot be read";
     let machine = machine().ok_or(Refused::Machine(unnoted))?;
-    let kernel = live::kernel().ok_or(Refused::Machine(unnoted))?;
+    let kernel = kernel_tables::kernel().ok_or(Refused::Machine(unnoted))?;
     let header = ImageHeader::read(request.kernel)?;
     header.check(&machine.cpu)?;
     let line = command_line(machine, request.command_line)?;
@@ -160,7 +160,7 @@ impl Loader<'_> {
 
         pages::fill(&[note], &[]);
         pages::put_code(code);
-        let mut given = [Given::default(); MOST_SEGMENTS];
+        let mut payload = [PayloadSegment::default(); MOST_SEGMENTS];
         for ((segment, runs), in_place) in segments.iter_mut().zip(&runs).zip(&in_place) {
             let bytes = self.bytes_of(segment.name, &tree);
             segment.pages = runs.all();
@@ -169,8 +169,8 @@ impl Loader<'_> {
                 in_place.all().iter().for_each(pages::clean);
             }
             let which = NAMES.iter().position(|name| *name == segment.name);
-            if let Some(given) = which.and_then(|which| given.get_mut(which)) {
-                *given = Given {
+            if let Some(part) = which.and_then(|which| payload.get_mut(which)) {
+                *part = PayloadSegment {
                     place: segment.place(),
                     bytes: segment.bytes,
                     in_place: in_place.all().iter().map(|it| it.bytes).sum(),
@@ -187,7 +187,7 @@ impl Loader<'_> {
         drop(in_use_for_long);
         let tables = self.tables(&segments, &runs, &list, code, &mut held)?;
         held.complete();
-        let [kernel, _, tree] = given;
+        let [kernel, _, tree] = payload;
         let way = Way {
             uncached: self.machine.options.uncached,
             el2: self.machine.returns_to_el2,
@@ -201,7 +201,7 @@ impl Loader<'_> {
             list,
             tables,
             way,
-            given,
+            payload,
             note: PhysicalAddress(note.start),
             held,
         };

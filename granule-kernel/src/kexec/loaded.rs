@@ -3,7 +3,7 @@
 
 use super::pages::{self, Held, Words};
 use super::refused::Refused;
-use crate::mm::live::{self, Kernel};
+use crate::mm::kernel_tables::{self, Kernel};
 use crate::mm::transition;
 use core::fmt;
 use granule::arch::PhysicalAddress;
@@ -15,7 +15,7 @@ use granule_kexec::{
 
 /// One segment for the next kernel. Without bytes the segment is absent.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Given {
+pub(crate) struct PayloadSegment {
     /// The segment's place: its bytes and the memory reserved behind them.
     pub(crate) place: PhysRange,
     /// Bytes of the segment.
@@ -35,11 +35,11 @@ pub(crate) struct Loaded {
     pub(crate) tables: Tables,
     pub(crate) way: Way,
     /// Kernel, initramfs and device tree, in the order of [`NAMES`].
-    pub(crate) given: [Given; 3],
+    pub(crate) payload: [PayloadSegment; 3],
     /// The page for the note, which the device tree names; zeroed until the kernel leaves.
     pub(crate) note: PhysicalAddress,
     /// All pages except those of the tables.
-    #[allow(dead_code, reason = "given back when it is dropped")]
+    #[allow(dead_code, reason = "freed when it is dropped")]
     pub(super) held: Held,
 }
 
@@ -71,12 +71,16 @@ impl Loaded {
 /// One line for each segment, then one for the whole: `/sys/kernel/kexec_segments`.
 impl fmt::Display for Loaded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (name, given) in NAMES.iter().zip(&self.given).filter(|(_, it)| it.bytes > 0) {
-            let PhysRange { start, bytes } = given.place;
+        for (name, segment) in NAMES
+            .iter()
+            .zip(&self.payload)
+            .filter(|(_, it)| it.bytes > 0)
+        {
+            let PhysRange { start, bytes } = segment.place;
             writeln!(
                 f,
                 "{name} {start:#x} {} {bytes} {}",
-                given.bytes, given.in_place
+                segment.bytes, segment.in_place
             )?;
         }
         let totals = &self.list.totals;
@@ -109,7 +113,7 @@ impl fmt::Debug for Tables {
 impl Tables {
     pub(super) fn build(kernel: &'static Kernel, needs: &Needs<'_>) -> Result<Self, Refused> {
         let counters = Counters::new();
-        let transition = transition::build(live::apart(kernel, &counters), needs)?;
+        let transition = transition::build(kernel_tables::apart(kernel, &counters), needs)?;
         let count = counters.get().tables;
         Ok(Self {
             transition,
@@ -122,6 +126,9 @@ impl Tables {
 impl Drop for Tables {
     fn drop(&mut self) {
         let counters = Counters::new();
-        transition::free(live::apart(self.kernel, &counters), &self.transition);
+        transition::free(
+            kernel_tables::apart(self.kernel, &counters),
+            &self.transition,
+        );
     }
 }

@@ -3,7 +3,7 @@
 
 use crate::handover::Handover;
 use crate::mm::firmware;
-use crate::mm::live::pointer;
+use crate::mm::kernel_tables::pointer;
 use arrayvec::ArrayVec;
 use granule::arch::{CpuFeatures, PageSize, PhysicalAddress};
 use granule_kcore::devicetree::memory::{self as tree, MOST_RANGES, Memory};

@@ -4,12 +4,11 @@
 //! on the [`machine`] recorded at boot. This file holds the loaded kernel and the lock for changing it.
 //! [`refused`] has the reasons for a refusal; [`messages`] limits how often they are printed.
 //!
-//! Leaving: [`leave`](mod@leave) takes the steps from the call to the jump. [`exact`] verifies the
-//! tables once more, and [`quiet`] silences the devices. Arriving: [`arrive`] reports the handoff note.
+//! Leaving: [`leave`](mod@leave) takes the steps from the call to the jump. [`verify_tables`]
+//! verifies the tables once more, and [`quiesce`] quiesces the devices. Arriving: [`arrive`] reports the handoff note.
 //! The device tree, the note, the options and the request to the boot CPU are in `granule_kcore::kexec`.
 
 pub(crate) mod arrive;
-pub(crate) mod exact;
 pub(crate) mod hook;
 pub(crate) mod leave;
 pub(crate) mod load;
@@ -17,9 +16,10 @@ pub(crate) mod loaded;
 pub(crate) mod machine;
 pub(crate) mod messages;
 pub(crate) mod pages;
-mod quiet;
+mod quiesce;
 pub(crate) mod refused;
 pub(crate) mod syscall;
+pub(crate) mod verify_tables;
 
 use state::begin;
 pub(crate) use state::{Busy, load, unload, with_loaded};

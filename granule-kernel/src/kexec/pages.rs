@@ -3,10 +3,10 @@
 
 use crate::arch::cache;
 use crate::arch::cpu;
-use crate::mm::live::{self, pointer};
+use crate::mm::kernel_tables::{self, pointer};
 use crate::mm::pages::{self, NoMemory, Run};
-use crate::user::frames::UserMemory;
-use crate::user::owned::Array;
+use crate::task::frames::UserMemory;
+use crate::task::owned::Array;
 use arrayvec::ArrayVec;
 use granule::arch::PhysicalAddress;
 use granule::space::UserFrames;
@@ -19,7 +19,7 @@ pub(super) const MOST_SEGMENTS: usize = NAMES.len();
 
 /// The bytes of a page of this kernel.
 pub(crate) fn page_bytes() -> u64 {
-    live::kernel().map_or(0, live::Kernel::page)
+    kernel_tables::kernel().map_or(0, kernel_tables::Kernel::page)
 }
 
 /// Extents in order of insertion, neighbours joined. The storage grows as long as memory lasts.

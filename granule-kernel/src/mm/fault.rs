@@ -3,13 +3,13 @@
 //! The faulting code may have held any lock, so nothing here waits for one. A cause that needs a held lock is
 //! left out of the report.
 
-use super::{live, pages};
+use super::{kernel_tables, pages};
 use granule::arch::{Kind, VirtualAddress};
 use granule_kcore::frames::Frame;
 
 /// The reason why an access to `address` faults, if this module knows it.
 pub(crate) fn why(address: u64) -> Option<&'static str> {
-    live::try_look(|kernel, live, tree| {
+    kernel_tables::try_look(|kernel, state, tree| {
         let page = kernel.page();
         let start = VirtualAddress(address & !(page - 1));
         let physical = kernel.placement.physical_address(start)?;
@@ -22,7 +22,7 @@ pub(crate) fn why(address: u64) -> Option<&'static str> {
         let frame = Frame::containing(physical, kernel.geometry.page_size());
         if !present_invalid {
             None
-        } else if live.meets_pool(start.0, page) {
+        } else if state.meets_pool(start.0, page) {
             Some("that is a guard page")
         } else if kernel.debug_pagealloc && pages::is_free(frame) == Some(true) {
             Some(

@@ -7,10 +7,10 @@ use granule_kcore::layout;
 use granule_kcore::parameters::Parameters;
 
 /// Calls `look` with the device tree's bytes. The mapping goes away, so access is by closure: no
-/// borrow of the tree can outlive the call and be used after `release::boot_leftovers`.
+/// borrow of the tree can outlive the call and be used after `free_initmem::free`.
 pub(crate) fn with_tree<R>(handover: &Handover, look: impl FnOnce(&[u8]) -> R) -> R {
     // SAFETY: the boot tables map the tree, read-only, in its window, and keep it mapped until
-    // `release::boot_leftovers` unmaps it, which comes after every call of this function; the
+    // `free_initmem::free` unmaps it, which comes after every call of this function; the
     // bytes live no longer than this call.
     look(unsafe {
         core::slice::from_raw_parts(

@@ -6,8 +6,8 @@
 //! its pages and no other call changes them.
 
 use super::error::LinearError;
-use super::live::{self, Flush};
-use super::permissions::check_free;
+use super::kernel_tables::{self, Flush};
+use super::pageattr::check_free;
 use super::{merge, pages};
 use core::fmt;
 use core::ops::Range;
@@ -34,7 +34,7 @@ impl fmt::Display for PoolError {
             Self::TooMany => write!(
                 f,
                 "there are {} pools of guard pages already; release one",
-                live::MOST_POOLS
+                kernel_tables::MOST_POOLS
             ),
             Self::Linear(error) => write!(f, "{error}"),
         }
@@ -63,15 +63,15 @@ impl Pool {
     pub(crate) fn new(order: u32) -> Result<Self, PoolError> {
         let pages = 1u64 << order;
         let first = pages::allocate(order).ok_or(PoolError::NoMemory { pages })?;
-        let made = live::change(Flush::Now, |kernel, live, tree| {
+        let made = kernel_tables::change(Flush::Now, |kernel, state, tree| {
             let page = kernel.page();
             let start = kernel
                 .placement
                 .virtual_address(first.address(kernel.geometry.page_size()));
             let start = start.ok_or(PoolError::Linear(LinearError::TooEarly))?;
             let bytes = pages * page;
-            check_free(kernel, live, start, bytes).map_err(PoolError::Linear)?;
-            if live.pools.is_full() {
+            check_free(kernel, state, start, bytes).map_err(PoolError::Linear)?;
+            if state.pools.is_full() {
                 return Err(PoolError::TooMany);
             }
             // Reserve every table before the first change, so that the split cannot fail halfway.
@@ -102,7 +102,8 @@ impl Pool {
                 .map_err(|error| PoolError::Linear(LinearError::Table(error)))?;
             tree.assume_visible(start, bytes);
             let range = start.0..start.0 + bytes;
-            live.pools
+            state
+                .pools
                 .try_push(range.clone())
                 .map_err(|_| PoolError::TooMany)?;
             Ok(Self {
@@ -141,10 +142,10 @@ impl Pool {
             bytes: self.page,
         };
         let address = self.address(index).ok_or(outside)?;
-        let kernel = live::kernel().ok_or(LinearError::TooEarly)?;
+        let kernel = kernel_tables::kernel().ok_or(LinearError::TooEarly)?;
         // SAFETY: the pages were split in `new`; while the pool lives nothing merges them and
         // nothing else changes them.
-        Ok(unsafe { live::set_valid(kernel, address, self.page, valid)? })
+        Ok(unsafe { kernel_tables::set_valid(kernel, address, self.page, valid)? })
     }
 
     /// Makes the pages valid, frees them to the page allocator, and allows their leaves to be
@@ -152,12 +153,12 @@ impl Pool {
     pub(crate) fn release(self) {
         let bytes = self.range.end - self.range.start;
         let start = VirtualAddress(self.range.start);
-        live::change(Flush::Now, |kernel, live, tree| {
+        kernel_tables::change(Flush::Now, |kernel, state, tree| {
             // The range is in pages already, so nothing is split.
             let shown = tree.set_valid(start, bytes);
             debug_assert!(shown.is_ok(), "the pages of a pool: {shown:?}");
-            live.pools.retain(|pool| *pool != self.range);
-            merge::note(kernel, live, start, bytes);
+            state.pools.retain(|pool| *pool != self.range);
+            merge::note(kernel, state, start, bytes);
         });
         let _ = pages::free(self.first, self.order);
         merge::wake();

@@ -10,8 +10,8 @@
 //! removed.
 
 use super::error::LinearError;
-use super::live::{self, Flush, Kernel, Live, Tree};
-use super::permissions::check_free;
+use super::kernel_tables::{self, Flush, Kernel, TableState, Tree};
+use super::pageattr::check_free;
 use super::{merge, pages};
 use core::fmt;
 use granule::arch::{Attributes, Permissions, PhysicalAddress, VirtualAddress};
@@ -73,7 +73,7 @@ impl From<FrameError> for HotplugError {
 /// The first frame, the number of frames, and their address in the linear map.
 fn place(
     kernel: &Kernel,
-    live: &Live,
+    state: &TableState,
     start: PhysicalAddress,
     bytes: u64,
 ) -> Result<(VirtualAddress, Frame, u64), HotplugError> {
@@ -95,7 +95,7 @@ fn place(
     if !whole || !reached || last >> kernel.geometry.pa_bits() != 0 {
         return Err(outside.into());
     }
-    check_free(kernel, live, address, bytes)?;
+    check_free(kernel, state, address, bytes)?;
     let frame = Frame::containing(start, kernel.geometry.page_size());
     Ok((address, frame, bytes / page))
 }
@@ -115,8 +115,8 @@ fn place(
 ///
 /// The range must be RAM that nothing uses.
 pub(crate) unsafe fn add_memory(start: PhysicalAddress, bytes: u64) -> Result<(), HotplugError> {
-    let (known, count, page) = live::look(|kernel, live, _| {
-        let (_, frame, count) = place(kernel, live, start, bytes)?;
+    let (known, count, page) = kernel_tables::look(|kernel, state, _| {
+        let (_, frame, count) = place(kernel, state, start, bytes)?;
         let known = pages::Pages.with(|frames| frames.have_room_for(frame, count));
         let known = known.ok_or(HotplugError::Mixed { start, bytes })?;
         Ok::<_, HotplugError>((known, count, kernel.page()))
@@ -134,8 +134,8 @@ pub(crate) unsafe fn add_memory(start: PhysicalAddress, bytes: u64) -> Result<()
     };
     // A span that was added keeps its metadata for good, even if it gets no frames afterwards.
     let mut kept = false;
-    let added = live::change(Flush::Now, |kernel, live, tree| {
-        let (address, frame, count) = place(kernel, live, start, bytes)?;
+    let added = kernel_tables::change(Flush::Now, |kernel, state, tree| {
+        let (address, frame, count) = place(kernel, state, start, bytes)?;
         let attributes = Attributes::normal(Permissions::READ_WRITE);
         tree.map(address, start, bytes, attributes, kernel.leaves)?;
         let given = pages::Pages.with(|frames| {
@@ -162,7 +162,7 @@ pub(crate) unsafe fn add_memory(start: PhysicalAddress, bytes: u64) -> Result<()
         match given {
             Ok(()) => {
                 tree.assume_visible(address, bytes);
-                merge::note(kernel, live, address, bytes);
+                merge::note(kernel, state, address, bytes);
                 Ok(())
             }
             Err(error) => {
@@ -192,8 +192,8 @@ pub(crate) unsafe fn add_memory(start: PhysicalAddress, bytes: u64) -> Result<()
 /// [`LinearError::Image`]; [`TableError::InsideLeaf`] when a leaf would have to be split and the CPUs do not
 /// allow it; [`TableError::OutOfTables`].
 pub(crate) fn remove_memory(start: PhysicalAddress, bytes: u64) -> Result<(), HotplugError> {
-    let removed = live::change(Flush::Now, |kernel, live, tree| {
-        let (address, frame, count) = place(kernel, live, start, bytes)?;
+    let removed = kernel_tables::change(Flush::Now, |kernel, state, tree| {
+        let (address, frame, count) = place(kernel, state, start, bytes)?;
         pages::Pages.with(|frames| frames.take_out(frame, count))?;
         if let Err(error) = unmap(tree, address, bytes) {
             // The allocator had these frames before, and nothing else can have given them back meanwhile.
@@ -201,8 +201,8 @@ pub(crate) fn remove_memory(start: PhysicalAddress, bytes: u64) -> Result<(), Ho
             debug_assert!(back.is_ok(), "frames that were just taken out: {back:?}");
             return Err(error);
         }
-        live.rely(tree, address, bytes);
-        merge::note(kernel, live, address, bytes);
+        state.flush_deferred(tree, address, bytes);
+        merge::note(kernel, state, address, bytes);
         Ok(())
     })
     .unwrap_or(Err(LinearError::TooEarly.into()));

@@ -4,10 +4,10 @@
 //! Nothing is undone on failure, because the boot ends there.
 
 use super::early_tables::EarlyTables;
+use super::fixmap::{Fixmap, FixmapPlace};
 use super::phys_to_virt::KernelPhysToVirt;
-use super::supply::Supply;
-use super::walker::{self, Flush, KernelParts, Opened, Tree};
-use super::window::{Fixmap, FixmapPlace};
+use super::table_allocator::KernelTableAllocator;
+use super::walker::{self, Flush, KernelEnvironment, Opened, Tree};
 use crate::arch::counter::InstructionCounter;
 use crate::arch::{cpu, image};
 use crate::trace::recorder::Recorder;
@@ -113,7 +113,7 @@ pub(crate) struct Request<'a> {
     pub(crate) geometry: Geometry,
     pub(crate) capabilities: TlbCapabilities,
     pub(crate) root: PhysicalAddress,
-    pub(crate) reach: KernelPhysToVirt,
+    pub(crate) phys_to_virt: KernelPhysToVirt,
     pub(crate) placement: Placement,
     pub(crate) image_start: u64,
     pub(crate) pool: (PhysicalAddress, PhysicalAddress),
@@ -137,25 +137,31 @@ impl Request<'_> {
     }
 
     /// The environment of the kernel's tables during the boot.
-    pub(crate) fn parts<'a>(
+    pub(crate) fn environment<'a>(
         &self,
-        supply: Supply<'a>,
+        allocator: KernelTableAllocator<'a>,
         counters: &'a Counters,
         flush: Flush,
-    ) -> KernelParts<'a> {
-        walker::parts(self.capabilities, self.reach, counters, supply, flush)
+    ) -> KernelEnvironment<'a> {
+        walker::environment(
+            self.capabilities,
+            self.phys_to_virt,
+            counters,
+            allocator,
+            flush,
+        )
     }
 
     /// Opens the kernel's tables during the boot.
     pub(crate) fn open<'a>(
         &self,
-        supply: Supply<'a>,
+        allocator: KernelTableAllocator<'a>,
         counters: &'a Counters,
     ) -> Result<Opened<'a>, TableError> {
-        let parts = self.parts(supply, counters, Flush::Now);
+        let environment = self.environment(allocator, counters, Flush::Now);
         // SAFETY: the root is in TTBR1, all tables below it lie in the static pool or came from early memory,
         // and only the boot CPU changes them, through one opened tree at a time.
-        unsafe { walker::open(self.root, parts) }
+        unsafe { walker::open(self.root, environment) }
     }
 }
 
@@ -172,13 +178,13 @@ pub(crate) struct LinearMap {
     pub(crate) sctlr: u64,
     /// Number of tables added when all blocks were split for a CPU that does not allow live splits; `None` if
     /// that did not happen.
-    pub(crate) rewritten: Option<u64>,
+    pub(crate) split_to_pages: Option<u64>,
 }
 
 impl LinearMap {
     /// The number of tables that the map has now.
     pub(crate) fn tables(&self) -> u64 {
-        self.counts.tables + self.rewritten.unwrap_or(0)
+        self.counts.tables + self.split_to_pages.unwrap_or(0)
     }
 }
 
@@ -192,7 +198,7 @@ pub(crate) fn map_mem<'c>(
     counters: &'c Counters,
     arena: &'c mut Arena,
 ) -> Result<(LinearMap, Opened<'c>), MapError> {
-    let mut tables = request.open(Supply::Arena(arena), counters)?;
+    let mut tables = request.open(KernelTableAllocator::Arena(arena), counters)?;
     let fixmap = match request.parameters.strategy.published() {
         None => None,
         Some(strategy) => {
@@ -226,7 +232,7 @@ pub(crate) fn map_mem<'c>(
         instructions,
         time_us,
         sctlr,
-        rewritten: None,
+        split_to_pages: None,
     };
     Ok((map, tables))
 }
@@ -266,9 +272,9 @@ fn create(
     };
     let size = request.geometry.page_size();
     let sink = Recorder::of_this_cpu(size.bytes());
-    let early = Supply::Early(EarlyTables::new(memory, size.bytes()));
-    let parts = request.parts(early, counters, Flush::Now);
-    let mut slots = TracedFixmap::new(Fixmap::new(place, counters, parts, sink), sink);
+    let early = KernelTableAllocator::Early(EarlyTables::new(memory, size.bytes()));
+    let environment = request.environment(early, counters, Flush::Now);
+    let mut slots = TracedFixmap::new(Fixmap::new(place, counters, environment, sink), sink);
     let made = sizes::dispatch(
         size,
         Stepwise {

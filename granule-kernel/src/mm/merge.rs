@@ -8,7 +8,7 @@
 //! only once no CPU can walk it.
 
 use super::error::LinearError;
-use super::live::{self, Flush, Kernel, Live, Tree};
+use super::kernel_tables::{self, Flush, Kernel, TableState, Tree};
 use crate::arch::cpu;
 use crate::cpu::jobs;
 use crate::dev::gic;
@@ -53,10 +53,10 @@ pub(crate) fn configure(when_idle: bool) {
 ///
 /// [`LinearError::TooEarly`], [`LinearError::Outside`], [`LinearError::Table`].
 pub(crate) fn merge_linear_map(start: VirtualAddress, pages: u64) -> Result<Merged, LinearError> {
-    live::change(Flush::Now, |kernel, live, tree| {
+    kernel_tables::change(Flush::Now, |kernel, state, tree| {
         let bytes = kernel.bytes_in(start, pages)?;
         let end = start.0.wrapping_add(bytes);
-        Ok(around_pools(kernel, live, tree, start.0..end)?)
+        Ok(around_pools(kernel, state, tree, start.0..end)?)
     })
     .unwrap_or(Err(LinearError::TooEarly))
 }
@@ -64,8 +64,8 @@ pub(crate) fn merge_linear_map(start: VirtualAddress, pages: u64) -> Result<Merg
 /// Merges every noted range at once, however recently it changed.
 pub(crate) fn merge_noted() -> Merged {
     let mut all = Merged::default();
-    while let Some(Some(merged)) = live::change(Flush::Now, |kernel, live, tree| {
-        step(kernel, live, tree, None)
+    while let Some(Some(merged)) = kernel_tables::change(Flush::Now, |kernel, state, tree| {
+        step(kernel, state, tree, None)
     }) {
         all.tables += merged.tables;
         all.groups += merged.groups;
@@ -87,7 +87,7 @@ fn merges(kernel: &Kernel) -> bool {
 }
 
 /// Notes that a part of the `bytes` bytes from `start` changed.
-pub(super) fn note(kernel: &Kernel, live: &mut Live, start: VirtualAddress, bytes: u64) {
+pub(super) fn note(kernel: &Kernel, state: &mut TableState, start: VirtualAddress, bytes: u64) {
     if !merges(kernel) {
         return;
     }
@@ -96,7 +96,7 @@ pub(super) fn note(kernel: &Kernel, live: &mut Live, start: VirtualAddress, byte
     // The widened range may extend beyond the linear map. That is harmless: a step skips addresses outside
     // the map.
     let (first, last) = (start.0 & !mask, (start.0 + (bytes - 1)) | mask);
-    live.candidates.add(first, last, cpu::cntvct_el0());
+    state.candidates.add(first, last, cpu::cntvct_el0());
     NOTED.store(true, Ordering::SeqCst);
 }
 
@@ -121,7 +121,8 @@ pub(crate) fn idle() {
     }
     AWAKE.store(true, Ordering::SeqCst);
     let quiet = cpu::cntfrq_el0() / QUIET;
-    let stepped = live::try_change(|kernel, live, tree| step(kernel, live, tree, Some(quiet)));
+    let stepped =
+        kernel_tables::try_change(|kernel, state, tree| step(kernel, state, tree, Some(quiet)));
     // Otherwise another CPU holds the tables, or every noted range has been examined.
     if let Some(Some(merged)) = stepped {
         TABLES.fetch_add(merged.tables, Ordering::Relaxed);
@@ -154,11 +155,11 @@ pub(crate) fn settle() {
 /// there. Returns `None` if no range is noted.
 fn step(
     kernel: &Kernel,
-    live: &mut Live,
+    state: &mut TableState,
     tree: &mut dyn Tree,
     quiet: Option<u64>,
 ) -> Option<Merged> {
-    let note = live.candidates.oldest()?;
+    let note = state.candidates.oldest()?;
     let mut merged = Merged::default();
     if quiet.is_some_and(|quiet| cpu::cntvct_el0().wrapping_sub(note.time) < quiet) {
         return Some(merged);
@@ -172,19 +173,20 @@ fn step(
         if is_table {
             add(
                 &mut merged,
-                around_pools(kernel, live, tree, start..start.wrapping_add(chunk)),
+                around_pools(kernel, state, tree, start..start.wrapping_add(chunk)),
             );
         }
         let end = start.wrapping_add(chunk);
-        larger(kernel, live, tree, start, end, &mut merged);
+        larger(kernel, state, tree, start, end, &mut merged);
         at = (end > start).then_some(end);
         if is_table {
             break;
         }
     }
-    live.candidates
+    state
+        .candidates
         .done(&note, at.filter(|start| *start <= note.last));
-    if live.candidates.is_empty() {
+    if state.candidates.is_empty() {
         NOTED.store(false, Ordering::SeqCst);
     }
     Some(merged)
@@ -223,7 +225,7 @@ fn chunk_at(kernel: &Kernel, tree: &mut dyn Tree, start: u64) -> (u64, bool) {
 /// range itself, because that consists of whole leaves of the largest size.
 fn larger(
     kernel: &Kernel,
-    live: &Live,
+    state: &TableState,
     tree: &mut dyn Tree,
     chunk: u64,
     end: u64,
@@ -241,7 +243,7 @@ fn larger(
         if start >= chunk && leaf.bytes <= end - chunk {
             continue;
         }
-        if live.meets_pool(start, leaf.bytes) {
+        if state.meets_pool(start, leaf.bytes) {
             continue;
         }
         // A block comes from one table that points to no table, and a group from adjacent leaves. Where
@@ -263,7 +265,7 @@ fn larger(
 /// Merges in a range of the linear map, which ends below the last address, around the guard pages in it.
 fn around_pools(
     kernel: &Kernel,
-    live: &Live,
+    state: &TableState,
     tree: &mut dyn Tree,
     range: Range<u64>,
 ) -> Result<Merged, TableError> {
@@ -271,7 +273,7 @@ fn around_pools(
     let mut at = range.start;
     while at < range.end {
         let inside = |pool: &&Range<u64>| pool.end > at && pool.start < range.end;
-        let pool = live
+        let pool = state
             .pools
             .iter()
             .filter(inside)

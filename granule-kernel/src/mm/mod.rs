@@ -1,17 +1,17 @@
 //! Memory management once the MMU is on: the linear map, the kernel's live tables, and the page allocator.
 //!
 //! [`walker`] instantiates the library's walker for each page size, behind an interface without a page size.
-//! [`supply`] is its table allocator.
+//! [`table_allocator`] is its table allocator.
 //!
-//! During the boot: [`firmware`] reads the device tree. [`phys_to_virt`] turns a table's physical address into a
-//! pointer. [`window`] accesses tables through the fixmap. [`map`] builds the linear map and counts the cost.
-//! [`rewrite`] splits all its blocks for a CPU that does not allow live splits. [`release`] drops the
-//! mappings that only the boot needed.
+//! During the boot: [`firmware`] reads the device tree. [`phys_to_virt`] turns a table's physical address into
+//! a pointer. [`fixmap`] accesses tables through its slots. [`map`] builds the linear map and counts the cost.
+//! [`split_to_pages`] splits all its blocks for a CPU that does not allow live splits. [`free_initmem`] drops
+//! the mappings that only the boot needed.
 //!
 //! After the boot: [`pages`] is the page allocator, which took over from early memory. Every change of the
-//! kernel's tables goes through [`live`]. The users of [`live`] are [`permissions`] (page attributes of the
-//! linear map), [`merge`] (large leaves again), [`hotplug`] (adding and removing memory), [`guard`] (guard
-//! pages, changed from any context) and [`pagealloc`] (`debug_pagealloc=on`). `granule_kcore` keeps the merge
+//! kernel's tables goes through [`kernel_tables`]. Its users are [`pageattr`] (page attributes of the linear
+//! map), [`merge`] (large leaves again), [`hotplug`] (adding and removing memory), [`guard`] (guard pages,
+//! changed from any context) and [`pagealloc`] (`debug_pagealloc=on`). `granule_kcore` keeps the merge
 //! candidates and the ranges whose TLBI is deferred. [`transition`] builds the tables for leaving this
 //! kernel. [`fault`] explains a faulting address.
 
@@ -19,22 +19,22 @@ pub(crate) mod early_tables;
 pub(crate) mod error;
 pub(crate) mod fault;
 pub(crate) mod firmware;
+pub(crate) mod fixmap;
+pub(crate) mod free_initmem;
 pub(crate) mod guard;
 pub(crate) mod hook;
 pub(crate) mod hotplug;
 mod kernel;
-pub(crate) mod live;
+pub(crate) mod kernel_tables;
 pub(crate) mod map;
 pub(crate) mod merge;
 pub(crate) mod pagealloc;
+pub(crate) mod pageattr;
 pub(crate) mod pages;
-pub(crate) mod permissions;
 pub(crate) mod phys_to_virt;
-pub(crate) mod release;
-pub(crate) mod rewrite;
 pub(crate) mod selfcheck;
-pub(crate) mod supply;
+pub(crate) mod split_to_pages;
+pub(crate) mod table_allocator;
 pub(crate) mod table_pages;
 pub(crate) mod transition;
 pub(crate) mod walker;
-pub(crate) mod window;

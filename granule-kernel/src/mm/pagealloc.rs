@@ -4,7 +4,7 @@
 //! invalid, each by one store to the page's own entry, without a lock and without memory. So both are allowed
 //! in any context, even during a change of the tables, which allocates its own table pages this way.
 
-use super::live::{self, Flush, Kernel};
+use super::kernel_tables::{self, Flush, Kernel};
 use super::pages::{self, PageWatch, Pages};
 use granule::arch::{PhysicalAddress, VirtualAddress};
 use granule_kcore::frames::tables::Source;
@@ -12,10 +12,10 @@ use granule_kcore::frames::tables::Source;
 /// Makes every free page invalid, and from here on every page when it is freed, if the command line asked for
 /// it. No CPU may allocate during this call.
 pub(crate) fn hide_free_pages() {
-    let Some(kernel) = live::kernel().filter(|kernel| kernel.debug_pagealloc) else {
+    let Some(kernel) = kernel_tables::kernel().filter(|kernel| kernel.debug_pagealloc) else {
         return;
     };
-    live::change(Flush::Now, |_, _, tree| {
+    kernel_tables::change(Flush::Now, |_, _, tree| {
         let size = kernel.geometry.page_size();
         Pages.with(|frames| {
             frames.each_free(|frame, order| {
@@ -53,7 +53,7 @@ fn set(kernel: &Kernel, start: PhysicalAddress, bytes: u64, valid: bool) {
     };
     // SAFETY: the whole map is in pages and nothing is merged. Only the owner of a page changes its entry,
     // and the caller owns these pages.
-    let set = unsafe { live::set_valid(kernel, address, bytes, valid) };
+    let set = unsafe { kernel_tables::set_valid(kernel, address, bytes, valid) };
     assert!(
         set.is_ok(),
         "debug_pagealloc: {bytes:#x} bytes at {address} cannot be made valid={valid}: {set:?}"

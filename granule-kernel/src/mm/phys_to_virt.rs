@@ -4,7 +4,7 @@
 use granule::arch::PhysicalAddress;
 use granule::table::PhysToVirt;
 
-/// The boot's way to tables. It must not be used after `release::boot_leftovers`: the image's mapping then no
+/// The boot's way to tables. It must not be used after `free_initmem::free`: the image's mapping then no
 /// longer covers the unused part of the static pool, and new tables may lie there. From there on all tables
 /// are accessed through the linear map ([`linear`](Self::linear)).
 #[derive(Clone, Copy, Debug)]

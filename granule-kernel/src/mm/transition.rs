@@ -1,7 +1,7 @@
 //! Builds and frees the tables for leaving this kernel, for the page size chosen at boot. The tables are
 //! separate from the kernel's own. The caller names the ranges to map.
 
-use super::walker::KernelParts;
+use super::walker::KernelEnvironment;
 use granule::arch::Dispatch;
 use granule::arch::page_size::Page;
 use granule::table::TlbOps;
@@ -10,16 +10,16 @@ use granule_kexec::{Needs, Transition, TransitionError};
 
 /// Builds the tables. See [`granule_kexec::build`].
 pub(crate) fn build(
-    parts: KernelParts<'_>,
+    environment: KernelEnvironment<'_>,
     needs: &Needs<'_>,
 ) -> Result<Transition, TransitionError> {
-    let size = parts.tlb.capabilities().geometry.page_size();
-    sizes::dispatch(size, Build { parts, needs })
+    let size = environment.tlb.capabilities().geometry.page_size();
+    sizes::dispatch(size, Build { environment, needs })
 }
 
 /// The arguments of [`build`].
 struct Build<'a> {
-    parts: KernelParts<'a>,
+    environment: KernelEnvironment<'a>,
     needs: &'a Needs<'a>,
 }
 
@@ -27,19 +27,25 @@ impl Dispatch for Build<'_> {
     type Output = Result<Transition, TransitionError>;
 
     fn run<P: Page>(self) -> Self::Output {
-        granule_kexec::build::<P, _>(self.parts, self.needs)
+        granule_kexec::build::<P, _>(self.environment, self.needs)
     }
 }
 
 /// Frees the tables. See [`granule_kexec::free`].
-pub(crate) fn free(parts: KernelParts<'_>, transition: &Transition) {
-    let size = parts.tlb.capabilities().geometry.page_size();
-    sizes::dispatch(size, Free { parts, transition });
+pub(crate) fn free(environment: KernelEnvironment<'_>, transition: &Transition) {
+    let size = environment.tlb.capabilities().geometry.page_size();
+    sizes::dispatch(
+        size,
+        Free {
+            environment,
+            transition,
+        },
+    );
 }
 
 /// The arguments of [`free`].
 struct Free<'a> {
-    parts: KernelParts<'a>,
+    environment: KernelEnvironment<'a>,
     transition: &'a Transition,
 }
 
@@ -47,6 +53,6 @@ impl Dispatch for Free<'_> {
     type Output = ();
 
     fn run<P: Page>(self) {
-        granule_kexec::free::<P, _>(self.parts, self.transition);
+        granule_kexec::free::<P, _>(self.environment, self.transition);
     }
 }

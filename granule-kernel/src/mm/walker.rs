@@ -1,7 +1,7 @@
 //! Instantiates the library's walker once for each page size, and selects the instance by a page
 //! size known at run time.
 //!
-//! Code that works on tables once the MMU is on describes their environment ([`parts`]), opens them
+//! Code that works on tables once the MMU is on describes their environment ([`environment`]), opens them
 //! ([`open`]) and uses [`Tree`], which has no page size. So the code for each page size is compiled
 //! for one kind of environment, and its callers are compiled once. Hot loops see the page size as a
 //! constant; every operation costs one indirect call. Only two other places in the kernel name a
@@ -10,7 +10,7 @@
 
 use super::hook::Hooked;
 use super::phys_to_virt::KernelPhysToVirt;
-use super::supply::Supply;
+use super::table_allocator::KernelTableAllocator;
 #[cfg(feature = "test-image")]
 use crate::trace::bring_up;
 use crate::trace::recorder::Recorder;
@@ -45,20 +45,20 @@ pub(crate) enum Flush {
     /// On all CPUs.
     Now,
     /// On all CPUs, but not for leaves ([`PageTables::defer_tlbi`]). The caller invalidates those
-    /// ([`Tree::flush`]) before it relies on the change. `mm::live` treats this as
+    /// ([`Tree::flush`]) before it relies on the change. `mm::kernel_tables` treats this as
     /// [`Now`](Self::Now) where large leaves may not be split live.
     Later,
     /// All of this CPU's TLB, and no other CPU's.
     #[cfg(feature = "test-image")]
     ThisCpu,
-    /// Nowhere.
+    /// On no CPU.
     #[cfg(feature = "test-image")]
-    Nobody,
+    NoCpu,
 }
 
 impl Flush {
     /// Whether an operation uses the barriers and TLBIs that the library chooses.
-    const fn reaches_all(self) -> bool {
+    const fn is_on_all_cpus(self) -> bool {
         matches!(self, Self::Now | Self::Later)
     }
 }
@@ -81,17 +81,17 @@ impl<T: TlbOps> TlbOps for DeferrableTlbOps<T> {
         self.inner.capabilities()
     }
     fn dsb_ishst(&mut self) {
-        if self.flush.reaches_all() {
+        if self.flush.is_on_all_cpus() {
             self.inner.dsb_ishst();
         }
     }
     fn dsb_ish(&mut self) {
-        if self.flush.reaches_all() {
+        if self.flush.is_on_all_cpus() {
             self.inner.dsb_ish();
         }
     }
     fn isb(&mut self) {
-        if self.flush.reaches_all() {
+        if self.flush.is_on_all_cpus() {
             self.inner.isb();
         }
     }
@@ -101,36 +101,36 @@ impl<T: TlbOps> TlbOps for DeferrableTlbOps<T> {
             #[cfg(feature = "test-image")]
             Flush::ThisCpu => bring_up::tlbi_vmalle1_local(),
             #[cfg(feature = "test-image")]
-            Flush::Nobody => {}
+            Flush::NoCpu => {}
         }
     }
 }
 
 /// The environment of the kernel's tables. One type serves every caller.
-pub(crate) type KernelParts<'a> = Environment<
+pub(crate) type KernelEnvironment<'a> = Environment<
     Traced<Counted<'a, Hooked>, Recorder>,
-    Traced<Counted<'a, Supply<'a>>, Recorder>,
+    Traced<Counted<'a, KernelTableAllocator<'a>>, Recorder>,
     DeferrableTlbOps<Traced<Counted<'a, Hardware>, Recorder>>,
 >;
 
 /// The tables of one page size.
-type Walker<'a, P> = PageTables<P, KernelParts<'a>>;
+type Walker<'a, P> = PageTables<P, KernelEnvironment<'a>>;
 
 /// The environment of tables with `capabilities`' geometry.
-pub(crate) fn parts<'a>(
+pub(crate) fn environment<'a>(
     capabilities: TlbCapabilities,
-    reach: KernelPhysToVirt,
+    phys_to_virt: KernelPhysToVirt,
     counters: &'a Counters,
-    supply: Supply<'a>,
+    allocator: KernelTableAllocator<'a>,
     flush: Flush,
-) -> KernelParts<'a> {
+) -> KernelEnvironment<'a> {
     let geometry = capabilities.geometry;
     let sink = Recorder::of_this_cpu(geometry.page_size().bytes());
-    let memory = Hooked(DirectMapped(reach));
+    let memory = Hooked(DirectMapped(phys_to_virt));
     let hardware = Traced::new(Counted::new(Hardware::new(capabilities), counters), sink);
     Environment {
         memory: Traced::new(Counted::new(memory, counters), sink),
-        allocator: Traced::new(Counted::new(supply, counters), sink),
+        allocator: Traced::new(Counted::new(allocator, counters), sink),
         tlb: DeferrableTlbOps {
             inner: hardware,
             flush,
@@ -313,7 +313,7 @@ impl<P: Page> Tree for Walker<'_, P> {
 
 /// Invalidates the TLB for the leaves of a range, none of which is smaller than `stride`.
 #[inline(never)]
-fn flush(parts: &mut KernelParts<'_>, start: VirtualAddress, bytes: u64, stride: u64) {
+fn flush(environment: &mut KernelEnvironment<'_>, start: VirtualAddress, bytes: u64, stride: u64) {
     let what = Invalidation {
         start,
         bytes,
@@ -322,7 +322,7 @@ fn flush(parts: &mut KernelParts<'_>, start: VirtualAddress, bytes: u64, stride:
         asid: None,
         level: None,
     };
-    table::invalidate(parts, &what);
+    table::invalidate(environment, &what);
 }
 
 /// Opened tables of the page size chosen at boot.
@@ -346,9 +346,9 @@ pub(crate) enum Opened<'a> {
 /// As for [`PageTables::from_root`].
 pub(crate) unsafe fn open(
     root: PhysicalAddress,
-    parts: KernelParts<'_>,
+    environment: KernelEnvironment<'_>,
 ) -> Result<Opened<'_>, TableError> {
-    let geometry = parts.tlb.capabilities().geometry;
+    let geometry = environment.tlb.capabilities().geometry;
     // SAFETY: the caller keeps the rules of `from_root`, which each arm calls.
     unsafe {
         match geometry.page_size() {
@@ -357,21 +357,21 @@ pub(crate) unsafe fn open(
                 root,
                 geometry,
                 Liveness::Live,
-                parts,
+                environment,
             )?)),
             #[cfg(page_16k)]
             PageSize::K16 => Ok(Opened::K16(PageTables::from_root(
                 root,
                 geometry,
                 Liveness::Live,
-                parts,
+                environment,
             )?)),
             #[cfg(page_64k)]
             PageSize::K64 => Ok(Opened::K64(PageTables::from_root(
                 root,
                 geometry,
                 Liveness::Live,
-                parts,
+                environment,
             )?)),
             #[allow(
                 unreachable_patterns,
@@ -420,17 +420,17 @@ impl DerefMut for Opened<'_> {
 /// As for that function.
 pub(crate) unsafe fn set_valid(
     root: PhysicalAddress,
-    parts: KernelParts<'_>,
+    environment: KernelEnvironment<'_>,
     start: VirtualAddress,
     bytes: u64,
     valid: bool,
 ) -> Done {
-    let size = parts.tlb.capabilities().geometry.page_size();
+    let size = environment.tlb.capabilities().geometry.page_size();
     sizes::dispatch(
         size,
         SetValid {
             root,
-            parts,
+            environment,
             start,
             bytes,
             valid,
@@ -441,7 +441,7 @@ pub(crate) unsafe fn set_valid(
 /// The arguments of [`set_valid`].
 struct SetValid<'a> {
     root: PhysicalAddress,
-    parts: KernelParts<'a>,
+    environment: KernelEnvironment<'a>,
     start: VirtualAddress,
     bytes: u64,
     valid: bool,
@@ -453,13 +453,15 @@ impl Dispatch for SetValid<'_> {
     fn run<P: Page>(self) -> Done {
         let SetValid {
             root,
-            parts,
+            environment,
             start,
             bytes,
             valid,
         } = self;
-        let geometry = parts.tlb.capabilities().geometry;
+        let geometry = environment.tlb.capabilities().geometry;
         // SAFETY: only `set_valid` makes a `SetValid`, and its caller keeps the rules.
-        unsafe { table::lock_free::set_valid::<P, _>(root, geometry, parts, start, bytes, valid) }
+        unsafe {
+            table::lock_free::set_valid::<P, _>(root, geometry, environment, start, bytes, valid)
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! Allocation-failure injection: the n-th allocation for a process fails, or every one from the n-th on.
 //! Nothing else lives here.
 //!
-//! `granule.test=scarce` on the command line offers programs a `prctl` for it ([`is_asked`]), so that one
+//! `granule.test=alloc-failure` on the command line offers programs a `prctl` for it ([`is_asked`]), so that one
 //! boot runs as many rounds as a test wants: a parent forks a child, the child arms the injection and works
 //! until an allocation fails, and the parent counts the free memory. An allocation counts if it is made by a
 //! process that armed the injection or descends from one: frames, blocks of frames, and reservations for
@@ -9,9 +9,9 @@
 
 use crate::arch::cpu;
 use crate::mm::hook::AllocationHook;
-use crate::user::MOST_TASKS;
-use crate::user::sched;
-use crate::user::task::Task;
+use crate::sched;
+use crate::sched::MOST_TASKS;
+use crate::task::task_table::Task;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use granule_kcore::parameters::Parameters;
 
@@ -33,7 +33,7 @@ static ALL: AtomicBool = AtomicBool::new(false);
 
 /// Offers the injection if the command line asks for it.
 pub(super) fn open(parameters: &Parameters<'_>) {
-    let asked = parameters.test.asks_for(b"scarce");
+    let asked = parameters.test.asks_for(b"alloc-failure");
     OFFERED.store(asked, Ordering::Relaxed);
 }
 
@@ -94,7 +94,7 @@ impl AllocationHook for Refusals {
 #[cold]
 fn counted() -> bool {
     let masked = cpu::mask_interrupts();
-    let place = sched::current().map(Task::place);
+    let place = sched::current();
     cpu::restore_interrupts(masked);
     if !place.is_some_and(counts) {
         return false;

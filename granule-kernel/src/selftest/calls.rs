@@ -13,7 +13,7 @@ use crate::arch::cpu;
 use crate::cpu::ipi;
 use crate::cpu::{jobs, parking};
 use crate::dev::console::println;
-use crate::mm::live::{self, Flush, Tree};
+use crate::mm::kernel_tables::{self, Flush, Tree};
 use crate::mm::map::Request;
 use crate::mm::pages::Pages;
 use crate::percpu::{self, PerCpu};
@@ -203,7 +203,7 @@ fn park(request: &Request<'_>) -> Result<(), TableError> {
     }
     let [first, _] = pages;
     let counters = Counters::new();
-    let open = |flush| live::open_unlocked(&counters, flush, None);
+    let open = |flush| kernel_tables::open_unlocked(&counters, flush, None);
     point(&mut *open(Flush::Now)?, first)?;
     // From here on the changes use no broadcast TLBI, because parked CPUs must not need one.
     let mut tables = open(Flush::ThisCpu)?;

@@ -9,8 +9,8 @@
 //! handled, which must end in a panic. `granule.test=splits`: splits and reads, for `arm64.inject_conflict=`
 //! to choose from.
 
-mod ground;
 mod stacks;
+mod test_memory;
 
 use super::{calls, inject, registers};
 use crate::arch::cpu;
@@ -18,7 +18,7 @@ use crate::cpu::ipi;
 use crate::cpu::jobs;
 use crate::dev::console::println;
 use crate::exception::conflict as conflicts;
-use crate::mm::live::{self, Flush};
+use crate::mm::kernel_tables::{self, Flush};
 use crate::mm::map::Request;
 use crate::percpu;
 use core::arch::asm;
@@ -27,8 +27,8 @@ use granule::arch::{PhysicalAddress, VirtualAddress};
 use granule::table::{Counters, PermissionChange, TableError};
 use granule_kcore::cpus::set::CpuSet;
 use granule_kcore::parameters::Parameters;
-use ground::{Ground, PAGE_AT, read, seen_in, write};
 use stacks::{on_stack, wait_on_stack};
+use test_memory::{PAGE_AT, TestMemory, read, seen_in, write};
 
 /// Distance in pages from the changed page to the other uses: tables, a stack, and the other CPUs' data.
 const TABLES_AT: u64 = 160;
@@ -44,94 +44,94 @@ const PATIENCE_S: u64 = 30;
 #[inline(never)]
 pub(crate) fn run(request: &Request<'_>, parameters: &Parameters<'_>) {
     for test in parameters.test.tests() {
-        let work: fn(&Ground<'_>) -> Result<(), TableError> = match test {
+        let work: fn(&TestMemory<'_>) -> Result<(), TableError> = match test {
             b"conflict" => conflicts,
             b"conflict-again" => again,
             b"splits" => splits,
             _ => continue,
         };
-        if let Err(error) = Ground::prepare(request).and_then(|ground| work(&ground)) {
+        if let Err(error) = TestMemory::prepare(request).and_then(|memory| work(&memory)) {
             panic!("{}: {error}", test.escape_ascii());
         }
     }
 }
 
-fn conflicts(ground: &Ground<'_>) -> Result<(), TableError> {
-    let (page, neighbour) = (ground.page(0), ground.page(1));
-    ground.each_split("load", None, 1, &mut |tables| {
+fn conflicts(memory: &TestMemory<'_>) -> Result<(), TableError> {
+    let (page, neighbour) = (memory.page(0), memory.page(1));
+    memory.each_split("load", None, 1, &mut |tables| {
         write(page, 0x6c6f_6164);
-        ground.change(tables, false, false)?;
+        memory.change(tables, false, false)?;
         seen_in(|| {
             assert_eq!(read(page), 0x6c6f_6164, "what a load reads");
             Ok(())
         })
     })?;
-    ground.each_split("store", None, 1, &mut |tables| {
+    memory.each_split("store", None, 1, &mut |tables| {
         write(neighbour, 1);
-        ground.change(tables, false, false)?;
+        memory.change(tables, false, false)?;
         seen_in(|| {
             write(neighbour, 0x7374_6f72);
             assert_eq!(read(neighbour), 0x7374_6f72, "what a store wrote");
             Ok(())
         })
     })?;
-    ground.each_split("fetch", None, 1, &mut |tables| {
+    memory.each_split("fetch", None, 1, &mut |tables| {
         let function = write_code(page);
-        ground.change(tables, false, true)?;
+        memory.change(tables, false, true)?;
         seen_in(|| {
             assert_eq!(function(), 0x6665, "what the code gives");
             Ok(())
         })
     })?;
-    let distance = ground.request.placement.distance();
-    let own = PhysicalAddress(ground.page(TABLES_AT).0.wrapping_sub(distance));
+    let distance = memory.request.placement.distance();
+    let own = PhysicalAddress(memory.page(TABLES_AT).0.wrapping_sub(distance));
     // The new tables lie in the memory that they translate.
-    ground.each_split("tables", Some(own), 1, &mut |tables| {
+    memory.each_split("tables", Some(own), 1, &mut |tables| {
         write(page, 2);
-        let seen = seen_in(|| ground.change(tables, false, false))?;
+        let seen = seen_in(|| memory.change(tables, false, false))?;
         assert_eq!(read(page), 2);
         Ok(seen)
     })?;
-    let top = ground.page(STACK_END_AT).0;
-    ground.each_split("own_stack", None, 1, &mut |tables| {
+    let top = memory.page(STACK_END_AT).0;
+    memory.each_split("own_stack", None, 1, &mut |tables| {
         write(page, 3);
         let mut result = Ok(0);
         on_stack(top, &mut || {
-            result = seen_in(|| ground.change(tables, false, false));
+            result = seen_in(|| memory.change(tables, false, false));
         });
         assert_eq!(read(page), 3);
         result
     })?;
-    flush(ground)?;
+    flush(memory)?;
     let others = percpu::online().without(0);
     if let Some(other) = others.iter().next() {
         let other = CpuSet::one(other);
-        interrupted_registers(ground, other);
-        interrupted_stack(ground, other)?;
-        crowd(ground, others)?;
+        interrupted_registers(memory, other);
+        interrupted_stack(memory, other)?;
+        crowd(memory, others)?;
     }
     Ok(())
 }
 
 /// Checks the TLB invalidation as far as an emulator shows it: a translation that was changed without a TLBI
 /// is the new one after a conflict was handled.
-fn flush(ground: &Ground<'_>) -> Result<(), TableError> {
-    let distance = ground.request.placement.distance();
-    let pages = [ground.page(2), ground.page(3)];
+fn flush(memory: &TestMemory<'_>) -> Result<(), TableError> {
+    let distance = memory.request.placement.distance();
+    let pages = [memory.page(2), memory.page(3)];
     let [old, new] = pages.map(|page| page.0.wrapping_sub(distance));
-    ground.each_split("flush", None, 1, &mut |tables| {
+    memory.each_split("flush", None, 1, &mut |tables| {
         for (page, number) in pages.into_iter().zip([6, 7]) {
             write(page, number);
         }
         let counters = Counters::new();
-        let open = |flush| live::open_unlocked(&counters, flush, None);
+        let open = |flush| kernel_tables::open_unlocked(&counters, flush, None);
         calls::point(&mut *open(Flush::Now)?, old)?;
-        ground.change(tables, false, false)?;
+        memory.change(tables, false, false)?;
         let pending = inject::is_pending();
         assert_eq!(calls::read_scratch(), 6, "the scratch page");
-        calls::point(&mut *open(Flush::Nobody)?, new)?;
+        calls::point(&mut *open(Flush::NoCpu)?, new)?;
         let seen = seen_in(|| {
-            read(ground.page(0));
+            read(memory.page(0));
             Ok(())
         })?;
         if pending {
@@ -146,8 +146,8 @@ fn flush(ground: &Ground<'_>) -> Result<(), TableError> {
 }
 
 /// Interrupts a CPU whose stack is elsewhere and whose registers all hold known values.
-fn interrupted_registers(ground: &Ground<'_>, other: CpuSet) {
-    let top = ground.page(STACK_END_AT).0;
+fn interrupted_registers(memory: &TestMemory<'_>, other: CpuSet) {
+    let top = memory.page(STACK_END_AT).0;
     let (holding, enough) = (AtomicU64::new(0), AtomicU64::new(0));
     let work = |_: &'static percpu::PerCpu| {
         on_stack(top, &mut || {
@@ -170,10 +170,10 @@ fn interrupted_registers(ground: &Ground<'_>, other: CpuSet) {
 
 /// Another CPU waits on a stack in the split memory without touching it. An interrupt arrives and must not
 /// touch it either. Then the CPU touches it.
-fn interrupted_stack(ground: &Ground<'_>, other: CpuSet) -> Result<(), TableError> {
-    let top = ground.page(STACK_END_AT).0;
-    ground.each_split("interrupted_stack", None, 1, &mut |tables| {
-        write(ground.page(0), 4);
+fn interrupted_stack(memory: &TestMemory<'_>, other: CpuSet) -> Result<(), TableError> {
+    let top = memory.page(STACK_END_AT).0;
+    memory.each_split("interrupted_stack", None, 1, &mut |tables| {
+        write(memory.page(0), 4);
         let (ready, go, lost) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
         let met = AtomicU64::new(0);
         let work = |_: &'static percpu::PerCpu| {
@@ -188,7 +188,7 @@ fn interrupted_stack(ground: &Ground<'_>, other: CpuSet) -> Result<(), TableErro
             while ready.load(Ordering::Acquire) == 0 {
                 cpu::relax();
             }
-            let changed = ground.change(tables, false, false);
+            let changed = memory.change(tables, false, false);
             let before = conflicts::count();
             let pending = inject::is_pending();
             ipi::call(other, &|_| ());
@@ -204,27 +204,27 @@ fn interrupted_stack(ground: &Ground<'_>, other: CpuSet) -> Result<(), TableErro
             !lost.load(Ordering::Relaxed),
             "the other CPU's stack is not what it was"
         );
-        assert_eq!(read(ground.page(0)), 4);
+        assert_eq!(read(memory.page(0)), 4);
         Ok(met.load(Ordering::Relaxed))
     })
 }
 
 /// All other CPUs write and read in the split memory.
-fn crowd(ground: &Ground<'_>, others: CpuSet) -> Result<(), TableError> {
+fn crowd(memory: &TestMemory<'_>, others: CpuSet) -> Result<(), TableError> {
     let most = percpu::online().len() as u64;
-    ground.each_split("crowd", None, most, &mut |tables| {
-        write(ground.page(0), 5);
+    memory.each_split("crowd", None, most, &mut |tables| {
+        write(memory.page(0), 5);
         let stop = AtomicBool::new(false);
         let (turns, met) = (AtomicU64::new(0), AtomicU64::new(0));
         let work = |this: &'static percpu::PerCpu| {
-            let mine = ground.page(OTHERS_AT + this.number() as u64);
+            let mine = memory.page(OTHERS_AT + this.number() as u64);
             let seen = seen_in(|| {
                 let mut turn = 0;
                 while !stop.load(Ordering::Acquire) {
                     turn += 1;
                     write(mine, turn);
                     assert_eq!(read(mine), turn, "CPU {}", this.number());
-                    assert_eq!(read(ground.page(0)), 5, "CPU {}", this.number());
+                    assert_eq!(read(memory.page(0)), 5, "CPU {}", this.number());
                     turns.fetch_add(1, Ordering::Release);
                     cpu::relax();
                 }
@@ -240,7 +240,7 @@ fn crowd(ground: &Ground<'_>, others: CpuSet) -> Result<(), TableError> {
                 }
             };
             wait();
-            let changed = ground.change(tables, false, false);
+            let changed = memory.change(tables, false, false);
             wait();
             stop.store(true, Ordering::Release);
             changed
@@ -250,23 +250,23 @@ fn crowd(ground: &Ground<'_>, others: CpuSet) -> Result<(), TableError> {
 }
 
 /// The handler itself accesses the split memory.
-fn again(ground: &Ground<'_>) -> Result<(), TableError> {
+fn again(memory: &TestMemory<'_>) -> Result<(), TableError> {
     let counters = Counters::new();
-    let mut tables = ground.tables(None, &counters)?;
-    inject::set_probe(ground.page(1).0);
+    let mut tables = memory.tables(None, &counters)?;
+    inject::set_probe(memory.page(1).0);
     inject::arm(1);
-    ground.change(&mut *tables, false, false)?;
-    read(ground.page(0));
+    memory.change(&mut *tables, false, false)?;
+    read(memory.page(0));
     panic!("the handler met no second conflict");
 }
 
-/// Changes one page in each of several parts of the ground and reads it.
-fn splits(ground: &Ground<'_>) -> Result<(), TableError> {
+/// Changes one page in each of several parts of the test memory and reads it.
+fn splits(memory: &TestMemory<'_>) -> Result<(), TableError> {
     let counters = Counters::new();
-    let mut tables = ground.tables(None, &counters)?;
-    let page = ground.page_bytes();
+    let mut tables = memory.tables(None, &counters)?;
+    let page = memory.page_bytes();
     for part in 0..4u64 {
-        let start = VirtualAddress(ground.start.0 + part * (100 << 20) + PAGE_AT + page);
+        let start = VirtualAddress(memory.start.0 + part * (100 << 20) + PAGE_AT + page);
         write(start, part);
         let change = PermissionChange {
             writable: Some(false),

@@ -2,13 +2,13 @@
 //! are in [`granule_kcore::kexec::test_words`].
 
 use crate::dev::console::println;
-use crate::kexec::exact::{self, Use};
 use crate::kexec::hook::KexecHook;
 use crate::kexec::loaded::Loaded;
 use crate::kexec::pages::{self, Held, page_bytes};
-use crate::mm::live::{self, Kernel};
+use crate::kexec::verify_tables::{self, Use};
+use crate::mm::kernel_tables::{self, Kernel};
 use crate::mm::pages::NoMemory;
-use crate::mm::supply::Supply;
+use crate::mm::table_allocator::KernelTableAllocator;
 use granule::arch::{Descriptor, Kind, VirtualAddress};
 use granule::table::{Counters, Leaves};
 use granule_kcore::kexec::handoff_note::NAMES;
@@ -98,8 +98,8 @@ fn spoil(kernel: &Kernel, loaded: &Loaded, words: &TestWords) {
     let [_, upper] = loaded.tables.transition.geometries;
     let [_, root] = loaded.tables.transition.roots;
     let counters = Counters::new();
-    let supply = Supply::Pages(live::table_pages(kernel));
-    let Ok(mut tables) = exact::open(kernel, upper, root, &counters, supply) else {
+    let allocator = KernelTableAllocator::Pages(kernel_tables::table_pages(kernel));
+    let Ok(mut tables) = verify_tables::open(kernel, upper, root, &counters, allocator) else {
         return;
     };
     let shown = |at: u64| VirtualAddress(at.wrapping_add(loaded.tables.transition.distance));

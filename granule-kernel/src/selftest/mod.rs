@@ -13,7 +13,7 @@
 //! | `granule.test=conflict` and its like | [`conflict`] |
 //! | `granule.test=needs-4k` and its like | [`drivers`] |
 //! | `granule.test=kexec:` | [`kexec`] |
-//! | `granule.test=scarce` | [`alloc_failure`] |
+//! | `granule.test=alloc-failure` | [`alloc_failure`] |
 //! | `arm64.inject_conflict=` | [`inject`] |
 //! | `arm64.fake_cpu=` | [`cpus`] |
 
@@ -42,8 +42,8 @@ mod installed {
     use crate::mm::map::Request;
     use crate::mm::selfcheck::Stage;
     use crate::mm::walker::Tree;
-    use crate::user::hook::{TASKS, TaskHook};
-    use crate::user::task::Task;
+    use crate::task::hook::{TASKS, TaskHook};
+    use crate::task::task_table::Task;
     use granule::linear::Placement;
     use granule::table::TableError;
     use granule_kcore::parameters::Parameters;

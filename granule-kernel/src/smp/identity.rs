@@ -9,7 +9,7 @@ use crate::fatal::refuse;
 use crate::handover::{BootRoots, Handover};
 use crate::mm::early_tables::EarlyTables;
 use crate::mm::map::Request;
-use crate::mm::supply::Supply;
+use crate::mm::table_allocator::KernelTableAllocator;
 use crate::mm::walker::{self, Flush};
 use granule::arch::registers::Ttbr;
 use granule::arch::{Attributes, Descriptor, Kind, Permissions, PhysicalAddress, VirtualAddress};
@@ -32,14 +32,20 @@ pub(super) fn prepare(
     let mut capabilities = request.capabilities;
     let lower = roots.lower;
     capabilities.geometry = lower;
-    let supply = Supply::Early(EarlyTables::new(memory, bytes));
+    let allocator = KernelTableAllocator::Early(EarlyTables::new(memory, bytes));
     let counters = Counters::new();
-    let mut parts = walker::parts(capabilities, request.reach, &counters, supply, Flush::Now);
+    let mut environment = walker::environment(
+        capabilities,
+        request.phys_to_virt,
+        &counters,
+        allocator,
+        Flush::Now,
+    );
     let exhausted = TableError::OutOfTables { needed: 1 };
-    let empty = parts.allocate(1).ok_or(exhausted)?.first;
+    let empty = environment.allocate(1).ok_or(exhausted)?.first;
     // SAFETY: the page was just allocated for a table and is not in use yet.
     unsafe {
-        parts.fill(
+        environment.fill(
             empty,
             0,
             size.entries(),
@@ -48,7 +54,7 @@ pub(super) fn prepare(
             Visibility::Private,
         );
     }
-    parts.dsb_ishst();
+    environment.dsb_ishst();
     identity::set(
         handover.mmu.ttbr0,
         Ttbr::new(&lower, empty, 0).0,
@@ -56,7 +62,7 @@ pub(super) fn prepare(
     );
 
     // SAFETY: the tree in TTBR0, in the static pool; nothing else changes it.
-    let mut tables = unsafe { walker::open(roots.identity, parts)? };
+    let mut tables = unsafe { walker::open(roots.identity, environment)? };
     let page = identity::physical(page) & !(bytes - 1);
     debug_assert!(page >= handover.entry.load && page < handover.entry.load + image::bytes());
     let writable = Attributes::normal(Permissions::READ_WRITE);

@@ -76,7 +76,7 @@ pub(crate) fn go(this: &'static PerCpu) {
     timer::off();
     counter::stop();
     // An interrupt that cannot be stopped is private to this CPU and stops with it.
-    let _ = gic::quiet_cpu(this);
+    let _ = gic::quiesce_cpu(this);
     let stays = CPUS.get().is_some_and(|hook| hook.stays(this.number()));
     if !stays {
         psci::cpu_off();

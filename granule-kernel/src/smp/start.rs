@@ -17,7 +17,7 @@ use crate::handover::parking;
 use crate::handover::{BootRoots, Handover};
 use crate::mm::early_tables::EarlyTables;
 use crate::mm::map::Request;
-use crate::mm::supply::Supply;
+use crate::mm::table_allocator::KernelTableAllocator;
 use crate::percpu::stacks::{self, STACK_BYTES};
 use crate::percpu::{self, PerCpu};
 use crate::trace::bring_up;
@@ -413,9 +413,11 @@ fn wait(cpu: &PerCpu) -> Result<(), Failure> {
 fn map(machine: &mut BringUp<'_, '_>, piece: Piece) -> Result<(), TableError> {
     let request = machine.request;
     let page_bytes = request.geometry.page_size().bytes();
-    let supply = Supply::Early(EarlyTables::new(machine.memory, page_bytes));
+    let allocator = KernelTableAllocator::Early(EarlyTables::new(machine.memory, page_bytes));
     // Secondary CPUs walk the tables but change nothing.
-    request.open(supply, &Counters::new())?.map_pieces(&[piece])
+    request
+        .open(allocator, &Counters::new())?
+        .map_pieces(&[piece])
 }
 
 struct Stack {

@@ -2,8 +2,8 @@
 //! `PATH,INITRD=ERROR`; whatever comes of each, memory is as it was before, what was loaded before is
 //! still loaded, and other programs still run.
 
+use super::alloc_failure::{arm, free};
 use super::processes::{forked, status_of};
-use super::scarce::{arm, free};
 use super::{number, page};
 use crate::check;
 use granule_user::calls::{self, call, map, say};
@@ -228,10 +228,10 @@ pub(super) fn corrupted(_: Start) {
     say(format_args!("corrupted\n"));
 }
 
-/// Memory that runs out at every single allocation of loading, one after the other
-/// (`granule.test=scarce`): it is refused, or done in another way, and every page is back. The second
-/// argument is the step from one to the next.
-pub(super) fn scarce(start: Start) {
+/// Each allocation of loading fails once (`granule.test=alloc-failure`): loading is refused, or done in
+/// another way, and every page is free afterwards. The second argument is the step from one allocation to
+/// the next.
+pub(super) fn alloc_failure(start: Start) {
     check!(arm(0, 0) == 0, "not offered");
     let step = number(start.argument(2)).max(1) as usize;
     run_out(step, &[0, NO_CMA]);

@@ -1,5 +1,6 @@
 //! What the program does, by the name that is its first argument.
 
+mod alloc_failure;
 mod between;
 mod faults;
 mod files;
@@ -8,7 +9,6 @@ mod kexec;
 mod leave;
 mod memory;
 mod processes;
-mod scarce;
 mod signals;
 
 use granule_user::calls::{self, say};
@@ -69,10 +69,10 @@ const TESTS: &[Test] = &[
     (b"crowd", hostile::crowd),
     (b"signal-storm", hostile::signals),
     (b"pipe-storm", hostile::pipes),
-    (b"scarce", scarce::scarce),
+    (b"alloc-failure", alloc_failure::every_allocation),
     (b"kexec-refused", kexec::refused),
     (b"kexec-flood", kexec::flood),
-    (b"kexec-scarce", kexec::scarce),
+    (b"kexec-alloc-failure", kexec::alloc_failure),
     (b"kexec-busy", leave::busy),
     (b"kexec-crowd", leave::crowd),
     (b"kexec-corrupted", kexec::corrupted),

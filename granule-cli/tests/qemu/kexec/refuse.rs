@@ -354,10 +354,10 @@ fn places_that_cannot_be_are_refused() {
 fn memory_may_run_out_at_every_allocation_of_loading() {
     for (size, cpus) in [(PageSize::K4, 1), (PageSize::K16, 2), (PageSize::K64, 1)] {
         let request = Request {
-            append: Some("granule.test=scarce".into()),
+            append: Some("granule.test=alloc-failure".into()),
             ..machine(size, cpus)
         };
-        let ran = does(&request, tests(), "kexec-scarce", "short");
+        let ran = does(&request, tests(), "kexec-alloc-failure", "short");
         for what in [
             "command line",
             "device tree",
@@ -516,7 +516,7 @@ fn memory_in_pieces_is_enough_and_may_run_out() {
     for size in [PageSize::K4, PageSize::K16] {
         let request = Request {
             memory: 128 << 20,
-            append: Some("granule.test=scarce".into()),
+            append: Some("granule.test=alloc-failure".into()),
             ..machine(size, 1)
         };
         let ran = does(&request, tests(), "kexec-fragmented", "in pieces");

@@ -107,10 +107,10 @@ fn memory_may_run_out_anywhere() {
     ] {
         let request = Request {
             el,
-            append: Some("granule.test=scarce".into()),
+            append: Some("granule.test=alloc-failure".into()),
             ..machine(size, cpus)
         };
-        well(&request, "scarce", "scarce");
+        well(&request, "alloc-failure", "alloc-failure");
     }
 }
 

@@ -5,19 +5,19 @@
 //! of the kernel calls the functions here. The kernel uses one software-generated interrupt (SGI).
 
 mod common;
-pub(crate) mod quiet;
+pub(crate) mod quiesce;
 mod v2;
 mod v3;
 
 pub(crate) use common::Error;
 pub(crate) use driver::{
-    Mapped, V2_DRIVER, V3_DRIVER, acknowledge, end, init, init_cpu, quiet_cpu, quiet_rest, restore,
-    send,
+    Mapped, V2_DRIVER, V3_DRIVER, acknowledge, end, init, init_cpu, quiesce_cpu, quiesce_rest,
+    restore, send,
 };
 
 mod driver {
     use super::common::{CALL, Error};
-    use super::quiet::StillOn;
+    use super::quiesce::StillOn;
     use super::{v2, v3};
     use crate::dev::driver::Driver;
     use crate::percpu::PerCpu;
@@ -90,19 +90,19 @@ mod driver {
 
     /// Stops all interrupts of this CPU: its interface is off, and none of its private interrupts is enabled,
     /// pending or active. Interrupts must be masked.
-    pub(crate) fn quiet_cpu(cpu: &PerCpu) -> Result<(), StillOn> {
+    pub(crate) fn quiesce_cpu(cpu: &PerCpu) -> Result<(), StillOn> {
         match VERSION.load(Ordering::Relaxed) {
-            2 => v2::quiet_cpu(),
-            3 => v3::quiet_cpu(cpu),
+            2 => v2::quiesce_cpu(),
+            3 => v3::quiesce_cpu(cpu),
             _ => Ok(()),
         }
     }
 
     /// Stops all shared interrupts. The last CPU calls this.
-    pub(crate) fn quiet_rest() -> Result<(), StillOn> {
+    pub(crate) fn quiesce_rest() -> Result<(), StillOn> {
         match VERSION.load(Ordering::Relaxed) {
-            2 => v2::quiet_rest(),
-            3 => v3::quiet_rest(),
+            2 => v2::quiesce_rest(),
+            3 => v3::quiesce_rest(),
             _ => Ok(()),
         }
     }

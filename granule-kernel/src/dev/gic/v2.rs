@@ -4,7 +4,7 @@
 //! with interrupts masked.
 
 use super::common::{CALL, Error, timer};
-use super::quiet::{Registers, StillOn};
+use super::quiesce::{Registers, StillOn};
 use crate::lock::MaskedLock;
 use crate::percpu::{Aligned, Local};
 use arm_gic::gicv2::{GicV2, SgiTarget, SgiTargetListFilter};
@@ -118,24 +118,24 @@ fn registers() -> [Registers; 2] {
     [&DISTRIBUTOR, &CPU_INTERFACE].map(|at| unsafe { Registers::at(at.load(Ordering::Relaxed)) })
 }
 
-/// See [`quiet_cpu`](super::quiet_cpu). The first word of interrupts is banked for each CPU.
-pub(super) fn quiet_cpu() -> Result<(), StillOn> {
+/// See [`quiesce_cpu`](super::quiesce_cpu). The first word of interrupts is banked for each CPU.
+pub(super) fn quiesce_cpu() -> Result<(), StillOn> {
     let [distributor, interface] = registers();
     interface.write(CTLR, 0);
     interface.write(PMR, 0);
     for word in 0..4 {
         distributor.write(CPENDSGIR + 4 * word, u32::MAX);
     }
-    distributor.silence(0..1);
+    distributor.disable_all(0..1);
     // SGIs may be permanently enabled. They arrive only when a CPU sends them.
-    distributor.silent(0..1, 0xffff)
+    distributor.check_disabled(0..1, 0xffff)
 }
 
-/// See [`quiet_rest`](super::quiet_rest).
-pub(super) fn quiet_rest() -> Result<(), StillOn> {
+/// See [`quiesce_rest`](super::quiesce_rest).
+pub(super) fn quiesce_rest() -> Result<(), StillOn> {
     let [distributor, _] = registers();
     distributor.write(CTLR, 0);
     let words = 1..u64::from(distributor.read(TYPER) & 0x1f) + 1;
-    distributor.silence(words.clone());
-    distributor.silent(words, 0)
+    distributor.disable_all(words.clone());
+    distributor.check_disabled(words, 0)
 }

@@ -2,7 +2,7 @@
 //! registers.
 
 use super::common::{CALL, Error, timer};
-use super::quiet::{Registers, StillOn};
+use super::quiesce::{Registers, StillOn};
 use crate::percpu::{self, PerCpu};
 use arm_gic::gicv3::registers::{Gicd, GicrSgi};
 use arm_gic::gicv3::{
@@ -137,8 +137,8 @@ const TYPER: u64 = 4;
 /// Offset from a redistributor's first frame to its frame of SGIs and PPIs.
 const SGI_FRAME: u64 = 0x1_0000;
 
-/// See [`quiet_cpu`](super::quiet_cpu).
-pub(super) fn quiet_cpu(percpu: &PerCpu) -> Result<(), StillOn> {
+/// See [`quiesce_cpu`](super::quiesce_cpu).
+pub(super) fn quiesce_cpu(percpu: &PerCpu) -> Result<(), StillOn> {
     GicCpuInterface::enable_group1(false);
     GicCpuInterface::set_priority_mask(0);
     // The redistributor was found when this CPU was set up.
@@ -148,20 +148,20 @@ pub(super) fn quiet_cpu(percpu: &PerCpu) -> Result<(), StillOn> {
     let start = redistributor.as_ptr() as u64;
     // SAFETY: this CPU's redistributor, for which `take`'s caller answers.
     let (control, own) = unsafe { (Registers::at(start), Registers::at(start + SGI_FRAME)) };
-    own.silence(0..1);
+    own.disable_all(0..1);
     control.wait(CTLR, REDISTRIBUTOR_WRITES);
-    own.silent(0..1, 0)
+    own.check_disabled(0..1, 0)
 }
 
-/// See [`quiet_rest`](super::quiet_rest).
-pub(super) fn quiet_rest() -> Result<(), StillOn> {
+/// See [`quiesce_rest`](super::quiesce_rest).
+pub(super) fn quiesce_rest() -> Result<(), StillOn> {
     // SAFETY: `take`'s caller answers for the distributor.
     let distributor = unsafe { Registers::at(DISTRIBUTOR.load(Ordering::Relaxed)) };
     // Affinity routing stays on: turning it off is UNPREDICTABLE.
     distributor.write(CTLR, distributor.read(CTLR) & !GROUPS);
     distributor.wait(CTLR, DISTRIBUTOR_WRITES);
     let words = 1..u64::from(distributor.read(TYPER) & 0x1f) + 1;
-    distributor.silence(words.clone());
+    distributor.disable_all(words.clone());
     distributor.wait(CTLR, DISTRIBUTOR_WRITES);
-    distributor.silent(words, 0)
+    distributor.check_disabled(words, 0)
 }

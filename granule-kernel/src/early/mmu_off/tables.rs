@@ -153,12 +153,12 @@ impl Build<'_> {
             Traced::new(hardware, self.early)
         };
 
-        let parts = Environment {
+        let environment = Environment {
             memory: Traced::new(Flat, self.early),
             allocator: Traced::new(arena, self.early),
             tlb: tlb_ops(self.lower),
         };
-        let mut low = PageTables::<P, _>::new(self.lower, parts)?;
+        let mut low = PageTables::<P, _>::new(self.lower, environment)?;
         let code = (load + image::idmap_text().start) & !(page - 1);
         let executable = Attributes::normal(Permissions::READ_EXECUTE);
         low.map(
@@ -171,12 +171,12 @@ impl Build<'_> {
         let low_root = low.root();
         let ttbr0 = Ttbr::new(&self.lower, low_root, 0);
 
-        let parts = low.into_environment();
-        let parts = Environment {
+        let environment = low.into_environment();
+        let environment = Environment {
             tlb: tlb_ops(self.upper),
-            ..parts
+            ..environment
         };
-        let mut high = PageTables::<P, _>::new(self.upper, parts)?;
+        let mut high = PageTables::<P, _>::new(self.upper, environment)?;
         for segment in image::segments() {
             let permissions = match segment.permission {
                 Permission::Text => Permissions::READ_EXECUTE,

@@ -60,13 +60,13 @@ pub(super) fn on_stack(top: u64, work: &mut dyn FnMut()) {
         work();
     }
     let mut work = work;
-    // SAFETY: the stack is in the ground, 16-byte aligned, and used by nothing else.
+    // SAFETY: the stack is in the test memory, 16-byte aligned, and used by nothing else.
     unsafe { call_on_stack(top, call, (&raw mut work).cast()) };
 }
 
 /// Waits for `go` on the stack that ends at `top`, without touching it once `ready` is set. Returns whether
 /// the earlier value came back.
 pub(super) fn wait_on_stack(top: u64, ready: &AtomicU64, go: &AtomicU64) -> bool {
-    // SAFETY: the stack is in the ground, 16-byte aligned, and used by nothing else.
+    // SAFETY: the stack is in the test memory, 16-byte aligned, and used by nothing else.
     unsafe { touch_stack_later(top, ready.as_ptr(), go.as_ptr()) == 0 }
 }

@@ -4,7 +4,7 @@
 use super::pending::{self, Chosen};
 use crate::arch::cpu;
 use crate::mm::hook::{KernelMemory, TableHook};
-use crate::mm::live::Kernel;
+use crate::mm::kernel_tables::Kernel;
 use granule::arch::page_size::Level;
 use granule::arch::{Descriptor, PhysicalAddress, VirtualAddress};
 use granule::table::{BitChange, TableMemory, Visibility};
@@ -209,7 +209,7 @@ fn inject(
     old: Descriptor,
     change: BitChange,
 ) -> Option<usize> {
-    let kernel = crate::mm::live::kernel()?;
+    let kernel = crate::mm::kernel_tables::kernel()?;
     let chosen = find(kernel, memory, table, first, count, old)?;
     if !pending::count_split() {
         return None;

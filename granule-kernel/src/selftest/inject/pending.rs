@@ -5,7 +5,7 @@
 //! valid again, since any other access, for example to a stack, might fault on them.
 
 use crate::arch::cpu;
-use crate::mm::live;
+use crate::mm::kernel_tables;
 use core::arch::asm;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use granule::arch::page_size::Level;
@@ -88,7 +88,7 @@ pub(crate) fn prepare() -> Result<(), TableError> {
     if SLOT_ATTRIBUTES.load(RELAXED) != 0 {
         return Ok(());
     }
-    let Some(kernel) = live::kernel() else {
+    let Some(kernel) = kernel_tables::kernel() else {
         return Ok(());
     };
     let page = kernel.page();
@@ -96,7 +96,7 @@ pub(crate) fn prepare() -> Result<(), TableError> {
     let attributes = Attributes::normal(Permissions::READ_WRITE);
     // Any table serves until the slot is used.
     let shown = PhysicalAddress(kernel.root.0 & !(page - 1));
-    live::look(|_, _, tree| {
+    kernel_tables::look(|_, _, tree| {
         tree.map(slot, shown, page, attributes, Leaves::PAGES)?;
         tree.visit(slot, page, &mut |entry| {
             if entry.level.is_last() {

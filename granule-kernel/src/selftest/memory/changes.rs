@@ -5,9 +5,9 @@ use crate::arch::{cpu, image};
 use crate::cpu::jobs;
 use crate::dev::console::println;
 use crate::mm::error::LinearError;
-use crate::mm::live::{self, Flush};
+use crate::mm::kernel_tables::{self, Flush};
 use crate::mm::merge;
-use crate::mm::permissions;
+use crate::mm::pageattr;
 use crate::percpu;
 use core::arch::asm;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -34,69 +34,68 @@ fn assert_each(block: &Block, inside: Allows, what: &str) {
 
 /// Whether the tables allow executing a page.
 fn is_executable(address: VirtualAddress) -> bool {
-    let mapping = live::look(|_, _, tree| tree.query(address)).flatten();
+    let mapping = kernel_tables::look(|_, _, tree| tree.query(address)).flatten();
     mapping.is_some_and(|mapping| mapping.attributes.permissions.privileged_execute)
 }
 
 #[inline(never)]
 pub(super) fn permissions() {
-    let Some(kernel) = live::kernel() else { return };
+    let Some(kernel) = kernel_tables::kernel() else {
+        return;
+    };
     let before = Snapshot::take();
     let block = Block::new(PAGES * kernel.page());
     let (start, pages) = (block.at(FIRST), COUNT);
     assert_each(&block, Allows::Writing, "before");
 
-    ok("ro", permissions::set_memory_ro(start, pages));
+    ok("ro", pageattr::set_memory_ro(start, pages));
     assert_each(&block, Allows::Reading, "set_memory_ro");
-    ok("ro twice", permissions::set_memory_ro(start, pages));
-    ok("rw", permissions::set_memory_rw(start, pages));
+    ok("ro twice", pageattr::set_memory_ro(start, pages));
+    ok("rw", pageattr::set_memory_rw(start, pages));
     assert_each(&block, Allows::Writing, "set_memory_rw");
 
     ok(
         "valid=false",
-        permissions::set_memory_valid(start, pages, false),
+        pageattr::set_memory_valid(start, pages, false),
     );
     assert_each(&block, Allows::Nothing, "set_memory_valid(false)");
-    assert!(!permissions::kernel_page_present(start));
-    assert!(permissions::kernel_page_present(block.at(FIRST - 1)));
-    assert!(!permissions::kernel_page_present(VirtualAddress(
+    assert!(!pageattr::kernel_page_present(start));
+    assert!(pageattr::kernel_page_present(block.at(FIRST - 1)));
+    assert!(!pageattr::kernel_page_present(VirtualAddress(
         image::start()
     )));
     // Permissions may change while the pages are invalid, and apply later.
-    ok("ro while invalid", permissions::set_memory_ro(start, pages));
+    ok("ro while invalid", pageattr::set_memory_ro(start, pages));
     assert_each(&block, Allows::Nothing, "set_memory_ro of invalid pages");
-    ok(
-        "valid=true",
-        permissions::set_memory_valid(start, pages, true),
-    );
+    ok("valid=true", pageattr::set_memory_valid(start, pages, true));
     assert_each(&block, Allows::Reading, "set_memory_valid(true)");
-    assert!(permissions::kernel_page_present(start));
+    assert!(pageattr::kernel_page_present(start));
 
     execution(&block);
 
-    ok("invalid", permissions::set_direct_map_invalid(start, pages));
+    ok("invalid", pageattr::set_direct_map_invalid(start, pages));
     assert_each(&block, Allows::Nothing, "set_direct_map_invalid");
-    ok("default", permissions::set_direct_map_default(start, pages));
+    ok("default", pageattr::set_direct_map_default(start, pages));
     assert_each(&block, Allows::Writing, "set_direct_map_default");
-    ok("ro", permissions::set_memory_ro(start, pages));
-    ok("default", permissions::set_direct_map_default(start, pages));
+    ok("ro", pageattr::set_memory_ro(start, pages));
+    ok("default", pageattr::set_direct_map_default(start, pages));
     assert_each(&block, Allows::Writing, "set_direct_map_default");
     // A part of the invalid range becomes valid.
     ok(
         "all invalid",
-        permissions::set_direct_map_invalid(block.at(0), PAGES),
+        pageattr::set_direct_map_invalid(block.at(0), PAGES),
     );
     ok(
         "some default",
-        permissions::set_direct_map_default(block.at(0), FIRST),
+        pageattr::set_direct_map_default(block.at(0), FIRST),
     );
     let rest = block.at(FIRST + COUNT);
     ok(
         "some valid",
-        permissions::set_memory_valid(rest, PAGES - FIRST - COUNT, true),
+        pageattr::set_memory_valid(rest, PAGES - FIRST - COUNT, true),
     );
     assert_each(&block, Allows::Nothing, "what was left out");
-    ok("default", permissions::set_direct_map_default(start, pages));
+    ok("default", pageattr::set_direct_map_default(start, pages));
     deferred(&block);
     assert_each(&block, Allows::Writing, "in the end");
 
@@ -111,8 +110,8 @@ pub(super) fn permissions() {
 /// Code is written and run. It cannot be written while it is executable, nor run before or after.
 fn execution(block: &Block) {
     let page = block.at(FIRST);
-    ok("rw", permissions::set_memory_rw(page, 1));
-    let refused = permissions::set_memory_x(page, 1);
+    ok("rw", pageattr::set_memory_rw(page, 1));
+    let refused = pageattr::set_memory_x(page, 1);
     assert_eq!(
         refused,
         Err(LinearError::WritableExecutable { address: page })
@@ -126,10 +125,10 @@ fn execution(block: &Block) {
         asm!("dc cvau, {0}", "dsb ish", "ic ivau, {0}", "dsb ish", "isb", in(reg) code);
     }
     assert!(!is_executable(page));
-    ok("ro", permissions::set_memory_ro(page, 1));
-    ok("x", permissions::set_memory_x(page, 1));
+    ok("ro", pageattr::set_memory_ro(page, 1));
+    ok("x", pageattr::set_memory_x(page, 1));
     assert!(is_executable(page) && !is_executable(block.at(FIRST + 1)));
-    let refused = permissions::set_memory_rw(block.at(FIRST - 1), 2);
+    let refused = pageattr::set_memory_rw(block.at(FIRST - 1), 2);
     assert_eq!(
         refused,
         Err(LinearError::WritableExecutable { address: page })
@@ -138,27 +137,24 @@ fn execution(block: &Block) {
     // SAFETY: the two instructions above; they change x0 and return.
     unsafe { asm!("blr {}", in(reg) code, out("x0") result, out("x30") _) };
     assert_eq!(result, 0x123, "what code in the linear map returned");
-    ok("nx", permissions::set_memory_nx(page, 1));
+    ok("nx", pageattr::set_memory_nx(page, 1));
     assert!(!is_executable(page));
-    ok("rw", permissions::set_memory_rw(page, 1));
-    ok("ro", permissions::set_memory_ro(page, 1));
+    ok("rw", pageattr::set_memory_rw(page, 1));
+    ok("ro", pageattr::set_memory_ro(page, 1));
 }
 
 /// Tests the calls without a TLBI, followed by one TLBI for all.
 fn deferred(block: &Block) {
     let (start, end) = (block.at(FIRST), block.at(FIRST + COUNT - 2));
-    let before = live::counted();
+    let before = kernel_tables::counted();
     ok(
         "invalid",
-        permissions::set_direct_map_invalid_noflush(start, 2),
+        pageattr::set_direct_map_invalid_noflush(start, 2),
     );
-    ok(
-        "invalid",
-        permissions::set_direct_map_invalid_noflush(end, 2),
-    );
-    assert_eq!(live::counted().since(before).counts.tlbi, 0);
-    ok("flush", permissions::flush_direct_map(start, COUNT));
-    let tlbi = live::counted().since(before).counts.tlbi;
+    ok("invalid", pageattr::set_direct_map_invalid_noflush(end, 2));
+    assert_eq!(kernel_tables::counted().since(before).counts.tlbi, 0);
+    ok("flush", pageattr::flush_direct_map(start, COUNT));
+    let tlbi = kernel_tables::counted().since(before).counts.tlbi;
     // At most one for each page, twice where an erratum requires repetition.
     assert!(tlbi > 0 && tlbi <= 2 * COUNT, "{tlbi} TLBIs");
     println!("@granule test.permissions.flush_tlbi={tlbi}");
@@ -168,26 +164,28 @@ fn deferred(block: &Block) {
     assert_allows(block.at(FIRST + 2), Allows::Writing, "between");
     ok(
         "default",
-        permissions::set_direct_map_default_noflush(start, COUNT),
+        pageattr::set_direct_map_default_noflush(start, COUNT),
     );
-    ok("flush", permissions::flush_direct_map(start, COUNT));
+    ok("flush", pageattr::flush_direct_map(start, COUNT));
 }
 
 /// Calls that must be refused, and change nothing.
 fn refusals(block: &Block) {
-    let Some(kernel) = live::kernel() else { return };
+    let Some(kernel) = kernel_tables::kernel() else {
+        return;
+    };
     let before = Snapshot::take();
-    let counted = live::counted();
+    let counted = kernel_tables::counted();
     type Call = fn(VirtualAddress, u64) -> Result<(), LinearError>;
     let calls: [Call; 8] = [
-        permissions::set_memory_ro,
-        permissions::set_memory_rw,
-        permissions::set_memory_nx,
-        permissions::set_memory_x,
-        |start, pages| permissions::set_memory_valid(start, pages, false),
-        |start, pages| permissions::set_memory_valid(start, pages, true),
-        permissions::set_direct_map_invalid,
-        permissions::set_direct_map_default,
+        pageattr::set_memory_ro,
+        pageattr::set_memory_rw,
+        pageattr::set_memory_nx,
+        pageattr::set_memory_x,
+        |start, pages| pageattr::set_memory_valid(start, pages, false),
+        |start, pages| pageattr::set_memory_valid(start, pages, true),
+        pageattr::set_direct_map_invalid,
+        pageattr::set_direct_map_default,
     ];
     let alias = |physical: u64| {
         let address = kernel.placement.virtual_address(PhysicalAddress(physical));
@@ -231,24 +229,29 @@ fn refusals(block: &Block) {
             );
         }
     }
-    assert_eq!(live::counted().since(counted).counts, Default::default());
+    assert_eq!(
+        kernel_tables::counted().since(counted).counts,
+        Default::default()
+    );
     assert_as(&before, "after calls that were refused");
 }
 
 /// Idle CPUs merge without a request.
 #[inline(never)]
 pub(super) fn background() {
-    let Some(kernel) = live::kernel() else { return };
+    let Some(kernel) = kernel_tables::kernel() else {
+        return;
+    };
     let before = Snapshot::take();
     let merged = merge::in_background();
     let block = Block::new(PAGES * kernel.page());
-    ok("ro", permissions::set_memory_ro(block.at(FIRST), COUNT));
+    ok("ro", pageattr::set_memory_ro(block.at(FIRST), COUNT));
     let split = Snapshot::take();
     assert!(
         split.leaves > before.leaves || split.grouped < before.grouped,
         "nothing was split"
     );
-    ok("rw", permissions::set_memory_rw(block.at(FIRST), COUNT));
+    ok("rw", pageattr::set_memory_rw(block.at(FIRST), COUNT));
     // Free memory is merged too: the caller need not announce that it is free.
     block.free();
     if percpu::online().len() == 1 {
@@ -256,7 +259,7 @@ pub(super) fn background() {
     }
     wait_for(&before);
     // The last step frees its tables before it counts them.
-    live::change(Flush::Now, |_, _, _| ());
+    kernel_tables::change(Flush::Now, |_, _, _| ());
     while merge::in_background().tables == merged.tables
         && merge::in_background().groups == merged.groups
     {
@@ -276,21 +279,23 @@ pub(super) fn background() {
 /// The CPU that was woken to merge gets a job, so another CPU must merge.
 #[inline(never)]
 pub(super) fn background_busy() {
-    let Some(kernel) = live::kernel() else { return };
+    let Some(kernel) = kernel_tables::kernel() else {
+        return;
+    };
     assert!(
         percpu::online().contains(2),
         "the test takes more than two CPUs"
     );
     let before = Snapshot::take();
     let block = Block::new(PAGES * kernel.page());
-    ok("ro", permissions::set_memory_ro(block.at(FIRST), COUNT));
+    ok("ro", pageattr::set_memory_ro(block.at(FIRST), COUNT));
     let enough = AtomicBool::new(false);
     let hold = |_: &'static percpu::PerCpu| {
         while !enough.load(Ordering::Acquire) {
             cpu::relax();
         }
     };
-    ok("rw", permissions::set_memory_rw(block.at(FIRST), COUNT));
+    ok("rw", pageattr::set_memory_rw(block.at(FIRST), COUNT));
     block.free();
     jobs::run_while(CpuSet::one(1), PATIENCE_S, &hold, || {
         wait_for(&before);

@@ -4,10 +4,10 @@
 use super::{Block, Snapshot, assert_as, ok};
 use crate::dev::console::println;
 use crate::mm::error::LinearError;
-use crate::mm::live::{self, Taken};
+use crate::mm::kernel_tables::{self, Taken};
 use crate::mm::merge;
+use crate::mm::pageattr;
 use crate::mm::pages::Pages;
-use crate::mm::permissions;
 use granule::arch::VirtualAddress;
 use granule::table::TableError;
 use granule_kcore::frames::tables::Source;
@@ -44,14 +44,16 @@ fn say(test: &str, name: &str, took: &Taken) {
 }
 
 fn took<T, E: core::fmt::Display>(what: &str, work: impl FnOnce() -> Result<T, E>) -> Taken {
-    let before = live::counted();
+    let before = kernel_tables::counted();
     ok(what, work());
-    live::counted().since(before)
+    kernel_tables::counted().since(before)
 }
 
 #[inline(never)]
 pub(super) fn counts() {
-    let Some(kernel) = live::kernel() else { return };
+    let Some(kernel) = kernel_tables::kernel() else {
+        return;
+    };
     let whole = Snapshot::take();
     let block = Block::new(GIB);
     println!("@granule test.counts.start={}", block.physical().0);
@@ -59,7 +61,7 @@ pub(super) fn counts() {
     for (name, offset, bytes) in CHANGES {
         let pages = (bytes / kernel.page()).max(1);
         let start = VirtualAddress(block.start + offset);
-        let change = took(name, || permissions::set_memory_ro(start, pages));
+        let change = took(name, || pageattr::set_memory_ro(start, pages));
         say("ro", name, &change);
         let changed = Snapshot::take();
         assert_eq!(
@@ -76,17 +78,17 @@ pub(super) fn counts() {
         say(
             "rw",
             name,
-            &took(name, || permissions::set_memory_rw(start, pages)),
+            &took(name, || pageattr::set_memory_rw(start, pages)),
         );
         say(
             "invalid",
             name,
-            &took(name, || permissions::set_direct_map_invalid(start, pages)),
+            &took(name, || pageattr::set_direct_map_invalid(start, pages)),
         );
         say(
             "default",
             name,
-            &took(name, || permissions::set_direct_map_default(start, pages)),
+            &took(name, || pageattr::set_direct_map_default(start, pages)),
         );
         let all = block.bytes() / kernel.page();
         let merged = took(name, || permissions_merge(&block, all));
@@ -106,15 +108,17 @@ fn permissions_merge(block: &Block, pages: u64) -> Result<(), LinearError> {
 /// Makes changes with 0, 1, 2 … free frames, until there are enough.
 #[inline(never)]
 pub(super) fn exhaustion() {
-    let Some(kernel) = live::kernel() else { return };
+    let Some(kernel) = kernel_tables::kernel() else {
+        return;
+    };
     let block = Block::new(GIB);
     let before = Snapshot::take();
     type Call = fn(VirtualAddress, u64) -> Result<(), LinearError>;
     let calls: [(&str, Call); 3] = [
-        ("ro", permissions::set_memory_ro),
-        ("invalid", permissions::set_direct_map_invalid),
+        ("ro", pageattr::set_memory_ro),
+        ("invalid", pageattr::set_direct_map_invalid),
         ("valid", |start, pages| {
-            permissions::set_memory_valid(start, pages, false)
+            pageattr::set_memory_valid(start, pages, false)
         }),
     ];
     for (call_name, call) in calls {
@@ -142,7 +146,7 @@ pub(super) fn exhaustion() {
             let now = Snapshot::take();
             assert_eq!(before.free - now.free, left, "tables of {name}");
             println!("@granule test.exhaustion.{call_name}.{name}={left}");
-            ok(name, permissions::set_direct_map_default(start, pages));
+            ok(name, pageattr::set_direct_map_default(start, pages));
             let merged = merge::merge_noted();
             let refused = Pages.with(|frames| frames.refused());
             assert_eq!((refused, merged.tables), (0, left), "{name} merged again");

@@ -4,9 +4,9 @@ use super::quarters::{QUARTER, Quarters};
 use super::{Allows, Block, Snapshot, assert_allows, assert_as, ok};
 use crate::dev::console::println;
 use crate::mm::hotplug;
-use crate::mm::live;
+use crate::mm::kernel_tables;
 use crate::mm::merge;
-use crate::mm::permissions;
+use crate::mm::pageattr;
 use granule::arch::PhysicalAddress;
 use granule::arch::bbm::BbmLevel;
 
@@ -16,7 +16,9 @@ const PAGES: u64 = 5;
 
 #[inline(never)]
 pub(super) fn noflush() {
-    let Some(kernel) = live::kernel() else { return };
+    let Some(kernel) = kernel_tables::kernel() else {
+        return;
+    };
     let before = Snapshot::take();
     whole(GIB / kernel.page());
     again(GIB / kernel.page());
@@ -31,19 +33,19 @@ pub(super) fn noflush() {
 /// valid again before the TLBI.
 fn whole(pages: u64) {
     let block = Block::new(GIB);
-    let counted = live::counted();
+    let counted = kernel_tables::counted();
     let start = block.at(0);
     ok(
         "invalid",
-        permissions::set_direct_map_invalid_noflush(start, pages),
+        pageattr::set_direct_map_invalid_noflush(start, pages),
     );
-    let tlbi = live::counted().since(counted).counts.tlbi;
+    let tlbi = kernel_tables::counted().since(counted).counts.tlbi;
     println!("@granule test.noflush.tlbi={tlbi}");
     ok(
         "default",
-        permissions::set_direct_map_default_noflush(block.at(1), PAGES),
+        pageattr::set_direct_map_default_noflush(block.at(1), PAGES),
     );
-    ok("flush", permissions::flush_direct_map(start, pages));
+    ok("flush", pageattr::flush_direct_map(start, pages));
     for (page, allows) in [
         (0, Allows::Nothing),
         (1, Allows::Writing),
@@ -53,7 +55,7 @@ fn whole(pages: u64) {
     ] {
         assert_allows(block.at(page), allows, "after flush_direct_map");
     }
-    ok("default", permissions::set_direct_map_default(start, pages));
+    ok("default", pageattr::set_direct_map_default(start, pages));
     block.free();
     merge::merge_noted();
 }
@@ -66,21 +68,18 @@ fn again(pages: u64) {
     assert_allows(start, Allows::Writing, "before");
     ok(
         "invalid",
-        permissions::set_direct_map_invalid_noflush(start, pages),
+        pageattr::set_direct_map_invalid_noflush(start, pages),
     );
-    let counted = live::counted();
-    ok(
-        "invalid",
-        permissions::set_memory_valid(start, pages, false),
-    );
-    let tlbi = live::counted().since(counted).counts.tlbi;
+    let counted = kernel_tables::counted();
+    ok("invalid", pageattr::set_memory_valid(start, pages, false));
+    let tlbi = kernel_tables::counted().since(counted).counts.tlbi;
     println!("@granule test.noflush.again.tlbi={tlbi}");
     assert_allows(start, Allows::Nothing, "after set_memory_valid");
     ok(
         "default",
-        permissions::set_direct_map_default_noflush(start, pages),
+        pageattr::set_direct_map_default_noflush(start, pages),
     );
-    ok("default", permissions::set_direct_map_default(start, pages));
+    ok("default", pageattr::set_direct_map_default(start, pages));
     assert_allows(start, Allows::Writing, "after set_direct_map_default");
     block.free();
     merge::merge_noted();
@@ -100,16 +99,13 @@ fn beside() {
     let Some(page) = page.map(|block| block.at(7)) else {
         panic!("no quarter beside the free one is allocated");
     };
-    ok(
-        "invalid",
-        permissions::set_direct_map_invalid_noflush(page, 1),
-    );
+    ok("invalid", pageattr::set_direct_map_invalid_noflush(page, 1));
     ok("remove_memory", hotplug::remove_memory(free, QUARTER));
     // SAFETY: RAM that was just removed and that nothing uses.
     ok("add_memory", unsafe { hotplug::add_memory(free, QUARTER) });
-    ok("flush", permissions::flush_direct_map(page, 1));
+    ok("flush", pageattr::flush_direct_map(page, 1));
     assert_allows(page, Allows::Nothing, "after flush_direct_map");
-    ok("default", permissions::set_direct_map_default(page, 1));
+    ok("default", pageattr::set_direct_map_default(page, 1));
     quarters.free();
     merge::merge_noted();
 }

@@ -7,9 +7,9 @@ use crate::cpu::jobs;
 use crate::dev::console::println;
 use crate::mm::error::LinearError;
 use crate::mm::guard::Pool;
-use crate::mm::live::{self, Flush};
+use crate::mm::kernel_tables::{self, Flush};
 use crate::mm::merge;
-use crate::mm::permissions;
+use crate::mm::pageattr;
 use crate::percpu;
 use arrayvec::ArrayVec;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -23,11 +23,11 @@ const PATIENCE_S: u64 = 30;
 #[inline(never)]
 pub(super) fn pool() {
     let before = Snapshot::take();
-    let took = live::counted();
+    let took = kernel_tables::counted();
     let pool = ok("Pool::new", Pool::new(ORDER));
     println!(
         "@granule test.guard.locks={}",
-        live::counted().since(took).locks
+        kernel_tables::counted().since(took).locks
     );
     let made = Snapshot::take();
     let address = |page| ok("address", pool.address(page).ok_or("there is none"));
@@ -38,7 +38,7 @@ pub(super) fn pool() {
     let one = CpuSet::one(1);
     let (held, enough) = (AtomicBool::new(false), AtomicBool::new(false));
     let hold = |_: &'static percpu::PerCpu| {
-        live::change(Flush::Now, |_, _, _| {
+        kernel_tables::change(Flush::Now, |_, _, _| {
             held.store(true, Ordering::Release);
             while !enough.load(Ordering::Acquire) {
                 cpu::relax();
@@ -72,7 +72,7 @@ pub(super) fn pool() {
             done
         })
     } else {
-        live::change(Flush::Now, |_, _, _| flips()).unwrap_or_default()
+        kernel_tables::change(Flush::Now, |_, _, _| flips()).unwrap_or_default()
     };
     println!("@granule test.guard.flips={}", 2 * PAGES);
     println!("@granule test.guard.stores={stores}");
@@ -87,7 +87,7 @@ pub(super) fn pool() {
     assert_allows(address(8), Allows::Writing, "behind the guard page");
     // No other call changes or merges the pages.
     for (start, pages) in [(address(7), 1), (address(0), PAGES)] {
-        let refused = permissions::set_direct_map_default(start, pages);
+        let refused = pageattr::set_direct_map_default(start, pages);
         assert!(
             matches!(refused, Err(LinearError::Guarded { .. })),
             "{refused:?}"
@@ -148,7 +148,9 @@ pub(super) fn beside() {
         percpu::online().contains(1),
         "the test takes more than one CPU"
     );
-    let Some(kernel) = live::kernel() else { return };
+    let Some(kernel) = kernel_tables::kernel() else {
+        return;
+    };
     let before = Snapshot::take();
     let (block, pool, others) = neighbours(BESIDE * kernel.page());
     let made = Snapshot::take();
@@ -160,8 +162,8 @@ pub(super) fn beside() {
         while !enough.load(Ordering::Acquire) {
             let first = random.below(BESIDE);
             let pages = 1 + random.below(BESIDE - first);
-            ok("ro", permissions::set_memory_ro(block.at(first), pages));
-            ok("rw", permissions::set_memory_rw(block.at(first), pages));
+            ok("ro", pageattr::set_memory_ro(block.at(first), pages));
+            ok("rw", pageattr::set_memory_rw(block.at(first), pages));
             let done = merge::merge_linear_map(around, AROUND / kernel.page());
             let done = ok("merge", done);
             merged.fetch_add(done.tables + done.groups, Ordering::Relaxed);

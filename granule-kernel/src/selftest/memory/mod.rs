@@ -30,7 +30,7 @@ mod stress;
 use crate::arch::cpu;
 use crate::bench::support::{Block, Random, Snapshot, assert_as, ok, size};
 use crate::cpu::ipi;
-use crate::mm::live;
+use crate::mm::kernel_tables;
 use crate::percpu;
 use core::sync::atomic::{AtomicU64, Ordering};
 use granule::arch::VirtualAddress;
@@ -72,7 +72,7 @@ enum Allows {
 
 /// The accesses that free memory allows.
 fn free_allows() -> Allows {
-    match live::kernel() {
+    match kernel_tables::kernel() {
         Some(kernel) if kernel.debug_pagealloc => Allows::Nothing,
         _ => Allows::Writing,
     }
@@ -82,7 +82,8 @@ fn free_allows() -> Allows {
 /// place in the linear map.
 #[track_caller]
 fn assert_allows(address: VirtualAddress, expected: Allows, what: &str) {
-    let physical = live::kernel().and_then(|kernel| kernel.placement.physical_address(address));
+    let physical =
+        kernel_tables::kernel().and_then(|kernel| kernel.placement.physical_address(address));
     let physical = physical.map_or(u64::MAX, |physical| physical.0);
     // The number of a CPU that disagrees plus one; 0 for none.
     let wrong = AtomicU64::new(0);

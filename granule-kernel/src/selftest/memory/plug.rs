@@ -7,7 +7,7 @@ use crate::dev::console::println;
 use crate::mm::error::LinearError;
 use crate::mm::hotplug::{self, HotplugError};
 use crate::mm::pages::{self, Pages};
-use crate::mm::{live, merge};
+use crate::mm::{kernel_tables, merge};
 use crate::percpu;
 use core::sync::atomic::{AtomicU64, Ordering};
 use granule::arch::{PhysicalAddress, VirtualAddress};
@@ -31,7 +31,7 @@ fn remove(start: u64, bytes: u64) -> Result<(), HotplugError> {
 }
 
 fn address(physical: u64) -> VirtualAddress {
-    let kernel = live::kernel();
+    let kernel = kernel_tables::kernel();
     let address = kernel.and_then(|k| k.placement.virtual_address(PhysicalAddress(physical)));
     address.unwrap_or(VirtualAddress(0))
 }
@@ -39,7 +39,9 @@ fn address(physical: u64) -> VirtualAddress {
 /// Removes parts of a free block, in pieces of many sizes, and adds them again.
 #[inline(never)]
 pub(super) fn again() {
-    let Some(kernel) = live::kernel() else { return };
+    let Some(kernel) = kernel_tables::kernel() else {
+        return;
+    };
     let page = kernel.page();
     let before = Snapshot::take();
     // At the address of a free block.
@@ -144,7 +146,7 @@ fn in_use(at: u64) -> Option<HotplugError> {
 
 /// Removes a range with ever more frames free for tables. Returns the number it needs.
 fn exhausted(start: u64, bytes: u64, before: &Snapshot) -> u64 {
-    let Some(kernel) = live::kernel() else {
+    let Some(kernel) = kernel_tables::kernel() else {
         return 0;
     };
     let count = bytes / kernel.page();
@@ -193,10 +195,12 @@ fn nobody_gets(start: u64, bytes: u64) {
 /// The machine has more RAM than its device tree says. The rest is added, used, and removed again.
 #[inline(never)]
 pub(super) fn new_bank() {
-    let Some(kernel) = live::kernel() else { return };
+    let Some(kernel) = kernel_tables::kernel() else {
+        return;
+    };
     let before = Snapshot::take();
     let mut end = 0;
-    live::look(|kernel, _, tree| {
+    kernel_tables::look(|kernel, _, tree| {
         tree.visit(
             kernel.geometry.base(),
             kernel.geometry.span() / 2,
@@ -258,7 +262,7 @@ fn twice_at_once(start: u64) {
     if !percpu::online().contains(1) {
         return;
     }
-    let page = live::kernel().map_or(1, |kernel| kernel.page());
+    let page = kernel_tables::kernel().map_or(1, |kernel| kernel.page());
     let before = Snapshot::take();
     let (turn, added) = (AtomicU64::new(0), AtomicU64::new(0));
     // Both begin each piece together.

@@ -18,8 +18,8 @@ use crate::cpu::jobs;
 use crate::dev::console::println;
 use crate::mm::error::LinearError;
 use crate::mm::hotplug::{self, HotplugError};
-use crate::mm::permissions;
-use crate::mm::{live, merge};
+use crate::mm::pageattr;
+use crate::mm::{kernel_tables, merge};
 use crate::percpu;
 use crate::percpu::PerCpu;
 use arrayvec::ArrayVec;
@@ -83,7 +83,7 @@ fn stress(changes: u64, seed: u64) {
     let others = percpu::online().without(0);
     assert!(!others.is_empty(), "the test takes more than one CPU");
     let before = Snapshot::take();
-    let counted = live::counted();
+    let counted = kernel_tables::counted();
     let blocks = Quarters::find();
     let mut work = Changes::new(&blocks, seed);
     let (stop, accesses, merges) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
@@ -107,7 +107,7 @@ fn stress(changes: u64, seed: u64) {
     merge::merge_noted();
     assert_as(&before, "after all changes were put back and merged");
     let accesses = accesses.load(Ordering::Relaxed);
-    let took = live::counted().since(counted);
+    let took = kernel_tables::counted().since(counted);
     for ((_, name, _), count) in KINDS.iter().zip(counts) {
         println!("@granule test.stress.{name}={count}");
     }
@@ -149,7 +149,7 @@ struct Changes<'q> {
 
 impl<'q> Changes<'q> {
     fn new(quarters: &'q Quarters, seed: u64) -> Self {
-        let page = live::kernel().map_or(1, |kernel| kernel.page());
+        let page = kernel_tables::kernel().map_or(1, |kernel| kernel.page());
         let pages = QUARTER / page;
         let mut random = Random::new(seed);
         let mut neighbours = ArrayVec::new();
@@ -266,13 +266,13 @@ impl<'q> Changes<'q> {
             _ => None,
         };
         let result = match kind {
-            Kind::ReadOnly => permissions::set_memory_ro(start, count),
-            Kind::Writable => permissions::set_memory_rw(start, count),
-            Kind::Executable => permissions::set_memory_x(start, count),
-            Kind::NotExecutable => permissions::set_memory_nx(start, count),
-            Kind::Invalid => permissions::set_direct_map_invalid(start, count),
-            Kind::Valid => permissions::set_memory_valid(start, count, true),
-            Kind::Default => permissions::set_direct_map_default(start, count),
+            Kind::ReadOnly => pageattr::set_memory_ro(start, count),
+            Kind::Writable => pageattr::set_memory_rw(start, count),
+            Kind::Executable => pageattr::set_memory_x(start, count),
+            Kind::NotExecutable => pageattr::set_memory_nx(start, count),
+            Kind::Invalid => pageattr::set_direct_map_invalid(start, count),
+            Kind::Valid => pageattr::set_memory_valid(start, count, true),
+            Kind::Default => pageattr::set_direct_map_default(start, count),
             Kind::Merge | Kind::Plug => merge::merge_linear_map(start, count).map(|_| ()),
         };
         if let Some(address) = expected {
@@ -335,7 +335,7 @@ impl<'q> Changes<'q> {
             readable && writable,
             "after {after:?} {address} translates to {read:x?} and to write {write:x?}, expected {allows:?} at {physical:#x}"
         );
-        let query = live::look(|_, _, tree| tree.query(address)).flatten();
+        let query = kernel_tables::look(|_, _, tree| tree.query(address)).flatten();
         let executable = query.map(|it| it.attributes.permissions.privileged_execute);
         if lacks & INVALID == 0 {
             assert!(
@@ -362,7 +362,7 @@ impl<'q> Changes<'q> {
         }
         let edges = [start, start + bytes - self.page];
         let address = |physical| {
-            let kernel = live::kernel();
+            let kernel = kernel_tables::kernel();
             let address =
                 kernel.and_then(|k| k.placement.virtual_address(PhysicalAddress(physical)));
             address.map_or(0, |address| address.0)
@@ -387,7 +387,7 @@ impl<'q> Changes<'q> {
     /// Restores and merges everything.
     fn put_back(&mut self) {
         for block in &self.quarters.blocks {
-            let default = permissions::set_direct_map_default(block.at(0), self.pages);
+            let default = pageattr::set_direct_map_default(block.at(0), self.pages);
             ok("default", default);
         }
         let start = VirtualAddress(self.quarters.start);

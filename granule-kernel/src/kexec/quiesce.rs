@@ -1,0 +1,35 @@
+//! Quiesces the devices that this kernel turned on: in the next kernel they must not interrupt, count or
+//! write memory.
+//!
+//! No device here writes memory: the kernel drives only the UART and the interrupt controller.
+
+use super::hook::{KEXEC, KexecHook};
+use crate::arch::counter;
+use crate::dev::console::println;
+use crate::dev::gic;
+use crate::dev::gic::quiesce::StillOn;
+use crate::dev::timer;
+use crate::percpu;
+
+/// Quiesces this CPU, which is the last one, and the shared interrupt controller. On failure all of it
+/// is restored except the instruction counter. Interrupts must be masked.
+pub(super) fn devices() -> Result<(), StillOn> {
+    let this = percpu::this();
+    timer::off();
+    counter::stop();
+    let loud = KEXEC.get().and_then(KexecHook::loud);
+    let quiesced = gic::quiesce_cpu(this)
+        .and_then(|()| gic::quiesce_rest())
+        .and_then(|()| loud.map_or(Ok(()), |number| Err(StillOn::enabled(number))));
+    if quiesced.is_err() {
+        undo();
+    }
+    quiesced
+}
+
+/// Lets this CPU take interrupts again.
+pub(super) fn undo() {
+    if let Err(error) = gic::restore(percpu::this()) {
+        println!("granule: the interrupt controller cannot be set up again: {error}");
+    }
+}

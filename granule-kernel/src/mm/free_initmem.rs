@@ -1,0 +1,95 @@
+//! Drops the mappings that only the boot needed: the identity map, the device tree's mapping, and
+//! the unused part of the static table pool.
+
+use super::early_tables::{EarlyTables, give_back};
+use super::map::Request;
+use super::table_allocator::KernelTableAllocator;
+use super::walker::{self, Flush};
+use crate::arch::image;
+use crate::handover::{BootRoots, Handover};
+use granule::arch::{Kind, Permissions, PhysicalAddress, VirtualAddress};
+use granule::table::{Counters, TableError};
+use granule_kcore::devicetree::memory::Memory;
+use granule_kcore::layout;
+
+/// Unmaps these mappings and gives their memory to `memory`. Returns the number of bytes of static storage
+/// in it. The identity map stays if it is still needed.
+// Not inlined: the boot's stack frame stays under every later call, so this one must not be part of
+// it.
+#[inline(never)]
+pub(crate) fn free(
+    request: &Request<'_>,
+    handover: &Handover,
+    roots: &BootRoots,
+    memory: &mut Memory,
+    unused_pool: (PhysicalAddress, PhysicalAddress),
+    keep_identity: bool,
+) -> Result<u64, TableError> {
+    let size = request.geometry.page_size();
+    let page = size.bytes();
+    let before = memory.totals().free;
+    // Read firmware's reservations now: the device tree's mapping is dropped below.
+    let mut firmware = Memory::new(size);
+    super::firmware::memory(handover, request.parameters, &mut firmware, |_| {});
+    let (entry, tree_info) = (&handover.entry, &handover.tree);
+
+    // The identity map is dropped, and its root stays in TTBR0 as an empty table. While other CPUs
+    // are parked on the identity map, it stays, and TTBR0 gets another root.
+    let lower = roots.lower;
+    if !keep_identity {
+        let mut capabilities = request.capabilities;
+        capabilities.geometry = lower;
+        let allocator = KernelTableAllocator::Early(EarlyTables::keeping(memory, page, &firmware));
+        let counters = Counters::new();
+        let environment = walker::environment(
+            capabilities,
+            request.phys_to_virt,
+            &counters,
+            allocator,
+            Flush::Now,
+        );
+        // SAFETY: this is the tree in TTBR0; it lies in the static pool, and nothing else changes
+        // it.
+        let mut tables = unsafe { walker::open(roots.identity, environment)? };
+        let code = (entry.load + image::idmap_text().start) & !(page - 1);
+        let mut leaves = 0;
+        let mut sound = true;
+        tables.visit_all(&mut |found| {
+            if found.kind == Kind::Leaf {
+                leaves += 1;
+                let permissions = Permissions::decode(found.descriptor, lower.regime());
+                sound &= !permissions.writable_and_executable();
+            }
+            true
+        });
+        if leaves != 1 || !sound {
+            crate::fatal::refuse::self_check_failed(format_args!(
+                "the identity map has {leaves} leaves, expected one that is not writable"
+            ));
+        }
+        tables.unmap(VirtualAddress(code), page)?;
+        let mut left = 0;
+        tables.visit_all(&mut |_| {
+            left += 1;
+            true
+        });
+        if left != 0 {
+            crate::fatal::refuse::self_check_failed(format_args!(
+                "{left} entries of the identity map are left after it was unmapped"
+            ));
+        }
+    }
+
+    let allocator = KernelTableAllocator::Early(EarlyTables::keeping(memory, page, &firmware));
+    let counters = Counters::new();
+    let mut tables = request.open(allocator, &counters)?;
+    let dtb = entry.dtb & !(page - 1);
+    let dtb_bytes = (entry.dtb + tree_info.bytes).next_multiple_of(page) - dtb;
+    tables.unmap(VirtualAddress(layout::dtb_vaddr(dtb)), dtb_bytes)?;
+    let (start, end) = (unused_pool.0.0, unused_pool.1.0);
+    let in_image = VirtualAddress(start.wrapping_add(handover.mmu.virt_offset));
+    tables.unmap(in_image, end - start)?;
+    drop(tables);
+    give_back(memory, Some(&firmware), start, end);
+    Ok(memory.totals().free - before)
+}

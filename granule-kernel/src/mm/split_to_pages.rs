@@ -1,0 +1,128 @@
+//! Splits the whole linear map to pages, for a system in which not all CPUs allow live splits.
+//!
+//! The boot CPU chooses the size of leaves before it knows the other CPUs. If one of those has a lower BBM
+//! level, the permission of a single page could no longer change. So the boot CPU splits all blocks at once.
+//! Its own level allows that, and no other CPU uses the tables meanwhile.
+//!
+//! The split is done before the frame allocator takes over, so that its tables come from early memory in one
+//! piece, like those of the map, and most are linked in runs. It is also done before the other CPUs check
+//! their translations, so that they check the final map.
+
+use super::map::{LinearMap, Request};
+use super::walker::Tree;
+use crate::cpu::parking;
+use crate::mm::selfcheck::{self, Fault, Looked};
+use core::fmt;
+use granule::arch::PhysicalAddress;
+use granule::arch::bbm_policy::Decision;
+use granule::linear::LeafStats;
+use granule::table::{Leaves, TableError};
+use granule_boot::memblock::{self, Direction};
+use granule_kcore::devicetree::memory::Memory;
+
+/// Why the map could not be split. The tables are unchanged, but the plan of the map is not.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Failure {
+    /// There is no memory for the tables.
+    NoTableMemory {
+        pages: u64,
+        page_bytes: u64,
+        error: memblock::Error,
+    },
+    /// The page-table library refused.
+    Table(TableError),
+    /// The result differs from the plan.
+    SelfCheck(Fault),
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoTableMemory {
+                pages,
+                page_bytes,
+                error,
+            } => write!(
+                f,
+                "no free range of RAM holds the {pages} tables of {page_bytes} bytes that it takes ({error}); arm64.bbm=0 makes it of pages from the start"
+            ),
+            Self::Table(error) => write!(f, "{error}"),
+            Self::SelfCheck(fault) => write!(f, "{fault}"),
+        }
+    }
+}
+
+impl From<TableError> for Failure {
+    fn from(error: TableError) -> Self {
+        Self::Table(error)
+    }
+}
+
+/// Whether a map built for `request` must be split to pages, given the trust `all` in all CPUs.
+pub(crate) fn is_needed(request: &Request<'_>, all: &Decision) -> bool {
+    request.parameters.rodata.changes_pages()
+        && request.bbm_policy.splits_blocks()
+        && !all.splits_blocks()
+}
+
+/// Splits every leaf larger than a page. Every other CPU is parked meanwhile. Updates `map` and `looked` to
+/// describe the new map.
+// Not inlined: the boot's stack frame is large and stays under every later call.
+#[inline(never)]
+pub(crate) fn split(
+    request: &Request<'_>,
+    tables: &mut dyn Tree,
+    memory: &mut Memory,
+    map: &mut LinearMap,
+    seed: u64,
+    looked: &mut Looked,
+) -> Result<(), Failure> {
+    // The pieces are changed in place: a second list takes a quarter of the boot's stack. A failure ends the
+    // boot, so the old list is not needed.
+    for piece in &mut map.pieces {
+        piece.leaves = Leaves::PAGES;
+    }
+    let pieces = map.pieces.as_slice();
+    let stats = LeafStats::new(&request.geometry, pieces);
+    let added = stats.tables().saturating_sub(map.stats.tables());
+    let pages = added.saturating_sub(tables.arena().map_or(0, |arena| arena.available()));
+    if pages > 0 {
+        let page_bytes = request.geometry.page_size().bytes();
+        let bytes = pages * page_bytes;
+        let start = memory
+            .allocate(bytes, page_bytes, 0..u64::MAX, Direction::TopDown)
+            .map_err(|error| Failure::NoTableMemory {
+                pages,
+                page_bytes,
+                error,
+            })?;
+        let end = PhysicalAddress(start + bytes);
+        // The linear map covers all of early memory.
+        if let Some(arena) = tables.arena() {
+            arena.extend_mapped(PhysicalAddress(start), end);
+        }
+    }
+    tables.set_bbm(request.bbm_policy.level);
+    let (Some(lowest), Some(highest)) = (pieces.first(), pieces.last()) else {
+        return Ok(());
+    };
+    // Holes between the pieces are skipped.
+    let window = (highest.start.0 + highest.bytes).wrapping_sub(lowest.start.0);
+    // The TLBI at the end of the split removes every block from this CPU's TLB. The other CPUs return with an
+    // empty TLB.
+    let added =
+        parking::with_others_parked(|| tables.limit_leaves(lowest.start, window, Leaves::PAGES))?;
+    map.split_to_pages = Some(added as u64);
+    map.stats = stats;
+
+    // The walk's counts describe the old tables and are replaced. The count of the CPU's translations
+    // continues.
+    *looked = Looked {
+        patterns: looked.patterns,
+        translations: looked.translations,
+        ..Looked::default()
+    };
+    selfcheck::walk(tables, map, &request.placement, looked)
+        .and_then(|()| selfcheck::translations(map, &request.placement, seed, looked))
+        .map_err(Failure::SelfCheck)
+}

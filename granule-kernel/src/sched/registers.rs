@@ -1,0 +1,154 @@
+//! The registers of a CPU that permit or forbid actions of programs while user space exists: FP and
+//! SIMD, cache maintenance by address, the counter, and the shape of walks from TTBR0.
+
+use crate::arch::cpu;
+use core::arch::asm;
+use core::sync::atomic::{AtomicU64, Ordering};
+use granule::arch::PhysicalAddress;
+
+/// SCTLR bits for EL0 under the Linux ABI: DC ZVA (DZE), CTR_EL0 (UCT), WFI and WFE (nTWI, nTWE), cache
+/// maintenance by address (UCI). SA0 makes a misaligned stack pointer fault there too.
+const SCTLR_USER: u64 = 1 << 4 | 1 << 14 | 1 << 15 | 1 << 16 | 1 << 18 | 1 << 26;
+/// SCTLR.SPAN: exceptions leave PSTATE.PAN unchanged.
+const SCTLR_SPAN: u64 = 1 << 23;
+/// CPACR.FPEN: FP and SIMD instructions do not trap.
+const CPACR_FP: u64 = 0b11 << 20;
+/// CNTKCTL.EL0VCTEN: EL0 may read the virtual counter, as the ABI allows. With E2H and TGE set the name
+/// accesses CNTHCTL_EL2, where the bit is the same.
+const CNTKCTL_COUNTER: u64 = 1 << 1;
+
+/// The values of TCR and TTBR0 in user space; `EMPTY` is a TTBR0 with an empty root.
+static USER_TCR: AtomicU64 = AtomicU64::new(0);
+static EMPTY: AtomicU64 = AtomicU64::new(0);
+/// The frame of the empty root.
+static EMPTY_ROOT: AtomicU64 = AtomicU64::new(0);
+/// The values before user space.
+static KERNEL_TCR: AtomicU64 = AtomicU64::new(0);
+static KERNEL_TTBR0: AtomicU64 = AtomicU64::new(0);
+
+/// Sets the values that CPUs take when they open user space. `empty` is a TTBR0 whose root, the page
+/// `frame`, is empty.
+pub(crate) fn prepare(tcr: u64, empty: u64, frame: PhysicalAddress) {
+    EMPTY_ROOT.store(frame.0, Ordering::Relaxed);
+    USER_TCR.store(tcr, Ordering::Relaxed);
+    EMPTY.store(empty, Ordering::Relaxed);
+    KERNEL_TCR.store(cpu::tcr_el1(), Ordering::Relaxed);
+    KERNEL_TTBR0.store(ttbr0_el1(), Ordering::Relaxed);
+}
+
+/// Lets programs run on this CPU.
+pub(crate) fn open() {
+    // SAFETY: the kernel depends on none of the permissions of EL0 set here, and no FP register is in
+    // use.
+    unsafe {
+        asm!(
+            "msr cpacr_el1, {cpacr}",
+            "msr cntkctl_el1, {cntkctl}",
+            "msr tpidr_el0, xzr",
+            "isb",
+            cpacr = in(reg) CPACR_FP,
+            cntkctl = in(reg) CNTKCTL_COUNTER,
+            options(nostack, preserves_flags)
+        );
+    }
+    set_sctlr(SCTLR_USER, 0);
+    if has_pan() {
+        set_sctlr(0, SCTLR_SPAN);
+    }
+    // EL0 must not read the counters of the activity monitors (AMU) either, if they exist.
+    if cpu::id_aa64pfr0_el1() >> 44 & 0xf != 0 {
+        // SAFETY: AMUSERENR_EL0 (S3_3_C13_C2_3) exists.
+        unsafe { asm!("msr s3_3_c13_c2_3, xzr", options(nostack, preserves_flags)) };
+    }
+    // PMUVer: 0 is none, 15 is implementation defined. EL0 must neither count nor stop the kernel's
+    // counters.
+    if !matches!(cpu::id_aa64dfr0_el1() >> 8 & 0xf, 0 | 15) {
+        // SAFETY: the PMU exists.
+        unsafe { asm!("msr pmuserenr_el0, xzr", options(nostack, preserves_flags)) };
+    }
+    shape(
+        EMPTY.load(Ordering::Relaxed),
+        USER_TCR.load(Ordering::Relaxed),
+        EMPTY.load(Ordering::Relaxed),
+    );
+}
+
+/// Restores the registers of this CPU to their values before [`open`].
+pub(crate) fn close() {
+    shape(
+        EMPTY.load(Ordering::Relaxed),
+        KERNEL_TCR.load(Ordering::Relaxed),
+        KERNEL_TTBR0.load(Ordering::Relaxed),
+    );
+    // SAFETY: as in `open`; FP traps again.
+    unsafe {
+        asm!(
+            "msr cpacr_el1, xzr",
+            "msr cntkctl_el1, xzr",
+            "isb",
+            options(nostack, preserves_flags)
+        );
+    }
+    set_sctlr(SCTLR_SPAN, SCTLR_USER);
+}
+
+/// Whether the CPU has PAN. The kernel never dereferences a program's address; with PAN set by each
+/// exception, an accidental access faults.
+fn has_pan() -> bool {
+    cpu::id_aa64mmfr1_el1() >> 20 & 0xf != 0
+}
+
+/// Sets and clears bits of SCTLR.
+fn set_sctlr(set: u64, clear: u64) {
+    let value = (cpu::sctlr_el1() | set) & !clear;
+    // SAFETY: the bits only control the permissions of EL0 and exceptions from EL0.
+    unsafe { asm!("msr sctlr_el1, {}", "isb", in(reg) value, options(nostack, preserves_flags)) };
+}
+
+/// The page of the empty root, once no CPU uses it any more.
+pub(crate) fn empty_root() -> PhysicalAddress {
+    PhysicalAddress(EMPTY_ROOT.load(Ordering::Relaxed))
+}
+
+/// Changes the shape of the lower half. T0SZ must not change while the half is in use, so TTBR0 has an
+/// empty root meanwhile, at whatever level its walk starts. A TLB may cache T0SZ (RVNRFW).
+fn shape(empty: u64, tcr: u64, ttbr0: u64) {
+    let masked = cpu::mask_interrupts();
+    // SAFETY: the kernel accesses nothing through the lower half, and the fields of the upper half are
+    // the same in both values of TCR.
+    unsafe {
+        cpu::set_ttbr0_el1(empty);
+        cpu::tlbi_vmalle1_local();
+        asm!("msr tcr_el1, {}", "isb", in(reg) tcr, options(nostack, preserves_flags));
+        cpu::tlbi_vmalle1_local();
+        cpu::set_ttbr0_el1(ttbr0);
+    }
+    cpu::restore_interrupts(masked);
+}
+
+/// Stops this CPU's walks of any program's tables.
+pub(crate) fn leave_space() {
+    // SAFETY: the root is empty, and the kernel accesses nothing through the lower half.
+    unsafe { cpu::set_ttbr0_el1(EMPTY.load(Ordering::Relaxed)) };
+}
+
+/// TPIDR_EL0, which belongs to the program.
+pub(crate) fn thread_pointer() -> u64 {
+    let value: u64;
+    // SAFETY: the kernel does not use this register.
+    unsafe { asm!("mrs {}, tpidr_el0", out(reg) value, options(nomem, nostack, preserves_flags)) };
+    value
+}
+
+/// Sets TPIDR_EL0.
+pub(crate) fn set_thread_pointer(value: u64) {
+    // SAFETY: the kernel does not use this register.
+    unsafe { asm!("msr tpidr_el0, {}", in(reg) value, options(nomem, nostack, preserves_flags)) };
+}
+
+fn ttbr0_el1() -> u64 {
+    let value: u64;
+    // SAFETY: reading TTBR0_EL1 has no side effect.
+    unsafe { asm!("mrs {}, ttbr0_el1", out(reg) value, options(nomem, nostack, preserves_flags)) };
+    value
+}

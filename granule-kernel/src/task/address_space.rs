@@ -1,0 +1,407 @@
+//! Address spaces of processes: the library's spaces on the kernel's frames, and the space that each CPU
+//! is in.
+//!
+//! Callers are independent of the page size: [`Tables`] hides it, and the boot chose the instance
+//! ([`prepare`]). A space's lock leaves interrupts enabled, because its holder may work long (a fork),
+//! and interrupts never take it. It is the outermost of the kernel's locks, and its holder does not
+//! sleep.
+
+use super::frames::UserMemory;
+pub(crate) use super::frames::page_bytes;
+use super::owned::{Array, Boxed};
+use crate::arch::cpu;
+use crate::lock::{Lock, UnmaskedLock};
+use crate::mm::kernel_tables;
+use crate::mm::table_pages::TablePages;
+use crate::percpu;
+use crate::sched::registers;
+use core::fmt;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicUsize, Ordering};
+use granule::arch::page_size::Page;
+use granule::arch::registers::Ttbr;
+use granule::arch::tlbi::TlbCapabilities;
+use granule::arch::{Dispatch, Geometry, PhysicalAddress, VirtualAddress};
+use granule::hw::{self, Hardware};
+use granule::space::{
+    Access, AsidCpu, AsidMap, Asids, Fault, Rights, Settings, Space, SpaceAsid, SpaceError, Stats,
+    Vma, Vmas, asid,
+};
+use granule::table::{DirectMapped, Environment, Offset};
+use granule_kcore::cpus::MOST_CPUS;
+use granule_kcore::sizes;
+
+/// The environment of a space's tables.
+type SpaceEnvironment = Environment<DirectMapped<Offset>, TablePages<'static>, Hardware>;
+
+/// Settings common to all spaces.
+#[derive(Clone, Copy, Debug)]
+struct Platform {
+    geometry: Geometry,
+    capabilities: TlbCapabilities,
+    settings: Settings,
+    make: fn() -> Option<AddressSpace>,
+}
+
+static PLATFORM: spin::Once<Platform> = spin::Once::new();
+
+static ASID_CPUS: [AsidCpu; MOST_CPUS] = [const { AsidCpu::unused() }; MOST_CPUS];
+static ASIDS: Asids<'static> = Asids::of(&ASID_CPUS);
+/// The ASIDs in use; `None` outside of user space.
+static NUMBERS: Lock<Option<Numbers>> = Lock::new(None);
+
+struct Numbers {
+    map: AsidMap<'static>,
+    /// The storage of the map, accessed only through the map.
+    _words: Array<u64>,
+}
+
+// Each CPU uses one ASID at a time, so 8 bits always leave one free.
+const _: () = assert!(MOST_CPUS < 255);
+
+/// The statistics of all spaces already dropped.
+static GONE: Lock<Stats> = Lock::new(Stats::NONE);
+
+/// The operations of a space, for any page size.
+pub(crate) trait Tables {
+    /// See [`Space::map`].
+    fn map(&mut self, start: u64, bytes: u64, rights: Rights, label: u8) -> Done;
+    /// See [`Space::unmap`].
+    fn unmap(&mut self, start: u64, bytes: u64) -> Done;
+    /// See [`Space::discard`].
+    fn discard(&mut self, start: u64, bytes: u64) -> Done;
+    /// See [`Space::protect`].
+    fn protect(&mut self, start: u64, bytes: u64, rights: Rights) -> Done;
+    /// See [`Space::fault`].
+    fn fault(&mut self, address: u64, access: Access) -> Result<Fault, SpaceError>;
+    /// See [`Space::frame_for`].
+    fn frame_for(&mut self, address: u64, access: Access) -> Result<PhysicalAddress, SpaceError>;
+    /// Makes another space with the same content: see [`Space::fork_into`].
+    fn fork(&mut self) -> Result<AddressSpace, SpaceError>;
+    /// See [`Space::vmas`].
+    fn vmas(&self) -> &Vmas<'static>;
+    /// See [`Space::set_asid`].
+    fn set_asid(&mut self, number: u16);
+    /// Allows CPUs to walk the tables from here on.
+    fn publish(&mut self);
+    /// The root of the tables.
+    fn root(&self) -> PhysicalAddress;
+}
+
+/// The result of most operations.
+pub(crate) type Done = Result<(), SpaceError>;
+
+/// A space of one page size. `None` only during the drop.
+struct Typed<P: Page>(Option<Space<'static, P, SpaceEnvironment>>);
+
+/// A space and the number of its users. The last user drops it.
+struct Shared<T: ?Sized> {
+    users: AtomicUsize,
+    asid: SpaceAsid,
+    /// Drops the value; [`AddressSpace`] has lost its type.
+    drop: unsafe fn(NonNull<()>),
+    tables: UnmaskedLock<T>,
+}
+
+/// An address space with shared ownership.
+pub(crate) struct AddressSpace(NonNull<Shared<dyn Tables>>);
+
+// SAFETY: the contents are accessed under their lock.
+unsafe impl Send for AddressSpace {}
+// SAFETY: as above.
+unsafe impl Sync for AddressSpace {}
+
+/// A reference to an [`AddressSpace`] that another owner keeps alive.
+#[derive(Clone, Copy)]
+pub(super) struct SpaceRef(NonNull<Shared<dyn Tables>>);
+
+/// Sets the common properties of all spaces. `geometry` describes the lower half.
+pub(super) fn prepare(geometry: Geometry, capabilities: TlbCapabilities, settings: Settings) {
+    struct Make;
+    impl Dispatch for Make {
+        type Output = fn() -> Option<AddressSpace>;
+        fn run<P: Page>(self) -> Self::Output {
+            || make::<P>().map(erase)
+        }
+    }
+    let make = sizes::dispatch(geometry.page_size(), Make);
+    PLATFORM.call_once(|| Platform {
+        geometry,
+        capabilities,
+        settings,
+        make,
+    });
+}
+
+/// Allocates the map of ASIDs with `bits` bits. False if memory is exhausted.
+pub(super) fn open_numbers(bits: u32) -> bool {
+    let Some(mut words) = Array::new(asid::map_words(bits), |_| 0) else {
+        return false;
+    };
+    // SAFETY: the map is dropped together with the words, and only the map accesses them.
+    let lent = unsafe { core::slice::from_raw_parts_mut(words.as_mut_ptr(), words.len()) };
+    let map = AsidMap::new(lent);
+    NUMBERS.with(|numbers| *numbers = Some(Numbers { map, _words: words }));
+    true
+}
+
+/// Frees the map of ASIDs. No CPU may be in a space.
+pub(super) fn close_numbers() {
+    // Fields drop in order of declaration: the map before the words.
+    drop(NUMBERS.with(Option::take));
+}
+
+/// Vmas that a new space has room for; most programs need fewer.
+const FIRST_VMAS: usize = 64;
+
+fn make<P: Page>() -> Option<Boxed<Shared<Typed<P>>>> {
+    let (platform, kernel) = (PLATFORM.get()?, kernel_tables::kernel()?);
+    // SAFETY: every table is a frame of the page allocator, which the linear map maps writable.
+    let memory = DirectMapped(unsafe { Offset::new(kernel.placement.distance()) });
+    let environment = Environment {
+        memory,
+        // SAFETY: the page allocator has all frames that the boot did not keep, and the linear map
+        // covers them.
+        allocator: unsafe { TablePages::new(kernel) },
+        tlb: Hardware::new(platform.capabilities),
+    };
+    let mut areas = Array::new(FIRST_VMAS, |_| Vma::EMPTY)?;
+    // SAFETY: the space is dropped, or returns its areas, before `areas` is freed.
+    let lent = unsafe { core::slice::from_raw_parts_mut(areas.as_mut_ptr(), areas.len()) };
+    let space = Space::new(platform.geometry, environment, lent, platform.settings).ok()?;
+    let _ = areas.leak();
+    Boxed::new(Shared {
+        users: AtomicUsize::new(1),
+        asid: SpaceAsid::none(),
+        drop: drop_typed::<P>,
+        tables: UnmaskedLock::new(Typed(Some(space))),
+    })
+}
+
+fn erase<P: Page>(made: Boxed<Shared<Typed<P>>>) -> AddressSpace {
+    let pointer: *mut Shared<dyn Tables> = made.into_pointer().as_ptr();
+    // SAFETY: the pointer comes from a non-null pointer.
+    AddressSpace(unsafe { NonNull::new_unchecked(pointer) })
+}
+
+/// # Safety
+///
+/// `shared` must come from [`erase`] for this page size, and nothing may use it afterwards.
+unsafe fn drop_typed<P: Page>(shared: NonNull<()>) {
+    // SAFETY: the caller guarantees it.
+    drop(unsafe { Boxed::from_pointer(shared.cast::<Shared<Typed<P>>>()) });
+}
+
+impl<P: Page> Typed<P> {
+    /// Calls `what`, and again after enlarging the storage if the areas do not fit.
+    fn with_room<R>(
+        &mut self,
+        mut what: impl FnMut(&mut Space<'static, P, SpaceEnvironment>) -> Result<R, SpaceError>,
+    ) -> Result<R, SpaceError> {
+        let space = self.0.as_mut().ok_or(SpaceError::NotEmpty)?;
+        loop {
+            match what(space) {
+                Err(full @ SpaceError::AreasFull { capacity }) => {
+                    enlarge(space, capacity * 2).ok_or(full)?;
+                }
+                result => return result,
+            }
+        }
+    }
+}
+
+/// Gives a space room for `count` areas; `None` if memory is exhausted.
+fn enlarge<P: Page>(space: &mut Space<'static, P, SpaceEnvironment>, count: usize) -> Option<()> {
+    let more = Array::new(count, |_| Vma::EMPTY)?;
+    // The new storage is at least as large as the old.
+    let old = space.enlarge_vmas(more.leak()).ok()?;
+    // SAFETY: `make` or an earlier call here leaked the storage, and it is freed once.
+    drop(unsafe { Array::from_static(old) });
+    Some(())
+}
+
+impl<P: Page> Drop for Typed<P> {
+    fn drop(&mut self) {
+        let Some(mut space) = self.0.take() else {
+            return;
+        };
+        space.clear(&mut UserMemory);
+        let stats = space.stats();
+        GONE.with(|gone| *gone = gone.and(stats));
+        if let Ok(areas) = space.enlarge_vmas(&mut []) {
+            // SAFETY: `make` or `enlarge` leaked the storage, and it is freed once.
+            drop(unsafe { Array::from_static(areas) });
+        }
+        // SAFETY: the space has no user left, so no CPU is in it.
+        let _ = unsafe { space.destroy(&mut UserMemory) };
+    }
+}
+
+impl<P: Page> Tables for Typed<P> {
+    fn map(&mut self, start: u64, bytes: u64, rights: Rights, label: u8) -> Done {
+        self.with_room(|space| space.map(VirtualAddress(start), bytes, rights, label))
+    }
+    fn unmap(&mut self, start: u64, bytes: u64) -> Done {
+        self.with_room(|space| space.unmap(VirtualAddress(start), bytes, &mut UserMemory))
+    }
+    fn discard(&mut self, start: u64, bytes: u64) -> Done {
+        self.with_room(|space| space.discard(VirtualAddress(start), bytes, &mut UserMemory))
+    }
+    fn protect(&mut self, start: u64, bytes: u64, rights: Rights) -> Done {
+        self.with_room(|space| space.protect(VirtualAddress(start), bytes, rights, &mut UserMemory))
+    }
+    fn fault(&mut self, address: u64, access: Access) -> Result<Fault, SpaceError> {
+        self.with_room(|space| space.fault(VirtualAddress(address), access, &mut UserMemory))
+    }
+    fn frame_for(&mut self, address: u64, access: Access) -> Result<PhysicalAddress, SpaceError> {
+        self.with_room(|space| space.frame_for(VirtualAddress(address), access, &mut UserMemory))
+    }
+    fn fork(&mut self) -> Result<AddressSpace, SpaceError> {
+        let address = VirtualAddress(0);
+        let mut child = make::<P>().ok_or(SpaceError::OutOfFrames { address })?;
+        let count = self.vmas().all().len();
+        let other = child.tables.get_mut();
+        self.with_room(|space| {
+            let child = other.0.as_mut().ok_or(SpaceError::NotEmpty)?;
+            if child.vmas().capacity() < count {
+                enlarge(child, count).ok_or(SpaceError::OutOfFrames { address })?;
+            }
+            space.fork_into(child, &mut UserMemory)
+        })?;
+        other.publish();
+        Ok(erase(child))
+    }
+    fn vmas(&self) -> &Vmas<'static> {
+        static NONE: spin::Once<Vmas<'static>> = spin::Once::new();
+        match &self.0 {
+            Some(space) => space.vmas(),
+            None => NONE.call_once(|| Vmas::new(&mut [])),
+        }
+    }
+    fn set_asid(&mut self, number: u16) {
+        if let Some(space) = &mut self.0 {
+            space.set_asid(Some(number));
+        }
+    }
+    fn publish(&mut self) {
+        if let Some(space) = &mut self.0 {
+            space.make_live();
+            // Completes the stores to the tables before any CPU gets the root in its TTBR0.
+            hw::dsb_ishst();
+        }
+    }
+    fn root(&self) -> PhysicalAddress {
+        self.0.as_ref().map_or(PhysicalAddress(0), Space::root)
+    }
+}
+
+impl AddressSpace {
+    /// An empty space, which no CPU walks before it is [published](Tables::publish). `None` if memory is
+    /// exhausted.
+    pub(crate) fn new() -> Option<Self> {
+        (PLATFORM.get()?.make)()
+    }
+
+    /// Another owner of the same space.
+    pub(crate) fn share(&self) -> Self {
+        self.shared().users.fetch_add(1, Ordering::Relaxed);
+        Self(self.0)
+    }
+
+    /// A reference with which a CPU can enter the space.
+    pub(super) const fn reference(&self) -> SpaceRef {
+        SpaceRef(self.0)
+    }
+
+    fn shared(&self) -> &Shared<dyn Tables> {
+        // SAFETY: the value lives as long as an owner exists, and `self` is one.
+        unsafe { self.0.as_ref() }
+    }
+
+    /// Calls `work` with the tables, under the lock. `work` must not sleep, nor lock another space.
+    pub(crate) fn with<R>(&self, work: impl FnOnce(&mut (dyn Tables + 'static)) -> R) -> R {
+        self.shared().with(work)
+    }
+}
+
+impl<T: Tables + ?Sized> Shared<T> {
+    fn with<R>(&self, work: impl FnOnce(&mut T) -> R) -> R {
+        self.tables.with(work)
+    }
+}
+
+impl Drop for AddressSpace {
+    fn drop(&mut self) {
+        if self.shared().users.fetch_sub(1, Ordering::AcqRel) == 1 {
+            let drop = self.shared().drop;
+            // SAFETY: this was the last owner, and no CPU is in the space: each CPU leaves it before its
+            // task moves to another CPU or ends.
+            unsafe { drop(self.0.cast()) };
+        }
+    }
+}
+
+impl fmt::Debug for AddressSpace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "AddressSpace of {:?}", self.shared().asid.number())
+    }
+}
+
+/// Lets this CPU enter `space`. Interrupts must be masked.
+///
+/// # Safety
+///
+/// An owner must keep the space for as long as this CPU is in it.
+pub(super) unsafe fn enter(space: SpaceRef) {
+    let Some(platform) = PLATFORM.get() else {
+        return;
+    };
+    // SAFETY: the caller guarantees an owner.
+    let shared = unsafe { space.0.as_ref() };
+    let number = percpu::this().number();
+    let entered = ASIDS.enter(number, &shared.asid);
+    let root_and_number = match entered {
+        // SAFETY: the root never changes.
+        Some(number) => Some((unsafe { &*shared.tables.get() }.root(), number)),
+        None => shared.with(|tables| {
+            let renewed = NUMBERS.with(|numbers| {
+                ASIDS
+                    .renew(&mut numbers.as_mut()?.map, number, &shared.asid)
+                    .ok()
+            })?;
+            if renewed.flush {
+                cpu::tlbi_vmalle1_local();
+                if platform.capabilities.repeat {
+                    cpu::tlbi_vmalle1_local();
+                }
+            }
+            tables.set_asid(renewed.asid);
+            Some((tables.root(), renewed.asid))
+        }),
+    };
+    // There are more ASIDs than CPUs, so `None` cannot occur.
+    let Some((root, number)) = root_and_number else {
+        return;
+    };
+    let ttbr = Ttbr::new(&platform.geometry, root, number);
+    // SAFETY: the tables have the shape that `registers::open` set, and the kernel accesses nothing
+    // through them.
+    unsafe { cpu::set_ttbr0_el1(ttbr.0) };
+}
+
+/// Lets this CPU leave its space.
+pub(super) fn leave() {
+    registers::leave_space();
+}
+
+/// The statistics of all spaces, once they are dropped.
+pub(super) fn done() -> Stats {
+    GONE.with(|gone| *gone)
+}
+
+/// The end of user addresses.
+pub(crate) fn end() -> u64 {
+    PLATFORM
+        .get()
+        .map_or(0, |platform| platform.geometry.span())
+}

@@ -1,0 +1,244 @@
+//! Loads a program into a new address space, and sets up its stack and first registers.
+
+use super::address_space::{self, AddressSpace};
+use super::owned::Array;
+use super::task_table::Current;
+use super::{process, random};
+use crate::arch::cpu;
+use crate::arch::frame::Frame;
+use crate::dev::console::println;
+use core::ops::Range;
+use granule::space::Rights;
+use granule_linux_abi::abi::Errno;
+use granule_linux_abi::abi::auxv::{
+    AT_BASE, AT_CLKTCK, AT_EGID, AT_ENTRY, AT_EUID, AT_FLAGS, AT_GID, AT_HWCAP, AT_PAGESZ, AT_PHDR,
+    AT_PHENT, AT_PHNUM, AT_SECURE, AT_UID,
+};
+use granule_linux_abi::execve::MOST_TEXT_BYTES;
+use granule_linux_abi::program::{self, Place, Program};
+use granule_linux_abi::start_stack::{Start, Texts};
+use granule_linux_abi::syscall::STACK_BYTES;
+
+/// Nothing is mapped below this address, so that a null pointer plus an index faults.
+pub(crate) const LOWEST: u64 = 64 << 10;
+
+/// Unmapped bytes between the stack and the mappings below it.
+const STACK_GUARD: u64 = 1 << 20;
+/// The address for position-independent programs: far from null and from the mappings that grow down
+/// from the top, also with 36 bits of address.
+const MOVABLE_AT: u64 = 1 << 32;
+/// The most bytes of a path shown in a line. A program chooses the path, and interrupts wait for the
+/// line.
+const MOST_SHOWN: usize = 128;
+/// The unit of times told to programs: parts of a second.
+const CLOCK_TICKS: u64 = 100;
+
+/// A program that is ready to run.
+#[derive(Debug)]
+pub(crate) struct Loaded {
+    pub(crate) memory: AddressSpace,
+    pub(crate) entry: u64,
+    pub(crate) stack_pointer: u64,
+    /// An empty range at which `brk` starts.
+    pub(crate) heap: Range<u64>,
+}
+
+/// The end of the stack. The last 64K of user space above it hold only the trampoline.
+fn stack_top() -> u64 {
+    address_space::end() - PageEnd::LARGEST
+}
+
+struct PageEnd;
+
+impl PageEnd {
+    const LARGEST: u64 = granule::arch::PageSize::MAX.bytes();
+}
+
+/// The address of the trampoline, in the last 64K behind the stack. A handler without a restorer of its
+/// own returns to this code (a C library expects the kernel to provide it).
+pub(super) fn trampoline() -> u64 {
+    stack_top()
+}
+
+/// `mov x8, #139; svc #0`: debuggers and unwinders recognise a handler's frame by these instructions.
+const TRAMPOLINE: [u32; 2] = [0xd280_1168, 0xd400_0001];
+
+fn make_trampoline(memory: &AddressSpace, page: u64) -> Result<(), Errno> {
+    let rights = Rights {
+        read: true,
+        write: false,
+        execute: true,
+    };
+    memory
+        .with(|tables| tables.map(trampoline(), page, Rights::READ_WRITE, 0))
+        .map_err(process::out_of_memory)?;
+    memory.write_value(trampoline(), &TRAMPOLINE)?;
+    memory
+        .with(|tables| tables.protect(trampoline(), page, rights))
+        .map_err(process::out_of_memory)
+}
+
+/// The upper end of the addresses for `mmap`, which searches downwards.
+pub(crate) fn mappings_end() -> u64 {
+    stack_top() - STACK_BYTES - STACK_GUARD
+}
+
+/// Loads `file`, the program at `path`.
+///
+/// # Errors
+///
+/// `ENOEXEC`, with the reason on the console; `ENOMEM`, `E2BIG`.
+pub(crate) fn load(file: &[u8], path: &[u8], texts: Texts<'_>) -> Result<Loaded, Errno> {
+    let place = Place {
+        page: address_space::page_bytes(),
+        addresses: LOWEST..mappings_end(),
+        movable_at: MOVABLE_AT,
+    };
+    let program = program::read(file, &place).map_err(|error| {
+        let shown = path.get(..path.len().min(MOST_SHOWN)).unwrap_or(path);
+        println!("granule: {} cannot be run: {error}", shown.escape_ascii());
+        Errno::ENOEXEC
+    })?;
+    let memory = AddressSpace::new().ok_or(Errno::ENOMEM)?;
+    let end = load_segments(&memory, &program, file, place.page)?;
+    let stack_pointer = make_stack(&memory, &program, path, texts)?;
+    make_trampoline(&memory, place.page)?;
+    memory.with(|tables| tables.publish());
+    Ok(Loaded {
+        memory,
+        entry: program.entry,
+        stack_pointer,
+        heap: end..end,
+    })
+}
+
+/// Maps and fills the segments. Returns the end of the last one, in whole pages.
+fn load_segments(
+    memory: &AddressSpace,
+    program: &Program,
+    file: &[u8],
+    page: u64,
+) -> Result<u64, Errno> {
+    let mut end = 0;
+    for segment in &program.segments {
+        let pages = segment.pages(page);
+        let bytes = pages.end - pages.start;
+        let rights = Rights {
+            read: segment.read,
+            write: segment.write,
+            execute: segment.execute,
+        };
+        // Map writable first, whatever the final rights: no CPU walks these tables yet.
+        memory
+            .with(|tables| tables.map(pages.start, bytes, Rights::READ_WRITE, 0))
+            .map_err(process::out_of_memory)?;
+        let content = file.get(segment.file.clone()).ok_or(Errno::ENOEXEC)?;
+        memory.write(segment.start, content)?;
+        memory
+            .with(|tables| tables.protect(pages.start, bytes, rights))
+            .map_err(process::out_of_memory)?;
+        end = pages.end;
+    }
+    Ok(end)
+}
+
+/// Maps the stack, writes the program's start data on it, and returns the stack pointer.
+fn make_stack(
+    memory: &AddressSpace,
+    program: &Program,
+    path: &[u8],
+    texts: Texts<'_>,
+) -> Result<u64, Errno> {
+    let top = stack_top();
+    memory
+        .with(|tables| tables.map(top - STACK_BYTES, STACK_BYTES, Rights::READ_WRITE, 0))
+        .map_err(process::out_of_memory)?;
+    let auxiliary = [
+        (AT_PHDR, program.headers.unwrap_or(0)),
+        (AT_PHENT, program.header_bytes),
+        (AT_PHNUM, program.header_count),
+        (AT_PAGESZ, address_space::page_bytes()),
+        (AT_BASE, 0),
+        (AT_FLAGS, 0),
+        (AT_ENTRY, program.entry),
+        (AT_UID, 0),
+        (AT_EUID, 0),
+        (AT_GID, 0),
+        (AT_EGID, 0),
+        (AT_HWCAP, hardware_capabilities()),
+        (AT_CLKTCK, CLOCK_TICKS),
+        (AT_SECURE, 0),
+    ];
+    let start = Start {
+        texts,
+        path,
+        random: random_bytes(),
+        auxiliary: &auxiliary,
+    };
+    let bytes = start.bytes(top) as usize;
+    if bytes > MOST_TEXT_BYTES {
+        return Err(Errno::E2BIG);
+    }
+    let mut image = Array::new(bytes, |_| 0u8).ok_or(Errno::ENOMEM)?;
+    if !start.write(&mut image, top) {
+        return Err(Errno::E2BIG);
+    }
+    let stack_pointer = start.stack_pointer(top);
+    memory.write(stack_pointer, &image)?;
+    Ok(stack_pointer)
+}
+
+/// The value of AT_HWCAP: FP, SIMD, and the features of ID_AA64ISAR0 by which programs choose code.
+fn hardware_capabilities() -> u64 {
+    let isar0 = cpu::id_aa64isar0_el1();
+    let field = |low: u32| isar0 >> low & 0xf;
+    let mut bits = 0b11;
+    for (bit, is) in [
+        (3, field(4) >= 1),
+        (4, field(4) >= 2),
+        (5, field(8) >= 1),
+        (6, field(12) >= 1),
+        (7, field(16) >= 1),
+        (8, field(20) >= 2),
+    ] {
+        bits |= u64::from(is) << bit;
+    }
+    bits
+}
+
+/// Sixteen random bytes, different for each program.
+fn random_bytes() -> [u8; 16] {
+    let mut bytes = [0; 16];
+    random::fill(&mut bytes);
+    bytes
+}
+
+/// The registers that a program starts with.
+pub(super) fn first_frame(entry: u64, stack_pointer: u64) -> Frame {
+    Frame {
+        x: [0; 31],
+        sp: stack_pointer,
+        elr: entry,
+        // EL0 in AArch64, with nothing masked.
+        spsr: 0,
+        esr: 0,
+        far: 0,
+        record: [0; 2],
+    }
+}
+
+/// Replaces the program that the process runs. The process keeps its number and everything that is not
+/// memory.
+pub(crate) fn execute(current: &mut Current<'_>, loaded: Loaded) {
+    let Loaded {
+        memory,
+        entry,
+        stack_pointer,
+        heap,
+    } = loaded;
+    process::change_memory(current, memory);
+    current.own.heap = heap;
+    current.own.clear_child_tid = 0;
+    *current.frame = first_frame(entry, stack_pointer);
+    process::clear_registers();
+}

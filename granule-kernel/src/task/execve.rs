@@ -1,0 +1,29 @@
+//! `execve`: replaces the program of the calling process. [`granule_linux_abi::execve`] chooses the
+//! file, the arguments and the environment; [`exec`] loads the program.
+
+use super::exec;
+use super::process_table;
+use super::task_table::Current;
+use granule_linux_abi::abi::Errno;
+use granule_linux_abi::abi::file::PATH_MAX;
+use granule_linux_abi::execve::prepare;
+
+/// Replaces the program of the calling process, or returns the reason against it.
+#[inline(never)]
+pub(super) fn execve(
+    current: &mut Current<'_>,
+    path: u64,
+    arguments: u64,
+    environment: u64,
+) -> Result<u64, Errno> {
+    let mut buffer = [0; PATH_MAX];
+    let prepared = prepare(current, path, arguments, environment, &mut buffer)?;
+    let node = prepared.node;
+    let content = process_table::with(|processes| processes.files.tree.content(node));
+    let loaded = exec::load(content, prepared.path, prepared.texts.texts())?;
+    drop(prepared.texts);
+    let place = current.task.place();
+    process_table::with(|processes| processes.execute(place, node, prepared.path))?;
+    exec::execute(current, loaded);
+    Ok(0)
+}

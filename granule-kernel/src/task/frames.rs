@@ -1,0 +1,159 @@
+//! The frames of user memory. They come from the page allocator, which counts their owners, and are
+//! accessed through the linear map.
+
+use crate::mm::kernel_tables::{self, pointer};
+use crate::mm::pages;
+use core::arch::asm;
+use granule::arch::PhysicalAddress;
+use granule::space::{UserFrames, Wanted};
+use granule::table::FreedFrames;
+
+/// The frames of user memory, guarded by the page allocator's lock.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct UserMemory;
+
+// SAFETY: frames come from the page allocator, which gives each frame to one owner and counts owners.
+// The allocator has only RAM that the linear map covers, below the kernel's physical address size.
+unsafe impl UserFrames for UserMemory {
+    fn allocate(&mut self, wanted: Wanted) -> Option<PhysicalAddress> {
+        let best = match wanted {
+            Wanted::Exactly(frame) => pages::allocate_exactly(frame),
+            Wanted::Group { frames, index } => pages::allocate_in_group(frames, index),
+            _ => None,
+        };
+        best.or_else(pages::allocate_one)
+    }
+
+    fn zero(&mut self, frame: PhysicalAddress) {
+        if let Some(start) = pointer(frame) {
+            zero_page(start.as_ptr(), page_bytes());
+        }
+    }
+
+    fn copy(&mut self, from: PhysicalAddress, to: PhysicalAddress) {
+        if let (Some(from), Some(to)) = (pointer(from), pointer(to)) {
+            copy_page(from.as_ptr(), to.as_ptr(), page_bytes());
+        }
+    }
+
+    // `inline(never)`: called once for a run of frames, so the call costs nothing. Otherwise a kernel
+    // for one page size would inline it, a kernel for all sizes would not, and their times would differ.
+    #[inline(never)]
+    fn share(&mut self, first: PhysicalAddress, count: u64) {
+        pages::share(first, count);
+    }
+
+    #[inline(never)]
+    fn release(&mut self, frames: FreedFrames) {
+        pages::release(frames.first(), frames.count());
+    }
+
+    fn is_shared(&self, frame: PhysicalAddress) -> bool {
+        pages::sharing(frame, 1).0
+    }
+
+    fn sharing(&self, first: PhysicalAddress, count: u64) -> (bool, u64) {
+        pages::sharing(first, count)
+    }
+
+    fn sync_instructions(&mut self, frame: PhysicalAddress) {
+        if let Some(start) = pointer(frame) {
+            sync_instructions(start.as_ptr() as u64, page_bytes());
+        }
+    }
+}
+
+/// Blocks zeroed in one round of the loop. From here on the loop costs less than the blocks.
+const ZEROED_AT_ONCE: u64 = 8;
+
+/// Zeroes a page, by DC ZVA if the CPU allows it.
+fn zero_page(start: *mut u8, bytes: u64) {
+    let id: u64;
+    // SAFETY: reading DCZID_EL0 has no side effect.
+    unsafe {
+        asm!("mrs {}, dczid_el0", out(reg) id, options(nomem, nostack, preserves_flags));
+    }
+    let block = 4u64 << (id & 0xf);
+    // DZP forbids DC ZVA, or the block is so large (up to 2 KiB) that a round does not divide the page.
+    if id & 1 << 4 != 0 || !bytes.is_multiple_of(block * ZEROED_AT_ONCE) {
+        // SAFETY: the page belongs to the caller, and the linear map maps it writable.
+        unsafe { start.write_bytes(0, bytes as usize) };
+        return;
+    }
+    // SAFETY: as above; the page is aligned to its size, and a round of blocks divides it.
+    unsafe {
+        asm!(
+            "1:",
+            ".rept {at_once}",
+            "dc zva, {at}",
+            "add {at}, {at}, {block}",
+            ".endr",
+            "cmp {at}, {end}",
+            "b.lo 1b",
+            at = inout(reg) start => _,
+            block = in(reg) block,
+            end = in(reg) start as u64 + bytes,
+            at_once = const ZEROED_AT_ONCE,
+            options(nostack)
+        );
+    }
+}
+
+/// Copies a page in pairs of words: the kernel does not use the larger FP and SIMD registers.
+fn copy_page(from: *mut u8, to: *mut u8, bytes: u64) {
+    // SAFETY: the linear map covers both pages. The second page is writable and nothing else uses it.
+    // Every page size is a multiple of 64.
+    unsafe {
+        asm!(
+            "1:",
+            "ldp {a}, {b}, [{from}]",
+            "ldp {c}, {d}, [{from}, #16]",
+            "stp {a}, {b}, [{to}]",
+            "stp {c}, {d}, [{to}, #16]",
+            "ldp {a}, {b}, [{from}, #32]",
+            "ldp {c}, {d}, [{from}, #48]",
+            "add {from}, {from}, #64",
+            "stp {a}, {b}, [{to}, #32]",
+            "stp {c}, {d}, [{to}, #48]",
+            "add {to}, {to}, #64",
+            "cmp {from}, {end}",
+            "b.lo 1b",
+            a = out(reg) _,
+            b = out(reg) _,
+            c = out(reg) _,
+            d = out(reg) _,
+            from = inout(reg) from => _,
+            to = inout(reg) to => _,
+            end = in(reg) from as u64 + bytes,
+            options(nostack)
+        );
+    }
+}
+
+/// Makes the stores to a page visible to instruction fetches of all CPUs. Cleans each line to the point
+/// of unification, then invalidates all instruction caches entirely: a cache indexed by virtual address
+/// may hold the page under any address. A CPU with CTR_EL0.IDC or DIC skips the respective step.
+fn sync_instructions(start: u64, bytes: u64) {
+    let ctr = crate::arch::cpu::ctr_el0();
+    let line = 4u64 << (ctr >> 16 & 0xf);
+    let needs_clean = ctr & 1 << 28 == 0;
+    let needs_drop = ctr & 1 << 29 == 0;
+    // SAFETY: the linear map covers the page, and cache maintenance changes no memory.
+    unsafe {
+        let mut at = start;
+        while needs_clean && at < start + bytes {
+            asm!("dc cvau, {}", in(reg) at, options(nostack, preserves_flags));
+            at += line;
+        }
+        asm!("dsb ish", options(nostack, preserves_flags));
+        if needs_drop {
+            asm!("ic ialluis", "dsb ish", options(nostack, preserves_flags));
+        }
+        asm!("isb", options(nostack, preserves_flags));
+    }
+}
+
+/// The bytes of a page.
+pub(crate) fn page_bytes() -> u64 {
+    kernel_tables::kernel().map_or(1, kernel_tables::Kernel::page)
+}

@@ -1,0 +1,147 @@
+//! The process table behind its lock, and the table of tasks as the process table sees it.
+//!
+//! The lock masks interrupts and covers short work only. It is taken before the locks of tasks, pages
+//! and the console. The table exists from before the first process until after the last.
+
+use super::owned::{Array, PageFrames};
+use super::task_table::{self, Task, Zombie};
+use crate::lock::Lock;
+use crate::sched::{self, MOST_TASKS};
+use core::sync::atomic::Ordering;
+use granule_linux_abi::abi::process::Status;
+use granule_linux_abi::files::Files;
+use granule_linux_abi::files::file_tree::{Kind, Node, NodeId, Tree, TreeError, nodes_needed};
+use granule_linux_abi::files::path::Last;
+use granule_linux_abi::processes::{Place, Processes, Reaped, Relation, Selection, TaskTable};
+
+type Table = Processes<'static, Tasks>;
+
+static TABLE: Lock<Option<Table>> = Lock::new(None);
+
+/// The table of tasks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tasks;
+
+impl TaskTable for Tasks {
+    type Frames = PageFrames;
+
+    fn relation(&self, place: Place) -> Option<Relation> {
+        let task = task_table::at(place).filter(|task| task.is_known())?;
+        Some(task.relation())
+    }
+
+    fn set_group(&mut self, place: Place, group: u32) {
+        if let Some(task) = task_table::at(place) {
+            task.group.store(group, Ordering::Relaxed);
+        }
+    }
+
+    fn can_reap(&self, parent: Place, which: Selection) -> bool {
+        let parent = task_table::at(parent);
+        parent.is_none_or(|parent| task_table::can_reap(parent, which))
+    }
+
+    fn reap(&mut self, parent: Place, which: Selection) -> Reaped {
+        task_table::at(parent).map_or(Reaped::NoChildren, |parent| task_table::reap(parent, which))
+    }
+}
+
+/// Opens the files of `archive`, without any process.
+pub(super) fn open(archive: &'static [u8]) -> Result<(), TreeError> {
+    let nodes = nodes_needed(archive)?;
+    let nodes = Array::new(nodes, |_| Node::EMPTY).ok_or(TreeError::NoRoom)?;
+    let files = Files::new(Tree::build(archive, nodes)?).ok_or(TreeError::NoRoom)?;
+    let processes = Processes::new(files, Tasks).ok_or(TreeError::NoRoom)?;
+    TABLE.with(|slot| *slot = Some(processes));
+    Ok(())
+}
+
+/// Frees the table. No process may be left.
+pub(super) fn close() {
+    let processes = TABLE.with(Option::take);
+    drop(processes);
+}
+
+/// Calls `work` with the process table, then wakes the processes that the table collected.
+pub(crate) fn with<R>(work: impl FnOnce(&mut Table) -> R) -> R {
+    let (mut work, mut result) = (Some(work), None);
+    with_all(&mut |processes| result = work.take().map(|work| work(processes)));
+    let Some(result) = result else {
+        panic!("a process without a process table: it was closed before the last process ended");
+    };
+    result
+}
+
+// `inline(never)`: lock and waking are some 800 bytes, too much for each of a hundred system calls.
+#[inline(never)]
+fn with_all(work: &mut dyn FnMut(&mut Table)) {
+    let done = TABLE.with(|slot| {
+        let processes = slot.as_mut()?;
+        work(processes);
+        let woken = processes.take_woken();
+        let mut signalled = [0_u64; MOST_TASKS / 64];
+        for place in woken.places() {
+            if !processes.get(place).is_ok_and(|own| own.signals.has_work()) {
+                continue;
+            }
+            // Set before the lock is released: a task that then sees the reason for a signal, such as an
+            // ended child, handles the signal before it returns to EL0.
+            if let Some(task) = task_table::at(place) {
+                task.notified.store(true, Ordering::Release);
+            }
+            if let Some(word) = signalled.get_mut(place / 64) {
+                *word |= 1 << (place % 64);
+            }
+        }
+        Some((woken, signalled))
+    });
+    let Some((woken, signalled)) = done else {
+        return;
+    };
+    for place in woken.places() {
+        if signalled
+            .get(place / 64)
+            .is_some_and(|word| word >> (place % 64) & 1 != 0)
+        {
+            sched::interrupt(place);
+        } else {
+            sched::wake(place);
+        }
+    }
+}
+
+/// The node of an absolute path and the content of its file.
+pub(super) fn program(path: &[u8]) -> Option<(NodeId, &'static [u8])> {
+    with(|processes| {
+        let node = processes
+            .files
+            .find(NodeId::ROOT, path, Last::Follow, None)
+            .ok()?;
+        let is_file = processes.files.tree.kind(node) == Kind::File;
+        is_file.then(|| (node, processes.files.tree.content(node)))
+    })
+}
+
+/// Frees what an ended process had beside its memory.
+pub(super) fn ended(task: &Task) {
+    with(|processes| processes.end(task.place()));
+}
+
+/// Calls `zombie`, which gives an ended child, and tells the child's parent that it can reap the child.
+/// Forgets the child if the parent does not want to wait. False if there is no such child.
+///
+/// All of this happens in one step under the lock: SIGCHLD comes before the parent can reap.
+// `inline(never)`: the code is about a kilobyte.
+#[inline(never)]
+pub(super) fn tell_parent(zombie: &mut dyn FnMut() -> Option<Zombie>) -> bool {
+    with(|processes| {
+        let Some(child) = zombie() else {
+            return false;
+        };
+        let status = Status::from_word(child.status);
+        if !processes.child_ended(child.parent, child.pid, status) {
+            task_table::forget(child.task, child.pid);
+        }
+        true
+    })
+}

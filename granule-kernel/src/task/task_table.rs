@@ -1,0 +1,433 @@
+//! The table of tasks, whose fixed size limits fork bombs, and the state of each task.
+//!
+//! State visible to others lies in the table, as atomics. State that only the task itself uses ([`Own`])
+//! lies in its own frames; [`Current`] gives access to it, once for the time the task is in the kernel.
+//! The scheduler's [`Thread`] lies beside it.
+
+use super::address_space::{AddressSpace, SpaceRef};
+use super::owned::Boxed;
+use crate::arch::frame::Frame;
+use crate::lock::Lock;
+use crate::sched::thread::Thread;
+use crate::sched::{self, MOST_TASKS};
+use core::cell::UnsafeCell;
+use core::fmt;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use granule_linux_abi::abi::process::Status;
+use granule_linux_abi::abi::signal::SIGKILL;
+use granule_linux_abi::processes::{Reaped, Relation, Selection};
+
+pub(super) mod builder;
+
+/// The place is free.
+const FREE: u32 = 0;
+/// The task is being made.
+const MADE: u32 = 1;
+/// The task runs, or will.
+const ALIVE: u32 = 2;
+/// The task has ended, and its parent has not reaped it.
+const ZOMBIE: u32 = 3;
+
+/// The first process, whose end ends all others.
+pub(crate) const INIT: u32 = 1;
+/// The largest process number.
+const MOST_PID: u32 = 32_767;
+
+/// The state of a task visible to others.
+#[derive(Debug)]
+pub(crate) struct Task {
+    life: AtomicU32,
+    /// The process's number.
+    pub(crate) pid: AtomicU32,
+    /// The parent's number.
+    pub(crate) parent: AtomicU32,
+    /// The process group.
+    pub(crate) group: AtomicU32,
+    /// The exit status, as the word that `wait4` returns.
+    status: AtomicU32,
+    /// The status with which the task must end, whatever it does.
+    killed: AtomicU32,
+    /// Pending work before the return to EL0, such as a signal; it also ends a sleep.
+    pub(crate) notified: AtomicBool,
+    /// After `vfork`, the sleeping parent whose memory the task uses until it has its own.
+    vfork_parent: AtomicU32,
+    body: AtomicPtr<Body>,
+}
+
+/// The status of a process that is ended from outside.
+pub(super) const KILLED: u32 = Status::Killed {
+    signal: SIGKILL,
+    core: false,
+}
+.word();
+
+/// A sleep ended because the task is to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Interrupted;
+
+/// The value of `killed` for a task that goes on.
+const NOT_KILLED: u32 = u32::MAX;
+
+/// The contents of a task's own frames.
+struct Body {
+    thread: Thread,
+    /// The address space of the task; [`Own::memory`] keeps it alive.
+    space: UnsafeCell<Option<SpaceRef>>,
+    own: UnsafeCell<Own>,
+}
+
+/// The state that only the task itself uses.
+#[derive(Debug, Default)]
+pub(crate) struct Own {
+    /// `None` only while the task ends.
+    pub(super) memory: Option<AddressSpace>,
+    /// The heap; `brk` moves its end.
+    pub(crate) heap: core::ops::Range<u64>,
+    /// The address that gets a zero when the task ends (`set_tid_address`).
+    pub(crate) clear_child_tid: u64,
+}
+
+static TASKS: [Task; MOST_TASKS] = [const { Task::new() }; MOST_TASKS];
+
+/// Guards changes and checks that involve the relations and life states of several tasks.
+static TABLE: Lock<Table> = Lock::new(Table {
+    last_pid: 0,
+    made: 0,
+    closed: false,
+});
+
+/// The state behind the lock.
+struct Table {
+    last_pid: u32,
+    /// Tasks made so far.
+    made: u64,
+    /// Whether no more tasks may be made.
+    closed: bool,
+}
+
+impl Task {
+    const fn new() -> Self {
+        Self {
+            life: AtomicU32::new(FREE),
+            pid: AtomicU32::new(0),
+            parent: AtomicU32::new(0),
+            group: AtomicU32::new(0),
+            status: AtomicU32::new(0),
+            killed: AtomicU32::new(NOT_KILLED),
+            notified: AtomicBool::new(false),
+            vfork_parent: AtomicU32::new(0),
+            body: AtomicPtr::new(core::ptr::null_mut()),
+        }
+    }
+
+    /// The task's place in the table.
+    pub(crate) fn place(&self) -> usize {
+        let offset = (&raw const *self as usize).wrapping_sub(TASKS.as_ptr() as usize);
+        offset / size_of::<Self>()
+    }
+
+    /// The process number.
+    pub(crate) fn pid(&self) -> u32 {
+        self.pid.load(Ordering::Relaxed)
+    }
+
+    /// The relations of the process to others.
+    pub(super) fn relation(&self) -> Relation {
+        Relation {
+            pid: self.pid(),
+            parent: self.parent.load(Ordering::Relaxed),
+            group: self.group.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Whether the task runs, or will.
+    pub(crate) fn is_alive(&self) -> bool {
+        self.life.load(Ordering::Acquire) == ALIVE
+    }
+
+    /// Whether the process number is in use: the task runs, or its parent has not reaped it.
+    pub(crate) fn is_known(&self) -> bool {
+        self.life.load(Ordering::Acquire) >= ALIVE
+    }
+
+    /// The status with which the task must end, if any.
+    pub(crate) fn killed(&self) -> Option<u32> {
+        match self.killed.load(Ordering::Acquire) {
+            NOT_KILLED => None,
+            status => Some(status),
+        }
+    }
+
+    /// Ends the task with `status` before its next instruction at EL0. The caller must wake it, too.
+    pub(super) fn set_killed(&self, status: u32) {
+        // The first reason stands.
+        let _ =
+            self.killed
+                .compare_exchange(NOT_KILLED, status, Ordering::AcqRel, Ordering::Relaxed);
+    }
+
+    fn zombie_of(&'static self, parent: u32) -> Zombie {
+        Zombie {
+            parent,
+            task: self,
+            pid: self.pid(),
+            status: self.status.load(Ordering::Relaxed),
+        }
+    }
+
+    fn body(&self) -> Option<NonNull<Body>> {
+        NonNull::new(self.body.load(Ordering::Acquire))
+    }
+
+    /// The address space that a CPU enters before it runs the task.
+    ///
+    /// # Safety
+    ///
+    /// This CPU has taken the task from the queue, so that the task does not change its space.
+    pub(super) unsafe fn space(&self) -> Option<SpaceRef> {
+        let body = self.body()?;
+        // SAFETY: the body stays until its task is buried, and the caller guarantees that the task does
+        // not run.
+        unsafe { *body.as_ref().space.get() }
+    }
+
+    /// Sleeps until `ready` returns a value; the task itself calls this. Code that makes the condition
+    /// true wakes the task afterwards. `ready` must not sleep.
+    pub(crate) fn sleep_until<R>(
+        &self,
+        mut ready: impl FnMut() -> Option<R>,
+    ) -> Result<R, Interrupted> {
+        sched::sleep_until(self.place(), || self.ready_or_killed(&mut ready))
+    }
+
+    /// As [`Self::sleep_until`], but no longer than until `deadline` by the timer's counter; then returns
+    /// `Ok(None)`.
+    pub(crate) fn sleep_until_time<R>(
+        &self,
+        deadline: u64,
+        mut ready: impl FnMut() -> Option<R>,
+    ) -> Result<Option<R>, Interrupted> {
+        sched::sleep_until_time(self.place(), deadline, || self.ready_or_killed(&mut ready))
+            .transpose()
+    }
+
+    fn ready_or_killed<R>(
+        &self,
+        ready: &mut impl FnMut() -> Option<R>,
+    ) -> Option<Result<R, Interrupted>> {
+        let killed = || self.killed().map(|_| Err(Interrupted));
+        ready().map(Ok).or_else(killed)
+    }
+}
+
+impl fmt::Debug for Body {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Body with {:?}", self.thread)
+    }
+}
+
+/// A task in the kernel: the subject of a system call or a fault.
+pub(crate) struct Current<'a> {
+    /// The registers of the entry, used for the return.
+    pub(crate) frame: &'a mut Frame,
+    pub(crate) task: &'static Task,
+    pub(crate) own: &'a mut Own,
+}
+
+impl<'a> Current<'a> {
+    /// The task that runs on this CPU.
+    ///
+    /// # Safety
+    ///
+    /// The caller runs on the CPU on which `task` has just entered the kernel with `frame`. It calls
+    /// this once until the task leaves the kernel, so that nothing else has the task's own state.
+    pub(super) unsafe fn new(task: &'static Task, frame: &'a mut Frame) -> Option<Self> {
+        let body = task.body()?;
+        // SAFETY: the body stays until its task is buried, and nothing else has the task's own state.
+        let own = unsafe { &mut *body.as_ref().own.get() };
+        Some(Self { frame, task, own })
+    }
+
+    /// The task's address space; `None` only while the task ends.
+    pub(crate) fn memory(&self) -> Option<&AddressSpace> {
+        self.own.memory.as_ref()
+    }
+
+    /// Makes the task run in `space`. Returns the old space.
+    pub(super) fn set_memory(&mut self, space: Option<AddressSpace>) -> Option<AddressSpace> {
+        if let Some(body) = self.task.body() {
+            let reference = space.as_ref().map(AddressSpace::reference);
+            // SAFETY: others read the field only while the task does not run.
+            unsafe { body.as_ref().space.get().write(reference) };
+        }
+        core::mem::replace(&mut self.own.memory, space)
+    }
+}
+
+impl fmt::Debug for Current<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "process {}", self.task.pid())
+    }
+}
+
+/// The task at `place`.
+pub(crate) fn at(place: usize) -> Option<&'static Task> {
+    TASKS.get(place)
+}
+
+/// All tasks that run or will.
+pub(crate) fn alive() -> impl Iterator<Item = &'static Task> {
+    TASKS.iter().filter(|task| task.is_alive())
+}
+
+/// The running process with this number.
+pub(crate) fn find(pid: u32) -> Option<&'static Task> {
+    alive().find(|task| task.pid() == pid)
+}
+
+/// Whether no task is left, not even a zombie.
+pub(super) fn none_left() -> bool {
+    TASKS
+        .iter()
+        .all(|task| task.life.load(Ordering::Acquire) == FREE)
+}
+
+/// The number of tasks made so far.
+pub(super) fn made() -> u64 {
+    TABLE.with(|table| table.made)
+}
+
+/// Stops the making of tasks.
+pub(super) fn close() {
+    TABLE.with(|table| table.closed = true);
+}
+
+/// Ends the sharing of memory after `vfork`. Returns the parent, which the caller must wake.
+pub(super) fn end_vfork(task: &Task) -> Option<&'static Task> {
+    find(task.vfork_parent.swap(0, Ordering::AcqRel))
+}
+
+/// Whether a `vfork` child still uses its parent's memory.
+pub(super) fn is_in_vfork(pid: u32) -> bool {
+    find(pid).is_some_and(|task| task.vfork_parent.load(Ordering::Acquire) != 0)
+}
+
+/// An ended child and the number of the parent to tell. That is the first process if the child's own
+/// parent has ended.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Zombie {
+    pub(super) parent: u32,
+    pub(super) task: &'static Task,
+    pub(super) pid: u32,
+    pub(super) status: u32,
+}
+
+/// Records the end of a task: sets `status` and gives its children to the first process. Returns an
+/// ended child that the first process must be told about; the caller then calls this again.
+pub(super) fn end(task: &Task, status: u32) -> Option<Zombie> {
+    TABLE.with(|_| {
+        task.status.store(status, Ordering::Relaxed);
+        let init = find(INIT).filter(|init| init.pid() != task.pid());
+        for child in &TASKS {
+            let theirs = child.parent.load(Ordering::Relaxed) == task.pid();
+            let life = child.life.load(Ordering::Acquire);
+            if !theirs || life == FREE {
+                continue;
+            }
+            child.parent.store(INIT, Ordering::Relaxed);
+            if init.is_some() && life == ZOMBIE {
+                return Some(child.zombie_of(INIT));
+            }
+        }
+        if find(INIT).is_none() {
+            // No process is left to reap them.
+            forget_children(INIT);
+        }
+        None
+    })
+}
+
+/// Frees the frames of a task that will never run again.
+pub(super) fn free_body(task: &Task) {
+    let body = task.body.swap(core::ptr::null_mut(), Ordering::AcqRel);
+    if let Some(body) = NonNull::new(body) {
+        // SAFETY: the pointer comes from `TaskBuilder::begin` and was swapped out, and its task never
+        // runs again.
+        drop(unsafe { Boxed::from_pointer(body) });
+    }
+}
+
+/// Makes a task that has left its CPU for good, and whose frames are freed, a zombie. Returns it with
+/// the parent to tell. Without a parent the task is forgotten.
+pub(super) fn bury(task: &'static Task) -> Option<Zombie> {
+    TABLE.with(|_| {
+        let number = task.parent.load(Ordering::Relaxed);
+        let parent = find(number).filter(|_| number != task.pid());
+        let zombie = parent.map(|_| task.zombie_of(number));
+        let life = if zombie.is_some() { ZOMBIE } else { FREE };
+        task.life.store(life, Ordering::Release);
+        // Only the first process still has children at this point.
+        forget_children(task.pid());
+        zombie
+    })
+}
+
+/// Forgets the zombies of a parent that is gone.
+fn forget_children(pid: u32) {
+    for child in &TASKS {
+        let theirs = child.parent.load(Ordering::Relaxed) == pid;
+        if theirs && child.life.load(Ordering::Acquire) == ZOMBIE {
+            child.life.store(FREE, Ordering::Release);
+        }
+    }
+}
+
+/// Finds a zombie child of `parent` and forgets it.
+pub(super) fn reap(parent: &Task, which: Selection) -> Reaped {
+    look_for(parent, which, |child| {
+        child.life.store(FREE, Ordering::Release);
+    })
+}
+
+/// Whether [`reap`] would find a child, or no such child exists.
+pub(super) fn can_reap(parent: &Task, which: Selection) -> bool {
+    look_for(parent, which, |_| ()) != Reaped::None
+}
+
+fn look_for(parent: &Task, which: Selection, found: impl FnOnce(&Task)) -> Reaped {
+    TABLE.with(|_| {
+        let mut any = Reaped::NoChildren;
+        for child in &TASKS {
+            let life = child.life.load(Ordering::Acquire);
+            let relation = child.relation();
+            if life < ALIVE || relation.parent != parent.pid() || !which.has(&relation) {
+                continue;
+            }
+            if life == ZOMBIE {
+                let ended = Reaped::One {
+                    pid: relation.pid,
+                    status: child.status.load(Ordering::Relaxed),
+                };
+                found(child);
+                return ended;
+            }
+            any = Reaped::None;
+        }
+        any
+    })
+}
+
+/// Forgets a zombie that its parent does not want to reap, if it still exists.
+pub(super) fn forget(task: &Task, pid: u32) {
+    TABLE.with(|_| {
+        if task.life.load(Ordering::Acquire) == ZOMBIE && task.pid() == pid {
+            task.life.store(FREE, Ordering::Release);
+        }
+    });
+}
+
+/// The exit status of the first process.
+pub(super) fn status_of(task: &Task) -> u32 {
+    task.status.load(Ordering::Relaxed)
+}

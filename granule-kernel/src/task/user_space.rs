@@ -1,0 +1,323 @@
+//! The start and end of user space. User space begins if the initramfs has an `/init` and ends with that
+//! process; every frame is counted before and after.
+
+use super::frames::UserMemory;
+use super::hook::TASKS;
+use super::next_kernel;
+use super::owned::PageFrames;
+use super::task_table::builder::TaskBuilder;
+use super::task_table::{self, Own, Task};
+use super::{address_space, entry, exec, process, process_table};
+use crate::arch::cpu;
+use crate::cpu::ipi;
+use crate::dev::console::println;
+use crate::dev::timer;
+use crate::fatal::refuse;
+use crate::mm::pages::{self, Counted};
+use crate::mm::{kernel_tables, merge};
+use crate::percpu;
+use crate::sched::switch::FpState;
+use crate::sched::{self, registers};
+use core::fmt;
+use core::ops::Range;
+use granule::arch::errata::Workaround;
+use granule::arch::registers::{Tcr, Ttbr};
+use granule::arch::tlbi::TlbCapabilities;
+use granule::arch::{CpuFeatures, Geometry, PhysicalAddress, VaRange};
+use granule::space::{Settings, UserFrames, Wanted};
+use granule_kcore::cpus::common::Common;
+use granule_kcore::parameters::Parameters;
+use granule_linux_abi::abi::Errno;
+use granule_linux_abi::abi::process::Status;
+use granule_linux_abi::abi::signal;
+use granule_linux_abi::execve::TextList;
+use granule_linux_abi::files::file_tree::NodeId;
+use granule_linux_abi::script::{self, Script};
+
+/// The most address bits of programs. Few programs need more, but many keep tags above bit 47.
+const MOST_BITS: u32 = 48;
+/// TCR.HA and TCR.HD.
+const TCR_HA: u64 = 1 << 39;
+const TCR_HD: u64 = 1 << 40;
+
+/// The inputs for user space.
+#[derive(Debug)]
+pub(crate) struct Inputs<'a> {
+    pub(crate) boot_cpu: CpuFeatures,
+    /// The properties common to all CPUs.
+    pub(crate) common: Common,
+    /// The TLB capabilities of the kernel's half, for all CPUs.
+    pub(crate) capabilities: TlbCapabilities,
+    /// The physical addresses of the initramfs.
+    pub(crate) initrd: Option<Range<u64>>,
+    pub(crate) parameters: &'a Parameters<'a>,
+}
+
+/// Why user space failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// The first process ended with this status instead of 0.
+    Init(u32),
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self::Init(word) = *self;
+        match (word & 0x7f, word >> 8 & 0xff) {
+            (0, code) => write!(f, "the first process ended with {code}"),
+            (signal, _) => write!(
+                f,
+                "the first process was ended by {} ({signal})",
+                signal::name(signal as u8)
+            ),
+        }
+    }
+}
+
+/// Runs `/init` of the initramfs, or the program named by `rdinit=`, and ends all processes when it
+/// ends. Does nothing if there is no such program.
+pub(crate) fn run(inputs: &Inputs<'_>) -> Result<(), Failure> {
+    let path = inputs.parameters.init;
+    if let Some(hook) = TASKS.get() {
+        hook.before_first(inputs.parameters);
+    }
+    sched::TASK_CALLS.call_once(|| &process::Calls);
+    let Some(archive) = archive(inputs) else {
+        return Ok(());
+    };
+    // Merge pending blocks now: a later merge frees tables and would distort the frame count.
+    merge::merge_noted();
+    let before = pages::counted();
+    if let Err(error) = process_table::open(archive) {
+        println!("granule: {error}: no user space");
+        return Ok(());
+    }
+    let Some(program) = process_table::program(path) else {
+        println!(
+            "granule: the initramfs has no {}: no user space",
+            path.escape_ascii()
+        );
+        process_table::close();
+        return Ok(());
+    };
+    let init = match interpreted(program).and_then(|first| begin(inputs, path, &first)) {
+        Ok(init) => init,
+        Err(why) => refuse::refuse(format_args!("{} cannot be run: {why}", path.escape_ascii())),
+    };
+    if timer::interrupt().is_none() {
+        println!("granule: no timer that interrupts: programs are not preempted");
+    }
+    while !process::none_left() {
+        next_kernel::serve();
+        if !sched::run_one() {
+            wait();
+        }
+    }
+    end();
+    let word = task_table::status_of(init);
+    report(word, before, pages::counted());
+    if word == (Status::Exited(0)).word() {
+        Ok(())
+    } else {
+        Err(Failure::Init(word))
+    }
+}
+
+/// The initramfs, through the linear map.
+fn archive(inputs: &Inputs<'_>) -> Option<&'static [u8]> {
+    let range = inputs.initrd.as_ref()?;
+    let kernel = kernel_tables::kernel()?;
+    let page = kernel.page();
+    // A boot loader may name memory that is not mapped RAM.
+    let mut pages = (range.start & !(page - 1)..range.end).step_by(page as usize);
+    let mapped = pages.all(|address| {
+        let address = kernel.placement.virtual_address(PhysicalAddress(address));
+        address.is_some_and(|address| cpu::translate(address.0).is_ok())
+    });
+    if !mapped || range.is_empty() {
+        println!(
+            "granule: the initramfs, {:#x} to {:#x}, is not in RAM that is mapped: no user space",
+            range.start, range.end
+        );
+        return None;
+    }
+    let start = kernel_tables::pointer(PhysicalAddress(range.start))?;
+    let bytes = (range.end - range.start) as usize;
+    // SAFETY: the range was just seen to be mapped. It stays reserved, and nothing writes it.
+    Some(unsafe { core::slice::from_raw_parts(start.as_ptr(), bytes) })
+}
+
+/// Why the first process cannot start.
+#[derive(Clone, Copy, Debug)]
+enum Refused {
+    Memory,
+    Geometry(granule::arch::GeometryError),
+    Program(Errno),
+    /// The interpreter named by a script does not exist.
+    Interpreter(&'static [u8]),
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Memory => f.write_str("there is no memory for it"),
+            Self::Geometry(error) => write!(f, "user space has no shape: {error}"),
+            Self::Program(error) => write!(f, "{error:?}"),
+            Self::Interpreter(path) => write!(
+                f,
+                "its first line names {}, which is no file in the initramfs",
+                path.escape_ascii()
+            ),
+        }
+    }
+}
+
+/// The program of the first process.
+struct First {
+    node: NodeId,
+    program: &'static [u8],
+    /// The script whose first line names the program, if `/init` is a script.
+    script: Option<Script<'static>>,
+}
+
+/// The program itself, or the interpreter of a script.
+fn interpreted((node, content): (NodeId, &'static [u8])) -> Result<First, Refused> {
+    let script = script::read(content);
+    let (node, program) = match &script {
+        Some(script) => process_table::program(script.interpreter)
+            .ok_or(Refused::Interpreter(script.interpreter))?,
+        None => (node, content),
+    };
+    Ok(First {
+        node,
+        program,
+        script,
+    })
+}
+
+/// Opens user space on all CPUs and makes the first process.
+fn begin(inputs: &Inputs<'_>, path: &[u8], first: &First) -> Result<&'static Task, Refused> {
+    let upper: &Geometry = &inputs.capabilities.geometry;
+    let bits = upper.va_bits().min(MOST_BITS);
+    let lower = upper
+        .with_half(&inputs.boot_cpu, VaRange::Lower, bits)
+        .map_err(Refused::Geometry)?;
+    let common = &inputs.common;
+    let dirty = common.hardware_dirty >= 2 && !common.errata.needs(Workaround::NoHardwareDirty);
+    let settings = Settings {
+        hardware_access: common.hardware_dirty >= 1,
+        hardware_dirty: dirty,
+        bbm: kernel_tables::kernel().map_or(Settings::PLAIN.bbm, |kernel| kernel.bbm),
+        break_execute: common.errata.needs(Workaround::BreakOnExecuteRemoval),
+        ..Settings::PLAIN
+    };
+    let capabilities = TlbCapabilities {
+        geometry: lower,
+        ..inputs.capabilities
+    };
+    address_space::prepare(lower, capabilities, settings);
+    if !address_space::open_numbers(common.asid_bits) {
+        return Err(Refused::Memory);
+    }
+    let empty_root = UserMemory.allocate(Wanted::Any).ok_or(Refused::Memory)?;
+    UserMemory.zero(empty_root);
+    let mut tcr = Tcr::new(&inputs.boot_cpu, Some(&lower), Some(upper)).0;
+    if settings.hardware_access {
+        tcr |= TCR_HA;
+    }
+    if settings.hardware_dirty {
+        tcr |= TCR_HD;
+    }
+    registers::prepare(tcr, Ttbr::new(&lower, empty_root, 0).0, empty_root);
+    ipi::call(percpu::online(), &|_| registers::open());
+    let texts = texts(path, first.script.as_ref(), inputs.parameters).map_err(Refused::Program)?;
+    let loaded = exec::load(first.program, path, texts.texts()).map_err(Refused::Program)?;
+    drop(texts);
+    let frame = exec::first_frame(loaded.entry, loaded.stack_pointer);
+    let own = Own {
+        memory: Some(loaded.memory),
+        heap: loaded.heap,
+        clear_child_tid: 0,
+    };
+    let builder = TaskBuilder::new(None).ok_or(Refused::Memory)?;
+    let place = builder.task().place();
+    process_table::with(|processes| processes.begin(place, first.node))
+        .map_err(Refused::Program)?;
+    let init = builder
+        .begin(&frame, &FpState::ZERO, 0, own, None)
+        .map_err(|_| Refused::Memory)?;
+    sched::open(true);
+    sched::enqueue(init.place());
+    Ok(init)
+}
+
+/// The arguments and environment of the first process. The arguments are the interpreter (for a script),
+/// the path, and the words after `--` on the command line.
+fn texts(
+    path: &[u8],
+    script: Option<&Script<'_>>,
+    parameters: &Parameters<'_>,
+) -> Result<TextList<PageFrames>, Errno> {
+    let mut texts = TextList::new()?;
+    if let Some(script) = script {
+        texts.push_interpreter(script)?;
+    }
+    texts.push(path)?;
+    for word in parameters.init_arguments() {
+        texts.push(word)?;
+    }
+    texts.end_arguments();
+    for text in [&b"HOME=/"[..], b"TERM=linux"] {
+        texts.push(text)?;
+    }
+    Ok(texts)
+}
+
+/// The boot CPU's wait while no task is ready.
+fn wait() {
+    let masked = cpu::mask_interrupts();
+    // Check with interrupts masked: a request for the next kernel sends only one interrupt.
+    if sched::may_sleep() && !process::none_left() && !next_kernel::is_asked() {
+        cpu::wait_for_interrupt();
+    }
+    sched::woke();
+    cpu::restore_interrupts(masked);
+    cpu::relax();
+}
+
+/// Closes user space on all CPUs.
+fn end() {
+    // No program is left that could leave for the next kernel.
+    next_kernel::forget();
+    sched::open(false);
+    ipi::call(percpu::online(), &|_| registers::close());
+    process_table::close();
+    // The empty root belongs to no program, and by now it is in no TTBR.
+    pages::release(registers::empty_root(), 1);
+    address_space::close_numbers();
+}
+
+fn report(word: u32, before: Counted, after: Counted) {
+    let say = |key: &str, value: u64| println!("@granule user.{key}={value}");
+    say("exit_code", u64::from(word >> 8 & 0xff));
+    say("signal", u64::from(word & 0x7f));
+    say("processes", task_table::made());
+    say("switches", sched::switches());
+    say("faults", entry::faults());
+    let done = address_space::done();
+    say("pages.mapped", done.mapped);
+    say("pages.copied", done.copied);
+    say("pages.reused", done.reused);
+    say("groups.folded", done.folded);
+    say("groups.unfolded", done.unfolded);
+    say("va_bits", address_space::end().ilog2().into());
+    say("frames_before", before.allocated);
+    say("frames_after", after.allocated);
+    if before.allocated != after.allocated || before.refused != after.refused {
+        refuse::self_check_failed(format_args!(
+            "user space left {} frames allocated that it made, and {} that were given back were refused",
+            after.allocated as i64 - before.allocated as i64,
+            after.refused - before.refused
+        ));
+    }
+}
