@@ -7,8 +7,6 @@ pub const BYTES: usize = 256;
 const MAGIC: &[u8; 16] = b"GRANULE-BOOTREC\0";
 const VERSION: u32 = 1;
 const MESSAGE_AT: usize = 32;
-/// The reason of a kernel that goes on without a console.
-const NO_CONSOLE: u32 = 12;
 
 /// The progress of the kernel, as the record states it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,10 +91,10 @@ impl BootRecord {
         self.state == State::Parked
     }
 
-    /// Whether the kernel runs or ran without a console, so that no record was to be heard.
+    /// Whether the kernel left a reason: why it failed, or why it has no console.
     #[must_use]
-    pub fn has_no_console(&self) -> bool {
-        self.reason == NO_CONSOLE
+    pub fn has_reason(&self) -> bool {
+        self.reason != 0
     }
 
     /// The kernel's number for the reason.
@@ -109,10 +107,7 @@ impl BootRecord {
     #[must_use]
     pub fn message(&self) -> String {
         if self.message.is_empty() {
-            format!(
-                "the kernel parked with reason {} and no message",
-                self.reason
-            )
+            format!("the kernel left reason {} and no message", self.reason)
         } else {
             self.message.clone()
         }

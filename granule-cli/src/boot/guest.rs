@@ -31,9 +31,11 @@ const LONGEST_SOCKET_DIR: usize = 90;
 /// A parked kernel that has found a console also prints its reason there and powers off: this is
 /// the time for that.
 const LAST_WORDS: Duration = Duration::from_secs(1);
-/// QEMU ends at once when the guest has powered off, unless a request of ours arrives in that
-/// moment: up to some version its `monitor_cleanup` then waits for ever.
+/// QEMU ends at once when it is told to quit; up to some version its `monitor_cleanup` may wait for
+/// ever.
 const POWER_OFF: Duration = Duration::from_secs(1);
+/// More than the time to read a boot record once more.
+const LAST_LOOK: Duration = Duration::from_secs(1);
 /// More than the time to write a gigabyte: a QEMU that has not written the trace by then hangs.
 const TRACE: Duration = Duration::from_secs(60);
 /// The limit for QEMU's standard error: a broken QEMU must not fill our memory.
@@ -137,9 +139,10 @@ pub(crate) fn run(plan: Plan<'_>, sink: &mut dyn Write, interrupt: &AtomicBool) 
         Some((_, watch)) => watch.boot_record.clone(),
         None => Place::default(),
     };
-    let saves_trace = watch
-        .as_ref()
-        .is_some_and(|(_, watch)| watch.trace.is_some());
+    let last_look = match &watch {
+        Some((_, watch)) if watch.trace.is_some() => TRACE,
+        _ => LAST_LOOK,
+    };
     let watcher = watch.map(|(listener, place)| {
         thread::spawn(move || {
             qmp::watch(&listener, &place, &stopped, |sight| {
@@ -148,42 +151,20 @@ pub(crate) fn run(plan: Plan<'_>, sink: &mut dyn Write, interrupt: &AtomicBool) 
         })
     });
 
-    let mut seen = Seen::new(sink);
-    let mut hops = 0;
+    let mut seen = Seen::new(sink, place, next_boot_record);
     let mut memory = PeakMemory::new(child.id());
     let mut clock = ProcessClock::start(child.id());
-    let mut parked: Option<(BootRecord, Duration)> = None;
+    let mut parked: Option<Duration> = None;
     let mut powered_off: Option<Duration> = None;
     let end = loop {
         match inbox.recv_timeout(TICK) {
-            Ok(Event::Console(bytes)) => {
-                if seen.take(&bytes) {
+            Ok(event) => {
+                if seen.event(event) {
                     // The guest is about to power off: the last chance to sample its memory.
                     memory.look();
-                    if let Some(start) = seen.next_kernel() {
-                        hops += 1;
-                        // `next_boot_record` belongs to the first next kernel only.
-                        let offset = next_boot_record.filter(|_| hops == 1);
-                        place.set(offset.and_then(|offset| start.checked_add(offset)));
-                        seen.boot_record = None;
-                    }
                 }
             }
-            // This record was read at the previous kernel's address, so it says nothing about this
-            // kernel.
-            Ok(Event::Sight(Sight::Record(at, _))) if place.get() != Some(at) => (),
-            Ok(Event::Sight(Sight::Record(_, Ok(record)))) if record.is_parked() => {
-                seen.boot_record = Some(record.clone());
-                parked.get_or_insert_with(|| (record, clock.elapsed()));
-            }
-            Ok(Event::Sight(Sight::Record(_, record))) => {
-                seen.boot_record = record.ok().or(seen.boot_record);
-            }
-            Ok(Event::Sight(Sight::Trace(trace))) => seen.trace = Some(trace),
-            Ok(Event::Sight(Sight::PoweredOff)) => {
-                powered_off.get_or_insert(clock.elapsed());
-            }
-            Ok(Event::ConsoleEnded) | Err(RecvTimeoutError::Timeout) => (),
+            Err(RecvTimeoutError::Timeout) => (),
             // All senders are gone: only QEMU's exit is left to wait for.
             Err(RecvTimeoutError::Disconnected) => thread::sleep(TICK),
         }
@@ -192,12 +173,14 @@ pub(crate) fn run(plan: Plan<'_>, sink: &mut dyn Write, interrupt: &AtomicBool) 
         if let Some(status) = child.try_wait()? {
             break End::Exited(status);
         }
-        if powered_off.is_some_and(|since| now - since >= POWER_OFF) {
+        if seen.powered_off && now - *powered_off.get_or_insert(now) >= POWER_OFF {
             // The guest's result is known; do not wait for QEMU's own exit.
             break End::Exited(ExitStatus::default());
         }
-        if let Some((record, _)) = parked.take_if(|(_, since)| now - *since >= LAST_WORDS) {
-            break End::Parked(record);
+        if let Some(record) = seen.parked()
+            && now - *parked.get_or_insert(now) >= LAST_WORDS
+        {
+            break End::Parked(record.clone());
         }
         if interrupt.load(Ordering::Relaxed) {
             break End::Interrupted;
@@ -208,9 +191,9 @@ pub(crate) fn run(plan: Plan<'_>, sink: &mut dyn Write, interrupt: &AtomicBool) 
     };
     memory.look();
     drop(stop);
-    if saves_trace && let Some(watcher) = &watcher {
-        // A guest that did not reach its end leaves a trace too.
-        let until = clock.elapsed() + TRACE;
+    if let Some(watcher) = &watcher {
+        // A guest that did not reach its end leaves a record and a trace too.
+        let until = clock.elapsed() + last_look;
         while !watcher.is_finished() && clock.look() < until {
             thread::sleep(TICK);
         }
@@ -223,18 +206,12 @@ pub(crate) fn run(plan: Plan<'_>, sink: &mut dyn Write, interrupt: &AtomicBool) 
         let _ = watcher.join();
     }
     for event in inbox.try_iter() {
-        match event {
-            Event::Console(bytes) => {
-                seen.take(&bytes);
-            }
-            Event::Sight(Sight::Trace(trace)) => seen.trace = Some(trace),
-            _ => (),
-        }
+        seen.event(event);
     }
-    let end = match (end, parked) {
+    let end = match (end, seen.parked()) {
         // We or QEMU ended the run, but the kernel had parked before.
-        (End::TimedOut | End::Exited(_), Some((record, _))) if !seen.has_ended() => {
-            End::Parked(record)
+        (End::TimedOut | End::Exited(_), Some(record)) if !seen.has_ended() => {
+            End::Parked(record.clone())
         }
         (end, _) => end,
     };
@@ -301,11 +278,16 @@ struct Seen<'a> {
     tail: Tail,
     records: Records,
     boot_record: Option<BootRecord>,
+    /// The address of the running kernel's boot record, for the watcher.
+    place: Place,
+    /// Offset of the record in the image of the first next kernel, until that runs.
+    next_boot_record: Option<u64>,
     trace: Option<Result<BufferHeader, String>>,
+    powered_off: bool,
 }
 
 impl<'a> Seen<'a> {
-    fn new(sink: &'a mut dyn Write) -> Self {
+    fn new(sink: &'a mut dyn Write, place: Place, next_boot_record: Option<u64>) -> Self {
         Self {
             sink,
             sink_works: true,
@@ -313,8 +295,40 @@ impl<'a> Seen<'a> {
             tail: Tail::default(),
             records: Records::default(),
             boot_record: None,
+            place,
+            next_boot_record,
             trace: None,
+            powered_off: false,
         }
+    }
+
+    /// Takes an event; returns whether a console record ended in it.
+    fn event(&mut self, event: Event) -> bool {
+        match event {
+            Event::Console(bytes) => {
+                let ended = self.take(&bytes);
+                if ended && let Some(start) = self.next_kernel() {
+                    let offset = self.next_boot_record.take();
+                    self.place
+                        .set(offset.and_then(|offset| start.checked_add(offset)));
+                    self.boot_record = None;
+                }
+                return ended;
+            }
+            // A record that was read at the previous kernel's address says nothing about this one.
+            Event::Sight(Sight::Record(at, record)) if self.place.get() == Some(at) => {
+                self.boot_record = record.ok().or(self.boot_record.take());
+            }
+            Event::Sight(Sight::Record(..)) | Event::ConsoleEnded => (),
+            Event::Sight(Sight::Trace(trace)) => self.trace = Some(trace),
+            Event::Sight(Sight::PoweredOff) => self.powered_off = true,
+        }
+        false
+    }
+
+    /// The boot record of a kernel that parked.
+    fn parked(&self) -> Option<&BootRecord> {
+        self.boot_record.as_ref().filter(|it| it.is_parked())
     }
 
     /// Takes console bytes; returns whether a record ended among them.
@@ -434,7 +448,7 @@ mod tests {
             }
         }
         let mut sink = Broken;
-        let mut seen = Seen::new(&mut sink);
+        let mut seen = Seen::new(&mut sink, Place::default(), None);
         assert!(!seen.take(b"a\n"));
         assert!(seen.take(b"@granule end\nb"));
         let run = seen.finish(End::TimedOut, String::new(), None);

@@ -74,7 +74,7 @@ fn timeout_reason(run: &Run, timeout: Duration) -> String {
         line += &format!("; the next kernel had said: {panic}");
     } else if let Some(record) = &run.boot_record {
         line += &format!("; {}{}", who(silent(run)), record.progress());
-        if record.has_no_console() {
+        if record.has_reason() {
             line += &format!("; {}", record.message());
         }
     } else if has_left {
@@ -104,14 +104,12 @@ fn exited(run: &Run, next: Option<Next>, status: ExitStatus) -> (Outcome, Option
         );
     }
     if run.records.count() == 0
-        && let Some(record) = run.boot_record.as_ref().filter(|it| it.has_no_console())
+        && let Some(record) = run.boot_record.as_ref().filter(|it| it.has_reason())
     {
         let (why, how_far) = (record.message(), record.progress());
         return bad(
             Outcome::GuestExit,
-            format!(
-                "the guest ended, and nothing was heard of how it went: {why}; when last seen {how_far}"
-            ),
+            format!("the guest ended without a word on the console: {why}; {how_far}"),
         );
     }
     let mut kernels = run.records.iter().enumerate().peekable();
@@ -275,13 +273,15 @@ mod tests {
         let (what, why) = ended(status(0), &[], 12);
         assert_eq!(what, Outcome::GuestExit);
         assert!(
-            why.ends_with("no console: x; when last seen the kernel had finished"),
+            why.ends_with("no console: x; the kernel had finished"),
             "{why}"
         );
         let late = ended(End::TimedOut, &[], 12);
         assert!(late.1.ends_with("finished; no console: x"), "{late:?}");
-        // Another reason, and a record that was heard after all.
-        assert!(ended(status(0), &[], 9).1.contains("@granule end"));
+        // A failure replaced the reason. No reason at all, and a record that was heard after all.
+        let failed = ended(status(0), &[], 9);
+        assert!(failed.1.contains("no console: x"), "{failed:?}");
+        assert!(ended(status(0), &[], 0).1.contains("@granule end"));
         assert_eq!(ended(status(0), &["outcome=ok", "end"], 12).0, Outcome::Ok);
     }
 

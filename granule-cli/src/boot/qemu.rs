@@ -114,11 +114,10 @@ pub(crate) fn boot_options(
     }
     // A guest that resets instead of ending must not boot again for ever.
     push(&[text("-no-reboot"), text("-serial"), text("stdio")]);
-    if request.trace.is_some() {
-        // The machine that is switched off keeps its memory until the trace is read.
-        push(&[text("-no-shutdown")]);
-    }
     if let Some(socket) = qmp_socket {
+        // The machine that is switched off keeps its memory until its boot record and its trace are
+        // read.
+        push(&[text("-no-shutdown")]);
         push(&[
             text("-chardev"),
             &option_with_path("socket,id=qmp,path=", socket, ""),

@@ -2,9 +2,9 @@
 //! on each line, on a unix socket on which we listen and QEMU connects.
 //!
 //! A separate thread reads the boot record a few times a second and reports it, and receives the
-//! guest's power-off. The thread ends then, or when QEMU disconnects, or when it is told to stop.
-//! QEMU keeps a machine with a trace after the guest's power-off; the thread reads the trace and
-//! then tells QEMU to end.
+//! guest's power-off. QEMU keeps the machine after that, so the thread reads the record's last state
+//! and the trace, and then tells QEMU to end. It does the same when it is told to stop. The thread
+//! ends then, or when QEMU disconnects.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Write};
@@ -30,8 +30,10 @@ const TICK: Duration = Duration::from_millis(50);
 /// The reason why a conversation ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Hangup {
-    /// The guest has powered off. QEMU is about to end, and sends nothing more.
+    /// The guest has powered off. QEMU keeps its memory.
     PoweredOff,
+    /// QEMU refused the command. The guest runs on.
+    Refused,
     /// QEMU has gone or sent an object that cannot be parsed, or we are to stop.
     Gone,
 }
@@ -68,18 +70,26 @@ struct Qmp<'a> {
 }
 
 impl<'a> Qmp<'a> {
-    fn new(stream: UnixStream, stop: &'a Receiver<()>) -> Result<Self, Hangup> {
+    fn new(stream: UnixStream, stop: &'a Receiver<()>) -> io::Result<Self> {
         stream.set_read_timeout(Some(TICK))?;
-        let mut qmp = Self {
+        Ok(Self {
             lines: BufReader::new(stream),
             partial: Vec::new(),
             stop,
             commands: 0,
             last_orders: false,
-        };
-        let greeting = qmp.next(None)?.unwrap_or_default();
-        qmp.run("qmp_capabilities", accepted(&greeting))?;
-        Ok(qmp)
+        })
+    }
+
+    /// Answers QEMU's greeting. QEMU sends no event before that, so a power-off may have passed.
+    fn greet(&mut self) -> Result<(), Hangup> {
+        let greeting = self.next(None)?.unwrap_or_default();
+        self.run("qmp_capabilities", accepted(&greeting))?;
+        let answer = self.run("query-status", json!({}))?;
+        if answer["status"] == "shutdown" {
+            return Err(Hangup::PoweredOff);
+        }
+        Ok(())
     }
 
     /// The next object QEMU sends, or `None` at the deadline.
@@ -109,26 +119,26 @@ impl<'a> Qmp<'a> {
         }
     }
 
-    /// Runs a command and waits for its answer; events in between are ignored.
-    fn run(&mut self, command: &str, arguments: Value) -> Result<(), Hangup> {
+    /// Runs a command and returns its answer; events in between are ignored.
+    fn run(&mut self, command: &str, arguments: Value) -> Result<Value, Hangup> {
         self.commands += 1;
         let id = self.commands;
         let mut line = json!({ "execute": command, "arguments": arguments, "id": id }).to_string();
         line.push('\n');
         self.lines.get_mut().write_all(line.as_bytes())?;
-        while let Some(answer) = self.next(None)? {
+        while let Some(mut answer) = self.next(None)? {
             // The answer of an earlier command that the guest's power-off interrupted.
             if answer["id"].as_u64().is_some_and(|other| other != id) {
                 continue;
             }
             if answer.get("error").is_some() {
-                return Err(Hangup::Gone);
+                return Err(Hangup::Refused);
             }
-            if answer.get("return").is_some() {
-                break;
+            if let Some(value) = answer.get_mut("return") {
+                return Ok(value.take());
             }
         }
-        Ok(())
+        Ok(Value::Null)
     }
 
     /// Waits, and receives QEMU's events meanwhile.
@@ -187,7 +197,7 @@ pub(crate) struct Trace {
 }
 
 /// Waits for QEMU to connect, then reports the boot record until the guest powers off (which is
-/// reported too), QEMU disconnects or `stop` is dropped.
+/// reported too), QEMU disconnects or `stop` is dropped. The last report is the record's last state.
 pub(crate) fn watch(
     listener: &UnixListener,
     watch: &Watch,
@@ -200,15 +210,18 @@ pub(crate) fn watch(
     let Ok(mut qmp) = Qmp::new(stream, stop) else {
         return;
     };
-    let hangup = watch_record(&mut qmp, watch, &mut report);
+    let hangup = match qmp.greet() {
+        Ok(()) => watch_record(&mut qmp, watch, &mut report),
+        Err(hangup) => hangup,
+    };
+    qmp.last_orders = true;
+    // QEMU still has the guest's memory: the state in which the kernel ended.
+    look(&mut qmp, watch, &mut report).ok();
     if let Some(trace) = &watch.trace {
-        qmp.last_orders = true;
-        // QEMU still has the guest's memory: the state in which the kernel ended.
-        look(&mut qmp, watch, &mut report).ok();
         report(Sight::Trace(save(&mut qmp, trace, &watch.scratch)));
-        // An answer is not needed: `guest` waits for QEMU's end.
-        let _ = qmp.run("quit", json!({}));
     }
+    // QEMU would keep the machine for ever. An answer is not needed: `guest` waits for QEMU's end.
+    let _ = qmp.run("quit", json!({}));
     if hangup == Hangup::PoweredOff {
         report(Sight::PoweredOff);
     }
@@ -225,8 +238,12 @@ fn watch_record(qmp: &mut Qmp<'_>, watch: &Watch, report: &mut impl FnMut(Sight)
 
 fn look(qmp: &mut Qmp<'_>, watch: &Watch, report: &mut impl FnMut(Sight)) -> Result<(), Hangup> {
     if let Some(address) = watch.boot_record.get() {
-        let bytes = read(qmp, &watch.scratch, address, bootrec::BYTES as u64)?;
-        report(Sight::Record(address, BootRecord::decode(&bytes)));
+        let record = match read(qmp, &watch.scratch, address, bootrec::BYTES as u64) {
+            Ok(bytes) => BootRecord::decode(&bytes),
+            Err(Hangup::Refused) => Err("QEMU would not save the boot record".into()),
+            Err(hangup) => return Err(hangup),
+        };
+        report(Sight::Record(address, record));
     }
     Ok(())
 }
@@ -284,7 +301,8 @@ fn save_memory(qmp: &mut Qmp<'_>, file: &Path, address: u64, bytes: u64) -> Resu
     qmp.run(
         "pmemsave",
         json!({ "val": address, "size": bytes, "filename": file }),
-    )
+    )?;
+    Ok(())
 }
 
 fn utf8(path: &Path) -> io::Result<&str> {
@@ -298,8 +316,8 @@ mod tests {
     use std::sync::mpsc;
     use std::thread;
 
-    /// A QEMU that greets, interrupts with an event, and executes `count` saves before it
-    /// disconnects or powers off.
+    /// A QEMU that greets, interrupts with an event, and executes `count` commands before it
+    /// disconnects or powers off. After the power-off the memory says that the kernel finished.
     fn fake_qemu(
         socket: &Path,
         memory: Vec<u8>,
@@ -315,7 +333,10 @@ mod tests {
                 r#"{{"QMP": {{"version": {{}}, "capabilities": ["oob"]}}}}"#
             )
             .unwrap();
-            for line in BufReader::new(stream).lines() {
+            let mut after = memory.clone();
+            after[20] = 4;
+            let mut lines = BufReader::new(stream).lines();
+            for line in lines.by_ref() {
                 let command: Value = serde_json::from_str(&line.unwrap()).unwrap();
                 if let Some(file) = command["arguments"]["filename"].as_str() {
                     fs::write(file, &memory).unwrap();
@@ -328,11 +349,20 @@ mod tests {
                 }
             }
             if powers_off {
-                // As QEMU does: no answer to the last command, and the connection stays open.
+                // As QEMU does: the connection stays open, and the memory stays.
                 let event = json!({ "event": "SHUTDOWN", "data": { "guest": true } });
                 writeln!(output, "{event}").unwrap();
-                let mut rest = String::new();
-                let _ = BufReader::new(output).read_line(&mut rest);
+                for line in lines {
+                    let command: Value = serde_json::from_str(&line.unwrap()).unwrap();
+                    if let Some(file) = command["arguments"]["filename"].as_str() {
+                        fs::write(file, &after).unwrap();
+                    }
+                    writeln!(output, r#"{{"return": {{}}}}"#).unwrap();
+                    heard.push(command);
+                    if heard.last().unwrap()["execute"] == "quit" {
+                        break;
+                    }
+                }
             }
             heard
         })
@@ -345,7 +375,7 @@ mod tests {
         let listener = UnixListener::bind(&socket).unwrap();
         let mut memory = b"GRANULE-BOOTREC\0\x01\0\0\0\x03\0\0\0\x05\0\0\0\x02\0\0\0no".to_vec();
         memory.resize(bootrec::BYTES, 0);
-        let qemu = fake_qemu(&socket, memory, 2, false);
+        let qemu = fake_qemu(&socket, memory, 3, false);
         let (_stop, stopped) = mpsc::channel();
         let place = Watch {
             boot_record: Place::new(Some(0x1_4000_0000)),
@@ -358,22 +388,25 @@ mod tests {
             Sight::Trace(_) => panic!("no trace was asked for"),
             Sight::PoweredOff => panic!("it only hung up"),
         });
-        assert_eq!(records.len(), 2);
+        assert_eq!(records.len(), 2, "it hung up before the last look");
         assert!(records[0].is_parked() && records[0].message() == "no");
         let heard = qemu.join().unwrap();
         assert_eq!(heard[0]["execute"], "qmp_capabilities");
         assert_eq!(heard[0]["arguments"], json!({ "enable": ["oob"] }));
-        assert_eq!(heard[1]["execute"], "pmemsave");
-        assert_eq!(heard[1]["arguments"]["val"], 0x1_4000_0000_u64);
-        assert_eq!(heard[1]["arguments"]["size"], 256);
+        assert_eq!(heard[1]["execute"], "query-status");
+        assert_eq!(heard[2]["execute"], "pmemsave");
+        assert_eq!(heard[2]["arguments"]["val"], 0x1_4000_0000_u64);
+        assert_eq!(heard[2]["arguments"]["size"], 256);
     }
 
     #[test]
-    fn hears_the_guest_power_off_although_qemu_stays_on_the_line() {
+    fn reads_the_record_once_more_after_the_power_off_and_ends_qemu() {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("qmp");
         let listener = UnixListener::bind(&socket).unwrap();
-        let qemu = fake_qemu(&socket, vec![0; bootrec::BYTES], 1, true);
+        let mut memory = b"GRANULE-BOOTREC\0\x01\0\0\0".to_vec();
+        memory.resize(bootrec::BYTES, 0);
+        let qemu = fake_qemu(&socket, memory, 2, true);
         let (_stop, stopped) = mpsc::channel();
         let place = Watch {
             boot_record: Place::new(Some(0)),
@@ -382,11 +415,46 @@ mod tests {
         };
         let mut sights = Vec::new();
         watch(&listener, &place, &stopped, |sight| sights.push(sight));
+        let [first, last, Sight::PoweredOff] = sights.as_slice() else {
+            panic!("{sights:?}");
+        };
+        let progress = |sight: &Sight| match sight {
+            Sight::Record(0, Ok(record)) => record.progress(),
+            _ => panic!("{sight:?}"),
+        };
+        assert!(progress(first).contains("was not entered"), "{first:?}");
+        assert!(progress(last).contains("finished"), "{last:?}");
+        assert_eq!(qemu.join().unwrap().last().unwrap()["execute"], "quit");
+    }
+
+    /// QEMU sends no event before its greeting is answered.
+    #[test]
+    fn a_guest_that_powered_off_before_the_greeting_is_noticed() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("qmp");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let mut output = UnixStream::connect(&socket).unwrap();
+        let qemu = thread::spawn(move || {
+            writeln!(output, r#"{{"QMP": {{}}}}"#).unwrap();
+            for line in BufReader::new(output.try_clone().unwrap()).lines() {
+                let command: Value = serde_json::from_str(&line.unwrap()).unwrap();
+                let answer = json!({ "return": { "status": "shutdown" }, "id": command["id"] });
+                writeln!(output, "{answer}").unwrap();
+                if command["execute"] == "quit" {
+                    break;
+                }
+            }
+        });
+        let (_stop, stopped) = mpsc::channel();
+        let place = Watch {
+            boot_record: Place::default(),
+            trace: None,
+            scratch: dir.path().join("record"),
+        };
+        let mut sights = Vec::new();
+        watch(&listener, &place, &stopped, |sight| sights.push(sight));
         assert!(
-            matches!(
-                sights.as_slice(),
-                [Sight::Record(0, Err(_)), Sight::PoweredOff]
-            ),
+            matches!(sights.as_slice(), [Sight::PoweredOff]),
             "{sights:?}"
         );
         qemu.join().unwrap();

@@ -143,24 +143,14 @@ fn a_console_by_its_older_name_or_by_linuxs_name_of_the_device() {
     linux.ok();
 }
 
-/// Boots a kernel that has no console to its end. The trace makes QEMU keep the guest's memory, so
-/// that the boot record is read in its last state.
+/// Boots a kernel that has no console to its end.
 fn without_console(edit: impl FnOnce(&mut Crafted), why: &str) {
-    let area = "granule.trace=0x60000000,0x4000000";
-    let mut tree = saying(area);
+    let mut tree = saying("");
     edit(&mut tree);
-    let (request, files) = tree.request();
-    let kernel = ends(
-        &Request {
-            append: None,
-            trace: Some(files.path().join("trace")),
-            ..request
-        },
-        Outcome::GuestExit,
-    );
+    let (request, _files) = tree.request();
+    let kernel = ends(&request, Outcome::GuestExit);
     assert_eq!(kernel.console, "");
     let reason = kernel.reason();
-    eprintln!("{:?}", kernel.boot.boot_record);
     assert!(reason.contains(why), "{reason}");
     assert!(reason.ends_with("the kernel had finished"), "{reason}");
 }
@@ -195,15 +185,25 @@ fn a_console_that_cannot_be_where_the_tree_says() {
     }
 }
 
-/// Without /chosen there is no command line, and so nothing that could ask for a trace.
 #[test]
 fn without_chosen_the_kernel_boots_on() {
-    let mut tree = Crafted::new(&request());
-    tree.tree.root.remove_child("chosen").unwrap();
-    let (request, _files) = tree.request();
-    let kernel = ends(&request, Outcome::GuestExit);
-    assert_eq!(kernel.console, "");
-    assert!(!kernel.boot.boot_record.as_ref().unwrap().is_parked());
+    without_console(
+        |tree| drop(tree.tree.root.remove_child("chosen").unwrap()),
+        "no console: no stdout-path in /chosen",
+    );
+}
+
+/// The failure replaces the reason why there is no console. It is what the user must know.
+#[test]
+fn without_a_console_a_later_failure_is_told() {
+    let line = "the device tree's /chosen has a linux,usable-memory-range that is not whole pairs";
+    without_console(
+        |tree| {
+            tree.remove("/chosen", "stdout-path");
+            tree.set("/chosen", "linux,usable-memory-range", vec![0_u8; 12]);
+        },
+        line,
+    );
 }
 
 #[test]
