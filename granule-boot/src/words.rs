@@ -176,20 +176,26 @@ pub fn pl011(value: &[u8]) -> Option<u64> {
     hexadecimal(after(before(rest, b','), b"0x")?)
 }
 
-/// The number of the last `console=ttyAMA` and one digit, with optional settings after a comma.
+/// The value of the last `console=ttyAMA...`. Other consoles are for others.
 #[must_use]
-pub fn tty_ama(line: &[u8]) -> Option<u8> {
+pub fn tty_ama(line: &[u8]) -> Option<&[u8]> {
     let mut found = None;
     for word in words(line) {
         let value = word.value.filter(|_| same(word.key, b"console"));
-        if let Some(rest) = value.and_then(|value| after(value, b"ttyAMA")) {
-            found = match before(rest, b',') {
-                [digit] => digit.checked_sub(b'0').filter(|digit| *digit <= 9),
-                _ => found,
-            };
+        if value.is_some_and(|value| after(value, b"ttyAMA").is_some()) {
+            found = value;
         }
     }
     found
+}
+
+/// The number in a value of `console=`: `ttyAMA` and one digit, with optional settings after a comma.
+#[must_use]
+pub fn tty_ama_number(value: &[u8]) -> Option<u8> {
+    match before(after(value, b"ttyAMA")?, b',') {
+        [digit] => digit.checked_sub(b'0').filter(|digit| *digit <= 9),
+        _ => None,
+    }
 }
 
 /// A hexadecimal number of digits only.

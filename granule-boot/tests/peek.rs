@@ -8,7 +8,7 @@
 mod trees;
 
 use dtoolkit::model::DeviceTreeNode;
-use granule_boot::peek::{Conduit, Console, ConsoleError};
+use granule_boot::peek::{Conduit, ConsoleError, ConsoleSource, Consoles};
 use granule_boot::tree::{Range, Tree, total_size};
 use trees::{TWO_CELLS, cells, node, peek, strings, tree, virt};
 
@@ -18,13 +18,7 @@ fn finds_all_in_a_tree_like_qemus() {
     assert_eq!(total_size(&bytes[..8]), Ok(bytes.len() as u32));
     let peek = peek(&bytes);
     assert_eq!(peek.bootargs, b"quiet arm64.pagesize=64k");
-    assert_eq!(
-        peek.console,
-        Ok(Console {
-            base: 0x900_0000,
-            is_pl011: true
-        })
-    );
+    assert_eq!(only(peek.consoles), Ok(0x900_0000));
     assert_eq!(strings(peek.compatible), ["linux,dummy-virt"]);
     assert!(peek.compatible.has(b"linux,dummy-virt") && !peek.compatible.has(b"linux"));
     let psci = peek.psci.unwrap();
@@ -38,9 +32,15 @@ fn an_empty_tree_has_nothing_and_is_sound() {
     let bytes = tree(&[], vec![]);
     let peek = peek(&bytes);
     assert!(peek.bootargs.is_empty() && peek.psci.is_none());
-    assert_eq!(peek.console, Err(ConsoleError::NotNamed));
+    assert_eq!(peek.consoles, Consoles::NONE);
     assert_eq!(peek.compatible.count(), 0);
     assert_eq!(peek.damage, None);
+}
+
+/// The console to be used, or the error of the first source.
+fn only(consoles: Consoles) -> Result<u64, ConsoleError> {
+    let error = consoles.passed_over().next();
+    consoles.first().ok_or_else(|| error.unwrap().1)
 }
 
 /// A tree with a console at `path`, and `stdout-path` as given.
@@ -78,14 +78,8 @@ fn stdout_path_is_a_path_or_an_alias_with_or_without_options() {
             uart("uart@2000", b"ns16550a\0", &[1, 0x2000, 0, 0x1000]),
         ]
     };
-    let first = Ok(Console {
-        base: 0x1000,
-        is_pl011: true,
-    });
-    let second = Ok(Console {
-        base: 0x1_0000_2000,
-        is_pl011: false,
-    });
+    let first = Ok(0x1000);
+    let second = Err(ConsoleError::NotPl011);
     for (stdout, expected) in [
         (&b"/uart@1000\0"[..], first),
         (b"/uart@1000:115200n8\0", first),
@@ -109,29 +103,24 @@ fn stdout_path_is_a_path_or_an_alias_with_or_without_options() {
     ] {
         let bytes = console(stdout, aliases, uarts());
         let found = peek(&bytes);
-        assert_eq!(found.console, expected, "{}", stdout.escape_ascii());
+        assert_eq!(only(found.consoles), expected, "{}", stdout.escape_ascii());
         assert_eq!(found.damage, None);
     }
 }
 
 /// The console of a tree where it lies on a bus with these properties.
-fn on_a_bus(properties: &[(&str, &[u8])], reg: &[u32]) -> Result<Console, ConsoleError> {
+fn on_a_bus(properties: &[(&str, &[u8])], reg: &[u32]) -> Result<u64, ConsoleError> {
     let mut bus = node("soc", properties, vec![uart("uart@0", b"arm,pl011\0", reg)]);
     // What is beside and below the node must not be taken for it.
     bus.add_child(uart("uart@9", b"x\0", &[9, 9, 9, 9]));
     let decoy = node("socket", &[], vec![uart("uart@0", b"x\0", &[7, 7, 7, 7])]);
     let bytes = console(b"/soc/uart@0\0", &[], vec![decoy, bus]);
-    peek(&bytes).console
+    only(peek(&bytes).consoles)
 }
 
 #[test]
 fn addresses_pass_through_the_buses_above() {
-    let found = |base| {
-        Ok(Console {
-            base,
-            is_pl011: true,
-        })
-    };
+    let found = Ok;
     let one: [(&str, &[u8]); 2] = [
         ("#address-cells", &[0, 0, 0, 1]),
         ("#size-cells", &[0, 0, 0, 1]),
@@ -220,7 +209,7 @@ fn an_alias_below_another_node_is_none() {
             uart("uart@1000", b"arm,pl011\0", &[0, 0x1000, 0, 0x1000]),
         ],
     );
-    assert_eq!(peek(&bytes).console, Err(ConsoleError::NoSuchAlias));
+    assert_eq!(only(peek(&bytes).consoles), Err(ConsoleError::NoSuchAlias));
 }
 
 #[test]
@@ -236,17 +225,14 @@ fn a_console_may_lie_below_many_buses() {
         path.insert_str(0, "/bus");
     }
     let bytes = console(path.as_bytes(), &[], vec![deep]);
-    assert_eq!(peek(&bytes).console, PL011_AT_5);
+    assert_eq!(only(peek(&bytes).consoles), PL011_AT_5);
     assert_eq!(peek(&bytes).damage, None);
 }
 
-const PL011_AT_5: Result<Console, ConsoleError> = Ok(Console {
-    base: 5,
-    is_pl011: true,
-});
+const PL011_AT_5: Result<u64, ConsoleError> = Ok(5);
 
-/// The console of a tree with these properties of `/chosen`, and three UARTs.
-fn named(chosen: &[(&str, &[u8])], aliases: &[(&str, &[u8])]) -> Result<Console, ConsoleError> {
+/// The consoles of a tree with these properties of `/chosen`, and three UARTs.
+fn named(chosen: &[(&str, &[u8])], aliases: &[(&str, &[u8])]) -> Consoles {
     let bytes = tree(
         &TWO_CELLS,
         vec![
@@ -257,7 +243,7 @@ fn named(chosen: &[(&str, &[u8])], aliases: &[(&str, &[u8])]) -> Result<Console,
             uart("uart@5", b"arm,pl011\0", &[0, 5, 0, 1]),
         ],
     );
-    peek(&bytes).console
+    peek(&bytes).consoles
 }
 
 #[test]
@@ -270,8 +256,8 @@ fn earlycon_names_a_console_before_anything_else() {
         b"earlycon=pl011,0x9 earlycon=pl011,0x0000000000000005,\0",
     ] {
         let bootargs = ("bootargs", words);
-        assert_eq!(named(&[bootargs, stdout], &[]), PL011_AT_5);
-        assert_eq!(named(&[bootargs], &[]), PL011_AT_5);
+        assert_eq!(only(named(&[bootargs, stdout], &[])), PL011_AT_5);
+        assert_eq!(only(named(&[bootargs], &[])), PL011_AT_5);
     }
     for words in [
         &b"earlycon\0"[..],
@@ -287,25 +273,29 @@ fn earlycon_names_a_console_before_anything_else() {
         let bootargs = ("bootargs", words);
         let line = words.escape_ascii();
         let of_tree = named(&[bootargs, stdout], &[]);
-        assert_eq!(of_tree.map(|it| it.base), Ok(6), "{line}");
+        assert_eq!(of_tree.first(), Some(6), "{line}");
+        let error = (ConsoleSource::Earlycon, ConsoleError::NotUnderstood);
         let none = named(&[bootargs], &[]);
-        assert_eq!(none, Err(ConsoleError::NotNamed), "{line}");
+        let is_word = words.starts_with(b"earlycon=");
+        let told: Vec<_> = none.passed_over().collect();
+        assert_eq!(told, vec![error; usize::from(is_word)], "{line}");
+        assert_eq!(of_tree.passed_over().count(), told.len(), "{line}");
     }
 }
 
 #[test]
 fn the_older_name_of_stdout_path_is_taken_after_the_newer() {
     let older = ("linux,stdout-path", &b"/uart@5\0"[..]);
-    assert_eq!(named(&[older], &[]), PL011_AT_5);
+    assert_eq!(only(named(&[older], &[])), PL011_AT_5);
     let both = named(&[older, ("stdout-path", b"/uart@6\0")], &[]);
-    assert_eq!(both.map(|it| it.base), Ok(6));
+    assert_eq!(both.first(), Some(6));
 }
 
 #[test]
 fn tty_ama_is_an_alias_or_counted_and_comes_last() {
     let base = |words: &[u8], aliases: &[(&str, &[u8])], more: &[(&str, &[u8])]| {
         let chosen = [&[("bootargs", words)], more].concat();
-        named(&chosen, aliases).map(|it| it.base)
+        only(named(&chosen, aliases))
     };
     assert_eq!(base(b"console=ttyAMA0", &[], &[]), Ok(6));
     assert_eq!(base(b"console=ttyAMA1,115200n8", &[], &[]), Ok(5));
@@ -317,9 +307,120 @@ fn tty_ama_is_an_alias_or_counted_and_comes_last() {
     let lost: &[(&str, &[u8])] = &[("stdout-path", b"/lost\0")];
     assert_eq!(base(b"console=ttyAMA0", &[], lost), Ok(6));
     assert_eq!(base(b"", &[], lost), Err(ConsoleError::NoSuchNode));
-    for words in [&b"console=ttyAMA2"[..], b"console=ttyAMA", b"console=ttyS0"] {
-        assert_eq!(base(words, &[], &[]), Err(ConsoleError::NotNamed));
+    // A console that is no PL011 does not stand before one.
+    let other: &[(&str, &[u8])] = &[("stdout-path", b"/uart@7\0")];
+    assert_eq!(base(b"console=ttyAMA0", &[], other), Ok(6));
+    let none = Err(ConsoleError::NoSuchNode);
+    assert_eq!(base(b"console=ttyAMA2", &[], &[]), none);
+    // The last one counts, and it is told if it cannot be read.
+    for words in [
+        &b"console=ttyAMA"[..],
+        b"console=ttyAMA0 console=ttyAMAx",
+        b"console=ttyAMA0 console=ttyAMA12",
+        b"console=ttyAMA0 console=ttyAMA0x,115200",
+    ] {
+        assert_eq!(base(words, &[], &[]), Err(ConsoleError::NotUnderstood));
     }
+    let serial = [("bootargs", &b"console=ttyS0"[..])];
+    assert_eq!(named(&serial, &[]), Consoles::NONE);
+}
+
+/// What becomes of `earlycon=` with this address, in a tree with RAM, forbidden memory and a UART.
+fn checked(address: u64) -> Result<u64, ConsoleError> {
+    let words = format!("earlycon=pl011,{address:#x}\0");
+    let bank = |name, status: &[u8], reg: &[u32]| {
+        let reg = cells(reg);
+        let device_type = ("device_type", &b"memory\0"[..]);
+        node(
+            name,
+            &[device_type, ("status", status), ("reg", &reg)],
+            vec![],
+        )
+    };
+    let no_map = cells(&[0, 0x3000_1000, 0, 0x800]);
+    let secret = node("secret", &[("no-map", b""), ("reg", &no_map)], vec![]);
+    let ranges = [TWO_CELLS[0], TWO_CELLS[1], ("ranges", &b""[..])];
+    let bytes = tree(
+        &TWO_CELLS,
+        vec![
+            node("chosen", &[("bootargs", words.as_bytes())], vec![]),
+            bank(
+                "memory@40",
+                b"ok\0",
+                &[0, 0x4000_0000, 0, 0x1000, 1, 0, 0, 0x800],
+            ),
+            bank("memory@50", b"disabled\0", &[0, 0x5000_0000, 0, 0x1000]),
+            node("reserved-memory", &ranges, vec![secret]),
+        ],
+    );
+    let taken = Range {
+        start: 0x2000_2000,
+        bytes: 0x1001,
+    };
+    let tree = Tree::new(&bytes).unwrap();
+    let mut consoles = tree.peek().consoles;
+    consoles.check(&tree, 1 << 36, &[(taken, ConsoleError::InTrace)]);
+    only(consoles)
+}
+
+#[test]
+fn registers_that_may_not_be_accessed_are_an_error() {
+    for (address, error) in [
+        (0, ConsoleError::Misaligned),
+        (0x900_0001, ConsoleError::Misaligned),
+        (0x900_0800, ConsoleError::Misaligned),
+        (0x900_0ff0, ConsoleError::Misaligned),
+        (1 << 36, ConsoleError::OutOfReach),
+        (u64::MAX - 4095, ConsoleError::OutOfReach),
+        (0x2000_2000, ConsoleError::InTrace),
+        (0x2000_3000, ConsoleError::InTrace),
+        (0x3000_1000, ConsoleError::InNoMap),
+        (0x4000_0000, ConsoleError::InRam),
+        (0x1_0000_0000, ConsoleError::InRam),
+    ] {
+        assert_eq!(checked(address), Err(error), "{address:#x}");
+    }
+    for address in [
+        0x1000,
+        0x900_0000,
+        0x2000_1000,
+        0x2000_4000,
+        0x3000_0000,
+        0x3000_2000,
+        0x3fff_f000,
+        0x4000_1000,
+        0x5000_0000,
+        (1 << 36) - 4096,
+    ] {
+        assert_eq!(checked(address), Ok(address), "{address:#x}");
+    }
+}
+
+#[test]
+fn a_console_that_cannot_be_used_does_not_stand_before_one_that_can() {
+    let stdout = ("stdout-path", &b"/uart@1000\0"[..]);
+    let bootargs = (
+        "bootargs",
+        &b"earlycon=pl011,0x9000001 console=ttyAMA0\0"[..],
+    );
+    let bytes = tree(
+        &TWO_CELLS,
+        vec![
+            node("chosen", &[bootargs, stdout], vec![]),
+            uart("uart@1000", b"ns16550a\0", &[0, 0x1000, 0, 0x1000]),
+            uart("uart@2000", b"arm,pl011\0", &[0, 0x2000, 0, 0x1000]),
+        ],
+    );
+    let tree = Tree::new(&bytes).unwrap();
+    let mut consoles = tree.peek().consoles;
+    consoles.check(&tree, 1 << 48, &[]);
+    assert_eq!(consoles.first(), Some(0x2000));
+    let passed: Vec<_> = consoles.passed_over().collect();
+    let expected = [
+        (ConsoleSource::Earlycon, ConsoleError::Misaligned),
+        (ConsoleSource::StdoutPath, ConsoleError::NotPl011),
+    ];
+    assert_eq!(passed, expected);
 }
 
 #[test]
@@ -343,7 +444,7 @@ fn only_top_level_nodes_count() {
     let bytes = tree(&[("bootargs", b"root\0")], vec![outer]);
     let peek = peek(&bytes);
     assert!(peek.bootargs.is_empty() && peek.psci.is_none() && peek.compatible.count() == 0);
-    assert_eq!(peek.console, Err(ConsoleError::NotNamed));
+    assert_eq!(peek.consoles, Consoles::NONE);
 }
 
 #[test]

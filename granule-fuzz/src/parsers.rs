@@ -31,6 +31,12 @@ pub(crate) fn device_tree_peek(bytes: &[u8]) {
         let seen = tree.peek();
         assert!(seen.bootargs.len() <= given.len());
         assert!(seen.compatible.count() <= given.len());
+        let mut consoles = seen.consoles;
+        consoles.check(&tree, 1 << 48, &[]);
+        if let Some(base) = consoles.first() {
+            assert!(base != 0 && base.is_multiple_of(4096) && base < 1 << 48);
+        }
+        assert!(consoles.passed_over().count() <= 3);
         if let Some(damage) = seen.damage {
             assert!(!damage.to_string().is_empty());
         }

@@ -57,13 +57,12 @@ extern "C" fn probe_main(entered: &mut Entered) -> ! {
     let bytes = unsafe { core::slice::from_raw_parts(at as *const u8, bytes as usize) };
     let Ok(tree) = Tree::new(bytes) else { stop() };
     let seen = tree.peek();
-    let Ok(console) = seen.console else { stop() };
-    if !console.is_pl011 || console.base & 3 != 0 {
-        stop();
-    }
-    entered.uart = console.base;
+    let mut consoles = seen.consoles;
+    consoles.check(&tree, u64::MAX, &[]);
+    let Some(uart) = consoles.first() else { stop() };
+    entered.uart = uart;
     // SAFETY: the tree says that a PL011 is there.
-    let console = unsafe { Console::new(console.base) };
+    let console = unsafe { Console::new(uart) };
     let mut probe = Probe {
         console,
         reason: None,

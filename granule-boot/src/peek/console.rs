@@ -1,54 +1,87 @@
-//! Finds the console's registers, from the command line and from `/chosen/stdout-path`. Drivers for
-//! the console do not belong here.
+//! Finds the console's registers, from the command line and from `/chosen/stdout-path`, and checks
+//! that an access there is safe. Drivers for the console do not belong here.
 
 use super::super::bytes::before;
-use super::super::tree::{Node, Tree};
+use super::super::tree::{Node, Range, Tree};
 use super::super::words;
 use core::fmt;
 
-/// The console's device.
+/// Size in bytes of a PL011's registers, and the alignment that they must have. A smaller alignment
+/// would let them reach into a second page, which is not mapped.
+const REGISTERS_BYTES: u64 = 4 << 10;
+
+/// The places that name a console, best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Console {
-    /// The physical address of the device's registers.
-    pub base: u64,
-    /// Whether the device is a PL011 (`arm,pl011`).
-    pub is_pl011: bool,
+pub enum ConsoleSource {
+    /// `earlycon=` of the command line.
+    Earlycon,
+    /// `/chosen/stdout-path`, or its older name `linux,stdout-path`.
+    StdoutPath,
+    /// `console=ttyAMA` and a digit of the command line, which is Linux's name of a PL011.
+    TtyAma,
 }
 
-/// Why no console is known.
+impl ConsoleSource {
+    const ALL: [Self; 3] = [Self::Earlycon, Self::StdoutPath, Self::TtyAma];
+
+    /// The name in a line for people.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Earlycon => "earlycon=",
+            Self::StdoutPath => "/chosen/stdout-path",
+            Self::TtyAma => "console=ttyAMA",
+        }
+    }
+}
+
+/// Why a console that is named cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ConsoleError {
-    /// `/chosen` has no `stdout-path`, and the command line names no console.
-    NotNamed,
+    /// The word's value cannot be read.
+    NotUnderstood,
     /// `stdout-path` is an alias that is not in `/aliases`.
     NoSuchAlias,
-    /// The path leads to no node.
+    /// There is no such node.
     NoSuchNode,
     /// The node has no address that the CPU can use.
     NoAddress,
+    /// The node is no PL011.
+    NotPl011,
+    /// The registers are at 0, or not aligned to their size.
+    Misaligned,
+    /// The registers lie beyond the physical addresses.
+    OutOfReach,
+    /// The registers lie in the memory of the image.
+    InImage,
+    /// The registers lie in the device tree.
+    InTree,
+    /// The registers lie in the area of `granule.trace=`.
+    InTrace,
+    /// The registers lie in memory that must not be mapped.
+    InNoMap,
+    /// The registers lie in RAM.
+    InRam,
 }
 
 impl ConsoleError {
-    /// The reason code for the boot record; it never changes its meaning.
-    #[must_use]
-    pub const fn code(self) -> u32 {
-        match self {
-            Self::NotNamed => 0x0201,
-            Self::NoSuchAlias => 0x0202,
-            Self::NoSuchNode => 0x0203,
-            Self::NoAddress => 0x0204,
-        }
-    }
-
-    /// The error as one line.
+    /// The error as the end of a line that begins with the source's name.
     #[must_use]
     pub const fn text(self) -> &'static str {
         match self {
-            Self::NotNamed => "no console: no stdout-path in /chosen, no earlycon= in its bootargs",
-            Self::NoSuchAlias => "no console: /chosen/stdout-path names no entry of /aliases",
-            Self::NoSuchNode => "no console: /chosen/stdout-path leads to no node",
-            Self::NoAddress => "no console: its node has no address that the CPU can use",
+            Self::NotUnderstood => "has a value that is not understood",
+            Self::NoSuchAlias => "names no entry of /aliases",
+            Self::NoSuchNode => "leads to no node",
+            Self::NoAddress => "leads to a node without an address for the CPU",
+            Self::NotPl011 => "leads to a device that is not arm,pl011",
+            Self::Misaligned => "has registers at 0 or at no multiple of 4096",
+            Self::OutOfReach => "has registers beyond the CPU's physical addresses",
+            Self::InImage => "has registers in the memory of the image",
+            Self::InTree => "has registers in the memory of the device tree",
+            Self::InTrace => "has registers in the area of granule.trace=",
+            Self::InNoMap => "has registers in a no-map range of /reserved-memory",
+            Self::InRam => "has registers in RAM",
         }
     }
 }
@@ -61,31 +94,102 @@ impl fmt::Display for ConsoleError {
 
 impl core::error::Error for ConsoleError {}
 
-/// Finds the console. `/chosen` and `/aliases` may be missing.
+/// The consoles that are named: for each source the physical address of a PL011's registers, or why
+/// there is none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Consoles {
+    /// In the order of [`ConsoleSource::ALL`]; `None` for a source that names nothing.
+    named: [Option<Result<u64, ConsoleError>>; 3],
+}
+
+impl Consoles {
+    /// No console is named.
+    pub const NONE: Self = Self { named: [None; 3] };
+
+    /// The physical address of the registers of the first console without an error.
+    #[must_use]
+    pub fn first(&self) -> Option<u64> {
+        self.named.iter().flatten().find_map(|named| named.ok())
+    }
+
+    /// The sources that come before the first console without an error, each with its error.
+    pub fn passed_over(&self) -> impl Iterator<Item = (ConsoleSource, ConsoleError)> {
+        let named = ConsoleSource::ALL.into_iter().zip(self.named);
+        let named = named.filter_map(|(source, named)| Some((source, named?)));
+        named.map_while(|(source, named)| Some((source, named.err()?)))
+    }
+
+    /// Turns each console whose registers may not be accessed into an error. `limit` is the end of
+    /// the physical addresses, and `taken` are ranges that other data has, with the error for each.
+    pub fn check(&mut self, tree: &Tree<'_>, limit: u64, taken: &[(Range, ConsoleError)]) {
+        for named in self.named.iter_mut().flatten() {
+            if let Ok(base) = *named
+                && let Err(error) = check(tree, base, limit, taken)
+            {
+                *named = Err(error);
+            }
+        }
+    }
+}
+
+/// Whether an access to the registers at `base` is safe.
+fn check(
+    tree: &Tree<'_>,
+    base: u64,
+    limit: u64,
+    taken: &[(Range, ConsoleError)],
+) -> Result<(), ConsoleError> {
+    if base == 0 || !base.is_multiple_of(REGISTERS_BYTES) {
+        return Err(ConsoleError::Misaligned);
+    }
+    let end = base.checked_add(REGISTERS_BYTES);
+    if end.is_none_or(|end| end > limit) {
+        return Err(ConsoleError::OutOfReach);
+    }
+    let registers = Range {
+        start: base,
+        bytes: REGISTERS_BYTES,
+    };
+    for (range, error) in taken {
+        if registers.meets(*range) {
+            return Err(*error);
+        }
+    }
+    if tree.no_map().any(|range| registers.meets(range)) {
+        return Err(ConsoleError::InNoMap);
+    }
+    // RAM is Normal memory in the linear map, and the allocator hands it out.
+    let mut banks = tree
+        .nodes()
+        .filter(|node| node.is_memory() && node.is_usable());
+    let holds = |node: Node<'_>| {
+        let mut reg = node.reg().into_iter().flatten().flatten();
+        reg.any(|bank| registers.meets(bank))
+    };
+    if banks.any(holds) {
+        return Err(ConsoleError::InRam);
+    }
+    Ok(())
+}
+
+/// Finds the consoles. `/chosen` and `/aliases` may be missing.
 pub(super) fn find<'a>(
     tree: &Tree<'a>,
     bootargs: &[u8],
     chosen: Option<Node<'a>>,
     aliases: Option<Node<'a>>,
-) -> Result<Console, ConsoleError> {
-    // An earlycon that is not understood is told later, on the console that the tree names.
-    if let Some(base) = words::find(bootargs, words::EARLYCON_KEY).and_then(words::pl011) {
-        return Ok(Console {
-            base,
-            is_pl011: true,
-        });
-    }
+) -> Consoles {
+    let earlycon = words::find(bootargs, words::EARLYCON_KEY)
+        .map(|value| words::pl011(value).ok_or(ConsoleError::NotUnderstood));
     let of_chosen = |name: &[u8]| chosen.and_then(|chosen| chosen.text(name));
     let path = of_chosen(b"stdout-path").or_else(|| of_chosen(b"linux,stdout-path"));
-    let error = match path.map(|path| at_stdout_path(tree, path, aliases)) {
-        Some(Ok(console)) => return Ok(console),
-        Some(Err(error)) => error,
-        None => ConsoleError::NotNamed,
-    };
-    // Linux's name of a PL011, which also needs no stdout-path.
-    match words::tty_ama(bootargs).and_then(|number| numbered(tree, number, aliases)) {
-        Some(node) => of_node(&node),
-        None => Err(error),
+    let stdout_path = path.map(|path| at_stdout_path(tree, path, aliases));
+    let tty_ama = words::tty_ama(bootargs).map(|value| {
+        let number = words::tty_ama_number(value).ok_or(ConsoleError::NotUnderstood)?;
+        of_node(&numbered(tree, number, aliases).ok_or(ConsoleError::NoSuchNode)?)
+    });
+    Consoles {
+        named: [earlycon, stdout_path, tty_ama],
     }
 }
 
@@ -94,7 +198,7 @@ fn at_stdout_path<'a>(
     tree: &Tree<'a>,
     stdout_path: &'a [u8],
     aliases: Option<Node<'a>>,
-) -> Result<Console, ConsoleError> {
+) -> Result<u64, ConsoleError> {
     let mut path = before(stdout_path, b':');
     if path.first() != Some(&b'/') {
         let alias = aliases.and_then(|aliases| aliases.text(path));
@@ -120,13 +224,12 @@ fn numbered<'a>(tree: &Tree<'a>, number: u8, aliases: Option<Node<'a>>) -> Optio
     })
 }
 
-fn of_node(node: &Node<'_>) -> Result<Console, ConsoleError> {
+fn of_node(node: &Node<'_>) -> Result<u64, ConsoleError> {
     let registers = node.reg().and_then(|mut reg| reg.next().flatten());
-    match registers.and_then(|registers| node.to_cpu(registers.start)) {
-        Some(base) => Ok(Console {
-            base,
-            is_pl011: node.is_compatible(b"arm,pl011"),
-        }),
-        None => Err(ConsoleError::NoAddress),
+    let base = registers.and_then(|registers| node.to_cpu(registers.start));
+    let base = base.ok_or(ConsoleError::NoAddress)?;
+    if !node.is_compatible(b"arm,pl011") {
+        return Err(ConsoleError::NotPl011);
     }
+    Ok(base)
 }

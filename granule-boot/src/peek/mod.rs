@@ -13,7 +13,7 @@
 mod console;
 mod no_map;
 
-pub use console::{Console, ConsoleError};
+pub use console::{ConsoleError, ConsoleSource, Consoles};
 pub use no_map::NoMap;
 
 use super::bytes::same;
@@ -24,9 +24,8 @@ use super::tree::{Node, Strings, Token, Tree, TreeError};
 pub struct Peek<'a> {
     /// The command line, `/chosen/bootargs`, without the NUL at its end; empty if there is none.
     pub bootargs: &'a [u8],
-    /// The console. The command line's `earlycon=` comes first, then `/chosen/stdout-path` or its
-    /// older name `linux,stdout-path`, then the command line's `console=ttyAMA`.
-    pub console: Result<Console, ConsoleError>,
+    /// The consoles that are named, not yet checked.
+    pub consoles: Consoles,
     /// How to call the firmware's power and CPU functions, from `/psci`.
     pub psci: Option<Psci<'a>>,
     /// The identity of the machine: the root's `compatible`, most exact first.
@@ -84,7 +83,7 @@ impl<'a> Tree<'a> {
         let bootargs = bootargs.unwrap_or_default();
         Peek {
             bootargs,
-            console: console::find(self, bootargs, chosen, aliases),
+            consoles: console::find(self, bootargs, chosen, aliases),
             psci: psci.map(|node: Node<'a>| Psci {
                 method: node.text(b"method").and_then(conduit),
                 compatible: node.strings(b"compatible"),

@@ -159,6 +159,13 @@ impl<'a> Node<'a> {
             .is_none_or(|status| same(status, b"okay") || same(status, b"ok"))
     }
 
+    /// Whether the node describes banks of RAM.
+    #[must_use]
+    pub fn is_memory(&self) -> bool {
+        self.property(b"device_type")
+            .is_some_and(|value| same(value, b"memory\0"))
+    }
+
     const fn inside(&self) -> Walk<'a> {
         Walk::inside(self.tree, self.at, self.depth)
     }

@@ -113,7 +113,7 @@ pub fn memory(
     let usable = chosen.and_then(|chosen| pairs(&chosen, USABLE_RANGE));
     let nodes = tree.root().into_iter().flat_map(|root| root.children());
     let (mut used, mut all) = (0_u64, 0_u64);
-    for node in nodes.filter(|node| is_memory(node) && node.is_usable()) {
+    for node in nodes.filter(|node| node.is_memory() && node.is_usable()) {
         let own = pairs(&node, USABLE);
         if own.is_some() {
             warn(Warning::Usable(node.path()));
@@ -240,10 +240,6 @@ pub fn unreserved(firmware: &Memory, start: u64, end: u64) -> impl Iterator<Item
 
 fn child<'a>(tree: &Tree<'a>, name: &[u8]) -> Option<Node<'a>> {
     tree.root()?.child(name)
-}
-
-fn is_memory(node: &Node<'_>) -> bool {
-    node.property(b"device_type") == Some(b"memory\0")
 }
 
 /// The entries of a property that has the root's cells, if the node has it.

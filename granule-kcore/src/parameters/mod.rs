@@ -2,7 +2,7 @@
 //!
 //! `words` is the only place that splits the command line; the choice of page size and VA size before
 //! the MMU is on uses it too. The words that are read there are known here by name only. An invalid
-//! value, or an unknown word with one of the kernel's prefixes, is a [`Problem`], which prints as one
+//! value, or an unknown word that looks like one of the kernel's, is a [`Problem`], which prints as one
 //! line; the boot continues as that line says. The last occurrence of a key counts, except that every
 //! `granule.test=` and `arm64.fake_cpu=` counts.
 
@@ -133,6 +133,40 @@ const OF_TESTS: [&str; 3] = ["granule.test=", "arm64.fake_cpu=", "arm64.inject_c
 /// The prefixes of the kernel's own words. A word with such a prefix and an unknown key is a problem.
 const PREFIXES: [&str; 3] = ["arm64.", "granule.", "linear_map"];
 
+/// The keys of the words that name a console, which is found before the MMU is on.
+const OF_CONSOLES: [&str; 2] = ["earlycon=", "console="];
+
+/// Whether an unknown key looks like one of the kernel's: it has one of its prefixes, or is a known key
+/// with one typing error.
+fn looks_like_ours(key: &[u8]) -> bool {
+    let mut known = KEYS.iter().chain(&OF_CONSOLES);
+    let misspelt = |known: &&str| {
+        let known = known.strip_suffix('=').unwrap_or(known).as_bytes();
+        key != known && is_one_edit(key, known)
+    };
+    PREFIXES
+        .iter()
+        .any(|prefix| key.starts_with(prefix.as_bytes()))
+        || known.any(misspelt)
+}
+
+/// Whether two texts differ by at most one letter that is missing, added or another, or by two
+/// neighbours that are swapped.
+fn is_one_edit(a: &[u8], b: &[u8]) -> bool {
+    let same = |(a, b): &(&u8, &u8)| a == b;
+    let head = a.iter().zip(b).take_while(same).count();
+    let [a, b] = [a, b].map(|text| text.get(head..).unwrap_or_default());
+    let tail = a.iter().rev().zip(b.iter().rev());
+    let tail = tail.take_while(same).count();
+    match [a, b].map(|text| {
+        text.get(..text.len().saturating_sub(tail))
+            .unwrap_or_default()
+    }) {
+        [[a, b], [c, d]] => a == d && b == c,
+        [a, b] => a.len() <= 1 && b.len() <= 1,
+    }
+}
+
 /// Whether `word` has `key`, which is given with its `=`.
 fn has_key(word: &Word<'_>, key: &str) -> bool {
     key.strip_suffix('=')
@@ -162,6 +196,7 @@ impl<'a> Parameters<'a> {
         ] = values;
         let mut read = Reader(&mut problem);
         read.earlycon(words::find(line, words::EARLYCON_KEY));
+        read.tty_ama(words::tty_ama(line));
         let strategy = read.strategy(strategy);
         Self {
             rodata: read.rodata(rodata),
@@ -219,10 +254,7 @@ fn last_values<'a>(line: &'a [u8], problem: &mut impl FnMut(Problem<'a>)) -> Val
             if word.value.is_none() {
                 problem(Problem::NoValue { key });
             }
-        } else if PREFIXES
-            .iter()
-            .any(|prefix| key.starts_with(prefix.as_bytes()))
-        {
+        } else if looks_like_ours(key) {
             problem(Problem::UnknownWord { key });
         }
     }
@@ -284,6 +316,13 @@ impl<'a, P: FnMut(Problem<'a>)> Reader<'_, P> {
         if let Some(value) = value.filter(|value| words::pl011(value).is_none()) {
             let expected = "pl011 and the address of its registers, as in pl011,0x9000000";
             self.bad("earlycon=", value, expected, Instead::Ignores);
+        }
+    }
+
+    fn tty_ama(&mut self, value: Option<&'a [u8]>) {
+        if let Some(value) = value.filter(|value| words::tty_ama_number(value).is_none()) {
+            let expected = "ttyAMA and one digit, as in ttyAMA0";
+            self.bad("console=", value, expected, Instead::Ignores);
         }
     }
 

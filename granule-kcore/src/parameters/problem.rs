@@ -6,7 +6,7 @@ use core::fmt;
 /// Why a word cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Problem<'a> {
-    /// The word has one of the kernel's prefixes and an unknown key.
+    /// The word has an unknown key that looks like one of the kernel's.
     UnknownWord {
         /// The key.
         key: &'a [u8],

@@ -23,7 +23,9 @@ fn good(line: &str) -> Parameters<'_> {
 
 #[test]
 fn without_words_everything_has_its_default() {
-    let read = good("quiet console=ttyAMA0 root=/dev/sda rodata_other=x");
+    let others =
+        "quiet console=ttyAMA0 console=tty0 root=/dev/sda rodata_other=x rodatas2 odat init=/x";
+    let read = good(others);
     assert_eq!((read.rodata, read.bbm), (Rodata::On, BbmLevel::Level3));
     assert_eq!(
         (read.strategy, read.barriers),
@@ -110,6 +112,10 @@ fn a_word_that_cannot_be_used_is_told_in_one_line() {
             "earlycon=uart8250,0x9000000: expected pl011 and the address of its registers, as in pl011,0x9000000; ignored",
         ),
         (
+            "console=ttyAMA0 console=ttyAMA0x console=tty0",
+            "console=ttyAMA0x: expected ttyAMA and one digit, as in ttyAMA0; ignored",
+        ),
+        (
             "arm64.bbm=4",
             "arm64.bbm=4: expected 0, 1, 2 or 3; taking what the CPUs have",
         ),
@@ -164,6 +170,11 @@ fn a_word_that_cannot_be_used_is_told_in_one_line() {
         ),
         ("arm64.nosve", "arm64.nosve: no such word; ignored"),
         ("linear_maps=base", "linear_maps: no such word; ignored"),
+        ("rodta=off", "rodta: no such word; ignored"),
+        ("roadta=off", "roadta: no such word; ignored"),
+        ("debug_pagealoc=on", "debug_pagealoc: no such word; ignored"),
+        ("earlycom=x", "earlycom: no such word; ignored"),
+        ("consolle=ttyAMA0", "consolle: no such word; ignored"),
         (
             "arm64.inject_conflict=2nd",
             "arm64.inject_conflict=2nd: expected the number of a split, from 1; ignored",

@@ -16,6 +16,7 @@ pub(crate) mod record;
 
 use granule::arch::{CpuFeatures, Geometry, IdRegisters, PhysicalAddress};
 use granule_boot::choice::{PageSizeChoice, VaBitsChoice};
+use granule_boot::peek::Consoles;
 use granule_kcore::trace::area::Area;
 
 /// How and where the CPU entered the image. `entry` stores the first six fields.
@@ -114,7 +115,7 @@ pub(crate) enum Conduit {
 pub(crate) struct TreeInfo {
     /// Bytes of the tree, from its header.
     pub(crate) bytes: u64,
-    /// Physical address of the console's PL011; 0 if the tree names none.
+    /// Physical address of the console's PL011; 0 if there is none.
     pub(crate) uart: u64,
     /// `/chosen/bootargs`: offset in the tree, and length without the NUL.
     pub(crate) bootargs_offset: u64,
@@ -129,6 +130,8 @@ pub(crate) struct TreeInfo {
 pub(crate) struct Handover {
     pub(crate) entry: EntryInfo,
     pub(crate) tree: TreeInfo,
+    /// The consoles that are named. `tree.uart` is the first that can be used.
+    pub(crate) consoles: Consoles,
     pub(crate) mmu: MmuConfig,
     /// `None` until the choice is made. The kernel never sees `None`.
     pub(crate) choice: Option<BootChoice>,

@@ -17,6 +17,7 @@ use crate::percpu;
 use crate::smp::off;
 use crate::trace::recorder;
 use crate::{exception, fatal, kexec, lock, report, sched, task};
+use granule_boot::peek::{ConsoleError, Consoles};
 use granule_kcore::layout;
 use granule_kcore::parameters::Parameters;
 
@@ -41,6 +42,7 @@ pub(crate) fn run(handover: &'static Handover) -> ! {
     let mut line = [0; MOST_BOOTARGS];
     let line = bootargs(handover, &mut line);
     println!("granule: bootargs: {}", line.escape_ascii());
+    passed_over(&handover.consoles);
     let parameters = Parameters::parse(line, |problem| println!("granule: {problem}"));
     no_way_to_power_off(handover);
     if let Some(hook) = BOOT.get() {
@@ -84,6 +86,15 @@ fn bootargs<'a>(handover: &Handover, into: &'a mut [u8; MOST_BOOTARGS]) -> &'a [
         length
     });
     into.get(..length).unwrap_or_default()
+}
+
+/// A value that is not understood is told with the other words.
+fn passed_over(consoles: &Consoles) {
+    for (source, error) in consoles.passed_over() {
+        if error != ConsoleError::NotUnderstood {
+            println!("granule: not the console: {} {error}", source.name());
+        }
+    }
 }
 
 fn banner(handover: &Handover) {

@@ -1,7 +1,7 @@
 //! Trees that are unusual and no reason to refuse a boot: long names, blocks in another order, no
 //! console, memory that is another kernel's, ranges that reach the end of the address space.
 
-use dtoolkit::model::DeviceTreeNode;
+use dtoolkit::model::{DeviceTreeNode, DeviceTreeProperty};
 use granule_boot::tree::Tree;
 use granule_cli::boot::tree;
 use granule_cli::{Outcome, PageSize, Request, Rodata};
@@ -132,6 +132,60 @@ fn an_earlycon_that_is_not_understood_is_told() {
     saying("earlycon").ok().does_not_say("granule: earlycon");
 }
 
+/// A console that cannot be used does not silence the next one, which tells why it was passed over.
+#[test]
+fn a_console_that_cannot_be_used_is_passed_over_and_told() {
+    for (base, why) in [
+        (0x900_0001, "at 0 or at no multiple of 4096"),
+        (0x900_0ff0, "at 0 or at no multiple of 4096"),
+        (1 << 60, "beyond the CPU's physical addresses"),
+        (IMAGE, "in the memory of the image"),
+        (RAM + 511 * MIB, "in RAM"),
+        (
+            RAM + 256 * MIB + 4096,
+            "in a no-map range of /reserved-memory",
+        ),
+    ] {
+        let mut tree = saying(&format!("earlycon=pl011,{base:#x}"));
+        tree.reserved(RAM + 256 * MIB, 8192, true);
+        let kernel = tree.ok();
+        let line = format!("granule: not the console: earlycon= has registers {why}");
+        kernel.says(&line);
+    }
+    let mut other = saying("console=ttyAMA0");
+    let mut uart = DeviceTreeNode::new_unchecked("uart@a000000");
+    for (name, value) in [
+        ("compatible", b"vendor,uart\0".to_vec()),
+        ("reg", cells(&[(0xa00_0000, 4096)])),
+    ] {
+        uart.add_property(DeviceTreeProperty::new_unchecked(name, value));
+    }
+    other.tree.root.add_child(uart);
+    other.set("/chosen", "stdout-path", "/uart@a000000");
+    let kernel = other.ok();
+    kernel.says("not the console: /chosen/stdout-path leads to a device that is not arm,pl011");
+}
+
+/// The records of a trace would be written into the registers.
+#[test]
+fn a_console_in_the_area_of_the_trace_is_passed_over() {
+    let kernel = saying("granule.trace=0x50000000,0x4000000 earlycon=pl011,0x50001000").ok();
+    kernel.says("not the console: earlycon= has registers in the area of granule.trace=");
+}
+
+#[test]
+fn every_console_that_is_named_is_told_if_none_can_be_used() {
+    without_console(
+        |tree| {
+            let words = "earlycon=pl011,0x9000001 console=ttyAMA0 console=ttyAMAx";
+            tree.set("/chosen", "bootargs", words);
+            tree.set("/chosen", "stdout-path", "/nowhere@1");
+        },
+        "no console: earlycon= has registers at 0 or at no multiple of 4096; /chosen/stdout-path \
+         leads to no node; console=ttyAMA has a value that is not understood",
+    );
+}
+
 #[test]
 fn a_console_by_its_older_name_or_by_linuxs_name_of_the_device() {
     let mut older = saying("");
@@ -175,11 +229,12 @@ fn without_a_console_the_kernel_boots_on_and_leaves_its_record() {
 #[test]
 fn a_console_that_cannot_be_where_the_tree_says() {
     for (base, why) in [
-        (0x900_0002, "no multiple of 4"),
-        (0, "is 0"),
+        (0x900_0002, "at no multiple of 4096"),
+        (0, "at 0"),
         (1 << 60, "beyond the CPU's physical addresses"),
-        (u64::MAX - 3, "beyond the CPU's physical addresses"),
+        (u64::MAX - 4095, "beyond the CPU's physical addresses"),
         (IMAGE + 4096, "in the memory of the image"),
+        (RAM + 511 * MIB, "in RAM"),
     ] {
         without_console(|tree| tree.set(UART, "reg", cells(&[(base, 4096)])), why);
     }

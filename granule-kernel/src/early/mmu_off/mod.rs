@@ -40,6 +40,7 @@ static mut HANDOVER: Handover = Handover {
         bootargs_bytes: 0,
         psci: crate::handover::Conduit::Unknown,
     },
+    consoles: granule_boot::peek::Consoles::NONE,
     mmu: MmuConfig {
         mair: 0,
         tcr: 0,
@@ -61,7 +62,8 @@ static mut HANDOVER: Handover = Handover {
 extern "C" fn mmu_off_main(handover: &mut Handover) -> *const MmuConfig {
     record::entered();
     note_cpu(&mut handover.entry);
-    let (tree, choice, trace) = peek::look(&handover.entry);
+    let seen = peek::look(&handover.entry);
+    let (tree, choice, trace) = (seen.info, seen.choice, seen.area);
     let entry = &handover.entry;
     // SAFETY: the area is empty, or RAM that the starter of the kernel named and that overlaps
     // nothing in use here, which `look` checked.
@@ -75,6 +77,7 @@ extern "C" fn mmu_off_main(handover: &mut Handover) -> *const MmuConfig {
     early.entered(entry, tree.bytes);
     let tables = tables::build(entry, &tree, &choice, trace, early);
     handover.tree = tree;
+    handover.consoles = seen.consoles;
     handover.choice = Some(choice);
     handover.mmu = tables.mmu;
     handover.roots = Some(tables.roots);

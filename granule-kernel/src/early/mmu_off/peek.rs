@@ -10,13 +10,13 @@ use crate::handover::record::{self, Reason};
 use crate::handover::{BootChoice, Conduit, EntryInfo, TreeInfo};
 use granule::arch::PageSize;
 use granule_boot::choice::{self, PageSizeInputs};
-use granule_boot::peek::Peek;
+use granule_boot::peek::{ConsoleError, Consoles, Peek};
 use granule_boot::sizes::SizeSet;
 use granule_boot::tree::{Range, Tree, TreeError, total_size};
 use granule_boot::{firmware, machines, peek, words};
 use granule_kcore::line::Line;
 use granule_kcore::sizes;
-use granule_kcore::trace::area::Area;
+use granule_kcore::trace::area::{Area, AreaError};
 use smccc::{Call, Hvc, Smc};
 
 /// The page size that applies where nothing else chooses one: `GRANULE_DEFAULT_PAGE_SIZE` when the kernel was
@@ -33,59 +33,77 @@ const BUILD_DEFAULT: Option<PageSize> = match option_env!("GRANULE_DEFAULT_PAGE_
     },
 };
 
+/// The results of the look at the tree.
+pub(super) struct Seen {
+    pub(super) info: TreeInfo,
+    pub(super) consoles: Consoles,
+    pub(super) choice: BootChoice,
+    pub(super) area: Area,
+}
+
 /// Reads the boot loader's tree and chooses the page size by it. Parks if the tree cannot be used.
-pub(super) fn look(entry: &EntryInfo) -> (TreeInfo, BootChoice, Area) {
+pub(super) fn look(entry: &EntryInfo) -> Seen {
     let bytes = bytes(entry);
     let tree = match Tree::new(bytes) {
         Ok(tree) => tree,
         Err(error) => refuse(error),
     };
     let seen = tree.peek();
-    let console = console(entry, bytes, &seen);
-    let info = facts(entry, bytes, &seen, console.unwrap_or_default());
-    // From here on errors also go to the console, if the tree names one.
+    let area = area(entry, seen.bootargs, bytes.len() as u64);
+    let mut consoles = seen.consoles;
+    let trace = area.unwrap_or_default();
+    check(&mut consoles, entry, &tree, bytes.len() as u64, trace);
+    let info = facts(entry, bytes, &seen, consoles.first().unwrap_or_default());
+    // From here on errors also go to the console, if there is one.
     park::learn(&info);
     if let Some(error) = seen.damage {
         refuse_in_node(error, &tree);
     }
-    // The boot goes on. Its lines go nowhere, so the boot record has the reason.
-    if let Err(message) = console {
-        record::no_console(message);
+    if consoles.first().is_none() {
+        no_console(&consoles);
     }
-    let area = area(entry, seen.bootargs, info.bytes);
+    let area = match area {
+        Ok(area) => area,
+        Err(error) => park::park(Reason::Trace, error.text().as_bytes()),
+    };
     let choice = choose(entry, &seen, info.psci);
     keep_off(entry, &tree, &info, &choice, &area);
-    (info, choice, area)
+    Seen {
+        info,
+        consoles,
+        choice,
+        area,
+    }
 }
 
-/// The physical address of the console's registers, if an access there is safe; otherwise the reason why it
-/// is not.
-fn console(entry: &EntryInfo, bytes: &[u8], seen: &Peek<'_>) -> Result<u64, &'static [u8]> {
-    let console = match seen.console {
-        Ok(console) => console,
-        Err(error) => return Err(error.text().as_bytes()),
-    };
-    if !console.is_pl011 {
-        return Err(b"no console: /chosen/stdout-path leads to a device that is not arm,pl011");
+/// Checks the consoles that the tree and the command line name.
+fn check(consoles: &mut Consoles, entry: &EntryInfo, tree: &Tree<'_>, bytes: u64, area: Area) {
+    let taken = [
+        (image_range(entry), ConsoleError::InImage),
+        (tree_range(entry, bytes), ConsoleError::InTree),
+        (trace_range(&area), ConsoleError::InTrace),
+    ];
+    consoles.check(tree, 1 << entry.features().pa_bits(), &taken);
+}
+
+/// Records why there is no console. The boot goes on, and its lines go nowhere.
+fn no_console(consoles: &Consoles) {
+    let mut message = Line::<224>::new();
+    message.push(b"no console: ");
+    let mut is_first = true;
+    for (source, error) in consoles.passed_over() {
+        if !is_first {
+            message.push(b"; ");
+        }
+        is_first = false;
+        message.push(source.name().as_bytes());
+        message.push(b" ");
+        message.push(error.text().as_bytes());
     }
-    // The registers are 32 bits wide on Device memory: an unaligned access faults (RWFZPW).
-    if console.base & 3 != 0 || console.base == 0 {
-        return Err(b"no console: the address of its registers is 0 or no multiple of 4");
+    if is_first {
+        message.push(b"no stdout-path in /chosen, no earlycon= or console=ttyAMA in its bootargs");
     }
-    let end = console.base.checked_add(PL011_BYTES);
-    let limit = 1u64 << entry.features().pa_bits();
-    if end.is_none_or(|end| end > limit) {
-        return Err(b"no console: its registers lie beyond the CPU's physical addresses");
-    }
-    let registers = Range {
-        start: console.base,
-        bytes: PL011_BYTES,
-    };
-    if registers.meets(image_range(entry)) || registers.meets(tree_range(entry, bytes.len() as u64))
-    {
-        return Err(b"no console: its registers lie in the memory of the image or the device tree");
-    }
-    Ok(console.base)
+    record::no_console(message.bytes());
 }
 
 /// Size of a PL011's registers in bytes.
@@ -105,6 +123,13 @@ fn tree_range(entry: &EntryInfo, bytes: u64) -> Range {
     }
 }
 
+fn trace_range(area: &Area) -> Range {
+    Range {
+        start: area.start,
+        bytes: area.bytes,
+    }
+}
+
 /// Parks if the pages of the boot tables contain memory that must not be mapped, or must be mapped with other
 /// attributes. Mappings are rounded out to the chosen page, and Normal Cacheable memory may be read
 /// speculatively even if the program never accesses it.
@@ -112,10 +137,7 @@ fn keep_off(entry: &EntryInfo, tree: &Tree<'_>, info: &TreeInfo, choice: &BootCh
     let page = choice.page.size.bytes();
     let image = image_range(entry).outward(page);
     let device_tree = tree_range(entry, info.bytes).outward(page);
-    let trace = Range {
-        start: area.start,
-        bytes: area.bytes,
-    };
+    let trace = trace_range(area);
     let console = Range {
         start: info.uart,
         bytes: PL011_BYTES,
@@ -149,15 +171,11 @@ fn keep_off(entry: &EntryInfo, tree: &Tree<'_>, info: &TreeInfo, choice: &BootCh
 }
 
 /// The memory for the trace.
-fn area(entry: &EntryInfo, bootargs: &[u8], tree_bytes: u64) -> Area {
+fn area(entry: &EntryInfo, bootargs: &[u8], tree_bytes: u64) -> Result<Area, AreaError> {
     let used = [(entry.load, image::bytes()), (entry.dtb, tree_bytes)];
-    match Area::of(bootargs) {
-        Ok(area) => match area.keep_off(&used) {
-            Ok(()) => area,
-            Err(error) => park::park(Reason::Trace, error.text().as_bytes()),
-        },
-        Err(error) => park::park(Reason::Trace, error.text().as_bytes()),
-    }
+    let area = Area::of(bootargs)?;
+    area.keep_off(&used)?;
+    Ok(area)
 }
 
 fn refuse(error: TreeError) -> ! {
