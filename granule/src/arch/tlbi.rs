@@ -118,6 +118,63 @@ impl TlbiOp {
     }
 }
 
+/// Chooses the arm of `$issue` for an operation and a regime that are known only at run time: an
+/// instruction's encoding must be a constant. An arm gets the operation with operand 0 and the regime as
+/// constants, for [`TlbiOp::instruction`], and the operand if the instruction has one.
+#[cfg(any(test, target_arch = "aarch64"))]
+macro_rules! for_constant_op {
+    ($op:expr, $regime:expr, $issue:ident) => {
+        match $regime {
+            Regime::El1And0 => for_constant_op!(@ $op, Regime::El1And0, $issue),
+            Regime::El2 => for_constant_op!(@ $op, Regime::El2, $issue),
+            Regime::El3 => for_constant_op!(@ $op, Regime::El3, $issue),
+        }
+    };
+    (@ $op:expr, $regime:expr, $issue:ident) => {
+        match $op {
+            TlbiOp::All => $issue!(TlbiOp::All, $regime),
+            TlbiOp::Asid { operand } => {
+                if $regime.has_user() {
+                    $issue!(TlbiOp::Asid { operand: 0 }, $regime, operand)
+                } else {
+                    $issue!(TlbiOp::Asid { operand: 0 }, $regime)
+                }
+            }
+            TlbiOp::Address { operand, scope, all_asids } => {
+                for_constant_op!(@by Address, operand, scope, all_asids, $regime, $issue)
+            }
+            TlbiOp::Range { operand, scope, all_asids } => {
+                for_constant_op!(@by Range, operand, scope, all_asids, $regime, $issue)
+            }
+        }
+    };
+    (@by $kind:ident, $operand:expr, $scope:expr, $all:expr, $regime:expr, $issue:ident) => {
+        match ($scope, $all) {
+            (TlbiScope::AllLevels, true) => {
+                for_constant_op!(@one $kind, $operand, AllLevels, true, $regime, $issue)
+            }
+            (TlbiScope::LastLevel, true) => {
+                for_constant_op!(@one $kind, $operand, LastLevel, true, $regime, $issue)
+            }
+            (TlbiScope::AllLevels, false) => {
+                for_constant_op!(@one $kind, $operand, AllLevels, false, $regime, $issue)
+            }
+            (TlbiScope::LastLevel, false) => {
+                for_constant_op!(@one $kind, $operand, LastLevel, false, $regime, $issue)
+            }
+        }
+    };
+    (@one $kind:ident, $operand:expr, $scope:ident, $all:literal, $regime:expr, $issue:ident) => {
+        $issue!(
+            TlbiOp::$kind { operand: 0, scope: TlbiScope::$scope, all_asids: $all },
+            $regime,
+            $operand
+        )
+    };
+}
+#[cfg(target_arch = "aarch64")]
+pub(crate) use for_constant_op;
+
 /// op2 of the operations by address and by range: bit 0, bit 1 for all ASIDs, and bit 2 for leaves only.
 const fn address_op2(scope: TlbiScope, all_asids: bool) -> u16 {
     1 | (all_asids as u16) << 1 | (matches!(scope, TlbiScope::LastLevel) as u16) << 2
@@ -253,5 +310,55 @@ pub fn plan(what: &Invalidation, can: &TlbCapabilities, mut issue: impl FnMut(Tl
     while at != end {
         issue(single(at));
         at = at.wrapping_add(size.bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What `hw` issues: the encoding of the constant operation, and the operand.
+    fn issued(op: TlbiOp, regime: Regime) -> (u16, u64) {
+        macro_rules! issue {
+            ($op:expr, $regime:expr) => {
+                issue!($op, $regime, 0)
+            };
+            ($op:expr, $regime:expr, $operand:expr) => {{
+                const ENCODING: u16 = $op.instruction($regime).0;
+                (ENCODING, $operand)
+            }};
+        }
+        for_constant_op!(op, regime, issue)
+    }
+
+    #[test]
+    fn every_operation_is_issued_with_its_own_encoding() {
+        let operand = 0x1234_5678_9abc_def0;
+        let by_address = [
+            (TlbiScope::LastLevel, false),
+            (TlbiScope::LastLevel, true),
+            (TlbiScope::AllLevels, false),
+            (TlbiScope::AllLevels, true),
+        ];
+        for regime in [Regime::El1And0, Regime::El2, Regime::El3] {
+            let agrees = |op: TlbiOp| {
+                let expected = op.instruction(regime);
+                assert_eq!(issued(op, regime), expected, "{op:?} {regime:?}");
+            };
+            agrees(TlbiOp::All);
+            agrees(TlbiOp::Asid { operand });
+            for (scope, all_asids) in by_address {
+                agrees(TlbiOp::Address {
+                    operand,
+                    scope,
+                    all_asids,
+                });
+                agrees(TlbiOp::Range {
+                    operand,
+                    scope,
+                    all_asids,
+                });
+            }
+        }
     }
 }
