@@ -28,4 +28,5 @@ pub mod rate_limit;
 pub mod sched;
 pub mod sizes;
 pub mod syndrome;
+pub mod timeout;
 pub mod trace;
