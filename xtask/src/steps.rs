@@ -283,9 +283,10 @@ fn host_tests() -> Result<()> {
     )
 }
 
-/// Programs for EL0 and the probe are tested by the guests that run them.
+/// The kernel, the probe and programs for EL0 are tested in guests.
 pub(crate) fn runs_on_host(program: &Program) -> bool {
-    ![user::PACKAGE, probe::PACKAGE, TESTING].contains(&&*program.package) && !boots_guests(program)
+    ![KERNEL, user::PACKAGE, probe::PACKAGE, TESTING].contains(&&*program.package)
+        && !boots_guests(program)
 }
 
 /// The integration tests of granule-cli that are called `qemu`.
