@@ -243,8 +243,6 @@ fn properties(seed: u64) -> Case {
         "granule-model",
         "-p",
         "granule-kcore",
-        "-p",
-        "granule-kernel",
         "--all-features",
         "--lib",
         "--bins",
