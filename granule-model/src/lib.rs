@@ -106,7 +106,7 @@
 //!   only when the possibly lost value is stored there again.
 //! * The order of the stores within one bulk event, and what a walker finds halfway through it.
 //! * Exceptions as context synchronisation: record an ISB where software relies on one.
-//! * The mapping of a store: whether the store is cached follows from the CPU's SCTLR. TlbOps
+//! * The mapping of a store: whether the store is cached follows from the CPU's SCTLR. Maintenance
 //!   by set and way is not known. DC CVAU counts as done when issued.
 //! * TLB conflict aborts that level 2 permits are results of accesses, and violations only with
 //!   [`Config::strict`].

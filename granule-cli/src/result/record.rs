@@ -473,7 +473,7 @@ mod tests {
         }
         for (line, expected) in [
             ("reason=caf\u{e9}".to_owned(), "ASCII"),
-            (format!("reason={}", "x".repeat(8177)), "8192 bytes"),
+            (format!("reason={}", "x".repeat(4081)), "4096 bytes"),
         ] {
             let record = record(&[&line]);
             let fault = &record.faults()[0];

@@ -5,7 +5,7 @@
 
 use super::Model;
 use crate::rules::cache_stores;
-use crate::state::caches::{TlbOps, addresses_of};
+use crate::state::caches::{CacheMaintenance, addresses_of};
 use crate::state::trees::Trees;
 use granule_trace::System;
 
@@ -71,7 +71,7 @@ impl Model {
         }
         let pending = &mut self.cpus[cpu].maintenance;
         let report = &mut self.report;
-        // TlbOps settles unknown lines, so lines without a state get one here.
+        // Maintenance settles unknown lines, so lines without a state get one here.
         let all = self.config.caches_unknown_at_reset && op != System::DC_CVAU;
         self.memory
             .change_lines(address, bytes, all, |span, lines| {
@@ -109,7 +109,7 @@ impl Model {
                     .change_known_lines(span.first, span.last, |lines| {
                         lines.code_invalidating |= reached;
                     });
-                let work = TlbOps::Instructions(cpus);
+                let work = CacheMaintenance::Instructions(cpus);
                 *self.cpus[cpu]
                     .maintenance
                     .entry((span.first, span.last, work))
@@ -128,9 +128,9 @@ impl Model {
         let own = 1 << cpu;
         for ((first, last, work), mask) in pending {
             let done = match work {
-                TlbOps::CleanCode => true,
-                TlbOps::Clean | TlbOps::Invalidate => system,
-                TlbOps::Instructions(cpus) => shared || cpus == own,
+                CacheMaintenance::CleanCode => true,
+                CacheMaintenance::Clean | CacheMaintenance::Invalidate => system,
+                CacheMaintenance::Instructions(cpus) => shared || cpus == own,
             };
             if done {
                 self.memory

@@ -40,7 +40,7 @@ pub(crate) struct Lines {
 
 /// Cache maintenance that a DSB completes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum TlbOps {
+pub(crate) enum CacheMaintenance {
     /// A clean to the point of coherency.
     Clean,
     /// A clean of instructions to the point of unification.
@@ -53,7 +53,7 @@ pub(crate) enum TlbOps {
 
 /// Cache maintenance that no DSB has completed yet: the first and the last page and the kind of
 /// maintenance, with the lines of each page.
-pub(crate) type PendingMaintenance = BTreeMap<(u64, u64, TlbOps), u64>;
+pub(crate) type PendingMaintenance = BTreeMap<(u64, u64, CacheMaintenance), u64>;
 
 impl Lines {
     /// Lines whose last contents may be in a cache only.
@@ -118,26 +118,26 @@ impl Lines {
         &mut self,
         op: System,
         mask: u64,
-        mut wait: impl FnMut(TlbOps, u64),
+        mut wait: impl FnMut(CacheMaintenance, u64),
     ) -> u64 {
         if op != System::DC_IVAC {
             let work = (self.code_dirty | self.code_cleaning) & mask;
             self.code_dirty &= !mask;
             self.code_cleaning |= work;
-            wait(TlbOps::CleanCode, work);
+            wait(CacheMaintenance::CleanCode, work);
         }
         if matches!(op, System::DC_CVAC | System::DC_CIVAC) {
             // A line that is being cleaned counts as cleaned by this operation too.
             let work = self.unwritten() & mask;
             self.dirty &= !mask;
             self.cleaning |= work;
-            wait(TlbOps::Clean, work);
+            wait(CacheMaintenance::Clean, work);
         }
         if matches!(op, System::DC_IVAC | System::DC_CIVAC) {
             let work = self.outdated() & mask;
             self.newer &= !mask;
             self.invalidating |= work;
-            wait(TlbOps::Invalidate, work);
+            wait(CacheMaintenance::Invalidate, work);
         }
         if op != System::DC_IVAC {
             return 0;
@@ -155,12 +155,12 @@ impl Lines {
     }
 
     /// A DSB completes maintenance of some lines.
-    pub(crate) const fn complete(&mut self, work: TlbOps, mask: u64) {
+    pub(crate) const fn complete(&mut self, work: CacheMaintenance, mask: u64) {
         match work {
-            TlbOps::CleanCode => self.code_cleaning &= !mask,
-            TlbOps::Clean => self.cleaning &= !mask,
-            TlbOps::Invalidate => self.invalidating &= !mask,
-            TlbOps::Instructions(cpus) => {
+            CacheMaintenance::CleanCode => self.code_cleaning &= !mask,
+            CacheMaintenance::Clean => self.cleaning &= !mask,
+            CacheMaintenance::Invalidate => self.invalidating &= !mask,
+            CacheMaintenance::Instructions(cpus) => {
                 // Code stored since the IC stays stale.
                 let done = mask & self.code_invalidating;
                 if self.code_cpus & !cpus == 0 {

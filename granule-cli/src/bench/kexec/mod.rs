@@ -108,7 +108,7 @@ pub struct Figures {
     pub bytes_total: u64,
     /// Bytes that were copied.
     pub bytes_copied: u64,
-    /// TlbOps operations on cache lines.
+    /// Maintenance operations on cache lines.
     pub lines_cleaned: u64,
     /// Barriers of the relocation.
     pub dsb: u64,
