@@ -222,7 +222,7 @@ impl Geometry {
     ///
     /// When the CPU does not support that number of input address bits, or supports it only in a format
     /// (TCR.DS) that this half does not use.
-    pub fn with_half(
+    pub fn with_va_range(
         &self,
         cpu: &CpuFeatures,
         va_range: VaRange,

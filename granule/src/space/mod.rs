@@ -201,12 +201,12 @@ impl<'s, P: Page, E: TableEnvironment> Space<'s, P, E> {
         &self.vmas
     }
 
-    /// Gives the space larger storage for VMAs, after [`SpaceError::AreasFull`], and returns the
+    /// Gives the space larger storage for VMAs, after [`SpaceError::VmasFull`], and returns the
     /// old storage.
     ///
     /// # Errors
     ///
-    /// [`SpaceError::AreasFull`] when `vmas` is too small for the present VMAs.
+    /// [`SpaceError::VmasFull`] when `vmas` is too small for the present VMAs.
     pub fn enlarge_vmas(&mut self, vmas: &'s mut [Vma]) -> Result<&'s mut [Vma], SpaceError> {
         self.vmas.enlarge(vmas)
     }

@@ -29,10 +29,10 @@ pub(crate) mod plan;
 pub(crate) mod present_invalid;
 mod protect;
 mod query;
-mod release;
 mod split;
 pub mod tlb_ops;
 mod unmap;
+mod zap;
 
 pub use allocator::{TableAllocator, TableRun};
 pub use count::{Counted, Counters, Counts};

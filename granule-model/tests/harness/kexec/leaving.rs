@@ -373,7 +373,7 @@ fn run_a_program<P: Page>(kernel: &Bench<P>) -> u64 {
     let cpu = kernel.shape.features();
     let lower = kernel
         .geometry
-        .with_half(&cpu, VaRange::Lower, kernel.shape.va_bits);
+        .with_va_range(&cpu, VaRange::Lower, kernel.shape.va_bits);
     let Ok(lower) = lower else {
         panic!("{lower:?}");
     };

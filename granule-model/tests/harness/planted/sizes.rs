@@ -36,7 +36,7 @@ pub(super) const FAULTS: &[Fault] = &[
     ),
     fault(
         "pages are made present-invalid and something else mapped there before the TLBI",
-        hide_and_replace,
+        set_invalid_and_replace,
         || drop_all(is_tlbi),
         BreakBeforeMake,
         "",
@@ -238,7 +238,7 @@ fn set_valid(tap: Option<Tap>) -> Result {
 }
 
 /// They are made invalid, unmapped, and other memory is mapped in their place.
-fn hide_and_replace(tap: Option<Tap>) -> Result {
+fn set_invalid_and_replace(tap: Option<Tap>) -> Result {
     let mut kernel = live(false);
     kernel.lay(0, 64 * PAGE, OUTPUT, Leaves::PAGES);
     kernel.tap(tap);

@@ -28,7 +28,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// reach them. Empty tables are freed, except the root. Returns the number of unmapped pages.
     ///
     /// The caller must have cleared the hint of a contiguous group that an end of the range cuts.
-    pub(crate) fn release_pages(
+    pub(crate) fn zap_pages(
         &mut self,
         from: u64,
         to: u64,
