@@ -36,7 +36,8 @@ impl<T: HasArena, S: Sink> HasArena for Traced<T, S> {
     }
 }
 
-// SAFETY: each call is forwarded unchanged to `inner`, recorded or not, and `inner` keeps the contract.
+// SAFETY: each call is forwarded unchanged to `inner`, recorded or not, and `inner` keeps the
+// contract.
 unsafe impl<T: TableMemory, S: Sink> TableMemory for Traced<T, S> {
     forward!(self.recorded.inner: load find_mapped);
     forward!(

@@ -47,8 +47,9 @@ bare!(
     isb, "isb"
 );
 
-/// Issues one TLBI: the SYS instruction of a constant operation in a constant regime. Written as SYS,
-/// because the assembler knows the range forms only with FEAT_TLBIRANGE enabled for the whole build.
+/// Issues one TLBI: the SYS instruction of a constant operation in a constant regime. Written as
+/// SYS, because the assembler knows the range forms only with FEAT_TLBIRANGE enabled for the whole
+/// build.
 macro_rules! tlbi {
     ($op:expr, $regime:expr) => {
         tlbi!(@ $op, $regime, "sys #{op1}, c{crn}, c{crm}, #{op2}",)

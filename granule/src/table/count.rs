@@ -1,6 +1,7 @@
 //! Counters of stores, tables, TLBIs and barriers.
 //!
-//! [`Counted`] wraps an implementation of any of the three traits. Code that does not wrap pays nothing.
+//! [`Counted`] wraps an implementation of any of the three traits. Code that does not wrap pays
+//! nothing.
 
 use super::allocator::{TableAllocator, TableRun};
 use super::memory::{BitChange, TableMemory, Visibility};

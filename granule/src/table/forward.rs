@@ -1,7 +1,8 @@
 //! A macro that forwards methods of the three traits to a wrapped value.
 //!
-//! A wrapper changes some methods and forwards the rest. The macro states each signature once, so a new
-//! method or argument needs no change in the wrappers. A wrapper's own behaviour is in the wrapper's file.
+//! A wrapper changes some methods and forwards the rest. The macro states each signature once, so a
+//! new method or argument needs no change in the wrappers. A wrapper's own behaviour is in the
+//! wrapper's file.
 
 /// Writes methods of [`TableMemory`](crate::table::TableMemory),
 /// [`TableAllocator`](crate::table::TableAllocator) and
@@ -29,10 +30,11 @@
 ///
 /// Two more forms do something before the call:
 ///
-/// - `forward!(self.0 after { … }: store)` runs the block first. In `after |(_, _, count, ..)| { … }` the
-///   pattern names some of the arguments, if all of them are [`Copy`].
-/// - `forward!(self.0 unless condition, then self.1: store)` calls the method of `self.1` if the condition
-///   is true.
+/// - `forward!(self.0 after { … }: store)` runs the block first. In
+///   `after |(_, _, count, ..)| { … }` the pattern names some of the arguments, if all of them are
+///   [`Copy`].
+/// - `forward!(self.0 unless condition, then self.1: store)` calls the method of `self.1` if the
+///   condition is true.
 #[macro_export]
 macro_rules! forward {
     ($self:ident $(. $field:tt)+: $($method:ident)+) => {

@@ -424,8 +424,8 @@ fn running_out_leaves_everything_as_it_was() {
     assert_eq!(limit(&mut bench, 0, 1 << 40, Leaves::PAGES), Ok(needed));
 }
 
-/// Nothing of a present-invalid leaf is cached, but walkers must see its table before someone else makes
-/// a page of it valid. A present-invalid group that loses its hint is as invalid as it was.
+/// Nothing of a present-invalid leaf is cached, but walkers must see its table before someone else
+/// makes a page of it valid. A present-invalid group that loses its hint is as invalid as it was.
 #[test]
 fn what_hidden_leaves_become_is_visible() {
     for (offset, bytes) in [(64 << 10, 64 << 10), (2 << 20, 2 << 20)] {

@@ -1,4 +1,5 @@
-//! Faults in what changes the sizes of live leaves, and in what hides them, with the lock or without.
+//! Faults in what changes the sizes of live leaves, and in what hides them, with the lock or
+//! without.
 
 use super::scenes::{BLOCK, Kernel, OUTPUT, PAGE, Result, kernel};
 use super::tables::{GONE, POINTER, STALE, is_tlbi_or_dsb, last_level};
