@@ -6,7 +6,7 @@ use super::words::{OPTIONS, Words, number};
 use granule_trace::{Barrier, BarrierKind, BitChange, Event, System, Visibility};
 
 const VERB: &str = "reset, msr, store, fill, update, data, code, dsb, dmb, isb, tlbi, dc, ic, \
-                    obtain, free, rely, sync or #";
+                    obtain, free, assume-visible, sync or #";
 const ADDRESS_OF_DESCRIPTOR: &str = "the address of a descriptor, a multiple of 8";
 const COUNT: &str = "a number of descriptors, 1 to 4294967295";
 const ADDRESS: &str = "an address";
