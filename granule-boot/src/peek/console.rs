@@ -12,6 +12,7 @@ const REGISTERS_BYTES: u64 = 4 << 10;
 
 /// The places that name a console, best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ConsoleSource {
     /// `earlycon=` of the command line.
     Earlycon,
