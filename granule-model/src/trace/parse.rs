@@ -209,3 +209,19 @@ fn visibility(words: &mut Words<'_>) -> Result<Visibility, LineError> {
         },
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_words_that_an_error_names_are_the_words_that_are_read() {
+        let named = VERB.replace(" or ", ", ");
+        let unknown = parse_line("rely cpu0 0 1").unwrap_err();
+        assert_eq!((unknown.column, unknown.expected), (1, VERB));
+        for word in named.split(", ").filter(|&word| word != "#") {
+            let read = parse_line(word).unwrap_err();
+            assert_ne!(read.expected, VERB, "{word}");
+        }
+    }
+}
