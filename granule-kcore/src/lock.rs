@@ -339,7 +339,8 @@ impl<T: ?Sized, C, P> fmt::Debug for Lock<T, C, P> {
 }
 
 // Shuttle switches stacks in assembly, which Miri does not run.
-#[cfg(all(test, not(miri)))]
+#[cfg(test)]
+#[cfg(not(miri))]
 mod tests;
 #[cfg(test)]
 mod threads;
