@@ -12,7 +12,9 @@ use dtoolkit::memreserve::MemoryReservation;
 use dtoolkit::model::{DeviceTree, DeviceTreeNode, DeviceTreeProperty};
 use dtoolkit::{Node, Property};
 use granule_kcore::kexec::handoff_note;
-use granule_kcore::kexec::next_tree::{Changes, SEED_BYTES, Seeds, TreeError, most_bytes, write};
+use granule_kcore::kexec::next_tree::{
+    Changes, NextTreeError, SEED_BYTES, Seeds, most_bytes, write,
+};
 use granule_kexec::PhysRange;
 
 /// Bytes of a case that select the changes; the others make the tree.
@@ -114,7 +116,7 @@ fn machine(given: &mut Bytes<'_>, rest: &[u8]) -> (Vec<u8>, bool) {
     (written, damage == 0)
 }
 
-fn one_line(error: &TreeError) {
+fn one_line(error: &NextTreeError) {
     let text = error.to_string();
     assert!(!text.is_empty() && text.lines().count() == 1, "{text:?}");
 }
@@ -161,7 +163,7 @@ fn rewritten(old: &[u8], changes: &Changes<'_>) -> Option<Vec<u8>> {
     let room = length - 1;
     assert_eq!(
         write(old, changes, &mut exact[..room]),
-        Err(TreeError::Full { room })
+        Err(NextTreeError::Full { room })
     );
     let unplaced = Changes {
         initrd: changes.initrd.map(|_| PhysRange::default()),

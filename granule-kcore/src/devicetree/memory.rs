@@ -26,7 +26,7 @@ const USABLE_RANGE: &str = "linux,usable-memory-range";
 
 /// Why a tree cannot be used.
 #[derive(Clone, Debug)]
-pub enum TreeError {
+pub enum MemoryNodeError {
     /// The header is wrong.
     Header(tree::TreeError),
     /// The tree is damaged in this node.
@@ -39,7 +39,7 @@ pub enum TreeError {
     Ranges(memblock::Error),
 }
 
-impl fmt::Display for TreeError {
+impl fmt::Display for MemoryNodeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Header(error) => write!(f, "{error}"),
@@ -57,7 +57,7 @@ impl fmt::Display for TreeError {
     }
 }
 
-impl From<memblock::Error> for TreeError {
+impl From<memblock::Error> for MemoryNodeError {
     fn from(error: memblock::Error) -> Self {
         Self::Ranges(error)
     }
@@ -107,7 +107,7 @@ pub fn memory(
     handed_over: Option<Range<u64>>,
     memory: &mut Memory,
     mut warn: impl FnMut(Warning<'_>),
-) -> Result<(), TreeError> {
+) -> Result<(), MemoryNodeError> {
     let tree = sound(tree)?;
     let chosen = child(&tree, b"chosen");
     let usable = chosen.and_then(|chosen| pairs(&chosen, USABLE_RANGE));
@@ -149,7 +149,7 @@ pub fn memory(
         warn(Warning::UsableRange(used, all));
     }
     if memory.banks().is_empty() {
-        return Err(TreeError::NoMemory);
+        return Err(MemoryNodeError::NoMemory);
     }
     for_each_reserved(&tree, handed_over, |range, no_map| {
         let bytes = bytes_before_end(range);
@@ -169,10 +169,10 @@ pub fn memory(
 }
 
 /// The tree, if it has no damage.
-fn sound(bytes: &[u8]) -> Result<Tree<'_>, TreeError> {
-    let tree = Tree::new(bytes).map_err(TreeError::Header)?;
+fn sound(bytes: &[u8]) -> Result<Tree<'_>, MemoryNodeError> {
+    let tree = Tree::new(bytes).map_err(MemoryNodeError::Header)?;
     match tree.damage() {
-        Some(error) => Err(TreeError::Damaged(error, own(tree.damaged_node()))),
+        Some(error) => Err(MemoryNodeError::Damaged(error, own(tree.damaged_node()))),
         None => Ok(tree),
     }
 }
@@ -189,8 +189,8 @@ fn for_each_reserved(
     tree: &Tree<'_>,
     handed_over: Option<Range<u64>>,
     mut each: impl FnMut(tree::Range, bool) -> Result<(), memblock::Error>,
-) -> Result<(), TreeError> {
-    for entry in tree.reservations().map_err(TreeError::Header)? {
+) -> Result<(), MemoryNodeError> {
+    for entry in tree.reservations().map_err(MemoryNodeError::Header)? {
         let range = entry.start..entry.start.saturating_add(entry.bytes);
         if handed_over.as_ref() != Some(&range) {
             each(entry, false)?;
@@ -221,7 +221,7 @@ pub fn each_reserved(
     tree: &[u8],
     handed_over: Option<Range<u64>>,
     mut each: impl FnMut(u64, u64),
-) -> Result<(), TreeError> {
+) -> Result<(), MemoryNodeError> {
     for_each_reserved(&sound(tree)?, handed_over, |range, _| {
         each(range.start, bytes_before_end(range));
         Ok(())
@@ -252,8 +252,8 @@ fn pairs<'a>(node: &Node<'a>, property: &str) -> Option<Reg<'a>> {
     Some(Reg::new(value, node.cells()))
 }
 
-fn bad_reg(node: &Node<'_>, property: &'static str) -> TreeError {
-    TreeError::BadReg(own(node.path()), property)
+fn bad_reg(node: &Node<'_>, property: &'static str) -> MemoryNodeError {
+    MemoryNodeError::BadReg(own(node.path()), property)
 }
 
 fn own(path: Path<'_>) -> OwnPath {

@@ -70,7 +70,7 @@ pub struct Changes<'a> {
 
 /// Why the tree for the next kernel cannot be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TreeError {
+pub enum NextTreeError {
     /// The machine's own tree cannot be read.
     Malformed(tree::TreeError),
     /// The new tree does not fit into its memory.
@@ -87,7 +87,7 @@ pub enum TreeError {
     },
 }
 
-impl fmt::Display for TreeError {
+impl fmt::Display for NextTreeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Malformed(error) => write!(
@@ -106,15 +106,15 @@ impl fmt::Display for TreeError {
     }
 }
 
-impl core::error::Error for TreeError {}
+impl core::error::Error for NextTreeError {}
 
-impl From<tree::TreeError> for TreeError {
+impl From<tree::TreeError> for NextTreeError {
     fn from(error: tree::TreeError) -> Self {
         Self::Malformed(error)
     }
 }
 
-type Done<T = ()> = Result<T, TreeError>;
+type Done<T = ()> = Result<T, NextTreeError>;
 
 /// An upper bound for the bytes of the new tree.
 pub fn most_bytes(old: &[u8], changes: &Changes<'_>) -> Done<usize> {
@@ -179,7 +179,7 @@ pub const fn same_length(measured: usize, written: usize) -> Done {
     if measured == written {
         Ok(())
     } else {
-        Err(TreeError::Length { measured, written })
+        Err(NextTreeError::Length { measured, written })
     }
 }
 
@@ -423,7 +423,7 @@ impl New<'_> {
         let room = self.into.len();
         let end = self.at.saturating_add(bytes.len());
         let to = self.into.get_mut(self.at..end);
-        let to = to.ok_or(TreeError::Full { room })?;
+        let to = to.ok_or(NextTreeError::Full { room })?;
         for (to, from) in to.iter_mut().zip(bytes) {
             *to = *from;
         }

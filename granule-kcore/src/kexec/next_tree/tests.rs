@@ -178,7 +178,7 @@ fn it_is_as_long_wherever_things_are() {
     assert_eq!(rewritten(&roomy(&tree()), &changes()).len(), long);
     let mut small = vec![0; long - 1];
     let written = write(&tree(), &changes(), &mut small);
-    assert_eq!(written, Err(TreeError::Full { room: long - 1 }));
+    assert_eq!(written, Err(NextTreeError::Full { room: long - 1 }));
 }
 
 /// The length is the same for any firmware reservations, including one at the placeholder of the
@@ -230,7 +230,7 @@ fn what_is_cut_short_is_refused_wherever_that_is() {
     let mut into = vec![0; old.len() * 2];
     for length in 0..old.len() {
         let cut = write(&old[..length], &changes(), &mut into);
-        assert!(matches!(cut, Err(TreeError::Malformed(_))), "{length}");
+        assert!(matches!(cut, Err(NextTreeError::Malformed(_))), "{length}");
     }
 }
 
@@ -254,7 +254,7 @@ fn a_tree_has_one_root() {
     assert!(with(&[&root[..], &[NOP, END]].concat()).is_ok());
     for none_or_two in [vec![END], vec![NOP, END], [root, root].concat()] {
         let written = with(&[&none_or_two[..], &[END]].concat());
-        assert!(matches!(written, Err(TreeError::Malformed(_))));
+        assert!(matches!(written, Err(NextTreeError::Malformed(_))));
     }
 }
 
