@@ -51,7 +51,8 @@ impl<'a> Tree<'a> {
 
 impl<'a> Node<'a> {
     /// The node whose `Begin` token `walk` has just returned.
-    pub(crate) const fn just_begun(walk: &Walk<'a>, name: &'a [u8]) -> Self {
+    #[must_use]
+    pub const fn just_begun(walk: &Walk<'a>, name: &'a [u8]) -> Self {
         Self {
             tree: walk.tree,
             at: walk.at,

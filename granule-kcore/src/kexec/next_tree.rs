@@ -9,7 +9,7 @@
 
 use super::handoff_note as note;
 use core::fmt;
-use granule_boot::tree::{self, Name, Token, Tree};
+use granule_boot::tree::{self, Name, Node, Token, Tree};
 use granule_kexec::PhysRange;
 
 const MAGIC: u32 = 0xd00d_feed;
@@ -29,13 +29,10 @@ const INITRD_START: &[u8] = b"linux,initrd-start";
 const INITRD_END: &[u8] = b"linux,initrd-end";
 const KASLR_SEED: &[u8] = b"kaslr-seed";
 const RNG_SEED: &[u8] = b"rng-seed";
-/// Properties that a previous kernel wrote for this kernel alone. They describe its memory and the RAM
-/// that may be used, which is not true for the next kernel.
-const LEFT_BEHIND: [&[u8]; 3] = [
-    b"linux,elfcorehdr",
-    b"linux,usable-memory-range",
-    b"linux,ima-kexec-buffer",
-];
+/// Properties that a previous kernel wrote for this kernel alone. They name memory that this kernel does
+/// not keep. `linux,usable-memory-range` is none of them: the memory outside it is still another kernel's,
+/// for example the dump of one that crashed.
+const LEFT_BEHIND: [&[u8]; 2] = [b"linux,elfcorehdr", b"linux,ima-kexec-buffer"];
 
 /// Bytes of a new `rng-seed`: the size of the state of a reader's generator.
 pub const SEED_BYTES: usize = 32;
@@ -232,7 +229,8 @@ impl<'a> Old<'a> {
         kept.copied().try_for_each(each)
     }
 
-    /// Walks the structure. The first `/chosen` is the one that changes.
+    /// Walks the structure. The `/chosen` that changes is the one that `Node::child` finds: the first, with
+    /// or without a unit address.
     fn structure(&self, visit: &mut impl Visit) -> Done {
         let mut walk = self.tree.walk();
         let (mut inside, mut seen) = (false, false);
@@ -241,7 +239,8 @@ impl<'a> Old<'a> {
             let depth = walk.depth();
             match token {
                 Token::Begin { name } => {
-                    let chosen = depth == 2 && name == b"chosen" && !seen;
+                    let is_chosen = || Node::just_begun(&walk, name).is_named(b"chosen");
+                    let chosen = depth == 2 && !seen && is_chosen();
                     inside |= chosen;
                     seen |= chosen;
                     visit.begin(name, chosen)?;
