@@ -303,7 +303,8 @@ proptest! {
     ) {
         let mut value = cells(&words);
         value.extend(vec![1; odd]);
-        let read: Vec<_> = Reg::new(&value, Cells { address, size }).collect();
+        let reg = Reg::new(&value, Cells { address, size });
+        let read: Vec<_> = reg.collect();
         // The same by numbers of any length.
         let number = |words: &[u32]| {
             let big = words.iter().try_fold(0_u128, |sum, word| {
@@ -329,7 +330,15 @@ proptest! {
                 expected.push(None);
             }
         }
-        prop_assert_eq!(read, expected);
+        prop_assert_eq!(&read, &expected);
+        // The whole entries alone, unless there is none.
+        let (whole, is_cut) = reg.whole();
+        let entries = value.len() / (4 * entry).max(1);
+        let is_odd = value.len() % (4 * entry).max(1) > 0;
+        let has_whole = (1..=4).contains(&address) && size <= 4 && entries > 0;
+        prop_assert_eq!(is_cut, has_whole && is_odd);
+        expected.truncate(if has_whole { entries } else { expected.len() });
+        prop_assert_eq!(whole.collect::<Vec<_>>(), expected);
     }
 
     /// A chain of buses, each with a few windows, against sums of 128 bits.

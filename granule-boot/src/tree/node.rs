@@ -93,10 +93,15 @@ impl<'a> Node<'a> {
     /// The children.
     #[must_use]
     pub fn children(&self) -> Children<'a> {
+        self.children_with(self.child_cells())
+    }
+
+    /// The children, on a bus with these cells.
+    pub(super) const fn children_with(&self, cells: Cells) -> Children<'a> {
         Children {
             walk: self.inside(),
             depth: self.depth,
-            cells: self.child_cells(),
+            cells,
         }
     }
 

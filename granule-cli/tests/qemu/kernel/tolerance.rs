@@ -307,7 +307,7 @@ fn memory_outside_linux_usable_memory_range_is_neither_mapped_nor_used() {
         );
         assert_eq!(kernel.mapped(), 576 * MIB);
         kernel.says(&format!(
-            "linux,usable-memory-range leaves {} bytes of {GIB} bytes of RAM",
+            "linux,usable-memory-range leaves {} bytes of RAM; other RAM",
             576 * MIB
         ));
     }
