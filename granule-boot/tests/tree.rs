@@ -409,6 +409,14 @@ fn everything(bytes: &[u8]) {
         assert!(reservations.count() <= bytes.len() / 16);
     }
     let _ = (tree.find(b"/chosen"), tree.peek(), tree.no_map().count());
+    let all = Range {
+        start: 0,
+        bytes: u64::MAX,
+    };
+    let _ = (
+        tree.is_another_kernels(all),
+        tree.is_another_kernels(Range { bytes: 0, ..all }),
+    );
 }
 
 #[test]

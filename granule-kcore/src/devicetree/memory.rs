@@ -4,10 +4,11 @@
 //! A tree that cannot be used is described in one line, with the node. A piece of memory that has no
 //! effect is left out and told as a [`Warning`]. Devices are not looked up here.
 
-use crate::line::Line;
-use core::fmt::{self, Write};
+use super::{OwnPath, own};
+use core::fmt;
 use core::ops::Range;
 use granule_boot::memblock::{self, Memblock, Region};
+use granule_boot::peek::{USABLE_MEMORY as USABLE, USABLE_MEMORY_RANGE as USABLE_RANGE};
 use granule_boot::tree::{self, Node, Path, Reg, Tree};
 
 /// The most ranges of each kind in early memory.
@@ -15,14 +16,6 @@ pub const MOST_RANGES: usize = 128;
 
 /// This kernel's early memory.
 pub type Memory = Memblock<MOST_RANGES>;
-
-/// The path of a node, cut off if it is very long. Errors outlive the tree, so they own it.
-type OwnPath = Line<80>;
-
-/// Of a memory node: what another kernel leaves of its `reg` to this one.
-const USABLE: &str = "linux,usable-memory";
-/// Of `/chosen`: what another kernel leaves of all memory to this one.
-const USABLE_RANGE: &str = "linux,usable-memory-range";
 
 /// Why a tree cannot be used.
 #[derive(Clone, Debug)]
@@ -140,6 +133,8 @@ pub fn memory(
         for bank in whole(banks, &node, property, &mut warn) {
             let bank = bank.ok_or_else(|| bad_reg(&node, property))?;
             let Some(end) = bank.start.checked_add(bank.bytes) else {
+                // Cut at the largest physical address it would be terabytes of RAM that does not exist,
+                // and the boot would end without memory for their tables.
                 warn(Warning::EndlessBank(node.path(), bank));
                 continue;
             };
@@ -315,13 +310,6 @@ fn whole<'a>(
 
 fn bad_reg(node: &Node<'_>, property: &'static str) -> MemoryNodeError {
     MemoryNodeError::BadReg(own(node.path()), property)
-}
-
-fn own(path: Path<'_>) -> OwnPath {
-    let mut line = OwnPath::new();
-    // Text that does not fit is cut off.
-    let _ = write!(line, "{path}");
-    line
 }
 
 /// The initial ramdisk's place, as `tree` states it.
