@@ -2,8 +2,8 @@
 //! wishes.
 //!
 //! This module reads and prints nothing. A wish that cannot be granted is skipped for the next one
-//! and leaves a [`ChoiceNote`], which prints as one line once a console exists. A user's wish that is
-//! granted against the table of machines leaves a note too.
+//! and leaves a [`ChoiceNote`], which prints as one line once a console exists. A user's wish that
+//! is granted against the table of machines leaves a note too.
 
 use super::bytes::Text;
 use super::machines::KnownMachine;

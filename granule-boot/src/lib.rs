@@ -33,15 +33,15 @@
 //! # Rules for code that runs with the MMU off
 //!
 //! With stage 1 off every data access is Device-nGnRnE (RPPDBS): an unaligned access faults, and
-//! exclusives are not guaranteed to work. There is no vector table that could report a panic. So the
-//! first seven modules
+//! exclusives are not guaranteed to work. There is no vector table that could report a panic. So
+//! the first seven modules
 //! - read the tree byte by byte, and are compiled with strict alignment,
-//! - neither panic nor format: no indexing, no slicing by range, no arithmetic that can overflow, no
-//!   `unwrap`. `Display` is implemented for later, when there is a console,
+//! - neither panic nor format: no indexing, no slicing by range, no arithmetic that can overflow,
+//!   no `unwrap`. `Display` is implemented for later, when there is a console,
 //! - use neither atomics nor a heap.
 //!
-//! Their results must not hold pointers into the image, because a pointer made with the MMU off is a
-//! physical address. The choices are therefore plain values, texts are looked up when they are
+//! Their results must not hold pointers into the image, because a pointer made with the MMU off is
+//! a physical address. The choices are therefore plain values, texts are looked up when they are
 //! printed, and only [`tree`] and [`peek::Peek`] borrow (from the tree).
 
 #![no_std]

@@ -44,7 +44,7 @@ pub const UART_VADDR: u64 = FIXMAP_VADDR;
 /// Slots 1 to 5 show tables, one for each level.
 pub const FIXMAP_ANCHOR_VADDR: u64 = FIXMAP_VADDR + 6 * FIXMAP_SLOT_BYTES;
 
-/// Fixmap slot 7: the table whose entry imitates a TLB conflict (see `exception::inject`).
+/// Fixmap slot 7: the table whose entry imitates a TLB conflict (see `selftest::inject`).
 pub const INJECT_VADDR: u64 = FIXMAP_VADDR + 7 * FIXMAP_SLOT_BYTES;
 
 /// Fixmap slot 8: a second mapping of a page, for the self-check.

@@ -4,11 +4,13 @@
 //! reads a register, prints, or knows a device's address belongs in `granule-kernel`. Where a decision depends on the
 //! running CPU, the kernel implements a trait ([`lock::Cpu`], [`cpus::offline::Others`]).
 //!
-//! [`mod@line`], [`trace`], [`layout`], [`sizes`] and [`cpus::compare`] also serve code that runs with
+//! [`mod@line`], [`trace`], [`pl011`], [`layout`], [`sizes`] and [`cpus::compare`] also serve code that runs with
 //! the MMU off: they do not format, and cannot panic.
 
 #![cfg_attr(not(test), no_std)]
 #![deny(missing_docs)]
+// Miri runs the modules that allow unsafe code, and only these (`xtask/src/packages.rs`).
+#![deny(unsafe_code)]
 
 pub mod conflict_injection;
 pub mod console_output;
@@ -16,16 +18,21 @@ pub mod counter_wrap;
 pub mod cpus;
 pub mod deferred_tlbi;
 pub mod devicetree;
+pub mod exception_frame;
+#[allow(unsafe_code, reason = "entries in memory that is not initialised yet")]
 pub mod frames;
 pub mod kexec;
 pub mod layout;
 pub mod line;
+#[allow(unsafe_code, reason = "a lock gives access by its state")]
 pub mod lock;
 pub mod merge_candidates;
 pub mod parameters;
 pub mod persist;
+pub mod pl011;
 pub mod rate_limit;
 pub mod sched;
 pub mod sizes;
 pub mod syndrome;
+pub mod timeout;
 pub mod trace;

@@ -33,9 +33,6 @@ pub(crate) fn answer_calls_by(answer: fn()) {
 
 /// DAIF.I.
 const IRQ: u64 = 1 << 7;
-/// Seconds until a wait is a failure. Holders take microseconds; the limit allows for an emulated
-/// machine with little CPU time.
-const PATIENCE_S: u64 = 10;
 
 impl Cpu for ThisCpu {
     fn number() -> usize {
@@ -64,7 +61,7 @@ impl Cpu for ThisCpu {
     fn now() -> u64 {
         cpu::counter_now()
     }
-    fn is_too_long_ago(time: u64) -> bool {
-        cpu::counter_now().wrapping_sub(time) > PATIENCE_S * cpu::cntfrq_el0()
+    fn frequency() -> u64 {
+        cpu::cntfrq_el0()
     }
 }

@@ -6,22 +6,19 @@
 //! the two sides. Code that touches no hardware is in `granule-kcore`. docs/architecture.md, section Layers,
 //! says which module may import which.
 //!
-//! On the host this crate contains the unit tests of its pure parts, and a program that says how the image is
-//! built.
+//! On the host this crate is a program that says how the image is built, and nothing else: what can be tested
+//! there is in other crates. No other file of this crate has a condition on the target.
 
 #![cfg_attr(target_os = "none", no_std, no_main)]
-#![cfg_attr(
-    not(target_os = "none"),
-    allow(dead_code, reason = "only tests use it on the host")
-)]
 
+#[cfg(target_os = "none")]
 mod arch;
-mod dev;
-
 #[cfg(target_os = "none")]
 mod bench;
 #[cfg(target_os = "none")]
 mod cpu;
+#[cfg(target_os = "none")]
+mod dev;
 #[cfg(target_os = "none")]
 mod early;
 #[cfg(target_os = "none")]

@@ -1,10 +1,11 @@
 //! Counts the instructions that the relocation code will execute, by running its steps over the
 //! finished list.
 //!
-//! The list is walked record by record, so a barrier per record would be counted as often as it runs.
-//! Of a record's bytes only the first round of the loop is executed, and its cache operations are
-//! multiplied by the number of rounds. A round contains no barrier. A barrier added there would be
-//! counted once per record: too rarely, but still enough to differ from the number that tests expect.
+//! The list is walked record by record, so a barrier per record would be counted as often as it
+//! runs. Of a record's bytes only the first round of the loop is executed, and its cache operations
+//! are multiplied by the number of rounds. A round contains no barrier. A barrier added there would
+//! be counted once per record: too rarely, but still enough to differ from the number that tests
+//! expect.
 
 use super::header::{ListHeader, ListMemory};
 use super::layout::{LINE, MOST_LINE, RECORD_BYTES};
@@ -25,9 +26,9 @@ pub struct InstructionCounts {
 }
 
 impl InstructionCounts {
-    /// InstructionCounts for the list whose first page is at `head`, on a CPU whose smallest data cache
-    /// line has `line` bytes, a power of two. The list was [verified](fn@super::verify), and `header` is
-    /// its header.
+    /// InstructionCounts for the list whose first page is at `head`, on a CPU whose smallest data
+    /// cache line has `line` bytes, a power of two. The list was [verified](fn@super::verify), and
+    /// `header` is its header.
     #[must_use]
     pub fn of(
         memory: &impl ListMemory,
@@ -53,8 +54,8 @@ impl InstructionCounts {
 
 /// Loads and stores needed to copy so many bytes: register pairs of 16 bytes. They access Normal
 /// Cacheable memory with the MMU on, and Device memory on the uncached way. The code also loads its
-/// header with seven instructions and each record with two, links and the end included, each time that
-/// it walks the list. Cache operations load and store nothing.
+/// header with seven instructions and each record with two, links and the end included, each time
+/// that it walks the list. Cache operations load and store nothing.
 #[must_use]
 pub const fn copy_accesses(bytes_copied: u64) -> u64 {
     const PAIR: u64 = 16;

@@ -1,9 +1,9 @@
 //! A 64-bit digest over words. It detects decay and overwriting, not forgery.
 //!
-//! Each step is a bijection of the state for a given word, and of the word for a given state. So two
-//! texts of equal length that differ in exactly one word never have the same digest; other differences
-//! collide by chance, one in 2^64. A word costs an exclusive or, a rotation and two multiplications,
-//! so hundreds of megabytes can be digested before and after they move.
+//! Each step is a bijection of the state for a given word, and of the word for a given state. So
+//! two texts of equal length that differ in exactly one word never have the same digest; other
+//! differences collide by chance, one in 2^64. A word costs an exclusive or, a rotation and two
+//! multiplications, so hundreds of megabytes can be digested before and after they move.
 
 /// An odd number with mixed bits: the fractional part of the golden ratio.
 const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;

@@ -1,13 +1,13 @@
-//! The header of the list, as the relocation code reads it, and access to the words of the list. The
-//! records behind the header belong to [`list`](super::list).
+//! The header of the list, as the relocation code reads it, and access to the words of the list.
+//! The records behind the header belong to [`list`](super::list).
 
 use super::layout::RECORD_BYTES;
 use core::mem::{offset_of, size_of};
 
 /// Access to the list's memory, a word at a time, by physical address.
 pub trait ListMemory {
-    /// The word at an address, a multiple of 8. `None` where this kernel has no memory, which only an
-    /// overwritten list leads to.
+    /// The word at an address, a multiple of 8. `None` where this kernel has no memory, which only
+    /// an overwritten list leads to.
     fn load(&self, address: u64) -> Option<u64>;
 
     /// Stores a word in a page that came from the allocator.
@@ -38,8 +38,8 @@ pub struct ListHeader {
     pub entry: u64,
     /// Physical address of its device tree.
     pub tree: u64,
-    /// Physical address of the relocation code's first instruction: [`START`](super::START) bytes into
-    /// the page that holds the copy.
+    /// Physical address of the relocation code's first instruction: [`START`](super::START) bytes
+    /// into the page that holds the copy.
     pub code: u64,
     /// TTBR0 for the identity map of that page.
     pub ttbr0: u64,

@@ -90,14 +90,14 @@ pub struct ImageHeader {
     pub image_size: u64,
     /// The page size that the kernel is built for, if the header states one.
     pub page_size: Option<PageSize>,
-    /// Whether the image may be anywhere in RAM. Otherwise it should be as close to the start of RAM
-    /// as possible.
+    /// Whether the image may be anywhere in RAM. Otherwise it should be as close to the start of
+    /// RAM as possible.
     pub anywhere: bool,
 }
 
 impl ImageHeader {
-    /// Reads the header at the start of `bytes`. More bytes of the file give a more precise error for
-    /// a file that is not an image.
+    /// Reads the header at the start of `bytes`. More bytes of the file give a more precise error
+    /// for a file that is not an image.
     ///
     /// # Errors
     ///
@@ -148,8 +148,8 @@ impl ImageHeader {
         }
     }
 
-    /// The memory that the image takes if its file has `bytes` bytes, in whole pages of `page`. `None`
-    /// if that does not fit in 64 bits.
+    /// The memory that the image takes if its file has `bytes` bytes, in whole pages of `page`.
+    /// `None` if that does not fit in 64 bits.
     #[must_use]
     pub fn memory(&self, bytes: u64, page: PageSize) -> Option<u64> {
         self.image_size
@@ -176,8 +176,8 @@ fn has(bytes: &[u8], at: usize, what: &[u8]) -> bool {
     bytes.get(at..).is_some_and(|rest| rest.starts_with(what))
 }
 
-/// Recognises other file types by their magic numbers. An arm64 Image has none of these, but may begin
-/// as a PE file does.
+/// Recognises other file types by their magic numbers. An arm64 Image has none of these, but may
+/// begin as a PE file does.
 fn looks(bytes: &[u8]) -> Looks {
     for (mark, how) in [
         (&b"\x1f\x8b"[..], "gzip"),

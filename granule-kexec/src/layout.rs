@@ -1,6 +1,7 @@
 //! Constants shared by the relocation code, the list and the writer of the list.
 //!
-//! The offsets of the header's fields come from the structure in [`list`](super::list), not from here.
+//! The offsets of the header's fields come from the structure in [`list`](super::list), not from
+//! here.
 
 use granule::arch::PageSize;
 
@@ -40,8 +41,8 @@ pub(crate) const EL2_BIT: u32 = 1;
 /// The hypervisor call that sets the vectors of EL2 to the address in x1.
 pub const SET_VECTORS: u64 = 0;
 
-/// The longest step between cache lines, in bytes: four steps must divide a page. A longer cache line
-/// is cleaned more than once.
+/// The longest step between cache lines, in bytes: four steps must divide a page. A longer cache
+/// line is cleaned more than once.
 pub const MOST_LINE: u64 = 1024;
 
 /// TCR.EPD0 and TCR.EPD1: they disable table walks for the lower and the upper half.

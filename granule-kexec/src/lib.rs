@@ -1,34 +1,34 @@
-//! Replacing one running arm64 kernel with another while the MMU stays on (kexec): the pure parts, and
-//! the relocation code.
+//! Replacing one running arm64 kernel with another while the MMU stays on (kexec): the pure parts,
+//! and the relocation code.
 //!
 //! A next kernel is a set of [`Segment`]s: bytes that must be at given physical addresses when the
-//! next kernel starts. The relocation code moves them there. The code runs from its own page, on its
-//! own translation tables, and follows a list of records.
+//! next kernel starts. The relocation code moves them there. The code runs from its own page, on
+//! its own translation tables, and follows a list of records.
 //!
-//! This crate holds the image header ([`ImageHeader`]), the checks of segments and the plan for them
-//! ([`check_places`], [`plan()`]), the list in memory with its digest ([`RelocationList`],
-//! [`verify()`]), the transitional tables ([`build`]), and the relocation code (`relocate`, bare arm64
-//! only). The relocation code also exists in Rust, for models, recorders and counters ([`steps`],
-//! [`Recorder`], [`InstructionCounts`]). File access, page allocation, other CPUs, devices and device
-//! trees belong to the kernel.
+//! This crate holds the image header ([`ImageHeader`]), the checks of segments and the plan for
+//! them ([`check_places`], [`plan()`]), the list in memory with its digest ([`RelocationList`],
+//! [`verify()`]), the transitional tables ([`build`]), and the relocation code (`relocate`, bare
+//! arm64 only). The relocation code also exists in Rust, for models, recorders and counters
+//! ([`steps`], [`Recorder`], [`InstructionCounts`]). File access, page allocation, other CPUs,
+//! devices and device trees belong to the kernel.
 //!
 //! A kernel uses the crate in this order:
 //!
-//! 1. Check the image and place the segments: [`ImageHeader::read`] and [`check`](ImageHeader::check),
-//!    [`find_place`] for each segment, then [`check_places`] and [`check_boot`]. The first search
-//!    reserves all memory in use; the second search, needed only if no free stretch is long enough,
-//!    does not.
+//! 1. Check the image and place the segments: [`ImageHeader::read`] and
+//!    [`check`](ImageHeader::check), [`find_place`] for each segment, then [`check_places`] and
+//!    [`check_boot`]. The first search reserves all memory in use; the second search, needed only
+//!    if no free stretch is long enough, does not.
 //! 2. Allocate pages for the bytes: the destination's own pages where they are free, other pages
 //!    elsewhere. [`in_the_way`] says whether a page collides with a destination. Load the bytes and
 //!    zero the rest of the last page.
 //! 3. Allocate pages for the relocation code, for the list ([`RelocationList::write`]) and for the
-//!    tables ([`build`]). No segment's destination may cover any of them. [`Ranges`] collects the memory
-//!    to map, from [`reached`] and [`RelocationList::each_page`].
+//!    tables ([`build`]). No segment's destination may cover any of them. [`Ranges`] collects the
+//!    memory to map, from [`reached`] and [`RelocationList::each_page`].
 //! 4. [`RelocationList::seal`]. The next kernel is now loaded, and can still be unloaded
 //!    ([`RelocationList::free`], [`free`]).
-//! 5. Copy the relocation code to its page, clean the page and invalidate the instruction caches. The
-//!    uncached way also cleans the pages of the list. Take other CPUs off, quiesce devices, call
-//!    [`verify()`], then `relocate::leave`.
+//! 5. Copy the relocation code to its page, clean the page and invalidate the instruction caches.
+//!    The uncached way also cleans the pages of the list. Take other CPUs off, quiesce devices,
+//!    call [`verify()`], then `relocate::leave`.
 
 #![no_std]
 #![deny(missing_docs)]

@@ -1,11 +1,11 @@
 //! The list in memory: a header and records, in pages of their own, in the form that the relocation
 //! code reads. This file writes and seals the list; [`verify`](fn@super::verify) reads it.
 //!
-//! All fields are little-endian 64-bit words. The first page begins with the [`ListHeader`], then come
-//! the records ([`RECORD_BYTES`] each: destination, source, bytes, kind). The last record of every page
-//! but the last links to the next page. The header holds a digest over the whole list, which is
-//! [verified](fn@super::verify) before the point of no return: the relocation code itself checks
-//! nothing.
+//! All fields are little-endian 64-bit words. The first page begins with the [`ListHeader`], then
+//! come the records ([`RECORD_BYTES`] each: destination, source, bytes, kind). The last record of
+//! every page but the last links to the next page. The header holds a digest over the whole list,
+//! which is [verified](fn@super::verify) before the point of no return: the relocation code itself
+//! checks nothing.
 //!
 //! A [`ListMemory`] gives access to the pages, and a [`TableAllocator`] provides them. No segment's
 //! destination may cover one of these pages.
@@ -23,11 +23,11 @@ use granule::table::{FreedTable, TableAllocator};
 /// How the relocation code enters the next kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Way {
-    /// Whether the MMU goes off before the first copy. This is far slower where there are caches, and
-    /// exists for comparison.
+    /// Whether the MMU goes off before the first copy. This is far slower where there are caches,
+    /// and exists for comparison.
     pub uncached: bool,
-    /// Whether the next kernel starts at EL2: the machine began at EL2 and this kernel runs at EL1. A
-    /// hypervisor call, handled by this kernel's EL2 vectors, leads back there.
+    /// Whether the next kernel starts at EL2: the machine began at EL2 and this kernel runs at EL1.
+    /// A hypervisor call, handled by this kernel's EL2 vectors, leads back there.
     pub el2: bool,
     /// SCTLR with the MMU and caches off, for this kernel's exception level.
     pub sctlr: u64,
@@ -70,8 +70,8 @@ impl RelocationList {
     ///
     /// # Errors
     ///
-    /// Those of [`check`](super::check); [`Refusal::OutOfPages`] and [`Refusal::PageInTheWay`], after
-    /// all pages were given back.
+    /// Those of [`check`](super::check); [`Refusal::OutOfPages`] and [`Refusal::PageInTheWay`],
+    /// after all pages were given back.
     pub fn write(
         memory: &mut impl ListMemory,
         pages: &mut impl TableAllocator,
@@ -87,8 +87,8 @@ impl RelocationList {
         if !pages.reserve(needed) {
             return Err(out);
         }
-        // Each page is linked at once, so that an error path can find and free the pages allocated so
-        // far.
+        // Each page is linked at once, so that an error path can find and free the pages allocated
+        // so far.
         let mut head = None;
         let mut last = 0;
         let mut taken = 0;
@@ -125,8 +125,8 @@ impl RelocationList {
         let mut at = list.first();
         let written = plan(segments, memory_map, |record| {
             if at & (page.bytes() - 1) == page.bytes() - RECORD_BYTES {
-                // This slot holds the link to the next page. The last page has room for all remaining
-                // records, so its `END` in this slot is never reached.
+                // This slot holds the link to the next page. The last page has room for all
+                // remaining records, so its `END` in this slot is never reached.
                 at = memory.load(at).unwrap_or(at);
             }
             store(memory, at, &record);
@@ -142,8 +142,8 @@ impl RelocationList {
         }
     }
 
-    /// Frees the pages on an error path. Only this code has written the pages so far, so their links
-    /// are intact.
+    /// Frees the pages on an error path. Only this code has written the pages so far, so their
+    /// links are intact.
     fn give_back(self, memory: &impl ListMemory, pages: &mut impl TableAllocator) {
         let _ = self.free(memory, pages);
     }
@@ -182,8 +182,8 @@ impl RelocationList {
     ///
     /// # Errors
     ///
-    /// [`ListError::Lost`] if a link was overwritten. No page is freed then, because the set of pages
-    /// is unknown.
+    /// [`ListError::Lost`] if a link was overwritten. No page is freed then, because the set of
+    /// pages is unknown.
     pub fn free(
         self,
         memory: &impl ListMemory,

@@ -8,8 +8,8 @@ use super::segment::{MemoryMap, PhysRange, Refusal, Segment, is_ram};
 pub const ANYWHERE: PhysRange = PhysRange::new(0, u64::MAX);
 
 /// The most bytes that a device tree may have, and the size of the blocks in which a kernel may map
-/// the tree before it knows its memory. The blocks are mapped as Normal memory, so everything else in
-/// them must be Normal memory too.
+/// the tree before it knows its memory. The blocks are mapped as Normal memory, so everything else
+/// in them must be Normal memory too.
 pub const TREE_BLOCK: u64 = 2 << 20;
 
 /// A kernel maps its image and its initramfs in one window that starts at a multiple of 1 GiB.
@@ -31,8 +31,8 @@ pub const fn near(image: &PhysRange) -> PhysRange {
 }
 
 /// Checks the distances and sizes that the boot protocol prescribes for image, initramfs and device
-/// tree. Each of them has already passed [`check_places`](super::check_places). `unmapped` is RAM that
-/// must not be mapped.
+/// tree. Each of them has already passed [`check_places`](super::check_places). `unmapped` is RAM
+/// that must not be mapped.
 ///
 /// # Errors
 ///
@@ -73,9 +73,9 @@ pub fn check_boot(
     Ok(())
 }
 
-/// The lowest address in `within`, a multiple of `align` plus `offset`, at which `memory` bytes of RAM
-/// are neither reserved, nor kept, nor part of a destination in `taken`. All bytes lie in `within`.
-/// `align` is a power of two.
+/// The lowest address in `within`, a multiple of `align` plus `offset`, at which `memory` bytes of
+/// RAM are neither reserved, nor kept, nor part of a destination in `taken`. All bytes lie in
+/// `within`. `align` is a power of two.
 ///
 /// A caller that wants to avoid copying first reserves all memory in use.
 ///
@@ -93,7 +93,8 @@ pub fn find_place(
     let align = align.max(memory_map.page.bytes()).max(UNIT);
     let mut longest = 0;
     let mut best: Option<u64> = None;
-    // The lowest free place begins at the start of a bank or directly behind something that is taken.
+    // The lowest free place begins at the start of a bank or directly behind something that is
+    // taken.
     let starts = memory_map.ram.iter().map(|bank| Some(bank.start));
     let behind = memory_map
         .reserved

@@ -1,9 +1,9 @@
 //! The plan: turns segments into the records that the relocation code executes.
 //!
 //! A record copies bytes, cleans lines, or both. Runs of pages that are consecutive in source and
-//! destination share one record. Pages already in place need no record, or one that only cleans. The
-//! order of records does not matter, because a check before it makes sure that no source lies in a
-//! destination.
+//! destination share one record. Pages already in place need no record, or one that only cleans.
+//! The order of records does not matter, because a check before it makes sure that no source lies
+//! in a destination.
 
 use super::layout::{CLEAN, COPY};
 use super::segment::{
@@ -129,8 +129,8 @@ pub fn check(segments: &[Segment<'_>], memory_map: &MemoryMap<'_>) -> Result<(),
     Ok(())
 }
 
-/// Emits the records for some segments in order, and returns the totals. `emit` is called only after
-/// all segments passed the checks.
+/// Emits the records for some segments in order, and returns the totals. `emit` is called only
+/// after all segments passed the checks.
 ///
 /// # Errors
 ///
@@ -177,8 +177,8 @@ pub fn plan(
             });
             at += pages.bytes;
         }
-        // The next kernel writes here with its MMU off. Dirty lines of this kernel must not be written
-        // back over those stores later.
+        // The next kernel writes here with its MMU off. Dirty lines of this kernel must not be
+        // written back over those stores later.
         add(ListRecord {
             destination: at,
             source: at,
@@ -194,8 +194,8 @@ pub fn plan(
     Ok(totals)
 }
 
-/// Calls `each` with all memory, except the list, that the relocation code reads or writes: an extent,
-/// and whether it is written. Extents may overlap and come in any order.
+/// Calls `each` with all memory, except the list, that the relocation code reads or writes: an
+/// extent, and whether it is written. Extents may overlap and come in any order.
 pub fn reached(segments: &[Segment<'_>], mut each: impl FnMut(PhysRange, bool)) {
     for segment in segments {
         each(segment.place(), true);

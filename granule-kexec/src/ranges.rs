@@ -1,7 +1,7 @@
 //! A set of addresses, kept as ascending extents that do not touch, in storage lent by the caller.
 //!
-//! The transitional tables map such a set: source pages come in any order, and merged neighbours allow
-//! larger leaves.
+//! The transitional tables map such a set: source pages come in any order, and merged neighbours
+//! allow larger leaves.
 
 use super::segment::PhysRange;
 
@@ -26,8 +26,8 @@ impl<'a> Ranges<'a> {
         Self { slots, used: 0 }
     }
 
-    /// Adds an extent, which may overlap others. An extent that reaches beyond the last address ends
-    /// there.
+    /// Adds an extent, which may overlap others. An extent that reaches beyond the last address
+    /// ends there.
     ///
     /// # Errors
     ///

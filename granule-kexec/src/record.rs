@@ -1,9 +1,9 @@
 //! Records the steps of the relocation code as trace events.
 //!
 //! The running code touches only its page, the list and the copied bytes, so it cannot record
-//! anything. A kernel that traces its translation changes therefore lets a [`Recorder`] go through the
-//! steps before it leaves. The recorder reads the list and changes nothing. Operations on consecutive
-//! lines become one event.
+//! anything. A kernel that traces its translation changes therefore lets a [`Recorder`] go through
+//! the steps before it leaves. The recorder reads the list and changes nothing. Operations on
+//! consecutive lines become one event.
 
 use super::header::ListMemory;
 use super::layout::LINE;
@@ -30,9 +30,9 @@ pub struct Recorder<'a, M, T, F> {
 
 impl<'a, M: ListMemory, T: Fn(u64) -> bool, F: FnMut(Event)> Recorder<'a, M, T, F> {
     /// A recorder for a CPU whose TCR is `tcr`, whose smallest data cache line has `line` bytes, a
-    /// power of two, and whose linear map has the header's `distance`. `told` says whether stores to a
-    /// physical address are emitted: those that are [cleaned](super::Clean), or on the uncached way
-    /// all that are copied.
+    /// power of two, and whose linear map has the header's `distance`. `told` says whether stores
+    /// to a physical address are emitted: those that are [cleaned](super::Clean), or on the
+    /// uncached way all that are copied.
     pub const fn new(memory: &'a M, distance: u64, tcr: u64, line: u64, told: T, emit: F) -> Self {
         Self {
             memory,
@@ -124,8 +124,8 @@ impl<M: ListMemory, T: Fn(u64) -> bool, F: FnMut(Event)> RelocationCpu for Recor
         if self.lines.2 == 0 {
             self.lines = (system, at, 0);
         }
-        // A clean that directly follows a store covers one stored line, even where the cache line is
-        // longer.
+        // A clean that directly follows a store covers one stored line, even where the cache line
+        // is longer.
         self.lines.2 += self.line.min(LINE as u64);
     }
 

@@ -1,9 +1,9 @@
 //! The relocation code: an assembly island, built only for arm64 without an operating system.
 //!
-//! The assembly is in `relocate.s`, a file of its own, because a test reads it too: the test executes
-//! it one instruction at a time, on its own memory and registers, and compares every step with
-//! [`steps`](super::steps). The code makes no decisions; [`leave`] states what must hold before it
-//! runs.
+//! The assembly is in `relocate.s`, a file of its own, because a test reads it too: the test
+//! executes it one instruction at a time, on its own memory and registers, and compares every step
+//! with [`steps`](super::steps). The code makes no decisions; [`leave`] states what must hold
+//! before it runs.
 
 use super::{header, layout};
 use core::arch::global_asm;
@@ -39,8 +39,8 @@ unsafe extern "C" {
     fn granule_kexec_leave(header: u64) -> !;
 }
 
-/// The relocation code as bytes, to be copied to the start of a page of its own. Only the copy is ever
-/// executed.
+/// The relocation code as bytes, to be copied to the start of a page of its own. Only the copy is
+/// ever executed.
 #[must_use]
 pub fn code() -> &'static [u8; layout::CODE_BYTES] {
     // SAFETY: the assembly above defines a read-only section of exactly so many bytes.
@@ -61,8 +61,8 @@ pub fn code() -> &'static [u8; layout::CODE_BYTES] {
 /// * [`code`] was copied to the page that the identity map shows. The page was then cleaned to the
 ///   point of coherency, and after that invalidated in the instruction caches.
 /// * For the uncached way, the pages of the list were cleaned to the point of coherency.
-/// * With [`Way::el2`](super::Way::el2), the vectors of EL2 handle hypervisor call 0: it installs the
-///   vectors whose address is in x1.
+/// * With [`Way::el2`](super::Way::el2), the vectors of EL2 handle hypervisor call 0: it installs
+///   the vectors whose address is in x1.
 pub unsafe fn leave(header: VirtualAddress) -> ! {
     // SAFETY: the caller keeps the conditions of `leave`.
     unsafe { granule_kexec_leave(header.0) }

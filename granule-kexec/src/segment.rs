@@ -1,7 +1,7 @@
 //! Segments of the next kernel, and the checks that refuse an impossible one.
 //!
-//! This file does arithmetic on addresses only. The kernel chooses pages beforehand; the checks here
-//! judge the complete choice. A refusal leaves everything unchanged.
+//! This file does arithmetic on addresses only. The kernel chooses pages beforehand; the checks
+//! here judge the complete choice. A refusal leaves everything unchanged.
 
 use core::fmt;
 use granule::arch::PageSize;
@@ -59,14 +59,14 @@ impl fmt::Display for PhysRange {
 pub struct Segment<'a> {
     /// Name for messages.
     pub name: &'static str,
-    /// Physical address where the segment must be when the next kernel starts: a multiple of the page
-    /// size.
+    /// Physical address where the segment must be when the next kernel starts: a multiple of the
+    /// page size.
     pub destination: u64,
     /// Length of the contents in bytes, at least 1.
     pub bytes: u64,
-    /// Bytes of memory that the next kernel owns from the destination on, at least `bytes`: an image
-    /// needs more than its file for what it zeroes itself. Memory behind `bytes`, rounded up to pages,
-    /// is not written.
+    /// Bytes of memory that the next kernel owns from the destination on, at least `bytes`: an
+    /// image needs more than its file for what it zeroes itself. Memory behind `bytes`, rounded up
+    /// to pages, is not written.
     pub memory: u64,
     /// Where the contents are now: whole pages of this kernel's size, in order, as many as hold
     /// `bytes`. A run that is already at its destination is not moved. The rest of the last page is
@@ -82,14 +82,14 @@ pub struct Segment<'a> {
 pub enum Clean {
     /// Nothing: the next kernel reads the segment with its caches on, as it does an initramfs.
     Nothing,
-    /// All of its memory: the next kernel reads or writes it before its caches are on, as it does the
-    /// image and the device tree.
+    /// All of its memory: the next kernel reads or writes it before its caches are on, as it does
+    /// the image and the device tree.
     All,
     /// The moved bytes and the memory behind the contents. The loader cleaned the bytes that are
     /// already in place, and nothing has written to them since.
     Moved,
-    /// The moved bytes only. The loader also owns the memory behind the contents and has cleaned it;
-    /// otherwise as [`Clean::Moved`].
+    /// The moved bytes only. The loader also owns the memory behind the contents and has cleaned
+    /// it; otherwise as [`Clean::Moved`].
     MovedAlone,
 }
 
@@ -210,8 +210,8 @@ pub enum Refusal {
         /// Length of the longest free stretch at the requested alignment.
         longest: u64,
     },
-    /// The initramfs is too far from the image: a kernel maps both in one window before it knows its
-    /// memory.
+    /// The initramfs is too far from the image: a kernel maps both in one window before it knows
+    /// its memory.
     Far {
         /// The segment.
         segment: &'static str,
@@ -229,8 +229,8 @@ pub enum Refusal {
         /// The limit, in bytes.
         most: u64,
     },
-    /// The blocks that the next kernel maps for the device tree contain something else than mappable
-    /// RAM.
+    /// The blocks that the next kernel maps for the device tree contain something else than
+    /// mappable RAM.
     Block {
         /// The segment.
         segment: &'static str,
@@ -367,8 +367,8 @@ impl fmt::Display for Refusal {
 
 impl core::error::Error for Refusal {}
 
-/// The segment whose destination overlaps an extent, if there is one. Source pages that will be moved
-/// and all pages of the transition must be outside every destination.
+/// The segment whose destination overlaps an extent, if there is one. Source pages that will be
+/// moved and all pages of the transition must be outside every destination.
 #[must_use]
 pub fn in_the_way<'a, 'b>(segments: &'b [Segment<'a>], of: &PhysRange) -> Option<&'b Segment<'a>> {
     segments.iter().find(|one| one.place().overlaps(of))

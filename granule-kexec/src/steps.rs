@@ -1,8 +1,8 @@
 //! The steps of the relocation code, in Rust, for any machine that implements [`RelocationCpu`].
 //!
 //! [`leave`] performs the same loads, stores, cache operations, barriers and register writes as the
-//! assembly of `relocate`, in the same order. A test executes the assembly and compares the two. So a
-//! result shown here on a model of the MMU and caches, or recorded in a trace before the kernel
+//! assembly of `relocate`, in the same order. A test executes the assembly and compares the two. So
+//! a result shown here on a model of the MMU and caches, or recorded in a trace before the kernel
 //! leaves, holds for the CPU too.
 //!
 //! The comments here give the reason for each step.
@@ -74,9 +74,9 @@ pub fn leave(machine: &mut (impl RelocationCpu + ?Sized), header: u64) -> Begin 
     let code = field(machine, header, offset_of!(ListHeader, code));
     let ttbr0 = field(machine, header, offset_of!(ListHeader, ttbr0));
     let tcr = field(machine, header, offset_of!(ListHeader, tcr));
-    // T0SZ changes, and a TLB may use the old size for cached entries of the lower half (RVNRFW). So
-    // the lower half is switched off and its entries are invalidated before the new size and tables
-    // are set. The ISB makes the TLBI effective for later instructions.
+    // T0SZ changes, and a TLB may use the old size for cached entries of the lower half (RVNRFW).
+    // So the lower half is switched off and its entries are invalidated before the new size and
+    // tables are set. The ISB makes the TLBI effective for later instructions.
     let now = machine.tcr();
     machine.system(System::TCR_EL1, now | EPD0);
     machine.barrier(Barrier::ISB);
@@ -103,8 +103,8 @@ fn relocate(machine: &mut (impl RelocationCpu + ?Sized), header: u64, code: u64)
     let entry = field(machine, header, offset_of!(ListHeader, entry));
     let tree = field(machine, header, offset_of!(ListHeader, tree));
     let sctlr_el2 = field(machine, header, offset_of!(ListHeader, sctlr_el2));
-    // The old kernel's vectors are about to be overwritten. The vectors of this page stop the CPU and
-    // are never overwritten.
+    // The old kernel's vectors are about to be overwritten. The vectors of this page stop the CPU
+    // and are never overwritten.
     let vectors = code.wrapping_sub(START);
     machine.vectors(vectors);
     // The linear map switches from the old tables to the new ones with walks disabled in between: a
@@ -132,8 +132,8 @@ fn relocate(machine: &mut (impl RelocationCpu + ?Sized), header: u64, code: u64)
         machine.system(System::SCTLR_EL1, sctlr);
         machine.barrier(Barrier::ISB);
     } else {
-        // Data that will be read past the caches must be in memory. No dirty line may be written back
-        // later over data that is stored past the caches.
+        // Data that will be read past the caches must be in memory. No dirty line may be written
+        // back later over data that is stored past the caches.
         walk(machine, first, distance, &mut |machine, record| {
             if record.kind & COPY != 0 {
                 lines(machine, System::DC_CIVAC, record.source, record.bytes, line);
@@ -189,8 +189,8 @@ fn relocate(machine: &mut (impl RelocationCpu + ?Sized), header: u64, code: u64)
 // The functions below are not inlined: speed does not matter here, and one copy of each keeps the
 // image small.
 
-/// One DSB for all lines: it waits for every earlier cache operation and store. The instruction caches
-/// are invalidated after it, because they could otherwise fetch stale bytes again.
+/// One DSB for all lines: it waits for every earlier cache operation and store. The instruction
+/// caches are invalidated after it, because they could otherwise fetch stale bytes again.
 #[inline(never)]
 fn finish(machine: &mut (impl RelocationCpu + ?Sized)) {
     machine.barrier(Barrier::DSB_SY);

@@ -1,11 +1,12 @@
-//! The transitional tables: the relocation code runs on them, and they share nothing with the tables
-//! that are overwritten.
+//! The transitional tables: the relocation code runs on them, and they share nothing with the
+//! tables that are overwritten.
 //!
-//! The library's walker builds two trees, from pages outside every segment's destination. TTBR1 gets a
-//! linear map of the given memory only, at the same distance as the kernel's linear map and with the
-//! largest leaves that fit. TTBR0 gets an executable, read-only identity map of the relocation code's
-//! page. Page size and descriptor format are the kernel's, because TG and DS may change only while
-//! nothing is translated. TTBR0's address size is the smallest that reaches the page.
+//! The library's walker builds two trees, from pages outside every segment's destination. TTBR1
+//! gets a linear map of the given memory only, at the same distance as the kernel's linear map and
+//! with the largest leaves that fit. TTBR0 gets an executable, read-only identity map of the
+//! relocation code's page. Page size and descriptor format are the kernel's, because TG and DS may
+//! change only while nothing is translated. TTBR0's address size is the smallest that reaches the
+//! page.
 
 use super::segment::{PhysRange, Refusal, Segment, in_the_way};
 use core::fmt;
@@ -35,7 +36,8 @@ pub struct Needs<'a> {
     pub segments: &'a [Segment<'a>],
 }
 
-/// Finished tables. No CPU walks them yet, and all stores to them are ordered before any later walk.
+/// Finished tables. No CPU walks them yet, and all stores to them are ordered before any later
+/// walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transition {
     /// TTBR0.
@@ -109,12 +111,13 @@ impl From<TableError> for TransitionError {
     }
 }
 
-/// The geometry of the lower half with the fewest address bits that reach the page of the relocation
-/// code.
+/// The geometry of the lower half with the fewest address bits that reach the page of the
+/// relocation code.
 ///
 /// # Errors
 ///
-/// The CPU lacks that address size in the descriptor format of the upper half: another page is needed.
+/// The CPU lacks that address size in the descriptor format of the upper half: another page is
+/// needed.
 pub fn identity_geometry(
     cpu: &CpuFeatures,
     upper: &Geometry,
@@ -123,11 +126,11 @@ pub fn identity_geometry(
     let last = code.0.saturating_add(upper.page_size().bytes() - 1);
     let bits = u64::BITS - last.leading_zeros();
     let least = cpu.least_va_bits(upper.page_size());
-    upper.with_half(cpu, VaRange::Lower, bits.max(least))
+    upper.with_va_range(cpu, VaRange::Lower, bits.max(least))
 }
 
-/// Builds the tables. The environment has the same type as for the caller's other tables, so the code
-/// for a page size exists only once.
+/// Builds the tables. The environment has the same type as for the caller's other tables, so the
+/// code for a page size exists only once.
 ///
 /// # Errors
 ///
@@ -151,8 +154,8 @@ pub fn build<P: Page, E: TableEnvironment>(
     })?;
     let mut tables = PageTables::<P, E>::new(lower, environment)?;
     let [low, high] = make(&mut tables, lower, needs)?;
-    // Stores to tables that no CPU walks carry no barrier. This one orders them before the first walk
-    // (arm-rules: filled, then used).
+    // Stores to tables that no CPU walks carry no barrier. This one orders them before the first
+    // walk (arm-rules: filled, then used).
     tables.environment().dsb_ishst();
     Ok(Transition {
         ttbr0: Ttbr::new(&lower, low, 0),
@@ -165,8 +168,8 @@ pub fn build<P: Page, E: TableEnvironment>(
     })
 }
 
-/// Frees the pages of tables that no CPU walks, when the next kernel is unloaded. The environment has
-/// the type that [`build`] used.
+/// Frees the pages of tables that no CPU walks, when the next kernel is unloaded. The environment
+/// has the type that [`build`] used.
 pub fn free<P: Page, E: TableEnvironment>(environment: E, transition: &Transition) {
     let ([low, high], [lower, upper]) = (transition.roots, transition.geometries);
     // SAFETY: `build` made both trees in such an environment. No CPU walks them: only `leave` loads

@@ -95,7 +95,8 @@ pub(super) fn digest(
     words.into_iter().for_each(|word| digest.word(word));
     let mut at = header.first;
     let mut left = header.records;
-    // A page has room for more than one record, so `RelocationList` never writes two links in a row.
+    // A page has room for more than one record, so `RelocationList` never writes two links in a
+    // row.
     let mut linked = false;
     loop {
         let record = load_record(memory, at)?;

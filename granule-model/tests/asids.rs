@@ -2,8 +2,8 @@
 //! finds in its TLB under the number that it runs under is of the space that it runs, and no older
 //! than the last invalidation for that space.
 //!
-//! The TLBs here are sets that forget nothing: what a CPU walked to under a number stays until it is
-//! invalidated.
+//! The TLBs here are sets that forget nothing: what a CPU walked to under a number stays until it
+//! is invalidated.
 
 #![allow(
     clippy::unwrap_used,

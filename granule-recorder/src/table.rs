@@ -13,20 +13,54 @@ use granule_trace::{Barrier, Event, System};
 /// An implementation of the walker's traits, with recorded calls.
 #[derive(Clone, Copy, Debug)]
 pub struct Traced<T, S> {
-    inner: T,
-    sink: S,
+    recorded: Recorded<T, S>,
 }
 
 impl<T, S: Sink> Traced<T, S> {
     /// Records the calls to `inner` in `sink`.
     pub const fn new(inner: T, sink: S) -> Self {
-        Self { inner, sink }
+        Self {
+            recorded: Recorded { inner, sink },
+        }
     }
 
     /// The wrapped implementation.
     pub const fn inner(&mut self) -> &mut T {
-        &mut self.inner
+        &mut self.recorded.inner
     }
+}
+
+impl<T: HasArena, S: Sink> HasArena for Traced<T, S> {
+    fn arena(&mut self) -> Option<&mut Arena> {
+        self.recorded.inner.arena()
+    }
+}
+
+// SAFETY: each call is forwarded unchanged to `inner`, recorded or not, and `inner` keeps the
+// contract.
+unsafe impl<T: TableMemory, S: Sink> TableMemory for Traced<T, S> {
+    forward!(self.recorded.inner: load find_mapped);
+    forward!(
+        self.recorded.inner unless self.recorded.sink.is_active(),
+        then self.recorded: store exchange fill update
+    );
+}
+
+// SAFETY: as for `TableMemory`.
+unsafe impl<T: TableAllocator, S: Sink> TableAllocator for Traced<T, S> {
+    forward!(self.recorded.inner: reserve);
+    forward!(
+        self.recorded.inner unless self.recorded.sink.is_active(),
+        then self.recorded: allocate free
+    );
+}
+
+impl<T: TlbOps, S: Sink> TlbOps for Traced<T, S> {
+    forward!(self.recorded.inner: capabilities);
+    forward!(
+        self.recorded.inner unless self.recorded.sink.is_active(),
+        then self.recorded: dsb_ishst dsb_ish isb tlbi
+    );
 }
 
 /// The event of an update of `count` entries of a table.
@@ -49,20 +83,20 @@ const fn updated(
     }
 }
 
-impl<T: HasArena, S: Sink> HasArena for Traced<T, S> {
-    fn arena(&mut self) -> Option<&mut Arena> {
-        self.inner.arena()
-    }
+/// [`Traced`] while its sink is active: every call that has an event is recorded, out of line.
+#[derive(Clone, Copy, Debug)]
+struct Recorded<T, S> {
+    inner: T,
+    sink: S,
 }
 
-// The recording paths, kept out of line.
-impl<T: TableMemory, S: Sink> Traced<T, S> {
-    /// # Safety
-    ///
-    /// As for [`TableMemory::store`].
+// SAFETY: each call is forwarded unchanged to `inner`, which keeps the contract.
+unsafe impl<T: TableMemory, S: Sink> TableMemory for Recorded<T, S> {
+    forward!(self.inner: load find_mapped);
+
     #[cold]
     #[inline(never)]
-    unsafe fn store_recorded(
+    unsafe fn store(
         &mut self,
         table: PhysicalAddress,
         index: usize,
@@ -76,12 +110,9 @@ impl<T: TableMemory, S: Sink> Traced<T, S> {
         });
     }
 
-    /// # Safety
-    ///
-    /// As for [`TableMemory::exchange`].
     #[cold]
     #[inline(never)]
-    unsafe fn exchange_recorded(
+    unsafe fn exchange(
         &mut self,
         table: PhysicalAddress,
         index: usize,
@@ -100,12 +131,9 @@ impl<T: TableMemory, S: Sink> Traced<T, S> {
         })
     }
 
-    /// # Safety
-    ///
-    /// As for [`TableMemory::fill`].
     #[cold]
     #[inline(never)]
-    unsafe fn fill_recorded(
+    unsafe fn fill(
         &mut self,
         table: PhysicalAddress,
         first: usize,
@@ -126,12 +154,9 @@ impl<T: TableMemory, S: Sink> Traced<T, S> {
         });
     }
 
-    /// # Safety
-    ///
-    /// As for [`TableMemory::update`].
     #[cold]
     #[inline(never)]
-    unsafe fn update_recorded(
+    unsafe fn update(
         &mut self,
         table: PhysicalAddress,
         first: usize,
@@ -149,91 +174,13 @@ impl<T: TableMemory, S: Sink> Traced<T, S> {
     }
 }
 
-// SAFETY: each call is forwarded unchanged to `inner`, which keeps the contract.
-unsafe impl<T: TableMemory, S: Sink> TableMemory for Traced<T, S> {
-    forward!(self.inner: load find_mapped);
+// SAFETY: as for `TableMemory`.
+unsafe impl<T: TableAllocator, S: Sink> TableAllocator for Recorded<T, S> {
+    forward!(self.inner: reserve);
 
-    #[inline(always)]
-    unsafe fn store(
-        &mut self,
-        table: PhysicalAddress,
-        index: usize,
-        descriptor: Descriptor,
-        visibility: Visibility,
-    ) {
-        // SAFETY: the caller vouches for the call, recorded or not.
-        unsafe {
-            if self.sink.is_active() {
-                self.store_recorded(table, index, descriptor, visibility);
-            } else {
-                self.inner.store(table, index, descriptor, visibility);
-            }
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn exchange(
-        &mut self,
-        table: PhysicalAddress,
-        index: usize,
-        descriptor: Descriptor,
-        visibility: Visibility,
-    ) -> Descriptor {
-        // SAFETY: the caller vouches for the call, recorded or not.
-        unsafe {
-            if self.sink.is_active() {
-                self.exchange_recorded(table, index, descriptor, visibility)
-            } else {
-                self.inner.exchange(table, index, descriptor, visibility)
-            }
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn fill(
-        &mut self,
-        table: PhysicalAddress,
-        first: usize,
-        count: usize,
-        descriptor: Descriptor,
-        step: u64,
-        visibility: Visibility,
-    ) {
-        // SAFETY: the caller vouches for the call, recorded or not.
-        unsafe {
-            if self.sink.is_active() {
-                self.fill_recorded(table, first, count, descriptor, step, visibility);
-            } else {
-                self.inner
-                    .fill(table, first, count, descriptor, step, visibility);
-            }
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn update(
-        &mut self,
-        table: PhysicalAddress,
-        first: usize,
-        count: usize,
-        change: BitChange,
-        visibility: Visibility,
-    ) -> usize {
-        // SAFETY: the caller vouches for the call, recorded or not.
-        unsafe {
-            if self.sink.is_active() {
-                self.update_recorded(table, first, count, change, visibility)
-            } else {
-                self.inner.update(table, first, count, change, visibility)
-            }
-        }
-    }
-}
-
-impl<T: TableAllocator, S: Sink> Traced<T, S> {
     #[cold]
     #[inline(never)]
-    fn allocate_recorded(&mut self, most: usize) -> Option<TableRun> {
+    fn allocate(&mut self, most: usize) -> Option<TableRun> {
         self.sink.atomically(|sink| {
             let run = self.inner.allocate(most);
             if let Some(run) = run {
@@ -248,7 +195,7 @@ impl<T: TableAllocator, S: Sink> Traced<T, S> {
 
     #[cold]
     #[inline(never)]
-    fn free_recorded(&mut self, table: FreedTable) {
+    fn free(&mut self, table: FreedTable) {
         self.sink.atomically(|sink| {
             // The event comes first: once freed, the page may be allocated again at any time.
             sink.record(Event::Freed {
@@ -260,88 +207,44 @@ impl<T: TableAllocator, S: Sink> Traced<T, S> {
     }
 }
 
-// SAFETY: each call is forwarded unchanged to `inner`, which keeps the contract.
-unsafe impl<T: TableAllocator, S: Sink> TableAllocator for Traced<T, S> {
-    forward!(self.inner: reserve);
-
-    #[inline(always)]
-    fn allocate(&mut self, most: usize) -> Option<TableRun> {
-        if self.sink.is_active() {
-            self.allocate_recorded(most)
-        } else {
-            self.inner.allocate(most)
-        }
-    }
-
-    #[inline(always)]
-    fn free(&mut self, table: FreedTable) {
-        if self.sink.is_active() {
-            self.free_recorded(table);
-        } else {
-            self.inner.free(table);
-        }
-    }
-}
-
-impl<T: TlbOps, S: Sink> Traced<T, S> {
+impl<T: TlbOps, S: Sink> Recorded<T, S> {
     /// Issues a barrier, then records it.
     #[cold]
     #[inline(never)]
-    fn barrier_recorded(&mut self, barrier: Barrier, issue: impl FnOnce(&mut T)) {
+    fn barrier(&mut self, barrier: Barrier, issue: impl FnOnce(&mut T)) {
         self.sink.atomically(|sink| {
             issue(&mut self.inner);
             sink.record(Event::Barrier(barrier));
         });
     }
+}
+
+impl<T: TlbOps, S: Sink> TlbOps for Recorded<T, S> {
+    forward!(self.inner: capabilities);
+
+    #[inline(always)]
+    fn dsb_ishst(&mut self) {
+        self.barrier(Barrier::DSB_ISHST, T::dsb_ishst);
+    }
+
+    #[inline(always)]
+    fn dsb_ish(&mut self) {
+        self.barrier(Barrier::DSB_ISH, T::dsb_ish);
+    }
+
+    #[inline(always)]
+    fn isb(&mut self) {
+        self.barrier(Barrier::ISB, T::isb);
+    }
 
     #[cold]
     #[inline(never)]
-    fn tlbi_recorded(&mut self, op: TlbiOp) {
+    fn tlbi(&mut self, op: TlbiOp) {
         self.sink.atomically(|sink| {
             let regime = self.inner.capabilities().geometry.regime();
             let (encoding, operand) = op.instruction(regime);
             sink.record(Event::System(System(encoding), operand));
             self.inner.tlbi(op);
         });
-    }
-}
-
-impl<T: TlbOps, S: Sink> TlbOps for Traced<T, S> {
-    forward!(self.inner: capabilities);
-
-    #[inline(always)]
-    fn dsb_ishst(&mut self) {
-        if self.sink.is_active() {
-            self.barrier_recorded(Barrier::DSB_ISHST, T::dsb_ishst);
-        } else {
-            self.inner.dsb_ishst();
-        }
-    }
-
-    #[inline(always)]
-    fn dsb_ish(&mut self) {
-        if self.sink.is_active() {
-            self.barrier_recorded(Barrier::DSB_ISH, T::dsb_ish);
-        } else {
-            self.inner.dsb_ish();
-        }
-    }
-
-    #[inline(always)]
-    fn isb(&mut self) {
-        if self.sink.is_active() {
-            self.barrier_recorded(Barrier::ISB, T::isb);
-        } else {
-            self.inner.isb();
-        }
-    }
-
-    #[inline(always)]
-    fn tlbi(&mut self, op: TlbiOp) {
-        if self.sink.is_active() {
-            self.tlbi_recorded(op);
-        } else {
-            self.inner.tlbi(op);
-        }
     }
 }

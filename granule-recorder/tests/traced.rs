@@ -397,7 +397,8 @@ fn no_sink_has_no_size() {
     NoSink.assume_visible(VirtualAddress(0), 1);
 }
 
-/// The constants that a reader of a trace has for TLBIs are the instructions that page tables ask for.
+/// The constants that a reader of a trace has for TLBIs are the instructions that page tables ask
+/// for.
 #[test]
 fn each_tlbi_is_told_by_its_name() {
     use Regime::{El1And0, El2, El3};

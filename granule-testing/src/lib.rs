@@ -4,6 +4,8 @@
 //!   and panics on any access that a kernel's memory would not survive.
 //! - [`walk`]: reads tables as the architecture defines it for an MMU. It shares no code with the
 //!   library, so that the two cannot share mistakes.
+//! - [`performed`]: one operation with its events, the input of the checks.
+//! - [`tlbi`]: decodes the operands of TLBIs.
 //! - [`order`]: checks the recorded events one by one.
 //! - [`replay`]: checks the effect of the events on a CPU that walks the tables meanwhile.
 //! - [`shape`]: address spaces to test, and the ID registers that allow them.
@@ -19,6 +21,8 @@
 pub mod cases;
 pub mod host;
 pub mod order;
+pub mod performed;
 pub mod replay;
 pub mod shape;
+pub mod tlbi;
 pub mod walk;

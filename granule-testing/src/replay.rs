@@ -9,7 +9,8 @@
 //! TLBI), RSQXYZ (a wrong level hint invalidates nothing).
 
 use super::host::Event;
-use super::order::{ADDRESS, Covered, Judged, Operation, decode};
+use super::performed::{Operation, Performed};
+use super::tlbi::{ADDRESS, Covered, decode};
 use super::walk::{Arch, Leaf, Table};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -36,7 +37,7 @@ enum Phase {
 }
 
 struct Replay<'a> {
-    judged: &'a Judged<'a>,
+    performed: &'a Performed<'a>,
     arch: Arch,
     linked: BTreeMap<u64, Table>,
     /// Tables by level and the offset at which their translation starts.
@@ -58,17 +59,17 @@ struct Replay<'a> {
 }
 
 /// Replays all events; panics on the first violation.
-pub fn replay(judged: &Judged<'_>) {
-    let tables = &judged.before.tables;
+pub fn replay(performed: &Performed<'_>) {
+    let tables = &performed.before.tables;
     let mut replay = Replay {
-        judged,
-        arch: judged.arch,
+        performed,
+        arch: performed.arch,
         linked: tables.iter().map(|t| (t.address, *t)).collect(),
         places: tables
             .iter()
             .map(|t| ((t.level, t.offset), t.address))
             .collect(),
-        leaves: judged
+        leaves: performed
             .before
             .leaves
             .iter()
@@ -83,7 +84,7 @@ pub fn replay(judged: &Judged<'_>) {
         visible: 0,
         round: Vec::new(),
     };
-    for event in judged.events {
+    for event in performed.events {
         replay.event(event);
     }
     replay.end();
@@ -133,7 +134,7 @@ impl Replay<'_> {
                     // No entry was valid before: DSB ISHST and ISB publish the new entries.
                     assert!(self.round.is_empty(), "TLBIs are not complete");
                     // An empty map operation issues these barriers too.
-                    let new = self.visible > 0 || self.judged.operation == Operation::Map;
+                    let new = self.visible > 0 || self.performed.operation == Operation::Map;
                     assert!(new, "barriers, but nothing that a walker can see");
                     assert!(self.stale.is_empty(), "no TLBI for {:x?}", self.stale);
                     assert!(self.pointers.is_empty(), "no TLBI, but unlinked tables");
@@ -164,7 +165,7 @@ impl Replay<'_> {
         assert!(self.stores > 0, "nothing was changed, but TLBIs are issued");
         let round = core::mem::take(&mut self.round);
         self.covers(&round);
-        self.phase = if rounds == usize::from(self.judged.repeat) {
+        self.phase = if rounds == usize::from(self.performed.repeat) {
             self.stale.clear();
             self.pointers.clear();
             Phase::Complete
@@ -176,7 +177,11 @@ impl Replay<'_> {
     fn end(&self) {
         let changed = self.phase != Phase::Storing;
         if !changed {
-            assert_ne!(self.judged.operation, Operation::Map, "nothing published");
+            assert_ne!(
+                self.performed.operation,
+                Operation::Map,
+                "nothing published"
+            );
             assert_eq!(self.visible, 0, "stores, but no barrier");
         } else {
             assert_eq!(self.phase, Phase::Synchronised, "the last round ends early");
@@ -185,7 +190,7 @@ impl Replay<'_> {
         assert!(self.unlinked.is_empty(), "unlinked tables are not freed");
         // The model must end in the state of the tables.
         let leaves: Vec<Leaf> = self.leaves.values().copied().collect();
-        assert_eq!(leaves, self.judged.after.leaves);
+        assert_eq!(leaves, self.performed.after.leaves);
     }
 
     fn store(&mut self, table: u64, index: usize, word: u64) {
@@ -197,7 +202,7 @@ impl Replay<'_> {
             // Unmapping stores a chain into unlinked tables. Their range is no longer mapped, so an
             // entry that becomes invalid early does no harm. When merging it would.
             assert_eq!(
-                self.judged.operation,
+                self.performed.operation,
                 Operation::Unmap,
                 "a store into a table that is unlinked, but may still be walked"
             );
@@ -206,7 +211,7 @@ impl Replay<'_> {
         }
         match self.phase {
             Phase::Storing => {}
-            Phase::Synchronised if self.judged.operation == Operation::Merge => {
+            Phase::Synchronised if self.performed.operation == Operation::Merge => {
                 self.phase = Phase::Storing;
             }
             phase => panic!("a store when it is the turn of {phase:?}"),
@@ -235,7 +240,7 @@ impl Replay<'_> {
             (Entry::Leaf(old), Entry::Leaf(new)) => self.in_place(old, new),
             (Entry::Leaf(old), Entry::Table(child)) => {
                 assert!(
-                    self.judged.bbm >= 2,
+                    self.performed.bbm >= 2,
                     "a live block becomes a table: {old:x?}"
                 );
                 let parts = self.link(child, level + 1, offset);
@@ -246,13 +251,13 @@ impl Replay<'_> {
                 self.stale.push(old);
             }
             (Entry::Table(child), Entry::Nothing) => {
-                assert_eq!(self.judged.operation, Operation::Unmap);
+                assert_eq!(self.performed.operation, Operation::Unmap);
                 let gone = self.unlink(child);
                 self.stale.extend(gone);
             }
             (Entry::Table(child), Entry::Leaf(new)) => {
                 assert!(
-                    self.judged.bbm >= 2,
+                    self.performed.bbm >= 2,
                     "a live table becomes a block: {new:x?}"
                 );
                 let parts = self.unlink(child);
@@ -302,7 +307,10 @@ impl Replay<'_> {
             "a leaf that may be cached becomes global"
         );
         if changed & CONTIGUOUS != 0 {
-            assert!(self.judged.bbm >= 1, "the contiguous bit changes: {old:x?}");
+            assert!(
+                self.performed.bbm >= 1,
+                "the contiguous bit changes: {old:x?}"
+            );
             assert_eq!(changed, CONTIGUOUS, "something else changes in that store");
         }
         self.leaves.insert(new.offset, new);
@@ -392,7 +400,7 @@ impl Replay<'_> {
         };
         for covered in round {
             assert!(
-                covered.asid.is_none() || covered.asid == self.judged.asid,
+                covered.asid.is_none() || covered.asid == self.performed.asid,
                 "another address space's entries are invalidated"
             );
         }

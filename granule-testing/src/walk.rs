@@ -240,8 +240,8 @@ impl Arch {
                 }
                 0b01 => panic!("a block at level {level}, where none is decoded"),
                 kind if word >> 63 != 0 => {
-                    // A present-invalid leaf has bit 0 clear and bit 63 set. A CPU sees only that the
-                    // entry is invalid.
+                    // A present-invalid leaf has bit 0 clear and bit 63 set. A CPU sees only that
+                    // the entry is invalid.
                     let page = kind == 0b10;
                     assert_eq!(page, level == 3, "a present-invalid entry of another level");
                     assert!(

@@ -1,8 +1,8 @@
 //! Fixed-size memory records of a CPU's actions on its own translation.
 //!
 //! A kernel writes the records, and a tool on another machine reads them from the kernel's memory.
-//! This crate defines the events ([`Event`]), their encoding in four words ([`EncodedEvent`]), the head
-//! of the buffer that holds them ([`BufferHeader`]), and the encodings of system registers and
+//! This crate defines the events ([`Event`]), their encoding in four words ([`EncodedEvent`]), the
+//! head of the buffer that holds them ([`BufferHeader`]), and the encodings of system registers and
 //! instructions ([`System`]). It has no dependencies, so a writer and a reader need only this crate
 //! to agree.
 //!

@@ -1,11 +1,13 @@
 //! Firmware's identity map, and its register values.
 //!
-//! Run it with `cargo run --example firmware`, or `… -- el2 64k` for a boot loader at EL2 with another
-//! page size. Firmware maps each region to itself, so turning the MMU on changes no address. Flash is
-//! executable, RAM is writable, and devices are neither cached nor executable. The example prints the
-//! values for MAIR, TCR and TTBR0 that firmware writes before it sets SCTLR.M, with their fields.
+//! Run it with `cargo run --example firmware`, or `… -- el2 64k` for a boot loader at EL2 with
+//! another page size. Firmware maps each region to itself, so turning the MMU on changes no
+//! address. Flash is executable, RAM is writable, and devices are neither cached nor executable.
+//! The example prints the values for MAIR, TCR and TTBR0 that firmware writes before it sets
+//! SCTLR.M, with their fields.
 //!
-//! At EL3 the outputs are in the Secure address space, because the library leaves a leaf's NS bit clear.
+//! At EL3 the outputs are in the Secure address space, because the library leaves a leaf's NS bit
+//! clear.
 
 mod host;
 
@@ -32,7 +34,8 @@ fn regions() -> [(&'static str, u64, u64, Attributes); 5] {
             Attributes::normal(Permissions::READ_EXECUTE),
         ),
         ("GIC and UART", 0x0800_0000, 32 << 20, Attributes::device()),
-        // A configuration write must reach the device before the next access, so no early acknowledgement.
+        // A configuration write must reach the device before the next access, so no early
+        // acknowledgement.
         ("PCI configuration", 0x3f00_0000, 16 << 20, strict),
         (
             "DRAM",

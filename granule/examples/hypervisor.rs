@@ -1,12 +1,12 @@
 //! A hypervisor's own tables: the EL2 regime, one half, one privilege.
 //!
 //! Run it with `cargo run --example hypervisor`, or `… -- 16k`. EL2 without VHE translates its own
-//! addresses from TTBR0_EL2 alone. The regime has no EL0, so it has one execute-never bit, no ASIDs and
-//! only global mappings. The code names `Regime::El2` once, and the library encodes the same attributes as
-//! a kernel's for it.
+//! addresses from TTBR0_EL2 alone. The regime has no EL0, so it has one execute-never bit, no ASIDs
+//! and only global mappings. The code names `Regime::El2` once, and the library encodes the same
+//! attributes as a kernel's for it.
 //!
-//! The example shows a stack with a guard page for each CPU, a window that maps one page of a guest's
-//! memory at a time, and the instructions that the library issues for that.
+//! The example shows a stack with a guard page for each CPU, a window that maps one page of a
+//! guest's memory at a time, and the instructions that the library issues for that.
 
 mod host;
 
@@ -34,7 +34,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     });
     let page_size = host::page_size_argument()?.unwrap_or(PageSize::K4);
     let geometry = Geometry::new(&cpu, page_size, 40, VaRange::Lower, Regime::El2)?;
-    // The regime has no upper half, so the request returns an error instead of a wrong register value.
+    // The regime has no upper half, so the request returns an error instead of a wrong register
+    // value.
     let upper = Geometry::new(&cpu, page_size, 40, VaRange::Upper, Regime::El2);
     if let Err(error) = upper {
         println!("as it should be: {error}");
@@ -65,8 +66,8 @@ impl Dispatch for Hypervisor {
         let ram = PhysicalAddress(ram.0 + block);
         tables.map(after, ram, block, data, Leaves::LARGEST)?;
 
-        // A stack of 64 KiB for each CPU. The page below it stays unmapped, so a stack overflow faults
-        // instead of overwriting other data.
+        // A stack of 64 KiB for each CPU. The page below it stays unmapped, so a stack overflow
+        // faults instead of overwriting other data.
         let stack = 64 << 10;
         for cpu in 0..CPUS {
             let bottom = VirtualAddress(STACKS.0 + cpu * (stack + page) + page);
@@ -126,8 +127,8 @@ impl Dispatch for Hypervisor {
         println!("live:");
         tables.environment().tlb.aloud = true;
         tables.make_live();
-        // A page that stays mapped beside the window keeps the window's tables in use. Otherwise each
-        // unmap would free them.
+        // A page that stays mapped beside the window keeps the window's tables in use. Otherwise
+        // each unmap would free them.
         println!("  a page beside the window:");
         let keep = VirtualAddress(WINDOW.0 + page);
         tables.map(

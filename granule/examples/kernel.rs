@@ -1,7 +1,7 @@
 //! A small kernel's boot: one program for all page sizes, with a linear map and its own image.
 //!
-//! Run it with `cargo run --example kernel`, or `… -- 64k` to request a page size, as a boot loader's
-//! command line does. The example takes a kernel's boot steps, in order:
+//! Run it with `cargo run --example kernel`, or `… -- 64k` to request a page size, as a boot
+//! loader's command line does. The example takes a kernel's boot steps, in order:
 //!
 //! 1. read the ID registers and choose a page size (`granule_boot`),
 //! 2. build the memory map (`granule_boot::memblock`),
@@ -24,8 +24,8 @@ use granule_boot::memblock::Memblock;
 use granule_boot::sizes::SizeSet;
 use std::error::Error;
 
-/// The image's physical address and sections. Sections begin at multiples of 64 KiB, which are multiples
-/// of every page size, so that one image serves all sizes.
+/// The image's physical address and sections. Sections begin at multiples of 64 KiB, which are
+/// multiples of every page size, so that one image serves all sizes.
 const IMAGE: u64 = 0x4020_0000;
 const SECTIONS: [(&str, u64, u64, Permissions); 4] = [
     ("boot text", 0x0000, 0x1_0000, Permissions::READ_EXECUTE),
@@ -33,11 +33,12 @@ const SECTIONS: [(&str, u64, u64, Permissions); 4] = [
     ("rodata", 0x20_0000, 0x28_0000, Permissions::READ),
     ("data", 0x28_0000, 0x40_0000, Permissions::READ_WRITE),
 ];
-/// The physical range of the read-only sections, which end where data begins. The boot text is one of
-/// them, and is not needed after boot.
+/// The physical range of the read-only sections, which end where data begins. The boot text is one
+/// of them, and is not needed after boot.
 const READ_ONLY: (u64, u64) = (IMAGE, IMAGE + 0x28_0000);
 
-/// RAM as a device tree might describe it: with a hole, an unaligned end, and a range that firmware keeps.
+/// RAM as a device tree might describe it: with a hole, an unaligned end, and a range that firmware
+/// keeps.
 const BANKS: [(u64, u64); 2] = [(0x4000_0000, 0x8000_0000), (0x1_0000_0000, 0x4_0000_5000)];
 const FIRMWARE: (u64, u64) = (0x5000_0000, 0x20_0000);
 
@@ -87,8 +88,8 @@ impl Dispatch for Boot {
         let geometry = self.geometry;
         let ram = sort_out_ram(P::SIZE)?;
 
-        // The linear map has the lower half of this half of the address space. The image begins 2 GiB
-        // below the top.
+        // The linear map has the lower half of this half of the address space. The image begins 2
+        // GiB below the top.
         let span = geometry.span() / 2;
         let ends = ram.mapped().fold(None, |ends, region| {
             let (low, _) = ends.unwrap_or((region.start(), 0));
@@ -162,7 +163,8 @@ impl Dispatch for Boot {
     }
 }
 
-/// Builds the memory map: the banks without firmware's range and without partial pages at their ends.
+/// Builds the memory map: the banks without firmware's range and without partial pages at their
+/// ends.
 fn sort_out_ram(page_size: PageSize) -> Result<Memblock<16>, Box<dyn Error>> {
     let mut ram = Memblock::new(page_size);
     for (start, size) in BANKS {

@@ -1,10 +1,10 @@
 //! A guide for kernel authors: how to write code that assumes no page size. This module holds only
 //! text and examples.
 //!
-//! A kernel built for one page size has a constant, and every driver uses it. Once the size is chosen
-//! at boot, each of those uses is a bug, and most of them compile. This library has no such constant.
-//! The compiler rejects most wrong assumptions, and checks find the others. The documentation tests
-//! try each example below that must not compile; the codes are the compiler's.
+//! A kernel built for one page size has a constant, and every driver uses it. Once the size is
+//! chosen at boot, each of those uses is a bug, and most of them compile. This library has no such
+//! constant. The compiler rejects most wrong assumptions, and checks find the others. The
+//! documentation tests try each example below that must not compile; the codes are the compiler's.
 //!
 //! # A page size is a type or a value, never a constant
 //!
@@ -14,8 +14,8 @@
 //! use granule::arch::PAGE_SIZE;
 //! ```
 //!
-//! Hot code is generic over [`Page`](crate::arch::Page), whose geometry the compiler folds. Other code
-//! takes a [`PageSize`](crate::arch::PageSize) or a [`Geometry`](crate::arch::Geometry):
+//! Hot code is generic over [`Page`](crate::arch::Page), whose geometry the compiler folds. Other
+//! code takes a [`PageSize`](crate::arch::PageSize) or a [`Geometry`](crate::arch::Geometry):
 //!
 //! ```
 //! use granule::arch::{Page, Page4K, Page64K, PageSize};
@@ -31,7 +31,8 @@
 //! assert_eq!(pages::<Page64K>(70_000), pages_of(PageSize::K64, 70_000));
 //! ```
 //!
-//! A page size does not convert to a number implicitly. Code asks for bytes, shift or entries by name:
+//! A page size does not convert to a number implicitly. Code asks for bytes, shift or entries by
+//! name:
 //!
 //! ```compile_fail,E0308
 //! let bytes: u64 = granule::arch::PageSize::K4;
@@ -51,8 +52,8 @@
 //! join(Ring::<Page4K>(0, PhantomData), Ring::<Page64K>(0, PhantomData));
 //! ```
 //!
-//! Only [`PageSize::dispatch`](crate::arch::PageSize::dispatch) turns a value into a type, and it takes
-//! code that works for all sizes. The architecture has three, and code cannot add a fourth:
+//! Only [`PageSize::dispatch`](crate::arch::PageSize::dispatch) turns a value into a type, and it
+//! takes code that works for all sizes. The architecture has three, and code cannot add a fourth:
 //!
 //! ```compile_fail,E0277
 //! use granule::arch::{Page, PageSize};
@@ -115,10 +116,10 @@
 //!
 //! # What the compiler cannot check
 //!
-//! - A plain number: `address >> 12` compiles. A test of this project reads all code that the page sizes
-//!   share (`xtask/src/page_constants.rs`). It rejects constants named like a page size, and numbers that
-//!   are the bytes, mask or shift of one. A list holds the exceptions, each with its reason. A kernel with
-//!   its own drivers should have the same test.
+//! - A plain number: `address >> 12` compiles. A test of this project reads all code that the page
+//!   sizes share (`xtask/src/page_constants.rs`). It rejects constants named like a page size, and
+//!   numbers that are the bytes, mask or shift of one. A list holds the exceptions, each with its
+//!   reason. A kernel with its own drivers should have the same test.
 //! - Data that another kernel left behind under another page size: `granule_boot::stamp`.
-//! - The abilities of a device, its firmware and its driver: the kernel asks `granule_boot::driver` when
-//!   it probes the device.
+//! - The abilities of a device, its firmware and its driver: the kernel asks `granule_boot::driver`
+//!   when it probes the device.

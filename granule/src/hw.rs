@@ -9,7 +9,7 @@
 //! operating system below it.
 
 use crate::arch::Regime;
-use crate::arch::tlbi::{TlbCapabilities, TlbiOp, TlbiScope};
+use crate::arch::tlbi::{TlbCapabilities, TlbiOp, TlbiScope, for_constant_op};
 use crate::table::TlbOps;
 use core::arch::asm;
 
@@ -47,17 +47,35 @@ bare!(
     isb, "isb"
 );
 
-/// Issues one TLBI of the broadcast forms.
+/// Issues one TLBI: the SYS instruction of a constant operation in a constant regime. Written as
+/// SYS, because the assembler knows the range forms only with FEAT_TLBIRANGE enabled for the whole
+/// build.
 macro_rules! tlbi {
-    ($text:literal) => {
+    ($op:expr, $regime:expr) => {
+        tlbi!(@ $op, $regime, "sys #{op1}, c{crn}, c{crm}, #{op2}",)
+    };
+    ($op:expr, $regime:expr, $operand:expr) => {
+        tlbi!(
+            @ $op, $regime, "sys #{op1}, c{crn}, c{crm}, #{op2}, {operand}",
+            operand = in(reg) $operand,
+        )
+    };
+    (@ $op:expr, $regime:expr, $text:literal, $($operand:tt)*) => {{
+        const ENCODING: u16 = $op.instruction($regime).0;
         // SAFETY: removing cached translations changes no memory; the CPU fetches them again from
         // the tables.
-        unsafe { asm!($text, options(nostack, preserves_flags)) }
-    };
-    ($text:literal, $operand:expr) => {
-        // SAFETY: as above.
-        unsafe { asm!($text, in(reg) $operand, options(nostack, preserves_flags)) }
-    };
+        unsafe {
+            asm!(
+                $text,
+                $($operand)*
+                op1 = const ENCODING >> 11 & 0b111,
+                crn = const ENCODING >> 7 & 0b1111,
+                crm = const ENCODING >> 3 & 0b1111,
+                op2 = const ENCODING & 0b111,
+                options(nostack, preserves_flags)
+            )
+        }
+    }};
 }
 
 /// TLBIs and barriers of the running CPU, for one regime.
@@ -96,95 +114,6 @@ impl TlbOps for Hardware {
     }
 
     fn tlbi(&mut self, op: TlbiOp) {
-        // The range forms are written as SYS, because the assembler knows their names only with
-        // FEAT_TLBIRANGE enabled for the whole build.
-        match self.capabilities.geometry.regime() {
-            Regime::El1And0 => match op {
-                TlbiOp::All => tlbi!("tlbi vmalle1is"),
-                TlbiOp::Asid { operand } => tlbi!("tlbi aside1is, {}", operand),
-                TlbiOp::Address {
-                    operand,
-                    scope,
-                    all_asids,
-                } => match (scope, all_asids) {
-                    (TlbiScope::AllLevels, true) => tlbi!("tlbi vaae1is, {}", operand),
-                    (TlbiScope::LastLevel, true) => tlbi!("tlbi vaale1is, {}", operand),
-                    (TlbiScope::AllLevels, false) => tlbi!("tlbi vae1is, {}", operand),
-                    (TlbiScope::LastLevel, false) => tlbi!("tlbi vale1is, {}", operand),
-                },
-                TlbiOp::Range {
-                    operand,
-                    scope,
-                    all_asids,
-                } => match (scope, all_asids) {
-                    (TlbiScope::AllLevels, true) => tlbi!("sys #0, c8, c2, #3, {}", operand),
-                    (TlbiScope::LastLevel, true) => tlbi!("sys #0, c8, c2, #7, {}", operand),
-                    (TlbiScope::AllLevels, false) => tlbi!("sys #0, c8, c2, #1, {}", operand),
-                    (TlbiScope::LastLevel, false) => tlbi!("sys #0, c8, c2, #5, {}", operand),
-                },
-            },
-            Regime::El2 => match op {
-                TlbiOp::All | TlbiOp::Asid { .. } => tlbi!("tlbi alle2is"),
-                TlbiOp::Address {
-                    operand,
-                    scope: TlbiScope::AllLevels,
-                    ..
-                } => {
-                    tlbi!("tlbi vae2is, {}", operand);
-                }
-                TlbiOp::Address {
-                    operand,
-                    scope: TlbiScope::LastLevel,
-                    ..
-                } => {
-                    tlbi!("tlbi vale2is, {}", operand);
-                }
-                TlbiOp::Range {
-                    operand,
-                    scope: TlbiScope::AllLevels,
-                    ..
-                } => {
-                    tlbi!("sys #4, c8, c2, #1, {}", operand);
-                }
-                TlbiOp::Range {
-                    operand,
-                    scope: TlbiScope::LastLevel,
-                    ..
-                } => {
-                    tlbi!("sys #4, c8, c2, #5, {}", operand);
-                }
-            },
-            Regime::El3 => match op {
-                TlbiOp::All | TlbiOp::Asid { .. } => tlbi!("tlbi alle3is"),
-                TlbiOp::Address {
-                    operand,
-                    scope: TlbiScope::AllLevels,
-                    ..
-                } => {
-                    tlbi!("tlbi vae3is, {}", operand);
-                }
-                TlbiOp::Address {
-                    operand,
-                    scope: TlbiScope::LastLevel,
-                    ..
-                } => {
-                    tlbi!("tlbi vale3is, {}", operand);
-                }
-                TlbiOp::Range {
-                    operand,
-                    scope: TlbiScope::AllLevels,
-                    ..
-                } => {
-                    tlbi!("sys #6, c8, c2, #1, {}", operand);
-                }
-                TlbiOp::Range {
-                    operand,
-                    scope: TlbiScope::LastLevel,
-                    ..
-                } => {
-                    tlbi!("sys #6, c8, c2, #5, {}", operand);
-                }
-            },
-        }
+        for_constant_op!(op, self.capabilities.geometry.regime(), tlbi);
     }
 }

@@ -2,9 +2,9 @@
 //!
 //! Granule manages the page tables of an arm64 kernel. It covers all of VMSAv8-64 stage 1: 4K, 16K
 //! and 64K pages, virtual addresses of 36 to 52 bits, blocks at every level where the architecture
-//! has them, and the contiguous hint. One program can serve all three page sizes. The size is a type
-//! ([`arch::Page`]), so the compiler folds generic code as it does in a kernel built for one size.
-//! [`arch::PageSize::dispatch`] turns the size chosen at boot into that type.
+//! has them, and the contiguous hint. One program can serve all three page sizes. The size is a
+//! type ([`arch::Page`]), so the compiler folds generic code as it does in a kernel built for one
+//! size. [`arch::PageSize::dispatch`] turns the size chosen at boot into that type.
 //!
 //! # The parts
 //!
@@ -13,7 +13,8 @@
 //!   access to a table's memory, allocation of table pages, and barriers with TLBIs.
 //! - [`linear`]: the linear map of all RAM.
 //! - [`space`]: address spaces of user programs: demand faults, copy-on-write, ASIDs.
-//! - `hw`, on arm64 only: the third trait for the running CPU. No other module issues an instruction.
+//! - `hw`, on arm64 only: the third trait for the running CPU. No other module issues an
+//!   instruction.
 //! - [`guide`]: how to write code that assumes no page size, with examples.
 //!
 //! Three crates build on this one for what a kernel needs besides page tables: `granule-boot`

@@ -11,8 +11,9 @@ use std::process::{Command, ExitCode};
 use anyhow::{Result, ensure};
 use serde_json::Value;
 
+use crate::packages::{draws, packages};
 use crate::programs::{self, Program};
-use crate::steps::{self, Step, draws, packages, runs_on_host};
+use crate::steps::{self, Step, runs_on_host};
 use crate::{ci, run};
 use xtask::pool;
 use xtask::workspace::{capture, metadata, root};

@@ -22,6 +22,7 @@ mod licences;
 mod matrix;
 mod miri;
 mod mmu_off;
+mod packages;
 #[cfg(test)]
 mod page_constants;
 mod probe;

@@ -6,8 +6,8 @@ use std::process::{Command, Stdio};
 use anyhow::{Result, bail};
 use serde_json::Value;
 
+use crate::packages::{LIBRARIES, WITH_UNSAFE_MODULES, draws, package_named, targets};
 use crate::programs::{Sum, run_command};
-use crate::steps::{LIBRARIES, draws, package_named, targets};
 use crate::tools;
 use xtask::pool;
 use xtask::workspace::{self, metadata, root};
@@ -21,10 +21,22 @@ pub(crate) fn run() -> Result<()> {
     for library in LIBRARIES {
         jobs.extend(self::jobs(package_named(&metadata, library)?, slow));
     }
+    if !slow {
+        for (package, modules) in WITH_UNSAFE_MODULES {
+            let words = [&["-p", package, "--lib", "--"], modules].concat();
+            jobs.push(words.into_iter().map(str::to_owned).collect());
+        }
+    }
     jobs.sort_by_key(|job| !job.iter().any(|word| word == LONGEST));
     // One build for all jobs; parallel jobs would wait for each other's build.
     let mut all = Vec::from(["--lib", "--tests", "--no-run"]);
-    all.extend(LIBRARIES.iter().flat_map(|library| ["-p", library]));
+    let others = WITH_UNSAFE_MODULES.iter().map(|(package, _)| package);
+    all.extend(
+        LIBRARIES
+            .iter()
+            .chain(others)
+            .flat_map(|package| ["-p", package]),
+    );
     workspace::run(command(&all)?)?;
     let mut sum = Sum::default();
     let mut broken = Ok(());

@@ -1,9 +1,10 @@
 //! The steps of `cargo xtask test` and `cargo xtask check`: the work of each. Order, selection and summary
 //! are in `ci`.
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
+use crate::packages::{LIBRARIES, LIBRARY, draws, package_named, packages, targets};
 use crate::programs::{self, Program};
 use crate::{boot, boots, figures, image, licences, matrix, miri, probe, user};
 use xtask::pool;
@@ -25,16 +26,6 @@ const LONG_TIMES: u32 = 4;
 const LONG_OPERATIONS: u64 = 240_000;
 
 const KERNEL: &str = "granule-kernel";
-pub(crate) const LIBRARY: &str = "granule";
-/// The crates that a kernel links: `no_std`, published, and tested under Miri. A crate comes after those
-/// that it depends on.
-pub(crate) const LIBRARIES: [&str; 5] = [
-    LIBRARY,
-    "granule-trace",
-    "granule-boot",
-    "granule-kexec",
-    "granule-recorder",
-];
 const CLI: &str = "granule-cli";
 const TESTING: &str = "granule-testing";
 
@@ -155,7 +146,7 @@ pub(crate) fn fmt() -> Result<()> {
 }
 
 pub(crate) fn clippy() -> Result<()> {
-    // Includes the kernel, built for the host, because its tests are there.
+    // The kernel is only a line of text here: `clippy_kernel` has the rest.
     let scope = ["--workspace", "--all-targets", "--all-features"];
     let mut command = cargo(&["clippy"]);
     command.args(scope).args(["--", "-D", "warnings"]);
@@ -256,17 +247,6 @@ fn all_of(failures: Vec<anyhow::Error>) -> Result<()> {
     Ok(())
 }
 
-/// The variables that select the cases of properties and interleavings, with a seed for each that the
-/// caller has not set. So a step repeats a failure that it found once. The soak uses other seeds.
-pub(crate) fn draws() -> impl Iterator<Item = (&'static str, String)> {
-    ["PROPTEST_RNG_SEED", "SHUTTLE_RANDOM_SEED"]
-        .into_iter()
-        .map(|name| {
-            let given = std::env::var(name);
-            (name, given.unwrap_or_else(|_| "1".to_owned()))
-        })
-}
-
 /// All tests that boot no guest, and the examples in documentation.
 fn host_tests() -> Result<()> {
     let programs = programs::choose(programs::build(&[])?, "tests for the host", runs_on_host)?;
@@ -283,9 +263,10 @@ fn host_tests() -> Result<()> {
     )
 }
 
-/// Programs for EL0 and the probe are tested by the guests that run them.
+/// The kernel, the probe and programs for EL0 are tested in guests.
 pub(crate) fn runs_on_host(program: &Program) -> bool {
-    ![user::PACKAGE, probe::PACKAGE, TESTING].contains(&&*program.package) && !boots_guests(program)
+    ![KERNEL, user::PACKAGE, probe::PACKAGE, TESTING].contains(&&*program.package)
+        && !boots_guests(program)
 }
 
 /// The integration tests of granule-cli that are called `qemu`.
@@ -400,34 +381,6 @@ fn package_of(libraries: &[&str]) -> Result<()> {
         "`{text}` warned"
     );
     Ok(())
-}
-
-pub(crate) fn packages(metadata: &Value) -> Result<&Vec<Value>> {
-    metadata["packages"]
-        .as_array()
-        .context("`cargo metadata` told no packages")
-}
-
-pub(crate) fn package_named<'a>(metadata: &'a Value, name: &str) -> Result<&'a Value> {
-    match packages(metadata)?
-        .iter()
-        .find(|package| package["name"] == name)
-    {
-        Some(package) => Ok(package),
-        None => bail!("the workspace has no package {name}"),
-    }
-}
-
-/// The names of a package's targets of one kind.
-pub(crate) fn targets(package: &Value, kind: &str) -> Vec<String> {
-    let all = package["targets"].as_array().into_iter().flatten();
-    all.filter(|target| {
-        target["kind"]
-            .as_array()
-            .is_some_and(|k| k.iter().any(|k| k == kind))
-    })
-    .filter_map(|target| Some(target["name"].as_str()?.to_owned()))
-    .collect()
 }
 
 #[cfg(test)]

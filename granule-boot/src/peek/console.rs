@@ -107,8 +107,8 @@ fn at_stdout_path<'a>(
     of_node(&tree.find(path).ok_or(ConsoleError::NoSuchNode)?)
 }
 
-/// The PL011 that Linux calls `ttyAMA` and `number`: by the alias `serial` and that number, else the
-/// one at that place in the tree.
+/// The PL011 that Linux calls `ttyAMA` and `number`: by the alias `serial` and that number, else
+/// the one at that place in the tree.
 fn numbered<'a>(tree: &Tree<'a>, number: u8, aliases: Option<Node<'a>>) -> Option<Node<'a>> {
     let digit = b'0'.saturating_add(number);
     let alias = [b's', b'e', b'r', b'i', b'a', b'l', digit];

@@ -193,7 +193,7 @@ mod tests {
     fn needs(size: PageSize, va_bits: u32) -> Needs {
         let cpu = CpuFeatures::new(MAX);
         let upper = Geometry::new(&cpu, size, va_bits, VaRange::Upper, Regime::El1And0).unwrap();
-        let lower = upper.with_half(&cpu, VaRange::Lower, 31).unwrap();
+        let lower = upper.with_va_range(&cpu, VaRange::Lower, 31).unwrap();
         Needs::new(&upper, &lower, &cpu, 2)
     }
 
@@ -335,7 +335,7 @@ mod tests {
     fn a_small_identity_map_needs_small_address_spaces() {
         let cpu = CpuFeatures::new(MAX);
         let upper = Geometry::new(&cpu, PageSize::K4, 48, VaRange::Upper, Regime::El1And0).unwrap();
-        let lower = upper.with_half(&cpu, VaRange::Lower, 20).unwrap();
+        let lower = upper.with_va_range(&cpu, VaRange::Lower, 20).unwrap();
         let needs = Needs::new(&upper, &lower, &cpu, 1);
         let mut registers = MAX;
         set(&mut registers.mmfr2, 28, 0);

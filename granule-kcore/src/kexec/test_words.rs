@@ -34,31 +34,42 @@ pub struct TestWords {
     pub loud: Option<u64>,
 }
 
-/// Parses the text after `kexec:`; unknown words are skipped.
-pub fn read(asked: &[u8]) -> TestWords {
+/// What a word may be.
+pub const EXPECTED: &str =
+    "kernel, initrd, tree, flip, frees, map, loosen, decay, stays or loud, with `@` and a number";
+
+/// Parses the text after `kexec:`; `bad` is called for each word that is ignored.
+pub fn read<'a>(words: &'a [u8], mut bad: impl FnMut(&'a [u8])) -> TestWords {
     let mut read = TestWords::default();
-    for word in asked.split(|byte| *byte == b',') {
-        let mut parts = word.splitn(2, |byte| *byte == b'@');
-        let (Some(what), Some(number)) = (parts.next(), parts.next().and_then(number)) else {
-            continue;
-        };
-        match what {
-            b"flip" => read.flip = Some(number),
-            b"frees" => read.frees = Some(number),
-            b"map" => read.map = Some(number),
-            b"loosen" => read.loosen = true,
-            b"decay" => read.decay = Some(number),
-            b"stays" => read.stays = Some(number),
-            b"loud" => read.loud = Some(number),
-            _ => {}
-        }
-        for (place, name) in read.places.iter_mut().zip(NAMES) {
-            if what == name.as_bytes() {
-                *place = Some(number);
-            }
+    for word in words.split(|byte| *byte == b',') {
+        if read.take(word).is_none() {
+            bad(word);
         }
     }
     read
+}
+
+impl TestWords {
+    /// Parses one word; `None` if it is none of the table's.
+    fn take(&mut self, word: &[u8]) -> Option<()> {
+        let mut parts = word.splitn(2, |byte| *byte == b'@');
+        let (what, number) = (parts.next()?, number(parts.next()?)?);
+        match what {
+            b"flip" => self.flip = Some(number),
+            b"frees" => self.frees = Some(number),
+            b"map" => self.map = Some(number),
+            b"loosen" => self.loosen = true,
+            b"decay" => self.decay = Some(number),
+            b"stays" => self.stays = Some(number),
+            b"loud" => self.loud = Some(number),
+            _ => {
+                let mut places = self.places.iter_mut().zip(NAMES);
+                let (place, _) = places.find(|(_, name)| name.as_bytes() == what)?;
+                *place = Some(number);
+            }
+        }
+        Some(())
+    }
 }
 
 /// A hexadecimal number with `0x`, otherwise decimal.
@@ -74,22 +85,55 @@ fn number(text: &[u8]) -> Option<u64> {
 mod tests {
     use super::*;
 
+    /// The words that are read, and those that are not.
+    fn parse(text: &str) -> (TestWords, Vec<&str>) {
+        let mut bad = Vec::new();
+        let words = read(text.as_bytes(), |word| {
+            bad.push(str::from_utf8(word).unwrap());
+        });
+        (words, bad)
+    }
+
+    fn good(text: &str) -> TestWords {
+        let (words, bad) = parse(text);
+        assert!(bad.is_empty(), "{bad:?}");
+        words
+    }
+
     #[test]
     fn what_is_asked_for_is_read_and_nothing_else() {
-        assert_eq!(read(b""), TestWords::default());
-        let test = read(b"initrd@0x1000,tree@7,flip@9,kernel@x,other@1,tree");
+        let test = good("initrd@0x1000,tree@7,flip@9");
         assert_eq!(test.places, [None, Some(0x1000), Some(7)]);
         assert_eq!(test.flip, Some(9));
-        let test = read(b"loosen@1,map@2");
+        let test = good("loosen@1,map@2");
         assert_eq!((test.loosen, test.map, test.flip), (true, Some(2), None));
-        let test = read(b"frees@64");
+        let test = good("frees@64");
         assert_eq!((test.frees, test.flip), (Some(64), None));
-        let test = read(b"decay@4096");
+        let test = good("decay@4096");
         assert_eq!((test.decay, test.flip), (Some(4096), None));
-        let test = read(b"stays@3,loud@27");
+        let test = good("stays@3,loud@27");
         assert_eq!(
             (test.stays, test.loud, test.loosen),
             (Some(3), Some(27), false)
         );
+    }
+
+    #[test]
+    fn each_word_that_is_not_understood_is_told() {
+        assert_eq!(parse(""), (TestWords::default(), vec![""]));
+        let (test, bad) = parse("kernel@x,other@1,tree,tree@7,flip@,@1");
+        assert_eq!(test.places, [None, None, Some(7)]);
+        assert_eq!(bad, ["kernel@x", "other@1", "tree", "flip@", "@1"]);
+        assert_eq!(test.flip, None);
+    }
+
+    #[test]
+    fn every_word_that_is_expected_is_read() {
+        let (words, _) = EXPECTED.split_once(", with").unwrap();
+        for word in words.split([',', ' ']).filter(|word| !word.is_empty()) {
+            if word != "or" {
+                assert_ne!(good(&format!("{word}@1")), TestWords::default(), "{word}");
+            }
+        }
     }
 }

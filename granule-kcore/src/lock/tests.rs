@@ -19,6 +19,7 @@ const MOST_STEPS: usize = 100_000;
 shuttle::thread_local! {
     static NUMBER: Cell<usize> = Cell::new(0);
     static IMPATIENT: Cell<bool> = Cell::new(false);
+    static LOOKS: Cell<u64> = Cell::new(0);
     static MASKED: Cell<bool> = Cell::new(false);
     static MACHINE: Cell<Option<&'static Machine>> = Cell::new(None);
 }
@@ -86,11 +87,16 @@ impl Cpu for Modelled {
     fn relax() {
         shuttle::thread::yield_now();
     }
+    /// Stands still but for an impatient CPU.
     fn now() -> u64 {
-        0
+        LOOKS.with(|looks| {
+            let step = u64::from(IMPATIENT.with(Cell::get));
+            looks.set(looks.get() + step);
+            looks.get()
+        })
     }
-    fn is_too_long_ago(_: u64) -> bool {
-        IMPATIENT.with(Cell::get)
+    fn frequency() -> u64 {
+        1
     }
 }
 
@@ -197,6 +203,62 @@ fn a_holder_that_is_stuck_is_named() {
         IMPATIENT.with(|impatient| impatient.set(true));
         let _ = lock.acquire();
     });
+}
+
+thread_local! {
+    /// The number of the CPU that runs, and how often it looked at the clock.
+    static RUNS: Cell<(usize, u64)> = const { Cell::new((0, 0)) };
+}
+
+/// A waiter whose clock gives the lock to another CPU now and then, and frees it in the end.
+struct Changing;
+
+static PASSED_ON: RawLock<Changing, Masked> = RawLock::new();
+
+impl Cpu for Changing {
+    fn number() -> usize {
+        RUNS.get().0
+    }
+    fn mask() -> u64 {
+        0
+    }
+    fn restore(_: u64) {}
+    fn interrupts() -> u64 {
+        0
+    }
+    fn are_let_in(_: u64) -> bool {
+        false
+    }
+    fn answer_calls() {}
+    fn relax() {}
+    fn now() -> u64 {
+        let (this, looks) = RUNS.get();
+        RUNS.set((1 + looks as usize / 8 % 2, looks + 1));
+        // SAFETY: the lock protects nothing.
+        unsafe {
+            PASSED_ON.seize();
+            if looks == 1000 {
+                PASSED_ON.release(0);
+            }
+        }
+        RUNS.set((this, looks + 1));
+        looks
+    }
+    fn frequency() -> u64 {
+        1
+    }
+}
+
+/// No holder has the lock for ten seconds, and all together have it for a thousand.
+#[test]
+fn a_lock_that_changes_hands_is_not_stuck() {
+    // SAFETY: the lock protects nothing.
+    unsafe { PASSED_ON.seize() };
+    RUNS.set((3, 0));
+    let before = PASSED_ON.acquire();
+    assert_eq!((PASSED_ON.holder(), RUNS.get().1), (Some(3), 1001));
+    // SAFETY: this CPU has just taken the lock.
+    unsafe { PASSED_ON.release(before) };
 }
 
 /// CPU 0 parks all others and then takes both locks. The others take one lock inside the other;

@@ -1,11 +1,76 @@
 //! Words of the test image: `granule.test=`, `arm64.fake_cpu=` and `arm64.inject_conflict=`.
 //! Self-tests, deliberate failures and fault injection read them here; each test interprets its own
-//! text.
+//! text. A test runs only if its name is in `NAMES` here.
 
 use super::{Instead, Problem};
 use crate::cpus::fake::{self, Changes};
+use crate::kexec::test_words;
 use core::num::NonZeroU64;
 use granule_boot::words;
+
+const KEY: &str = "granule.test=";
+
+/// The tests whose name is the whole value. Each is explained where the kernel runs it
+/// (granule-kernel/src/selftest).
+const NAMES: [&str; 46] = [
+    "alloc-failure",
+    "background",
+    "background-busy",
+    "conflict",
+    "conflict-again",
+    "corrupt-hint",
+    "corrupt-missing",
+    "corrupt-output",
+    "corrupt-pattern",
+    "corrupt-permission",
+    "corrupt-read-only",
+    "corrupt-translation",
+    "count",
+    "count-alone",
+    "exception",
+    "execute",
+    "exhaustion",
+    "guard",
+    "guard-beside",
+    "hotplug",
+    "hotplug-new",
+    "ipi",
+    "lines",
+    "mute",
+    "needs-16k",
+    "needs-4k",
+    "needs-4k-or-64k",
+    "needs-64k",
+    "needs-at-most-16k",
+    "noflush",
+    "overflow",
+    "overflow-task",
+    "pagealloc",
+    "panic",
+    "park",
+    "permission-counts",
+    "permissions",
+    "read-guard",
+    "read-invalid",
+    "secondary-overflow",
+    "secondary-panic",
+    "splits",
+    "spurious",
+    "use-after-free",
+    "write-read-only",
+    "write-text",
+];
+
+/// The beginnings of tests with arguments, which the test itself checks.
+const WITH_ARGUMENTS: [&str; 2] = ["permissions-stress:", KEXEC];
+
+/// Faults of a kexec; [`test_words`] reads the rest.
+const KEXEC: &str = "kexec:";
+
+fn is_known(test: &[u8]) -> bool {
+    let begins = |start: &&str| test.starts_with(start.as_bytes());
+    NAMES.iter().any(|name| name.as_bytes() == test) || WITH_ARGUMENTS.iter().any(begins)
+}
 
 /// The test image's part of the command line.
 #[derive(Clone, Debug)]
@@ -26,6 +91,28 @@ impl<'a> TestParameters<'a> {
                 instead: Instead::Ignores,
             });
         });
+        for value in values(line) {
+            let mut bad = |key, value, expected| {
+                let instead = Instead::Ignores;
+                problem(Problem::BadValue {
+                    key,
+                    value,
+                    expected,
+                    instead,
+                });
+            };
+            if !is_known(value) {
+                bad(
+                    KEY,
+                    value,
+                    "the name of a test (granule-kcore/src/parameters/test.rs)",
+                );
+            } else if let Some(words) = value.strip_prefix(KEXEC.as_bytes()) {
+                test_words::read(words, |word| {
+                    bad("granule.test=kexec:", word, test_words::EXPECTED);
+                });
+            }
+        }
         let key = "arm64.inject_conflict=";
         let inject_conflict = words::find(line, key.as_bytes()).and_then(|value| {
             let number = super::decimal(value).and_then(NonZeroU64::new);
@@ -45,10 +132,9 @@ impl<'a> TestParameters<'a> {
         }
     }
 
-    /// The values of all `granule.test=` words, in order.
+    /// The known tests among the values of `granule.test=`, in order.
     pub fn tests(&self) -> impl Iterator<Item = &'a [u8]> + Clone + use<'a> {
-        let words = words::words(self.line).filter(|word| word.key == b"granule.test");
-        words.filter_map(|word| word.value)
+        values(self.line).filter(|test| is_known(test))
     }
 
     /// Whether one of the tests is `name`.
@@ -65,9 +151,22 @@ impl<'a> TestParameters<'a> {
             .last()
     }
 
+    /// The faults of the last `granule.test=kexec:`.
+    #[must_use]
+    pub fn kexec(&self) -> test_words::TestWords {
+        let words = self.after(KEXEC.as_bytes()).unwrap_or_default();
+        test_words::read(words, |_| ())
+    }
+
     /// The ID fields that CPU `number` reports instead of its own.
     #[must_use]
     pub fn fake_cpu(&self, number: usize) -> Changes {
         fake::of_cpu(self.line, number, |_| ())
     }
+}
+
+/// The values of all `granule.test=` words, in order.
+fn values(line: &[u8]) -> impl Iterator<Item = &[u8]> + Clone {
+    let words = words::words(line).filter(|word| super::has_key(word, KEY));
+    words.filter_map(|word| word.value)
 }

@@ -191,17 +191,47 @@ fn the_last_one_counts_and_is_the_one_that_is_told() {
 
 #[test]
 fn words_of_tests_are_all_read() {
-    let read =
-        good("granule.test=park granule.test=kexec:a arm64.fake_cpu=2:bbm=1 granule.test=kexec:b");
+    let read = good(
+        "granule.test=park granule.test=kexec:map@1 arm64.fake_cpu=2:bbm=1 granule.test=kexec:flip@2",
+    );
     let tests: Vec<_> = read.test.tests().collect();
-    assert_eq!(tests, [&b"park"[..], b"kexec:a", b"kexec:b"]);
+    assert_eq!(tests, [&b"park"[..], b"kexec:map@1", b"kexec:flip@2"]);
     assert!(read.test.asks_for(b"park") && !read.test.asks_for(b"kexec:"));
-    assert_eq!(read.test.after(b"kexec:"), Some(&b"b"[..]));
+    assert_eq!(read.test.after(b"kexec:"), Some(&b"flip@2"[..]));
+    let kexec = read.test.kexec();
+    assert_eq!((kexec.map, kexec.flip), (None, Some(2)));
     assert_eq!(read.test.fake_cpu(1), Changes::NONE);
     assert_ne!(read.test.fake_cpu(2), Changes::NONE);
     assert_eq!(read.test.inject_conflict, None);
     let conflict = good("arm64.inject_conflict=3").test.inject_conflict;
     assert_eq!(conflict.map(core::num::NonZeroU64::get), Some(3));
+}
+
+#[test]
+fn a_test_that_does_not_exist_is_told_and_left_out() {
+    let expected = "expected the name of a test (granule-kcore/src/parameters/test.rs); ignored";
+    for name in [
+        "prak",
+        "",
+        "Park",
+        "park ing",
+        "corrupt-",
+        "permissions-stress",
+        "kexec",
+    ] {
+        let line = format!("granule.test=\"{name}\" granule.test=park");
+        let (read, problems) = parse(&line);
+        assert_eq!(problems, [format!("granule.test={name}: {expected}")]);
+        assert_eq!(read.test.tests().collect::<Vec<_>>(), [b"park"]);
+    }
+    let (read, problems) = parse("granule.test=kexec:flip@2,filp@3,stays@one");
+    assert_eq!(read.test.kexec().flip, Some(2));
+    let told = ["filp@3", "stays@one"].map(|word| {
+        let words = crate::kexec::test_words::EXPECTED;
+        format!("granule.test=kexec:{word}: expected {words}; ignored")
+    });
+    assert_eq!(problems, told);
+    good("granule.test=permissions-stress:10:7 granule.test=corrupt-hint");
 }
 
 /// The problem that an image without tests reports for these words; this build parses them.

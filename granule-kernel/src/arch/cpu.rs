@@ -5,6 +5,7 @@
 
 use core::arch::asm;
 use granule_kcore::syndrome::FaultStatus;
+use granule_kcore::timeout::Timeout;
 
 macro_rules! readers {
     ($($(#[$doc:meta])* $name:ident = $register:literal;)*) => {$(
@@ -65,6 +66,11 @@ readers! {
 pub(crate) fn counter_now() -> u64 {
     isb();
     cntvct_el0()
+}
+
+/// A wait for another CPU that begins now; it is over after so many seconds in which this CPU ran.
+pub(crate) fn timeout(seconds: u64) -> Timeout {
+    Timeout::new(seconds, cntfrq_el0(), counter_now())
 }
 
 /// Converts ticks of the counter to microseconds.

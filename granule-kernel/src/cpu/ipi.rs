@@ -16,8 +16,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use granule_kcore::cpus::MOST_CPUS;
 use granule_kcore::cpus::set::CpuSet;
 
-/// Seconds that a CPU may take to answer. Answers take microseconds; the limit allows for an
-/// emulated machine with little CPU time.
+/// Seconds that a CPU may take to answer, of the caller's own time. Answers take microseconds.
 const PATIENCE_S: u64 = 10;
 
 /// A function to run, and the set of CPUs that have not run it yet.
@@ -112,9 +111,8 @@ fn wait(cpus: CpuSet, mut left: impl FnMut() -> u64) {
         return;
     }
     let this = percpu::this();
-    let patience = PATIENCE_S * cpu::cntfrq_el0();
+    let mut timeout = cpu::timeout(PATIENCE_S);
     let mut answered = ANSWERED.this().load(Ordering::Relaxed);
-    let mut since = cpu::counter_now();
     loop {
         let waiting_for = left();
         if waiting_for == 0 {
@@ -126,10 +124,10 @@ fn wait(cpus: CpuSet, mut left: impl FnMut() -> u64) {
             // This CPU was away, perhaps parked, and the others may have been too, so the wait
             // starts again.
             answered = now;
-            since = cpu::counter_now();
+            timeout.restart();
         }
         assert!(
-            cpu::counter_now().wrapping_sub(since) < patience,
+            !timeout.is_over(cpu::counter_now()),
             "CPU {} did not answer CPU {}'s call within {PATIENCE_S} s",
             CpuSet(waiting_for),
             this.number()

@@ -30,7 +30,7 @@ impl fmt::Debug for Job<'_> {
 
 /// Runs `work` on `others`, none of which may have a job, and `meanwhile` here. Returns the result of
 /// `meanwhile` once all are done. `work` must end by itself or because `meanwhile` told it to. A CPU that
-/// still runs `work` `patience_s` seconds after `meanwhile` returned causes a panic that names it.
+/// still runs `work` when this CPU waited `patience_s` seconds of its own time causes a panic that names it.
 #[cfg_attr(
     not(feature = "test-image"),
     allow(dead_code, reason = "the jobs there are today are self-tests")
@@ -64,14 +64,14 @@ pub(crate) fn run_while<R>(
     // An empty call wakes the CPUs from their idle loop.
     ipi::call(others, &|_| ());
     let result = meanwhile();
-    let start = cpu::counter_now();
+    let mut timeout = cpu::timeout(patience_s);
     loop {
         let left = job.left.load(Ordering::Acquire);
         if left == 0 {
             return result;
         }
         assert!(
-            cpu::counter_now().wrapping_sub(start) < patience_s * cpu::cntfrq_el0(),
+            !timeout.is_over(cpu::counter_now()),
             "CPU {} did not end its job within {patience_s} s",
             CpuSet(left)
         );

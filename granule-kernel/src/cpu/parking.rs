@@ -119,10 +119,10 @@ fn wait_for(number: usize, epoch: u64) {
     let Some(slot) = CONTROL.slots.get(number) else {
         return;
     };
-    let start = cpu::counter_now();
+    let mut timeout = cpu::timeout(PATIENCE_S);
     while slot.parked.load(Ordering::Acquire) != epoch {
         assert!(
-            cpu::counter_now().wrapping_sub(start) < PATIENCE_S * cpu::cntfrq_el0(),
+            !timeout.is_over(cpu::counter_now()),
             "CPU {number} did not park within {PATIENCE_S} s"
         );
         cpu::relax();

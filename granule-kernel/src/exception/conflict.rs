@@ -11,11 +11,11 @@
 
 use super::hook::ABORTS;
 use crate::arch::cpu;
-use crate::arch::frame::Frame;
 use crate::fatal::panic;
 use crate::percpu::{Aligned, Local};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use granule_kcore::cpus::MOST_CPUS;
+use granule_kcore::exception_frame::Frame;
 use granule_kcore::syndrome;
 
 /// Whether each CPU is handling a TLB conflict abort.

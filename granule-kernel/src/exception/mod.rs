@@ -4,21 +4,15 @@
 //! exception of the kernel ends in a fatal report. `task::entry` handles exceptions from EL0. Code here that
 //! runs before an exception is handled must not access memory whose mapping is ever split: see `conflict`.
 
-#[cfg(target_os = "none")]
 pub(crate) mod conflict;
-#[cfg(target_os = "none")]
 pub(crate) mod hook;
-#[cfg(target_os = "none")]
 pub(crate) mod spurious;
-#[cfg(target_os = "none")]
 mod vectors;
 
-#[cfg(target_os = "none")]
 pub(crate) use vectors::task_start;
 
 /// Sets this CPU's vectors. Before this call VBAR holds the early vectors' physical address, where nothing is
 /// mapped.
-#[cfg(target_os = "none")]
 pub(crate) fn init() {
     // SAFETY: the vectors are part of the image's text, which stays mapped.
     unsafe { crate::arch::cpu::set_vbar(vectors::address()) };

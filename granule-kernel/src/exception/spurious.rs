@@ -10,10 +10,10 @@
 
 use super::hook::ABORTS;
 use crate::arch::cpu;
-use crate::arch::frame::Frame;
 use crate::percpu::{Aligned, Local};
 use core::sync::atomic::{AtomicU64, Ordering};
 use granule_kcore::cpus::MOST_CPUS;
+use granule_kcore::exception_frame::Frame;
 use granule_kcore::syndrome;
 
 /// Spurious translation faults of each CPU.

@@ -1,12 +1,12 @@
 //! The exception vectors with the MMU on. The handlers are in the other files of this module.
 
 use super::{conflict, spurious};
-use crate::arch::frame::{FRAME_BYTES, Frame};
 use crate::cpu::irq;
 use crate::fatal::panic;
 use crate::percpu::EXCEPTION_STACK_TOP;
 use core::arch::global_asm;
 use core::mem::offset_of;
+use granule_kcore::exception_frame::{FRAME_BYTES, Frame};
 use granule_kcore::syndrome;
 
 // Vectors 4-7 are for exceptions of the kernel (current level, SP_ELx). Vectors 0-3 are for SP_EL0,

@@ -1,6 +1,5 @@
 //! The fatal report: cause, registers, backtrace and boot record, then power off.
 
-use crate::arch::frame::Frame;
 use crate::arch::{cpu, image};
 use crate::dev::console::{self, print, println};
 use crate::dev::psci;
@@ -11,6 +10,7 @@ use core::arch::asm;
 use core::fmt::{self, Write};
 use core::panic::PanicInfo;
 use core::sync::atomic::{AtomicU32, Ordering};
+use granule_kcore::exception_frame::Frame;
 use granule_kcore::line::Line;
 use granule_kcore::syndrome;
 

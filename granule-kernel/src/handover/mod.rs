@@ -7,11 +7,8 @@
 //! [`record`] is the boot record, [`mailbox`] the messages between the boot CPU and a starting CPU,
 //! [`parking`] the same for a parked CPU.
 
-#[cfg(target_os = "none")]
 pub(crate) mod mailbox;
-#[cfg(target_os = "none")]
 pub(crate) mod parking;
-#[cfg(target_os = "none")]
 pub(crate) mod record;
 
 use granule::arch::{CpuFeatures, Geometry, IdRegisters, PhysicalAddress};

@@ -202,7 +202,7 @@ fn boot(
     // The trust that holds for all CPUs limits how the map may change.
     request.bbm_policy = bbm_policy;
     kernel_tables::begin(&request);
-    pagealloc::hide_free_pages();
+    pagealloc::invalidate_free_pages();
     merge::configure(parameters.merges_when_idle);
     report::boot(handover, choice, &geometry, common.errata, &bbm_policy);
     let ram = memory.totals().ram;

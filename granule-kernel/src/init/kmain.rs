@@ -6,7 +6,7 @@ use super::hook::BOOT;
 use crate::arch::{boot_stack, cpu};
 use crate::cpu::{ipi, irq};
 use crate::dev::console::println;
-use crate::dev::pl011::{self, Pl011};
+use crate::dev::pl011;
 use crate::dev::registry;
 use crate::dev::{console, psci};
 use crate::handover::record;
@@ -33,7 +33,7 @@ pub(crate) fn run(handover: &'static Handover) -> ! {
     if handover.tree.uart != 0 && works {
         // SAFETY: the boot tables map the UART there, as Device memory, for good.
         console::init(unsafe {
-            Pl011::new(layout::in_slot(layout::UART_VADDR, handover.tree.uart))
+            pl011::at(layout::in_slot(layout::UART_VADDR, handover.tree.uart))
         });
     }
     arrive::console_comes();

@@ -4,9 +4,9 @@
 //! on the [`machine`] recorded at boot. This file holds the loaded kernel and the lock for changing it.
 //! [`refused`] has the reasons for a refusal; [`messages`] limits how often they are printed.
 //!
-//! Leaving: [`leave`](mod@leave) takes the steps from the call to the jump. [`verify_tables`]
-//! verifies the tables once more, and [`quiesce`] quiesces the devices. Arriving: [`arrive`] reports the handoff note.
-//! The device tree, the note, the options and the request to the boot CPU are in `granule_kcore::kexec`.
+//! Leaving: [`leave`](mod@leave) takes the steps from the call to the jump. [`verify_tables`] verifies the tables
+//! once more, and [`quiesce`] quiesces the devices. Arriving: [`arrive`] reports the handoff note. The device tree,
+//! the note, the options and the request to the boot CPU are in `granule_kcore::kexec`.
 
 pub(crate) mod arrive;
 pub(crate) mod hook;

@@ -6,6 +6,7 @@
 use super::phys_to_virt::KernelPhysToVirt;
 use crate::hook::Hook;
 use granule::arch::{Descriptor, PhysicalAddress};
+use granule::forward;
 use granule::table::{BitChange, DirectMapped, TableMemory, Visibility};
 
 /// The kernel's table memory without a hook.
@@ -91,6 +92,22 @@ fn watching_live(visibility: Visibility) -> Option<&'static dyn TableHook> {
 // caller's promise is passed to the hook with each call, and the hook answers for the entries that
 // it changes on purpose.
 unsafe impl TableMemory for Hooked {
+    forward!(self.0 after |(table, first, count)| {
+        if let Some(hook) = watching() {
+            hook.before_read(table, first, count);
+        }
+    }: find_mapped);
+    forward!(self.0 after |(table, index, _, visibility)| {
+        if let Some(hook) = watching_live(visibility) {
+            hook.before_write(table, index, 1);
+        }
+    }: exchange);
+    forward!(self.0 after |(table, first, count, _, _, visibility)| {
+        if let Some(hook) = watching_live(visibility) {
+            hook.before_write(table, first, count);
+        }
+    }: fill);
+
     #[inline(always)]
     unsafe fn load(&self, table: PhysicalAddress, index: usize) -> Descriptor {
         // SAFETY: the caller keeps the rules of the inner call.
@@ -99,19 +116,6 @@ unsafe impl TableMemory for Hooked {
             Some(hook) => hook.as_meant(table, index, stored),
             None => stored,
         }
-    }
-
-    unsafe fn find_mapped(
-        &self,
-        table: PhysicalAddress,
-        first: usize,
-        count: usize,
-    ) -> Option<usize> {
-        if let Some(hook) = watching() {
-            hook.before_read(table, first, count);
-        }
-        // SAFETY: the caller keeps the rules of the inner call.
-        unsafe { self.0.find_mapped(table, first, count) }
     }
 
     #[inline(always)]
@@ -128,41 +132,6 @@ unsafe impl TableMemory for Hooked {
                 Some(hook) => hook.store(&mut self.0, table, index, descriptor, visibility),
                 None => self.0.store(table, index, descriptor, visibility),
             }
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn exchange(
-        &mut self,
-        table: PhysicalAddress,
-        index: usize,
-        descriptor: Descriptor,
-        visibility: Visibility,
-    ) -> Descriptor {
-        if let Some(hook) = watching_live(visibility) {
-            hook.before_write(table, index, 1);
-        }
-        // SAFETY: the caller keeps the rules of the inner call.
-        unsafe { self.0.exchange(table, index, descriptor, visibility) }
-    }
-
-    #[inline(always)]
-    unsafe fn fill(
-        &mut self,
-        table: PhysicalAddress,
-        first: usize,
-        count: usize,
-        descriptor: Descriptor,
-        step: u64,
-        visibility: Visibility,
-    ) {
-        if let Some(hook) = watching_live(visibility) {
-            hook.before_write(table, first, count);
-        }
-        // SAFETY: the caller keeps the rules of the inner call.
-        unsafe {
-            self.0
-                .fill(table, first, count, descriptor, step, visibility);
         }
     }
 

@@ -1,7 +1,7 @@
 //! Merges leaves of the linear map into larger ones where permissions agree, on demand and on idle CPUs.
 //!
 //! Each change of the linear map notes its range ([`note`]), widened to the largest leaf that could result. A
-//! secondary CPU that waits for work examines the noted ranges ([`idle`]) once they have not changed for a
+//! secondary CPU that waits for work examines the merge candidates ([`idle`]) once they have not changed for a
 //! while. It works in steps, each of which holds the tables for the entries of a few tables. On a single CPU,
 //! the boot CPU does this when the boot has nothing else to do ([`settle`]). `granule.merge=idle|off` turns
 //! this on or off. Merging breaks no translation first, so no access is disturbed. The library frees a table
@@ -34,7 +34,7 @@ const MOST_SKIPPED: u32 = 64;
 static IN_BACKGROUND: AtomicBool = AtomicBool::new(false);
 /// Whether a CPU was woken, or woke, and has not gone to sleep since.
 static AWAKE: AtomicBool = AtomicBool::new(false);
-/// Whether any range is noted.
+/// Whether there is a merge candidate.
 static NOTED: AtomicBool = AtomicBool::new(false);
 /// Tables and groups that idle CPUs merged.
 static TABLES: AtomicU64 = AtomicU64::new(0);
@@ -61,8 +61,8 @@ pub(crate) fn merge_linear_map(start: VirtualAddress, pages: u64) -> Result<Merg
     .unwrap_or(Err(LinearError::TooEarly))
 }
 
-/// Merges every noted range at once, however recently it changed.
-pub(crate) fn merge_noted() -> Merged {
+/// Merges every merge candidate at once, however recently it changed.
+pub(crate) fn merge_candidates() -> Merged {
     let mut all = Merged::default();
     while let Some(Some(merged)) = kernel_tables::change(Flush::Now, |kernel, state, tree| {
         step(kernel, state, tree, None)
@@ -100,7 +100,7 @@ pub(super) fn note(kernel: &Kernel, state: &mut TableState, start: VirtualAddres
     NOTED.store(true, Ordering::SeqCst);
 }
 
-/// Wakes a CPU that may have slept since a range was noted, if there is one. Call it without the lock.
+/// Wakes a CPU that may have slept since a candidate was added, if there is one. Call it without the lock.
 pub(crate) fn wake() {
     if !IN_BACKGROUND.load(Ordering::Relaxed) || AWAKE.load(Ordering::SeqCst) {
         return;
@@ -123,14 +123,14 @@ pub(crate) fn idle() {
     let quiet = cpu::cntfrq_el0() / QUIET;
     let stepped =
         kernel_tables::try_change(|kernel, state, tree| step(kernel, state, tree, Some(quiet)));
-    // Otherwise another CPU holds the tables, or every noted range has been examined.
+    // Otherwise another CPU holds the tables, or every merge candidate has been examined.
     if let Some(Some(merged)) = stepped {
         TABLES.fetch_add(merged.tables, Ordering::Relaxed);
         GROUPS.fetch_add(merged.groups, Ordering::Relaxed);
     }
 }
 
-/// Whether no range is noted, so that this CPU may sleep. Call it with interrupts masked, right before
+/// Whether there is no candidate, so that this CPU may sleep. Call it with interrupts masked, right before
 /// sleeping: a CPU that notes a range after this call began sends an interrupt, unless it sees another CPU
 /// awake.
 pub(crate) fn may_sleep() -> bool {
@@ -142,17 +142,17 @@ pub(crate) fn may_sleep() -> bool {
     !NOTED.load(Ordering::SeqCst)
 }
 
-/// Merges all noted ranges on a system with one CPU, when that CPU is idle.
+/// Merges all merge candidates on a system with one CPU, when that CPU is idle.
 pub(crate) fn settle() {
     if IN_BACKGROUND.load(Ordering::Relaxed) && percpu::online().len() == 1 {
-        let merged = merge_noted();
+        let merged = merge_candidates();
         TABLES.fetch_add(merged.tables, Ordering::Relaxed);
         GROUPS.fetch_add(merged.groups, Ordering::Relaxed);
     }
 }
 
-/// Examines the beginning of the oldest noted range, if it has not changed for `quiet` ticks, and merges
-/// there. Returns `None` if no range is noted.
+/// Examines the beginning of the oldest candidate, if it has not changed for `quiet` ticks, and merges
+/// there. Returns `None` if there is no candidate.
 fn step(
     kernel: &Kernel,
     state: &mut TableState,
@@ -193,7 +193,7 @@ fn step(
 }
 
 fn add(all: &mut Merged, more: Result<Merged, TableError>) {
-    // The noted ranges are whole pages of the upper VA range, so this cannot fail.
+    // The merge candidates are whole pages of the upper VA range, so this cannot fail.
     if let Ok(more) = more {
         all.tables += more.tables;
         all.groups += more.groups;

@@ -11,7 +11,7 @@ use granule_kcore::frames::tables::Source;
 
 /// Makes every free page invalid, and from here on every page when it is freed, if the command line asked for
 /// it. No CPU may allocate during this call.
-pub(crate) fn hide_free_pages() {
+pub(crate) fn invalidate_free_pages() {
     let Some(kernel) = kernel_tables::kernel().filter(|kernel| kernel.debug_pagealloc) else {
         return;
     };

@@ -399,9 +399,9 @@ fn wake_timed() -> Option<u64> {
     next
 }
 
-/// The timer's interrupt, masked. If nothing waits for the end of the time slice, the next one
-/// begins at once. Otherwise a task in a call longer than a time slice would lose its CPU to a task that this very call
-/// made ready, such as the child of a fork.
+/// The timer's interrupt, masked. If nothing waits for the end of the time slice, the next one begins at once.
+/// Otherwise a task in a call longer than a time slice would lose its CPU to a task that this very call made ready,
+/// such as the child of a fork.
 pub(crate) fn tick() {
     timer::off();
     let Some(this) = this() else { return };

@@ -7,11 +7,11 @@
 //! merges or splits.
 
 use super::MOST_TASKS;
-use crate::arch::frame::{FRAME_BYTES, Frame as Registers};
 use crate::mm::walker::Flush;
 use crate::mm::{kernel_tables, pages};
 use granule::arch::{Attributes, Permissions, VirtualAddress};
 use granule::table::Leaves;
+use granule_kcore::exception_frame::{FRAME_BYTES, Frame as Registers};
 use granule_kcore::frames::Frame;
 use granule_kcore::layout;
 

@@ -3,9 +3,9 @@
 
 use super::stack::Stack;
 use super::switch::{Context, FpState};
-use crate::arch::frame::Frame;
 use core::cell::UnsafeCell;
 use core::fmt;
+use granule_kcore::exception_frame::Frame;
 
 /// The registers of a task that does not run.
 pub(super) struct Saved {

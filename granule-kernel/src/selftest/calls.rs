@@ -301,12 +301,12 @@ fn rounds(
 /// Waits until every other CPU has begun and ended a turn.
 fn wait_for_a_turn(turns: &Counts) {
     let before: [u64; MOST_CPUS] = core::array::from_fn(|cpu| get(turns, cpu));
-    let start = cpu::counter_now();
+    let mut timeout = cpu::timeout(PATIENCE_S);
     for cpu in percpu::online().without(0).iter() {
         let before = before.get(cpu).copied().unwrap_or_default();
         while get(turns, cpu) < before + 2 {
             assert!(
-                cpu::counter_now().wrapping_sub(start) < PATIENCE_S * cpu::cntfrq_el0(),
+                !timeout.is_over(cpu::counter_now()),
                 "CPU {cpu} does not go on after it was parked"
             );
             cpu::relax();

@@ -12,7 +12,7 @@ use crate::mm::table_allocator::KernelTableAllocator;
 use granule::arch::{Descriptor, Kind, VirtualAddress};
 use granule::table::{Counters, Leaves};
 use granule_kcore::kexec::handoff_note::NAMES;
-use granule_kcore::kexec::test_words::{self, TestWords};
+use granule_kcore::kexec::test_words::TestWords;
 use granule_kcore::parameters::Parameters;
 use granule_kexec::{ListMemory, PhysRange, RelocationList, verify};
 
@@ -23,7 +23,7 @@ static WORDS: spin::Once<TestWords> = spin::Once::new();
 
 /// Stores the words of the command line.
 pub(super) fn note(parameters: &Parameters<'_>) {
-    WORDS.call_once(|| test_words::read(parameters.test.after(b"kexec:").unwrap_or_default()));
+    WORDS.call_once(|| parameters.test.kexec());
 }
 
 fn words() -> TestWords {

@@ -16,7 +16,7 @@ use zerocopy::{Immutable, IntoBytes};
 fn fault(error: SpaceError) -> Errno {
     match error {
         SpaceError::OutOfFrames { .. }
-        | SpaceError::AreasFull { .. }
+        | SpaceError::VmasFull { .. }
         | SpaceError::Tables(TableError::OutOfTables { .. }) => Errno::ENOMEM,
         _ => Errno::EFAULT,
     }

@@ -201,7 +201,7 @@ impl<P: Page> Typed<P> {
         let space = self.0.as_mut().ok_or(SpaceError::NotEmpty)?;
         loop {
             match what(space) {
-                Err(full @ SpaceError::AreasFull { capacity }) => {
+                Err(full @ SpaceError::VmasFull { capacity }) => {
                     enlarge(space, capacity * 2).ok_or(full)?;
                 }
                 result => return result,

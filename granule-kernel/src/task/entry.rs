@@ -4,13 +4,13 @@ use super::hook::TASKS;
 use super::task_table::{self, Current};
 use super::{process, syscall};
 use crate::arch::cpu;
-use crate::arch::frame::Frame;
 use crate::cpu::irq;
 use crate::dev::console::println;
 use crate::fatal::panic;
 use crate::sched;
 use core::sync::atomic::{AtomicU64, Ordering};
 use granule::space::SpaceError;
+use granule_kcore::exception_frame::Frame;
 use granule_kcore::syndrome::{self, Abort};
 use granule_linux_abi::abi::process::Status;
 use granule_linux_abi::abi::signal::{

@@ -5,10 +5,10 @@ use super::owned::Array;
 use super::task_table::Current;
 use super::{process, random};
 use crate::arch::cpu;
-use crate::arch::frame::Frame;
 use crate::dev::console::println;
 use core::ops::Range;
 use granule::space::Rights;
+use granule_kcore::exception_frame::Frame;
 use granule_linux_abi::abi::Errno;
 use granule_linux_abi::abi::auxv::{
     AT_BASE, AT_CLKTCK, AT_EGID, AT_ENTRY, AT_EUID, AT_FLAGS, AT_GID, AT_HWCAP, AT_PAGESZ, AT_PHDR,

@@ -6,7 +6,6 @@
 
 use super::address_space::{AddressSpace, SpaceRef};
 use super::owned::Boxed;
-use crate::arch::frame::Frame;
 use crate::lock::Lock;
 use crate::sched::thread::Thread;
 use crate::sched::{self, MOST_TASKS};
@@ -14,6 +13,7 @@ use core::cell::UnsafeCell;
 use core::fmt;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use granule_kcore::exception_frame::Frame;
 use granule_linux_abi::abi::process::Status;
 use granule_linux_abi::abi::signal::SIGKILL;
 use granule_linux_abi::processes::{Reaped, Relation, Selection};

@@ -86,7 +86,7 @@ pub(crate) fn run(inputs: &Inputs<'_>) -> Result<(), Failure> {
         return Ok(());
     };
     // Merge pending blocks now: a later merge frees tables and would distort the frame count.
-    merge::merge_noted();
+    merge::merge_candidates();
     let before = pages::counted();
     if let Err(error) = process_table::open(archive) {
         println!("granule: {error}: no user space");
@@ -200,7 +200,7 @@ fn begin(inputs: &Inputs<'_>, path: &[u8], first: &First) -> Result<&'static Tas
     let upper: &Geometry = &inputs.capabilities.geometry;
     let bits = upper.va_bits().min(MOST_BITS);
     let lower = upper
-        .with_half(&inputs.boot_cpu, VaRange::Lower, bits)
+        .with_va_range(&inputs.boot_cpu, VaRange::Lower, bits)
         .map_err(Refused::Geometry)?;
     let common = &inputs.common;
     let dirty = common.hardware_dirty >= 2 && !common.errata.needs(Workaround::NoHardwareDirty);

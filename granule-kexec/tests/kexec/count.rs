@@ -64,7 +64,8 @@ fn what_is_counted_before_is_what_is_executed() {
 /// Loads of the header: two before the jump to its page, five there.
 const HEADER: u64 = 7;
 
-/// Loads each time that the list is gone through: two a record, and two for what leads on or ends it.
+/// Loads each time that the list is gone through: two a record, and two for what leads on or ends
+/// it.
 fn of_list(loaded: &Loaded) -> u64 {
     2 * (loaded.header.records + loaded.list.len() as u64)
 }

@@ -1,8 +1,8 @@
 //! The list in memory: written, found again, its digest, and every allocation that fails.
 
+use crate::scene::{Memory, Pages, RAM};
 use crate::segments::{BASE, memory_map};
 use crate::tables::transition;
-use crate::world::{Memory, Pages, RAM};
 use granule::arch::{PageSize, PhysicalAddress};
 use granule_kexec::{
     Clean, ListError, ListHeader, ListMemory, ListRecord, MemoryMap, PhysRange, Refusal,
@@ -83,9 +83,9 @@ fn what_is_written_is_read_again_whatever_the_pages() {
             let pages = scattered(size, most);
             let segments = [segment(size, &pages)];
             let mut memory = Memory::default();
-            let mut supply = Pages::new(size, FREE, 10);
+            let mut allocator = Pages::new(size, FREE, 10);
             let list =
-                RelocationList::write(&mut memory, &mut supply, &segments, &memory_map).unwrap();
+                RelocationList::write(&mut memory, &mut allocator, &segments, &memory_map).unwrap();
             assert_eq!(list.totals.records, most);
             let expected = 1 + most
                 .saturating_sub((size.bytes() - 128) / 32 - 1)
@@ -94,14 +94,14 @@ fn what_is_written_is_read_again_whatever_the_pages() {
             let mut found = BTreeSet::new();
             list.each_page(&memory, |page| assert!(found.insert(page.0)))
                 .unwrap();
-            assert_eq!(found, supply.out);
+            assert_eq!(found, allocator.out);
             // Only in its pages is anything written.
             let page_of = |at: &u64| at & !(size.bytes() - 1);
             assert!(
                 memory
                     .written
                     .keys()
-                    .all(|at| supply.out.contains(&page_of(at)))
+                    .all(|at| allocator.out.contains(&page_of(at)))
             );
 
             let header = list.seal(&mut memory, &way(), &transition(), 0).unwrap();
@@ -109,8 +109,8 @@ fn what_is_written_is_read_again_whatever_the_pages() {
             let again = verify(&memory, list.head, |record| read.push(*record));
             assert_eq!(again, Ok(header));
             assert_eq!(read, records_of(&segments, &memory_map));
-            assert_eq!(list.free(&memory, &mut supply), Ok(()));
-            assert!(supply.out.is_empty());
+            assert_eq!(list.free(&memory, &mut allocator), Ok(()));
+            assert!(allocator.out.is_empty());
         }
     }
 }
@@ -124,25 +124,25 @@ fn every_allocation_that_fails_is_refused_and_takes_nothing() {
     for lies in [false, true] {
         for budget in 0..needed {
             let mut memory = Memory::default();
-            let mut supply = Pages::new(PageSize::K4, FREE, 20);
-            (supply.budget, supply.lies) = (budget, lies);
-            let list = RelocationList::write(&mut memory, &mut supply, &segments, &memory_map());
+            let mut allocator = Pages::new(PageSize::K4, FREE, 20);
+            (allocator.budget, allocator.lies) = (budget, lies);
+            let list = RelocationList::write(&mut memory, &mut allocator, &segments, &memory_map());
             let why = Refusal::OutOfPages {
                 what: "list",
                 needed,
             };
             assert_eq!(list, Err(why), "{budget} pages");
-            assert_eq!((supply.out.len(), supply.budget), (0, budget));
+            assert_eq!((allocator.out.len(), allocator.budget), (0, budget));
             // Without a reservation not even a page is written to.
             assert!(lies || memory == Memory::default());
         }
     }
-    let mut supply = Pages::new(PageSize::K4, FREE, 20);
-    supply.budget = needed;
+    let mut allocator = Pages::new(PageSize::K4, FREE, 20);
+    allocator.budget = needed;
     assert!(
         RelocationList::write(
             &mut Memory::default(),
-            &mut supply,
+            &mut allocator,
             &segments,
             &memory_map()
         )
@@ -155,18 +155,18 @@ fn a_page_where_a_segment_is_to_be_is_refused() {
     let pages = scattered(PageSize::K4, 300);
     let segments = [segment(PageSize::K4, &pages)];
     for wrong in 0..3 {
-        let mut supply = Pages::new(PageSize::K4, FREE, 20);
-        let at = supply.free.len() - 1 - wrong;
-        supply.free[at] = BASE + 0x3000;
+        let mut allocator = Pages::new(PageSize::K4, FREE, 20);
+        let at = allocator.free.len() - 1 - wrong;
+        allocator.free[at] = BASE + 0x3000;
         let list = RelocationList::write(
             &mut Memory::default(),
-            &mut supply,
+            &mut allocator,
             &segments,
             &memory_map(),
         );
         let page = BASE + 0x3000;
         assert_eq!(list, Err(Refusal::PageInTheWay { what: "list", page }));
-        assert!(supply.out.is_empty());
+        assert!(allocator.out.is_empty());
     }
 }
 
@@ -175,8 +175,9 @@ fn sealed() -> (Memory, RelocationList, ListHeader) {
     let pages = scattered(PageSize::K4, 130);
     let segments = [segment(PageSize::K4, &pages)];
     let mut memory = Memory::default();
-    let mut supply = Pages::new(PageSize::K4, FREE, 4);
-    let list = RelocationList::write(&mut memory, &mut supply, &segments, &memory_map()).unwrap();
+    let mut allocator = Pages::new(PageSize::K4, FREE, 4);
+    let list =
+        RelocationList::write(&mut memory, &mut allocator, &segments, &memory_map()).unwrap();
     let header = list.seal(&mut memory, &way(), &transition(), 0).unwrap();
     (memory, list, header)
 }
@@ -259,13 +260,13 @@ fn a_list_that_leads_astray_ends() {
 #[test]
 fn no_page_is_given_back_if_the_links_are_wrong() {
     let (mut memory, list, _) = sealed();
-    let mut supply = Pages::new(PageSize::K4, FREE, 4);
+    let mut allocator = Pages::new(PageSize::K4, FREE, 4);
     let link = list.head.0 + 4096 - 32;
     let to = memory.read(link);
     for (word, wrong) in [(0, to + 8), (0, to + 4096), (24, 0), (24, 1)] {
         let old = memory.read(link + word);
         memory.write(link + word, wrong);
-        let freed = list.free(&memory, &mut supply);
+        let freed = list.free(&memory, &mut allocator);
         assert!(matches!(freed, Err(ListError::Lost { .. })), "{freed:?}");
         memory.write(link + word, old);
     }

@@ -1,7 +1,7 @@
-//! A CPU without caches and TLBs that notes all it is asked for, word by word: for the steps in Rust
-//! and for their assembly alike.
+//! A CPU without caches and TLBs that notes all it is asked for, word by word: for the steps in
+//! Rust and for their assembly alike.
 
-use crate::world::{Memory, is_ram};
+use crate::scene::{Memory, is_ram};
 use granule_kexec::LINE;
 use granule_kexec::steps::RelocationCpu;
 use granule_trace::{Barrier, System};

@@ -18,6 +18,6 @@ mod machine;
 mod plan;
 mod ranges;
 mod routine;
+mod scene;
 mod segments;
 mod tables;
-mod world;

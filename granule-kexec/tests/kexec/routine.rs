@@ -4,9 +4,9 @@
 use crate::assembly::{Program, Run, TEXT};
 use crate::list::way;
 use crate::machine::{Cpu, Did};
+use crate::scene::{Memory, Pages, RAM, untouched};
 use crate::segments::{BASE, memory_map};
 use crate::tables::transition;
-use crate::world::{Memory, Pages, RAM, untouched};
 use granule::arch::PageSize;
 use granule_kexec::steps::{Begin, leave};
 use granule_kexec::{

@@ -1,6 +1,6 @@
 //! Everything that is refused of segments, each by its own error, and nothing is done then.
 
-use crate::world::{Memory, Pages, RAM};
+use crate::scene::{Memory, Pages, RAM};
 use granule::arch::PageSize;
 use granule_kexec::{
     ANYWHERE, Clean, MemoryMap, PhysRange, Refusal, RelocationList, Segment, TREE_BLOCK, check,

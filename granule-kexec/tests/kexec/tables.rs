@@ -1,7 +1,7 @@
 //! Transitional tables: exactly what was asked for is mapped, as it was asked for, and running out
 //! of pages takes none.
 
-use crate::world::RAM;
+use crate::scene::RAM;
 use granule::arch::registers::{Tcr, Ttbr};
 use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{
@@ -320,7 +320,7 @@ fn tcr_changes_in_the_lower_half_only() {
             _ => make::<Page64K>(&needs, 64, Runs::Long),
         };
         let made = made.made.unwrap();
-        let user = high.with_half(&cpu, VaRange::Lower, 40).unwrap();
+        let user = high.with_va_range(&cpu, VaRange::Lower, 40).unwrap();
         // What a kernel runs programs with: another T0SZ, hardware updates, TBI, an erratum's bits.
         let own = 0b11 << 39 | 1 << 37 | 0b11 << 53;
         for now in [

@@ -20,8 +20,8 @@ pub(crate) struct TableOrdering {
 }
 
 impl TableOrdering {
-    /// Checks a table in a page that becomes reachable by a store of `cpu`, or by a register write of
-    /// it (`visibility` is `None`).
+    /// Checks a table in a page that becomes reachable by a store of `cpu`, or by a register write
+    /// of it (`visibility` is `None`).
     pub(crate) fn check_link(
         &mut self,
         memory: &mut Memory,

@@ -53,7 +53,7 @@ pub(crate) enum CacheMaintenance {
 
 /// Cache maintenance that no DSB has completed yet: the first and the last page and the kind of
 /// maintenance, with the lines of each page.
-pub(crate) type PendingMaintenance = BTreeMap<(u64, u64, CacheMaintenance), u64>;
+pub(crate) type PendingCacheMaintenance = BTreeMap<(u64, u64, CacheMaintenance), u64>;
 
 impl Lines {
     /// Lines whose last contents may be in a cache only.

@@ -2,7 +2,7 @@
 //!
 //! Times are numbers of events. No rule is checked here.
 
-use super::caches::PendingMaintenance;
+use super::caches::PendingCacheMaintenance;
 use super::ids::RootId;
 use super::invalidation::Removes;
 use super::stale_range::StaleRange;
@@ -52,7 +52,7 @@ pub(crate) struct Cpu {
     /// this CPU is discarded.
     pub(crate) synchronised: Vec<u64>,
     pub(crate) tlbis: Vec<PendingTlbi>,
-    pub(crate) maintenance: PendingMaintenance,
+    pub(crate) maintenance: PendingCacheMaintenance,
     /// Ranges removed from the TLB that instructions under way may still use until an ISB.
     pub(crate) draining: Vec<(Space, StaleRange)>,
     /// Whether it has done something since it was switched on or reset: before, it takes part in

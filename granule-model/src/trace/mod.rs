@@ -1,8 +1,9 @@
-//! Traces: the events of `granule-trace` as text, one a line. The format is documented in `docs/trace-format.md`.
+//! Traces: the events of `granule-trace` as text, one a line. The format is documented in
+//! `docs/trace-format.md`.
 //!
-//! [`parse_line`] and [`write_event`] convert one line, [`TraceHeader`] is the first line, [`Reader`]
-//! reads a whole file. Nothing here checks an event against the architecture; only its written form
-//! is known.
+//! [`parse_line`] and [`write_event`] convert one line, [`TraceHeader`] is the first line,
+//! [`Reader`] reads a whole file. Nothing here checks an event against the architecture; only its
+//! written form is known.
 
 mod error;
 mod header;

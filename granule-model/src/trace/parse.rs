@@ -6,7 +6,7 @@ use super::words::{OPTIONS, Words, number};
 use granule_trace::{Barrier, BarrierKind, BitChange, Event, System, Visibility};
 
 const VERB: &str = "reset, msr, store, fill, update, data, code, dsb, dmb, isb, tlbi, dc, ic, \
-                    obtain, free, rely, sync or #";
+                    obtain, free, assume-visible, sync or #";
 const ADDRESS_OF_DESCRIPTOR: &str = "the address of a descriptor, a multiple of 8";
 const COUNT: &str = "a number of descriptors, 1 to 4294967295";
 const ADDRESS: &str = "an address";
@@ -208,4 +208,20 @@ fn visibility(words: &mut Words<'_>) -> Result<Visibility, LineError> {
             _ => None,
         },
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_words_that_an_error_names_are_the_words_that_are_read() {
+        let named = VERB.replace(" or ", ", ");
+        let unknown = parse_line("rely cpu0 0 1").unwrap_err();
+        assert_eq!((unknown.column, unknown.expected), (1, VERB));
+        for word in named.split(", ").filter(|&word| word != "#") {
+            let read = parse_line(word).unwrap_err();
+            assert_ne!(read.expected, VERB, "{word}");
+        }
+    }
 }

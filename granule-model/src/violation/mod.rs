@@ -52,7 +52,8 @@ pub enum Rule {
     /// A field of TCR or MAIR that a TLB may hold was changed while in use, and is relied on
     /// without an invalidation.
     CachedField,
-    /// A field of TCR was changed while in use; it may change only while nothing is translated by it.
+    /// A field of TCR was changed while in use; it may change only while nothing is translated by
+    /// it.
     FieldInUse,
     /// Memory is read past the caches while the last store may still be in a cache only.
     NotCleaned,

@@ -1,6 +1,7 @@
 //! The operations that there have been from the first, for every page size, against a map that
 //! knows pages only: after each the addresses translate as that says, under every TLB content that
-//! the model allows. [`sequence`](crate::sequence) does more, and against a reference that knows more.
+//! the model allows. [`sequence`](crate::sequence) does more, and against a reference that knows
+//! more.
 
 use crate::bench::Bench;
 use crate::random::Random;

@@ -1,11 +1,11 @@
 //! Random sequences on every shape: after each operation every address translates as the
 //! reference says, under every TLB content that the model allows, and no rule is broken.
 //!
-//! Every address: each run of leaves is compared with the reference from end to end, and the bytes of all
-//! are counted, so that none is too many ([`Run::compare_leaves`]); whatever else a TLB may hold
-//! the model compares with the leaves, all of it, where they are relied on
-//! ([`Bench::settle`]). Accesses are made at the edges of each region that is mapped alike, on
-//! both sides, inside each, and at the edges of what the operation concerned.
+//! Every address: each run of leaves is compared with the reference from end to end, and the bytes
+//! of all are counted, so that none is too many ([`Run::compare_leaves`]); whatever else a TLB may
+//! hold the model compares with the leaves, all of it, where they are relied on
+//! ([`Bench::settle`]). Accesses are made at the edges of each region that is mapped alike, on both
+//! sides, inside each, and at the edges of what the operation concerned.
 
 use crate::bench::Bench;
 use crate::draw::Draw;

@@ -1,9 +1,9 @@
-//! The environment of the examples: host memory that stands for physical memory, and a CPU that prints
-//! the barriers and TLBIs issued to it.
+//! The environment of the examples: host memory that stands for physical memory, and a CPU that
+//! prints the barriers and TLBIs issued to it.
 //!
-//! A user of the library provides no more than this. On arm64 `DirectMapped<Offset>` (an identity or
-//! linear map) replaces [`Pages`] as memory, and `hw::Hardware` replaces [`Spoken`]. The user writes the
-//! allocator.
+//! A user of the library provides no more than this. On arm64 `DirectMapped<Offset>` (an identity
+//! or linear map) replaces [`Pages`] as memory, and `hw::Hardware` replaces [`Spoken`]. The user
+//! writes the allocator.
 
 #![allow(dead_code, reason = "each example uses its share of this")]
 
@@ -36,8 +36,8 @@ impl Pool {
 impl Drop for Pool {
     fn drop(&mut self) {
         let slice = core::ptr::slice_from_raw_parts_mut(self.memory, self.words);
-        // SAFETY: the pointer and length are those of `Box::into_raw` in `environment`, and only this
-        // method frees them.
+        // SAFETY: the pointer and length are those of `Box::into_raw` in `environment`, and only
+        // this method frees them.
         drop(unsafe { Box::from_raw(slice) });
     }
 }
@@ -46,8 +46,8 @@ impl Drop for Pool {
 #[derive(Clone, Debug)]
 pub(crate) struct Pages(Rc<Pool>);
 
-// SAFETY: the pool allocates only pages inside its memory, which lives as long as this value. A `u64`
-// slice is aligned to 8 bytes.
+// SAFETY: the pool allocates only pages inside its memory, which lives as long as this value. A
+// `u64` slice is aligned to 8 bytes.
 unsafe impl PhysToVirt for Pages {
     fn pointer(&self, table: PhysicalAddress) -> *mut u64 {
         let offset = table.0 - self.0.first.0;
@@ -55,8 +55,8 @@ unsafe impl PhysToVirt for Pages {
     }
 }
 
-// SAFETY: the pool allocates a page only once until it is freed. Each page lies in the pool's memory,
-// which `PhysToVirt` above reaches.
+// SAFETY: the pool allocates a page only once until it is freed. Each page lies in the pool's
+// memory, which `PhysToVirt` above reaches.
 unsafe impl TableAllocator for Pages {
     fn reserve(&mut self, tables: usize) -> bool {
         let pool = &self.0;

@@ -78,8 +78,8 @@ impl Shareability {
     }
 }
 
-/// The allowed accesses of a mapping, and software's bits in it. All of these may change in place on a
-/// live mapping, followed by a TLBI (rule RWHZWS lists the changes that may not).
+/// The allowed accesses of a mapping, and software's bits in it. All of these may change in place
+/// on a live mapping, followed by a TLBI (rule RWHZWS lists the changes that may not).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Permissions {
     /// Whether stores are allowed (AP\[2\] clear).
@@ -195,8 +195,8 @@ impl Permissions {
 pub struct Attributes {
     /// The kind of memory.
     pub memory: MemoryType,
-    /// The shareability. Where TCR.DS is set, TCR gives it for every leaf: encoding ignores this field,
-    /// and decoding gives [`Shareability::Inner`].
+    /// The shareability. Where TCR.DS is set, TCR gives it for every leaf: encoding ignores this
+    /// field, and decoding gives [`Shareability::Inner`].
     pub shareability: Shareability,
     /// The allowed accesses.
     pub permissions: Permissions,
@@ -233,8 +233,8 @@ impl Attributes {
         }
     }
 
-    /// These attributes as bits of a leaf descriptor of `geometry`, without the address, the contiguous
-    /// bit and the two low bits.
+    /// These attributes as bits of a leaf descriptor of `geometry`, without the address, the
+    /// contiguous bit and the two low bits.
     #[must_use]
     pub const fn encode(&self, geometry: &Geometry) -> u64 {
         let regime = geometry.regime();

@@ -1,8 +1,8 @@
 //! The rules for changing a live descriptor, break-before-make above all.
 //!
 //! One pure function, [`classify`], implements rule RWHZWS and its relaxations by FEAT_BBM (RPVTFW,
-//! RKFLJB). Every operation on live tables asks it. The function looks at one entry; the caller checks
-//! that the members of a contiguous group agree.
+//! RKFLJB). Every operation on live tables asks it. The function looks at one entry; the caller
+//! checks that the members of a contiguous group agree.
 
 use super::attributes::Permissions;
 use super::descriptor::{Descriptor, Kind};
@@ -48,14 +48,14 @@ impl BbmLevel {
 pub enum Change {
     /// The entry stays as it is.
     Nothing,
-    /// Store the entry. No TLBI follows, because no TLB can hold the old entry: it was invalid (IWZCBG)
-    /// or its access flag was 0.
+    /// Store the entry. No TLBI follows, because no TLB can hold the old entry: it was invalid
+    /// (IWZCBG) or its access flag was 0.
     Store,
     /// Store the entry, then invalidate the TLB before relying on the change.
     StoreThenInvalidate,
-    /// Store the entry. The old and new translations agree, so stale ones are harmless until the next
-    /// change of the range, whose invalidation must reach them. At levels 1 and 2 a CPU may take a TLB
-    /// conflict abort in between.
+    /// Store the entry. The old and new translations agree, so stale ones are harmless until the
+    /// next change of the range, whose invalidation must reach them. At levels 1 and 2 a CPU may
+    /// take a TLB conflict abort in between.
     StoreResized {
         /// Whether a TLB conflict abort is possible until the invalidation.
         conflict_possible: bool,
@@ -68,11 +68,12 @@ pub enum Change {
 /// Bits that may change in place on a live leaf, followed by a TLBI.
 const IN_PLACE: u64 = Permissions::MASK;
 
-/// The steps that a change from `old` to `new` at `level` requires on live tables of `geometry`, when
-/// all CPUs that use them have at least level `bbm`.
+/// The steps that a change from `old` to `new` at `level` requires on live tables of `geometry`,
+/// when all CPUs that use them have at least level `bbm`.
 ///
-/// For a change between a block and a table the caller guarantees that the table's entries translate as
-/// the block does, attributes included. If they do not, the caller must break the entry first.
+/// For a change between a block and a table the caller guarantees that the table's entries
+/// translate as the block does, attributes included. If they do not, the caller must break the
+/// entry first.
 #[must_use]
 pub const fn classify(
     geometry: &Geometry,

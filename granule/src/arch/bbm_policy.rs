@@ -1,11 +1,11 @@
 //! The BBM policy: which level of FEAT_BBM a system may use on live tables.
 //!
-//! One pure function, [`decide`], combines the ID registers of all CPUs, a list of CPUs known by name,
-//! and the system's handling of TLB conflict aborts. Its answer is the level for
+//! One pure function, [`decide`], combines the ID registers of all CPUs, a list of CPUs known by
+//! name, and the system's handling of TLB conflict aborts. Its answer is the level for
 //! [`classify`](super::bbm::classify), with the reason.
 //!
-//! To add a CPU that has level 2 and takes no TLB conflict abort, add a row to [`KNOWN`]. A CPU whose
-//! ID register promises too much is an erratum ([`NoBbm`](super::errata::Workaround::NoBbm)).
+//! To add a CPU that has level 2 and takes no TLB conflict abort, add a row to [`KNOWN`]. A CPU
+//! whose ID register promises too much is an erratum ([`NoBbm`](super::errata::Workaround::NoBbm)).
 
 use super::bbm::BbmLevel;
 use super::errata::{Errata, Workaround};
@@ -24,8 +24,8 @@ pub struct Known {
     pub erratum: Option<&'static str>,
 }
 
-/// The CPUs known to take no TLB conflict abort. A doubtful CPU is not in the list. The list does not
-/// raise a CPU that reports level 0 or 1.
+/// The CPUs known to take no TLB conflict abort. A doubtful CPU is not in the list. The list does
+/// not raise a CPU that reports level 0 or 1.
 pub const KNOWN: &[Known] = &[
     every("Cortex-A520AE", ARM, 0xd88),
     every("Cortex-A715", ARM, 0xd4d),
@@ -89,7 +89,8 @@ pub enum Why {
     KnownCpu(&'static Known),
     /// A TLB conflict abort is possible, and the system handles it.
     ConflictsHandled,
-    /// A TLB conflict abort is possible, and the system does not handle it. Holds the CPU's own level.
+    /// A TLB conflict abort is possible, and the system does not handle it. Holds the CPU's own
+    /// level.
     ConflictsNotHandled(BbmLevel),
     /// The CPU allows no change of size in place.
     NoRelaxation,
@@ -111,8 +112,8 @@ pub struct Decision {
 }
 
 impl Decision {
-    /// Whether a live block may become a table in place, and back. A map of blocks can then be split
-    /// when the permissions of a page change.
+    /// Whether a live block may become a table in place, and back. A map of blocks can then be
+    /// split when the permissions of a page change.
     #[must_use]
     pub const fn splits_blocks(&self) -> bool {
         self.level.number() >= BbmLevel::Level2.number()

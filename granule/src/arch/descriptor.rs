@@ -1,8 +1,8 @@
 //! Translation table descriptors of stage 1, bit for bit.
 //!
-//! A [`Descriptor`] is the 64-bit value of a table entry. Its meaning depends on its level and on the
-//! output format, so a [`Geometry`] decodes its address. [`Attributes`](super::Attributes) decode its
-//! permissions.
+//! A [`Descriptor`] is the 64-bit value of a table entry. Its meaning depends on its level and on
+//! the output format, so a [`Geometry`] decodes its address. [`Attributes`](super::Attributes)
+//! decode its permissions.
 
 use super::geometry::{Geometry, PhysicalAddress};
 use super::page_size::{Level, PageSize};
@@ -23,8 +23,8 @@ pub enum Kind {
     Table,
     /// A block, or at level 3 a page.
     Leaf,
-    /// A leaf that is present but invalid ([`Descriptor::present_invalid`]): an access faults, but the
-    /// entry keeps its address and permissions, and nothing else may be mapped there.
+    /// A leaf that is present but invalid ([`Descriptor::present_invalid`]): an access faults, but
+    /// the entry keeps its address and permissions, and nothing else may be mapped there.
     PresentInvalid,
 }
 
@@ -62,7 +62,8 @@ impl Descriptor {
     pub const UXN: u64 = 1 << 54;
     /// Bits 58:55: left to software.
     pub const SOFTWARE: u64 = 0b1111 << 55;
-    /// Bit 63 of an *invalid* descriptor, which hardware ignores: the entry is a present-invalid leaf.
+    /// Bit 63 of an *invalid* descriptor, which hardware ignores: the entry is a present-invalid
+    /// leaf.
     pub const PRESENT_INVALID: u64 = 1 << 63;
     /// Bit 59 of a table descriptor: no privileged execution below it.
     pub const PXN_TABLE: u64 = 1 << 59;
@@ -74,8 +75,8 @@ impl Descriptor {
     /// Bit 63 of a table descriptor: the tables and outputs below it are non-secure.
     pub const NS_TABLE: u64 = 1 << 63;
 
-    /// The bits of a table descriptor that restrict everything below it. A leaf has no such bits, so a
-    /// leaf in the table's place would lose the restrictions.
+    /// The bits of a table descriptor that restrict everything below it. A leaf has no such bits,
+    /// so a leaf in the table's place would lose the restrictions.
     pub const RESTRICTIONS: u64 =
         Self::PXN_TABLE | Self::UXN_TABLE | Self::AP_TABLE | Self::NS_TABLE;
 
@@ -85,8 +86,8 @@ impl Descriptor {
         Self(geometry.address_bits(table) | Self::TABLE_OR_PAGE | Self::VALID)
     }
 
-    /// A leaf descriptor of `level` whose output begins at `output`, with `attributes` as encoded by
-    /// [`Attributes::encode`](super::Attributes::encode).
+    /// A leaf descriptor of `level` whose output begins at `output`, with `attributes` as encoded
+    /// by [`Attributes::encode`](super::Attributes::encode).
     #[must_use]
     pub const fn leaf(
         geometry: &Geometry,
@@ -126,10 +127,10 @@ impl Descriptor {
         }
     }
 
-    /// Whether hardware may change this leaf at any time. Hardware sets the access flag (TCR.HA), and it
-    /// marks a writable clean page dirty by clearing AP\[2\] (TCR.HD and DBM). Software must change such
-    /// an entry of a live table atomically (RWLTNL). The result means nothing for a table descriptor,
-    /// which hardware does not change.
+    /// Whether hardware may change this leaf at any time. Hardware sets the access flag (TCR.HA),
+    /// and it marks a writable clean page dirty by clearing AP\[2\] (TCR.HD and DBM). Software must
+    /// change such an entry of a live table atomically (RWLTNL). The result means nothing for a
+    /// table descriptor, which hardware does not change.
     #[must_use]
     pub const fn may_be_updated(self) -> bool {
         let clean = Self::DIRTY_MODIFIER | Self::AP_READ_ONLY;
@@ -149,11 +150,11 @@ impl Descriptor {
     }
 }
 
-/// The decoding of descriptors by a geometry. This `impl` is in this file because `geometry` does not
-/// import descriptors.
+/// The decoding of descriptors by a geometry. This `impl` is in this file because `geometry` does
+/// not import descriptors.
 impl Geometry {
-    /// The bits of a leaf descriptor of `level` besides its address, its contiguous hint and its kind:
-    /// attributes, permissions and all other bits.
+    /// The bits of a leaf descriptor of `level` besides its address, its contiguous hint and its
+    /// kind: attributes, permissions and all other bits.
     #[must_use]
     pub const fn attribute_bits(&self, leaf: Descriptor, level: Level) -> u64 {
         let address = self.address_bits(self.address_of(leaf, level));

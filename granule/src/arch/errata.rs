@@ -1,8 +1,8 @@
 //! CPU errata that affect translation: a table of MIDR ranges and workarounds.
 //!
-//! To add an erratum, add a row to [`TABLE`]. If it needs a new [`Workaround`], apply that where the
-//! affected instructions are issued: in `table::flush`, or where a kernel switches the MMU. No other
-//! code may test a MIDR for an erratum.
+//! To add an erratum, add a row to [`TABLE`]. If it needs a new [`Workaround`], apply that where
+//! the affected instructions are issued: in `table::flush`, or where a kernel switches the MMU. No
+//! other code may test a MIDR for an erratum.
 
 use super::midr::{ARM, CAVIUM, FUJITSU, MICROSOFT, MidrRange, NVIDIA, QUALCOMM};
 use Workaround::{
@@ -14,8 +14,8 @@ use Workaround::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Workaround {
-    /// Issue each broadcast TLBI and its DSB twice, because accesses of *other* CPUs may outlive its
-    /// completion. A CPU that runs alone needs no repetition.
+    /// Issue each broadcast TLBI and its DSB twice, because accesses of *other* CPUs may outlive
+    /// its completion. A CPU that runs alone needs no repetition.
     RepeatTlbi,
     /// As `RepeatTlbi`, also while no other CPU runs: the DSB itself may complete
     /// before the broadcast TLBI. Local TLBIs (not IS) are not affected.
@@ -52,8 +52,8 @@ pub const TABLE: &[Erratum] = &[
     row("kryo4g-1286807", QUALCOMM, 0x804, 0xce, 0xfe, RepeatTlbi),
     row("cortex-a510-2441009", ARM, 0xd46, 0x00, 0x11, RepeatTlbi),
     every("cortex-a55-2441007", ARM, 0xd05, RepeatTlbi),
-    // The DSB after a broadcast (IS) TLBI may complete early, even while no other CPU runs. The entry
-    // code's TLBIs for its own CPU (VMALLE1 and ALLE2 with DSB NSH) are not affected.
+    // The DSB after a broadcast (IS) TLBI may complete early, even while no other CPU runs. The
+    // entry code's TLBIs for its own CPU (VMALLE1 and ALLE2 with DSB NSH) are not affected.
     row("falkor-1009", QUALCOMM, 0xc00, 0x00, 0x00, RepeatTlbiAlone),
     // CVE-2025-10263: memory accesses may outlive the completion of a broadcast TLBI.
     every("cortex-a76-4193800", ARM, 0xd0b, RepeatTlbi),
@@ -186,8 +186,8 @@ impl Errata {
         Self(set)
     }
 
-    /// Adds the erratum called `name`, as `arm64.errata=` does for tests. Returns false if no erratum
-    /// has that name.
+    /// Adds the erratum called `name`, as `arm64.errata=` does for tests. Returns false if no
+    /// erratum has that name.
     pub fn force(&mut self, name: &[u8]) -> bool {
         for (index, erratum) in TABLE.iter().enumerate() {
             if erratum.name.as_bytes() == name {

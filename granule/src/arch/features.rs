@@ -92,8 +92,8 @@ impl CpuFeatures {
         }
     }
 
-    /// The CPU's bits of physical address: 32, 36, 40, 42, 44, 48, 52 or 56. A reserved value counts
-    /// as the largest known one.
+    /// The CPU's bits of physical address: 32, 36, 40, 42, 44, 48, 52 or 56. A reserved value
+    /// counts as the largest known one.
     #[must_use]
     pub const fn pa_bits(&self) -> u32 {
         match field(self.registers.mmfr0, 0) {
@@ -131,7 +131,8 @@ impl CpuFeatures {
         }
     }
 
-    /// FEAT_BBM's level in the ID register: 0 to 3. A value above 3 includes level 3 and counts as 3.
+    /// FEAT_BBM's level in the ID register: 0 to 3. A value above 3 includes level 3 and counts as
+    /// 3.
     #[must_use]
     pub const fn bbm_level(&self) -> u32 {
         let level = field(self.registers.mmfr2, 52);
@@ -160,8 +161,8 @@ impl CpuFeatures {
         field(self.registers.mmfr1, 8) >= 1
     }
 
-    /// FEAT_HAFDBS: 0 is none; 1 means that hardware sets the access flag; 2 adds the dirty state; 3
-    /// adds the access flag of tables.
+    /// FEAT_HAFDBS: 0 is none; 1 means that hardware sets the access flag; 2 adds the dirty state;
+    /// 3 adds the access flag of tables.
     #[must_use]
     pub const fn hardware_dirty(&self) -> u32 {
         field(self.registers.mmfr1, 0)

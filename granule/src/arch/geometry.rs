@@ -1,9 +1,9 @@
 //! The shape of one half of an address space: page size, input and output address sizes, and their
 //! descriptor format.
 //!
-//! A [`Geometry`] is a value chosen at boot, not a type. Hot loops add a constant step to a descriptor
-//! that was encoded before the loop, so they never look at the output format and are generic over the
-//! page size alone. The code therefore has three instances, not six.
+//! A [`Geometry`] is a value chosen at boot, not a type. Hot loops add a constant step to a
+//! descriptor that was encoded before the loop, so they never look at the output format and are
+//! generic over the page size alone. The code therefore has three instances, not six.
 
 use super::features::{CpuFeatures, Support};
 use super::page_size::{Level, PageSize};
@@ -111,15 +111,15 @@ pub struct Geometry {
 impl Geometry {
     /// The geometry of `va_bits` bits of input address with `page_size` pages on `cpu`.
     ///
-    /// LPA2 (TCR.DS) is chosen if and only if the input address needs it (52 bits with 4K or 16K pages)
-    /// or `cpu` has more than 48 bits of physical address in that format. LPA2 also allows larger
-    /// blocks. The 52-bit output format of 64K pages needs no control bit and is used whenever `cpu`
-    /// has 52 bits of physical address.
+    /// LPA2 (TCR.DS) is chosen if and only if the input address needs it (52 bits with 4K or 16K
+    /// pages) or `cpu` has more than 48 bits of physical address in that format. LPA2 also allows
+    /// larger blocks. The 52-bit output format of 64K pages needs no control bit and is used
+    /// whenever `cpu` has 52 bits of physical address.
     ///
     /// # Errors
     ///
-    /// When the CPU lacks the page size or does not support that number of input address bits, or when
-    /// the regime lacks the half.
+    /// When the CPU lacks the page size or does not support that number of input address bits, or
+    /// when the regime lacks the half.
     pub fn new(
         cpu: &CpuFeatures,
         page_size: PageSize,
@@ -220,17 +220,17 @@ impl Geometry {
     ///
     /// # Errors
     ///
-    /// When the CPU does not support that number of input address bits, or supports it only in a format
-    /// (TCR.DS) that this half does not use.
-    pub fn with_half(
+    /// When the CPU does not support that number of input address bits, or supports it only in a
+    /// format (TCR.DS) that this half does not use.
+    pub fn with_va_range(
         &self,
         cpu: &CpuFeatures,
         va_range: VaRange,
         va_bits: u32,
     ) -> Result<Self, GeometryError> {
         let other = Self::new(cpu, self.page_size, va_bits, va_range, self.regime)?;
-        // TCR.DS is one bit for both halves, so the first half decides the format. Without DS, 4K and
-        // 16K pages have no 52-bit input addresses.
+        // TCR.DS is one bit for both halves, so the first half decides the format. Without DS, 4K
+        // and 16K pages have no 52-bit input addresses.
         if needs_ds(self.page_size, va_bits) && !self.lpa2() {
             return Err(GeometryError::AddressBits {
                 page_size: self.page_size,
@@ -292,9 +292,9 @@ impl Geometry {
 
     /// Whether hardware decodes a block descriptor at `level`, or a page at level 3.
     ///
-    /// 4K: level 0 only with DS, levels 1 and 2 always. 16K: level 1 only with DS, level 2 always. 64K:
-    /// level 1 only with 52-bit physical addresses, level 2 always. At other levels a block pattern is
-    /// an invalid descriptor.
+    /// 4K: level 0 only with DS, levels 1 and 2 always. 16K: level 1 only with DS, level 2 always.
+    /// 64K: level 1 only with 52-bit physical addresses, level 2 always. At other levels a block
+    /// pattern is an invalid descriptor.
     #[must_use]
     pub const fn leaf_allowed(&self, level: Level) -> bool {
         match (self.page_size, level) {

@@ -2,8 +2,8 @@
 //!
 //! This module holds facts of the architecture: page sizes, levels, descriptors, attributes, values
 //! of the translation registers, decoded ID registers, the changes that need break-before-make, the
-//! CPUs that are trusted to need it less, and the operands of TLBIs. It touches no memory and issues
-//! no instruction, so all of it runs and is tested on any host.
+//! CPUs that are trusted to need it less, and the operands of TLBIs. It touches no memory and
+//! issues no instruction, so all of it runs and is tested on any host.
 //!
 //! Rule names such as RWHZWS are those of the Arm Architecture Reference Manual (DDI 0487),
 //! chapter D8.

@@ -1,9 +1,9 @@
 //! Page sizes as types and as values.
 //!
-//! Hot code is generic over [`Page`] and calls the `const` methods of [`PageSize`] on `P::SIZE`; the
-//! compiler folds these calls to constants. Other code takes a [`PageSize`]. Only
-//! [`PageSize::dispatch`] turns the value chosen at boot into the type. This file defines no page-size
-//! constant on purpose: a bound uses [`PageSize::MIN`] or [`PageSize::MAX`].
+//! Hot code is generic over [`Page`] and calls the `const` methods of [`PageSize`] on `P::SIZE`;
+//! the compiler folds these calls to constants. Other code takes a [`PageSize`]. Only
+//! [`PageSize::dispatch`] turns the value chosen at boot into the type. This file defines no
+//! page-size constant on purpose: a bound uses [`PageSize::MIN`] or [`PageSize::MAX`].
 
 use core::fmt;
 
@@ -87,8 +87,8 @@ impl PageSize {
         ((offset >> self.level_shift(level)) as usize) & (self.entries() - 1)
     }
 
-    /// The number of entries of `level` in a contiguous group; 1 where the hint is reserved (4K level
-    /// 0, 16K level 1 and 64K level 1).
+    /// The number of entries of `level` in a contiguous group; 1 where the hint is reserved (4K
+    /// level 0, 16K level 1 and 64K level 1).
     #[must_use]
     pub const fn contiguous_entries(self, level: Level) -> usize {
         match (self, level) {
@@ -126,8 +126,8 @@ impl PageSize {
         }
     }
 
-    /// Runs `what` with the type of this page size. This is the only place where a size chosen at boot
-    /// selects code compiled for it.
+    /// Runs `what` with the type of this page size. This is the only place where a size chosen at
+    /// boot selects code compiled for it.
     pub fn dispatch<D: Dispatch>(self, what: D) -> D::Output {
         match self {
             Self::K4 => what.run::<Page4K>(),
@@ -219,8 +219,8 @@ impl Level {
         }
     }
 
-    /// The level of the tables that this level's table descriptors point to. Level 3 has no next level
-    /// and returns itself.
+    /// The level of the tables that this level's table descriptors point to. Level 3 has no next
+    /// level and returns itself.
     #[must_use]
     pub const fn next(self) -> Self {
         match self {

@@ -37,8 +37,8 @@ impl Tcr {
     /// TCR.AS: 16-bit ASIDs.
     pub const AS: u64 = 1 << 36;
 
-    /// The register for both halves: `lower` from TTBR0, `upper` from TTBR1. The CPU makes no walks for
-    /// a half that is `None`.
+    /// The register for both halves: `lower` from TTBR0, `upper` from TTBR1. The CPU makes no walks
+    /// for a half that is `None`.
     #[must_use]
     pub const fn new(
         cpu: &CpuFeatures,
@@ -110,8 +110,9 @@ pub struct Ttbr(pub u64);
 impl Ttbr {
     /// The register that makes `root` the root table, with `asid` (0 in a regime without ASIDs).
     ///
-    /// With 52-bit output addresses TTBR\[5:2\] holds address bits 51:48, and the root must be aligned
-    /// to 64 bytes. This library allocates a whole page for a root, so the alignment always holds.
+    /// With 52-bit output addresses TTBR\[5:2\] holds address bits 51:48, and the root must be
+    /// aligned to 64 bytes. This library allocates a whole page for a root, so the alignment always
+    /// holds.
     #[must_use]
     pub const fn new(geometry: &Geometry, root: PhysicalAddress, asid: u16) -> Self {
         let low = root.0 & 0x0000_ffff_ffff_fffe;

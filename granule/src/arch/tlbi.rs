@@ -10,8 +10,8 @@ use super::geometry::{Geometry, VirtualAddress};
 use super::page_size::{Level, PageSize};
 use super::regime::Regime;
 
-/// Above this number of single operations a whole invalidation is cheaper. The number is the entries
-/// of one table of the smallest page; Linux uses the same limit.
+/// Above this number of single operations a whole invalidation is cheaper. The number is the
+/// entries of one table of the smallest page; Linux uses the same limit.
 const MOST_SINGLE: u64 = 512;
 
 /// Which cached entries an invalidation must remove.
@@ -31,8 +31,8 @@ pub struct Invalidation {
     pub start: VirtualAddress,
     /// The bytes, a multiple of the page size; 0 invalidates nothing.
     pub bytes: u64,
-    /// The bytes of the smallest entry that may be cached for an address in the range. Entries count by
-    /// themselves, not as groups; a table entry counts with the bytes it translates.
+    /// The bytes of the smallest entry that may be cached for an address in the range. Entries
+    /// count by themselves, not as groups; a table entry counts with the bytes it translates.
     pub stride: u64,
     /// Leaves only, or tables too.
     pub scope: TlbiScope,
@@ -45,13 +45,15 @@ pub struct Invalidation {
 /// The TLBI features of the CPUs that use the tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TlbCapabilities {
-    /// The geometry of the half, which gives the granule, level hints and the base of range operations.
+    /// The geometry of the half, which gives the granule, level hints and the base of range
+    /// operations.
     pub geometry: Geometry,
     /// FEAT_TLBIRANGE on every CPU.
     pub range: bool,
     /// FEAT_TTL on every CPU.
     pub level_hint: bool,
-    /// Issue each TLBI and its DSB twice ([`Errata::repeats_tlbi`](super::errata::Errata::repeats_tlbi)).
+    /// Issue each TLBI and its DSB twice
+    /// ([`Errata::repeats_tlbi`](super::errata::Errata::repeats_tlbi)).
     pub repeat: bool,
 }
 
@@ -87,8 +89,9 @@ pub enum TlbiOp {
 }
 
 impl TlbiOp {
-    /// The regime's SYS instruction for the operation, and the value of its register. The first number
-    /// has op0, op1, CRn, CRm and op2 in 16 bits, as MSR and SYS encode them in bits 20 to 5.
+    /// The regime's SYS instruction for the operation, and the value of its register. The first
+    /// number has op0, op1, CRn, CRm and op2 in 16 bits, as MSR and SYS encode them in bits 20 to
+    /// 5.
     ///
     /// A regime with one privilege has no ASIDs, so an operation on one ASID affects every entry.
     #[must_use]
@@ -118,7 +121,65 @@ impl TlbiOp {
     }
 }
 
-/// op2 of the operations by address and by range: bit 0, bit 1 for all ASIDs, and bit 2 for leaves only.
+/// Chooses the arm of `$issue` for an operation and a regime that are known only at run time: an
+/// instruction's encoding must be a constant. An arm gets the operation with operand 0 and the
+/// regime as constants, for [`TlbiOp::instruction`], and the operand if the instruction has one.
+#[cfg(any(test, target_arch = "aarch64"))]
+macro_rules! for_constant_op {
+    ($op:expr, $regime:expr, $issue:ident) => {
+        match $regime {
+            Regime::El1And0 => for_constant_op!(@ $op, Regime::El1And0, $issue),
+            Regime::El2 => for_constant_op!(@ $op, Regime::El2, $issue),
+            Regime::El3 => for_constant_op!(@ $op, Regime::El3, $issue),
+        }
+    };
+    (@ $op:expr, $regime:expr, $issue:ident) => {
+        match $op {
+            TlbiOp::All => $issue!(TlbiOp::All, $regime),
+            TlbiOp::Asid { operand } => {
+                if $regime.has_user() {
+                    $issue!(TlbiOp::Asid { operand: 0 }, $regime, operand)
+                } else {
+                    $issue!(TlbiOp::Asid { operand: 0 }, $regime)
+                }
+            }
+            TlbiOp::Address { operand, scope, all_asids } => {
+                for_constant_op!(@by Address, operand, scope, all_asids, $regime, $issue)
+            }
+            TlbiOp::Range { operand, scope, all_asids } => {
+                for_constant_op!(@by Range, operand, scope, all_asids, $regime, $issue)
+            }
+        }
+    };
+    (@by $kind:ident, $operand:expr, $scope:expr, $all:expr, $regime:expr, $issue:ident) => {
+        match ($scope, $all) {
+            (TlbiScope::AllLevels, true) => {
+                for_constant_op!(@one $kind, $operand, AllLevels, true, $regime, $issue)
+            }
+            (TlbiScope::LastLevel, true) => {
+                for_constant_op!(@one $kind, $operand, LastLevel, true, $regime, $issue)
+            }
+            (TlbiScope::AllLevels, false) => {
+                for_constant_op!(@one $kind, $operand, AllLevels, false, $regime, $issue)
+            }
+            (TlbiScope::LastLevel, false) => {
+                for_constant_op!(@one $kind, $operand, LastLevel, false, $regime, $issue)
+            }
+        }
+    };
+    (@one $kind:ident, $operand:expr, $scope:ident, $all:literal, $regime:expr, $issue:ident) => {
+        $issue!(
+            TlbiOp::$kind { operand: 0, scope: TlbiScope::$scope, all_asids: $all },
+            $regime,
+            $operand
+        )
+    };
+}
+#[cfg(target_arch = "aarch64")]
+pub(crate) use for_constant_op;
+
+/// op2 of the operations by address and by range: bit 0, bit 1 for all ASIDs, and bit 2 for leaves
+/// only.
 const fn address_op2(scope: TlbiScope, all_asids: bool) -> u16 {
     1 | (all_asids as u16) << 1 | (matches!(scope, TlbiScope::LastLevel) as u16) << 2
 }
@@ -134,8 +195,8 @@ const fn granule_code(size: PageSize) -> u64 {
 
 /// The operand of an operation by address.
 ///
-/// Bits 43:0 are address bits 55:12 *for every granule*. Pass a level only if it is the leaf's: with a
-/// wrong hint the CPU need not invalidate anything (RSQXYZ).
+/// Bits 43:0 are address bits 55:12 *for every granule*. Pass a level only if it is the leaf's:
+/// with a wrong hint the CPU need not invalidate anything (RSQXYZ).
 #[must_use]
 pub const fn address_operand(
     size: PageSize,
@@ -165,15 +226,16 @@ pub const fn range_granules(num: u64, scale: u32) -> u64 {
 
 /// Calls `issue` with each instruction that `what` needs.
 ///
-/// If the range would need too many single operations, one operation invalidates the whole regime or
-/// address space. That costs extra TLB misses, but leaves no stale translation.
+/// If the range would need too many single operations, one operation invalidates the whole regime
+/// or address space. That costs extra TLB misses, but leaves no stale translation.
 pub fn plan(what: &Invalidation, can: &TlbCapabilities, mut issue: impl FnMut(TlbiOp)) {
     if what.bytes == 0 {
         return;
     }
     let size = can.geometry.page_size();
     let stride = what.stride.max(size.bytes());
-    // Without LPA2 a level hint of 0 with 4K or 1 with 16K is reserved: those levels have no leaves.
+    // Without LPA2 a level hint of 0 with 4K or 1 with 16K is reserved: those levels have no
+    // leaves.
     let level = what.level.filter(|&level| {
         can.level_hint && what.scope == TlbiScope::LastLevel && can.geometry.leaf_allowed(level)
     });
@@ -253,5 +315,55 @@ pub fn plan(what: &Invalidation, can: &TlbCapabilities, mut issue: impl FnMut(Tl
     while at != end {
         issue(single(at));
         at = at.wrapping_add(size.bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What `hw` issues: the encoding of the constant operation, and the operand.
+    fn issued(op: TlbiOp, regime: Regime) -> (u16, u64) {
+        macro_rules! issue {
+            ($op:expr, $regime:expr) => {
+                issue!($op, $regime, 0)
+            };
+            ($op:expr, $regime:expr, $operand:expr) => {{
+                const ENCODING: u16 = $op.instruction($regime).0;
+                (ENCODING, $operand)
+            }};
+        }
+        for_constant_op!(op, regime, issue)
+    }
+
+    #[test]
+    fn every_operation_is_issued_with_its_own_encoding() {
+        let operand = 0x1234_5678_9abc_def0;
+        let by_address = [
+            (TlbiScope::LastLevel, false),
+            (TlbiScope::LastLevel, true),
+            (TlbiScope::AllLevels, false),
+            (TlbiScope::AllLevels, true),
+        ];
+        for regime in [Regime::El1And0, Regime::El2, Regime::El3] {
+            let agrees = |op: TlbiOp| {
+                let expected = op.instruction(regime);
+                assert_eq!(issued(op, regime), expected, "{op:?} {regime:?}");
+            };
+            agrees(TlbiOp::All);
+            agrees(TlbiOp::Asid { operand });
+            for (scope, all_asids) in by_address {
+                agrees(TlbiOp::Address {
+                    operand,
+                    scope,
+                    all_asids,
+                });
+                agrees(TlbiOp::Range {
+                    operand,
+                    scope,
+                    all_asids,
+                });
+            }
+        }
     }
 }

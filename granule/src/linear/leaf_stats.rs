@@ -1,7 +1,8 @@
 //! Counts the leaves and tables of a linear map by arithmetic, before the map exists.
 //!
-//! Pure code: no memory is read or written. The strategies size their table memory by the leaf_stats,
-//! `granule plan` prints it, and the kernel's self-check compares its walk of the tables with it.
+//! Pure code: no memory is read or written. The strategies size their table memory by the
+//! leaf_stats, `granule plan` prints it, and the kernel's self-check compares its walk of the
+//! tables with it.
 
 use crate::arch::Geometry;
 use crate::arch::geometry::LeafSize;

@@ -20,7 +20,7 @@ impl<P: Page, E: TableEnvironment> Space<'_, P, E> {
     /// # Errors
     ///
     /// [`SpaceError::Tables`] unless the range is whole pages of the lower half,
-    /// [`SpaceError::Occupied`] where a VMA exists already, [`SpaceError::AreasFull`].
+    /// [`SpaceError::Occupied`] where a VMA exists already, [`SpaceError::VmasFull`].
     pub fn map(
         &mut self,
         start: VirtualAddress,
@@ -43,7 +43,7 @@ impl<P: Page, E: TableEnvironment> Space<'_, P, E> {
     /// # Errors
     ///
     /// [`SpaceError::Tables`] unless the range is whole pages of the lower half;
-    /// [`SpaceError::AreasFull`] where one VMA becomes two. Nothing has changed then.
+    /// [`SpaceError::VmasFull`] where one VMA becomes two. Nothing has changed then.
     pub fn unmap(
         &mut self,
         start: VirtualAddress,
@@ -80,7 +80,7 @@ impl<P: Page, E: TableEnvironment> Space<'_, P, E> {
     /// # Errors
     ///
     /// [`SpaceError::Tables`] unless the range is whole pages of the lower half,
-    /// [`SpaceError::NotMapped`] where there is a hole, [`SpaceError::AreasFull`] where VMAs would
+    /// [`SpaceError::NotMapped`] where there is a hole, [`SpaceError::VmasFull`] where VMAs would
     /// have to be split. Nothing has changed then.
     pub fn protect(
         &mut self,
@@ -172,7 +172,7 @@ impl<P: Page, E: TableEnvironment> Space<'_, P, E> {
         self.unfold_edges(from, to);
         let pages = self
             .tables
-            .release_pages(from, to, |freed| frames.release(freed));
+            .zap_pages(from, to, |freed| frames.release(freed));
         self.stats.resident -= pages;
     }
 

@@ -32,7 +32,7 @@ pub enum SpaceError {
         access: Access,
     },
     /// There is no room for another VMA.
-    AreasFull {
+    VmasFull {
         /// The number of VMAs that the storage holds.
         capacity: usize,
     },
@@ -60,7 +60,7 @@ impl fmt::Display for SpaceError {
             Self::Denied { address, access } => {
                 write!(f, "the VMA at {address} does not allow to {access}")
             }
-            Self::AreasFull { capacity } => write!(
+            Self::VmasFull { capacity } => write!(
                 f,
                 "there is room for {capacity} VMAs and no more: enlarge it and try again"
             ),

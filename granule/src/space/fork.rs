@@ -26,7 +26,7 @@ impl<P: Page, E: TableEnvironment> Space<'_, P, E> {
     /// # Errors
     ///
     /// [`SpaceError::NotEmpty`] unless `child` is empty and no CPU walks it;
-    /// [`SpaceError::AreasFull`] when its storage for VMAs is too small; [`SpaceError::Tables`]
+    /// [`SpaceError::VmasFull`] when its storage for VMAs is too small; [`SpaceError::Tables`]
     /// when there are not enough pages for its tables. On error `child` is empty and this space is
     /// unchanged.
     pub fn fork_into(

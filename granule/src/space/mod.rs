@@ -2,8 +2,8 @@
 //!
 //! A [`Space`] belongs to one process. It consists of the page tables of the lower half and of the
 //! [VMAs](VMA) that say what may be mapped there. Frames come from an implementation of
-//! [`UserFrames`]; table pages, barriers and TLBIs come from the same [`TableEnvironment`] as for other
-//! tables. The numbers for switching between spaces are in [`asid`].
+//! [`UserFrames`]; table pages, barriers and TLBIs come from the same [`TableEnvironment`] as for
+//! other tables. The numbers for switching between spaces are in [`asid`].
 //!
 //! No code here allocates, waits, or knows of processes, files or registers. One CPU at a time
 //! changes a space (`&mut`: a kernel's lock). Other CPUs may meanwhile run in the space, walk its
@@ -201,12 +201,12 @@ impl<'s, P: Page, E: TableEnvironment> Space<'s, P, E> {
         &self.vmas
     }
 
-    /// Gives the space larger storage for VMAs, after [`SpaceError::AreasFull`], and returns the
+    /// Gives the space larger storage for VMAs, after [`SpaceError::VmasFull`], and returns the
     /// old storage.
     ///
     /// # Errors
     ///
-    /// [`SpaceError::AreasFull`] when `vmas` is too small for the present VMAs.
+    /// [`SpaceError::VmasFull`] when `vmas` is too small for the present VMAs.
     pub fn enlarge_vmas(&mut self, vmas: &'s mut [Vma]) -> Result<&'s mut [Vma], SpaceError> {
         self.vmas.enlarge(vmas)
     }

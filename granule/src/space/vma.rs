@@ -133,7 +133,7 @@ impl<'s> Vmas<'s> {
     }
 
     const fn full(&self) -> SpaceError {
-        SpaceError::AreasFull {
+        SpaceError::VmasFull {
             capacity: self.storage.len(),
         }
     }
@@ -170,7 +170,7 @@ impl<'s> Vmas<'s> {
     ///
     /// # Errors
     ///
-    /// [`SpaceError::Occupied`], [`SpaceError::AreasFull`].
+    /// [`SpaceError::Occupied`], [`SpaceError::VmasFull`].
     pub fn insert(&mut self, vma: Vma) -> Result<(), SpaceError> {
         if vma.start >= vma.end {
             return Ok(());
@@ -202,7 +202,7 @@ impl<'s> Vmas<'s> {
     ///
     /// # Errors
     ///
-    /// [`SpaceError::AreasFull`] where one VMA becomes two. Nothing has changed then.
+    /// [`SpaceError::VmasFull`] where one VMA becomes two. Nothing has changed then.
     pub fn remove(&mut self, start: VirtualAddress, end: VirtualAddress) -> Result<(), SpaceError> {
         if start >= end {
             return Ok(());
@@ -237,7 +237,7 @@ impl<'s> Vmas<'s> {
     ///
     /// # Errors
     ///
-    /// [`SpaceError::NotMapped`] where there is a hole, [`SpaceError::AreasFull`]. Nothing has
+    /// [`SpaceError::NotMapped`] where there is a hole, [`SpaceError::VmasFull`]. Nothing has
     /// changed then.
     pub fn protect(
         &mut self,
@@ -306,7 +306,7 @@ impl<'s> Vmas<'s> {
     ///
     /// # Errors
     ///
-    /// [`SpaceError::AreasFull`]. Nothing has changed then.
+    /// [`SpaceError::VmasFull`]. Nothing has changed then.
     pub fn copy_from(&mut self, other: &Vmas<'_>) -> Result<(), SpaceError> {
         let full = self.full();
         let places = self.storage.get_mut(..other.count).ok_or(full)?;
@@ -324,9 +324,9 @@ impl<'s> Vmas<'s> {
     ///
     /// # Errors
     ///
-    /// [`SpaceError::AreasFull`] when `storage` is too small.
+    /// [`SpaceError::VmasFull`] when `storage` is too small.
     pub fn enlarge(&mut self, storage: &'s mut [Vma]) -> Result<&'s mut [Vma], SpaceError> {
-        let full = SpaceError::AreasFull {
+        let full = SpaceError::VmasFull {
             capacity: storage.len(),
         };
         storage

@@ -15,23 +15,23 @@ pub struct TableRun {
 
 /// Allocates and frees pages for tables.
 ///
-/// An operation first counts the tables it needs, then [`reserve`](Self::reserve)s them all, and only
-/// then changes entries. A shortage is therefore one error, before the first store.
+/// An operation first counts the tables it needs, then [`reserve`](Self::reserve)s them all, and
+/// only then changes entries. A shortage is therefore one error, before the first store.
 ///
 /// # Safety
 ///
 /// An allocated page must have the page size of the tables and be aligned to it. The accompanying
-/// [`TableMemory`](super::TableMemory) must reach it, it must lie below the physical address size of the
-/// geometry, and no other code may use it until it is freed. Its contents may be anything.
+/// [`TableMemory`](super::TableMemory) must reach it, it must lie below the physical address size
+/// of the geometry, and no other code may use it until it is freed. Its contents may be anything.
 pub unsafe trait TableAllocator {
-    /// Ensures that the next `tables` pages can be allocated. Returns false, and changes nothing, if
-    /// they cannot.
+    /// Ensures that the next `tables` pages can be allocated. Returns false, and changes nothing,
+    /// if they cannot.
     #[must_use]
     fn reserve(&mut self, tables: usize) -> bool;
 
-    /// Allocates at least one and at most `most` pages in one run. Returns `None` when no page is left,
-    /// which must not happen after a successful [`reserve`](Self::reserve). Longer runs are faster to
-    /// map, because one loop writes the entries that point to them.
+    /// Allocates at least one and at most `most` pages in one run. Returns `None` when no page is
+    /// left, which must not happen after a successful [`reserve`](Self::reserve). Longer runs are
+    /// faster to map, because one loop writes the entries that point to them.
     fn allocate(&mut self, most: usize) -> Option<TableRun>;
 
     /// Frees one page that no walker can reach any more.

@@ -1,8 +1,8 @@
 //! Changes of the pages of a range in place that depend on whether their frames are shared.
 //!
-//! The code asks about whole runs of frames and changes them together, so it decides nothing page by
-//! page. The tables must hold only pages and contiguous groups, and an end of a range must not cut a
-//! group.
+//! The code asks about whole runs of frames and changes them together, so it decides nothing page
+//! by page. The tables must hold only pages and contiguous groups, and an end of a range must not
+//! cut a group.
 
 use super::page::Slot;
 use super::{BitChange, PageTables, TableEnvironment};
@@ -14,8 +14,8 @@ use crate::arch::page_size::{Level, Page};
 pub(crate) struct Choice {
     /// For pages whose frames no other space has.
     pub(crate) alone: BitChange,
-    /// For all other pages, and for every member of a group with such a page, because all members must
-    /// have the same permissions (RJQQTC).
+    /// For all other pages, and for every member of a group with such a page, because all members
+    /// must have the same permissions (RJQQTC).
     pub(crate) shared: BitChange,
 }
 
@@ -38,10 +38,10 @@ struct Run {
 }
 
 impl<P: Page, E: TableEnvironment> PageTables<P, E> {
-    /// Changes the pages between two offsets by a choice, and invalidates the range if a page changed:
-    /// permissions may change in place (RWHZWS). `sharing` takes a run of frames. It returns whether the
-    /// first one is shared, and how many from there on are alike. If both changes of the choice are
-    /// equal, `sharing` is not called.
+    /// Changes the pages between two offsets by a choice, and invalidates the range if a page
+    /// changed: permissions may change in place (RWHZWS). `sharing` takes a run of frames. It
+    /// returns whether the first one is shared, and how many from there on are alike. If both
+    /// changes of the choice are equal, `sharing` is not called.
     pub(crate) fn change_by_choice(
         &mut self,
         from: u64,
@@ -64,8 +64,8 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         }
     }
 
-    /// As `change_by_choice` for `count` entries of one table, without the invalidation. Returns how many
-    /// entries changed.
+    /// As `change_by_choice` for `count` entries of one table, without the invalidation. Returns
+    /// how many entries changed.
     fn change_table(
         &mut self,
         from: Slot,
@@ -102,8 +102,8 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         changed
     }
 
-    /// Whether the first pages of a run count as shared, and how many of them change together. A partly
-    /// shared group counts as shared, and the result never ends inside a group.
+    /// Whether the first pages of a run count as shared, and how many of them change together. A
+    /// partly shared group counts as shared, and the result never ends inside a group.
     fn whole_groups(
         &self,
         run: Run,

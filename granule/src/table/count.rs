@@ -1,13 +1,12 @@
 //! Counters of stores, tables, TLBIs and barriers.
 //!
-//! [`Counted`] wraps an implementation of any of the three traits. Code that does not wrap pays nothing.
+//! [`Counted`] wraps an implementation of any of the three traits. Code that does not wrap pays
+//! nothing.
 
-use super::FreedTable;
 use super::allocator::{TableAllocator, TableRun};
 use super::memory::{BitChange, TableMemory, Visibility};
 use super::tlb_ops::TlbOps;
-use crate::arch::tlbi::TlbiOp;
-use crate::arch::{Descriptor, PhysicalAddress};
+use crate::arch::PhysicalAddress;
 use crate::forward;
 use core::cell::Cell;
 
@@ -80,50 +79,10 @@ impl<'c, T> Counted<'c, T> {
 // SAFETY: every call reaches `inner`, whose implementation keeps the trait's promises.
 unsafe impl<T: TableMemory> TableMemory for Counted<'_, T> {
     forward!(self.inner: load find_mapped);
-
-    #[inline(always)]
-    unsafe fn store(
-        &mut self,
-        table: PhysicalAddress,
-        index: usize,
-        descriptor: Descriptor,
-        visibility: Visibility,
-    ) {
-        self.counters.add(|counts| counts.stores += 1);
-        // SAFETY: the caller promises what the wrapped method requires.
-        unsafe { self.inner.store(table, index, descriptor, visibility) }
-    }
-
-    #[inline(always)]
-    unsafe fn exchange(
-        &mut self,
-        table: PhysicalAddress,
-        index: usize,
-        descriptor: Descriptor,
-        visibility: Visibility,
-    ) -> Descriptor {
-        self.counters.add(|counts| counts.stores += 1);
-        // SAFETY: the caller promises what the wrapped method requires.
-        unsafe { self.inner.exchange(table, index, descriptor, visibility) }
-    }
-
-    #[inline(always)]
-    unsafe fn fill(
-        &mut self,
-        table: PhysicalAddress,
-        first: usize,
-        count: usize,
-        descriptor: Descriptor,
-        step: u64,
-        visibility: Visibility,
-    ) {
+    forward!(self.inner after { self.counters.add(|counts| counts.stores += 1) }: store exchange);
+    forward!(self.inner after |(_, _, count, ..)| {
         self.counters.add(|counts| counts.stores += count as u64);
-        // SAFETY: the caller promises what the wrapped method requires.
-        unsafe {
-            self.inner
-                .fill(table, first, count, descriptor, step, visibility)
-        }
-    }
+    }: fill);
 
     #[inline(always)]
     unsafe fn update(
@@ -144,6 +103,9 @@ unsafe impl<T: TableMemory> TableMemory for Counted<'_, T> {
 // SAFETY: every call reaches `inner`, whose implementation keeps the trait's promises.
 unsafe impl<T: TableAllocator> TableAllocator for Counted<'_, T> {
     forward!(self.inner: reserve);
+    forward!(self.inner after {
+        self.counters.add(|counts| counts.tables = counts.tables.wrapping_sub(1));
+    }: free);
 
     #[inline(always)]
     fn allocate(&mut self, most: usize) -> Option<TableRun> {
@@ -154,38 +116,11 @@ unsafe impl<T: TableAllocator> TableAllocator for Counted<'_, T> {
         }
         run
     }
-
-    fn free(&mut self, table: FreedTable) {
-        self.counters
-            .add(|counts| counts.tables = counts.tables.wrapping_sub(1));
-        self.inner.free(table);
-    }
 }
 
 impl<T: TlbOps> TlbOps for Counted<'_, T> {
     forward!(self.inner: capabilities);
-
-    #[inline(always)]
-    fn dsb_ishst(&mut self) {
-        self.counters.add(|counts| counts.dsb += 1);
-        self.inner.dsb_ishst();
-    }
-
-    #[inline(always)]
-    fn dsb_ish(&mut self) {
-        self.counters.add(|counts| counts.dsb += 1);
-        self.inner.dsb_ish();
-    }
-
-    #[inline(always)]
-    fn isb(&mut self) {
-        self.counters.add(|counts| counts.isb += 1);
-        self.inner.isb();
-    }
-
-    #[inline(always)]
-    fn tlbi(&mut self, op: TlbiOp) {
-        self.counters.add(|counts| counts.tlbi += 1);
-        self.inner.tlbi(op);
-    }
+    forward!(self.inner after { self.counters.add(|counts| counts.dsb += 1) }: dsb_ishst dsb_ish);
+    forward!(self.inner after { self.counters.add(|counts| counts.isb += 1) }: isb);
+    forward!(self.inner after { self.counters.add(|counts| counts.tlbi += 1) }: tlbi);
 }

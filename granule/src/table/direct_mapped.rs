@@ -1,5 +1,5 @@
-//! [`TableMemory`] over plain pointers, for code that can convert a table's physical address to a pointer
-//! ([`PhysToVirt`]). The loops here write several entries at once where that is cheaper.
+//! [`TableMemory`] over plain pointers, for code that can convert a table's physical address to a
+//! pointer ([`PhysToVirt`]). The loops here write several entries at once where that is cheaper.
 //!
 //! [`TableMemory`] defines how entries must be stored.
 
@@ -12,8 +12,8 @@ use core::sync::atomic::{AtomicU64, Ordering};
 /// # Safety
 ///
 /// For every table of the page tables (the root, and all that the allocator gives)
-/// [`pointer`](Self::pointer) must return a pointer that is valid for reads and writes of the whole table,
-/// aligned to 8 bytes, as long as the page tables exist.
+/// [`pointer`](Self::pointer) must return a pointer that is valid for reads and writes of the whole
+/// table, aligned to 8 bytes, as long as the page tables exist.
 pub unsafe trait PhysToVirt {
     /// A pointer to the first entry of `table`.
     fn pointer(&self, table: PhysicalAddress) -> *mut u64;
@@ -28,8 +28,8 @@ impl Offset {
     ///
     /// # Safety
     ///
-    /// All tables of page tables that use this value must be mapped at that offset, readable and writable
-    /// (or the MMU must be off and `offset` zero).
+    /// All tables of page tables that use this value must be mapped at that offset, readable and
+    /// writable (or the MMU must be off and `offset` zero).
     #[must_use]
     pub const unsafe fn new(offset: u64) -> Self {
         Self(offset)
@@ -44,9 +44,9 @@ unsafe impl PhysToVirt for Offset {
     }
 }
 
-/// The entries that bulk loops handle in one round. On arm64 chunks of this size compile to paired stores
-/// at 1.5 to 1.6 instructions for each entry. A rolled loop costs 3, and chunks of 128 and more are rolled
-/// again. On other CPUs the compiler vectorises only rolled loops.
+/// The entries that bulk loops handle in one round. On arm64 chunks of this size compile to paired
+/// stores at 1.5 to 1.6 instructions for each entry. A rolled loop costs 3, and chunks of 128 and
+/// more are rolled again. On other CPUs the compiler vectorises only rolled loops.
 const CHUNK: usize = if cfg!(target_arch = "aarch64") {
     64
 } else {
@@ -96,8 +96,8 @@ unsafe impl<R: PhysToVirt> TableMemory for DirectMapped<R> {
         while done + CHUNK <= count {
             let mut valid = 0;
             for index in done..done + CHUNK {
-                // SAFETY: the entry is one of the `count` entries that the caller promises are inside a
-                // reached table.
+                // SAFETY: the entry is one of the `count` entries that the caller promises are
+                // inside a reached table.
                 valid |= unsafe { atomic(start.wrapping_add(index)).load(Ordering::Relaxed) };
             }
             if valid & BitChange::LEAVES != 0 {
@@ -119,8 +119,8 @@ unsafe impl<R: PhysToVirt> TableMemory for DirectMapped<R> {
         visibility: Visibility,
     ) {
         let entry = self.entry(table, index);
-        // SAFETY: the caller promises that the entry is inside a reached table, that no other code writes
-        // it, and that no walker reads a private one.
+        // SAFETY: the caller promises that the entry is inside a reached table, that no other code
+        // writes it, and that no walker reads a private one.
         unsafe {
             match visibility {
                 Visibility::Private => entry.write(descriptor.0),
@@ -164,8 +164,8 @@ unsafe impl<R: PhysToVirt> TableMemory for DirectMapped<R> {
         visibility: Visibility,
     ) {
         let start = self.entry(table, first);
-        // SAFETY: as for `store`, for each of the `count` entries; private ones are read and written by
-        // no other code, as the caller promises with `Visibility::Private`.
+        // SAFETY: as for `store`, for each of the `count` entries; private ones are read and
+        // written by no other code, as the caller promises with `Visibility::Private`.
         unsafe {
             match visibility {
                 Visibility::Private => fill_private(start, count, descriptor.0, step),
@@ -191,8 +191,8 @@ unsafe impl<R: PhysToVirt> TableMemory for DirectMapped<R> {
         let start = self.entry(table, first);
         let order = match visibility {
             Visibility::Private => {
-                // SAFETY: the caller promises that the entries are inside a reached table, which no other
-                // code reads or writes.
+                // SAFETY: the caller promises that the entries are inside a reached table, which no
+                // other code reads or writes.
                 let entries = unsafe { core::slice::from_raw_parts_mut(start, count) };
                 return update_private(entries, change);
             }
@@ -205,14 +205,15 @@ unsafe impl<R: PhysToVirt> TableMemory for DirectMapped<R> {
     }
 }
 
-/// [`TableMemory::fill`] of private entries. On arm64 one copy serves all callers and page sizes, because
-/// a call for each run costs less than many copies of loops with paired stores. On other CPUs the function
-/// is inlined, because the compiler vectorises the loops only for a constant step; that saves about a
-/// tenth of the time of a map whose tables are in the cache.
+/// [`TableMemory::fill`] of private entries. On arm64 one copy serves all callers and page sizes,
+/// because a call for each run costs less than many copies of loops with paired stores. On other
+/// CPUs the function is inlined, because the compiler vectorises the loops only for a constant
+/// step; that saves about a tenth of the time of a map whose tables are in the cache.
 ///
 /// # Safety
 ///
-/// The `count` entries from `entry` on must be valid for writes, and no other code may read or write them.
+/// The `count` entries from `entry` on must be valid for writes, and no other code may read or
+/// write them.
 #[cfg_attr(target_arch = "aarch64", inline(never))]
 #[cfg_attr(not(target_arch = "aarch64"), inline(always))]
 unsafe fn fill_private(mut entry: *mut u64, count: usize, first: u64, step: u64) {
@@ -220,7 +221,8 @@ unsafe fn fill_private(mut entry: *mut u64, count: usize, first: u64, step: u64)
     if step == 0 {
         // Without the addition the loop has a third of the instructions.
         for _ in 0..count / CHUNK {
-            // SAFETY: the chunk lies inside the `count` entries, which the caller promises are writable.
+            // SAFETY: the chunk lies inside the `count` entries, which the caller promises are
+            // writable.
             let chunk = unsafe { &mut *entry.cast::<[core::mem::MaybeUninit<u64>; CHUNK]>() };
             for slot in chunk {
                 slot.write(next);
@@ -235,7 +237,8 @@ unsafe fn fill_private(mut entry: *mut u64, count: usize, first: u64, step: u64)
         return;
     }
     for _ in 0..count / CHUNK {
-        // SAFETY: the chunk lies inside the `count` entries, which the caller promises are writable.
+        // SAFETY: the chunk lies inside the `count` entries, which the caller promises are
+        // writable.
         let chunk = unsafe { &mut *entry.cast::<[core::mem::MaybeUninit<u64>; CHUNK]>() };
         let mut value = next;
         for slot in chunk {
@@ -278,10 +281,10 @@ unsafe fn fill_live(mut entry: *mut u64, count: usize, first: u64, step: u64, or
 /// [`TableMemory::update`] for private entries. One copy serves all page sizes.
 #[inline(never)]
 fn update_private(entries: &mut [u64], change: BitChange) -> usize {
-    // If all entries share one of the `of` bits, no entry needs its own test; in most tables all entries
-    // are valid. Both loops run over the whole slice and stay rolled. Compilers vectorise such loops and
-    // access memory in ascending order, as prefetchers expect; with fixed chunks they have read the ends
-    // first.
+    // If all entries share one of the `of` bits, no entry needs its own test; in most tables all
+    // entries are valid. Both loops run over the whole slice and stay rolled. Compilers vectorise
+    // such loops and access memory in ascending order, as prefetchers expect; with fixed chunks
+    // they have read the ends first.
     let all = entries.iter().fold(change.of, |all, entry| all & entry);
     if all == 0 {
         return update_some(entries, change);
@@ -301,8 +304,8 @@ fn update_live(entries: &[AtomicU64], change: BitChange, order: Ordering) -> usi
     let (chunks, rest) = entries.as_chunks::<LIVE_CHUNK>();
     let mut changed = 0;
     for chunk in chunks {
-        // No other code writes the entries between the loads and the stores. Hardware does not either, if
-        // all entries have the access flag and none has the dirty modifier.
+        // No other code writes the entries between the loads and the stores. Hardware does not
+        // either, if all entries have the access flag and none has the dirty modifier.
         let old = chunk.each_ref().map(|entry| entry.load(Ordering::Relaxed));
         let all = old.iter().fold(u64::MAX, |all, old| all & old);
         let any = old.iter().fold(0, |any, old| any | old);
@@ -350,8 +353,8 @@ fn update_some_live(entries: &[AtomicU64], change: BitChange, order: Ordering) -
     changed
 }
 
-/// Changes an entry that hardware may update at the same time. The change still concerns the entry after
-/// such an update, because hardware makes no entry valid or invalid.
+/// Changes an entry that hardware may update at the same time. The change still concerns the entry
+/// after such an update, because hardware makes no entry valid or invalid.
 fn update_beside_hardware(entry: &AtomicU64, old: Descriptor, change: BitChange, order: Ordering) {
     let mut old = old.0;
     loop {
@@ -391,8 +394,8 @@ mod tests {
         (0..count).map(entry).collect()
     }
 
-    /// Updates some of 300 entries, which is more than two chunks, and compares each with the result that
-    /// the trait defines.
+    /// Updates some of 300 entries, which is more than two chunks, and compares each with the
+    /// result that the trait defines.
     fn check(first: usize, count: usize, visibility: Visibility, is: impl Fn(usize) -> Is) {
         for (of, concerned) in [
             (Descriptor::VALID, &[Is::Valid][..]),
@@ -438,7 +441,8 @@ mod tests {
                 (0, 0),
                 (1, CHUNK),
             ];
-            // Miri runs only the first three, which reach the whole rounds and the rest of every loop.
+            // Miri runs only the first three, which reach the whole rounds and the rest of every
+            // loop.
             for (first, count) in runs.into_iter().take(if cfg!(miri) { 3 } else { 6 }) {
                 let one_of = |yes: bool, other| if yes { Is::Valid } else { other };
                 check(first, count, visibility, |_| Is::Valid);

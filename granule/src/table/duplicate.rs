@@ -1,9 +1,9 @@
 //! Sharing all pages of one tree with another tree, read-only in both: the tables' part of a fork.
 //!
-//! The other tree's tables are reserved before anything changes, and filled front to back while they are
-//! private. In the first tree permissions change in place (RWHZWS), with one invalidation at the end. A
-//! run of pages whose entries differ by a constant step takes one update, one fill and one call of the
-//! callback, so the code decides nothing page by page.
+//! The other tree's tables are reserved before anything changes, and filled front to back while
+//! they are private. In the first tree permissions change in place (RWHZWS), with one invalidation
+//! at the end. A run of pages whose entries differ by a constant step takes one update, one fill
+//! and one call of the callback, so the code decides nothing page by page.
 
 use super::{BitChange, PageTables, TableEnvironment, TableError, Visibility};
 use crate::arch::page_size::{Level, Page};
@@ -19,9 +19,10 @@ pub(crate) struct Sharing {
 }
 
 impl<P: Page, E: TableEnvironment> PageTables<P, E> {
-    /// Maps all pages of this tree in `other` too, with the entries of both trees changed by `sharing`.
-    /// `other` must be empty, and no CPU may walk it. Calls `share` for each run of frames before anything
-    /// else can happen to them. The tree must hold only pages and contiguous groups of pages.
+    /// Maps all pages of this tree in `other` too, with the entries of both trees changed by
+    /// `sharing`. `other` must be empty, and no CPU may walk it. Calls `share` for each run of
+    /// frames before anything else can happen to them. The tree must hold only pages and contiguous
+    /// groups of pages.
     ///
     /// # Errors
     ///
@@ -63,8 +64,8 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         tables
     }
 
-    /// Fills `to`, a private table, with the pages of `from`. `None` means that the allocator broke its
-    /// promise.
+    /// Fills `to`, a private table, with the pages of `from`. `None` means that the allocator broke
+    /// its promise.
     #[allow(clippy::too_many_arguments)]
     fn duplicate_in(
         &mut self,
@@ -79,8 +80,8 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         let entries = P::SIZE.entries();
         let bytes = P::SIZE.entry_bytes(level);
         let mut index = 0;
-        // After an error the other entries are still made empty, so that the tables can be walked and
-        // freed.
+        // After an error the other entries are still made empty, so that the tables can be walked
+        // and freed.
         let mut result = Some(());
         while index < entries {
             let found = self.next_mapped(from, index, entries);
@@ -136,7 +137,8 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
             self.pending.range(at, at + count as u64 * page);
         }
         if count == 1 && !first.may_be_updated() {
-            // Scattered frames make runs of one, for which setting up a loop costs more than it saves.
+            // Scattered frames make runs of one, for which setting up a loop costs more than it
+            // saves.
             if shared.0 != first.0 {
                 let how = self.visibility();
                 self.store(from, index, shared, how);

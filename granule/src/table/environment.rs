@@ -7,7 +7,8 @@ use super::memory::TableMemory;
 use super::tlb_ops::TlbOps;
 use crate::forward;
 
-/// Everything that [`PageTables`](super::PageTables) needs: table memory, table pages, TLB maintenance.
+/// Everything that [`PageTables`](super::PageTables) needs: table memory, table pages, TLB
+/// maintenance.
 pub trait TableEnvironment: TableMemory + TableAllocator + TlbOps {}
 impl<E: TableMemory + TableAllocator + TlbOps> TableEnvironment for E {}
 

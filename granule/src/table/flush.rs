@@ -1,7 +1,7 @@
 //! The order of barriers and TLBIs around a change of live tables.
 //!
-//! Every change of live tables calls one of these two functions, in this library and in other code that
-//! changes live entries. Workarounds for errata of barriers and TLBIs belong here.
+//! Every change of live tables calls one of these two functions, in this library and in other code
+//! that changes live entries. Workarounds for errata of barriers and TLBIs belong here.
 
 use super::tlb_ops::TlbOps;
 use crate::arch::tlbi::{self, Invalidation};

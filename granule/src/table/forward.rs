@@ -1,13 +1,14 @@
 //! A macro that forwards methods of the three traits to a wrapped value.
 //!
-//! A wrapper changes some methods and forwards the rest. The macro states each signature once, so a new
-//! method or argument needs no change in the wrappers. A wrapper's own behaviour is in the wrapper's file.
+//! A wrapper changes some methods and forwards the rest. The macro states each signature once, so a
+//! new method or argument needs no change in the wrappers. A wrapper's own behaviour is in the
+//! wrapper's file.
 
 /// Writes methods of [`TableMemory`](crate::table::TableMemory),
 /// [`TableAllocator`](crate::table::TableAllocator) and
-/// [`TlbOps`](crate::table::TlbOps) that call the same method of a field.
+/// [`TlbOps`](crate::table::TlbOps) that call the same method of another value.
 ///
-/// Invoke it inside an `impl` of one of these traits, with the field and the names of the methods:
+/// Invoke it inside an `impl` of one of these traits, with the value and the names of the methods:
 ///
 /// ```
 /// use granule::arch::PhysicalAddress;
@@ -26,23 +27,80 @@
 ///     }
 /// }
 /// ```
+///
+/// Two more forms do something before the call:
+///
+/// - `forward!(self.0 after { … }: store)` runs the block first. In
+///   `after |(_, _, count, ..)| { … }` the pattern names some of the arguments, if all of them are
+///   [`Copy`].
+/// - `forward!(self.0 unless condition, then self.1: store)` calls the method of `self.1` if the
+///   condition is true.
 #[macro_export]
 macro_rules! forward {
-    ($self:ident.$field:tt: $($method:ident)+) => {
-        $($crate::forward!(@$method $self $field);)+
+    ($self:ident $(. $field:tt)+: $($method:ident)+) => {
+        $crate::forward!(@each $self (($($field)+)) $($method)+);
     };
-    (@load $self:ident $field:tt) => {
+    ($self:ident $(. $field:tt)+ after $first:block: $($method:ident)+) => {
+        $crate::forward!(@each $self (($($field)+) after $first) $($method)+);
+    };
+    ($self:ident $(. $field:tt)+ after |$arguments:tt| $first:block: $($method:ident)+) => {
+        $crate::forward!(@each $self (($($field)+) after $arguments $first) $($method)+);
+    };
+    (
+        $self:ident $(. $field:tt)+
+        unless $condition:expr, then $_self:ident $(. $other:tt)+: $($method:ident)+
+    ) => {
+        $crate::forward!(@each $self (($($field)+) unless ($condition) ($($other)+)) $($method)+);
+    };
+    (@each $self:ident $how:tt $($method:ident)+) => {
+        $($crate::forward!(@$method $self $how);)+
+    };
+    (@call $self:ident (($($field:tt)+)) $method:ident $arguments:tt $($unsafe:tt)?) => {
+        $crate::forward!(@to ($self $(. $field)+) $method $arguments $($unsafe)?)
+    };
+    (
+        @call $self:ident (($($field:tt)+) after $first:block)
+        $method:ident $arguments:tt $($unsafe:tt)?
+    ) => {{
+        $first
+        $crate::forward!(@to ($self $(. $field)+) $method $arguments $($unsafe)?)
+    }};
+    (
+        @call $self:ident (($($field:tt)+) after $pattern:tt $first:block)
+        $method:ident ($($argument:ident),*) $($unsafe:tt)?
+    ) => {{
+        let $pattern = ($($argument,)*);
+        $first
+        $crate::forward!(@to ($self $(. $field)+) $method ($($argument),*) $($unsafe)?)
+    }};
+    (
+        @call $self:ident (($($field:tt)+) unless $condition:tt ($($other:tt)+))
+        $method:ident $arguments:tt $($unsafe:tt)?
+    ) => {
+        if $condition {
+            $crate::forward!(@to ($self $(. $other)+) $method $arguments $($unsafe)?)
+        } else {
+            $crate::forward!(@to ($self $(. $field)+) $method $arguments $($unsafe)?)
+        }
+    };
+    (@to ($($inner:tt)+) $method:ident ($($argument:ident),*)) => {
+        $($inner)+.$method($($argument),*)
+    };
+    (@to ($($inner:tt)+) $method:ident ($($argument:ident),*) unsafe) => {
+        // SAFETY: the caller promises what the other value's method requires.
+        unsafe { $($inner)+.$method($($argument),*) }
+    };
+    (@load $self:ident $how:tt) => {
         #[inline(always)]
         unsafe fn load(
             &$self,
             table: $crate::arch::PhysicalAddress,
             index: usize,
         ) -> $crate::arch::Descriptor {
-            // SAFETY: the caller promises what the wrapped method requires.
-            unsafe { $self.$field.load(table, index) }
+            $crate::forward!(@call $self $how load (table, index) unsafe)
         }
     };
-    (@find_mapped $self:ident $field:tt) => {
+    (@find_mapped $self:ident $how:tt) => {
         #[inline(always)]
         unsafe fn find_mapped(
             &$self,
@@ -50,11 +108,10 @@ macro_rules! forward {
             first: usize,
             count: usize,
         ) -> Option<usize> {
-            // SAFETY: the caller promises what the wrapped method requires.
-            unsafe { $self.$field.find_mapped(table, first, count) }
+            $crate::forward!(@call $self $how find_mapped (table, first, count) unsafe)
         }
     };
-    (@store $self:ident $field:tt) => {
+    (@store $self:ident $how:tt) => {
         #[inline(always)]
         unsafe fn store(
             &mut $self,
@@ -63,11 +120,10 @@ macro_rules! forward {
             descriptor: $crate::arch::Descriptor,
             visibility: $crate::table::Visibility,
         ) {
-            // SAFETY: the caller promises what the wrapped method requires.
-            unsafe { $self.$field.store(table, index, descriptor, visibility) }
+            $crate::forward!(@call $self $how store (table, index, descriptor, visibility) unsafe)
         }
     };
-    (@fill $self:ident $field:tt) => {
+    (@fill $self:ident $how:tt) => {
         #[inline(always)]
         unsafe fn fill(
             &mut $self,
@@ -78,11 +134,10 @@ macro_rules! forward {
             step: u64,
             visibility: $crate::table::Visibility,
         ) {
-            // SAFETY: the caller promises what the wrapped method requires.
-            unsafe { $self.$field.fill(table, first, count, descriptor, step, visibility) }
+            $crate::forward!(@call $self $how fill (table, first, count, descriptor, step, visibility) unsafe)
         }
     };
-    (@exchange $self:ident $field:tt) => {
+    (@exchange $self:ident $how:tt) => {
         #[inline(always)]
         unsafe fn exchange(
             &mut $self,
@@ -91,11 +146,10 @@ macro_rules! forward {
             descriptor: $crate::arch::Descriptor,
             visibility: $crate::table::Visibility,
         ) -> $crate::arch::Descriptor {
-            // SAFETY: the caller promises what the wrapped method requires.
-            unsafe { $self.$field.exchange(table, index, descriptor, visibility) }
+            $crate::forward!(@call $self $how exchange (table, index, descriptor, visibility) unsafe)
         }
     };
-    (@update $self:ident $field:tt) => {
+    (@update $self:ident $how:tt) => {
         #[inline(always)]
         unsafe fn update(
             &mut $self,
@@ -105,45 +159,44 @@ macro_rules! forward {
             change: $crate::table::BitChange,
             visibility: $crate::table::Visibility,
         ) -> usize {
-            // SAFETY: the caller promises what the wrapped method requires.
-            unsafe { $self.$field.update(table, first, count, change, visibility) }
+            $crate::forward!(@call $self $how update (table, first, count, change, visibility) unsafe)
         }
     };
-    (@reserve $self:ident $field:tt) => {
+    (@reserve $self:ident $how:tt) => {
         #[inline(always)]
         fn reserve(&mut $self, tables: usize) -> bool {
-            $self.$field.reserve(tables)
+            $crate::forward!(@call $self $how reserve (tables))
         }
     };
-    (@allocate $self:ident $field:tt) => {
+    (@allocate $self:ident $how:tt) => {
         #[inline(always)]
         fn allocate(&mut $self, most: usize) -> Option<$crate::table::TableRun> {
-            $self.$field.allocate(most)
+            $crate::forward!(@call $self $how allocate (most))
         }
     };
-    (@free $self:ident $field:tt) => {
+    (@free $self:ident $how:tt) => {
         #[inline(always)]
         fn free(&mut $self, table: $crate::table::FreedTable) {
-            $self.$field.free(table);
+            $crate::forward!(@call $self $how free (table))
         }
     };
-    (@capabilities $self:ident $field:tt) => {
+    (@capabilities $self:ident $how:tt) => {
         #[inline(always)]
         fn capabilities(&$self) -> &$crate::arch::tlbi::TlbCapabilities {
-            $self.$field.capabilities()
+            $crate::forward!(@call $self $how capabilities ())
         }
     };
-    (@tlbi $self:ident $field:tt) => {
+    (@tlbi $self:ident $how:tt) => {
         #[inline(always)]
         fn tlbi(&mut $self, op: $crate::arch::tlbi::TlbiOp) {
-            $self.$field.tlbi(op);
+            $crate::forward!(@call $self $how tlbi (op))
         }
     };
     // DSB ISHST, DSB ISH and ISB.
-    (@$barrier:ident $self:ident $field:tt) => {
+    (@$barrier:ident $self:ident $how:tt) => {
         #[inline(always)]
         fn $barrier(&mut $self) {
-            $self.$field.$barrier();
+            $crate::forward!(@call $self $how $barrier ())
         }
     };
 }

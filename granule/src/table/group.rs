@@ -1,11 +1,11 @@
 //! Setting the contiguous hint on pages that were mapped one by one, and clearing it again.
 //!
-//! The hint may change in place only where FEAT_BBM allows it (level 1, RPVTFW), and only if nothing
-//! else changes. Hardware may set the access flag or the dirty state in one member for the whole group
-//! (RXDPXQ, RLCGVS). Before the hint changes, every member therefore gets these bits if any member has
-//! them. If hardware may still update a member, or the level forbids a change in place, the group is
-//! broken first: one exchange per member makes it invalid and gathers its bits, each member is
-//! invalidated (RLQLSD), and then all members are stored anew.
+//! The hint may change in place only where FEAT_BBM allows it (level 1, RPVTFW), and only if
+//! nothing else changes. Hardware may set the access flag or the dirty state in one member for the
+//! whole group (RXDPXQ, RLCGVS). Before the hint changes, every member therefore gets these bits if
+//! any member has them. If hardware may still update a member, or the level forbids a change in
+//! place, the group is broken first: one exchange per member makes it invalid and gathers its bits,
+//! each member is invalidated (RLQLSD), and then all members are stored anew.
 
 use super::page::Slot;
 use super::{BitChange, FreedFrames, Liveness, PageTables, TableEnvironment};
@@ -13,15 +13,16 @@ use crate::arch::bbm::BbmLevel;
 use crate::arch::page_size::{Level, Page};
 use crate::arch::{Descriptor, PhysicalAddress};
 
-/// Software's dirty bit, bit 55: the page was written. It remains when the hardware's dirty state is
-/// lost.
+/// Software's dirty bit, bit 55: the page was written. It remains when the hardware's dirty state
+/// is lost.
 pub(crate) const DIRTY: u64 = 1 << 55;
 
 /// The access flag, which hardware may set in one member for the group, and software's dirty bit.
 const GATHERED: u64 = Descriptor::ACCESS_FLAG | DIRTY;
 
-/// A descriptor without the bits in which members of a group may differ: the bits that hardware updates
-/// in one member, and the hint. AP\[2\] is such a bit only if the dirty modifier makes it the dirty state.
+/// A descriptor without the bits in which members of a group may differ: the bits that hardware
+/// updates in one member, and the hint. AP\[2\] is such a bit only if the dirty modifier makes it
+/// the dirty state.
 const fn comparable(member: Descriptor) -> u64 {
     let clean = if member.0 & Descriptor::DIRTY_MODIFIER != 0 {
         Descriptor::AP_READ_ONLY
@@ -77,13 +78,13 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         }
     }
 
-    /// Whether the group that begins at `first` may get the hint: all members are valid pages without
-    /// the hint, they differ only in bits that hardware updates, and their outputs form one aligned
-    /// group.
+    /// Whether the group that begins at `first` may get the hint: all members are valid pages
+    /// without the hint, they differ only in bits that hardware updates, and their outputs form one
+    /// aligned group.
     fn foldable(&self, first: Slot) -> bool {
         let count = P::SIZE.contiguous_entries(Level::L3);
-        // Pages are usually mapped and copied in ascending or descending order, so the first and last
-        // entries rule out most incomplete groups.
+        // Pages are usually mapped and copied in ascending or descending order, so the first and
+        // last entries rule out most incomplete groups.
         if !self.load(first.table, first.index + count - 1).is_valid() {
             return false;
         }
@@ -100,8 +101,8 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         goes_on(count - 1) && (1..count).all(goes_on)
     }
 
-    /// Sets the hint on the group of the page at `offset` if the group is complete. Returns whether it
-    /// did.
+    /// Sets the hint on the group of the page at `offset` if the group is complete. Returns whether
+    /// it did.
     pub(crate) fn fold(&mut self, offset: u64, slot: Slot) -> bool {
         let first = Self::first_of_group(slot);
         if Self::group_bytes() > self.geometry.span() {
@@ -129,8 +130,8 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         true
     }
 
-    /// As [`unfold`](Self::unfold) for the group of `slot`, and replaces the page at `slot`: one break
-    /// serves both. Returns the old page's frame.
+    /// As [`unfold`](Self::unfold) for the group of `slot`, and replaces the page at `slot`: one
+    /// break serves both. Returns the old page's frame.
     pub(crate) fn unfold_replacing(
         &mut self,
         offset: u64,
@@ -141,8 +142,8 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         self.regroup(start, Self::first_of_group(slot), false, Some((slot, new)))
     }
 
-    /// Stores the members of a group anew, with or without the hint. `replaced` gives one member another
-    /// page; the old page's frame is returned.
+    /// Stores the members of a group anew, with or without the hint. `replaced` gives one member
+    /// another page; the old page's frame is returned.
     fn regroup(
         &mut self,
         offset: u64,
@@ -203,8 +204,8 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         freed
     }
 
-    /// Whether the hint of these members may change in place: the CPUs' level of FEAT_BBM allows it, the
-    /// members are alike, and hardware does not update any of them.
+    /// Whether the hint of these members may change in place: the CPUs' level of FEAT_BBM allows
+    /// it, the members are alike, and hardware does not update any of them.
     fn hint_may_change(&self, first: Slot, count: usize) -> bool {
         if self.liveness == Liveness::Live && self.bbm == BbmLevel::Level0 {
             return false;
@@ -218,7 +219,8 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         })
     }
 
-    /// Changes bits of all members of the group of `slot` in place, and invalidates the TLB for them.
+    /// Changes bits of all members of the group of `slot` in place, and invalidates the TLB for
+    /// them.
     pub(crate) fn update_group(&mut self, offset: u64, slot: Slot, clear: u64, set: u64) {
         let count = P::SIZE.contiguous_entries(Level::L3);
         let first = Self::first_of_group(slot);

@@ -1,10 +1,10 @@
 //! Splitting all large leaves of a range, for example to turn a map of blocks into a map of pages.
 //!
-//! `split` handles the two edges of a change; this file splits every leaf in the range. No change follows
-//! whose invalidation would reach the old leaves, so the operation issues its own invalidation. After it
-//! no TLB holds a leaf that is too large. The rest works as in `split`: all tables are reserved first,
-//! each is written while it is private, and one store that changes only the size (RPVTFW) links the
-//! whole subtree of a leaf.
+//! `split` handles the two edges of a change; this file splits every leaf in the range. No change
+//! follows whose invalidation would reach the old leaves, so the operation issues its own
+//! invalidation. After it no TLB holds a leaf that is too large. The rest works as in `split`: all
+//! tables are reserved first, each is written while it is private, and one store that changes only
+//! the size (RPVTFW) links the whole subtree of a leaf.
 //!
 //! The CPUs' level of FEAT_BBM must allow the split. At level 2 a TLB may hold both sizes until the
 //! invalidation completes, and an access may take a TLB conflict abort.
@@ -27,11 +27,11 @@ struct At {
 }
 
 impl<P: Page, E: TableEnvironment> PageTables<P, E> {
-    /// Splits every leaf in `bytes` bytes from `start` that is larger than `leaves` allows, into the
-    /// largest allowed leaves. A leaf or contiguous group that extends across an end of the range is
-    /// split as a whole. Unmapped addresses are skipped, and present-invalid leaves stay
-    /// present-invalid. On live tables the TLB is invalidated for the split leaves before this method
-    /// returns. Returns the number of added tables.
+    /// Splits every leaf in `bytes` bytes from `start` that is larger than `leaves` allows, into
+    /// the largest allowed leaves. A leaf or contiguous group that extends across an end of the
+    /// range is split as a whole. Unmapped addresses are skipped, and present-invalid leaves stay
+    /// present-invalid. On live tables the TLB is invalidated for the split leaves before this
+    /// method returns. Returns the number of added tables.
     ///
     /// # Errors
     ///
@@ -63,8 +63,8 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         level < leaves.top || (entry.is_contiguous() && !leaves.contiguous)
     }
 
-    /// Counts the tables that splitting needs below `table`, or returns the first leaf that must not be
-    /// split as an error.
+    /// Counts the tables that splitting needs below `table`, or returns the first leaf that must
+    /// not be split as an error.
     fn tables_to_limit(
         &self,
         table: PhysicalAddress,
@@ -143,8 +143,8 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         })
     }
 
-    /// The index of the first entry of a leaf's group, and the number of entries; the leaf's own index
-    /// and 1 if it is in no group.
+    /// The index of the first entry of a leaf's group, and the number of entries; the leaf's own
+    /// index and 1 if it is in no group.
     fn group_of(leaf: &At) -> (usize, usize) {
         let index = Self::index(leaf.start, leaf.level);
         if leaf.entry.is_contiguous() {
@@ -201,7 +201,8 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         Some(())
     }
 
-    /// Clears the hint of a leaf's group, then replaces the leaf by a table if it is still too large.
+    /// Clears the hint of a leaf's group, then replaces the leaf by a table if it is still too
+    /// large.
     fn limit_leaf(&mut self, leaf: &At, leaves: Leaves) -> Option<()> {
         let At {
             table,

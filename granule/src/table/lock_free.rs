@@ -1,7 +1,8 @@
 //! Making single pages invalid and valid again without the lock of the tables and without memory.
 //!
-//! This works where the tables are already split to pages and stay so: the operation is one store into an
-//! entry that no other code changes. It serves guard pages that move in code that must not wait.
+//! This works where the tables are already split to pages and stay so: the operation is one store
+//! into an entry that no other code changes. It serves guard pages that move in code that must not
+//! wait.
 
 use super::present_invalid::{SET_INVALID, SET_VALID};
 use super::{Liveness, PageTables, TableEnvironment, TableError};
@@ -9,25 +10,25 @@ use crate::arch::bbm::BbmLevel;
 use crate::arch::page_size::{Level, Page};
 use crate::arch::{Geometry, Kind, PhysicalAddress, VirtualAddress};
 
-/// Makes the pages of `bytes` bytes from `start` invalid or valid again, in the tables below `root`, with
-/// one store for each page. Every access to an invalid page faults; the entry keeps its address and
-/// permissions. If pages became invalid, the TLB is invalidated once, after the stores and before this
-/// function returns. Pages that became valid need no TLBI (IWZCBG). Pages that are already in the
-/// requested state stay as they are, at no cost.
+/// Makes the pages of `bytes` bytes from `start` invalid or valid again, in the tables below
+/// `root`, with one store for each page. Every access to an invalid page faults; the entry keeps
+/// its address and permissions. If pages became invalid, the TLB is invalidated once, after the
+/// stores and before this function returns. Pages that became valid need no TLBI (IWZCBG). Pages
+/// that are already in the requested state stay as they are, at no cost.
 ///
 /// # Errors
 ///
 /// [`TableError::Misaligned`], [`OutsideSpace`](TableError::OutsideSpace),
 /// [`NotMapped`](TableError::NotMapped), and [`InsideLeaf`](TableError::InsideLeaf) for a block or
-/// contiguous group in the range, present-invalid or not: this function splits nothing, and a member of
-/// a group may not differ from the others. The tables are then unchanged.
+/// contiguous group in the range, present-invalid or not: this function splits nothing, and a
+/// member of a group may not differ from the others. The tables are then unchanged.
 ///
 /// # Safety
 ///
-/// `root` must be a full table page of `geometry`'s start level, and `environment` must reach every table
-/// on the way to the pages; its allocator is not used. While this function runs, other code may change
-/// the tree, except the entries of these pages and those on the way to them. Pages that become invalid
-/// must not be in use.
+/// `root` must be a full table page of `geometry`'s start level, and `environment` must reach every
+/// table on the way to the pages; its allocator is not used. While this function runs, other code
+/// may change the tree, except the entries of these pages and those on the way to them. Pages that
+/// become invalid must not be in use.
 pub unsafe fn set_valid<P: Page, E: TableEnvironment>(
     root: PhysicalAddress,
     geometry: Geometry,
@@ -36,8 +37,8 @@ pub unsafe fn set_valid<P: Page, E: TableEnvironment>(
     bytes: u64,
     valid: bool,
 ) -> Result<(), TableError> {
-    // SAFETY: the code below accesses only the entries of the pages and those on the way to them; the
-    // caller promises that no other code changes these meanwhile.
+    // SAFETY: the code below accesses only the entries of the pages and those on the way to them;
+    // the caller promises that no other code changes these meanwhile.
     let mut tables =
         unsafe { PageTables::<P, _>::from_root(root, geometry, Liveness::Live, environment)? };
     tables.set_valid_pages(start, bytes, valid)

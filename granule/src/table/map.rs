@@ -1,10 +1,10 @@
 //! Mapping ranges with the largest leaves, writing each table once.
 //!
-//! A map takes two passes over a list of [`Piece`]s. The first pass, in `plan`, walks the existing tables,
-//! finds obstacles and counts the missing tables; below an empty entry the count is arithmetic, not a
-//! walk. The second pass cannot fail. It fills each missing table front to back while the table is
-//! private, also where several pieces share it, and links the full table with one store. So no table is
-//! zeroed first, read back or written twice.
+//! A map takes two passes over a list of [`Piece`]s. The first pass, in `plan`, walks the existing
+//! tables, finds obstacles and counts the missing tables; below an empty entry the count is
+//! arithmetic, not a walk. The second pass cannot fail. It fills each missing table front to back
+//! while the table is private, also where several pieces share it, and links the full table with
+//! one store. So no table is zeroed first, read back or written twice.
 
 use super::piece::{Leaves, Piece};
 use super::plan::{Cursor, OUTPUT_RUN_SHIFT, Plan};
@@ -15,9 +15,9 @@ use crate::arch::{Attributes, Descriptor, PhysicalAddress, VirtualAddress};
 impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// Maps `bytes` bytes from `start` to the physical addresses from `output` on.
     ///
-    /// The range must not be mapped yet. No TLBI is issued, because an invalid entry is never cached
-    /// (IWZCBG). On live tables one DSB and one ISB make the whole range usable by this CPU. Another CPU
-    /// may use it after its own context synchronisation event.
+    /// The range must not be mapped yet. No TLBI is issued, because an invalid entry is never
+    /// cached (IWZCBG). On live tables one DSB and one ISB make the whole range usable by this CPU.
+    /// Another CPU may use it after its own context synchronisation event.
     ///
     /// # Errors
     ///
@@ -41,8 +41,8 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         }])
     }
 
-    /// As [`map`](Self::map), for several pieces at once, all or none. A table that several pieces share is
-    /// still written once, and one pair of barriers serves all pieces.
+    /// As [`map`](Self::map), for several pieces at once, all or none. A table that several pieces
+    /// share is still written once, and one pair of barriers serves all pieces.
     ///
     /// # Errors
     ///
@@ -54,8 +54,8 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         mapped
     }
 
-    /// Maps the parts of `pieces` inside the offsets of `window`, without the barriers. The range must not
-    /// be used before [`publish`](Self::publish).
+    /// Maps the parts of `pieces` inside the offsets of `window`, without the barriers. The range
+    /// must not be used before [`publish`](Self::publish).
     pub(crate) fn map_unpublished(
         &mut self,
         pieces: &[Piece],
@@ -119,8 +119,8 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         Some(())
     }
 
-    /// Fills a new, private table of `level` from its first entry to its last: with the pieces before
-    /// `end`, and with invalid entries elsewhere.
+    /// Fills a new, private table of `level` from its first entry to its last: with the pieces
+    /// before `end`, and with invalid entries elsewhere.
     pub(super) fn build(
         &mut self,
         cursor: &mut Cursor<'_, P>,
@@ -157,8 +157,8 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
 
     /// Makes entries of a private table invalid.
     pub(super) fn leave_empty(&mut self, table: PhysicalAddress, first: usize, count: usize) {
-        // The compiler turns a loop that visibly stores zeros into a call of `memset`, which without NEON
-        // takes six times the instructions of paired stores.
+        // The compiler turns a loop that visibly stores zeros into a call of `memset`, which
+        // without NEON takes six times the instructions of paired stores.
         let nothing = core::hint::black_box(Descriptor::INVALID);
         self.fill(table, first, count, nothing, 0, Visibility::Private);
     }
@@ -179,8 +179,8 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         Some(())
     }
 
-    /// Writes whole entries from `start` to `end`: leaves if the plan has leaves at this level, else full
-    /// tables.
+    /// Writes whole entries from `start` to `end`: leaves if the plan has leaves at this level,
+    /// else full tables.
     #[allow(clippy::too_many_arguments)]
     fn write_whole(
         &mut self,
@@ -200,8 +200,8 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         let page = P::SIZE.bytes();
         let child_level = level.next();
         let private = Visibility::Private;
-        // The common case is whole tables of pages without the hint and with aligned outputs, which never
-        // cross the format's break. It needs no computation for each table.
+        // The common case is whole tables of pages without the hint and with aligned outputs, which
+        // never cross the format's break. It needs no computation for each table.
         let simple = child_level.is_last()
             && !plan.present_invalid
             && plan.group(P::SIZE, Level::L3) == 1
@@ -275,8 +275,8 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         }
     }
 
-    /// Writes leaves where groups are possible. The leaves at either end that form no whole group get no
-    /// hint.
+    /// Writes leaves where groups are possible. The leaves at either end that form no whole group
+    /// get no hint.
     fn fill_groups(
         &mut self,
         plan: &Plan,

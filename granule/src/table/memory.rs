@@ -1,9 +1,9 @@
 //! The trait that accesses the memory of tables: the first of the three traits of
 //! [`PageTables`](super::PageTables).
 //!
-//! [`DirectMapped`](super::DirectMapped) implements [`TableMemory`] over plain pointers, for code that
-//! can convert a table's physical address to a pointer. A model of the hardware implements the trait in
-//! its own way. The code here does not interpret descriptors.
+//! [`DirectMapped`](super::DirectMapped) implements [`TableMemory`] over plain pointers, for code
+//! that can convert a table's physical address to a pointer. A model of the hardware implements the
+//! trait in its own way. The code here does not interpret descriptors.
 
 use crate::arch::{Descriptor, PhysicalAddress};
 
@@ -54,13 +54,14 @@ impl BitChange {
 
 /// Access to the memory of translation tables.
 ///
-/// Indices count descriptors of 8 bytes. The bulk operations avoid a call for each entry, and they give a
-/// model or a trace one event for a whole run.
+/// Indices count descriptors of 8 bytes. The bulk operations avoid a call for each entry, and they
+/// give a model or a trace one event for a whole run.
 ///
 /// # Safety
 ///
 /// An implementation must access exactly the named entries. For [`Visibility::Live`] and
-/// [`Visibility::Publish`] it must store each entry with a single 64-bit access in the requested order.
+/// [`Visibility::Publish`] it must store each entry with a single 64-bit access in the requested
+/// order.
 pub unsafe trait TableMemory {
     /// Loads one entry.
     ///
@@ -69,8 +70,8 @@ pub unsafe trait TableMemory {
     /// This memory must reach `table`, and `index` must lie inside it.
     unsafe fn load(&self, table: PhysicalAddress, index: usize) -> Descriptor;
 
-    /// The distance from index `first` to the first non-empty one (valid or present-invalid) of `count`
-    /// entries, if there is one.
+    /// The distance from index `first` to the first non-empty one (valid or present-invalid) of
+    /// `count` entries, if there is one.
     ///
     /// # Safety
     ///
@@ -115,8 +116,9 @@ pub unsafe trait TableMemory {
         visibility: Visibility,
     );
 
-    /// Stores one entry and returns the old one, atomically. An update by hardware (of the access flag or
-    /// the dirty state) either comes before and is in the returned entry, or finds the new entry.
+    /// Stores one entry and returns the old one, atomically. An update by hardware (of the access
+    /// flag or the dirty state) either comes before and is in the returned entry, or finds the new
+    /// entry.
     ///
     /// # Safety
     ///
@@ -129,8 +131,8 @@ pub unsafe trait TableMemory {
         visibility: Visibility,
     ) -> Descriptor;
 
-    /// Applies `change` to those of `count` entries from index `first` that it concerns, and returns their
-    /// number. The other entries stay as they are.
+    /// Applies `change` to those of `count` entries from index `first` that it concerns, and
+    /// returns their number. The other entries stay as they are.
     ///
     /// No concurrent update by hardware is lost: each entry that hardware may update
     /// ([`Descriptor::may_be_updated`]) is changed atomically (RWLTNL).

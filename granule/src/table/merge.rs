@@ -1,10 +1,11 @@
 //! Merging leaves into blocks and contiguous groups, for example after a split.
 //!
-//! A table becomes a block if its entries are leaves with consecutive outputs and the same attributes.
-//! The entries of a whole, aligned group get the contiguous hint. Both change only the size, under the
-//! same rules as splitting. The invalidation uses the size of the small leaves as its stride: stale small
-//! entries translate alike, but the next change of the block invalidates only one address and would miss
-//! them. An unlinked table is [kept](super::pending::Kept) unchanged until the invalidation.
+//! A table becomes a block if its entries are leaves with consecutive outputs and the same
+//! attributes. The entries of a whole, aligned group get the contiguous hint. Both change only the
+//! size, under the same rules as splitting. The invalidation uses the size of the small leaves as
+//! its stride: stale small entries translate alike, but the next change of the block invalidates
+//! only one address and would miss them. An unlinked table is [kept](super::pending::Kept)
+//! unchanged until the invalidation.
 
 use super::pending::Kept;
 use super::piece::Leaves;
@@ -31,13 +32,13 @@ struct Merging {
 }
 
 impl<P: Page, E: TableEnvironment> PageTables<P, E> {
-    /// Merges like leaves in `bytes` bytes from `start`, into leaves no larger than `leaves` allows. A
-    /// block or group that would extend across an end of the range is not made, and present-invalid
-    /// leaves stay as they are.
+    /// Merges like leaves in `bytes` bytes from `start`, into leaves no larger than `leaves`
+    /// allows. A block or group that would extend across an end of the range is not made, and
+    /// present-invalid leaves stay as they are.
     ///
-    /// The merge uses no break-before-make, so an access never faults. On live tables blocks therefore
-    /// need CPUs with level 2 of FEAT_BBM ([`set_bbm`](Self::set_bbm)). At level 1 only groups get their
-    /// hint, and at level 0 nothing changes.
+    /// The merge uses no break-before-make, so an access never faults. On live tables blocks
+    /// therefore need CPUs with level 2 of FEAT_BBM ([`set_bbm`](Self::set_bbm)). At level 1 only
+    /// groups get their hint, and at level 0 nothing changes.
     ///
     /// # Errors
     ///
@@ -65,8 +66,9 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         Ok(merging.merged)
     }
 
-    /// Merges the tables below `table`, smallest leaves first. A table that stays then gets its groups,
-    /// when its entries do not change any more. A table that becomes a block needs no groups.
+    /// Merges the tables below `table`, smallest leaves first. A table that stays then gets its
+    /// groups, when its entries do not change any more. A table that becomes a block needs no
+    /// groups.
     fn merge_tables(
         &mut self,
         table: PhysicalAddress,
@@ -183,8 +185,8 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
             )
     }
 
-    /// Whether `count` entries from `first` on are valid leaves with consecutive outputs that differ
-    /// otherwise only in the contiguous hint.
+    /// Whether `count` entries from `first` on are valid leaves with consecutive outputs that
+    /// differ otherwise only in the contiguous hint.
     fn alike(&self, table: PhysicalAddress, level: Level, first: usize, count: usize) -> bool {
         let step = P::SIZE.entry_bytes(level);
         let start = self.load(table, first);

@@ -1,9 +1,9 @@
 //! Translation tables: map, unmap, change permissions, query and visit.
 //!
-//! [`PageTables`] is one tree of tables for one half of an address space. It uses three small traits,
-//! [`TableMemory`], [`TableAllocator`] and [`TlbOps`], and takes them as one value ([`Environment`]
-//! joins three). Each operation has its own file. This file holds the tree, its errors, and the only
-//! calls to the unsafe methods of [`TableMemory`].
+//! [`PageTables`] is one tree of tables for one half of an address space. It uses three small
+//! traits, [`TableMemory`], [`TableAllocator`] and [`TlbOps`], and takes them as one value
+//! ([`Environment`] joins three). Each operation has its own file. This file holds the tree, its
+//! errors, and the only calls to the unsafe methods of [`TableMemory`].
 //!
 //! Every operation first checks the tables, then reserves the table pages it needs, then changes
 //! entries. It completes, or it fails with a [`TableError`] and leaves the tables unchanged.
@@ -29,10 +29,10 @@ pub(crate) mod plan;
 pub(crate) mod present_invalid;
 mod protect;
 mod query;
-mod release;
 mod split;
 pub mod tlb_ops;
 mod unmap;
+mod zap;
 
 pub use allocator::{TableAllocator, TableRun};
 pub use count::{Counted, Counters, Counts};
@@ -100,8 +100,9 @@ pub enum TableError {
     },
     /// The operation would have to split a live block or contiguous group, and the CPUs' level of
     /// FEAT_BBM does not allow that. Either the range begins or ends inside the leaf, or
-    /// [`PageTables::limit_leaves`] would split all of it. `lock_free::set_valid` returns this error for
-    /// any block or group, at every level of FEAT_BBM, because it changes only single pages.
+    /// [`PageTables::limit_leaves`] would split all of it. `lock_free::set_valid` returns this
+    /// error for any block or group, at every level of FEAT_BBM, because it changes only single
+    /// pages.
     InsideLeaf {
         /// The edge of the range.
         edge: VirtualAddress,
@@ -196,8 +197,8 @@ pub enum Liveness {
 
 /// One tree of translation tables.
 ///
-/// Public methods check each address and convert it to an offset from the base of the half. The code
-/// inside uses offsets, because they never wrap.
+/// Public methods check each address and convert it to an offset from the base of the half. The
+/// code inside uses offsets, because they never wrap.
 #[derive(Debug)]
 pub struct PageTables<P: Page, E> {
     root: PhysicalAddress,
@@ -224,10 +225,11 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     ///
     /// # Safety
     ///
-    /// `root` must be a full table page of `geometry`'s start level, and `environment` must reach every
-    /// table below it. Contiguous groups in the tables must be whole: the hint on all entries of a group,
-    /// and all of them valid or all present-invalid. No other code may change the tables while this
-    /// value exists. If any CPU can walk them, `liveness` must be [`Liveness::Live`].
+    /// `root` must be a full table page of `geometry`'s start level, and `environment` must reach
+    /// every table below it. Contiguous groups in the tables must be whole: the hint on all entries
+    /// of a group, and all of them valid or all present-invalid. No other code may change the
+    /// tables while this value exists. If any CPU can walk them, `liveness` must be
+    /// [`Liveness::Live`].
     pub unsafe fn from_root(
         root: PhysicalAddress,
         geometry: Geometry,
@@ -276,8 +278,8 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     }
 
     /// Switches to a new, empty tree that no CPU can reach yet. The old tree stays as it is; its
-    /// [`root`](Self::root) is the only way back to it. Code that makes several trees of one page size
-    /// thus needs only one [`PageTables`].
+    /// [`root`](Self::root) is the only way back to it. Code that makes several trees of one page
+    /// size thus needs only one [`PageTables`].
     ///
     /// # Errors
     ///
@@ -313,8 +315,8 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     ///
     /// # Safety
     ///
-    /// As for [`from_root`](Self::from_root), in the same environment. `geometry` must have the same
-    /// page size.
+    /// As for [`from_root`](Self::from_root), in the same environment. `geometry` must have the
+    /// same page size.
     pub const unsafe fn turn_to(&mut self, root: PhysicalAddress, geometry: Geometry) {
         self.root = root;
         self.geometry = geometry;
@@ -347,8 +349,8 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         self.flush();
     }
 
-    /// Limits invalidations to one address space. No leaf of the tables may be global, because global
-    /// leaves would stay cached.
+    /// Limits invalidations to one address space. No leaf of the tables may be global, because
+    /// global leaves would stay cached.
     pub const fn set_asid(&mut self, asid: Option<u16>) {
         self.asid = asid;
     }
@@ -418,9 +420,9 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
 
     #[inline(always)]
     fn load(&self, table: PhysicalAddress, index: usize) -> Descriptor {
-        // SAFETY: every table address in this module comes from the root, a table descriptor below it
-        // or the allocator. The environment reaches all of these, as the caller of `from_root` and
-        // `TableAllocator` promise. Indices come from `index` or are bounded by it.
+        // SAFETY: every table address in this module comes from the root, a table descriptor below
+        // it or the allocator. The environment reaches all of these, as the caller of `from_root`
+        // and `TableAllocator` promise. Indices come from `index` or are bounded by it.
         unsafe { self.environment.load(table, index) }
     }
 
@@ -444,8 +446,8 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
 
     #[inline(always)]
     fn store(&mut self, table: PhysicalAddress, index: usize, entry: Descriptor, how: Visibility) {
-        // SAFETY: as for `load`. `&mut self` makes this the only writer. Callers make private stores
-        // only to tables that are not linked or whose tree is not live.
+        // SAFETY: as for `load`. `&mut self` makes this the only writer. Callers make private
+        // stores only to tables that are not linked or whose tree is not live.
         unsafe { self.environment.store(table, index, entry, how) }
     }
 

@@ -1,8 +1,8 @@
 //! Operations on single pages: find, make or change one entry at a time.
 //!
-//! [`space`](crate::space) uses them on tables that hold only pages and contiguous groups of pages. A
-//! step records its stores as [pending](super::pending) changes, and the caller ends the operation with
-//! [`publish`](PageTables::publish).
+//! [`space`](crate::space) uses them on tables that hold only pages and contiguous groups of pages.
+//! A step records its stores as [pending](super::pending) changes, and the caller ends the
+//! operation with [`publish`](PageTables::publish).
 
 use super::{BitChange, FreedFrames, PageTables, TableEnvironment, TableError, Visibility};
 use crate::arch::page_size::{Level, Page};
@@ -24,8 +24,8 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         slot.map(|slot| (slot, self.entry(slot)))
     }
 
-    /// The entry of the page at `at`, if there is a last-level table for it, and the end of that table,
-    /// or of the hole without one. The end is at most `to`.
+    /// The entry of the page at `at`, if there is a last-level table for it, and the end of that
+    /// table, or of the hole without one. The end is at most `to`.
     pub(crate) fn pages_from(&self, at: u64, to: u64) -> (Option<Slot>, u64) {
         let mut table = self.root;
         let mut level = self.geometry.start_level();
@@ -53,8 +53,8 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         self.load(slot.table, slot.index)
     }
 
-    /// As [`page`](Self::page), but makes the missing tables on the way, all or none of them. The new
-    /// tables are empty, and one store-release links them.
+    /// As [`page`](Self::page), but makes the missing tables on the way, all or none of them. The
+    /// new tables are empty, and one store-release links them.
     pub(crate) fn make_page(&mut self, offset: u64) -> Result<(Slot, Descriptor), TableError> {
         let (mut table, mut level) = (self.root, self.geometry.start_level());
         while !level.is_last() {
@@ -79,7 +79,8 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         Ok((Slot { table, index }, self.load(table, index)))
     }
 
-    /// Makes the tables for `offset` below an empty entry of `table`, and returns the last-level one.
+    /// Makes the tables for `offset` below an empty entry of `table`, and returns the last-level
+    /// one.
     #[cold]
     fn make_tables(
         &mut self,
@@ -110,17 +111,17 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         Ok(last)
     }
 
-    /// Stores the entry of a page that has none. The store is a store-release, so a CPU that walks by the
-    /// entry sees everything stored into the page before. Otherwise another CPU in the space could read
-    /// what the page held before it was zeroed.
+    /// Stores the entry of a page that has none. The store is a store-release, so a CPU that walks
+    /// by the entry sees everything stored into the page before. Otherwise another CPU in the space
+    /// could read what the page held before it was zeroed.
     pub(crate) fn set_page(&mut self, slot: Slot, entry: Descriptor) {
         let how = self.linking();
         self.store(slot.table, slot.index, entry, how);
         self.pending.made_valid();
     }
 
-    /// Changes bits of the page's entry in place without losing an update by hardware, and invalidates
-    /// the TLB for the page.
+    /// Changes bits of the page's entry in place without losing an update by hardware, and
+    /// invalidates the TLB for the page.
     pub(crate) fn update_page(&mut self, offset: u64, slot: Slot, clear: u64, set: u64) {
         let of = Descriptor::VALID;
         let change = BitChange { of, clear, set };
@@ -128,8 +129,8 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         self.flush_pages(offset, offset + P::SIZE.bytes());
     }
 
-    /// Sets a page's clear access flag. No CPU caches an entry without the flag, so the change counts as
-    /// making an invalid entry valid.
+    /// Sets a page's clear access flag. No CPU caches an entry without the flag, so the change
+    /// counts as making an invalid entry valid.
     pub(crate) fn set_accessed(&mut self, slot: Slot) {
         let change = BitChange {
             of: Descriptor::VALID,
@@ -140,7 +141,8 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         self.pending.made_valid();
     }
 
-    /// Replaces a page by another one with break-before-make (RDDMVT), and returns the old page's frame.
+    /// Replaces a page by another one with break-before-make (RDDMVT), and returns the old page's
+    /// frame.
     pub(crate) fn replace_page(&mut self, offset: u64, slot: Slot, new: Descriptor) -> FreedFrames {
         let old = self.exchange(slot.table, slot.index, Descriptor::INVALID);
         let frame = self.geometry.address_of(old, Level::L3);

@@ -1,28 +1,30 @@
 //! The pending changes of a tree, and the decision which barriers and TLBIs they need.
 //!
-//! Every [`PageTables`] owns its [`Pending`] changes. The steps of an operation record the entries they
-//! changed and the tables they unlinked. [`PageTables::flush`] ends the operation: it alone decides which
-//! barriers and TLBIs the changes need, then frees the unlinked tables. An invalidation therefore always
-//! belongs to the same tree, and always comes before a table is freed:
+//! Every [`PageTables`] owns its [`Pending`] changes. The steps of an operation record the entries
+//! they changed and the tables they unlinked. [`PageTables::flush`] ends the operation: it alone
+//! decides which barriers and TLBIs the changes need, then frees the unlinked tables. An
+//! invalidation therefore always belongs to the same tree, and always comes before a table is
+//! freed:
 //!
-//! - `flush` returns [`Invalidated`], and only that value makes a [`FreedTable`] or [`FreedFrames`]. It
-//!   borrows the tree, so nothing else changes the tree meanwhile.
+//! - `flush` returns [`Invalidated`], and only that value makes a [`FreedTable`] or
+//!   [`FreedFrames`]. It borrows the tree, so nothing else changes the tree meanwhile.
 //! - [`TableAllocator::free`](super::TableAllocator::free) and
-//!   [`UserFrames::release`](crate::space::UserFrames::release) take only these two types. Neither can be
-//!   copied, so nothing is released twice.
+//!   [`UserFrames::release`](crate::space::UserFrames::release) take only these two types. Neither
+//!   can be copied, so nothing is released twice.
 //!
-//! [`flush`](super::flush) has the instructions and their errata. The file of each operation has the
-//! changes of entries.
+//! [`flush`](super::flush) has the instructions and their errata. The file of each operation has
+//! the changes of entries.
 
 use super::{BitChange, Liveness, PageTables, TableEnvironment, flush};
 use crate::arch::page_size::{Level, Page};
 use crate::arch::tlbi::{Invalidation, TlbiScope};
 use crate::arch::{Descriptor, PhysicalAddress};
 
-/// A table page that no CPU can reach any more, for [`TableAllocator::free`](super::TableAllocator::free).
+/// A table page that no CPU can reach any more, for
+/// [`TableAllocator::free`](super::TableAllocator::free).
 ///
-/// The operations of [`PageTables`] make this value after they invalidated the TLB. A table that may still
-/// be walked cannot be freed, because its address alone is not enough:
+/// The operations of [`PageTables`] make this value after they invalidated the TLB. A table that
+/// may still be walked cannot be freed, because its address alone is not enough:
 ///
 /// ```compile_fail,E0308
 /// use granule::arch::PhysicalAddress;
@@ -67,13 +69,13 @@ use crate::arch::{Descriptor, PhysicalAddress};
 pub struct FreedTable(PhysicalAddress);
 
 impl FreedTable {
-    /// An allocated table that no operation unlinked: the root of a tree that no CPU uses, or a page that
-    /// never became part of a tree.
+    /// An allocated table that no operation unlinked: the root of a tree that no CPU uses, or a
+    /// page that never became part of a tree.
     ///
     /// # Safety
     ///
-    /// No CPU can walk the table: no entry points to it, no TTBR holds it, and no TLB caches an entry of
-    /// it.
+    /// No CPU can walk the table: no entry points to it, no TTBR holds it, and no TLB caches an
+    /// entry of it.
     pub const unsafe fn unreachable(table: PhysicalAddress) -> Self {
         Self(table)
     }
@@ -88,8 +90,8 @@ impl FreedTable {
 /// Consecutive frames that no CPU can reach through one address space any more, for
 /// [`UserFrames::release`](crate::space::UserFrames::release).
 ///
-/// Only an operation of [`Space`](crate::space::Space) makes this value, after it invalidated the TLB for
-/// the pages. Addresses alone are not enough:
+/// Only an operation of [`Space`](crate::space::Space) makes this value, after it invalidated the
+/// TLB for the pages. Addresses alone are not enough:
 ///
 /// ```compile_fail,E0308
 /// use granule::arch::PhysicalAddress;
@@ -158,8 +160,8 @@ impl FreedFrames {
         }
     }
 
-    /// Adds `next`, frames of `bytes` bytes each, if they follow these, and returns no frames. Otherwise
-    /// `next` replaces these frames, which are returned.
+    /// Adds `next`, frames of `bytes` bytes each, if they follow these, and returns no frames.
+    /// Otherwise `next` replaces these frames, which are returned.
     pub(super) fn append(&mut self, next: Self, bytes: u64) -> Self {
         if self.count > 0 && self.first.0 + self.count * bytes == next.first.0 {
             self.count += next.count;
@@ -186,7 +188,8 @@ pub(super) struct Pending {
     /// The range of offsets whose valid entries changed; empty unless `first` is below `end`.
     first: u64,
     end: u64,
-    /// The bytes of the smallest of those entries; an unlinked table counts with the bytes it translated.
+    /// The bytes of the smallest of those entries; an unlinked table counts with the bytes it
+    /// translated.
     stride: u64,
     hint: Hint,
     /// Some of those entries pointed to a table.
@@ -219,8 +222,8 @@ impl Pending {
         self.hint = Hint::Differs;
     }
 
-    /// Records `change` of some entries of `stride` bytes each; [`within`](Self::within) records their
-    /// offsets.
+    /// Records `change` of some entries of `stride` bytes each; [`within`](Self::within) records
+    /// their offsets.
     pub(super) const fn changed(&mut self, change: BitChange, stride: u64) {
         if change.of & Descriptor::VALID == 0 {
             // Invalid entries are not cached (IWZCBG).
@@ -264,8 +267,8 @@ impl Pending {
         }
     }
 
-    /// Records that a table was unlinked. Each cached pointer to the table translates at most `span`
-    /// bytes, and the invalidation needs one operation inside each such span.
+    /// Records that a table was unlinked. Each cached pointer to the table translates at most
+    /// `span` bytes, and the invalidation needs one operation inside each such span.
     pub(super) const fn unlinked(&mut self, span: u64) {
         self.tables = true;
         self.smallest(span);
@@ -310,8 +313,8 @@ impl Pending {
     }
 }
 
-/// A debug build panics when a change is dropped without a flush. Such a change would leave stale entries
-/// in the CPUs' TLBs.
+/// A debug build panics when a change is dropped without a flush. Such a change would leave stale
+/// entries in the CPUs' TLBs.
 #[cfg(debug_assertions)]
 impl Drop for Pending {
     fn drop(&mut self) {
@@ -336,13 +339,13 @@ const fn unwinding() -> bool {
     false
 }
 
-/// Proof that the TLB was invalidated for all changes of a tree, so its unlinked frames and tables may be
-/// released.
+/// Proof that the TLB was invalidated for all changes of a tree, so its unlinked frames and tables
+/// may be released.
 pub(super) struct Invalidated<'t, P: Page, E>(&'t mut PageTables<P, E>);
 
 impl<P: Page, E: TableEnvironment> PageTables<P, E> {
-    /// Ends an operation: makes all CPUs see the changes since the last flush, and frees the unlinked
-    /// tables. Only this function decides what each kind of change needs:
+    /// Ends an operation: makes all CPUs see the changes since the last flush, and frees the
+    /// unlinked tables. Only this function decides what each kind of change needs:
     ///
     /// | change | needs | reason |
     /// | --- | --- | --- |
@@ -379,8 +382,8 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         }
     }
 
-    /// As [`flush`](Self::flush), for an operation that changed the pages between two offsets and perhaps
-    /// made others valid. Only the offsets vary then, which makes this cheaper.
+    /// As [`flush`](Self::flush), for an operation that changed the pages between two offsets and
+    /// perhaps made others valid. Only the offsets vary then, which makes this cheaper.
     #[inline(always)]
     pub(super) fn flush_pages(&mut self, from: u64, to: u64) -> Invalidated<'_, P, E> {
         debug_assert!(!self.pending.is_stale());
@@ -433,17 +436,17 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     }
 
     /// Leaves the TLBIs for changes of leaves to the caller. The caller must
-    /// [invalidate](flush::invalidate) the range before anything relies on the change. Operations still
-    /// end with DSB ISHST and ISB, and they still invalidate if they unlinked a table, because they free
-    /// it.
+    /// [invalidate](flush::invalidate) the range before anything relies on the change. Operations
+    /// still end with DSB ISHST and ISB, and they still invalidate if they unlinked a table,
+    /// because they free it.
     pub const fn defer_tlbi(&mut self) {
         self.defers_tlbi = true;
     }
 
-    /// Records that a table that translated `span` bytes was unlinked, and adds it to the chain of tables
-    /// that wait for the flush. The chain is linked through the tables' first entries, so it needs no
-    /// memory. A page address has bit 0 clear, so a walker that still reads the table finds an invalid
-    /// entry there.
+    /// Records that a table that translated `span` bytes was unlinked, and adds it to the chain of
+    /// tables that wait for the flush. The chain is linked through the tables' first entries, so it
+    /// needs no memory. A page address has bit 0 clear, so a walker that still reads the table
+    /// finds an invalid entry there.
     pub(super) fn chain(&mut self, table: PhysicalAddress, span: u64) {
         self.pending.unlinked(span);
         let next = self.pending.unlinked.map_or(0, |next| next.0 | LINK);
@@ -452,7 +455,8 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         self.pending.unlinked = Some(table);
     }
 
-    /// Frees the root of a tree that no CPU uses. After that the caller may only switch to another tree.
+    /// Frees the root of a tree that no CPU uses. After that the caller may only switch to another
+    /// tree.
     ///
     /// # Safety
     ///
@@ -503,8 +507,8 @@ impl<P: Page, E: TableEnvironment> Invalidated<'_, P, E> {
     }
 }
 
-/// Unlinked tables that wait for the flush with their entries unchanged. No store may change them, because
-/// their addresses stay mapped and a walker may still use them.
+/// Unlinked tables that wait for the flush with their entries unchanged. No store may change them,
+/// because their addresses stay mapped and a walker may still use them.
 pub(super) struct Kept {
     tables: [PhysicalAddress; MOST_KEPT],
     count: usize,

@@ -1,5 +1,5 @@
-//! A request to map: a range with its output and attributes ([`Piece`]), and the allowed sizes of its
-//! leaves ([`Leaves`]).
+//! A request to map: a range with its output and attributes ([`Piece`]), and the allowed sizes of
+//! its leaves ([`Leaves`]).
 
 use crate::arch::page_size::Level;
 use crate::arch::{Attributes, PhysicalAddress, VirtualAddress};

@@ -1,8 +1,9 @@
 //! Planning a map of [`Piece`]s or of the parts of a split leaf.
 //!
-//! A [`Plan`] says how one piece or part is mapped; a [`Cursor`] is the position of a pass over them. The
-//! first pass is here: it walks the existing tables, finds obstacles and counts the missing tables. The
-//! code here stores and allocates nothing; the pass that does is in [`map`](super::map).
+//! A [`Plan`] says how one piece or part is mapped; a [`Cursor`] is the position of a pass over
+//! them. The first pass is here: it walks the existing tables, finds obstacles and counts the
+//! missing tables. The code here stores and allocates nothing; the pass that does is in
+//! [`map`](super::map).
 
 use super::piece::{Leaves, Piece};
 use super::{PageTables, TableEnvironment, TableError};
@@ -11,8 +12,8 @@ use crate::arch::{Descriptor, Geometry, Kind, PhysicalAddress};
 use core::marker::PhantomData;
 
 /// A run of consecutive outputs must not cross a multiple of two to this power. Adding a step to a
-/// descriptor gives the next address only below this bit, because the 52-bit formats keep the higher bits
-/// elsewhere.
+/// descriptor gives the next address only below this bit, because the 52-bit formats keep the
+/// higher bits elsewhere.
 pub(super) const OUTPUT_RUN_SHIFT: u32 = 48;
 
 /// The mapping of one piece: the values that all of its tables share, computed once.
@@ -51,13 +52,13 @@ impl Plan {
         Self::with_bits(geometry, distance, piece.leaves, 0)
     }
 
-    /// The plan of a range whose outputs lie `distance` from its offsets. `bits` are the bits of its
-    /// leaves, without address, contiguous hint and kind.
+    /// The plan of a range whose outputs lie `distance` from its offsets. `bits` are the bits of
+    /// its leaves, without address, contiguous hint and kind.
     pub(super) fn with_bits(geometry: &Geometry, distance: u64, leaves: Leaves, bits: u64) -> Self {
         let size = geometry.page_size();
         let mut top = Level::L3;
-        // Go up from the pages. The first level that fails ends the search: the levels above it have no
-        // leaves either, or offset and output differ there in the bits below the leaf too.
+        // Go up from the pages. The first level that fails ends the search: the levels above it
+        // have no leaves either, or offset and output differ there in the bits below the leaf too.
         for level in [Level::L2, Level::L1, Level::L0] {
             if level < leaves.top
                 || level < geometry.start_level()
@@ -115,8 +116,8 @@ impl Plan {
         offset.wrapping_add(self.distance)
     }
 
-    /// The run of leaves of `level` from offset `at`, up to `end`, that differ by a constant step: the
-    /// number of entries, and their bits besides the plan's.
+    /// The run of leaves of `level` from offset `at`, up to `end`, that differ by a constant step:
+    /// the number of entries, and their bits besides the plan's.
     pub(crate) fn run(&self, size: PageSize, level: Level, at: u64, end: u64) -> (usize, u64) {
         let group_mask = size.entry_bytes(level) * self.group(size, level) as u64 - 1;
         let first_group = (at + group_mask) & !group_mask;
@@ -231,8 +232,8 @@ impl<'a, P: Page> Cursor<'a, P> {
         }
     }
 
-    /// The end of the whole entries of `level` that this piece covers from `at` on, at most `end`. Returns
-    /// `at` itself if it lies inside an entry, or if the piece ends inside that entry.
+    /// The end of the whole entries of `level` that this piece covers from `at` on, at most `end`.
+    /// Returns `at` itself if it lies inside an entry, or if the piece ends inside that entry.
     pub(super) fn whole_to(&self, level: Level, end: u64) -> u64 {
         let mask = P::SIZE.entry_bytes(level) - 1;
         if self.at & mask != 0 {
@@ -313,8 +314,8 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         Ok(())
     }
 
-    /// Counts the missing tables for mapping the pieces before `end` below `table`, or returns the first
-    /// existing mapping as an error.
+    /// Counts the missing tables for mapping the pieces before `end` below `table`, or returns the
+    /// first existing mapping as an error.
     pub(super) fn missing(
         &self,
         cursor: &mut Cursor<'_, P>,

@@ -1,5 +1,5 @@
-//! Present-invalid pages: pages that are made invalid and later valid again, for guard pages and memory
-//! that must not be accessed. The entries keep their address and permissions.
+//! Present-invalid pages: pages that are made invalid and later valid again, for guard pages and
+//! memory that must not be accessed. The entries keep their address and permissions.
 
 use super::{BitChange, Holes, PageTables, TableEnvironment, TableError};
 use crate::arch::page_size::Page;
@@ -20,19 +20,19 @@ pub(crate) const SET_VALID: BitChange = BitChange {
 };
 
 impl<P: Page, E: TableEnvironment> PageTables<P, E> {
-    /// Makes every access to `bytes` bytes from `start` fault, and invalidates the TLB for the range
-    /// before it returns. Leaves are split at the ends of the range where the rules allow it.
+    /// Makes every access to `bytes` bytes from `start` fault, and invalidates the TLB for the
+    /// range before it returns. Leaves are split at the ends of the range where the rules allow it.
     ///
     /// # Errors
     ///
-    /// As for [`protect`](Self::protect) with [`Holes::Refuse`]; present-invalid pages do not count as
-    /// holes.
+    /// As for [`protect`](Self::protect) with [`Holes::Refuse`]; present-invalid pages do not count
+    /// as holes.
     pub fn set_invalid(&mut self, start: VirtualAddress, bytes: u64) -> Result<(), TableError> {
         self.change(start, bytes, SET_INVALID, Holes::Refuse)
     }
 
-    /// Makes present-invalid pages in `bytes` bytes from `start` valid again. No TLBI is issued, because
-    /// an invalid entry is not cached (IWZCBG).
+    /// Makes present-invalid pages in `bytes` bytes from `start` valid again. No TLBI is issued,
+    /// because an invalid entry is not cached (IWZCBG).
     ///
     /// # Errors
     ///

@@ -1,7 +1,7 @@
 //! Changing permissions in place.
 //!
-//! [`PermissionChange`] can express only changes that rule RWHZWS allows without break-before-make. A leaf
-//! that an end of the range cuts is split first, where the rules allow it.
+//! [`PermissionChange`] can express only changes that rule RWHZWS allows without break-before-make.
+//! A leaf that an end of the range cuts is split first, where the rules allow it.
 
 use super::{BitChange, PageTables, TableEnvironment, TableError};
 use crate::arch::page_size::{Level, Page};
@@ -10,8 +10,8 @@ use crate::arch::{Descriptor, Kind, PhysicalAddress, Regime, VirtualAddress};
 /// A change of permissions. `None` leaves a permission unchanged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PermissionChange {
-    /// Whether stores are allowed. `Some(false)` also clears the dirty modifier (DBM), because under
-    /// TCR.HD hardware would otherwise allow stores again.
+    /// Whether stores are allowed. `Some(false)` also clears the dirty modifier (DBM), because
+    /// under TCR.HD hardware would otherwise allow stores again.
     pub writable: Option<bool>,
     /// Whether EL0 may access; no effect in a regime with one privilege.
     pub user: Option<bool>,
@@ -79,15 +79,15 @@ pub enum Holes {
 }
 
 impl<P: Page, E: TableEnvironment> PageTables<P, E> {
-    /// Changes permissions of `bytes` bytes from `start`. On live tables it invalidates the TLB for the
-    /// range before it returns. A leaf that an end of the range cuts is split first. An empty change does
-    /// nothing and checks only the range.
+    /// Changes permissions of `bytes` bytes from `start`. On live tables it invalidates the TLB for
+    /// the range before it returns. A leaf that an end of the range cuts is split first. An empty
+    /// change does nothing and checks only the range.
     ///
     /// # Errors
     ///
     /// [`TableError::Misaligned`], [`OutsideSpace`](TableError::OutsideSpace),
-    /// [`InsideLeaf`](TableError::InsideLeaf) where a leaf must be split and the CPUs' level of FEAT_BBM
-    /// does not allow it ([`set_bbm`](Self::set_bbm)),
+    /// [`InsideLeaf`](TableError::InsideLeaf) where a leaf must be split and the CPUs' level of
+    /// FEAT_BBM does not allow it ([`set_bbm`](Self::set_bbm)),
     /// [`OutOfTables`](TableError::OutOfTables), and with [`Holes::Refuse`]
     /// [`NotMapped`](TableError::NotMapped).
     pub fn protect(
@@ -100,7 +100,8 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         self.change(start, bytes, change.bits(self.geometry.regime()), holes)
     }
 
-    /// Changes bits of all leaves of a range in place. A leaf that an end of the range cuts is split first.
+    /// Changes bits of all leaves of a range in place. A leaf that an end of the range cuts is
+    /// split first.
     pub(crate) fn change(
         &mut self,
         start: VirtualAddress,
@@ -187,8 +188,8 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
                 Kind::PresentInvalid if next - at == bytes => {
                     self.change_run(table, level, at, next, change);
                 }
-                // Whole leaves were changed above. A leaf that is only partly in the range was not split,
-                // because it already has the change.
+                // Whole leaves were changed above. A leaf that is only partly in the range was not
+                // split, because it already has the change.
                 Kind::Invalid | Kind::Leaf | Kind::PresentInvalid => {}
             }
             at = next;
@@ -211,8 +212,8 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         }
     }
 
-    /// The end, at most `to`, of the run of whole valid leaves from `at` on in a table above the last
-    /// level; `at` itself if there is none. `at` must not cut a leaf.
+    /// The end, at most `to`, of the run of whole valid leaves from `at` on in a table above the
+    /// last level; `at` itself if there is none. `at` must not cut a leaf.
     pub(super) fn leaves_end(&self, table: PhysicalAddress, level: Level, at: u64, to: u64) -> u64 {
         if !self.geometry.leaf_allowed(level) {
             return at;
@@ -221,7 +222,8 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         // Rounding down leaves out the entry that `to` cuts.
         let count = ((to - (at & !(P::SIZE.entry_bytes(level) - 1))) >> P::SIZE.level_shift(level))
             as usize;
-        // The difference of an entry from a block in the two bits that give the kind; 0 for a block.
+        // The difference of an entry from a block in the two bits that give the kind; 0 for a
+        // block.
         let other = |index| {
             let entry = self.load(table, first + index);
             (entry.0 ^ Descriptor::VALID) & (Descriptor::TABLE_OR_PAGE | Descriptor::VALID)

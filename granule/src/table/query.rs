@@ -81,9 +81,9 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         })
     }
 
-    /// Calls `visit` for each entry, valid or present-invalid, that translates a part of the range. The
-    /// order is by ascending address, with a table before its entries. If `visit` returns false for a
-    /// table, its entries are skipped.
+    /// Calls `visit` for each entry, valid or present-invalid, that translates a part of the range.
+    /// The order is by ascending address, with a table before its entries. If `visit` returns false
+    /// for a table, its entries are skipped.
     ///
     /// # Errors
     ///
@@ -105,16 +105,16 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         self.visit_in::<false>(self.root, self.geometry.start_level(), 0, span, &mut visit);
     }
 
-    /// As [`visit_all`](Self::visit_all), but calls `visit` once for a run of leaves in one table that have
-    /// the same attributes and consecutive outputs. The call gets the first leaf, with the run's
-    /// [`count`](Entry::count). On a map of pages this is about twenty times as fast.
+    /// As [`visit_all`](Self::visit_all), but calls `visit` once for a run of leaves in one table
+    /// that have the same attributes and consecutive outputs. The call gets the first leaf, with
+    /// the run's [`count`](Entry::count). On a map of pages this is about twenty times as fast.
     pub fn visit_runs(&self, mut visit: impl FnMut(&Entry) -> bool) {
         let span = self.geometry.span();
         self.visit_in::<true>(self.root, self.geometry.start_level(), 0, span, &mut visit);
     }
 
-    /// The length, at most `most`, of the run of entries that begins at `index`: the descriptors are equal
-    /// except for the address, which grows by one entry each time.
+    /// The length, at most `most`, of the run of entries that begins at `index`: the descriptors
+    /// are equal except for the address, which grows by one entry each time.
     #[inline(always)]
     pub(super) fn run_length(
         &self,
@@ -144,7 +144,8 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         self.run_length_in(table, index, page, first, looked_at, most)
     }
 
-    /// The number of entries from `index` on, at most `most`, whose `looked_at` bits grow by `step`.
+    /// The number of entries from `index` on, at most `most`, whose `looked_at` bits grow by
+    /// `step`.
     #[inline(always)]
     fn run_length_in(
         &self,
@@ -167,8 +168,8 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         count
     }
 
-    /// The number of pages from `output` on, at most `most`, whose descriptors can differ by a constant
-    /// step in this format.
+    /// The number of pages from `output` on, at most `most`, whose descriptors can differ by a
+    /// constant step in this format.
     pub(super) fn most_in_run(&self, output: PhysicalAddress, most: usize) -> usize {
         let rest = (1 << OUTPUT_RUN_SHIFT) - (output.0 & ((1 << OUTPUT_RUN_SHIFT) - 1));
         most.min((rest >> P::SIZE.shift()) as usize)
@@ -197,8 +198,9 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
                 if RUNS && kind == Kind::Leaf {
                     let most = P::SIZE.entries() - index;
                     let in_range = (to - first).div_ceil(bytes) as usize;
-                    // Beyond this limit the addition carries into bits that are no address (with TCR.DS
-                    // from bit 49 into GP), and an unrelated leaf would look like the next one.
+                    // Beyond this limit the addition carries into bits that are no address (with
+                    // TCR.DS from bit 49 into GP), and an unrelated leaf would look like the next
+                    // one.
                     let rest = (1 << OUTPUT_RUN_SHIFT) - (output.0 & ((1 << OUTPUT_RUN_SHIFT) - 1));
                     let in_format = (rest >> P::SIZE.level_shift(level)) as usize;
                     let most = most.min(in_range).min(in_format);

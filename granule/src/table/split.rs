@@ -1,17 +1,17 @@
 //! Splitting leaves at the two edges of a change.
 //!
 //! One reservation covers both edges. A block becomes a table of the largest leaves that end at the
-//! edges, and a contiguous group loses its hint. An edge that is already a boundary splits nothing. The
-//! new table is private until one store links it. It translates every address as the block did,
-//! permissions included, so that store changes only the size (RPVTFW). The split issues no TLBI: a stale
-//! larger entry translates alike, and the invalidation of the following change reaches it, because that
-//! change lies inside the entry.
+//! edges, and a contiguous group loses its hint. An edge that is already a boundary splits nothing.
+//! The new table is private until one store links it. It translates every address as the block did,
+//! permissions included, so that store changes only the size (RPVTFW). The split issues no TLBI: a
+//! stale larger entry translates alike, and the invalidation of the following change reaches it,
+//! because that change lies inside the entry.
 //!
 //! On live tables the CPUs' level of FEAT_BBM must allow the split, or the range is refused. A
 //! present-invalid leaf is invalid and so never cached; every level allows its split.
 //!
-//! The code assumes whole contiguous groups, as all operations leave them: the hint on all entries of a
-//! group, and all of them valid or all present-invalid.
+//! The code assumes whole contiguous groups, as all operations leave them: the hint on all entries
+//! of a group, and all of them valid or all present-invalid.
 
 use super::piece::Leaves;
 use super::plan::{Cursor, Part, Plan};
@@ -40,27 +40,28 @@ struct Cut {
 }
 
 impl<P: Page, E: TableEnvironment> PageTables<P, E> {
-    /// Sets the lowest level of FEAT_BBM among the CPUs that use the tables, which decides how the size
-    /// of a live leaf may change in place. Level 0 is the default: no valid leaf is split or merged.
-    /// Level 1 allows that for contiguous groups, levels 2 and 3 also for blocks. Hidden leaves, and
-    /// leaves of tables that no CPU walks, are split and merged at every level.
+    /// Sets the lowest level of FEAT_BBM among the CPUs that use the tables, which decides how the
+    /// size of a live leaf may change in place. Level 0 is the default: no valid leaf is split or
+    /// merged. Level 1 allows that for contiguous groups, levels 2 and 3 also for blocks. Hidden
+    /// leaves, and leaves of tables that no CPU walks, are split and merged at every level.
     ///
-    /// At levels 1 and 2 a CPU may take a TLB conflict abort on any access to a split or merged range, as
-    /// long as it caches an entry of the old size: a split issues no TLBI for the size alone, and a merge
-    /// issues it afterwards. A caller that sets these levels must handle the abort (TLBI VMALLE1, then
-    /// retry, RBLRKC), with code, stack and data outside any range that is ever split. A CPU with level 3
-    /// takes no such abort.
+    /// At levels 1 and 2 a CPU may take a TLB conflict abort on any access to a split or merged
+    /// range, as long as it caches an entry of the old size: a split issues no TLBI for the size
+    /// alone, and a merge issues it afterwards. A caller that sets these levels must handle the
+    /// abort (TLBI VMALLE1, then retry, RBLRKC), with code, stack and data outside any range that
+    /// is ever split. A CPU with level 3 takes no such abort.
     ///
-    /// Only [`space`](crate::space) may split or merge a leaf that hardware updates by itself (TCR.HA and
-    /// no access flag, TCR.HD and [`dirty_modifier`](crate::arch::Permissions::dirty_modifier)). Elsewhere
-    /// an update by hardware during the split would be lost (RWLTNL), and an update of one member of a
-    /// group would not apply to the others once the hint is gone (RXDPXQ).
+    /// Only [`space`](crate::space) may split or merge a leaf that hardware updates by itself
+    /// (TCR.HA and no access flag, TCR.HD and
+    /// [`dirty_modifier`](crate::arch::Permissions::dirty_modifier)). Elsewhere an update by
+    /// hardware during the split would be lost (RWLTNL), and an update of one member of a group
+    /// would not apply to the others once the hint is gone (RXDPXQ).
     pub const fn set_bbm(&mut self, level: BbmLevel) {
         self.bbm = level;
     }
 
-    /// Makes `from` and `to` boundaries of leaves and groups, for `change` of the leaves between them. A
-    /// leaf that already has the change stays whole.
+    /// Makes `from` and `to` boundaries of leaves and groups, for `change` of the leaves between
+    /// them. A leaf that already has the change stays whole.
     pub(super) fn split_edges(
         &mut self,
         from: u64,
@@ -153,8 +154,8 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         Ok(())
     }
 
-    /// Whether all stores that split the live `leaf`, and its entry at `cut` if there is one, may change
-    /// entries in place.
+    /// Whether all stores that split the live `leaf`, and its entry at `cut` if there is one, may
+    /// change entries in place.
     fn may_split(&self, leaf: &Straddled, cut: Option<u64>) -> bool {
         let level = leaf.level;
         let may = |old: Descriptor, new: Descriptor| match classify(
@@ -182,8 +183,8 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
             })
     }
 
-    /// The first offset of the entry of `leaf` that must become a table, because `edge` lies strictly
-    /// inside the entry and one side of it changes.
+    /// The first offset of the entry of `leaf` that must become a table, because `edge` lies
+    /// strictly inside the entry and one side of it changes.
     fn cut_entry(&self, leaf: &Straddled, edge: u64, change: BitChange) -> Option<u64> {
         let start = edge & !(P::SIZE.entry_bytes(leaf.level) - 1);
         let inside = edge > leaf.start && edge < leaf.start + leaf.bytes && edge != start;
@@ -202,7 +203,8 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         [first, second.filter(|second| Some(*second) != first)]
     }
 
-    /// The parts into which the edges cut the entry at `start`, to map again as the entry maps them.
+    /// The parts into which the edges cut the entry at `start`, to map again as the entry maps
+    /// them.
     fn parts(&self, leaf: &Straddled, start: u64, cut: &Cut) -> [Part; 3] {
         let descriptor = self.load(leaf.table, Self::index(start, leaf.level));
         let end = start + P::SIZE.entry_bytes(leaf.level);

@@ -1,8 +1,8 @@
 //! The trait that issues barriers and TLBIs: the third of the three traits of
 //! [`PageTables`](super::PageTables).
 //!
-//! It has one method for each instruction, so an implementation either issues the instruction (`hw`) or
-//! observes it (a counter, a trace, a model).
+//! It has one method for each instruction, so an implementation either issues the instruction
+//! (`hw`) or observes it (a counter, a trace, a model).
 
 use crate::arch::tlbi::{TlbCapabilities, TlbiOp};
 
@@ -22,8 +22,8 @@ pub trait TlbOps {
 
 /// A [`TlbOps`] that issues no instruction.
 ///
-/// It serves tables that no CPU walks while they change: an image of tables, a test, a count of the cost
-/// of a map. The capabilities still decide which instructions a CPU would get, and
+/// It serves tables that no CPU walks while they change: an image of tables, a test, a count of the
+/// cost of a map. The capabilities still decide which instructions a CPU would get, and
 /// [`Counted`](super::Counted) counts them.
 #[derive(Clone, Copy, Debug)]
 pub struct NoCpu(pub TlbCapabilities);

@@ -15,11 +15,11 @@ const CLEAR: BitChange = BitChange {
 };
 
 impl<P: Page, E: TableEnvironment> PageTables<P, E> {
-    /// Unmaps `bytes` bytes from `start`, and skips unmapped addresses. Tables that become empty are freed,
-    /// except the root.
+    /// Unmaps `bytes` bytes from `start`, and skips unmapped addresses. Tables that become empty
+    /// are freed, except the root.
     ///
-    /// On live tables the TLB is invalidated before this method returns: by address or range, or as a
-    /// whole where that is cheaper. No TLBI is issued if the range was unmapped or held only
+    /// On live tables the TLB is invalidated before this method returns: by address or range, or as
+    /// a whole where that is cheaper. No TLBI is issued if the range was unmapped or held only
     /// present-invalid blocks.
     ///
     /// # Errors
@@ -36,16 +36,16 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         self.split_edges(from, to, CLEAR)?;
         self.unmap_in(self.root, self.geometry.start_level(), from, to);
         if self.pending.has_unlinked() {
-            // TLBs may cache pointers to the unlinked tables for unmapped addresses too, so the whole
-            // range is invalidated.
+            // TLBs may cache pointers to the unlinked tables for unmapped addresses too, so the
+            // whole range is invalidated.
             self.pending.range(from, to);
         }
         self.flush();
         Ok(())
     }
 
-    /// Clears the entries for the offsets from `from` to `to`, which cut no leaf, and unlinks the tables
-    /// that become empty.
+    /// Clears the entries for the offsets from `from` to `to`, which cut no leaf, and unlinks the
+    /// tables that become empty.
     fn unmap_in(&mut self, table: PhysicalAddress, level: Level, from: u64, to: u64) {
         let how = self.visibility();
         let bytes = P::SIZE.entry_bytes(level);
@@ -92,8 +92,8 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         }
     }
 
-    /// Adds an unlinked table, and all tables below it, to the chain. Their leaves stay as they are,
-    /// because no walk reaches them after the invalidation.
+    /// Adds an unlinked table, and all tables below it, to the chain. Their leaves stay as they
+    /// are, because no walk reaches them after the invalidation.
     fn unlink_all(&mut self, table: PhysicalAddress, level: Level, offset: u64, span: u64) {
         let bytes = P::SIZE.entry_bytes(level);
         if level.is_last() {

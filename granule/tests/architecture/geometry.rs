@@ -460,13 +460,13 @@ fn both_halves_share_one_format() {
     for size in [K4, K16] {
         let cpu = WIDE_INPUT.features();
         let upper = WIDE_INPUT.geometry(size, 52, VaRange::Upper);
-        let lower = upper.with_half(&cpu, VaRange::Lower, 39).unwrap();
+        let lower = upper.with_va_range(&cpu, VaRange::Lower, 39).unwrap();
         assert_eq!(lower.format(), OutputFormat::Lpa2);
         assert_eq!((lower.va_range(), lower.va_bits()), (VaRange::Lower, 39));
         // The other way round the first half has no DS, so 52 bits cannot be had beside it.
         let first = WIDE_INPUT.geometry(size, 48, VaRange::Lower);
         assert_eq!(first.format(), OutputFormat::Bits48);
-        let answer = first.with_half(&cpu, VaRange::Upper, 52);
+        let answer = first.with_va_range(&cpu, VaRange::Upper, 52);
         let error = GeometryError::AddressBits {
             page_size: size,
             va_bits: 52,
@@ -478,7 +478,7 @@ fn both_halves_share_one_format() {
     // 64K pages have 52 bits of input without any format.
     let cpu = WIDE_INPUT.features();
     let first = WIDE_INPUT.geometry(K64, 48, VaRange::Lower);
-    let other = first.with_half(&cpu, VaRange::Upper, 52).unwrap();
+    let other = first.with_va_range(&cpu, VaRange::Upper, 52).unwrap();
     assert_eq!(other.format(), OutputFormat::Bits48);
     assert_eq!(other.va_bits(), 52);
 }

@@ -27,7 +27,7 @@ fn both_halves() {
                     continue;
                 }
                 let upper = cpu.geometry(size, va_bits, VaRange::Upper);
-                let lower = upper.with_half(&features, VaRange::Lower, 36).unwrap();
+                let lower = upper.with_va_range(&features, VaRange::Lower, 36).unwrap();
                 let tcr = Tcr::new(&features, Some(&lower), Some(&upper)).0;
                 assert_eq!(bits(tcr, 5, 0), 28, "T0SZ");
                 assert_eq!(bits(tcr, 21, 16), txsz, "T1SZ");

@@ -6,8 +6,8 @@ use granule::arch::tlbi::{
 };
 use granule::arch::{Geometry, Level, PageSize, VaRange, VirtualAddress};
 use granule_testing::cases::config;
-use granule_testing::order::{Covered, decode};
 use granule_testing::shape::{self, LARGE, PLAIN};
+use granule_testing::tlbi::{Covered, decode};
 use granule_testing::walk::Arch;
 use proptest::prelude::*;
 

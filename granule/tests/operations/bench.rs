@@ -7,7 +7,7 @@ use granule::arch::{Attributes, Geometry, Page, PhysicalAddress};
 use granule::linear::LeafStats;
 use granule::table::{Holes, Leaves, Merged, PageTables, PermissionChange, Piece, TableError};
 use granule_testing::host::{self, Event, Host, HostEnvironment, Runs};
-use granule_testing::order::{Judged, Operation};
+use granule_testing::performed::{Operation, Performed};
 use granule_testing::walk::{Arch, Tree};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -243,7 +243,7 @@ impl<P: Page> Bench<P> {
         self.reference.compare(&after);
         let events = self.host.take_events();
         if done {
-            Judged {
+            Performed {
                 arch: self.arch,
                 operation,
                 live: self.setting.live,
@@ -254,7 +254,7 @@ impl<P: Page> Bench<P> {
                 after: &after,
                 events: &events,
             }
-            .judge();
+            .check();
         } else {
             assert!(
                 events.iter().all(|e| matches!(e, Event::Reserve(_))),

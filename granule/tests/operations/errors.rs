@@ -351,7 +351,8 @@ fn a_census_passes_over_what_cannot_be_mapped() {
     let good = [piece(8 * page, page), piece(10 * page, 2 * page)];
     let all = [
         good[0],
-        // Before what there was, over the end of the half, over the end of all addresses, elsewhere.
+        // Before what there was, over the end of the half, over the end of all addresses,
+        // elsewhere.
         piece(7 * page, page),
         piece(8 * page, page),
         good[1],

@@ -2,7 +2,7 @@
 //! all or nothing.
 //!
 //! The numbers are worked out from the architecture's geometry; the order of stores and
-//! invalidations, and that translations stay as they were, is judged by replay.
+//! invalidations, and that translations stay as they were, is performed by replay.
 
 use crate::bench::{Bench, Setting};
 use crate::split::{only, pairs, shapes};
@@ -14,7 +14,7 @@ use granule::arch::{
 };
 use granule::table::{Counted, Counters, Counts, Leaves, PageTables, TableError, Visibility};
 use granule_testing::host::{self, Event, Host};
-use granule_testing::order::{Judged, Operation};
+use granule_testing::performed::{Operation, Performed};
 use granule_testing::shape::PLAIN;
 use granule_testing::walk::{Arch, Leaf};
 
@@ -66,7 +66,7 @@ fn runs(leaves: &[Leaf]) -> Vec<(u64, u64, u64, u64)> {
     runs
 }
 
-/// Limits a bench's leaves, with the order of it all judged.
+/// Limits a bench's leaves, with the order of it all performed.
 fn limit<P: Page>(
     bench: &mut Bench<P>,
     offset: u64,
@@ -80,7 +80,7 @@ fn limit<P: Page>(
     let after = bench.arch.walk(&bench.host, bench.tables.root());
     let events = bench.host.take_events();
     if found.is_ok() {
-        Judged {
+        Performed {
             arch: bench.arch,
             operation: Operation::Protect,
             live: bench.setting.live,
@@ -91,7 +91,7 @@ fn limit<P: Page>(
             after: &after,
             events: &events,
         }
-        .judge();
+        .check();
         assert_eq!(runs(&after.leaves), runs(&before.leaves));
         assert_eq!(runs(&after.present_invalid), runs(&before.present_invalid));
     } else {
@@ -163,7 +163,7 @@ impl Dispatch for Pair {
         let members = from.bytes / arch.entry_bytes(from.level.number());
         let expected = if takes.tables > 0 { members } else { 0 };
         assert_eq!(links.count() as u64, expected, "{what}: links");
-        let judged = Judged {
+        let performed = Performed {
             arch,
             operation: Operation::Protect,
             live: true,
@@ -174,7 +174,7 @@ impl Dispatch for Pair {
             after: &after.1,
             events: &events,
         };
-        judged.judge();
+        performed.check();
         assert_eq!(runs(&after.1.leaves), runs(&before.1.leaves), "{what}");
         for leaf in &after.1.leaves {
             assert_eq!(leaf.level, to.level.number(), "{what}");
@@ -424,8 +424,8 @@ fn running_out_leaves_everything_as_it_was() {
     assert_eq!(limit(&mut bench, 0, 1 << 40, Leaves::PAGES), Ok(needed));
 }
 
-/// Nothing of a present-invalid leaf is cached, but walkers must see its table before someone else makes
-/// a page of it valid. A present-invalid group that loses its hint is as invalid as it was.
+/// Nothing of a present-invalid leaf is cached, but walkers must see its table before someone else
+/// makes a page of it valid. A present-invalid group that loses its hint is as invalid as it was.
 #[test]
 fn what_hidden_leaves_become_is_visible() {
     for (offset, bytes) in [(64 << 10, 64 << 10), (2 << 20, 2 << 20)] {

@@ -21,7 +21,12 @@ const RW: Attributes = Attributes::normal(Permissions::READ_WRITE);
 /// Stores, TLBIs and DSBs of one call, and what it returned.
 type Done = (Result<(), TableError>, u64, u64, u64);
 
-fn flip_pages<P: Page>(bench: &Bench<P>, start: VirtualAddress, bytes: u64, valid: bool) -> Done {
+fn set_valid_pages<P: Page>(
+    bench: &Bench<P>,
+    start: VirtualAddress,
+    bytes: u64,
+    valid: bool,
+) -> Done {
     let geometry = *bench.tables.geometry();
     let counters = Counters::new();
     let Environment {
@@ -83,7 +88,10 @@ fn pages_of<P: Page>() {
     };
     bench.host.take_events();
 
-    assert_eq!(flip_pages(&bench, at(2), page, false), (Ok(()), 1, 1, 2));
+    assert_eq!(
+        set_valid_pages(&bench, at(2), page, false),
+        (Ok(()), 1, 1, 2)
+    );
     let events = bench.host.take_events();
     let kinds: Vec<_> = events
         .iter()
@@ -105,21 +113,33 @@ fn pages_of<P: Page>() {
     assert!(bench.tables.query(at(2)).is_none());
     assert!(bench.tables.query(at(1)).is_some() && bench.tables.query(at(3)).is_some());
     // As it is already: nothing.
-    assert_eq!(flip_pages(&bench, at(2), page, false), (Ok(()), 0, 0, 0));
-    assert_eq!(flip_pages(&bench, at(2), page, true), (Ok(()), 1, 0, 1));
-    assert_eq!(flip_pages(&bench, at(2), page, true), (Ok(()), 0, 0, 0));
+    assert_eq!(
+        set_valid_pages(&bench, at(2), page, false),
+        (Ok(()), 0, 0, 0)
+    );
+    assert_eq!(
+        set_valid_pages(&bench, at(2), page, true),
+        (Ok(()), 1, 0, 1)
+    );
+    assert_eq!(
+        set_valid_pages(&bench, at(2), page, true),
+        (Ok(()), 0, 0, 0)
+    );
     assert_eq!(changed(&bench), []);
     // Several at once: one operation by range.
     assert_eq!(
-        flip_pages(&bench, at(0), 8 * page, false),
+        set_valid_pages(&bench, at(0), 8 * page, false),
         (Ok(()), 8, 1, 2)
     );
-    assert_eq!(flip_pages(&bench, at(0), 8 * page, true), (Ok(()), 8, 0, 1));
+    assert_eq!(
+        set_valid_pages(&bench, at(0), 8 * page, true),
+        (Ok(()), 8, 0, 1)
+    );
     assert_eq!(changed(&bench), []);
 
     // Where there are no pages nothing is split, and holes and odd addresses are refused.
     let base = bench.reference.address(0);
-    let (result, stores, tlbi, _) = flip_pages(&bench, base, page, false);
+    let (result, stores, tlbi, _) = set_valid_pages(&bench, base, page, false);
     assert!(
         matches!(result, Err(TableError::InsideLeaf { .. })),
         "{result:?}"
@@ -127,7 +147,7 @@ fn pages_of<P: Page>() {
     assert_eq!((stores, tlbi), (0, 0));
     for valid in [false, true] {
         for (start, bytes) in [(at(8), page), (at(6), 3 * page)] {
-            let (result, stores, ..) = flip_pages(&bench, start, bytes, valid);
+            let (result, stores, ..) = set_valid_pages(&bench, start, bytes, valid);
             let address = at(8);
             assert_eq!(
                 (result, stores),
@@ -135,7 +155,7 @@ fn pages_of<P: Page>() {
             );
         }
         let odd = VirtualAddress(pages.0 + 8);
-        let (result, ..) = flip_pages(&bench, odd, page, valid);
+        let (result, ..) = set_valid_pages(&bench, odd, page, valid);
         assert!(matches!(result, Err(TableError::Misaligned { .. })));
     }
     assert_eq!(changed(&bench), []);
@@ -309,7 +329,7 @@ fn a_part_of_a_group_or_a_block_is_refused() {
                 let start = bench.reference.address(leaf + first * page);
                 for valid in [false, true] {
                     let (result, stores, tlbi, dsb) =
-                        flip_pages(&bench, start, count * page, valid);
+                        set_valid_pages(&bench, start, count * page, valid);
                     let Err(TableError::InsideLeaf {
                         edge,
                         leaf: found,

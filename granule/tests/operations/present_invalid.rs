@@ -160,8 +160,9 @@ fn a_hidden_leaf_is_split_at_any_level_of_bbm() {
     }
 }
 
-/// Nothing of a present-invalid block is cached, so unmapping it takes no TLBI. If a part of it stays,
-/// walkers go by a table from then on and must see it whole; if none does, there is nothing new to see.
+/// Nothing of a present-invalid block is cached, so unmapping it takes no TLBI. If a part of it
+/// stays, walkers go by a table from then on and must see it whole; if none does, there is nothing
+/// new to see.
 #[test]
 fn unmapping_hidden_blocks_takes_barriers_only_where_a_table_is_linked() {
     let mut bench = bench(0);

@@ -130,7 +130,7 @@ fn a_fork_that_fails_leaves_the_parent_as_it_was() {
     // A child with no room for the VMAs.
     world.map(0, 100, 1, Rights::READ, 0).unwrap();
     world.capacity = 1;
-    assert_eq!(world.fork(0), Err(SpaceError::AreasFull { capacity: 1 }));
+    assert_eq!(world.fork(0), Err(SpaceError::VmasFull { capacity: 1 }));
     world.check();
     world.end();
 }

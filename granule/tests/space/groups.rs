@@ -207,8 +207,8 @@ fn members_that_hardware_may_update_are_taken_out_one_by_one() {
     world.end();
 }
 
-/// Another CPU in the space may walk by the entry as soon as it is stored: what the page held before
-/// must be gone by then.
+/// Another CPU in the space may walk by the entry as soon as it is stored: what the page held
+/// before must be gone by then.
 #[test]
 fn a_page_is_made_zero_before_others_can_walk_to_it() {
     for settings in [Settings::PLAIN, HARDWARE] {

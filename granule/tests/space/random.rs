@@ -167,7 +167,7 @@ impl Dispatch for Play<'_> {
                 world.host.set_budget(usize::MAX);
                 world.frames.budget = usize::MAX;
                 if let Err(error) = play(&mut world, process, base, step, value) {
-                    assert!(matches!(error, SpaceError::AreasFull { .. }), "{error}");
+                    assert!(matches!(error, SpaceError::VmasFull { .. }), "{error}");
                 }
             }
             world.host.set_budget(usize::MAX);

@@ -119,7 +119,7 @@ proptest! {
             };
             let expected = areas_of(&new);
             if let Err(error) = done {
-                prop_assert_eq!(error, SpaceError::AreasFull { capacity });
+                prop_assert_eq!(error, SpaceError::VmasFull { capacity });
                 let most = if slack > 0 { before.len() + slack } else { expected.len() };
                 prop_assert!(most > capacity, "there was room: {:?}", step);
                 prop_assert_eq!(vmas.all(), &before[..], "{:?}", step);
@@ -148,14 +148,14 @@ fn storage_is_enlarged_and_the_old_one_comes_back() {
         label: 0,
     };
     vmas.insert(vma(0x1000, 0x3000)).unwrap();
-    let full = Err(SpaceError::AreasFull { capacity: 1 });
+    let full = Err(SpaceError::VmasFull { capacity: 1 });
     assert_eq!(vmas.insert(vma(0x8000, 0x9000)), full);
     assert_eq!(
         vmas.remove(VirtualAddress(0x1800), VirtualAddress(0x2000)),
         full
     );
     let refused = vmas.enlarge(&mut none).map(|old| old.len());
-    assert_eq!(refused, Err(SpaceError::AreasFull { capacity: 0 }));
+    assert_eq!(refused, Err(SpaceError::VmasFull { capacity: 0 }));
     assert_eq!(vmas.enlarge(&mut large).unwrap().len(), 1);
     vmas.insert(vma(0x8000, 0x9000)).unwrap();
     vmas.remove(VirtualAddress(0x1800), VirtualAddress(0x2000))

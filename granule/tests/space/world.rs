@@ -37,7 +37,7 @@ pub fn ran_out(error: &SpaceError) -> bool {
     matches!(
         error,
         SpaceError::OutOfFrames { .. }
-            | SpaceError::AreasFull { .. }
+            | SpaceError::VmasFull { .. }
             | SpaceError::Tables(TableError::OutOfTables { .. })
     )
 }

@@ -219,7 +219,7 @@ fn model(seed: u64) -> Case {
 
 /// The properties and interleavings of the host tests, with other draws than in `make test`.
 fn properties(seed: u64) -> Case {
-    // Far from the seed of `steps::draws`.
+    // Far from the seed of `packages::draws`.
     let drawn = (seed * 1_000_000).to_string();
     let variables = [
         ("PROPTEST_RNG_SEED", drawn.clone()),
@@ -243,8 +243,6 @@ fn properties(seed: u64) -> Case {
         "granule-model",
         "-p",
         "granule-kcore",
-        "-p",
-        "granule-kernel",
         "--all-features",
         "--lib",
         "--bins",

@@ -228,6 +228,14 @@ fn words_that_are_not_understood_are_told_and_passed_over() {
             "granule.kexec=fast",
             "granule.kexec=fast: expected uncached, digest, or both with a comma between them; ignored",
         ),
+        (
+            "granule.test=prak",
+            "granule.test=prak: expected the name of a test",
+        ),
+        (
+            "granule.test=kexec:filp@3",
+            "granule.test=kexec:filp@3: expected kernel, initrd, tree, flip",
+        ),
     ] {
         let kernel = ok(&Request {
             append: Some(words.into()),

@@ -80,7 +80,7 @@ fn guard_pages_are_flipped_without_the_lock() {
         });
         let tested = |key: &str| made.tested(&format!("guard.{key}"));
         assert_eq!(tested("locks"), 1);
-        assert_eq!(tested("flips"), 2 * PAGES);
+        assert_eq!(tested("set_valid"), 2 * PAGES);
         assert_eq!(tested("stores"), 2 * PAGES);
         assert_eq!(tested("tlbi"), PAGES);
         // DSB ISHST for each, DSB ISH for each TLBI.
@@ -102,7 +102,7 @@ fn guard_pages_are_flipped_in_interrupts_beside_splits_and_merges() {
             gic,
             ..machine(3, size, "granule.test=guard-beside")
         });
-        assert_eq!(made.tested("beside.flips"), 128);
+        assert_eq!(made.tested("beside.set_valid"), 128);
         assert!(made.tested("beside.merged") > 0, "{size:?}");
     }
 }

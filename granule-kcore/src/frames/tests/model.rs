@@ -378,7 +378,7 @@ fn run(page_size: PageSize, spans: Vec<(u64, u64)>, fill: bool, content: Option<
 }
 
 proptest! {
-    #![proptest_config(config(400, 3))]
+    #![proptest_config(config(400, 1))]
 
     #[test]
     fn the_allocator_does_as_the_model(

@@ -79,9 +79,9 @@ fn both(memory: &mut [Box<[Word]>; 2]) -> Frames<'_> {
 }
 
 proptest! {
-    #![proptest_config(config(200, 4))]
+    #![proptest_config(config(200, 1))]
     #[test]
-    fn owners_are_counted_and_nothing_is_lost(ops in prop::collection::vec(op(), 1..200)) {
+    fn owners_are_counted_and_nothing_is_lost(ops in prop::collection::vec(op(), 1..if cfg!(miri) { 12 } else { 200 })) {
         let mut memory = [uninitialised(COUNT), uninitialised(SECOND)];
         let mut frames = both(&mut memory);
         let initial = free_blocks(&frames);

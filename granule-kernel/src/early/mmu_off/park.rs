@@ -4,7 +4,7 @@
 //! power the machine off, the machine ends, because a caller waits for that. Otherwise the CPU
 //! waits for ever.
 
-use crate::dev::pl011::Pl011;
+use crate::dev::pl011;
 use crate::handover::record::{self, Reason};
 use crate::handover::{Conduit, TreeInfo};
 use granule_kcore::line::Line;
@@ -39,7 +39,7 @@ pub(super) fn park(reason: Reason, message: &[u8]) -> ! {
     if uart != 0 {
         // SAFETY: the device tree says that a PL011 is at this address, and the MMU is off: flat
         // addresses, Device memory.
-        let uart = unsafe { Pl011::new(uart) };
+        let uart = unsafe { pl011::at(uart) };
         uart.enable();
         uart.put_all(b"\ngranule: refused: ");
         uart.put_all(message);

@@ -101,7 +101,7 @@ pub(super) fn permissions() {
 
     refusals(&block);
     block.free();
-    merge::merge_noted();
+    merge::merge_candidates();
     assert_as(&before, "after all permissions were put back and merged");
     println!("@granule test.permissions.leaves={}", before.leaves);
     println!("@granule test.permissions.tables={}", before.tables);

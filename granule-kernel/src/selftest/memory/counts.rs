@@ -94,7 +94,7 @@ pub(super) fn counts() {
         let merged = took(name, || permissions_merge(&block, all));
         say("merge", name, &merged);
         // A contiguous group that contains the block and more.
-        merge::merge_noted();
+        merge::merge_candidates();
         assert_as(&before, name);
     }
     block.free();
@@ -147,7 +147,7 @@ pub(super) fn exhaustion() {
             assert_eq!(before.free - now.free, left, "tables of {name}");
             println!("@granule test.exhaustion.{call_name}.{name}={left}");
             ok(name, pageattr::set_direct_map_default(start, pages));
-            let merged = merge::merge_noted();
+            let merged = merge::merge_candidates();
             let refused = Pages.with(|frames| frames.refused());
             assert_eq!((refused, merged.tables), (0, left), "{name} merged again");
             assert_as(&before, name);

@@ -57,7 +57,7 @@ fn whole(pages: u64) {
     }
     ok("default", pageattr::set_direct_map_default(start, pages));
     block.free();
-    merge::merge_noted();
+    merge::merge_candidates();
 }
 
 /// A call that does not defer its TLBI finds nothing to change, because a deferring call did the same change.
@@ -82,7 +82,7 @@ fn again(pages: u64) {
     ok("default", pageattr::set_direct_map_default(start, pages));
     assert_allows(start, Allows::Writing, "after set_direct_map_default");
     block.free();
-    merge::merge_noted();
+    merge::merge_candidates();
 }
 
 /// A page becomes invalid, for which a leaf is split. Other memory of that leaf is removed before the page's
@@ -107,5 +107,5 @@ fn beside() {
     assert_allows(page, Allows::Nothing, "after flush_direct_map");
     ok("default", pageattr::set_direct_map_default(page, 1));
     quarters.free();
-    merge::merge_noted();
+    merge::merge_candidates();
 }

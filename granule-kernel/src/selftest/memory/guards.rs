@@ -74,7 +74,7 @@ pub(super) fn pool() {
     } else {
         kernel_tables::change(Flush::Now, |_, _, _| flips()).unwrap_or_default()
     };
-    println!("@granule test.guard.flips={}", 2 * PAGES);
+    println!("@granule test.guard.set_valid={}", 2 * PAGES);
     println!("@granule test.guard.stores={stores}");
     println!("@granule test.guard.tlbi={tlbi}");
     println!("@granule test.guard.dsb={dsb}");
@@ -100,10 +100,10 @@ pub(super) fn pool() {
         (0, 0),
         "guard pages were merged"
     );
-    merge::merge_noted();
+    merge::merge_candidates();
     assert_as(&made, "after everything but guard pages was merged");
     pool.release();
-    merge::merge_noted();
+    merge::merge_candidates();
     assert_as(&before, "after the pool was released");
 }
 
@@ -185,16 +185,16 @@ pub(super) fn beside() {
         }
         enough.store(true, Ordering::Release);
     });
-    merge::merge_noted();
+    merge::merge_candidates();
     assert_as(&made, "after all guard pages were valid again");
     pool.release();
     for block in others {
         block.free();
     }
     block.free();
-    merge::merge_noted();
+    merge::merge_candidates();
     assert_as(&before, "after the pool was released");
     let merged = merged.load(Ordering::Relaxed);
-    println!("@granule test.beside.flips={FLIPS}");
+    println!("@granule test.beside.set_valid={FLIPS}");
     println!("@granule test.beside.merged={merged}");
 }

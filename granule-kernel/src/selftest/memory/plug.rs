@@ -122,7 +122,7 @@ pub(super) fn again() {
         for back in [at, last] {
             assert_allows(address(back), free_allows(), "memory that came back");
         }
-        merge::merge_noted();
+        merge::merge_candidates();
         assert_as(&before, "after memory came back");
         removed += bytes;
     }
@@ -166,7 +166,7 @@ fn exhausted(start: u64, bytes: u64, before: &Snapshot) -> u64 {
         left += 1;
     }
     ok("add_memory", add(start, bytes));
-    merge::merge_noted();
+    merge::merge_candidates();
     assert_as(before, "after memory came back");
     left
 }

@@ -104,7 +104,7 @@ fn stress(changes: u64, seed: u64) {
     let done = work.done();
     work.shadow.free();
     blocks.free();
-    merge::merge_noted();
+    merge::merge_candidates();
     assert_as(&before, "after all changes were put back and merged");
     let accesses = accesses.load(Ordering::Relaxed);
     let took = kernel_tables::counted().since(counted);

@@ -6,7 +6,6 @@
 use super::{
     ALIVE, Body, FREE, KILLED, MADE, MOST_PID, NOT_KILLED, Own, TABLE, TASKS, Task, free_body,
 };
-use crate::arch::frame::Frame;
 use crate::sched;
 use crate::sched::switch::FpState;
 use crate::sched::thread::Thread;
@@ -16,6 +15,7 @@ use crate::task::process_table;
 use core::cell::UnsafeCell;
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
+use granule_kcore::exception_frame::Frame;
 
 /// A task under construction. The drop frees its place unless the task has begun.
 #[derive(Debug)]

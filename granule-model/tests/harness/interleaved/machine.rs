@@ -30,7 +30,8 @@ impl World {
     }
 }
 
-/// What a tree's tables are reached by. Clones are of one tree, and so of the CPU that has its lock.
+/// What a tree's tables are reached by. Clones are of one tree, and so of the CPU that has its
+/// lock.
 #[derive(Clone)]
 pub(crate) struct Machine {
     pub(crate) world: Shared,
@@ -101,8 +102,8 @@ impl Gate for Machine {
     }
 }
 
-// The list of pages is the world's, so that others run between taking a page and the event of it, and
-// between two trees that take one; the harness's allocator is one tree's at a time.
+// The list of pages is the world's, so that others run between taking a page and the event of it,
+// and between two trees that take one; the harness's allocator is one tree's at a time.
 //
 // SAFETY: pages come from a counter or were freed, so nobody else has them.
 unsafe impl TableAllocator for Machine {

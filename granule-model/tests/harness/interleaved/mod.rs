@@ -1,5 +1,5 @@
-//! CPUs that share tables, in many interleavings: a step is an event, and between any two of them the
-//! others run. What they may find at each point the model says, with all that a TLB may hold.
+//! CPUs that share tables, in many interleavings: a step is an event, and between any two of them
+//! the others run. What they may find at each point the model says, with all that a TLB may hold.
 //!
 //! [`tables`] has the kernel's tables and a walker, [`spaces`] the threads of one program.
 

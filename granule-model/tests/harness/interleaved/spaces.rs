@@ -1,9 +1,9 @@
 //! Threads of one program on several CPUs: each touches pages, takes faults, unmaps, protects and
-//! forks, the kernel's part of it under the space's lock, while the others go on with whatever their
-//! TLBs hold and hardware sets access flags and dirty states.
+//! forks, the kernel's part of it under the space's lock, while the others go on with whatever
+//! their TLBs hold and hardware sets access flags and dirty states.
 //!
-//! Whatever an access finds at any moment is a frame that is the page's: not one that was given back,
-//! nor one that has come to be another page's since.
+//! Whatever an access finds at any moment is a frame that is the page's: not one that was given
+//! back, nor one that has come to be another page's since.
 
 use super::machine::{Machine, PAGE, Shared, TableEnvironment};
 use crate::environment::{Gate, turn_on};

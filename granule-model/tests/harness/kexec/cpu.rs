@@ -21,8 +21,8 @@ pub(crate) const fn untouched(address: u64) -> u64 {
     (address ^ 0x5bd1_e995).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// A stretch of physical memory, its first byte and its end, and what matters of stores there: data,
-/// or code (`true`).
+/// A stretch of physical memory, its first byte and its end, and what matters of stores there:
+/// data, or code (`true`).
 pub(crate) type Role = ((u64, u64), Option<bool>);
 
 pub(crate) struct Cpu {

@@ -1,5 +1,5 @@
-//! Leaving as it should be breaks no rule and touches nothing else; what goes wrong without breaking
-//! a rule is found by what is accessed, or by the bytes.
+//! Leaving as it should be breaks no rule and touches nothing else; what goes wrong without
+//! breaking a rule is found by what is accessed, or by the bytes.
 
 use super::leaving::{Change, Leaving, Left, Plan, Where};
 use granule::arch::{Page, Page4K, Page16K, Page64K};

@@ -367,13 +367,13 @@ unsafe impl TableAllocator for Quiet<'_> {
     fn free(&mut self, _table: FreedTable) {}
 }
 
-/// A program runs in the lower half, and has something else where the relocation code will be. Gives
-/// TCR.
+/// A program runs in the lower half, and has something else where the relocation code will be.
+/// Gives TCR.
 fn run_a_program<P: Page>(kernel: &Bench<P>) -> u64 {
     let cpu = kernel.shape.features();
     let lower = kernel
         .geometry
-        .with_half(&cpu, VaRange::Lower, kernel.shape.va_bits);
+        .with_va_range(&cpu, VaRange::Lower, kernel.shape.va_bits);
     let Ok(lower) = lower else {
         panic!("{lower:?}");
     };

@@ -1,5 +1,5 @@
-//! Through slots of a fixmap: every load and store has to go through a slot that shows the table it is
-//! for.
+//! Through slots of a fixmap: every load and store has to go through a slot that shows the table it
+//! is for.
 
 use super::{RAM, check, pieces, shown};
 use crate::bench::{Bench, capabilities};

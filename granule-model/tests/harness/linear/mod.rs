@@ -1,6 +1,6 @@
 //! The strategies that make the linear map, on live tables of the model: through the map itself
-//! ([`direct`]), and through slots of a fixmap, the published ones ([`fixmap`]); and all of them running
-//! out of pages ([`exhaustion`]).
+//! ([`direct`]), and through slots of a fixmap, the published ones ([`fixmap`]); and all of them
+//! running out of pages ([`exhaustion`]).
 
 mod direct;
 mod exhaustion;

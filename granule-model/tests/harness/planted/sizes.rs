@@ -1,4 +1,5 @@
-//! Faults in what changes the sizes of live leaves, and in what hides them, with the lock or without.
+//! Faults in what changes the sizes of live leaves, and in what hides them, with the lock or
+//! without.
 
 use super::scenes::{BLOCK, Kernel, OUTPUT, PAGE, Result, kernel};
 use super::tables::{GONE, POINTER, STALE, is_tlbi_or_dsb, last_level};
@@ -36,7 +37,7 @@ pub(super) const FAULTS: &[Fault] = &[
     ),
     fault(
         "pages are made present-invalid and something else mapped there before the TLBI",
-        hide_and_replace,
+        set_invalid_and_replace,
         || drop_all(is_tlbi),
         BreakBeforeMake,
         "",
@@ -238,7 +239,7 @@ fn set_valid(tap: Option<Tap>) -> Result {
 }
 
 /// They are made invalid, unmapped, and other memory is mapped in their place.
-fn hide_and_replace(tap: Option<Tap>) -> Result {
+fn set_invalid_and_replace(tap: Option<Tap>) -> Result {
     let mut kernel = live(false);
     kernel.lay(0, 64 * PAGE, OUTPUT, Leaves::PAGES);
     kernel.tap(tap);

@@ -76,8 +76,8 @@ impl<P: Page> Processes<P> {
         Ok(())
     }
 
-    /// A fault that a CPU took some time ago is dealt with now, whatever the tables are by now. What
-    /// comes of it must be what the program may do.
+    /// A fault that a CPU took some time ago is dealt with now, whatever the tables are by now.
+    /// What comes of it must be what the program may do.
     pub(crate) fn late_fault(&mut self, cpu: u32, page: u64, wish: Wish) {
         let Some(process) = self.running(cpu) else {
             return;

@@ -1,6 +1,6 @@
-//! The CPUs: which process each runs, and how it goes to another one or to none, as a kernel does it.
-//! TTBR0 with a current number, a flush where the library says so, and a barrier of its own on each
-//! CPU that is to rely on what another one did.
+//! The CPUs: which process each runs, and how it goes to another one or to none, as a kernel does
+//! it. TTBR0 with a current number, a flush where the library says so, and a barrier of its own on
+//! each CPU that is to rely on what another one did.
 
 use super::processes::Process;
 use crate::machine::Shared;
@@ -103,9 +103,10 @@ impl Cpus {
             }
         };
         if rolled {
-            // Each CPU could do it later, before it enters a space (`tests/asids.rs`). But the model
-            // takes one that left a space to go on holding all of it, and relies on every CPU at
-            // each step, where what is held under a number that the CPU does not use is harmless.
+            // Each CPU could do it later, before it enters a space (`tests/asids.rs`). But the
+            // model takes one that left a space to go on holding all of it, and relies on every CPU
+            // at each step, where what is held under a number that the CPU does not use is
+            // harmless.
             for other in (0..self.count() as u32).filter(|other| *other != cpu) {
                 self.on(other);
                 self.flush();

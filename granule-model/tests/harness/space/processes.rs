@@ -1,8 +1,8 @@
 //! Processes on several CPUs: the kernel that the library's spaces are used by.
 //!
-//! It does what a kernel must (make a space, fork it, take a CPU out of a space before the root goes)
-//! and keeps the reference: what each page of each process holds, and whether it was written. All is
-//! held against that by [`check`](Processes::check).
+//! It does what a kernel must (make a space, fork it, take a CPU out of a space before the root
+//! goes) and keeps the reference: what each page of each process holds, and whether it was written.
+//! All is held against that by [`check`](Processes::check).
 
 use super::cpus::Cpus;
 use super::frames::Frames;

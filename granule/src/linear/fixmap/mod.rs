@@ -84,8 +84,8 @@ where
         }
     }
 
-    /// Makes the linear map of `pieces`, which ascend, below `root`, and returns its leaf statistics.
-    /// The part of the root that the map uses must be empty, and no slot may be in use.
+    /// Makes the linear map of `pieces`, which ascend, below `root`, and returns its leaf
+    /// statistics. The part of the root that the map uses must be empty, and no slot may be in use.
     ///
     /// # Errors
     ///

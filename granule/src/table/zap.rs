@@ -1,15 +1,16 @@
 //! Unmapping pages and releasing their frames, in three steps that need no memory:
 //!
-//! 1. Detach: pages become invalid but keep their outputs, by the present-invalid mark. A table without
-//!    pages that stay mapped is detached as a whole, by the same mark in the entry that points to it,
-//!    and its own entries do not change.
+//! 1. Detach: pages become invalid but keep their outputs, by the present-invalid mark. A table
+//!    without pages that stay mapped is detached as a whole, by the same mark in the entry that
+//!    points to it, and its own entries do not change.
 //! 2. Invalidate the TLB once, for pages alone or for tables too.
-//! 3. Collect: visit the marked entries, release the frames in runs, clear the entries, free the tables.
+//! 3. Collect: visit the marked entries, release the frames in runs, clear the entries, free the
+//!    tables.
 //!
-//! [`Invalidated`] does the third step, so frames and tables are reused only after the invalidation. The
-//! chain of [`unmap`](PageTables::unmap) would overwrite entries whose frames are still needed. The tables
-//! must hold only pages, so that a present-invalid entry above the last level is always a detached
-//! table.
+//! [`Invalidated`] does the third step, so frames and tables are reused only after the
+//! invalidation. The chain of [`unmap`](PageTables::unmap) would overwrite entries whose frames are
+//! still needed. The tables must hold only pages, so that a present-invalid entry above the last
+//! level is always a detached table.
 
 use super::pending::Invalidated;
 use super::{BitChange, FreedFrames, PageTables, TableEnvironment};
@@ -24,11 +25,12 @@ const DETACH: BitChange = BitChange {
 };
 
 impl<P: Page, E: TableEnvironment> PageTables<P, E> {
-    /// Unmaps the pages between two offsets, and calls `release` for runs of their frames once no CPU can
-    /// reach them. Empty tables are freed, except the root. Returns the number of unmapped pages.
+    /// Unmaps the pages between two offsets, and calls `release` for runs of their frames once no
+    /// CPU can reach them. Empty tables are freed, except the root. Returns the number of unmapped
+    /// pages.
     ///
     /// The caller must have cleared the hint of a contiguous group that an end of the range cuts.
-    pub(crate) fn release_pages(
+    pub(crate) fn zap_pages(
         &mut self,
         from: u64,
         to: u64,

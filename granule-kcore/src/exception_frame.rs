@@ -1,30 +1,31 @@
-//! The register frame that the exception vectors store.
+//! The register frame that the exception vectors store, and its form in a fatal report. The vectors
+//! themselves are in `granule-kernel`.
 
 use core::fmt;
 
 /// The interrupted registers, in the order that the vectors store them.
 #[derive(Clone, Debug)]
 #[repr(C)]
-pub(crate) struct Frame {
+pub struct Frame {
     /// x0 to x30.
-    pub(crate) x: [u64; 31],
+    pub x: [u64; 31],
     /// The stack pointer at the exception.
-    pub(crate) sp: u64,
+    pub sp: u64,
     /// The address at which the exception was taken.
-    pub(crate) elr: u64,
+    pub elr: u64,
     /// The interrupted processor state.
-    pub(crate) spsr: u64,
+    pub spsr: u64,
     /// The exception syndrome.
-    pub(crate) esr: u64,
+    pub esr: u64,
     /// The faulting address, for faults that have one.
-    pub(crate) far: u64,
+    pub far: u64,
     /// A frame record (x29, elr), so that a walk of frame pointers continues from the handler into
     /// the interrupted code.
-    pub(crate) record: [u64; 2],
+    pub record: [u64; 2],
 }
 
 /// Size of a frame in bytes, which keeps the stack pointer 16-byte aligned.
-pub(crate) const FRAME_BYTES: usize = size_of::<Frame>();
+pub const FRAME_BYTES: usize = size_of::<Frame>();
 const _: () = assert!(FRAME_BYTES.is_multiple_of(16));
 
 impl fmt::Display for Frame {

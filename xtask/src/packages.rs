@@ -1,0 +1,61 @@
+//! The packages of the workspace as the steps choose them, and the seeds of their tests. Running them
+//! is in `steps` and `miri`.
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+pub(crate) const LIBRARY: &str = "granule";
+/// The crates that a kernel links: `no_std`, published, and tested under Miri. A crate comes after those
+/// that it depends on.
+pub(crate) const LIBRARIES: [&str; 5] = [
+    LIBRARY,
+    "granule-trace",
+    "granule-boot",
+    "granule-kexec",
+    "granule-recorder",
+];
+/// The kernel's libraries, and their modules with unsafe code, which run under Miri. The other modules of
+/// these crates deny unsafe code.
+pub(crate) const WITH_UNSAFE_MODULES: [(&str, &[&str]); 2] = [
+    ("granule-kcore", &["frames::", "lock::"]),
+    ("granule-linux-abi", &["owned::"]),
+];
+
+/// The variables that select the cases of properties and interleavings, with a seed for each that the
+/// caller has not set. So a step repeats a failure that it found once. The soak uses other seeds.
+pub(crate) fn draws() -> impl Iterator<Item = (&'static str, String)> {
+    ["PROPTEST_RNG_SEED", "SHUTTLE_RANDOM_SEED"]
+        .into_iter()
+        .map(|name| {
+            let given = std::env::var(name);
+            (name, given.unwrap_or_else(|_| "1".to_owned()))
+        })
+}
+
+pub(crate) fn packages(metadata: &Value) -> Result<&Vec<Value>> {
+    metadata["packages"]
+        .as_array()
+        .context("`cargo metadata` told no packages")
+}
+
+pub(crate) fn package_named<'a>(metadata: &'a Value, name: &str) -> Result<&'a Value> {
+    match packages(metadata)?
+        .iter()
+        .find(|package| package["name"] == name)
+    {
+        Some(package) => Ok(package),
+        None => bail!("the workspace has no package {name}"),
+    }
+}
+
+/// The names of a package's targets of one kind.
+pub(crate) fn targets(package: &Value, kind: &str) -> Vec<String> {
+    let all = package["targets"].as_array().into_iter().flatten();
+    all.filter(|target| {
+        target["kind"]
+            .as_array()
+            .is_some_and(|k| k.iter().any(|k| k == kind))
+    })
+    .filter_map(|target| Some(target["name"].as_str()?.to_owned()))
+    .collect()
+}
