@@ -334,7 +334,7 @@ proptest! {
         // The whole entries alone, unless there is none.
         let (whole, is_cut) = reg.whole();
         let entries = value.len() / (4 * entry).max(1);
-        let is_odd = value.len() % (4 * entry).max(1) > 0;
+        let is_odd = !value.len().is_multiple_of((4 * entry).max(1));
         let has_whole = (1..=4).contains(&address) && size <= 4 && entries > 0;
         prop_assert_eq!(is_cut, has_whole && is_odd);
         expected.truncate(if has_whole { entries } else { expected.len() });
