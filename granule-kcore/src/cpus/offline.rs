@@ -6,6 +6,7 @@
 
 use super::MOST_CPUS;
 use super::set::CpuSet;
+use crate::timeout::Timeout;
 
 /// All other CPUs, as the leaving CPU sees and controls them.
 pub trait Others {
@@ -33,10 +34,10 @@ pub trait Others {
     fn is_gone(&self, cpu: usize);
     /// Starts the CPUs again.
     fn bring_back(&self, gone: CpuSet);
-    /// Whether the time limit of a CPU asked at `since` has passed.
-    fn is_late(&self, since: u64) -> bool;
-    /// The time.
-    fn now(&self) -> u64;
+    /// The time limit of a CPU that is asked now.
+    fn timeout(&self) -> Timeout;
+    /// Whether that time is over; once in each round of the wait.
+    fn is_late(&self, timeout: &mut Timeout) -> bool;
 }
 
 /// Why a CPU is not off.
@@ -94,7 +95,7 @@ fn one<O: Others>(others: &O, cpu: usize) -> Result<(), (Why<O::Error>, bool)> {
         Err(error) => return Err((Why::Firmware(error), true)),
     }
     others.ask(cpu);
-    let start = others.now();
+    let mut timeout = others.timeout();
     let mut silent = None;
     let why = loop {
         match others.is_off(cpu) {
@@ -108,7 +109,7 @@ fn one<O: Others>(others: &O, cpu: usize) -> Result<(), (Why<O::Error>, bool)> {
         if others.stays(cpu) {
             break Why::Stays;
         }
-        if others.is_late(start) {
+        if others.is_late(&mut timeout) {
             break silent.map_or(Why::Late, Why::Firmware);
         }
     };

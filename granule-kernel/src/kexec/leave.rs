@@ -207,13 +207,13 @@ fn prepare(loaded: &Loaded) -> Result<CpuSet, Stays> {
 
 /// Waits until no task runs on any CPU.
 fn stand_still() -> Result<(), Stays> {
-    let start = cpu::counter_now();
+    let mut timeout = cpu::timeout(PATIENCE_S);
     let runs = |(cpu, place): (usize, usize)| Stays::Runs {
         cpu,
         pid: task_table::at(place).map_or(0, Task::pid),
     };
     while let Some(still) = sched::still_runs() {
-        if cpu::counter_now().wrapping_sub(start) > PATIENCE_S * cpu::cntfrq_el0() {
+        if timeout.is_over(cpu::counter_now()) {
             return Err(runs(still));
         }
         cpu::relax();

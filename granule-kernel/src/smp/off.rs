@@ -17,6 +17,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use granule_kcore::cpus::AFFINITY;
 use granule_kcore::cpus::offline::{self, Others, Why};
 use granule_kcore::cpus::set::CpuSet;
+use granule_kcore::timeout::Timeout;
 
 /// Seconds that a CPU may take to go off.
 const PATIENCE_S: u64 = 10;
@@ -182,13 +183,13 @@ impl Others for Real {
         bring_back(gone);
     }
 
-    fn is_late(&self, since: u64) -> bool {
-        cpu::relax();
-        cpu::counter_now().wrapping_sub(since) > PATIENCE_S * cpu::cntfrq_el0()
+    fn timeout(&self) -> Timeout {
+        cpu::timeout(PATIENCE_S)
     }
 
-    fn now(&self) -> u64 {
-        cpu::counter_now()
+    fn is_late(&self, timeout: &mut Timeout) -> bool {
+        cpu::relax();
+        timeout.is_over(cpu::counter_now())
     }
 }
 

@@ -379,7 +379,7 @@ fn wait(cpu: &PerCpu) -> Result<(), Failure> {
     let Some(state) = state::of(cpu.number()) else {
         return Err(Failure::Late(mailbox::NOT_ENTERED));
     };
-    let start = cpu::counter_now();
+    let mut timeout = cpu::timeout(PATIENCE_S);
     loop {
         match state.load(Ordering::Acquire) {
             state::UP => return Ok(()),
@@ -390,7 +390,7 @@ fn wait(cpu: &PerCpu) -> Result<(), Failure> {
         if let Some(mismatch) = report.mismatch() {
             return Err(Failure::Parked(mismatch));
         }
-        if cpu::counter_now().wrapping_sub(start) > PATIENCE_S * cpu::cntfrq_el0() {
+        if timeout.is_over(cpu::counter_now()) {
             let gone = state.compare_exchange(
                 state::STARTING,
                 state::GIVEN_UP,

@@ -4,6 +4,7 @@
 use super::{Others, Why, all};
 use crate::cpus::MOST_CPUS;
 use crate::cpus::set::CpuSet;
+use crate::timeout::Timeout;
 use std::cell::{Cell, RefCell};
 
 /// A CPU's reaction once it is asked to go off.
@@ -214,12 +215,12 @@ impl Others for Fake {
         }
     }
 
-    fn is_late(&self, since: u64) -> bool {
-        self.time.get() - since > PATIENCE
+    fn timeout(&self) -> Timeout {
+        Timeout::new(PATIENCE, 1, self.time.get())
     }
 
-    fn now(&self) -> u64 {
-        self.time.get()
+    fn is_late(&self, timeout: &mut Timeout) -> bool {
+        timeout.is_over(self.time.get())
     }
 }
 

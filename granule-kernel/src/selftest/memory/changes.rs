@@ -306,10 +306,10 @@ pub(super) fn background_busy() {
 
 /// Waits until idle CPUs have merged everything.
 fn wait_for(before: &Snapshot) {
-    let start = cpu::counter_now();
+    let mut timeout = cpu::timeout(PATIENCE_S);
     while Snapshot::take() != *before {
         assert!(
-            cpu::counter_now().wrapping_sub(start) < PATIENCE_S * cpu::cntfrq_el0(),
+            !timeout.is_over(cpu::counter_now()),
             "after {PATIENCE_S} s idle CPUs have merged {:?}: {:?}, expected {before:?}",
             merge::in_background(),
             Snapshot::take()
