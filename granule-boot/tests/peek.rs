@@ -591,3 +591,53 @@ fn ranges_meet_where_they_share_a_byte() {
         range(0x1_0000, 0x1_0000)
     );
 }
+
+#[test]
+fn memory_that_another_kernel_keeps_is_known() {
+    let memory = |reg: &[u32], usable: Option<&[u32]>| {
+        let mut properties = vec![("device_type", b"memory\0".to_vec()), ("reg", cells(reg))];
+        properties.extend(usable.map(|usable| ("linux,usable-memory", cells(usable))));
+        let properties: Vec<_> = properties.iter().map(|(n, v)| (*n, &v[..])).collect();
+        node(&format!("memory@{:x}", reg[1]), &properties, vec![])
+    };
+    let first = [0, 0x4000, 0, 0x4000];
+    let second = [0, 0x8000, 0, 0x4000];
+    let chosen = |usable: &[u32]| {
+        let usable = cells(usable);
+        node("chosen", &[("linux,usable-memory-range", &usable)], vec![])
+    };
+    let none = tree(&TWO_CELLS, vec![memory(&first, None)]);
+    // Two ranges that touch, in the wrong order, and a part of an entry.
+    let two = [0, 0x6000, 0, 0x1000, 0, 0x5000, 0, 0x1000, 0, 0];
+    let range = tree(&TWO_CELLS, vec![memory(&first, None), chosen(&two)]);
+    let own = [0, 0x9000, 0, 0x1000];
+    let own = tree(
+        &TWO_CELLS,
+        vec![memory(&first, None), memory(&second, Some(&own))],
+    );
+    let nothing = tree(&TWO_CELLS, vec![memory(&first, None), chosen(&[])]);
+    for (bytes, start, length, expected) in [
+        (&none, 0x4000, 0x4000, false),
+        (&none, 0x10_0000, 0x1000, false),
+        (&range, 0x5000, 0x2000, false),
+        (&range, 0x5800, 0x1000, false),
+        (&range, 0x4fff, 0x10, true),
+        (&range, 0x6fff, 2, true),
+        (&range, 0x10_0000, 0x1000, true),
+        (&range, 0x5000, u64::MAX, true),
+        (&own, 0x4000, 0x4000, false),
+        (&own, 0x9000, 0x1000, false),
+        (&own, 0x7000, 0x1001, true),
+        (&own, 0x9000, 0x1001, true),
+        (&own, 0xb000, 0x8000, true),
+        (&own, 0xc000, 0x8000, false),
+        (&nothing, 0x4000, 1, true),
+    ] {
+        let tree = Tree::new(bytes).unwrap();
+        let range = Range {
+            start,
+            bytes: length,
+        };
+        assert_eq!(tree.is_another_kernels(range), expected, "{range:x?}");
+    }
+}

@@ -73,6 +73,29 @@ impl Written {
         token(into, 2);
     }
 
+    /// For a node and those below it: the offset behind its name, the offset behind its end, and its
+    /// path. Returns the offset behind the node, which begins at `at`.
+    fn spans(
+        &self,
+        of: &Model,
+        path: &str,
+        at: usize,
+        into: &mut Vec<(usize, usize, String)>,
+    ) -> usize {
+        let token = if self.nops { 8 } else { 4 };
+        let begun = at + token + of.name.len() + 1;
+        let mut at = begun.next_multiple_of(4);
+        for (_, value) in &of.properties {
+            at += token + 8 + value.len().next_multiple_of(4);
+        }
+        for child in &of.children {
+            let path = format!("{path}/{}", child.name.escape_ascii());
+            at = self.spans(child, &path, at, into);
+        }
+        into.push((begun, at + token, path.to_owned()));
+        at + token
+    }
+
     fn bytes(&self) -> Vec<u8> {
         let (mut structure, mut strings) = (Vec::new(), Vec::new());
         self.structure(&self.root, &mut structure, &mut strings);
@@ -251,6 +274,27 @@ proptest! {
         everything(&bytes);
     }
 
+    /// A structure block that ends too early is told in the innermost node that was begun and not
+    /// ended, wherever it ends: in a name, a property, the padding or a token.
+    #[test]
+    fn a_cut_tree_is_told_in_the_node_that_was_cut(
+        written in written(), cut in any::<prop::sample::Index>(),
+    ) {
+        let written = Written { version: 17, ..written };
+        let mut bytes = written.bytes();
+        let mut spans = Vec::new();
+        let end = written.spans(&written.root, "", 0, &mut spans);
+        let cut = cut.index(end);
+        bytes[36..40].copy_from_slice(&(cut as u32).to_be_bytes());
+        let open = spans.iter().filter(|(begun, ended, _)| *begun <= cut && cut < *ended);
+        let expected = open.max_by_key(|(begun, ..)| *begun).map_or("", |(.., path)| path);
+        let tree = Tree::new(&bytes).unwrap();
+        let truncated = matches!(tree.damage(), Some(TreeError::Truncated { .. }));
+        prop_assert!(truncated);
+        let expected = if expected.is_empty() { "/" } else { expected };
+        prop_assert_eq!(tree.damaged_node().to_string(), expected);
+    }
+
     #[test]
     fn entries_are_the_numbers_of_their_cells(
         address in 0..6_u32, size in 0..6_u32, words in prop::collection::vec(
@@ -259,7 +303,8 @@ proptest! {
     ) {
         let mut value = cells(&words);
         value.extend(vec![1; odd]);
-        let read: Vec<_> = Reg::new(&value, Cells { address, size }).collect();
+        let reg = Reg::new(&value, Cells { address, size });
+        let read: Vec<_> = reg.collect();
         // The same by numbers of any length.
         let number = |words: &[u32]| {
             let big = words.iter().try_fold(0_u128, |sum, word| {
@@ -285,7 +330,15 @@ proptest! {
                 expected.push(None);
             }
         }
-        prop_assert_eq!(read, expected);
+        prop_assert_eq!(&read, &expected);
+        // The whole entries alone, unless there is none.
+        let (whole, is_cut) = reg.whole();
+        let entries = value.len() / (4 * entry).max(1);
+        let is_odd = !value.len().is_multiple_of((4 * entry).max(1));
+        let has_whole = (1..=4).contains(&address) && size <= 4 && entries > 0;
+        prop_assert_eq!(is_cut, has_whole && is_odd);
+        expected.truncate(if has_whole { entries } else { expected.len() });
+        prop_assert_eq!(whole.collect::<Vec<_>>(), expected);
     }
 
     /// A chain of buses, each with a few windows, against sums of 128 bits.
@@ -356,6 +409,14 @@ fn everything(bytes: &[u8]) {
         assert!(reservations.count() <= bytes.len() / 16);
     }
     let _ = (tree.find(b"/chosen"), tree.peek(), tree.no_map().count());
+    let all = Range {
+        start: 0,
+        bytes: u64::MAX,
+    };
+    let _ = (
+        tree.is_another_kernels(all),
+        tree.is_another_kernels(Range { bytes: 0, ..all }),
+    );
 }
 
 #[test]

@@ -12,7 +12,9 @@ use dtoolkit::memreserve::MemoryReservation;
 use dtoolkit::model::{DeviceTree, DeviceTreeNode, DeviceTreeProperty};
 use dtoolkit::{Node, Property};
 use granule_kcore::kexec::handoff_note;
-use granule_kcore::kexec::next_tree::{Changes, SEED_BYTES, Seeds, TreeError, most_bytes, write};
+use granule_kcore::kexec::next_tree::{
+    Changes, NextTreeError, SEED_BYTES, Seeds, most_bytes, write,
+};
 use granule_kexec::PhysRange;
 
 /// Bytes of a case that select the changes; the others make the tree.
@@ -31,13 +33,14 @@ const OWN: [&str; 6] = [
     handoff_note::PROPERTY,
 ];
 /// Properties that no written tree has.
-const NONE: [&str; 3] = [
-    "linux,elfcorehdr",
+const NONE: [&str; 2] = ["linux,elfcorehdr", "linux,ima-kexec-buffer"];
+/// Other properties, which stay.
+const OTHERS: [&str; 4] = [
     "linux,usable-memory-range",
-    "linux,ima-kexec-buffer",
+    "stdout-path",
+    "bootargs-append",
+    "reg",
 ];
-/// Other properties.
-const OTHERS: [&str; 3] = ["stdout-path", "bootargs-append", "reg"];
 
 /// Few ranges, so that they overlap; none is empty.
 fn extent(given: &mut Bytes<'_>) -> PhysRange {
@@ -68,7 +71,8 @@ fn value(name: &str, given: &mut Bytes<'_>) -> Vec<u8> {
 }
 
 fn chosen(given: &mut Bytes<'_>) -> DeviceTreeNode {
-    let mut node = DeviceTreeNode::new_unchecked("chosen");
+    let name = ["chosen", "chosen@0"][given.below(2)];
+    let mut node = DeviceTreeNode::new_unchecked(name);
     for name in OWN.into_iter().chain(NONE).chain(OTHERS) {
         if given.below(2) > 0 {
             let value = value(name, given);
@@ -114,7 +118,7 @@ fn machine(given: &mut Bytes<'_>, rest: &[u8]) -> (Vec<u8>, bool) {
     (written, damage == 0)
 }
 
-fn one_line(error: &TreeError) {
+fn one_line(error: &NextTreeError) {
     let text = error.to_string();
     assert!(!text.is_empty() && text.lines().count() == 1, "{text:?}");
 }
@@ -161,7 +165,7 @@ fn rewritten(old: &[u8], changes: &Changes<'_>) -> Option<Vec<u8>> {
     let room = length - 1;
     assert_eq!(
         write(old, changes, &mut exact[..room]),
-        Err(TreeError::Full { room })
+        Err(NextTreeError::Full { room })
     );
     let unplaced = Changes {
         initrd: changes.initrd.map(|_| PhysRange::default()),
@@ -184,9 +188,10 @@ fn rewritten(old: &[u8], changes: &Changes<'_>) -> Option<Vec<u8>> {
     Some(into)
 }
 
-/// The one `/chosen` node.
+/// The `/chosen` node: the first, with or without a unit address.
 fn chosen_of<'a>(tree: &Fdt<'a>) -> Option<FdtNode<'a>> {
-    tree.root().children().find(|node| node.name() == "chosen")
+    let is_chosen = |name: &str| name == "chosen" || name.starts_with("chosen@");
+    tree.root().children().find(|node| is_chosen(node.name()))
 }
 
 /// The values that the next kernel gets.
@@ -258,7 +263,9 @@ fn all_else(new: &Fdt<'_>, old: &Fdt<'_>) {
     assert_eq!(chosen(new), Some(before));
     let rest = |tree: &Fdt<'_>| {
         let mut root = DeviceTree::from_fdt(tree).root;
-        root.remove_child("chosen");
+        if let Some(chosen) = chosen_of(tree) {
+            root.remove_child(chosen.name());
+        }
         root
     };
     assert_eq!(rest(new), rest(old));

@@ -8,13 +8,15 @@
 //! [`Tree::peek`] walks the tree once to its end. A tree that breaks off half way still gives the
 //! facts before the break, and [`Peek::damage`] describes the error, so that the error can be
 //! printed on the console that the tree names. [`Tree::no_map`] goes through the memory that no
-//! table may map.
+//! table may map, and [`Tree::is_another_kernels`] knows the memory that another kernel keeps.
 
 mod console;
 mod no_map;
+mod usable;
 
 pub use console::{ConsoleError, ConsoleSource, Consoles};
 pub use no_map::NoMap;
+pub use usable::{USABLE_MEMORY, USABLE_MEMORY_RANGE};
 
 use super::bytes::same;
 use super::tree::{Node, Strings, Token, Tree, TreeError};

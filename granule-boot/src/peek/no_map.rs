@@ -22,9 +22,8 @@ impl<'a> Tree<'a> {
     /// demands an empty `ranges`.
     #[must_use]
     pub fn no_map(&self) -> NoMap<'a> {
-        let node = self.root().and_then(|root| root.child(b"reserved-memory"));
         NoMap {
-            children: node.map(|node| node.children()),
+            children: self.reserved_memory(),
             reg: None,
         }
     }

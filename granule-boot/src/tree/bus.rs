@@ -61,13 +61,31 @@ impl<'a> Reg<'a> {
         Self { rest: value, cells }
     }
 
-    fn entry(&self) -> Option<(Option<Range>, &'a [u8])> {
+    /// The whole entries alone, if there are any, and whether part of an entry follows them.
+    #[must_use]
+    pub fn whole(self) -> (Self, bool) {
+        let over = self.entry_bytes().and_then(|(_, bytes)| {
+            let over = self.rest.len().checked_rem(bytes)?;
+            self.rest
+                .split_at_checked(self.rest.len().checked_sub(over)?)
+        });
+        match over {
+            Some((rest, over)) if !rest.is_empty() => (Self { rest, ..self }, !over.is_empty()),
+            _ => (self, false),
+        }
+    }
+
+    /// The bytes of an address, and of an entry.
+    fn entry_bytes(&self) -> Option<(usize, usize)> {
         let Cells { address, size } = self.cells;
         let size_at = bytes_of(address)?;
         let bytes = size_at.checked_add(bytes_of(size)?)?;
-        if address == 0 {
-            return None;
-        }
+        (address != 0).then_some((size_at, bytes))
+    }
+
+    fn entry(&self) -> Option<(Option<Range>, &'a [u8])> {
+        let Cells { address, size } = self.cells;
+        let (size_at, bytes) = self.entry_bytes()?;
         let (entry, rest) = self.rest.split_at_checked(bytes)?;
         let range = match (number(entry, 0, address), number(entry, size_at, size)) {
             (Some(start), Some(bytes)) => Some(Range { start, bytes }),
@@ -94,10 +112,15 @@ impl<'a> Node<'a> {
     /// The cells of its children (Devicetree Specification 2.3.5 has the defaults).
     #[must_use]
     pub fn child_cells(&self) -> Cells {
-        let mut cells = Cells {
+        self.child_cells_or(Cells {
             address: 2,
             size: 1,
-        };
+        })
+    }
+
+    /// The cells of its children; `otherwise` holds what the node does not state.
+    pub(super) fn child_cells_or(&self, otherwise: Cells) -> Cells {
+        let mut cells = otherwise;
         for property in self.properties() {
             let of = if property.name.is(b"#address-cells") {
                 &mut cells.address

@@ -51,7 +51,8 @@ impl<'a> Tree<'a> {
 
 impl<'a> Node<'a> {
     /// The node whose `Begin` token `walk` has just returned.
-    pub(crate) const fn just_begun(walk: &Walk<'a>, name: &'a [u8]) -> Self {
+    #[must_use]
+    pub const fn just_begun(walk: &Walk<'a>, name: &'a [u8]) -> Self {
         Self {
             tree: walk.tree,
             at: walk.at,
@@ -92,10 +93,15 @@ impl<'a> Node<'a> {
     /// The children.
     #[must_use]
     pub fn children(&self) -> Children<'a> {
+        self.children_with(self.child_cells())
+    }
+
+    /// The children, on a bus with these cells.
+    pub(super) const fn children_with(&self, cells: Cells) -> Children<'a> {
         Children {
             walk: self.inside(),
             depth: self.depth,
-            cells: self.child_cells(),
+            cells,
         }
     }
 

@@ -1,8 +1,10 @@
-//! The memory reservation block. Other reserved memory is in nodes and does not belong here.
+//! Reserved memory: the memory reservation block, and the children of `/reserved-memory`. What a child's
+//! properties mean does not belong here.
 
 use super::super::bytes::be32;
 use super::bus::Range;
 use super::error::TreeError;
+use super::node::Children;
 use super::walk::Tree;
 
 const ENTRY_BYTES: usize = 16;
@@ -25,6 +27,15 @@ impl<'a> Tree<'a> {
             Some(_) => Ok(all),
             None => Err(bad),
         }
+    }
+
+    /// The children of `/reserved-memory`, if there is such a node. Its binding demands the root's cells, so
+    /// a node that states none has those, and not the default of other buses.
+    #[must_use]
+    pub fn reserved_memory(&self) -> Option<Children<'a>> {
+        let root = self.root()?;
+        let node = root.child(b"reserved-memory")?;
+        Some(node.children_with(node.child_cells_or(root.child_cells())))
     }
 }
 

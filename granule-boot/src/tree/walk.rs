@@ -258,7 +258,6 @@ impl<'a> Walk<'a> {
         if self.depth >= MAX_DEPTH {
             return Err(TreeError::TooDeep { at });
         }
-        self.depth = self.depth.wrapping_add(1);
         let rest = self.rest(at)?;
         let len = rest
             .iter()
@@ -266,6 +265,8 @@ impl<'a> Walk<'a> {
             .ok_or(TreeError::Truncated { at })?;
         let name = rest.get(..len).ok_or(TreeError::Truncated { at })?;
         self.skip(len.wrapping_add(1));
+        // A node whose name is cut off never began: its damage is told in the node around it.
+        self.depth = self.depth.wrapping_add(1);
         Ok(Token::Begin { name })
     }
 

@@ -3,18 +3,36 @@
 use crate::cpus::{AFFINITY, MOST_CPUS};
 use arrayvec::ArrayVec;
 use core::fmt;
-use granule_boot::tree::{Node, Tree};
+use granule_boot::tree::{Node, Path, Tree};
 
 /// The CPUs of a machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cpus {
     /// The secondary CPUs in the tree's order: the affinity fields of their MPIDRs.
     pub others: ArrayVec<u64, { MOST_CPUS - 1 }>,
-    /// CPUs that exist but cannot be started: affinity and reason.
-    pub left_out: ArrayVec<(u64, LeftOut), MOST_CPUS>,
-    /// Number of CPUs that the tree marks as usable, the boot CPU included, even beyond the bounds
-    /// above.
+    /// Number of CPUs that the tree marks as usable, the boot CPU and those left out included.
     pub expected: usize,
+}
+
+/// A CPU that exists but cannot be started.
+#[derive(Clone, Copy, Debug)]
+pub struct NotStarted<'a> {
+    /// Its node.
+    pub node: Path<'a>,
+    /// The affinity fields of its MPIDR, if the node states them.
+    pub affinity: Option<u64>,
+    /// The reason.
+    pub why: LeftOut,
+}
+
+impl fmt::Display for NotStarted<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the CPU {}", self.node)?;
+        if let Some(affinity) = self.affinity {
+            write!(f, " (MPIDR {affinity:#x})")?;
+        }
+        write!(f, " is not started: {}", self.why)
+    }
 }
 
 /// Why a CPU cannot be started.
@@ -42,8 +60,8 @@ impl fmt::Display for LeftOut {
 }
 
 /// Reads `/cpus`; `boot` is the boot CPU's affinity. A tree without that node, or without the boot CPU
-/// in it, still yields the boot CPU.
-pub fn cpus(tree: &Tree<'_>, boot: u64) -> Cpus {
+/// in it, still yields the boot CPU. `left_out` is called for each CPU that cannot be started.
+pub fn cpus<'a>(tree: &Tree<'a>, boot: u64, mut left_out: impl FnMut(NotStarted<'a>)) -> Cpus {
     let mut cpus = Cpus::default();
     let mut seen_boot = false;
     if let Some(node) = child(tree, b"cpus") {
@@ -52,32 +70,33 @@ pub fn cpus(tree: &Tree<'_>, boot: u64) -> Cpus {
             .filter(|node| is_cpu(node) && is_usable(node))
         {
             cpus.expected += 1;
-            match affinity(&cpu) {
-                None => cpus.leave_out(0, LeftOut::BadReg),
-                Some(affinity) if affinity == boot && !seen_boot => seen_boot = true,
+            let affinity = affinity(&cpu);
+            let why = match affinity {
+                None => LeftOut::BadReg,
+                Some(affinity) if affinity == boot && !seen_boot => {
+                    seen_boot = true;
+                    continue;
+                }
                 Some(affinity) if affinity == boot || cpus.others.contains(&affinity) => {
-                    cpus.leave_out(affinity, LeftOut::Twice);
+                    LeftOut::Twice
                 }
-                Some(affinity) if !is_psci(&cpu) => cpus.leave_out(affinity, LeftOut::NotPsci),
-                Some(affinity) => {
-                    if cpus.others.try_push(affinity).is_err() {
-                        cpus.leave_out(affinity, LeftOut::TooMany);
-                    }
-                }
-            }
+                Some(_) if !is_psci(&cpu) => LeftOut::NotPsci,
+                Some(affinity) => match cpus.others.try_push(affinity) {
+                    Ok(()) => continue,
+                    Err(_) => LeftOut::TooMany,
+                },
+            };
+            left_out(NotStarted {
+                node: cpu.path(),
+                affinity,
+                why,
+            });
         }
     }
     if !seen_boot {
         cpus.expected += 1;
     }
     cpus
-}
-
-impl Cpus {
-    fn leave_out(&mut self, affinity: u64, why: LeftOut) {
-        // CPUs beyond the bound are only counted.
-        let _ = self.left_out.try_push((affinity, why));
-    }
 }
 
 /// Whether the tree's PSCI has the standard function numbers, which exist since version 0.2. The
@@ -135,9 +154,13 @@ mod tests {
     fn cpu(reg: &[u8], more: &[(&str, &[u8])]) -> DeviceTreeNode {
         static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         let number = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        named(&format!("cpu@{number:x}"), reg, more)
+    }
+
+    fn named(name: &str, reg: &[u8], more: &[(&str, &[u8])]) -> DeviceTreeNode {
         let mut properties = vec![("device_type", &b"cpu\0"[..]), ("reg", reg)];
         properties.extend(more);
-        node(&format!("cpu@{number:x}"), &properties, vec![])
+        node(name, &properties, vec![])
     }
 
     const PSCI: (&str, &[u8]) = ("enable-method", b"psci\0");
@@ -148,7 +171,23 @@ mod tests {
         let mut tree = DeviceTree::new();
         tree.root = node("", &[], vec![node("cpus", &properties, children)]);
         let bytes = tree.to_dtb();
-        cpus(&Tree::new(&bytes).unwrap(), boot)
+        cpus(&Tree::new(&bytes).unwrap(), boot, |cpu| panic!("{cpu}"))
+    }
+
+    /// The CPUs, and a line for each that cannot be started.
+    fn read_all(children: Vec<DeviceTreeNode>) -> (Cpus, Vec<String>) {
+        let properties = [
+            ("#address-cells", &[0, 0, 0, 1][..]),
+            ("#size-cells", &[0; 4]),
+        ];
+        let mut tree = DeviceTree::new();
+        tree.root = node("", &[], vec![node("cpus", &properties, children)]);
+        let bytes = tree.to_dtb();
+        let mut lines = Vec::new();
+        let cpus = cpus(&Tree::new(&bytes).unwrap(), 0, |cpu| {
+            lines.push(cpu.to_string());
+        });
+        (cpus, lines)
     }
 
     #[test]
@@ -161,7 +200,7 @@ mod tests {
         ];
         let cpus = read(1, nodes, 0);
         assert_eq!(cpus.others.as_slice(), [0x100, 1]);
-        assert_eq!((cpus.expected, cpus.left_out.len()), (3, 0));
+        assert_eq!(cpus.expected, 3);
     }
 
     #[test]
@@ -176,27 +215,31 @@ mod tests {
     #[test]
     fn what_cannot_be_started_is_left_out_and_expected_nevertheless() {
         let nodes = vec![
-            cpu(&[0, 0, 0, 0], &[PSCI]),
-            cpu(&[0, 0, 0, 1], &[("enable-method", b"spin-table\0")]),
-            cpu(&[0, 0, 0, 2], &[]),
-            cpu(&[0, 0, 0, 3], &[PSCI]),
-            cpu(&[0, 0, 0, 3], &[PSCI]),
-            cpu(&[0, 0, 0, 0], &[PSCI]),
-            cpu(&[1, 0, 0, 4], &[PSCI]),
-            cpu(&[0, 0], &[PSCI]),
-            cpu(&[0, 0, 0, 5], &[PSCI, ("status", b"fail\0")]),
+            named("cpu@a", &[0, 0, 0, 0], &[PSCI]),
+            named(
+                "cpu@b",
+                &[0, 0, 0, 1],
+                &[("enable-method", b"spin-table\0")],
+            ),
+            named("cpu@c", &[0, 0, 0, 2], &[]),
+            named("cpu@d", &[0, 0, 0, 3], &[PSCI]),
+            named("cpu@e", &[0, 0, 0, 3], &[PSCI]),
+            named("cpu@f", &[0, 0, 0, 0], &[PSCI]),
+            named("cpu@g", &[1, 0, 0, 4], &[PSCI]),
+            named("cpu@h", &[0, 0], &[PSCI]),
+            named("cpu@i", &[0, 0, 0, 5], &[PSCI, ("status", b"fail\0")]),
         ];
-        let cpus = read(1, nodes, 0);
+        let (cpus, lines) = read_all(nodes);
         assert_eq!(cpus.others.as_slice(), [3]);
         assert_eq!(
-            cpus.left_out.as_slice(),
+            lines,
             [
-                (1, LeftOut::NotPsci),
-                (2, LeftOut::NotPsci),
-                (3, LeftOut::Twice),
-                (0, LeftOut::Twice),
-                (0, LeftOut::BadReg),
-                (0, LeftOut::BadReg),
+                "the CPU /cpus/cpu@b (MPIDR 0x1) is not started: its enable-method is not \"psci\"",
+                "the CPU /cpus/cpu@c (MPIDR 0x2) is not started: its enable-method is not \"psci\"",
+                "the CPU /cpus/cpu@e (MPIDR 0x3) is not started: another node has the same reg",
+                "the CPU /cpus/cpu@f (MPIDR 0x0) is not started: another node has the same reg",
+                "the CPU /cpus/cpu@g is not started: its reg is not one address of at most 64 bits",
+                "the CPU /cpus/cpu@h is not started: its reg is not one address of at most 64 bits",
             ]
         );
         assert_eq!(cpus.expected, 8);
@@ -210,19 +253,17 @@ mod tests {
         let mut tree = DeviceTree::new();
         tree.root = node("", &[], vec![]);
         let bytes = tree.to_dtb();
-        assert_eq!(cpus(&Tree::new(&bytes).unwrap(), 3).expected, 1);
+        let alone = cpus(&Tree::new(&bytes).unwrap(), 3, |cpu| panic!("{cpu}"));
+        assert_eq!(alone.expected, 1);
     }
 
     #[test]
     fn more_cpus_than_there_is_room_for_are_counted() {
         let nodes = (0..100).map(|n| cpu(&[0, 0, 0, n], &[PSCI])).collect();
-        let cpus = read(1, nodes, 0);
+        let (cpus, lines) = read_all(nodes);
         assert_eq!((cpus.others.len(), cpus.expected), (MOST_CPUS - 1, 100));
-        assert!(
-            cpus.left_out
-                .iter()
-                .all(|(_, why)| *why == LeftOut::TooMany)
-        );
+        assert_eq!(lines.len(), 100 - MOST_CPUS);
+        assert!(lines.iter().all(|line| line.ends_with("CPUs at most")));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //!
 //! Addresses are those that the CPU uses.
 
+use super::{OwnPath, own};
 use arrayvec::ArrayVec;
 use core::fmt;
 use core::ops::Range;
@@ -45,10 +46,17 @@ pub enum Gic {
 }
 
 /// Why there is no usable GIC.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub enum GicTreeError {
     /// No node is compatible with a GIC.
     None,
+    /// This node is one, and cannot be used.
+    Node(OwnPath, GicNodeError),
+}
+
+/// Why the node of a GIC cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GicNodeError {
     /// A `reg`, or the `ranges` of a bus above it, cannot be read or leads nowhere.
     BadReg,
     /// The GIC has more redistributor regions than there is room for.
@@ -63,16 +71,21 @@ impl fmt::Display for GicTreeError {
             Self::None => f.write_str(
                 "the device tree names no interrupt controller that is known (arm,gic-v3, arm,gic-400, arm,cortex-a15-gic)",
             ),
-            Self::BadReg => f.write_str(
-                "the reg of the device tree's interrupt controller does not lead to addresses that the CPU can reach",
-            ),
-            Self::TooManyRegions => write!(
-                f,
-                "the interrupt controller has more than {MOST_REGIONS} redistributor regions"
-            ),
-            Self::Stride => f.write_str(
-                "the interrupt controller has a redistributor-stride, which is not supported",
-            ),
+            Self::Node(node, error) => {
+                write!(f, "the interrupt controller {} {error}", node.text())
+            }
+        }
+    }
+}
+
+impl fmt::Display for GicNodeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::BadReg => {
+                f.write_str("has a reg that does not lead to addresses that the CPU can reach")
+            }
+            Self::TooManyRegions => write!(f, "has more than {MOST_REGIONS} redistributor regions"),
+            Self::Stride => f.write_str("has a redistributor-stride, which is not supported"),
         }
     }
 }
@@ -80,11 +93,12 @@ impl fmt::Display for GicTreeError {
 /// The tree's GIC: the first node that is one.
 pub fn gic(tree: &Tree<'_>) -> Result<Gic, GicTreeError> {
     let node = node(tree).ok_or(GicTreeError::None)?;
-    if node.is_compatible(V3) {
+    let gic = if node.is_compatible(V3) {
         version_3(&node)
     } else {
         version_2(&node)
-    }
+    };
+    gic.map_err(|error| GicTreeError::Node(own(node.path()), error))
 }
 
 fn node<'a>(tree: &Tree<'a>) -> Option<Node<'a>> {
@@ -121,38 +135,38 @@ pub fn timer(tree: &Tree<'_>, at_el2: bool) -> Option<u32> {
     (u32::from_be_bytes(kind) == 1 && number < 16).then_some(16 + number)
 }
 
-fn version_2(node: &Node<'_>) -> Result<Gic, GicTreeError> {
+fn version_2(node: &Node<'_>) -> Result<Gic, GicNodeError> {
     let mut regions = regions(node)?;
     match (regions.next().flatten(), regions.next().flatten()) {
         (Some(distributor), Some(cpu_interface)) => Ok(Gic::V2 {
             distributor,
             cpu_interface,
         }),
-        _ => Err(GicTreeError::BadReg),
+        _ => Err(GicNodeError::BadReg),
     }
 }
 
-fn version_3(node: &Node<'_>) -> Result<Gic, GicTreeError> {
+fn version_3(node: &Node<'_>) -> Result<Gic, GicNodeError> {
     if node.property(b"redistributor-stride").is_some() {
-        return Err(GicTreeError::Stride);
+        return Err(GicNodeError::Stride);
     }
     let count = match node.property(b"#redistributor-regions") {
         None => 1,
         Some(_) => node
             .number(b"#redistributor-regions")
-            .ok_or(GicTreeError::BadReg)?,
+            .ok_or(GicNodeError::BadReg)?,
     };
     let mut regions = regions(node)?;
-    let distributor = regions.next().flatten().ok_or(GicTreeError::BadReg)?;
+    let distributor = regions.next().flatten().ok_or(GicNodeError::BadReg)?;
     let mut redistributors = ArrayVec::new();
     for _ in 0..count {
-        let region = regions.next().flatten().ok_or(GicTreeError::BadReg)?;
+        let region = regions.next().flatten().ok_or(GicNodeError::BadReg)?;
         redistributors
             .try_push(region)
-            .map_err(|_| GicTreeError::TooManyRegions)?;
+            .map_err(|_| GicNodeError::TooManyRegions)?;
     }
     if redistributors.is_empty() {
-        return Err(GicTreeError::BadReg);
+        return Err(GicNodeError::BadReg);
     }
     Ok(Gic::V3 {
         distributor,
@@ -163,8 +177,8 @@ fn version_3(node: &Node<'_>) -> Result<Gic, GicTreeError> {
 /// The node's regions at the CPU's addresses; `None` for a region that the CPU cannot reach.
 fn regions<'a>(
     node: &Node<'a>,
-) -> Result<impl Iterator<Item = Option<Range<u64>>> + use<'a>, GicTreeError> {
-    let regions = node.reg().ok_or(GicTreeError::BadReg)?;
+) -> Result<impl Iterator<Item = Option<Range<u64>>> + use<'a>, GicNodeError> {
+    let regions = node.reg().ok_or(GicNodeError::BadReg)?;
     let node = *node;
     Ok(regions.map(move |region| {
         let region = region?;
@@ -205,11 +219,21 @@ mod tests {
         ]
     }
 
-    fn read(children: Vec<DeviceTreeNode>) -> Result<Gic, GicTreeError> {
+    /// The GIC; an error must name its node.
+    fn read(children: Vec<DeviceTreeNode>) -> Result<Gic, GicNodeError> {
         let mut tree = DeviceTree::new();
         tree.root = node("", &two_cells(), children);
         let bytes = tree.to_dtb();
-        gic(&Tree::new(&bytes).unwrap())
+        gic(&Tree::new(&bytes).unwrap()).map_err(|error| {
+            let line = error.to_string();
+            let GicTreeError::Node(_, error) = error else {
+                panic!("{line}");
+            };
+            let paths = ["/intc@8000000", "/soc/intc@8000000", "/intc"];
+            let line_of = |path| format!("the interrupt controller {path} {error}");
+            assert!(paths.map(line_of).contains(&line), "{line}");
+            error
+        })
     }
 
     fn v3(more: &[(&str, Vec<u8>)], reg: &[u32]) -> DeviceTreeNode {
@@ -273,10 +297,10 @@ mod tests {
         assert!(redistributors.iter().eq([&(0x1_080a_0000..0x1_080e_0000)]));
         let outside = [0x2800_0000, 0x1_0000, 0x280a_0000, 0x4_0000];
         let made = read(vec![node("soc", &bus, vec![v3(&[], &outside)])]);
-        assert_eq!(made, Err(GicTreeError::BadReg));
+        assert_eq!(made, Err(GicNodeError::BadReg));
         // No ranges: the CPU cannot reach it.
         let made = read(vec![node("soc", &bus[1..], vec![v3(&[], &reg)])]);
-        assert_eq!(made, Err(GicTreeError::BadReg));
+        assert_eq!(made, Err(GicNodeError::BadReg));
         // Empty ranges: the same addresses.
         bus[0].1.clear();
         let made = read(vec![node("soc", &bus, vec![v3(&[], &reg)])]);
@@ -285,32 +309,31 @@ mod tests {
 
     #[test]
     fn what_cannot_be_used_says_why() {
-        assert_eq!(
-            read(vec![node("uart", &[], vec![])]),
-            Err(GicTreeError::None)
-        );
-        assert_eq!(read(vec![v3(&[], &VIRT[..4])]), Err(GicTreeError::BadReg));
-        assert_eq!(read(vec![v3(&[], &VIRT[..7])]), Err(GicTreeError::BadReg));
+        let none = DeviceTree::new().to_dtb();
+        let none = gic(&Tree::new(&none).unwrap());
+        assert!(matches!(none, Err(GicTreeError::None)), "{none:?}");
+        assert_eq!(read(vec![v3(&[], &VIRT[..4])]), Err(GicNodeError::BadReg));
+        assert_eq!(read(vec![v3(&[], &VIRT[..7])]), Err(GicNodeError::BadReg));
         let regions = |n| [("#redistributor-regions", cells(&[n]))];
         assert_eq!(
             read(vec![v3(&regions(2), &VIRT)]),
-            Err(GicTreeError::BadReg)
+            Err(GicNodeError::BadReg)
         );
         assert_eq!(
             read(vec![v3(&regions(0), &VIRT)]),
-            Err(GicTreeError::BadReg)
+            Err(GicNodeError::BadReg)
         );
         let many: Vec<u32> = VIRT.iter().copied().cycle().take(4 * 7).collect();
         assert_eq!(
             read(vec![v3(&regions(6), &many)]),
-            Err(GicTreeError::TooManyRegions)
+            Err(GicNodeError::TooManyRegions)
         );
         let stride = [("redistributor-stride", cells(&[0, 0x4_0000]))];
-        assert_eq!(read(vec![v3(&stride, &VIRT)]), Err(GicTreeError::Stride));
+        assert_eq!(read(vec![v3(&stride, &VIRT)]), Err(GicNodeError::Stride));
         let odd = [0, 0x800_0004, 0, 0x1_0000, 0, 0x80a_0000, 0, 0xf6_0000];
-        assert_eq!(read(vec![v3(&[], &odd)]), Err(GicTreeError::BadReg));
+        assert_eq!(read(vec![v3(&[], &odd)]), Err(GicNodeError::BadReg));
         let no_reg = node("intc", &[("compatible", b"arm,gic-v3\0".to_vec())], vec![]);
-        assert_eq!(read(vec![no_reg]), Err(GicTreeError::BadReg));
+        assert_eq!(read(vec![no_reg]), Err(GicNodeError::BadReg));
     }
 
     fn timer_of(interrupts: &[u32], interrupt_cells: u32, at_el2: bool) -> Option<u32> {

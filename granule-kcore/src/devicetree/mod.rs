@@ -4,3 +4,17 @@
 pub mod cpus;
 pub mod gic;
 pub mod memory;
+
+use crate::line::Line;
+use core::fmt::Write;
+use granule_boot::tree::Path;
+
+/// The path of a node, cut off if it is very long. Errors outlive the tree, so they own it.
+type OwnPath = Line<80>;
+
+fn own(path: Path<'_>) -> OwnPath {
+    let mut line = OwnPath::new();
+    // Text that does not fit is cut off.
+    let _ = write!(line, "{path}");
+    line
+}

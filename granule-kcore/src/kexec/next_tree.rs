@@ -9,7 +9,7 @@
 
 use super::handoff_note as note;
 use core::fmt;
-use granule_boot::tree::{self, Name, Token, Tree};
+use granule_boot::tree::{self, Name, Node, Token, Tree};
 use granule_kexec::PhysRange;
 
 const MAGIC: u32 = 0xd00d_feed;
@@ -29,13 +29,10 @@ const INITRD_START: &[u8] = b"linux,initrd-start";
 const INITRD_END: &[u8] = b"linux,initrd-end";
 const KASLR_SEED: &[u8] = b"kaslr-seed";
 const RNG_SEED: &[u8] = b"rng-seed";
-/// Properties that a previous kernel wrote for this kernel alone. They describe its memory and the RAM
-/// that may be used, which is not true for the next kernel.
-const LEFT_BEHIND: [&[u8]; 3] = [
-    b"linux,elfcorehdr",
-    b"linux,usable-memory-range",
-    b"linux,ima-kexec-buffer",
-];
+/// Properties that a previous kernel wrote for this kernel alone. They name memory that this kernel does
+/// not keep. `linux,usable-memory-range` is none of them: the memory outside it is still another kernel's,
+/// for example the dump of one that crashed.
+const LEFT_BEHIND: [&[u8]; 2] = [b"linux,elfcorehdr", b"linux,ima-kexec-buffer"];
 
 /// Bytes of a new `rng-seed`: the size of the state of a reader's generator.
 pub const SEED_BYTES: usize = 32;
@@ -70,7 +67,7 @@ pub struct Changes<'a> {
 
 /// Why the tree for the next kernel cannot be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TreeError {
+pub enum NextTreeError {
     /// The machine's own tree cannot be read.
     Malformed(tree::TreeError),
     /// The new tree does not fit into its memory.
@@ -87,7 +84,7 @@ pub enum TreeError {
     },
 }
 
-impl fmt::Display for TreeError {
+impl fmt::Display for NextTreeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Malformed(error) => write!(
@@ -106,15 +103,15 @@ impl fmt::Display for TreeError {
     }
 }
 
-impl core::error::Error for TreeError {}
+impl core::error::Error for NextTreeError {}
 
-impl From<tree::TreeError> for TreeError {
+impl From<tree::TreeError> for NextTreeError {
     fn from(error: tree::TreeError) -> Self {
         Self::Malformed(error)
     }
 }
 
-type Done<T = ()> = Result<T, TreeError>;
+type Done<T = ()> = Result<T, NextTreeError>;
 
 /// An upper bound for the bytes of the new tree.
 pub fn most_bytes(old: &[u8], changes: &Changes<'_>) -> Done<usize> {
@@ -179,7 +176,7 @@ pub const fn same_length(measured: usize, written: usize) -> Done {
     if measured == written {
         Ok(())
     } else {
-        Err(TreeError::Length { measured, written })
+        Err(NextTreeError::Length { measured, written })
     }
 }
 
@@ -232,7 +229,8 @@ impl<'a> Old<'a> {
         kept.copied().try_for_each(each)
     }
 
-    /// Walks the structure. The first `/chosen` is the one that changes.
+    /// Walks the structure. The `/chosen` that changes is the one that `Node::child` finds: the first, with
+    /// or without a unit address.
     fn structure(&self, visit: &mut impl Visit) -> Done {
         let mut walk = self.tree.walk();
         let (mut inside, mut seen) = (false, false);
@@ -241,7 +239,8 @@ impl<'a> Old<'a> {
             let depth = walk.depth();
             match token {
                 Token::Begin { name } => {
-                    let chosen = depth == 2 && name == b"chosen" && !seen;
+                    let is_chosen = || Node::just_begun(&walk, name).is_named(b"chosen");
+                    let chosen = depth == 2 && !seen && is_chosen();
                     inside |= chosen;
                     seen |= chosen;
                     visit.begin(name, chosen)?;
@@ -423,7 +422,7 @@ impl New<'_> {
         let room = self.into.len();
         let end = self.at.saturating_add(bytes.len());
         let to = self.into.get_mut(self.at..end);
-        let to = to.ok_or(TreeError::Full { room })?;
+        let to = to.ok_or(NextTreeError::Full { room })?;
         for (to, from) in to.iter_mut().zip(bytes) {
             *to = *from;
         }

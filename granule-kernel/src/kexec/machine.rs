@@ -85,7 +85,10 @@ pub(crate) fn begin(
         let told = firmware::with_tree(handover, |tree| {
             tree::each_reserved(tree, parameters.persist.clone(), |start, bytes| {
                 let range = PhysRange::new(start, bytes);
-                fits &= machine.reserved.try_push(range).is_ok();
+                // Segments lie in RAM, so only what is reserved there takes room.
+                if machine.ram.iter().any(|bank| bank.overlaps(&range)) {
+                    fits &= machine.reserved.try_push(range).is_ok();
+                }
             })
         });
         let tree = PhysRange::new(entry.dtb, handover.tree.bytes);

@@ -3,7 +3,7 @@
 use super::messages::Kind;
 use crate::mm::pages::NoMemory;
 use core::fmt;
-use granule_kcore::kexec::next_tree::TreeError;
+use granule_kcore::kexec::next_tree::NextTreeError;
 use granule_kexec::{ImageError, ListError, Refusal, TransitionError};
 use granule_linux_abi::abi::Errno;
 
@@ -40,7 +40,7 @@ pub(crate) enum Refused {
     /// The transitional tables cannot be made.
     Transition(TransitionError),
     /// The device tree for the next kernel cannot be made.
-    Tree(TreeError),
+    Tree(NextTreeError),
     /// The machine could not be recorded at boot.
     Machine(&'static str),
     /// No memory for bookkeeping.
@@ -183,8 +183,8 @@ impl From<TransitionError> for Refused {
     }
 }
 
-impl From<TreeError> for Refused {
-    fn from(why: TreeError) -> Self {
+impl From<NextTreeError> for Refused {
+    fn from(why: NextTreeError) -> Self {
         Self::Tree(why)
     }
 }

@@ -159,13 +159,10 @@ pub(crate) fn start(machine: &mut BringUp<'_, '_>) -> Started {
     let Ok(fdt) = Tree::new(machine.tree) else {
         return started;
     };
-    let cpus = tree::cpus(&fdt, affinity);
+    let cpus = tree::cpus(&fdt, affinity, |cpu| {
+        started.complain(format_args!("{cpu}"));
+    });
     started.expected = cpus.expected;
-    for (affinity, why) in &cpus.left_out {
-        started.complain(format_args!(
-            "the CPU with MPIDR {affinity:#x} is not started: {why}"
-        ));
-    }
     if cpus.others.is_empty() {
         if machine.has_programs {
             match prepare_interrupts(machine, &fdt) {

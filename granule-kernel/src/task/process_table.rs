@@ -10,7 +10,7 @@ use crate::sched::{self, MOST_TASKS};
 use core::sync::atomic::Ordering;
 use granule_linux_abi::abi::process::Status;
 use granule_linux_abi::files::Files;
-use granule_linux_abi::files::file_tree::{Kind, Node, NodeId, Tree, TreeError, nodes_needed};
+use granule_linux_abi::files::file_tree::{ArchiveError, Kind, Node, NodeId, Tree, nodes_needed};
 use granule_linux_abi::files::path::Last;
 use granule_linux_abi::processes::{Place, Processes, Reaped, Relation, Selection, TaskTable};
 
@@ -47,11 +47,11 @@ impl TaskTable for Tasks {
 }
 
 /// Opens the files of `archive`, without any process.
-pub(super) fn open(archive: &'static [u8]) -> Result<(), TreeError> {
+pub(super) fn open(archive: &'static [u8]) -> Result<(), ArchiveError> {
     let nodes = nodes_needed(archive)?;
-    let nodes = Array::new(nodes, |_| Node::EMPTY).ok_or(TreeError::NoRoom)?;
-    let files = Files::new(Tree::build(archive, nodes)?).ok_or(TreeError::NoRoom)?;
-    let processes = Processes::new(files, Tasks).ok_or(TreeError::NoRoom)?;
+    let nodes = Array::new(nodes, |_| Node::EMPTY).ok_or(ArchiveError::NoRoom)?;
+    let files = Files::new(Tree::build(archive, nodes)?).ok_or(ArchiveError::NoRoom)?;
+    let processes = Processes::new(files, Tasks).ok_or(ArchiveError::NoRoom)?;
     TABLE.with(|slot| *slot = Some(processes));
     Ok(())
 }

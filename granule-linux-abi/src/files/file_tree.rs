@@ -142,7 +142,7 @@ pub struct About {
 
 /// Why a tree cannot be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TreeError {
+pub enum ArchiveError {
     /// The archive cannot be read.
     Cpio(CpioError),
     /// A name of the archive is invalid: its path goes through a non-directory, contains `..` or a part
@@ -157,7 +157,7 @@ pub enum TreeError {
     NoRoom,
 }
 
-impl fmt::Display for TreeError {
+impl fmt::Display for ArchiveError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Cpio(error) => error.fmt(f),
@@ -171,7 +171,7 @@ impl fmt::Display for TreeError {
     }
 }
 
-impl From<CpioError> for TreeError {
+impl From<CpioError> for ArchiveError {
     fn from(error: CpioError) -> Self {
         Self::Cpio(error)
     }
@@ -186,7 +186,7 @@ const STATUS: [(&[u8], Status); 2] = [
 ];
 
 /// The most nodes of the tree of `archive`.
-pub fn nodes_needed(archive: &[u8]) -> Result<usize, TreeError> {
+pub fn nodes_needed(archive: &[u8]) -> Result<usize, ArchiveError> {
     // The root, /dev and its devices, /proc, /proc/self, /proc/self/exe, /sys, /sys/kernel and its
     // files.
     let own = 7 + DEVICES.len() + STATUS.len();
@@ -218,9 +218,9 @@ pub struct Tree<'a, S> {
 impl<'a, S: AsRef<[Node]> + AsMut<[Node]>> Tree<'a, S> {
     /// Builds the tree of `archive`. `nodes` must have room for [`nodes_needed`]; its old content is
     /// lost.
-    pub fn build(archive: &'a [u8], nodes: S) -> Result<Self, TreeError> {
+    pub fn build(archive: &'a [u8], nodes: S) -> Result<Self, ArchiveError> {
         if u32::try_from(archive.len()).is_err() {
-            return Err(TreeError::TooLarge);
+            return Err(ArchiveError::TooLarge);
         }
         let mut tree = Self {
             archive,
@@ -257,21 +257,21 @@ impl<'a, S: AsRef<[Node]> + AsMut<[Node]>> Tree<'a, S> {
         Ok(tree)
     }
 
-    fn push(&mut self, node: Node) -> Result<NodeId, TreeError> {
+    fn push(&mut self, node: Node) -> Result<NodeId, ArchiveError> {
         let id = self.used;
         let slot = self.nodes.as_mut().get_mut(id as usize);
-        *slot.ok_or(TreeError::NoRoom)? = node;
+        *slot.ok_or(ArchiveError::NoRoom)? = node;
         self.used += 1;
         Ok(NodeId(id))
     }
 
-    fn node_mut(&mut self, id: NodeId) -> Result<&mut Node, TreeError> {
+    fn node_mut(&mut self, id: NodeId) -> Result<&mut Node, ArchiveError> {
         let node = self.nodes.as_mut().get_mut(id.0 as usize);
-        node.ok_or(TreeError::NoRoom)
+        node.ok_or(ArchiveError::NoRoom)
     }
 
-    fn add(&mut self, root: NodeId, entry: &Entry<'_>) -> Result<(), TreeError> {
-        let bad = TreeError::Name {
+    fn add(&mut self, root: NodeId, entry: &Entry<'_>) -> Result<(), ArchiveError> {
+        let bad = ArchiveError::Name {
             at: entry.data.start,
         };
         let mut at = root;
@@ -346,8 +346,8 @@ impl<'a, S: AsRef<[Node]> + AsMut<[Node]>> Tree<'a, S> {
         &mut self,
         parent: NodeId,
         name: Piece,
-        bad: TreeError,
-    ) -> Result<(NodeId, bool), TreeError> {
+        bad: ArchiveError,
+    ) -> Result<(NodeId, bool), ArchiveError> {
         if self.node(parent).kind != Kind::Directory {
             return Err(bad);
         }
@@ -358,7 +358,7 @@ impl<'a, S: AsRef<[Node]> + AsMut<[Node]>> Tree<'a, S> {
     }
 
     /// Adds a directory as the last child of `parent`.
-    fn append(&mut self, parent: NodeId, name: Name) -> Result<NodeId, TreeError> {
+    fn append(&mut self, parent: NodeId, name: Name) -> Result<NodeId, ArchiveError> {
         let last = self.children(parent).last();
         let id = NodeId(self.used);
         let node = Node {
@@ -380,7 +380,7 @@ impl<'a, S: AsRef<[Node]> + AsMut<[Node]>> Tree<'a, S> {
         &mut self,
         parent: NodeId,
         name: &'static [u8],
-    ) -> Result<Option<NodeId>, TreeError> {
+    ) -> Result<Option<NodeId>, ArchiveError> {
         match self.child(parent, name) {
             Some(child) if self.node(child).kind == Kind::Directory => Ok(Some(child)),
             Some(_) => Ok(None),
@@ -394,7 +394,7 @@ impl<'a, S: AsRef<[Node]> + AsMut<[Node]>> Tree<'a, S> {
         name: &'static [u8],
         kind: Kind,
         mode: u32,
-    ) -> Result<(), TreeError> {
+    ) -> Result<(), ArchiveError> {
         if self.child(parent, name).is_some() {
             return Ok(());
         }

@@ -90,7 +90,7 @@ fn a_bank_that_cannot_be() {
     );
     let mut kept = Crafted::new(&request());
     kept.reserved(RAM + 64 * MIB, MIB, false);
-    kept.set("/reserved-memory/kept@44000000", "reg", vec![0_u8; 17]);
+    kept.set("/reserved-memory/kept@44000000", "reg", vec![0_u8; 15]);
     assert_reason(
         &kept.refused(),
         "the device tree's /reserved-memory/kept@44000000 has a reg that is not whole pairs",

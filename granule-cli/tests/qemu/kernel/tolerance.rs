@@ -362,7 +362,7 @@ fn memory_outside_linux_usable_memory_range_is_neither_mapped_nor_used() {
         );
         assert_eq!(kernel.mapped(), 576 * MIB);
         kernel.says(&format!(
-            "linux,usable-memory-range leaves {} bytes of {GIB} bytes of RAM",
+            "linux,usable-memory-range leaves {} bytes of RAM; other RAM",
             576 * MIB
         ));
     }
@@ -394,6 +394,29 @@ fn an_initial_ram_disk_outside_the_usable_memory_is_told() {
     let kernel = ok(&request);
     assert_eq!(pieces(&kernel), [(RAM, 512 * MIB)]);
     kernel.says("is not in RAM that is mapped: no user space");
+}
+
+/// Records are written there before the memory map exists.
+#[test]
+fn a_trace_outside_the_usable_memory_is_refused() {
+    for (area, said) in [
+        (RAM + 600 * MIB, Some("another kernel keeps")),
+        (RAM + 300 * MIB, None),
+    ] {
+        let mut tree = saying(&format!("granule.trace={area:#x},0x1000000"));
+        tree.set(
+            "/chosen",
+            "linux,usable-memory-range",
+            cells(&[(RAM, 512 * MIB)]),
+        );
+        match said {
+            Some(said) => {
+                let kernel = tree.refused();
+                assert!(kernel.reason().contains(said), "{}", kernel.reason());
+            }
+            None => drop(tree.ok()),
+        }
+    }
 }
 
 /// The RAM is a file, so every byte of it can be looked at afterwards.

@@ -8,6 +8,8 @@ use tempfile::NamedTempFile;
 
 use crate::boot::guests;
 use crate::image::{built, image};
+use crate::kernel::machine::{MIB, RAM};
+use crate::kernel::trees::{Crafted, cells};
 use crate::kexec::machine::{NEXT, Ran, SIZES, archive, boots, machine};
 
 /// That machine, leaving for the same image with pages of that size.
@@ -286,4 +288,27 @@ fn what_is_refused_is_told_in_the_kernels_words() {
         assert_eq!(ran.value("boots.0.outcome"), &json!("guest-exit"));
         assert_eq!(ran.number("boots.0.user.exit_code"), 1);
     }
+}
+
+/// The dump of a crashed kernel may be in the rest of RAM: no kernel after it may write there.
+#[test]
+fn memory_that_another_kernel_keeps_is_kept_by_the_next_kernel() {
+    let disk = file(&archive(&format!("load {NEXT}\nexec\n")).bytes());
+    let mut tree = Crafted::new(&machine(PageSize::K4, 1));
+    let (start, bytes) = (RAM + 128 * MIB, disk.as_file().metadata().unwrap().len());
+    tree.set("/chosen", "linux,initrd-start", start);
+    tree.set("/chosen", "linux,initrd-end", start + bytes);
+    let usable = cells(&[(RAM, 384 * MIB)]);
+    tree.set("/chosen", "linux,usable-memory-range", usable);
+    let (request, _files) = tree.request();
+    let request = Request {
+        initrd: Some(disk.path().to_owned()),
+        ..request
+    };
+    let ran = boots(&request, Outcome::Ok);
+    let line = format!(
+        "linux,usable-memory-range leaves {} bytes of RAM",
+        384 * MIB
+    );
+    assert_eq!(ran.console.matches(&line).count(), 2, "{}", ran.console);
 }

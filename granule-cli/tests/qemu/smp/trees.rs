@@ -32,7 +32,7 @@ fn a_cpu_that_another_method_starts_is_left_out() {
     let made = with(|tree| set(tree, "/cpus/cpu@1", "enable-method", b"spin-table\0"));
     assert_eq!(
         made.mismatches(),
-        ["the CPU with MPIDR 0x1 is not started: its enable-method is not \"psci\""]
+        ["the CPU /cpus/cpu@1 (MPIDR 0x1) is not started: its enable-method is not \"psci\""]
     );
     assert_eq!((made.number("cpus"), made.number("cpus_expected")), (2, 3));
 }
@@ -64,7 +64,7 @@ fn without_psci_or_a_controller_there_is_one_cpu() {
         ),
         (
             |tree| set(tree, "/intc@8000000", "reg", &[0; 16]),
-            "does not lead to addresses that the CPU can reach",
+            "the interrupt controller /intc@8000000 has a reg that does not lead to addresses",
         ),
     ];
     for (edit, why) in cases {

@@ -83,8 +83,8 @@ fn more_cpus_than_the_kernel_has_room_for() {
     assert_eq!(
         made.mismatches(),
         [
-            "the CPU with MPIDR 0x200 is not started: this kernel runs on 32 CPUs at most",
-            "the CPU with MPIDR 0x201 is not started: this kernel runs on 32 CPUs at most",
+            "the CPU /cpus/cpu@32 (MPIDR 0x200) is not started: this kernel runs on 32 CPUs at most",
+            "the CPU /cpus/cpu@33 (MPIDR 0x201) is not started: this kernel runs on 32 CPUs at most",
         ]
     );
 }

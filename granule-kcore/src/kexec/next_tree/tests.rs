@@ -29,8 +29,13 @@ fn tree() -> Vec<u8> {
     let mut tree = DeviceTree::new();
     let odd = DeviceTreeProperty::new_unchecked("odd", &b"12345"[..]);
     tree.root.add_property(odd);
-    tree.root
-        .add_child(node("memory@40000000", &[("device_type", b"memory\0")]));
+    tree.root.add_child(node(
+        "memory@40000000",
+        &[
+            ("device_type", b"memory\0"),
+            ("linux,usable-memory", &[4; 16]),
+        ],
+    ));
     let mut chosen = node(
         "chosen",
         &[
@@ -114,7 +119,11 @@ fn chosen_is_new_and_all_else_as_it_was() {
     assert_eq!(chosen(note::PROPERTY), number(NOTE.start));
     // No name occurs twice, and properties that an earlier kernel left for this kernel alone are gone.
     let node = read.find_node("/chosen").unwrap();
-    assert_eq!(node.properties().count(), 7);
+    assert_eq!(node.properties().count(), 8);
+    // Memory that another kernel keeps is that kernel's still.
+    assert_eq!(chosen("linux,usable-memory-range").unwrap(), [2; 32]);
+    let usable = value(&read, "/memory@40000000", "linux,usable-memory");
+    assert_eq!(usable.unwrap(), [4; 16]);
     assert_eq!(
         value(&read, "/chosen/module", "bootargs").unwrap(),
         b"its own\0"
@@ -178,7 +187,7 @@ fn it_is_as_long_wherever_things_are() {
     assert_eq!(rewritten(&roomy(&tree()), &changes()).len(), long);
     let mut small = vec![0; long - 1];
     let written = write(&tree(), &changes(), &mut small);
-    assert_eq!(written, Err(TreeError::Full { room: long - 1 }));
+    assert_eq!(written, Err(NextTreeError::Full { room: long - 1 }));
 }
 
 /// The length is the same for any firmware reservations, including one at the placeholder of the
@@ -230,7 +239,7 @@ fn what_is_cut_short_is_refused_wherever_that_is() {
     let mut into = vec![0; old.len() * 2];
     for length in 0..old.len() {
         let cut = write(&old[..length], &changes(), &mut into);
-        assert!(matches!(cut, Err(TreeError::Malformed(_))), "{length}");
+        assert!(matches!(cut, Err(NextTreeError::Malformed(_))), "{length}");
     }
 }
 
@@ -254,7 +263,7 @@ fn a_tree_has_one_root() {
     assert!(with(&[&root[..], &[NOP, END]].concat()).is_ok());
     for none_or_two in [vec![END], vec![NOP, END], [root, root].concat()] {
         let written = with(&[&none_or_two[..], &[END]].concat());
-        assert!(matches!(written, Err(TreeError::Malformed(_))));
+        assert!(matches!(written, Err(NextTreeError::Malformed(_))));
     }
 }
 
@@ -271,5 +280,25 @@ proptest! {
         }
         let mut into = vec![0; 4096];
         let _ = write(&old, &changes(), &mut into);
+    }
+}
+
+/// The node that the rest of the kernel takes for `/chosen` is the one that changes: the first of that
+/// name, with or without a unit address.
+#[test]
+fn chosen_is_the_node_that_the_kernel_reads() {
+    for names in [["chosen@0", "chosen"], ["chosen", "chosen@0"]] {
+        let mut old = DeviceTree::new();
+        for name in ["choose", names[0], names[1]] {
+            let name = node(name, &[("bootargs", b"old\0")]);
+            old.root.add_child(name);
+        }
+        let new = rewritten(&old.to_dtb(), &changes());
+        let read = Tree::new(&new).unwrap();
+        assert_eq!(read.peek().bootargs, changes().command_line, "{names:?}");
+        let root = read.root().unwrap();
+        let lines: Vec<_> = root.children().map(|it| it.text(b"bootargs")).collect();
+        assert_eq!(lines[0], Some(&b"old"[..]));
+        assert_eq!(lines[2..], [Some(&b"old"[..])]);
     }
 }

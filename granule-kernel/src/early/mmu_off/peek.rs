@@ -142,6 +142,13 @@ fn keep_off(entry: &EntryInfo, tree: &Tree<'_>, info: &TreeInfo, choice: &BootCh
         start: info.uart,
         bytes: PL011_BYTES,
     };
+    // Records are written there with the MMU off, before the memory map exists.
+    if area.is_wanted() && tree.is_another_kernels(trace) {
+        park::park(
+            Reason::Trace,
+            b"granule.trace= names memory that another kernel keeps (linux,usable-memory-range, linux,usable-memory): name another range",
+        );
+    }
     if info.uart != 0 && console.outward(page).meets(device_tree) {
         park::park(
             Reason::Overlap,

@@ -5,7 +5,7 @@ use super::*;
 
 type Host<'a> = Tree<'a, Vec<Node>>;
 
-pub(crate) fn tree(archive: &[u8]) -> Result<Host<'_>, TreeError> {
+pub(crate) fn tree(archive: &[u8]) -> Result<Host<'_>, ArchiveError> {
     let nodes = vec![Node::EMPTY; nodes_needed(archive)?];
     Tree::build(archive, nodes)
 }
@@ -128,7 +128,7 @@ fn names_that_lead_out_or_through_a_file_are_refused() {
         tree(&archive).map(|tree| tree.node_count())
     };
     let (file, directory) = (0o100644, 0o040755);
-    let is_name = |result| matches!(result, Err(TreeError::Name { .. }));
+    let is_name = |result| matches!(result, Err(ArchiveError::Name { .. }));
     assert!(is_name(two((file, "a"), (file, "a/b"))));
     assert!(is_name(two((file, "a"), (directory, "a"))));
     assert!(is_name(two((directory, "a"), (file, "a"))));
@@ -147,7 +147,7 @@ fn storage_that_is_too_small_is_told() {
     assert!(Tree::build(&archive, vec![Node::EMPTY; needed]).is_ok());
     for short in 0..needed {
         let built = Tree::build(&archive, vec![Node::EMPTY; short]).map(|tree| tree.node_count());
-        assert_eq!(built, Err(TreeError::NoRoom), "{short}");
+        assert_eq!(built, Err(ArchiveError::NoRoom), "{short}");
     }
 }
 
