@@ -63,11 +63,8 @@ fn last_open(tree: &Tree<'_>) -> String {
             _ => break,
         }
     }
-    // The root has no name, and a tree that ended has no open node.
-    match open.join("/") {
-        path if path.is_empty() => String::from("/"),
-        path => path,
-    }
+    // Paths leave out the root's name, which is empty in a sound tree.
+    format!("/{}", open.get(1..).unwrap_or_default().join("/"))
 }
 
 /// What holds for any node.

@@ -1,7 +1,7 @@
 //! Reads the cpio archive of an initramfs: "newc" (magic 070701, or 070702 with checksums),
 //! uncompressed, one archive or several in sequence.
 //!
-//! This file turns bytes into entries only; [`tree`](super::tree) makes a tree of them. The reader
+//! This file turns bytes into entries only; [`file_tree`](super::file_tree) makes a tree of them. The reader
 //! neither allocates nor panics on any input, and each error names its offset.
 
 use core::fmt;

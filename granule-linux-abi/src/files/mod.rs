@@ -1,4 +1,4 @@
-//! Files as user space sees them: a read-only [`tree`] from the [`cpio`] archive of an initramfs,
+//! Files as user space sees them: a read-only [tree](file_tree) from the [`cpio`] archive of an initramfs,
 //! [`pipe`]s, and the console, a plain file.
 //!
 //! [`Files`] has the open files of all processes; [`descriptors`] maps one process's numbers to them;

@@ -1,7 +1,7 @@
 //! Address spaces of user programs: VMAs, demand paging, copy-on-write.
 //!
 //! A [`Space`] belongs to one process. It consists of the page tables of the lower half and of the
-//! [VMAs](VMA) that say what may be mapped there. Frames come from an implementation of
+//! [VMAs](vma::Vma) that say what may be mapped there. Frames come from an implementation of
 //! [`UserFrames`]; table pages, barriers and TLBIs come from the same [`TableEnvironment`] as for
 //! other tables. The numbers for switching between spaces are in [`asid`].
 //!
