@@ -110,7 +110,7 @@ fn machine(given: &mut Bytes<'_>, rest: &[u8]) -> (Vec<u8>, bool) {
     }
     let damage = given.below(8).saturating_sub(4);
     for _ in 0..damage {
-        // VaRange of them in the header.
+        // Half of them in the header.
         let within = [40, written.len()][given.below(2)];
         let place = given.word() as usize % within;
         written[place] = given.byte();

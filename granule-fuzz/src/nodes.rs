@@ -169,7 +169,7 @@ fn fill(
 /// A tree from a fuzzer's bytes, and a number for its reader.
 pub(crate) fn tree(bytes: &[u8]) -> (Vec<u8>, u64) {
     let mut bytes = Bytes(bytes);
-    // VaRange of the trees stay undamaged.
+    // Half of the trees stay undamaged.
     let (number, damage) = (bytes.word(), bytes.below(6).saturating_sub(2));
     let places: Vec<_> = (0..damage).map(|_| (bytes.word(), bytes.byte())).collect();
     let mut tree = DeviceTree::new();

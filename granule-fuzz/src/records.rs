@@ -185,7 +185,7 @@ pub(crate) fn boot_record(bytes: &[u8]) {
 /// A guest's memory at the place of its trace: the head, and a record.
 pub(crate) fn trace_record(bytes: &[u8]) {
     let mut rest = Bytes(bytes);
-    // VaRange of the heads are right except for the numbers.
+    // Half of the heads are right except for the numbers.
     let right = rest.below(2) == 0;
     let mut words: [u64; BufferHeader::WORDS] = std::array::from_fn(|_| rest.word());
     if right {

@@ -26,7 +26,7 @@ pub struct InstructionCounts {
 }
 
 impl InstructionCounts {
-    /// InstructionCounts for the list whose first page is at `head`, on a CPU whose smallest data
+    /// Counts for the list whose first page is at `head`, on a CPU whose smallest data
     /// cache line has `line` bytes, a power of two. The list was [verified](fn@super::verify), and
     /// `header` is its header.
     #[must_use]

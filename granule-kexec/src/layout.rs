@@ -31,9 +31,9 @@ pub const RECORD_BYTES: u64 = 32;
 /// Granularity of a record's addresses and byte count: the smallest page size.
 pub const UNIT: u64 = PageSize::K4.bytes();
 
-/// ListHeader flag: the MMU goes off before the first copy.
+/// Header flag: the MMU goes off before the first copy.
 pub const UNCACHED: u64 = 1 << UNCACHED_BIT;
-/// ListHeader flag: the next kernel starts at EL2, entered by a hypervisor call.
+/// Header flag: the next kernel starts at EL2, entered by a hypervisor call.
 pub const EL2: u64 = 1 << EL2_BIT;
 pub(crate) const UNCACHED_BIT: u32 = 0;
 pub(crate) const EL2_BIT: u32 = 1;

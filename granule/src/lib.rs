@@ -33,7 +33,7 @@
 //! };
 //! use granule::arch::tlbi::{TlbCapabilities, TlbiOp};
 //! use granule::linear::Arena;
-//! use granule::table::{Leaves, TlbOps, Offset, PageTables, Environment, DirectMapped};
+//! use granule::table::{DirectMapped, Environment, Leaves, Offset, PageTables, TlbOps};
 //!
 //! // The tables are not in use by any CPU, so there is nothing to issue.
 //! struct Nothing(TlbCapabilities);
@@ -54,7 +54,7 @@
 //! let start = PhysicalAddress(pages.as_mut_ptr().expose_provenance() as u64);
 //! let end = PhysicalAddress(start.0 + 17 * 16384);
 //! // SAFETY: the vector is nobody else's and lives longer than the tables.
-//! let parts = unsafe {
+//! let environment = unsafe {
 //!     Environment {
 //!         memory: DirectMapped(Offset::new(0)),
 //!         allocator: Arena::new(start, end, PageSize::K16),
@@ -63,7 +63,7 @@
 //!         }),
 //!     }
 //! };
-//! let mut tables = PageTables::<Page16K, _>::new(geometry, parts)?;
+//! let mut tables = PageTables::<Page16K, _>::new(geometry, environment)?;
 //! let ram = Attributes::normal(Permissions::READ_WRITE);
 //! let base = geometry.base();
 //! tables.map(base, PhysicalAddress(0x8000_0000), 1 << 30, ram, Leaves::LARGEST)?;

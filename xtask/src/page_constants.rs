@@ -244,7 +244,7 @@ const ALLOWED: &[(&str, &[&str], &str)] = &[
     ),
 ];
 
-/// Environment that names of constants must not have.
+/// Parts that names of constants must not have.
 const NAMES: [&str; 4] = ["PAGE_SIZE", "PAGE_SHIFT", "PAGE_MASK", "PAGE_BYTES"];
 
 /// Bytes of a page, and the bits below it.

@@ -1,4 +1,4 @@
-//! Environment shared by the reports of all benchmarks: the schema of their JSON, and the form of
+//! Parts shared by the reports of all benchmarks: the schema of their JSON, and the form of
 //! numbers.
 
 /// The schema's number. Keys may be added to a schema but never removed.

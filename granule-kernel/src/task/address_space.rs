@@ -151,7 +151,7 @@ pub(super) fn close_numbers() {
     drop(NUMBERS.with(Option::take));
 }
 
-/// Vmas that a new space has room for; most programs need fewer.
+/// VMAs that a new space has room for; most programs need fewer.
 const FIRST_VMAS: usize = 64;
 
 fn make<P: Page>() -> Option<Boxed<Shared<Typed<P>>>> {

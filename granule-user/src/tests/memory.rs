@@ -165,7 +165,7 @@ pub(super) fn groups(start: Start) {
     say(format_args!("grouped\n"));
 }
 
-/// Vmas with other rights beside each other, in what was one group of pages: each has its own
+/// VMAs with other rights beside each other, in what was one group of pages: each has its own
 /// rights, whatever is written, goes, and comes again.
 pub(super) fn areas(start: Start) {
     let page = page(start);

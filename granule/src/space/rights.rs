@@ -1,4 +1,4 @@
-//! Rights of a VMA, and the accesses that need them. Vmas and frames do not belong here.
+//! Rights of a VMA, and the accesses that need them. VMAs and frames do not belong here.
 
 use core::fmt;
 

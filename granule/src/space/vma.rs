@@ -1,4 +1,4 @@
-//! Vmas: the ranges of a space that have memory, and the rights a program has there.
+//! VMAs: the ranges of a space that have memory, and the rights a program has there.
 //!
 //! The list is sorted, in storage that the caller lends and can enlarge. Tables and frames do not
 //! belong here. Addresses are plain numbers: the space checks that they are page-aligned.
@@ -48,7 +48,7 @@ impl Vma {
     }
 }
 
-/// Vmas in ascending order that do not overlap. Neighbours that could be merged are one VMA.
+/// VMAs in ascending order that do not overlap. Neighbours that could be merged are one VMA.
 #[derive(Debug)]
 pub struct Vmas<'s> {
     storage: &'s mut [Vma],

@@ -1,4 +1,4 @@
-//! Vmas against a plain list of pages, and the storage that they have room in.
+//! VMAs against a plain list of pages, and the storage that they have room in.
 
 use granule::arch::VirtualAddress;
 use granule::space::{Rights, SpaceError, Vma, Vmas};

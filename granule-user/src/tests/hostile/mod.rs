@@ -135,7 +135,7 @@ fn watch(page: u64, tells: i64) -> i32 {
         // SAFETY: just mapped.
         unsafe { (address as *mut u64).write_volatile(pattern(address)) };
     }
-    // VaRange of it is not to be written, by nobody.
+    // Half of it is not to be written, by nobody.
     calls::protect(at, bytes / 2, 1);
     loop {
         for address in words() {

@@ -113,7 +113,7 @@ impl Arena {
         let at = map(ARENA_PAGES * page, calls::READ_WRITE).unwrap_or(0);
         check!(at != 0, "no memory");
         for word in (at..at + 4 * page).step_by(8) {
-            // VaRange of it are small numbers: lengths, times, descriptors; then addresses in here.
+            // Half of it are small numbers: lengths, times, descriptors; then addresses in here.
             let value = match random.below(8) {
                 0..4 => random.below(20),
                 4 => at + random.below(ARENA_PAGES * page),
