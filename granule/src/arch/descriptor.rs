@@ -1,4 +1,5 @@
-//! Translation table descriptors of stage 1, bit for bit.
+//! Translation table descriptors, bit for bit. A bit means the same at both stages unless its
+//! constant says otherwise.
 //!
 //! A [`Descriptor`] is the 64-bit value of a table entry. Its meaning depends on its level and on
 //! the output format, so a [`Geometry`] decodes its address. [`Attributes`](super::Attributes)
@@ -38,6 +39,12 @@ impl Descriptor {
     pub const TABLE_OR_PAGE: u64 = 1 << 1;
     /// Bits 4:2: index into MAIR.
     pub const ATTR_INDEX: u64 = 0b111 << 2;
+    /// Bit 6, S2AP\[0\] of stage 2: loads are allowed.
+    pub const S2AP_READ: u64 = 1 << 6;
+    /// Bit 7, S2AP\[1\] of stage 2: stores are allowed.
+    pub const S2AP_WRITE: u64 = 1 << 7;
+    /// Bits 54:53, XN\[1:0\] of stage 2: the privileges that must not execute.
+    pub const STAGE2_XN: u64 = 0b11 << 53;
     /// Bit 6, AP\[1\]: EL0 may access.
     pub const AP_USER: u64 = 1 << 6;
     /// Bit 7, AP\[2\]: read-only.

@@ -17,4 +17,5 @@ mod errata;
 mod features;
 mod geometry;
 mod registers;
+mod stage2;
 mod tlbi;
