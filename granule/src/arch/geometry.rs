@@ -266,12 +266,12 @@ impl Geometry {
     }
 
     /// Whether descriptors have the memory types of FEAT_S2FWB.
-    pub(super) const fn forced_write_back(&self) -> bool {
+    pub(crate) const fn forced_write_back(&self) -> bool {
         self.forced_write_back
     }
 
     /// Whether descriptors have the execute permissions of FEAT_XNX.
-    pub(super) const fn execute_by_privilege(&self) -> bool {
+    pub(crate) const fn execute_by_privilege(&self) -> bool {
         self.execute_by_privilege
     }
 

@@ -59,10 +59,7 @@ fn id_fields() {
         (K64, 24, 0b1111, 36, 3, Yes),
     ];
     for (size, low, value, low2, value2, expected) in rows {
-        let cpu = CpuFeatures::new(IdRegisters {
-            mmfr0: value << low | value2 << low2,
-            ..IdRegisters::default()
-        });
+        let cpu = CpuFeatures::new(IdRegisters::default().mmfr0(value << low | value2 << low2));
         assert_eq!(
             cpu.stage2_page_size(size),
             expected,
@@ -404,12 +401,15 @@ fn control_register() {
 fn base_register_and_hcr() {
     // VMID in 63:48, BADDR in 47:1; address bits 51:48 in 5:2 where addresses have 52 bits.
     let plain = geometry(PLAIN, K4, 40);
-    let vttbr = Vttbr::new(&plain, PhysicalAddress(0x4000_2000), 0xbeef);
+    // SAFETY: no CPU gets the value.
+    let vttbr = unsafe { Vttbr::from_root(&plain, PhysicalAddress(0x4000_2000), 0xbeef) };
     assert_eq!(vttbr.0, 0xbeef_0000_4000_2000);
     assert_eq!(plain.hcr(), 1 << 0);
     for size in [K4, K16, K64] {
         let wide = Stage2Geometry::new(&features(LARGE, true), size, 52).unwrap();
-        let vttbr = Vttbr::new(&wide, PhysicalAddress(0b1010 << 48 | 0x1_0000), 1);
+        let root = PhysicalAddress(0b1010 << 48 | 0x1_0000);
+        // SAFETY: no CPU gets the value.
+        let vttbr = unsafe { Vttbr::from_root(&wide, root, 1) };
         assert_eq!(vttbr.0, 1 << 48 | 0x1_0000 | 0b1010 << 2, "{size}");
         assert_eq!(wide.hcr(), 1 << 0 | 1 << 46);
     }

@@ -8,6 +8,7 @@ use super::geometry::Stage2Geometry;
 use crate::arch::Shareability;
 use crate::arch::descriptor::Descriptor;
 use crate::arch::geometry::{Geometry, OutputFormat};
+use crate::setters::setters;
 
 /// The part of stage 2 in the memory type of a guest's page.
 ///
@@ -69,7 +70,7 @@ impl Stage2Memory {
 /// Without FEAT_XNX a descriptor has one bit for both privileges. [`Any`](Self::Any) then allows
 /// execution, and every other value forbids it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[allow(clippy::exhaustive_enums, reason = "all values of a two-bit field")]
+#[expect(clippy::exhaustive_enums, reason = "all values of a two-bit field")]
 pub enum Execute {
     /// EL1 and EL0.
     Any,
@@ -152,38 +153,7 @@ impl Stage2Permissions {
         | Descriptor::STAGE2_XN
         | Descriptor::SOFTWARE;
 
-    /// These permissions with [`readable`](Self::readable) as given.
-    #[must_use]
-    pub const fn readable(self, readable: bool) -> Self {
-        Self { readable, ..self }
-    }
-
-    /// These permissions with [`writable`](Self::writable) as given.
-    #[must_use]
-    pub const fn writable(self, writable: bool) -> Self {
-        Self { writable, ..self }
-    }
-
-    /// These permissions with [`execute`](Self::execute) as given.
-    #[must_use]
-    pub const fn execute(self, execute: Execute) -> Self {
-        Self { execute, ..self }
-    }
-
-    /// These permissions with [`dirty_modifier`](Self::dirty_modifier) as given.
-    #[must_use]
-    pub const fn dirty_modifier(self, dirty_modifier: bool) -> Self {
-        Self {
-            dirty_modifier,
-            ..self
-        }
-    }
-
-    /// These permissions with [`software`](Self::software) as given.
-    #[must_use]
-    pub const fn software(self, software: u8) -> Self {
-        Self { software, ..self }
-    }
+    setters! { readable: bool, writable: bool, execute: Execute, dirty_modifier: bool, software: u8 }
 
     /// These permissions as descriptor bits. `by_privilege` says whether the CPU has FEAT_XNX.
     #[must_use]
@@ -256,25 +226,11 @@ impl Stage2Attributes {
         }
     }
 
-    /// These attributes with another kind of memory.
-    #[must_use]
-    pub const fn memory(self, memory: Stage2Memory) -> Self {
-        Self { memory, ..self }
-    }
-
-    /// These attributes with another shareability.
-    #[must_use]
-    pub const fn shareability(self, shareability: Shareability) -> Self {
-        Self {
-            shareability,
-            ..self
-        }
-    }
-
-    /// These attributes with the access flag as given.
-    #[must_use]
-    pub const fn accessed(self, accessed: bool) -> Self {
-        Self { accessed, ..self }
+    setters! {
+        memory: Stage2Memory,
+        shareability: Shareability,
+        permissions: Stage2Permissions,
+        accessed: bool,
     }
 
     /// These attributes as bits of a leaf descriptor of `geometry`, without the address, the

@@ -5,7 +5,7 @@
 
 use super::geometry::Stage2Geometry;
 use crate::arch::features::CpuFeatures;
-use crate::arch::geometry::{OutputFormat, PhysicalAddress};
+use crate::arch::geometry::{Geometry, OutputFormat, PhysicalAddress};
 use crate::arch::page_size::{Level, PageSize};
 use crate::arch::registers::{base_address, output_size, tg0, walk};
 
@@ -67,10 +67,23 @@ pub struct Vttbr(pub u64);
 impl Vttbr {
     /// The register that makes `root` the first root table of the guest `vmid`. A CPU with 8-bit
     /// VMIDs ([`CpuFeatures::vmid_bits`]) ignores the upper half of `vmid`.
+    /// [`Live::vttbr`](crate::table::Live::vttbr) gives it without `unsafe`.
     ///
-    /// `root` must be aligned to [`Stage2Geometry::root_bytes`].
+    /// # Safety
+    ///
+    /// `root` is the first root table of `geometry`, aligned to [`Stage2Geometry::root_bytes`], and
+    /// whoever changes its tables issues the barriers and TLBIs for the CPUs that use this register.
     #[must_use]
-    pub const fn new(geometry: &Stage2Geometry, root: PhysicalAddress, vmid: u16) -> Self {
-        Self(base_address(geometry.shape().format(), root) | (vmid as u64) << 48)
+    pub const unsafe fn from_root(
+        geometry: &Stage2Geometry,
+        root: PhysicalAddress,
+        vmid: u16,
+    ) -> Self {
+        Self::of_shape(geometry.shape(), root, vmid)
+    }
+
+    /// As [`from_root`](Self::from_root), for the shape of a [`Stage2Geometry`] and a live tree.
+    pub(crate) const fn of_shape(shape: &Geometry, root: PhysicalAddress, vmid: u16) -> Self {
+        Self(base_address(shape.format(), root) | (vmid as u64) << 48)
     }
 }
