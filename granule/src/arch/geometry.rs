@@ -265,13 +265,15 @@ impl Geometry {
         }
     }
 
-    /// Whether descriptors have the memory types of FEAT_S2FWB.
-    pub(crate) const fn forced_write_back(&self) -> bool {
+    /// Whether descriptors have the memory types of FEAT_S2FWB; false at stage 1.
+    #[must_use]
+    pub const fn forced_write_back(&self) -> bool {
         self.forced_write_back
     }
 
-    /// Whether descriptors have the execute permissions of FEAT_XNX.
-    pub(crate) const fn execute_by_privilege(&self) -> bool {
+    /// Whether descriptors have the execute permissions of FEAT_XNX; false at stage 1.
+    #[must_use]
+    pub const fn execute_by_privilege(&self) -> bool {
         self.execute_by_privilege
     }
 

@@ -20,7 +20,7 @@ pub trait Stage: sealed::Sealed + Copy + fmt::Debug + Send + Sync + 'static {
     /// The addresses that the tables translate.
     type Input: Copy + fmt::Debug + fmt::Display + Eq + Ord;
     /// The shape of the address space.
-    type Geometry: Copy + Into<Geometry>;
+    type Geometry: Copy + fmt::Debug + Into<Geometry>;
     /// Everything in a leaf besides its address.
     type Attributes: Copy + fmt::Debug + Eq;
     /// A change that needs no break-before-make.
