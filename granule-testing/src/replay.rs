@@ -156,6 +156,18 @@ impl Replay<'_> {
         }
     }
 
+    /// Whether the operation may invalidate before its last stores: a merge frees tables in
+    /// between, and a group that hardware may update is split in a round of its own.
+    fn several_rounds(&self) -> bool {
+        let clean = 1 << 51 | 1 << 7;
+        let updated = |leaf: &Leaf| {
+            let word = leaf.word;
+            word & CONTIGUOUS != 0 && (word & 1 << 10 == 0 || word & clean == clean)
+        };
+        self.performed.operation == Operation::Merge
+            || self.performed.before.leaves.iter().any(updated)
+    }
+
     /// DSB ISH completes a round of TLBIs.
     fn complete(&mut self) {
         let Phase::Invalidating { rounds } = self.phase else {
@@ -211,9 +223,7 @@ impl Replay<'_> {
         }
         match self.phase {
             Phase::Storing => {}
-            Phase::Synchronised if self.performed.operation == Operation::Merge => {
-                self.phase = Phase::Storing;
-            }
+            Phase::Synchronised if self.several_rounds() => self.phase = Phase::Storing,
             phase => panic!("a store when it is the turn of {phase:?}"),
         }
         let place = self.linked[&table];

@@ -11,7 +11,7 @@
 
 use super::piece::Leaves;
 use super::plan::{Cursor, Part, Plan};
-use super::{BitChange, Liveness, PageTables, TableEnvironment, TableError};
+use super::{Liveness, PageTables, TableEnvironment, TableError};
 use crate::arch::bbm::{BbmLevel, Change, classify};
 use crate::arch::page_size::{Level, Page};
 use crate::arch::{Descriptor, Kind, PhysicalAddress, VirtualAddress};
@@ -213,28 +213,28 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         let bytes = P::SIZE.entry_bytes(level);
         if entry.is_contiguous() {
             let (first, count) = Self::group_of(leaf);
-            let change = BitChange {
-                of: BitChange::LEAVES,
-                clear: Descriptor::CONTIGUOUS,
-                set: 0,
-            };
-            self.update(table, first, count, change);
+            let group_bytes = bytes * count as u64;
+            let group = start & !(group_bytes - 1);
+            self.clear_hint(table, first, level, group);
             if entry.is_valid() {
                 // A TLBI does not follow the hint, so each member needs its own (RLQLSD).
-                let group_bytes = bytes * count as u64;
-                let group = start & !(group_bytes - 1);
                 self.pending.entries(group, group + group_bytes, bytes);
             }
         }
         if level >= leaves.top {
             return Some(());
         }
+        let index = Self::index(start, level);
+        // Loaded anew, because the group may have given the entry bits.
+        let leaf = &At {
+            entry: self.load(table, index),
+            ..*leaf
+        };
         let part = [self.part_of(leaf, leaves)];
         let mut cursor = Cursor::<P>::over_parts(&part, self.geometry);
         let new = self.environment.allocate(1)?.first;
         self.build(&mut cursor, new, level.next(), start + bytes)?;
-        let link = Descriptor::table(&self.geometry, new);
-        self.store(table, Self::index(start, level), link, self.linking());
+        self.link_in_place_of(leaf.entry, table, index, level, start, new);
         self.pending.split();
         if entry.is_valid() {
             self.pending.entries(start, start + bytes, bytes);

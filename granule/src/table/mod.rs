@@ -17,6 +17,7 @@ mod environment;
 pub(crate) mod flush;
 mod forward;
 pub(crate) mod group;
+mod hardware_updates;
 mod limit;
 pub mod lock_free;
 pub mod map;
@@ -454,7 +455,18 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// Replaces an entry that hardware may update, and returns the old one.
     #[inline(always)]
     fn exchange(&mut self, table: PhysicalAddress, index: usize, entry: Descriptor) -> Descriptor {
-        let how = self.visibility();
+        self.exchange_as(table, index, entry, self.visibility())
+    }
+
+    /// As [`exchange`](Self::exchange), with a visibility.
+    #[inline(always)]
+    fn exchange_as(
+        &mut self,
+        table: PhysicalAddress,
+        index: usize,
+        entry: Descriptor,
+        how: Visibility,
+    ) -> Descriptor {
         // SAFETY: as for `store`.
         unsafe { self.environment.exchange(table, index, entry, how) }
     }

@@ -287,7 +287,7 @@ impl Pending {
     }
 
     /// Consumes flushed changes, so that `Drop` does not report them.
-    const fn flushed(self) {
+    pub(super) const fn flushed(self) {
         core::mem::forget(self);
     }
 

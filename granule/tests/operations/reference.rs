@@ -368,8 +368,12 @@ impl Reference {
         let follows = |first: &Mapped, number: u64| {
             let other = self.mapped.get(&(first.leaf.offset + number * entry));
             other.is_some_and(|other| {
+                let clean = 1 << 51 | 1 << 7;
+                let updated = other.leaf.word >> 10 & 1 == 0 || other.leaf.word & clean == clean;
                 other.leaf.level == level
                     && !other.present_invalid
+                    // Hardware may update a live entry without AF, or one that is clean.
+                    && !(self.live && updated)
                     && other.leaf.output == first.leaf.output + number * entry
                     && arch.attributes_in(other.leaf.word) == arch.attributes_in(first.leaf.word)
             })
