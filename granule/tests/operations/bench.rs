@@ -5,7 +5,9 @@ use granule::arch::bbm::BbmLevel;
 use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{Attributes, Geometry, Page, PhysicalAddress};
 use granule::linear::LeafStats;
-use granule::table::{Holes, Leaves, Merged, PageTables, PermissionChange, Piece, TableError};
+use granule::table::{
+    FrameRun, Frames, Holes, Leaves, Merged, PageTables, PermissionChange, Piece, TableError,
+};
 use granule_testing::host::{self, Event, Host, HostEnvironment, Runs};
 use granule_testing::performed::{Operation, Performed};
 use granule_testing::walk::{Arch, Tree};
@@ -157,6 +159,50 @@ impl<P: Page> Bench<P> {
         if let (Some(stats), Ok(())) = (stats, found) {
             self.compare_stats(&stats);
         }
+        found
+    }
+
+    /// Frames from an offset on. The reference maps each longest run of consecutive frames.
+    pub fn map_frames(
+        &mut self,
+        offset: u64,
+        frames: Frames<'_>,
+        attributes: Attributes,
+        leaves: Leaves,
+    ) -> Result<(), TableError> {
+        let page = self.arch.page();
+        let all: Vec<u64> = match frames {
+            Frames::Single(frames) => frames.iter().map(|frame| frame.0).collect(),
+            Frames::Runs(runs) => {
+                let frames = |run: &FrameRun| {
+                    let first = run.first.0;
+                    (0..run.count).map(move |number| first + number * page)
+                };
+                runs.iter().flat_map(frames).collect()
+            }
+        };
+        let start = self.reference.address(offset);
+        let found = self.tables.map_frames(start, frames, attributes, leaves);
+        let mut pieces = Vec::new();
+        let mut at = offset;
+        for run in all.chunk_by(|first, second| first + page == *second) {
+            let bytes = run.len() as u64 * page;
+            pieces.push(self.piece(at, run[0], bytes, attributes, leaves));
+            at += bytes;
+        }
+        let expected = if at > self.arch.span() {
+            let va_bits = self.arch.va_bits;
+            let bytes = at - offset;
+            Err(TableError::OutsideSpace {
+                start,
+                bytes,
+                va_bits,
+            })
+        } else {
+            self.reference.map_pieces(&pieces)
+        };
+        assert_eq!(found, expected, "map {frames:x?}");
+        self.settle(Operation::Map, found.is_ok());
         found
     }
 

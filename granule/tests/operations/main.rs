@@ -14,6 +14,7 @@ mod counts;
 mod errors;
 mod exhaustion;
 mod formats;
+mod frames;
 mod hardware_updates;
 mod limit;
 mod live;
