@@ -22,39 +22,40 @@ const UNGROUP: BitChange = BitChange {
 
 /// What hardware noted in the members of a group.
 struct Noted {
-    /// The access flag of any member, and of all.
-    accessed: (bool, bool),
-    /// Whether any member is marked dirty, and whether any is marked clean.
+    /// Whether any member has the access flag.
+    accessed: bool,
+    /// Whether any member is marked dirty.
     dirty: bool,
-    clean: bool,
     /// Whether hardware may still update a member.
     may_change: bool,
 }
 
 impl<P: Page, E: TableEnvironment> PageTables<P, E> {
-    /// The changes that give all members of a group what hardware noted in any of them. It may note
-    /// the access flag or the dirty state of the group in one member (RXDPXQ).
+    /// What hardware noted in any member of a group holds for all (RXDPXQ): the change of one
+    /// member that gives it that.
     pub(super) fn gathering(
         &self,
         table: PhysicalAddress,
         first: usize,
         count: usize,
-    ) -> [Option<BitChange>; 2] {
+    ) -> impl Fn(Descriptor) -> BitChange + use<P, E> {
         let noted = self.noted(table, first, count);
-        let accessed = BitChange {
-            of: BitChange::LEAVES,
-            clear: 0,
-            set: Descriptor::ACCESS_FLAG,
-        };
-        let dirty = BitChange {
-            of: Descriptor::DIRTY_MODIFIER,
-            clear: Descriptor::AP_READ_ONLY,
-            set: 0,
-        };
-        [
-            (noted.accessed == (true, false)).then_some(accessed),
-            (noted.dirty && noted.clean).then_some(dirty),
-        ]
+        move |member| {
+            let managed = member.0 & Descriptor::DIRTY_MODIFIER != 0;
+            BitChange {
+                of: BitChange::LEAVES,
+                clear: if noted.dirty && managed {
+                    Descriptor::AP_READ_ONLY
+                } else {
+                    0
+                },
+                set: if noted.accessed {
+                    Descriptor::ACCESS_FLAG
+                } else {
+                    0
+                },
+            }
+        }
     }
 
     /// Whether hardware may update a member of this group now. Once it may not, it never may until
@@ -70,21 +71,15 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
 
     fn noted(&self, table: PhysicalAddress, first: usize, count: usize) -> Noted {
         let mut noted = Noted {
-            accessed: (false, true),
+            accessed: false,
             dirty: false,
-            clean: false,
             may_change: false,
         };
         for index in first..first + count {
             let member = self.load(table, index);
-            let accessed = member.0 & Descriptor::ACCESS_FLAG != 0;
-            noted.accessed.0 |= accessed;
-            noted.accessed.1 &= accessed;
-            if member.0 & Descriptor::DIRTY_MODIFIER != 0 {
-                let clean = member.0 & Descriptor::AP_READ_ONLY != 0;
-                noted.clean |= clean;
-                noted.dirty |= !clean;
-            }
+            let clean = Descriptor::DIRTY_MODIFIER | Descriptor::AP_READ_ONLY;
+            noted.accessed |= member.0 & Descriptor::ACCESS_FLAG != 0;
+            noted.dirty |= member.0 & clean == Descriptor::DIRTY_MODIFIER;
             noted.may_change |= member.may_be_updated();
         }
         noted
@@ -107,12 +102,17 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
             let bytes = P::SIZE.entry_bytes(level);
             self.pending
                 .entries(offset, offset + bytes * count as u64, bytes);
-            self.flush();
+            self.flush_now();
         }
-        for change in self.gathering(table, first, count).into_iter().flatten() {
-            // No TLBI: no TLB holds an entry without the flag, and a clean entry that is cached
-            // allows less.
-            self.update(table, first, count, change);
+        let gathering = self.gathering(table, first, count);
+        for index in first..first + count {
+            let member = self.load(table, index);
+            let change = gathering(member);
+            if change.apply(member) != member {
+                // No TLBI: no TLB holds an entry without the flag, and a clean entry that is cached
+                // allows less.
+                self.update(table, index, 1, change);
+            }
         }
     }
 

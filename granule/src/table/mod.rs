@@ -9,9 +9,11 @@
 //! entries. It completes, or it fails with a [`TableError`] and leaves the tables unchanged.
 
 pub mod allocator;
+mod change_attributes;
 pub(crate) mod choose;
 pub mod count;
 pub mod direct_mapped;
+mod dry_run;
 pub(crate) mod duplicate;
 mod environment;
 pub(crate) mod flush;
@@ -19,6 +21,7 @@ mod forward;
 mod frames;
 pub(crate) mod group;
 mod hardware_updates;
+mod harvest;
 mod limit;
 pub mod lock_free;
 pub mod map;
@@ -37,11 +40,14 @@ mod unmap;
 mod zap;
 
 pub use allocator::{TableAllocator, TableRun};
+pub use change_attributes::AttributeChange;
 pub use count::{Counted, Counters, Counts};
 pub use direct_mapped::{DirectMapped, Offset, PhysToVirt};
+pub use dry_run::{Cost, DryRun};
 pub use environment::{Environment, TableEnvironment};
 pub use flush::{invalidate, publish};
 pub use frames::{FrameRun, Frames};
+pub use harvest::Harvest;
 pub use memory::{BitChange, TableMemory, Visibility};
 pub use merge::Merged;
 pub use pending::{FreedFrames, FreedTable};

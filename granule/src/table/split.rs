@@ -22,13 +22,13 @@ use crate::arch::{Descriptor, Kind, PhysicalAddress};
 
 /// A leaf or contiguous group with an edge of a range inside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Straddled {
-    table: PhysicalAddress,
-    level: Level,
+pub(super) struct Straddled {
+    pub(super) table: PhysicalAddress,
+    pub(super) level: Level,
     /// The first offset of the leaf or group, and its bytes.
-    start: u64,
+    pub(super) start: u64,
     bytes: u64,
-    contiguous: bool,
+    pub(super) contiguous: bool,
     /// For each edge the first offset of the entry that must become a table. Hardware may update
     /// the entry later, and the answer must stay the one that tables were reserved for.
     cut: [Option<u64>; 2],
@@ -36,7 +36,7 @@ struct Straddled {
 
 impl Straddled {
     /// The entries that must become tables.
-    fn cut_entries(&self) -> impl Iterator<Item = u64> + use<> {
+    pub(super) fn cut_entries(&self) -> impl Iterator<Item = u64> + use<> {
         let [first, second] = self.cut;
         let second = second.filter(|_| second != first);
         first.into_iter().chain(second)
@@ -45,10 +45,10 @@ impl Straddled {
 
 /// A change of the leaves between two offsets.
 #[derive(Clone, Copy)]
-struct Cut {
-    from: u64,
-    to: u64,
-    change: BitChange,
+pub(super) struct Cut {
+    pub(super) from: u64,
+    pub(super) to: u64,
+    pub(super) change: BitChange,
 }
 
 impl<P: Page, E: TableEnvironment> PageTables<P, E> {
@@ -80,30 +80,39 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         change: BitChange,
     ) -> Result<(), TableError> {
         let cut = Cut { from, to, change };
-        let first = self.straddled(from, &cut);
-        let second = self.straddled(to, &cut);
-        let second = second.filter(|second| first.is_none_or(|first| first.start != second.start));
-        let mut needed = 0;
-        for leaf in [first, second].into_iter().flatten() {
-            self.check_split(&leaf, &cut)?;
-            needed += self.tables_for(&leaf, &cut);
-        }
+        let (leaves, needed) = self.plan_split(&cut)?;
         let exhausted = TableError::OutOfTables { needed };
         if needed > 0 && !self.environment.reserve(needed) {
             return Err(exhausted);
         }
         // All hints come first: what hardware may still note in a group takes an invalidation, and
         // that must not come between the split of a block and the invalidation of the change.
-        for leaf in [first, second].into_iter().flatten() {
+        for leaf in leaves.into_iter().flatten() {
             if leaf.contiguous {
                 let index = Self::index(leaf.start, leaf.level);
                 self.clear_hint(leaf.table, index, leaf.level, leaf.start);
             }
         }
-        for leaf in [first, second].into_iter().flatten() {
+        for leaf in leaves.into_iter().flatten() {
             self.split(&leaf, &cut).ok_or(exhausted)?;
         }
         Ok(())
+    }
+
+    /// The leaves to split at the two edges, and the tables that they need.
+    pub(super) fn plan_split(
+        &self,
+        cut: &Cut,
+    ) -> Result<([Option<Straddled>; 2], usize), TableError> {
+        let first = self.straddled(cut.from, cut);
+        let second = self.straddled(cut.to, cut);
+        let second = second.filter(|second| first.is_none_or(|first| first.start != second.start));
+        let mut needed = 0;
+        for leaf in [first, second].into_iter().flatten() {
+            self.check_split(&leaf, cut)?;
+            needed += self.tables_for(&leaf, cut);
+        }
+        Ok(([first, second], needed))
     }
 
     /// The leaf or group that begins before `edge` and ends after it, if `cut` changes it.
@@ -149,7 +158,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     }
 
     /// Whether `change` alters `entry`.
-    fn changes(entry: Descriptor, change: BitChange) -> bool {
+    pub(super) fn changes(entry: Descriptor, change: BitChange) -> bool {
         change.concerns(entry) && change.apply(entry) != entry
     }
 
@@ -219,14 +228,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
             // The split will give the entry what hardware noted in another member.
             let count = P::SIZE.contiguous_entries(leaf.level);
             let first = Self::index(leaf.start, leaf.level);
-            let gathering = self.gathering(leaf.table, first, count);
-            for change in gathering.into_iter().flatten() {
-                entry = if change.concerns(entry) {
-                    change.apply(entry)
-                } else {
-                    entry
-                };
-            }
+            entry = self.gathering(leaf.table, first, count)(entry).apply(entry);
         }
         Self::changes(entry, change).then_some(start)
     }

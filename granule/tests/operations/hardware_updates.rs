@@ -1,19 +1,20 @@
-//! Updates by hardware between any two accesses of an operation that changes the size of leaves.
+//! Updates by hardware between any two accesses of an operation on leaves.
 //!
 //! The table memory here stands for CPUs with TCR.HA and TCR.HD too: before its Nth access it notes
 //! one access of a CPU in the tables, as the architecture allows it. N runs over all accesses of
-//! the operation. Whatever the operation makes of the leaf, the page must still have the note.
+//! the operation. Whatever the operation makes of the leaf, the page must still have the note, or a
+//! harvest must have reported it.
 
 use granule::arch::bbm::BbmLevel;
 use granule::arch::tlbi::{TlbCapabilities, TlbiOp};
 use granule::arch::{
-    Attributes, Descriptor, Page, Page4K, PageSize, Permissions, PhysicalAddress, VaRange,
-    VirtualAddress,
+    Attributes, Descriptor, MemoryType, Page, Page4K, PageSize, Permissions, PhysicalAddress,
+    VaRange, VirtualAddress,
 };
 use granule::forward;
 use granule::table::{
-    BitChange, Environment, Holes, Leaves, PageTables, PermissionChange, TableMemory, TlbOps,
-    Visibility,
+    AttributeChange, BitChange, Environment, Harvest, Holes, Leaves, PageTables, PermissionChange,
+    TableMemory, TlbOps, Visibility,
 };
 use granule_testing::host::{self, Allocator, Host, Memory, Recorder};
 use granule_testing::shape::PLAIN;
@@ -165,6 +166,8 @@ impl TlbOps for Tlb {
 
 type Tables = PageTables<Page4K, Environment<Updated, Allocator, Tlb>>;
 
+type Reported = Vec<(u64, u64)>;
+
 /// One operation on leaves, and the accessed page.
 struct Scene {
     what: &'static str,
@@ -173,7 +176,8 @@ struct Scene {
     leaves: Leaves,
     /// Only the page at `at` is without the note beforehand.
     only: bool,
-    operation: fn(&mut Tables, VirtualAddress, u64),
+    /// Returns the ranges that a harvest reported.
+    operation: fn(&mut Tables, VirtualAddress, u64) -> Reported,
     /// Offsets in the mapping.
     at: &'static [u64],
 }
@@ -187,25 +191,59 @@ const USER: PermissionChange = PermissionChange {
     software: None,
 };
 
-fn protect_a_page(tables: &mut Tables, start: VirtualAddress, _bytes: u64) {
+fn protect_a_page(tables: &mut Tables, start: VirtualAddress, _bytes: u64) -> Reported {
     let page = VirtualAddress(start.0 + 0x5000);
     tables.protect(page, 0x1000, USER, Holes::Refuse).unwrap();
+    Vec::new()
 }
 
 /// From the middle of one leaf into the next: both are cut.
-fn protect_across(tables: &mut Tables, start: VirtualAddress, bytes: u64) {
+fn protect_across(tables: &mut Tables, start: VirtualAddress, bytes: u64) -> Reported {
     let from = VirtualAddress(start.0 + 0x5000);
     tables
         .protect(from, bytes - 0x8000, USER, Holes::Refuse)
         .unwrap();
+    Vec::new()
 }
 
-fn limit(tables: &mut Tables, start: VirtualAddress, bytes: u64) {
+fn limit(tables: &mut Tables, start: VirtualAddress, bytes: u64) -> Reported {
     tables.limit_leaves(start, bytes, Leaves::PAGES).unwrap();
+    Vec::new()
 }
 
-fn merge(tables: &mut Tables, start: VirtualAddress, bytes: u64) {
+fn merge(tables: &mut Tables, start: VirtualAddress, bytes: u64) -> Reported {
     tables.merge(start, bytes, Leaves::LARGEST).unwrap();
+    Vec::new()
+}
+
+/// Break-before-make of all leaves, and of a part of them.
+fn make_device(tables: &mut Tables, start: VirtualAddress, bytes: u64) -> Reported {
+    let device = AttributeChange::NONE.memory(MemoryType::Device);
+    tables
+        .change_attributes(start, bytes, device, Holes::Refuse)
+        .unwrap();
+    let middle = VirtualAddress(start.0 + 0x3000);
+    let uncached = AttributeChange::NONE.memory(MemoryType::NormalNonCacheable);
+    tables
+        .change_attributes(middle, bytes - 0x4000, uncached, Holes::Refuse)
+        .unwrap();
+    Vec::new()
+}
+
+fn harvest(tables: &mut Tables, start: VirtualAddress, bytes: u64) -> Reported {
+    let mut reported = Vec::new();
+    for what in [Harvest::Accessed { invalidate: true }, Harvest::Dirty] {
+        // A page inside reports the whole leaf.
+        let middle = VirtualAddress(start.0 + 0x3000);
+        for (start, bytes) in [(middle, 0x1000), (start, bytes)] {
+            tables
+                .harvest(start, bytes, what, |start, bytes| {
+                    reported.push((start.0, bytes));
+                })
+                .unwrap();
+        }
+    }
+    reported
 }
 
 const BLOCK: u64 = 2 << 20;
@@ -281,6 +319,46 @@ const SCENES: &[Scene] = &[
         only: false,
         operation: merge,
         at: &[0, BLOCK - 0x1000],
+    },
+    Scene {
+        what: "other memory types of a group of pages",
+        bytes: 16 << 12,
+        leaves: Leaves::LARGEST,
+        only: false,
+        operation: make_device,
+        at: &[0, 0x5000, 0xf000],
+    },
+    Scene {
+        what: "other memory types of a block",
+        bytes: BLOCK,
+        leaves: Leaves::LARGEST,
+        only: false,
+        operation: make_device,
+        at: &[0, 0x5000],
+    },
+    Scene {
+        what: "harvest of a group of pages",
+        bytes: 16 << 12,
+        leaves: Leaves::LARGEST,
+        only: false,
+        operation: harvest,
+        at: &[0, 0x3000],
+    },
+    Scene {
+        what: "harvest of blocks and pages",
+        bytes: BLOCK + 0x5000,
+        leaves: Leaves::LARGEST,
+        only: false,
+        operation: harvest,
+        at: &[0, BLOCK + 0x1000],
+    },
+    Scene {
+        what: "harvest of pages of which all others are noted",
+        bytes: 16 << 12,
+        leaves: Leaves::PAGES,
+        only: true,
+        operation: harvest,
+        at: &[0, 0x5000],
     },
 ];
 
@@ -362,7 +440,7 @@ fn perform(scene: &Scene, does: Does, at: u64, member: Option<usize>, number: u6
     tables.set_bbm(BbmLevel::Level3);
     cpus.cache();
     cpus.left.set(Some(number));
-    (scene.operation)(&mut tables, first, scene.bytes);
+    let reported = (scene.operation)(&mut tables, first, scene.bytes);
     let reached = cpus.left.replace(None).is_none();
     // The tables are walked as the architecture says, and the page has its note.
     let tree = arch.walk(&host, tables.root());
@@ -370,10 +448,24 @@ fn perform(scene: &Scene, does: Does, at: u64, member: Option<usize>, number: u6
     let leaf = tree.leaves.iter().find(holds).unwrap();
     if cpus.noted.get() {
         let what = scene.what;
-        let noted = match does {
+        let is_noted = |leaf: &Leaf| match does {
             Does::Reads => leaf.word & ACCESSED != 0,
             Does::Writes => leaf.word & READ_ONLY == 0 && leaf.word & MODIFIER != 0,
         };
+        // A group has the note if any member has it.
+        let group = arch.contiguous(leaf.level) * leaf.bytes;
+        let same_group = |other: &Leaf| {
+            let hint = (leaf.word & other.word) >> 52 & 1 != 0;
+            hint && other.level == leaf.level && other.offset / group == leaf.offset / group
+        };
+        let noted = is_noted(leaf)
+            || tree
+                .leaves
+                .iter()
+                .any(|other| same_group(other) && is_noted(other))
+            || reported
+                .iter()
+                .any(|&(start, bytes)| (start..start + bytes).contains(&cpus.at));
         assert!(
             noted,
             "{what}: {does:?} at {at:#x}, noted in member {member:?}, is lost before access \
@@ -393,7 +485,9 @@ fn an_update_by_hardware_is_never_lost() {
         for does in [Does::Reads, Does::Writes] {
             let mut noted = 0;
             for &at in scene.at {
-                for member in [None, Some(0), Some(7)] {
+                let members = [None, Some(0), Some(7)];
+                let grouped = scene.leaves.contiguous && scene.bytes != BLOCK;
+                for &member in &members[..if grouped { 3 } else { 1 }] {
                     let mut number = 0;
                     loop {
                         let (reached, was_noted) = perform(scene, does, at, member, number);
