@@ -18,8 +18,10 @@ use crate::arch::{
     Descriptor, Geometry, Kind, MemoryType, OutputFormat, PhysicalAddress, Shareability,
     VirtualAddress,
 };
+use crate::setters::setters;
 
-/// A change of attributes. `None` leaves an attribute unchanged.
+/// A change of attributes. `None` leaves an attribute unchanged; each field can be set by the method
+/// of its name: `AttributeChange::NONE.accessed(true)`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AttributeChange {
@@ -39,25 +41,10 @@ impl AttributeChange {
         accessed: None,
     };
 
-    /// Sets the kind of memory.
-    #[must_use]
-    pub const fn memory(mut self, memory: MemoryType) -> Self {
-        self.memory = Some(memory);
-        self
-    }
-
-    /// Sets the shareability.
-    #[must_use]
-    pub const fn shareability(mut self, shareability: Shareability) -> Self {
-        self.shareability = Some(shareability);
-        self
-    }
-
-    /// Sets or clears the access flag.
-    #[must_use]
-    pub const fn accessed(mut self, accessed: bool) -> Self {
-        self.accessed = Some(accessed);
-        self
+    setters! {
+        memory: Some(MemoryType),
+        shareability: Some(Shareability),
+        accessed: Some(bool),
     }
 
     /// The change as descriptor bits.

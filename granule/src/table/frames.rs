@@ -12,7 +12,6 @@ use crate::arch::{Attributes, Geometry, PhysicalAddress, VirtualAddress};
 
 /// Frames of one page that follow each other in physical memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(clippy::exhaustive_structs, reason = "a run is a start and a length")]
 pub struct FrameRun {
     /// The first frame, a multiple of the page size.
     pub first: PhysicalAddress,
@@ -24,7 +23,7 @@ pub struct FrameRun {
 ///
 /// Slices, because a map looks at the frames twice and must find the same ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(clippy::exhaustive_enums, reason = "code outside makes the values")]
+#[expect(clippy::exhaustive_enums, reason = "code outside makes the values")]
 pub enum Frames<'a> {
     /// One frame for each page.
     Single(&'a [PhysicalAddress]),

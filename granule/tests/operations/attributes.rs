@@ -97,7 +97,8 @@ fn another_memory_type_is_one_break_for_the_whole_range() {
 fn tlbis_that_are_left_to_the_caller_do_not_leave_out_those_of_a_break() {
     let (mut bench, start) = bench(RW);
     let last = VirtualAddress(start.0 + (39 << 12));
-    bench.tables.defer_tlbi();
+    // SAFETY: no CPU walks the tables.
+    unsafe { bench.tables.defer_tlbi() };
     let clear = AttributeChange::NONE.accessed(false);
     let tables = &mut bench.tables;
     tables

@@ -9,6 +9,7 @@ use granule::table::{
     AttributeChange, Cost, FrameRun, Frames, Harvest, Holes, Leaves, Merged, PageTables,
     PermissionChange, Piece, TableError,
 };
+use granule_testing::held::Held;
 use granule_testing::host::{self, Event, Host, HostEnvironment, Runs};
 use granule_testing::performed::{Operation, Performed};
 use granule_testing::walk::{Arch, Tree};
@@ -48,20 +49,18 @@ impl Setting {
         ..Self::PRIVATE
     };
 
-    pub fn capabilities(&self, geometry: &Geometry) -> TlbCapabilities {
-        TlbCapabilities {
-            geometry: *geometry,
-            range: self.range,
-            level_hint: self.level_hint,
-            repeat: self.repeat,
-        }
+    pub const fn capabilities(&self) -> TlbCapabilities {
+        TlbCapabilities::BASIC
+            .range(self.range)
+            .level_hint(self.level_hint)
+            .repeat(self.repeat)
     }
 }
 
 /// Tables, their host and the reference.
 pub struct Bench<P: Page> {
     pub host: Rc<Host>,
-    pub tables: PageTables<P, HostEnvironment>,
+    pub tables: Held<P, HostEnvironment>,
     pub reference: Reference,
     pub arch: Arch,
     pub setting: Setting,
@@ -75,17 +74,18 @@ impl<P: Page> Bench<P> {
         // The root comes from the middle, so that the first page (physical address zero in some
         // tests) is a table that can be unlinked.
         host.set_runs(Runs::Scattered);
-        let environment = host::environment(&host, setting.capabilities(geometry));
+        let environment = host::environment(&host, setting.capabilities());
         let mut tables = PageTables::<P, _>::new(*geometry, environment).unwrap();
-        tables.set_asid(setting.asid);
-        tables.set_bbm(BbmLevel::from_number(setting.bbm));
-        if setting.live {
-            tables.make_live();
+        // SAFETY: no CPU walks the tables.
+        unsafe {
+            tables.set_asid(setting.asid);
+            tables.set_bbm(BbmLevel::from_number(setting.bbm));
         }
+        let tables = Held::new(tables, setting.live);
         host.set_runs(Runs::Long);
         host.take_events();
         let arch = Arch::of(geometry);
-        let tree = arch.walk(&host, tables.root());
+        let tree = arch.walk(&host, tables.root_table());
         let mut reference = Reference::new(geometry);
         reference.live = setting.live;
         reference.bbm = setting.bbm;
@@ -101,7 +101,7 @@ impl<P: Page> Bench<P> {
 
     /// Every word of every table, with its table's address.
     pub fn dump(&self) -> Vec<(u64, Vec<u64>)> {
-        let mut tables = self.arch.walk(&self.host, self.tables.root()).tables;
+        let mut tables = self.arch.walk(&self.host, self.tables.root_table()).tables;
         tables.sort_unstable();
         tables
             .iter()
@@ -288,8 +288,26 @@ impl<P: Page> Bench<P> {
         found
     }
 
+    /// Makes private tables live.
+    pub fn make_live(self) -> Self {
+        let Held::Private(tables) = self.tables else {
+            return self;
+        };
+        let mut setting = self.setting;
+        setting.live = true;
+        let mut reference = self.reference;
+        reference.live = true;
+        Self {
+            tables: Held::new(tables, true),
+            setting,
+            reference,
+            ..self
+        }
+    }
+
     pub fn set_bbm(&mut self, bbm: u32) {
-        self.tables.set_bbm(BbmLevel::from_number(bbm));
+        // SAFETY: no CPU walks the tables.
+        unsafe { self.tables.set_bbm(BbmLevel::from_number(bbm)) };
         self.setting.bbm = bbm;
         self.reference.bbm = bbm;
     }
@@ -365,7 +383,7 @@ impl<P: Page> Bench<P> {
         let found = self.tables.limit_leaves(start, bytes, leaves);
         let events = self.host.take_events();
         compare_dry(found.map(|_| ()), dry, &events);
-        self.tree = self.arch.walk(&self.host, self.tables.root());
+        self.tree = self.arch.walk(&self.host, self.tables.root_table());
         found
     }
 
@@ -377,7 +395,7 @@ impl<P: Page> Bench<P> {
         dry: Option<Result<Cost, TableError>>,
     ) {
         let done = found.is_ok();
-        let after = self.arch.walk(&self.host, self.tables.root());
+        let after = self.arch.walk(&self.host, self.tables.root_table());
         self.reference.compare(&after);
         let events = self.host.take_events();
         if let Some(dry) = dry {

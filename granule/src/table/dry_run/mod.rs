@@ -322,7 +322,7 @@ impl<P: Page, E: TableEnvironment> DryRun<'_, P, E> {
                 let can = tables.environment.capabilities();
                 let what = tables.invalidation(&pending);
                 let mut operations = 0;
-                tlbi::plan(&what, can, |_| operations += 1);
+                tlbi::plan(&what, &tables.geometry, can, |_| operations += 1);
                 let rounds = 1 + u64::from(can.repeat);
                 run.cost.tlbi += operations * rounds;
                 run.cost.dsb += 1 + rounds;
