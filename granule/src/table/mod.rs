@@ -10,6 +10,7 @@
 //! entries. It completes, or it fails with a [`TableError`] and leaves the tables unchanged.
 
 pub mod allocator;
+mod any;
 mod change_attributes;
 pub(crate) mod choose;
 pub mod count;
@@ -42,6 +43,7 @@ mod unmap;
 mod zap;
 
 pub use allocator::{TableAllocator, TableRun};
+pub use any::{AnyDryRun, AnyPageTables};
 pub use change_attributes::AttributeChange;
 pub use count::{Counted, Counters, Counts};
 pub use direct_mapped::{DirectMapped, Offset, PhysToVirt};

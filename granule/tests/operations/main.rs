@@ -9,6 +9,7 @@
     reason = "test fixtures print what they need to"
 )]
 
+mod any;
 mod attributes;
 mod bench;
 mod counts;
