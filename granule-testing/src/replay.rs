@@ -17,6 +17,7 @@ use granule::arch::tlbi::TlbiOp;
 use std::collections::{BTreeMap, BTreeSet};
 
 const CONTIGUOUS: u64 = 1 << 52;
+const ACCESSED: u64 = 1 << 10;
 
 /// The entry at an offset and level.
 enum Entry {
@@ -151,8 +152,11 @@ impl Replay<'_> {
                 if self.phase == (Phase::Invalidating { rounds: 0 }) {
                     // No entry was valid before: DSB ISHST and ISB publish the new entries.
                     assert!(self.round.is_empty(), "TLBIs are not complete");
-                    // An empty map operation issues these barriers too.
-                    let new = self.visible > 0 || self.performed.operation == Operation::Map;
+                    // An empty map operation issues these barriers too, and so does a change of the
+                    // access flag of leaves that are invalid.
+                    let operation = self.performed.operation;
+                    let new = self.visible > 0
+                        || matches!(operation, Operation::Map | Operation::Attributes);
                     assert!(new, "barriers, but nothing that a walker can see");
                     assert!(self.stale.is_empty(), "no TLBI for {:x?}", self.stale);
                     assert!(self.pointers.is_empty(), "no TLBI, but unlinked tables");
@@ -172,6 +176,20 @@ impl Replay<'_> {
                 assert!(waited, "{table:#x} is freed, but was not unlinked");
             }
         }
+    }
+
+    /// Whether the operation may invalidate before its last stores: a merge frees tables in
+    /// between, a change of memory type breaks leaves and makes them again, and a group that hardware may update is split in a round of its own.
+    fn several_rounds(&self) -> bool {
+        let clean = 1 << 51 | 1 << 7;
+        let updated = |leaf: &Leaf| {
+            let word = leaf.word;
+            word & CONTIGUOUS != 0 && (word & ACCESSED == 0 || word & clean == clean)
+        };
+        matches!(
+            self.performed.operation,
+            Operation::Merge | Operation::Attributes
+        ) || self.performed.before.leaves.iter().any(updated)
     }
 
     /// DSB ISH completes a round of TLBIs.
@@ -220,7 +238,8 @@ impl Replay<'_> {
                 Operation::Map,
                 "nothing published"
             );
-            assert_eq!(self.visible, 0, "stores, but no barrier");
+            let unflushed = self.performed.operation == Operation::Unflushed;
+            assert!(self.visible == 0 || unflushed, "stores, but no barrier");
         } else {
             assert_eq!(self.phase, Phase::Synchronised, "the last round ends early");
         }
@@ -249,9 +268,7 @@ impl Replay<'_> {
         }
         match self.phase {
             Phase::Storing => {}
-            Phase::Synchronised if self.performed.operation == Operation::Merge => {
-                self.phase = Phase::Storing;
-            }
+            Phase::Synchronised if self.several_rounds() => self.phase = Phase::Storing,
             phase => panic!("a store when it is the turn of {phase:?}"),
         }
         let place = self.linked[&table];
@@ -264,6 +281,12 @@ impl Replay<'_> {
         match (old, new) {
             (Entry::Nothing, Entry::Nothing) => {}
             (Entry::Nothing, Entry::Leaf(leaf)) => {
+                let end = leaf.offset + leaf.bytes;
+                let over = |old: &Leaf| old.offset < end && leaf.offset < old.offset + old.bytes;
+                assert!(
+                    !self.stale.iter().any(over),
+                    "{leaf:x?} is made before the break is invalidated"
+                );
                 self.leaves.insert(offset, leaf);
             }
             (Entry::Nothing, Entry::Table(child)) => {
@@ -273,7 +296,7 @@ impl Replay<'_> {
             }
             (Entry::Leaf(old), Entry::Nothing) => {
                 self.leaves.remove(&offset);
-                self.stale.push(old);
+                self.replaced([old]);
             }
             (Entry::Leaf(old), Entry::Leaf(new)) => self.in_place(old, new),
             (Entry::Leaf(old), Entry::Table(child)) => {
@@ -286,12 +309,12 @@ impl Replay<'_> {
                 self.leaves.remove(&offset);
                 self.leaves
                     .extend(parts.iter().map(|leaf| (leaf.offset, *leaf)));
-                self.stale.push(old);
+                self.replaced([old]);
             }
             (Entry::Table(child), Entry::Nothing) => {
                 assert_eq!(self.performed.operation, Operation::Unmap);
                 let gone = self.unlink(child);
-                self.stale.extend(gone);
+                self.replaced(gone);
             }
             (Entry::Table(child), Entry::Leaf(new)) => {
                 assert!(
@@ -300,11 +323,17 @@ impl Replay<'_> {
                 );
                 let parts = self.unlink(child);
                 self.alike(&new, &parts);
-                self.stale.extend(parts);
+                self.replaced(parts);
                 self.leaves.insert(offset, new);
             }
             (Entry::Table(_), Entry::Table(_)) => panic!("another table at {offset:#x}"),
         }
+    }
+
+    /// Leaves that are replaced may still be cached. No TLB holds one without the access flag.
+    fn replaced(&mut self, leaves: impl IntoIterator<Item = Leaf>) {
+        let cached = |leaf: &Leaf| leaf.word & ACCESSED != 0;
+        self.stale.extend(leaves.into_iter().filter(cached));
     }
 
     /// How a walker reads `word` at an offset and level.
@@ -361,9 +390,12 @@ impl Replay<'_> {
         }
         self.leaves.insert(new.offset, new);
         // Without the hint each entry still translates as before, at the same level, so the next
-        // TLBI for an address finds the cached entry.
-        if !(changed == CONTIGUOUS && new.word & CONTIGUOUS == 0) {
-            self.stale.push(old);
+        // TLBI for an address finds the cached entry. A cached entry whose flag was cleared only
+        // hides the next access.
+        let unhinted = changed == CONTIGUOUS && new.word & CONTIGUOUS == 0;
+        let unflushed = self.performed.operation == Operation::Unflushed && changed == ACCESSED;
+        if !(unhinted || unflushed) {
+            self.replaced([old]);
         }
     }
 

@@ -12,8 +12,8 @@ use granule::arch::{
 };
 use granule::linear::LeafStats;
 use granule::table::{
-    PageTables, PermissionChange, Piece, Stage, Stage1, Stage2, Stage2PermissionChange,
-    TableEnvironment,
+    AttributeChange, PageTables, PermissionChange, Piece, Stage, Stage1, Stage2,
+    Stage2PermissionChange, TableEnvironment,
 };
 use proptest::prelude::*;
 
@@ -50,6 +50,20 @@ pub trait TestStage: Stage {
         pieces: &[Piece<Self::Input, Self::Attributes>],
     ) -> Option<LeafStats>;
 
+    /// Kinds of memory.
+    fn any_memory() -> BoxedStrategy<Self::Memory>;
+    /// Attributes after a change of memory type, shareability or access flag.
+    fn with_attributes(
+        attributes: Self::Attributes,
+        change: &AttributeChange<Self::Memory>,
+    ) -> Self::Attributes;
+    /// Whether the page is dirty; `None` where hardware does not manage that.
+    fn dirty_state(attributes: &Self::Attributes) -> Option<bool>;
+    /// The attributes of a page that hardware manages, dirty or clean.
+    fn with_dirty_state(attributes: Self::Attributes, dirty: bool) -> Self::Attributes;
+    /// The access flag.
+    fn accessed(attributes: &Self::Attributes) -> bool;
+
     /// An address as the tables' own type.
     fn at(address: u64) -> Self::Input {
         Self::input(VirtualAddress(address))
@@ -75,7 +89,8 @@ fn common_bits(arch: &Arch, shareability: Shareability, accessed: bool) -> u64 {
     word
 }
 
-fn any_shareability() -> impl Strategy<Value = Shareability> {
+/// Any shareability.
+pub fn any_shareability() -> impl Strategy<Value = Shareability> {
     prop_oneof![
         Just(Shareability::None),
         Just(Shareability::Outer),
@@ -155,14 +170,7 @@ impl TestStage for Stage1 {
     }
 
     fn any_attributes() -> BoxedStrategy<Attributes> {
-        let memory = prop_oneof![
-            Just(MemoryType::Normal),
-            Just(MemoryType::Device),
-            Just(MemoryType::NormalNonCacheable),
-            Just(MemoryType::DeviceStrict),
-            Just(MemoryType::NormalTagged),
-            (5..8_u8).prop_map(MemoryType::Index),
-        ];
+        let memory = Self::any_memory();
         let permissions = any::<(bool, bool, bool, bool, bool, bool, u8)>().prop_map(|bits| {
             Permissions::READ
                 .writable(bits.0)
@@ -201,6 +209,42 @@ impl TestStage for Stage1 {
                 change
             })
             .boxed()
+    }
+
+    fn any_memory() -> BoxedStrategy<Self::Memory> {
+        prop_oneof![
+            Just(MemoryType::Normal),
+            Just(MemoryType::Device),
+            Just(MemoryType::NormalNonCacheable),
+            Just(MemoryType::DeviceStrict),
+            Just(MemoryType::NormalTagged),
+            (5..8_u8).prop_map(MemoryType::Index),
+        ]
+        .boxed()
+    }
+
+    fn with_attributes(
+        mut attributes: Self::Attributes,
+        change: &AttributeChange<Self::Memory>,
+    ) -> Self::Attributes {
+        attributes.memory = change.memory.unwrap_or(attributes.memory);
+        attributes.shareability = change.shareability.unwrap_or(attributes.shareability);
+        attributes.accessed = change.accessed.unwrap_or(attributes.accessed);
+        attributes
+    }
+
+    fn dirty_state(attributes: &Self::Attributes) -> Option<bool> {
+        let permissions = attributes.permissions;
+        permissions.dirty_modifier.then_some(permissions.writable)
+    }
+
+    fn with_dirty_state(mut attributes: Self::Attributes, dirty: bool) -> Self::Attributes {
+        attributes.permissions.writable = dirty;
+        attributes
+    }
+
+    fn accessed(attributes: &Self::Attributes) -> bool {
+        attributes.accessed
     }
 
     fn read_write() -> Attributes {
@@ -288,15 +332,7 @@ impl TestStage for Stage2 {
     }
 
     fn any_attributes() -> BoxedStrategy<Stage2Attributes> {
-        let memory = prop_oneof![
-            Just(Stage2Memory::Normal),
-            Just(Stage2Memory::AsStage1),
-            Just(Stage2Memory::NormalNonCacheable),
-            Just(Stage2Memory::Device),
-            Just(Stage2Memory::DeviceStrict),
-            // Device-nGRE, which no other name has.
-            Just(Stage2Memory::Raw(0b0010)),
-        ];
+        let memory = Self::any_memory();
         let permissions = (any::<(bool, bool, bool, u8)>(), any_execute()).prop_map(
             |((read, write, dirty, software), execute)| {
                 Stage2Permissions::READ
@@ -332,6 +368,43 @@ impl TestStage for Stage2 {
                 change
             })
             .boxed()
+    }
+
+    fn any_memory() -> BoxedStrategy<Self::Memory> {
+        prop_oneof![
+            Just(Stage2Memory::Normal),
+            Just(Stage2Memory::AsStage1),
+            Just(Stage2Memory::NormalNonCacheable),
+            Just(Stage2Memory::Device),
+            Just(Stage2Memory::DeviceStrict),
+            // Device-nGRE, which no other name has.
+            Just(Stage2Memory::Raw(0b0010)),
+        ]
+        .boxed()
+    }
+
+    fn with_attributes(
+        mut attributes: Self::Attributes,
+        change: &AttributeChange<Self::Memory>,
+    ) -> Self::Attributes {
+        attributes.memory = change.memory.unwrap_or(attributes.memory);
+        attributes.shareability = change.shareability.unwrap_or(attributes.shareability);
+        attributes.accessed = change.accessed.unwrap_or(attributes.accessed);
+        attributes
+    }
+
+    fn dirty_state(attributes: &Self::Attributes) -> Option<bool> {
+        let permissions = attributes.permissions;
+        permissions.dirty_modifier.then_some(permissions.writable)
+    }
+
+    fn with_dirty_state(mut attributes: Self::Attributes, dirty: bool) -> Self::Attributes {
+        attributes.permissions.writable = dirty;
+        attributes
+    }
+
+    fn accessed(attributes: &Self::Attributes) -> bool {
+        attributes.accessed
     }
 
     fn read_write() -> Stage2Attributes {

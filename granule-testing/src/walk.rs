@@ -270,6 +270,13 @@ impl Arch {
         self.address_in(word, self.g)
     }
 
+    /// Whether hardware may set the access flag of a valid leaf, or mark a page with the dirty
+    /// modifier dirty: bit 7 set means clean, at stage 2 dirty.
+    pub fn may_be_updated(&self, word: u64) -> bool {
+        let clean = (word >> 7 & 1 == 1) != self.stage2;
+        word >> 10 & 1 == 0 || word >> 51 & 1 == 1 && clean
+    }
+
     /// The attributes of a leaf: every bit except the address, the validity and the contiguous bit.
     pub fn attributes_in(&self, word: u64) -> u64 {
         word & !(self.place(u64::MAX) | 0b11 | 1 << 52 | 1 << 63)

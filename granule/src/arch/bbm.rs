@@ -67,6 +67,23 @@ pub enum Change {
     BreakBeforeMake,
 }
 
+/// The bits that may change in place on a live leaf of `regime`, followed by a TLBI.
+const fn permission_bits(regime: Regime) -> u64 {
+    match regime {
+        Regime::Stage2 => Stage2Permissions::MASK,
+        _ => Permissions::MASK,
+    }
+}
+
+/// Whether a change of these bits of a live leaf of `geometry` is ever made in place, with a TLBI if
+/// need be. Making a leaf global never is, which these bits do not tell.
+#[must_use]
+pub const fn in_place(geometry: &Geometry, bits: u64) -> bool {
+    let kind = Descriptor::VALID | Descriptor::PRESENT_INVALID;
+    let allowed = permission_bits(geometry.regime());
+    bits & !(allowed | Descriptor::ACCESS_FLAG | kind) == 0
+}
+
 /// The steps that a change from `old` to `new` at `level` requires on live tables of `geometry`,
 /// when all CPUs that use them have at least level `bbm`.
 ///
@@ -117,11 +134,8 @@ const fn classify_leaves(
         };
     }
     // Bits that may change in place on a live leaf, followed by a TLBI.
-    let mut allowed = Descriptor::ACCESS_FLAG;
-    if matches!(regime, Regime::Stage2) {
-        allowed |= Stage2Permissions::MASK;
-    } else {
-        allowed |= Permissions::MASK;
+    let mut allowed = Descriptor::ACCESS_FLAG | permission_bits(regime);
+    if !matches!(regime, Regime::Stage2) {
         // A leaf may become non-global. The opposite needs break-before-make.
         allowed |= new.0 & Descriptor::NOT_GLOBAL;
     }

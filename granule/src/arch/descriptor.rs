@@ -40,6 +40,8 @@ impl Descriptor {
     pub const TABLE_OR_PAGE: u64 = 1 << 1;
     /// Bits 4:2: index into MAIR.
     pub const ATTR_INDEX: u64 = 0b111 << 2;
+    /// Bits 5:2, MemAttr of stage 2.
+    pub const MEM_ATTR: u64 = 0b1111 << 2;
     /// Bit 6, S2AP\[0\] of stage 2: loads are allowed.
     pub const S2AP_READ: u64 = 1 << 6;
     /// Bit 7, S2AP\[1\] of stage 2: stores are allowed.
@@ -188,6 +190,17 @@ impl Geometry {
     #[must_use]
     pub const fn is_dirty(&self, leaf: Descriptor) -> bool {
         self.is_managed(leaf) && self.is_writable(leaf)
+    }
+
+    /// The bits to clear and to set in a leaf whose dirty state hardware manages, to make it dirty
+    /// or clean.
+    pub(crate) const fn dirty_state(&self, dirty: bool) -> (u64, u64) {
+        match (self.regime(), dirty) {
+            (Regime::Stage2, true) => (0, Descriptor::S2AP_WRITE),
+            (Regime::Stage2, false) => (Descriptor::S2AP_WRITE, 0),
+            (_, true) => (Descriptor::AP_READ_ONLY, 0),
+            (_, false) => (0, Descriptor::AP_READ_ONLY),
+        }
     }
 
     const fn is_managed(&self, leaf: Descriptor) -> bool {

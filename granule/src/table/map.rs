@@ -66,18 +66,17 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         window: (u64, u64),
     ) -> Result<(), TableError> {
         self.check_pieces(pieces)?;
+        self.map_cursor(Cursor::new(pieces, self.geometry, window))
+    }
+
+    /// Maps everything that a new cursor passes over, without the barriers.
+    pub(super) fn map_cursor(&mut self, mut cursor: Cursor<'_, P, S>) -> Result<(), TableError> {
         let (level, span) = (self.geometry.start_level(), self.geometry.span());
-        let mut cursor = Cursor::new(pieces, self.geometry, window);
-        let mut needed = 0;
-        while cursor.at < span {
-            let (root, end) = (self.root_of(cursor.at), self.root_end(cursor.at, span));
-            needed += self.missing(&mut cursor, root, level, end)?;
-        }
+        let needed = self.missing_in_all(&mut cursor.clone())?;
         let exhausted = TableError::OutOfTables { needed };
         if needed > 0 && !self.environment.reserve(needed) {
             return Err(exhausted);
         }
-        let mut cursor = Cursor::new(pieces, self.geometry, window);
         self.pending.made_valid();
         while cursor.at < span {
             let (root, end) = (self.root_of(cursor.at), self.root_end(cursor.at, span));

@@ -34,8 +34,9 @@ struct Merging {
 
 impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// Merges like leaves in `bytes` bytes from `start`, into leaves no larger than `leaves`
-    /// allows. A block or group that would extend across an end of the range is not made, and
-    /// present-invalid leaves stay as they are.
+    /// allows. A block or group that would extend across an end of the range is not made.
+    /// Present-invalid leaves stay as they are, and so do leaves of live tables that hardware may
+    /// update (no access flag, or writable and clean).
     ///
     /// The merge uses no break-before-make, so an access never faults. On live tables blocks
     /// therefore need CPUs with level 2 of FEAT_BBM ([`set_bbm`](Self::set_bbm)). At level 1 only
@@ -61,12 +62,9 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
             kept: Kept::NONE,
         };
         let level = self.geometry.start_level();
-        let mut at = from;
-        while at < to {
-            let (root, next) = (self.root_of(at), self.root_end(at, to));
-            self.merge_tables(root, level, at, next, &mut merging);
-            self.merge_groups(root, level, at, next, &mut merging);
-            at = next;
+        for (root, from, to) in self.roots(from, to) {
+            self.merge_tables(root, level, from, to, &mut merging);
+            self.merge_groups(root, level, from, to, &mut merging);
         }
         self.flush().free_kept(&mut merging.kept);
         Ok(merging.merged)
@@ -127,7 +125,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         if old.0 & Descriptor::RESTRICTIONS != 0
             || output.0 & (bytes - 1) != 0
             || !self.allows(level, old, block)
-            || !self.alike(child, below, 0, P::SIZE.entries())
+            || !self.alike(child, below, 0, P::SIZE.entries(), first)
         {
             return false;
         }
@@ -167,7 +165,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
             if !old.is_contiguous()
                 && output.0 & (bytes - 1) == 0
                 && self.allows(level, old, grouped)
-                && self.alike(table, level, first, group)
+                && self.alike(table, level, first, group, old)
             {
                 let of = BitChange::LEAVES;
                 let change = BitChange {
@@ -192,10 +190,21 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     }
 
     /// Whether `count` entries from `first` on are valid leaves with consecutive outputs that
-    /// differ otherwise only in the contiguous hint.
-    fn alike(&self, table: PhysicalAddress, level: Level, first: usize, count: usize) -> bool {
+    /// differ from `start`, the first one, only in the contiguous hint. Entries of live tables that
+    /// hardware may update are never alike, because a merge would lose the update. Once hardware
+    /// may not update an entry, it never may until software changes it.
+    fn alike(
+        &self,
+        table: PhysicalAddress,
+        level: Level,
+        first: usize,
+        count: usize,
+        start: Descriptor,
+    ) -> bool {
         let step = P::SIZE.entry_bytes(level);
-        let start = self.load(table, first);
+        if self.liveness == Liveness::Live && self.geometry.may_be_updated(start) {
+            return false;
+        }
         let output = self.geometry.address_of(start, level).0;
         let bits = self.geometry.attribute_bits(start, level);
         (0..count).all(|number| {

@@ -10,14 +10,20 @@
 //! entries. It completes, or it fails with a [`TableError`] and leaves the tables unchanged.
 
 pub mod allocator;
+mod any;
+mod change_attributes;
 pub(crate) mod choose;
 pub mod count;
 pub mod direct_mapped;
+mod dry_run;
 pub(crate) mod duplicate;
 mod environment;
 pub(crate) mod flush;
 mod forward;
+mod frames;
 pub(crate) mod group;
+mod hardware_updates;
+mod harvest;
 mod limit;
 mod live;
 pub mod lock_free;
@@ -39,10 +45,15 @@ mod unmap;
 mod zap;
 
 pub use allocator::{TableAllocator, TableRun};
+pub use any::{AnyDryRun, AnyPageTables};
+pub use change_attributes::AttributeChange;
 pub use count::{Counted, Counters, Counts};
 pub use direct_mapped::{DirectMapped, Offset, PhysToVirt};
+pub use dry_run::{Cost, DryRun};
 pub use environment::{Environment, TableEnvironment};
 pub use flush::{invalidate, publish};
+pub use frames::{FrameRun, Frames};
+pub use harvest::Harvest;
 pub use live::Live;
 pub use memory::{BitChange, TableMemory, Visibility};
 pub use merge::Merged;
@@ -391,6 +402,31 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         to.min((at & !(bytes - 1)) + bytes)
     }
 
+    /// The root tables that translate the offsets between two, each with its part of them.
+    #[inline(always)]
+    fn roots(
+        &self,
+        from: u64,
+        to: u64,
+    ) -> impl Iterator<Item = (PhysicalAddress, u64, u64)> + use<P, E, S> {
+        let (root, shift) = (self.root, self.root_shift());
+        let mut at = from;
+        core::iter::from_fn(move || {
+            let first = at;
+            if first >= to {
+                return None;
+            }
+            if !S::CONCATENATED {
+                at = to;
+                return Some((root, first, to));
+            }
+            let number = first >> shift;
+            at = to.min((number + 1) << shift);
+            let table = PhysicalAddress(root.0 + (number << P::SIZE.shift()));
+            Some((table, first, at))
+        })
+    }
+
     /// The base-2 logarithm of the bytes that one root table translates.
     const fn root_shift(&self) -> u32 {
         P::SIZE.level_shift(self.geometry.start_level()) + P::SIZE.index_bits()
@@ -546,7 +582,18 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// Replaces an entry that hardware may update, and returns the old one.
     #[inline(always)]
     fn exchange(&mut self, table: PhysicalAddress, index: usize, entry: Descriptor) -> Descriptor {
-        let how = self.visibility();
+        self.exchange_as(table, index, entry, self.visibility())
+    }
+
+    /// As [`exchange`](Self::exchange), with a visibility.
+    #[inline(always)]
+    fn exchange_as(
+        &mut self,
+        table: PhysicalAddress,
+        index: usize,
+        entry: Descriptor,
+        how: Visibility,
+    ) -> Descriptor {
         // SAFETY: as for `store`.
         unsafe { self.environment.exchange(table, index, entry, how) }
     }

@@ -5,6 +5,7 @@
 //! missing tables. The code here stores and allocates nothing; the pass that does is in
 //! [`map`](super::map).
 
+use super::frames::FramesLeft;
 use super::piece::{Leaves, Piece};
 use super::stage::{Stage, Stage1};
 use super::{PageTables, TableEnvironment, TableError};
@@ -156,12 +157,15 @@ pub(super) struct Part {
 }
 
 /// The input of a pass, in ascending order.
+#[derive(Clone)]
 enum Source<'a, S: Stage> {
     Pieces(&'a [Piece<S::Input, S::Attributes>]),
     Parts(&'a [Part]),
+    Frames(FramesLeft<'a>),
 }
 
-/// The position of a pass over pieces or parts, which runs in ascending order.
+/// The position of a pass over pieces, parts or frames, which runs in ascending order.
+#[derive(Clone)]
 pub(super) struct Cursor<'a, P, S: Stage> {
     source: Source<'a, S>,
     geometry: Geometry,
@@ -203,6 +207,14 @@ impl<'a, P: Page, S: Stage> Cursor<'a, P, S> {
         cursor
     }
 
+    /// A cursor over checked frames.
+    pub(super) fn over_frames(frames: FramesLeft<'a>, geometry: Geometry) -> Self {
+        let mut cursor = Self::new(&[], geometry, (0, geometry.span()));
+        cursor.source = Source::Frames(frames);
+        cursor.next_piece();
+        cursor
+    }
+
     /// Takes the next piece or part from the source: its offsets and plan.
     fn take(&mut self) -> Option<Part> {
         match &mut self.source {
@@ -220,6 +232,7 @@ impl<'a, P: Page, S: Stage> Cursor<'a, P, S> {
                 *parts = rest;
                 Some(*part)
             }
+            Source::Frames(frames) => frames.take(&self.geometry),
         }
     }
 
@@ -298,29 +311,10 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         &self,
         pieces: &[Piece<S::Input, S::Attributes>],
     ) -> Result<(), TableError> {
-        let page_size = P::SIZE;
-        let pa_bits = self.geometry.pa_bits();
         let mut free_from = 0;
         for piece in pieces {
             let (from, to) = self.offsets(piece.start, piece.bytes)?;
-            let output = piece.output;
-            if output.0 & (page_size.bytes() - 1) != 0 {
-                return Err(TableError::Misaligned {
-                    value: output.0,
-                    page_size,
-                });
-            }
-            match output.0.checked_add(piece.bytes) {
-                Some(end) if end <= 1 << pa_bits => {}
-                _ => {
-                    let (start, bytes) = (output, piece.bytes);
-                    return Err(TableError::OutputTooLarge {
-                        start,
-                        bytes,
-                        pa_bits,
-                    });
-                }
-            }
+            self.check_output(piece.output, piece.bytes)?;
             if from < free_from {
                 return Err(TableError::Unsorted {
                     address: S::address(piece.start),
@@ -329,6 +323,45 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
             free_from = to;
         }
         Ok(())
+    }
+
+    /// Checks that an output is aligned and within the physical addresses.
+    pub(super) fn check_output(
+        &self,
+        start: PhysicalAddress,
+        bytes: u64,
+    ) -> Result<(), TableError> {
+        let page_size = P::SIZE;
+        if start.0 & (page_size.bytes() - 1) != 0 {
+            return Err(TableError::Misaligned {
+                value: start.0,
+                page_size,
+            });
+        }
+        let pa_bits = self.geometry.pa_bits();
+        match start.0.checked_add(bytes) {
+            Some(end) if end <= 1 << pa_bits => Ok(()),
+            _ => Err(TableError::OutputTooLarge {
+                start,
+                bytes,
+                pa_bits,
+            }),
+        }
+    }
+
+    /// Counts the missing tables for mapping all that a cursor passes over, or returns the first
+    /// existing mapping as an error.
+    pub(super) fn missing_in_all(
+        &self,
+        cursor: &mut Cursor<'_, P, S>,
+    ) -> Result<usize, TableError> {
+        let (level, span) = (self.geometry.start_level(), self.geometry.span());
+        let mut needed = 0;
+        while cursor.at < span {
+            let (root, end) = (self.root_of(cursor.at), self.root_end(cursor.at, span));
+            needed += self.missing(cursor, root, level, end)?;
+        }
+        Ok(needed)
     }
 
     /// Counts the missing tables for mapping the pieces before `end` below `table`, or returns the

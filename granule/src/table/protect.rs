@@ -138,26 +138,20 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         }
         let level = self.geometry.start_level();
         if holes == Holes::Refuse {
-            let mut at = from;
-            while at < to {
-                let next = self.root_end(at, to);
-                self.check_mapped(self.root_of(at), level, at, next)?;
-                at = next;
+            for (root, from, to) in self.roots(from, to) {
+                self.check_mapped(root, level, from, to)?;
             }
         }
         self.split_edges(from, to, change)?;
-        let mut at = from;
-        while at < to {
-            let next = self.root_end(at, to);
-            self.change_in(self.root_of(at), level, at, next, change);
-            at = next;
+        for (root, from, to) in self.roots(from, to) {
+            self.change_in(root, level, from, to, change);
         }
         self.pending.within(from, to);
         self.flush();
         Ok(())
     }
 
-    fn check_mapped(
+    pub(super) fn check_mapped(
         &self,
         table: PhysicalAddress,
         level: Level,

@@ -181,11 +181,8 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         visit: &mut impl FnMut(&Entry<S::Input>) -> bool,
     ) {
         let level = self.geometry.start_level();
-        let mut at = from;
-        while at < to {
-            let next = self.root_end(at, to);
-            self.visit_in::<RUNS>(self.root_of(at), level, at, next, visit);
-            at = next;
+        for (root, from, to) in self.roots(from, to) {
+            self.visit_in::<RUNS>(root, level, from, to, visit);
         }
     }
 

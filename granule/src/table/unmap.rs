@@ -9,7 +9,7 @@ use crate::arch::page_size::{Level, Page};
 use crate::arch::{Descriptor, Kind, PhysicalAddress};
 
 /// Clears every bit of a leaf.
-const CLEAR: BitChange = BitChange {
+pub(super) const CLEAR: BitChange = BitChange {
     of: BitChange::LEAVES,
     clear: u64::MAX,
     set: 0,
@@ -36,11 +36,8 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         }
         self.split_edges(from, to, CLEAR)?;
         let level = self.geometry.start_level();
-        let mut at = from;
-        while at < to {
-            let next = self.root_end(at, to);
-            self.unmap_in(self.root_of(at), level, at, next);
-            at = next;
+        for (root, from, to) in self.roots(from, to) {
+            self.unmap_in(root, level, from, to);
         }
         if self.pending.has_unlinked() {
             // TLBs may cache pointers to the unlinked tables for unmapped addresses too, so the

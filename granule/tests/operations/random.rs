@@ -3,7 +3,7 @@
 use crate::bench::{Bench, Setting};
 use crate::reference::Mapped;
 use crate::step::{Action, Step, step, units};
-use granule::arch::{Dispatch, Geometry, Kind, Page, PageSize};
+use granule::arch::{Dispatch, Geometry, Kind, Level, Page, PageSize};
 use granule::table::{Leaves, Stage1, Stage2, TableError};
 use granule_testing::cases::config;
 use granule_testing::host::Runs;
@@ -194,6 +194,9 @@ fn act<P: Page, S: TestStage>(
         Action::SetInvalid => bench.set_invalid(offset, bytes),
         Action::SetValid => bench.set_valid(offset, bytes),
         Action::Merge(leaves) => bench.merge(offset, bytes, leaves).map(|_| ()),
+        Action::Attributes(change, holes) => bench.change_attributes(offset, bytes, change, holes),
+        Action::Dirty(dirty, holes) => bench.set_dirty(offset, bytes, dirty, holes),
+        Action::Harvest(what) => bench.harvest(offset, bytes, what).map(|_| ()),
     }
 }
 
@@ -305,6 +308,10 @@ fn run<P: Page, S: TestStage>(
     check_runs(&bench);
     let _ = bench.merge(0, arch.span(), Leaves::LARGEST);
     check_runs(&bench);
+    for top in [Level::L2, Level::L3] {
+        let contiguous = false;
+        let _ = bench.limit_leaves(0, arch.span(), Leaves { top, contiguous });
+    }
     // Everything goes, and only the root tables are left.
     bench.unmap(0, arch.span()).unwrap();
     assert_eq!(bench.host.given_out(), arch.root_tables(), "tables leaked");

@@ -5,7 +5,7 @@
 
 use granule::arch::bbm::BbmLevel;
 use granule::arch::{Geometry, PhysicalAddress, VirtualAddress};
-use granule::table::{Holes, Leaves, Merged, Piece, Stage1, TableError};
+use granule::table::{AttributeChange, Harvest, Holes, Leaves, Merged, Piece, Stage1, TableError};
 use granule_testing::stage::TestStage;
 use granule_testing::walk::{Arch, Leaf, Tree};
 use std::collections::{BTreeMap, BTreeSet};
@@ -304,6 +304,76 @@ impl<S: TestStage> Reference<S> {
         })
     }
 
+    pub fn change_attributes(
+        &mut self,
+        offset: u64,
+        bytes: u64,
+        change: AttributeChange<S::Memory>,
+        holes: Holes,
+    ) -> Result<(), TableError> {
+        self.range_error(offset, bytes)?;
+        let ignored = change.shareability.is_none() || self.arch.ds;
+        if change.memory.is_none() && change.accessed.is_none() && ignored {
+            return Ok(());
+        }
+        self.change(offset, bytes, holes, |mapped| {
+            mapped.attributes = S::with_attributes(mapped.attributes, &change);
+        })
+    }
+
+    pub fn set_dirty(
+        &mut self,
+        offset: u64,
+        bytes: u64,
+        dirty: bool,
+        holes: Holes,
+    ) -> Result<(), TableError> {
+        self.range_error(offset, bytes)?;
+        self.change(offset, bytes, holes, |mapped| {
+            if S::dirty_state(&mapped.attributes).is_some() {
+                mapped.attributes = S::with_dirty_state(mapped.attributes, dirty);
+            }
+        })
+    }
+
+    /// The runs of whole leaves and groups that a range touches and that have the note.
+    pub fn harvest(
+        &mut self,
+        offset: u64,
+        bytes: u64,
+        what: Harvest,
+    ) -> Result<Vec<(u64, u64)>, TableError> {
+        self.range_error(offset, bytes)?;
+        let arch = self.arch;
+        let end = offset + bytes;
+        let mut runs: Vec<(u64, u64)> = Vec::new();
+        for mapped in self.mapped.values_mut() {
+            let (first, size) = mapped.whole();
+            if first + size <= offset || first >= end || bytes == 0 {
+                continue;
+            }
+            let attributes = mapped.attributes;
+            let noted = match what {
+                Harvest::Dirty => S::dirty_state(&attributes) == Some(true),
+                _ => S::accessed(&attributes),
+            };
+            if !noted {
+                continue;
+            }
+            mapped.attributes = match what {
+                Harvest::Dirty => S::with_dirty_state(attributes, false),
+                _ => S::with_attributes(attributes, &AttributeChange::NONE.accessed(false)),
+            };
+            *mapped = mapped.encoded(&arch);
+            let leaf = mapped.leaf;
+            match runs.last_mut() {
+                Some((at, run)) if *at + *run == leaf.offset => *run += leaf.bytes,
+                _ => runs.push((leaf.offset, leaf.bytes)),
+            }
+        }
+        Ok(runs)
+    }
+
     /// Merges what is alike: tables into blocks, from the smallest leaves up, then groups.
     pub fn merge(&mut self, offset: u64, bytes: u64, leaves: Leaves) -> Result<Merged, TableError> {
         self.range_error(offset, bytes)?;
@@ -361,6 +431,8 @@ impl<S: TestStage> Reference<S> {
             other.is_some_and(|other| {
                 other.leaf.level == level
                     && !other.present_invalid
+                    // Hardware may update a live entry without AF, or one that is clean.
+                    && !(self.live && arch.may_be_updated(other.leaf.word))
                     && other.leaf.output == first.leaf.output + number * entry
                     && arch.attributes_in(other.leaf.word) == arch.attributes_in(first.leaf.word)
             })

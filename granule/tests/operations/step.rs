@@ -1,8 +1,8 @@
 //! The steps of random sequences: what there is to do, where, and how likely each is.
 
 use granule::arch::Level;
-use granule::table::{Holes, Leaves};
-use granule_testing::stage::TestStage;
+use granule::table::{AttributeChange, Harvest, Holes, Leaves};
+use granule_testing::stage::{TestStage, any_shareability};
 use granule_testing::walk::Arch;
 use proptest::prelude::*;
 
@@ -24,6 +24,9 @@ pub enum Action<S: TestStage> {
     SetInvalid,
     SetValid,
     Merge(Leaves),
+    Attributes(AttributeChange<S::Memory>, Holes),
+    Dirty(bool, Holes),
+    Harvest(Harvest),
 }
 
 #[derive(Clone, Debug)]
@@ -118,6 +121,33 @@ fn distance(top: bool) -> impl Strategy<Value = Distance> {
     )
 }
 
+fn attribute_change<S: TestStage>() -> impl Strategy<Value = AttributeChange<S::Memory>> {
+    let accessed = || proptest::option::of(any::<bool>());
+    // The access flag alone is another way through the code.
+    let few = prop_oneof![
+        accessed().prop_map(|accessed| (None, None, accessed)),
+        (
+            proptest::option::of(S::any_memory()),
+            proptest::option::of(any_shareability()),
+            accessed()
+        ),
+    ];
+    few.prop_map(|(memory, shareability, accessed)| {
+        let mut change = AttributeChange::NONE;
+        change.memory = memory;
+        change.shareability = shareability;
+        change.accessed = accessed;
+        change
+    })
+}
+
+fn harvest() -> impl Strategy<Value = Harvest> {
+    prop_oneof![
+        any::<bool>().prop_map(|invalidate| Harvest::Accessed { invalidate }),
+        Just(Harvest::Dirty),
+    ]
+}
+
 fn leaves() -> impl Strategy<Value = Leaves> {
     let any = (0..Level::ALL.len(), any::<bool>()).prop_map(|(level, contiguous)| Leaves {
         top: Level::ALL[level],
@@ -127,13 +157,18 @@ fn leaves() -> impl Strategy<Value = Leaves> {
 }
 
 fn action<S: TestStage>() -> impl Strategy<Value = Action<S>> {
-    let holes = prop_oneof![Just(Holes::Refuse), Just(Holes::Skip)];
+    let holes = || prop_oneof![Just(Holes::Refuse), Just(Holes::Skip)];
     prop_oneof![
         2 => Just(Action::Unmap),
-        4 => (S::any_change(), holes).prop_map(|(change, holes)| Action::Protect(change, holes)),
+        4 => (S::any_change(), holes()).prop_map(|(change, holes)| Action::Protect(change, holes)),
         2 => Just(Action::SetInvalid),
         2 => Just(Action::SetValid),
         1 => leaves().prop_map(Action::Merge),
+        3 => (attribute_change::<S>(), holes()).prop_map(|(change, holes)| {
+            Action::Attributes(change, holes)
+        }),
+        2 => (any::<bool>(), holes()).prop_map(|(dirty, holes)| Action::Dirty(dirty, holes)),
+        2 => harvest().prop_map(Action::Harvest),
     ]
 }
 
