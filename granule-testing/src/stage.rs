@@ -19,6 +19,9 @@ use proptest::prelude::*;
 
 /// A stage that can be tested.
 pub trait TestStage: Stage {
+    /// Two kinds of memory besides that of RAM.
+    const OTHER_MEMORY: [Self::Memory; 2];
+
     /// The bits of a leaf besides its address, its kind and its contiguous hint.
     fn attribute_bits(attributes: &Self::Attributes, arch: &Arch) -> u64;
     /// The attributes that decoding gives of encoded ones: the rest has no place in a descriptor.
@@ -44,6 +47,10 @@ pub trait TestStage: Stage {
         tables: &mut PageTables<P, E, Self>,
         asid: Option<u16>,
     );
+    /// A change that concerns neither stores nor the dirty state.
+    fn marking() -> Self::PermissionChange;
+    /// Attributes of memory that hardware may update: clean if it manages the dirty state.
+    fn watched(dirty_modifier: bool, accessed: bool) -> Self::Attributes;
     /// What is counted before a map of an empty tree, where the stage has that.
     fn stats(
         geometry: &Geometry,
@@ -103,6 +110,8 @@ fn maybe() -> impl Strategy<Value = Option<bool>> {
 }
 
 impl TestStage for Stage1 {
+    const OTHER_MEMORY: [MemoryType; 2] = [MemoryType::Device, MemoryType::NormalNonCacheable];
+
     fn attribute_bits(attributes: &Attributes, arch: &Arch) -> u64 {
         let permissions = attributes.permissions;
         let mut word = common_bits(arch, attributes.shareability, attributes.accessed);
@@ -251,6 +260,15 @@ impl TestStage for Stage1 {
         Attributes::normal(Permissions::READ_WRITE)
     }
 
+    fn marking() -> PermissionChange {
+        PermissionChange::NONE.software(0b0101)
+    }
+
+    fn watched(dirty_modifier: bool, accessed: bool) -> Attributes {
+        let permissions = Permissions::READ.dirty_modifier(dirty_modifier);
+        Attributes::normal(permissions).accessed(accessed)
+    }
+
     fn read_only() -> PermissionChange {
         PermissionChange::NONE.writable(false)
     }
@@ -269,6 +287,9 @@ impl TestStage for Stage1 {
 }
 
 impl TestStage for Stage2 {
+    const OTHER_MEMORY: [Stage2Memory; 2] =
+        [Stage2Memory::Device, Stage2Memory::NormalNonCacheable];
+
     fn attribute_bits(attributes: &Stage2Attributes, arch: &Arch) -> u64 {
         let permissions = attributes.permissions;
         let mut word = common_bits(arch, attributes.shareability, attributes.accessed);
@@ -409,6 +430,15 @@ impl TestStage for Stage2 {
 
     fn read_write() -> Stage2Attributes {
         Stage2Attributes::normal(Stage2Permissions::READ_WRITE)
+    }
+
+    fn marking() -> Stage2PermissionChange {
+        Stage2PermissionChange::NONE.software(0b0101)
+    }
+
+    fn watched(dirty_modifier: bool, accessed: bool) -> Stage2Attributes {
+        let permissions = Stage2Permissions::READ.dirty_modifier(dirty_modifier);
+        Stage2Attributes::normal(permissions).accessed(accessed)
     }
 
     fn read_only() -> Stage2PermissionChange {

@@ -270,11 +270,19 @@ impl Arch {
         self.address_in(word, self.g)
     }
 
+    /// A page as hardware marks it dirty: bit 7 is clear, at stage 2 set.
+    pub fn made_dirty(&self, word: u64) -> u64 {
+        if self.stage2 {
+            word | 1 << 7
+        } else {
+            word & !(1 << 7)
+        }
+    }
+
     /// Whether hardware may set the access flag of a valid leaf, or mark a page with the dirty
-    /// modifier dirty: bit 7 set means clean, at stage 2 dirty.
+    /// modifier dirty.
     pub fn may_be_updated(&self, word: u64) -> bool {
-        let clean = (word >> 7 & 1 == 1) != self.stage2;
-        word >> 10 & 1 == 0 || word >> 51 & 1 == 1 && clean
+        word >> 10 & 1 == 0 || word >> 51 & 1 == 1 && self.made_dirty(word) != word
     }
 
     /// The attributes of a leaf: every bit except the address, the validity and the contiguous bit.
