@@ -126,6 +126,8 @@ pub(crate) struct Attributes {
     pub(crate) global: bool,
     pub(crate) guarded: bool,
     pub(crate) accessed: bool,
+    /// Hardware manages the dirty state, and the page is dirty: it may be written without a note.
+    pub(crate) dirty: bool,
     pub(crate) contiguous: bool,
     /// nT, blocks only.
     pub(crate) no_translation: bool,
@@ -188,6 +190,7 @@ pub(crate) fn attributes(
         global: is_global(raw, context),
         guarded: raw & (1 << 50) != 0,
         accessed: raw & ACCESSED != 0,
+        dirty: dirty_managed && made_dirty(raw, context.space.regime()) == raw,
         contiguous: raw & CONTIGUOUS != 0 && format.group(level) > 1,
         no_translation: refuses(raw, level, format),
     };

@@ -90,12 +90,6 @@ pub(crate) struct Run<P: Page, S: Staged = Stage1> {
     pub(crate) done: Done,
 }
 
-impl<P: Page> Run<P> {
-    pub(crate) fn new(shape: Shape, seed: u64) -> Self {
-        Self::of(shape, seed)
-    }
-}
-
 impl<P: Page, S: Staged> Run<P, S> {
     pub(crate) fn of(shape: Shape, seed: u64) -> Self {
         let bench = Bench::<P, S>::of(shape, seed);
