@@ -8,6 +8,7 @@
 //! Rule names such as RWHZWS are those of the Arm Architecture Reference Manual (DDI 0487),
 //! chapter D8.
 
+mod address;
 pub mod attributes;
 pub mod bbm;
 pub mod bbm_policy;
@@ -21,11 +22,10 @@ pub mod regime;
 pub mod registers;
 pub mod tlbi;
 
+pub use address::{PhysicalAddress, VirtualAddress};
 pub use attributes::{Attributes, MemoryType, Permissions, Shareability};
 pub use descriptor::{Descriptor, Kind};
 pub use features::{CpuFeatures, IdRegisters};
-pub use geometry::{
-    Geometry, GeometryError, OutputFormat, PhysicalAddress, VaRange, VirtualAddress,
-};
+pub use geometry::{Geometry, GeometryError, OutputFormat, VaRange};
 pub use page_size::{Dispatch, Level, Page, Page4K, Page16K, Page64K, PageSize};
 pub use regime::Regime;
