@@ -91,7 +91,10 @@ impl Checked {
     }
 
     fn clear(&mut self, slot: Slot) {
-        self.counters.add(|counts| counts.stores += 1);
+        self.counters.add(Counts {
+            stores: 1,
+            ..Counts::NONE
+        });
         let shown = self.shown[slot.number()].take();
         assert!(shown.is_some(), "a closed slot was closed");
     }
@@ -121,7 +124,10 @@ unsafe impl FixmapSlots for Checked {
             !self.in_flight,
             "a slot was opened before its TLBI was waited for"
         );
-        self.counters.add(|counts| counts.stores += 1);
+        self.counters.add(Counts {
+            stores: 1,
+            ..Counts::NONE
+        });
         let before = self.shown[slot.number()].replace(table);
         assert!(before.is_none(), "an open slot was opened");
         publish(self);
@@ -144,7 +150,10 @@ unsafe impl FixmapSlots for Checked {
     }
 
     unsafe fn store(&mut self, slot: Slot, index: usize, descriptor: Descriptor) {
-        self.counters.add(|counts| counts.stores += 1);
+        self.counters.add(Counts {
+            stores: 1,
+            ..Counts::NONE
+        });
         self.pages.word(self.table(slot), index).set(descriptor.0);
     }
 }
@@ -156,7 +165,10 @@ unsafe impl TableAllocator for Checked {
     }
 
     fn allocate(&mut self, _most: usize) -> Option<TableRun> {
-        self.counters.add(|counts| counts.tables += 1);
+        self.counters.add(Counts {
+            tables: 1,
+            ..Counts::NONE
+        });
         self.pages.take().map(|first| TableRun { first, count: 1 })
     }
 
@@ -170,18 +182,30 @@ impl TlbOps for Checked {
         &self.can
     }
     fn dsb_ishst(&mut self) {
-        self.counters.add(|counts| counts.dsb += 1);
+        self.counters.add(Counts {
+            dsb: 1,
+            ..Counts::NONE
+        });
     }
     fn dsb_ish(&mut self) {
-        self.counters.add(|counts| counts.dsb += 1);
+        self.counters.add(Counts {
+            dsb: 1,
+            ..Counts::NONE
+        });
         self.waits += u64::from(self.in_flight);
         self.in_flight = false;
     }
     fn isb(&mut self) {
-        self.counters.add(|counts| counts.isb += 1);
+        self.counters.add(Counts {
+            isb: 1,
+            ..Counts::NONE
+        });
     }
     fn tlbi(&mut self, _op: TlbiOp) {
-        self.counters.add(|counts| counts.tlbi += 1);
+        self.counters.add(Counts {
+            tlbi: 1,
+            ..Counts::NONE
+        });
         self.in_flight = true;
     }
 }

@@ -17,8 +17,8 @@ use granule::forward;
 use granule::hw::Hardware;
 use granule::linear::fixmap::{Entries, FixmapSlots, Slot};
 use granule::table::{
-    Counters, Leaves, TableAllocator, TableError, TableMemory, TlbOps, Visibility, invalidate,
-    publish,
+    Counters, Counts, Leaves, TableAllocator, TableError, TableMemory, TlbOps, Visibility,
+    invalidate, publish,
 };
 use granule_kcore::layout;
 use granule_recorder::Sink;
@@ -189,15 +189,20 @@ unsafe impl FixmapSlots for Fixmap<'_> {
     }
 
     unsafe fn store(&mut self, slot: Slot, index: usize, descriptor: Descriptor) {
-        self.counters.add(|counts| counts.stores += 1);
+        self.counters.add(Counts {
+            stores: 1,
+            ..Counts::NONE
+        });
         // SAFETY: the caller keeps the rules of the inner call.
         unsafe { self.shown.store(slot, index, descriptor) };
     }
 
     unsafe fn zero(&mut self, slot: Slot) {
         let bytes = 1usize << self.place.page_shift;
-        self.counters
-            .add(|counts| counts.stores += (bytes / size_of::<u64>()) as u64);
+        self.counters.add(Counts {
+            stores: (bytes / size_of::<u64>()) as u64,
+            ..Counts::NONE
+        });
         let mut chunk = self.place.address(slot).0 as *mut [MaybeUninit<u64>; ZERO_CHUNK];
         // Hides that the value is zero: the compiler would call `memset`, which without NEON takes six times
         // the instructions.
@@ -229,12 +234,12 @@ impl Fixmap<'_> {
     #[inline(always)]
     fn count(&self, entries: &Entries, count: usize) {
         let count = count as u64;
-        self.counters.add(|counts| {
-            counts.stores = counts.stores.wrapping_add(count);
-            if entries.barriers {
-                counts.dsb = counts.dsb.wrapping_add(count);
-                counts.isb = counts.isb.wrapping_add(count);
-            }
+        let barriers = if entries.barriers { count } else { 0 };
+        self.counters.add(Counts {
+            stores: count,
+            dsb: barriers,
+            isb: barriers,
+            ..Counts::NONE
         });
     }
 }

@@ -207,7 +207,7 @@ pub(crate) fn map_mem<'c>(
         }
     };
     // Setting up the fixmap is not part of the linear map's cost, so counting begins here.
-    counters.add(|counts| *counts = Counts::default());
+    counters.reset();
     let sctlr = cpu::sctlr_el1();
     let before = cpu::counter_now();
     let mut pieces = Pieces::new();

@@ -8,7 +8,7 @@ use super::memory::{BitChange, TableMemory, Visibility};
 use super::tlb_ops::TlbOps;
 use crate::arch::PhysicalAddress;
 use crate::forward;
-use core::cell::Cell;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// The counts so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,36 +25,86 @@ pub struct Counts {
     pub isb: u64,
 }
 
+impl Counts {
+    /// All zero.
+    pub const NONE: Self = Self {
+        stores: 0,
+        tables: 0,
+        tlbi: 0,
+        dsb: 0,
+        isb: 0,
+    };
+}
+
 /// Counters that several wrappers add to.
+///
+/// Any CPU may read them at any time. Those that add take turns, as they do when they change one
+/// tree under its lock: two additions at the same time may count as one. An addition is a load and
+/// a store, which costs no more than it does without other CPUs.
 #[derive(Debug, Default)]
-pub struct Counters(Cell<Counts>);
+pub struct Counters {
+    stores: AtomicU64,
+    tables: AtomicU64,
+    tlbi: AtomicU64,
+    dsb: AtomicU64,
+    isb: AtomicU64,
+}
 
 impl Counters {
     /// All zero.
     #[must_use]
     pub const fn new() -> Self {
-        Self(Cell::new(Counts {
-            stores: 0,
-            tables: 0,
-            tlbi: 0,
-            dsb: 0,
-            isb: 0,
-        }))
+        Self {
+            stores: AtomicU64::new(0),
+            tables: AtomicU64::new(0),
+            tlbi: AtomicU64::new(0),
+            dsb: AtomicU64::new(0),
+            isb: AtomicU64::new(0),
+        }
     }
 
-    /// The counts so far.
+    /// The counts so far. Another CPU that adds meanwhile may be seen in some of them and not yet
+    /// in others.
     #[must_use]
     pub fn get(&self) -> Counts {
-        self.0.get()
+        Counts {
+            stores: self.stores.load(Relaxed),
+            tables: self.tables.load(Relaxed),
+            tlbi: self.tlbi.load(Relaxed),
+            dsb: self.dsb.load(Relaxed),
+            isb: self.isb.load(Relaxed),
+        }
     }
 
-    /// Applies `change` to the counts.
+    /// Adds `more` to the counts, wrapping.
     #[inline(always)]
-    pub fn add(&self, change: impl FnOnce(&mut Counts)) {
-        let mut counts = self.0.get();
-        change(&mut counts);
-        self.0.set(counts);
+    pub fn add(&self, more: Counts) {
+        for (counter, more) in [
+            (&self.stores, more.stores),
+            (&self.tables, more.tables),
+            (&self.tlbi, more.tlbi),
+            (&self.dsb, more.dsb),
+            (&self.isb, more.isb),
+        ] {
+            // The compiler drops those that are known to be zero; it never drops an atomic store.
+            if more != 0 {
+                add(counter, more);
+            }
+        }
     }
+
+    /// Sets all counts to zero.
+    pub fn reset(&self) {
+        let all = [&self.stores, &self.tables, &self.tlbi, &self.dsb, &self.isb];
+        all.into_iter()
+            .for_each(|counter| counter.store(0, Relaxed));
+    }
+}
+
+/// Adds to one counter, for which only one CPU at a time may call this.
+#[inline(always)]
+fn add(counter: &AtomicU64, more: u64) {
+    counter.store(counter.load(Relaxed).wrapping_add(more), Relaxed);
 }
 
 /// A wrapper that counts the calls to an implementation of the three traits.
@@ -79,9 +129,9 @@ impl<'c, T> Counted<'c, T> {
 // SAFETY: every call reaches `inner`, whose implementation keeps the trait's promises.
 unsafe impl<T: TableMemory> TableMemory for Counted<'_, T> {
     forward!(self.inner: load find_mapped);
-    forward!(self.inner after { self.counters.add(|counts| counts.stores += 1) }: store exchange);
+    forward!(self.inner after { add(&self.counters.stores, 1) }: store exchange);
     forward!(self.inner after |(_, _, count, ..)| {
-        self.counters.add(|counts| counts.stores += count as u64);
+        add(&self.counters.stores, count as u64);
     }: fill);
 
     #[inline(always)]
@@ -95,7 +145,7 @@ unsafe impl<T: TableMemory> TableMemory for Counted<'_, T> {
     ) -> usize {
         // SAFETY: the caller promises what the wrapped method requires.
         let valid = unsafe { self.inner.update(table, first, count, change, visibility) };
-        self.counters.add(|counts| counts.stores += valid as u64);
+        add(&self.counters.stores, valid as u64);
         valid
     }
 }
@@ -104,15 +154,14 @@ unsafe impl<T: TableMemory> TableMemory for Counted<'_, T> {
 unsafe impl<T: TableAllocator> TableAllocator for Counted<'_, T> {
     forward!(self.inner: reserve);
     forward!(self.inner after {
-        self.counters.add(|counts| counts.tables = counts.tables.wrapping_sub(1));
+        add(&self.counters.tables, 1u64.wrapping_neg());
     }: free);
 
     #[inline(always)]
     fn allocate(&mut self, most: usize) -> Option<TableRun> {
         let run = self.inner.allocate(most);
         if let Some(run) = run {
-            self.counters
-                .add(|counts| counts.tables += run.count as u64);
+            add(&self.counters.tables, run.count as u64);
         }
         run
     }
@@ -120,7 +169,7 @@ unsafe impl<T: TableAllocator> TableAllocator for Counted<'_, T> {
 
 impl<T: TlbOps> TlbOps for Counted<'_, T> {
     forward!(self.inner: capabilities);
-    forward!(self.inner after { self.counters.add(|counts| counts.dsb += 1) }: dsb_ishst dsb_ish);
-    forward!(self.inner after { self.counters.add(|counts| counts.isb += 1) }: isb);
-    forward!(self.inner after { self.counters.add(|counts| counts.tlbi += 1) }: tlbi);
+    forward!(self.inner after { add(&self.counters.dsb, 1) }: dsb_ishst dsb_ish);
+    forward!(self.inner after { add(&self.counters.isb, 1) }: isb);
+    forward!(self.inner after { add(&self.counters.tlbi, 1) }: tlbi);
 }

@@ -255,3 +255,25 @@ fn stores_and_tables_with_64k_pages() {
         count::<Page64K>(&geometry, true, case);
     }
 }
+
+#[test]
+fn counters_in_a_static_add_up_and_start_again() {
+    static COUNTERS: Counters = Counters::new();
+    let one = Counts {
+        stores: 1,
+        tables: 2,
+        tlbi: 3,
+        dsb: 4,
+        isb: 5,
+    };
+    // Another thread reads what this one adds.
+    COUNTERS.add(one);
+    COUNTERS.add(Counts {
+        tables: 1u64.wrapping_neg(),
+        ..Counts::NONE
+    });
+    let seen = std::thread::spawn(|| COUNTERS.get()).join().unwrap();
+    assert_eq!(seen, Counts { tables: 1, ..one });
+    COUNTERS.reset();
+    assert_eq!(COUNTERS.get(), Counts::default());
+}
