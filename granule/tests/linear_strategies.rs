@@ -91,10 +91,7 @@ impl Checked {
     }
 
     fn clear(&mut self, slot: Slot) {
-        self.counters.add(Counts {
-            stores: 1,
-            ..Counts::NONE
-        });
+        self.counters.stores.add(1);
         let shown = self.shown[slot.number()].take();
         assert!(shown.is_some(), "a closed slot was closed");
     }
@@ -124,10 +121,7 @@ unsafe impl FixmapSlots for Checked {
             !self.in_flight,
             "a slot was opened before its TLBI was waited for"
         );
-        self.counters.add(Counts {
-            stores: 1,
-            ..Counts::NONE
-        });
+        self.counters.stores.add(1);
         let before = self.shown[slot.number()].replace(table);
         assert!(before.is_none(), "an open slot was opened");
         publish(self);
@@ -150,10 +144,7 @@ unsafe impl FixmapSlots for Checked {
     }
 
     unsafe fn store(&mut self, slot: Slot, index: usize, descriptor: Descriptor) {
-        self.counters.add(Counts {
-            stores: 1,
-            ..Counts::NONE
-        });
+        self.counters.stores.add(1);
         self.pages.word(self.table(slot), index).set(descriptor.0);
     }
 }
@@ -165,10 +156,7 @@ unsafe impl TableAllocator for Checked {
     }
 
     fn allocate(&mut self, _most: usize) -> Option<TableRun> {
-        self.counters.add(Counts {
-            tables: 1,
-            ..Counts::NONE
-        });
+        self.counters.tables.add(1);
         self.pages.take().map(|first| TableRun { first, count: 1 })
     }
 
@@ -182,30 +170,18 @@ impl TlbOps for Checked {
         &self.can
     }
     fn dsb_ishst(&mut self) {
-        self.counters.add(Counts {
-            dsb: 1,
-            ..Counts::NONE
-        });
+        self.counters.dsb.add(1);
     }
     fn dsb_ish(&mut self) {
-        self.counters.add(Counts {
-            dsb: 1,
-            ..Counts::NONE
-        });
+        self.counters.dsb.add(1);
         self.waits += u64::from(self.in_flight);
         self.in_flight = false;
     }
     fn isb(&mut self) {
-        self.counters.add(Counts {
-            isb: 1,
-            ..Counts::NONE
-        });
+        self.counters.isb.add(1);
     }
     fn tlbi(&mut self, _op: TlbiOp) {
-        self.counters.add(Counts {
-            tlbi: 1,
-            ..Counts::NONE
-        });
+        self.counters.tlbi.add(1);
         self.in_flight = true;
     }
 }

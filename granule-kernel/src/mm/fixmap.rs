@@ -17,8 +17,8 @@ use granule::forward;
 use granule::hw::Hardware;
 use granule::linear::fixmap::{Entries, FixmapSlots, Slot};
 use granule::table::{
-    Counters, Counts, Leaves, TableAllocator, TableError, TableMemory, TlbOps, Visibility,
-    invalidate, publish,
+    Counters, Leaves, TableAllocator, TableError, TableMemory, TlbOps, Visibility, invalidate,
+    publish,
 };
 use granule_kcore::layout;
 use granule_recorder::Sink;
@@ -189,20 +189,14 @@ unsafe impl FixmapSlots for Fixmap<'_> {
     }
 
     unsafe fn store(&mut self, slot: Slot, index: usize, descriptor: Descriptor) {
-        self.counters.add(Counts {
-            stores: 1,
-            ..Counts::NONE
-        });
+        self.counters.stores.add(1);
         // SAFETY: the caller keeps the rules of the inner call.
         unsafe { self.shown.store(slot, index, descriptor) };
     }
 
     unsafe fn zero(&mut self, slot: Slot) {
         let bytes = 1usize << self.place.page_shift;
-        self.counters.add(Counts {
-            stores: (bytes / size_of::<u64>()) as u64,
-            ..Counts::NONE
-        });
+        self.counters.stores.add((bytes / size_of::<u64>()) as u64);
         let mut chunk = self.place.address(slot).0 as *mut [MaybeUninit<u64>; ZERO_CHUNK];
         // Hides that the value is zero: the compiler would call `memset`, which without NEON takes six times
         // the instructions.
@@ -234,13 +228,11 @@ impl Fixmap<'_> {
     #[inline(always)]
     fn count(&self, entries: &Entries, count: usize) {
         let count = count as u64;
-        let barriers = if entries.barriers { count } else { 0 };
-        self.counters.add(Counts {
-            stores: count,
-            dsb: barriers,
-            isb: barriers,
-            ..Counts::NONE
-        });
+        self.counters.stores.add(count);
+        if entries.barriers {
+            self.counters.dsb.add(count);
+            self.counters.isb.add(count);
+        }
     }
 }
 

@@ -207,7 +207,7 @@ pub(crate) fn map_mem<'c>(
         }
     };
     // Setting up the fixmap is not part of the linear map's cost, so counting begins here.
-    counters.reset();
+    let setup = counters.get();
     let sctlr = cpu::sctlr_el1();
     let before = cpu::counter_now();
     let mut pieces = Pieces::new();
@@ -228,7 +228,7 @@ pub(crate) fn map_mem<'c>(
     let map = LinearMap {
         pieces,
         stats,
-        counts: counters.get(),
+        counts: counters.get().since(setup),
         instructions,
         time_us,
         sctlr,

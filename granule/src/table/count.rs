@@ -26,14 +26,17 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// All zero.
-    pub const NONE: Self = Self {
-        stores: 0,
-        tables: 0,
-        tlbi: 0,
-        dsb: 0,
-        isb: 0,
-    };
+    /// What was added to `earlier` counts of the same counters.
+    #[must_use]
+    pub const fn since(self, earlier: Self) -> Self {
+        Self {
+            stores: self.stores.wrapping_sub(earlier.stores),
+            tables: self.tables.wrapping_sub(earlier.tables),
+            tlbi: self.tlbi.wrapping_sub(earlier.tlbi),
+            dsb: self.dsb.wrapping_sub(earlier.dsb),
+            isb: self.isb.wrapping_sub(earlier.isb),
+        }
+    }
 }
 
 /// Counters that several wrappers add to.
@@ -43,11 +46,16 @@ impl Counts {
 /// a store, which costs no more than it does without other CPUs.
 #[derive(Debug, Default)]
 pub struct Counters {
-    stores: AtomicU64,
-    tables: AtomicU64,
-    tlbi: AtomicU64,
-    dsb: AtomicU64,
-    isb: AtomicU64,
+    /// See [`Counts::stores`].
+    pub stores: Counter,
+    /// See [`Counts::tables`].
+    pub tables: Counter,
+    /// See [`Counts::tlbi`].
+    pub tlbi: Counter,
+    /// See [`Counts::dsb`].
+    pub dsb: Counter,
+    /// See [`Counts::isb`].
+    pub isb: Counter,
 }
 
 impl Counters {
@@ -55,11 +63,11 @@ impl Counters {
     #[must_use]
     pub const fn new() -> Self {
         Self {
-            stores: AtomicU64::new(0),
-            tables: AtomicU64::new(0),
-            tlbi: AtomicU64::new(0),
-            dsb: AtomicU64::new(0),
-            isb: AtomicU64::new(0),
+            stores: Counter::new(),
+            tables: Counter::new(),
+            tlbi: Counter::new(),
+            dsb: Counter::new(),
+            isb: Counter::new(),
         }
     }
 
@@ -68,43 +76,47 @@ impl Counters {
     #[must_use]
     pub fn get(&self) -> Counts {
         Counts {
-            stores: self.stores.load(Relaxed),
-            tables: self.tables.load(Relaxed),
-            tlbi: self.tlbi.load(Relaxed),
-            dsb: self.dsb.load(Relaxed),
-            isb: self.isb.load(Relaxed),
+            stores: self.stores.get(),
+            tables: self.tables.get(),
+            tlbi: self.tlbi.get(),
+            dsb: self.dsb.get(),
+            isb: self.isb.get(),
         }
     }
 
     /// Adds `more` to the counts, wrapping.
-    #[inline(always)]
     pub fn add(&self, more: Counts) {
-        for (counter, more) in [
-            (&self.stores, more.stores),
-            (&self.tables, more.tables),
-            (&self.tlbi, more.tlbi),
-            (&self.dsb, more.dsb),
-            (&self.isb, more.isb),
-        ] {
-            // The compiler drops those that are known to be zero; it never drops an atomic store.
-            if more != 0 {
-                add(counter, more);
-            }
-        }
-    }
-
-    /// Sets all counts to zero.
-    pub fn reset(&self) {
-        let all = [&self.stores, &self.tables, &self.tlbi, &self.dsb, &self.isb];
-        all.into_iter()
-            .for_each(|counter| counter.store(0, Relaxed));
+        self.stores.add(more.stores);
+        self.tables.add(more.tables);
+        self.tlbi.add(more.tlbi);
+        self.dsb.add(more.dsb);
+        self.isb.add(more.isb);
     }
 }
 
-/// Adds to one counter, for which only one CPU at a time may call this.
-#[inline(always)]
-fn add(counter: &AtomicU64, more: u64) {
-    counter.store(counter.load(Relaxed).wrapping_add(more), Relaxed);
+/// One of the [`Counters`].
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// Zero.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
+    /// The count so far.
+    #[must_use]
+    pub fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+
+    /// Adds `more`, wrapping.
+    #[inline(always)]
+    pub fn add(&self, more: u64) {
+        // No read-modify-write: those that add take turns.
+        self.0.store(self.get().wrapping_add(more), Relaxed);
+    }
 }
 
 /// A wrapper that counts the calls to an implementation of the three traits.
@@ -129,9 +141,9 @@ impl<'c, T> Counted<'c, T> {
 // SAFETY: every call reaches `inner`, whose implementation keeps the trait's promises.
 unsafe impl<T: TableMemory> TableMemory for Counted<'_, T> {
     forward!(self.inner: load find_mapped);
-    forward!(self.inner after { add(&self.counters.stores, 1) }: store exchange);
+    forward!(self.inner after { self.counters.stores.add(1) }: store exchange);
     forward!(self.inner after |(_, _, count, ..)| {
-        add(&self.counters.stores, count as u64);
+        self.counters.stores.add(count as u64);
     }: fill);
 
     #[inline(always)]
@@ -145,7 +157,7 @@ unsafe impl<T: TableMemory> TableMemory for Counted<'_, T> {
     ) -> usize {
         // SAFETY: the caller promises what the wrapped method requires.
         let valid = unsafe { self.inner.update(table, first, count, change, visibility) };
-        add(&self.counters.stores, valid as u64);
+        self.counters.stores.add(valid as u64);
         valid
     }
 }
@@ -154,14 +166,14 @@ unsafe impl<T: TableMemory> TableMemory for Counted<'_, T> {
 unsafe impl<T: TableAllocator> TableAllocator for Counted<'_, T> {
     forward!(self.inner: reserve);
     forward!(self.inner after {
-        add(&self.counters.tables, 1u64.wrapping_neg());
+        self.counters.tables.add(1u64.wrapping_neg());
     }: free);
 
     #[inline(always)]
     fn allocate(&mut self, most: usize) -> Option<TableRun> {
         let run = self.inner.allocate(most);
         if let Some(run) = run {
-            add(&self.counters.tables, run.count as u64);
+            self.counters.tables.add(run.count as u64);
         }
         run
     }
@@ -169,7 +181,7 @@ unsafe impl<T: TableAllocator> TableAllocator for Counted<'_, T> {
 
 impl<T: TlbOps> TlbOps for Counted<'_, T> {
     forward!(self.inner: capabilities);
-    forward!(self.inner after { add(&self.counters.dsb, 1) }: dsb_ishst dsb_ish);
-    forward!(self.inner after { add(&self.counters.isb, 1) }: isb);
-    forward!(self.inner after { add(&self.counters.tlbi, 1) }: tlbi);
+    forward!(self.inner after { self.counters.dsb.add(1) }: dsb_ishst dsb_ish);
+    forward!(self.inner after { self.counters.isb.add(1) }: isb);
+    forward!(self.inner after { self.counters.tlbi.add(1) }: tlbi);
 }

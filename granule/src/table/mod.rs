@@ -35,7 +35,7 @@ mod unmap;
 mod zap;
 
 pub use allocator::{TableAllocator, TableRun};
-pub use count::{Counted, Counters, Counts};
+pub use count::{Counted, Counter, Counters, Counts};
 pub use direct_mapped::{DirectMapped, Offset, PhysToVirt};
 pub use environment::{Environment, TableEnvironment};
 pub use flush::{invalidate, publish};
