@@ -11,8 +11,8 @@ use granule::arch::{
 use granule::linear::fixmap::{FixmapBuilder, FixmapSlots, Slot};
 use granule::linear::{Barriers, Published, Strategy, expected};
 use granule::table::{
-    Counters, Counts, DirectMapped, Environment, FreedTable, Leaves, Liveness, NoCpu, PageTables,
-    PhysToVirt, Piece, TableAllocator, TableError, TableRun, TlbOps, invalidate, publish,
+    Counters, Counts, DirectMapped, Environment, FreedTable, Leaves, NoCpu, PageTables, PhysToVirt,
+    Piece, TableAllocator, TableError, TableRun, TableView, TlbOps, Visit, invalidate, publish,
 };
 use granule_testing::cases::config;
 use proptest::prelude::*;
@@ -186,20 +186,6 @@ impl TlbOps for Checked {
     }
 }
 
-/// No pages: for a walker that only reads.
-struct NoPages;
-
-// SAFETY: gives out nothing.
-unsafe impl TableAllocator for NoPages {
-    fn reserve(&mut self, _tables: usize) -> bool {
-        false
-    }
-    fn allocate(&mut self, _most: usize) -> Option<TableRun> {
-        None
-    }
-    fn free(&mut self, _table: FreedTable) {}
-}
-
 /// A CPU with every page size, and with 52 bits if `wide`.
 fn capabilities(
     size: PageSize,
@@ -229,22 +215,18 @@ fn capabilities(
 /// A leaf: first address, bytes, output, contiguous.
 type Leaf = (u64, u64, u64, bool);
 
-fn leaves_below<P: Page>(pages: &Pages, root: PhysicalAddress, can: &TlbCapabilities) -> Vec<Leaf> {
-    let parts = Environment {
-        memory: DirectMapped(pages),
-        allocator: NoPages,
-        tlb: NoCpu(*can),
-    };
-    // SAFETY: the tree is complete and lies in `pages`; nobody changes it meanwhile.
-    let tables =
-        unsafe { PageTables::<P, _>::from_root(root, can.geometry, Liveness::Private, parts) };
+fn leaves_below(pages: &Pages, root: PhysicalAddress, can: &TlbCapabilities) -> Vec<Leaf> {
+    let view = TableView::new(can.geometry, root, |table, index| {
+        Some(Descriptor(pages.word(table, index).get()))
+    });
     let mut leaves = Vec::new();
-    tables.unwrap().visit_all(|entry| {
+    view.visit_all(|entry| {
+        let entry = entry.expect("the tables are whole");
         if entry.kind == granule::arch::Kind::Leaf {
             let hint = entry.descriptor.is_contiguous();
             leaves.push((entry.start.0, entry.bytes, entry.output.0, hint));
         }
-        true
+        Visit::EVERYTHING
     });
     leaves
 }
@@ -283,7 +265,7 @@ impl Dispatch for Make<'_> {
         Ok(Made {
             counts: slots.counters.get(),
             waits: slots.waits,
-            leaves: leaves_below::<P>(&slots.pages, root, &self.can),
+            leaves: leaves_below(&slots.pages, root, &self.can),
         })
     }
 }
@@ -328,7 +310,7 @@ impl Dispatch for Reference<'_> {
         let mut tables = PageTables::<P, _>::new(self.0.geometry, parts).unwrap();
         tables.map_pieces(self.1).unwrap();
         let root = tables.root();
-        leaves_below::<P>(&pages.borrow(), root, &self.0)
+        leaves_below(&pages.borrow(), root, &self.0)
     }
 }
 

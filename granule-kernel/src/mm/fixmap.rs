@@ -17,8 +17,8 @@ use granule::forward;
 use granule::hw::Hardware;
 use granule::linear::fixmap::{Entries, FixmapSlots, Slot};
 use granule::table::{
-    Counters, Leaves, TableAllocator, TableError, TableMemory, TlbOps, Visibility, invalidate,
-    publish,
+    Counters, Leaves, TableAllocator, TableError, TableMemory, TlbOps, Visibility, Visit,
+    invalidate, publish,
 };
 use granule_kcore::layout;
 use granule_recorder::Sink;
@@ -64,11 +64,11 @@ impl FixmapPlace {
         // The page stays mapped, so that the table is kept.
         tables.map(start, constant, page, attributes, Leaves::PAGES)?;
         let mut table = None;
-        tables.visit(start, page, &mut |entry| {
+        tables.visit(start, page, |entry| {
             if entry.kind == Kind::Leaf {
                 table = Some(entry.table);
             }
-            true
+            Visit::EVERYTHING
         })?;
         let table = table.ok_or(TableError::NotMapped { address: start })?;
         let page_shift = size.shift();

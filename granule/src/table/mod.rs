@@ -32,6 +32,8 @@ mod query;
 mod split;
 pub mod tlb_ops;
 mod unmap;
+mod view;
+mod visit;
 mod zap;
 
 pub use allocator::{TableAllocator, TableRun};
@@ -44,8 +46,9 @@ pub use merge::Merged;
 pub use pending::{FreedFrames, FreedTable};
 pub use piece::{Leaves, Piece};
 pub use protect::{Holes, PermissionChange};
-pub use query::{Entry, Mapping};
 pub use tlb_ops::{NoCpu, TlbOps};
+pub use view::{TableView, Unread, UnreadTable};
+pub use visit::{Entry, Mapping, Visit};
 
 use crate::arch::bbm::BbmLevel;
 use crate::arch::page_size::{Level, Page, PageSize};
@@ -371,25 +374,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         start: VirtualAddress,
         bytes: u64,
     ) -> Result<(u64, u64), TableError> {
-        let page = P::SIZE.bytes();
-        for value in [start.0, bytes] {
-            if value & (page - 1) != 0 {
-                return Err(TableError::Misaligned {
-                    value,
-                    page_size: P::SIZE,
-                });
-            }
-        }
-        let outside = TableError::OutsideSpace {
-            start,
-            bytes,
-            va_bits: self.geometry.va_bits(),
-        };
-        let offset = self.geometry.offset(start).ok_or(outside)?;
-        match offset.checked_add(bytes) {
-            Some(end) if end <= self.geometry.span() => Ok((offset, end)),
-            _ => Err(outside),
-        }
+        visit::offsets(&self.geometry, P::SIZE, start, bytes)
     }
 
     /// The virtual address at an offset in the half.

@@ -8,7 +8,9 @@ use granule::arch::{
     Attributes, Geometry, Page, Page4K, Page16K, Page64K, PageSize, Permissions, PhysicalAddress,
     VaRange, VirtualAddress,
 };
-use granule::table::{Counted, Counters, Counts, Holes, Leaves, PageTables, PermissionChange};
+use granule::table::{
+    Counted, Counters, Counts, Holes, Leaves, PageTables, PermissionChange, Visit,
+};
 use granule_testing::host::{self, Event, Host};
 use granule_testing::shape::{LARGE, PLAIN};
 
@@ -95,7 +97,7 @@ fn count<P: Page>(geometry: &Geometry, live: bool, case: &Case) {
     let mut leaf_entries = 0;
     tables.visit_all(|entry| {
         leaf_entries += u64::from(entry.kind == granule::arch::Kind::Leaf);
-        true
+        Visit::EVERYTHING
     });
     assert_eq!(leaf_entries, case.leaf_entries, "{what}: leaves");
     // Permissions: one store for each leaf entry; then all of it goes and tables are given back.

@@ -8,7 +8,7 @@ use granule::arch::{Page, Page4K, Page16K, Page64K};
 use granule::linear::direct;
 use granule::linear::fixmap::{FixmapBuilder, Slot};
 use granule::linear::{Barriers, LeafStats, Strategy};
-use granule::table::{Leaves, PageTables, TableError};
+use granule::table::{Leaves, PageTables, TableError, Visit};
 use granule_model::Event;
 
 /// Every valid entry: its table, index and descriptor.
@@ -19,7 +19,7 @@ where
     let mut found = Vec::new();
     tables.visit_all(|entry| {
         found.push((entry.table.0, entry.index, entry.descriptor.0));
-        true
+        Visit::EVERYTHING
     });
     found
 }
