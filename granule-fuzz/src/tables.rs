@@ -5,8 +5,8 @@ use core::cell::Cell;
 use core::ops::ControlFlow;
 use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{
-    Attributes, CpuFeatures, Descriptor, Geometry, IdRegisters, Kind, Page, Page4K, Page16K,
-    Page64K, PageSize, PhysicalAddress, Regime, VaRange, VirtualAddress, page_size::Level,
+    Attributes, CpuFeatures, Descriptor, Geometry, IdRegisters, Kind, Level, Page, Page4K, Page16K,
+    Page64K, PageSize, PhysicalAddress, Regime, VaRange, VirtualAddress,
 };
 use granule::table::{
     BitChange, Entry, FreedTable, NoCpu, PageTables, TableAllocator, TableMemory, TableRun,

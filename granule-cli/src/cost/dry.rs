@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use granule::arch::{Descriptor, Dispatch, Page, PhysicalAddress};
-use granule::linear::{Arena, Expected, direct};
+use granule::linear::{self, Arena, Expected};
 use granule::table::{
     BitChange, Counted, Counters, Environment, Liveness, NoCpu, PageTables, TableError,
     TableMemory, Visibility,
@@ -53,7 +53,7 @@ impl Dispatch for Direct<'_> {
         let mut tables = unsafe {
             PageTables::<P, _>::from_root(root, job.capabilities.geometry, Liveness::Live, parts)?
         };
-        direct::create(&mut tables, &job.pieces)?;
+        linear::create(&mut tables, &job.pieces)?;
         Ok(Expected {
             counts: counters.get(),
             zeroed: 0,

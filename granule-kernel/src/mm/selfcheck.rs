@@ -8,7 +8,7 @@ use crate::mm::map::LinearMap;
 use crate::mm::walker::Tree;
 use core::fmt;
 use core::ops::ControlFlow;
-use granule::arch::page_size::Level;
+use granule::arch::Level;
 use granule::arch::{Attributes, Geometry, Kind, Permissions, PhysicalAddress, VirtualAddress};
 use granule::linear::Placement;
 use granule::table::{Entry, Leaves, Piece, TableError, Visit};

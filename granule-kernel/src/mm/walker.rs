@@ -15,18 +15,18 @@ use super::table_allocator::KernelTableAllocator;
 use crate::trace::bring_up;
 use crate::trace::recorder::Recorder;
 use core::ops::{ControlFlow, Deref, DerefMut};
-use granule::arch::bbm::BbmLevel;
-use granule::arch::page_size::Page;
+use granule::arch::Page;
 #[cfg(page_4k)]
-use granule::arch::page_size::Page4K;
+use granule::arch::Page4K;
 #[cfg(page_16k)]
-use granule::arch::page_size::Page16K;
+use granule::arch::Page16K;
 #[cfg(page_64k)]
-use granule::arch::page_size::Page64K;
+use granule::arch::Page64K;
+use granule::arch::bbm::BbmLevel;
 use granule::arch::tlbi::{Invalidation, TlbCapabilities, TlbiOp, TlbiScope};
 use granule::arch::{Attributes, Dispatch, Geometry, PageSize, PhysicalAddress, VirtualAddress};
 use granule::hw::Hardware;
-use granule::linear::{Arena, direct};
+use granule::linear::{self, Arena};
 use granule::table::{
     self, Counted, Counters, DirectMapped, Entry, Environment, Holes, Leaves, Liveness, Mapping,
     Merged, PageTables, PermissionChange, Piece, TableAllocator, TableError, TlbOps, Visit,
@@ -160,7 +160,7 @@ pub(crate) trait Tree {
     fn set_valid(&mut self, start: VirtualAddress, bytes: u64) -> Done;
     /// See [`PageTables::map_pieces`].
     fn map_pieces(&mut self, pieces: &[Piece]) -> Done;
-    /// See [`direct::create`].
+    /// See [`linear::create`].
     fn make_direct(&mut self, pieces: &[Piece]) -> Done;
     /// See [`PageTables::unmap`].
     fn unmap(&mut self, start: VirtualAddress, bytes: u64) -> Done;
@@ -301,7 +301,7 @@ impl<P: Page> Tree for Walker<'_, P> {
         self.map_pieces(pieces)
     }
     fn make_direct(&mut self, pieces: &[Piece]) -> Done {
-        direct::create(self, pieces)
+        linear::create(self, pieces)
     }
     fn unmap(&mut self, start: VirtualAddress, bytes: u64) -> Done {
         self.unmap(start, bytes)
@@ -340,7 +340,7 @@ impl<P: Page> Tree for Walker<'_, P> {
         self.environment().reserve(tables)
     }
     fn arena(&mut self) -> Option<&mut Arena> {
-        direct::HasArena::arena(self.environment())
+        linear::HasArena::arena(self.environment())
     }
     fn flush(&mut self, start: VirtualAddress, bytes: u64) {
         flush(self.environment(), start, bytes, P::SIZE.bytes());

@@ -8,10 +8,10 @@
 //! Every operation first checks the tables, then reserves the table pages it needs, then changes
 //! entries. It completes, or it fails with a [`TableError`] and leaves the tables unchanged.
 
-pub mod allocator;
+pub(crate) mod allocator;
 pub(crate) mod choose;
-pub mod count;
-pub mod direct_mapped;
+pub(crate) mod count;
+pub(crate) mod direct_mapped;
 pub(crate) mod duplicate;
 mod environment;
 pub(crate) mod flush;
@@ -19,8 +19,8 @@ mod forward;
 pub(crate) mod group;
 mod limit;
 pub mod lock_free;
-pub mod map;
-pub mod memory;
+pub(crate) mod map;
+pub(crate) mod memory;
 mod merge;
 pub(crate) mod page;
 mod pending;
@@ -30,7 +30,7 @@ pub(crate) mod present_invalid;
 mod protect;
 mod query;
 mod split;
-pub mod tlb_ops;
+pub(crate) mod tlb_ops;
 mod unmap;
 mod view;
 mod visit;

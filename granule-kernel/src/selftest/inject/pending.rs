@@ -8,7 +8,7 @@ use crate::arch::cpu;
 use crate::mm::kernel_tables;
 use core::arch::asm;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use granule::arch::page_size::Level;
+use granule::arch::Level;
 use granule::arch::{Attributes, Descriptor, Permissions, PhysicalAddress, VirtualAddress};
 use granule::table::{Leaves, TableError, Visit};
 use granule_kcore::conflict_injection::{covers, meant};

@@ -5,7 +5,7 @@ use super::fixmap::with_fixmap;
 use super::pieces;
 use crate::shape::Shape;
 use granule::arch::{Page, Page4K, Page16K, Page64K};
-use granule::linear::direct;
+use granule::linear;
 use granule::linear::fixmap::{FixmapBuilder, Slot};
 use granule::linear::{Barriers, LeafStats, Strategy};
 use granule::table::{Leaves, PageTables, TableError, Visit};
@@ -34,7 +34,7 @@ fn exhausted<P: Page>(shape: Shape, leaves: Leaves) -> u64 {
     for had in 0..needed {
         let (world, mut tables) = with_arena::<P>(&shape, had + 1);
         let before = entries(&tables);
-        let result = direct::create(&mut tables, &pieces);
+        let result = linear::create(&mut tables, &pieces);
         let what = format!("direct: {had} of {needed} pages, {shape:?}");
         assert!(
             matches!(result, Err(TableError::OutOfTables { .. })),
