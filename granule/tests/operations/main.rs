@@ -23,3 +23,4 @@ mod random;
 mod reference;
 mod split;
 mod step;
+mod view;
