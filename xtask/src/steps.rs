@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::packages::{LIBRARIES, LIBRARY, draws, package_named, packages, targets};
 use crate::programs::{self, Program};
-use crate::{boot, boots, figures, image, licences, matrix, miri, probe, user};
+use crate::{boot, boots, figures, image, least_rust, licences, matrix, miri, probe, user};
 use xtask::pool;
 use xtask::workspace::{KERNEL_TARGET, capture, cargo, metadata, root, run, show};
 
@@ -120,6 +120,12 @@ pub(crate) const STEPS: &[Step] = &[
         what: "the libraries' tests under Miri",
         long: true,
         run: miri::run,
+    },
+    Step {
+        name: "least-rust",
+        what: "the libraries with the least Rust that they declare",
+        long: true,
+        run: least_rust::check,
     },
     Step {
         name: "properties",

@@ -10,6 +10,7 @@
 
 pub(crate) mod allocator;
 pub(crate) mod choose;
+mod chunks;
 pub(crate) mod count;
 pub(crate) mod direct_mapped;
 pub(crate) mod duplicate;

@@ -85,7 +85,7 @@ impl<P: Page> World<P> {
     pub fn new_space(&mut self) -> Result<Tested<P>, SpaceError> {
         let capabilities = TlbCapabilities {
             geometry: self.geometry,
-            range: self.next_asid.is_multiple_of(2),
+            range: self.next_asid % 2 == 0,
             level_hint: true,
             repeat: false,
         };
