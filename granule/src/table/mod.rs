@@ -9,20 +9,24 @@
 //! entries. It completes, or it fails with a [`TableError`] and leaves the tables unchanged.
 
 pub(crate) mod allocator;
+#[cfg(feature = "space")]
 pub(crate) mod choose;
 mod chunks;
 pub(crate) mod count;
 pub(crate) mod direct_mapped;
+#[cfg(feature = "space")]
 pub(crate) mod duplicate;
 mod environment;
 pub(crate) mod flush;
 mod forward;
+#[cfg(feature = "space")]
 pub(crate) mod group;
 mod limit;
 pub mod lock_free;
 pub(crate) mod map;
 pub(crate) mod memory;
 mod merge;
+#[cfg(feature = "space")]
 pub(crate) mod page;
 mod pending;
 mod piece;
@@ -35,6 +39,7 @@ pub(crate) mod tlb_ops;
 mod unmap;
 mod view;
 mod visit;
+#[cfg(feature = "space")]
 mod zap;
 
 pub use allocator::{TableAllocator, TableRun};
