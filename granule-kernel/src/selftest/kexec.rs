@@ -12,7 +12,6 @@ use crate::mm::phys_to_virt::KernelPhysToVirt;
 use crate::mm::table_allocator::KernelTableAllocator;
 use crate::mm::walker::{self, Flush};
 use core::ops::ControlFlow;
-use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{Descriptor, Kind, VirtualAddress};
 use granule::table::{Counters, Leaves, Visit};
 use granule_kcore::kexec::handoff_note::NAMES;
@@ -103,17 +102,19 @@ fn spoil(kernel: &Kernel, loaded: &Loaded, words: &TestWords) {
     let [_, root] = loaded.tables.transition.roots;
     let counters = Counters::new();
     let allocator = KernelTableAllocator::Pages(kernel_tables::table_pages(kernel));
-    let capabilities = TlbCapabilities {
-        geometry: upper,
-        ..kernel.capabilities
-    };
     // SAFETY: the tables are pages of the page allocator, which the linear map covers.
     let phys_to_virt = unsafe { KernelPhysToVirt::linear(kernel.placement.distance()) };
-    let environment =
-        walker::environment(capabilities, phys_to_virt, &counters, allocator, Flush::Now);
+    let environment = walker::environment(
+        upper.page_size(),
+        kernel.capabilities,
+        phys_to_virt,
+        &counters,
+        allocator,
+        Flush::Now,
+    );
     // SAFETY: the tree was made for this root and geometry, and no CPU walks it. Nothing else reads or
     // changes it now: no task runs, and this CPU is the one that leaves.
-    let Ok(mut tables) = (unsafe { walker::open(root, environment) }) else {
+    let Ok(mut tables) = (unsafe { walker::open(root, upper, environment) }) else {
         return;
     };
     let shown = |at: u64| VirtualAddress(at.wrapping_add(loaded.tables.transition.distance));

@@ -32,7 +32,7 @@ use core::ops::ControlFlow;
 ///     there.then(|| Descriptor(dump[index]))
 /// };
 ///
-/// let cpu = CpuFeatures::new(IdRegisters { mmfr0: 5, ..IdRegisters::default() });
+/// let cpu = CpuFeatures::new(IdRegisters::new().mmfr0(5));
 /// let geometry = Geometry::new(&cpu, PageSize::K4, 39, VaRange::Lower, Regime::El1And0)?;
 /// let view = TableView::new(geometry, PhysicalAddress(0x8000_0000), read);
 /// let mapping = view.query(VirtualAddress(0x1234))?.ok_or("not mapped")?;

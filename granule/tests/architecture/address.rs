@@ -65,21 +65,12 @@ fn alignment_takes_any_number_of_bytes() {
 
 #[test]
 fn permissions_print_for_both_privileges() {
-    let user = Permissions {
-        user: true,
-        ..Permissions::READ_WRITE
-    };
-    let executes = Permissions {
-        user_execute: true,
-        guarded: true,
-        ..Permissions::READ
-    };
-    let clean = Permissions {
-        user: true,
-        dirty_modifier: true,
-        software: 3,
-        ..Permissions::READ_EXECUTE
-    };
+    let user = Permissions::READ_WRITE.user(true);
+    let executes = Permissions::READ.user_execute(true).guarded(true);
+    let clean = Permissions::READ_EXECUTE
+        .user(true)
+        .dirty_modifier(true)
+        .software(3);
     for (permissions, text) in [
         (Permissions::READ, "r--/---"),
         (Permissions::READ_EXECUTE, "r-x/---"),

@@ -24,7 +24,7 @@ fn shows_the_same<P: Page>(va_bits: u32) {
     bench
         .map(1 << 30, 1 << 30, 1 << 30, RW, Leaves::LARGEST)
         .unwrap();
-    let view = TableView::new(geometry, bench.tables.root(), |table, index| {
+    let view = TableView::new(geometry, bench.tables.root_table(), |table, index| {
         Some(Descriptor(bench.host.word(table.0, index)))
     });
     let (mut own, mut seen) = (Vec::<Entry>::new(), Vec::<Entry>::new());
