@@ -12,15 +12,19 @@
 pub(crate) mod allocator;
 mod any;
 mod change_attributes;
+#[cfg(feature = "space")]
 pub(crate) mod choose;
+mod chunks;
 pub(crate) mod count;
 pub(crate) mod direct_mapped;
 mod dry_run;
+#[cfg(feature = "space")]
 pub(crate) mod duplicate;
 mod environment;
 pub(crate) mod flush;
 mod forward;
 mod frames;
+#[cfg(feature = "space")]
 pub(crate) mod group;
 mod hardware_updates;
 mod harvest;
@@ -30,6 +34,7 @@ pub mod lock_free;
 pub(crate) mod map;
 pub(crate) mod memory;
 mod merge;
+#[cfg(feature = "space")]
 pub(crate) mod page;
 mod pending;
 mod piece;
@@ -42,6 +47,7 @@ pub(crate) mod tlb_ops;
 mod unmap;
 mod view;
 mod visit;
+#[cfg(feature = "space")]
 mod zap;
 
 pub use allocator::{TableAllocator, TableRun};
