@@ -8,7 +8,7 @@ use granule::arch::{
     PhysicalAddress, VaRange, VirtualAddress,
 };
 use granule::table::{
-    AnyPageTables, AttributeChange, FrameRun, Frames, Harvest, Holes, Leaves, Live, PageTables,
+    AnyPageTables, AttributeChange, FrameRun, Frames, Harvest, Holes, Leaves, PageTables,
     PermissionChange, Piece,
 };
 use granule_testing::cases::config;
@@ -156,9 +156,8 @@ impl Dispatch for Compared {
                     assert_eq!(ttbr, same.ttbr(7));
                     let answers = calls!(any.changes(), base, page);
                     let (root, environment) = any.into_parts();
-                    let any = Live::<AnyPageTables<_>>::from_root(root, geometry, environment);
-                    let any = any.unwrap().retire();
-                    any.destroy();
+                    let any = AnyPageTables::from_live_root(root, geometry, environment);
+                    any.retire().destroy();
                     answers
                 }
             } else {
@@ -166,7 +165,7 @@ impl Dispatch for Compared {
                 let (root, environment) = any.into_parts();
                 // SAFETY: the root and environment of just now.
                 let any = unsafe { AnyPageTables::from_root(root, geometry, environment) };
-                any.unwrap().destroy();
+                any.destroy();
                 answers
             };
             assert_eq!(answers, expected);
