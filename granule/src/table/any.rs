@@ -12,13 +12,14 @@ use super::live::Live;
 use super::merge::Merged;
 use super::piece::{Leaves, Piece};
 use super::protect::{Holes, PermissionChange};
-use super::query::{Entry, Mapping};
+use super::visit::{Entry, Mapping, Visit};
 use super::{Liveness, PageTables, TableEnvironment, TableError};
 use crate::arch::bbm::BbmLevel;
 use crate::arch::registers::Ttbr;
 use crate::arch::{
     Attributes, Geometry, Page4K, Page16K, Page64K, PageSize, PhysicalAddress, VirtualAddress,
 };
+use core::ops::ControlFlow;
 
 /// [`PageTables`] of any page size. The size is the geometry's.
 ///
@@ -261,13 +262,36 @@ impl<E: TableEnvironment> AnyPageTables<E> {
         fn environment() -> &E;
         #[must_use]
         fn query(address: VirtualAddress) -> Option<Mapping>;
-        fn visit(
-            start: VirtualAddress,
-            bytes: u64,
-            visit: impl FnMut(&Entry) -> bool
-        ) -> Result<(), TableError>;
-        fn visit_all(visit: impl FnMut(&Entry) -> bool) -> ();
-        fn visit_runs(visit: impl FnMut(&Entry) -> bool) -> ();
+    }
+
+    /// [`PageTables::visit`].
+    ///
+    /// # Errors
+    ///
+    /// As for that method.
+    pub fn visit<B>(
+        &self,
+        start: VirtualAddress,
+        bytes: u64,
+        visit: impl FnMut(&Entry) -> ControlFlow<B, Visit>,
+    ) -> Result<ControlFlow<B>, TableError> {
+        sized!(&self.0, tables => tables.visit(start, bytes, visit))
+    }
+
+    /// [`PageTables::visit_all`].
+    pub fn visit_all<B>(
+        &self,
+        visit: impl FnMut(&Entry) -> ControlFlow<B, Visit>,
+    ) -> ControlFlow<B> {
+        sized!(&self.0, tables => tables.visit_all(visit))
+    }
+
+    /// [`PageTables::visit_runs`].
+    pub fn visit_runs<B>(
+        &self,
+        visit: impl FnMut(&Entry) -> ControlFlow<B, Visit>,
+    ) -> ControlFlow<B> {
+        sized!(&self.0, tables => tables.visit_runs(visit))
     }
 
     operations! { changes }

@@ -9,12 +9,12 @@
 //! Every operation first checks the tables, then reserves the table pages it needs, then changes
 //! entries. It completes, or it fails with a [`TableError`] and leaves the tables unchanged.
 
-pub mod allocator;
+pub(crate) mod allocator;
 mod any;
 mod change_attributes;
 pub(crate) mod choose;
-pub mod count;
-pub mod direct_mapped;
+pub(crate) mod count;
+pub(crate) mod direct_mapped;
 mod dry_run;
 pub(crate) mod duplicate;
 mod environment;
@@ -27,8 +27,8 @@ mod harvest;
 mod limit;
 mod live;
 pub mod lock_free;
-pub mod map;
-pub mod memory;
+pub(crate) mod map;
+pub(crate) mod memory;
 mod merge;
 pub(crate) mod page;
 mod pending;
@@ -38,14 +38,16 @@ pub(crate) mod present_invalid;
 mod protect;
 mod query;
 mod split;
-pub mod tlb_ops;
+pub(crate) mod tlb_ops;
 mod unmap;
+mod view;
+mod visit;
 mod zap;
 
 pub use allocator::{TableAllocator, TableRun};
 pub use any::{AnyDryRun, AnyPageTables};
 pub use change_attributes::AttributeChange;
-pub use count::{Counted, Counters, Counts};
+pub use count::{Counted, Counter, Counters, Counts};
 pub use direct_mapped::{DirectMapped, Offset, PhysToVirt};
 pub use dry_run::{Cost, DryRun};
 pub use environment::{Environment, TableEnvironment};
@@ -58,8 +60,9 @@ pub use merge::Merged;
 pub use pending::{FreedFrames, FreedTable};
 pub use piece::{Leaves, Piece};
 pub use protect::{Holes, PermissionChange};
-pub use query::{Entry, Mapping};
 pub use tlb_ops::{NoCpu, TlbOps};
+pub use view::{TableView, Unread, UnreadTable};
+pub use visit::{Entry, Mapping, Visit};
 
 use crate::arch::bbm::BbmLevel;
 use crate::arch::page_size::{Level, Page, PageSize};
@@ -419,25 +422,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         start: VirtualAddress,
         bytes: u64,
     ) -> Result<(u64, u64), TableError> {
-        let page = P::SIZE.bytes();
-        for value in [start.0, bytes] {
-            if value & (page - 1) != 0 {
-                return Err(TableError::Misaligned {
-                    value,
-                    page_size: P::SIZE,
-                });
-            }
-        }
-        let outside = TableError::OutsideSpace {
-            start,
-            bytes,
-            va_bits: self.geometry.va_bits(),
-        };
-        let offset = self.geometry.offset(start).ok_or(outside)?;
-        match offset.checked_add(bytes) {
-            Some(end) if end <= self.geometry.span() => Ok((offset, end)),
-            _ => Err(outside),
-        }
+        visit::offsets(&self.geometry, P::SIZE, start, bytes)
     }
 
     /// The virtual address at an offset in the half.

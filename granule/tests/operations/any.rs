@@ -2,6 +2,7 @@
 //! freed.
 
 use crate::bench::{Bench, Setting};
+use core::ops::ControlFlow;
 use granule::arch::bbm::BbmLevel;
 use granule::arch::{
     Attributes, Dispatch, Geometry, Level, MemoryType, Page, PageSize, Permissions,
@@ -9,7 +10,7 @@ use granule::arch::{
 };
 use granule::table::{
     AnyPageTables, AttributeChange, FrameRun, Frames, Harvest, Holes, Leaves, PageTables,
-    PermissionChange, Piece,
+    PermissionChange, Piece, Visit,
 };
 use granule_testing::cases::config;
 use granule_testing::held::Held;
@@ -99,15 +100,19 @@ macro_rules! calls {
         let mut entries = Vec::new();
         let visited = tables.visit(at(0), 64 * page, |entry| {
             entries.push(*entry);
-            true
+            Visit::EVERYTHING
         });
-        tables.visit_all(|entry| {
+        let ended = tables.visit_all(|entry| {
             entries.push(*entry);
-            entry.level < Level::L2
+            match entry.level {
+                Level::L3 => ControlFlow::Break(entry.start),
+                _ => ControlFlow::Continue(Visit::Descend),
+            }
         });
-        tables.visit_runs(|entry| {
+        answers.push(format!("{ended:?}"));
+        let ControlFlow::Continue(()) = tables.visit_runs(|entry| {
             entries.push(*entry);
-            true
+            Visit::EVERYTHING
         });
         answers.push(format!("{visited:?} {entries:?}"));
         answers.push(format!("{:?}", tables.query(at(2))));

@@ -27,3 +27,4 @@ mod random;
 mod reference;
 mod split;
 mod step;
+mod view;

@@ -3,10 +3,12 @@
 use crate::bench::{Bench, Setting};
 use crate::reference::Mapped;
 use crate::step::{Action, Step, step, units};
+use core::ops::ControlFlow;
 use granule::arch::{
     Attributes, Dispatch, Geometry, Kind, Level, OutputFormat, Page, PageSize, Shareability,
+    VirtualAddress,
 };
-use granule::table::{Leaves, TableError};
+use granule::table::{Leaves, TableError, Visit};
 use granule_testing::cases::config;
 use granule_testing::host::Runs;
 use granule_testing::shape;
@@ -107,13 +109,13 @@ fn check_visit<P: Page>(bench: &Bench<P>, offset: u64, bytes: u64) {
             entry.kind,
             entry.output.0,
         ));
-        true
+        Visit::EVERYTHING
     });
     if offset >= bench.arch.span() || bytes > bench.arch.span() - offset {
         assert!(answer.is_err() && found.is_empty());
         return;
     }
-    assert_eq!(answer, Ok(()));
+    assert_eq!(answer, Ok(ControlFlow::Continue(())));
     let inside = |at: u64, size: u64| bytes > 0 && at < offset + bytes && at + size > offset;
     let leaves = bench
         .tree
@@ -134,7 +136,8 @@ fn check_visit<P: Page>(bench: &Bench<P>, offset: u64, bytes: u64) {
         entry.0 = bench.arch.address(entry.0);
     }
     assert_eq!(found, expected);
-    // Saying no leaves out what is below a table: then only the root's entries are met.
+    check_early_end(bench, start, bytes, &found);
+    // Skipping leaves out what is below a table: then only the root's entries are met.
     let root = bench.arch.start_level();
     expected.retain(|entry| entry.1 == root);
     found.clear();
@@ -146,9 +149,31 @@ fn check_visit<P: Page>(bench: &Bench<P>, offset: u64, bytes: u64) {
             entry.kind,
             entry.output.0,
         ));
-        false
+        ControlFlow::<(), _>::Continue(Visit::Skip)
     });
-    assert_eq!((pruned, found), (Ok(()), expected));
+    let pruned = pruned.map(|flow| flow.is_continue());
+    assert_eq!((pruned, found), (Ok(true), expected));
+}
+
+/// An entry as a visit showed it: start, level, bytes, kind, output.
+type Seen = (u64, i32, u64, Kind, u64);
+
+/// A visit that ends at its last entry but one returns that, and shows no other after it.
+fn check_early_end<P: Page>(bench: &Bench<P>, start: VirtualAddress, bytes: u64, all: &[Seen]) {
+    let Some(end) = all.len().checked_sub(2) else {
+        return;
+    };
+    let mut met = 0;
+    let answer = bench.tables.visit(start, bytes, |entry| {
+        met += 1;
+        if met <= end {
+            ControlFlow::Continue(Visit::Descend)
+        } else {
+            ControlFlow::Break((entry.start.0, entry.level.number()))
+        }
+    });
+    let last = (all[end].0, all[end].1);
+    assert_eq!((answer, met), (Ok(ControlFlow::Break(last)), end + 1));
 }
 
 /// Visits everything in runs, and compares what they stand for with the leaves there are.
@@ -167,7 +192,7 @@ fn check_runs<P: Page>(bench: &Bench<P>) {
         } else {
             assert_eq!(entry.count, 1, "tables are no runs");
         }
-        true
+        Visit::EVERYTHING
     });
     let geometry = bench.tables.geometry();
     let expected: Vec<_> = bench
