@@ -4,7 +4,7 @@ use crate::sink::{Sink, entry, seen_by, stored};
 use granule::arch::tlbi::TlbiOp;
 use granule::arch::{Descriptor, PhysicalAddress, Regime};
 use granule::forward;
-use granule::linear::direct::{Arena, HasArena};
+use granule::linear::{Arena, HasArena};
 use granule::table::{
     BitChange, FreedTable, TableAllocator, TableMemory, TableRun, TlbOps, Visibility,
 };

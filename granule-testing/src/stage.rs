@@ -5,10 +5,9 @@
 //! library.
 
 use super::walk::Arch;
-use granule::arch::stage2::{Execute, Stage2Memory};
 use granule::arch::{
-    Attributes, Geometry, MemoryType, Permissions, Shareability, Stage2Attributes,
-    Stage2Permissions, VirtualAddress,
+    Attributes, Execute, Geometry, MemoryType, Permissions, Shareability, Stage2Attributes,
+    Stage2Memory, Stage2Permissions, VirtualAddress,
 };
 use granule::linear::LeafStats;
 use granule::table::{

@@ -2,9 +2,10 @@
 //!
 //! Granule manages the page tables of an arm64 kernel. It covers all of VMSAv8-64 stage 1: 4K, 16K
 //! and 64K pages, virtual addresses of 36 to 52 bits, blocks at every level where the architecture
-//! has them, and the contiguous hint. One program can serve all three page sizes. The size is a
-//! type ([`arch::Page`]), so the compiler folds generic code as it does in a kernel built for one
-//! size. [`arch::PageSize::dispatch`] turns the size chosen at boot into that type.
+//! has them, and the contiguous hint. The same operations serve a guest's memory in stage 2
+//! ([`table::Stage2`]). One program can serve all three page sizes. The size is a type
+//! ([`arch::Page`]), so the compiler folds generic code as it does in a kernel built for one size.
+//! [`arch::PageSize::dispatch`] turns the size chosen at boot into that type.
 //!
 //! # The parts
 //!
@@ -67,9 +68,15 @@
 //!
 //! # Features
 //!
-//! None, and no dependencies. The manifest states the minimum Rust version.
+//! - `linear` (default): the module [`linear`].
+//! - `space` (default): the module [`space`].
+//!
+//! [`arch`], [`table`] and `hw` are always there. The crate has no dependencies. The manifest states
+//! the minimum Rust version.
 
 #![no_std]
+// Documentation that says which feature an item needs, on docs.rs.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![deny(missing_docs)]
 // A new enum variant must not break a user's build.
 #![deny(clippy::exhaustive_enums)]
@@ -78,9 +85,18 @@ pub mod arch;
 pub mod guide;
 #[cfg(target_arch = "aarch64")]
 pub mod hw;
+#[cfg(feature = "linear")]
 pub mod linear;
 mod setters;
+#[cfg(feature = "space")]
 pub mod space;
+#[cfg_attr(
+    not(all(feature = "linear", feature = "space")),
+    allow(
+        dead_code,
+        reason = "methods that only a module that is left out calls"
+    )
+)]
 pub mod table;
 
 /// Tests that the README's code compiles.

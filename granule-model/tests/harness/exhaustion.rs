@@ -9,14 +9,14 @@ use crate::reference::Reference;
 use crate::shape::Shape;
 use crate::stage::Staged;
 use granule::arch::{Page, Page4K, Page16K, Page64K};
-use granule::table::{Stage1, Stage2, TableError};
+use granule::table::{Stage1, Stage2, TableError, Visit};
 
 /// Every valid entry: its table, index and descriptor.
 fn dump<P: Page, S: Staged>(bench: &Bench<P, S>) -> Vec<(u64, usize, u64)> {
     let mut entries = Vec::new();
     bench.tables.visit_all(|entry| {
         entries.push((entry.table.0, entry.index, entry.descriptor.0));
-        true
+        Visit::EVERYTHING
     });
     entries
 }

@@ -6,7 +6,7 @@ use crate::reference::{Reference, Stretch};
 use crate::stage::Staged;
 use granule::arch::bbm::BbmLevel;
 use granule::arch::{Geometry, Page, VirtualAddress};
-use granule::table::{Holes, Leaves, Piece, Stage1, TableError, lock_free};
+use granule::table::{Holes, Leaves, Piece, Stage1, TableError, Visit, lock_free};
 
 #[derive(Clone, Debug)]
 pub(crate) enum Operation<S: Staged = Stage1> {
@@ -184,8 +184,9 @@ impl<S: Staged> Operation<S> {
                     let large = entry.level < leaves.top || grouped;
                     let leaf = entry.kind == granule::arch::Kind::Leaf;
                     assert!(!(leaf && large), "{entry:?} is larger than {leaves:?}");
-                    true
-                })
+                    Visit::EVERYTHING
+                })?;
+                Ok(())
             }
             &Self::LockFreeSetValid { from, bytes, valid } => {
                 let can = capabilities(&bench.shape);
@@ -209,8 +210,9 @@ impl<S: Staged> Operation<S> {
                         let output = reference.at(offset).map(|(output, _)| output);
                         assert_eq!(output, Some(entry.output.0), "{}", entry.start);
                     }
-                    true
-                })
+                    Visit::EVERYTHING
+                })?;
+                Ok(())
             }
             Self::VisitRuns => {
                 let mut bytes = 0;
@@ -225,7 +227,7 @@ impl<S: Staged> Operation<S> {
                         let output = reference.at(last).map(|(output, _)| output);
                         assert_eq!(output, Some(entry.output.0 + run - 1), "{}", entry.start);
                     }
-                    true
+                    Visit::EVERYTHING
                 });
                 assert_eq!(bytes, reference.bytes(), "bytes visited");
                 Ok(())

@@ -17,7 +17,7 @@ use crate::shape::{Shape, units};
 use crate::stage::Staged;
 use crate::watch::{Sample, conflict_allowed};
 use granule::arch::{Geometry, Kind, Page, Page4K, Page16K, Page64K};
-use granule::table::{Stage1, Stage2};
+use granule::table::{Stage1, Stage2, Visit};
 use granule_model::{Access, AccessKind, Barrier, Event, Outcome, System};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -210,7 +210,7 @@ impl<P: Page, S: Staged> Run<P, S> {
         let (mut bytes, mut leaves, mut wrong) = (0, 0, None);
         self.bench.tables.visit_runs(|entry| {
             if entry.kind != Kind::Leaf {
-                return true;
+                return Visit::EVERYTHING;
             }
             let offset = S::address(entry.start).0.wrapping_sub(base);
             let attributes = Some(S::decode(entry.descriptor, &geometry));
@@ -226,7 +226,7 @@ impl<P: Page, S: Staged> Run<P, S> {
             }
             bytes += run;
             leaves += entry.count as u64;
-            true
+            Visit::EVERYTHING
         });
         assert_eq!(wrong, None);
         assert_eq!(bytes, reference.bytes(), "bytes mapped");

@@ -6,10 +6,10 @@ use crate::machine::Shared;
 use crate::random::Random;
 use crate::shape::Shape;
 use granule::arch::registers::Mair;
-use granule::arch::stage2::{Execute, Stage2Memory, Vtcr, Vttbr};
 use granule::arch::{
-    Attributes, Geometry, MemoryType, Page, Permissions, PhysicalAddress, Regime, Shareability,
-    Stage2Attributes, Stage2Geometry, Stage2Permissions, VaRange, VirtualAddress,
+    Attributes, Execute, Geometry, MemoryType, Page, Permissions, PhysicalAddress, Regime,
+    Shareability, Stage2Attributes, Stage2Geometry, Stage2Memory, Stage2Permissions, VaRange,
+    VirtualAddress, Vtcr, Vttbr,
 };
 use granule::table::{
     PageTables, PermissionChange, Stage, Stage1, Stage2, Stage2PermissionChange, TableEnvironment,

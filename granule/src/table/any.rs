@@ -12,13 +12,14 @@ use super::live::Live;
 use super::merge::Merged;
 use super::piece::{Leaves, Piece};
 use super::protect::{Holes, PermissionChange};
-use super::query::{Entry, Mapping};
-use super::{PageTables, TableEnvironment, TableError};
+use super::visit::{Entry, Mapping, Visit};
+use super::{Liveness, PageTables, TableEnvironment, TableError};
 use crate::arch::bbm::BbmLevel;
 use crate::arch::registers::Ttbr;
 use crate::arch::{
     Attributes, Geometry, Page4K, Page16K, Page64K, PageSize, PhysicalAddress, VirtualAddress,
 };
+use core::ops::ControlFlow;
 
 /// [`PageTables`] of any page size. The size is the geometry's.
 ///
@@ -232,22 +233,18 @@ impl<E: TableEnvironment> AnyPageTables<E> {
         ))
     }
 
-    /// Takes over the tree below `root`, which no CPU walks. [`Live::from_root`] takes over a live
-    /// one.
+    /// Takes over the tree below `root`, which no CPU walks.
+    /// [`from_live_root`](Self::from_live_root) takes over a live one.
     ///
     /// # Safety
     ///
     /// As for [`PageTables::from_root`].
-    pub unsafe fn from_root(
-        root: PhysicalAddress,
-        geometry: Geometry,
-        environment: E,
-    ) -> Result<Self, TableError> {
+    pub unsafe fn from_root(root: PhysicalAddress, geometry: Geometry, environment: E) -> Self {
         let size = geometry.page_size();
-        // SAFETY: the caller keeps the conditions.
-        Ok(Self(of_size!(size, P => unsafe {
-            PageTables::<P, E>::from_root(root, geometry, environment)?
-        })))
+        // SAFETY: the caller keeps the conditions, and the size is the geometry's.
+        Self(of_size!(size, P => unsafe {
+            PageTables::<P, E>::with_root(root, geometry, environment)
+        }))
     }
 
     /// The page size of the tables.
@@ -265,13 +262,36 @@ impl<E: TableEnvironment> AnyPageTables<E> {
         fn environment() -> &E;
         #[must_use]
         fn query(address: VirtualAddress) -> Option<Mapping>;
-        fn visit(
-            start: VirtualAddress,
-            bytes: u64,
-            visit: impl FnMut(&Entry) -> bool
-        ) -> Result<(), TableError>;
-        fn visit_all(visit: impl FnMut(&Entry) -> bool) -> ();
-        fn visit_runs(visit: impl FnMut(&Entry) -> bool) -> ();
+    }
+
+    /// [`PageTables::visit`].
+    ///
+    /// # Errors
+    ///
+    /// As for that method.
+    pub fn visit<B>(
+        &self,
+        start: VirtualAddress,
+        bytes: u64,
+        visit: impl FnMut(&Entry) -> ControlFlow<B, Visit>,
+    ) -> Result<ControlFlow<B>, TableError> {
+        sized!(&self.0, tables => tables.visit(start, bytes, visit))
+    }
+
+    /// [`PageTables::visit_all`].
+    pub fn visit_all<B>(
+        &self,
+        visit: impl FnMut(&Entry) -> ControlFlow<B, Visit>,
+    ) -> ControlFlow<B> {
+        sized!(&self.0, tables => tables.visit_all(visit))
+    }
+
+    /// [`PageTables::visit_runs`].
+    pub fn visit_runs<B>(
+        &self,
+        visit: impl FnMut(&Entry) -> ControlFlow<B, Visit>,
+    ) -> ControlFlow<B> {
+        sized!(&self.0, tables => tables.visit_runs(visit))
     }
 
     operations! { changes }
@@ -331,6 +351,23 @@ impl<E: TableEnvironment> AnyPageTables<E> {
         sized!(self.0, tables => tables.destroy())
     }
 
+    /// Takes over the live tree below `root`.
+    ///
+    /// # Safety
+    ///
+    /// As for [`PageTables::from_root`] and [`PageTables::make_live`].
+    pub unsafe fn from_live_root(
+        root: PhysicalAddress,
+        geometry: Geometry,
+        environment: E,
+    ) -> Live<Self> {
+        // SAFETY: the caller keeps the conditions, but for CPUs that walk the tree. For those the
+        // tree is made live before anything changes it.
+        let mut tables = unsafe { Self::from_root(root, geometry, environment) };
+        sized!(&mut tables.0, tables => tables.liveness = Liveness::Live);
+        Live(tables)
+    }
+
     /// [`PageTables::make_live`].
     ///
     /// # Safety
@@ -344,24 +381,6 @@ impl<E: TableEnvironment> AnyPageTables<E> {
 }
 
 impl<E: TableEnvironment> Live<AnyPageTables<E>> {
-    /// Takes over the live tree below `root`.
-    ///
-    /// # Safety
-    ///
-    /// As for [`PageTables::from_root`] and [`PageTables::make_live`].
-    pub unsafe fn from_root(
-        root: PhysicalAddress,
-        geometry: Geometry,
-        environment: E,
-    ) -> Result<Self, TableError> {
-        let size = geometry.page_size();
-        // SAFETY: the caller keeps the conditions.
-        let tables = of_size!(size, P => unsafe {
-            Live::<PageTables<P, E>>::from_root(root, geometry, environment)?.0
-        });
-        Ok(Self(AnyPageTables(tables)))
-    }
-
     /// The value for TTBR0 or TTBR1 that makes CPUs walk this tree, with `asid` (0 in a regime
     /// without ASIDs).
     #[must_use]
@@ -371,7 +390,7 @@ impl<E: TableEnvironment> Live<AnyPageTables<E>> {
     }
 
     /// The address of the root table, and the environment. The tables stay as they are, and live;
-    /// [`from_root`](Self::from_root) takes them over again.
+    /// [`AnyPageTables::from_live_root`] takes them over again.
     pub fn into_parts(self) -> (PhysicalAddress, E) {
         self.0.into_parts()
     }

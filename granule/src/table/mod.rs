@@ -9,27 +9,32 @@
 //! Every operation first checks the tables, then reserves the table pages it needs, then changes
 //! entries. It completes, or it fails with a [`TableError`] and leaves the tables unchanged.
 
-pub mod allocator;
+pub(crate) mod allocator;
 mod any;
 mod change_attributes;
+#[cfg(feature = "space")]
 pub(crate) mod choose;
-pub mod count;
-pub mod direct_mapped;
+mod chunks;
+pub(crate) mod count;
+pub(crate) mod direct_mapped;
 mod dry_run;
+#[cfg(feature = "space")]
 pub(crate) mod duplicate;
 mod environment;
 pub(crate) mod flush;
 mod forward;
 mod frames;
+#[cfg(feature = "space")]
 pub(crate) mod group;
 mod hardware_updates;
 mod harvest;
 mod limit;
 mod live;
 pub mod lock_free;
-pub mod map;
-pub mod memory;
+pub(crate) mod map;
+pub(crate) mod memory;
 mod merge;
+#[cfg(feature = "space")]
 pub(crate) mod page;
 mod pending;
 mod piece;
@@ -38,16 +43,19 @@ pub(crate) mod present_invalid;
 mod protect;
 mod query;
 mod split;
-pub mod stage;
-pub mod stage2;
-pub mod tlb_ops;
+pub(crate) mod stage;
+pub(crate) mod stage2;
+pub(crate) mod tlb_ops;
 mod unmap;
+mod view;
+mod visit;
+#[cfg(feature = "space")]
 mod zap;
 
 pub use allocator::{TableAllocator, TableRun};
 pub use any::{AnyDryRun, AnyPageTables};
 pub use change_attributes::AttributeChange;
-pub use count::{Counted, Counters, Counts};
+pub use count::{Counted, Counter, Counters, Counts};
 pub use direct_mapped::{DirectMapped, Offset, PhysToVirt};
 pub use dry_run::{Cost, DryRun};
 pub use environment::{Environment, TableEnvironment};
@@ -60,19 +68,23 @@ pub use merge::Merged;
 pub use pending::{FreedFrames, FreedTable};
 pub use piece::{Leaves, Piece};
 pub use protect::{Holes, PermissionChange};
-pub use query::{Entry, Mapping};
 pub use stage::{Stage, Stage1, Stage2};
 pub use stage2::Stage2PermissionChange;
 pub use tlb_ops::{NoCpu, TlbOps};
+pub use view::{TableView, Unread, UnreadTable};
+pub use visit::{Entry, Mapping, Visit};
 
 use crate::arch::bbm::BbmLevel;
 use crate::arch::page_size::{Level, Page, PageSize};
-use crate::arch::{Descriptor, Geometry, PhysicalAddress, VirtualAddress};
+use crate::arch::{Descriptor, Geometry, PhysicalAddress, Regime, VirtualAddress};
 use core::fmt;
 use core::marker::PhantomData;
 use pending::Pending;
 
 /// Why an operation on tables failed. The tables are unchanged.
+///
+/// The addresses are those that the tables translate: of a guest's tables intermediate physical
+/// ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TableError {
@@ -143,6 +155,8 @@ pub enum TableError {
         /// The type's page size.
         page: PageSize,
     },
+    /// The shape of a [`Stage2Geometry`](crate::arch::Stage2Geometry) is not one of stage 1.
+    WrongStage,
 }
 
 impl fmt::Display for TableError {
@@ -193,6 +207,10 @@ impl fmt::Display for TableError {
             Self::OutOfTables { needed } => {
                 write!(f, "out of memory for tables: {needed} more are needed")
             }
+            Self::WrongStage => write!(
+                f,
+                "tables of stage 1 were asked for with the shape of stage 2: name Stage2 in the type"
+            ),
             Self::WrongPageSize { geometry, page } => write!(
                 f,
                 "the geometry has {geometry} pages, the tables were asked for with {page}"
@@ -271,12 +289,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         environment: E,
     ) -> Result<Self, TableError> {
         let geometry: Geometry = geometry.into();
-        if geometry.page_size() != P::SIZE {
-            return Err(TableError::WrongPageSize {
-                geometry: geometry.page_size(),
-                page: P::SIZE,
-            });
-        }
+        Self::check_geometry(&geometry)?;
         // SAFETY: the caller keeps the conditions.
         Ok(unsafe { Self::with_root(root, geometry, environment) })
     }
@@ -334,11 +347,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// As [`new`](Self::new); an error returns the environment.
     fn try_new(geometry: S::Geometry, mut environment: E) -> Result<Self, (TableError, E)> {
         let geometry: Geometry = geometry.into();
-        if geometry.page_size() != P::SIZE {
-            let error = TableError::WrongPageSize {
-                geometry: geometry.page_size(),
-                page: P::SIZE,
-            };
+        if let Err(error) = Self::check_geometry(&geometry) {
             return Err((error, environment));
         }
         let count = Self::root_tables_of(&geometry);
@@ -369,6 +378,20 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         Ok(tables)
     }
 
+    /// Checks that a geometry is one of these types.
+    fn check_geometry(geometry: &Geometry) -> Result<(), TableError> {
+        if geometry.page_size() != P::SIZE {
+            return Err(TableError::WrongPageSize {
+                geometry: geometry.page_size(),
+                page: P::SIZE,
+            });
+        }
+        if geometry.regime() == Regime::Stage2 && !S::CONCATENATED {
+            return Err(TableError::WrongStage);
+        }
+        Ok(())
+    }
+
     /// The number of root tables that follow each other in memory.
     pub(crate) fn root_tables(&self) -> usize {
         Self::root_tables_of(&self.geometry)
@@ -385,21 +408,13 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// The root table that translates `offset`.
     #[inline(always)]
     fn root_of(&self, offset: u64) -> PhysicalAddress {
-        if !S::CONCATENATED {
-            return self.root;
-        }
-        let number = offset >> self.root_shift();
-        PhysicalAddress(self.root.0 + (number << P::SIZE.shift()))
+        visit::root_of::<S>(&self.geometry, P::SIZE, self.root, offset)
     }
 
     /// The end, at most `to`, of the offsets that the same root table translates as `at`.
     #[inline(always)]
     fn root_end(&self, at: u64, to: u64) -> u64 {
-        if !S::CONCATENATED {
-            return to;
-        }
-        let bytes = 1 << self.root_shift();
-        to.min((at & !(bytes - 1)) + bytes)
+        visit::root_end::<S>(&self.geometry, P::SIZE, at, to)
     }
 
     /// The root tables that translate the offsets between two, each with its part of them.
@@ -409,27 +424,17 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         from: u64,
         to: u64,
     ) -> impl Iterator<Item = (PhysicalAddress, u64, u64)> + use<P, E, S> {
-        let (root, shift) = (self.root, self.root_shift());
+        let (root, geometry) = (self.root, self.geometry);
         let mut at = from;
         core::iter::from_fn(move || {
             let first = at;
             if first >= to {
                 return None;
             }
-            if !S::CONCATENATED {
-                at = to;
-                return Some((root, first, to));
-            }
-            let number = first >> shift;
-            at = to.min((number + 1) << shift);
-            let table = PhysicalAddress(root.0 + (number << P::SIZE.shift()));
+            at = visit::root_end::<S>(&geometry, P::SIZE, first, to);
+            let table = visit::root_of::<S>(&geometry, P::SIZE, root, first);
             Some((table, first, at))
         })
-    }
-
-    /// The base-2 logarithm of the bytes that one root table translates.
-    const fn root_shift(&self) -> u32 {
-        P::SIZE.level_shift(self.geometry.start_level()) + P::SIZE.index_bits()
     }
 
     /// The address of the root table, for code that reads the tables, and for
@@ -498,26 +503,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
 
     /// Checks a range of addresses and returns its offsets in the half.
     pub(crate) fn offsets(&self, start: S::Input, bytes: u64) -> Result<(u64, u64), TableError> {
-        let start = S::address(start);
-        let page = P::SIZE.bytes();
-        for value in [start.0, bytes] {
-            if value & (page - 1) != 0 {
-                return Err(TableError::Misaligned {
-                    value,
-                    page_size: P::SIZE,
-                });
-            }
-        }
-        let outside = TableError::OutsideSpace {
-            start,
-            bytes,
-            va_bits: self.geometry.va_bits(),
-        };
-        let offset = self.geometry.offset(start).ok_or(outside)?;
-        match offset.checked_add(bytes) {
-            Some(end) if end <= self.geometry.span() => Ok((offset, end)),
-            _ => Err(outside),
-        }
+        visit::offsets(&self.geometry, P::SIZE, S::address(start), bytes)
     }
 
     /// The virtual address at an offset in the half.

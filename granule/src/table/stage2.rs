@@ -10,7 +10,7 @@
 //! them; a hypervisor passes its own memory and, on arm64, `hw::Hardware` for the instructions.
 //!
 //! ```
-//! use granule::arch::stage2::Vtcr;
+//! use granule::arch::Vtcr;
 //! use granule::arch::tlbi::TlbCapabilities;
 //! use granule::arch::{
 //!     CpuFeatures, IdRegisters, IntermediateAddress, Page4K, PageSize, PhysicalAddress,

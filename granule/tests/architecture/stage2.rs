@@ -2,13 +2,11 @@
 //! and changes in place.
 
 use granule::arch::bbm::{BbmLevel, Change, classify};
-use granule::arch::features::Support;
-use granule::arch::stage2::{Execute, Stage2Memory, Vtcr, Vttbr};
 use granule::arch::tlbi::{TlbiOp, TlbiScope};
 use granule::arch::{
-    CpuFeatures, Descriptor, Geometry, GeometryError, IdRegisters, Level, OutputFormat, PageSize,
-    PhysicalAddress, Regime, Shareability, Stage2Attributes, Stage2Geometry, Stage2Permissions,
-    VaRange,
+    CpuFeatures, Descriptor, Execute, Geometry, GeometryError, IdRegisters, Level, OutputFormat,
+    PageSize, PhysicalAddress, Regime, Shareability, Stage2Attributes, Stage2Geometry,
+    Stage2Memory, Stage2Permissions, Support, VaRange, Vtcr, Vttbr,
 };
 use granule_testing::shape::{Cpu, LARGE, PLAIN};
 

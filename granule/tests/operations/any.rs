@@ -2,14 +2,15 @@
 //! freed.
 
 use crate::bench::{Bench, Setting};
+use core::ops::ControlFlow;
 use granule::arch::bbm::BbmLevel;
 use granule::arch::{
     Attributes, Dispatch, Geometry, Level, MemoryType, Page, PageSize, Permissions,
     PhysicalAddress, VaRange, VirtualAddress,
 };
 use granule::table::{
-    AnyPageTables, AttributeChange, FrameRun, Frames, Harvest, Holes, Leaves, Live, PageTables,
-    PermissionChange, Piece,
+    AnyPageTables, AttributeChange, FrameRun, Frames, Harvest, Holes, Leaves, PageTables,
+    PermissionChange, Piece, Visit,
 };
 use granule_testing::cases::config;
 use granule_testing::held::Held;
@@ -99,15 +100,19 @@ macro_rules! calls {
         let mut entries = Vec::new();
         let visited = tables.visit(at(0), 64 * page, |entry| {
             entries.push(*entry);
-            true
+            Visit::EVERYTHING
         });
-        tables.visit_all(|entry| {
+        let ended = tables.visit_all(|entry| {
             entries.push(*entry);
-            entry.level < Level::L2
+            match entry.level {
+                Level::L3 => ControlFlow::Break(entry.start),
+                _ => ControlFlow::Continue(Visit::Descend),
+            }
         });
-        tables.visit_runs(|entry| {
+        answers.push(format!("{ended:?}"));
+        let ControlFlow::Continue(()) = tables.visit_runs(|entry| {
             entries.push(*entry);
-            true
+            Visit::EVERYTHING
         });
         answers.push(format!("{visited:?} {entries:?}"));
         answers.push(format!("{:?}", tables.query(at(2))));
@@ -156,9 +161,8 @@ impl Dispatch for Compared {
                     assert_eq!(ttbr, same.ttbr(7));
                     let answers = calls!(any.changes(), base, page);
                     let (root, environment) = any.into_parts();
-                    let any = Live::<AnyPageTables<_>>::from_root(root, geometry, environment);
-                    let any = any.unwrap().retire();
-                    any.destroy();
+                    let any = AnyPageTables::from_live_root(root, geometry, environment);
+                    any.retire().destroy();
                     answers
                 }
             } else {
@@ -166,7 +170,7 @@ impl Dispatch for Compared {
                 let (root, environment) = any.into_parts();
                 // SAFETY: the root and environment of just now.
                 let any = unsafe { AnyPageTables::from_root(root, geometry, environment) };
-                any.unwrap().destroy();
+                any.destroy();
                 answers
             };
             assert_eq!(answers, expected);

@@ -28,3 +28,4 @@ mod reference;
 mod split;
 mod stage2;
 mod step;
+mod view;

@@ -3,8 +3,9 @@
 use crate::bench::{Bench, Setting};
 use crate::reference::Mapped;
 use crate::step::{Action, Step, step, units};
+use core::ops::ControlFlow;
 use granule::arch::{Dispatch, Geometry, Kind, Level, Page, PageSize};
-use granule::table::{Leaves, Stage1, Stage2, TableError};
+use granule::table::{Leaves, Stage1, Stage2, TableError, Visit};
 use granule_testing::cases::config;
 use granule_testing::host::Runs;
 use granule_testing::shape;
@@ -42,7 +43,7 @@ fn shorten(arch: &Arch, offset: u64, output: u64, bytes: u64, leaves: Leaves) ->
         .find(|&level| {
             level >= leaves.top.number()
                 && arch.leaf_allowed(level)
-                && distance.is_multiple_of(arch.entry_bytes(level))
+                && distance % arch.entry_bytes(level) == 0
         })
         .unwrap_or(3);
     let edges = 2 * arch.entries() as u64;
@@ -92,13 +93,13 @@ fn check_visit<P: Page, S: TestStage>(bench: &Bench<P, S>, offset: u64, bytes: u
             entry.kind,
             entry.output.0,
         ));
-        true
+        Visit::EVERYTHING
     });
     if offset >= bench.arch.span() || bytes > bench.arch.span() - offset {
         assert!(answer.is_err() && found.is_empty());
         return;
     }
-    assert_eq!(answer, Ok(()));
+    assert_eq!(answer, Ok(ControlFlow::Continue(())));
     let inside = |at: u64, size: u64| bytes > 0 && at < offset + bytes && at + size > offset;
     let leaves = bench
         .tree
@@ -120,7 +121,8 @@ fn check_visit<P: Page, S: TestStage>(bench: &Bench<P, S>, offset: u64, bytes: u
         entry.0 = bench.arch.address(entry.0);
     }
     assert_eq!(found, expected);
-    // Saying no leaves out what is below a table: then only the root's entries are met.
+    check_early_end(bench, start, bytes, &found);
+    // Skipping leaves out what is below a table: then only the root's entries are met.
     expected.retain(|entry| entry.1 == root);
     found.clear();
     let pruned = bench.tables.visit(start, bytes, |entry| {
@@ -131,9 +133,36 @@ fn check_visit<P: Page, S: TestStage>(bench: &Bench<P, S>, offset: u64, bytes: u
             entry.kind,
             entry.output.0,
         ));
-        false
+        ControlFlow::<(), _>::Continue(Visit::Skip)
     });
-    assert_eq!((pruned, found), (Ok(()), expected));
+    let pruned = pruned.map(|flow| flow.is_continue());
+    assert_eq!((pruned, found), (Ok(true), expected));
+}
+
+/// An entry as a visit showed it: start, level, bytes, kind, output.
+type Seen = (u64, i32, u64, Kind, u64);
+
+/// A visit that ends at its last entry but one returns that, and shows no other after it.
+fn check_early_end<P: Page, S: TestStage>(
+    bench: &Bench<P, S>,
+    start: S::Input,
+    bytes: u64,
+    all: &[Seen],
+) {
+    let Some(end) = all.len().checked_sub(2) else {
+        return;
+    };
+    let mut met = 0;
+    let answer = bench.tables.visit(start, bytes, |entry| {
+        met += 1;
+        if met <= end {
+            ControlFlow::Continue(Visit::Descend)
+        } else {
+            ControlFlow::Break((S::address(entry.start).0, entry.level.number()))
+        }
+    });
+    let last = (all[end].0, all[end].1);
+    assert_eq!((answer, met), (Ok(ControlFlow::Break(last)), end + 1));
 }
 
 /// Visits everything in runs, and compares what they stand for with the leaves there are.
@@ -152,7 +181,7 @@ fn check_runs<P: Page, S: TestStage>(bench: &Bench<P, S>) {
         } else {
             assert_eq!(entry.count, 1, "tables are no runs");
         }
-        true
+        Visit::EVERYTHING
     });
     let expected: Vec<_> = bench
         .reference

@@ -4,12 +4,13 @@
 use crate::bench::{Bench, Setting};
 use granule::arch::tlbi::{TlbiOp, TlbiScope};
 use granule::arch::{
-    Dispatch, IntermediateAddress, Page, Page4K, Page16K, PageSize, PhysicalAddress, Regime,
-    Stage2Attributes, Stage2Geometry, Stage2Permissions,
+    Descriptor, Dispatch, IntermediateAddress, Kind, Page, Page4K, Page16K, PageSize,
+    PhysicalAddress, Regime, Stage2Attributes, Stage2Geometry, Stage2Permissions,
 };
 use granule::linear::Arena;
 use granule::table::{
     Holes, Leaves, PageTables, Stage2, Stage2PermissionChange, TableAllocator, TableError,
+    TableView, Visit,
 };
 use granule_testing::held::Held;
 use granule_testing::host::{self, Event, Host, Runs};
@@ -358,4 +359,43 @@ fn larger_addresses_than_a_cpu_has_are_refused() {
         answer,
         Err(TableError::OutputTooLarge { pa_bits: 44, .. })
     ));
+}
+
+#[test]
+fn the_shape_of_a_guest_is_none_of_stage_1() {
+    let shape = *geometry(PLAIN, PageSize::K4, 40).shape();
+    let host = Host::new(&shape, 0x4000_0000, 4);
+    let environment = host::environment(&host, Setting::LIVE.capabilities());
+    let refused = PageTables::<Page4K, _>::new(shape, environment);
+    assert_eq!(refused.map(|_| ()), Err(TableError::WrongStage));
+    assert_eq!(host.given_out(), 0);
+}
+
+#[test]
+fn a_view_reads_all_root_tables_of_a_guest() {
+    let geometry = geometry(PLAIN, PageSize::K4, 43);
+    let mut bench = Bench::<Page4K, Stage2>::of(geometry, Setting::PRIVATE);
+    let mut expected = Vec::new();
+    for root in 0..16 {
+        let (ipa, output) = (root << 39 | 0x5000, 0x8000_0000 + (root << 12));
+        bench.map(ipa, output, 0x1000, ALL, Leaves::PAGES).unwrap();
+        expected.push((IntermediateAddress(ipa), PhysicalAddress(output)));
+    }
+    let read = |table: PhysicalAddress, index| Some(Descriptor(bench.host.word(table.0, index)));
+    let view = TableView::of_guest(geometry, bench.tables.root_table(), read);
+    let mut found = Vec::new();
+    let visited = view.visit_all(|entry| {
+        let entry = entry.unwrap();
+        if entry.kind == Kind::Leaf {
+            found.push((entry.start, entry.output));
+        }
+        Visit::EVERYTHING
+    });
+    assert!(visited.is_continue());
+    assert_eq!(found, expected);
+    for (ipa, output) in expected {
+        let mapping = view.query(ipa).unwrap().unwrap();
+        assert_eq!((mapping.output, mapping.attributes), (output, ALL));
+    }
+    assert_eq!(view.query(IntermediateAddress(0)), Ok(None));
 }

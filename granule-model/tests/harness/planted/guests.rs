@@ -9,10 +9,11 @@ use crate::bench::{Bench, capabilities};
 use crate::machine::{Tap, machine};
 use crate::shape::Shape;
 use crate::stage::{Staged, VMID};
-use granule::arch::stage2::Vttbr;
-use granule::arch::{IntermediateAddress, Page4K, PhysicalAddress, Stage2Attributes};
-use granule::arch::{PageSize, Stage2Permissions};
-use granule::table::{Harvest, Holes, Leaves, PageTables, Stage2, Stage2PermissionChange};
+use granule::arch::{
+    IntermediateAddress, Page4K, PageSize, PhysicalAddress, Stage2Attributes, Stage2Permissions,
+    Vttbr,
+};
+use granule::table::{Harvest, Holes, Leaves, PageTables, Stage2, Stage2PermissionChange, Visit};
 use granule_model::Rule::*;
 use granule_model::{Barrier, BitChange, Event, System, Visibility};
 
@@ -85,9 +86,9 @@ impl Guest {
         let mut found = 0;
         let visited = self.tables.visit(at(offset), PAGE, |entry| {
             found = entry.table.0 + entry.index as u64 * 8;
-            true
+            Visit::EVERYTHING
         });
-        assert_eq!(visited, Ok(()));
+        assert!(visited.is_ok());
         found
     }
 }
@@ -212,7 +213,7 @@ fn resize(tap: Option<Tap>) -> Result {
         ..Shape::kernel(40)
     });
     let geometry = Stage2::geometry::<Page4K>(&guest.shape);
-    let vtcr = granule::arch::stage2::Vtcr::new(&guest.shape.features(), &geometry).0;
+    let vtcr = granule::arch::Vtcr::new(&guest.shape.features(), &geometry).0;
     guest.plant(tap);
     guest.write(System::HCR_EL2, 0);
     guest.write(System::VTCR_EL2, vtcr + 1);

@@ -8,18 +8,6 @@
 use crate::arch::features::{CpuFeatures, Support};
 use crate::arch::geometry::{Geometry, GeometryError, OutputFormat};
 use crate::arch::page_size::{Level, PageSize};
-use core::fmt;
-
-/// An intermediate physical address: what a guest takes for a physical address (the output of its
-/// stage 1, the input of stage 2).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct IntermediateAddress(pub u64);
-
-impl fmt::Display for IntermediateAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:#x}", self.0)
-    }
-}
 
 /// The most bits of input address that concatenated root tables resolve besides those of one table.
 const MOST_CONCATENATED_BITS: u32 = 4;

@@ -11,5 +11,5 @@ mod geometry;
 mod registers;
 
 pub use attributes::{Execute, Stage2Attributes, Stage2Memory, Stage2Permissions};
-pub use geometry::{IntermediateAddress, Stage2Geometry};
+pub use geometry::Stage2Geometry;
 pub use registers::{Vtcr, Vttbr};

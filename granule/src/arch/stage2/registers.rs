@@ -4,8 +4,9 @@
 //! the same VMID runs on any CPU.
 
 use super::geometry::Stage2Geometry;
+use crate::arch::PhysicalAddress;
 use crate::arch::features::CpuFeatures;
-use crate::arch::geometry::{Geometry, OutputFormat, PhysicalAddress};
+use crate::arch::geometry::{Geometry, OutputFormat};
 use crate::arch::page_size::{Level, PageSize};
 use crate::arch::registers::{base_address, output_size, tg0, walk};
 
