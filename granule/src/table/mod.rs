@@ -10,18 +10,24 @@
 //! entries. It completes, or it fails with a [`TableError`] and leaves the tables unchanged.
 
 pub(crate) mod allocator;
+mod any;
+mod change_attributes;
 #[cfg(feature = "space")]
 pub(crate) mod choose;
 mod chunks;
 pub(crate) mod count;
 pub(crate) mod direct_mapped;
+mod dry_run;
 #[cfg(feature = "space")]
 pub(crate) mod duplicate;
 mod environment;
 pub(crate) mod flush;
 mod forward;
+mod frames;
 #[cfg(feature = "space")]
 pub(crate) mod group;
+mod hardware_updates;
+mod harvest;
 mod limit;
 mod live;
 pub mod lock_free;
@@ -45,10 +51,15 @@ mod visit;
 mod zap;
 
 pub use allocator::{TableAllocator, TableRun};
+pub use any::{AnyDryRun, AnyPageTables};
+pub use change_attributes::AttributeChange;
 pub use count::{Counted, Counter, Counters, Counts};
 pub use direct_mapped::{DirectMapped, Offset, PhysToVirt};
+pub use dry_run::{Cost, DryRun};
 pub use environment::{Environment, TableEnvironment};
 pub use flush::{invalidate, publish};
+pub use frames::{FrameRun, Frames};
+pub use harvest::Harvest;
 pub use live::Live;
 pub use memory::{BitChange, TableMemory, Visibility};
 pub use merge::Merged;
@@ -482,7 +493,18 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// Replaces an entry that hardware may update, and returns the old one.
     #[inline(always)]
     fn exchange(&mut self, table: PhysicalAddress, index: usize, entry: Descriptor) -> Descriptor {
-        let how = self.visibility();
+        self.exchange_as(table, index, entry, self.visibility())
+    }
+
+    /// As [`exchange`](Self::exchange), with a visibility.
+    #[inline(always)]
+    fn exchange_as(
+        &mut self,
+        table: PhysicalAddress,
+        index: usize,
+        entry: Descriptor,
+        how: Visibility,
+    ) -> Descriptor {
         // SAFETY: as for `store`.
         unsafe { self.environment.exchange(table, index, entry, how) }
     }

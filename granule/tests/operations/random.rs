@@ -5,7 +5,7 @@ use crate::reference::Mapped;
 use crate::step::{Action, Step, step, units};
 use core::ops::ControlFlow;
 use granule::arch::{
-    Attributes, Dispatch, Geometry, Kind, OutputFormat, Page, PageSize, Shareability,
+    Attributes, Dispatch, Geometry, Kind, Level, OutputFormat, Page, PageSize, Shareability,
     VirtualAddress,
 };
 use granule::table::{Leaves, TableError, Visit};
@@ -235,6 +235,9 @@ fn act<P: Page>(
         Action::SetInvalid => bench.set_invalid(offset, bytes),
         Action::SetValid => bench.set_valid(offset, bytes),
         Action::Merge(leaves) => bench.merge(offset, bytes, leaves).map(|_| ()),
+        Action::Attributes(change, holes) => bench.change_attributes(offset, bytes, change, holes),
+        Action::Dirty(dirty, holes) => bench.set_dirty(offset, bytes, dirty, holes),
+        Action::Harvest(what) => bench.harvest(offset, bytes, what).map(|_| ()),
     }
 }
 
@@ -341,6 +344,10 @@ fn run<P: Page>(geometry: &Geometry, setting: Setting, runs: Runs, steps: &[Step
     check_runs(&bench);
     let _ = bench.merge(0, arch.span(), Leaves::LARGEST);
     check_runs(&bench);
+    for top in [Level::L2, Level::L3] {
+        let contiguous = false;
+        let _ = bench.limit_leaves(0, arch.span(), Leaves { top, contiguous });
+    }
     // Everything goes, and only the root is left.
     bench.unmap(0, arch.span()).unwrap();
     assert_eq!(bench.host.given_out(), 1, "tables leaked");
