@@ -13,6 +13,7 @@ pub(crate) mod allocator;
 mod any;
 mod change_attributes;
 pub(crate) mod choose;
+mod cost;
 pub(crate) mod count;
 pub(crate) mod direct_mapped;
 mod dry_run;

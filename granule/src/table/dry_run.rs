@@ -1,26 +1,23 @@
 //! What an operation would do, without doing it: its error, or its cost.
 //!
 //! Errors and tables come from the first pass that the operation itself makes. The other counts
-//! follow its second pass over the same entries, in [`count`]. Nothing here stores, allocates or
+//! follow its second pass over the same entries, in [`cost`](super::cost). Nothing here stores, allocates or
 //! issues an instruction.
 
-mod count;
-
+use super::change_attributes::{AttributeChange, dirty_bits};
+use super::cost::{LeafRun, Run};
+use super::frames::Frames;
+use super::pending::Pending;
+use super::piece::{Leaves, Piece};
+use super::plan::Cursor;
+use super::present_invalid::{SET_INVALID, SET_VALID};
+use super::protect::{Holes, PermissionChange};
+use super::unmap::CLEAR;
+use super::{BitChange, Liveness, PageTables, TableEnvironment, TableError};
 use crate::arch::bbm::Change;
 use crate::arch::page_size::Page;
 use crate::arch::tlbi;
 use crate::arch::{Attributes, PhysicalAddress, VirtualAddress};
-use crate::table::change_attributes::{AttributeChange, dirty_bits};
-use crate::table::frames::Frames;
-use crate::table::pending::Pending;
-use crate::table::piece::{Leaves, Piece};
-use crate::table::plan::Cursor;
-use crate::table::present_invalid::{SET_INVALID, SET_VALID};
-use crate::table::protect::{Holes, PermissionChange};
-use crate::table::split::Straddled;
-use crate::table::unmap::CLEAR;
-use crate::table::{BitChange, Liveness, PageTables, TableEnvironment, TableError};
-use count::LeafRun;
 
 /// What an operation costs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,41 +44,12 @@ pub struct Cost {
 /// [`TableError::OutOfTables`]. On live tables hardware may still update entries before the real
 /// operation, which can save it a step.
 #[derive(Debug)]
-pub struct DryRun<'t, P: Page, E>(&'t PageTables<P, E>);
+pub struct DryRun<'t, P: Page, E>(pub(super) &'t PageTables<P, E>);
 
 impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// The operations of this tree, to ask what each would do.
     pub const fn dry_run(&self) -> DryRun<'_, P, E> {
         DryRun(self)
-    }
-}
-
-/// The state of a dry run.
-struct Run {
-    cost: Cost,
-    pending: Pending,
-    /// The leaves that the edges of the range split.
-    split: [Option<Straddled>; 2],
-}
-
-impl Run {
-    const NEW: Self = Self {
-        cost: Cost {
-            tables: 0,
-            freed: 0,
-            stores: 0,
-            tlbi: 0,
-            dsb: 0,
-            isb: 0,
-        },
-        pending: Pending::NOTHING,
-        split: [None; 2],
-    };
-
-    /// Whether the entry that begins at `start` becomes a table.
-    fn is_cut(&self, start: u64) -> bool {
-        let mut leaves = self.split.iter().flatten();
-        leaves.any(|leaf| leaf.cut_entries().any(|cut| cut == start))
     }
 }
 
@@ -314,7 +282,7 @@ impl<P: Page, E: TableEnvironment> DryRun<'_, P, E> {
     }
 
     /// The barriers and TLBIs for the changes so far. `now`: they are not left to the caller.
-    fn flush(&self, run: &mut Run, now: bool) {
+    pub(super) fn flush(&self, run: &mut Run, now: bool) {
         let tables = self.0;
         let pending = core::mem::replace(&mut run.pending, Pending::NOTHING);
         if tables.liveness == Liveness::Live {

@@ -1,12 +1,42 @@
 //! Counting what the second pass of each operation does. The entries are those of the tree before
 //! the operation, so a leaf that an edge splits counts as the leaves that it becomes.
 
-use super::{DryRun, Run};
+use super::dry_run::{Cost, DryRun};
+use super::pending::Pending;
+use super::plan::Cursor;
+use super::split::{Cut, Straddled};
+use super::{BitChange, Leaves, PageTables, TableEnvironment, TableError};
 use crate::arch::page_size::{Level, Page};
 use crate::arch::{Descriptor, Kind, PhysicalAddress};
-use crate::table::plan::Cursor;
-use crate::table::split::Cut;
-use crate::table::{BitChange, Leaves, PageTables, TableEnvironment, TableError};
+
+/// The state of a dry run.
+pub(super) struct Run {
+    pub(super) cost: Cost,
+    pub(super) pending: Pending,
+    /// The leaves that the edges of the range split.
+    split: [Option<Straddled>; 2],
+}
+
+impl Run {
+    pub(super) const NEW: Self = Self {
+        cost: Cost {
+            tables: 0,
+            freed: 0,
+            stores: 0,
+            tlbi: 0,
+            dsb: 0,
+            isb: 0,
+        },
+        pending: Pending::NOTHING,
+        split: [None; 2],
+    };
+
+    /// Whether the entry that begins at `start` becomes a table.
+    fn is_cut(&self, start: u64) -> bool {
+        let mut leaves = self.split.iter().flatten();
+        leaves.any(|leaf| leaf.cut_entries().any(|cut| cut == start))
+    }
+}
 
 /// Leaves of one level that follow each other between two offsets.
 #[derive(Clone, Copy)]
