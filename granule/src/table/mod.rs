@@ -12,16 +12,20 @@
 pub(crate) mod allocator;
 mod any;
 mod change_attributes;
+#[cfg(feature = "space")]
 pub(crate) mod choose;
+mod chunks;
 mod cost;
 pub(crate) mod count;
 pub(crate) mod direct_mapped;
 mod dry_run;
+#[cfg(feature = "space")]
 pub(crate) mod duplicate;
 mod environment;
 pub(crate) mod flush;
 mod forward;
 mod frames;
+#[cfg(feature = "space")]
 pub(crate) mod group;
 mod hardware_updates;
 mod harvest;
@@ -31,6 +35,7 @@ pub mod lock_free;
 pub(crate) mod map;
 pub(crate) mod memory;
 mod merge;
+#[cfg(feature = "space")]
 pub(crate) mod page;
 mod pending;
 mod piece;
@@ -43,14 +48,15 @@ pub(crate) mod tlb_ops;
 mod unmap;
 mod view;
 mod visit;
+#[cfg(feature = "space")]
 mod zap;
 
 pub use allocator::{TableAllocator, TableRun};
 pub use any::{AnyDryRun, AnyPageTables};
 pub use change_attributes::AttributeChange;
+pub use cost::{Cost, DryRun};
 pub use count::{Counted, Counter, Counters, Counts};
 pub use direct_mapped::{DirectMapped, Offset, PhysToVirt};
-pub use dry_run::{Cost, DryRun};
 pub use environment::{Environment, TableEnvironment};
 pub use flush::{invalidate, publish};
 pub use frames::{FrameRun, Frames};

@@ -45,7 +45,7 @@ fn shorten(arch: &Arch, offset: u64, output: u64, bytes: u64, leaves: Leaves) ->
         .find(|&level| {
             level >= leaves.top.number()
                 && arch.leaf_allowed(level)
-                && distance.is_multiple_of(arch.entry_bytes(level))
+                && distance % arch.entry_bytes(level) == 0
         })
         .unwrap_or(3);
     let edges = 2 * arch.entries() as u64;
