@@ -6,6 +6,7 @@
 //! while the table is private, also where several pieces share it, and links the full table with
 //! one store. So no table is zeroed first, read back or written twice.
 
+use super::frames::Frames;
 use super::piece::{Leaves, Piece};
 use super::plan::{Cursor, OUTPUT_RUN_SHIFT, Plan};
 use super::{PageTables, TableEnvironment, TableError, Visibility};
@@ -50,6 +51,40 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// overlapping.
     pub fn map_pieces(&mut self, pieces: &[Piece]) -> Result<(), TableError> {
         let mapped = self.map_unpublished(pieces, (0, self.geometry.span()));
+        self.publish();
+        mapped
+    }
+
+    /// Maps the pages from `start` on to `frames`, one after the other, all or none. Every table is
+    /// written once, and one pair of barriers serves all frames. Consecutive frames get the largest
+    /// leaves that `leaves` and their alignment allow.
+    ///
+    /// ```
+    /// use granule::arch::{Attributes, Page4K, Permissions, PhysicalAddress, VirtualAddress};
+    /// use granule::table::{Frames, Leaves, PageTables, TableEnvironment, TableError};
+    ///
+    /// fn buffer<E: TableEnvironment>(
+    ///     tables: &mut PageTables<Page4K, E>,
+    ///     start: VirtualAddress,
+    /// ) -> Result<(), TableError> {
+    ///     let frames = [0x8004_0000, 0x8001_3000, 0x9000_0000].map(PhysicalAddress);
+    ///     let attributes = Attributes::normal(Permissions::READ_WRITE);
+    ///     tables.map_frames(start, Frames::Single(&frames), attributes, Leaves::LARGEST)
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As for [`map`](Self::map). Nothing is mapped then.
+    pub fn map_frames(
+        &mut self,
+        start: VirtualAddress,
+        frames: Frames<'_>,
+        attributes: Attributes,
+        leaves: Leaves,
+    ) -> Result<(), TableError> {
+        let cursor = self.over_frames(start, frames, attributes, leaves)?;
+        let mapped = self.map_cursor(cursor);
         self.publish();
         mapped
     }

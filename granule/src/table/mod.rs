@@ -15,6 +15,7 @@ mod change_attributes;
 #[cfg(feature = "space")]
 pub(crate) mod choose;
 mod chunks;
+mod cost;
 pub(crate) mod count;
 pub(crate) mod direct_mapped;
 mod dry_run;
@@ -53,9 +54,9 @@ mod zap;
 pub use allocator::{TableAllocator, TableRun};
 pub use any::{AnyDryRun, AnyPageTables};
 pub use change_attributes::AttributeChange;
+pub use cost::{Cost, DryRun};
 pub use count::{Counted, Counter, Counters, Counts};
 pub use direct_mapped::{DirectMapped, Offset, PhysToVirt};
-pub use dry_run::{Cost, DryRun};
 pub use environment::{Environment, TableEnvironment};
 pub use flush::{invalidate, publish};
 pub use frames::{FrameRun, Frames};
