@@ -1,6 +1,5 @@
 //! What is printed: tables for people, JSON for programs, and how the figures stand to the goals.
 
-use crate::job::Leaf;
 use crate::rounds::{Outcome, ROUNDS, STEPS};
 use crate::stats::Spread;
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets::UTF8_FULL_CONDENSED};
@@ -60,7 +59,7 @@ fn judge(outcomes: &[Outcome]) -> Vec<Judged<'_>> {
     let judged = GOALS.iter().filter_map(|goal| {
         let outcome = outcomes
             .iter()
-            .find(|o| o.job.leaf == Leaf::Page4K && o.job.bytes == goal.bytes)?;
+            .find(|o| o.job.is_pages_at_once() && o.job.bytes == goal.bytes)?;
         let row = outcome.rows.iter().find(|row| row.subject == OURS)?;
         Some(Judged {
             goal,
@@ -76,7 +75,7 @@ fn judge(outcomes: &[Outcome]) -> Vec<Judged<'_>> {
 pub(crate) fn fault(outcomes: &[Outcome]) -> Option<String> {
     let judged = outcomes
         .iter()
-        .find(|o| o.job.leaf == Leaf::Page4K && o.job.bytes == JUDGED_BYTES)?;
+        .find(|o| o.job.is_pages_at_once() && o.job.bytes == JUDGED_BYTES)?;
     let ratio = judged.floor_over_memset.median;
     ((ratio - 1.0).abs() > FLOOR_TOLERANCE).then(|| {
         format!(
@@ -177,6 +176,7 @@ pub(crate) fn json(outcomes: &[Outcome]) -> Value {
                     "bytes": job.bytes,
                     "leaf_bytes": job.leaf.bytes(),
                     "trees": job.trees,
+                    "calls": job.calls.name(),
                     "tables": row.tables,
                     "rounds": outcome.rounds,
                     "subject": row.subject,
@@ -192,6 +192,7 @@ pub(crate) fn json(outcomes: &[Outcome]) -> Value {
         json!({
             "bytes": outcome.job.bytes,
             "leaf_bytes": outcome.job.leaf.bytes(),
+            "calls": outcome.job.calls.name(),
             "floor_over_memset": spread(&outcome.floor_over_memset),
         })
     });
@@ -224,7 +225,7 @@ fn spread(spread: &Spread) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::job::Job;
+    use crate::job::{Calls, Job, Leaf};
     use crate::rounds::Row;
 
     fn flat(value: f64) -> Spread {
@@ -249,6 +250,7 @@ mod tests {
                 bytes,
                 leaf: Leaf::Page4K,
                 trees: 1,
+                calls: Calls::Range,
             },
             rounds: 31,
             floor: [flat(1.0); 3],

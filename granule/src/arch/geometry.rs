@@ -347,6 +347,7 @@ impl Geometry {
 
     /// The address in a descriptor of this format, without the bits below `low`: the inverse of
     /// [`address_bits`](Self::address_bits).
+    #[inline(always)]
     pub(super) const fn address_in(&self, bits: u64, low: u32) -> PhysicalAddress {
         PhysicalAddress(match self.format {
             OutputFormat::Bits48 => bits & mask(47, low),

@@ -3,7 +3,7 @@
 //!
 //! [`TableMemory`] defines how entries must be stored.
 
-use super::memory::{BitChange, TableMemory, Visibility};
+use super::memory::{BitChange, BitPattern, TableMemory, Visibility};
 use crate::arch::{Descriptor, PhysicalAddress};
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -85,29 +85,24 @@ unsafe impl<R: PhysToVirt> TableMemory for DirectMapped<R> {
     }
 
     #[inline(always)]
-    unsafe fn find_mapped(
+    unsafe fn find_unlike(
         &self,
         table: PhysicalAddress,
         first: usize,
         count: usize,
+        pattern: BitPattern,
+        visibility: Visibility,
     ) -> Option<usize> {
         let start = self.entry(table, first);
-        let mut done = 0;
-        while done + CHUNK <= count {
-            let mut valid = 0;
-            for index in done..done + CHUNK {
-                // SAFETY: the entry is one of the `count` entries that the caller promises are
-                // inside a reached table.
-                valid |= unsafe { atomic(start.wrapping_add(index)).load(Ordering::Relaxed) };
-            }
-            if valid & BitChange::LEAVES != 0 {
-                break;
-            }
-            done += CHUNK;
+        if visibility == Visibility::Private {
+            // SAFETY: the caller promises that the entries are inside a reached table, which
+            // nothing else writes.
+            let entries = unsafe { core::slice::from_raw_parts(start, count) };
+            return find_unlike(entries, |entry| *entry, pattern);
         }
-        // SAFETY: the caller promises that the `count` entries are inside a reached table.
-        (done..count)
-            .find(|&index| unsafe { self.load(table, first + index) }.0 & BitChange::LEAVES != 0)
+        // SAFETY: as above; atomics may be shared with other writers.
+        let entries = unsafe { core::slice::from_raw_parts(start.cast::<AtomicU64>(), count) };
+        find_unlike(entries, |entry| entry.load(Ordering::Relaxed), pattern)
     }
 
     #[inline(always)]
@@ -124,7 +119,7 @@ unsafe impl<R: PhysToVirt> TableMemory for DirectMapped<R> {
         unsafe {
             match visibility {
                 Visibility::Private => entry.write(descriptor.0),
-                Visibility::Live | Visibility::Exchange => {
+                Visibility::Live | Visibility::LiveReadOnly | Visibility::Exchange => {
                     atomic(entry).store(descriptor.0, Ordering::Relaxed);
                 }
                 Visibility::Publish => atomic(entry).store(descriptor.0, Ordering::Release),
@@ -145,7 +140,7 @@ unsafe impl<R: PhysToVirt> TableMemory for DirectMapped<R> {
         Descriptor(unsafe {
             match visibility {
                 Visibility::Private => entry.replace(descriptor.0),
-                Visibility::Live | Visibility::Exchange => {
+                Visibility::Live | Visibility::LiveReadOnly | Visibility::Exchange => {
                     atomic(entry).swap(descriptor.0, Ordering::Relaxed)
                 }
                 Visibility::Publish => atomic(entry).swap(descriptor.0, Ordering::Release),
@@ -169,7 +164,7 @@ unsafe impl<R: PhysToVirt> TableMemory for DirectMapped<R> {
         unsafe {
             match visibility {
                 Visibility::Private => fill_private(start, count, descriptor.0, step),
-                Visibility::Live | Visibility::Exchange => {
+                Visibility::Live | Visibility::LiveReadOnly | Visibility::Exchange => {
                     fill_live(start, count, descriptor.0, step, Ordering::Relaxed);
                 }
                 Visibility::Publish => {
@@ -196,13 +191,37 @@ unsafe impl<R: PhysToVirt> TableMemory for DirectMapped<R> {
                 let entries = unsafe { core::slice::from_raw_parts_mut(start, count) };
                 return update_private(entries, change);
             }
-            Visibility::Live | Visibility::Exchange => Ordering::Relaxed,
+            Visibility::Live | Visibility::LiveReadOnly | Visibility::Exchange => Ordering::Relaxed,
             Visibility::Publish => Ordering::Release,
         };
         // SAFETY: as for `load` and `store`; atomics may be shared with the walkers.
         let entries = unsafe { core::slice::from_raw_parts(start.cast::<AtomicU64>(), count) };
-        update_live(entries, change, order)
+        if visibility == Visibility::LiveReadOnly {
+            update_read_only(entries, change)
+        } else {
+            update_live(entries, change, order)
+        }
     }
+}
+
+/// The entries that one round of [`find_unlike`] reads: enough to be fast on long runs, few enough
+/// to be cheap where the first entry already differs.
+const SCANNED: usize = 16;
+
+/// [`TableMemory::find_unlike`] of entries that `load` reads.
+#[inline(always)]
+fn find_unlike<T>(entries: &[T], load: impl Fn(&T) -> u64, pattern: BitPattern) -> Option<usize> {
+    let (chunks, _) = entries.as_chunks::<SCANNED>();
+    let alike = chunks.iter().take_while(|chunk| {
+        // With a constant pattern one of the two is often left out.
+        let any = chunk.iter().fold(0, |any, entry| any | load(entry));
+        let all = chunk.iter().fold(u64::MAX, |all, entry| all & load(entry));
+        any & pattern.mask & !pattern.value == 0 && all & pattern.value == pattern.value
+    });
+    let done = alike.count() * SCANNED;
+    let rest = entries.get(done..)?;
+    let unlike = |entry| !pattern.matches(Descriptor(load(entry)));
+    rest.iter().position(unlike).map(|index| done + index)
 }
 
 /// [`TableMemory::fill`] of private entries. On arm64 one copy serves all callers and page sizes,
@@ -281,18 +300,22 @@ unsafe fn fill_live(mut entry: *mut u64, count: usize, first: u64, step: u64, or
 /// [`TableMemory::update`] for private entries. One copy serves all page sizes.
 #[inline(never)]
 fn update_private(entries: &mut [u64], change: BitChange) -> usize {
-    // If all entries share one of the `of` bits, no entry needs its own test; in most tables all
-    // entries are valid. Both loops run over the whole slice and stay rolled. Compilers vectorise
-    // such loops and access memory in ascending order, as prefetchers expect; with fixed chunks
-    // they have read the ends first.
-    let all = entries.iter().fold(change.of, |all, entry| all & entry);
-    if all == 0 {
-        return update_some(entries, change);
+    // If all entries of a chunk share one of the `of` bits, none of them needs its own test; in
+    // most tables all entries are valid. The second loop finds the chunk in the nearest cache.
+    let (chunks, rest) = entries.as_chunks_mut::<CHUNK>();
+    let mut changed = 0;
+    for chunk in chunks {
+        let all = chunk.iter().fold(change.of, |all, entry| all & entry);
+        if all == 0 {
+            changed += update_some(chunk, change);
+            continue;
+        }
+        for entry in &mut *chunk {
+            *entry = change.apply(Descriptor(*entry)).0;
+        }
+        changed += CHUNK;
     }
-    for entry in &mut *entries {
-        *entry = change.apply(Descriptor(*entry)).0;
-    }
-    entries.len()
+    changed + update_some(rest, change)
 }
 
 /// The entries of a live table that change together: as many as fit in registers.
@@ -320,6 +343,26 @@ fn update_live(entries: &[AtomicU64], change: BitChange, order: Ordering) -> usi
         }
     }
     changed + update_some_live(rest, change, order)
+}
+
+/// As [`update_live`], for entries that no hardware updates.
+#[inline(never)]
+fn update_read_only(entries: &[AtomicU64], change: BitChange) -> usize {
+    let (chunks, rest) = entries.as_chunks::<LIVE_CHUNK>();
+    let mut changed = 0;
+    for chunk in chunks {
+        let old = chunk.each_ref().map(|entry| entry.load(Ordering::Relaxed));
+        let all = old.iter().fold(u64::MAX, |all, old| all & old);
+        if all & change.of != 0 {
+            for (entry, old) in chunk.iter().zip(old) {
+                entry.store(change.apply(Descriptor(old)).0, Ordering::Relaxed);
+            }
+            changed += LIVE_CHUNK;
+        } else {
+            changed += update_some_live(chunk, change, Ordering::Relaxed);
+        }
+    }
+    changed + update_some_live(rest, change, Ordering::Relaxed)
 }
 
 /// Applies `change` to the private entries that it concerns, and returns their number.
@@ -432,7 +475,12 @@ mod tests {
 
     #[test]
     fn update_changes_the_entries_that_are_named_and_concerned_and_no_others() {
-        for visibility in [Visibility::Private, Visibility::Live, Visibility::Publish] {
+        for visibility in [
+            Visibility::Private,
+            Visibility::Live,
+            Visibility::LiveReadOnly,
+            Visibility::Publish,
+        ] {
             let runs = [
                 (5, 2 * CHUNK + 7),
                 (3, 1),

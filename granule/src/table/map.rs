@@ -24,6 +24,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// [`TableError::Misaligned`], [`OutsideSpace`](TableError::OutsideSpace),
     /// [`OutputTooLarge`](TableError::OutputTooLarge),
     /// [`AlreadyMapped`](TableError::AlreadyMapped), [`OutOfTables`](TableError::OutOfTables).
+    #[inline]
     pub fn map(
         &mut self,
         start: VirtualAddress,
@@ -32,13 +33,21 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         attributes: Attributes,
         leaves: Leaves,
     ) -> Result<(), TableError> {
-        self.map_pieces(&[Piece {
+        if bytes == P::SIZE.bytes() && self.map_page(start, output, attributes) {
+            return Ok(());
+        }
+        self.map_piece(Piece {
             start,
             output,
             bytes,
             attributes,
             leaves,
-        }])
+        })
+    }
+
+    #[inline(never)]
+    fn map_piece(&mut self, piece: Piece) -> Result<(), TableError> {
+        self.map_pieces(&[piece])
     }
 
     /// As [`map`](Self::map), for several pieces at once, all or none. A table that several pieces
@@ -157,9 +166,13 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
 
     /// Makes entries of a private table invalid.
     pub(super) fn leave_empty(&mut self, table: PhysicalAddress, first: usize, count: usize) {
-        // The compiler turns a loop that visibly stores zeros into a call of `memset`, which
-        // without NEON takes six times the instructions of paired stores.
-        let nothing = core::hint::black_box(Descriptor::INVALID);
+        // The compiler turns a loop that visibly stores zeros into a call of `memset`. In kernels
+        // for arm64, without NEON, that takes six times the instructions of paired stores.
+        let nothing = if cfg!(target_arch = "aarch64") {
+            core::hint::black_box(Descriptor::INVALID)
+        } else {
+            Descriptor::INVALID
+        };
         self.fill(table, first, count, nothing, 0, Visibility::Private);
     }
 

@@ -15,6 +15,10 @@ pub enum Visibility {
     Private,
     /// Walkers may read the table at any time. Each entry is stored with one 64-bit access.
     Live,
+    /// As [`Live`](Self::Live), and walkers only read: no CPU sets access flags or dirty state in
+    /// these tables ([`HardwareUpdates::Never`](super::HardwareUpdates::Never)). An
+    /// [update](TableMemory::update) with this value needs no atomic exchange.
+    LiveReadOnly,
     /// As [`Live`](Self::Live), and a walker that sees this store also sees every earlier one. The
     /// store-release links filled tables, in place of a DSB ISHST between filling and linking.
     Publish,
@@ -52,6 +56,39 @@ impl BitChange {
     }
 }
 
+/// What some bits of a descriptor must be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BitPattern {
+    /// The bits to compare.
+    pub mask: u64,
+    /// Their value; the other bits are clear.
+    pub value: u64,
+}
+
+impl BitPattern {
+    /// An entry that is neither valid nor present-invalid.
+    pub const EMPTY: Self = Self {
+        mask: BitChange::LEAVES,
+        value: 0,
+    };
+    /// A valid page, in a table of the last level.
+    pub const PAGE: Self = Self {
+        mask: Descriptor::TABLE_OR_PAGE | Descriptor::VALID,
+        value: Descriptor::TABLE_OR_PAGE | Descriptor::VALID,
+    };
+    /// A valid block, in a table above the last level.
+    pub const BLOCK: Self = Self {
+        mask: Descriptor::TABLE_OR_PAGE | Descriptor::VALID,
+        value: Descriptor::VALID,
+    };
+
+    /// Whether `descriptor` has these bits.
+    #[must_use]
+    pub const fn matches(self, descriptor: Descriptor) -> bool {
+        descriptor.0 & self.mask == self.value
+    }
+}
+
 /// Access to the memory of translation tables.
 ///
 /// Indices count descriptors of 8 bytes. The bulk operations avoid a call for each entry, and they
@@ -70,21 +107,23 @@ pub unsafe trait TableMemory {
     /// This memory must reach `table`, and `index` must lie inside it.
     unsafe fn load(&self, table: PhysicalAddress, index: usize) -> Descriptor;
 
-    /// The distance from index `first` to the first non-empty one (valid or present-invalid) of
-    /// `count` entries, if there is one.
+    /// The distance from index `first` to the first one of `count` entries that does not match
+    /// `pattern`, if there is one.
     ///
     /// # Safety
     ///
-    /// As for [`load`](Self::load), for each of the entries.
-    unsafe fn find_mapped(
+    /// As for [`load`](Self::load), for each of the entries. With [`Visibility::Private`] nothing
+    /// may write them meanwhile, neither code nor hardware.
+    unsafe fn find_unlike(
         &self,
         table: PhysicalAddress,
         first: usize,
         count: usize,
+        pattern: BitPattern,
+        _visibility: Visibility,
     ) -> Option<usize> {
         // SAFETY: the caller promises that all of the entries lie inside a reached table.
-        (0..count)
-            .find(|index| unsafe { self.load(table, first + index) }.0 & BitChange::LEAVES != 0)
+        (0..count).find(|index| !pattern.matches(unsafe { self.load(table, first + index) }))
     }
 
     /// Stores one entry.
@@ -135,7 +174,8 @@ pub unsafe trait TableMemory {
     /// returns their number. The other entries stay as they are.
     ///
     /// No concurrent update by hardware is lost: each entry that hardware may update
-    /// ([`Descriptor::may_be_updated`]) is changed atomically (RWLTNL).
+    /// ([`Descriptor::may_be_updated`]) is changed atomically (RWLTNL), except with
+    /// [`Visibility::Private`] and [`Visibility::LiveReadOnly`].
     ///
     /// # Safety
     ///

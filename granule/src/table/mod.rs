@@ -11,6 +11,7 @@
 pub mod allocator;
 pub(crate) mod choose;
 pub mod count;
+mod cursor;
 pub mod direct_mapped;
 pub(crate) mod duplicate;
 mod environment;
@@ -22,6 +23,7 @@ pub mod lock_free;
 pub mod map;
 pub mod memory;
 mod merge;
+mod one_page;
 pub(crate) mod page;
 mod pending;
 mod piece;
@@ -36,16 +38,18 @@ mod zap;
 
 pub use allocator::{TableAllocator, TableRun};
 pub use count::{Counted, Counters, Counts};
+pub use cursor::PageCursor;
 pub use direct_mapped::{DirectMapped, Offset, PhysToVirt};
 pub use environment::{Environment, TableEnvironment};
 pub use flush::{invalidate, publish};
-pub use memory::{BitChange, TableMemory, Visibility};
+pub use memory::{BitChange, BitPattern, TableMemory, Visibility};
 pub use merge::Merged;
 pub use pending::{FreedFrames, FreedTable};
 pub use piece::{Leaves, Piece};
 pub use protect::{Holes, PermissionChange};
 pub use query::{Entry, Mapping};
 pub use tlb_ops::{NoCpu, TlbOps};
+pub use unmap::EmptyTables;
 
 use crate::arch::bbm::BbmLevel;
 use crate::arch::page_size::{Level, Page, PageSize};
@@ -195,6 +199,16 @@ pub enum Liveness {
     Live,
 }
 
+/// Whether CPUs change leaves of the tables by themselves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HardwareUpdates {
+    /// A CPU may set access flags (TCR.HA) and dirty state (TCR.HD) at any time, so every change
+    /// of such a leaf is an atomic exchange. The default.
+    Possible,
+    /// No CPU does.
+    Never,
+}
+
 /// One tree of translation tables.
 ///
 /// Public methods check each address and convert it to an offset from the base of the half. The
@@ -208,6 +222,8 @@ pub struct PageTables<P: Page, E> {
     asid: Option<u16>,
     /// Which changes of size are allowed in place on live tables.
     bbm: BbmLevel,
+    /// Whether hardware changes leaves.
+    hardware_updates: HardwareUpdates,
     /// The changes that are not flushed yet.
     pending: Pending,
     /// The caller issues the TLBIs for changes of leaves.
@@ -248,6 +264,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
             liveness,
             asid: None,
             bbm: BbmLevel::Level0,
+            hardware_updates: HardwareUpdates::Possible,
             pending: Pending::NOTHING,
             defers_tlbi: false,
             environment,
@@ -268,6 +285,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
             liveness: Liveness::Private,
             asid: None,
             bbm: BbmLevel::Level0,
+            hardware_updates: HardwareUpdates::Possible,
             pending: Pending::NOTHING,
             defers_tlbi: false,
             environment,
@@ -355,6 +373,17 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         self.asid = asid;
     }
 
+    /// Says whether CPUs change leaves of the tables by themselves. Changes of live tables are
+    /// faster where they do not.
+    ///
+    /// # Safety
+    ///
+    /// With [`HardwareUpdates::Never`], TCR.HA and TCR.HD must be clear for these tables on every
+    /// CPU that walks them, as long as they are live.
+    pub const unsafe fn set_hardware_updates(&mut self, updates: HardwareUpdates) {
+        self.hardware_updates = updates;
+    }
+
     /// The environment of the tables.
     pub const fn environment(&mut self) -> &mut E {
         &mut self.environment
@@ -429,8 +458,23 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// The distance from `first` to the first non-empty one of `count` entries.
     #[inline(always)]
     fn find_mapped(&self, table: PhysicalAddress, first: usize, count: usize) -> Option<usize> {
-        // SAFETY: as for `load`, for each entry.
-        unsafe { self.environment.find_mapped(table, first, count) }
+        self.find_unlike(table, first, count, BitPattern::EMPTY)
+    }
+
+    /// The distance from `first` to the first one of `count` entries that does not match `pattern`.
+    #[inline(always)]
+    fn find_unlike(
+        &self,
+        table: PhysicalAddress,
+        first: usize,
+        count: usize,
+        pattern: BitPattern,
+    ) -> Option<usize> {
+        let how = self.visibility();
+        let memory = &self.environment;
+        // SAFETY: as for `load`, for each entry. Nothing writes private tables meanwhile: they are
+        // out of reach of walkers, and `&self` excludes other code.
+        unsafe { memory.find_unlike(table, first, count, pattern, how) }
     }
 
     /// The index of the first non-empty entry from `index` on and before `end`.
@@ -481,8 +525,12 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         count: usize,
         change: BitChange,
     ) -> usize {
-        let how = self.visibility();
-        // SAFETY: as for `store`, for each entry.
+        let how = match self.hardware_updates {
+            HardwareUpdates::Never if self.liveness == Liveness::Live => Visibility::LiveReadOnly,
+            _ => self.visibility(),
+        };
+        // SAFETY: as for `store`, for each entry. The caller of `set_hardware_updates` promises
+        // that walkers only read.
         unsafe { self.environment.update(table, first, count, change, how) }
     }
 }

@@ -3,7 +3,7 @@
 //! [`PermissionChange`] can express only changes that rule RWHZWS allows without break-before-make.
 //! A leaf that an end of the range cuts is split first, where the rules allow it.
 
-use super::{BitChange, PageTables, TableEnvironment, TableError};
+use super::{BitChange, BitPattern, PageTables, TableEnvironment, TableError};
 use crate::arch::page_size::{Level, Page};
 use crate::arch::{Descriptor, Kind, PhysicalAddress, Regime, VirtualAddress};
 
@@ -27,7 +27,8 @@ pub struct PermissionChange {
 
 impl PermissionChange {
     /// The change as descriptor bits.
-    fn bits(self, regime: Regime) -> BitChange {
+    #[inline]
+    pub(super) fn bits(self, regime: Regime) -> BitChange {
         let mut change = BitChange {
             of: BitChange::LEAVES,
             clear: 0,
@@ -90,6 +91,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// FEAT_BBM does not allow it ([`set_bbm`](Self::set_bbm)),
     /// [`OutOfTables`](TableError::OutOfTables), and with [`Holes::Refuse`]
     /// [`NotMapped`](TableError::NotMapped).
+    #[inline]
     pub fn protect(
         &mut self,
         start: VirtualAddress,
@@ -97,11 +99,16 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         change: PermissionChange,
         holes: Holes,
     ) -> Result<(), TableError> {
-        self.change(start, bytes, change.bits(self.geometry.regime()), holes)
+        let change = change.bits(self.geometry.regime());
+        if bytes == P::SIZE.bytes() && self.change_page(start, change) {
+            return Ok(());
+        }
+        self.change(start, bytes, change, holes)
     }
 
     /// Changes bits of all leaves of a range in place. A leaf that an end of the range cuts is
     /// split first.
+    #[inline(never)]
     pub(crate) fn change(
         &mut self,
         start: VirtualAddress,
@@ -134,6 +141,13 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         let bytes = P::SIZE.entry_bytes(level);
         let mut at = from;
         while at < to {
+            if at & (bytes - 1) == 0 {
+                let run = self.leaves_end(table, level, at, to);
+                if run > at {
+                    at = run;
+                    continue;
+                }
+            }
             let next = to.min((at & !(bytes - 1)) + bytes);
             let entry = self.load(table, Self::index(at, level));
             match entry.kind(&self.geometry, level) {
@@ -212,8 +226,8 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         }
     }
 
-    /// The end, at most `to`, of the run of whole valid leaves from `at` on in a table above the
-    /// last level; `at` itself if there is none. `at` must not cut a leaf.
+    /// The end, at most `to`, of the run of whole valid leaves from `at` on in `table`; `at` itself
+    /// if there is none. `at` must not cut a leaf.
     pub(super) fn leaves_end(&self, table: PhysicalAddress, level: Level, at: u64, to: u64) -> u64 {
         if !self.geometry.leaf_allowed(level) {
             return at;
@@ -222,24 +236,11 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         // Rounding down leaves out the entry that `to` cuts.
         let count = ((to - (at & !(P::SIZE.entry_bytes(level) - 1))) >> P::SIZE.level_shift(level))
             as usize;
-        // The difference of an entry from a block in the two bits that give the kind; 0 for a
-        // block.
-        let other = |index| {
-            let entry = self.load(table, first + index);
-            (entry.0 ^ Descriptor::VALID) & (Descriptor::TABLE_OR_PAGE | Descriptor::VALID)
+        let found = if level.is_last() {
+            self.find_unlike(table, first, count, BitPattern::PAGE)
+        } else {
+            self.find_unlike(table, first, count, BitPattern::BLOCK)
         };
-        let mut leaves = 0;
-        while leaves + SCANNED <= count
-            && (leaves..leaves + SCANNED).fold(0, |any, index| any | other(index)) == 0
-        {
-            leaves += SCANNED;
-        }
-        while leaves < count && other(leaves) == 0 {
-            leaves += 1;
-        }
-        at + ((leaves as u64) << P::SIZE.level_shift(level))
+        at + ((found.unwrap_or(count) as u64) << P::SIZE.level_shift(level))
     }
 }
-
-/// The entries that one round of the search for the end of a run reads.
-const SCANNED: usize = 8;

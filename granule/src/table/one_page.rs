@@ -1,0 +1,175 @@
+//! Mapping, changing and unmapping one page whose tables exist, without the general walk.
+//!
+//! Each operation here does the usual case, or does nothing and returns false: then the general
+//! operation does it or says why it is impossible. So these functions decide no error, reserve no
+//! table and split no leaf. What they do is the same to the last barrier.
+
+use super::page::Slot;
+use super::unmap::{CLEAR, EmptyTables};
+use super::{
+    BitChange, BitPattern, HardwareUpdates, Liveness, PageTables, TableEnvironment, Visibility,
+};
+use crate::arch::page_size::{Level, Page};
+use crate::arch::{Attributes, Descriptor, PhysicalAddress, VirtualAddress};
+
+impl<P: Page, E: TableEnvironment> PageTables<P, E> {
+    /// As [`map`](Self::map) of one page.
+    #[inline]
+    pub(super) fn map_page(
+        &mut self,
+        start: VirtualAddress,
+        output: PhysicalAddress,
+        attributes: Attributes,
+    ) -> bool {
+        match self.page_at(start) {
+            Some((_, slot)) => self.map_slot(slot, output, attributes),
+            None => false,
+        }
+    }
+
+    /// As [`change`](Self::change) of one page.
+    #[inline]
+    pub(super) fn change_page(&mut self, start: VirtualAddress, change: BitChange) -> bool {
+        match self.page_at(start) {
+            Some((offset, slot)) => self.change_slot(offset, slot, change),
+            None => false,
+        }
+    }
+
+    /// As [`unmap_range`](Self::unmap_range) of one page.
+    #[inline]
+    pub(super) fn unmap_page(&mut self, start: VirtualAddress, empty: EmptyTables) -> bool {
+        match self.page_at(start) {
+            Some((offset, slot)) => self.unmap_slot(offset, slot, empty),
+            None => false,
+        }
+    }
+
+    /// The offset of a page and its entry, if tables lead there.
+    #[inline]
+    fn page_at(&self, start: VirtualAddress) -> Option<(u64, Slot)> {
+        let offset = self.geometry.offset(start)?;
+        if offset & (P::SIZE.bytes() - 1) != 0 {
+            return None;
+        }
+        Some((offset, self.slot_of(offset)?))
+    }
+
+    /// The entry of the page at `offset`, if tables lead there.
+    #[inline]
+    pub(super) fn slot_of(&self, offset: u64) -> Option<Slot> {
+        let mut table = self.root;
+        // A walk by shifts instead of levels: a level is a match and a multiplication each time.
+        let mut shift = P::SIZE.walk_shift(self.geometry.va_bits());
+        while shift > P::SIZE.shift() {
+            let index = (offset >> shift) as usize & (P::SIZE.entries() - 1);
+            let entry = self.load(table, index);
+            if !TABLE.matches(entry) {
+                return None;
+            }
+            table = self.geometry.table_in(P::SIZE, entry);
+            shift -= P::SIZE.index_bits();
+        }
+        let index = Self::index(offset, Level::L3);
+        Some(Slot { table, index })
+    }
+
+    /// Maps the page of an entry, if the entry is empty.
+    #[inline]
+    pub(super) fn map_slot(
+        &mut self,
+        slot: Slot,
+        output: PhysicalAddress,
+        attributes: Attributes,
+    ) -> bool {
+        let fits = output.0 & (P::SIZE.bytes() - 1) == 0
+            && output.0 >> self.geometry.pa_bits() == 0
+            && BitPattern::EMPTY.matches(self.load(slot.table, slot.index));
+        if !fits {
+            return false;
+        }
+        let bits = attributes.encode(&self.geometry);
+        let page = Descriptor::leaf(&self.geometry, Level::L3, output, bits);
+        if self.liveness == Liveness::Private {
+            self.store(slot.table, slot.index, page, Visibility::Private);
+        } else {
+            self.map_live(slot, page);
+        }
+        true
+    }
+
+    /// Changes the entry of a page, if it is a valid page outside contiguous groups.
+    #[inline]
+    pub(super) fn change_slot(&mut self, offset: u64, slot: Slot, change: BitChange) -> bool {
+        let old = self.load(slot.table, slot.index);
+        if !is_single(old) || change.clear | change.set == 0 {
+            return false;
+        }
+        let new = change.apply(old);
+        if self.liveness == Liveness::Private {
+            self.store(slot.table, slot.index, new, Visibility::Private);
+        } else {
+            self.change_live(offset, slot, old, change);
+        }
+        true
+    }
+
+    /// Clears the entry of a page, if it is a valid page outside contiguous groups and its table
+    /// stays.
+    #[inline]
+    pub(super) fn unmap_slot(&mut self, offset: u64, slot: Slot, empty: EmptyTables) -> bool {
+        let Slot { table, index } = slot;
+        let old = self.load(table, index);
+        let stays = is_single(old)
+            && (empty == EmptyTables::Keep
+                || self.has_neighbour(table, index, index)
+                || self.has_others(slot));
+        if !stays {
+            return false;
+        }
+        if self.liveness == Liveness::Private {
+            self.store(table, index, Descriptor::INVALID, Visibility::Private);
+        } else {
+            self.change_live(offset, slot, old, CLEAR);
+        }
+        true
+    }
+
+    /// Whether the table of `slot` has another entry that is not empty.
+    #[inline(never)]
+    fn has_others(&self, slot: Slot) -> bool {
+        let behind = slot.index + 1;
+        let rest = P::SIZE.entries() - behind;
+        self.find_mapped(slot.table, 0, slot.index).is_some()
+            || self.find_mapped(slot.table, behind, rest).is_some()
+    }
+
+    /// Stores the entry of a page that live tables did not map.
+    #[inline(never)]
+    fn map_live(&mut self, slot: Slot, page: Descriptor) {
+        self.store(slot.table, slot.index, page, Visibility::Live);
+        self.pending.made_valid();
+        self.publish();
+    }
+
+    /// Changes the valid page `old` of live tables, and invalidates the TLB for it.
+    #[inline(never)]
+    fn change_live(&mut self, offset: u64, slot: Slot, old: Descriptor, change: BitChange) {
+        // Hardware changes no entry that has nothing left to mark.
+        if self.hardware_updates == HardwareUpdates::Possible && old.may_be_updated() {
+            self.update(slot.table, slot.index, 1, change);
+        } else {
+            self.store(slot.table, slot.index, change.apply(old), Visibility::Live);
+        }
+        self.flush_pages(offset, offset + P::SIZE.bytes());
+    }
+}
+
+/// The low bits of a table descriptor above the last level.
+const TABLE: BitPattern = BitPattern::PAGE;
+
+/// Whether the entry of a last-level table is a valid page outside contiguous groups.
+#[inline(always)]
+const fn is_single(entry: Descriptor) -> bool {
+    BitPattern::PAGE.matches(entry) && !entry.is_contiguous()
+}
