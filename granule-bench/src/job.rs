@@ -115,6 +115,17 @@ impl Job {
             .filter(move |&offset| self.is_kept(offset))
     }
 
+    /// Each leaf of one tree in ascending order, for calls that name no virtual address: whether it
+    /// is mapped before, and the physical address.
+    #[inline(always)]
+    pub(crate) fn all(&self) -> impl Iterator<Item = (bool, u64)> + use<> {
+        let job = *self;
+        (0..self.bytes / self.leaf.bytes()).map(move |leaf| {
+            let offset = leaf * job.leaf.bytes();
+            (job.is_kept(offset), black_box(job.physical() + offset))
+        })
+    }
+
     /// The addresses of the leaves of one tree, virtual and physical, as the calls name them. The
     /// compiler knows nothing about them.
     #[inline(always)]

@@ -163,15 +163,6 @@ fn map_page(tree: &mut Tree, page: u64, output: u64) -> Result<()> {
     .context("map of a page")
 }
 
-/// Moves a cursor to a page, if it is not there already.
-macro_rules! at {
-    ($cursor:ident, $page:expr) => {
-        if $cursor.address().0 != $page {
-            $cursor.move_to(VirtualAddress($page))?;
-        }
-    };
-}
-
 impl Subject for Granule {
     fn name(&self) -> &'static str {
         match (self.live, self.variant) {
@@ -223,9 +214,12 @@ impl Subject for Granule {
         for tree in &mut self.trees {
             if cursors {
                 let mut cursor = tree.cursor(VirtualAddress(VIRTUAL))?;
-                for (page, output) in job.each() {
-                    at!(cursor, page);
-                    cursor.map(PhysicalAddress(output), READ_WRITE)?;
+                for (kept, output) in job.all() {
+                    if kept {
+                        cursor.advance();
+                    } else {
+                        cursor.map(PhysicalAddress(output), READ_WRITE)?;
+                    }
                 }
             } else {
                 for (page, output) in job.each() {
@@ -248,9 +242,12 @@ impl Subject for Granule {
                     .context("protect")?;
             } else if cursors {
                 let mut cursor = tree.cursor(VirtualAddress(VIRTUAL))?;
-                for (page, _) in job.each() {
-                    at!(cursor, page);
-                    cursor.protect(read_only(), holes)?;
+                for (kept, _) in job.all() {
+                    if kept {
+                        cursor.advance();
+                    } else {
+                        cursor.protect(read_only(), holes)?;
+                    }
                 }
             } else {
                 for (page, _) in job.each() {
@@ -271,9 +268,12 @@ impl Subject for Granule {
                     .context("unmap")?;
             } else if cursors {
                 let mut cursor = tree.cursor(VirtualAddress(VIRTUAL))?;
-                for (page, _) in job.each() {
-                    at!(cursor, page);
-                    cursor.unmap(empty)?;
+                for (kept, _) in job.all() {
+                    if kept {
+                        cursor.advance();
+                    } else {
+                        cursor.unmap(empty)?;
+                    }
                 }
             } else if keeps {
                 for (page, _) in job.each() {

@@ -170,13 +170,6 @@ impl Geometry {
                 | Descriptor::PRESENT_INVALID)
     }
 
-    /// The address of the table of `size` that a table descriptor points to. With a constant size,
-    /// which must be this geometry's, it is cheaper than [`address_of`](Self::address_of).
-    #[inline(always)]
-    pub(crate) const fn table_in(&self, size: PageSize, descriptor: Descriptor) -> PhysicalAddress {
-        self.address_in(descriptor.0, size.shift())
-    }
-
     /// The address that a valid descriptor of `level` holds in this format: the next table's,
     /// or the first byte of the leaf's output.
     #[must_use]

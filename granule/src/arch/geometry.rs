@@ -106,6 +106,7 @@ pub struct Geometry {
     format: OutputFormat,
     va_range: VaRange,
     regime: Regime,
+    start_level: Level,
 }
 
 impl Geometry {
@@ -171,6 +172,7 @@ impl Geometry {
             format,
             va_range,
             regime,
+            start_level: page_size.start_level(va_bits),
         })
     }
 
@@ -249,7 +251,7 @@ impl Geometry {
     /// The level of the root table.
     #[must_use]
     pub const fn start_level(&self) -> Level {
-        self.page_size.start_level(self.va_bits)
+        self.start_level
     }
 
     /// The number of table levels that a full walk visits.
@@ -347,12 +349,19 @@ impl Geometry {
 
     /// The address in a descriptor of this format, without the bits below `low`: the inverse of
     /// [`address_bits`](Self::address_bits).
-    #[inline(always)]
     pub(super) const fn address_in(&self, bits: u64, low: u32) -> PhysicalAddress {
-        PhysicalAddress(match self.format {
-            OutputFormat::Bits48 => bits & mask(47, low),
-            OutputFormat::Lpa2 => (bits & mask(49, low)) | ((bits >> 8) & 0b11) << 50,
-            OutputFormat::Lpa => {
+        self.format.address_in(bits, low)
+    }
+}
+
+impl OutputFormat {
+    /// [`Geometry::address_in`], where the format is known when the code is compiled.
+    #[inline(always)]
+    pub(crate) const fn address_in(self, bits: u64, low: u32) -> PhysicalAddress {
+        PhysicalAddress(match self {
+            Self::Bits48 => bits & mask(47, low),
+            Self::Lpa2 => (bits & mask(49, low)) | ((bits >> 8) & 0b11) << 50,
+            Self::Lpa => {
                 let high = ((bits >> 12) & 0b1111) << 48;
                 let in_place = bits & mask(47, low);
                 in_place | high

@@ -116,12 +116,6 @@ impl PageSize {
         }
     }
 
-    /// [`level_shift`](Self::level_shift) of [`start_level`](Self::start_level).
-    pub(crate) const fn walk_shift(self, address_bits: u32) -> u32 {
-        let below_page = address_bits.saturating_sub(1 + self.shift());
-        self.shift() + below_page / self.index_bits() * self.index_bits()
-    }
-
     /// The name used on command lines: `4k`, `16k` or `64k`.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -247,20 +241,5 @@ impl Level {
 impl fmt::Display for Level {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.number())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_walk_by_shifts_begins_at_the_start_level() {
-        for size in PageSize::ALL {
-            for bits in 16..=52 {
-                let level = size.start_level(bits);
-                assert_eq!(size.walk_shift(bits), size.level_shift(level), "{size} {bits}");
-            }
-        }
     }
 }

@@ -4,7 +4,7 @@
 //! [`one_page`](super::one_page), or in the general operations where that does not apply.
 
 use super::page::Slot;
-use super::piece::Leaves;
+use super::piece::{Leaves, Piece};
 use super::unmap::EmptyTables;
 use super::{Holes, PageTables, PermissionChange, TableEnvironment, TableError};
 use crate::arch::page_size::{Level, Page};
@@ -20,9 +20,11 @@ pub struct PageCursor<'t, P: Page, E> {
     tables: &'t mut PageTables<P, E>,
     /// The offset of the page at the place.
     at: u64,
-    /// The entry of that page, once it was looked up. The cursor has the tables to itself, so the
-    /// entry stays where it is until an operation of the tables frees or adds a table.
-    slot: Option<Slot>,
+    /// The last-level table that was looked up last. The cursor has the tables to itself, so it
+    /// stays where it is until an operation of the tables frees or adds a table.
+    table: PhysicalAddress,
+    /// The end of the offsets for which that table is known, or 0.
+    known: u64,
 }
 
 impl<P: Page, E: TableEnvironment> PageTables<P, E> {
@@ -33,8 +35,26 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// [`TableError::Misaligned`], [`OutsideSpace`](TableError::OutsideSpace).
     pub fn cursor(&mut self, start: VirtualAddress) -> Result<PageCursor<'_, P, E>, TableError> {
         let (at, _) = self.offsets(start, P::SIZE.bytes())?;
-        let (tables, slot) = (self, None);
-        Ok(PageCursor { tables, at, slot })
+        Ok(PageCursor {
+            tables: self,
+            at,
+            table: PhysicalAddress(0),
+            known: 0,
+        })
+    }
+
+    /// The last-level table for an offset and the end of the offsets that it translates; 0 if there
+    /// is none.
+    #[inline(never)]
+    fn look_up(&self, at: u64) -> (PhysicalAddress, u64) {
+        let span = self.geometry.span();
+        if at >= span {
+            return (PhysicalAddress(0), 0);
+        }
+        match self.pages_from(at, span) {
+            (Some(slot), end) => (slot.table, end),
+            (None, _) => (PhysicalAddress(0), 0),
+        }
     }
 }
 
@@ -56,14 +76,10 @@ impl<P: Page, E: TableEnvironment> PageCursor<'_, P, E> {
         output: PhysicalAddress,
         attributes: Attributes,
     ) -> Result<(), TableError> {
-        let done = match self.find() {
-            Some(slot) => self.tables.map_slot(slot, output, attributes),
-            None => false,
-        };
-        if !done {
-            self.generally(|tables, start, bytes| {
-                tables.map(start, output, bytes, attributes, Leaves::PAGES)
-            })?;
+        let slot = self.find();
+        if !slot.is_some_and(|slot| self.tables.map_slot(slot, output, attributes)) {
+            self.known = 0;
+            self.tables.map_at(self.at, output, attributes)?;
         }
         self.advance();
         Ok(())
@@ -77,12 +93,12 @@ impl<P: Page, E: TableEnvironment> PageCursor<'_, P, E> {
     #[inline]
     pub fn protect(&mut self, change: PermissionChange, holes: Holes) -> Result<(), TableError> {
         let bits = change.bits(self.tables.geometry.regime());
-        let done = match self.find() {
-            Some(slot) => self.tables.change_slot(self.at, slot, bits),
-            None => false,
-        };
-        if !done {
-            self.generally(|tables, start, bytes| tables.protect(start, bytes, change, holes))?;
+        let slot = self.find();
+        if !slot.is_some_and(|slot| self.tables.change_slot(self.at, slot, bits)) {
+            self.known = 0;
+            let start = self.address();
+            let bytes = P::SIZE.bytes();
+            self.tables.protect_range(start, bytes, change, holes)?;
         }
         self.advance();
         Ok(())
@@ -96,12 +112,11 @@ impl<P: Page, E: TableEnvironment> PageCursor<'_, P, E> {
     /// As for [`PageTables::unmap`].
     #[inline]
     pub fn unmap(&mut self, empty: EmptyTables) -> Result<(), TableError> {
-        let done = match self.find() {
-            Some(slot) => self.tables.unmap_slot(self.at, slot, empty),
-            None => false,
-        };
-        if !done {
-            self.generally(|tables, start, bytes| tables.unmap_range(start, bytes, empty))?;
+        let slot = self.find();
+        if !slot.is_some_and(|slot| self.tables.unmap_slot(self.at, slot, empty)) {
+            self.known = 0;
+            let start = self.address();
+            self.tables.unmap_range(start, P::SIZE.bytes(), empty)?;
         }
         self.advance();
         Ok(())
@@ -111,14 +126,11 @@ impl<P: Page, E: TableEnvironment> PageCursor<'_, P, E> {
     /// [`TableError::OutsideSpace`].
     #[inline]
     pub fn advance(&mut self) {
-        let span = self.tables.geometry.span();
-        self.at = span.min(self.at + P::SIZE.bytes());
-        if let Some(slot) = &mut self.slot {
-            slot.index += 1;
-            // A root of the last level may end before its page does.
-            if slot.index == P::SIZE.entries() || self.at == span {
-                self.slot = None;
-            }
+        // A known table ends at the end of the half at the latest.
+        self.at += P::SIZE.bytes();
+        if self.at >= self.known {
+            self.known = 0;
+            self.at = self.at.min(self.tables.geometry.span());
         }
     }
 
@@ -130,42 +142,45 @@ impl<P: Page, E: TableEnvironment> PageCursor<'_, P, E> {
     pub fn move_to(&mut self, address: VirtualAddress) -> Result<(), TableError> {
         let (at, _) = self.tables.offsets(address, P::SIZE.bytes())?;
         let table = |offset| offset >> P::SIZE.level_shift(Level::L2);
-        self.slot = match self.slot {
-            Some(slot) if table(at) == table(self.at) => Some(Slot {
-                index: PageTables::<P, E>::index(at, Level::L3),
-                ..slot
-            }),
-            _ => None,
-        };
+        if table(at) != table(self.at) {
+            self.known = 0;
+        }
         self.at = at;
         Ok(())
     }
 
-    /// The entry of the page, looked up if the cursor came from another table.
-    #[inline]
+    /// The entry of the page, looked up if its table is not known.
+    #[inline(always)]
     fn find(&mut self) -> Option<Slot> {
-        if self.slot.is_none() {
-            self.look_up();
+        if self.known == 0 {
+            (self.table, self.known) = self.tables.look_up(self.at);
+            if self.known == 0 {
+                return None;
+            }
         }
-        self.slot
+        let index = PageTables::<P, E>::index(self.at, Level::L3);
+        Some(Slot {
+            table: self.table,
+            index,
+        })
     }
+}
 
+impl<P: Page, E: TableEnvironment> PageTables<P, E> {
+    /// Maps the page at `offset`, whose tables may be missing.
     #[inline(never)]
-    fn look_up(&mut self) {
-        if self.at < self.tables.geometry.span() {
-            self.slot = self.tables.slot_of(self.at);
-        }
-    }
-
-    /// Does an operation of the tables for the page, and forgets the entry, whose table it may
-    /// free.
-    #[inline(never)]
-    fn generally(
+    fn map_at(
         &mut self,
-        operation: impl FnOnce(&mut PageTables<P, E>, VirtualAddress, u64) -> Result<(), TableError>,
+        offset: u64,
+        output: PhysicalAddress,
+        attributes: Attributes,
     ) -> Result<(), TableError> {
-        self.slot = None;
-        let start = self.address();
-        operation(self.tables, start, P::SIZE.bytes())
+        self.map_piece(Piece {
+            start: self.address(offset),
+            output,
+            bytes: P::SIZE.bytes(),
+            attributes,
+            leaves: Leaves::PAGES,
+        })
     }
 }

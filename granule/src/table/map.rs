@@ -46,7 +46,14 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     }
 
     #[inline(never)]
-    fn map_piece(&mut self, piece: Piece) -> Result<(), TableError> {
+    pub(super) fn map_piece(&mut self, piece: Piece) -> Result<(), TableError> {
+        if piece.bytes == P::SIZE.bytes() {
+            if let Some((_, slot)) = self.page_of_other_format(piece.start) {
+                if self.map_slot(slot, piece.output, piece.attributes) {
+                    return Ok(());
+                }
+            }
+        }
         self.map_pieces(&[piece])
     }
 

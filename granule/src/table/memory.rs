@@ -76,6 +76,8 @@ impl BitPattern {
         mask: Descriptor::TABLE_OR_PAGE | Descriptor::VALID,
         value: Descriptor::TABLE_OR_PAGE | Descriptor::VALID,
     };
+    /// A pointer to a table, in a table above the last level.
+    pub const TABLE: Self = Self::PAGE;
     /// A valid block, in a table above the last level.
     pub const BLOCK: Self = Self {
         mask: Descriptor::TABLE_OR_PAGE | Descriptor::VALID,

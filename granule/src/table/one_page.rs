@@ -5,12 +5,12 @@
 //! table and split no leaf. What they do is the same to the last barrier.
 
 use super::page::Slot;
-use super::unmap::{CLEAR, EmptyTables};
+use super::unmap::EmptyTables;
 use super::{
     BitChange, BitPattern, HardwareUpdates, Liveness, PageTables, TableEnvironment, Visibility,
 };
 use crate::arch::page_size::{Level, Page};
-use crate::arch::{Attributes, Descriptor, PhysicalAddress, VirtualAddress};
+use crate::arch::{Attributes, Descriptor, OutputFormat, PhysicalAddress, VirtualAddress};
 
 impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// As [`map`](Self::map) of one page.
@@ -46,7 +46,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     }
 
     /// The offset of a page and its entry, if tables lead there.
-    #[inline]
+    #[inline(always)]
     fn page_at(&self, start: VirtualAddress) -> Option<(u64, Slot)> {
         let offset = self.geometry.offset(start)?;
         if offset & (P::SIZE.bytes() - 1) != 0 {
@@ -55,27 +55,42 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         Some((offset, self.slot_of(offset)?))
     }
 
-    /// The entry of the page at `offset`, if tables lead there.
-    #[inline]
-    pub(super) fn slot_of(&self, offset: u64) -> Option<Slot> {
+    /// The entry of the page at `offset`, if tables of the usual format lead there.
+    #[inline(always)]
+    fn slot_of(&self, offset: u64) -> Option<Slot> {
+        if self.geometry.format() != OutputFormat::Bits48 {
+            return None;
+        }
         let mut table = self.root;
-        // A walk by shifts instead of levels: a level is a match and a multiplication each time.
-        let mut shift = P::SIZE.walk_shift(self.geometry.va_bits());
+        // Counting shifts takes fewer instructions than counting levels.
+        let mut shift = P::SIZE.level_shift(self.geometry.start_level());
+        // The offset has no bits above the root's index.
+        let mut index = (offset >> shift) as usize;
         while shift > P::SIZE.shift() {
-            let index = (offset >> shift) as usize & (P::SIZE.entries() - 1);
             let entry = self.load(table, index);
-            if !TABLE.matches(entry) {
+            if !BitPattern::TABLE.matches(entry) {
                 return None;
             }
-            table = self.geometry.table_in(P::SIZE, entry);
+            table = OutputFormat::Bits48.address_in(entry.0, P::SIZE.shift());
             shift -= P::SIZE.index_bits();
+            index = (offset >> shift) as usize & (P::SIZE.entries() - 1);
         }
-        let index = Self::index(offset, Level::L3);
         Some(Slot { table, index })
     }
 
+    /// The offset of a page and its entry, if tables of another format lead there. This walk is
+    /// no part of the code that is inlined.
+    pub(super) fn page_of_other_format(&self, start: VirtualAddress) -> Option<(u64, Slot)> {
+        if self.geometry.format() == OutputFormat::Bits48 {
+            return None;
+        }
+        let (offset, _) = self.offsets(start, P::SIZE.bytes()).ok()?;
+        let (slot, _) = self.pages_from(offset, offset);
+        Some((offset, slot?))
+    }
+
     /// Maps the page of an entry, if the entry is empty.
-    #[inline]
+    #[inline(always)]
     pub(super) fn map_slot(
         &mut self,
         slot: Slot,
@@ -99,39 +114,38 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     }
 
     /// Changes the entry of a page, if it is a valid page outside contiguous groups.
-    #[inline]
+    #[inline(always)]
     pub(super) fn change_slot(&mut self, offset: u64, slot: Slot, change: BitChange) -> bool {
         let old = self.load(slot.table, slot.index);
-        if !is_single(old) || change.clear | change.set == 0 {
-            return false;
-        }
-        let new = change.apply(old);
-        if self.liveness == Liveness::Private {
-            self.store(slot.table, slot.index, new, Visibility::Private);
-        } else {
-            self.change_live(offset, slot, old, change);
-        }
-        true
+        is_single(old)
+            && change.clear | change.set != 0
+            && self.replace_slot(offset, slot, old, change.apply(old))
     }
 
     /// Clears the entry of a page, if it is a valid page outside contiguous groups and its table
     /// stays.
-    #[inline]
+    #[inline(always)]
     pub(super) fn unmap_slot(&mut self, offset: u64, slot: Slot, empty: EmptyTables) -> bool {
         let Slot { table, index } = slot;
         let old = self.load(table, index);
-        let stays = is_single(old)
+        is_single(old)
             && (empty == EmptyTables::Keep
                 || self.has_neighbour(table, index, index)
-                || self.has_others(slot));
-        if !stays {
+                || self.has_others(slot))
+            && self.replace_slot(offset, slot, old, Descriptor::INVALID)
+    }
+
+    /// Replaces the valid page `old` by `new`, unless hardware may update it.
+    #[inline(always)]
+    fn replace_slot(&mut self, offset: u64, slot: Slot, old: Descriptor, new: Descriptor) -> bool {
+        if self.liveness == Liveness::Private {
+            self.store(slot.table, slot.index, new, Visibility::Private);
+            return true;
+        }
+        if self.hardware_updates == HardwareUpdates::Possible && old.may_be_updated() {
             return false;
         }
-        if self.liveness == Liveness::Private {
-            self.store(table, index, Descriptor::INVALID, Visibility::Private);
-        } else {
-            self.change_live(offset, slot, old, CLEAR);
-        }
+        self.replace_live(offset, slot, new);
         true
     }
 
@@ -152,21 +166,14 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         self.publish();
     }
 
-    /// Changes the valid page `old` of live tables, and invalidates the TLB for it.
+    /// Replaces a valid page of live tables that hardware does not update, and invalidates the TLB
+    /// for it.
     #[inline(never)]
-    fn change_live(&mut self, offset: u64, slot: Slot, old: Descriptor, change: BitChange) {
-        // Hardware changes no entry that has nothing left to mark.
-        if self.hardware_updates == HardwareUpdates::Possible && old.may_be_updated() {
-            self.update(slot.table, slot.index, 1, change);
-        } else {
-            self.store(slot.table, slot.index, change.apply(old), Visibility::Live);
-        }
+    fn replace_live(&mut self, offset: u64, slot: Slot, new: Descriptor) {
+        self.store(slot.table, slot.index, new, Visibility::Live);
         self.flush_pages(offset, offset + P::SIZE.bytes());
     }
 }
-
-/// The low bits of a table descriptor above the last level.
-const TABLE: BitPattern = BitPattern::PAGE;
 
 /// Whether the entry of a last-level table is a valid page outside contiguous groups.
 #[inline(always)]

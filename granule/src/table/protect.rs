@@ -99,16 +99,34 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         change: PermissionChange,
         holes: Holes,
     ) -> Result<(), TableError> {
-        let change = change.bits(self.geometry.regime());
-        if bytes == P::SIZE.bytes() && self.change_page(start, change) {
+        let bits = change.bits(self.geometry.regime());
+        if bytes == P::SIZE.bytes() && self.change_page(start, bits) {
             return Ok(());
         }
-        self.change(start, bytes, change, holes)
+        self.protect_range(start, bytes, change, holes)
+    }
+
+    #[inline(never)]
+    pub(super) fn protect_range(
+        &mut self,
+        start: VirtualAddress,
+        bytes: u64,
+        change: PermissionChange,
+        holes: Holes,
+    ) -> Result<(), TableError> {
+        let bits = change.bits(self.geometry.regime());
+        if bytes == P::SIZE.bytes() {
+            if let Some((offset, slot)) = self.page_of_other_format(start) {
+                if self.change_slot(offset, slot, bits) {
+                    return Ok(());
+                }
+            }
+        }
+        self.change(start, bytes, bits, holes)
     }
 
     /// Changes bits of all leaves of a range in place. A leaf that an end of the range cuts is
     /// split first.
-    #[inline(never)]
     pub(crate) fn change(
         &mut self,
         start: VirtualAddress,

@@ -8,7 +8,7 @@ use crate::arch::page_size::{Level, Page};
 use crate::arch::{Descriptor, Kind, PhysicalAddress, VirtualAddress};
 
 /// Clears every bit of a leaf.
-pub(super) const CLEAR: BitChange = BitChange {
+const CLEAR: BitChange = BitChange {
     of: BitChange::LEAVES,
     clear: u64::MAX,
     set: 0,
@@ -70,6 +70,13 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         bytes: u64,
         empty: EmptyTables,
     ) -> Result<(), TableError> {
+        if bytes == P::SIZE.bytes() {
+            if let Some((offset, slot)) = self.page_of_other_format(start) {
+                if self.unmap_slot(offset, slot, empty) {
+                    return Ok(());
+                }
+            }
+        }
         let (from, to) = self.offsets(start, bytes)?;
         if from == to {
             return Ok(());
