@@ -107,6 +107,9 @@ pub struct Geometry {
     va_range: VaRange,
     regime: Regime,
     start_level: Level,
+    /// The first address and the bytes of the half, which every operation needs.
+    base: VirtualAddress,
+    span: u64,
 }
 
 impl Geometry {
@@ -173,6 +176,11 @@ impl Geometry {
             va_range,
             regime,
             start_level: page_size.start_level(va_bits),
+            base: match va_range {
+                VaRange::Lower => VirtualAddress(0),
+                VaRange::Upper => VirtualAddress(u64::MAX << va_bits),
+            },
+            span: 1 << va_bits,
         })
     }
 
@@ -269,16 +277,13 @@ impl Geometry {
     /// The lowest virtual address of this half.
     #[must_use]
     pub const fn base(&self) -> VirtualAddress {
-        match self.va_range {
-            VaRange::Lower => VirtualAddress(0),
-            VaRange::Upper => VirtualAddress(u64::MAX << self.va_bits),
-        }
+        self.base
     }
 
     /// The bytes of input address in this half.
     #[must_use]
     pub const fn span(&self) -> u64 {
-        1 << self.va_bits
+        self.span
     }
 
     /// The offset of `address` from [`base`](Self::base), if it lies in this half.

@@ -76,8 +76,9 @@ impl<P: Page, E: TableEnvironment> PageCursor<'_, P, E> {
         output: PhysicalAddress,
         attributes: Attributes,
     ) -> Result<(), TableError> {
+        let bits = attributes.encode(&self.tables.geometry);
         let slot = self.find();
-        if !slot.is_some_and(|slot| self.tables.map_slot(slot, output, attributes)) {
+        if !slot.is_some_and(|slot| self.tables.map_slot(slot, output, bits)) {
             self.known = 0;
             self.tables.map_at(self.at, output, attributes)?;
         }

@@ -24,7 +24,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// [`TableError::Misaligned`], [`OutsideSpace`](TableError::OutsideSpace),
     /// [`OutputTooLarge`](TableError::OutputTooLarge),
     /// [`AlreadyMapped`](TableError::AlreadyMapped), [`OutOfTables`](TableError::OutOfTables).
-    #[inline]
+    #[inline(always)]
     pub fn map(
         &mut self,
         start: VirtualAddress,
@@ -33,8 +33,11 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         attributes: Attributes,
         leaves: Leaves,
     ) -> Result<(), TableError> {
-        if bytes == P::SIZE.bytes() && self.map_page(start, output, attributes) {
-            return Ok(());
+        if bytes == P::SIZE.bytes() {
+            let bits = attributes.encode(&self.geometry);
+            if self.map_page(start, output, bits) {
+                return Ok(());
+            }
         }
         self.map_piece(Piece {
             start,
@@ -49,7 +52,8 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     pub(super) fn map_piece(&mut self, piece: Piece) -> Result<(), TableError> {
         if piece.bytes == P::SIZE.bytes() {
             if let Some((_, slot)) = self.page_of_other_format(piece.start) {
-                if self.map_slot(slot, piece.output, piece.attributes) {
+                let bits = piece.attributes.encode(&self.geometry);
+                if self.map_slot(slot, piece.output, bits) {
                     return Ok(());
                 }
             }

@@ -10,19 +10,19 @@ use super::{
     BitChange, BitPattern, HardwareUpdates, Liveness, PageTables, TableEnvironment, Visibility,
 };
 use crate::arch::page_size::{Level, Page};
-use crate::arch::{Attributes, Descriptor, OutputFormat, PhysicalAddress, VirtualAddress};
+use crate::arch::{Descriptor, OutputFormat, PhysicalAddress, VirtualAddress};
 
 impl<P: Page, E: TableEnvironment> PageTables<P, E> {
-    /// As [`map`](Self::map) of one page.
+    /// As [`map`](Self::map) of one page with encoded attributes.
     #[inline]
     pub(super) fn map_page(
         &mut self,
         start: VirtualAddress,
         output: PhysicalAddress,
-        attributes: Attributes,
+        bits: u64,
     ) -> bool {
         match self.page_at(start) {
-            Some((_, slot)) => self.map_slot(slot, output, attributes),
+            Some((_, slot)) => self.map_slot(slot, output, bits),
             None => false,
         }
     }
@@ -61,20 +61,19 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         if self.geometry.format() != OutputFormat::Bits48 {
             return None;
         }
+        let start = self.geometry.start_level();
         let mut table = self.root;
-        // Counting shifts takes fewer instructions than counting levels.
-        let mut shift = P::SIZE.level_shift(self.geometry.start_level());
-        // The offset has no bits above the root's index.
-        let mut index = (offset >> shift) as usize;
-        while shift > P::SIZE.shift() {
-            let entry = self.load(table, index);
-            if !BitPattern::TABLE.matches(entry) {
-                return None;
+        // Written out, the steps have constant shifts. Level -1 has another format.
+        for level in [Level::L0, Level::L1, Level::L2] {
+            if start <= level {
+                let entry = self.load(table, Self::index(offset, level));
+                if !BitPattern::TABLE.matches(entry) {
+                    return None;
+                }
+                table = OutputFormat::Bits48.address_in(entry.0, P::SIZE.shift());
             }
-            table = OutputFormat::Bits48.address_in(entry.0, P::SIZE.shift());
-            shift -= P::SIZE.index_bits();
-            index = (offset >> shift) as usize & (P::SIZE.entries() - 1);
         }
+        let index = Self::index(offset, Level::L3);
         Some(Slot { table, index })
     }
 
@@ -91,19 +90,13 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
 
     /// Maps the page of an entry, if the entry is empty.
     #[inline(always)]
-    pub(super) fn map_slot(
-        &mut self,
-        slot: Slot,
-        output: PhysicalAddress,
-        attributes: Attributes,
-    ) -> bool {
+    pub(super) fn map_slot(&mut self, slot: Slot, output: PhysicalAddress, bits: u64) -> bool {
         let fits = output.0 & (P::SIZE.bytes() - 1) == 0
             && output.0 >> self.geometry.pa_bits() == 0
             && BitPattern::EMPTY.matches(self.load(slot.table, slot.index));
         if !fits {
             return false;
         }
-        let bits = attributes.encode(&self.geometry);
         let page = Descriptor::leaf(&self.geometry, Level::L3, output, bits);
         if self.liveness == Liveness::Private {
             self.store(slot.table, slot.index, page, Visibility::Private);

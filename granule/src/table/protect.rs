@@ -27,7 +27,7 @@ pub struct PermissionChange {
 
 impl PermissionChange {
     /// The change as descriptor bits.
-    #[inline]
+    #[inline(always)]
     pub(super) fn bits(self, regime: Regime) -> BitChange {
         let mut change = BitChange {
             of: BitChange::LEAVES,
@@ -91,7 +91,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// FEAT_BBM does not allow it ([`set_bbm`](Self::set_bbm)),
     /// [`OutOfTables`](TableError::OutOfTables), and with [`Holes::Refuse`]
     /// [`NotMapped`](TableError::NotMapped).
-    #[inline]
+    #[inline(always)]
     pub fn protect(
         &mut self,
         start: VirtualAddress,

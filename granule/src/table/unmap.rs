@@ -38,7 +38,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// [`InsideLeaf`](TableError::InsideLeaf) when the range begins or ends inside a block or
     /// contiguous group and the CPUs' level of FEAT_BBM does not allow splitting it
     /// ([`set_bbm`](Self::set_bbm)); [`OutOfTables`](TableError::OutOfTables) for that split.
-    #[inline]
+    #[inline(always)]
     pub fn unmap(&mut self, start: VirtualAddress, bytes: u64) -> Result<(), TableError> {
         if bytes == P::SIZE.bytes() && self.unmap_page(start, EmptyTables::Free) {
             return Ok(());
@@ -51,7 +51,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// # Errors
     ///
     /// As for [`unmap`](Self::unmap).
-    #[inline]
+    #[inline(always)]
     pub fn unmap_keeping_tables(
         &mut self,
         start: VirtualAddress,
