@@ -82,7 +82,10 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
     let mut subjects = subjects::all()?;
     let mut outcomes = Vec::new();
     for job in jobs {
-        let takers = subjects.iter().filter(|subject| subject.takes(&job)).count();
+        let takers = subjects
+            .iter()
+            .filter(|subject| subject.takes(&job))
+            .count();
         let progress = progress(&job, (usize::from(rounds) + 1) * takers);
         let outcome = rounds::run(job, &mut subjects, rounds.into(), &arena, &|| {
             progress.inc(1);

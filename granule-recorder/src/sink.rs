@@ -69,7 +69,7 @@ pub(crate) const fn entry(table: PhysicalAddress, index: usize) -> u64 {
 pub(crate) const fn seen_by(visibility: Visibility) -> granule_trace::Visibility {
     match visibility {
         Visibility::Private => granule_trace::Visibility::Private,
-        Visibility::Live | Visibility::LiveReadOnly => granule_trace::Visibility::Live,
+        Visibility::Live => granule_trace::Visibility::Live,
         Visibility::Publish => granule_trace::Visibility::Publish,
         // A visibility that the walker gains later is recorded as the strongest order.
         _ => granule_trace::Visibility::Exchange,

@@ -8,8 +8,8 @@
 use granule::arch::tlbi::{TlbCapabilities, TlbiOp};
 use granule::arch::{Descriptor, Geometry, PhysicalAddress};
 use granule::table::{
-    BitChange, BitPattern, DirectMapped, Environment, FreedTable, PhysToVirt, TableAllocator, TableMemory,
-    TableRun, TlbOps, Visibility,
+    BitChange, BitPattern, DirectMapped, Environment, FreedTable, PhysToVirt, TableAllocator,
+    TableMemory, TableRun, TlbOps, Visibility,
 };
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;

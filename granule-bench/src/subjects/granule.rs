@@ -11,8 +11,8 @@ use granule::arch::{
     Regime, VaRange, VirtualAddress,
 };
 use granule::table::{
-    DirectMapped, EmptyTables, Environment, FreedTable, HardwareUpdates, Holes, Leaves, NoCpu,
-    Offset, PageTables, PermissionChange, TableAllocator, TableRun,
+    DirectMapped, EmptyTables, Environment, FreedTable, Holes, Leaves, NoCpu, Offset, PageTables,
+    PermissionChange, TableAllocator, TableRun,
 };
 
 /// Pages from the arena.
@@ -47,8 +47,6 @@ type Tree = PageTables<Page4K, Environment<DirectMapped<Offset>, Pages, NoCpu>>;
 pub(super) enum Variant {
     /// `map`, `protect` that skips holes, `unmap`.
     Plain,
-    /// The same on tables whose leaves no hardware changes.
-    NoHardwareUpdates,
     /// `protect` refuses holes.
     Refuse,
     /// `unmap_keeping_tables`.
@@ -112,10 +110,6 @@ impl Granule {
             }),
         };
         let mut tree = Tree::new(self.geometry, environment)?;
-        if self.variant == Variant::NoHardwareUpdates {
-            // SAFETY: no CPU walks these tables.
-            unsafe { tree.set_hardware_updates(HardwareUpdates::Never) };
-        }
         if self.live {
             tree.make_live();
         }
@@ -166,9 +160,8 @@ fn map_page(tree: &mut Tree, page: u64, output: u64) -> Result<()> {
 impl Subject for Granule {
     fn name(&self) -> &'static str {
         match (self.live, self.variant) {
-            (false, Variant::Plain | Variant::NoHardwareUpdates) => "granule",
+            (false, Variant::Plain) => "granule",
             (true, Variant::Plain) => "granule, live",
-            (true, Variant::NoHardwareUpdates) => "granule, live, no hardware updates",
             (false, Variant::Refuse) => "granule, holes refused",
             (true, Variant::Refuse) => "granule, live, holes refused",
             (_, Variant::Keep) => "granule, keeps tables",
@@ -180,7 +173,7 @@ impl Subject for Granule {
 
     fn takes(&self, job: &Job) -> bool {
         match self.variant {
-            Variant::Plain | Variant::NoHardwareUpdates => true,
+            Variant::Plain => true,
             Variant::Refuse => job.calls == Calls::Range,
             Variant::Keep | Variant::Cursor | Variant::KeepCursor => job.calls != Calls::Range,
         }

@@ -62,7 +62,6 @@ pub(crate) fn all() -> Result<Vec<Box<dyn Subject>>> {
     let mut subjects: Vec<Box<dyn Subject>> = vec![
         Box::new(granule::Granule::new(false, Variant::Plain)?),
         Box::new(granule::Granule::new(true, Variant::Plain)?),
-        Box::new(granule::Granule::new(true, Variant::NoHardwareUpdates)?),
         Box::new(granule::Granule::new(false, Variant::Refuse)?),
         Box::new(granule::Granule::new(true, Variant::Refuse)?),
         Box::new(granule::Granule::new(false, Variant::Keep)?),

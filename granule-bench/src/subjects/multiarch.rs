@@ -66,7 +66,8 @@ const READ_WRITE: MappingFlags = MappingFlags::READ.union(MappingFlags::WRITE);
 fn map_page(tree: &mut Tree, page: u64, output: u64) -> PagingResult {
     let output = PhysAddr::from(output as usize);
     let page = VirtAddr::from(page as usize);
-    tree.cursor().map(page, output, PageSize::Size4K, READ_WRITE)
+    tree.cursor()
+        .map(page, output, PageSize::Size4K, READ_WRITE)
 }
 
 impl Multiarch {

@@ -119,7 +119,7 @@ unsafe impl<R: PhysToVirt> TableMemory for DirectMapped<R> {
         unsafe {
             match visibility {
                 Visibility::Private => entry.write(descriptor.0),
-                Visibility::Live | Visibility::LiveReadOnly | Visibility::Exchange => {
+                Visibility::Live | Visibility::Exchange => {
                     atomic(entry).store(descriptor.0, Ordering::Relaxed);
                 }
                 Visibility::Publish => atomic(entry).store(descriptor.0, Ordering::Release),
@@ -140,7 +140,7 @@ unsafe impl<R: PhysToVirt> TableMemory for DirectMapped<R> {
         Descriptor(unsafe {
             match visibility {
                 Visibility::Private => entry.replace(descriptor.0),
-                Visibility::Live | Visibility::LiveReadOnly | Visibility::Exchange => {
+                Visibility::Live | Visibility::Exchange => {
                     atomic(entry).swap(descriptor.0, Ordering::Relaxed)
                 }
                 Visibility::Publish => atomic(entry).swap(descriptor.0, Ordering::Release),
@@ -164,7 +164,7 @@ unsafe impl<R: PhysToVirt> TableMemory for DirectMapped<R> {
         unsafe {
             match visibility {
                 Visibility::Private => fill_private(start, count, descriptor.0, step),
-                Visibility::Live | Visibility::LiveReadOnly | Visibility::Exchange => {
+                Visibility::Live | Visibility::Exchange => {
                     fill_live(start, count, descriptor.0, step, Ordering::Relaxed);
                 }
                 Visibility::Publish => {
@@ -191,16 +191,12 @@ unsafe impl<R: PhysToVirt> TableMemory for DirectMapped<R> {
                 let entries = unsafe { core::slice::from_raw_parts_mut(start, count) };
                 return update_private(entries, change);
             }
-            Visibility::Live | Visibility::LiveReadOnly | Visibility::Exchange => Ordering::Relaxed,
+            Visibility::Live | Visibility::Exchange => Ordering::Relaxed,
             Visibility::Publish => Ordering::Release,
         };
         // SAFETY: as for `load` and `store`; atomics may be shared with the walkers.
         let entries = unsafe { core::slice::from_raw_parts(start.cast::<AtomicU64>(), count) };
-        if visibility == Visibility::LiveReadOnly {
-            update_read_only(entries, change)
-        } else {
-            update_live(entries, change, order)
-        }
+        update_live(entries, change, order)
     }
 }
 
@@ -212,17 +208,8 @@ const SCANNED: usize = 16;
 #[inline(always)]
 fn find_unlike<T>(entries: &[T], load: impl Fn(&T) -> u64, pattern: BitPattern) -> Option<usize> {
     let (chunks, _) = entries.as_chunks::<SCANNED>();
-    let alike = chunks.iter().take_while(|chunk| {
-        let entries = chunk.iter().map(&load);
-        // The pattern is a constant wherever this is inlined; with all bits set the fold is one
-        // instruction an entry.
-        let different = if pattern.value == pattern.mask {
-            !entries.fold(u64::MAX, |all, entry| all & entry)
-        } else {
-            entries.fold(0, |any, entry| any | (entry ^ pattern.value))
-        };
-        different & pattern.mask == 0
-    });
+    let all_match = |chunk: &&[T; SCANNED]| pattern.matches_all(chunk.iter().map(&load));
+    let alike = chunks.iter().take_while(all_match);
     let done = alike.count() * SCANNED;
     let rest = entries.get(done..)?;
     let unlike = |entry| !pattern.matches(Descriptor(load(entry)));
@@ -323,51 +310,49 @@ fn update_private(entries: &mut [u64], change: BitChange) -> usize {
     changed + update_some(rest, change)
 }
 
-/// The entries of a live table that change together: as many as fit in registers.
-const LIVE_CHUNK: usize = 8;
+/// The entries of a live table that change together: on arm64 as many as fit in registers.
+const LIVE_CHUNK: usize = if cfg!(target_arch = "aarch64") { 8 } else { 64 };
 
 /// [`TableMemory::update`] for entries that walkers may read at any time.
 #[inline(never)]
 fn update_live(entries: &[AtomicU64], change: BitChange, order: Ordering) -> usize {
+    // No other code writes the entries between the loads and the stores. Hardware does not either,
+    // if all entries have the access flag and none has the dirty modifier, or none is valid.
+    let settled = if change.of & Descriptor::VALID != 0 {
+        BitPattern {
+            mask: Descriptor::VALID | Descriptor::ACCESS_FLAG | Descriptor::DIRTY_MODIFIER,
+            value: Descriptor::VALID | Descriptor::ACCESS_FLAG,
+        }
+    } else {
+        BitPattern {
+            mask: Descriptor::PRESENT_INVALID | Descriptor::VALID,
+            value: Descriptor::PRESENT_INVALID,
+        }
+    };
+    let load = |entry: &AtomicU64| entry.load(Ordering::Relaxed);
+    let store = |entry: &AtomicU64, old| entry.store(change.apply(Descriptor(old)).0, order);
     let (chunks, rest) = entries.as_chunks::<LIVE_CHUNK>();
     let mut changed = 0;
     for chunk in chunks {
-        // No other code writes the entries between the loads and the stores. Hardware does not
-        // either, if all entries have the access flag and none has the dirty modifier.
-        let old = chunk.each_ref().map(|entry| entry.load(Ordering::Relaxed));
-        let all = old.iter().fold(u64::MAX, |all, old| all & old);
-        let any = old.iter().fold(0, |any, old| any | old);
-        let settled = all & Descriptor::ACCESS_FLAG != 0 && any & Descriptor::DIRTY_MODIFIER == 0;
-        if settled && all & change.of != 0 {
-            for (entry, old) in chunk.iter().zip(old) {
-                entry.store(change.apply(Descriptor(old)).0, order);
+        if cfg!(target_arch = "aarch64") {
+            let old = chunk.each_ref().map(load);
+            if settled.matches_all(old) {
+                chunk
+                    .iter()
+                    .zip(old)
+                    .for_each(|(entry, old)| store(entry, old));
+                changed += LIVE_CHUNK;
+                continue;
             }
+        } else if settled.matches_all(chunk.iter().map(load)) {
+            // Fewer registers: the second load finds the entry in the nearest cache.
+            chunk.iter().for_each(|entry| store(entry, load(entry)));
             changed += LIVE_CHUNK;
-        } else {
-            changed += update_some_live(chunk, change, order);
+            continue;
         }
+        changed += update_some_live(chunk, change, order);
     }
     changed + update_some_live(rest, change, order)
-}
-
-/// As [`update_live`], for entries that no hardware updates.
-#[inline(never)]
-fn update_read_only(entries: &[AtomicU64], change: BitChange) -> usize {
-    let (chunks, rest) = entries.as_chunks::<LIVE_CHUNK>();
-    let mut changed = 0;
-    for chunk in chunks {
-        let old = chunk.each_ref().map(|entry| entry.load(Ordering::Relaxed));
-        let all = old.iter().fold(u64::MAX, |all, old| all & old);
-        if all & change.of != 0 {
-            for (entry, old) in chunk.iter().zip(old) {
-                entry.store(change.apply(Descriptor(old)).0, Ordering::Relaxed);
-            }
-            changed += LIVE_CHUNK;
-        } else {
-            changed += update_some_live(chunk, change, Ordering::Relaxed);
-        }
-    }
-    changed + update_some_live(rest, change, Ordering::Relaxed)
 }
 
 /// Applies `change` to the private entries that it concerns, and returns their number.
@@ -480,12 +465,7 @@ mod tests {
 
     #[test]
     fn update_changes_the_entries_that_are_named_and_concerned_and_no_others() {
-        for visibility in [
-            Visibility::Private,
-            Visibility::Live,
-            Visibility::LiveReadOnly,
-            Visibility::Publish,
-        ] {
+        for visibility in [Visibility::Private, Visibility::Live, Visibility::Publish] {
             let runs = [
                 (5, 2 * CHUNK + 7),
                 (3, 1),

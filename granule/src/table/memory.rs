@@ -15,10 +15,6 @@ pub enum Visibility {
     Private,
     /// Walkers may read the table at any time. Each entry is stored with one 64-bit access.
     Live,
-    /// As [`Live`](Self::Live), and walkers only read: no CPU sets access flags or dirty state in
-    /// these tables ([`HardwareUpdates::Never`](super::HardwareUpdates::Never)). An
-    /// [update](TableMemory::update) with this value needs no atomic exchange.
-    LiveReadOnly,
     /// As [`Live`](Self::Live), and a walker that sees this store also sees every earlier one. The
     /// store-release links filled tables, in place of a DSB ISHST between filling and linking.
     Publish,
@@ -88,6 +84,19 @@ impl BitPattern {
     #[must_use]
     pub const fn matches(self, descriptor: Descriptor) -> bool {
         descriptor.0 & self.mask == self.value
+    }
+
+    /// Whether all of these entries have the bits. Where the code is inlined with a constant pattern
+    /// of ones, it takes one instruction an entry.
+    #[inline(always)]
+    pub(super) fn matches_all(self, entries: impl IntoIterator<Item = u64>) -> bool {
+        let entries = entries.into_iter();
+        let different = if self.value == self.mask {
+            !entries.fold(u64::MAX, |all, entry| all & entry)
+        } else {
+            entries.fold(0, |any, entry| any | (entry ^ self.value))
+        };
+        different & self.mask == 0
     }
 }
 
@@ -176,8 +185,7 @@ pub unsafe trait TableMemory {
     /// returns their number. The other entries stay as they are.
     ///
     /// No concurrent update by hardware is lost: each entry that hardware may update
-    /// ([`Descriptor::may_be_updated`]) is changed atomically (RWLTNL), except with
-    /// [`Visibility::Private`] and [`Visibility::LiveReadOnly`].
+    /// ([`Descriptor::may_be_updated`]) is changed atomically (RWLTNL).
     ///
     /// # Safety
     ///

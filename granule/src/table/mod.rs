@@ -199,16 +199,6 @@ pub enum Liveness {
     Live,
 }
 
-/// Whether CPUs change leaves of the tables by themselves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HardwareUpdates {
-    /// A CPU may set access flags (TCR.HA) and dirty state (TCR.HD) at any time, so every change
-    /// of such a leaf is an atomic exchange. The default.
-    Possible,
-    /// No CPU does.
-    Never,
-}
-
 /// One tree of translation tables.
 ///
 /// Public methods check each address and convert it to an offset from the base of the half. The
@@ -222,8 +212,6 @@ pub struct PageTables<P: Page, E> {
     asid: Option<u16>,
     /// Which changes of size are allowed in place on live tables.
     bbm: BbmLevel,
-    /// Whether hardware changes leaves.
-    hardware_updates: HardwareUpdates,
     /// The changes that are not flushed yet.
     pending: Pending,
     /// The caller issues the TLBIs for changes of leaves.
@@ -264,7 +252,6 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
             liveness,
             asid: None,
             bbm: BbmLevel::Level0,
-            hardware_updates: HardwareUpdates::Possible,
             pending: Pending::NOTHING,
             defers_tlbi: false,
             environment,
@@ -285,7 +272,6 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
             liveness: Liveness::Private,
             asid: None,
             bbm: BbmLevel::Level0,
-            hardware_updates: HardwareUpdates::Possible,
             pending: Pending::NOTHING,
             defers_tlbi: false,
             environment,
@@ -371,17 +357,6 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// global leaves would stay cached.
     pub const fn set_asid(&mut self, asid: Option<u16>) {
         self.asid = asid;
-    }
-
-    /// Says whether CPUs change leaves of the tables by themselves. Changes of live tables are
-    /// faster where they do not.
-    ///
-    /// # Safety
-    ///
-    /// With [`HardwareUpdates::Never`], TCR.HA and TCR.HD must be clear for these tables on every
-    /// CPU that walks them, as long as they are live.
-    pub const unsafe fn set_hardware_updates(&mut self, updates: HardwareUpdates) {
-        self.hardware_updates = updates;
     }
 
     /// The environment of the tables.
@@ -525,12 +500,8 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         count: usize,
         change: BitChange,
     ) -> usize {
-        let how = match self.hardware_updates {
-            HardwareUpdates::Never if self.liveness == Liveness::Live => Visibility::LiveReadOnly,
-            _ => self.visibility(),
-        };
-        // SAFETY: as for `store`, for each entry. The caller of `set_hardware_updates` promises
-        // that walkers only read.
+        let how = self.visibility();
+        // SAFETY: as for `store`, for each entry.
         unsafe { self.environment.update(table, first, count, change, how) }
     }
 }

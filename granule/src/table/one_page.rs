@@ -6,9 +6,7 @@
 
 use super::page::Slot;
 use super::unmap::EmptyTables;
-use super::{
-    BitChange, BitPattern, HardwareUpdates, Liveness, PageTables, TableEnvironment, Visibility,
-};
+use super::{BitChange, BitPattern, Liveness, PageTables, TableEnvironment, Visibility};
 use crate::arch::page_size::{Level, Page};
 use crate::arch::{Descriptor, OutputFormat, PhysicalAddress, VirtualAddress};
 
@@ -135,7 +133,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
             self.store(slot.table, slot.index, new, Visibility::Private);
             return true;
         }
-        if self.hardware_updates == HardwareUpdates::Possible && old.may_be_updated() {
+        if old.may_be_updated() {
             return false;
         }
         self.replace_live(offset, slot, new);
