@@ -31,22 +31,12 @@
 //!     Attributes, CpuFeatures, Geometry, VaRange, IdRegisters, Page16K, Permissions,
 //!     PhysicalAddress, PageSize, Regime, VirtualAddress,
 //! };
-//! use granule::arch::tlbi::{TlbCapabilities, TlbiOp};
+//! use granule::arch::tlbi::TlbCapabilities;
 //! use granule::linear::Arena;
-//! use granule::table::{DirectMapped, Environment, Leaves, Offset, PageTables, TlbOps};
-//!
-//! // The tables are not in use by any CPU, so there is nothing to issue.
-//! struct Nothing(TlbCapabilities);
-//! impl TlbOps for Nothing {
-//!     fn capabilities(&self) -> &TlbCapabilities { &self.0 }
-//!     fn dsb_ishst(&mut self) {}
-//!     fn dsb_ish(&mut self) {}
-//!     fn isb(&mut self) {}
-//!     fn tlbi(&mut self, _: TlbiOp) {}
-//! }
+//! use granule::table::{DirectMapped, Environment, Leaves, NoCpu, Offset, PageTables};
 //!
 //! // What a CPU with 16K pages and 48 bits of physical address says of itself.
-//! let cpu = CpuFeatures::new(IdRegisters { mmfr0: 0x0010_0005, ..IdRegisters::default() });
+//! let cpu = CpuFeatures::new(IdRegisters::new().mmfr0(0x0010_0005));
 //! let geometry = Geometry::new(&cpu, PageSize::K16, 48, VaRange::Upper, Regime::El1And0)?;
 //!
 //! // Sixteen pages for tables, reached where they lie.
@@ -58,9 +48,8 @@
 //!     Environment {
 //!         memory: DirectMapped(Offset::new(0)),
 //!         allocator: Arena::new(start, end, PageSize::K16),
-//!         tlb: Nothing(TlbCapabilities {
-//!             geometry, range: false, level_hint: false, repeat: false,
-//!         }),
+//!         // No CPU uses the tables, so there is nothing to issue.
+//!         tlb: NoCpu(TlbCapabilities::BASIC),
 //!     }
 //! };
 //! let mut tables = PageTables::<Page16K, _>::new(geometry, environment)?;
@@ -90,6 +79,7 @@ pub mod guide;
 #[cfg(target_arch = "aarch64")]
 pub mod hw;
 pub mod linear;
+mod setters;
 pub mod space;
 pub mod table;
 

@@ -11,8 +11,8 @@ use granule::arch::{
     Regime, VaRange, VirtualAddress,
 };
 use granule::table::{
-    DirectMapped, EmptyTables, Environment, FreedTable, Holes, Leaves, NoCpu, Offset, PageTables,
-    PermissionChange, TableAllocator, TableRun,
+    DirectMapped, EmptyTables, Environment, FreedTable, Holes, Leaves, Live, NoCpu, Offset,
+    PageTables, PermissionChange, TableAllocator, TableRun,
 };
 
 /// Pages from the arena.
@@ -42,6 +42,22 @@ unsafe impl TableAllocator for Pages {
 /// No CPU walks these tables, so the instructions are left out, as all the subjects' are.
 type Tree = PageTables<Page4K, Environment<DirectMapped<Offset>, Pages, NoCpu>>;
 
+/// A tree as the benchmark uses it.
+enum Held {
+    Private(Tree),
+    Live(Live<Tree>),
+}
+
+impl Held {
+    const fn tables(&mut self) -> &mut Tree {
+        match self {
+            Self::Private(tree) => tree,
+            // SAFETY: no CPU walks the tables.
+            Self::Live(tree) => unsafe { tree.changes() },
+        }
+    }
+}
+
 /// Which of the library's calls are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Variant {
@@ -62,30 +78,17 @@ pub(super) struct Granule {
     geometry: Geometry,
     live: bool,
     variant: Variant,
-    trees: Vec<Tree>,
+    trees: Vec<Held>,
 }
 
 const READ_WRITE: Attributes = Attributes::normal(Permissions::READ_WRITE);
-
-const fn read_only() -> PermissionChange {
-    PermissionChange {
-        writable: Some(false),
-        user: None,
-        privileged_execute: None,
-        user_execute: None,
-        guarded: None,
-        software: None,
-    }
-}
+const READ_ONLY: PermissionChange = PermissionChange::NONE.writable(false);
 
 impl Granule {
     /// With `live`, the tables are told that CPUs walk them before anything is mapped.
     pub(super) fn new(live: bool, variant: Variant) -> Result<Self> {
         // 48 bits of physical address, 4K pages.
-        let cpu = CpuFeatures::new(IdRegisters {
-            mmfr0: 0x5,
-            ..IdRegisters::default()
-        });
+        let cpu = CpuFeatures::new(IdRegisters::new().mmfr0(0x5));
         let geometry = Geometry::new(&cpu, PageSize::K4, 48, VaRange::Lower, Regime::El1And0)?;
         Ok(Self {
             geometry,
@@ -95,37 +98,24 @@ impl Granule {
         })
     }
 
-    /// A new, empty tree.
-    fn tree(&self) -> Result<Tree> {
+    /// Makes an empty tree.
+    fn make(&mut self) -> Result<&mut Tree> {
         // SAFETY: tables are where their addresses say, in this program's own memory.
         let offset = unsafe { Offset::new(0) };
         let environment = Environment {
             memory: DirectMapped(offset),
             allocator: Pages,
-            tlb: NoCpu(TlbCapabilities {
-                geometry: self.geometry,
-                range: true,
-                level_hint: true,
-                repeat: false,
-            }),
+            tlb: NoCpu(TlbCapabilities::BASIC.range(true).level_hint(true)),
         };
-        let mut tree = Tree::new(self.geometry, environment)?;
-        if self.live {
-            tree.make_live();
-        }
-        Ok(tree)
-    }
-
-    /// The empty tables that unmapping through a cursor leaves.
-    fn empty(&self) -> EmptyTables {
-        match self.variant {
-            Variant::KeepCursor => EmptyTables::Keep,
-            _ => EmptyTables::Free,
-        }
-    }
-
-    fn is_cursor(&self) -> bool {
-        matches!(self.variant, Variant::Cursor | Variant::KeepCursor)
+        let tree = Tree::new(self.geometry, environment)?;
+        self.trees.push(if self.live {
+            // SAFETY: no CPU walks the tables in spite of the call.
+            Held::Live(unsafe { tree.make_live() })
+        } else {
+            Held::Private(tree)
+        });
+        let made = self.trees.last_mut().context("no tree")?;
+        Ok(made.tables())
     }
 }
 
@@ -135,26 +125,78 @@ fn map_range(tree: &mut Tree, job: &Job) -> Result<()> {
         Leaf::Block2M => Level::L2,
         Leaf::Block1G => Level::L1,
     };
-    let contiguous = false;
-    tree.map(
-        VirtualAddress(VIRTUAL),
-        PhysicalAddress(job.physical()),
-        job.bytes,
-        READ_WRITE,
-        Leaves { top, contiguous },
-    )
-    .context("map")
+    let leaves = Leaves {
+        top,
+        contiguous: false,
+    };
+    let (start, output) = (VirtualAddress(VIRTUAL), PhysicalAddress(job.physical()));
+    tree.map(start, output, job.bytes, READ_WRITE, leaves)
+        .context("map")
 }
 
-fn map_page(tree: &mut Tree, page: u64, output: u64) -> Result<()> {
-    tree.map(
-        VirtualAddress(page),
-        PhysicalAddress(output),
-        TABLE,
-        READ_WRITE,
-        Leaves::PAGES,
-    )
-    .context("map of a page")
+fn map_pages(tree: &mut Tree, pages: impl Iterator<Item = (u64, u64)>) -> Result<()> {
+    for (page, output) in pages {
+        let (start, output) = (VirtualAddress(page), PhysicalAddress(output));
+        tree.map(start, output, TABLE, READ_WRITE, Leaves::PAGES)?;
+    }
+    Ok(())
+}
+
+fn protect_pages(tree: &mut Tree, job: &Job) -> Result<()> {
+    for (page, _) in job.each() {
+        tree.protect(VirtualAddress(page), TABLE, READ_ONLY, Holes::Skip)?;
+    }
+    Ok(())
+}
+
+fn unmap_pages(tree: &mut Tree, job: &Job) -> Result<()> {
+    for (page, _) in job.each() {
+        tree.unmap(VirtualAddress(page), TABLE)?;
+    }
+    Ok(())
+}
+
+fn unmap_pages_keeping_tables(tree: &mut Tree, job: &Job) -> Result<()> {
+    for (page, _) in job.each() {
+        tree.unmap_keeping_tables(VirtualAddress(page), TABLE)?;
+    }
+    Ok(())
+}
+
+fn map_by_cursor(tree: &mut Tree, job: &Job) -> Result<()> {
+    let mut cursor = tree.cursor(VirtualAddress(VIRTUAL))?;
+    for (kept, output) in job.all() {
+        if kept {
+            cursor.advance();
+        } else {
+            cursor.map(PhysicalAddress(output), READ_WRITE)?;
+        }
+    }
+    Ok(())
+}
+
+fn protect_by_cursor(tree: &mut Tree, job: &Job) -> Result<()> {
+    let mut cursor = tree.cursor(VirtualAddress(VIRTUAL))?;
+    for (kept, _) in job.all() {
+        if kept {
+            cursor.advance();
+        } else {
+            cursor.protect(READ_ONLY, Holes::Skip)?;
+        }
+    }
+    Ok(())
+}
+
+fn unmap_by_cursor(tree: &mut Tree, job: &Job, empty: EmptyTables) -> Result<()> {
+    let mut cursor = tree.cursor(VirtualAddress(VIRTUAL))?;
+    for (kept, _) in job.all() {
+        if kept {
+            cursor.advance();
+        } else {
+            cursor.unmap(empty)?;
+        }
+    }
+    Ok(())
 }
 
 impl Subject for Granule {
@@ -180,109 +222,77 @@ impl Subject for Granule {
     }
 
     fn prepare(&mut self, job: &Job) -> Result<()> {
+        let pages = || {
+            job.kept_leaves()
+                .map(|offset| (VIRTUAL + offset, job.physical() + offset))
+        };
         for _ in 0..job.trees {
-            let mut tree = self.tree()?;
-            for offset in job.kept_leaves() {
-                map_page(&mut tree, VIRTUAL + offset, job.physical() + offset)?;
-            }
-            self.trees.push(tree);
+            map_pages(self.make()?, pages())?;
         }
         Ok(())
     }
 
     fn map(&mut self, job: &Job) -> Result<()> {
-        if self.trees.is_empty() {
-            for _ in 0..job.trees {
-                let mut tree = self.tree()?;
-                if job.calls == Calls::Range {
-                    map_range(&mut tree, job)?;
-                }
-                self.trees.push(tree);
-            }
-        }
         if job.calls == Calls::Range {
+            for _ in 0..job.trees {
+                map_range(self.make()?, job)?;
+            }
             return Ok(());
         }
-        let cursors = self.is_cursor();
+        if self.trees.is_empty() {
+            for _ in 0..job.trees {
+                self.make()?;
+            }
+        }
         for tree in &mut self.trees {
-            if cursors {
-                let mut cursor = tree.cursor(VirtualAddress(VIRTUAL))?;
-                for (kept, output) in job.all() {
-                    if kept {
-                        cursor.advance();
-                    } else {
-                        cursor.map(PhysicalAddress(output), READ_WRITE)?;
-                    }
-                }
-            } else {
-                for (page, output) in job.each() {
-                    map_page(tree, page, output)?;
-                }
+            match self.variant {
+                Variant::Cursor | Variant::KeepCursor => map_by_cursor(tree.tables(), job)?,
+                _ => map_pages(tree.tables(), job.each())?,
             }
         }
         Ok(())
     }
 
     fn protect(&mut self, job: &Job) -> Result<()> {
-        let holes = match self.variant {
-            Variant::Refuse => Holes::Refuse,
-            _ => Holes::Skip,
-        };
-        let cursors = self.is_cursor();
         for tree in &mut self.trees {
-            if job.calls == Calls::Range {
-                tree.protect(VirtualAddress(VIRTUAL), job.bytes, read_only(), holes)
-                    .context("protect")?;
-            } else if cursors {
-                let mut cursor = tree.cursor(VirtualAddress(VIRTUAL))?;
-                for (kept, _) in job.all() {
-                    if kept {
-                        cursor.advance();
-                    } else {
-                        cursor.protect(read_only(), holes)?;
-                    }
+            let tree = tree.tables();
+            match (job.calls, self.variant) {
+                (Calls::Range, variant) => {
+                    let holes = match variant {
+                        Variant::Refuse => Holes::Refuse,
+                        _ => Holes::Skip,
+                    };
+                    tree.protect(VirtualAddress(VIRTUAL), job.bytes, READ_ONLY, holes)
+                        .context("protect")?;
                 }
-            } else {
-                for (page, _) in job.each() {
-                    tree.protect(VirtualAddress(page), TABLE, read_only(), holes)?;
-                }
+                (_, Variant::Cursor | Variant::KeepCursor) => protect_by_cursor(tree, job)?,
+                _ => protect_pages(tree, job)?,
             }
         }
         Ok(())
     }
 
     fn unmap(&mut self, job: &Job) -> Result<()> {
-        let empty = self.empty();
-        let cursors = self.is_cursor();
-        let keeps = self.variant == Variant::Keep;
         for tree in &mut self.trees {
-            if job.calls == Calls::Range {
-                tree.unmap(VirtualAddress(VIRTUAL), job.bytes)
-                    .context("unmap")?;
-            } else if cursors {
-                let mut cursor = tree.cursor(VirtualAddress(VIRTUAL))?;
-                for (kept, _) in job.all() {
-                    if kept {
-                        cursor.advance();
-                    } else {
-                        cursor.unmap(empty)?;
-                    }
-                }
-            } else if keeps {
-                for (page, _) in job.each() {
-                    tree.unmap_keeping_tables(VirtualAddress(page), TABLE)?;
-                }
-            } else {
-                for (page, _) in job.each() {
-                    tree.unmap(VirtualAddress(page), TABLE)?;
-                }
+            let tree = tree.tables();
+            match (job.calls, self.variant) {
+                (Calls::Range, _) => tree
+                    .unmap(VirtualAddress(VIRTUAL), job.bytes)
+                    .context("unmap")?,
+                (_, Variant::Keep) => unmap_pages_keeping_tables(tree, job)?,
+                (_, Variant::Cursor) => unmap_by_cursor(tree, job, EmptyTables::Free)?,
+                (_, Variant::KeepCursor) => unmap_by_cursor(tree, job, EmptyTables::Keep)?,
+                _ => unmap_pages(tree, job)?,
             }
         }
         Ok(())
     }
 
     fn query(&self, tree: usize, address: u64) -> Option<Found> {
-        let mapping = self.trees.get(tree)?.query(VirtualAddress(address))?;
+        let mapping = match self.trees.get(tree)? {
+            Held::Private(tree) => tree.query(VirtualAddress(address))?,
+            Held::Live(tree) => tree.query(VirtualAddress(address))?,
+        };
         Some(Found {
             output: mapping.output.0,
             bytes: mapping.bytes,
