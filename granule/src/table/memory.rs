@@ -83,6 +83,15 @@ impl BitPattern {
         value: Descriptor::VALID,
     };
 
+    /// This and `other`, which have no bits in common.
+    #[must_use]
+    pub const fn and(self, other: Self) -> Self {
+        Self {
+            mask: self.mask | other.mask,
+            value: self.value | other.value,
+        }
+    }
+
     /// Whether `descriptor` has these bits.
     #[must_use]
     pub const fn matches(self, descriptor: Descriptor) -> bool {

@@ -153,6 +153,7 @@ enum Source<'a> {
 }
 
 /// The position of a pass over pieces or parts, which runs in ascending order.
+#[derive(Clone)]
 pub(super) struct Cursor<'a, P> {
     source: Source<'a>,
     geometry: Geometry,

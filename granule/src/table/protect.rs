@@ -3,7 +3,7 @@
 //! [`PermissionChange`] can express only changes that rule RWHZWS allows without break-before-make.
 //! A leaf that an end of the range cuts is split first, where the rules allow it.
 
-use super::{BitChange, BitPattern, PageTables, TableEnvironment, TableError};
+use super::{BitChange, BitPattern, Liveness, PageTables, TableEnvironment, TableError};
 use crate::arch::page_size::{Level, Page};
 use crate::arch::{Descriptor, Kind, PhysicalAddress, Regime, VirtualAddress};
 use crate::setters::setters;
@@ -95,7 +95,8 @@ impl PermissionChange {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "the architecture has no more")]
 pub enum Holes {
-    /// Refuse the whole range. This costs an extra walk of the range.
+    /// Refuse the whole range. Live tables take an extra walk of the range first. Tables that no CPU
+    /// walks are changed at once, and changed back if there is a hole.
     Refuse,
     /// Skip unmapped addresses.
     Skip,
@@ -162,6 +163,11 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         }
         let level = self.geometry.start_level();
         if holes == Holes::Refuse {
+            // A change of all leaves keeps the bits that make them leaves.
+            let restorable = self.liveness == Liveness::Private && change.of == BitChange::LEAVES;
+            if restorable && !self.splits_edges(from, to, change) {
+                return self.change_or_restore(from, to, change);
+            }
             self.check_mapped(self.root, level, from, to)?;
         }
         self.split_edges(from, to, change)?;
@@ -169,6 +175,76 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         self.pending.within(from, to);
         self.flush();
         Ok(())
+    }
+
+    /// Changes a range of private tables in which nothing is split, or finds a hole and restores
+    /// what it changed. As long as the leaves are like the first one in the bits that change, one
+    /// pass does both, because one change restores them all.
+    fn change_or_restore(
+        &mut self,
+        from: u64,
+        to: u64,
+        change: BitChange,
+    ) -> Result<(), TableError> {
+        let (root, level) = (self.root, self.geometry.start_level());
+        let first = self.walk(from).descriptor.0;
+        let bits = change.clear | change.set;
+        let alike = BitPattern {
+            mask: bits,
+            value: first & bits,
+        };
+        let done = self.change_alike(root, level, from, to, change, alike);
+        let mapped = self.check_mapped(root, level, done, to);
+        if mapped.is_ok() {
+            self.change_in(root, level, done, to, change);
+        } else {
+            let restore = BitChange {
+                of: change.of,
+                clear: bits,
+                set: alike.value,
+            };
+            self.change_in(root, level, from, done, restore);
+        }
+        self.pending.within(from, to);
+        self.flush();
+        mapped
+    }
+
+    /// Applies `change` to the whole valid leaves from `from` on, as long as they match `alike`.
+    /// Returns the offset of the first entry that is something else, or `to`.
+    fn change_alike(
+        &mut self,
+        table: PhysicalAddress,
+        level: Level,
+        from: u64,
+        to: u64,
+        change: BitChange,
+        alike: BitPattern,
+    ) -> u64 {
+        let bytes = P::SIZE.entry_bytes(level);
+        let mut at = from;
+        while at < to {
+            if at & (bytes - 1) == 0 && self.geometry.leaf_allowed(level) {
+                let run = self.run_end(table, level, at, to, alike);
+                if run > at {
+                    self.change_run(table, level, at, run, change);
+                    at = run;
+                    continue;
+                }
+            }
+            let next = to.min((at & !(bytes - 1)) + bytes);
+            let entry = self.load(table, Self::index(at, level));
+            if !entry.is_table(level) {
+                return at;
+            }
+            let below = self.geometry.address_of(entry, level);
+            let done = self.change_alike(below, level.next(), at, next, change, alike);
+            if done < next {
+                return done;
+            }
+            at = next;
+        }
+        to
     }
 
     fn check_mapped(
@@ -272,14 +348,28 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         if !self.geometry.leaf_allowed(level) {
             return at;
         }
+        let any = BitPattern { mask: 0, value: 0 };
+        self.run_end(table, level, at, to, any)
+    }
+
+    /// As [`leaves_end`](Self::leaves_end) at a level with leaves, for leaves that match `alike`.
+    #[inline(always)]
+    fn run_end(
+        &self,
+        table: PhysicalAddress,
+        level: Level,
+        at: u64,
+        to: u64,
+        alike: BitPattern,
+    ) -> u64 {
         let first = Self::index(at, level);
         // Rounding down leaves out the entry that `to` cuts.
         let count = ((to - (at & !(P::SIZE.entry_bytes(level) - 1))) >> P::SIZE.level_shift(level))
             as usize;
         let found = if level.is_last() {
-            self.find_unlike(table, first, count, BitPattern::PAGE)
+            self.find_unlike(table, first, count, BitPattern::PAGE.and(alike))
         } else {
-            self.find_unlike(table, first, count, BitPattern::BLOCK)
+            self.find_unlike(table, first, count, BitPattern::BLOCK.and(alike))
         };
         at + ((found.unwrap_or(count) as u64) << P::SIZE.level_shift(level))
     }
