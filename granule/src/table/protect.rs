@@ -224,21 +224,21 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         let bytes = P::SIZE.entry_bytes(level);
         let mut at = from;
         while at < to {
-            if at & (bytes - 1) == 0 && self.geometry.leaf_allowed(level) {
-                let run = self.run_end(table, level, at, to, alike);
-                if run > at {
+            let next = to.min((at & !(bytes - 1)) + bytes);
+            let entry = self.load(table, Self::index(at, level));
+            let done = match entry.kind(&self.geometry, level) {
+                Kind::Table => {
+                    let below = self.geometry.address_of(entry, level);
+                    self.change_alike(below, level.next(), at, next, change, alike)
+                }
+                Kind::Leaf if next - at == bytes && alike.matches(entry) => {
+                    let run = self.run_end(table, level, at, to, alike);
                     self.change_run(table, level, at, run, change);
                     at = run;
                     continue;
                 }
-            }
-            let next = to.min((at & !(bytes - 1)) + bytes);
-            let entry = self.load(table, Self::index(at, level));
-            if !entry.is_table(level) {
-                return at;
-            }
-            let below = self.geometry.address_of(entry, level);
-            let done = self.change_alike(below, level.next(), at, next, change, alike);
+                Kind::Leaf | Kind::PresentInvalid | Kind::Invalid => at,
+            };
             if done < next {
                 return done;
             }
@@ -257,13 +257,6 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         let bytes = P::SIZE.entry_bytes(level);
         let mut at = from;
         while at < to {
-            if at & (bytes - 1) == 0 {
-                let run = self.leaves_end(table, level, at, to);
-                if run > at {
-                    at = run;
-                    continue;
-                }
-            }
             let next = to.min((at & !(bytes - 1)) + bytes);
             let entry = self.load(table, Self::index(at, level));
             match entry.kind(&self.geometry, level) {
@@ -271,6 +264,10 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
                     return Err(TableError::NotMapped {
                         address: self.address(at),
                     });
+                }
+                Kind::Leaf if next - at == bytes => {
+                    at = self.leaves_end(table, level, at, to);
+                    continue;
                 }
                 Kind::Leaf | Kind::PresentInvalid => {}
                 Kind::Table => {
@@ -292,22 +289,13 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         to: u64,
         change: BitChange,
     ) {
+        // A run of leaves is one update, and so is a whole table of pages.
+        if level.is_last() {
+            return self.change_run(table, level, from, to, change);
+        }
         let bytes = P::SIZE.entry_bytes(level);
         let mut at = from;
         while at < to {
-            // A run of leaves is one update, and so is a whole table of pages.
-            let run = if level.is_last() {
-                to
-            } else if at & (bytes - 1) == 0 {
-                self.leaves_end(table, level, at, to)
-            } else {
-                at
-            };
-            if run > at {
-                self.change_run(table, level, at, run, change);
-                at = run;
-                continue;
-            }
             let next = to.min((at & !(bytes - 1)) + bytes);
             let entry = self.load(table, Self::index(at, level));
             match entry.kind(&self.geometry, level) {
@@ -315,11 +303,17 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
                     let below = self.geometry.address_of(entry, level);
                     self.change_in(below, level.next(), at, next, change);
                 }
+                Kind::Leaf if next - at == bytes => {
+                    let run = self.leaves_end(table, level, at, to);
+                    self.change_run(table, level, at, run, change);
+                    at = run;
+                    continue;
+                }
                 Kind::PresentInvalid if next - at == bytes => {
                     self.change_run(table, level, at, next, change);
                 }
-                // Whole leaves were changed above. A leaf that is only partly in the range was not
-                // split, because it already has the change.
+                // A leaf that is only partly in the range was not split, because it already has the
+                // change.
                 Kind::Invalid | Kind::Leaf | Kind::PresentInvalid => {}
             }
             at = next;
@@ -342,17 +336,13 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         }
     }
 
-    /// The end, at most `to`, of the run of whole valid leaves from `at` on in `table`; `at` itself
-    /// if there is none. `at` must not cut a leaf.
+    /// The end, at most `to`, of the run of whole valid leaves that begins with the leaf at `at`.
     pub(super) fn leaves_end(&self, table: PhysicalAddress, level: Level, at: u64, to: u64) -> u64 {
-        if !self.geometry.leaf_allowed(level) {
-            return at;
-        }
         let any = BitPattern { mask: 0, value: 0 };
         self.run_end(table, level, at, to, any)
     }
 
-    /// As [`leaves_end`](Self::leaves_end) at a level with leaves, for leaves that match `alike`.
+    /// As [`leaves_end`](Self::leaves_end), for leaves that match `alike`.
     #[inline(always)]
     fn run_end(
         &self,

@@ -115,25 +115,23 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         }
         let mut at = from;
         while at < to {
-            let run = self.leaves_end(table, level, at, to);
-            if run > at {
-                let first = Self::index(at, level);
-                let count = ((run - at) >> P::SIZE.level_shift(level)) as usize;
-                if self.liveness == Liveness::Private {
-                    self.fill(table, first, count, Descriptor::INVALID, 0, how);
-                } else {
-                    self.update(table, first, count, CLEAR);
-                }
-                self.pending.leaves(at, run, level, bytes);
-                at = run;
-                continue;
-            }
             let next = to.min((at & !(bytes - 1)) + bytes);
             let index = Self::index(at, level);
             let entry = self.load(table, index);
             match entry.kind(&self.geometry, level) {
-                // `leaves_end` above found every leaf.
-                Kind::Invalid | Kind::Leaf => {}
+                Kind::Invalid => {}
+                Kind::Leaf => {
+                    let run = self.leaves_end(table, level, at, to);
+                    let count = ((run - at) >> P::SIZE.level_shift(level)) as usize;
+                    if self.liveness == Liveness::Private {
+                        self.fill(table, index, count, Descriptor::INVALID, 0, how);
+                    } else {
+                        self.update(table, index, count, CLEAR);
+                    }
+                    self.pending.leaves(at, run, level, bytes);
+                    at = run;
+                    continue;
+                }
                 Kind::PresentInvalid => self.store(table, index, Descriptor::INVALID, how),
                 Kind::Table => {
                     let below = self.geometry.address_of(entry, level);
@@ -163,18 +161,20 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         } else {
             let mut at = offset;
             while at < offset + span {
-                let run = self.leaves_end(table, level, at, offset + span);
-                if run > at {
-                    self.pending.leaves(at, run, level, bytes);
-                    at = run;
-                    continue;
-                }
                 let entry = self.load(table, Self::index(at, level));
-                if entry.is_table(level) {
-                    let below = self.geometry.address_of(entry, level);
-                    self.unlink_all(below, level.next(), at, bytes);
+                let mut next = at + bytes;
+                match entry.kind(&self.geometry, level) {
+                    Kind::Table => {
+                        let below = self.geometry.address_of(entry, level);
+                        self.unlink_all(below, level.next(), at, bytes);
+                    }
+                    Kind::Leaf => {
+                        next = self.leaves_end(table, level, at, offset + span);
+                        self.pending.leaves(at, next, level, bytes);
+                    }
+                    Kind::Invalid | Kind::PresentInvalid => {}
                 }
-                at += bytes;
+                at = next;
             }
         }
         self.chain(table, span);
