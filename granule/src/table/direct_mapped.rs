@@ -289,23 +289,35 @@ unsafe fn fill_live(mut entry: *mut u64, count: usize, first: u64, step: u64, or
     }
 }
 
+/// The entries of a cache line on most CPUs.
+const LINE: usize = 8;
+
 /// [`TableMemory::update`] for private entries. One copy serves all page sizes.
 #[inline(never)]
 fn update_private(entries: &mut [u64], change: BitChange) -> usize {
     // If all entries of a chunk share one of the `of` bits, none of them needs its own test; in
     // most tables all entries are valid. The second loop finds the chunk in the nearest cache.
-    let (chunks, rest) = entries.as_chunks_mut::<CHUNK>();
+    // Line by line memory is read in ascending order, as prefetchers expect; of a whole chunk at
+    // once compilers have read the end first.
+    let (lines, rest) = entries.as_chunks_mut::<LINE>();
     let mut changed = 0;
-    for chunk in chunks {
-        let all = chunk.iter().fold(change.of, |all, entry| all & entry);
-        if all == 0 {
-            changed += update_some(chunk, change);
+    for chunk in lines.chunks_mut(CHUNK / LINE) {
+        let mut all = [u64::MAX; LINE];
+        for line in &*chunk {
+            for (all, entry) in all.iter_mut().zip(line) {
+                *all &= entry;
+            }
+        }
+        if all.iter().fold(change.of, |all, entry| all & entry) == 0 {
+            changed += update_some(chunk.as_flattened_mut(), change);
             continue;
         }
-        for entry in &mut *chunk {
-            *entry = change.apply(Descriptor(*entry)).0;
+        for line in &mut *chunk {
+            for entry in line {
+                *entry = change.apply(Descriptor(*entry)).0;
+            }
         }
-        changed += CHUNK;
+        changed += chunk.len() * LINE;
     }
     changed + update_some(rest, change)
 }
