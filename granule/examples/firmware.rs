@@ -109,17 +109,11 @@ impl Dispatch for Firmware {
                 }
             }
             let leaf = tables.query(VirtualAddress(start)).ok_or("not mapped")?;
-            let permissions = leaf.attributes.permissions;
             println!(
-                "  {start:#011x} {:>8}  {name:<20} {:?}, r{}{}, from leaves of {}",
+                "  {start:#011x} {:>8}  {name:<20} {:?}, {}, from leaves of {}",
                 host::size(bytes),
                 leaf.attributes.memory,
-                if permissions.writable { 'w' } else { '-' },
-                if permissions.privileged_execute {
-                    'x'
-                } else {
-                    '-'
-                },
+                leaf.attributes.permissions,
                 host::size(leaf.bytes),
             );
         }

@@ -18,6 +18,7 @@ mod image;
 mod islands;
 #[cfg(test)]
 mod layers;
+mod least_rust;
 mod licences;
 mod matrix;
 mod miri;

@@ -6,9 +6,9 @@ use serde_json::Value;
 
 use crate::packages::{LIBRARIES, LIBRARY, draws, package_named, packages, targets};
 use crate::programs::{self, Program};
-use crate::{boot, boots, figures, image, licences, matrix, miri, probe, user};
+use crate::{boot, boots, figures, image, least_rust, licences, matrix, miri, probe, user};
 use xtask::pool;
-use xtask::workspace::{KERNEL_TARGET, capture, cargo, metadata, root, run, show};
+use xtask::workspace::{KERNEL_TARGET, capture, cargo, metadata, root, run, show, target_dir};
 
 /// A step: its name for `--only`, its purpose, and its function.
 #[derive(Debug)]
@@ -122,6 +122,12 @@ pub(crate) const STEPS: &[Step] = &[
         run: miri::run,
     },
     Step {
+        name: "least-rust",
+        what: "the libraries with the least Rust that they declare",
+        long: true,
+        run: least_rust::check,
+    },
+    Step {
         name: "properties",
         what: "properties, interleavings and the model harness at length",
         long: true,
@@ -168,18 +174,20 @@ pub(crate) fn clippy_kernel() -> Result<()> {
     ]))
 }
 
-/// The libraries run without std, so they are checked for the kernel's target.
+/// The libraries run without std, so they are checked for the kernel's target; on the host for their users' tests.
 fn features() -> Result<()> {
     let metadata = metadata()?;
     for library in LIBRARIES {
         for feature in feature_sets(package_named(&metadata, library)?) {
-            let mut command = cargo(&["check", "-p", library, "--no-default-features"]);
-            command
-                .args(["--target", KERNEL_TARGET])
-                .arg(format!("--features={feature}"));
-            println!("$ {}", show(&command));
-            command.env("RUSTFLAGS", "-D warnings");
-            run(command)?;
+            for target in [&["--target", KERNEL_TARGET][..], &[]] {
+                let mut command = cargo(&["check", "-p", library, "--no-default-features"]);
+                command.args(target).arg(format!("--features={feature}"));
+                println!("$ {}", show(&command));
+                command.env("RUSTFLAGS", "-D warnings");
+                // Other flags make everything anew; here the checks have a folder of their own.
+                command.env("CARGO_TARGET_DIR", target_dir().join("features"));
+                run(command)?;
+            }
         }
     }
     Ok(())

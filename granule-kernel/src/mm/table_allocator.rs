@@ -5,7 +5,7 @@ use super::early_tables::EarlyTables;
 use super::table_pages::TablePages;
 #[cfg(feature = "test-image")]
 use granule::arch::PhysicalAddress;
-use granule::linear::{Arena, direct};
+use granule::linear::{self, Arena};
 use granule::table::{FreedTable, TableAllocator, TableRun};
 
 /// A source of table pages.
@@ -67,7 +67,7 @@ unsafe impl TableAllocator for KernelTableAllocator<'_> {
     }
 }
 
-impl direct::HasArena for KernelTableAllocator<'_> {
+impl linear::HasArena for KernelTableAllocator<'_> {
     fn arena(&mut self) -> Option<&mut Arena> {
         match self {
             Self::Arena(arena) => Some(arena),

@@ -18,15 +18,13 @@ use crate::sched::registers;
 use core::fmt;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicUsize, Ordering};
-use granule::arch::page_size::Page;
+use granule::arch::Page;
 use granule::arch::registers::Ttbr;
 use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{Dispatch, Geometry, PhysicalAddress, VirtualAddress};
 use granule::hw::{self, Hardware};
-use granule::space::{
-    Access, AsidCpu, AsidMap, Asids, Fault, Rights, Settings, Space, SpaceAsid, SpaceError, Stats,
-    Vma, Vmas, asid,
-};
+use granule::space::asid::{AsidCpu, AsidMap, Asids, SpaceAsid};
+use granule::space::{Access, Fault, Rights, Settings, Space, SpaceError, Stats, Vma, Vmas, asid};
 use granule::table::{DirectMapped, Environment, Offset};
 use granule_kcore::cpus::MOST_CPUS;
 use granule_kcore::sizes;
@@ -92,7 +90,7 @@ pub(crate) trait Tables {
 pub(crate) type Done = Result<(), SpaceError>;
 
 /// A space of one page size. `None` only during the drop.
-struct Typed<P: Page>(Option<Space<'static, P, SpaceEnvironment>>);
+struct Typed<P: Page>(Option<Space<'static, P, SpaceEnvironment, UserMemory>>);
 
 /// A space and the number of its users. The last user drops it.
 struct Shared<T: ?Sized> {
@@ -196,7 +194,9 @@ impl<P: Page> Typed<P> {
     /// Calls `what`, and again after enlarging the storage if the areas do not fit.
     fn with_room<R>(
         &mut self,
-        mut what: impl FnMut(&mut Space<'static, P, SpaceEnvironment>) -> Result<R, SpaceError>,
+        mut what: impl FnMut(
+            &mut Space<'static, P, SpaceEnvironment, UserMemory>,
+        ) -> Result<R, SpaceError>,
     ) -> Result<R, SpaceError> {
         let space = self.0.as_mut().ok_or(SpaceError::NotEmpty)?;
         loop {
@@ -211,7 +211,10 @@ impl<P: Page> Typed<P> {
 }
 
 /// Gives a space room for `count` areas; `None` if memory is exhausted.
-fn enlarge<P: Page>(space: &mut Space<'static, P, SpaceEnvironment>, count: usize) -> Option<()> {
+fn enlarge<P: Page>(
+    space: &mut Space<'static, P, SpaceEnvironment, UserMemory>,
+    count: usize,
+) -> Option<()> {
     let more = Array::new(count, |_| Vma::EMPTY)?;
     // The new storage is at least as large as the old.
     let old = space.enlarge_vmas(more.leak()).ok()?;

@@ -3,7 +3,7 @@
 //! The cursor only keeps its place. What it does at the place is in
 //! [`one_page`](super::one_page), or in the general operations where that does not apply.
 
-use super::page::Slot;
+use super::one_page::Slot;
 use super::piece::{Leaves, Piece};
 use super::unmap::EmptyTables;
 use super::{Holes, PageTables, PermissionChange, TableEnvironment, TableError};

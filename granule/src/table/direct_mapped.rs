@@ -3,6 +3,7 @@
 //!
 //! [`TableMemory`] defines how entries must be stored.
 
+use super::chunks::{as_chunks, as_chunks_mut};
 use super::memory::{BitChange, BitPattern, TableMemory, Visibility};
 use crate::arch::{Descriptor, PhysicalAddress};
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -207,7 +208,7 @@ const SCANNED: usize = 16;
 /// [`TableMemory::find_unlike`] of entries that `load` reads.
 #[inline(always)]
 fn find_unlike<T>(entries: &[T], load: impl Fn(&T) -> u64, pattern: BitPattern) -> Option<usize> {
-    let (chunks, _) = entries.as_chunks::<SCANNED>();
+    let (chunks, _) = as_chunks::<_, SCANNED>(entries);
     let all_match = |chunk: &&[T; SCANNED]| pattern.matches_all(chunk.iter().map(&load));
     let alike = chunks.iter().take_while(all_match);
     let done = alike.count() * SCANNED;
@@ -299,7 +300,7 @@ fn update_private(entries: &mut [u64], change: BitChange) -> usize {
     // most tables all entries are valid. The second loop finds the chunk in the nearest cache.
     // Line by line memory is read in ascending order, as prefetchers expect; of a whole chunk at
     // once compilers have read the end first.
-    let (lines, rest) = entries.as_chunks_mut::<LINE>();
+    let (lines, rest) = as_chunks_mut::<_, LINE>(entries);
     let mut changed = 0;
     for chunk in lines.chunks_mut(CHUNK / LINE) {
         let mut all = [u64::MAX; LINE];
@@ -343,7 +344,7 @@ fn update_live(entries: &[AtomicU64], change: BitChange, order: Ordering) -> usi
     };
     let load = |entry: &AtomicU64| entry.load(Ordering::Relaxed);
     let store = |entry: &AtomicU64, old| entry.store(change.apply(Descriptor(old)).0, order);
-    let (chunks, rest) = entries.as_chunks::<LIVE_CHUNK>();
+    let (chunks, rest) = as_chunks::<_, LIVE_CHUNK>(entries);
     let mut changed = 0;
     for chunk in chunks {
         if cfg!(target_arch = "aarch64") {

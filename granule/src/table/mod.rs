@@ -9,23 +9,34 @@
 //! Every operation first checks the tables, then reserves the table pages it needs, then changes
 //! entries. It completes, or it fails with a [`TableError`] and leaves the tables unchanged.
 
-pub mod allocator;
+pub(crate) mod allocator;
+mod any;
+mod change_attributes;
+#[cfg(feature = "space")]
 pub(crate) mod choose;
-pub mod count;
+mod chunks;
+pub(crate) mod count;
 mod cursor;
-pub mod direct_mapped;
+pub(crate) mod direct_mapped;
+mod dry_run;
+#[cfg(feature = "space")]
 pub(crate) mod duplicate;
 mod environment;
 pub(crate) mod flush;
 mod forward;
+mod frames;
+#[cfg(feature = "space")]
 pub(crate) mod group;
+mod hardware_updates;
+mod harvest;
 mod limit;
 mod live;
 pub mod lock_free;
-pub mod map;
-pub mod memory;
+pub(crate) mod map;
+pub(crate) mod memory;
 mod merge;
 mod one_page;
+#[cfg(feature = "space")]
 pub(crate) mod page;
 mod pending;
 mod piece;
@@ -34,25 +45,34 @@ pub(crate) mod present_invalid;
 mod protect;
 mod query;
 mod split;
-pub mod tlb_ops;
+pub(crate) mod tlb_ops;
 mod unmap;
+mod view;
+mod visit;
+#[cfg(feature = "space")]
 mod zap;
 
 pub use allocator::{TableAllocator, TableRun};
-pub use count::{Counted, Counters, Counts};
+pub use any::{AnyDryRun, AnyPageTables};
+pub use change_attributes::AttributeChange;
+pub use count::{Counted, Counter, Counters, Counts};
 pub use cursor::PageCursor;
 pub use direct_mapped::{DirectMapped, Offset, PhysToVirt};
+pub use dry_run::{Cost, DryRun};
 pub use environment::{Environment, TableEnvironment};
 pub use flush::{invalidate, publish};
+pub use frames::{FrameRun, Frames};
+pub use harvest::Harvest;
 pub use live::Live;
 pub use memory::{BitChange, BitPattern, TableMemory, Visibility};
 pub use merge::Merged;
 pub use pending::{FreedFrames, FreedTable};
 pub use piece::{Leaves, Piece};
 pub use protect::{Holes, PermissionChange};
-pub use query::{Entry, Mapping};
 pub use tlb_ops::{NoCpu, TlbOps};
 pub use unmap::EmptyTables;
+pub use view::{TableView, Unread, UnreadTable};
+pub use visit::{Entry, Mapping, Visit};
 
 use crate::arch::bbm::BbmLevel;
 use crate::arch::page_size::{Level, Page, PageSize};
@@ -363,6 +383,26 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
 
     /// The environment of the tables, to change it.
     ///
+    /// Safe code cannot put other memory below the tables, nor free their pages:
+    ///
+    /// ```compile_fail,E0133
+    /// use granule::arch::Page4K;
+    /// use granule::table::{PageTables, TableEnvironment};
+    ///
+    /// fn other_memory<E: TableEnvironment>(tables: &mut PageTables<Page4K, E>, other: E) {
+    ///     *tables.environment_mut() = other;
+    /// }
+    /// ```
+    ///
+    /// ```compile_fail,E0596
+    /// use granule::arch::Page4K;
+    /// use granule::table::{FreedTable, PageTables, TableAllocator, TableEnvironment};
+    ///
+    /// fn free<E: TableEnvironment>(tables: &mut PageTables<Page4K, E>, root: FreedTable) {
+    ///     tables.environment().free(root);
+    /// }
+    /// ```
+    ///
     /// # Safety
     ///
     /// It must go on to reach the same tables, and issue instructions for the same CPUs.
@@ -392,25 +432,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         start: VirtualAddress,
         bytes: u64,
     ) -> Result<(u64, u64), TableError> {
-        let page = P::SIZE.bytes();
-        for value in [start.0, bytes] {
-            if value & (page - 1) != 0 {
-                return Err(TableError::Misaligned {
-                    value,
-                    page_size: P::SIZE,
-                });
-            }
-        }
-        let outside = TableError::OutsideSpace {
-            start,
-            bytes,
-            va_bits: self.geometry.va_bits(),
-        };
-        let offset = self.geometry.offset(start).ok_or(outside)?;
-        match offset.checked_add(bytes) {
-            Some(end) if end <= self.geometry.span() => Ok((offset, end)),
-            _ => Err(outside),
-        }
+        visit::offsets(&self.geometry, P::SIZE, start, bytes)
     }
 
     /// The virtual address at an offset in the half.
@@ -490,7 +512,18 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// Replaces an entry that hardware may update, and returns the old one.
     #[inline(always)]
     fn exchange(&mut self, table: PhysicalAddress, index: usize, entry: Descriptor) -> Descriptor {
-        let how = self.visibility();
+        self.exchange_as(table, index, entry, self.visibility())
+    }
+
+    /// As [`exchange`](Self::exchange), with a visibility.
+    #[inline(always)]
+    fn exchange_as(
+        &mut self,
+        table: PhysicalAddress,
+        index: usize,
+        entry: Descriptor,
+        how: Visibility,
+    ) -> Descriptor {
         // SAFETY: as for `store`.
         unsafe { self.environment.exchange(table, index, entry, how) }
     }

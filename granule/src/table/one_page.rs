@@ -4,11 +4,19 @@
 //! operation does it or says why it is impossible. So these functions decide no error, reserve no
 //! table and split no leaf. What they do is the same to the last barrier.
 
-use super::page::Slot;
 use super::unmap::EmptyTables;
 use super::{BitChange, BitPattern, Liveness, PageTables, TableEnvironment, Visibility};
 use crate::arch::page_size::{Level, Page};
 use crate::arch::{Descriptor, OutputFormat, PhysicalAddress, VirtualAddress};
+
+/// The position of a page's entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Slot {
+    /// The last-level table.
+    pub(crate) table: PhysicalAddress,
+    /// The index in it.
+    pub(crate) index: usize,
+}
 
 impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// As [`map`](Self::map) of one page with encoded attributes.
@@ -84,6 +92,30 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         let (offset, _) = self.offsets(start, P::SIZE.bytes()).ok()?;
         let (slot, _) = self.pages_from(offset, offset);
         Some((offset, slot?))
+    }
+
+    /// The entry of the page at `at`, if there is a last-level table for it, and the end of that
+    /// table, or of the hole without one. The end is at most `to`.
+    pub(crate) fn pages_from(&self, at: u64, to: u64) -> (Option<Slot>, u64) {
+        let mut table = self.root;
+        let mut level = self.geometry.start_level();
+        loop {
+            let index = Self::index(at, level);
+            if level.is_last() {
+                let left = (P::SIZE.entries() - index) as u64;
+                return (
+                    Some(Slot { table, index }),
+                    to.min(at + (left << P::SIZE.shift())),
+                );
+            }
+            let entry = self.load(table, index);
+            if !entry.is_table(level) {
+                let bytes = P::SIZE.entry_bytes(level);
+                return (None, to.min((at & !(bytes - 1)) + bytes));
+            }
+            table = self.geometry.address_of(entry, level);
+            level = level.next();
+        }
     }
 
     /// Maps the page of an entry, if the entry is empty.

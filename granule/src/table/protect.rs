@@ -247,7 +247,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         to
     }
 
-    fn check_mapped(
+    pub(super) fn check_mapped(
         &self,
         table: PhysicalAddress,
         level: Level,

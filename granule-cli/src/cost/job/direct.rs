@@ -7,7 +7,7 @@
 //! entry. Tests compare the result with the library's own code, run on no machine.
 
 use granule::arch::{Level, PhysicalAddress, VirtualAddress};
-use granule::linear::{Arena, Expected, LeafStats, direct};
+use granule::linear::{self, Arena, Expected, LeafStats};
 use granule::table::{Counts, Piece};
 
 use super::Job;
@@ -58,7 +58,7 @@ pub(in crate::cost) fn pages(job: &Job) -> u64 {
     let (first, end) = (POOL, POOL + job.pool_pages * page.bytes());
     // SAFETY: nothing is ever stored at these addresses; the arena is only asked for its size.
     let pool = unsafe { Arena::new(PhysicalAddress(first), PhysicalAddress(end), page) };
-    direct::arena_pages(&job.stats(), &pool)
+    linear::arena_pages(&job.stats(), &pool)
 }
 
 /// A map under construction.

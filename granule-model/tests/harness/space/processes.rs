@@ -15,7 +15,7 @@ use granule::arch::bbm::BbmLevel;
 use granule::arch::{Geometry, Page, PhysicalAddress, VirtualAddress};
 use granule::space::asid::SpaceAsid;
 use granule::space::{Rights, Settings, Space, SpaceError, Vma};
-use granule::table::{Environment, FreedTable, TableAllocator, TableRun};
+use granule::table::{Environment, FreedTable, TableAllocator, TableRun, Visit};
 use granule_model::{Access, AccessKind, Event, Outcome, Regime, Visibility};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -50,7 +50,7 @@ pub(crate) struct Known {
 
 pub(crate) struct Process<P: Page> {
     pub(super) id: u64,
-    pub(crate) space: Space<'static, P, TableEnvironment>,
+    pub(crate) space: Space<'static, P, TableEnvironment, Frames>,
     pub(super) asid: SpaceAsid,
     pub(super) pages: BTreeMap<u64, Known>,
 }
@@ -192,7 +192,7 @@ impl<P: Page> Processes<P> {
             if entry.kind == granule::arch::Kind::Leaf {
                 found.push((entry.start.0, entry.table.0 + entry.index as u64 * 8));
             }
-            true
+            Visit::EVERYTHING
         });
         found
     }
