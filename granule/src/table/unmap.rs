@@ -16,6 +16,7 @@ pub(super) const CLEAR: BitChange = BitChange {
 
 /// What happens to tables that an unmap leaves without entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "a table stays or goes")]
 pub enum EmptyTables {
     /// They are freed, except the root.
     Free,
