@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::packages::{LIBRARIES, LIBRARY, draws, package_named, packages, targets};
 use crate::programs::{self, Program};
-use crate::{boot, boots, figures, image, least_rust, licences, matrix, miri, probe, user};
+use crate::{api, boot, boots, figures, image, least_rust, licences, matrix, miri, probe, user};
 use xtask::pool;
 use xtask::workspace::{KERNEL_TARGET, capture, cargo, metadata, root, run, show, target_dir};
 
@@ -66,6 +66,12 @@ pub(crate) const STEPS: &[Step] = &[
         what: "documentation without a warning",
         long: false,
         run: doc,
+    },
+    Step {
+        name: "api",
+        what: "the library's public interface is the listed one",
+        long: false,
+        run: api::check,
     },
     Step {
         name: "host-tests",

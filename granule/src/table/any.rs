@@ -13,7 +13,7 @@ use super::merge::Merged;
 use super::piece::{Leaves, Piece};
 use super::protect::{Holes, PermissionChange};
 use super::visit::{Entry, Mapping, Visit};
-use super::{PageTables, TableEnvironment, TableError};
+use super::{Liveness, PageTables, TableEnvironment, TableError};
 use crate::arch::bbm::BbmLevel;
 use crate::arch::registers::Ttbr;
 use crate::arch::{
@@ -233,22 +233,18 @@ impl<E: TableEnvironment> AnyPageTables<E> {
         ))
     }
 
-    /// Takes over the tree below `root`, which no CPU walks. [`Live::from_root`] takes over a live
-    /// one.
+    /// Takes over the tree below `root`, which no CPU walks.
+    /// [`from_live_root`](Self::from_live_root) takes over a live one.
     ///
     /// # Safety
     ///
     /// As for [`PageTables::from_root`].
-    pub unsafe fn from_root(
-        root: PhysicalAddress,
-        geometry: Geometry,
-        environment: E,
-    ) -> Result<Self, TableError> {
+    pub unsafe fn from_root(root: PhysicalAddress, geometry: Geometry, environment: E) -> Self {
         let size = geometry.page_size();
-        // SAFETY: the caller keeps the conditions.
-        Ok(Self(of_size!(size, P => unsafe {
-            PageTables::<P, E>::from_root(root, geometry, environment)?
-        })))
+        // SAFETY: the caller keeps the conditions, and the size is the geometry's.
+        Self(of_size!(size, P => unsafe {
+            PageTables::<P, E>::with_root(root, geometry, environment)
+        }))
     }
 
     /// The page size of the tables.
@@ -355,6 +351,23 @@ impl<E: TableEnvironment> AnyPageTables<E> {
         sized!(self.0, tables => tables.destroy())
     }
 
+    /// Takes over the live tree below `root`.
+    ///
+    /// # Safety
+    ///
+    /// As for [`PageTables::from_root`] and [`PageTables::make_live`].
+    pub unsafe fn from_live_root(
+        root: PhysicalAddress,
+        geometry: Geometry,
+        environment: E,
+    ) -> Live<Self> {
+        // SAFETY: the caller keeps the conditions, but for CPUs that walk the tree. For those the
+        // tree is made live before anything changes it.
+        let mut tables = unsafe { Self::from_root(root, geometry, environment) };
+        sized!(&mut tables.0, tables => tables.liveness = Liveness::Live);
+        Live(tables)
+    }
+
     /// [`PageTables::make_live`].
     ///
     /// # Safety
@@ -368,24 +381,6 @@ impl<E: TableEnvironment> AnyPageTables<E> {
 }
 
 impl<E: TableEnvironment> Live<AnyPageTables<E>> {
-    /// Takes over the live tree below `root`.
-    ///
-    /// # Safety
-    ///
-    /// As for [`PageTables::from_root`] and [`PageTables::make_live`].
-    pub unsafe fn from_root(
-        root: PhysicalAddress,
-        geometry: Geometry,
-        environment: E,
-    ) -> Result<Self, TableError> {
-        let size = geometry.page_size();
-        // SAFETY: the caller keeps the conditions.
-        let tables = of_size!(size, P => unsafe {
-            Live::<PageTables<P, E>>::from_root(root, geometry, environment)?.0
-        });
-        Ok(Self(AnyPageTables(tables)))
-    }
-
     /// The value for TTBR0 or TTBR1 that makes CPUs walk this tree, with `asid` (0 in a regime
     /// without ASIDs).
     #[must_use]
@@ -395,7 +390,7 @@ impl<E: TableEnvironment> Live<AnyPageTables<E>> {
     }
 
     /// The address of the root table, and the environment. The tables stay as they are, and live;
-    /// [`from_root`](Self::from_root) takes them over again.
+    /// [`AnyPageTables::from_live_root`] takes them over again.
     pub fn into_parts(self) -> (PhysicalAddress, E) {
         self.0.into_parts()
     }

@@ -61,9 +61,9 @@ impl AttributeChange {
         if let Some(memory) = self.memory {
             field(Descriptor::ATTR_INDEX, u64::from(memory.index()) << 2);
         }
-        if let Some(shareability) = self.shareability
-            && geometry.format() != OutputFormat::Lpa2
-        {
+        // With TCR.DS the field holds bits of the address.
+        let is_there = geometry.format() != OutputFormat::Lpa2;
+        if let Some(shareability) = self.shareability.filter(|_| is_there) {
             field(Descriptor::SHAREABILITY, shareability.bits() << 8);
         }
         if let Some(accessed) = self.accessed {

@@ -8,10 +8,9 @@ use granule::arch::{
     Attributes, Dispatch, Geometry, Level, MemoryType, Page, PageSize, Permissions,
     PhysicalAddress, VaRange, VirtualAddress,
 };
-use granule::table::Visit;
 use granule::table::{
-    AnyPageTables, AttributeChange, FrameRun, Frames, Harvest, Holes, Leaves, Live, PageTables,
-    PermissionChange, Piece,
+    AnyPageTables, AttributeChange, FrameRun, Frames, Harvest, Holes, Leaves, PageTables,
+    PermissionChange, Piece, Visit,
 };
 use granule_testing::cases::config;
 use granule_testing::held::Held;
@@ -103,15 +102,15 @@ macro_rules! calls {
             entries.push(*entry);
             Visit::EVERYTHING
         });
-        tables.visit_all(|entry| {
+        let ended = tables.visit_all(|entry| {
             entries.push(*entry);
-            ControlFlow::<std::convert::Infallible, _>::Continue(if entry.level < Level::L2 {
-                Visit::Descend
-            } else {
-                Visit::Skip
-            })
+            match entry.level {
+                Level::L3 => ControlFlow::Break(entry.start),
+                _ => ControlFlow::Continue(Visit::Descend),
+            }
         });
-        tables.visit_runs(|entry| {
+        answers.push(format!("{ended:?}"));
+        let ControlFlow::Continue(()) = tables.visit_runs(|entry| {
             entries.push(*entry);
             Visit::EVERYTHING
         });
@@ -162,9 +161,8 @@ impl Dispatch for Compared {
                     assert_eq!(ttbr, same.ttbr(7));
                     let answers = calls!(any.changes(), base, page);
                     let (root, environment) = any.into_parts();
-                    let any = Live::<AnyPageTables<_>>::from_root(root, geometry, environment);
-                    let any = any.unwrap().retire();
-                    any.destroy();
+                    let any = AnyPageTables::from_live_root(root, geometry, environment);
+                    any.retire().destroy();
                     answers
                 }
             } else {
@@ -172,7 +170,7 @@ impl Dispatch for Compared {
                 let (root, environment) = any.into_parts();
                 // SAFETY: the root and environment of just now.
                 let any = unsafe { AnyPageTables::from_root(root, geometry, environment) };
-                any.unwrap().destroy();
+                any.destroy();
                 answers
             };
             assert_eq!(answers, expected);
