@@ -84,8 +84,7 @@ impl BitPattern {
     };
 
     /// This and `other`, which have no bits in common.
-    #[must_use]
-    pub const fn and(self, other: Self) -> Self {
+    pub(super) const fn and(self, other: Self) -> Self {
         Self {
             mask: self.mask | other.mask,
             value: self.value | other.value,
