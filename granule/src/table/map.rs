@@ -25,6 +25,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// [`TableError::Misaligned`], [`OutsideSpace`](TableError::OutsideSpace),
     /// [`OutputTooLarge`](TableError::OutputTooLarge),
     /// [`AlreadyMapped`](TableError::AlreadyMapped), [`OutOfTables`](TableError::OutOfTables).
+    #[inline(always)]
     pub fn map(
         &mut self,
         start: VirtualAddress,
@@ -33,13 +34,32 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         attributes: Attributes,
         leaves: Leaves,
     ) -> Result<(), TableError> {
-        self.map_pieces(&[Piece {
+        if bytes == P::SIZE.bytes() {
+            let bits = attributes.encode(&self.geometry);
+            if self.map_page(start, output, bits) {
+                return Ok(());
+            }
+        }
+        self.map_piece(Piece {
             start,
             output,
             bytes,
             attributes,
             leaves,
-        }])
+        })
+    }
+
+    #[inline(never)]
+    pub(super) fn map_piece(&mut self, piece: Piece) -> Result<(), TableError> {
+        if piece.bytes == P::SIZE.bytes() {
+            if let Some((_, slot)) = self.page_of_other_format(piece.start) {
+                let bits = piece.attributes.encode(&self.geometry);
+                if self.map_slot(slot, piece.output, bits) {
+                    return Ok(());
+                }
+            }
+        }
+        self.map_pieces(&[piece])
     }
 
     /// As [`map`](Self::map), for several pieces at once, all or none. A table that several pieces
@@ -195,9 +215,13 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
 
     /// Makes entries of a private table invalid.
     pub(super) fn leave_empty(&mut self, table: PhysicalAddress, first: usize, count: usize) {
-        // The compiler turns a loop that visibly stores zeros into a call of `memset`, which
-        // without NEON takes six times the instructions of paired stores.
-        let nothing = core::hint::black_box(Descriptor::INVALID);
+        // The compiler turns a loop that visibly stores zeros into a call of `memset`. In kernels
+        // for arm64, without NEON, that takes six times the instructions of paired stores.
+        let nothing = if cfg!(target_arch = "aarch64") {
+            core::hint::black_box(Descriptor::INVALID)
+        } else {
+            Descriptor::INVALID
+        };
         self.fill(table, first, count, nothing, 0, Visibility::Private);
     }
 
