@@ -191,7 +191,7 @@ pub(crate) trait Tree {
     /// Reserves pages for this many tables, for several operations that must all succeed.
     fn reserve(&mut self, tables: usize) -> bool;
     /// The boot's arena, if the tables come from it.
-    fn arena(&mut self) -> Option<&mut Arena>;
+    fn arena(&mut self) -> Option<&mut Arena<KernelPhysToVirt>>;
     /// Invalidates the TLB for a range in which leaves of any size were changed with
     /// [`Flush::Later`].
     fn flush(&mut self, start: VirtualAddress, bytes: u64);
@@ -291,7 +291,7 @@ impl<P: Page> Tree for Walker<'_, P> {
     fn reserve(&mut self, tables: usize) -> bool {
         self.environment().reserve(tables)
     }
-    fn arena(&mut self) -> Option<&mut Arena> {
+    fn arena(&mut self) -> Option<&mut Arena<KernelPhysToVirt>> {
         direct::HasArena::arena(self.environment())
     }
     fn flush(&mut self, start: VirtualAddress, bytes: u64) {

@@ -14,6 +14,7 @@ mod counts;
 mod errors;
 mod exhaustion;
 mod formats;
+mod free_list;
 mod limit;
 mod live;
 mod lock_free;
