@@ -13,6 +13,7 @@ pub mod bbm;
 pub mod bbm_policy;
 pub mod descriptor;
 pub mod errata;
+pub mod fault_status;
 pub mod features;
 pub mod geometry;
 pub mod midr;
@@ -20,12 +21,15 @@ pub mod page_size;
 pub mod regime;
 pub mod registers;
 pub mod tlbi;
+pub mod translation;
 
 pub use attributes::{Attributes, MemoryType, Permissions, Shareability};
 pub use descriptor::{Descriptor, Kind};
+pub use fault_status::FaultStatus;
 pub use features::{CpuFeatures, IdRegisters};
 pub use geometry::{
     Geometry, GeometryError, OutputFormat, PhysicalAddress, VaRange, VirtualAddress,
 };
 pub use page_size::{Dispatch, Level, Page, Page4K, Page16K, Page64K, PageSize};
 pub use regime::Regime;
+pub use translation::{Sctlr, Translation, TranslationError};
