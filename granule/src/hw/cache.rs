@@ -5,10 +5,13 @@
 //! none, because walks use the caches (`Tcr` asks for that).
 //!
 //! A range is of addresses as the CPU uses them now: virtual with the MMU on, physical with it off.
+//!
+//! The same code is callable from assembly, before there is a stack: `granule_cache_clean`,
+//! `granule_cache_clean_and_invalidate` and `granule_cache_invalidate` take the first byte in x0 and
+//! the end in x1, and change x0, x2, x3 and the flags.
 
-use super::barriers::dsb_sy;
 use super::id::cache_type;
-use core::arch::asm;
+use core::arch::global_asm;
 use core::ops::Range;
 
 /// The bytes of the smallest line of all data caches (CTR_EL0.DminLine). A larger step would skip
@@ -18,26 +21,44 @@ pub fn line_bytes() -> u64 {
     4 << (cache_type() >> 16 & 0b1111)
 }
 
-/// Issues one operation for each line that `range` touches, then waits for all of them. Only a DSB
-/// of full-system scope completes maintenance to the point of coherency.
-macro_rules! by_line {
-    ($operation:literal, $range:expr) => {{
-        let range: Range<u64> = $range;
-        let line = line_bytes();
-        let mut address = range.start & !(line - 1);
-        while address < range.end {
-            // SAFETY: the function's own comment says why the operation is allowed.
-            unsafe {
-                asm!(
-                    concat!("dc ", $operation, ", {}"),
-                    in(reg) address,
-                    options(nostack, preserves_flags)
-                );
-            }
-            address = address.wrapping_add(line);
-        }
-        dsb_sy();
-    }};
+// x0 first byte, x1 end. Clobber x0, x2, x3 and the flags. The step is the smallest line. Maintenance
+// to the point of coherency is complete only after a DSB of full-system scope.
+global_asm!(
+    r#"
+    .macro granule_cache_by_line name, operation, first
+    .section .text.\name, "ax"
+    .global \name
+\name:
+    \first
+    mrs     x2, ctr_el0
+    ubfx    x2, x2, #16, #4
+    mov     x3, #4
+    lsl     x2, x3, x2
+    sub     x3, x2, #1
+    bic     x0, x0, x3
+    cmp     x0, x1
+    b.hs    2f
+1:  dc      \operation, x0
+    add     x0, x0, x2
+    cmp     x0, x1
+    b.lo    1b
+2:  dsb     sy
+    ret
+    .endm
+    granule_cache_by_line granule_cache_clean, cvac
+    granule_cache_by_line granule_cache_clean_and_invalidate, civac
+    // What was stored past the caches comes first.
+    granule_cache_by_line granule_cache_invalidate, ivac, "dmb sy"
+    .purgem granule_cache_by_line
+    .text
+"#
+);
+
+unsafe extern "C" {
+    // Cleaning changes no memory that software sees. It may abort where nothing is mapped.
+    safe fn granule_cache_clean(start: u64, end: u64);
+    safe fn granule_cache_clean_and_invalidate(start: u64, end: u64);
+    fn granule_cache_invalidate(start: u64, end: u64);
 }
 
 /// Cleans all lines of `range`: stores through the caches reach memory.
@@ -45,8 +66,7 @@ macro_rules! by_line {
 /// Needed before a CPU reads the range past the caches: one that starts with its MMU off, or this
 /// one before it turns its own off.
 pub fn clean(range: Range<u64>) {
-    // Cleaning changes no memory that software sees. It may abort where nothing is mapped.
-    by_line!("cvac", range);
+    granule_cache_clean(range.start, range.end);
 }
 
 /// Cleans all lines of `range` and removes them from the caches.
@@ -54,7 +74,7 @@ pub fn clean(range: Range<u64>) {
 /// Needed before a CPU with its MMU off writes the range. A line that is dirty then would be
 /// written back later, over what the CPU wrote.
 pub fn clean_and_invalidate(range: Range<u64>) {
-    by_line!("civac", range);
+    granule_cache_clean_and_invalidate(range.start, range.end);
 }
 
 /// Removes all lines of `range` from the caches, without writing them back.
@@ -67,7 +87,6 @@ pub fn clean_and_invalidate(range: Range<u64>) {
 /// Stores to the lines that are only in the caches are lost. Both ends of the range must be ends of
 /// lines, or the data beside the range is lost too ([`line_bytes`]; a table page always is).
 pub unsafe fn invalidate(range: Range<u64>) {
-    // What was stored past the caches comes first.
-    dsb_sy();
-    by_line!("ivac", range);
+    // SAFETY: the caller accepts that dirty data in these lines is lost.
+    unsafe { granule_cache_invalidate(range.start, range.end) };
 }
