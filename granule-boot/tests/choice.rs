@@ -254,11 +254,11 @@ fn sources_have_the_names_of_the_record() {
 /// A CPU with these TGran4, TGran16 and TGran64 fields and this VARange.
 fn cpu(tgran: [u64; 3], va_range: u64) -> CpuFeatures {
     let [tgran4, tgran16, tgran64] = tgran;
-    CpuFeatures::new(IdRegisters {
-        mmfr0: tgran4 << 28 | tgran64 << 24 | tgran16 << 20,
-        mmfr2: va_range << 16,
-        ..IdRegisters::default()
-    })
+    CpuFeatures::new(
+        IdRegisters::new()
+            .mmfr0(tgran4 << 28 | tgran64 << 24 | tgran16 << 20)
+            .mmfr2(va_range << 16),
+    )
 }
 
 #[test]

@@ -9,18 +9,14 @@ use granule::arch::{
 use granule::table::{
     BitChange, FreedTable, NoCpu, PageTables, TableAllocator, TableMemory, TableRun, Visibility,
 };
-use granule::table::{Environment, Liveness, TableError};
+use granule::table::{Environment, TableError};
 use granule_boot::memblock::{Direction, LeftOut, Memblock};
 
 /// A CPU with all features and 52 bits.
 fn cpu() -> CpuFeatures {
     let mmfr0 = 0x1022_0006 & !(0xf << 24) | 0x6;
     let mmfr2 = 1 << 16 | 1 << 28;
-    CpuFeatures::new(IdRegisters {
-        mmfr0,
-        mmfr2,
-        ..IdRegisters::default()
-    })
+    CpuFeatures::new(IdRegisters::new().mmfr0(mmfr0).mmfr2(mmfr2))
 }
 
 const VA_BITS: [u32; 6] = [36, 39, 42, 47, 48, 52];
@@ -56,7 +52,6 @@ pub(crate) fn descriptor(bytes: &[u8]) {
 /// Every address is a table: a few pages of the fuzzer's bytes, repeated.
 struct Hostile {
     words: Vec<u64>,
-    capabilities: TlbCapabilities,
 }
 
 impl Hostile {
@@ -136,25 +131,14 @@ fn walk<P: Page>(mut bytes: Bytes<'_>) {
         words.push(bytes.word());
     }
     words.push(0);
-    let capabilities = TlbCapabilities {
-        geometry,
-        range: false,
-        level_hint: false,
-        repeat: false,
-    };
-    let memory = Hostile {
-        words,
-        capabilities,
-    };
+    let memory = Hostile { words };
     let parts = Environment {
         memory,
         allocator: Empty,
-        tlb: NoCpu(capabilities),
+        tlb: NoCpu(TlbCapabilities::BASIC),
     };
     // SAFETY: the memory has a value for every address, and no CPU walks these tables.
-    let tables = unsafe {
-        PageTables::<P, _>::from_root(PhysicalAddress(0), geometry, Liveness::Private, parts)
-    };
+    let tables = unsafe { PageTables::<P, _>::from_root(PhysicalAddress(0), geometry, parts) };
     let Ok(mut tables) = tables else { return };
     if let Some(found) = tables.query(address) {
         assert!(found.start.0 <= address.0);
@@ -182,7 +166,6 @@ fn walk<P: Page>(mut bytes: Bytes<'_>) {
         mapped,
         Ok(()) | Err(TableError::AlreadyMapped { .. } | TableError::OutOfTables { .. })
     ));
-    let _ = tables.environment().memory.capabilities;
 }
 
 pub(crate) fn memblock(bytes: &[u8]) {

@@ -154,10 +154,7 @@ mod tests {
     use granule::table::Piece;
 
     fn figures(size: PageSize, ram: u64) -> Figures {
-        let cpu = CpuFeatures::new(IdRegisters {
-            mmfr0: 0x0010_0005,
-            ..IdRegisters::default()
-        });
+        let cpu = CpuFeatures::new(IdRegisters::new().mmfr0(0x0010_0005));
         let geometry = Geometry::new(&cpu, size, 48, VaRange::Upper, Regime::El1And0).unwrap();
         let piece = Piece {
             start: geometry.base(),

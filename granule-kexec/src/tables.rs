@@ -15,7 +15,7 @@ use granule::arch::{
     Attributes, CpuFeatures, Geometry, GeometryError, Kind, Page, Permissions, PhysicalAddress,
     VaRange, VirtualAddress,
 };
-use granule::table::{Entry, Leaves, Liveness, PageTables, Piece, TableEnvironment, TableError};
+use granule::table::{Entry, Leaves, PageTables, Piece, TableEnvironment, TableError};
 
 /// The inputs of [`build`].
 #[derive(Clone, Copy, Debug)]
@@ -153,16 +153,33 @@ pub fn build<P: Page, E: TableEnvironment>(
         }
     })?;
     let mut tables = PageTables::<P, E>::new(lower, environment)?;
-    let [low, high] = make(&mut tables, lower, needs)?;
-    // Stores to tables that no CPU walks carry no barrier. This one orders them before the first
-    // walk (arm-rules: filled, then used).
-    tables.environment().dsb_ishst();
+    if let Err(why) = identity_map(&mut tables, needs) {
+        tables.destroy();
+        return Err(why);
+    }
+    let (low, mut tables) = match tables.begin_another(needs.upper) {
+        Ok(both) => both,
+        Err((why, tables)) => {
+            tables.destroy();
+            return Err(why.into());
+        }
+    };
+    if let Err(why) = linear_map(&mut tables, needs) {
+        // SAFETY: the tree was made above, and no CPU walks it.
+        unsafe { destroy::<P, E>(low, lower, tables.destroy()) };
+        return Err(why);
+    }
+    // SAFETY: the barriers of this call order the stores to both trees before their first walk, by
+    // this CPU. Nothing changes the trees after that, so no TLBI is ever needed.
+    let high = unsafe { tables.make_live() };
+    // SAFETY: as above.
+    let ttbr0 = unsafe { Ttbr::from_root(&lower, low, 0) };
     Ok(Transition {
-        ttbr0: Ttbr::new(&lower, low, 0),
-        ttbr1: Ttbr::new(&needs.upper, high, 0),
+        ttbr0,
+        ttbr1: high.ttbr(0),
         identity_bits: lower.va_bits(),
         distance: needs.distance,
-        roots: [low, high],
+        roots: [low, high.root_table()],
         geometries: [lower, needs.upper],
         tcr: Tcr::new(&needs.cpu, Some(&lower), Some(&needs.upper)).0,
     })
@@ -174,48 +191,39 @@ pub fn free<P: Page, E: TableEnvironment>(environment: E, transition: &Transitio
     let ([low, high], [lower, upper]) = (transition.roots, transition.geometries);
     // SAFETY: `build` made both trees in such an environment. No CPU walks them: only `leave` loads
     // their roots into TTBRs, and `leave` does not return.
-    let tables =
-        unsafe { PageTables::<P, E>::from_root(low, lower, Liveness::Private, environment) };
-    // The geometries have the page size `P`, as when the trees were built, so this succeeds.
-    if let Ok(mut tables) = tables {
-        tables.give_back();
-        // SAFETY: as above.
-        unsafe { tables.turn_to(high, upper) };
-        tables.give_back();
+    unsafe {
+        if let Some(environment) = destroy::<P, E>(low, lower, environment) {
+            destroy::<P, E>(high, upper, environment);
+        }
     }
 }
 
-/// The operations on trees of one page size, behind dynamic calls. The rest of this file therefore
+/// Frees a tree, and returns the environment.
+///
+/// # Safety
+///
+/// [`build`] made the tree in such an environment, with this page size, and no CPU walks it.
+unsafe fn destroy<P: Page, E: TableEnvironment>(
+    root: PhysicalAddress,
+    geometry: Geometry,
+    environment: E,
+) -> Option<E> {
+    // SAFETY: the caller keeps the conditions.
+    let tables = unsafe { PageTables::<P, E>::from_root(root, geometry, environment) };
+    Some(tables.ok()?.destroy())
+}
+
+/// The operations on a tree of one page size, behind dynamic calls. The rest of this file therefore
 /// exists once for all page sizes.
-trait Trees {
+trait Tree {
     fn page(&self) -> u64;
-    fn root(&self) -> PhysicalAddress;
-    fn begin(&mut self, geometry: Geometry) -> Result<(), TableError>;
     fn map(&mut self, piece: Piece) -> Result<(), TableError>;
     fn each_table(&self, each: &mut dyn FnMut(PhysicalAddress));
-
-    /// Frees all pages of the tree, its root included. No CPU walks the tree.
-    fn give_back(&mut self);
-
-    /// Turns to another tree.
-    ///
-    /// # Safety
-    ///
-    /// As for [`PageTables::turn_to`].
-    unsafe fn turn_to(&mut self, root: PhysicalAddress, geometry: Geometry);
 }
 
-impl<P: Page, E: TableEnvironment> Trees for PageTables<P, E> {
+impl<P: Page, E: TableEnvironment> Tree for PageTables<P, E> {
     fn page(&self) -> u64 {
         P::SIZE.bytes()
-    }
-
-    fn root(&self) -> PhysicalAddress {
-        self.root()
-    }
-
-    fn begin(&mut self, geometry: Geometry) -> Result<(), TableError> {
-        self.begin(geometry)
     }
 
     fn map(&mut self, piece: Piece) -> Result<(), TableError> {
@@ -223,7 +231,7 @@ impl<P: Page, E: TableEnvironment> Trees for PageTables<P, E> {
     }
 
     fn each_table(&self, each: &mut dyn FnMut(PhysicalAddress)) {
-        each(self.root());
+        each(self.root_table());
         // A trait object, so that all visitors share one instance of the walk.
         let visit: &mut dyn FnMut(&Entry) -> bool = &mut |entry| {
             if entry.kind == Kind::Table {
@@ -233,61 +241,24 @@ impl<P: Page, E: TableEnvironment> Trees for PageTables<P, E> {
         };
         self.visit_all(visit);
     }
-
-    fn give_back(&mut self) {
-        let geometry = *self.geometry();
-        // Unmapping the whole range of a geometry splits no leaf, so it cannot fail.
-        let _ = self.unmap(geometry.base(), geometry.span());
-        // SAFETY: the tree is private, and only its root is left.
-        unsafe { self.free_root() };
-    }
-
-    unsafe fn turn_to(&mut self, root: PhysicalAddress, geometry: Geometry) {
-        // SAFETY: the caller keeps the conditions of `PageTables::turn_to`.
-        unsafe { self.turn_to(root, geometry) }
-    }
 }
 
-/// Builds both trees, starting from an empty one for the lower half, and returns their roots. Gives
-/// all pages back on failure.
-fn make(
-    trees: &mut dyn Trees,
-    lower: Geometry,
-    needs: &Needs<'_>,
-) -> Result<[PhysicalAddress; 2], TransitionError> {
-    let low = trees.root();
-    let made = identity_map(trees, needs).and_then(|()| linear_map(trees, needs));
-    if let Err(why) = made {
-        if trees.root() != low {
-            trees.give_back();
-            // SAFETY: the caller made this tree in this environment for this geometry, and no CPU
-            // walks it.
-            unsafe { trees.turn_to(low, lower) };
-        }
-        trees.give_back();
-        return Err(why);
-    }
-    Ok([low, trees.root()])
-}
-
-fn identity_map(trees: &mut dyn Trees, needs: &Needs<'_>) -> Result<(), TransitionError> {
-    trees.map(Piece {
+fn identity_map(tree: &mut dyn Tree, needs: &Needs<'_>) -> Result<(), TransitionError> {
+    tree.map(Piece {
         start: VirtualAddress(needs.code.0),
         output: needs.code,
-        bytes: trees.page(),
+        bytes: tree.page(),
         attributes: Attributes::normal(Permissions::READ_EXECUTE),
         leaves: Leaves::PAGES,
     })?;
-    out_of_the_way(trees, needs.segments)
+    out_of_the_way(tree, needs.segments)
 }
 
-/// Builds the linear map in a new tree, to which `trees` turns.
-fn linear_map(trees: &mut dyn Trees, needs: &Needs<'_>) -> Result<(), TransitionError> {
-    trees.begin(needs.upper)?;
+fn linear_map(tree: &mut dyn Tree, needs: &Needs<'_>) -> Result<(), TransitionError> {
     let written = needs.written.iter().map(|it| (it, Permissions::READ_WRITE));
     let read = needs.read.iter().map(|it| (it, Permissions::READ));
     for (extent, permissions) in written.chain(read) {
-        trees.map(Piece {
+        tree.map(Piece {
             start: VirtualAddress(extent.start.wrapping_add(needs.distance)),
             output: PhysicalAddress(extent.start),
             bytes: extent.bytes,
@@ -295,14 +266,14 @@ fn linear_map(trees: &mut dyn Trees, needs: &Needs<'_>) -> Result<(), Transition
             leaves: Leaves::LARGEST,
         })?;
     }
-    out_of_the_way(trees, needs.segments)
+    out_of_the_way(tree, needs.segments)
 }
 
 /// Checks that no table lies in a segment's destination.
-fn out_of_the_way(trees: &dyn Trees, segments: &[Segment<'_>]) -> Result<(), TransitionError> {
+fn out_of_the_way(tree: &dyn Tree, segments: &[Segment<'_>]) -> Result<(), TransitionError> {
     let mut first = None;
-    trees.each_table(&mut |at| {
-        let page = PhysRange::new(at.0, trees.page());
+    tree.each_table(&mut |at| {
+        let page = PhysRange::new(at.0, tree.page());
         if first.is_none() && in_the_way(segments, &page).is_some() {
             first = Some(at.0);
         }

@@ -4,7 +4,7 @@
 //! slots records them with a [`Traced`](crate::Traced) around the traits that change the slots.
 
 use crate::sink::{Sink, stored};
-use granule::arch::{Descriptor, PhysicalAddress, VirtualAddress};
+use granule::arch::{Descriptor, Geometry, PhysicalAddress, VirtualAddress};
 use granule::forward;
 use granule::linear::fixmap::{Entries, FixmapSlots, Slot};
 use granule::table::{TableAllocator, TlbOps, Visibility, publish};
@@ -53,7 +53,7 @@ impl<W: FixmapSlots, S: Sink> TracedFixmap<W, S> {
             *shown = table;
         }
         self.inner.open(slot, table);
-        let bytes = self.inner.capabilities().geometry.page_size().bytes();
+        let bytes = self.inner.geometry().page_size().bytes();
         self.sink.assume_visible(self.inner.address(slot), bytes);
     }
 
@@ -84,7 +84,7 @@ impl<W: FixmapSlots, S: Sink> TracedFixmap<W, S> {
     unsafe fn zero_recorded(&mut self, slot: Slot) {
         let entries = Entries {
             first: 0,
-            count: self.inner.capabilities().geometry.page_size().entries(),
+            count: self.inner.geometry().page_size().entries(),
             descriptor: Descriptor::INVALID,
             step: 0,
             barriers: false,
@@ -130,6 +130,10 @@ impl<W: FixmapSlots, S: Sink> TracedFixmap<W, S> {
 
 // SAFETY: each call is forwarded unchanged to `inner`, which keeps the contract.
 unsafe impl<W: FixmapSlots, S: Sink> FixmapSlots for TracedFixmap<W, S> {
+    fn geometry(&self) -> &Geometry {
+        self.inner.geometry()
+    }
+
     fn address(&self, slot: Slot) -> VirtualAddress {
         self.inner.address(slot)
     }

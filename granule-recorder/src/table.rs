@@ -2,7 +2,7 @@
 
 use crate::sink::{Sink, entry, seen_by, stored};
 use granule::arch::tlbi::TlbiOp;
-use granule::arch::{Descriptor, PhysicalAddress};
+use granule::arch::{Descriptor, PhysicalAddress, Regime};
 use granule::forward;
 use granule::linear::direct::{Arena, HasArena};
 use granule::table::{
@@ -240,12 +240,11 @@ impl<T: TlbOps, S: Sink> TlbOps for Recorded<T, S> {
 
     #[cold]
     #[inline(never)]
-    fn tlbi(&mut self, op: TlbiOp) {
+    fn tlbi(&mut self, regime: Regime, op: TlbiOp) {
         self.sink.atomically(|sink| {
-            let regime = self.inner.capabilities().geometry.regime();
             let (encoding, operand) = op.instruction(regime);
             sink.record(Event::System(System(encoding), operand));
-            self.inner.tlbi(op);
+            self.inner.tlbi(regime, op);
         });
     }
 }

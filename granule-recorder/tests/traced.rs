@@ -8,14 +8,15 @@
 
 use granule::arch::tlbi::{TlbCapabilities, TlbiOp, TlbiScope};
 use granule::arch::{
-    Attributes, Descriptor, Dispatch, Level, Page, Page4K, PageSize, Permissions, PhysicalAddress,
-    Regime, VaRange, VirtualAddress,
+    Attributes, Descriptor, Dispatch, Geometry, Level, Page, Page4K, PageSize, Permissions,
+    PhysicalAddress, Regime, VaRange, VirtualAddress,
 };
 use granule::linear::fixmap::{Entries, FixmapSlots, Slot};
 use granule::table::{
     BitChange, Environment, Holes, Leaves, PageTables, PermissionChange, TlbOps, Visibility,
 };
 use granule_recorder::{NoSink, Sink, Traced, TracedFixmap};
+use granule_testing::held::Held;
 use granule_testing::host::{self, Event as Noted, Host};
 use granule_testing::shape::PLAIN;
 use granule_trace::{Barrier, Event, System};
@@ -170,12 +171,7 @@ impl Dispatch for Compare {
     fn run<P: Page>(self) -> usize {
         let geometry = PLAIN.geometry(P::SIZE, 48, VaRange::Upper);
         let host = Host::new(&geometry, 0x4000_0000, 64);
-        let capabilities = TlbCapabilities {
-            geometry,
-            range: false,
-            level_hint: true,
-            repeat: false,
-        };
+        let capabilities = TlbCapabilities::BASIC.level_hint(true);
         let inner = host::environment(&host, capabilities);
         let kept = Kept {
             page_bytes: P::SIZE.bytes(),
@@ -186,8 +182,8 @@ impl Dispatch for Compare {
             allocator: Traced::new(inner.allocator, &kept),
             tlb: Traced::new(inner.tlb, &kept),
         };
-        let mut tables = PageTables::<P, _>::new(geometry, environment).unwrap();
-        tables.make_live();
+        let tables = PageTables::<P, _>::new(geometry, environment).unwrap();
+        let mut tables = Held::new(tables, true);
         let (page, start) = (P::SIZE.bytes(), geometry.base());
         let mut seen = 0;
         let mut compare = |what: &str| {
@@ -204,10 +200,7 @@ impl Dispatch for Compare {
             .map(start, output, 40 * page, attributes, Leaves::PAGES)
             .unwrap();
         compare("map");
-        let change = PermissionChange {
-            writable: Some(false),
-            ..PermissionChange::default()
-        };
+        let change = PermissionChange::NONE.writable(false);
         let middle = VirtualAddress(start.0 + 3 * page);
         tables
             .protect(middle, 5 * page, change, Holes::Refuse)
@@ -234,20 +227,23 @@ fn what_is_recorded_is_what_the_host_notes() {
 }
 
 /// Slots that do nothing.
-struct Still(TlbCapabilities);
+struct Still(Geometry);
 
 impl TlbOps for Still {
     fn capabilities(&self) -> &TlbCapabilities {
-        &self.0
+        &TlbCapabilities::BASIC
     }
     fn dsb_ishst(&mut self) {}
     fn dsb_ish(&mut self) {}
     fn isb(&mut self) {}
-    fn tlbi(&mut self, _op: TlbiOp) {}
+    fn tlbi(&mut self, _regime: Regime, _op: TlbiOp) {}
 }
 
 // SAFETY: nothing is reached, and nothing is claimed to be.
 unsafe impl FixmapSlots for Still {
+    fn geometry(&self) -> &Geometry {
+        &self.0
+    }
     fn address(&self, slot: Slot) -> VirtualAddress {
         VirtualAddress(0x1000 * (slot.number() + 1) as u64)
     }
@@ -263,13 +259,8 @@ unsafe impl FixmapSlots for Still {
 #[test]
 fn stores_through_slots_are_recorded_by_their_table() {
     let kept = Kept::default();
-    let capabilities = TlbCapabilities {
-        geometry: PLAIN.geometry(PageSize::K4, 48, VaRange::Upper),
-        range: false,
-        level_hint: false,
-        repeat: false,
-    };
-    let mut fixmap = TracedFixmap::new(Still(capabilities), &kept);
+    let geometry = PLAIN.geometry(PageSize::K4, 48, VaRange::Upper);
+    let mut fixmap = TracedFixmap::new(Still(geometry), &kept);
     let slots = [
         (Slot::Level(Level::L2), PhysicalAddress(0xa000)),
         (Slot::Level(Level::L3), PhysicalAddress(0xb000)),
@@ -325,30 +316,22 @@ fn stores_through_slots_are_recorded_by_their_table() {
 fn some_work(kept: &Kept) -> Vec<Noted> {
     let geometry = PLAIN.geometry(PageSize::K4, 48, VaRange::Upper);
     let host = Host::new(&geometry, 0x4000_0000, 64);
-    let capabilities = TlbCapabilities {
-        geometry,
-        range: false,
-        level_hint: true,
-        repeat: false,
-    };
+    let capabilities = TlbCapabilities::BASIC.level_hint(true);
     let inner = host::environment(&host, capabilities);
     let environment = Environment {
         memory: Traced::new(inner.memory, kept),
         allocator: Traced::new(inner.allocator, kept),
         tlb: Traced::new(inner.tlb, kept),
     };
-    let mut tables = PageTables::<Page4K, _>::new(geometry, environment).unwrap();
-    tables.make_live();
+    let tables = PageTables::<Page4K, _>::new(geometry, environment).unwrap();
+    let mut tables = Held::new(tables, true);
     let (start, output) = (geometry.base(), PhysicalAddress(0x8000_0000));
     let attributes = Attributes::normal(Permissions::READ_WRITE);
     let bytes = 40 << 12;
     tables
         .map(start, output, bytes, attributes, Leaves::PAGES)
         .unwrap();
-    let change = PermissionChange {
-        writable: Some(false),
-        ..PermissionChange::default()
-    };
+    let change = PermissionChange::NONE.writable(false);
     tables.protect(start, bytes, change, Holes::Refuse).unwrap();
     tables.unmap(start, bytes).unwrap();
     (&kept).assume_visible(start, bytes);
@@ -366,13 +349,8 @@ fn a_sink_that_is_off_changes_nothing_and_is_told_nothing() {
     assert!(!on.events.take().is_empty());
     assert!(off.events.take().is_empty());
 
-    let capabilities = TlbCapabilities {
-        geometry: PLAIN.geometry(PageSize::K4, 48, VaRange::Upper),
-        range: false,
-        level_hint: false,
-        repeat: false,
-    };
-    let mut fixmap = TracedFixmap::new(Still(capabilities), &off);
+    let geometry = PLAIN.geometry(PageSize::K4, 48, VaRange::Upper);
+    let mut fixmap = TracedFixmap::new(Still(geometry), &off);
     let slot = Slot::Level(Level::L3);
     let entries = Entries {
         first: 9,

@@ -6,7 +6,7 @@
 //! moment, and every action is recorded. Judging the record does not belong here.
 
 use granule::arch::tlbi::{TlbCapabilities, TlbiOp};
-use granule::arch::{Descriptor, Geometry, PhysicalAddress};
+use granule::arch::{Descriptor, Geometry, PhysicalAddress, Regime};
 use granule::table::{
     BitChange, DirectMapped, Environment, FreedTable, PhysToVirt, TableAllocator, TableMemory,
     TableRun, TlbOps, Visibility,
@@ -465,7 +465,7 @@ impl TlbOps for Recorder {
     fn isb(&mut self) {
         self.host.note(Event::Isb);
     }
-    fn tlbi(&mut self, op: TlbiOp) {
+    fn tlbi(&mut self, _regime: Regime, op: TlbiOp) {
         self.host.note(Event::Tlbi(op));
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! - [`host`]: the three traits of `granule::table` over ordinary memory. It records every event
 //!   and panics on any access that a kernel's memory would not survive.
+//! - [`held`]: tables that are private or live, as a case says.
 //! - [`walk`]: reads tables as the architecture defines it for an MMU. It shares no code with the
 //!   library, so that the two cannot share mistakes.
 //! - [`performed`]: one operation with its events, the input of the checks.
@@ -19,6 +20,7 @@
 )]
 
 pub mod cases;
+pub mod held;
 pub mod host;
 pub mod order;
 pub mod performed;

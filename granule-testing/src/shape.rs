@@ -48,17 +48,18 @@ pub const WIDE_INPUT: Cpu = Cpu {
 
 impl Cpu {
     pub fn registers(&self) -> IdRegisters {
-        IdRegisters {
-            midr: 0x410f_d034,
-            mmfr0: self.parange
-                | 0b10 << 4
-                | self.tgran16 << 20
-                | self.tgran64 << 24
-                | self.tgran4 << 28,
-            mmfr1: 0,
-            mmfr2: self.varange << 16 | self.st << 28,
-            isar0: 0,
-        }
+        IdRegisters::new()
+            .midr(0x410f_d034)
+            .mmfr0(
+                self.parange
+                    | 0b10 << 4
+                    | self.tgran16 << 20
+                    | self.tgran64 << 24
+                    | self.tgran4 << 28,
+            )
+            .mmfr1(0)
+            .mmfr2(self.varange << 16 | self.st << 28)
+            .isar0(0)
     }
 
     pub fn features(&self) -> CpuFeatures {

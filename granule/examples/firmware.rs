@@ -11,7 +11,7 @@
 
 mod host;
 
-use granule::arch::registers::{Mair, TcrSingle, Ttbr};
+use granule::arch::registers::{Mair, TcrSingle};
 use granule::arch::{
     Attributes, CpuFeatures, Dispatch, Geometry, IdRegisters, MemoryType, Page, PageSize,
     Permissions, PhysicalAddress, Regime, VaRange, VirtualAddress,
@@ -21,10 +21,7 @@ use std::error::Error;
 
 /// The regions of a small board in ascending order: name, address, bytes and attributes.
 fn regions() -> [(&'static str, u64, u64, Attributes); 5] {
-    let strict = Attributes {
-        memory: MemoryType::DeviceStrict,
-        ..Attributes::device()
-    };
+    let strict = Attributes::device().memory(MemoryType::DeviceStrict);
     [
         // Code runs in place. Flash must not be written as if it were memory.
         (
@@ -47,10 +44,7 @@ fn regions() -> [(&'static str, u64, u64, Attributes); 5] {
             "shared with a device",
             0xc000_0000,
             1 << 20,
-            Attributes {
-                memory: MemoryType::NormalNonCacheable,
-                ..Attributes::normal(Permissions::READ_WRITE)
-            },
+            Attributes::normal(Permissions::READ_WRITE).memory(MemoryType::NormalNonCacheable),
         ),
     ]
 }
@@ -70,10 +64,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     }
     // A CPU with 40 bits of physical address and all three page sizes.
-    let cpu = CpuFeatures::new(IdRegisters {
-        mmfr0: 0x0010_0002,
-        ..IdRegisters::default()
-    });
+    let cpu = CpuFeatures::new(IdRegisters::new().mmfr0(0x0010_0002));
     // An identity map needs as many input bits as the CPU has physical address bits.
     let va_bits = cpu.pa_bits();
     let geometry = Geometry::new(&cpu, page_size, va_bits, VaRange::Lower, regime)?;
@@ -155,7 +146,9 @@ impl Dispatch for Firmware {
             geometry.pa_bits(),
             tcr >> 32 & 1,
         );
-        let ttbr = Ttbr::new(&geometry, tables.root(), 0).0;
+        // SAFETY: no CPU walks the tables here. Firmware vouches that its flash, RAM and devices are
+        // where the regions say.
+        let ttbr = unsafe { tables.make_live() }.ttbr(0).0;
         println!("  TTBR0_EL{level} {ttbr:#018x}");
         println!("then: isb, tlbi, dsb nsh, isb; set M, C and I; isb; ic iallu, dsb nsh, isb");
         Ok(())

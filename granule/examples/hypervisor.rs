@@ -10,7 +10,7 @@
 
 mod host;
 
-use granule::arch::registers::{Mair, TcrSingle, Ttbr};
+use granule::arch::registers::{Mair, TcrSingle};
 use granule::arch::{
     Attributes, CpuFeatures, Dispatch, Geometry, IdRegisters, Page, PageSize, Permissions,
     PhysicalAddress, Regime, VaRange, VirtualAddress,
@@ -28,10 +28,7 @@ const CPUS: u64 = 4;
 
 fn main() -> Result<(), Box<dyn Error>> {
     // A CPU with 44 bits of physical address and all three page sizes.
-    let cpu = CpuFeatures::new(IdRegisters {
-        mmfr0: 0x0010_0004,
-        ..IdRegisters::default()
-    });
+    let cpu = CpuFeatures::new(IdRegisters::new().mmfr0(0x0010_0004));
     let page_size = host::page_size_argument()?.unwrap_or(PageSize::K4);
     let geometry = Geometry::new(&cpu, page_size, 40, VaRange::Lower, Regime::El2)?;
     // The regime has no upper half, so the request returns an error instead of a wrong register
@@ -80,10 +77,6 @@ impl Dispatch for Hypervisor {
         println!("{page_size} pages, EL2:", page_size = P::SIZE);
         println!("  MAIR_EL2  {:#018x}", Mair::STANDARD.0);
         println!("  TCR_EL2   {:#018x}", TcrSingle::new(&geometry).0);
-        println!(
-            "  TTBR0_EL2 {:#018x}",
-            Ttbr::new(&geometry, tables.root(), 0).0
-        );
 
         for (what, at) in [
             ("text", IMAGE),
@@ -125,8 +118,13 @@ impl Dispatch for Hypervisor {
 
         // From here on the CPU uses the tables.
         println!("live:");
-        tables.environment().tlb.aloud = true;
-        tables.make_live();
+        tables.environment().tlb.aloud.set(true);
+        // SAFETY: no CPU walks the tables here; a hypervisor passes `hw::Hardware`.
+        let mut tables = unsafe { tables.make_live() };
+        println!("  TTBR0_EL2 {:#018x}", tables.ttbr(0).0);
+        // SAFETY: the window and the data are the hypervisor's own, and only the code below uses
+        // them.
+        let tables = unsafe { tables.changes() };
         // A page that stays mapped beside the window keeps the window's tables in use. Otherwise
         // each unmap would free them.
         println!("  a page beside the window:");
@@ -148,10 +146,7 @@ impl Dispatch for Hypervisor {
 
         // The complete data becomes read-only; permissions change in place.
         println!("  the data becomes read-only:");
-        let change = PermissionChange {
-            writable: Some(false),
-            ..PermissionChange::default()
-        };
+        let change = PermissionChange::NONE.writable(false);
         tables.protect(after, block, change, Holes::Refuse)?;
 
         // A part of a live block or group cannot change alone; the error names the leaf.

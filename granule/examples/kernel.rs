@@ -12,7 +12,7 @@
 
 mod host;
 
-use granule::arch::registers::{Mair, Tcr, Ttbr};
+use granule::arch::registers::{Mair, Tcr};
 use granule::arch::{
     Attributes, CpuFeatures, Dispatch, Geometry, IdRegisters, Kind, Level, Page, PageSize,
     Permissions, PhysicalAddress, Regime, VaRange, VirtualAddress,
@@ -23,6 +23,7 @@ use granule_boot::choice::{PageSizeInputs, Wish, choose_page_size, choose_va_bit
 use granule_boot::memblock::Memblock;
 use granule_boot::sizes::SizeSet;
 use std::error::Error;
+use std::rc::Rc;
 
 /// The image's physical address and sections. Sections begin at multiples of 64 KiB, which are
 /// multiples of every page size, so that one image serves all sizes.
@@ -45,12 +46,12 @@ const FIRMWARE: (u64, u64) = (0x5000_0000, 0x20_0000);
 fn main() -> Result<(), Box<dyn Error>> {
     // The ID registers of a CPU with all features: ID_AA64MMFR0_EL1 with 52-bit physical addresses,
     // TGran4 = 1 and TGran16 = 2 (both with 52 bits), TGran64 = 0 (supported).
-    let cpu = CpuFeatures::new(IdRegisters {
-        mmfr0: 0x1020_0026,
-        mmfr2: 1 << 16,
-        isar0: 2 << 56,
-        ..IdRegisters::default()
-    });
+    let cpu = CpuFeatures::new(
+        IdRegisters::new()
+            .mmfr0(0x1020_0026)
+            .mmfr2(1 << 16)
+            .isar0(2 << 56),
+    );
     let asked = host::page_size_argument()?;
     let choice = choose_page_size(&PageSizeInputs {
         cpu: (&cpu).into(),
@@ -111,6 +112,7 @@ impl Dispatch for Boot {
         let first = PhysicalAddress(0x7000_0000);
         let counters = Counters::new();
         let inner = host::environment(&geometry, first, pages, true);
+        let aloud = Rc::clone(&inner.tlb.aloud);
         let environment = Counted::new(inner, &counters);
         let mut tables = PageTables::<P, _>::new(geometry, environment)?;
 
@@ -141,21 +143,22 @@ impl Dispatch for Boot {
         );
 
         println!("to be written with the MMU off, or through an empty table:");
-        let root = tables.root();
         println!("  MAIR_EL1  {:#018x}", Mair::STANDARD.0);
         println!(
             "  TCR_EL1   {:#018x}",
             Tcr::new(&self.cpu, None, Some(&geometry)).0
         );
-        println!("  TTBR1_EL1 {:#018x}", Ttbr::new(&geometry, root, 0).0);
 
         // Now a CPU walks the tables, so the library issues barriers and TLBIs for changes.
-        tables.environment().inner().tlb.aloud = true;
+        aloud.set(true);
         println!("the tables become live:");
-        tables.make_live();
+        // SAFETY: no CPU walks the tables here; a kernel passes `hw::Hardware`.
+        let mut tables = unsafe { tables.make_live() };
+        println!("  TTBR1_EL1 {:#018x}", tables.ttbr(0).0);
         println!("the boot text goes:");
         let (_, start, end, _) = SECTIONS[0];
-        tables.unmap(VirtualAddress(image.0 + start), end - start)?;
+        // SAFETY: the boot text has run, and nothing uses it any more.
+        unsafe { tables.changes() }.unmap(VirtualAddress(image.0 + start), end - start)?;
         if tables.query(image).is_some() {
             return Err("the boot text is still there".into());
         }

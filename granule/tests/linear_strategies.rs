@@ -11,8 +11,8 @@ use granule::arch::{
 use granule::linear::fixmap::{FixmapBuilder, FixmapSlots, Slot};
 use granule::linear::{Barriers, Published, Strategy, expected};
 use granule::table::{
-    Counters, Counts, DirectMapped, Environment, FreedTable, Leaves, Liveness, NoCpu, PageTables,
-    PhysToVirt, Piece, TableAllocator, TableError, TableRun, TlbOps, invalidate, publish,
+    Counters, Counts, DirectMapped, Environment, FreedTable, Leaves, NoCpu, PageTables, PhysToVirt,
+    Piece, TableAllocator, TableError, TableRun, TlbOps, invalidate, publish,
 };
 use granule_testing::cases::config;
 use proptest::prelude::*;
@@ -77,7 +77,7 @@ unsafe impl PhysToVirt for &Pages {
 /// Slots that insist on being used as slots are, and count what is done with them.
 struct Checked {
     pages: Pages,
-    can: TlbCapabilities,
+    can: Can,
     shown: [Option<PhysicalAddress>; Slot::COUNT],
     counters: Counters,
     waits: u64,
@@ -106,12 +106,17 @@ impl Checked {
             asid: None,
             level: Some(Level::L3),
         };
-        invalidate(self, &what);
+        let geometry = self.can.geometry;
+        invalidate(self, &geometry, &what);
     }
 }
 
 // SAFETY: every access looks up what its slot shows.
 unsafe impl FixmapSlots for Checked {
+    fn geometry(&self) -> &Geometry {
+        &self.can.geometry
+    }
+
     fn address(&self, slot: Slot) -> VirtualAddress {
         VirtualAddress(0xffff_ffff_e010_0000 + (slot.number() << 16) as u64)
     }
@@ -167,7 +172,7 @@ unsafe impl TableAllocator for Checked {
 
 impl TlbOps for Checked {
     fn capabilities(&self) -> &TlbCapabilities {
-        &self.can
+        &self.can.tlb
     }
     fn dsb_ishst(&mut self) {
         self.counters.add(|counts| counts.dsb += 1);
@@ -180,7 +185,7 @@ impl TlbOps for Checked {
     fn isb(&mut self) {
         self.counters.add(|counts| counts.isb += 1);
     }
-    fn tlbi(&mut self, _op: TlbiOp) {
+    fn tlbi(&mut self, _regime: Regime, _op: TlbiOp) {
         self.counters.add(|counts| counts.tlbi += 1);
         self.in_flight = true;
     }
@@ -200,44 +205,42 @@ unsafe impl TableAllocator for NoPages {
     fn free(&mut self, _table: FreedTable) {}
 }
 
+/// The geometry of tables, and the TLBIs of their CPUs.
+#[derive(Clone, Copy)]
+struct Can {
+    geometry: Geometry,
+    tlb: TlbCapabilities,
+}
+
 /// A CPU with every page size, and with 52 bits if `wide`.
-fn capabilities(
-    size: PageSize,
-    va_bits: u32,
-    wide: bool,
-    range: bool,
-    repeat: bool,
-) -> TlbCapabilities {
+fn capabilities(size: PageSize, va_bits: u32, wide: bool, range: bool, repeat: bool) -> Can {
     let (gran, pa) = if wide {
         (1 << 28 | 2 << 20, 6)
     } else {
         (1 << 20, 5)
     };
-    let cpu = CpuFeatures::new(IdRegisters {
-        mmfr0: gran | pa,
-        mmfr2: u64::from(wide) << 16,
-        ..IdRegisters::default()
-    });
-    TlbCapabilities {
+    let cpu = CpuFeatures::new(
+        IdRegisters::new()
+            .mmfr0(gran | pa)
+            .mmfr2(u64::from(wide) << 16),
+    );
+    Can {
         geometry: Geometry::new(&cpu, size, va_bits, VaRange::Upper, Regime::El1And0).unwrap(),
-        range,
-        level_hint: false,
-        repeat,
+        tlb: TlbCapabilities::BASIC.range(range).repeat(repeat),
     }
 }
 
 /// A leaf: first address, bytes, output, contiguous.
 type Leaf = (u64, u64, u64, bool);
 
-fn leaves_below<P: Page>(pages: &Pages, root: PhysicalAddress, can: &TlbCapabilities) -> Vec<Leaf> {
+fn leaves_below<P: Page>(pages: &Pages, root: PhysicalAddress, can: &Can) -> Vec<Leaf> {
     let parts = Environment {
         memory: DirectMapped(pages),
         allocator: NoPages,
-        tlb: NoCpu(*can),
+        tlb: NoCpu(can.tlb),
     };
     // SAFETY: the tree is complete and lies in `pages`; nobody changes it meanwhile.
-    let tables =
-        unsafe { PageTables::<P, _>::from_root(root, can.geometry, Liveness::Private, parts) };
+    let tables = unsafe { PageTables::<P, _>::from_root(root, can.geometry, parts) };
     let mut leaves = Vec::new();
     tables.unwrap().visit_all(|entry| {
         if entry.kind == granule::arch::Kind::Leaf {
@@ -256,7 +259,7 @@ struct Made {
 }
 
 struct Make<'a> {
-    can: TlbCapabilities,
+    can: Can,
     pieces: &'a [Piece],
     strategy: Published,
     barriers: Barriers,
@@ -277,8 +280,9 @@ impl Dispatch for Make<'_> {
             waits: 0,
             in_flight: false,
         };
-        FixmapBuilder::<P, _>::new(self.can.geometry, self.strategy, self.barriers, &mut slots)
-            .create(root, self.pieces)?;
+        let mut builder = FixmapBuilder::<P, _>::new(self.strategy, self.barriers, &mut slots);
+        // SAFETY: no CPU walks the tables, and nothing else changes them.
+        unsafe { builder.create(root, self.pieces)? };
         assert_eq!(slots.shown, [None; Slot::COUNT], "a slot was left open");
         Ok(Made {
             counts: slots.counters.get(),
@@ -289,7 +293,7 @@ impl Dispatch for Make<'_> {
 }
 
 /// The leaves that the library's walker makes of the same pieces.
-struct Reference<'a>(TlbCapabilities, &'a [Piece]);
+struct Reference<'a>(Can, &'a [Piece]);
 
 struct Bump(std::rc::Rc<std::cell::RefCell<Pages>>);
 
@@ -323,11 +327,11 @@ impl Dispatch for Reference<'_> {
         let parts = Environment {
             memory: DirectMapped(Shared(pages.clone())),
             allocator: Bump(pages.clone()),
-            tlb: NoCpu(self.0),
+            tlb: NoCpu(self.0.tlb),
         };
         let mut tables = PageTables::<P, _>::new(self.0.geometry, parts).unwrap();
         tables.map_pieces(self.1).unwrap();
-        let root = tables.root();
+        let root = tables.root_table();
         leaves_below::<P>(&pages.borrow(), root, &self.0)
     }
 }
@@ -343,7 +347,7 @@ fn published() -> impl Iterator<Item = (Published, Barriers)> {
         .flat_map(|strategy| Barriers::ALL.map(|barriers| (strategy, barriers)))
 }
 
-fn check(can: TlbCapabilities, pieces: &[Piece]) {
+fn check(can: Can, pieces: &[Piece]) {
     let size = can.geometry.page_size();
     let leaves = size.dispatch(Reference(can, pieces));
     for (strategy, barriers) in published() {
@@ -357,14 +361,14 @@ fn check(can: TlbCapabilities, pieces: &[Piece]) {
             })
             .unwrap();
         assert_eq!(made.leaves, leaves, "{strategy:?} maps something else");
-        let said = expected(&can, pieces, strategy, barriers);
+        let said = expected(&can.geometry, &can.tlb, pieces, strategy, barriers);
         assert_eq!(
             made.counts, said.counts,
             "{strategy:?}, {barriers}: {pieces:x?}"
         );
         assert_eq!(
             made.waits,
-            said.waits + u64::from(can.repeat) * said.waits,
+            said.waits + u64::from(can.tlb.repeat) * said.waits,
             "{strategy:?}"
         );
         assert_eq!(said.zeroed, said.counts.tables * size.entries() as u64);
@@ -457,7 +461,7 @@ fn a_table_of_pages_takes_what_was_published_of_it() {
         let strategy = strategy.published().unwrap();
         let of = |tables: u64| {
             let pieces = pieces(&can.geometry, 30, 0, &[(0, 512 * tables)], Leaves::PAGES);
-            expected(&can, &pieces, strategy, barriers).counts
+            expected(&can.geometry, &can.tlb, &pieces, strategy, barriers).counts
         };
         let (few, many) = (of(16), of(64));
         (
@@ -509,7 +513,7 @@ fn no_step_takes_more_than_the_one_before_it() {
                     .filter_map(Strategy::published)
                     .map(|strategy| {
                         let barriers = barriers.unwrap_or(strategy.strategy().barriers());
-                        expected(&can, &pieces, strategy, barriers).counts
+                        expected(&can.geometry, &can.tlb, &pieces, strategy, barriers).counts
                     })
                     .collect::<Vec<_>>();
                 for pair in counts.windows(2) {
@@ -577,7 +581,7 @@ fn base_shows_a_contiguous_span_at_a_time() {
             let made = |strategy: Strategy| {
                 let pieces = pieces(&can.geometry, 30, 0, &[(0, count)], leaves);
                 let strategy = strategy.published().unwrap();
-                expected(&can, &pieces, strategy, Barriers::Table)
+                expected(&can.geometry, &can.tlb, &pieces, strategy, Barriers::Table)
                     .counts
                     .tlbi
             };

@@ -11,7 +11,7 @@ use granule::arch::{
     Regime, VaRange, VirtualAddress,
 };
 use granule::table::{
-    DirectMapped, Environment, FreedTable, Holes, Leaves, NoCpu, Offset, PageTables,
+    DirectMapped, Environment, FreedTable, Holes, Leaves, Live, NoCpu, Offset, PageTables,
     PermissionChange, TableAllocator, TableRun,
 };
 
@@ -42,21 +42,34 @@ unsafe impl TableAllocator for Pages {
 /// No CPU walks these tables, so the instructions are left out, as all the subjects' are.
 type Tree = PageTables<Page4K, Environment<DirectMapped<Offset>, Pages, NoCpu>>;
 
+/// A tree as the benchmark uses it.
+enum Held {
+    Private(Tree),
+    Live(Live<Tree>),
+}
+
+impl Held {
+    const fn tables(&mut self) -> &mut Tree {
+        match self {
+            Self::Private(tree) => tree,
+            // SAFETY: no CPU walks the tables.
+            Self::Live(tree) => unsafe { tree.changes() },
+        }
+    }
+}
+
 /// This library's trees.
 pub(super) struct Granule {
     geometry: Geometry,
     live: bool,
-    trees: Vec<Tree>,
+    trees: Vec<Held>,
 }
 
 impl Granule {
     /// With `live`, the tables are told that CPUs walk them before anything is mapped.
     pub(super) fn new(live: bool) -> Result<Self> {
         // 48 bits of physical address, 4K pages.
-        let cpu = CpuFeatures::new(IdRegisters {
-            mmfr0: 0x5,
-            ..IdRegisters::default()
-        });
+        let cpu = CpuFeatures::new(IdRegisters::new().mmfr0(0x5));
         let geometry = Geometry::new(&cpu, PageSize::K4, 48, VaRange::Lower, Regime::El1And0)?;
         Ok(Self {
             geometry,
@@ -87,18 +100,16 @@ impl Subject for Granule {
             let environment = Environment {
                 memory: DirectMapped(offset),
                 allocator: Pages,
-                tlb: NoCpu(TlbCapabilities {
-                    geometry: self.geometry,
-                    range: true,
-                    level_hint: true,
-                    repeat: false,
-                }),
+                tlb: NoCpu(TlbCapabilities::BASIC.range(true).level_hint(true)),
             };
-            let mut tree = Tree::new(self.geometry, environment)?;
-            if self.live {
-                tree.make_live();
-            }
-            tree.map(
+            let tree = Tree::new(self.geometry, environment)?;
+            let mut tree = if self.live {
+                // SAFETY: no CPU walks the tables in spite of the call.
+                Held::Live(unsafe { tree.make_live() })
+            } else {
+                Held::Private(tree)
+            };
+            tree.tables().map(
                 VirtualAddress(VIRTUAL),
                 PhysicalAddress(PHYSICAL),
                 job.bytes,
@@ -111,12 +122,10 @@ impl Subject for Granule {
     }
 
     fn protect(&mut self, job: &Job) -> Result<()> {
-        let read_only = PermissionChange {
-            writable: Some(false),
-            ..PermissionChange::default()
-        };
+        let read_only = PermissionChange::NONE.writable(false);
         for tree in &mut self.trees {
-            tree.protect(VirtualAddress(VIRTUAL), job.bytes, read_only, Holes::Skip)
+            tree.tables()
+                .protect(VirtualAddress(VIRTUAL), job.bytes, read_only, Holes::Skip)
                 .context("protect")?;
         }
         Ok(())
@@ -124,14 +133,18 @@ impl Subject for Granule {
 
     fn unmap(&mut self, job: &Job) -> Result<()> {
         for tree in &mut self.trees {
-            tree.unmap(VirtualAddress(VIRTUAL), job.bytes)
+            tree.tables()
+                .unmap(VirtualAddress(VIRTUAL), job.bytes)
                 .context("unmap")?;
         }
         Ok(())
     }
 
     fn query(&self, tree: usize, address: u64) -> Option<Found> {
-        let mapping = self.trees.get(tree)?.query(VirtualAddress(address))?;
+        let mapping = match self.trees.get(tree)? {
+            Held::Private(tree) => tree.query(VirtualAddress(address))?,
+            Held::Live(tree) => tree.query(VirtualAddress(address))?,
+        };
         Some(Found {
             output: mapping.output.0,
             bytes: mapping.bytes,

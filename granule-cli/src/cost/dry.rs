@@ -6,8 +6,8 @@ use std::collections::HashMap;
 use granule::arch::{Descriptor, Dispatch, Page, PhysicalAddress};
 use granule::linear::{Arena, Expected, direct};
 use granule::table::{
-    BitChange, Counted, Counters, Environment, Liveness, NoCpu, PageTables, TableError,
-    TableMemory, Visibility,
+    BitChange, Counted, Counters, Environment, Live, NoCpu, PageTables, TableError, TableMemory,
+    Visibility,
 };
 
 use granule_testing::host::NothingFreed;
@@ -20,10 +20,7 @@ const POOL: u64 = 0x1000_0000;
 
 /// The counts of `direct` for this job.
 pub(super) fn direct(job: &Job) -> Result<Expected, TableError> {
-    job.capabilities
-        .geometry
-        .page_size()
-        .dispatch(Direct { job })
+    job.geometry.page_size().dispatch(Direct { job })
 }
 
 struct Direct<'a> {
@@ -55,10 +52,9 @@ impl Dispatch for Direct<'_> {
         };
         // SAFETY: the root is an empty table of `Tables`, as are all that follow; no CPU walks
         // them, they count as live only so that barriers are counted.
-        let mut tables = unsafe {
-            PageTables::<P, _>::from_root(root, job.capabilities.geometry, Liveness::Live, parts)?
-        };
-        direct::create(&mut tables, &job.pieces)?;
+        let mut tables = unsafe { Live::<PageTables<P, _>>::from_root(root, job.geometry, parts)? };
+        // SAFETY: no CPU walks the tables.
+        direct::create(unsafe { tables.changes() }, &job.pieces)?;
         Ok(Expected {
             counts: counters.get(),
             zeroed: 0,

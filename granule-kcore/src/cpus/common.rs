@@ -58,13 +58,14 @@ mod tests {
 
     #[test]
     fn the_least_of_each_counts_and_every_erratum() {
-        let able = CpuFeatures::new(IdRegisters {
-            midr: 0x000f_0510,
-            mmfr0: 2 << 4,
-            mmfr1: 2,
-            mmfr2: 1 << 48 | 2 << 52,
-            isar0: 2 << 56,
-        });
+        let able = CpuFeatures::new(
+            IdRegisters::new()
+                .midr(0x000f_0510)
+                .mmfr0(2 << 4)
+                .mmfr1(2)
+                .mmfr2(1 << 48 | 2 << 52)
+                .isar0(2 << 56),
+        );
         let all = Common::of_boot_cpu(&able, Errata::NONE);
         assert_eq!(all.and(&able), all);
         assert_eq!(
@@ -72,12 +73,7 @@ mod tests {
             (2, true, true)
         );
         // Cortex-A76 r0p0: erratum 1286807 repeats TLBIs.
-        let weak = CpuFeatures::new(IdRegisters {
-            midr: 0x410f_d0b0,
-            mmfr1: 1,
-            isar0: 1 << 56,
-            ..IdRegisters::default()
-        });
+        let weak = CpuFeatures::new(IdRegisters::new().midr(0x410f_d0b0).mmfr1(1).isar0(1 << 56));
         for both in [
             all.and(&weak),
             Common::of_boot_cpu(&weak, Errata::NONE).and(&able),

@@ -182,13 +182,12 @@ mod tests {
     use granule::arch::{IdRegisters, Regime, VaRange};
 
     /// QEMU's `max`: every page size with 52 bits, 52-bit PA and VA, 16-bit ASIDs.
-    const MAX: IdRegisters = IdRegisters {
-        midr: 0x000f_0510,
-        mmfr0: 6 | 2 << 4 | 1 << 28 | 2 << 20,
-        mmfr1: 1 << 8 | 2,
-        mmfr2: 1 << 16 | 1 << 28 | 1 << 48 | 2 << 52,
-        isar0: 2 << 56,
-    };
+    const MAX: IdRegisters = IdRegisters::new()
+        .midr(0x000f_0510)
+        .mmfr0(6 | 2 << 4 | 1 << 28 | 2 << 20)
+        .mmfr1(1 << 8 | 2)
+        .mmfr2(1 << 16 | 1 << 28 | 1 << 48 | 2 << 52)
+        .isar0(2 << 56);
 
     fn needs(size: PageSize, va_bits: u32) -> Needs {
         let cpu = CpuFeatures::new(MAX);

@@ -63,13 +63,12 @@ impl Changes {
     pub fn apply(&self, registers: IdRegisters) -> IdRegisters {
         let [midr, mmfr0, mmfr1, mmfr2, isar0] = self.clear;
         let [set_midr, set_mmfr0, set_mmfr1, set_mmfr2, set_isar0] = self.set;
-        IdRegisters {
-            midr: registers.midr & !midr | set_midr,
-            mmfr0: registers.mmfr0 & !mmfr0 | set_mmfr0,
-            mmfr1: registers.mmfr1 & !mmfr1 | set_mmfr1,
-            mmfr2: registers.mmfr2 & !mmfr2 | set_mmfr2,
-            isar0: registers.isar0 & !isar0 | set_isar0,
-        }
+        IdRegisters::new()
+            .midr(registers.midr & !midr | set_midr)
+            .mmfr0(registers.mmfr0 & !mmfr0 | set_mmfr0)
+            .mmfr1(registers.mmfr1 & !mmfr1 | set_mmfr1)
+            .mmfr2(registers.mmfr2 & !mmfr2 | set_mmfr2)
+            .isar0(registers.isar0 & !isar0 | set_isar0)
     }
 
     fn change(&mut self, name: &[u8], value: u64) -> Option<()> {
@@ -147,13 +146,12 @@ mod tests {
         (changes, bad)
     }
 
-    const ALL_ONES: IdRegisters = IdRegisters {
-        midr: u64::MAX,
-        mmfr0: u64::MAX,
-        mmfr1: u64::MAX,
-        mmfr2: u64::MAX,
-        isar0: u64::MAX,
-    };
+    const ALL_ONES: IdRegisters = IdRegisters::new()
+        .midr(u64::MAX)
+        .mmfr0(u64::MAX)
+        .mmfr1(u64::MAX)
+        .mmfr2(u64::MAX)
+        .isar0(u64::MAX);
 
     #[test]
     fn only_the_named_fields_of_the_named_cpu_change() {

@@ -95,13 +95,12 @@ impl Report {
     /// The ID registers that the CPU compared.
     pub(crate) fn registers(&self) -> IdRegisters {
         let [midr, mmfr0, mmfr1, mmfr2, isar0] = self.registers;
-        IdRegisters {
-            midr,
-            mmfr0,
-            mmfr1,
-            mmfr2,
-            isar0,
-        }
+        IdRegisters::new()
+            .midr(midr)
+            .mmfr0(mmfr0)
+            .mmfr1(mmfr1)
+            .mmfr2(mmfr2)
+            .isar0(isar0)
     }
 }
 

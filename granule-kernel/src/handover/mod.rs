@@ -50,13 +50,14 @@ impl EntryInfo {
     /// The features of this CPU.
     pub(crate) fn features(&self) -> CpuFeatures {
         let [mmfr0, mmfr1, mmfr2, _] = self.mmfr;
-        CpuFeatures::new(IdRegisters {
-            midr: self.midr,
-            mmfr0,
-            mmfr1,
-            mmfr2,
-            isar0: self.isar0,
-        })
+        CpuFeatures::new(
+            IdRegisters::new()
+                .midr(self.midr)
+                .mmfr0(mmfr0)
+                .mmfr1(mmfr1)
+                .mmfr2(mmfr2)
+                .isar0(self.isar0),
+        )
     }
 }
 

@@ -24,7 +24,6 @@ use crate::task::user_space;
 use crate::trace::recorder;
 use crate::{bench, kexec, persist, report};
 use granule::arch::errata::Errata;
-use granule::arch::features::TlbiFeature;
 use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{Geometry, PhysicalAddress};
 use granule::linear::{Arena, Placement};
@@ -64,13 +63,9 @@ fn boot(
     let forced = parameters.errata;
     let errata = Errata::of_cpu(cpu.midr()).union(forced);
     let geometry = roots.upper;
-    let capabilities = TlbCapabilities {
-        geometry,
-        range: cpu.tlbi() >= TlbiFeature::Range,
-        level_hint: cpu.tlbi_level_hint(),
+    let capabilities = TlbCapabilities::of(&cpu)
         // While only this CPU runs, few errata require repetition. A test may force all.
-        repeat: errata.repeats_tlbi(true) || forced.repeats_tlbi(false),
-    };
+        .repeat(errata.repeats_tlbi(true) || forced.repeats_tlbi(false));
     let system = bbm_policy::system(parameters.bbm, forced);
 
     let mut memory = Memory::new(page_size);
@@ -235,6 +230,7 @@ fn boot(
     let ended = user_space::run(&user_space::Inputs {
         boot_cpu: cpu,
         common,
+        geometry: request.geometry,
         capabilities: request.capabilities,
         initrd,
         parameters,

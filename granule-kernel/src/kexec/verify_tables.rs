@@ -13,7 +13,6 @@ use crate::mm::phys_to_virt::KernelPhysToVirt;
 use crate::mm::table_allocator::KernelTableAllocator;
 use crate::mm::walker::{self, Flush, Tree};
 use core::fmt;
-use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{Attributes, Geometry, Kind, Permissions, PhysicalAddress, VirtualAddress};
 use granule::table::{Counters, Entry, TableError};
 use granule_kexec::{ListRecord, PhysRange};
@@ -274,15 +273,17 @@ pub(crate) fn open<'a>(
     counters: &'a Counters,
     allocator: KernelTableAllocator<'a>,
 ) -> Result<walker::Opened<'a>, TableMismatch> {
-    let capabilities = TlbCapabilities {
-        geometry,
-        ..kernel.capabilities
-    };
     // SAFETY: the tables are pages of the page allocator, which the linear map covers.
     let phys_to_virt = unsafe { KernelPhysToVirt::linear(kernel.placement.distance()) };
-    let environment =
-        walker::environment(capabilities, phys_to_virt, counters, allocator, Flush::Now);
+    let environment = walker::environment(
+        geometry.page_size(),
+        kernel.capabilities,
+        phys_to_virt,
+        counters,
+        allocator,
+        Flush::Now,
+    );
     // SAFETY: the tree was made for this root and geometry, and no CPU walks it. Nothing else reads or
     // changes it now: no task runs, and this CPU is the one that leaves.
-    unsafe { walker::open(root, environment) }.map_err(TableMismatch::Tables)
+    unsafe { walker::open(root, geometry, environment) }.map_err(TableMismatch::Tables)
 }

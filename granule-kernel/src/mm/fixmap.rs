@@ -12,7 +12,9 @@ use core::mem::MaybeUninit;
 use granule::arch::geometry::VaRange;
 use granule::arch::page_size::Level;
 use granule::arch::tlbi::{Invalidation, TlbiScope};
-use granule::arch::{Attributes, Descriptor, Kind, Permissions, PhysicalAddress, VirtualAddress};
+use granule::arch::{
+    Attributes, Descriptor, Geometry, Kind, Permissions, PhysicalAddress, VirtualAddress,
+};
 use granule::forward;
 use granule::hw::Hardware;
 use granule::linear::fixmap::{Entries, FixmapSlots, Slot};
@@ -98,6 +100,7 @@ impl<'c> Fixmap<'c> {
     pub(crate) fn new(
         place: FixmapPlace,
         counters: &'c Counters,
+        geometry: Geometry,
         environment: KernelEnvironment<'c>,
         sink: Recorder,
     ) -> Self {
@@ -108,9 +111,10 @@ impl<'c> Fixmap<'c> {
             recorded: sink.is_active(),
             counters,
             place,
-            attributes: attributes.encode(&capabilities.geometry),
+            attributes: attributes.encode(&geometry),
             shown: Shown {
                 place,
+                geometry,
                 hardware: Hardware::new(capabilities),
             },
         }
@@ -130,10 +134,14 @@ impl<'c> Fixmap<'c> {
         };
         if self.recorded {
             empty(&mut self.environment, place, first, count);
-            invalidate(&mut self.environment, &what);
+            invalidate(&mut self.environment, &self.shown.geometry, &what);
         } else {
             empty(self.environment.memory.inner(), place, first, count);
-            invalidate(self.environment.tlb.unrecorded(), &what);
+            invalidate(
+                self.environment.tlb.unrecorded(),
+                &self.shown.geometry,
+                &what,
+            );
         }
     }
 }
@@ -159,13 +167,16 @@ const ZERO_CHUNK: usize = 64;
 // SAFETY: a slot's address translates to the table that it was last opened for, because opening stores the
 // descriptor over an invalid one, and closing invalidates the TLB for it.
 unsafe impl FixmapSlots for Fixmap<'_> {
+    fn geometry(&self) -> &Geometry {
+        &self.shown.geometry
+    }
+
     fn address(&self, slot: Slot) -> VirtualAddress {
         self.place.address(slot)
     }
 
     fn open(&mut self, slot: Slot, table: PhysicalAddress) {
-        let geometry = self.environment.capabilities().geometry;
-        let shown = Descriptor::leaf(&geometry, Level::L3, table, self.attributes);
+        let shown = Descriptor::leaf(&self.shown.geometry, Level::L3, table, self.attributes);
         if self.recorded {
             set(&mut self.environment, self.place, slot, shown);
             publish(&mut self.environment);
@@ -243,6 +254,7 @@ impl Fixmap<'_> {
 #[derive(Clone, Copy, Debug)]
 struct Shown {
     place: FixmapPlace,
+    geometry: Geometry,
     hardware: Hardware,
 }
 
@@ -255,6 +267,10 @@ impl Shown {
 
 // SAFETY: only open tables are touched; `Fixmap` alone changes what a slot shows.
 unsafe impl FixmapSlots for Shown {
+    fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
     fn address(&self, slot: Slot) -> VirtualAddress {
         self.place.address(slot)
     }

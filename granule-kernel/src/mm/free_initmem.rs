@@ -37,12 +37,11 @@ pub(crate) fn free(
     // are parked on the identity map, it stays, and TTBR0 gets another root.
     let lower = roots.lower;
     if !keep_identity {
-        let mut capabilities = request.capabilities;
-        capabilities.geometry = lower;
         let allocator = KernelTableAllocator::Early(EarlyTables::keeping(memory, page, &firmware));
         let counters = Counters::new();
         let environment = walker::environment(
-            capabilities,
+            size,
+            request.capabilities,
             request.phys_to_virt,
             &counters,
             allocator,
@@ -50,7 +49,7 @@ pub(crate) fn free(
         );
         // SAFETY: this is the tree in TTBR0; it lies in the static pool, and nothing else changes
         // it.
-        let mut tables = unsafe { walker::open(roots.identity, environment)? };
+        let mut tables = unsafe { walker::open(roots.identity, lower, environment)? };
         let code = (entry.load + image::idmap_text().start) & !(page - 1);
         let mut leaves = 0;
         let mut sound = true;

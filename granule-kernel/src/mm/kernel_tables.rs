@@ -20,7 +20,6 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 use granule::arch::VirtualAddress;
 use granule::arch::bbm::BbmLevel;
-use granule::arch::tlbi::TlbCapabilities;
 use granule::table::{Counters, Counts, Leaves, TableError};
 use granule_kcore::deferred_tlbi::DeferredTlbi;
 use granule_kcore::frames::Frame;
@@ -62,10 +61,7 @@ pub(crate) fn begin(request: &Request<'_>) {
         // TLBIs carry no level hint: where a leaf was split with its TLBI deferred, the old, larger leaf may
         // still be cached, and a TLBI that names the level of the smaller leaves would not invalidate it
         // (RSQXYZ).
-        capabilities: TlbCapabilities {
-            level_hint: false,
-            ..request.capabilities
-        },
+        capabilities: request.capabilities.level_hint(false),
         placement: request.placement,
         bbm: request.bbm_policy.level,
         leaves: request.leaves(),
@@ -119,7 +115,15 @@ impl Kernel {
         // SAFETY: every table lies in memory that the linear map shows writable: the image's alias, which
         // never changes (`pageattr` refuses it), the boot's reservations, and allocated frames.
         let phys_to_virt = unsafe { KernelPhysToVirt::linear(self.placement.distance()) };
-        walker::environment(self.capabilities, phys_to_virt, counters, allocator, flush)
+        let size = self.geometry.page_size();
+        walker::environment(
+            size,
+            self.capabilities,
+            phys_to_virt,
+            counters,
+            allocator,
+            flush,
+        )
     }
 
     /// Opens the tables. New tables come from the page allocator or from `allocator`.
@@ -136,7 +140,7 @@ impl Kernel {
         let pages = || KernelTableAllocator::Pages(table_pages(self));
         let environment = self.environment(counters, allocator.unwrap_or_else(pages), flush);
         // SAFETY: the root is the tree in TTBR1 of all CPUs. The caller keeps every other change away.
-        let mut tables = unsafe { walker::open(self.root, environment)? };
+        let mut tables = unsafe { walker::open(self.root, self.geometry, environment)? };
         tables.set_bbm(self.bbm);
         if flush == Flush::Later {
             tables.defer_tlbi();
@@ -256,7 +260,16 @@ pub(super) unsafe fn set_valid(
     let counters = Counters::new();
     let environment = kernel.environment(&counters, KernelTableAllocator::Empty, Flush::Now);
     // SAFETY: the root is the tree in TTBR1; the caller keeps the rules for the pages.
-    unsafe { walker::set_valid(kernel.root, environment, start, bytes, valid)? };
+    unsafe {
+        walker::set_valid(
+            kernel.root,
+            kernel.geometry,
+            environment,
+            start,
+            bytes,
+            valid,
+        )?
+    };
     Ok(counters.get())
 }
 

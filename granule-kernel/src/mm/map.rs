@@ -144,6 +144,7 @@ impl Request<'_> {
         flush: Flush,
     ) -> KernelEnvironment<'a> {
         walker::environment(
+            self.geometry.page_size(),
             self.capabilities,
             self.phys_to_virt,
             counters,
@@ -161,7 +162,7 @@ impl Request<'_> {
         let environment = self.environment(allocator, counters, Flush::Now);
         // SAFETY: the root is in TTBR1, all tables below it lie in the static pool or came from early memory,
         // and only the boot CPU changes them, through one opened tree at a time.
-        unsafe { walker::open(self.root, environment) }
+        unsafe { walker::open(self.root, self.geometry, environment) }
     }
 }
 
@@ -274,7 +275,13 @@ fn create(
     let sink = Recorder::of_this_cpu(size.bytes());
     let early = KernelTableAllocator::Early(EarlyTables::new(memory, size.bytes()));
     let environment = request.environment(early, counters, Flush::Now);
-    let mut slots = TracedFixmap::new(Fixmap::new(place, counters, environment, sink), sink);
+    let mut slots = {
+        let geometry = request.geometry;
+        TracedFixmap::new(
+            Fixmap::new(place, counters, geometry, environment, sink),
+            sink,
+        )
+    };
     let made = sizes::dispatch(
         size,
         Stepwise {
@@ -299,9 +306,9 @@ impl<W: FixmapSlots + TableAllocator> Dispatch for Stepwise<'_, '_, W> {
     type Output = Result<LeafStats, TableError>;
 
     fn run<P: Page>(self) -> Self::Output {
-        let Request { geometry, root, .. } = *self.request;
         let barriers = self.request.parameters.barriers;
-        FixmapBuilder::<P, _>::new(geometry, self.strategy, barriers, self.slots)
-            .create(root, self.pieces)
+        let mut builder = FixmapBuilder::<P, _>::new(self.strategy, barriers, self.slots);
+        // SAFETY: the root is in TTBR1, and only the boot CPU changes its tables.
+        unsafe { builder.create(self.request.root, self.pieces) }
     }
 }

@@ -42,14 +42,7 @@ use super::merge;
 use granule::arch::{Kind, Permissions, PhysicalAddress, VirtualAddress};
 use granule::table::{PermissionChange, TableError};
 
-const NO_CHANGE: PermissionChange = PermissionChange {
-    writable: None,
-    user: None,
-    privileged_execute: None,
-    user_execute: None,
-    guarded: None,
-    software: None,
-};
+const NO_CHANGE: PermissionChange = PermissionChange::NONE;
 
 /// Makes pages read-only.
 ///
@@ -58,10 +51,7 @@ const NO_CHANGE: PermissionChange = PermissionChange {
 /// See the module's rules; [`TableError::OutOfTables`] when there is no memory to split a leaf,
 /// [`TableError::InsideLeaf`] when the CPUs do not allow the split.
 pub(crate) fn set_memory_ro(start: VirtualAddress, pages: u64) -> Result<(), LinearError> {
-    let change = PermissionChange {
-        writable: Some(false),
-        ..NO_CHANGE
-    };
+    let change = NO_CHANGE.writable(false);
     protect(start, pages, change, None)
 }
 
@@ -71,10 +61,7 @@ pub(crate) fn set_memory_ro(start: VirtualAddress, pages: u64) -> Result<(), Lin
 ///
 /// As for [`set_memory_ro`]; [`LinearError::WritableExecutable`] when one of them is executable.
 pub(crate) fn set_memory_rw(start: VirtualAddress, pages: u64) -> Result<(), LinearError> {
-    let change = PermissionChange {
-        writable: Some(true),
-        ..NO_CHANGE
-    };
+    let change = NO_CHANGE.writable(true);
     let refused: Refused = |permissions| permissions.privileged_execute;
     protect(start, pages, change, Some(refused))
 }
@@ -85,10 +72,7 @@ pub(crate) fn set_memory_rw(start: VirtualAddress, pages: u64) -> Result<(), Lin
 ///
 /// As for [`set_memory_ro`]; [`LinearError::WritableExecutable`] when one of them is writable.
 pub(crate) fn set_memory_x(start: VirtualAddress, pages: u64) -> Result<(), LinearError> {
-    let change = PermissionChange {
-        privileged_execute: Some(true),
-        ..NO_CHANGE
-    };
+    let change = NO_CHANGE.privileged_execute(true);
     let refused: Refused = |permissions| permissions.writable;
     protect(start, pages, change, Some(refused))
 }
@@ -99,10 +83,7 @@ pub(crate) fn set_memory_x(start: VirtualAddress, pages: u64) -> Result<(), Line
 ///
 /// As for [`set_memory_ro`].
 pub(crate) fn set_memory_nx(start: VirtualAddress, pages: u64) -> Result<(), LinearError> {
-    let change = PermissionChange {
-        privileged_execute: Some(false),
-        ..NO_CHANGE
-    };
+    let change = NO_CHANGE.privileged_execute(false);
     protect(start, pages, change, None)
 }
 
@@ -193,11 +174,7 @@ fn to_default(kernel: &Kernel, tree: &mut dyn Tree, start: VirtualAddress, bytes
     if cut > 0 && !tree.reserve(needed) {
         return Err(TableError::OutOfTables { needed });
     }
-    let default = PermissionChange {
-        writable: Some(true),
-        privileged_execute: Some(false),
-        ..NO_CHANGE
-    };
+    let default = NO_CHANGE.writable(true).privileged_execute(false);
     // Permissions first: a page must never be valid with its earlier permissions. Most pages have the default
     // permissions, and then no invalidation is needed.
     let other: Refused = |permissions| !permissions.writable || permissions.privileged_execute;

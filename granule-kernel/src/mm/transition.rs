@@ -4,7 +4,6 @@
 use super::walker::KernelEnvironment;
 use granule::arch::Dispatch;
 use granule::arch::page_size::Page;
-use granule::table::TlbOps;
 use granule_kcore::sizes;
 use granule_kexec::{Needs, Transition, TransitionError};
 
@@ -13,7 +12,7 @@ pub(crate) fn build(
     environment: KernelEnvironment<'_>,
     needs: &Needs<'_>,
 ) -> Result<Transition, TransitionError> {
-    let size = environment.tlb.capabilities().geometry.page_size();
+    let size = needs.upper.page_size();
     sizes::dispatch(size, Build { environment, needs })
 }
 
@@ -33,9 +32,9 @@ impl Dispatch for Build<'_> {
 
 /// Frees the tables. See [`granule_kexec::free`].
 pub(crate) fn free(environment: KernelEnvironment<'_>, transition: &Transition) {
-    let size = environment.tlb.capabilities().geometry.page_size();
+    let [_, upper] = transition.geometries;
     sizes::dispatch(
-        size,
+        upper.page_size(),
         Free {
             environment,
             transition,

@@ -24,11 +24,13 @@ use granule::arch::page_size::Page16K;
 #[cfg(page_64k)]
 use granule::arch::page_size::Page64K;
 use granule::arch::tlbi::{Invalidation, TlbCapabilities, TlbiOp, TlbiScope};
-use granule::arch::{Attributes, Dispatch, Geometry, PageSize, PhysicalAddress, VirtualAddress};
+use granule::arch::{
+    Attributes, Dispatch, Geometry, PageSize, PhysicalAddress, Regime, VirtualAddress,
+};
 use granule::hw::Hardware;
 use granule::linear::{Arena, direct};
 use granule::table::{
-    self, Counted, Counters, DirectMapped, Entry, Environment, Holes, Leaves, Liveness, Mapping,
+    self, Counted, Counters, DirectMapped, Entry, Environment, Holes, Leaves, Live, Mapping,
     Merged, PageTables, PermissionChange, Piece, TableAllocator, TableError, TlbOps,
 };
 #[cfg(feature = "test-image")]
@@ -95,9 +97,9 @@ impl<T: TlbOps> TlbOps for DeferrableTlbOps<T> {
             self.inner.isb();
         }
     }
-    fn tlbi(&mut self, op: TlbiOp) {
+    fn tlbi(&mut self, regime: Regime, op: TlbiOp) {
         match self.flush {
-            Flush::Now | Flush::Later => self.inner.tlbi(op),
+            Flush::Now | Flush::Later => self.inner.tlbi(regime, op),
             #[cfg(feature = "test-image")]
             Flush::ThisCpu => bring_up::tlbi_vmalle1_local(),
             #[cfg(feature = "test-image")]
@@ -116,16 +118,16 @@ pub(crate) type KernelEnvironment<'a> = Environment<
 /// The tables of one page size.
 type Walker<'a, P> = PageTables<P, KernelEnvironment<'a>>;
 
-/// The environment of tables with `capabilities`' geometry.
+/// The environment of tables with this page size.
 pub(crate) fn environment<'a>(
+    page_size: PageSize,
     capabilities: TlbCapabilities,
     phys_to_virt: KernelPhysToVirt,
     counters: &'a Counters,
     allocator: KernelTableAllocator<'a>,
     flush: Flush,
 ) -> KernelEnvironment<'a> {
-    let geometry = capabilities.geometry;
-    let sink = Recorder::of_this_cpu(geometry.page_size().bytes());
+    let sink = Recorder::of_this_cpu(page_size.bytes());
     let memory = Hooked(DirectMapped(phys_to_virt));
     let hardware = Traced::new(Counted::new(Hardware::new(capabilities), counters), sink);
     Environment {
@@ -232,10 +234,12 @@ impl<P: Page> Tree for Walker<'_, P> {
         self.geometry()
     }
     fn set_bbm(&mut self, level: BbmLevel) {
-        self.set_bbm(level);
+        // SAFETY: the caller of `open` vouches for the changes and their level.
+        unsafe { self.set_bbm(level) };
     }
     fn defer_tlbi(&mut self) {
-        self.defer_tlbi();
+        // SAFETY: the caller of `open` vouches for the changes, and so for the TLBIs.
+        unsafe { self.defer_tlbi() };
     }
     fn protect(&mut self, start: VirtualAddress, bytes: u64, change: PermissionChange) -> Done {
         self.protect(start, bytes, change, Holes::Refuse)
@@ -289,13 +293,18 @@ impl<P: Page> Tree for Walker<'_, P> {
         self.visit_runs(visit);
     }
     fn reserve(&mut self, tables: usize) -> bool {
-        self.environment().reserve(tables)
+        // SAFETY: a reservation changes no table.
+        unsafe { self.environment_mut() }.reserve(tables)
     }
     fn arena(&mut self) -> Option<&mut Arena<KernelPhysToVirt>> {
-        direct::HasArena::arena(self.environment())
+        // SAFETY: the callers only extend the arena and read its state.
+        direct::HasArena::arena(unsafe { self.environment_mut() })
     }
     fn flush(&mut self, start: VirtualAddress, bytes: u64) {
-        flush(self.environment(), start, bytes, P::SIZE.bytes());
+        let geometry = *self.geometry();
+        // SAFETY: barriers and TLBIs change no table.
+        let environment = unsafe { self.environment_mut() };
+        flush(environment, &geometry, start, bytes, P::SIZE.bytes());
     }
     fn assume_visible(&mut self, start: VirtualAddress, bytes: u64) {
         Recorder::of_this_cpu(P::SIZE.bytes()).assume_visible(start, bytes);
@@ -303,17 +312,27 @@ impl<P: Page> Tree for Walker<'_, P> {
     #[cfg(feature = "test-image")]
     unsafe fn overwrite(&mut self, entry: &Entry, descriptor: Descriptor) {
         let (start, bytes) = (entry.start, entry.bytes);
-        let environment = self.environment();
+        let geometry = *self.geometry();
         // SAFETY: the entry belongs to the tables, which nothing else changes; the caller answers
         // for the mapping.
-        unsafe { environment.store(entry.table, entry.index, descriptor, Visibility::Live) };
-        flush(environment, start, bytes, bytes);
+        let environment = unsafe {
+            let environment = self.environment_mut();
+            environment.store(entry.table, entry.index, descriptor, Visibility::Live);
+            environment
+        };
+        flush(environment, &geometry, start, bytes, bytes);
     }
 }
 
 /// Invalidates the TLB for the leaves of a range, none of which is smaller than `stride`.
 #[inline(never)]
-fn flush(environment: &mut KernelEnvironment<'_>, start: VirtualAddress, bytes: u64, stride: u64) {
+fn flush(
+    environment: &mut KernelEnvironment<'_>,
+    geometry: &Geometry,
+    start: VirtualAddress,
+    bytes: u64,
+    stride: u64,
+) {
     let what = Invalidation {
         start,
         bytes,
@@ -322,20 +341,20 @@ fn flush(environment: &mut KernelEnvironment<'_>, start: VirtualAddress, bytes: 
         asid: None,
         level: None,
     };
-    table::invalidate(environment, &what);
+    table::invalidate(environment, geometry, &what);
 }
 
 /// Opened tables of the page size chosen at boot.
 pub(crate) enum Opened<'a> {
     #[cfg(page_4k)]
-    K4(Walker<'a, Page4K>),
+    K4(Live<Walker<'a, Page4K>>),
     #[cfg(page_16k)]
-    K16(Walker<'a, Page16K>),
+    K16(Live<Walker<'a, Page16K>>),
     #[cfg(page_64k)]
-    K64(Walker<'a, Page64K>),
+    K64(Live<Walker<'a, Page64K>>),
 }
 
-/// Opens the live tables below `root`.
+/// Opens the live tables of `geometry` below `root`.
 ///
 /// # Errors
 ///
@@ -343,36 +362,21 @@ pub(crate) enum Opened<'a> {
 ///
 /// # Safety
 ///
-/// As for [`PageTables::from_root`].
+/// As for [`Live::from_root`], and as for [`Live::changes`] for every change of the opened tables.
 pub(crate) unsafe fn open(
     root: PhysicalAddress,
+    geometry: Geometry,
     environment: KernelEnvironment<'_>,
 ) -> Result<Opened<'_>, TableError> {
-    let geometry = environment.tlb.capabilities().geometry;
     // SAFETY: the caller keeps the rules of `from_root`, which each arm calls.
     unsafe {
         match geometry.page_size() {
             #[cfg(page_4k)]
-            PageSize::K4 => Ok(Opened::K4(PageTables::from_root(
-                root,
-                geometry,
-                Liveness::Live,
-                environment,
-            )?)),
+            PageSize::K4 => Ok(Opened::K4(Live::from_root(root, geometry, environment)?)),
             #[cfg(page_16k)]
-            PageSize::K16 => Ok(Opened::K16(PageTables::from_root(
-                root,
-                geometry,
-                Liveness::Live,
-                environment,
-            )?)),
+            PageSize::K16 => Ok(Opened::K16(Live::from_root(root, geometry, environment)?)),
             #[cfg(page_64k)]
-            PageSize::K64 => Ok(Opened::K64(PageTables::from_root(
-                root,
-                geometry,
-                Liveness::Live,
-                environment,
-            )?)),
+            PageSize::K64 => Ok(Opened::K64(Live::from_root(root, geometry, environment)?)),
             #[allow(
                 unreachable_patterns,
                 reason = "in a build for every size there is no other"
@@ -391,24 +395,27 @@ impl<'a> Deref for Opened<'a> {
     fn deref(&self) -> &Self::Target {
         match self {
             #[cfg(page_4k)]
-            Self::K4(tables) => tables,
+            Self::K4(tables) => &**tables,
             #[cfg(page_16k)]
-            Self::K16(tables) => tables,
+            Self::K16(tables) => &**tables,
             #[cfg(page_64k)]
-            Self::K64(tables) => tables,
+            Self::K64(tables) => &**tables,
         }
     }
 }
 
 impl DerefMut for Opened<'_> {
     fn deref_mut(&mut self) -> &mut Self::Target {
-        match self {
-            #[cfg(page_4k)]
-            Self::K4(tables) => tables,
-            #[cfg(page_16k)]
-            Self::K16(tables) => tables,
-            #[cfg(page_64k)]
-            Self::K64(tables) => tables,
+        // SAFETY: the caller of `open` vouches for every change of the tables.
+        unsafe {
+            match self {
+                #[cfg(page_4k)]
+                Self::K4(tables) => tables.changes(),
+                #[cfg(page_16k)]
+                Self::K16(tables) => tables.changes(),
+                #[cfg(page_64k)]
+                Self::K64(tables) => tables.changes(),
+            }
         }
     }
 }
@@ -420,16 +427,17 @@ impl DerefMut for Opened<'_> {
 /// As for that function.
 pub(crate) unsafe fn set_valid(
     root: PhysicalAddress,
+    geometry: Geometry,
     environment: KernelEnvironment<'_>,
     start: VirtualAddress,
     bytes: u64,
     valid: bool,
 ) -> Done {
-    let size = environment.tlb.capabilities().geometry.page_size();
     sizes::dispatch(
-        size,
+        geometry.page_size(),
         SetValid {
             root,
+            geometry,
             environment,
             start,
             bytes,
@@ -441,6 +449,7 @@ pub(crate) unsafe fn set_valid(
 /// The arguments of [`set_valid`].
 struct SetValid<'a> {
     root: PhysicalAddress,
+    geometry: Geometry,
     environment: KernelEnvironment<'a>,
     start: VirtualAddress,
     bytes: u64,
@@ -453,12 +462,12 @@ impl Dispatch for SetValid<'_> {
     fn run<P: Page>(self) -> Done {
         let SetValid {
             root,
+            geometry,
             environment,
             start,
             bytes,
             valid,
         } = self;
-        let geometry = environment.tlb.capabilities().geometry;
         // SAFETY: only `set_valid` makes a `SetValid`, and its caller keeps the rules.
         unsafe {
             table::lock_free::set_valid::<P, _>(root, geometry, environment, start, bytes, valid)

@@ -29,13 +29,12 @@ pub(super) fn prepare(
 ) -> Result<(), TableError> {
     let size = request.geometry.page_size();
     let bytes = size.bytes();
-    let mut capabilities = request.capabilities;
     let lower = roots.lower;
-    capabilities.geometry = lower;
     let allocator = KernelTableAllocator::Early(EarlyTables::new(memory, bytes));
     let counters = Counters::new();
     let mut environment = walker::environment(
-        capabilities,
+        size,
+        request.capabilities,
         request.phys_to_virt,
         &counters,
         allocator,
@@ -55,14 +54,12 @@ pub(super) fn prepare(
         );
     }
     environment.dsb_ishst();
-    identity::set(
-        handover.mmu.ttbr0,
-        Ttbr::new(&lower, empty, 0).0,
-        handover.mmu.virt_offset,
-    );
+    // SAFETY: the page is an empty root table, which never changes.
+    let empty_root = unsafe { Ttbr::from_root(&lower, empty, 0) };
+    identity::set(handover.mmu.ttbr0, empty_root.0, handover.mmu.virt_offset);
 
     // SAFETY: the tree in TTBR0, in the static pool; nothing else changes it.
-    let mut tables = unsafe { walker::open(roots.identity, environment)? };
+    let mut tables = unsafe { walker::open(roots.identity, lower, environment)? };
     let page = identity::physical(page) & !(bytes - 1);
     debug_assert!(page >= handover.entry.load && page < handover.entry.load + image::bytes());
     let writable = Attributes::normal(Permissions::READ_WRITE);

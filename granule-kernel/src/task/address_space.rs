@@ -84,8 +84,8 @@ pub(crate) trait Tables {
     fn set_asid(&mut self, number: u16);
     /// Allows CPUs to walk the tables from here on.
     fn publish(&mut self);
-    /// The root of the tables.
-    fn root(&self) -> PhysicalAddress;
+    /// See [`Space::ttbr`].
+    fn ttbr(&self, asid: u16) -> Option<Ttbr>;
 }
 
 /// The result of most operations.
@@ -280,18 +280,20 @@ impl<P: Page> Tables for Typed<P> {
     }
     fn set_asid(&mut self, number: u16) {
         if let Some(space) = &mut self.0 {
-            space.set_asid(Some(number));
+            // SAFETY: `enter` renews the number before a CPU walks the tables under another one.
+            unsafe { space.set_asid(Some(number)) };
         }
     }
     fn publish(&mut self) {
         if let Some(space) = &mut self.0 {
-            space.make_live();
+            // SAFETY: the TLBIs of `Hardware` reach all CPUs, and the settings are common to them.
+            unsafe { space.make_live() };
             // Completes the stores to the tables before any CPU gets the root in its TTBR0.
             hw::dsb_ishst();
         }
     }
-    fn root(&self) -> PhysicalAddress {
-        self.0.as_ref().map_or(PhysicalAddress(0), Space::root)
+    fn ttbr(&self, asid: u16) -> Option<Ttbr> {
+        self.0.as_ref()?.ttbr(asid)
     }
 }
 
@@ -360,9 +362,9 @@ pub(super) unsafe fn enter(space: SpaceRef) {
     let shared = unsafe { space.0.as_ref() };
     let number = percpu::this().number();
     let entered = ASIDS.enter(number, &shared.asid);
-    let root_and_number = match entered {
-        // SAFETY: the root never changes.
-        Some(number) => Some((unsafe { &*shared.tables.get() }.root(), number)),
+    let ttbr = match entered {
+        // SAFETY: once the space is published, nothing changes what the value comes from.
+        Some(number) => unsafe { &*shared.tables.get() }.ttbr(number),
         None => shared.with(|tables| {
             let renewed = NUMBERS.with(|numbers| {
                 ASIDS
@@ -376,14 +378,13 @@ pub(super) unsafe fn enter(space: SpaceRef) {
                 }
             }
             tables.set_asid(renewed.asid);
-            Some((tables.root(), renewed.asid))
+            tables.ttbr(renewed.asid)
         }),
     };
-    // There are more ASIDs than CPUs, so `None` cannot occur.
-    let Some((root, number)) = root_and_number else {
+    // There are more ASIDs than CPUs, and a task's space is published, so `None` cannot occur.
+    let Some(ttbr) = ttbr else {
         return;
     };
-    let ttbr = Ttbr::new(&platform.geometry, root, number);
     // SAFETY: the tables have the shape that `registers::open` set, and the kernel accesses nothing
     // through them.
     unsafe { cpu::set_ttbr0_el1(ttbr.0) };

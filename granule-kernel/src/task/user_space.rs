@@ -47,6 +47,8 @@ pub(crate) struct Inputs<'a> {
     /// The properties common to all CPUs.
     pub(crate) common: Common,
     /// The TLB capabilities of the kernel's half, for all CPUs.
+    /// Of the kernel's half.
+    pub(crate) geometry: Geometry,
     pub(crate) capabilities: TlbCapabilities,
     /// The physical addresses of the initramfs.
     pub(crate) initrd: Option<Range<u64>>,
@@ -197,7 +199,7 @@ fn interpreted((node, content): (NodeId, &'static [u8])) -> Result<First, Refuse
 
 /// Opens user space on all CPUs and makes the first process.
 fn begin(inputs: &Inputs<'_>, path: &[u8], first: &First) -> Result<&'static Task, Refused> {
-    let upper: &Geometry = &inputs.capabilities.geometry;
+    let upper = &inputs.geometry;
     let bits = upper.va_bits().min(MOST_BITS);
     let lower = upper
         .with_va_range(&inputs.boot_cpu, VaRange::Lower, bits)
@@ -211,11 +213,7 @@ fn begin(inputs: &Inputs<'_>, path: &[u8], first: &First) -> Result<&'static Tas
         break_execute: common.errata.needs(Workaround::BreakOnExecuteRemoval),
         ..Settings::PLAIN
     };
-    let capabilities = TlbCapabilities {
-        geometry: lower,
-        ..inputs.capabilities
-    };
-    address_space::prepare(lower, capabilities, settings);
+    address_space::prepare(lower, inputs.capabilities, settings);
     if !address_space::open_numbers(common.asid_bits) {
         return Err(Refused::Memory);
     }
@@ -228,7 +226,9 @@ fn begin(inputs: &Inputs<'_>, path: &[u8], first: &First) -> Result<&'static Tas
     if settings.hardware_dirty {
         tcr |= TCR_HD;
     }
-    registers::prepare(tcr, Ttbr::new(&lower, empty_root, 0).0, empty_root);
+    // SAFETY: the frame is an empty root table, which never changes.
+    let ttbr0 = unsafe { Ttbr::from_root(&lower, empty_root, 0) };
+    registers::prepare(tcr, ttbr0.0, empty_root);
     ipi::call(percpu::online(), &|_| registers::open());
     let texts = texts(path, first.script.as_ref(), inputs.parameters).map_err(Refused::Program)?;
     let loaded = exec::load(first.program, path, texts.texts()).map_err(Refused::Program)?;

@@ -19,10 +19,7 @@ fn cpu(sizes: &[PageSize]) -> CpuFeatures {
     let four = if has(PageSize::K4) { 0 } else { 0b1111 };
     let sixteen = if has(PageSize::K16) { 1 } else { 0 };
     let sixty_four = if has(PageSize::K64) { 0 } else { 0b1111 };
-    CpuFeatures::new(IdRegisters {
-        mmfr0: four << 28 | sixteen << 20 | sixty_four << 24 | 5,
-        ..IdRegisters::default()
-    })
+    CpuFeatures::new(IdRegisters::new().mmfr0(four << 28 | sixteen << 20 | sixty_four << 24 | 5))
 }
 
 #[test]

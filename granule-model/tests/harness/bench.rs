@@ -8,10 +8,11 @@ use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{Geometry, Page, PhysicalAddress};
 use granule::table::PageTables;
 use granule_model::{Barrier, Config, Event, Model};
+use granule_testing::held::Held;
 
 pub(crate) struct Bench<P: Page> {
     pub(crate) world: Shared,
-    pub(crate) tables: PageTables<P, Machine>,
+    pub(crate) tables: Held<P, Machine>,
     pub(crate) geometry: Geometry,
     pub(crate) shape: Shape,
 }
@@ -29,13 +30,11 @@ pub(crate) fn model(shape: &Shape) -> Model {
     })
 }
 
-pub(crate) const fn capabilities(shape: &Shape, geometry: Geometry) -> TlbCapabilities {
-    TlbCapabilities {
-        geometry,
-        range: shape.tlbi_range,
-        level_hint: shape.tlbi_range,
-        repeat: shape.repeat,
-    }
+pub(crate) const fn capabilities(shape: &Shape) -> TlbCapabilities {
+    TlbCapabilities::BASIC
+        .range(shape.tlbi_range)
+        .level_hint(shape.tlbi_range)
+        .repeat(shape.repeat)
 }
 
 /// Cleans a root and turns the MMU of every CPU on with it.
@@ -55,15 +54,18 @@ impl<P: Page> Bench<P> {
     pub(crate) fn new(shape: Shape, seed: u64) -> Self {
         let geometry = shape.geometry::<P>();
         let world = World::shared(model(&shape), seed);
-        let machine = machine(&world, capabilities(&shape, geometry));
+        let machine = machine(&world, P::SIZE, capabilities(&shape));
         let mut tables = match PageTables::<P, _>::new(geometry, machine) {
             Ok(tables) => tables,
             Err(error) => panic!("{shape:?}: {error}"),
         };
-        tables.set_asid(shape.asid);
-        tables.set_bbm(BbmLevel::from_number(shape.bbm_level.into()));
-        turn_on(&world, &shape, &geometry, tables.root().0);
-        tables.make_live();
+        // SAFETY: the tables have no global leaf with an ASID, and the model has CPUs of this level.
+        unsafe {
+            tables.set_asid(shape.asid);
+            tables.set_bbm(BbmLevel::from_number(shape.bbm_level.into()));
+        }
+        turn_on(&world, &shape, &geometry, tables.root_table().0);
+        let tables = Held::new(tables, true);
         let bench = Self {
             world,
             tables,

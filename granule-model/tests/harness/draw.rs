@@ -285,42 +285,40 @@ impl Draw {
         } else {
             Shareability::Inner
         };
-        Attributes {
-            memory,
-            shareability,
-            permissions: Permissions {
-                writable: random.either(),
-                user: random.either(),
-                privileged_execute: random.either(),
-                user_execute: random.either(),
-                guarded: random.either(),
-                dirty_modifier: random.once_in(4),
-                software: random.below(256) as u8,
-            },
-            accessed: !random.once_in(16),
-            global: self.global,
-        }
+        Attributes::normal(
+            Permissions::READ
+                .writable(random.either())
+                .user(random.either())
+                .privileged_execute(random.either())
+                .user_execute(random.either())
+                .guarded(random.either())
+                .dirty_modifier(random.once_in(4))
+                .software(random.below(256) as u8),
+        )
+        .memory(memory)
+        .shareability(shareability)
+        .accessed(!random.once_in(16))
+        .global(self.global)
     }
 }
 
 fn change(random: &mut Random) -> PermissionChange {
     if random.once_in(3) {
         // The same for all, so that what was split agrees again.
-        return PermissionChange {
-            writable: Some(random.either()),
-            user: Some(false),
-            privileged_execute: Some(false),
-            user_execute: Some(false),
-            guarded: Some(false),
-            software: Some(0),
-        };
+        return PermissionChange::NONE
+            .writable(random.either())
+            .user(false)
+            .privileged_execute(false)
+            .user_execute(false)
+            .guarded(false)
+            .software(0);
     }
-    PermissionChange {
-        writable: random.maybe(),
-        user: random.maybe(),
-        privileged_execute: random.maybe(),
-        user_execute: random.maybe(),
-        guarded: random.maybe(),
-        software: random.once_in(4).then(|| random.below(256) as u8),
-    }
+    let mut change = PermissionChange::NONE;
+    change.writable = random.maybe();
+    change.user = random.maybe();
+    change.privileged_execute = random.maybe();
+    change.user_execute = random.maybe();
+    change.guarded = random.maybe();
+    change.software = random.once_in(4).then(|| random.below(256) as u8);
+    change
 }

@@ -40,7 +40,8 @@ pub(crate) fn turn_on(
     };
     let hardware = if hardware_updates { HARDWARE } else { 0 };
     let tcr = Tcr::new(features, lower, upper).0 | hardware;
-    let ttbr = Ttbr::new(geometry, root, asid).0;
+    // SAFETY: only the model's CPUs get the value, and the tree is made live.
+    let ttbr = unsafe { Ttbr::from_root(geometry, root, asid) }.0;
     let write = |register, value| Event::System(register, value);
     let (op, bytes) = (System::DC_CIVAC, geometry.page_size().bytes());
     let address = root.0;
@@ -189,8 +190,8 @@ impl<G: Gate> TlbOps for Cpu<G> {
         self.world.event(Event::Barrier(Barrier::ISB));
     }
 
-    fn tlbi(&mut self, op: TlbiOp) {
-        let (encoding, operand) = op.instruction(Regime::El1And0);
+    fn tlbi(&mut self, regime: Regime, op: TlbiOp) {
+        let (encoding, operand) = op.instruction(regime);
         self.world.event(Event::System(System(encoding), operand));
     }
 }

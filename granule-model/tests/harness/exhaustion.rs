@@ -39,7 +39,8 @@ fn run<P: Page>(shape: Shape, operations: u64) -> u64 {
         let before = (dump(&bench), given_out(&bench));
         let mut left = 0;
         let result = loop {
-            bench.tables.environment().allocator.left = left;
+            // SAFETY: the allocator stays the same.
+            unsafe { bench.tables.environment_mut() }.allocator.left = left;
             let result = operation.perform(&mut bench, &reference);
             let Err(TableError::OutOfTables { needed }) = result else {
                 break result;

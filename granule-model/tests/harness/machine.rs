@@ -7,6 +7,7 @@
 use crate::environment::Gate;
 pub(crate) use crate::environment::{Cpu, Memory};
 use crate::watch::Watch;
+use granule::arch::PageSize;
 use granule::arch::PhysicalAddress;
 use granule::arch::tlbi::TlbCapabilities;
 use granule::table::{Environment, FreedTable, TableAllocator, TableRun};
@@ -114,10 +115,10 @@ impl Gate for Shared {
 /// All that tables stand on.
 pub(crate) type Machine = Environment<Memory<Shared>, Pages, Cpu<Shared>>;
 
-pub(crate) fn machine(world: &Shared, can: TlbCapabilities) -> Machine {
+pub(crate) fn machine(world: &Shared, page_size: PageSize, can: TlbCapabilities) -> Machine {
     Environment {
         memory: Memory(Rc::clone(world)),
-        allocator: Pages::new(world, can.geometry.page_size().bytes()),
+        allocator: Pages::new(world, page_size.bytes()),
         tlb: Cpu {
             world: Rc::clone(world),
             can,

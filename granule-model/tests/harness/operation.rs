@@ -182,9 +182,9 @@ impl Operation {
                 })
             }
             &Self::LockFreeSetValid { from, bytes, valid } => {
-                let can = capabilities(&bench.shape, bench.geometry);
-                let machine = machine(&bench.world, can);
-                let (root, at) = (tables.root(), address(from));
+                let can = capabilities(&bench.shape);
+                let machine = machine(&bench.world, P::SIZE, can);
+                let (root, at) = (tables.root_table(), address(from));
                 // SAFETY: the bench's own tree, in the model's memory, which nothing else is
                 // changing; nothing uses present-invalid pages but to see it fault.
                 unsafe {

@@ -50,13 +50,11 @@ fn run<P: Page>(va_bits: u32, range: bool, asid: Option<u16>, seed: u64, steps: 
                 } else {
                     Leaves::PAGES
                 };
-                let attributes = Attributes {
-                    memory: MemoryType::Normal,
-                    shareability: Shareability::Inner,
-                    permissions,
-                    global: asid.is_none(),
-                    accessed: true,
-                };
+                let attributes = Attributes::normal(permissions)
+                    .memory(MemoryType::Normal)
+                    .shareability(Shareability::Inner)
+                    .global(asid.is_none())
+                    .accessed(true);
                 let output = PhysicalAddress(output.0 + first * page);
                 if bench
                     .tables
@@ -77,10 +75,7 @@ fn run<P: Page>(va_bits: u32, range: bool, asid: Option<u16>, seed: u64, steps: 
             }
             _ => {
                 let writable = random.either();
-                let change = PermissionChange {
-                    writable: Some(writable),
-                    ..PermissionChange::default()
-                };
+                let change = PermissionChange::NONE.writable(writable);
                 if bench
                     .tables
                     .protect(start, bytes, change, Holes::Skip)

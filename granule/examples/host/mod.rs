@@ -8,7 +8,7 @@
 #![allow(dead_code, reason = "each example uses its share of this")]
 
 use granule::arch::tlbi::{TlbCapabilities, TlbiOp};
-use granule::arch::{Geometry, PageSize, PhysicalAddress};
+use granule::arch::{Geometry, PageSize, PhysicalAddress, Regime};
 use granule::table::{
     DirectMapped, Environment, FreedTable, PhysToVirt, TableAllocator, TableRun, TlbOps,
 };
@@ -90,12 +90,12 @@ unsafe impl TableAllocator for Pages {
 #[derive(Debug)]
 pub(crate) struct Spoken {
     capabilities: TlbCapabilities,
-    pub(crate) aloud: bool,
+    pub(crate) aloud: Rc<Cell<bool>>,
 }
 
 impl Spoken {
     fn say(&self, what: &str) {
-        if self.aloud {
+        if self.aloud.get() {
             println!("    {what}");
         }
     }
@@ -118,7 +118,7 @@ impl TlbOps for Spoken {
         self.say("isb");
     }
 
-    fn tlbi(&mut self, op: TlbiOp) {
+    fn tlbi(&mut self, _regime: Regime, op: TlbiOp) {
         match op {
             TlbiOp::All => self.say("tlbi of everything"),
             TlbiOp::Address { operand, scope, .. } => {
@@ -157,13 +157,8 @@ pub(crate) fn environment(
         memory: DirectMapped(pages.clone()),
         allocator: pages,
         tlb: Spoken {
-            capabilities: TlbCapabilities {
-                geometry: *geometry,
-                range,
-                level_hint: range,
-                repeat: false,
-            },
-            aloud: false,
+            capabilities: TlbCapabilities::BASIC.range(range).level_hint(range),
+            aloud: Rc::default(),
         },
     }
 }

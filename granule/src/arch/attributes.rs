@@ -6,6 +6,7 @@
 use super::descriptor::Descriptor;
 use super::geometry::{Geometry, OutputFormat};
 use super::regime::Regime;
+use crate::setters::setters;
 
 /// The kinds of memory that [`Mair::STANDARD`](super::registers::Mair::STANDARD) provides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -56,7 +57,7 @@ impl MemoryType {
 
 /// The observers that share a coherent view of the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
+#[expect(clippy::exhaustive_enums, reason = "the architecture has no more")]
 pub enum Shareability {
     /// This CPU only.
     None,
@@ -80,7 +81,11 @@ impl Shareability {
 
 /// The allowed accesses of a mapping, and software's bits in it. All of these may change in place
 /// on a live mapping, followed by a TLBI (rule RWHZWS lists the changes that may not).
+///
+/// Begin with a constant, and set each further field by the method of its name:
+/// `Permissions::READ_WRITE.user(true)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct Permissions {
     /// Whether stores are allowed (AP\[2\] clear).
     pub writable: bool,
@@ -119,6 +124,16 @@ impl Permissions {
         privileged_execute: true,
         ..Self::READ
     };
+
+    setters! {
+        writable: bool,
+        user: bool,
+        privileged_execute: bool,
+        user_execute: bool,
+        guarded: bool,
+        dirty_modifier: bool,
+        software: u8,
+    }
 
     /// The descriptor bits that [`encode`](Self::encode) sets or clears.
     pub(crate) const MASK: u64 = Descriptor::AP_READ_ONLY
@@ -191,7 +206,11 @@ impl Permissions {
 }
 
 /// Everything in a leaf besides its address.
+///
+/// [`normal`](Self::normal) and [`device`](Self::device) give the usual ones; each field can be set
+/// by the method of its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct Attributes {
     /// The kind of memory.
     pub memory: MemoryType,
@@ -231,6 +250,14 @@ impl Attributes {
             accessed: true,
             global: true,
         }
+    }
+
+    setters! {
+        memory: MemoryType,
+        shareability: Shareability,
+        permissions: Permissions,
+        accessed: bool,
+        global: bool,
     }
 
     /// These attributes as bits of a leaf descriptor of `geometry`, without the address, the

@@ -11,7 +11,7 @@ use super::page_size::Level;
 
 /// The level of FEAT_BBM: which changes of size need no break-before-make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[non_exhaustive]
+#[expect(clippy::exhaustive_enums, reason = "the architecture has no more")]
 pub enum BbmLevel {
     /// Every change of size needs break-before-make.
     Level0,

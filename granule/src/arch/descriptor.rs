@@ -15,7 +15,7 @@ pub struct Descriptor(pub u64);
 
 /// The kind of a descriptor at its level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
+#[expect(clippy::exhaustive_enums, reason = "the architecture has no more")]
 pub enum Kind {
     /// An access faults: bit 0 is clear, or this level does not decode the pattern.
     Invalid,

@@ -4,9 +4,12 @@
 //! equality refuse 4K pages on CPUs that have them with 52 bits (ID_AA64MMFR0_EL1.TGran4 = 1).
 
 use super::page_size::PageSize;
+use crate::setters::setters;
 
-/// The raw ID registers that decide how a CPU translates.
+/// The raw ID registers that decide how a CPU translates. All are zero by default; each is set by
+/// the method of its name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct IdRegisters {
     /// MIDR_EL1: which CPU this is.
     pub midr: u64,
@@ -18,6 +21,22 @@ pub struct IdRegisters {
     pub mmfr2: u64,
     /// ID_AA64ISAR0_EL1.
     pub isar0: u64,
+}
+
+impl IdRegisters {
+    /// All registers zero.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            midr: 0,
+            mmfr0: 0,
+            mmfr1: 0,
+            mmfr2: 0,
+            isar0: 0,
+        }
+    }
+
+    setters! { midr: u64, mmfr0: u64, mmfr1: u64, mmfr2: u64, isar0: u64 }
 }
 
 /// Whether a CPU has a page size, and in which format.

@@ -32,7 +32,7 @@ impl fmt::Display for VirtualAddress {
 
 /// The half of the address space, and so its translation table base register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
+#[expect(clippy::exhaustive_enums, reason = "the architecture has no more")]
 pub enum VaRange {
     /// TTBR0: addresses from zero up.
     Lower,
@@ -42,7 +42,7 @@ pub enum VaRange {
 
 /// The position of address bits 51 to 48 in a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
+#[expect(clippy::exhaustive_enums, reason = "the architecture has no more")]
 pub enum OutputFormat {
     /// Addresses of at most 48 bits.
     Bits48,

@@ -109,12 +109,19 @@ pub struct Ttbr(pub u64);
 
 impl Ttbr {
     /// The register that makes `root` the root table, with `asid` (0 in a regime without ASIDs).
+    /// [`Live::ttbr`](crate::table::Live::ttbr) gives it for a tree of this library; this function
+    /// is for roots of other kinds, for example one empty page.
     ///
     /// With 52-bit output addresses TTBR\[5:2\] holds address bits 51:48, and the root must be
     /// aligned to 64 bytes. This library allocates a whole page for a root, so the alignment always
     /// holds.
+    ///
+    /// # Safety
+    ///
+    /// `root` is a root table of `geometry`, and whoever changes its tables issues the barriers and
+    /// TLBIs for the CPUs that use this register.
     #[must_use]
-    pub const fn new(geometry: &Geometry, root: PhysicalAddress, asid: u16) -> Self {
+    pub const unsafe fn from_root(geometry: &Geometry, root: PhysicalAddress, asid: u16) -> Self {
         let low = root.0 & 0x0000_ffff_ffff_fffe;
         let high = match geometry.format() {
             OutputFormat::Bits48 => 0,

@@ -6,9 +6,12 @@
 //! The contiguous hint does not enlarge what a TLBI removes (RLQLSD, IJQPNP), so the stride is the
 //! size of an entry, never of a group.
 
+use super::errata::Errata;
+use super::features::{CpuFeatures, TlbiFeature};
 use super::geometry::{Geometry, VirtualAddress};
 use super::page_size::{Level, PageSize};
 use super::regime::Regime;
+use crate::setters::setters;
 
 /// Above this number of single operations a whole invalidation is cheaper. The number is the
 /// entries of one table of the smallest page; Linux uses the same limit.
@@ -16,7 +19,7 @@ const MOST_SINGLE: u64 = 512;
 
 /// Which cached entries an invalidation must remove.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
+#[expect(clippy::exhaustive_enums, reason = "the architecture has no more")]
 pub enum TlbiScope {
     /// Leaves only: no table was unlinked.
     LastLevel,
@@ -43,11 +46,12 @@ pub struct Invalidation {
 }
 
 /// The TLBI features of the CPUs that use the tables.
+///
+/// [`BASIC`](Self::BASIC) suits every CPU without errata; [`of`](Self::of) reads a CPU's features
+/// and errata. Each field can be set by the method of its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct TlbCapabilities {
-    /// The geometry of the half, which gives the granule, level hints and the base of range
-    /// operations.
-    pub geometry: Geometry,
     /// FEAT_TLBIRANGE on every CPU.
     pub range: bool,
     /// FEAT_TTL on every CPU.
@@ -55,6 +59,29 @@ pub struct TlbCapabilities {
     /// Issue each TLBI and its DSB twice
     /// ([`Errata::repeats_tlbi`](super::errata::Errata::repeats_tlbi)).
     pub repeat: bool,
+}
+
+impl TlbCapabilities {
+    /// TLBIs by single address, without level hint and issued once: what Armv8.0 has.
+    pub const BASIC: Self = Self {
+        range: false,
+        level_hint: false,
+        repeat: false,
+    };
+
+    /// The capabilities of a system whose CPUs are all like `cpu`.
+    ///
+    /// A system of unlike CPUs takes the features that all have, and repeats if any must.
+    #[must_use]
+    pub fn of(cpu: &CpuFeatures) -> Self {
+        Self {
+            range: cpu.tlbi() >= TlbiFeature::Range,
+            level_hint: cpu.tlbi_level_hint(),
+            repeat: Errata::of_cpu(cpu.midr()).repeats_tlbi(false),
+        }
+    }
+
+    setters! { range: bool, level_hint: bool, repeat: bool }
 }
 
 /// One TLBI instruction, always broadcast to the inner shareable domain.
@@ -224,20 +251,26 @@ pub const fn range_granules(num: u64, scale: u32) -> u64 {
     (num + 1) << (5 * scale + 1)
 }
 
-/// Calls `issue` with each instruction that `what` needs.
+/// Calls `issue` with each instruction that `what` needs in tables of `geometry`, which gives the
+/// granule, the level hints and the base of range operations.
 ///
 /// If the range would need too many single operations, one operation invalidates the whole regime
 /// or address space. That costs extra TLB misses, but leaves no stale translation.
-pub fn plan(what: &Invalidation, can: &TlbCapabilities, mut issue: impl FnMut(TlbiOp)) {
+pub fn plan(
+    what: &Invalidation,
+    geometry: &Geometry,
+    can: &TlbCapabilities,
+    mut issue: impl FnMut(TlbiOp),
+) {
     if what.bytes == 0 {
         return;
     }
-    let size = can.geometry.page_size();
+    let size = geometry.page_size();
     let stride = what.stride.max(size.bytes());
     // Without LPA2 a level hint of 0 with 4K or 1 with 16K is reserved: those levels have no
     // leaves.
     let level = what.level.filter(|&level| {
-        can.level_hint && what.scope == TlbiScope::LastLevel && can.geometry.leaf_allowed(level)
+        can.level_hint && what.scope == TlbiScope::LastLevel && geometry.leaf_allowed(level)
     });
     let all_asids = what.asid.is_none();
     let asid = what.asid.unwrap_or(0);
@@ -270,7 +303,7 @@ pub fn plan(what: &Invalidation, can: &TlbCapabilities, mut issue: impl FnMut(Tl
         return;
     }
     // With TCR.DS the base of a range operation counts in 64 KiB for every granule.
-    let base_shift = if can.geometry.lpa2() {
+    let base_shift = if geometry.lpa2() {
         PageSize::K64.shift()
     } else {
         size.shift()

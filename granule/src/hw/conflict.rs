@@ -42,7 +42,7 @@ pub fn resolve_tlb_conflict(regime: Regime, esr: u64) -> bool {
 /// instructions long and fits a vector. At EL1 it serves the vectors for the current level and for
 /// EL0; at EL2 and EL3 those for the current level.
 ///
-/// ```no_run
+/// ```no_run,standalone_crate
 /// core::arch::global_asm!(
 ///     ".balign 128",
 ///     granule::tlb_conflict_vector!(el1, "tpidrro_el0", "other_exception"),

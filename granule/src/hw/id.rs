@@ -25,13 +25,12 @@ macro_rules! read {
 /// have.
 #[must_use]
 pub fn id_registers() -> IdRegisters {
-    IdRegisters {
-        midr: read!("midr_el1"),
-        mmfr0: read!("id_aa64mmfr0_el1"),
-        mmfr1: read!("id_aa64mmfr1_el1"),
-        mmfr2: read!("id_aa64mmfr2_el1"),
-        isar0: read!("id_aa64isar0_el1"),
-    }
+    IdRegisters::new()
+        .midr(read!("midr_el1"))
+        .mmfr0(read!("id_aa64mmfr0_el1"))
+        .mmfr1(read!("id_aa64mmfr1_el1"))
+        .mmfr2(read!("id_aa64mmfr2_el1"))
+        .isar0(read!("id_aa64isar0_el1"))
 }
 
 /// The features of this CPU: [`id_registers`], decoded.

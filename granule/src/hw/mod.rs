@@ -29,33 +29,34 @@
 //! 3. **Tables**: [`PageTables::new`](crate::table::PageTables::new), then `map` the code, its
 //!    data, its stack and the console to their own addresses. They are private, so no TLBI is
 //!    issued.
-//! 4. **Registers**: [`Translation::new`](crate::arch::Translation::new) has the values.
-//! 5. **Maintenance**: [`cache::invalidate`] for the memory of step 1.
-//! 6. **Switch**: [`enable()`]. From the next instruction on the tables are live.
+//! 4. **Registers**: [`make_live`](crate::table::PageTables::make_live) gives the value for TTBR,
+//!    [`Translation::new`](crate::arch::Translation::new) those of all registers.
+//! 5. **Maintenance**: [`cache::invalidate`] for the memory of step 1. No later than here the tables
+//!    hold all that is needed; later changes are made with the MMU on.
+//! 6. **Switch**: [`enable()`].
 //! 7. **Vectors**, if live leaves are ever split: see [`conflict`].
 //!
-//! ```no_run
+//! ```no_run,standalone_crate
 //! use core::ops::Range;
-//! use granule::arch::registers::Ttbr;
 //! use granule::arch::{
 //!     Attributes, Geometry, Page, Permissions, PhysicalAddress, Regime, Translation, VaRange,
 //!     VirtualAddress,
 //! };
 //! use granule::hw;
-//! use granule::table::{Leaves, PageTables, TableEnvironment};
+//! use granule::table::{Leaves, Live, PageTables, TableEnvironment};
 //!
-//! /// Maps a program to itself and turns the MMU on. Returns the tables, which are live then.
+//! /// Maps a program to itself and turns the MMU on.
 //! ///
 //! /// # Safety
 //! ///
 //! /// The MMU is off. `text` has all code and constants of the program. `data` has all that is
 //! /// written, the stack and the pool of tables among it, and was cleaned and invalidated before
-//! /// the first store to it.
+//! /// the first store to it. The TLB operations of `environment` are the hardware's.
 //! unsafe fn mmu_on<P: Page, E: TableEnvironment>(
 //!     environment: E,
 //!     text: Range<u64>,
 //!     data: Range<u64>,
-//! ) -> Result<PageTables<P, E>, Box<dyn core::error::Error>> {
+//! ) -> Result<Live<PageTables<P, E>>, Box<dyn core::error::Error>> {
 //!     let cpu = hw::cpu_features();
 //!     let geometry = Geometry::new(&cpu, P::SIZE, 39, VaRange::Lower, Regime::El1And0)?;
 //!     let mut tables = PageTables::<P, E>::new(geometry, environment)?;
@@ -68,14 +69,14 @@
 //!         let (from, to) = (VirtualAddress(start), PhysicalAddress(start));
 //!         tables.map(from, to, bytes, attributes, Leaves::LARGEST)?;
 //!     }
-//!     let ttbr0 = Ttbr::new(&geometry, tables.root(), 0);
-//!     let translation = Translation::new(&cpu, Some((&geometry, ttbr0)), None)?;
+//!     // SAFETY: the hardware's TLB operations reach this CPU, which gets the registers below.
+//!     let live = unsafe { tables.make_live() };
+//!     let translation = Translation::new(&cpu, Some((&geometry, live.ttbr(0))), None)?;
 //!     // SAFETY: the MMU was off until here, so no line of the data is dirty.
 //!     unsafe { hw::cache::invalidate(data) };
 //!     // SAFETY: the tables map the whole program to itself, and stay.
 //!     unsafe { hw::enable(&translation) };
-//!     tables.make_live();
-//!     Ok(tables)
+//!     Ok(live)
 //! }
 //! ```
 //!

@@ -71,15 +71,14 @@ macro_rules! tlbi {
     }};
 }
 
-/// TLBIs and barriers of the running CPU, for one regime.
+/// TLBIs and barriers of the running CPU, for the regime that each call names.
 #[derive(Clone, Copy, Debug)]
 pub struct Hardware {
     capabilities: TlbCapabilities,
 }
 
 impl Hardware {
-    /// The hardware for the tables that `capabilities` describes; the regime is that of its
-    /// geometry.
+    /// The hardware of CPUs with these capabilities.
     #[must_use]
     pub const fn new(capabilities: TlbCapabilities) -> Self {
         Self { capabilities }
@@ -106,7 +105,7 @@ impl TlbOps for Hardware {
         isb();
     }
 
-    fn tlbi(&mut self, op: TlbiOp) {
-        for_constant_op!(op, self.capabilities.geometry.regime(), tlbi);
+    fn tlbi(&mut self, regime: Regime, op: TlbiOp) {
+        for_constant_op!(op, regime, tlbi);
     }
 }

@@ -199,7 +199,10 @@ where
     T: TlbOps,
 {
     let span = tables.geometry().span();
-    let ram = tables.environment().arena().map(|arena| arena.unused_ram());
+    let ram = tables
+        .own_environment()
+        .arena()
+        .map(|arena| arena.unused_ram());
     let home = ram
         .filter(|(first, end)| first < end)
         .and_then(|(first, end)| {
@@ -264,7 +267,7 @@ where
             low + span
         } else {
             // A table for each span, one more for each table's worth of those, and one a level.
-            let arena = tables.environment().arena();
+            let arena = tables.own_environment().arena();
             let available = arena.map_or(0, |arena| arena.available());
             let upper = available / P::SIZE.entries() as u64 + Level::ALL.len() as u64;
             let spans = available.saturating_sub(upper).max(1);
@@ -277,7 +280,7 @@ where
         // The next round and later callers write tables through this mapping.
         tables.publish();
         high = next;
-        if let Some(arena) = tables.environment().arena() {
+        if let Some(arena) = tables.own_environment().arena() {
             arena.mapped_to(high.wrapping_sub(distance));
         }
     }

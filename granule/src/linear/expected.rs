@@ -39,19 +39,19 @@ struct Touched {
 }
 
 /// The cost of a published strategy for `pieces`, which ascend, in an empty half. A piece outside
-/// `can`'s geometry is skipped.
+/// `geometry` is skipped.
 #[must_use]
 pub fn expected(
+    geometry: &Geometry,
     can: &TlbCapabilities,
     pieces: &[Piece],
     strategy: Published,
     barriers: Barriers,
 ) -> Expected {
     let strategy = strategy.strategy();
-    let geometry = &can.geometry;
     let entries = geometry.page_size().entries() as u64;
-    let single = Cost::of_closing(can, 1);
-    let series = Cost::of_closing(can, Slot::SERIES);
+    let single = Cost::of_closing(geometry, can, 1);
+    let series = Cost::of_closing(geometry, can, Slot::SERIES);
     let mut sum = Expected::default();
     // Per level, the parent entry that links the last table: the next piece may share that table.
     let mut tabled = [u64::MAX; Level::ALL.len()];
@@ -87,7 +87,7 @@ pub fn expected(
             if lazy {
                 sum.close(&series, opened / Slot::SERIES as u64);
                 let rest = (opened % Slot::SERIES as u64) as usize;
-                sum.close(&Cost::of_closing(can, rest), u64::from(rest > 0));
+                sum.close(&Cost::of_closing(geometry, can, rest), u64::from(rest > 0));
             } else {
                 sum.close(&single, opened);
             }
@@ -176,8 +176,8 @@ const fn spans(start: u64, end: u64, bytes: u64) -> u64 {
 struct Cost(Counts);
 
 impl Cost {
-    fn of_closing(can: &TlbCapabilities, slots: usize) -> Self {
-        let page = can.geometry.page_size().bytes();
+    fn of_closing(geometry: &Geometry, can: &TlbCapabilities, slots: usize) -> Self {
+        let page = geometry.page_size().bytes();
         let counters = Counters::new();
         if slots > 0 {
             let what = Invalidation {
@@ -189,7 +189,7 @@ impl Cost {
                 asid: None,
                 level: Some(Level::L3),
             };
-            invalidate(&mut Counted::new(NoCpu(*can), &counters), &what);
+            invalidate(&mut Counted::new(NoCpu(*can), &counters), geometry, &what);
         }
         Self(counters.get())
     }

@@ -162,10 +162,9 @@ impl<P: Page, E: TableEnvironment> Space<'_, P, E> {
     /// No CPU has the root in a TTBR any more.
     pub unsafe fn destroy(mut self, frames: &mut impl UserFrames) -> E {
         self.clear(frames);
-        // SAFETY: `clear` freed every table below the root. The caller vouches that no TTBR holds
-        // the root.
-        unsafe { self.tables.free_root() };
-        self.tables.into_environment()
+        // `clear` freed every table below the root, and the caller vouches that no TTBR holds the
+        // root.
+        self.tables.free_root()
     }
 
     fn release(&mut self, from: u64, to: u64, frames: &mut impl UserFrames) {

@@ -38,9 +38,10 @@ pub use vma::{Vma, Vmas};
 
 use crate::arch::bbm::BbmLevel;
 use crate::arch::page_size::{Level, Page};
+use crate::arch::registers::Ttbr;
 use crate::arch::{Attributes, Descriptor, Geometry, Permissions, PhysicalAddress, VirtualAddress};
 use crate::table::group::DIRTY;
-use crate::table::{Liveness, PageTables, TableEnvironment};
+use crate::table::{PageTables, TableEnvironment};
 
 /// Features that every CPU of a space has, and choices about mappings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -157,7 +158,9 @@ impl<'s, P: Page, E: TableEnvironment> Space<'s, P, E> {
         settings: Settings,
     ) -> Result<Self, SpaceError> {
         let mut tables = PageTables::new(geometry, environment)?;
-        tables.set_bbm(settings.bbm);
+        // SAFETY: the caller of `make_live` vouches for the settings; before that no CPU walks the
+        // tables.
+        unsafe { tables.set_bbm(settings.bbm) };
         let attributes = Attributes {
             accessed: false,
             global: false,
@@ -172,10 +175,12 @@ impl<'s, P: Page, E: TableEnvironment> Space<'s, P, E> {
         })
     }
 
-    /// The root table, for TTBR0.
+    /// The value of TTBR0 for this space under `asid`, once the space is live.
     #[must_use]
-    pub const fn root(&self) -> PhysicalAddress {
-        self.tables.root()
+    pub fn ttbr(&self, asid: u16) -> Option<Ttbr> {
+        // SAFETY: the tables are live, so their changes issue barriers and TLBIs.
+        self.is_live()
+            .then(|| unsafe { Ttbr::from_root(self.geometry(), self.tables.root_table(), asid) })
     }
 
     /// The geometry of the lower half.
@@ -184,15 +189,26 @@ impl<'s, P: Page, E: TableEnvironment> Space<'s, P, E> {
         self.tables.geometry()
     }
 
-    /// Marks the tables as live. Call it before the root is first written to a TTBR0.
-    pub fn make_live(&mut self) {
-        self.tables.make_live();
+    /// Makes all earlier stores visible to walkers. From here on CPUs may walk the tables.
+    ///
+    /// # Safety
+    ///
+    /// As for [`PageTables::make_live`], and the CPUs have the features that the
+    /// [`Settings`] name, as [`PageTables::set_bbm`] requires. The space maps frames for EL0 alone,
+    /// so later changes need nobody to vouch for them.
+    pub unsafe fn make_live(&mut self) {
+        self.tables.go_live();
     }
 
-    /// Sets the ASID that CPUs run this space under from now on. TLBIs name this ASID, so no CPU
-    /// may walk the tables under another one while `&mut self` is used elsewhere.
-    pub const fn set_asid(&mut self, asid: Option<u16>) {
-        self.tables.set_asid(asid);
+    /// Sets the ASID that CPUs run this space under from now on.
+    ///
+    /// # Safety
+    ///
+    /// TLBIs name this ASID, so no CPU may walk the tables under another one while `&mut self` is
+    /// used elsewhere.
+    pub const unsafe fn set_asid(&mut self, asid: Option<u16>) {
+        // SAFETY: no page of a space is global, and the caller keeps the rest.
+        unsafe { self.tables.set_asid(asid) };
     }
 
     /// The VMAs.
@@ -217,9 +233,14 @@ impl<'s, P: Page, E: TableEnvironment> Space<'s, P, E> {
         self.stats
     }
 
-    /// The environment of the tables.
-    pub const fn environment(&mut self) -> &mut E {
-        self.tables.environment()
+    /// The environment of the tables, to change it.
+    ///
+    /// # Safety
+    ///
+    /// As for [`PageTables::environment_mut`].
+    pub const unsafe fn environment_mut(&mut self) -> &mut E {
+        // SAFETY: the caller keeps the conditions.
+        unsafe { self.tables.environment_mut() }
     }
 
     /// The tables, for reading.
@@ -261,7 +282,7 @@ impl<'s, P: Page, E: TableEnvironment> Space<'s, P, E> {
 
     /// Whether CPUs may be walking the tables.
     fn is_live(&self) -> bool {
-        self.tables.liveness() == Liveness::Live
+        self.tables.is_live()
     }
 
     /// The descriptor bits of a page that this space owns alone.

@@ -56,7 +56,7 @@ impl Rights {
 
 /// An access by a program, or by the kernel on its behalf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
+#[expect(clippy::exhaustive_enums, reason = "the architecture has no more")]
 pub enum Access {
     /// A load.
     Read,

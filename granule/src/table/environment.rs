@@ -36,3 +36,17 @@ unsafe impl<M, A: TableAllocator, T> TableAllocator for Environment<M, A, T> {
 impl<M, A, T: TlbOps> TlbOps for Environment<M, A, T> {
     forward!(self.tlb: capabilities dsb_ishst dsb_ish isb tlbi);
 }
+
+// SAFETY: every call goes to the referenced value, which keeps the trait's promises.
+unsafe impl<T: TableMemory> TableMemory for &mut T {
+    forward!(*self: load find_mapped store exchange fill update);
+}
+
+// SAFETY: every call goes to the referenced value, which keeps the trait's promises.
+unsafe impl<T: TableAllocator> TableAllocator for &mut T {
+    forward!(*self: reserve allocate free);
+}
+
+impl<T: TlbOps> TlbOps for &mut T {
+    forward!(*self: capabilities dsb_ishst dsb_ish isb tlbi);
+}

@@ -4,6 +4,7 @@
 //! that changes live entries. Workarounds for errata of barriers and TLBIs belong here.
 
 use super::tlb_ops::TlbOps;
+use crate::arch::Geometry;
 use crate::arch::tlbi::{self, Invalidation};
 
 /// Makes entries that became valid usable by this CPU. No TLBI is needed, because a fault is never
@@ -14,15 +15,16 @@ pub fn publish(tlb: &mut impl TlbOps) {
     tlb.isb();
 }
 
-/// Removes the cached translations of a range from every CPU, after its entries changed. Where an
-/// erratum requires it, the TLBIs and their DSB are issued twice.
-pub fn invalidate(tlb: &mut impl TlbOps, what: &Invalidation) {
+/// Removes the cached translations of a range of tables of `geometry` from every CPU, after its
+/// entries changed. Where an erratum requires it, the TLBIs and their DSB are issued twice.
+pub fn invalidate(tlb: &mut impl TlbOps, geometry: &Geometry, what: &Invalidation) {
     let can = *tlb.capabilities();
+    let regime = geometry.regime();
     tlb.dsb_ishst();
-    tlbi::plan(what, &can, |op| tlb.tlbi(op));
+    tlbi::plan(what, geometry, &can, |op| tlb.tlbi(regime, op));
     if can.repeat {
         tlb.dsb_ish();
-        tlbi::plan(what, &can, |op| tlb.tlbi(op));
+        tlbi::plan(what, geometry, &can, |op| tlb.tlbi(regime, op));
     }
     tlb.dsb_ish();
     tlb.isb();

@@ -28,7 +28,8 @@
 /// }
 /// ```
 ///
-/// Two more forms do something before the call:
+/// `forward!(*self: …)` forwards to the value behind a reference. Two more forms do something before
+/// the call:
 ///
 /// - `forward!(self.0 after { … }: store)` runs the block first. In
 ///   `after |(_, _, count, ..)| { … }` the pattern names some of the arguments, if all of them are
@@ -37,6 +38,9 @@
 ///   condition is true.
 #[macro_export]
 macro_rules! forward {
+    (*$self:ident: $($method:ident)+) => {
+        $crate::forward!(@each $self (deref) $($method)+);
+    };
     ($self:ident $(. $field:tt)+: $($method:ident)+) => {
         $crate::forward!(@each $self (($($field)+)) $($method)+);
     };
@@ -57,6 +61,9 @@ macro_rules! forward {
     };
     (@call $self:ident (($($field:tt)+)) $method:ident $arguments:tt $($unsafe:tt)?) => {
         $crate::forward!(@to ($self $(. $field)+) $method $arguments $($unsafe)?)
+    };
+    (@call $self:ident (deref) $method:ident $arguments:tt $($unsafe:tt)?) => {
+        $crate::forward!(@to ((**$self)) $method $arguments $($unsafe)?)
     };
     (
         @call $self:ident (($($field:tt)+) after $first:block)
@@ -188,8 +195,8 @@ macro_rules! forward {
     };
     (@tlbi $self:ident $how:tt) => {
         #[inline(always)]
-        fn tlbi(&mut $self, op: $crate::arch::tlbi::TlbiOp) {
-            $crate::forward!(@call $self $how tlbi (op))
+        fn tlbi(&mut $self, regime: $crate::arch::Regime, op: $crate::arch::tlbi::TlbiOp) {
+            $crate::forward!(@call $self $how tlbi (regime, op))
         }
     };
     // DSB ISHST, DSB ISH and ISB.

@@ -5,7 +5,7 @@
 //! wait.
 
 use super::present_invalid::{SET_INVALID, SET_VALID};
-use super::{Liveness, PageTables, TableEnvironment, TableError};
+use super::{Live, PageTables, TableEnvironment, TableError};
 use crate::arch::bbm::BbmLevel;
 use crate::arch::page_size::{Level, Page};
 use crate::arch::{Geometry, Kind, PhysicalAddress, VirtualAddress};
@@ -39,9 +39,9 @@ pub unsafe fn set_valid<P: Page, E: TableEnvironment>(
 ) -> Result<(), TableError> {
     // SAFETY: the code below accesses only the entries of the pages and those on the way to them;
     // the caller promises that no other code changes these meanwhile.
-    let mut tables =
-        unsafe { PageTables::<P, _>::from_root(root, geometry, Liveness::Live, environment)? };
-    tables.set_valid_pages(start, bytes, valid)
+    let mut tables = unsafe { Live::<PageTables<P, _>>::from_root(root, geometry, environment)? };
+    // SAFETY: the caller promises that pages that become invalid are not in use.
+    unsafe { tables.changes() }.set_valid_pages(start, bytes, valid)
 }
 
 impl<P: Page, E: TableEnvironment> PageTables<P, E> {

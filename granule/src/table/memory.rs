@@ -9,7 +9,10 @@ use crate::arch::{Descriptor, PhysicalAddress};
 
 /// Whether walkers may read a table while it is written, which decides how its entries are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
+#[expect(
+    clippy::exhaustive_enums,
+    reason = "an implementation of `TableMemory` must know all"
+)]
 pub enum Visibility {
     /// No walker can reach the table. Plain stores, which compilers may pair.
     Private,

@@ -1,9 +1,10 @@
 //! Translation tables: map, unmap, change permissions, query and visit.
 //!
-//! [`PageTables`] is one tree of tables for one half of an address space. It uses three small
-//! traits, [`TableMemory`], [`TableAllocator`] and [`TlbOps`], and takes them as one value
-//! ([`Environment`] joins three). Each operation has its own file. This file holds the tree, its
-//! errors, and the only calls to the unsafe methods of [`TableMemory`].
+//! [`PageTables`] is one tree of tables for one half of an address space, and [`Live`] is such a
+//! tree once CPUs may walk it. It uses three small traits, [`TableMemory`], [`TableAllocator`] and
+//! [`TlbOps`], and takes them as one value ([`Environment`] joins three). Each operation has its
+//! own file. This file holds the tree, its errors, and the only calls to the unsafe methods of
+//! [`TableMemory`].
 //!
 //! Every operation first checks the tables, then reserves the table pages it needs, then changes
 //! entries. It completes, or it fails with a [`TableError`] and leaves the tables unchanged.
@@ -19,6 +20,7 @@ mod forward;
 mod free_list;
 pub(crate) mod group;
 mod limit;
+mod live;
 pub mod lock_free;
 pub mod map;
 pub mod memory;
@@ -41,6 +43,7 @@ pub use direct_mapped::{DirectMapped, Offset, PhysToVirt};
 pub use environment::{Environment, TableEnvironment};
 pub use flush::{invalidate, publish};
 pub use free_list::FreeList;
+pub use live::Live;
 pub use memory::{BitChange, TableMemory, Visibility};
 pub use merge::Merged;
 pub use pending::{FreedFrames, FreedTable};
@@ -189,15 +192,20 @@ impl core::error::Error for TableError {}
 
 /// Whether CPUs may walk the tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Liveness {
+pub(crate) enum Liveness {
     /// No CPU can reach the tables. Changes need no barriers and no TLBIs.
     Private,
     /// Some CPU may walk the tables at any time.
     Live,
 }
 
-/// One tree of translation tables.
+/// One tree of translation tables that no CPU walks.
+///
+/// [`make_live`](Self::make_live) hands it to CPUs, as [`Live`]. All methods here are safe to call
+/// before that. On a live tree [`Live::changes`] gives access to them, and their documentation says
+/// which barriers and TLBIs they issue then.
+///
+/// The tables stay allocated when the value is dropped; [`destroy`](Self::destroy) frees them.
 ///
 /// Public methods check each address and convert it to an offset from the base of the half. The
 /// code inside uses offsets, because they never wrap.
@@ -219,23 +227,22 @@ pub struct PageTables<P: Page, E> {
 }
 
 impl<P: Page, E: TableEnvironment> PageTables<P, E> {
-    /// Takes over the tree below `root`.
+    /// Takes over the tree below `root`, which no CPU walks. [`Live::from_root`] takes over a live
+    /// one.
     ///
     /// # Errors
     ///
-    /// When `geometry` has another page size than `P`.
+    /// [`TableError::WrongPageSize`] when `geometry` has another page size than `P`.
     ///
     /// # Safety
     ///
     /// `root` must be a full table page of `geometry`'s start level, and `environment` must reach
     /// every table below it. Contiguous groups in the tables must be whole: the hint on all entries
     /// of a group, and all of them valid or all present-invalid. No other code may change the
-    /// tables while this value exists. If any CPU can walk them, `liveness` must be
-    /// [`Liveness::Live`].
+    /// tables while this value exists, and no CPU may walk them.
     pub unsafe fn from_root(
         root: PhysicalAddress,
         geometry: Geometry,
-        liveness: Liveness,
         environment: E,
     ) -> Result<Self, TableError> {
         if geometry.page_size() != P::SIZE {
@@ -244,28 +251,18 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
                 page: P::SIZE,
             });
         }
-        Ok(Self {
-            root,
-            geometry,
-            liveness,
-            asid: None,
-            bbm: BbmLevel::Level0,
-            pending: Pending::NOTHING,
-            defers_tlbi: false,
-            environment,
-            page: PhantomData,
-        })
+        // SAFETY: the caller keeps the conditions.
+        Ok(unsafe { Self::with_root(root, geometry, environment) })
     }
 
-    /// A new, empty tree that no CPU can reach yet.
+    /// As [`from_root`](Self::from_root), for a geometry whose page size is `P`.
     ///
-    /// # Errors
+    /// # Safety
     ///
-    /// When there is no page for the root, or `geometry` has another page size than `P`.
-    pub fn new(geometry: Geometry, environment: E) -> Result<Self, TableError> {
-        let mut tables = Self {
-            // `begin` sets the root.
-            root: PhysicalAddress(0),
+    /// As for [`from_root`](Self::from_root).
+    const unsafe fn with_root(root: PhysicalAddress, geometry: Geometry, environment: E) -> Self {
+        Self {
+            root,
             geometry,
             liveness: Liveness::Private,
             asid: None,
@@ -274,68 +271,70 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
             defers_tlbi: false,
             environment,
             page: PhantomData,
-        };
-        tables.begin(geometry)?;
-        Ok(tables)
+        }
     }
 
-    /// Switches to a new, empty tree that no CPU can reach yet. The old tree stays as it is; its
-    /// [`root`](Self::root) is the only way back to it. Code that makes several trees of one page
-    /// size thus needs only one [`PageTables`].
+    /// A new, empty tree.
     ///
     /// # Errors
     ///
-    /// When the geometry has another page size, or there is no page for the root. The old tree then
-    /// stays current.
-    pub fn begin(&mut self, geometry: Geometry) -> Result<(), TableError> {
+    /// [`TableError::OutOfTables`] when there is no page for the root,
+    /// [`WrongPageSize`](TableError::WrongPageSize) when `geometry` has another page size than `P`.
+    pub fn new(geometry: Geometry, environment: E) -> Result<Self, TableError> {
+        Self::try_new(geometry, environment).map_err(|(error, _)| error)
+    }
+
+    /// Leaves this tree as it is, and makes a new, empty one in the same environment. Returns the
+    /// address of the old root and the new tree.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`new`](Self::new), with this tree.
+    pub fn begin_another(
+        self,
+        geometry: Geometry,
+    ) -> Result<(PhysicalAddress, Self), (TableError, Self)> {
+        let old = (self.root, self.geometry);
+        match Self::try_new(geometry, self.environment) {
+            Ok(new) => Ok((old.0, new)),
+            Err((error, environment)) => {
+                // SAFETY: this is the tree and the environment of before.
+                Err((error, unsafe { Self::with_root(old.0, old.1, environment) }))
+            }
+        }
+    }
+
+    /// As [`new`](Self::new); an error returns the environment.
+    fn try_new(geometry: Geometry, mut environment: E) -> Result<Self, (TableError, E)> {
         if geometry.page_size() != P::SIZE {
-            return Err(TableError::WrongPageSize {
+            let error = TableError::WrongPageSize {
                 geometry: geometry.page_size(),
                 page: P::SIZE,
-            });
+            };
+            return Err((error, environment));
         }
-        let exhausted = TableError::OutOfTables { needed: 1 };
-        if !self.environment.reserve(1) {
-            return Err(exhausted);
-        }
-        self.root = self.environment.allocate(1).ok_or(exhausted)?.first;
-        self.geometry = geometry;
-        self.liveness = Liveness::Private;
-        self.asid = None;
-        self.fill(
-            self.root,
+        let reserved = environment.reserve(1);
+        let Some(run) = reserved.then(|| environment.allocate(1)).flatten() else {
+            return Err((TableError::OutOfTables { needed: 1 }, environment));
+        };
+        // SAFETY: the page is new, so nothing else uses it, and it is filled before it is read.
+        let mut tables = unsafe { Self::with_root(run.first, geometry, environment) };
+        tables.fill(
+            run.first,
             0,
             P::SIZE.entries(),
             Descriptor::INVALID,
             0,
             Visibility::Private,
         );
-        Ok(())
+        Ok(tables)
     }
 
-    /// Switches to another tree that no CPU can reach. The old tree stays as it is.
-    ///
-    /// # Safety
-    ///
-    /// As for [`from_root`](Self::from_root), in the same environment. `geometry` must have the
-    /// same page size.
-    pub const unsafe fn turn_to(&mut self, root: PhysicalAddress, geometry: Geometry) {
-        self.root = root;
-        self.geometry = geometry;
-        self.liveness = Liveness::Private;
-        self.asid = None;
-    }
-
-    /// The address of the root table, for TTBR.
+    /// The address of the root table, for code that reads the tables, and for
+    /// [`from_root`](Self::from_root). A CPU gets the root from [`Live::ttbr`].
     #[must_use]
-    pub const fn root(&self) -> PhysicalAddress {
+    pub const fn root_table(&self) -> PhysicalAddress {
         self.root
-    }
-
-    /// Whether CPUs may walk the tables.
-    #[must_use]
-    pub const fn liveness(&self) -> Liveness {
-        self.liveness
     }
 
     /// The shape of the address space.
@@ -344,27 +343,45 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         &self.geometry
     }
 
-    /// Marks the tables as live, and makes all earlier stores visible to walkers.
-    pub fn make_live(&mut self) {
-        self.liveness = Liveness::Live;
-        self.pending.made_valid();
-        self.flush();
-    }
-
-    /// Limits invalidations to one address space. No leaf of the tables may be global, because
-    /// global leaves would stay cached.
-    pub const fn set_asid(&mut self, asid: Option<u16>) {
+    /// Limits invalidations to one address space.
+    ///
+    /// # Safety
+    ///
+    /// No leaf of the tables may be global, because a TLBI for an ASID leaves global entries
+    /// cached. While the tables are live, CPUs walk them under this ASID only.
+    pub const unsafe fn set_asid(&mut self, asid: Option<u16>) {
         self.asid = asid;
     }
 
-    /// The environment of the tables.
-    pub const fn environment(&mut self) -> &mut E {
+    /// The environment of the tables, for example its counters.
+    #[must_use]
+    pub const fn environment(&self) -> &E {
+        &self.environment
+    }
+
+    /// The environment of the tables, to change it.
+    ///
+    /// # Safety
+    ///
+    /// It must go on to reach the same tables, and issue instructions for the same CPUs.
+    pub const unsafe fn environment_mut(&mut self) -> &mut E {
         &mut self.environment
     }
 
-    /// Returns the environment; the tables stay as they are.
-    pub fn into_environment(self) -> E {
-        self.environment
+    /// The address of the root table, and the environment. The tables stay as they are;
+    /// [`from_root`](Self::from_root) takes them over again.
+    pub fn into_parts(self) -> (PhysicalAddress, E) {
+        (self.root, self.environment)
+    }
+
+    /// The environment, for code of this crate that leaves it in place.
+    pub(crate) const fn own_environment(&mut self) -> &mut E {
+        &mut self.environment
+    }
+
+    /// Whether CPUs may walk the tables.
+    pub(crate) fn is_live(&self) -> bool {
+        self.liveness == Liveness::Live
     }
 
     /// Checks a range of addresses and returns its offsets in the half.

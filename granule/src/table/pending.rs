@@ -424,7 +424,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
             if self.defers_tlbi && !pending.tables {
                 flush::publish(&mut self.environment);
             } else {
-                flush::invalidate(&mut self.environment, &what);
+                flush::invalidate(&mut self.environment, &self.geometry, &what);
             }
         }
         let mut next = pending.unlinked;
@@ -436,11 +436,14 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         pending.flushed();
     }
 
-    /// Leaves the TLBIs for changes of leaves to the caller. The caller must
-    /// [invalidate](flush::invalidate) the range before anything relies on the change. Operations
-    /// still end with DSB ISHST and ISB, and they still invalidate if they unlinked a table,
-    /// because they free it.
-    pub const fn defer_tlbi(&mut self) {
+    /// Leaves the TLBIs for changes of leaves to the caller. Operations still end with DSB ISHST
+    /// and ISB, and they still invalidate if they unlinked a table, because they free it.
+    ///
+    /// # Safety
+    ///
+    /// The caller [invalidates](flush::invalidate) the range of a change before anything relies on
+    /// the change.
+    pub const unsafe fn defer_tlbi(&mut self) {
         self.defers_tlbi = true;
     }
 
@@ -456,16 +459,18 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         self.pending.unlinked = Some(table);
     }
 
-    /// Frees the root of a tree that no CPU uses. After that the caller may only switch to another
-    /// tree.
-    ///
-    /// # Safety
-    ///
-    /// As for [`FreedTable::unreachable`]; no table may be left below the root.
-    pub unsafe fn free_root(&mut self) {
-        // SAFETY: the caller promises that no CPU can walk the root.
-        let root = unsafe { FreedTable::unreachable(self.root) };
-        self.environment.free(root);
+    /// Frees all tables, the root included, and returns the environment.
+    pub fn destroy(mut self) -> E {
+        // Unmapping the whole range splits no leaf, so it cannot fail.
+        let unmapped = self.unmap(self.geometry.base(), self.geometry.span());
+        debug_assert_eq!(unmapped, Ok(()));
+        self.free_root()
+    }
+
+    /// Frees the root, below which no table is left and which no CPU walks.
+    pub(crate) fn free_root(mut self) -> E {
+        self.environment.free(FreedTable(self.root));
+        self.environment
     }
 }
 

@@ -6,9 +6,12 @@
 use super::{BitChange, PageTables, TableEnvironment, TableError};
 use crate::arch::page_size::{Level, Page};
 use crate::arch::{Descriptor, Kind, PhysicalAddress, Regime, VirtualAddress};
+use crate::setters::setters;
 
-/// A change of permissions. `None` leaves a permission unchanged.
+/// A change of permissions. `None` leaves a permission unchanged; each field can be set by the
+/// method of its name: `PermissionChange::NONE.writable(false)`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PermissionChange {
     /// Whether stores are allowed. `Some(false)` also clears the dirty modifier (DBM), because
     /// under TCR.HD hardware would otherwise allow stores again.
@@ -26,6 +29,25 @@ pub struct PermissionChange {
 }
 
 impl PermissionChange {
+    /// No change.
+    pub const NONE: Self = Self {
+        writable: None,
+        user: None,
+        privileged_execute: None,
+        user_execute: None,
+        guarded: None,
+        software: None,
+    };
+
+    setters! {
+        writable: Some(bool),
+        user: Some(bool),
+        privileged_execute: Some(bool),
+        user_execute: Some(bool),
+        guarded: Some(bool),
+        software: Some(u8),
+    }
+
     /// The change as descriptor bits.
     fn bits(self, regime: Regime) -> BitChange {
         let mut change = BitChange {
@@ -70,7 +92,7 @@ impl PermissionChange {
 
 /// The treatment of unmapped addresses in a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
+#[expect(clippy::exhaustive_enums, reason = "the architecture has no more")]
 pub enum Holes {
     /// Refuse the whole range. This costs an extra walk of the range.
     Refuse,

@@ -42,21 +42,26 @@ struct Cut {
 impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// Sets the lowest level of FEAT_BBM among the CPUs that use the tables, which decides how the
     /// size of a live leaf may change in place. Level 0 is the default: no valid leaf is split or
-    /// merged. Level 1 allows that for contiguous groups, levels 2 and 3 also for blocks. Hidden
-    /// leaves, and leaves of tables that no CPU walks, are split and merged at every level.
+    /// merged. Level 1 allows that for contiguous groups, levels 2 and 3 also for blocks.
+    /// Present-invalid leaves, and leaves of tables that no CPU walks, are split and merged at every level.
     ///
     /// At levels 1 and 2 a CPU may take a TLB conflict abort on any access to a split or merged
     /// range, as long as it caches an entry of the old size: a split issues no TLBI for the size
-    /// alone, and a merge issues it afterwards. A caller that sets these levels must handle the
-    /// abort (TLBI VMALLE1, then retry, RBLRKC), with code, stack and data outside any range that
-    /// is ever split. A CPU with level 3 takes no such abort.
+    /// alone, and a merge issues it afterwards. A CPU with level 3 takes no such abort.
+    /// [`bbm_policy::decide`](crate::arch::bbm_policy::decide) finds the level for a system.
     ///
     /// Only [`space`](crate::space) may split or merge a leaf that hardware updates by itself
     /// (TCR.HA and no access flag, TCR.HD and
     /// [`dirty_modifier`](crate::arch::Permissions::dirty_modifier)). Elsewhere an update by
     /// hardware during the split would be lost (RWLTNL), and an update of one member of a group
     /// would not apply to the others once the hint is gone (RXDPXQ).
-    pub const fn set_bbm(&mut self, level: BbmLevel) {
+    ///
+    /// # Safety
+    ///
+    /// Every CPU that walks the tables has at least this level. For levels 1 and 2 the system
+    /// handles the TLB conflict abort (TLBI VMALLE1, then retry, RBLRKC), with code, stack and data
+    /// outside any range that is ever split.
+    pub const unsafe fn set_bbm(&mut self, level: BbmLevel) {
         self.bbm = level;
     }
 

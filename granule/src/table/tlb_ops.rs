@@ -4,6 +4,7 @@
 //! It has one method for each instruction, so an implementation either issues the instruction
 //! (`hw`) or observes it (a counter, a trace, a model).
 
+use crate::arch::Regime;
 use crate::arch::tlbi::{TlbCapabilities, TlbiOp};
 
 /// Issues barriers and TLBIs.
@@ -16,14 +17,14 @@ pub trait TlbOps {
     fn dsb_ish(&mut self);
     /// ISB.
     fn isb(&mut self);
-    /// One broadcast TLBI.
-    fn tlbi(&mut self, op: TlbiOp);
+    /// One broadcast TLBI of the tables' regime.
+    fn tlbi(&mut self, regime: Regime, op: TlbiOp);
 }
 
 /// A [`TlbOps`] that issues no instruction.
 ///
-/// It serves tables that no CPU walks while they change: an image of tables, a test, a count of the
-/// cost of a map. The capabilities still decide which instructions a CPU would get, and
+/// It serves tables that no CPU walks while they change: the first tables of a kernel, written
+/// before any CPU uses them, an image of tables, a test, a count of the cost of a map. The capabilities still decide which instructions a CPU would get, and
 /// [`Counted`](super::Counted) counts them.
 #[derive(Clone, Copy, Debug)]
 pub struct NoCpu(pub TlbCapabilities);
@@ -40,5 +41,5 @@ impl TlbOps for NoCpu {
     #[inline(always)]
     fn isb(&mut self) {}
     #[inline(always)]
-    fn tlbi(&mut self, _op: TlbiOp) {}
+    fn tlbi(&mut self, _regime: Regime, _op: TlbiOp) {}
 }

@@ -20,11 +20,11 @@ const SYSTEM: SystemLimits = SystemLimits {
 
 /// A CPU with this number in ID_AA64MMFR2_EL1.BBM (bits 55:52), all other bits of it set.
 fn cpu(midr: u64, bbm: u64) -> CpuFeatures {
-    CpuFeatures::new(IdRegisters {
-        midr,
-        mmfr2: !(0xf << 52) | bbm << 52,
-        ..IdRegisters::default()
-    })
+    CpuFeatures::new(
+        IdRegisters::new()
+            .midr(midr)
+            .mmfr2(!(0xf << 52) | bbm << 52),
+    )
 }
 
 /// MIDR of an Arm CPU.

@@ -54,15 +54,7 @@ const EL1_AND_0: &[(&str, Attributes, u64, u64)] = {
             0b111 << 2 | 1 << 5 | 1 << 6 | 1 << 11 | 1 << 50 | 1 << 51 | 1 << 52,
         ),
         ("writable", with(Permissions::READ_WRITE), 0, 1 << 7),
-        (
-            "user",
-            with(Permissions {
-                user: true,
-                ..Permissions::READ
-            }),
-            1 << 6,
-            0,
-        ),
+        ("user", with(Permissions::READ.user(true)), 1 << 6, 0),
         (
             "privileged execute",
             with(Permissions::READ_EXECUTE),
@@ -71,82 +63,40 @@ const EL1_AND_0: &[(&str, Attributes, u64, u64)] = {
         ),
         (
             "user execute",
-            with(Permissions {
-                user_execute: true,
-                ..Permissions::READ
-            }),
+            with(Permissions::READ.user_execute(true)),
             1 << 53,
             1 << 54,
         ),
-        (
-            "guarded",
-            with(Permissions {
-                guarded: true,
-                ..Permissions::READ
-            }),
-            1 << 50,
-            0,
-        ),
+        ("guarded", with(Permissions::READ.guarded(true)), 1 << 50, 0),
         (
             "dirty modifier",
-            with(Permissions {
-                dirty_modifier: true,
-                ..Permissions::READ
-            }),
+            with(Permissions::READ.dirty_modifier(true)),
             1 << 51,
             0,
         ),
         (
             "software",
-            with(Permissions {
-                software: 0b1010,
-                ..Permissions::READ
-            }),
+            with(Permissions::READ.software(0b1010)),
             0b1010 << 55,
             0b0101 << 55,
         ),
         (
             "software's upper bits are left out",
-            with(Permissions {
-                software: 0xf0,
-                ..Permissions::READ
-            }),
+            with(Permissions::READ.software(0xf0)),
             0,
             0b1111 << 55 | 0b1111 << 59,
         ),
-        (
-            "not accessed",
-            Attributes {
-                accessed: false,
-                ..BASE
-            },
-            0,
-            1 << 10,
-        ),
-        (
-            "not global",
-            Attributes {
-                global: false,
-                ..BASE
-            },
-            1 << 11,
-            0,
-        ),
+        ("not accessed", BASE.accessed(false), 0, 1 << 10),
+        ("not global", BASE.global(false), 1 << 11, 0),
         (
             "not shareable",
-            Attributes {
-                shareability: Shareability::None,
-                ..BASE
-            },
+            BASE.shareability(Shareability::None),
             0,
             0b11 << 8,
         ),
         (
             "outer shareable",
-            Attributes {
-                shareability: Shareability::Outer,
-                ..BASE
-            },
+            BASE.shareability(Shareability::Outer),
             0b10 << 8,
             0b01 << 8,
         ),
@@ -158,10 +108,7 @@ const EL1_AND_0: &[(&str, Attributes, u64, u64)] = {
         ),
         (
             "an index of one's own",
-            Attributes {
-                memory: MemoryType::Index(7),
-                ..BASE
-            },
+            BASE.memory(MemoryType::Index(7)),
             0b111 << 2,
             0,
         ),
@@ -185,16 +132,14 @@ fn attributes_of_one_privilege() {
     // AP[1] is RES1, bit 53 RES0, bit 54 XN, and bit 11 RES0.
     for regime in [Regime::El2, Regime::El3] {
         let geometry = PLAIN.single(K64, 48, regime);
-        let all = Attributes {
-            global: false,
-            ..Attributes::normal(Permissions {
-                writable: true,
-                user: true,
-                privileged_execute: true,
-                user_execute: true,
-                ..Permissions::READ
-            })
-        };
+        let all = Attributes::normal(
+            Permissions::READ
+                .writable(true)
+                .user(true)
+                .privileged_execute(true)
+                .user_execute(true),
+        )
+        .global(false);
         let bits = all.encode(&geometry);
         assert_eq!(bits & (1 << 6), 1 << 6);
         assert_eq!(bits & (1 << 7 | 1 << 11 | 1 << 53 | 1 << 54), 0);
@@ -216,10 +161,7 @@ fn shareability_is_not_in_the_descriptor_with_ds() {
     for size in [K4, K16] {
         let geometry = LARGE.geometry(size, 52, VaRange::Upper);
         for shareability in [Shareability::None, Shareability::Outer, Shareability::Inner] {
-            let attributes = Attributes {
-                shareability,
-                ..Attributes::normal(Permissions::READ)
-            };
+            let attributes = Attributes::normal(Permissions::READ).shareability(shareability);
             assert_eq!(attributes.encode(&geometry) & 0b11 << 8, 0);
         }
         let high = Descriptor(0b11 << 8 | 0b11);
@@ -238,12 +180,10 @@ fn shareability_is_not_in_the_descriptor_with_ds() {
 #[test]
 fn writable_and_executable() {
     for bits in 0..8_u8 {
-        let permissions = Permissions {
-            writable: bits & 1 != 0,
-            privileged_execute: bits & 2 != 0,
-            user_execute: bits & 4 != 0,
-            ..Permissions::READ
-        };
+        let permissions = Permissions::READ
+            .writable(bits & 1 != 0)
+            .privileged_execute(bits & 2 != 0)
+            .user_execute(bits & 4 != 0);
         let both = bits & 1 != 0 && bits & 6 != 0;
         assert_eq!(permissions.writable_and_executable(), both);
     }
@@ -367,7 +307,7 @@ proptest! {
         prop_assert_eq!(leaf.0, arch.leaf_word(address, level, false, &attributes));
         prop_assert_eq!(geometry.address_of(leaf, at).0, address);
         let again = Attributes::decode(leaf, &geometry);
-        let expected = if arch.user { attributes } else { Attributes { global: true, ..attributes } };
+        let expected = if arch.user { attributes } else { attributes.global(true) };
         prop_assert_eq!(again, expected);
         prop_assert_eq!(leaf.kind(&geometry, at), Kind::Leaf);
     }

@@ -5,24 +5,15 @@ use granule::arch::{CpuFeatures, IdRegisters, PageSize};
 use granule_testing::shape::{Cpu, LARGE, PLAIN};
 
 fn mmfr0(value: u64) -> CpuFeatures {
-    CpuFeatures::new(IdRegisters {
-        mmfr0: value,
-        ..IdRegisters::default()
-    })
+    CpuFeatures::new(IdRegisters::new().mmfr0(value))
 }
 
 fn mmfr1(value: u64) -> CpuFeatures {
-    CpuFeatures::new(IdRegisters {
-        mmfr1: value,
-        ..IdRegisters::default()
-    })
+    CpuFeatures::new(IdRegisters::new().mmfr1(value))
 }
 
 fn mmfr2(value: u64) -> CpuFeatures {
-    CpuFeatures::new(IdRegisters {
-        mmfr2: value,
-        ..IdRegisters::default()
-    })
+    CpuFeatures::new(IdRegisters::new().mmfr2(value))
 }
 
 #[test]
@@ -120,10 +111,7 @@ fn invalidation() {
     // TLB, ID_AA64ISAR0_EL1[59:56].
     use TlbiFeature::{OuterShareable, Range, Single};
     for (value, expected) in [(0, Single), (1, OuterShareable), (2, Range), (3, Range)] {
-        let cpu = CpuFeatures::new(IdRegisters {
-            isar0: value << 56,
-            ..IdRegisters::default()
-        });
+        let cpu = CpuFeatures::new(IdRegisters::new().isar0(value << 56));
         assert_eq!(cpu.tlbi(), expected);
     }
     // TTL, ID_AA64MMFR2_EL1[51:48].
@@ -143,13 +131,12 @@ fn the_rest() {
     }
     assert_eq!(mmfr0(0).asid_bits(), 8);
     assert_eq!(mmfr0(0b0010 << 4).asid_bits(), 16);
-    let registers = IdRegisters {
-        midr: 0x410f_d0c1,
-        mmfr0: 1,
-        mmfr1: 2,
-        mmfr2: 3,
-        isar0: 4,
-    };
+    let registers = IdRegisters::new()
+        .midr(0x410f_d0c1)
+        .mmfr0(1)
+        .mmfr1(2)
+        .mmfr2(3)
+        .isar0(4);
     let cpu = CpuFeatures::new(registers);
     assert_eq!(cpu.midr(), 0x410f_d0c1);
     assert_eq!(cpu.registers(), &registers);

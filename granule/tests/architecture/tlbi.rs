@@ -64,18 +64,17 @@ fn range_lengths() {
     }
 }
 
-fn capabilities(geometry: &Geometry, range: bool, level_hint: bool) -> TlbCapabilities {
-    TlbCapabilities {
-        geometry: *geometry,
-        range,
-        level_hint,
-        repeat: false,
-    }
+/// Tables and the TLBIs of their CPUs.
+type Can = (Geometry, TlbCapabilities);
+
+fn capabilities(geometry: &Geometry, range: bool, level_hint: bool) -> Can {
+    let can = TlbCapabilities::BASIC.range(range).level_hint(level_hint);
+    (*geometry, can)
 }
 
-fn ops(what: &Invalidation, can: &TlbCapabilities) -> Vec<TlbiOp> {
+fn ops(what: &Invalidation, (geometry, can): &Can) -> Vec<TlbiOp> {
     let mut ops = Vec::new();
-    plan(what, can, |op| ops.push(op));
+    plan(what, geometry, can, |op| ops.push(op));
     ops
 }
 

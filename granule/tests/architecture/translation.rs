@@ -4,6 +4,7 @@ use granule::arch::registers::{Tcr, Ttbr};
 use granule::arch::{PageSize, Regime, Sctlr, Translation, TranslationError, VaRange};
 use granule_testing::shape::PLAIN;
 
+/// Two roots for the registers; no CPU gets them.
 const TTBR: Ttbr = Ttbr(0x4000_0000);
 const OTHER: Ttbr = Ttbr(0x5000_0000);
 

@@ -6,6 +6,7 @@ use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{Attributes, Geometry, Page, PhysicalAddress};
 use granule::linear::LeafStats;
 use granule::table::{Holes, Leaves, Merged, PageTables, PermissionChange, Piece, TableError};
+use granule_testing::held::Held;
 use granule_testing::host::{self, Event, Host, HostEnvironment, Runs};
 use granule_testing::performed::{Operation, Performed};
 use granule_testing::walk::{Arch, Tree};
@@ -45,20 +46,18 @@ impl Setting {
         ..Self::PRIVATE
     };
 
-    pub fn capabilities(&self, geometry: &Geometry) -> TlbCapabilities {
-        TlbCapabilities {
-            geometry: *geometry,
-            range: self.range,
-            level_hint: self.level_hint,
-            repeat: self.repeat,
-        }
+    pub const fn capabilities(&self) -> TlbCapabilities {
+        TlbCapabilities::BASIC
+            .range(self.range)
+            .level_hint(self.level_hint)
+            .repeat(self.repeat)
     }
 }
 
 /// Tables, their host and the reference.
 pub struct Bench<P: Page> {
     pub host: Rc<Host>,
-    pub tables: PageTables<P, HostEnvironment>,
+    pub tables: Held<P, HostEnvironment>,
     pub reference: Reference,
     pub arch: Arch,
     pub setting: Setting,
@@ -72,17 +71,18 @@ impl<P: Page> Bench<P> {
         // The root comes from the middle, so that the first page (physical address zero in some
         // tests) is a table that can be unlinked.
         host.set_runs(Runs::Scattered);
-        let environment = host::environment(&host, setting.capabilities(geometry));
+        let environment = host::environment(&host, setting.capabilities());
         let mut tables = PageTables::<P, _>::new(*geometry, environment).unwrap();
-        tables.set_asid(setting.asid);
-        tables.set_bbm(BbmLevel::from_number(setting.bbm));
-        if setting.live {
-            tables.make_live();
+        // SAFETY: no CPU walks the tables.
+        unsafe {
+            tables.set_asid(setting.asid);
+            tables.set_bbm(BbmLevel::from_number(setting.bbm));
         }
+        let tables = Held::new(tables, setting.live);
         host.set_runs(Runs::Long);
         host.take_events();
         let arch = Arch::of(geometry);
-        let tree = arch.walk(&host, tables.root());
+        let tree = arch.walk(&host, tables.root_table());
         let mut reference = Reference::new(geometry);
         reference.live = setting.live;
         reference.bbm = setting.bbm;
@@ -98,7 +98,7 @@ impl<P: Page> Bench<P> {
 
     /// Every word of every table, with its table's address.
     pub fn dump(&self) -> Vec<(u64, Vec<u64>)> {
-        let mut tables = self.arch.walk(&self.host, self.tables.root()).tables;
+        let mut tables = self.arch.walk(&self.host, self.tables.root_table()).tables;
         tables.sort_unstable();
         tables
             .iter()
@@ -231,15 +231,33 @@ impl<P: Page> Bench<P> {
         found
     }
 
+    /// Makes private tables live.
+    pub fn make_live(self) -> Self {
+        let Held::Private(tables) = self.tables else {
+            return self;
+        };
+        let mut setting = self.setting;
+        setting.live = true;
+        let mut reference = self.reference;
+        reference.live = true;
+        Self {
+            tables: Held::new(tables, true),
+            setting,
+            reference,
+            ..self
+        }
+    }
+
     pub fn set_bbm(&mut self, bbm: u32) {
-        self.tables.set_bbm(BbmLevel::from_number(bbm));
+        // SAFETY: no CPU walks the tables.
+        unsafe { self.tables.set_bbm(BbmLevel::from_number(bbm)) };
         self.setting.bbm = bbm;
         self.reference.bbm = bbm;
     }
 
     /// Compares everything after an operation.
     fn settle(&mut self, operation: Operation, done: bool) {
-        let after = self.arch.walk(&self.host, self.tables.root());
+        let after = self.arch.walk(&self.host, self.tables.root_table());
         self.reference.compare(&after);
         let events = self.host.take_events();
         if done {

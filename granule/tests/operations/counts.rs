@@ -9,6 +9,7 @@ use granule::arch::{
     VaRange, VirtualAddress,
 };
 use granule::table::{Counted, Counters, Counts, Holes, Leaves, PageTables, PermissionChange};
+use granule_testing::held::Held;
 use granule_testing::host::{self, Event, Host};
 use granule_testing::shape::{LARGE, PLAIN};
 
@@ -38,9 +39,9 @@ fn count<P: Page>(geometry: &Geometry, live: bool, case: &Case) {
     } else {
         Setting::PRIVATE
     };
-    let inner = host::environment(&host, setting.capabilities(geometry));
+    let inner = host::environment(&host, setting.capabilities());
     let environment = Counted::new(inner, &counters);
-    let mut tables = PageTables::<P, _>::new(*geometry, environment).unwrap();
+    let tables = PageTables::<P, _>::new(*geometry, environment).unwrap();
     assert_eq!(
         counters.get(),
         Counts {
@@ -50,9 +51,7 @@ fn count<P: Page>(geometry: &Geometry, live: bool, case: &Case) {
         },
         "an empty root"
     );
-    if live {
-        tables.make_live();
-    }
+    let mut tables = Held::new(tables, live);
     let before = counters.get();
     host.take_events();
     let start = VirtualAddress(geometry.base().0 + case.start);
@@ -99,10 +98,7 @@ fn count<P: Page>(geometry: &Geometry, live: bool, case: &Case) {
     });
     assert_eq!(leaf_entries, case.leaf_entries, "{what}: leaves");
     // Permissions: one store for each leaf entry; then all of it goes and tables are given back.
-    let change = PermissionChange {
-        writable: Some(false),
-        ..PermissionChange::default()
-    };
+    let change = PermissionChange::NONE.writable(false);
     let before = counters.get();
     tables
         .protect(start, case.bytes, change, Holes::Refuse)

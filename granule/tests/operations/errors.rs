@@ -7,19 +7,13 @@ use granule::arch::{
     VirtualAddress,
 };
 use granule::linear::LeafStats;
-use granule::table::{Holes, Leaves, Liveness, PageTables, PermissionChange, Piece, TableError};
+use granule::table::{Holes, Leaves, PageTables, PermissionChange, Piece, TableError};
+use granule_testing::held::Held;
 use granule_testing::host::{self, Host};
 use granule_testing::shape::{LARGE, PLAIN};
 
 const RW: Attributes = Attributes::normal(Permissions::READ_WRITE);
-const READ_ONLY: PermissionChange = PermissionChange {
-    writable: Some(false),
-    user: None,
-    privileged_execute: None,
-    user_execute: None,
-    guarded: None,
-    software: None,
-};
+const READ_ONLY: PermissionChange = PermissionChange::NONE.writable(false);
 
 /// One line for people: what, where, and with numbers.
 fn one_line(error: TableError, words: &[&str]) {
@@ -279,7 +273,7 @@ fn unsorted() {
 fn wrong_page_size() {
     let geometry = PLAIN.geometry(PageSize::K4, 48, VaRange::Lower);
     let host = Host::new(&geometry, 0x4000_0000, 4);
-    let capabilities = Setting::PRIVATE.capabilities(&geometry);
+    let capabilities = Setting::PRIVATE.capabilities();
     let error = TableError::WrongPageSize {
         geometry: PageSize::K4,
         page: PageSize::K64,
@@ -290,12 +284,7 @@ fn wrong_page_size() {
     let environment = host::environment(&host, capabilities);
     // SAFETY: the geometry is refused, so the root is never looked at.
     let answer = unsafe {
-        PageTables::<Page64K, _>::from_root(
-            PhysicalAddress(0x4000_0000),
-            geometry,
-            Liveness::Private,
-            environment,
-        )
+        PageTables::<Page64K, _>::from_root(PhysicalAddress(0x4000_0000), geometry, environment)
     };
     assert_eq!(answer.err(), Some(error));
     assert_eq!(host.given_out(), 0);
@@ -324,14 +313,14 @@ fn a_tree_is_taken_over_from_its_root() {
     bench
         .map(0x1000, 0x1000, 0x3000, RW, Leaves::PAGES)
         .unwrap();
-    let root = bench.tables.root();
     let before = bench.dump();
-    let environment = bench.tables.into_environment();
-    // SAFETY: the root and environment are those of a tree that nothing else uses any more.
-    let taken = unsafe {
-        PageTables::<Page4K, _>::from_root(root, geometry, Liveness::Private, environment)
+    let Held::Private(tables) = bench.tables else {
+        panic!("the setting is private");
     };
-    bench.tables = taken.unwrap();
+    let (root, environment) = tables.into_parts();
+    // SAFETY: the root and environment are those of a tree that nothing else uses any more.
+    let taken = unsafe { PageTables::<Page4K, _>::from_root(root, geometry, environment) };
+    bench.tables = Held::Private(taken.unwrap());
     assert_eq!(bench.dump(), before);
     bench.unmap(0x1000, 0x3000).unwrap();
     assert_eq!(bench.host.given_out(), 1);

@@ -16,14 +16,7 @@ use granule_testing::shape::{self, LARGE, PLAIN};
 use granule_testing::walk::Arch;
 
 const RW: Attributes = Attributes::normal(Permissions::READ_WRITE);
-const READ_ONLY: PermissionChange = PermissionChange {
-    writable: Some(false),
-    user: None,
-    privileged_execute: None,
-    user_execute: None,
-    guarded: None,
-    software: None,
-};
+const READ_ONLY: PermissionChange = PermissionChange::NONE.writable(false);
 
 /// A mapping that takes several tables at every level the shape has.
 fn large_mapping(arch: &Arch) -> (u64, u64, Leaves) {
@@ -163,7 +156,7 @@ fn no_page_for_the_root() {
     let geometry = LARGE.geometry(PageSize::K16, 47, VaRange::Lower);
     let host = Host::new(&geometry, 0x4000_0000, 1);
     host.set_budget(0);
-    let environment = host::environment(&host, Setting::PRIVATE.capabilities(&geometry));
+    let environment = host::environment(&host, Setting::PRIVATE.capabilities());
     let answer = PageTables::<Page16K, _>::new(geometry, environment);
     let error = TableError::OutOfTables { needed: 1 };
     assert_eq!(answer.err(), Some(error));

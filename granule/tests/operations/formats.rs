@@ -52,10 +52,7 @@ fn a_visited_run_ends_where_the_addition_would_carry_into_other_bits() {
     // address below 2^50, unguarded, looks like address zero, guarded.
     let geometry = LARGE.geometry(PageSize::K4, 52, VaRange::Lower);
     let mut bench = Bench::<Page4K>::new(&geometry, Setting::PRIVATE);
-    let guarded = Attributes::normal(Permissions {
-        guarded: true,
-        ..Permissions::READ_WRITE
-    });
+    let guarded = Attributes::normal(Permissions::READ_WRITE.guarded(true));
     bench
         .map(0x1000, (1 << 50) - 0x1000, 0x1000, RW, Leaves::PAGES)
         .unwrap();

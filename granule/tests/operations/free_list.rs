@@ -213,12 +213,7 @@ fn tables<P: Page>(geometry: Geometry, pages: u64) -> (Room, Result<Tables<P>, T
     let environment = Environment {
         memory: DirectMapped(room),
         allocator: list,
-        tlb: NoCpu(TlbCapabilities {
-            geometry,
-            range: false,
-            level_hint: false,
-            repeat: false,
-        }),
+        tlb: NoCpu(TlbCapabilities::BASIC),
     };
     (room, PageTables::new(geometry, environment))
 }

@@ -13,6 +13,7 @@ use granule::arch::{
     VirtualAddress,
 };
 use granule::table::{Counted, Counters, Counts, Leaves, PageTables, TableError, Visibility};
+use granule_testing::held::Held;
 use granule_testing::host::{self, Event, Host};
 use granule_testing::performed::{Operation, Performed};
 use granule_testing::shape::PLAIN;
@@ -73,11 +74,11 @@ fn limit<P: Page>(
     bytes: u64,
     leaves: Leaves,
 ) -> Result<usize, TableError> {
-    let before = bench.arch.walk(&bench.host, bench.tables.root());
+    let before = bench.arch.walk(&bench.host, bench.tables.root_table());
     bench.host.take_events();
     let start = bench.reference.address(offset);
     let found = bench.tables.limit_leaves(start, bytes, leaves);
-    let after = bench.arch.walk(&bench.host, bench.tables.root());
+    let after = bench.arch.walk(&bench.host, bench.tables.root_table());
     let events = bench.host.take_events();
     if found.is_ok() {
         Performed {
@@ -124,22 +125,23 @@ impl Dispatch for Pair {
             bbm: 3,
             ..Setting::LIVE
         };
-        let inner = host::environment(&host, setting.capabilities(&geometry));
+        let inner = host::environment(&host, setting.capabilities());
         let environment = Counted::new(inner, &counters);
-        let mut tables = PageTables::<P, _>::new(geometry, environment).unwrap();
-        tables.make_live();
-        tables.set_bbm(BbmLevel::Level3);
+        let tables = PageTables::<P, _>::new(geometry, environment).unwrap();
+        let mut tables = Held::new(tables, true);
+        // SAFETY: no CPU walks the tables.
+        unsafe { tables.set_bbm(BbmLevel::Level3) };
         let start = VirtualAddress(geometry.base().0 + from.bytes);
         let output = PhysicalAddress(from.bytes);
         tables
             .map(start, output, from.bytes, RW, only(from))
             .unwrap();
-        let before = (counters.get(), arch.walk(&host, tables.root()));
+        let before = (counters.get(), arch.walk(&host, tables.root_table()));
         host.take_events();
 
         let made = tables.limit_leaves(start, from.bytes, only(to)).unwrap();
         assert_eq!(made as u64, takes.tables, "{what}");
-        let after = (counters.get(), arch.walk(&host, tables.root()));
+        let after = (counters.get(), arch.walk(&host, tables.root_table()));
         let events = host.take_events();
         let expected = Counts {
             stores: takes.live_stores + takes.tables * arch.entries() as u64,
@@ -352,7 +354,7 @@ fn a_range_with_everything_in_it() {
             // 20 blocks of 2 MiB, and one far away.
             let made = limit(&mut bench, 0, 1 << 40, Leaves::PAGES).unwrap();
             assert_eq!(made, 21);
-            let after = bench.arch.walk(&bench.host, bench.tables.root());
+            let after = bench.arch.walk(&bench.host, bench.tables.root_table());
             let pages = |leaves: &[Leaf]| {
                 leaves
                     .iter()
@@ -373,7 +375,7 @@ fn what_the_ends_cut_is_split_whole_and_the_rest_stays() {
     let mut bench = mixed(LIVE);
     let page = bench.arch.page();
     let largest = |bench: &Bench<Page4K>| {
-        let tree = bench.arch.walk(&bench.host, bench.tables.root());
+        let tree = bench.arch.walk(&bench.host, bench.tables.root_table());
         tree.leaves.iter().filter(|leaf| leaf.level == 2).count()
     };
     // 20 blocks less a present-invalid one, and the one far away.
@@ -383,7 +385,7 @@ fn what_the_ends_cut_is_split_whole_and_the_rest_stays() {
     let edge = 70 << 20;
     let made = limit(&mut bench, edge - page, 2 * page, Leaves::PAGES).unwrap();
     assert_eq!((made, largest(&bench)), (2, 18));
-    let tree = bench.arch.walk(&bench.host, bench.tables.root());
+    let tree = bench.arch.walk(&bench.host, bench.tables.root_table());
     let grouped = tree
         .leaves
         .iter()
@@ -397,7 +399,7 @@ fn what_the_ends_cut_is_split_whole_and_the_rest_stays() {
     assert_eq!(limit(&mut bench, 110 << 20, 4096, contiguous), Ok(0));
     assert_eq!(bench.host.take_events(), []);
     assert_eq!(limit(&mut bench, 110 << 20, 4096, Leaves::PAGES), Ok(0));
-    let tree = bench.arch.walk(&bench.host, bench.tables.root());
+    let tree = bench.arch.walk(&bench.host, bench.tables.root_table());
     let grouped = tree
         .leaves
         .iter()

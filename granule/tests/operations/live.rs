@@ -13,14 +13,7 @@ use granule_testing::host::Event;
 use granule_testing::shape::{LARGE, PLAIN};
 
 const RW: Attributes = Attributes::normal(Permissions::READ_WRITE);
-const READ_ONLY: PermissionChange = PermissionChange {
-    writable: Some(false),
-    user: None,
-    privileged_execute: None,
-    user_execute: None,
-    guarded: None,
-    software: None,
-};
+const READ_ONLY: PermissionChange = PermissionChange::NONE.writable(false);
 
 /// The events that are not stores, allocations or reservations.
 fn maintenance(events: &[Event]) -> Vec<Event> {
@@ -50,7 +43,8 @@ fn becoming_live_and_mapping_take_one_pair_of_barriers_and_no_tlbi() {
     let tables = &mut bench.tables;
     tables.map(start, out, 3 << 21, RW, Leaves::PAGES).unwrap();
     assert_eq!(maintenance(&bench.host.take_events()), []);
-    tables.make_live();
+    let mut bench = bench.make_live();
+    let tables = &mut bench.tables;
     let pair = [Event::DsbIshst, Event::Isb];
     assert_eq!(bench.host.take_events(), pair);
     let next = bench.reference.address(5 << 21);
@@ -221,10 +215,7 @@ fn an_address_space_of_its_own_is_named() {
         level_hint: false,
         ..Setting::LIVE
     };
-    let own = Attributes {
-        global: false,
-        ..RW
-    };
+    let own = RW.global(false);
     let mut bench = Bench::<Page4K>::new(&geometry, setting);
     // More than 512 pages, which is where single operations end.
     let count = 513;
@@ -299,10 +290,12 @@ fn empty_tables_that_were_there_before_go_too() {
         let mut bench = Bench::<Page4K>::new(&geometry, setting);
         let level2 = bench.host.take_page();
         let level3 = [bench.host.take_page(), bench.host.take_page()];
-        bench.host.set_word(bench.tables.root().0, 0, level2 | 0b11);
+        bench
+            .host
+            .set_word(bench.tables.root_table().0, 0, level2 | 0b11);
         bench.host.set_word(level2, 0, level3[0] | 0b11);
         bench.host.set_word(level2, 1, level3[1] | 0b11);
-        bench.tree = bench.arch.walk(&bench.host, bench.tables.root());
+        bench.tree = bench.arch.walk(&bench.host, bench.tables.root_table());
         // The bench compares, and finds a TLBI for each of the tables.
         bench.unmap(0x1f_f000, 0x2000).unwrap();
         assert_eq!(bench.host.given_out(), 1);

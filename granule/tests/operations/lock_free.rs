@@ -33,7 +33,7 @@ fn set_valid_pages<P: Page>(
         memory,
         allocator,
         tlb,
-    } = host::environment(&bench.host, bench.setting.capabilities(&geometry));
+    } = host::environment(&bench.host, bench.setting.capabilities());
     let environment = Environment {
         memory: Counted::new(memory, &counters),
         allocator,
@@ -42,7 +42,7 @@ fn set_valid_pages<P: Page>(
     // SAFETY: the bench's tables, all reached by its host; nobody else uses them.
     let result = unsafe {
         lock_free::set_valid::<P, _>(
-            bench.tables.root(),
+            bench.tables.root_table(),
             geometry,
             environment,
             start,
@@ -67,7 +67,7 @@ fn pages_of<P: Page>() {
     let at = |number: u64| VirtualAddress(pages.0 + number * page);
     // Every word of every table there is.
     let words = |bench: &Bench<P>| -> Vec<u64> {
-        let mut tables = vec![bench.tables.root().0];
+        let mut tables = vec![bench.tables.root_table().0];
         bench.tables.visit_all(|entry| {
             if entry.kind == Kind::Table {
                 tables.push(entry.output.0);
@@ -281,7 +281,7 @@ fn nothing_beside_the_pages_and_the_way_to_them_is_looked_at() {
                 memory,
                 allocator,
                 tlb,
-            } = host::environment(&bench.host, bench.setting.capabilities(&geometry));
+            } = host::environment(&bench.host, bench.setting.capabilities());
             let seen = Rc::default();
             let environment = Environment {
                 memory: Watched {
@@ -291,7 +291,7 @@ fn nothing_beside_the_pages_and_the_way_to_them_is_looked_at() {
                 allocator,
                 tlb,
             };
-            let root = bench.tables.root();
+            let root = bench.tables.root_table();
             // SAFETY: the bench's tables, all reached by its host; nobody else uses them.
             let result = unsafe {
                 lock_free::set_valid::<Page4K, _>(root, geometry, environment, start, bytes, valid)

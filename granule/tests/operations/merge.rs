@@ -10,22 +10,9 @@ use granule_testing::shape::{LARGE, PLAIN};
 use granule_testing::walk::Tree;
 
 const RW: Attributes = Attributes::normal(Permissions::READ_WRITE);
-const RO: Attributes = Attributes::normal(Permissions {
-    writable: false,
-    ..Permissions::READ_WRITE
-});
-const WRITABLE: PermissionChange = PermissionChange {
-    writable: Some(true),
-    user: None,
-    privileged_execute: None,
-    user_execute: None,
-    guarded: None,
-    software: None,
-};
-const READ_ONLY: PermissionChange = PermissionChange {
-    writable: Some(false),
-    ..WRITABLE
-};
+const RO: Attributes = Attributes::normal(Permissions::READ_WRITE.writable(false));
+const WRITABLE: PermissionChange = PermissionChange::NONE.writable(true);
+const READ_ONLY: PermissionChange = WRITABLE.writable(false);
 const PAGE: u64 = 0x1000;
 const GROUP: u64 = 16 * PAGE;
 const BLOCK: u64 = 2 << 20;

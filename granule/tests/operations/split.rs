@@ -14,23 +14,14 @@ use granule::arch::{
 use granule::table::{
     Counted, Counters, Counts, Holes, Leaves, Merged, PageTables, PermissionChange, TableError,
 };
+use granule_testing::held::Held;
 use granule_testing::host::{self, Event, Host};
 use granule_testing::shape::{self, LARGE, PLAIN};
 use granule_testing::walk::Arch;
 
 const RW: Attributes = Attributes::normal(Permissions::READ_WRITE);
-const WRITABLE: PermissionChange = PermissionChange {
-    writable: Some(true),
-    user: None,
-    privileged_execute: None,
-    user_execute: None,
-    guarded: None,
-    software: None,
-};
-const READ_ONLY: PermissionChange = PermissionChange {
-    writable: Some(false),
-    ..WRITABLE
-};
+const WRITABLE: PermissionChange = PermissionChange::NONE.writable(true);
+const READ_ONLY: PermissionChange = WRITABLE.writable(false);
 
 /// The shapes whose leaves differ: every page size, with and without 52-bit formats.
 pub fn shapes() -> Vec<Geometry> {
@@ -77,11 +68,12 @@ impl Dispatch for Pair {
         let what = format!("{from:?} to {to:?} of {geometry:?}");
         let host = Host::new(&geometry, 0x4000_0000, 16);
         let counters = Counters::new();
-        let inner = host::environment(&host, Setting::LIVE.capabilities(&geometry));
+        let inner = host::environment(&host, Setting::LIVE.capabilities());
         let environment = Counted::new(inner, &counters);
-        let mut tables = PageTables::<P, _>::new(geometry, environment).unwrap();
-        tables.make_live();
-        tables.set_bbm(BbmLevel::Level3);
+        let tables = PageTables::<P, _>::new(geometry, environment).unwrap();
+        let mut tables = Held::new(tables, true);
+        // SAFETY: no CPU walks the tables.
+        unsafe { tables.set_bbm(BbmLevel::Level3) };
         let start = geometry.base().0 + from.bytes;
         let output = PhysicalAddress(from.bytes);
         let whole = VirtualAddress(start);
@@ -93,7 +85,7 @@ impl Dispatch for Pair {
             let words = tables.iter().map(|t| (t.address, host.table(t.address)));
             words.collect::<Vec<_>>()
         };
-        let before = (counters.get(), dump(tables.root()));
+        let before = (counters.get(), dump(tables.root_table()));
         host.take_events();
 
         // In the middle, so that there is a rest on both sides.
@@ -153,7 +145,7 @@ impl Dispatch for Pair {
             groups,
         };
         assert_eq!(merged, tables_given, "{what}");
-        assert_eq!(dump(tables.root()), before.1, "{what}: as it was");
+        assert_eq!(dump(tables.root_table()), before.1, "{what}: as it was");
         assert_eq!(counters.get().tables, before.0.tables, "{what}: leaked");
         assert_eq!(host.given_out() as u64, before.0.tables);
         levels

@@ -118,14 +118,15 @@ fn distance(top: bool) -> impl Strategy<Value = Distance> {
 }
 
 fn permissions() -> impl Strategy<Value = Permissions> {
-    any::<(bool, bool, bool, bool, bool, bool, u8)>().prop_map(|bits| Permissions {
-        writable: bits.0,
-        user: bits.1,
-        privileged_execute: bits.2,
-        user_execute: bits.3,
-        guarded: bits.4,
-        dirty_modifier: bits.5,
-        software: bits.6,
+    any::<(bool, bool, bool, bool, bool, bool, u8)>().prop_map(|bits| {
+        Permissions::READ
+            .writable(bits.0)
+            .user(bits.1)
+            .privileged_execute(bits.2)
+            .user_execute(bits.3)
+            .guarded(bits.4)
+            .dirty_modifier(bits.5)
+            .software(bits.6)
     })
 }
 
@@ -150,15 +151,13 @@ fn attributes() -> impl Strategy<Value = Attributes> {
         any::<bool>(),
         any::<bool>(),
     )
-        .prop_map(
-            |(memory, shareability, permissions, accessed, global)| Attributes {
-                memory,
-                shareability,
-                permissions,
-                accessed,
-                global,
-            },
-        )
+        .prop_map(|(memory, shareability, permissions, accessed, global)| {
+            Attributes::normal(permissions)
+                .memory(memory)
+                .shareability(shareability)
+                .accessed(accessed)
+                .global(global)
+        })
 }
 
 fn change() -> impl Strategy<Value = PermissionChange> {
@@ -171,13 +170,17 @@ fn change() -> impl Strategy<Value = PermissionChange> {
         maybe(),
         proptest::option::of(any::<u8>()),
     )
-        .prop_map(|bits| PermissionChange {
-            writable: bits.0,
-            user: bits.1,
-            privileged_execute: bits.2,
-            user_execute: bits.3,
-            guarded: bits.4,
-            software: bits.5,
+        .prop_map(|bits| {
+            let mut change = PermissionChange::NONE;
+            (
+                change.writable,
+                change.user,
+                change.privileged_execute,
+                change.user_execute,
+                change.guarded,
+                change.software,
+            ) = bits;
+            change
         })
 }
 

@@ -83,23 +83,22 @@ impl<P: Page> World<P> {
     }
 
     pub fn new_space(&mut self) -> Result<Tested<P>, SpaceError> {
-        let capabilities = TlbCapabilities {
-            geometry: self.geometry,
-            range: self.next_asid.is_multiple_of(2),
-            level_hint: true,
-            repeat: false,
-        };
+        let capabilities = TlbCapabilities::BASIC
+            .range(self.next_asid.is_multiple_of(2))
+            .level_hint(true);
         let environment = host::environment(&self.host, capabilities);
         let vmas = storage(self.capacity);
         let mut space = Space::new(self.geometry, environment, vmas, self.settings)?;
-        space.set_asid(Some(self.next_asid));
+        // SAFETY: no CPU walks the tables.
+        unsafe { space.set_asid(Some(self.next_asid)) };
         self.next_asid += 1;
         Ok(space)
     }
 
     pub fn start(&mut self) -> usize {
         let mut space = self.new_space().unwrap();
-        space.make_live();
+        // SAFETY: no CPU walks the tables but those of the test.
+        unsafe { space.make_live() };
         self.processes.push(Process {
             space,
             reference: Reference::default(),
@@ -194,7 +193,7 @@ impl<P: Page> World<P> {
             .is_some_and(|known| known.rights.allows(access));
         let mut last = None;
         for _ in 0..4 {
-            let root = space.root().0;
+            let root = space.tables().root_table().0;
             let outcome = cpu::access(&self.arch, &self.host, root, address.0, access, hardware);
             if let Outcome::Frame(frame) = outcome {
                 assert!(may, "page {page:#x} allows what it must not: {access:?}");
@@ -270,7 +269,8 @@ impl<P: Page> World<P> {
             unsafe { child.destroy(&mut self.frames) };
             return Err(error);
         }
-        child.make_live();
+        // SAFETY: as in `start`.
+        unsafe { child.make_live() };
         let mut reference = parent.reference.clone();
         // A frame that both have may be read-only now where the hardware's account was clean.
         for known in reference.pages.values_mut() {
@@ -303,7 +303,7 @@ impl<P: Page> World<P> {
                 reference.vmas(),
                 "vmas of {number}"
             );
-            let tree = self.arch.walk(&self.host, space.root());
+            let tree = self.arch.walk(&self.host, space.tables().root_table());
             tables += tree.tables.len();
             owners += tree.leaves.len() as u64;
             assert_eq!(

@@ -21,7 +21,7 @@ type Range = (u64, u64);
 ///
 /// One line if there are too few tables, or no contiguous room for them.
 pub(super) fn expected(job: &Job) -> Result<Expected, String> {
-    let page = job.capabilities.geometry.page_size().bytes();
+    let page = job.geometry.page_size().bytes();
     let (needed, pool) = (pages(job), job.pool_pages);
     let mut map = Map {
         job,
@@ -29,7 +29,7 @@ pub(super) fn expected(job: &Job) -> Result<Expected, String> {
         available: pool,
         counts: Counts::default(),
     };
-    let span = job.capabilities.geometry.span();
+    let span = job.geometry.span();
     let top = job.pieces.last().map_or(0, |piece| piece.output_end().0);
     let first = top.saturating_sub(needed * page);
     let home = job
@@ -68,7 +68,7 @@ impl Map<'_> {
     /// Maps the arena, physical addresses `first` to `end` of the piece `home`, in the library's
     /// rounds; returns the offsets that are mapped then.
     fn arena(&mut self, home: &Piece, first: u64, end: u64) -> Result<Range, String> {
-        let size = self.job.capabilities.geometry.page_size();
+        let size = self.job.geometry.page_size();
         let home_start = self.offset(home);
         let distance = home_start.wrapping_sub(home.output.0);
         let (first, end) = (first.wrapping_add(distance), end.wrapping_add(distance));
@@ -105,7 +105,7 @@ impl Map<'_> {
 
     /// Maps the parts of the pieces in `window`, of which nothing is mapped yet.
     fn window(&mut self, window: Range) -> Result<(), String> {
-        let geometry = &self.job.capabilities.geometry;
+        let geometry = &self.job.geometry;
         let before = self.counts.tables;
         self.existing(geometry.start_level(), (0, geometry.span()), window);
         let taken = self.counts.tables - before;
@@ -133,7 +133,7 @@ impl Map<'_> {
 
     /// Counts the stores for `window` into an existing table of `level` that translates `table`.
     fn existing(&mut self, level: Level, table: Range, window: Range) {
-        let geometry = self.job.capabilities.geometry;
+        let geometry = self.job.geometry;
         let size = geometry.page_size();
         let bytes = size.entry_bytes(level);
         let above = u64::from(level.number().abs_diff(geometry.start_level().number()));
@@ -174,13 +174,13 @@ impl Map<'_> {
     }
 
     fn offset(&self, piece: &Piece) -> u64 {
-        let base = self.job.capabilities.geometry.base().0;
+        let base = self.job.geometry.base().0;
         piece.start.0.wrapping_sub(base)
     }
 
     /// The tables that map these parts of pieces alone, without the root.
     fn tables(&self, ranges: &[Range]) -> u64 {
-        let geometry = &self.job.capabilities.geometry;
+        let geometry = &self.job.geometry;
         let mut parts = Vec::with_capacity(ranges.len());
         for &(from, to) in ranges {
             let piece = self.job.pieces.iter().find(|piece| {
@@ -281,6 +281,7 @@ mod tests {
             ranges.push((at, 64 << 20));
             let pool = 6 + below(20);
             let job = Job::of(
+                template.geometry,
                 template.capabilities,
                 ranges,
                 distance,

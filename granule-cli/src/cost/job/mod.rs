@@ -41,7 +41,9 @@ const fn taken_by_boot(page_size: PageSize) -> u64 {
 /// A linear map to build.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Job {
-    /// Page size and address sizes, and the supported TLBIs.
+    /// Page size and address sizes.
+    pub geometry: Geometry,
+    /// The supported TLBIs.
     pub capabilities: TlbCapabilities,
     /// The pieces to map, ascending.
     pub pieces: Vec<Piece>,
@@ -101,12 +103,8 @@ impl Job {
         }
         let ranges = cuts.windows(2).map(|pair| (pair[0], pair[1] - pair[0]));
         Ok(Self::of(
-            TlbCapabilities {
-                geometry,
-                range: tlbi_range,
-                level_hint: false,
-                repeat: false,
-            },
+            geometry,
+            TlbCapabilities::BASIC.range(tlbi_range),
             ranges,
             placement.distance(),
             leaves(rodata, bbm),
@@ -117,6 +115,7 @@ impl Job {
     /// The map of these physical ranges (first byte and bytes, ascending) at `distance`, with
     /// leaves no larger than `leaves` allows.
     pub fn of(
+        geometry: Geometry,
         capabilities: TlbCapabilities,
         ranges: impl IntoIterator<Item = (u64, u64)>,
         distance: u64,
@@ -135,6 +134,7 @@ impl Job {
             })
             .collect();
         Self {
+            geometry,
             capabilities,
             pieces,
             pool_pages,
@@ -144,7 +144,7 @@ impl Job {
     /// The leaves and tables of the map.
     #[must_use]
     pub fn stats(&self) -> LeafStats {
-        LeafStats::new(&self.capabilities.geometry, &self.pieces)
+        LeafStats::new(&self.geometry, &self.pieces)
     }
 
     /// The expected counts, without instructions.
@@ -156,6 +156,7 @@ impl Job {
         match strategy.published() {
             None => direct::expected(self),
             Some(strategy) => Ok(linear::expected(
+                &self.geometry,
                 &self.capabilities,
                 &self.pieces,
                 strategy,
@@ -183,11 +184,7 @@ fn geometry(page_size: PageSize, va_bits: u32) -> Result<Geometry, String> {
     } else {
         (1 << 20 | 5, 0)
     };
-    let cpu = CpuFeatures::new(IdRegisters {
-        mmfr0,
-        mmfr2,
-        ..IdRegisters::default()
-    });
+    let cpu = CpuFeatures::new(IdRegisters::new().mmfr0(mmfr0).mmfr2(mmfr2));
     Geometry::new(&cpu, page_size, va_bits, VaRange::Upper, Regime::El1And0)
         .map_err(|error| format!("--va-bits {va_bits}: {error}"))
 }

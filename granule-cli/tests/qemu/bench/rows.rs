@@ -61,7 +61,7 @@ pub(crate) fn job(row: &Row) -> Job {
         map["tlbi_range"].as_bool().unwrap(),
     )
     .unwrap();
-    let geometry = &assumed.capabilities.geometry;
+    let geometry = &assumed.geometry;
     assert_eq!(object["pa_bits"], geometry.pa_bits());
     assert_eq!(object["lpa2"], geometry.lpa2());
     let hexadecimal = |text: &str| u64::from_str_radix(text, 16).unwrap();
@@ -70,6 +70,7 @@ pub(crate) fn job(row: &Row) -> Job {
         (hexadecimal(first), hexadecimal(bytes))
     });
     Job::of(
+        assumed.geometry,
         assumed.capabilities,
         ranges,
         map["distance"].as_u64().unwrap(),

@@ -17,13 +17,14 @@ extern "C" fn mmu_off_secondary(command: &Command, entry_el: u64, run_el: u64) {
     #[cfg(feature = "test-image")]
     fail_as_asked(command);
     let report = command.report as *mut Report;
-    let registers = command.disguise.apply(IdRegisters {
-        midr: cpu::midr_el1(),
-        mmfr0: cpu::id_aa64mmfr0_el1(),
-        mmfr1: cpu::id_aa64mmfr1_el1(),
-        mmfr2: cpu::id_aa64mmfr2_el1(),
-        isar0: cpu::id_aa64isar0_el1(),
-    });
+    let registers = command.disguise.apply(
+        IdRegisters::new()
+            .midr(cpu::midr_el1())
+            .mmfr0(cpu::id_aa64mmfr0_el1())
+            .mmfr1(cpu::id_aa64mmfr1_el1())
+            .mmfr2(cpu::id_aa64mmfr2_el1())
+            .isar0(cpu::id_aa64isar0_el1()),
+    );
     let mut told = Report {
         state: ENTERED,
         reason: 0,

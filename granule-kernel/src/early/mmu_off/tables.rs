@@ -144,20 +144,10 @@ impl Build<'_> {
                 P::SIZE,
             )
         };
-        let tlb_ops = |geometry| {
-            let hardware = Hardware::new(TlbCapabilities {
-                geometry,
-                range: false,
-                level_hint: false,
-                repeat: false,
-            });
-            Traced::new(hardware, self.early)
-        };
-
         let environment = Environment {
             memory: Traced::new(Flat, self.early),
             allocator: Traced::new(arena, self.early),
-            tlb: tlb_ops(self.lower),
+            tlb: Traced::new(Hardware::new(TlbCapabilities::BASIC), self.early),
         };
         let mut low = PageTables::<P, _>::new(self.lower, environment)?;
         let code = (load + image::idmap_text().start) & !(page - 1);
@@ -169,15 +159,7 @@ impl Build<'_> {
             executable,
             Leaves::PAGES,
         )?;
-        let low_root = low.root();
-        let ttbr0 = Ttbr::new(&self.lower, low_root, 0);
-
-        let environment = low.into_environment();
-        let environment = Environment {
-            tlb: tlb_ops(self.upper),
-            ..environment
-        };
-        let mut high = PageTables::<P, _>::new(self.upper, environment)?;
+        let (low_root, mut high) = low.begin_another(self.upper).map_err(|(error, _)| error)?;
         for segment in image::segments() {
             let permissions = match segment.permission {
                 Permission::Text => Permissions::READ_EXECUTE,
@@ -233,9 +215,14 @@ impl Build<'_> {
                 Leaves::LARGEST,
             )?;
         }
-        let high_root = high.root();
-        let ttbr1 = Ttbr::new(&self.upper, high_root, 0);
-        let (pool_next, _) = high.into_environment().allocator.inner().unused_pool();
+        // SAFETY: this CPU alone walks the trees, with the registers below, and until `mm` takes over
+        // nothing changes them.
+        let high = unsafe { high.make_live() };
+        // SAFETY: as above; the barriers of `make_live` order the stores to both trees.
+        let ttbr0 = unsafe { Ttbr::from_root(&self.lower, low_root, 0) };
+        let ttbr1 = high.ttbr(0);
+        let (high_root, environment) = high.into_parts();
+        let (pool_next, _) = { environment }.allocator.inner().unused_pool();
         Ok(BootTables {
             mmu: MmuConfig {
                 mair: Mair::STANDARD.0,

@@ -81,11 +81,9 @@ impl<'r> TestMemory<'r> {
         writable: bool,
         executable: bool,
     ) -> Result<(), TableError> {
-        let change = PermissionChange {
-            writable: Some(writable),
-            privileged_execute: Some(executable),
-            ..PermissionChange::default()
-        };
+        let change = PermissionChange::NONE
+            .writable(writable)
+            .privileged_execute(executable);
         let page = self.page(0);
         tables.protect(page, self.page_bytes(), change)
     }
@@ -108,10 +106,7 @@ impl<'r> TestMemory<'r> {
             for number in 1.. {
                 if let Some(at) = before {
                     let start = VirtualAddress(self.start.0 + at + page);
-                    let change = PermissionChange {
-                        writable: Some(false),
-                        ..PermissionChange::default()
-                    };
+                    let change = PermissionChange::NONE.writable(false);
                     tables.protect(start, page, change)?;
                 }
                 inject::arm(number);
@@ -150,11 +145,9 @@ impl<'r> TestMemory<'r> {
     /// Makes everything writable and merges it to the original sizes.
     pub(super) fn restore(&self, tables: &mut dyn Tree) -> Result<(), TableError> {
         let bytes = 1 << SHIFT;
-        let change = PermissionChange {
-            writable: Some(true),
-            privileged_execute: Some(false),
-            ..PermissionChange::default()
-        };
+        let change = PermissionChange::NONE
+            .writable(true)
+            .privileged_execute(false);
         tables.protect(self.start, bytes, change)?;
         tables.merge(self.start, bytes, Leaves::LARGEST)?;
         Ok(())

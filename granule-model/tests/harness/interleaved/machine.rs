@@ -1,8 +1,8 @@
 //! The machine: one event at a time, in an order that the scheduler chooses, and table pages on it.
 
 use crate::environment::{Cpu, Gate, Memory};
+use granule::arch::PhysicalAddress;
 use granule::arch::tlbi::TlbCapabilities;
-use granule::arch::{Geometry, PhysicalAddress};
 use granule::table::{Environment, FreedTable, TableAllocator, TableRun};
 use granule_model::{Config, Event, Model};
 use shuttle::sync::{Arc, Mutex};
@@ -40,7 +40,7 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    pub(crate) fn new(cpus: u32, geometry: Geometry) -> Self {
+    pub(crate) fn new(cpus: u32) -> Self {
         let model = Model::new(Config {
             cpus,
             ..Config::default()
@@ -54,12 +54,7 @@ impl Machine {
         Self {
             world: Arc::new(Mutex::new(world)),
             cpu: std::sync::Arc::default(),
-            can: TlbCapabilities {
-                geometry,
-                range: false,
-                level_hint: false,
-                repeat: false,
-            },
+            can: TlbCapabilities::BASIC,
         }
     }
 

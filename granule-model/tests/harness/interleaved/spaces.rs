@@ -313,28 +313,29 @@ fn vmas() -> &'static mut [Vma] {
 
 /// Three CPUs in one program, whose group lacks one page.
 fn start(fault: Fault) -> Program {
-    let features = CpuFeatures::new(IdRegisters {
-        midr: 0x410f_d034,
-        mmfr0: 5 | 0b10 << 4 | 1 << 20,
-        // HAFDBS.
-        mmfr1: 2,
-        mmfr2: 0,
-        isar0: 0,
-    });
+    let features = CpuFeatures::new(
+        IdRegisters::new()
+            .midr(0x410f_d034)
+            .mmfr0(5 | 0b10 << 4 | 1 << 20)
+            // HAFDBS.
+            .mmfr1(2),
+    );
     let regime = LibraryRegime::El1And0;
     let geometry = match Geometry::new(&features, PageSize::K4, 39, VaRange::Lower, regime) {
         Ok(geometry) => geometry,
         Err(error) => panic!("{error}"),
     };
-    let machine = Machine::new(CPUS, geometry);
+    let machine = Machine::new(CPUS);
     let mut space = match Tested::new(geometry, machine.parts(), vmas(), SETTINGS) {
         Ok(space) => space,
         Err(error) => panic!("{error}"),
     };
-    space.set_asid(Some(1));
-    let root = space.root();
+    // SAFETY: the model's CPUs use this ASID.
+    unsafe { space.set_asid(Some(1)) };
+    let root = space.tables().root_table();
     turn_on(&machine, CPUS, &features, &geometry, root, 1, true);
-    space.make_live();
+    // SAFETY: the TLBIs reach the model's CPUs.
+    unsafe { space.make_live() };
     assert_eq!(
         space.map(at(FIRST), PAGES * PAGE, Rights::READ_WRITE, 0),
         Ok(())

@@ -11,6 +11,7 @@ use granule::arch::{
 use granule::table::{Leaves, PageTables};
 use granule_model::{Access, Barrier, Event, Outcome};
 use granule_testing::cases::times;
+use granule_testing::held::Held;
 use shuttle::scheduler::RandomScheduler;
 use shuttle::sync::{Arc, Mutex};
 use shuttle::{Runner, thread};
@@ -43,7 +44,7 @@ impl Fault {
     }
 }
 
-type Tables = PageTables<Page4K, TableEnvironment>;
+type Tables = Held<Page4K, TableEnvironment>;
 
 /// 4K pages, 39 bits, the upper half.
 fn geometry(features: &CpuFeatures) -> Geometry {
@@ -61,27 +62,28 @@ fn geometry(features: &CpuFeatures) -> Geometry {
 }
 
 fn features() -> CpuFeatures {
-    CpuFeatures::new(IdRegisters {
-        midr: 0x410f_d034,
-        mmfr0: 5 | 0b10 << 4 | 1 << 20,
-        mmfr1: 0,
-        mmfr2: 0,
-        isar0: 0,
-    })
+    CpuFeatures::new(
+        IdRegisters::new()
+            .midr(0x410f_d034)
+            .mmfr0(5 | 0b10 << 4 | 1 << 20)
+            .mmfr1(0)
+            .mmfr2(0)
+            .isar0(0),
+    )
 }
 
 /// The machine with its MMUs on, and its tables.
 fn start(fault: Fault) -> (Shared, Tables, Geometry) {
     let features = features();
     let geometry = geometry(&features);
-    let machine = Machine::new(CPUS, geometry);
-    let mut tables = match Tables::new(geometry, machine.parts()) {
+    let machine = Machine::new(CPUS);
+    let tables = match PageTables::new(geometry, machine.parts()) {
         Ok(tables) => tables,
         Err(error) => panic!("{error}"),
     };
-    let root = tables.root();
+    let root = tables.root_table();
     turn_on(&machine, CPUS, &features, &geometry, root, 0, false);
-    tables.make_live();
+    let tables = Held::new(tables, true);
     machine.world.lock().unwrap().left_out = fault.leaves_out();
     (machine.world, tables, geometry)
 }
@@ -92,7 +94,7 @@ fn change(cpu: u32, tables: &Mutex<Tables>, world: &Shared, geometry: &Geometry,
     let output = PhysicalAddress(OUTPUT + u64::from(cpu) * STRETCH);
     let attributes = Attributes::normal(Permissions::READ_WRITE);
     let lock = || {
-        let mut tables = tables.lock().unwrap();
+        let tables = tables.lock().unwrap();
         tables.environment().allocator.on(cpu);
         tables
     };

@@ -11,7 +11,7 @@ use crate::bench::{Bench, capabilities};
 use crate::machine::{Machine, Memory, Pages, Shared, Tap};
 use crate::random::Random;
 use crate::shape::Shape;
-use granule::arch::registers::{Tcr, Ttbr};
+use granule::arch::registers::Tcr;
 use granule::arch::{
     Attributes, Geometry, Page, Permissions, PhysicalAddress, VaRange, VirtualAddress,
 };
@@ -174,7 +174,7 @@ impl<P: Page> Leaving<P> {
             allocator: Pages::from(&world, page, TABLES),
             tlb: crate::machine::Cpu {
                 world: Rc::clone(&world),
-                can: capabilities(&shape, kernel.geometry),
+                can: capabilities(&shape),
             },
         };
         let needs = Needs {
@@ -383,17 +383,14 @@ fn run_a_program<P: Page>(kernel: &Bench<P>) -> u64 {
         allocator: Pages::from(&kernel.world, page, 0x5000_0000),
         tlb: crate::machine::Cpu {
             world: Rc::clone(&kernel.world),
-            can: capabilities(&kernel.shape, lower),
+            can: capabilities(&kernel.shape),
         },
     };
     let mut tables = match PageTables::<P, _>::new(lower, parts) {
         Ok(tables) => tables,
         Err(why) => panic!("{why}"),
     };
-    let attributes = Attributes {
-        global: false,
-        ..Attributes::normal(Permissions::READ_WRITE)
-    };
+    let attributes = Attributes::normal(Permissions::READ_WRITE).global(false);
     let output = PhysicalAddress(0x7000_0000);
     let mapped = tables.map(
         VirtualAddress(CODE),
@@ -403,14 +400,11 @@ fn run_a_program<P: Page>(kernel: &Bench<P>) -> u64 {
         Leaves::PAGES,
     );
     assert_eq!(mapped, Ok(()));
-    tables.make_live();
+    // SAFETY: the TLBIs reach the model's CPUs.
+    let tables = unsafe { tables.make_live() };
     let world = &kernel.world;
     let tcr = Tcr::new(&cpu, Some(&lower), Some(&kernel.geometry)).0;
-    register(
-        world,
-        System::TTBR0_EL1,
-        Ttbr::new(&lower, tables.root(), 3).0,
-    );
+    register(world, System::TTBR0_EL1, tables.ttbr(3).0);
     barrier(world, Barrier::ISB);
     register(world, System::TCR_EL1, tcr);
     barrier(world, Barrier::ISB);

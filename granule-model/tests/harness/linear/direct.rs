@@ -9,6 +9,7 @@ use granule::linear::LeafStats;
 use granule::linear::direct::{self, Arena, HasArena};
 use granule::table::{Environment, FreedTable, Leaves, PageTables, TableAllocator, TableRun};
 use granule_model::{Access, Event, Outcome};
+use granule_testing::held::Held;
 use granule_testing::host::NothingFreed;
 use std::rc::Rc;
 
@@ -72,7 +73,7 @@ unsafe impl TableAllocator for ArenaPages {
 pub(super) type WithArena = Environment<Memory<Shared>, ArenaPages, Cpu<Shared>>;
 
 /// Live tables with an arena of so many pages, one of which the root takes.
-pub(super) fn with_arena<P: Page>(shape: &Shape, pool: u64) -> (Shared, PageTables<P, WithArena>) {
+pub(super) fn with_arena<P: Page>(shape: &Shape, pool: u64) -> (Shared, Held<P, WithArena>) {
     let geometry = shape.geometry::<P>();
     let page = P::SIZE.bytes();
     let world = World::shared(model(shape), 1);
@@ -90,16 +91,15 @@ pub(super) fn with_arena<P: Page>(shape: &Shape, pool: u64) -> (Shared, PageTabl
         },
         tlb: Cpu {
             world: Rc::clone(&world),
-            can: capabilities(shape, geometry),
+            can: capabilities(shape),
         },
     };
-    let mut tables = match PageTables::<P, _>::new(geometry, parts) {
+    let tables = match PageTables::<P, _>::new(geometry, parts) {
         Ok(tables) => tables,
         Err(error) => panic!("{shape:?}: {error}"),
     };
-    turn_on(&world, shape, &geometry, tables.root().0);
-    tables.make_live();
-    (world, tables)
+    turn_on(&world, shape, &geometry, tables.root_table().0);
+    (world, Held::new(tables, true))
 }
 
 /// The map of pieces by `direct`, with a pool of so many pages. The pages of RAM it took.
@@ -109,7 +109,8 @@ fn direct<P: Page>(shape: Shape, leaves: Leaves, pool: u64) -> u64 {
     let (world, mut tables) = with_arena::<P>(&shape, pool);
     let pieces = pieces(&geometry, leaves);
     let stats = LeafStats::new(&geometry, &pieces);
-    let Some(arena) = tables.environment().arena() else {
+    // SAFETY: the arena is only extended.
+    let Some(arena) = unsafe { tables.environment_mut() }.arena() else {
         panic!("the bench has no arena");
     };
     let more = direct::arena_pages(&stats, arena.available());
@@ -121,7 +122,10 @@ fn direct<P: Page>(shape: Shape, leaves: Leaves, pool: u64) -> u64 {
     }
     assert_eq!(direct::create(&mut tables, &pieces), Ok(()), "{shape:?}");
     assert_eq!(
-        tables.environment().arena().map(|arena| arena.available()),
+        // SAFETY: nothing changes.
+        unsafe { tables.environment_mut() }
+            .arena()
+            .map(|arena| arena.available()),
         Some(pool.saturating_sub(stats.tables() + 1))
     );
     check(&world, &shape, &geometry, &pieces, 3);

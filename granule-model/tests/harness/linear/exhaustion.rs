@@ -47,13 +47,13 @@ fn exhausted<P: Page>(shape: Shape, leaves: Leaves) -> u64 {
     }
     for strategy in Strategy::ALL.into_iter().filter_map(Strategy::published) {
         let (bench, mut fixmap) = with_fixmap::<P>(shape);
-        let root = bench.tables.root();
+        let root = bench.tables.root_table();
         let before = entries(&bench.tables);
         for had in 0.. {
             fixmap.pages.left = had;
-            let mut builder =
-                FixmapBuilder::<P, _>::new(geometry, strategy, Barriers::Table, &mut fixmap);
-            let result = builder.create(root, &pieces);
+            let mut builder = FixmapBuilder::<P, _>::new(strategy, Barriers::Table, &mut fixmap);
+            // SAFETY: the bench's own tree, which nothing else changes.
+            let result = unsafe { builder.create(root, &pieces) };
             let what = format!("{strategy:?}: {had} pages, {shape:?}");
             assert_eq!(fixmap.open, [None; Slot::COUNT], "{what}");
             bench.settle();

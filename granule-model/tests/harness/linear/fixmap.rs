@@ -7,19 +7,20 @@ use crate::machine::{Cpu, Pages, Shared, TABLES};
 use crate::shape::Shape;
 use granule::arch::tlbi::{Invalidation, TlbCapabilities, TlbiOp, TlbiScope};
 use granule::arch::{
-    Attributes, Descriptor, Level, Page, Page4K, Page16K, Page64K, Permissions, PhysicalAddress,
-    VirtualAddress,
+    Attributes, Descriptor, Geometry, Level, Page, Page4K, Page16K, Page64K, Permissions,
+    PhysicalAddress, Regime, VirtualAddress,
 };
 use granule::linear::fixmap::{FixmapBuilder, FixmapSlots, Slot};
 use granule::linear::{Barriers, Published, Strategy};
 use granule::table::{
-    FreedTable, Leaves, Liveness, PageTables, TableAllocator, TableRun, TlbOps, invalidate, publish,
+    FreedTable, Leaves, Live, PageTables, TableAllocator, TableRun, TlbOps, invalidate, publish,
 };
 use granule_model::{Access, Event, Outcome, Visibility};
 use std::rc::Rc;
 
 /// A fixmap of all the slots there are, in a table that the tree had before.
 pub(super) struct Fixmap {
+    geometry: Geometry,
     cpu: Cpu<Shared>,
     pub(super) pages: Pages,
     /// The descriptor of the first slot, and the address that it translates.
@@ -31,7 +32,7 @@ pub(super) struct Fixmap {
 
 impl Fixmap {
     const fn page(&self) -> u64 {
-        self.cpu.can.geometry.page_size().bytes()
+        self.geometry.page_size().bytes()
     }
 
     fn set(&self, slot: Slot, descriptor: Descriptor) {
@@ -56,7 +57,7 @@ impl Fixmap {
             asid: None,
             level: Some(Level::L3),
         };
-        invalidate(&mut self.cpu, &what);
+        invalidate(&mut self.cpu, &self.geometry, &what);
     }
 
     fn shown(&self, slot: Slot) -> u64 {
@@ -70,12 +71,16 @@ impl Fixmap {
 // SAFETY: a slot's loads and stores go to the table it was opened for, and each is checked to be
 // what the slot's address translates to.
 unsafe impl FixmapSlots for Fixmap {
+    fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
     fn address(&self, slot: Slot) -> VirtualAddress {
         VirtualAddress(self.va + slot.number() as u64 * self.page())
     }
 
     fn open(&mut self, slot: Slot, table: PhysicalAddress) {
-        let geometry = self.cpu.can.geometry;
+        let geometry = self.geometry;
         let bits = Attributes::normal(Permissions::READ_WRITE).encode(&geometry);
         self.set(slot, Descriptor::leaf(&geometry, Level::L3, table, bits));
         publish(&mut self.cpu);
@@ -158,8 +163,8 @@ impl TlbOps for Fixmap {
         self.cpu.isb();
     }
 
-    fn tlbi(&mut self, op: TlbiOp) {
-        self.cpu.tlbi(op);
+    fn tlbi(&mut self, regime: Regime, op: TlbiOp) {
+        self.cpu.tlbi(regime, op);
     }
 }
 
@@ -183,9 +188,10 @@ pub(super) fn with_fixmap<P: Page>(shape: Shape) -> (Bench<P>, Fixmap) {
         true
     });
     let fixmap = Fixmap {
+        geometry,
         cpu: Cpu {
             world: Rc::clone(&bench.world),
-            can: capabilities(&shape, geometry),
+            can: capabilities(&shape),
         },
         pages: Pages::from(&bench.world, page, TABLES + 0x1000 * page),
         entries,
@@ -199,10 +205,11 @@ fn through<P: Page>(shape: Shape, leaves: Leaves, strategy: Published, barriers:
     let (bench, mut fixmap) = with_fixmap::<P>(shape);
     let geometry = bench.geometry;
     let pieces = pieces(&geometry, leaves);
-    let root = bench.tables.root();
-    let mut builder = FixmapBuilder::<P, _>::new(geometry, strategy, barriers, &mut fixmap);
+    let root = bench.tables.root_table();
+    let mut builder = FixmapBuilder::<P, _>::new(strategy, barriers, &mut fixmap);
     assert_eq!(
-        builder.create(root, &pieces).map(|_| ()),
+        // SAFETY: the bench's own tree, which nothing else changes.
+        unsafe { builder.create(root, &pieces) }.map(|_| ()),
         Ok(()),
         "{shape:?} {strategy:?}"
     );
@@ -211,8 +218,8 @@ fn through<P: Page>(shape: Shape, leaves: Leaves, strategy: Published, barriers:
     // The library reads the tables back as if it had made them by `map`.
     // SAFETY: the root and all below are the model's memory, which nobody else changes now.
     let tables = unsafe {
-        let machine = crate::machine::machine(&bench.world, capabilities(&shape, geometry));
-        PageTables::<P, _>::from_root(root, geometry, Liveness::Live, machine)
+        let machine = crate::machine::machine(&bench.world, P::SIZE, capabilities(&shape));
+        Live::<PageTables<P, _>>::from_root(root, geometry, machine)
     };
     let Ok(tables) = tables else {
         panic!("{shape:?}: the same page size");

@@ -148,9 +148,9 @@ pub(super) const FAULTS: &[Fault] = &[
 
 /// Lines of a page.
 const LINES: u64 = 0x1000 / 64;
-/// ISBs before that: one behind the copy of the code, four before the jump to it, two before the
-/// new tables.
-const TTBR1_ISB: u64 = 7;
+/// ISBs before that: one after the new tables are made, one behind the copy of the code, four
+/// before the jump to it, two before the new tables.
+const TTBR1_ISB: u64 = 8;
 
 fn relocate(tap: Option<Tap>) -> Result {
     play(Plan::default(), tap)

@@ -34,10 +34,8 @@ impl Kernel {
     }
 
     pub(super) fn lay(&mut self, offset: u64, bytes: u64, output: u64, leaves: Leaves) {
-        let attributes = Attributes {
-            global: self.shape.asid.is_none(),
-            ..Attributes::normal(Permissions::READ_WRITE)
-        };
+        let attributes =
+            Attributes::normal(Permissions::READ_WRITE).global(self.shape.asid.is_none());
         let at = self.at(offset);
         // With a fault planted the library may find tables that are not its own work.
         let _ = self
@@ -51,10 +49,7 @@ impl Kernel {
     }
 
     pub(super) fn read_only(&mut self, offset: u64, bytes: u64) {
-        let change = PermissionChange {
-            writable: Some(false),
-            ..PermissionChange::default()
-        };
+        let change = PermissionChange::NONE.writable(false);
         let at = self.at(offset);
         let _ = self.tables.protect(at, bytes, change, Holes::Refuse);
     }
@@ -190,10 +185,7 @@ pub(super) fn widen(tap: Option<Tap>) -> Result {
     let mut kernel = with_pages(Shape::kernel(48), Leaves::PAGES);
     kernel.read_only(8 * PAGE, 8 * PAGE);
     kernel.tap(tap);
-    let change = PermissionChange {
-        writable: Some(true),
-        ..PermissionChange::default()
-    };
+    let change = PermissionChange::NONE.writable(true);
     let at = kernel.at(8 * PAGE);
     let _ = kernel.tables.protect(at, 8 * PAGE, change, Holes::Refuse);
     kernel.end()

@@ -98,8 +98,9 @@ impl Cpus {
                         }
                     }
                 };
-                process.space.set_asid(Some(number));
-                (process.space.root(), number)
+                // SAFETY: no CPU runs the space under another number.
+                unsafe { process.space.set_asid(Some(number)) };
+                (process.space.tables().root_table(), number)
             }
         };
         if rolled {
@@ -118,7 +119,8 @@ impl Cpus {
         }
         self.event(Event::System(
             System::TTBR0_EL1,
-            Ttbr::new(&self.geometry, root, number).0,
+            // SAFETY: only the model's CPUs get the value, and the space is live.
+            unsafe { Ttbr::from_root(&self.geometry, root, number) }.0,
         ));
         self.event(Event::Barrier(Barrier::ISB));
         self.running[cpu as usize] = id;

@@ -145,7 +145,7 @@ impl<P: Page> Processes<P> {
             allocator: self.tables.clone(),
             tlb: Cpu {
                 world: Rc::clone(&self.world),
-                can: capabilities(&self.shape, self.geometry),
+                can: capabilities(&self.shape),
             },
         };
         let vmas = Vec::leak(vec![Vma::EMPTY; 60]);
@@ -163,7 +163,8 @@ impl<P: Page> Processes<P> {
     pub(crate) fn start(&mut self) {
         match self.new_process() {
             Ok(mut process) => {
-                process.space.make_live();
+                // SAFETY: the TLBIs reach the model's CPUs.
+                unsafe { process.space.make_live() };
                 self.all.push(process);
             }
             Err(error) => panic!("{error}"),
@@ -334,7 +335,8 @@ impl<P: Page> Processes<P> {
             unsafe { child.space.destroy(&mut self.frames) };
             return Err(error);
         }
-        child.space.make_live();
+        // SAFETY: the TLBIs reach the model's CPUs.
+        unsafe { child.space.make_live() };
         child.pages = self.all[process].pages.clone();
         for known in child.pages.values_mut() {
             known.dirty = false;

@@ -67,15 +67,10 @@ where
     P: Page,
     E: FixmapSlots + TableAllocator,
 {
-    /// A builder for live tables of `geometry`.
-    pub const fn new(
-        geometry: Geometry,
-        strategy: Published,
-        barriers: Barriers,
-        environment: &'e mut E,
-    ) -> Self {
+    /// A builder for live tables of the slots' geometry.
+    pub fn new(strategy: Published, barriers: Barriers, environment: &'e mut E) -> Self {
         Self {
-            geometry,
+            geometry: *environment.geometry(),
             strategy: strategy.strategy(),
             barriers,
             environment,
@@ -89,15 +84,27 @@ where
     ///
     /// # Errors
     ///
-    /// [`TableError::OutOfTables`] before anything is changed.
+    /// [`TableError::WrongPageSize`] and [`OutOfTables`](TableError::OutOfTables) before anything is
+    /// changed.
     /// [`OutsideSpace`](TableError::OutsideSpace) for a piece outside the half and
     /// [`AlreadyMapped`](TableError::AlreadyMapped) for an entry in use; in both cases the earlier
     /// pieces are mapped.
-    pub fn create(
+    ///
+    /// # Safety
+    ///
+    /// `root` is the root of live tables of the builder's geometry, which nothing else changes
+    /// meanwhile.
+    pub unsafe fn create(
         &mut self,
         root: PhysicalAddress,
         pieces: &[Piece],
     ) -> Result<LeafStats, TableError> {
+        if self.geometry.page_size() != P::SIZE {
+            return Err(TableError::WrongPageSize {
+                geometry: self.geometry.page_size(),
+                page: P::SIZE,
+            });
+        }
         let stats = LeafStats::new(&self.geometry, pieces);
         let needed = stats.tables() as usize;
         let exhausted = TableError::OutOfTables { needed };

@@ -4,7 +4,7 @@
 //! tables are mapped. The kernel places the slots and owns the table that translates them.
 
 use crate::arch::page_size::Level;
-use crate::arch::{Descriptor, PhysicalAddress, VirtualAddress};
+use crate::arch::{Descriptor, Geometry, PhysicalAddress, VirtualAddress};
 use crate::table::{TlbOps, publish};
 
 /// A page of address space through which a table is accessed.
@@ -56,6 +56,9 @@ pub struct Entries {
 /// From [`open`](Self::open) until [`close`](Self::close) or [`close_series`](Self::close_series),
 /// the slot's loads and stores must reach exactly the table it was opened for.
 pub unsafe trait FixmapSlots: TlbOps {
+    /// The geometry of the tables that the slots map, and that translate the slots.
+    fn geometry(&self) -> &Geometry;
+
     /// The virtual address of `slot`.
     fn address(&self, slot: Slot) -> VirtualAddress;
 
@@ -89,8 +92,7 @@ pub unsafe trait FixmapSlots: TlbOps {
     ///
     /// As for [`store`](Self::store), for every entry.
     unsafe fn zero(&mut self, slot: Slot) {
-        let entries = self.capabilities().geometry.page_size().entries();
-        for index in 0..entries {
+        for index in 0..self.geometry().page_size().entries() {
             // SAFETY: the caller vouches for every entry.
             unsafe { self.store(slot, index, Descriptor::INVALID) };
         }
