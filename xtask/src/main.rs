@@ -11,6 +11,7 @@ mod ci;
 mod documents;
 mod elf;
 mod entry;
+mod examples;
 mod figures;
 mod fuzz;
 mod image;
