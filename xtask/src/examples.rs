@@ -61,7 +61,10 @@ pub(crate) fn check() -> Result<()> {
     let mut build = cargo(&["build"]);
     build.args(place);
     run(build)?;
-    let boots: Vec<Boot> = bare_metal().chain(firmware()).collect();
+    let boots: Vec<Boot> = bare_metal()
+        .chain(firmware())
+        .chain([with_aarch64_paging()])
+        .collect();
     ensure!(!boots.is_empty(), "there is no example to boot");
     let mut failed = 0;
     for boot in &boots {
@@ -262,21 +265,133 @@ fn firmware_console(regime: &str, size: &str, page: u64) -> String {
     text + "done\n"
 }
 
+/// The same kernel on another crate, which counts nothing and has 4K pages only.
+fn with_aarch64_paging() -> Boot {
+    let console = "4k pages\nMMU on\nwrite: no fault\nread-only\nwrite: fault status 0x0f\nwritable\n\
+                   write: no fault\nwrite beside: fault status 0x0f\nunmapped\nread: fault status 0x07\n\
+                   read beside: no fault\ndone\n";
+    Boot {
+        program: "with-aarch64-paging",
+        options: vec!["-M", "virt", "-cpu", "max"],
+        expected: console.to_owned(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
 
-    /// The first thing that a stranger reads is to be short.
+    fn source(program: &str) -> String {
+        let path = root().join("examples").join(program).join("src");
+        let files = std::fs::read_dir(&path).unwrap().count();
+        assert_eq!(files, 1, "{program} has one file of code");
+        std::fs::read_to_string(path.join("main.rs")).unwrap()
+    }
+
+    fn page() -> String {
+        std::fs::read_to_string(root().join("docs/kernel-in-an-hour.md")).unwrap()
+    }
+
+    /// The code of a source, without its comments.
+    fn code(source: &str) -> String {
+        let lines = source
+            .lines()
+            .map(|line| line.split("//").next().unwrap_or_default());
+        lines.collect::<Vec<_>>().join("\n")
+    }
+
+    fn words(code: &str) -> BTreeSet<&str> {
+        code.split(|c: char| !c.is_alphanumeric() && c != '_')
+            .collect()
+    }
+
+    /// The types and traits that `granule` exports, and a function that is imported by its name.
+    fn exports(folder: &std::path::Path, names: &mut BTreeSet<String>) {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                exports(&path, names);
+                continue;
+            }
+            for line in std::fs::read_to_string(&path).unwrap().lines() {
+                for kind in ["pub struct ", "pub enum ", "pub trait ", "pub fn decide"] {
+                    if let Some(rest) = line.strip_prefix(kind) {
+                        let end = rest
+                            .find(|c: char| !c.is_alphanumeric())
+                            .unwrap_or(rest.len());
+                        names.insert(if end == 0 {
+                            "decide".to_owned()
+                        } else {
+                            rest[..end].to_owned()
+                        });
+                    }
+                }
+            }
+        }
+    }
+
+    fn unsafe_blocks(code: &str) -> usize {
+        code.matches("unsafe {").count() + code.matches("unsafe impl").count()
+    }
+
+    /// The first thing that a stranger reads is short.
     #[test]
     fn each_example_has_at_most_two_hundred_lines() {
-        for program in ["bare-metal", "firmware"] {
-            let folder = root().join("examples").join(program).join("src");
-            let mut lines = 0;
-            for file in std::fs::read_dir(folder).unwrap() {
-                let text = std::fs::read_to_string(file.unwrap().path()).unwrap();
-                lines += text.lines().count();
-            }
+        for program in ["bare-metal", "firmware", "with-aarch64-paging"] {
+            let lines = source(program).lines().count();
             assert!((100..=200).contains(&lines), "{program} has {lines} lines");
         }
+    }
+
+    #[test]
+    fn the_page_on_a_kernel_in_an_hour_shows_the_code_of_the_example() {
+        let (page, source) = (page(), source("bare-metal"));
+        let lines: BTreeSet<&str> = source.lines().map(str::trim).collect();
+        let mut shown = 0;
+        for block in page.split("```rust\n").skip(1) {
+            for line in block.split("```").next().unwrap().lines().map(str::trim) {
+                assert!(lines.contains(line), "not in the example: {line}");
+                shown += 1;
+            }
+        }
+        assert!(shown > 20, "{shown}");
+    }
+
+    #[test]
+    fn the_page_compares_both_crates_by_their_programs() {
+        let (ours, theirs) = (source("bare-metal"), source("with-aarch64-paging"));
+        let row = |what: &str, ours: usize, theirs: usize| {
+            let row = format!("| {what} | {ours} | {theirs} |");
+            assert!(
+                page().contains(&row),
+                "docs/kernel-in-an-hour.md must have {row}"
+            );
+        };
+        row("lines", ours.lines().count(), theirs.lines().count());
+        let mut exported = BTreeSet::from(["hw", "tlb_conflict_vector"].map(str::to_owned));
+        exports(&root().join("granule/src"), &mut exported);
+        let (ours, theirs) = (code(&ours), code(&theirs));
+        let used = words(&ours)
+            .into_iter()
+            .filter(|word| exported.contains(*word))
+            .count();
+        let imported = theirs
+            .lines()
+            .filter_map(|line| line.strip_prefix("use aarch64_paging::"));
+        let imported: usize = imported
+            .map(|rest| {
+                words(rest)
+                    .into_iter()
+                    .filter(|word| word.starts_with(char::is_uppercase))
+                    .count()
+            })
+            .sum();
+        row("names of the crate", used, imported);
+        row(
+            "unsafe blocks",
+            unsafe_blocks(&ours),
+            unsafe_blocks(&theirs),
+        );
     }
 }
