@@ -63,6 +63,7 @@ pub(crate) fn check() -> Result<()> {
     run(build)?;
     let boots: Vec<Boot> = bare_metal()
         .chain(firmware())
+        .chain(hw_checks())
         .chain([with_aarch64_paging()])
         .collect();
     ensure!(!boots.is_empty(), "there is no example to boot");
@@ -263,6 +264,42 @@ fn firmware_console(regime: &str, size: &str, page: u64) -> String {
     text += "write to data: no fault\nwrite to constants: fault status 0x0f\n";
     let _ = writeln!(text, "write to nothing: fault status {nothing:#04x}");
     text + "done\n"
+}
+
+/// The checks of `granule::hw`, at each exception level of a Cortex-A72, whose ID registers its Technical
+/// Reference Manual and QEMU agree in.
+fn hw_checks() -> impl Iterator<Item = Boot> {
+    let levels = [
+        (1, "virt"),
+        (2, "virt,virtualization=on"),
+        (3, "virt,secure=on"),
+    ];
+    levels.into_iter().map(|(level, machine)| {
+        let mut expected = format!("EL{level}\n");
+        // EL0 shares the regime of EL1, so aborts from there count too. 0x20 and 0x24 are the classes of
+        // instruction and data aborts from a lower level, 0x21 and 0x25 those from the same level.
+        let classes: &[u64] = if level == 1 {
+            &[0x20, 0x21, 0x24, 0x25]
+        } else {
+            &[0x21, 0x25]
+        };
+        for what in ["vector", "function"] {
+            let _ = writeln!(expected, "{what}:");
+            for class in classes {
+                let _ = writeln!(expected, "class {class:#x}, status 0x30");
+            }
+            let count = 2 * classes.len();
+            let _ = writeln!(expected, "{count} of 8192 syndromes, 0 changed a register");
+        }
+        expected += "a vector fits: true\n\
+                     midr 0x410fd083, mmfr0 0x1124, isar0 0x11120\nmmfr1 0x0, mmfr2 0x0\n\
+                     kept: true, lines of 64 bytes\n";
+        Boot {
+            program: "hw-checks",
+            options: vec!["-M", machine, "-cpu", "cortex-a72"],
+            expected,
+        }
+    })
 }
 
 /// The same kernel on another crate, which counts nothing and has 4K pages only.

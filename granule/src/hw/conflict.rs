@@ -23,10 +23,15 @@ use crate::arch::{FaultStatus, Regime};
 /// Removes the cause of the exception with syndrome `esr`, if it is a TLB conflict abort of
 /// `regime`. Returns true if the interrupted instruction must be retried: the caller restores the
 /// registers and issues ERET.
+///
+/// In a regime with one privilege an abort from a lower exception level is none of its conflicts:
+/// the TLBI would not remove their cause.
 #[inline]
 #[must_use]
 pub fn resolve_tlb_conflict(regime: Regime, esr: u64) -> bool {
-    let conflict = FaultStatus::of_esr(esr).is_some_and(FaultStatus::is_tlb_conflict);
+    // Bit 26 tells the class of an abort from the same level from that of one from a lower level.
+    let own = regime.has_user() || esr >> 26 & 1 == 1;
+    let conflict = own && FaultStatus::of_esr(esr).is_some_and(FaultStatus::is_tlb_conflict);
     if conflict {
         invalidate_local(regime);
     }
