@@ -92,7 +92,7 @@ pub(crate) trait Tables {
 pub(crate) type Done = Result<(), SpaceError>;
 
 /// A space of one page size. `None` only during the drop.
-struct Typed<P: Page>(Option<Space<'static, P, SpaceEnvironment>>);
+struct Typed<P: Page>(Option<Space<'static, P, SpaceEnvironment, UserMemory>>);
 
 /// A space and the number of its users. The last user drops it.
 struct Shared<T: ?Sized> {
@@ -196,7 +196,9 @@ impl<P: Page> Typed<P> {
     /// Calls `what`, and again after enlarging the storage if the areas do not fit.
     fn with_room<R>(
         &mut self,
-        mut what: impl FnMut(&mut Space<'static, P, SpaceEnvironment>) -> Result<R, SpaceError>,
+        mut what: impl FnMut(
+            &mut Space<'static, P, SpaceEnvironment, UserMemory>,
+        ) -> Result<R, SpaceError>,
     ) -> Result<R, SpaceError> {
         let space = self.0.as_mut().ok_or(SpaceError::NotEmpty)?;
         loop {
@@ -211,7 +213,10 @@ impl<P: Page> Typed<P> {
 }
 
 /// Gives a space room for `count` areas; `None` if memory is exhausted.
-fn enlarge<P: Page>(space: &mut Space<'static, P, SpaceEnvironment>, count: usize) -> Option<()> {
+fn enlarge<P: Page>(
+    space: &mut Space<'static, P, SpaceEnvironment, UserMemory>,
+    count: usize,
+) -> Option<()> {
     let more = Array::new(count, |_| Vma::EMPTY)?;
     // The new storage is at least as large as the old.
     let old = space.enlarge_vmas(more.leak()).ok()?;

@@ -48,7 +48,17 @@ pub struct Invalidation {
 /// The TLBI features of the CPUs that use the tables.
 ///
 /// [`BASIC`](Self::BASIC) suits every CPU without errata; [`of`](Self::of) reads a CPU's features
-/// and errata. Each field can be set by the method of its name.
+/// and errata. Each field can be set by the method of its name. The geometry of the tables is not
+/// said again here, so the two cannot differ:
+///
+/// ```compile_fail,E0609
+/// use granule::arch::Geometry;
+/// use granule::arch::tlbi::TlbCapabilities;
+///
+/// fn another(capabilities: &mut TlbCapabilities, geometry: Geometry) {
+///     capabilities.geometry = geometry;
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TlbCapabilities {

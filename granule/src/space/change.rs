@@ -14,7 +14,7 @@ use crate::table::group::DIRTY;
 use crate::table::present_invalid::{SET_INVALID, SET_VALID};
 use crate::table::{BitChange, TableEnvironment};
 
-impl<P: Page, E: TableEnvironment> Space<'_, P, E> {
+impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
     /// Adds a VMA of `bytes` bytes from `start`. Its pages are mapped at their first touch.
     ///
     /// # Errors
@@ -48,7 +48,7 @@ impl<P: Page, E: TableEnvironment> Space<'_, P, E> {
         &mut self,
         start: VirtualAddress,
         bytes: u64,
-        frames: &mut impl UserFrames,
+        frames: &mut F,
     ) -> Result<(), SpaceError> {
         let (from, to) = self.tables.offsets(start, bytes)?;
         self.vmas.remove(start, VirtualAddress(start.0 + bytes))?;
@@ -66,7 +66,7 @@ impl<P: Page, E: TableEnvironment> Space<'_, P, E> {
         &mut self,
         start: VirtualAddress,
         bytes: u64,
-        frames: &mut impl UserFrames,
+        frames: &mut F,
     ) -> Result<(), SpaceError> {
         let (from, to) = self.tables.offsets(start, bytes)?;
         self.release(from, to, frames);
@@ -87,7 +87,7 @@ impl<P: Page, E: TableEnvironment> Space<'_, P, E> {
         start: VirtualAddress,
         bytes: u64,
         rights: Rights,
-        frames: &mut impl UserFrames,
+        frames: &mut F,
     ) -> Result<(), SpaceError> {
         let (from, to) = self.tables.offsets(start, bytes)?;
         let end = VirtualAddress(start.0 + bytes);
@@ -150,7 +150,7 @@ impl<P: Page, E: TableEnvironment> Space<'_, P, E> {
     }
 
     /// Removes all VMAs and pages, and all tables except the root.
-    pub fn clear(&mut self, frames: &mut impl UserFrames) {
+    pub fn clear(&mut self, frames: &mut F) {
         self.vmas.clear();
         self.release(0, self.geometry().span(), frames);
     }
@@ -160,14 +160,14 @@ impl<P: Page, E: TableEnvironment> Space<'_, P, E> {
     /// # Safety
     ///
     /// No CPU has the root in a TTBR any more.
-    pub unsafe fn destroy(mut self, frames: &mut impl UserFrames) -> E {
+    pub unsafe fn destroy(mut self, frames: &mut F) -> E {
         self.clear(frames);
         // `clear` freed every table below the root, and the caller vouches that no TTBR holds the
         // root.
         self.tables.free_root()
     }
 
-    fn release(&mut self, from: u64, to: u64, frames: &mut impl UserFrames) {
+    fn release(&mut self, from: u64, to: u64, frames: &mut F) {
         self.unfold_edges(from, to);
         let pages = self
             .tables

@@ -36,7 +36,7 @@ enum By {
     Kernel,
 }
 
-impl<P: Page, E: TableEnvironment> Space<'_, P, E> {
+impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
     /// Handles a program's access that the tables did not allow.
     ///
     /// # Errors
@@ -47,7 +47,7 @@ impl<P: Page, E: TableEnvironment> Space<'_, P, E> {
         &mut self,
         address: VirtualAddress,
         access: Access,
-        frames: &mut impl UserFrames,
+        frames: &mut F,
     ) -> Result<Fault, SpaceError> {
         self.touch(address, access, By::User, frames)
             .map(|(fault, _)| fault)
@@ -64,7 +64,7 @@ impl<P: Page, E: TableEnvironment> Space<'_, P, E> {
         &mut self,
         address: VirtualAddress,
         access: Access,
-        frames: &mut impl UserFrames,
+        frames: &mut F,
     ) -> Result<PhysicalAddress, SpaceError> {
         let (_, page) = self.touch(address, access, By::Kernel, frames)?;
         Ok(PhysicalAddress(
@@ -78,7 +78,7 @@ impl<P: Page, E: TableEnvironment> Space<'_, P, E> {
         address: VirtualAddress,
         access: Access,
         by: By,
-        frames: &mut impl UserFrames,
+        frames: &mut F,
     ) -> Result<(Fault, PhysicalAddress), SpaceError> {
         let vma = *self
             .vmas
@@ -123,7 +123,7 @@ impl<P: Page, E: TableEnvironment> Space<'_, P, E> {
         slot: Slot,
         access: Access,
         by: By,
-        frames: &mut impl UserFrames,
+        frames: &mut F,
     ) -> Result<PhysicalAddress, SpaceError> {
         let frame = self.new_frame(vma, offset, slot, frames).inspect_err(|_| {
             // The walk may have linked new tables although no page follows.
@@ -150,7 +150,7 @@ impl<P: Page, E: TableEnvironment> Space<'_, P, E> {
         slot: Slot,
         entry: Descriptor,
         by: By,
-        frames: &mut impl UserFrames,
+        frames: &mut F,
     ) -> Result<(Fault, PhysicalAddress), SpaceError> {
         let frame = self.geometry().address_of(entry, Level::L3);
         if !frames.is_shared(frame) {
@@ -211,7 +211,7 @@ impl<P: Page, E: TableEnvironment> Space<'_, P, E> {
         Descriptor::leaf(self.geometry(), Level::L3, frame, bits)
     }
 
-    fn group_is_shared(&self, slot: Slot, frames: &impl UserFrames) -> bool {
+    fn group_is_shared(&self, slot: Slot, frames: &F) -> bool {
         let mut frame = self.tables.group_output(slot);
         let mut left = P::SIZE.contiguous_entries(Level::L3) as u64;
         while left > 0 {
@@ -232,7 +232,7 @@ impl<P: Page, E: TableEnvironment> Space<'_, P, E> {
         vma: &Vma,
         offset: u64,
         slot: Slot,
-        frames: &mut impl UserFrames,
+        frames: &mut F,
     ) -> Result<PhysicalAddress, SpaceError> {
         let wanted = if self.settings.contiguous {
             self.wanted(vma, offset, slot)

@@ -19,7 +19,7 @@ const SHARED: Sharing = Sharing {
     more: 0,
 };
 
-impl<P: Page, E: TableEnvironment> Space<'_, P, E> {
+impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
     /// Makes `child`, a new space of the same geometry, a copy of this one, with one pass over the
     /// tables and one invalidation at the end.
     ///
@@ -29,11 +29,7 @@ impl<P: Page, E: TableEnvironment> Space<'_, P, E> {
     /// [`SpaceError::VmasFull`] when its storage for VMAs is too small; [`SpaceError::Tables`]
     /// when there are not enough pages for its tables. On error `child` is empty and this space is
     /// unchanged.
-    pub fn fork_into(
-        &mut self,
-        child: &mut Self,
-        frames: &mut impl UserFrames,
-    ) -> Result<(), SpaceError> {
+    pub fn fork_into(&mut self, child: &mut Self, frames: &mut F) -> Result<(), SpaceError> {
         let used = !child.vmas.all().is_empty() || child.stats.resident != 0;
         if used || child.is_live() || child.geometry() != self.geometry() {
             return Err(SpaceError::NotEmpty);

@@ -38,6 +38,9 @@ pub enum Wanted {
 /// with one owner until that owner shares it. For a frame with several owners they may still answer
 /// "shared" when all but one have just released it.
 ///
+/// All values of the type serve one account of frames: a space may allocate a frame through one
+/// value and release it through another, and a copy of a space shares the frames.
+///
 /// Consecutive frames are frames whose addresses differ by the page size.
 pub unsafe trait UserFrames {
     /// A frame with one owner and undefined contents; `None` if there is none.

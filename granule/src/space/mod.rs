@@ -42,6 +42,7 @@ use crate::arch::registers::Ttbr;
 use crate::arch::{Attributes, Descriptor, Geometry, Permissions, PhysicalAddress, VirtualAddress};
 use crate::table::group::DIRTY;
 use crate::table::{PageTables, TableEnvironment};
+use core::marker::PhantomData;
 
 /// Features that every CPU of a space has, and choices about mappings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,18 +134,20 @@ pub struct PageState {
     pub contiguous: bool,
 }
 
-/// The address space of one process.
+/// The address space of one process. `F` gives its frames and takes them back: all calls take a
+/// value of this one type, because frames must return to the account that they came from.
 #[derive(Debug)]
-pub struct Space<'s, P: Page, E> {
+pub struct Space<'s, P: Page, E, F> {
     tables: PageTables<P, E>,
     vmas: Vmas<'s>,
     settings: Settings,
     /// The descriptor bits that every page has, whatever its rights.
     common: u64,
     stats: Stats,
+    frames: PhantomData<fn(F)>,
 }
 
-impl<'s, P: Page, E: TableEnvironment> Space<'s, P, E> {
+impl<'s, P: Page, E: TableEnvironment, F: UserFrames> Space<'s, P, E, F> {
     /// An empty space that no CPU walks yet. `geometry` is the geometry of the lower half; `vmas`
     /// is the storage for VMAs.
     ///
@@ -172,6 +175,7 @@ impl<'s, P: Page, E: TableEnvironment> Space<'s, P, E> {
             vmas: Vmas::new(vmas),
             settings,
             stats: Stats::default(),
+            frames: PhantomData,
         })
     }
 

@@ -361,6 +361,26 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
 
     /// The environment of the tables, to change it.
     ///
+    /// Safe code cannot put other memory below the tables, nor free their pages:
+    ///
+    /// ```compile_fail,E0133
+    /// use granule::arch::Page4K;
+    /// use granule::table::{PageTables, TableEnvironment};
+    ///
+    /// fn other_memory<E: TableEnvironment>(tables: &mut PageTables<Page4K, E>, other: E) {
+    ///     *tables.environment_mut() = other;
+    /// }
+    /// ```
+    ///
+    /// ```compile_fail,E0596
+    /// use granule::arch::Page4K;
+    /// use granule::table::{FreedTable, PageTables, TableAllocator, TableEnvironment};
+    ///
+    /// fn free<E: TableEnvironment>(tables: &mut PageTables<Page4K, E>, root: FreedTable) {
+    ///     tables.environment().free(root);
+    /// }
+    /// ```
+    ///
     /// # Safety
     ///
     /// It must go on to reach the same tables, and issue instructions for the same CPUs.

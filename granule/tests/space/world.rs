@@ -13,7 +13,7 @@ use std::rc::Rc;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicPtr;
 
-pub type Tested<P> = Space<'static, P, HostEnvironment>;
+pub type Tested<P> = Space<'static, P, HostEnvironment, Frames>;
 
 /// One process.
 pub struct Process<P: Page> {

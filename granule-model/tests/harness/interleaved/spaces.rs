@@ -34,7 +34,7 @@ const GROUP: u64 = 16;
 const FRAMES: u64 = 0x10_0000_0000;
 const COUNT: usize = 64;
 
-type Tested = Space<'static, Page4K, TableEnvironment>;
+type Tested = Space<'static, Page4K, TableEnvironment, Frames>;
 
 #[derive(Clone, Copy, Default)]
 struct Frame {

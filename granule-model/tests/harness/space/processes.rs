@@ -50,7 +50,7 @@ pub(crate) struct Known {
 
 pub(crate) struct Process<P: Page> {
     pub(super) id: u64,
-    pub(crate) space: Space<'static, P, TableEnvironment>,
+    pub(crate) space: Space<'static, P, TableEnvironment, Frames>,
     pub(super) asid: SpaceAsid,
     pub(super) pages: BTreeMap<u64, Known>,
 }
