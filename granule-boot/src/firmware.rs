@@ -26,7 +26,7 @@ pub fn soc_id(psci: &Psci<'_>, mut call: impl FnMut(u32, u32) -> u32) -> Option<
     let mut ask = |function, argument| {
         let answer = call(function, argument);
         // A negative number is an error.
-        (answer.cast_signed() >= 0).then_some(answer)
+        (answer as i32 >= 0).then_some(answer)
     };
     let version = |major: u32, minor: u32| major << 16 | minor;
     if ask(PSCI_VERSION, 0)? < version(1, 0) {

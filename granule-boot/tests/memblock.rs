@@ -106,7 +106,7 @@ impl Model {
         };
         let free = self.free();
         let mut places = (from..to.saturating_sub(size - 1)).filter(|at| {
-            (BASE + *at as u64 * UNIT).is_multiple_of(UNIT << align_shift)
+            (BASE + *at as u64 * UNIT) % (UNIT << align_shift) == 0
                 && free[*at..*at + size].iter().all(|free| *free)
         });
         if top_down {
@@ -266,8 +266,8 @@ fn run(page_size: PageSize, steps: &[Step]) -> Result<(), TestCaseError> {
         prop_assert_eq!(bits(memory.mapped()), model.mapped());
         prop_assert_eq!(bits(memory.free_ranges()), model.free());
         for page in memory.free_pages() {
-            prop_assert!(page.start().is_multiple_of(page_size.bytes()));
-            prop_assert!(page.end().is_multiple_of(page_size.bytes()));
+            prop_assert!(page.start() % page_size.bytes() == 0);
+            prop_assert!(page.end() % page_size.bytes() == 0);
         }
         let mut free_pages = [false; UNITS];
         for (page, free) in model.free().chunks(model.units_per_page).enumerate() {

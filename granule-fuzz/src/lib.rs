@@ -43,6 +43,7 @@ pub const TARGETS: &[Target] = &[
     ("memblock", tables::memblock),
     ("descriptor", tables::descriptor),
     ("walker", tables::walker),
+    ("table_view", tables::table_view),
     ("cpio_tree", initramfs::cpio_tree),
     ("path_lookup", initramfs::path_lookup),
     ("program", program::program),

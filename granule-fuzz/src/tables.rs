@@ -1,15 +1,18 @@
 //! Targets for tables with any contents, descriptors with any bits, and memory maps of any shape.
 
 use crate::bytes::Bytes;
+use core::cell::Cell;
+use core::ops::ControlFlow;
 use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{
-    Attributes, CpuFeatures, Descriptor, Geometry, IdRegisters, Kind, Page, Page4K, Page16K,
-    Page64K, PageSize, PhysicalAddress, Regime, VaRange, VirtualAddress, page_size::Level,
+    Attributes, CpuFeatures, Descriptor, Geometry, IdRegisters, Kind, Level, Page, Page4K, Page16K,
+    Page64K, PageSize, PhysicalAddress, Regime, VaRange, VirtualAddress,
 };
 use granule::table::{
-    BitChange, FreedTable, NoCpu, PageTables, TableAllocator, TableMemory, TableRun, Visibility,
+    BitChange, Entry, FreedTable, NoCpu, PageTables, TableAllocator, TableMemory, TableRun,
+    Visibility, Visit,
 };
-use granule::table::{Environment, TableError};
+use granule::table::{Environment, TableError, TableView, UnreadTable};
 use granule_boot::memblock::{Direction, LeftOut, Memblock};
 
 /// A CPU with all features and 52 bits.
@@ -144,14 +147,18 @@ fn walk<P: Page>(mut bytes: Bytes<'_>) {
         assert!(found.start.0 <= address.0);
         assert!(address.0 - found.start.0 < found.bytes);
     }
-    // Tables may point back at themselves: the visitor limits the depth, not the walker.
+    // Tables may point back at themselves: the visitor ends the walk, not the walker.
     let mut left = 200u32;
-    let mut visit = |_: &_| {
+    let mut visit = |_: &Entry| {
         left = left.saturating_sub(1);
-        left > 0
+        if left > 0 {
+            ControlFlow::Continue(Visit::Descend)
+        } else {
+            ControlFlow::Break(())
+        }
     };
-    tables.visit_all(&mut visit);
-    tables.visit_runs(&mut visit);
+    let _ = tables.visit_all(&mut visit);
+    let _ = tables.visit_runs(&mut visit);
     let page = P::SIZE.bytes();
     let start = VirtualAddress(address.0 & !(page - 1));
     let ram = Attributes::normal(granule::arch::Permissions::READ);
@@ -166,6 +173,64 @@ fn walk<P: Page>(mut bytes: Bytes<'_>) {
         mapped,
         Ok(()) | Err(TableError::AlreadyMapped { .. } | TableError::OutOfTables { .. })
     ));
+}
+
+/// Tables that somebody else owns, in a dump with holes: no address is trusted.
+pub(crate) fn table_view(bytes: &[u8]) {
+    let mut bytes = Bytes(bytes);
+    let size = PageSize::ALL[bytes.below(3)];
+    let Some(geometry) = geometry(&mut bytes, size) else {
+        return;
+    };
+    let base = geometry.base();
+    let address = VirtualAddress(base.0.wrapping_add(bytes.word() % geometry.span()));
+    let holes = bytes.byte();
+    let mut words = Vec::new();
+    while !bytes.is_empty() && words.len() < 64 {
+        words.push(bytes.word());
+    }
+    words.push(0);
+    let loads = Cell::new(0u64);
+    let read = |table: PhysicalAddress, index: usize| {
+        loads.set(loads.get() + 1);
+        assert!(index < size.entries() && table.is_aligned(size.bytes()));
+        let page = ((table.0 >> size.shift()) + 1).wrapping_mul(0x9e37_79b9);
+        let there = holes == 0 || !page.is_multiple_of(u64::from(holes));
+        there.then(|| Descriptor(words[(page as usize ^ index) % words.len()]))
+    };
+    const MOST_TABLES: u64 = 6;
+    let view = TableView::new(geometry, PhysicalAddress(0), read).limit(MOST_TABLES);
+    if let Ok(Some(found)) = view.query(address) {
+        assert!(
+            address
+                .offset_from(found.start)
+                .is_some_and(|into| into < found.bytes)
+        );
+    }
+    for runs in [false, true] {
+        let (mut next, mut bytes) = (base, 0);
+        let see = |found: Result<&Entry, UnreadTable>| {
+            // Ascending: nothing is shown before what was shown already.
+            let (start, end) = match found {
+                Ok(entry) if entry.kind == Kind::Table => (entry.start, 0),
+                Ok(entry) => (entry.start, entry.bytes * entry.count as u64),
+                Err(unread) => (unread.start, 0),
+            };
+            assert!(start >= next, "{start} comes after {next}");
+            next = start.wrapping_add(end.saturating_sub(1));
+            bytes += end;
+            Visit::EVERYTHING
+        };
+        loads.set(0);
+        if runs {
+            view.visit_runs(see);
+        } else {
+            view.visit_all(see);
+        }
+        assert!(bytes <= geometry.span());
+        // A run's end is read twice: once for the run before it.
+        assert!(loads.get() <= 2 * MOST_TABLES * size.entries() as u64);
+    }
 }
 
 pub(crate) fn memblock(bytes: &[u8]) {

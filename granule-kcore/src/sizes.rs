@@ -5,11 +5,11 @@
 //! bounds counts. The layout of the address space does not depend on them: it is the same in every
 //! build.
 
-use granule::arch::page_size::Page;
+use granule::arch::Page;
 #[cfg(page_4k)]
-use granule::arch::page_size::Page4K;
+use granule::arch::Page4K;
 #[cfg(page_16k)]
-use granule::arch::page_size::Page16K;
+use granule::arch::Page16K;
 use granule::arch::{Dispatch, PageSize};
 use granule_boot::sizes::SizeSet;
 
@@ -38,11 +38,11 @@ pub const MIN: PageSize = if cfg!(page_4k) {
 };
 
 #[cfg(page_64k)]
-type Largest = granule::arch::page_size::Page64K;
+type Largest = granule::arch::Page64K;
 #[cfg(all(page_16k, not(page_64k)))]
-type Largest = granule::arch::page_size::Page16K;
+type Largest = granule::arch::Page16K;
 #[cfg(not(any(page_16k, page_64k)))]
-type Largest = granule::arch::page_size::Page4K;
+type Largest = granule::arch::Page4K;
 
 /// The largest of them.
 pub const MAX: PageSize = Largest::SIZE;

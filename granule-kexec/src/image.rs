@@ -4,7 +4,7 @@
 //! choice of the image's destination belongs to [`place`](super::place).
 
 use core::fmt;
-use granule::arch::{CpuFeatures, PageSize, features::Support};
+use granule::arch::{CpuFeatures, PageSize, Support};
 
 /// Bytes of the header.
 pub const HEADER_BYTES: usize = 64;

@@ -10,12 +10,13 @@
 
 use super::segment::{PhysRange, Refusal, Segment, in_the_way};
 use core::fmt;
+use core::ops::ControlFlow;
 use granule::arch::registers::{Tcr, Ttbr};
 use granule::arch::{
     Attributes, CpuFeatures, Geometry, GeometryError, Kind, Page, Permissions, PhysicalAddress,
     VaRange, VirtualAddress,
 };
-use granule::table::{Entry, Leaves, PageTables, Piece, TableEnvironment, TableError};
+use granule::table::{Entry, Leaves, PageTables, Piece, TableEnvironment, TableError, Visit};
 
 /// The inputs of [`build`].
 #[derive(Clone, Copy, Debug)]
@@ -233,13 +234,13 @@ impl<P: Page, E: TableEnvironment> Tree for PageTables<P, E> {
     fn each_table(&self, each: &mut dyn FnMut(PhysicalAddress)) {
         each(self.root_table());
         // A trait object, so that all visitors share one instance of the walk.
-        let visit: &mut dyn FnMut(&Entry) -> bool = &mut |entry| {
+        let visit: &mut dyn FnMut(&Entry) -> ControlFlow<(), Visit> = &mut |entry| {
             if entry.kind == Kind::Table {
                 each(entry.output);
             }
-            true
+            ControlFlow::Continue(Visit::Descend)
         };
-        self.visit_all(visit);
+        let _ = self.visit_all(visit);
     }
 }
 

@@ -4,7 +4,7 @@ use crate::sink::{Sink, entry, seen_by, stored};
 use granule::arch::tlbi::TlbiOp;
 use granule::arch::{Descriptor, PhysicalAddress, Regime};
 use granule::forward;
-use granule::linear::direct::{Arena, HasArena};
+use granule::linear::{Arena, HasArena};
 use granule::table::{
     BitChange, FreedTable, TableAllocator, TableMemory, TableRun, TlbOps, Visibility,
 };
@@ -124,6 +124,8 @@ unsafe impl<T: TableMemory, S: Sink> TableMemory for Recorded<T, S> {
             let told = match visibility {
                 // No other code can have changed a private entry.
                 Visibility::Private => Visibility::Private,
+                // A trace has one word for a store. The release is what a link is judged by.
+                Visibility::Publish => Visibility::Publish,
                 _ => Visibility::Exchange,
             };
             sink.record(stored(table, index, 1, descriptor, 0, told));

@@ -211,7 +211,7 @@ impl Host {
 
     fn page_of(&self, table: u64) -> usize {
         assert!(
-            table >= self.first && table.is_multiple_of(self.page),
+            table >= self.first && table % self.page == 0,
             "{table:#x} is no page of the table memory"
         );
         let page = ((table - self.first) / self.page) as usize;

@@ -12,6 +12,10 @@ pub enum Operation {
     SetInvalid,
     SetValid,
     Merge,
+    /// A change of attributes, by break-before-make where it is needed.
+    Attributes,
+    /// A change without the invalidation that it would need to be relied on.
+    Unflushed,
 }
 
 /// One operation as it was performed.

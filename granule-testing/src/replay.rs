@@ -15,6 +15,7 @@ use super::walk::{Arch, Leaf, Table};
 use std::collections::{BTreeMap, BTreeSet};
 
 const CONTIGUOUS: u64 = 1 << 52;
+const ACCESSED: u64 = 1 << 10;
 
 /// The entry at an offset and level.
 enum Entry {
@@ -133,8 +134,11 @@ impl Replay<'_> {
                 if self.phase == (Phase::Invalidating { rounds: 0 }) {
                     // No entry was valid before: DSB ISHST and ISB publish the new entries.
                     assert!(self.round.is_empty(), "TLBIs are not complete");
-                    // An empty map operation issues these barriers too.
-                    let new = self.visible > 0 || self.performed.operation == Operation::Map;
+                    // An empty map operation issues these barriers too, and so does a change of the
+                    // access flag of leaves that are invalid.
+                    let operation = self.performed.operation;
+                    let new = self.visible > 0
+                        || matches!(operation, Operation::Map | Operation::Attributes);
                     assert!(new, "barriers, but nothing that a walker can see");
                     assert!(self.stale.is_empty(), "no TLBI for {:x?}", self.stale);
                     assert!(self.pointers.is_empty(), "no TLBI, but unlinked tables");
@@ -154,6 +158,20 @@ impl Replay<'_> {
                 assert!(waited, "{table:#x} is freed, but was not unlinked");
             }
         }
+    }
+
+    /// Whether the operation may invalidate before its last stores: a merge frees tables in
+    /// between, a change of memory type breaks leaves and makes them again, and a group that hardware may update is split in a round of its own.
+    fn several_rounds(&self) -> bool {
+        let clean = 1 << 51 | 1 << 7;
+        let updated = |leaf: &Leaf| {
+            let word = leaf.word;
+            word & CONTIGUOUS != 0 && (word & ACCESSED == 0 || word & clean == clean)
+        };
+        matches!(
+            self.performed.operation,
+            Operation::Merge | Operation::Attributes
+        ) || self.performed.before.leaves.iter().any(updated)
     }
 
     /// DSB ISH completes a round of TLBIs.
@@ -182,7 +200,8 @@ impl Replay<'_> {
                 Operation::Map,
                 "nothing published"
             );
-            assert_eq!(self.visible, 0, "stores, but no barrier");
+            let unflushed = self.performed.operation == Operation::Unflushed;
+            assert!(self.visible == 0 || unflushed, "stores, but no barrier");
         } else {
             assert_eq!(self.phase, Phase::Synchronised, "the last round ends early");
         }
@@ -211,9 +230,7 @@ impl Replay<'_> {
         }
         match self.phase {
             Phase::Storing => {}
-            Phase::Synchronised if self.performed.operation == Operation::Merge => {
-                self.phase = Phase::Storing;
-            }
+            Phase::Synchronised if self.several_rounds() => self.phase = Phase::Storing,
             phase => panic!("a store when it is the turn of {phase:?}"),
         }
         let place = self.linked[&table];
@@ -226,6 +243,12 @@ impl Replay<'_> {
         match (old, new) {
             (Entry::Nothing, Entry::Nothing) => {}
             (Entry::Nothing, Entry::Leaf(leaf)) => {
+                let end = leaf.offset + leaf.bytes;
+                let over = |old: &Leaf| old.offset < end && leaf.offset < old.offset + old.bytes;
+                assert!(
+                    !self.stale.iter().any(over),
+                    "{leaf:x?} is made before the break is invalidated"
+                );
                 self.leaves.insert(offset, leaf);
             }
             (Entry::Nothing, Entry::Table(child)) => {
@@ -315,8 +338,12 @@ impl Replay<'_> {
         }
         self.leaves.insert(new.offset, new);
         // Without the hint each entry still translates as before, at the same level, so the next
-        // TLBI for an address finds the cached entry.
-        if !(changed == CONTIGUOUS && new.word & CONTIGUOUS == 0) {
+        // TLBI for an address finds the cached entry. No TLB holds an entry without the access
+        // flag. A cached entry whose flag was cleared only hides the next access.
+        let unhinted = changed == CONTIGUOUS && new.word & CONTIGUOUS == 0;
+        let accessed = changed == ACCESSED && new.word & ACCESSED != 0;
+        let unflushed = self.performed.operation == Operation::Unflushed && changed == ACCESSED;
+        if !(unhinted || accessed || unflushed) {
             self.stale.push(old);
         }
     }

@@ -304,8 +304,7 @@ impl Arch {
                 .iter()
                 .find(|&&(level, count)| {
                     let size = count * self.entry_bytes(level);
-                    let aligned =
-                        (offset + at).is_multiple_of(size) && (output + at).is_multiple_of(size);
+                    let aligned = (offset + at) % size == 0 && (output + at) % size == 0;
                     aligned && bytes - at >= size
                 })
                 .expect("a page always fits");

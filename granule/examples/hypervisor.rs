@@ -93,9 +93,8 @@ impl Dispatch for Hypervisor {
         ] {
             match tables.query(at) {
                 Some(mapping) => {
-                    let permissions = mapping.attributes.permissions;
                     println!(
-                        "  {what:<20} {at} -> {}: {} leaf{}, {:?}, {}{}",
+                        "  {what:<20} {at} -> {}: {} leaf{}, {:?}, {}",
                         mapping.output,
                         host::size(mapping.bytes),
                         if mapping.contiguous {
@@ -104,12 +103,7 @@ impl Dispatch for Hypervisor {
                             ""
                         },
                         mapping.attributes.memory,
-                        if permissions.writable { "rw" } else { "r-" },
-                        if permissions.privileged_execute {
-                            "x"
-                        } else {
-                            "-"
-                        },
+                        mapping.attributes.permissions,
                     );
                 }
                 None => println!("  {what:<20} {at} is not mapped"),

@@ -12,13 +12,14 @@
 
 mod host;
 
+use core::ops::ControlFlow;
 use granule::arch::registers::{Mair, Tcr};
 use granule::arch::{
-    Attributes, CpuFeatures, Dispatch, Geometry, IdRegisters, Kind, Level, Page, PageSize,
-    Permissions, PhysicalAddress, Regime, VaRange, VirtualAddress,
+    Attributes, CpuFeatures, Dispatch, Geometry, IdRegisters, Kind, Page, PageSize, Permissions,
+    PhysicalAddress, Regime, VaRange, VirtualAddress,
 };
 use granule::linear::{LeafStats, Placement};
-use granule::table::{Counted, Counters, Leaves, PageTables, Piece};
+use granule::table::{Counted, Counters, Leaves, PageTables, Piece, Visit};
 use granule_boot::choice::{PageSizeInputs, Wish, choose_page_size, choose_va_bits};
 use granule_boot::memblock::Memblock;
 use granule_boot::sizes::SizeSet;
@@ -224,19 +225,21 @@ fn no_page_is_writable_and_executable<P: Page, E>(
 where
     E: granule::table::TableEnvironment,
 {
-    let (mut leaves, mut executable, mut both) = (0, 0, 0);
-    tables.visit_all(|entry| {
+    let (mut leaves, mut executable) = (0, 0);
+    let found = tables.visit_all(|entry| {
         if entry.kind == Kind::Leaf {
             let attributes = Attributes::decode(entry.descriptor, tables.geometry());
             leaves += 1;
             executable += u64::from(attributes.permissions.privileged_execute);
-            both += u64::from(attributes.permissions.writable_and_executable());
+            if attributes.permissions.writable_and_executable() {
+                return ControlFlow::Break(entry.start);
+            }
         }
-        entry.level < Level::L3
+        ControlFlow::Continue(Visit::Descend)
     });
-    println!("{leaves} leaf entries, {executable} of them executable, {both} of those writable");
-    if both > 0 {
-        return Err("a page is writable and executable".into());
+    if let ControlFlow::Break(address) = found {
+        return Err(format!("{address} is writable and executable").into());
     }
+    println!("{leaves} leaf entries, {executable} of them executable, none of those writable");
     Ok(())
 }

@@ -58,9 +58,15 @@
 //!
 //! # Features
 //!
-//! None, and no dependencies. The manifest states the minimum Rust version.
+//! - `linear` (default): the module [`linear`].
+//! - `space` (default): the module [`space`].
+//!
+//! [`arch`], [`table`] and `hw` are always there. The crate has no dependencies. The manifest states
+//! the minimum Rust version.
 
 #![no_std]
+// Documentation that says which feature an item needs, on docs.rs.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![deny(missing_docs)]
 // A new enum variant must not break a user's build.
 #![deny(clippy::exhaustive_enums)]
@@ -69,9 +75,18 @@ pub mod arch;
 pub mod guide;
 #[cfg(target_arch = "aarch64")]
 pub mod hw;
+#[cfg(feature = "linear")]
 pub mod linear;
 mod setters;
+#[cfg(feature = "space")]
 pub mod space;
+#[cfg_attr(
+    not(all(feature = "linear", feature = "space")),
+    allow(
+        dead_code,
+        reason = "methods that only a module that is left out calls"
+    )
+)]
 pub mod table;
 
 /// Tests that the README's code compiles.

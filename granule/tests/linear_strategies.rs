@@ -12,7 +12,7 @@ use granule::linear::fixmap::{FixmapBuilder, FixmapSlots, Slot};
 use granule::linear::{Barriers, Published, Strategy, expected};
 use granule::table::{
     Counters, Counts, DirectMapped, Environment, FreedTable, Leaves, NoCpu, PageTables, PhysToVirt,
-    Piece, TableAllocator, TableError, TableRun, TlbOps, invalidate, publish,
+    Piece, TableAllocator, TableError, TableRun, TableView, TlbOps, Visit, invalidate, publish,
 };
 use granule_testing::cases::config;
 use proptest::prelude::*;
@@ -91,7 +91,7 @@ impl Checked {
     }
 
     fn clear(&mut self, slot: Slot) {
-        self.counters.add(|counts| counts.stores += 1);
+        self.counters.stores.add(1);
         let shown = self.shown[slot.number()].take();
         assert!(shown.is_some(), "a closed slot was closed");
     }
@@ -126,7 +126,7 @@ unsafe impl FixmapSlots for Checked {
             !self.in_flight,
             "a slot was opened before its TLBI was waited for"
         );
-        self.counters.add(|counts| counts.stores += 1);
+        self.counters.stores.add(1);
         let before = self.shown[slot.number()].replace(table);
         assert!(before.is_none(), "an open slot was opened");
         publish(self);
@@ -149,7 +149,7 @@ unsafe impl FixmapSlots for Checked {
     }
 
     unsafe fn store(&mut self, slot: Slot, index: usize, descriptor: Descriptor) {
-        self.counters.add(|counts| counts.stores += 1);
+        self.counters.stores.add(1);
         self.pages.word(self.table(slot), index).set(descriptor.0);
     }
 }
@@ -161,7 +161,7 @@ unsafe impl TableAllocator for Checked {
     }
 
     fn allocate(&mut self, _most: usize) -> Option<TableRun> {
-        self.counters.add(|counts| counts.tables += 1);
+        self.counters.tables.add(1);
         self.pages.take().map(|first| TableRun { first, count: 1 })
     }
 
@@ -175,34 +175,20 @@ impl TlbOps for Checked {
         &self.can.tlb
     }
     fn dsb_ishst(&mut self) {
-        self.counters.add(|counts| counts.dsb += 1);
+        self.counters.dsb.add(1);
     }
     fn dsb_ish(&mut self) {
-        self.counters.add(|counts| counts.dsb += 1);
+        self.counters.dsb.add(1);
         self.waits += u64::from(self.in_flight);
         self.in_flight = false;
     }
     fn isb(&mut self) {
-        self.counters.add(|counts| counts.isb += 1);
+        self.counters.isb.add(1);
     }
     fn tlbi(&mut self, _regime: Regime, _op: TlbiOp) {
-        self.counters.add(|counts| counts.tlbi += 1);
+        self.counters.tlbi.add(1);
         self.in_flight = true;
     }
-}
-
-/// No pages: for a walker that only reads.
-struct NoPages;
-
-// SAFETY: gives out nothing.
-unsafe impl TableAllocator for NoPages {
-    fn reserve(&mut self, _tables: usize) -> bool {
-        false
-    }
-    fn allocate(&mut self, _most: usize) -> Option<TableRun> {
-        None
-    }
-    fn free(&mut self, _table: FreedTable) {}
 }
 
 /// The geometry of tables, and the TLBIs of their CPUs.
@@ -233,21 +219,18 @@ fn capabilities(size: PageSize, va_bits: u32, wide: bool, range: bool, repeat: b
 /// A leaf: first address, bytes, output, contiguous.
 type Leaf = (u64, u64, u64, bool);
 
-fn leaves_below<P: Page>(pages: &Pages, root: PhysicalAddress, can: &Can) -> Vec<Leaf> {
-    let parts = Environment {
-        memory: DirectMapped(pages),
-        allocator: NoPages,
-        tlb: NoCpu(can.tlb),
-    };
-    // SAFETY: the tree is complete and lies in `pages`; nobody changes it meanwhile.
-    let tables = unsafe { PageTables::<P, _>::from_root(root, can.geometry, parts) };
+fn leaves_below(pages: &Pages, root: PhysicalAddress, can: &Can) -> Vec<Leaf> {
+    let view = TableView::new(can.geometry, root, |table, index| {
+        Some(Descriptor(pages.word(table, index).get()))
+    });
     let mut leaves = Vec::new();
-    tables.unwrap().visit_all(|entry| {
+    view.visit_all(|entry| {
+        let entry = entry.expect("the tables are whole");
         if entry.kind == granule::arch::Kind::Leaf {
             let hint = entry.descriptor.is_contiguous();
             leaves.push((entry.start.0, entry.bytes, entry.output.0, hint));
         }
-        true
+        Visit::EVERYTHING
     });
     leaves
 }
@@ -287,7 +270,7 @@ impl Dispatch for Make<'_> {
         Ok(Made {
             counts: slots.counters.get(),
             waits: slots.waits,
-            leaves: leaves_below::<P>(&slots.pages, root, &self.can),
+            leaves: leaves_below(&slots.pages, root, &self.can),
         })
     }
 }
@@ -332,7 +315,7 @@ impl Dispatch for Reference<'_> {
         let mut tables = PageTables::<P, _>::new(self.0.geometry, parts).unwrap();
         tables.map_pieces(self.1).unwrap();
         let root = tables.root_table();
-        leaves_below::<P>(&pages.borrow(), root, &self.0)
+        leaves_below(&pages.borrow(), root, &self.0)
     }
 }
 

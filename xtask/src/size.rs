@@ -348,10 +348,10 @@ mod tests {
             "<PageTables<Page16K, Environment<…>> as Tree>::map (MMU off)"
         );
         let functions = [
-            ("a::b::<granule::arch::page_size::Page4K>::c", 8),
-            ("a::b::<granule::arch::page_size::Page64K>::c", 12),
-            ("a::b::<granule::arch::page_size::Page16K>::c", 10),
-            ("a::b::<granule::arch::page_size::Page4K>::d", 100),
+            ("a::b::<granule::arch::Page4K>::c", 8),
+            ("a::b::<granule::arch::Page64K>::c", 12),
+            ("a::b::<granule::arch::Page16K>::c", 10),
+            ("a::b::<granule::arch::Page4K>::d", 100),
             ("a::other", 1000),
         ]
         .map(|(name, bytes)| (name.to_owned(), bytes));

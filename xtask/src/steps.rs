@@ -6,9 +6,13 @@ use serde_json::Value;
 
 use crate::packages::{LIBRARIES, LIBRARY, draws, package_named, packages};
 use crate::programs::{self, Program};
-use crate::{boot, boots, examples, figures, image, licences, matrix, miri, probe, user};
+use crate::{
+    api, boot, boots, examples, figures, image, least_rust, licences, matrix, miri, probe, user,
+};
 use xtask::pool;
-use xtask::workspace::{KERNEL_TARGET, MUSL_TARGET, capture, cargo, metadata, root, run, show};
+use xtask::workspace::{
+    KERNEL_TARGET, MUSL_TARGET, capture, cargo, metadata, root, run, show, target_dir,
+};
 
 /// A step: its name for `--only`, its purpose, and its function.
 #[derive(Debug)]
@@ -60,6 +64,12 @@ pub(crate) const STEPS: &[Step] = &[
         what: "documentation without a warning",
         long: false,
         run: doc,
+    },
+    Step {
+        name: "api",
+        what: "the library's public interface is the listed one",
+        long: false,
+        run: api::check,
     },
     Step {
         name: "host-tests",
@@ -122,6 +132,12 @@ pub(crate) const STEPS: &[Step] = &[
         run: miri::run,
     },
     Step {
+        name: "least-rust",
+        what: "the libraries with the least Rust that they declare",
+        long: true,
+        run: least_rust::check,
+    },
+    Step {
         name: "properties",
         what: "properties, interleavings and the model harness at length",
         long: true,
@@ -168,18 +184,20 @@ pub(crate) fn clippy_kernel() -> Result<()> {
     ]))
 }
 
-/// The libraries run without std, so they are checked for the kernel's target.
+/// The libraries run without std, so they are checked for the kernel's target; on the host for their users' tests.
 fn features() -> Result<()> {
     let metadata = metadata()?;
     for library in LIBRARIES {
         for feature in feature_sets(package_named(&metadata, library)?) {
-            let mut command = cargo(&["check", "-p", library, "--no-default-features"]);
-            command
-                .args(["--target", KERNEL_TARGET])
-                .arg(format!("--features={feature}"));
-            println!("$ {}", show(&command));
-            command.env("RUSTFLAGS", "-D warnings");
-            run(command)?;
+            for target in [&["--target", KERNEL_TARGET][..], &[]] {
+                let mut command = cargo(&["check", "-p", library, "--no-default-features"]);
+                command.args(target).arg(format!("--features={feature}"));
+                println!("$ {}", show(&command));
+                command.env("RUSTFLAGS", "-D warnings");
+                // Other flags make everything anew; here the checks have a folder of their own.
+                command.env("CARGO_TARGET_DIR", target_dir().join("features"));
+                run(command)?;
+            }
         }
     }
     Ok(())

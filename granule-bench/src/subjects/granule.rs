@@ -4,7 +4,7 @@ use super::{Found, Subject};
 use crate::arena;
 use crate::job::{Job, Leaf, PHYSICAL, VIRTUAL};
 use anyhow::{Context, Result};
-use granule::arch::page_size::Level;
+use granule::arch::Level;
 use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{
     Attributes, CpuFeatures, Geometry, IdRegisters, Page4K, PageSize, Permissions, PhysicalAddress,

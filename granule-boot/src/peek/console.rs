@@ -124,11 +124,7 @@ impl Consoles {
     /// the physical addresses, and `taken` are ranges that other data has, with the error for each.
     pub fn check(&mut self, tree: &Tree<'_>, limit: u64, taken: &[(Range, ConsoleError)]) {
         for named in self.named.iter_mut().flatten() {
-            if let Ok(base) = *named
-                && let Err(error) = check(tree, base, limit, taken)
-            {
-                *named = Err(error);
-            }
+            *named = named.and_then(|base| check(tree, base, limit, taken).map(|()| base));
         }
     }
 }
@@ -140,7 +136,7 @@ fn check(
     limit: u64,
     taken: &[(Range, ConsoleError)],
 ) -> Result<(), ConsoleError> {
-    if base == 0 || !base.is_multiple_of(REGISTERS_BYTES) {
+    if base == 0 || base % REGISTERS_BYTES != 0 {
         return Err(ConsoleError::Misaligned);
     }
     let end = base.checked_add(REGISTERS_BYTES);

@@ -16,9 +16,8 @@ impl Tree<'_> {
             return false;
         };
         let chosen = root.child(b"chosen");
-        if let Some(usable) = chosen.and_then(|chosen| entries(&chosen, USABLE_MEMORY_RANGE))
-            && !covers(usable, range)
-        {
+        let usable = chosen.and_then(|chosen| entries(&chosen, USABLE_MEMORY_RANGE));
+        if usable.is_some_and(|usable| !covers(usable, range)) {
             return true;
         }
         for node in root.children() {

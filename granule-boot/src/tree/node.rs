@@ -118,10 +118,11 @@ impl<'a> Node<'a> {
         let mut parent = None;
         while walk.at < self.at {
             let Ok(Some(token)) = walk.next() else { break };
-            if let Token::Begin { name } = token
-                && walk.depth() == self.depth.wrapping_sub(1)
-            {
-                parent = Some(Self::just_begun(&walk, name));
+            match token {
+                Token::Begin { name } if walk.depth() == self.depth.wrapping_sub(1) => {
+                    parent = Some(Self::just_begun(&walk, name));
+                }
+                _ => {}
             }
         }
         parent

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use granule::arch::{Descriptor, Dispatch, Page, PhysicalAddress};
-use granule::linear::{Arena, Expected, direct};
+use granule::linear::{self, Arena, Expected};
 use granule::table::{
     BitChange, Counted, Counters, Environment, Live, NoCpu, PageTables, TableError, TableMemory,
     Visibility,
@@ -54,7 +54,7 @@ impl Dispatch for Direct<'_> {
         // them, they count as live only so that barriers are counted.
         let mut tables = unsafe { Live::<PageTables<P, _>>::from_root(root, job.geometry, parts)? };
         // SAFETY: no CPU walks the tables.
-        direct::create(unsafe { tables.changes() }, &job.pieces)?;
+        linear::create(unsafe { tables.changes() }, &job.pieces)?;
         Ok(Expected {
             counts: counters.get(),
             zeroed: 0,

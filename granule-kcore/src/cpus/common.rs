@@ -1,8 +1,8 @@
 //! The features that all online CPUs share: the system uses the minimum of each.
 
 use granule::arch::CpuFeatures;
+use granule::arch::TlbiFeature;
 use granule::arch::errata::Errata;
-use granule::arch::features::TlbiFeature;
 
 /// The minimum over the CPUs, and the union of their errata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

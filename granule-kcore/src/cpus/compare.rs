@@ -6,7 +6,7 @@
 //! [`common`](super::common).
 
 use core::fmt;
-use granule::arch::features::Support;
+use granule::arch::Support;
 use granule::arch::{CpuFeatures, Geometry, OutputFormat, PageSize};
 
 /// The requirements of the tables, and of the registers that go with them.

@@ -138,7 +138,7 @@ fn decimal(text: &[u8]) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use granule::arch::{CpuFeatures, PageSize, features::Support};
+    use granule::arch::{CpuFeatures, PageSize, Support};
 
     fn changes(line: &str, cpu: usize) -> (Changes, usize) {
         let mut bad = 0;

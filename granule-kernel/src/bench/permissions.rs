@@ -17,6 +17,7 @@ use crate::mm::{merge, pages};
 use arrayvec::ArrayVec;
 use core::ops::RangeInclusive;
 use granule::arch::{Kind, VirtualAddress};
+use granule::table::Visit;
 use granule_kcore::parameters::Bench;
 
 const GIB: u64 = 1 << 30;
@@ -217,7 +218,7 @@ impl Leaves {
                 found.map_or(1, |size| size.bytes)
             };
             let (start, bytes) = (kernel.geometry.base(), kernel.geometry.span() / 2);
-            tree.visit(start, bytes, &mut |entry| {
+            tree.visit(start, bytes, |entry| {
                 let hint = entry.descriptor.is_contiguous();
                 let first = !hint || entry.start.0.is_multiple_of(group(entry.level));
                 if entry.kind == Kind::Leaf {
@@ -231,7 +232,7 @@ impl Leaves {
                     *word = [entry.start.0, entry.bytes | if hint { GROUP } else { 0 }];
                     count += 1;
                 }
-                true
+                Visit::EVERYTHING
             })
         });
         self.count = count;

@@ -4,6 +4,7 @@
 use crate::mm::kernel_tables;
 use crate::mm::pages::{self, Pages};
 use granule::arch::{Descriptor, Kind, PageSize, VirtualAddress};
+use granule::table::Visit;
 use granule_kcore::frames::Frame;
 use granule_kcore::frames::tables::Source;
 
@@ -42,7 +43,7 @@ impl Snapshot {
                 u64::MAX
             };
             let (start, bytes) = (kernel.geometry.base(), kernel.geometry.span() / 2);
-            tree.visit(start, bytes, &mut |entry| {
+            tree.visit(start, bytes, |entry| {
                 match entry.kind {
                     Kind::Table => seen.tables += 1,
                     Kind::PresentInvalid => seen.present_invalid += 1,
@@ -56,7 +57,7 @@ impl Snapshot {
                         seen.digest = (seen.digest ^ word).wrapping_mul(0x100_0000_01b3);
                     }
                 }
-                true
+                Visit::EVERYTHING
             })
         });
         seen

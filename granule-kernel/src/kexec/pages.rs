@@ -7,7 +7,8 @@ use crate::mm::pages::{self, NoMemory, Run};
 use crate::task::frames::UserMemory;
 use crate::task::owned::Array;
 use arrayvec::ArrayVec;
-use granule::arch::PhysicalAddress;
+use core::cell::Cell;
+use granule::arch::{Descriptor, PhysicalAddress};
 use granule::hw::cache;
 use granule::space::UserFrames;
 use granule::table::{FreedTable, TableAllocator, TableRun};
@@ -225,6 +226,29 @@ impl ListMemory for Words {
             // writes it.
             unsafe { at.cast::<u64>().as_ptr().write_volatile(word) };
         }
+    }
+}
+
+/// What [`table_reader`] returns.
+pub(super) trait ReadTables: Fn(PhysicalAddress, usize) -> Option<Descriptor> {}
+
+impl<R: Fn(PhysicalAddress, usize) -> Option<Descriptor>> ReadTables for R {}
+
+/// Reads entries of tables that were loaded for the next kernel, for a view of them: from mapped RAM
+/// only, as their links may have been overwritten.
+pub(super) fn table_reader() -> impl ReadTables {
+    let (page, last) = (page_bytes(), Cell::new(None));
+    move |table, index| {
+        let at = pointer(table)?;
+        // A table is one page, so it is asked for once, as long as the walk stays in it.
+        if last.get() != Some(table) {
+            cpu::translate(at.as_ptr() as u64).ok()?;
+            last.set(Some(table));
+        }
+        let inside = table.is_aligned(page) && (index as u64) < page / 8;
+        // SAFETY: the table's page was just seen to be mapped, and the entry lies in it; any word is
+        // valid.
+        inside.then(|| Descriptor(unsafe { at.cast::<u64>().as_ptr().add(index).read_volatile() }))
     }
 }
 

@@ -7,14 +7,12 @@
 //! leaves equal the bytes required, then nothing else is mapped.
 
 use super::loaded::Loaded;
-use super::pages;
+use super::pages::{self, ReadTables};
 use crate::mm::kernel_tables::Kernel;
-use crate::mm::phys_to_virt::KernelPhysToVirt;
-use crate::mm::table_allocator::KernelTableAllocator;
-use crate::mm::walker::{self, Flush, Tree};
 use core::fmt;
-use granule::arch::{Attributes, Geometry, Kind, Permissions, PhysicalAddress, VirtualAddress};
-use granule::table::{Counters, Entry, TableError};
+use core::ops::ControlFlow;
+use granule::arch::{Attributes, Kind, Permissions, VirtualAddress};
+use granule::table::{Entry, TableView, UnreadTable, Visit};
 use granule_kexec::{ListRecord, PhysRange};
 
 /// How the relocation code uses memory.
@@ -65,8 +63,8 @@ pub(crate) enum TableMismatch {
         /// Bytes required.
         needed: u64,
     },
-    /// The tables cannot be walked.
-    Tables(TableError),
+    /// A table lies where no table can be.
+    Table(UnreadTable),
 }
 
 impl fmt::Display for TableMismatch {
@@ -84,7 +82,7 @@ impl fmt::Display for TableMismatch {
                 f,
                 "the transitional tables map {mapped} bytes in the {half} half, expected {needed}"
             ),
-            Self::Tables(error) => write!(f, "the transitional tables cannot be walked: {error}"),
+            Self::Table(unread) => write!(f, "of the transitional tables, {unread}"),
         }?;
         f.write_str(": something wrote over them; load the next kernel again")
     }
@@ -158,39 +156,29 @@ impl<'a> TableVerification<'a> {
     ) -> Result<(), TableMismatch> {
         let [lower, upper] = self.loaded.tables.transition.geometries;
         let [low, high] = self.loaded.tables.transition.roots;
-        let counters = Counters::new();
-        let tables = open(
-            self.kernel,
-            upper,
-            high,
-            &counters,
-            KernelTableAllocator::Empty,
-        )?;
-        let mapped = self.collect(&*tables);
+        let read = pages::table_reader();
+        let tables = TableView::new(upper, high, &read);
+        let mapped = self.collect(&tables)?;
         for place in self.loaded.payload.iter().map(|it| it.place) {
-            self.check_mapped(&*tables, place.start, place.bytes, Use::Written);
+            self.check_mapped(&tables, place.start, place.bytes, Use::Written);
         }
         records(&mut |record| {
             if record.copies() {
-                self.check_mapped(&*tables, record.source, record.bytes, Use::Read);
+                self.check_mapped(&tables, record.source, record.bytes, Use::Read);
             }
         });
         let page = self.kernel.page();
         let list = self.loaded.list;
         // The list was verified, so its links lead to its own pages.
         let _ = list.each_page(&pages::Words, |at| {
-            self.check_mapped(&*tables, at.0, page, Use::Read);
+            self.check_mapped(&tables, at.0, page, Use::Read);
         });
         self.check_bytes("upper", mapped, self.needed);
-        let tables = open(
-            self.kernel,
-            lower,
-            low,
-            &counters,
-            KernelTableAllocator::Empty,
-        )?;
+        let tables = TableView::new(lower, low, &read);
         let code = self.loaded.way.code.0;
-        let there = tables.query(VirtualAddress(code));
+        let there = tables
+            .query(VirtualAddress(code))
+            .map_err(TableMismatch::Table)?;
         let right = there
             .is_some_and(|it| it.output.0 == code && it.attributes == Use::Executed.attributes());
         if !right {
@@ -199,12 +187,12 @@ impl<'a> TableVerification<'a> {
                 used: Use::Executed,
             });
         }
-        self.check_bytes("lower", mapped_bytes(&*tables, |_| {}), page);
+        self.check_bytes("lower", mapped_bytes(&tables, |_| {})?, page);
         self.mismatch.map_or(Ok(()), Err)
     }
 
     /// Collects the mapped extents. Returns the bytes of all leaves.
-    fn collect(&mut self, tables: &(dyn Tree + '_)) -> u64 {
+    fn collect(&mut self, tables: &TableView<impl ReadTables>) -> Result<u64, TableMismatch> {
         let distance = self.loaded.tables.transition.distance;
         mapped_bytes(tables, |entry| {
             let attributes = Attributes::decode(entry.descriptor, tables.geometry());
@@ -221,7 +209,13 @@ impl<'a> TableVerification<'a> {
     }
 
     /// Checks that memory is mapped at its linear address, with exactly the attributes of `used`.
-    fn check_mapped(&mut self, tables: &(dyn Tree + '_), start: u64, bytes: u64, used: Use) {
+    fn check_mapped(
+        &mut self,
+        tables: &TableView<impl ReadTables>,
+        start: u64,
+        bytes: u64,
+        used: Use,
+    ) {
         let page = self.kernel.page();
         let bytes = bytes.next_multiple_of(page);
         self.needed = self.needed.wrapping_add(bytes);
@@ -233,11 +227,12 @@ impl<'a> TableVerification<'a> {
         while at < end && self.mismatch.is_none() {
             let address = VirtualAddress(at.wrapping_add(self.loaded.tables.transition.distance));
             match tables.query(address) {
-                Some(it) if it.output.0 == at && it.attributes == used.attributes() => {
+                Ok(Some(it)) if it.output.0 == at && it.attributes == used.attributes() => {
                     let into = address.0.wrapping_sub(it.start.0);
                     at = at.saturating_add(it.bytes.saturating_sub(into).max(page));
                 }
-                _ => self.mismatch = Some(TableMismatch::Page { address: at, used }),
+                Ok(_) => self.mismatch = Some(TableMismatch::Page { address: at, used }),
+                Err(unread) => self.mismatch = Some(TableMismatch::Table(unread)),
             }
         }
     }
@@ -254,36 +249,23 @@ impl<'a> TableVerification<'a> {
 }
 
 /// Calls `each` with every leaf, ascending, in runs of one table. Returns the bytes of all leaves.
-fn mapped_bytes(tables: &(dyn Tree + '_), mut each: impl FnMut(&Entry)) -> u64 {
+fn mapped_bytes(
+    tables: &TableView<impl ReadTables>,
+    mut each: impl FnMut(&Entry),
+) -> Result<u64, TableMismatch> {
     let mut mapped = 0u64;
-    tables.visit_runs(&mut |entry| {
-        if entry.kind == Kind::Leaf {
-            mapped = mapped.wrapping_add(entry.bytes.wrapping_mul(entry.count as u64));
-            each(entry);
+    let visited = tables.visit_runs(|found| match found {
+        Ok(entry) => {
+            if entry.kind == Kind::Leaf {
+                mapped = mapped.wrapping_add(entry.bytes.wrapping_mul(entry.count as u64));
+                each(entry);
+            }
+            ControlFlow::Continue(Visit::Descend)
         }
-        true
+        Err(unread) => ControlFlow::Break(unread),
     });
-    mapped
-}
-
-pub(crate) fn open<'a>(
-    kernel: &Kernel,
-    geometry: Geometry,
-    root: PhysicalAddress,
-    counters: &'a Counters,
-    allocator: KernelTableAllocator<'a>,
-) -> Result<walker::Opened<'a>, TableMismatch> {
-    // SAFETY: the tables are pages of the page allocator, which the linear map covers.
-    let phys_to_virt = unsafe { KernelPhysToVirt::linear(kernel.placement.distance()) };
-    let environment = walker::environment(
-        geometry.page_size(),
-        kernel.capabilities,
-        phys_to_virt,
-        counters,
-        allocator,
-        Flush::Now,
-    );
-    // SAFETY: the tree was made for this root and geometry, and no CPU walks it. Nothing else reads or
-    // changes it now: no task runs, and this CPU is the one that leaves.
-    unsafe { walker::open(root, geometry, environment) }.map_err(TableMismatch::Tables)
+    match visited {
+        ControlFlow::Continue(()) => Ok(mapped),
+        ControlFlow::Break(unread) => Err(TableMismatch::Table(unread)),
+    }
 }

@@ -5,6 +5,7 @@
 
 use super::{kernel_tables, pages};
 use granule::arch::{Kind, VirtualAddress};
+use granule::table::Visit;
 use granule_kcore::frames::Frame;
 
 /// The reason why an access to `address` faults, if this module knows it.
@@ -14,9 +15,9 @@ pub(crate) fn why(address: u64) -> Option<&'static str> {
         let start = VirtualAddress(address & !(page - 1));
         let physical = kernel.placement.physical_address(start)?;
         let mut present_invalid = false;
-        tree.visit(start, page, &mut |entry| {
+        tree.visit(start, page, |entry| {
             present_invalid |= entry.kind == Kind::PresentInvalid;
-            true
+            Visit::EVERYTHING
         })
         .ok()?;
         let frame = Frame::containing(physical, kernel.geometry.page_size());

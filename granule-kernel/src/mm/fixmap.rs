@@ -9,8 +9,8 @@ use super::walker::{KernelEnvironment, Tree};
 use crate::trace::recorder::Recorder;
 use core::hint::black_box;
 use core::mem::MaybeUninit;
-use granule::arch::geometry::VaRange;
-use granule::arch::page_size::Level;
+use granule::arch::Level;
+use granule::arch::VaRange;
 use granule::arch::tlbi::{Invalidation, TlbiScope};
 use granule::arch::{
     Attributes, Descriptor, Geometry, Kind, Permissions, PhysicalAddress, VirtualAddress,
@@ -19,8 +19,8 @@ use granule::forward;
 use granule::hw::Hardware;
 use granule::linear::fixmap::{Entries, FixmapSlots, Slot};
 use granule::table::{
-    Counters, Leaves, TableAllocator, TableError, TableMemory, TlbOps, Visibility, invalidate,
-    publish,
+    Counters, Leaves, TableAllocator, TableError, TableMemory, TlbOps, Visibility, Visit,
+    invalidate, publish,
 };
 use granule_kcore::layout;
 use granule_recorder::Sink;
@@ -66,11 +66,11 @@ impl FixmapPlace {
         // The page stays mapped, so that the table is kept.
         tables.map(start, constant, page, attributes, Leaves::PAGES)?;
         let mut table = None;
-        tables.visit(start, page, &mut |entry| {
+        tables.visit(start, page, |entry| {
             if entry.kind == Kind::Leaf {
                 table = Some(entry.table);
             }
-            true
+            Visit::EVERYTHING
         })?;
         let table = table.ok_or(TableError::NotMapped { address: start })?;
         let page_shift = size.shift();
@@ -200,15 +200,14 @@ unsafe impl FixmapSlots for Fixmap<'_> {
     }
 
     unsafe fn store(&mut self, slot: Slot, index: usize, descriptor: Descriptor) {
-        self.counters.add(|counts| counts.stores += 1);
+        self.counters.stores.add(1);
         // SAFETY: the caller keeps the rules of the inner call.
         unsafe { self.shown.store(slot, index, descriptor) };
     }
 
     unsafe fn zero(&mut self, slot: Slot) {
         let bytes = 1usize << self.place.page_shift;
-        self.counters
-            .add(|counts| counts.stores += (bytes / size_of::<u64>()) as u64);
+        self.counters.stores.add((bytes / size_of::<u64>()) as u64);
         let mut chunk = self.place.address(slot).0 as *mut [MaybeUninit<u64>; ZERO_CHUNK];
         // Hides that the value is zero: the compiler would call `memset`, which without NEON takes six times
         // the instructions.
@@ -240,13 +239,11 @@ impl Fixmap<'_> {
     #[inline(always)]
     fn count(&self, entries: &Entries, count: usize) {
         let count = count as u64;
-        self.counters.add(|counts| {
-            counts.stores = counts.stores.wrapping_add(count);
-            if entries.barriers {
-                counts.dsb = counts.dsb.wrapping_add(count);
-                counts.isb = counts.isb.wrapping_add(count);
-            }
-        });
+        self.counters.stores.add(count);
+        if entries.barriers {
+            self.counters.dsb.add(count);
+            self.counters.isb.add(count);
+        }
     }
 }
 

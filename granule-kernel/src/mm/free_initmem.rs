@@ -8,7 +8,7 @@ use super::walker::{self, Flush};
 use crate::arch::image;
 use crate::handover::{BootRoots, Handover};
 use granule::arch::{Kind, Permissions, PhysicalAddress, VirtualAddress};
-use granule::table::{Counters, TableError};
+use granule::table::{Counters, TableError, Visit};
 use granule_kcore::devicetree::memory::Memory;
 use granule_kcore::layout;
 
@@ -53,13 +53,13 @@ pub(crate) fn free(
         let code = (entry.load + image::idmap_text().start) & !(page - 1);
         let mut leaves = 0;
         let mut sound = true;
-        tables.visit_all(&mut |found| {
+        tables.visit_all(|found| {
             if found.kind == Kind::Leaf {
                 leaves += 1;
                 let permissions = Permissions::decode(found.descriptor, lower.regime());
                 sound &= !permissions.writable_and_executable();
             }
-            true
+            Visit::EVERYTHING
         });
         if leaves != 1 || !sound {
             crate::fatal::refuse::self_check_failed(format_args!(
@@ -68,9 +68,9 @@ pub(crate) fn free(
         }
         tables.unmap(VirtualAddress(code), page)?;
         let mut left = 0;
-        tables.visit_all(&mut |_| {
+        tables.visit_all(|_| {
             left += 1;
-            true
+            Visit::EVERYTHING
         });
         if left != 0 {
             crate::fatal::refuse::self_check_failed(format_args!(

@@ -11,8 +11,8 @@ use super::pageattr::check_free;
 use super::{merge, pages};
 use core::fmt;
 use core::ops::Range;
+use granule::arch::Level;
 use granule::arch::VirtualAddress;
-use granule::arch::page_size::Level;
 use granule::table::{Counts, TableError};
 use granule_kcore::frames::Frame;
 

@@ -233,14 +233,7 @@ fn run<R>(
     let result = tables
         .ok()
         .map(|mut tables| work(kernel, state, &mut *tables));
-    let did = counters.get();
-    state.counters.add(|all| {
-        all.stores += did.stores;
-        all.tables = all.tables.wrapping_add(did.tables);
-        all.tlbi += did.tlbi;
-        all.dsb += did.dsb;
-        all.isb += did.isb;
-    });
+    state.counters.add(counters.get());
     result
 }
 

@@ -13,12 +13,12 @@ use crate::arch::{cpu, image};
 use crate::trace::recorder::Recorder;
 use arrayvec::ArrayVec;
 use core::fmt;
+use granule::arch::Page;
 use granule::arch::bbm_policy::Decision;
-use granule::arch::page_size::Page;
 use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{Attributes, Dispatch, Geometry, Permissions, PhysicalAddress, VirtualAddress};
 use granule::linear::fixmap::{FixmapBuilder, FixmapSlots};
-use granule::linear::{Arena, LeafStats, Placement, Published, direct};
+use granule::linear::{self, Arena, LeafStats, Placement, Published};
 use granule::table::{Counters, Counts, Leaves, Piece, TableAllocator, TableError};
 use granule_boot::memblock::{self, Direction};
 use granule_kcore::counter_wrap::Lost;
@@ -208,7 +208,7 @@ pub(crate) fn map_mem<'c>(
         }
     };
     // Setting up the fixmap is not part of the linear map's cost, so counting begins here.
-    counters.add(|counts| *counts = Counts::default());
+    let setup = counters.get();
     let sctlr = cpu::sctlr_el1();
     let before = cpu::counter_now();
     let mut pieces = Pieces::new();
@@ -229,7 +229,7 @@ pub(crate) fn map_mem<'c>(
     let map = LinearMap {
         pieces,
         stats,
-        counts: counters.get(),
+        counts: counters.get().since(setup),
         instructions,
         time_us,
         sctlr,
@@ -251,7 +251,7 @@ fn create(
         let stats = LeafStats::new(&request.geometry, pieces);
         let pages = tables
             .arena()
-            .map_or(0, |arena| direct::arena_pages(&stats, arena.available()));
+            .map_or(0, |arena| linear::arena_pages(&stats, arena.available()));
         if pages > 0 {
             let page_bytes = request.geometry.page_size().bytes();
             let bytes = pages * page_bytes;

@@ -14,13 +14,14 @@ use crate::cpu::jobs;
 use crate::dev::gic;
 use crate::percpu;
 use arrayvec::ArrayVec;
+use core::ops::ControlFlow;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use granule::arch::LeafSize;
+use granule::arch::Level;
 use granule::arch::bbm::BbmLevel;
-use granule::arch::geometry::LeafSize;
-use granule::arch::page_size::Level;
 use granule::arch::{Kind, VirtualAddress};
-use granule::table::{Leaves, Merged, TableError};
+use granule::table::{Leaves, Merged, TableError, Visit};
 use granule_kcore::cpus::set::CpuSet;
 
 /// Merging waits until a range has not changed for 1/`QUIET` second, because a caller that changes one page
@@ -206,15 +207,15 @@ fn chunk_at(kernel: &Kernel, tree: &mut dyn Tree, start: u64) -> (u64, bool) {
     let size = kernel.geometry.page_size();
     let mut level = kernel.geometry.start_level();
     // For an entry that points to a table, the walk goes on below.
-    let seen = tree.visit(VirtualAddress(start), kernel.page(), &mut |entry| {
+    let seen = tree.visit(VirtualAddress(start), kernel.page(), |entry| {
         if entry.kind == Kind::Table {
             level = entry.level.next();
         }
-        true
+        Visit::EVERYTHING
     });
     match (seen, level.is_last()) {
-        (Ok(()), true) => (size.entry_bytes(Level::L2), true),
-        (Ok(()), false) => (size.entry_bytes(level), false),
+        (Ok(_), true) => (size.entry_bytes(Level::L2), true),
+        (Ok(_), false) => (size.entry_bytes(level), false),
         // The address is not in the upper VA range, so no table is there.
         (Err(_), _) => (u64::MAX - start, false),
     }
@@ -249,13 +250,15 @@ fn larger(
         // A block comes from one table that points to no table, and a group from adjacent leaves. Where
         // tables lie below those levels, nothing can be merged, and the search would be long.
         let below = size.entry_bytes(leaf.level);
-        let mut tables = 0u32;
-        let seen = tree.visit(VirtualAddress(start), leaf.bytes, &mut |entry| {
+        let tables = tree.visit(VirtualAddress(start), leaf.bytes, |entry| {
             let on_the_way = entry.bytes > below || (entry.bytes == below && !leaf.contiguous);
-            tables += u32::from(entry.kind == Kind::Table && !on_the_way);
-            on_the_way
+            match (entry.kind, on_the_way) {
+                (Kind::Table, false) => ControlFlow::Break(()),
+                (_, false) => ControlFlow::Continue(Visit::Skip),
+                (_, true) => ControlFlow::Continue(Visit::Descend),
+            }
         });
-        if seen.is_ok() && tables == 0 {
+        if tables.is_ok_and(|tables| tables.is_continue()) {
             let start = VirtualAddress(start);
             add(merged, tree.merge(start, leaf.bytes, kernel.leaves));
         }

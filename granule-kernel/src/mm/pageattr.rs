@@ -39,8 +39,9 @@
 use super::error::LinearError;
 use super::kernel_tables::{self, Done, Flush, Kernel, TableState, Tree};
 use super::merge;
+use core::ops::ControlFlow;
 use granule::arch::{Kind, Permissions, PhysicalAddress, VirtualAddress};
-use granule::table::{PermissionChange, TableError};
+use granule::table::{PermissionChange, TableError, Visit};
 
 const NO_CHANGE: PermissionChange = PermissionChange::NONE;
 
@@ -164,10 +165,10 @@ fn to_default(kernel: &Kernel, tree: &mut dyn Tree, start: VirtualAddress, bytes
     let page = kernel.page();
     let mut cut = 0;
     for edge in [start.0, start.0 + (bytes - page)] {
-        tree.visit(VirtualAddress(edge), page, &mut |entry| {
+        tree.visit(VirtualAddress(edge), page, |entry| {
             let large = entry.bytes > page || entry.descriptor.is_contiguous();
             cut += usize::from(entry.kind == Kind::PresentInvalid && large);
-            true
+            Visit::EVERYTHING
         })?;
     }
     let needed = 2 * kernel.geometry.levels() as usize;
@@ -236,21 +237,15 @@ fn first_refused(
     bytes: u64,
     refused: Refused,
 ) -> Result<Option<VirtualAddress>, TableError> {
-    let mut first = None;
-    tree.visit(start, bytes, &mut |entry| {
+    let first = tree.visit(start, bytes, |entry| {
         let leaf = matches!(entry.kind, Kind::Leaf | Kind::PresentInvalid);
-        if first.is_none()
-            && leaf
-            && refused(&Permissions::decode(
-                entry.descriptor,
-                kernel.geometry.regime(),
-            ))
-        {
-            first = Some(VirtualAddress(entry.start.0.max(start.0)));
+        let regime = kernel.geometry.regime();
+        if leaf && refused(&Permissions::decode(entry.descriptor, regime)) {
+            return ControlFlow::Break(entry.start.max(start));
         }
-        first.is_none()
+        ControlFlow::Continue(Visit::Descend)
     })?;
-    Ok(first)
+    Ok(first.break_value())
 }
 
 /// Checks that no part of the range is protected from changes here (image, guard pages). Takes physical

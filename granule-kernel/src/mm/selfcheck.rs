@@ -7,10 +7,11 @@ use crate::arch::cpu;
 use crate::mm::map::LinearMap;
 use crate::mm::walker::Tree;
 use core::fmt;
-use granule::arch::page_size::Level;
+use core::ops::ControlFlow;
+use granule::arch::Level;
 use granule::arch::{Attributes, Geometry, Kind, Permissions, PhysicalAddress, VirtualAddress};
 use granule::linear::Placement;
-use granule::table::{Entry, Leaves, Piece, TableError};
+use granule::table::{Entry, Leaves, Piece, TableError, Visit};
 use granule_kcore::devicetree::memory::Memory;
 use granule_kcore::layout;
 
@@ -338,8 +339,7 @@ pub(crate) fn walk(
         last,
     };
     let mut linear_tables = 0;
-    let mut result = Ok(());
-    tables.visit_runs(&mut |entry| {
+    let fault = tables.visit_runs(|entry| {
         let in_linear = placement.physical_address(entry.start).is_some();
         if entry.kind == Kind::Table {
             looked.tables += 1;
@@ -348,16 +348,19 @@ pub(crate) fn walk(
             looked.leaves += entry.count as u64;
             let permissions = Permissions::decode(entry.descriptor, geometry.regime());
             if permissions.writable_and_executable() {
-                result = Err(Fault::WritableExecutable {
+                return ControlFlow::Break(Fault::WritableExecutable {
                     address: entry.start,
                 });
-            } else if in_linear && result.is_ok() {
-                result = leaves.leaf(entry, looked);
+            }
+            if in_linear && let Err(fault) = leaves.leaf(entry, looked) {
+                return ControlFlow::Break(fault);
             }
         }
-        result.is_ok()
+        ControlFlow::Continue(Visit::Descend)
     });
-    result?;
+    if let ControlFlow::Break(fault) = fault {
+        return Err(fault);
+    }
     leaves.end_of_run(looked)?;
     if leaves.bytes != map.stats.bytes() {
         return Err(Fault::Coverage {

@@ -6,7 +6,7 @@ use super::phys_to_virt::KernelPhysToVirt;
 use super::table_pages::TablePages;
 #[cfg(feature = "test-image")]
 use granule::arch::PhysicalAddress;
-use granule::linear::{Arena, direct};
+use granule::linear::{self, Arena};
 use granule::table::{FreedTable, TableAllocator, TableRun};
 
 /// A source of table pages.
@@ -68,7 +68,7 @@ unsafe impl TableAllocator for KernelTableAllocator<'_> {
     }
 }
 
-impl direct::HasArena for KernelTableAllocator<'_> {
+impl linear::HasArena for KernelTableAllocator<'_> {
     type Memory = KernelPhysToVirt;
     fn arena(&mut self) -> Option<&mut Arena<KernelPhysToVirt>> {
         match self {

@@ -3,7 +3,7 @@
 
 use super::walker::KernelEnvironment;
 use granule::arch::Dispatch;
-use granule::arch::page_size::Page;
+use granule::arch::Page;
 use granule_kcore::sizes;
 use granule_kexec::{Needs, Transition, TransitionError};
 

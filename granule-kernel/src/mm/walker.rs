@@ -14,24 +14,24 @@ use super::table_allocator::KernelTableAllocator;
 #[cfg(feature = "test-image")]
 use crate::trace::bring_up;
 use crate::trace::recorder::Recorder;
-use core::ops::{Deref, DerefMut};
-use granule::arch::bbm::BbmLevel;
-use granule::arch::page_size::Page;
+use core::ops::{ControlFlow, Deref, DerefMut};
+use granule::arch::Page;
 #[cfg(page_4k)]
-use granule::arch::page_size::Page4K;
+use granule::arch::Page4K;
 #[cfg(page_16k)]
-use granule::arch::page_size::Page16K;
+use granule::arch::Page16K;
 #[cfg(page_64k)]
-use granule::arch::page_size::Page64K;
+use granule::arch::Page64K;
+use granule::arch::bbm::BbmLevel;
 use granule::arch::tlbi::{Invalidation, TlbCapabilities, TlbiOp, TlbiScope};
 use granule::arch::{
     Attributes, Dispatch, Geometry, PageSize, PhysicalAddress, Regime, VirtualAddress,
 };
 use granule::hw::Hardware;
-use granule::linear::{Arena, direct};
+use granule::linear::{self, Arena};
 use granule::table::{
     self, Counted, Counters, DirectMapped, Entry, Environment, Holes, Leaves, Live, Mapping,
-    Merged, PageTables, PermissionChange, Piece, TableAllocator, TableError, TlbOps,
+    Merged, PageTables, PermissionChange, Piece, TableAllocator, TableError, TlbOps, Visit,
 };
 #[cfg(feature = "test-image")]
 use granule::{
@@ -140,6 +140,9 @@ pub(crate) fn environment<'a>(
     }
 }
 
+/// What [`Tree`] calls for each entry of a visit.
+type Visitor<'a> = dyn FnMut(&Entry) -> ControlFlow<(), Visit> + 'a;
+
 /// The result of most operations.
 pub(crate) type Done = Result<(), TableError>;
 
@@ -159,7 +162,7 @@ pub(crate) trait Tree {
     fn set_valid(&mut self, start: VirtualAddress, bytes: u64) -> Done;
     /// See [`PageTables::map_pieces`].
     fn map_pieces(&mut self, pieces: &[Piece]) -> Done;
-    /// See [`direct::create`].
+    /// See [`linear::create`].
     fn make_direct(&mut self, pieces: &[Piece]) -> Done;
     /// See [`PageTables::unmap`].
     fn unmap(&mut self, start: VirtualAddress, bytes: u64) -> Done;
@@ -179,17 +182,15 @@ pub(crate) trait Tree {
     ) -> Result<usize, TableError>;
     /// See [`PageTables::query`].
     fn query(&self, address: VirtualAddress) -> Option<Mapping>;
-    /// See [`PageTables::visit`].
-    fn visit(
+    /// `visit` of the trait object, with a visitor that keeps its own result.
+    fn visit_range(
         &self,
         start: VirtualAddress,
         bytes: u64,
-        visit: &mut dyn FnMut(&Entry) -> bool,
-    ) -> Done;
-    /// See [`PageTables::visit_all`].
-    fn visit_all(&self, visit: &mut dyn FnMut(&Entry) -> bool);
-    /// See [`PageTables::visit_runs`].
-    fn visit_runs(&self, visit: &mut dyn FnMut(&Entry) -> bool);
+        visit: &mut Visitor<'_>,
+    ) -> Result<ControlFlow<()>, TableError>;
+    /// `visit_runs` of the trait object, with a visitor that keeps its own result.
+    fn visit_whole_in_runs(&self, visit: &mut Visitor<'_>) -> ControlFlow<()>;
     /// Reserves pages for this many tables, for several operations that must all succeed.
     fn reserve(&mut self, tables: usize) -> bool;
     /// The boot's arena, if the tables come from it.
@@ -199,7 +200,7 @@ pub(crate) trait Tree {
     fn flush(&mut self, start: VirtualAddress, bytes: u64);
     /// Records for the trace that a range is used as the tables say from here on.
     fn assume_visible(&mut self, start: VirtualAddress, bytes: u64);
-    /// Replaces an entry that [`visit_all`](Self::visit_all) visited with `descriptor`, and
+    /// Replaces an entry that a visit showed with `descriptor`, and
     /// invalidates the TLB for it.
     ///
     /// # Safety
@@ -229,6 +230,56 @@ impl dyn Tree + '_ {
     }
 }
 
+impl dyn Tree + '_ {
+    /// See [`PageTables::visit`].
+    pub(crate) fn visit<B>(
+        &self,
+        start: VirtualAddress,
+        bytes: u64,
+        visit: impl FnMut(&Entry) -> ControlFlow<B, Visit>,
+    ) -> Result<ControlFlow<B>, TableError> {
+        keep(visit, |visit| self.visit_range(start, bytes, visit))
+    }
+
+    /// See [`PageTables::visit_all`].
+    pub(crate) fn visit_all<B>(
+        &self,
+        visit: impl FnMut(&Entry) -> ControlFlow<B, Visit>,
+    ) -> ControlFlow<B> {
+        let geometry = *self.geometry();
+        let visited = self.visit(geometry.base(), geometry.span(), visit);
+        // The range is the geometry's own.
+        visited.unwrap_or(ControlFlow::Continue(()))
+    }
+
+    /// See [`PageTables::visit_runs`].
+    pub(crate) fn visit_runs<B>(
+        &self,
+        visit: impl FnMut(&Entry) -> ControlFlow<B, Visit>,
+    ) -> ControlFlow<B> {
+        let visited = keep(visit, |visit| Ok(self.visit_whole_in_runs(visit)));
+        // The closure returns no error.
+        visited.unwrap_or(ControlFlow::Continue(()))
+    }
+}
+
+/// Visits with `visit`, and keeps the value with which it ends the visit.
+#[inline(always)]
+fn keep<B>(
+    mut visit: impl FnMut(&Entry) -> ControlFlow<B, Visit>,
+    through: impl FnOnce(&mut Visitor<'_>) -> Result<ControlFlow<()>, TableError>,
+) -> Result<ControlFlow<B>, TableError> {
+    let mut end = None;
+    let _ = through(&mut |entry| match visit(entry) {
+        ControlFlow::Continue(next) => ControlFlow::Continue(next),
+        ControlFlow::Break(value) => {
+            end = Some(value);
+            ControlFlow::Break(())
+        }
+    })?;
+    Ok(end.map_or(ControlFlow::Continue(()), ControlFlow::Break))
+}
+
 impl<P: Page> Tree for Walker<'_, P> {
     fn geometry(&self) -> &Geometry {
         self.geometry()
@@ -254,7 +305,7 @@ impl<P: Page> Tree for Walker<'_, P> {
         self.map_pieces(pieces)
     }
     fn make_direct(&mut self, pieces: &[Piece]) -> Done {
-        direct::create(self, pieces)
+        linear::create(self, pieces)
     }
     fn unmap(&mut self, start: VirtualAddress, bytes: u64) -> Done {
         self.unmap(start, bytes)
@@ -278,19 +329,16 @@ impl<P: Page> Tree for Walker<'_, P> {
     fn query(&self, address: VirtualAddress) -> Option<Mapping> {
         self.query(address)
     }
-    fn visit(
+    fn visit_range(
         &self,
         start: VirtualAddress,
         bytes: u64,
-        visit: &mut dyn FnMut(&Entry) -> bool,
-    ) -> Done {
+        visit: &mut Visitor<'_>,
+    ) -> Result<ControlFlow<()>, TableError> {
         self.visit(start, bytes, visit)
     }
-    fn visit_all(&self, visit: &mut dyn FnMut(&Entry) -> bool) {
-        self.visit_all(visit);
-    }
-    fn visit_runs(&self, visit: &mut dyn FnMut(&Entry) -> bool) {
-        self.visit_runs(visit);
+    fn visit_whole_in_runs(&self, visit: &mut Visitor<'_>) -> ControlFlow<()> {
+        self.visit_runs(visit)
     }
     fn reserve(&mut self, tables: usize) -> bool {
         // SAFETY: a reservation changes no table.
@@ -298,7 +346,7 @@ impl<P: Page> Tree for Walker<'_, P> {
     }
     fn arena(&mut self) -> Option<&mut Arena<KernelPhysToVirt>> {
         // SAFETY: the callers only extend the arena and read its state.
-        direct::HasArena::arena(unsafe { self.environment_mut() })
+        linear::HasArena::arena(unsafe { self.environment_mut() })
     }
     fn flush(&mut self, start: VirtualAddress, bytes: u64) {
         let geometry = *self.geometry();

@@ -29,7 +29,7 @@ use crate::mm::walker::Tree;
 use core::sync::atomic::{AtomicBool, Ordering};
 use granule::arch::{Descriptor, Kind};
 use granule::linear::Placement;
-use granule::table::Entry;
+use granule::table::{Entry, Visit};
 use granule_kcore::parameters::Parameters;
 
 /// Causes the failure that the command line asks for, if any.
@@ -122,13 +122,13 @@ pub(crate) fn corrupt(
         return;
     }
     let mut largest: Option<Entry> = None;
-    tables.visit_all(&mut |entry| {
+    tables.visit_all(|entry| {
         let in_linear = placement.physical_address(entry.start).is_some();
         let larger = largest.is_none_or(|largest| entry.bytes > largest.bytes);
         if entry.kind == Kind::Leaf && in_linear && larger {
             largest = Some(*entry);
         }
-        true
+        Visit::EVERYTHING
     });
     let Some(entry) = largest else { return };
     let old = entry.descriptor.0;

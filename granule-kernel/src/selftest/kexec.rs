@@ -5,12 +5,15 @@ use crate::dev::console::println;
 use crate::kexec::hook::KexecHook;
 use crate::kexec::loaded::Loaded;
 use crate::kexec::pages::{self, Held, page_bytes};
-use crate::kexec::verify_tables::{self, Use};
+use crate::kexec::verify_tables::Use;
 use crate::mm::kernel_tables::{self, Kernel};
 use crate::mm::pages::NoMemory;
+use crate::mm::phys_to_virt::KernelPhysToVirt;
 use crate::mm::table_allocator::KernelTableAllocator;
+use crate::mm::walker::{self, Flush};
+use core::ops::ControlFlow;
 use granule::arch::{Descriptor, Kind, VirtualAddress};
-use granule::table::{Counters, Leaves};
+use granule::table::{Counters, Leaves, Visit};
 use granule_kcore::kexec::handoff_note::NAMES;
 use granule_kcore::kexec::test_words::TestWords;
 use granule_kcore::parameters::Parameters;
@@ -99,7 +102,19 @@ fn spoil(kernel: &Kernel, loaded: &Loaded, words: &TestWords) {
     let [_, root] = loaded.tables.transition.roots;
     let counters = Counters::new();
     let allocator = KernelTableAllocator::Pages(kernel_tables::table_pages(kernel));
-    let Ok(mut tables) = verify_tables::open(kernel, upper, root, &counters, allocator) else {
+    // SAFETY: the tables are pages of the page allocator, which the linear map covers.
+    let phys_to_virt = unsafe { KernelPhysToVirt::linear(kernel.placement.distance()) };
+    let environment = walker::environment(
+        upper.page_size(),
+        kernel.capabilities,
+        phys_to_virt,
+        &counters,
+        allocator,
+        Flush::Now,
+    );
+    // SAFETY: the tree was made for this root and geometry, and no CPU walks it. Nothing else reads or
+    // changes it now: no task runs, and this CPU is the one that leaves.
+    let Ok(mut tables) = (unsafe { walker::open(root, upper, environment) }) else {
         return;
     };
     let shown = |at: u64| VirtualAddress(at.wrapping_add(loaded.tables.transition.distance));
@@ -113,14 +128,14 @@ fn spoil(kernel: &Kernel, loaded: &Loaded, words: &TestWords) {
     }
     if words.loosen {
         let list = shown(loaded.list.head.0);
-        let mut found = None;
-        tables.visit_all(&mut |entry| {
+        let found = tables.visit_all(|entry| {
             let holds = list.0.wrapping_sub(entry.start.0) < entry.bytes;
             if entry.kind == Kind::Leaf && holds {
-                found = Some(*entry);
+                return ControlFlow::Break(*entry);
             }
-            true
+            ControlFlow::Continue(Visit::Descend)
         });
+        let found = found.break_value();
         println!("granule: granule.test=kexec:loosen@1: {}", found.is_some());
         if let Some(entry) = found {
             let writable = Descriptor(entry.descriptor.0 & !READ_ONLY);

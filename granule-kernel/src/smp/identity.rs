@@ -14,7 +14,7 @@ use crate::mm::walker::{self, Flush};
 use granule::arch::registers::Ttbr;
 use granule::arch::{Attributes, Descriptor, Kind, Permissions, PhysicalAddress, VirtualAddress};
 use granule::table::{
-    Counters, Leaves, TableAllocator, TableError, TableMemory, TlbOps, Visibility,
+    Counters, Leaves, TableAllocator, TableError, TableMemory, TlbOps, Visibility, Visit,
 };
 use granule_kcore::devicetree::memory::Memory;
 
@@ -71,13 +71,13 @@ pub(super) fn prepare(
         Leaves::PAGES,
     )?;
     let (mut leaves, mut sound) = (0, true);
-    tables.visit_all(&mut |found| {
+    tables.visit_all(|found| {
         if found.kind == Kind::Leaf {
             leaves += 1;
             let permissions = Permissions::decode(found.descriptor, lower.regime());
             sound &= !permissions.writable_and_executable();
         }
-        true
+        Visit::EVERYTHING
     });
     if leaves != 2 || !sound {
         refuse::self_check_failed(format_args!(

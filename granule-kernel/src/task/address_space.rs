@@ -18,15 +18,13 @@ use crate::sched::registers;
 use core::fmt;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicUsize, Ordering};
-use granule::arch::page_size::Page;
+use granule::arch::Page;
 use granule::arch::registers::Ttbr;
 use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{Dispatch, Geometry, PhysicalAddress, VirtualAddress};
 use granule::hw::{self, Hardware};
-use granule::space::{
-    Access, AsidCpu, AsidMap, Asids, Fault, Rights, Settings, Space, SpaceAsid, SpaceError, Stats,
-    Vma, Vmas, asid,
-};
+use granule::space::asid::{AsidCpu, AsidMap, Asids, SpaceAsid};
+use granule::space::{Access, Fault, Rights, Settings, Space, SpaceError, Stats, Vma, Vmas, asid};
 use granule::table::{DirectMapped, Environment, Offset};
 use granule_kcore::cpus::MOST_CPUS;
 use granule_kcore::sizes;

@@ -117,6 +117,7 @@ unsafe impl<G: Gate> TableMemory for Memory<G> {
             step: 0,
             visibility: match visibility {
                 Visibility::Private => Seen::Live,
+                Visibility::Publish => Seen::Publish,
                 _ => Seen::Exchange,
             },
         };

@@ -8,14 +8,14 @@ use crate::random::{Random, from_environment};
 use crate::reference::Reference;
 use crate::shape::Shape;
 use granule::arch::{Page, Page4K, Page16K, Page64K};
-use granule::table::TableError;
+use granule::table::{TableError, Visit};
 
 /// Every valid entry: its table, index and descriptor.
 fn dump<P: Page>(bench: &Bench<P>) -> Vec<(u64, usize, u64)> {
     let mut entries = Vec::new();
     bench.tables.visit_all(|entry| {
         entries.push((entry.table.0, entry.index, entry.descriptor.0));
-        true
+        Visit::EVERYTHING
     });
     entries
 }

@@ -5,7 +5,7 @@ use crate::machine::machine;
 use crate::reference::{Reference, Stretch};
 use granule::arch::bbm::BbmLevel;
 use granule::arch::{Attributes, Geometry, OutputFormat, Page, Shareability, VirtualAddress};
-use granule::table::{Holes, Leaves, PermissionChange, Piece, TableError, lock_free};
+use granule::table::{Holes, Leaves, PermissionChange, Piece, TableError, Visit, lock_free};
 
 #[derive(Clone, Debug)]
 pub(crate) enum Operation {
@@ -178,8 +178,9 @@ impl Operation {
                     let large = entry.level < leaves.top || grouped;
                     let leaf = entry.kind == granule::arch::Kind::Leaf;
                     assert!(!(leaf && large), "{entry:?} is larger than {leaves:?}");
-                    true
-                })
+                    Visit::EVERYTHING
+                })?;
+                Ok(())
             }
             &Self::LockFreeSetValid { from, bytes, valid } => {
                 let can = capabilities(&bench.shape);
@@ -201,8 +202,9 @@ impl Operation {
                         let output = reference.at(offset).map(|(output, _)| output);
                         assert_eq!(output, Some(entry.output.0), "{}", entry.start);
                     }
-                    true
-                })
+                    Visit::EVERYTHING
+                })?;
+                Ok(())
             }
             Self::VisitRuns => {
                 let mut bytes = 0;
@@ -217,7 +219,7 @@ impl Operation {
                         let output = reference.at(last).map(|(output, _)| output);
                         assert_eq!(output, Some(entry.output.0 + run - 1), "{}", entry.start);
                     }
-                    true
+                    Visit::EVERYTHING
                 });
                 assert_eq!(bytes, reference.bytes(), "bytes visited");
                 Ok(())

@@ -16,6 +16,7 @@ use crate::reference::Reference;
 use crate::shape::{Shape, units};
 use crate::watch::{Sample, conflict_allowed};
 use granule::arch::{Attributes, Geometry, Kind, Page, Page4K, Page16K, Page64K, VirtualAddress};
+use granule::table::Visit;
 use granule_model::{Access, AccessKind, Barrier, Event, Outcome, Regime, System};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -214,7 +215,7 @@ impl<P: Page> Run<P> {
         let (mut bytes, mut leaves, mut wrong) = (0, 0, None);
         self.bench.tables.visit_runs(|entry| {
             if entry.kind != Kind::Leaf {
-                return true;
+                return Visit::EVERYTHING;
             }
             let offset = entry.start.0.wrapping_sub(base);
             let attributes = Some(Attributes::decode(entry.descriptor, &geometry));
@@ -230,7 +231,7 @@ impl<P: Page> Run<P> {
             }
             bytes += run;
             leaves += entry.count as u64;
-            true
+            Visit::EVERYTHING
         });
         assert_eq!(wrong, None);
         assert_eq!(bytes, reference.bytes(), "bytes mapped");

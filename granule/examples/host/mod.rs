@@ -111,7 +111,7 @@ pub(crate) fn environment(
 pub(crate) fn size(bytes: u64) -> String {
     let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
     for (shift, unit) in units {
-        if bytes >> shift > 0 && bytes.is_multiple_of(1 << shift) {
+        if bytes >> shift > 0 && bytes % (1 << shift) == 0 {
             return format!("{} {unit}", bytes >> shift);
         }
     }

@@ -7,6 +7,7 @@ use super::descriptor::Descriptor;
 use super::geometry::{Geometry, OutputFormat};
 use super::regime::Regime;
 use crate::setters::setters;
+use core::fmt;
 
 /// The kinds of memory that [`Mair::STANDARD`](super::registers::Mair::STANDARD) provides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -201,6 +202,33 @@ impl Permissions {
             guarded: bits & Descriptor::GUARDED != 0,
             dirty_modifier: bits & Descriptor::DIRTY_MODIFIER != 0,
             software: ((bits >> 55) & 0b1111) as u8,
+        }
+    }
+}
+
+/// `rw-/r-x`: what the privileged level may do, then EL0. The words `guarded` and `dbm` and the
+/// value of the software bits (`software=3`) follow where they are set.
+impl fmt::Display for Permissions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let letter = |there, letter| if there { letter } else { '-' };
+        write!(
+            f,
+            "r{}{}/{}{}{}",
+            letter(self.writable, 'w'),
+            letter(self.privileged_execute, 'x'),
+            letter(self.user, 'r'),
+            letter(self.user && self.writable, 'w'),
+            letter(self.user_execute, 'x'),
+        )?;
+        if self.guarded {
+            f.write_str(" guarded")?;
+        }
+        if self.dirty_modifier {
+            f.write_str(" dbm")?;
+        }
+        match self.software {
+            0 => Ok(()),
+            bits => write!(f, " software={bits}"),
         }
     }
 }

@@ -68,6 +68,14 @@ pub enum Change {
 /// Bits that may change in place on a live leaf, followed by a TLBI.
 const IN_PLACE: u64 = Permissions::MASK;
 
+/// Whether a change of these bits of a live leaf is ever made in place, with a TLBI if need be.
+/// Making a leaf global never is, which these bits do not tell.
+#[must_use]
+pub const fn in_place(bits: u64) -> bool {
+    let kind = Descriptor::VALID | Descriptor::PRESENT_INVALID;
+    bits & !(IN_PLACE | Descriptor::ACCESS_FLAG | kind) == 0
+}
+
 /// The steps that a change from `old` to `new` at `level` requires on live tables of `geometry`,
 /// when all CPUs that use them have at least level `bbm`.
 ///

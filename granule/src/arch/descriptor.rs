@@ -4,7 +4,8 @@
 //! the output format, so a [`Geometry`] decodes its address. [`Attributes`](super::Attributes)
 //! decode its permissions.
 
-use super::geometry::{Geometry, PhysicalAddress};
+use super::address::PhysicalAddress;
+use super::geometry::Geometry;
 use super::page_size::{Level, PageSize};
 use core::fmt;
 

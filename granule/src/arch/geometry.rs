@@ -5,30 +5,11 @@
 //! descriptor that was encoded before the loop, so they never look at the output format and are
 //! generic over the page size alone. The code therefore has three instances, not six.
 
+use super::address::{PhysicalAddress, VirtualAddress};
 use super::features::{CpuFeatures, Support};
 use super::page_size::{Level, PageSize};
 use super::regime::Regime;
 use core::fmt;
-
-/// A physical address (the output of stage 1).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct PhysicalAddress(pub u64);
-
-/// A virtual address (the input of stage 1).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct VirtualAddress(pub u64);
-
-impl fmt::Display for PhysicalAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:#x}", self.0)
-    }
-}
-
-impl fmt::Display for VirtualAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:#x}", self.0)
-    }
-}
 
 /// The half of the address space, and so its translation table base register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -8,28 +8,29 @@
 //! Rule names such as RWHZWS are those of the Arm Architecture Reference Manual (DDI 0487),
 //! chapter D8.
 
-pub mod attributes;
+mod address;
+pub(crate) mod attributes;
 pub mod bbm;
 pub mod bbm_policy;
-pub mod descriptor;
+pub(crate) mod descriptor;
 pub mod errata;
-pub mod fault_status;
-pub mod features;
-pub mod geometry;
-pub mod midr;
-pub mod page_size;
-pub mod regime;
+pub(crate) mod fault_status;
+pub(crate) mod features;
+pub(crate) mod geometry;
+pub(crate) mod midr;
+pub(crate) mod page_size;
+pub(crate) mod regime;
 pub mod registers;
 pub mod tlbi;
-pub mod translation;
+pub(crate) mod translation;
 
+pub use address::{PhysicalAddress, VirtualAddress};
 pub use attributes::{Attributes, MemoryType, Permissions, Shareability};
 pub use descriptor::{Descriptor, Kind};
 pub use fault_status::FaultStatus;
-pub use features::{CpuFeatures, IdRegisters};
-pub use geometry::{
-    Geometry, GeometryError, OutputFormat, PhysicalAddress, VaRange, VirtualAddress,
-};
+pub use features::{CpuFeatures, IdRegisters, Support, TlbiFeature};
+pub use geometry::{Geometry, GeometryError, LeafSize, OutputFormat, VaRange};
+pub use midr::MidrRange;
 pub use page_size::{Dispatch, Level, Page, Page4K, Page16K, Page64K, PageSize};
 pub use regime::Regime;
 pub use translation::{Sctlr, Translation, TranslationError};

@@ -3,9 +3,10 @@
 //! This file computes values. The kernel writes them, with the MMU off or through an empty table,
 //! because TG, DS and IPS must not change while the half they govern is in use.
 
+use super::address::PhysicalAddress;
 use super::attributes::Shareability;
 use super::features::CpuFeatures;
-use super::geometry::{Geometry, OutputFormat, PhysicalAddress, VaRange};
+use super::geometry::{Geometry, OutputFormat, VaRange};
 use super::page_size::PageSize;
 use super::regime::Regime;
 

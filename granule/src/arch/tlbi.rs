@@ -6,9 +6,10 @@
 //! The contiguous hint does not enlarge what a TLBI removes (RLQLSD, IJQPNP), so the stride is the
 //! size of an entry, never of a group.
 
+use super::address::VirtualAddress;
 use super::errata::Errata;
 use super::features::{CpuFeatures, TlbiFeature};
-use super::geometry::{Geometry, VirtualAddress};
+use super::geometry::Geometry;
 use super::page_size::{Level, PageSize};
 use super::regime::Regime;
 use crate::setters::setters;

@@ -1,20 +1,20 @@
 //! The linear map: all of RAM at one distance from its physical address.
 //!
-//! [`placement`] chooses the distance. [`leaf_stats`] counts leaves and tables by arithmetic before
-//! anything is written, and [`expected`](mod@expected) predicts the cost of each published
-//! strategy. [`strategy`] names the strategies. Two modules build the map: [`direct`] takes tables
-//! from memory that the map already covers, and [`fixmap`] reaches every table through a fixmap
-//! slot, as the published strategies do. The kernel decides which pieces of RAM exist and which
+//! A [`Placement`] chooses the distance. [`LeafStats`] count leaves and tables by arithmetic before
+//! anything is written, and [`expected`](fn@expected) predicts the cost of each published
+//! [`Strategy`]. There are two ways to build the map: [`create`] takes tables from memory that the
+//! map already covers, and [`fixmap`] reaches every table through a fixmap slot, as the published
+//! strategies do. The kernel decides which pieces of RAM exist and which
 //! rights each has; no such decision belongs here.
 
-pub mod direct;
-pub mod expected;
+mod direct;
+mod expected;
 pub mod fixmap;
-pub mod leaf_stats;
-pub mod placement;
-pub mod strategy;
+mod leaf_stats;
+mod placement;
+mod strategy;
 
-pub use direct::Arena;
+pub use direct::{Arena, HasArena, arena_pages, create};
 pub use expected::{Expected, expected};
 pub use leaf_stats::LeafStats;
 pub use placement::Placement;

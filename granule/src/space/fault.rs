@@ -323,9 +323,7 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
     /// Sets the hint on the group of the page at `offset`, if all of it is mapped and in one VMA.
     fn fold_at(&mut self, offset: u64) {
         let address = VirtualAddress(self.geometry().base().0 + offset);
-        if let Some((slot, _)) = self.tables.page(offset)
-            && let Some(&vma) = self.vmas.find(address)
-        {
+        if let (Some((slot, _)), Some(&vma)) = (self.tables.page(offset), self.vmas.find(address)) {
             self.fold(&vma, offset, slot);
         }
     }

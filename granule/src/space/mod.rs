@@ -25,11 +25,10 @@ mod change;
 mod error;
 mod fault;
 mod fork;
-pub mod frames;
-pub mod rights;
-pub mod vma;
+mod frames;
+mod rights;
+mod vma;
 
-pub use asid::{AsidCpu, AsidMap, Asids, SpaceAsid};
 pub use error::SpaceError;
 pub use fault::Fault;
 pub use frames::{UserFrames, Wanted};

@@ -182,16 +182,14 @@ impl<'s> Vmas<'s> {
         }
         let index = self.position(vma.start);
         let (mut joined, mut from, mut old) = (vma, index, 0);
-        if let Some(before) = index.checked_sub(1).and_then(|at| self.all().get(at))
-            && before.continues_in(&vma)
-        {
+        let before = index.checked_sub(1).and_then(|at| self.all().get(at));
+        if let Some(before) = before.filter(|before| before.continues_in(&vma)) {
             joined.start = before.start;
             from -= 1;
             old += 1;
         }
-        if let Some(behind) = self.all().get(index)
-            && vma.continues_in(behind)
-        {
+        let behind = self.all().get(index);
+        if let Some(behind) = behind.filter(|behind| vma.continues_in(behind)) {
             joined.end = behind.end;
             old += 1;
         }

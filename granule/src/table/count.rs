@@ -8,7 +8,7 @@ use super::memory::{BitChange, TableMemory, Visibility};
 use super::tlb_ops::TlbOps;
 use crate::arch::PhysicalAddress;
 use crate::forward;
-use core::cell::Cell;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// The counts so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,35 +25,97 @@ pub struct Counts {
     pub isb: u64,
 }
 
+impl Counts {
+    /// What was added to `earlier` counts of the same counters.
+    #[must_use]
+    pub const fn since(self, earlier: Self) -> Self {
+        Self {
+            stores: self.stores.wrapping_sub(earlier.stores),
+            tables: self.tables.wrapping_sub(earlier.tables),
+            tlbi: self.tlbi.wrapping_sub(earlier.tlbi),
+            dsb: self.dsb.wrapping_sub(earlier.dsb),
+            isb: self.isb.wrapping_sub(earlier.isb),
+        }
+    }
+}
+
 /// Counters that several wrappers add to.
+///
+/// Any CPU may read them at any time. Those that add take turns, as they do when they change one
+/// tree under its lock: two additions at the same time may count as one. An addition is a load and
+/// a store, which costs no more than it does without other CPUs.
 #[derive(Debug, Default)]
-pub struct Counters(Cell<Counts>);
+pub struct Counters {
+    /// See [`Counts::stores`].
+    pub stores: Counter,
+    /// See [`Counts::tables`].
+    pub tables: Counter,
+    /// See [`Counts::tlbi`].
+    pub tlbi: Counter,
+    /// See [`Counts::dsb`].
+    pub dsb: Counter,
+    /// See [`Counts::isb`].
+    pub isb: Counter,
+}
 
 impl Counters {
     /// All zero.
     #[must_use]
     pub const fn new() -> Self {
-        Self(Cell::new(Counts {
-            stores: 0,
-            tables: 0,
-            tlbi: 0,
-            dsb: 0,
-            isb: 0,
-        }))
+        Self {
+            stores: Counter::new(),
+            tables: Counter::new(),
+            tlbi: Counter::new(),
+            dsb: Counter::new(),
+            isb: Counter::new(),
+        }
     }
 
-    /// The counts so far.
+    /// The counts so far. Another CPU that adds meanwhile may be seen in some of them and not yet
+    /// in others.
     #[must_use]
     pub fn get(&self) -> Counts {
-        self.0.get()
+        Counts {
+            stores: self.stores.get(),
+            tables: self.tables.get(),
+            tlbi: self.tlbi.get(),
+            dsb: self.dsb.get(),
+            isb: self.isb.get(),
+        }
     }
 
-    /// Applies `change` to the counts.
+    /// Adds `more` to the counts, wrapping.
+    pub fn add(&self, more: Counts) {
+        self.stores.add(more.stores);
+        self.tables.add(more.tables);
+        self.tlbi.add(more.tlbi);
+        self.dsb.add(more.dsb);
+        self.isb.add(more.isb);
+    }
+}
+
+/// One of the [`Counters`].
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// Zero.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
+    /// The count so far.
+    #[must_use]
+    pub fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+
+    /// Adds `more`, wrapping.
     #[inline(always)]
-    pub fn add(&self, change: impl FnOnce(&mut Counts)) {
-        let mut counts = self.0.get();
-        change(&mut counts);
-        self.0.set(counts);
+    pub fn add(&self, more: u64) {
+        // No read-modify-write: those that add take turns.
+        self.0.store(self.get().wrapping_add(more), Relaxed);
     }
 }
 
@@ -79,9 +141,9 @@ impl<'c, T> Counted<'c, T> {
 // SAFETY: every call reaches `inner`, whose implementation keeps the trait's promises.
 unsafe impl<T: TableMemory> TableMemory for Counted<'_, T> {
     forward!(self.inner: load find_mapped);
-    forward!(self.inner after { self.counters.add(|counts| counts.stores += 1) }: store exchange);
+    forward!(self.inner after { self.counters.stores.add(1) }: store exchange);
     forward!(self.inner after |(_, _, count, ..)| {
-        self.counters.add(|counts| counts.stores += count as u64);
+        self.counters.stores.add(count as u64);
     }: fill);
 
     #[inline(always)]
@@ -95,7 +157,7 @@ unsafe impl<T: TableMemory> TableMemory for Counted<'_, T> {
     ) -> usize {
         // SAFETY: the caller promises what the wrapped method requires.
         let valid = unsafe { self.inner.update(table, first, count, change, visibility) };
-        self.counters.add(|counts| counts.stores += valid as u64);
+        self.counters.stores.add(valid as u64);
         valid
     }
 }
@@ -104,15 +166,14 @@ unsafe impl<T: TableMemory> TableMemory for Counted<'_, T> {
 unsafe impl<T: TableAllocator> TableAllocator for Counted<'_, T> {
     forward!(self.inner: reserve);
     forward!(self.inner after {
-        self.counters.add(|counts| counts.tables = counts.tables.wrapping_sub(1));
+        self.counters.tables.add(1u64.wrapping_neg());
     }: free);
 
     #[inline(always)]
     fn allocate(&mut self, most: usize) -> Option<TableRun> {
         let run = self.inner.allocate(most);
         if let Some(run) = run {
-            self.counters
-                .add(|counts| counts.tables += run.count as u64);
+            self.counters.tables.add(run.count as u64);
         }
         run
     }
@@ -120,7 +181,7 @@ unsafe impl<T: TableAllocator> TableAllocator for Counted<'_, T> {
 
 impl<T: TlbOps> TlbOps for Counted<'_, T> {
     forward!(self.inner: capabilities);
-    forward!(self.inner after { self.counters.add(|counts| counts.dsb += 1) }: dsb_ishst dsb_ish);
-    forward!(self.inner after { self.counters.add(|counts| counts.isb += 1) }: isb);
-    forward!(self.inner after { self.counters.add(|counts| counts.tlbi += 1) }: tlbi);
+    forward!(self.inner after { self.counters.dsb.add(1) }: dsb_ishst dsb_ish);
+    forward!(self.inner after { self.counters.isb.add(1) }: isb);
+    forward!(self.inner after { self.counters.tlbi.add(1) }: tlbi);
 }

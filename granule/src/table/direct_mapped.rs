@@ -3,6 +3,7 @@
 //!
 //! [`TableMemory`] defines how entries must be stored.
 
+use super::chunks::as_chunks;
 use super::memory::{BitChange, TableMemory, Visibility};
 use crate::arch::{Descriptor, PhysicalAddress};
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -301,7 +302,7 @@ const LIVE_CHUNK: usize = 8;
 /// [`TableMemory::update`] for entries that walkers may read at any time.
 #[inline(never)]
 fn update_live(entries: &[AtomicU64], change: BitChange, order: Ordering) -> usize {
-    let (chunks, rest) = entries.as_chunks::<LIVE_CHUNK>();
+    let (chunks, rest) = as_chunks::<_, LIVE_CHUNK>(entries);
     let mut changed = 0;
     for chunk in chunks {
         // No other code writes the entries between the loads and the stores. Hardware does not

@@ -11,19 +11,19 @@
 
 use super::piece::Leaves;
 use super::plan::{Cursor, Part, Plan};
-use super::{BitChange, Liveness, PageTables, TableEnvironment, TableError};
+use super::{Liveness, PageTables, TableEnvironment, TableError};
 use crate::arch::bbm::{BbmLevel, Change, classify};
 use crate::arch::page_size::{Level, Page};
 use crate::arch::{Descriptor, Kind, PhysicalAddress, VirtualAddress};
 
 /// One entry of a table, and its position.
 #[derive(Clone, Copy)]
-struct At {
-    table: PhysicalAddress,
-    level: Level,
+pub(super) struct At {
+    pub(super) table: PhysicalAddress,
+    pub(super) level: Level,
     /// The first offset that the entry translates.
-    start: u64,
-    entry: Descriptor,
+    pub(super) start: u64,
+    pub(super) entry: Descriptor,
 }
 
 impl<P: Page, E: TableEnvironment> PageTables<P, E> {
@@ -59,13 +59,13 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     }
 
     /// Whether a leaf is too large, so that it must become a table or lose its hint.
-    fn too_large(entry: Descriptor, level: Level, leaves: Leaves) -> bool {
+    pub(super) fn too_large(entry: Descriptor, level: Level, leaves: Leaves) -> bool {
         level < leaves.top || (entry.is_contiguous() && !leaves.contiguous)
     }
 
     /// Counts the tables that splitting needs below `table`, or returns the first leaf that must
     /// not be split as an error.
-    fn tables_to_limit(
+    pub(super) fn tables_to_limit(
         &self,
         table: PhysicalAddress,
         level: Level,
@@ -145,7 +145,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
 
     /// The index of the first entry of a leaf's group, and the number of entries; the leaf's own
     /// index and 1 if it is in no group.
-    fn group_of(leaf: &At) -> (usize, usize) {
+    pub(super) fn group_of(leaf: &At) -> (usize, usize) {
         let index = Self::index(leaf.start, leaf.level);
         if leaf.entry.is_contiguous() {
             let count = P::SIZE.contiguous_entries(leaf.level);
@@ -156,7 +156,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     }
 
     /// The whole leaf as a part to map again, in leaves of the allowed size.
-    fn part_of(&self, leaf: &At, leaves: Leaves) -> Part {
+    pub(super) fn part_of(&self, leaf: &At, leaves: Leaves) -> Part {
         let output = self.geometry.address_of(leaf.entry, leaf.level);
         let distance = output.0.wrapping_sub(leaf.start);
         Part {
@@ -213,28 +213,28 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         let bytes = P::SIZE.entry_bytes(level);
         if entry.is_contiguous() {
             let (first, count) = Self::group_of(leaf);
-            let change = BitChange {
-                of: BitChange::LEAVES,
-                clear: Descriptor::CONTIGUOUS,
-                set: 0,
-            };
-            self.update(table, first, count, change);
+            let group_bytes = bytes * count as u64;
+            let group = start & !(group_bytes - 1);
+            self.clear_hint(table, first, level, group);
             if entry.is_valid() {
                 // A TLBI does not follow the hint, so each member needs its own (RLQLSD).
-                let group_bytes = bytes * count as u64;
-                let group = start & !(group_bytes - 1);
                 self.pending.entries(group, group + group_bytes, bytes);
             }
         }
         if level >= leaves.top {
             return Some(());
         }
+        let index = Self::index(start, level);
+        // Loaded anew, because the group may have given the entry bits.
+        let leaf = &At {
+            entry: self.load(table, index),
+            ..*leaf
+        };
         let part = [self.part_of(leaf, leaves)];
         let mut cursor = Cursor::<P>::over_parts(&part, self.geometry);
         let new = self.environment.allocate(1)?.first;
         self.build(&mut cursor, new, level.next(), start + bytes)?;
-        let link = Descriptor::table(&self.geometry, new);
-        self.store(table, Self::index(start, level), link, self.linking());
+        self.link_in_place_of(leaf.entry, table, index, level, start, new);
         self.pending.split();
         if entry.is_valid() {
             self.pending.entries(start, start + bytes, bytes);

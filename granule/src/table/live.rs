@@ -57,7 +57,7 @@ use core::ops::Deref;
 /// }
 /// ```
 #[derive(Debug)]
-pub struct Live<T>(T);
+pub struct Live<T>(pub(super) T);
 
 impl<T> Deref for Live<T> {
     type Target = T;

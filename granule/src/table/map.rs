@@ -62,14 +62,17 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         window: (u64, u64),
     ) -> Result<(), TableError> {
         self.check_pieces(pieces)?;
+        self.map_cursor(Cursor::new(pieces, self.geometry, window))
+    }
+
+    /// Maps everything that a new cursor passes over, without the barriers.
+    pub(super) fn map_cursor(&mut self, mut cursor: Cursor<'_, P>) -> Result<(), TableError> {
         let (root, level) = (self.root, self.geometry.start_level());
-        let mut cursor = Cursor::new(pieces, self.geometry, window);
-        let needed = self.missing(&mut cursor, root, level, self.geometry.span())?;
+        let needed = self.missing(&mut cursor.clone(), root, level, self.geometry.span())?;
         let exhausted = TableError::OutOfTables { needed };
         if needed > 0 && !self.environment.reserve(needed) {
             return Err(exhausted);
         }
-        let mut cursor = Cursor::new(pieces, self.geometry, window);
         self.pending.made_valid();
         self.map_in(&mut cursor, root, level, self.geometry.span())
             .ok_or(exhausted)

@@ -33,8 +33,9 @@ struct Merging {
 
 impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// Merges like leaves in `bytes` bytes from `start`, into leaves no larger than `leaves`
-    /// allows. A block or group that would extend across an end of the range is not made, and
-    /// present-invalid leaves stay as they are.
+    /// allows. A block or group that would extend across an end of the range is not made.
+    /// Present-invalid leaves stay as they are, and so do leaves of live tables that hardware may
+    /// update (no access flag, or writable and clean).
     ///
     /// The merge uses no break-before-make, so an access never faults. On live tables blocks
     /// therefore need CPUs with level 2 of FEAT_BBM ([`set_bbm`](Self::set_bbm)). At level 1 only
@@ -121,7 +122,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         if old.0 & Descriptor::RESTRICTIONS != 0
             || output.0 & (bytes - 1) != 0
             || !self.allows(level, old, block)
-            || !self.alike(child, below, 0, P::SIZE.entries())
+            || !self.alike(child, below, 0, P::SIZE.entries(), first)
         {
             return false;
         }
@@ -161,7 +162,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
             if !old.is_contiguous()
                 && output.0 & (bytes - 1) == 0
                 && self.allows(level, old, grouped)
-                && self.alike(table, level, first, group)
+                && self.alike(table, level, first, group, old)
             {
                 let of = BitChange::LEAVES;
                 let change = BitChange {
@@ -186,10 +187,21 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     }
 
     /// Whether `count` entries from `first` on are valid leaves with consecutive outputs that
-    /// differ otherwise only in the contiguous hint.
-    fn alike(&self, table: PhysicalAddress, level: Level, first: usize, count: usize) -> bool {
+    /// differ from `start`, the first one, only in the contiguous hint. Entries of live tables that
+    /// hardware may update are never alike, because a merge would lose the update. Once hardware
+    /// may not update an entry, it never may until software changes it.
+    fn alike(
+        &self,
+        table: PhysicalAddress,
+        level: Level,
+        first: usize,
+        count: usize,
+        start: Descriptor,
+    ) -> bool {
         let step = P::SIZE.entry_bytes(level);
-        let start = self.load(table, first);
+        if self.liveness == Liveness::Live && start.may_be_updated() {
+            return false;
+        }
         let output = self.geometry.address_of(start, level).0;
         let bits = self.geometry.attribute_bits(start, level);
         (0..count).all(|number| {

@@ -9,22 +9,33 @@
 //! Every operation first checks the tables, then reserves the table pages it needs, then changes
 //! entries. It completes, or it fails with a [`TableError`] and leaves the tables unchanged.
 
-pub mod allocator;
+pub(crate) mod allocator;
+mod any;
+mod change_attributes;
+#[cfg(feature = "space")]
 pub(crate) mod choose;
-pub mod count;
-pub mod direct_mapped;
+mod chunks;
+pub(crate) mod count;
+pub(crate) mod direct_mapped;
+mod dry_run;
+#[cfg(feature = "space")]
 pub(crate) mod duplicate;
 mod environment;
 pub(crate) mod flush;
 mod forward;
+mod frames;
 mod free_list;
+#[cfg(feature = "space")]
 pub(crate) mod group;
+mod hardware_updates;
+mod harvest;
 mod limit;
 mod live;
 pub mod lock_free;
-pub mod map;
-pub mod memory;
+pub(crate) mod map;
+pub(crate) mod memory;
 mod merge;
+#[cfg(feature = "space")]
 pub(crate) mod page;
 mod pending;
 mod piece;
@@ -33,24 +44,33 @@ pub(crate) mod present_invalid;
 mod protect;
 mod query;
 mod split;
-pub mod tlb_ops;
+pub(crate) mod tlb_ops;
 mod unmap;
+mod view;
+mod visit;
+#[cfg(feature = "space")]
 mod zap;
 
 pub use allocator::{TableAllocator, TableRun};
-pub use count::{Counted, Counters, Counts};
+pub use any::{AnyDryRun, AnyPageTables};
+pub use change_attributes::AttributeChange;
+pub use count::{Counted, Counter, Counters, Counts};
 pub use direct_mapped::{DirectMapped, Offset, PhysToVirt};
+pub use dry_run::{Cost, DryRun};
 pub use environment::{Environment, TableEnvironment};
 pub use flush::{invalidate, publish};
+pub use frames::{FrameRun, Frames};
 pub use free_list::FreeList;
+pub use harvest::Harvest;
 pub use live::Live;
 pub use memory::{BitChange, TableMemory, Visibility};
 pub use merge::Merged;
 pub use pending::{FreedFrames, FreedTable};
 pub use piece::{Leaves, Piece};
 pub use protect::{Holes, PermissionChange};
-pub use query::{Entry, Mapping};
 pub use tlb_ops::{NoCpu, TlbOps};
+pub use view::{TableView, Unread, UnreadTable};
+pub use visit::{Entry, Mapping, Visit};
 
 use crate::arch::bbm::BbmLevel;
 use crate::arch::page_size::{Level, Page, PageSize};
@@ -410,25 +430,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         start: VirtualAddress,
         bytes: u64,
     ) -> Result<(u64, u64), TableError> {
-        let page = P::SIZE.bytes();
-        for value in [start.0, bytes] {
-            if value & (page - 1) != 0 {
-                return Err(TableError::Misaligned {
-                    value,
-                    page_size: P::SIZE,
-                });
-            }
-        }
-        let outside = TableError::OutsideSpace {
-            start,
-            bytes,
-            va_bits: self.geometry.va_bits(),
-        };
-        let offset = self.geometry.offset(start).ok_or(outside)?;
-        match offset.checked_add(bytes) {
-            Some(end) if end <= self.geometry.span() => Ok((offset, end)),
-            _ => Err(outside),
-        }
+        visit::offsets(&self.geometry, P::SIZE, start, bytes)
     }
 
     /// The virtual address at an offset in the half.
@@ -493,7 +495,18 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// Replaces an entry that hardware may update, and returns the old one.
     #[inline(always)]
     fn exchange(&mut self, table: PhysicalAddress, index: usize, entry: Descriptor) -> Descriptor {
-        let how = self.visibility();
+        self.exchange_as(table, index, entry, self.visibility())
+    }
+
+    /// As [`exchange`](Self::exchange), with a visibility.
+    #[inline(always)]
+    fn exchange_as(
+        &mut self,
+        table: PhysicalAddress,
+        index: usize,
+        entry: Descriptor,
+        how: Visibility,
+    ) -> Descriptor {
         // SAFETY: as for `store`.
         unsafe { self.environment.exchange(table, index, entry, how) }
     }

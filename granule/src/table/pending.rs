@@ -226,8 +226,10 @@ impl Pending {
     /// Records `change` of some entries of `stride` bytes each; [`within`](Self::within) records
     /// their offsets.
     pub(super) const fn changed(&mut self, change: BitChange, stride: u64) {
-        if change.of & Descriptor::VALID == 0 {
-            // Invalid entries are not cached (IWZCBG).
+        let accessed = change.clear == 0 && change.set == Descriptor::ACCESS_FLAG;
+        if change.of & Descriptor::VALID == 0 || accessed {
+            // Invalid entries are not cached (IWZCBG), and neither are entries without the access
+            // flag.
             self.new = true;
         } else {
             self.smallest(stride);
@@ -288,8 +290,13 @@ impl Pending {
     }
 
     /// Consumes flushed changes, so that `Drop` does not report them.
-    const fn flushed(self) {
+    pub(super) const fn flushed(self) {
         core::mem::forget(self);
+    }
+
+    /// Whether entries became valid.
+    pub(super) const fn has_new(&self) -> bool {
+        self.new
     }
 
     /// Whether a TLB may hold entries that are no longer in the tables.
@@ -371,6 +378,14 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         Invalidated(self)
     }
 
+    /// As [`flush`](Self::flush), where the next step of the operation relies on the invalidation:
+    /// it is not left to the caller.
+    pub(super) fn flush_now(&mut self) {
+        let deferred = core::mem::replace(&mut self.defers_tlbi, false);
+        self.flush();
+        self.defers_tlbi = deferred;
+    }
+
     /// As [`flush`](Self::flush), for an operation that only made entries valid.
     #[inline(always)]
     pub(crate) fn publish(&mut self) {
@@ -406,24 +421,10 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     #[inline(always)]
     fn invalidate(&mut self, pending: Pending) {
         if self.liveness == Liveness::Live {
-            let what = Invalidation {
-                start: self.address(pending.first),
-                bytes: pending.end - pending.first,
-                stride: pending.stride,
-                scope: if pending.tables {
-                    TlbiScope::AllLevels
-                } else {
-                    TlbiScope::LastLevel
-                },
-                asid: self.asid,
-                level: match pending.hint {
-                    Hint::All(level) => Some(level),
-                    Hint::Unknown | Hint::Differs => None,
-                },
-            };
-            if self.defers_tlbi && !pending.tables {
+            if self.defers(&pending) {
                 flush::publish(&mut self.environment);
             } else {
+                let what = self.invalidation(&pending);
                 flush::invalidate(&mut self.environment, &self.geometry, &what);
             }
         }
@@ -434,6 +435,31 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
             self.environment.free(FreedTable(table));
         }
         pending.flushed();
+    }
+
+    /// What has to be invalidated for stale changes.
+    #[inline(always)]
+    pub(super) const fn invalidation(&self, pending: &Pending) -> Invalidation {
+        Invalidation {
+            start: self.address(pending.first),
+            bytes: pending.end - pending.first,
+            stride: pending.stride,
+            scope: if pending.tables {
+                TlbiScope::AllLevels
+            } else {
+                TlbiScope::LastLevel
+            },
+            asid: self.asid,
+            level: match pending.hint {
+                Hint::All(level) => Some(level),
+                Hint::Unknown | Hint::Differs => None,
+            },
+        }
+    }
+
+    /// Whether the TLBIs for these changes are left to the caller.
+    pub(super) const fn defers(&self, pending: &Pending) -> bool {
+        self.defers_tlbi && !pending.tables
     }
 
     /// Leaves the TLBIs for changes of leaves to the caller. Operations still end with DSB ISHST

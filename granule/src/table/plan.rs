@@ -5,6 +5,7 @@
 //! missing tables. The code here stores and allocates nothing; the pass that does is in
 //! [`map`](super::map).
 
+use super::frames::FramesLeft;
 use super::piece::{Leaves, Piece};
 use super::{PageTables, TableEnvironment, TableError};
 use crate::arch::page_size::{Level, Page, PageSize};
@@ -150,9 +151,11 @@ pub(super) struct Part {
 enum Source<'a> {
     Pieces(&'a [Piece]),
     Parts(&'a [Part]),
+    Frames(FramesLeft<'a>),
 }
 
-/// The position of a pass over pieces or parts, which runs in ascending order.
+/// The position of a pass over pieces, parts or frames, which runs in ascending order.
+#[derive(Clone)]
 pub(super) struct Cursor<'a, P> {
     source: Source<'a>,
     geometry: Geometry,
@@ -190,6 +193,14 @@ impl<'a, P: Page> Cursor<'a, P> {
         cursor
     }
 
+    /// A cursor over checked frames.
+    pub(super) fn over_frames(frames: FramesLeft<'a>, geometry: Geometry) -> Self {
+        let mut cursor = Self::new(&[], geometry, (0, geometry.span()));
+        cursor.source = Source::Frames(frames);
+        cursor.next_piece();
+        cursor
+    }
+
     /// Takes the next piece or part from the source: its offsets and plan.
     fn take(&mut self) -> Option<Part> {
         match &mut self.source {
@@ -206,6 +217,7 @@ impl<'a, P: Page> Cursor<'a, P> {
                 *parts = rest;
                 Some(*part)
             }
+            Source::Frames(frames) => frames.take(&self.geometry),
         }
     }
 
@@ -281,29 +293,10 @@ impl<'a, P: Page> Cursor<'a, P> {
 
 impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     pub(super) fn check_pieces(&self, pieces: &[Piece]) -> Result<(), TableError> {
-        let page_size = P::SIZE;
-        let pa_bits = self.geometry.pa_bits();
         let mut free_from = 0;
         for piece in pieces {
             let (from, to) = self.offsets(piece.start, piece.bytes)?;
-            let output = piece.output;
-            if output.0 & (page_size.bytes() - 1) != 0 {
-                return Err(TableError::Misaligned {
-                    value: output.0,
-                    page_size,
-                });
-            }
-            match output.0.checked_add(piece.bytes) {
-                Some(end) if end <= 1 << pa_bits => {}
-                _ => {
-                    let (start, bytes) = (output, piece.bytes);
-                    return Err(TableError::OutputTooLarge {
-                        start,
-                        bytes,
-                        pa_bits,
-                    });
-                }
-            }
+            self.check_output(piece.output, piece.bytes)?;
             if from < free_from {
                 return Err(TableError::Unsorted {
                     address: piece.start,
@@ -312,6 +305,30 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
             free_from = to;
         }
         Ok(())
+    }
+
+    /// Checks that an output is aligned and within the physical addresses.
+    pub(super) fn check_output(
+        &self,
+        start: PhysicalAddress,
+        bytes: u64,
+    ) -> Result<(), TableError> {
+        let page_size = P::SIZE;
+        if start.0 & (page_size.bytes() - 1) != 0 {
+            return Err(TableError::Misaligned {
+                value: start.0,
+                page_size,
+            });
+        }
+        let pa_bits = self.geometry.pa_bits();
+        match start.0.checked_add(bytes) {
+            Some(end) if end <= 1 << pa_bits => Ok(()),
+            _ => Err(TableError::OutputTooLarge {
+                start,
+                bytes,
+                pa_bits,
+            }),
+        }
     }
 
     /// Counts the missing tables for mapping the pieces before `end` below `table`, or returns the

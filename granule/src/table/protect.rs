@@ -49,7 +49,7 @@ impl PermissionChange {
     }
 
     /// The change as descriptor bits.
-    fn bits(self, regime: Regime) -> BitChange {
+    pub(super) fn bits(self, regime: Regime) -> BitChange {
         let mut change = BitChange {
             of: BitChange::LEAVES,
             clear: 0,
@@ -146,7 +146,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         Ok(())
     }
 
-    fn check_mapped(
+    pub(super) fn check_mapped(
         &self,
         table: PhysicalAddress,
         level: Level,

@@ -22,21 +22,33 @@ use crate::arch::{Descriptor, Kind, PhysicalAddress};
 
 /// A leaf or contiguous group with an edge of a range inside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Straddled {
-    table: PhysicalAddress,
-    level: Level,
+pub(super) struct Straddled {
+    pub(super) table: PhysicalAddress,
+    pub(super) level: Level,
     /// The first offset of the leaf or group, and its bytes.
-    start: u64,
+    pub(super) start: u64,
     bytes: u64,
-    contiguous: bool,
+    pub(super) contiguous: bool,
+    /// For each edge the first offset of the entry that must become a table. Hardware may update
+    /// the entry later, and the answer must stay the one that tables were reserved for.
+    cut: [Option<u64>; 2],
+}
+
+impl Straddled {
+    /// The entries that must become tables.
+    pub(super) fn cut_entries(&self) -> impl Iterator<Item = u64> + use<> {
+        let [first, second] = self.cut;
+        let second = second.filter(|_| second != first);
+        first.into_iter().chain(second)
+    }
 }
 
 /// A change of the leaves between two offsets.
 #[derive(Clone, Copy)]
-struct Cut {
-    from: u64,
-    to: u64,
-    change: BitChange,
+pub(super) struct Cut {
+    pub(super) from: u64,
+    pub(super) to: u64,
+    pub(super) change: BitChange,
 }
 
 impl<P: Page, E: TableEnvironment> PageTables<P, E> {
@@ -50,11 +62,10 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// alone, and a merge issues it afterwards. A CPU with level 3 takes no such abort.
     /// [`bbm_policy::decide`](crate::arch::bbm_policy::decide) finds the level for a system.
     ///
-    /// Only [`space`](crate::space) may split or merge a leaf that hardware updates by itself
-    /// (TCR.HA and no access flag, TCR.HD and
-    /// [`dirty_modifier`](crate::arch::Permissions::dirty_modifier)). Elsewhere an update by
-    /// hardware during the split would be lost (RWLTNL), and an update of one member of a group
-    /// would not apply to the others once the hint is gone (RXDPXQ).
+    /// A leaf that hardware updates meanwhile (TCR.HA and no access flag, TCR.HD and
+    /// [`dirty_modifier`](crate::arch::Permissions::dirty_modifier)) is split without losing an
+    /// update: what hardware notes of the large leaf then holds for all of the small ones. For a
+    /// group this takes one invalidation of its own. Such a leaf is not merged.
     ///
     /// # Safety
     ///
@@ -74,22 +85,39 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         change: BitChange,
     ) -> Result<(), TableError> {
         let cut = Cut { from, to, change };
-        let first = self.straddled(from, &cut);
-        let second = self.straddled(to, &cut);
-        let second = second.filter(|second| Some(*second) != first);
-        let mut needed = 0;
-        for leaf in [first, second].into_iter().flatten() {
-            self.check_split(&leaf, &cut)?;
-            needed += self.tables_for(&leaf, &cut);
-        }
+        let (leaves, needed) = self.plan_split(&cut)?;
         let exhausted = TableError::OutOfTables { needed };
         if needed > 0 && !self.environment.reserve(needed) {
             return Err(exhausted);
         }
-        for leaf in [first, second].into_iter().flatten() {
+        // All hints come first: what hardware may still note in a group takes an invalidation, and
+        // that must not come between the split of a block and the invalidation of the change.
+        for leaf in leaves.into_iter().flatten() {
+            if leaf.contiguous {
+                let index = Self::index(leaf.start, leaf.level);
+                self.clear_hint(leaf.table, index, leaf.level, leaf.start);
+            }
+        }
+        for leaf in leaves.into_iter().flatten() {
             self.split(&leaf, &cut).ok_or(exhausted)?;
         }
         Ok(())
+    }
+
+    /// The leaves to split at the two edges, and the tables that they need.
+    pub(super) fn plan_split(
+        &self,
+        cut: &Cut,
+    ) -> Result<([Option<Straddled>; 2], usize), TableError> {
+        let first = self.straddled(cut.from, cut);
+        let second = self.straddled(cut.to, cut);
+        let second = second.filter(|second| first.is_none_or(|first| first.start != second.start));
+        let mut needed = 0;
+        for leaf in [first, second].into_iter().flatten() {
+            self.check_split(&leaf, cut)?;
+            needed += self.tables_for(&leaf, cut);
+        }
+        Ok(([first, second], needed))
     }
 
     /// The leaf or group that begins before `edge` and ends after it, if `cut` changes it.
@@ -119,17 +147,23 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         let changes = (first..cut.to.min(start + bytes))
             .step_by(entry as usize)
             .any(|at| Self::changes(self.load(table, Self::index(at, level)), cut.change));
-        changes.then_some(Straddled {
+        let mut leaf = Straddled {
             table,
             level,
             start,
             bytes,
             contiguous,
-        })
+            cut: [None; 2],
+        };
+        if !changes {
+            return None;
+        }
+        leaf.cut = [cut.from, cut.to].map(|edge| self.cut_entry(&leaf, edge, cut.change));
+        Some(leaf)
     }
 
     /// Whether `change` alters `entry`.
-    fn changes(entry: Descriptor, change: BitChange) -> bool {
+    pub(super) fn changes(entry: Descriptor, change: BitChange) -> bool {
         change.concerns(entry) && change.apply(entry) != entry
     }
 
@@ -139,11 +173,10 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
             return Ok(());
         }
         let end = leaf.start + leaf.bytes;
-        for edge in [cut.from, cut.to] {
+        for (edge, cut_entry) in [cut.from, cut.to].into_iter().zip(leaf.cut) {
             if edge <= leaf.start || edge >= end {
                 continue;
             }
-            let cut_entry = self.cut_entry(leaf, edge, cut.change);
             if !self.may_split(leaf, cut_entry) {
                 return Err(TableError::InsideLeaf {
                     edge: self.address(edge),
@@ -192,20 +225,17 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// strictly inside the entry and one side of it changes.
     fn cut_entry(&self, leaf: &Straddled, edge: u64, change: BitChange) -> Option<u64> {
         let start = edge & !(P::SIZE.entry_bytes(leaf.level) - 1);
-        let inside = edge > leaf.start && edge < leaf.start + leaf.bytes && edge != start;
-        let cut = inside
-            && Self::changes(
-                self.load(leaf.table, Self::index(start, leaf.level)),
-                change,
-            );
-        cut.then_some(start)
-    }
-
-    /// The first offsets of the entries of `leaf` that must become tables.
-    fn cut_entries(&self, leaf: &Straddled, cut: &Cut) -> [Option<u64>; 2] {
-        let first = self.cut_entry(leaf, cut.from, cut.change);
-        let second = self.cut_entry(leaf, cut.to, cut.change);
-        [first, second.filter(|second| Some(*second) != first)]
+        if edge <= leaf.start || edge >= leaf.start + leaf.bytes || edge == start {
+            return None;
+        }
+        let mut entry = self.load(leaf.table, Self::index(start, leaf.level));
+        if leaf.contiguous {
+            // The split will give the entry what hardware noted in another member.
+            let count = P::SIZE.contiguous_entries(leaf.level);
+            let first = Self::index(leaf.start, leaf.level);
+            entry = self.gathering(leaf.table, first, count)(entry).apply(entry);
+        }
+        Self::changes(entry, change).then_some(start)
     }
 
     /// The parts into which the edges cut the entry at `start`, to map again as the entry maps
@@ -228,7 +258,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
 
     fn tables_for(&self, leaf: &Straddled, cut: &Cut) -> usize {
         let mut needed = 0;
-        for start in self.cut_entries(leaf, cut).into_iter().flatten() {
+        for start in leaf.cut_entries() {
             let parts = self.parts(leaf, start, cut);
             let mut cursor = Cursor::<P>::over_parts(&parts, self.geometry);
             let end = start + P::SIZE.entry_bytes(leaf.level);
@@ -237,30 +267,19 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         needed
     }
 
-    /// Splits one leaf. `None` means that the allocator broke its promise; every address then still
-    /// translates as before.
+    /// Makes tables of the cut entries of one leaf, whose hint is cleared. `None` means that the
+    /// allocator broke its promise; every address then still translates as before.
     fn split(&mut self, leaf: &Straddled, cut: &Cut) -> Option<()> {
-        // Find the entries before the hints are cleared and before one of two entries is a table.
-        let cut_entries = self.cut_entries(leaf, cut);
-        if leaf.contiguous {
-            let first = Self::index(leaf.start, leaf.level);
-            let count = P::SIZE.contiguous_entries(leaf.level);
-            let change = BitChange {
-                of: BitChange::LEAVES,
-                clear: Descriptor::CONTIGUOUS,
-                set: 0,
-            };
-            self.update(leaf.table, first, count, change);
-        }
-        for start in cut_entries.into_iter().flatten() {
+        for start in leaf.cut_entries() {
+            let index = Self::index(start, leaf.level);
+            // Loaded before the parts are, so that no later update by hardware is missed.
+            let old = self.load(leaf.table, index);
             let parts = self.parts(leaf, start, cut);
             let mut cursor = Cursor::<P>::over_parts(&parts, self.geometry);
             let end = start + P::SIZE.entry_bytes(leaf.level);
             let table = self.environment.allocate(1)?.first;
             self.build(&mut cursor, table, leaf.level.next(), end)?;
-            let descriptor = Descriptor::table(&self.geometry, table);
-            let index = Self::index(start, leaf.level);
-            self.store(leaf.table, index, descriptor, self.linking());
+            self.link_in_place_of(old, leaf.table, index, leaf.level, start, table);
             self.pending.split();
         }
         Some(())

@@ -8,7 +8,7 @@ use crate::arch::page_size::{Level, Page};
 use crate::arch::{Descriptor, Kind, PhysicalAddress, VirtualAddress};
 
 /// Clears every bit of a leaf.
-const CLEAR: BitChange = BitChange {
+pub(super) const CLEAR: BitChange = BitChange {
     of: BitChange::LEAVES,
     clear: u64::MAX,
     set: 0,

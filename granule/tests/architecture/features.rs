@@ -1,7 +1,7 @@
 //! ID register fields, value by value.
 
-use granule::arch::features::{Support, TlbiFeature};
 use granule::arch::{CpuFeatures, IdRegisters, PageSize};
+use granule::arch::{Support, TlbiFeature};
 use granule_testing::shape::{Cpu, LARGE, PLAIN};
 
 fn mmfr0(value: u64) -> CpuFeatures {

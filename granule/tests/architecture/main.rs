@@ -10,6 +10,7 @@
     reason = "test fixtures print what they need to"
 )]
 
+mod address;
 mod bbm;
 mod bbm_policy;
 mod descriptors;

@@ -5,7 +5,10 @@ use granule::arch::bbm::BbmLevel;
 use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{Attributes, Geometry, Page, PhysicalAddress};
 use granule::linear::LeafStats;
-use granule::table::{Holes, Leaves, Merged, PageTables, PermissionChange, Piece, TableError};
+use granule::table::{
+    AttributeChange, Cost, FrameRun, Frames, Harvest, Holes, Leaves, Merged, PageTables,
+    PermissionChange, Piece, TableError,
+};
 use granule_testing::held::Held;
 use granule_testing::host::{self, Event, Host, HostEnvironment, Runs};
 use granule_testing::performed::{Operation, Performed};
@@ -115,14 +118,17 @@ impl<P: Page> Bench<P> {
         leaves: Leaves,
     ) -> Result<(), TableError> {
         let start = self.reference.address(offset);
+        let output_address = PhysicalAddress(output);
+        let dry = self.tables.dry_run();
+        let dry = dry.map(start, output_address, bytes, attributes, leaves);
         let found = self
             .tables
-            .map(start, PhysicalAddress(output), bytes, attributes, leaves);
+            .map(start, output_address, bytes, attributes, leaves);
         let expected = self
             .reference
             .map(offset, output, bytes, attributes, leaves);
         assert_eq!(found, expected, "map {start} {output:#x} {bytes:#x}");
-        self.settle(Operation::Map, found.is_ok());
+        self.settle_as(Operation::Map, found, Some(dry));
         found
     }
 
@@ -150,13 +156,60 @@ impl<P: Page> Bench<P> {
             .mapped
             .is_empty()
             .then(|| LeafStats::new(self.tables.geometry(), pieces));
+        let dry = self.tables.dry_run().map_pieces(pieces);
         let found = self.tables.map_pieces(pieces);
         let expected = self.reference.map_pieces(pieces);
         assert_eq!(found, expected, "map {pieces:x?}");
-        self.settle(Operation::Map, found.is_ok());
+        self.settle_as(Operation::Map, found, Some(dry));
         if let (Some(stats), Ok(())) = (stats, found) {
             self.compare_stats(&stats);
         }
+        found
+    }
+
+    /// Frames from an offset on. The reference maps each longest run of consecutive frames.
+    pub fn map_frames(
+        &mut self,
+        offset: u64,
+        frames: Frames<'_>,
+        attributes: Attributes,
+        leaves: Leaves,
+    ) -> Result<(), TableError> {
+        let page = self.arch.page();
+        let all: Vec<u64> = match frames {
+            Frames::Single(frames) => frames.iter().map(|frame| frame.0).collect(),
+            Frames::Runs(runs) => {
+                let frames = |run: &FrameRun| {
+                    let first = run.first.0;
+                    (0..run.count).map(move |number| first + number * page)
+                };
+                runs.iter().flat_map(frames).collect()
+            }
+        };
+        let start = self.reference.address(offset);
+        let dry = self.tables.dry_run();
+        let dry = dry.map_frames(start, frames, attributes, leaves);
+        let found = self.tables.map_frames(start, frames, attributes, leaves);
+        let mut pieces = Vec::new();
+        let mut at = offset;
+        for run in all.chunk_by(|first, second| first + page == *second) {
+            let bytes = run.len() as u64 * page;
+            pieces.push(self.piece(at, run[0], bytes, attributes, leaves));
+            at += bytes;
+        }
+        let expected = if at > self.arch.span() {
+            let va_bits = self.arch.va_bits;
+            let bytes = at - offset;
+            Err(TableError::OutsideSpace {
+                start,
+                bytes,
+                va_bits,
+            })
+        } else {
+            self.reference.map_pieces(&pieces)
+        };
+        assert_eq!(found, expected, "map {frames:x?}");
+        self.settle_as(Operation::Map, found, Some(dry));
         found
     }
 
@@ -182,10 +235,11 @@ impl<P: Page> Bench<P> {
 
     pub fn unmap(&mut self, offset: u64, bytes: u64) -> Result<(), TableError> {
         let start = self.reference.address(offset);
+        let dry = self.tables.dry_run().unmap(start, bytes);
         let found = self.tables.unmap(start, bytes);
         let expected = self.reference.unmap(offset, bytes);
         assert_eq!(found, expected, "unmap {start} {bytes:#x}");
-        self.settle(Operation::Unmap, found.is_ok());
+        self.settle_as(Operation::Unmap, found, Some(dry));
         found
     }
 
@@ -197,28 +251,31 @@ impl<P: Page> Bench<P> {
         holes: Holes,
     ) -> Result<(), TableError> {
         let start = self.reference.address(offset);
+        let dry = self.tables.dry_run().protect(start, bytes, change, holes);
         let found = self.tables.protect(start, bytes, change, holes);
         let expected = self.reference.protect(offset, bytes, change, holes);
         assert_eq!(found, expected, "protect {start} {bytes:#x} {change:?}");
-        self.settle(Operation::Protect, found.is_ok());
+        self.settle_as(Operation::Protect, found, Some(dry));
         found
     }
 
     pub fn set_invalid(&mut self, offset: u64, bytes: u64) -> Result<(), TableError> {
         let start = self.reference.address(offset);
+        let dry = self.tables.dry_run().set_invalid(start, bytes);
         let found = self.tables.set_invalid(start, bytes);
         let expected = self.reference.set_invalid(offset, bytes);
         assert_eq!(found, expected, "hide {start} {bytes:#x}");
-        self.settle(Operation::SetInvalid, found.is_ok());
+        self.settle_as(Operation::SetInvalid, found, Some(dry));
         found
     }
 
     pub fn set_valid(&mut self, offset: u64, bytes: u64) -> Result<(), TableError> {
         let start = self.reference.address(offset);
+        let dry = self.tables.dry_run().set_valid(start, bytes);
         let found = self.tables.set_valid(start, bytes);
         let expected = self.reference.set_valid(offset, bytes);
         assert_eq!(found, expected, "show {start} {bytes:#x}");
-        self.settle(Operation::SetValid, found.is_ok());
+        self.settle_as(Operation::SetValid, found, Some(dry));
         found
     }
 
@@ -227,7 +284,7 @@ impl<P: Page> Bench<P> {
         let found = self.tables.merge(start, bytes, leaves);
         let expected = self.reference.merge(offset, bytes, leaves);
         assert_eq!(found, expected, "merge {start} {bytes:#x} {leaves:?}");
-        self.settle(Operation::Merge, found.is_ok());
+        self.settle_as(Operation::Merge, found.map(|_| ()), None);
         found
     }
 
@@ -255,11 +312,95 @@ impl<P: Page> Bench<P> {
         self.reference.bbm = bbm;
     }
 
+    pub fn change_attributes(
+        &mut self,
+        offset: u64,
+        bytes: u64,
+        change: AttributeChange,
+        holes: Holes,
+    ) -> Result<(), TableError> {
+        let start = self.reference.address(offset);
+        let dry = self.tables.dry_run();
+        let dry = dry.change_attributes(start, bytes, change, holes);
+        let found = self.tables.change_attributes(start, bytes, change, holes);
+        let expected = self
+            .reference
+            .change_attributes(offset, bytes, change, holes);
+        assert_eq!(found, expected, "change {start} {bytes:#x} {change:?}");
+        self.settle_as(Operation::Attributes, found, Some(dry));
+        found
+    }
+
+    pub fn set_dirty(
+        &mut self,
+        offset: u64,
+        bytes: u64,
+        dirty: bool,
+        holes: Holes,
+    ) -> Result<(), TableError> {
+        let start = self.reference.address(offset);
+        let dry = self.tables.dry_run().set_dirty(start, bytes, dirty, holes);
+        let found = self.tables.set_dirty(start, bytes, dirty, holes);
+        let expected = self.reference.set_dirty(offset, bytes, dirty, holes);
+        assert_eq!(found, expected, "dirty {start} {bytes:#x} {dirty}");
+        self.settle_as(Operation::Attributes, found, Some(dry));
+        found
+    }
+
+    /// Harvests, and compares the runs that are found with the reference.
+    pub fn harvest(
+        &mut self,
+        offset: u64,
+        bytes: u64,
+        what: Harvest,
+    ) -> Result<Vec<(u64, u64)>, TableError> {
+        let start = self.reference.address(offset);
+        let base = self.arch.address(0);
+        let mut runs = Vec::new();
+        let found = self.tables.harvest(start, bytes, what, |start, bytes| {
+            runs.push((start.0.wrapping_sub(base), bytes));
+        });
+        let expected = self.reference.harvest(offset, bytes, what);
+        let found = found.map(|()| runs);
+        assert_eq!(found, expected, "harvest {start} {bytes:#x} {what:?}");
+        let operation = match what {
+            Harvest::Accessed { invalidate: false } => Operation::Unflushed,
+            _ => Operation::Attributes,
+        };
+        self.settle_as(operation, found.as_ref().map(|_| ()).map_err(|e| *e), None);
+        found
+    }
+
+    /// Limits leaves; the reference follows the tables, which other tests compare.
+    pub fn limit_leaves(
+        &mut self,
+        offset: u64,
+        bytes: u64,
+        leaves: Leaves,
+    ) -> Result<usize, TableError> {
+        let start = self.reference.address(offset);
+        let dry = self.tables.dry_run().limit_leaves(start, bytes, leaves);
+        let found = self.tables.limit_leaves(start, bytes, leaves);
+        let events = self.host.take_events();
+        compare_dry(found.map(|_| ()), dry, &events);
+        self.tree = self.arch.walk(&self.host, self.tables.root_table());
+        found
+    }
+
     /// Compares everything after an operation.
-    fn settle(&mut self, operation: Operation, done: bool) {
+    fn settle_as(
+        &mut self,
+        operation: Operation,
+        found: Result<(), TableError>,
+        dry: Option<Result<Cost, TableError>>,
+    ) {
+        let done = found.is_ok();
         let after = self.arch.walk(&self.host, self.tables.root_table());
         self.reference.compare(&after);
         let events = self.host.take_events();
+        if let Some(dry) = dry {
+            compare_dry(found, dry, &events);
+        }
         if done {
             Performed {
                 arch: self.arch,
@@ -288,4 +429,34 @@ impl<P: Page> Bench<P> {
         assert_eq!(self.host.reserved_in_vain(), 0, "tables reserved in vain");
         self.tree = after;
     }
+}
+
+/// What a dry run said, against what the operation then did.
+fn compare_dry(found: Result<(), TableError>, dry: Result<Cost, TableError>, events: &[Event]) {
+    let (cost, needed) = match (found, dry) {
+        (Ok(()), Ok(cost)) => (cost, None),
+        (Err(TableError::OutOfTables { needed }), Ok(cost)) => (cost, Some(needed)),
+        (found, dry) => {
+            assert_eq!(found.err(), dry.err(), "the error of a dry run");
+            return;
+        }
+    };
+    if let Some(needed) = needed {
+        assert_eq!(cost.tables, needed as u64);
+        return;
+    }
+    let mut done = Cost::default();
+    for event in events {
+        match *event {
+            Event::Store { count, .. } => done.stores += count as u64,
+            Event::Change { .. } => done.stores += 1,
+            Event::Allocate { count, .. } => done.tables += count as u64,
+            Event::Free(_) => done.freed += 1,
+            Event::Tlbi(_) => done.tlbi += 1,
+            Event::DsbIshst | Event::DsbIsh => done.dsb += 1,
+            Event::Isb => done.isb += 1,
+            Event::Reserve(_) => {}
+        }
+    }
+    assert_eq!(cost, done, "dry run, done");
 }

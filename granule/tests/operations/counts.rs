@@ -8,7 +8,9 @@ use granule::arch::{
     Attributes, Geometry, Page, Page4K, Page16K, Page64K, PageSize, Permissions, PhysicalAddress,
     VaRange, VirtualAddress,
 };
-use granule::table::{Counted, Counters, Counts, Holes, Leaves, PageTables, PermissionChange};
+use granule::table::{
+    Counted, Counters, Counts, Holes, Leaves, PageTables, PermissionChange, Visit,
+};
 use granule_testing::held::Held;
 use granule_testing::host::{self, Event, Host};
 use granule_testing::shape::{LARGE, PLAIN};
@@ -94,7 +96,7 @@ fn count<P: Page>(geometry: &Geometry, live: bool, case: &Case) {
     let mut leaf_entries = 0;
     tables.visit_all(|entry| {
         leaf_entries += u64::from(entry.kind == granule::arch::Kind::Leaf);
-        true
+        Visit::EVERYTHING
     });
     assert_eq!(leaf_entries, case.leaf_entries, "{what}: leaves");
     // Permissions: one store for each leaf entry; then all of it goes and tables are given back.
@@ -250,4 +252,29 @@ fn stores_and_tables_with_64k_pages() {
         count::<Page64K>(&geometry, false, case);
         count::<Page64K>(&geometry, true, case);
     }
+}
+
+#[test]
+fn counters_in_a_static_add_up() {
+    static COUNTERS: Counters = Counters::new();
+    let one = Counts {
+        stores: 1,
+        tables: 2,
+        tlbi: 3,
+        dsb: 4,
+        isb: 5,
+    };
+    // Another thread reads what this one adds.
+    COUNTERS.add(one);
+    COUNTERS.tables.add(1u64.wrapping_neg());
+    let seen = std::thread::spawn(|| COUNTERS.get()).join().unwrap();
+    assert_eq!(seen, Counts { tables: 1, ..one });
+    let twice = Counts { stores: 2, ..one };
+    assert_eq!(
+        twice.since(one),
+        Counts {
+            stores: 1,
+            ..Counts::default()
+        }
+    );
 }

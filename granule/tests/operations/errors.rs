@@ -7,7 +7,7 @@ use granule::arch::{
     VirtualAddress,
 };
 use granule::linear::LeafStats;
-use granule::table::{Holes, Leaves, PageTables, PermissionChange, Piece, TableError};
+use granule::table::{Holes, Leaves, PageTables, PermissionChange, Piece, TableError, Visit};
 use granule_testing::held::Held;
 use granule_testing::host::{self, Host};
 use granule_testing::shape::{LARGE, PLAIN};
@@ -49,7 +49,10 @@ fn misaligned() {
         assert_eq!(tables.unmap(at, page), expected);
         assert_eq!(tables.unmap(good, odd), expected);
         assert_eq!(tables.protect(at, page, READ_ONLY, Holes::Skip), expected);
-        assert_eq!(tables.visit(at, page, |_| true), expected);
+        assert_eq!(
+            tables.visit(at, page, |_| Visit::EVERYTHING).map(|_| ()),
+            expected
+        );
         one_line(
             TableError::Misaligned {
                 value: odd,
@@ -95,7 +98,8 @@ fn outside_the_space() {
         assert_eq!(tables.unmap(start, bytes), Err(error));
         let protected = tables.protect(start, bytes, READ_ONLY, Holes::Skip);
         assert_eq!(protected, Err(error));
-        assert_eq!(tables.visit(start, bytes, |_| true), Err(error));
+        let visited = tables.visit(start, bytes, |_| Visit::EVERYTHING);
+        assert_eq!(visited.map(|_| ()), Err(error));
         if bytes == 0x1000 {
             assert_eq!(tables.query(start), None);
         }

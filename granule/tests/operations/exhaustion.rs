@@ -5,7 +5,7 @@
 
 use crate::bench::{Bench, Setting};
 use crate::split::{only, pairs, shapes};
-use granule::arch::geometry::LeafSize;
+use granule::arch::LeafSize;
 use granule::arch::{
     Attributes, Dispatch, Geometry, Page, Page4K, Page16K, PageSize, Permissions, PhysicalAddress,
     VaRange,

@@ -5,7 +5,7 @@
 
 use crate::bench::{Bench, Setting};
 use granule::arch::{Attributes, Dispatch, Geometry, Page, Page4K, PageSize, Permissions, VaRange};
-use granule::table::Leaves;
+use granule::table::{Leaves, Visit};
 use granule_testing::shape::LARGE;
 
 const RW: Attributes = Attributes::normal(Permissions::READ_WRITE);
@@ -64,7 +64,7 @@ fn a_visited_run_ends_where_the_addition_would_carry_into_other_bits() {
         if entry.level.is_last() {
             leaves.push((entry.start.0, entry.count, entry.output.0));
         }
-        true
+        Visit::EVERYTHING
     });
     assert_eq!(leaves, [(0x1000, 1, (1 << 50) - 0x1000), (0x2000, 1, 0)]);
 }

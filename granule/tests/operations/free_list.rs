@@ -8,7 +8,7 @@ use granule::arch::{
 };
 use granule::table::{
     DirectMapped, Environment, FreeList, FreedTable, Leaves, NoCpu, PageTables, PhysToVirt,
-    TableAllocator, TableError,
+    TableAllocator, TableError, Visit,
 };
 use granule_testing::cases;
 use granule_testing::shape;
@@ -223,7 +223,7 @@ fn entries<P: Page>(tables: &Tables<P>) -> Vec<(u64, usize, u64)> {
     let mut all = Vec::new();
     tables.visit_all(|entry| {
         all.push((entry.table.0, entry.index, entry.descriptor.0));
-        true
+        Visit::EVERYTHING
     });
     all
 }

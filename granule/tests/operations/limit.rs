@@ -6,8 +6,8 @@
 
 use crate::bench::{Bench, Setting};
 use crate::split::{only, pairs, shapes};
+use granule::arch::LeafSize;
 use granule::arch::bbm::BbmLevel;
-use granule::arch::geometry::LeafSize;
 use granule::arch::{
     Attributes, Dispatch, Geometry, Page, Page4K, PageSize, Permissions, PhysicalAddress, VaRange,
     VirtualAddress,

@@ -7,7 +7,7 @@ use granule::arch::{
     VaRange, VirtualAddress,
 };
 use granule::table::{
-    BitChange, Counted, Counters, Environment, Leaves, TableError, TableMemory, Visibility,
+    BitChange, Counted, Counters, Environment, Leaves, TableError, TableMemory, Visibility, Visit,
     lock_free,
 };
 use granule_testing::host::{self, Event};
@@ -72,7 +72,7 @@ fn pages_of<P: Page>() {
             if entry.kind == Kind::Table {
                 tables.push(entry.output.0);
             }
-            true
+            Visit::EVERYTHING
         });
         tables
             .iter()
@@ -273,7 +273,8 @@ fn nothing_beside_the_pages_and_the_way_to_them_is_looked_at() {
         bench
             .tables
             .visit(start, bytes, |entry| {
-                way.insert((entry.table.0, entry.index))
+                way.insert((entry.table.0, entry.index));
+                Visit::EVERYTHING
             })
             .unwrap();
         for valid in [false, true] {

@@ -9,12 +9,16 @@
     reason = "test fixtures print what they need to"
 )]
 
+mod any;
+mod attributes;
 mod bench;
 mod counts;
 mod errors;
 mod exhaustion;
 mod formats;
+mod frames;
 mod free_list;
+mod hardware_updates;
 mod limit;
 mod live;
 mod lock_free;
@@ -24,3 +28,4 @@ mod random;
 mod reference;
 mod split;
 mod step;
+mod view;

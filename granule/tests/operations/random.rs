@@ -3,10 +3,12 @@
 use crate::bench::{Bench, Setting};
 use crate::reference::Mapped;
 use crate::step::{Action, Step, step, units};
+use core::ops::ControlFlow;
 use granule::arch::{
-    Attributes, Dispatch, Geometry, Kind, OutputFormat, Page, PageSize, Shareability,
+    Attributes, Dispatch, Geometry, Kind, Level, OutputFormat, Page, PageSize, Shareability,
+    VirtualAddress,
 };
-use granule::table::{Leaves, TableError};
+use granule::table::{Leaves, TableError, Visit};
 use granule_testing::cases::config;
 use granule_testing::host::Runs;
 use granule_testing::shape;
@@ -43,7 +45,7 @@ fn shorten(arch: &Arch, offset: u64, output: u64, bytes: u64, leaves: Leaves) ->
         .find(|&level| {
             level >= leaves.top.number()
                 && arch.leaf_allowed(level)
-                && distance.is_multiple_of(arch.entry_bytes(level))
+                && distance % arch.entry_bytes(level) == 0
         })
         .unwrap_or(3);
     let edges = 2 * arch.entries() as u64;
@@ -107,13 +109,13 @@ fn check_visit<P: Page>(bench: &Bench<P>, offset: u64, bytes: u64) {
             entry.kind,
             entry.output.0,
         ));
-        true
+        Visit::EVERYTHING
     });
     if offset >= bench.arch.span() || bytes > bench.arch.span() - offset {
         assert!(answer.is_err() && found.is_empty());
         return;
     }
-    assert_eq!(answer, Ok(()));
+    assert_eq!(answer, Ok(ControlFlow::Continue(())));
     let inside = |at: u64, size: u64| bytes > 0 && at < offset + bytes && at + size > offset;
     let leaves = bench
         .tree
@@ -134,7 +136,8 @@ fn check_visit<P: Page>(bench: &Bench<P>, offset: u64, bytes: u64) {
         entry.0 = bench.arch.address(entry.0);
     }
     assert_eq!(found, expected);
-    // Saying no leaves out what is below a table: then only the root's entries are met.
+    check_early_end(bench, start, bytes, &found);
+    // Skipping leaves out what is below a table: then only the root's entries are met.
     let root = bench.arch.start_level();
     expected.retain(|entry| entry.1 == root);
     found.clear();
@@ -146,9 +149,31 @@ fn check_visit<P: Page>(bench: &Bench<P>, offset: u64, bytes: u64) {
             entry.kind,
             entry.output.0,
         ));
-        false
+        ControlFlow::<(), _>::Continue(Visit::Skip)
     });
-    assert_eq!((pruned, found), (Ok(()), expected));
+    let pruned = pruned.map(|flow| flow.is_continue());
+    assert_eq!((pruned, found), (Ok(true), expected));
+}
+
+/// An entry as a visit showed it: start, level, bytes, kind, output.
+type Seen = (u64, i32, u64, Kind, u64);
+
+/// A visit that ends at its last entry but one returns that, and shows no other after it.
+fn check_early_end<P: Page>(bench: &Bench<P>, start: VirtualAddress, bytes: u64, all: &[Seen]) {
+    let Some(end) = all.len().checked_sub(2) else {
+        return;
+    };
+    let mut met = 0;
+    let answer = bench.tables.visit(start, bytes, |entry| {
+        met += 1;
+        if met <= end {
+            ControlFlow::Continue(Visit::Descend)
+        } else {
+            ControlFlow::Break((entry.start.0, entry.level.number()))
+        }
+    });
+    let last = (all[end].0, all[end].1);
+    assert_eq!((answer, met), (Ok(ControlFlow::Break(last)), end + 1));
 }
 
 /// Visits everything in runs, and compares what they stand for with the leaves there are.
@@ -167,7 +192,7 @@ fn check_runs<P: Page>(bench: &Bench<P>) {
         } else {
             assert_eq!(entry.count, 1, "tables are no runs");
         }
-        true
+        Visit::EVERYTHING
     });
     let geometry = bench.tables.geometry();
     let expected: Vec<_> = bench
@@ -210,6 +235,9 @@ fn act<P: Page>(
         Action::SetInvalid => bench.set_invalid(offset, bytes),
         Action::SetValid => bench.set_valid(offset, bytes),
         Action::Merge(leaves) => bench.merge(offset, bytes, leaves).map(|_| ()),
+        Action::Attributes(change, holes) => bench.change_attributes(offset, bytes, change, holes),
+        Action::Dirty(dirty, holes) => bench.set_dirty(offset, bytes, dirty, holes),
+        Action::Harvest(what) => bench.harvest(offset, bytes, what).map(|_| ()),
     }
 }
 
@@ -316,6 +344,10 @@ fn run<P: Page>(geometry: &Geometry, setting: Setting, runs: Runs, steps: &[Step
     check_runs(&bench);
     let _ = bench.merge(0, arch.span(), Leaves::LARGEST);
     check_runs(&bench);
+    for top in [Level::L2, Level::L3] {
+        let contiguous = false;
+        let _ = bench.limit_leaves(0, arch.span(), Leaves { top, contiguous });
+    }
     // Everything goes, and only the root is left.
     bench.unmap(0, arch.span()).unwrap();
     assert_eq!(bench.host.given_out(), 1, "tables leaked");

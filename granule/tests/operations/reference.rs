@@ -5,7 +5,9 @@
 
 use granule::arch::bbm::BbmLevel;
 use granule::arch::{Attributes, Geometry, PhysicalAddress, VirtualAddress};
-use granule::table::{Holes, Leaves, Merged, PermissionChange, Piece, TableError};
+use granule::table::{
+    AttributeChange, Harvest, Holes, Leaves, Merged, PermissionChange, Piece, TableError,
+};
 use granule_testing::walk::{Arch, Leaf, Tree};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -313,6 +315,80 @@ impl Reference {
         })
     }
 
+    pub fn change_attributes(
+        &mut self,
+        offset: u64,
+        bytes: u64,
+        change: AttributeChange,
+        holes: Holes,
+    ) -> Result<(), TableError> {
+        self.range_error(offset, bytes)?;
+        let ignored = change.shareability.is_none() || self.arch.ds;
+        if change.memory.is_none() && change.accessed.is_none() && ignored {
+            return Ok(());
+        }
+        self.change(offset, bytes, holes, |mapped| {
+            let attributes = &mut mapped.attributes;
+            attributes.memory = change.memory.unwrap_or(attributes.memory);
+            attributes.shareability = change.shareability.unwrap_or(attributes.shareability);
+            attributes.accessed = change.accessed.unwrap_or(attributes.accessed);
+        })
+    }
+
+    pub fn set_dirty(
+        &mut self,
+        offset: u64,
+        bytes: u64,
+        dirty: bool,
+        holes: Holes,
+    ) -> Result<(), TableError> {
+        self.range_error(offset, bytes)?;
+        self.change(offset, bytes, holes, |mapped| {
+            let permissions = &mut mapped.attributes.permissions;
+            if permissions.dirty_modifier {
+                permissions.writable = dirty;
+            }
+        })
+    }
+
+    /// The runs of whole leaves and groups that a range touches and that have the note.
+    pub fn harvest(
+        &mut self,
+        offset: u64,
+        bytes: u64,
+        what: Harvest,
+    ) -> Result<Vec<(u64, u64)>, TableError> {
+        self.range_error(offset, bytes)?;
+        let arch = self.arch;
+        let end = offset + bytes;
+        let mut runs: Vec<(u64, u64)> = Vec::new();
+        for mapped in self.mapped.values_mut() {
+            let (first, size) = mapped.whole();
+            if first + size <= offset || first >= end || bytes == 0 {
+                continue;
+            }
+            let permissions = &mut mapped.attributes.permissions;
+            let noted = match what {
+                Harvest::Dirty => permissions.dirty_modifier && permissions.writable,
+                _ => mapped.attributes.accessed,
+            };
+            if !noted {
+                continue;
+            }
+            match what {
+                Harvest::Dirty => permissions.writable = false,
+                _ => mapped.attributes.accessed = false,
+            }
+            *mapped = mapped.encoded(&arch);
+            let leaf = mapped.leaf;
+            match runs.last_mut() {
+                Some((at, run)) if *at + *run == leaf.offset => *run += leaf.bytes,
+                _ => runs.push((leaf.offset, leaf.bytes)),
+            }
+        }
+        Ok(runs)
+    }
+
     /// Merges what is alike: tables into blocks, from the smallest leaves up, then groups.
     pub fn merge(&mut self, offset: u64, bytes: u64, leaves: Leaves) -> Result<Merged, TableError> {
         self.range_error(offset, bytes)?;
@@ -368,8 +444,12 @@ impl Reference {
         let follows = |first: &Mapped, number: u64| {
             let other = self.mapped.get(&(first.leaf.offset + number * entry));
             other.is_some_and(|other| {
+                let clean = 1 << 51 | 1 << 7;
+                let updated = other.leaf.word >> 10 & 1 == 0 || other.leaf.word & clean == clean;
                 other.leaf.level == level
                     && !other.present_invalid
+                    // Hardware may update a live entry without AF, or one that is clean.
+                    && !(self.live && updated)
                     && other.leaf.output == first.leaf.output + number * entry
                     && arch.attributes_in(other.leaf.word) == arch.attributes_in(first.leaf.word)
             })

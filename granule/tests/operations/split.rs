@@ -4,8 +4,8 @@
 //! contiguous group, levels between two sizes); that the translations stay right is the bench's.
 
 use crate::bench::{Bench, Setting};
+use granule::arch::LeafSize;
 use granule::arch::bbm::BbmLevel;
-use granule::arch::geometry::LeafSize;
 use granule::arch::tlbi::{TlbiOp, TlbiScope};
 use granule::arch::{
     Attributes, Dispatch, Geometry, Level, Page, Page4K, PageSize, Permissions, PhysicalAddress,

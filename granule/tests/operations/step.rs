@@ -1,7 +1,7 @@
 //! The steps of random sequences: what there is to do, where, and how likely each is.
 
 use granule::arch::{Attributes, Level, MemoryType, Permissions, Shareability};
-use granule::table::{Holes, Leaves, PermissionChange};
+use granule::table::{AttributeChange, Harvest, Holes, Leaves, PermissionChange};
 use granule_testing::walk::Arch;
 use proptest::prelude::*;
 
@@ -23,6 +23,9 @@ pub enum Action {
     SetInvalid,
     SetValid,
     Merge(Leaves),
+    Attributes(AttributeChange, Holes),
+    Dirty(bool, Holes),
+    Harvest(Harvest),
 }
 
 #[derive(Clone, Debug)]
@@ -130,23 +133,56 @@ fn permissions() -> impl Strategy<Value = Permissions> {
     })
 }
 
-fn attributes() -> impl Strategy<Value = Attributes> {
-    let memory = prop_oneof![
+fn memory() -> impl Strategy<Value = MemoryType> {
+    prop_oneof![
         Just(MemoryType::Normal),
         Just(MemoryType::Device),
         Just(MemoryType::NormalNonCacheable),
         Just(MemoryType::DeviceStrict),
         Just(MemoryType::NormalTagged),
         (5..8_u8).prop_map(MemoryType::Index),
-    ];
-    let shareability = prop_oneof![
+    ]
+}
+
+fn shareability() -> impl Strategy<Value = Shareability> {
+    prop_oneof![
         Just(Shareability::None),
         Just(Shareability::Outer),
         Just(Shareability::Inner)
+    ]
+}
+
+fn attribute_change() -> impl Strategy<Value = AttributeChange> {
+    let accessed = || proptest::option::of(any::<bool>());
+    // The access flag alone is another way through the code.
+    let few = prop_oneof![
+        accessed().prop_map(|accessed| (None, None, accessed)),
+        (
+            proptest::option::of(memory()),
+            proptest::option::of(shareability()),
+            accessed()
+        ),
     ];
+    few.prop_map(|(memory, shareability, accessed)| {
+        let mut change = AttributeChange::NONE;
+        change.memory = memory;
+        change.shareability = shareability;
+        change.accessed = accessed;
+        change
+    })
+}
+
+fn harvest() -> impl Strategy<Value = Harvest> {
+    prop_oneof![
+        any::<bool>().prop_map(|invalidate| Harvest::Accessed { invalidate }),
+        Just(Harvest::Dirty),
+    ]
+}
+
+fn attributes() -> impl Strategy<Value = Attributes> {
     (
-        memory,
-        shareability,
+        memory(),
+        shareability(),
         permissions(),
         any::<bool>(),
         any::<bool>(),
@@ -193,13 +229,18 @@ fn leaves() -> impl Strategy<Value = Leaves> {
 }
 
 fn action() -> impl Strategy<Value = Action> {
-    let holes = prop_oneof![Just(Holes::Refuse), Just(Holes::Skip)];
+    let holes = || prop_oneof![Just(Holes::Refuse), Just(Holes::Skip)];
     prop_oneof![
         2 => Just(Action::Unmap),
-        4 => (change(), holes).prop_map(|(change, holes)| Action::Protect(change, holes)),
+        4 => (change(), holes()).prop_map(|(change, holes)| Action::Protect(change, holes)),
         2 => Just(Action::SetInvalid),
         2 => Just(Action::SetValid),
         1 => leaves().prop_map(Action::Merge),
+        3 => (attribute_change(), holes()).prop_map(|(change, holes)| {
+            Action::Attributes(change, holes)
+        }),
+        2 => (any::<bool>(), holes()).prop_map(|(dirty, holes)| Action::Dirty(dirty, holes)),
+        2 => harvest().prop_map(Action::Harvest),
     ]
 }
 

@@ -107,7 +107,7 @@ proptest! {
                 Step::Gap(low, high, bytes, align) => {
                     let align = 1 << align;
                     let fits = |start: u64| {
-                        start.is_multiple_of(align)
+                        start % align == 0
                             && start + bytes <= high
                             && (start..start + bytes).all(|page| pages[page as usize].is_none())
                     };

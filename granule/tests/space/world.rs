@@ -84,7 +84,7 @@ impl<P: Page> World<P> {
 
     pub fn new_space(&mut self) -> Result<Tested<P>, SpaceError> {
         let capabilities = TlbCapabilities::BASIC
-            .range(self.next_asid.is_multiple_of(2))
+            .range(self.next_asid % 2 == 0)
             .level_hint(true);
         let environment = host::environment(&self.host, capabilities);
         let vmas = storage(self.capacity);

@@ -7,7 +7,7 @@
 //! entry. Tests compare the result with the library's own code, run on no machine.
 
 use granule::arch::{Level, PhysicalAddress, VirtualAddress};
-use granule::linear::{Expected, LeafStats, direct};
+use granule::linear::{self, Expected, LeafStats};
 use granule::table::{Counts, Piece};
 
 use super::Job;
@@ -51,7 +51,7 @@ pub(super) fn expected(job: &Job) -> Result<Expected, String> {
 
 /// The pages of RAM that the tables take beyond the pool.
 pub(in crate::cost) fn pages(job: &Job) -> u64 {
-    direct::arena_pages(&job.stats(), job.pool_pages)
+    linear::arena_pages(&job.stats(), job.pool_pages)
 }
 
 /// A map under construction.

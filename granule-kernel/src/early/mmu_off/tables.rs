@@ -7,7 +7,7 @@ use crate::arch::image::{self, Permission};
 use crate::handover::record::Reason;
 use crate::handover::{BootChoice, BootRoots, EntryInfo, MmuConfig, TreeInfo};
 use crate::trace::early::Early;
-use granule::arch::page_size::Page;
+use granule::arch::Page;
 use granule::arch::registers::{Mair, Tcr, Ttbr};
 use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{

@@ -5,7 +5,7 @@ use super::pending::{self, Chosen};
 use crate::arch::cpu;
 use crate::mm::hook::{KernelMemory, TableHook};
 use crate::mm::kernel_tables::Kernel;
-use granule::arch::page_size::Level;
+use granule::arch::Level;
 use granule::arch::{Descriptor, PhysicalAddress, VirtualAddress};
 use granule::table::{BitChange, TableMemory, Visibility};
 use granule_kcore::conflict_injection::{links, meant, ungroups};

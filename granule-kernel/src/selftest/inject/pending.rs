@@ -8,9 +8,9 @@ use crate::arch::cpu;
 use crate::mm::kernel_tables;
 use core::arch::asm;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use granule::arch::page_size::Level;
+use granule::arch::Level;
 use granule::arch::{Attributes, Descriptor, Permissions, PhysicalAddress, VirtualAddress};
-use granule::table::{Leaves, TableError};
+use granule::table::{Leaves, TableError, Visit};
 use granule_kcore::conflict_injection::{covers, meant};
 use granule_kcore::layout;
 use granule_kcore::parameters::Parameters;
@@ -98,13 +98,14 @@ pub(crate) fn prepare() -> Result<(), TableError> {
     let shown = PhysicalAddress(kernel.root.0 & !(page - 1));
     kernel_tables::look(|_, _, tree| {
         tree.map(slot, shown, page, attributes, Leaves::PAGES)?;
-        tree.visit(slot, page, &mut |entry| {
+        tree.visit(slot, page, |entry| {
             if entry.level.is_last() {
                 SLOT_TABLE.store(entry.table.0, RELAXED);
                 SLOT_INDEX.store(entry.index as u64, RELAXED);
             }
-            true
-        })
+            Visit::EVERYTHING
+        })?;
+        Ok(())
     })
     .unwrap_or(Ok(()))?;
     OFFSET_MASK.store(page - 1, RELAXED);

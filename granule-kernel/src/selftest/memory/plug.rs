@@ -11,7 +11,7 @@ use crate::mm::{kernel_tables, merge};
 use crate::percpu;
 use core::sync::atomic::{AtomicU64, Ordering};
 use granule::arch::{PhysicalAddress, VirtualAddress};
-use granule::table::TableError;
+use granule::table::{TableError, Visit};
 use granule_kcore::cpus::set::CpuSet;
 use granule_kcore::frames::metadata::metadata_bytes;
 use granule_kcore::frames::tables::Source;
@@ -204,11 +204,11 @@ pub(super) fn new_bank() {
         tree.visit(
             kernel.geometry.base(),
             kernel.geometry.span() / 2,
-            &mut |entry| {
+            |entry| {
                 if entry.kind == granule::arch::Kind::Leaf {
                     end = entry.output.0 + entry.bytes;
                 }
-                true
+                Visit::EVERYTHING
             },
         )
     });

@@ -6,7 +6,7 @@ use crate::machine::{Cpu, Memory, Shared, TABLES, World};
 use crate::shape::Shape;
 use granule::arch::{Geometry, Page, Page4K, Page16K, Page64K, PhysicalAddress};
 use granule::linear::LeafStats;
-use granule::linear::direct::{self, Arena, HasArena};
+use granule::linear::{self, Arena, HasArena};
 use granule::table::{Environment, FreedTable, Leaves, PageTables, TableAllocator, TableRun};
 use granule_model::{Access, Event, Outcome};
 use granule_testing::held::Held;
@@ -113,14 +113,14 @@ fn direct<P: Page>(shape: Shape, leaves: Leaves, pool: u64) -> u64 {
     let Some(arena) = unsafe { tables.environment_mut() }.arena() else {
         panic!("the bench has no arena");
     };
-    let more = direct::arena_pages(&stats, arena.available());
+    let more = linear::arena_pages(&stats, arena.available());
     if more > 0 {
         // In the middle of a piece.
         let first = RAM + 5 * page;
         let end = PhysicalAddress(first + more * page);
         arena.extend(PhysicalAddress(first), end);
     }
-    assert_eq!(direct::create(&mut tables, &pieces), Ok(()), "{shape:?}");
+    assert_eq!(linear::create(&mut tables, &pieces), Ok(()), "{shape:?}");
     assert_eq!(
         // SAFETY: nothing changes.
         unsafe { tables.environment_mut() }

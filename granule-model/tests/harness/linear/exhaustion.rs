@@ -5,10 +5,10 @@ use super::fixmap::with_fixmap;
 use super::pieces;
 use crate::shape::Shape;
 use granule::arch::{Page, Page4K, Page16K, Page64K};
-use granule::linear::direct;
+use granule::linear;
 use granule::linear::fixmap::{FixmapBuilder, Slot};
 use granule::linear::{Barriers, LeafStats, Strategy};
-use granule::table::{Leaves, PageTables, TableError};
+use granule::table::{Leaves, PageTables, TableError, Visit};
 use granule_model::Event;
 
 /// Every valid entry: its table, index and descriptor.
@@ -19,7 +19,7 @@ where
     let mut found = Vec::new();
     tables.visit_all(|entry| {
         found.push((entry.table.0, entry.index, entry.descriptor.0));
-        true
+        Visit::EVERYTHING
     });
     found
 }
@@ -34,7 +34,7 @@ fn exhausted<P: Page>(shape: Shape, leaves: Leaves) -> u64 {
     for had in 0..needed {
         let (world, mut tables) = with_arena::<P>(&shape, had + 1);
         let before = entries(&tables);
-        let result = direct::create(&mut tables, &pieces);
+        let result = linear::create(&mut tables, &pieces);
         let what = format!("direct: {had} of {needed} pages, {shape:?}");
         assert!(
             matches!(result, Err(TableError::OutOfTables { .. })),

@@ -13,7 +13,8 @@ use granule::arch::{
 use granule::linear::fixmap::{FixmapBuilder, FixmapSlots, Slot};
 use granule::linear::{Barriers, Published, Strategy};
 use granule::table::{
-    FreedTable, Leaves, Live, PageTables, TableAllocator, TableRun, TlbOps, invalidate, publish,
+    FreedTable, Leaves, Live, PageTables, TableAllocator, TableRun, TlbOps, Visit, invalidate,
+    publish,
 };
 use granule_model::{Access, Event, Outcome, Visibility};
 use std::rc::Rc;
@@ -185,7 +186,7 @@ pub(super) fn with_fixmap<P: Page>(shape: Shape) -> (Bench<P>, Fixmap) {
     let mut entries = 0;
     bench.tables.visit_all(|entry| {
         entries = entry.table.0;
-        true
+        Visit::EVERYTHING
     });
     let fixmap = Fixmap {
         geometry,

@@ -8,7 +8,7 @@ use crate::shape::Shape;
 use granule::arch::{
     Attributes, Kind, Level, Page4K, Permissions, PhysicalAddress, VirtualAddress,
 };
-use granule::table::{Entry, Holes, Leaves, PermissionChange};
+use granule::table::{Entry, Holes, Leaves, PermissionChange, Visit};
 use granule_model::{Barrier, BitChange, Event, System, Visibility};
 
 /// What was found, and how many events were not what they should be.
@@ -70,9 +70,9 @@ impl Kernel {
         let at = self.at(offset & !(PAGE - 1));
         let visited = self.tables.visit(at, PAGE, |entry| {
             found = Some(*entry);
-            true
+            Visit::EVERYTHING
         });
-        assert_eq!(visited, Ok(()));
+        assert!(visited.is_ok(), "{visited:?}");
         match found {
             Some(entry) => entry,
             None => panic!("nothing at {offset:#x}"),

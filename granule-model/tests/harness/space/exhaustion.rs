@@ -52,7 +52,7 @@ fn all<P: Page>(va_bits: u32) -> u64 {
         machine.start();
         let pages = machine.geometry.span() / P::SIZE.bytes();
         let table = P::SIZE.entries() as u64;
-        let group = P::SIZE.contiguous_entries(granule::arch::page_size::Level::L3) as u64;
+        let group = P::SIZE.contiguous_entries(granule::arch::Level::L3) as u64;
         // Each with tables of its own at every level.
         let places = [group, pages / 2, pages - table];
         for place in places {

@@ -107,7 +107,7 @@ fn act<P: Page>(machine: &mut Processes<P>, page: u64, access: Access, what: Mea
 }
 
 fn all<P: Page>(va_bits: u32) {
-    let group = P::SIZE.contiguous_entries(granule::arch::page_size::Level::L3) as u64;
+    let group = P::SIZE.contiguous_entries(granule::arch::Level::L3) as u64;
     for (hardware, bbm_level) in [(false, 0), (true, 0), (true, 3)] {
         let shape = Shape {
             asid: Some(1),

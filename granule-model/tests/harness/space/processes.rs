@@ -15,7 +15,7 @@ use granule::arch::bbm::BbmLevel;
 use granule::arch::{Geometry, Page, PhysicalAddress, VirtualAddress};
 use granule::space::asid::SpaceAsid;
 use granule::space::{Rights, Settings, Space, SpaceError, Vma};
-use granule::table::{Environment, FreedTable, TableAllocator, TableRun};
+use granule::table::{Environment, FreedTable, TableAllocator, TableRun, Visit};
 use granule_model::{Access, AccessKind, Event, Outcome, Regime, Visibility};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -192,7 +192,7 @@ impl<P: Page> Processes<P> {
             if entry.kind == granule::arch::Kind::Leaf {
                 found.push((entry.start.0, entry.table.0 + entry.index as u64 * 8));
             }
-            true
+            Visit::EVERYTHING
         });
         found
     }

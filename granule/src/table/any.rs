@@ -1,0 +1,408 @@
+//! A tree of tables whose page size is a value, not a type: for a static, when the size is chosen
+//! at boot.
+//!
+//! [`AnyPageTables`] is a [`PageTables`] of one of the page sizes. One macro hands every method on,
+//! so nothing about tables is decided here.
+
+use super::change_attributes::AttributeChange;
+use super::dry_run::{Cost, DryRun};
+use super::frames::Frames;
+use super::harvest::Harvest;
+use super::live::Live;
+use super::merge::Merged;
+use super::piece::{Leaves, Piece};
+use super::protect::{Holes, PermissionChange};
+use super::visit::{Entry, Mapping, Visit};
+use super::{Liveness, PageTables, TableEnvironment, TableError};
+use crate::arch::bbm::BbmLevel;
+use crate::arch::registers::Ttbr;
+use crate::arch::{
+    Attributes, Geometry, Page4K, Page16K, Page64K, PageSize, PhysicalAddress, VirtualAddress,
+};
+use core::ops::ControlFlow;
+
+/// [`PageTables`] of any page size. The size is the geometry's.
+///
+/// Code that is generic over the page size has no such test in each call, so a kernel takes
+/// [`PageTables`] where calls are many. A static needs one type for all sizes:
+///
+/// ```
+/// use granule::arch::tlbi::TlbCapabilities;
+/// use granule::arch::{
+///     Attributes, CpuFeatures, Geometry, IdRegisters, PageSize, Permissions, PhysicalAddress,
+///     Regime, VaRange, VirtualAddress,
+/// };
+/// use granule::linear::Arena;
+/// use granule::table::{
+///     AnyPageTables, DirectMapped, Environment, Leaves, Live, NoCpu, Offset,
+/// };
+/// use std::sync::Mutex;
+///
+/// type KernelEnvironment = Environment<DirectMapped<Offset>, Arena, NoCpu>;
+///
+/// /// The kernel's tables, once they are built. A kernel has its own lock.
+/// static TABLES: Mutex<Option<Live<AnyPageTables<KernelEnvironment>>>> = Mutex::new(None);
+///
+/// # let mut pages = vec![0u64; 5 * 8192];
+/// # let start = PhysicalAddress(pages.as_mut_ptr().expose_provenance() as u64);
+/// # let end = PhysicalAddress(start.0 + 5 * 65536);
+/// let cpu = CpuFeatures::new(IdRegisters::new().mmfr0(0x0010_0005));
+/// // The one place where the size is said.
+/// let size = PageSize::K64;
+/// let geometry = Geometry::new(&cpu, size, 48, VaRange::Upper, Regime::El1And0)?;
+/// // SAFETY: the pages are mapped at their physical addresses, and nothing else uses them. No CPU
+/// // walks the tables in this example.
+/// let live = unsafe {
+///     let environment = Environment {
+///         memory: DirectMapped(Offset::new(0)),
+///         allocator: Arena::new(start, end, size),
+///         tlb: NoCpu(TlbCapabilities::of(&cpu)),
+///     };
+///     AnyPageTables::new(geometry, environment)?.make_live()
+/// };
+/// assert_eq!(live.page_size(), PageSize::K64);
+/// *TABLES.lock().unwrap() = Some(live);
+///
+/// let mut tables = TABLES.lock().unwrap();
+/// let tables = tables.as_mut().ok_or("no tables yet")?;
+/// let (base, ram) = (geometry.base(), Attributes::normal(Permissions::READ_WRITE));
+/// // SAFETY: nothing is mapped there, and the memory has no other user.
+/// unsafe { tables.changes() }.map(base, PhysicalAddress(0), 1 << 30, ram, Leaves::LARGEST)?;
+/// assert!(tables.query(VirtualAddress(base.0 + 0x1234)).is_some());
+/// # Ok::<(), Box<dyn core::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct AnyPageTables<E>(
+    BySize<PageTables<Page4K, E>, PageTables<Page16K, E>, PageTables<Page64K, E>>,
+);
+
+/// The operations of a tree, none of which changes anything: [`AnyPageTables::dry_run`].
+#[derive(Debug)]
+pub struct AnyDryRun<'t, E>(
+    BySize<DryRun<'t, Page4K, E>, DryRun<'t, Page16K, E>, DryRun<'t, Page64K, E>>,
+);
+
+/// A value for each page size, of which there is one.
+#[derive(Debug)]
+enum BySize<A, B, C> {
+    K4(A),
+    K16(B),
+    K64(C),
+}
+
+/// Runs `$code` with `$tables` as the tables of the size.
+macro_rules! sized {
+    ($self:expr, $tables:ident => $code:expr) => {
+        match $self {
+            BySize::K4($tables) => $code,
+            BySize::K16($tables) => $code,
+            BySize::K64($tables) => $code,
+        }
+    };
+}
+
+/// As `sized`, for code that makes the tables of the size.
+macro_rules! of_size {
+    ($size:expr, $Page:ident => $code:expr) => {
+        match $size {
+            PageSize::K4 => {
+                type $Page = Page4K;
+                BySize::K4($code)
+            }
+            PageSize::K16 => {
+                type $Page = Page16K;
+                BySize::K16($code)
+            }
+            PageSize::K64 => {
+                type $Page = Page64K;
+                BySize::K64($code)
+            }
+        }
+    };
+}
+
+/// As `sized`, for code that gives tables of the same size back.
+macro_rules! same_size {
+    ($self:expr, $tables:ident => $code:expr) => {
+        match $self {
+            BySize::K4($tables) => BySize::K4($code),
+            BySize::K16($tables) => BySize::K16($code),
+            BySize::K64($tables) => BySize::K64($code),
+        }
+    };
+}
+
+/// Hands the operations that [`DryRun`] has too to the macro `$write`, which writes their methods.
+macro_rules! operations {
+    ($write:ident) => {
+        $write! {
+            fn map(
+                start: VirtualAddress,
+                output: PhysicalAddress,
+                bytes: u64,
+                attributes: Attributes,
+                leaves: Leaves
+            ) -> ();
+            fn map_pieces(pieces: &[Piece]) -> ();
+            fn map_frames(
+                start: VirtualAddress,
+                frames: Frames<'_>,
+                attributes: Attributes,
+                leaves: Leaves
+            ) -> ();
+            fn unmap(start: VirtualAddress, bytes: u64) -> ();
+            fn protect(
+                start: VirtualAddress,
+                bytes: u64,
+                change: PermissionChange,
+                holes: Holes
+            ) -> ();
+            fn change_attributes(
+                start: VirtualAddress,
+                bytes: u64,
+                change: AttributeChange,
+                holes: Holes
+            ) -> ();
+            fn set_dirty(start: VirtualAddress, bytes: u64, dirty: bool, holes: Holes) -> ();
+            fn set_invalid(start: VirtualAddress, bytes: u64) -> ();
+            fn set_valid(start: VirtualAddress, bytes: u64) -> ();
+            fn limit_leaves(start: VirtualAddress, bytes: u64, leaves: Leaves) -> usize;
+        }
+    };
+}
+
+/// Writes methods that read the tables.
+macro_rules! reads {
+    ($($(#[$attribute:meta])* fn $name:ident($($argument:ident: $type:ty),*) -> $result:ty;)+) => {
+        $(
+            #[doc = concat!("[`PageTables::", stringify!($name), "`].")]
+            $(#[$attribute])*
+            pub fn $name(&self, $($argument: $type),*) -> $result {
+                sized!(&self.0, tables => tables.$name($($argument),*))
+            }
+        )+
+    };
+}
+
+/// Writes methods that change the tables.
+macro_rules! changes {
+    ($(fn $name:ident($($argument:ident: $type:ty),*) -> $result:ty;)+) => {
+        $(
+            #[doc = concat!("[`PageTables::", stringify!($name), "`].")]
+            ///
+            /// # Errors
+            ///
+            /// As for that method.
+            pub fn $name(&mut self, $($argument: $type),*) -> Result<$result, TableError> {
+                sized!(&mut self.0, tables => tables.$name($($argument),*))
+            }
+        )+
+    };
+}
+
+/// Writes methods that return the cost of a change.
+macro_rules! costs {
+    ($(fn $name:ident($($argument:ident: $type:ty),*) -> $result:ty;)+) => {
+        $(
+            #[doc = concat!("[`DryRun::", stringify!($name), "`].")]
+            ///
+            /// # Errors
+            ///
+            /// As for that method.
+            pub fn $name(&self, $($argument: $type),*) -> Result<Cost, TableError> {
+                sized!(&self.0, run => run.$name($($argument),*))
+            }
+        )+
+    };
+}
+
+impl<E: TableEnvironment> AnyDryRun<'_, E> {
+    operations! { costs }
+}
+
+impl<E: TableEnvironment> AnyPageTables<E> {
+    /// A new, empty tree with the page size of `geometry`.
+    ///
+    /// # Errors
+    ///
+    /// [`TableError::OutOfTables`] when there is no page for the root.
+    pub fn new(geometry: Geometry, environment: E) -> Result<Self, TableError> {
+        let size = geometry.page_size();
+        Ok(Self(
+            of_size!(size, P => PageTables::<P, E>::new(geometry, environment)?),
+        ))
+    }
+
+    /// Takes over the tree below `root`, which no CPU walks.
+    /// [`from_live_root`](Self::from_live_root) takes over a live one.
+    ///
+    /// # Safety
+    ///
+    /// As for [`PageTables::from_root`].
+    pub unsafe fn from_root(root: PhysicalAddress, geometry: Geometry, environment: E) -> Self {
+        let size = geometry.page_size();
+        // SAFETY: the caller keeps the conditions, and the size is the geometry's.
+        Self(of_size!(size, P => unsafe {
+            PageTables::<P, E>::with_root(root, geometry, environment)
+        }))
+    }
+
+    /// The page size of the tables.
+    #[must_use]
+    pub fn page_size(&self) -> PageSize {
+        self.geometry().page_size()
+    }
+
+    reads! {
+        #[must_use]
+        fn root_table() -> PhysicalAddress;
+        #[must_use]
+        fn geometry() -> &Geometry;
+        #[must_use]
+        fn environment() -> &E;
+        #[must_use]
+        fn query(address: VirtualAddress) -> Option<Mapping>;
+    }
+
+    /// [`PageTables::visit`].
+    ///
+    /// # Errors
+    ///
+    /// As for that method.
+    pub fn visit<B>(
+        &self,
+        start: VirtualAddress,
+        bytes: u64,
+        visit: impl FnMut(&Entry) -> ControlFlow<B, Visit>,
+    ) -> Result<ControlFlow<B>, TableError> {
+        sized!(&self.0, tables => tables.visit(start, bytes, visit))
+    }
+
+    /// [`PageTables::visit_all`].
+    pub fn visit_all<B>(
+        &self,
+        visit: impl FnMut(&Entry) -> ControlFlow<B, Visit>,
+    ) -> ControlFlow<B> {
+        sized!(&self.0, tables => tables.visit_all(visit))
+    }
+
+    /// [`PageTables::visit_runs`].
+    pub fn visit_runs<B>(
+        &self,
+        visit: impl FnMut(&Entry) -> ControlFlow<B, Visit>,
+    ) -> ControlFlow<B> {
+        sized!(&self.0, tables => tables.visit_runs(visit))
+    }
+
+    operations! { changes }
+
+    changes! {
+        fn harvest(
+            start: VirtualAddress,
+            bytes: u64,
+            what: Harvest,
+            found: impl FnMut(VirtualAddress, u64)
+        ) -> ();
+        fn merge(start: VirtualAddress, bytes: u64, leaves: Leaves) -> Merged;
+    }
+
+    /// [`PageTables::dry_run`].
+    pub fn dry_run(&self) -> AnyDryRun<'_, E> {
+        AnyDryRun(same_size!(&self.0, tables => tables.dry_run()))
+    }
+
+    /// [`PageTables::set_asid`].
+    ///
+    /// # Safety
+    ///
+    /// As for that method.
+    pub unsafe fn set_asid(&mut self, asid: Option<u16>) {
+        // SAFETY: the caller keeps the conditions.
+        sized!(&mut self.0, tables => unsafe { tables.set_asid(asid) });
+    }
+
+    /// [`PageTables::set_bbm`].
+    ///
+    /// # Safety
+    ///
+    /// As for that method.
+    pub unsafe fn set_bbm(&mut self, level: BbmLevel) {
+        // SAFETY: the caller keeps the conditions.
+        sized!(&mut self.0, tables => unsafe { tables.set_bbm(level) });
+    }
+
+    /// [`PageTables::environment_mut`].
+    ///
+    /// # Safety
+    ///
+    /// As for that method.
+    pub unsafe fn environment_mut(&mut self) -> &mut E {
+        // SAFETY: the caller keeps the conditions.
+        sized!(&mut self.0, tables => unsafe { tables.environment_mut() })
+    }
+
+    /// [`PageTables::into_parts`].
+    pub fn into_parts(self) -> (PhysicalAddress, E) {
+        sized!(self.0, tables => tables.into_parts())
+    }
+
+    /// [`PageTables::destroy`].
+    pub fn destroy(self) -> E {
+        sized!(self.0, tables => tables.destroy())
+    }
+
+    /// Takes over the live tree below `root`.
+    ///
+    /// # Safety
+    ///
+    /// As for [`PageTables::from_root`] and [`PageTables::make_live`].
+    pub unsafe fn from_live_root(
+        root: PhysicalAddress,
+        geometry: Geometry,
+        environment: E,
+    ) -> Live<Self> {
+        // SAFETY: the caller keeps the conditions, but for CPUs that walk the tree. For those the
+        // tree is made live before anything changes it.
+        let mut tables = unsafe { Self::from_root(root, geometry, environment) };
+        sized!(&mut tables.0, tables => tables.liveness = Liveness::Live);
+        Live(tables)
+    }
+
+    /// [`PageTables::make_live`].
+    ///
+    /// # Safety
+    ///
+    /// As for that method.
+    #[must_use = "only the live tree gives the value for TTBR"]
+    pub unsafe fn make_live(mut self) -> Live<Self> {
+        sized!(&mut self.0, tables => tables.go_live());
+        Live(self)
+    }
+}
+
+impl<E: TableEnvironment> Live<AnyPageTables<E>> {
+    /// The value for TTBR0 or TTBR1 that makes CPUs walk this tree, with `asid` (0 in a regime
+    /// without ASIDs).
+    #[must_use]
+    pub fn ttbr(&self, asid: u16) -> Ttbr {
+        // SAFETY: the tree is live, so its changes issue barriers and TLBIs.
+        unsafe { Ttbr::from_root(self.geometry(), self.root_table(), asid) }
+    }
+
+    /// The address of the root table, and the environment. The tables stay as they are, and live;
+    /// [`AnyPageTables::from_live_root`] takes them over again.
+    pub fn into_parts(self) -> (PhysicalAddress, E) {
+        self.0.into_parts()
+    }
+
+    /// Takes the tree back from the CPUs.
+    ///
+    /// # Safety
+    ///
+    /// No TTBR holds the root any more, and no TLB holds an entry of the tree.
+    #[must_use = "a tree that is not kept or destroyed is lost"]
+    pub unsafe fn retire(self) -> AnyPageTables<E> {
+        // SAFETY: the caller keeps the conditions.
+        AnyPageTables(same_size!(self.0.0, tables => unsafe { Live(tables).retire() }))
+    }
+}

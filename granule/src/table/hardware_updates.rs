@@ -1,0 +1,150 @@
+//! Splitting leaves that hardware may update at the same time (TCR.HA, TCR.HD), without losing an
+//! update. The two steps of a split that touch such leaves are here: a group loses its hint, and a
+//! table replaces a leaf. The decision what to split is elsewhere.
+//!
+//! An update by hardware is one atomic change of an entry (RWLTNL), so both steps change entries
+//! atomically too. Hardware never undoes its updates. An update that comes late is therefore found
+//! by reading once more, and it then holds for everything that the old leaf translated.
+//!
+//! Merging needs none of this, because it leaves entries that hardware may update as they are.
+
+use super::pending::Pending;
+use super::{BitChange, Liveness, PageTables, TableEnvironment};
+use crate::arch::page_size::{Level, Page};
+use crate::arch::{Descriptor, PhysicalAddress};
+
+/// Clears the contiguous hint of leaves.
+const UNGROUP: BitChange = BitChange {
+    of: BitChange::LEAVES,
+    clear: Descriptor::CONTIGUOUS,
+    set: 0,
+};
+
+/// What hardware noted in the members of a group.
+struct Noted {
+    /// Whether any member has the access flag.
+    accessed: bool,
+    /// Whether any member is marked dirty.
+    dirty: bool,
+    /// Whether hardware may still update a member.
+    may_change: bool,
+}
+
+impl<P: Page, E: TableEnvironment> PageTables<P, E> {
+    /// What hardware noted in any member of a group holds for all (RXDPXQ): the change of one
+    /// member that gives it that.
+    pub(super) fn gathering(
+        &self,
+        table: PhysicalAddress,
+        first: usize,
+        count: usize,
+    ) -> impl Fn(Descriptor) -> BitChange + use<P, E> {
+        let noted = self.noted(table, first, count);
+        move |member| {
+            let managed = member.0 & Descriptor::DIRTY_MODIFIER != 0;
+            BitChange {
+                of: BitChange::LEAVES,
+                clear: if noted.dirty && managed {
+                    Descriptor::AP_READ_ONLY
+                } else {
+                    0
+                },
+                set: if noted.accessed {
+                    Descriptor::ACCESS_FLAG
+                } else {
+                    0
+                },
+            }
+        }
+    }
+
+    /// Whether hardware may update a member of this group now. Once it may not, it never may until
+    /// software changes the members.
+    pub(super) fn may_be_updated(
+        &self,
+        table: PhysicalAddress,
+        first: usize,
+        count: usize,
+    ) -> bool {
+        self.liveness == Liveness::Live && self.noted(table, first, count).may_change
+    }
+
+    fn noted(&self, table: PhysicalAddress, first: usize, count: usize) -> Noted {
+        let mut noted = Noted {
+            accessed: false,
+            dirty: false,
+            may_change: false,
+        };
+        for index in first..first + count {
+            let member = self.load(table, index);
+            let clean = Descriptor::DIRTY_MODIFIER | Descriptor::AP_READ_ONLY;
+            noted.accessed |= member.0 & Descriptor::ACCESS_FLAG != 0;
+            noted.dirty |= member.0 & clean == Descriptor::DIRTY_MODIFIER;
+            noted.may_change |= member.may_be_updated();
+        }
+        noted
+    }
+
+    /// Clears the hint of the group at index `first`, whose first offset is `offset`. All members
+    /// get the access flag and the dirty state that hardware noted in any of them.
+    pub(super) fn clear_hint(
+        &mut self,
+        table: PhysicalAddress,
+        first: usize,
+        level: Level,
+        offset: u64,
+    ) {
+        let count = P::SIZE.contiguous_entries(level);
+        let updated = self.may_be_updated(table, first, count);
+        self.update(table, first, count, UNGROUP);
+        if updated {
+            // Until no TLB holds the group, hardware may note a write to one member in another.
+            let bytes = P::SIZE.entry_bytes(level);
+            self.pending
+                .entries(offset, offset + bytes * count as u64, bytes);
+            self.flush_now();
+        }
+        let gathering = self.gathering(table, first, count);
+        for index in first..first + count {
+            let member = self.load(table, index);
+            let change = gathering(member);
+            if change.apply(member) != member {
+                // No TLBI: no TLB holds an entry without the flag, and a clean entry that is cached
+                // allows less.
+                self.update(table, index, 1, change);
+            }
+        }
+    }
+
+    /// Links `child` in place of the leaf at `index`, whose first offset is `offset`. The table
+    /// must translate as the leaf did when it was `built_from`.
+    pub(super) fn link_in_place_of(
+        &mut self,
+        built_from: Descriptor,
+        table: PhysicalAddress,
+        index: usize,
+        level: Level,
+        offset: u64,
+        child: PhysicalAddress,
+    ) {
+        let link = Descriptor::table(&self.geometry, child);
+        let how = self.linking();
+        if self.liveness == Liveness::Private || !built_from.may_be_updated() {
+            self.store(table, index, link, how);
+            return;
+        }
+        let last = self.exchange_as(table, index, link, how);
+        let late = BitChange {
+            of: Descriptor::VALID,
+            clear: built_from.0 & !last.0 & Descriptor::AP_READ_ONLY,
+            set: last.0 & !built_from.0 & Descriptor::ACCESS_FLAG,
+        };
+        if late.clear | late.set != 0 {
+            let end = offset + P::SIZE.entry_bytes(level);
+            // No TLBI, as in `clear_hint`, so the change is not recorded.
+            let pending = core::mem::replace(&mut self.pending, Pending::NOTHING);
+            self.change_in(child, level.next(), offset, end, late);
+            core::mem::replace(&mut self.pending, pending).flushed();
+        }
+    }
+}

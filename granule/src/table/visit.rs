@@ -1,0 +1,273 @@
+//! The walk that every query and every visit is, over tables of any source.
+//!
+//! A [`Source`] reads entries: of [`PageTables`](super::PageTables), where reading cannot fail, or of
+//! a [`TableView`](super::TableView), where it can. The code here only reads: it stores nothing,
+//! allocates nothing and issues no barrier.
+
+use super::TableError;
+use super::plan::OUTPUT_RUN_SHIFT;
+use crate::arch::page_size::{Level, PageSize};
+use crate::arch::{Attributes, Descriptor, Geometry, Kind, PhysicalAddress, VirtualAddress};
+use core::convert::Infallible;
+use core::ops::ControlFlow;
+
+/// The mapping of one address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mapping {
+    /// The physical address of the queried address.
+    pub output: PhysicalAddress,
+    /// The first address of the entry.
+    pub start: VirtualAddress,
+    /// The bytes of the entry; in a contiguous group still those of the entry, not of the group.
+    pub bytes: u64,
+    /// The level of the entry.
+    pub level: Level,
+    /// Whether the contiguous hint is set.
+    pub contiguous: bool,
+    /// The memory type and permissions.
+    pub attributes: Attributes,
+}
+
+/// One entry found by a visit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The table that holds the entry.
+    pub table: PhysicalAddress,
+    /// The index in that table.
+    pub index: usize,
+    /// The level of that table.
+    pub level: Level,
+    /// The first address that the entry translates.
+    pub start: VirtualAddress,
+    /// The bytes that the entry translates.
+    pub bytes: u64,
+    /// The length of the run that begins here: entries of this table with the same attributes and
+    /// consecutive outputs. Always 1 except in a visit of runs.
+    pub count: usize,
+    /// The descriptor itself.
+    pub descriptor: Descriptor,
+    /// The kind: a leaf, a present-invalid leaf, or a table.
+    pub kind: Kind,
+    /// The address of the next table, or the first byte of the output.
+    pub output: PhysicalAddress,
+}
+
+/// How a visit goes on after an entry. [`ControlFlow::Break`] ends it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(
+    clippy::exhaustive_enums,
+    reason = "a visit goes into a table or past it"
+)]
+pub enum Visit {
+    /// With the entries of the table that the entry points to. After a leaf it is the same as
+    /// [`Skip`](Self::Skip).
+    Descend,
+    /// With the next entry.
+    Skip,
+}
+
+impl Visit {
+    /// The answer of a visitor that sees every entry and never ends the visit:
+    /// [`Descend`](Self::Descend).
+    pub const EVERYTHING: ControlFlow<Infallible, Self> = ControlFlow::Continue(Self::Descend);
+}
+
+/// The last entry of a walk to one offset.
+pub(super) struct Found {
+    pub table: PhysicalAddress,
+    pub level: Level,
+    pub descriptor: Descriptor,
+    pub kind: Kind,
+}
+
+/// A table that a walk left out, the offset from which on, and the reason.
+pub(super) struct LeftOut<W> {
+    pub table: PhysicalAddress,
+    pub level: Level,
+    pub offset: u64,
+    pub why: W,
+}
+
+/// What a walk reads from.
+pub(super) trait Source {
+    /// Why a table is left out.
+    type Why;
+
+    /// The page size; a constant where the source knows it at compile time.
+    fn page_size(&self) -> PageSize;
+    fn geometry(&self) -> &Geometry;
+    /// Whether the walk may read this table next. The tables above it were entered last.
+    fn enter(&self, table: PhysicalAddress, level: Level) -> Result<(), Self::Why>;
+    fn load(&self, table: PhysicalAddress, index: usize) -> Result<Descriptor, Self::Why>;
+}
+
+/// Checks a range of addresses and returns its offsets in the half. The page size is the geometry's,
+/// as a constant where the caller has one.
+#[inline(always)]
+pub(super) fn offsets(
+    geometry: &Geometry,
+    page_size: PageSize,
+    start: VirtualAddress,
+    bytes: u64,
+) -> Result<(u64, u64), TableError> {
+    let page = page_size.bytes();
+    for value in [start.0, bytes] {
+        if value & (page - 1) != 0 {
+            return Err(TableError::Misaligned { value, page_size });
+        }
+    }
+    let outside = TableError::OutsideSpace {
+        start,
+        bytes,
+        va_bits: geometry.va_bits(),
+    };
+    let offset = geometry.offset(start).ok_or(outside)?;
+    match offset.checked_add(bytes) {
+        Some(end) if end <= geometry.span() => Ok((offset, end)),
+        _ => Err(outside),
+    }
+}
+
+/// Walks to `offset` and returns the last entry on the way.
+#[inline(always)]
+pub(super) fn walk<S: Source>(
+    source: &S,
+    root: PhysicalAddress,
+    offset: u64,
+) -> Result<Found, LeftOut<S::Why>> {
+    let geometry = source.geometry();
+    let mut table = root;
+    let mut level = geometry.start_level();
+    loop {
+        let index = source.page_size().index(offset, level);
+        let descriptor = source.load(table, index).map_err(|why| LeftOut {
+            table,
+            level,
+            offset,
+            why,
+        })?;
+        let kind = descriptor.kind(geometry, level);
+        if kind != Kind::Table {
+            return Ok(Found {
+                table,
+                level,
+                descriptor,
+                kind,
+            });
+        }
+        table = geometry.address_of(descriptor, level);
+        level = level.next();
+    }
+}
+
+/// The mapping of `offset` by the entry that a walk to it found.
+#[inline(always)]
+pub(super) fn mapping<S: Source>(source: &S, found: &Found, offset: u64) -> Option<Mapping> {
+    if found.kind != Kind::Leaf {
+        return None;
+    }
+    let geometry = source.geometry();
+    let bytes = source.page_size().entry_bytes(found.level);
+    let start = offset & !(bytes - 1);
+    let first = geometry.address_of(found.descriptor, found.level);
+    Some(Mapping {
+        output: first.wrapping_add(offset - start),
+        start: geometry.base().wrapping_add(start),
+        bytes,
+        level: found.level,
+        contiguous: found.descriptor.is_contiguous(),
+        attributes: Attributes::decode(found.descriptor, geometry),
+    })
+}
+
+/// Visits the entries of a table between two offsets, in runs if `RUNS`. A table that the source
+/// leaves out is told once, and the visit goes on behind it.
+pub(super) fn visit_table<S: Source, B, const RUNS: bool>(
+    source: &S,
+    table: PhysicalAddress,
+    level: Level,
+    (from, to): (u64, u64),
+    visit: &mut impl FnMut(Result<&Entry, LeftOut<S::Why>>) -> ControlFlow<B, Visit>,
+) -> ControlFlow<B> {
+    let (size, geometry) = (source.page_size(), source.geometry());
+    let bytes = size.entry_bytes(level);
+    let mut at = from;
+    let mut left_out = source.enter(table, level).err();
+    while at < to && left_out.is_none() {
+        let first = at & !(bytes - 1);
+        let mut next = to.min(first + bytes);
+        let index = size.index(at, level);
+        let descriptor = match source.load(table, index) {
+            Ok(descriptor) => descriptor,
+            Err(why) => {
+                left_out = Some(why);
+                break;
+            }
+        };
+        let kind = descriptor.kind(geometry, level);
+        if kind != Kind::Invalid {
+            let output = geometry.address_of(descriptor, level);
+            let mut count = 1;
+            if RUNS && kind == Kind::Leaf {
+                let most = size.entries() - index;
+                let in_range = (to - first).div_ceil(bytes) as usize;
+                // Beyond this limit the addition carries into bits that are no address (with
+                // TCR.DS from bit 49 into GP), and an unrelated leaf would look like the next
+                // one.
+                let rest = (1 << OUTPUT_RUN_SHIFT) - (output.0 & ((1 << OUTPUT_RUN_SHIFT) - 1));
+                let in_format = (rest >> size.level_shift(level)) as usize;
+                let most = most.min(in_range).min(in_format);
+                count = run_length(source, table, index, bytes, descriptor, u64::MAX, most);
+                next = to.min(first + count as u64 * bytes);
+            }
+            let entry = Entry {
+                table,
+                index,
+                level,
+                start: geometry.base().wrapping_add(first),
+                bytes,
+                count,
+                descriptor,
+                kind,
+                output,
+            };
+            if visit(Ok(&entry))? == Visit::Descend && kind == Kind::Table {
+                visit_table::<S, B, RUNS>(source, output, level.next(), (at, next), visit)?;
+            }
+        }
+        at = next;
+    }
+    if let Some(why) = left_out {
+        visit(Err(LeftOut {
+            table,
+            level,
+            offset: at,
+            why,
+        }))?;
+    }
+    ControlFlow::Continue(())
+}
+
+/// The number of entries from `index` on, at most `most`, whose `looked_at` bits grow by `step`.
+#[inline(always)]
+pub(super) fn run_length<S: Source>(
+    source: &S,
+    table: PhysicalAddress,
+    index: usize,
+    step: u64,
+    first: Descriptor,
+    looked_at: u64,
+    most: usize,
+) -> usize {
+    let mut expected = first.0;
+    let mut count = 1;
+    while count < most {
+        expected = expected.wrapping_add(step);
+        let next = source.load(table, index + count);
+        if !next.is_ok_and(|next| (next.0 ^ expected) & looked_at == 0) {
+            break;
+        }
+        count += 1;
+    }
+    count
+}

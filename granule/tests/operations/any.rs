@@ -1,0 +1,272 @@
+//! Tables whose page size is a value do what tables of that size do, and freed tables are all
+//! freed.
+
+use crate::bench::{Bench, Setting};
+use core::ops::ControlFlow;
+use granule::arch::bbm::BbmLevel;
+use granule::arch::{
+    Attributes, Dispatch, Geometry, Level, MemoryType, Page, PageSize, Permissions,
+    PhysicalAddress, VaRange, VirtualAddress,
+};
+use granule::table::{
+    AnyPageTables, AttributeChange, FrameRun, Frames, Harvest, Holes, Leaves, PageTables,
+    PermissionChange, Piece, Visit,
+};
+use granule_testing::cases::config;
+use granule_testing::held::Held;
+use granule_testing::host::{self, Host, HostEnvironment, Runs};
+use granule_testing::shape::{self, PLAIN};
+use granule_testing::walk::Arch;
+use proptest::prelude::*;
+use std::rc::Rc;
+
+const RW: Attributes = Attributes::normal(Permissions::READ_WRITE);
+
+fn new_host(geometry: &Geometry) -> (Rc<Host>, HostEnvironment) {
+    let host = Host::new(geometry, 0x4000_0000, 64);
+    let environment = host::environment(&host, Setting::LIVE.capabilities());
+    (host, environment)
+}
+
+/// What a dry run of one call answers, and the call.
+macro_rules! answer {
+    ($answers:ident, $tables:ident, $method:ident($($argument:expr),*)) => {
+        $answers.push(format!("{:?}", $tables.dry_run().$method($($argument),*)));
+        $answers.push(format!("{:?}", $tables.$method($($argument),*)));
+    };
+}
+
+/// The same calls on tables of either kind, with what each answered.
+macro_rules! calls {
+    ($tables:expr, $base:expr, $page:expr) => {{
+        let (tables, base, page) = ($tables, $base, $page);
+        let at = |pages: u64| VirtualAddress(base.0 + pages * page);
+        let output = PhysicalAddress(0x8000_0000);
+        let pages = Leaves::PAGES;
+        let piece = Piece {
+            start: at(40),
+            output,
+            bytes: page,
+            attributes: RW,
+            leaves: pages,
+        };
+        let runs = [FrameRun {
+            first: output,
+            count: 3,
+        }];
+        let frames = Frames::Runs(&runs);
+        let read_only = PermissionChange::NONE.writable(false);
+        let device = AttributeChange::NONE.memory(MemoryType::Device);
+        let mut answers = Vec::new();
+        answer!(
+            answers,
+            tables,
+            map(at(0), output, 32 * page, RW, Leaves::LARGEST)
+        );
+        answer!(
+            answers,
+            tables,
+            map(at(31), output, page, RW, Leaves::LARGEST)
+        );
+        answer!(answers, tables, map_pieces(&[piece]));
+        answer!(answers, tables, map_frames(at(50), frames, RW, pages));
+        answer!(
+            answers,
+            tables,
+            protect(at(1), 2 * page, read_only, Holes::Refuse)
+        );
+        answer!(
+            answers,
+            tables,
+            change_attributes(at(40), 5 * page, device, Holes::Skip)
+        );
+        answer!(
+            answers,
+            tables,
+            set_dirty(at(40), page, true, Holes::Refuse)
+        );
+        answer!(answers, tables, set_invalid(at(50), page));
+        answer!(answers, tables, set_valid(at(50), page));
+        answer!(answers, tables, limit_leaves(at(0), 64 * page, pages));
+        answer!(answers, tables, unmap(at(51), page));
+        let what = Harvest::Accessed { invalidate: true };
+        let mut found = Vec::new();
+        let harvested = tables.harvest(at(0), 64 * page, what, |start, bytes| {
+            found.push((start, bytes));
+        });
+        answers.push(format!("{harvested:?} {found:?}"));
+        let merged = tables.merge(at(0), 64 * page, Leaves::LARGEST);
+        answers.push(format!("{merged:?}"));
+        let mut entries = Vec::new();
+        let visited = tables.visit(at(0), 64 * page, |entry| {
+            entries.push(*entry);
+            Visit::EVERYTHING
+        });
+        let ended = tables.visit_all(|entry| {
+            entries.push(*entry);
+            match entry.level {
+                Level::L3 => ControlFlow::Break(entry.start),
+                _ => ControlFlow::Continue(Visit::Descend),
+            }
+        });
+        answers.push(format!("{ended:?}"));
+        let ControlFlow::Continue(()) = tables.visit_runs(|entry| {
+            entries.push(*entry);
+            Visit::EVERYTHING
+        });
+        answers.push(format!("{visited:?} {entries:?}"));
+        answers.push(format!("{:?}", tables.query(at(2))));
+        answers.push(format!("{} {:?}", tables.root_table(), tables.geometry()));
+        answers
+    }};
+}
+
+struct Compared(Geometry);
+
+impl Dispatch for Compared {
+    type Output = ();
+
+    fn run<P: Page>(self) {
+        let geometry = self.0;
+        let (page, base) = (P::SIZE.bytes(), geometry.base());
+        for live in [false, true] {
+            let (host, environment) = new_host(&geometry);
+            let tables = PageTables::<P, _>::new(geometry, environment).unwrap();
+            let mut tables = Held::new(tables, live);
+            // SAFETY: no CPU walks the tables.
+            unsafe {
+                tables.set_bbm(BbmLevel::Level3);
+                tables.set_asid(Some(3));
+            }
+            let expected = calls!(&mut *tables, base, page);
+            let events = host.take_events();
+
+            let (any_host, environment) = new_host(&geometry);
+            let mut any = AnyPageTables::new(geometry, environment).unwrap();
+            assert_eq!(any.page_size(), P::SIZE);
+            // SAFETY: no CPU walks the tables.
+            unsafe {
+                any.set_bbm(BbmLevel::Level3);
+                any.set_asid(Some(3));
+            }
+            let answers = if live {
+                // SAFETY: no CPU walks the tables, before they are live and after they are
+                // retired. Nothing else has them.
+                unsafe {
+                    let mut any = any.make_live();
+                    let ttbr = any.ttbr(7);
+                    let Held::Live(same) = &tables else {
+                        panic!("live tables")
+                    };
+                    assert_eq!(ttbr, same.ttbr(7));
+                    let answers = calls!(any.changes(), base, page);
+                    let (root, environment) = any.into_parts();
+                    let any = AnyPageTables::from_live_root(root, geometry, environment);
+                    any.retire().destroy();
+                    answers
+                }
+            } else {
+                let answers = calls!(&mut any, base, page);
+                let (root, environment) = any.into_parts();
+                // SAFETY: the root and environment of just now.
+                let any = unsafe { AnyPageTables::from_root(root, geometry, environment) };
+                any.destroy();
+                answers
+            };
+            assert_eq!(answers, expected);
+            // The same stores, barriers and TLBIs, before everything was destroyed.
+            assert_eq!(any_host.take_events()[..events.len()], events);
+            assert_eq!(any_host.given_out(), 0);
+        }
+    }
+}
+
+#[test]
+fn any_tables_do_what_tables_of_the_size_do() {
+    let sizes = [(PageSize::K4, 48), (PageSize::K16, 47), (PageSize::K64, 42)];
+    // Tables of the other sizes take Miri minutes.
+    for (size, bits) in &sizes[..if cfg!(miri) { 1 } else { 3 }] {
+        let geometry = PLAIN.geometry(*size, *bits, VaRange::Upper);
+        size.dispatch(Compared(geometry));
+    }
+}
+
+/// Random mappings, then the whole tree is freed.
+#[derive(Clone, Debug)]
+struct Destroyed {
+    geometry: Geometry,
+    live: bool,
+    mapped: Vec<(u64, u64, bool)>,
+    hidden: Option<usize>,
+}
+
+impl Dispatch for Destroyed {
+    type Output = ();
+
+    fn run<P: Page>(self) {
+        let setting = if self.live {
+            Setting::LIVE
+        } else {
+            Setting::PRIVATE
+        };
+        let mut bench = Bench::<P>::new(&self.geometry, setting);
+        bench.host.set_runs(Runs::Scattered);
+        let arch = Arch::of(&self.geometry);
+        for (number, &(place, pages, largest)) in self.mapped.iter().enumerate() {
+            let bytes = pages * arch.page();
+            let at = place.wrapping_mul(0x9e37_79b9_7f4a_7c15) % arch.span();
+            // Aligned to its size, so that some mappings are blocks.
+            let at = at / bytes.next_power_of_two() * bytes.next_power_of_two();
+            let output = at % (1 << (arch.pa_bits - 1));
+            let leaves = if largest {
+                Leaves::LARGEST
+            } else {
+                Leaves::PAGES
+            };
+            let _ = bench.map(at, output, bytes, RW, leaves);
+            if self.hidden == Some(number) {
+                let _ = bench.set_invalid(at, bytes);
+            }
+        }
+        let Bench { tables, host, .. } = bench;
+        let tables = match tables {
+            Held::Private(tables) => tables,
+            // SAFETY: no CPU walked the tables.
+            Held::Live(tables) => unsafe { tables.retire() },
+        };
+        tables.destroy();
+        assert_eq!(host.given_out(), 0, "tables that were not freed");
+    }
+}
+
+fn destroyed() -> impl Strategy<Value = Destroyed> {
+    let pages = prop_oneof![1..5_u64, Just(16), Just(512), Just(1 << 18)];
+    let mapped = (any::<u64>(), pages, any::<bool>());
+    let mapped = mapped.prop_filter("too many pages", |(_, pages, largest)| {
+        *largest || *pages <= 512
+    });
+    (
+        proptest::sample::select(shape::all()),
+        any::<bool>(),
+        proptest::collection::vec(mapped, 0..if cfg!(miri) { 4 } else { 12 }),
+        proptest::option::of(0..12_usize),
+    )
+        .prop_map(|(geometry, live, mapped, hidden)| Destroyed {
+            geometry,
+            live,
+            mapped,
+            hidden,
+        })
+        .prop_filter("4K runs the same code under Miri", |case| {
+            !cfg!(miri) || case.geometry.page_size() == PageSize::K4
+        })
+}
+
+proptest! {
+    #![proptest_config(config(100, 3))]
+
+    #[test]
+    fn destroy_frees_every_table(case in destroyed()) {
+        case.geometry.page_size().dispatch(case);
+    }
+}

@@ -1,0 +1,249 @@
+//! The exact steps of changes of attributes and of harvests, and their errors. Their effect on
+//! random trees is compared in [`random`](crate::random).
+
+use crate::bench::{Bench, Setting};
+use granule::arch::bbm::BbmLevel;
+use granule::arch::{
+    Attributes, MemoryType, Page4K, PageSize, Permissions, Shareability, VaRange, VirtualAddress,
+};
+use granule::table::{AttributeChange, Harvest, Holes, Leaves, TableError, Visibility};
+use granule_testing::host::Event;
+use granule_testing::shape::{LARGE, PLAIN};
+
+const RW: Attributes = Attributes::normal(Permissions::READ_WRITE);
+const DEVICE: AttributeChange = AttributeChange::NONE.memory(MemoryType::Device);
+
+/// The steps as letters: a store or change of one entry, DSB ISHST, TLBI, DSB ISH, ISB.
+fn steps(events: &[Event]) -> String {
+    let letter = |event: &Event| match event {
+        Event::Store { count: 1, .. } | Event::Change { .. } => 's',
+        Event::DsbIshst => 'd',
+        Event::Tlbi(_) => 't',
+        Event::DsbIsh => 'D',
+        Event::Isb => 'i',
+        other => panic!("{other:x?}"),
+    };
+    events.iter().map(letter).collect()
+}
+
+/// Live tables with 40 pages of 4K at 64 KiB, in two groups and eight single pages, without range
+/// operations.
+fn bench(attributes: Attributes) -> (Bench<Page4K>, VirtualAddress) {
+    let geometry = PLAIN.geometry(PageSize::K4, 39, VaRange::Lower);
+    let setting = Setting {
+        range: false,
+        ..Setting::LIVE
+    };
+    let mut bench = Bench::<Page4K>::new(&geometry, setting);
+    bench
+        .map(0x1_0000, 0x1_0000, 40 << 12, attributes, Leaves::LARGEST)
+        .unwrap();
+    (bench, VirtualAddress(0x1_0000))
+}
+
+#[test]
+fn another_memory_type_is_one_break_for_the_whole_range() {
+    let (mut bench, start) = bench(RW);
+    let tables = &mut bench.tables;
+    // The last three pages.
+    let last = VirtualAddress(start.0 + (37 << 12));
+    tables
+        .change_attributes(last, 0x3000, DEVICE, Holes::Refuse)
+        .unwrap();
+    let events = bench.host.take_events();
+    assert_eq!(steps(&events), "sssdtttDisssdi");
+    // Broken entries are invalid, and each is one whole store.
+    for event in &events[..3] {
+        let &Event::Change {
+            descriptor,
+            visibility,
+            ..
+        } = event
+        else {
+            panic!("{event:?}")
+        };
+        assert_eq!((descriptor & 1, visibility), (0, Visibility::Live));
+    }
+    // One of them has the type already, and is left alone.
+    let one = VirtualAddress(last.0 - 0x1000);
+    let tables = &mut bench.tables;
+    tables
+        .change_attributes(one, 0x2000, DEVICE, Holes::Refuse)
+        .unwrap();
+    assert_eq!(steps(&bench.host.take_events()), "sdtDisdi");
+    let tables = &mut bench.tables;
+    tables
+        .change_attributes(one, 0x4000, DEVICE, Holes::Refuse)
+        .unwrap();
+    assert_eq!(bench.host.take_events(), []);
+    // The whole group: every member is broken and invalidated, and keeps the hint.
+    let tables = &mut bench.tables;
+    tables
+        .change_attributes(start, 0x1_0000, DEVICE, Holes::Refuse)
+        .unwrap();
+    let expected = format!(
+        "{}d{}Di{}di",
+        "s".repeat(16),
+        "t".repeat(16),
+        "s".repeat(16)
+    );
+    assert_eq!(steps(&bench.host.take_events()), expected);
+    let found = bench.tables.query(start).unwrap();
+    assert!(found.contiguous);
+    assert_eq!(found.attributes.memory, MemoryType::Device);
+}
+
+#[test]
+fn tlbis_that_are_left_to_the_caller_do_not_leave_out_those_of_a_break() {
+    let (mut bench, start) = bench(RW);
+    let last = VirtualAddress(start.0 + (39 << 12));
+    // SAFETY: no CPU walks the tables.
+    unsafe { bench.tables.defer_tlbi() };
+    let clear = AttributeChange::NONE.accessed(false);
+    let tables = &mut bench.tables;
+    tables
+        .change_attributes(last, 0x1000, clear, Holes::Refuse)
+        .unwrap();
+    assert_eq!(steps(&bench.host.take_events()), "sdi");
+    let tables = &mut bench.tables;
+    tables
+        .change_attributes(last, 0x1000, DEVICE, Holes::Refuse)
+        .unwrap();
+    assert_eq!(steps(&bench.host.take_events()), "sdtDisdi");
+    let tables = &mut bench.tables;
+    tables
+        .change_attributes(last, 0x1000, clear, Holes::Refuse)
+        .unwrap();
+    assert_eq!(steps(&bench.host.take_events()), "sdi");
+}
+
+#[test]
+fn the_access_flag_changes_in_place() {
+    let (mut bench, start) = bench(RW);
+    let last = VirtualAddress(start.0 + (38 << 12));
+    for (accessed, expected) in [(false, "ssdttDi"), (true, "ssdi")] {
+        let change = AttributeChange::NONE.accessed(accessed);
+        let tables = &mut bench.tables;
+        tables
+            .change_attributes(last, 0x2000, change, Holes::Refuse)
+            .unwrap();
+        assert_eq!(steps(&bench.host.take_events()), expected, "{accessed}");
+        let found = bench.tables.query(last).unwrap();
+        assert_eq!(found.attributes.accessed, accessed);
+    }
+}
+
+#[test]
+fn private_tables_change_in_one_store_for_each_leaf() {
+    let geometry = PLAIN.geometry(PageSize::K4, 39, VaRange::Lower);
+    let mut bench = Bench::<Page4K>::new(&geometry, Setting::PRIVATE);
+    bench.map(0, 0, 0x8000, RW, Leaves::PAGES).unwrap();
+    let start = VirtualAddress(0x2000);
+    let shared = AttributeChange::NONE
+        .memory(MemoryType::NormalNonCacheable)
+        .shareability(Shareability::Outer)
+        .accessed(false);
+    let tables = &mut bench.tables;
+    tables
+        .change_attributes(start, 0x5000, shared, Holes::Refuse)
+        .unwrap();
+    assert_eq!(steps(&bench.host.take_events()), "sssss");
+    let found = bench.tables.query(start).unwrap().attributes;
+    assert_eq!(found.memory, MemoryType::NormalNonCacheable);
+    assert_eq!(found.shareability, Shareability::Outer);
+    assert!(!found.accessed);
+}
+
+#[test]
+fn with_lpa2_shareability_is_no_part_of_a_leaf() {
+    // Bits 9:8 are address bits there.
+    let geometry = LARGE.geometry(PageSize::K4, 52, VaRange::Lower);
+    let mut bench = Bench::<Page4K>::new(&geometry, Setting::LIVE);
+    let output = 3 << 50;
+    bench.map(0, output, 0x1000, RW, Leaves::PAGES).unwrap();
+    let none = AttributeChange::NONE.shareability(Shareability::None);
+    let start = VirtualAddress(0);
+    let tables = &mut bench.tables;
+    tables
+        .change_attributes(start, 0x1000, none, Holes::Refuse)
+        .unwrap();
+    assert_eq!(bench.host.take_events(), []);
+    assert_eq!(bench.tables.query(start).unwrap().output.0, output);
+}
+
+#[test]
+fn a_break_that_would_cut_a_leaf_is_refused_or_runs_out_unchanged() {
+    let geometry = PLAIN.geometry(PageSize::K4, 39, VaRange::Lower);
+    let block = 2 << 20;
+    for bbm in [0, 2] {
+        let setting = Setting {
+            bbm,
+            ..Setting::LIVE
+        };
+        let mut bench = Bench::<Page4K>::new(&geometry, setting);
+        bench
+            .map(block, block, 2 * block, RW, Leaves::LARGEST)
+            .unwrap();
+        let from = 2 * block - 0x1000;
+        let dump = bench.dump();
+        let start = VirtualAddress(from);
+        for budget in 0..2 {
+            bench.host.set_budget(budget);
+            let error = if bbm == 0 {
+                TableError::InsideLeaf {
+                    edge: start,
+                    leaf: VirtualAddress(block),
+                    leaf_bytes: block,
+                    takes: BbmLevel::Level2,
+                }
+            } else {
+                TableError::OutOfTables { needed: 2 }
+            };
+            let tables = &mut bench.tables;
+            let found = tables.change_attributes(start, 0x2000, DEVICE, Holes::Refuse);
+            assert_eq!(found, Err(error));
+            assert_eq!(bench.dump(), dump);
+            let hole = TableError::NotMapped {
+                address: VirtualAddress(3 * block),
+            };
+            let tables = &mut bench.tables;
+            let found = tables.change_attributes(start, 3 * block, DEVICE, Holes::Refuse);
+            assert_eq!(found, Err(hole));
+            assert_eq!(bench.dump(), dump);
+            let tables = &mut bench.tables;
+            let found = tables.set_dirty(start, 3 * block, true, Holes::Refuse);
+            assert_eq!(found, Err(hole));
+            bench.host.take_events();
+        }
+        bench.host.set_budget(2);
+        let found = bench.change_attributes(from, 0x2000, DEVICE, Holes::Refuse);
+        assert_eq!(found.is_ok(), bbm == 2);
+    }
+}
+
+#[test]
+fn a_harvest_reports_whole_leaves_once_and_invalidates_once() {
+    let (mut bench, start) = bench(RW);
+    let mut found = Vec::new();
+    // From inside the first group to inside the second one; what is beside them stays.
+    let middle = VirtualAddress(start.0 + 0x3000);
+    let what = Harvest::Accessed { invalidate: true };
+    let mut harvest = |bench: &mut Bench<Page4K>, what, expected: &str| {
+        found.clear();
+        let report = |start: VirtualAddress, bytes| found.push((start.0, bytes));
+        bench.tables.harvest(middle, 0xe000, what, report).unwrap();
+        assert_eq!(steps(&bench.host.take_events()), expected);
+        found.clone()
+    };
+    let all = format!("{}d{}Di", "s".repeat(32), "t".repeat(32));
+    assert_eq!(harvest(&mut bench, what, &all), [(0x1_0000, 0x2_0000)]);
+    // Nothing is noted any more.
+    assert_eq!(harvest(&mut bench, what, ""), []);
+    assert_eq!(harvest(&mut bench, Harvest::Dirty, ""), []);
+    // Hardware notes one member for the group (RXDPXQ).
+    let table = bench.tree.tables.iter().find(|t| t.level == 3).unwrap();
+    let word = bench.host.word(table.address, 0x2a);
+    bench.host.set_word(table.address, 0x2a, word | 1 << 10);
+    let what = Harvest::Accessed { invalidate: false };
+    assert_eq!(harvest(&mut bench, what, "s"), [(0x2_0000, 0x1_0000)]);
+}

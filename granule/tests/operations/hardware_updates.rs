@@ -1,0 +1,494 @@
+//! Updates by hardware between any two accesses of an operation on leaves.
+//!
+//! The table memory here stands for CPUs with TCR.HA and TCR.HD too: before its Nth access it notes
+//! one access of a CPU in the tables, as the architecture allows it. N runs over all accesses of
+//! the operation. Whatever the operation makes of the leaf, the page must still have the note, or a
+//! harvest must have reported it.
+
+use granule::arch::bbm::BbmLevel;
+use granule::arch::tlbi::{TlbCapabilities, TlbiOp};
+use granule::arch::{
+    Attributes, Descriptor, MemoryType, Page, Page4K, PageSize, Permissions, PhysicalAddress,
+    Regime, VaRange, VirtualAddress,
+};
+use granule::forward;
+use granule::table::{
+    AttributeChange, BitChange, Environment, Harvest, Holes, Leaves, PageTables, PermissionChange,
+    TableMemory, TlbOps, Visibility,
+};
+use granule_testing::held::Held;
+use granule_testing::host::{self, Allocator, Host, Memory, Recorder};
+use granule_testing::shape::PLAIN;
+use granule_testing::walk::{Arch, Leaf};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+const ACCESSED: u64 = 1 << 10;
+const READ_ONLY: u64 = 1 << 7;
+const MODIFIER: u64 = 1 << 51;
+
+/// What a CPU does with a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Does {
+    /// Reads it: the access flag is set.
+    Reads,
+    /// Writes it: the page is marked dirty.
+    Writes,
+}
+
+/// The CPUs that update entries.
+struct Cpus {
+    host: Rc<Host>,
+    arch: Arch,
+    root: Cell<PhysicalAddress>,
+    /// Accesses of the operation before the CPU's.
+    left: Cell<Option<u64>>,
+    does: Does,
+    /// The page that is accessed, by its offset.
+    at: u64,
+    /// The number of the member that gets the note instead, if the page is in a group.
+    member: Option<usize>,
+    /// The entries of the group that a TLB holds for the page.
+    group: RefCell<Option<(u64, usize, usize)>>,
+    noted: Cell<bool>,
+}
+
+impl Cpus {
+    /// The table, index, and level of the entry that translates an offset.
+    fn entry(&self, offset: u64) -> (u64, usize, i32) {
+        let mut table = self.root.get().0;
+        let mut level = self.arch.start_level();
+        loop {
+            let index = (offset >> self.arch.shift(level)) as usize % self.arch.entries();
+            let word = self.host.word(table, index);
+            if word & 0b11 != 0b11 || level == 3 {
+                return (table, index, level);
+            }
+            table = self.arch.table_address(word);
+            level += 1;
+        }
+    }
+
+    /// Lets a TLB hold the group of the page.
+    fn cache(&self) {
+        let (table, index, level) = self.entry(self.at);
+        if self.host.word(table, index) >> 52 & 1 != 0 {
+            let count = self.arch.contiguous(level) as usize;
+            let first = index / count * count;
+            *self.group.borrow_mut() = Some((table, first, count));
+        }
+    }
+
+    /// One access of the operation to the tables is next.
+    fn tick(&self) {
+        let Some(left) = self.left.get() else { return };
+        self.left.set(left.checked_sub(1));
+        if left == 0 {
+            self.access();
+        }
+    }
+
+    fn access(&self) {
+        let (mut table, mut index, _) = self.entry(self.at);
+        if let (Some((group, first, count)), Some(member)) = (*self.group.borrow(), self.member) {
+            (table, index) = (group, first + member % count);
+        }
+        let word = self.host.word(table, index);
+        let valid = word & 1 != 0;
+        let new = match self.does {
+            Does::Reads => word | ACCESSED,
+            Does::Writes if word & MODIFIER != 0 => word & !READ_ONLY | ACCESSED,
+            Does::Writes => word,
+        };
+        if valid && new != word {
+            self.host.set_word(table, index, new);
+            self.noted.set(true);
+        }
+    }
+}
+
+struct Updated {
+    inner: Memory,
+    cpus: Rc<Cpus>,
+}
+
+// SAFETY: each call is handed on, or made of calls that are; between two of them only bits that
+// hardware may change are changed.
+unsafe impl TableMemory for Updated {
+    forward!(self.inner after { self.cpus.tick(); }: load find_mapped store exchange fill);
+
+    unsafe fn update(
+        &mut self,
+        table: PhysicalAddress,
+        first: usize,
+        count: usize,
+        change: BitChange,
+        visibility: Visibility,
+    ) -> usize {
+        let mut changed = 0;
+        for index in first..first + count {
+            self.cpus.tick();
+            let old = Descriptor(self.cpus.host.word(table.0, index));
+            if !change.concerns(old) {
+                continue;
+            }
+            changed += 1;
+            // SAFETY: the caller vouches for the entry.
+            unsafe {
+                if old.may_be_updated() && visibility != Visibility::Private {
+                    // Atomic: nothing comes between.
+                    self.inner.update(table, index, 1, change, visibility);
+                } else {
+                    self.cpus.tick();
+                    let new = change.apply(old);
+                    self.inner.store(table, index, new, visibility);
+                }
+            }
+        }
+        changed
+    }
+}
+
+struct Tlb {
+    inner: Recorder,
+    cpus: Rc<Cpus>,
+}
+
+impl TlbOps for Tlb {
+    forward!(self.inner: capabilities dsb_ishst dsb_ish isb);
+
+    fn tlbi(&mut self, regime: Regime, op: TlbiOp) {
+        // Every TLBI of these operations reaches the page's leaf; the replay of other tests checks
+        // that they do.
+        *self.cpus.group.borrow_mut() = None;
+        self.inner.tlbi(regime, op);
+    }
+}
+
+type Tables = PageTables<Page4K, Environment<Updated, Allocator, Tlb>>;
+
+type Reported = Vec<(u64, u64)>;
+
+/// One operation on leaves, and the accessed page.
+struct Scene {
+    what: &'static str,
+    /// The size of the mapping, and its leaves.
+    bytes: u64,
+    leaves: Leaves,
+    /// Only the page at `at` is without the note beforehand.
+    only: bool,
+    /// Returns the ranges that a harvest reported.
+    operation: fn(&mut Tables, VirtualAddress, u64) -> Reported,
+    /// Offsets in the mapping.
+    at: &'static [u64],
+}
+
+const USER: PermissionChange = PermissionChange::NONE.user(true);
+
+fn protect_a_page(tables: &mut Tables, start: VirtualAddress, _bytes: u64) -> Reported {
+    let page = VirtualAddress(start.0 + 0x5000);
+    tables.protect(page, 0x1000, USER, Holes::Refuse).unwrap();
+    Vec::new()
+}
+
+/// From the middle of one leaf into the next: both are cut.
+fn protect_across(tables: &mut Tables, start: VirtualAddress, bytes: u64) -> Reported {
+    let from = VirtualAddress(start.0 + 0x5000);
+    tables
+        .protect(from, bytes - 0x8000, USER, Holes::Refuse)
+        .unwrap();
+    Vec::new()
+}
+
+fn limit(tables: &mut Tables, start: VirtualAddress, bytes: u64) -> Reported {
+    tables.limit_leaves(start, bytes, Leaves::PAGES).unwrap();
+    Vec::new()
+}
+
+fn merge(tables: &mut Tables, start: VirtualAddress, bytes: u64) -> Reported {
+    tables.merge(start, bytes, Leaves::LARGEST).unwrap();
+    Vec::new()
+}
+
+/// Break-before-make of all leaves, and of a part of them.
+fn make_device(tables: &mut Tables, start: VirtualAddress, bytes: u64) -> Reported {
+    let device = AttributeChange::NONE.memory(MemoryType::Device);
+    tables
+        .change_attributes(start, bytes, device, Holes::Refuse)
+        .unwrap();
+    let middle = VirtualAddress(start.0 + 0x3000);
+    let uncached = AttributeChange::NONE.memory(MemoryType::NormalNonCacheable);
+    tables
+        .change_attributes(middle, bytes - 0x4000, uncached, Holes::Refuse)
+        .unwrap();
+    Vec::new()
+}
+
+fn harvest(tables: &mut Tables, start: VirtualAddress, bytes: u64) -> Reported {
+    let mut reported = Vec::new();
+    for what in [Harvest::Accessed { invalidate: true }, Harvest::Dirty] {
+        // A page inside reports the whole leaf.
+        let middle = VirtualAddress(start.0 + 0x3000);
+        for (start, bytes) in [(middle, 0x1000), (start, bytes)] {
+            tables
+                .harvest(start, bytes, what, |start, bytes| {
+                    reported.push((start.0, bytes));
+                })
+                .unwrap();
+        }
+    }
+    reported
+}
+
+const BLOCK: u64 = 2 << 20;
+const SCENES: &[Scene] = &[
+    Scene {
+        what: "a page of a group of pages",
+        bytes: 16 << 12,
+        leaves: Leaves::LARGEST,
+        only: false,
+        operation: protect_a_page,
+        at: &[0, 0x5000, 0xf000],
+    },
+    Scene {
+        what: "a page of a block",
+        bytes: BLOCK,
+        leaves: Leaves::LARGEST,
+        only: false,
+        operation: protect_a_page,
+        at: &[0, 0x5000, BLOCK - 0x1000],
+    },
+    Scene {
+        what: "from group to group of blocks",
+        bytes: 32 * BLOCK,
+        leaves: Leaves::LARGEST,
+        only: false,
+        operation: protect_across,
+        at: &[0, 0x5000, 17 * BLOCK, 32 * BLOCK - 0x1000],
+    },
+    Scene {
+        what: "a block limited to pages",
+        bytes: BLOCK,
+        leaves: Leaves::LARGEST,
+        only: false,
+        operation: limit,
+        at: &[0, BLOCK / 2],
+    },
+    Scene {
+        what: "a group of pages limited to pages",
+        bytes: 16 << 12,
+        leaves: Leaves::LARGEST,
+        only: false,
+        operation: limit,
+        at: &[0, 0x5000],
+    },
+    Scene {
+        what: "pages merged to a group",
+        bytes: 16 << 12,
+        leaves: Leaves::PAGES,
+        only: true,
+        operation: merge,
+        at: &[0, 0x5000, 0xf000],
+    },
+    Scene {
+        what: "pages merged to a block",
+        bytes: BLOCK,
+        leaves: Leaves::PAGES,
+        only: true,
+        operation: merge,
+        at: &[0, BLOCK - 0x1000],
+    },
+    Scene {
+        what: "pages that hardware may update, not merged to a group",
+        bytes: 16 << 12,
+        leaves: Leaves::PAGES,
+        only: false,
+        operation: merge,
+        at: &[0, 0x5000, 0xf000],
+    },
+    Scene {
+        what: "pages that hardware may update, not merged to a block",
+        bytes: BLOCK,
+        leaves: Leaves::PAGES,
+        only: false,
+        operation: merge,
+        at: &[0, BLOCK - 0x1000],
+    },
+    Scene {
+        what: "other memory types of a group of pages",
+        bytes: 16 << 12,
+        leaves: Leaves::LARGEST,
+        only: false,
+        operation: make_device,
+        at: &[0, 0x5000, 0xf000],
+    },
+    Scene {
+        what: "other memory types of a block",
+        bytes: BLOCK,
+        leaves: Leaves::LARGEST,
+        only: false,
+        operation: make_device,
+        at: &[0, 0x5000],
+    },
+    Scene {
+        what: "harvest of a group of pages",
+        bytes: 16 << 12,
+        leaves: Leaves::LARGEST,
+        only: false,
+        operation: harvest,
+        at: &[0, 0x3000],
+    },
+    Scene {
+        what: "harvest of blocks and pages",
+        bytes: BLOCK + 0x5000,
+        leaves: Leaves::LARGEST,
+        only: false,
+        operation: harvest,
+        at: &[0, BLOCK + 0x1000],
+    },
+    Scene {
+        what: "harvest of pages of which all others are noted",
+        bytes: 16 << 12,
+        leaves: Leaves::PAGES,
+        only: true,
+        operation: harvest,
+        at: &[0, 0x5000],
+    },
+];
+
+/// Performs the scene with the CPU's access before access `number` of the operation. Returns
+/// whether there is such an access, and whether it was noted.
+fn perform(scene: &Scene, does: Does, at: u64, member: Option<usize>, number: u64) -> (bool, bool) {
+    let geometry = PLAIN.geometry(PageSize::K4, 39, VaRange::Lower);
+    let host = Host::new(&geometry, 0x4000_0000, 64);
+    let arch = Arch::of(&geometry);
+    // The mapping begins where every size of leaf may begin.
+    let start = 1 << 30;
+    let cpus = Rc::new(Cpus {
+        host: Rc::clone(&host),
+        arch,
+        root: Cell::new(PhysicalAddress(0)),
+        left: Cell::new(None),
+        does,
+        at: start + at,
+        member,
+        group: RefCell::new(None),
+        noted: Cell::new(false),
+    });
+    let can = TlbCapabilities::BASIC.range(true).level_hint(true);
+    let inner = host::environment(&host, can);
+    let environment = Environment {
+        memory: Updated {
+            inner: inner.memory,
+            cpus: Rc::clone(&cpus),
+        },
+        allocator: inner.allocator,
+        tlb: Tlb {
+            inner: inner.tlb,
+            cpus: Rc::clone(&cpus),
+        },
+    };
+    let mut tables = Tables::new(geometry, environment).unwrap();
+    cpus.root.set(tables.root_table());
+    let permissions = match does {
+        Does::Reads => Permissions::READ,
+        Does::Writes => Permissions::READ.dirty_modifier(true),
+    };
+    let accessed = does == Does::Writes || scene.only;
+    let attributes = Attributes::normal(permissions).accessed(accessed);
+    let first = VirtualAddress(start);
+    tables
+        .map(
+            first,
+            PhysicalAddress(start),
+            scene.bytes,
+            attributes,
+            scene.leaves,
+        )
+        .unwrap();
+    if scene.only {
+        // All others are noted already.
+        for page in (0..scene.bytes).step_by(0x1000) {
+            let (table, index, _) = cpus.entry(start + page);
+            let word = host.word(table, index);
+            let word = match (does, page == at) {
+                (Does::Reads, true) => word & !ACCESSED,
+                (Does::Writes, false) => word & !READ_ONLY,
+                _ => word,
+            };
+            host.set_word(table, index, word);
+        }
+    }
+    let mut tables = Held::new(tables, true);
+    // SAFETY: no CPU walks the tables.
+    unsafe { tables.set_bbm(BbmLevel::Level3) };
+    cpus.cache();
+    cpus.left.set(Some(number));
+    let reported = (scene.operation)(&mut tables, first, scene.bytes);
+    let reached = cpus.left.replace(None).is_none();
+    // The tables are walked as the architecture says, and the page has its note.
+    let tree = arch.walk(&host, tables.root_table());
+    let holds = |leaf: &&Leaf| (leaf.offset..leaf.offset + leaf.bytes).contains(&cpus.at);
+    let leaf = tree.leaves.iter().find(holds).unwrap();
+    if cpus.noted.get() {
+        let what = scene.what;
+        let is_noted = |leaf: &Leaf| match does {
+            Does::Reads => leaf.word & ACCESSED != 0,
+            Does::Writes => leaf.word & READ_ONLY == 0 && leaf.word & MODIFIER != 0,
+        };
+        // A group has the note if any member has it.
+        let group = arch.contiguous(leaf.level) * leaf.bytes;
+        let same_group = |other: &Leaf| {
+            let hint = (leaf.word & other.word) >> 52 & 1 != 0;
+            hint && other.level == leaf.level && other.offset / group == leaf.offset / group
+        };
+        let noted = is_noted(leaf)
+            || tree
+                .leaves
+                .iter()
+                .any(|other| same_group(other) && is_noted(other))
+            || reported
+                .iter()
+                .any(|&(start, bytes)| (start..start + bytes).contains(&cpus.at));
+        assert!(
+            noted,
+            "{what}: {does:?} at {at:#x}, noted in member {member:?}, is lost before access \
+             {number}: {leaf:x?}"
+        );
+    }
+    let mapped: u64 = tree.leaves.iter().map(|leaf| leaf.bytes).sum();
+    assert_eq!(mapped, scene.bytes);
+    (reached, cpus.noted.get())
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "every access of an operation takes Miri minutes")]
+fn an_update_by_hardware_is_never_lost() {
+    assert_eq!(Page4K::SIZE, PageSize::K4);
+    for scene in SCENES {
+        for does in [Does::Reads, Does::Writes] {
+            let mut noted = 0;
+            for &at in scene.at {
+                let members = [None, Some(0), Some(7)];
+                let grouped = scene.leaves.contiguous && scene.bytes != BLOCK;
+                for &member in &members[..if grouped { 3 } else { 1 }] {
+                    let mut number = 0;
+                    loop {
+                        let (reached, was_noted) = perform(scene, does, at, member, number);
+                        noted += u64::from(was_noted);
+                        if !reached {
+                            break;
+                        }
+                        number += 1;
+                    }
+                    assert!(number > 2, "{}: {number} accesses", scene.what);
+                }
+            }
+            println!("{}: {does:?}, noted {noted} times", scene.what);
+            // A merge looks at little before it finds an entry that hardware may update; the
+            // others have some hundred accesses.
+            let least = 5;
+            assert!(noted > least, "{}: {does:?}, {noted} times", scene.what);
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! The libraries with the least Rust that their manifests declare: Debian 12's `rustc-web`, which apt
+//! downloads. It is unpacked beside the build and installed nowhere.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::packages::{draws, package_named, packages};
+use crate::programs;
+use xtask::workspace::{capture, cargo, metadata, run, target_dir};
+
+/// The compiler's package, and those with its libraries. All have one version.
+const PACKAGES: [&str; 3] = ["rustc-web", "libstd-rust-web-dev", "libstd-rust-web-1.85"];
+/// The crates whose tests run with it. Of the others that declare this Rust, the libraries are compiled:
+/// dependencies of their tests need a newer one.
+const TESTED: [&str; 2] = ["granule", "granule-trace"];
+
+pub(crate) fn check() -> Result<()> {
+    let metadata = metadata()?;
+    let least = package_named(&metadata, TESTED[0])?["rust_version"]
+        .as_str()
+        .context("granule declares no rust-version")?;
+    let folder = target_dir().join("least-rust");
+    let compiler = compiler(&folder, least)?;
+    let told = capture({
+        let mut command = Command::new(&compiler);
+        command.arg("--version");
+        command
+    })?;
+    ensure!(
+        told.starts_with(&format!("rustc {least}.")),
+        "{} says `{}`, expected Rust {least}: remove {}",
+        compiler.display(),
+        told.trim(),
+        folder.display()
+    );
+    println!("{}", told.trim());
+    let with = |words: &[&str], crates: &[&str]| {
+        let mut command = cargo(words);
+        command.args(crates.iter().flat_map(|name| ["-p", name]));
+        // Some dependencies of tests declare a newer Rust than they need.
+        command.arg("--ignore-rust-version");
+        command.env("RUSTC", &compiler);
+        command.env("CARGO_TARGET_DIR", folder.join("target"));
+        command.env_remove("RUSTC_WRAPPER");
+        command
+    };
+    let declare = packages(&metadata)?
+        .iter()
+        .filter(|package| package["rust_version"] == least)
+        .filter_map(|package| package["name"].as_str());
+    run(with(&["check", "--lib"], &declare.collect::<Vec<_>>()))?;
+    let mut tests = with(&["test", "--lib", "--tests", "--no-fail-fast"], &TESTED);
+    tests.envs(draws());
+    programs::run_command(tests)?.result()
+}
+
+/// The path of the compiler, which is downloaded the first time.
+fn compiler(folder: &Path, least: &str) -> Result<PathBuf> {
+    let wrapper = folder.join("rustc");
+    if wrapper.is_file() {
+        return Ok(wrapper);
+    }
+    let versions = capture({
+        let mut command = Command::new("apt-cache");
+        command.args(["madison", PACKAGES[0]]);
+        command
+    })
+    .context("the least Rust comes from Debian: apt-cache is needed")?;
+    let version = version(&versions, least).with_context(|| {
+        format!(
+            "apt knows no {} {least}: run `apt-get update`, with Debian 12 among the sources",
+            PACKAGES[0]
+        )
+    })?;
+    let archives = folder.join("archives");
+    fs::create_dir_all(archives.join("partial"))
+        .with_context(|| format!("cannot make {}", archives.display()))?;
+    let folder = folder
+        .canonicalize()
+        .with_context(|| format!("{} is not reached", folder.display()))?;
+    let mut download = Command::new("apt-get");
+    download.args(["-y", "-q", "--no-install-recommends", "--reinstall"]);
+    // The packages that this machine lacks, without its locks, so that it takes no root user.
+    download.args(["--download-only", "-o", "Debug::NoLocking=true", "-o"]);
+    download.arg(format!(
+        "Dir::Cache::archives={}/",
+        folder.join("archives").display()
+    ));
+    download.arg("install");
+    download.args(PACKAGES.map(|package| format!("{package}={version}")));
+    run(download)?;
+    let root = folder.join("root");
+    let files = fs::read_dir(folder.join("archives"))?;
+    for file in files.filter_map(|file| Some(file.ok()?.path())) {
+        if file.extension().is_some_and(|extension| extension == "deb") {
+            let mut unpack = Command::new("dpkg-deb");
+            unpack.arg("-x").arg(&file).arg(&root);
+            run(unpack)?;
+        }
+    }
+    // The last step, so that a download that was cut off begins again.
+    write_wrapper(&folder.join("rustc"), &root)?;
+    Ok(folder.join("rustc"))
+}
+
+/// The newest of apt's versions of one release of Rust.
+fn version<'a>(madison: &'a str, least: &str) -> Option<&'a str> {
+    let versions = madison.lines().filter_map(|line| line.split('|').nth(1));
+    let prefix = format!("{least}.");
+    versions
+        .map(str::trim)
+        .find(|version| version.starts_with(&prefix))
+}
+
+/// A script that runs the compiler with the libraries beside it.
+fn write_wrapper(path: &Path, root: &Path) -> Result<()> {
+    let libraries = root
+        .join("usr/lib")
+        .join(format!("{}-linux-gnu", std::env::consts::ARCH));
+    let text = format!(
+        "#!/bin/sh\nLD_LIBRARY_PATH='{}' exec '{}' \"$@\"\n",
+        libraries.display(),
+        root.join("usr/bin/rustc").display()
+    );
+    fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    let mut command = Command::new("chmod");
+    command.arg("755").arg(path);
+    run(command)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_version_is_of_the_least_rust() {
+        let madison =
+            " rustc-web | 1.96.0+x | http://a b Packages\n rustc-web | 1.85.0+y | http://c d\n";
+        assert_eq!(version(madison, "1.85"), Some("1.85.0+y"));
+        assert_eq!(version(madison, "1.8"), None);
+        assert_eq!(version("", "1.85"), None);
+    }
+}
