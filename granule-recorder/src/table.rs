@@ -31,7 +31,8 @@ impl<T, S: Sink> Traced<T, S> {
 }
 
 impl<T: HasArena, S: Sink> HasArena for Traced<T, S> {
-    fn arena(&mut self) -> Option<&mut Arena> {
+    type Memory = T::Memory;
+    fn arena(&mut self) -> Option<&mut Arena<T::Memory>> {
         self.recorded.inner.arena()
     }
 }

@@ -56,6 +56,18 @@ pub enum Runs {
     Short,
 }
 
+/// The memory of an allocator whose addresses are numbers only, in a test that frees no page: any
+/// access panics.
+#[derive(Clone, Copy, Debug)]
+pub struct NothingFreed;
+
+// SAFETY: returns no pointer.
+unsafe impl PhysToVirt for NothingFreed {
+    fn pointer(&self, table: PhysicalAddress) -> *mut u64 {
+        panic!("{table} was freed, and has no memory")
+    }
+}
+
 /// Physical memory for tables, and the record of actions on it.
 pub struct Host {
     first: u64,

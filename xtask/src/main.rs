@@ -12,6 +12,7 @@ mod ci;
 mod documents;
 mod elf;
 mod entry;
+mod examples;
 mod figures;
 mod fuzz;
 mod image;

@@ -26,6 +26,7 @@ mod environment;
 pub(crate) mod flush;
 mod forward;
 mod frames;
+mod free_list;
 #[cfg(feature = "space")]
 pub(crate) mod group;
 mod hardware_updates;
@@ -63,6 +64,7 @@ pub use direct_mapped::{DirectMapped, Offset, PhysToVirt};
 pub use environment::{Environment, TableEnvironment};
 pub use flush::{invalidate, publish};
 pub use frames::{FrameRun, Frames};
+pub use free_list::FreeList;
 pub use harvest::Harvest;
 pub use live::Live;
 pub use memory::{BitChange, BitPattern, TableMemory, Visibility};

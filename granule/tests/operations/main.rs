@@ -17,6 +17,7 @@ mod errors;
 mod exhaustion;
 mod formats;
 mod frames;
+mod free_list;
 mod hardware_updates;
 mod limit;
 mod live;
