@@ -1,7 +1,8 @@
-//! The decoder of ESR and FAR: the cause of an exception, fault status codes, and their description in
-//! words. No other file looks at bits of a syndrome.
+//! The decoder of ESR and FAR: the cause of an exception, and its description in words. No other file of the
+//! kernel looks at bits of a syndrome; fault status codes are `granule::arch::fault_status`.
 
 use core::fmt;
+use granule::arch::FaultStatus;
 use granule::space::Access;
 
 /// The exception class, ESR bits 31:26.
@@ -37,61 +38,24 @@ pub struct Abort {
     pub status: FaultStatus,
 }
 
-/// A fault status code (DFSC, IFSC or PAR_EL1.FST).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FaultStatus(u64);
-
-impl FaultStatus {
-    /// The status in PAR_EL1 after a failed address translation; `None` after a successful one.
-    pub const fn of_par(par: u64) -> Option<Self> {
-        if par & 1 == 1 {
-            Some(Self(par >> 1 & 0x3f))
-        } else {
-            None
-        }
-    }
-
-    /// The code.
-    pub const fn code(self) -> u64 {
-        self.0
-    }
-
-    /// Whether more than one TLB entry matches (RNGLXZ, IHYQMB). The abort is always synchronous: no
-    /// memory access was made, so the instruction can be retried.
-    pub const fn is_tlb_conflict(self) -> bool {
-        self.0 == 0x30
-    }
-
-    /// Whether an entry of any level was invalid.
-    pub const fn is_translation_fault(self) -> bool {
-        matches!(self.0, 0x04..=0x07 | 0x2a | 0x2b)
-    }
-
-    /// Whether the tables forbid the access: an address size, translation, access flag or permission
-    /// fault of any level that a 64-bit walk has.
-    pub const fn is_by_tables(self) -> bool {
-        matches!(self.0, 0x00..=0x0f | 0x29 | 0x2b)
-    }
-}
-
 /// The cause of the exception.
 pub const fn cause(esr: u64) -> Cause {
     let class = class(esr);
+    if let Some(status) = FaultStatus::of_esr(esr) {
+        let access = match (class < 0x24, esr >> 6 & 1, esr >> 8 & 1) {
+            (true, ..) => Access::Execute,
+            // CM: cache maintenance is reported as a write, but is none.
+            (false, 1, 0) => Access::Write,
+            _ => Access::Read,
+        };
+        return Cause::Abort(Abort {
+            own: class & 1 == 1,
+            access,
+            status,
+        });
+    }
     match class {
         0x15 => Cause::SystemCall,
-        0x20 | 0x21 | 0x24 | 0x25 => {
-            let access = match (class < 0x24, esr >> 6 & 1, esr >> 8 & 1) {
-                (true, ..) => Access::Execute,
-                // CM: cache maintenance is reported as a write, but is none.
-                (false, 1, 0) => Access::Write,
-                _ => Access::Read,
-            };
-            Cause::Abort(Abort {
-                own: class & 1 == 1,
-                access,
-                status: FaultStatus(esr & 0x3f),
-            })
-        }
         0x22 | 0x26 => Cause::Misaligned,
         0x2c => Cause::FloatingPoint,
         0x30..=0x35 | 0x3c => Cause::Debug,
@@ -354,21 +318,6 @@ mod tests {
         );
         // The eleven classes above and the four aborts are not among them.
         assert_eq!(classes(Cause::Other).len(), 64 - 11 - 4);
-    }
-
-    #[test]
-    fn a_translation_that_failed_has_a_status() {
-        assert_eq!(FaultStatus::of_par(0x1000), None);
-        let conflict = FaultStatus::of_par(0x30 << 1 | 1).unwrap();
-        assert!(conflict.is_tlb_conflict() && !conflict.is_by_tables());
-    }
-
-    #[test]
-    fn translation_faults_are_those_of_every_level_and_no_other() {
-        let found: Vec<u64> = (0..64)
-            .filter(|code| FaultStatus(*code).is_translation_fault())
-            .collect();
-        assert_eq!(found, [0x04, 0x05, 0x06, 0x07, 0x2a, 0x2b]);
     }
 
     #[test]

@@ -8,8 +8,8 @@
 use granule::arch::tlbi::{TlbCapabilities, TlbiOp};
 use granule::arch::{Descriptor, Geometry, PhysicalAddress, Regime};
 use granule::table::{
-    BitChange, DirectMapped, Environment, FreedTable, PhysToVirt, TableAllocator, TableMemory,
-    TableRun, TlbOps, Visibility,
+    BitChange, BitPattern, DirectMapped, Environment, FreedTable, PhysToVirt, TableAllocator,
+    TableMemory, TableRun, TlbOps, Visibility,
 };
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -57,6 +57,18 @@ pub enum Runs {
     Scattered,
     /// Runs of one to five.
     Short,
+}
+
+/// The memory of an allocator whose addresses are numbers only, in a test that frees no page: any
+/// access panics.
+#[derive(Clone, Copy, Debug)]
+pub struct NothingFreed;
+
+// SAFETY: returns no pointer.
+unsafe impl PhysToVirt for NothingFreed {
+    fn pointer(&self, table: PhysicalAddress) -> *mut u64 {
+        panic!("{table} was freed, and has no memory")
+    }
 }
 
 /// Physical memory for tables, and the record of actions on it.
@@ -270,15 +282,20 @@ unsafe impl TableMemory for Memory {
         unsafe { self.inner.load(table, index) }
     }
 
-    unsafe fn find_mapped(
+    unsafe fn find_unlike(
         &self,
         table: PhysicalAddress,
         first: usize,
         count: usize,
+        pattern: BitPattern,
+        visibility: Visibility,
     ) -> Option<usize> {
         self.host.check(first, count);
         // SAFETY: as for `load`, for each entry.
-        unsafe { self.inner.find_mapped(table, first, count) }
+        unsafe {
+            self.inner
+                .find_unlike(table, first, count, pattern, visibility)
+        }
     }
 
     unsafe fn store(

@@ -4,14 +4,14 @@
 //! The bits are literals from the architecture's descriptor tables. Only the types come from the
 //! library.
 
-use super::walk::Arch;
+use super::walk::{Arch, Leaf};
 use granule::arch::{
     Attributes, Execute, Geometry, MemoryType, Permissions, Shareability, Stage2Attributes,
     Stage2Memory, Stage2Permissions, VirtualAddress,
 };
 use granule::linear::LeafStats;
 use granule::table::{
-    AttributeChange, PageTables, PermissionChange, Piece, Stage, Stage1, Stage2,
+    AttributeChange, Leaves, PageTables, PermissionChange, Piece, Stage, Stage1, Stage2,
     Stage2PermissionChange, TableEnvironment,
 };
 use proptest::prelude::*;
@@ -73,6 +73,72 @@ pub trait TestStage: Stage {
     /// An address as the tables' own type.
     fn at(address: u64) -> Self::Input {
         Self::input(VirtualAddress(address))
+    }
+}
+
+impl Arch {
+    /// The complete leaf descriptor that a mapping must produce.
+    pub fn leaf_word<S: TestStage>(
+        &self,
+        output: u64,
+        level: i32,
+        contiguous: bool,
+        attributes: &S::Attributes,
+    ) -> u64 {
+        let kind = if level == 3 { 0b11 } else { 0b01 };
+        self.place(output)
+            | kind
+            | u64::from(contiguous) << 52
+            | S::attribute_bits(attributes, self)
+    }
+
+    /// The leaves of a mapping, chosen greedily: at each address the largest block, group or page
+    /// that the alignment of input and output, the rest of the range and `leaves` allow. The second
+    /// value of each is the group of the leaf, as first offset and bytes.
+    pub fn greedy<S: TestStage>(
+        &self,
+        offset: u64,
+        output: u64,
+        bytes: u64,
+        leaves: Leaves,
+        attributes: &S::Attributes,
+    ) -> Vec<(Leaf, Option<(u64, u64)>)> {
+        let mut sizes = Vec::new();
+        for level in self.start_level()..=3 {
+            if level < leaves.top.number() || !self.leaf_allowed(level) {
+                continue;
+            }
+            if leaves.contiguous && self.contiguous(level) > 1 {
+                sizes.push((level, self.contiguous(level)));
+            }
+            sizes.push((level, 1));
+        }
+        let mut found = Vec::new();
+        let mut at = 0;
+        while at < bytes {
+            let (level, count) = *sizes
+                .iter()
+                .find(|&&(level, count)| {
+                    let size = count * self.entry_bytes(level);
+                    let aligned = (offset + at) % size == 0 && (output + at) % size == 0;
+                    aligned && bytes - at >= size
+                })
+                .expect("a page always fits");
+            let entry = self.entry_bytes(level);
+            let group = (count > 1).then_some((offset + at, count * entry));
+            for _ in 0..count {
+                let leaf = Leaf {
+                    offset: offset + at,
+                    bytes: entry,
+                    level,
+                    output: output + at,
+                    word: self.leaf_word::<S>(output + at, level, count > 1, attributes),
+                };
+                found.push((leaf, group));
+                at += entry;
+            }
+        }
+        found
     }
 }
 

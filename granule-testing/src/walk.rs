@@ -4,9 +4,7 @@
 //! (arm64 VMSAv8-64 stage 1). Only the parameters of a shape come from the library.
 
 use super::host::Host;
-use super::stage::TestStage;
 use granule::arch::{Geometry, OutputFormat, PhysicalAddress, Regime, VaRange};
-use granule::table::Leaves;
 
 /// The parameters that the architecture derives from page size, address sizes and format.
 #[derive(Clone, Copy, Debug)]
@@ -139,7 +137,7 @@ impl Arch {
     }
 
     /// Moves an address to the address bits of a descriptor.
-    fn place(&self, address: u64) -> u64 {
+    pub(crate) fn place(&self, address: u64) -> u64 {
         if self.ds {
             address & 0x3_ffff_ffff_f000 | (address >> 50 & 0b11) << 8
         } else if self.lpa {
@@ -159,21 +157,6 @@ impl Arch {
         } else {
             word & 0xffff_ffff_ffff & keep
         }
-    }
-
-    /// The complete leaf descriptor that a mapping must produce.
-    pub fn leaf_word<S: TestStage>(
-        &self,
-        output: u64,
-        level: i32,
-        contiguous: bool,
-        attributes: &S::Attributes,
-    ) -> u64 {
-        let kind = if level == 3 { 0b11 } else { 0b01 };
-        self.place(output)
-            | kind
-            | u64::from(contiguous) << 52
-            | S::attribute_bits(attributes, self)
     }
 
     /// Reads the whole tree below `root`. Panics on an entry that no table may hold.
@@ -288,54 +271,5 @@ impl Arch {
     /// The attributes of a leaf: every bit except the address, the validity and the contiguous bit.
     pub fn attributes_in(&self, word: u64) -> u64 {
         word & !(self.place(u64::MAX) | 0b11 | 1 << 52 | 1 << 63)
-    }
-
-    /// The leaves of a mapping, chosen greedily: at each address the largest block, group or page
-    /// that the alignment of input and output, the rest of the range and `leaves` allow. The second
-    /// value of each is the group of the leaf, as first offset and bytes.
-    pub fn greedy<S: TestStage>(
-        &self,
-        offset: u64,
-        output: u64,
-        bytes: u64,
-        leaves: Leaves,
-        attributes: &S::Attributes,
-    ) -> Vec<(Leaf, Option<(u64, u64)>)> {
-        let mut sizes = Vec::new();
-        for level in self.start_level()..=3 {
-            if level < leaves.top.number() || !self.leaf_allowed(level) {
-                continue;
-            }
-            if leaves.contiguous && self.contiguous(level) > 1 {
-                sizes.push((level, self.contiguous(level)));
-            }
-            sizes.push((level, 1));
-        }
-        let mut found = Vec::new();
-        let mut at = 0;
-        while at < bytes {
-            let (level, count) = *sizes
-                .iter()
-                .find(|&&(level, count)| {
-                    let size = count * self.entry_bytes(level);
-                    let aligned = (offset + at) % size == 0 && (output + at) % size == 0;
-                    aligned && bytes - at >= size
-                })
-                .expect("a page always fits");
-            let entry = self.entry_bytes(level);
-            let group = (count > 1).then_some((offset + at, count * entry));
-            for _ in 0..count {
-                let leaf = Leaf {
-                    offset: offset + at,
-                    bytes: entry,
-                    level,
-                    output: output + at,
-                    word: self.leaf_word::<S>(output + at, level, count > 1, attributes),
-                };
-                found.push((leaf, group));
-                at += entry;
-            }
-        }
-        found
     }
 }

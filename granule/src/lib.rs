@@ -14,8 +14,9 @@
 //!   access to a table's memory, allocation of table pages, and barriers with TLBIs.
 //! - [`linear`]: the linear map of all RAM.
 //! - [`space`]: address spaces of user programs: demand faults, copy-on-write, ASIDs.
-//! - `hw`, on arm64 only: the third trait for the running CPU. No other module issues an
-//!   instruction.
+//! - `hw`, on arm64 only: the running CPU. It has the third trait, the ID registers, cache
+//!   maintenance, the switch of the MMU, and a handler of TLB conflict aborts. No other module
+//!   issues an instruction.
 //! - [`guide`]: how to write code that assumes no page size, with examples.
 //!
 //! Three crates build on this one for what a kernel needs besides page tables: `granule-boot`
@@ -24,47 +25,37 @@
 //!
 //! # An example
 //!
-//! The example builds tables in a plain vector, on any machine. A kernel passes its own memory and,
-//! on arm64, `hw::Hardware` for the instructions.
+//! The example builds tables in a plain vector, on any machine.
 //!
 //! ```
-//! use granule::arch::{
-//!     Attributes, CpuFeatures, Geometry, VaRange, IdRegisters, Page16K, Permissions,
-//!     PhysicalAddress, PageSize, Regime, VirtualAddress,
-//! };
 //! use granule::arch::tlbi::TlbCapabilities;
-//! use granule::linear::Arena;
-//! use granule::table::{DirectMapped, Environment, Leaves, NoCpu, Offset, PageTables};
+//! use granule::arch::*;
+//! use granule::table::*;
 //!
 //! // What a CPU with 16K pages and 48 bits of physical address says of itself.
 //! let cpu = CpuFeatures::new(IdRegisters::new().mmfr0(0x0010_0005));
 //! let geometry = Geometry::new(&cpu, PageSize::K16, 48, VaRange::Upper, Regime::El1And0)?;
 //!
-//! // Sixteen pages for tables, reached where they lie.
-//! let mut pages = vec![0u64; 17 * 2048];
-//! let start = PhysicalAddress(pages.as_mut_ptr().expose_provenance() as u64);
-//! let end = PhysicalAddress(start.0 + 17 * 16384);
-//! // SAFETY: the vector is nobody else's and lives longer than the tables.
-//! let environment = unsafe {
-//!     Environment {
-//!         memory: DirectMapped(Offset::new(0)),
-//!         allocator: Arena::new(start, end, PageSize::K16),
-//!         // No CPU uses the tables, so there is nothing to issue.
-//!         tlb: NoCpu(TlbCapabilities::BASIC),
-//!     }
-//! };
-//! let mut tables = PageTables::<Page16K, _>::new(geometry, environment)?;
-//! let ram = Attributes::normal(Permissions::READ_WRITE);
-//! let base = geometry.base();
-//! tables.map(base, PhysicalAddress(0x8000_0000), 1 << 30, ram, Leaves::LARGEST)?;
+//! // Sixteen pages for tables, reached where they lie. No CPU uses them: there is no TLB.
+//! let mut memory = vec![0u64; 17 * 2048];
+//! let start = PhysicalAddress(memory.as_mut_ptr().expose_provenance() as u64);
+//! let flat = unsafe { Offset::new(0) }; // SAFETY: the vector outlives the tables.
+//! let mut allocator = FreeList::new(flat, PageSize::K16);
+//! unsafe { allocator.add(start, PhysicalAddress(start.0 + 17 * 16384)) }; // SAFETY: as above.
+//! let environment =
+//!     Environment { memory: DirectMapped(flat), allocator, tlb: NoCpu(TlbCapabilities::BASIC) };
 //!
-//! let there = tables.query(VirtualAddress(base.0 + 0x1234_5678)).ok_or("not mapped")?;
-//! assert_eq!(there.output, PhysicalAddress(0x8000_0000 + 0x1234_5678));
-//! // 32 MiB blocks, joined to 1 GiB by the contiguous hint.
-//! assert_eq!(there.bytes, 32 << 20);
-//! assert!(there.contiguous);
+//! let mut tables = PageTables::<Page16K, _>::new(geometry, environment)?;
+//! let (base, ram) = (geometry.base(), Attributes::normal(Permissions::READ_WRITE));
+//! tables.map(base, PhysicalAddress(0x8000_0000), 1 << 30, ram, Leaves::LARGEST)?;
+//! let there = tables.query(base).ok_or("not mapped")?;
+//! assert_eq!((there.bytes, there.contiguous), (32 << 20, true)); // 1 GiB by the contiguous hint
 //! # Ok::<(), Box<dyn core::error::Error>>(())
 //! ```
+//!
+//! A kernel passes its own memory, and on arm64 `hw::Hardware` for the instructions. The module
+//! `hw` has the whole way from MMU off to on, step by step, and `examples` in the repository has a
+//! kernel and firmware that boot.
 //!
 //! # Features
 //!

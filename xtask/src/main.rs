@@ -3,6 +3,7 @@
 //! This file has the command line only; each command is a module of its own.
 
 mod a64;
+mod api;
 mod boot;
 mod boots;
 mod check;
@@ -11,6 +12,7 @@ mod ci;
 mod documents;
 mod elf;
 mod entry;
+mod examples;
 mod figures;
 mod fuzz;
 mod image;
@@ -89,6 +91,8 @@ enum Command {
     },
     /// What to run before a commit, in three minutes: format, lints, tests of what changed, three boots
     Check,
+    /// Write the library's public interface to granule/api.txt, which a step compares
+    Api,
     /// Measure every figure of the documents and write it where it stands
     Figures(figures::Options),
     /// Run every test, host and QEMU
@@ -126,6 +130,7 @@ fn dispatch(command: Command) -> Result<ExitCode> {
         }
         Command::Fuzz => fuzz::fuzz()?,
         Command::Size { json } => size::size(json)?,
+        Command::Api => api::write()?,
         Command::Check => return Ok(check::check()),
         Command::Figures(options) => return figures::figures(&options),
         Command::Test(options) => return ci::test(&options),

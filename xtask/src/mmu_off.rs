@@ -63,7 +63,10 @@ pub(crate) const KERNEL: Rules = Rules {
         "el2_stub_sync",
         "the restart call jumps to an address that its caller gives, in a program of its own",
     )],
-    bounds: &[],
+    bounds: &[(
+        "_start",
+        "the image's address as a number, by which the entry code relocates; no vectors are there",
+    )],
     relocated: true,
 };
 
@@ -79,6 +82,7 @@ pub(crate) const SECONDARY: Rules = Rules {
         "enable_mmu_and_jump",
         "sets SCTLR.M; from there on virtual addresses are right",
     )],
+    bounds: &[],
     relocated: false,
     ..KERNEL
 };

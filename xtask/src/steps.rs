@@ -4,11 +4,15 @@
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use crate::packages::{LIBRARIES, LIBRARY, draws, package_named, packages, targets};
+use crate::packages::{LIBRARIES, LIBRARY, draws, package_named, packages};
 use crate::programs::{self, Program};
-use crate::{boot, boots, figures, image, least_rust, licences, matrix, miri, probe, user};
+use crate::{
+    api, boot, boots, examples, figures, image, least_rust, licences, matrix, miri, probe, user,
+};
 use xtask::pool;
-use xtask::workspace::{KERNEL_TARGET, capture, cargo, metadata, root, run, show, target_dir};
+use xtask::workspace::{
+    KERNEL_TARGET, MUSL_TARGET, capture, cargo, metadata, root, run, show, target_dir,
+};
 
 /// A step: its name for `--only`, its purpose, and its function.
 #[derive(Debug)]
@@ -56,16 +60,16 @@ pub(crate) const STEPS: &[Step] = &[
         run: features,
     },
     Step {
-        name: "examples",
-        what: "the library's examples compile",
-        long: false,
-        run: examples,
-    },
-    Step {
         name: "doc",
         what: "documentation without a warning",
         long: false,
         run: doc,
+    },
+    Step {
+        name: "api",
+        what: "the library's public interface is the listed one",
+        long: false,
+        run: api::check,
     },
     Step {
         name: "host-tests",
@@ -102,6 +106,12 @@ pub(crate) const STEPS: &[Step] = &[
         what: "a pairwise sample of the QEMU matrix",
         long: false,
         run: qemu_matrix,
+    },
+    Step {
+        name: "examples",
+        what: "the programs in examples, booted with each page size",
+        long: false,
+        run: examples::check,
     },
     Step {
         name: "package",
@@ -203,19 +213,6 @@ fn feature_sets(package: &Value) -> Vec<String> {
     std::iter::once(String::new()).chain(named).collect()
 }
 
-fn examples() -> Result<()> {
-    let metadata = metadata()?;
-    let count = targets(package_named(&metadata, LIBRARY)?, "example").len();
-    ensure!(count > 0, "the library has no examples to compile");
-    run(cargo(&[
-        "build",
-        "-p",
-        LIBRARY,
-        "--examples",
-        "--all-features",
-    ]))
-}
-
 /// One call for each package, because the library and the program are both called `granule`, and cargo
 /// warns if one call documents two things of one name. The libraries are documented for the kernel's target
 /// too, where they have modules that the host does not.
@@ -232,6 +229,11 @@ fn doc() -> Result<()> {
             run(command)
         };
         let results = match name {
+            LIBRARY => vec![
+                document(&[]),
+                document(&["--target", KERNEL_TARGET]),
+                arm64_examples(),
+            ],
             _ if LIBRARIES.contains(&name) => {
                 vec![document(&[]), document(&["--target", KERNEL_TARGET])]
             }
@@ -246,6 +248,31 @@ fn doc() -> Result<()> {
         failures.extend(results.into_iter().filter_map(Result::err));
     }
     all_of(failures)
+}
+
+/// The examples in the documentation of `granule::hw`, which the host does not have: compiled for arm64 and
+/// not run. A target with a standard library is needed, for the test program around each.
+fn arm64_examples() -> Result<()> {
+    let mut command = cargo(&[
+        "test",
+        "-p",
+        LIBRARY,
+        "--doc",
+        "--target",
+        MUSL_TARGET,
+        "src/hw",
+    ]);
+    // Cargo starts the program of all examples that can run on a host, to find that none is chosen.
+    command.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_RUNNER", "true");
+    let told = capture(command)?;
+    let compiled = told
+        .lines()
+        .filter(|line| line.ends_with("- compile ... ok"));
+    ensure!(
+        compiled.count() >= 2,
+        "the examples of granule::hw were not compiled:\n{told}"
+    );
+    Ok(())
 }
 
 /// One error from several, so that one run of a step reports all failures.
@@ -407,7 +434,10 @@ mod tests {
             ],
         });
         assert_eq!(feature_sets(&package), ["", "count", "std"]);
-        assert_eq!(targets(&package, "test"), ["check", "usage"]);
+        assert_eq!(
+            crate::packages::targets(&package, "test"),
+            ["check", "usage"]
+        );
     }
 
     #[test]

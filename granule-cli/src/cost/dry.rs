@@ -10,8 +10,13 @@ use granule::table::{
     Visibility,
 };
 
+use granule_testing::host::NothingFreed;
+
 use super::Job;
-use super::job::direct::{POOL, pages};
+use super::job::direct::pages;
+
+/// The assumed address of the static pool and the root, outside of RAM.
+const POOL: u64 = 0x1000_0000;
 
 /// The counts of `direct` for this job.
 pub(super) fn direct(job: &Job) -> Result<Expected, TableError> {
@@ -32,7 +37,7 @@ impl Dispatch for Direct<'_> {
         let first = PhysicalAddress(POOL + page);
         let end = PhysicalAddress(first.0 + job.pool_pages * page);
         // SAFETY: nothing is ever stored at these addresses: the tables are in `Tables`.
-        let mut arena = unsafe { Arena::new(first, end, P::SIZE) };
+        let mut arena = unsafe { Arena::new(NothingFreed, first, end, P::SIZE) };
         let pages = pages(job);
         let top = job.pieces.last().map_or(0, |piece| piece.output_end().0);
         if pages > 0 {

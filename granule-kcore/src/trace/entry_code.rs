@@ -117,21 +117,21 @@ pub const APPLY_RELOCATIONS: Routine = Routine {
     parts: &[],
 };
 
-/// `head::cache`.
+/// `granule::hw::cache`.
 pub const CLEAN: Routine = Routine {
-    symbol: "dcache_clean_poc",
+    symbol: "granule_cache_clean",
     parts: &[(When::Always, &[Step::System(System::DC_CVAC), DSB_SY])],
 };
 
-/// `head::cache`.
+/// `granule::hw::cache`.
 pub const CLEAN_AND_INVALIDATE: Routine = Routine {
-    symbol: "dcache_clean_inval_poc",
+    symbol: "granule_cache_clean_and_invalidate",
     parts: &[(When::Always, &[Step::System(System::DC_CIVAC), DSB_SY])],
 };
 
-/// `head::cache`.
+/// `granule::hw::cache`.
 pub const INVALIDATE: Routine = Routine {
-    symbol: "dcache_inval_poc",
+    symbol: "granule_cache_invalidate",
     parts: &[(
         When::Always,
         &[DMB_SY, Step::System(System::DC_IVAC), DSB_SY],

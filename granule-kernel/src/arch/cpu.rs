@@ -4,7 +4,7 @@
 //! registers, so one set of names serves both levels.
 
 use core::arch::asm;
-use granule_kcore::syndrome::FaultStatus;
+use granule::arch::{FaultStatus, Regime};
 use granule_kcore::timeout::Timeout;
 
 macro_rules! readers {
@@ -178,19 +178,9 @@ pub(crate) unsafe fn set_ttbr0_el1(value: u64) {
     unsafe { asm!("msr ttbr0_el1, {}", "isb", in(reg) value, options(nostack, preserves_flags)) };
 }
 
-/// Invalidates this CPU's whole TLB.
+/// Invalidates this CPU's whole TLB: that of EL2&0 if the kernel runs at EL2.
 pub(crate) fn tlbi_vmalle1_local() {
-    // SAFETY: removed entries are fetched again from the tables. DSB NSHST makes earlier stores
-    // visible to the walker; DSB NSH completes a local TLBI.
-    unsafe {
-        asm!(
-            "dsb nshst",
-            "tlbi vmalle1",
-            "dsb nsh",
-            "isb",
-            options(nostack, preserves_flags)
-        );
-    }
+    granule::hw::invalidate_local(Regime::El1And0);
 }
 
 /// Invalidates the whole TLB of every CPU, after earlier stores are visible to their walkers.

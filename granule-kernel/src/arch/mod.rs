@@ -2,7 +2,6 @@
 //! memory management, devices or other CPUs.
 
 pub(crate) mod boot_stack;
-pub(crate) mod cache;
 pub(crate) mod counter;
 pub(crate) mod cpu;
 pub(crate) mod image;

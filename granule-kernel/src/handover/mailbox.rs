@@ -6,10 +6,10 @@
 //! never writes them, and drops its lines before each read. So no dirty line can ever cover either, even
 //! where two CPUs share a line (arm-rules section 9).
 
-use crate::arch::cache;
 use crate::handover::MmuConfig;
 use core::cell::UnsafeCell;
 use granule::arch::IdRegisters;
+use granule::hw::cache;
 use granule_kcore::cpus::MOST_CPUS;
 use granule_kcore::cpus::compare::{Mismatch, Needs, Reason};
 
@@ -153,7 +153,7 @@ pub(crate) fn leave(number: usize, command: &Command) -> Option<u64> {
     // SAFETY: only the boot CPU writes here, and the CPU that reads has not started yet.
     unsafe { slot.write(*command) };
     let start = slot as u64;
-    cache::clean_to_poc(start..start + size_of::<Command>() as u64);
+    cache::clean(start..start + size_of::<Command>() as u64);
     // This CPU's cached lines of the report must not be written back over the other CPU's stores.
     drop_lines(report_address(number)?);
     Some(start)
@@ -201,5 +201,5 @@ pub(crate) fn look(number: usize) -> Option<Report> {
 
 fn drop_lines(report: u64) {
     // This CPU never writes the report, so cleaning writes nothing back.
-    cache::clean_and_invalidate_to_poc(report..report + size_of::<Report>() as u64);
+    cache::clean_and_invalidate(report..report + size_of::<Report>() as u64);
 }

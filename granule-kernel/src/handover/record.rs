@@ -15,9 +15,9 @@
 //! The reader looks at memory past this CPU's caches, so every change is cleaned to the point of
 //! coherency. The state is written last. `head::park` writes the record too, in assembly.
 
-use crate::arch::cache;
 use core::cell::UnsafeCell;
 use core::ops::Range;
+use granule::hw::cache;
 
 /// `state` once `mmu_off_main` runs.
 pub(crate) const STATE_MMU_OFF: u32 = 1;
@@ -140,7 +140,7 @@ pub(crate) fn range() -> Range<u64> {
 }
 
 fn clean() {
-    cache::clean_to_poc(range());
+    cache::clean(range());
 }
 
 /// Records that the image was entered and Rust runs.

@@ -102,7 +102,7 @@ fn boot(
     };
     // SAFETY: nothing else uses the pool from `pool_next` on, and `phys_to_virt` covers the image. Additional RAM is
     // taken from early memory.
-    let mut arena = unsafe { Arena::new(request.pool.0, request.pool.1, page_size) };
+    let mut arena = unsafe { Arena::new(phys_to_virt, request.pool.0, request.pool.1, page_size) };
     let (mut map, mut tables) = match map::map_mem(&request, &mut memory, &counters, &mut arena) {
         Ok(made) => made,
         Err(error) => refuse::refuse(format_args!("{error}")),

@@ -11,7 +11,6 @@ use super::loaded::Loaded;
 use super::pages::{self, Words};
 use super::verify_tables::{TableMismatch, TableVerification};
 use super::{Busy, begin, quiesce};
-use crate::arch::cache;
 use crate::arch::{boot_stack, cpu};
 use crate::dev::console::{self, println};
 use crate::handover::record;
@@ -25,6 +24,7 @@ use crate::task::task_table::{self, Task};
 use crate::trace::{leaving, recorder};
 use core::fmt;
 use granule::arch::{PhysicalAddress, VirtualAddress};
+use granule::hw::cache;
 use granule_kcore::cpus::set::CpuSet;
 use granule_kcore::kexec::handoff_note::{self as note, HandoffNote};
 use granule_kcore::kexec::request::{self, Outcome, Request, Requester};
@@ -277,7 +277,7 @@ fn go(loaded: &Loaded, header: &ListHeader, call: u64, stood: u64) -> ! {
     note.write(running, unsafe {
         &mut *(note_at.0 as *mut [u8; note::BYTES])
     });
-    cache::clean_to_poc(note_at.0..note_at.0 + note::BYTES as u64);
+    cache::clean(note_at.0..note_at.0 + note::BYTES as u64);
     record::finished(None);
     leaving::leaves(
         header,
@@ -306,7 +306,7 @@ fn last_count(note_at: u64) {
     let words = note::leave_words(cpu::counter_now());
     // SAFETY: the words lie behind the note's data, in the note's page.
     unsafe { (at as *mut [u64; 2]).write_volatile(words) };
-    cache::clean_to_poc(at..at + 16);
+    cache::clean(at..at + 16);
 }
 
 /// Prints the end of this kernel's record.

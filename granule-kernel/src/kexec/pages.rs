@@ -1,7 +1,6 @@
 //! Pages for the next kernel: taken in a segment's place or elsewhere, filled, and freed together when
 //! their owner is dropped. Only this file of the loading code accesses memory by address.
 
-use crate::arch::cache;
 use crate::arch::cpu;
 use crate::mm::kernel_tables::{self, pointer};
 use crate::mm::pages::{self, NoMemory, Run};
@@ -10,6 +9,7 @@ use crate::task::owned::Array;
 use arrayvec::ArrayVec;
 use core::cell::Cell;
 use granule::arch::{Descriptor, PhysicalAddress};
+use granule::hw::cache;
 use granule::space::UserFrames;
 use granule::table::{FreedTable, TableAllocator, TableRun};
 use granule_kcore::kexec::handoff_note::NAMES;
@@ -278,7 +278,7 @@ pub(super) fn fill(pages: &[PhysRange], bytes: &[u8]) -> u64 {
 pub(crate) fn clean(extent: &PhysRange) {
     if let Some(start) = pointer(PhysicalAddress(extent.start)) {
         let start = start.as_ptr() as u64;
-        cache::clean_to_poc(start..start + extent.bytes);
+        cache::clean(start..start + extent.bytes);
     }
 }
 

@@ -197,7 +197,7 @@ pub(crate) fn map_mem<'c>(
     request: &Request<'_>,
     memory: &mut Memory,
     counters: &'c Counters,
-    arena: &'c mut Arena,
+    arena: &'c mut Arena<KernelPhysToVirt>,
 ) -> Result<(LinearMap, Opened<'c>), MapError> {
     let mut tables = request.open(KernelTableAllocator::Arena(arena), counters)?;
     let fixmap = match request.parameters.strategy.published() {
@@ -251,7 +251,7 @@ fn create(
         let stats = LeafStats::new(&request.geometry, pieces);
         let pages = tables
             .arena()
-            .map_or(0, |arena| linear::arena_pages(&stats, arena));
+            .map_or(0, |arena| linear::arena_pages(&stats, arena.available()));
         if pages > 0 {
             let page_bytes = request.geometry.page_size().bytes();
             let bytes = pages * page_bytes;

@@ -2,6 +2,7 @@
 //! for each page size. The sources themselves are elsewhere.
 
 use super::early_tables::EarlyTables;
+use super::phys_to_virt::KernelPhysToVirt;
 use super::table_pages::TablePages;
 #[cfg(feature = "test-image")]
 use granule::arch::PhysicalAddress;
@@ -13,7 +14,7 @@ pub(crate) enum KernelTableAllocator<'a> {
     /// No pages, for operations that need none.
     Empty,
     /// The boot's arena, for the linear map.
-    Arena(&'a mut Arena),
+    Arena(&'a mut Arena<KernelPhysToVirt>),
     /// Early memory.
     Early(EarlyTables<'a>),
     /// The page allocator, with its watch on pages.
@@ -68,7 +69,8 @@ unsafe impl TableAllocator for KernelTableAllocator<'_> {
 }
 
 impl linear::HasArena for KernelTableAllocator<'_> {
-    fn arena(&mut self) -> Option<&mut Arena> {
+    type Memory = KernelPhysToVirt;
+    fn arena(&mut self) -> Option<&mut Arena<KernelPhysToVirt>> {
         match self {
             Self::Arena(arena) => Some(arena),
             _ => None,

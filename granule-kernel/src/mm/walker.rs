@@ -194,7 +194,7 @@ pub(crate) trait Tree {
     /// Reserves pages for this many tables, for several operations that must all succeed.
     fn reserve(&mut self, tables: usize) -> bool;
     /// The boot's arena, if the tables come from it.
-    fn arena(&mut self) -> Option<&mut Arena>;
+    fn arena(&mut self) -> Option<&mut Arena<KernelPhysToVirt>>;
     /// Invalidates the TLB for a range in which leaves of any size were changed with
     /// [`Flush::Later`].
     fn flush(&mut self, start: VirtualAddress, bytes: u64);
@@ -344,7 +344,7 @@ impl<P: Page> Tree for Walker<'_, P> {
         // SAFETY: a reservation changes no table.
         unsafe { self.environment_mut() }.reserve(tables)
     }
-    fn arena(&mut self) -> Option<&mut Arena> {
+    fn arena(&mut self) -> Option<&mut Arena<KernelPhysToVirt>> {
         // SAFETY: the callers only extend the arena and read its state.
         linear::HasArena::arena(unsafe { self.environment_mut() })
     }

@@ -5,10 +5,10 @@
 //! which is meaningful only under its own page size and refused under another one. [`granule_kcore::persist`]
 //! defines the bytes; this file manages the RAM.
 
-use crate::arch::cache;
 use crate::dev::console::println;
 use crate::mm::map::LinearMap;
 use granule::arch::{Geometry, PhysicalAddress};
+use granule::hw::cache;
 use granule::linear::Placement;
 use granule_kcore::devicetree::memory::Memory;
 use granule_kcore::parameters::Parameters;
@@ -63,7 +63,7 @@ impl Persist {
         let figures = Figures::of(geometry, &map.stats);
         let left = area::exchange(bytes, geometry.page_size(), &figures);
         // A reset may discard the caches' contents.
-        cache::clean_to_poc(start..start + area::BYTES as u64);
+        cache::clean(start..start + area::BYTES as u64);
         Some(left)
     }
 }

@@ -5,7 +5,6 @@
 
 use super::hook::CPUS;
 use super::{identity as identity_map, secondary, state};
-use crate::arch::cache;
 use crate::arch::cpu;
 use crate::cpu::identity;
 use crate::dev::console::println;
@@ -28,6 +27,7 @@ use core::ops::Range;
 use core::sync::atomic::Ordering;
 use granule::arch::errata::Errata;
 use granule::arch::{Attributes, CpuFeatures, Permissions, PhysicalAddress, VirtualAddress};
+use granule::hw::cache;
 use granule::table::{Counters, Leaves, Piece, TableError};
 use granule_boot::memblock::Direction;
 use granule_boot::tree::Tree;
@@ -274,7 +274,7 @@ pub(super) fn again(number: usize) -> Result<(), Failure> {
     for which in 0..stacks::STACKS {
         let bottom = stacks::bottom(number, which);
         // The stack was written through the caches, and the CPU's first writes bypass them.
-        cache::clean_and_invalidate_to_poc(bottom..bottom + STACK_BYTES);
+        cache::clean_and_invalidate(bottom..bottom + STACK_BYTES);
     }
     let state = state::of(number).ok_or(Failure::Late(mailbox::NOT_ENTERED))?;
     state.store(state::STARTING, Ordering::Release);
@@ -444,7 +444,7 @@ fn map_stack(machine: &mut BringUp<'_, '_>, bottom: u64) -> Result<Stack, Obstac
     };
     map(machine, piece).map_err(Obstacle::Tables)?;
     // The CPU first uses the stack with its MMU off. Cached lines of it must not be written back over that.
-    cache::clean_and_invalidate_to_poc(bottom..bottom + STACK_BYTES);
+    cache::clean_and_invalidate(bottom..bottom + STACK_BYTES);
     Ok(Stack {
         physical,
         end: bottom + STACK_BYTES,

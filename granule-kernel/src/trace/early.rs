@@ -3,8 +3,8 @@
 //! Addresses are physical and memory is Device memory (RPPDBS): plain volatile stores of words, no
 //! atomics and no lock, on the only running CPU.
 
-use crate::arch::cache;
 use core::ops::Range;
+use granule::hw::cache;
 use granule_kcore::trace::area::Area;
 use granule_recorder::Sink;
 use granule_trace::{BufferHeader, EncodedEvent, Event, RECORD_WORDS};
@@ -33,7 +33,7 @@ impl Early {
             return early;
         }
         // Dirty lines from earlier would be written back over the records.
-        cache::clean_and_invalidate_to_poc(early.written());
+        cache::clean_and_invalidate(early.written());
         let header = BufferHeader {
             page_bytes: page_bytes as u32,
             // Only the boot CPU runs this kernel.
@@ -115,7 +115,7 @@ impl Early {
         if self.area.is_wanted() {
             // SAFETY: the range is whole lines of the area, cleaned by `begin` and only written
             // past the caches since, so no line is dirty.
-            unsafe { cache::invalidate_to_poc(self.written()) };
+            unsafe { cache::invalidate(self.written()) };
         }
     }
 }

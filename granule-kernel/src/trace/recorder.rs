@@ -3,11 +3,11 @@
 //! A CPU that is off the kernel's tables cannot access the records or hold their lock.
 //! [`bring_up`](super::bring_up) records its actions.
 
-use crate::arch::cache;
 use crate::lock::RawMaskedLock;
 use crate::percpu;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, Ordering};
+use granule::hw::cache;
 use granule_kcore::layout;
 use granule_kcore::trace::area::Area;
 use granule_recorder::Sink;
@@ -187,5 +187,5 @@ pub(crate) fn finish(complete: bool) {
     };
     let bytes = 8 * (BufferHeader::WORDS as u64 + records * RECORD_WORDS as u64);
     let start = words as u64;
-    cache::clean_to_poc(start..start + bytes);
+    cache::clean(start..start + bytes);
 }

@@ -2,87 +2,31 @@
 //! prints the barriers and TLBIs issued to it.
 //!
 //! A user of the library provides no more than this. On arm64 `DirectMapped<Offset>` (an identity
-//! or linear map) replaces [`Pages`] as memory, and `hw::Hardware` replaces [`Spoken`]. The user
-//! writes the allocator.
+//! or linear map) replaces [`Pages`] as memory, and `hw::Hardware` replaces [`Spoken`].
 
 #![allow(dead_code, reason = "each example uses its share of this")]
 
 use granule::arch::tlbi::{TlbCapabilities, TlbiOp};
 use granule::arch::{Geometry, PageSize, PhysicalAddress, Regime};
-use granule::table::{
-    DirectMapped, Environment, FreedTable, PhysToVirt, TableAllocator, TableRun, TlbOps,
-};
-use std::cell::{Cell, RefCell};
+use granule::table::{DirectMapped, Environment, FreeList, PhysToVirt, TlbOps};
+use std::cell::Cell;
 use std::rc::Rc;
 
-/// Pages for tables: host memory that stands for a range of physical memory.
-#[derive(Debug)]
-struct Pool {
+/// Host memory that stands for a range of physical memory. It exists until the program ends.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pages {
     memory: *mut u64,
     words: usize,
-    page: u64,
     first: PhysicalAddress,
-    /// The index of the first page that was never allocated.
-    next: Cell<u64>,
-    returned: RefCell<Vec<PhysicalAddress>>,
 }
 
-impl Pool {
-    fn count(&self) -> u64 {
-        self.words as u64 * 8 / self.page
-    }
-}
-
-impl Drop for Pool {
-    fn drop(&mut self) {
-        let slice = core::ptr::slice_from_raw_parts_mut(self.memory, self.words);
-        // SAFETY: the pointer and length are those of `Box::into_raw` in `environment`, and only
-        // this method frees them.
-        drop(unsafe { Box::from_raw(slice) });
-    }
-}
-
-/// The pool as table memory and as table allocator.
-#[derive(Clone, Debug)]
-pub(crate) struct Pages(Rc<Pool>);
-
-// SAFETY: the pool allocates only pages inside its memory, which lives as long as this value. A
-// `u64` slice is aligned to 8 bytes.
+// SAFETY: the memory is never freed, and an address outside it panics. A `u64` slice is aligned to 8
+// bytes.
 unsafe impl PhysToVirt for Pages {
     fn pointer(&self, table: PhysicalAddress) -> *mut u64 {
-        let offset = table.0 - self.0.first.0;
-        self.0.memory.wrapping_add((offset / 8) as usize)
-    }
-}
-
-// SAFETY: the pool allocates a page only once until it is freed. Each page lies in the pool's
-// memory, which `PhysToVirt` above reaches.
-unsafe impl TableAllocator for Pages {
-    fn reserve(&mut self, tables: usize) -> bool {
-        let pool = &self.0;
-        let free = pool.count() - pool.next.get() + pool.returned.borrow().len() as u64;
-        tables as u64 <= free
-    }
-
-    fn allocate(&mut self, most: usize) -> Option<TableRun> {
-        let pool = &self.0;
-        let left = pool.count() - pool.next.get();
-        if left == 0 {
-            let first = pool.returned.borrow_mut().pop()?;
-            return Some(TableRun { first, count: 1 });
-        }
-        // A long run of pages is linked with one loop.
-        let count = left.min(most as u64);
-        let first = PhysicalAddress(pool.first.0 + pool.next.get() * pool.page);
-        pool.next.set(pool.next.get() + count);
-        Some(TableRun {
-            first,
-            count: count as usize,
-        })
-    }
-
-    fn free(&mut self, table: FreedTable) {
-        self.0.returned.borrow_mut().push(table.address());
+        let word = ((table.0 - self.first.0) / 8) as usize;
+        assert!(word < self.words, "{table} is not memory for tables");
+        self.memory.wrapping_add(word)
     }
 }
 
@@ -133,7 +77,7 @@ impl TlbOps for Spoken {
 }
 
 /// The environment of the examples' tables.
-pub(crate) type TableEnvironment = Environment<DirectMapped<Pages>, Pages, Spoken>;
+pub(crate) type TableEnvironment = Environment<DirectMapped<Pages>, FreeList<Pages>, Spoken>;
 
 /// Makes an environment with `count` pages for tables, at the physical address `first`.
 pub(crate) fn environment(
@@ -142,20 +86,20 @@ pub(crate) fn environment(
     count: usize,
     range: bool,
 ) -> TableEnvironment {
-    let page = geometry.page_size().bytes();
-    let words = count * (page / 8) as usize;
-    let memory = vec![0_u64; words].into_boxed_slice();
-    let pages = Pages(Rc::new(Pool {
-        memory: Box::into_raw(memory).cast(),
-        words,
-        page,
+    let size = geometry.page_size();
+    let bytes = count as u64 * size.bytes();
+    let memory = vec![0_u64; (bytes / 8) as usize].leak();
+    let pages = Pages {
+        memory: memory.as_mut_ptr(),
+        words: memory.len(),
         first,
-        next: Cell::new(0),
-        returned: RefCell::new(Vec::new()),
-    }));
+    };
+    let mut allocator = FreeList::new(pages, size);
+    // SAFETY: the memory is nobody else's, and `pages` reaches all of it.
+    unsafe { allocator.add(first, PhysicalAddress(first.0 + bytes)) };
     Environment {
-        memory: DirectMapped(pages.clone()),
-        allocator: pages,
+        memory: DirectMapped(pages),
+        allocator,
         tlb: Spoken {
             capabilities: TlbCapabilities::BASIC.range(range).level_hint(range),
             aloud: Rc::default(),

@@ -14,6 +14,7 @@ pub mod bbm;
 pub mod bbm_policy;
 pub(crate) mod descriptor;
 pub mod errata;
+pub(crate) mod fault_status;
 pub(crate) mod features;
 pub(crate) mod geometry;
 pub(crate) mod midr;
@@ -22,10 +23,12 @@ pub(crate) mod regime;
 pub mod registers;
 pub(crate) mod stage2;
 pub mod tlbi;
+pub(crate) mod translation;
 
 pub use address::{IntermediateAddress, PhysicalAddress, VirtualAddress};
 pub use attributes::{Attributes, MemoryType, Permissions, Shareability};
 pub use descriptor::{Descriptor, Kind};
+pub use fault_status::FaultStatus;
 pub use features::{CpuFeatures, IdRegisters, Support, TlbiFeature};
 pub use geometry::{Geometry, GeometryError, LeafSize, OutputFormat, VaRange};
 pub use midr::MidrRange;
@@ -34,3 +37,4 @@ pub use regime::Regime;
 pub use stage2::{
     Execute, Stage2Attributes, Stage2Geometry, Stage2Memory, Stage2Permissions, Vtcr, Vttbr,
 };
+pub use translation::{Sctlr, Translation, TranslationError};

@@ -10,32 +10,22 @@ use super::LeafStats;
 use crate::arch::PhysicalAddress;
 use crate::arch::page_size::{Level, Page, PageSize};
 use crate::table::{
-    Environment, FreedTable, PageTables, Piece, TableAllocator, TableError, TableMemory, TableRun,
-    TlbOps,
+    Environment, FreeList, FreedTable, PageTables, PhysToVirt, Piece, TableAllocator, TableError,
+    TableMemory, TableRun, TlbOps,
 };
-
-/// The number of runs of freed pages that an arena can keep for reuse.
-const MOST_RETURNED: usize = 8;
 
 /// Table memory for the boot: a static pool, then the mapped part of a piece of RAM.
 ///
-/// # Freed pages
-///
-/// Making a map frees no page, because all tables are counted before the first is taken. Unmapping
-/// through an arena does. The arena cannot write to its memory, so it keeps a list of at most eight
-/// runs of freed pages. Adjacent pages form one run, so pages allocated together and freed together
-/// take one place in the list. A page that finds no place is not reused and is counted in
-/// [`stranded`](Self::stranded): no page is allocated twice, and no loss goes unnoticed. Frequent
-/// unmapping needs an allocator that keeps its list in the free pages themselves.
+/// Pages that were never allocated are not touched, because they may not be mapped yet. Freed pages
+/// are kept in a [`FreeList`] and reused first.
 #[derive(Debug)]
-pub struct Arena {
+pub struct Arena<R> {
     page_shift: u32,
     pool: FreeRun,
     ram: FreeRun,
     /// The end of the piece of RAM. `ram.end` is the end of its mapped part.
     ram_end: u64,
-    returned: [FreeRun; MOST_RETURNED],
-    stranded: u64,
+    freed: FreeList<R>,
 }
 
 /// Pages not yet allocated.
@@ -51,16 +41,17 @@ impl FreeRun {
     }
 }
 
-impl Arena {
+impl<R> Arena<R> {
     /// An arena that has only the pool from `start` to `end`. Both are physical addresses and are
-    /// rounded inward to pages of `page_size`.
+    /// rounded inward to pages of `page_size`. It reaches freed pages through `memory`.
     ///
     /// # Safety
     ///
-    /// The caller owns the pool exclusively, and the environment of the tables can access it. The
-    /// same holds for the RAM that [`extend`](Self::extend) adds, once it is mapped.
+    /// The caller owns the pool exclusively, and `memory` and the environment of the tables can
+    /// access it. The same holds for the RAM that [`extend`](Self::extend) adds, once it is mapped.
     #[must_use]
     pub const unsafe fn new(
+        memory: R,
         start: PhysicalAddress,
         end: PhysicalAddress,
         page_size: PageSize,
@@ -72,31 +63,14 @@ impl Arena {
             pool: FreeRun { next, end: end.0 },
             ram: FreeRun { next: 0, end: 0 },
             ram_end: 0,
-            returned: [FreeRun { next: 0, end: 0 }; MOST_RETURNED],
-            stranded: 0,
+            freed: FreeList::new(memory, page_size),
         }
     }
 
     /// The number of pages that can be allocated now.
     #[must_use]
-    pub fn available(&self) -> u64 {
-        let extents = [self.pool, self.ram].into_iter().chain(self.returned);
-        extents.map(|extent| extent.pages(self.page_shift)).sum()
-    }
-
-    /// The number of freed pages that were lost because the list of runs was full.
-    #[must_use]
-    pub const fn stranded(&self) -> u64 {
-        self.stranded
-    }
-
-    /// The freed pages that were not reused, as runs: the first address and the first address
-    /// beyond. They are neither in [`unused_pool`](Self::unused_pool) nor in
-    /// [`unused_ram`](Self::unused_ram), so a caller that hands on the arena's memory must ask for
-    /// them too.
-    pub fn returned(&self) -> impl Iterator<Item = (PhysicalAddress, PhysicalAddress)> {
-        let runs = self.returned.iter().filter(|run| run.next < run.end);
-        runs.map(|run| (PhysicalAddress(run.next), PhysicalAddress(run.end)))
+    pub const fn available(&self) -> u64 {
+        self.freed.available() + self.pool.pages(self.page_shift) + self.ram.pages(self.page_shift)
     }
 
     /// Adds RAM from `start` to `end`, both multiples of the page size. None of it is mapped yet.
@@ -115,7 +89,7 @@ impl Arena {
         self.mapped_to(end.0);
     }
 
-    /// The unused part of the pool: from the first free byte to its end.
+    /// The part of the pool that was never allocated: from its first byte to the end.
     #[must_use]
     pub const fn unused_pool(&self) -> (PhysicalAddress, PhysicalAddress) {
         (
@@ -143,16 +117,18 @@ impl Arena {
 }
 
 // SAFETY: the caller of `new` vouched for the memory. Each page is allocated once, because the
-// extents only shrink and freed pages are kept apart.
-unsafe impl TableAllocator for Arena {
+// extents only shrink, and freed pages are in a list of their own.
+unsafe impl<R: PhysToVirt> TableAllocator for Arena<R> {
     fn reserve(&mut self, tables: usize) -> bool {
         self.available() >= tables as u64
     }
 
     fn allocate(&mut self, most: usize) -> Option<TableRun> {
+        if self.freed.available() > 0 {
+            return self.freed.allocate(most);
+        }
         let page_shift = self.page_shift;
-        let returned = self.returned.iter_mut();
-        let mut extents = returned.chain([&mut self.pool, &mut self.ram]);
+        let mut extents = [&mut self.pool, &mut self.ram].into_iter();
         let extent = extents.find(|extent| extent.pages(page_shift) > 0)?;
         let count = extent.pages(page_shift).min(most as u64);
         let first = PhysicalAddress(extent.next);
@@ -185,54 +161,44 @@ unsafe impl TableAllocator for Arena {
     }
 
     fn free(&mut self, table: FreedTable) {
-        let start = table.address().0;
-        let end = start + (1 << self.page_shift);
-        for run in &mut self.returned {
-            if run.next < run.end && run.end == start {
-                run.end = end;
-                return;
-            }
-            if run.next < run.end && run.next == end {
-                run.next = start;
-                return;
-            }
-        }
-        match self.returned.iter_mut().find(|run| run.next >= run.end) {
-            Some(empty) => *empty = FreeRun { next: start, end },
-            None => self.stranded += 1,
-        }
+        self.freed.free(table);
     }
 }
 
 /// An allocator that may be, or wrap, an [`Arena`].
 pub trait HasArena {
+    /// How the arena reaches freed pages.
+    type Memory: PhysToVirt;
     /// The arena, if tables come from one.
-    fn arena(&mut self) -> Option<&mut Arena>;
+    fn arena(&mut self) -> Option<&mut Arena<Self::Memory>>;
 }
 
-impl HasArena for Arena {
-    fn arena(&mut self) -> Option<&mut Arena> {
+impl<R: PhysToVirt> HasArena for Arena<R> {
+    type Memory = R;
+    fn arena(&mut self) -> Option<&mut Self> {
         Some(self)
     }
 }
 
 impl<A: HasArena> HasArena for crate::table::Counted<'_, A> {
-    fn arena(&mut self) -> Option<&mut Arena> {
+    type Memory = A::Memory;
+    fn arena(&mut self) -> Option<&mut Arena<A::Memory>> {
         self.inner().arena()
     }
 }
 
 impl<M, A: HasArena, T> HasArena for Environment<M, A, T> {
-    fn arena(&mut self) -> Option<&mut Arena> {
+    type Memory = A::Memory;
+    fn arena(&mut self) -> Option<&mut Arena<A::Memory>> {
         self.allocator.arena()
     }
 }
 
-/// The number of pages of RAM that the arena needs besides the rest of its pool, for a map with
-/// this leaf_stats; 0 when the pool suffices.
+/// The number of pages of RAM that a map with these leaves needs besides the `available` pages of
+/// the arena; 0 when they suffice.
 #[must_use]
-pub fn arena_pages(stats: &LeafStats, arena: &Arena) -> u64 {
-    stats.tables().saturating_sub(arena.available())
+pub fn arena_pages(stats: &LeafStats, available: u64) -> u64 {
+    stats.tables().saturating_sub(available)
 }
 
 /// Makes the linear map of `pieces`, which ascend, in the live `tables`.
@@ -347,81 +313,64 @@ mod tests {
     extern crate std;
 
     use super::*;
+    use crate::table::Offset;
     use std::collections::BTreeSet;
-    use std::vec::Vec;
+    use std::vec;
 
     const PAGE: u64 = 0x4000;
-    const POOL: u64 = 0x10_0000;
 
-    /// An arena with `pages` pages in its pool, all allocated, in order.
-    fn given_out(pages: u64) -> (Arena, Vec<PhysicalAddress>) {
-        let (start, end) = (PhysicalAddress(POOL), PhysicalAddress(POOL + pages * PAGE));
-        // SAFETY: no code accesses the memory.
-        let mut arena = unsafe { Arena::new(start, end, PageSize::K16) };
-        let mut out = Vec::new();
-        while let Some(run) = arena.allocate(3) {
-            for page in 0..run.count as u64 {
-                out.push(PhysicalAddress(run.first.0 + page * PAGE));
-            }
-        }
-        assert_eq!((out.len() as u64, arena.available()), (pages, 0));
-        (arena, out)
-    }
-
-    /// Allocates every page, and checks that none comes twice.
-    fn drain(arena: &mut Arena) -> BTreeSet<u64> {
-        let mut seen = BTreeSet::new();
-        while let Some(run) = arena.allocate(usize::MAX) {
-            for page in 0..run.count as u64 {
-                assert!(seen.insert(run.first.0 + page * PAGE), "given out twice");
-            }
-        }
-        seen
-    }
-
-    fn give_back(arena: &mut Arena, page: PhysicalAddress) {
-        // SAFETY: no page of this arena is ever a table.
-        arena.free(unsafe { FreedTable::unreachable(page) });
+    /// The addresses of all pages of a run.
+    fn pages(run: TableRun) -> impl Iterator<Item = u64> {
+        (0..run.count as u64).map(move |page| run.first.0 + page * PAGE)
     }
 
     #[test]
-    fn a_run_that_comes_back_whole_is_given_out_whole_again() {
-        for backward in [false, true] {
-            let (mut arena, mut out) = given_out(100);
-            if backward {
-                out.reverse();
-            }
-            for page in &out {
-                give_back(&mut arena, *page);
-            }
-            assert_eq!((arena.available(), arena.stranded()), (100, 0));
-            let all = (PhysicalAddress(POOL), PhysicalAddress(POOL + 100 * PAGE));
-            assert_eq!(arena.returned().collect::<Vec<_>>(), [all]);
-            assert!(arena.reserve(100) && !arena.reserve(101));
-            assert_eq!(drain(&mut arena).len(), 100);
-            assert_eq!(arena.returned().count(), 0);
+    fn no_freed_page_is_lost_however_scattered_and_the_pool_is_not_touched() {
+        let mut memory = vec![7u64; 32 * PAGE as usize / 8];
+        let start = memory.as_mut_ptr().expose_provenance() as u64;
+        let end = start + 32 * PAGE;
+        // SAFETY: the vector lives longer than the arena, and only the arena uses it.
+        let mut arena = unsafe {
+            let memory = Offset::new(0);
+            Arena::new(
+                memory,
+                PhysicalAddress(start),
+                PhysicalAddress(end),
+                PageSize::K16,
+            )
+        };
+        let all = arena.available();
+        assert!(all >= 31);
+        assert_eq!(arena.unused_pool().0.0, start.next_multiple_of(PAGE));
+        let mut out = BTreeSet::new();
+        for _ in 0..12 {
+            out.extend(arena.allocate(2).into_iter().flat_map(pages));
         }
-    }
-
-    #[test]
-    fn a_page_that_cannot_be_remembered_is_counted() {
-        let (mut arena, out) = given_out(24);
+        assert_eq!((out.len(), arena.available()), (24, all - 24));
         // Every other page: twelve runs of one page each.
-        for page in out.iter().step_by(2) {
-            give_back(&mut arena, *page);
+        let back: BTreeSet<u64> = out.iter().copied().step_by(2).collect();
+        for &page in &back {
+            // SAFETY: no page of this arena is ever a table.
+            arena.free(unsafe { FreedTable::unreachable(PhysicalAddress(page)) });
         }
-        assert_eq!((arena.available(), arena.stranded()), (8, 4));
-        assert_eq!(arena.returned().count(), MOST_RETURNED);
-        // The pages between join the kept runs, so that no more pages are stranded than must be.
-        for page in out.iter().skip(1).step_by(2) {
-            give_back(&mut arena, *page);
+        assert_eq!(arena.available(), all - 12);
+        assert!(arena.reserve(all as usize - 12) && !arena.reserve(all as usize - 11));
+        let mut again = BTreeSet::new();
+        for _ in 0..12 {
+            again.extend(arena.allocate(1).into_iter().flat_map(pages));
         }
-        assert_eq!(arena.available() + arena.stranded(), 24);
-        let first = u64::try_from(drain(&mut arena).len()).unwrap();
-        assert_eq!(first + arena.stranded(), 24);
-        // The list has room again: no further page is stranded.
-        let before = arena.stranded();
-        give_back(&mut arena, out[0]);
-        assert_eq!((arena.available(), arena.stranded()), (1, before));
+        assert_eq!(again, back, "freed pages come first");
+        let rest = arena.available();
+        assert_eq!(
+            arena
+                .allocate(usize::MAX)
+                .map(pages)
+                .map_or(0, Iterator::count) as u64,
+            rest
+        );
+        assert_eq!(arena.available(), 0);
+        // The words of pages that were never freed are as they were.
+        let touched = memory.iter().filter(|word| **word != 7).count();
+        assert!(touched <= 2 * back.len(), "{touched}");
     }
 }

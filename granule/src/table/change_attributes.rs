@@ -62,9 +62,9 @@ impl<M: Copy> AttributeChange<M> {
         if let Some(memory) = self.memory {
             field(S::MEMORY, S::encode_memory(memory, geometry));
         }
-        if let Some(shareability) = self.shareability
-            && geometry.format() != OutputFormat::Lpa2
-        {
+        // With TCR.DS the field holds bits of the address.
+        let is_there = geometry.format() != OutputFormat::Lpa2;
+        if let Some(shareability) = self.shareability.filter(|_| is_there) {
             field(Descriptor::SHAREABILITY, shareability.bits() << 8);
         }
         if let Some(accessed) = self.accessed {

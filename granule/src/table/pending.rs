@@ -76,7 +76,8 @@ impl FreedTable {
     /// # Safety
     ///
     /// No CPU can walk the table: no entry points to it, no TTBR holds it, and no TLB caches an
-    /// entry of it.
+    /// entry of it. It is given to the allocator that it came from, or to one that may have it and
+    /// can reach it, because an allocator may write to free pages.
     pub const unsafe fn unreachable(table: PhysicalAddress) -> Self {
         Self(table)
     }

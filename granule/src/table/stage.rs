@@ -5,8 +5,7 @@
 //! their meaning as descriptor bits. The rules of live changes that differ between the stages are in
 //! [`arch::bbm`](crate::arch::bbm) and [`flush`](super::flush), which ask the geometry.
 
-use super::memory::BitChange;
-use super::protect::PermissionChange;
+use super::{BitChange, PermissionChange};
 use crate::arch::stage2::Stage2Memory;
 use crate::arch::{
     Attributes, Descriptor, Geometry, IntermediateAddress, MemoryType, Stage2Attributes,

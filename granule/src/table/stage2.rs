@@ -16,9 +16,8 @@
 //!     CpuFeatures, IdRegisters, IntermediateAddress, Page4K, PageSize, PhysicalAddress,
 //!     Stage2Attributes, Stage2Geometry, Stage2Permissions,
 //! };
-//! use granule::linear::Arena;
 //! use granule::table::{
-//!     DirectMapped, Environment, Holes, Leaves, NoCpu, Offset, PageTables, Stage2,
+//!     DirectMapped, Environment, FreeList, Holes, Leaves, NoCpu, Offset, PageTables, Stage2,
 //!     Stage2PermissionChange,
 //! };
 //!
@@ -34,9 +33,12 @@
 //! let end = PhysicalAddress(start.0 + 17 * 4096);
 //! // SAFETY: the vector is nobody else's and lives longer than the tables.
 //! let environment = unsafe {
+//!     let flat = Offset::new(0);
+//!     let mut allocator = FreeList::new(flat, PageSize::K4);
+//!     allocator.add(start, end);
 //!     Environment {
-//!         memory: DirectMapped(Offset::new(0)),
-//!         allocator: Arena::new(start, end, PageSize::K4),
+//!         memory: DirectMapped(flat),
+//!         allocator,
 //!         tlb: NoCpu(TlbCapabilities::of(&cpu)),
 //!     }
 //! };

@@ -14,6 +14,9 @@ use core::fmt;
 use core::marker::PhantomData;
 use core::ops::ControlFlow;
 
+/// A mapping of one stage.
+type MappingOf<S> = Mapping<<S as Stage>::Input, <S as Stage>::Attributes>;
+
 /// Tables that somebody else owns, of any page size, behind a function that reads their entries.
 ///
 /// The function gets the address of a table and an index. It returns `None` if it has no such
@@ -166,10 +169,7 @@ impl<R: Fn(PhysicalAddress, usize) -> Option<Descriptor>, S: Stage> TableView<R,
     /// # Errors
     ///
     /// When a table on the way cannot be read.
-    pub fn query(
-        &self,
-        address: S::Input,
-    ) -> Result<Option<Mapping<S::Input, S::Attributes>>, UnreadTable> {
+    pub fn query(&self, address: S::Input) -> Result<Option<MappingOf<S>>, UnreadTable> {
         let Some(offset) = self.geometry.offset(S::address(address)) else {
             return Ok(None);
         };

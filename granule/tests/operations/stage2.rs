@@ -9,8 +9,8 @@ use granule::arch::{
 };
 use granule::linear::Arena;
 use granule::table::{
-    Holes, Leaves, PageTables, Stage2, Stage2PermissionChange, TableAllocator, TableError,
-    TableView, Visit,
+    FreeList, Holes, Leaves, Offset, PageTables, Stage2, Stage2PermissionChange, TableAllocator,
+    TableError, TableView, Visit,
 };
 use granule_testing::held::Held;
 use granule_testing::host::{self, Event, Host, Runs};
@@ -71,14 +71,14 @@ fn a_change_takes_tlbis_by_address_and_then_what_is_combined() {
     tables
         .protect(ipa, 0x1000, READ_ONLY, Holes::Refuse)
         .unwrap();
-    let leaf = address(page, TlbiScope::LastLevel);
+    // The level hint: granule 01, level 3.
+    let leaf = address(page | 0b0111 << 44, TlbiScope::LastLevel);
     let events = maintenance(&bench.host.take_events());
-    assert_eq!(events, order(&[leaf]), "IPAS2LE1IS");
-    // One of two pages goes. The level hint: granule 01, level 3.
+    assert_eq!(events, order(&[leaf]), "IPAS2LE1IS of a protect");
+    // One of two pages goes.
     tables.unmap(ipa, 0x1000).unwrap();
-    let hinted = address(page | 0b0111 << 44, TlbiScope::LastLevel);
     let events = maintenance(&bench.host.take_events());
-    assert_eq!(events, order(&[hinted]), "IPAS2LE1IS with a hint");
+    assert_eq!(events, order(&[leaf]), "IPAS2LE1IS of an unmap");
     // The tables of levels 3 and 2 go with the other.
     tables
         .unmap(IntermediateAddress(ipa.0 + 0x1000), 0x1000)
@@ -317,31 +317,54 @@ fn running_out_leaves_a_guest_as_it_was() {
     assert!(failed > 100, "{failed} allocations failed");
 }
 
+/// Takes the runs of `wanted` from 64 pages at `start`, and then every page that is left.
+fn take_runs<A: TableAllocator>(
+    mut allocator: A,
+    size: PageSize,
+    start: u64,
+    wanted: &[(usize, bool)],
+) {
+    let page = size.bytes();
+    let end = start + 64 * page;
+    let mut taken = Vec::new();
+    for &(count, found) in wanted {
+        let run = allocator.allocate_aligned(count);
+        assert_eq!(run.is_some(), found, "{count} pages of {size}");
+        let Some(run) = run else { continue };
+        let bytes = count as u64 * page;
+        assert_eq!(run.0 % bytes, 0, "{count} pages of {size}");
+        assert!(run.0 >= start && run.0 + bytes <= end);
+        taken.extend((0..count as u64).map(|number| run.0 + number * page));
+    }
+    while let Some(run) = allocator.allocate(1) {
+        taken.push(run.first.0);
+    }
+    taken.sort_unstable();
+    let every: Vec<u64> = (0..64).map(|number| start + number * page).collect();
+    assert_eq!(taken, every, "each page once");
+}
+
 #[test]
-fn an_arena_has_aligned_runs_and_loses_no_page() {
+fn allocators_have_aligned_runs_and_lose_no_page() {
     for size in PageSize::ALL {
         let page = size.bytes();
-        // The pool begins a page after a multiple of 16 pages.
-        let start = 0x4000_0000 + page;
-        let end = start + 64 * page;
-        // SAFETY: nothing reaches the memory.
-        let mut arena = unsafe { Arena::new(PhysicalAddress(start), PhysicalAddress(end), size) };
-        let mut taken = Vec::new();
-        for (count, found) in [(16, true), (1, true), (4, true), (16, true), (16, false)] {
-            let run = arena.allocate_aligned(count);
-            assert_eq!(run.is_some(), found, "{count} pages of {size}");
-            let Some(run) = run else { continue };
-            let bytes = count as u64 * page;
-            assert_eq!(run.0 % bytes, 0, "{count} pages of {size}");
-            assert!(run.0 >= start && run.0 + bytes <= end);
-            taken.extend((0..count as u64).map(|number| run.0 + number * page));
-        }
-        while let Some(run) = arena.allocate(1) {
-            taken.push(run.first.0);
-        }
-        taken.sort_unstable();
-        let every: Vec<u64> = (0..64).map(|number| start + number * page).collect();
-        assert_eq!(taken, every, "each page once");
+        let mut memory = vec![0_u64; 81 * page as usize / 8];
+        let first = memory.as_mut_ptr().expose_provenance() as u64;
+        // The memory begins a page after a multiple of 16 pages.
+        let start = first.next_multiple_of(16 * page) + page;
+        let (from, to) = (PhysicalAddress(start), PhysicalAddress(start + 64 * page));
+        // SAFETY: the vector is reached where it lies.
+        let flat = unsafe { Offset::new(0) };
+        // SAFETY: the vector outlives the allocators, which use it one after the other.
+        let arena = unsafe { Arena::new(flat, from, to, size) };
+        let wanted = [(16, true), (1, true), (4, true), (16, true), (16, false)];
+        take_runs(arena, size, start, &wanted);
+        let mut list = FreeList::new(flat, size);
+        // SAFETY: as above.
+        unsafe { list.add(from, to) };
+        let wanted = [16, 1, 4, 16, 16].map(|count| (count, true));
+        let wanted = [&wanted[..], &[(16, false)]].concat();
+        take_runs(list, size, start, &wanted);
     }
 }
 

@@ -7,13 +7,10 @@
 //! entry. Tests compare the result with the library's own code, run on no machine.
 
 use granule::arch::{Level, PhysicalAddress, VirtualAddress};
-use granule::linear::{self, Arena, Expected, LeafStats};
+use granule::linear::{self, Expected, LeafStats};
 use granule::table::{Counts, Piece};
 
 use super::Job;
-
-/// The assumed address of the static pool and the root, outside of RAM.
-pub(in crate::cost) const POOL: u64 = 0x1000_0000;
 
 /// Offsets into the half: the first, and the one after the last.
 type Range = (u64, u64);
@@ -54,11 +51,7 @@ pub(super) fn expected(job: &Job) -> Result<Expected, String> {
 
 /// The pages of RAM that the tables take beyond the pool.
 pub(in crate::cost) fn pages(job: &Job) -> u64 {
-    let page = job.geometry.page_size();
-    let (first, end) = (POOL, POOL + job.pool_pages * page.bytes());
-    // SAFETY: nothing is ever stored at these addresses; the arena is only asked for its size.
-    let pool = unsafe { Arena::new(PhysicalAddress(first), PhysicalAddress(end), page) };
-    linear::arena_pages(&job.stats(), &pool)
+    linear::arena_pages(&job.stats(), job.pool_pages)
 }
 
 /// A map under construction.

@@ -64,7 +64,7 @@ entry:
     // back later over what we write past the caches. Clean, as .data must survive.
     adrp    x0, __relro_start
     adrp    x1, __image_end
-    bl      dcache_clean_inval_poc
+    bl      granule_cache_clean_and_invalidate
 
     adrp    x0, __stack_top
     mov     sp, x0
@@ -124,7 +124,7 @@ entry:
     // range begins and ends at whole pages, so nothing is lost.
     adrp    x0, __relro_start
     adrp    x1, __image_end
-    bl      dcache_inval_poc
+    bl      granule_cache_invalidate
 
     mov     x1, x9
     mov     x2, x10

@@ -15,7 +15,6 @@
 //! xtask image` fails where the two differ. [`crate::trace::head`] repeats the order in which the
 //! routines run: change both together.
 
-mod cache;
 mod early_vectors;
 mod el2;
 mod entry;

@@ -44,7 +44,7 @@ park_with:
     add     x9, x9, x21
     mov     x0, x9
     add     x1, x9, #256
-    bl      dcache_clean_inval_poc
+    bl      granule_cache_clean_and_invalidate
     str     w6, [x9, #24]           // reason
     str     w8, [x9, #28]           // message length
     add     x4, x9, #32
@@ -54,12 +54,12 @@ park_with:
     b.ne    1b
     mov     x0, x9
     add     x1, x9, #256
-    bl      dcache_clean_poc        // the state comes last: whoever sees it sees the rest
+    bl      granule_cache_clean        // the state comes last: whoever sees it sees the rest
     mov     w4, #{parked}
     str     w4, [x9, #20]
     mov     x0, x9
     add     x1, x9, #256
-    bl      dcache_clean_poc
+    bl      granule_cache_clean
 
     .global park_loop
 park_loop:

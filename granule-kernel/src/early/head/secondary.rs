@@ -69,7 +69,7 @@ secondary_entry:
     // meanwhile may hold what was there before: none may meet the kernel's stores.
     ldr     x0, [x20, #{stack_bottom}]
     ldr     x1, [x20, #{stack_top}]
-    bl      dcache_inval_poc
+    bl      granule_cache_invalidate
 
     ldp     x1, x2, [x20, #{mair}]
     ldp     x3, x4, [x20, #{ttbr0}]

@@ -4,11 +4,11 @@
 //! may be read, and the results into plain values, which stay valid after the MMU is on.
 
 use super::park;
-use crate::arch::cache;
 use crate::arch::image;
 use crate::handover::record::{self, Reason};
 use crate::handover::{BootChoice, Conduit, EntryInfo, TreeInfo};
 use granule::arch::PageSize;
+use granule::hw::cache;
 use granule_boot::choice::{self, PageSizeInputs};
 use granule_boot::peek::{ConsoleError, Consoles, Peek};
 use granule_boot::sizes::SizeSet;
@@ -220,7 +220,7 @@ fn bytes(entry: &EntryInfo) -> &'static [u8] {
     keep_off_image(entry, tree_range(entry, 8));
     // The loader may have left the tree in a cache, which reads bypass now (arm-rules section 9). Start with
     // the fields that state the size.
-    cache::clean_to_poc(dtb..dtb + 8);
+    cache::clean(dtb..dtb + 8);
     // SAFETY: the boot protocol places a device tree at `dtb`. A wrong address aborts, which the early
     // vectors report.
     let start = unsafe { core::slice::from_raw_parts(dtb as *const u8, 8) };
@@ -229,7 +229,7 @@ fn bytes(entry: &EntryInfo) -> &'static [u8] {
         Err(error) => refuse(error),
     };
     keep_off_image(entry, tree_range(entry, u64::from(size)));
-    cache::clean_to_poc(dtb..dtb + u64::from(size));
+    cache::clean(dtb..dtb + u64::from(size));
     // SAFETY: as above, for the size that the tree states, at most 2 MiB.
     unsafe { core::slice::from_raw_parts(dtb as *const u8, size as usize) }
 }

@@ -17,7 +17,7 @@ use granule::arch::{
 use granule::hw::Hardware;
 use granule::linear::Arena;
 use granule::table::{
-    BitChange, Environment, Leaves, PageTables, TableError, TableMemory, Visibility,
+    BitChange, Environment, Leaves, Offset, PageTables, TableError, TableMemory, Visibility,
 };
 use granule_kcore::layout;
 use granule_kcore::sizes;
@@ -138,6 +138,7 @@ impl Build<'_> {
         // SAFETY: nothing else uses the static pool, and with the MMU off a physical address is the pointer.
         let arena = unsafe {
             Arena::new(
+                Offset::new(0),
                 PhysicalAddress(load.wrapping_add(pool.start)),
                 PhysicalAddress(load.wrapping_add(pool.end)),
                 P::SIZE,

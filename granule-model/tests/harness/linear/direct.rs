@@ -10,17 +10,19 @@ use granule::linear::{self, Arena, HasArena};
 use granule::table::{Environment, FreedTable, Leaves, PageTables, TableAllocator, TableRun};
 use granule_model::{Access, Event, Outcome};
 use granule_testing::held::Held;
+use granule_testing::host::NothingFreed;
 use std::rc::Rc;
 
 /// The arena's pages, which the linear map shows by the time they are given out.
 pub(super) struct ArenaPages {
-    arena: Arena,
+    arena: Arena<NothingFreed>,
     world: Shared,
     geometry: Geometry,
 }
 
 impl HasArena for ArenaPages {
-    fn arena(&mut self) -> Option<&mut Arena> {
+    type Memory = NothingFreed;
+    fn arena(&mut self) -> Option<&mut Arena<NothingFreed>> {
         Some(&mut self.arena)
     }
 }
@@ -83,7 +85,7 @@ pub(super) fn with_arena<P: Page>(shape: &Shape, pool: u64) -> (Shared, Held<P, 
         memory: Memory(Rc::clone(&world)),
         allocator: ArenaPages {
             // SAFETY: nobody else uses the model's memory there, all of which is reached.
-            arena: unsafe { Arena::new(start, end, P::SIZE) },
+            arena: unsafe { Arena::new(NothingFreed, start, end, P::SIZE) },
             world: Rc::clone(&world),
             geometry,
         },
@@ -111,7 +113,7 @@ fn direct<P: Page>(shape: Shape, leaves: Leaves, pool: u64) -> u64 {
     let Some(arena) = unsafe { tables.environment_mut() }.arena() else {
         panic!("the bench has no arena");
     };
-    let more = linear::arena_pages(&stats, arena);
+    let more = linear::arena_pages(&stats, arena.available());
     if more > 0 {
         // In the middle of a piece.
         let first = RAM + 5 * page;

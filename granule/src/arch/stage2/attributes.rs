@@ -5,7 +5,7 @@
 //! stages share are constants of [`Descriptor`].
 
 use super::geometry::Stage2Geometry;
-use crate::arch::Shareability;
+use crate::arch::attributes::Shareability;
 use crate::arch::descriptor::Descriptor;
 use crate::arch::geometry::{Geometry, OutputFormat};
 use crate::setters::setters;

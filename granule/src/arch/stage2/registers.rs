@@ -4,7 +4,7 @@
 //! the same VMID runs on any CPU.
 
 use super::geometry::Stage2Geometry;
-use crate::arch::PhysicalAddress;
+use crate::arch::address::PhysicalAddress;
 use crate::arch::features::CpuFeatures;
 use crate::arch::geometry::{Geometry, OutputFormat};
 use crate::arch::page_size::{Level, PageSize};

@@ -1,51 +1,45 @@
-//! TLBIs and barriers of the running CPU: all assembly of the library.
+//! TLBIs of the running CPU.
 //!
-//! [`Hardware`] implements [`TlbOps`] for page tables that this machine uses. No other module
-//! of the library imports this one: page tables issue instructions only through the trait, so a
-//! test, a model or a recorder can replace the hardware.
-//!
-//! A function here is one instruction and decides nothing. `table::flush` and the kernel decide the
-//! order of barriers and TLBIs. At EL0 the TLBIs trap, so this module is for code without an
-//! operating system below it.
+//! [`Hardware`] implements [`TlbOps`] for page tables that this machine uses. Its TLBIs are
+//! broadcast. [`invalidate_local`] is for this CPU alone, before its MMU is on or after a TLB
+//! conflict abort.
 
+use super::barriers::{dsb_ish, dsb_ishst, isb};
 use crate::arch::Regime;
 use crate::arch::tlbi::{TlbCapabilities, TlbiOp, TlbiScope, for_constant_op};
 use crate::table::TlbOps;
 use core::arch::asm;
 
-/// Defines a function that issues one instruction without operand.
-macro_rules! bare {
-    ($(#[$doc:meta])* $name:ident, $text:literal) => {
-        $(#[$doc])*
-        #[inline(always)]
-        pub fn $name() {
-            // SAFETY: a barrier only orders the accesses around it. Without the `nomem` option the
-            // compiler moves no memory access across it either.
-            unsafe { asm!($text, options(nostack, preserves_flags)) }
-        }
-    };
+/// Removes all of this CPU's TLB entries of `regime`, of every address space, after earlier stores
+/// are visible to its walker. Other CPUs keep theirs.
+///
+/// The instruction removes the entries of the regime even if several match one address, which a
+/// TLBI by address need not do (RBLRKC, IJCCRT, RGRVDR). At EL2 with E2H and TGE set
+/// [`Regime::El1And0`] means EL2&0. [`Regime::Stage2`] is both stages of the guest in VTTBR_EL2.
+#[inline(always)]
+pub fn invalidate_local(regime: Regime) {
+    macro_rules! all {
+        ($tlbi:literal) => {
+            // SAFETY: removed entries are fetched again from the tables. DSB NSHST makes earlier
+            // stores visible to the walker; DSB NSH completes a local TLBI.
+            unsafe {
+                asm!(
+                    "dsb nshst",
+                    concat!("tlbi ", $tlbi),
+                    "dsb nsh",
+                    "isb",
+                    options(nostack, preserves_flags)
+                )
+            }
+        };
+    }
+    match regime {
+        Regime::El1And0 => all!("vmalle1"),
+        Regime::El2 => all!("alle2"),
+        Regime::El3 => all!("alle3"),
+        Regime::Stage2 => all!("vmalls12e1"),
+    }
 }
-
-bare!(
-    /// DSB ISHST: all CPUs and their walkers see the stores before it.
-    dsb_ishst, "dsb ishst"
-);
-bare!(
-    /// DSB ISH: completes TLBIs and accesses before it for all CPUs.
-    dsb_ish, "dsb ish"
-);
-bare!(
-    /// DSB NSH: completes local TLBIs.
-    dsb_nsh, "dsb nsh"
-);
-bare!(
-    /// DSB SY: completes cache maintenance to the point of coherency.
-    dsb_sy, "dsb sy"
-);
-bare!(
-    /// ISB: later instructions are fetched and translated again.
-    isb, "isb"
-);
 
 /// Issues one TLBI: the SYS instruction of a constant operation in a constant regime. Written as
 /// SYS, because the assembler knows the range forms only with FEAT_TLBIRANGE enabled for the whole

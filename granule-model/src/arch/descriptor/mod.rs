@@ -3,10 +3,11 @@
 //!
 //! Pure functions of the descriptor and the context it is read in. Nothing here walks.
 
+mod stage2;
+
 use crate::arch::context::Context;
 use crate::arch::format::{Format, Granule};
 use crate::arch::regime::Regime;
-use crate::arch::stage2;
 
 /// Bit 0: the entry is valid.
 pub(crate) const VALID: u64 = 1;

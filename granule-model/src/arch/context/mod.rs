@@ -3,9 +3,10 @@
 //! A [`Context`] says how descriptors of one half of a regime are read, a [`RootKey`] where the
 //! walk starts. Nothing here walks.
 
-use super::format::{Format, Granule};
-use super::regime::Regime;
-use super::stage2;
+mod stage2;
+
+use crate::arch::format::{Format, Granule};
+use crate::arch::regime::Regime;
 use crate::config::Config;
 use granule_trace::System;
 

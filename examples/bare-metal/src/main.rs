@@ -1,0 +1,200 @@
+//! A kernel for QEMU's machine `virt` with any page size: from MMU off to on, then live changes.
+//!
+//! `cargo run --release -- -append page=16k` boots it. It maps itself and all RAM, turns the MMU on, changes
+//! permissions, splits a block and unmaps a page while the CPU walks the tables, and survives the faults
+//! that follow.
+
+#![no_std]
+#![no_main]
+
+use core::arch::{asm, global_asm};
+use core::fmt::{self, Write};
+use granule::arch::{bbm::*, bbm_policy::*, errata::Errata, tlbi::TlbCapabilities, *};
+use granule::hw;
+use granule::table::*;
+
+const UART: u64 = 0x0900_0000;
+const RAM: u64 = 0x4000_0000;
+const RAM_END: u64 = 0x8000_0000;
+/// The upper half of RAM, in which mappings change.
+const TEST: u64 = 0x6000_0000;
+
+global_asm!(
+    // With the MMU off stores bypass the caches, so the caches must hold nothing of the data.
+    ".global _start; _start: msr daifset, #0xf",
+    "adrp x0, __data_start; adrp x1, __data_end",
+    "bl granule_cache_clean_and_invalidate",
+    "adrp x0, __bss_start; adrp x1, __bss_end",
+    "1: stp xzr, xzr, [x0], #16; cmp x0, x1; b.lo 1b",
+    "adrp x0, __stack_top; mov sp, x0",
+    "adr x0, vectors; msr vbar_el1, x0; isb",
+    "adrp x0, __text_start; adrp x1, __rodata_start; adrp x2, __data_start",
+    "adrp x3, __pool_start; adrp x4, __data_end; b kernel",
+    // TLB conflict aborts are resolved without a stack. A fault in a probe returns from the probe with
+    // the syndrome. Every other exception is reported.
+    ".balign 2048; vectors: .rept 4; b other_exception; .balign 128; .endr",
+    granule::tlb_conflict_vector!(el1, "tpidrro_el0", "synchronous"),
+    ".rept 11; .balign 128; b other_exception; .endr",
+    "synchronous: mrs x2, elr_el1; mrs x0, esr_el1",
+    "adr x1, probe_read; cmp x2, x1; b.lo other_exception",
+    "adr x1, probes_end; cmp x2, x1; b.hs other_exception",
+    "msr elr_el1, x30; eret",
+    "other_exception: mrs x0, esr_el1; mrs x1, elr_el1; b unexpected_exception",
+    "probe_read: ldr x1, [x0]; mov x0, xzr; ret",
+    "probe_write: str xzr, [x0]; mov x0, xzr; ret",
+    "probes_end:",
+);
+
+unsafe extern "C" {
+    fn probe_read(address: u64) -> u64;
+    fn probe_write(address: u64) -> u64;
+}
+
+struct Uart;
+
+impl Write for Uart {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        for byte in text.bytes() {
+            // SAFETY: the data register of the PL011, which is mapped wherever this runs.
+            unsafe { (UART as *mut u32).write_volatile(byte.into()) };
+        }
+        Ok(())
+    }
+}
+
+macro_rules! println {
+    ($($arguments:tt)*) => {{ let _ = writeln!(Uart, $($arguments)*); }};
+}
+
+/// The page size after `page=` on the command line if the CPU has it, else the CPU's smallest.
+fn choose(cpu: &CpuFeatures) -> Option<PageSize> {
+    // SAFETY: QEMU puts the device tree at the start of RAM; the second word has its length.
+    let tree = unsafe {
+        let bytes = u32::from_be(((RAM + 4) as *const u32).read_volatile());
+        core::slice::from_raw_parts(RAM as *const u8, bytes as usize)
+    };
+    let mut words = (0..tree.len()).filter_map(|at| tree[at..].strip_prefix(b"page="));
+    let word = words.next().unwrap_or_default();
+    let asked = PageSize::ALL.into_iter().find(|size| word.starts_with(size.name().as_bytes()));
+    let has = |size: &PageSize| cpu.page_size(*size) != Support::No;
+    asked.filter(has).or(PageSize::ALL.into_iter().find(has))
+}
+
+/// The value, or `None` after the error is printed.
+fn told<T, E: fmt::Display>(result: Result<T, E>) -> Option<T> {
+    result.map_err(|error| println!("error: {error}")).ok()
+}
+
+/// A range that is mapped to its own address.
+fn piece(start: u64, end: u64, permissions: Permissions, leaves: Leaves) -> Piece {
+    let (output, bytes) = (PhysicalAddress(start), end - start);
+    let (start, attributes) = (VirtualAddress(start), Attributes::normal(permissions));
+    Piece { start, output, bytes, attributes, leaves }
+}
+
+/// Prints the status of the fault that an access had, if it had one.
+fn probed(what: &str, esr: u64) {
+    match FaultStatus::of_esr(esr) {
+        None => println!("{what}: no fault"),
+        Some(status) => println!("{what}: fault status {:#04x}", status.code()),
+    }
+}
+
+/// The boot CPU, and the addresses where text, constants, data and pool of the image begin, and its end.
+struct Kernel(CpuFeatures, [u64; 5]);
+
+impl Dispatch for Kernel {
+    type Output = Option<()>;
+
+    /// From here on the page size is a type.
+    fn run<P: Page>(self) -> Option<()> {
+        let Self(cpu, [text, rodata, data, pool, end]) = self;
+        let geometry = told(Geometry::new(&cpu, P::SIZE, 39, VaRange::Lower, Regime::El1And0))?;
+        // SAFETY: RAM is mapped to its own address, with the MMU on as with it off.
+        let flat = unsafe { Offset::new(0) };
+        let mut allocator = FreeList::new(flat, P::SIZE);
+        // SAFETY: nothing else uses the pool.
+        unsafe { allocator.add(PhysicalAddress(pool), PhysicalAddress(end)) };
+        let (memory, tlb) = (DirectMapped(flat), hw::Hardware::new(TlbCapabilities::of(&cpu)));
+        let counters = Counters::new();
+        let environment = Counted::new(Environment { memory, allocator, tlb }, &counters);
+        let count = |what: &str| println!("{what}: {:?}", counters.get());
+
+        // What the CPU allows decides whether memory whose permissions change may be mapped in blocks.
+        let (limit, forced) = (BbmLevel::Level3, Errata::NONE);
+        let policy = decide([(0, cpu)], &SystemLimits { limit, handles_conflicts: true, forced });
+        let large = Leaves::LARGEST;
+        let changing = if policy.splits_blocks() { large } else { Leaves::PAGES };
+        println!("{} pages, {policy}", P::SIZE);
+
+        // No CPU walks these tables yet.
+        let mut tables = told(PageTables::<P, _>::new(geometry, environment))?;
+        told(tables.map(VirtualAddress(UART), PhysicalAddress(UART), 0x1_0000, Attributes::device(), large))?;
+        told(tables.map_pieces(&[
+            piece(RAM, text, Permissions::READ, large),
+            piece(text, rodata, Permissions::READ_EXECUTE, large),
+            piece(rodata, data, Permissions::READ, large),
+            piece(data, TEST, Permissions::READ_WRITE, large),
+            piece(TEST, RAM_END, Permissions::READ_WRITE, changing),
+        ]))?;
+        // SAFETY: this is the only CPU. The vectors resolve TLB conflict aborts without data and stack, and
+        // their code is in a piece of its own.
+        unsafe { tables.set_bbm(policy.level) };
+
+        // SAFETY: this CPU alone walks the tables, with the registers below.
+        let mut live = unsafe { tables.make_live() };
+        let translation = told(Translation::new(&cpu, Some((&geometry, live.ttbr(0))), None))?;
+        // SAFETY: the MMU was off until here, so no line of the data is dirty.
+        unsafe { hw::cache::invalidate(data..end) };
+        // SAFETY: the tables map code, data and stack to their own addresses.
+        unsafe { hw::enable(&translation) };
+        count("MMU on");
+        // SAFETY: only the upper half of RAM changes and is probed from here on, and nothing uses it.
+        let tables = unsafe { live.changes() };
+        // SAFETY: as above.
+        let (read, write) = (|at| unsafe { probe_read(at) }, |at| unsafe { probe_write(at) });
+        let (test, bytes, page) = (VirtualAddress(TEST), RAM_END - TEST, P::SIZE.bytes());
+        probed("write", write(TEST));
+        let read_only = PermissionChange::NONE.writable(false);
+        told(tables.protect(test, bytes, read_only, Holes::Refuse))?;
+        count("read-only");
+        probed("write", write(TEST));
+
+        // A page in the middle of a leaf: the leaf is split, if the CPU allows that while it is live.
+        let middle = TEST + bytes / 2 + page;
+        let writable = PermissionChange::NONE.writable(true);
+        told(tables.protect(VirtualAddress(middle), page, writable, Holes::Refuse))?;
+        count("split");
+        probed("write", write(middle));
+        probed("write beside", write(middle - 8));
+        told(tables.unmap(VirtualAddress(middle), page))?;
+        count("unmapped");
+        probed("read", read(middle));
+        probed("read beside", read(middle - 8));
+        Some(())
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn kernel(text: u64, rodata: u64, data: u64, pool: u64, end: u64) -> ! {
+    let (cpu, image) = (hw::cpu_features(), [text, rodata, data, pool, end]);
+    let done = choose(&cpu).and_then(|size| size.dispatch(Kernel(cpu, image)));
+    println!("{}", if done.is_some() { "done" } else { "failed" });
+    power_off()
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn unexpected_exception(esr: u64, elr: u64) -> ! {
+    panic!("exception at {elr:#x}, ESR {esr:#x}")
+}
+
+#[panic_handler]
+fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
+    println!("{info}");
+    power_off()
+}
+
+fn power_off() -> ! {
+    // SAFETY: PSCI's SYSTEM_OFF does not return.
+    unsafe { asm!("hvc #0", in("x0") 0x8400_0008_u64, options(noreturn)) }
+}

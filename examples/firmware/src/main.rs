@@ -1,0 +1,184 @@
+//! Firmware for QEMU's machine `virt` at EL3, or at EL2: an identity map with any page size.
+//!
+//! `cargo run --release -- -append page=16k` boots it at EL3, and with `-M virt,virtualization=on` added
+//! at EL2. It maps each region of the board with its own memory type and permissions, turns the MMU on,
+//! and checks that constants cannot be written and that nothing else is mapped.
+
+#![no_std]
+#![no_main]
+
+use core::arch::{asm, global_asm};
+use core::fmt::{self, Write};
+use granule::arch::{tlbi::TlbCapabilities, *};
+use granule::hw;
+use granule::table::*;
+
+const UART: u64 = 0x0900_0000;
+const RAM: u64 = 0x4000_0000;
+const RAM_END: u64 = 0x8000_0000;
+/// The configuration space of PCI, and behind RAM's end nothing.
+const PCI: (u64, u64) = (0x3f00_0000, 0x4000_0000);
+
+global_asm!(
+    // With the MMU off stores bypass the caches, so the caches must hold nothing of the data.
+    ".global _start; _start: msr daifset, #0xf",
+    "adrp x0, __data_start; adrp x1, __data_end",
+    "bl granule_cache_clean_and_invalidate",
+    "adrp x0, __bss_start; adrp x1, __bss_end",
+    "1: stp xzr, xzr, [x0], #16; cmp x0, x1; b.lo 1b",
+    "adrp x0, __stack_top; mov sp, x0",
+    "adr x0, vectors; mrs x1, CurrentEL; tbnz x1, #2, 2f",
+    "msr vbar_el2, x0; b 3f",
+    "2: msr vbar_el3, x0",
+    "3: isb; adrp x0, __text_start; adrp x1, __rodata_start; adrp x2, __data_start",
+    "adrp x3, __pool_start; adrp x4, __data_end; b firmware",
+    // A fault in the probe returns from the probe with the syndrome; every other exception is reported.
+    ".balign 2048; vectors: .rept 16; b exception; .balign 128; .endr",
+    "exception: mrs x2, CurrentEL; tbnz x2, #2, 1f",
+    "mrs x0, esr_el2; mrs x1, elr_el2; msr elr_el2, x30; b 2f",
+    "1: mrs x0, esr_el3; mrs x1, elr_el3; msr elr_el3, x30",
+    "2: adr x2, probe_write; cmp x1, x2; b.ne unexpected_exception",
+    "eret",
+    "probe_write: str xzr, [x0]; mov x0, xzr; ret",
+);
+
+unsafe extern "C" {
+    fn probe_write(address: u64) -> u64;
+}
+
+struct Uart;
+
+impl Write for Uart {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        for byte in text.bytes() {
+            // SAFETY: the data register of the PL011, which is mapped wherever this runs.
+            unsafe { (UART as *mut u32).write_volatile(byte.into()) };
+        }
+        Ok(())
+    }
+}
+
+macro_rules! println {
+    ($($arguments:tt)*) => {{ let _ = writeln!(Uart, $($arguments)*); }};
+}
+
+/// The page size after `page=` on the command line if the CPU has it, else the CPU's smallest.
+fn choose(cpu: &CpuFeatures) -> Option<PageSize> {
+    // SAFETY: QEMU puts the device tree at the start of RAM; the second word has its length.
+    let tree = unsafe {
+        let bytes = u32::from_be(((RAM + 4) as *const u32).read_volatile());
+        core::slice::from_raw_parts(RAM as *const u8, bytes as usize)
+    };
+    let mut words = (0..tree.len()).filter_map(|at| tree[at..].strip_prefix(b"page="));
+    let word = words.next().unwrap_or_default();
+    let asked = PageSize::ALL.into_iter().find(|size| word.starts_with(size.name().as_bytes()));
+    let has = |size: &PageSize| cpu.page_size(*size) != Support::No;
+    asked.filter(has).or(PageSize::ALL.into_iter().find(has))
+}
+
+/// The value, or `None` after the error is printed.
+fn told<T, E: fmt::Display>(result: Result<T, E>) -> Option<T> {
+    result.map_err(|error| println!("error: {error}")).ok()
+}
+
+/// A range that is mapped to its own address.
+fn piece(start: u64, end: u64, attributes: Attributes) -> Piece {
+    let (from, output) = (VirtualAddress(start), PhysicalAddress(start));
+    Piece { start: from, output, bytes: end - start, attributes, leaves: Leaves::LARGEST }
+}
+
+/// Prints the status of the fault that a write had, if it had one.
+fn probe(what: &str, address: u64) {
+    // SAFETY: the callers name memory that nothing uses, or that cannot be written.
+    match FaultStatus::of_esr(unsafe { probe_write(address) }) {
+        None => println!("write to {what}: no fault"),
+        Some(status) => println!("write to {what}: fault status {:#04x}", status.code()),
+    }
+}
+
+/// The boot CPU, and the addresses where text, constants, data and pool of the image begin, and its end.
+struct Firmware(CpuFeatures, [u64; 5]);
+
+impl Dispatch for Firmware {
+    type Output = Option<()>;
+
+    /// From here on the page size is a type.
+    fn run<P: Page>(self) -> Option<()> {
+        let Self(cpu, [text, rodata, data, pool, end]) = self;
+        let regime = if hw::exception_level() == 3 { Regime::El3 } else { Regime::El2 };
+        // An identity map needs as many bits as the last physical address.
+        let geometry = told(Geometry::new(&cpu, P::SIZE, 36, VaRange::Lower, regime))?;
+        // SAFETY: the pool is mapped to its own address, with the MMU on as with it off.
+        let flat = unsafe { Offset::new(0) };
+        let mut allocator = FreeList::new(flat, P::SIZE);
+        // SAFETY: nothing else uses the pool.
+        unsafe { allocator.add(PhysicalAddress(pool), PhysicalAddress(end)) };
+        let (memory, tlb) = (DirectMapped(flat), hw::Hardware::new(TlbCapabilities::of(&cpu)));
+        let counters = Counters::new();
+        let environment = Counted::new(Environment { memory, allocator, tlb }, &counters);
+
+        let mut tables = told(PageTables::<P, _>::new(geometry, environment))?;
+        let [read, execute, write] = [Permissions::READ, Permissions::READ_EXECUTE, Permissions::READ_WRITE];
+        // One call maps all regions or none. At EL3 a leaf is in the Secure address space.
+        let pieces = [
+            piece(UART, UART + 0x1_0000, Attributes::device()),
+            // A configuration write reaches the device before the next access: no early acknowledgement.
+            piece(PCI.0, PCI.1, Attributes::device().memory(MemoryType::DeviceStrict)),
+            piece(RAM, text, Attributes::normal(read)),
+            piece(text, rodata, Attributes::normal(execute)),
+            piece(rodata, data, Attributes::normal(read)),
+            piece(data, end, Attributes::normal(write)),
+            // Shared with a device that does not see the caches.
+            piece(
+                end,
+                RAM_END - (1 << 30) / 2,
+                Attributes::normal(write).memory(MemoryType::NormalNonCacheable),
+            ),
+        ];
+        told(tables.map_pieces(&pieces))?;
+        // A mistake in the description of the board is an error, and changes nothing.
+        if let Err(error) = tables.map_pieces(&pieces[1..2]) {
+            println!("twice: {error}");
+        }
+        // SAFETY: this CPU alone walks the tables, with the registers below.
+        let live = unsafe { tables.make_live() };
+        let translation = told(Translation::new(&cpu, Some((&geometry, live.ttbr(0))), None))?;
+        println!("{regime:?}, {} pages, TCR {:#x}", P::SIZE, translation.tcr);
+        // SAFETY: the MMU was off until here, so no line of the data is dirty.
+        unsafe { hw::cache::invalidate(data..end) };
+        // SAFETY: the tables map code, data and stack to their own addresses.
+        unsafe { hw::enable(&translation) };
+        println!("MMU on: {:?}", counters.get());
+        probe("data", end);
+        probe("constants", rodata);
+        probe("nothing", RAM_END);
+        Some(())
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn firmware(text: u64, rodata: u64, data: u64, pool: u64, end: u64) -> ! {
+    let (cpu, image) = (hw::cpu_features(), [text, rodata, data, pool, end]);
+    let done = choose(&cpu).and_then(|size| size.dispatch(Firmware(cpu, image)));
+    println!("{}", if done.is_some() { "done" } else { "failed" });
+    power_off()
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn unexpected_exception(esr: u64, elr: u64) -> ! {
+    panic!("exception at {elr:#x}, ESR {esr:#x}")
+}
+
+#[panic_handler]
+fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
+    println!("{info}");
+    power_off()
+}
+
+/// Ends QEMU by semihosting. There is no PSCI below firmware.
+fn power_off() -> ! {
+    let [exit, reason, status] = [0x18_u64, 0x2_0026, 0];
+    let block = [reason, status];
+    // SAFETY: SYS_EXIT reads the two words and does not return.
+    unsafe { asm!("hlt #0xf000", in("x0") exit, in("x1") &block, options(noreturn)) }
+}

@@ -1,0 +1,96 @@
+//! The handler of TLB conflict aborts, for vectors of a kernel, hypervisor or firmware.
+//!
+//! A CPU of FEAT_BBM level 1 or 2 may take such an abort after a live leaf changed its size, as
+//! long as its TLB holds entries of both sizes (RNGLXZ, IHYQMB). The abort is synchronous and
+//! nothing was accessed, so the handler removes this CPU's entries and the instruction is
+//! retried. A system that has the handler may say `handles_conflicts: true` to
+//! [`bbm_policy::decide`](crate::arch::bbm_policy::decide).
+//!
+//! # Where it must be
+//!
+//! Whatever the handler touches before the TLB is empty must lie in memory whose mapping never
+//! changes size, or the abort recurs for ever: the vectors and the handler's code, its stack, and
+//! its data. Map the kernel's image apart from the memory that is split, or never split its leaves.
+//!
+//! - [`tlb_conflict_vector!`](crate::tlb_conflict_vector) is assembly for the vector itself. It
+//!   uses no stack and no data, so only its code must be in such memory.
+//! - [`resolve_tlb_conflict`] is for a handler in Rust. The vector has stored registers before it
+//!   is called, so the stack must be in such memory too.
+
+use super::tlb::invalidate_local;
+use crate::arch::{FaultStatus, Regime};
+
+/// Removes the cause of the exception with syndrome `esr`, if it is a TLB conflict abort of
+/// `regime`. Returns true if the interrupted instruction must be retried: the caller restores the
+/// registers and issues ERET.
+///
+/// In a regime with one privilege an abort from a lower exception level is none of its conflicts:
+/// the TLBI would not remove their cause.
+#[inline]
+#[must_use]
+pub fn resolve_tlb_conflict(regime: Regime, esr: u64) -> bool {
+    // Bit 26 tells the class of an abort from the same level from that of one from a lower level.
+    let own = regime.has_user() || esr >> 26 & 1 == 1;
+    let conflict = own && FaultStatus::of_esr(esr).is_some_and(FaultStatus::is_tlb_conflict);
+    if conflict {
+        invalidate_local(regime);
+    }
+    conflict
+}
+
+/// The start of a vector for synchronous exceptions, as assembly text for `global_asm!`: it handles
+/// TLB conflict aborts itself, and branches to a label with all registers as they were for every
+/// other exception.
+///
+/// The arguments are the exception level (`el1`, `el2` or `el3`), a system register that nothing
+/// else uses while exceptions are taken (x0 is kept there), and the label. It is at most 18
+/// instructions long and fits a vector. At EL1 it serves the vectors for the current level and for
+/// EL0; at EL2 and EL3 those for the current level.
+///
+/// ```no_run,standalone_crate
+/// core::arch::global_asm!(
+///     ".balign 128",
+///     granule::tlb_conflict_vector!(el1, "tpidrro_el0", "other_exception"),
+/// );
+/// # core::arch::global_asm!("other_exception: ret");
+/// # fn main() {}
+/// ```
+#[macro_export]
+macro_rules! tlb_conflict_vector {
+    (el1, $spare:literal, $otherwise:literal) => {
+        // EL0 shares the regime, so the classes of aborts from a lower level count too.
+        $crate::tlb_conflict_vector!(
+            @ "1", "vmalle1", "orr x0, x0, #1\n", $spare, $otherwise
+        )
+    };
+    (el2, $spare:literal, $otherwise:literal) => {
+        $crate::tlb_conflict_vector!(@ "2", "alle2", "", $spare, $otherwise)
+    };
+    (el3, $spare:literal, $otherwise:literal) => {
+        $crate::tlb_conflict_vector!(@ "3", "alle3", "", $spare, $otherwise)
+    };
+    // The status is 0x30, and the class is one of 0x21 and 0x25, or with EL0 also 0x20 and 0x24:
+    // 0x25 after their other bits are set. The flags are in SPSR.
+    (@ $el:literal, $tlbi:literal, $lower:literal, $spare:literal, $otherwise:literal) => {
+        concat!(
+            "msr ", $spare, ", x0\n",
+            "mrs x0, esr_el", $el, "\n",
+            "eor x0, x0, #0x30\n",
+            "tst x0, #0x3f\n",
+            "b.ne 1f\n",
+            "ubfx x0, x0, #26, #6\n",
+            "orr x0, x0, #4\n",
+            $lower,
+            "cmp x0, #0x25\n",
+            "b.ne 1f\n",
+            "dsb nshst\n",
+            "tlbi ", $tlbi, "\n",
+            "dsb nsh\n",
+            "isb\n",
+            "mrs x0, ", $spare, "\n",
+            "eret\n",
+            "1: mrs x0, ", $spare, "\n",
+            "b ", $otherwise, "\n",
+        )
+    };
+}

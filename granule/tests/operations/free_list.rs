@@ -1,0 +1,298 @@
+//! The allocator of table pages that is kept in the pages: against a set of addresses, and below
+//! page tables that run out of pages.
+
+use granule::arch::tlbi::TlbCapabilities;
+use granule::arch::{
+    Attributes, Dispatch, Geometry, Page, PageSize, Permissions, PhysicalAddress, VaRange,
+    VirtualAddress,
+};
+use granule::table::{
+    DirectMapped, Environment, FreeList, FreedTable, Leaves, NoCpu, PageTables, PhysToVirt,
+    TableAllocator, TableError, Visit,
+};
+use granule_testing::cases;
+use granule_testing::shape;
+use proptest::prelude::*;
+use std::collections::BTreeSet;
+
+/// Where the memory of these tests lies for the allocator.
+const FIRST: u64 = 0x4000_0000;
+
+/// Pages of host memory that stand for physical memory from `FIRST` on.
+#[derive(Clone, Copy)]
+struct Room {
+    words: *mut u64,
+    count: usize,
+}
+
+impl Room {
+    fn new(pages: u64, size: PageSize) -> Self {
+        // What memory holds before it is given to an allocator means nothing.
+        let words = vec![0x5555_5555_5555_5555_u64; (pages * size.bytes() / 8) as usize];
+        let count = words.len();
+        Self {
+            words: Box::into_raw(words.into_boxed_slice()).cast(),
+            count,
+        }
+    }
+
+    /// Ends the room's memory.
+    fn end(self) {
+        let slice = std::ptr::slice_from_raw_parts_mut(self.words, self.count);
+        // SAFETY: the pointer and length are those of `Box::into_raw`, and each test ends a room
+        // once, after its last use.
+        drop(unsafe { Box::from_raw(slice) });
+    }
+}
+
+// SAFETY: the words exist until `end`; an address outside them panics.
+unsafe impl PhysToVirt for Room {
+    fn pointer(&self, table: PhysicalAddress) -> *mut u64 {
+        let word = (table.0.wrapping_sub(FIRST) / 8) as usize;
+        assert!(word < self.count, "{table} is no page of the allocator");
+        self.words.wrapping_add(word)
+    }
+}
+
+/// One call of the allocator. Numbers pick among what is there, so that every sequence is valid.
+#[derive(Clone, Debug)]
+enum Call {
+    /// Give the next so many pages, or what is left of them, with a part of a page at both ends.
+    Add(u64),
+    /// Leave out so many pages, which stay somebody else's.
+    Skip(u64),
+    Allocate(usize),
+    Reserve(usize),
+    /// Free so many of the pages that are in use, from a place on, upwards or downwards.
+    Free(usize, usize, bool),
+}
+
+fn call() -> impl Strategy<Value = Call> {
+    prop_oneof![
+        2 => (0..9u64).prop_map(Call::Add),
+        1 => (0..3u64).prop_map(Call::Skip),
+        4 => (0..7usize).prop_map(Call::Allocate),
+        1 => (0..40usize).prop_map(Call::Reserve),
+        4 => (any::<usize>(), 1..6usize, any::<bool>())
+            .prop_map(|(at, count, up)| Call::Free(at, count, up)),
+    ]
+}
+
+const PAGES: u64 = 48;
+
+fn sequence(size: PageSize, calls: &[Call]) {
+    let page = size.bytes();
+    let room = Room::new(PAGES, size);
+    let mut list = FreeList::new(room, size);
+    let (mut free, mut used) = (BTreeSet::new(), BTreeSet::new());
+    let mut next = FIRST;
+    let end = FIRST + PAGES * page;
+    for call in calls {
+        match *call {
+            Call::Add(pages) => {
+                let until = (next + pages * page).min(end);
+                // Rounded inward: the parts of pages at both ends are not the allocator's.
+                let from = if next > FIRST && pages > 1 {
+                    next - 8
+                } else {
+                    next
+                };
+                // SAFETY: each page of the room is given once.
+                unsafe { list.add(PhysicalAddress(from), PhysicalAddress(until + page / 2)) };
+                free.extend((next..until).step_by(page as usize));
+                next = until;
+            }
+            Call::Skip(pages) => next = (next + pages * page).min(end),
+            Call::Allocate(most) => match list.allocate(most) {
+                None => assert!(free.is_empty() || most == 0),
+                Some(run) => {
+                    assert!(run.count >= 1 && run.count <= most);
+                    for index in 0..run.count as u64 {
+                        let address = run.first.0 + index * page;
+                        assert!(free.remove(&address), "{address:#x} was not free");
+                        used.insert(address);
+                        scribble(room, address, page);
+                    }
+                }
+            },
+            Call::Reserve(tables) => assert_eq!(list.reserve(tables), tables <= free.len()),
+            Call::Free(at, count, up) => {
+                let all: Vec<u64> = used.iter().copied().collect();
+                let at = if all.is_empty() { 0 } else { at % all.len() };
+                let mut some: Vec<u64> = all.into_iter().skip(at).take(count).collect();
+                if !up {
+                    some.reverse();
+                }
+                for address in some {
+                    used.remove(&address);
+                    free.insert(address);
+                    // SAFETY: no page of this list is ever a table.
+                    list.free(unsafe { FreedTable::unreachable(PhysicalAddress(address)) });
+                }
+            }
+        }
+        assert_eq!(list.available(), free.len() as u64, "after {call:?}");
+    }
+    while let Some(run) = list.allocate(usize::MAX) {
+        for index in 0..run.count as u64 {
+            assert!(free.remove(&(run.first.0 + index * page)));
+        }
+    }
+    assert!(free.is_empty(), "lost: {free:x?}");
+    room.end();
+}
+
+/// Fills a page that its user may fill.
+fn scribble(room: Room, address: u64, page: u64) {
+    let first = room.pointer(PhysicalAddress(address));
+    for word in 0..(page / 8) as usize {
+        // Under Miri only the words that the list uses.
+        if word < 4 || !cfg!(miri) {
+            // SAFETY: a word of an allocated page of the room.
+            unsafe { first.wrapping_add(word).write(0xdead_0000_0000_0001) };
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(cases::config(256, 6))]
+
+    #[test]
+    fn each_page_is_free_or_in_use_and_none_is_lost(
+        size in prop_oneof![Just(PageSize::K4), Just(PageSize::K16), Just(PageSize::K64)],
+        calls in proptest::collection::vec(call(), 1..60),
+    ) {
+        sequence(size, &calls);
+    }
+}
+
+#[test]
+fn pages_that_come_back_in_order_become_one_run_again() {
+    for up in [true, false] {
+        let size = PageSize::K4;
+        let page = size.bytes();
+        let room = Room::new(40, size);
+        let mut list = FreeList::new(room, size);
+        // SAFETY: the room is nobody else's.
+        unsafe { list.add(PhysicalAddress(FIRST), PhysicalAddress(FIRST + 40 * page)) };
+        let all = list.allocate(40).unwrap();
+        assert_eq!((all.first.0, all.count, list.available()), (FIRST, 40, 0));
+        // One page far away, so that the others are not the run in use.
+        let give_back = |list: &mut FreeList<Room>, index: u64| {
+            let address = PhysicalAddress(FIRST + index * page);
+            // SAFETY: no page of this list is ever a table.
+            list.free(unsafe { FreedTable::unreachable(address) });
+        };
+        give_back(&mut list, 39);
+        for index in 0..30 {
+            give_back(&mut list, if up { index } else { 29 - index });
+        }
+        assert_eq!(list.available(), 31);
+        assert_eq!(list.allocate(40).map(|run| run.count), Some(1));
+        let run = list.allocate(40).unwrap();
+        assert_eq!((run.first.0, run.count), (FIRST, 30));
+        room.end();
+    }
+}
+
+type Tables<P> = PageTables<P, Environment<DirectMapped<Room>, FreeList<Room>, NoCpu>>;
+
+/// Empty tables whose allocator has so many pages; the last are apart from the others.
+fn tables<P: Page>(geometry: Geometry, pages: u64) -> (Room, Result<Tables<P>, TableError>) {
+    let page = P::SIZE.bytes();
+    let room = Room::new(pages + 1, P::SIZE);
+    let mut list = FreeList::new(room, P::SIZE);
+    let half = FIRST + pages / 2 * page;
+    let end = FIRST + (pages + 1) * page;
+    // SAFETY: the room is nobody else's; the page between is left out.
+    unsafe {
+        list.add(PhysicalAddress(FIRST), PhysicalAddress(half));
+        list.add(PhysicalAddress(half + page), PhysicalAddress(end));
+    }
+    assert_eq!(list.available(), pages);
+    let environment = Environment {
+        memory: DirectMapped(room),
+        allocator: list,
+        tlb: NoCpu(TlbCapabilities::BASIC),
+    };
+    (room, PageTables::new(geometry, environment))
+}
+
+/// All valid entries of the tables: the table, the index and the descriptor.
+fn entries<P: Page>(tables: &Tables<P>) -> Vec<(u64, usize, u64)> {
+    let mut all = Vec::new();
+    tables.visit_all(|entry| {
+        all.push((entry.table.0, entry.index, entry.descriptor.0));
+        Visit::EVERYTHING
+    });
+    all
+}
+
+struct EveryShortage;
+
+impl Dispatch for EveryShortage {
+    type Output = ();
+
+    /// Maps pages on both sides of a boundary of the largest tables, with ever more pages.
+    fn run<P: Page>(self) {
+        let geometry = shape::PLAIN.geometry(P::SIZE, 48, VaRange::Upper);
+        let page = P::SIZE.bytes();
+        let attributes = Attributes::normal(Permissions::READ_WRITE);
+        let at = VirtualAddress(geometry.base().0 + geometry.span() / 2 - 4 * page);
+        let mut failures = 0;
+        // The largest has seven tables; Miri begins shortly before.
+        for pages in if cfg!(miri) { 5 } else { 0 }.. {
+            let (room, made) = tables::<P>(geometry, pages);
+            let Ok(mut tables) = made else {
+                assert_eq!(
+                    (pages, made.err()),
+                    (0, Some(TableError::OutOfTables { needed: 1 }))
+                );
+                room.end();
+                continue;
+            };
+            let before = entries(&tables);
+            let free = tables.environment().allocator.available();
+            assert_eq!(free, pages - 1);
+            let output = PhysicalAddress(16 * page);
+            let mapped = tables.map(at, output, 8 * page, attributes, Leaves::PAGES);
+            if let Err(error) = mapped {
+                let TableError::OutOfTables { needed } = error else {
+                    panic!("{error}");
+                };
+                assert!(needed as u64 > free);
+                assert_eq!(entries(&tables), before);
+                assert_eq!(tables.environment().allocator.available(), free);
+                failures += 1;
+                room.end();
+                continue;
+            }
+            // Exactly enough: nothing is left, and all of it comes back, again and again.
+            assert_eq!(tables.environment().allocator.available(), 0);
+            for _ in 0..if cfg!(miri) { 1 } else { 100 } {
+                tables.unmap(at, 8 * page).unwrap();
+                assert_eq!(entries(&tables), before);
+                assert_eq!(tables.environment().allocator.available(), free);
+                tables
+                    .map(at, output, 8 * page, attributes, Leaves::PAGES)
+                    .unwrap();
+            }
+            room.end();
+            break;
+        }
+        assert!(failures >= 2, "{failures}");
+    }
+}
+
+#[test]
+fn tables_run_out_of_pages_without_a_change_and_get_all_of_them_back() {
+    // The larger tables take Miri minutes, and no other way through the code.
+    let sizes = if cfg!(miri) {
+        &PageSize::ALL[..1]
+    } else {
+        &PageSize::ALL
+    };
+    for size in sizes {
+        size.dispatch(EveryShortage);
+    }
+}
