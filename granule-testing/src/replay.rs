@@ -12,6 +12,8 @@ use super::host::Event;
 use super::performed::{Operation, Performed};
 use super::tlbi::{ADDRESS, Covered, decode};
 use super::walk::{Arch, Leaf, Table};
+use granule::arch::Regime;
+use granule::arch::tlbi::TlbiOp;
 use std::collections::{BTreeMap, BTreeSet};
 
 const CONTIGUOUS: u64 = 1 << 52;
@@ -30,6 +32,9 @@ enum Phase {
     Storing,
     /// DSB ISHST was issued: TLBIs follow, and the DSBs that complete them.
     Invalidating { rounds: usize },
+    /// Stage 2: all of a guest is invalidated by intermediate physical address. TLBIs of what its
+    /// CPUs combined with their own tables follow, each with its DSB.
+    Combined { rounds: usize },
     /// Every removed entry is invalidated, or none was removed: an ISB follows.
     Complete,
     /// ISB was issued: tables may be freed.
@@ -56,6 +61,8 @@ struct Replay<'a> {
     stores: usize,
     visible: usize,
     round: Vec<Covered>,
+    /// TLBIs of what is combined that no DSB has completed.
+    combined: usize,
 }
 
 /// Replays all events; panics on the first violation.
@@ -83,6 +90,7 @@ pub fn replay(performed: &Performed<'_>) {
         stores: 0,
         visible: 0,
         round: Vec::new(),
+        combined: 0,
     };
     for event in performed.events {
         replay.event(event);
@@ -128,6 +136,16 @@ impl Replay<'_> {
                 assert!(ready, "a TLBI when it is the turn of {:?}", self.phase);
                 self.round.push(decode(&self.arch, op));
             }
+            Event::OtherTlbi(regime, op) => {
+                assert!(
+                    matches!(self.phase, Phase::Combined { .. }),
+                    "a TLBI of {regime:?} when it is the turn of {:?}",
+                    self.phase
+                );
+                assert_eq!((regime, op), (Regime::El1And0, TlbiOp::All));
+                assert_eq!(self.combined, 0, "twice without a DSB");
+                self.combined += 1;
+            }
             Event::DsbIsh => self.complete(),
             Event::Isb => {
                 if self.phase == (Phase::Invalidating { rounds: 0 }) {
@@ -158,6 +176,12 @@ impl Replay<'_> {
 
     /// DSB ISH completes a round of TLBIs.
     fn complete(&mut self) {
+        if let Phase::Combined { rounds } = self.phase {
+            assert_eq!(self.combined, 1, "DSB ISH without a TLBI");
+            self.combined = 0;
+            self.phase = self.after(rounds, Phase::Complete, |rounds| Phase::Combined { rounds });
+            return;
+        }
         let Phase::Invalidating { rounds } = self.phase else {
             panic!("DSB ISH when it is the turn of {:?}", self.phase);
         };
@@ -165,13 +189,27 @@ impl Replay<'_> {
         assert!(self.stores > 0, "nothing was changed, but TLBIs are issued");
         let round = core::mem::take(&mut self.round);
         self.covers(&round);
-        self.phase = if rounds == usize::from(self.performed.repeat) {
+        // An operation on all of a guest removes what is combined too.
+        let whole = round.iter().any(|covered| covered.whole);
+        let next = if self.arch.stage2 && !whole {
+            Phase::Combined { rounds: 0 }
+        } else {
+            Phase::Complete
+        };
+        self.phase = self.after(rounds, next, |rounds| Phase::Invalidating { rounds });
+        if self.phase == next {
             self.stale.clear();
             self.pointers.clear();
-            Phase::Complete
+        }
+    }
+
+    /// The phase after a round: an erratum takes each round twice.
+    fn after(&self, rounds: usize, next: Phase, again: impl Fn(usize) -> Phase) -> Phase {
+        if rounds == usize::from(self.performed.repeat) {
+            next
         } else {
-            Phase::Invalidating { rounds: rounds + 1 }
-        };
+            again(rounds + 1)
+        }
     }
 
     fn end(&self) {
@@ -297,8 +335,9 @@ impl Replay<'_> {
         }
         let changed = old.word ^ new.word;
         assert_eq!(old.output, new.output, "a live leaf's output changes");
-        // AttrIndx, and SH unless these bits hold address bits.
-        assert_eq!(changed & 0b111 << 2, 0, "the memory type changes");
+        // AttrIndx or MemAttr, and SH unless these bits hold address bits.
+        let memory = if self.arch.stage2 { 0b1111 } else { 0b111 };
+        assert_eq!(changed & memory << 2, 0, "the memory type changes");
         if !self.arch.ds {
             assert_eq!(changed & 0b11 << 8, 0, "the shareability changes");
         }
@@ -306,6 +345,13 @@ impl Replay<'_> {
             old.word & 1 << 11 == 0 || new.word & 1 << 11 != 0,
             "a leaf that may be cached becomes global"
         );
+        if self.arch.stage2 {
+            assert_eq!(
+                changed & (1 << 11 | 1 << 50),
+                0,
+                "FnXS or a RES0 bit changes"
+            );
+        }
         if changed & CONTIGUOUS != 0 {
             assert!(
                 self.performed.bbm >= 1,

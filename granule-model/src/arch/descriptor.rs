@@ -1,10 +1,12 @@
-//! Stage 1 descriptors, decoded. Written from the architecture's description.
+//! Descriptors, decoded. Written from the architecture's description. [`stage2`] has the attributes
+//! of stage 2, which differ.
 //!
 //! Pure functions of the descriptor and the context it is read in. Nothing here walks.
 
 use crate::arch::context::Context;
 use crate::arch::format::{Format, Granule};
 use crate::arch::regime::Regime;
+use crate::arch::stage2;
 
 /// Bit 0: the entry is valid.
 pub(crate) const VALID: u64 = 1;
@@ -174,7 +176,7 @@ pub(crate) fn attributes(
         };
         (rights, Rights::default())
     };
-    Attributes {
+    let common = Attributes {
         memory: (context.mair >> (8 * index)) as u8,
         shareability: if format.ds {
             context.shareability
@@ -183,11 +185,35 @@ pub(crate) fn attributes(
         },
         privileged,
         user,
-        global: context.space.regime() != Regime::El10 || raw & NOT_GLOBAL == 0,
+        global: is_global(raw, context),
         guarded: raw & (1 << 50) != 0,
         accessed: raw & ACCESSED != 0,
         contiguous: raw & CONTIGUOUS != 0 && format.group(level) > 1,
         no_translation: refuses(raw, level, format),
+    };
+    if context.space.regime() == Regime::Stage2 {
+        stage2::attributes(raw, context, common)
+    } else {
+        common
+    }
+}
+
+/// Whether a leaf translates in every address space of its regime.
+pub(crate) const fn is_global(raw: u64, context: &Context) -> bool {
+    match context.space.regime() {
+        Regime::El10 => raw & NOT_GLOBAL == 0,
+        Regime::El2 | Regime::El3 => true,
+        Regime::Stage2 => false,
+    }
+}
+
+/// The value of a leaf after hardware made its page dirty. A page that hardware does not manage, or
+/// that is dirty, stays as it is.
+pub(crate) const fn made_dirty(raw: u64, regime: Regime) -> u64 {
+    match (raw & DIRTY_MODIFIER != 0, regime) {
+        (false, _) => raw,
+        (true, Regime::Stage2) => raw | stage2::WRITABLE,
+        (true, _) => raw & !READ_ONLY,
     }
 }
 

@@ -8,4 +8,5 @@ pub(crate) mod context;
 pub(crate) mod descriptor;
 pub(crate) mod format;
 pub(crate) mod regime;
+pub(crate) mod stage2;
 pub(crate) mod tlbi;

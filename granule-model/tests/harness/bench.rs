@@ -1,18 +1,18 @@
 //! A machine with its MMUs on and an empty, live tree, ready for operations.
 
-use crate::environment;
 use crate::machine::{Machine, Shared, World, machine};
 use crate::shape::Shape;
+use crate::stage::Staged;
 use granule::arch::bbm::BbmLevel;
 use granule::arch::tlbi::TlbCapabilities;
-use granule::arch::{Geometry, Page, PhysicalAddress};
-use granule::table::PageTables;
+use granule::arch::{Geometry, Page};
+use granule::table::{PageTables, Stage1};
 use granule_model::{Barrier, Config, Event, Model};
 use granule_testing::held::Held;
 
-pub(crate) struct Bench<P: Page> {
+pub(crate) struct Bench<P: Page, S: Staged = Stage1> {
     pub(crate) world: Shared,
-    pub(crate) tables: Held<P, Machine>,
+    pub(crate) tables: Held<P, Machine, S>,
     pub(crate) geometry: Geometry,
     pub(crate) shape: Shape,
 }
@@ -26,6 +26,7 @@ pub(crate) fn model(shape: &Shape) -> Model {
         lva: shape.wide,
         lpa2: shape.wide,
         strict: shape.strict,
+        execute_by_privilege: shape.guest_features,
         ..Config::default()
     })
 }
@@ -39,37 +40,35 @@ pub(crate) const fn capabilities(shape: &Shape) -> TlbCapabilities {
 
 /// Cleans a root and turns the MMU of every CPU on with it.
 pub(crate) fn turn_on(world: &Shared, shape: &Shape, geometry: &Geometry, root: u64) {
-    environment::turn_on(
-        world,
-        shape.cpus,
-        &shape.features(),
-        geometry,
-        PhysicalAddress(root),
-        shape.asid.unwrap_or(0),
-        shape.hardware,
-    );
+    Stage1::turn_on(world, shape, geometry, root);
 }
 
 impl<P: Page> Bench<P> {
+    /// Tables of stage 1.
     pub(crate) fn new(shape: Shape, seed: u64) -> Self {
-        let geometry = shape.geometry::<P>();
+        Self::of(shape, seed)
+    }
+}
+
+impl<P: Page, S: Staged> Bench<P, S> {
+    /// Tables of either stage.
+    pub(crate) fn of(shape: Shape, seed: u64) -> Self {
+        let geometry = S::geometry::<P>(&shape);
         let world = World::shared(model(&shape), seed);
         let machine = machine(&world, P::SIZE, capabilities(&shape));
-        let mut tables = match PageTables::<P, _>::new(geometry, machine) {
+        let mut tables = match PageTables::<P, _, S>::new(geometry, machine) {
             Ok(tables) => tables,
             Err(error) => panic!("{shape:?}: {error}"),
         };
-        // SAFETY: the tables have no global leaf with an ASID, and the model has CPUs of this level.
-        unsafe {
-            tables.set_asid(shape.asid);
-            tables.set_bbm(BbmLevel::from_number(shape.bbm_level.into()));
-        }
-        turn_on(&world, &shape, &geometry, tables.root_table().0);
+        S::set_asid(&mut tables, &shape);
+        // SAFETY: the model has CPUs of this level.
+        unsafe { tables.set_bbm(BbmLevel::from_number(shape.bbm_level.into())) };
+        S::turn_on(&world, &shape, &geometry, tables.root_table().0);
         let tables = Held::new(tables, true);
         let bench = Self {
             world,
             tables,
-            geometry,
+            geometry: geometry.into(),
             shape,
         };
         assert_eq!(bench.violations(), Vec::<String>::new());

@@ -4,11 +4,10 @@ use crate::operation::Operation;
 use crate::random::Random;
 use crate::reference::Reference;
 use crate::shape::units;
-use granule::arch::{
-    Attributes, Geometry, Level, MemoryType, Permissions, PhysicalAddress, Shareability,
-    VirtualAddress,
-};
-use granule::table::{Holes, Leaves, PermissionChange, Piece};
+use crate::stage::Staged;
+use granule::arch::{Geometry, Level, PhysicalAddress};
+use granule::table::{Holes, Leaves, Piece, Stage1};
+use std::marker::PhantomData;
 
 /// Entries that one operation is asked to make at most, beyond what blocks make of it.
 const MOST_ENTRIES: u64 = 700;
@@ -16,16 +15,18 @@ const MOST_ENTRIES: u64 = 700;
 const MOST_LIMITED: u64 = 1 << 13;
 
 /// Draws operations for one shape.
-pub(crate) struct Draw {
+pub(crate) struct Draw<S: Staged = Stage1> {
     geometry: Geometry,
+    stage: PhantomData<S>,
     global: bool,
     units: Vec<u64>,
 }
 
-impl Draw {
+impl<S: Staged> Draw<S> {
     pub(crate) fn new(geometry: Geometry, global: bool) -> Self {
         Self {
             geometry,
+            stage: PhantomData,
             global,
             units: units(&geometry),
         }
@@ -35,7 +36,7 @@ impl Draw {
         self.geometry.page_size().bytes()
     }
 
-    pub(crate) fn operation(&self, random: &mut Random, reference: &Reference) -> Operation {
+    pub(crate) fn operation(&self, random: &mut Random, reference: &Reference<S>) -> Operation<S> {
         if reference.len() > 24 {
             // Makes room: all of one end of the space, or all there is.
             let span = self.geometry.span();
@@ -57,7 +58,7 @@ impl Draw {
                 Operation::Protect {
                     from,
                     bytes,
-                    change: change(random),
+                    change: S::change(random),
                     holes: random.of(&[Holes::Refuse, Holes::Skip]),
                 }
             }
@@ -89,12 +90,12 @@ impl Draw {
                 }
             }
             29..31 => self.limit(random, reference),
-            31 => {
+            31 if S::LOCK_FREE => {
                 let (from, bytes) = self.target(random, reference);
                 let valid = false;
                 Operation::LockFreeSetValid { from, bytes, valid }
             }
-            32 => {
+            32 if S::LOCK_FREE => {
                 let present_invalid = reference.present_invalid(random.below(8) as usize);
                 let (from, bytes) =
                     present_invalid.unwrap_or_else(|| self.target(random, reference));
@@ -110,7 +111,7 @@ impl Draw {
     }
 
     /// Smaller leaves for a range; as small as is asked for unless that made too many of them.
-    fn limit(&self, random: &mut Random, reference: &Reference) -> Operation {
+    fn limit(&self, random: &mut Random, reference: &Reference<S>) -> Operation<S> {
         let (from, bytes) = if random.either() {
             self.inside(random, reference)
         } else {
@@ -158,7 +159,7 @@ impl Draw {
     }
 
     /// Mostly what is mapped, in part or with what is round it.
-    fn target(&self, random: &mut Random, reference: &Reference) -> (u64, u64) {
+    fn target(&self, random: &mut Random, reference: &Reference<S>) -> (u64, u64) {
         if reference.len() == 0 || random.once_in(4) {
             return self.place(random);
         }
@@ -182,7 +183,7 @@ impl Draw {
     }
 
     /// Some pages inside what is mapped, more often of what is large.
-    fn inside(&self, random: &mut Random, reference: &Reference) -> (u64, u64) {
+    fn inside(&self, random: &mut Random, reference: &Reference<S>) -> (u64, u64) {
         let count = reference.len() as u64;
         let picked = (0..3).filter_map(|_| reference.nth(random.below(count.max(1)) as usize));
         let Some((at, stretch)) = picked.max_by_key(|(_, stretch)| stretch.bytes) else {
@@ -205,7 +206,11 @@ impl Draw {
         }
     }
 
-    fn piece(&self, random: &mut Random, (at, bytes): (u64, u64)) -> Piece {
+    fn piece(
+        &self,
+        random: &mut Random,
+        (at, bytes): (u64, u64),
+    ) -> Piece<S::Input, S::Attributes> {
         let leaves = self.leaves(random);
         // Output and input agree in the bits below this.
         let agree = random
@@ -241,15 +246,15 @@ impl Draw {
             bytes = MOST_ENTRIES * self.page();
         }
         Piece {
-            start: VirtualAddress(self.geometry.base().0.wrapping_add(at)),
+            start: S::at(self.geometry.base().0.wrapping_add(at)),
             output: PhysicalAddress(output),
             bytes,
-            attributes: self.attributes(random),
+            attributes: S::attributes(random, self.global),
             leaves,
         }
     }
 
-    fn pieces(&self, random: &mut Random) -> Vec<Piece> {
+    fn pieces(&self, random: &mut Random) -> Vec<Piece<S::Input, S::Attributes>> {
         let (mut at, _) = self.place(random);
         let mut pieces = Vec::new();
         for _ in 0..1 + random.below(4) {
@@ -270,55 +275,4 @@ impl Draw {
         }
         pieces
     }
-
-    fn attributes(&self, random: &mut Random) -> Attributes {
-        let memory = match random.below(10) {
-            0 => MemoryType::Device,
-            1 => MemoryType::NormalNonCacheable,
-            2 => MemoryType::DeviceStrict,
-            3 => MemoryType::NormalTagged,
-            4 => MemoryType::Index(5 + random.below(3) as u8),
-            _ => MemoryType::Normal,
-        };
-        let shareability = if random.once_in(4) {
-            random.of(&[Shareability::None, Shareability::Outer])
-        } else {
-            Shareability::Inner
-        };
-        Attributes::normal(
-            Permissions::READ
-                .writable(random.either())
-                .user(random.either())
-                .privileged_execute(random.either())
-                .user_execute(random.either())
-                .guarded(random.either())
-                .dirty_modifier(random.once_in(4))
-                .software(random.below(256) as u8),
-        )
-        .memory(memory)
-        .shareability(shareability)
-        .accessed(!random.once_in(16))
-        .global(self.global)
-    }
-}
-
-fn change(random: &mut Random) -> PermissionChange {
-    if random.once_in(3) {
-        // The same for all, so that what was split agrees again.
-        return PermissionChange::NONE
-            .writable(random.either())
-            .user(false)
-            .privileged_execute(false)
-            .user_execute(false)
-            .guarded(false)
-            .software(0);
-    }
-    let mut change = PermissionChange::NONE;
-    change.writable = random.maybe();
-    change.user = random.maybe();
-    change.privileged_execute = random.maybe();
-    change.user_execute = random.maybe();
-    change.guarded = random.maybe();
-    change.software = random.once_in(4).then(|| random.below(256) as u8);
-    change
 }

@@ -7,11 +7,12 @@ use crate::operation::Operation;
 use crate::random::{Random, from_environment};
 use crate::reference::Reference;
 use crate::shape::Shape;
+use crate::stage::Staged;
 use granule::arch::{Page, Page4K, Page16K, Page64K};
-use granule::table::TableError;
+use granule::table::{Stage1, Stage2, TableError};
 
 /// Every valid entry: its table, index and descriptor.
-fn dump<P: Page>(bench: &Bench<P>) -> Vec<(u64, usize, u64)> {
+fn dump<P: Page, S: Staged>(bench: &Bench<P, S>) -> Vec<(u64, usize, u64)> {
     let mut entries = Vec::new();
     bench.tables.visit_all(|entry| {
         entries.push((entry.table.0, entry.index, entry.descriptor.0));
@@ -20,17 +21,17 @@ fn dump<P: Page>(bench: &Bench<P>) -> Vec<(u64, usize, u64)> {
     entries
 }
 
-fn given_out<P: Page>(bench: &Bench<P>) -> u64 {
+fn given_out<P: Page, S: Staged>(bench: &Bench<P, S>) -> u64 {
     bench.world.borrow().tables
 }
 
 /// Does random operations, each of which first fails at every single page that it needs. How
 /// often that was.
-fn run<P: Page>(shape: Shape, operations: u64) -> u64 {
+fn run<P: Page, S: Staged>(shape: Shape, operations: u64) -> u64 {
     let seed = from_environment("GRANULE_HARNESS_SEED").unwrap_or(1);
-    let mut bench = Bench::<P>::new(shape, seed);
+    let mut bench = Bench::<P, S>::of(shape, seed);
     let geometry = bench.geometry;
-    let draw = Draw::new(geometry, shape.asid.is_none());
+    let draw = Draw::<S>::new(geometry, shape.asid.is_none());
     let mut random = Random::new(seed);
     let mut reference = Reference::default();
     let mut refused = 0;
@@ -87,18 +88,28 @@ fn every_allocation_fails_4k() {
         bbm_level: 3,
         ..Shape::kernel(52)
     };
-    let refused = run::<Page4K>(Shape::kernel(48), 1500) + run::<Page4K>(wide, 1500);
+    let refused =
+        run::<Page4K, Stage1>(Shape::kernel(48), 1500) + run::<Page4K, Stage1>(wide, 1500);
     assert!(refused > 1000, "{refused} times");
 }
 
 #[test]
 fn every_allocation_fails_16k() {
-    let refused = run::<Page16K>(splitting(47), 1200);
+    let refused = run::<Page16K, Stage1>(splitting(47), 1200);
     assert!(refused > 150, "{refused} times");
 }
 
 #[test]
 fn every_allocation_fails_64k() {
-    let refused = run::<Page64K>(splitting(42), 600);
+    let refused = run::<Page64K, Stage1>(splitting(42), 600);
     assert!(refused > 50, "{refused} times");
+}
+
+#[test]
+fn every_allocation_of_a_guest_fails() {
+    let refused = run::<Page4K, Stage2>(Shape::kernel(40), 800)
+        + run::<Page4K, Stage2>(splitting(48), 800)
+        + run::<Page16K, Stage2>(splitting(40), 400)
+        + run::<Page64K, Stage2>(splitting(42), 300);
+    assert!(refused > 500, "{refused} times");
 }

@@ -23,4 +23,5 @@ mod reference;
 mod sequence;
 mod shape;
 mod space;
+mod stage;
 mod watch;

@@ -3,14 +3,15 @@
 use crate::bench::{Bench, capabilities};
 use crate::machine::machine;
 use crate::reference::{Reference, Stretch};
+use crate::stage::Staged;
 use granule::arch::bbm::BbmLevel;
-use granule::arch::{Attributes, Geometry, OutputFormat, Page, Shareability, VirtualAddress};
-use granule::table::{Holes, Leaves, PermissionChange, Piece, TableError, lock_free};
+use granule::arch::{Geometry, Page, VirtualAddress};
+use granule::table::{Holes, Leaves, Piece, Stage1, TableError, lock_free};
 
 #[derive(Clone, Debug)]
-pub(crate) enum Operation {
-    Map(Piece),
-    MapPieces(Vec<Piece>),
+pub(crate) enum Operation<S: Staged = Stage1> {
+    Map(Piece<S::Input, S::Attributes>),
+    MapPieces(Vec<Piece<S::Input, S::Attributes>>),
     Unmap {
         from: u64,
         bytes: u64,
@@ -18,7 +19,7 @@ pub(crate) enum Operation {
     Protect {
         from: u64,
         bytes: u64,
-        change: PermissionChange,
+        change: S::PermissionChange,
         holes: Holes,
     },
     SetInvalid {
@@ -65,9 +66,11 @@ impl Operation {
         "visit",
         "visit_runs",
     ];
+}
 
+impl<S: Staged> Operation<S> {
     pub(crate) const fn name(&self) -> &'static str {
-        Self::NAMES[match self {
+        Operation::NAMES[match self {
             Self::Map(_) => 0,
             Self::MapPieces(_) => 1,
             Self::Unmap { .. } => 2,
@@ -87,13 +90,13 @@ impl Operation {
         let base = geometry.base().0;
         match self {
             Self::Map(piece) => {
-                let from = piece.start.0.wrapping_sub(base);
+                let from = S::address(piece.start).0.wrapping_sub(base);
                 (from, from + piece.bytes)
             }
             Self::MapPieces(pieces) => match (pieces.first(), pieces.last()) {
                 (Some(first), Some(last)) => (
-                    first.start.0.wrapping_sub(base),
-                    last.start.0.wrapping_sub(base) + last.bytes,
+                    S::address(first.start).0.wrapping_sub(base),
+                    S::address(last.start).0.wrapping_sub(base) + last.bytes,
                 ),
                 _ => (0, 0),
             },
@@ -110,22 +113,25 @@ impl Operation {
     }
 
     /// Does it to the reference.
-    pub(crate) fn apply(&self, geometry: &Geometry, reference: &mut Reference) {
+    pub(crate) fn apply(&self, geometry: &Geometry, reference: &mut Reference<S>) {
         let (from, to) = self.range(geometry);
-        let mut map = |piece: &Piece| {
+        let mut map = |piece: &Piece<S::Input, S::Attributes>| {
             let stretch = Stretch {
                 present_invalid: false,
                 bytes: piece.bytes,
                 output: piece.output.0,
-                attributes: as_kept(geometry, piece.attributes),
+                attributes: S::as_kept(geometry, piece.attributes),
             };
-            reference.map(piece.start.0.wrapping_sub(geometry.base().0), stretch);
+            let start = S::address(piece.start).0;
+            reference.map(start.wrapping_sub(geometry.base().0), stretch);
         };
         match self {
             Self::Map(piece) => map(piece),
             Self::MapPieces(pieces) => pieces.iter().for_each(map),
             Self::Unmap { .. } => reference.unmap(from, to),
-            Self::Protect { change, .. } => reference.protect(from, to, change),
+            Self::Protect { change, .. } => {
+                reference.protect(geometry, (from, to), change);
+            }
             Self::SetInvalid { .. } => reference.set_invalid(from, to, true),
             Self::SetValid { .. } => reference.set_invalid(from, to, false),
             Self::LockFreeSetValid { valid, .. } => reference.set_invalid(from, to, !valid),
@@ -136,11 +142,11 @@ impl Operation {
     /// Does it with the library.
     pub(crate) fn perform<P: Page>(
         &self,
-        bench: &mut Bench<P>,
-        reference: &Reference,
+        bench: &mut Bench<P, S>,
+        reference: &Reference<S>,
     ) -> Result<(), TableError> {
         let base = bench.geometry.base().0;
-        let address = |from: u64| VirtualAddress(base.wrapping_add(from));
+        let address = |from: u64| S::at(base.wrapping_add(from));
         let tables = &mut bench.tables;
         match self {
             Self::Map(piece) => tables.map(
@@ -184,7 +190,9 @@ impl Operation {
             &Self::LockFreeSetValid { from, bytes, valid } => {
                 let can = capabilities(&bench.shape);
                 let machine = machine(&bench.world, P::SIZE, can);
-                let (root, at) = (tables.root_table(), address(from));
+                let root = tables.root_table();
+                let at = VirtualAddress(base.wrapping_add(from));
+                assert!(S::LOCK_FREE, "stage 2 has no operation without the lock");
                 // SAFETY: the bench's own tree, in the model's memory, which nothing else is
                 // changing; nothing uses present-invalid pages but to see it fault.
                 unsafe {
@@ -197,7 +205,7 @@ impl Operation {
                     if entry.kind == granule::arch::Kind::Leaf {
                         assert!(last < Some(entry.start), "{} comes late", entry.start);
                         last = Some(entry.start);
-                        let offset = entry.start.0.wrapping_sub(base);
+                        let offset = S::address(entry.start).0.wrapping_sub(base);
                         let output = reference.at(offset).map(|(output, _)| output);
                         assert_eq!(output, Some(entry.output.0), "{}", entry.start);
                     }
@@ -210,7 +218,7 @@ impl Operation {
                     if entry.kind == granule::arch::Kind::Leaf {
                         let run = entry.bytes * entry.count as u64;
                         bytes += run;
-                        let offset = entry.start.0.wrapping_sub(base);
+                        let offset = S::address(entry.start).0.wrapping_sub(base);
                         let output = reference.at(offset).map(|(output, _)| output);
                         assert_eq!(output, Some(entry.output.0), "{}", entry.start);
                         let last = offset + run - 1;
@@ -231,7 +239,7 @@ impl Operation {
         &self,
         geometry: &Geometry,
         bbm_level: u8,
-        reference: &Reference,
+        reference: &Reference<S>,
         result: Result<(), TableError>,
     ) {
         let (from, to) = self.range(geometry);
@@ -239,7 +247,7 @@ impl Operation {
         let taken = || match self {
             Self::Map(_) => reference.first_mapped(from, to),
             Self::MapPieces(pieces) => pieces.iter().find_map(|piece| {
-                let from = offset(piece.start);
+                let from = offset(S::address(piece.start));
                 reference.first_mapped(from, from + piece.bytes)
             }),
             _ => None,
@@ -250,7 +258,7 @@ impl Operation {
                 holes: Holes::Refuse,
                 change,
                 ..
-            } if *change != PermissionChange::default() => reference.first_hole(from, to),
+            } if !S::changes_nothing(change) => reference.first_hole(from, to),
             Self::SetInvalid { .. } | Self::SetValid { .. } | Self::LockFreeSetValid { .. } => {
                 reference.first_hole(from, to)
             }
@@ -297,13 +305,4 @@ impl Operation {
             Err(error) => panic!("{error}"),
         }
     }
-}
-
-/// What a descriptor keeps of attributes: the rest has no place in it.
-pub(crate) fn as_kept(geometry: &Geometry, mut attributes: Attributes) -> Attributes {
-    attributes.permissions.software &= 0b1111;
-    if geometry.format() == OutputFormat::Lpa2 {
-        attributes.shareability = Shareability::Inner;
-    }
-    attributes
 }

@@ -14,9 +14,11 @@ use crate::operation::Operation;
 use crate::random::{Random, from_environment};
 use crate::reference::Reference;
 use crate::shape::{Shape, units};
+use crate::stage::Staged;
 use crate::watch::{Sample, conflict_allowed};
-use granule::arch::{Attributes, Geometry, Kind, Page, Page4K, Page16K, Page64K, VirtualAddress};
-use granule_model::{Access, AccessKind, Barrier, Event, Outcome, Regime, System};
+use granule::arch::{Geometry, Kind, Page, Page4K, Page16K, Page64K};
+use granule::table::{Stage1, Stage2};
+use granule_model::{Access, AccessKind, Barrier, Event, Outcome, System};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
@@ -43,23 +45,17 @@ pub(crate) struct Done {
     leaves: u64,
 }
 
-const ACCESSES: [Access; 6] = {
-    const fn access(kind: AccessKind, user: bool) -> Access {
-        Access {
-            regime: Regime::El10,
-            kind,
-            user,
+/// All kinds of accesses, by both privileges.
+fn accesses<S: Staged>() -> Vec<Access> {
+    let mut accesses = Vec::new();
+    for user in [false, true] {
+        for kind in [AccessKind::Read, AccessKind::Write, AccessKind::Fetch] {
+            let regime = S::REGIME;
+            accesses.push(Access { regime, kind, user });
         }
     }
-    [
-        access(AccessKind::Read, false),
-        access(AccessKind::Write, false),
-        access(AccessKind::Fetch, false),
-        access(AccessKind::Read, true),
-        access(AccessKind::Write, true),
-        access(AccessKind::Fetch, true),
-    ]
-};
+    accesses
+}
 
 /// Offsets worth looking at: the edges of a range and what is beside them, inside it, and
 /// anywhere.
@@ -86,17 +82,23 @@ fn offsets(geometry: &Geometry, random: &mut Random, (from, to): (u64, u64)) -> 
 }
 
 /// A machine of `shape` with a tree, and what the tree is to say.
-pub(crate) struct Run<P: Page> {
-    bench: Bench<P>,
-    reference: Reference,
-    draw: Draw,
+pub(crate) struct Run<P: Page, S: Staged = Stage1> {
+    bench: Bench<P, S>,
+    reference: Reference<S>,
+    draw: Draw<S>,
     random: Random,
     pub(crate) done: Done,
 }
 
 impl<P: Page> Run<P> {
     pub(crate) fn new(shape: Shape, seed: u64) -> Self {
-        let bench = Bench::<P>::new(shape, seed);
+        Self::of(shape, seed)
+    }
+}
+
+impl<P: Page, S: Staged> Run<P, S> {
+    pub(crate) fn of(shape: Shape, seed: u64) -> Self {
+        let bench = Bench::<P, S>::of(shape, seed);
         let geometry = bench.geometry;
         Self {
             bench,
@@ -123,14 +125,14 @@ impl<P: Page> Run<P> {
         self.perform(&operation);
     }
 
-    fn perform(&mut self, operation: &Operation) {
+    fn perform(&mut self, operation: &Operation<S>) {
         let geometry = self.bench.geometry;
         let base = geometry.base().0;
         let mut after = self.reference.clone();
         operation.apply(&geometry, &mut after);
         let offsets = offsets(&geometry, &mut self.random, operation.range(&geometry));
         let samples = offsets.iter().map(|&offset| {
-            let access = self.random.of(&ACCESSES);
+            let access = self.random.of(&accesses::<S>());
             Sample {
                 va: base.wrapping_add(offset),
                 access,
@@ -190,7 +192,7 @@ impl<P: Page> Run<P> {
             let last = from + (region.bytes - 1);
             for offset in [from.wrapping_sub(1), from, inside, last, last + 1] {
                 let offset = offset % span;
-                let access = self.random.of(&ACCESSES);
+                let access = self.random.of(&accesses::<S>());
                 let now = self.reference.outcome(&geometry, offset, access);
                 let sample = Sample {
                     va: base.wrapping_add(offset),
@@ -216,8 +218,8 @@ impl<P: Page> Run<P> {
             if entry.kind != Kind::Leaf {
                 return true;
             }
-            let offset = entry.start.0.wrapping_sub(base);
-            let attributes = Some(Attributes::decode(entry.descriptor, &geometry));
+            let offset = S::address(entry.start).0.wrapping_sub(base);
+            let attributes = Some(S::decode(entry.descriptor, &geometry));
             let run = entry.bytes * entry.count as u64;
             for inside in [0, run - 1] {
                 let expected = reference.at(offset + inside);
@@ -269,7 +271,7 @@ impl<P: Page> Run<P> {
             }
         }
         let offset = sample.va.wrapping_sub(geometry.base().0);
-        let found = self.bench.tables.query(VirtualAddress(sample.va));
+        let found = self.bench.tables.query(S::at(sample.va));
         let found = found.map(|found| (found.output.0, found.attributes));
         assert_eq!(
             found,
@@ -281,12 +283,12 @@ impl<P: Page> Run<P> {
 }
 
 /// `operations` of them on machines of `shape`.
-fn run<P: Page>(shape: Shape, seed: u64, operations: u64, total: &mut Done) {
+fn run<P: Page, S: Staged>(shape: Shape, seed: u64, operations: u64, total: &mut Done) {
     let mut left = operations;
     let mut machine = 0;
     while left > 0 {
         let some = left.min(PER_MACHINE);
-        let mut run = Run::<P>::new(shape, seed.wrapping_add(machine << 32));
+        let mut run = Run::<P, S>::of(shape, seed.wrapping_add(machine << 32));
         for step in 0..some {
             let result = catch_unwind(AssertUnwindSafe(|| run.step()));
             if let Err(what) = result {
@@ -311,12 +313,13 @@ fn run<P: Page>(shape: Shape, seed: u64, operations: u64, total: &mut Done) {
 
 /// All shapes of one page size: sizes of the address space, and formats, of each half; over them
 /// the other properties in turn.
-fn all<P: Page>(sizes: &[(u32, bool)], share: u64) {
+fn all<P: Page, S: Staged>(sizes: &[(u32, bool)], share: u64) {
     let seed = from_environment("GRANULE_HARNESS_SEED").unwrap_or(1);
     let operations = from_environment("GRANULE_HARNESS_OPERATIONS").unwrap_or(OPERATIONS);
     println!("harness: {} GRANULE_HARNESS_SEED={seed:#x}", P::SIZE);
     let mut shapes = Vec::new();
     for &(va_bits, wide) in sizes {
+        // At stage 2: without FEAT_S2FWB and FEAT_XNX, and with both.
         for asid in [None, Some(0x2a)] {
             let turn = shapes.len() as u32;
             shapes.push(Shape {
@@ -329,6 +332,7 @@ fn all<P: Page>(sizes: &[(u32, bool)], share: u64) {
                 repeat: turn % 5 == 4,
                 strict: false,
                 hardware: false,
+                guest_features: asid.is_some(),
             });
         }
     }
@@ -336,7 +340,7 @@ fn all<P: Page>(sizes: &[(u32, bool)], share: u64) {
     let each = (operations / share).div_ceil(shapes.len() as u64);
     for (index, &shape) in shapes.iter().enumerate() {
         let seed = seed.wrapping_mul(0x1_0001).wrapping_add(index as u64);
-        run::<P>(shape, seed, each, &mut total);
+        run::<P, S>(shape, seed, each, &mut total);
     }
     println!(
         "harness: {} {} operations on {} shapes, {} accesses after and {} in the middle of them, {:?}, {} splits, {} merges",
@@ -350,6 +354,9 @@ fn all<P: Page>(sizes: &[(u32, bool)], share: u64) {
         total.merged
     );
     for name in Operation::NAMES {
+        if name.starts_with("lock-free") && !S::LOCK_FREE {
+            continue;
+        }
         let times = total.succeeded.get(name).copied().unwrap_or(0);
         assert!(times > total.operations / 200, "{name}: {times} times only");
     }
@@ -383,17 +390,41 @@ fn random_4k() {
         (52, true),
         (30, false),
     ];
-    all::<Page4K>(&sizes, 2);
+    all::<Page4K, Stage1>(&sizes, 2);
 }
 
 #[test]
 fn random_16k() {
     let sizes = [(36, false), (47, false), (48, true), (52, true)];
-    all::<Page16K>(&sizes, 3);
+    all::<Page16K, Stage1>(&sizes, 3);
 }
 
 #[test]
 fn random_64k() {
     let sizes = [(42, false), (48, true), (52, true), (36, false)];
-    all::<Page64K>(&sizes, 6);
+    all::<Page64K, Stage1>(&sizes, 6);
+}
+
+#[test]
+fn stage_2_random_4k() {
+    let sizes = [
+        (39, false),
+        (40, false),
+        (48, false),
+        (52, true),
+        (32, true),
+    ];
+    all::<Page4K, Stage2>(&sizes, 2);
+}
+
+#[test]
+fn stage_2_random_16k() {
+    let sizes = [(36, false), (40, false), (48, false), (52, true)];
+    all::<Page16K, Stage2>(&sizes, 3);
+}
+
+#[test]
+fn stage_2_random_64k() {
+    let sizes = [(42, false), (48, true), (52, true), (36, false)];
+    all::<Page64K, Stage2>(&sizes, 6);
 }

@@ -20,6 +20,7 @@ pub mod midr;
 pub mod page_size;
 pub mod regime;
 pub mod registers;
+pub mod stage2;
 pub mod tlbi;
 pub mod translation;
 
@@ -32,4 +33,5 @@ pub use geometry::{
 };
 pub use page_size::{Dispatch, Level, Page, Page4K, Page16K, Page64K, PageSize};
 pub use regime::Regime;
+pub use stage2::{IntermediateAddress, Stage2Attributes, Stage2Geometry, Stage2Permissions};
 pub use translation::{Sctlr, Translation, TranslationError};

@@ -29,7 +29,8 @@ impl Sctlr {
     #[must_use]
     pub const fn off(regime: Regime) -> Self {
         Self(match regime {
-            Regime::El1And0 => 0x30d0_0800,
+            // A guest has its own EL1&0; stage 2 has no such register.
+            Regime::El1And0 | Regime::Stage2 => 0x30d0_0800,
             Regime::El2 | Regime::El3 => 0x30c5_0830,
         })
     }
@@ -78,6 +79,8 @@ pub enum TranslationError {
     },
     /// The tables are for the other half.
     WrongHalf,
+    /// The tables are of stage 2.
+    Stage2,
 }
 
 impl fmt::Display for TranslationError {
@@ -92,6 +95,9 @@ impl fmt::Display for TranslationError {
             ),
             Self::WrongHalf => f.write_str(
                 "the tables are for the other half: TTBR0 is the lower one, TTBR1 the upper",
+            ),
+            Self::Stage2 => f.write_str(
+                "the tables are of stage 2, which VTCR_EL2, VTTBR_EL2 and HCR_EL2.VM turn on",
             ),
         }
     }
@@ -129,6 +135,9 @@ impl Translation {
                 });
             }
         };
+        if regime == Regime::Stage2 {
+            return Err(TranslationError::Stage2);
+        }
         let tcr = match (regime, lower_geometry) {
             (Regime::El2 | Regime::El3, Some(half)) => TcrSingle::new(half).0,
             _ => Tcr::new(cpu, lower_geometry, upper_geometry).0,

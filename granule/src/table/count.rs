@@ -116,6 +116,13 @@ unsafe impl<T: TableAllocator> TableAllocator for Counted<'_, T> {
         }
         run
     }
+
+    #[inline(always)]
+    fn allocate_aligned(&mut self, count: usize) -> Option<PhysicalAddress> {
+        let first = self.inner.allocate_aligned(count)?;
+        self.counters.add(|counts| counts.tables += count as u64);
+        Some(first)
+    }
 }
 
 impl<T: TlbOps> TlbOps for Counted<'_, T> {

@@ -163,6 +163,26 @@ impl<R: PhysToVirt> FreeList<R> {
         self.first = run.start;
     }
 
+    /// Takes the first run out of the list in which `place` finds a place. Returns both.
+    fn unlink(&mut self, place: impl Fn(Run) -> Option<u64>) -> Option<(Run, u64)> {
+        let (mut before, mut start) = (NONE, self.first);
+        while start != NONE {
+            let (run, next) = self.read(start);
+            if let Some(found) = place(run) {
+                if before == NONE {
+                    self.first = next;
+                } else {
+                    let page = self.memory.pointer(PhysicalAddress(before));
+                    // SAFETY: as in `write`; the run that begins there stays in the list.
+                    unsafe { page.wrapping_add(NEXT).write(next) };
+                }
+                return Some((run, found));
+            }
+            (before, start) = (start, next);
+        }
+        None
+    }
+
     /// The run that begins at `start`, and the address of the next.
     fn read(&self, start: u64) -> (Run, u64) {
         let page = self.memory.pointer(PhysicalAddress(start));
@@ -204,6 +224,24 @@ unsafe impl<R: PhysToVirt> TableAllocator for FreeList<R> {
             first,
             count: count as usize,
         })
+    }
+
+    fn allocate_aligned(&mut self, count: usize) -> Option<PhysicalAddress> {
+        let bytes = self.page_size.bytes().checked_mul(count as u64)?;
+        let place = |run: Run| {
+            let first = run.start.checked_next_multiple_of(bytes)?;
+            (first.checked_add(bytes)? <= run.end).then_some(first)
+        };
+        let (run, first) = match place(self.current) {
+            Some(first) => (core::mem::replace(&mut self.current, Run::EMPTY), first),
+            None => self.unlink(place)?,
+        };
+        self.available -= (run.end - run.start) >> self.page_size.shift();
+        let rests = [(run.start, first), (first + bytes, run.end)];
+        for (start, end) in rests.into_iter().filter(|(start, end)| start < end) {
+            self.put(Run { start, end });
+        }
+        Some(PhysicalAddress(first))
     }
 
     fn free(&mut self, table: FreedTable) {

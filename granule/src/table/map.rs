@@ -8,11 +8,12 @@
 
 use super::piece::{Leaves, Piece};
 use super::plan::{Cursor, OUTPUT_RUN_SHIFT, Plan};
+use super::stage::Stage;
 use super::{PageTables, TableEnvironment, TableError, Visibility};
 use crate::arch::page_size::{Level, Page};
-use crate::arch::{Attributes, Descriptor, PhysicalAddress, VirtualAddress};
+use crate::arch::{Descriptor, PhysicalAddress};
 
-impl<P: Page, E: TableEnvironment> PageTables<P, E> {
+impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// Maps `bytes` bytes from `start` to the physical addresses from `output` on.
     ///
     /// The range must not be mapped yet. No TLBI is issued, because an invalid entry is never
@@ -26,10 +27,10 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// [`AlreadyMapped`](TableError::AlreadyMapped), [`OutOfTables`](TableError::OutOfTables).
     pub fn map(
         &mut self,
-        start: VirtualAddress,
+        start: S::Input,
         output: PhysicalAddress,
         bytes: u64,
-        attributes: Attributes,
+        attributes: S::Attributes,
         leaves: Leaves,
     ) -> Result<(), TableError> {
         self.map_pieces(&[Piece {
@@ -48,7 +49,10 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     ///
     /// As for [`map`](Self::map), and [`TableError::Unsorted`] unless the pieces ascend without
     /// overlapping.
-    pub fn map_pieces(&mut self, pieces: &[Piece]) -> Result<(), TableError> {
+    pub fn map_pieces(
+        &mut self,
+        pieces: &[Piece<S::Input, S::Attributes>],
+    ) -> Result<(), TableError> {
         let mapped = self.map_unpublished(pieces, (0, self.geometry.span()));
         self.publish();
         mapped
@@ -58,28 +62,36 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// must not be used before [`publish`](Self::publish).
     pub(crate) fn map_unpublished(
         &mut self,
-        pieces: &[Piece],
+        pieces: &[Piece<S::Input, S::Attributes>],
         window: (u64, u64),
     ) -> Result<(), TableError> {
         self.check_pieces(pieces)?;
-        let (root, level) = (self.root, self.geometry.start_level());
+        let (level, span) = (self.geometry.start_level(), self.geometry.span());
         let mut cursor = Cursor::new(pieces, self.geometry, window);
-        let needed = self.missing(&mut cursor, root, level, self.geometry.span())?;
+        let mut needed = 0;
+        while cursor.at < span {
+            let (root, end) = (self.root_of(cursor.at), self.root_end(cursor.at, span));
+            needed += self.missing(&mut cursor, root, level, end)?;
+        }
         let exhausted = TableError::OutOfTables { needed };
         if needed > 0 && !self.environment.reserve(needed) {
             return Err(exhausted);
         }
         let mut cursor = Cursor::new(pieces, self.geometry, window);
         self.pending.made_valid();
-        self.map_in(&mut cursor, root, level, self.geometry.span())
-            .ok_or(exhausted)
+        while cursor.at < span {
+            let (root, end) = (self.root_of(cursor.at), self.root_end(cursor.at, span));
+            self.map_in(&mut cursor, root, level, end)
+                .ok_or(exhausted)?;
+        }
+        Ok(())
     }
 
     /// Maps the pieces before `end` in an existing table. `None` means that the allocator broke its
     /// promise.
     fn map_in(
         &mut self,
-        cursor: &mut Cursor<'_, P>,
+        cursor: &mut Cursor<'_, P, S>,
         table: PhysicalAddress,
         level: Level,
         end: u64,
@@ -123,7 +135,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// before `end`, and with invalid entries elsewhere.
     pub(super) fn build(
         &mut self,
-        cursor: &mut Cursor<'_, P>,
+        cursor: &mut Cursor<'_, P, S>,
         table: PhysicalAddress,
         level: Level,
         end: u64,
@@ -166,7 +178,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// Builds the table for the cursor's entry of `level`, and links it.
     fn build_child(
         &mut self,
-        cursor: &mut Cursor<'_, P>,
+        cursor: &mut Cursor<'_, P, S>,
         table: PhysicalAddress,
         level: Level,
         entry_end: u64,

@@ -33,6 +33,8 @@ pub(crate) mod present_invalid;
 mod protect;
 mod query;
 mod split;
+pub mod stage;
+pub mod stage2;
 pub mod tlb_ops;
 mod unmap;
 mod zap;
@@ -50,6 +52,8 @@ pub use pending::{FreedFrames, FreedTable};
 pub use piece::{Leaves, Piece};
 pub use protect::{Holes, PermissionChange};
 pub use query::{Entry, Mapping};
+pub use stage::{Stage, Stage1, Stage2};
+pub use stage2::Stage2PermissionChange;
 pub use tlb_ops::{NoCpu, TlbOps};
 
 use crate::arch::bbm::BbmLevel;
@@ -210,7 +214,7 @@ pub(crate) enum Liveness {
 /// Public methods check each address and convert it to an offset from the base of the half. The
 /// code inside uses offsets, because they never wrap.
 #[derive(Debug)]
-pub struct PageTables<P: Page, E> {
+pub struct PageTables<P: Page, E, S: Stage = Stage1> {
     root: PhysicalAddress,
     geometry: Geometry,
     liveness: Liveness,
@@ -223,10 +227,22 @@ pub struct PageTables<P: Page, E> {
     /// The caller issues the TLBIs for changes of leaves.
     defers_tlbi: bool,
     environment: E,
-    page: PhantomData<P>,
+    types: PhantomData<(P, S)>,
 }
 
 impl<P: Page, E: TableEnvironment> PageTables<P, E> {
+    /// Limits invalidations to one address space.
+    ///
+    /// # Safety
+    ///
+    /// No leaf of the tables may be global, because a TLBI for an ASID leaves global entries
+    /// cached. While the tables are live, CPUs walk them under this ASID only.
+    pub const unsafe fn set_asid(&mut self, asid: Option<u16>) {
+        self.asid = asid;
+    }
+}
+
+impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// Takes over the tree below `root`, which no CPU walks. [`Live::from_root`] takes over a live
     /// one.
     ///
@@ -236,15 +252,16 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     ///
     /// # Safety
     ///
-    /// `root` must be a full table page of `geometry`'s start level, and `environment` must reach
-    /// every table below it. Contiguous groups in the tables must be whole: the hint on all entries
+    /// `root` must be a full table page of `geometry`'s start level (at stage 2 the first of all
+    /// concatenated ones), and `environment` must reach every table below it. Contiguous groups in the tables must be whole: the hint on all entries
     /// of a group, and all of them valid or all present-invalid. No other code may change the
     /// tables while this value exists, and no CPU may walk them.
     pub unsafe fn from_root(
         root: PhysicalAddress,
-        geometry: Geometry,
+        geometry: S::Geometry,
         environment: E,
     ) -> Result<Self, TableError> {
+        let geometry: Geometry = geometry.into();
         if geometry.page_size() != P::SIZE {
             return Err(TableError::WrongPageSize {
                 geometry: geometry.page_size(),
@@ -270,7 +287,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
             pending: Pending::NOTHING,
             defers_tlbi: false,
             environment,
-            page: PhantomData,
+            types: PhantomData,
         }
     }
 
@@ -278,9 +295,10 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     ///
     /// # Errors
     ///
-    /// [`TableError::OutOfTables`] when there is no page for the root,
+    /// [`TableError::OutOfTables`] when there is no page for the root, or for concatenated root
+    /// tables no [aligned run](TableAllocator::allocate_aligned) of pages,
     /// [`WrongPageSize`](TableError::WrongPageSize) when `geometry` has another page size than `P`.
-    pub fn new(geometry: Geometry, environment: E) -> Result<Self, TableError> {
+    pub fn new(geometry: S::Geometry, environment: E) -> Result<Self, TableError> {
         Self::try_new(geometry, environment).map_err(|(error, _)| error)
     }
 
@@ -292,7 +310,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// Those of [`new`](Self::new), with this tree.
     pub fn begin_another(
         self,
-        geometry: Geometry,
+        geometry: S::Geometry,
     ) -> Result<(PhysicalAddress, Self), (TableError, Self)> {
         let old = (self.root, self.geometry);
         match Self::try_new(geometry, self.environment) {
@@ -305,7 +323,8 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     }
 
     /// As [`new`](Self::new); an error returns the environment.
-    fn try_new(geometry: Geometry, mut environment: E) -> Result<Self, (TableError, E)> {
+    fn try_new(geometry: S::Geometry, mut environment: E) -> Result<Self, (TableError, E)> {
+        let geometry: Geometry = geometry.into();
         if geometry.page_size() != P::SIZE {
             let error = TableError::WrongPageSize {
                 geometry: geometry.page_size(),
@@ -313,21 +332,70 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
             };
             return Err((error, environment));
         }
-        let reserved = environment.reserve(1);
-        let Some(run) = reserved.then(|| environment.allocate(1)).flatten() else {
-            return Err((TableError::OutOfTables { needed: 1 }, environment));
+        let count = Self::root_tables_of(&geometry);
+        let root = if count > 1 {
+            environment.allocate_aligned(count)
+        } else if environment.reserve(1) {
+            environment.allocate(1).map(|run| run.first)
+        } else {
+            None
         };
-        // SAFETY: the page is new, so nothing else uses it, and it is filled before it is read.
-        let mut tables = unsafe { Self::with_root(run.first, geometry, environment) };
-        tables.fill(
-            run.first,
-            0,
-            P::SIZE.entries(),
-            Descriptor::INVALID,
-            0,
-            Visibility::Private,
-        );
+        let Some(root) = root else {
+            return Err((TableError::OutOfTables { needed: count }, environment));
+        };
+        // SAFETY: the pages are new, so nothing else uses them, and they are filled before they are
+        // read.
+        let mut tables = unsafe { Self::with_root(root, geometry, environment) };
+        for table in 0..count {
+            let table = PhysicalAddress(root.0 + table as u64 * P::SIZE.bytes());
+            tables.fill(
+                table,
+                0,
+                P::SIZE.entries(),
+                Descriptor::INVALID,
+                0,
+                Visibility::Private,
+            );
+        }
         Ok(tables)
+    }
+
+    /// The number of root tables that follow each other in memory.
+    pub(crate) fn root_tables(&self) -> usize {
+        Self::root_tables_of(&self.geometry)
+    }
+
+    fn root_tables_of(geometry: &Geometry) -> usize {
+        if S::CONCATENATED {
+            geometry.root_tables()
+        } else {
+            1
+        }
+    }
+
+    /// The root table that translates `offset`.
+    #[inline(always)]
+    fn root_of(&self, offset: u64) -> PhysicalAddress {
+        if !S::CONCATENATED {
+            return self.root;
+        }
+        let number = offset >> self.root_shift();
+        PhysicalAddress(self.root.0 + (number << P::SIZE.shift()))
+    }
+
+    /// The end, at most `to`, of the offsets that the same root table translates as `at`.
+    #[inline(always)]
+    fn root_end(&self, at: u64, to: u64) -> u64 {
+        if !S::CONCATENATED {
+            return to;
+        }
+        let bytes = 1 << self.root_shift();
+        to.min((at & !(bytes - 1)) + bytes)
+    }
+
+    /// The base-2 logarithm of the bytes that one root table translates.
+    const fn root_shift(&self) -> u32 {
+        P::SIZE.level_shift(self.geometry.start_level()) + P::SIZE.index_bits()
     }
 
     /// The address of the root table, for code that reads the tables, and for
@@ -341,16 +409,6 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     #[must_use]
     pub const fn geometry(&self) -> &Geometry {
         &self.geometry
-    }
-
-    /// Limits invalidations to one address space.
-    ///
-    /// # Safety
-    ///
-    /// No leaf of the tables may be global, because a TLBI for an ASID leaves global entries
-    /// cached. While the tables are live, CPUs walk them under this ASID only.
-    pub const unsafe fn set_asid(&mut self, asid: Option<u16>) {
-        self.asid = asid;
     }
 
     /// The environment of the tables, for example its counters.
@@ -405,11 +463,8 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     }
 
     /// Checks a range of addresses and returns its offsets in the half.
-    pub(crate) fn offsets(
-        &self,
-        start: VirtualAddress,
-        bytes: u64,
-    ) -> Result<(u64, u64), TableError> {
+    pub(crate) fn offsets(&self, start: S::Input, bytes: u64) -> Result<(u64, u64), TableError> {
+        let start = S::address(start);
         let page = P::SIZE.bytes();
         for value in [start.0, bytes] {
             if value & (page - 1) != 0 {

@@ -6,6 +6,7 @@
 //! [`map`](super::map).
 
 use super::piece::{Leaves, Piece};
+use super::stage::{Stage, Stage1};
 use super::{PageTables, TableEnvironment, TableError};
 use crate::arch::page_size::{Level, Page, PageSize};
 use crate::arch::{Descriptor, Geometry, Kind, PhysicalAddress};
@@ -41,8 +42,17 @@ impl Plan {
 
     /// The plan of `piece`, whose first offset is `from`.
     pub(crate) fn new(geometry: &Geometry, piece: &Piece, from: u64) -> Self {
+        Self::of_piece::<Stage1>(geometry, piece, from)
+    }
+
+    /// As [`new`](Self::new), for either stage.
+    fn of_piece<S: Stage>(
+        geometry: &Geometry,
+        piece: &Piece<S::Input, S::Attributes>,
+        from: u64,
+    ) -> Self {
         let distance = piece.output.0.wrapping_sub(from);
-        let bits = piece.attributes.encode(geometry);
+        let bits = S::encode(&piece.attributes, geometry);
         Self::with_bits(geometry, distance, piece.leaves, bits)
     }
 
@@ -146,15 +156,14 @@ pub(super) struct Part {
 }
 
 /// The input of a pass, in ascending order.
-#[derive(Clone, Copy)]
-enum Source<'a> {
-    Pieces(&'a [Piece]),
+enum Source<'a, S: Stage> {
+    Pieces(&'a [Piece<S::Input, S::Attributes>]),
     Parts(&'a [Part]),
 }
 
 /// The position of a pass over pieces or parts, which runs in ascending order.
-pub(super) struct Cursor<'a, P> {
-    source: Source<'a>,
+pub(super) struct Cursor<'a, P, S: Stage> {
+    source: Source<'a, S>,
     geometry: Geometry,
     /// The offsets of this pass; the parts of pieces outside are skipped.
     window: (u64, u64),
@@ -165,8 +174,12 @@ pub(super) struct Cursor<'a, P> {
     page: PhantomData<P>,
 }
 
-impl<'a, P: Page> Cursor<'a, P> {
-    pub(super) fn new(pieces: &'a [Piece], geometry: Geometry, window: (u64, u64)) -> Self {
+impl<'a, P: Page, S: Stage> Cursor<'a, P, S> {
+    pub(super) fn new(
+        pieces: &'a [Piece<S::Input, S::Attributes>],
+        geometry: Geometry,
+        window: (u64, u64),
+    ) -> Self {
         let (at, to) = (u64::MAX, u64::MAX);
         let page = PhantomData;
         let mut cursor = Self {
@@ -196,9 +209,10 @@ impl<'a, P: Page> Cursor<'a, P> {
             Source::Pieces(pieces) => {
                 let (piece, rest) = pieces.split_first()?;
                 *pieces = rest;
-                let from = piece.start.0.wrapping_sub(self.geometry.base().0);
+                let start = S::address(piece.start);
+                let from = start.0.wrapping_sub(self.geometry.base().0);
                 let to = from.saturating_add(piece.bytes);
-                let plan = Plan::new(&self.geometry, piece, from);
+                let plan = Plan::of_piece::<S>(&self.geometry, piece, from);
                 Some(Part { from, to, plan })
             }
             Source::Parts(parts) => {
@@ -279,8 +293,11 @@ impl<'a, P: Page> Cursor<'a, P> {
     }
 }
 
-impl<P: Page, E: TableEnvironment> PageTables<P, E> {
-    pub(super) fn check_pieces(&self, pieces: &[Piece]) -> Result<(), TableError> {
+impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
+    pub(super) fn check_pieces(
+        &self,
+        pieces: &[Piece<S::Input, S::Attributes>],
+    ) -> Result<(), TableError> {
         let page_size = P::SIZE;
         let pa_bits = self.geometry.pa_bits();
         let mut free_from = 0;
@@ -306,7 +323,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
             }
             if from < free_from {
                 return Err(TableError::Unsorted {
-                    address: piece.start,
+                    address: S::address(piece.start),
                 });
             }
             free_from = to;
@@ -318,7 +335,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// first existing mapping as an error.
     pub(super) fn missing(
         &self,
-        cursor: &mut Cursor<'_, P>,
+        cursor: &mut Cursor<'_, P, S>,
         table: PhysicalAddress,
         level: Level,
         end: u64,

@@ -3,9 +3,10 @@
 //! [`PermissionChange`] can express only changes that rule RWHZWS allows without break-before-make.
 //! A leaf that an end of the range cuts is split first, where the rules allow it.
 
+use super::stage::Stage;
 use super::{BitChange, PageTables, TableEnvironment, TableError};
 use crate::arch::page_size::{Level, Page};
-use crate::arch::{Descriptor, Kind, PhysicalAddress, Regime, VirtualAddress};
+use crate::arch::{Descriptor, Kind, PhysicalAddress, Regime};
 use crate::setters::setters;
 
 /// A change of permissions. `None` leaves a permission unchanged; each field can be set by the
@@ -49,7 +50,7 @@ impl PermissionChange {
     }
 
     /// The change as descriptor bits.
-    fn bits(self, regime: Regime) -> BitChange {
+    pub(super) fn bits(self, regime: Regime) -> BitChange {
         let mut change = BitChange {
             of: BitChange::LEAVES,
             clear: 0,
@@ -100,7 +101,7 @@ pub enum Holes {
     Skip,
 }
 
-impl<P: Page, E: TableEnvironment> PageTables<P, E> {
+impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// Changes permissions of `bytes` bytes from `start`. On live tables it invalidates the TLB for
     /// the range before it returns. A leaf that an end of the range cuts is split first. An empty
     /// change does nothing and checks only the range.
@@ -114,19 +115,19 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// [`NotMapped`](TableError::NotMapped).
     pub fn protect(
         &mut self,
-        start: VirtualAddress,
+        start: S::Input,
         bytes: u64,
-        change: PermissionChange,
+        change: S::PermissionChange,
         holes: Holes,
     ) -> Result<(), TableError> {
-        self.change(start, bytes, change.bits(self.geometry.regime()), holes)
+        self.change(start, bytes, S::bits(change, &self.geometry), holes)
     }
 
     /// Changes bits of all leaves of a range in place. A leaf that an end of the range cuts is
     /// split first.
     pub(crate) fn change(
         &mut self,
-        start: VirtualAddress,
+        start: S::Input,
         bytes: u64,
         change: BitChange,
         holes: Holes,
@@ -137,10 +138,20 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         }
         let level = self.geometry.start_level();
         if holes == Holes::Refuse {
-            self.check_mapped(self.root, level, from, to)?;
+            let mut at = from;
+            while at < to {
+                let next = self.root_end(at, to);
+                self.check_mapped(self.root_of(at), level, at, next)?;
+                at = next;
+            }
         }
         self.split_edges(from, to, change)?;
-        self.change_in(self.root, level, from, to, change);
+        let mut at = from;
+        while at < to {
+            let next = self.root_end(at, to);
+            self.change_in(self.root_of(at), level, at, next, change);
+            at = next;
+        }
         self.pending.within(from, to);
         self.flush();
         Ok(())

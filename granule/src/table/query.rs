@@ -3,6 +3,7 @@
 //! The code here only reads: it stores nothing, allocates nothing and issues no barrier.
 
 use super::plan::OUTPUT_RUN_SHIFT;
+use super::stage::Stage;
 use super::{BitChange, PageTables, TableEnvironment, TableError};
 use crate::arch::page_size::{Level, Page};
 use crate::arch::{Attributes, Descriptor, Kind, PhysicalAddress, VirtualAddress};
@@ -12,11 +13,11 @@ const MOST_OUTPUT_BITS: u32 = 52;
 
 /// The mapping of one address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mapping {
+pub struct Mapping<I = VirtualAddress, A = Attributes> {
     /// The physical address of the queried address.
     pub output: PhysicalAddress,
     /// The first address of the entry.
-    pub start: VirtualAddress,
+    pub start: I,
     /// The bytes of the entry; in a contiguous group still those of the entry, not of the group.
     pub bytes: u64,
     /// The level of the entry.
@@ -24,12 +25,12 @@ pub struct Mapping {
     /// Whether the contiguous hint is set.
     pub contiguous: bool,
     /// The memory type and permissions.
-    pub attributes: Attributes,
+    pub attributes: A,
 }
 
 /// One entry found by [`PageTables::visit`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct Entry<I = VirtualAddress> {
     /// The table that holds the entry.
     pub table: PhysicalAddress,
     /// The index in that table.
@@ -37,7 +38,7 @@ pub struct Entry {
     /// The level of that table.
     pub level: Level,
     /// The first address that the entry translates.
-    pub start: VirtualAddress,
+    pub start: I,
     /// The bytes that the entry translates.
     pub bytes: u64,
     /// The length of the run that begins here: entries of this table with the same attributes and
@@ -59,11 +60,11 @@ pub(super) struct Found {
     pub kind: Kind,
 }
 
-impl<P: Page, E: TableEnvironment> PageTables<P, E> {
+impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// The mapping of `address`, if it is mapped.
     #[must_use]
-    pub fn query(&self, address: VirtualAddress) -> Option<Mapping> {
-        let offset = self.geometry.offset(address)?;
+    pub fn query(&self, address: S::Input) -> Option<Mapping<S::Input, S::Attributes>> {
+        let offset = self.geometry.offset(S::address(address))?;
         let found = self.walk(offset);
         if found.kind != Kind::Leaf {
             return None;
@@ -73,11 +74,11 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         let first = self.geometry.address_of(found.descriptor, found.level);
         Some(Mapping {
             output: PhysicalAddress(first.0 + (offset - start)),
-            start: self.address(start),
+            start: S::input(self.address(start)),
             bytes,
             level: found.level,
             contiguous: found.descriptor.is_contiguous(),
-            attributes: Attributes::decode(found.descriptor, &self.geometry),
+            attributes: S::decode(found.descriptor, &self.geometry),
         })
     }
 
@@ -90,27 +91,25 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// [`TableError::Misaligned`], [`OutsideSpace`](TableError::OutsideSpace).
     pub fn visit(
         &self,
-        start: VirtualAddress,
+        start: S::Input,
         bytes: u64,
-        mut visit: impl FnMut(&Entry) -> bool,
+        mut visit: impl FnMut(&Entry<S::Input>) -> bool,
     ) -> Result<(), TableError> {
         let (from, to) = self.offsets(start, bytes)?;
-        self.visit_in::<false>(self.root, self.geometry.start_level(), from, to, &mut visit);
+        self.visit_roots::<false>(from, to, &mut visit);
         Ok(())
     }
 
     /// As [`visit`](Self::visit), for the whole address space.
-    pub fn visit_all(&self, mut visit: impl FnMut(&Entry) -> bool) {
-        let span = self.geometry.span();
-        self.visit_in::<false>(self.root, self.geometry.start_level(), 0, span, &mut visit);
+    pub fn visit_all(&self, mut visit: impl FnMut(&Entry<S::Input>) -> bool) {
+        self.visit_roots::<false>(0, self.geometry.span(), &mut visit);
     }
 
     /// As [`visit_all`](Self::visit_all), but calls `visit` once for a run of leaves in one table
     /// that have the same attributes and consecutive outputs. The call gets the first leaf, with
     /// the run's [`count`](Entry::count). On a map of pages this is about twenty times as fast.
-    pub fn visit_runs(&self, mut visit: impl FnMut(&Entry) -> bool) {
-        let span = self.geometry.span();
-        self.visit_in::<true>(self.root, self.geometry.start_level(), 0, span, &mut visit);
+    pub fn visit_runs(&self, mut visit: impl FnMut(&Entry<S::Input>) -> bool) {
+        self.visit_roots::<true>(0, self.geometry.span(), &mut visit);
     }
 
     /// The length, at most `most`, of the run of entries that begins at `index`: the descriptors
@@ -175,13 +174,28 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         most.min((rest >> P::SIZE.shift()) as usize)
     }
 
+    fn visit_roots<const RUNS: bool>(
+        &self,
+        from: u64,
+        to: u64,
+        visit: &mut impl FnMut(&Entry<S::Input>) -> bool,
+    ) {
+        let level = self.geometry.start_level();
+        let mut at = from;
+        while at < to {
+            let next = self.root_end(at, to);
+            self.visit_in::<RUNS>(self.root_of(at), level, at, next, visit);
+            at = next;
+        }
+    }
+
     fn visit_in<const RUNS: bool>(
         &self,
         table: PhysicalAddress,
         level: Level,
         from: u64,
         to: u64,
-        visit: &mut impl FnMut(&Entry) -> bool,
+        visit: &mut impl FnMut(&Entry<S::Input>) -> bool,
     ) {
         let bytes = P::SIZE.entry_bytes(level);
         let mut at = from;
@@ -193,7 +207,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
             let kind = descriptor.kind(&self.geometry, level);
             if kind != Kind::Invalid {
                 let output = self.geometry.address_of(descriptor, level);
-                let start = self.address(first);
+                let start = S::input(self.address(first));
                 let mut count = 1;
                 if RUNS && kind == Kind::Leaf {
                     let most = P::SIZE.entries() - index;
@@ -228,7 +242,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
 
     /// Walks to `offset` and returns the last entry on the way.
     pub(super) fn walk(&self, offset: u64) -> Found {
-        let mut table = self.root;
+        let mut table = self.root_of(offset);
         let mut level = self.geometry.start_level();
         loop {
             let descriptor = self.load(table, Self::index(offset, level));

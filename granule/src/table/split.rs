@@ -15,6 +15,7 @@
 
 use super::piece::Leaves;
 use super::plan::{Cursor, Part, Plan};
+use super::stage::Stage;
 use super::{BitChange, Liveness, PageTables, TableEnvironment, TableError};
 use crate::arch::bbm::{BbmLevel, Change, classify};
 use crate::arch::page_size::{Level, Page};
@@ -39,7 +40,7 @@ struct Cut {
     change: BitChange,
 }
 
-impl<P: Page, E: TableEnvironment> PageTables<P, E> {
+impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// Sets the lowest level of FEAT_BBM among the CPUs that use the tables, which decides how the
     /// size of a live leaf may change in place. Level 0 is the default: no valid leaf is split or
     /// merged. Level 1 allows that for contiguous groups, levels 2 and 3 also for blocks.
@@ -230,7 +231,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         let mut needed = 0;
         for start in self.cut_entries(leaf, cut).into_iter().flatten() {
             let parts = self.parts(leaf, start, cut);
-            let mut cursor = Cursor::<P>::over_parts(&parts, self.geometry);
+            let mut cursor = Cursor::<P, S>::over_parts(&parts, self.geometry);
             let end = start + P::SIZE.entry_bytes(leaf.level);
             needed += cursor.tables_in_new(leaf.level.next(), end);
         }
@@ -254,7 +255,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         }
         for start in cut_entries.into_iter().flatten() {
             let parts = self.parts(leaf, start, cut);
-            let mut cursor = Cursor::<P>::over_parts(&parts, self.geometry);
+            let mut cursor = Cursor::<P, S>::over_parts(&parts, self.geometry);
             let end = start + P::SIZE.entry_bytes(leaf.level);
             let table = self.environment.allocate(1)?.first;
             self.build(&mut cursor, table, leaf.level.next(), end)?;

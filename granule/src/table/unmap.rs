@@ -3,9 +3,10 @@
 //! The operation clears and records entries. Empty tables go into the chain of the tree's
 //! [pending](super::pending) changes, and the flush at the end frees them.
 
+use super::stage::Stage;
 use super::{BitChange, PageTables, TableEnvironment, TableError};
 use crate::arch::page_size::{Level, Page};
-use crate::arch::{Descriptor, Kind, PhysicalAddress, VirtualAddress};
+use crate::arch::{Descriptor, Kind, PhysicalAddress};
 
 /// Clears every bit of a leaf.
 const CLEAR: BitChange = BitChange {
@@ -14,7 +15,7 @@ const CLEAR: BitChange = BitChange {
     set: 0,
 };
 
-impl<P: Page, E: TableEnvironment> PageTables<P, E> {
+impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// Unmaps `bytes` bytes from `start`, and skips unmapped addresses. Tables that become empty
     /// are freed, except the root.
     ///
@@ -28,13 +29,19 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// [`InsideLeaf`](TableError::InsideLeaf) when the range begins or ends inside a block or
     /// contiguous group and the CPUs' level of FEAT_BBM does not allow splitting it
     /// ([`set_bbm`](Self::set_bbm)); [`OutOfTables`](TableError::OutOfTables) for that split.
-    pub fn unmap(&mut self, start: VirtualAddress, bytes: u64) -> Result<(), TableError> {
+    pub fn unmap(&mut self, start: S::Input, bytes: u64) -> Result<(), TableError> {
         let (from, to) = self.offsets(start, bytes)?;
         if from == to {
             return Ok(());
         }
         self.split_edges(from, to, CLEAR)?;
-        self.unmap_in(self.root, self.geometry.start_level(), from, to);
+        let level = self.geometry.start_level();
+        let mut at = from;
+        while at < to {
+            let next = self.root_end(at, to);
+            self.unmap_in(self.root_of(at), level, at, next);
+            at = next;
+        }
         if self.pending.has_unlinked() {
             // TLBs may cache pointers to the unlinked tables for unmapped addresses too, so the
             // whole range is invalidated.

@@ -18,5 +18,6 @@ mod fault_status;
 mod features;
 mod geometry;
 mod registers;
+mod stage2;
 mod tlbi;
 mod translation;

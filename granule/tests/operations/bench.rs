@@ -3,12 +3,13 @@
 use crate::reference::Reference;
 use granule::arch::bbm::BbmLevel;
 use granule::arch::tlbi::TlbCapabilities;
-use granule::arch::{Attributes, Geometry, Page, PhysicalAddress};
+use granule::arch::{Geometry, Page, PhysicalAddress};
 use granule::linear::LeafStats;
-use granule::table::{Holes, Leaves, Merged, PageTables, PermissionChange, Piece, TableError};
+use granule::table::{Holes, Leaves, Merged, PageTables, Piece, Stage1, TableError};
 use granule_testing::held::Held;
 use granule_testing::host::{self, Event, Host, HostEnvironment, Runs};
 use granule_testing::performed::{Operation, Performed};
+use granule_testing::stage::TestStage;
 use granule_testing::walk::{Arch, Tree};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -55,10 +56,10 @@ impl Setting {
 }
 
 /// Tables, their host and the reference.
-pub struct Bench<P: Page> {
+pub struct Bench<P: Page, S: TestStage = Stage1> {
     pub host: Rc<Host>,
-    pub tables: Held<P, HostEnvironment>,
-    pub reference: Reference,
+    pub tables: Held<P, HostEnvironment, S>,
+    pub reference: Reference<S>,
     pub arch: Arch,
     pub setting: Setting,
     /// The tree after the last operation.
@@ -66,24 +67,31 @@ pub struct Bench<P: Page> {
 }
 
 impl<P: Page> Bench<P> {
+    /// Tables of stage 1.
     pub fn new(geometry: &Geometry, setting: Setting) -> Self {
-        let host = Host::new(geometry, setting.first, setting.pages);
+        Self::of(*geometry, setting)
+    }
+}
+
+impl<P: Page, S: TestStage> Bench<P, S> {
+    /// Tables of either stage.
+    pub fn of(geometry: S::Geometry, setting: Setting) -> Self {
+        let shape: Geometry = geometry.into();
+        let host = Host::new(&shape, setting.first, setting.pages);
         // The root comes from the middle, so that the first page (physical address zero in some
         // tests) is a table that can be unlinked.
         host.set_runs(Runs::Scattered);
         let environment = host::environment(&host, setting.capabilities());
-        let mut tables = PageTables::<P, _>::new(*geometry, environment).unwrap();
+        let mut tables = PageTables::<P, _, S>::new(geometry, environment).unwrap();
+        S::set_asid(&mut tables, setting.asid);
         // SAFETY: no CPU walks the tables.
-        unsafe {
-            tables.set_asid(setting.asid);
-            tables.set_bbm(BbmLevel::from_number(setting.bbm));
-        }
+        unsafe { tables.set_bbm(BbmLevel::from_number(setting.bbm)) };
         let tables = Held::new(tables, setting.live);
         host.set_runs(Runs::Long);
         host.take_events();
-        let arch = Arch::of(geometry);
+        let arch = Arch::of(&shape);
         let tree = arch.walk(&host, tables.root_table());
-        let mut reference = Reference::new(geometry);
+        let mut reference = Reference::new(&shape);
         reference.live = setting.live;
         reference.bbm = setting.bbm;
         Self {
@@ -111,7 +119,7 @@ impl<P: Page> Bench<P> {
         offset: u64,
         output: u64,
         bytes: u64,
-        attributes: Attributes,
+        attributes: S::Attributes,
         leaves: Leaves,
     ) -> Result<(), TableError> {
         let start = self.reference.address(offset);
@@ -132,9 +140,9 @@ impl<P: Page> Bench<P> {
         offset: u64,
         output: u64,
         bytes: u64,
-        attributes: Attributes,
+        attributes: S::Attributes,
         leaves: Leaves,
-    ) -> Piece {
+    ) -> Piece<S::Input, S::Attributes> {
         Piece {
             start: self.reference.address(offset),
             output: PhysicalAddress(output),
@@ -144,12 +152,16 @@ impl<P: Page> Bench<P> {
         }
     }
 
-    pub fn map_pieces(&mut self, pieces: &[Piece]) -> Result<(), TableError> {
+    pub fn map_pieces(
+        &mut self,
+        pieces: &[Piece<S::Input, S::Attributes>],
+    ) -> Result<(), TableError> {
         let stats = self
             .reference
             .mapped
             .is_empty()
-            .then(|| LeafStats::new(self.tables.geometry(), pieces));
+            .then(|| S::stats(self.tables.geometry(), pieces))
+            .flatten();
         let found = self.tables.map_pieces(pieces);
         let expected = self.reference.map_pieces(pieces);
         assert_eq!(found, expected, "map {pieces:x?}");
@@ -193,7 +205,7 @@ impl<P: Page> Bench<P> {
         &mut self,
         offset: u64,
         bytes: u64,
-        change: PermissionChange,
+        change: S::PermissionChange,
         holes: Holes,
     ) -> Result<(), TableError> {
         let start = self.reference.address(offset);

@@ -16,17 +16,17 @@ use proptest::prelude::*;
 use std::collections::BTreeSet;
 
 /// Where the memory of these tests lies for the allocator.
-const FIRST: u64 = 0x4000_0000;
+pub const FIRST: u64 = 0x4000_0000;
 
 /// Pages of host memory that stand for physical memory from `FIRST` on.
 #[derive(Clone, Copy)]
-struct Room {
+pub struct Room {
     words: *mut u64,
     count: usize,
 }
 
 impl Room {
-    fn new(pages: u64, size: PageSize) -> Self {
+    pub fn new(pages: u64, size: PageSize) -> Self {
         // What memory holds before it is given to an allocator means nothing.
         let words = vec![0x5555_5555_5555_5555_u64; (pages * size.bytes() / 8) as usize];
         let count = words.len();
@@ -37,7 +37,7 @@ impl Room {
     }
 
     /// Ends the room's memory.
-    fn end(self) {
+    pub fn end(self) {
         let slice = std::ptr::slice_from_raw_parts_mut(self.words, self.count);
         // SAFETY: the pointer and length are those of `Box::into_raw`, and each test ends a room
         // once, after its last use.
@@ -62,6 +62,8 @@ enum Call {
     /// Leave out so many pages, which stay somebody else's.
     Skip(u64),
     Allocate(usize),
+    /// Two to the power of this many pages, aligned to all of them.
+    Aligned(u32),
     Reserve(usize),
     /// Free so many of the pages that are in use, from a place on, upwards or downwards.
     Free(usize, usize, bool),
@@ -72,6 +74,7 @@ fn call() -> impl Strategy<Value = Call> {
         2 => (0..9u64).prop_map(Call::Add),
         1 => (0..3u64).prop_map(Call::Skip),
         4 => (0..7usize).prop_map(Call::Allocate),
+        1 => (0..5u32).prop_map(Call::Aligned),
         1 => (0..40usize).prop_map(Call::Reserve),
         4 => (any::<usize>(), 1..6usize, any::<bool>())
             .prop_map(|(at, count, up)| Call::Free(at, count, up)),
@@ -115,6 +118,21 @@ fn sequence(size: PageSize, calls: &[Call]) {
                     }
                 }
             },
+            Call::Aligned(power) => {
+                let bytes = page << power;
+                let pages = |first: u64| (first..first + bytes).step_by(page as usize);
+                let first = list.allocate_aligned(1 << power).map(|first| first.0);
+                // Runs that adjoin need not be joined, so only single pages must be found.
+                assert!(power > 0 || first.is_some() || free.is_empty());
+                for first in first {
+                    assert_eq!(first % bytes, 0);
+                    for address in pages(first) {
+                        assert!(free.remove(&address), "{address:#x} was not free");
+                        used.insert(address);
+                        scribble(room, address, page);
+                    }
+                }
+            }
             Call::Reserve(tables) => assert_eq!(list.reserve(tables), tables <= free.len()),
             Call::Free(at, count, up) => {
                 let all: Vec<u64> = used.iter().copied().collect();

@@ -23,4 +23,5 @@ mod present_invalid;
 mod random;
 mod reference;
 mod split;
+mod stage2;
 mod step;
