@@ -124,8 +124,8 @@ fn sequence(size: PageSize, calls: &[Call]) {
                 let first = list.allocate_aligned(1 << power).map(|first| first.0);
                 // Runs that adjoin need not be joined, so only single pages must be found.
                 assert!(power > 0 || first.is_some() || free.is_empty());
-                for first in first {
-                    assert_eq!(first % bytes, 0);
+                if let Some(first) = first {
+                    assert!(first.is_multiple_of(bytes));
                     for address in pages(first) {
                         assert!(free.remove(&address), "{address:#x} was not free");
                         used.insert(address);
