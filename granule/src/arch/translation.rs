@@ -62,7 +62,7 @@ pub struct Translation {
 
 /// Why tables do not make a translation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(
+#[expect(
     clippy::exhaustive_enums,
     reason = "there are two halves, two stages and nothing else"
 )]

@@ -3,7 +3,7 @@
 //! - [`Hardware`] implements [`TlbOps`](crate::table::TlbOps): TLBIs and [`barriers`].
 //! - [`id`] reads the ID registers.
 //! - [`cache`] has cache maintenance, which tables that are written with the MMU off need.
-//! - [`enable()`] turns translation on.
+//! - [`enable()`] turns translation on, [`enable_stage2`] that of a guest.
 //! - [`conflict`] handles TLB conflict aborts.
 //!
 //! No other module of the library imports this one: page tables issue instructions only through a
@@ -92,6 +92,6 @@ mod tlb;
 
 pub use barriers::{dsb_ish, dsb_ishst, dsb_nsh, dsb_sy, isb};
 pub use conflict::resolve_tlb_conflict;
-pub use enable::enable;
+pub use enable::{enable, enable_stage2};
 pub use id::{cpu_features, exception_level, id_registers};
 pub use tlb::{Hardware, invalidate_local};

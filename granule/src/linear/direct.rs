@@ -152,7 +152,9 @@ unsafe impl<R: PhysToVirt> TableAllocator for Arena<R> {
             extent.next = first + bytes;
             Some((skipped, first))
         };
-        let (skipped, first) = take(&mut self.pool).or_else(|| take(&mut self.ram))?;
+        let Some((skipped, first)) = take(&mut self.pool).or_else(|| take(&mut self.ram)) else {
+            return self.freed.allocate_aligned(count);
+        };
         for table in skipped.step_by(page as usize) {
             // SAFETY: the page was never allocated, so no entry and no TTBR leads to it.
             self.free(unsafe { FreedTable::unreachable(PhysicalAddress(table)) });
