@@ -15,7 +15,7 @@ use anyhow::Result;
 use arena::Arena;
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
-use job::{Job, Leaf};
+use job::{Calls, Job, Leaf};
 use std::process::ExitCode;
 
 /// Time mapping, protecting and unmapping on this machine, beside other crates and plain stores
@@ -37,15 +37,27 @@ struct Arguments {
 }
 
 /// Trees to each job so that the fastest step is far above the clock's own time.
-fn jobs(quick: bool) -> [Job; 4] {
+fn jobs(quick: bool) -> [Job; 7] {
     let large = if quick { 4 << 30 } else { 64 << 30 };
     let small = if quick { 256 << 20 } else { 1 << 30 };
-    let job = |bytes, leaf, trees| Job { bytes, leaf, trees };
+    let job = |bytes, leaf, trees| Job {
+        bytes,
+        leaf,
+        trees,
+        calls: Calls::Range,
+    };
+    let by_page = |calls| Job {
+        calls,
+        ..job(64 << 20, Leaf::Page4K, 1)
+    };
     [
+        by_page(Calls::Page),
+        by_page(Calls::PageAndTables),
         job(small, Leaf::Page4K, 1),
         job(large, Leaf::Page4K, 1),
         job(small, Leaf::Block2M, 64),
         job(large, Leaf::Block2M, 8),
+        job(64 << 30, Leaf::Block1G, 64),
     ]
 }
 
@@ -70,7 +82,11 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
     let mut subjects = subjects::all()?;
     let mut outcomes = Vec::new();
     for job in jobs {
-        let progress = progress(&job, (usize::from(rounds) + 1) * subjects.len());
+        let takers = subjects
+            .iter()
+            .filter(|subject| subject.takes(&job))
+            .count();
+        let progress = progress(&job, (usize::from(rounds) + 1) * takers);
         let outcome = rounds::run(job, &mut subjects, rounds.into(), &arena, &|| {
             progress.inc(1);
         });

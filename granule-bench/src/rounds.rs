@@ -8,7 +8,7 @@
 
 use crate::arena::Arena;
 use crate::clock::time;
-use crate::job::{Job, PHYSICAL, VIRTUAL};
+use crate::job::{Calls, Job, VIRTUAL};
 use crate::stats::Spread;
 use crate::subjects::{Floor, Found, Subject};
 
@@ -63,6 +63,8 @@ pub(crate) fn run(
     arena: &Arena,
     tick: &dyn Fn(),
 ) -> Result<Outcome> {
+    let mut subjects: Vec<&mut Box<dyn Subject>> =
+        subjects.iter_mut().filter(|s| s.takes(&job)).collect();
     let mut samples: Vec<Samples> = Vec::new();
     samples.resize_with(subjects.len(), Samples::default);
     let mut memset = Vec::new();
@@ -145,6 +147,9 @@ fn subject_turn(
     let tables = job.trees * job.tables();
     subject.forget(job.trees as usize);
     arena.reset();
+    if job.calls == Calls::Page {
+        subject.prepare(job).context("mapping what stays")?;
+    }
 
     arena.sweep(tables);
     let (done, map) = time(|| subject.map(job));
@@ -177,8 +182,10 @@ fn check(job: &Job, subject: &dyn Subject, all: bool, writable: Option<bool>) ->
         for leaf in sample {
             // Not only the first page of a block.
             let offset = leaf * bytes + (leaf * 4096) % bytes;
-            let expected = writable.map(|writable| Found {
-                output: PHYSICAL + offset,
+            // What is mapped before stays as it is.
+            let kept = job.is_kept(leaf * bytes).then_some(true);
+            let expected = kept.or(writable).map(|writable| Found {
+                output: job.physical() + offset,
                 bytes,
                 writable,
             });
@@ -207,16 +214,36 @@ mod tests {
     use crate::job::Leaf;
     use crate::subjects;
 
-    const JOBS: [Job; 2] = [
+    const JOBS: [Job; 5] = [
         Job {
             bytes: 6 << 20,
             leaf: Leaf::Page4K,
             trees: 2,
+            calls: Calls::Range,
+        },
+        Job {
+            bytes: 6 << 20,
+            leaf: Leaf::Page4K,
+            trees: 2,
+            calls: Calls::Page,
+        },
+        Job {
+            bytes: 6 << 20,
+            leaf: Leaf::Page4K,
+            trees: 2,
+            calls: Calls::PageAndTables,
+        },
+        Job {
+            bytes: 3 << 30,
+            leaf: Leaf::Block1G,
+            trees: 2,
+            calls: Calls::Range,
         },
         Job {
             bytes: 6 << 20,
             leaf: Leaf::Block2M,
             trees: 3,
+            calls: Calls::Range,
         },
     ];
 
@@ -226,7 +253,8 @@ mod tests {
         for job in JOBS {
             let mut subjects = subjects::all().unwrap();
             let outcome = run(job, &mut subjects, 3, &arena, &|| ()).unwrap();
-            assert_eq!(outcome.rows.len(), subjects.len());
+            let takers = subjects.iter().filter(|s| s.takes(&job)).count();
+            assert_eq!(outcome.rows.len(), takers);
             assert!(outcome.rows.len() >= 5);
             for row in &outcome.rows {
                 assert_eq!(row.tables, job.trees * job.tables(), "{}", row.subject);
@@ -263,11 +291,15 @@ mod tests {
 
         fn map(&mut self, job: &Job) -> Result<()> {
             let half = Job {
-                bytes: job.bytes - (2 << 20),
+                bytes: job.bytes - job.leaf.bytes().max(2 << 20),
                 ..*job
             };
             let job = if self.step == "map" { &half } else { job };
             self.inner.map(job)
+        }
+
+        fn prepare(&mut self, job: &Job) -> Result<()> {
+            self.inner.prepare(job)
         }
 
         fn protect(&mut self, job: &Job) -> Result<()> {

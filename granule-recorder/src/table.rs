@@ -40,7 +40,7 @@ impl<T: HasArena, S: Sink> HasArena for Traced<T, S> {
 // SAFETY: each call is forwarded unchanged to `inner`, recorded or not, and `inner` keeps the
 // contract.
 unsafe impl<T: TableMemory, S: Sink> TableMemory for Traced<T, S> {
-    forward!(self.recorded.inner: load find_mapped);
+    forward!(self.recorded.inner: load find_unlike);
     forward!(
         self.recorded.inner unless self.recorded.sink.is_active(),
         then self.recorded: store exchange fill update
@@ -93,7 +93,7 @@ struct Recorded<T, S> {
 
 // SAFETY: each call is forwarded unchanged to `inner`, which keeps the contract.
 unsafe impl<T: TableMemory, S: Sink> TableMemory for Recorded<T, S> {
-    forward!(self.inner: load find_mapped);
+    forward!(self.inner: load find_unlike);
 
     #[cold]
     #[inline(never)]

@@ -8,8 +8,8 @@
 use granule::arch::tlbi::{TlbCapabilities, TlbiOp};
 use granule::arch::{Descriptor, Geometry, PhysicalAddress, Regime};
 use granule::table::{
-    BitChange, DirectMapped, Environment, FreedTable, PhysToVirt, TableAllocator, TableMemory,
-    TableRun, TlbOps, Visibility,
+    BitChange, BitPattern, DirectMapped, Environment, FreedTable, PhysToVirt, TableAllocator,
+    TableMemory, TableRun, TlbOps, Visibility,
 };
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -276,15 +276,20 @@ unsafe impl TableMemory for Memory {
         unsafe { self.inner.load(table, index) }
     }
 
-    unsafe fn find_mapped(
+    unsafe fn find_unlike(
         &self,
         table: PhysicalAddress,
         first: usize,
         count: usize,
+        pattern: BitPattern,
+        visibility: Visibility,
     ) -> Option<usize> {
         self.host.check(first, count);
         // SAFETY: as for `load`, for each entry.
-        unsafe { self.inner.find_mapped(table, first, count) }
+        unsafe {
+            self.inner
+                .find_unlike(table, first, count, pattern, visibility)
+        }
     }
 
     unsafe fn store(

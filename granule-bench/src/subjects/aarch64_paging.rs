@@ -2,11 +2,12 @@
 //! tables from the global allocator.
 //!
 //! Blocks are left to it, pages asked for by its constraint; a range is unmapped as its
-//! documentation says, by mapping it with flags that are not valid.
+//! documentation says, by mapping it with flags that are not valid. It has no calls for single
+//! pages: a page is a range of one.
 
 use super::{Found, Subject};
 use crate::arena::{self, TABLE};
-use crate::job::{Job, Leaf, PHYSICAL, VIRTUAL};
+use crate::job::{Calls, Job, Leaf, VIRTUAL};
 use aarch64_paging::Mapping;
 use aarch64_paging::descriptor::{Descriptor, El1Attributes, PhysicalAddress, UpdatableDescriptor};
 use aarch64_paging::paging::{Constraints, El1And0, MemoryRegion, PageTable, Translation, VaRange};
@@ -48,10 +49,13 @@ impl Translation<El1Attributes> for Pages {
     }
 }
 
-/// Its trees, never dropped: that would free every table, which no subject is timed for.
+/// A tree that is never dropped: that would free every table, which no subject is timed for.
+type Tree = ManuallyDrop<Mapping<Pages, El1And0>>;
+
+/// Its trees.
 pub(super) struct Aarch64Paging {
     live: bool,
-    trees: Vec<ManuallyDrop<Mapping<Pages, El1And0>>>,
+    trees: Vec<Tree>,
 }
 
 impl Aarch64Paging {
@@ -59,6 +63,15 @@ impl Aarch64Paging {
     pub(super) const fn new(live: bool) -> Self {
         let trees = Vec::new();
         Self { live, trees }
+    }
+
+    /// A new, empty tree.
+    fn tree(&self) -> Tree {
+        let tree = Mapping::with_asid_and_va_range(Pages, 0, 0, El1And0, VaRange::Lower);
+        if self.live {
+            tree.mark_active();
+        }
+        ManuallyDrop::new(tree)
     }
 }
 
@@ -68,8 +81,33 @@ const ATTRIBUTES: El1Attributes = El1Attributes::VALID
     .union(El1Attributes::PXN)
     .union(El1Attributes::UXN);
 
-const fn range(job: &Job) -> MemoryRegion {
-    MemoryRegion::new(VIRTUAL as usize, (VIRTUAL + job.bytes) as usize)
+/// The region of `bytes` bytes at an address.
+#[inline(always)]
+const fn region(start: u64, bytes: u64) -> MemoryRegion {
+    MemoryRegion::new(start as usize, (start + bytes) as usize)
+}
+
+/// Calls `operation` with each range that the job names in one call, and what it translates to.
+#[inline(always)]
+fn ranges(
+    job: &Job,
+    mut operation: impl FnMut(MemoryRegion, PhysicalAddress) -> Result<()>,
+) -> Result<()> {
+    if job.calls == Calls::Range {
+        let output = PhysicalAddress(job.physical() as usize);
+        return operation(region(VIRTUAL, job.bytes), output);
+    }
+    for (page, output) in job.each() {
+        operation(region(page, TABLE), PhysicalAddress(output as usize))?;
+    }
+    Ok(())
+}
+
+fn read_only(
+    _: &MemoryRegion,
+    entry: &mut UpdatableDescriptor<El1Attributes>,
+) -> std::result::Result<(), ()> {
+    entry.modify_flags(El1Attributes::READ_ONLY, El1Attributes::empty())
 }
 
 impl Subject for Aarch64Paging {
@@ -81,41 +119,56 @@ impl Subject for Aarch64Paging {
         }
     }
 
+    fn prepare(&mut self, job: &Job) -> Result<()> {
+        for _ in 0..job.trees {
+            let mut tree = self.tree();
+            for offset in job.kept_leaves() {
+                let output = PhysicalAddress((job.physical() + offset) as usize);
+                let page = region(VIRTUAL + offset, TABLE);
+                tree.map_range(&page, output, ATTRIBUTES, Constraints::NO_BLOCK_MAPPINGS)?;
+            }
+            self.trees.push(tree);
+        }
+        Ok(())
+    }
+
     fn map(&mut self, job: &Job) -> Result<()> {
         let constraints = match job.leaf {
             Leaf::Page4K => Constraints::NO_BLOCK_MAPPINGS,
-            Leaf::Block2M => Constraints::empty(),
+            Leaf::Block2M | Leaf::Block1G => Constraints::empty(),
         };
-        for _ in 0..job.trees {
-            let mut tree = Mapping::with_asid_and_va_range(Pages, 0, 0, El1And0, VaRange::Lower);
-            if self.live {
-                tree.mark_active();
+        if self.trees.is_empty() {
+            for _ in 0..job.trees {
+                let tree = self.tree();
+                self.trees.push(tree);
             }
-            let output = PhysicalAddress(PHYSICAL as usize);
-            let mapped = tree.map_range(&range(job), output, ATTRIBUTES, constraints);
-            self.trees.push(ManuallyDrop::new(tree));
-            mapped.context("map_range")?;
+        }
+        for tree in &mut self.trees {
+            ranges(job, |range, output| {
+                tree.map_range(&range, output, ATTRIBUTES, constraints)
+                    .context("map_range")
+            })?;
         }
         Ok(())
     }
 
     fn protect(&mut self, job: &Job) -> Result<()> {
-        let read_only = |_: &MemoryRegion, entry: &mut UpdatableDescriptor<El1Attributes>| {
-            entry.modify_flags(El1Attributes::READ_ONLY, El1Attributes::empty())
-        };
         for tree in &mut self.trees {
-            tree.modify_range(&range(job), &read_only)
-                .context("modify_range")?;
+            ranges(job, |range, _| {
+                tree.modify_range(&range, &read_only)
+                    .context("modify_range")
+            })?;
         }
         Ok(())
     }
 
     fn unmap(&mut self, job: &Job) -> Result<()> {
+        let invalid = El1Attributes::empty();
         for tree in &mut self.trees {
-            let nowhere = PhysicalAddress(0);
-            let invalid = El1Attributes::empty();
-            tree.map_range(&range(job), nowhere, invalid, Constraints::empty())
-                .context("map_range without VALID")?;
+            ranges(job, |range, _| {
+                tree.map_range(&range, PhysicalAddress(0), invalid, Constraints::empty())
+                    .context("map_range without VALID")
+            })?;
         }
         Ok(())
     }

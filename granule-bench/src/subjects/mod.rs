@@ -9,11 +9,13 @@ mod floor;
 mod granule;
 mod multiarch;
 mod page_table_generic;
+mod x86_64;
 
 pub(crate) use floor::Floor;
 
 use crate::job::Job;
 use anyhow::Result;
+use granule::Variant;
 
 /// A leaf, as a subject's own query tells it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +32,15 @@ pub(crate) trait Subject {
     /// The name in tables and in JSON.
     fn name(&self) -> &'static str;
 
-    /// Makes the job's trees and maps its range in each: readable, writable, not executable.
+    /// Whether it has a call for the job.
+    fn takes(&self, _job: &Job) -> bool {
+        true
+    }
+
+    /// Makes the job's trees and maps what is mapped before, one call a page. It is not timed.
+    fn prepare(&mut self, job: &Job) -> Result<()>;
+
+    /// Makes the job's trees unless they were prepared, and maps its range in each: readable, writable, not executable.
     fn map(&mut self, job: &Job) -> Result<()>;
 
     /// Makes the range read-only in each tree.
@@ -50,8 +60,14 @@ pub(crate) trait Subject {
 /// All crates compared, ours first.
 pub(crate) fn all() -> Result<Vec<Box<dyn Subject>>> {
     let mut subjects: Vec<Box<dyn Subject>> = vec![
-        Box::new(granule::Granule::new(false)?),
-        Box::new(granule::Granule::new(true)?),
+        Box::new(granule::Granule::new(false, Variant::Plain)?),
+        Box::new(granule::Granule::new(true, Variant::Plain)?),
+        Box::new(granule::Granule::new(false, Variant::Refuse)?),
+        Box::new(granule::Granule::new(true, Variant::Refuse)?),
+        Box::new(granule::Granule::new(false, Variant::Keep)?),
+        Box::new(granule::Granule::new(false, Variant::Cursor)?),
+        Box::new(granule::Granule::new(true, Variant::Cursor)?),
+        Box::new(granule::Granule::new(false, Variant::KeepCursor)?),
         Box::new(aarch64_paging::Aarch64Paging::new(false)),
     ];
     // On arm64 it issues TLBIs for live tables, which a user program may not.
@@ -60,5 +76,6 @@ pub(crate) fn all() -> Result<Vec<Box<dyn Subject>>> {
     }
     subjects.push(Box::new(multiarch::Multiarch::default()));
     subjects.push(Box::new(page_table_generic::PageTableGeneric::default()));
+    subjects.push(Box::new(x86_64::X86_64::default()));
     Ok(subjects)
 }

@@ -1,14 +1,17 @@
-//! page_table_multiarch: one cursor's region calls, four levels, arm64 descriptors.
+//! page_table_multiarch: one cursor's region calls, or a cursor and one call for each page, four
+//! levels, arm64 descriptors. Its cursor keeps no place; it collects what to flush.
 //!
 //! Its own description of arm64 compiles only there, so the same numbers stand here; off bare
 //! metal its cursor flushes nothing.
 
 use super::{Found, Subject, descriptor};
 use crate::arena::{self, TABLE};
-use crate::job::{Job, Leaf, PHYSICAL, VIRTUAL};
+use crate::job::{Calls, Job, Leaf, VIRTUAL};
 use anyhow::{Result, anyhow};
 use memory_addr::{PhysAddr, VirtAddr};
-use page_table_multiarch::{MappingFlags, PageTable64, PagingHandler, PagingMetaData};
+use page_table_multiarch::{
+    MappingFlags, PageSize, PageTable64, PagingHandler, PagingMetaData, PagingResult,
+};
 use std::mem::ManuallyDrop;
 
 struct Arm64;
@@ -57,29 +60,63 @@ pub(super) struct Multiarch {
     trees: Vec<ManuallyDrop<Tree>>,
 }
 
+const READ_WRITE: MappingFlags = MappingFlags::READ.union(MappingFlags::WRITE);
+
+#[inline(always)]
+fn map_page(tree: &mut Tree, page: u64, output: u64) -> PagingResult {
+    let output = PhysAddr::from(output as usize);
+    let page = VirtAddr::from(page as usize);
+    tree.cursor()
+        .map(page, output, PageSize::Size4K, READ_WRITE)
+}
+
+impl Multiarch {
+    /// Makes the job's trees.
+    fn make(&mut self, job: &Job) -> Result<()> {
+        for _ in 0..job.trees {
+            let tree = Tree::try_new().map_err(failed)?;
+            self.trees.push(ManuallyDrop::new(tree));
+        }
+        Ok(())
+    }
+}
+
 impl Subject for Multiarch {
     fn name(&self) -> &'static str {
         "page_table_multiarch"
     }
 
+    fn prepare(&mut self, job: &Job) -> Result<()> {
+        self.make(job)?;
+        for tree in &mut self.trees {
+            for offset in job.kept_leaves() {
+                map_page(tree, VIRTUAL + offset, job.physical() + offset).map_err(failed)?;
+            }
+        }
+        Ok(())
+    }
+
     fn map(&mut self, job: &Job) -> Result<()> {
-        let distance = (PHYSICAL - VIRTUAL) as usize;
-        let flags = MappingFlags::READ | MappingFlags::WRITE;
-        for _ in 0..job.trees {
-            let tree = Tree::try_new().map_err(failed)?;
-            self.trees.push(ManuallyDrop::new(tree));
-            let Some(tree) = self.trees.last_mut() else {
+        if self.trees.is_empty() {
+            self.make(job)?;
+        }
+        let distance = (job.physical() - VIRTUAL) as usize;
+        for tree in &mut self.trees {
+            if job.calls == Calls::Range {
+                tree.cursor()
+                    .map_region(
+                        VirtAddr::from(VIRTUAL as usize),
+                        |address| PhysAddr::from(address.as_usize() + distance),
+                        job.bytes as usize,
+                        READ_WRITE,
+                        job.leaf != Leaf::Page4K,
+                    )
+                    .map_err(failed)?;
                 continue;
-            };
-            tree.cursor()
-                .map_region(
-                    VirtAddr::from(VIRTUAL as usize),
-                    |address| PhysAddr::from(address.as_usize() + distance),
-                    job.bytes as usize,
-                    flags,
-                    job.leaf == Leaf::Block2M,
-                )
-                .map_err(failed)?;
+            }
+            for (page, output) in job.each() {
+                map_page(tree, page, output).map_err(failed)?;
+            }
         }
         Ok(())
     }
@@ -87,9 +124,18 @@ impl Subject for Multiarch {
     fn protect(&mut self, job: &Job) -> Result<()> {
         let start = VirtAddr::from(VIRTUAL as usize);
         for tree in &mut self.trees {
-            tree.cursor()
-                .protect_region(start, job.bytes as usize, MappingFlags::READ)
-                .map_err(failed)?;
+            if job.calls == Calls::Range {
+                tree.cursor()
+                    .protect_region(start, job.bytes as usize, MappingFlags::READ)
+                    .map_err(failed)?;
+                continue;
+            }
+            for (page, _) in job.each() {
+                let page = VirtAddr::from(page as usize);
+                tree.cursor()
+                    .protect(page, MappingFlags::READ)
+                    .map_err(failed)?;
+            }
         }
         Ok(())
     }
@@ -97,9 +143,16 @@ impl Subject for Multiarch {
     fn unmap(&mut self, job: &Job) -> Result<()> {
         let start = VirtAddr::from(VIRTUAL as usize);
         for tree in &mut self.trees {
-            tree.cursor()
-                .unmap_region(start, job.bytes as usize)
-                .map_err(failed)?;
+            if job.calls == Calls::Range {
+                tree.cursor()
+                    .unmap_region(start, job.bytes as usize)
+                    .map_err(failed)?;
+                continue;
+            }
+            for (page, _) in job.each() {
+                let page = VirtAddr::from(page as usize);
+                tree.cursor().unmap(page).map_err(failed)?;
+            }
         }
         Ok(())
     }

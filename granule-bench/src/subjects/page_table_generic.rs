@@ -1,9 +1,11 @@
 //! page-table-generic: its `map` (its `map_linear_pages` walks from the root for each leaf),
-//! `protect_region` and `unmap_with_config`, four levels of 4K, arm64 descriptors.
+//! `protect_region` and `unmap_with_config`, four levels of 4K, arm64 descriptors. For single pages
+//! `map` and `unmap_with_config` of one page (its `map_page` and `unmap_page` do the same and
+//! flush, `unmap_page` after another walk) and `protect_page`.
 
 use super::{Found, Subject, descriptor};
-use crate::arena;
-use crate::job::{Job, Leaf, PHYSICAL, VIRTUAL};
+use crate::arena::{self, TABLE};
+use crate::job::{Calls, Job, Leaf, VIRTUAL};
 use anyhow::{Result, anyhow};
 use page_table_generic::{
     FrameAllocator, MapConfig, PageTable, PageTableRef, PhysAddr, TableMeta, UnmapConfig, VirtAddr,
@@ -51,8 +53,38 @@ pub(super) struct PageTableGeneric {
     trees: Vec<ManuallyDrop<PageTable<Arm64, Frames>>>,
 }
 
-fn start() -> VirtAddr {
-    VirtAddr::from_usize(VIRTUAL as usize)
+/// The configuration of a map.
+#[inline(always)]
+fn mapping(job: &Job, start: u64, output: u64, bytes: u64) -> MapConfig<u64> {
+    MapConfig {
+        vaddr: VirtAddr::from_usize(start as usize),
+        paddr: PhysAddr::from_usize(output as usize),
+        size: bytes as usize,
+        pte: descriptor::READ_WRITE,
+        allow_huge: job.leaf != Leaf::Page4K,
+        flush: false,
+    }
+}
+
+/// The configuration of an unmap.
+#[inline(always)]
+fn unmapping(start: u64, bytes: u64) -> UnmapConfig {
+    UnmapConfig {
+        start_vaddr: VirtAddr::from_usize(start as usize),
+        size: bytes as usize,
+        flush: false,
+    }
+}
+
+impl PageTableGeneric {
+    /// Makes the job's trees.
+    fn make(&mut self, job: &Job) -> Result<()> {
+        for _ in 0..job.trees {
+            let tree = PageTable::new(Frames).map_err(failed)?;
+            self.trees.push(ManuallyDrop::new(tree));
+        }
+        Ok(())
+    }
 }
 
 impl Subject for PageTableGeneric {
@@ -60,39 +92,62 @@ impl Subject for PageTableGeneric {
         "page-table-generic"
     }
 
+    fn prepare(&mut self, job: &Job) -> Result<()> {
+        self.make(job)?;
+        for tree in &mut self.trees {
+            for offset in job.kept_leaves() {
+                let config = mapping(job, VIRTUAL + offset, job.physical() + offset, TABLE);
+                PageTableRef::map(tree, &config).map_err(failed)?;
+            }
+        }
+        Ok(())
+    }
+
     fn map(&mut self, job: &Job) -> Result<()> {
-        let config = MapConfig {
-            vaddr: start(),
-            paddr: PhysAddr::from_usize(PHYSICAL as usize),
-            size: job.bytes as usize,
-            pte: descriptor::READ_WRITE,
-            allow_huge: job.leaf == Leaf::Block2M,
-            flush: false,
-        };
-        for _ in 0..job.trees {
-            let mut tree = ManuallyDrop::new(PageTable::new(Frames).map_err(failed)?);
-            PageTableRef::map(&mut tree, &config).map_err(failed)?;
-            self.trees.push(tree);
+        if self.trees.is_empty() {
+            self.make(job)?;
+        }
+        for tree in &mut self.trees {
+            if job.calls == Calls::Range {
+                let config = mapping(job, VIRTUAL, job.physical(), job.bytes);
+                PageTableRef::map(tree, &config).map_err(failed)?;
+                continue;
+            }
+            for (page, output) in job.each() {
+                let config = mapping(job, page, output, TABLE);
+                PageTableRef::map(tree, &config).map_err(failed)?;
+            }
         }
         Ok(())
     }
 
     fn protect(&mut self, job: &Job) -> Result<()> {
         for tree in &mut self.trees {
-            tree.protect_region(start(), job.bytes as usize, descriptor::READ)
-                .map_err(failed)?;
+            if job.calls == Calls::Range {
+                let start = VirtAddr::from_usize(VIRTUAL as usize);
+                tree.protect_region(start, job.bytes as usize, descriptor::READ)
+                    .map_err(failed)?;
+                continue;
+            }
+            for (page, _) in job.each() {
+                let page = VirtAddr::from_usize(page as usize);
+                tree.protect_page(page, descriptor::READ).map_err(failed)?;
+            }
         }
         Ok(())
     }
 
     fn unmap(&mut self, job: &Job) -> Result<()> {
-        let config = UnmapConfig {
-            start_vaddr: start(),
-            size: job.bytes as usize,
-            flush: false,
-        };
         for tree in &mut self.trees {
-            tree.unmap_with_config(&config).map_err(failed)?;
+            if job.calls == Calls::Range {
+                tree.unmap_with_config(&unmapping(VIRTUAL, job.bytes))
+                    .map_err(failed)?;
+                continue;
+            }
+            for (page, _) in job.each() {
+                tree.unmap_with_config(&unmapping(page, TABLE))
+                    .map_err(failed)?;
+            }
         }
         Ok(())
     }

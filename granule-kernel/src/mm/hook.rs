@@ -92,11 +92,11 @@ fn watching_live(visibility: Visibility) -> Option<&'static dyn TableHook> {
 // caller's promise is passed to the hook with each call, and the hook answers for the entries that
 // it changes on purpose.
 unsafe impl TableMemory for Hooked {
-    forward!(self.0 after |(table, first, count)| {
+    forward!(self.0 after |(table, first, count, ..)| {
         if let Some(hook) = watching() {
             hook.before_read(table, first, count);
         }
-    }: find_mapped);
+    }: find_unlike);
     forward!(self.0 after |(table, index, _, visibility)| {
         if let Some(hook) = watching_live(visibility) {
             hook.before_write(table, index, 1);

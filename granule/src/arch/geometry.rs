@@ -87,6 +87,10 @@ pub struct Geometry {
     format: OutputFormat,
     va_range: VaRange,
     regime: Regime,
+    start_level: Level,
+    /// The first address and the bytes of the half, which every operation needs.
+    base: VirtualAddress,
+    span: u64,
 }
 
 impl Geometry {
@@ -152,6 +156,12 @@ impl Geometry {
             format,
             va_range,
             regime,
+            start_level: page_size.start_level(va_bits),
+            base: match va_range {
+                VaRange::Lower => VirtualAddress(0),
+                VaRange::Upper => VirtualAddress(u64::MAX << va_bits),
+            },
+            span: 1 << va_bits,
         })
     }
 
@@ -230,7 +240,7 @@ impl Geometry {
     /// The level of the root table.
     #[must_use]
     pub const fn start_level(&self) -> Level {
-        self.page_size.start_level(self.va_bits)
+        self.start_level
     }
 
     /// The number of table levels that a full walk visits.
@@ -248,16 +258,13 @@ impl Geometry {
     /// The lowest virtual address of this half.
     #[must_use]
     pub const fn base(&self) -> VirtualAddress {
-        match self.va_range {
-            VaRange::Lower => VirtualAddress(0),
-            VaRange::Upper => VirtualAddress(u64::MAX << self.va_bits),
-        }
+        self.base
     }
 
     /// The bytes of input address in this half.
     #[must_use]
     pub const fn span(&self) -> u64 {
-        1 << self.va_bits
+        self.span
     }
 
     /// The offset of `address` from [`base`](Self::base), if it lies in this half.
@@ -329,10 +336,18 @@ impl Geometry {
     /// The address in a descriptor of this format, without the bits below `low`: the inverse of
     /// [`address_bits`](Self::address_bits).
     pub(super) const fn address_in(&self, bits: u64, low: u32) -> PhysicalAddress {
-        PhysicalAddress(match self.format {
-            OutputFormat::Bits48 => bits & mask(47, low),
-            OutputFormat::Lpa2 => (bits & mask(49, low)) | ((bits >> 8) & 0b11) << 50,
-            OutputFormat::Lpa => {
+        self.format.address_in(bits, low)
+    }
+}
+
+impl OutputFormat {
+    /// [`Geometry::address_in`], where the format is known when the code is compiled.
+    #[inline(always)]
+    pub(crate) const fn address_in(self, bits: u64, low: u32) -> PhysicalAddress {
+        PhysicalAddress(match self {
+            Self::Bits48 => bits & mask(47, low),
+            Self::Lpa2 => (bits & mask(49, low)) | ((bits >> 8) & 0b11) << 50,
+            Self::Lpa => {
                 let high = ((bits >> 12) & 0b1111) << 48;
                 let in_place = bits & mask(47, low);
                 in_place | high

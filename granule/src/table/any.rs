@@ -5,7 +5,7 @@
 //! so nothing about tables is decided here.
 
 use super::change_attributes::AttributeChange;
-use super::dry_run::{Cost, DryRun};
+use super::cost::{Cost, DryRun};
 use super::frames::Frames;
 use super::harvest::Harvest;
 use super::live::Live;

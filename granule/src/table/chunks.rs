@@ -10,9 +10,20 @@ pub(super) const fn as_chunks<T, const N: usize>(slice: &[T]) -> (&[[T; N]], &[T
     (chunks, rest)
 }
 
+/// As [`as_chunks`], to change the elements.
+#[inline(always)]
+pub(super) fn as_chunks_mut<T, const N: usize>(slice: &mut [T]) -> (&mut [[T; N]], &mut [T]) {
+    const { assert!(N > 0, "a chunk has elements") };
+    let (whole, rest) = slice.split_at_mut(slice.len() / N * N);
+    let count = whole.len() / N;
+    // SAFETY: as in `as_chunks`; `whole` is borrowed for as long as the chunks are.
+    let chunks = unsafe { core::slice::from_raw_parts_mut(whole.as_mut_ptr().cast(), count) };
+    (chunks, rest)
+}
+
 #[cfg(test)]
 mod tests {
-    use super::as_chunks;
+    use super::{as_chunks, as_chunks_mut};
 
     #[test]
     fn chunks_cover_the_slice() {
@@ -23,5 +34,10 @@ mod tests {
         );
         assert_eq!(as_chunks::<_, 8>(&all), (&[][..], &all[..]));
         assert_eq!(as_chunks::<_, 7>(&all), (&[all][..], &[][..]));
+        let mut all = all;
+        let (chunks, rest) = as_chunks_mut::<_, 3>(&mut all);
+        chunks[1] = [0; 3];
+        rest[0] = 9;
+        assert_eq!(all, [1, 2, 3, 0, 0, 0, 9]);
     }
 }

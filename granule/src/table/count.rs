@@ -140,7 +140,7 @@ impl<'c, T> Counted<'c, T> {
 
 // SAFETY: every call reaches `inner`, whose implementation keeps the trait's promises.
 unsafe impl<T: TableMemory> TableMemory for Counted<'_, T> {
-    forward!(self.inner: load find_mapped);
+    forward!(self.inner: load find_unlike);
     forward!(self.inner after { self.counters.stores.add(1) }: store exchange);
     forward!(self.inner after |(_, _, count, ..)| {
         self.counters.stores.add(count as u64);

@@ -3,8 +3,8 @@
 //!
 //! [`TableMemory`] defines how entries must be stored.
 
-use super::chunks::as_chunks;
-use super::memory::{BitChange, TableMemory, Visibility};
+use super::chunks::{as_chunks, as_chunks_mut};
+use super::memory::{BitChange, BitPattern, TableMemory, Visibility};
 use crate::arch::{Descriptor, PhysicalAddress};
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -86,29 +86,24 @@ unsafe impl<R: PhysToVirt> TableMemory for DirectMapped<R> {
     }
 
     #[inline(always)]
-    unsafe fn find_mapped(
+    unsafe fn find_unlike(
         &self,
         table: PhysicalAddress,
         first: usize,
         count: usize,
+        pattern: BitPattern,
+        visibility: Visibility,
     ) -> Option<usize> {
         let start = self.entry(table, first);
-        let mut done = 0;
-        while done + CHUNK <= count {
-            let mut valid = 0;
-            for index in done..done + CHUNK {
-                // SAFETY: the entry is one of the `count` entries that the caller promises are
-                // inside a reached table.
-                valid |= unsafe { atomic(start.wrapping_add(index)).load(Ordering::Relaxed) };
-            }
-            if valid & BitChange::LEAVES != 0 {
-                break;
-            }
-            done += CHUNK;
+        if visibility == Visibility::Private {
+            // SAFETY: the caller promises that the entries are inside a reached table, which
+            // nothing else writes.
+            let entries = unsafe { core::slice::from_raw_parts(start, count) };
+            return find_unlike(entries, |entry| *entry, pattern);
         }
-        // SAFETY: the caller promises that the `count` entries are inside a reached table.
-        (done..count)
-            .find(|&index| unsafe { self.load(table, first + index) }.0 & BitChange::LEAVES != 0)
+        // SAFETY: as above; atomics may be shared with other writers.
+        let entries = unsafe { core::slice::from_raw_parts(start.cast::<AtomicU64>(), count) };
+        find_unlike(entries, |entry| entry.load(Ordering::Relaxed), pattern)
     }
 
     #[inline(always)]
@@ -206,6 +201,22 @@ unsafe impl<R: PhysToVirt> TableMemory for DirectMapped<R> {
     }
 }
 
+/// The entries that one round of [`find_unlike`] reads: enough to be fast on long runs, few enough
+/// to be cheap where the first entry already differs.
+const SCANNED: usize = 16;
+
+/// [`TableMemory::find_unlike`] of entries that `load` reads.
+#[inline(always)]
+fn find_unlike<T>(entries: &[T], load: impl Fn(&T) -> u64, pattern: BitPattern) -> Option<usize> {
+    let (chunks, _) = as_chunks::<_, SCANNED>(entries);
+    let all_match = |chunk: &&[T; SCANNED]| pattern.matches_all(chunk.iter().map(&load));
+    let alike = chunks.iter().take_while(all_match);
+    let done = alike.count() * SCANNED;
+    let rest = entries.get(done..)?;
+    let unlike = |entry| !pattern.matches(Descriptor(load(entry)));
+    rest.iter().position(unlike).map(|index| done + index)
+}
+
 /// [`TableMemory::fill`] of private entries. On arm64 one copy serves all callers and page sizes,
 /// because a call for each run costs less than many copies of loops with paired stores. On other
 /// CPUs the function is inlined, because the compiler vectorises the loops only for a constant
@@ -279,46 +290,80 @@ unsafe fn fill_live(mut entry: *mut u64, count: usize, first: u64, step: u64, or
     }
 }
 
+/// The entries of a cache line on most CPUs.
+const LINE: usize = 8;
+
 /// [`TableMemory::update`] for private entries. One copy serves all page sizes.
 #[inline(never)]
 fn update_private(entries: &mut [u64], change: BitChange) -> usize {
-    // If all entries share one of the `of` bits, no entry needs its own test; in most tables all
-    // entries are valid. Both loops run over the whole slice and stay rolled. Compilers vectorise
-    // such loops and access memory in ascending order, as prefetchers expect; with fixed chunks
-    // they have read the ends first.
-    let all = entries.iter().fold(change.of, |all, entry| all & entry);
-    if all == 0 {
-        return update_some(entries, change);
+    // If all entries of a chunk share one of the `of` bits, none of them needs its own test; in
+    // most tables all entries are valid. The second loop finds the chunk in the nearest cache.
+    // Line by line memory is read in ascending order, as prefetchers expect; of a whole chunk at
+    // once compilers have read the end first.
+    let (lines, rest) = as_chunks_mut::<_, LINE>(entries);
+    let mut changed = 0;
+    for chunk in lines.chunks_mut(CHUNK / LINE) {
+        let mut all = [u64::MAX; LINE];
+        for line in &*chunk {
+            for (all, entry) in all.iter_mut().zip(line) {
+                *all &= entry;
+            }
+        }
+        if all.iter().fold(change.of, |all, entry| all & entry) == 0 {
+            changed += update_some(chunk.as_flattened_mut(), change);
+            continue;
+        }
+        for line in &mut *chunk {
+            for entry in line {
+                *entry = change.apply(Descriptor(*entry)).0;
+            }
+        }
+        changed += chunk.len() * LINE;
     }
-    for entry in &mut *entries {
-        *entry = change.apply(Descriptor(*entry)).0;
-    }
-    entries.len()
+    changed + update_some(rest, change)
 }
 
-/// The entries of a live table that change together: as many as fit in registers.
-const LIVE_CHUNK: usize = 8;
+/// The entries of a live table that change together: on arm64 as many as fit in registers.
+const LIVE_CHUNK: usize = if cfg!(target_arch = "aarch64") { 8 } else { 64 };
 
 /// [`TableMemory::update`] for entries that walkers may read at any time.
 #[inline(never)]
 fn update_live(entries: &[AtomicU64], change: BitChange, order: Ordering) -> usize {
+    // No other code writes the entries between the loads and the stores. Hardware does not either,
+    // if all entries have the access flag and none has the dirty modifier, or none is valid.
+    let settled = if change.of & Descriptor::VALID != 0 {
+        BitPattern {
+            mask: Descriptor::VALID | Descriptor::ACCESS_FLAG | Descriptor::DIRTY_MODIFIER,
+            value: Descriptor::VALID | Descriptor::ACCESS_FLAG,
+        }
+    } else {
+        BitPattern {
+            mask: Descriptor::PRESENT_INVALID | Descriptor::VALID,
+            value: Descriptor::PRESENT_INVALID,
+        }
+    };
+    let load = |entry: &AtomicU64| entry.load(Ordering::Relaxed);
+    let store = |entry: &AtomicU64, old| entry.store(change.apply(Descriptor(old)).0, order);
     let (chunks, rest) = as_chunks::<_, LIVE_CHUNK>(entries);
     let mut changed = 0;
     for chunk in chunks {
-        // No other code writes the entries between the loads and the stores. Hardware does not
-        // either, if all entries have the access flag and none has the dirty modifier.
-        let old = chunk.each_ref().map(|entry| entry.load(Ordering::Relaxed));
-        let all = old.iter().fold(u64::MAX, |all, old| all & old);
-        let any = old.iter().fold(0, |any, old| any | old);
-        let settled = all & Descriptor::ACCESS_FLAG != 0 && any & Descriptor::DIRTY_MODIFIER == 0;
-        if settled && all & change.of != 0 {
-            for (entry, old) in chunk.iter().zip(old) {
-                entry.store(change.apply(Descriptor(old)).0, order);
+        if cfg!(target_arch = "aarch64") {
+            let old = chunk.each_ref().map(load);
+            if settled.matches_all(old) {
+                chunk
+                    .iter()
+                    .zip(old)
+                    .for_each(|(entry, old)| store(entry, old));
+                changed += LIVE_CHUNK;
+                continue;
             }
+        } else if settled.matches_all(chunk.iter().map(load)) {
+            // Fewer registers: the second load finds the entry in the nearest cache.
+            chunk.iter().for_each(|entry| store(entry, load(entry)));
             changed += LIVE_CHUNK;
-        } else {
-            changed += update_some_live(chunk, change, order);
+            continue;
         }
+        changed += update_some_live(chunk, change, order);
     }
     changed + update_some_live(rest, change, order)
 }

@@ -107,15 +107,17 @@ macro_rules! forward {
             $crate::forward!(@call $self $how load (table, index) unsafe)
         }
     };
-    (@find_mapped $self:ident $how:tt) => {
+    (@find_unlike $self:ident $how:tt) => {
         #[inline(always)]
-        unsafe fn find_mapped(
+        unsafe fn find_unlike(
             &$self,
             table: $crate::arch::PhysicalAddress,
             first: usize,
             count: usize,
+            pattern: $crate::table::BitPattern,
+            visibility: $crate::table::Visibility,
         ) -> Option<usize> {
-            $crate::forward!(@call $self $how find_mapped (table, first, count) unsafe)
+            $crate::forward!(@call $self $how find_unlike (table, first, count, pattern, visibility) unsafe)
         }
     };
     (@store $self:ident $how:tt) => {

@@ -1,14 +1,12 @@
-//! Mapping one range to frames that are scattered in memory, in one call.
+//! Frames that are scattered in memory, for mapping one range to them in one call.
 //!
 //! The frames become pieces of a map as the pass reaches them: consecutive frames are one piece, so
 //! they get blocks and contiguous groups where alignment allows. How a piece is mapped is decided
-//! in [`plan`](super::plan), and written in [`map`](super::map).
+//! in `plan`, and written in `map`.
 
 use super::piece::Leaves;
-use super::plan::{Cursor, Part, Plan};
-use super::{PageTables, TableEnvironment, TableError};
-use crate::arch::page_size::{Page, PageSize};
-use crate::arch::{Attributes, Geometry, PhysicalAddress, VirtualAddress};
+use crate::arch::PhysicalAddress;
+use crate::arch::page_size::PageSize;
 
 /// Frames of one page that follow each other in physical memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +31,7 @@ pub enum Frames<'a> {
 
 impl Frames<'_> {
     /// Takes the first element, as its first address and its number of frames.
-    const fn pop(&mut self) -> Option<(u64, u64)> {
+    pub(super) const fn pop(&mut self) -> Option<(u64, u64)> {
         match self {
             Self::Single(frames) => match frames.split_first() {
                 Some((first, rest)) => {
@@ -72,87 +70,20 @@ impl Frames<'_> {
 /// Frames that a pass over them has not reached yet. They were checked.
 #[derive(Clone, Copy)]
 pub(super) struct FramesLeft<'a> {
-    frames: Frames<'a>,
+    pub(super) frames: Frames<'a>,
     /// The offset of the first of them.
-    at: u64,
-    leaves: Leaves,
+    pub(super) at: u64,
+    pub(super) leaves: Leaves,
     /// The encoded attributes.
-    bits: u64,
+    pub(super) bits: u64,
 }
 
 impl FramesLeft<'_> {
-    /// The next run of frames, to map.
-    pub(super) fn take(&mut self, geometry: &Geometry) -> Option<Part> {
-        let (first, bytes) = self.frames.pop_run(geometry.page_size())?;
+    /// The next run of frames: its first offset and the one behind it, and its first address.
+    pub(super) fn take(&mut self, size: PageSize) -> Option<(u64, u64, u64)> {
+        let (first, bytes) = self.frames.pop_run(size)?;
         let (from, to) = (self.at, self.at + bytes);
         self.at = to;
-        let distance = first.wrapping_sub(from);
-        let plan = Plan::with_bits(geometry, distance, self.leaves, self.bits);
-        Some(Part { from, to, plan })
-    }
-}
-
-impl<P: Page, E: TableEnvironment> PageTables<P, E> {
-    /// Maps the pages from `start` on to `frames`, one after the other, all or none. Every table is
-    /// written once, and one pair of barriers serves all frames. Consecutive frames get the largest
-    /// leaves that `leaves` and their alignment allow.
-    ///
-    /// ```
-    /// use granule::arch::{Attributes, Page4K, Permissions, PhysicalAddress, VirtualAddress};
-    /// use granule::table::{Frames, Leaves, PageTables, TableEnvironment, TableError};
-    ///
-    /// fn buffer<E: TableEnvironment>(
-    ///     tables: &mut PageTables<Page4K, E>,
-    ///     start: VirtualAddress,
-    /// ) -> Result<(), TableError> {
-    ///     let frames = [0x8004_0000, 0x8001_3000, 0x9000_0000].map(PhysicalAddress);
-    ///     let attributes = Attributes::normal(Permissions::READ_WRITE);
-    ///     tables.map_frames(start, Frames::Single(&frames), attributes, Leaves::LARGEST)
-    /// }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// As for [`map`](Self::map). Nothing is mapped then.
-    pub fn map_frames(
-        &mut self,
-        start: VirtualAddress,
-        frames: Frames<'_>,
-        attributes: Attributes,
-        leaves: Leaves,
-    ) -> Result<(), TableError> {
-        let cursor = self.over_frames(start, frames, attributes, leaves)?;
-        let mapped = self.map_cursor(cursor);
-        self.publish();
-        mapped
-    }
-
-    /// Checks the frames, and returns a cursor over them.
-    pub(super) fn over_frames<'a>(
-        &self,
-        start: VirtualAddress,
-        frames: Frames<'a>,
-        attributes: Attributes,
-        leaves: Leaves,
-    ) -> Result<Cursor<'a, P>, TableError> {
-        let mut pages: u64 = 0;
-        let mut rest = frames;
-        while let Some((first, count)) = rest.pop() {
-            pages = pages.saturating_add(count);
-            self.check_output(
-                PhysicalAddress(first),
-                count.saturating_mul(P::SIZE.bytes()),
-            )?;
-        }
-        // A product that is cut off is still larger than every address space.
-        let bytes = pages.saturating_mul(P::SIZE.bytes()) & !(P::SIZE.bytes() - 1);
-        let (at, _) = self.offsets(start, bytes)?;
-        let left = FramesLeft {
-            frames,
-            at,
-            leaves,
-            bits: attributes.encode(&self.geometry),
-        };
-        Ok(Cursor::over_frames(left, self.geometry))
+        Some((from, to, first))
     }
 }

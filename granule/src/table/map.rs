@@ -6,6 +6,7 @@
 //! while the table is private, also where several pieces share it, and links the full table with
 //! one store. So no table is zeroed first, read back or written twice.
 
+use super::frames::Frames;
 use super::piece::{Leaves, Piece};
 use super::plan::{Cursor, OUTPUT_RUN_SHIFT, Plan};
 use super::{PageTables, TableEnvironment, TableError, Visibility};
@@ -24,6 +25,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// [`TableError::Misaligned`], [`OutsideSpace`](TableError::OutsideSpace),
     /// [`OutputTooLarge`](TableError::OutputTooLarge),
     /// [`AlreadyMapped`](TableError::AlreadyMapped), [`OutOfTables`](TableError::OutOfTables).
+    #[inline(always)]
     pub fn map(
         &mut self,
         start: VirtualAddress,
@@ -32,13 +34,32 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         attributes: Attributes,
         leaves: Leaves,
     ) -> Result<(), TableError> {
-        self.map_pieces(&[Piece {
+        if bytes == P::SIZE.bytes() {
+            let bits = attributes.encode(&self.geometry);
+            if self.map_page(start, output, bits) {
+                return Ok(());
+            }
+        }
+        self.map_piece(Piece {
             start,
             output,
             bytes,
             attributes,
             leaves,
-        }])
+        })
+    }
+
+    #[inline(never)]
+    pub(super) fn map_piece(&mut self, piece: Piece) -> Result<(), TableError> {
+        if piece.bytes == P::SIZE.bytes() {
+            if let Some((_, slot)) = self.page_of_other_format(piece.start) {
+                let bits = piece.attributes.encode(&self.geometry);
+                if self.map_slot(slot, piece.output, bits) {
+                    return Ok(());
+                }
+            }
+        }
+        self.map_pieces(&[piece])
     }
 
     /// As [`map`](Self::map), for several pieces at once, all or none. A table that several pieces
@@ -50,6 +71,40 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// overlapping.
     pub fn map_pieces(&mut self, pieces: &[Piece]) -> Result<(), TableError> {
         let mapped = self.map_unpublished(pieces, (0, self.geometry.span()));
+        self.publish();
+        mapped
+    }
+
+    /// Maps the pages from `start` on to `frames`, one after the other, all or none. Every table is
+    /// written once, and one pair of barriers serves all frames. Consecutive frames get the largest
+    /// leaves that `leaves` and their alignment allow.
+    ///
+    /// ```
+    /// use granule::arch::{Attributes, Page4K, Permissions, PhysicalAddress, VirtualAddress};
+    /// use granule::table::{Frames, Leaves, PageTables, TableEnvironment, TableError};
+    ///
+    /// fn buffer<E: TableEnvironment>(
+    ///     tables: &mut PageTables<Page4K, E>,
+    ///     start: VirtualAddress,
+    /// ) -> Result<(), TableError> {
+    ///     let frames = [0x8004_0000, 0x8001_3000, 0x9000_0000].map(PhysicalAddress);
+    ///     let attributes = Attributes::normal(Permissions::READ_WRITE);
+    ///     tables.map_frames(start, Frames::Single(&frames), attributes, Leaves::LARGEST)
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As for [`map`](Self::map). Nothing is mapped then.
+    pub fn map_frames(
+        &mut self,
+        start: VirtualAddress,
+        frames: Frames<'_>,
+        attributes: Attributes,
+        leaves: Leaves,
+    ) -> Result<(), TableError> {
+        let cursor = self.over_frames(start, frames, attributes, leaves)?;
+        let mapped = self.map_cursor(cursor);
         self.publish();
         mapped
     }
@@ -160,9 +215,13 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
 
     /// Makes entries of a private table invalid.
     pub(super) fn leave_empty(&mut self, table: PhysicalAddress, first: usize, count: usize) {
-        // The compiler turns a loop that visibly stores zeros into a call of `memset`, which
-        // without NEON takes six times the instructions of paired stores.
-        let nothing = core::hint::black_box(Descriptor::INVALID);
+        // The compiler turns a loop that visibly stores zeros into a call of `memset`. In kernels
+        // for arm64, without NEON, that takes six times the instructions of paired stores.
+        let nothing = if cfg!(target_arch = "aarch64") {
+            core::hint::black_box(Descriptor::INVALID)
+        } else {
+            Descriptor::INVALID
+        };
         self.fill(table, first, count, nothing, 0, Visibility::Private);
     }
 

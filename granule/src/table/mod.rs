@@ -15,7 +15,9 @@ mod change_attributes;
 #[cfg(feature = "space")]
 pub(crate) mod choose;
 mod chunks;
+mod cost;
 pub(crate) mod count;
+mod cursor;
 pub(crate) mod direct_mapped;
 mod dry_run;
 #[cfg(feature = "space")]
@@ -35,6 +37,7 @@ pub mod lock_free;
 pub(crate) mod map;
 pub(crate) mod memory;
 mod merge;
+mod one_page;
 #[cfg(feature = "space")]
 pub(crate) mod page;
 mod pending;
@@ -54,21 +57,23 @@ mod zap;
 pub use allocator::{TableAllocator, TableRun};
 pub use any::{AnyDryRun, AnyPageTables};
 pub use change_attributes::AttributeChange;
+pub use cost::{Cost, DryRun};
 pub use count::{Counted, Counter, Counters, Counts};
+pub use cursor::PageCursor;
 pub use direct_mapped::{DirectMapped, Offset, PhysToVirt};
-pub use dry_run::{Cost, DryRun};
 pub use environment::{Environment, TableEnvironment};
 pub use flush::{invalidate, publish};
 pub use frames::{FrameRun, Frames};
 pub use free_list::FreeList;
 pub use harvest::Harvest;
 pub use live::Live;
-pub use memory::{BitChange, TableMemory, Visibility};
+pub use memory::{BitChange, BitPattern, TableMemory, Visibility};
 pub use merge::Merged;
 pub use pending::{FreedFrames, FreedTable};
 pub use piece::{Leaves, Piece};
 pub use protect::{Holes, PermissionChange};
 pub use tlb_ops::{NoCpu, TlbOps};
+pub use unmap::EmptyTables;
 pub use view::{TableView, Unread, UnreadTable};
 pub use visit::{Entry, Mapping, Visit};
 
@@ -470,8 +475,23 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// The distance from `first` to the first non-empty one of `count` entries.
     #[inline(always)]
     fn find_mapped(&self, table: PhysicalAddress, first: usize, count: usize) -> Option<usize> {
-        // SAFETY: as for `load`, for each entry.
-        unsafe { self.environment.find_mapped(table, first, count) }
+        self.find_unlike(table, first, count, BitPattern::EMPTY)
+    }
+
+    /// The distance from `first` to the first one of `count` entries that does not match `pattern`.
+    #[inline(always)]
+    fn find_unlike(
+        &self,
+        table: PhysicalAddress,
+        first: usize,
+        count: usize,
+        pattern: BitPattern,
+    ) -> Option<usize> {
+        let how = self.visibility();
+        let memory = &self.environment;
+        // SAFETY: as for `load`, for each entry. Nothing writes private tables meanwhile: they are
+        // out of reach of walkers, and `&self` excludes other code.
+        unsafe { memory.find_unlike(table, first, count, pattern, how) }
     }
 
     /// The index of the first non-empty entry from `index` on and before `end`.

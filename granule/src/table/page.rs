@@ -4,48 +4,16 @@
 //! A step records its stores as [pending](super::pending) changes, and the caller ends the
 //! operation with [`publish`](PageTables::publish).
 
+pub(crate) use super::one_page::Slot;
 use super::{BitChange, FreedFrames, PageTables, TableEnvironment, TableError, Visibility};
 use crate::arch::page_size::{Level, Page};
 use crate::arch::{Descriptor, Kind, PhysicalAddress};
-
-/// The position of a page's entry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Slot {
-    /// The last-level table.
-    pub(crate) table: PhysicalAddress,
-    /// The index in it.
-    pub(crate) index: usize,
-}
 
 impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// The entry of the page at `offset` and its descriptor, if there is a last-level table for it.
     pub(crate) fn page(&self, offset: u64) -> Option<(Slot, Descriptor)> {
         let (slot, _) = self.pages_from(offset, offset);
         slot.map(|slot| (slot, self.entry(slot)))
-    }
-
-    /// The entry of the page at `at`, if there is a last-level table for it, and the end of that
-    /// table, or of the hole without one. The end is at most `to`.
-    pub(crate) fn pages_from(&self, at: u64, to: u64) -> (Option<Slot>, u64) {
-        let mut table = self.root;
-        let mut level = self.geometry.start_level();
-        loop {
-            let index = Self::index(at, level);
-            if level.is_last() {
-                let left = (P::SIZE.entries() - index) as u64;
-                return (
-                    Some(Slot { table, index }),
-                    to.min(at + (left << P::SIZE.shift())),
-                );
-            }
-            let entry = self.load(table, index);
-            if !entry.is_table(level) {
-                let bytes = P::SIZE.entry_bytes(level);
-                return (None, to.min((at & !(bytes - 1)) + bytes));
-            }
-            table = self.geometry.address_of(entry, level);
-            level = level.next();
-        }
     }
 
     /// The descriptor of an entry.

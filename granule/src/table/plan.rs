@@ -5,11 +5,11 @@
 //! missing tables. The code here stores and allocates nothing; the pass that does is in
 //! [`map`](super::map).
 
-use super::frames::FramesLeft;
+use super::frames::{Frames, FramesLeft};
 use super::piece::{Leaves, Piece};
 use super::{PageTables, TableEnvironment, TableError};
 use crate::arch::page_size::{Level, Page, PageSize};
-use crate::arch::{Descriptor, Geometry, Kind, PhysicalAddress};
+use crate::arch::{Attributes, Descriptor, Geometry, Kind, PhysicalAddress, VirtualAddress};
 use core::marker::PhantomData;
 
 /// A run of consecutive outputs must not cross a multiple of two to this power. Adding a step to a
@@ -217,7 +217,12 @@ impl<'a, P: Page> Cursor<'a, P> {
                 *parts = rest;
                 Some(*part)
             }
-            Source::Frames(frames) => frames.take(&self.geometry),
+            Source::Frames(frames) => {
+                let (from, to, first) = frames.take(P::SIZE)?;
+                let distance = first.wrapping_sub(from);
+                let plan = Plan::with_bits(&self.geometry, distance, frames.leaves, frames.bits);
+                Some(Part { from, to, plan })
+            }
         }
     }
 
@@ -305,6 +310,35 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
             free_from = to;
         }
         Ok(())
+    }
+
+    /// Checks the frames, and returns a cursor over them.
+    pub(super) fn over_frames<'a>(
+        &self,
+        start: VirtualAddress,
+        frames: Frames<'a>,
+        attributes: Attributes,
+        leaves: Leaves,
+    ) -> Result<Cursor<'a, P>, TableError> {
+        let mut pages: u64 = 0;
+        let mut rest = frames;
+        while let Some((first, count)) = rest.pop() {
+            pages = pages.saturating_add(count);
+            self.check_output(
+                PhysicalAddress(first),
+                count.saturating_mul(P::SIZE.bytes()),
+            )?;
+        }
+        // A product that is cut off is still larger than every address space.
+        let bytes = pages.saturating_mul(P::SIZE.bytes()) & !(P::SIZE.bytes() - 1);
+        let (at, _) = self.offsets(start, bytes)?;
+        let left = FramesLeft {
+            frames,
+            at,
+            leaves,
+            bits: attributes.encode(&self.geometry),
+        };
+        Ok(Cursor::over_frames(left, self.geometry))
     }
 
     /// Checks that an output is aligned and within the physical addresses.

@@ -3,7 +3,7 @@
 //! [`PermissionChange`] can express only changes that rule RWHZWS allows without break-before-make.
 //! A leaf that an end of the range cuts is split first, where the rules allow it.
 
-use super::{BitChange, PageTables, TableEnvironment, TableError};
+use super::{BitChange, BitPattern, Liveness, PageTables, TableEnvironment, TableError};
 use crate::arch::page_size::{Level, Page};
 use crate::arch::{Descriptor, Kind, PhysicalAddress, Regime, VirtualAddress};
 use crate::setters::setters;
@@ -49,6 +49,7 @@ impl PermissionChange {
     }
 
     /// The change as descriptor bits.
+    #[inline(always)]
     pub(super) fn bits(self, regime: Regime) -> BitChange {
         let mut change = BitChange {
             of: BitChange::LEAVES,
@@ -94,7 +95,8 @@ impl PermissionChange {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "the architecture has no more")]
 pub enum Holes {
-    /// Refuse the whole range. This costs an extra walk of the range.
+    /// Refuse the whole range. Live tables take an extra walk of the range first. Tables that no CPU
+    /// walks are changed at once, and changed back if there is a hole.
     Refuse,
     /// Skip unmapped addresses.
     Skip,
@@ -112,6 +114,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// FEAT_BBM does not allow it ([`set_bbm`](Self::set_bbm)),
     /// [`OutOfTables`](TableError::OutOfTables), and with [`Holes::Refuse`]
     /// [`NotMapped`](TableError::NotMapped).
+    #[inline(always)]
     pub fn protect(
         &mut self,
         start: VirtualAddress,
@@ -119,7 +122,30 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         change: PermissionChange,
         holes: Holes,
     ) -> Result<(), TableError> {
-        self.change(start, bytes, change.bits(self.geometry.regime()), holes)
+        let bits = change.bits(self.geometry.regime());
+        if bytes == P::SIZE.bytes() && self.change_page(start, bits) {
+            return Ok(());
+        }
+        self.protect_range(start, bytes, change, holes)
+    }
+
+    #[inline(never)]
+    pub(super) fn protect_range(
+        &mut self,
+        start: VirtualAddress,
+        bytes: u64,
+        change: PermissionChange,
+        holes: Holes,
+    ) -> Result<(), TableError> {
+        let bits = change.bits(self.geometry.regime());
+        if bytes == P::SIZE.bytes() {
+            if let Some((offset, slot)) = self.page_of_other_format(start) {
+                if self.change_slot(offset, slot, bits) {
+                    return Ok(());
+                }
+            }
+        }
+        self.change(start, bytes, bits, holes)
     }
 
     /// Changes bits of all leaves of a range in place. A leaf that an end of the range cuts is
@@ -137,6 +163,11 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         }
         let level = self.geometry.start_level();
         if holes == Holes::Refuse {
+            // A change of all leaves keeps the bits that make them leaves.
+            let restorable = self.liveness == Liveness::Private && change.of == BitChange::LEAVES;
+            if restorable && !self.splits_edges(from, to, change) {
+                return self.change_or_restore(from, to, change);
+            }
             self.check_mapped(self.root, level, from, to)?;
         }
         self.split_edges(from, to, change)?;
@@ -144,6 +175,76 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         self.pending.within(from, to);
         self.flush();
         Ok(())
+    }
+
+    /// Changes a range of private tables in which nothing is split, or finds a hole and restores
+    /// what it changed. As long as the leaves are like the first one in the bits that change, one
+    /// pass does both, because one change restores them all.
+    fn change_or_restore(
+        &mut self,
+        from: u64,
+        to: u64,
+        change: BitChange,
+    ) -> Result<(), TableError> {
+        let (root, level) = (self.root, self.geometry.start_level());
+        let first = self.walk(from).descriptor.0;
+        let bits = change.clear | change.set;
+        let alike = BitPattern {
+            mask: bits,
+            value: first & bits,
+        };
+        let done = self.change_alike(root, level, from, to, change, alike);
+        let mapped = self.check_mapped(root, level, done, to);
+        if mapped.is_ok() {
+            self.change_in(root, level, done, to, change);
+        } else {
+            let restore = BitChange {
+                of: change.of,
+                clear: bits,
+                set: alike.value,
+            };
+            self.change_in(root, level, from, done, restore);
+        }
+        self.pending.within(from, to);
+        self.flush();
+        mapped
+    }
+
+    /// Applies `change` to the whole valid leaves from `from` on, as long as they match `alike`.
+    /// Returns the offset of the first entry that is something else, or `to`.
+    fn change_alike(
+        &mut self,
+        table: PhysicalAddress,
+        level: Level,
+        from: u64,
+        to: u64,
+        change: BitChange,
+        alike: BitPattern,
+    ) -> u64 {
+        let bytes = P::SIZE.entry_bytes(level);
+        let mut at = from;
+        while at < to {
+            let next = to.min((at & !(bytes - 1)) + bytes);
+            let entry = self.load(table, Self::index(at, level));
+            let done = match entry.kind(&self.geometry, level) {
+                Kind::Table => {
+                    let below = self.geometry.address_of(entry, level);
+                    self.change_alike(below, level.next(), at, next, change, alike)
+                }
+                Kind::Leaf if next - at == bytes && alike.matches(entry) => {
+                    let run = self.run_end(table, level, at, to, alike);
+                    self.change_run(table, level, at, run, change);
+                    at = run;
+                    continue;
+                }
+                Kind::Leaf | Kind::PresentInvalid | Kind::Invalid => at,
+            };
+            if done < next {
+                return done;
+            }
+            at = next;
+        }
+        to
     }
 
     pub(super) fn check_mapped(
@@ -163,6 +264,10 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
                     return Err(TableError::NotMapped {
                         address: self.address(at),
                     });
+                }
+                Kind::Leaf if next - at == bytes => {
+                    at = self.leaves_end(table, level, at, to);
+                    continue;
                 }
                 Kind::Leaf | Kind::PresentInvalid => {}
                 Kind::Table => {
@@ -184,22 +289,13 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         to: u64,
         change: BitChange,
     ) {
+        // A run of leaves is one update, and so is a whole table of pages.
+        if level.is_last() {
+            return self.change_run(table, level, from, to, change);
+        }
         let bytes = P::SIZE.entry_bytes(level);
         let mut at = from;
         while at < to {
-            // A run of leaves is one update, and so is a whole table of pages.
-            let run = if level.is_last() {
-                to
-            } else if at & (bytes - 1) == 0 {
-                self.leaves_end(table, level, at, to)
-            } else {
-                at
-            };
-            if run > at {
-                self.change_run(table, level, at, run, change);
-                at = run;
-                continue;
-            }
             let next = to.min((at & !(bytes - 1)) + bytes);
             let entry = self.load(table, Self::index(at, level));
             match entry.kind(&self.geometry, level) {
@@ -207,11 +303,17 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
                     let below = self.geometry.address_of(entry, level);
                     self.change_in(below, level.next(), at, next, change);
                 }
+                Kind::Leaf if next - at == bytes => {
+                    let run = self.leaves_end(table, level, at, to);
+                    self.change_run(table, level, at, run, change);
+                    at = run;
+                    continue;
+                }
                 Kind::PresentInvalid if next - at == bytes => {
                     self.change_run(table, level, at, next, change);
                 }
-                // Whole leaves were changed above. A leaf that is only partly in the range was not
-                // split, because it already has the change.
+                // A leaf that is only partly in the range was not split, because it already has the
+                // change.
                 Kind::Invalid | Kind::Leaf | Kind::PresentInvalid => {}
             }
             at = next;
@@ -234,34 +336,31 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         }
     }
 
-    /// The end, at most `to`, of the run of whole valid leaves from `at` on in a table above the
-    /// last level; `at` itself if there is none. `at` must not cut a leaf.
+    /// The end, at most `to`, of the run of whole valid leaves that begins with the leaf at `at`.
     pub(super) fn leaves_end(&self, table: PhysicalAddress, level: Level, at: u64, to: u64) -> u64 {
-        if !self.geometry.leaf_allowed(level) {
-            return at;
-        }
+        let any = BitPattern { mask: 0, value: 0 };
+        self.run_end(table, level, at, to, any)
+    }
+
+    /// As [`leaves_end`](Self::leaves_end), for leaves that match `alike`.
+    #[inline(always)]
+    fn run_end(
+        &self,
+        table: PhysicalAddress,
+        level: Level,
+        at: u64,
+        to: u64,
+        alike: BitPattern,
+    ) -> u64 {
         let first = Self::index(at, level);
         // Rounding down leaves out the entry that `to` cuts.
         let count = ((to - (at & !(P::SIZE.entry_bytes(level) - 1))) >> P::SIZE.level_shift(level))
             as usize;
-        // The difference of an entry from a block in the two bits that give the kind; 0 for a
-        // block.
-        let other = |index| {
-            let entry = self.load(table, first + index);
-            (entry.0 ^ Descriptor::VALID) & (Descriptor::TABLE_OR_PAGE | Descriptor::VALID)
+        let found = if level.is_last() {
+            self.find_unlike(table, first, count, BitPattern::PAGE.and(alike))
+        } else {
+            self.find_unlike(table, first, count, BitPattern::BLOCK.and(alike))
         };
-        let mut leaves = 0;
-        while leaves + SCANNED <= count
-            && (leaves..leaves + SCANNED).fold(0, |any, index| any | other(index)) == 0
-        {
-            leaves += SCANNED;
-        }
-        while leaves < count && other(leaves) == 0 {
-            leaves += 1;
-        }
-        at + ((leaves as u64) << P::SIZE.level_shift(level))
+        at + ((found.unwrap_or(count) as u64) << P::SIZE.level_shift(level))
     }
 }
-
-/// The entries that one round of the search for the end of a run reads.
-const SCANNED: usize = 8;

@@ -76,6 +76,12 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         self.bbm = level;
     }
 
+    /// Whether [`split_edges`](Self::split_edges) would split a leaf or group.
+    pub(super) fn splits_edges(&self, from: u64, to: u64, change: BitChange) -> bool {
+        let cut = Cut { from, to, change };
+        self.straddled(from, &cut).is_some() || self.straddled(to, &cut).is_some()
+    }
+
     /// Makes `from` and `to` boundaries of leaves and groups, for `change` of the leaves between
     /// them. A leaf that already has the change stays whole.
     pub(super) fn split_edges(

@@ -3,7 +3,7 @@
 //! The operation clears and records entries. Empty tables go into the chain of the tree's
 //! [pending](super::pending) changes, and the flush at the end frees them.
 
-use super::{BitChange, PageTables, TableEnvironment, TableError};
+use super::{BitChange, Liveness, PageTables, TableEnvironment, TableError};
 use crate::arch::page_size::{Level, Page};
 use crate::arch::{Descriptor, Kind, PhysicalAddress, VirtualAddress};
 
@@ -13,6 +13,17 @@ pub(super) const CLEAR: BitChange = BitChange {
     clear: u64::MAX,
     set: 0,
 };
+
+/// What happens to tables that an unmap leaves without entries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "a table stays or goes")]
+pub enum EmptyTables {
+    /// They are freed, except the root.
+    Free,
+    /// They stay, for ranges that are soon mapped again. [`PageTables::unmap`] of a range frees
+    /// them later.
+    Keep,
+}
 
 impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// Unmaps `bytes` bytes from `start`, and skips unmapped addresses. Tables that become empty
@@ -28,13 +39,52 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// [`InsideLeaf`](TableError::InsideLeaf) when the range begins or ends inside a block or
     /// contiguous group and the CPUs' level of FEAT_BBM does not allow splitting it
     /// ([`set_bbm`](Self::set_bbm)); [`OutOfTables`](TableError::OutOfTables) for that split.
+    #[inline(always)]
     pub fn unmap(&mut self, start: VirtualAddress, bytes: u64) -> Result<(), TableError> {
+        if bytes == P::SIZE.bytes() && self.unmap_page(start, EmptyTables::Free) {
+            return Ok(());
+        }
+        self.unmap_range(start, bytes, EmptyTables::Free)
+    }
+
+    /// As [`unmap`](Self::unmap), but keeps tables that become empty.
+    ///
+    /// # Errors
+    ///
+    /// As for [`unmap`](Self::unmap).
+    #[inline(always)]
+    pub fn unmap_keeping_tables(
+        &mut self,
+        start: VirtualAddress,
+        bytes: u64,
+    ) -> Result<(), TableError> {
+        if bytes == P::SIZE.bytes() && self.unmap_page(start, EmptyTables::Keep) {
+            return Ok(());
+        }
+        self.unmap_range(start, bytes, EmptyTables::Keep)
+    }
+
+    #[inline(never)]
+    pub(super) fn unmap_range(
+        &mut self,
+        start: VirtualAddress,
+        bytes: u64,
+        empty: EmptyTables,
+    ) -> Result<(), TableError> {
+        if bytes == P::SIZE.bytes() {
+            if let Some((offset, slot)) = self.page_of_other_format(start) {
+                if self.unmap_slot(offset, slot, empty) {
+                    return Ok(());
+                }
+            }
+        }
         let (from, to) = self.offsets(start, bytes)?;
         if from == to {
             return Ok(());
         }
         self.split_edges(from, to, CLEAR)?;
-        self.unmap_in(self.root, self.geometry.start_level(), from, to);
+        let level = self.geometry.start_level();
+        self.unmap_in(self.root, level, from, to, empty);
         if self.pending.has_unlinked() {
             // TLBs may cache pointers to the unlinked tables for unmapped addresses too, so the
             // whole range is invalidated.
@@ -45,8 +95,15 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     }
 
     /// Clears the entries for the offsets from `from` to `to`, which cut no leaf, and unlinks the
-    /// tables that become empty.
-    fn unmap_in(&mut self, table: PhysicalAddress, level: Level, from: u64, to: u64) {
+    /// tables that become empty, or keeps them.
+    fn unmap_in(
+        &mut self,
+        table: PhysicalAddress,
+        level: Level,
+        from: u64,
+        to: u64,
+        empty: EmptyTables,
+    ) {
         let how = self.visibility();
         let bytes = P::SIZE.entry_bytes(level);
         if level.is_last() {
@@ -59,29 +116,33 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         }
         let mut at = from;
         while at < to {
-            let run = self.leaves_end(table, level, at, to);
-            if run > at {
-                let count = ((run - at) >> P::SIZE.level_shift(level)) as usize;
-                self.update(table, Self::index(at, level), count, CLEAR);
-                self.pending.leaves(at, run, level, bytes);
-                at = run;
-                continue;
-            }
             let next = to.min((at & !(bytes - 1)) + bytes);
             let index = Self::index(at, level);
             let entry = self.load(table, index);
             match entry.kind(&self.geometry, level) {
-                // `leaves_end` above found every leaf.
-                Kind::Invalid | Kind::Leaf => {}
+                Kind::Invalid => {}
+                Kind::Leaf => {
+                    let run = self.leaves_end(table, level, at, to);
+                    let count = ((run - at) >> P::SIZE.level_shift(level)) as usize;
+                    if self.liveness == Liveness::Private {
+                        self.fill(table, index, count, Descriptor::INVALID, 0, how);
+                    } else {
+                        self.update(table, index, count, CLEAR);
+                    }
+                    self.pending.leaves(at, run, level, bytes);
+                    at = run;
+                    continue;
+                }
                 Kind::PresentInvalid => self.store(table, index, Descriptor::INVALID, how),
                 Kind::Table => {
                     let below = self.geometry.address_of(entry, level);
-                    if next - at == bytes {
+                    let free = empty == EmptyTables::Free;
+                    if free && next - at == bytes {
                         self.store(table, index, Descriptor::INVALID, how);
                         self.unlink_all(below, level.next(), at, bytes);
                     } else {
-                        self.unmap_in(below, level.next(), at, next);
-                        if self.is_empty(below) {
+                        self.unmap_in(below, level.next(), at, next, empty);
+                        if free && self.is_empty(below, level.next(), at, next) {
                             self.store(table, index, Descriptor::INVALID, how);
                             self.chain(below, bytes);
                         }
@@ -101,24 +162,37 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         } else {
             let mut at = offset;
             while at < offset + span {
-                let run = self.leaves_end(table, level, at, offset + span);
-                if run > at {
-                    self.pending.leaves(at, run, level, bytes);
-                    at = run;
-                    continue;
-                }
                 let entry = self.load(table, Self::index(at, level));
-                if entry.is_table(level) {
-                    let below = self.geometry.address_of(entry, level);
-                    self.unlink_all(below, level.next(), at, bytes);
+                let mut next = at + bytes;
+                match entry.kind(&self.geometry, level) {
+                    Kind::Table => {
+                        let below = self.geometry.address_of(entry, level);
+                        self.unlink_all(below, level.next(), at, bytes);
+                    }
+                    Kind::Leaf => {
+                        next = self.leaves_end(table, level, at, offset + span);
+                        self.pending.leaves(at, next, level, bytes);
+                    }
+                    Kind::Invalid | Kind::PresentInvalid => {}
                 }
-                at += bytes;
+                at = next;
             }
         }
         self.chain(table, span);
     }
 
-    fn is_empty(&self, table: PhysicalAddress) -> bool {
-        self.find_mapped(table, 0, P::SIZE.entries()).is_none()
+    /// Whether `table` has no entry left, after those for the offsets from `from` to `to` changed.
+    fn is_empty(&self, table: PhysicalAddress, level: Level, from: u64, to: u64) -> bool {
+        let (first, last) = (Self::index(from, level), Self::index(to - 1, level));
+        !self.has_neighbour(table, first, last)
+            && self.find_mapped(table, 0, P::SIZE.entries()).is_none()
+    }
+
+    /// Whether the entry before `first` or the one after `last` is not empty. Neighbours usually
+    /// belong together, so these two spare most scans of a whole table.
+    #[inline(always)]
+    pub(super) fn has_neighbour(&self, table: PhysicalAddress, first: usize, last: usize) -> bool {
+        let mapped = |index| self.load(table, index).0 & BitChange::LEAVES != 0;
+        (last + 1 < P::SIZE.entries() && mapped(last + 1)) || (first > 0 && mapped(first - 1))
     }
 }

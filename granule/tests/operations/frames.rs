@@ -75,6 +75,7 @@ fn scattered_pages_take_one_table_and_one_pair_of_barriers() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "a thousand pages in the reference take Miri minutes")]
 fn consecutive_frames_get_blocks_and_groups() {
     let geometry = PLAIN.geometry(PageSize::K4, 39, VaRange::Lower);
     let block = 2 << 20;

@@ -115,7 +115,7 @@ struct Updated {
 // SAFETY: each call is handed on, or made of calls that are; between two of them only bits that
 // hardware may change are changed.
 unsafe impl TableMemory for Updated {
-    forward!(self.inner after { self.cpus.tick(); }: load find_mapped store exchange fill);
+    forward!(self.inner after { self.cpus.tick(); }: load find_unlike store exchange fill);
 
     unsafe fn update(
         &mut self,

@@ -23,6 +23,7 @@ mod limit;
 mod live;
 mod lock_free;
 mod merge;
+mod one_page;
 mod present_invalid;
 mod random;
 mod reference;

@@ -1,87 +1,26 @@
 //! What an operation would do, without doing it: its error, or its cost.
 //!
 //! Errors and tables come from the first pass that the operation itself makes. The other counts
-//! follow its second pass over the same entries, in [`count`]. Nothing here stores, allocates or
+//! follow its second pass over the same entries, in [`cost`](super::cost). Nothing here stores, allocates or
 //! issues an instruction.
 
-mod count;
-
+use super::change_attributes::{AttributeChange, dirty_bits};
+use super::cost::{Cost, DryRun, LeafRun, Run};
+use super::frames::Frames;
+use super::piece::{Leaves, Piece};
+use super::plan::Cursor;
+use super::present_invalid::{SET_INVALID, SET_VALID};
+use super::protect::{Holes, PermissionChange};
+use super::unmap::CLEAR;
+use super::{BitChange, PageTables, TableEnvironment, TableError};
 use crate::arch::bbm::Change;
 use crate::arch::page_size::Page;
-use crate::arch::tlbi;
 use crate::arch::{Attributes, PhysicalAddress, VirtualAddress};
-use crate::table::change_attributes::{AttributeChange, dirty_bits};
-use crate::table::frames::Frames;
-use crate::table::pending::Pending;
-use crate::table::piece::{Leaves, Piece};
-use crate::table::plan::Cursor;
-use crate::table::present_invalid::{SET_INVALID, SET_VALID};
-use crate::table::protect::{Holes, PermissionChange};
-use crate::table::split::Straddled;
-use crate::table::unmap::CLEAR;
-use crate::table::{BitChange, Liveness, PageTables, TableEnvironment, TableError};
-use count::LeafRun;
-
-/// What an operation costs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Cost {
-    /// The tables that it needs: those it reserves and links.
-    pub tables: u64,
-    /// The tables that it frees.
-    pub freed: u64,
-    /// Its stores of descriptors.
-    pub stores: u64,
-    /// Its TLBI instructions.
-    pub tlbi: u64,
-    /// Its DSBs.
-    pub dsb: u64,
-    /// Its ISBs.
-    pub isb: u64,
-}
-
-/// The operations of a tree, none of which changes anything: [`PageTables::dry_run`].
-///
-/// Each method has the arguments of the operation of its name. It returns the error that the
-/// operation would return, or its cost. The allocator is not asked, so the error is never
-/// [`TableError::OutOfTables`]. On live tables hardware may still update entries before the real
-/// operation, which can save it a step.
-#[derive(Debug)]
-pub struct DryRun<'t, P: Page, E>(&'t PageTables<P, E>);
 
 impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// The operations of this tree, to ask what each would do.
     pub const fn dry_run(&self) -> DryRun<'_, P, E> {
         DryRun(self)
-    }
-}
-
-/// The state of a dry run.
-struct Run {
-    cost: Cost,
-    pending: Pending,
-    /// The leaves that the edges of the range split.
-    split: [Option<Straddled>; 2],
-}
-
-impl Run {
-    const NEW: Self = Self {
-        cost: Cost {
-            tables: 0,
-            freed: 0,
-            stores: 0,
-            tlbi: 0,
-            dsb: 0,
-            isb: 0,
-        },
-        pending: Pending::NOTHING,
-        split: [None; 2],
-    };
-
-    /// Whether the entry that begins at `start` becomes a table.
-    fn is_cut(&self, start: u64) -> bool {
-        let mut leaves = self.split.iter().flatten();
-        leaves.any(|leaf| leaf.cut_entries().any(|cut| cut == start))
     }
 }
 
@@ -311,28 +250,6 @@ impl<P: Page, E: TableEnvironment> DryRun<'_, P, E> {
             run.pending.within(from, to);
         }
         Ok(self.flushed(run))
-    }
-
-    /// The barriers and TLBIs for the changes so far. `now`: they are not left to the caller.
-    fn flush(&self, run: &mut Run, now: bool) {
-        let tables = self.0;
-        let pending = core::mem::replace(&mut run.pending, Pending::NOTHING);
-        if tables.liveness == Liveness::Live {
-            if pending.is_stale() && (now || !tables.defers(&pending)) {
-                let can = tables.environment.capabilities();
-                let what = tables.invalidation(&pending);
-                let mut operations = 0;
-                tlbi::plan(&what, &tables.geometry, can, |_| operations += 1);
-                let rounds = 1 + u64::from(can.repeat);
-                run.cost.tlbi += operations * rounds;
-                run.cost.dsb += 1 + rounds;
-                run.cost.isb += 1;
-            } else if pending.is_stale() || pending.has_new() {
-                run.cost.dsb += 1;
-                run.cost.isb += 1;
-            }
-        }
-        pending.flushed();
     }
 
     /// The cost, with the flush at the end.

@@ -1,12 +1,69 @@
 //! Counting what the second pass of each operation does. The entries are those of the tree before
 //! the operation, so a leaf that an edge splits counts as the leaves that it becomes.
 
-use super::{DryRun, Run};
+use super::pending::Pending;
+use super::plan::Cursor;
+use super::split::{Cut, Straddled};
+use super::{BitChange, Leaves, Liveness, PageTables, TableEnvironment, TableError};
 use crate::arch::page_size::{Level, Page};
+use crate::arch::tlbi;
 use crate::arch::{Descriptor, Kind, PhysicalAddress};
-use crate::table::plan::Cursor;
-use crate::table::split::Cut;
-use crate::table::{BitChange, Leaves, PageTables, TableEnvironment, TableError};
+
+/// What an operation costs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Cost {
+    /// The tables that it needs: those it reserves and links.
+    pub tables: u64,
+    /// The tables that it frees.
+    pub freed: u64,
+    /// Its stores of descriptors.
+    pub stores: u64,
+    /// Its TLBI instructions.
+    pub tlbi: u64,
+    /// Its DSBs.
+    pub dsb: u64,
+    /// Its ISBs.
+    pub isb: u64,
+}
+
+/// The operations of a tree, none of which changes anything: [`PageTables::dry_run`].
+///
+/// Each method has the arguments of the operation of its name. It returns the error that the
+/// operation would return, or its cost. The allocator is not asked, so the error is never
+/// [`TableError::OutOfTables`]. On live tables hardware may still update entries before the real
+/// operation, which can save it a step.
+#[derive(Debug)]
+pub struct DryRun<'t, P: Page, E>(pub(super) &'t PageTables<P, E>);
+
+/// The state of a dry run.
+pub(super) struct Run {
+    pub(super) cost: Cost,
+    pub(super) pending: Pending,
+    /// The leaves that the edges of the range split.
+    split: [Option<Straddled>; 2],
+}
+
+impl Run {
+    pub(super) const NEW: Self = Self {
+        cost: Cost {
+            tables: 0,
+            freed: 0,
+            stores: 0,
+            tlbi: 0,
+            dsb: 0,
+            isb: 0,
+        },
+        pending: Pending::NOTHING,
+        split: [None; 2],
+    };
+
+    /// Whether the entry that begins at `start` becomes a table.
+    fn is_cut(&self, start: u64) -> bool {
+        let mut leaves = self.split.iter().flatten();
+        leaves.any(|leaf| leaf.cut_entries().any(|cut| cut == start))
+    }
+}
 
 /// Leaves of one level that follow each other between two offsets.
 #[derive(Clone, Copy)]
@@ -364,5 +421,27 @@ impl<P: Page, E: TableEnvironment> DryRun<'_, P, E> {
             }
             at = next;
         }
+    }
+
+    /// The barriers and TLBIs for the changes so far. `now`: they are not left to the caller.
+    pub(super) fn flush(&self, run: &mut Run, now: bool) {
+        let tables = self.0;
+        let pending = core::mem::replace(&mut run.pending, Pending::NOTHING);
+        if tables.liveness == Liveness::Live {
+            if pending.is_stale() && (now || !tables.defers(&pending)) {
+                let can = tables.environment.capabilities();
+                let what = tables.invalidation(&pending);
+                let mut operations = 0;
+                tlbi::plan(&what, &tables.geometry, can, |_| operations += 1);
+                let rounds = 1 + u64::from(can.repeat);
+                run.cost.tlbi += operations * rounds;
+                run.cost.dsb += 1 + rounds;
+                run.cost.isb += 1;
+            } else if pending.is_stale() || pending.has_new() {
+                run.cost.dsb += 1;
+                run.cost.isb += 1;
+            }
+        }
+        pending.flushed();
     }
 }

@@ -1,0 +1,187 @@
+//! A cursor over pages: single-page operations on neighbours without a walk from the root for each.
+//!
+//! The cursor only keeps its place. What it does at the place is in
+//! [`one_page`](super::one_page), or in the general operations where that does not apply.
+
+use super::one_page::Slot;
+use super::piece::{Leaves, Piece};
+use super::unmap::EmptyTables;
+use super::{Holes, PageTables, PermissionChange, TableEnvironment, TableError};
+use crate::arch::page_size::{Level, Page};
+use crate::arch::{Attributes, PhysicalAddress, VirtualAddress};
+
+/// A place in [`PageTables`] that moves from page to page ([`PageTables::cursor`]).
+///
+/// Each operation is that of the tables for the one page at the place, with the same barriers and
+/// TLBIs before it returns, and moves the place to the next page. After an error the tables are
+/// unchanged and the place stays.
+#[derive(Debug)]
+pub struct PageCursor<'t, P: Page, E> {
+    tables: &'t mut PageTables<P, E>,
+    /// The offset of the page at the place.
+    at: u64,
+    /// The last-level table that was looked up last. The cursor has the tables to itself, so it
+    /// stays where it is until an operation of the tables frees or adds a table.
+    table: PhysicalAddress,
+    /// The end of the offsets for which that table is known, or 0.
+    known: u64,
+}
+
+impl<P: Page, E: TableEnvironment> PageTables<P, E> {
+    /// A cursor at the page of `start`.
+    ///
+    /// # Errors
+    ///
+    /// [`TableError::Misaligned`], [`OutsideSpace`](TableError::OutsideSpace).
+    pub fn cursor(&mut self, start: VirtualAddress) -> Result<PageCursor<'_, P, E>, TableError> {
+        let (at, _) = self.offsets(start, P::SIZE.bytes())?;
+        Ok(PageCursor {
+            tables: self,
+            at,
+            table: PhysicalAddress(0),
+            known: 0,
+        })
+    }
+
+    /// The last-level table for an offset and the end of the offsets that it translates; 0 if there
+    /// is none.
+    #[inline(never)]
+    fn look_up(&self, at: u64) -> (PhysicalAddress, u64) {
+        let span = self.geometry.span();
+        if at >= span {
+            return (PhysicalAddress(0), 0);
+        }
+        match self.pages_from(at, span) {
+            (Some(slot), end) => (slot.table, end),
+            (None, _) => (PhysicalAddress(0), 0),
+        }
+    }
+}
+
+impl<P: Page, E: TableEnvironment> PageCursor<'_, P, E> {
+    /// The address of the page at the place.
+    #[must_use]
+    pub const fn address(&self) -> VirtualAddress {
+        self.tables.address(self.at)
+    }
+
+    /// Maps the page to `output`: [`PageTables::map`].
+    ///
+    /// # Errors
+    ///
+    /// As for [`PageTables::map`].
+    #[inline]
+    pub fn map(
+        &mut self,
+        output: PhysicalAddress,
+        attributes: Attributes,
+    ) -> Result<(), TableError> {
+        let bits = attributes.encode(&self.tables.geometry);
+        let slot = self.find();
+        if !slot.is_some_and(|slot| self.tables.map_slot(slot, output, bits)) {
+            self.known = 0;
+            self.tables.map_at(self.at, output, attributes)?;
+        }
+        self.advance();
+        Ok(())
+    }
+
+    /// Changes the page's permissions: [`PageTables::protect`].
+    ///
+    /// # Errors
+    ///
+    /// As for [`PageTables::protect`].
+    #[inline]
+    pub fn protect(&mut self, change: PermissionChange, holes: Holes) -> Result<(), TableError> {
+        let bits = change.bits(self.tables.geometry.regime());
+        let slot = self.find();
+        if !slot.is_some_and(|slot| self.tables.change_slot(self.at, slot, bits)) {
+            self.known = 0;
+            let start = self.address();
+            let bytes = P::SIZE.bytes();
+            self.tables.protect_range(start, bytes, change, holes)?;
+        }
+        self.advance();
+        Ok(())
+    }
+
+    /// Unmaps the page: [`PageTables::unmap`], or
+    /// [`unmap_keeping_tables`](PageTables::unmap_keeping_tables).
+    ///
+    /// # Errors
+    ///
+    /// As for [`PageTables::unmap`].
+    #[inline]
+    pub fn unmap(&mut self, empty: EmptyTables) -> Result<(), TableError> {
+        let slot = self.find();
+        if !slot.is_some_and(|slot| self.tables.unmap_slot(self.at, slot, empty)) {
+            self.known = 0;
+            let start = self.address();
+            self.tables.unmap_range(start, P::SIZE.bytes(), empty)?;
+        }
+        self.advance();
+        Ok(())
+    }
+
+    /// Moves to the next page. Behind the last page every operation fails with
+    /// [`TableError::OutsideSpace`].
+    #[inline]
+    pub fn advance(&mut self) {
+        // A known table ends at the end of the half at the latest.
+        self.at += P::SIZE.bytes();
+        if self.at >= self.known {
+            self.known = 0;
+            self.at = self.at.min(self.tables.geometry.span());
+        }
+    }
+
+    /// Moves to the page of `address`.
+    ///
+    /// # Errors
+    ///
+    /// As for [`PageTables::cursor`].
+    pub fn move_to(&mut self, address: VirtualAddress) -> Result<(), TableError> {
+        let (at, _) = self.tables.offsets(address, P::SIZE.bytes())?;
+        let table = |offset| offset >> P::SIZE.level_shift(Level::L2);
+        if table(at) != table(self.at) {
+            self.known = 0;
+        }
+        self.at = at;
+        Ok(())
+    }
+
+    /// The entry of the page, looked up if its table is not known.
+    #[inline(always)]
+    fn find(&mut self) -> Option<Slot> {
+        if self.known == 0 {
+            (self.table, self.known) = self.tables.look_up(self.at);
+            if self.known == 0 {
+                return None;
+            }
+        }
+        let index = PageTables::<P, E>::index(self.at, Level::L3);
+        Some(Slot {
+            table: self.table,
+            index,
+        })
+    }
+}
+
+impl<P: Page, E: TableEnvironment> PageTables<P, E> {
+    /// Maps the page at `offset`, whose tables may be missing.
+    #[inline(never)]
+    fn map_at(
+        &mut self,
+        offset: u64,
+        output: PhysicalAddress,
+        attributes: Attributes,
+    ) -> Result<(), TableError> {
+        self.map_piece(Piece {
+            start: self.address(offset),
+            output,
+            bytes: P::SIZE.bytes(),
+            attributes,
+            leaves: Leaves::PAGES,
+        })
+    }
+}
