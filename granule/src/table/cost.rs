@@ -154,15 +154,19 @@ impl<P: Page, E: TableEnvironment, S: Stage> DryRun<'_, P, E, S> {
         to: u64,
         change: BitChange,
     ) -> Result<(), TableError> {
-        let (leaves, needed) = self.0.plan_split(&Cut { from, to, change })?;
+        let cut = Cut { from, to, change };
+        let (leaves, needed) = self.0.plan_split(&cut)?;
         self.add_tables(run, needed);
         for leaf in leaves.iter().flatten().filter(|leaf| leaf.contiguous) {
             self.clear_hint(run, leaf.table, leaf.level, leaf.start);
         }
         for leaf in leaves.iter().flatten() {
-            for _ in leaf.cut_entries() {
+            for start in leaf.cut_entries() {
                 run.cost.stores += 1;
-                run.pending.split();
+                if self.0.liveness == Liveness::Live {
+                    let old = self.entry(leaf.table, start, leaf.level);
+                    cut.made_table::<P>(&mut run.pending, old, leaf.level, start);
+                }
             }
         }
         run.split = leaves;

@@ -5,7 +5,8 @@
 //! The new table is private until one store links it. It translates every address as the block did,
 //! permissions included, so that store changes only the size (RPVTFW). The split issues no TLBI: a
 //! stale larger entry translates alike, and the invalidation of the following change reaches it,
-//! because that change lies inside the entry.
+//! because that change lies inside the entry. [`Cut::made_table`] records one page of the change, so
+//! that there is such an invalidation even if the change itself needs none.
 //!
 //! On live tables the CPUs' level of FEAT_BBM must allow the split, or the range is refused. A
 //! present-invalid leaf is invalid and so never cached; every level allows its split.
@@ -13,6 +14,7 @@
 //! The code assumes whole contiguous groups, as all operations leave them: the hint on all entries
 //! of a group, and all of them valid or all present-invalid.
 
+use super::pending::Pending;
 use super::piece::Leaves;
 use super::plan::{Cursor, Part, Plan};
 use super::stage::Stage;
@@ -50,6 +52,28 @@ pub(super) struct Cut {
     pub(super) from: u64,
     pub(super) to: u64,
     pub(super) change: BitChange,
+}
+
+impl Cut {
+    /// Records that the leaf `old` with the first offset `start` became a table of a live tree.
+    ///
+    /// A set access flag needs no TLBI by itself, but the leaf may be cached in spite of its clear
+    /// flag: hardware may have set the flag before the split, or a harvest cleared it without an
+    /// invalidation. A later TLBI for one page, with that page's level as the hint, would not reach
+    /// the leaf.
+    pub(super) const fn made_table<P: Page>(
+        &self,
+        pending: &mut Pending,
+        old: Descriptor,
+        level: Level,
+        start: u64,
+    ) {
+        pending.split();
+        if old.is_valid() {
+            let at = if self.from > start { self.from } else { start };
+            pending.entries(at, at + P::SIZE.bytes(), P::SIZE.entry_bytes(level));
+        }
+    }
 }
 
 impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
@@ -287,7 +311,9 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
             let table = self.environment.allocate(1)?.first;
             self.build(&mut cursor, table, leaf.level.next(), end)?;
             self.link_in_place_of(old, leaf.table, index, leaf.level, start, table);
-            self.pending.split();
+            if self.liveness == Liveness::Live {
+                cut.made_table::<P>(&mut self.pending, old, leaf.level, start);
+            }
         }
         Some(())
     }

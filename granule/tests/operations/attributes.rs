@@ -3,6 +3,7 @@
 
 use crate::bench::{Bench, Setting};
 use granule::arch::bbm::BbmLevel;
+use granule::arch::tlbi::{TlbiOp, TlbiScope};
 use granule::arch::{
     Attributes, MemoryType, Page4K, PageSize, Permissions, Shareability, VaRange, VirtualAddress,
 };
@@ -130,6 +131,52 @@ fn the_access_flag_changes_in_place() {
         assert_eq!(steps(&bench.host.take_events()), expected, "{accessed}");
         let found = bench.tables.query(last).unwrap();
         assert_eq!(found.attributes.accessed, accessed);
+    }
+}
+
+/// No TLB holds an entry with a clear access flag, but it may hold the block: hardware may have set
+/// the flag before the split (TCR.HA), or a harvest cleared it without an invalidation. Later TLBIs
+/// for pages have the hint of level 3, which does not reach a block (RSQXYZ).
+#[test]
+fn a_block_that_is_split_for_an_access_flag_is_invalidated_at_every_level() {
+    for valid in [true, false] {
+        let geometry = PLAIN.geometry(PageSize::K4, 39, VaRange::Lower);
+        let setting = Setting {
+            level_hint: true,
+            bbm: 2,
+            ..Setting::LIVE
+        };
+        let mut bench = Bench::<Page4K>::new(&geometry, setting);
+        let unused = RW.accessed(false);
+        bench.map(0, 0, 1 << 21, unused, Leaves::LARGEST).unwrap();
+        if !valid {
+            bench.set_invalid(0, 1 << 21).unwrap();
+        }
+        let page = VirtualAddress(0x5000);
+        let accessed = AttributeChange::NONE.accessed(true);
+        let cost = bench
+            .tables
+            .dry_run()
+            .change_attributes(page, 0x1000, accessed, Holes::Refuse)
+            .unwrap();
+        bench
+            .tables
+            .change_attributes(page, 0x1000, accessed, Holes::Refuse)
+            .unwrap();
+        let events = bench.host.take_events();
+        let operations = events.iter().filter_map(|event| match event {
+            Event::Tlbi(op) => Some(*op),
+            _ => None,
+        });
+        // An address of the block, without a hint. A block that is invalid is in no TLB.
+        let expected = TlbiOp::Address {
+            operand: 0,
+            scope: TlbiScope::LastLevel,
+            all_asids: true,
+        };
+        let expected: &[TlbiOp] = if valid { &[expected] } else { &[] };
+        assert_eq!(operations.collect::<Vec<_>>(), expected);
+        assert_eq!(cost.tlbi, expected.len() as u64);
     }
 }
 
