@@ -32,13 +32,12 @@ use core::ops::ControlFlow;
 ///     Attributes, CpuFeatures, Geometry, IdRegisters, PageSize, Permissions, PhysicalAddress,
 ///     Regime, VaRange, VirtualAddress,
 /// };
-/// use granule::linear::Arena;
 /// use granule::table::{
-///     AnyPageTables, DirectMapped, Environment, Leaves, Live, NoCpu, Offset,
+///     AnyPageTables, DirectMapped, Environment, FreeList, Leaves, Live, NoCpu, Offset,
 /// };
 /// use std::sync::Mutex;
 ///
-/// type KernelEnvironment = Environment<DirectMapped<Offset>, Arena, NoCpu>;
+/// type KernelEnvironment = Environment<DirectMapped<Offset>, FreeList<Offset>, NoCpu>;
 ///
 /// /// The kernel's tables, once they are built. A kernel has its own lock.
 /// static TABLES: Mutex<Option<Live<AnyPageTables<KernelEnvironment>>>> = Mutex::new(None);
@@ -53,9 +52,12 @@ use core::ops::ControlFlow;
 /// // SAFETY: the pages are mapped at their physical addresses, and nothing else uses them. No CPU
 /// // walks the tables in this example.
 /// let live = unsafe {
+///     let flat = Offset::new(0);
+///     let mut allocator = FreeList::new(flat, size);
+///     allocator.add(start, end);
 ///     let environment = Environment {
-///         memory: DirectMapped(Offset::new(0)),
-///         allocator: Arena::new(start, end, size),
+///         memory: DirectMapped(flat),
+///         allocator,
 ///         tlb: NoCpu(TlbCapabilities::of(&cpu)),
 ///     };
 ///     AnyPageTables::new(geometry, environment)?.make_live()
