@@ -15,6 +15,8 @@ pub(crate) struct Bench<P: Page> {
     pub(crate) tables: Held<P, Machine>,
     pub(crate) geometry: Geometry,
     pub(crate) shape: Shape,
+    /// The ranges that the last harvest reported, by offset.
+    pub(crate) harvested: Vec<(u64, u64)>,
 }
 
 /// The model of a shape.
@@ -71,6 +73,7 @@ impl<P: Page> Bench<P> {
             tables,
             geometry,
             shape,
+            harvested: Vec::new(),
         };
         assert_eq!(bench.violations(), Vec::<String>::new());
         bench

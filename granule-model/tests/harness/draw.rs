@@ -1,5 +1,6 @@
 //! Operations drawn at random: kinds, ranges that meet what is mapped, sizes of leaves, attributes.
 
+use crate::leaves::OfLeaves;
 use crate::operation::Operation;
 use crate::random::Random;
 use crate::reference::Reference;
@@ -8,7 +9,7 @@ use granule::arch::{
     Attributes, Geometry, Level, MemoryType, Permissions, PhysicalAddress, Shareability,
     VirtualAddress,
 };
-use granule::table::{Holes, Leaves, PermissionChange, Piece};
+use granule::table::{FrameRun, Holes, Leaves, PermissionChange, Piece};
 
 /// Entries that one operation is asked to make at most, beyond what blocks make of it.
 const MOST_ENTRIES: u64 = 700;
@@ -42,7 +43,7 @@ impl Draw {
             let (from, bytes) = random.of(&[(0, span / 2), (span / 2, span / 2), (0, span)]);
             return Operation::Unmap { from, bytes };
         }
-        match random.below(34) {
+        match random.below(45) {
             0..8 => {
                 let place = self.place(random);
                 Operation::Map(self.piece(random, place))
@@ -100,6 +101,15 @@ impl Draw {
                     present_invalid.unwrap_or_else(|| self.target(random, reference));
                 let valid = true;
                 Operation::LockFreeSetValid { from, bytes, valid }
+            }
+            33..35 => self.frames(random),
+            35..43 => {
+                let (from, bytes) = match random.below(3) {
+                    0 => self.inside(random, reference),
+                    _ => self.target(random, reference),
+                };
+                let does = OfLeaves::draw(random, reference.hardware);
+                Operation::OfLeaves { from, bytes, does }
             }
             _ if random.either() => Operation::VisitRuns,
             _ => {
@@ -192,6 +202,39 @@ impl Draw {
         let first = random.below(pages);
         let bytes = (1 + random.below(20)).min(pages - first) * self.page();
         (at + first * self.page(), bytes)
+    }
+
+    /// A few runs of frames, some of which follow each other, as long as blocks or short.
+    fn frames(&self, random: &mut Random) -> Operation {
+        let page = self.page();
+        let (from, bytes) = self.place(random);
+        let mut left = bytes / page;
+        let attributes = self.attributes(random);
+        let mut frames: Vec<FrameRun> = Vec::new();
+        for _ in 0..1 + random.below(5) {
+            let count = match random.below(4) {
+                0 => random.of(&self.units) / page,
+                1 => 0,
+                _ => 1 + random.below(40),
+            };
+            let count = count.min(left).min(MOST_ENTRIES);
+            left -= count;
+            // Tables stand below 2^33, and nothing else does.
+            let at = from % (1 << 33) / page * page;
+            let output = (1 << 33) * (1 + random.below(6)) + at + page * random.below(3);
+            let first = match frames.last() {
+                Some(last) if random.either() => PhysicalAddress(last.first.0 + last.count * page),
+                _ => PhysicalAddress(output),
+            };
+            frames.push(FrameRun { first, count });
+        }
+        Operation::MapFrames {
+            from,
+            frames,
+            single: random.either(),
+            attributes,
+            leaves: self.leaves(random),
+        }
     }
 
     fn leaves(&self, random: &mut Random) -> Leaves {

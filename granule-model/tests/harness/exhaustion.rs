@@ -35,7 +35,8 @@ fn run<P: Page>(shape: Shape, operations: u64) -> u64 {
     let mut reference = Reference::default();
     let mut refused = 0;
     for step in 0..operations {
-        let operation = draw.operation(&mut random, &reference);
+        let mut operation = draw.operation(&mut random, &reference);
+        operation.look(&bench);
         let before = (dump(&bench), given_out(&bench));
         let mut left = 0;
         let result = loop {

@@ -1,16 +1,34 @@
 //! The library's operations: done by the library, and done to the reference.
 
 use crate::bench::{Bench, capabilities};
+use crate::leaves::OfLeaves;
 use crate::machine::machine;
 use crate::reference::{Reference, Stretch};
 use granule::arch::bbm::BbmLevel;
-use granule::arch::{Attributes, Geometry, OutputFormat, Page, Shareability, VirtualAddress};
-use granule::table::{Holes, Leaves, PermissionChange, Piece, TableError, Visit, lock_free};
+use granule::arch::{
+    Attributes, Geometry, OutputFormat, Page, PhysicalAddress, Shareability, VirtualAddress,
+};
+use granule::table::{
+    Cost, FrameRun, Frames, Holes, Leaves, PermissionChange, Piece, TableError, Visit, lock_free,
+};
 
 #[derive(Clone, Debug)]
 pub(crate) enum Operation {
     Map(Piece),
     MapPieces(Vec<Piece>),
+    MapFrames {
+        from: u64,
+        frames: Vec<FrameRun>,
+        /// Each frame by itself, and not the runs.
+        single: bool,
+        attributes: Attributes,
+        leaves: Leaves,
+    },
+    OfLeaves {
+        from: u64,
+        bytes: u64,
+        does: OfLeaves,
+    },
     Unmap {
         from: u64,
         bytes: u64,
@@ -52,7 +70,7 @@ pub(crate) enum Operation {
 }
 
 impl Operation {
-    pub(crate) const NAMES: [&str; 11] = [
+    pub(crate) const NAMES: [&str; 15] = [
         "map",
         "map_pieces",
         "unmap",
@@ -64,6 +82,10 @@ impl Operation {
         "lock-free set_valid",
         "visit",
         "visit_runs",
+        "map_frames",
+        OfLeaves::NAMES[0],
+        OfLeaves::NAMES[1],
+        OfLeaves::NAMES[2],
     ];
 
     pub(crate) const fn name(&self) -> &'static str {
@@ -79,6 +101,8 @@ impl Operation {
             Self::LockFreeSetValid { .. } => 8,
             Self::Visit { .. } => 9,
             Self::VisitRuns => 10,
+            Self::MapFrames { .. } => 11,
+            Self::OfLeaves { does, .. } => return does.name(),
         }]
     }
 
@@ -97,7 +121,12 @@ impl Operation {
                 ),
                 _ => (0, 0),
             },
+            Self::MapFrames { from, frames, .. } => {
+                let pages: u64 = frames.iter().map(|run| run.count).sum();
+                (*from, from + pages * geometry.page_size().bytes())
+            }
             Self::Unmap { from, bytes }
+            | Self::OfLeaves { from, bytes, .. }
             | Self::Protect { from, bytes, .. }
             | Self::SetInvalid { from, bytes }
             | Self::SetValid { from, bytes }
@@ -124,6 +153,22 @@ impl Operation {
         match self {
             Self::Map(piece) => map(piece),
             Self::MapPieces(pieces) => pieces.iter().for_each(map),
+            Self::MapFrames {
+                frames, attributes, ..
+            } => {
+                let mut at = from;
+                for run in frames {
+                    let stretch = Stretch {
+                        present_invalid: false,
+                        bytes: run.count * geometry.page_size().bytes(),
+                        output: run.first.0,
+                        attributes: as_kept(geometry, *attributes),
+                    };
+                    reference.map(at, stretch);
+                    at += stretch.bytes;
+                }
+            }
+            Self::OfLeaves { does, .. } => does.apply(geometry, reference, (from, to)),
             Self::Unmap { .. } => reference.unmap(from, to),
             Self::Protect { change, .. } => reference.protect(from, to, change),
             Self::SetInvalid { .. } => reference.set_invalid(from, to, true),
@@ -131,6 +176,56 @@ impl Operation {
             Self::LockFreeSetValid { valid, .. } => reference.set_invalid(from, to, !valid),
             Self::Merge { .. } | Self::Limit { .. } | Self::Visit { .. } | Self::VisitRuns => {}
         }
+    }
+
+    /// Finds out what the tables know and the reference does not.
+    pub(crate) fn look<P: Page>(&mut self, bench: &Bench<P>) {
+        let range = self.range(&bench.geometry);
+        if let Self::OfLeaves { does, .. } = self {
+            does.look(bench, range);
+        }
+    }
+
+    /// What the library says that it would do, if it can say.
+    pub(crate) fn dry_run<P: Page>(&self, bench: &Bench<P>) -> Option<Result<Cost, TableError>> {
+        let base = bench.geometry.base().0;
+        let address = |from: u64| VirtualAddress(base.wrapping_add(from));
+        let dry = bench.tables.dry_run();
+        Some(match self {
+            Self::Map(piece) => dry.map(
+                piece.start,
+                piece.output,
+                piece.bytes,
+                piece.attributes,
+                piece.leaves,
+            ),
+            Self::MapPieces(pieces) => dry.map_pieces(pieces),
+            Self::MapFrames {
+                from,
+                frames,
+                attributes,
+                leaves,
+                ..
+            } => dry.map_frames(address(*from), Frames::Runs(frames), *attributes, *leaves),
+            &Self::Unmap { from, bytes } => dry.unmap(address(from), bytes),
+            Self::Protect {
+                from,
+                bytes,
+                change,
+                holes,
+            } => dry.protect(address(*from), *bytes, *change, *holes),
+            &Self::SetInvalid { from, bytes } => dry.set_invalid(address(from), bytes),
+            &Self::SetValid { from, bytes } => dry.set_valid(address(from), bytes),
+            &Self::Limit {
+                from,
+                bytes,
+                leaves,
+            } => dry.limit_leaves(address(from), bytes, leaves),
+            Self::OfLeaves { from, bytes, does } => {
+                return does.dry_run(bench, (*from, from + bytes));
+            }
+            _ => return None,
+        })
     }
 
     /// Does it with the library.
@@ -151,6 +246,29 @@ impl Operation {
                 piece.leaves,
             ),
             Self::MapPieces(pieces) => tables.map_pieces(pieces),
+            Self::MapFrames {
+                from,
+                frames,
+                single,
+                attributes,
+                leaves,
+            } => {
+                let each = |run: &FrameRun| {
+                    let first = run.first.0;
+                    let address = move |n| PhysicalAddress(first + n * P::SIZE.bytes());
+                    (0..run.count).map(address)
+                };
+                let singles: Vec<PhysicalAddress> = frames.iter().flat_map(each).collect();
+                let frames = if *single {
+                    Frames::Single(&singles)
+                } else {
+                    Frames::Runs(frames)
+                };
+                tables.map_frames(address(*from), frames, *attributes, *leaves)
+            }
+            Self::OfLeaves { from, bytes, does } => {
+                does.perform(bench, reference, (*from, from + bytes))
+            }
             &Self::Unmap { from, bytes } => tables.unmap(address(from), bytes),
             Self::Protect {
                 from,
@@ -239,7 +357,7 @@ impl Operation {
         let (from, to) = self.range(geometry);
         let offset = |address: VirtualAddress| address.0.wrapping_sub(geometry.base().0);
         let taken = || match self {
-            Self::Map(_) => reference.first_mapped(from, to),
+            Self::Map(_) | Self::MapFrames { .. } => reference.first_mapped(from, to),
             Self::MapPieces(pieces) => pieces.iter().find_map(|piece| {
                 let from = offset(piece.start);
                 reference.first_mapped(from, from + piece.bytes)
@@ -254,6 +372,9 @@ impl Operation {
                 ..
             } if *change != PermissionChange::default() => reference.first_hole(from, to),
             Self::SetInvalid { .. } | Self::SetValid { .. } | Self::LockFreeSetValid { .. } => {
+                reference.first_hole(from, to)
+            }
+            Self::OfLeaves { does, .. } if does.refuses_holes(geometry) => {
                 reference.first_hole(from, to)
             }
             _ => None,

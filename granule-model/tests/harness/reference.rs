@@ -20,9 +20,19 @@ pub(crate) struct Stretch {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Reference {
     stretches: BTreeMap<u64, Stretch>,
+    /// Hardware sets access flags and makes pages dirty whenever it likes, so that neither is
+    /// known.
+    pub(crate) hardware: bool,
 }
 
 impl Reference {
+    pub(crate) fn new(hardware: bool) -> Self {
+        Self {
+            hardware,
+            ..Self::default()
+        }
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.stretches.len()
     }
@@ -74,7 +84,36 @@ impl Reference {
     /// What `offset` maps to.
     pub(crate) fn at(&self, offset: u64) -> Option<(u64, Attributes)> {
         let (inside, stretch) = self.stretch(offset)?;
-        (!stretch.present_invalid).then_some((stretch.output + inside, stretch.attributes))
+        let attributes = self.known(stretch.attributes);
+        (!stretch.present_invalid).then_some((stretch.output + inside, attributes))
+    }
+
+    /// What is known of attributes: nothing of what hardware may change.
+    pub(crate) const fn known(&self, mut attributes: Attributes) -> Attributes {
+        if self.hardware {
+            attributes.accessed = true;
+            attributes.permissions.writable |= attributes.permissions.dirty_modifier;
+        }
+        attributes
+    }
+
+    /// The longest parts of a range of which this is true, present-invalid or not: their first
+    /// offsets and ends.
+    pub(crate) fn parts_where(
+        &self,
+        (from, to): (u64, u64),
+        is: impl Fn(&Attributes) -> bool,
+    ) -> Vec<(u64, u64)> {
+        let mut parts: Vec<(u64, u64)> = Vec::new();
+        for (&at, stretch) in self.stretches.iter().filter(|(_, one)| is(&one.attributes)) {
+            let (start, end) = (at.max(from), (at + stretch.bytes).min(to));
+            match parts.last_mut() {
+                _ if start >= end => {}
+                Some(last) if last.1 == start => last.1 = end,
+                _ => parts.push((start, end)),
+            }
+        }
+        parts
     }
 
     /// The first mapped offset of a range.
@@ -136,11 +175,18 @@ impl Reference {
         self.stretches.retain(|&at, _| at < from || at >= to);
     }
 
-    pub(crate) fn protect(&mut self, from: u64, to: u64, change: &PermissionChange) {
+    /// Changes attributes of all that there is in a range.
+    pub(crate) fn change(&mut self, from: u64, to: u64, change: impl Fn(&mut Attributes)) {
         self.cut(from);
         self.cut(to);
         for (_, stretch) in self.stretches.range_mut(from..to) {
-            let permissions = &mut stretch.attributes.permissions;
+            change(&mut stretch.attributes);
+        }
+    }
+
+    pub(crate) fn protect(&mut self, from: u64, to: u64, change: &PermissionChange) {
+        self.change(from, to, |attributes| {
+            let permissions = &mut attributes.permissions;
             let set = |bit: &mut bool, to: Option<bool>| *bit = to.unwrap_or(*bit);
             set(&mut permissions.writable, change.writable);
             set(&mut permissions.user, change.user);
@@ -154,7 +200,7 @@ impl Reference {
                 permissions.dirty_modifier = false;
             }
             permissions.software = change.software.unwrap_or(permissions.software) & 0b1111;
-        }
+        });
     }
 
     pub(crate) fn set_invalid(&mut self, from: u64, to: u64, present_invalid: bool) {

@@ -9,6 +9,8 @@
 
 use crate::bench::Bench;
 use crate::draw::Draw;
+use crate::hardware::Notes;
+use crate::leaves::OfLeaves;
 use crate::machine::Tap;
 use crate::operation::Operation;
 use crate::random::{Random, from_environment};
@@ -16,7 +18,7 @@ use crate::reference::Reference;
 use crate::shape::{Shape, units};
 use crate::watch::{Sample, conflict_allowed};
 use granule::arch::{Attributes, Geometry, Kind, Page, Page4K, Page16K, Page64K, VirtualAddress};
-use granule::table::Visit;
+use granule::table::{Cost, TableError, Visit};
 use granule_model::{Access, AccessKind, Barrier, Event, Outcome, Regime, System};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -42,6 +44,10 @@ pub(crate) struct Done {
     /// Accesses at the regions of the reference, and leaves that were compared with it.
     regions: u64,
     leaves: u64,
+    /// Dry runs that were compared with the operation.
+    dry_runs: u64,
+    /// Notes of hardware, and those that were harvested.
+    notes: (u64, u64),
 }
 
 const ACCESSES: [Access; 6] = {
@@ -86,12 +92,42 @@ fn offsets(geometry: &Geometry, random: &mut Random, (from, to): (u64, u64)) -> 
     offsets
 }
 
+/// Whether an operation may break the leaf of an address, and make it again.
+fn breaks(
+    operation: &Operation,
+    before: Option<(u64, Attributes)>,
+    after: Option<(u64, Attributes)>,
+) -> bool {
+    let Operation::OfLeaves {
+        does: OfLeaves::Change(..),
+        ..
+    } = operation
+    else {
+        return false;
+    };
+    let memory = |(_, one): (u64, Attributes)| (one.memory, one.shareability);
+    before.map(memory) != after.map(memory)
+}
+
+/// What was done between two counts.
+fn difference(before: Cost, after: Cost) -> Cost {
+    let mut cost = after;
+    cost.tables -= before.tables;
+    cost.freed -= before.freed;
+    cost.stores -= before.stores;
+    cost.tlbi -= before.tlbi;
+    cost.dsb -= before.dsb;
+    cost.isb -= before.isb;
+    cost
+}
+
 /// A machine of `shape` with a tree, and what the tree is to say.
 pub(crate) struct Run<P: Page> {
     bench: Bench<P>,
     reference: Reference,
     draw: Draw,
     random: Random,
+    notes: Notes,
     pub(crate) done: Done,
 }
 
@@ -101,9 +137,10 @@ impl<P: Page> Run<P> {
         let geometry = bench.geometry;
         Self {
             bench,
-            reference: Reference::default(),
+            reference: Reference::new(shape.hardware),
             draw: Draw::new(geometry, shape.asid.is_none()),
             random: Random::new(seed),
+            notes: Notes::default(),
             done: Done::default(),
         }
     }
@@ -120,7 +157,8 @@ impl<P: Page> Run<P> {
 
     /// One operation and all that is looked at after it.
     pub(crate) fn step(&mut self) {
-        let operation = self.draw.operation(&mut self.random, &self.reference);
+        let mut operation = self.draw.operation(&mut self.random, &self.reference);
+        operation.look(&self.bench);
         self.perform(&operation);
     }
 
@@ -137,6 +175,7 @@ impl<P: Page> Run<P> {
                 access,
                 before: self.reference.outcome(&geometry, offset, access),
                 after: after.outcome(&geometry, offset, access),
+                breaks: breaks(operation, self.reference.at(offset), after.at(offset)),
             }
         });
         let samples: Vec<Sample> = samples.collect();
@@ -145,13 +184,34 @@ impl<P: Page> Run<P> {
             world.cpu = self.random.below(u64::from(self.bench.shape.cpus)) as u32;
             world.watch.samples = samples.clone();
         }
-        let tables = self.bench.world.borrow().tables;
+        let dry = self.dry_run(operation);
+        self.bench.harvested.clear();
+        if self.bench.shape.hardware {
+            let random = Random::new(self.random.next());
+            let meanwhile = self.notes.meanwhile(&self.bench, offsets, random);
+            self.bench.world.borrow_mut().meanwhile = Some(meanwhile);
+        }
+        let (tables, before) = {
+            let world = self.bench.world.borrow();
+            (world.tables, world.cost)
+        };
         let result = operation.perform(&mut self.bench, &self.reference);
+        if let Some(dry) = dry {
+            let cost = result.map(|()| difference(before, self.bench.world.borrow().cost));
+            assert_eq!(dry, cost, "the dry run of {operation:?}");
+            self.done.dry_runs += 1;
+        }
+        self.bench.world.borrow_mut().meanwhile = None;
+        self.notes.check(&self.bench, operation, result.is_ok());
+        self.done.notes = (self.notes.made, self.notes.reported);
         let bbm_level = self.bench.shape.bbm_level;
         operation.check_result(&geometry, bbm_level, &self.reference, result);
         let now = self.bench.world.borrow().tables;
         match operation {
-            Operation::Protect { .. } | Operation::SetInvalid { .. } | Operation::Limit { .. } => {
+            Operation::Protect { .. }
+            | Operation::SetInvalid { .. }
+            | Operation::Limit { .. }
+            | Operation::OfLeaves { .. } => {
                 self.done.split += u64::from(now > tables);
             }
             Operation::Merge { .. } => self.done.merged += u64::from(now < tables),
@@ -179,6 +239,22 @@ impl<P: Page> Run<P> {
         assert!(violations.is_empty(), "{operation:?}: {violations:#?}");
     }
 
+    /// What the library says that an operation would do. Updates by hardware meanwhile may change
+    /// that, and so do planted faults.
+    fn dry_run(&self, operation: &Operation) -> Option<Result<Cost, TableError>> {
+        if self.bench.shape.hardware || self.bench.world.borrow().tap.is_some() {
+            return None;
+        }
+        let before = self.bench.world.borrow().cost;
+        let dry = operation.dry_run(&self.bench);
+        assert_eq!(
+            self.bench.world.borrow().cost,
+            before,
+            "a dry run does nothing"
+        );
+        dry
+    }
+
     /// Accesses at the edges of each region of the reference, beside them, and inside.
     fn look_at_regions(&mut self) {
         let geometry = self.bench.geometry;
@@ -198,6 +274,7 @@ impl<P: Page> Run<P> {
                     access,
                     before: now,
                     after: now,
+                    breaks: false,
                 };
                 self.look(&sample, true);
                 self.done.regions += 1;
@@ -218,7 +295,8 @@ impl<P: Page> Run<P> {
                 return Visit::EVERYTHING;
             }
             let offset = entry.start.0.wrapping_sub(base);
-            let attributes = Some(Attributes::decode(entry.descriptor, &geometry));
+            let attributes = Attributes::decode(entry.descriptor, &geometry);
+            let attributes = Some(reference.known(attributes));
             let run = entry.bytes * entry.count as u64;
             for inside in [0, run - 1] {
                 let expected = reference.at(offset + inside);
@@ -271,7 +349,8 @@ impl<P: Page> Run<P> {
         }
         let offset = sample.va.wrapping_sub(geometry.base().0);
         let found = self.bench.tables.query(VirtualAddress(sample.va));
-        let found = found.map(|found| (found.output.0, found.attributes));
+        let known = |attributes| self.reference.known(attributes);
+        let found = found.map(|found| (found.output.0, known(found.attributes)));
         assert_eq!(
             found,
             self.reference.at(offset),
@@ -302,6 +381,9 @@ fn run<P: Page>(shape: Shape, seed: u64, operations: u64, total: &mut Done) {
         total.accesses.1 += run.done.accesses.1;
         total.regions += run.done.regions;
         total.leaves += run.done.leaves;
+        total.dry_runs += run.done.dry_runs;
+        total.notes.0 += run.done.notes.0;
+        total.notes.1 += run.done.notes.1;
         for (name, times) in run.done.succeeded {
             *total.succeeded.entry(name).or_default() += times;
         }
@@ -312,7 +394,7 @@ fn run<P: Page>(shape: Shape, seed: u64, operations: u64, total: &mut Done) {
 
 /// All shapes of one page size: sizes of the address space, and formats, of each half; over them
 /// the other properties in turn.
-fn all<P: Page>(sizes: &[(u32, bool)], share: u64) {
+fn all<P: Page>(sizes: &[(u32, bool)], share: u64, hardware: bool) {
     let seed = from_environment("GRANULE_HARNESS_SEED").unwrap_or(1);
     let operations = from_environment("GRANULE_HARNESS_OPERATIONS").unwrap_or(OPERATIONS);
     println!("harness: {} GRANULE_HARNESS_SEED={seed:#x}", P::SIZE);
@@ -329,7 +411,7 @@ fn all<P: Page>(sizes: &[(u32, bool)], share: u64) {
                 tlbi_range: !turn.is_multiple_of(3),
                 repeat: turn % 5 == 4,
                 strict: false,
-                hardware: false,
+                hardware,
             });
         }
     }
@@ -372,6 +454,18 @@ fn all<P: Page>(sizes: &[(u32, bool)], share: u64) {
         total.leaves
     );
     assert!(total.regions > 5 * total.operations && total.leaves > total.operations);
+    println!(
+        "harness: {} {} dry runs, {} updates by hardware, {} of them harvested",
+        P::SIZE,
+        total.dry_runs,
+        total.notes.0,
+        total.notes.1
+    );
+    if hardware {
+        assert!(total.notes.0 > total.operations / 4 && total.notes.1 > total.operations / 200);
+    } else {
+        assert!(total.dry_runs > total.operations / 2);
+    }
 }
 
 // Smaller pages are faster: their tables are, so they have the larger share.
@@ -384,17 +478,33 @@ fn random_4k() {
         (52, true),
         (30, false),
     ];
-    all::<Page4K>(&sizes, 2);
+    all::<Page4K>(&sizes, 2, false);
 }
 
 #[test]
 fn random_16k() {
     let sizes = [(36, false), (47, false), (48, true), (52, true)];
-    all::<Page16K>(&sizes, 3);
+    all::<Page16K>(&sizes, 3, false);
 }
 
 #[test]
 fn random_64k() {
     let sizes = [(42, false), (48, true), (52, true), (36, false)];
-    all::<Page64K>(&sizes, 6);
+    all::<Page64K>(&sizes, 6, false);
+}
+
+// Hardware sets access flags and makes pages dirty in the middle of the operations.
+#[test]
+fn hardware_updates_4k() {
+    all::<Page4K>(&[(39, false), (48, false), (52, true)], 6, true);
+}
+
+#[test]
+fn hardware_updates_16k() {
+    all::<Page16K>(&[(36, false), (47, false), (48, true)], 12, true);
+}
+
+#[test]
+fn hardware_updates_64k() {
+    all::<Page64K>(&[(42, false), (52, true)], 24, true);
 }
