@@ -21,6 +21,8 @@ pub struct Config {
     pub small_tables: bool,
     /// FEAT_HAFDBS: TCR.HA and TCR.HD work.
     pub hardware_update: bool,
+    /// FEAT_XNX: stage 2 allows execution for EL1 and EL0 separately.
+    pub execute_by_privilege: bool,
     /// Also reports legal code that leaves more cached than a careful kernel would: making an entry
     /// valid again without an invalidation, relying on a cleared access flag while the old one may
     /// be cached, and size changes that may raise a TLB conflict abort or come together with other
@@ -55,6 +57,7 @@ impl Default for Config {
             lpa2: true,
             small_tables: true,
             hardware_update: true,
+            execute_by_privilege: true,
             strict: false,
             tlb_unknown_at_reset: true,
             caches_unknown_at_reset: false,

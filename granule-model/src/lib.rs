@@ -57,6 +57,7 @@
 //! | groups | a lookup of a member may use any other member that has the contiguous bit (RJQQTC), or conflict with members that have not (RNGLXZ) |
 //! | blocks with nT | may translate or fault (RMRRPW); software must not rely on them |
 //! | TLBI | removes what its operand, form, scope, level and granule hints name, if walkers could no longer read the old value when it was issued; completes at a DSB of its CPU (NSH for local ones); takes effect for the CPU itself after an ISB |
+//! | stage 2 | a guest's intermediate physical addresses are a regime of their own, by VMID. A walk of the guest may combine an entry of stage 2 with its own: the combined entry outlives a TLBI by intermediate physical address, until a later VMALLE1 that is issued after that TLBI completed, or until VMALLS12E1 or ALLE1 |
 //! | changes | each entry that becomes valid is compared with every stale one for its addresses: RWHZWS, with the relaxations of the BBM level (RPVTFW) |
 //! | data caches | each line of 64 bytes may be unwritten (stored through the caches, not cleaned) or outdated (stored past them, not invalidated) for any length of time |
 //! | instruction caches | stored code is stale until it is cleaned, a DSB completes the clean, and then IC and DSB are done |
@@ -91,9 +92,14 @@
 //!
 //! * Contents of memory other than descriptors, and locks. The model assumes that a store-release
 //!   orders what other CPUs stored earlier in the trace, and that DMB orders stores for walkers.
-//! * Stage 2, VMIDs, Secure state, FEAT_D128, FEAT_S1PIE, FEAT_HAFT, FEAT_CnP's sharing of TLBs,
+//! * The guest's own tables as part of a guest: the trees of EL1&0 belong to one guest, whatever the
+//!   VMID, and their table walks do not go through stage 2. Any entry of stage 2 counts as combined
+//!   with some of the guest's, and operations of EL1&0 on one address or ASID leave it.
+//! * Fields of VTCR_EL2 that TLBs hold for a guest that is not the last one to run on the CPU.
+//! * Secure state, FEAT_D128, FEAT_S1PIE, FEAT_HAFT, FEAT_CnP's sharing of TLBs,
 //!   tags, PAN, E0PD, TBID, PBHA. The EL2&0 regime is treated as EL1&0. [`Event::AssumeVisible`] is
-//!   about the first regime of EL1&0, EL2, EL3 whose MMU the CPU has on.
+//!   about the first regime of EL1&0, EL2, EL3 whose MMU the CPU has on, and about no guest:
+//!   [`Event::Settled`] concerns those too.
 //! * Whether the shareability of walks (TCR.SH0, SH1) includes the CPUs that store to the tables,
 //!   and whether CPUs that share tables agree on MAIR and TCR.
 //! * What firmware or a boot loader left in the data and instruction caches, except with

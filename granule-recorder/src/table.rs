@@ -52,7 +52,7 @@ unsafe impl<T: TableAllocator, S: Sink> TableAllocator for Traced<T, S> {
     forward!(self.recorded.inner: reserve);
     forward!(
         self.recorded.inner unless self.recorded.sink.is_active(),
-        then self.recorded: allocate free
+        then self.recorded: allocate allocate_aligned free
     );
 }
 
@@ -193,6 +193,19 @@ unsafe impl<T: TableAllocator, S: Sink> TableAllocator for Recorded<T, S> {
                 });
             }
             run
+        })
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn allocate_aligned(&mut self, count: usize) -> Option<PhysicalAddress> {
+        self.sink.atomically(|sink| {
+            let first = self.inner.allocate_aligned(count)?;
+            sink.record(Event::Obtained {
+                start: first.0,
+                bytes: sink.page_bytes().wrapping_mul(count as u64),
+            });
+            Some(first)
         })
     }
 

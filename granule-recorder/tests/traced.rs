@@ -206,13 +206,14 @@ impl Dispatch for Compare {
             .protect(middle, 5 * page, change, Holes::Refuse)
             .unwrap();
         compare("protect");
-        tables.unmap(middle, page).unwrap();
+        // One page would be a store.
+        tables.unmap(middle, 2 * page).unwrap();
         // Clearing all bits leaves nothing to tell the entry by: it is as the host says.
         let events = kept.events.take();
         assert!(
             events
                 .iter()
-                .any(|event| matches!(event, Event::Update { count: 1, .. }))
+                .any(|event| matches!(event, Event::Update { count: 2, .. }))
         );
         host.take_events();
         seen

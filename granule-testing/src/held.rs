@@ -2,19 +2,19 @@
 //! nothing walks their tables, so nobody needs to vouch for a change.
 
 use granule::arch::Page;
-use granule::table::{Live, PageTables, TableEnvironment};
+use granule::table::{Live, PageTables, Stage, Stage1, TableEnvironment};
 use std::ops::{Deref, DerefMut};
 
 /// Tables that no CPU walks, also when they count as live.
 #[derive(Debug)]
-pub enum Held<P: Page, E> {
-    Private(PageTables<P, E>),
-    Live(Live<PageTables<P, E>>),
+pub enum Held<P: Page, E, S: Stage = Stage1> {
+    Private(PageTables<P, E, S>),
+    Live(Live<PageTables<P, E, S>>),
 }
 
-impl<P: Page, E: TableEnvironment> Held<P, E> {
+impl<P: Page, E: TableEnvironment, S: Stage> Held<P, E, S> {
     /// The tables, live if `live` says so.
-    pub fn new(tables: PageTables<P, E>, live: bool) -> Self {
+    pub fn new(tables: PageTables<P, E, S>, live: bool) -> Self {
         if live {
             // SAFETY: no CPU walks the tables in spite of the call.
             Self::Live(unsafe { tables.make_live() })
@@ -24,8 +24,8 @@ impl<P: Page, E: TableEnvironment> Held<P, E> {
     }
 }
 
-impl<P: Page, E> Deref for Held<P, E> {
-    type Target = PageTables<P, E>;
+impl<P: Page, E, S: Stage> Deref for Held<P, E, S> {
+    type Target = PageTables<P, E, S>;
 
     fn deref(&self) -> &Self::Target {
         match self {
@@ -35,7 +35,7 @@ impl<P: Page, E> Deref for Held<P, E> {
     }
 }
 
-impl<P: Page, E> DerefMut for Held<P, E> {
+impl<P: Page, E, S: Stage> DerefMut for Held<P, E, S> {
     fn deref_mut(&mut self) -> &mut Self::Target {
         match self {
             Self::Private(tables) => tables,

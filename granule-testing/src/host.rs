@@ -42,7 +42,10 @@ pub enum Event {
     DsbIshst,
     DsbIsh,
     Isb,
+    /// A TLBI of the tables' own regime.
     Tlbi(TlbiOp),
+    /// A TLBI of another regime.
+    OtherTlbi(Regime, TlbiOp),
 }
 
 /// How the allocator picks pages.
@@ -72,6 +75,8 @@ unsafe impl PhysToVirt for NothingFreed {
 pub struct Host {
     first: u64,
     page: u64,
+    /// The regime of the tables.
+    regime: Regime,
     /// The memory of each allocated page; null for the others.
     pages: Vec<Cell<*mut u64>>,
     runs: Cell<Runs>,
@@ -93,6 +98,7 @@ impl Host {
         Rc::new(Self {
             first,
             page,
+            regime: geometry.regime(),
             pages: vec![Cell::new(core::ptr::null_mut()); pages],
             runs: Cell::new(Runs::Long),
             random: Cell::new(0x9e37_79b9_7f4a_7c15),
@@ -443,6 +449,24 @@ unsafe impl TableAllocator for Allocator {
         })
     }
 
+    fn allocate_aligned(&mut self, count: usize) -> Option<PhysicalAddress> {
+        let host = &self.0;
+        let bytes = count as u64 * host.page;
+        let is_free = |page: usize| host.pages[page].get().is_null();
+        let aligned = |page: usize| (host.first + page as u64 * host.page) % bytes == 0;
+        let first = (0..(host.pages.len() + 1).saturating_sub(count))
+            .rev()
+            .find(|&page| aligned(page) && (page..page + count).all(is_free))?;
+        let left = host.budget.get().checked_sub(count)?;
+        host.budget.set(left);
+        for page in first..first + count {
+            host.give(page, 0xff);
+        }
+        let first = host.first + first as u64 * host.page;
+        host.note(Event::Allocate { first, count });
+        Some(PhysicalAddress(first))
+    }
+
     fn free(&mut self, table: FreedTable) {
         let host = &self.0;
         host.take_back(host.page_of(table.address().0));
@@ -470,8 +494,12 @@ impl TlbOps for Recorder {
     fn isb(&mut self) {
         self.host.note(Event::Isb);
     }
-    fn tlbi(&mut self, _regime: Regime, op: TlbiOp) {
-        self.host.note(Event::Tlbi(op));
+    fn tlbi(&mut self, regime: Regime, op: TlbiOp) {
+        self.host.note(if regime == self.host.regime {
+            Event::Tlbi(op)
+        } else {
+            Event::OtherTlbi(regime, op)
+        });
     }
 }
 

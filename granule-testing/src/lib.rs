@@ -10,6 +10,8 @@
 //! - [`order`]: checks the recorded events one by one.
 //! - [`replay`]: checks the effect of the events on a CPU that walks the tables meanwhile.
 //! - [`shape`]: address spaces to test, and the ID registers that allow them.
+//! - [`stage`]: the attributes and permission changes of both stages, as descriptor bits and drawn
+//!   at random.
 //! - [`cases`]: the number of cases of a property.
 
 #![allow(
@@ -26,5 +28,6 @@ pub mod order;
 pub mod performed;
 pub mod replay;
 pub mod shape;
+pub mod stage;
 pub mod tlbi;
 pub mod walk;

@@ -12,6 +12,8 @@ use super::host::Event;
 use super::performed::{Operation, Performed};
 use super::tlbi::{ADDRESS, Covered, decode};
 use super::walk::{Arch, Leaf, Table};
+use granule::arch::Regime;
+use granule::arch::tlbi::TlbiOp;
 use std::collections::{BTreeMap, BTreeSet};
 
 const CONTIGUOUS: u64 = 1 << 52;
@@ -31,6 +33,9 @@ enum Phase {
     Storing,
     /// DSB ISHST was issued: TLBIs follow, and the DSBs that complete them.
     Invalidating { rounds: usize },
+    /// Stage 2: all of a guest is invalidated by intermediate physical address. TLBIs of what its
+    /// CPUs combined with their own tables follow, each with its DSB.
+    Combined { rounds: usize },
     /// Every removed entry is invalidated, or none was removed: an ISB follows.
     Complete,
     /// ISB was issued: tables may be freed.
@@ -57,6 +62,8 @@ struct Replay<'a> {
     stores: usize,
     visible: usize,
     round: Vec<Covered>,
+    /// TLBIs of what is combined that no DSB has completed.
+    combined: usize,
 }
 
 /// Replays all events; panics on the first violation.
@@ -84,6 +91,7 @@ pub fn replay(performed: &Performed<'_>) {
         stores: 0,
         visible: 0,
         round: Vec::new(),
+        combined: 0,
     };
     for event in performed.events {
         replay.event(event);
@@ -129,6 +137,16 @@ impl Replay<'_> {
                 assert!(ready, "a TLBI when it is the turn of {:?}", self.phase);
                 self.round.push(decode(&self.arch, op));
             }
+            Event::OtherTlbi(regime, op) => {
+                assert!(
+                    matches!(self.phase, Phase::Combined { .. }),
+                    "a TLBI of {regime:?} when it is the turn of {:?}",
+                    self.phase
+                );
+                assert_eq!((regime, op), (Regime::El1And0, TlbiOp::All));
+                assert_eq!(self.combined, 0, "twice without a DSB");
+                self.combined += 1;
+            }
             Event::DsbIsh => self.complete(),
             Event::Isb => {
                 if self.phase == (Phase::Invalidating { rounds: 0 }) {
@@ -163,11 +181,8 @@ impl Replay<'_> {
     /// Whether the operation may invalidate before its last stores: a merge frees tables in
     /// between, a change of memory type breaks leaves and makes them again, and a group that hardware may update is split in a round of its own.
     fn several_rounds(&self) -> bool {
-        let clean = 1 << 51 | 1 << 7;
-        let updated = |leaf: &Leaf| {
-            let word = leaf.word;
-            word & CONTIGUOUS != 0 && (word & ACCESSED == 0 || word & clean == clean)
-        };
+        let updated =
+            |leaf: &Leaf| leaf.word & CONTIGUOUS != 0 && self.arch.may_be_updated(leaf.word);
         matches!(
             self.performed.operation,
             Operation::Merge | Operation::Attributes
@@ -176,6 +191,12 @@ impl Replay<'_> {
 
     /// DSB ISH completes a round of TLBIs.
     fn complete(&mut self) {
+        if let Phase::Combined { rounds } = self.phase {
+            assert_eq!(self.combined, 1, "DSB ISH without a TLBI");
+            self.combined = 0;
+            self.phase = self.after(rounds, Phase::Complete, |rounds| Phase::Combined { rounds });
+            return;
+        }
         let Phase::Invalidating { rounds } = self.phase else {
             panic!("DSB ISH when it is the turn of {:?}", self.phase);
         };
@@ -183,13 +204,27 @@ impl Replay<'_> {
         assert!(self.stores > 0, "nothing was changed, but TLBIs are issued");
         let round = core::mem::take(&mut self.round);
         self.covers(&round);
-        self.phase = if rounds == usize::from(self.performed.repeat) {
+        // An operation on all of a guest removes what is combined too.
+        let whole = round.iter().any(|covered| covered.whole);
+        let next = if self.arch.stage2 && !whole {
+            Phase::Combined { rounds: 0 }
+        } else {
+            Phase::Complete
+        };
+        self.phase = self.after(rounds, next, |rounds| Phase::Invalidating { rounds });
+        if self.phase == next {
             self.stale.clear();
             self.pointers.clear();
-            Phase::Complete
+        }
+    }
+
+    /// The phase after a round: an erratum takes each round twice.
+    fn after(&self, rounds: usize, next: Phase, again: impl Fn(usize) -> Phase) -> Phase {
+        if rounds == usize::from(self.performed.repeat) {
+            next
         } else {
-            Phase::Invalidating { rounds: rounds + 1 }
-        };
+            again(rounds + 1)
+        }
     }
 
     fn end(&self) {
@@ -258,7 +293,7 @@ impl Replay<'_> {
             }
             (Entry::Leaf(old), Entry::Nothing) => {
                 self.leaves.remove(&offset);
-                self.stale.push(old);
+                self.replaced([old]);
             }
             (Entry::Leaf(old), Entry::Leaf(new)) => self.in_place(old, new),
             (Entry::Leaf(old), Entry::Table(child)) => {
@@ -271,12 +306,12 @@ impl Replay<'_> {
                 self.leaves.remove(&offset);
                 self.leaves
                     .extend(parts.iter().map(|leaf| (leaf.offset, *leaf)));
-                self.stale.push(old);
+                self.replaced([old]);
             }
             (Entry::Table(child), Entry::Nothing) => {
                 assert_eq!(self.performed.operation, Operation::Unmap);
                 let gone = self.unlink(child);
-                self.stale.extend(gone);
+                self.replaced(gone);
             }
             (Entry::Table(child), Entry::Leaf(new)) => {
                 assert!(
@@ -285,11 +320,17 @@ impl Replay<'_> {
                 );
                 let parts = self.unlink(child);
                 self.alike(&new, &parts);
-                self.stale.extend(parts);
+                self.replaced(parts);
                 self.leaves.insert(offset, new);
             }
             (Entry::Table(_), Entry::Table(_)) => panic!("another table at {offset:#x}"),
         }
+    }
+
+    /// Leaves that are replaced may still be cached. No TLB holds one without the access flag.
+    fn replaced(&mut self, leaves: impl IntoIterator<Item = Leaf>) {
+        let cached = |leaf: &Leaf| leaf.word & ACCESSED != 0;
+        self.stale.extend(leaves.into_iter().filter(cached));
     }
 
     /// How a walker reads `word` at an offset and level.
@@ -320,8 +361,9 @@ impl Replay<'_> {
         }
         let changed = old.word ^ new.word;
         assert_eq!(old.output, new.output, "a live leaf's output changes");
-        // AttrIndx, and SH unless these bits hold address bits.
-        assert_eq!(changed & 0b111 << 2, 0, "the memory type changes");
+        // AttrIndx or MemAttr, and SH unless these bits hold address bits.
+        let memory = if self.arch.stage2 { 0b1111 } else { 0b111 };
+        assert_eq!(changed & memory << 2, 0, "the memory type changes");
         if !self.arch.ds {
             assert_eq!(changed & 0b11 << 8, 0, "the shareability changes");
         }
@@ -329,6 +371,13 @@ impl Replay<'_> {
             old.word & 1 << 11 == 0 || new.word & 1 << 11 != 0,
             "a leaf that may be cached becomes global"
         );
+        if self.arch.stage2 {
+            assert_eq!(
+                changed & (1 << 11 | 1 << 50),
+                0,
+                "FnXS or a RES0 bit changes"
+            );
+        }
         if changed & CONTIGUOUS != 0 {
             assert!(
                 self.performed.bbm >= 1,
@@ -338,13 +387,12 @@ impl Replay<'_> {
         }
         self.leaves.insert(new.offset, new);
         // Without the hint each entry still translates as before, at the same level, so the next
-        // TLBI for an address finds the cached entry. No TLB holds an entry without the access
-        // flag. A cached entry whose flag was cleared only hides the next access.
+        // TLBI for an address finds the cached entry. A cached entry whose flag was cleared only
+        // hides the next access.
         let unhinted = changed == CONTIGUOUS && new.word & CONTIGUOUS == 0;
-        let accessed = changed == ACCESSED && new.word & ACCESSED != 0;
         let unflushed = self.performed.operation == Operation::Unflushed && changed == ACCESSED;
-        if !(unhinted || accessed || unflushed) {
-            self.stale.push(old);
+        if !(unhinted || unflushed) {
+            self.replaced([old]);
         }
     }
 

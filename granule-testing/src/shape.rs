@@ -3,7 +3,9 @@
 //! The register fields are placed by hand from the architecture's tables: a test that asked the
 //! library where TGran4 is would repeat the library's mistakes.
 
-use granule::arch::{CpuFeatures, Geometry, IdRegisters, PageSize, Regime, VaRange};
+use granule::arch::{
+    CpuFeatures, Geometry, IdRegisters, PageSize, Regime, Stage2Geometry, VaRange,
+};
 
 /// The fields of the ID registers that matter here.
 #[derive(Clone, Copy, Debug)]
@@ -73,6 +75,46 @@ impl Cpu {
     pub fn single(&self, size: PageSize, va_bits: u32, regime: Regime) -> Geometry {
         Geometry::new(&self.features(), size, va_bits, VaRange::Lower, regime).unwrap()
     }
+}
+
+/// Every shape of stage 2 that operations are tested on: each page size, with one root table and
+/// with several, all start levels, the formats of output addresses, and with and without the
+/// features that change the bits of a leaf.
+pub fn stage2() -> Vec<Stage2Geometry> {
+    use PageSize::{K4, K16, K64};
+    let mut shapes = Vec::new();
+    for (cpu, size, ipa_bits) in [
+        (PLAIN, K4, 32),
+        (PLAIN, K4, 39),
+        (PLAIN, K4, 40),
+        (PLAIN, K4, 48),
+        (PLAIN, K16, 36),
+        (PLAIN, K16, 40),
+        (PLAIN, K16, 48),
+        (PLAIN, K64, 36),
+        (PLAIN, K64, 42),
+        (PLAIN, K64, 48),
+        (LARGE, K4, 25),
+        (LARGE, K4, 52),
+        (LARGE, K16, 29),
+        (LARGE, K16, 51),
+        (LARGE, K16, 52),
+        (LARGE, K64, 33),
+        (LARGE, K64, 46),
+        (LARGE, K64, 52),
+    ] {
+        // FEAT_S2FWB is MMFR2 43:40, FEAT_XNX MMFR1 31:28.
+        for features in [false, true] {
+            let mut registers = cpu.registers();
+            if features {
+                registers.mmfr1 |= 1 << 28;
+                registers.mmfr2 |= 1 << 40;
+            }
+            let cpu = CpuFeatures::new(registers);
+            shapes.push(Stage2Geometry::new(&cpu, size, ipa_bits).unwrap());
+        }
+    }
+    shapes
 }
 
 /// Every shape that operations are tested on: each page size, both halves, the formats of output

@@ -14,12 +14,25 @@ pub struct Covered {
     /// Table entries are removed too.
     pub tables: bool,
     pub asid: Option<u16>,
+    /// Everything of the regime is removed.
+    pub whole: bool,
 }
 
 pub const ADDRESS: u64 = (1 << 56) - 1;
 
-/// Decodes an operation by the architecture's layout of its operand.
+/// Decodes an operation by the architecture's layout of its operand. At stage 2 an operand holds an
+/// intermediate physical address, and nothing above its level hint.
 pub fn decode(arch: &Arch, op: TlbiOp) -> Covered {
+    if let (true, TlbiOp::Address { operand, .. }) = (arch.stage2, op) {
+        assert_eq!(
+            operand >> 48 | operand >> 40 & 0b1111,
+            0,
+            "RES0 bits of {operand:#x}"
+        );
+    }
+    if let (true, TlbiOp::Range { operand, .. }) = (arch.stage2, op) {
+        assert_eq!(operand >> 48, 0, "RES0 bits of {operand:#x}");
+    }
     let granule = match arch.g {
         12 => 0b01,
         14 => 0b10,
@@ -32,6 +45,7 @@ pub fn decode(arch: &Arch, op: TlbiOp) -> Covered {
             level: None,
             tables: true,
             asid: None,
+            whole: true,
         },
         TlbiOp::Asid { operand } => {
             assert_eq!(operand & ((1 << 48) - 1), 0);
@@ -41,6 +55,7 @@ pub fn decode(arch: &Arch, op: TlbiOp) -> Covered {
                 level: None,
                 tables: true,
                 asid: Some((operand >> 48) as u16),
+                whole: false,
             }
         }
         TlbiOp::Address {
@@ -60,6 +75,7 @@ pub fn decode(arch: &Arch, op: TlbiOp) -> Covered {
                 level,
                 tables: scope == TlbiScope::AllLevels,
                 asid: (!all_asids).then_some((operand >> 48) as u16),
+                whole: false,
             }
         }
         TlbiOp::Range {
@@ -94,6 +110,7 @@ pub fn decode(arch: &Arch, op: TlbiOp) -> Covered {
                 level: (hint != 0).then_some(hint),
                 tables: scope == TlbiScope::AllLevels,
                 asid: (!all_asids).then_some((operand >> 48) as u16),
+                whole: false,
             }
         }
         other => panic!("an operation that this test does not know: {other:?}"),

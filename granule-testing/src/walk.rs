@@ -4,10 +4,7 @@
 //! (arm64 VMSAv8-64 stage 1). Only the parameters of a shape come from the library.
 
 use super::host::Host;
-use granule::arch::{
-    Attributes, Geometry, OutputFormat, PhysicalAddress, Regime, Shareability, VaRange,
-};
-use granule::table::Leaves;
+use granule::arch::{Geometry, OutputFormat, PhysicalAddress, Regime, VaRange};
 
 /// The parameters that the architecture derives from page size, address sizes and format.
 #[derive(Clone, Copy, Debug)]
@@ -23,6 +20,12 @@ pub struct Arch {
     pub upper: bool,
     /// The regime is EL1&0: two privilege levels.
     pub user: bool,
+    /// Stage 2: intermediate physical addresses, and up to 16 root tables.
+    pub stage2: bool,
+    /// FEAT_S2FWB, at stage 2.
+    pub forced_write_back: bool,
+    /// FEAT_XNX, at stage 2.
+    pub execute_by_privilege: bool,
 }
 
 /// One leaf entry. A contiguous group has one for each of its entries.
@@ -64,6 +67,9 @@ impl Arch {
             lpa: geometry.format() == OutputFormat::Lpa,
             upper: geometry.va_range() == VaRange::Upper,
             user: geometry.regime() == Regime::El1And0,
+            stage2: geometry.regime() == Regime::Stage2,
+            forced_write_back: geometry.forced_write_back(),
+            execute_by_privilege: geometry.execute_by_privilege(),
         }
     }
 
@@ -85,7 +91,15 @@ impl Arch {
     }
 
     pub fn start_level(&self) -> i32 {
-        3 - ((self.va_bits - 1 - self.g) / (self.g - 3)) as i32
+        // At stage 2 the start level resolves up to four bits more, by 16 root tables.
+        let more = if self.stage2 { 4 } else { 0 };
+        let below = (self.va_bits - more).saturating_sub(1 + self.g);
+        3 - (below / (self.g - 3)) as i32
+    }
+
+    /// The number of root tables that follow each other in memory.
+    pub fn root_tables(&self) -> usize {
+        (self.span() >> self.shift(self.start_level())).div_ceil(self.entries() as u64) as usize
     }
 
     pub fn span(&self) -> u64 {
@@ -123,7 +137,7 @@ impl Arch {
     }
 
     /// Moves an address to the address bits of a descriptor.
-    fn place(&self, address: u64) -> u64 {
+    pub(crate) fn place(&self, address: u64) -> u64 {
         if self.ds {
             address & 0x3_ffff_ffff_f000 | (address >> 50 & 0b11) << 8
         } else if self.lpa {
@@ -145,49 +159,17 @@ impl Arch {
         }
     }
 
-    /// The complete leaf descriptor that a mapping must produce.
-    pub fn leaf_word(
-        &self,
-        output: u64,
-        level: i32,
-        contiguous: bool,
-        attributes: &Attributes,
-    ) -> u64 {
-        let mut word = self.place(output) | if level == 3 { 0b11 } else { 0b01 };
-        let permissions = attributes.permissions;
-        word |= u64::from(attributes.memory.index()) << 2;
-        if !self.ds {
-            word |= match attributes.shareability {
-                Shareability::None => 0,
-                Shareability::Outer => 0b10 << 8,
-                _ => 0b11 << 8,
-            };
-        }
-        let mut bit = |at: u32, set: bool| word |= u64::from(set) << at;
-        bit(7, !permissions.writable);
-        bit(10, attributes.accessed);
-        bit(50, permissions.guarded);
-        bit(51, permissions.dirty_modifier);
-        bit(52, contiguous);
-        if self.user {
-            bit(6, permissions.user);
-            bit(11, !attributes.global);
-            bit(53, !permissions.privileged_execute);
-            bit(54, !permissions.user_execute);
-        } else {
-            // One privilege level: AP[1] is RES1, bit 53 RES0, bit 54 XN, and nG does not exist.
-            bit(6, true);
-            bit(54, !permissions.privileged_execute);
-        }
-        word | u64::from(permissions.software & 0b1111) << 55
-    }
-
     /// Reads the whole tree below `root`. Panics on an entry that no table may hold.
     pub fn walk(&self, host: &Host, root: PhysicalAddress) -> Tree {
         let mut tree = Tree::default();
         let level = self.start_level();
         let entries = 1 << (self.va_bits - self.shift(level));
-        self.walk_table(host, root.0, level, 0, entries, &mut tree);
+        let bytes = self.entries() as u64 * self.entry_bytes(level);
+        for table in 0..self.root_tables() as u64 {
+            let address = root.0 + table * self.page();
+            let entries = self.entries().min(entries);
+            self.walk_table(host, address, level, table * bytes, entries, &mut tree);
+        }
         tree
     }
 
@@ -271,57 +253,23 @@ impl Arch {
         self.address_in(word, self.g)
     }
 
+    /// A page as hardware marks it dirty: bit 7 is clear, at stage 2 set.
+    pub fn made_dirty(&self, word: u64) -> u64 {
+        if self.stage2 {
+            word | 1 << 7
+        } else {
+            word & !(1 << 7)
+        }
+    }
+
+    /// Whether hardware may set the access flag of a valid leaf, or mark a page with the dirty
+    /// modifier dirty.
+    pub fn may_be_updated(&self, word: u64) -> bool {
+        word >> 10 & 1 == 0 || word >> 51 & 1 == 1 && self.made_dirty(word) != word
+    }
+
     /// The attributes of a leaf: every bit except the address, the validity and the contiguous bit.
     pub fn attributes_in(&self, word: u64) -> u64 {
         word & !(self.place(u64::MAX) | 0b11 | 1 << 52 | 1 << 63)
-    }
-
-    /// The leaves of a mapping, chosen greedily: at each address the largest block, group or page
-    /// that the alignment of input and output, the rest of the range and `leaves` allow. The second
-    /// value of each is the group of the leaf, as first offset and bytes.
-    pub fn greedy(
-        &self,
-        offset: u64,
-        output: u64,
-        bytes: u64,
-        leaves: Leaves,
-        attributes: &Attributes,
-    ) -> Vec<(Leaf, Option<(u64, u64)>)> {
-        let mut sizes = Vec::new();
-        for level in self.start_level()..=3 {
-            if level < leaves.top.number() || !self.leaf_allowed(level) {
-                continue;
-            }
-            if leaves.contiguous && self.contiguous(level) > 1 {
-                sizes.push((level, self.contiguous(level)));
-            }
-            sizes.push((level, 1));
-        }
-        let mut found = Vec::new();
-        let mut at = 0;
-        while at < bytes {
-            let (level, count) = *sizes
-                .iter()
-                .find(|&&(level, count)| {
-                    let size = count * self.entry_bytes(level);
-                    let aligned = (offset + at) % size == 0 && (output + at) % size == 0;
-                    aligned && bytes - at >= size
-                })
-                .expect("a page always fits");
-            let entry = self.entry_bytes(level);
-            let group = (count > 1).then_some((offset + at, count * entry));
-            for _ in 0..count {
-                let leaf = Leaf {
-                    offset: offset + at,
-                    bytes: entry,
-                    level,
-                    output: output + at,
-                    word: self.leaf_word(output + at, level, count > 1, attributes),
-                };
-                found.push((leaf, group));
-                at += entry;
-            }
-        }
-        found
     }
 }

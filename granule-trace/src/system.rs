@@ -37,6 +37,9 @@ named! {
     TCR_EL2, "tcr_el2", 3 4 2 0 2;
     TTBR0_EL2, "ttbr0_el2", 3 4 2 0 0;
     MAIR_EL2, "mair_el2", 3 4 10 2 0;
+    HCR_EL2, "hcr_el2", 3 4 1 1 0;
+    VTCR_EL2, "vtcr_el2", 3 4 2 1 2;
+    VTTBR_EL2, "vttbr_el2", 3 4 2 1 0;
     SCTLR_EL3, "sctlr_el3", 3 6 1 0 0;
     TCR_EL3, "tcr_el3", 3 6 2 0 2;
     TTBR0_EL3, "ttbr0_el3", 3 6 2 0 0;
@@ -87,6 +90,18 @@ named! {
     VMALLS12E1, "vmalls12e1", 1 4 8 7 6;
     VMALLS12E1IS, "vmalls12e1is", 1 4 8 3 6;
     VMALLS12E1OS, "vmalls12e1os", 1 4 8 1 6;
+    IPAS2E1, "ipas2e1", 1 4 8 4 1;
+    IPAS2E1IS, "ipas2e1is", 1 4 8 0 1;
+    IPAS2E1OS, "ipas2e1os", 1 4 8 4 0;
+    IPAS2LE1, "ipas2le1", 1 4 8 4 5;
+    IPAS2LE1IS, "ipas2le1is", 1 4 8 0 5;
+    IPAS2LE1OS, "ipas2le1os", 1 4 8 4 4;
+    RIPAS2E1, "ripas2e1", 1 4 8 4 2;
+    RIPAS2E1IS, "ripas2e1is", 1 4 8 0 2;
+    RIPAS2E1OS, "ripas2e1os", 1 4 8 4 3;
+    RIPAS2LE1, "ripas2le1", 1 4 8 4 6;
+    RIPAS2LE1IS, "ripas2le1is", 1 4 8 0 6;
+    RIPAS2LE1OS, "ripas2le1os", 1 4 8 4 7;
     RVAE2, "rvae2", 1 4 8 6 1;
     RVAE2IS, "rvae2is", 1 4 8 2 1;
     RVAE2OS, "rvae2os", 1 4 8 5 1;
@@ -178,7 +193,8 @@ impl System {
     /// Whether a TLBI takes an operand. One without an operand affects a whole regime.
     #[must_use]
     pub const fn takes_operand(self) -> bool {
-        !matches!(self.op2(), 0 | 4 | 6)
+        // CRm 0 and 4 are the operations by intermediate physical address.
+        matches!(self.crm(), 0 | 4) || !matches!(self.op2(), 0 | 4 | 6)
     }
 
     /// The encoding with this assembler name.
@@ -231,6 +247,11 @@ mod tests {
             (System::RVAE1, 0xd508_8620),
             (System::RVAALE1OS, 0xd508_85e0),
             (System::VALE2OS, 0xd50c_81a0),
+            (System::IPAS2E1IS, 0xd50c_8020),
+            (System::RIPAS2LE1IS, 0xd50c_80c0),
+            (System::VMALLS12E1IS, 0xd50c_83df),
+            (System::VTTBR_EL2, 0xd51c_2100),
+            (System::HCR_EL2, 0xd51c_1100),
             (System::DC_CVAU, 0xd50b_7b20),
             (System::DC_CIVAC, 0xd50b_7e20),
             (System::IC_IALLU, 0xd508_751f),

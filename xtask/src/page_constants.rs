@@ -37,6 +37,11 @@ const ALLOWED: &[(&str, &[&str], &str)] = &[
         &["<< 14", "<< 16"],
         "fields of TCR_EL1 and TCR_EL2",
     ),
+    (
+        "granule/src/arch/stage2/registers.rs",
+        &["<< 14", "<< 16"],
+        "fields of VTCR_EL2",
+    ),
     ("granule/src/arch/translation.rs", &["<< 12"], "SCTLR.I"),
     ("granule/src/hw/cache.rs", &[">> 16"], "CTR_EL0.DminLine"),
     (

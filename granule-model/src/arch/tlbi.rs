@@ -50,15 +50,32 @@ pub(crate) struct Tlbi {
     pub(crate) target: Target,
     /// The raw register operand, 0 where the instruction has none.
     pub(crate) operand: u64,
+    /// What an operation on all of EL1&0 removes of stage 2.
+    pub(crate) guests: Option<Guests>,
+}
+
+/// The entries of stage 2 that an operation on all of EL1&0 removes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Guests {
+    /// Those of the current VMID that are combined with the guest's own tables: VMALLE1.
+    Combined,
+    /// All of the current VMID: VMALLS12E1.
+    Vmid,
+    /// All: ALLE1.
+    All,
 }
 
 impl Tlbi {
-    /// The TLBI with this encoding; `None` for other instructions, and for TLBIs of stage 2.
+    /// The TLBI with this encoding; `None` for other instructions.
     ///
-    /// ALLE1 and VMALLS12E1 are read as VMALLE1, which they include.
+    /// The guests' own trees count as those of one guest: ALLE1 and VMALLS12E1 are read as VMALLE1,
+    /// which they include, and which of them it is matters for stage 2 alone.
     pub(crate) const fn of(system: System, operand: u64) -> Option<Self> {
         if !system.is_tlbi() {
             return None;
+        }
+        if matches!(system.crm(), 0 | 4) {
+            return Self::by_intermediate_address(system, operand);
         }
         let (scope, range) = match system.crm() {
             7 => (TlbiScope::Local, false),
@@ -76,6 +93,12 @@ impl Tlbi {
             _ => return None,
         };
         let two_halves = matches!(regime, Regime::El10);
+        let guests = match (system.op1(), system.op2(), range) {
+            (0, 0, false) => Some(Guests::Combined),
+            (4, 4, false) => Some(Guests::All),
+            (4, 6, false) => Some(Guests::Vmid),
+            _ => None,
+        };
         let target = match system.op2() {
             0 | 4 | 6 if !range => Target::All,
             2 if two_halves && !range => Target::Asid,
@@ -100,6 +123,38 @@ impl Tlbi {
             scope,
             target,
             operand,
+            guests,
+        })
+    }
+
+    /// An operation on stage 2 by intermediate physical address.
+    const fn by_intermediate_address(system: System, operand: u64) -> Option<Self> {
+        let (range, last_level, scope) = match (system.op1(), system.crm(), system.op2()) {
+            (4, 0, op2 @ (1 | 2 | 5 | 6)) => {
+                (op2 & 2 != 0, op2 & 4 != 0, TlbiScope::InnerShareable)
+            }
+            (4, 4, op2 @ (1 | 2 | 5 | 6)) => (op2 & 2 != 0, op2 & 4 != 0, TlbiScope::Local),
+            (4, 4, op2) => (op2 & 3 != 0, op2 & 4 != 0, TlbiScope::OuterShareable),
+            _ => return None,
+        };
+        let all_asids = false;
+        let target = if range {
+            Target::Range {
+                last_level,
+                all_asids,
+            }
+        } else {
+            Target::Address {
+                last_level,
+                all_asids,
+            }
+        };
+        Some(Self {
+            regime: Regime::Stage2,
+            scope,
+            target,
+            operand,
+            guests: None,
         })
     }
 }
@@ -131,6 +186,19 @@ mod tests {
                 _ => Regime::El3,
             };
             let address = base.split_at(base.len() - 2).0;
+            // By intermediate physical address: `s2` is the stage.
+            let (regime, address) = match address.replace("ipas2", "va") {
+                replaced if replaced != address => (Regime::Stage2, replaced),
+                same => (regime, same),
+            };
+            let address = address.as_str();
+            let guests = match (address, regime) {
+                ("vmall", Regime::El10) => Some(Guests::Combined),
+                ("vmalls12", Regime::El10) => Some(Guests::Vmid),
+                ("all", Regime::El10) => Some(Guests::All),
+                _ => None,
+            };
+            assert_eq!(op.guests, guests, "{name}");
             let (range, address) = match address.strip_prefix("rv") {
                 Some(_) => (true, address.split_at(1).1),
                 None => (false, address),
@@ -156,7 +224,7 @@ mod tests {
             );
             assert_eq!(system.takes_operand(), target != Target::All, "{name}");
         }
-        assert_eq!(known, 66);
+        assert_eq!(known, 78);
         assert_eq!(Tlbi::of(System::TCR_EL1, 0), None);
         assert_eq!(Tlbi::of(System::DC_CVAC, 0), None);
     }

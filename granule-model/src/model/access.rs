@@ -3,6 +3,7 @@
 use super::Model;
 use crate::access::{Access, AccessKind, Outcome, Translation};
 use crate::arch::descriptor;
+use crate::arch::regime::Regime;
 use crate::rules;
 use crate::state::caches::line_mask;
 use crate::state::ids::PAGE_SHIFT;
@@ -73,7 +74,9 @@ impl Model {
     fn write_data(&mut self, cpu: u32, translation: Translation, access: Access) {
         let number = translation.address >> PAGE_SHIFT;
         let registers = self.cpus[cpu].registers_of(access.regime);
-        let cached = registers.data_cached() && descriptor::is_cacheable_type(translation.memory);
+        // A guest's own SCTLR is not known: its caches count as on.
+        let on = access.regime == Regime::Stage2 || registers.data_cached();
+        let cached = on && descriptor::is_cacheable_type(translation.memory);
         self.lines_stored(
             cpu,
             number,

@@ -8,10 +8,10 @@ use crate::arch::context::Space;
 use crate::arch::regime::Regime;
 use crate::arch::tlbi::{Tlbi, TlbiScope};
 use crate::rules::tlbi_operand;
-use crate::state::cpu::PendingTlbi;
+use crate::state::cpu::{Guest, PendingTlbi};
 use crate::state::ids::RootId;
 use crate::state::invalidation::{self, Removes, must_remove};
-use crate::state::stale_range::{Settle, StaleRange};
+use crate::state::stale_range::{Settle, StaleKind, StaleRange};
 use crate::state::stale_tlb::Fate;
 use crate::violation::Miss;
 use granule_trace::System;
@@ -24,11 +24,17 @@ impl Model {
     pub(super) fn tlbi(&mut self, cpu: u32, system: System, op: Tlbi) {
         let state = &mut self.cpus[cpu];
         let ds = state.registers_of(op.regime).ds(op.regime);
+        let stage2 = state.registers_of(Regime::Stage2);
+        let guest = Guest {
+            vmid: stage2.vmid(),
+            in_host: stage2.in_host(),
+        };
         let pending = PendingTlbi {
             op,
-            removes: invalidation::read(op, ds, self.config.lpa2),
+            removes: invalidation::read(op, ds, self.config.lpa2, guest.vmid),
             event: self.report.now(),
             synchronised: state.unsynchronised.is_none(),
+            guest,
         };
         match state.tlbis.last_mut() {
             // A repeated TLBI removes what the earlier one does, and entries that became stale
@@ -53,23 +59,40 @@ impl Model {
     }
 
     fn complete(&mut self, cpu: u32, pending: &PendingTlbi) {
-        let op = pending.op;
-        let mask = match op.scope {
+        let mask = match pending.op.scope {
             TlbiScope::Local => 1 << cpu,
             TlbiScope::InnerShareable | TlbiScope::OuterShareable => self.cpus.mask(),
         };
+        self.complete_in(cpu, pending.op.regime, mask, pending);
+        if pending.op.regime != Regime::Stage2
+            && let Some(removes) = pending.removes_of(Regime::Stage2)
+        {
+            let guest = PendingTlbi {
+                removes,
+                ..*pending
+            };
+            self.complete_in(cpu, Regime::Stage2, mask, &guest);
+        }
+    }
+
+    /// Completes the part of a TLBI that concerns one regime.
+    fn complete_in(&mut self, cpu: u32, regime: Regime, mask: u64, pending: &PendingTlbi) {
+        let all = |space: Space| (space, 0, u64::MAX);
         match pending.removes {
             Removes::All | Removes::Asid(_) => {
-                for space in Space::all().filter(|space| space.regime() == op.regime) {
-                    self.remove(cpu, (space, 0, u64::MAX), mask, pending);
+                for space in Space::all().filter(|space| space.regime() == regime) {
+                    self.remove(cpu, all(space), mask, pending);
                 }
-                self.release_roots(op.regime, mask, pending);
-                if pending.removes == Removes::All {
-                    self.note_emptied(cpu, mask, pending);
+                self.release_roots(regime, mask, pending);
+                if pending.removes == Removes::All || regime == Regime::Stage2 {
+                    self.note_emptied(cpu, regime, mask, pending);
                 }
             }
+            Removes::Combined(_) => {
+                self.remove(cpu, all(Space::of(regime, 0)), mask, pending);
+            }
             Removes::Addresses { first, last, .. } => {
-                let space = Space::of(op.regime, first);
+                let space = Space::of(regime, first);
                 self.remove(cpu, (space, first, last), mask, pending);
             }
             Removes::Nothing | Removes::Unpredictable(_) => {}
@@ -87,6 +110,7 @@ impl Model {
     ) {
         let own = 1u64 << cpu;
         let event = pending.event;
+        let now = self.report.now();
         let (memory, tables) = (&self.memory, &self.tables);
         let draining = &mut self.cpus[cpu].draining;
         self.stale.rewrite(space, first, last, |range| {
@@ -97,10 +121,15 @@ impl Model {
             let context = tables.context(range.context);
             let gone = must_remove(pending.removes, range, context).and(match range.settle {
                 Settle::At(since) if since < event => Ok(()),
+                Settle::At(_) if range.combined => Err(Miss::Stage2Cached),
                 Settle::At(_) | Settle::Dsb(_) => Err(Miss::StoreNotVisible),
                 Settle::Isb(_) => Err(Miss::RegisterNotInEffect),
             });
             if let Err(miss) = gone {
+                // The operation that came before says more.
+                if miss == Miss::Stage2Cached && range.missed.is_some() && !range.combined {
+                    return Fate::Keep;
+                }
                 return note(range, event, miss);
             }
             if range.cpus & own & mask != 0 {
@@ -114,13 +143,33 @@ impl Model {
                 draining.push((space, drain));
             }
             let rest = range.cpus & !mask;
-            if rest == 0 {
-                return Fate::Remove;
+            let mut left = Vec::new();
+            let by_address = matches!(pending.removes, Removes::Addresses { .. });
+            if context.space.regime() == Regime::Stage2
+                && by_address
+                && range.kind == StaleKind::Leaf
+            {
+                // What a walk of the guest combined with the entry stays until another TLBI, which
+                // must come after this one completed: until now a walk may have combined it again.
+                left.push(StaleRange {
+                    cpus: range.cpus & mask,
+                    settle: Settle::At(now),
+                    combined: true,
+                    missed: Some((event, Miss::Stage2Only)),
+                    ..range.clone()
+                });
             }
-            let mut kept = range.clone();
-            kept.cpus = rest;
-            kept.missed = Some((event, Miss::LocalOnly));
-            Fate::Replace(vec![kept])
+            if rest != 0 {
+                let mut kept = range.clone();
+                kept.cpus = rest;
+                kept.missed = Some((event, Miss::LocalOnly));
+                left.push(kept);
+            }
+            if left.is_empty() {
+                Fate::Remove
+            } else {
+                Fate::Replace(left)
+            }
         });
     }
 
@@ -128,7 +177,7 @@ impl Model {
     fn release_roots(&mut self, regime: Regime, mask: u64, pending: &PendingTlbi) {
         let candidates: Vec<RootId> = match pending.removes {
             Removes::Asid(asid) => {
-                let space = Space::new(regime, false);
+                let space = Space::of(regime, 0);
                 self.tables
                     .roots_of(space, Some(asid))
                     .into_iter()
@@ -159,9 +208,9 @@ impl Model {
         }
     }
 
-    /// Notes that all of a regime was invalidated.
-    fn note_emptied(&mut self, cpu: u32, mask: u64, pending: &PendingTlbi) {
-        let regime = pending.op.regime.index();
+    /// Notes that all of a regime was invalidated, or at stage 2 all of a guest.
+    fn note_emptied(&mut self, cpu: u32, of: Regime, mask: u64, pending: &PendingTlbi) {
+        let regime = of.index();
         for (index, state) in self.cpus.iter_mut() {
             if mask & (1 << index) == 0 {
                 continue;
@@ -170,10 +219,11 @@ impl Model {
             if !state.started {
                 continue;
             }
-            state.unknown_tlb[regime] = false;
+            // An operation on one guest leaves what was there before the trace.
+            state.unknown_tlb[regime] &= pending.removes != Removes::All;
             let in_effect = index != cpu || pending.synchronised;
             if in_effect {
-                for space in Space::all().filter(|space| space.regime() == pending.op.regime) {
+                for space in Space::all().filter(|space| space.regime() == of) {
                     let at = space.index();
                     if state.roots[at].is_none() && state.ceased[at] < pending.event {
                         state.fields[at] = None;

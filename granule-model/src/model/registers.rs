@@ -104,8 +104,8 @@ impl Model {
             state.ceased[space.index()] = now;
             return;
         };
-        let fields = key.context.fields();
-        if state.fields[space.index()].is_some_and(|held| held != fields) {
+        let fields = key.fields();
+        if state.fields[space.index()].is_some_and(|held| held.contradict(&fields)) {
             let regime = space.regime().index();
             state.field_changed[regime].get_or_insert(now);
         }

@@ -342,8 +342,9 @@ impl Model {
     pub fn update_by_hardware(&mut self, address: u64, dirty: bool) -> bool {
         let old = self.memory.load(address);
         let mut new = old | descriptor::ACCESSED;
-        if dirty && old & descriptor::DIRTY_MODIFIER != 0 {
-            new &= !descriptor::READ_ONLY;
+        if dirty {
+            let trees = Trees::new(&self.memory, &self.tables);
+            new = descriptor::made_dirty(new, trees.regime_at(address));
         }
         if old & descriptor::VALID == 0 || new == old {
             return false;

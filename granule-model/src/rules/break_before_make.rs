@@ -68,7 +68,7 @@ pub(crate) fn check(
                     // A global leaf conflicts with entries of every ASID, others with those of
                     // their own.
                     let meets = old.matches(asid)
-                        || (entry.kind == Kind::Leaf && entry.raw & descriptor::NOT_GLOBAL == 0);
+                        || (entry.kind == Kind::Leaf && descriptor::is_global(entry.raw, &context));
                     if !meets {
                         return;
                     }

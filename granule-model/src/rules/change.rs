@@ -39,6 +39,8 @@ pub(crate) struct Difference {
     pub(crate) to_not_global: bool,
     /// The access flag was cleared.
     pub(crate) access_cleared: bool,
+    /// A dirty page was marked clean.
+    pub(crate) dirty_cleared: bool,
 }
 
 impl Difference {
@@ -66,6 +68,7 @@ impl Difference {
             widened,
             to_not_global: a.global && !b.global,
             access_cleared: a.accessed && !b.accessed,
+            dirty_cleared: a.dirty && !b.dirty,
         }
     }
 
@@ -87,6 +90,7 @@ impl Difference {
             && !self.no_translation
             && !self.widened
             && !self.access_cleared
+            && !self.dirty_cleared
     }
 }
 

@@ -1,6 +1,7 @@
 //! The evidence in a violation about a stale entry: the event that replaced the entry, and the
 //! invalidation that was meant to remove it.
 
+use crate::arch::regime::Regime;
 use crate::state::cpu::Cpus;
 use crate::state::invalidation::{Removes, must_remove};
 use crate::state::stale_range::StaleRange;
@@ -35,6 +36,8 @@ pub(super) fn report(
         incomplete(trees, cpus, stale)
     };
     found.missed = incomplete.or(stale.missed);
+    let regime = trees.tables.context(stale.context).space.regime();
+    found.is_intermediate = regime == Regime::Stage2;
     report.add(found);
 }
 
@@ -45,14 +48,14 @@ fn incomplete(trees: Trees<'_>, cpus: &Cpus, stale: &StaleRange) -> Option<(u64,
     let context = trees.tables.context(stale.context);
     waiting()
         .filter(|pending| {
-            let meets = match pending.removes {
+            let Some(removes) = pending.removes_of(context.space.regime()) else {
+                return false;
+            };
+            let meets = match removes {
                 Removes::Addresses { first, last, .. } => stale.touched(first, last).is_some(),
                 _ => true,
             };
-            pending.op.regime == context.space.regime()
-                && pending.event > stale.event
-                && meets
-                && must_remove(pending.removes, stale, context).is_ok()
+            pending.event > stale.event && meets && must_remove(removes, stale, context).is_ok()
         })
         .map(|pending| (pending.event, Miss::NotComplete))
         .max_by_key(|(event, _)| *event)

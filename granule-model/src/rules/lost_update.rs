@@ -91,9 +91,9 @@ fn may_be_updated(trees: Trees<'_>, paths: &[Path], leaf: u64) -> bool {
         let root = trees.tables.root(path.root);
         root.is_some_and(|root| {
             let context = &root.key.context;
-            let clean = descriptor::DIRTY_MODIFIER | descriptor::READ_ONLY;
+            let regime = context.space.regime();
             (context.hardware_access && leaf & descriptor::ACCESSED == 0)
-                || (context.hardware_dirty && leaf & clean == clean)
+                || (context.hardware_dirty && descriptor::made_dirty(leaf, regime) != leaf)
         })
     })
 }

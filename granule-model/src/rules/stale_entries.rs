@@ -21,7 +21,9 @@ use crate::violation::report::{Found, Report};
 const OLD: &str = "may still use the old translation";
 const GONE: &str = "may still translate addresses for which there is no valid entry any more";
 const WIDER: &str = "may still refuse what is allowed now";
+const DIRTY: &str = "may write to the page without marking it dirty again";
 const ACCESSED: &str = "may use the entry without setting the access flag again";
+const COMBINED: &str = "may still use the old translation, combined with the guest's own tables";
 const UNDER_WAY: &str = "may still use the translation that was invalidated: what was under way \
                          was not discarded (no ISB after the TLBI)";
 
@@ -47,6 +49,7 @@ pub(crate) fn check(
         for (root, cpus) in walked_by(trees, cpus, range, space) {
             for index in 0..range.count {
                 if let Some(text) = difference(trees, config, range, index, root) {
+                    let text = if range.combined { COMBINED } else { text };
                     let mut part = range.part(index, 1);
                     part.cpus = cpus;
                     found.push((part, cpus.trailing_zeros(), text));
@@ -201,6 +204,8 @@ fn leaf_difference(
         let difference = Difference::between(old, &new);
         if difference.matters() {
             text = Some(OLD);
+        } else if difference.dirty_cleared {
+            text.get_or_insert(DIRTY);
         } else if difference.widened {
             text.get_or_insert(WIDER);
         } else if config.strict && difference.access_cleared {

@@ -8,7 +8,7 @@ use super::invalidation::Removes;
 use super::stale_range::StaleRange;
 use crate::arch::context::{Fields, Registers, Space};
 use crate::arch::regime::Regime;
-use crate::arch::tlbi::Tlbi;
+use crate::arch::tlbi::{Guests, Tlbi};
 use std::collections::BTreeSet;
 use std::ops::{Index, IndexMut};
 
@@ -21,13 +21,38 @@ pub(crate) struct PendingTlbi {
     pub(crate) event: u64,
     /// Whether every register write had an ISB when the TLBI was issued.
     pub(crate) synchronised: bool,
+    /// The guest whose entries of stage 2 it has to remove.
+    pub(crate) guest: Guest,
+}
+
+/// The guest that a TLBI of EL1&0 or of stage 2 concerns, by the registers of its CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Guest {
+    pub(crate) vmid: u16,
+    /// HCR_EL2.E2H and TGE are set: TLBIs of EL1&0 concern no guest.
+    pub(crate) in_host: bool,
 }
 
 impl PendingTlbi {
+    /// The entries of a regime that it has to remove, if it concerns the regime.
+    pub(crate) fn removes_of(&self, regime: Regime) -> Option<Removes> {
+        if self.op.regime == regime {
+            return Some(self.removes);
+        }
+        match (regime, self.op.guests?) {
+            (Regime::Stage2, Guests::Combined) if self.guest.in_host => None,
+            (Regime::Stage2, Guests::Combined) => Some(Removes::Combined(self.guest.vmid)),
+            (Regime::Stage2, Guests::Vmid) => Some(Removes::Asid(self.guest.vmid)),
+            (Regime::Stage2, Guests::All) => Some(Removes::All),
+            _ => None,
+        }
+    }
+
     /// Whether two TLBIs differ only in the time when they were issued.
     pub(crate) fn same_as(&self, other: &Self) -> bool {
         self.op == other.op
             && self.synchronised == other.synchronised
+            && self.guest == other.guest
             && self.removes == other.removes
     }
 }
@@ -35,7 +60,7 @@ impl PendingTlbi {
 /// One CPU. Events are counted from 1 here, 0 is "never".
 #[derive(Debug, Default)]
 pub(crate) struct Cpu {
-    pub(crate) registers: [Registers; 3],
+    pub(crate) registers: [Registers; Regime::COUNT],
     /// The tree that it walks in each half.
     pub(crate) roots: [Option<RootId>; Space::COUNT],
     /// Trees that it walked before a register write, and may walk until an ISB.
@@ -64,7 +89,7 @@ pub(crate) struct Cpu {
     /// For each half, the last time that a tree ceased to be walked.
     pub(crate) ceased: [u64; Space::COUNT],
     /// For each regime, whether the TLB may hold something from before the trace.
-    pub(crate) unknown_tlb: [bool; 3],
+    pub(crate) unknown_tlb: [bool; Regime::COUNT],
     /// Whether its instruction cache may hold something from before the trace.
     pub(crate) unknown_code: bool,
     /// The last event that made an entry valid, and the entry's address.
@@ -72,7 +97,7 @@ pub(crate) struct Cpu {
     /// The last event that stored to an entry that walkers can reach, and the entry's address.
     pub(crate) stored: (u64, u64),
     /// For each regime, the event that changed a field that TLBs hold.
-    pub(crate) field_changed: [Option<u64>; 3],
+    pub(crate) field_changed: [Option<u64>; Regime::COUNT],
 }
 
 impl Cpu {
@@ -80,7 +105,7 @@ impl Cpu {
     pub(crate) fn new(cpus: u32, unknown: bool) -> Self {
         Self {
             synchronised: vec![0; cpus as usize],
-            unknown_tlb: [unknown; 3],
+            unknown_tlb: [unknown; Regime::COUNT],
             ..Self::default()
         }
     }
@@ -100,14 +125,20 @@ impl Cpu {
         &self.registers[regime.index()]
     }
 
+    /// The registers of stage 1, whichever regime: those that say how the CPU itself accesses
+    /// memory.
+    fn stage1(&self) -> impl Iterator<Item = &Registers> {
+        self.registers.iter().take(Regime::Stage2.index())
+    }
+
     /// Whether the MMU is on in some regime.
     pub(crate) fn translates(&self) -> bool {
-        self.registers.iter().any(Registers::mmu_on)
+        self.stage1().any(Registers::mmu_on)
     }
 
     /// Whether its stores go through the data caches.
     pub(crate) fn data_cached(&self) -> bool {
-        self.registers.iter().any(Registers::data_cached)
+        self.stage1().any(Registers::data_cached)
     }
 }
 

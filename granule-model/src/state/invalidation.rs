@@ -16,7 +16,7 @@ use crate::violation::Miss;
 pub(crate) enum Removes {
     /// All of the regime.
     All,
-    /// All non-global entries of an ASID.
+    /// All non-global entries of an ASID, or of a VMID at stage 2.
     Asid(u16),
     /// Entries that translate any address from `first` to `last`.
     Addresses {
@@ -30,6 +30,8 @@ pub(crate) enum Removes {
         /// The granule that entries must have.
         granule: Option<Granule>,
     },
+    /// Entries of stage 2 of a VMID that are combined with the guest's own tables.
+    Combined(u16),
     /// Nothing has to be removed.
     Nothing,
     /// UNPREDICTABLE, with the reason.
@@ -41,11 +43,14 @@ const fn sign_extend(value: u64, bits: u32) -> u64 {
 }
 
 /// Decodes the operand of a TLBI. `ds` is TCR.DS, which gives the units of a range's base; `lpa2`
-/// is FEAT_LPA2, without which some level hints are reserved.
-pub(crate) fn read(op: Tlbi, ds: bool, lpa2: bool) -> Removes {
+/// is FEAT_LPA2, without which some level hints are reserved. `vmid` is the guest of an operation on
+/// stage 2, whose operand names none.
+pub(crate) fn read(op: Tlbi, ds: bool, lpa2: bool, vmid: u16) -> Removes {
     let operand = op.operand;
     let two_halves = op.regime == Regime::El10;
-    let asid = (operand >> 48) as u16;
+    let stage2 = op.regime == Regime::Stage2;
+    let asid = if stage2 { vmid } else { (operand >> 48) as u16 };
+    let has_asids = op.regime.has_asids();
     match op.target {
         Target::All => Removes::All,
         Target::Asid => Removes::Asid(asid),
@@ -53,7 +58,8 @@ pub(crate) fn read(op: Tlbi, ds: bool, lpa2: bool) -> Removes {
             last_level,
             all_asids,
         } => {
-            let page = operand & ((1 << 44) - 1);
+            // Bits 55:12 of a virtual address, 51:12 of an intermediate physical one.
+            let page = operand & ((1 << if stage2 { 40 } else { 44 }) - 1);
             let address = if two_halves {
                 sign_extend(page << 12, 56)
             } else {
@@ -71,7 +77,7 @@ pub(crate) fn read(op: Tlbi, ds: bool, lpa2: bool) -> Removes {
                 first: address,
                 last: address,
                 last_level,
-                asid: (two_halves && !all_asids).then_some(asid),
+                asid: (has_asids && !all_asids).then_some(asid),
                 level: hint,
                 granule: if hint.is_some() { granule } else { None },
             }
@@ -112,7 +118,7 @@ pub(crate) fn read(op: Tlbi, ds: bool, lpa2: bool) -> Removes {
                 first,
                 last,
                 last_level,
-                asid: (two_halves && !all_asids).then_some(asid),
+                asid: (has_asids && !all_asids).then_some(asid),
                 level,
                 granule: Some(granule),
             }
@@ -126,15 +132,25 @@ pub(crate) fn must_remove(
     stale: &StaleRange,
     context: &Context,
 ) -> Result<(), Miss> {
-    let two_halves = context.space.regime() == Regime::El10;
+    let regime = context.space.regime();
+    let wrong_asid = if regime == Regime::Stage2 {
+        Miss::WrongVmid
+    } else {
+        Miss::WrongAsid
+    };
     match removes {
         Removes::All => Ok(()),
+        Removes::Combined(vmid) if stale.asid != Some(vmid) => Err(Miss::WrongVmid),
+        // A pointer to a table of stage 2 is never combined.
+        Removes::Combined(_) if !stale.combined => Err(Miss::Stage2Cached),
+        Removes::Combined(_) => Ok(()),
+        Removes::Addresses { .. } if stale.combined => Err(Miss::Stage2Only),
         Removes::Asid(asid) => {
             // A tree whose ASID is unknown may have any ASID.
             if stale.asid == Some(asid) && !stale.maybe_global {
                 Ok(())
             } else {
-                Err(Miss::WrongAsid)
+                Err(wrong_asid)
             }
         }
         Removes::Addresses {
@@ -158,7 +174,7 @@ pub(crate) fn must_remove(
                 }
                 _ => {}
             }
-            let (Some(asid), true) = (asid, two_halves) else {
+            let (Some(asid), true) = (asid, regime.has_asids()) else {
                 return Ok(());
             };
             let wrong = match stale.kind {
@@ -170,7 +186,7 @@ pub(crate) fn must_remove(
                     None => stale.value & descriptor::NOT_GLOBAL != 0,
                 },
             };
-            if wrong { Err(Miss::WrongAsid) } else { Ok(()) }
+            if wrong { Err(wrong_asid) } else { Ok(()) }
         }
         Removes::Nothing | Removes::Unpredictable(_) => Err(Miss::WrongGranule),
     }

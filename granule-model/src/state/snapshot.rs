@@ -7,7 +7,6 @@ use super::tables::{Path, Root, Tables};
 use super::trees::Trees;
 use super::walk::{self, EntryAt};
 use crate::arch::descriptor::{self, Kind};
-use crate::arch::regime::Regime;
 
 /// The visits that a kept stale range counts as, since it takes memory.
 const VISITS_OF_A_RANGE: u64 = 32;
@@ -64,7 +63,7 @@ pub(crate) fn tree(trees: Trees<'_>, root: &Root, replaced: Replaced) -> StaleRa
 
 fn one(root: &Root, entry: &EntryAt, replaced: Replaced) -> Option<StaleRange> {
     let context = &root.key.context;
-    let global = context.space.regime() != Regime::El10 || entry.raw & descriptor::NOT_GLOBAL == 0;
+    let global = descriptor::is_global(entry.raw, context);
     let (kind, asid) = match entry.kind {
         Kind::Invalid => return None,
         Kind::Leaf => {
@@ -97,6 +96,7 @@ fn one(root: &Root, entry: &EntryAt, replaced: Replaced) -> Option<StaleRange> {
         missed: None,
         reported: false,
         harmless: false,
+        combined: false,
     })
 }
 

@@ -66,6 +66,9 @@ pub(crate) struct StaleRange {
     /// Whether a comparison with the tables found no difference, and the tables have not changed
     /// since in its range.
     pub(crate) harmless: bool,
+    /// Stage 2: TLBIs by intermediate physical address removed it, but not the entries that combine
+    /// it with the guest's own tables.
+    pub(crate) combined: bool,
 }
 
 impl StaleRange {
@@ -144,6 +147,7 @@ impl StaleRange {
             && self.hierarchy == other.hierarchy
             && self.context == other.context
             && self.asid == other.asid
+            && self.combined == other.combined
     }
 }
 

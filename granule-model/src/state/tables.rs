@@ -11,6 +11,7 @@ use super::walk::TableAt;
 use crate::arch::context::{Context, RootKey, Space};
 use crate::arch::descriptor::{self, Kind};
 use crate::arch::format::Format;
+use crate::arch::regime::Regime;
 use std::collections::{BTreeSet, HashMap};
 
 /// The visits that a path to a table counts as: a path takes memory, a plain look at an entry does
@@ -284,7 +285,10 @@ impl Tables {
 
     /// Marks a root as one with a global leaf.
     pub(crate) fn set_global(&mut self, id: RootId) {
-        if let Some(root) = self.root_mut(id) {
+        // An entry of stage 2 belongs to one VMID, and bit 11 means something else there.
+        if let Some(root) = self.root_mut(id)
+            && root.key.context.space.regime() != Regime::Stage2
+        {
             root.has_global = true;
             self.with_global.insert(id);
         }
@@ -300,7 +304,7 @@ impl Tables {
         let context = self.context_id(&key.context);
         let shape = Shape {
             base: key.base,
-            level: key.context.start_level(),
+            level: key.context.start_level,
             entries: key.context.top_entries(),
             format: key.context.format,
         };

@@ -6,6 +6,7 @@ use super::tables::{Path, Root, Tables};
 use super::walk::{self, EntryAt, TableAt};
 use crate::arch::context::RootKey;
 use crate::arch::descriptor::{self, Kind};
+use crate::arch::regime::Regime;
 
 /// The trees of tables as memory has them now.
 #[derive(Clone, Copy, Debug)]
@@ -74,10 +75,22 @@ impl<'a> Trees<'a> {
             at.va + (from << shift),
             at.va + (to << shift) + ((1 << shift) - 1),
             &mut |entry| {
-                global |= entry.kind == Kind::Leaf && entry.raw & descriptor::NOT_GLOBAL == 0;
+                global |=
+                    entry.kind == Kind::Leaf && descriptor::is_global(entry.raw, &key.context);
             },
         );
         global
+    }
+
+    /// The regime of the first tree that the descriptor at a physical address is part of; EL1&0 if
+    /// it is part of none.
+    pub(crate) fn regime_at(self, location: u64) -> Regime {
+        self.tables_in(location >> PAGE_SHIFT)
+            .iter()
+            .filter_map(|&id| self.root(Some(self.first_path(id)?.root)))
+            .map(|root| root.key.context.space.regime())
+            .next()
+            .unwrap_or(Regime::El10)
     }
 
     /// The addresses that the descriptor at a physical address translates, in the first tree that

@@ -25,7 +25,7 @@ impl TableAt {
     pub(crate) const fn top(key: &RootKey) -> Self {
         Self {
             base: key.base,
-            level: key.context.start_level(),
+            level: key.context.start_level,
             entries: key.context.top_entries(),
             va: key.context.base(),
             hierarchy: Hierarchy::NONE,

@@ -122,6 +122,13 @@ pub enum Miss {
     WrongGranule,
     /// The entry has another ASID, or is global and the form leaves global entries alone.
     WrongAsid,
+    /// The entry has another VMID.
+    WrongVmid,
+    /// The operation is by intermediate physical address, and the entry combines both stages.
+    Stage2Only,
+    /// The operation removes entries that combine both stages, but the entry of stage 2 itself was
+    /// still cached when it was issued, so that a walk may combine it again.
+    Stage2Cached,
     /// The operation reaches its own CPU only.
     LocalOnly,
     /// No DSB completed the operation.
@@ -139,6 +146,11 @@ impl Miss {
             Self::WrongLevel => "its level hint names another level",
             Self::WrongGranule => "its operand names another granule",
             Self::WrongAsid => "it does not reach entries of this ASID, or global ones",
+            Self::WrongVmid => "it does not reach entries of this VMID",
+            Self::Stage2Only => "it leaves entries that combine both stages",
+            Self::Stage2Cached => {
+                "the entry of stage 2 was still cached (no TLBI by address with its DSB before)"
+            }
             Self::LocalOnly => "it reaches its own CPU only",
             Self::NotComplete => "no DSB completed it",
         }
@@ -163,6 +175,9 @@ pub struct Violation {
     pub range: (u64, u64),
     /// Whether the addresses are virtual.
     pub is_virtual: bool,
+    /// Whether the virtual addresses are a guest's intermediate physical ones, which stage 2
+    /// translates.
+    pub is_intermediate: bool,
     /// The physical address of the descriptor concerned.
     pub location: Option<u64>,
     /// The effect that a CPU could observe.
@@ -176,7 +191,11 @@ impl Violation {
     /// by its number or by its line in a file; an event that it returns `None` for is left out.
     pub fn describe(&self, place: impl Fn(u64) -> Option<String>) -> String {
         let (first, last) = self.range;
-        let space = if self.is_virtual { "VA" } else { "PA" };
+        let space = match (self.is_virtual, self.is_intermediate) {
+            (true, true) => "IPA",
+            (true, false) => "VA",
+            (false, _) => "PA",
+        };
         let mut text = format!(
             "CPU {} {}, {space} {first:#x} to {last:#x}",
             self.cpu, self.observation

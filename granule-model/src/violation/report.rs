@@ -16,6 +16,7 @@ pub(crate) struct Found {
     pub(crate) cpu: u32,
     pub(crate) range: (u64, u64),
     pub(crate) is_virtual: bool,
+    pub(crate) is_intermediate: bool,
     pub(crate) location: Option<u64>,
     pub(crate) observation: String,
 }
@@ -30,6 +31,7 @@ impl Found {
             cpu,
             range,
             is_virtual: true,
+            is_intermediate: false,
             location: None,
             observation: text.into(),
         }
@@ -126,6 +128,7 @@ impl Report {
             cpu: found.cpu,
             range: found.range,
             is_virtual: found.is_virtual,
+            is_intermediate: found.is_intermediate,
             location: found.location,
             observation: found.observation,
             times: 1,
@@ -141,6 +144,7 @@ impl Report {
                 && other.earlier == violation.earlier
                 && other.cpu == violation.cpu
                 && other.is_virtual == violation.is_virtual
+                && other.is_intermediate == violation.is_intermediate
                 && other.observation == violation.observation
                 && violation.range.0 <= other.range.1.saturating_add(1)
                 && other.range.0 <= violation.range.1.saturating_add(1)

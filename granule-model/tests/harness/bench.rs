@@ -1,22 +1,25 @@
 //! A machine with its MMUs on and an empty, live tree, ready for operations.
 
-use crate::environment;
 use crate::machine::{Machine, Shared, World, machine};
+use crate::reference::Reference;
 use crate::shape::Shape;
+use crate::stage::Staged;
 use granule::arch::bbm::BbmLevel;
 use granule::arch::tlbi::TlbCapabilities;
-use granule::arch::{Geometry, Page, PhysicalAddress};
-use granule::table::PageTables;
+use granule::arch::{Geometry, Page};
+use granule::table::{PageTables, Stage1};
 use granule_model::{Barrier, Config, Event, Model};
 use granule_testing::held::Held;
 
-pub(crate) struct Bench<P: Page> {
+pub(crate) struct Bench<P: Page, S: Staged = Stage1> {
     pub(crate) world: Shared,
-    pub(crate) tables: Held<P, Machine>,
+    pub(crate) tables: Held<P, Machine, S>,
     pub(crate) geometry: Geometry,
     pub(crate) shape: Shape,
     /// The ranges that the last harvest reported, by offset.
     pub(crate) harvested: Vec<(u64, u64)>,
+    /// What the tables are to say after the last operation, if its parts may fail one by one.
+    pub(crate) left: Option<Reference<S>>,
 }
 
 /// The model of a shape.
@@ -28,6 +31,7 @@ pub(crate) fn model(shape: &Shape) -> Model {
         lva: shape.wide,
         lpa2: shape.wide,
         strict: shape.strict,
+        execute_by_privilege: shape.guest_features,
         ..Config::default()
     })
 }
@@ -41,39 +45,51 @@ pub(crate) const fn capabilities(shape: &Shape) -> TlbCapabilities {
 
 /// Cleans a root and turns the MMU of every CPU on with it.
 pub(crate) fn turn_on(world: &Shared, shape: &Shape, geometry: &Geometry, root: u64) {
-    environment::turn_on(
-        world,
-        shape.cpus,
-        &shape.features(),
-        geometry,
-        PhysicalAddress(root),
-        shape.asid.unwrap_or(0),
-        shape.hardware,
-    );
+    Stage1::turn_on(world, shape, geometry, root);
+}
+
+/// From here on what was done is relied on, by every CPU. The one that did it executes no ISB for
+/// that: whatever it needs is the library's to do.
+pub(crate) fn settle(world: &Shared, cpus: u32) {
+    let mut world = world.borrow_mut();
+    world.event(Event::Settled);
+    let by = world.cpu;
+    for cpu in (0..cpus).filter(|cpu| *cpu != by) {
+        world.cpu = cpu;
+        world.event(Event::Barrier(Barrier::ISB));
+    }
+    world.cpu = by;
 }
 
 impl<P: Page> Bench<P> {
+    /// Tables of stage 1.
     pub(crate) fn new(shape: Shape, seed: u64) -> Self {
-        let geometry = shape.geometry::<P>();
+        Self::of(shape, seed)
+    }
+}
+
+impl<P: Page, S: Staged> Bench<P, S> {
+    /// Tables of either stage.
+    pub(crate) fn of(shape: Shape, seed: u64) -> Self {
+        let geometry = S::geometry::<P>(&shape);
         let world = World::shared(model(&shape), seed);
         let machine = machine(&world, P::SIZE, capabilities(&shape));
-        let mut tables = match PageTables::<P, _>::new(geometry, machine) {
+        let mut tables = match PageTables::<P, _, S>::new(geometry, machine) {
             Ok(tables) => tables,
             Err(error) => panic!("{shape:?}: {error}"),
         };
-        // SAFETY: the tables have no global leaf with an ASID, and the model has CPUs of this level.
-        unsafe {
-            tables.set_asid(shape.asid);
-            tables.set_bbm(BbmLevel::from_number(shape.bbm_level.into()));
-        }
-        turn_on(&world, &shape, &geometry, tables.root_table().0);
+        S::set_asid(&mut tables, &shape);
+        // SAFETY: the model has CPUs of this level.
+        unsafe { tables.set_bbm(BbmLevel::from_number(shape.bbm_level.into())) };
+        S::turn_on(&world, &shape, &geometry, tables.root_table().0);
         let tables = Held::new(tables, true);
         let bench = Self {
             world,
             tables,
-            geometry,
+            geometry: geometry.into(),
             shape,
             harvested: Vec::new(),
+            left: None,
         };
         assert_eq!(bench.violations(), Vec::<String>::new());
         bench
@@ -83,17 +99,9 @@ impl<P: Page> Bench<P> {
         self.world.borrow_mut().event(kind);
     }
 
-    /// From here on what was done is relied on, by every CPU. The one that did it executes no ISB
-    /// for that: whatever it needs is the library's to do.
+    /// From here on what was done is relied on, by every CPU.
     pub(crate) fn settle(&self) {
-        self.event(Event::Settled);
-        let mut world = self.world.borrow_mut();
-        let by = world.cpu;
-        for cpu in (0..self.shape.cpus).filter(|cpu| *cpu != by) {
-            world.cpu = cpu;
-            world.event(Event::Barrier(Barrier::ISB));
-        }
-        world.cpu = by;
+        settle(&self.world, self.shape.cpus);
     }
 
     pub(crate) fn violations(&self) -> Vec<String> {

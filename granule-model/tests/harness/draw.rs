@@ -4,12 +4,11 @@ use crate::leaves::OfLeaves;
 use crate::operation::Operation;
 use crate::random::Random;
 use crate::reference::Reference;
-use crate::shape::units;
-use granule::arch::{
-    Attributes, Geometry, Level, MemoryType, Permissions, PhysicalAddress, Shareability,
-    VirtualAddress,
-};
-use granule::table::{FrameRun, Holes, Leaves, PermissionChange, Piece};
+use crate::shape::{Shape, units};
+use crate::stage::Staged;
+use granule::arch::{Geometry, Level, PhysicalAddress};
+use granule::table::{EmptyTables, FrameRun, Holes, Leaves, Piece, Stage1};
+use std::marker::PhantomData;
 
 /// Entries that one operation is asked to make at most, beyond what blocks make of it.
 const MOST_ENTRIES: u64 = 700;
@@ -17,17 +16,22 @@ const MOST_ENTRIES: u64 = 700;
 const MOST_LIMITED: u64 = 1 << 13;
 
 /// Draws operations for one shape.
-pub(crate) struct Draw {
+pub(crate) struct Draw<S: Staged = Stage1> {
     geometry: Geometry,
+    stage: PhantomData<S>,
     global: bool,
+    /// Hardware updates leaves.
+    hardware: bool,
     units: Vec<u64>,
 }
 
-impl Draw {
-    pub(crate) fn new(geometry: Geometry, global: bool) -> Self {
+impl<S: Staged> Draw<S> {
+    pub(crate) fn new(geometry: Geometry, shape: &Shape) -> Self {
         Self {
             geometry,
-            global,
+            stage: PhantomData,
+            global: shape.asid.is_none(),
+            hardware: shape.hardware,
             units: units(&geometry),
         }
     }
@@ -36,14 +40,15 @@ impl Draw {
         self.geometry.page_size().bytes()
     }
 
-    pub(crate) fn operation(&self, random: &mut Random, reference: &Reference) -> Operation {
+    pub(crate) fn operation(&self, random: &mut Random, reference: &Reference<S>) -> Operation<S> {
         if reference.len() > 24 {
             // Makes room: all of one end of the space, or all there is.
             let span = self.geometry.span();
             let (from, bytes) = random.of(&[(0, span / 2), (span / 2, span / 2), (0, span)]);
-            return Operation::Unmap { from, bytes };
+            let empty = EmptyTables::Free;
+            return Operation::Unmap { from, bytes, empty };
         }
-        match random.below(45) {
+        match random.below(51) {
             0..8 => {
                 let place = self.place(random);
                 Operation::Map(self.piece(random, place))
@@ -51,14 +56,15 @@ impl Draw {
             8..10 => Operation::MapPieces(self.pieces(random)),
             10..14 => {
                 let (from, bytes) = self.target(random, reference);
-                Operation::Unmap { from, bytes }
+                let empty = random.of(&[EmptyTables::Free, EmptyTables::Free, EmptyTables::Keep]);
+                Operation::Unmap { from, bytes, empty }
             }
             14..19 => {
                 let (from, bytes) = self.target(random, reference);
                 Operation::Protect {
                     from,
                     bytes,
-                    change: change(random),
+                    change: S::change(random),
                     holes: random.of(&[Holes::Refuse, Holes::Skip]),
                 }
             }
@@ -77,7 +83,7 @@ impl Draw {
                     present_invalid.unwrap_or_else(|| self.target(random, reference));
                 Operation::SetValid { from, bytes }
             }
-            25..29 => {
+            25..29 | 47..49 => {
                 let (from, bytes) = if random.once_in(4) {
                     self.target(random, reference)
                 } else {
@@ -90,12 +96,12 @@ impl Draw {
                 }
             }
             29..31 => self.limit(random, reference),
-            31 => {
+            31 if S::LOCK_FREE => {
                 let (from, bytes) = self.target(random, reference);
                 let valid = false;
                 Operation::LockFreeSetValid { from, bytes, valid }
             }
-            32 => {
+            32 if S::LOCK_FREE => {
                 let present_invalid = reference.present_invalid(random.below(8) as usize);
                 let (from, bytes) =
                     present_invalid.unwrap_or_else(|| self.target(random, reference));
@@ -108,9 +114,10 @@ impl Draw {
                     0 => self.inside(random, reference),
                     _ => self.target(random, reference),
                 };
-                let does = OfLeaves::draw(random, reference.hardware);
+                let does = OfLeaves::draw(random, self.hardware);
                 Operation::OfLeaves { from, bytes, does }
             }
+            43..47 => Operation::Cursor(self.steps(random, reference)),
             _ if random.either() => Operation::VisitRuns,
             _ => {
                 let (from, bytes) = self.target(random, reference);
@@ -120,7 +127,7 @@ impl Draw {
     }
 
     /// Smaller leaves for a range; as small as is asked for unless that made too many of them.
-    fn limit(&self, random: &mut Random, reference: &Reference) -> Operation {
+    fn limit(&self, random: &mut Random, reference: &Reference<S>) -> Operation<S> {
         let (from, bytes) = if random.either() {
             self.inside(random, reference)
         } else {
@@ -168,7 +175,7 @@ impl Draw {
     }
 
     /// Mostly what is mapped, in part or with what is round it.
-    fn target(&self, random: &mut Random, reference: &Reference) -> (u64, u64) {
+    fn target(&self, random: &mut Random, reference: &Reference<S>) -> (u64, u64) {
         if reference.len() == 0 || random.once_in(4) {
             return self.place(random);
         }
@@ -192,7 +199,7 @@ impl Draw {
     }
 
     /// Some pages inside what is mapped, more often of what is large.
-    fn inside(&self, random: &mut Random, reference: &Reference) -> (u64, u64) {
+    fn inside(&self, random: &mut Random, reference: &Reference<S>) -> (u64, u64) {
         let count = reference.len() as u64;
         let picked = (0..3).filter_map(|_| reference.nth(random.below(count.max(1)) as usize));
         let Some((at, stretch)) = picked.max_by_key(|(_, stretch)| stretch.bytes) else {
@@ -205,7 +212,7 @@ impl Draw {
     }
 
     /// A few runs of frames, some of which follow each other, as long as blocks or short.
-    fn frames(&self, random: &mut Random) -> Operation {
+    fn frames(&self, random: &mut Random) -> Operation<S> {
         let page = self.page();
         let (from, bytes) = self.place(random);
         let mut left = bytes / page;
@@ -237,6 +244,82 @@ impl Draw {
         }
     }
 
+    /// Operations of a page each, mostly of pages that follow each other, and mostly alike.
+    fn steps(&self, random: &mut Random, reference: &Reference<S>) -> Vec<Operation<S>> {
+        let page = self.page();
+        let last = self.geometry.span() - page;
+        let (at, bytes) = match random.below(3) {
+            0 => self.place(random),
+            1 => self.inside(random, reference),
+            _ => self.target(random, reference),
+        };
+        // At the beginning, or where one range ends and others begin.
+        let mut at = if random.either() {
+            at
+        } else {
+            (at + bytes).saturating_sub(page * random.below(4))
+        };
+        let first = at.min(last);
+        let like = self.piece(random, (first, page));
+        let mostly = random.below(4);
+        let mut steps = Vec::new();
+        for _ in 0..1 + random.below(12) {
+            at = at.min(last);
+            let which = if random.once_in(4) {
+                random.below(3)
+            } else {
+                mostly
+            };
+            steps.push(match which {
+                0 => Operation::Unmap {
+                    from: at,
+                    bytes: page,
+                    empty: random.of(&[EmptyTables::Free, EmptyTables::Keep]),
+                },
+                1 => Operation::Protect {
+                    from: at,
+                    bytes: page,
+                    change: S::change(random),
+                    holes: random.of(&[Holes::Refuse, Holes::Skip]),
+                },
+                _ => {
+                    let piece = if random.once_in(8) {
+                        self.piece(random, (at, page))
+                    } else {
+                        like
+                    };
+                    // Outputs follow each other as the pages do.
+                    let output = piece.output.0 + at.saturating_sub(first);
+                    Operation::Map(Piece {
+                        start: S::at(self.geometry.base().0.wrapping_add(at)),
+                        output: PhysicalAddress(output),
+                        bytes: page,
+                        leaves: Leaves::PAGES,
+                        ..piece
+                    })
+                }
+            });
+            at = match random.below(8) {
+                0 => at,
+                1 => at.saturating_sub(page * random.below(3)),
+                2 => at + page * random.below(8),
+                _ => at + page,
+            };
+        }
+        steps
+    }
+
+    fn attributes(&self, random: &mut Random) -> S::Attributes {
+        let mut attributes = S::attributes(random, self.global);
+        if self.hardware {
+            // There is more that it may update.
+            let parts = S::parts(&mut attributes);
+            *parts.accessed = !random.once_in(3);
+            *parts.dirty_modifier |= random.either();
+        }
+        attributes
+    }
+
     fn leaves(&self, random: &mut Random) -> Leaves {
         match random.below(4) {
             0 | 1 => Leaves::LARGEST,
@@ -248,7 +331,11 @@ impl Draw {
         }
     }
 
-    fn piece(&self, random: &mut Random, (at, bytes): (u64, u64)) -> Piece {
+    fn piece(
+        &self,
+        random: &mut Random,
+        (at, bytes): (u64, u64),
+    ) -> Piece<S::Input, S::Attributes> {
         let leaves = self.leaves(random);
         // Output and input agree in the bits below this.
         let agree = random
@@ -284,7 +371,7 @@ impl Draw {
             bytes = MOST_ENTRIES * self.page();
         }
         Piece {
-            start: VirtualAddress(self.geometry.base().0.wrapping_add(at)),
+            start: S::at(self.geometry.base().0.wrapping_add(at)),
             output: PhysicalAddress(output),
             bytes,
             attributes: self.attributes(random),
@@ -292,7 +379,7 @@ impl Draw {
         }
     }
 
-    fn pieces(&self, random: &mut Random) -> Vec<Piece> {
+    fn pieces(&self, random: &mut Random) -> Vec<Piece<S::Input, S::Attributes>> {
         let (mut at, _) = self.place(random);
         let mut pieces = Vec::new();
         for _ in 0..1 + random.below(4) {
@@ -313,55 +400,4 @@ impl Draw {
         }
         pieces
     }
-
-    fn attributes(&self, random: &mut Random) -> Attributes {
-        let memory = match random.below(10) {
-            0 => MemoryType::Device,
-            1 => MemoryType::NormalNonCacheable,
-            2 => MemoryType::DeviceStrict,
-            3 => MemoryType::NormalTagged,
-            4 => MemoryType::Index(5 + random.below(3) as u8),
-            _ => MemoryType::Normal,
-        };
-        let shareability = if random.once_in(4) {
-            random.of(&[Shareability::None, Shareability::Outer])
-        } else {
-            Shareability::Inner
-        };
-        Attributes::normal(
-            Permissions::READ
-                .writable(random.either())
-                .user(random.either())
-                .privileged_execute(random.either())
-                .user_execute(random.either())
-                .guarded(random.either())
-                .dirty_modifier(random.once_in(4))
-                .software(random.below(256) as u8),
-        )
-        .memory(memory)
-        .shareability(shareability)
-        .accessed(!random.once_in(16))
-        .global(self.global)
-    }
-}
-
-fn change(random: &mut Random) -> PermissionChange {
-    if random.once_in(3) {
-        // The same for all, so that what was split agrees again.
-        return PermissionChange::NONE
-            .writable(random.either())
-            .user(false)
-            .privileged_execute(false)
-            .user_execute(false)
-            .guarded(false)
-            .software(0);
-    }
-    let mut change = PermissionChange::NONE;
-    change.writable = random.maybe();
-    change.user = random.maybe();
-    change.privileged_execute = random.maybe();
-    change.user_execute = random.maybe();
-    change.guarded = random.maybe();
-    change.software = random.once_in(4).then(|| random.below(256) as u8);
-    change
 }

@@ -7,11 +7,12 @@ use crate::operation::Operation;
 use crate::random::{Random, from_environment};
 use crate::reference::Reference;
 use crate::shape::Shape;
+use crate::stage::Staged;
 use granule::arch::{Page, Page4K, Page16K, Page64K};
-use granule::table::{TableError, Visit};
+use granule::table::{Stage1, Stage2, TableError, Visit};
 
 /// Every valid entry: its table, index and descriptor.
-fn dump<P: Page>(bench: &Bench<P>) -> Vec<(u64, usize, u64)> {
+fn dump<P: Page, S: Staged>(bench: &Bench<P, S>) -> Vec<(u64, usize, u64)> {
     let mut entries = Vec::new();
     bench.tables.visit_all(|entry| {
         entries.push((entry.table.0, entry.index, entry.descriptor.0));
@@ -20,23 +21,35 @@ fn dump<P: Page>(bench: &Bench<P>) -> Vec<(u64, usize, u64)> {
     entries
 }
 
-fn given_out<P: Page>(bench: &Bench<P>) -> u64 {
+fn given_out<P: Page, S: Staged>(bench: &Bench<P, S>) -> u64 {
     bench.world.borrow().tables
+}
+
+fn unmaps<S: Staged>(operation: &Operation<S>) -> bool {
+    match operation {
+        Operation::Unmap { .. } => true,
+        Operation::Cursor(steps) => steps.iter().any(unmaps),
+        _ => false,
+    }
 }
 
 /// Does random operations, each of which first fails at every single page that it needs. How
 /// often that was.
-fn run<P: Page>(shape: Shape, operations: u64) -> u64 {
+fn run<P: Page, S: Staged>(shape: Shape, operations: u64) -> u64 {
     let seed = from_environment("GRANULE_HARNESS_SEED").unwrap_or(1);
-    let mut bench = Bench::<P>::new(shape, seed);
+    let mut bench = Bench::<P, S>::of(shape, seed);
     let geometry = bench.geometry;
-    let draw = Draw::new(geometry, shape.asid.is_none());
+    let draw = Draw::<S>::new(geometry, &shape);
     let mut random = Random::new(seed);
     let mut reference = Reference::default();
     let mut refused = 0;
     for step in 0..operations {
         let mut operation = draw.operation(&mut random, &reference);
         operation.look(&bench);
+        if let Operation::Cursor(steps) = &mut operation {
+            // What fails as a whole.
+            steps.truncate(1);
+        }
         let before = (dump(&bench), given_out(&bench));
         let mut left = 0;
         let result = loop {
@@ -61,12 +74,13 @@ fn run<P: Page>(shape: Shape, operations: u64) -> u64 {
         if result.is_ok() {
             let used = given_out(&bench).saturating_sub(before.1);
             // An unmap that splits one block may free tables elsewhere.
-            if matches!(operation, Operation::Unmap { .. }) {
+            if unmaps(&operation) {
                 assert!(used <= left, "{used} pages where {left} were to be had");
             } else {
                 assert_eq!(used, left, "just as many pages as were there to be had");
             }
             operation.apply(&geometry, &mut reference);
+            reference = bench.left.take().unwrap_or(reference);
         }
     }
     refused
@@ -88,18 +102,28 @@ fn every_allocation_fails_4k() {
         bbm_level: 3,
         ..Shape::kernel(52)
     };
-    let refused = run::<Page4K>(Shape::kernel(48), 1500) + run::<Page4K>(wide, 1500);
+    let refused =
+        run::<Page4K, Stage1>(Shape::kernel(48), 1500) + run::<Page4K, Stage1>(wide, 1500);
     assert!(refused > 1000, "{refused} times");
 }
 
 #[test]
 fn every_allocation_fails_16k() {
-    let refused = run::<Page16K>(splitting(47), 1200);
+    let refused = run::<Page16K, Stage1>(splitting(47), 1200);
     assert!(refused > 150, "{refused} times");
 }
 
 #[test]
 fn every_allocation_fails_64k() {
-    let refused = run::<Page64K>(splitting(42), 600);
+    let refused = run::<Page64K, Stage1>(splitting(42), 600);
     assert!(refused > 50, "{refused} times");
+}
+
+#[test]
+fn every_allocation_of_a_guest_fails() {
+    let refused = run::<Page4K, Stage2>(Shape::kernel(40), 800)
+        + run::<Page4K, Stage2>(splitting(48), 800)
+        + run::<Page16K, Stage2>(splitting(40), 400)
+        + run::<Page64K, Stage2>(splitting(42), 300);
+    assert!(refused > 500, "{refused} times");
 }

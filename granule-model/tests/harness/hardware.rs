@@ -6,6 +6,7 @@ use crate::leaves::OfLeaves;
 use crate::machine::Meanwhile;
 use crate::operation::Operation;
 use crate::random::Random;
+use crate::stage::Staged;
 use granule::arch::{Descriptor, Geometry, Kind, Page, PhysicalAddress};
 use granule::table::Harvest;
 use granule_model::Model;
@@ -23,10 +24,9 @@ struct Note {
 }
 
 impl Note {
-    const fn is_in(self, leaf: Descriptor) -> bool {
+    const fn is_in(self, geometry: &Geometry, leaf: Descriptor) -> bool {
         if self.dirty {
-            let clean = Descriptor::DIRTY_MODIFIER | Descriptor::AP_READ_ONLY;
-            leaf.0 & clean == Descriptor::DIRTY_MODIFIER
+            geometry.is_dirty(leaf)
         } else {
             leaf.0 & Descriptor::ACCESS_FLAG != 0
         }
@@ -53,8 +53,11 @@ fn leaf(
 ) -> Option<(u64, Descriptor)> {
     let size = geometry.page_size();
     let (mut table, mut level) = (root, geometry.start_level());
+    // At stage 2 several top tables may follow each other, so an index into them may be larger.
+    let mut mask = u64::MAX;
     loop {
-        let index = (offset >> size.level_shift(level)) & (size.entries() as u64 - 1);
+        let index = (offset >> size.level_shift(level)) & mask;
+        mask = size.entries() as u64 - 1;
         let address = table.0 + index * 8;
         let entry = Descriptor(model.descriptor(address));
         match entry.kind(geometry, level) {
@@ -67,9 +70,9 @@ fn leaf(
 
 impl Notes {
     /// What CPUs do at these offsets, now and then, and more often where they did before.
-    pub(crate) fn meanwhile<P: Page>(
+    pub(crate) fn meanwhile<P: Page, S: Staged>(
         &self,
-        bench: &Bench<P>,
+        bench: &Bench<P, S>,
         mut offsets: Vec<u64>,
         mut random: Random,
     ) -> Meanwhile {
@@ -77,15 +80,14 @@ impl Notes {
         let now = Rc::clone(&self.now);
         offsets.extend(self.before.iter().rev().take(4).map(|note| note.offset));
         Box::new(move |model: &mut Model| {
-            if !random.once_in(3) {
+            if random.either() {
                 return;
             }
             let offset = random.of(&offsets);
             let Some((address, entry)) = leaf(model, &geometry, root, offset) else {
                 return;
             };
-            let clean = Descriptor::DIRTY_MODIFIER | Descriptor::AP_READ_ONLY;
-            let dirty = random.either() && entry.0 & clean == clean;
+            let dirty = random.either() && geometry.is_clean(entry);
             if model.update_by_hardware(address, dirty) {
                 let mut now = now.borrow_mut();
                 if entry.0 & Descriptor::ACCESS_FLAG == 0 {
@@ -100,10 +102,10 @@ impl Notes {
     }
 
     /// After an operation: no note is lost.
-    pub(crate) fn check<P: Page>(
+    pub(crate) fn check<P: Page, S: Staged>(
         &mut self,
-        bench: &Bench<P>,
-        operation: &Operation,
+        bench: &Bench<P, S>,
+        operation: &Operation<S>,
         succeeded: bool,
     ) {
         let geometry = bench.geometry;
@@ -113,13 +115,13 @@ impl Notes {
             let mut ranges = bench.harvested.iter();
             succeeded && ranges.any(|&range| within(note, range))
         };
-        let cleared = |note: &Note| succeeded && within(note, range) && clears(operation, *note);
+        let cleared = |note: &Note| succeeded && clears(operation, *note, &geometry);
         let harvests = |note: &Note| succeeded && harvests(operation, *note);
         let world = bench.world.borrow();
         let root = bench.tables.root_table();
         let found = |note: &Note| {
             let leaf = leaf(&world.model, &geometry, root, note.offset);
-            leaf.is_some_and(|(_, leaf)| note.is_in(leaf))
+            leaf.is_some_and(|(_, leaf)| note.is_in(&geometry, leaf))
         };
         let now = core::mem::take(&mut *self.now.borrow_mut());
         self.made += now.len() as u64;
@@ -149,23 +151,28 @@ impl Notes {
     }
 }
 
-/// Whether the operation is to clear such notes in its range.
-fn clears(operation: &Operation, note: Note) -> bool {
+/// Whether the operation may clear a note.
+fn clears<S: Staged>(operation: &Operation<S>, note: Note, geometry: &Geometry) -> bool {
+    let (from, to) = operation.range(geometry);
+    if note.offset < from || to <= note.offset {
+        return false;
+    }
     match operation {
         Operation::Unmap { .. } => true,
         // The dirty modifier goes too.
-        Operation::Protect { change, .. } => note.dirty && change.writable == Some(false),
+        Operation::Protect { change, .. } => note.dirty && S::write_protects(change),
         Operation::OfLeaves { does, .. } => match does {
             OfLeaves::Change(change, _) => !note.dirty && change.accessed == Some(false),
             OfLeaves::SetDirty(dirty, _) => note.dirty && !dirty,
             OfLeaves::Harvest { .. } => false,
         },
+        Operation::Cursor(steps) => steps.iter().any(|step| clears(step, note, geometry)),
         _ => false,
     }
 }
 
 /// Whether the operation harvests such notes.
-const fn harvests(operation: &Operation, note: Note) -> bool {
+const fn harvests<S: Staged>(operation: &Operation<S>, note: Note) -> bool {
     let Operation::OfLeaves {
         does: OfLeaves::Harvest { what, .. },
         ..

@@ -4,14 +4,15 @@
 use crate::bench::Bench;
 use crate::random::Random;
 use crate::reference::Reference;
-use granule::arch::{Attributes, Geometry, Kind, MemoryType, Page, Shareability, VirtualAddress};
-use granule::table::{AttributeChange, Cost, Harvest, Holes, TableError, Visit};
+use crate::stage::Staged;
+use granule::arch::{Geometry, Kind, Page, Shareability};
+use granule::table::{AttributeChange, Cost, Harvest, Holes, Stage1, TableError, Visit};
 use granule_model::{Barrier, Event};
 
 /// An operation on leaves, of a range that [`Operation`](crate::operation::Operation) has.
 #[derive(Clone, Debug)]
-pub(crate) enum OfLeaves {
-    Change(AttributeChange, Holes),
+pub(crate) enum OfLeaves<S: Staged = Stage1> {
+    Change(AttributeChange<S::Memory>, Holes),
     SetDirty(bool, Holes),
     Harvest {
         what: Harvest,
@@ -20,19 +21,22 @@ pub(crate) enum OfLeaves {
     },
 }
 
-/// Whether this leaf's access flag is set, or whether it is dirty.
-const fn is_noted(what: Harvest, attributes: &Attributes) -> bool {
+/// Whether a leaf's access flag is set, or whether it is dirty.
+fn is_noted<S: Staged>(what: Harvest, mut attributes: S::Attributes) -> bool {
+    let parts = S::parts(&mut attributes);
     match what {
-        Harvest::Accessed { .. } => attributes.accessed,
-        _ => attributes.permissions.dirty_modifier && attributes.permissions.writable,
+        Harvest::Accessed { .. } => *parts.accessed,
+        _ => *parts.dirty_modifier && *parts.writable,
     }
 }
 
 impl OfLeaves {
     pub(crate) const NAMES: [&str; 3] = ["change_attributes", "set_dirty", "harvest"];
+}
 
+impl<S: Staged> OfLeaves<S> {
     pub(crate) const fn name(&self) -> &'static str {
-        Self::NAMES[match self {
+        OfLeaves::NAMES[match self {
             Self::Change(..) => 0,
             Self::SetDirty(..) => 1,
             Self::Harvest { .. } => 2,
@@ -44,7 +48,7 @@ impl OfLeaves {
     pub(crate) fn draw(random: &mut Random, hardware: bool) -> Self {
         let holes = random.of(&[Holes::Refuse, Holes::Skip]);
         match random.below(8) {
-            0..4 => Self::Change(change(random), holes),
+            0..4 => Self::Change(change::<S>(random), holes),
             4..6 => Self::SetDirty(random.either(), holes),
             6 => Self::harvest(Harvest::Dirty),
             _ => Self::harvest(Harvest::Accessed {
@@ -59,13 +63,13 @@ impl OfLeaves {
     }
 
     /// Finds the leaves that an end of the range cuts. A harvest takes them whole.
-    pub(crate) fn look<P: Page>(&mut self, bench: &Bench<P>, (from, to): (u64, u64)) {
+    pub(crate) fn look<P: Page>(&mut self, bench: &Bench<P, S>, (from, to): (u64, u64)) {
         let Self::Harvest { whole, .. } = self else {
             return;
         };
         *whole = (from, to);
         let base = bench.geometry.base().0;
-        let at = VirtualAddress(base.wrapping_add(from));
+        let at = S::at(base.wrapping_add(from));
         let visited = bench.tables.visit(at, to - from, |entry| {
             if matches!(entry.kind, Kind::Leaf | Kind::PresentInvalid) {
                 let group = if entry.descriptor.is_contiguous() {
@@ -74,7 +78,7 @@ impl OfLeaves {
                     1
                 };
                 let bytes = entry.bytes * group;
-                let start = entry.start.0.wrapping_sub(base) & !(bytes - 1);
+                let start = S::address(entry.start).0.wrapping_sub(base) & !(bytes - 1);
                 *whole = (whole.0.min(start), whole.1.max(start + bytes));
             }
             Visit::EVERYTHING
@@ -86,30 +90,33 @@ impl OfLeaves {
     pub(crate) fn apply(
         &self,
         geometry: &Geometry,
-        reference: &mut Reference,
-        (from, to): (u64, u64),
+        reference: &mut Reference<S>,
+        range: (u64, u64),
     ) {
         match *self {
-            Self::Change(change, _) => reference.change(from, to, |attributes| {
-                attributes.memory = change.memory.unwrap_or(attributes.memory);
-                if !geometry.lpa2() {
-                    let now = attributes.shareability;
-                    attributes.shareability = change.shareability.unwrap_or(now);
-                }
-                attributes.accessed = change.accessed.unwrap_or(attributes.accessed);
+            Self::Change(change, _) => reference.change(geometry, range, |mut attributes| {
+                let parts = S::parts(&mut attributes);
+                *parts.memory = change.memory.unwrap_or(*parts.memory);
+                *parts.shareability = change.shareability.unwrap_or(*parts.shareability);
+                *parts.accessed = change.accessed.unwrap_or(*parts.accessed);
+                attributes
             }),
-            Self::SetDirty(dirty, _) => reference.change(from, to, |attributes| {
-                if attributes.permissions.dirty_modifier {
-                    attributes.permissions.writable = dirty;
+            Self::SetDirty(dirty, _) => reference.change(geometry, range, |mut attributes| {
+                let parts = S::parts(&mut attributes);
+                if *parts.dirty_modifier {
+                    *parts.writable = dirty;
                 }
+                attributes
             }),
-            Self::Harvest { what, whole } => reference.change(whole.0, whole.1, |attributes| {
-                if is_noted(what, attributes) {
+            Self::Harvest { what, whole } => reference.change(geometry, whole, |mut attributes| {
+                if is_noted::<S>(what, attributes) {
+                    let parts = S::parts(&mut attributes);
                     match what {
-                        Harvest::Accessed { .. } => attributes.accessed = false,
-                        _ => attributes.permissions.writable = false,
+                        Harvest::Accessed { .. } => *parts.accessed = false,
+                        _ => *parts.writable = false,
                     }
                 }
+                attributes
             }),
         }
     }
@@ -117,12 +124,12 @@ impl OfLeaves {
     /// Does it with the library.
     pub(crate) fn perform<P: Page>(
         &self,
-        bench: &mut Bench<P>,
-        reference: &Reference,
+        bench: &mut Bench<P, S>,
+        reference: &Reference<S>,
         (from, to): (u64, u64),
     ) -> Result<(), TableError> {
         let base = bench.geometry.base().0;
-        let (at, bytes) = (VirtualAddress(base.wrapping_add(from)), to - from);
+        let (at, bytes) = (S::at(base.wrapping_add(from)), to - from);
         let tables = &mut bench.tables;
         match *self {
             Self::Change(change, holes) => tables.change_attributes(at, bytes, change, holes),
@@ -130,7 +137,7 @@ impl OfLeaves {
             Self::Harvest { what, whole } => {
                 let mut found: Vec<(u64, u64)> = Vec::new();
                 tables.harvest(at, bytes, what, |start, bytes| {
-                    let start = start.0.wrapping_sub(base);
+                    let start = S::address(start).0.wrapping_sub(base);
                     assert!(
                         found.last().is_none_or(|last| last.1 < start),
                         "one run each"
@@ -138,7 +145,7 @@ impl OfLeaves {
                     found.push((start, start + bytes));
                 })?;
                 if !reference.hardware {
-                    let noted = reference.parts_where(whole, |one| is_noted(what, one));
+                    let noted = reference.parts_where(whole, |one| is_noted::<S>(what, one));
                     assert_eq!(found, noted, "what is reported");
                 }
                 bench.harvested = found;
@@ -155,10 +162,10 @@ impl OfLeaves {
     /// What the library says that it would do; it has no answer for a harvest.
     pub(crate) fn dry_run<P: Page>(
         &self,
-        bench: &Bench<P>,
+        bench: &Bench<P, S>,
         (from, to): (u64, u64),
     ) -> Option<Result<Cost, TableError>> {
-        let at = VirtualAddress(bench.geometry.base().0.wrapping_add(from));
+        let at = S::at(bench.geometry.base().0.wrapping_add(from));
         let dry = bench.tables.dry_run();
         match *self {
             Self::Change(change, holes) => {
@@ -184,21 +191,13 @@ impl OfLeaves {
     }
 }
 
-fn change(random: &mut Random) -> AttributeChange {
+fn change<S: Staged>(random: &mut Random) -> AttributeChange<S::Memory> {
     let mut change = AttributeChange::NONE;
     if random.once_in(3) {
         // In place.
         return change.accessed(random.either());
     }
-    if random.either() {
-        // Mostly the usual type, so that some leaves have it already.
-        change.memory = Some(random.of(&[
-            MemoryType::Normal,
-            MemoryType::Normal,
-            MemoryType::NormalNonCacheable,
-            MemoryType::Device,
-        ]));
-    }
+    change.memory = random.either().then(|| S::memory(random));
     if random.either() {
         change.shareability = Some(random.of(&[
             Shareability::Inner,

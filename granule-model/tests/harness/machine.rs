@@ -219,6 +219,20 @@ unsafe impl TableAllocator for Pages {
         Some(run)
     }
 
+    fn allocate_aligned(&mut self, count: usize) -> Option<PhysicalAddress> {
+        let bytes = count as u64 * self.bytes;
+        self.left = self.left.checked_sub(count as u64)?;
+        let first = self.next.next_multiple_of(bytes);
+        self.next = first + bytes;
+        let mut world = self.world.borrow_mut();
+        world.tables += count as u64;
+        world.event(Event::Obtained {
+            start: first,
+            bytes,
+        });
+        Some(PhysicalAddress(first))
+    }
+
     fn free(&mut self, table: FreedTable) {
         self.left = self.left.saturating_add(1);
         self.free.push(table.address().0);

@@ -8,8 +8,10 @@
 //! [`planted`].
 
 mod bench;
+mod cursor;
 mod draw;
 mod environment;
+mod every_shape;
 mod exhaustion;
 mod hardware;
 mod interleaved;
@@ -22,7 +24,9 @@ mod plain;
 mod planted;
 mod random;
 mod reference;
+mod refused;
 mod sequence;
 mod shape;
 mod space;
+mod stage;
 mod watch;

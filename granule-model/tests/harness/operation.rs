@@ -1,42 +1,44 @@
 //! The library's operations: done by the library, and done to the reference.
 
 use crate::bench::{Bench, capabilities};
+use crate::cursor;
 use crate::leaves::OfLeaves;
 use crate::machine::machine;
 use crate::reference::{Reference, Stretch};
-use granule::arch::bbm::BbmLevel;
-use granule::arch::{
-    Attributes, Geometry, OutputFormat, Page, PhysicalAddress, Shareability, VirtualAddress,
-};
+use crate::stage::Staged;
+use granule::arch::{Geometry, Page, PhysicalAddress, VirtualAddress};
 use granule::table::{
-    Cost, FrameRun, Frames, Holes, Leaves, PermissionChange, Piece, TableError, Visit, lock_free,
+    Cost, EmptyTables, FrameRun, Frames, Holes, Leaves, Piece, Stage1, TableError, Visit, lock_free,
 };
 
 #[derive(Clone, Debug)]
-pub(crate) enum Operation {
-    Map(Piece),
-    MapPieces(Vec<Piece>),
+pub(crate) enum Operation<S: Staged = Stage1> {
+    Map(Piece<S::Input, S::Attributes>),
+    MapPieces(Vec<Piece<S::Input, S::Attributes>>),
     MapFrames {
         from: u64,
         frames: Vec<FrameRun>,
         /// Each frame by itself, and not the runs.
         single: bool,
-        attributes: Attributes,
+        attributes: S::Attributes,
         leaves: Leaves,
     },
     OfLeaves {
         from: u64,
         bytes: u64,
-        does: OfLeaves,
+        does: OfLeaves<S>,
     },
+    /// Operations of one page each, with one cursor.
+    Cursor(Vec<Operation<S>>),
     Unmap {
         from: u64,
         bytes: u64,
+        empty: EmptyTables,
     },
     Protect {
         from: u64,
         bytes: u64,
-        change: PermissionChange,
+        change: S::PermissionChange,
         holes: Holes,
     },
     SetInvalid {
@@ -70,7 +72,7 @@ pub(crate) enum Operation {
 }
 
 impl Operation {
-    pub(crate) const NAMES: [&str; 15] = [
+    pub(crate) const NAMES: [&str; 17] = [
         "map",
         "map_pieces",
         "unmap",
@@ -86,13 +88,20 @@ impl Operation {
         OfLeaves::NAMES[0],
         OfLeaves::NAMES[1],
         OfLeaves::NAMES[2],
+        "unmap_keeping_tables",
+        "cursor",
     ];
+}
 
+impl<S: Staged> Operation<S> {
     pub(crate) const fn name(&self) -> &'static str {
-        Self::NAMES[match self {
+        Operation::NAMES[match self {
             Self::Map(_) => 0,
             Self::MapPieces(_) => 1,
-            Self::Unmap { .. } => 2,
+            Self::Unmap { empty, .. } => match empty {
+                EmptyTables::Free => 2,
+                EmptyTables::Keep => 15,
+            },
             Self::Protect { .. } => 3,
             Self::SetInvalid { .. } => 4,
             Self::SetValid { .. } => 5,
@@ -103,6 +112,7 @@ impl Operation {
             Self::VisitRuns => 10,
             Self::MapFrames { .. } => 11,
             Self::OfLeaves { does, .. } => return does.name(),
+            Self::Cursor(_) => 16,
         }]
     }
 
@@ -111,13 +121,13 @@ impl Operation {
         let base = geometry.base().0;
         match self {
             Self::Map(piece) => {
-                let from = piece.start.0.wrapping_sub(base);
+                let from = S::address(piece.start).0.wrapping_sub(base);
                 (from, from + piece.bytes)
             }
             Self::MapPieces(pieces) => match (pieces.first(), pieces.last()) {
                 (Some(first), Some(last)) => (
-                    first.start.0.wrapping_sub(base),
-                    last.start.0.wrapping_sub(base) + last.bytes,
+                    S::address(first.start).0.wrapping_sub(base),
+                    S::address(last.start).0.wrapping_sub(base) + last.bytes,
                 ),
                 _ => (0, 0),
             },
@@ -125,7 +135,13 @@ impl Operation {
                 let pages: u64 = frames.iter().map(|run| run.count).sum();
                 (*from, from + pages * geometry.page_size().bytes())
             }
-            Self::Unmap { from, bytes }
+            Self::Cursor(steps) => {
+                let ranges = || steps.iter().map(|step| step.range(geometry));
+                let from = ranges().map(|(from, _)| from).min();
+                let to = ranges().map(|(_, to)| to).max();
+                (from.unwrap_or(0), to.unwrap_or(0))
+            }
+            Self::Unmap { from, bytes, .. }
             | Self::OfLeaves { from, bytes, .. }
             | Self::Protect { from, bytes, .. }
             | Self::SetInvalid { from, bytes }
@@ -139,16 +155,17 @@ impl Operation {
     }
 
     /// Does it to the reference.
-    pub(crate) fn apply(&self, geometry: &Geometry, reference: &mut Reference) {
+    pub(crate) fn apply(&self, geometry: &Geometry, reference: &mut Reference<S>) {
         let (from, to) = self.range(geometry);
-        let mut map = |piece: &Piece| {
+        let mut map = |piece: &Piece<S::Input, S::Attributes>| {
             let stretch = Stretch {
                 present_invalid: false,
                 bytes: piece.bytes,
                 output: piece.output.0,
-                attributes: as_kept(geometry, piece.attributes),
+                attributes: S::as_kept(geometry, piece.attributes),
             };
-            reference.map(piece.start.0.wrapping_sub(geometry.base().0), stretch);
+            let start = S::address(piece.start).0;
+            reference.map(start.wrapping_sub(geometry.base().0), stretch);
         };
         match self {
             Self::Map(piece) => map(piece),
@@ -162,7 +179,7 @@ impl Operation {
                         present_invalid: false,
                         bytes: run.count * geometry.page_size().bytes(),
                         output: run.first.0,
-                        attributes: as_kept(geometry, *attributes),
+                        attributes: S::as_kept(geometry, *attributes),
                     };
                     reference.map(at, stretch);
                     at += stretch.bytes;
@@ -170,7 +187,11 @@ impl Operation {
             }
             Self::OfLeaves { does, .. } => does.apply(geometry, reference, (from, to)),
             Self::Unmap { .. } => reference.unmap(from, to),
-            Self::Protect { change, .. } => reference.protect(from, to, change),
+            Self::Protect { change, .. } => reference.change(geometry, (from, to), |attributes| {
+                S::changed(attributes, change)
+            }),
+            // Each step may fail by itself, and performing them finds out.
+            Self::Cursor(_) => {}
             Self::SetInvalid { .. } => reference.set_invalid(from, to, true),
             Self::SetValid { .. } => reference.set_invalid(from, to, false),
             Self::LockFreeSetValid { valid, .. } => reference.set_invalid(from, to, !valid),
@@ -179,7 +200,7 @@ impl Operation {
     }
 
     /// Finds out what the tables know and the reference does not.
-    pub(crate) fn look<P: Page>(&mut self, bench: &Bench<P>) {
+    pub(crate) fn look<P: Page>(&mut self, bench: &Bench<P, S>) {
         let range = self.range(&bench.geometry);
         if let Self::OfLeaves { does, .. } = self {
             does.look(bench, range);
@@ -187,9 +208,9 @@ impl Operation {
     }
 
     /// What the library says that it would do, if it can say.
-    pub(crate) fn dry_run<P: Page>(&self, bench: &Bench<P>) -> Option<Result<Cost, TableError>> {
+    pub(crate) fn dry_run<P: Page>(&self, bench: &Bench<P, S>) -> Option<Result<Cost, TableError>> {
         let base = bench.geometry.base().0;
-        let address = |from: u64| VirtualAddress(base.wrapping_add(from));
+        let address = |from: u64| S::at(base.wrapping_add(from));
         let dry = bench.tables.dry_run();
         Some(match self {
             Self::Map(piece) => dry.map(
@@ -207,7 +228,11 @@ impl Operation {
                 leaves,
                 ..
             } => dry.map_frames(address(*from), Frames::Runs(frames), *attributes, *leaves),
-            &Self::Unmap { from, bytes } => dry.unmap(address(from), bytes),
+            &Self::Unmap {
+                from,
+                bytes,
+                empty: EmptyTables::Free,
+            } => dry.unmap(address(from), bytes),
             Self::Protect {
                 from,
                 bytes,
@@ -231,11 +256,11 @@ impl Operation {
     /// Does it with the library.
     pub(crate) fn perform<P: Page>(
         &self,
-        bench: &mut Bench<P>,
-        reference: &Reference,
+        bench: &mut Bench<P, S>,
+        reference: &Reference<S>,
     ) -> Result<(), TableError> {
         let base = bench.geometry.base().0;
-        let address = |from: u64| VirtualAddress(base.wrapping_add(from));
+        let address = |from: u64| S::at(base.wrapping_add(from));
         let tables = &mut bench.tables;
         match self {
             Self::Map(piece) => tables.map(
@@ -269,7 +294,11 @@ impl Operation {
             Self::OfLeaves { from, bytes, does } => {
                 does.perform(bench, reference, (*from, from + bytes))
             }
-            &Self::Unmap { from, bytes } => tables.unmap(address(from), bytes),
+            Self::Cursor(steps) => cursor::perform(steps, bench, reference),
+            &Self::Unmap { from, bytes, empty } => match empty {
+                EmptyTables::Free => tables.unmap(address(from), bytes),
+                EmptyTables::Keep => tables.unmap_keeping_tables(address(from), bytes),
+            },
             Self::Protect {
                 from,
                 bytes,
@@ -303,7 +332,9 @@ impl Operation {
             &Self::LockFreeSetValid { from, bytes, valid } => {
                 let can = capabilities(&bench.shape);
                 let machine = machine(&bench.world, P::SIZE, can);
-                let (root, at) = (tables.root_table(), address(from));
+                let root = tables.root_table();
+                let at = VirtualAddress(base.wrapping_add(from));
+                assert!(S::LOCK_FREE, "stage 2 has no operation without the lock");
                 // SAFETY: the bench's own tree, in the model's memory, which nothing else is
                 // changing; nothing uses present-invalid pages but to see it fault.
                 unsafe {
@@ -316,7 +347,7 @@ impl Operation {
                     if entry.kind == granule::arch::Kind::Leaf {
                         assert!(last < Some(entry.start), "{} comes late", entry.start);
                         last = Some(entry.start);
-                        let offset = entry.start.0.wrapping_sub(base);
+                        let offset = S::address(entry.start).0.wrapping_sub(base);
                         let output = reference.at(offset).map(|(output, _)| output);
                         assert_eq!(output, Some(entry.output.0), "{}", entry.start);
                     }
@@ -330,7 +361,7 @@ impl Operation {
                     if entry.kind == granule::arch::Kind::Leaf {
                         let run = entry.bytes * entry.count as u64;
                         bytes += run;
-                        let offset = entry.start.0.wrapping_sub(base);
+                        let offset = S::address(entry.start).0.wrapping_sub(base);
                         let output = reference.at(offset).map(|(output, _)| output);
                         assert_eq!(output, Some(entry.output.0), "{}", entry.start);
                         let last = offset + run - 1;
@@ -344,89 +375,4 @@ impl Operation {
             }
         }
     }
-
-    /// Whether the reference agrees that it fails, and why: an operation that is refused for
-    /// no reason would pass every other check.
-    pub(crate) fn check_result(
-        &self,
-        geometry: &Geometry,
-        bbm_level: u8,
-        reference: &Reference,
-        result: Result<(), TableError>,
-    ) {
-        let (from, to) = self.range(geometry);
-        let offset = |address: VirtualAddress| address.0.wrapping_sub(geometry.base().0);
-        let taken = || match self {
-            Self::Map(_) | Self::MapFrames { .. } => reference.first_mapped(from, to),
-            Self::MapPieces(pieces) => pieces.iter().find_map(|piece| {
-                let from = offset(piece.start);
-                reference.first_mapped(from, from + piece.bytes)
-            }),
-            _ => None,
-        };
-        // A protect that changes nothing looks at nothing.
-        let hole = || match self {
-            Self::Protect {
-                holes: Holes::Refuse,
-                change,
-                ..
-            } if *change != PermissionChange::default() => reference.first_hole(from, to),
-            Self::SetInvalid { .. } | Self::SetValid { .. } | Self::LockFreeSetValid { .. } => {
-                reference.first_hole(from, to)
-            }
-            Self::OfLeaves { does, .. } if does.refuses_holes(geometry) => {
-                reference.first_hole(from, to)
-            }
-            _ => None,
-        };
-        match result {
-            Ok(()) => {
-                assert_eq!(taken(), None, "mapped over what is there");
-                assert_eq!(hole(), None, "holes passed over");
-            }
-            Err(TableError::AlreadyMapped { address }) => {
-                assert_eq!(taken(), Some(offset(address)));
-            }
-            Err(TableError::NotMapped { address }) => {
-                assert_eq!(hole(), Some(offset(address)));
-            }
-            Err(TableError::InsideLeaf {
-                edge,
-                leaf,
-                leaf_bytes,
-                takes,
-            }) => {
-                let reason = match self {
-                    // Splits nothing, whatever the CPUs allow.
-                    Self::LockFreeSetValid { .. } => takes > BbmLevel::Level0,
-                    _ => u32::from(bbm_level) < takes.number(),
-                };
-                assert!(reason, "refused for no reason");
-                let (edge, leaf) = (offset(edge), offset(leaf));
-                let in_range = match self {
-                    // Whole leaves become smaller, or would have to, wherever the range ends.
-                    Self::Limit { .. } | Self::LockFreeSetValid { .. } => {
-                        leaf < to && from < leaf + leaf_bytes
-                    }
-                    _ => edge == from || edge == to,
-                };
-                assert!(in_range, "an edge of the range");
-                assert!(leaf < edge && edge < leaf + leaf_bytes, "inside the leaf");
-                let first = reference.output(leaf);
-                let last = reference.output(leaf + leaf_bytes - 1);
-                let last = last.map(|output| output + 1 - leaf_bytes);
-                assert!(first.is_some() && first == last, "there is such a leaf");
-            }
-            Err(error) => panic!("{error}"),
-        }
-    }
-}
-
-/// What a descriptor keeps of attributes: the rest has no place in it.
-pub(crate) fn as_kept(geometry: &Geometry, mut attributes: Attributes) -> Attributes {
-    attributes.permissions.software &= 0b1111;
-    if geometry.format() == OutputFormat::Lpa2 {
-        attributes.shareability = Shareability::Inner;
-    }
-    attributes
 }

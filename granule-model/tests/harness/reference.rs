@@ -1,31 +1,31 @@
 //! What the tables are to say, as a plain map: no tables, no levels, no leaves.
 
-use granule::arch::registers::Mair;
-use granule::arch::{Attributes, Geometry};
-use granule::table::PermissionChange;
-use granule_model::{Access, AccessKind, FaultKind, Outcome, Rights, Translation};
+use crate::stage::Staged;
+use granule::arch::Geometry;
+use granule::table::Stage1;
+use granule_model::{Access, AccessKind, FaultKind, Outcome, Translation};
 use std::collections::BTreeMap;
 
 /// Addresses mapped alike.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Stretch {
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Stretch<S: Staged = Stage1> {
     pub(crate) bytes: u64,
     pub(crate) output: u64,
-    pub(crate) attributes: Attributes,
+    pub(crate) attributes: S::Attributes,
     /// Made invalid for a while.
     pub(crate) present_invalid: bool,
 }
 
 /// Offsets in the half to what they map to.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Reference {
-    stretches: BTreeMap<u64, Stretch>,
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Reference<S: Staged = Stage1> {
+    stretches: BTreeMap<u64, Stretch<S>>,
     /// Hardware sets access flags and makes pages dirty whenever it likes, so that neither is
     /// known.
     pub(crate) hardware: bool,
 }
 
-impl Reference {
+impl<S: Staged> Reference<S> {
     pub(crate) fn new(hardware: bool) -> Self {
         Self {
             hardware,
@@ -56,14 +56,14 @@ impl Reference {
     }
 
     /// The `which`th stretch: its offset and itself.
-    pub(crate) fn nth(&self, which: usize) -> Option<(u64, Stretch)> {
+    pub(crate) fn nth(&self, which: usize) -> Option<(u64, Stretch<S>)> {
         self.stretches
             .iter()
             .nth(which)
             .map(|(&at, &one)| (at, one))
     }
 
-    fn stretch(&self, offset: u64) -> Option<(u64, &Stretch)> {
+    fn stretch(&self, offset: u64) -> Option<(u64, &Stretch<S>)> {
         let (&from, stretch) = self.stretches.range(..=offset).next_back()?;
         (offset - from < stretch.bytes).then_some((offset - from, stretch))
     }
@@ -82,17 +82,18 @@ impl Reference {
     }
 
     /// What `offset` maps to.
-    pub(crate) fn at(&self, offset: u64) -> Option<(u64, Attributes)> {
+    pub(crate) fn at(&self, offset: u64) -> Option<(u64, S::Attributes)> {
         let (inside, stretch) = self.stretch(offset)?;
         let attributes = self.known(stretch.attributes);
         (!stretch.present_invalid).then_some((stretch.output + inside, attributes))
     }
 
     /// What is known of attributes: nothing of what hardware may change.
-    pub(crate) const fn known(&self, mut attributes: Attributes) -> Attributes {
+    pub(crate) fn known(&self, mut attributes: S::Attributes) -> S::Attributes {
         if self.hardware {
-            attributes.accessed = true;
-            attributes.permissions.writable |= attributes.permissions.dirty_modifier;
+            let parts = S::parts(&mut attributes);
+            *parts.accessed = true;
+            *parts.writable |= *parts.dirty_modifier;
         }
         attributes
     }
@@ -102,10 +103,10 @@ impl Reference {
     pub(crate) fn parts_where(
         &self,
         (from, to): (u64, u64),
-        is: impl Fn(&Attributes) -> bool,
+        is: impl Fn(S::Attributes) -> bool,
     ) -> Vec<(u64, u64)> {
         let mut parts: Vec<(u64, u64)> = Vec::new();
-        for (&at, stretch) in self.stretches.iter().filter(|(_, one)| is(&one.attributes)) {
+        for (&at, stretch) in self.stretches.iter().filter(|(_, one)| is(one.attributes)) {
             let (start, end) = (at.max(from), (at + stretch.bytes).min(to));
             match parts.last_mut() {
                 _ if start >= end => {}
@@ -163,10 +164,23 @@ impl Reference {
         );
     }
 
-    pub(crate) fn map(&mut self, from: u64, stretch: Stretch) {
-        if stretch.bytes > 0 {
-            self.stretches.insert(from, stretch);
+    pub(crate) fn map(&mut self, from: u64, stretch: Stretch<S>) {
+        if stretch.bytes == 0 {
+            return;
         }
+        // Pages that are mapped one by one are one stretch where they go on alike.
+        if let Some((&at, last)) = self.stretches.range_mut(..from).next_back() {
+            let goes_on = Stretch {
+                bytes: stretch.bytes,
+                output: last.output + last.bytes,
+                ..*last
+            };
+            if at + last.bytes == from && goes_on == stretch {
+                last.bytes += stretch.bytes;
+                return;
+            }
+        }
+        self.stretches.insert(from, stretch);
     }
 
     pub(crate) fn unmap(&mut self, from: u64, to: u64) {
@@ -176,31 +190,17 @@ impl Reference {
     }
 
     /// Changes attributes of all that there is in a range.
-    pub(crate) fn change(&mut self, from: u64, to: u64, change: impl Fn(&mut Attributes)) {
+    pub(crate) fn change(
+        &mut self,
+        geometry: &Geometry,
+        (from, to): (u64, u64),
+        change: impl Fn(S::Attributes) -> S::Attributes,
+    ) {
         self.cut(from);
         self.cut(to);
         for (_, stretch) in self.stretches.range_mut(from..to) {
-            change(&mut stretch.attributes);
+            stretch.attributes = S::as_kept(geometry, change(stretch.attributes));
         }
-    }
-
-    pub(crate) fn protect(&mut self, from: u64, to: u64, change: &PermissionChange) {
-        self.change(from, to, |attributes| {
-            let permissions = &mut attributes.permissions;
-            let set = |bit: &mut bool, to: Option<bool>| *bit = to.unwrap_or(*bit);
-            set(&mut permissions.writable, change.writable);
-            set(&mut permissions.user, change.user);
-            set(
-                &mut permissions.privileged_execute,
-                change.privileged_execute,
-            );
-            set(&mut permissions.user_execute, change.user_execute);
-            set(&mut permissions.guarded, change.guarded);
-            if change.writable == Some(false) {
-                permissions.dirty_modifier = false;
-            }
-            permissions.software = change.software.unwrap_or(permissions.software) & 0b1111;
-        });
     }
 
     pub(crate) fn set_invalid(&mut self, from: u64, to: u64, present_invalid: bool) {
@@ -216,22 +216,14 @@ impl Reference {
         let Some((address, attributes)) = self.at(offset) else {
             return Outcome::Fault(FaultKind::Translation);
         };
-        if !attributes.accessed {
+        let Some((given, shareability)) = S::given(&attributes) else {
             return Outcome::Fault(FaultKind::AccessFlag);
-        }
-        let given = attributes.permissions;
-        let user = Rights {
-            read: given.user,
-            write: given.user && given.writable,
-            execute: given.user_execute,
         };
-        let privileged = Rights {
-            read: true,
-            write: given.writable,
-            // What EL0 can write, EL1 does not execute.
-            execute: given.privileged_execute && !user.write,
+        let rights = if access.user {
+            given.user
+        } else {
+            given.privileged
         };
-        let rights = if access.user { user } else { privileged };
         let allowed = match access.kind {
             AccessKind::Read => rights.read,
             AccessKind::Write => rights.write,
@@ -242,15 +234,15 @@ impl Reference {
         }
         Outcome::Memory(Translation {
             address,
-            memory: (Mair::STANDARD.0 >> (8 * attributes.memory.index())) as u8,
+            memory: given.memory,
             // With TCR.DS it is TCR's, where the library has inner shareable.
             shareability: if geometry.lpa2() {
                 0b11
             } else {
-                attributes.shareability.bits() as u8
+                shareability.bits() as u8
             },
-            privileged,
-            user,
+            privileged: given.privileged,
+            user: given.user,
         })
     }
 }

@@ -1,4 +1,4 @@
-//! Random sequences on every shape: after each operation every address translates as the
+//! A random sequence on one machine: after each operation every address translates as the
 //! reference says, under every TLB content that the model allows, and no rule is broken.
 //!
 //! Every address: each run of leaves is compared with the reference from end to end, and the bytes
@@ -13,60 +13,68 @@ use crate::hardware::Notes;
 use crate::leaves::OfLeaves;
 use crate::machine::Tap;
 use crate::operation::Operation;
-use crate::random::{Random, from_environment};
+use crate::random::Random;
 use crate::reference::Reference;
 use crate::shape::{Shape, units};
+use crate::stage::Staged;
 use crate::watch::{Sample, conflict_allowed};
-use granule::arch::{Attributes, Geometry, Kind, Page, Page4K, Page16K, Page64K, VirtualAddress};
-use granule::table::{Cost, TableError, Visit};
-use granule_model::{Access, AccessKind, Barrier, Event, Outcome, Regime, System};
+use granule::arch::{Geometry, Kind, Page};
+use granule::table::{Cost, Stage1, TableError, Visit};
+use granule_model::{Access, AccessKind, Barrier, Event, Outcome, System};
 use std::collections::BTreeMap;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-/// Operations of a run unless told otherwise, over all shapes.
-const OPERATIONS: u64 = 60_000;
 /// Addresses looked at in the middle of each operation, and after it beside those of the regions.
 const SAMPLES: usize = 10;
-/// Operations after which a run goes on with an empty tree on a new machine.
-const PER_MACHINE: u64 = 200;
 
 /// What was done.
 #[derive(Debug, Default)]
 pub(crate) struct Done {
-    operations: u64,
+    pub(crate) operations: u64,
     /// Operation to how often it succeeded.
-    succeeded: BTreeMap<&'static str, u64>,
+    pub(crate) succeeded: BTreeMap<&'static str, u64>,
     /// Changes that made tables of blocks, and merges that made blocks of tables.
-    split: u64,
-    merged: u64,
+    pub(crate) split: u64,
+    pub(crate) merged: u64,
     /// Accesses after operations, and in the middle of them.
-    accesses: (u64, u64),
+    pub(crate) accesses: (u64, u64),
     /// Accesses at the regions of the reference, and leaves that were compared with it.
-    regions: u64,
-    leaves: u64,
+    pub(crate) regions: u64,
+    pub(crate) leaves: u64,
     /// Dry runs that were compared with the operation.
-    dry_runs: u64,
+    pub(crate) dry_runs: u64,
     /// Notes of hardware, and those that were harvested.
-    notes: (u64, u64),
+    pub(crate) notes: (u64, u64),
 }
 
-const ACCESSES: [Access; 6] = {
-    const fn access(kind: AccessKind, user: bool) -> Access {
-        Access {
-            regime: Regime::El10,
-            kind,
-            user,
+impl Done {
+    pub(crate) fn add(&mut self, more: Self) {
+        self.operations += more.operations;
+        self.split += more.split;
+        self.merged += more.merged;
+        self.accesses.0 += more.accesses.0;
+        self.accesses.1 += more.accesses.1;
+        self.regions += more.regions;
+        self.leaves += more.leaves;
+        self.dry_runs += more.dry_runs;
+        self.notes.0 += more.notes.0;
+        self.notes.1 += more.notes.1;
+        for (name, times) in more.succeeded {
+            *self.succeeded.entry(name).or_default() += times;
         }
     }
-    [
-        access(AccessKind::Read, false),
-        access(AccessKind::Write, false),
-        access(AccessKind::Fetch, false),
-        access(AccessKind::Read, true),
-        access(AccessKind::Write, true),
-        access(AccessKind::Fetch, true),
-    ]
-};
+}
+
+/// All kinds of accesses, by both privileges.
+fn accesses<S: Staged>() -> Vec<Access> {
+    let mut accesses = Vec::new();
+    for user in [false, true] {
+        for kind in [AccessKind::Read, AccessKind::Write, AccessKind::Fetch] {
+            let regime = S::REGIME;
+            accesses.push(Access { regime, kind, user });
+        }
+    }
+    accesses
+}
 
 /// Offsets worth looking at: the edges of a range and what is beside them, inside it, and
 /// anywhere.
@@ -93,10 +101,10 @@ fn offsets(geometry: &Geometry, random: &mut Random, (from, to): (u64, u64)) -> 
 }
 
 /// Whether an operation may break the leaf of an address, and make it again.
-fn breaks(
-    operation: &Operation,
-    before: Option<(u64, Attributes)>,
-    after: Option<(u64, Attributes)>,
+fn breaks<S: Staged>(
+    operation: &Operation<S>,
+    before: Option<(u64, S::Attributes)>,
+    after: Option<(u64, S::Attributes)>,
 ) -> bool {
     let Operation::OfLeaves {
         does: OfLeaves::Change(..),
@@ -105,7 +113,10 @@ fn breaks(
     else {
         return false;
     };
-    let memory = |(_, one): (u64, Attributes)| (one.memory, one.shareability);
+    let memory = |(_, mut one): (u64, S::Attributes)| {
+        let parts = S::parts(&mut one);
+        (*parts.memory, *parts.shareability)
+    };
     before.map(memory) != after.map(memory)
 }
 
@@ -122,23 +133,23 @@ fn difference(before: Cost, after: Cost) -> Cost {
 }
 
 /// A machine of `shape` with a tree, and what the tree is to say.
-pub(crate) struct Run<P: Page> {
-    bench: Bench<P>,
-    reference: Reference,
-    draw: Draw,
+pub(crate) struct Run<P: Page, S: Staged = Stage1> {
+    bench: Bench<P, S>,
+    reference: Reference<S>,
+    draw: Draw<S>,
     random: Random,
     notes: Notes,
     pub(crate) done: Done,
 }
 
-impl<P: Page> Run<P> {
-    pub(crate) fn new(shape: Shape, seed: u64) -> Self {
-        let bench = Bench::<P>::new(shape, seed);
+impl<P: Page, S: Staged> Run<P, S> {
+    pub(crate) fn of(shape: Shape, seed: u64) -> Self {
+        let bench = Bench::<P, S>::of(shape, seed);
         let geometry = bench.geometry;
         Self {
             bench,
             reference: Reference::new(shape.hardware),
-            draw: Draw::new(geometry, shape.asid.is_none()),
+            draw: Draw::new(geometry, &shape),
             random: Random::new(seed),
             notes: Notes::default(),
             done: Done::default(),
@@ -162,14 +173,14 @@ impl<P: Page> Run<P> {
         self.perform(&operation);
     }
 
-    fn perform(&mut self, operation: &Operation) {
+    fn perform(&mut self, operation: &Operation<S>) {
         let geometry = self.bench.geometry;
         let base = geometry.base().0;
         let mut after = self.reference.clone();
         operation.apply(&geometry, &mut after);
         let offsets = offsets(&geometry, &mut self.random, operation.range(&geometry));
         let samples = offsets.iter().map(|&offset| {
-            let access = self.random.of(&ACCESSES);
+            let access = self.random.of(&accesses::<S>());
             Sample {
                 va: base.wrapping_add(offset),
                 access,
@@ -226,12 +237,12 @@ impl<P: Page> Run<P> {
         }
         self.bench.settle();
         if result.is_ok() {
-            self.reference = after;
+            self.reference = self.bench.left.take().unwrap_or(after);
             *self.done.succeeded.entry(operation.name()).or_default() += 1;
         }
         self.done.operations += 1;
         for sample in samples {
-            self.look(&sample, result.is_ok());
+            self.look(sample.va, sample.access);
         }
         self.look_at_regions();
         self.compare_leaves();
@@ -241,7 +252,7 @@ impl<P: Page> Run<P> {
 
     /// What the library says that an operation would do. Updates by hardware meanwhile may change
     /// that, and so do planted faults.
-    fn dry_run(&self, operation: &Operation) -> Option<Result<Cost, TableError>> {
+    fn dry_run(&self, operation: &Operation<S>) -> Option<Result<Cost, TableError>> {
         if self.bench.shape.hardware || self.bench.world.borrow().tap.is_some() {
             return None;
         }
@@ -267,16 +278,8 @@ impl<P: Page> Run<P> {
             let last = from + (region.bytes - 1);
             for offset in [from.wrapping_sub(1), from, inside, last, last + 1] {
                 let offset = offset % span;
-                let access = self.random.of(&ACCESSES);
-                let now = self.reference.outcome(&geometry, offset, access);
-                let sample = Sample {
-                    va: base.wrapping_add(offset),
-                    access,
-                    before: now,
-                    after: now,
-                    breaks: false,
-                };
-                self.look(&sample, true);
+                let access = self.random.of(&accesses::<S>());
+                self.look(base.wrapping_add(offset), access);
                 self.done.regions += 1;
             }
         }
@@ -294,8 +297,8 @@ impl<P: Page> Run<P> {
             if entry.kind != Kind::Leaf {
                 return Visit::EVERYTHING;
             }
-            let offset = entry.start.0.wrapping_sub(base);
-            let attributes = Attributes::decode(entry.descriptor, &geometry);
+            let offset = S::address(entry.start).0.wrapping_sub(base);
+            let attributes = S::decode(entry.descriptor, &geometry);
             let attributes = Some(reference.known(attributes));
             let run = entry.bytes * entry.count as u64;
             for inside in [0, run - 1] {
@@ -317,23 +320,20 @@ impl<P: Page> Run<P> {
     }
 
     /// One access by one CPU, and what the library says about the address.
-    fn look(&mut self, sample: &Sample, succeeded: bool) {
-        let expected = if succeeded {
-            sample.after
-        } else {
-            sample.before
-        };
+    fn look(&mut self, va: u64, access: Access) {
         let geometry = self.bench.geometry;
+        let offset = va.wrapping_sub(geometry.base().0);
+        let expected = self.reference.outcome(&geometry, offset, access);
         {
             let mut world = self.bench.world.borrow_mut();
             let cpu = self.random.below(u64::from(self.bench.shape.cpus)) as u32;
-            let mut outcomes = world.model.access(cpu, sample.va, sample.access);
+            let mut outcomes = world.model.access(cpu, va, access);
             outcomes.retain(|one| !conflict_allowed(&world.model, one));
-            assert_eq!(outcomes, [expected], "CPU {cpu} by {sample:?}");
+            assert_eq!(outcomes, [expected], "CPU {cpu} at {va:#x} by {access:?}");
             self.done.accesses.0 += 1;
             // What was stored here may be read past the caches by another mapping of it, or the
             // other way round: whoever changes the mapping of memory maintains its lines.
-            if let (AccessKind::Write, Outcome::Memory(to)) = (sample.access.kind, expected) {
+            if let (AccessKind::Write, Outcome::Memory(to)) = (access.kind, expected) {
                 let (op, address, bytes) = (System::DC_CIVAC, to.address, 1);
                 for kind in [
                     Event::Lines {
@@ -347,164 +347,9 @@ impl<P: Page> Run<P> {
                 }
             }
         }
-        let offset = sample.va.wrapping_sub(geometry.base().0);
-        let found = self.bench.tables.query(VirtualAddress(sample.va));
+        let found = self.bench.tables.query(S::at(va));
         let known = |attributes| self.reference.known(attributes);
         let found = found.map(|found| (found.output.0, known(found.attributes)));
-        assert_eq!(
-            found,
-            self.reference.at(offset),
-            "query of {:#x}",
-            sample.va
-        );
+        assert_eq!(found, self.reference.at(offset), "query of {va:#x}");
     }
-}
-
-/// `operations` of them on machines of `shape`.
-fn run<P: Page>(shape: Shape, seed: u64, operations: u64, total: &mut Done) {
-    let mut left = operations;
-    let mut machine = 0;
-    while left > 0 {
-        let some = left.min(PER_MACHINE);
-        let mut run = Run::<P>::new(shape, seed.wrapping_add(machine << 32));
-        for step in 0..some {
-            let result = catch_unwind(AssertUnwindSafe(|| run.step()));
-            if let Err(what) = result {
-                eprintln!("{} {shape:?}: machine {machine}, step {step}", P::SIZE);
-                resume_unwind(what);
-            }
-        }
-        total.operations += run.done.operations;
-        total.split += run.done.split;
-        total.merged += run.done.merged;
-        total.accesses.0 += run.done.accesses.0;
-        total.accesses.1 += run.done.accesses.1;
-        total.regions += run.done.regions;
-        total.leaves += run.done.leaves;
-        total.dry_runs += run.done.dry_runs;
-        total.notes.0 += run.done.notes.0;
-        total.notes.1 += run.done.notes.1;
-        for (name, times) in run.done.succeeded {
-            *total.succeeded.entry(name).or_default() += times;
-        }
-        left -= some;
-        machine += 1;
-    }
-}
-
-/// All shapes of one page size: sizes of the address space, and formats, of each half; over them
-/// the other properties in turn.
-fn all<P: Page>(sizes: &[(u32, bool)], share: u64, hardware: bool) {
-    let seed = from_environment("GRANULE_HARNESS_SEED").unwrap_or(1);
-    let operations = from_environment("GRANULE_HARNESS_OPERATIONS").unwrap_or(OPERATIONS);
-    println!("harness: {} GRANULE_HARNESS_SEED={seed:#x}", P::SIZE);
-    let mut shapes = Vec::new();
-    for &(va_bits, wide) in sizes {
-        for asid in [None, Some(0x2a)] {
-            let turn = shapes.len() as u32;
-            shapes.push(Shape {
-                va_bits,
-                wide,
-                asid,
-                cpus: 1 + (turn + 1) % 4,
-                bbm_level: ((turn / 2 + turn) % 4) as u8,
-                tlbi_range: !turn.is_multiple_of(3),
-                repeat: turn % 5 == 4,
-                strict: false,
-                hardware,
-            });
-        }
-    }
-    let mut total = Done::default();
-    let each = (operations / share).div_ceil(shapes.len() as u64);
-    for (index, &shape) in shapes.iter().enumerate() {
-        let seed = seed.wrapping_mul(0x1_0001).wrapping_add(index as u64);
-        run::<P>(shape, seed, each, &mut total);
-    }
-    println!(
-        "harness: {} {} operations on {} shapes, {} accesses after and {} in the middle of them, {:?}, {} splits, {} merges",
-        P::SIZE,
-        total.operations,
-        shapes.len(),
-        total.accesses.0,
-        total.accesses.1,
-        total.succeeded,
-        total.split,
-        total.merged
-    );
-    for name in Operation::NAMES {
-        let times = total.succeeded.get(name).copied().unwrap_or(0);
-        assert!(times > total.operations / 200, "{name}: {times} times only");
-    }
-    assert!(
-        total.split > total.operations / 200,
-        "{} splits",
-        total.split
-    );
-    assert!(
-        total.merged > total.operations / 2000,
-        "{} merges",
-        total.merged
-    );
-    assert!(total.accesses.1 > total.operations / 4);
-    println!(
-        "harness: {} {} accesses at regions, {} leaves compared",
-        P::SIZE,
-        total.regions,
-        total.leaves
-    );
-    assert!(total.regions > 5 * total.operations && total.leaves > total.operations);
-    println!(
-        "harness: {} {} dry runs, {} updates by hardware, {} of them harvested",
-        P::SIZE,
-        total.dry_runs,
-        total.notes.0,
-        total.notes.1
-    );
-    if hardware {
-        assert!(total.notes.0 > total.operations / 4 && total.notes.1 > total.operations / 200);
-    } else {
-        assert!(total.dry_runs > total.operations / 2);
-    }
-}
-
-// Smaller pages are faster: their tables are, so they have the larger share.
-#[test]
-fn random_4k() {
-    let sizes = [
-        (39, false),
-        (48, false),
-        (48, true),
-        (52, true),
-        (30, false),
-    ];
-    all::<Page4K>(&sizes, 2, false);
-}
-
-#[test]
-fn random_16k() {
-    let sizes = [(36, false), (47, false), (48, true), (52, true)];
-    all::<Page16K>(&sizes, 3, false);
-}
-
-#[test]
-fn random_64k() {
-    let sizes = [(42, false), (48, true), (52, true), (36, false)];
-    all::<Page64K>(&sizes, 6, false);
-}
-
-// Hardware sets access flags and makes pages dirty in the middle of the operations.
-#[test]
-fn hardware_updates_4k() {
-    all::<Page4K>(&[(39, false), (48, false), (52, true)], 6, true);
-}
-
-#[test]
-fn hardware_updates_16k() {
-    all::<Page16K>(&[(36, false), (47, false), (48, true)], 12, true);
-}
-
-#[test]
-fn hardware_updates_64k() {
-    all::<Page64K>(&[(42, false), (52, true)], 24, true);
 }

@@ -20,6 +20,8 @@ pub(crate) struct Shape {
     pub(crate) strict: bool,
     /// TCR.HA and TCR.HD: hardware sets the access flag and the dirty state.
     pub(crate) hardware: bool,
+    /// FEAT_S2FWB and FEAT_XNX, at stage 2.
+    pub(crate) guest_features: bool,
 }
 
 impl Shape {
@@ -35,6 +37,7 @@ impl Shape {
             repeat: false,
             strict: false,
             hardware: false,
+            guest_features: false,
         }
     }
 
@@ -50,11 +53,18 @@ impl Shape {
             IdRegisters::new()
                 .midr(0x410f_d034)
                 .mmfr0(if self.wide { wide } else { plain })
-                // HAFDBS.
-                .mmfr1(if self.hardware { 2 } else { 0 })
-                // VARange, ST, BBM.
+                // HAFDBS, VMIDBits, XNX.
+                .mmfr1(
+                    if self.hardware { 2 } else { 0 }
+                        | 2 << 4
+                        | u64::from(self.guest_features) << 28,
+                )
+                // VARange, ST, FWB, BBM.
                 .mmfr2(
-                    u64::from(self.wide) << 16 | 1 << 28 | u64::from(self.bbm_level.min(2)) << 52,
+                    u64::from(self.wide) << 16
+                        | 1 << 28
+                        | u64::from(self.guest_features) << 40
+                        | u64::from(self.bbm_level.min(2)) << 52,
                 )
                 .isar0(if self.tlbi_range { 2 << 56 } else { 0 }),
         )

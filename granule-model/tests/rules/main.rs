@@ -17,6 +17,7 @@ mod registers;
 mod rig;
 mod scale;
 mod sizes;
+mod stage2;
 mod tables;
 mod tlbis;
 mod walker;

@@ -4,8 +4,6 @@
 //! A user of the library provides no more than this. On arm64 `DirectMapped<Offset>` (an identity
 //! or linear map) replaces [`Pages`] as memory, and `hw::Hardware` replaces [`Spoken`].
 
-#![allow(dead_code, reason = "each example uses its share of this")]
-
 use granule::arch::tlbi::{TlbCapabilities, TlbiOp};
 use granule::arch::{Geometry, PageSize, PhysicalAddress, Regime};
 use granule::table::{DirectMapped, Environment, FreeList, PhysToVirt, TlbOps};

@@ -1,6 +1,7 @@
-//! Physical and virtual addresses: printed in hexadecimal, with arithmetic that cannot panic.
+//! Physical, virtual and intermediate addresses: printed in hexadecimal, with arithmetic that cannot
+//! panic.
 //!
-//! Both types have the same operations. An operation whose result may not fit returns an `Option`
+//! All types have the same operations. An operation whose result may not fit returns an `Option`
 //! or says in its name what happens then, so there is no `+` and no `-`. This file knows no page
 //! size and no address space: alignment is to any number of bytes.
 
@@ -129,11 +130,17 @@ macro_rules! address_type {
 }
 
 address_type! {
-    /// A physical address (the output of stage 1).
+    /// A physical address (the output of stage 1, or of stage 2).
     PhysicalAddress
 }
 
 address_type! {
     /// A virtual address (the input of stage 1).
     VirtualAddress
+}
+
+address_type! {
+    /// An intermediate physical address (IPA): what a guest takes for a physical address (the output
+    /// of its stage 1, the input of stage 2).
+    IntermediateAddress
 }

@@ -78,6 +78,15 @@ impl Shareability {
             Self::Inner => 0b11,
         }
     }
+
+    /// The shareability of a leaf descriptor; [`Inner`](Self::Inner) where TCR.DS is set.
+    pub(super) const fn of_leaf(descriptor: Descriptor, geometry: &Geometry) -> Self {
+        match (geometry.format(), descriptor.0 >> 8 & 0b11) {
+            (OutputFormat::Lpa2, _) | (_, 0b11) => Self::Inner,
+            (_, 0b10) => Self::Outer,
+            _ => Self::None,
+        }
+    }
 }
 
 /// The allowed accesses of a mapping, and software's bits in it. All of these may change in place
@@ -314,17 +323,9 @@ impl Attributes {
     #[must_use]
     pub const fn decode(descriptor: Descriptor, geometry: &Geometry) -> Self {
         let bits = descriptor.0;
-        let shareability = match geometry.format() {
-            OutputFormat::Lpa2 => Shareability::Inner,
-            _ => match (bits >> 8) & 0b11 {
-                0b10 => Shareability::Outer,
-                0b11 => Shareability::Inner,
-                _ => Shareability::None,
-            },
-        };
         Self {
             memory: MemoryType::from_index(((bits >> 2) & 0b111) as u8),
-            shareability,
+            shareability: Shareability::of_leaf(descriptor, geometry),
             permissions: Permissions::decode(descriptor, geometry.regime()),
             accessed: bits & Descriptor::ACCESS_FLAG != 0,
             global: bits & Descriptor::NOT_GLOBAL == 0,

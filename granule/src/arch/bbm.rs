@@ -8,6 +8,8 @@ use super::attributes::Permissions;
 use super::descriptor::{Descriptor, Kind};
 use super::geometry::Geometry;
 use super::page_size::Level;
+use super::regime::Regime;
+use super::stage2::Stage2Permissions;
 
 /// The level of FEAT_BBM: which changes of size need no break-before-make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -65,15 +67,21 @@ pub enum Change {
     BreakBeforeMake,
 }
 
-/// Bits that may change in place on a live leaf, followed by a TLBI.
-const IN_PLACE: u64 = Permissions::MASK;
+/// The bits that may change in place on a live leaf of `regime`, followed by a TLBI.
+const fn permission_bits(regime: Regime) -> u64 {
+    match regime {
+        Regime::Stage2 => Stage2Permissions::MASK,
+        _ => Permissions::MASK,
+    }
+}
 
-/// Whether a change of these bits of a live leaf is ever made in place, with a TLBI if need be.
-/// Making a leaf global never is, which these bits do not tell.
+/// Whether a change of these bits of a live leaf of `geometry` is ever made in place, with a TLBI if
+/// need be. Making a leaf global never is, which these bits do not tell.
 #[must_use]
-pub const fn in_place(bits: u64) -> bool {
+pub const fn in_place(geometry: &Geometry, bits: u64) -> bool {
     let kind = Descriptor::VALID | Descriptor::PRESENT_INVALID;
-    bits & !(IN_PLACE | Descriptor::ACCESS_FLAG | kind) == 0
+    let allowed = permission_bits(geometry.regime());
+    bits & !(allowed | Descriptor::ACCESS_FLAG | kind) == 0
 }
 
 /// The steps that a change from `old` to `new` at `level` requires on live tables of `geometry`,
@@ -96,7 +104,7 @@ pub const fn classify(
     match (old.kind(geometry, level), new.kind(geometry, level)) {
         (Kind::Invalid | Kind::PresentInvalid, _) => Change::Store,
         (_, Kind::Invalid | Kind::PresentInvalid) => Change::StoreThenInvalidate,
-        (Kind::Leaf, Kind::Leaf) => classify_leaves(old, new, bbm),
+        (Kind::Leaf, Kind::Leaf) => classify_leaves(geometry.regime(), old, new, bbm),
         (Kind::Leaf, Kind::Table) | (Kind::Table, Kind::Leaf) => resized(bbm, BbmLevel::Level2),
         // RWHZWS does not list a change from one table to another, but nothing proves that both
         // translate alike, so the change needs break-before-make.
@@ -104,7 +112,12 @@ pub const fn classify(
     }
 }
 
-const fn classify_leaves(old: Descriptor, new: Descriptor, bbm: BbmLevel) -> Change {
+const fn classify_leaves(
+    regime: Regime,
+    old: Descriptor,
+    new: Descriptor,
+    bbm: BbmLevel,
+) -> Change {
     let changed = old.0 ^ new.0;
     // No TLB holds an entry with a clear access flag, so setting the flag needs no TLBI. Other bits
     // that change in the same store fall under their own rules.
@@ -120,11 +133,11 @@ const fn classify_leaves(old: Descriptor, new: Descriptor, bbm: BbmLevel) -> Cha
             Change::BreakBeforeMake
         };
     }
-    let to_not_global =
-        changed & Descriptor::NOT_GLOBAL != 0 && new.0 & Descriptor::NOT_GLOBAL != 0;
-    let mut allowed = IN_PLACE | Descriptor::ACCESS_FLAG;
-    if to_not_global {
-        allowed |= Descriptor::NOT_GLOBAL;
+    // Bits that may change in place on a live leaf, followed by a TLBI.
+    let mut allowed = Descriptor::ACCESS_FLAG | permission_bits(regime);
+    if !matches!(regime, Regime::Stage2) {
+        // A leaf may become non-global. The opposite needs break-before-make.
+        allowed |= new.0 & Descriptor::NOT_GLOBAL;
     }
     if changed & !allowed == 0 {
         Change::StoreThenInvalidate

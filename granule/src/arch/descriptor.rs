@@ -1,4 +1,5 @@
-//! Translation table descriptors of stage 1, bit for bit.
+//! Translation table descriptors, bit for bit. A bit means the same at both stages unless its
+//! constant says otherwise.
 //!
 //! A [`Descriptor`] is the 64-bit value of a table entry. Its meaning depends on its level and on
 //! the output format, so a [`Geometry`] decodes its address. [`Attributes`](super::Attributes)
@@ -7,6 +8,7 @@
 use super::address::PhysicalAddress;
 use super::geometry::Geometry;
 use super::page_size::{Level, PageSize};
+use super::regime::Regime;
 use core::fmt;
 
 /// A 64-bit translation table descriptor.
@@ -39,6 +41,14 @@ impl Descriptor {
     pub const TABLE_OR_PAGE: u64 = 1 << 1;
     /// Bits 4:2: index into MAIR.
     pub const ATTR_INDEX: u64 = 0b111 << 2;
+    /// Bits 5:2, MemAttr of stage 2.
+    pub const MEM_ATTR: u64 = 0b1111 << 2;
+    /// Bit 6, S2AP\[0\] of stage 2: loads are allowed.
+    pub const S2AP_READ: u64 = 1 << 6;
+    /// Bit 7, S2AP\[1\] of stage 2: stores are allowed.
+    pub const S2AP_WRITE: u64 = 1 << 7;
+    /// Bits 54:53, XN\[1:0\] of stage 2: the privileges that must not execute.
+    pub const STAGE2_XN: u64 = 0b11 << 53;
     /// Bit 6, AP\[1\]: EL0 may access.
     pub const AP_USER: u64 = 1 << 6;
     /// Bit 7, AP\[2\]: read-only.
@@ -128,7 +138,7 @@ impl Descriptor {
         }
     }
 
-    /// Whether hardware may change this leaf at any time. Hardware sets the access flag (TCR.HA),
+    /// Whether hardware may change this leaf of stage 1 at any time. Hardware sets the access flag (TCR.HA),
     /// and it marks a writable clean page dirty by clearing AP\[2\] (TCR.HD and DBM). Software must
     /// change such an entry of a live table atomically (RWLTNL). The result means nothing for a
     /// table descriptor, which hardware does not change.
@@ -136,6 +146,15 @@ impl Descriptor {
     pub const fn may_be_updated(self) -> bool {
         let clean = Self::DIRTY_MODIFIER | Self::AP_READ_ONLY;
         self.is_valid() && (self.0 & Self::ACCESS_FLAG == 0 || self.0 & clean == clean)
+    }
+
+    /// Whether software must change this leaf of a live table atomically, at either stage: hardware
+    /// may set the access flag, or change the dirty state of a page with the dirty modifier. A set
+    /// bit 7 means clean at stage 1 and dirty at stage 2, so this asks for the modifier alone.
+    #[must_use]
+    pub const fn changes_atomically(self) -> bool {
+        let flags = Self::ACCESS_FLAG | Self::DIRTY_MODIFIER;
+        self.is_valid() && self.0 & flags != Self::ACCESS_FLAG
     }
 
     /// This leaf as a present-invalid one: every access faults, and all other bits stay.
@@ -154,6 +173,48 @@ impl Descriptor {
 /// The decoding of descriptors by a geometry. This `impl` is in this file because `geometry` does
 /// not import descriptors.
 impl Geometry {
+    /// Whether hardware may change this leaf at any time, at the stage of this geometry: as
+    /// [`Descriptor::may_be_updated`], but at stage 2 a store makes a clean page dirty by *setting*
+    /// bit 7.
+    #[must_use]
+    pub const fn may_be_updated(&self, leaf: Descriptor) -> bool {
+        leaf.is_valid() && (leaf.0 & Descriptor::ACCESS_FLAG == 0 || self.is_clean(leaf))
+    }
+
+    /// Whether hardware manages the dirty state of this leaf (DBM), and it is clean.
+    #[must_use]
+    pub const fn is_clean(&self, leaf: Descriptor) -> bool {
+        self.is_managed(leaf) && !self.is_writable(leaf)
+    }
+
+    /// Whether hardware manages the dirty state of this leaf (DBM), and it is dirty.
+    #[must_use]
+    pub const fn is_dirty(&self, leaf: Descriptor) -> bool {
+        self.is_managed(leaf) && self.is_writable(leaf)
+    }
+
+    /// The bits to clear and to set in a leaf whose dirty state hardware manages, to make it dirty
+    /// or clean.
+    pub(crate) const fn dirty_state(&self, dirty: bool) -> (u64, u64) {
+        match (self.regime(), dirty) {
+            (Regime::Stage2, true) => (0, Descriptor::S2AP_WRITE),
+            (Regime::Stage2, false) => (Descriptor::S2AP_WRITE, 0),
+            (_, true) => (Descriptor::AP_READ_ONLY, 0),
+            (_, false) => (0, Descriptor::AP_READ_ONLY),
+        }
+    }
+
+    const fn is_managed(&self, leaf: Descriptor) -> bool {
+        leaf.0 & Descriptor::DIRTY_MODIFIER != 0
+    }
+
+    const fn is_writable(&self, leaf: Descriptor) -> bool {
+        match self.regime() {
+            Regime::Stage2 => leaf.0 & Descriptor::S2AP_WRITE != 0,
+            _ => leaf.0 & Descriptor::AP_READ_ONLY == 0,
+        }
+    }
+
     /// The bits of a leaf descriptor of `level` besides its address, its contiguous hint and its
     /// kind: attributes, permissions and all other bits.
     #[must_use]

@@ -111,6 +111,52 @@ impl CpuFeatures {
         }
     }
 
+    /// Whether the CPU has `size` at stage 2. Zero in a field of stage 2 (TGran4_2, TGran16_2,
+    /// TGran64_2) means the same as at stage 1.
+    #[must_use]
+    pub const fn stage2_page_size(&self, size: PageSize) -> Support {
+        let low = match size {
+            PageSize::K4 => 40,
+            PageSize::K16 => 32,
+            PageSize::K64 => 36,
+        };
+        match (field(self.registers.mmfr0, low), size) {
+            (0, _) => self.page_size(size),
+            (1, _) => Support::No,
+            (2, _) | (_, PageSize::K64) => Support::Yes,
+            _ => Support::With52Bits,
+        }
+    }
+
+    /// FEAT_S2FWB: stage 2 can decide the memory type alone.
+    #[must_use]
+    pub const fn stage2_forced_write_back(&self) -> bool {
+        field(self.registers.mmfr2, 40) >= 1
+    }
+
+    /// FEAT_XNX: stage 2 allows execution for EL1 and EL0 separately.
+    #[must_use]
+    pub const fn stage2_execute_by_privilege(&self) -> bool {
+        field(self.registers.mmfr1, 28) >= 1
+    }
+
+    /// The bits of VMID: 8 or 16.
+    #[must_use]
+    pub const fn vmid_bits(&self) -> u32 {
+        if field(self.registers.mmfr1, 4) >= 2 {
+            16
+        } else {
+            8
+        }
+    }
+
+    /// FEAT_TTST: address spaces of fewer than 25 bits, and walks of stage 2 with 4K pages that
+    /// start at level 3.
+    #[must_use]
+    pub const fn small_tables(&self) -> bool {
+        field(self.registers.mmfr2, 28) >= 1
+    }
+
     /// The CPU's bits of physical address: 32, 36, 40, 42, 44, 48, 52 or 56. A reserved value
     /// counts as the largest known one.
     #[must_use]
@@ -143,7 +189,7 @@ impl CpuFeatures {
     /// The fewest bits of virtual address: 25, or with FEAT_TTST 16 (4K, 16K) and 17 (64K).
     #[must_use]
     pub const fn least_va_bits(&self, size: PageSize) -> u32 {
-        match (field(self.registers.mmfr2, 28) >= 1, size) {
+        match (self.small_tables(), size) {
             (false, _) => 25,
             (true, PageSize::K64) => 17,
             (true, _) => 16,

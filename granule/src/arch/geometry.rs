@@ -53,6 +53,31 @@ pub enum GeometryError {
     },
     /// A regime with one privilege translates from TTBR0 alone.
     NoUpperHalf(Regime),
+    /// The shape of stage 2 is a [`Stage2Geometry`](super::stage2::Stage2Geometry).
+    NotStage1,
+    /// The CPU does not have the page size at stage 2.
+    Stage2PageSize(PageSize),
+    /// The CPU does not support this number of intermediate physical address bits with this page
+    /// size.
+    IpaBits {
+        /// The requested page size.
+        page_size: PageSize,
+        /// The requested bits.
+        ipa_bits: u32,
+        /// The fewest supported bits.
+        least: u32,
+        /// The most supported bits.
+        most: u32,
+    },
+    /// A walk of stage 2 cannot start at this level.
+    StartLevel {
+        /// The page size.
+        page_size: PageSize,
+        /// The bits of intermediate physical address.
+        ipa_bits: u32,
+        /// The requested level.
+        level: Level,
+    },
 }
 
 impl fmt::Display for GeometryError {
@@ -72,6 +97,27 @@ impl fmt::Display for GeometryError {
                 f,
                 "the {regime:?} regime has no upper va_range: use TTBR0's, from address zero up"
             ),
+            Self::NotStage1 => write!(f, "the shape of stage 2 is made by Stage2Geometry::new"),
+            Self::Stage2PageSize(size) => {
+                write!(f, "this CPU does not have {size} pages at stage 2")
+            }
+            Self::IpaBits {
+                page_size,
+                ipa_bits,
+                least,
+                most,
+            } => write!(
+                f,
+                "{ipa_bits} bits of intermediate physical address with {page_size} pages: this CPU has {least} to {most}"
+            ),
+            Self::StartLevel {
+                page_size,
+                ipa_bits,
+                level,
+            } => write!(
+                f,
+                "a walk of {ipa_bits} bits with {page_size} pages cannot start at level {level} of stage 2 on this CPU"
+            ),
         }
     }
 }
@@ -88,12 +134,19 @@ pub struct Geometry {
     va_range: VaRange,
     regime: Regime,
     start_level: Level,
+    /// Stage 2: MemAttr has the encoding of FEAT_S2FWB.
+    forced_write_back: bool,
+    /// Stage 2: XN has the encoding of FEAT_XNX.
+    execute_by_privilege: bool,
     /// The first address and the bytes of the half, which every operation needs.
     base: VirtualAddress,
     span: u64,
 }
 
 impl Geometry {
+    /// The most address bits without the 52-bit extensions.
+    pub(super) const MOST_PLAIN_BITS: u32 = 48;
+
     /// The geometry of `va_bits` bits of input address with `page_size` pages on `cpu`.
     ///
     /// LPA2 (TCR.DS) is chosen if and only if the input address needs it (52 bits with 4K or 16K
@@ -112,6 +165,9 @@ impl Geometry {
         va_range: VaRange,
         regime: Regime,
     ) -> Result<Self, GeometryError> {
+        if regime == Regime::Stage2 {
+            return Err(GeometryError::NotStage1);
+        }
         if va_range == VaRange::Upper && !regime.has_user() {
             return Err(GeometryError::NoUpperHalf(regime));
         }
@@ -133,14 +189,15 @@ impl Geometry {
             PageSize::K64 if cpu.pa_bits() >= 52 => OutputFormat::Lpa,
             PageSize::K4 | PageSize::K16
                 if support == Support::With52Bits
-                    && (va_bits > MOST_PLAIN_BITS || cpu.pa_bits() > MOST_PLAIN_BITS) =>
+                    && (va_bits > Self::MOST_PLAIN_BITS
+                        || cpu.pa_bits() > Self::MOST_PLAIN_BITS) =>
             {
                 OutputFormat::Lpa2
             }
             _ => OutputFormat::Bits48,
         };
         let format_bits = if matches!(format, OutputFormat::Bits48) {
-            MOST_PLAIN_BITS
+            Self::MOST_PLAIN_BITS
         } else {
             52
         };
@@ -157,12 +214,58 @@ impl Geometry {
             va_range,
             regime,
             start_level: page_size.start_level(va_bits),
+            forced_write_back: false,
+            execute_by_privilege: false,
             base: match va_range {
                 VaRange::Lower => VirtualAddress(0),
                 VaRange::Upper => VirtualAddress(u64::MAX << va_bits),
             },
             span: 1 << va_bits,
         })
+    }
+
+    /// The shape of stage 2 with these sizes, which [`super::stage2`] checked.
+    pub(super) const fn stage2(
+        cpu: &CpuFeatures,
+        page_size: PageSize,
+        va_bits: u32,
+        pa_bits: u32,
+        format: OutputFormat,
+        start_level: Level,
+    ) -> Self {
+        Self {
+            page_size,
+            va_bits,
+            pa_bits,
+            format,
+            va_range: VaRange::Lower,
+            regime: Regime::Stage2,
+            start_level,
+            forced_write_back: cpu.stage2_forced_write_back(),
+            execute_by_privilege: cpu.stage2_execute_by_privilege(),
+            base: VirtualAddress(0),
+            span: 1 << va_bits,
+        }
+    }
+
+    /// The same shape with a walk that starts at `start_level`.
+    pub(super) const fn starting_at(self, start_level: Level) -> Self {
+        Self {
+            start_level,
+            ..self
+        }
+    }
+
+    /// Whether descriptors have the memory types of FEAT_S2FWB; false at stage 1.
+    #[must_use]
+    pub const fn forced_write_back(&self) -> bool {
+        self.forced_write_back
+    }
+
+    /// Whether descriptors have the execute permissions of FEAT_XNX; false at stage 1.
+    #[must_use]
+    pub const fn execute_by_privilege(&self) -> bool {
+        self.execute_by_privilege
     }
 
     /// The page size.
@@ -227,7 +330,7 @@ impl Geometry {
                 page_size: self.page_size,
                 va_bits,
                 least: cpu.least_va_bits(self.page_size),
-                most: MOST_PLAIN_BITS,
+                most: Self::MOST_PLAIN_BITS,
             });
         }
         Ok(Self {
@@ -249,10 +352,17 @@ impl Geometry {
         (Level::L3.number() - self.start_level().number() + 1) as u32
     }
 
-    /// The number of root table entries that input addresses reach.
+    /// The number of root table entries that input addresses reach. At stage 2 several root tables
+    /// may follow each other in memory.
     #[must_use]
     pub const fn root_entries(&self) -> usize {
         1 << (self.va_bits - self.page_size.level_shift(self.start_level()))
+    }
+
+    /// The number of root tables: 1, or at stage 2 up to 16.
+    #[must_use]
+    pub const fn root_tables(&self) -> usize {
+        self.root_entries().div_ceil(self.page_size.entries())
     }
 
     /// The lowest virtual address of this half.
@@ -356,12 +466,9 @@ impl OutputFormat {
     }
 }
 
-/// The most address bits without the 52-bit extensions.
-const MOST_PLAIN_BITS: u32 = 48;
-
 /// Whether `va_bits` bits of input address need TCR.DS.
 const fn needs_ds(size: PageSize, va_bits: u32) -> bool {
-    va_bits > MOST_PLAIN_BITS && !matches!(size, PageSize::K64)
+    va_bits > Geometry::MOST_PLAIN_BITS && !matches!(size, PageSize::K64)
 }
 
 /// One leaf size of a [`Geometry`].

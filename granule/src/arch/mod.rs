@@ -21,10 +21,11 @@ pub(crate) mod midr;
 pub(crate) mod page_size;
 pub(crate) mod regime;
 pub mod registers;
+pub(crate) mod stage2;
 pub mod tlbi;
 pub(crate) mod translation;
 
-pub use address::{PhysicalAddress, VirtualAddress};
+pub use address::{IntermediateAddress, PhysicalAddress, VirtualAddress};
 pub use attributes::{Attributes, MemoryType, Permissions, Shareability};
 pub use descriptor::{Descriptor, Kind};
 pub use fault_status::FaultStatus;
@@ -33,4 +34,7 @@ pub use geometry::{Geometry, GeometryError, LeafSize, OutputFormat, VaRange};
 pub use midr::MidrRange;
 pub use page_size::{Dispatch, Level, Page, Page4K, Page16K, Page64K, PageSize};
 pub use regime::Regime;
+pub use stage2::{
+    Execute, Stage2Attributes, Stage2Geometry, Stage2Memory, Stage2Permissions, Vtcr, Vttbr,
+};
 pub use translation::{Sctlr, Translation, TranslationError};

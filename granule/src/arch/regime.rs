@@ -1,4 +1,4 @@
-//! Translation regimes: the exception levels that use a set of tables.
+//! Translation regimes: the exception levels that use a set of tables, and the stage.
 
 /// The translation regime of a set of tables; it gives bits 6, 53 and 54 their meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -10,6 +10,9 @@ pub enum Regime {
     El2,
     /// EL3: firmware; one privilege, TTBR0 only.
     El3,
+    /// The second stage of EL1&0: the addresses of a virtual machine
+    /// ([`Stage2Geometry`](super::stage2::Stage2Geometry)).
+    Stage2,
 }
 
 impl Regime {

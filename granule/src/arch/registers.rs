@@ -123,17 +123,22 @@ impl Ttbr {
     /// TLBIs for the CPUs that use this register.
     #[must_use]
     pub const unsafe fn from_root(geometry: &Geometry, root: PhysicalAddress, asid: u16) -> Self {
-        let low = root.0 & 0x0000_ffff_ffff_fffe;
-        let high = match geometry.format() {
-            OutputFormat::Bits48 => 0,
-            OutputFormat::Lpa2 | OutputFormat::Lpa => ((root.0 >> 48) & 0b1111) << 2,
-        };
-        Self(low | high | (asid as u64) << 48)
+        Self(base_address(geometry.format(), root) | (asid as u64) << 48)
     }
 }
 
+/// BADDR of a translation table base register.
+pub(super) const fn base_address(format: OutputFormat, root: PhysicalAddress) -> u64 {
+    let low = root.0 & 0x0000_ffff_ffff_fffe;
+    let high = match format {
+        OutputFormat::Bits48 => 0,
+        OutputFormat::Lpa2 | OutputFormat::Lpa => ((root.0 >> 48) & 0b1111) << 2,
+    };
+    low | high
+}
+
 /// TG0's encoding, which differs from TG1's; several kernels have mixed them up.
-const fn tg0(size: PageSize) -> u64 {
+pub(super) const fn tg0(size: PageSize) -> u64 {
     match size {
         PageSize::K4 => 0b00,
         PageSize::K64 => 0b01,
@@ -151,12 +156,12 @@ const fn tg1(size: PageSize) -> u64 {
 }
 
 /// IRGN, ORGN and SH of one half, with IRGN at bit `low`.
-const fn walk(low: u32) -> u64 {
+pub(super) const fn walk(low: u32) -> u64 {
     (WALK_WRITE_BACK | WALK_WRITE_BACK << 2 | Shareability::Inner.bits() << 4) << low
 }
 
 /// The encoding of IPS and PS: the output address size.
-const fn output_size(pa_bits: u32) -> u64 {
+pub(super) const fn output_size(pa_bits: u32) -> u64 {
     match pa_bits {
         0..=32 => 0b000,
         33..=36 => 0b001,

@@ -31,7 +31,8 @@ pub enum TlbiScope {
 /// A range of addresses whose cached translations must be removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Invalidation {
-    /// The first address.
+    /// The first address. At stage 2 it is an intermediate physical address, as a number of the
+    /// same type.
     pub start: VirtualAddress,
     /// The bytes, a multiple of the page size; 0 invalidates nothing.
     pub bytes: u64,
@@ -99,14 +100,20 @@ impl TlbCapabilities {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TlbiOp {
-    /// All of the regime's entries: VMALLE1IS, ALLE2IS, ALLE3IS.
+    /// All of the regime's entries: VMALLE1IS, ALLE2IS, ALLE3IS. At stage 2 those of both stages of
+    /// the current VMID: VMALLS12E1IS.
     All,
+    /// All entries of EL1&0 of both stages and of every VMID: ALLE1IS, for code that assigns VMIDs
+    /// anew. In the other regimes the same as [`All`](Self::All).
+    AllVmids,
     /// All non-global entries of one address space: ASIDE1IS.
     Asid {
         /// The register operand.
         operand: u64,
     },
-    /// One address: VA(A)(L)E1IS, and its equivalents in the other regimes.
+    /// One address: VA(A)(L)E1IS, and its equivalents in the other regimes. At stage 2 an
+    /// intermediate physical address of the current VMID: IPAS2(L)E1IS. It leaves the entries that
+    /// combine both stages.
     Address {
         /// The register operand.
         operand: u64,
@@ -115,7 +122,8 @@ pub enum TlbiOp {
         /// Every address space, whatever the operand's ASID.
         all_asids: bool,
     },
-    /// A range of addresses: RVA(A)(L)E1IS, and its equivalents in the other regimes.
+    /// A range of addresses: RVA(A)(L)E1IS, and its equivalents in the other regimes. At stage 2
+    /// RIPAS2(L)E1IS, which like the form for one address leaves combined entries.
     Range {
         /// The register operand.
         operand: u64,
@@ -138,10 +146,12 @@ impl TlbiOp {
             Regime::El1And0 => 0,
             Regime::El2 => 4,
             Regime::El3 => 6,
+            Regime::Stage2 => return self.stage2_instruction(),
         };
         let has_asids = regime.has_user();
         let (crm, op2, operand) = match self {
-            Self::All => (3, 0, 0),
+            Self::AllVmids if has_asids => return self.stage2_instruction(),
+            Self::All | Self::AllVmids => (3, 0, 0),
             Self::Asid { operand } if has_asids => (3, 2, operand),
             Self::Asid { .. } => (3, 0, 0),
             Self::Address {
@@ -157,6 +167,19 @@ impl TlbiOp {
         };
         (1 << 14 | op1 << 11 | 8 << 7 | crm << 3 | op2, operand)
     }
+
+    /// As [`instruction`](Self::instruction), for stage 2. A guest's tables have no ASIDs there, so
+    /// an operation on one ASID affects every entry.
+    const fn stage2_instruction(self) -> (u16, u64) {
+        let (crm, op2, operand) = match self {
+            Self::All | Self::Asid { .. } => (3, 6, 0),
+            Self::AllVmids => (3, 4, 0),
+            Self::Address { operand, scope, .. } => (0, address_op2(scope, false), operand),
+            // Unlike in the other regimes, both forms have the same CRm; op2 is one more by range.
+            Self::Range { operand, scope, .. } => (0, address_op2(scope, false) + 1, operand),
+        };
+        (1 << 14 | 4 << 11 | 8 << 7 | crm << 3 | op2, operand)
+    }
 }
 
 /// Chooses the arm of `$issue` for an operation and a regime that are known only at run time: an
@@ -169,11 +192,13 @@ macro_rules! for_constant_op {
             Regime::El1And0 => for_constant_op!(@ $op, Regime::El1And0, $issue),
             Regime::El2 => for_constant_op!(@ $op, Regime::El2, $issue),
             Regime::El3 => for_constant_op!(@ $op, Regime::El3, $issue),
+            Regime::Stage2 => for_constant_op!(@ $op, Regime::Stage2, $issue),
         }
     };
     (@ $op:expr, $regime:expr, $issue:ident) => {
         match $op {
             TlbiOp::All => $issue!(TlbiOp::All, $regime),
+            TlbiOp::AllVmids => $issue!(TlbiOp::AllVmids, $regime),
             TlbiOp::Asid { operand } => {
                 if $regime.has_user() {
                     $issue!(TlbiOp::Asid { operand: 0 }, $regime, operand)
@@ -389,12 +414,13 @@ mod tests {
             (TlbiScope::AllLevels, false),
             (TlbiScope::AllLevels, true),
         ];
-        for regime in [Regime::El1And0, Regime::El2, Regime::El3] {
+        for regime in [Regime::El1And0, Regime::El2, Regime::El3, Regime::Stage2] {
             let agrees = |op: TlbiOp| {
                 let expected = op.instruction(regime);
                 assert_eq!(issued(op, regime), expected, "{op:?} {regime:?}");
             };
             agrees(TlbiOp::All);
+            agrees(TlbiOp::AllVmids);
             agrees(TlbiOp::Asid { operand });
             for (scope, all_asids) in by_address {
                 agrees(TlbiOp::Address {

@@ -25,11 +25,11 @@ impl Sctlr {
 
     /// MMU and caches off: the bits that are RES1 without later extensions (EL1&0: LSMAOE, nTLSMD,
     /// SPAN, EIS, TSCXT and EOS), all else 0. So little endian, and without alignment checks beyond
-    /// those of Device memory.
+    /// those of Device memory. Of stage 2 it is the register of the guest.
     #[must_use]
     pub const fn off(regime: Regime) -> Self {
         Self(match regime {
-            Regime::El1And0 => 0x30d0_0800,
+            Regime::El1And0 | Regime::Stage2 => 0x30d0_0800,
             Regime::El2 | Regime::El3 => 0x30c5_0830,
         })
     }
@@ -62,9 +62,9 @@ pub struct Translation {
 
 /// Why tables do not make a translation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(
+#[expect(
     clippy::exhaustive_enums,
-    reason = "there are two halves and nothing else"
+    reason = "there are two halves, two stages and nothing else"
 )]
 pub enum TranslationError {
     /// There are tables for neither half.
@@ -78,6 +78,8 @@ pub enum TranslationError {
     },
     /// The tables are for the other half.
     WrongHalf,
+    /// The tables are a guest's: they are no half of stage 1.
+    WrongStage,
 }
 
 impl fmt::Display for TranslationError {
@@ -93,6 +95,9 @@ impl fmt::Display for TranslationError {
             Self::WrongHalf => f.write_str(
                 "the tables are for the other half: TTBR0 is the lower one, TTBR1 the upper",
             ),
+            Self::WrongStage => f.write_str(
+                "the tables are of stage 2, which VTCR_EL2 and VTTBR_EL2 turn on: use Vtcr",
+            ),
         }
     }
 }
@@ -105,7 +110,7 @@ impl Translation {
     ///
     /// # Errors
     ///
-    /// If there is no half, one stands in the other's place, or they are of two regimes.
+    /// If there is no half, one stands in the other's place, they are of two regimes, or of stage 2.
     pub fn new(
         cpu: &CpuFeatures,
         lower: Option<(&Geometry, Ttbr)>,
@@ -129,6 +134,9 @@ impl Translation {
                 });
             }
         };
+        if regime == Regime::Stage2 {
+            return Err(TranslationError::WrongStage);
+        }
         let tcr = match (regime, lower_geometry) {
             (Regime::El2 | Regime::El3, Some(half)) => TcrSingle::new(half).0,
             _ => Tcr::new(cpu, lower_geometry, upper_geometry).0,

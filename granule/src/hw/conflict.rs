@@ -1,27 +1,11 @@
-//! The handler of TLB conflict aborts, for vectors of a kernel, hypervisor or firmware.
-//!
-//! A CPU of FEAT_BBM level 1 or 2 may take such an abort after a live leaf changed its size, as
-//! long as its TLB holds entries of both sizes (RNGLXZ, IHYQMB). The abort is synchronous and
-//! nothing was accessed, so the handler removes this CPU's entries and the instruction is
-//! retried. A system that has the handler may say `handles_conflicts: true` to
-//! [`bbm_policy::decide`](crate::arch::bbm_policy::decide).
-//!
-//! # Where it must be
-//!
-//! Whatever the handler touches before the TLB is empty must lie in memory whose mapping never
-//! changes size, or the abort recurs for ever: the vectors and the handler's code, its stack, and
-//! its data. Map the kernel's image apart from the memory that is split, or never split its leaves.
-//!
-//! - [`tlb_conflict_vector!`](crate::tlb_conflict_vector) is assembly for the vector itself. It
-//!   uses no stack and no data, so only its code must be in such memory.
-//! - [`resolve_tlb_conflict`] is for a handler in Rust. The vector has stored registers before it
-//!   is called, so the stack must be in such memory too.
+//! The handler of TLB conflict aborts, for vectors of a kernel, hypervisor or firmware. What happens
+//! on other exceptions is not decided here.
 
 use super::tlb::invalidate_local;
 use crate::arch::{FaultStatus, Regime};
 
 /// Removes the cause of the exception with syndrome `esr`, if it is a TLB conflict abort of
-/// `regime`. Returns true if the interrupted instruction must be retried: the caller restores the
+/// `regime`. The stack of the handler must lie [where nothing is split](super#tlb-conflict-aborts). Returns true if the interrupted instruction must be retried: the caller restores the
 /// registers and issues ERET.
 ///
 /// In a regime with one privilege an abort from a lower exception level is none of its conflicts:

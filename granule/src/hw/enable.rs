@@ -1,6 +1,7 @@
 //! Turning translation on.
 
-use crate::arch::{Regime, Translation};
+use crate::arch::stage2::{Vtcr, Vttbr};
+use crate::arch::{CpuFeatures, Regime, Stage2Geometry, Translation};
 use core::arch::asm;
 
 /// Turns the translation of `translation.regime` on, with the caches, and returns.
@@ -14,7 +15,7 @@ use core::arch::asm;
 /// # Safety
 ///
 /// - The CPU is at the exception level of the regime, or for [`Regime::El1And0`] at EL2 with E2H
-///   and TGE set. Its MMU is off.
+///   and TGE set. Its MMU is off. The regime is not [`Regime::Stage2`], for which this does nothing.
 /// - The tables map the code that runs, its stack and all data that it uses to their own addresses,
 ///   with the rights that each needs. They stay in place as long as the translation is on.
 /// - All memory that was written with the MMU off has been invalidated to the point of coherency
@@ -57,5 +58,47 @@ pub unsafe fn enable(translation: &Translation) {
         Regime::El1And0 => switch!("el1", "vmalle1", "ttbr1_el1"),
         Regime::El2 => switch!("el2", "alle2"),
         Regime::El3 => switch!("el3", "alle3"),
+        // `Translation::new` refuses tables of stage 2.
+        Regime::Stage2 => {}
+    }
+}
+
+/// Turns stage 2 on for the guest whose tables `vttbr` names: VTCR_EL2, VTTBR_EL2, the bits VM and
+/// FWB of HCR_EL2, and a TLBI of all entries of its VMID on this CPU. Guests that ran before, with
+/// the same `geometry`, need only another VTTBR_EL2.
+///
+/// # Safety
+///
+/// - The CPU is at EL2, and HCR_EL2.{E2H, TGE} are not both set: EL1&0 is a guest's.
+/// - The tables have `geometry`, give the guest no memory that is not its own, and stay in place.
+/// - If they were written with the MMU off, they have been invalidated to the point of coherency
+///   ([`cache::invalidate`](super::cache::invalidate)).
+/// - No other CPU runs a guest of the same VMID with another VTCR_EL2.
+pub unsafe fn enable_stage2(cpu: &CpuFeatures, geometry: &Stage2Geometry, vttbr: Vttbr) {
+    let set = Stage2Geometry::HCR_VM
+        | if geometry.shape().forced_write_back() {
+            Stage2Geometry::HCR_FWB
+        } else {
+            0
+        };
+    // SAFETY: the caller keeps the conditions above. No guest runs until an ERET.
+    unsafe {
+        asm!(
+            "dsb sy",
+            "msr vtcr_el2, {vtcr}",
+            "msr vttbr_el2, {vttbr}",
+            "mrs {hcr}, hcr_el2",
+            "orr {hcr}, {hcr}, {set}",
+            "msr hcr_el2, {hcr}",
+            "isb",
+            "tlbi vmalls12e1",
+            "dsb nsh",
+            "isb",
+            vtcr = in(reg) Vtcr::new(cpu, geometry).0,
+            vttbr = in(reg) vttbr.0,
+            set = in(reg) set,
+            hcr = out(reg) _,
+            options(nostack, preserves_flags)
+        );
     }
 }

@@ -1,10 +1,11 @@
 //! The instructions of the running CPU: all assembly of the library. For arm64 only.
 //!
-//! - [`Hardware`] implements [`TlbOps`](crate::table::TlbOps): TLBIs and [`barriers`].
-//! - [`id`] reads the ID registers.
+//! - [`Hardware`] implements [`TlbOps`](crate::table::TlbOps): TLBIs and barriers.
+//! - [`cpu_features`] reads the ID registers.
 //! - [`cache`] has cache maintenance, which tables that are written with the MMU off need.
-//! - [`enable()`] turns translation on.
-//! - [`conflict`] handles TLB conflict aborts.
+//! - [`enable`] turns translation on, and [`enable_stage2`] that of a guest.
+//! - [`resolve_tlb_conflict`] and [`tlb_conflict_vector!`](crate::tlb_conflict_vector) handle TLB
+//!   conflict aborts.
 //!
 //! No other module of the library imports this one: page tables issue instructions only through a
 //! trait, so a test, a model or a recorder can replace the hardware. At EL0 most of these
@@ -33,8 +34,8 @@
 //!    [`Translation::new`](crate::arch::Translation::new) those of all registers.
 //! 5. **Maintenance**: [`cache::invalidate`] for the memory of step 1. No later than here the tables
 //!    hold all that is needed; later changes are made with the MMU on.
-//! 6. **Switch**: [`enable()`].
-//! 7. **Vectors**, if live leaves are ever split: see [`conflict`].
+//! 6. **Switch**: [`enable`].
+//! 7. **Vectors**, if live leaves are ever split: see [below](#tlb-conflict-aborts).
 //!
 //! ```no_run,standalone_crate
 //! use core::ops::Range;
@@ -82,16 +83,33 @@
 //!
 //! `examples/bare-metal` in the repository is a whole kernel that does this, and
 //! `examples/firmware` does it at EL3 and EL2.
+//!
+//! # TLB conflict aborts
+//!
+//! A CPU of FEAT_BBM level 1 or 2 may take such an abort after a live leaf changed its size, as
+//! long as its TLB holds entries of both sizes (RNGLXZ, IHYQMB). The abort is synchronous and
+//! nothing was accessed, so the handler removes this CPU's entries and the instruction is
+//! retried. A system that has the handler may say `handles_conflicts: true` to
+//! [`bbm_policy::decide`](crate::arch::bbm_policy::decide).
+//!
+//! Whatever the handler touches before the TLB is empty must lie in memory whose mapping never
+//! changes size, or the abort recurs for ever: the vectors and the handler's code, its stack, and
+//! its data. Map the kernel's image apart from the memory that is split, or never split its leaves.
+//!
+//! - [`tlb_conflict_vector!`](crate::tlb_conflict_vector) is assembly for the vector itself. It
+//!   uses no stack and no data, so only its code must be in such memory.
+//! - [`resolve_tlb_conflict`] is for a handler in Rust. The vector has stored registers before it
+//!   is called, so the stack must be in such memory too.
 
-pub mod barriers;
+mod barriers;
 pub mod cache;
-pub mod conflict;
+mod conflict;
 mod enable;
-pub mod id;
+mod id;
 mod tlb;
 
 pub use barriers::{dsb_ish, dsb_ishst, dsb_nsh, dsb_sy, isb};
 pub use conflict::resolve_tlb_conflict;
-pub use enable::enable;
+pub use enable::{enable, enable_stage2};
 pub use id::{cpu_features, exception_level, id_registers};
 pub use tlb::{Hardware, invalidate_local};

@@ -15,7 +15,7 @@ use core::arch::asm;
 ///
 /// The instruction removes the entries of the regime even if several match one address, which a
 /// TLBI by address need not do (RBLRKC, IJCCRT, RGRVDR). At EL2 with E2H and TGE set
-/// [`Regime::El1And0`] means EL2&0.
+/// [`Regime::El1And0`] means EL2&0. [`Regime::Stage2`] is both stages of the guest in VTTBR_EL2.
 #[inline(always)]
 pub fn invalidate_local(regime: Regime) {
     macro_rules! all {
@@ -37,6 +37,7 @@ pub fn invalidate_local(regime: Regime) {
         Regime::El1And0 => all!("vmalle1"),
         Regime::El2 => all!("alle2"),
         Regime::El3 => all!("alle3"),
+        Regime::Stage2 => all!("vmalls12e1"),
     }
 }
 

@@ -139,6 +139,29 @@ unsafe impl<R: PhysToVirt> TableAllocator for Arena<R> {
         })
     }
 
+    fn allocate_aligned(&mut self, count: usize) -> Option<PhysicalAddress> {
+        let page = 1_u64 << self.page_shift;
+        let bytes = page * count as u64;
+        let aligned = |extent: &FreeRun| {
+            let first = extent.next.checked_next_multiple_of(bytes)?;
+            (first.checked_add(bytes)? <= extent.end).then_some(first)
+        };
+        let take = |extent: &mut FreeRun| {
+            let first = aligned(extent)?;
+            let skipped = extent.next..first;
+            extent.next = first + bytes;
+            Some((skipped, first))
+        };
+        let Some((skipped, first)) = take(&mut self.pool).or_else(|| take(&mut self.ram)) else {
+            return self.freed.allocate_aligned(count);
+        };
+        for table in skipped.step_by(page as usize) {
+            // SAFETY: the page was never allocated, so no entry and no TTBR leads to it.
+            self.free(unsafe { FreedTable::unreachable(PhysicalAddress(table)) });
+        }
+        Some(PhysicalAddress(first))
+    }
+
     fn free(&mut self, table: FreedTable) {
         self.freed.free(table);
     }

@@ -34,6 +34,20 @@ pub unsafe trait TableAllocator {
     /// faster to map, because one loop writes the entries that point to them.
     fn allocate(&mut self, most: usize) -> Option<TableRun>;
 
+    /// Allocates `count` pages that follow each other, and returns the first, which is aligned to
+    /// the bytes of all together. `count` is a power of two up to 16. Only the concatenated root
+    /// tables of stage 2 need that, and no [`reserve`](Self::reserve) comes before. Each page is
+    /// freed by itself.
+    ///
+    /// An allocator without such runs keeps this default, which has none of more than one page.
+    fn allocate_aligned(&mut self, count: usize) -> Option<PhysicalAddress> {
+        if count == 1 && self.reserve(1) {
+            self.allocate(1).map(|run| run.first)
+        } else {
+            None
+        }
+    }
+
     /// Frees one page that no walker can reach any more.
     fn free(&mut self, table: FreedTable);
 }

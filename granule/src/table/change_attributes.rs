@@ -11,12 +11,12 @@
 //! and asks [`classify`] what each leaf needs.
 
 use super::protect::Holes;
+use super::stage::Stage;
 use super::{BitChange, Liveness, PageTables, TableEnvironment, TableError};
 use crate::arch::bbm::{self, Change, classify};
 use crate::arch::page_size::{Level, Page};
 use crate::arch::{
     Descriptor, Geometry, Kind, MemoryType, OutputFormat, PhysicalAddress, Shareability,
-    VirtualAddress,
 };
 use crate::setters::setters;
 
@@ -24,16 +24,17 @@ use crate::setters::setters;
 /// of its name: `AttributeChange::NONE.accessed(true)`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct AttributeChange {
-    /// The kind of memory.
-    pub memory: Option<MemoryType>,
+pub struct AttributeChange<M = MemoryType> {
+    /// The kind of memory, of the type that the stage has for it
+    /// ([`Stage::Memory`](super::Stage::Memory)).
+    pub memory: Option<M>,
     /// The shareability; no effect where TCR.DS is set, because TCR gives it for every leaf.
     pub shareability: Option<Shareability>,
     /// The access flag.
     pub accessed: Option<bool>,
 }
 
-impl AttributeChange {
+impl<M: Copy> AttributeChange<M> {
     /// No change.
     pub const NONE: Self = Self {
         memory: None,
@@ -42,13 +43,13 @@ impl AttributeChange {
     };
 
     setters! {
-        memory: Some(MemoryType),
+        memory: Some(M),
         shareability: Some(Shareability),
         accessed: Some(bool),
     }
 
     /// The change as descriptor bits.
-    pub(super) fn bits(self, geometry: &Geometry) -> BitChange {
+    pub(super) fn bits<S: Stage<Memory = M>>(self, geometry: &Geometry) -> BitChange {
         let mut change = BitChange {
             of: BitChange::LEAVES,
             clear: 0,
@@ -59,7 +60,7 @@ impl AttributeChange {
             change.set |= value;
         };
         if let Some(memory) = self.memory {
-            field(Descriptor::ATTR_INDEX, u64::from(memory.index()) << 2);
+            field(S::MEMORY, S::encode_memory(memory, geometry));
         }
         // With TCR.DS the field holds bits of the address.
         let is_there = geometry.format() != OutputFormat::Lpa2;
@@ -76,12 +77,12 @@ impl AttributeChange {
 
 /// The change that marks leaves dirty or clean, where hardware manages their dirty state (DBM). It
 /// concerns only some leaves, so each is looked at by itself.
-pub(super) const fn dirty_bits(dirty: bool) -> BitChange {
-    let flag = Descriptor::AP_READ_ONLY;
+pub(super) const fn dirty_bits(geometry: &Geometry, dirty: bool) -> BitChange {
+    let (clear, set) = geometry.dirty_state(dirty);
     BitChange {
         of: Descriptor::DIRTY_MODIFIER,
-        clear: if dirty { flag } else { 0 },
-        set: if dirty { 0 } else { flag },
+        clear,
+        set,
     }
 }
 
@@ -112,7 +113,7 @@ const fn mended(broken: Descriptor) -> Descriptor {
     Descriptor(bits | Descriptor::VALID)
 }
 
-impl<P: Page, E: TableEnvironment> PageTables<P, E> {
+impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// Changes attributes of `bytes` bytes from `start`. A leaf that an end of the range cuts is
     /// split first, where the rules allow it. Present-invalid leaves change and stay
     /// present-invalid.
@@ -132,12 +133,12 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// As for [`protect`](Self::protect).
     pub fn change_attributes(
         &mut self,
-        start: VirtualAddress,
+        start: S::Input,
         bytes: u64,
-        change: AttributeChange,
+        change: AttributeChange<S::Memory>,
         holes: Holes,
     ) -> Result<(), TableError> {
-        self.change_or_break(start, bytes, change.bits(&self.geometry), holes)
+        self.change_or_break(start, bytes, change.bits::<S>(&self.geometry), holes)
     }
 
     /// Marks the leaves of `bytes` bytes from `start` as dirty or clean. This concerns leaves with
@@ -150,19 +151,20 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// As for [`protect`](Self::protect).
     pub fn set_dirty(
         &mut self,
-        start: VirtualAddress,
+        start: S::Input,
         bytes: u64,
         dirty: bool,
         holes: Holes,
     ) -> Result<(), TableError> {
-        self.change_or_break(start, bytes, dirty_bits(dirty), holes)
+        self.change_or_break(start, bytes, dirty_bits(&self.geometry, dirty), holes)
     }
 
     /// Whether each leaf must be looked at by itself: the change may need break-before-make, or
     /// concerns only some leaves.
     pub(super) const fn one_by_one(&self, change: BitChange) -> bool {
         let live = matches!(self.liveness, Liveness::Live);
-        change.of & BitChange::LEAVES == 0 || (live && !bbm::in_place(change.clear | change.set))
+        change.of & BitChange::LEAVES == 0
+            || (live && !bbm::in_place(&self.geometry, change.clear | change.set))
     }
 
     /// What `change` of a leaf needs.
@@ -181,7 +183,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// the rules need it.
     pub(super) fn change_or_break(
         &mut self,
-        start: VirtualAddress,
+        start: S::Input,
         bytes: u64,
         change: BitChange,
         holes: Holes,
@@ -192,15 +194,22 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         let (from, to) = self.offsets(start, bytes)?;
         let level = self.geometry.start_level();
         if holes == Holes::Refuse {
-            self.check_mapped(self.root, level, from, to)?;
+            for (root, from, to) in self.roots(from, to) {
+                self.check_mapped(root, level, from, to)?;
+            }
         }
         self.split_edges(from, to, change)?;
-        let broken = self.break_in(self.root, level, from, to, change);
+        let mut broken = false;
+        for (root, from, to) in self.roots(from, to) {
+            broken |= self.break_in(root, level, from, to, change);
+        }
         if !broken {
             self.flush();
         } else {
             self.flush_now();
-            self.mend_in(self.root, level, from, to, change);
+            for (root, from, to) in self.roots(from, to) {
+                self.mend_in(root, level, from, to, change);
+            }
             self.pending.made_valid();
             self.publish();
         }

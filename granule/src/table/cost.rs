@@ -4,10 +4,11 @@
 use super::pending::Pending;
 use super::plan::Cursor;
 use super::split::{Cut, Straddled};
-use super::{BitChange, Leaves, Liveness, PageTables, TableEnvironment, TableError};
+use super::stage::{Stage, Stage1};
+use super::{BitChange, Leaves, Liveness, PageTables, TableEnvironment, TableError, TlbOps, flush};
 use crate::arch::page_size::{Level, Page};
-use crate::arch::tlbi;
-use crate::arch::{Descriptor, Kind, PhysicalAddress};
+use crate::arch::tlbi::{TlbCapabilities, TlbiOp};
+use crate::arch::{Descriptor, Kind, PhysicalAddress, Regime};
 
 /// What an operation costs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,7 +35,7 @@ pub struct Cost {
 /// [`TableError::OutOfTables`]. On live tables hardware may still update entries before the real
 /// operation, which can save it a step.
 #[derive(Debug)]
-pub struct DryRun<'t, P: Page, E>(pub(super) &'t PageTables<P, E>);
+pub struct DryRun<'t, P: Page, E, S: Stage = Stage1>(pub(super) &'t PageTables<P, E, S>);
 
 /// The state of a dry run.
 pub(super) struct Run {
@@ -65,6 +66,30 @@ impl Run {
     }
 }
 
+/// Counts instructions and issues none.
+struct Counting<'r> {
+    can: &'r TlbCapabilities,
+    cost: &'r mut Cost,
+}
+
+impl TlbOps for Counting<'_> {
+    fn capabilities(&self) -> &TlbCapabilities {
+        self.can
+    }
+    fn dsb_ishst(&mut self) {
+        self.cost.dsb += 1;
+    }
+    fn dsb_ish(&mut self) {
+        self.cost.dsb += 1;
+    }
+    fn isb(&mut self) {
+        self.cost.isb += 1;
+    }
+    fn tlbi(&mut self, _regime: Regime, _op: TlbiOp) {
+        self.cost.tlbi += 1;
+    }
+}
+
 /// Leaves of one level that follow each other between two offsets.
 #[derive(Clone, Copy)]
 pub(super) struct LeafRun {
@@ -76,11 +101,11 @@ pub(super) struct LeafRun {
     pub(super) entry_level: Level,
 }
 
-impl<P: Page, E: TableEnvironment> DryRun<'_, P, E> {
+impl<P: Page, E: TableEnvironment, S: Stage> DryRun<'_, P, E, S> {
     /// The stores into existing tables of a map. Every entry of a new table is stored once.
     pub(super) fn stores_in(
         &self,
-        cursor: &mut Cursor<'_, P>,
+        cursor: &mut Cursor<'_, P, S>,
         table: PhysicalAddress,
         level: Level,
         end: u64,
@@ -111,7 +136,8 @@ impl<P: Page, E: TableEnvironment> DryRun<'_, P, E> {
     }
 
     fn entry(&self, table: PhysicalAddress, offset: u64, level: Level) -> Descriptor {
-        self.0.load(table, PageTables::<P, E>::index(offset, level))
+        self.0
+            .load(table, PageTables::<P, E, S>::index(offset, level))
     }
 
     /// New tables: every entry of each is stored once.
@@ -150,7 +176,7 @@ impl<P: Page, E: TableEnvironment> DryRun<'_, P, E> {
     /// Clearing the hint of the group at offset `start`.
     fn clear_hint(&self, run: &mut Run, table: PhysicalAddress, level: Level, start: u64) {
         let tables = self.0;
-        let first = PageTables::<P, E>::index(start, level);
+        let first = PageTables::<P, E, S>::index(start, level);
         let count = P::SIZE.contiguous_entries(level);
         run.cost.stores += count as u64;
         if tables.may_be_updated(table, first, count) {
@@ -167,7 +193,21 @@ impl<P: Page, E: TableEnvironment> DryRun<'_, P, E> {
     }
 
     /// Calls `found` for the whole leaves between two offsets, as they are after the split.
-    pub(super) fn leaves(
+    pub(super) fn all_leaves(
+        &self,
+        run: &mut Run,
+        from: u64,
+        to: u64,
+        found: &mut dyn FnMut(&mut Run, LeafRun),
+    ) {
+        let level = self.0.geometry.start_level();
+        for (root, from, to) in self.0.roots(from, to) {
+            self.leaves(run, root, level, from, to, found);
+        }
+    }
+
+    /// As [`all_leaves`](Self::all_leaves), in one table.
+    fn leaves(
         &self,
         run: &mut Run,
         table: PhysicalAddress,
@@ -217,11 +257,11 @@ impl<P: Page, E: TableEnvironment> DryRun<'_, P, E> {
         entry: Descriptor,
     ) -> Descriptor {
         let count = P::SIZE.contiguous_entries(level);
-        let index = PageTables::<P, E>::index(start, level);
+        let index = PageTables::<P, E, S>::index(start, level);
         let first = index & !(count - 1);
         let mut split = run.split.iter().flatten();
         let group = split.any(|leaf| {
-            let leaf_first = PageTables::<P, E>::index(leaf.start, level);
+            let leaf_first = PageTables::<P, E, S>::index(leaf.start, level);
             leaf.contiguous && leaf.table == table && leaf_first == first
         });
         if group {
@@ -272,7 +312,7 @@ impl<P: Page, E: TableEnvironment> DryRun<'_, P, E> {
         let tables = self.0;
         let bytes = P::SIZE.entry_bytes(level);
         if level.is_last() {
-            let mut index = PageTables::<P, E>::index(from, level);
+            let mut index = PageTables::<P, E, S>::index(from, level);
             let end = index + ((to - from) >> P::SIZE.shift()) as usize;
             let mut mapped = 0;
             while let Some(found) = tables.next_mapped(table, index, end) {
@@ -343,8 +383,8 @@ impl<P: Page, E: TableEnvironment> DryRun<'_, P, E> {
 
     /// Whether a table has an entry in use outside two offsets.
     fn is_used_outside(&self, table: PhysicalAddress, level: Level, from: u64, to: u64) -> bool {
-        let first = PageTables::<P, E>::index(from, level);
-        let behind = PageTables::<P, E>::index(to - 1, level) + 1;
+        let first = PageTables::<P, E, S>::index(from, level);
+        let behind = PageTables::<P, E, S>::index(to - 1, level) + 1;
         let rest = P::SIZE.entries() - behind;
         self.0.find_mapped(table, 0, first).is_some()
             || self.0.find_mapped(table, behind, rest).is_some()
@@ -402,7 +442,7 @@ impl<P: Page, E: TableEnvironment> DryRun<'_, P, E> {
                     self.limit_in(run, below, level.next(), at, next, leaves);
                 }
                 Kind::Leaf | Kind::PresentInvalid
-                    if PageTables::<P, E>::too_large(entry, level, leaves) =>
+                    if PageTables::<P, E, S>::too_large(entry, level, leaves) =>
                 {
                     let group_start = start & !(group - 1);
                     // The hint goes with the first member in the range.
@@ -433,19 +473,20 @@ impl<P: Page, E: TableEnvironment> DryRun<'_, P, E> {
         let pending = core::mem::replace(&mut run.pending, Pending::NOTHING);
         if tables.liveness == Liveness::Live {
             if pending.is_stale() && (now || !tables.defers(&pending)) {
-                let can = tables.environment.capabilities();
                 let what = tables.invalidation(&pending);
-                let mut operations = 0;
-                tlbi::plan(&what, &tables.geometry, can, |_| operations += 1);
-                let rounds = 1 + u64::from(can.repeat);
-                run.cost.tlbi += operations * rounds;
-                run.cost.dsb += 1 + rounds;
-                run.cost.isb += 1;
+                flush::invalidate(&mut self.counting(run), &tables.geometry, &what);
             } else if pending.is_stale() || pending.has_new() {
-                run.cost.dsb += 1;
-                run.cost.isb += 1;
+                flush::publish(&mut self.counting(run));
             }
         }
         pending.flushed();
+    }
+
+    /// The instructions of this tree, counted.
+    fn counting<'r>(&'r self, run: &'r mut Run) -> Counting<'r> {
+        Counting {
+            can: self.0.environment.capabilities(),
+            cost: &mut run.cost,
+        }
     }
 }

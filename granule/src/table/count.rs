@@ -177,6 +177,13 @@ unsafe impl<T: TableAllocator> TableAllocator for Counted<'_, T> {
         }
         run
     }
+
+    #[inline(always)]
+    fn allocate_aligned(&mut self, count: usize) -> Option<PhysicalAddress> {
+        let first = self.inner.allocate_aligned(count)?;
+        self.counters.tables.add(count as u64);
+        Some(first)
+    }
 }
 
 impl<T: TlbOps> TlbOps for Counted<'_, T> {

@@ -5,10 +5,11 @@
 
 use super::one_page::Slot;
 use super::piece::{Leaves, Piece};
+use super::stage::{Stage, Stage1};
 use super::unmap::EmptyTables;
-use super::{Holes, PageTables, PermissionChange, TableEnvironment, TableError};
+use super::{Holes, PageTables, TableEnvironment, TableError};
+use crate::arch::PhysicalAddress;
 use crate::arch::page_size::{Level, Page};
-use crate::arch::{Attributes, PhysicalAddress, VirtualAddress};
 
 /// A place in [`PageTables`] that moves from page to page ([`PageTables::cursor`]).
 ///
@@ -16,8 +17,8 @@ use crate::arch::{Attributes, PhysicalAddress, VirtualAddress};
 /// TLBIs before it returns, and moves the place to the next page. After an error the tables are
 /// unchanged and the place stays.
 #[derive(Debug)]
-pub struct PageCursor<'t, P: Page, E> {
-    tables: &'t mut PageTables<P, E>,
+pub struct PageCursor<'t, P: Page, E, S: Stage = Stage1> {
+    tables: &'t mut PageTables<P, E, S>,
     /// The offset of the page at the place.
     at: u64,
     /// The last-level table that was looked up last. The cursor has the tables to itself, so it
@@ -27,13 +28,13 @@ pub struct PageCursor<'t, P: Page, E> {
     known: u64,
 }
 
-impl<P: Page, E: TableEnvironment> PageTables<P, E> {
+impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// A cursor at the page of `start`.
     ///
     /// # Errors
     ///
     /// [`TableError::Misaligned`], [`OutsideSpace`](TableError::OutsideSpace).
-    pub fn cursor(&mut self, start: VirtualAddress) -> Result<PageCursor<'_, P, E>, TableError> {
+    pub fn cursor(&mut self, start: S::Input) -> Result<PageCursor<'_, P, E, S>, TableError> {
         let (at, _) = self.offsets(start, P::SIZE.bytes())?;
         Ok(PageCursor {
             tables: self,
@@ -58,11 +59,11 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     }
 }
 
-impl<P: Page, E: TableEnvironment> PageCursor<'_, P, E> {
+impl<P: Page, E: TableEnvironment, S: Stage> PageCursor<'_, P, E, S> {
     /// The address of the page at the place.
     #[must_use]
-    pub const fn address(&self) -> VirtualAddress {
-        self.tables.address(self.at)
+    pub fn address(&self) -> S::Input {
+        S::input(self.tables.address(self.at))
     }
 
     /// Maps the page to `output`: [`PageTables::map`].
@@ -74,9 +75,9 @@ impl<P: Page, E: TableEnvironment> PageCursor<'_, P, E> {
     pub fn map(
         &mut self,
         output: PhysicalAddress,
-        attributes: Attributes,
+        attributes: S::Attributes,
     ) -> Result<(), TableError> {
-        let bits = attributes.encode(&self.tables.geometry);
+        let bits = S::encode(&attributes, &self.tables.geometry);
         let slot = self.find();
         if !slot.is_some_and(|slot| self.tables.map_slot(slot, output, bits)) {
             self.known = 0;
@@ -92,8 +93,8 @@ impl<P: Page, E: TableEnvironment> PageCursor<'_, P, E> {
     ///
     /// As for [`PageTables::protect`].
     #[inline]
-    pub fn protect(&mut self, change: PermissionChange, holes: Holes) -> Result<(), TableError> {
-        let bits = change.bits(self.tables.geometry.regime());
+    pub fn protect(&mut self, change: S::PermissionChange, holes: Holes) -> Result<(), TableError> {
+        let bits = S::bits(change, &self.tables.geometry);
         let slot = self.find();
         if !slot.is_some_and(|slot| self.tables.change_slot(self.at, slot, bits)) {
             self.known = 0;
@@ -140,7 +141,7 @@ impl<P: Page, E: TableEnvironment> PageCursor<'_, P, E> {
     /// # Errors
     ///
     /// As for [`PageTables::cursor`].
-    pub fn move_to(&mut self, address: VirtualAddress) -> Result<(), TableError> {
+    pub fn move_to(&mut self, address: S::Input) -> Result<(), TableError> {
         let (at, _) = self.tables.offsets(address, P::SIZE.bytes())?;
         let table = |offset| offset >> P::SIZE.level_shift(Level::L2);
         if table(at) != table(self.at) {
@@ -159,7 +160,7 @@ impl<P: Page, E: TableEnvironment> PageCursor<'_, P, E> {
                 return None;
             }
         }
-        let index = PageTables::<P, E>::index(self.at, Level::L3);
+        let index = PageTables::<P, E, S>::index(self.at, Level::L3);
         Some(Slot {
             table: self.table,
             index,
@@ -167,17 +168,17 @@ impl<P: Page, E: TableEnvironment> PageCursor<'_, P, E> {
     }
 }
 
-impl<P: Page, E: TableEnvironment> PageTables<P, E> {
+impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// Maps the page at `offset`, whose tables may be missing.
     #[inline(never)]
     fn map_at(
         &mut self,
         offset: u64,
         output: PhysicalAddress,
-        attributes: Attributes,
+        attributes: S::Attributes,
     ) -> Result<(), TableError> {
         self.map_piece(Piece {
-            start: self.address(offset),
+            start: S::input(self.address(offset)),
             output,
             bytes: P::SIZE.bytes(),
             attributes,

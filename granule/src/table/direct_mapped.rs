@@ -389,7 +389,7 @@ fn update_some_live(entries: &[AtomicU64], change: BitChange, order: Ordering) -
         if !change.concerns(old) {
             continue;
         }
-        if old.may_be_updated() {
+        if old.changes_atomically() {
             update_beside_hardware(entry, old, change, order);
         } else {
             entry.store(change.apply(old).0, order);

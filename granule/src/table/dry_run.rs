@@ -10,21 +10,22 @@ use super::frames::Frames;
 use super::piece::{Leaves, Piece};
 use super::plan::Cursor;
 use super::present_invalid::{SET_INVALID, SET_VALID};
-use super::protect::{Holes, PermissionChange};
+use super::protect::Holes;
+use super::stage::Stage;
 use super::unmap::CLEAR;
 use super::{BitChange, PageTables, TableEnvironment, TableError};
+use crate::arch::PhysicalAddress;
 use crate::arch::bbm::Change;
 use crate::arch::page_size::Page;
-use crate::arch::{Attributes, PhysicalAddress, VirtualAddress};
 
-impl<P: Page, E: TableEnvironment> PageTables<P, E> {
+impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// The operations of this tree, to ask what each would do.
-    pub const fn dry_run(&self) -> DryRun<'_, P, E> {
+    pub const fn dry_run(&self) -> DryRun<'_, P, E, S> {
         DryRun(self)
     }
 }
 
-impl<P: Page, E: TableEnvironment> DryRun<'_, P, E> {
+impl<P: Page, E: TableEnvironment, S: Stage> DryRun<'_, P, E, S> {
     /// [`PageTables::map`].
     ///
     /// # Errors
@@ -32,10 +33,10 @@ impl<P: Page, E: TableEnvironment> DryRun<'_, P, E> {
     /// As for that method, except [`TableError::OutOfTables`].
     pub fn map(
         &self,
-        start: VirtualAddress,
+        start: S::Input,
         output: PhysicalAddress,
         bytes: u64,
-        attributes: Attributes,
+        attributes: S::Attributes,
         leaves: Leaves,
     ) -> Result<Cost, TableError> {
         self.map_pieces(&[Piece {
@@ -52,7 +53,10 @@ impl<P: Page, E: TableEnvironment> DryRun<'_, P, E> {
     /// # Errors
     ///
     /// As for that method, except [`TableError::OutOfTables`].
-    pub fn map_pieces(&self, pieces: &[Piece]) -> Result<Cost, TableError> {
+    pub fn map_pieces(
+        &self,
+        pieces: &[Piece<S::Input, S::Attributes>],
+    ) -> Result<Cost, TableError> {
         self.0.check_pieces(pieces)?;
         let geometry = self.0.geometry;
         self.map_cursor(Cursor::new(pieces, geometry, (0, geometry.span())))
@@ -65,9 +69,9 @@ impl<P: Page, E: TableEnvironment> DryRun<'_, P, E> {
     /// As for that method, except [`TableError::OutOfTables`].
     pub fn map_frames(
         &self,
-        start: VirtualAddress,
+        start: S::Input,
         frames: Frames<'_>,
-        attributes: Attributes,
+        attributes: S::Attributes,
         leaves: Leaves,
     ) -> Result<Cost, TableError> {
         self.map_cursor(self.0.over_frames(start, frames, attributes, leaves)?)
@@ -78,14 +82,16 @@ impl<P: Page, E: TableEnvironment> DryRun<'_, P, E> {
     /// # Errors
     ///
     /// As for that method, except [`TableError::OutOfTables`].
-    pub fn unmap(&self, start: VirtualAddress, bytes: u64) -> Result<Cost, TableError> {
+    pub fn unmap(&self, start: S::Input, bytes: u64) -> Result<Cost, TableError> {
         let tables = self.0;
         let (from, to) = tables.offsets(start, bytes)?;
         let mut run = Run::NEW;
         if from < to {
             self.split(&mut run, from, to, CLEAR)?;
             let level = tables.geometry.start_level();
-            self.unmap_in(&mut run, tables.root, level, from, to);
+            for (root, from, to) in tables.roots(from, to) {
+                self.unmap_in(&mut run, root, level, from, to);
+            }
             if run.pending.has_unlinked() {
                 run.pending.range(from, to);
             }
@@ -100,12 +106,12 @@ impl<P: Page, E: TableEnvironment> DryRun<'_, P, E> {
     /// As for that method, except [`TableError::OutOfTables`].
     pub fn protect(
         &self,
-        start: VirtualAddress,
+        start: S::Input,
         bytes: u64,
-        change: PermissionChange,
+        change: S::PermissionChange,
         holes: Holes,
     ) -> Result<Cost, TableError> {
-        let change = change.bits(self.0.geometry.regime());
+        let change = S::bits(change, &self.0.geometry);
         self.change(start, bytes, change, holes)
     }
 
@@ -116,12 +122,12 @@ impl<P: Page, E: TableEnvironment> DryRun<'_, P, E> {
     /// As for that method, except [`TableError::OutOfTables`].
     pub fn change_attributes(
         &self,
-        start: VirtualAddress,
+        start: S::Input,
         bytes: u64,
-        change: AttributeChange,
+        change: AttributeChange<S::Memory>,
         holes: Holes,
     ) -> Result<Cost, TableError> {
-        self.change(start, bytes, change.bits(&self.0.geometry), holes)
+        self.change(start, bytes, change.bits::<S>(&self.0.geometry), holes)
     }
 
     /// [`PageTables::set_dirty`].
@@ -131,12 +137,12 @@ impl<P: Page, E: TableEnvironment> DryRun<'_, P, E> {
     /// As for that method, except [`TableError::OutOfTables`].
     pub fn set_dirty(
         &self,
-        start: VirtualAddress,
+        start: S::Input,
         bytes: u64,
         dirty: bool,
         holes: Holes,
     ) -> Result<Cost, TableError> {
-        self.change(start, bytes, dirty_bits(dirty), holes)
+        self.change(start, bytes, dirty_bits(&self.0.geometry, dirty), holes)
     }
 
     /// [`PageTables::set_invalid`].
@@ -144,7 +150,7 @@ impl<P: Page, E: TableEnvironment> DryRun<'_, P, E> {
     /// # Errors
     ///
     /// As for that method, except [`TableError::OutOfTables`].
-    pub fn set_invalid(&self, start: VirtualAddress, bytes: u64) -> Result<Cost, TableError> {
+    pub fn set_invalid(&self, start: S::Input, bytes: u64) -> Result<Cost, TableError> {
         self.change(start, bytes, SET_INVALID, Holes::Refuse)
     }
 
@@ -153,7 +159,7 @@ impl<P: Page, E: TableEnvironment> DryRun<'_, P, E> {
     /// # Errors
     ///
     /// As for that method, except [`TableError::OutOfTables`].
-    pub fn set_valid(&self, start: VirtualAddress, bytes: u64) -> Result<Cost, TableError> {
+    pub fn set_valid(&self, start: S::Input, bytes: u64) -> Result<Cost, TableError> {
         self.change(start, bytes, SET_VALID, Holes::Refuse)
     }
 
@@ -164,53 +170,63 @@ impl<P: Page, E: TableEnvironment> DryRun<'_, P, E> {
     /// As for that method, except [`TableError::OutOfTables`].
     pub fn limit_leaves(
         &self,
-        start: VirtualAddress,
+        start: S::Input,
         bytes: u64,
         leaves: Leaves,
     ) -> Result<Cost, TableError> {
         let tables = self.0;
         let (from, to) = tables.offsets(start, bytes)?;
         let level = tables.geometry.start_level();
-        let needed = tables.tables_to_limit(tables.root, level, from, to, leaves)?;
+        let mut needed = 0;
+        for (root, from, to) in tables.roots(from, to) {
+            needed += tables.tables_to_limit(root, level, from, to, leaves)?;
+        }
         let mut run = Run::NEW;
         self.add_tables(&mut run, needed);
-        self.limit_in(&mut run, tables.root, level, from, to, leaves);
+        for (root, from, to) in tables.roots(from, to) {
+            self.limit_in(&mut run, root, level, from, to, leaves);
+        }
         Ok(self.flushed(run))
     }
 
-    fn map_cursor(&self, cursor: Cursor<'_, P>) -> Result<Cost, TableError> {
+    fn map_cursor(&self, cursor: Cursor<'_, P, S>) -> Result<Cost, TableError> {
         let tables = self.0;
-        let (root, level) = (tables.root, tables.geometry.start_level());
-        let end = tables.geometry.span();
-        let needed = tables.missing(&mut cursor.clone(), root, level, end)?;
+        let (level, span) = (tables.geometry.start_level(), tables.geometry.span());
+        let needed = tables.missing_in_all(&mut cursor.clone())?;
         let mut run = Run::NEW;
         self.add_tables(&mut run, needed);
-        run.cost.stores += self.stores_in(&mut { cursor }, root, level, end);
+        let mut cursor = cursor;
+        while cursor.at < span {
+            let (root, end) = (tables.root_of(cursor.at), tables.root_end(cursor.at, span));
+            run.cost.stores += self.stores_in(&mut cursor, root, level, end);
+        }
         run.pending.made_valid();
         Ok(self.flushed(run))
     }
 
     fn change(
         &self,
-        start: VirtualAddress,
+        start: S::Input,
         bytes: u64,
         change: BitChange,
         holes: Holes,
     ) -> Result<Cost, TableError> {
         let tables = self.0;
         let (from, to) = tables.offsets(start, bytes)?;
-        let (root, level) = (tables.root, tables.geometry.start_level());
         let mut run = Run::NEW;
         if from == to || change.clear | change.set == 0 {
             return Ok(self.flushed(run));
         }
         if holes == Holes::Refuse {
-            tables.check_mapped(root, level, from, to)?;
+            let level = tables.geometry.start_level();
+            for (root, from, to) in tables.roots(from, to) {
+                tables.check_mapped(root, level, from, to)?;
+            }
         }
         self.split(&mut run, from, to, change)?;
         if tables.one_by_one(change) {
             let mut broken = false;
-            self.leaves(&mut run, root, level, from, to, &mut |run, leaves| {
+            self.all_leaves(&mut run, from, to, &mut |run, leaves| {
                 let LeafRun {
                     level, from, to, ..
                 } = leaves;
@@ -240,7 +256,7 @@ impl<P: Page, E: TableEnvironment> DryRun<'_, P, E> {
                 run.pending.made_valid();
             }
         } else {
-            self.leaves(&mut run, root, level, from, to, &mut |run, leaves| {
+            self.all_leaves(&mut run, from, to, &mut |run, leaves| {
                 if change.concerns(leaves.entry) {
                     let entry = P::SIZE.entry_bytes(leaves.level);
                     run.cost.stores += (leaves.to - leaves.from) / entry;

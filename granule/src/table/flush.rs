@@ -4,8 +4,8 @@
 //! that changes live entries. Workarounds for errata of barriers and TLBIs belong here.
 
 use super::tlb_ops::TlbOps;
-use crate::arch::Geometry;
-use crate::arch::tlbi::{self, Invalidation};
+use crate::arch::tlbi::{self, Invalidation, TlbiOp};
+use crate::arch::{Geometry, Regime};
 
 /// Makes entries that became valid usable by this CPU. No TLBI is needed, because a fault is never
 /// cached (IWZCBG). The DSB makes this CPU's walker see the stores, and the ISB drops what the CPU
@@ -17,14 +17,32 @@ pub fn publish(tlb: &mut impl TlbOps) {
 
 /// Removes the cached translations of a range of tables of `geometry` from every CPU, after its
 /// entries changed. Where an erratum requires it, the TLBIs and their DSB are issued twice.
+///
+/// At stage 2 the TLBIs by intermediate physical address leave entries in which a CPU combined the
+/// guest's own translation with that of stage 2. Those are removed after it, because until the TLBIs
+/// are complete a CPU may combine an old entry again. The CPU must have the guest's VMID in
+/// VTTBR_EL2.
 pub fn invalidate(tlb: &mut impl TlbOps, geometry: &Geometry, what: &Invalidation) {
     let can = *tlb.capabilities();
     let regime = geometry.regime();
     tlb.dsb_ishst();
-    tlbi::plan(what, geometry, &can, |op| tlb.tlbi(regime, op));
+    // One operation on all of a guest removes its combined entries too.
+    let mut whole = false;
+    tlbi::plan(what, geometry, &can, |op| {
+        whole |= op == TlbiOp::All;
+        tlb.tlbi(regime, op);
+    });
     if can.repeat {
         tlb.dsb_ish();
         tlbi::plan(what, geometry, &can, |op| tlb.tlbi(regime, op));
+    }
+    if regime == Regime::Stage2 && !whole {
+        tlb.dsb_ish();
+        tlb.tlbi(Regime::El1And0, TlbiOp::All);
+        if can.repeat {
+            tlb.dsb_ish();
+            tlb.tlbi(Regime::El1And0, TlbiOp::All);
+        }
     }
     tlb.dsb_ish();
     tlb.isb();

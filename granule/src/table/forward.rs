@@ -183,6 +183,12 @@ macro_rules! forward {
             $crate::forward!(@call $self $how allocate (most))
         }
     };
+    (@allocate_aligned $self:ident $how:tt) => {
+        #[inline(always)]
+        fn allocate_aligned(&mut $self, count: usize) -> Option<$crate::arch::PhysicalAddress> {
+            $crate::forward!(@call $self $how allocate_aligned (count))
+        }
+    };
     (@free $self:ident $how:tt) => {
         #[inline(always)]
         fn free(&mut $self, table: $crate::table::FreedTable) {

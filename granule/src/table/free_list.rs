@@ -87,6 +87,13 @@ impl<R> FreeList<R> {
     pub const fn available(&self) -> u64 {
         self.available
     }
+
+    /// The first address in `run` of `count` pages that are aligned to their bytes.
+    fn aligned(&self, run: Run, count: usize) -> Option<u64> {
+        let bytes = (count as u64) << self.page_size.shift();
+        let start = run.start.checked_next_multiple_of(bytes)?;
+        (start.checked_add(bytes)? <= run.end).then_some(start)
+    }
 }
 
 impl<R: PhysToVirt> FreeList<R> {
@@ -176,6 +183,28 @@ impl<R: PhysToVirt> FreeList<R> {
         };
         (Run { start, end }, next)
     }
+
+    /// Takes the first run of the list out that holds `count` pages aligned to their bytes, and
+    /// returns it with the address of those pages.
+    fn unlink_aligned(&mut self, count: usize) -> Option<(Run, u64)> {
+        let (head, mut before, mut at) = (self.first, None, self.first);
+        while at != NONE {
+            let (run, next) = self.read(at);
+            if let Some(start) = self.aligned(run, count) {
+                match before {
+                    None => self.first = next,
+                    Some(before) => {
+                        self.write(before, next);
+                        self.first = head;
+                    }
+                }
+                return Some((run, start));
+            }
+            before = Some(run);
+            at = next;
+        }
+        None
+    }
 }
 
 // SAFETY: the caller of `add` vouched for the memory. A page is in one run at a time: `allocate`
@@ -204,6 +233,22 @@ unsafe impl<R: PhysToVirt> TableAllocator for FreeList<R> {
             first,
             count: count as usize,
         })
+    }
+
+    fn allocate_aligned(&mut self, count: usize) -> Option<PhysicalAddress> {
+        let (run, start) = match self.aligned(self.current, count) {
+            Some(start) => (core::mem::replace(&mut self.current, Run::EMPTY), start),
+            None => self.unlink_aligned(count)?,
+        };
+        let shift = self.page_size.shift();
+        self.available -= (run.end - run.start) >> shift;
+        let behind = start + ((count as u64) << shift);
+        for (start, end) in [(run.start, start), (behind, run.end)] {
+            if start < end {
+                self.put(Run { start, end });
+            }
+        }
+        Some(PhysicalAddress(start))
     }
 
     fn free(&mut self, table: FreedTable) {

@@ -8,7 +8,9 @@
 //!
 //! Merging needs none of this, because it leaves entries that hardware may update as they are.
 
+use super::change_attributes::dirty_bits;
 use super::pending::Pending;
+use super::stage::Stage;
 use super::{BitChange, Liveness, PageTables, TableEnvironment};
 use crate::arch::page_size::{Level, Page};
 use crate::arch::{Descriptor, PhysicalAddress};
@@ -30,7 +32,7 @@ struct Noted {
     may_change: bool,
 }
 
-impl<P: Page, E: TableEnvironment> PageTables<P, E> {
+impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// What hardware noted in any member of a group holds for all (RXDPXQ): the change of one
     /// member that gives it that.
     pub(super) fn gathering(
@@ -38,23 +40,22 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         table: PhysicalAddress,
         first: usize,
         count: usize,
-    ) -> impl Fn(Descriptor) -> BitChange + use<P, E> {
+    ) -> impl Fn(Descriptor) -> BitChange + use<P, E, S> {
         let noted = self.noted(table, first, count);
+        let marked = dirty_bits(&self.geometry, true);
         move |member| {
-            let managed = member.0 & Descriptor::DIRTY_MODIFIER != 0;
-            BitChange {
+            let mut change = BitChange {
                 of: BitChange::LEAVES,
-                clear: if noted.dirty && managed {
-                    Descriptor::AP_READ_ONLY
-                } else {
-                    0
-                },
-                set: if noted.accessed {
-                    Descriptor::ACCESS_FLAG
-                } else {
-                    0
-                },
+                clear: 0,
+                set: 0,
+            };
+            if noted.dirty && marked.concerns(member) {
+                (change.clear, change.set) = (marked.clear, marked.set);
             }
+            if noted.accessed {
+                change.set |= Descriptor::ACCESS_FLAG;
+            }
+            change
         }
     }
 
@@ -77,10 +78,9 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         };
         for index in first..first + count {
             let member = self.load(table, index);
-            let clean = Descriptor::DIRTY_MODIFIER | Descriptor::AP_READ_ONLY;
             noted.accessed |= member.0 & Descriptor::ACCESS_FLAG != 0;
-            noted.dirty |= member.0 & clean == Descriptor::DIRTY_MODIFIER;
-            noted.may_change |= member.may_be_updated();
+            noted.dirty |= self.geometry.is_dirty(member);
+            noted.may_change |= self.geometry.may_be_updated(member);
         }
         noted
     }
@@ -129,15 +129,17 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     ) {
         let link = Descriptor::table(&self.geometry, child);
         let how = self.linking();
-        if self.liveness == Liveness::Private || !built_from.may_be_updated() {
+        if self.liveness == Liveness::Private || !self.geometry.may_be_updated(built_from) {
             self.store(table, index, link, how);
             return;
         }
         let last = self.exchange_as(table, index, link, how);
+        // Hardware clears bit 7 of a page that becomes dirty, or sets it at stage 2.
+        let noted = Descriptor::ACCESS_FLAG | Descriptor::AP_READ_ONLY;
         let late = BitChange {
             of: Descriptor::VALID,
-            clear: built_from.0 & !last.0 & Descriptor::AP_READ_ONLY,
-            set: last.0 & !built_from.0 & Descriptor::ACCESS_FLAG,
+            clear: built_from.0 & !last.0 & noted,
+            set: last.0 & !built_from.0 & noted,
         };
         if late.clear | late.set != 0 {
             let end = offset + P::SIZE.entry_bytes(level);

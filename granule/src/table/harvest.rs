@@ -7,9 +7,10 @@
 //! Only the leaves' notes change here; nothing is split.
 
 use super::change_attributes::dirty_bits;
+use super::stage::Stage;
 use super::{BitChange, PageTables, TableEnvironment, TableError};
 use crate::arch::page_size::{Level, Page};
-use crate::arch::{Descriptor, Kind, PhysicalAddress, VirtualAddress};
+use crate::arch::{Descriptor, Geometry, Kind, PhysicalAddress, VirtualAddress};
 
 /// The note to harvest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,18 +31,15 @@ pub enum Harvest {
 }
 
 impl Harvest {
-    fn is_noted(self, leaf: Descriptor) -> bool {
+    const fn is_noted(self, geometry: &Geometry, leaf: Descriptor) -> bool {
         match self {
             Self::Accessed { .. } => leaf.0 & Descriptor::ACCESS_FLAG != 0,
-            Self::Dirty => {
-                let clean = Descriptor::DIRTY_MODIFIER | Descriptor::AP_READ_ONLY;
-                leaf.0 & clean == Descriptor::DIRTY_MODIFIER
-            }
+            Self::Dirty => geometry.is_dirty(leaf),
         }
     }
 
     /// The change that clears the note of a leaf that has it.
-    fn clearing(self) -> BitChange {
+    const fn clearing(self, geometry: &Geometry) -> BitChange {
         let of = BitChange::LEAVES;
         match self {
             Self::Accessed { .. } => BitChange {
@@ -51,23 +49,23 @@ impl Harvest {
             },
             Self::Dirty => BitChange {
                 of,
-                ..dirty_bits(false)
+                ..dirty_bits(geometry, false)
             },
         }
     }
 }
 
 /// The harvest of one call.
-struct Harvesting<'f> {
+struct Harvesting<'f, S: Stage> {
     what: Harvest,
     /// The offsets of the last run of noted leaves, which is not reported yet.
     run: (u64, u64),
     /// The address of offset 0.
     base: VirtualAddress,
-    found: &'f mut dyn FnMut(VirtualAddress, u64),
+    found: &'f mut dyn FnMut(S::Input, u64),
 }
 
-impl Harvesting<'_> {
+impl<S: Stage> Harvesting<'_, S> {
     fn add(&mut self, from: u64, to: u64) {
         if self.run.1 != from {
             self.report();
@@ -80,12 +78,12 @@ impl Harvesting<'_> {
         let (from, to) = self.run;
         if from < to {
             let start = VirtualAddress(self.base.0.wrapping_add(from));
-            (self.found)(start, to - from);
+            (self.found)(S::input(start), to - from);
         }
     }
 }
 
-impl<P: Page, E: TableEnvironment> PageTables<P, E> {
+impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// Calls `found` for each run of addresses among `bytes` bytes from `start` whose leaves have
     /// the note, with its start and bytes, and clears the note. One invalidation follows at the
     /// end.
@@ -102,20 +100,22 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// [`TableError::Misaligned`], [`OutsideSpace`](TableError::OutsideSpace).
     pub fn harvest(
         &mut self,
-        start: VirtualAddress,
+        start: S::Input,
         bytes: u64,
         what: Harvest,
-        mut found: impl FnMut(VirtualAddress, u64),
+        mut found: impl FnMut(S::Input, u64),
     ) -> Result<(), TableError> {
         let (from, to) = self.offsets(start, bytes)?;
-        let mut harvesting = Harvesting {
+        let mut harvesting = Harvesting::<S> {
             what,
             run: (0, 0),
             base: self.geometry.base(),
             found: &mut found,
         };
-        let (root, level) = (self.root, self.geometry.start_level());
-        self.harvest_in(root, level, from, to, &mut harvesting);
+        let level = self.geometry.start_level();
+        for (root, from, to) in self.roots(from, to) {
+            self.harvest_in(root, level, from, to, &mut harvesting);
+        }
         harvesting.report();
         self.flush();
         Ok(())
@@ -127,7 +127,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         level: Level,
         from: u64,
         to: u64,
-        harvesting: &mut Harvesting<'_>,
+        harvesting: &mut Harvesting<'_, S>,
     ) {
         let bytes = P::SIZE.entry_bytes(level);
         let mut at = from;
@@ -173,7 +173,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         let kind = entry.kind(&self.geometry, level);
         matches!(kind, Kind::Leaf | Kind::PresentInvalid)
             && !entry.is_contiguous()
-            && what.is_noted(entry)
+            && what.is_noted(&self.geometry, entry)
     }
 
     /// Clears the notes of the members of a group. Returns whether any had it.
@@ -183,13 +183,13 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         level: Level,
         from: u64,
         to: u64,
-        harvesting: &Harvesting<'_>,
+        harvesting: &Harvesting<'_, S>,
     ) -> bool {
         let bytes = P::SIZE.entry_bytes(level);
         let mut any = false;
         for at in (from..to).step_by(bytes as usize) {
             let member = self.load(table, Self::index(at, level));
-            if harvesting.what.is_noted(member) {
+            if harvesting.what.is_noted(&self.geometry, member) {
                 self.clear_notes(table, level, at, at + bytes, harvesting.what);
                 any = true;
             }
@@ -207,7 +207,12 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         what: Harvest,
     ) {
         let count = ((to - from) >> P::SIZE.level_shift(level)) as usize;
-        self.update(table, Self::index(from, level), count, what.clearing());
+        self.update(
+            table,
+            Self::index(from, level),
+            count,
+            what.clearing(&self.geometry),
+        );
         if what != (Harvest::Accessed { invalidate: false }) {
             let bytes = P::SIZE.entry_bytes(level);
             self.pending.leaves(from, to, level, bytes);

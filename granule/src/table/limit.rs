@@ -11,10 +11,11 @@
 
 use super::piece::Leaves;
 use super::plan::{Cursor, Part, Plan};
+use super::stage::Stage;
 use super::{Liveness, PageTables, TableEnvironment, TableError};
 use crate::arch::bbm::{BbmLevel, Change, classify};
 use crate::arch::page_size::{Level, Page};
-use crate::arch::{Descriptor, Kind, PhysicalAddress, VirtualAddress};
+use crate::arch::{Descriptor, Kind, PhysicalAddress};
 
 /// One entry of a table, and its position.
 #[derive(Clone, Copy)]
@@ -26,7 +27,7 @@ pub(super) struct At {
     pub(super) entry: Descriptor,
 }
 
-impl<P: Page, E: TableEnvironment> PageTables<P, E> {
+impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// Splits every leaf in `bytes` bytes from `start` that is larger than `leaves` allows, into
     /// the largest allowed leaves. A leaf or contiguous group that extends across an end of the
     /// range is split as a whole. Unmapped addresses are skipped, and present-invalid leaves stay
@@ -41,18 +42,23 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// [`OutOfTables`](TableError::OutOfTables). The tables are then unchanged.
     pub fn limit_leaves(
         &mut self,
-        start: VirtualAddress,
+        start: S::Input,
         bytes: u64,
         leaves: Leaves,
     ) -> Result<usize, TableError> {
         let (from, to) = self.offsets(start, bytes)?;
         let level = self.geometry.start_level();
-        let needed = self.tables_to_limit(self.root, level, from, to, leaves)?;
+        let mut needed = 0;
+        for (root, from, to) in self.roots(from, to) {
+            needed += self.tables_to_limit(root, level, from, to, leaves)?;
+        }
         let exhausted = TableError::OutOfTables { needed };
         if needed > 0 && !self.environment.reserve(needed) {
             return Err(exhausted);
         }
-        let limited = self.limit_in(self.root, level, from, to, leaves);
+        let limited = self
+            .roots(from, to)
+            .try_for_each(|(root, from, to)| self.limit_in(root, level, from, to, leaves));
         self.flush();
         limited.ok_or(exhausted)?;
         Ok(needed)
@@ -95,7 +101,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
                     self.check_limit(&leaf, leaves)?;
                     if level < leaves.top {
                         let part = [self.part_of(&leaf, leaves)];
-                        let mut cursor = Cursor::<P>::over_parts(&part, self.geometry);
+                        let mut cursor = Cursor::<P, S>::over_parts(&part, self.geometry);
                         needed += cursor.tables_in_new(level.next(), start + bytes);
                     }
                 }
@@ -231,7 +237,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
             ..*leaf
         };
         let part = [self.part_of(leaf, leaves)];
-        let mut cursor = Cursor::<P>::over_parts(&part, self.geometry);
+        let mut cursor = Cursor::<P, S>::over_parts(&part, self.geometry);
         let new = self.environment.allocate(1)?.first;
         self.build(&mut cursor, new, level.next(), start + bytes)?;
         self.link_in_place_of(leaf.entry, table, index, level, start, new);

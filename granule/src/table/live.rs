@@ -4,10 +4,12 @@
 //! [`Live`] is a tree whose root may be in a TTBR. Reading stays safe. Every change goes through
 //! [`Live::changes`], where the caller vouches for it. How a change is made is not decided here.
 
+use super::stage::{Stage, Stage2};
 use super::{Liveness, PageTables, TableEnvironment, TableError};
+use crate::arch::PhysicalAddress;
 use crate::arch::page_size::Page;
 use crate::arch::registers::Ttbr;
-use crate::arch::{Geometry, PhysicalAddress};
+use crate::arch::stage2::Vttbr;
 use core::ops::Deref;
 
 /// A tree of tables that CPUs may walk: [`PageTables`] after
@@ -103,7 +105,7 @@ impl<T> Live<T> {
     }
 }
 
-impl<P: Page, E: TableEnvironment> PageTables<P, E> {
+impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// Makes all earlier stores visible to walkers. From here on CPUs may walk the tables, and each
     /// change issues the barriers and TLBIs that it needs.
     ///
@@ -118,6 +120,8 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     ///   each CPU that walks the tables. [`NoCpu`](super::NoCpu) suits only tables that are not
     ///   walked in spite of the call.
     /// - A CPU that walks the tables has the TCR, MAIR and VTCR of the tables' geometry.
+    /// - At stage 2, a CPU that changes the tables has the VMID of the guest in VTTBR_EL2, and not
+    ///   both HCR_EL2.E2H and TGE set: the TLBIs concern the guest of these registers.
     /// - The memory of the tables is used for nothing else.
     #[must_use = "only the live tree gives the value for TTBR"]
     pub unsafe fn make_live(mut self) -> Live<Self> {
@@ -134,6 +138,24 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
 }
 
 impl<P: Page, E: TableEnvironment> Live<PageTables<P, E>> {
+    /// The value for TTBR0 or TTBR1 that makes CPUs walk this tree, with `asid` (0 in a regime
+    /// without ASIDs).
+    #[must_use]
+    pub const fn ttbr(&self, asid: u16) -> Ttbr {
+        // SAFETY: the tree is live, so its changes issue barriers and TLBIs.
+        unsafe { Ttbr::from_root(&self.0.geometry, self.0.root, asid) }
+    }
+}
+
+impl<P: Page, E: TableEnvironment> Live<PageTables<P, E, Stage2>> {
+    /// The value for VTTBR_EL2 that makes CPUs run the guest `vmid` on this tree.
+    #[must_use]
+    pub const fn vttbr(&self, vmid: u16) -> Vttbr {
+        Vttbr::of_shape(&self.0.geometry, self.0.root, vmid)
+    }
+}
+
+impl<P: Page, E: TableEnvironment, S: Stage> Live<PageTables<P, E, S>> {
     /// Takes over the live tree below `root`.
     ///
     /// # Errors
@@ -145,7 +167,7 @@ impl<P: Page, E: TableEnvironment> Live<PageTables<P, E>> {
     /// As for [`PageTables::from_root`] and [`PageTables::make_live`].
     pub unsafe fn from_root(
         root: PhysicalAddress,
-        geometry: Geometry,
+        geometry: S::Geometry,
         environment: E,
     ) -> Result<Self, TableError> {
         // SAFETY: the caller keeps the conditions of `PageTables::from_root`, but for CPUs that
@@ -153,14 +175,6 @@ impl<P: Page, E: TableEnvironment> Live<PageTables<P, E>> {
         let mut tables = unsafe { PageTables::from_root(root, geometry, environment)? };
         tables.liveness = Liveness::Live;
         Ok(Self(tables))
-    }
-
-    /// The value for TTBR0 or TTBR1 that makes CPUs walk this tree, with `asid` (0 in a regime
-    /// without ASIDs).
-    #[must_use]
-    pub const fn ttbr(&self, asid: u16) -> Ttbr {
-        // SAFETY: the tree is live, so its changes issue barriers and TLBIs.
-        unsafe { Ttbr::from_root(&self.0.geometry, self.0.root, asid) }
     }
 
     /// The address of the root table, and the environment. The tables stay as they are, and live;
@@ -175,7 +189,7 @@ impl<P: Page, E: TableEnvironment> Live<PageTables<P, E>> {
     ///
     /// No TTBR holds the root any more, and no TLB holds an entry of the tree.
     #[must_use = "a tree that is not kept or destroyed is lost"]
-    pub unsafe fn retire(mut self) -> PageTables<P, E> {
+    pub unsafe fn retire(mut self) -> PageTables<P, E, S> {
         self.0.liveness = Liveness::Private;
         self.0
     }

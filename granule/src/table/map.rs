@@ -9,11 +9,12 @@
 use super::frames::Frames;
 use super::piece::{Leaves, Piece};
 use super::plan::{Cursor, OUTPUT_RUN_SHIFT, Plan};
+use super::stage::Stage;
 use super::{PageTables, TableEnvironment, TableError, Visibility};
 use crate::arch::page_size::{Level, Page};
-use crate::arch::{Attributes, Descriptor, PhysicalAddress, VirtualAddress};
+use crate::arch::{Descriptor, PhysicalAddress};
 
-impl<P: Page, E: TableEnvironment> PageTables<P, E> {
+impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// Maps `bytes` bytes from `start` to the physical addresses from `output` on.
     ///
     /// The range must not be mapped yet. No TLBI is issued, because an invalid entry is never
@@ -28,14 +29,14 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     #[inline(always)]
     pub fn map(
         &mut self,
-        start: VirtualAddress,
+        start: S::Input,
         output: PhysicalAddress,
         bytes: u64,
-        attributes: Attributes,
+        attributes: S::Attributes,
         leaves: Leaves,
     ) -> Result<(), TableError> {
         if bytes == P::SIZE.bytes() {
-            let bits = attributes.encode(&self.geometry);
+            let bits = S::encode(&attributes, &self.geometry);
             if self.map_page(start, output, bits) {
                 return Ok(());
             }
@@ -50,10 +51,13 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     }
 
     #[inline(never)]
-    pub(super) fn map_piece(&mut self, piece: Piece) -> Result<(), TableError> {
+    pub(super) fn map_piece(
+        &mut self,
+        piece: Piece<S::Input, S::Attributes>,
+    ) -> Result<(), TableError> {
         if piece.bytes == P::SIZE.bytes() {
             if let Some((_, slot)) = self.page_of_other_format(piece.start) {
-                let bits = piece.attributes.encode(&self.geometry);
+                let bits = S::encode(&piece.attributes, &self.geometry);
                 if self.map_slot(slot, piece.output, bits) {
                     return Ok(());
                 }
@@ -69,7 +73,10 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     ///
     /// As for [`map`](Self::map), and [`TableError::Unsorted`] unless the pieces ascend without
     /// overlapping.
-    pub fn map_pieces(&mut self, pieces: &[Piece]) -> Result<(), TableError> {
+    pub fn map_pieces(
+        &mut self,
+        pieces: &[Piece<S::Input, S::Attributes>],
+    ) -> Result<(), TableError> {
         let mapped = self.map_unpublished(pieces, (0, self.geometry.span()));
         self.publish();
         mapped
@@ -98,9 +105,9 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// As for [`map`](Self::map). Nothing is mapped then.
     pub fn map_frames(
         &mut self,
-        start: VirtualAddress,
+        start: S::Input,
         frames: Frames<'_>,
-        attributes: Attributes,
+        attributes: S::Attributes,
         leaves: Leaves,
     ) -> Result<(), TableError> {
         let cursor = self.over_frames(start, frames, attributes, leaves)?;
@@ -113,7 +120,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// must not be used before [`publish`](Self::publish).
     pub(crate) fn map_unpublished(
         &mut self,
-        pieces: &[Piece],
+        pieces: &[Piece<S::Input, S::Attributes>],
         window: (u64, u64),
     ) -> Result<(), TableError> {
         self.check_pieces(pieces)?;
@@ -121,23 +128,27 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     }
 
     /// Maps everything that a new cursor passes over, without the barriers.
-    pub(super) fn map_cursor(&mut self, mut cursor: Cursor<'_, P>) -> Result<(), TableError> {
-        let (root, level) = (self.root, self.geometry.start_level());
-        let needed = self.missing(&mut cursor.clone(), root, level, self.geometry.span())?;
+    pub(super) fn map_cursor(&mut self, mut cursor: Cursor<'_, P, S>) -> Result<(), TableError> {
+        let (level, span) = (self.geometry.start_level(), self.geometry.span());
+        let needed = self.missing_in_all(&mut cursor.clone())?;
         let exhausted = TableError::OutOfTables { needed };
         if needed > 0 && !self.environment.reserve(needed) {
             return Err(exhausted);
         }
         self.pending.made_valid();
-        self.map_in(&mut cursor, root, level, self.geometry.span())
-            .ok_or(exhausted)
+        while cursor.at < span {
+            let (root, end) = (self.root_of(cursor.at), self.root_end(cursor.at, span));
+            self.map_in(&mut cursor, root, level, end)
+                .ok_or(exhausted)?;
+        }
+        Ok(())
     }
 
     /// Maps the pieces before `end` in an existing table. `None` means that the allocator broke its
     /// promise.
     fn map_in(
         &mut self,
-        cursor: &mut Cursor<'_, P>,
+        cursor: &mut Cursor<'_, P, S>,
         table: PhysicalAddress,
         level: Level,
         end: u64,
@@ -181,7 +192,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// before `end`, and with invalid entries elsewhere.
     pub(super) fn build(
         &mut self,
-        cursor: &mut Cursor<'_, P>,
+        cursor: &mut Cursor<'_, P, S>,
         table: PhysicalAddress,
         level: Level,
         end: u64,
@@ -228,7 +239,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// Builds the table for the cursor's entry of `level`, and links it.
     fn build_child(
         &mut self,
-        cursor: &mut Cursor<'_, P>,
+        cursor: &mut Cursor<'_, P, S>,
         table: PhysicalAddress,
         level: Level,
         entry_end: u64,

@@ -196,7 +196,7 @@ pub unsafe trait TableMemory {
     /// returns their number. The other entries stay as they are.
     ///
     /// No concurrent update by hardware is lost: each entry that hardware may update
-    /// ([`Descriptor::may_be_updated`]) is changed atomically (RWLTNL).
+    /// ([`Descriptor::changes_atomically`]) is changed atomically (RWLTNL).
     ///
     /// # Safety
     ///

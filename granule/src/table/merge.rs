@@ -9,10 +9,11 @@
 
 use super::pending::Kept;
 use super::piece::Leaves;
+use super::stage::Stage;
 use super::{BitChange, Liveness, PageTables, TableEnvironment, TableError};
 use crate::arch::bbm::{BbmLevel, Change, classify};
 use crate::arch::page_size::{Level, Page};
-use crate::arch::{Descriptor, Kind, PhysicalAddress, VirtualAddress};
+use crate::arch::{Descriptor, Kind, PhysicalAddress};
 
 /// The result of a merge.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,7 +32,7 @@ struct Merging {
     kept: Kept,
 }
 
-impl<P: Page, E: TableEnvironment> PageTables<P, E> {
+impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// Merges like leaves in `bytes` bytes from `start`, into leaves no larger than `leaves`
     /// allows. A block or group that would extend across an end of the range is not made.
     /// Present-invalid leaves stay as they are, and so do leaves of live tables that hardware may
@@ -46,7 +47,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// [`TableError::Misaligned`], [`OutsideSpace`](TableError::OutsideSpace).
     pub fn merge(
         &mut self,
-        start: VirtualAddress,
+        start: S::Input,
         bytes: u64,
         leaves: Leaves,
     ) -> Result<Merged, TableError> {
@@ -60,9 +61,11 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
             merged: Merged::default(),
             kept: Kept::NONE,
         };
-        let (root, level) = (self.root, self.geometry.start_level());
-        self.merge_tables(root, level, from, to, &mut merging);
-        self.merge_groups(root, level, from, to, &mut merging);
+        let level = self.geometry.start_level();
+        for (root, from, to) in self.roots(from, to) {
+            self.merge_tables(root, level, from, to, &mut merging);
+            self.merge_groups(root, level, from, to, &mut merging);
+        }
         self.flush().free_kept(&mut merging.kept);
         Ok(merging.merged)
     }
@@ -199,7 +202,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         start: Descriptor,
     ) -> bool {
         let step = P::SIZE.entry_bytes(level);
-        if self.liveness == Liveness::Live && start.may_be_updated() {
+        if self.liveness == Liveness::Live && self.geometry.may_be_updated(start) {
             return false;
         }
         let output = self.geometry.address_of(start, level).0;

@@ -47,6 +47,8 @@ pub(crate) mod present_invalid;
 mod protect;
 mod query;
 mod split;
+pub(crate) mod stage;
+pub(crate) mod stage2;
 pub(crate) mod tlb_ops;
 mod unmap;
 mod view;
@@ -72,6 +74,8 @@ pub use merge::Merged;
 pub use pending::{FreedFrames, FreedTable};
 pub use piece::{Leaves, Piece};
 pub use protect::{Holes, PermissionChange};
+pub use stage::{Stage, Stage1, Stage2};
+pub use stage2::Stage2PermissionChange;
 pub use tlb_ops::{NoCpu, TlbOps};
 pub use unmap::EmptyTables;
 pub use view::{TableView, Unread, UnreadTable};
@@ -79,12 +83,15 @@ pub use visit::{Entry, Mapping, Visit};
 
 use crate::arch::bbm::BbmLevel;
 use crate::arch::page_size::{Level, Page, PageSize};
-use crate::arch::{Descriptor, Geometry, PhysicalAddress, VirtualAddress};
+use crate::arch::{Descriptor, Geometry, PhysicalAddress, Regime, VirtualAddress};
 use core::fmt;
 use core::marker::PhantomData;
 use pending::Pending;
 
 /// Why an operation on tables failed. The tables are unchanged.
+///
+/// The addresses are those that the tables translate: of a guest's tables intermediate physical
+/// ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TableError {
@@ -155,6 +162,8 @@ pub enum TableError {
         /// The type's page size.
         page: PageSize,
     },
+    /// The shape of a [`Stage2Geometry`](crate::arch::Stage2Geometry) is not one of stage 1.
+    WrongStage,
 }
 
 impl fmt::Display for TableError {
@@ -205,6 +214,10 @@ impl fmt::Display for TableError {
             Self::OutOfTables { needed } => {
                 write!(f, "out of memory for tables: {needed} more are needed")
             }
+            Self::WrongStage => write!(
+                f,
+                "tables of stage 1 were asked for with the shape of stage 2: name Stage2 in the type"
+            ),
             Self::WrongPageSize { geometry, page } => write!(
                 f,
                 "the geometry has {geometry} pages, the tables were asked for with {page}"
@@ -235,7 +248,7 @@ pub(crate) enum Liveness {
 /// Public methods check each address and convert it to an offset from the base of the half. The
 /// code inside uses offsets, because they never wrap.
 #[derive(Debug)]
-pub struct PageTables<P: Page, E> {
+pub struct PageTables<P: Page, E, S: Stage = Stage1> {
     root: PhysicalAddress,
     geometry: Geometry,
     liveness: Liveness,
@@ -248,10 +261,22 @@ pub struct PageTables<P: Page, E> {
     /// The caller issues the TLBIs for changes of leaves.
     defers_tlbi: bool,
     environment: E,
-    page: PhantomData<P>,
+    types: PhantomData<(P, S)>,
 }
 
 impl<P: Page, E: TableEnvironment> PageTables<P, E> {
+    /// Limits invalidations to one address space.
+    ///
+    /// # Safety
+    ///
+    /// No leaf of the tables may be global, because a TLBI for an ASID leaves global entries
+    /// cached. While the tables are live, CPUs walk them under this ASID only.
+    pub const unsafe fn set_asid(&mut self, asid: Option<u16>) {
+        self.asid = asid;
+    }
+}
+
+impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// Takes over the tree below `root`, which no CPU walks. [`Live::from_root`] takes over a live
     /// one.
     ///
@@ -261,21 +286,17 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     ///
     /// # Safety
     ///
-    /// `root` must be a full table page of `geometry`'s start level, and `environment` must reach
-    /// every table below it. Contiguous groups in the tables must be whole: the hint on all entries
+    /// `root` must be a full table page of `geometry`'s start level (at stage 2 the first of all
+    /// concatenated ones), and `environment` must reach every table below it. Contiguous groups in the tables must be whole: the hint on all entries
     /// of a group, and all of them valid or all present-invalid. No other code may change the
     /// tables while this value exists, and no CPU may walk them.
     pub unsafe fn from_root(
         root: PhysicalAddress,
-        geometry: Geometry,
+        geometry: S::Geometry,
         environment: E,
     ) -> Result<Self, TableError> {
-        if geometry.page_size() != P::SIZE {
-            return Err(TableError::WrongPageSize {
-                geometry: geometry.page_size(),
-                page: P::SIZE,
-            });
-        }
+        let geometry: Geometry = geometry.into();
+        Self::check_geometry(&geometry)?;
         // SAFETY: the caller keeps the conditions.
         Ok(unsafe { Self::with_root(root, geometry, environment) })
     }
@@ -295,7 +316,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
             pending: Pending::NOTHING,
             defers_tlbi: false,
             environment,
-            page: PhantomData,
+            types: PhantomData,
         }
     }
 
@@ -303,9 +324,10 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     ///
     /// # Errors
     ///
-    /// [`TableError::OutOfTables`] when there is no page for the root,
+    /// [`TableError::OutOfTables`] when there is no page for the root, or for concatenated root
+    /// tables no [aligned run](TableAllocator::allocate_aligned) of pages,
     /// [`WrongPageSize`](TableError::WrongPageSize) when `geometry` has another page size than `P`.
-    pub fn new(geometry: Geometry, environment: E) -> Result<Self, TableError> {
+    pub fn new(geometry: S::Geometry, environment: E) -> Result<Self, TableError> {
         Self::try_new(geometry, environment).map_err(|(error, _)| error)
     }
 
@@ -317,7 +339,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// Those of [`new`](Self::new), with this tree.
     pub fn begin_another(
         self,
-        geometry: Geometry,
+        geometry: S::Geometry,
     ) -> Result<(PhysicalAddress, Self), (TableError, Self)> {
         let old = (self.root, self.geometry);
         match Self::try_new(geometry, self.environment) {
@@ -330,29 +352,96 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     }
 
     /// As [`new`](Self::new); an error returns the environment.
-    fn try_new(geometry: Geometry, mut environment: E) -> Result<Self, (TableError, E)> {
-        if geometry.page_size() != P::SIZE {
-            let error = TableError::WrongPageSize {
-                geometry: geometry.page_size(),
-                page: P::SIZE,
-            };
+    fn try_new(geometry: S::Geometry, mut environment: E) -> Result<Self, (TableError, E)> {
+        let geometry: Geometry = geometry.into();
+        if let Err(error) = Self::check_geometry(&geometry) {
             return Err((error, environment));
         }
-        let reserved = environment.reserve(1);
-        let Some(run) = reserved.then(|| environment.allocate(1)).flatten() else {
-            return Err((TableError::OutOfTables { needed: 1 }, environment));
+        let count = Self::root_tables_of(&geometry);
+        let root = if count > 1 {
+            environment.allocate_aligned(count)
+        } else if environment.reserve(1) {
+            environment.allocate(1).map(|run| run.first)
+        } else {
+            None
         };
-        // SAFETY: the page is new, so nothing else uses it, and it is filled before it is read.
-        let mut tables = unsafe { Self::with_root(run.first, geometry, environment) };
-        tables.fill(
-            run.first,
-            0,
-            P::SIZE.entries(),
-            Descriptor::INVALID,
-            0,
-            Visibility::Private,
-        );
+        let Some(root) = root else {
+            return Err((TableError::OutOfTables { needed: count }, environment));
+        };
+        // SAFETY: the pages are new, so nothing else uses them, and they are filled before they are
+        // read.
+        let mut tables = unsafe { Self::with_root(root, geometry, environment) };
+        for table in 0..count {
+            let table = PhysicalAddress(root.0 + table as u64 * P::SIZE.bytes());
+            tables.fill(
+                table,
+                0,
+                P::SIZE.entries(),
+                Descriptor::INVALID,
+                0,
+                Visibility::Private,
+            );
+        }
         Ok(tables)
+    }
+
+    /// Checks that a geometry is one of these types.
+    fn check_geometry(geometry: &Geometry) -> Result<(), TableError> {
+        if geometry.page_size() != P::SIZE {
+            return Err(TableError::WrongPageSize {
+                geometry: geometry.page_size(),
+                page: P::SIZE,
+            });
+        }
+        if geometry.regime() == Regime::Stage2 && !S::CONCATENATED {
+            return Err(TableError::WrongStage);
+        }
+        Ok(())
+    }
+
+    /// The number of root tables that follow each other in memory.
+    pub(crate) fn root_tables(&self) -> usize {
+        Self::root_tables_of(&self.geometry)
+    }
+
+    fn root_tables_of(geometry: &Geometry) -> usize {
+        if S::CONCATENATED {
+            geometry.root_tables()
+        } else {
+            1
+        }
+    }
+
+    /// The root table that translates `offset`.
+    #[inline(always)]
+    fn root_of(&self, offset: u64) -> PhysicalAddress {
+        visit::root_of::<S>(&self.geometry, P::SIZE, self.root, offset)
+    }
+
+    /// The end, at most `to`, of the offsets that the same root table translates as `at`.
+    #[inline(always)]
+    fn root_end(&self, at: u64, to: u64) -> u64 {
+        visit::root_end::<S>(&self.geometry, P::SIZE, at, to)
+    }
+
+    /// The root tables that translate the offsets between two, each with its part of them.
+    #[inline(always)]
+    fn roots(
+        &self,
+        from: u64,
+        to: u64,
+    ) -> impl Iterator<Item = (PhysicalAddress, u64, u64)> + use<P, E, S> {
+        let (root, geometry) = (self.root, self.geometry);
+        let mut at = from;
+        core::iter::from_fn(move || {
+            let first = at;
+            if first >= to {
+                return None;
+            }
+            at = visit::root_end::<S>(&geometry, P::SIZE, first, to);
+            let table = visit::root_of::<S>(&geometry, P::SIZE, root, first);
+            Some((table, first, at))
+        })
     }
 
     /// The address of the root table, for code that reads the tables, and for
@@ -366,16 +455,6 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     #[must_use]
     pub const fn geometry(&self) -> &Geometry {
         &self.geometry
-    }
-
-    /// Limits invalidations to one address space.
-    ///
-    /// # Safety
-    ///
-    /// No leaf of the tables may be global, because a TLBI for an ASID leaves global entries
-    /// cached. While the tables are live, CPUs walk them under this ASID only.
-    pub const unsafe fn set_asid(&mut self, asid: Option<u16>) {
-        self.asid = asid;
     }
 
     /// The environment of the tables, for example its counters.
@@ -430,12 +509,8 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     }
 
     /// Checks a range of addresses and returns its offsets in the half.
-    pub(crate) fn offsets(
-        &self,
-        start: VirtualAddress,
-        bytes: u64,
-    ) -> Result<(u64, u64), TableError> {
-        visit::offsets(&self.geometry, P::SIZE, start, bytes)
+    pub(crate) fn offsets(&self, start: S::Input, bytes: u64) -> Result<(u64, u64), TableError> {
+        visit::offsets(&self.geometry, P::SIZE, S::address(start), bytes)
     }
 
     /// The virtual address at an offset in the half.

@@ -4,10 +4,11 @@
 //! operation does it or says why it is impossible. So these functions decide no error, reserve no
 //! table and split no leaf. What they do is the same to the last barrier.
 
+use super::stage::Stage;
 use super::unmap::EmptyTables;
 use super::{BitChange, BitPattern, Liveness, PageTables, TableEnvironment, Visibility};
 use crate::arch::page_size::{Level, Page};
-use crate::arch::{Descriptor, OutputFormat, PhysicalAddress, VirtualAddress};
+use crate::arch::{Descriptor, OutputFormat, PhysicalAddress};
 
 /// The position of a page's entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,15 +19,10 @@ pub(crate) struct Slot {
     pub(crate) index: usize,
 }
 
-impl<P: Page, E: TableEnvironment> PageTables<P, E> {
+impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// As [`map`](Self::map) of one page with encoded attributes.
     #[inline]
-    pub(super) fn map_page(
-        &mut self,
-        start: VirtualAddress,
-        output: PhysicalAddress,
-        bits: u64,
-    ) -> bool {
+    pub(super) fn map_page(&mut self, start: S::Input, output: PhysicalAddress, bits: u64) -> bool {
         match self.page_at(start) {
             Some((_, slot)) => self.map_slot(slot, output, bits),
             None => false,
@@ -35,7 +31,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
 
     /// As [`change`](Self::change) of one page.
     #[inline]
-    pub(super) fn change_page(&mut self, start: VirtualAddress, change: BitChange) -> bool {
+    pub(super) fn change_page(&mut self, start: S::Input, change: BitChange) -> bool {
         match self.page_at(start) {
             Some((offset, slot)) => self.change_slot(offset, slot, change),
             None => false,
@@ -44,7 +40,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
 
     /// As [`unmap_range`](Self::unmap_range) of one page.
     #[inline]
-    pub(super) fn unmap_page(&mut self, start: VirtualAddress, empty: EmptyTables) -> bool {
+    pub(super) fn unmap_page(&mut self, start: S::Input, empty: EmptyTables) -> bool {
         match self.page_at(start) {
             Some((offset, slot)) => self.unmap_slot(offset, slot, empty),
             None => false,
@@ -53,8 +49,8 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
 
     /// The offset of a page and its entry, if tables lead there.
     #[inline(always)]
-    fn page_at(&self, start: VirtualAddress) -> Option<(u64, Slot)> {
-        let offset = self.geometry.offset(start)?;
+    fn page_at(&self, start: S::Input) -> Option<(u64, Slot)> {
+        let offset = self.geometry.offset(S::address(start))?;
         if offset & (P::SIZE.bytes() - 1) != 0 {
             return None;
         }
@@ -68,7 +64,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
             return None;
         }
         let start = self.geometry.start_level();
-        let mut table = self.root;
+        let mut table = self.root_of(offset);
         // Written out, the steps have constant shifts. Level -1 has another format.
         for level in [Level::L0, Level::L1, Level::L2] {
             if start <= level {
@@ -85,7 +81,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
 
     /// The offset of a page and its entry, if tables of another format lead there. This walk is
     /// no part of the code that is inlined.
-    pub(super) fn page_of_other_format(&self, start: VirtualAddress) -> Option<(u64, Slot)> {
+    pub(super) fn page_of_other_format(&self, start: S::Input) -> Option<(u64, Slot)> {
         if self.geometry.format() == OutputFormat::Bits48 {
             return None;
         }
@@ -97,7 +93,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// The entry of the page at `at`, if there is a last-level table for it, and the end of that
     /// table, or of the hole without one. The end is at most `to`.
     pub(crate) fn pages_from(&self, at: u64, to: u64) -> (Option<Slot>, u64) {
-        let mut table = self.root;
+        let mut table = self.root_of(at);
         let mut level = self.geometry.start_level();
         loop {
             let index = Self::index(at, level);
@@ -165,7 +161,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
             self.store(slot.table, slot.index, new, Visibility::Private);
             return true;
         }
-        if old.may_be_updated() {
+        if self.geometry.may_be_updated(old) {
             return false;
         }
         self.replace_live(offset, slot, new);

@@ -15,6 +15,7 @@
 //! [`flush`](super::flush) has the instructions and their errata. The file of each operation has
 //! the changes of entries.
 
+use super::stage::{Stage, Stage1};
 use super::{BitChange, Liveness, PageTables, TableEnvironment, flush};
 use crate::arch::page_size::{Level, Page};
 use crate::arch::tlbi::{Invalidation, TlbiScope};
@@ -349,9 +350,9 @@ const fn unwinding() -> bool {
 
 /// Proof that the TLB was invalidated for all changes of a tree, so its unlinked frames and tables
 /// may be released.
-pub(super) struct Invalidated<'t, P: Page, E>(&'t mut PageTables<P, E>);
+pub(super) struct Invalidated<'t, P: Page, E, S: Stage = Stage1>(&'t mut PageTables<P, E, S>);
 
-impl<P: Page, E: TableEnvironment> PageTables<P, E> {
+impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// Ends an operation: makes all CPUs see the changes since the last flush, and frees the
     /// unlinked tables. Only this function decides what each kind of change needs:
     ///
@@ -365,7 +366,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     ///
     /// The TLBIs have a level hint only if all leaves had that level and none was split (RSQXYZ).
     #[inline(always)]
-    pub(super) fn flush(&mut self) -> Invalidated<'_, P, E> {
+    pub(super) fn flush(&mut self) -> Invalidated<'_, P, E, S> {
         if self.pending.is_stale() {
             self.invalidate_pending();
         } else if self.pending.new {
@@ -401,7 +402,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// As [`flush`](Self::flush), for an operation that changed the pages between two offsets and
     /// perhaps made others valid. Only the offsets vary then, which makes this cheaper.
     #[inline(always)]
-    pub(super) fn flush_pages(&mut self, from: u64, to: u64) -> Invalidated<'_, P, E> {
+    pub(super) fn flush_pages(&mut self, from: u64, to: u64) -> Invalidated<'_, P, E, S> {
         debug_assert!(!self.pending.is_stale());
         self.pending.new = false;
         let mut pages = Pending::NOTHING;
@@ -488,14 +489,18 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// Frees all tables, the root included, and returns the environment.
     pub fn destroy(mut self) -> E {
         // Unmapping the whole range splits no leaf, so it cannot fail.
-        let unmapped = self.unmap(self.geometry.base(), self.geometry.span());
+        let start = S::input(self.geometry.base());
+        let unmapped = self.unmap(start, self.geometry.span());
         debug_assert_eq!(unmapped, Ok(()));
         self.free_root()
     }
 
     /// Frees the root, below which no table is left and which no CPU walks.
     pub(crate) fn free_root(mut self) -> E {
-        self.environment.free(FreedTable(self.root));
+        for table in 0..self.root_tables() {
+            let table = self.root.0 + table as u64 * P::SIZE.bytes();
+            self.environment.free(FreedTable(PhysicalAddress(table)));
+        }
         self.environment
     }
 }
@@ -503,19 +508,19 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
 /// Marks a link to the next table of the chain, whose address may be zero. Bit 0 stays clear.
 const LINK: u64 = 0b10;
 
-impl<P: Page, E: TableEnvironment> Invalidated<'_, P, E> {
+impl<P: Page, E: TableEnvironment, S: Stage> Invalidated<'_, P, E, S> {
     /// The tree, to change it after the invalidation.
-    pub(super) const fn tables(&mut self) -> &mut PageTables<P, E> {
+    pub(super) const fn tables(&mut self) -> &mut PageTables<P, E, S> {
         self.0
     }
 
     /// The same proof, for a part of what is released.
-    pub(super) const fn again(&mut self) -> Invalidated<'_, P, E> {
+    pub(super) const fn again(&mut self) -> Invalidated<'_, P, E, S> {
         Invalidated(self.0)
     }
 
     /// The tree, to read it.
-    pub(super) const fn look(&self) -> &PageTables<P, E> {
+    pub(super) const fn look(&self) -> &PageTables<P, E, S> {
         self.0
     }
 

@@ -26,22 +26,23 @@ impl Leaves {
     };
 }
 
-/// A range to map with one output and one set of attributes.
+/// A range to map with one output and one set of attributes; the types of addresses and attributes
+/// are those of stage 1 unless others are named ([`Stage`](super::Stage)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Piece {
+pub struct Piece<I = VirtualAddress, A = Attributes> {
     /// The first address, a multiple of the page size.
-    pub start: VirtualAddress,
+    pub start: I,
     /// The first physical address, a multiple of the page size.
     pub output: PhysicalAddress,
     /// The bytes, a multiple of the page size.
     pub bytes: u64,
     /// The memory type and permissions.
-    pub attributes: Attributes,
+    pub attributes: A,
     /// The allowed sizes of its leaves.
     pub leaves: Leaves,
 }
 
-impl Piece {
+impl<I, A> Piece<I, A> {
     /// The first physical address after the output, saturated.
     #[must_use]
     pub const fn output_end(&self) -> PhysicalAddress {

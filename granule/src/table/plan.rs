@@ -7,9 +7,10 @@
 
 use super::frames::{Frames, FramesLeft};
 use super::piece::{Leaves, Piece};
+use super::stage::{Stage, Stage1};
 use super::{PageTables, TableEnvironment, TableError};
 use crate::arch::page_size::{Level, Page, PageSize};
-use crate::arch::{Attributes, Descriptor, Geometry, Kind, PhysicalAddress, VirtualAddress};
+use crate::arch::{Descriptor, Geometry, Kind, PhysicalAddress};
 use core::marker::PhantomData;
 
 /// A run of consecutive outputs must not cross a multiple of two to this power. Adding a step to a
@@ -42,8 +43,17 @@ impl Plan {
 
     /// The plan of `piece`, whose first offset is `from`.
     pub(crate) fn new(geometry: &Geometry, piece: &Piece, from: u64) -> Self {
+        Self::of_piece::<Stage1>(geometry, piece, from)
+    }
+
+    /// As [`new`](Self::new), for either stage.
+    fn of_piece<S: Stage>(
+        geometry: &Geometry,
+        piece: &Piece<S::Input, S::Attributes>,
+        from: u64,
+    ) -> Self {
         let distance = piece.output.0.wrapping_sub(from);
-        let bits = piece.attributes.encode(geometry);
+        let bits = S::encode(&piece.attributes, geometry);
         Self::with_bits(geometry, distance, piece.leaves, bits)
     }
 
@@ -147,17 +157,17 @@ pub(super) struct Part {
 }
 
 /// The input of a pass, in ascending order.
-#[derive(Clone, Copy)]
-enum Source<'a> {
-    Pieces(&'a [Piece]),
+#[derive(Clone)]
+enum Source<'a, S: Stage> {
+    Pieces(&'a [Piece<S::Input, S::Attributes>]),
     Parts(&'a [Part]),
     Frames(FramesLeft<'a>),
 }
 
 /// The position of a pass over pieces, parts or frames, which runs in ascending order.
 #[derive(Clone)]
-pub(super) struct Cursor<'a, P> {
-    source: Source<'a>,
+pub(super) struct Cursor<'a, P, S: Stage> {
+    source: Source<'a, S>,
     geometry: Geometry,
     /// The offsets of this pass; the parts of pieces outside are skipped.
     window: (u64, u64),
@@ -168,8 +178,12 @@ pub(super) struct Cursor<'a, P> {
     page: PhantomData<P>,
 }
 
-impl<'a, P: Page> Cursor<'a, P> {
-    pub(super) fn new(pieces: &'a [Piece], geometry: Geometry, window: (u64, u64)) -> Self {
+impl<'a, P: Page, S: Stage> Cursor<'a, P, S> {
+    pub(super) fn new(
+        pieces: &'a [Piece<S::Input, S::Attributes>],
+        geometry: Geometry,
+        window: (u64, u64),
+    ) -> Self {
         let (at, to) = (u64::MAX, u64::MAX);
         let page = PhantomData;
         let mut cursor = Self {
@@ -207,9 +221,10 @@ impl<'a, P: Page> Cursor<'a, P> {
             Source::Pieces(pieces) => {
                 let (piece, rest) = pieces.split_first()?;
                 *pieces = rest;
-                let from = piece.start.0.wrapping_sub(self.geometry.base().0);
+                let start = S::address(piece.start);
+                let from = start.0.wrapping_sub(self.geometry.base().0);
                 let to = from.saturating_add(piece.bytes);
-                let plan = Plan::new(&self.geometry, piece, from);
+                let plan = Plan::of_piece::<S>(&self.geometry, piece, from);
                 Some(Part { from, to, plan })
             }
             Source::Parts(parts) => {
@@ -296,15 +311,18 @@ impl<'a, P: Page> Cursor<'a, P> {
     }
 }
 
-impl<P: Page, E: TableEnvironment> PageTables<P, E> {
-    pub(super) fn check_pieces(&self, pieces: &[Piece]) -> Result<(), TableError> {
+impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
+    pub(super) fn check_pieces(
+        &self,
+        pieces: &[Piece<S::Input, S::Attributes>],
+    ) -> Result<(), TableError> {
         let mut free_from = 0;
         for piece in pieces {
             let (from, to) = self.offsets(piece.start, piece.bytes)?;
             self.check_output(piece.output, piece.bytes)?;
             if from < free_from {
                 return Err(TableError::Unsorted {
-                    address: piece.start,
+                    address: S::address(piece.start),
                 });
             }
             free_from = to;
@@ -315,11 +333,11 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// Checks the frames, and returns a cursor over them.
     pub(super) fn over_frames<'a>(
         &self,
-        start: VirtualAddress,
+        start: S::Input,
         frames: Frames<'a>,
-        attributes: Attributes,
+        attributes: S::Attributes,
         leaves: Leaves,
-    ) -> Result<Cursor<'a, P>, TableError> {
+    ) -> Result<Cursor<'a, P, S>, TableError> {
         let mut pages: u64 = 0;
         let mut rest = frames;
         while let Some((first, count)) = rest.pop() {
@@ -336,7 +354,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
             frames,
             at,
             leaves,
-            bits: attributes.encode(&self.geometry),
+            bits: S::encode(&attributes, &self.geometry),
         };
         Ok(Cursor::over_frames(left, self.geometry))
     }
@@ -365,11 +383,26 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         }
     }
 
+    /// Counts the missing tables for mapping all that a cursor passes over, or returns the first
+    /// existing mapping as an error.
+    pub(super) fn missing_in_all(
+        &self,
+        cursor: &mut Cursor<'_, P, S>,
+    ) -> Result<usize, TableError> {
+        let (level, span) = (self.geometry.start_level(), self.geometry.span());
+        let mut needed = 0;
+        while cursor.at < span {
+            let (root, end) = (self.root_of(cursor.at), self.root_end(cursor.at, span));
+            needed += self.missing(cursor, root, level, end)?;
+        }
+        Ok(needed)
+    }
+
     /// Counts the missing tables for mapping the pieces before `end` below `table`, or returns the
     /// first existing mapping as an error.
     pub(super) fn missing(
         &self,
-        cursor: &mut Cursor<'_, P>,
+        cursor: &mut Cursor<'_, P, S>,
         table: PhysicalAddress,
         level: Level,
         end: u64,

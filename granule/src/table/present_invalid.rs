@@ -1,9 +1,10 @@
 //! Present-invalid pages: pages that are made invalid and later valid again, for guard pages and
 //! memory that must not be accessed. The entries keep their address and permissions.
 
+use super::stage::Stage;
 use super::{BitChange, Holes, PageTables, TableEnvironment, TableError};
+use crate::arch::Descriptor;
 use crate::arch::page_size::Page;
-use crate::arch::{Descriptor, VirtualAddress};
 
 /// Makes valid leaves present-invalid.
 pub(crate) const SET_INVALID: BitChange = BitChange {
@@ -19,7 +20,7 @@ pub(crate) const SET_VALID: BitChange = BitChange {
     set: Descriptor::VALID,
 };
 
-impl<P: Page, E: TableEnvironment> PageTables<P, E> {
+impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// Makes every access to `bytes` bytes from `start` fault, and invalidates the TLB for the
     /// range before it returns. Leaves are split at the ends of the range where the rules allow it.
     ///
@@ -27,7 +28,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     ///
     /// As for [`protect`](Self::protect) with [`Holes::Refuse`]; present-invalid pages do not count
     /// as holes.
-    pub fn set_invalid(&mut self, start: VirtualAddress, bytes: u64) -> Result<(), TableError> {
+    pub fn set_invalid(&mut self, start: S::Input, bytes: u64) -> Result<(), TableError> {
         self.change(start, bytes, SET_INVALID, Holes::Refuse)
     }
 
@@ -37,7 +38,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// # Errors
     ///
     /// As for [`set_invalid`](Self::set_invalid).
-    pub fn set_valid(&mut self, start: VirtualAddress, bytes: u64) -> Result<(), TableError> {
+    pub fn set_valid(&mut self, start: S::Input, bytes: u64) -> Result<(), TableError> {
         self.change(start, bytes, SET_VALID, Holes::Refuse)
     }
 }

@@ -3,9 +3,10 @@
 //! [`PermissionChange`] can express only changes that rule RWHZWS allows without break-before-make.
 //! A leaf that an end of the range cuts is split first, where the rules allow it.
 
+use super::stage::Stage;
 use super::{BitChange, BitPattern, Liveness, PageTables, TableEnvironment, TableError};
 use crate::arch::page_size::{Level, Page};
-use crate::arch::{Descriptor, Kind, PhysicalAddress, Regime, VirtualAddress};
+use crate::arch::{Descriptor, Kind, PhysicalAddress, Regime};
 use crate::setters::setters;
 
 /// A change of permissions. `None` leaves a permission unchanged; each field can be set by the
@@ -102,7 +103,7 @@ pub enum Holes {
     Skip,
 }
 
-impl<P: Page, E: TableEnvironment> PageTables<P, E> {
+impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// Changes permissions of `bytes` bytes from `start`. On live tables it invalidates the TLB for
     /// the range before it returns. A leaf that an end of the range cuts is split first. An empty
     /// change does nothing and checks only the range.
@@ -117,12 +118,12 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     #[inline(always)]
     pub fn protect(
         &mut self,
-        start: VirtualAddress,
+        start: S::Input,
         bytes: u64,
-        change: PermissionChange,
+        change: S::PermissionChange,
         holes: Holes,
     ) -> Result<(), TableError> {
-        let bits = change.bits(self.geometry.regime());
+        let bits = S::bits(change, &self.geometry);
         if bytes == P::SIZE.bytes() && self.change_page(start, bits) {
             return Ok(());
         }
@@ -132,12 +133,12 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     #[inline(never)]
     pub(super) fn protect_range(
         &mut self,
-        start: VirtualAddress,
+        start: S::Input,
         bytes: u64,
-        change: PermissionChange,
+        change: S::PermissionChange,
         holes: Holes,
     ) -> Result<(), TableError> {
-        let bits = change.bits(self.geometry.regime());
+        let bits = S::bits(change, &self.geometry);
         if bytes == P::SIZE.bytes() {
             if let Some((offset, slot)) = self.page_of_other_format(start) {
                 if self.change_slot(offset, slot, bits) {
@@ -152,7 +153,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// split first.
     pub(crate) fn change(
         &mut self,
-        start: VirtualAddress,
+        start: S::Input,
         bytes: u64,
         change: BitChange,
         holes: Holes,
@@ -164,20 +165,26 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         let level = self.geometry.start_level();
         if holes == Holes::Refuse {
             // A change of all leaves keeps the bits that make them leaves.
-            let restorable = self.liveness == Liveness::Private && change.of == BitChange::LEAVES;
+            let restorable = self.liveness == Liveness::Private
+                && change.of == BitChange::LEAVES
+                && self.root_end(from, to) == to;
             if restorable && !self.splits_edges(from, to, change) {
                 return self.change_or_restore(from, to, change);
             }
-            self.check_mapped(self.root, level, from, to)?;
+            for (root, from, to) in self.roots(from, to) {
+                self.check_mapped(root, level, from, to)?;
+            }
         }
         self.split_edges(from, to, change)?;
-        self.change_in(self.root, level, from, to, change);
+        for (root, from, to) in self.roots(from, to) {
+            self.change_in(root, level, from, to, change);
+        }
         self.pending.within(from, to);
         self.flush();
         Ok(())
     }
 
-    /// Changes a range of private tables in which nothing is split, or finds a hole and restores
+    /// Changes a range of one root table of private tables, in which nothing is split, or finds a hole and restores
     /// what it changed. As long as the leaves are like the first one in the bits that change, one
     /// pass does both, because one change restores them all.
     fn change_or_restore(
@@ -186,7 +193,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         to: u64,
         change: BitChange,
     ) -> Result<(), TableError> {
-        let (root, level) = (self.root, self.geometry.start_level());
+        let (root, level) = (self.root_of(from), self.geometry.start_level());
         let first = self.walk(from).descriptor.0;
         let bits = change.clear | change.set;
         let alike = BitPattern {

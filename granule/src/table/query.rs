@@ -1,10 +1,11 @@
 //! Queries of one address, and visits of all entries of a range.
 
 use super::plan::OUTPUT_RUN_SHIFT;
+use super::stage::Stage;
 use super::visit::{self, Entry, Found, LeftOut, Mapping, Source, Visit};
 use super::{BitChange, PageTables, TableEnvironment, TableError};
 use crate::arch::page_size::{Level, Page, PageSize};
-use crate::arch::{Descriptor, Geometry, PhysicalAddress, VirtualAddress};
+use crate::arch::{Descriptor, Geometry, PhysicalAddress};
 use core::convert::Infallible;
 use core::ops::ControlFlow;
 
@@ -12,7 +13,8 @@ use core::ops::ControlFlow;
 const MOST_OUTPUT_BITS: u32 = 52;
 
 /// Every table of the tree can be read, and none is met twice.
-impl<P: Page, E: TableEnvironment> Source for PageTables<P, E> {
+impl<P: Page, E: TableEnvironment, S: Stage> Source for PageTables<P, E, S> {
+    type Stage = S;
     type Why = Infallible;
 
     #[inline(always)]
@@ -36,11 +38,11 @@ impl<P: Page, E: TableEnvironment> Source for PageTables<P, E> {
     }
 }
 
-impl<P: Page, E: TableEnvironment> PageTables<P, E> {
+impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// The mapping of `address`, if it is mapped.
     #[must_use]
-    pub fn query(&self, address: VirtualAddress) -> Option<Mapping> {
-        let offset = self.geometry.offset(address)?;
+    pub fn query(&self, address: S::Input) -> Option<Mapping<S::Input, S::Attributes>> {
+        let offset = self.geometry.offset(S::address(address))?;
         visit::mapping(self, &self.walk(offset), offset)
     }
 
@@ -53,9 +55,9 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// [`TableError::Misaligned`], [`OutsideSpace`](TableError::OutsideSpace).
     pub fn visit<B>(
         &self,
-        start: VirtualAddress,
+        start: S::Input,
         bytes: u64,
-        visit: impl FnMut(&Entry) -> ControlFlow<B, Visit>,
+        visit: impl FnMut(&Entry<S::Input>) -> ControlFlow<B, Visit>,
     ) -> Result<ControlFlow<B>, TableError> {
         let offsets = self.offsets(start, bytes)?;
         Ok(self.visit_in::<B, false>(offsets, visit))
@@ -64,7 +66,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// As [`visit`](Self::visit), for the whole address space.
     pub fn visit_all<B>(
         &self,
-        visit: impl FnMut(&Entry) -> ControlFlow<B, Visit>,
+        visit: impl FnMut(&Entry<S::Input>) -> ControlFlow<B, Visit>,
     ) -> ControlFlow<B> {
         self.visit_in::<B, false>((0, self.geometry.span()), visit)
     }
@@ -74,7 +76,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// the run's [`count`](Entry::count). On a map of pages this is about twenty times as fast.
     pub fn visit_runs<B>(
         &self,
-        visit: impl FnMut(&Entry) -> ControlFlow<B, Visit>,
+        visit: impl FnMut(&Entry<S::Input>) -> ControlFlow<B, Visit>,
     ) -> ControlFlow<B> {
         self.visit_in::<B, true>((0, self.geometry.span()), visit)
     }
@@ -82,14 +84,13 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     fn visit_in<B, const RUNS: bool>(
         &self,
         offsets: (u64, u64),
-        mut visit: impl FnMut(&Entry) -> ControlFlow<B, Visit>,
+        mut visit: impl FnMut(&Entry<S::Input>) -> ControlFlow<B, Visit>,
     ) -> ControlFlow<B> {
-        let level = self.geometry.start_level();
-        let mut each = |found: Result<&Entry, LeftOut<Infallible>>| match found {
+        let mut each = |found: Result<&Entry<S::Input>, LeftOut<Infallible>>| match found {
             Ok(entry) => visit(entry),
             Err(never) => match never.why {},
         };
-        visit::visit_table::<_, B, RUNS>(self, self.root, level, offsets, &mut each)
+        visit::visit_tree::<_, B, RUNS>(self, self.root, offsets, &mut each)
     }
 
     /// The length, at most `most`, of the run of entries that begins at `index`: the descriptors

@@ -17,6 +17,7 @@
 use super::pending::Pending;
 use super::piece::Leaves;
 use super::plan::{Cursor, Part, Plan};
+use super::stage::Stage;
 use super::{BitChange, Liveness, PageTables, TableEnvironment, TableError};
 use crate::arch::bbm::{BbmLevel, Change, classify};
 use crate::arch::page_size::{Level, Page};
@@ -75,7 +76,7 @@ impl Cut {
     }
 }
 
-impl<P: Page, E: TableEnvironment> PageTables<P, E> {
+impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// Sets the lowest level of FEAT_BBM among the CPUs that use the tables, which decides how the
     /// size of a live leaf may change in place. Level 0 is the default: no valid leaf is split or
     /// merged. Level 1 allows that for contiguous groups, levels 2 and 3 also for blocks.
@@ -290,7 +291,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         let mut needed = 0;
         for start in leaf.cut_entries() {
             let parts = self.parts(leaf, start, cut);
-            let mut cursor = Cursor::<P>::over_parts(&parts, self.geometry);
+            let mut cursor = Cursor::<P, S>::over_parts(&parts, self.geometry);
             let end = start + P::SIZE.entry_bytes(leaf.level);
             needed += cursor.tables_in_new(leaf.level.next(), end);
         }
@@ -305,7 +306,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
             // Loaded before the parts are, so that no later update by hardware is missed.
             let old = self.load(leaf.table, index);
             let parts = self.parts(leaf, start, cut);
-            let mut cursor = Cursor::<P>::over_parts(&parts, self.geometry);
+            let mut cursor = Cursor::<P, S>::over_parts(&parts, self.geometry);
             let end = start + P::SIZE.entry_bytes(leaf.level);
             let table = self.environment.allocate(1)?.first;
             self.build(&mut cursor, table, leaf.level.next(), end)?;

@@ -3,9 +3,10 @@
 //! The operation clears and records entries. Empty tables go into the chain of the tree's
 //! [pending](super::pending) changes, and the flush at the end frees them.
 
+use super::stage::Stage;
 use super::{BitChange, Liveness, PageTables, TableEnvironment, TableError};
 use crate::arch::page_size::{Level, Page};
-use crate::arch::{Descriptor, Kind, PhysicalAddress, VirtualAddress};
+use crate::arch::{Descriptor, Kind, PhysicalAddress};
 
 /// Clears every bit of a leaf.
 pub(super) const CLEAR: BitChange = BitChange {
@@ -25,7 +26,7 @@ pub enum EmptyTables {
     Keep,
 }
 
-impl<P: Page, E: TableEnvironment> PageTables<P, E> {
+impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// Unmaps `bytes` bytes from `start`, and skips unmapped addresses. Tables that become empty
     /// are freed, except the root.
     ///
@@ -40,7 +41,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// contiguous group and the CPUs' level of FEAT_BBM does not allow splitting it
     /// ([`set_bbm`](Self::set_bbm)); [`OutOfTables`](TableError::OutOfTables) for that split.
     #[inline(always)]
-    pub fn unmap(&mut self, start: VirtualAddress, bytes: u64) -> Result<(), TableError> {
+    pub fn unmap(&mut self, start: S::Input, bytes: u64) -> Result<(), TableError> {
         if bytes == P::SIZE.bytes() && self.unmap_page(start, EmptyTables::Free) {
             return Ok(());
         }
@@ -53,11 +54,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     ///
     /// As for [`unmap`](Self::unmap).
     #[inline(always)]
-    pub fn unmap_keeping_tables(
-        &mut self,
-        start: VirtualAddress,
-        bytes: u64,
-    ) -> Result<(), TableError> {
+    pub fn unmap_keeping_tables(&mut self, start: S::Input, bytes: u64) -> Result<(), TableError> {
         if bytes == P::SIZE.bytes() && self.unmap_page(start, EmptyTables::Keep) {
             return Ok(());
         }
@@ -67,7 +64,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     #[inline(never)]
     pub(super) fn unmap_range(
         &mut self,
-        start: VirtualAddress,
+        start: S::Input,
         bytes: u64,
         empty: EmptyTables,
     ) -> Result<(), TableError> {
@@ -84,7 +81,9 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         }
         self.split_edges(from, to, CLEAR)?;
         let level = self.geometry.start_level();
-        self.unmap_in(self.root, level, from, to, empty);
+        for (root, from, to) in self.roots(from, to) {
+            self.unmap_in(root, level, from, to, empty);
+        }
         if self.pending.has_unlinked() {
             // TLBs may cache pointers to the unlinked tables for unmapped addresses too, so the
             // whole range is invalidated.

@@ -5,12 +5,17 @@
 //! change anything.
 
 use super::TableError;
-use super::visit::{self, Entry, LeftOut, Mapping, Source, Visit, visit_table};
+use super::stage::{Stage, Stage1, Stage2};
+use super::visit::{self, Entry, LeftOut, Mapping, Source, Visit, visit_tree};
 use crate::arch::page_size::{Level, PageSize};
-use crate::arch::{Descriptor, Geometry, PhysicalAddress, VirtualAddress};
+use crate::arch::{Descriptor, Geometry, PhysicalAddress, Stage2Geometry, VirtualAddress};
 use core::cell::Cell;
 use core::fmt;
+use core::marker::PhantomData;
 use core::ops::ControlFlow;
+
+/// A mapping of one stage.
+type MappingOf<S> = Mapping<<S as Stage>::Input, <S as Stage>::Attributes>;
 
 /// Tables that somebody else owns, of any page size, behind a function that reads their entries.
 ///
@@ -40,11 +45,12 @@ use core::ops::ControlFlow;
 /// # Ok::<(), Box<dyn core::error::Error>>(())
 /// ```
 #[derive(Clone, Copy)]
-pub struct TableView<R> {
+pub struct TableView<R, S: Stage = Stage1> {
     geometry: Geometry,
     root: PhysicalAddress,
     read: R,
     most_tables: u64,
+    stage: PhantomData<S>,
 }
 
 /// A table that a view could not or would not read.
@@ -92,7 +98,7 @@ impl fmt::Display for UnreadTable {
 
 impl core::error::Error for UnreadTable {}
 
-impl<R> fmt::Debug for TableView<R> {
+impl<R, S: Stage> fmt::Debug for TableView<R, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TableView")
             .field("geometry", &self.geometry)
@@ -102,20 +108,39 @@ impl<R> fmt::Debug for TableView<R> {
     }
 }
 
-impl<R: Fn(PhysicalAddress, usize) -> Option<Descriptor>> TableView<R> {
-    /// The most tables that a visit reads if [`limit`](Self::limit) says nothing else. With 4K pages
-    /// they map 2 TiB in pages.
-    pub const MOST_TABLES: u64 = 1 << 20;
+/// The most tables that a visit reads if nothing else is said.
+const MOST_TABLES: u64 = 1 << 20;
 
+impl<R: Fn(PhysicalAddress, usize) -> Option<Descriptor>> TableView<R> {
     /// The tables of `geometry` below `root`, whose entries `read` reads.
     pub const fn new(geometry: Geometry, root: PhysicalAddress, read: R) -> Self {
         Self {
             geometry,
             root,
             read,
-            most_tables: Self::MOST_TABLES,
+            most_tables: MOST_TABLES,
+            stage: PhantomData,
         }
     }
+}
+
+impl<R: Fn(PhysicalAddress, usize) -> Option<Descriptor>> TableView<R, Stage2> {
+    /// The tables of a guest: `root` is the first of its root tables.
+    pub const fn of_guest(geometry: Stage2Geometry, root: PhysicalAddress, read: R) -> Self {
+        Self {
+            geometry: *geometry.shape(),
+            root,
+            read,
+            most_tables: MOST_TABLES,
+            stage: PhantomData,
+        }
+    }
+}
+
+impl<R: Fn(PhysicalAddress, usize) -> Option<Descriptor>, S: Stage> TableView<R, S> {
+    /// The most tables that a visit reads if [`limit`](Self::limit) says nothing else. With 4K pages
+    /// they map 2 TiB in pages.
+    pub const MOST_TABLES: u64 = MOST_TABLES;
 
     /// The same view with another limit on the tables that one visit reads. A table counts as often
     /// as it is met: hostile tables can refer to a few tables very often.
@@ -144,8 +169,8 @@ impl<R: Fn(PhysicalAddress, usize) -> Option<Descriptor>> TableView<R> {
     /// # Errors
     ///
     /// When a table on the way cannot be read.
-    pub fn query(&self, address: VirtualAddress) -> Result<Option<Mapping>, UnreadTable> {
-        let Some(offset) = self.geometry.offset(address) else {
+    pub fn query(&self, address: S::Input) -> Result<Option<MappingOf<S>>, UnreadTable> {
+        let Some(offset) = self.geometry.offset(S::address(address)) else {
             return Ok(None);
         };
         let source = Untrusted::new(self);
@@ -162,19 +187,19 @@ impl<R: Fn(PhysicalAddress, usize) -> Option<Descriptor>> TableView<R> {
     /// [`TableError::Misaligned`], [`OutsideSpace`](TableError::OutsideSpace).
     pub fn visit<B>(
         &self,
-        start: VirtualAddress,
+        start: S::Input,
         bytes: u64,
-        visit: impl FnMut(Result<&Entry, UnreadTable>) -> ControlFlow<B, Visit>,
+        visit: impl FnMut(Result<&Entry<S::Input>, UnreadTable>) -> ControlFlow<B, Visit>,
     ) -> Result<ControlFlow<B>, TableError> {
         let page_size = self.geometry.page_size();
-        let offsets = visit::offsets(&self.geometry, page_size, start, bytes)?;
+        let offsets = visit::offsets(&self.geometry, page_size, S::address(start), bytes)?;
         Ok(self.visit_in::<B, false>(offsets, visit))
     }
 
     /// As [`visit`](Self::visit), for the whole address space.
     pub fn visit_all<B>(
         &self,
-        visit: impl FnMut(Result<&Entry, UnreadTable>) -> ControlFlow<B, Visit>,
+        visit: impl FnMut(Result<&Entry<S::Input>, UnreadTable>) -> ControlFlow<B, Visit>,
     ) -> ControlFlow<B> {
         self.visit_in::<B, false>((0, self.geometry.span()), visit)
     }
@@ -183,7 +208,7 @@ impl<R: Fn(PhysicalAddress, usize) -> Option<Descriptor>> TableView<R> {
     /// [`PageTables::visit_runs`](super::PageTables::visit_runs) does.
     pub fn visit_runs<B>(
         &self,
-        visit: impl FnMut(Result<&Entry, UnreadTable>) -> ControlFlow<B, Visit>,
+        visit: impl FnMut(Result<&Entry<S::Input>, UnreadTable>) -> ControlFlow<B, Visit>,
     ) -> ControlFlow<B> {
         self.visit_in::<B, true>((0, self.geometry.span()), visit)
     }
@@ -191,14 +216,13 @@ impl<R: Fn(PhysicalAddress, usize) -> Option<Descriptor>> TableView<R> {
     fn visit_in<B, const RUNS: bool>(
         &self,
         offsets: (u64, u64),
-        mut visit: impl FnMut(Result<&Entry, UnreadTable>) -> ControlFlow<B, Visit>,
+        mut visit: impl FnMut(Result<&Entry<S::Input>, UnreadTable>) -> ControlFlow<B, Visit>,
     ) -> ControlFlow<B> {
-        let level = self.geometry.start_level();
-        let mut each = |found: Result<&Entry, LeftOut<Unread>>| {
+        let mut each = |found: Result<&Entry<S::Input>, LeftOut<Unread>>| {
             visit(found.map_err(|left_out| self.unread(&left_out)))
         };
         let source = Untrusted::new(self);
-        visit_table::<_, B, RUNS>(&source, self.root, level, offsets, &mut each)
+        visit_tree::<_, B, RUNS>(&source, self.root, offsets, &mut each)
     }
 
     const fn unread(&self, left_out: &LeftOut<Unread>) -> UnreadTable {
@@ -212,16 +236,16 @@ impl<R: Fn(PhysicalAddress, usize) -> Option<Descriptor>> TableView<R> {
 }
 
 /// One walk through the tables of a view.
-struct Untrusted<'v, R> {
-    view: &'v TableView<R>,
+struct Untrusted<'v, R, S: Stage> {
+    view: &'v TableView<R, S>,
     /// The table of each level that was entered last.
     way: [Cell<PhysicalAddress>; Level::ALL.len()],
     /// How many more tables it may enter.
     left: Cell<u64>,
 }
 
-impl<'v, R> Untrusted<'v, R> {
-    const fn new(view: &'v TableView<R>) -> Self {
+impl<'v, R, S: Stage> Untrusted<'v, R, S> {
+    const fn new(view: &'v TableView<R, S>) -> Self {
         Self {
             view,
             way: [const { Cell::new(PhysicalAddress(0)) }; Level::ALL.len()],
@@ -230,7 +254,8 @@ impl<'v, R> Untrusted<'v, R> {
     }
 }
 
-impl<R: Fn(PhysicalAddress, usize) -> Option<Descriptor>> Source for Untrusted<'_, R> {
+impl<R: Fn(PhysicalAddress, usize) -> Option<Descriptor>, S: Stage> Source for Untrusted<'_, R, S> {
+    type Stage = S;
     type Why = Unread;
 
     fn page_size(&self) -> PageSize {

@@ -6,6 +6,7 @@
 
 use super::TableError;
 use super::plan::OUTPUT_RUN_SHIFT;
+use super::stage::Stage;
 use crate::arch::page_size::{Level, PageSize};
 use crate::arch::{Attributes, Descriptor, Geometry, Kind, PhysicalAddress, VirtualAddress};
 use core::convert::Infallible;
@@ -13,11 +14,11 @@ use core::ops::ControlFlow;
 
 /// The mapping of one address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mapping {
+pub struct Mapping<I = VirtualAddress, A = Attributes> {
     /// The physical address of the queried address.
     pub output: PhysicalAddress,
     /// The first address of the entry.
-    pub start: VirtualAddress,
+    pub start: I,
     /// The bytes of the entry; in a contiguous group still those of the entry, not of the group.
     pub bytes: u64,
     /// The level of the entry.
@@ -25,12 +26,12 @@ pub struct Mapping {
     /// Whether the contiguous hint is set.
     pub contiguous: bool,
     /// The memory type and permissions.
-    pub attributes: Attributes,
+    pub attributes: A,
 }
 
 /// One entry found by a visit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct Entry<I = VirtualAddress> {
     /// The table that holds the entry.
     pub table: PhysicalAddress,
     /// The index in that table.
@@ -38,7 +39,7 @@ pub struct Entry {
     /// The level of that table.
     pub level: Level,
     /// The first address that the entry translates.
-    pub start: VirtualAddress,
+    pub start: I,
     /// The bytes that the entry translates.
     pub bytes: u64,
     /// The length of the run that begins here: entries of this table with the same attributes and
@@ -90,6 +91,8 @@ pub(super) struct LeftOut<W> {
 
 /// What a walk reads from.
 pub(super) trait Source {
+    /// The stage of the tables.
+    type Stage: Stage;
     /// Why a table is left out.
     type Why;
 
@@ -128,6 +131,41 @@ pub(super) fn offsets(
     }
 }
 
+/// The mapping of an address of a stage.
+type MappingOf<S> = Mapping<<S as Stage>::Input, <S as Stage>::Attributes>;
+/// An entry of tables of a stage.
+type EntryOf<S> = Entry<<S as Stage>::Input>;
+
+/// The base-2 logarithm of the bytes that one root table translates.
+const fn root_shift(geometry: &Geometry, size: PageSize) -> u32 {
+    size.level_shift(geometry.start_level()) + size.index_bits()
+}
+
+/// The root table that translates `offset`, of those that follow `root` in memory.
+#[inline(always)]
+pub(super) fn root_of<S: Stage>(
+    geometry: &Geometry,
+    size: PageSize,
+    root: PhysicalAddress,
+    offset: u64,
+) -> PhysicalAddress {
+    if !S::CONCATENATED {
+        return root;
+    }
+    let number = offset >> root_shift(geometry, size);
+    PhysicalAddress(root.0 + (number << size.shift()))
+}
+
+/// The end, at most `to`, of the offsets that the same root table translates as `at`.
+#[inline(always)]
+pub(super) fn root_end<S: Stage>(geometry: &Geometry, size: PageSize, at: u64, to: u64) -> u64 {
+    if !S::CONCATENATED {
+        return to;
+    }
+    let bytes = 1 << root_shift(geometry, size);
+    to.min((at & !(bytes - 1)) + bytes)
+}
+
 /// Walks to `offset` and returns the last entry on the way.
 #[inline(always)]
 pub(super) fn walk<S: Source>(
@@ -136,7 +174,7 @@ pub(super) fn walk<S: Source>(
     offset: u64,
 ) -> Result<Found, LeftOut<S::Why>> {
     let geometry = source.geometry();
-    let mut table = root;
+    let mut table = root_of::<S::Stage>(geometry, source.page_size(), root, offset);
     let mut level = geometry.start_level();
     loop {
         let index = source.page_size().index(offset, level);
@@ -162,7 +200,11 @@ pub(super) fn walk<S: Source>(
 
 /// The mapping of `offset` by the entry that a walk to it found.
 #[inline(always)]
-pub(super) fn mapping<S: Source>(source: &S, found: &Found, offset: u64) -> Option<Mapping> {
+pub(super) fn mapping<S: Source>(
+    source: &S,
+    found: &Found,
+    offset: u64,
+) -> Option<MappingOf<S::Stage>> {
     if found.kind != Kind::Leaf {
         return None;
     }
@@ -172,22 +214,41 @@ pub(super) fn mapping<S: Source>(source: &S, found: &Found, offset: u64) -> Opti
     let first = geometry.address_of(found.descriptor, found.level);
     Some(Mapping {
         output: first.wrapping_add(offset - start),
-        start: geometry.base().wrapping_add(start),
+        start: S::Stage::input(geometry.base().wrapping_add(start)),
         bytes,
         level: found.level,
         contiguous: found.descriptor.is_contiguous(),
-        attributes: Attributes::decode(found.descriptor, geometry),
+        attributes: S::Stage::decode(found.descriptor, geometry),
     })
+}
+
+/// Visits the entries of a tree between two offsets, in runs if `RUNS`, by each of its root tables.
+pub(super) fn visit_tree<S: Source, B, const RUNS: bool>(
+    source: &S,
+    root: PhysicalAddress,
+    (from, to): (u64, u64),
+    visit: &mut impl FnMut(Result<&EntryOf<S::Stage>, LeftOut<S::Why>>) -> ControlFlow<B, Visit>,
+) -> ControlFlow<B> {
+    let (size, geometry) = (source.page_size(), source.geometry());
+    let level = geometry.start_level();
+    let mut at = from;
+    while at < to {
+        let table = root_of::<S::Stage>(geometry, size, root, at);
+        let next = root_end::<S::Stage>(geometry, size, at, to);
+        visit_table::<S, B, RUNS>(source, table, level, (at, next), visit)?;
+        at = next;
+    }
+    ControlFlow::Continue(())
 }
 
 /// Visits the entries of a table between two offsets, in runs if `RUNS`. A table that the source
 /// leaves out is told once, and the visit goes on behind it.
-pub(super) fn visit_table<S: Source, B, const RUNS: bool>(
+fn visit_table<S: Source, B, const RUNS: bool>(
     source: &S,
     table: PhysicalAddress,
     level: Level,
     (from, to): (u64, u64),
-    visit: &mut impl FnMut(Result<&Entry, LeftOut<S::Why>>) -> ControlFlow<B, Visit>,
+    visit: &mut impl FnMut(Result<&EntryOf<S::Stage>, LeftOut<S::Why>>) -> ControlFlow<B, Visit>,
 ) -> ControlFlow<B> {
     let (size, geometry) = (source.page_size(), source.geometry());
     let bytes = size.entry_bytes(level);
@@ -224,7 +285,7 @@ pub(super) fn visit_table<S: Source, B, const RUNS: bool>(
                 table,
                 index,
                 level,
-                start: geometry.base().wrapping_add(first),
+                start: S::Stage::input(geometry.base().wrapping_add(first)),
                 bytes,
                 count,
                 descriptor,

@@ -4,6 +4,7 @@ use granule::arch::{
     Attributes, Descriptor, Geometry, Kind, Level, MemoryType, PageSize, Permissions,
     PhysicalAddress, Regime, Shareability, VaRange,
 };
+use granule::table::Stage1;
 use granule_testing::cases::config;
 use granule_testing::shape::{LARGE, PLAIN, WIDE_INPUT};
 use granule_testing::walk::Arch;
@@ -304,7 +305,7 @@ proptest! {
         let attributes = Attributes::decode(Descriptor(word), &geometry);
         let encoded = attributes.encode(&geometry);
         let leaf = Descriptor::leaf(&geometry, at, PhysicalAddress(address), encoded);
-        prop_assert_eq!(leaf.0, arch.leaf_word(address, level, false, &attributes));
+        prop_assert_eq!(leaf.0, arch.leaf_word::<Stage1>(address, level, false, &attributes));
         prop_assert_eq!(geometry.address_of(leaf, at).0, address);
         let again = Attributes::decode(leaf, &geometry);
         let expected = if arch.user { attributes } else { attributes.global(true) };

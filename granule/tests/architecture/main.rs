@@ -19,5 +19,6 @@ mod fault_status;
 mod features;
 mod geometry;
 mod registers;
+mod stage2;
 mod tlbi;
 mod translation;

@@ -1,7 +1,9 @@
 //! The registers of a whole regime, against values written out by hand.
 
 use granule::arch::registers::{Tcr, Ttbr};
-use granule::arch::{PageSize, Regime, Sctlr, Translation, TranslationError, VaRange};
+use granule::arch::{
+    PageSize, Regime, Sctlr, Stage2Geometry, Translation, TranslationError, VaRange,
+};
 use granule_testing::shape::PLAIN;
 
 /// Two roots for the registers; no CPU gets them.
@@ -73,6 +75,13 @@ fn tables_that_do_not_belong_together_are_refused_with_the_reason() {
         assert!(found.to_string().contains(words), "{found}");
     };
     refused(None, None, TranslationError::NoTables, "at least one");
+    let guest = Stage2Geometry::new(&cpu, PageSize::K4, 40).unwrap();
+    refused(
+        Some((guest.shape(), TTBR)),
+        None,
+        TranslationError::WrongStage,
+        "VTTBR_EL2",
+    );
     refused(
         Some((&upper, TTBR)),
         None,

@@ -3,15 +3,16 @@
 use crate::reference::Reference;
 use granule::arch::bbm::BbmLevel;
 use granule::arch::tlbi::TlbCapabilities;
-use granule::arch::{Attributes, Geometry, Page, PhysicalAddress};
+use granule::arch::{Geometry, Page, PhysicalAddress};
 use granule::linear::LeafStats;
 use granule::table::{
-    AttributeChange, Cost, FrameRun, Frames, Harvest, Holes, Leaves, Merged, PageTables,
-    PermissionChange, Piece, TableError,
+    AttributeChange, Cost, FrameRun, Frames, Harvest, Holes, Leaves, Merged, PageTables, Piece,
+    Stage1, TableError,
 };
 use granule_testing::held::Held;
 use granule_testing::host::{self, Event, Host, HostEnvironment, Runs};
 use granule_testing::performed::{Operation, Performed};
+use granule_testing::stage::TestStage;
 use granule_testing::walk::{Arch, Tree};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -58,10 +59,10 @@ impl Setting {
 }
 
 /// Tables, their host and the reference.
-pub struct Bench<P: Page> {
+pub struct Bench<P: Page, S: TestStage = Stage1> {
     pub host: Rc<Host>,
-    pub tables: Held<P, HostEnvironment>,
-    pub reference: Reference,
+    pub tables: Held<P, HostEnvironment, S>,
+    pub reference: Reference<S>,
     pub arch: Arch,
     pub setting: Setting,
     /// The tree after the last operation.
@@ -69,24 +70,31 @@ pub struct Bench<P: Page> {
 }
 
 impl<P: Page> Bench<P> {
+    /// Tables of stage 1.
     pub fn new(geometry: &Geometry, setting: Setting) -> Self {
-        let host = Host::new(geometry, setting.first, setting.pages);
+        Self::of(*geometry, setting)
+    }
+}
+
+impl<P: Page, S: TestStage> Bench<P, S> {
+    /// Tables of either stage.
+    pub fn of(geometry: S::Geometry, setting: Setting) -> Self {
+        let shape: Geometry = geometry.into();
+        let host = Host::new(&shape, setting.first, setting.pages);
         // The root comes from the middle, so that the first page (physical address zero in some
         // tests) is a table that can be unlinked.
         host.set_runs(Runs::Scattered);
         let environment = host::environment(&host, setting.capabilities());
-        let mut tables = PageTables::<P, _>::new(*geometry, environment).unwrap();
+        let mut tables = PageTables::<P, _, S>::new(geometry, environment).unwrap();
+        S::set_asid(&mut tables, setting.asid);
         // SAFETY: no CPU walks the tables.
-        unsafe {
-            tables.set_asid(setting.asid);
-            tables.set_bbm(BbmLevel::from_number(setting.bbm));
-        }
+        unsafe { tables.set_bbm(BbmLevel::from_number(setting.bbm)) };
         let tables = Held::new(tables, setting.live);
         host.set_runs(Runs::Long);
         host.take_events();
-        let arch = Arch::of(geometry);
+        let arch = Arch::of(&shape);
         let tree = arch.walk(&host, tables.root_table());
-        let mut reference = Reference::new(geometry);
+        let mut reference = Reference::new(&shape);
         reference.live = setting.live;
         reference.bbm = setting.bbm;
         Self {
@@ -114,7 +122,7 @@ impl<P: Page> Bench<P> {
         offset: u64,
         output: u64,
         bytes: u64,
-        attributes: Attributes,
+        attributes: S::Attributes,
         leaves: Leaves,
     ) -> Result<(), TableError> {
         let start = self.reference.address(offset);
@@ -138,9 +146,9 @@ impl<P: Page> Bench<P> {
         offset: u64,
         output: u64,
         bytes: u64,
-        attributes: Attributes,
+        attributes: S::Attributes,
         leaves: Leaves,
-    ) -> Piece {
+    ) -> Piece<S::Input, S::Attributes> {
         Piece {
             start: self.reference.address(offset),
             output: PhysicalAddress(output),
@@ -150,12 +158,16 @@ impl<P: Page> Bench<P> {
         }
     }
 
-    pub fn map_pieces(&mut self, pieces: &[Piece]) -> Result<(), TableError> {
+    pub fn map_pieces(
+        &mut self,
+        pieces: &[Piece<S::Input, S::Attributes>],
+    ) -> Result<(), TableError> {
         let stats = self
             .reference
             .mapped
             .is_empty()
-            .then(|| LeafStats::new(self.tables.geometry(), pieces));
+            .then(|| S::stats(self.tables.geometry(), pieces))
+            .flatten();
         let dry = self.tables.dry_run().map_pieces(pieces);
         let found = self.tables.map_pieces(pieces);
         let expected = self.reference.map_pieces(pieces);
@@ -172,7 +184,7 @@ impl<P: Page> Bench<P> {
         &mut self,
         offset: u64,
         frames: Frames<'_>,
-        attributes: Attributes,
+        attributes: S::Attributes,
         leaves: Leaves,
     ) -> Result<(), TableError> {
         let page = self.arch.page();
@@ -201,7 +213,7 @@ impl<P: Page> Bench<P> {
             let va_bits = self.arch.va_bits;
             let bytes = at - offset;
             Err(TableError::OutsideSpace {
-                start,
+                start: S::address(start),
                 bytes,
                 va_bits,
             })
@@ -247,7 +259,7 @@ impl<P: Page> Bench<P> {
         &mut self,
         offset: u64,
         bytes: u64,
-        change: PermissionChange,
+        change: S::PermissionChange,
         holes: Holes,
     ) -> Result<(), TableError> {
         let start = self.reference.address(offset);
@@ -316,7 +328,7 @@ impl<P: Page> Bench<P> {
         &mut self,
         offset: u64,
         bytes: u64,
-        change: AttributeChange,
+        change: AttributeChange<S::Memory>,
         holes: Holes,
     ) -> Result<(), TableError> {
         let start = self.reference.address(offset);
@@ -358,7 +370,7 @@ impl<P: Page> Bench<P> {
         let base = self.arch.address(0);
         let mut runs = Vec::new();
         let found = self.tables.harvest(start, bytes, what, |start, bytes| {
-            runs.push((start.0.wrapping_sub(base), bytes));
+            runs.push((S::address(start).0.wrapping_sub(base), bytes));
         });
         let expected = self.reference.harvest(offset, bytes, what);
         let found = found.map(|()| runs);
@@ -415,9 +427,10 @@ impl<P: Page> Bench<P> {
             }
             .check();
         } else {
-            // A protect of private tables may change leaves and change them back, because nothing
-            // sees them meanwhile.
-            let restores = operation == Operation::Protect && !self.setting.live;
+            // A change of private tables may be made and taken back, because nothing sees it
+            // meanwhile.
+            let change = matches!(operation, Operation::Protect | Operation::Attributes);
+            let restores = change && !self.setting.live;
             assert!(
                 events.iter().all(|event| match event {
                     Event::Reserve(_) => true,
@@ -459,7 +472,7 @@ fn compare_dry(found: Result<(), TableError>, dry: Result<Cost, TableError>, eve
             Event::Change { .. } => done.stores += 1,
             Event::Allocate { count, .. } => done.tables += count as u64,
             Event::Free(_) => done.freed += 1,
-            Event::Tlbi(_) => done.tlbi += 1,
+            Event::Tlbi(_) | Event::OtherTlbi(..) => done.tlbi += 1,
             Event::DsbIshst | Event::DsbIsh => done.dsb += 1,
             Event::Isb => done.isb += 1,
             Event::Reserve(_) => {}

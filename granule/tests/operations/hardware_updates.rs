@@ -8,23 +8,22 @@
 use granule::arch::bbm::BbmLevel;
 use granule::arch::tlbi::{TlbCapabilities, TlbiOp};
 use granule::arch::{
-    Attributes, Descriptor, MemoryType, Page, Page4K, PageSize, Permissions, PhysicalAddress,
-    Regime, VaRange, VirtualAddress,
+    Descriptor, Geometry, Page, Page4K, PageSize, PhysicalAddress, Regime, Stage2Geometry, VaRange,
 };
 use granule::forward;
 use granule::table::{
-    AttributeChange, BitChange, Environment, Harvest, Holes, Leaves, PageTables, PermissionChange,
+    AttributeChange, BitChange, Environment, Harvest, Holes, Leaves, PageTables, Stage1, Stage2,
     TableMemory, TlbOps, Visibility,
 };
 use granule_testing::held::Held;
 use granule_testing::host::{self, Allocator, Host, Memory, Recorder};
 use granule_testing::shape::PLAIN;
+use granule_testing::stage::TestStage;
 use granule_testing::walk::{Arch, Leaf};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 const ACCESSED: u64 = 1 << 10;
-const READ_ONLY: u64 = 1 << 7;
 const MODIFIER: u64 = 1 << 51;
 
 /// What a CPU does with a page.
@@ -97,7 +96,7 @@ impl Cpus {
         let valid = word & 1 != 0;
         let new = match self.does {
             Does::Reads => word | ACCESSED,
-            Does::Writes if word & MODIFIER != 0 => word & !READ_ONLY | ACCESSED,
+            Does::Writes if word & MODIFIER != 0 => self.arch.made_dirty(word) | ACCESSED,
             Does::Writes => word,
         };
         if valid && new != word {
@@ -135,7 +134,7 @@ unsafe impl TableMemory for Updated {
             changed += 1;
             // SAFETY: the caller vouches for the entry.
             unsafe {
-                if old.may_be_updated() && visibility != Visibility::Private {
+                if old.changes_atomically() && visibility != Visibility::Private {
                     // Atomic: nothing comes between.
                     self.inner.update(table, index, 1, change, visibility);
                 } else {
@@ -165,12 +164,12 @@ impl TlbOps for Tlb {
     }
 }
 
-type Tables = PageTables<Page4K, Environment<Updated, Allocator, Tlb>>;
+type Tables<S> = PageTables<Page4K, Environment<Updated, Allocator, Tlb>, S>;
 
 type Reported = Vec<(u64, u64)>;
 
 /// One operation on leaves, and the accessed page.
-struct Scene {
+struct Scene<S: TestStage> {
     what: &'static str,
     /// The size of the mapping, and its leaves.
     bytes: u64,
@@ -178,61 +177,62 @@ struct Scene {
     /// Only the page at `at` is without the note beforehand.
     only: bool,
     /// Returns the ranges that a harvest reported.
-    operation: fn(&mut Tables, VirtualAddress, u64) -> Reported,
+    operation: fn(&mut Tables<S>, u64, u64) -> Reported,
     /// Offsets in the mapping.
     at: &'static [u64],
 }
 
-const USER: PermissionChange = PermissionChange::NONE.user(true);
-
-fn protect_a_page(tables: &mut Tables, start: VirtualAddress, _bytes: u64) -> Reported {
-    let page = VirtualAddress(start.0 + 0x5000);
-    tables.protect(page, 0x1000, USER, Holes::Refuse).unwrap();
+fn protect_a_page<S: TestStage>(tables: &mut Tables<S>, start: u64, _bytes: u64) -> Reported {
+    let page = S::at(start + 0x5000);
+    tables
+        .protect(page, 0x1000, S::marking(), Holes::Refuse)
+        .unwrap();
     Vec::new()
 }
 
 /// From the middle of one leaf into the next: both are cut.
-fn protect_across(tables: &mut Tables, start: VirtualAddress, bytes: u64) -> Reported {
-    let from = VirtualAddress(start.0 + 0x5000);
+fn protect_across<S: TestStage>(tables: &mut Tables<S>, start: u64, bytes: u64) -> Reported {
+    let from = S::at(start + 0x5000);
     tables
-        .protect(from, bytes - 0x8000, USER, Holes::Refuse)
+        .protect(from, bytes - 0x8000, S::marking(), Holes::Refuse)
         .unwrap();
     Vec::new()
 }
 
-fn limit(tables: &mut Tables, start: VirtualAddress, bytes: u64) -> Reported {
-    tables.limit_leaves(start, bytes, Leaves::PAGES).unwrap();
+fn limit<S: TestStage>(tables: &mut Tables<S>, start: u64, bytes: u64) -> Reported {
+    tables
+        .limit_leaves(S::at(start), bytes, Leaves::PAGES)
+        .unwrap();
     Vec::new()
 }
 
-fn merge(tables: &mut Tables, start: VirtualAddress, bytes: u64) -> Reported {
-    tables.merge(start, bytes, Leaves::LARGEST).unwrap();
+fn merge<S: TestStage>(tables: &mut Tables<S>, start: u64, bytes: u64) -> Reported {
+    tables.merge(S::at(start), bytes, Leaves::LARGEST).unwrap();
     Vec::new()
 }
 
 /// Break-before-make of all leaves, and of a part of them.
-fn make_device(tables: &mut Tables, start: VirtualAddress, bytes: u64) -> Reported {
-    let device = AttributeChange::NONE.memory(MemoryType::Device);
+fn make_device<S: TestStage>(tables: &mut Tables<S>, start: u64, bytes: u64) -> Reported {
+    let [device, uncached] = S::OTHER_MEMORY.map(|memory| AttributeChange::NONE.memory(memory));
     tables
-        .change_attributes(start, bytes, device, Holes::Refuse)
+        .change_attributes(S::at(start), bytes, device, Holes::Refuse)
         .unwrap();
-    let middle = VirtualAddress(start.0 + 0x3000);
-    let uncached = AttributeChange::NONE.memory(MemoryType::NormalNonCacheable);
+    let middle = S::at(start + 0x3000);
     tables
         .change_attributes(middle, bytes - 0x4000, uncached, Holes::Refuse)
         .unwrap();
     Vec::new()
 }
 
-fn harvest(tables: &mut Tables, start: VirtualAddress, bytes: u64) -> Reported {
+fn harvest<S: TestStage>(tables: &mut Tables<S>, start: u64, bytes: u64) -> Reported {
     let mut reported = Vec::new();
     for what in [Harvest::Accessed { invalidate: true }, Harvest::Dirty] {
         // A page inside reports the whole leaf.
-        let middle = VirtualAddress(start.0 + 0x3000);
+        let middle = start + 0x3000;
         for (start, bytes) in [(middle, 0x1000), (start, bytes)] {
             tables
-                .harvest(start, bytes, what, |start, bytes| {
-                    reported.push((start.0, bytes));
+                .harvest(S::at(start), bytes, what, |start, bytes| {
+                    reported.push((S::address(start).0, bytes));
                 })
                 .unwrap();
         }
@@ -241,127 +241,137 @@ fn harvest(tables: &mut Tables, start: VirtualAddress, bytes: u64) -> Reported {
 }
 
 const BLOCK: u64 = 2 << 20;
-const SCENES: &[Scene] = &[
-    Scene {
-        what: "a page of a group of pages",
-        bytes: 16 << 12,
-        leaves: Leaves::LARGEST,
-        only: false,
-        operation: protect_a_page,
-        at: &[0, 0x5000, 0xf000],
-    },
-    Scene {
-        what: "a page of a block",
-        bytes: BLOCK,
-        leaves: Leaves::LARGEST,
-        only: false,
-        operation: protect_a_page,
-        at: &[0, 0x5000, BLOCK - 0x1000],
-    },
-    Scene {
-        what: "from group to group of blocks",
-        bytes: 32 * BLOCK,
-        leaves: Leaves::LARGEST,
-        only: false,
-        operation: protect_across,
-        at: &[0, 0x5000, 17 * BLOCK, 32 * BLOCK - 0x1000],
-    },
-    Scene {
-        what: "a block limited to pages",
-        bytes: BLOCK,
-        leaves: Leaves::LARGEST,
-        only: false,
-        operation: limit,
-        at: &[0, BLOCK / 2],
-    },
-    Scene {
-        what: "a group of pages limited to pages",
-        bytes: 16 << 12,
-        leaves: Leaves::LARGEST,
-        only: false,
-        operation: limit,
-        at: &[0, 0x5000],
-    },
-    Scene {
-        what: "pages merged to a group",
-        bytes: 16 << 12,
-        leaves: Leaves::PAGES,
-        only: true,
-        operation: merge,
-        at: &[0, 0x5000, 0xf000],
-    },
-    Scene {
-        what: "pages merged to a block",
-        bytes: BLOCK,
-        leaves: Leaves::PAGES,
-        only: true,
-        operation: merge,
-        at: &[0, BLOCK - 0x1000],
-    },
-    Scene {
-        what: "pages that hardware may update, not merged to a group",
-        bytes: 16 << 12,
-        leaves: Leaves::PAGES,
-        only: false,
-        operation: merge,
-        at: &[0, 0x5000, 0xf000],
-    },
-    Scene {
-        what: "pages that hardware may update, not merged to a block",
-        bytes: BLOCK,
-        leaves: Leaves::PAGES,
-        only: false,
-        operation: merge,
-        at: &[0, BLOCK - 0x1000],
-    },
-    Scene {
-        what: "other memory types of a group of pages",
-        bytes: 16 << 12,
-        leaves: Leaves::LARGEST,
-        only: false,
-        operation: make_device,
-        at: &[0, 0x5000, 0xf000],
-    },
-    Scene {
-        what: "other memory types of a block",
-        bytes: BLOCK,
-        leaves: Leaves::LARGEST,
-        only: false,
-        operation: make_device,
-        at: &[0, 0x5000],
-    },
-    Scene {
-        what: "harvest of a group of pages",
-        bytes: 16 << 12,
-        leaves: Leaves::LARGEST,
-        only: false,
-        operation: harvest,
-        at: &[0, 0x3000],
-    },
-    Scene {
-        what: "harvest of blocks and pages",
-        bytes: BLOCK + 0x5000,
-        leaves: Leaves::LARGEST,
-        only: false,
-        operation: harvest,
-        at: &[0, BLOCK + 0x1000],
-    },
-    Scene {
-        what: "harvest of pages of which all others are noted",
-        bytes: 16 << 12,
-        leaves: Leaves::PAGES,
-        only: true,
-        operation: harvest,
-        at: &[0, 0x5000],
-    },
-];
+/// The scenes.
+fn scenes<S: TestStage>() -> Vec<Scene<S>> {
+    vec![
+        Scene {
+            what: "a page of a group of pages",
+            bytes: 16 << 12,
+            leaves: Leaves::LARGEST,
+            only: false,
+            operation: protect_a_page,
+            at: &[0, 0x5000, 0xf000],
+        },
+        Scene {
+            what: "a page of a block",
+            bytes: BLOCK,
+            leaves: Leaves::LARGEST,
+            only: false,
+            operation: protect_a_page,
+            at: &[0, 0x5000, BLOCK - 0x1000],
+        },
+        Scene {
+            what: "from group to group of blocks",
+            bytes: 32 * BLOCK,
+            leaves: Leaves::LARGEST,
+            only: false,
+            operation: protect_across,
+            at: &[0, 0x5000, 17 * BLOCK, 32 * BLOCK - 0x1000],
+        },
+        Scene {
+            what: "a block limited to pages",
+            bytes: BLOCK,
+            leaves: Leaves::LARGEST,
+            only: false,
+            operation: limit,
+            at: &[0, BLOCK / 2],
+        },
+        Scene {
+            what: "a group of pages limited to pages",
+            bytes: 16 << 12,
+            leaves: Leaves::LARGEST,
+            only: false,
+            operation: limit,
+            at: &[0, 0x5000],
+        },
+        Scene {
+            what: "pages merged to a group",
+            bytes: 16 << 12,
+            leaves: Leaves::PAGES,
+            only: true,
+            operation: merge,
+            at: &[0, 0x5000, 0xf000],
+        },
+        Scene {
+            what: "pages merged to a block",
+            bytes: BLOCK,
+            leaves: Leaves::PAGES,
+            only: true,
+            operation: merge,
+            at: &[0, BLOCK - 0x1000],
+        },
+        Scene {
+            what: "pages that hardware may update, not merged to a group",
+            bytes: 16 << 12,
+            leaves: Leaves::PAGES,
+            only: false,
+            operation: merge,
+            at: &[0, 0x5000, 0xf000],
+        },
+        Scene {
+            what: "pages that hardware may update, not merged to a block",
+            bytes: BLOCK,
+            leaves: Leaves::PAGES,
+            only: false,
+            operation: merge,
+            at: &[0, BLOCK - 0x1000],
+        },
+        Scene {
+            what: "other memory types of a group of pages",
+            bytes: 16 << 12,
+            leaves: Leaves::LARGEST,
+            only: false,
+            operation: make_device,
+            at: &[0, 0x5000, 0xf000],
+        },
+        Scene {
+            what: "other memory types of a block",
+            bytes: BLOCK,
+            leaves: Leaves::LARGEST,
+            only: false,
+            operation: make_device,
+            at: &[0, 0x5000],
+        },
+        Scene {
+            what: "harvest of a group of pages",
+            bytes: 16 << 12,
+            leaves: Leaves::LARGEST,
+            only: false,
+            operation: harvest,
+            at: &[0, 0x3000],
+        },
+        Scene {
+            what: "harvest of blocks and pages",
+            bytes: BLOCK + 0x5000,
+            leaves: Leaves::LARGEST,
+            only: false,
+            operation: harvest,
+            at: &[0, BLOCK + 0x1000],
+        },
+        Scene {
+            what: "harvest of pages of which all others are noted",
+            bytes: 16 << 12,
+            leaves: Leaves::PAGES,
+            only: true,
+            operation: harvest,
+            at: &[0, 0x5000],
+        },
+    ]
+}
 
 /// Performs the scene with the CPU's access before access `number` of the operation. Returns
 /// whether there is such an access, and whether it was noted.
-fn perform(scene: &Scene, does: Does, at: u64, member: Option<usize>, number: u64) -> (bool, bool) {
-    let geometry = PLAIN.geometry(PageSize::K4, 39, VaRange::Lower);
-    let host = Host::new(&geometry, 0x4000_0000, 64);
-    let arch = Arch::of(&geometry);
+fn perform<S: TestStage>(
+    geometry: S::Geometry,
+    scene: &Scene<S>,
+    does: Does,
+    at: u64,
+    member: Option<usize>,
+    number: u64,
+) -> (bool, bool) {
+    let shape: Geometry = geometry.into();
+    let host = Host::new(&shape, 0x4000_0000, 64);
+    let arch = Arch::of(&shape);
     // The mapping begins where every size of leaf may begin.
     let start = 1 << 30;
     let cpus = Rc::new(Cpus {
@@ -388,15 +398,11 @@ fn perform(scene: &Scene, does: Does, at: u64, member: Option<usize>, number: u6
             cpus: Rc::clone(&cpus),
         },
     };
-    let mut tables = Tables::new(geometry, environment).unwrap();
+    let mut tables = Tables::<S>::new(geometry, environment).unwrap();
     cpus.root.set(tables.root_table());
-    let permissions = match does {
-        Does::Reads => Permissions::READ,
-        Does::Writes => Permissions::READ.dirty_modifier(true),
-    };
     let accessed = does == Does::Writes || scene.only;
-    let attributes = Attributes::normal(permissions).accessed(accessed);
-    let first = VirtualAddress(start);
+    let attributes = S::watched(does == Does::Writes, accessed);
+    let first = S::at(start);
     tables
         .map(
             first,
@@ -413,7 +419,7 @@ fn perform(scene: &Scene, does: Does, at: u64, member: Option<usize>, number: u6
             let word = host.word(table, index);
             let word = match (does, page == at) {
                 (Does::Reads, true) => word & !ACCESSED,
-                (Does::Writes, false) => word & !READ_ONLY,
+                (Does::Writes, false) => arch.made_dirty(word),
                 _ => word,
             };
             host.set_word(table, index, word);
@@ -424,7 +430,7 @@ fn perform(scene: &Scene, does: Does, at: u64, member: Option<usize>, number: u6
     unsafe { tables.set_bbm(BbmLevel::Level3) };
     cpus.cache();
     cpus.left.set(Some(number));
-    let reported = (scene.operation)(&mut tables, first, scene.bytes);
+    let reported = (scene.operation)(&mut tables, start, scene.bytes);
     let reached = cpus.left.replace(None).is_none();
     // The tables are walked as the architecture says, and the page has its note.
     let tree = arch.walk(&host, tables.root_table());
@@ -434,7 +440,7 @@ fn perform(scene: &Scene, does: Does, at: u64, member: Option<usize>, number: u6
         let what = scene.what;
         let is_noted = |leaf: &Leaf| match does {
             Does::Reads => leaf.word & ACCESSED != 0,
-            Does::Writes => leaf.word & READ_ONLY == 0 && leaf.word & MODIFIER != 0,
+            Does::Writes => leaf.word & MODIFIER != 0 && arch.made_dirty(leaf.word) == leaf.word,
         };
         // A group has the note if any member has it.
         let group = arch.contiguous(leaf.level) * leaf.bytes;
@@ -465,7 +471,20 @@ fn perform(scene: &Scene, does: Does, at: u64, member: Option<usize>, number: u6
 #[cfg_attr(miri, ignore = "every access of an operation takes Miri minutes")]
 fn an_update_by_hardware_is_never_lost() {
     assert_eq!(Page4K::SIZE, PageSize::K4);
-    for scene in SCENES {
+    let geometry = PLAIN.geometry(PageSize::K4, 39, VaRange::Lower);
+    no_update_is_lost::<Stage1>(geometry);
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "every access of an operation takes Miri minutes")]
+fn an_update_by_hardware_is_never_lost_at_stage_2() {
+    // Two root tables.
+    let geometry = Stage2Geometry::new(&PLAIN.features(), PageSize::K4, 40).unwrap();
+    no_update_is_lost::<Stage2>(geometry);
+}
+
+fn no_update_is_lost<S: TestStage>(geometry: S::Geometry) {
+    for scene in &scenes::<S>() {
         for does in [Does::Reads, Does::Writes] {
             let mut noted = 0;
             for &at in scene.at {
@@ -474,7 +493,8 @@ fn an_update_by_hardware_is_never_lost() {
                 for &member in &members[..if grouped { 3 } else { 1 }] {
                     let mut number = 0;
                     loop {
-                        let (reached, was_noted) = perform(scene, does, at, member, number);
+                        let (reached, was_noted) =
+                            perform(geometry, scene, does, at, member, number);
                         noted += u64::from(was_noted);
                         if !reached {
                             break;

@@ -28,5 +28,6 @@ mod present_invalid;
 mod random;
 mod reference;
 mod split;
+mod stage2;
 mod step;
 mod view;

@@ -4,14 +4,12 @@ use crate::bench::{Bench, Setting};
 use crate::reference::Mapped;
 use crate::step::{Action, Step, step, units};
 use core::ops::ControlFlow;
-use granule::arch::{
-    Attributes, Dispatch, Geometry, Kind, Level, OutputFormat, Page, PageSize, Shareability,
-    VirtualAddress,
-};
-use granule::table::{Leaves, TableError, Visit};
+use granule::arch::{Dispatch, Geometry, Kind, Level, Page, PageSize};
+use granule::table::{Leaves, Stage1, Stage2, TableError, Visit};
 use granule_testing::cases::config;
 use granule_testing::host::Runs;
 use granule_testing::shape;
+use granule_testing::stage::TestStage;
 use granule_testing::walk::Arch;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -60,21 +58,7 @@ fn shorten(arch: &Arch, offset: u64, output: u64, bytes: u64, leaves: Leaves) ->
     }
 }
 
-/// What decoding gives of attributes that were encoded: the rest has no place in a descriptor.
-fn as_decoded(geometry: &Geometry, mut attributes: Attributes) -> Attributes {
-    attributes.permissions.software &= 0b1111;
-    if geometry.format() == OutputFormat::Lpa2 {
-        attributes.shareability = Shareability::Inner;
-    }
-    if !geometry.regime().has_user() {
-        attributes.permissions.user = false;
-        attributes.permissions.user_execute = false;
-        attributes.global = true;
-    }
-    attributes
-}
-
-fn check_query<P: Page>(bench: &Bench<P>, offset: u64) {
+fn check_query<P: Page, S: TestStage>(bench: &Bench<P, S>, offset: u64) {
     let address = bench.reference.address(offset);
     let found = bench.tables.query(address);
     let expected = bench.reference.at(offset);
@@ -89,12 +73,12 @@ fn check_query<P: Page>(bench: &Bench<P>, offset: u64) {
     assert_eq!(found.bytes, leaf.bytes);
     assert_eq!(found.level.number(), leaf.level);
     assert_eq!(found.contiguous, expected.group.is_some());
-    let attributes = as_decoded(bench.tables.geometry(), expected.attributes);
+    let attributes = S::as_decoded(expected.attributes, &bench.arch);
     assert_eq!(found.attributes, attributes);
 }
 
 /// Visits a range and compares with what the independent reader saw.
-fn check_visit<P: Page>(bench: &Bench<P>, offset: u64, bytes: u64) {
+fn check_visit<P: Page, S: TestStage>(bench: &Bench<P, S>, offset: u64, bytes: u64) {
     let start = bench.reference.address(offset);
     let mut found = Vec::new();
     let answer = bench.tables.visit(start, bytes, |entry| {
@@ -103,7 +87,7 @@ fn check_visit<P: Page>(bench: &Bench<P>, offset: u64, bytes: u64) {
             entry.descriptor.0
         );
         found.push((
-            entry.start.0,
+            S::address(entry.start).0,
             entry.level.number(),
             entry.bytes,
             entry.kind,
@@ -127,7 +111,8 @@ fn check_visit<P: Page>(bench: &Bench<P>, offset: u64, bytes: u64) {
     let present_invalid = present_invalid.filter(|l| inside(l.offset, l.bytes));
     let present_invalid =
         present_invalid.map(|l| (l.offset, l.level, l.bytes, Kind::PresentInvalid, l.output));
-    let tables = bench.tree.tables.iter().skip(1);
+    let root = bench.arch.start_level();
+    let tables = bench.tree.tables.iter().filter(|t| t.level > root);
     let tables = tables.filter(|t| inside(t.offset, t.span));
     let tables = tables.map(|t| (t.offset, t.level - 1, t.span, Kind::Table, t.address));
     let mut expected: Vec<_> = leaves.chain(present_invalid).chain(tables).collect();
@@ -138,12 +123,11 @@ fn check_visit<P: Page>(bench: &Bench<P>, offset: u64, bytes: u64) {
     assert_eq!(found, expected);
     check_early_end(bench, start, bytes, &found);
     // Skipping leaves out what is below a table: then only the root's entries are met.
-    let root = bench.arch.start_level();
     expected.retain(|entry| entry.1 == root);
     found.clear();
     let pruned = bench.tables.visit(start, bytes, |entry| {
         found.push((
-            entry.start.0,
+            S::address(entry.start).0,
             entry.level.number(),
             entry.bytes,
             entry.kind,
@@ -159,7 +143,12 @@ fn check_visit<P: Page>(bench: &Bench<P>, offset: u64, bytes: u64) {
 type Seen = (u64, i32, u64, Kind, u64);
 
 /// A visit that ends at its last entry but one returns that, and shows no other after it.
-fn check_early_end<P: Page>(bench: &Bench<P>, start: VirtualAddress, bytes: u64, all: &[Seen]) {
+fn check_early_end<P: Page, S: TestStage>(
+    bench: &Bench<P, S>,
+    start: S::Input,
+    bytes: u64,
+    all: &[Seen],
+) {
     let Some(end) = all.len().checked_sub(2) else {
         return;
     };
@@ -169,7 +158,7 @@ fn check_early_end<P: Page>(bench: &Bench<P>, start: VirtualAddress, bytes: u64,
         if met <= end {
             ControlFlow::Continue(Visit::Descend)
         } else {
-            ControlFlow::Break((entry.start.0, entry.level.number()))
+            ControlFlow::Break((S::address(entry.start).0, entry.level.number()))
         }
     });
     let last = (all[end].0, all[end].1);
@@ -177,16 +166,16 @@ fn check_early_end<P: Page>(bench: &Bench<P>, start: VirtualAddress, bytes: u64,
 }
 
 /// Visits everything in runs, and compares what they stand for with the leaves there are.
-fn check_runs<P: Page>(bench: &Bench<P>) {
+fn check_runs<P: Page, S: TestStage>(bench: &Bench<P, S>) {
     let mut found = Vec::new();
     let mut longest = 0;
     bench.tables.visit_runs(|entry| {
         if entry.kind == Kind::Leaf {
             longest = longest.max(entry.count);
             for number in 0..entry.count as u64 {
-                let at = entry.start.0.wrapping_add(number * entry.bytes);
+                let at = S::address(entry.start).0.wrapping_add(number * entry.bytes);
                 let output = entry.output.0 + number * entry.bytes;
-                let attributes = Attributes::decode(entry.descriptor, bench.tables.geometry());
+                let attributes = S::decode(entry.descriptor, bench.tables.geometry());
                 found.push((at, entry.level.number(), output, attributes));
             }
         } else {
@@ -194,7 +183,6 @@ fn check_runs<P: Page>(bench: &Bench<P>) {
         }
         Visit::EVERYTHING
     });
-    let geometry = bench.tables.geometry();
     let expected: Vec<_> = bench
         .reference
         .mapped
@@ -202,7 +190,7 @@ fn check_runs<P: Page>(bench: &Bench<P>) {
         .filter(|mapped| !mapped.present_invalid)
         .map(|mapped| {
             let leaf = mapped.leaf;
-            let attributes = as_decoded(geometry, mapped.attributes);
+            let attributes = S::as_decoded(mapped.attributes, &bench.arch);
             (
                 bench.arch.address(leaf.offset),
                 leaf.level,
@@ -223,11 +211,11 @@ fn check_runs<P: Page>(bench: &Bench<P>) {
     }
 }
 
-fn act<P: Page>(
-    bench: &mut Bench<P>,
+fn act<P: Page, S: TestStage>(
+    bench: &mut Bench<P, S>,
     offset: u64,
     bytes: u64,
-    action: Action,
+    action: Action<S>,
 ) -> Result<(), TableError> {
     match action {
         Action::Unmap => bench.unmap(offset, bytes),
@@ -241,12 +229,17 @@ fn act<P: Page>(
     }
 }
 
-fn run<P: Page>(geometry: &Geometry, setting: Setting, runs: Runs, steps: &[Step]) {
-    let mut bench = Bench::<P>::new(geometry, setting);
+fn run<P: Page, S: TestStage>(
+    geometry: S::Geometry,
+    setting: Setting,
+    runs: Runs,
+    steps: &[Step<S>],
+) {
+    let mut bench = Bench::<P, S>::of(geometry, setting);
     bench.host.set_runs(runs);
     let arch = bench.arch;
     // Any size of leaf or group is as likely as any other: most by far are pages.
-    let nth = |bench: &Bench<P>, which: usize| {
+    let nth = |bench: &Bench<P, S>, which: usize| {
         let mut sizes: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
         for (first, bytes) in bench.reference.mapped.values().map(Mapped::whole) {
             sizes.entry(bytes).or_default().push(first);
@@ -348,29 +341,30 @@ fn run<P: Page>(geometry: &Geometry, setting: Setting, runs: Runs, steps: &[Step
         let contiguous = false;
         let _ = bench.limit_leaves(0, arch.span(), Leaves { top, contiguous });
     }
-    // Everything goes, and only the root is left.
+    // Everything goes, and only the root tables are left.
     bench.unmap(0, arch.span()).unwrap();
-    assert_eq!(bench.host.given_out(), 1, "tables leaked");
+    assert_eq!(bench.host.given_out(), arch.root_tables(), "tables leaked");
 }
 
 /// One case, for the page size of its geometry.
-struct Case<'a> {
-    geometry: Geometry,
+struct Case<'a, S: TestStage> {
+    geometry: S::Geometry,
     setting: Setting,
     runs: Runs,
-    steps: &'a [Step],
+    steps: &'a [Step<S>],
 }
 
-impl Dispatch for Case<'_> {
+impl<S: TestStage> Dispatch for Case<'_, S> {
     type Output = ();
     fn run<P: Page>(self) {
-        run::<P>(&self.geometry, self.setting, self.runs, self.steps);
+        run::<P, S>(self.geometry, self.setting, self.runs, self.steps);
     }
 }
 
-fn run_on(geometry: &Geometry, setting: Setting, runs: Runs, steps: &[Step]) {
-    geometry.page_size().dispatch(Case {
-        geometry: *geometry,
+fn run_on<S: TestStage>(geometry: S::Geometry, setting: Setting, runs: Runs, steps: &[Step<S>]) {
+    let shape: Geometry = geometry.into();
+    shape.page_size().dispatch(Case {
+        geometry,
         setting,
         runs,
         steps,
@@ -422,16 +416,18 @@ fn table_memory(arch: &Arch, setting: Setting, choice: usize) -> u64 {
     }
 }
 
-fn property(size: PageSize) -> impl Strategy<Value = (Geometry, Setting, Runs, Vec<Step>)> {
-    let mut shapes = shape::all();
-    shapes.retain(|geometry| geometry.page_size() == size);
+fn property<S: TestStage>(
+    size: PageSize,
+    mut shapes: Vec<S::Geometry>,
+) -> impl Strategy<Value = (S::Geometry, Setting, Runs, Vec<Step<S>>)> {
+    shapes.retain(|&geometry| geometry.into().page_size() == size);
     (
         proptest::sample::select(shapes),
         settings(),
-        proptest::collection::vec(step(), 1..STEPS),
+        proptest::collection::vec(step::<S>(), 1..STEPS),
     )
         .prop_map(|(geometry, (mut setting, memory, runs), steps)| {
-            setting.first = table_memory(&Arch::of(&geometry), setting, memory);
+            setting.first = table_memory(&Arch::of(&geometry.into()), setting, memory);
             (geometry, setting, runs, steps)
         })
 }
@@ -440,8 +436,8 @@ proptest! {
     #![proptest_config(config(80, 2))]
 
     #[test]
-    fn sequences_with_4k_pages((geometry, setting, runs, steps) in property(PageSize::K4)) {
-        run_on(&geometry, setting, runs, &steps);
+    fn sequences_with_4k_pages((geometry, setting, runs, steps) in property::<Stage1>(PageSize::K4, shape::all())) {
+        run_on(geometry, setting, runs, &steps);
     }
 
     #[test]
@@ -449,8 +445,8 @@ proptest! {
         miri,
         ignore = "tables of 2048 entries take Miri minutes; 4K runs the same code"
     )]
-    fn sequences_with_16k_pages((geometry, setting, runs, steps) in property(PageSize::K16)) {
-        run_on(&geometry, setting, runs, &steps);
+    fn sequences_with_16k_pages((geometry, setting, runs, steps) in property::<Stage1>(PageSize::K16, shape::all())) {
+        run_on(geometry, setting, runs, &steps);
     }
 
     #[test]
@@ -458,7 +454,36 @@ proptest! {
         miri,
         ignore = "tables of 8192 entries take Miri minutes; 4K runs the same code"
     )]
-    fn sequences_with_64k_pages((geometry, setting, runs, steps) in property(PageSize::K64)) {
-        run_on(&geometry, setting, runs, &steps);
+    fn sequences_with_64k_pages((geometry, setting, runs, steps) in property::<Stage1>(PageSize::K64, shape::all())) {
+        run_on(geometry, setting, runs, &steps);
+    }
+
+    #[test]
+    fn stage_2_sequences_with_4k_pages(
+        (geometry, setting, runs, steps) in property::<Stage2>(PageSize::K4, shape::stage2())
+    ) {
+        run_on(geometry, setting, runs, &steps);
+    }
+
+    #[test]
+    #[cfg_attr(
+        miri,
+        ignore = "tables of 2048 entries take Miri minutes; 4K runs the same code"
+    )]
+    fn stage_2_sequences_with_16k_pages(
+        (geometry, setting, runs, steps) in property::<Stage2>(PageSize::K16, shape::stage2())
+    ) {
+        run_on(geometry, setting, runs, &steps);
+    }
+
+    #[test]
+    #[cfg_attr(
+        miri,
+        ignore = "tables of 8192 entries take Miri minutes; 4K runs the same code"
+    )]
+    fn stage_2_sequences_with_64k_pages(
+        (geometry, setting, runs, steps) in property::<Stage2>(PageSize::K64, shape::stage2())
+    ) {
+        run_on(geometry, setting, runs, &steps);
     }
 }

@@ -4,25 +4,24 @@
 //! [`Arch::greedy`].
 
 use granule::arch::bbm::BbmLevel;
-use granule::arch::{Attributes, Geometry, PhysicalAddress, VirtualAddress};
-use granule::table::{
-    AttributeChange, Harvest, Holes, Leaves, Merged, PermissionChange, Piece, TableError,
-};
+use granule::arch::{Geometry, PhysicalAddress, VirtualAddress};
+use granule::table::{AttributeChange, Harvest, Holes, Leaves, Merged, Piece, Stage1, TableError};
+use granule_testing::stage::TestStage;
 use granule_testing::walk::{Arch, Leaf, Tree};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// One leaf entry as it should be.
 #[derive(Clone, Copy, Debug)]
-pub struct Mapped {
+pub struct Mapped<S: TestStage = Stage1> {
     pub leaf: Leaf,
     /// The contiguous group it belongs to: first offset and bytes.
     pub group: Option<(u64, u64)>,
-    pub attributes: Attributes,
+    pub attributes: S::Attributes,
     /// Made invalid for a while.
     pub present_invalid: bool,
 }
 
-impl Mapped {
+impl<S: TestStage> Mapped<S> {
     /// What cannot be told apart by a walker: the entry or the group, as first offset and bytes.
     pub fn whole(&self) -> (u64, u64) {
         self.group.unwrap_or((self.leaf.offset, self.leaf.bytes))
@@ -32,7 +31,7 @@ impl Mapped {
     fn encoded(mut self, arch: &Arch) -> Self {
         let leaf = &mut self.leaf;
         let contiguous = self.group.is_some();
-        leaf.word = arch.leaf_word(leaf.output, leaf.level, contiguous, &self.attributes);
+        leaf.word = arch.leaf_word::<S>(leaf.output, leaf.level, contiguous, &self.attributes);
         if self.present_invalid {
             leaf.word = leaf.word & !1 | 1 << 63;
         }
@@ -41,15 +40,15 @@ impl Mapped {
 }
 
 /// The reference.
-pub struct Reference {
+pub struct Reference<S: TestStage = Stage1> {
     pub arch: Arch,
     pub live: bool,
     /// The level of FEAT_BBM that the tables were told.
     pub bbm: u32,
-    pub mapped: BTreeMap<u64, Mapped>,
+    pub mapped: BTreeMap<u64, Mapped<S>>,
 }
 
-impl Reference {
+impl<S: TestStage> Reference<S> {
     pub fn new(geometry: &Geometry) -> Self {
         Self {
             arch: Arch::of(geometry),
@@ -59,12 +58,17 @@ impl Reference {
         }
     }
 
-    pub fn address(&self, offset: u64) -> VirtualAddress {
+    pub fn address(&self, offset: u64) -> S::Input {
+        S::at(self.arch.address(offset))
+    }
+
+    /// An address as an error has it.
+    fn named(&self, offset: u64) -> VirtualAddress {
         VirtualAddress(self.arch.address(offset))
     }
 
     /// The leaf that translates `offset`.
-    pub fn at(&self, offset: u64) -> Option<&Mapped> {
+    pub fn at(&self, offset: u64) -> Option<&Mapped<S>> {
         let (_, mapped) = self.mapped.range(..=offset).next_back()?;
         (offset < mapped.leaf.offset + mapped.leaf.bytes).then_some(mapped)
     }
@@ -72,7 +76,7 @@ impl Reference {
     fn range_error(&self, offset: u64, bytes: u64) -> Result<(), TableError> {
         if offset >= self.arch.span() || bytes > self.arch.span() - offset {
             return Err(TableError::OutsideSpace {
-                start: self.address(offset),
+                start: self.named(offset),
                 bytes,
                 va_bits: self.arch.va_bits,
             });
@@ -85,7 +89,7 @@ impl Reference {
         offset: u64,
         output: u64,
         bytes: u64,
-        attributes: Attributes,
+        attributes: S::Attributes,
         leaves: Leaves,
     ) -> Result<(), TableError> {
         self.map_pieces(&[Piece {
@@ -98,9 +102,13 @@ impl Reference {
     }
 
     /// All of the pieces or none.
-    pub fn map_pieces(&mut self, pieces: &[Piece]) -> Result<(), TableError> {
+    pub fn map_pieces(
+        &mut self,
+        pieces: &[Piece<S::Input, S::Attributes>],
+    ) -> Result<(), TableError> {
         let base = self.arch.address(0);
-        let offset = |piece: &Piece| piece.start.0.wrapping_sub(base);
+        let offset =
+            |piece: &Piece<S::Input, S::Attributes>| S::address(piece.start).0.wrapping_sub(base);
         let mut end = 0;
         for piece in pieces {
             let (bytes, output) = (piece.bytes, piece.output);
@@ -114,7 +122,7 @@ impl Reference {
             }
             if offset(piece) < end {
                 return Err(TableError::Unsorted {
-                    address: piece.start,
+                    address: S::address(piece.start),
                 });
             }
             end = offset(piece) + bytes;
@@ -130,7 +138,7 @@ impl Reference {
             };
             if let Some(at) = taken {
                 return Err(TableError::AlreadyMapped {
-                    address: self.address(at),
+                    address: self.named(at),
                 });
             }
         }
@@ -139,7 +147,7 @@ impl Reference {
             let (start, output) = (offset(piece), piece.output.0);
             for (leaf, group) in
                 self.arch
-                    .greedy(start, output, piece.bytes, piece.leaves, &attributes)
+                    .greedy::<S>(start, output, piece.bytes, piece.leaves, &attributes)
             {
                 let mapped = Mapped {
                     leaf,
@@ -159,21 +167,21 @@ impl Reference {
         &mut self,
         from: u64,
         to: u64,
-        changes: impl Fn(&Mapped) -> bool,
+        changes: impl Fn(&Mapped<S>) -> bool,
     ) -> Result<(), TableError> {
         let cut = |this: &Self, edge: u64| {
             let mapped = this.at(edge).copied()?;
             (mapped.whole().0 != edge && changes(&mapped)).then_some((edge, mapped))
         };
-        let cuts: Vec<(u64, Mapped)> = [from, to].iter().filter_map(|&e| cut(self, e)).collect();
+        let cuts: Vec<(u64, Mapped<S>)> = [from, to].iter().filter_map(|&e| cut(self, e)).collect();
         for (edge, mapped) in &cuts {
             // Between members of a group only the hint goes.
             let least = if *edge == mapped.leaf.offset { 1 } else { 2 };
             if self.live && !mapped.present_invalid && self.bbm < least {
                 let (start, bytes) = mapped.whole();
                 return Err(TableError::InsideLeaf {
-                    edge: self.address(*edge),
-                    leaf: self.address(start),
+                    edge: self.named(*edge),
+                    leaf: self.named(start),
                     leaf_bytes: bytes,
                     takes: BbmLevel::from_number(least),
                 });
@@ -201,7 +209,7 @@ impl Reference {
             for next in [from.clamp(at, end), to.clamp(at, end), end] {
                 let output = leaf.output + (at - leaf.offset);
                 let largest = Leaves::LARGEST;
-                let parts = arch.greedy(at, output, next - at, largest, &mapped.attributes);
+                let parts = arch.greedy::<S>(at, output, next - at, largest, &mapped.attributes);
                 for (leaf, group) in parts {
                     let part = Mapped {
                         leaf,
@@ -234,7 +242,7 @@ impl Reference {
         offset: u64,
         bytes: u64,
         holes: Holes,
-        change: impl Fn(&mut Mapped),
+        change: impl Fn(&mut Mapped<S>),
     ) -> Result<(), TableError> {
         if bytes == 0 {
             return Ok(());
@@ -245,13 +253,13 @@ impl Reference {
             let mut at = offset;
             while at < end {
                 let Some(mapped) = self.at(at) else {
-                    let address = self.address(at);
+                    let address = self.named(at);
                     return Err(TableError::NotMapped { address });
                 };
                 at = mapped.leaf.offset + mapped.leaf.bytes;
             }
         }
-        let changed = |mapped: &Mapped| {
+        let changed = |mapped: &Mapped<S>| {
             let mut changed = *mapped;
             change(&mut changed);
             changed.encoded(&arch)
@@ -283,35 +291,16 @@ impl Reference {
         &mut self,
         offset: u64,
         bytes: u64,
-        change: PermissionChange,
+        change: S::PermissionChange,
         holes: Holes,
     ) -> Result<(), TableError> {
         self.range_error(offset, bytes)?;
-        if self.changes_nothing(&change) {
+        if S::changes_nothing(&change, &self.arch) {
             return Ok(());
         }
-        let user = self.arch.user;
+        let arch = self.arch;
         self.change(offset, bytes, holes, |mapped| {
-            let permissions = &mut mapped.attributes.permissions;
-            let set = |to: &mut bool, from: Option<bool>| *to = from.unwrap_or(*to);
-            set(&mut permissions.writable, change.writable);
-            if change.writable == Some(false) {
-                // With the modifier left set, hardware management of the dirty state would
-                // let the store through.
-                permissions.dirty_modifier = false;
-            }
-            set(&mut permissions.guarded, change.guarded);
-            set(
-                &mut permissions.privileged_execute,
-                change.privileged_execute,
-            );
-            if user {
-                set(&mut permissions.user, change.user);
-                set(&mut permissions.user_execute, change.user_execute);
-            }
-            if let Some(software) = change.software {
-                permissions.software = software & 0b1111;
-            }
+            mapped.attributes = S::changed(mapped.attributes, &change, &arch);
         })
     }
 
@@ -319,7 +308,7 @@ impl Reference {
         &mut self,
         offset: u64,
         bytes: u64,
-        change: AttributeChange,
+        change: AttributeChange<S::Memory>,
         holes: Holes,
     ) -> Result<(), TableError> {
         self.range_error(offset, bytes)?;
@@ -328,10 +317,7 @@ impl Reference {
             return Ok(());
         }
         self.change(offset, bytes, holes, |mapped| {
-            let attributes = &mut mapped.attributes;
-            attributes.memory = change.memory.unwrap_or(attributes.memory);
-            attributes.shareability = change.shareability.unwrap_or(attributes.shareability);
-            attributes.accessed = change.accessed.unwrap_or(attributes.accessed);
+            mapped.attributes = S::with_attributes(mapped.attributes, &change);
         })
     }
 
@@ -344,9 +330,8 @@ impl Reference {
     ) -> Result<(), TableError> {
         self.range_error(offset, bytes)?;
         self.change(offset, bytes, holes, |mapped| {
-            let permissions = &mut mapped.attributes.permissions;
-            if permissions.dirty_modifier {
-                permissions.writable = dirty;
+            if S::dirty_state(&mapped.attributes).is_some() {
+                mapped.attributes = S::with_dirty_state(mapped.attributes, dirty);
             }
         })
     }
@@ -367,18 +352,18 @@ impl Reference {
             if first + size <= offset || first >= end || bytes == 0 {
                 continue;
             }
-            let permissions = &mut mapped.attributes.permissions;
+            let attributes = mapped.attributes;
             let noted = match what {
-                Harvest::Dirty => permissions.dirty_modifier && permissions.writable,
-                _ => mapped.attributes.accessed,
+                Harvest::Dirty => S::dirty_state(&attributes) == Some(true),
+                _ => S::accessed(&attributes),
             };
             if !noted {
                 continue;
             }
-            match what {
-                Harvest::Dirty => permissions.writable = false,
-                _ => mapped.attributes.accessed = false,
-            }
+            mapped.attributes = match what {
+                Harvest::Dirty => S::with_dirty_state(attributes, false),
+                _ => S::with_attributes(attributes, &AttributeChange::NONE.accessed(false)),
+            };
             *mapped = mapped.encoded(&arch);
             let leaf = mapped.leaf;
             match runs.last_mut() {
@@ -441,15 +426,13 @@ impl Reference {
         let arch = self.arch;
         let entry = arch.entry_bytes(level);
         let bytes = count * entry;
-        let follows = |first: &Mapped, number: u64| {
+        let follows = |first: &Mapped<S>, number: u64| {
             let other = self.mapped.get(&(first.leaf.offset + number * entry));
             other.is_some_and(|other| {
-                let clean = 1 << 51 | 1 << 7;
-                let updated = other.leaf.word >> 10 & 1 == 0 || other.leaf.word & clean == clean;
                 other.leaf.level == level
                     && !other.present_invalid
                     // Hardware may update a live entry without AF, or one that is clean.
-                    && !(self.live && updated)
+                    && !(self.live && arch.may_be_updated(other.leaf.word))
                     && other.leaf.output == first.leaf.output + number * entry
                     && arch.attributes_in(other.leaf.word) == arch.attributes_in(first.leaf.word)
             })
@@ -466,16 +449,7 @@ impl Reference {
             .collect()
     }
 
-    fn changes_nothing(&self, change: &PermissionChange) -> bool {
-        let mut change = *change;
-        if !self.arch.user {
-            change.user = None;
-            change.user_execute = None;
-        }
-        change == PermissionChange::default()
-    }
-
-    /// How many tables it takes, the root among them: one for each piece of address space that
+    /// How many tables it takes, the root's among them: one for each piece of address space that
     /// some leaf of a deeper level needs resolved.
     pub fn tables(&self) -> usize {
         let mut needed = BTreeSet::new();
@@ -485,7 +459,7 @@ impl Reference {
                 needed.insert((level, piece));
             }
         }
-        1 + needed.len()
+        self.arch.root_tables() + needed.len()
     }
 
     /// Panics unless `tree` is exactly this.

@@ -1,7 +1,8 @@
 //! The steps of random sequences: what there is to do, where, and how likely each is.
 
-use granule::arch::{Attributes, Level, MemoryType, Permissions, Shareability};
-use granule::table::{AttributeChange, Harvest, Holes, Leaves, PermissionChange};
+use granule::arch::Level;
+use granule::table::{AttributeChange, Harvest, Holes, Leaves};
+use granule_testing::stage::{TestStage, any_shareability};
 use granule_testing::walk::Arch;
 use proptest::prelude::*;
 
@@ -17,44 +18,44 @@ pub struct Distance {
 
 /// What is done with a range.
 #[derive(Clone, Copy, Debug)]
-pub enum Action {
+pub enum Action<S: TestStage> {
     Unmap,
-    Protect(PermissionChange, Holes),
+    Protect(S::PermissionChange, Holes),
     SetInvalid,
     SetValid,
     Merge(Leaves),
-    Attributes(AttributeChange, Holes),
+    Attributes(AttributeChange<S::Memory>, Holes),
     Dirty(bool, Holes),
     Harvest(Harvest),
 }
 
 #[derive(Clone, Debug)]
-pub enum Step {
+pub enum Step<S: TestStage> {
     Map {
         at: Distance,
         length: Distance,
         /// How output and input agree: modulo the unit of this index.
         agree: usize,
         output: usize,
-        attributes: Attributes,
+        attributes: S::Attributes,
         leaves: Leaves,
     },
     /// Several mappings at once: distances of each from the end of the one before, lengths.
     Pieces {
         at: Distance,
-        pieces: Vec<(Distance, Distance, Attributes, Leaves)>,
+        pieces: Vec<(Distance, Distance, S::Attributes, Leaves)>,
         agree: usize,
         output: usize,
     },
     /// Something with exactly one leaf or group that is mapped.
-    Leaf(usize, Action),
+    Leaf(usize, Action<S>),
     /// Something with a part of one: where it begins and ends inside.
-    Part(usize, (Distance, Distance), Action),
+    Part(usize, (Distance, Distance), Action<S>),
     /// Something with a range of any kind.
     Range {
         at: Distance,
         length: Distance,
-        action: Action,
+        action: Action<S>,
     },
     /// The CPUs that use the tables come to have this level of FEAT_BBM.
     Bbm(u32),
@@ -120,46 +121,14 @@ fn distance(top: bool) -> impl Strategy<Value = Distance> {
     )
 }
 
-fn permissions() -> impl Strategy<Value = Permissions> {
-    any::<(bool, bool, bool, bool, bool, bool, u8)>().prop_map(|bits| {
-        Permissions::READ
-            .writable(bits.0)
-            .user(bits.1)
-            .privileged_execute(bits.2)
-            .user_execute(bits.3)
-            .guarded(bits.4)
-            .dirty_modifier(bits.5)
-            .software(bits.6)
-    })
-}
-
-fn memory() -> impl Strategy<Value = MemoryType> {
-    prop_oneof![
-        Just(MemoryType::Normal),
-        Just(MemoryType::Device),
-        Just(MemoryType::NormalNonCacheable),
-        Just(MemoryType::DeviceStrict),
-        Just(MemoryType::NormalTagged),
-        (5..8_u8).prop_map(MemoryType::Index),
-    ]
-}
-
-fn shareability() -> impl Strategy<Value = Shareability> {
-    prop_oneof![
-        Just(Shareability::None),
-        Just(Shareability::Outer),
-        Just(Shareability::Inner)
-    ]
-}
-
-fn attribute_change() -> impl Strategy<Value = AttributeChange> {
+fn attribute_change<S: TestStage>() -> impl Strategy<Value = AttributeChange<S::Memory>> {
     let accessed = || proptest::option::of(any::<bool>());
     // The access flag alone is another way through the code.
     let few = prop_oneof![
         accessed().prop_map(|accessed| (None, None, accessed)),
         (
-            proptest::option::of(memory()),
-            proptest::option::of(shareability()),
+            proptest::option::of(S::any_memory()),
+            proptest::option::of(any_shareability()),
             accessed()
         ),
     ];
@@ -179,47 +148,6 @@ fn harvest() -> impl Strategy<Value = Harvest> {
     ]
 }
 
-fn attributes() -> impl Strategy<Value = Attributes> {
-    (
-        memory(),
-        shareability(),
-        permissions(),
-        any::<bool>(),
-        any::<bool>(),
-    )
-        .prop_map(|(memory, shareability, permissions, accessed, global)| {
-            Attributes::normal(permissions)
-                .memory(memory)
-                .shareability(shareability)
-                .accessed(accessed)
-                .global(global)
-        })
-}
-
-fn change() -> impl Strategy<Value = PermissionChange> {
-    let maybe = || proptest::option::of(any::<bool>());
-    (
-        maybe(),
-        maybe(),
-        maybe(),
-        maybe(),
-        maybe(),
-        proptest::option::of(any::<u8>()),
-    )
-        .prop_map(|bits| {
-            let mut change = PermissionChange::NONE;
-            (
-                change.writable,
-                change.user,
-                change.privileged_execute,
-                change.user_execute,
-                change.guarded,
-                change.software,
-            ) = bits;
-            change
-        })
-}
-
 fn leaves() -> impl Strategy<Value = Leaves> {
     let any = (0..Level::ALL.len(), any::<bool>()).prop_map(|(level, contiguous)| Leaves {
         top: Level::ALL[level],
@@ -228,15 +156,15 @@ fn leaves() -> impl Strategy<Value = Leaves> {
     prop_oneof![Just(Leaves::LARGEST), Just(Leaves::PAGES), any]
 }
 
-fn action() -> impl Strategy<Value = Action> {
+fn action<S: TestStage>() -> impl Strategy<Value = Action<S>> {
     let holes = || prop_oneof![Just(Holes::Refuse), Just(Holes::Skip)];
     prop_oneof![
         2 => Just(Action::Unmap),
-        4 => (change(), holes()).prop_map(|(change, holes)| Action::Protect(change, holes)),
+        4 => (S::any_change(), holes()).prop_map(|(change, holes)| Action::Protect(change, holes)),
         2 => Just(Action::SetInvalid),
         2 => Just(Action::SetValid),
         1 => leaves().prop_map(Action::Merge),
-        3 => (attribute_change(), holes()).prop_map(|(change, holes)| {
+        3 => (attribute_change::<S>(), holes()).prop_map(|(change, holes)| {
             Action::Attributes(change, holes)
         }),
         2 => (any::<bool>(), holes()).prop_map(|(dirty, holes)| Action::Dirty(dirty, holes)),
@@ -244,13 +172,13 @@ fn action() -> impl Strategy<Value = Action> {
     ]
 }
 
-pub fn step() -> impl Strategy<Value = Step> {
+pub fn step<S: TestStage>() -> impl Strategy<Value = Step<S>> {
     let map = (
         distance(true),
         distance(false),
         0..12_usize,
         0..6_usize,
-        attributes(),
+        S::any_attributes(),
         leaves(),
     )
         .prop_map(
@@ -263,7 +191,14 @@ pub fn step() -> impl Strategy<Value = Step> {
                 leaves,
             },
         );
-    let piece = || (distance(false), distance(false), attributes(), leaves());
+    let piece = || {
+        (
+            distance(false),
+            distance(false),
+            S::any_attributes(),
+            leaves(),
+        )
+    };
     let pieces = (
         distance(true),
         proptest::collection::vec(piece(), 0..5),

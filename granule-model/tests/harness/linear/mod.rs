@@ -47,7 +47,7 @@ fn pieces(geometry: &Geometry, leaves: Leaves) -> Vec<Piece> {
 
 /// What the CPUs find is what the pieces say, and no rule was broken.
 fn check(world: &Shared, shape: &Shape, geometry: &Geometry, pieces: &[Piece], seed: u64) {
-    let mut reference = Reference::default();
+    let mut reference: Reference = Reference::default();
     for piece in pieces {
         let stretch = Stretch {
             present_invalid: false,

@@ -1,6 +1,7 @@
 //! The checks can fail: faults planted in what the library and kernels do, each of which the
 //! model must report, with the right rule.
 
+mod guests;
 mod kernel_scenes;
 mod kexec;
 mod registers;
@@ -13,7 +14,9 @@ mod taps;
 use crate::machine::Tap;
 use crate::sequence::Run;
 use crate::shape::Shape;
+use crate::stage::Staged;
 use granule::arch::Page4K;
+use granule::table::{Stage1, Stage2};
 use granule_model::{Rule, Violation};
 use scenes::Scene;
 use std::collections::BTreeSet;
@@ -52,7 +55,7 @@ const fn fault(
 fn faults() -> impl Iterator<Item = &'static Fault> {
     let tables = tables::FAULTS.iter().chain(sizes::FAULTS);
     let tables = tables.chain(spaces::FAULTS).chain(registers::FAULTS);
-    tables.chain(kexec::FAULTS)
+    tables.chain(guests::FAULTS).chain(kexec::FAULTS)
 }
 
 /// What a scene ends with: rules with the text of the violation, and how many events a fault
@@ -144,50 +147,74 @@ fn row(fault: &Fault) -> String {
     format!("| {} | `{}` | {text} |", fault.name, fault.rule.name())
 }
 
-/// Faults that come in the middle of random operations, and whether something was found: a
-/// violation, or an address with another result than the reference's.
+type Kind = (&'static str, fn() -> Tap);
+
+/// Faults that come in the middle of random operations.
+const KINDS: [Kind; 8] = [
+    ("no TLBI", || taps::drop_all(taps::is_tlbi)),
+    ("no DSB ISHST", || taps::drop_all(taps::is_ishst)),
+    ("no DSB ISH", || taps::drop_all(taps::is_ish)),
+    ("no ISB", || taps::drop_all(taps::is_isb)),
+    ("local TLBIs", || taps::tlbis(taps::local)),
+    ("plain links", || taps::replace(taps::is_link, taps::plain)),
+    ("one entry less is changed", || {
+        taps::replace(taps::is_update, taps::one_less)
+    }),
+    ("one leaf less is filled", || {
+        taps::replace(taps::is_leaf_fill, taps::one_less)
+    }),
+];
+
+/// Plays random operations with a fault, which must find something: a violation, or an address with
+/// another result than the reference's.
+fn finds<S: Staged>(shape: Shape, name: &str, plant: fn() -> Tap) {
+    let mut run = Run::<Page4K, S>::of(shape, 7);
+    for _ in 0..10 {
+        run.step();
+    }
+    run.plant(plant());
+    let found = (0..200).find_map(|_| {
+        let step = AssertUnwindSafe(|| run.step());
+        catch_unwind(step).err()
+    });
+    let text = found
+        .as_ref()
+        .and_then(|what| what.downcast_ref::<String>());
+    let text = text.map_or("nothing", String::as_str);
+    let known = [": CPU ", "finds [", "CPU ", "query of", "bytes visited"];
+    assert!(
+        known.iter().any(|known| text.contains(known)),
+        "{name} on {shape:?} was not found: {text}"
+    );
+    assert!(run.planted() > 0, "{name}: nothing was planted");
+}
+
 #[test]
 fn random_sequences_find_faults() {
-    type Kind = (&'static str, fn() -> Tap);
-    let kinds: [Kind; 8] = [
-        ("no TLBI", || taps::drop_all(taps::is_tlbi)),
-        ("no DSB ISHST", || taps::drop_all(taps::is_ishst)),
-        ("no DSB ISH", || taps::drop_all(taps::is_ish)),
-        ("no ISB", || taps::drop_all(taps::is_isb)),
-        ("local TLBIs", || taps::tlbis(taps::local)),
-        ("plain links", || taps::replace(taps::is_link, taps::plain)),
-        ("one entry less is changed", || {
-            taps::replace(taps::is_update, taps::one_less)
-        }),
-        ("one leaf less is filled", || {
-            taps::replace(taps::is_leaf_fill, taps::one_less)
-        }),
-    ];
-    for (name, plant) in kinds {
-        for (va_bits, asid) in [(48, None), (39, Some(9))] {
-            let shape = Shape {
+    for (name, plant) in KINDS {
+        finds::<Stage1>(Shape::kernel(48), name, plant);
+        let asid = Some(9);
+        finds::<Stage1>(
+            Shape {
                 asid,
-                ..Shape::kernel(va_bits)
-            };
-            let mut run = Run::<Page4K>::new(shape, 7);
-            for _ in 0..10 {
-                run.step();
-            }
-            run.plant(plant());
-            let found = (0..200).find_map(|_| {
-                let step = AssertUnwindSafe(|| run.step());
-                catch_unwind(step).err()
-            });
-            let text = found
-                .as_ref()
-                .and_then(|what| what.downcast_ref::<String>());
-            let text = text.map_or("nothing", String::as_str);
-            let known = [": CPU ", "finds [", "CPU ", "query of", "bytes visited"];
-            assert!(
-                known.iter().any(|known| text.contains(known)),
-                "{name} on {shape:?} was not found: {text}"
-            );
-            assert!(run.planted() > 0, "{name}: nothing was planted");
-        }
+                ..Shape::kernel(39)
+            },
+            name,
+            plant,
+        );
+    }
+}
+
+#[test]
+fn random_sequences_find_faults_of_a_guest() {
+    let combined: Kind = ("no TLBI of what is combined", || {
+        taps::drop_all(guests::is_combined)
+    });
+    let by_address: Kind = ("no TLBI by intermediate physical address", || {
+        taps::drop_all(guests::is_by_address)
+    });
+    for (name, plant) in KINDS.into_iter().chain([combined, by_address]) {
+        finds::<Stage2>(Shape::kernel(40), name, plant);
+        finds::<Stage2>(Shape::kernel(48), name, plant);
     }
 }

@@ -1,6 +1,9 @@
-//! Stage 1 descriptors, decoded. Written from the architecture's description.
+//! Descriptors, decoded. Written from the architecture's description. [`stage2`] has the attributes
+//! of stage 2, which differ.
 //!
 //! Pure functions of the descriptor and the context it is read in. Nothing here walks.
+
+mod stage2;
 
 use crate::arch::context::Context;
 use crate::arch::format::{Format, Granule};
@@ -124,6 +127,8 @@ pub(crate) struct Attributes {
     pub(crate) global: bool,
     pub(crate) guarded: bool,
     pub(crate) accessed: bool,
+    /// Hardware manages the dirty state, and the page is dirty: it may be written without a note.
+    pub(crate) dirty: bool,
     pub(crate) contiguous: bool,
     /// nT, blocks only.
     pub(crate) no_translation: bool,
@@ -174,7 +179,7 @@ pub(crate) fn attributes(
         };
         (rights, Rights::default())
     };
-    Attributes {
+    let common = Attributes {
         memory: (context.mair >> (8 * index)) as u8,
         shareability: if format.ds {
             context.shareability
@@ -183,11 +188,36 @@ pub(crate) fn attributes(
         },
         privileged,
         user,
-        global: context.space.regime() != Regime::El10 || raw & NOT_GLOBAL == 0,
+        global: is_global(raw, context),
         guarded: raw & (1 << 50) != 0,
         accessed: raw & ACCESSED != 0,
+        dirty: dirty_managed && made_dirty(raw, context.space.regime()) == raw,
         contiguous: raw & CONTIGUOUS != 0 && format.group(level) > 1,
         no_translation: refuses(raw, level, format),
+    };
+    if context.space.regime() == Regime::Stage2 {
+        stage2::attributes(raw, context, common)
+    } else {
+        common
+    }
+}
+
+/// Whether a leaf translates in every address space of its regime.
+pub(crate) const fn is_global(raw: u64, context: &Context) -> bool {
+    match context.space.regime() {
+        Regime::El10 => raw & NOT_GLOBAL == 0,
+        Regime::El2 | Regime::El3 => true,
+        Regime::Stage2 => false,
+    }
+}
+
+/// The value of a leaf after hardware made its page dirty. A page that hardware does not manage, or
+/// that is dirty, stays as it is.
+pub(crate) const fn made_dirty(raw: u64, regime: Regime) -> u64 {
+    match (raw & DIRTY_MODIFIER != 0, regime) {
+        (false, _) => raw,
+        (true, Regime::Stage2) => raw | stage2::WRITABLE,
+        (true, _) => raw & !READ_ONLY,
     }
 }
 

@@ -3,23 +3,26 @@
 //! A [`Context`] says how descriptors of one half of a regime are read, a [`RootKey`] where the
 //! walk starts. Nothing here walks.
 
-use super::format::{Format, Granule};
-use super::regime::Regime;
+mod stage2;
+
+use crate::arch::format::{Format, Granule};
+use crate::arch::regime::Regime;
 use crate::config::Config;
 use granule_trace::System;
 
-/// One half of one regime's virtual addresses: EL1&0 has two, the others one.
+/// One half of one regime's addresses: EL1&0 has two, the others one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Space(u8);
 
 impl Space {
-    pub(crate) const COUNT: usize = 4;
+    pub(crate) const COUNT: usize = 5;
 
     pub(crate) const fn new(regime: Regime, upper: bool) -> Self {
         Self(match regime {
             Regime::El10 => upper as u8,
             Regime::El2 => 2,
             Regime::El3 => 3,
+            Regime::Stage2 => 4,
         })
     }
 
@@ -35,6 +38,7 @@ impl Space {
         match self.0 {
             2 => Regime::El2,
             3 => Regime::El3,
+            4 => Regime::Stage2,
             _ => Regime::El10,
         }
     }
@@ -55,6 +59,8 @@ pub(crate) struct Context {
     pub(crate) space: Space,
     pub(crate) format: Format,
     pub(crate) va_bits: u32,
+    /// The level of the top table, or tables: stage 2 may concatenate several.
+    pub(crate) start_level: i8,
     /// Output addresses with higher bits set fault.
     pub(crate) output_bits: u32,
     /// TBI: bits 63:56 are ignored.
@@ -72,6 +78,10 @@ pub(crate) struct Context {
     /// SCTLR.WXN.
     pub(crate) write_never_execute: bool,
     pub(crate) mair: u64,
+    /// HCR_EL2.FWB, stage 2.
+    pub(crate) forced_write_back: bool,
+    /// FEAT_XNX, stage 2.
+    pub(crate) execute_by_privilege: bool,
 }
 
 /// The fields of registers that a TLB may hold (RVNRFW).
@@ -84,28 +94,43 @@ pub(crate) struct Fields {
     hardware_access: bool,
     hardware_dirty: bool,
     mair: u64,
+    forced_write_back: bool,
+    /// The guest that they hold for: guests may differ in all of these.
+    vmid: Option<u16>,
+}
+
+impl Fields {
+    /// Whether a TLB may hold these in place of `other`, for the same guest or for none.
+    pub(crate) fn contradict(&self, other: &Self) -> bool {
+        self != other && self.vmid == other.vmid
+    }
+}
+
+impl RootKey {
+    /// The fields that a walk from this root may leave in the TLB.
+    pub(crate) const fn fields(&self) -> Fields {
+        let context = &self.context;
+        Fields {
+            format: context.format,
+            va_bits: context.va_bits,
+            output_bits: context.output_bits,
+            no_hierarchy: context.no_hierarchy,
+            hardware_access: context.hardware_access,
+            hardware_dirty: context.hardware_dirty,
+            mair: context.mair,
+            forced_write_back: context.forced_write_back,
+            vmid: match context.space.regime() {
+                Regime::Stage2 => self.asid,
+                _ => None,
+            },
+        }
+    }
 }
 
 impl Context {
-    pub(crate) const fn fields(&self) -> Fields {
-        Fields {
-            format: self.format,
-            va_bits: self.va_bits,
-            output_bits: self.output_bits,
-            no_hierarchy: self.no_hierarchy,
-            hardware_access: self.hardware_access,
-            hardware_dirty: self.hardware_dirty,
-            mair: self.mair,
-        }
-    }
-
-    pub(crate) const fn start_level(&self) -> i8 {
-        self.format.granule.start_level(self.va_bits)
-    }
-
     /// The entries of the top table.
     pub(crate) const fn top_entries(&self) -> u64 {
-        1 << (self.va_bits - self.format.granule.level_shift(self.start_level()))
+        1 << (self.va_bits - self.format.granule.level_shift(self.start_level))
     }
 
     /// The lowest address of the half.
@@ -138,7 +163,7 @@ impl Context {
 pub(crate) struct RootKey {
     pub(crate) context: Context,
     pub(crate) base: u64,
-    /// `None` where no ASID is known: the upper half, EL2 and EL3.
+    /// `None` where no ASID is known: the upper half, EL2 and EL3. A VMID at stage 2.
     pub(crate) asid: Option<u16>,
 }
 
@@ -154,8 +179,11 @@ impl RootKey {
 /// The translation registers of one regime of one CPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Registers {
+    /// HCR_EL2 at stage 2: VM is the same bit as M.
     pub(crate) sctlr: u64,
+    /// VTCR_EL2 at stage 2.
     pub(crate) tcr: u64,
+    /// VTTBR_EL2 at stage 2.
     pub(crate) ttbr: [u64; 2],
     pub(crate) mair: u64,
 }
@@ -170,12 +198,26 @@ pub(crate) const fn regime_of(register: System) -> Option<Regime> {
         | System::MAIR_EL1 => Regime::El10,
         System::SCTLR_EL2 | System::TCR_EL2 | System::TTBR0_EL2 | System::MAIR_EL2 => Regime::El2,
         System::SCTLR_EL3 | System::TCR_EL3 | System::TTBR0_EL3 | System::MAIR_EL3 => Regime::El3,
+        System::HCR_EL2 | System::VTCR_EL2 | System::VTTBR_EL2 => Regime::Stage2,
         _ => return None,
     })
 }
 
-const fn field(value: u64, low: u32, width: u32) -> u64 {
+pub(super) const fn field(value: u64, low: u32, width: u32) -> u64 {
     (value >> low) & ((1 << width) - 1)
+}
+
+/// The bits of output address that IPS or PS names.
+pub(super) const fn output_bits(size: u64) -> u32 {
+    match size {
+        0 => 32,
+        1 => 36,
+        2 => 40,
+        3 => 42,
+        4 => 44,
+        5 => 48,
+        _ => 52,
+    }
 }
 
 impl Registers {
@@ -183,8 +225,13 @@ impl Registers {
     pub(crate) const fn set(&mut self, register: System, value: u64) {
         match register {
             System::SCTLR_EL1 | System::SCTLR_EL2 | System::SCTLR_EL3 => self.sctlr = value,
-            System::TCR_EL1 | System::TCR_EL2 | System::TCR_EL3 => self.tcr = value,
-            System::TTBR0_EL1 | System::TTBR0_EL2 | System::TTBR0_EL3 => self.ttbr[0] = value,
+            System::HCR_EL2 => self.sctlr = value & stage2::HCR,
+            System::TCR_EL1 | System::TCR_EL2 | System::TCR_EL3 | System::VTCR_EL2 => {
+                self.tcr = value;
+            }
+            System::TTBR0_EL1 | System::TTBR0_EL2 | System::TTBR0_EL3 | System::VTTBR_EL2 => {
+                self.ttbr[0] = value;
+            }
             System::TTBR1_EL1 => self.ttbr[1] = value,
             System::MAIR_EL1 | System::MAIR_EL2 | System::MAIR_EL3 => self.mair = value,
             _ => {}
@@ -205,7 +252,7 @@ impl Registers {
     pub(crate) const fn ds(&self, regime: Regime) -> bool {
         match regime {
             Regime::El10 => field(self.tcr, 59, 1) != 0,
-            Regime::El2 | Regime::El3 => field(self.tcr, 32, 1) != 0,
+            Regime::El2 | Regime::El3 | Regime::Stage2 => field(self.tcr, 32, 1) != 0,
         }
     }
 
@@ -232,7 +279,7 @@ impl Registers {
     pub(crate) const fn output_size(&self, regime: Regime) -> u64 {
         match regime {
             Regime::El10 => field(self.tcr, 32, 3),
-            Regime::El2 | Regime::El3 => field(self.tcr, 16, 3),
+            Regime::El2 | Regime::El3 | Regime::Stage2 => field(self.tcr, 16, 3),
         }
     }
 
@@ -240,6 +287,9 @@ impl Registers {
     /// that the machine does not have.
     pub(crate) fn root(&self, space: Space, machine: &Config) -> Option<RootKey> {
         let regime = space.regime();
+        if regime == Regime::Stage2 {
+            return stage2::root(self, machine);
+        }
         let two = regime == Regime::El10;
         let upper = space.upper();
         let walks_disabled = two && field(self.tcr, if upper { 23 } else { 7 }, 1) != 0;
@@ -269,21 +319,14 @@ impl Registers {
             return None;
         }
         let va_bits = 64 - size;
-        let output = match self.output_size(regime) {
-            0 => 32,
-            1 => 36,
-            2 => 40,
-            3 => 42,
-            4 => 44,
-            5 => 48,
-            _ => 52,
-        };
+        let output = output_bits(self.output_size(regime));
         let bit = |el1: u32, other: u32| field(self.tcr, if two { el1 } else { other }, 1) != 0;
         let hardware_access = machine.hardware_update && bit(39, 21);
         let context = Context {
             space,
             format,
             va_bits,
+            start_level: granule.start_level(va_bits),
             output_bits: output.min(machine.pa_bits).min(format.address_bits()),
             top_byte_ignored: bit(if upper { 38 } else { 37 }, 20),
             no_hierarchy: bit(if upper { 42 } else { 41 }, 24),
@@ -293,6 +336,8 @@ impl Registers {
             cached_walks: self.sctlr & (1 << 2) != 0 && field(self.tcr, low + 8, 4) != 0,
             write_never_execute: self.sctlr & (1 << 19) != 0,
             mair: self.mair,
+            forced_write_back: false,
+            execute_by_privilege: false,
         };
         let ttbr = self.ttbr[usize::from(upper)];
         let wide = ds || (granule == Granule::K64 && output >= 52);

@@ -1,0 +1,534 @@
+//! The two stages of translation as the checks see them: what each attribute and each change of
+//! permissions means as descriptor bits, and how to draw them at random.
+//!
+//! The bits are literals from the architecture's descriptor tables. Only the types come from the
+//! library.
+
+use super::walk::{Arch, Leaf};
+use granule::arch::{
+    Attributes, Execute, Geometry, MemoryType, Permissions, Shareability, Stage2Attributes,
+    Stage2Memory, Stage2Permissions, VirtualAddress,
+};
+use granule::linear::LeafStats;
+use granule::table::{
+    AttributeChange, Leaves, PageTables, PermissionChange, Piece, Stage, Stage1, Stage2,
+    Stage2PermissionChange, TableEnvironment,
+};
+use proptest::prelude::*;
+
+/// A stage that can be tested.
+pub trait TestStage: Stage {
+    /// Two kinds of memory besides that of RAM.
+    const OTHER_MEMORY: [Self::Memory; 2];
+
+    /// The bits of a leaf besides its address, its kind and its contiguous hint.
+    fn attribute_bits(attributes: &Self::Attributes, arch: &Arch) -> u64;
+    /// The attributes that decoding gives of encoded ones: the rest has no place in a descriptor.
+    fn as_decoded(attributes: Self::Attributes, arch: &Arch) -> Self::Attributes;
+    /// The attributes after a change.
+    fn changed(
+        attributes: Self::Attributes,
+        change: &Self::PermissionChange,
+        arch: &Arch,
+    ) -> Self::Attributes;
+    /// Whether a change names no permission that the tables have.
+    fn changes_nothing(change: &Self::PermissionChange, arch: &Arch) -> bool;
+    /// Attributes of all kinds.
+    fn any_attributes() -> BoxedStrategy<Self::Attributes>;
+    /// Changes of all kinds.
+    fn any_change() -> BoxedStrategy<Self::PermissionChange>;
+    /// Attributes of writable memory.
+    fn read_write() -> Self::Attributes;
+    /// The change to read-only.
+    fn read_only() -> Self::PermissionChange;
+    /// Gives the tables an address space, where the stage knows any.
+    fn set_asid<P: granule::arch::Page, E: TableEnvironment>(
+        tables: &mut PageTables<P, E, Self>,
+        asid: Option<u16>,
+    );
+    /// A change that concerns neither stores nor the dirty state.
+    fn marking() -> Self::PermissionChange;
+    /// Attributes of memory that hardware may update: clean if it manages the dirty state.
+    fn watched(dirty_modifier: bool, accessed: bool) -> Self::Attributes;
+    /// What is counted before a map of an empty tree, where the stage has that.
+    fn stats(
+        geometry: &Geometry,
+        pieces: &[Piece<Self::Input, Self::Attributes>],
+    ) -> Option<LeafStats>;
+
+    /// Kinds of memory.
+    fn any_memory() -> BoxedStrategy<Self::Memory>;
+    /// Attributes after a change of memory type, shareability or access flag.
+    fn with_attributes(
+        attributes: Self::Attributes,
+        change: &AttributeChange<Self::Memory>,
+    ) -> Self::Attributes;
+    /// Whether the page is dirty; `None` where hardware does not manage that.
+    fn dirty_state(attributes: &Self::Attributes) -> Option<bool>;
+    /// The attributes of a page that hardware manages, dirty or clean.
+    fn with_dirty_state(attributes: Self::Attributes, dirty: bool) -> Self::Attributes;
+    /// The access flag.
+    fn accessed(attributes: &Self::Attributes) -> bool;
+
+    /// An address as the tables' own type.
+    fn at(address: u64) -> Self::Input {
+        Self::input(VirtualAddress(address))
+    }
+}
+
+impl Arch {
+    /// The complete leaf descriptor that a mapping must produce.
+    pub fn leaf_word<S: TestStage>(
+        &self,
+        output: u64,
+        level: i32,
+        contiguous: bool,
+        attributes: &S::Attributes,
+    ) -> u64 {
+        let kind = if level == 3 { 0b11 } else { 0b01 };
+        self.place(output)
+            | kind
+            | u64::from(contiguous) << 52
+            | S::attribute_bits(attributes, self)
+    }
+
+    /// The leaves of a mapping, chosen greedily: at each address the largest block, group or page
+    /// that the alignment of input and output, the rest of the range and `leaves` allow. The second
+    /// value of each is the group of the leaf, as first offset and bytes.
+    pub fn greedy<S: TestStage>(
+        &self,
+        offset: u64,
+        output: u64,
+        bytes: u64,
+        leaves: Leaves,
+        attributes: &S::Attributes,
+    ) -> Vec<(Leaf, Option<(u64, u64)>)> {
+        let mut sizes = Vec::new();
+        for level in self.start_level()..=3 {
+            if level < leaves.top.number() || !self.leaf_allowed(level) {
+                continue;
+            }
+            if leaves.contiguous && self.contiguous(level) > 1 {
+                sizes.push((level, self.contiguous(level)));
+            }
+            sizes.push((level, 1));
+        }
+        let mut found = Vec::new();
+        let mut at = 0;
+        while at < bytes {
+            let (level, count) = *sizes
+                .iter()
+                .find(|&&(level, count)| {
+                    let size = count * self.entry_bytes(level);
+                    let aligned = (offset + at) % size == 0 && (output + at) % size == 0;
+                    aligned && bytes - at >= size
+                })
+                .expect("a page always fits");
+            let entry = self.entry_bytes(level);
+            let group = (count > 1).then_some((offset + at, count * entry));
+            for _ in 0..count {
+                let leaf = Leaf {
+                    offset: offset + at,
+                    bytes: entry,
+                    level,
+                    output: output + at,
+                    word: self.leaf_word::<S>(output + at, level, count > 1, attributes),
+                };
+                found.push((leaf, group));
+                at += entry;
+            }
+        }
+        found
+    }
+}
+
+/// Sets a bit of a word.
+fn bit(word: &mut u64, at: u32, set: bool) {
+    *word |= u64::from(set) << at;
+}
+
+/// The bits of shareability and access flag, which both stages have.
+fn common_bits(arch: &Arch, shareability: Shareability, accessed: bool) -> u64 {
+    let mut word = 0;
+    if !arch.ds {
+        word |= match shareability {
+            Shareability::None => 0,
+            Shareability::Outer => 0b10 << 8,
+            _ => 0b11 << 8,
+        };
+    }
+    bit(&mut word, 10, accessed);
+    word
+}
+
+/// Any shareability.
+pub fn any_shareability() -> impl Strategy<Value = Shareability> {
+    prop_oneof![
+        Just(Shareability::None),
+        Just(Shareability::Outer),
+        Just(Shareability::Inner)
+    ]
+}
+
+fn maybe() -> impl Strategy<Value = Option<bool>> {
+    proptest::option::of(any::<bool>())
+}
+
+impl TestStage for Stage1 {
+    const OTHER_MEMORY: [MemoryType; 2] = [MemoryType::Device, MemoryType::NormalNonCacheable];
+
+    fn attribute_bits(attributes: &Attributes, arch: &Arch) -> u64 {
+        let permissions = attributes.permissions;
+        let mut word = common_bits(arch, attributes.shareability, attributes.accessed);
+        word |= u64::from(attributes.memory.index()) << 2;
+        bit(&mut word, 7, !permissions.writable);
+        bit(&mut word, 50, permissions.guarded);
+        bit(&mut word, 51, permissions.dirty_modifier);
+        if arch.user {
+            bit(&mut word, 6, permissions.user);
+            bit(&mut word, 11, !attributes.global);
+            bit(&mut word, 53, !permissions.privileged_execute);
+            bit(&mut word, 54, !permissions.user_execute);
+        } else {
+            // One privilege level: AP[1] is RES1, bit 53 RES0, bit 54 XN, and nG does not exist.
+            bit(&mut word, 6, true);
+            bit(&mut word, 54, !permissions.privileged_execute);
+        }
+        word | u64::from(permissions.software & 0b1111) << 55
+    }
+
+    fn as_decoded(mut attributes: Attributes, arch: &Arch) -> Attributes {
+        attributes.permissions.software &= 0b1111;
+        if arch.ds {
+            attributes.shareability = Shareability::Inner;
+        }
+        if !arch.user {
+            attributes.permissions.user = false;
+            attributes.permissions.user_execute = false;
+            attributes.global = true;
+        }
+        attributes
+    }
+
+    fn changed(mut attributes: Attributes, change: &PermissionChange, arch: &Arch) -> Attributes {
+        let permissions = &mut attributes.permissions;
+        let set = |to: &mut bool, from: Option<bool>| *to = from.unwrap_or(*to);
+        set(&mut permissions.writable, change.writable);
+        if change.writable == Some(false) {
+            // With the modifier left set, hardware management of the dirty state would let the
+            // store through.
+            permissions.dirty_modifier = false;
+        }
+        set(&mut permissions.guarded, change.guarded);
+        set(
+            &mut permissions.privileged_execute,
+            change.privileged_execute,
+        );
+        if arch.user {
+            set(&mut permissions.user, change.user);
+            set(&mut permissions.user_execute, change.user_execute);
+        }
+        if let Some(software) = change.software {
+            permissions.software = software & 0b1111;
+        }
+        attributes
+    }
+
+    fn changes_nothing(change: &PermissionChange, arch: &Arch) -> bool {
+        let mut change = *change;
+        if !arch.user {
+            change.user = None;
+            change.user_execute = None;
+        }
+        change == PermissionChange::NONE
+    }
+
+    fn any_attributes() -> BoxedStrategy<Attributes> {
+        let memory = Self::any_memory();
+        let permissions = any::<(bool, bool, bool, bool, bool, bool, u8)>().prop_map(|bits| {
+            Permissions::READ
+                .writable(bits.0)
+                .user(bits.1)
+                .privileged_execute(bits.2)
+                .user_execute(bits.3)
+                .guarded(bits.4)
+                .dirty_modifier(bits.5)
+                .software(bits.6)
+        });
+        let flags = any::<(bool, bool)>();
+        (memory, any_shareability(), permissions, flags)
+            .prop_map(|(memory, shareability, permissions, (accessed, global))| {
+                Attributes::normal(permissions)
+                    .memory(memory)
+                    .shareability(shareability)
+                    .accessed(accessed)
+                    .global(global)
+            })
+            .boxed()
+    }
+
+    fn any_change() -> BoxedStrategy<PermissionChange> {
+        let software = proptest::option::of(any::<u8>());
+        (maybe(), maybe(), maybe(), maybe(), maybe(), software)
+            .prop_map(|bits| {
+                let mut change = PermissionChange::NONE;
+                (
+                    change.writable,
+                    change.user,
+                    change.privileged_execute,
+                    change.user_execute,
+                    change.guarded,
+                    change.software,
+                ) = bits;
+                change
+            })
+            .boxed()
+    }
+
+    fn any_memory() -> BoxedStrategy<Self::Memory> {
+        prop_oneof![
+            Just(MemoryType::Normal),
+            Just(MemoryType::Device),
+            Just(MemoryType::NormalNonCacheable),
+            Just(MemoryType::DeviceStrict),
+            Just(MemoryType::NormalTagged),
+            (5..8_u8).prop_map(MemoryType::Index),
+        ]
+        .boxed()
+    }
+
+    fn with_attributes(
+        mut attributes: Self::Attributes,
+        change: &AttributeChange<Self::Memory>,
+    ) -> Self::Attributes {
+        attributes.memory = change.memory.unwrap_or(attributes.memory);
+        attributes.shareability = change.shareability.unwrap_or(attributes.shareability);
+        attributes.accessed = change.accessed.unwrap_or(attributes.accessed);
+        attributes
+    }
+
+    fn dirty_state(attributes: &Self::Attributes) -> Option<bool> {
+        let permissions = attributes.permissions;
+        permissions.dirty_modifier.then_some(permissions.writable)
+    }
+
+    fn with_dirty_state(mut attributes: Self::Attributes, dirty: bool) -> Self::Attributes {
+        attributes.permissions.writable = dirty;
+        attributes
+    }
+
+    fn accessed(attributes: &Self::Attributes) -> bool {
+        attributes.accessed
+    }
+
+    fn read_write() -> Attributes {
+        Attributes::normal(Permissions::READ_WRITE)
+    }
+
+    fn marking() -> PermissionChange {
+        PermissionChange::NONE.software(0b0101)
+    }
+
+    fn watched(dirty_modifier: bool, accessed: bool) -> Attributes {
+        let permissions = Permissions::READ.dirty_modifier(dirty_modifier);
+        Attributes::normal(permissions).accessed(accessed)
+    }
+
+    fn read_only() -> PermissionChange {
+        PermissionChange::NONE.writable(false)
+    }
+
+    fn set_asid<P: granule::arch::Page, E: TableEnvironment>(
+        tables: &mut PageTables<P, E>,
+        asid: Option<u16>,
+    ) {
+        // SAFETY: no CPU walks the tables.
+        unsafe { tables.set_asid(asid) };
+    }
+
+    fn stats(geometry: &Geometry, pieces: &[Piece]) -> Option<LeafStats> {
+        Some(LeafStats::new(geometry, pieces))
+    }
+}
+
+impl TestStage for Stage2 {
+    const OTHER_MEMORY: [Stage2Memory; 2] =
+        [Stage2Memory::Device, Stage2Memory::NormalNonCacheable];
+
+    fn attribute_bits(attributes: &Stage2Attributes, arch: &Arch) -> u64 {
+        let permissions = attributes.permissions;
+        let mut word = common_bits(arch, attributes.shareability, attributes.accessed);
+        // MemAttr: four bits, of which FEAT_S2FWB uses three.
+        let memory = match (attributes.memory, arch.forced_write_back) {
+            (Stage2Memory::Normal, true) => 0b0110,
+            (Stage2Memory::AsStage1, true) => 0b0111,
+            (Stage2Memory::Normal | Stage2Memory::AsStage1, false) => 0b1111,
+            (Stage2Memory::NormalNonCacheable, _) => 0b0101,
+            (Stage2Memory::Device, _) => 0b0001,
+            (Stage2Memory::DeviceStrict, _) => 0b0000,
+            (Stage2Memory::Raw(bits), true) => bits & 0b0111,
+            (Stage2Memory::Raw(bits), false) => bits & 0b1111,
+            (other, _) => panic!("a memory type that this test does not know: {other:?}"),
+        };
+        word |= u64::from(memory) << 2;
+        bit(&mut word, 6, permissions.readable);
+        bit(&mut word, 7, permissions.writable);
+        bit(&mut word, 51, permissions.dirty_modifier);
+        let never = match (permissions.execute, arch.execute_by_privilege) {
+            (Execute::Any, _) => 0b00,
+            (Execute::User, true) => 0b01,
+            (Execute::Privileged, true) => 0b11,
+            _ => 0b10,
+        };
+        word | never << 53 | u64::from(permissions.software & 0b1111) << 55
+    }
+
+    fn as_decoded(mut attributes: Stage2Attributes, arch: &Arch) -> Stage2Attributes {
+        attributes.permissions.software &= 0b1111;
+        if arch.ds {
+            attributes.shareability = Shareability::Inner;
+        }
+        if !arch.forced_write_back && attributes.memory == Stage2Memory::AsStage1 {
+            attributes.memory = Stage2Memory::Normal;
+        }
+        if !arch.execute_by_privilege && attributes.permissions.execute != Execute::Any {
+            attributes.permissions.execute = Execute::Never;
+        }
+        attributes
+    }
+
+    fn changed(
+        mut attributes: Stage2Attributes,
+        change: &Stage2PermissionChange,
+        _arch: &Arch,
+    ) -> Stage2Attributes {
+        let permissions = &mut attributes.permissions;
+        permissions.readable = change.readable.unwrap_or(permissions.readable);
+        permissions.writable = change.writable.unwrap_or(permissions.writable);
+        permissions.dirty_modifier &= change.writable != Some(false);
+        permissions.execute = change.execute.unwrap_or(permissions.execute);
+        if let Some(software) = change.software {
+            permissions.software = software & 0b1111;
+        }
+        attributes
+    }
+
+    fn changes_nothing(change: &Stage2PermissionChange, _arch: &Arch) -> bool {
+        *change == Stage2PermissionChange::NONE
+    }
+
+    fn any_attributes() -> BoxedStrategy<Stage2Attributes> {
+        let memory = Self::any_memory();
+        let permissions = (any::<(bool, bool, bool, u8)>(), any_execute()).prop_map(
+            |((read, write, dirty, software), execute)| {
+                Stage2Permissions::READ
+                    .readable(read)
+                    .writable(write)
+                    .dirty_modifier(dirty)
+                    .software(software)
+                    .execute(execute)
+            },
+        );
+        (memory, any_shareability(), permissions, any::<bool>())
+            .prop_map(|(memory, shareability, permissions, accessed)| {
+                Stage2Attributes::normal(permissions)
+                    .memory(memory)
+                    .shareability(shareability)
+                    .accessed(accessed)
+            })
+            .boxed()
+    }
+
+    fn any_change() -> BoxedStrategy<Stage2PermissionChange> {
+        let execute = proptest::option::of(any_execute());
+        let software = proptest::option::of(any::<u8>());
+        (maybe(), maybe(), execute, software)
+            .prop_map(|bits| {
+                let mut change = Stage2PermissionChange::NONE;
+                (
+                    change.readable,
+                    change.writable,
+                    change.execute,
+                    change.software,
+                ) = bits;
+                change
+            })
+            .boxed()
+    }
+
+    fn any_memory() -> BoxedStrategy<Self::Memory> {
+        prop_oneof![
+            Just(Stage2Memory::Normal),
+            Just(Stage2Memory::AsStage1),
+            Just(Stage2Memory::NormalNonCacheable),
+            Just(Stage2Memory::Device),
+            Just(Stage2Memory::DeviceStrict),
+            // Device-nGRE, which no other name has.
+            Just(Stage2Memory::Raw(0b0010)),
+        ]
+        .boxed()
+    }
+
+    fn with_attributes(
+        mut attributes: Self::Attributes,
+        change: &AttributeChange<Self::Memory>,
+    ) -> Self::Attributes {
+        attributes.memory = change.memory.unwrap_or(attributes.memory);
+        attributes.shareability = change.shareability.unwrap_or(attributes.shareability);
+        attributes.accessed = change.accessed.unwrap_or(attributes.accessed);
+        attributes
+    }
+
+    fn dirty_state(attributes: &Self::Attributes) -> Option<bool> {
+        let permissions = attributes.permissions;
+        permissions.dirty_modifier.then_some(permissions.writable)
+    }
+
+    fn with_dirty_state(mut attributes: Self::Attributes, dirty: bool) -> Self::Attributes {
+        attributes.permissions.writable = dirty;
+        attributes
+    }
+
+    fn accessed(attributes: &Self::Attributes) -> bool {
+        attributes.accessed
+    }
+
+    fn read_write() -> Stage2Attributes {
+        Stage2Attributes::normal(Stage2Permissions::READ_WRITE)
+    }
+
+    fn marking() -> Stage2PermissionChange {
+        Stage2PermissionChange::NONE.software(0b0101)
+    }
+
+    fn watched(dirty_modifier: bool, accessed: bool) -> Stage2Attributes {
+        let permissions = Stage2Permissions::READ.dirty_modifier(dirty_modifier);
+        Stage2Attributes::normal(permissions).accessed(accessed)
+    }
+
+    fn read_only() -> Stage2PermissionChange {
+        Stage2PermissionChange::NONE.writable(false)
+    }
+
+    fn set_asid<P: granule::arch::Page, E: TableEnvironment>(
+        _tables: &mut PageTables<P, E, Self>,
+        _asid: Option<u16>,
+    ) {
+    }
+
+    fn stats(
+        _geometry: &Geometry,
+        _pieces: &[Piece<Self::Input, Stage2Attributes>],
+    ) -> Option<LeafStats> {
+        None
+    }
+}
+
+fn any_execute() -> impl Strategy<Value = Execute> {
+    prop_oneof![
+        Just(Execute::Any),
+        Just(Execute::User),
+        Just(Execute::Privileged),
+        Just(Execute::Never)
+    ]
+}

@@ -1,0 +1,90 @@
+//! The values of VTCR_EL2 and VTTBR_EL2 for tables of a given [`Stage2Geometry`].
+//!
+//! This file computes values; a hypervisor writes them. VTCR_EL2 must not change while a guest of
+//! the same VMID runs on any CPU.
+
+use super::geometry::Stage2Geometry;
+use crate::arch::address::PhysicalAddress;
+use crate::arch::features::CpuFeatures;
+use crate::arch::geometry::{Geometry, OutputFormat};
+use crate::arch::page_size::{Level, PageSize};
+use crate::arch::registers::{base_address, output_size, tg0, walk};
+
+/// VTCR_EL2.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Vtcr(pub u64);
+
+impl Vtcr {
+    /// VTCR_EL2.VS: 16-bit VMIDs.
+    pub const VS: u64 = 1 << 19;
+    /// VTCR_EL2.HA: hardware sets the access flag (FEAT_HAFDBS).
+    pub const HA: u64 = 1 << 21;
+    /// VTCR_EL2.HD: hardware manages the dirty state (FEAT_HAFDBS,
+    /// [`CpuFeatures::hardware_dirty`] 2 and up). HA must be set too.
+    pub const HD: u64 = 1 << 22;
+    /// VTCR_EL2.DS: 52-bit addresses with 4K and 16K pages.
+    pub const DS: u64 = 1 << 32;
+    /// VTCR_EL2.SL2: the walk starts at level -1.
+    pub const SL2: u64 = 1 << 33;
+    /// The RES1 bit.
+    const RES1: u64 = 1 << 31;
+
+    /// The register for guests whose tables have `geometry`. Hardware management of the access flag
+    /// and the dirty state is off: add [`HA`](Self::HA) and [`HD`](Self::HD) for it.
+    #[must_use]
+    pub const fn new(cpu: &CpuFeatures, geometry: &Stage2Geometry) -> Self {
+        let shape = geometry.shape();
+        let mut bits = Self::RES1
+            | (64 - shape.va_bits() as u64)
+            | start_level(shape.page_size(), shape.start_level())
+            | tg0(shape.page_size()) << 14
+            | walk(8)
+            | output_size(shape.pa_bits()) << 16;
+        if matches!(shape.format(), OutputFormat::Lpa2) {
+            bits |= Self::DS;
+        }
+        if cpu.vmid_bits() == 16 {
+            bits |= Self::VS;
+        }
+        Self(bits)
+    }
+}
+
+/// SL0 and SL2. The encoding of SL0 differs between 4K and the other page sizes.
+const fn start_level(size: PageSize, level: Level) -> u64 {
+    let sl0 = match (size, level) {
+        (PageSize::K4, Level::Minus1) => return Vtcr::SL2,
+        (PageSize::K4, Level::L3) => 0b11,
+        (PageSize::K4, _) => 2 - level.number() as u64,
+        _ => 3 - level.number() as u64,
+    };
+    sl0 << 6
+}
+
+/// VTTBR_EL2.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Vttbr(pub u64);
+
+impl Vttbr {
+    /// The register that makes `root` the first root table of the guest `vmid`. A CPU with 8-bit
+    /// VMIDs ([`CpuFeatures::vmid_bits`]) ignores the upper half of `vmid`.
+    /// [`Live::vttbr`](crate::table::Live::vttbr) gives it without `unsafe`.
+    ///
+    /// # Safety
+    ///
+    /// `root` is the first root table of `geometry`, aligned to [`Stage2Geometry::root_bytes`], and
+    /// whoever changes its tables issues the barriers and TLBIs for the CPUs that use this register.
+    #[must_use]
+    pub const unsafe fn from_root(
+        geometry: &Stage2Geometry,
+        root: PhysicalAddress,
+        vmid: u16,
+    ) -> Self {
+        Self::of_shape(geometry.shape(), root, vmid)
+    }
+
+    /// As [`from_root`](Self::from_root), for the shape of a [`Stage2Geometry`] and a live tree.
+    pub(crate) const fn of_shape(shape: &Geometry, root: PhysicalAddress, vmid: u16) -> Self {
+        Self(base_address(shape.format(), root) | (vmid as u64) << 48)
+    }
+}

@@ -1,0 +1,163 @@
+//! The changes of permissions at stage 2.
+//!
+//! A [`Stage2PermissionChange`] can express only changes that rule RWHZWS allows without
+//! break-before-make, as [`PermissionChange`](super::PermissionChange) does for stage 1. How a
+//! change is made is in [`protect`](super::protect), for both stages.
+//!
+//! # An example
+//!
+//! A guest of 64 MiB whose RAM begins at 1 GiB. The tables are in a plain vector and no CPU walks
+//! them; a hypervisor passes its own memory and, on arm64, `hw::Hardware` for the instructions.
+//!
+//! ```
+//! use granule::arch::Vtcr;
+//! use granule::arch::tlbi::TlbCapabilities;
+//! use granule::arch::{
+//!     CpuFeatures, IdRegisters, IntermediateAddress, Page4K, PageSize, PhysicalAddress,
+//!     Stage2Attributes, Stage2Geometry, Stage2Permissions,
+//! };
+//! use granule::table::{
+//!     DirectMapped, Environment, FreeList, Holes, Leaves, NoCpu, Offset, PageTables, Stage2,
+//!     Stage2PermissionChange,
+//! };
+//!
+//! // A CPU with 40 bits of physical address and 4K pages.
+//! let cpu = CpuFeatures::new(IdRegisters::default().mmfr0(2));
+//! let geometry = Stage2Geometry::new(&cpu, PageSize::K4, 40)?;
+//! // One table of level 1 translates 39 bits, so 40 bits take two that follow each other.
+//! assert_eq!(geometry.root_tables(), 2);
+//! assert_eq!(Vtcr::new(&cpu, &geometry).0 & 0xff, 24 | 0b01 << 6);
+//!
+//! let mut pages = vec![0u64; 17 * 512];
+//! let start = PhysicalAddress(pages.as_mut_ptr().expose_provenance() as u64);
+//! let end = PhysicalAddress(start.0 + 17 * 4096);
+//! // SAFETY: the vector is nobody else's and lives longer than the tables.
+//! let environment = unsafe {
+//!     let flat = Offset::new(0);
+//!     let mut allocator = FreeList::new(flat, PageSize::K4);
+//!     allocator.add(start, end);
+//!     Environment {
+//!         memory: DirectMapped(flat),
+//!         allocator,
+//!         tlb: NoCpu(TlbCapabilities::of(&cpu)),
+//!     }
+//! };
+//! let mut guest = PageTables::<Page4K, _, Stage2>::new(geometry, environment)?;
+//! let ram = IntermediateAddress(1 << 30);
+//! let host = PhysicalAddress(0x8_0000_0000);
+//! let all = Stage2Attributes::normal(Stage2Permissions::ALL);
+//! guest.map(ram, host, 64 << 20, all, Leaves::LARGEST)?;
+//!
+//! // No CPU has the VMID in use, and the environment issues no instruction.
+//! // SAFETY: no CPU walks the tables of this example.
+//! let mut guest = unsafe { guest.make_live() };
+//! assert_eq!(guest.vttbr(7).0, guest.root_table().0 | 7 << 48);
+//! // The guest's first 32 MiB become read-only: the TLBIs by intermediate physical address, then
+//! // VMALLE1IS for what the guest's CPUs combined with their own tables.
+//! let read_only = Stage2PermissionChange::NONE.writable(false);
+//! // SAFETY: nothing of the hypervisor relies on the guest's stores.
+//! unsafe { guest.changes() }.protect(ram, 32 << 20, read_only, Holes::Refuse)?;
+//! let there = guest.query(ram).ok_or("not mapped")?;
+//! assert_eq!(there.output, host);
+//! assert!(!there.attributes.permissions.writable);
+//! # Ok::<(), Box<dyn core::error::Error>>(())
+//! ```
+//!
+//! The types of the stages do not mix. A virtual address is none of a guest:
+//!
+//! ```compile_fail,E0308
+//! use granule::arch::{Page4K, VirtualAddress};
+//! use granule::table::{PageTables, Stage2, TableEnvironment, TableError};
+//!
+//! fn unmap<E: TableEnvironment>(
+//!     guest: &mut PageTables<Page4K, E, Stage2>,
+//! ) -> Result<(), TableError> {
+//!     guest.unmap(VirtualAddress(0x1000), 0x1000)
+//! }
+//! ```
+//!
+//! and a guest's tables are for VTTBR_EL2 alone:
+//!
+//! ```compile_fail,E0599
+//! use granule::arch::Page4K;
+//! use granule::table::{Live, PageTables, Stage2, TableEnvironment};
+//!
+//! fn ttbr<E: TableEnvironment>(guest: &Live<PageTables<Page4K, E, Stage2>>) -> u64 {
+//!     guest.ttbr(0).0
+//! }
+//! ```
+
+use super::memory::BitChange;
+use crate::arch::stage2::Execute;
+use crate::arch::{Descriptor, Geometry};
+use crate::setters::setters;
+
+/// A change of permissions at stage 2. `None` leaves a permission unchanged; each field can be set
+/// by the method of its name: `Stage2PermissionChange::NONE.writable(false)`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stage2PermissionChange {
+    /// Whether loads are allowed.
+    pub readable: Option<bool>,
+    /// Whether stores are allowed. `Some(false)` also clears the dirty modifier (DBM), because
+    /// under VTCR_EL2.HD hardware would otherwise allow stores again.
+    pub writable: Option<bool>,
+    /// The privileges that may execute.
+    pub execute: Option<Execute>,
+    /// Software's four bits; the upper four are ignored.
+    pub software: Option<u8>,
+}
+
+impl Stage2PermissionChange {
+    /// No change.
+    pub const NONE: Self = Self {
+        readable: None,
+        writable: None,
+        execute: None,
+        software: None,
+    };
+
+    setters! {
+        readable: Some(bool),
+        writable: Some(bool),
+        execute: Some(Execute),
+        software: Some(u8),
+    }
+
+    /// The change as descriptor bits.
+    pub(super) fn bits(self, geometry: &Geometry) -> BitChange {
+        let mut change = BitChange {
+            of: BitChange::LEAVES,
+            clear: 0,
+            set: 0,
+        };
+        let mut replace = |mask: u64, bits: Option<u64>| {
+            if let Some(bits) = bits {
+                change.clear |= mask;
+                change.set |= bits;
+            }
+        };
+        let bit = |mask: u64, value: Option<bool>| value.map(|on| if on { mask } else { 0 });
+        replace(
+            Descriptor::S2AP_READ,
+            bit(Descriptor::S2AP_READ, self.readable),
+        );
+        replace(
+            Descriptor::S2AP_WRITE,
+            bit(Descriptor::S2AP_WRITE, self.writable),
+        );
+        if self.writable == Some(false) {
+            replace(Descriptor::DIRTY_MODIFIER, Some(0));
+        }
+        let by_privilege = geometry.execute_by_privilege();
+        replace(
+            Descriptor::STAGE2_XN,
+            self.execute.map(|execute| execute.encode(by_privilege)),
+        );
+        replace(
+            Descriptor::SOFTWARE,
+            self.software.map(|bits| (u64::from(bits) & 0b1111) << 55),
+        );
+        change
+    }
+}

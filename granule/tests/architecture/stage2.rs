@@ -1,0 +1,551 @@
+//! Stage 2: ID fields, start levels and concatenation, descriptor bits, registers, TLBI encodings,
+//! and changes in place.
+
+use granule::arch::bbm::{BbmLevel, Change, classify};
+use granule::arch::tlbi::{TlbiOp, TlbiScope};
+use granule::arch::{
+    CpuFeatures, Descriptor, Execute, Geometry, GeometryError, IdRegisters, Level, OutputFormat,
+    PageSize, PhysicalAddress, Regime, Shareability, Stage2Attributes, Stage2Geometry,
+    Stage2Memory, Stage2Permissions, Support, VaRange, Vtcr, Vttbr,
+};
+use granule_testing::shape::{Cpu, LARGE, PLAIN};
+
+use PageSize::{K4, K16, K64};
+
+const fn bits(value: u64, high: u32, low: u32) -> u64 {
+    (value >> low) & ((1 << (high - low + 1)) - 1)
+}
+
+/// `cpu` with FEAT_S2FWB (MMFR2 43:40), FEAT_XNX (MMFR1 31:28) and 16-bit VMIDs (MMFR1 7:4) or
+/// without all of them.
+fn features(cpu: Cpu, all: bool) -> CpuFeatures {
+    let mut registers = cpu.registers();
+    if all {
+        registers.mmfr1 |= 1 << 28 | 2 << 4;
+        registers.mmfr2 |= 1 << 40;
+    }
+    CpuFeatures::new(registers)
+}
+
+fn geometry(cpu: Cpu, size: PageSize, ipa_bits: u32) -> Stage2Geometry {
+    Stage2Geometry::new(&features(cpu, false), size, ipa_bits).unwrap()
+}
+
+#[test]
+fn id_fields() {
+    use Support::{No, With52Bits, Yes};
+    // ID_AA64MMFR0_EL1: the stage-1 field, the stage-2 field, and what the CPU has at stage 2.
+    let rows = [
+        (K4, 28, 0b0000, 40, 0, Yes),
+        (K4, 28, 0b0001, 40, 0, With52Bits),
+        (K4, 28, 0b1111, 40, 0, No),
+        (K4, 28, 0b0000, 40, 1, No),
+        (K4, 28, 0b1111, 40, 2, Yes),
+        (K4, 28, 0b0001, 40, 2, Yes),
+        (K4, 28, 0b0000, 40, 3, With52Bits),
+        (K4, 28, 0b0000, 40, 15, With52Bits),
+        (K16, 20, 0b0000, 32, 0, No),
+        (K16, 20, 0b0001, 32, 0, Yes),
+        (K16, 20, 0b0010, 32, 0, With52Bits),
+        (K16, 20, 0b0010, 32, 1, No),
+        (K16, 20, 0b0000, 32, 2, Yes),
+        (K16, 20, 0b0000, 32, 3, With52Bits),
+        (K64, 24, 0b0000, 36, 0, Yes),
+        (K64, 24, 0b1111, 36, 0, No),
+        (K64, 24, 0b0000, 36, 1, No),
+        (K64, 24, 0b1111, 36, 2, Yes),
+        (K64, 24, 0b1111, 36, 3, Yes),
+    ];
+    for (size, low, value, low2, value2, expected) in rows {
+        let cpu = CpuFeatures::new(IdRegisters::default().mmfr0(value << low | value2 << low2));
+        assert_eq!(
+            cpu.stage2_page_size(size),
+            expected,
+            "{size} {value} {value2}"
+        );
+    }
+    let none = features(PLAIN, false);
+    let all = features(PLAIN, true);
+    assert_eq!((none.vmid_bits(), all.vmid_bits()), (8, 16));
+    assert!(!none.stage2_forced_write_back() && all.stage2_forced_write_back());
+    assert!(!none.stage2_execute_by_privilege() && all.stage2_execute_by_privilege());
+    // ST, bits 31:28.
+    assert!(!features(PLAIN, false).small_tables() && features(LARGE, false).small_tables());
+}
+
+/// Page size, IPA bits, start level, root tables, entries of them together.
+const STARTS: &[(PageSize, u32, i32, usize, usize)] = &[
+    (K4, 25, 3, 16, 8192),
+    (K4, 26, 2, 1, 32),
+    (K4, 30, 2, 1, 512),
+    (K4, 31, 2, 2, 1024),
+    (K4, 34, 2, 16, 8192),
+    (K4, 35, 1, 1, 32),
+    (K4, 39, 1, 1, 512),
+    (K4, 40, 1, 2, 1024),
+    (K4, 42, 1, 8, 4096),
+    (K4, 43, 1, 16, 8192),
+    (K4, 44, 0, 1, 32),
+    (K4, 48, 0, 1, 512),
+    (K4, 52, 0, 16, 8192),
+    (K16, 25, 3, 1, 2048),
+    (K16, 29, 3, 16, 32768),
+    (K16, 30, 2, 1, 32),
+    (K16, 36, 2, 1, 2048),
+    (K16, 40, 2, 16, 32768),
+    (K16, 41, 1, 1, 32),
+    (K16, 47, 1, 1, 2048),
+    (K16, 48, 1, 2, 4096),
+    (K16, 51, 1, 16, 32768),
+    (K16, 52, 0, 1, 32),
+    (K64, 25, 3, 1, 512),
+    (K64, 29, 3, 1, 8192),
+    (K64, 32, 3, 8, 65536),
+    (K64, 33, 3, 16, 131_072),
+    (K64, 34, 2, 1, 32),
+    (K64, 40, 2, 1, 2048),
+    (K64, 42, 2, 1, 8192),
+    (K64, 46, 2, 16, 131_072),
+    (K64, 47, 1, 1, 32),
+    (K64, 48, 1, 1, 64),
+    (K64, 52, 1, 1, 1024),
+];
+
+#[test]
+fn start_levels_and_concatenated_tables() {
+    for &(size, ipa_bits, level, tables, entries) in STARTS {
+        let found = geometry(LARGE, size, ipa_bits);
+        let shape = found.shape();
+        assert_eq!(found.ipa_bits(), ipa_bits);
+        assert_eq!(shape.start_level().number(), level, "{size} {ipa_bits}");
+        assert_eq!(found.root_tables(), tables, "{size} {ipa_bits}");
+        assert_eq!(found.root_bytes(), tables as u64 * size.bytes());
+        assert_eq!(shape.root_entries(), entries, "{size} {ipa_bits}");
+        assert_eq!(shape.regime(), Regime::Stage2);
+        assert_eq!((shape.base().0, shape.span()), (0, 1 << ipa_bits));
+    }
+    // Without FEAT_TTST a walk with 4K pages starts at level 2 at the latest.
+    let shape = *geometry(PLAIN, K4, 25).shape();
+    assert_eq!((shape.start_level(), shape.root_entries()), (Level::L2, 16));
+}
+
+#[test]
+fn input_sizes() {
+    // CPU (PARange), page size, the fewest and most IPA bits.
+    let of = |parange| Cpu { parange, ..LARGE };
+    for (cpu, size, least, most) in [
+        (PLAIN, K4, 25, 48),
+        (PLAIN, K16, 25, 48),
+        (PLAIN, K64, 25, 48),
+        (LARGE, K4, 16, 52),
+        (LARGE, K16, 16, 52),
+        (LARGE, K64, 17, 52),
+        // Never more than the CPU has of physical address, whatever stage 1 can do.
+        (of(2), K4, 16, 40),
+        (of(4), K16, 16, 44),
+        (of(5), K64, 17, 48),
+    ] {
+        let features = features(cpu, false);
+        for ipa_bits in [least - 1, most + 1] {
+            assert_eq!(
+                Stage2Geometry::new(&features, size, ipa_bits),
+                Err(GeometryError::IpaBits {
+                    page_size: size,
+                    ipa_bits,
+                    least,
+                    most,
+                })
+            );
+        }
+        for ipa_bits in [least, most] {
+            let found = Stage2Geometry::new(&features, size, ipa_bits).unwrap();
+            assert_eq!(found.ipa_bits(), ipa_bits);
+        }
+    }
+    let mut registers = LARGE.registers();
+    registers.mmfr0 |= 1 << 40;
+    assert_eq!(
+        Stage2Geometry::new(&CpuFeatures::new(registers), K4, 40),
+        Err(GeometryError::Stage2PageSize(K4))
+    );
+    // 52 bits at stage 1 alone do not give them to stage 2.
+    registers.mmfr0 |= 2 << 40;
+    registers.mmfr0 &= !(1 << 40);
+    let narrow = CpuFeatures::new(registers);
+    assert!(Stage2Geometry::new(&narrow, K4, 49).is_err());
+    let narrow = Stage2Geometry::new(&narrow, K4, 48).unwrap();
+    assert_eq!(narrow.shape().format(), OutputFormat::Bits48);
+    assert_eq!(narrow.shape().pa_bits(), 48);
+    // A geometry of stage 1 cannot name stage 2.
+    assert_eq!(
+        Geometry::new(&LARGE.features(), K4, 40, VaRange::Lower, Regime::Stage2),
+        Err(GeometryError::NotStage1)
+    );
+}
+
+#[test]
+fn other_start_levels() {
+    let of = |parange| Cpu { parange, ..LARGE };
+    // CPU, page size, IPA bits, level, root tables there; 0 where it is refused.
+    for (cpu, size, ipa_bits, level, tables) in [
+        (LARGE, K4, 40, Level::L0, 1),
+        (LARGE, K4, 40, Level::L1, 2),
+        (LARGE, K4, 40, Level::L2, 0),
+        // Level 0 with 4K pages needs 44 bits of physical address.
+        (of(3), K4, 40, Level::L0, 0),
+        (of(4), K4, 40, Level::L0, 1),
+        // Level -1 needs 52 bits and TCR.DS.
+        (LARGE, K4, 52, Level::Minus1, 1),
+        (LARGE, K4, 48, Level::Minus1, 0),
+        (PLAIN, K4, 48, Level::Minus1, 0),
+        (LARGE, K4, 39, Level::L0, 0),
+        (LARGE, K4, 34, Level::L1, 1),
+        (LARGE, K4, 34, Level::L2, 16),
+        (LARGE, K4, 25, Level::L3, 16),
+        (PLAIN, K4, 25, Level::L3, 0),
+        // Without TCR.DS there is no level 0 with 16K pages: 48 bits need two tables.
+        (PLAIN, K16, 48, Level::L0, 0),
+        (PLAIN, K16, 48, Level::L1, 2),
+        (LARGE, K16, 48, Level::L0, 1),
+        (of(2), K16, 40, Level::L1, 0),
+        (of(3), K16, 40, Level::L1, 1),
+        (LARGE, K64, 46, Level::L1, 1),
+        (of(3), K64, 42, Level::L1, 0),
+        (LARGE, K64, 46, Level::L0, 0),
+    ] {
+        let features = features(cpu, false);
+        let found = geometry(cpu, size, ipa_bits).with_start_level(&features, level);
+        match found {
+            Ok(found) => {
+                assert_eq!(found.shape().start_level(), level);
+                assert_eq!(found.root_tables(), tables, "{size} {ipa_bits} {level}");
+            }
+            Err(error) => {
+                let expected = GeometryError::StartLevel {
+                    page_size: size,
+                    ipa_bits,
+                    level,
+                };
+                assert_eq!(error, expected);
+                assert_eq!(tables, 0, "{size} {ipa_bits} {level}");
+            }
+        }
+    }
+}
+
+#[test]
+fn permission_bits() {
+    // S2AP is bits 7:6, XN bits 54:53, DBM bit 51, software bits 58:55.
+    let none = Stage2Permissions::READ.readable(false);
+    for (what, permissions, with_xnx, without_xnx) in [
+        ("nothing", none, 0b10 << 53, 0b10 << 53),
+        (
+            "read",
+            none.readable(true),
+            1 << 6 | 0b10 << 53,
+            1 << 6 | 0b10 << 53,
+        ),
+        (
+            "write",
+            none.writable(true),
+            1 << 7 | 0b10 << 53,
+            1 << 7 | 0b10 << 53,
+        ),
+        ("any", none.execute(Execute::Any), 0, 0),
+        ("EL0", none.execute(Execute::User), 0b01 << 53, 0b10 << 53),
+        (
+            "EL1",
+            none.execute(Execute::Privileged),
+            0b11 << 53,
+            0b10 << 53,
+        ),
+        (
+            "DBM",
+            none.dirty_modifier(true),
+            1 << 51 | 0b10 << 53,
+            1 << 51 | 0b10 << 53,
+        ),
+        (
+            "software",
+            none.software(0xfa),
+            0b1010 << 55 | 0b10 << 53,
+            0b1010 << 55 | 0b10 << 53,
+        ),
+        ("RAM", Stage2Permissions::ALL, 0b11 << 6, 0b11 << 6),
+    ] {
+        assert_eq!(permissions.encode(true), with_xnx, "{what}");
+        assert_eq!(permissions.encode(false), without_xnx, "{what}");
+        let decoded = Stage2Permissions::decode(Descriptor(with_xnx), true);
+        assert_eq!(
+            decoded,
+            permissions.software(permissions.software & 0xf),
+            "{what}"
+        );
+    }
+    // Without FEAT_XNX bit 53 is no permission.
+    let decoded = Execute::decode(Descriptor(0b01 << 53), false);
+    assert_eq!(decoded, Execute::Any);
+    assert_eq!(
+        Execute::decode(Descriptor(0b11 << 53), false),
+        Execute::Never
+    );
+}
+
+#[test]
+fn memory_types() {
+    // MemAttr without and with FEAT_S2FWB.
+    for (memory, plain, forced) in [
+        (Stage2Memory::Normal, 0b1111, 0b0110),
+        (Stage2Memory::AsStage1, 0b1111, 0b0111),
+        (Stage2Memory::NormalNonCacheable, 0b0101, 0b0101),
+        (Stage2Memory::Device, 0b0001, 0b0001),
+        (Stage2Memory::DeviceStrict, 0b0000, 0b0000),
+        // Device-GRE, and Normal write-through, which FEAT_S2FWB has no encoding for.
+        (Stage2Memory::Raw(0b0011), 0b0011, 0b0011),
+        (Stage2Memory::Raw(0b1010), 0b1010, 0b0010),
+    ] {
+        assert_eq!(memory.encode(false), plain, "{memory:?}");
+        assert_eq!(memory.encode(true), forced, "{memory:?}");
+    }
+    for bits in 0..16 {
+        for forced in [false, true] {
+            let memory = Stage2Memory::decode(bits, forced);
+            let kept = if forced { 0b0111 } else { 0b1111 };
+            assert_eq!(memory.encode(forced), bits & kept, "{bits:#b}");
+        }
+    }
+}
+
+#[test]
+fn leaf_attributes() {
+    let plain = geometry(PLAIN, K4, 40);
+    let ram = Stage2Attributes::normal(Stage2Permissions::ALL);
+    // MemAttr 1111 in bits 5:2, S2AP 11, SH 11 (inner), AF; XN, DBM and nG's place clear.
+    let expected = 0b1111 << 2 | 0b11 << 6 | 0b11 << 8 | 1 << 10;
+    assert_eq!(ram.encode(&plain), expected);
+    assert_eq!(Stage2Attributes::decode(Descriptor(expected), &plain), ram);
+    let device = Stage2Attributes::device();
+    let expected = 0b0001 << 2 | 0b11 << 6 | 0b10 << 8 | 1 << 10 | 0b10 << 53;
+    assert_eq!(device.encode(&plain), expected);
+    assert_eq!(
+        Stage2Attributes::decode(Descriptor(expected), &plain),
+        device
+    );
+    let other = ram.accessed(false).shareability(Shareability::None);
+    assert_eq!(other.encode(&plain), 0b1111 << 2 | 0b11 << 6);
+
+    let forced = Stage2Geometry::new(&features(PLAIN, true), K4, 40).unwrap();
+    assert!(forced.forced_write_back() && forced.execute_by_privilege());
+    let expected = 0b0110 << 2 | 0b11 << 6 | 0b11 << 8 | 1 << 10;
+    assert_eq!(ram.encode(&forced), expected);
+    assert_eq!(Stage2Attributes::decode(Descriptor(expected), &forced), ram);
+
+    // With VTCR_EL2.DS bits 9:8 are address bits, which decode as no shareability.
+    let wide = geometry(LARGE, K16, 48);
+    assert_eq!(ram.encode(&wide), 0b1111 << 2 | 0b11 << 6 | 1 << 10);
+    let output = PhysicalAddress(0b11 << 50 | 0x4000);
+    let leaf = Descriptor::leaf(wide.shape(), Level::L3, output, ram.encode(&wide));
+    assert_eq!(bits(leaf.0, 9, 8), 0b11);
+    assert_eq!(Stage2Attributes::decode(leaf, &wide), ram);
+    assert_eq!(wide.shape().address_of(leaf, Level::L3), output);
+}
+
+#[test]
+fn control_register() {
+    for (size, tg0, levels) in [
+        // SL0 of levels 0 to 3.
+        (K4, 0b00, [0b10, 0b01, 0b00, 0b11]),
+        (K16, 0b10, [0b11, 0b10, 0b01, 0b00]),
+        (K64, 0b01, [0b11, 0b10, 0b01, 0b00]),
+    ] {
+        for &(_, ipa_bits, level, ..) in STARTS.iter().filter(|row| row.0 == size) {
+            for (cpu, vmid16) in [(PLAIN, false), (LARGE, true)] {
+                if cpu.st == 0 && (ipa_bits == 25 || ipa_bits > 48) {
+                    continue;
+                }
+                let features = features(cpu, vmid16);
+                let geometry = Stage2Geometry::new(&features, size, ipa_bits).unwrap();
+                let vtcr = Vtcr::new(&features, &geometry).0;
+                let ds = size != K64 && cpu.parange == 6;
+                for (what, high, low, value) in [
+                    ("T0SZ", 5, 0, 64 - u64::from(ipa_bits)),
+                    ("SL0", 7, 6, levels[level as usize]),
+                    ("IRGN0 write-back", 9, 8, 0b01),
+                    ("ORGN0 write-back", 11, 10, 0b01),
+                    ("SH0 inner", 13, 12, 0b11),
+                    ("TG0", 15, 14, tg0),
+                    ("PS", 18, 16, if cpu.parange == 6 { 0b110 } else { 0b101 }),
+                    ("VS", 19, 19, u64::from(vmid16)),
+                    ("RES0, HA, HD", 22, 20, 0),
+                    ("RES0, HWU, NSW, NSA", 30, 23, 0),
+                    ("RES1", 31, 31, 1),
+                    ("DS", 32, 32, u64::from(ds)),
+                    ("SL2 and the rest", 63, 33, 0),
+                ] {
+                    assert_eq!(bits(vtcr, high, low), value, "{what}, {size} {ipa_bits}");
+                }
+            }
+        }
+    }
+    assert_eq!(Vtcr::HA, 1 << 21);
+    assert_eq!(Vtcr::HD, 1 << 22);
+    let features = features(LARGE, false);
+    let minus1 = geometry(LARGE, K4, 52).with_start_level(&features, Level::Minus1);
+    let vtcr = Vtcr::new(&features, &minus1.unwrap()).0;
+    assert_eq!((bits(vtcr, 33, 33), bits(vtcr, 7, 6)), (1, 0));
+}
+
+#[test]
+fn base_register_and_hcr() {
+    // VMID in 63:48, BADDR in 47:1; address bits 51:48 in 5:2 where addresses have 52 bits.
+    let plain = geometry(PLAIN, K4, 40);
+    // SAFETY: no CPU gets the value.
+    let vttbr = unsafe { Vttbr::from_root(&plain, PhysicalAddress(0x4000_2000), 0xbeef) };
+    assert_eq!(vttbr.0, 0xbeef_0000_4000_2000);
+    assert_eq!(plain.hcr(), 1 << 0);
+    for size in [K4, K16, K64] {
+        let wide = Stage2Geometry::new(&features(LARGE, true), size, 52).unwrap();
+        let root = PhysicalAddress(0b1010 << 48 | 0x1_0000);
+        // SAFETY: no CPU gets the value.
+        let vttbr = unsafe { Vttbr::from_root(&wide, root, 1) };
+        assert_eq!(vttbr.0, 1 << 48 | 0x1_0000 | 0b1010 << 2, "{size}");
+        assert_eq!(wide.hcr(), 1 << 0 | 1 << 46);
+    }
+}
+
+#[test]
+fn tlbi_encodings() {
+    // op1, CRn, CRm and op2 from the tables of SYS instructions; op0 is 1.
+    let encoding = |op1: u16, crm: u16, op2: u16| 1 << 14 | op1 << 11 | 8 << 7 | crm << 3 | op2;
+    let single = |scope| TlbiOp::Address {
+        operand: 5,
+        scope,
+        all_asids: true,
+    };
+    let range = |scope| TlbiOp::Range {
+        operand: 6,
+        scope,
+        all_asids: true,
+    };
+    use TlbiScope::{AllLevels, LastLevel};
+    for (what, op, regime, expected, operand) in [
+        (
+            "IPAS2E1IS",
+            single(AllLevels),
+            Regime::Stage2,
+            encoding(4, 0, 1),
+            5,
+        ),
+        (
+            "IPAS2LE1IS",
+            single(LastLevel),
+            Regime::Stage2,
+            encoding(4, 0, 5),
+            5,
+        ),
+        (
+            "RIPAS2E1IS",
+            range(AllLevels),
+            Regime::Stage2,
+            encoding(4, 0, 2),
+            6,
+        ),
+        (
+            "RIPAS2LE1IS",
+            range(LastLevel),
+            Regime::Stage2,
+            encoding(4, 0, 6),
+            6,
+        ),
+        (
+            "VMALLS12E1IS",
+            TlbiOp::All,
+            Regime::Stage2,
+            encoding(4, 3, 6),
+            0,
+        ),
+        (
+            "VMALLE1IS",
+            TlbiOp::All,
+            Regime::El1And0,
+            encoding(0, 3, 0),
+            0,
+        ),
+        (
+            "ALLE1IS",
+            TlbiOp::AllVmids,
+            Regime::Stage2,
+            encoding(4, 3, 4),
+            0,
+        ),
+        (
+            "ALLE1IS",
+            TlbiOp::AllVmids,
+            Regime::El1And0,
+            encoding(4, 3, 4),
+            0,
+        ),
+        (
+            "ALLE2IS",
+            TlbiOp::AllVmids,
+            Regime::El2,
+            encoding(4, 3, 0),
+            0,
+        ),
+        (
+            "ALLE3IS",
+            TlbiOp::AllVmids,
+            Regime::El3,
+            encoding(6, 3, 0),
+            0,
+        ),
+    ] {
+        assert_eq!(op.instruction(regime), (expected, operand), "{what}");
+    }
+}
+
+#[test]
+fn changes_of_a_live_leaf() {
+    let shape = *geometry(PLAIN, K4, 40).shape();
+    /// RAM: MemAttr 1111, S2AP 11, SH 11, AF.
+    const PAGE: u64 = 0x4000_0000 | 0b1111 << 2 | 0b11 << 6 | 0b11 << 8 | 1 << 10 | 0b11;
+    const BREAK: Change = Change::BreakBeforeMake;
+    const IN_PLACE: Change = Change::StoreThenInvalidate;
+    for (what, new, expected) in [
+        ("read-only", PAGE & !(1 << 7), IN_PLACE),
+        ("no access", PAGE & !(0b11 << 6), IN_PLACE),
+        ("XN", PAGE | 0b10 << 53, IN_PLACE),
+        ("XN by privilege", PAGE | 0b01 << 53, IN_PLACE),
+        ("DBM", PAGE | 1 << 51, IN_PLACE),
+        ("software", PAGE | 0b1111 << 55, IN_PLACE),
+        ("AF cleared", PAGE & !(1 << 10), IN_PLACE),
+        ("MemAttr", PAGE & !(1 << 2), BREAK),
+        ("the bit that is AP[1]'s neighbour", PAGE & !(1 << 5), BREAK),
+        ("SH", PAGE & !(1 << 8), BREAK),
+        // At stage 1 this is nG, which may be set in place; here it is FnXS.
+        ("FnXS", PAGE | 1 << 11, BREAK),
+        // At stage 1 this is GP, a permission.
+        ("bit 50", PAGE | 1 << 50, BREAK),
+        ("output address", PAGE + 0x1000, BREAK),
+        ("invalid", 0, IN_PLACE),
+    ] {
+        let (old, new) = (Descriptor(PAGE), Descriptor(new));
+        for level in 0..4 {
+            let level = BbmLevel::from_number(level);
+            let found = classify(&shape, Level::L3, old, new, level);
+            assert_eq!(found, expected, "{what}");
+        }
+    }
+    let (block, table) = (Descriptor(PAGE & !0b10), Descriptor(0x5000_0003));
+    for (level, expected) in [
+        (BbmLevel::Level1, BREAK),
+        (
+            BbmLevel::Level2,
+            Change::StoreResized {
+                conflict_possible: true,
+            },
+        ),
+    ] {
+        assert_eq!(classify(&shape, Level::L2, block, table, level), expected);
+    }
+}
