@@ -92,7 +92,11 @@ impl<S: Staged> Draw<S> {
                 Operation::Merge {
                     from,
                     bytes,
-                    leaves: self.leaves(random),
+                    leaves: if random.either() {
+                        Leaves::LARGEST
+                    } else {
+                        self.leaves(random)
+                    },
                 }
             }
             29..31 => self.limit(random, reference),
