@@ -84,7 +84,7 @@ fn all<P: Page, S: Staged>(sizes: &[(u32, bool)], share: u64, hardware: bool) {
         let times = total.succeeded.get(name).copied().unwrap_or(0);
         assert!(times > total.operations / 200, "{name}: {times} times only");
     }
-    let splits = total.operations / if hardware { 400 } else { 200 };
+    let splits = total.operations / if hardware { 1000 } else { 200 };
     assert!(total.split > splits, "{} splits", total.split);
     // What hardware may update is not merged.
     let merges = total.operations / 10_000;
