@@ -6,7 +6,7 @@ use crate::reference::Reference;
 use crate::stage::Staged;
 use crate::watch::conflict_allowed;
 use granule::arch::Page;
-use granule::table::TableError;
+use granule::table::{EmptyTables, TableError};
 use granule_model::{Access, AccessKind};
 use std::rc::Rc;
 
@@ -45,12 +45,16 @@ pub(crate) fn perform<P: Page, S: Staged>(
             sample.before = now.outcome(&geometry, offset, sample.access);
             sample.after = after.outcome(&geometry, offset, sample.access);
         }
+        let tables = world.borrow().tables;
         let result = match step {
             Operation::Map(piece) => cursor.map(piece.output, piece.attributes),
             Operation::Protect { change, holes, .. } => cursor.protect(*change, *holes),
             Operation::Unmap { empty, .. } => cursor.unmap(*empty),
             other => panic!("a cursor has no {}", other.name()),
         };
+        let frees = matches!(step, Operation::Unmap { empty, .. } if *empty == EmptyTables::Free);
+        let kept = world.borrow().tables >= tables;
+        assert!(kept || frees, "tables were freed by {step:?}");
         if steps.len() == 1 && matches!(result, Err(TableError::OutOfTables { .. })) {
             return result;
         }

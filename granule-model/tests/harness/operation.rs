@@ -297,7 +297,14 @@ impl<S: Staged> Operation<S> {
             Self::Cursor(steps) => cursor::perform(steps, bench, reference),
             &Self::Unmap { from, bytes, empty } => match empty {
                 EmptyTables::Free => tables.unmap(address(from), bytes),
-                EmptyTables::Keep => tables.unmap_keeping_tables(address(from), bytes),
+                EmptyTables::Keep => {
+                    let before = bench.world.borrow().tables;
+                    let unmapped = tables.unmap_keeping_tables(address(from), bytes);
+                    // A block that is split adds tables.
+                    let kept = bench.world.borrow().tables >= before;
+                    assert!(kept, "tables that are to be kept were freed");
+                    unmapped
+                }
             },
             Self::Protect {
                 from,
