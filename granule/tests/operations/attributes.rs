@@ -294,3 +294,23 @@ fn a_harvest_reports_whole_leaves_once_and_invalidates_once() {
     let what = Harvest::Accessed { invalidate: false };
     assert_eq!(harvest(&mut bench, what, "s"), [(0x2_0000, 0x1_0000)]);
 }
+
+#[test]
+fn an_empty_range_inside_a_leaf_changes_nothing() {
+    let geometry = PLAIN.geometry(PageSize::K4, 39, VaRange::Lower);
+    let dirty = RW.permissions(Permissions::READ_WRITE.dirty_modifier(true));
+    for setting in [Setting::PRIVATE, Setting::LIVE] {
+        let mut bench = Bench::<Page4K>::new(&geometry, setting);
+        bench.map(0, 0, 2 << 20, dirty, Leaves::LARGEST).unwrap();
+        bench.host.take_events();
+        let inside = VirtualAddress(0x1000);
+        for holes in [Holes::Refuse, Holes::Skip] {
+            let tables = &mut bench.tables;
+            assert_eq!(tables.set_dirty(inside, 0, false, holes), Ok(()));
+            let changed = tables.change_attributes(inside, 0, DEVICE, holes);
+            assert_eq!(changed, Ok(()));
+            assert_eq!(tables.query(inside).unwrap().bytes, 2 << 20);
+        }
+        assert_eq!(bench.host.take_events(), []);
+    }
+}
