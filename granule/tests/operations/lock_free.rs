@@ -418,5 +418,9 @@ fn a_query_may_run_meanwhile() {
     });
     assert!(live.query(page).is_some());
     // SAFETY: the box of above, whose tables nothing uses any more.
-    drop(unsafe { Box::from_raw(core::ptr::with_exposed_provenance_mut::<Tables>(at.0 as usize)) });
+    drop(unsafe {
+        Box::from_raw(core::ptr::with_exposed_provenance_mut::<Tables>(
+            at.0 as usize,
+        ))
+    });
 }
