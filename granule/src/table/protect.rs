@@ -122,8 +122,8 @@ pub enum Holes {
 
 impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// Changes permissions of `bytes` bytes from `start`. On live tables it invalidates the TLB for
-    /// the range before it returns. A leaf that an end of the range cuts is split first. An empty
-    /// change does nothing and checks only the range.
+    /// the range before it returns. A leaf that an end of the range cuts is split first. A change
+    /// that alters no leaf stores nothing and issues nothing. An empty change checks only the range.
     ///
     /// Pages whose dirty state hardware manages become read-only in three steps, so that no note of
     /// a store is lost. CPUs may go on to store meanwhile:
@@ -256,6 +256,10 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
                 self.check_mapped(root, level, from, to)?;
             }
         }
+        if self.liveness == Liveness::Live && !self.alters(from, to, change) {
+            // Nothing is stored, so no TLB needs to drop anything.
+            return Ok(());
+        }
         self.split_edges(from, to, change)?;
         for (root, from, to) in self.roots(from, to) {
             self.change_in(root, level, from, to, change);
@@ -336,6 +340,40 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
             at = next;
         }
         to
+    }
+
+    /// Whether `change` alters an entry between two offsets. Usually it alters the first one.
+    pub(super) fn alters(&self, from: u64, to: u64, change: BitChange) -> bool {
+        let level = self.geometry.start_level();
+        self.roots(from, to)
+            .any(|(root, from, to)| self.alters_in(root, level, from, to, change))
+    }
+
+    fn alters_in(
+        &self,
+        table: PhysicalAddress,
+        level: Level,
+        from: u64,
+        to: u64,
+        change: BitChange,
+    ) -> bool {
+        let bytes = P::SIZE.entry_bytes(level);
+        let mut at = from;
+        while at < to {
+            let next = to.min((at & !(bytes - 1)) + bytes);
+            let entry = self.load(table, Self::index(at, level));
+            let alters = if entry.is_table(level) {
+                let below = self.geometry.address_of(entry, level);
+                self.alters_in(below, level.next(), at, next, change)
+            } else {
+                Self::changes(entry, change)
+            };
+            if alters {
+                return true;
+            }
+            at = next;
+        }
+        false
     }
 
     pub(super) fn check_mapped(

@@ -7,7 +7,9 @@ use granule::arch::tlbi::{TlbiOp, TlbiScope};
 use granule::arch::{
     Attributes, MemoryType, Page4K, PageSize, Permissions, Shareability, VaRange, VirtualAddress,
 };
-use granule::table::{AttributeChange, Harvest, Holes, Leaves, TableError, Visibility};
+use granule::table::{
+    AttributeChange, Harvest, Holes, Leaves, PermissionChange, TableError, Visibility,
+};
 use granule_testing::host::Event;
 use granule_testing::shape::{LARGE, PLAIN};
 
@@ -112,8 +114,9 @@ fn tlbis_that_are_left_to_the_caller_do_not_leave_out_those_of_a_break() {
         .unwrap();
     assert_eq!(steps(&bench.host.take_events()), "sdtDisdi");
     let tables = &mut bench.tables;
+    let read_only = PermissionChange::NONE.writable(false);
     tables
-        .change_attributes(last, 0x1000, clear, Holes::Refuse)
+        .protect(last, 0x1000, read_only, Holes::Refuse)
         .unwrap();
     assert_eq!(steps(&bench.host.take_events()), "sdi");
 }
