@@ -8,7 +8,7 @@
 
 use core::arch::{asm, global_asm};
 use core::fmt::{self, Write};
-use granule::arch::{features::Support, tlbi::TlbCapabilities, *};
+use granule::arch::{tlbi::TlbCapabilities, *};
 use granule::hw;
 use granule::table::*;
 

@@ -164,7 +164,7 @@ unsafe impl<T: TableMemory> TableMemory for Counted<'_, T> {
 
 // SAFETY: every call reaches `inner`, whose implementation keeps the trait's promises.
 unsafe impl<T: TableAllocator> TableAllocator for Counted<'_, T> {
-    forward!(self.inner: reserve);
+    forward!(self.inner: pages reserve);
     forward!(self.inner after {
         self.counters.tables.add(1u64.wrapping_neg());
     }: free);

@@ -79,6 +79,21 @@ pub enum TableError {
         /// The type's page size.
         page: PageSize,
     },
+    /// The allocator's pages reach beyond the physical addresses of the CPU and the descriptor
+    /// format.
+    TablesTooHigh {
+        /// The end of the last page.
+        end: PhysicalAddress,
+        /// The usable bits of physical address.
+        pa_bits: u32,
+    },
+    /// The page sizes of the type and of the allocator's pages differ.
+    WrongTablePages {
+        /// The allocator's page size.
+        allocator: PageSize,
+        /// The type's page size.
+        page: PageSize,
+    },
     /// The shape of a [`Stage2Geometry`](crate::arch::Stage2Geometry) is not one of stage 1.
     WrongStage,
 }
@@ -131,6 +146,14 @@ impl fmt::Display for TableError {
             Self::OutOfTables { needed } => {
                 write!(f, "out of memory for tables: {needed} more are needed")
             }
+            Self::TablesTooHigh { end, pa_bits } => write!(
+                f,
+                "pages for tables reach up to {end}, beyond {pa_bits} bits: give the allocator lower memory"
+            ),
+            Self::WrongTablePages { allocator, page } => write!(
+                f,
+                "the allocator has {allocator} pages, the tables were asked for with {page}"
+            ),
             Self::WrongStage => write!(
                 f,
                 "tables of stage 1 were asked for with the shape of stage 2: name Stage2 in the type"

@@ -57,7 +57,7 @@ mod visit;
 #[cfg(feature = "space")]
 mod zap;
 
-pub use allocator::{TableAllocator, TableRun};
+pub use allocator::{TableAllocator, TablePages, TableRun};
 pub use any::{AnyDryRun, AnyPageTables};
 pub use change_attributes::AttributeChange;
 pub use cost::{Cost, DryRun};
@@ -143,7 +143,9 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     ///
     /// # Errors
     ///
-    /// [`TableError::WrongPageSize`] when `geometry` has another page size than `P`.
+    /// [`TableError::WrongPageSize`] when `geometry` has another page size than `P`,
+    /// [`WrongTablePages`](TableError::WrongTablePages) and
+    /// [`TablesTooHigh`](TableError::TablesTooHigh) when the allocator's pages do not serve.
     ///
     /// # Safety
     ///
@@ -158,7 +160,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         environment: E,
     ) -> Result<Self, TableError> {
         let geometry: Geometry = geometry.into();
-        Self::check_geometry(&geometry)?;
+        Self::check(&geometry, &environment)?;
         // SAFETY: the caller keeps the conditions.
         Ok(unsafe { Self::with_root(root, geometry, environment) })
     }
@@ -188,7 +190,9 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     ///
     /// [`TableError::OutOfTables`] when there is no page for the root, or for concatenated root
     /// tables no [aligned run](TableAllocator::allocate_aligned) of pages,
-    /// [`WrongPageSize`](TableError::WrongPageSize) when `geometry` has another page size than `P`.
+    /// [`WrongPageSize`](TableError::WrongPageSize) when `geometry` has another page size than `P`,
+    /// [`WrongTablePages`](TableError::WrongTablePages) and
+    /// [`TablesTooHigh`](TableError::TablesTooHigh) when the allocator's pages do not serve.
     pub fn new(geometry: S::Geometry, environment: E) -> Result<Self, TableError> {
         Self::try_new(geometry, environment).map_err(|(error, _)| error)
     }
@@ -216,7 +220,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// As [`new`](Self::new); an error returns the environment.
     fn try_new(geometry: S::Geometry, mut environment: E) -> Result<Self, (TableError, E)> {
         let geometry: Geometry = geometry.into();
-        if let Err(error) = Self::check_geometry(&geometry) {
+        if let Err(error) = Self::check(&geometry, &environment) {
             return Err((error, environment));
         }
         let count = Self::root_tables_of(&geometry);
@@ -247,8 +251,8 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         Ok(tables)
     }
 
-    /// Checks that a geometry is one of these types.
-    fn check_geometry(geometry: &Geometry) -> Result<(), TableError> {
+    /// Checks that a geometry is one of these types, and that the environment has pages for it.
+    fn check(geometry: &Geometry, environment: &E) -> Result<(), TableError> {
         if geometry.page_size() != P::SIZE {
             return Err(TableError::WrongPageSize {
                 geometry: geometry.page_size(),
@@ -257,6 +261,22 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         }
         if geometry.regime() == Regime::Stage2 && !S::CONCATENATED {
             return Err(TableError::WrongStage);
+        }
+        let Some(pages) = environment.pages() else {
+            return Ok(());
+        };
+        if pages.page_size != P::SIZE {
+            return Err(TableError::WrongTablePages {
+                allocator: pages.page_size,
+                page: P::SIZE,
+            });
+        }
+        let pa_bits = geometry.pa_bits();
+        if pages.end.0 > 1 << pa_bits {
+            return Err(TableError::TablesTooHigh {
+                end: pages.end,
+                pa_bits,
+            });
         }
         Ok(())
     }
