@@ -144,6 +144,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// # Errors
     ///
     /// [`TableError::WrongPageSize`] when `geometry` has another page size than `P`,
+    /// [`WrongStage`](TableError::WrongStage) for the shape of stage 2 without [`Stage2`] in the type,
     /// [`WrongTablePages`](TableError::WrongTablePages) and
     /// [`TablesTooHigh`](TableError::TablesTooHigh) when the allocator's pages do not serve.
     ///
