@@ -12,6 +12,7 @@ use granule::table::{
 };
 use granule_testing::host::Event;
 use granule_testing::shape::{LARGE, PLAIN};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 const RW: Attributes = Attributes::normal(Permissions::READ_WRITE);
 const DEVICE: AttributeChange = AttributeChange::NONE.memory(MemoryType::Device);
@@ -316,4 +317,18 @@ fn an_empty_range_inside_a_leaf_changes_nothing() {
         }
         assert_eq!(bench.host.take_events(), []);
     }
+}
+
+#[test]
+fn a_panic_in_a_harvest_leaves_no_stale_entry() {
+    let dirty = RW.permissions(Permissions::READ_WRITE.dirty_modifier(true));
+    let (mut bench, start) = bench(dirty);
+    let pages = VirtualAddress(start.0 + (37 << 12));
+    bench.host.take_events();
+    let tables = &mut bench.tables;
+    let panicked = catch_unwind(AssertUnwindSafe(|| {
+        tables.harvest(pages, 0x1000, Harvest::Dirty, |_, _| panic!("on purpose"))
+    }));
+    assert!(panicked.is_err());
+    assert_eq!(steps(&bench.host.take_events()), "sdtDi");
 }
