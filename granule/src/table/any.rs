@@ -438,8 +438,8 @@ impl<E: TableEnvironment> AnyPageTables<E> {
 }
 
 impl<E: TableEnvironment> Live<AnyPageTables<E>> {
-    /// The value for TTBR0 or TTBR1 that makes CPUs walk this tree, with `asid` (0 in a regime
-    /// without ASIDs).
+    /// The value for TTBR0 or TTBR1 that makes CPUs walk this tree, with `asid`, which a regime
+    /// without ASIDs ignores.
     #[must_use]
     pub fn ttbr(&self, asid: u16) -> Ttbr {
         // SAFETY: the tree is live, so its changes issue barriers and TLBIs.

@@ -2,10 +2,10 @@
 
 use crate::bench::{Bench, Setting};
 use granule::arch::{
-    Attributes, Descriptor, Geometry, Kind, Page, Page4K, Page16K, Page64K, PageSize, Permissions,
-    PhysicalAddress, VaRange, VirtualAddress,
+    Attributes, Descriptor, Geometry, IntermediateAddress, Kind, Page, Page4K, Page16K, Page64K,
+    PageSize, Permissions, PhysicalAddress, Stage2Geometry, VaRange, VirtualAddress,
 };
-use granule::table::{Entry, Leaves, TableError, TableView, Unread, UnreadTable, Visit};
+use granule::table::{Entry, Leaves, Stage2, TableError, TableView, Unread, UnreadTable, Visit};
 use granule_testing::shape::PLAIN;
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -193,4 +193,20 @@ fn tables_met_again_and_again_are_limited() {
         Visit::EVERYTHING
     });
     assert_eq!(first, Ok(ControlFlow::Continue(())));
+}
+
+#[test]
+fn a_guests_root_at_the_end_of_memory_is_only_a_root_that_cannot_be_read() {
+    let geometry = Stage2Geometry::new(&PLAIN.features(), PageSize::K4, 40).unwrap();
+    assert_eq!(geometry.root_tables(), 2);
+    let root = PhysicalAddress(u64::MAX & !0xfff);
+    let view = TableView::<_, Stage2>::of_guest(geometry, root, |table, _| {
+        (table == root).then_some(Descriptor::INVALID)
+    });
+    assert_eq!(view.query(IntermediateAddress(0)), Ok(None));
+    let unread = view.query(IntermediateAddress(1 << 39)).unwrap_err();
+    assert_eq!(
+        (unread.table, unread.why),
+        (PhysicalAddress(0), Unread::Unreadable)
+    );
 }
