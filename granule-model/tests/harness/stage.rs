@@ -250,7 +250,7 @@ impl Staged for Stage2 {
             0
         };
         // SAFETY: only the model's CPUs get the value, and the tree is made live.
-        let vttbr = unsafe { Vttbr::from_root(geometry, PhysicalAddress(root), VMID) }.0;
+        let vttbr = unsafe { Vttbr::from_root(geometry, PhysicalAddress(root), VMID) }.bits();
         for cpu in 0..shape.cpus {
             world.borrow_mut().cpu = cpu;
             for kind in [

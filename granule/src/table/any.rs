@@ -13,7 +13,7 @@ use super::merge::Merged;
 use super::piece::{Leaves, Piece};
 use super::protect::{Holes, PermissionChange};
 use super::visit::{Entry, Mapping, Visit};
-use super::{Liveness, PageTables, TableEnvironment, TableError};
+use super::{Liveness, PageTables, TableEnvironment, TableError, flush};
 use crate::arch::bbm::BbmLevel;
 use crate::arch::registers::Ttbr;
 use crate::arch::{
@@ -444,6 +444,13 @@ impl<E: TableEnvironment> Live<AnyPageTables<E>> {
     pub fn ttbr(&self, asid: u16) -> Ttbr {
         // SAFETY: the tree is live, so its changes issue barriers and TLBIs.
         unsafe { Ttbr::from_root(self.geometry(), self.root_table(), asid) }
+    }
+
+    /// As [`invalidate_all`](Live::invalidate_all) of [`PageTables`].
+    pub fn invalidate_all(&mut self) {
+        sized!(&mut self.0.0, tables => {
+            flush::invalidate_all(&mut tables.environment, tables.geometry.regime(), tables.asid)
+        });
     }
 
     /// The address of the root table, and the environment. The tables stay as they are, and live;

@@ -51,7 +51,7 @@
 //! // No CPU has the VMID in use, and the environment issues no instruction.
 //! // SAFETY: no CPU walks the tables of this example.
 //! let mut guest = unsafe { guest.make_live() };
-//! assert_eq!(guest.vttbr(7).0, guest.root_table().0 | 7 << 48);
+//! assert_eq!(guest.vttbr(7).bits(), guest.root_table().0 | 7 << 48);
 //! // The guest's first 32 MiB become read-only: the TLBIs by intermediate physical address, then
 //! // VMALLE1IS for what the guest's CPUs combined with their own tables.
 //! let read_only = Stage2PermissionChange::NONE.writable(false);
@@ -83,7 +83,7 @@
 //! use granule::table::{Live, PageTables, Stage2, TableEnvironment};
 //!
 //! fn ttbr<E: TableEnvironment>(guest: &Live<PageTables<Page4K, E, Stage2>>) -> u64 {
-//!     guest.ttbr(0).0
+//!     guest.ttbr(0).bits()
 //! }
 //! ```
 

@@ -148,13 +148,13 @@ fn base_register(geometry: &Geometry, root: PhysicalAddress, asid: u16) -> Ttbr 
 fn table_base() {
     // Base in 47:1, ASID in 63:48; in a 52-bit format 5:2 hold address bits 51:48.
     let plain = PLAIN.geometry(K4, 48, VaRange::Lower);
-    let ttbr = base_register(&plain, PhysicalAddress(0x8765_4321_f000), 0xbeef).0;
+    let ttbr = base_register(&plain, PhysicalAddress(0x8765_4321_f000), 0xbeef).bits();
     assert_eq!(ttbr, 0xbeef_8765_4321_f000);
     for size in PageSize::ALL {
         let wide = LARGE.geometry(size, 52, VaRange::Upper);
         for high in 0..16 {
             let root = PhysicalAddress(high << 48 | 0x1234_5678_0000);
-            let ttbr = base_register(&wide, root, 7).0;
+            let ttbr = base_register(&wide, root, 7).bits();
             assert_eq!(bits(ttbr, 0, 0), 0, "CnP");
             assert_eq!(bits(ttbr, 1, 1), 0);
             assert_eq!(bits(ttbr, 5, 2), high, "address bits 51:48");
@@ -207,6 +207,6 @@ fn a_regime_without_asids_has_none_in_its_ttbr() {
         let geometry = Geometry::new(&cpu, PageSize::K4, 48, VaRange::Lower, regime).unwrap();
         // SAFETY: no CPU uses the register.
         let ttbr = unsafe { Ttbr::from_root(&geometry, root, 7) };
-        assert_eq!(ttbr.0, expected, "{regime:?}");
+        assert_eq!(ttbr.bits(), expected, "{regime:?}");
     }
 }

@@ -227,8 +227,8 @@ impl Build<'_> {
             mmu: MmuConfig {
                 mair: Mair::STANDARD.0,
                 tcr: Tcr::new(self.cpu, Some(&self.lower), Some(&self.upper)).0,
-                ttbr0: ttbr0.0,
-                ttbr1: ttbr1.0,
+                ttbr0: ttbr0.bits(),
+                ttbr1: ttbr1.bits(),
                 virt_offset: layout::KIMAGE_VADDR.wrapping_sub(load),
             },
             roots: BootRoots {
