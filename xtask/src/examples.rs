@@ -287,12 +287,18 @@ fn hw_checks() -> impl Iterator<Item = Boot> {
         let mut expected = format!("EL{level}\n");
         // EL0 shares the regime of EL1, so aborts from there count too. 0x20 and 0x24 are the classes of
         // instruction and data aborts from a lower level, 0x21 and 0x25 those from the same level.
-        let classes: &[u64] = if level == 1 {
+        let own: &[u64] = if level == 1 {
             &[0x20, 0x21, 0x24, 0x25]
         } else {
             &[0x21, 0x25]
         };
-        for what in ["vector", "function"] {
+        let mut handlers = vec![("vector", own), ("function", own)];
+        if level == 2 {
+            let of_guests: &[u64] = &[0x20, 0x24];
+            let names = ["vector for guests", "function for guests"];
+            handlers.extend(names.map(|name| (name, of_guests)));
+        }
+        for (what, classes) in handlers {
             let _ = writeln!(expected, "{what}:");
             for class in classes {
                 let _ = writeln!(expected, "class {class:#x}, status 0x30");

@@ -32,6 +32,7 @@ mod packages;
 mod page_constants;
 mod probe;
 mod programs;
+mod quiet;
 mod run;
 mod size;
 mod soak;

@@ -11,6 +11,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
+use crate::quiet;
 use xtask::pool;
 use xtask::workspace::{capture, cargo, show};
 
@@ -134,20 +135,25 @@ pub(crate) fn run(
         parallel,
         || true,
         |job| {
-            programs[job]
-                .command(arguments, variables)
-                .stderr(Stdio::inherit())
-                .output()
+            let command = programs[job].command(arguments, variables);
+            quiet::run(command, quiet::LIMIT)
         },
         |done| {
             let program = &programs[done.job];
             let name = program.name();
             println!("--- {name} ({:.1} s)", done.time.as_secs_f32());
             let ended = match done.result {
-                Ok(output) => {
-                    let printed = String::from_utf8_lossy(&output.stdout);
-                    print!("{printed}");
-                    Sum::of(&name, &printed, output.status.success())
+                Ok(printed) => {
+                    print!("{}", printed.text);
+                    let mut sum = Sum::of(&name, &printed.text, printed.succeeded());
+                    if printed.status.is_none() {
+                        let minutes = quiet::LIMIT.as_secs() / 60;
+                        let last = printed.text.lines().next_back().unwrap_or_default();
+                        sum.failed.push(format!(
+                            "{name} was ended after {minutes} minutes without a word behind `{last}`"
+                        ));
+                    }
+                    sum
                 }
                 Err(error) => Sum::of(&format!("{name}: {error}"), "", false),
             };

@@ -135,6 +135,16 @@ pub enum TlbiOp {
 }
 
 impl TlbiOp {
+    /// All non-global entries of the address space, or without one all of the regime.
+    pub(crate) const fn all_of(asid: Option<u16>) -> Self {
+        match asid {
+            Some(asid) => Self::Asid {
+                operand: asid_operand(asid),
+            },
+            None => Self::All,
+        }
+    }
+
     /// The regime's SYS instruction for the operation, and the value of its register. The first
     /// number has op0, op1, CRn, CRm and op2 in 16 bits, as MSR and SYS encode them in bits 20 to
     /// 5.
@@ -368,12 +378,7 @@ pub fn plan(
     }
     let longest = range_granules(31, 3) << size.shift();
     if !can.range || what.bytes > longest {
-        issue(match what.asid {
-            Some(asid) => TlbiOp::Asid {
-                operand: asid_operand(asid),
-            },
-            None => TlbiOp::All,
-        });
+        issue(TlbiOp::all_of(what.asid));
         return;
     }
     // With TCR.DS the base of a range operation counts in 64 KiB for every granule.

@@ -30,7 +30,7 @@ unsafe impl<M: TableMemory, A, T> TableMemory for Environment<M, A, T> {
 
 // SAFETY: every call goes to `allocator`, whose implementation keeps the trait's promises.
 unsafe impl<M, A: TableAllocator, T> TableAllocator for Environment<M, A, T> {
-    forward!(self.allocator: reserve allocate allocate_aligned free);
+    forward!(self.allocator: pages reserve allocate allocate_aligned free);
 }
 
 impl<M, A, T: TlbOps> TlbOps for Environment<M, A, T> {
@@ -44,7 +44,7 @@ unsafe impl<T: TableMemory> TableMemory for &mut T {
 
 // SAFETY: every call goes to the referenced value, which keeps the trait's promises.
 unsafe impl<T: TableAllocator> TableAllocator for &mut T {
-    forward!(*self: reserve allocate allocate_aligned free);
+    forward!(*self: pages reserve allocate allocate_aligned free);
 }
 
 impl<T: TlbOps> TlbOps for &mut T {

@@ -62,3 +62,17 @@ fn issue(tlb: &mut impl TlbOps, geometry: &Geometry, what: &Invalidation, can: T
         }
     }
 }
+
+/// Removes all cached translations of a regime from every CPU, or only the non-global ones of an
+/// address space. At stage 2 they are those of both stages of the VMID in VTTBR_EL2.
+pub(crate) fn invalidate_all(tlb: &mut impl TlbOps, regime: Regime, asid: Option<u16>) {
+    let op = TlbiOp::all_of(asid);
+    tlb.dsb_ishst();
+    tlb.tlbi(regime, op);
+    tlb.dsb_ish();
+    if tlb.capabilities().repeat {
+        tlb.tlbi(regime, op);
+        tlb.dsb_ish();
+    }
+    tlb.isb();
+}

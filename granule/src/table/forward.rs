@@ -20,7 +20,7 @@
 ///
 /// // SAFETY: each call is handed on.
 /// unsafe impl<A: TableAllocator> TableAllocator for OneByOne<A> {
-///     forward!(self.0: reserve free);
+///     forward!(self.0: pages reserve free);
 ///
 ///     fn allocate(&mut self, _most: usize) -> Option<TableRun> {
 ///         self.0.allocate(1)
@@ -186,6 +186,12 @@ macro_rules! forward {
                 @call $self $how
                 update_alike (table, first, count, pattern, change, visibility) unsafe
             )
+        }
+    };
+    (@pages $self:ident $how:tt) => {
+        #[inline(always)]
+        fn pages(&$self) -> Option<$crate::table::TablePages> {
+            $crate::forward!(@call $self $how pages ())
         }
     };
     (@reserve $self:ident $how:tt) => {

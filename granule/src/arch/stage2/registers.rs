@@ -61,11 +61,27 @@ const fn start_level(size: PageSize, level: Level) -> u64 {
     sl0 << 6
 }
 
-/// VTTBR_EL2.
+/// VTTBR_EL2. Safe code gets a value only from a live tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Vttbr(pub u64);
+pub struct Vttbr(u64);
 
 impl Vttbr {
+    /// The value for the register.
+    #[must_use]
+    pub const fn bits(self) -> u64 {
+        self.0
+    }
+
+    /// A value that the register had, or has.
+    ///
+    /// # Safety
+    ///
+    /// As for [`from_root`](Self::from_root).
+    #[must_use]
+    pub const unsafe fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
     /// The register that makes `root` the first root table of the guest `vmid`. A CPU with 8-bit
     /// VMIDs ([`CpuFeatures::vmid_bits`]) ignores the upper half of `vmid`.
     /// [`Live::vttbr`](crate::table::Live::vttbr) gives it without `unsafe`.
