@@ -25,7 +25,12 @@ impl<T, S: Sink> Traced<T, S> {
     }
 
     /// The wrapped implementation.
-    pub const fn inner(&mut self) -> &mut T {
+    pub const fn inner(&self) -> &T {
+        &self.recorded.inner
+    }
+
+    /// The wrapped implementation, for calls that are not recorded.
+    pub const fn inner_mut(&mut self) -> &mut T {
         &mut self.recorded.inner
     }
 }

@@ -229,7 +229,7 @@ pub(crate) fn map_mem<'c>(
     let map = LinearMap {
         pieces,
         stats,
-        counts: counters.get().since(setup),
+        counts: counters.get().since(&setup),
         instructions,
         time_us,
         sctlr,

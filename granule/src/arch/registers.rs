@@ -150,7 +150,8 @@ impl Ttbr {
         Self(bits)
     }
 
-    /// The register that makes `root` the root table, with `asid` (0 in a regime without ASIDs).
+    /// The register that makes `root` the root table, with `asid`, which a regime without ASIDs
+    /// ignores.
     /// [`Live::ttbr`](crate::table::Live::ttbr) gives it for a tree of this library; this function
     /// is for roots of other kinds, for example one empty page.
     ///
@@ -164,6 +165,12 @@ impl Ttbr {
     /// TLBIs for the CPUs that use this register.
     #[must_use]
     pub const unsafe fn from_root(geometry: &Geometry, root: PhysicalAddress, asid: u16) -> Self {
+        // The field is RES0 where the regime has no ASIDs.
+        let asid = if geometry.regime().has_user() {
+            asid
+        } else {
+            0
+        };
         Self(base_address(geometry.format(), root) | (asid as u64) << 48)
     }
 }

@@ -209,7 +209,7 @@ impl<R: PhysToVirt> HasArena for Arena<R> {
 impl<A: HasArena> HasArena for crate::table::Counted<'_, A> {
     type Memory = A::Memory;
     fn arena(&mut self) -> Option<&mut Arena<A::Memory>> {
-        self.inner().arena()
+        self.inner_mut().arena()
     }
 }
 

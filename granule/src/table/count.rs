@@ -28,7 +28,7 @@ pub struct Counts {
 impl Counts {
     /// What was added to `earlier` counts of the same counters.
     #[must_use]
-    pub const fn since(self, earlier: Self) -> Self {
+    pub const fn since(&self, earlier: &Self) -> Self {
         Self {
             stores: self.stores.wrapping_sub(earlier.stores),
             tables: self.tables.wrapping_sub(earlier.tables),
@@ -133,8 +133,18 @@ impl<'c, T> Counted<'c, T> {
     }
 
     /// The wrapped implementation.
-    pub const fn inner(&mut self) -> &mut T {
+    pub const fn inner(&self) -> &T {
+        &self.inner
+    }
+
+    /// The wrapped implementation, for calls that are not counted.
+    pub const fn inner_mut(&mut self) -> &mut T {
         &mut self.inner
+    }
+
+    /// The wrapped implementation, without the wrapper.
+    pub fn into_inner(self) -> T {
+        self.inner
     }
 }
 

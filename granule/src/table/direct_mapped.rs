@@ -65,7 +65,7 @@ impl<R: PhysToVirt> DirectMapped<R> {
     }
 }
 
-/// An entry as an atomic, for stores that walkers may see.
+/// An entry as an atomic, for loads and stores beside walkers and other code.
 ///
 /// # Safety
 ///
@@ -81,8 +81,9 @@ unsafe fn atomic<'a>(entry: *mut u64) -> &'a AtomicU64 {
 unsafe impl<R: PhysToVirt> TableMemory for DirectMapped<R> {
     #[inline(always)]
     unsafe fn load(&self, table: PhysicalAddress, index: usize) -> Descriptor {
-        // SAFETY: the caller promises that the entry is inside a reached table.
-        Descriptor(unsafe { self.entry(table, index).read_volatile() })
+        // SAFETY: the caller promises that the entry is inside a reached table. The load is atomic,
+        // because `lock_free::set_valid` may store into a live table at the same time.
+        Descriptor(unsafe { atomic(self.entry(table, index)) }.load(Ordering::Relaxed))
     }
 
     #[inline(always)]

@@ -69,7 +69,7 @@ pub enum TableError {
     },
     /// There are not enough table pages.
     OutOfTables {
-        /// The number of table pages that the operation needs.
+        /// The number of table pages that the operation needs, those that are free included.
         needed: usize,
     },
     /// The geometry and the type have different page sizes.
@@ -144,7 +144,10 @@ impl fmt::Display for TableError {
                 takes.number()
             ),
             Self::OutOfTables { needed } => {
-                write!(f, "out of memory for tables: {needed} more are needed")
+                write!(
+                    f,
+                    "out of memory for tables: the operation needs {needed} pages, and fewer are free"
+                )
             }
             Self::TablesTooHigh { end, pa_bits } => write!(
                 f,

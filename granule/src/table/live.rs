@@ -138,8 +138,8 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
 }
 
 impl<P: Page, E: TableEnvironment> Live<PageTables<P, E>> {
-    /// The value for TTBR0 or TTBR1 that makes CPUs walk this tree, with `asid` (0 in a regime
-    /// without ASIDs). If another tree had the ASID before,
+    /// The value for TTBR0 or TTBR1 that makes CPUs walk this tree, with `asid`, which a regime
+    /// without ASIDs ignores. If another tree had the ASID before,
     /// [`invalidate_all`](Self::invalidate_all) comes first.
     #[must_use]
     pub const fn ttbr(&self, asid: u16) -> Ttbr {

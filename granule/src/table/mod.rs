@@ -144,6 +144,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// # Errors
     ///
     /// [`TableError::WrongPageSize`] when `geometry` has another page size than `P`,
+    /// [`WrongStage`](TableError::WrongStage) for the shape of stage 2 without [`Stage2`] in the type,
     /// [`WrongTablePages`](TableError::WrongTablePages) and
     /// [`TablesTooHigh`](TableError::TablesTooHigh) when the allocator's pages do not serve.
     ///
@@ -194,36 +195,39 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// [`WrongTablePages`](TableError::WrongTablePages) and
     /// [`TablesTooHigh`](TableError::TablesTooHigh) when the allocator's pages do not serve.
     pub fn new(geometry: S::Geometry, environment: E) -> Result<Self, TableError> {
-        Self::try_new(geometry, environment).map_err(|(error, _)| error)
+        let mut environment = environment;
+        let geometry: Geometry = geometry.into();
+        let root = Self::allocate_root(&geometry, &mut environment)?;
+        Ok(Self::of_new_root(root, geometry, environment))
     }
 
     /// Leaves this tree as it is, and makes a new, empty one in the same environment. Returns the
-    /// address of the old root and the new tree.
+    /// address of the old root and the new tree, which has no settings of the old one.
     ///
     /// # Errors
     ///
-    /// Those of [`new`](Self::new), with this tree.
+    /// Those of [`new`](Self::new), with this tree as it was.
     pub fn begin_another(
-        self,
+        mut self,
         geometry: S::Geometry,
     ) -> Result<(PhysicalAddress, Self), (TableError, Self)> {
-        let old = (self.root, self.geometry);
-        match Self::try_new(geometry, self.environment) {
-            Ok(new) => Ok((old.0, new)),
-            Err((error, environment)) => {
-                // SAFETY: this is the tree and the environment of before.
-                Err((error, unsafe { Self::with_root(old.0, old.1, environment) }))
+        let geometry: Geometry = geometry.into();
+        match Self::allocate_root(&geometry, &mut self.environment) {
+            Ok(root) => {
+                let new = Self::of_new_root(root, geometry, self.environment);
+                Ok((self.root, new))
             }
+            Err(error) => Err((error, self)),
         }
     }
 
-    /// As [`new`](Self::new); an error returns the environment.
-    fn try_new(geometry: S::Geometry, mut environment: E) -> Result<Self, (TableError, E)> {
-        let geometry: Geometry = geometry.into();
-        if let Err(error) = Self::check(&geometry, &environment) {
-            return Err((error, environment));
-        }
-        let count = Self::root_tables_of(&geometry);
+    /// The pages of a new root, which hold anything.
+    fn allocate_root(
+        geometry: &Geometry,
+        environment: &mut E,
+    ) -> Result<PhysicalAddress, TableError> {
+        Self::check(geometry, environment)?;
+        let count = Self::root_tables_of(geometry);
         let root = if count > 1 {
             environment.allocate_aligned(count)
         } else if environment.reserve(1) {
@@ -231,13 +235,15 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         } else {
             None
         };
-        let Some(root) = root else {
-            return Err((TableError::OutOfTables { needed: count }, environment));
-        };
+        root.ok_or(TableError::OutOfTables { needed: count })
+    }
+
+    /// The empty tree with a root that [`allocate_root`](Self::allocate_root) made.
+    fn of_new_root(root: PhysicalAddress, geometry: Geometry, environment: E) -> Self {
         // SAFETY: the pages are new, so nothing else uses them, and they are filled before they are
         // read.
         let mut tables = unsafe { Self::with_root(root, geometry, environment) };
-        for table in 0..count {
+        for table in 0..tables.root_tables() {
             let table = PhysicalAddress(root.0 + table as u64 * P::SIZE.bytes());
             tables.fill(
                 table,
@@ -248,7 +254,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
                 Visibility::Private,
             );
         }
-        Ok(tables)
+        tables
     }
 
     /// Checks that a geometry is one of these types, and that the environment has pages for it.

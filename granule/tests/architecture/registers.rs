@@ -1,7 +1,9 @@
 //! TCR, MAIR and TTBR, field by field.
 
 use granule::arch::registers::{Mair, Tcr, TcrSingle, Ttbr};
-use granule::arch::{Geometry, PageSize, PhysicalAddress, Regime, VaRange};
+use granule::arch::{
+    CpuFeatures, Geometry, IdRegisters, PageSize, PhysicalAddress, Regime, VaRange,
+};
 use granule_testing::shape::{Cpu, LARGE, PLAIN, WIDE_INPUT};
 
 use PageSize::{K4, K16, K64};
@@ -191,4 +193,20 @@ fn memory_attributes() {
     assert_eq!(indices.len(), rows.len());
     assert_eq!(Index(0xff).index(), 7);
     assert_eq!(granule::arch::MemoryType::from_index(6), Index(6));
+}
+
+#[test]
+fn a_regime_without_asids_has_none_in_its_ttbr() {
+    let root = PhysicalAddress(0x4000_0000);
+    for (regime, expected) in [
+        (Regime::El1And0, 7 << 48 | 0x4000_0000),
+        (Regime::El2, 0x4000_0000),
+        (Regime::El3, 0x4000_0000),
+    ] {
+        let cpu = CpuFeatures::new(IdRegisters::new().mmfr0(0x0010_0005));
+        let geometry = Geometry::new(&cpu, PageSize::K4, 48, VaRange::Lower, regime).unwrap();
+        // SAFETY: no CPU uses the register.
+        let ttbr = unsafe { Ttbr::from_root(&geometry, root, 7) };
+        assert_eq!(ttbr.bits(), expected, "{regime:?}");
+    }
 }

@@ -7,9 +7,12 @@ use granule::arch::tlbi::{TlbiOp, TlbiScope};
 use granule::arch::{
     Attributes, MemoryType, Page4K, PageSize, Permissions, Shareability, VaRange, VirtualAddress,
 };
-use granule::table::{AttributeChange, Harvest, Holes, Leaves, TableError, Visibility};
+use granule::table::{
+    AttributeChange, Harvest, Holes, Leaves, PermissionChange, TableError, Visibility,
+};
 use granule_testing::host::Event;
 use granule_testing::shape::{LARGE, PLAIN};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 const RW: Attributes = Attributes::normal(Permissions::READ_WRITE);
 const DEVICE: AttributeChange = AttributeChange::NONE.memory(MemoryType::Device);
@@ -112,8 +115,9 @@ fn tlbis_that_are_left_to_the_caller_do_not_leave_out_those_of_a_break() {
         .unwrap();
     assert_eq!(steps(&bench.host.take_events()), "sdtDisdi");
     let tables = &mut bench.tables;
+    let read_only = PermissionChange::NONE.writable(false);
     tables
-        .change_attributes(last, 0x1000, clear, Holes::Refuse)
+        .protect(last, 0x1000, read_only, Holes::Refuse)
         .unwrap();
     assert_eq!(steps(&bench.host.take_events()), "sdi");
 }
@@ -320,4 +324,38 @@ fn what_the_members_of_a_split_group_get_is_published() {
     assert_eq!(steps(&bench.host.take_events()), expected);
     assert_eq!((cost.stores, cost.tlbi), (31, 16));
     assert_eq!((cost.dsb, cost.isb), (3, 2));
+}
+
+#[test]
+fn an_empty_range_inside_a_leaf_changes_nothing() {
+    let geometry = PLAIN.geometry(PageSize::K4, 39, VaRange::Lower);
+    let dirty = RW.permissions(Permissions::READ_WRITE.dirty_modifier(true));
+    for setting in [Setting::PRIVATE, Setting::LIVE] {
+        let mut bench = Bench::<Page4K>::new(&geometry, setting);
+        bench.map(0, 0, 2 << 20, dirty, Leaves::LARGEST).unwrap();
+        bench.host.take_events();
+        let inside = VirtualAddress(0x1000);
+        for holes in [Holes::Refuse, Holes::Skip] {
+            let tables = &mut bench.tables;
+            assert_eq!(tables.set_dirty(inside, 0, false, holes), Ok(()));
+            let changed = tables.change_attributes(inside, 0, DEVICE, holes);
+            assert_eq!(changed, Ok(()));
+            assert_eq!(tables.query(inside).unwrap().bytes, 2 << 20);
+        }
+        assert_eq!(bench.host.take_events(), []);
+    }
+}
+
+#[test]
+fn a_panic_in_a_harvest_leaves_no_stale_entry() {
+    let dirty = RW.permissions(Permissions::READ_WRITE.dirty_modifier(true));
+    let (mut bench, start) = bench(dirty);
+    let pages = VirtualAddress(start.0 + (37 << 12));
+    bench.host.take_events();
+    let tables = &mut bench.tables;
+    let panicked = catch_unwind(AssertUnwindSafe(|| {
+        tables.harvest(pages, 0x1000, Harvest::Dirty, |_, _| panic!("on purpose"))
+    }));
+    assert!(panicked.is_err());
+    assert_eq!(steps(&bench.host.take_events()), "sdtDi");
 }

@@ -222,7 +222,7 @@ impl Build<'_> {
         let ttbr0 = unsafe { Ttbr::from_root(&self.lower, low_root, 0) };
         let ttbr1 = high.ttbr(0);
         let (high_root, environment) = high.into_parts();
-        let (pool_next, _) = { environment }.allocator.inner().unused_pool();
+        let (pool_next, _) = { environment }.allocator.inner_mut().unused_pool();
         Ok(BootTables {
             mmu: MmuConfig {
                 mair: Mair::STANDARD.0,
