@@ -163,8 +163,11 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
             let change = gathering(member);
             if change.apply(member) != member {
                 // No TLBI: no TLB holds an entry without the flag, and a clean entry that is cached
-                // allows less.
+                // allows less. Walkers must see the store, even if the operation does nothing more.
                 self.update(table, index, 1, change);
+                if member.is_valid() {
+                    self.pending.made_valid();
+                }
             }
         }
     }

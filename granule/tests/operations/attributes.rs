@@ -300,6 +300,33 @@ fn a_harvest_reports_whole_leaves_once_and_invalidates_once() {
 }
 
 #[test]
+fn what_the_members_of_a_split_group_get_is_published() {
+    // Hardware noted a write in the fourth member alone, and it holds for all of the group. So the
+    // page that is to become dirty is dirty once the group is split, and nothing more changes.
+    let managed = Attributes::normal(Permissions::READ_WRITE.dirty_modifier(true));
+    let (mut bench, start) = bench(managed);
+    // SAFETY: no CPU walks the tables.
+    unsafe { bench.tables.set_bbm(BbmLevel::Level1) };
+    let table = bench.tree.tables.iter().find(|t| t.level == 3).unwrap();
+    for index in (0x10..0x20).filter(|index| *index != 0x13) {
+        let word = bench.host.word(table.address, index);
+        bench.host.set_word(table.address, index, word | 1 << 7);
+    }
+    let page = VirtualAddress(start.0 + 0x5000);
+    let dry = bench.tables.dry_run();
+    let cost = dry.set_dirty(page, 0x1000, true, Holes::Refuse).unwrap();
+    bench
+        .tables
+        .set_dirty(page, 0x1000, true, Holes::Refuse)
+        .unwrap();
+    let (hints, pages) = ("s".repeat(16), "t".repeat(16));
+    let expected = format!("{hints}d{pages}Di{}di", "s".repeat(15));
+    assert_eq!(steps(&bench.host.take_events()), expected);
+    assert_eq!((cost.stores, cost.tlbi), (31, 16));
+    assert_eq!((cost.dsb, cost.isb), (3, 2));
+}
+
+#[test]
 fn an_empty_range_inside_a_leaf_changes_nothing() {
     let geometry = PLAIN.geometry(PageSize::K4, 39, VaRange::Lower);
     let dirty = RW.permissions(Permissions::READ_WRITE.dirty_modifier(true));
