@@ -4,7 +4,7 @@
 //! nothing.
 
 use super::allocator::{TableAllocator, TableRun};
-use super::memory::{BitChange, TableMemory, Visibility};
+use super::memory::{BitChange, BitPattern, TableMemory, Visibility};
 use super::tlb_ops::TlbOps;
 use crate::arch::PhysicalAddress;
 use crate::forward;
@@ -169,6 +169,23 @@ unsafe impl<T: TableMemory> TableMemory for Counted<'_, T> {
         let valid = unsafe { self.inner.update(table, first, count, change, visibility) };
         self.counters.stores.add(valid as u64);
         valid
+    }
+
+    #[inline(always)]
+    unsafe fn update_alike(
+        &mut self,
+        table: PhysicalAddress,
+        first: usize,
+        count: usize,
+        pattern: BitPattern,
+        change: BitChange,
+        visibility: Visibility,
+    ) -> usize {
+        let inner = &mut self.inner;
+        // SAFETY: the caller promises what the wrapped method requires.
+        let alike = unsafe { inner.update_alike(table, first, count, pattern, change, visibility) };
+        self.counters.stores.add(alike as u64);
+        alike
     }
 }
 

@@ -171,6 +171,23 @@ macro_rules! forward {
             $crate::forward!(@call $self $how update (table, first, count, change, visibility) unsafe)
         }
     };
+    (@update_alike $self:ident $how:tt) => {
+        #[inline(always)]
+        unsafe fn update_alike(
+            &mut $self,
+            table: $crate::arch::PhysicalAddress,
+            first: usize,
+            count: usize,
+            pattern: $crate::table::BitPattern,
+            change: $crate::table::BitChange,
+            visibility: $crate::table::Visibility,
+        ) -> usize {
+            $crate::forward!(
+                @call $self $how
+                update_alike (table, first, count, pattern, change, visibility) unsafe
+            )
+        }
+    };
     (@pages $self:ident $how:tt) => {
         #[inline(always)]
         fn pages(&$self) -> Option<$crate::table::TablePages> {

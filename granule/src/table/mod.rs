@@ -52,6 +52,7 @@ pub(crate) mod stage;
 pub(crate) mod stage2;
 pub(crate) mod tlb_ops;
 mod unmap;
+mod update;
 mod view;
 mod visit;
 #[cfg(feature = "space")]
@@ -519,5 +520,23 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         let how = self.visibility();
         // SAFETY: as for `store`, for each entry.
         unsafe { self.environment.update(table, first, count, change, how) }
+    }
+
+    /// Changes the entries before the first one, of `count` from `first` on, that does not match
+    /// `pattern`, and returns their number.
+    #[inline(always)]
+    fn update_alike(
+        &mut self,
+        table: PhysicalAddress,
+        first: usize,
+        count: usize,
+        pattern: BitPattern,
+        change: BitChange,
+    ) -> usize {
+        debug_assert!(pattern.value & change.of != 0);
+        let how = self.visibility();
+        let memory = &mut self.environment;
+        // SAFETY: as for `store`, for each entry.
+        unsafe { memory.update_alike(table, first, count, pattern, change, how) }
     }
 }

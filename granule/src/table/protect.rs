@@ -327,9 +327,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
                     self.change_alike(below, level.next(), at, next, change, alike)
                 }
                 Kind::Leaf if next - at == bytes && alike.matches(entry) => {
-                    let run = self.run_end(table, level, at, to, alike);
-                    self.change_run(table, level, at, run, change);
-                    at = run;
+                    at = self.change_leaves(table, level, at, to, change, alike);
                     continue;
                 }
                 Kind::Leaf | Kind::PresentInvalid | Kind::Invalid => at,
@@ -432,10 +430,8 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
                     let below = self.geometry.address_of(entry, level);
                     self.change_in(below, level.next(), at, next, change);
                 }
-                Kind::Leaf if next - at == bytes => {
-                    let run = self.leaves_end(table, level, at, to);
-                    self.change_run(table, level, at, run, change);
-                    at = run;
+                Kind::Leaf if next - at == bytes && change.concerns(entry) => {
+                    at = self.change_leaves(table, level, at, to, change, BitPattern::ANY);
                     continue;
                 }
                 Kind::PresentInvalid if next - at == bytes => {
@@ -465,31 +461,41 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         }
     }
 
-    /// The end, at most `to`, of the run of whole valid leaves that begins with the leaf at `at`.
-    pub(super) fn leaves_end(&self, table: PhysicalAddress, level: Level, at: u64, to: u64) -> u64 {
-        let any = BitPattern { mask: 0, value: 0 };
-        self.run_end(table, level, at, to, any)
-    }
-
-    /// As [`leaves_end`](Self::leaves_end), for leaves that match `alike`.
-    #[inline(always)]
-    fn run_end(
-        &self,
+    /// Applies `change`, which concerns valid leaves, to the run of whole ones from the leaf at `at`
+    /// on that match `alike`, in one pass. Returns the end of the run, at most `to`.
+    fn change_leaves(
+        &mut self,
         table: PhysicalAddress,
         level: Level,
         at: u64,
         to: u64,
+        change: BitChange,
         alike: BitPattern,
     ) -> u64 {
-        let first = Self::index(at, level);
-        // Rounding down leaves out the entry that `to` cuts.
-        let count = ((to - (at & !(P::SIZE.entry_bytes(level) - 1))) >> P::SIZE.level_shift(level))
-            as usize;
+        let (first, count) = Self::whole(level, at, to);
+        let pattern = BitPattern::leaf(level).and(alike);
+        let changed = self.update_alike(table, first, count, pattern, change);
+        self.pending.changed(change, P::SIZE.entry_bytes(level));
+        at + ((changed as u64) << P::SIZE.level_shift(level))
+    }
+
+    /// The end, at most `to`, of the run of whole valid leaves that begins with the leaf at `at`.
+    pub(super) fn leaves_end(&self, table: PhysicalAddress, level: Level, at: u64, to: u64) -> u64 {
+        let (first, count) = Self::whole(level, at, to);
         let found = if level.is_last() {
-            self.find_unlike(table, first, count, BitPattern::PAGE.and(alike))
+            self.find_unlike(table, first, count, BitPattern::PAGE)
         } else {
-            self.find_unlike(table, first, count, BitPattern::BLOCK.and(alike))
+            self.find_unlike(table, first, count, BitPattern::BLOCK)
         };
         at + ((found.unwrap_or(count) as u64) << P::SIZE.level_shift(level))
+    }
+
+    /// The index of the entry at `at`, and the number of whole entries from it to `to`.
+    #[inline(always)]
+    pub(super) const fn whole(level: Level, at: u64, to: u64) -> (usize, usize) {
+        // Rounding down leaves out the entry that `to` cuts.
+        let bytes = to - (at & !(P::SIZE.entry_bytes(level) - 1));
+        let count = bytes >> P::SIZE.level_shift(level);
+        (Self::index(at, level), count as usize)
     }
 }
