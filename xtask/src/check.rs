@@ -21,6 +21,9 @@ use xtask::workspace::{capture, metadata, root};
 /// Operations of the model's harness; `make test` has 60 000.
 const OPERATIONS: u64 = 6_000;
 
+/// The module of the model's harness that plays random operations.
+pub(crate) const HARNESS: &str = "every_shape::";
+
 /// The test targets that are built: unit tests, and the harness.
 const TARGETS: [&str; 4] = ["--lib", "--bins", "--test", "harness"];
 
@@ -89,7 +92,7 @@ fn model() -> Result<()> {
     )?;
     let mut variables: Vec<_> = draws().collect();
     variables.push(("GRANULE_HARNESS_OPERATIONS", OPERATIONS.to_string()));
-    programs::run(&programs, 1, &["sequence"], &variables)
+    programs::run(&programs, 1, &[HARNESS], &variables)
 }
 
 fn boots() -> Result<()> {
@@ -226,7 +229,8 @@ mod tests {
 
     #[test]
     fn the_harness_has_the_tests_that_are_run() {
-        let file = root().join("granule-model/tests/harness/sequence.rs");
+        let module = HARNESS.trim_end_matches("::");
+        let file = root().join(format!("granule-model/tests/harness/{module}.rs"));
         let source = std::fs::read_to_string(file).unwrap();
         assert!(source.contains("#[test]") && source.contains("GRANULE_HARNESS_OPERATIONS"));
     }

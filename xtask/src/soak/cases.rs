@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use super::program::Program;
+use crate::check::HARNESS;
 use crate::fuzz::targets;
 use crate::matrix::{self, kexec};
 use crate::steps::STEPS;
@@ -206,7 +207,7 @@ fn model(seed: u64) -> Case {
         "harness",
         "--",
         "--nocapture",
-        "sequence::",
+        HARNESS,
     ];
     let program = cargo(&arguments, &variables, 120 * MINUTE);
     Case::program(
