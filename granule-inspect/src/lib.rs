@@ -1,0 +1,11 @@
+//! Page tables seen from outside: those of a memory dump or of a live virtual machine, of any arm64
+//! kernel.
+//!
+//! [`source`] finds the bytes of physical memory and what a dump or a machine says about itself.
+//! [`tree`] says which trees of tables there are, and with which registers. The other modules read
+//! trees and never ask where their bytes come from.
+//!
+//! Nothing here trusts what it reads: whatever the bytes are, every call ends and none panics.
+
+pub mod source;
+pub mod tree;
