@@ -7,5 +7,10 @@
 //!
 //! Nothing here trusts what it reads: whatever the bytes are, every call ends and none panics.
 
+pub mod attributes;
+pub mod memory_type;
+pub mod ranges;
 pub mod source;
+pub mod totals;
 pub mod tree;
+pub mod walk;

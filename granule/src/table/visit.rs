@@ -153,7 +153,8 @@ pub(super) fn root_of<S: Stage>(
         return root;
     }
     let number = offset >> root_shift(geometry, size);
-    PhysicalAddress(root.0 + (number << size.shift()))
+    // A root that nobody checked may be at the end of the address space.
+    root.wrapping_add(number << size.shift())
 }
 
 /// The end, at most `to`, of the offsets that the same root table translates as `at`.

@@ -1,0 +1,6 @@
+//! Trees that the library makes in memory, some broken by hand afterwards, seen through this crate.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub)]
+
+mod walk;
+mod world;
