@@ -8,6 +8,10 @@
 //! Nothing here trusts what it reads: whatever the bytes are, every call ends and none panics.
 
 pub mod attributes;
+pub mod diff;
+pub mod explain;
+pub mod fields;
+pub mod lint;
 pub mod memory_type;
 pub mod ranges;
 pub mod source;

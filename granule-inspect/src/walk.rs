@@ -12,13 +12,16 @@ use granule::arch::{
 use granule::table::{Entry, Stage, TableView, Unread, UnreadTable, Visit};
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::collections::hash_map::Entry as Place;
 use std::fmt;
 use std::ops::ControlFlow;
 
 /// The most entries of tables that a walk visits again after it has met them once. Hostile tables
 /// can refer to a few tables very often; some kernels do so too, where much memory reads as zero.
 pub const REPEATED_ENTRIES: u64 = 1 << 25;
+
+/// The most tables of one tree that a walk enters if nothing else is said: with 4K pages they map
+/// 8 TiB in pages. A damaged dump can have more memory than bytes.
+pub const MOST_TABLES: u64 = 1 << 22;
 
 /// The tables that are kept: more than a walk has levels, so that it finds those above it again.
 const KEPT: usize = 8;
@@ -46,6 +49,7 @@ pub struct Tables<'m> {
     root: PhysicalAddress,
     entries: usize,
     root_entries: usize,
+    most_tables: u64,
     kept: RefCell<Kept>,
 }
 
@@ -77,7 +81,17 @@ impl<'m> Tables<'m> {
             root: tree.root,
             entries,
             root_entries: tree.geometry().root_entries().min(entries),
+            most_tables: MOST_TABLES,
             kept: RefCell::default(),
+        }
+    }
+
+    /// The same, for walks that enter at most `most_tables` tables.
+    #[must_use]
+    pub fn limit(self, most_tables: u64) -> Self {
+        Self {
+            most_tables,
+            ..self
         }
     }
 
@@ -172,7 +186,7 @@ impl Leaves {
     }
 }
 
-/// A table that a walk enters.
+/// A table that a walk enters: it can be read.
 #[derive(Clone, Copy, Debug)]
 pub struct Table {
     /// The table.
@@ -208,8 +222,8 @@ pub enum Why {
     Unreadable(String),
     /// It is one of the tables that lead to it.
     Loop,
-    /// It was shown before, and the limit on showing tables again is reached.
-    Repeated,
+    /// The limit on tables is reached, or it was shown before and the limit on that is reached.
+    Limit,
 }
 
 impl fmt::Display for LeftOut {
@@ -229,7 +243,7 @@ impl fmt::Display for LeftOut {
         match why {
             Why::Unreadable(why) => write!(f, "cannot be read ({why})"),
             Why::Loop => f.write_str("is one of those that lead to it"),
-            Why::Repeated => f.write_str("was shown before, and tables are used again too often"),
+            Why::Limit => f.write_str("is one of too many"),
         }
     }
 }
@@ -268,6 +282,7 @@ pub fn walk<B>(
         path: [PhysicalAddress(0); Level::ALL.len()],
         restrictions: [0; Level::ALL.len()],
         met: HashMap::new(),
+        left: tables.most_tables,
         repeats: REPEATED_ENTRIES / tables.entries as u64,
         see,
     };
@@ -296,7 +311,9 @@ struct Walk<'w, F> {
     restrictions: [u64; Level::ALL.len()],
     /// The first use of each table.
     met: HashMap<PhysicalAddress, (Level, u64)>,
-    /// How many more tables may be visited again.
+    /// How many more tables may be entered.
+    left: u64,
+    /// How many more of them may have been entered before.
     repeats: u64,
     see: F,
 }
@@ -320,14 +337,18 @@ impl<F> Walk<'_, F> {
         let level = self.geometry.start_level();
         let mut start = self.geometry.base().0;
         for table in tree.roots() {
-            let before = self.meet(table, level, start);
             self.path[place(level)] = table;
-            (self.see)(Event::Table(&Table {
-                table,
-                level,
-                start,
-                before,
-            }))?;
+            // The view tells of a root that cannot be read.
+            if self.tables.words(table, |_| ()).is_some() {
+                self.left = self.left.saturating_sub(1);
+                let before = self.met.insert(table, (level, start));
+                (self.see)(Event::Table(&Table {
+                    table,
+                    level,
+                    start,
+                    before,
+                }))?;
+            }
             start = start.wrapping_add(self.bytes_of(level));
         }
         view.visit_runs(|found| match found {
@@ -349,17 +370,6 @@ impl<F> Walk<'_, F> {
         (size.entry_bytes(level) << size.index_bits()).min(self.geometry.span())
     }
 
-    /// Notes the use of a table, and returns its first use if this is another.
-    fn meet(&mut self, table: PhysicalAddress, level: Level, start: u64) -> Option<(Level, u64)> {
-        match self.met.entry(table) {
-            Place::Occupied(first) => Some(*first.get()),
-            Place::Vacant(place) => {
-                place.insert((level, start));
-                None
-            }
-        }
-    }
-
     fn table<B, I>(&mut self, entry: &Entry<I>, start: u64) -> ControlFlow<B, Visit>
     where
         F: FnMut(Event<'_>) -> ControlFlow<B>,
@@ -370,33 +380,35 @@ impl<F> Walk<'_, F> {
         }
         let (table, level) = (entry.output, entry.level.next());
         let above = place(self.geometry.start_level())..place(level);
-        let left_out = |why| LeftOut {
-            table,
-            level,
-            start,
-            bytes: entry.bytes,
-            why,
+        let before = self.met.get(&table).copied();
+        let why = if self.path[above].contains(&table) {
+            Some(Why::Loop)
+        } else if self.left == 0 || before.is_some() && self.repeats == 0 {
+            Some(Why::Limit)
+        } else if self.tables.words(table, |_| ()).is_none() {
+            Some(Why::Unreadable(self.tables.failure(table)))
+        } else {
+            None
         };
-        if self.path[above].contains(&table) {
-            (self.see)(Event::LeftOut(&left_out(Why::Loop)))?;
+        if let Some(why) = why {
+            (self.see)(Event::LeftOut(&LeftOut {
+                table,
+                level,
+                start,
+                bytes: entry.bytes,
+                why,
+            }))?;
             return ControlFlow::Continue(Visit::Skip);
         }
-        let before = self.meet(table, level, start);
+        self.left -= 1;
+        self.repeats -= u64::from(before.is_some());
+        self.met.entry(table).or_insert((level, start));
         (self.see)(Event::Table(&Table {
             table,
             level,
             start,
             before,
         }))?;
-        if before.is_some() {
-            match self.repeats.checked_sub(1) {
-                Some(repeats) => self.repeats = repeats,
-                None => {
-                    (self.see)(Event::LeftOut(&left_out(Why::Repeated)))?;
-                    return ControlFlow::Continue(Visit::Skip);
-                }
-            }
-        }
         let own = entry.descriptor.0 & Descriptor::RESTRICTIONS;
         self.restrictions[place(level)] = self.restrictions[place(entry.level)] | own;
         self.path[place(level)] = table;
@@ -433,7 +445,7 @@ impl<F> Walk<'_, F> {
         let why = match unread.why {
             Unread::Unreadable => Why::Unreadable(self.tables.failure(unread.table)),
             Unread::Loop => Why::Loop,
-            _ => Why::Repeated,
+            _ => Why::Limit,
         };
         let bytes = self.bytes_of(unread.level);
         (self.see)(Event::LeftOut(&LeftOut {
@@ -456,7 +468,8 @@ pub const fn restricted(leaf: Descriptor, restrictions: u64, regime: Regime) -> 
     }
     let (no_write, no_user) = (1 << 62, 1 << 61);
     if restrictions & no_write != 0 {
-        bits |= Descriptor::AP_READ_ONLY;
+        // Hardware does not make it writable either.
+        bits = (bits | Descriptor::AP_READ_ONLY) & !Descriptor::DIRTY_MODIFIER;
     }
     if restrictions & Descriptor::UXN_TABLE != 0 {
         bits |= Descriptor::UXN;

@@ -2,5 +2,9 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub)]
 
+mod diff;
+mod explain;
+mod hostile;
+mod lint;
 mod walk;
 mod world;

@@ -210,9 +210,29 @@ fn loops_and_tables_that_are_used_again_end() {
     world.pages.0.insert(second, vec![third | 0b11; 512]);
     let (found, totals, left_out) = ranges(&world.pages, &world.tree, EVERYTHING);
     assert_eq!(totals.tables, 3);
-    assert!(left_out.iter().all(|it| it.why == Why::Repeated));
+    assert!(left_out.iter().all(|it| it.why == Why::Limit));
     // The limit of 2^16 tables is for both levels: 127 of level 2, the rest of level 3 beside the first.
     assert_eq!(found.len(), (1 << 16) - 127 + 1);
+}
+
+#[test]
+fn no_more_tables_than_allowed_are_entered() {
+    let world = World::plain(&[(0, 0x4000_0000, 0x60_0000, RW, Leaves::PAGES)]);
+    let tables = Tables::new(&world.pages, &world.tree).limit(4);
+    let (mut bytes, mut left_out) = (0, 0);
+    let _: ControlFlow<()> = walk(&tables, &world.tree, EVERYTHING, |event| {
+        match event {
+            Event::Table(_) => {}
+            Event::Leaves(leaves) => bytes += leaves.count * leaves.leaf_bytes,
+            Event::LeftOut(it) => {
+                assert_eq!(it.why, Why::Limit);
+                left_out += it.bytes;
+            }
+        }
+        ControlFlow::Continue(())
+    });
+    // The root, one of level 2, two of the three of level 3.
+    assert_eq!((bytes, left_out), (0x40_0000, 0x20_0000));
 }
 
 /// The root of a small space is not a whole page, and need not begin at one.

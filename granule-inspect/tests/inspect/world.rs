@@ -11,11 +11,24 @@ use granule_inspect::tree::{Origin, Owner, Shape, Tree};
 use granule_testing::host::{self, Host};
 use granule_testing::shape::PLAIN;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::ops::Range;
 
 /// Pages of table memory, by address.
 #[derive(Clone, Default)]
 pub struct Pages(pub BTreeMap<u64, Vec<u64>>);
+
+/// The words that are not zero.
+impl fmt::Debug for Pages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (page, words) in &self.0 {
+            for (index, word) in words.iter().enumerate().filter(|(_, word)| **word != 0) {
+                write!(f, "{page:#x}[{index}]={word:#x} ")?;
+            }
+        }
+        Ok(())
+    }
+}
 
 impl Memory for Pages {
     fn read(&self, address: PhysicalAddress, buffer: &mut [u8]) -> Result<(), ReadError> {
