@@ -6,6 +6,7 @@
 
 mod bytes;
 mod initramfs;
+mod inspect;
 mod next_tree;
 mod nodes;
 mod parsers;
@@ -44,6 +45,7 @@ pub const TARGETS: &[Target] = &[
     ("descriptor", tables::descriptor),
     ("walker", tables::walker),
     ("table_view", tables::table_view),
+    ("inspect", inspect::inspect),
     ("cpio_tree", initramfs::cpio_tree),
     ("path_lookup", initramfs::path_lookup),
     ("program", program::program),
