@@ -1,4 +1,14 @@
-//! Where the bytes of physical memory come from. This module reads no page tables.
+//! Where the bytes of physical memory come from, and what their source says about the machine. This
+//! module reads no page tables.
+
+pub mod bytes;
+mod cache;
+mod cpu;
+pub mod elf_core;
+pub mod kdump;
+pub mod raw;
+
+pub use cpu::Registers;
 
 use granule::arch::PhysicalAddress;
 use std::ops::Range;
@@ -32,4 +42,37 @@ pub enum ReadError {
         /// The damage, in one line.
         why: String,
     },
+}
+
+/// Why a source cannot be used, in one line.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct OpenError(pub String);
+
+/// What a source says about its machine.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Facts {
+    /// The registers of its CPUs, in their order.
+    pub cpus: Vec<Registers>,
+    /// What a Linux kernel says about itself (VMCOREINFO): lines `KEY=VALUE`.
+    pub vmcoreinfo: Option<String>,
+    /// What a user should know about the source, a line each.
+    pub notes: Vec<String>,
+}
+
+impl Facts {
+    /// Adds a line, once.
+    fn say(&mut self, line: String) {
+        if !self.notes.contains(&line) {
+            self.notes.push(line);
+        }
+    }
+
+    fn set_vmcoreinfo(&mut self, text: &[u8]) {
+        let text = text.split(|&byte| byte == 0).next().unwrap_or_default();
+        if !text.is_empty() {
+            self.vmcoreinfo = Some(String::from_utf8_lossy(text).into_owned());
+        }
+    }
 }
