@@ -12,6 +12,7 @@
 //! - [`shape`]: address spaces to test, and the ID registers that allow them.
 //! - [`stage`]: the attributes and permission changes of both stages, as descriptor bits and drawn
 //!   at random.
+//! - [`dumps`]: memory dumps as files.
 //! - [`cases`]: the number of cases of a property.
 
 #![allow(
@@ -22,6 +23,7 @@
 )]
 
 pub mod cases;
+pub mod dumps;
 pub mod held;
 pub mod host;
 pub mod order;

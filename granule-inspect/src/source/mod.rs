@@ -1,7 +1,26 @@
-//! Where the bytes of physical memory come from. This module reads no page tables.
+//! Where the bytes of physical memory come from, and what their source says about the machine. This
+//! module reads no page tables.
 
+pub mod bytes;
+mod cache;
+mod cpu;
+pub mod elf_core;
+mod gdb;
+pub mod kdump;
+pub mod qemu;
+pub mod qmp;
+pub mod raw;
+mod socket;
+
+pub use cpu::Registers;
+pub use socket::Endpoint;
+
+use bytes::{DumpFile, ReadAt};
 use granule::arch::PhysicalAddress;
+use std::fs::File;
 use std::ops::Range;
+use std::path::PathBuf;
+use std::str::FromStr;
 
 /// Physical memory that can be read and not changed.
 pub trait Memory {
@@ -32,4 +51,100 @@ pub enum ReadError {
         /// The damage, in one line.
         why: String,
     },
+}
+
+/// Why a source cannot be used, in one line.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct OpenError(pub String);
+
+/// What a source says about its machine.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Facts {
+    /// The registers of its CPUs, in their order.
+    pub cpus: Vec<Registers>,
+    /// What a Linux kernel says about itself (VMCOREINFO): lines `KEY=VALUE`.
+    pub vmcoreinfo: Option<String>,
+    /// What a user should know about the source, a line each.
+    pub notes: Vec<String>,
+}
+
+impl Facts {
+    /// Adds a line, once.
+    fn say(&mut self, line: String) {
+        if !self.notes.contains(&line) {
+            self.notes.push(line);
+        }
+    }
+
+    fn set_vmcoreinfo(&mut self, text: &[u8]) {
+        let text = text.split(|&byte| byte == 0).next().unwrap_or_default();
+        if !text.is_empty() {
+            self.vmcoreinfo = Some(String::from_utf8_lossy(text).into_owned());
+        }
+    }
+}
+
+/// Where memory comes from, as a user writes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Source {
+    /// A file: an ELF core, a kdump file, or with a base address a raw image.
+    File(PathBuf),
+    /// The gdb socket of a QEMU, whose machine stands still while it is read and runs afterwards.
+    Gdb(Endpoint),
+    /// The QMP socket of a QEMU, whose machine stands still while it is read and does afterwards
+    /// what it did before.
+    Qmp(Endpoint),
+}
+
+impl FromStr for Source {
+    type Err = OpenError;
+
+    /// `gdb:` or `qmp:` and a socket, or the path of a file.
+    fn from_str(text: &str) -> Result<Self, OpenError> {
+        if let Some(socket) = text.strip_prefix("gdb:") {
+            return Ok(Self::Gdb(socket.parse()?));
+        }
+        if let Some(socket) = text.strip_prefix("qmp:") {
+            return Ok(Self::Qmp(socket.parse()?));
+        }
+        Ok(Self::File(text.into()))
+    }
+}
+
+/// The memory of a source and what it says about its machine. `base` is the address of the first
+/// byte of a raw image.
+///
+/// # Errors
+///
+/// If it cannot be opened, or is nothing that can be read.
+pub fn open(source: &Source, base: Option<u64>) -> Result<(Box<dyn Memory>, Facts), OpenError> {
+    match source {
+        Source::Gdb(socket) => qemu::by_gdb(socket),
+        Source::Qmp(socket) => qemu::by_qmp(socket),
+        Source::File(path) => {
+            let named =
+                |error: &dyn std::fmt::Display| OpenError(format!("{}: {error}", path.display()));
+            let file = File::open(path).map_err(|error| named(&error))?;
+            let file = DumpFile::new(file).map_err(|error| named(&error))?;
+            if let Some(base) = base {
+                return Ok(raw::open(file, base));
+            }
+            let mut first = vec![0; file.bytes().min(16) as usize];
+            file.read_at(0, &mut first).map_err(|error| named(&error))?;
+            let opened = if first.starts_with(b"\x7fELF") {
+                elf_core::open(file)
+            } else if kdump::is_kdump(&first) {
+                kdump::open(file)
+            } else {
+                Err(OpenError(
+                    "neither an ELF core nor a kdump file; for a raw image of memory give the address of its first byte"
+                        .into(),
+                ))
+            };
+            opened.map_err(|error| named(&error))
+        }
+    }
 }

@@ -8,6 +8,10 @@
 use crate::arch::features::{CpuFeatures, Support};
 use crate::arch::geometry::{Geometry, GeometryError, OutputFormat};
 use crate::arch::page_size::{Level, PageSize};
+use crate::arch::registers::{input_bits, output};
+use core::ops::RangeInclusive;
+
+use super::registers::Vtcr;
 
 /// The most bits of input address that concatenated root tables resolve besides those of one table.
 const MOST_CONCATENATED_BITS: u32 = 4;
@@ -50,12 +54,13 @@ impl Stage2Geometry {
             start = Level::L2;
         }
         Ok(Self(Geometry::stage2(
-            cpu,
             page_size,
             ipa_bits,
             cpu.pa_bits().min(most_pa_bits),
             format,
             start,
+            cpu.stage2_forced_write_back(),
+            cpu.stage2_execute_by_privilege(),
         )))
     }
 
@@ -104,12 +109,6 @@ impl Stage2Geometry {
     pub fn with_start_level(self, cpu: &CpuFeatures, level: Level) -> Result<Self, GeometryError> {
         let shape = self.0;
         let size = shape.page_size();
-        let (levels, index) = (
-            (Level::L3.number() - level.number()) as u32,
-            size.index_bits(),
-        );
-        let least = levels * index + size.shift() + 1;
-        let most = least + index - 1 + MOST_CONCATENATED_BITS;
         // The start levels that need a larger physical address size, TCR.DS or FEAT_TTST.
         let reserved = match (size, level) {
             (PageSize::K4, Level::Minus1) => !shape.lpa2() || cpu.pa_bits() < 52,
@@ -121,7 +120,7 @@ impl Stage2Geometry {
             (PageSize::K4, _) | (_, Level::L2 | Level::L3) => false,
             _ => true,
         };
-        if reserved || shape.va_bits() < least || shape.va_bits() > most {
+        if reserved || !Self::resolved(size, level).contains(&shape.va_bits()) {
             return Err(GeometryError::StartLevel {
                 page_size: size,
                 ipa_bits: shape.va_bits(),
@@ -129,6 +128,47 @@ impl Stage2Geometry {
             });
         }
         Ok(Self(shape.starting_at(level)))
+    }
+
+    /// The bits of input address that up to 16 root tables at `level` and all tables below them
+    /// resolve, if at least one bit is the root's.
+    const fn resolved(size: PageSize, level: Level) -> RangeInclusive<u32> {
+        let least = size.level_shift(level) + 1;
+        RangeInclusive::new(
+            least,
+            least + size.index_bits() - 1 + MOST_CONCATENATED_BITS,
+        )
+    }
+
+    /// The shape that `vtcr` describes under a hypervisor's `hcr` (HCR_EL2) on `cpu`, whose
+    /// feature FEAT_XNX decides about execute permissions: the inverse of
+    /// [`Vtcr::new`](super::Vtcr::new). It is for tables that other code made.
+    ///
+    /// # Errors
+    ///
+    /// When a field has a reserved value, or the walk cannot start where `vtcr` says.
+    pub fn from_vtcr(vtcr: Vtcr, hcr: u64, cpu: &CpuFeatures) -> Result<Self, GeometryError> {
+        let page_size = vtcr.page_size()?;
+        let ds = vtcr.0 & Vtcr::DS != 0;
+        let (format, pa_bits) = output(page_size, ds, vtcr.0 >> 16 & 0b111);
+        let ipa_bits = input_bits("VTCR_EL2", "T0SZ", vtcr.0 & 0x3f, page_size, ds)?;
+        let start = vtcr.start_level(page_size)?;
+        if !Self::resolved(page_size, start).contains(&ipa_bits) {
+            return Err(GeometryError::StartLevel {
+                page_size,
+                ipa_bits,
+                level: start,
+            });
+        }
+        Ok(Self(Geometry::stage2(
+            page_size,
+            ipa_bits,
+            pa_bits,
+            format,
+            start,
+            hcr & Self::HCR_FWB != 0,
+            cpu.stage2_execute_by_privilege(),
+        )))
     }
 
     /// The shape without its type: for [`Descriptor`](crate::arch::Descriptor) and other code that

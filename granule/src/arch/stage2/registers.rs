@@ -6,9 +6,9 @@
 use super::geometry::Stage2Geometry;
 use crate::arch::address::PhysicalAddress;
 use crate::arch::features::CpuFeatures;
-use crate::arch::geometry::{Geometry, OutputFormat};
+use crate::arch::geometry::{Geometry, GeometryError, OutputFormat};
 use crate::arch::page_size::{Level, PageSize};
-use crate::arch::registers::{base_address, output_size, tg0, walk};
+use crate::arch::registers::{base_address, output_size, page_size_of, root_in, tg0, walk};
 
 /// VTCR_EL2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +48,39 @@ impl Vtcr {
         }
         Self(bits)
     }
+
+    /// TG0.
+    pub(super) fn page_size(self) -> Result<PageSize, GeometryError> {
+        page_size_of("VTCR_EL2", self.0 >> 14)
+    }
+
+    /// SL0 and SL2.
+    pub(super) fn start_level(self, size: PageSize) -> Result<Level, GeometryError> {
+        let (sl0, sl2) = (self.0 >> 6 & 0b11, self.0 & Self::SL2 != 0);
+        if sl2 {
+            return match (size, sl0) {
+                (PageSize::K4, 0) => Ok(Level::Minus1),
+                _ => Err(Self::reserved("SL2", 1)),
+            };
+        }
+        match (size, sl0) {
+            (PageSize::K4, 0) => Ok(Level::L2),
+            (PageSize::K4, 1) => Ok(Level::L1),
+            (PageSize::K4, 2) | (PageSize::K16, 3) => Ok(Level::L0),
+            (_, 0) | (PageSize::K4, _) => Ok(Level::L3),
+            (_, 1) => Ok(Level::L2),
+            (_, 2) => Ok(Level::L1),
+            (PageSize::K16 | PageSize::K64, _) => Err(Self::reserved("SL0", sl0)),
+        }
+    }
+
+    const fn reserved(field: &'static str, value: u64) -> GeometryError {
+        GeometryError::Register {
+            register: "VTCR_EL2",
+            field,
+            value,
+        }
+    }
 }
 
 /// SL0 and SL2. The encoding of SL0 differs between 4K and the other page sizes.
@@ -81,6 +114,12 @@ impl Vttbr {
         vmid: u16,
     ) -> Self {
         Self::of_shape(geometry.shape(), root, vmid)
+    }
+
+    /// The first root table, for guests whose tables have `geometry`.
+    #[must_use]
+    pub const fn root(self, geometry: &Stage2Geometry) -> PhysicalAddress {
+        root_in(self.0, geometry.shape())
     }
 
     /// As [`from_root`](Self::from_root), for the shape of a [`Stage2Geometry`] and a live tree.
