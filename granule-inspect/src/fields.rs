@@ -115,6 +115,19 @@ pub fn size(bytes: u64) -> String {
     }
 }
 
+/// The size rounded to a tenth of a unit: `725.3K`. A size of few digits is exact.
+#[must_use]
+pub fn about(bytes: u64) -> String {
+    let exact = size(bytes);
+    let shift = (bytes.max(1).ilog2() / 10).min(6) * 10;
+    if exact.len() <= 5 || shift == 0 {
+        return exact;
+    }
+    let unit = ["K", "M", "G", "T", "P", "E"][(shift / 10 - 1) as usize];
+    let tenths = (u128::from(bytes) * 10) >> shift;
+    format!("{}.{}{unit}", tenths / 10, tenths % 10)
+}
+
 /// The kind of a leaf of `level`: a page or a block, with its size.
 #[must_use]
 pub fn leaf_name(page_size: PageSize, level: Level) -> String {
@@ -180,4 +193,27 @@ pub fn leaf_words(tree: &Tree, descriptor: Descriptor, level: Level) -> Vec<Stri
         bits => words.push(format!("software={bits:#x}")),
     }
     words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_exact_or_have_few_digits() {
+        for (bytes, exact, rounded) in [
+            (0, "0 bytes", "0 bytes"),
+            (4096, "4K", "4K"),
+            (0x20_1000, "2052K", "2052K"),
+            (742_741, "742741 bytes", "725.3K"),
+            ((64 << 30) - 4096, "67108860K", "63.9G"),
+            (u64::MAX, "18446744073709551615 bytes", "15.9E"),
+            (1 << 63, "8E", "8E"),
+        ] {
+            assert_eq!(
+                (size(bytes).as_str(), about(bytes).as_str()),
+                (exact, rounded)
+            );
+        }
+    }
 }

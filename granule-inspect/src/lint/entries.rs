@@ -63,43 +63,36 @@ fn tell(whole: &Whole<'_>, fault: Fault, first: usize, end: usize, findings: &mu
         }
     };
     let word = whole.words.get(first).copied().unwrap_or_default();
-    let (rule, what) = match fault {
-        Fault::Reserved(Reserved::Bits(bits)) => (
-            (Rule::ReservedBits, Severity::Warning),
-            format!("reserved bits {bits:#x} are set"),
-        ),
-        Fault::Reserved(Reserved::NoBlock) => (
-            (Rule::ReservedBits, Severity::Warning),
-            "bits 1:0 are 0b01, and this level has no blocks".to_owned(),
-        ),
-        Fault::Reserved(Reserved::Shareability) => (
-            (Rule::ReservedBits, Severity::Warning),
-            "the shareability is the reserved 0b01".to_owned(),
-        ),
-        Fault::Reserved(Reserved::MemoryType(bits)) => (
-            (Rule::ReservedBits, Severity::Warning),
-            format!("the memory type is the reserved {bits:#04x}"),
-        ),
+    let what = || match fault {
+        Fault::Reserved(Reserved::Bits(bits)) => format!("reserved bits {bits:#x} are set"),
+        Fault::Reserved(Reserved::NoBlock) => {
+            "bits 1:0 are 0b01, and this level has no blocks".to_owned()
+        }
+        Fault::Reserved(Reserved::Shareability) => {
+            "the shareability is the reserved 0b01".to_owned()
+        }
+        Fault::Reserved(Reserved::MemoryType(bits)) => {
+            format!("the memory type is the reserved {bits:#04x}")
+        }
         Fault::Beyond(kind) => {
             let what = match kind {
                 Kind::Table => "the next table's address",
                 _ => "the output",
             };
-            let address = whole
-                .tree
-                .geometry()
-                .address_of(Descriptor(word), whole.level);
-            let pa_bits = whole.tree.geometry().pa_bits();
-            (
-                (Rule::OutputSize, Severity::Error),
-                format!("{what} {address} has more than the CPU's {pa_bits} bits"),
-            )
+            let geometry = whole.tree.geometry();
+            let address = geometry.address_of(Descriptor(word), whole.level);
+            let pa_bits = geometry.pa_bits();
+            format!("{what} {address} has more than the CPU's {pa_bits} bits")
         }
+    };
+    let rule = match fault {
+        Fault::Reserved(_) => (Rule::ReservedBits, Severity::Warning),
+        Fault::Beyond(_) => (Rule::OutputSize, Severity::Error),
     };
     findings.add(
         rule,
         &whole.tree.owner,
         (whole.address(first), whole.bytes(end - first)),
-        || format!("in {} ({word:#x}), {what}", place()),
+        || format!("in {} ({word:#x}), {}", place(), what()),
     );
 }

@@ -200,6 +200,12 @@ impl Findings {
         kept.chain(self.more.keys().map(|key| key.1)).max()
     }
 
+    /// Drops the findings of all other rules.
+    pub fn keep(&mut self, rules: &[Rule]) {
+        self.list.retain(|finding| rules.contains(&finding.rule));
+        self.more.retain(|(rule, _), _| rules.contains(rule));
+    }
+
     /// The worst first, then by address.
     pub(super) fn sort(&mut self) {
         self.list.sort_by_key(|finding| {

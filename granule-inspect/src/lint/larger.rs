@@ -2,7 +2,7 @@
 //! win. They look at ranges, in which neighbours with the same attributes are one whatever their size.
 
 use super::finding::{Findings, Rule, Severity};
-use crate::fields::size;
+use crate::fields::{about, size};
 use crate::ranges::Range;
 use crate::totals::{Entries, Totals};
 use crate::tree::Tree;
@@ -65,8 +65,8 @@ fn one(tree: &Tree, sizes: &[LeafSize], ranges: &[Range], findings: &mut Finding
                 "{has} TLB entries hold {} where {needs} would: {} would do{memory}, and an entry would reach {} instead of {} on average",
                 size(bytes),
                 leaves.join(", "),
-                size(bytes / needs),
-                size(bytes / has),
+                about(bytes / needs),
+                about(bytes / has),
             )
         },
     );

@@ -29,6 +29,8 @@ use std::ops::ControlFlow;
 pub struct Linted {
     /// The findings, the worst first.
     pub findings: Findings,
+    /// Whether a root table cannot be read, so that nothing is known of a tree.
+    pub no_root: bool,
     /// The totals, tree by tree. Trees that are the same as an earlier one have none.
     pub totals: Vec<(Owner, Totals)>,
 }
@@ -87,6 +89,7 @@ pub fn lint(
         most_tables: options.most_tables,
         met: HashMap::new(),
         tables: 0,
+        no_root: false,
         progress,
     };
     let mut totals = Vec::new();
@@ -109,6 +112,7 @@ pub fn lint(
     lint.findings.sort();
     Linted {
         findings: lint.findings,
+        no_root: lint.no_root,
         totals,
     }
 }
@@ -119,6 +123,7 @@ struct Lint<'p> {
     /// The use of each table that was met last: whose it is, and the first address there.
     met: HashMap<PhysicalAddress, (Owner, u64)>,
     tables: u64,
+    no_root: bool,
     progress: &'p mut dyn FnMut(u64),
 }
 
@@ -209,12 +214,15 @@ impl Lint<'_> {
                 (*start, *bytes),
                 || format!("the table at {table} leads to itself as a table of level {level}"),
             ),
-            Why::Unreadable(why) => self.findings.add(
-                (Rule::UnreadableTable, Severity::Error),
-                &tree.owner,
-                (*start, *bytes),
-                || format!("the table of level {level} at {table} cannot be read, {why}"),
-            ),
+            Why::Unreadable(why) => {
+                self.no_root |= *level == tree.geometry().start_level();
+                self.findings.add(
+                    (Rule::UnreadableTable, Severity::Error),
+                    &tree.owner,
+                    (*start, *bytes),
+                    || format!("the table of level {level} at {table} cannot be read, {why}"),
+                );
+            }
             // That it is used again was told. That there are too many is no fault of the tables.
             Why::Limit => {}
         }
