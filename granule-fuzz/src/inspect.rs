@@ -43,11 +43,12 @@ impl Memory for Repeated {
 }
 
 /// The most tables that a walk enters.
-const MOST_TABLES: u64 = 3;
+const MOST_TABLES: u64 = 2;
 
 pub(crate) fn inspect(bytes: &[u8]) {
     let mut bytes = Bytes(bytes);
-    let size = PageSize::ALL[bytes.below(3)];
+    // Tables of large pages take longer and show no more.
+    let size = PageSize::ALL[bytes.below(16).saturating_sub(13)];
     let shape = if bytes.byte() & 1 == 0 {
         tables::geometry(&mut bytes, size).map(Shape::Stage1)
     } else {

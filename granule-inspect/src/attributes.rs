@@ -28,8 +28,10 @@ pub struct Decoded {
     pub accessed: bool,
     /// Whether the translation belongs to one address space (nG).
     pub not_global: bool,
-    /// The shareability; `None` for the reserved encoding.
+    /// The shareability; `None` for the reserved encoding. Inner where TCR gives it.
     pub shareability: Option<Shareability>,
+    /// Whether TCR gives the shareability of every leaf, instead of the descriptor (TCR.DS).
+    pub shareability_of_tcr: bool,
     /// The memory type.
     pub memory: MemoryType,
     /// DBM: hardware may make it writable at the first store.
@@ -47,7 +49,8 @@ impl Decoded {
     #[must_use]
     pub fn new(tree: &Tree, bits: u64) -> Self {
         let leaf = Descriptor(bits);
-        let reserved = tree.geometry().format() != OutputFormat::Lpa2 && leaf.0 >> 8 & 0b11 == 0b01;
+        let of_tcr = tree.geometry().format() == OutputFormat::Lpa2;
+        let reserved = !of_tcr && leaf.0 >> 8 & 0b11 == 0b01;
         let known = |shareability| (!reserved).then_some(shareability);
         match &tree.shape {
             Shape::Stage1(geometry) => {
@@ -64,6 +67,7 @@ impl Decoded {
                     accessed: found.accessed,
                     not_global: !found.global,
                     shareability: known(found.shareability),
+                    shareability_of_tcr: of_tcr,
                     memory: MemoryType::of_stage1(found.memory.index(), tree.memory_types),
                     dirty_modifier: allowed.dirty_modifier,
                     guarded: allowed.guarded,
@@ -85,6 +89,7 @@ impl Decoded {
                     accessed: found.accessed,
                     not_global: false,
                     shareability: known(found.shareability),
+                    shareability_of_tcr: of_tcr,
                     memory: MemoryType::of_stage2(memory, geometry.forced_write_back()),
                     dirty_modifier: allowed.dirty_modifier,
                     guarded: false,
@@ -134,6 +139,7 @@ impl Decoded {
             columns.push(when(self.not_global, "nG"));
         }
         columns.push(Word::Fixed(match self.shareability {
+            _ if self.shareability_of_tcr => "SH-TCR",
             Some(Shareability::Inner) => "ISH",
             Some(Shareability::Outer) => "OSH",
             Some(Shareability::None) => "NSH",

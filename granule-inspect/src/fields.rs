@@ -4,7 +4,7 @@
 use crate::attributes::Decoded;
 use crate::memory_type::MemoryType;
 use crate::tree::{Shape, Tree};
-use granule::arch::{Descriptor, Kind, Level, OutputFormat, PageSize, PhysicalAddress};
+use granule::arch::{Descriptor, Kind, Level, PageSize, PhysicalAddress};
 
 /// What is wrong with the bits of a descriptor, whatever its address translates to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,7 +87,7 @@ pub fn reserved(tree: &Tree, level: Level, descriptor: Descriptor) -> Option<Res
     }
 }
 
-/// The shift of the largest physical address, or of a guest's output: addresses from there on fault.
+/// Whether the address in a valid descriptor has more bits than the CPU's addresses: it faults.
 #[must_use]
 pub const fn beyond_cpu(tree: &Tree, descriptor: Descriptor, level: Level) -> bool {
     let geometry = tree.geometry();
@@ -178,10 +178,6 @@ pub fn leaf_words(tree: &Tree, descriptor: Descriptor, level: Level) -> Vec<Stri
         .filter(|word| !word.is_empty())
         .map(ToString::to_string)
         .collect();
-    if tree.geometry().format() == OutputFormat::Lpa2 {
-        words.retain(|word| word != "ISH");
-        words.push("shareability of TCR".to_owned());
-    }
     if descriptor.is_contiguous() {
         words.push("contiguous".to_owned());
     }

@@ -73,7 +73,8 @@ struct Reach {
 
 fn reaches(args: &LintArgs, linted: &Linted) -> Vec<Reach> {
     let mut found = Vec::new();
-    for (owner, totals) in &linted.totals {
+    let mapped = linted.totals.iter().filter(|it| it.1.mapped() > 0);
+    for (owner, totals) in mapped {
         found.extend(args.tlb.iter().map(|&entries| Reach {
             owner: owner.to_string(),
             entries,
@@ -87,10 +88,7 @@ fn reaches(args: &LintArgs, linted: &Linted) -> Vec<Reach> {
 
 impl Reach {
     fn percent(&self, bytes: u64) -> f64 {
-        match self.mapped {
-            0 => 100.0,
-            mapped => bytes as f64 * 100.0 / mapped as f64,
-        }
+        bytes as f64 * 100.0 / self.mapped as f64
     }
 }
 

@@ -47,11 +47,11 @@ fn one(tree: &Tree, sizes: &[LeafSize], ranges: &[Range], findings: &mut Finding
                 .iter()
                 .map(|(leaf, count)| {
                     let entry = tree.geometry().page_size().entry_bytes(leaf.level);
-                    let kind = match leaf.contiguous {
-                        true => format!("groups of {} entries of {}", leaf.bytes / entry, size(entry)),
-                        false => format!("leaves of {}", size(entry)),
-                    };
-                    format!("{count} {kind}")
+                    let plural = if *count == 1 { "" } else { "s" };
+                    match leaf.contiguous {
+                        true => format!("{count} group{plural} of {} entries of {}", leaf.bytes / entry, size(entry)),
+                        false => format!("{count} x {}", size(entry)),
+                    }
                 })
                 .collect();
             let memory = match tables {

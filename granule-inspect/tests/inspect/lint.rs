@@ -445,7 +445,7 @@ fn leaves_that_could_be_larger() {
     assert_eq!(place, (0xe000, 20 * PAGE));
     assert!(
         text.starts_with(
-            "20 TLB entries hold 80K where 5 would: 1 groups of 16 entries of 4K, 4 leaves of 4K \
+            "20 TLB entries hold 80K where 5 would: 1 group of 16 entries of 4K, 4 x 4K \
              would do, and an entry would reach 16K instead of 4K on average"
         ),
         "{text}"
@@ -464,7 +464,7 @@ fn leaves_that_could_be_larger() {
     assert_eq!(place, (0, 4 * BLOCK));
     assert!(
         text.starts_with(
-            "1088 TLB entries hold 8M where 4 would: 4 leaves of 2M would do and save 4 tables (16K)"
+            "1088 TLB entries hold 8M where 4 would: 4 x 2M would do and save 4 tables (16K)"
         ),
         "{text}"
     );

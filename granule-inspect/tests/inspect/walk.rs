@@ -123,7 +123,10 @@ fn every_shape_shows_what_was_mapped() {
         } else {
             "X"
         };
-        assert_eq!(words, format!("RW {execute} AF ISH normal-WB"));
+        // With VTCR_EL2.DS bits 9:8 of a leaf are address bits.
+        let lpa2 = geometry.shape().lpa2();
+        let shareability = if lpa2 { "SH-TCR" } else { "ISH" };
+        assert_eq!(words, format!("RW {execute} AF {shareability} normal-WB"));
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::bench::{Bench, Setting};
 use granule::arch::{
     Attributes, Descriptor, Geometry, Kind, Page, Page4K, Page16K, Page64K, PageSize, Permissions,
-    PhysicalAddress, VaRange, VirtualAddress,
+    PhysicalAddress, Stage2Geometry, VaRange, VirtualAddress,
 };
 use granule::table::{Entry, Leaves, TableError, TableView, Unread, UnreadTable, Visit};
 use granule_testing::shape::PLAIN;
@@ -193,4 +193,18 @@ fn tables_met_again_and_again_are_limited() {
         Visit::EVERYTHING
     });
     assert_eq!(first, Ok(ControlFlow::Continue(())));
+}
+
+#[test]
+fn root_tables_at_the_end_of_memory_are_no_overflow() {
+    let geometry = Stage2Geometry::new(&PLAIN.features(), PageSize::K4, 40).unwrap();
+    assert_eq!(geometry.root_tables(), 2);
+    let last = PhysicalAddress(u64::MAX - 0xfff);
+    let view = TableView::of_guest(geometry, last, |_, _| None);
+    let mut roots = Vec::new();
+    view.visit_all(|entry| {
+        roots.push(entry.unwrap_err().table);
+        Visit::EVERYTHING
+    });
+    assert_eq!(roots, [last, PhysicalAddress(0)]);
 }
