@@ -5,6 +5,7 @@
 //! in `tests/` and under cargo-fuzz in `fuzz/`.
 
 mod bytes;
+mod dumps;
 mod initramfs;
 mod inspect;
 mod next_tree;
@@ -49,6 +50,11 @@ pub const TARGETS: &[Target] = &[
     ("cpio_tree", initramfs::cpio_tree),
     ("path_lookup", initramfs::path_lookup),
     ("program", program::program),
+    ("elf_core", dumps::elf_core),
+    ("kdump", dumps::kdump),
+    ("gdb_answers", dumps::gdb_answers),
+    ("kernel_in_memory", dumps::kernel_in_memory),
+    ("translation_registers", dumps::translation_registers),
 ];
 
 /// The target of that name.

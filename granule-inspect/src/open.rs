@@ -9,7 +9,10 @@ use granule::arch::registers::Mair;
 
 /// What a user says about a source that does not say it itself.
 #[derive(Clone, Debug, Default)]
-#[non_exhaustive]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "the crate is not published, and callers fill it in"
+)]
 pub struct Options {
     /// The address of the first byte of a raw image.
     pub base: Option<u64>,

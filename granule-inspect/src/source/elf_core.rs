@@ -60,13 +60,13 @@ pub fn open<R: ReadAt + 'static>(core: R) -> Result<(Box<dyn Memory>, Facts), Op
 
     let mut facts = Facts::default();
     let mut extents = Extents::default();
-    let mut cut_off = 0;
+    let mut cut_off = 0_u64;
     for segment in segments {
         let (offset, bytes) = segment.file_range(ENDIAN);
         match segment.p_type(ENDIAN) {
             PT_LOAD => {
                 let there = bytes.min(core.bytes().saturating_sub(offset));
-                cut_off += bytes - there;
+                cut_off = cut_off.saturating_add(bytes - there);
                 // What is cut off stays in the map: reading it is an error that says so.
                 extents.insert(segment.p_paddr(ENDIAN), bytes, offset);
             }

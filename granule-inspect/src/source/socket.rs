@@ -83,7 +83,7 @@ fn connect(host: &str) -> io::Result<TcpStream> {
     clippy::exhaustive_enums,
     reason = "QEMU has no other sockets that serve"
 )]
-pub enum Socket {
+pub(super) enum Socket {
     /// By path.
     Unix(UnixStream),
     /// By host and port.

@@ -80,7 +80,8 @@ fn read<R: ReadAt + 'static>(file: R) -> Result<(Box<dyn Memory>, Facts), OpenEr
         return Err(damaged("its parts make no kdump file"));
     }
     let header = Header::of(&header);
-    if !header.machine.starts_with("aarch64") {
+    // QEMU does not fill the names in.
+    if !header.machine.starts_with("aarch64") && !matches!(&*header.machine, "Unknown" | "") {
         return Err(OpenError(format!(
             "this kdump file is of a {:?}; those of aarch64, little-endian, can be read",
             header.machine

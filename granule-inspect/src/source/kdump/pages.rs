@@ -17,6 +17,9 @@ const LZO: u32 = 0x2;
 const SNAPPY: u32 = 0x4;
 const ZSTD: u32 = 0x20;
 
+/// The most bytes of memory that a compressed page may ask for (zstd's window).
+const MOST_WINDOW: u64 = 8 << 20;
+
 /// The bytes of a bitmap that are counted together.
 const CHUNK: usize = 512;
 
@@ -201,7 +204,9 @@ fn expand(stored: &[u8], flags: u32, bytes: usize) -> Result<Vec<u8>, String> {
             page.truncate(length);
         }
         ZSTD => {
-            let zstd = ruzstd::decoding::StreamingDecoder::new(stored)
+            let mut decoder = ruzstd::decoding::FrameDecoder::new();
+            decoder.set_max_window_size(MOST_WINDOW);
+            let zstd = ruzstd::decoding::StreamingDecoder::new_with_decoder(stored, decoder)
                 .map_err(|error| format!("zstd: {error}"))?;
             zstd.take(most)
                 .read_to_end(&mut page)
