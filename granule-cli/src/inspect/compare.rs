@@ -9,7 +9,7 @@ use granule_inspect::tree::Tree;
 use serde_json::json;
 
 use super::args::DumpArgs;
-use super::dump::ranges;
+use super::listing::ranges;
 use super::{Failure, Progress, UNREADABLE, json};
 
 /// The exit code if there is a difference.

@@ -7,6 +7,7 @@ mod compare;
 pub mod dump;
 mod json;
 pub mod lint;
+mod listing;
 mod text;
 
 use std::io;
@@ -38,7 +39,7 @@ impl From<OpenError> for Failure {
 /// Who hears of progress, with the number of tables that were read.
 pub type Progress<'p> = &'p mut dyn FnMut(u64);
 
-/// Opens a source. Its name is in the error where the error does not begin with it.
+/// Opens a source and finds its trees.
 fn open(source: &Source, options: &Options) -> Result<Opened, Failure> {
     Ok(granule_inspect::open(source, options)?)
 }
