@@ -193,7 +193,7 @@ fn clean_tables_have_no_findings() {
     let expected = "\
 modelled: 1 TLB entries hold 94.1 % of the 2176K of kernel (2M), 94.1 % (2M) without the contiguous hint
 modelled: 2 TLB entries hold 97.1 % of the 2176K of kernel (2112K), 94.3 % (2052K) without the contiguous hint
-0 errors, 0 warnings, 0 infos; 0 accepted
+errors: 0, warnings: 0, infos: 0; accepted: 0
 ";
     assert_eq!(text(&output, 0), expected);
 }
@@ -221,7 +221,7 @@ fn exit_codes_and_keys_of_findings() {
         "{told}"
     );
     let told = text(&granule("lint", &shared, &["--rule", "loop"]), 0);
-    assert_eq!(told, "0 errors, 0 warnings, 0 infos; 0 accepted\n");
+    assert_eq!(told, "errors: 0, warnings: 0, infos: 0; accepted: 0\n");
     // No root.
     let output = granule("lint", &file(&[]), &[]);
     assert_eq!(output.status.code(), Some(3));
@@ -240,7 +240,7 @@ fn accepted_findings_and_lines_that_are_none() {
     let output = granule("lint", &file(&shared), &["--accept", path]);
     assert_eq!(output.status.code(), Some(0));
     let told = String::from_utf8_lossy(&output.stdout);
-    assert_eq!(told, "0 errors, 0 warnings, 0 infos; 1 accepted\n");
+    assert_eq!(told, "errors: 0, warnings: 0, infos: 0; accepted: 1\n");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(
         said.contains("line 2: no rule is called \"nonsense\""),

@@ -13,6 +13,7 @@ use serde_json::json;
 
 use super::args::DumpArgs;
 use super::listing::ranges;
+use super::text::Lines;
 use super::{Failure, Progress, UNREADABLE, compare, json, open, text};
 
 /// Carries the command out and returns its exit code. Notes go to `notes`, a line each.
@@ -54,8 +55,9 @@ fn in_words(
     let mut no_root = false;
     for tree in &opened.trees {
         text::heading(out, tree)?;
+        let mut lines = Lines::default();
         let walked = ranges(args, &*opened.memory, tree, progress, |range| {
-            text::range(out, tree, range)
+            lines.range(out, tree, range)
         })?;
         for table in &walked.left_out {
             writeln!(out, "{table}")?;

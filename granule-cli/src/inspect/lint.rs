@@ -124,7 +124,7 @@ fn in_words(
     let number = |severity| count(linted, severity);
     writeln!(
         out,
-        "{} errors, {} warnings, {} infos; {left_out} accepted",
+        "errors: {}, warnings: {}, infos: {}; accepted: {left_out}",
         number(Severity::Error),
         number(Severity::Warning),
         number(Severity::Info),

@@ -1,8 +1,9 @@
 //! Ranges, trees and totals in words, in columns.
 
-use std::fmt::Write as _;
+use std::fmt;
 use std::io::{self, Write};
 
+use granule::arch::Level;
 use granule_inspect::attributes::Decoded;
 use granule_inspect::fields::{about, leaf_name, size};
 use granule_inspect::ranges::Range;
@@ -58,25 +59,62 @@ const fn widths(decoded: &Decoded) -> &'static [usize] {
     }
 }
 
-/// The line of a range.
-pub(super) fn range(out: &mut dyn Write, tree: &Tree, range: &Range) -> io::Result<()> {
+/// What a line says besides addresses, for the ranges that have it in common with the last one.
+#[derive(Default)]
+pub(super) struct Lines {
+    kind: Option<(Level, bool, u64)>,
+    words: String,
+    line: Vec<u8>,
+}
+
+impl Lines {
+    /// Writes the line of a range of `tree`, always the same one. There may be millions of them, so
+    /// the addresses are not formatted by `write!`.
+    pub(super) fn range(
+        &mut self,
+        out: &mut dyn Write,
+        tree: &Tree,
+        range: &Range,
+    ) -> io::Result<()> {
+        let kind = (range.level, range.contiguous, range.attributes);
+        if self.kind != Some(kind) {
+            self.kind = Some(kind);
+            self.words = words(tree, range);
+        }
+        self.line.clear();
+        hex(&mut self.line, range.start, 16);
+        self.line.push(b'-');
+        hex(&mut self.line, range.last(), 16);
+        write!(self.line, " {:>8}  ", size(range.bytes))?;
+        hex(&mut self.line, range.output, 12);
+        self.line.extend_from_slice(self.words.as_bytes());
+        out.write_all(&self.line)
+    }
+}
+
+/// Appends an address with at least so many digits.
+fn hex(line: &mut Vec<u8>, address: u64, digits: u32) {
+    let digits = digits.max(16 - address.leading_zeros() / 4);
+    line.extend_from_slice(b"0x");
+    line.extend((0..digits).rev().map(|at| {
+        let digit = (address >> (4 * at) & 0xf) as usize;
+        b"0123456789abcdef"[digit]
+    }));
+}
+
+/// The leaves and the attributes of a range, in columns, to the end of the line.
+fn words(tree: &Tree, range: &Range) -> String {
     let decoded = Decoded::new(tree, range.attributes);
-    let mut words = String::new();
+    let contiguous = if range.contiguous { "contiguous" } else { "" };
+    let leaf = leaf_name(tree.geometry().page_size(), range.level);
+    let mut text = format!("  {leaf:10} {contiguous:10} ");
     for (word, &width) in decoded.columns().iter().zip(widths(&decoded)) {
         // Writing to a string cannot fail.
-        let _ = write!(words, " {word:width$}");
+        let _ = fmt::Write::write_fmt(&mut text, format_args!(" {word:width$}"));
     }
-    let contiguous = if range.contiguous { "contiguous" } else { "" };
-    writeln!(
-        out,
-        "{:#018x}-{:#018x} {:>8}  {:#014x}  {:10} {contiguous:10} {}",
-        range.start,
-        range.last(),
-        size(range.bytes),
-        range.output,
-        leaf_name(tree.geometry().page_size(), range.level),
-        words.trim_end()
-    )
+    text.truncate(text.trim_end().len());
+    text.push('\n');
+    text
 }
 
 /// The lines of totals.

@@ -8,9 +8,8 @@ use super::finding::{Findings, Rule, Severity};
 use crate::attributes::Decoded;
 use crate::memory_type::MemoryType;
 use crate::ranges::Range;
-use crate::tree::Tree;
+use crate::tree::{Shape, Tree};
 use granule::arch::Shareability;
-use std::collections::HashMap;
 use std::fmt;
 
 /// A mapping, by its output.
@@ -58,18 +57,30 @@ impl Mapping<'_> {
 
 pub(super) fn check(mapped: &[(&Tree, Vec<Range>)], findings: &mut Findings) {
     for stage2 in [false, true] {
-        let mut mappings: Vec<Mapping<'_>> = mapped
+        let of_stage = mapped
             .iter()
-            .flat_map(|(tree, ranges)| ranges.iter().map(|range| mapping(tree, range)))
-            .filter(|(_, decoded)| decoded.stage2 == stage2)
-            .map(|(mapping, _)| mapping)
-            .collect();
-        mappings.sort_by_key(|mapping| (mapping.range.output, mapping.range.start));
+            .filter(|(tree, _)| matches!(tree.shape, Shape::Stage2(_)) == stage2);
+        let mut mappings = Vec::new();
+        for (tree, ranges) in of_stage {
+            mappings.reserve(ranges.len());
+            for range in ranges {
+                // Most have the attributes of the one before.
+                let known = mappings.last().filter(|last: &&Mapping<'_>| {
+                    std::ptr::eq(last.tree, *tree) && last.range.attributes == range.attributes
+                });
+                let next = match known {
+                    Some(known) => Mapping { range, ..*known },
+                    None => mapping(tree, range),
+                };
+                mappings.push(next);
+            }
+        }
+        mappings.sort_unstable_by_key(|mapping| (mapping.range.output, mapping.range.start));
         sweep(&mappings, findings);
     }
 }
 
-fn mapping<'t>(tree: &'t Tree, range: &'t Range) -> (Mapping<'t>, Decoded) {
+fn mapping<'t>(tree: &'t Tree, range: &'t Range) -> Mapping<'t> {
     let decoded = Decoded::new(tree, range.attributes);
     let memory = decoded.memory.untagged();
     let class = Class {
@@ -81,28 +92,33 @@ fn mapping<'t>(tree: &'t Tree, range: &'t Range) -> (Mapping<'t>, Decoded) {
             decoded.shareability
         },
     };
-    let mapping = Mapping {
+    Mapping {
         tree,
         range,
         class,
         writable: decoded.writable,
         text: !decoded.stage2 && decoded.privileged_execute && !decoded.writable,
-    };
-    (mapping, decoded)
+    }
 }
 
 /// Goes through mappings by ascending output. Of those that began before, it remembers of each kind
 /// the one that ends last: if any of the kind overlaps, that one does.
 fn sweep<'t>(mappings: &[Mapping<'t>], findings: &mut Findings) {
-    let mut classes: HashMap<Class, Mapping<'t>> = HashMap::new();
+    let mut classes: Vec<Mapping<'t>> = Vec::new();
     let (mut writable, mut text): (Option<Mapping<'t>>, Option<Mapping<'t>>) = (None, None);
     for mapping in mappings {
-        for (class, other) in &classes {
-            if *class != mapping.class && other.end() > mapping.range.output {
+        let mut known = false;
+        for other in &mut classes {
+            if other.class == mapping.class {
+                later(other, mapping);
+                known = true;
+            } else if other.end() > mapping.range.output {
                 clash(mapping, other, findings);
             }
         }
-        later(classes.entry(mapping.class).or_insert(*mapping), mapping);
+        if !known {
+            classes.push(*mapping);
+        }
         if mapping.text {
             if let Some(other) = writable.filter(|other| other.end() > mapping.range.output) {
                 writable_text(mapping, &other, findings);

@@ -19,6 +19,10 @@ pub(super) fn check(tree: &Tree, ranges: &[Range], findings: &mut Findings) {
 fn one(tree: &Tree, sizes: &[LeafSize], ranges: &[Range], findings: &mut Findings) {
     let Some(first) = ranges.first() else { return };
     let bytes: u64 = ranges.iter().map(|range| range.bytes).sum();
+    // Nothing larger than one leaf fits into it.
+    if bytes == first.leaf_bytes {
+        return;
+    }
     let best = best(sizes, first.start, first.output, bytes);
     let mut now = Totals::default();
     for range in ranges {

@@ -101,9 +101,7 @@ pub fn lint(
             continue;
         }
         let (ranges, of_tree) = lint.tree(memory, tree);
-        for range in &ranges {
-            lint.writable_executable(tree, range);
-        }
+        lint.writable_executable(tree, &ranges);
         larger::check(tree, &ranges, &mut lint.findings);
         totals.push((tree.owner.clone(), of_tree));
         mapped.push((tree, ranges));
@@ -228,25 +226,29 @@ impl Lint<'_> {
         }
     }
 
-    fn writable_executable(&mut self, tree: &Tree, range: &Range) {
-        let decoded = Decoded::new(tree, range.attributes);
-        // The permissions of a guest's memory are those of its own tables.
-        if decoded.stage2 {
-            return;
+    fn writable_executable(&mut self, tree: &Tree, ranges: &[Range]) {
+        // Ranges with the same attributes are one after the other, mostly.
+        for alike in ranges.chunk_by(|one, other| one.attributes == other.attributes) {
+            let Some(first) = alike.first() else { continue };
+            let decoded = Decoded::new(tree, first.attributes);
+            // The permissions of a guest's memory are those of its own tables.
+            let (severity, who) = match &decoded {
+                _ if decoded.stage2 => continue,
+                _ if decoded.privileged_writes_and_executes() => {
+                    (Severity::Error, "the privileged level")
+                }
+                _ if decoded.user_writes_and_executes() => (Severity::Warning, "EL0"),
+                _ => continue,
+            };
+            for range in alike {
+                self.findings.add(
+                    (Rule::WritableExecutable, severity),
+                    &tree.owner,
+                    (range.start, range.bytes),
+                    || format!("{who} may store and execute ({decoded})"),
+                );
+            }
         }
-        let (severity, who) = if decoded.privileged_writes_and_executes() {
-            (Severity::Error, "the privileged level")
-        } else if decoded.user_writes_and_executes() {
-            (Severity::Warning, "EL0")
-        } else {
-            return;
-        };
-        self.findings.add(
-            (Rule::WritableExecutable, severity),
-            &tree.owner,
-            (range.start, range.bytes),
-            || format!("{who} may store and execute ({decoded})"),
-        );
     }
 }
 
