@@ -86,13 +86,14 @@ fn in_json(
     // Without the brace at the end.
     let head = head.strip_suffix('}').unwrap_or(&head);
     write!(out, "{head},\"ranges\":[")?;
-    let mut comma = "";
+    let mut comma = "\n";
     let (mut all, mut left_out, mut no_root) = (Totals::default(), Vec::new(), false);
     for tree in &opened.trees {
+        let mut objects = json::Objects::new(tree);
         let walked = ranges(args, &*opened.memory, tree, progress, |range| {
-            write!(out, "{comma}\n{}", json::range(tree, range))?;
-            comma = ",";
-            Ok(())
+            out.write_all(comma.as_bytes())?;
+            comma = ",\n";
+            objects.range(out, tree, range)
         })?;
         all.add(&walked.totals);
         left_out.extend(walked.left_out.iter().map(ToString::to_string));

@@ -64,6 +64,7 @@ const fn widths(decoded: &Decoded) -> &'static [usize] {
 pub(super) struct Lines {
     kind: Option<(Level, bool, u64)>,
     words: String,
+    size: (u64, String),
     line: Vec<u8>,
 }
 
@@ -85,7 +86,10 @@ impl Lines {
         hex(&mut self.line, range.start, 16);
         self.line.push(b'-');
         hex(&mut self.line, range.last(), 16);
-        write!(self.line, " {:>8}  ", size(range.bytes))?;
+        if self.size.0 != range.bytes {
+            self.size = (range.bytes, format!(" {:>8}  ", size(range.bytes)));
+        }
+        self.line.extend_from_slice(self.size.1.as_bytes());
         hex(&mut self.line, range.output, 12);
         self.line.extend_from_slice(self.words.as_bytes());
         out.write_all(&self.line)
@@ -93,7 +97,7 @@ impl Lines {
 }
 
 /// Appends an address with at least so many digits.
-fn hex(line: &mut Vec<u8>, address: u64, digits: u32) {
+pub(super) fn hex(line: &mut Vec<u8>, address: u64, digits: u32) {
     let digits = digits.max(16 - address.leading_zeros() / 4);
     line.extend_from_slice(b"0x");
     line.extend((0..digits).rev().map(|at| {
