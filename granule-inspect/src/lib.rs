@@ -3,12 +3,13 @@
 //!
 //! [`source`] finds the bytes of physical memory and what a dump or a machine says about itself.
 //! [`tree`] says which trees of tables there are, and with which registers; [`registers`],
-//! [`vmcoreinfo`] and [`guess`] find them. [`open`](open()) does all of that. The other modules read
+//! [`vmcoreinfo`], [`linux`] and [`guess`] find them. [`open`](open()) does all of that. The other modules read
 //! trees and never ask where their bytes come from.
 //!
 //! Nothing here trusts what it reads: whatever the bytes are, every call ends and none panics.
 
 pub mod guess;
+pub mod linux;
 mod open;
 pub mod registers;
 mod scan;

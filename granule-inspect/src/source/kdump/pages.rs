@@ -24,7 +24,7 @@ const MOST_WINDOW: u64 = 8 << 20;
 const CHUNK: usize = 512;
 
 /// One bit for each page.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub(super) struct Bitmap {
     bytes: Vec<u8>,
     pages: u64,
