@@ -9,7 +9,7 @@ use crate::arch::features::CpuFeatures;
 use crate::arch::geometry::{Geometry, GeometryError, OutputFormat};
 use crate::arch::page_size::{Level, PageSize};
 use crate::arch::registers::{
-    base_address, input_bits, output, output_size, page_size_of, root_in, tg0, walk,
+    base_address, input_bits, output, output_size, page_size_of, tg0, walk,
 };
 
 /// VTCR_EL2.
@@ -127,13 +127,35 @@ impl Stage2Geometry {
             cpu.stage2_execute_by_privilege(),
         )))
     }
+
+    /// The first root table that a value of VTTBR_EL2 names, with tables of this shape.
+    #[must_use]
+    pub const fn root_in(&self, vttbr: u64) -> PhysicalAddress {
+        self.shape().root_in(vttbr)
+    }
 }
 
-/// VTTBR_EL2.
+/// VTTBR_EL2. Safe code gets a value only from a live tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Vttbr(pub u64);
+pub struct Vttbr(u64);
 
 impl Vttbr {
+    /// The value for the register.
+    #[must_use]
+    pub const fn bits(self) -> u64 {
+        self.0
+    }
+
+    /// A value that the register had, or has.
+    ///
+    /// # Safety
+    ///
+    /// As for [`from_root`](Self::from_root).
+    #[must_use]
+    pub const unsafe fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
     /// The register that makes `root` the first root table of the guest `vmid`. A CPU with 8-bit
     /// VMIDs ([`CpuFeatures::vmid_bits`]) ignores the upper half of `vmid`.
     /// [`Live::vttbr`](crate::table::Live::vttbr) gives it without `unsafe`.
@@ -149,12 +171,6 @@ impl Vttbr {
         vmid: u16,
     ) -> Self {
         Self::of_shape(geometry.shape(), root, vmid)
-    }
-
-    /// The first root table, for guests whose tables have `geometry`.
-    #[must_use]
-    pub const fn root(self, geometry: &Stage2Geometry) -> PhysicalAddress {
-        root_in(self.0, geometry.shape())
     }
 
     /// As [`from_root`](Self::from_root), for the shape of a [`Stage2Geometry`] and a live tree.
