@@ -191,7 +191,7 @@ pub(crate) fn kernel_in_memory(bytes: &[u8]) {
     let base = u64::from(rest.byte()) << rest.below(40);
     let mut memory = vec![0; 8 * PAGE as usize];
     while !rest.is_empty() {
-        let at = rest.word() as usize % memory.len() & !7;
+        let at = rest.word() as usize % (memory.len() / 8) * 8;
         let target = base.wrapping_add(PAGE * rest.below(9) as u64);
         let word = target | [3, 1, 0x703, 0x701][rest.below(4)] | u64::from(rest.byte()) << 48;
         memory[at..at + 8].copy_from_slice(&word.to_le_bytes());
@@ -217,7 +217,7 @@ pub(crate) fn linux_processes(bytes: &[u8]) {
     damage(&mut memory, &mut rest);
     // Words that lead somewhere are the hostile ones.
     for _ in 0..rest.below(4) {
-        let at = rest.word() as usize % memory.len() & !7;
+        let at = rest.word() as usize % (memory.len() / 8) * 8;
         let word = linux::VIRTUAL + rest.word() % memory.len() as u64;
         memory[at..at + 8].copy_from_slice(&word.to_le_bytes());
     }

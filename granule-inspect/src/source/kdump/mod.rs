@@ -9,7 +9,8 @@ mod flattened;
 mod pages;
 
 use super::bytes::{ReadAt, Words};
-use super::{Facts, Memory, OpenError, elf_core};
+use super::elf_core;
+use super::memory::{Facts, Memory, OpenError};
 use pages::{Bitmap, Pages};
 
 /// The beginning of the file.

@@ -2,7 +2,7 @@
 
 use crate::source::bytes::{ReadAt, Words};
 use crate::source::cache::Cache;
-use crate::source::{Memory, ReadError};
+use crate::source::memory::{Memory, ReadError};
 use granule::arch::PhysicalAddress;
 use std::cell::RefCell;
 use std::io::Read;
