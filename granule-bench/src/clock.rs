@@ -8,18 +8,10 @@ use anyhow::{Context, Result};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 
-/// Nanoseconds of CPU time that `work` takes.
-pub(crate) fn time<T>(work: impl FnOnce() -> T) -> (T, f64) {
-    let before = now();
-    let value = work();
-    let after = now();
-    (value, after - before)
-}
-
-fn now() -> f64 {
+/// Nanoseconds of CPU time so far.
+pub(crate) fn now() -> u64 {
     let now = clock_gettime(ClockId::ThreadCPUTime);
-    // Exact: a thread does not run for 2^53 ns.
-    now.tv_sec as f64 * 1e9 + now.tv_nsec as f64
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 /// Stays on CPU `cpu` from now on.

@@ -1,27 +1,27 @@
 //! What every subject is asked to do: which range, in which leaves, by which calls.
 
 use crate::arena::TABLE;
-use std::fmt;
-use std::hint::black_box;
+use core::fmt;
+use core::hint::black_box;
 
 /// Where the range begins: the first address of an entry of the root, so that a tree has as few
 /// tables as the range needs.
-pub(crate) const VIRTUAL: u64 = 1 << 39;
+pub const VIRTUAL: u64 = 1 << 39;
 
 /// What it translates to in all but the largest leaves: aligned to 2 MiB and no more, so that who
 /// takes the largest leaf that fits takes 2 MiB blocks.
-pub(crate) const PHYSICAL: u64 = (1 << 39) + (2 << 20);
+pub const PHYSICAL: u64 = (1 << 39) + (2 << 20);
 
 /// The size of the leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Leaf {
+pub enum Leaf {
     Page4K,
     Block2M,
     Block1G,
 }
 
 impl Leaf {
-    pub(crate) const fn bytes(self) -> u64 {
+    pub const fn bytes(self) -> u64 {
         match self {
             Self::Page4K => 4 << 10,
             Self::Block2M => 2 << 20,
@@ -42,7 +42,7 @@ impl fmt::Display for Leaf {
 
 /// The calls by which the range is mapped, protected and unmapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Calls {
+pub enum Calls {
     /// One call for the range, or what comes nearest to it.
     Range,
     /// One call for each page, in ascending order. In each last-level table the first page was
@@ -55,7 +55,7 @@ pub(crate) enum Calls {
 
 impl Calls {
     /// The name in JSON.
-    pub(crate) const fn name(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             Self::Range => "range",
             Self::Page => "page",
@@ -67,17 +67,17 @@ impl Calls {
 /// One range in one size of leaf, mapped in some trees one after the other: a single small tree
 /// is done before the clock has moved.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Job {
+pub struct Job {
     /// The bytes mapped in each tree, a multiple of 2 MiB and of at most 512 GiB.
-    pub(crate) bytes: u64,
-    pub(crate) leaf: Leaf,
-    pub(crate) trees: u64,
-    pub(crate) calls: Calls,
+    pub bytes: u64,
+    pub leaf: Leaf,
+    pub trees: u64,
+    pub calls: Calls,
 }
 
 impl Job {
     /// The leaves in all trees.
-    pub(crate) const fn leaves(&self) -> u64 {
+    pub const fn leaves(&self) -> u64 {
         let all = self.bytes / self.leaf.bytes();
         self.trees * (all - self.kept())
     }
@@ -91,12 +91,12 @@ impl Job {
     }
 
     /// Whether the range is mapped in pages by one call.
-    pub(crate) fn is_pages_at_once(&self) -> bool {
+    pub fn is_pages_at_once(&self) -> bool {
         self.leaf == Leaf::Page4K && self.calls == Calls::Range
     }
 
     /// What the range translates to.
-    pub(crate) const fn physical(&self) -> u64 {
+    pub const fn physical(&self) -> u64 {
         match self.leaf {
             Leaf::Page4K | Leaf::Block2M => PHYSICAL,
             Leaf::Block1G => (1 << 39) + (1 << 30),
@@ -104,12 +104,12 @@ impl Job {
     }
 
     /// Whether the leaf at an offset is mapped before anything is timed.
-    pub(crate) const fn is_kept(&self, offset: u64) -> bool {
+    pub const fn is_kept(&self, offset: u64) -> bool {
         matches!(self.calls, Calls::Page) && offset & ((2 << 20) - 1) == 0
     }
 
     /// The offsets of the leaves of one tree that are mapped before.
-    pub(crate) fn kept_leaves(self) -> impl Iterator<Item = u64> {
+    pub fn kept_leaves(self) -> impl Iterator<Item = u64> {
         (0..self.bytes)
             .step_by(2 << 20)
             .filter(move |&offset| self.is_kept(offset))
@@ -118,7 +118,7 @@ impl Job {
     /// Each leaf of one tree in ascending order, for calls that name no virtual address: whether it
     /// is mapped before, and the physical address.
     #[inline(always)]
-    pub(crate) fn all(&self) -> impl Iterator<Item = (bool, u64)> + use<> {
+    pub fn all(&self) -> impl Iterator<Item = (bool, u64)> + use<> {
         let job = *self;
         (0..self.bytes / self.leaf.bytes()).map(move |leaf| {
             let offset = leaf * job.leaf.bytes();
@@ -129,7 +129,7 @@ impl Job {
     /// The addresses of the leaves of one tree, virtual and physical, as the calls name them. The
     /// compiler knows nothing about them.
     #[inline(always)]
-    pub(crate) fn each(&self) -> impl Iterator<Item = (u64, u64)> + use<> {
+    pub fn each(&self) -> impl Iterator<Item = (u64, u64)> + use<> {
         let job = *self;
         let distance = self.physical() - VIRTUAL;
         (0..self.bytes / self.leaf.bytes())
@@ -142,12 +142,12 @@ impl Job {
     }
 
     /// The tables that hold leaves, in one tree.
-    pub(crate) const fn leaf_tables(&self) -> u64 {
+    pub const fn leaf_tables(&self) -> u64 {
         self.bytes.div_ceil(self.leaf.bytes() * (TABLE / 8))
     }
 
     /// The tables of one tree: the root, one below it, and those that the range needs.
-    pub(crate) const fn tables(&self) -> u64 {
+    pub const fn tables(&self) -> u64 {
         let above = match self.leaf {
             Leaf::Page4K => 2 + self.bytes.div_ceil(1 << 30),
             Leaf::Block2M => 2,
@@ -170,6 +170,31 @@ impl fmt::Display for Job {
             Calls::PageAndTables => ", one page a call, tables made and emptied",
         })
     }
+}
+
+/// Trees to each job so that the fastest step is far above the clock's own time.
+pub fn jobs(quick: bool) -> [Job; 7] {
+    let large = if quick { 4 << 30 } else { 64 << 30 };
+    let small = if quick { 256 << 20 } else { 1 << 30 };
+    let job = |bytes, leaf, trees| Job {
+        bytes,
+        leaf,
+        trees,
+        calls: Calls::Range,
+    };
+    let by_page = |calls| Job {
+        calls,
+        ..job(64 << 20, Leaf::Page4K, 1)
+    };
+    [
+        by_page(Calls::Page),
+        by_page(Calls::PageAndTables),
+        job(small, Leaf::Page4K, 1),
+        job(large, Leaf::Page4K, 1),
+        job(small, Leaf::Block2M, 64),
+        job(large, Leaf::Block2M, 8),
+        job(64 << 30, Leaf::Block1G, 64),
+    ]
 }
 
 #[cfg(test)]

@@ -3,19 +3,23 @@
 //! Only what one CPU does with memory is timed: no barrier and no TLBI is executed, whoever would
 //! issue it. What is compared and how is in `docs/host-benchmarks.md`.
 
-mod arena;
 mod clock;
-mod job;
+mod memory;
 mod report;
 mod rounds;
 mod stats;
-mod subjects;
+
+/// Code that is never called, for `cargo xtask bench`.
+mod unrelated {
+    include!(concat!(env!("OUT_DIR"), "/unrelated.rs"));
+}
 
 use anyhow::Result;
-use arena::Arena;
 use clap::Parser;
+use granule_bench::job::{Job, jobs};
+use granule_bench::subjects;
 use indicatif::{ProgressBar, ProgressStyle};
-use job::{Calls, Job, Leaf};
+use memory::HostArena;
 use std::process::ExitCode;
 
 /// Time mapping, protecting and unmapping on this machine, beside other crates and plain stores
@@ -36,31 +40,6 @@ struct Arguments {
     json: bool,
 }
 
-/// Trees to each job so that the fastest step is far above the clock's own time.
-fn jobs(quick: bool) -> [Job; 7] {
-    let large = if quick { 4 << 30 } else { 64 << 30 };
-    let small = if quick { 256 << 20 } else { 1 << 30 };
-    let job = |bytes, leaf, trees| Job {
-        bytes,
-        leaf,
-        trees,
-        calls: Calls::Range,
-    };
-    let by_page = |calls| Job {
-        calls,
-        ..job(64 << 20, Leaf::Page4K, 1)
-    };
-    [
-        by_page(Calls::Page),
-        by_page(Calls::PageAndTables),
-        job(small, Leaf::Page4K, 1),
-        job(large, Leaf::Page4K, 1),
-        job(small, Leaf::Block2M, 64),
-        job(large, Leaf::Block2M, 8),
-        job(64 << 30, Leaf::Block1G, 64),
-    ]
-}
-
 fn main() -> ExitCode {
     match run(&Arguments::parse()) {
         Ok(code) => code,
@@ -78,7 +57,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
         .unwrap_or(if arguments.quick { 7 } else { rounds::ROUNDS });
     let jobs = jobs(arguments.quick);
     let tables = jobs.iter().map(|job| job.trees * job.tables()).max();
-    let arena = Arena::new(tables.unwrap_or(0))?;
+    let arena = HostArena::new(tables.unwrap_or(0))?;
     let mut subjects = subjects::all()?;
     let mut outcomes = Vec::new();
     for job in jobs {

@@ -1,8 +1,9 @@
 //! What is printed: tables for people, JSON for programs, and how the figures stand to the goals.
 
-use crate::rounds::{Outcome, ROUNDS, STEPS};
+use crate::rounds::{Outcome, ROUNDS};
 use crate::stats::Spread;
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets::UTF8_FULL_CONDENSED};
+use granule_bench::turn::STEPS;
 use serde_json::{Value, json};
 
 /// How far the floor may be from `memset` of the same bytes, either way.
@@ -232,8 +233,8 @@ fn spread(spread: &Spread) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::job::{Calls, Job, Leaf};
     use crate::rounds::Row;
+    use granule_bench::job::{Calls, Job, Leaf};
 
     fn flat(value: f64) -> Spread {
         Spread {

@@ -6,24 +6,19 @@
 //! leaf of each tree is asked for through the subject's own query, after each step. In the other
 //! rounds a sample of leaves is.
 
-use crate::arena::Arena;
-use crate::clock::time;
-use crate::job::{Calls, Job, VIRTUAL};
+use crate::clock;
 use crate::stats::Spread;
-use crate::subjects::{Floor, Found, Subject};
+use anyhow::{Context, Result, bail};
+use granule_bench::arena::Arena;
+use granule_bench::job::Job;
+use granule_bench::subjects::Subject;
+use granule_bench::turn::{self, Measured};
 
 /// The fewest rounds that decide a goal.
 pub(crate) const ROUNDS: u16 = 31;
-use anyhow::{Context, Result, bail, ensure};
-
-/// The leaves asked for in a timed round, of each tree.
-const SAMPLE: u64 = 61;
-
-/// What is timed, in the order in which it is done.
-pub(crate) const STEPS: [&str; 3] = ["map", "protect", "unmap"];
 
 /// Nanoseconds for each of the steps.
-type Times = [f64; 3];
+type Times = Measured;
 
 /// One subject at one job.
 pub(crate) struct Row {
@@ -71,15 +66,16 @@ pub(crate) fn run(
     for round in 0..=rounds {
         for turn in 0..subjects.len() {
             let which = (turn + round) % subjects.len();
-            let (floor, over_memset) = floor_turn(&job, arena, round == 0)?;
+            let (floor, memset_time) = turn::floor(&job, arena, round == 0, clock::now)?;
             let subject = &mut subjects[which];
-            let (own, tables) = subject_turn(&job, subject.as_mut(), arena, round == 0)
-                .with_context(|| format!("{} at {job}", subject.name()))?;
+            let (own, tables) =
+                turn::subject(&job, subject.as_mut(), arena, round == 0, clock::now)
+                    .with_context(|| format!("{} at {job}", subject.name()))?;
             samples[which].tables = tables;
             if round > 0 {
                 samples[which].own.push(own);
                 samples[which].floor.push(floor);
-                memset.push(over_memset);
+                memset.push(floor[0] as f64 / memset_time as f64);
             }
             tick();
         }
@@ -91,14 +87,18 @@ pub(crate) fn run(
         Ok(Row {
             subject: subject.name(),
             tables: samples.tables,
-            nanoseconds: spreads(samples.own.iter(), |times, step| times[step] / leaves)?,
-            ratio: spreads(pairs(), |(own, floor), step| own[step] / floor[step])?,
+            nanoseconds: spreads(samples.own.iter(), |times, step| {
+                times[step] as f64 / leaves
+            })?,
+            ratio: spreads(pairs(), |(own, floor), step| {
+                own[step] as f64 / floor[step] as f64
+            })?,
         })
     });
     Ok(Outcome {
         job,
         rounds,
-        floor: spreads(floors, |times, step| times[step] / leaves)?,
+        floor: spreads(floors, |times, step| times[step] as f64 / leaves)?,
         floor_over_memset: Spread::of(memset).context("no rounds")?,
         rows: rows.collect::<Result<_>>()?,
     })
@@ -117,102 +117,14 @@ fn spreads<T: Copy>(
     Ok([map, protect, unmap])
 }
 
-/// Times the floor, and its map over `memset`.
-fn floor_turn(job: &Job, arena: &Arena, check: bool) -> Result<(Times, f64)> {
-    let tables = job.trees * job.tables();
-    arena.reset();
-    // SAFETY: gone at the end of this function, before the next reset.
-    let mut floor = unsafe { Floor::new(job)? };
-    arena.sweep(tables);
-    let ((), memset) = time(|| floor.memset());
-    arena.sweep(tables);
-    let ((), map) = time(|| floor.map());
-    ensure!(!check || floor.is_mapped(), "the floor does not map");
-    arena.sweep(tables);
-    let ((), protect) = time(|| floor.protect());
-    ensure!(!check || floor.is_protected(), "the floor does not protect");
-    arena.sweep(tables);
-    let ((), unmap) = time(|| floor.unmap());
-    ensure!(!check || floor.is_unmapped(), "the floor does not unmap");
-    Ok(([map, protect, unmap], map / memset))
-}
-
-/// Times a subject, and counts its tables.
-fn subject_turn(
-    job: &Job,
-    subject: &mut dyn Subject,
-    arena: &Arena,
-    check_all: bool,
-) -> Result<(Times, u64)> {
-    let tables = job.trees * job.tables();
-    subject.forget(job.trees as usize);
-    arena.reset();
-    if job.calls == Calls::Page {
-        subject.prepare(job).context("mapping what stays")?;
-    }
-
-    arena.sweep(tables);
-    let (done, map) = time(|| subject.map(job));
-    done.context("map")?;
-    let taken = arena.taken();
-    check(job, subject, check_all, Some(true)).context("after map")?;
-
-    arena.sweep(tables);
-    let (done, protect) = time(|| subject.protect(job));
-    done.context("protect")?;
-    check(job, subject, check_all, Some(false)).context("after protect")?;
-
-    arena.sweep(tables);
-    let (done, unmap) = time(|| subject.unmap(job));
-    done.context("unmap")?;
-    check(job, subject, check_all, None).context("after unmap")?;
-
-    subject.forget(job.trees as usize);
-    Ok(([map, protect, unmap], taken))
-}
-
-/// Asks the subject for leaves, all or a sample: mapped as the job says, writable or not, or not
-/// at all; and for what lies next to the range, which must not be mapped.
-fn check(job: &Job, subject: &dyn Subject, all: bool, writable: Option<bool>) -> Result<()> {
-    let bytes = job.leaf.bytes();
-    let leaves = job.bytes / bytes;
-    let step = if all { 1 } else { leaves.div_ceil(SAMPLE) };
-    for tree in 0..job.trees as usize {
-        let sample = (0..leaves).step_by(step as usize).chain([leaves - 1]);
-        for leaf in sample {
-            // Not only the first page of a block.
-            let offset = leaf * bytes + (leaf * 4096) % bytes;
-            // What is mapped before stays as it is.
-            let kept = job.is_kept(leaf * bytes).then_some(true);
-            let expected = kept.or(writable).map(|writable| Found {
-                output: job.physical() + offset,
-                bytes,
-                writable,
-            });
-            let found = subject.query(tree, VIRTUAL + offset);
-            ensure!(
-                found == expected,
-                "tree {tree}, {:#x}: expected {expected:?}, its query says {found:?}",
-                VIRTUAL + offset
-            );
-        }
-        for outside in [VIRTUAL - 4096, VIRTUAL + job.bytes] {
-            let found = subject.query(tree, outside);
-            ensure!(
-                found.is_none(),
-                "tree {tree}, {outside:#x} is outside of the range, its query says {found:?}"
-            );
-        }
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::arena::TABLE;
-    use crate::job::Leaf;
-    use crate::subjects;
+    use crate::memory::HostArena;
+    use granule_bench::arena::TABLE;
+    use granule_bench::job::{Calls, Leaf};
+    use granule_bench::subjects::{self, Found};
+    use granule_bench::turn::STEPS;
 
     const JOBS: [Job; 5] = [
         Job {
@@ -249,7 +161,7 @@ mod tests {
 
     #[test]
     fn every_subject_maps_protects_and_unmaps_what_it_says() {
-        let arena = Arena::new(64).unwrap();
+        let arena = HostArena::new(64).unwrap();
         for job in JOBS {
             let mut subjects = subjects::all().unwrap();
             let outcome = run(job, &mut subjects, 3, &arena, &|| ()).unwrap();
@@ -271,7 +183,7 @@ mod tests {
             bytes: 4 << 30,
             ..JOBS[0]
         };
-        let arena = Arena::new(1).unwrap();
+        let arena = HostArena::new(1).unwrap();
         assert!(arena.taken() == 0 && TABLE == 4096);
         let failed = run(job, &mut subjects::all().unwrap(), 1, &arena, &|| ());
         let message = format!("{:#}", failed.err().unwrap());
@@ -327,7 +239,7 @@ mod tests {
 
     #[test]
     fn work_that_is_not_done_is_found() {
-        let arena = Arena::new(64).unwrap();
+        let arena = HostArena::new(64).unwrap();
         for step in STEPS {
             for job in JOBS {
                 let inner = subjects::all().unwrap().remove(0);

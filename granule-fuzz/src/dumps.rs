@@ -3,11 +3,13 @@
 
 use crate::bytes::Bytes;
 use granule::arch::{PageSize, PhysicalAddress};
+use granule_inspect::linux::processes;
 use granule_inspect::source::{Facts, Memory, Registers, elf_core, kdump, qemu, raw};
 use granule_inspect::tree::{Origin, Shape};
 use granule_inspect::vmcoreinfo::{self, Vmcoreinfo};
 use granule_inspect::{guess, registers};
 use granule_testing::dumps::{self, Kdump};
+use granule_testing::linux;
 
 /// The page size of dumps that are made here.
 const PAGE: u64 = PageSize::MIN.bytes();
@@ -189,7 +191,7 @@ pub(crate) fn kernel_in_memory(bytes: &[u8]) {
     let base = u64::from(rest.byte()) << rest.below(40);
     let mut memory = vec![0; 8 * PAGE as usize];
     while !rest.is_empty() {
-        let at = rest.word() as usize % memory.len() & !7;
+        let at = rest.word() as usize % (memory.len() / 8) * 8;
         let target = base.wrapping_add(PAGE * rest.below(9) as u64);
         let word = target | [3, 1, 0x703, 0x701][rest.below(4)] | u64::from(rest.byte()) << 48;
         memory[at..at + 8].copy_from_slice(&word.to_le_bytes());
@@ -205,6 +207,34 @@ pub(crate) fn kernel_in_memory(bytes: &[u8]) {
     if let Some((tree, why)) = guess::kernel(&*memory, &[cpu]) {
         let there = memory.read(tree.root, &mut [0; 8]);
         assert!(there.is_ok() && why.lines().count() == 1, "{why}");
+    }
+}
+
+/// A Linux kernel's memory with processes, damaged.
+pub(crate) fn linux_processes(bytes: &[u8]) {
+    let mut rest = Bytes(bytes);
+    let (mut memory, text) = (linux::memory(), linux::vmcoreinfo());
+    damage(&mut memory, &mut rest);
+    // Words that lead somewhere are the hostile ones.
+    for _ in 0..rest.below(4) {
+        let at = rest.word() as usize % (memory.len() / 8) * 8;
+        let word = linux::VIRTUAL + rest.word() % memory.len() as u64;
+        memory[at..at + 8].copy_from_slice(&word.to_le_bytes());
+    }
+    let (memory, _) = raw::open(memory, linux::BASE);
+    let info = Vmcoreinfo(&text);
+    let Ok(kernel) = info.kernel(0) else {
+        panic!("{text}");
+    };
+    match processes(&*memory, &kernel, info) {
+        Ok((trees, notes)) => {
+            assert!(
+                notes.iter().all(|note| note.lines().count() == 1),
+                "{notes:?}"
+            );
+            assert!(trees.iter().all(|tree| tree.origin == Origin::KernelData));
+        }
+        Err(why) => assert_eq!(why.lines().count(), 1, "{why}"),
     }
 }
 

@@ -54,6 +54,7 @@ pub const TARGETS: &[Target] = &[
     ("kdump", dumps::kdump),
     ("gdb_answers", dumps::gdb_answers),
     ("kernel_in_memory", dumps::kernel_in_memory),
+    ("linux_processes", dumps::linux_processes),
     ("translation_registers", dumps::translation_registers),
 ];
 

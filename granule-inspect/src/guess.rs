@@ -15,6 +15,7 @@ use granule::arch::{
     VirtualAddress,
 };
 use granule::table::TableView;
+use std::cell::Cell;
 use std::ops::{ControlFlow, Range};
 
 /// The shapes that are tried: page size, bits of address, and whether the format is that of FEAT_LPA2.
@@ -32,8 +33,9 @@ const SHAPES: [(PageSize, u32, bool); 10] = [
     (PageSize::K64, 52, false),
 ];
 
-/// The most tables that a candidate is judged by.
+/// The most tables that a candidate is judged by, and that all candidates are.
 const MOST_TABLES: u32 = 1 << 16;
+const MOST_TABLES_OF_ALL: u64 = 1 << 20;
 
 /// The tree that is most like a kernel's, and a line that says why; `cpus` are those of the dump, if
 /// it has any.
@@ -46,6 +48,7 @@ pub fn kernel(memory: &dyn Memory, cpus: &[Registers]) -> Option<(Tree, String)>
         .filter_map(|cpu| cpu.get("pc").filter(|pc| pc >> 63 != 0))
         .collect();
     let mut best: Option<(u64, Geometry, PhysicalAddress)> = None;
+    let left_of_all = Cell::new(MOST_TABLES_OF_ALL);
     for size in PageSize::ALL {
         let shapes: Vec<Geometry> = SHAPES
             .iter()
@@ -58,6 +61,7 @@ pub fn kernel(memory: &dyn Memory, cpus: &[Registers]) -> Option<(Tree, String)>
                     memory,
                     ranges: &ranges,
                     geometry,
+                    left_of_all: &left_of_all,
                 };
                 let Some(mapped) = candidate.judge(root, page) else {
                     continue;
@@ -67,7 +71,10 @@ pub fn kernel(memory: &dyn Memory, cpus: &[Registers]) -> Option<(Tree, String)>
                     best = Some((mapped, geometry, root));
                 }
             }
-            ControlFlow::Continue(())
+            match left_of_all.get() {
+                0 => ControlFlow::Break(()),
+                _ => ControlFlow::Continue(()),
+            }
         });
     }
     let (mapped, geometry, root) = best?;
@@ -76,8 +83,12 @@ pub fn kernel(memory: &dyn Memory, cpus: &[Registers]) -> Option<(Tree, String)>
         1 => " and the address where the CPU executes".to_owned(),
         count => format!(" and the addresses where {count} CPUs execute"),
     };
+    let early = match left_of_all.get() {
+        0 => "; the search ended early, after a million tables",
+        _ => "",
+    };
     let why = format!(
-        "guessed: the table at {root} looks like a kernel's root with {} pages and {} bits; it maps {} MiB of the memory{executes}",
+        "guessed: the table at {root} looks like a kernel's root with {} pages and {} bits; it maps {} MiB of the memory{executes}{early}",
         geometry.page_size(),
         geometry.va_bits(),
         mapped >> 20
@@ -109,6 +120,7 @@ struct Candidate<'a> {
     memory: &'a dyn Memory,
     ranges: &'a [Range<u64>],
     geometry: Geometry,
+    left_of_all: &'a Cell<u64>,
 }
 
 impl Candidate<'_> {
@@ -148,10 +160,12 @@ impl Candidate<'_> {
             if path.contains(&address) {
                 return None;
             }
-            if *left == 0 {
+            let left_of_all = self.left_of_all.get();
+            if *left == 0 || left_of_all == 0 {
                 return Some(());
             }
             *left -= 1;
+            self.left_of_all.set(left_of_all - 1);
             let mut table = vec![0; size.bytes() as usize];
             self.memory.read(address, &mut table).ok()?;
             let path = [path, &[address]].concat();

@@ -3,7 +3,7 @@
 //!
 //! [`source`] finds the bytes of physical memory and what a dump or a machine says about itself.
 //! [`tree`] says which trees of tables there are, and with which registers; [`registers`],
-//! [`vmcoreinfo`] and [`guess`] find them. [`open`](open()) does all of that. The other modules read
+//! [`vmcoreinfo`], [`linux`] and [`guess`] find them. [`open`](open()) does all of that. The other modules read
 //! trees and never ask where their bytes come from.
 //!
 //! Nothing here trusts what it reads: whatever the bytes are, every call ends and none panics.
@@ -14,6 +14,7 @@ pub mod explain;
 pub mod fields;
 pub mod guess;
 pub mod lint;
+pub mod linux;
 pub mod memory_type;
 mod open;
 pub mod ranges;

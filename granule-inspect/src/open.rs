@@ -4,7 +4,7 @@
 use crate::source::{self, Memory, OpenError, Registers, Source};
 use crate::tree::{Origin, Shape, Tree};
 use crate::vmcoreinfo::{self, Vmcoreinfo};
-use crate::{guess, registers};
+use crate::{guess, linux, registers};
 use granule::arch::registers::Mair;
 
 /// What a user says about a source that does not say it itself.
@@ -126,10 +126,14 @@ pub fn open(source: &Source, options: &Options) -> Result<Opened, OpenError> {
             let highest = memory.ranges().last().map_or(0, |last| last.end);
             match Vmcoreinfo(&text).kernel(highest) {
                 Ok(tree) => {
-                    trees.push(tree);
-                    notes.push(
-                        "processes are not read: VMCOREINFO does not say where they are".into(),
-                    );
+                    match linux::processes(&*memory, &tree, Vmcoreinfo(&text)) {
+                        Ok((processes, said)) => {
+                            trees = processes;
+                            notes.extend(said);
+                        }
+                        Err(why) => notes.push(format!("processes are not read: {why}")),
+                    }
+                    trees.insert(0, tree);
                 }
                 Err(why) => notes.push(why),
             }

@@ -2,10 +2,10 @@
 
 use crate::source::Registers;
 use crate::tree::{Origin, Owner, Shape, Tree};
-use granule::arch::registers::{Mair, Tcr, TcrSingle, Ttbr};
+use granule::arch::registers::{Mair, Tcr, TcrSingle};
 use granule::arch::{
     CpuFeatures, Geometry, GeometryError, IdRegisters, PhysicalAddress, Regime, Sctlr,
-    Stage2Geometry, VaRange, Vtcr, Vttbr,
+    Stage2Geometry, VaRange, Vtcr,
 };
 
 /// HCR_EL2.E2H: EL2 runs an operating system's kernel (FEAT_VHE).
@@ -76,7 +76,7 @@ impl Found {
             let Some(ttbr) = register(name) else { continue };
             match Geometry::from_tcr(Tcr(tcr), half) {
                 Ok(Some(shape)) => {
-                    let root = Ttbr(ttbr).root(&shape);
+                    let root = shape.root_in(ttbr);
                     self.push(owner, root, Shape::Stage1(shape), mair);
                 }
                 Ok(None) => {}
@@ -93,7 +93,7 @@ impl Found {
         };
         match Geometry::from_tcr_single(TcrSingle(tcr), regime) {
             Ok(shape) => {
-                let root = Ttbr(ttbr).root(&shape);
+                let root = shape.root_in(ttbr);
                 self.push(Owner::Kernel, root, Shape::Stage1(shape), register("mair"));
             }
             Err(error) => self.refuse(number, &format!("TCR_EL{el}"), error),
@@ -113,7 +113,7 @@ impl Found {
         );
         match Stage2Geometry::from_vtcr(Vtcr(vtcr), hcr, &features) {
             Ok(shape) => {
-                let root = Vttbr(vttbr).root(&shape);
+                let root = shape.root_in(vttbr);
                 self.push(Owner::Guest(number), root, Shape::Stage2(shape), None);
             }
             Err(error) => self.refuse(number, "VTCR_EL2", error),

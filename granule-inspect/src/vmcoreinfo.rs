@@ -46,6 +46,18 @@ impl<'a> Vmcoreinfo<'a> {
         u64::from_str_radix(text.trim_start_matches("0x"), 16).ok()
     }
 
+    /// The shape of a process's half, which Linux makes as large as the kernel's half of the shape
+    /// `kernel`.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such shape.
+    pub(crate) fn user_shape(self, kernel: &Geometry) -> Result<Geometry, String> {
+        let highest = if kernel.pa_bits() > 48 { u64::MAX } else { 0 };
+        let unused = 64 - u64::from(kernel.va_bits());
+        shape(kernel.page_size(), unused, highest, VaRange::Lower)
+    }
+
     /// The tree of the kernel half. `highest` is the end of the machine's memory: it decides
     /// whether 64K pages have the format with 52 bits, of which the text says nothing.
     ///
@@ -63,10 +75,10 @@ impl<'a> Vmcoreinfo<'a> {
         let built_for = self.number("VA_BITS");
         let unused = match self.number("TCR_EL1_T1SZ") {
             Some(unused) => unused,
-            // Kernels before 5.11 have one size of address space.
+            // Older kernels have one size of address space.
             None => 64_u64.wrapping_sub(built_for.ok_or_else(|| missing("NUMBER(VA_BITS)"))?),
         };
-        let shape = shape(page_size, unused, highest)?;
+        let shape = shape(page_size, unused, highest, VaRange::Upper)?;
         let swapper = "swapper_pg_dir";
         let symbol = self
             .symbol(swapper)
@@ -95,13 +107,18 @@ impl<'a> Vmcoreinfo<'a> {
     }
 }
 
-/// The upper half with 64 - `unused` bits of input address. Linux uses the 52-bit format of 4K and
+/// The half with 64 - `unused` bits of input address. Linux uses the 52-bit format of 4K and
 /// 16K pages for 52 bits of input address and otherwise not.
-fn shape(page_size: PageSize, unused: u64, highest: u64) -> Result<Geometry, String> {
-    let (granule, wide) = match page_size {
-        PageSize::K4 => (0b10, unused < 16),
-        PageSize::K16 => (0b01, unused < 16),
-        _ => (0b11, highest > 1 << 48),
+fn shape(
+    page_size: PageSize,
+    unused: u64,
+    highest: u64,
+    half: VaRange,
+) -> Result<Geometry, String> {
+    let (lower, upper, wide) = match page_size {
+        PageSize::K4 => (0b00, 0b10, unused < 16),
+        PageSize::K16 => (0b10, 0b01, unused < 16),
+        _ => (0b01, 0b11, highest > 1 << 48),
     };
     let ds = if wide && page_size != PageSize::K64 {
         Tcr::DS
@@ -110,8 +127,8 @@ fn shape(page_size: PageSize, unused: u64, highest: u64) -> Result<Geometry, Str
     };
     let size = if wide { 0b110 } else { 0b101 };
     let field = unused.min(0x3f);
-    let tcr = Tcr(field << 16 | granule << 30 | size << 32 | ds);
-    match Geometry::from_tcr(tcr, VaRange::Upper) {
+    let tcr = Tcr(field | field << 16 | lower << 14 | upper << 30 | size << 32 | ds);
+    match Geometry::from_tcr(tcr, half) {
         Ok(Some(shape)) => Ok(shape),
         _ => Err(format!(
             "VMCOREINFO says {} bits of virtual address with {page_size} pages, which arm64 does not have",

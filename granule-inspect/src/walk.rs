@@ -358,7 +358,7 @@ impl<F> Walk<'_, F> {
                 ControlFlow::Continue(Visit::Skip)
             }
             Err(unread) => {
-                self.unread(&unread)?;
+                self.unread(&unread, address(unread.start))?;
                 ControlFlow::Continue(Visit::Skip)
             }
         })
@@ -438,7 +438,7 @@ impl<F> Walk<'_, F> {
         }
     }
 
-    fn unread<B>(&mut self, unread: &UnreadTable) -> ControlFlow<B>
+    fn unread<B, I>(&mut self, unread: &UnreadTable<I>, start: u64) -> ControlFlow<B>
     where
         F: FnMut(Event<'_>) -> ControlFlow<B>,
     {
@@ -451,7 +451,7 @@ impl<F> Walk<'_, F> {
         (self.see)(Event::LeftOut(&LeftOut {
             table: unread.table,
             level: unread.level,
-            start: unread.start.0,
+            start,
             bytes,
             why,
         }))

@@ -202,7 +202,7 @@ unsafe impl<W: FixmapSlots, S: Sink> FixmapSlots for TracedFixmap<W, S> {
 
 // SAFETY: each call is forwarded unchanged to `inner`, which keeps the contract.
 unsafe impl<W: TableAllocator, S: Sink> TableAllocator for TracedFixmap<W, S> {
-    forward!(self.inner: reserve allocate free);
+    forward!(self.inner: pages reserve allocate free);
 }
 
 impl<W: TlbOps, S: Sink> TlbOps for TracedFixmap<W, S> {

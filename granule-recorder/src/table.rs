@@ -25,7 +25,12 @@ impl<T, S: Sink> Traced<T, S> {
     }
 
     /// The wrapped implementation.
-    pub const fn inner(&mut self) -> &mut T {
+    pub const fn inner(&self) -> &T {
+        &self.recorded.inner
+    }
+
+    /// The wrapped implementation, for calls that are not recorded.
+    pub const fn inner_mut(&mut self) -> &mut T {
         &mut self.recorded.inner
     }
 }
@@ -49,7 +54,7 @@ unsafe impl<T: TableMemory, S: Sink> TableMemory for Traced<T, S> {
 
 // SAFETY: as for `TableMemory`.
 unsafe impl<T: TableAllocator, S: Sink> TableAllocator for Traced<T, S> {
-    forward!(self.recorded.inner: reserve);
+    forward!(self.recorded.inner: pages reserve);
     forward!(
         self.recorded.inner unless self.recorded.sink.is_active(),
         then self.recorded: allocate allocate_aligned free
@@ -179,7 +184,7 @@ unsafe impl<T: TableMemory, S: Sink> TableMemory for Recorded<T, S> {
 
 // SAFETY: as for `TableMemory`.
 unsafe impl<T: TableAllocator, S: Sink> TableAllocator for Recorded<T, S> {
-    forward!(self.inner: reserve);
+    forward!(self.inner: pages reserve);
 
     #[cold]
     #[inline(never)]

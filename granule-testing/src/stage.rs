@@ -48,6 +48,8 @@ pub trait TestStage: Stage {
     );
     /// A change that concerns neither stores nor the dirty state.
     fn marking() -> Self::PermissionChange;
+    /// The change by which hardware manages the dirty state no more.
+    fn unmanaged() -> Self::PermissionChange;
     /// Attributes of memory that hardware may update: clean if it manages the dirty state.
     fn watched(dirty_modifier: bool, accessed: bool) -> Self::Attributes;
     /// What is counted before a map of an empty tree, where the stage has that.
@@ -219,6 +221,7 @@ impl TestStage for Stage1 {
             // store through.
             permissions.dirty_modifier = false;
         }
+        set(&mut permissions.dirty_modifier, change.dirty_modifier);
         set(&mut permissions.guarded, change.guarded);
         set(
             &mut permissions.privileged_execute,
@@ -269,15 +272,19 @@ impl TestStage for Stage1 {
 
     fn any_change() -> BoxedStrategy<PermissionChange> {
         let software = proptest::option::of(any::<u8>());
-        (maybe(), maybe(), maybe(), maybe(), maybe(), software)
+        let others = (maybe(), maybe(), maybe(), maybe());
+        (maybe(), maybe(), others, software)
             .prop_map(|bits| {
                 let mut change = PermissionChange::NONE;
                 (
                     change.writable,
-                    change.user,
-                    change.privileged_execute,
-                    change.user_execute,
-                    change.guarded,
+                    change.dirty_modifier,
+                    (
+                        change.user,
+                        change.privileged_execute,
+                        change.user_execute,
+                        change.guarded,
+                    ),
                     change.software,
                 ) = bits;
                 change
@@ -323,6 +330,10 @@ impl TestStage for Stage1 {
 
     fn read_write() -> Attributes {
         Attributes::normal(Permissions::READ_WRITE)
+    }
+
+    fn unmanaged() -> PermissionChange {
+        PermissionChange::NONE.dirty_modifier(false)
     }
 
     fn marking() -> PermissionChange {
@@ -406,6 +417,7 @@ impl TestStage for Stage2 {
         permissions.readable = change.readable.unwrap_or(permissions.readable);
         permissions.writable = change.writable.unwrap_or(permissions.writable);
         permissions.dirty_modifier &= change.writable != Some(false);
+        permissions.dirty_modifier = change.dirty_modifier.unwrap_or(permissions.dirty_modifier);
         permissions.execute = change.execute.unwrap_or(permissions.execute);
         if let Some(software) = change.software {
             permissions.software = software & 0b1111;
@@ -442,12 +454,13 @@ impl TestStage for Stage2 {
     fn any_change() -> BoxedStrategy<Stage2PermissionChange> {
         let execute = proptest::option::of(any_execute());
         let software = proptest::option::of(any::<u8>());
-        (maybe(), maybe(), execute, software)
+        (maybe(), maybe(), maybe(), execute, software)
             .prop_map(|bits| {
                 let mut change = Stage2PermissionChange::NONE;
                 (
                     change.readable,
                     change.writable,
+                    change.dirty_modifier,
                     change.execute,
                     change.software,
                 ) = bits;
@@ -495,6 +508,10 @@ impl TestStage for Stage2 {
 
     fn read_write() -> Stage2Attributes {
         Stage2Attributes::normal(Stage2Permissions::READ_WRITE)
+    }
+
+    fn unmanaged() -> Stage2PermissionChange {
+        Stage2PermissionChange::NONE.dirty_modifier(false)
     }
 
     fn marking() -> Stage2PermissionChange {

@@ -155,7 +155,7 @@ impl Dispatch for Boot {
         println!("the tables become live:");
         // SAFETY: no CPU walks the tables here; a kernel passes `hw::Hardware`.
         let mut tables = unsafe { tables.make_live() };
-        println!("  TTBR1_EL1 {:#018x}", tables.ttbr(0).0);
+        println!("  TTBR1_EL1 {:#018x}", tables.ttbr(0).bits());
         println!("the boot text goes:");
         let (_, start, end, _) = SECTIONS[0];
         // SAFETY: the boot text has run, and nothing uses it any more.

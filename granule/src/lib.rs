@@ -1,7 +1,7 @@
 //! Page tables for arm64 kernels, hypervisors and firmware.
 //!
 //! Granule manages the page tables of an arm64 kernel. It covers all of VMSAv8-64 stage 1: 4K, 16K
-//! and 64K pages, virtual addresses of 36 to 52 bits, blocks at every level where the architecture
+//! and 64K pages, virtual addresses of up to 52 bits, blocks at every level where the architecture
 //! has them, and the contiguous hint. The same operations serve a guest's memory in stage 2
 //! ([`table::Stage2`]). One program can serve all three page sizes. The size is a type
 //! ([`arch::Page`]), so the compiler folds generic code as it does in a kernel built for one size.

@@ -4,6 +4,7 @@
 
 mod a64;
 mod api;
+mod bench;
 mod boot;
 mod boots;
 mod check;
@@ -15,6 +16,7 @@ mod entry;
 mod examples;
 mod figures;
 mod fuzz;
+mod guest;
 mod image;
 #[cfg(test)]
 mod islands;
@@ -94,6 +96,8 @@ enum Command {
     Check,
     /// Write the library's public interface to granule/api.txt, which a step compares
     Api,
+    /// Time the library beside other crates in several builds, the worst of which counts; count instructions
+    Bench(bench::Options),
     /// Measure every figure of the documents and write it where it stands
     Figures(figures::Options),
     /// Run every test, host and QEMU
@@ -133,6 +137,7 @@ fn dispatch(command: Command) -> Result<ExitCode> {
         Command::Size { json } => size::size(json)?,
         Command::Api => api::write()?,
         Command::Check => return Ok(check::check()),
+        Command::Bench(options) => bench::bench(&options)?,
         Command::Figures(options) => return figures::figures(&options),
         Command::Test(options) => return ci::test(&options),
         Command::Soak(options) => return soak::soak(&options),

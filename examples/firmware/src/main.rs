@@ -1,7 +1,7 @@
 //! Firmware for QEMU's machine `virt` at EL3, or at EL2: an identity map with any page size.
 //!
-//! `cargo run --release -- -append page=16k` boots it at EL3, and with `-M virt,virtualization=on` added
-//! at EL2. It maps each region of the board with its own memory type and permissions, turns the MMU on,
+//! `cargo run --release -- -append page=16k` boots it at EL3, and with `-M virt,secure=off,virtualization=on`
+//! added at EL2. It maps each region of the board with its own memory type and permissions, turns the MMU on,
 //! and checks that constants cannot be written and that nothing else is mapped.
 
 #![no_std]

@@ -17,22 +17,25 @@ global_asm!(
     "b checks",
     // The handler at each level, entered as by an exception with the syndrome in x0. It comes back by
     // ERET, or branches to `other`. Returns 1 or 0, or 2 if x0 was not kept.
-    ".macro take el, spsr",
-    "take_el\\el: msr esr_el\\el, x0",
+    ".macro take el, spsr, vector",
+    "take_\\vector: msr esr_el\\el, x0",
     "adr x1, 7f; msr elr_el\\el, x1",
     "mov x1, #\\spsr; msr spsr_el\\el, x1",
-    "mov x0, #0x123; b vector_el\\el",
+    "mov x0, #0x123; b vector_\\vector",
     "7: mov x1, #1; b taken",
     ".endm",
-    "take 1, 0x3c5",
-    "take 2, 0x3c9",
-    "take 3, 0x3cd",
+    "take 1, 0x3c5, el1",
+    "take 2, 0x3c9, el2",
+    "take 2, 0x3c9, stage2",
+    "take 3, 0x3cd, el3",
     "other: mov x1, #0",
     "taken: cmp x0, #0x123; mov x0, #2; csel x0, x1, x0, eq; ret",
     ".balign 128; vector_el1:",
     granule::tlb_conflict_vector!(el1, "tpidr_el0", "other"),
     ".balign 128; vector_el2:",
     granule::tlb_conflict_vector!(el2, "tpidr_el0", "other"),
+    ".balign 128; vector_stage2:",
+    granule::tlb_conflict_vector!(stage2, "tpidr_el0", "other"),
     ".balign 128; vector_el3:",
     granule::tlb_conflict_vector!(el3, "tpidr_el0", "other"),
     "vectors_end:",
@@ -41,6 +44,7 @@ global_asm!(
 unsafe extern "C" {
     safe fn take_el1(syndrome: u64) -> u64;
     safe fn take_el2(syndrome: u64) -> u64;
+    safe fn take_stage2(syndrome: u64) -> u64;
     safe fn take_el3(syndrome: u64) -> u64;
     static vector_el3: u8;
     static vectors_end: u8;
@@ -98,6 +102,12 @@ extern "C" fn checks() -> ! {
     };
     conflicts("vector", |syndrome| take(syndrome));
     conflicts("function", |syndrome| hw::resolve_tlb_conflict(regime, syndrome).into());
+    if level == 2 {
+        conflicts("vector for guests", |syndrome| take_stage2(syndrome));
+        conflicts("function for guests", |syndrome| {
+            hw::resolve_tlb_conflict(Regime::Stage2, syndrome).into()
+        });
+    }
     let bytes = &raw const vectors_end as u64 - &raw const vector_el3 as u64;
     println!("a vector fits: {}", bytes + 4 <= 128);
 
@@ -116,6 +126,8 @@ extern "C" fn checks() -> ! {
     hw::cache::clean(start + 8..start + 9);
     hw::cache::clean_and_invalidate(start + 1..start + 511);
     hw::cache::clean(start..start);
+    // The last line of all addresses: there is none behind it. QEMU asks for no memory there.
+    hw::cache::clean(u64::MAX - 1..u64::MAX);
     // SAFETY: the lines hold nothing that memory does not.
     unsafe { hw::cache::invalidate(start..start + 512) };
     // SAFETY: as above.

@@ -8,7 +8,7 @@
 
 use core::arch::{asm, global_asm};
 use core::fmt::{self, Write};
-use granule::arch::{features::Support, tlbi::TlbCapabilities, *};
+use granule::arch::{tlbi::TlbCapabilities, *};
 use granule::hw;
 use granule::table::*;
 
@@ -139,7 +139,7 @@ impl Dispatch for Hypervisor {
         // SAFETY: this CPU alone walks the tables, with the registers below.
         let mut guest = unsafe { guest.make_live() };
         // SAFETY: the guest gets no memory but its own, and VMID 1 is nobody else's.
-        unsafe { hw::enable_stage2(&cpu, &geometry, guest.vttbr(1)) };
+        unsafe { hw::enable_stage2(&geometry, Vtcr::new(&cpu, &geometry), guest.vttbr(1)) };
         println!("{} pages: {:?}", P::SIZE, counters.get());
         let (sctlr, el1h) = (Sctlr::off(Regime::El1And0).0, 0x3c5_u64);
         // SAFETY: the guest begins at EL1 with its MMU off.

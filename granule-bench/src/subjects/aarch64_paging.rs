@@ -11,16 +11,17 @@ use crate::job::{Calls, Job, Leaf, VIRTUAL};
 use aarch64_paging::Mapping;
 use aarch64_paging::descriptor::{Descriptor, El1Attributes, PhysicalAddress, UpdatableDescriptor};
 use aarch64_paging::paging::{Constraints, El1And0, MemoryRegion, PageTable, Translation, VaRange};
+use alloc::vec::Vec;
 use anyhow::{Context, Result};
-use std::mem::ManuallyDrop;
-use std::ptr::NonNull;
+use core::mem::ManuallyDrop;
+use core::ptr::NonNull;
 
 /// Tables from the arena, at their own addresses.
 struct Pages;
 
 impl Pages {
     fn table(address: u64) -> NonNull<PageTable<El1Attributes>> {
-        let pointer = std::ptr::with_exposed_provenance_mut(address as usize);
+        let pointer = core::ptr::with_exposed_provenance_mut(address as usize);
         // Address 0 is never in the arena; a dangling pointer stands for it.
         NonNull::new(pointer).unwrap_or(NonNull::dangling())
     }
@@ -106,7 +107,7 @@ fn ranges(
 fn read_only(
     _: &MemoryRegion,
     entry: &mut UpdatableDescriptor<El1Attributes>,
-) -> std::result::Result<(), ()> {
+) -> core::result::Result<(), ()> {
     entry.modify_flags(El1Attributes::READ_ONLY, El1Attributes::empty())
 }
 

@@ -8,12 +8,13 @@ use super::descriptor;
 use crate::arena::{self, TABLE};
 use crate::job::{Job, PHYSICAL};
 use anyhow::{Context, Result, ensure};
-use std::hint::black_box;
+use core::hint::black_box;
 
 const ENTRIES: usize = TABLE as usize / 8;
 
 /// One job's tables, as pages that follow each other; those that would hold leaves are the last.
-pub(crate) struct Floor {
+#[derive(Debug)]
+pub struct Floor {
     tables: &'static mut [[u64; ENTRIES]],
     above: usize,
 }
@@ -24,25 +25,25 @@ impl Floor {
     /// # Safety
     ///
     /// The value must be gone before the arena is reset.
-    pub(crate) unsafe fn new(job: &Job) -> Result<Self> {
+    pub unsafe fn new(job: &Job) -> Result<Self> {
         let wanted = job.trees * job.tables();
         let (first, count) = arena::take(wanted).context("the arena is empty")?;
         ensure!(count == wanted, "the arena is too small");
-        let first = std::ptr::with_exposed_provenance_mut(first as usize);
+        let first = core::ptr::with_exposed_provenance_mut(first as usize);
         // SAFETY: the pages were taken from the arena, which was written as a whole; nobody else
         // uses them until it is reset, and the caller sees to it that this is gone by then.
-        let tables = unsafe { std::slice::from_raw_parts_mut(first, count as usize) };
+        let tables = unsafe { core::slice::from_raw_parts_mut(first, count as usize) };
         let above = (job.trees * (job.tables() - job.leaf_tables())) as usize;
         Ok(Self { tables, above })
     }
 
     /// Descriptors that ascend by a page, through all tables.
-    pub(crate) fn map(&mut self) {
+    pub fn map(&mut self) {
         store(self.tables, black_box(FIRST), black_box(TABLE));
     }
 
     /// Sets a bit in each leaf.
-    pub(crate) fn protect(&mut self) {
+    pub fn protect(&mut self) {
         load_or_store(
             &mut self.tables[self.above..],
             black_box(descriptor::PROTECT),
@@ -50,12 +51,12 @@ impl Floor {
     }
 
     /// Nothing, into all tables.
-    pub(crate) fn unmap(&mut self) {
+    pub fn unmap(&mut self) {
         store(self.tables, black_box(0), black_box(0));
     }
 
     /// The same bytes by the host's `memset`.
-    pub(crate) fn memset(&mut self) {
+    pub fn memset(&mut self) {
         let start: *mut u8 = self.tables.as_mut_ptr().cast();
         let bytes = size_of_val(self.tables);
         // SAFETY: exactly the tables' bytes; any byte is a valid part of an entry.
@@ -63,13 +64,13 @@ impl Floor {
     }
 
     /// Whether `map` wrote each entry.
-    pub(crate) fn is_mapped(&self) -> bool {
+    pub fn is_mapped(&self) -> bool {
         let entries = self.tables.as_flattened().iter();
         entries.zip(0..).all(|(entry, at)| *entry == nth(at))
     }
 
     /// Whether `protect` changed the leaves and nothing else.
-    pub(crate) fn is_protected(&self) -> bool {
+    pub fn is_protected(&self) -> bool {
         let above = (self.above * ENTRIES) as u64;
         let entries = self.tables.as_flattened().iter();
         entries.zip(0..).all(|(entry, at)| {
@@ -79,7 +80,7 @@ impl Floor {
     }
 
     /// Whether `unmap` cleared each entry.
-    pub(crate) fn is_unmapped(&self) -> bool {
+    pub fn is_unmapped(&self) -> bool {
         self.tables.as_flattened().iter().all(|entry| *entry == 0)
     }
 }

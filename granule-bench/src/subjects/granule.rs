@@ -3,6 +3,7 @@
 use super::{Found, Subject};
 use crate::arena::{self, TABLE};
 use crate::job::{Calls, Job, Leaf, VIRTUAL};
+use alloc::vec::Vec;
 use anyhow::{Context, Result};
 use granule::arch::Level;
 use granule::arch::tlbi::TlbCapabilities;
@@ -11,8 +12,8 @@ use granule::arch::{
     Regime, VaRange, VirtualAddress,
 };
 use granule::table::{
-    DirectMapped, EmptyTables, Environment, FreedTable, Holes, Leaves, Live, NoCpu, Offset,
-    PageTables, PermissionChange, TableAllocator, TableRun,
+    DirectMapped, EmptyTables, Environment, FreedTable, Holes, Leaves, Live, Offset, PageTables,
+    PermissionChange, TableAllocator, TableRun,
 };
 
 /// Pages from the arena.
@@ -39,8 +40,20 @@ unsafe impl TableAllocator for Pages {
     fn free(&mut self, _: FreedTable) {}
 }
 
-/// No CPU walks these tables, so the instructions are left out, as all the subjects' are.
-type Tree = PageTables<Page4K, Environment<DirectMapped<Offset>, Pages, NoCpu>>;
+/// A user program can issue neither TLBIs nor the barriers of a kernel; on a bare machine the live rows
+/// issue what they would in a kernel, as aarch64-paging's do.
+#[cfg(not(all(target_arch = "aarch64", target_os = "none")))]
+type Tlb = granule::table::NoCpu;
+#[cfg(all(target_arch = "aarch64", target_os = "none"))]
+type Tlb = granule::hw::Hardware;
+
+#[cfg(not(all(target_arch = "aarch64", target_os = "none")))]
+const TLB: fn(TlbCapabilities) -> Tlb = granule::table::NoCpu;
+#[cfg(all(target_arch = "aarch64", target_os = "none"))]
+const TLB: fn(TlbCapabilities) -> Tlb = granule::hw::Hardware::new;
+
+/// No CPU walks these tables.
+type Tree = PageTables<Page4K, Environment<DirectMapped<Offset>, Pages, Tlb>>;
 
 /// A tree as the benchmark uses it.
 enum Held {
@@ -105,7 +118,7 @@ impl Granule {
         let environment = Environment {
             memory: DirectMapped(offset),
             allocator: Pages,
-            tlb: NoCpu(TlbCapabilities::BASIC.range(true).level_hint(true)),
+            tlb: TLB(TlbCapabilities::BASIC.range(true).level_hint(true)),
         };
         let tree = Tree::new(self.geometry, environment)?;
         self.trees.push(if self.live {

@@ -11,24 +11,25 @@ mod multiarch;
 mod page_table_generic;
 mod x86_64;
 
-pub(crate) use floor::Floor;
+pub use floor::Floor;
 
 use crate::job::Job;
+use alloc::{boxed::Box, vec, vec::Vec};
 use anyhow::Result;
 use granule::Variant;
 
 /// A leaf, as a subject's own query tells it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Found {
+pub struct Found {
     /// What the address asked for translates to.
-    pub(crate) output: u64,
+    pub output: u64,
     /// The bytes of its leaf.
-    pub(crate) bytes: u64,
-    pub(crate) writable: bool,
+    pub bytes: u64,
+    pub writable: bool,
 }
 
 /// Something that is timed. The trees of the one job are kept from `map` to `forget`.
-pub(crate) trait Subject {
+pub trait Subject {
     /// The name in tables and in JSON.
     fn name(&self) -> &'static str;
 
@@ -58,7 +59,7 @@ pub(crate) trait Subject {
 }
 
 /// All crates compared, ours first.
-pub(crate) fn all() -> Result<Vec<Box<dyn Subject>>> {
+pub fn all() -> Result<Vec<Box<dyn Subject>>> {
     let mut subjects: Vec<Box<dyn Subject>> = vec![
         Box::new(granule::Granule::new(false, Variant::Plain)?),
         Box::new(granule::Granule::new(true, Variant::Plain)?),
@@ -71,7 +72,7 @@ pub(crate) fn all() -> Result<Vec<Box<dyn Subject>>> {
         Box::new(aarch64_paging::Aarch64Paging::new(false)),
     ];
     // On arm64 it issues TLBIs for live tables, which a user program may not.
-    if cfg!(not(target_arch = "aarch64")) {
+    if cfg!(any(not(target_arch = "aarch64"), target_os = "none")) {
         subjects.push(Box::new(aarch64_paging::Aarch64Paging::new(true)));
     }
     subjects.push(Box::new(multiarch::Multiarch::default()));

@@ -7,12 +7,13 @@
 use super::{Found, Subject, descriptor};
 use crate::arena::{self, TABLE};
 use crate::job::{Calls, Job, Leaf, VIRTUAL};
+use alloc::vec::Vec;
 use anyhow::{Result, anyhow};
+use core::mem::ManuallyDrop;
 use memory_addr::{PhysAddr, VirtAddr};
 use page_table_multiarch::{
     MappingFlags, PageSize, PageTable64, PagingHandler, PagingMetaData, PagingResult,
 };
-use std::mem::ManuallyDrop;
 
 struct Arm64;
 

@@ -6,11 +6,12 @@
 use super::{Found, Subject, descriptor};
 use crate::arena::{self, TABLE};
 use crate::job::{Calls, Job, Leaf, VIRTUAL};
+use alloc::vec::Vec;
 use anyhow::{Result, anyhow};
+use core::mem::ManuallyDrop;
 use page_table_generic::{
     FrameAllocator, MapConfig, PageTable, PageTableRef, PhysAddr, TableMeta, UnmapConfig, VirtAddr,
 };
-use std::mem::ManuallyDrop;
 
 #[derive(Clone, Copy)]
 struct Arm64;
@@ -43,7 +44,7 @@ impl FrameAllocator for Frames {
 
     #[inline(always)]
     fn phys_to_virt(&self, address: PhysAddr) -> *mut u8 {
-        std::ptr::with_exposed_provenance_mut(address.as_usize())
+        core::ptr::with_exposed_provenance_mut(address.as_usize())
     }
 }
 

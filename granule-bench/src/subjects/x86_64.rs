@@ -6,8 +6,9 @@
 use super::{Found, Subject};
 use crate::arena;
 use crate::job::{Job, Leaf, VIRTUAL};
+use alloc::vec::Vec;
 use anyhow::{Context, Result, anyhow};
-use std::fmt::Debug;
+use core::fmt::Debug;
 use x86_64::structures::paging::mapper::{
     FlagUpdateError, MapToError, MappedFrame, MapperFlush, TranslateResult, UnmapError,
 };
@@ -43,7 +44,7 @@ const READ_WRITE: PageTableFlags = READ.union(PageTableFlags::WRITABLE);
 /// A new, empty tree.
 fn tree() -> Result<Tree> {
     let (root, _) = arena::take(1).context("the arena is empty")?;
-    let root = std::ptr::with_exposed_provenance_mut::<PageTable>(root as usize);
+    let root = core::ptr::with_exposed_provenance_mut::<PageTable>(root as usize);
     // SAFETY: a page of the arena that nobody else uses until the arena is reset; the trees are
     // forgotten before that.
     let root = unsafe {

@@ -42,7 +42,8 @@ impl Dispatch for Direct<'_> {
         let top = job.pieces.last().map_or(0, |piece| piece.output_end().0);
         if pages > 0 {
             let start = top.saturating_sub(pages * page);
-            arena.extend(PhysicalAddress(start), PhysicalAddress(top));
+            // SAFETY: as above.
+            unsafe { arena.extend(PhysicalAddress(start), PhysicalAddress(top)) };
         }
         let counters = Counters::new();
         let parts = Environment {

@@ -3,7 +3,7 @@
 //! A file is read where it is needed and never as a whole, so its size does not matter. It may be
 //! cut off, or shrink while it is read: that is an error like any other.
 
-use super::{Memory, ReadError};
+use super::memory::{Memory, ReadError};
 use granule::arch::PhysicalAddress;
 use std::collections::BTreeMap;
 use std::fs::File;

@@ -4,7 +4,8 @@
 //! System registers are in no such file.
 
 use super::bytes::{Extents, Plain, ReadAt, Words};
-use super::{Facts, Memory, OpenError, Registers};
+use super::cpu::Registers;
+use super::memory::{Facts, Memory, OpenError};
 use object::LittleEndian;
 use object::elf::{
     EM_AARCH64, ET_CORE, FileHeader64, NT_PRSTATUS, PN_XNUM, PT_LOAD, PT_NOTE, ProgramHeader64,

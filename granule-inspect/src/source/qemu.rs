@@ -5,9 +5,9 @@
 use super::cache::Cache;
 use super::cpu::{NAMES, Registers};
 use super::gdb::{Answer, Gdb, MOST_MEMORY};
+use super::memory::{Facts, Memory, OpenError, ReadError};
 use super::qmp::Qmp;
 use super::socket::{Endpoint, Socket};
-use super::{Facts, Memory, OpenError, ReadError};
 use granule::arch::PhysicalAddress;
 use serde_json::json;
 use std::cell::RefCell;

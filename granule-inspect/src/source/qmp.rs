@@ -1,7 +1,7 @@
 //! QEMU's machine protocol (QMP): JSON objects, one on each line. This file sends commands and
 //! receives answers and events; it does not know what they do.
 
-use super::OpenError;
+use super::memory::OpenError;
 use super::socket::{Endpoint, PATIENCE, Socket};
 use serde_json::{Value, json};
 use std::io::{self, BufRead, BufReader, Read, Write};

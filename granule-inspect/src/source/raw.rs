@@ -1,7 +1,7 @@
 //! A raw image: the bytes of memory from one address on, and nothing else.
 
 use super::bytes::{Extents, Plain, ReadAt};
-use super::{Facts, Memory};
+use super::memory::{Facts, Memory};
 
 /// The memory of an image whose first byte is at `base`.
 pub fn open<R: ReadAt + 'static>(image: R, base: u64) -> (Box<dyn Memory>, Facts) {
@@ -22,7 +22,8 @@ mod tests {
     #[test]
     fn an_image_begins_at_its_base_and_ends() {
         let (memory, _) = open(vec![1, 2, 3, 4], 0x4000_0000);
-        assert_eq!(memory.ranges(), [0x4000_0000..0x4000_0004]);
+        assert_eq!(memory.ranges().first(), Some(&(0x4000_0000..0x4000_0004)));
+        assert_eq!(memory.ranges().len(), 1);
         let mut two = [0; 2];
         memory.read(PhysicalAddress(0x4000_0002), &mut two).unwrap();
         assert_eq!(two, [3, 4]);

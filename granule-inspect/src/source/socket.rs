@@ -1,6 +1,6 @@
 //! Sockets of a QEMU, by path or by host and port. This file knows no protocol.
 
-use super::OpenError;
+use super::memory::OpenError;
 use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -79,10 +79,6 @@ fn connect(host: &str) -> io::Result<TcpStream> {
 
 /// A connection to a QEMU.
 #[derive(Debug)]
-#[expect(
-    clippy::exhaustive_enums,
-    reason = "QEMU has no other sockets that serve"
-)]
 pub(super) enum Socket {
     /// By path.
     Unix(UnixStream),

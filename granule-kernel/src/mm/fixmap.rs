@@ -136,7 +136,7 @@ impl<'c> Fixmap<'c> {
             empty(&mut self.environment, place, first, count);
             invalidate(&mut self.environment, &self.shown.geometry, &what);
         } else {
-            empty(self.environment.memory.inner(), place, first, count);
+            empty(self.environment.memory.inner_mut(), place, first, count);
             invalidate(
                 self.environment.tlb.unrecorded(),
                 &self.shown.geometry,
@@ -181,7 +181,7 @@ unsafe impl FixmapSlots for Fixmap<'_> {
             set(&mut self.environment, self.place, slot, shown);
             publish(&mut self.environment);
         } else {
-            set(self.environment.memory.inner(), self.place, slot, shown);
+            set(self.environment.memory.inner_mut(), self.place, slot, shown);
             publish(self.environment.tlb.unrecorded());
         }
     }

@@ -229,7 +229,7 @@ pub(crate) fn map_mem<'c>(
     let map = LinearMap {
         pieces,
         stats,
-        counts: counters.get().since(setup),
+        counts: counters.get().since(&setup),
         instructions,
         time_us,
         sctlr,
@@ -265,7 +265,9 @@ fn create(
                 })?;
             let end = PhysicalAddress(start + bytes);
             if let Some(arena) = tables.arena() {
-                arena.extend(PhysicalAddress(start), end);
+                // SAFETY: the early allocator gave this memory to nobody else. It is RAM, so the map
+                // that begins covers it.
+                unsafe { arena.extend(PhysicalAddress(start), end) };
             }
         }
         tables.make_direct(pieces)?;

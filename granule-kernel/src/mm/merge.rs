@@ -76,10 +76,10 @@ pub(crate) fn merge_candidates() -> Merged {
 
 /// What idle CPUs have merged.
 pub(crate) fn in_background() -> Merged {
-    Merged {
-        tables: TABLES.load(Ordering::Relaxed),
-        groups: GROUPS.load(Ordering::Relaxed),
-    }
+    let mut all = Merged::default();
+    all.tables = TABLES.load(Ordering::Relaxed);
+    all.groups = GROUPS.load(Ordering::Relaxed);
+    all
 }
 
 /// Whether merging is possible with this map.

@@ -99,7 +99,9 @@ pub(crate) fn split(
         let end = PhysicalAddress(start + bytes);
         // The linear map covers all of early memory.
         if let Some(arena) = tables.arena() {
-            arena.extend_mapped(PhysicalAddress(start), end);
+            // SAFETY: the early allocator gave this memory to nobody else, and gives out RAM that the
+            // linear map, through which the arena and the tables reach memory, covers.
+            unsafe { arena.extend_mapped(PhysicalAddress(start), end) };
         }
     }
     tables.set_bbm(request.bbm_policy.level);

@@ -74,7 +74,7 @@ pub(crate) struct DeferrableTlbOps<T> {
 impl<T: TlbOps> DeferrableTlbOps<Traced<T, Recorder>> {
     /// All barriers and TLBIs, on all CPUs, for a caller that has checked that nothing is recorded.
     pub(super) const fn unrecorded(&mut self) -> &mut T {
-        self.inner.inner()
+        self.inner.inner_mut()
     }
 }
 

@@ -56,7 +56,11 @@ pub(super) fn prepare(
     environment.dsb_ishst();
     // SAFETY: the page is an empty root table, which never changes.
     let empty_root = unsafe { Ttbr::from_root(&lower, empty, 0) };
-    identity::set(handover.mmu.ttbr0, empty_root.0, handover.mmu.virt_offset);
+    identity::set(
+        handover.mmu.ttbr0,
+        empty_root.bits(),
+        handover.mmu.virt_offset,
+    );
 
     // SAFETY: the tree in TTBR0, in the static pool; nothing else changes it.
     let mut tables = unsafe { walker::open(roots.identity, lower, environment)? };

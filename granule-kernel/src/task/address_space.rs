@@ -390,7 +390,7 @@ pub(super) unsafe fn enter(space: SpaceRef) {
     };
     // SAFETY: the tables have the shape that `registers::open` set, and the kernel accesses nothing
     // through them.
-    unsafe { cpu::set_ttbr0_el1(ttbr.0) };
+    unsafe { cpu::set_ttbr0_el1(ttbr.bits()) };
 }
 
 /// Lets this CPU leave its space.

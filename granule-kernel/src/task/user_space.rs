@@ -228,7 +228,7 @@ fn begin(inputs: &Inputs<'_>, path: &[u8], first: &First) -> Result<&'static Tas
     }
     // SAFETY: the frame is an empty root table, which never changes.
     let ttbr0 = unsafe { Ttbr::from_root(&lower, empty_root, 0) };
-    registers::prepare(tcr, ttbr0.0, empty_root);
+    registers::prepare(tcr, ttbr0.bits(), empty_root);
     ipi::call(percpu::online(), &|_| registers::open());
     let texts = texts(path, first.script.as_ref(), inputs.parameters).map_err(Refused::Program)?;
     let loaded = exec::load(first.program, path, texts.texts()).map_err(Refused::Program)?;

@@ -282,7 +282,7 @@ fn the_header_says_what_it_was_told() {
     assert_eq!(header.code, way().code.0 + 2048);
     assert_eq!(
         (header.ttbr0, header.ttbr1),
-        (transition.ttbr0.0, transition.ttbr1.0)
+        (transition.ttbr0.bits(), transition.ttbr1.bits())
     );
     assert_eq!(header.distance, transition.distance);
     assert_eq!((header.records, header.bytes_copied), (130, 130 * 4096));

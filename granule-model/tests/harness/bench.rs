@@ -1,6 +1,7 @@
 //! A machine with its MMUs on and an empty, live tree, ready for operations.
 
 use crate::machine::{Machine, Shared, World, machine};
+use crate::reference::Reference;
 use crate::shape::Shape;
 use crate::stage::Staged;
 use granule::arch::bbm::BbmLevel;
@@ -15,6 +16,10 @@ pub(crate) struct Bench<P: Page, S: Staged = Stage1> {
     pub(crate) tables: Held<P, Machine, S>,
     pub(crate) geometry: Geometry,
     pub(crate) shape: Shape,
+    /// The ranges that the last harvest reported, by offset.
+    pub(crate) harvested: Vec<(u64, u64)>,
+    /// What the tables are to say after the last operation, if its parts may fail one by one.
+    pub(crate) left: Option<Reference<S>>,
 }
 
 /// The model of a shape.
@@ -41,6 +46,19 @@ pub(crate) const fn capabilities(shape: &Shape) -> TlbCapabilities {
 /// Cleans a root and turns the MMU of every CPU on with it.
 pub(crate) fn turn_on(world: &Shared, shape: &Shape, geometry: &Geometry, root: u64) {
     Stage1::turn_on(world, shape, geometry, root);
+}
+
+/// From here on what was done is relied on, by every CPU. The one that did it executes no ISB for
+/// that: whatever it needs is the library's to do.
+pub(crate) fn settle(world: &Shared, cpus: u32) {
+    let mut world = world.borrow_mut();
+    world.event(Event::Settled);
+    let by = world.cpu;
+    for cpu in (0..cpus).filter(|cpu| *cpu != by) {
+        world.cpu = cpu;
+        world.event(Event::Barrier(Barrier::ISB));
+    }
+    world.cpu = by;
 }
 
 impl<P: Page> Bench<P> {
@@ -70,6 +88,8 @@ impl<P: Page, S: Staged> Bench<P, S> {
             tables,
             geometry: geometry.into(),
             shape,
+            harvested: Vec::new(),
+            left: None,
         };
         assert_eq!(bench.violations(), Vec::<String>::new());
         bench
@@ -79,17 +99,9 @@ impl<P: Page, S: Staged> Bench<P, S> {
         self.world.borrow_mut().event(kind);
     }
 
-    /// From here on what was done is relied on, by every CPU. The one that did it executes no ISB
-    /// for that: whatever it needs is the library's to do.
+    /// From here on what was done is relied on, by every CPU.
     pub(crate) fn settle(&self) {
-        self.event(Event::Settled);
-        let mut world = self.world.borrow_mut();
-        let by = world.cpu;
-        for cpu in (0..self.shape.cpus).filter(|cpu| *cpu != by) {
-            world.cpu = cpu;
-            world.event(Event::Barrier(Barrier::ISB));
-        }
-        world.cpu = by;
+        settle(&self.world, self.shape.cpus);
     }
 
     pub(crate) fn violations(&self) -> Vec<String> {

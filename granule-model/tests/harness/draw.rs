@@ -1,12 +1,13 @@
 //! Operations drawn at random: kinds, ranges that meet what is mapped, sizes of leaves, attributes.
 
+use crate::leaves::OfLeaves;
 use crate::operation::Operation;
 use crate::random::Random;
 use crate::reference::Reference;
-use crate::shape::units;
+use crate::shape::{Shape, units};
 use crate::stage::Staged;
 use granule::arch::{Geometry, Level, PhysicalAddress};
-use granule::table::{Holes, Leaves, Piece, Stage1};
+use granule::table::{EmptyTables, FrameRun, Holes, Leaves, Piece, Stage1};
 use std::marker::PhantomData;
 
 /// Entries that one operation is asked to make at most, beyond what blocks make of it.
@@ -19,15 +20,18 @@ pub(crate) struct Draw<S: Staged = Stage1> {
     geometry: Geometry,
     stage: PhantomData<S>,
     global: bool,
+    /// Hardware updates leaves.
+    hardware: bool,
     units: Vec<u64>,
 }
 
 impl<S: Staged> Draw<S> {
-    pub(crate) fn new(geometry: Geometry, global: bool) -> Self {
+    pub(crate) fn new(geometry: Geometry, shape: &Shape) -> Self {
         Self {
             geometry,
             stage: PhantomData,
-            global,
+            global: shape.asid.is_none(),
+            hardware: shape.hardware,
             units: units(&geometry),
         }
     }
@@ -41,9 +45,10 @@ impl<S: Staged> Draw<S> {
             // Makes room: all of one end of the space, or all there is.
             let span = self.geometry.span();
             let (from, bytes) = random.of(&[(0, span / 2), (span / 2, span / 2), (0, span)]);
-            return Operation::Unmap { from, bytes };
+            let empty = EmptyTables::Free;
+            return Operation::Unmap { from, bytes, empty };
         }
-        match random.below(34) {
+        match random.below(51) {
             0..8 => {
                 let place = self.place(random);
                 Operation::Map(self.piece(random, place))
@@ -51,7 +56,8 @@ impl<S: Staged> Draw<S> {
             8..10 => Operation::MapPieces(self.pieces(random)),
             10..14 => {
                 let (from, bytes) = self.target(random, reference);
-                Operation::Unmap { from, bytes }
+                let empty = random.of(&[EmptyTables::Free, EmptyTables::Free, EmptyTables::Keep]);
+                Operation::Unmap { from, bytes, empty }
             }
             14..19 => {
                 let (from, bytes) = self.target(random, reference);
@@ -77,7 +83,7 @@ impl<S: Staged> Draw<S> {
                     present_invalid.unwrap_or_else(|| self.target(random, reference));
                 Operation::SetValid { from, bytes }
             }
-            25..29 => {
+            25..29 | 47..49 => {
                 let (from, bytes) = if random.once_in(4) {
                     self.target(random, reference)
                 } else {
@@ -86,7 +92,11 @@ impl<S: Staged> Draw<S> {
                 Operation::Merge {
                     from,
                     bytes,
-                    leaves: self.leaves(random),
+                    leaves: if random.either() {
+                        Leaves::LARGEST
+                    } else {
+                        self.leaves(random)
+                    },
                 }
             }
             29..31 => self.limit(random, reference),
@@ -102,6 +112,16 @@ impl<S: Staged> Draw<S> {
                 let valid = true;
                 Operation::LockFreeSetValid { from, bytes, valid }
             }
+            33..35 => self.frames(random),
+            35..43 => {
+                let (from, bytes) = match random.below(3) {
+                    0 => self.inside(random, reference),
+                    _ => self.target(random, reference),
+                };
+                let does = OfLeaves::draw(random, self.hardware);
+                Operation::OfLeaves { from, bytes, does }
+            }
+            43..47 => Operation::Cursor(self.steps(random, reference)),
             _ if random.either() => Operation::VisitRuns,
             _ => {
                 let (from, bytes) = self.target(random, reference);
@@ -195,6 +215,115 @@ impl<S: Staged> Draw<S> {
         (at + first * self.page(), bytes)
     }
 
+    /// A few runs of frames, some of which follow each other, as long as blocks or short.
+    fn frames(&self, random: &mut Random) -> Operation<S> {
+        let page = self.page();
+        let (from, bytes) = self.place(random);
+        let mut left = bytes / page;
+        let attributes = self.attributes(random);
+        let mut frames: Vec<FrameRun> = Vec::new();
+        for _ in 0..1 + random.below(5) {
+            let count = match random.below(4) {
+                0 => random.of(&self.units) / page,
+                1 => 0,
+                _ => 1 + random.below(40),
+            };
+            let count = count.min(left).min(MOST_ENTRIES);
+            left -= count;
+            // Tables stand below 2^33, and nothing else does.
+            let at = from % (1 << 33) / page * page;
+            let output = (1 << 33) * (1 + random.below(6)) + at + page * random.below(3);
+            let first = match frames.last() {
+                Some(last) if random.either() => PhysicalAddress(last.first.0 + last.count * page),
+                _ => PhysicalAddress(output),
+            };
+            frames.push(FrameRun { first, count });
+        }
+        Operation::MapFrames {
+            from,
+            frames,
+            single: random.either(),
+            attributes,
+            leaves: self.leaves(random),
+        }
+    }
+
+    /// Operations of a page each, mostly of pages that follow each other, and mostly alike.
+    fn steps(&self, random: &mut Random, reference: &Reference<S>) -> Vec<Operation<S>> {
+        let page = self.page();
+        let last = self.geometry.span() - page;
+        let (at, bytes) = match random.below(3) {
+            0 => self.place(random),
+            1 => self.inside(random, reference),
+            _ => self.target(random, reference),
+        };
+        // At the beginning, or where one range ends and others begin.
+        let mut at = if random.either() {
+            at
+        } else {
+            (at + bytes).saturating_sub(page * random.below(4))
+        };
+        let first = at.min(last);
+        let like = self.piece(random, (first, page));
+        let mostly = random.below(4);
+        let mut steps = Vec::new();
+        for _ in 0..1 + random.below(12) {
+            at = at.min(last);
+            let which = if random.once_in(4) {
+                random.below(3)
+            } else {
+                mostly
+            };
+            steps.push(match which {
+                0 => Operation::Unmap {
+                    from: at,
+                    bytes: page,
+                    empty: random.of(&[EmptyTables::Free, EmptyTables::Keep]),
+                },
+                1 => Operation::Protect {
+                    from: at,
+                    bytes: page,
+                    change: S::change(random),
+                    holes: random.of(&[Holes::Refuse, Holes::Skip]),
+                },
+                _ => {
+                    let piece = if random.once_in(8) {
+                        self.piece(random, (at, page))
+                    } else {
+                        like
+                    };
+                    // Outputs follow each other as the pages do.
+                    let output = piece.output.0 + at.saturating_sub(first);
+                    Operation::Map(Piece {
+                        start: S::at(self.geometry.base().0.wrapping_add(at)),
+                        output: PhysicalAddress(output),
+                        bytes: page,
+                        leaves: Leaves::PAGES,
+                        ..piece
+                    })
+                }
+            });
+            at = match random.below(8) {
+                0 => at,
+                1 => at.saturating_sub(page * random.below(3)),
+                2 => at + page * random.below(8),
+                _ => at + page,
+            };
+        }
+        steps
+    }
+
+    fn attributes(&self, random: &mut Random) -> S::Attributes {
+        let mut attributes = S::attributes(random, self.global);
+        if self.hardware {
+            // There is more that it may update.
+            let parts = S::parts(&mut attributes);
+            *parts.accessed = !random.once_in(3);
+            *parts.dirty_modifier |= random.either();
+        }
+        attributes
+    }
+
     fn leaves(&self, random: &mut Random) -> Leaves {
         match random.below(4) {
             0 | 1 => Leaves::LARGEST,
@@ -249,7 +378,7 @@ impl<S: Staged> Draw<S> {
             start: S::at(self.geometry.base().0.wrapping_add(at)),
             output: PhysicalAddress(output),
             bytes,
-            attributes: S::attributes(random, self.global),
+            attributes: self.attributes(random),
             leaves,
         }
     }

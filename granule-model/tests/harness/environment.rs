@@ -41,7 +41,7 @@ pub(crate) fn turn_on(
     let hardware = if hardware_updates { HARDWARE } else { 0 };
     let tcr = Tcr::new(features, lower, upper).0 | hardware;
     // SAFETY: only the model's CPUs get the value, and the tree is made live.
-    let ttbr = unsafe { Ttbr::from_root(geometry, root, asid) }.0;
+    let ttbr = unsafe { Ttbr::from_root(geometry, root, asid) }.bits();
     let write = |register, value| Event::System(register, value);
     let (op, bytes) = (System::DC_CIVAC, geometry.page_size().bytes());
     let address = root.0;

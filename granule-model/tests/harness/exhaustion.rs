@@ -25,18 +25,31 @@ fn given_out<P: Page, S: Staged>(bench: &Bench<P, S>) -> u64 {
     bench.world.borrow().tables
 }
 
+fn unmaps<S: Staged>(operation: &Operation<S>) -> bool {
+    match operation {
+        Operation::Unmap { .. } => true,
+        Operation::Cursor(steps) => steps.iter().any(unmaps),
+        _ => false,
+    }
+}
+
 /// Does random operations, each of which first fails at every single page that it needs. How
 /// often that was.
 fn run<P: Page, S: Staged>(shape: Shape, operations: u64) -> u64 {
     let seed = from_environment("GRANULE_HARNESS_SEED").unwrap_or(1);
     let mut bench = Bench::<P, S>::of(shape, seed);
     let geometry = bench.geometry;
-    let draw = Draw::<S>::new(geometry, shape.asid.is_none());
+    let draw = Draw::<S>::new(geometry, &shape);
     let mut random = Random::new(seed);
     let mut reference = Reference::default();
     let mut refused = 0;
     for step in 0..operations {
-        let operation = draw.operation(&mut random, &reference);
+        let mut operation = draw.operation(&mut random, &reference);
+        operation.look(&bench);
+        if let Operation::Cursor(steps) = &mut operation {
+            // What fails as a whole.
+            steps.truncate(1);
+        }
         let before = (dump(&bench), given_out(&bench));
         let mut left = 0;
         let result = loop {
@@ -61,12 +74,13 @@ fn run<P: Page, S: Staged>(shape: Shape, operations: u64) -> u64 {
         if result.is_ok() {
             let used = given_out(&bench).saturating_sub(before.1);
             // An unmap that splits one block may free tables elsewhere.
-            if matches!(operation, Operation::Unmap { .. }) {
+            if unmaps(&operation) {
                 assert!(used <= left, "{used} pages where {left} were to be had");
             } else {
                 assert_eq!(used, left, "just as many pages as were there to be had");
             }
             operation.apply(&geometry, &mut reference);
+            reference = bench.left.take().unwrap_or(reference);
         }
     }
     refused

@@ -8,11 +8,15 @@
 //! [`planted`].
 
 mod bench;
+mod cursor;
 mod draw;
 mod environment;
+mod every_shape;
 mod exhaustion;
+mod hardware;
 mod interleaved;
 mod kexec;
+mod leaves;
 mod linear;
 mod machine;
 mod operation;
@@ -20,6 +24,7 @@ mod plain;
 mod planted;
 mod random;
 mod reference;
+mod refused;
 mod sequence;
 mod shape;
 mod space;

@@ -1,20 +1,39 @@
 //! The library's operations: done by the library, and done to the reference.
 
 use crate::bench::{Bench, capabilities};
+use crate::cursor;
+use crate::leaves::OfLeaves;
 use crate::machine::machine;
 use crate::reference::{Reference, Stretch};
 use crate::stage::Staged;
-use granule::arch::bbm::BbmLevel;
-use granule::arch::{Geometry, Page, VirtualAddress};
-use granule::table::{Holes, Leaves, Piece, Stage1, TableError, Visit, lock_free};
+use granule::arch::{Geometry, Page, PhysicalAddress, VirtualAddress};
+use granule::table::{
+    Cost, EmptyTables, FrameRun, Frames, Holes, Leaves, Piece, Stage1, TableError, Visit, lock_free,
+};
 
 #[derive(Clone, Debug)]
 pub(crate) enum Operation<S: Staged = Stage1> {
     Map(Piece<S::Input, S::Attributes>),
     MapPieces(Vec<Piece<S::Input, S::Attributes>>),
+    MapFrames {
+        from: u64,
+        frames: Vec<FrameRun>,
+        /// Each frame by itself, and not the runs.
+        single: bool,
+        attributes: S::Attributes,
+        leaves: Leaves,
+    },
+    OfLeaves {
+        from: u64,
+        bytes: u64,
+        does: OfLeaves<S>,
+    },
+    /// Operations of one page each, with one cursor.
+    Cursor(Vec<Operation<S>>),
     Unmap {
         from: u64,
         bytes: u64,
+        empty: EmptyTables,
     },
     Protect {
         from: u64,
@@ -53,7 +72,7 @@ pub(crate) enum Operation<S: Staged = Stage1> {
 }
 
 impl Operation {
-    pub(crate) const NAMES: [&str; 11] = [
+    pub(crate) const NAMES: [&str; 17] = [
         "map",
         "map_pieces",
         "unmap",
@@ -65,6 +84,12 @@ impl Operation {
         "lock-free set_valid",
         "visit",
         "visit_runs",
+        "map_frames",
+        OfLeaves::NAMES[0],
+        OfLeaves::NAMES[1],
+        OfLeaves::NAMES[2],
+        "unmap_keeping_tables",
+        "cursor",
     ];
 }
 
@@ -73,7 +98,10 @@ impl<S: Staged> Operation<S> {
         Operation::NAMES[match self {
             Self::Map(_) => 0,
             Self::MapPieces(_) => 1,
-            Self::Unmap { .. } => 2,
+            Self::Unmap { empty, .. } => match empty {
+                EmptyTables::Free => 2,
+                EmptyTables::Keep => 15,
+            },
             Self::Protect { .. } => 3,
             Self::SetInvalid { .. } => 4,
             Self::SetValid { .. } => 5,
@@ -82,6 +110,9 @@ impl<S: Staged> Operation<S> {
             Self::LockFreeSetValid { .. } => 8,
             Self::Visit { .. } => 9,
             Self::VisitRuns => 10,
+            Self::MapFrames { .. } => 11,
+            Self::OfLeaves { does, .. } => return does.name(),
+            Self::Cursor(_) => 16,
         }]
     }
 
@@ -100,7 +131,18 @@ impl<S: Staged> Operation<S> {
                 ),
                 _ => (0, 0),
             },
-            Self::Unmap { from, bytes }
+            Self::MapFrames { from, frames, .. } => {
+                let pages: u64 = frames.iter().map(|run| run.count).sum();
+                (*from, from + pages * geometry.page_size().bytes())
+            }
+            Self::Cursor(steps) => {
+                let ranges = || steps.iter().map(|step| step.range(geometry));
+                let from = ranges().map(|(from, _)| from).min();
+                let to = ranges().map(|(_, to)| to).max();
+                (from.unwrap_or(0), to.unwrap_or(0))
+            }
+            Self::Unmap { from, bytes, .. }
+            | Self::OfLeaves { from, bytes, .. }
             | Self::Protect { from, bytes, .. }
             | Self::SetInvalid { from, bytes }
             | Self::SetValid { from, bytes }
@@ -128,15 +170,87 @@ impl<S: Staged> Operation<S> {
         match self {
             Self::Map(piece) => map(piece),
             Self::MapPieces(pieces) => pieces.iter().for_each(map),
-            Self::Unmap { .. } => reference.unmap(from, to),
-            Self::Protect { change, .. } => {
-                reference.protect(geometry, (from, to), change);
+            Self::MapFrames {
+                frames, attributes, ..
+            } => {
+                let mut at = from;
+                for run in frames {
+                    let stretch = Stretch {
+                        present_invalid: false,
+                        bytes: run.count * geometry.page_size().bytes(),
+                        output: run.first.0,
+                        attributes: S::as_kept(geometry, *attributes),
+                    };
+                    reference.map(at, stretch);
+                    at += stretch.bytes;
+                }
             }
+            Self::OfLeaves { does, .. } => does.apply(geometry, reference, (from, to)),
+            Self::Unmap { .. } => reference.unmap(from, to),
+            Self::Protect { change, .. } => reference.change(geometry, (from, to), |attributes| {
+                S::changed(attributes, change)
+            }),
+            // Each step may fail by itself, and performing them finds out.
+            Self::Cursor(_) => {}
             Self::SetInvalid { .. } => reference.set_invalid(from, to, true),
             Self::SetValid { .. } => reference.set_invalid(from, to, false),
             Self::LockFreeSetValid { valid, .. } => reference.set_invalid(from, to, !valid),
             Self::Merge { .. } | Self::Limit { .. } | Self::Visit { .. } | Self::VisitRuns => {}
         }
+    }
+
+    /// Finds out what the tables know and the reference does not.
+    pub(crate) fn look<P: Page>(&mut self, bench: &Bench<P, S>) {
+        let range = self.range(&bench.geometry);
+        if let Self::OfLeaves { does, .. } = self {
+            does.look(bench, range);
+        }
+    }
+
+    /// What the library says that it would do, if it can say.
+    pub(crate) fn dry_run<P: Page>(&self, bench: &Bench<P, S>) -> Option<Result<Cost, TableError>> {
+        let base = bench.geometry.base().0;
+        let address = |from: u64| S::at(base.wrapping_add(from));
+        let dry = bench.tables.dry_run();
+        Some(match self {
+            Self::Map(piece) => dry.map(
+                piece.start,
+                piece.output,
+                piece.bytes,
+                piece.attributes,
+                piece.leaves,
+            ),
+            Self::MapPieces(pieces) => dry.map_pieces(pieces),
+            Self::MapFrames {
+                from,
+                frames,
+                attributes,
+                leaves,
+                ..
+            } => dry.map_frames(address(*from), Frames::Runs(frames), *attributes, *leaves),
+            &Self::Unmap {
+                from,
+                bytes,
+                empty: EmptyTables::Free,
+            } => dry.unmap(address(from), bytes),
+            Self::Protect {
+                from,
+                bytes,
+                change,
+                holes,
+            } => dry.protect(address(*from), *bytes, *change, *holes),
+            &Self::SetInvalid { from, bytes } => dry.set_invalid(address(from), bytes),
+            &Self::SetValid { from, bytes } => dry.set_valid(address(from), bytes),
+            &Self::Limit {
+                from,
+                bytes,
+                leaves,
+            } => dry.limit_leaves(address(from), bytes, leaves),
+            Self::OfLeaves { from, bytes, does } => {
+                return does.dry_run(bench, (*from, from + bytes));
+            }
+            _ => return None,
+        })
     }
 
     /// Does it with the library.
@@ -157,7 +271,41 @@ impl<S: Staged> Operation<S> {
                 piece.leaves,
             ),
             Self::MapPieces(pieces) => tables.map_pieces(pieces),
-            &Self::Unmap { from, bytes } => tables.unmap(address(from), bytes),
+            Self::MapFrames {
+                from,
+                frames,
+                single,
+                attributes,
+                leaves,
+            } => {
+                let each = |run: &FrameRun| {
+                    let first = run.first.0;
+                    let address = move |n| PhysicalAddress(first + n * P::SIZE.bytes());
+                    (0..run.count).map(address)
+                };
+                let singles: Vec<PhysicalAddress> = frames.iter().flat_map(each).collect();
+                let frames = if *single {
+                    Frames::Single(&singles)
+                } else {
+                    Frames::Runs(frames)
+                };
+                tables.map_frames(address(*from), frames, *attributes, *leaves)
+            }
+            Self::OfLeaves { from, bytes, does } => {
+                does.perform(bench, reference, (*from, from + bytes))
+            }
+            Self::Cursor(steps) => cursor::perform(steps, bench, reference),
+            &Self::Unmap { from, bytes, empty } => match empty {
+                EmptyTables::Free => tables.unmap(address(from), bytes),
+                EmptyTables::Keep => {
+                    let before = bench.world.borrow().tables;
+                    let unmapped = tables.unmap_keeping_tables(address(from), bytes);
+                    // A block that is split adds tables.
+                    let kept = bench.world.borrow().tables >= before;
+                    assert!(kept, "tables that are to be kept were freed");
+                    unmapped
+                }
+            },
             Self::Protect {
                 from,
                 bytes,
@@ -232,79 +380,6 @@ impl<S: Staged> Operation<S> {
                 assert_eq!(bytes, reference.bytes(), "bytes visited");
                 Ok(())
             }
-        }
-    }
-
-    /// Whether the reference agrees that it fails, and why: an operation that is refused for
-    /// no reason would pass every other check.
-    pub(crate) fn check_result(
-        &self,
-        geometry: &Geometry,
-        bbm_level: u8,
-        reference: &Reference<S>,
-        result: Result<(), TableError>,
-    ) {
-        let (from, to) = self.range(geometry);
-        let offset = |address: VirtualAddress| address.0.wrapping_sub(geometry.base().0);
-        let taken = || match self {
-            Self::Map(_) => reference.first_mapped(from, to),
-            Self::MapPieces(pieces) => pieces.iter().find_map(|piece| {
-                let from = offset(S::address(piece.start));
-                reference.first_mapped(from, from + piece.bytes)
-            }),
-            _ => None,
-        };
-        // A protect that changes nothing looks at nothing.
-        let hole = || match self {
-            Self::Protect {
-                holes: Holes::Refuse,
-                change,
-                ..
-            } if !S::changes_nothing(change) => reference.first_hole(from, to),
-            Self::SetInvalid { .. } | Self::SetValid { .. } | Self::LockFreeSetValid { .. } => {
-                reference.first_hole(from, to)
-            }
-            _ => None,
-        };
-        match result {
-            Ok(()) => {
-                assert_eq!(taken(), None, "mapped over what is there");
-                assert_eq!(hole(), None, "holes passed over");
-            }
-            Err(TableError::AlreadyMapped { address }) => {
-                assert_eq!(taken(), Some(offset(address)));
-            }
-            Err(TableError::NotMapped { address }) => {
-                assert_eq!(hole(), Some(offset(address)));
-            }
-            Err(TableError::InsideLeaf {
-                edge,
-                leaf,
-                leaf_bytes,
-                takes,
-            }) => {
-                let reason = match self {
-                    // Splits nothing, whatever the CPUs allow.
-                    Self::LockFreeSetValid { .. } => takes > BbmLevel::Level0,
-                    _ => u32::from(bbm_level) < takes.number(),
-                };
-                assert!(reason, "refused for no reason");
-                let (edge, leaf) = (offset(edge), offset(leaf));
-                let in_range = match self {
-                    // Whole leaves become smaller, or would have to, wherever the range ends.
-                    Self::Limit { .. } | Self::LockFreeSetValid { .. } => {
-                        leaf < to && from < leaf + leaf_bytes
-                    }
-                    _ => edge == from || edge == to,
-                };
-                assert!(in_range, "an edge of the range");
-                assert!(leaf < edge && edge < leaf + leaf_bytes, "inside the leaf");
-                let first = reference.output(leaf);
-                let last = reference.output(leaf + leaf_bytes - 1);
-                let last = last.map(|output| output + 1 - leaf_bytes);
-                assert!(first.is_some() && first == last, "there is such a leaf");
-            }
-            Err(error) => panic!("{error}"),
         }
     }
 }

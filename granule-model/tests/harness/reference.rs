@@ -20,9 +20,19 @@ pub(crate) struct Stretch<S: Staged = Stage1> {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Reference<S: Staged = Stage1> {
     stretches: BTreeMap<u64, Stretch<S>>,
+    /// Hardware sets access flags and makes pages dirty whenever it likes, so that neither is
+    /// known.
+    pub(crate) hardware: bool,
 }
 
 impl<S: Staged> Reference<S> {
+    pub(crate) fn new(hardware: bool) -> Self {
+        Self {
+            hardware,
+            ..Self::default()
+        }
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.stretches.len()
     }
@@ -74,7 +84,37 @@ impl<S: Staged> Reference<S> {
     /// What `offset` maps to.
     pub(crate) fn at(&self, offset: u64) -> Option<(u64, S::Attributes)> {
         let (inside, stretch) = self.stretch(offset)?;
-        (!stretch.present_invalid).then_some((stretch.output + inside, stretch.attributes))
+        let attributes = self.known(stretch.attributes);
+        (!stretch.present_invalid).then_some((stretch.output + inside, attributes))
+    }
+
+    /// What is known of attributes: nothing of what hardware may change.
+    pub(crate) fn known(&self, mut attributes: S::Attributes) -> S::Attributes {
+        if self.hardware {
+            let parts = S::parts(&mut attributes);
+            *parts.accessed = true;
+            *parts.writable |= *parts.dirty_modifier;
+        }
+        attributes
+    }
+
+    /// The longest parts of a range of which this is true, present-invalid or not: their first
+    /// offsets and ends.
+    pub(crate) fn parts_where(
+        &self,
+        (from, to): (u64, u64),
+        is: impl Fn(S::Attributes) -> bool,
+    ) -> Vec<(u64, u64)> {
+        let mut parts: Vec<(u64, u64)> = Vec::new();
+        for (&at, stretch) in self.stretches.iter().filter(|(_, one)| is(one.attributes)) {
+            let (start, end) = (at.max(from), (at + stretch.bytes).min(to));
+            match parts.last_mut() {
+                _ if start >= end => {}
+                Some(last) if last.1 == start => last.1 = end,
+                _ => parts.push((start, end)),
+            }
+        }
+        parts
     }
 
     /// The first mapped offset of a range.
@@ -125,9 +165,22 @@ impl<S: Staged> Reference<S> {
     }
 
     pub(crate) fn map(&mut self, from: u64, stretch: Stretch<S>) {
-        if stretch.bytes > 0 {
-            self.stretches.insert(from, stretch);
+        if stretch.bytes == 0 {
+            return;
         }
+        // Pages that are mapped one by one are one stretch where they go on alike.
+        if let Some((&at, last)) = self.stretches.range_mut(..from).next_back() {
+            let goes_on = Stretch {
+                bytes: stretch.bytes,
+                output: last.output + last.bytes,
+                ..*last
+            };
+            if at + last.bytes == from && goes_on == stretch {
+                last.bytes += stretch.bytes;
+                return;
+            }
+        }
+        self.stretches.insert(from, stretch);
     }
 
     pub(crate) fn unmap(&mut self, from: u64, to: u64) {
@@ -136,17 +189,17 @@ impl<S: Staged> Reference<S> {
         self.stretches.retain(|&at, _| at < from || at >= to);
     }
 
-    pub(crate) fn protect(
+    /// Changes attributes of all that there is in a range.
+    pub(crate) fn change(
         &mut self,
         geometry: &Geometry,
         (from, to): (u64, u64),
-        change: &S::PermissionChange,
+        change: impl Fn(S::Attributes) -> S::Attributes,
     ) {
         self.cut(from);
         self.cut(to);
         for (_, stretch) in self.stretches.range_mut(from..to) {
-            let changed = S::changed(stretch.attributes, change);
-            stretch.attributes = S::as_kept(geometry, changed);
+            stretch.attributes = S::as_kept(geometry, change(stretch.attributes));
         }
     }
 

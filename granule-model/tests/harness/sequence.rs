@@ -1,4 +1,4 @@
-//! Random sequences on every shape: after each operation every address translates as the
+//! A random sequence on one machine: after each operation every address translates as the
 //! reference says, under every TLB content that the model allows, and no rule is broken.
 //!
 //! Every address: each run of leaves is compared with the reference from end to end, and the bytes
@@ -9,40 +9,59 @@
 
 use crate::bench::Bench;
 use crate::draw::Draw;
+use crate::hardware::Notes;
+use crate::leaves::OfLeaves;
 use crate::machine::Tap;
 use crate::operation::Operation;
-use crate::random::{Random, from_environment};
+use crate::random::Random;
 use crate::reference::Reference;
 use crate::shape::{Shape, units};
 use crate::stage::Staged;
 use crate::watch::{Sample, conflict_allowed};
-use granule::arch::{Geometry, Kind, Page, Page4K, Page16K, Page64K};
-use granule::table::{Stage1, Stage2, Visit};
+use granule::arch::{Geometry, Kind, Page};
+use granule::table::{Cost, Stage1, TableError, Visit};
 use granule_model::{Access, AccessKind, Barrier, Event, Outcome, System};
 use std::collections::BTreeMap;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-/// Operations of a run unless told otherwise, over all shapes.
-const OPERATIONS: u64 = 60_000;
 /// Addresses looked at in the middle of each operation, and after it beside those of the regions.
 const SAMPLES: usize = 10;
-/// Operations after which a run goes on with an empty tree on a new machine.
-const PER_MACHINE: u64 = 200;
 
 /// What was done.
 #[derive(Debug, Default)]
 pub(crate) struct Done {
-    operations: u64,
+    pub(crate) operations: u64,
     /// Operation to how often it succeeded.
-    succeeded: BTreeMap<&'static str, u64>,
+    pub(crate) succeeded: BTreeMap<&'static str, u64>,
     /// Changes that made tables of blocks, and merges that made blocks of tables.
-    split: u64,
-    merged: u64,
+    pub(crate) split: u64,
+    pub(crate) merged: u64,
     /// Accesses after operations, and in the middle of them.
-    accesses: (u64, u64),
+    pub(crate) accesses: (u64, u64),
     /// Accesses at the regions of the reference, and leaves that were compared with it.
-    regions: u64,
-    leaves: u64,
+    pub(crate) regions: u64,
+    pub(crate) leaves: u64,
+    /// Dry runs that were compared with the operation.
+    pub(crate) dry_runs: u64,
+    /// Notes of hardware, and those that were harvested.
+    pub(crate) notes: (u64, u64),
+}
+
+impl Done {
+    pub(crate) fn add(&mut self, more: Self) {
+        self.operations += more.operations;
+        self.split += more.split;
+        self.merged += more.merged;
+        self.accesses.0 += more.accesses.0;
+        self.accesses.1 += more.accesses.1;
+        self.regions += more.regions;
+        self.leaves += more.leaves;
+        self.dry_runs += more.dry_runs;
+        self.notes.0 += more.notes.0;
+        self.notes.1 += more.notes.1;
+        for (name, times) in more.succeeded {
+            *self.succeeded.entry(name).or_default() += times;
+        }
+    }
 }
 
 /// All kinds of accesses, by both privileges.
@@ -81,12 +100,45 @@ fn offsets(geometry: &Geometry, random: &mut Random, (from, to): (u64, u64)) -> 
     offsets
 }
 
+/// Whether an operation may break the leaf of an address, and make it again.
+fn breaks<S: Staged>(
+    operation: &Operation<S>,
+    before: Option<(u64, S::Attributes)>,
+    after: Option<(u64, S::Attributes)>,
+) -> bool {
+    let Operation::OfLeaves {
+        does: OfLeaves::Change(..),
+        ..
+    } = operation
+    else {
+        return false;
+    };
+    let memory = |(_, mut one): (u64, S::Attributes)| {
+        let parts = S::parts(&mut one);
+        (*parts.memory, *parts.shareability)
+    };
+    before.map(memory) != after.map(memory)
+}
+
+/// What was done between two counts.
+fn difference(before: Cost, after: Cost) -> Cost {
+    let mut cost = after;
+    cost.tables -= before.tables;
+    cost.freed -= before.freed;
+    cost.stores -= before.stores;
+    cost.tlbi -= before.tlbi;
+    cost.dsb -= before.dsb;
+    cost.isb -= before.isb;
+    cost
+}
+
 /// A machine of `shape` with a tree, and what the tree is to say.
 pub(crate) struct Run<P: Page, S: Staged = Stage1> {
     bench: Bench<P, S>,
     reference: Reference<S>,
     draw: Draw<S>,
     random: Random,
+    notes: Notes,
     pub(crate) done: Done,
 }
 
@@ -96,9 +148,10 @@ impl<P: Page, S: Staged> Run<P, S> {
         let geometry = bench.geometry;
         Self {
             bench,
-            reference: Reference::default(),
-            draw: Draw::new(geometry, shape.asid.is_none()),
+            reference: Reference::new(shape.hardware),
+            draw: Draw::new(geometry, &shape),
             random: Random::new(seed),
+            notes: Notes::default(),
             done: Done::default(),
         }
     }
@@ -115,7 +168,8 @@ impl<P: Page, S: Staged> Run<P, S> {
 
     /// One operation and all that is looked at after it.
     pub(crate) fn step(&mut self) {
-        let operation = self.draw.operation(&mut self.random, &self.reference);
+        let mut operation = self.draw.operation(&mut self.random, &self.reference);
+        operation.look(&self.bench);
         self.perform(&operation);
     }
 
@@ -132,6 +186,7 @@ impl<P: Page, S: Staged> Run<P, S> {
                 access,
                 before: self.reference.outcome(&geometry, offset, access),
                 after: after.outcome(&geometry, offset, access),
+                breaks: breaks(operation, self.reference.at(offset), after.at(offset)),
             }
         });
         let samples: Vec<Sample> = samples.collect();
@@ -140,13 +195,40 @@ impl<P: Page, S: Staged> Run<P, S> {
             world.cpu = self.random.below(u64::from(self.bench.shape.cpus)) as u32;
             world.watch.samples = samples.clone();
         }
-        let tables = self.bench.world.borrow().tables;
+        // Hardware is quiet now and then, so that dry runs meet what it left.
+        let updates = self.bench.shape.hardware && !self.random.once_in(3);
+        let dry = if updates {
+            None
+        } else {
+            self.dry_run(operation)
+        };
+        self.bench.harvested.clear();
+        if updates {
+            let random = Random::new(self.random.next());
+            let meanwhile = self.notes.meanwhile(&self.bench, offsets, random);
+            self.bench.world.borrow_mut().meanwhile = Some(meanwhile);
+        }
+        let (tables, before) = {
+            let world = self.bench.world.borrow();
+            (world.tables, world.cost)
+        };
         let result = operation.perform(&mut self.bench, &self.reference);
+        if let Some(dry) = dry {
+            let cost = result.map(|()| difference(before, self.bench.world.borrow().cost));
+            assert_eq!(dry, cost, "the dry run of {operation:?}");
+            self.done.dry_runs += 1;
+        }
+        self.bench.world.borrow_mut().meanwhile = None;
+        self.notes.check(&self.bench, operation, result.is_ok());
+        self.done.notes = (self.notes.made, self.notes.reported);
         let bbm_level = self.bench.shape.bbm_level;
         operation.check_result(&geometry, bbm_level, &self.reference, result);
         let now = self.bench.world.borrow().tables;
         match operation {
-            Operation::Protect { .. } | Operation::SetInvalid { .. } | Operation::Limit { .. } => {
+            Operation::Protect { .. }
+            | Operation::SetInvalid { .. }
+            | Operation::Limit { .. }
+            | Operation::OfLeaves { .. } => {
                 self.done.split += u64::from(now > tables);
             }
             Operation::Merge { .. } => self.done.merged += u64::from(now < tables),
@@ -161,17 +243,33 @@ impl<P: Page, S: Staged> Run<P, S> {
         }
         self.bench.settle();
         if result.is_ok() {
-            self.reference = after;
+            self.reference = self.bench.left.take().unwrap_or(after);
             *self.done.succeeded.entry(operation.name()).or_default() += 1;
         }
         self.done.operations += 1;
         for sample in samples {
-            self.look(&sample, result.is_ok());
+            self.look(sample.va, sample.access);
         }
         self.look_at_regions();
         self.compare_leaves();
         let violations = self.bench.violations();
         assert!(violations.is_empty(), "{operation:?}: {violations:#?}");
+    }
+
+    /// What the library says that an operation would do. Planted faults change that, and so may
+    /// updates by hardware meanwhile.
+    fn dry_run(&self, operation: &Operation<S>) -> Option<Result<Cost, TableError>> {
+        if self.bench.world.borrow().tap.is_some() {
+            return None;
+        }
+        let before = self.bench.world.borrow().cost;
+        let dry = operation.dry_run(&self.bench);
+        assert_eq!(
+            self.bench.world.borrow().cost,
+            before,
+            "a dry run does nothing"
+        );
+        dry
     }
 
     /// Accesses at the edges of each region of the reference, beside them, and inside.
@@ -187,14 +285,7 @@ impl<P: Page, S: Staged> Run<P, S> {
             for offset in [from.wrapping_sub(1), from, inside, last, last + 1] {
                 let offset = offset % span;
                 let access = self.random.of(&accesses::<S>());
-                let now = self.reference.outcome(&geometry, offset, access);
-                let sample = Sample {
-                    va: base.wrapping_add(offset),
-                    access,
-                    before: now,
-                    after: now,
-                };
-                self.look(&sample, true);
+                self.look(base.wrapping_add(offset), access);
                 self.done.regions += 1;
             }
         }
@@ -213,7 +304,8 @@ impl<P: Page, S: Staged> Run<P, S> {
                 return Visit::EVERYTHING;
             }
             let offset = S::address(entry.start).0.wrapping_sub(base);
-            let attributes = Some(S::decode(entry.descriptor, &geometry));
+            let attributes = S::decode(entry.descriptor, &geometry);
+            let attributes = Some(reference.known(attributes));
             let run = entry.bytes * entry.count as u64;
             for inside in [0, run - 1] {
                 let expected = reference.at(offset + inside);
@@ -234,23 +326,20 @@ impl<P: Page, S: Staged> Run<P, S> {
     }
 
     /// One access by one CPU, and what the library says about the address.
-    fn look(&mut self, sample: &Sample, succeeded: bool) {
-        let expected = if succeeded {
-            sample.after
-        } else {
-            sample.before
-        };
+    fn look(&mut self, va: u64, access: Access) {
         let geometry = self.bench.geometry;
+        let offset = va.wrapping_sub(geometry.base().0);
+        let expected = self.reference.outcome(&geometry, offset, access);
         {
             let mut world = self.bench.world.borrow_mut();
             let cpu = self.random.below(u64::from(self.bench.shape.cpus)) as u32;
-            let mut outcomes = world.model.access(cpu, sample.va, sample.access);
+            let mut outcomes = world.model.access(cpu, va, access);
             outcomes.retain(|one| !conflict_allowed(&world.model, one));
-            assert_eq!(outcomes, [expected], "CPU {cpu} by {sample:?}");
+            assert_eq!(outcomes, [expected], "CPU {cpu} at {va:#x} by {access:?}");
             self.done.accesses.0 += 1;
             // What was stored here may be read past the caches by another mapping of it, or the
             // other way round: whoever changes the mapping of memory maintains its lines.
-            if let (AccessKind::Write, Outcome::Memory(to)) = (sample.access.kind, expected) {
+            if let (AccessKind::Write, Outcome::Memory(to)) = (access.kind, expected) {
                 let (op, address, bytes) = (System::DC_CIVAC, to.address, 1);
                 for kind in [
                     Event::Lines {
@@ -264,161 +353,9 @@ impl<P: Page, S: Staged> Run<P, S> {
                 }
             }
         }
-        let offset = sample.va.wrapping_sub(geometry.base().0);
-        let found = self.bench.tables.query(S::at(sample.va));
-        let found = found.map(|found| (found.output.0, found.attributes));
-        assert_eq!(
-            found,
-            self.reference.at(offset),
-            "query of {:#x}",
-            sample.va
-        );
+        let found = self.bench.tables.query(S::at(va));
+        let known = |attributes| self.reference.known(attributes);
+        let found = found.map(|found| (found.output.0, known(found.attributes)));
+        assert_eq!(found, self.reference.at(offset), "query of {va:#x}");
     }
-}
-
-/// `operations` of them on machines of `shape`.
-fn run<P: Page, S: Staged>(shape: Shape, seed: u64, operations: u64, total: &mut Done) {
-    let mut left = operations;
-    let mut machine = 0;
-    while left > 0 {
-        let some = left.min(PER_MACHINE);
-        let mut run = Run::<P, S>::of(shape, seed.wrapping_add(machine << 32));
-        for step in 0..some {
-            let result = catch_unwind(AssertUnwindSafe(|| run.step()));
-            if let Err(what) = result {
-                eprintln!("{} {shape:?}: machine {machine}, step {step}", P::SIZE);
-                resume_unwind(what);
-            }
-        }
-        total.operations += run.done.operations;
-        total.split += run.done.split;
-        total.merged += run.done.merged;
-        total.accesses.0 += run.done.accesses.0;
-        total.accesses.1 += run.done.accesses.1;
-        total.regions += run.done.regions;
-        total.leaves += run.done.leaves;
-        for (name, times) in run.done.succeeded {
-            *total.succeeded.entry(name).or_default() += times;
-        }
-        left -= some;
-        machine += 1;
-    }
-}
-
-/// All shapes of one page size: sizes of the address space, and formats, of each half; over them
-/// the other properties in turn.
-fn all<P: Page, S: Staged>(sizes: &[(u32, bool)], share: u64) {
-    let seed = from_environment("GRANULE_HARNESS_SEED").unwrap_or(1);
-    let operations = from_environment("GRANULE_HARNESS_OPERATIONS").unwrap_or(OPERATIONS);
-    println!("harness: {} GRANULE_HARNESS_SEED={seed:#x}", P::SIZE);
-    let mut shapes = Vec::new();
-    for &(va_bits, wide) in sizes {
-        // At stage 2: without FEAT_S2FWB and FEAT_XNX, and with both.
-        for asid in [None, Some(0x2a)] {
-            let turn = shapes.len() as u32;
-            shapes.push(Shape {
-                va_bits,
-                wide,
-                asid,
-                cpus: 1 + (turn + 1) % 4,
-                bbm_level: ((turn / 2 + turn) % 4) as u8,
-                tlbi_range: !turn.is_multiple_of(3),
-                repeat: turn % 5 == 4,
-                strict: false,
-                hardware: false,
-                guest_features: asid.is_some(),
-            });
-        }
-    }
-    let mut total = Done::default();
-    let each = (operations / share).div_ceil(shapes.len() as u64);
-    for (index, &shape) in shapes.iter().enumerate() {
-        let seed = seed.wrapping_mul(0x1_0001).wrapping_add(index as u64);
-        run::<P, S>(shape, seed, each, &mut total);
-    }
-    println!(
-        "harness: {} {} operations on {} shapes, {} accesses after and {} in the middle of them, {:?}, {} splits, {} merges",
-        P::SIZE,
-        total.operations,
-        shapes.len(),
-        total.accesses.0,
-        total.accesses.1,
-        total.succeeded,
-        total.split,
-        total.merged
-    );
-    for name in Operation::NAMES {
-        if name.starts_with("lock-free") && !S::LOCK_FREE {
-            continue;
-        }
-        let times = total.succeeded.get(name).copied().unwrap_or(0);
-        assert!(times > total.operations / 200, "{name}: {times} times only");
-    }
-    assert!(
-        total.split > total.operations / 200,
-        "{} splits",
-        total.split
-    );
-    assert!(
-        total.merged > total.operations / 2000,
-        "{} merges",
-        total.merged
-    );
-    assert!(total.accesses.1 > total.operations / 4);
-    println!(
-        "harness: {} {} accesses at regions, {} leaves compared",
-        P::SIZE,
-        total.regions,
-        total.leaves
-    );
-    assert!(total.regions > 5 * total.operations && total.leaves > total.operations);
-}
-
-// Smaller pages are faster: their tables are, so they have the larger share.
-#[test]
-fn random_4k() {
-    let sizes = [
-        (39, false),
-        (48, false),
-        (48, true),
-        (52, true),
-        (30, false),
-    ];
-    all::<Page4K, Stage1>(&sizes, 2);
-}
-
-#[test]
-fn random_16k() {
-    let sizes = [(36, false), (47, false), (48, true), (52, true)];
-    all::<Page16K, Stage1>(&sizes, 3);
-}
-
-#[test]
-fn random_64k() {
-    let sizes = [(42, false), (48, true), (52, true), (36, false)];
-    all::<Page64K, Stage1>(&sizes, 6);
-}
-
-#[test]
-fn stage_2_random_4k() {
-    let sizes = [
-        (39, false),
-        (40, false),
-        (48, false),
-        (52, true),
-        (32, true),
-    ];
-    all::<Page4K, Stage2>(&sizes, 2);
-}
-
-#[test]
-fn stage_2_random_16k() {
-    let sizes = [(36, false), (40, false), (48, false), (52, true)];
-    all::<Page16K, Stage2>(&sizes, 3);
-}
-
-#[test]
-fn stage_2_random_64k() {
-    let sizes = [(42, false), (48, true), (52, true), (36, false)];
-    all::<Page64K, Stage2>(&sizes, 6);
 }

@@ -28,6 +28,15 @@ pub(crate) struct Given {
     pub(crate) user: Rights,
 }
 
+/// What attributes have that other operations than those of permissions change too.
+pub(crate) struct Parts<'a, M> {
+    pub(crate) memory: &'a mut M,
+    pub(crate) shareability: &'a mut Shareability,
+    pub(crate) accessed: &'a mut bool,
+    pub(crate) writable: &'a mut bool,
+    pub(crate) dirty_modifier: &'a mut bool,
+}
+
 /// A stage that the harness knows.
 pub(crate) trait Staged: Stage + Default + PartialEq {
     /// The regime of accesses to what the tables translate.
@@ -40,7 +49,12 @@ pub(crate) trait Staged: Stage + Default + PartialEq {
     /// Cleans the root and lets every CPU walk it.
     fn turn_on(world: &Shared, shape: &Shape, geometry: &Self::Geometry, root: u64);
     fn attributes(random: &mut Random, global: bool) -> Self::Attributes;
+    /// Kinds of memory to change to. Mostly the usual one, so that some leaves have it already.
+    fn memory(random: &mut Random) -> Self::Memory;
+    fn parts(attributes: &mut Self::Attributes) -> Parts<'_, Self::Memory>;
     fn change(random: &mut Random) -> Self::PermissionChange;
+    /// Whether a change takes the right to write, and with it the dirty modifier.
+    fn write_protects(change: &Self::PermissionChange) -> bool;
     /// Whether a change names no permission.
     fn changes_nothing(change: &Self::PermissionChange) -> bool;
     fn changed(attributes: Self::Attributes, change: &Self::PermissionChange) -> Self::Attributes;
@@ -112,6 +126,29 @@ impl Staged for Stage1 {
         .shareability(shareability)
         .accessed(!random.once_in(16))
         .global(global)
+    }
+
+    fn memory(random: &mut Random) -> MemoryType {
+        random.of(&[
+            MemoryType::Normal,
+            MemoryType::Normal,
+            MemoryType::NormalNonCacheable,
+            MemoryType::Device,
+        ])
+    }
+
+    fn parts(attributes: &mut Attributes) -> Parts<'_, MemoryType> {
+        Parts {
+            memory: &mut attributes.memory,
+            shareability: &mut attributes.shareability,
+            accessed: &mut attributes.accessed,
+            writable: &mut attributes.permissions.writable,
+            dirty_modifier: &mut attributes.permissions.dirty_modifier,
+        }
+    }
+
+    fn write_protects(change: &PermissionChange) -> bool {
+        change.writable == Some(false)
     }
 
     fn change(random: &mut Random) -> PermissionChange {
@@ -250,7 +287,7 @@ impl Staged for Stage2 {
             0
         };
         // SAFETY: only the model's CPUs get the value, and the tree is made live.
-        let vttbr = unsafe { Vttbr::from_root(geometry, PhysicalAddress(root), VMID) }.0;
+        let vttbr = unsafe { Vttbr::from_root(geometry, PhysicalAddress(root), VMID) }.bits();
         for cpu in 0..shape.cpus {
             world.borrow_mut().cpu = cpu;
             for kind in [
@@ -297,6 +334,30 @@ impl Staged for Stage2 {
         .memory(memory)
         .shareability(shareability)
         .accessed(!random.once_in(16))
+    }
+
+    fn memory(random: &mut Random) -> Stage2Memory {
+        random.of(&[
+            Stage2Memory::Normal,
+            Stage2Memory::Normal,
+            Stage2Memory::NormalNonCacheable,
+            Stage2Memory::AsStage1,
+            Stage2Memory::Device,
+        ])
+    }
+
+    fn parts(attributes: &mut Stage2Attributes) -> Parts<'_, Stage2Memory> {
+        Parts {
+            memory: &mut attributes.memory,
+            shareability: &mut attributes.shareability,
+            accessed: &mut attributes.accessed,
+            writable: &mut attributes.permissions.writable,
+            dirty_modifier: &mut attributes.permissions.dirty_modifier,
+        }
+    }
+
+    fn write_protects(change: &Stage2PermissionChange) -> bool {
+        change.writable == Some(false)
     }
 
     fn change(random: &mut Random) -> Stage2PermissionChange {

@@ -1,7 +1,7 @@
 //! Other CPUs in the middle of an operation: what they may see of it.
 
 use crate::random::Random;
-use granule_model::{Access, Model, Outcome};
+use granule_model::{Access, FaultKind, Model, Outcome};
 
 /// An address, and what an access there results in before the operation and after it.
 #[derive(Clone, Debug)]
@@ -10,6 +10,8 @@ pub(crate) struct Sample {
     pub(crate) access: Access,
     pub(crate) before: Outcome,
     pub(crate) after: Outcome,
+    /// The entry may be broken and made again meanwhile.
+    pub(crate) breaks: bool,
 }
 
 /// Whether this is a TLB conflict abort where it may be taken: sizes change in place at levels 1
@@ -69,7 +71,8 @@ impl Watch {
                     _ => conflict_allowed(model, one),
                 };
             }
-            *one == sample.before || *one == sample.after || conflict_allowed(model, one)
+            let broken = sample.breaks && *one == Outcome::Fault(FaultKind::Translation);
+            *one == sample.before || *one == sample.after || broken || conflict_allowed(model, one)
         };
         if outcomes.is_empty() || !outcomes.iter().all(known) {
             self.wrong.get_or_insert_with(|| {

@@ -104,7 +104,7 @@ impl fmt::Display for GeometryError {
             ),
             Self::NoUpperHalf(regime) => write!(
                 f,
-                "the {regime:?} regime has no upper va_range: use TTBR0's, from address zero up"
+                "the {regime:?} regime has no upper half: use TTBR0's (VaRange::Lower), from address zero up"
             ),
             Self::NotStage1 => write!(f, "the shape of stage 2 is made by Stage2Geometry::new"),
             Self::Stage2PageSize(size) => {

@@ -37,9 +37,19 @@ impl Tcr {
     pub const EPD1: u64 = 1 << 23;
     /// TCR.AS: 16-bit ASIDs.
     pub const AS: u64 = 1 << 36;
+    /// TCR.HA: hardware sets the access flag ([`CpuFeatures::hardware_dirty`] 1 and up).
+    pub const HA: u64 = 1 << 39;
+    /// TCR.HD: hardware manages the dirty state ([`CpuFeatures::hardware_dirty`] 2 and up). HA must
+    /// be set too.
+    pub const HD: u64 = 1 << 40;
 
     /// The register for both halves: `lower` from TTBR0, `upper` from TTBR1. The CPU makes no walks
-    /// for a half that is `None`.
+    /// for a half that is `None`. Hardware management of the access flag and the dirty state is
+    /// off: add [`HA`](Self::HA) and [`HD`](Self::HD) for it.
+    ///
+    /// One bit, DS, is for both halves. If one half has 4K or 16K pages with 52-bit output addresses
+    /// and the other has them without, no value serves both;
+    /// [`Translation::new`](super::Translation::new) refuses such halves.
     #[must_use]
     pub const fn new(
         cpu: &CpuFeatures,
@@ -48,12 +58,12 @@ impl Tcr {
     ) -> Self {
         let mut bits = 0;
         let mut ds = false;
-        let mut any = None;
+        let mut pa_bits = 0;
         match lower {
             Some(half) => {
                 bits |= (64 - half.va_bits() as u64) | (tg0(half.page_size()) << 14) | walk(8);
                 ds |= matches!(half.format(), OutputFormat::Lpa2);
-                any = Some(half);
+                pa_bits = half.pa_bits();
             }
             None => bits |= Self::EPD0,
         }
@@ -62,7 +72,9 @@ impl Tcr {
                 bits |=
                     ((64 - half.va_bits() as u64) << 16) | (tg1(half.page_size()) << 30) | walk(24);
                 ds |= matches!(half.format(), OutputFormat::Lpa2);
-                any = Some(half);
+                if half.pa_bits() > pa_bits {
+                    pa_bits = half.pa_bits();
+                }
             }
             None => bits |= Self::EPD1,
         }
@@ -72,10 +84,7 @@ impl Tcr {
         if cpu.asid_bits() == 16 {
             bits |= Self::AS;
         }
-        if let Some(half) = any {
-            bits |= output_size(half.pa_bits()) << 32;
-        }
-        Self(bits)
+        Self(bits | output_size(pa_bits) << 32)
     }
 }
 
@@ -84,8 +93,13 @@ impl Tcr {
 pub struct TcrSingle(pub u64);
 
 impl TcrSingle {
-    /// TCR_EL2.DS.
+    /// DS: 52-bit addresses with 4K and 16K pages.
     pub const DS: u64 = 1 << 32;
+    /// HA: hardware sets the access flag ([`CpuFeatures::hardware_dirty`] 1 and up).
+    pub const HA: u64 = 1 << 21;
+    /// HD: hardware manages the dirty state ([`CpuFeatures::hardware_dirty`] 2 and up). HA must be
+    /// set too.
+    pub const HD: u64 = 1 << 22;
     /// The RES1 bits of both registers.
     const RES1: u64 = 1 << 31 | 1 << 23;
 
@@ -104,12 +118,40 @@ impl TcrSingle {
     }
 }
 
-/// TTBR0 or TTBR1.
+/// TTBR0 or TTBR1. Safe code gets a value only from a live tree:
+///
+/// ```compile_fail,E0423
+/// use granule::arch::{PhysicalAddress, registers::Ttbr};
+///
+/// fn forged(root: PhysicalAddress) -> Ttbr {
+///     Ttbr(root.0)
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ttbr(pub u64);
+pub struct Ttbr(u64);
 
 impl Ttbr {
-    /// The register that makes `root` the root table, with `asid` (0 in a regime without ASIDs).
+    /// No tables, for a half in which TCR allows no walks.
+    pub const NONE: Self = Self(0);
+
+    /// The value for the register.
+    #[must_use]
+    pub const fn bits(self) -> u64 {
+        self.0
+    }
+
+    /// A value that the register had, or has.
+    ///
+    /// # Safety
+    ///
+    /// As for [`from_root`](Self::from_root).
+    #[must_use]
+    pub const unsafe fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
+    /// The register that makes `root` the root table, with `asid`, which a regime without ASIDs
+    /// ignores.
     /// [`Live::ttbr`](crate::table::Live::ttbr) gives it for a tree of this library; this function
     /// is for roots of other kinds, for example one empty page.
     ///
@@ -123,13 +165,13 @@ impl Ttbr {
     /// TLBIs for the CPUs that use this register.
     #[must_use]
     pub const unsafe fn from_root(geometry: &Geometry, root: PhysicalAddress, asid: u16) -> Self {
+        // The field is RES0 where the regime has no ASIDs.
+        let asid = if geometry.regime().has_user() {
+            asid
+        } else {
+            0
+        };
         Self(base_address(geometry.format(), root) | (asid as u64) << 48)
-    }
-
-    /// The root table, for tables of `geometry`.
-    #[must_use]
-    pub const fn root(self, geometry: &Geometry) -> PhysicalAddress {
-        root_in(self.0, geometry)
     }
 }
 
@@ -184,6 +226,19 @@ impl Geometry {
         let (format, pa_bits) = output(size, ds, tcr.0 >> 16 & 0b111);
         let half = VaRange::Lower;
         Ok(Self::stage1(size, va_bits, pa_bits, format, half, regime))
+    }
+
+    /// The root table that a value of TTBR names, with tables of this shape. It is aligned to its
+    /// own size, and to at least 64 bytes where the register holds address bits 51:48.
+    #[must_use]
+    pub const fn root_in(&self, ttbr: u64) -> PhysicalAddress {
+        let (least, high) = match self.format() {
+            OutputFormat::Bits48 => (8, 0),
+            OutputFormat::Lpa2 | OutputFormat::Lpa => (64, (ttbr >> 2 & 0b1111) << 48),
+        };
+        let bytes = 8 * self.root_entries() as u64;
+        let bytes = if bytes < least { least } else { bytes };
+        PhysicalAddress(ttbr & 0x0000_ffff_ffff_ffff & !(bytes - 1) | high)
     }
 }
 
@@ -264,18 +319,6 @@ pub(super) const fn output(size: PageSize, ds: bool, bits: u64) -> (OutputFormat
         }
         _ => (OutputFormat::Bits48, pa_bits),
     }
-}
-
-/// The root table that BADDR of a translation table base register names. Its alignment is its own
-/// size, at least 64 bytes where BADDR holds bits 51:48.
-pub(super) const fn root_in(register: u64, shape: &Geometry) -> PhysicalAddress {
-    let bytes = 8 * shape.root_entries() as u64;
-    let (least, high) = match shape.format() {
-        OutputFormat::Bits48 => (8, 0),
-        OutputFormat::Lpa2 | OutputFormat::Lpa => (64, (register >> 2 & 0b1111) << 48),
-    };
-    let bytes = if bytes < least { least } else { bytes };
-    PhysicalAddress(register & 0x0000_ffff_ffff_ffff & !(bytes - 1) | high)
 }
 
 /// BADDR of a translation table base register.

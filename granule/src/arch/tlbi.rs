@@ -135,6 +135,16 @@ pub enum TlbiOp {
 }
 
 impl TlbiOp {
+    /// All non-global entries of the address space, or without one all of the regime.
+    pub(crate) const fn all_of(asid: Option<u16>) -> Self {
+        match asid {
+            Some(asid) => Self::Asid {
+                operand: asid_operand(asid),
+            },
+            None => Self::All,
+        }
+    }
+
     /// The regime's SYS instruction for the operation, and the value of its register. The first
     /// number has op0, op1, CRn, CRm and op2 in 16 bits, as MSR and SYS encode them in bits 20 to
     /// 5.
@@ -287,6 +297,52 @@ pub const fn range_granules(num: u64, scale: u32) -> u64 {
     (num + 1) << (5 * scale + 1)
 }
 
+/// The operations by address that `what` needs in tables of `geometry`.
+#[derive(Clone, Copy, Debug)]
+struct ByAddress<'a> {
+    what: &'a Invalidation,
+    size: PageSize,
+    /// The level hint.
+    level: Option<Level>,
+}
+
+impl<'a> ByAddress<'a> {
+    #[inline(always)]
+    fn new(what: &'a Invalidation, geometry: &Geometry, can: &TlbCapabilities) -> Self {
+        // Without LPA2 a level hint of 0 with 4K or 1 with 16K is reserved: those levels have no
+        // leaves.
+        let level = what.level.filter(|&level| {
+            can.level_hint && what.scope == TlbiScope::LastLevel && geometry.leaf_allowed(level)
+        });
+        let size = geometry.page_size();
+        Self { what, size, level }
+    }
+
+    /// The operation for the entry of one address.
+    #[inline(always)]
+    fn at(&self, address: u64) -> TlbiOp {
+        let asid = self.what.asid.unwrap_or(0);
+        TlbiOp::Address {
+            operand: address_operand(self.size, VirtualAddress(address), asid, self.level),
+            scope: self.what.scope,
+            all_asids: self.what.asid.is_none(),
+        }
+    }
+}
+
+/// The operation that is all that `what` needs, if one entry translates the whole range: the usual
+/// case, and cheap if the compiler knows the range's size.
+#[inline(always)]
+pub(crate) fn of_one_entry(
+    what: &Invalidation,
+    geometry: &Geometry,
+    can: &TlbCapabilities,
+) -> Option<TlbiOp> {
+    let before = what.start.0 & (what.stride - 1);
+    (what.bytes != 0 && before + what.bytes <= what.stride)
+        .then(|| ByAddress::new(what, geometry, can).at(what.start.0 - before))
+}
+
 /// Calls `issue` with each instruction that `what` needs in tables of `geometry`, which gives the
 /// granule, the level hints and the base of range operations.
 ///
@@ -301,20 +357,12 @@ pub fn plan(
     if what.bytes == 0 {
         return;
     }
-    let size = geometry.page_size();
+    let by_address = ByAddress::new(what, geometry, can);
+    let ByAddress { size, level, .. } = by_address;
     let stride = what.stride.max(size.bytes());
-    // Without LPA2 a level hint of 0 with 4K or 1 with 16K is reserved: those levels have no
-    // leaves.
-    let level = what.level.filter(|&level| {
-        can.level_hint && what.scope == TlbiScope::LastLevel && geometry.leaf_allowed(level)
-    });
     let all_asids = what.asid.is_none();
     let asid = what.asid.unwrap_or(0);
-    let single = |address| TlbiOp::Address {
-        operand: address_operand(size, VirtualAddress(address), asid, level),
-        scope: what.scope,
-        all_asids,
-    };
+    let single = |address| by_address.at(address);
     let mut at = what.start.0;
     let end = what.start.0.wrapping_add(what.bytes);
     // One operation for each entry; the first and last entries may extend beyond the range.
@@ -330,12 +378,7 @@ pub fn plan(
     }
     let longest = range_granules(31, 3) << size.shift();
     if !can.range || what.bytes > longest {
-        issue(match what.asid {
-            Some(asid) => TlbiOp::Asid {
-                operand: asid_operand(asid),
-            },
-            None => TlbiOp::All,
-        });
+        issue(TlbiOp::all_of(what.asid));
         return;
     }
     // With TCR.DS the base of a range operation counts in 64 KiB for every granule.

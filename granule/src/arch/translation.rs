@@ -4,7 +4,8 @@
 //! issues no instruction.
 
 use super::features::CpuFeatures;
-use super::geometry::Geometry;
+use super::geometry::{Geometry, OutputFormat};
+use super::page_size::PageSize;
 use super::regime::Regime;
 use super::registers::{Mair, Tcr, TcrSingle, Ttbr};
 use core::fmt;
@@ -78,6 +79,14 @@ pub enum TranslationError {
     },
     /// The tables are for the other half.
     WrongHalf,
+    /// One half has 52-bit output addresses in descriptors of 4K or 16K pages, and the other 48-bit
+    /// ones: TCR.DS gives both one format.
+    Formats {
+        /// The lower half's.
+        lower: OutputFormat,
+        /// The upper half's.
+        upper: OutputFormat,
+    },
     /// The tables are a guest's: they are no half of stage 1.
     WrongStage,
 }
@@ -95,6 +104,11 @@ impl fmt::Display for TranslationError {
             Self::WrongHalf => f.write_str(
                 "the tables are for the other half: TTBR0 is the lower one, TTBR1 the upper",
             ),
+            Self::Formats { lower, upper } => write!(
+                f,
+                "the lower half's descriptors have the format {lower:?}, the upper's {upper:?}, and TCR.DS \
+                 is one for both: make both halves with 52-bit output addresses, or none"
+            ),
             Self::WrongStage => f.write_str(
                 "the tables are of stage 2, which VTCR_EL2 and VTTBR_EL2 turn on: use Vtcr",
             ),
@@ -110,7 +124,8 @@ impl Translation {
     ///
     /// # Errors
     ///
-    /// If there is no half, one stands in the other's place, they are of two regimes, or of stage 2.
+    /// If there is no half, one stands in the other's place, they are of two regimes or of two
+    /// formats that TCR.DS cannot both have, or of stage 2.
     pub fn new(
         cpu: &CpuFeatures,
         lower: Option<(&Geometry, Ttbr)>,
@@ -137,6 +152,18 @@ impl Translation {
         if regime == Regime::Stage2 {
             return Err(TranslationError::WrongStage);
         }
+        if let (Some(lower), Some(upper)) = (lower_geometry, upper_geometry) {
+            // DS means nothing to 64K pages.
+            let of_ds = |half: &Geometry| half.page_size() != PageSize::K64;
+            let (formats, both) = (
+                (lower.format(), upper.format()),
+                of_ds(lower) && of_ds(upper),
+            );
+            if both && formats.0 != formats.1 {
+                let (lower, upper) = formats;
+                return Err(TranslationError::Formats { lower, upper });
+            }
+        }
         let tcr = match (regime, lower_geometry) {
             (Regime::El2 | Regime::El3, Some(half)) => TcrSingle::new(half).0,
             _ => Tcr::new(cpu, lower_geometry, upper_geometry).0,
@@ -145,8 +172,8 @@ impl Translation {
             regime,
             mair: Mair::STANDARD,
             tcr,
-            ttbr0: lower.map_or(Ttbr(0), |half| half.1),
-            ttbr1: upper.map_or(Ttbr(0), |half| half.1),
+            ttbr0: lower.map_or(Ttbr::NONE, |half| half.1),
+            ttbr1: upper.map_or(Ttbr::NONE, |half| half.1),
             sctlr: Sctlr::on(regime),
         })
     }

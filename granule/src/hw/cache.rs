@@ -5,6 +5,12 @@
 //! none, because walks use the caches (`Tcr` asks for that).
 //!
 //! A range is of addresses as the CPU uses them now: virtual with the MMU on, physical with it off.
+//! An instruction aborts where nothing is mapped.
+//!
+//! Cleaning is safe because it does nothing that a CPU may not do at any time by itself: write a
+//! dirty line back. That hits memory that a device without coherency stored into, too. So a buffer
+//! is cleaned and invalidated *before* the device gets it, and no CPU stores to its lines until the
+//! device is done.
 //!
 //! The same code is callable from assembly, before there is a stack: `granule_cache_clean`,
 //! `granule_cache_clean_and_invalidate` and `granule_cache_invalidate` take the first byte in x0 and
@@ -39,7 +45,8 @@ global_asm!(
     cmp     x0, x1
     b.hs    2f
 1:  dc      \operation, x0
-    add     x0, x0, x2
+    adds    x0, x0, x2
+    b.cs    2f                  // that was the last line there is
     cmp     x0, x1
     b.lo    1b
 2:  dsb     sy
@@ -55,7 +62,7 @@ global_asm!(
 );
 
 unsafe extern "C" {
-    // Cleaning changes no memory that software sees. It may abort where nothing is mapped.
+    // Cleaning writes back what the CPU may write back by itself at any time.
     safe fn granule_cache_clean(start: u64, end: u64);
     safe fn granule_cache_clean_and_invalidate(start: u64, end: u64);
     fn granule_cache_invalidate(start: u64, end: u64);

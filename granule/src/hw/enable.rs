@@ -1,7 +1,7 @@
 //! Turning translation on.
 
 use crate::arch::stage2::{Vtcr, Vttbr};
-use crate::arch::{CpuFeatures, Regime, Stage2Geometry, Translation};
+use crate::arch::{Regime, Stage2Geometry, Translation};
 use core::arch::asm;
 
 /// Turns the translation of `translation.regime` on, with the caches, and returns.
@@ -14,8 +14,11 @@ use core::arch::asm;
 ///
 /// # Safety
 ///
-/// - The CPU is at the exception level of the regime, or for [`Regime::El1And0`] at EL2 with E2H
-///   and TGE set. Its MMU is off. The regime is not [`Regime::Stage2`], for which this does nothing.
+/// - The CPU is at the exception level of the regime: for [`Regime::El2`] with HCR_EL2.E2H clear,
+///   because TCR_EL2 has another layout with it, or for [`Regime::El1And0`] at EL2 with E2H and TGE
+///   set. Its MMU is off. The regime is not [`Regime::Stage2`], for which this does nothing.
+/// - TCR2_ELx is 0 where the CPU has it (FEAT_TCR2). A kernel that was started by another one may
+///   find bits in it that give permissions another meaning (PIE).
 /// - The tables map the code that runs, its stack and all data that it uses to their own addresses,
 ///   with the rights that each needs. They stay in place as long as the translation is on.
 /// - All memory that was written with the MMU off has been invalidated to the point of coherency
@@ -46,8 +49,8 @@ pub unsafe fn enable(translation: &Translation) {
                     "isb",
                     mair = in(reg) translation.mair.0,
                     tcr = in(reg) translation.tcr,
-                    ttbr0 = in(reg) translation.ttbr0.0,
-                    $(ttbr1 = in(reg) { let _ = $ttbr1; translation.ttbr1.0 },)?
+                    ttbr0 = in(reg) translation.ttbr0.bits(),
+                    $(ttbr1 = in(reg) { let _ = $ttbr1; translation.ttbr1.bits() },)?
                     sctlr = in(reg) translation.sctlr.0,
                     options(nostack, preserves_flags)
                 )
@@ -64,23 +67,21 @@ pub unsafe fn enable(translation: &Translation) {
 }
 
 /// Turns stage 2 on for the guest whose tables `vttbr` names: VTCR_EL2, VTTBR_EL2, the bits VM and
-/// FWB of HCR_EL2, and a TLBI of all entries of its VMID on this CPU. Guests that ran before, with
-/// the same `geometry`, need only another VTTBR_EL2.
+/// FWB of HCR_EL2 as `geometry` needs them, and a TLBI of all entries of its VMID on this CPU. The
+/// first use of a VMID takes [`invalidate_all`](crate::table::Live::invalidate_all) besides, which
+/// reaches other CPUs. Guests with the same `geometry` and `vtcr` need only another VTTBR_EL2.
+///
+/// `vtcr` is [`Vtcr::new`], or that with further bits, such as [`Vtcr::HA`].
 ///
 /// # Safety
 ///
 /// - The CPU is at EL2, and HCR_EL2.{E2H, TGE} are not both set: EL1&0 is a guest's.
-/// - The tables have `geometry`, give the guest no memory that is not its own, and stay in place.
+/// - `vtcr` is for tables of `geometry`, and the tables that `vttbr` names have it. They give the
+///   guest no memory that is not its own, and stay in place.
 /// - If they were written with the MMU off, they have been invalidated to the point of coherency
 ///   ([`cache::invalidate`](super::cache::invalidate)).
 /// - No other CPU runs a guest of the same VMID with another VTCR_EL2.
-pub unsafe fn enable_stage2(cpu: &CpuFeatures, geometry: &Stage2Geometry, vttbr: Vttbr) {
-    let set = Stage2Geometry::HCR_VM
-        | if geometry.shape().forced_write_back() {
-            Stage2Geometry::HCR_FWB
-        } else {
-            0
-        };
+pub unsafe fn enable_stage2(geometry: &Stage2Geometry, vtcr: Vtcr, vttbr: Vttbr) {
     // SAFETY: the caller keeps the conditions above. No guest runs until an ERET.
     unsafe {
         asm!(
@@ -88,15 +89,17 @@ pub unsafe fn enable_stage2(cpu: &CpuFeatures, geometry: &Stage2Geometry, vttbr:
             "msr vtcr_el2, {vtcr}",
             "msr vttbr_el2, {vttbr}",
             "mrs {hcr}, hcr_el2",
+            "bic {hcr}, {hcr}, {mask}",
             "orr {hcr}, {hcr}, {set}",
             "msr hcr_el2, {hcr}",
             "isb",
             "tlbi vmalls12e1",
             "dsb nsh",
             "isb",
-            vtcr = in(reg) Vtcr::new(cpu, geometry).0,
-            vttbr = in(reg) vttbr.0,
-            set = in(reg) set,
+            vtcr = in(reg) vtcr.0,
+            vttbr = in(reg) vttbr.bits(),
+            mask = in(reg) Stage2Geometry::HCR_VM | Stage2Geometry::HCR_FWB,
+            set = in(reg) geometry.hcr(),
             hcr = out(reg) _,
             options(nostack, preserves_flags)
         );

@@ -106,7 +106,41 @@ impl TlbOps for Hardware {
         isb();
     }
 
+    /// The usual operation, on a leaf of EL1&0, is issued in line.
+    #[inline(always)]
     fn tlbi(&mut self, regime: Regime, op: TlbiOp) {
-        for_constant_op!(op, regime, tlbi);
+        const LEAF: TlbiOp = TlbiOp::Address {
+            operand: 0,
+            scope: TlbiScope::LastLevel,
+            all_asids: false,
+        };
+        const LEAF_OF_ALL: TlbiOp = TlbiOp::Address {
+            operand: 0,
+            scope: TlbiScope::LastLevel,
+            all_asids: true,
+        };
+        match (regime, op) {
+            (
+                Regime::El1And0,
+                TlbiOp::Address {
+                    operand,
+                    scope: TlbiScope::LastLevel,
+                    all_asids,
+                },
+            ) => {
+                if all_asids {
+                    tlbi!(LEAF_OF_ALL, Regime::El1And0, operand)
+                } else {
+                    tlbi!(LEAF, Regime::El1And0, operand)
+                }
+            }
+            _ => issue(regime, op),
+        }
     }
+}
+
+/// Issues any operation.
+#[inline(never)]
+fn issue(regime: Regime, op: TlbiOp) {
+    for_constant_op!(op, regime, tlbi);
 }

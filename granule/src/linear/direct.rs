@@ -11,7 +11,7 @@ use crate::arch::PhysicalAddress;
 use crate::arch::page_size::{Level, Page, PageSize};
 use crate::table::{
     Environment, FreeList, FreedTable, PageTables, PhysToVirt, Piece, TableAllocator, TableError,
-    TableMemory, TableRun, TlbOps,
+    TableMemory, TablePages, TableRun, TlbOps,
 };
 
 /// Table memory for the boot: a static pool, then the mapped part of a piece of RAM.
@@ -20,11 +20,13 @@ use crate::table::{
 /// are kept in a [`FreeList`] and reused first.
 #[derive(Debug)]
 pub struct Arena<R> {
-    page_shift: u32,
+    page_size: PageSize,
     pool: FreeRun,
     ram: FreeRun,
     /// The end of the piece of RAM. `ram.end` is the end of its mapped part.
     ram_end: u64,
+    /// The highest end of all memory so far.
+    end: u64,
     freed: FreeList<R>,
 }
 
@@ -36,8 +38,8 @@ struct FreeRun {
 }
 
 impl FreeRun {
-    const fn pages(self, page_shift: u32) -> u64 {
-        self.end.saturating_sub(self.next) >> page_shift
+    const fn pages(self, page_size: PageSize) -> u64 {
+        self.end.saturating_sub(self.next) >> page_size.shift()
     }
 }
 
@@ -48,7 +50,7 @@ impl<R> Arena<R> {
     /// # Safety
     ///
     /// The caller owns the pool exclusively, and `memory` and the environment of the tables can
-    /// access it. The same holds for the RAM that [`extend`](Self::extend) adds, once it is mapped.
+    /// access it.
     #[must_use]
     pub const unsafe fn new(
         memory: R,
@@ -59,10 +61,11 @@ impl<R> Arena<R> {
         let mask = page_size.bytes() - 1;
         let next = start.0.wrapping_add(mask) & !mask;
         Self {
-            page_shift: page_size.shift(),
+            page_size,
             pool: FreeRun { next, end: end.0 },
             ram: FreeRun { next: 0, end: 0 },
             ram_end: 0,
+            end: end.0,
             freed: FreeList::new(memory, page_size),
         }
     }
@@ -70,22 +73,36 @@ impl<R> Arena<R> {
     /// The number of pages that can be allocated now.
     #[must_use]
     pub const fn available(&self) -> u64 {
-        self.freed.available() + self.pool.pages(self.page_shift) + self.ram.pages(self.page_shift)
+        self.freed.available() + self.pool.pages(self.page_size) + self.ram.pages(self.page_size)
     }
 
     /// Adds RAM from `start` to `end`, both multiples of the page size. None of it is mapped yet.
-    pub const fn extend(&mut self, start: PhysicalAddress, end: PhysicalAddress) {
+    ///
+    /// # Safety
+    ///
+    /// The caller owns the RAM exclusively, and the arena's `memory` and the environment of the
+    /// tables can access it once it is mapped. If tables take pages from the arena already, it
+    /// lies below the physical address size of their geometry.
+    pub const unsafe fn extend(&mut self, start: PhysicalAddress, end: PhysicalAddress) {
         self.ram = FreeRun {
             next: start.0,
             end: start.0,
         };
         self.ram_end = end.0;
+        if self.end < end.0 {
+            self.end = end.0;
+        }
     }
 
     /// Adds RAM from `start` to `end`, both multiples of the page size. All of it is mapped. The
     /// rest of RAM that was added before is not allocated any more.
-    pub const fn extend_mapped(&mut self, start: PhysicalAddress, end: PhysicalAddress) {
-        self.extend(start, end);
+    ///
+    /// # Safety
+    ///
+    /// As for [`extend`](Self::extend), and the RAM can be accessed now.
+    pub const unsafe fn extend_mapped(&mut self, start: PhysicalAddress, end: PhysicalAddress) {
+        // SAFETY: the caller keeps the conditions.
+        unsafe { self.extend(start, end) };
         self.mapped_to(end.0);
     }
 
@@ -116,9 +133,16 @@ impl<R> Arena<R> {
     }
 }
 
-// SAFETY: the caller of `new` vouched for the memory. Each page is allocated once, because the
+// SAFETY: the callers of `new` and `extend` vouched for the memory. Each page is allocated once, because the
 // extents only shrink, and freed pages are in a list of their own.
 unsafe impl<R: PhysToVirt> TableAllocator for Arena<R> {
+    fn pages(&self) -> Option<TablePages> {
+        Some(TablePages {
+            page_size: self.page_size,
+            end: PhysicalAddress(self.end),
+        })
+    }
+
     fn reserve(&mut self, tables: usize) -> bool {
         self.available() >= tables as u64
     }
@@ -127,12 +151,12 @@ unsafe impl<R: PhysToVirt> TableAllocator for Arena<R> {
         if self.freed.available() > 0 {
             return self.freed.allocate(most);
         }
-        let page_shift = self.page_shift;
+        let page_size = self.page_size;
         let mut extents = [&mut self.pool, &mut self.ram].into_iter();
-        let extent = extents.find(|extent| extent.pages(page_shift) > 0)?;
-        let count = extent.pages(page_shift).min(most as u64);
+        let extent = extents.find(|extent| extent.pages(page_size) > 0)?;
+        let count = extent.pages(page_size).min(most as u64);
         let first = PhysicalAddress(extent.next);
-        extent.next += count << page_shift;
+        extent.next += count << page_size.shift();
         Some(TableRun {
             first,
             count: count as usize,
@@ -140,7 +164,7 @@ unsafe impl<R: PhysToVirt> TableAllocator for Arena<R> {
     }
 
     fn allocate_aligned(&mut self, count: usize) -> Option<PhysicalAddress> {
-        let page = 1_u64 << self.page_shift;
+        let page = self.page_size.bytes();
         let bytes = page * count as u64;
         let aligned = |extent: &FreeRun| {
             let first = extent.next.checked_next_multiple_of(bytes)?;
@@ -185,7 +209,7 @@ impl<R: PhysToVirt> HasArena for Arena<R> {
 impl<A: HasArena> HasArena for crate::table::Counted<'_, A> {
     type Memory = A::Memory;
     fn arena(&mut self) -> Option<&mut Arena<A::Memory>> {
-        self.inner().arena()
+        self.inner_mut().arena()
     }
 }
 

@@ -42,6 +42,9 @@ pub enum Wanted {
 /// value and release it through another, and a copy of a space shares the frames.
 ///
 /// Consecutive frames are frames whose addresses differ by the page size.
+///
+/// No method may panic and unwind. A space calls them in the middle of its operations, when TLBs may
+/// still hold what the tables do not say any more.
 pub unsafe trait UserFrames {
     /// A frame with one owner and undefined contents; `None` if there is none.
     fn allocate(&mut self, wanted: Wanted) -> Option<PhysicalAddress>;

@@ -2,7 +2,7 @@
 //! [`PageTables`](super::PageTables).
 
 use super::FreedTable;
-use crate::arch::PhysicalAddress;
+use crate::arch::{PageSize, PhysicalAddress};
 
 /// A run of table pages that follow each other in physical memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,6 +11,15 @@ pub struct TableRun {
     pub first: PhysicalAddress,
     /// The number of pages, at least 1.
     pub count: usize,
+}
+
+/// What an allocator knows about all pages that it gives out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TablePages {
+    /// Their size.
+    pub page_size: PageSize,
+    /// The end of the last of them. No page ends behind it.
+    pub end: PhysicalAddress,
 }
 
 /// Allocates and frees pages for tables.
@@ -24,6 +33,13 @@ pub struct TableRun {
 /// [`TableMemory`](super::TableMemory) must reach it, it must lie below the physical address size
 /// of the geometry, and no other code may use it until it is freed. Its contents may be anything.
 pub unsafe trait TableAllocator {
+    /// What the allocator knows about its pages. Tables of another page size, or whose descriptors
+    /// cannot hold the addresses, are refused when they begin. An allocator that serves any page
+    /// size keeps this default.
+    fn pages(&self) -> Option<TablePages> {
+        None
+    }
+
     /// Ensures that the next `tables` pages can be allocated. Returns false, and changes nothing,
     /// if they cannot.
     #[must_use]

@@ -1,8 +1,8 @@
 //! A tree of tables whose page size is a value, not a type: for a static, when the size is chosen
 //! at boot.
 //!
-//! [`AnyPageTables`] is a [`PageTables`] of one of the page sizes. One macro hands every method on,
-//! so nothing about tables is decided here.
+//! [`AnyPageTables`] is a [`PageTables`] of stage 1 and one of the page sizes. Macros hand methods on,
+//! so nothing about tables is decided here. A cursor is not handed on: its type has the page size.
 
 use super::change_attributes::AttributeChange;
 use super::cost::{Cost, DryRun};
@@ -13,7 +13,7 @@ use super::merge::Merged;
 use super::piece::{Leaves, Piece};
 use super::protect::{Holes, PermissionChange};
 use super::visit::{Entry, Mapping, Visit};
-use super::{Liveness, PageTables, TableEnvironment, TableError};
+use super::{Liveness, PageTables, TableEnvironment, TableError, flush};
 use crate::arch::bbm::BbmLevel;
 use crate::arch::registers::Ttbr;
 use crate::arch::{
@@ -21,7 +21,11 @@ use crate::arch::{
 };
 use core::ops::ControlFlow;
 
-/// [`PageTables`] of any page size. The size is the geometry's.
+/// [`PageTables`] of stage 1 and any page size. The size is the geometry's.
+///
+/// It has every method of [`PageTables`] except [`cursor`](PageTables::cursor), whose type has the
+/// page size. Code that works page by page takes [`PageTables`], and so does a hypervisor for the
+/// tables of a guest, which are `PageTables<P, E, Stage2>`.
 ///
 /// Code that is generic over the page size has no such test in each call, so a kernel takes
 /// [`PageTables`] where calls are many. A static needs one type for all sizes:
@@ -238,15 +242,51 @@ impl<E: TableEnvironment> AnyPageTables<E> {
     /// Takes over the tree below `root`, which no CPU walks.
     /// [`from_live_root`](Self::from_live_root) takes over a live one.
     ///
+    /// # Errors
+    ///
+    /// As for [`PageTables::from_root`]: for example [`TableError::WrongStage`] for the shape of stage 2.
+    ///
     /// # Safety
     ///
     /// As for [`PageTables::from_root`].
-    pub unsafe fn from_root(root: PhysicalAddress, geometry: Geometry, environment: E) -> Self {
+    pub unsafe fn from_root(
+        root: PhysicalAddress,
+        geometry: Geometry,
+        environment: E,
+    ) -> Result<Self, TableError> {
         let size = geometry.page_size();
-        // SAFETY: the caller keeps the conditions, and the size is the geometry's.
-        Self(of_size!(size, P => unsafe {
-            PageTables::<P, E>::with_root(root, geometry, environment)
-        }))
+        // SAFETY: the caller keeps the conditions.
+        Ok(Self(of_size!(size, P => unsafe {
+            PageTables::<P, E>::from_root(root, geometry, environment)?
+        })))
+    }
+
+    /// [`PageTables::begin_another`]. The new tree has the page size of this one.
+    ///
+    /// # Errors
+    ///
+    /// As for that method.
+    pub fn begin_another(
+        self,
+        geometry: Geometry,
+    ) -> Result<(PhysicalAddress, Self), (TableError, Self)> {
+        let done;
+        let tables = Self(
+            same_size!(self.0, tables => match tables.begin_another(geometry) {
+                Ok((old, new)) => {
+                    done = Ok(old);
+                    new
+                }
+                Err((error, same)) => {
+                    done = Err(error);
+                    same
+                }
+            }),
+        );
+        match done {
+            Ok(old) => Ok((old, tables)),
+            Err(error) => Err((error, tables)),
+        }
     }
 
     /// The page size of the tables.
@@ -299,6 +339,7 @@ impl<E: TableEnvironment> AnyPageTables<E> {
     operations! { changes }
 
     changes! {
+        fn unmap_keeping_tables(start: VirtualAddress, bytes: u64) -> ();
         fn harvest(
             start: VirtualAddress,
             bytes: u64,
@@ -333,6 +374,16 @@ impl<E: TableEnvironment> AnyPageTables<E> {
         sized!(&mut self.0, tables => unsafe { tables.set_bbm(level) });
     }
 
+    /// [`PageTables::defer_tlbi`].
+    ///
+    /// # Safety
+    ///
+    /// As for that method.
+    pub unsafe fn defer_tlbi(&mut self) {
+        // SAFETY: the caller keeps the conditions.
+        sized!(&mut self.0, tables => unsafe { tables.defer_tlbi() });
+    }
+
     /// [`PageTables::environment_mut`].
     ///
     /// # Safety
@@ -355,6 +406,10 @@ impl<E: TableEnvironment> AnyPageTables<E> {
 
     /// Takes over the live tree below `root`.
     ///
+    /// # Errors
+    ///
+    /// As for [`from_root`](Self::from_root).
+    ///
     /// # Safety
     ///
     /// As for [`PageTables::from_root`] and [`PageTables::make_live`].
@@ -362,12 +417,12 @@ impl<E: TableEnvironment> AnyPageTables<E> {
         root: PhysicalAddress,
         geometry: Geometry,
         environment: E,
-    ) -> Live<Self> {
+    ) -> Result<Live<Self>, TableError> {
         // SAFETY: the caller keeps the conditions, but for CPUs that walk the tree. For those the
         // tree is made live before anything changes it.
-        let mut tables = unsafe { Self::from_root(root, geometry, environment) };
+        let mut tables = unsafe { Self::from_root(root, geometry, environment)? };
         sized!(&mut tables.0, tables => tables.liveness = Liveness::Live);
-        Live(tables)
+        Ok(Live(tables))
     }
 
     /// [`PageTables::make_live`].
@@ -383,12 +438,19 @@ impl<E: TableEnvironment> AnyPageTables<E> {
 }
 
 impl<E: TableEnvironment> Live<AnyPageTables<E>> {
-    /// The value for TTBR0 or TTBR1 that makes CPUs walk this tree, with `asid` (0 in a regime
-    /// without ASIDs).
+    /// The value for TTBR0 or TTBR1 that makes CPUs walk this tree, with `asid`, which a regime
+    /// without ASIDs ignores.
     #[must_use]
     pub fn ttbr(&self, asid: u16) -> Ttbr {
         // SAFETY: the tree is live, so its changes issue barriers and TLBIs.
         unsafe { Ttbr::from_root(self.geometry(), self.root_table(), asid) }
+    }
+
+    /// As [`invalidate_all`](Live::invalidate_all) of [`PageTables`].
+    pub fn invalidate_all(&mut self) {
+        sized!(&mut self.0.0, tables => {
+            flush::invalidate_all(&mut tables.environment, tables.geometry.regime(), tables.asid)
+        });
     }
 
     /// The address of the root table, and the environment. The tables stay as they are, and live;

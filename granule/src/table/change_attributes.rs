@@ -192,6 +192,9 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
             return self.change(start, bytes, change, holes);
         }
         let (from, to) = self.offsets(start, bytes)?;
+        if from == to {
+            return Ok(());
+        }
         let level = self.geometry.start_level();
         if holes == Holes::Refuse {
             for (root, from, to) in self.roots(from, to) {

@@ -188,7 +188,12 @@ impl<P: Page, E: TableEnvironment, S: Stage> DryRun<'_, P, E, S> {
         let gathering = tables.gathering(table, first, count);
         for index in first..first + count {
             let member = tables.load(table, index);
-            run.cost.stores += u64::from(gathering(member).apply(member) != member);
+            if gathering(member).apply(member) != member {
+                run.cost.stores += 1;
+                if member.is_valid() {
+                    run.pending.made_valid();
+                }
+            }
         }
     }
 

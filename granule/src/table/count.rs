@@ -4,7 +4,7 @@
 //! nothing.
 
 use super::allocator::{TableAllocator, TableRun};
-use super::memory::{BitChange, TableMemory, Visibility};
+use super::memory::{BitChange, BitPattern, TableMemory, Visibility};
 use super::tlb_ops::TlbOps;
 use crate::arch::PhysicalAddress;
 use crate::forward;
@@ -28,7 +28,7 @@ pub struct Counts {
 impl Counts {
     /// What was added to `earlier` counts of the same counters.
     #[must_use]
-    pub const fn since(self, earlier: Self) -> Self {
+    pub const fn since(&self, earlier: &Self) -> Self {
         Self {
             stores: self.stores.wrapping_sub(earlier.stores),
             tables: self.tables.wrapping_sub(earlier.tables),
@@ -133,8 +133,18 @@ impl<'c, T> Counted<'c, T> {
     }
 
     /// The wrapped implementation.
-    pub const fn inner(&mut self) -> &mut T {
+    pub const fn inner(&self) -> &T {
+        &self.inner
+    }
+
+    /// The wrapped implementation, for calls that are not counted.
+    pub const fn inner_mut(&mut self) -> &mut T {
         &mut self.inner
+    }
+
+    /// The wrapped implementation, without the wrapper.
+    pub fn into_inner(self) -> T {
+        self.inner
     }
 }
 
@@ -160,11 +170,28 @@ unsafe impl<T: TableMemory> TableMemory for Counted<'_, T> {
         self.counters.stores.add(valid as u64);
         valid
     }
+
+    #[inline(always)]
+    unsafe fn update_alike(
+        &mut self,
+        table: PhysicalAddress,
+        first: usize,
+        count: usize,
+        pattern: BitPattern,
+        change: BitChange,
+        visibility: Visibility,
+    ) -> usize {
+        let inner = &mut self.inner;
+        // SAFETY: the caller promises what the wrapped method requires.
+        let alike = unsafe { inner.update_alike(table, first, count, pattern, change, visibility) };
+        self.counters.stores.add(alike as u64);
+        alike
+    }
 }
 
 // SAFETY: every call reaches `inner`, whose implementation keeps the trait's promises.
 unsafe impl<T: TableAllocator> TableAllocator for Counted<'_, T> {
-    forward!(self.inner: reserve);
+    forward!(self.inner: pages reserve);
     forward!(self.inner after {
         self.counters.tables.add(1u64.wrapping_neg());
     }: free);

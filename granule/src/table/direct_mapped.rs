@@ -3,8 +3,9 @@
 //!
 //! [`TableMemory`] defines how entries must be stored.
 
-use super::chunks::{as_chunks, as_chunks_mut};
+use super::chunks::as_chunks;
 use super::memory::{BitChange, BitPattern, TableMemory, Visibility};
+use super::update::{CHUNK, update_alike_live, update_alike_private, update_live, update_private};
 use crate::arch::{Descriptor, PhysicalAddress};
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -45,15 +46,6 @@ unsafe impl PhysToVirt for Offset {
     }
 }
 
-/// The entries that bulk loops handle in one round. On arm64 chunks of this size compile to paired
-/// stores at 1.5 to 1.6 instructions for each entry. A rolled loop costs 3, and chunks of 128 and
-/// more are rolled again. On other CPUs the compiler vectorises only rolled loops.
-const CHUNK: usize = if cfg!(target_arch = "aarch64") {
-    64
-} else {
-    128
-};
-
 /// [`TableMemory`] through the pointers of a [`PhysToVirt`].
 #[derive(Clone, Copy, Debug)]
 pub struct DirectMapped<R>(pub R);
@@ -65,7 +57,7 @@ impl<R: PhysToVirt> DirectMapped<R> {
     }
 }
 
-/// An entry as an atomic, for stores that walkers may see.
+/// An entry as an atomic, for loads and stores beside walkers and other code.
 ///
 /// # Safety
 ///
@@ -81,8 +73,9 @@ unsafe fn atomic<'a>(entry: *mut u64) -> &'a AtomicU64 {
 unsafe impl<R: PhysToVirt> TableMemory for DirectMapped<R> {
     #[inline(always)]
     unsafe fn load(&self, table: PhysicalAddress, index: usize) -> Descriptor {
-        // SAFETY: the caller promises that the entry is inside a reached table.
-        Descriptor(unsafe { self.entry(table, index).read_volatile() })
+        // SAFETY: the caller promises that the entry is inside a reached table. The load is atomic,
+        // because `lock_free::set_valid` may store into a live table at the same time.
+        Descriptor(unsafe { atomic(self.entry(table, index)) }.load(Ordering::Relaxed))
     }
 
     #[inline(always)]
@@ -199,6 +192,31 @@ unsafe impl<R: PhysToVirt> TableMemory for DirectMapped<R> {
         let entries = unsafe { core::slice::from_raw_parts(start.cast::<AtomicU64>(), count) };
         update_live(entries, change, order)
     }
+
+    #[inline(always)]
+    unsafe fn update_alike(
+        &mut self,
+        table: PhysicalAddress,
+        first: usize,
+        count: usize,
+        pattern: BitPattern,
+        change: BitChange,
+        visibility: Visibility,
+    ) -> usize {
+        let start = self.entry(table, first);
+        let order = match visibility {
+            Visibility::Private => {
+                // SAFETY: as for `update`.
+                let entries = unsafe { core::slice::from_raw_parts_mut(start, count) };
+                return update_alike_private(entries, pattern, change);
+            }
+            Visibility::Live | Visibility::Exchange => Ordering::Relaxed,
+            Visibility::Publish => Ordering::Release,
+        };
+        // SAFETY: as for `update`.
+        let entries = unsafe { core::slice::from_raw_parts(start.cast::<AtomicU64>(), count) };
+        update_alike_live(entries, pattern, change, order)
+    }
 }
 
 /// The entries that one round of [`find_unlike`] reads: enough to be fast on long runs, few enough
@@ -208,10 +226,15 @@ const SCANNED: usize = 16;
 /// [`TableMemory::find_unlike`] of entries that `load` reads.
 #[inline(always)]
 fn find_unlike<T>(entries: &[T], load: impl Fn(&T) -> u64, pattern: BitPattern) -> Option<usize> {
+    // A loop written out is inlined, and with it the pattern, which is usually a constant.
     let (chunks, _) = as_chunks::<_, SCANNED>(entries);
-    let all_match = |chunk: &&[T; SCANNED]| pattern.matches_all(chunk.iter().map(&load));
-    let alike = chunks.iter().take_while(all_match);
-    let done = alike.count() * SCANNED;
+    let mut done = 0;
+    for chunk in chunks {
+        if !pattern.matches_all(chunk.iter().map(&load)) {
+            break;
+        }
+        done += SCANNED;
+    }
     let rest = entries.get(done..)?;
     let unlike = |entry| !pattern.matches(Descriptor(load(entry)));
     rest.iter().position(unlike).map(|index| done + index)
@@ -290,132 +313,11 @@ unsafe fn fill_live(mut entry: *mut u64, count: usize, first: u64, step: u64, or
     }
 }
 
-/// The entries of a cache line on most CPUs.
-const LINE: usize = 8;
-
-/// [`TableMemory::update`] for private entries. One copy serves all page sizes.
-#[inline(never)]
-fn update_private(entries: &mut [u64], change: BitChange) -> usize {
-    // If all entries of a chunk share one of the `of` bits, none of them needs its own test; in
-    // most tables all entries are valid. The second loop finds the chunk in the nearest cache.
-    // Line by line memory is read in ascending order, as prefetchers expect; of a whole chunk at
-    // once compilers have read the end first.
-    let (lines, rest) = as_chunks_mut::<_, LINE>(entries);
-    let mut changed = 0;
-    for chunk in lines.chunks_mut(CHUNK / LINE) {
-        let mut all = [u64::MAX; LINE];
-        for line in &*chunk {
-            for (all, entry) in all.iter_mut().zip(line) {
-                *all &= entry;
-            }
-        }
-        if all.iter().fold(change.of, |all, entry| all & entry) == 0 {
-            changed += update_some(chunk.as_flattened_mut(), change);
-            continue;
-        }
-        for line in &mut *chunk {
-            for entry in line {
-                *entry = change.apply(Descriptor(*entry)).0;
-            }
-        }
-        changed += chunk.len() * LINE;
-    }
-    changed + update_some(rest, change)
-}
-
-/// The entries of a live table that change together: on arm64 as many as fit in registers.
-const LIVE_CHUNK: usize = if cfg!(target_arch = "aarch64") { 8 } else { 64 };
-
-/// [`TableMemory::update`] for entries that walkers may read at any time.
-#[inline(never)]
-fn update_live(entries: &[AtomicU64], change: BitChange, order: Ordering) -> usize {
-    // No other code writes the entries between the loads and the stores. Hardware does not either,
-    // if all entries have the access flag and none has the dirty modifier, or none is valid.
-    let settled = if change.of & Descriptor::VALID != 0 {
-        BitPattern {
-            mask: Descriptor::VALID | Descriptor::ACCESS_FLAG | Descriptor::DIRTY_MODIFIER,
-            value: Descriptor::VALID | Descriptor::ACCESS_FLAG,
-        }
-    } else {
-        BitPattern {
-            mask: Descriptor::PRESENT_INVALID | Descriptor::VALID,
-            value: Descriptor::PRESENT_INVALID,
-        }
-    };
-    let load = |entry: &AtomicU64| entry.load(Ordering::Relaxed);
-    let store = |entry: &AtomicU64, old| entry.store(change.apply(Descriptor(old)).0, order);
-    let (chunks, rest) = as_chunks::<_, LIVE_CHUNK>(entries);
-    let mut changed = 0;
-    for chunk in chunks {
-        if cfg!(target_arch = "aarch64") {
-            let old = chunk.each_ref().map(load);
-            if settled.matches_all(old) {
-                chunk
-                    .iter()
-                    .zip(old)
-                    .for_each(|(entry, old)| store(entry, old));
-                changed += LIVE_CHUNK;
-                continue;
-            }
-        } else if settled.matches_all(chunk.iter().map(load)) {
-            // Fewer registers: the second load finds the entry in the nearest cache.
-            chunk.iter().for_each(|entry| store(entry, load(entry)));
-            changed += LIVE_CHUNK;
-            continue;
-        }
-        changed += update_some_live(chunk, change, order);
-    }
-    changed + update_some_live(rest, change, order)
-}
-
-/// Applies `change` to the private entries that it concerns, and returns their number.
-fn update_some(entries: &mut [u64], change: BitChange) -> usize {
-    let mut changed = 0;
-    for entry in entries {
-        let old = Descriptor(*entry);
-        if change.concerns(old) {
-            *entry = change.apply(old).0;
-            changed += 1;
-        }
-    }
-    changed
-}
-
-/// As [`update_some`], for entries that walkers may read at any time.
-fn update_some_live(entries: &[AtomicU64], change: BitChange, order: Ordering) -> usize {
-    let mut changed = 0;
-    for entry in entries {
-        let old = Descriptor(entry.load(Ordering::Relaxed));
-        if !change.concerns(old) {
-            continue;
-        }
-        if old.changes_atomically() {
-            update_beside_hardware(entry, old, change, order);
-        } else {
-            entry.store(change.apply(old).0, order);
-        }
-        changed += 1;
-    }
-    changed
-}
-
-/// Changes an entry that hardware may update at the same time. The change still concerns the entry
-/// after such an update, because hardware makes no entry valid or invalid.
-fn update_beside_hardware(entry: &AtomicU64, old: Descriptor, change: BitChange, order: Ordering) {
-    let mut old = old.0;
-    loop {
-        let new = change.apply(Descriptor(old)).0;
-        match entry.compare_exchange_weak(old, new, order, Ordering::Relaxed) {
-            Ok(_) => return,
-            Err(now) => old = now,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     extern crate std;
 
+    use super::super::update::LIVE_CHUNK;
     use super::*;
     use std::vec::Vec;
 
@@ -506,6 +408,57 @@ mod tests {
                     1 => Is::PresentInvalid,
                     _ => Is::Empty,
                 });
+            }
+        }
+    }
+
+    #[test]
+    fn update_alike_stops_at_the_first_entry_that_is_something_else() {
+        let change = BitChange {
+            of: BitChange::LEAVES,
+            clear: Descriptor::AP_USER,
+            set: Descriptor::AP_READ_ONLY,
+        };
+        let valid = BitPattern {
+            mask: Descriptor::VALID | Descriptor::TABLE_OR_PAGE,
+            value: Descriptor::VALID,
+        };
+        let stops = [0, 1, 7, 8, 63, 64, 65, CHUNK, CHUNK + 3, 299, 300];
+        for stop in stops.into_iter().take(if cfg!(miri) { 5 } else { 11 }) {
+            for visibility in [Visibility::Private, Visibility::Live, Visibility::Publish] {
+                for other in [0, Descriptor::VALID | Descriptor::TABLE_OR_PAGE] {
+                    // Hardware may update every third entry and leaves the others alone.
+                    let entry = |index: usize| {
+                        let flag = u64::from(index % 3 != 0) * Descriptor::ACCESS_FLAG;
+                        let is = if index == stop {
+                            other
+                        } else {
+                            Descriptor::VALID
+                        };
+                        Descriptor::AP_USER | flag | (index as u64) << 12 | is
+                    };
+                    let before: Vec<u64> = (0..300).map(entry).collect();
+                    let mut table = before.clone();
+                    // SAFETY: the vector lies at its own address, and no other code uses it; all
+                    // entries from 2 on are inside.
+                    let done = unsafe {
+                        let at = table.as_mut_ptr().expose_provenance() as u64;
+                        let mut memory = DirectMapped(Offset::new(0));
+                        let table = PhysicalAddress(at);
+                        memory.update_alike(table, 2, 298, valid, change, visibility)
+                    };
+                    let end = if stop < 2 { 300 } else { stop };
+                    assert_eq!(done, end - 2, "{stop}, {visibility:?}");
+                    for (index, (&old, &new)) in before.iter().zip(&table).enumerate() {
+                        let changed = change.apply(Descriptor(old)).0;
+                        let expected = if (2..end).contains(&index) {
+                            changed
+                        } else {
+                            old
+                        };
+                        assert_eq!(new, expected, "entry {index}, {stop}, {visibility:?}");
+                    }
+                }
             }
         }
     }

@@ -223,6 +223,9 @@ impl<P: Page, E: TableEnvironment, S: Stage> DryRun<'_, P, E, S> {
                 tables.check_mapped(root, level, from, to)?;
             }
         }
+        if tables.is_live() && !tables.alters(from, to, change) {
+            return Ok(self.flushed(run));
+        }
         self.split(&mut run, from, to, change)?;
         if tables.one_by_one(change) {
             let mut broken = false;

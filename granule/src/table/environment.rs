@@ -25,12 +25,12 @@ pub struct Environment<M, A, T> {
 
 // SAFETY: every call goes to `memory`, whose implementation keeps the trait's promises.
 unsafe impl<M: TableMemory, A, T> TableMemory for Environment<M, A, T> {
-    forward!(self.memory: load find_unlike store exchange fill update);
+    forward!(self.memory: load find_unlike store exchange fill update update_alike);
 }
 
 // SAFETY: every call goes to `allocator`, whose implementation keeps the trait's promises.
 unsafe impl<M, A: TableAllocator, T> TableAllocator for Environment<M, A, T> {
-    forward!(self.allocator: reserve allocate allocate_aligned free);
+    forward!(self.allocator: pages reserve allocate allocate_aligned free);
 }
 
 impl<M, A, T: TlbOps> TlbOps for Environment<M, A, T> {
@@ -39,12 +39,12 @@ impl<M, A, T: TlbOps> TlbOps for Environment<M, A, T> {
 
 // SAFETY: every call goes to the referenced value, which keeps the trait's promises.
 unsafe impl<T: TableMemory> TableMemory for &mut T {
-    forward!(*self: load find_unlike store exchange fill update);
+    forward!(*self: load find_unlike store exchange fill update update_alike);
 }
 
 // SAFETY: every call goes to the referenced value, which keeps the trait's promises.
 unsafe impl<T: TableAllocator> TableAllocator for &mut T {
-    forward!(*self: reserve allocate allocate_aligned free);
+    forward!(*self: pages reserve allocate allocate_aligned free);
 }
 
 impl<T: TlbOps> TlbOps for &mut T {

@@ -4,7 +4,7 @@
 //! that changes live entries. Workarounds for errata of barriers and TLBIs belong here.
 
 use super::tlb_ops::TlbOps;
-use crate::arch::tlbi::{self, Invalidation, TlbiOp};
+use crate::arch::tlbi::{self, Invalidation, TlbCapabilities, TlbiOp};
 use crate::arch::{Geometry, Regime};
 
 /// Makes entries that became valid usable by this CPU. No TLBI is needed, because a fault is never
@@ -22,19 +22,36 @@ pub fn publish(tlb: &mut impl TlbOps) {
 /// guest's own translation with that of stage 2. Those are removed after it, because until the TLBIs
 /// are complete a CPU may combine an old entry again. The CPU must have the guest's VMID in
 /// VTTBR_EL2.
+#[inline(always)]
 pub fn invalidate(tlb: &mut impl TlbOps, geometry: &Geometry, what: &Invalidation) {
     let can = *tlb.capabilities();
     let regime = geometry.regime();
     tlb.dsb_ishst();
+    match tlbi::of_one_entry(what, geometry, &can) {
+        Some(op) if !can.repeat && regime != Regime::Stage2 => tlb.tlbi(regime, op),
+        _ => issue(tlb, geometry, what, can),
+    }
+    tlb.dsb_ish();
+    tlb.isb();
+}
+
+/// The TLBIs of any invalidation, with the barriers between them.
+#[inline(never)]
+fn issue(tlb: &mut impl TlbOps, geometry: &Geometry, what: &Invalidation, can: TlbCapabilities) {
+    let regime = geometry.regime();
     // One operation on all of a guest removes its combined entries too.
     let mut whole = false;
-    tlbi::plan(what, geometry, &can, |op| {
-        whole |= op == TlbiOp::All;
-        tlb.tlbi(regime, op);
-    });
-    if can.repeat {
-        tlb.dsb_ish();
-        tlbi::plan(what, geometry, &can, |op| tlb.tlbi(regime, op));
+    for again in [false, true] {
+        if again {
+            if !can.repeat {
+                break;
+            }
+            tlb.dsb_ish();
+        }
+        tlbi::plan(what, geometry, &can, |op| {
+            whole |= op == TlbiOp::All;
+            tlb.tlbi(regime, op);
+        });
     }
     if regime == Regime::Stage2 && !whole {
         tlb.dsb_ish();
@@ -44,6 +61,18 @@ pub fn invalidate(tlb: &mut impl TlbOps, geometry: &Geometry, what: &Invalidatio
             tlb.tlbi(Regime::El1And0, TlbiOp::All);
         }
     }
+}
+
+/// Removes all cached translations of a regime from every CPU, or only the non-global ones of an
+/// address space. At stage 2 they are those of both stages of the VMID in VTTBR_EL2.
+pub(crate) fn invalidate_all(tlb: &mut impl TlbOps, regime: Regime, asid: Option<u16>) {
+    let op = TlbiOp::all_of(asid);
+    tlb.dsb_ishst();
+    tlb.tlbi(regime, op);
     tlb.dsb_ish();
+    if tlb.capabilities().repeat {
+        tlb.tlbi(regime, op);
+        tlb.dsb_ish();
+    }
     tlb.isb();
 }

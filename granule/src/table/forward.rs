@@ -20,7 +20,7 @@
 ///
 /// // SAFETY: each call is handed on.
 /// unsafe impl<A: TableAllocator> TableAllocator for OneByOne<A> {
-///     forward!(self.0: reserve free);
+///     forward!(self.0: pages reserve free);
 ///
 ///     fn allocate(&mut self, _most: usize) -> Option<TableRun> {
 ///         self.0.allocate(1)
@@ -169,6 +169,29 @@ macro_rules! forward {
             visibility: $crate::table::Visibility,
         ) -> usize {
             $crate::forward!(@call $self $how update (table, first, count, change, visibility) unsafe)
+        }
+    };
+    (@update_alike $self:ident $how:tt) => {
+        #[inline(always)]
+        unsafe fn update_alike(
+            &mut $self,
+            table: $crate::arch::PhysicalAddress,
+            first: usize,
+            count: usize,
+            pattern: $crate::table::BitPattern,
+            change: $crate::table::BitChange,
+            visibility: $crate::table::Visibility,
+        ) -> usize {
+            $crate::forward!(
+                @call $self $how
+                update_alike (table, first, count, pattern, change, visibility) unsafe
+            )
+        }
+    };
+    (@pages $self:ident $how:tt) => {
+        #[inline(always)]
+        fn pages(&$self) -> Option<$crate::table::TablePages> {
+            $crate::forward!(@call $self $how pages ())
         }
     };
     (@reserve $self:ident $how:tt) => {

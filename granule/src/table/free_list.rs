@@ -4,7 +4,7 @@
 //! place. The first words of a free run of pages hold the run's end and the address of the next
 //! run. The run that pages are taken from is kept in the value, so most calls access no memory.
 
-use super::allocator::{TableAllocator, TableRun};
+use super::allocator::{TableAllocator, TablePages, TableRun};
 use super::direct_mapped::PhysToVirt;
 use super::pending::FreedTable;
 use crate::arch::{PageSize, PhysicalAddress};
@@ -67,6 +67,8 @@ pub struct FreeList<R> {
     first: u64,
     /// The free pages in all runs.
     available: u64,
+    /// The highest end of the memory that was added.
+    end: u64,
 }
 
 impl<R> FreeList<R> {
@@ -79,6 +81,7 @@ impl<R> FreeList<R> {
             current: Run::EMPTY,
             first: NONE,
             available: 0,
+            end: 0,
         }
     }
 
@@ -103,8 +106,8 @@ impl<R: PhysToVirt> FreeList<R> {
     /// # Safety
     ///
     /// The caller owns the range exclusively and gives it up. The list's [`PhysToVirt`] reaches all
-    /// of it, as long as the list or any of its tables exist. The range lies below the physical
-    /// address size of the tables' geometry.
+    /// of it, as long as the list or any of its tables exist. If tables take pages from the list
+    /// already, the range lies below the physical address size of their geometry.
     pub unsafe fn add(&mut self, start: PhysicalAddress, end: PhysicalAddress) {
         let mask = self.page_size.bytes() - 1;
         let Some(start) = start.0.checked_add(mask) else {
@@ -112,6 +115,7 @@ impl<R: PhysToVirt> FreeList<R> {
         };
         let (start, end) = (start & !mask, end.0 & !mask);
         if start < end {
+            self.end = self.end.max(end);
             self.put(Run { start, end });
         }
     }
@@ -210,6 +214,13 @@ impl<R: PhysToVirt> FreeList<R> {
 // SAFETY: the caller of `add` vouched for the memory. A page is in one run at a time: `allocate`
 // takes it out, and `free` gets only pages that were allocated and that no walker reaches.
 unsafe impl<R: PhysToVirt> TableAllocator for FreeList<R> {
+    fn pages(&self) -> Option<TablePages> {
+        Some(TablePages {
+            page_size: self.page_size,
+            end: PhysicalAddress(self.end),
+        })
+    }
+
     fn reserve(&mut self, tables: usize) -> bool {
         self.available >= tables as u64
     }

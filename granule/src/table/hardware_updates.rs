@@ -85,6 +85,59 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         noted
     }
 
+    /// Whether a change ends hardware's management of the dirty state, and each leaf stays as
+    /// hardware noted it.
+    pub(super) const fn ends_dirty_state(&self, change: BitChange) -> bool {
+        let (cleared, set) = self.geometry.dirty_state(true);
+        change.clear & !change.set & Descriptor::DIRTY_MODIFIER != 0
+            && (change.clear | change.set) & (cleared | set) == 0
+    }
+
+    /// Makes all members of a group writable if any is, for each whole group between two offsets
+    /// whose dirty state hardware manages no more. A note in any member was one of the group
+    /// (RXDPXQ), but now it is a permission, in which members must not differ (RJQQTC).
+    pub(super) fn level_groups(
+        &mut self,
+        table: PhysicalAddress,
+        level: Level,
+        from: u64,
+        to: u64,
+    ) {
+        let writable = BitChange {
+            of: BitChange::LEAVES,
+            ..dirty_bits(&self.geometry, true)
+        };
+        let bytes = P::SIZE.entry_bytes(level);
+        let count = P::SIZE.contiguous_entries(level);
+        let group = bytes * count as u64;
+        let mut at = from;
+        while at < to {
+            let mut next = to.min((at & !(bytes - 1)) + bytes);
+            let first = Self::index(at, level);
+            let entry = self.load(table, first);
+            if entry.is_table(level) {
+                let below = self.geometry.address_of(entry, level);
+                self.level_groups(below, level.next(), at, next);
+            } else if entry.0 & BitChange::LEAVES != 0
+                && entry.is_contiguous()
+                && at & (group - 1) == 0
+                && to - at >= group
+            {
+                next = at + group;
+                let members = first..first + count;
+                let any = members.clone().any(|index| {
+                    let member = self.load(table, index);
+                    writable.apply(member) == member
+                });
+                let differs = |index| Self::changes(self.load(table, index), writable);
+                if any && members.clone().any(differs) {
+                    self.update(table, first, count, writable);
+                }
+            }
+            at = next;
+        }
+    }
+
     /// Clears the hint of the group at index `first`, whose first offset is `offset`. All members
     /// get the access flag and the dirty state that hardware noted in any of them.
     pub(super) fn clear_hint(
@@ -110,8 +163,11 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
             let change = gathering(member);
             if change.apply(member) != member {
                 // No TLBI: no TLB holds an entry without the flag, and a clean entry that is cached
-                // allows less.
+                // allows less. Walkers must see the store, even if the operation does nothing more.
                 self.update(table, index, 1, change);
+                if member.is_valid() {
+                    self.pending.made_valid();
+                }
             }
         }
     }

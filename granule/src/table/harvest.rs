@@ -83,6 +83,15 @@ impl<S: Stage> Harvesting<'_, S> {
     }
 }
 
+/// Flushes the tree when it is dropped, so also when `found` panics.
+struct FlushedAtEnd<'t, P: Page, E: TableEnvironment, S: Stage>(&'t mut PageTables<P, E, S>);
+
+impl<P: Page, E: TableEnvironment, S: Stage> Drop for FlushedAtEnd<'_, P, E, S> {
+    fn drop(&mut self) {
+        self.0.flush();
+    }
+}
+
 impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// Calls `found` for each run of addresses among `bytes` bytes from `start` whose leaves have
     /// the note, with its start and bytes, and clears the note. One invalidation follows at the
@@ -93,7 +102,8 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     ///
     /// `found` is called before the invalidation, so CPUs may still write to a page that it is told
     /// of. It must only remember the pages. What they hold may be read after this method has
-    /// returned.
+    /// returned. If it panics, the invalidation still follows, and the notes that were cleared and
+    /// not yet told are lost.
     ///
     /// # Errors
     ///
@@ -113,11 +123,11 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
             found: &mut found,
         };
         let level = self.geometry.start_level();
-        for (root, from, to) in self.roots(from, to) {
-            self.harvest_in(root, level, from, to, &mut harvesting);
+        let flushed = FlushedAtEnd(self);
+        for (root, from, to) in flushed.0.roots(from, to) {
+            flushed.0.harvest_in(root, level, from, to, &mut harvesting);
         }
         harvesting.report();
-        self.flush();
         Ok(())
     }
 

@@ -5,7 +5,7 @@
 //! [`Live::changes`], where the caller vouches for it. How a change is made is not decided here.
 
 use super::stage::{Stage, Stage2};
-use super::{Liveness, PageTables, TableEnvironment, TableError};
+use super::{Liveness, PageTables, TableEnvironment, TableError, flush};
 use crate::arch::PhysicalAddress;
 use crate::arch::page_size::Page;
 use crate::arch::registers::Ttbr;
@@ -23,7 +23,7 @@ use core::ops::Deref;
 /// use granule::table::{PageTables, TableEnvironment};
 ///
 /// fn forgot_to_make_live<E: TableEnvironment>(tables: &PageTables<Page4K, E>) -> u64 {
-///     tables.ttbr(0).0
+///     tables.ttbr(0).bits()
 /// }
 /// ```
 ///
@@ -55,7 +55,7 @@ use core::ops::Deref;
 /// use granule::table::{PageTables, TableEnvironment};
 ///
 /// fn forgot_to_make_live<E: TableEnvironment>(tables: &PageTables<Page4K, E>) -> u64 {
-///     Ttbr::from_root(tables.geometry(), tables.root_table(), 0).0
+///     Ttbr::from_root(tables.geometry(), tables.root_table(), 0).bits()
 /// }
 /// ```
 #[derive(Debug)]
@@ -138,8 +138,9 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
 }
 
 impl<P: Page, E: TableEnvironment> Live<PageTables<P, E>> {
-    /// The value for TTBR0 or TTBR1 that makes CPUs walk this tree, with `asid` (0 in a regime
-    /// without ASIDs).
+    /// The value for TTBR0 or TTBR1 that makes CPUs walk this tree, with `asid`, which a regime
+    /// without ASIDs ignores. If another tree had the ASID before,
+    /// [`invalidate_all`](Self::invalidate_all) comes first.
     #[must_use]
     pub const fn ttbr(&self, asid: u16) -> Ttbr {
         // SAFETY: the tree is live, so its changes issue barriers and TLBIs.
@@ -148,7 +149,9 @@ impl<P: Page, E: TableEnvironment> Live<PageTables<P, E>> {
 }
 
 impl<P: Page, E: TableEnvironment> Live<PageTables<P, E, Stage2>> {
-    /// The value for VTTBR_EL2 that makes CPUs run the guest `vmid` on this tree.
+    /// The value for VTTBR_EL2 that makes CPUs run the guest `vmid` on this tree. If another tree
+    /// had the VMID before, [`invalidate_all`](Self::invalidate_all) comes first, with this value in
+    /// VTTBR_EL2.
     #[must_use]
     pub const fn vttbr(&self, vmid: u16) -> Vttbr {
         Vttbr::of_shape(&self.0.geometry, self.0.root, vmid)
@@ -177,6 +180,20 @@ impl<P: Page, E: TableEnvironment, S: Stage> Live<PageTables<P, E, S>> {
         Ok(Self(tables))
     }
 
+    /// Removes all entries of the tree from the TLBs of every CPU: those of its ASID if it
+    /// [has one](PageTables::set_asid), at stage 2 those of both stages of the VMID in VTTBR_EL2, else
+    /// those of the whole regime.
+    ///
+    /// An ASID or VMID that another tree had needs it before its first use, and
+    /// [`retire`](Self::retire) needs it after the last.
+    pub fn invalidate_all(&mut self) {
+        flush::invalidate_all(
+            &mut self.0.environment,
+            self.0.geometry.regime(),
+            self.0.asid,
+        );
+    }
+
     /// The address of the root table, and the environment. The tables stay as they are, and live;
     /// [`from_root`](Self::from_root) takes them over again.
     pub fn into_parts(self) -> (PhysicalAddress, E) {
@@ -187,7 +204,8 @@ impl<P: Page, E: TableEnvironment, S: Stage> Live<PageTables<P, E, S>> {
     ///
     /// # Safety
     ///
-    /// No TTBR holds the root any more, and no TLB holds an entry of the tree.
+    /// No TTBR of any CPU holds the root any more, and no TLB holds an entry of the tree: after the
+    /// root left the last TTBR came [`invalidate_all`](Self::invalidate_all).
     #[must_use = "a tree that is not kept or destroyed is lost"]
     pub unsafe fn retire(mut self) -> PageTables<P, E, S> {
         self.0.liveness = Liveness::Private;

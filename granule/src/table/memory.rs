@@ -5,7 +5,7 @@
 //! that can convert a table's physical address to a pointer. A model of the hardware implements the
 //! trait in its own way. The code here does not interpret descriptors.
 
-use crate::arch::{Descriptor, PhysicalAddress};
+use crate::arch::{Descriptor, Level, PhysicalAddress};
 
 /// Whether walkers may read a table while it is written, which decides how its entries are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -83,6 +83,18 @@ impl BitPattern {
         value: Descriptor::VALID,
     };
 
+    /// Anything.
+    pub(super) const ANY: Self = Self { mask: 0, value: 0 };
+
+    /// A valid leaf of a table of `level`.
+    pub(super) const fn leaf(level: Level) -> Self {
+        if level.is_last() {
+            Self::PAGE
+        } else {
+            Self::BLOCK
+        }
+    }
+
     /// This and `other`, which have no bits in common.
     pub(super) const fn and(self, other: Self) -> Self {
         Self {
@@ -97,8 +109,8 @@ impl BitPattern {
         descriptor.0 & self.mask == self.value
     }
 
-    /// Whether all of these entries have the bits. Where the code is inlined with a constant pattern
-    /// of ones, it takes one instruction an entry.
+    /// Whether all of these entries have the bits. Where the code is inlined with a pattern that is
+    /// known to be of ones, it takes one instruction an entry.
     #[inline(always)]
     pub(super) fn matches_all(self, entries: impl IntoIterator<Item = u64>) -> bool {
         let entries = entries.into_iter();
@@ -209,4 +221,26 @@ pub unsafe trait TableMemory {
         change: BitChange,
         visibility: Visibility,
     ) -> usize;
+
+    /// As [`update`](Self::update), but of the entries before the first one that does not match
+    /// `pattern`, whose bits make `change` concern each entry that matches. Returns their number.
+    ///
+    /// # Safety
+    ///
+    /// As for [`update`](Self::update).
+    unsafe fn update_alike(
+        &mut self,
+        table: PhysicalAddress,
+        first: usize,
+        count: usize,
+        pattern: BitPattern,
+        change: BitChange,
+        visibility: Visibility,
+    ) -> usize {
+        // SAFETY: the caller promises this for each of the entries.
+        unsafe {
+            let unlike = self.find_unlike(table, first, count, pattern, visibility);
+            self.update(table, first, unlike.unwrap_or(count), change, visibility)
+        }
+    }
 }

@@ -17,6 +17,7 @@ use crate::arch::{Descriptor, Kind, PhysicalAddress};
 
 /// The result of a merge.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Merged {
     /// The number of freed tables.
     pub tables: u64,

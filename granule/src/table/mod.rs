@@ -3,7 +3,7 @@
 //! [`PageTables`] is one tree of tables for one half of an address space, and [`Live`] is such a
 //! tree once CPUs may walk it. It uses three small traits, [`TableMemory`], [`TableAllocator`] and
 //! [`TlbOps`], and takes them as one value ([`Environment`] joins three). Each operation has its
-//! own file. This file holds the tree, its errors, and the only calls to the unsafe methods of
+//! own file. This file holds the tree and the only calls to the unsafe methods of
 //! [`TableMemory`].
 //!
 //! Every operation first checks the tables, then reserves the table pages it needs, then changes
@@ -23,6 +23,7 @@ mod dry_run;
 #[cfg(feature = "space")]
 pub(crate) mod duplicate;
 mod environment;
+mod error;
 pub(crate) mod flush;
 mod forward;
 mod frames;
@@ -51,12 +52,13 @@ pub(crate) mod stage;
 pub(crate) mod stage2;
 pub(crate) mod tlb_ops;
 mod unmap;
+mod update;
 mod view;
 mod visit;
 #[cfg(feature = "space")]
 mod zap;
 
-pub use allocator::{TableAllocator, TableRun};
+pub use allocator::{TableAllocator, TablePages, TableRun};
 pub use any::{AnyDryRun, AnyPageTables};
 pub use change_attributes::AttributeChange;
 pub use cost::{Cost, DryRun};
@@ -64,6 +66,7 @@ pub use count::{Counted, Counter, Counters, Counts};
 pub use cursor::PageCursor;
 pub use direct_mapped::{DirectMapped, Offset, PhysToVirt};
 pub use environment::{Environment, TableEnvironment};
+pub use error::TableError;
 pub use flush::{invalidate, publish};
 pub use frames::{FrameRun, Frames};
 pub use free_list::FreeList;
@@ -82,151 +85,10 @@ pub use view::{TableView, Unread, UnreadTable};
 pub use visit::{Entry, Mapping, Visit};
 
 use crate::arch::bbm::BbmLevel;
-use crate::arch::page_size::{Level, Page, PageSize};
+use crate::arch::page_size::{Level, Page};
 use crate::arch::{Descriptor, Geometry, PhysicalAddress, Regime, VirtualAddress};
-use core::fmt;
 use core::marker::PhantomData;
 use pending::Pending;
-
-/// Why an operation on tables failed. The tables are unchanged.
-///
-/// The addresses are those that the tables translate: of a guest's tables intermediate physical
-/// ones.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum TableError {
-    /// An address or a length is not a multiple of the page size.
-    Misaligned {
-        /// The address or length.
-        value: u64,
-        /// The page size.
-        page_size: PageSize,
-    },
-    /// A range extends outside the half of the address space that the tables translate.
-    OutsideSpace {
-        /// The first address of the range.
-        start: VirtualAddress,
-        /// Its bytes.
-        bytes: u64,
-        /// The bits of virtual address of the half.
-        va_bits: u32,
-    },
-    /// The output extends beyond the physical addresses of the CPU and the descriptor format.
-    OutputTooLarge {
-        /// The first physical address of the range.
-        start: PhysicalAddress,
-        /// Its bytes.
-        bytes: u64,
-        /// The usable bits of physical address.
-        pa_bits: u32,
-    },
-    /// A part of the range is already mapped.
-    AlreadyMapped {
-        /// The first such address in the range.
-        address: VirtualAddress,
-    },
-    /// The pieces of a list are not in ascending order, or overlap.
-    Unsorted {
-        /// The first address of the piece that begins before its predecessor ends.
-        address: VirtualAddress,
-    },
-    /// A part of the range is not mapped, but must be.
-    NotMapped {
-        /// The first such address in the range.
-        address: VirtualAddress,
-    },
-    /// The operation would have to split a live block or contiguous group, and the CPUs' level of
-    /// FEAT_BBM does not allow that. Either the range begins or ends inside the leaf, or
-    /// [`PageTables::limit_leaves`] would split all of it. `lock_free::set_valid` returns this
-    /// error for any block or group, at every level of FEAT_BBM, because it changes only single
-    /// pages.
-    InsideLeaf {
-        /// The edge of the range.
-        edge: VirtualAddress,
-        /// The first address of the leaf or group.
-        leaf: VirtualAddress,
-        /// The bytes of the leaf or group.
-        leaf_bytes: u64,
-        /// The level of FEAT_BBM that the split needs ([`PageTables::set_bbm`]).
-        takes: BbmLevel,
-    },
-    /// There are not enough table pages.
-    OutOfTables {
-        /// The number of table pages that the operation needs.
-        needed: usize,
-    },
-    /// The geometry and the type have different page sizes.
-    WrongPageSize {
-        /// The geometry's page size.
-        geometry: PageSize,
-        /// The type's page size.
-        page: PageSize,
-    },
-    /// The shape of a [`Stage2Geometry`](crate::arch::Stage2Geometry) is not one of stage 1.
-    WrongStage,
-}
-
-impl fmt::Display for TableError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            Self::Misaligned { value, page_size } => {
-                write!(
-                    f,
-                    "{value:#x} is not a multiple of the {page_size} page size"
-                )
-            }
-            Self::OutsideSpace {
-                start,
-                bytes,
-                va_bits,
-            } => write!(
-                f,
-                "{bytes:#x} bytes from {start} reach outside the {va_bits}-bit address space"
-            ),
-            Self::OutputTooLarge {
-                start,
-                bytes,
-                pa_bits,
-            } => write!(
-                f,
-                "{bytes:#x} bytes from physical {start} reach beyond {pa_bits} bits"
-            ),
-            Self::AlreadyMapped { address } => write!(f, "{address} is already mapped"),
-            Self::Unsorted { address } => {
-                write!(
-                    f,
-                    "the piece at {address} begins before the one before it ends"
-                )
-            }
-            Self::NotMapped { address } => write!(f, "{address} is not mapped"),
-            Self::InsideLeaf {
-                edge,
-                leaf,
-                leaf_bytes,
-                takes,
-            } => write!(
-                f,
-                "{edge} lies inside the leaf of {leaf_bytes:#x} bytes at {leaf}, which may not be split \
-                 while CPUs use it: change all of it, map it in smaller leaves, or allow it \
-                 with set_bbm if every CPU has level {} of FEAT_BBM",
-                takes.number()
-            ),
-            Self::OutOfTables { needed } => {
-                write!(f, "out of memory for tables: {needed} more are needed")
-            }
-            Self::WrongStage => write!(
-                f,
-                "tables of stage 1 were asked for with the shape of stage 2: name Stage2 in the type"
-            ),
-            Self::WrongPageSize { geometry, page } => write!(
-                f,
-                "the geometry has {geometry} pages, the tables were asked for with {page}"
-            ),
-        }
-    }
-}
-
-impl core::error::Error for TableError {}
 
 /// Whether CPUs may walk the tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -282,21 +144,25 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     ///
     /// # Errors
     ///
-    /// [`TableError::WrongPageSize`] when `geometry` has another page size than `P`.
+    /// [`TableError::WrongPageSize`] when `geometry` has another page size than `P`,
+    /// [`WrongStage`](TableError::WrongStage) for the shape of stage 2 without [`Stage2`] in the type,
+    /// [`WrongTablePages`](TableError::WrongTablePages) and
+    /// [`TablesTooHigh`](TableError::TablesTooHigh) when the allocator's pages do not serve.
     ///
     /// # Safety
     ///
     /// `root` must be a full table page of `geometry`'s start level (at stage 2 the first of all
-    /// concatenated ones), and `environment` must reach every table below it. Contiguous groups in the tables must be whole: the hint on all entries
-    /// of a group, and all of them valid or all present-invalid. No other code may change the
-    /// tables while this value exists, and no CPU may walk them.
+    /// concatenated ones), and `environment` must reach every table below it. Contiguous groups in
+    /// the tables must be whole: the hint on all entries of a group, and all of them valid or all
+    /// present-invalid. No other code may change the tables while this value exists, and no CPU may
+    /// walk them.
     pub unsafe fn from_root(
         root: PhysicalAddress,
         geometry: S::Geometry,
         environment: E,
     ) -> Result<Self, TableError> {
         let geometry: Geometry = geometry.into();
-        Self::check_geometry(&geometry)?;
+        Self::check(&geometry, &environment)?;
         // SAFETY: the caller keeps the conditions.
         Ok(unsafe { Self::with_root(root, geometry, environment) })
     }
@@ -326,38 +192,43 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     ///
     /// [`TableError::OutOfTables`] when there is no page for the root, or for concatenated root
     /// tables no [aligned run](TableAllocator::allocate_aligned) of pages,
-    /// [`WrongPageSize`](TableError::WrongPageSize) when `geometry` has another page size than `P`.
+    /// [`WrongPageSize`](TableError::WrongPageSize) when `geometry` has another page size than `P`,
+    /// [`WrongTablePages`](TableError::WrongTablePages) and
+    /// [`TablesTooHigh`](TableError::TablesTooHigh) when the allocator's pages do not serve.
     pub fn new(geometry: S::Geometry, environment: E) -> Result<Self, TableError> {
-        Self::try_new(geometry, environment).map_err(|(error, _)| error)
+        let mut environment = environment;
+        let geometry: Geometry = geometry.into();
+        let root = Self::allocate_root(&geometry, &mut environment)?;
+        Ok(Self::of_new_root(root, geometry, environment))
     }
 
     /// Leaves this tree as it is, and makes a new, empty one in the same environment. Returns the
-    /// address of the old root and the new tree.
+    /// address of the old root and the new tree, which has no settings of the old one.
     ///
     /// # Errors
     ///
-    /// Those of [`new`](Self::new), with this tree.
+    /// Those of [`new`](Self::new), with this tree as it was.
     pub fn begin_another(
-        self,
+        mut self,
         geometry: S::Geometry,
     ) -> Result<(PhysicalAddress, Self), (TableError, Self)> {
-        let old = (self.root, self.geometry);
-        match Self::try_new(geometry, self.environment) {
-            Ok(new) => Ok((old.0, new)),
-            Err((error, environment)) => {
-                // SAFETY: this is the tree and the environment of before.
-                Err((error, unsafe { Self::with_root(old.0, old.1, environment) }))
+        let geometry: Geometry = geometry.into();
+        match Self::allocate_root(&geometry, &mut self.environment) {
+            Ok(root) => {
+                let new = Self::of_new_root(root, geometry, self.environment);
+                Ok((self.root, new))
             }
+            Err(error) => Err((error, self)),
         }
     }
 
-    /// As [`new`](Self::new); an error returns the environment.
-    fn try_new(geometry: S::Geometry, mut environment: E) -> Result<Self, (TableError, E)> {
-        let geometry: Geometry = geometry.into();
-        if let Err(error) = Self::check_geometry(&geometry) {
-            return Err((error, environment));
-        }
-        let count = Self::root_tables_of(&geometry);
+    /// The pages of a new root, which hold anything.
+    fn allocate_root(
+        geometry: &Geometry,
+        environment: &mut E,
+    ) -> Result<PhysicalAddress, TableError> {
+        Self::check(geometry, environment)?;
+        let count = Self::root_tables_of(geometry);
         let root = if count > 1 {
             environment.allocate_aligned(count)
         } else if environment.reserve(1) {
@@ -365,13 +236,15 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         } else {
             None
         };
-        let Some(root) = root else {
-            return Err((TableError::OutOfTables { needed: count }, environment));
-        };
+        root.ok_or(TableError::OutOfTables { needed: count })
+    }
+
+    /// The empty tree with a root that [`allocate_root`](Self::allocate_root) made.
+    fn of_new_root(root: PhysicalAddress, geometry: Geometry, environment: E) -> Self {
         // SAFETY: the pages are new, so nothing else uses them, and they are filled before they are
         // read.
         let mut tables = unsafe { Self::with_root(root, geometry, environment) };
-        for table in 0..count {
+        for table in 0..tables.root_tables() {
             let table = PhysicalAddress(root.0 + table as u64 * P::SIZE.bytes());
             tables.fill(
                 table,
@@ -382,11 +255,11 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
                 Visibility::Private,
             );
         }
-        Ok(tables)
+        tables
     }
 
-    /// Checks that a geometry is one of these types.
-    fn check_geometry(geometry: &Geometry) -> Result<(), TableError> {
+    /// Checks that a geometry is one of these types, and that the environment has pages for it.
+    fn check(geometry: &Geometry, environment: &E) -> Result<(), TableError> {
         if geometry.page_size() != P::SIZE {
             return Err(TableError::WrongPageSize {
                 geometry: geometry.page_size(),
@@ -395,6 +268,22 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         }
         if geometry.regime() == Regime::Stage2 && !S::CONCATENATED {
             return Err(TableError::WrongStage);
+        }
+        let Some(pages) = environment.pages() else {
+            return Ok(());
+        };
+        if pages.page_size != P::SIZE {
+            return Err(TableError::WrongTablePages {
+                allocator: pages.page_size,
+                page: P::SIZE,
+            });
+        }
+        let pa_bits = geometry.pa_bits();
+        if pages.end.0 > 1 << pa_bits {
+            return Err(TableError::TablesTooHigh {
+                end: pages.end,
+                pa_bits,
+            });
         }
         Ok(())
     }
@@ -631,5 +520,23 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         let how = self.visibility();
         // SAFETY: as for `store`, for each entry.
         unsafe { self.environment.update(table, first, count, change, how) }
+    }
+
+    /// Changes the entries before the first one, of `count` from `first` on, that does not match
+    /// `pattern`, and returns their number.
+    #[inline(always)]
+    fn update_alike(
+        &mut self,
+        table: PhysicalAddress,
+        first: usize,
+        count: usize,
+        pattern: BitPattern,
+        change: BitChange,
+    ) -> usize {
+        debug_assert!(pattern.value & change.of != 0);
+        let how = self.visibility();
+        let memory = &mut self.environment;
+        // SAFETY: as for `store`, for each entry.
+        unsafe { memory.update_alike(table, first, count, pattern, change, how) }
     }
 }

@@ -161,6 +161,9 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
             self.store(slot.table, slot.index, new, Visibility::Private);
             return true;
         }
+        if new == old {
+            return true;
+        }
         if self.geometry.may_be_updated(old) {
             return false;
         }

@@ -14,8 +14,12 @@ use crate::setters::setters;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PermissionChange {
-    /// Whether stores are allowed. `Some(false)` also clears the dirty modifier (DBM), because
-    /// under TCR.HD hardware would otherwise allow stores again.
+    /// Whether stores are allowed. `Some(false)` also clears the dirty modifier (DBM) unless
+    /// [`dirty_modifier`](Self::dirty_modifier) is `Some(true)`, because under TCR.HD hardware would
+    /// otherwise allow stores again.
+    ///
+    /// **The dirty state is lost with the modifier**, and a harvest of it before the call misses the
+    /// stores in between. [`PageTables::protect`] has the way that loses none.
     pub writable: Option<bool>,
     /// Whether EL0 may access; no effect in a regime with one privilege.
     pub user: Option<bool>,
@@ -25,6 +29,15 @@ pub struct PermissionChange {
     pub user_execute: Option<bool>,
     /// Whether indirect branches must land on BTI instructions.
     pub guarded: Option<bool>,
+    /// Whether hardware manages the dirty state under TCR.HD (DBM).
+    ///
+    /// `Some(true)` makes a writable leaf a dirty one. **A leaf that is not writable becomes a clean
+    /// one, which the next store makes writable**: name only ranges that may be written. With
+    /// `writable(false)` all leaves become clean, and hardware notes the stores from then on.
+    ///
+    /// `Some(false)` leaves each leaf as hardware noted it: a dirty one is writable, a clean one is
+    /// not, and a contiguous group is writable if any of its members was dirty.
+    pub dirty_modifier: Option<bool>,
     /// Software's four bits; the upper four are ignored.
     pub software: Option<u8>,
 }
@@ -37,6 +50,7 @@ impl PermissionChange {
         privileged_execute: None,
         user_execute: None,
         guarded: None,
+        dirty_modifier: None,
         software: None,
     };
 
@@ -46,6 +60,7 @@ impl PermissionChange {
         privileged_execute: Some(bool),
         user_execute: Some(bool),
         guarded: Some(bool),
+        dirty_modifier: Some(bool),
         software: Some(u8),
     }
 
@@ -67,6 +82,12 @@ impl PermissionChange {
             self.writable.map(|allowed| !allowed),
         );
         bit(Descriptor::GUARDED, self.guarded);
+        // Where TCR.HD is set, DBM with AP[2] means "writable, clean", not "read-only".
+        let read_only = (self.writable == Some(false)).then_some(false);
+        bit(
+            Descriptor::DIRTY_MODIFIER,
+            self.dirty_modifier.or(read_only),
+        );
         if regime.has_user() {
             bit(Descriptor::AP_USER, self.user);
             bit(
@@ -79,10 +100,6 @@ impl PermissionChange {
                 Descriptor::UXN,
                 self.privileged_execute.map(|allowed| !allowed),
             );
-        }
-        if self.writable == Some(false) {
-            // Where TCR.HD is set, DBM with AP[2] means "writable, clean", not "read-only".
-            change.clear |= Descriptor::DIRTY_MODIFIER;
         }
         if let Some(software) = self.software {
             change.clear |= Descriptor::SOFTWARE;
@@ -105,8 +122,70 @@ pub enum Holes {
 
 impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// Changes permissions of `bytes` bytes from `start`. On live tables it invalidates the TLB for
-    /// the range before it returns. A leaf that an end of the range cuts is split first. An empty
-    /// change does nothing and checks only the range.
+    /// the range before it returns. A leaf that an end of the range cuts is split first. A change
+    /// that alters no leaf stores nothing and issues nothing. An empty change checks only the range.
+    ///
+    /// Pages whose dirty state hardware manages become read-only in three steps, so that no note of
+    /// a store is lost. CPUs may go on to store meanwhile:
+    ///
+    /// ```
+    /// use granule::arch::{Attributes, Kind, Page, VirtualAddress};
+    /// use granule::table::{
+    ///     Holes, PageTables, PermissionChange, TableEnvironment, TableError, Visit,
+    /// };
+    ///
+    /// /// Makes a range read-only and tells what of it has been written.
+    /// fn write_protect<P: Page, E: TableEnvironment>(
+    ///     tables: &mut PageTables<P, E>,
+    ///     start: VirtualAddress,
+    ///     bytes: u64,
+    ///     mut written: impl FnMut(VirtualAddress, u64),
+    /// ) -> Result<(), TableError> {
+    ///     // From here on hardware notes nothing. What was dirty is writable, the rest is not.
+    ///     let noted = PermissionChange::NONE.dirty_modifier(false);
+    ///     tables.protect(start, bytes, noted, Holes::Skip)?;
+    ///     let _ = tables.visit(start, bytes, |entry| {
+    ///         let of = Attributes::decode(entry.descriptor, tables.geometry());
+    ///         if entry.kind == Kind::Leaf && of.permissions.writable {
+    ///             written(entry.start, entry.bytes);
+    ///         }
+    ///         Visit::EVERYTHING
+    ///     })?;
+    ///     let read_only = PermissionChange::NONE.writable(false);
+    ///     tables.protect(start, bytes, read_only, Holes::Skip)
+    /// }
+    /// # use granule::arch::tlbi::TlbCapabilities;
+    /// # use granule::arch::{
+    /// #     CpuFeatures, Geometry, IdRegisters, Page4K, PageSize, Permissions, PhysicalAddress, Regime,
+    /// #     VaRange,
+    /// # };
+    /// # use granule::table::{DirectMapped, Environment, FreeList, Leaves, NoCpu, Offset};
+    /// # let mut pages = vec![0u64; 5 * 512];
+    /// # let start = PhysicalAddress(pages.as_mut_ptr().expose_provenance() as u64);
+    /// # // SAFETY: the vector is nobody else's and lives longer than the tables.
+    /// # let environment = unsafe {
+    /// #     let flat = Offset::new(0);
+    /// #     let mut allocator = FreeList::new(flat, PageSize::K4);
+    /// #     allocator.add(start, PhysicalAddress(start.0 + 5 * 4096));
+    /// #     Environment {
+    /// #         memory: DirectMapped(flat),
+    /// #         allocator,
+    /// #         tlb: NoCpu(TlbCapabilities::BASIC),
+    /// #     }
+    /// # };
+    /// # let cpu = CpuFeatures::new(IdRegisters::new().mmfr0(5));
+    /// # let geometry = Geometry::new(&cpu, PageSize::K4, 39, VaRange::Lower, Regime::El1And0)?;
+    /// # let mut tables = PageTables::<Page4K, _>::new(geometry, environment)?;
+    /// # let clean = Attributes::normal(Permissions::READ.dirty_modifier(true));
+    /// # tables.map(VirtualAddress(0), PhysicalAddress(0), 0x4000, clean, Leaves::PAGES)?;
+    /// # tables.set_dirty(VirtualAddress(0x2000), 0x1000, true, Holes::Refuse)?;
+    /// # let mut all = Vec::new();
+    /// # write_protect(&mut tables, VirtualAddress(0), 0x4000, |start, bytes| all.push((start, bytes)))?;
+    /// # assert_eq!(all, [(VirtualAddress(0x2000), 0x1000)]);
+    /// # let there = tables.query(VirtualAddress(0x2000)).ok_or("not mapped")?;
+    /// # assert_eq!(there.attributes.permissions, Permissions::READ);
+    /// # Ok::<(), Box<dyn core::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     ///
@@ -163,10 +242,12 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
             return Ok(());
         }
         let level = self.geometry.start_level();
+        let ends_dirty_state = self.ends_dirty_state(change);
         if holes == Holes::Refuse {
             // A change of all leaves keeps the bits that make them leaves.
             let restorable = self.liveness == Liveness::Private
                 && change.of == BitChange::LEAVES
+                && !ends_dirty_state
                 && self.root_end(from, to) == to;
             if restorable && !self.splits_edges(from, to, change) {
                 return self.change_or_restore(from, to, change);
@@ -175,9 +256,16 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
                 self.check_mapped(root, level, from, to)?;
             }
         }
+        if self.liveness == Liveness::Live && !self.alters(from, to, change) {
+            // Nothing is stored, so no TLB needs to drop anything.
+            return Ok(());
+        }
         self.split_edges(from, to, change)?;
         for (root, from, to) in self.roots(from, to) {
             self.change_in(root, level, from, to, change);
+            if ends_dirty_state {
+                self.level_groups(root, level, from, to);
+            }
         }
         self.pending.within(from, to);
         self.flush();
@@ -239,9 +327,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
                     self.change_alike(below, level.next(), at, next, change, alike)
                 }
                 Kind::Leaf if next - at == bytes && alike.matches(entry) => {
-                    let run = self.run_end(table, level, at, to, alike);
-                    self.change_run(table, level, at, run, change);
-                    at = run;
+                    at = self.change_leaves(table, level, at, to, change, alike);
                     continue;
                 }
                 Kind::Leaf | Kind::PresentInvalid | Kind::Invalid => at,
@@ -252,6 +338,40 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
             at = next;
         }
         to
+    }
+
+    /// Whether `change` alters an entry between two offsets. Usually it alters the first one.
+    pub(super) fn alters(&self, from: u64, to: u64, change: BitChange) -> bool {
+        let level = self.geometry.start_level();
+        self.roots(from, to)
+            .any(|(root, from, to)| self.alters_in(root, level, from, to, change))
+    }
+
+    fn alters_in(
+        &self,
+        table: PhysicalAddress,
+        level: Level,
+        from: u64,
+        to: u64,
+        change: BitChange,
+    ) -> bool {
+        let bytes = P::SIZE.entry_bytes(level);
+        let mut at = from;
+        while at < to {
+            let next = to.min((at & !(bytes - 1)) + bytes);
+            let entry = self.load(table, Self::index(at, level));
+            let alters = if entry.is_table(level) {
+                let below = self.geometry.address_of(entry, level);
+                self.alters_in(below, level.next(), at, next, change)
+            } else {
+                Self::changes(entry, change)
+            };
+            if alters {
+                return true;
+            }
+            at = next;
+        }
+        false
     }
 
     pub(super) fn check_mapped(
@@ -310,10 +430,8 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
                     let below = self.geometry.address_of(entry, level);
                     self.change_in(below, level.next(), at, next, change);
                 }
-                Kind::Leaf if next - at == bytes => {
-                    let run = self.leaves_end(table, level, at, to);
-                    self.change_run(table, level, at, run, change);
-                    at = run;
+                Kind::Leaf if next - at == bytes && change.concerns(entry) => {
+                    at = self.change_leaves(table, level, at, to, change, BitPattern::ANY);
                     continue;
                 }
                 Kind::PresentInvalid if next - at == bytes => {
@@ -343,31 +461,41 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         }
     }
 
-    /// The end, at most `to`, of the run of whole valid leaves that begins with the leaf at `at`.
-    pub(super) fn leaves_end(&self, table: PhysicalAddress, level: Level, at: u64, to: u64) -> u64 {
-        let any = BitPattern { mask: 0, value: 0 };
-        self.run_end(table, level, at, to, any)
-    }
-
-    /// As [`leaves_end`](Self::leaves_end), for leaves that match `alike`.
-    #[inline(always)]
-    fn run_end(
-        &self,
+    /// Applies `change`, which concerns valid leaves, to the run of whole ones from the leaf at `at`
+    /// on that match `alike`, in one pass. Returns the end of the run, at most `to`.
+    fn change_leaves(
+        &mut self,
         table: PhysicalAddress,
         level: Level,
         at: u64,
         to: u64,
+        change: BitChange,
         alike: BitPattern,
     ) -> u64 {
-        let first = Self::index(at, level);
-        // Rounding down leaves out the entry that `to` cuts.
-        let count = ((to - (at & !(P::SIZE.entry_bytes(level) - 1))) >> P::SIZE.level_shift(level))
-            as usize;
+        let (first, count) = Self::whole(level, at, to);
+        let pattern = BitPattern::leaf(level).and(alike);
+        let changed = self.update_alike(table, first, count, pattern, change);
+        self.pending.changed(change, P::SIZE.entry_bytes(level));
+        at + ((changed as u64) << P::SIZE.level_shift(level))
+    }
+
+    /// The end, at most `to`, of the run of whole valid leaves that begins with the leaf at `at`.
+    pub(super) fn leaves_end(&self, table: PhysicalAddress, level: Level, at: u64, to: u64) -> u64 {
+        let (first, count) = Self::whole(level, at, to);
         let found = if level.is_last() {
-            self.find_unlike(table, first, count, BitPattern::PAGE.and(alike))
+            self.find_unlike(table, first, count, BitPattern::PAGE)
         } else {
-            self.find_unlike(table, first, count, BitPattern::BLOCK.and(alike))
+            self.find_unlike(table, first, count, BitPattern::BLOCK)
         };
         at + ((found.unwrap_or(count) as u64) << P::SIZE.level_shift(level))
+    }
+
+    /// The index of the entry at `at`, and the number of whole entries from it to `to`.
+    #[inline(always)]
+    pub(super) const fn whole(level: Level, at: u64, to: u64) -> (usize, usize) {
+        // Rounding down leaves out the entry that `to` cuts.
+        let bytes = to - (at & !(P::SIZE.entry_bytes(level) - 1));
+        let count = bytes >> P::SIZE.level_shift(level);
+        (Self::index(at, level), count as usize)
     }
 }

@@ -95,8 +95,8 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// # Safety
     ///
     /// Every CPU that walks the tables has at least this level. For levels 1 and 2 the system
-    /// handles the TLB conflict abort (TLBI VMALLE1, then retry, RBLRKC), with code, stack and data
-    /// outside any range that is ever split.
+    /// handles the TLB conflict abort (TLBI VMALLE1, at stage 2 VMALLS12E1 at EL2, then retry,
+    /// RBLRKC), with code, stack and data outside any range that is ever split.
     pub const unsafe fn set_bbm(&mut self, level: BbmLevel) {
         self.bbm = level;
     }

@@ -51,7 +51,7 @@
 //! // No CPU has the VMID in use, and the environment issues no instruction.
 //! // SAFETY: no CPU walks the tables of this example.
 //! let mut guest = unsafe { guest.make_live() };
-//! assert_eq!(guest.vttbr(7).0, guest.root_table().0 | 7 << 48);
+//! assert_eq!(guest.vttbr(7).bits(), guest.root_table().0 | 7 << 48);
 //! // The guest's first 32 MiB become read-only: the TLBIs by intermediate physical address, then
 //! // VMALLE1IS for what the guest's CPUs combined with their own tables.
 //! let read_only = Stage2PermissionChange::NONE.writable(false);
@@ -83,7 +83,7 @@
 //! use granule::table::{Live, PageTables, Stage2, TableEnvironment};
 //!
 //! fn ttbr<E: TableEnvironment>(guest: &Live<PageTables<Page4K, E, Stage2>>) -> u64 {
-//!     guest.ttbr(0).0
+//!     guest.ttbr(0).bits()
 //! }
 //! ```
 
@@ -99,11 +99,23 @@ use crate::setters::setters;
 pub struct Stage2PermissionChange {
     /// Whether loads are allowed.
     pub readable: Option<bool>,
-    /// Whether stores are allowed. `Some(false)` also clears the dirty modifier (DBM), because
-    /// under VTCR_EL2.HD hardware would otherwise allow stores again.
+    /// Whether stores are allowed. `Some(false)` also clears the dirty modifier (DBM) unless
+    /// [`dirty_modifier`](Self::dirty_modifier) is `Some(true)`, because under VTCR_EL2.HD hardware
+    /// would otherwise allow stores again.
+    ///
+    /// **The dirty state is lost with the modifier**, and a harvest of it before the call misses the
+    /// stores in between. [`PageTables::protect`](super::PageTables::protect) has the way that loses
+    /// none.
     pub writable: Option<bool>,
     /// The privileges that may execute.
     pub execute: Option<Execute>,
+    /// Whether hardware manages the dirty state under VTCR_EL2.HD (DBM): as
+    /// [`PermissionChange::dirty_modifier`](super::PermissionChange::dirty_modifier).
+    ///
+    /// For a guest that runs, `NONE.writable(false).dirty_modifier(true)` of its RAM makes every page
+    /// clean. [`Harvest::Dirty`](super::Harvest::Dirty) then gives what the guest wrote since, as
+    /// often as it is asked. `NONE.writable(true).dirty_modifier(false)` ends that.
+    pub dirty_modifier: Option<bool>,
     /// Software's four bits; the upper four are ignored.
     pub software: Option<u8>,
 }
@@ -114,6 +126,7 @@ impl Stage2PermissionChange {
         readable: None,
         writable: None,
         execute: None,
+        dirty_modifier: None,
         software: None,
     };
 
@@ -121,6 +134,7 @@ impl Stage2PermissionChange {
         readable: Some(bool),
         writable: Some(bool),
         execute: Some(Execute),
+        dirty_modifier: Some(bool),
         software: Some(u8),
     }
 
@@ -146,9 +160,14 @@ impl Stage2PermissionChange {
             Descriptor::S2AP_WRITE,
             bit(Descriptor::S2AP_WRITE, self.writable),
         );
-        if self.writable == Some(false) {
-            replace(Descriptor::DIRTY_MODIFIER, Some(0));
-        }
+        let read_only = (self.writable == Some(false)).then_some(false);
+        replace(
+            Descriptor::DIRTY_MODIFIER,
+            bit(
+                Descriptor::DIRTY_MODIFIER,
+                self.dirty_modifier.or(read_only),
+            ),
+        );
         let by_privilege = geometry.execute_by_privilege();
         replace(
             Descriptor::STAGE2_XN,

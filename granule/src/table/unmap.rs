@@ -4,7 +4,7 @@
 //! [pending](super::pending) changes, and the flush at the end frees them.
 
 use super::stage::Stage;
-use super::{BitChange, Liveness, PageTables, TableEnvironment, TableError};
+use super::{BitChange, BitPattern, Liveness, PageTables, TableEnvironment, TableError};
 use crate::arch::page_size::{Level, Page};
 use crate::arch::{Descriptor, Kind, PhysicalAddress};
 
@@ -121,13 +121,17 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
             match entry.kind(&self.geometry, level) {
                 Kind::Invalid => {}
                 Kind::Leaf => {
-                    let run = self.leaves_end(table, level, at, to);
-                    let count = ((run - at) >> P::SIZE.level_shift(level)) as usize;
-                    if self.liveness == Liveness::Private {
+                    let run = if self.liveness == Liveness::Private {
+                        let run = self.leaves_end(table, level, at, to);
+                        let count = ((run - at) >> P::SIZE.level_shift(level)) as usize;
                         self.fill(table, index, count, Descriptor::INVALID, 0, how);
+                        run
                     } else {
-                        self.update(table, index, count, CLEAR);
-                    }
+                        let (first, count) = Self::whole(level, at, to);
+                        let count =
+                            self.update_alike(table, first, count, BitPattern::BLOCK, CLEAR);
+                        at + ((count as u64) << P::SIZE.level_shift(level))
+                    };
                     self.pending.leaves(at, run, level, bytes);
                     at = run;
                     continue;

@@ -55,13 +55,14 @@ pub struct TableView<R, S: Stage = Stage1> {
 
 /// A table that a view could not or would not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct UnreadTable {
+#[non_exhaustive]
+pub struct UnreadTable<I = VirtualAddress> {
     /// The table.
     pub table: PhysicalAddress,
     /// Its level.
     pub level: Level,
     /// The first address whose translation is unknown because of it.
-    pub start: VirtualAddress,
+    pub start: I,
     /// The reason.
     pub why: Unread,
 }
@@ -79,7 +80,7 @@ pub enum Unread {
     Limit,
 }
 
-impl fmt::Display for UnreadTable {
+impl<I: fmt::Display> fmt::Display for UnreadTable<I> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             table,
@@ -96,7 +97,7 @@ impl fmt::Display for UnreadTable {
     }
 }
 
-impl core::error::Error for UnreadTable {}
+impl<I: fmt::Debug + fmt::Display> core::error::Error for UnreadTable<I> {}
 
 impl<R, S: Stage> fmt::Debug for TableView<R, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -169,7 +170,7 @@ impl<R: Fn(PhysicalAddress, usize) -> Option<Descriptor>, S: Stage> TableView<R,
     /// # Errors
     ///
     /// When a table on the way cannot be read.
-    pub fn query(&self, address: S::Input) -> Result<Option<MappingOf<S>>, UnreadTable> {
+    pub fn query(&self, address: S::Input) -> Result<Option<MappingOf<S>>, UnreadTable<S::Input>> {
         let Some(offset) = self.geometry.offset(S::address(address)) else {
             return Ok(None);
         };
@@ -189,7 +190,7 @@ impl<R: Fn(PhysicalAddress, usize) -> Option<Descriptor>, S: Stage> TableView<R,
         &self,
         start: S::Input,
         bytes: u64,
-        visit: impl FnMut(Result<&Entry<S::Input>, UnreadTable>) -> ControlFlow<B, Visit>,
+        visit: impl FnMut(Result<&Entry<S::Input>, UnreadTable<S::Input>>) -> ControlFlow<B, Visit>,
     ) -> Result<ControlFlow<B>, TableError> {
         let page_size = self.geometry.page_size();
         let offsets = visit::offsets(&self.geometry, page_size, S::address(start), bytes)?;
@@ -199,7 +200,7 @@ impl<R: Fn(PhysicalAddress, usize) -> Option<Descriptor>, S: Stage> TableView<R,
     /// As [`visit`](Self::visit), for the whole address space.
     pub fn visit_all<B>(
         &self,
-        visit: impl FnMut(Result<&Entry<S::Input>, UnreadTable>) -> ControlFlow<B, Visit>,
+        visit: impl FnMut(Result<&Entry<S::Input>, UnreadTable<S::Input>>) -> ControlFlow<B, Visit>,
     ) -> ControlFlow<B> {
         self.visit_in::<B, false>((0, self.geometry.span()), visit)
     }
@@ -208,7 +209,7 @@ impl<R: Fn(PhysicalAddress, usize) -> Option<Descriptor>, S: Stage> TableView<R,
     /// [`PageTables::visit_runs`](super::PageTables::visit_runs) does.
     pub fn visit_runs<B>(
         &self,
-        visit: impl FnMut(Result<&Entry<S::Input>, UnreadTable>) -> ControlFlow<B, Visit>,
+        visit: impl FnMut(Result<&Entry<S::Input>, UnreadTable<S::Input>>) -> ControlFlow<B, Visit>,
     ) -> ControlFlow<B> {
         self.visit_in::<B, true>((0, self.geometry.span()), visit)
     }
@@ -216,7 +217,7 @@ impl<R: Fn(PhysicalAddress, usize) -> Option<Descriptor>, S: Stage> TableView<R,
     fn visit_in<B, const RUNS: bool>(
         &self,
         offsets: (u64, u64),
-        mut visit: impl FnMut(Result<&Entry<S::Input>, UnreadTable>) -> ControlFlow<B, Visit>,
+        mut visit: impl FnMut(Result<&Entry<S::Input>, UnreadTable<S::Input>>) -> ControlFlow<B, Visit>,
     ) -> ControlFlow<B> {
         let mut each = |found: Result<&Entry<S::Input>, LeftOut<Unread>>| {
             visit(found.map_err(|left_out| self.unread(&left_out)))
@@ -225,11 +226,11 @@ impl<R: Fn(PhysicalAddress, usize) -> Option<Descriptor>, S: Stage> TableView<R,
         visit_tree::<_, B, RUNS>(&source, self.root, offsets, &mut each)
     }
 
-    const fn unread(&self, left_out: &LeftOut<Unread>) -> UnreadTable {
+    fn unread(&self, left_out: &LeftOut<Unread>) -> UnreadTable<S::Input> {
         UnreadTable {
             table: left_out.table,
             level: left_out.level,
-            start: self.geometry.base().wrapping_add(left_out.offset),
+            start: S::input(self.geometry.base().wrapping_add(left_out.offset)),
             why: left_out.why,
         }
     }

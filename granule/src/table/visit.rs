@@ -14,6 +14,7 @@ use core::ops::ControlFlow;
 
 /// The mapping of one address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Mapping<I = VirtualAddress, A = Attributes> {
     /// The physical address of the queried address.
     pub output: PhysicalAddress,
@@ -31,6 +32,7 @@ pub struct Mapping<I = VirtualAddress, A = Attributes> {
 
 /// One entry found by a visit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Entry<I = VirtualAddress> {
     /// The table that holds the entry.
     pub table: PhysicalAddress,
@@ -153,7 +155,7 @@ pub(super) fn root_of<S: Stage>(
         return root;
     }
     let number = offset >> root_shift(geometry, size);
-    // A root that nobody checked may be at the end of the address space.
+    // The root of a guest's tables may be any number.
     root.wrapping_add(number << size.shift())
 }
 

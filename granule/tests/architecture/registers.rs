@@ -1,7 +1,9 @@
 //! TCR, MAIR and TTBR, field by field.
 
 use granule::arch::registers::{Mair, Tcr, TcrSingle, Ttbr};
-use granule::arch::{Geometry, PageSize, PhysicalAddress, Regime, VaRange};
+use granule::arch::{
+    CpuFeatures, Geometry, IdRegisters, PageSize, PhysicalAddress, Regime, VaRange,
+};
 use granule_testing::shape::{Cpu, LARGE, PLAIN, WIDE_INPUT};
 
 use PageSize::{K4, K16, K64};
@@ -146,13 +148,13 @@ fn base_register(geometry: &Geometry, root: PhysicalAddress, asid: u16) -> Ttbr 
 fn table_base() {
     // Base in 47:1, ASID in 63:48; in a 52-bit format 5:2 hold address bits 51:48.
     let plain = PLAIN.geometry(K4, 48, VaRange::Lower);
-    let ttbr = base_register(&plain, PhysicalAddress(0x8765_4321_f000), 0xbeef).0;
+    let ttbr = base_register(&plain, PhysicalAddress(0x8765_4321_f000), 0xbeef).bits();
     assert_eq!(ttbr, 0xbeef_8765_4321_f000);
     for size in PageSize::ALL {
         let wide = LARGE.geometry(size, 52, VaRange::Upper);
         for high in 0..16 {
             let root = PhysicalAddress(high << 48 | 0x1234_5678_0000);
-            let ttbr = base_register(&wide, root, 7).0;
+            let ttbr = base_register(&wide, root, 7).bits();
             assert_eq!(bits(ttbr, 0, 0), 0, "CnP");
             assert_eq!(bits(ttbr, 1, 1), 0);
             assert_eq!(bits(ttbr, 5, 2), high, "address bits 51:48");
@@ -214,7 +216,7 @@ fn shapes_are_read_back() {
                 let root = PhysicalAddress(0x1234_5678_0000 | high);
                 // SAFETY: no CPU gets this register.
                 let ttbr = unsafe { Ttbr::from_root(&upper, root, 0xabcd) };
-                assert_eq!(Ttbr(ttbr.0 | 1).root(&upper), root, "CnP is no address");
+                assert_eq!(upper.root_in(ttbr.bits() | 1), root, "CnP is no address");
                 for regime in [Regime::El2, Regime::El3] {
                     let half = VaRange::Lower;
                     let one = Geometry::new(&features, size, va_bits, half, regime).unwrap();
@@ -254,4 +256,20 @@ fn reserved_fields_are_refused() {
     assert!(Geometry::from_tcr_single(single, Regime::El1And0).is_err());
     assert!(Geometry::from_tcr_single(single, Regime::Stage2).is_err());
     assert!(Geometry::from_tcr_single(TcrSingle(16 | 0b11 << 14), Regime::El3).is_err());
+}
+
+#[test]
+fn a_regime_without_asids_has_none_in_its_ttbr() {
+    let root = PhysicalAddress(0x4000_0000);
+    for (regime, expected) in [
+        (Regime::El1And0, 7 << 48 | 0x4000_0000),
+        (Regime::El2, 0x4000_0000),
+        (Regime::El3, 0x4000_0000),
+    ] {
+        let cpu = CpuFeatures::new(IdRegisters::new().mmfr0(0x0010_0005));
+        let geometry = Geometry::new(&cpu, PageSize::K4, 48, VaRange::Lower, regime).unwrap();
+        // SAFETY: no CPU uses the register.
+        let ttbr = unsafe { Ttbr::from_root(&geometry, root, 7) };
+        assert_eq!(ttbr.bits(), expected, "{regime:?}");
+    }
 }

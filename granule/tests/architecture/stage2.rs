@@ -401,14 +401,14 @@ fn base_register_and_hcr() {
     let plain = geometry(PLAIN, K4, 40);
     // SAFETY: no CPU gets the value.
     let vttbr = unsafe { Vttbr::from_root(&plain, PhysicalAddress(0x4000_2000), 0xbeef) };
-    assert_eq!(vttbr.0, 0xbeef_0000_4000_2000);
+    assert_eq!(vttbr.bits(), 0xbeef_0000_4000_2000);
     assert_eq!(plain.hcr(), 1 << 0);
     for size in [K4, K16, K64] {
         let wide = Stage2Geometry::new(&features(LARGE, true), size, 52).unwrap();
         let root = PhysicalAddress(0b1010 << 48 | 0x1_0000);
         // SAFETY: no CPU gets the value.
         let vttbr = unsafe { Vttbr::from_root(&wide, root, 1) };
-        assert_eq!(vttbr.0, 1 << 48 | 0x1_0000 | 0b1010 << 2, "{size}");
+        assert_eq!(vttbr.bits(), 1 << 48 | 0x1_0000 | 0b1010 << 2, "{size}");
         assert_eq!(wide.hcr(), 1 << 0 | 1 << 46);
     }
 }
@@ -577,7 +577,7 @@ fn shapes_are_read_back() {
                     let root = PhysicalAddress(0x1234_5670_0000 | high);
                     // SAFETY: no CPU gets this register.
                     let vttbr = unsafe { Vttbr::from_root(&shape, root, 0xabcd) };
-                    assert_eq!(vttbr.root(&shape), root);
+                    assert_eq!(shape.root_in(vttbr.bits()), root);
                     read += 1;
                 }
             }

@@ -2,13 +2,15 @@
 
 use granule::arch::registers::{Tcr, Ttbr};
 use granule::arch::{
-    PageSize, Regime, Sctlr, Stage2Geometry, Translation, TranslationError, VaRange,
+    OutputFormat, PageSize, Regime, Sctlr, Stage2Geometry, Translation, TranslationError, VaRange,
 };
-use granule_testing::shape::PLAIN;
+use granule_testing::shape::{Cpu, LARGE, PLAIN, WIDE_INPUT};
 
-/// Two roots for the registers; no CPU gets them.
-const TTBR: Ttbr = Ttbr(0x4000_0000);
-const OTHER: Ttbr = Ttbr(0x5000_0000);
+/// Two roots for the registers.
+// SAFETY: no CPU gets them.
+const TTBR: Ttbr = unsafe { Ttbr::from_bits(0x4000_0000) };
+// SAFETY: as above.
+const OTHER: Ttbr = unsafe { Ttbr::from_bits(0x5000_0000) };
 
 #[test]
 fn sctlr_is_res1_bits_and_what_turns_translation_on() {
@@ -41,7 +43,7 @@ fn a_kernel_has_both_halves_or_one() {
     assert_eq!(both.regime, Regime::El1And0);
     assert_eq!(both.tcr & (Tcr::EPD0 | Tcr::EPD1), 0);
     let one = Translation::new(&cpu, None, Some((&upper, OTHER))).unwrap();
-    assert_eq!((one.ttbr0, one.ttbr1), (Ttbr(0), OTHER));
+    assert_eq!((one.ttbr0, one.ttbr1), (Ttbr::NONE, OTHER));
     assert_eq!(one.tcr & (Tcr::EPD0 | Tcr::EPD1), Tcr::EPD0);
     let one = Translation::new(&cpu, Some((&lower, TTBR)), None).unwrap();
     assert_eq!(one.tcr & (Tcr::EPD0 | Tcr::EPD1), Tcr::EPD1);
@@ -53,7 +55,7 @@ fn firmware_and_hypervisors_have_the_register_with_one_half() {
     for regime in [Regime::El2, Regime::El3] {
         let geometry = PLAIN.single(PageSize::K64, 42, regime);
         let found = Translation::new(&cpu, Some((&geometry, TTBR)), None).unwrap();
-        assert_eq!((found.regime, found.ttbr1), (regime, Ttbr(0)));
+        assert_eq!((found.regime, found.ttbr1), (regime, Ttbr::NONE));
         // RES1 31 and 23, PS 48 bits, TG0 64K, inner shareable write-back walks, T0SZ 22.
         assert_eq!(
             found.tcr,
@@ -103,4 +105,39 @@ fn tables_that_do_not_belong_together_are_refused_with_the_reason() {
         },
         "El2",
     );
+}
+
+/// TCR.DS changes the format of the descriptors of both halves, except those of 64K pages.
+#[test]
+fn halves_of_one_register_have_one_format() {
+    let lower = WIDE_INPUT.geometry(PageSize::K4, 48, VaRange::Lower);
+    let upper = WIDE_INPUT.geometry(PageSize::K4, 52, VaRange::Upper);
+    let formats = (lower.format(), upper.format());
+    assert_eq!(formats, (OutputFormat::Bits48, OutputFormat::Lpa2));
+    let cpu = WIDE_INPUT.features();
+    let both = |lower, upper| Translation::new(&cpu, Some((lower, TTBR)), Some((upper, OTHER)));
+    let refused = both(&lower, &upper).unwrap_err();
+    assert_eq!(
+        refused,
+        TranslationError::Formats {
+            lower: formats.0,
+            upper: formats.1
+        }
+    );
+    assert!(refused.to_string().contains("TCR.DS"), "{refused}");
+    // 64K pages go with either.
+    let wide = WIDE_INPUT.geometry(PageSize::K64, 48, VaRange::Lower);
+    assert_eq!(both(&wide, &upper).unwrap().tcr & Tcr::DS, Tcr::DS);
+}
+
+/// IPS is of both halves, too, and truncates what is longer.
+#[test]
+fn the_larger_outputs_of_two_halves_fit_their_register() {
+    let cpu = Cpu { tgran4: 0, ..LARGE };
+    let wide = cpu.geometry(PageSize::K64, 48, VaRange::Lower);
+    let narrow = cpu.geometry(PageSize::K4, 48, VaRange::Upper);
+    assert_eq!((wide.pa_bits(), narrow.pa_bits()), (52, 48));
+    let (wide, narrow) = (Some((&wide, TTBR)), Some((&narrow, OTHER)));
+    let both = Translation::new(&cpu.features(), wide, narrow).unwrap();
+    assert_eq!(both.tcr >> 32 & 7, 6);
 }

@@ -6,11 +6,11 @@ use core::ops::ControlFlow;
 use granule::arch::bbm::BbmLevel;
 use granule::arch::{
     Attributes, Dispatch, Geometry, Level, MemoryType, Page, PageSize, Permissions,
-    PhysicalAddress, VaRange, VirtualAddress,
+    PhysicalAddress, Stage2Geometry, VaRange, VirtualAddress,
 };
 use granule::table::{
     AnyPageTables, AttributeChange, FrameRun, Frames, Harvest, Holes, Leaves, PageTables,
-    PermissionChange, Piece, Visit,
+    PermissionChange, Piece, TableError, Visit,
 };
 use granule_testing::cases::config;
 use granule_testing::held::Held;
@@ -89,6 +89,13 @@ macro_rules! calls {
         answer!(answers, tables, set_valid(at(50), page));
         answer!(answers, tables, limit_leaves(at(0), 64 * page, pages));
         answer!(answers, tables, unmap(at(51), page));
+        let kept = tables.unmap_keeping_tables(at(52), page);
+        answers.push(format!("{kept:?}"));
+        #[allow(unused_unsafe, reason = "one of the callers is in an unsafe block")]
+        // SAFETY: no CPU walks the tables.
+        unsafe {
+            tables.defer_tlbi();
+        }
         let what = Harvest::Accessed { invalidate: true };
         let mut found = Vec::new();
         let harvested = tables.harvest(at(0), 64 * page, what, |start, bytes| {
@@ -162,7 +169,7 @@ impl Dispatch for Compared {
                     let answers = calls!(any.changes(), base, page);
                     let (root, environment) = any.into_parts();
                     let any = AnyPageTables::from_live_root(root, geometry, environment);
-                    any.retire().destroy();
+                    any.unwrap().retire().destroy();
                     answers
                 }
             } else {
@@ -170,7 +177,7 @@ impl Dispatch for Compared {
                 let (root, environment) = any.into_parts();
                 // SAFETY: the root and environment of just now.
                 let any = unsafe { AnyPageTables::from_root(root, geometry, environment) };
-                any.destroy();
+                any.unwrap().destroy();
                 answers
             };
             assert_eq!(answers, expected);
@@ -270,5 +277,37 @@ proptest! {
     #[test]
     fn destroy_frees_every_table(case in destroyed()) {
         case.geometry.page_size().dispatch(case);
+    }
+}
+
+#[test]
+fn another_tree_keeps_the_page_size_and_a_shape_of_stage_2_is_refused() {
+    let geometry = PLAIN.geometry(PageSize::K16, 47, VaRange::Upper);
+    let (host, environment) = new_host(&geometry);
+    let any = AnyPageTables::new(geometry, environment).unwrap();
+    let first = any.root_table();
+    let lower = PLAIN.geometry(PageSize::K16, 36, VaRange::Lower);
+    let (old, any) = any.begin_another(lower).ok().unwrap();
+    assert_eq!((old, any.geometry()), (first, &lower));
+    assert_ne!(any.root_table(), first);
+    let other_size = PLAIN.geometry(PageSize::K4, 48, VaRange::Lower);
+    let (error, any) = any.begin_another(other_size).err().unwrap();
+    assert!(matches!(error, TableError::WrongPageSize { .. }));
+    assert_eq!(any.geometry(), &lower);
+    any.destroy();
+    assert_eq!(host.given_out(), 1);
+
+    let guest = Stage2Geometry::new(&PLAIN.features(), PageSize::K16, 40).unwrap();
+    for live in [false, true] {
+        let environment = host::environment(&host, Setting::LIVE.capabilities());
+        // SAFETY: the root of above, whose tables nobody uses. No tree is made of it.
+        let error = unsafe {
+            if live {
+                AnyPageTables::from_live_root(first, *guest.shape(), environment).err()
+            } else {
+                AnyPageTables::from_root(first, *guest.shape(), environment).err()
+            }
+        };
+        assert_eq!(error, Some(TableError::WrongStage));
     }
 }

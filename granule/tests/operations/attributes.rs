@@ -7,9 +7,12 @@ use granule::arch::tlbi::{TlbiOp, TlbiScope};
 use granule::arch::{
     Attributes, MemoryType, Page4K, PageSize, Permissions, Shareability, VaRange, VirtualAddress,
 };
-use granule::table::{AttributeChange, Harvest, Holes, Leaves, TableError, Visibility};
+use granule::table::{
+    AttributeChange, Harvest, Holes, Leaves, PermissionChange, TableError, Visibility,
+};
 use granule_testing::host::Event;
 use granule_testing::shape::{LARGE, PLAIN};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 const RW: Attributes = Attributes::normal(Permissions::READ_WRITE);
 const DEVICE: AttributeChange = AttributeChange::NONE.memory(MemoryType::Device);
@@ -112,8 +115,9 @@ fn tlbis_that_are_left_to_the_caller_do_not_leave_out_those_of_a_break() {
         .unwrap();
     assert_eq!(steps(&bench.host.take_events()), "sdtDisdi");
     let tables = &mut bench.tables;
+    let read_only = PermissionChange::NONE.writable(false);
     tables
-        .change_attributes(last, 0x1000, clear, Holes::Refuse)
+        .protect(last, 0x1000, read_only, Holes::Refuse)
         .unwrap();
     assert_eq!(steps(&bench.host.take_events()), "sdi");
 }
@@ -293,4 +297,65 @@ fn a_harvest_reports_whole_leaves_once_and_invalidates_once() {
     bench.host.set_word(table.address, 0x2a, word | 1 << 10);
     let what = Harvest::Accessed { invalidate: false };
     assert_eq!(harvest(&mut bench, what, "s"), [(0x2_0000, 0x1_0000)]);
+}
+
+#[test]
+fn what_the_members_of_a_split_group_get_is_published() {
+    // Hardware noted a write in the fourth member alone, and it holds for all of the group. So the
+    // page that is to become dirty is dirty once the group is split, and nothing more changes.
+    let managed = Attributes::normal(Permissions::READ_WRITE.dirty_modifier(true));
+    let (mut bench, start) = bench(managed);
+    // SAFETY: no CPU walks the tables.
+    unsafe { bench.tables.set_bbm(BbmLevel::Level1) };
+    let table = bench.tree.tables.iter().find(|t| t.level == 3).unwrap();
+    for index in (0x10..0x20).filter(|index| *index != 0x13) {
+        let word = bench.host.word(table.address, index);
+        bench.host.set_word(table.address, index, word | 1 << 7);
+    }
+    let page = VirtualAddress(start.0 + 0x5000);
+    let dry = bench.tables.dry_run();
+    let cost = dry.set_dirty(page, 0x1000, true, Holes::Refuse).unwrap();
+    bench
+        .tables
+        .set_dirty(page, 0x1000, true, Holes::Refuse)
+        .unwrap();
+    let (hints, pages) = ("s".repeat(16), "t".repeat(16));
+    let expected = format!("{hints}d{pages}Di{}di", "s".repeat(15));
+    assert_eq!(steps(&bench.host.take_events()), expected);
+    assert_eq!((cost.stores, cost.tlbi), (31, 16));
+    assert_eq!((cost.dsb, cost.isb), (3, 2));
+}
+
+#[test]
+fn an_empty_range_inside_a_leaf_changes_nothing() {
+    let geometry = PLAIN.geometry(PageSize::K4, 39, VaRange::Lower);
+    let dirty = RW.permissions(Permissions::READ_WRITE.dirty_modifier(true));
+    for setting in [Setting::PRIVATE, Setting::LIVE] {
+        let mut bench = Bench::<Page4K>::new(&geometry, setting);
+        bench.map(0, 0, 2 << 20, dirty, Leaves::LARGEST).unwrap();
+        bench.host.take_events();
+        let inside = VirtualAddress(0x1000);
+        for holes in [Holes::Refuse, Holes::Skip] {
+            let tables = &mut bench.tables;
+            assert_eq!(tables.set_dirty(inside, 0, false, holes), Ok(()));
+            let changed = tables.change_attributes(inside, 0, DEVICE, holes);
+            assert_eq!(changed, Ok(()));
+            assert_eq!(tables.query(inside).unwrap().bytes, 2 << 20);
+        }
+        assert_eq!(bench.host.take_events(), []);
+    }
+}
+
+#[test]
+fn a_panic_in_a_harvest_leaves_no_stale_entry() {
+    let dirty = RW.permissions(Permissions::READ_WRITE.dirty_modifier(true));
+    let (mut bench, start) = bench(dirty);
+    let pages = VirtualAddress(start.0 + (37 << 12));
+    bench.host.take_events();
+    let tables = &mut bench.tables;
+    let panicked = catch_unwind(AssertUnwindSafe(|| {
+        tables.harvest(pages, 0x1000, Harvest::Dirty, |_, _| panic!("on purpose"))
+    }));
+    assert!(panicked.is_err());
+    assert_eq!(steps(&bench.host.take_events()), "sdtDi");
 }

@@ -271,7 +271,7 @@ fn counters_in_a_static_add_up() {
     assert_eq!(seen, Counts { tables: 1, ..one });
     let twice = Counts { stores: 2, ..one };
     assert_eq!(
-        twice.since(one),
+        twice.since(&one),
         Counts {
             stores: 1,
             ..Counts::default()

@@ -2,6 +2,7 @@
 
 use crate::bench::{Bench, Setting};
 use granule::arch::bbm::BbmLevel;
+use granule::arch::tlbi::TlbiOp;
 use granule::arch::{
     Attributes, Level, Page4K, Page16K, Page64K, PageSize, Permissions, PhysicalAddress, VaRange,
     VirtualAddress,
@@ -9,7 +10,7 @@ use granule::arch::{
 use granule::linear::LeafStats;
 use granule::table::{Holes, Leaves, PageTables, PermissionChange, Piece, TableError, Visit};
 use granule_testing::held::Held;
-use granule_testing::host::{self, Host};
+use granule_testing::host::{self, Event, Host};
 use granule_testing::shape::{LARGE, PLAIN};
 
 const RW: Attributes = Attributes::normal(Permissions::READ_WRITE);
@@ -360,4 +361,49 @@ fn a_census_passes_over_what_cannot_be_mapped() {
     );
     assert_eq!(found, wanted);
     assert_eq!((found.bytes(), found.tables()), (3 * page, 3));
+}
+
+#[test]
+fn a_tree_keeps_its_settings_when_another_cannot_begin() {
+    let geometry = PLAIN.geometry(PageSize::K4, 39, VaRange::Lower);
+    let other_size = PLAIN.geometry(PageSize::K16, 47, VaRange::Lower);
+    let own = Attributes::normal(Permissions::READ_WRITE).global(false);
+    for deferred in [false, true] {
+        let host = Host::new(&geometry, 0x4000_0000, 16);
+        let environment = host::environment(&host, Setting::LIVE.capabilities());
+        let mut tables = PageTables::<Page4K, _>::new(geometry, environment).unwrap();
+        let group = VirtualAddress(0x1_0000);
+        let output = PhysicalAddress(0x1_0000);
+        tables
+            .map(group, output, 0x1_0000, own, Leaves::LARGEST)
+            .unwrap();
+        // SAFETY: no CPU walks the tables, and all of their leaves are of one address space.
+        unsafe {
+            tables.set_bbm(BbmLevel::Level1);
+            tables.set_asid(Some(3));
+            if deferred {
+                tables.defer_tlbi();
+            }
+        }
+        let (error, tables) = tables.begin_another(other_size).err().unwrap();
+        assert!(matches!(error, TableError::WrongPageSize { .. }));
+        // SAFETY: no CPU walks the tables.
+        let mut live = unsafe { tables.make_live() };
+        host.take_events();
+        let read_only = PermissionChange::NONE.writable(false);
+        // SAFETY: nobody uses the memory.
+        let changed = unsafe { live.changes() };
+        // At level 0 the group could not be split.
+        assert_eq!(
+            changed.protect(group, 0x1000, read_only, Holes::Refuse),
+            Ok(())
+        );
+        let tlbis: Vec<Event> = host.take_events();
+        let tlbis = tlbis.iter().filter_map(|event| match event {
+            Event::Tlbi(TlbiOp::Address { operand, .. }) => Some(operand >> 48),
+            _ => None,
+        });
+        let expected: &[u64] = if deferred { &[] } else { &[3] };
+        assert_eq!(tlbis.collect::<Vec<_>>(), expected);
+    }
 }

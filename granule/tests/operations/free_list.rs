@@ -3,9 +3,10 @@
 
 use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{
-    Attributes, Dispatch, Geometry, Page, PageSize, Permissions, PhysicalAddress, VaRange,
-    VirtualAddress,
+    Attributes, Dispatch, Geometry, Page, Page4K, Page64K, PageSize, Permissions, PhysicalAddress,
+    VaRange, VirtualAddress,
 };
+use granule::linear::Arena;
 use granule::table::{
     DirectMapped, Environment, FreeList, FreedTable, Leaves, NoCpu, PageTables, PhysToVirt,
     TableAllocator, TableError, Visit,
@@ -26,6 +27,12 @@ struct Room {
 }
 
 impl Room {
+    /// No memory.
+    const NONE: Self = Self {
+        words: std::ptr::null_mut(),
+        count: 0,
+    };
+
     fn new(pages: u64, size: PageSize) -> Self {
         // What memory holds before it is given to an allocator means nothing.
         let words = vec![0x5555_5555_5555_5555_u64; (pages * size.bytes() / 8) as usize];
@@ -295,4 +302,45 @@ fn tables_run_out_of_pages_without_a_change_and_get_all_of_them_back() {
     for size in sizes {
         size.dispatch(EveryShortage);
     }
+}
+
+/// The error with which tables of `P`'s size refuse an allocator whose pages end at `end`.
+fn refusal<P: Page>(allocator: impl TableAllocator) -> Option<TableError> {
+    let geometry = shape::PLAIN.geometry(P::SIZE, 39, VaRange::Upper);
+    let environment = Environment {
+        memory: DirectMapped(Room::NONE),
+        allocator,
+        tlb: NoCpu(TlbCapabilities::BASIC),
+    };
+    PageTables::<P, _>::new(geometry, environment).err()
+}
+
+/// A list and an arena of pages of `size` that end at `end`; each is refused before a page is taken.
+fn refusals<P: Page>(size: PageSize, end: u64) -> [Option<TableError>; 2] {
+    let (start, end) = (PhysicalAddress(end - size.bytes()), PhysicalAddress(end));
+    let mut list = FreeList::new(Room::NONE, size);
+    // SAFETY: the range is no page of anything, and the tables refuse it before they access it.
+    let arena = unsafe {
+        list.add(start, end);
+        let mut arena = Arena::new(Room::NONE, PhysicalAddress(0), PhysicalAddress(0), size);
+        arena.extend_mapped(start, end);
+        arena
+    };
+    [refusal::<P>(list), refusal::<P>(arena)]
+}
+
+#[test]
+fn pages_of_another_size_or_too_high_are_refused() {
+    let wrong = TableError::WrongTablePages {
+        allocator: PageSize::K4,
+        page: PageSize::K64,
+    };
+    let low = FIRST + (1 << 16);
+    assert_eq!(refusals::<Page64K>(PageSize::K4, low), [Some(wrong); 2]);
+    let pa_bits = shape::PLAIN
+        .geometry(PageSize::K4, 39, VaRange::Upper)
+        .pa_bits();
+    let end = PhysicalAddress((1 << pa_bits) + 4096);
+    let high = TableError::TablesTooHigh { end, pa_bits };
+    assert_eq!(refusals::<Page4K>(PageSize::K4, end.0), [Some(high); 2]);
 }

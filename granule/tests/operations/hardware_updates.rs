@@ -8,12 +8,13 @@
 use granule::arch::bbm::BbmLevel;
 use granule::arch::tlbi::{TlbCapabilities, TlbiOp};
 use granule::arch::{
-    Descriptor, Geometry, Page, Page4K, PageSize, PhysicalAddress, Regime, Stage2Geometry, VaRange,
+    Descriptor, Geometry, Kind, Page, Page4K, PageSize, PhysicalAddress, Regime, Stage2Geometry,
+    VaRange,
 };
 use granule::forward;
 use granule::table::{
     AttributeChange, BitChange, Environment, Harvest, Holes, Leaves, PageTables, Stage1, Stage2,
-    TableMemory, TlbOps, Visibility,
+    TableMemory, TlbOps, Visibility, Visit,
 };
 use granule_testing::held::Held;
 use granule_testing::host::{self, Allocator, Host, Memory, Recorder};
@@ -240,6 +241,30 @@ fn harvest<S: TestStage>(tables: &mut Tables<S>, start: u64, bytes: u64) -> Repo
     reported
 }
 
+/// Reports what has been written, and makes all of it read-only.
+fn write_protect<S: TestStage>(tables: &mut Tables<S>, start: u64, bytes: u64) -> Reported {
+    let at = S::at(start);
+    let mut reported = Vec::new();
+    tables
+        .protect(at, bytes, S::unmanaged(), Holes::Refuse)
+        .unwrap();
+    let shape = *tables.geometry();
+    let arch = Arch::of(&shape);
+    tables
+        .visit(at, bytes, |entry| {
+            let word = entry.descriptor.0;
+            if entry.kind == Kind::Leaf && arch.made_dirty(word) == word {
+                reported.push((S::address(entry.start).0, entry.bytes));
+            }
+            Visit::EVERYTHING
+        })
+        .unwrap();
+    tables
+        .protect(at, bytes, S::read_only(), Holes::Refuse)
+        .unwrap();
+    reported
+}
+
 const BLOCK: u64 = 2 << 20;
 /// The scenes.
 fn scenes<S: TestStage>() -> Vec<Scene<S>> {
@@ -331,6 +356,22 @@ fn scenes<S: TestStage>() -> Vec<Scene<S>> {
             only: false,
             operation: make_device,
             at: &[0, 0x5000],
+        },
+        Scene {
+            what: "write-protection of a group of pages",
+            bytes: 16 << 12,
+            leaves: Leaves::LARGEST,
+            only: false,
+            operation: write_protect,
+            at: &[0, 0x5000, 0xf000],
+        },
+        Scene {
+            what: "write-protection of blocks and pages",
+            bytes: BLOCK + 0x5000,
+            leaves: Leaves::LARGEST,
+            only: false,
+            operation: write_protect,
+            at: &[0, BLOCK + 0x1000],
         },
         Scene {
             what: "harvest of a group of pages",

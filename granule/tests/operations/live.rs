@@ -8,7 +8,7 @@ use granule::arch::tlbi::{TlbiOp, TlbiScope};
 use granule::arch::{
     Attributes, Page4K, Page16K, Page64K, PageSize, Permissions, PhysicalAddress, VaRange,
 };
-use granule::table::{Holes, Leaves, PermissionChange, Piece};
+use granule::table::{AttributeChange, Holes, Leaves, PermissionChange, Piece};
 use granule_testing::host::Event;
 use granule_testing::shape::{LARGE, PLAIN};
 
@@ -332,4 +332,47 @@ fn leaves_of_several_sizes_are_all_reached() {
         bench.unmap(block, block + 0x3000).unwrap();
         assert_eq!(bench.tree.leaves.len(), 2);
     }
+}
+
+#[test]
+fn a_change_that_changes_nothing_stores_and_issues_nothing() {
+    let geometry = PLAIN.geometry(PageSize::K4, 39, VaRange::Lower);
+    let mut bench = Bench::<Page4K>::new(&geometry, Setting::LIVE);
+    let read = Attributes::normal(Permissions::READ);
+    // Pages with a hole between them, a group, and a block.
+    bench.map(0, 0, 0x4000, read, Leaves::PAGES).unwrap();
+    bench
+        .map(0x1_0000, 0x1_0000, 0x1_0000, read, Leaves::LARGEST)
+        .unwrap();
+    bench
+        .map(2 << 20, 2 << 20, 2 << 20, read, Leaves::LARGEST)
+        .unwrap();
+    for (offset, bytes) in [
+        (0x1000, 0x1000),
+        (0, 0x4000),
+        (0x1_1000, 0x1000),
+        // The edge inside the block needs no split either.
+        (0x2000, (2 << 20) + 0x5000),
+    ] {
+        bench.host.take_events();
+        let start = bench.reference.address(offset);
+        let tables = &mut bench.tables;
+        tables
+            .protect(start, bytes, READ_ONLY, Holes::Skip)
+            .unwrap();
+        let accessed = AttributeChange::NONE.accessed(true);
+        tables
+            .change_attributes(start, bytes, accessed, Holes::Skip)
+            .unwrap();
+        assert_eq!(bench.host.take_events(), [], "{bytes:#x} from {start}");
+        // The bench compares what a dry run says.
+        bench
+            .protect(offset, bytes, READ_ONLY, Holes::Skip)
+            .unwrap();
+    }
+    let start = bench.reference.address(0);
+    let mut cursor = bench.tables.cursor(start).unwrap();
+    bench.host.take_events();
+    cursor.protect(READ_ONLY, Holes::Refuse).unwrap();
+    assert_eq!(bench.host.take_events(), []);
 }

@@ -2,12 +2,14 @@
 //! many TLBIs, and that nothing else changes.
 
 use crate::bench::{Bench, Setting};
+use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{
-    Attributes, Descriptor, Kind, Page, Page4K, Page16K, Page64K, Permissions, PhysicalAddress,
-    VaRange, VirtualAddress,
+    Attributes, Descriptor, Kind, Level, Page, Page4K, Page16K, Page64K, Permissions,
+    PhysicalAddress, VaRange, VirtualAddress,
 };
 use granule::table::{
-    BitChange, Counted, Counters, Environment, Leaves, TableError, TableMemory, Visibility, Visit,
+    BitChange, Counted, Counters, DirectMapped, Environment, FreedTable, Leaves, Live, NoCpu,
+    Offset, PageTables, TableAllocator, TableError, TableMemory, TableRun, Visibility, Visit,
     lock_free,
 };
 use granule_testing::host::{self, Event};
@@ -349,4 +351,76 @@ fn a_part_of_a_group_or_a_block_is_refused() {
             assert_eq!(bench.dump(), before);
         }
     }
+}
+
+/// An allocator for operations that need none.
+struct NoTables;
+
+// SAFETY: it gives no page.
+unsafe impl TableAllocator for NoTables {
+    fn reserve(&mut self, tables: usize) -> bool {
+        tables == 0
+    }
+
+    fn allocate(&mut self, _most: usize) -> Option<TableRun> {
+        None
+    }
+
+    fn allocate_aligned(&mut self, _count: usize) -> Option<PhysicalAddress> {
+        None
+    }
+
+    fn free(&mut self, _table: FreedTable) {}
+}
+
+/// Reading live tables is safe, also beside this. Under Miri a load that is no atomic is a data race.
+#[test]
+fn a_query_may_run_meanwhile() {
+    #[repr(align(4096))]
+    struct Tables([[u64; 512]; 3]);
+
+    let geometry = PLAIN.geometry(Page4K::SIZE, 39, VaRange::Lower);
+    let mut tables = Box::new(Tables([[0; 512]; 3]));
+    let at = tables.0.as_mut_ptr().expose_provenance() as u64;
+    let rw = RW.encode(&geometry);
+    tables.0[0][0] = Descriptor::table(&geometry, PhysicalAddress(at + 0x1000)).0;
+    tables.0[1][0] = Descriptor::table(&geometry, PhysicalAddress(at + 0x2000)).0;
+    tables.0[2][1] = Descriptor::leaf(&geometry, Level::L3, PhysicalAddress(0x5000), rw).0;
+    let at = PhysicalAddress(Box::into_raw(tables).expose_provenance() as u64);
+    let environment = || Environment {
+        // SAFETY: the tables lie at their own addresses until the end of the test.
+        memory: DirectMapped(unsafe { Offset::new(0) }),
+        allocator: NoTables,
+        tlb: NoCpu(TlbCapabilities::BASIC),
+    };
+    // SAFETY: the root of the tables above. No CPU walks them.
+    let live = unsafe { Live::<PageTables<Page4K, _>>::from_root(at, geometry, environment()) };
+    let live = live.unwrap();
+    let page = VirtualAddress(0x1000);
+    let rounds = if cfg!(miri) { 20 } else { 2000 };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..rounds {
+                let found = live.query(page).map(|there| there.output);
+                assert!(found.is_none_or(|output| output.0 == 0x5000));
+                std::thread::yield_now();
+            }
+        });
+        for round in 1..=rounds {
+            let valid = round % 2 == 0;
+            // SAFETY: nothing uses the page, and no other code changes its entry.
+            let done = unsafe {
+                lock_free::set_valid::<Page4K, _>(at, geometry, environment(), page, 0x1000, valid)
+            };
+            assert_eq!(done, Ok(()));
+            std::thread::yield_now();
+        }
+    });
+    assert!(live.query(page).is_some());
+    // SAFETY: the box of above, whose tables nothing uses any more.
+    drop(unsafe {
+        Box::from_raw(core::ptr::with_exposed_provenance_mut::<Tables>(
+            at.0 as usize,
+        ))
+    });
 }

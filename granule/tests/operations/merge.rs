@@ -27,8 +27,10 @@ fn bench(live: bool, bbm: u32) -> Bench<Page4K> {
     Bench::new(&geometry, setting)
 }
 
-fn merged(tables: u64, groups: u64) -> Merged {
-    Merged { tables, groups }
+pub fn merged(tables: u64, groups: u64) -> Merged {
+    let mut merged = Merged::default();
+    (merged.tables, merged.groups) = (tables, groups);
+    merged
 }
 
 /// How many leaves there are at a level, and with the hint.

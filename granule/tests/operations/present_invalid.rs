@@ -138,10 +138,7 @@ fn a_hidden_leaf_is_split_at_any_level_of_bbm() {
             .unwrap();
         bench.set_bbm(3);
         let merged = bench.merge(bytes, bytes, Leaves::LARGEST).unwrap();
-        let expected = Merged {
-            tables: u64::from(bytes >= BLOCK),
-            groups: u64::from(member),
-        };
+        let expected = crate::merge::merged(u64::from(bytes >= BLOCK), u64::from(member));
         assert_eq!(merged, expected);
         assert_eq!(bench.dump(), before);
         if cfg!(miri) {
@@ -205,13 +202,7 @@ fn hidden_leaves_are_never_merged_with_others() {
     assert_eq!(merged, nothing);
     bench.set_valid(BLOCK, BLOCK).unwrap();
     let merged = bench.merge(BLOCK, BLOCK, Leaves::LARGEST).unwrap();
-    assert_eq!(
-        merged,
-        Merged {
-            tables: 1,
-            groups: 0
-        }
-    );
+    assert_eq!(merged, crate::merge::merged(1, 0));
 }
 
 #[test]

@@ -12,7 +12,7 @@ use granule::arch::{
     VaRange, VirtualAddress,
 };
 use granule::table::{
-    Counted, Counters, Counts, Holes, Leaves, Merged, PageTables, PermissionChange, TableError,
+    Counted, Counters, Counts, Holes, Leaves, PageTables, PermissionChange, TableError,
 };
 use granule_testing::held::Held;
 use granule_testing::host::{self, Event, Host};
@@ -140,10 +140,7 @@ impl Dispatch for Pair {
         assert_eq!(counters.get().tables, after.tables, "nothing more to split");
         let merged = tables.merge(whole, from.bytes, Leaves::LARGEST).unwrap();
         let groups = u64::from(from.contiguous);
-        let tables_given = Merged {
-            tables: levels,
-            groups,
-        };
+        let tables_given = crate::merge::merged(levels, groups);
         assert_eq!(merged, tables_given, "{what}");
         assert_eq!(dump(tables.root_table()), before.1, "{what}: as it was");
         assert_eq!(counters.get().tables, before.0.tables, "{what}: leaked");

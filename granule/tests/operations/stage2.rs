@@ -217,7 +217,7 @@ impl Dispatch for Root {
         let Held::Live(live) = tables else {
             panic!("the tables are live")
         };
-        assert_eq!(live.vttbr(0x12).0 >> 48, 0x12);
+        assert_eq!(live.vttbr(0x12).bits() >> 48, 0x12);
         // SAFETY: no CPU ever walked the tables.
         drop(unsafe { live.retire() }.destroy());
         assert_eq!(host.given_out(), 0);

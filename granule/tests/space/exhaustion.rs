@@ -117,7 +117,7 @@ fn a_fork_that_fails_leaves_the_parent_as_it_was() {
     let error = world.fork(0).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "out of memory for tables: 3 more are needed"
+        "out of memory for tables: the operation needs 3 pages, and fewer are free"
     );
     world.host.set_budget(usize::MAX);
     for page in 16..56 {

@@ -371,10 +371,6 @@ fn prepare(chosen: &[&Run]) -> Result<std::path::PathBuf> {
     // Last, so that its ELF file is the one that stays.
     image::image(None)?;
     user::build()?;
-    if needs(&["host"]) {
-        let build = ["build", "--release", "-p", "granule-bench"];
-        xtask::workspace::run(xtask::workspace::cargo(&build))?;
-    }
     let granule = boot::build_cli()?;
     ensure!(
         Path::new(&granule).exists(),

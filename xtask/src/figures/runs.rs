@@ -193,9 +193,9 @@ pub(super) const RUNS: &[Run] = &[
     ),
     run(
         "host",
-        &["cargo run --release -p granule-bench -- --cpu 1"],
+        &["cargo xtask bench --cpu 1"],
         Phase::Alone,
-        240,
+        900,
     ),
 ];
 

@@ -333,10 +333,12 @@ fn host(said: &[Said]) -> Result<String> {
                 let row = row.with_context(|| format!("{subject} did no {step}"))?;
                 // Single calls have no floor: they stand beside the fastest other crate.
                 let _ = if calls == "range" {
-                    write!(table, " {} |", spread(select(row, "ratio")?)?)
+                    write!(table, " {}", spread(select(row, "ratio")?)?)
                 } else {
-                    write!(table, " {:.2} |", over_the_fastest(&job, row)?)
+                    write!(table, " {:.2}", over_the_fastest(&job, row)?)
                 };
+                let each = number(row, "instructions_per_leaf")?;
+                let _ = write!(table, "; {each:.*} |", if each < 20.0 { 1 } else { 0 });
             }
             table.push('\n');
         }
@@ -438,11 +440,11 @@ mod tests {
         let ratio = json!({"median": 1.0, "lower_quartile": 0.9, "upper_quartile": 1.1});
         let row = |bytes: u64, step: &str| {
             json!({"bytes": bytes, "leaf_bytes": 4096, "calls": "range", "subject": "granule",
-                "step": step, "ratio": ratio})
+                "step": step, "ratio": ratio, "instructions_per_leaf": 1.63})
         };
         let page = |subject: &str, step: &str, time: f64| {
             json!({"bytes": 1 << 26, "leaf_bytes": 4096, "calls": "page", "subject": subject,
-                "step": step, "ns_per_leaf": {"median": time}})
+                "step": step, "ns_per_leaf": {"median": time}, "instructions_per_leaf": 79.0})
         };
         let both = [1_u64 << 30, 64 << 30];
         let mut rows: Vec<Value> = both
@@ -474,11 +476,16 @@ mod tests {
             "{text}"
         );
         assert_eq!(
-            text.matches(&format!("| granule | {cell} | {cell} | {cell} |"))
-                .count(),
+            text.matches(&format!(
+                "| granule | {cell}; 1.6 | {cell}; 1.6 | {cell}; 1.6 |"
+            ))
+            .count(),
             2
         );
-        assert!(text.contains("| granule | 1.50 | 1.50 | 1.50 |"), "{text}");
+        assert!(
+            text.contains("| granule | 1.50; 79 | 1.50; 79 | 1.50; 79 |"),
+            "{text}"
+        );
         let goals = host_goals(&said).unwrap();
         assert!(
             goals.ends_with(&format!("| map | 1.25 | {cell} | missed |\n")),

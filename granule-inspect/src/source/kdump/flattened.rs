@@ -2,8 +2,8 @@
 //! that they have in the real file. QEMU writes this form unless it is told otherwise.
 
 use super::damaged;
-use crate::source::OpenError;
 use crate::source::bytes::{Extents, ReadAt, cut_off};
+use crate::source::memory::OpenError;
 use std::io;
 
 /// The beginning of the file, which has a header of 4096 bytes.

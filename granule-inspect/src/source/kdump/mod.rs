@@ -9,7 +9,8 @@ mod flattened;
 mod pages;
 
 use super::bytes::{ReadAt, Words};
-use super::{Facts, Memory, OpenError, elf_core};
+use super::elf_core;
+use super::memory::{Facts, Memory, OpenError};
 use pages::{Bitmap, Pages};
 
 /// The beginning of the file.
@@ -118,11 +119,6 @@ fn read<R: ReadAt + 'static>(file: R) -> Result<(Box<dyn Memory>, Facts), OpenEr
         facts.say("the kdump file says that it is incomplete".into());
     }
     let zero = header.version >= 1 && level & LEFT_OUT_ZERO != 0;
-    if zero {
-        facts.say(format!(
-            "pages that the dump leaves out (level {level}) read as zeros, since it leaves out pages of zeros"
-        ));
-    }
     if header.version >= 3 {
         match file.take(sub.u64_at(32), sub.u64_at(40), MOST_NOTES) {
             Ok(text) => facts.set_vmcoreinfo(&text),
@@ -147,6 +143,11 @@ fn read<R: ReadAt + 'static>(file: R) -> Result<(Box<dyn Memory>, Facts), OpenEr
     };
     let there = Bitmap::new(bitmap(bitmaps)?, most_pages);
     let dumped = Bitmap::new(bitmap(bitmaps + each)?, most_pages);
+    if zero && there != dumped {
+        facts.say(format!(
+            "pages that the dump leaves out (level {level}) read as zeros, since it leaves out pages of zeros"
+        ));
+    }
     let descriptors = bitmaps + header.bitmap_blocks * header.block;
     let pages = Pages::new(file, header.block, there, dumped, descriptors, zero);
     Ok((Box::new(pages), facts))

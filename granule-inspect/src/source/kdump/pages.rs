@@ -2,7 +2,7 @@
 
 use crate::source::bytes::{ReadAt, Words};
 use crate::source::cache::Cache;
-use crate::source::{Memory, ReadError};
+use crate::source::memory::{Memory, ReadError};
 use granule::arch::PhysicalAddress;
 use std::cell::RefCell;
 use std::io::Read;
@@ -24,7 +24,7 @@ const MOST_WINDOW: u64 = 8 << 20;
 const CHUNK: usize = 512;
 
 /// One bit for each page.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub(super) struct Bitmap {
     bytes: Vec<u8>,
     pages: u64,

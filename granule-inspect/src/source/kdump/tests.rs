@@ -82,7 +82,7 @@ fn pages_of_each_compression() {
 fn pages_of_zeros_that_were_left_out_are_zeros() {
     let (memory, facts) = open(dump(4096, 31).file()).unwrap();
     assert!(facts.notes[0].contains("level 31"), "{:?}", facts.notes);
-    assert_eq!(memory.ranges(), [0..40 * 4096]);
+    assert_eq!(memory.ranges().last(), Some(&(0..40 * 4096)));
     let mut buffer = [1; 4096];
     memory.read(PhysicalAddress(7 * 4096), &mut buffer).unwrap();
     assert_eq!(buffer, [0; 4096]);

@@ -222,13 +222,13 @@ impl Build<'_> {
         let ttbr0 = unsafe { Ttbr::from_root(&self.lower, low_root, 0) };
         let ttbr1 = high.ttbr(0);
         let (high_root, environment) = high.into_parts();
-        let (pool_next, _) = { environment }.allocator.inner().unused_pool();
+        let (pool_next, _) = { environment }.allocator.inner_mut().unused_pool();
         Ok(BootTables {
             mmu: MmuConfig {
                 mair: Mair::STANDARD.0,
                 tcr: Tcr::new(self.cpu, Some(&self.lower), Some(&self.upper)).0,
-                ttbr0: ttbr0.0,
-                ttbr1: ttbr1.0,
+                ttbr0: ttbr0.bits(),
+                ttbr1: ttbr1.bits(),
                 virt_offset: layout::KIMAGE_VADDR.wrapping_sub(load),
             },
             roots: BootRoots {

@@ -404,7 +404,7 @@ fn run_a_program<P: Page>(kernel: &Bench<P>) -> u64 {
     let tables = unsafe { tables.make_live() };
     let world = &kernel.world;
     let tcr = Tcr::new(&cpu, Some(&lower), Some(&kernel.geometry)).0;
-    register(world, System::TTBR0_EL1, tables.ttbr(3).0);
+    register(world, System::TTBR0_EL1, tables.ttbr(3).bits());
     barrier(world, Barrier::ISB);
     register(world, System::TCR_EL1, tcr);
     barrier(world, Barrier::ISB);

@@ -78,7 +78,7 @@ impl Guest {
     fn vttbr(&self, root: u64, vmid: u16) -> u64 {
         let geometry = Stage2::geometry::<Page4K>(&self.shape);
         // SAFETY: only the model's CPUs get the value, and the tree is live.
-        unsafe { Vttbr::from_root(&geometry, PhysicalAddress(root), vmid) }.0
+        unsafe { Vttbr::from_root(&geometry, PhysicalAddress(root), vmid) }.bits()
     }
 
     /// Where the entry of a page is.

@@ -4,6 +4,7 @@
 mod guests;
 mod kernel_scenes;
 mod kexec;
+mod leaves;
 mod registers;
 mod scenes;
 mod sizes;
@@ -53,7 +54,10 @@ const fn fault(
 
 /// All kinds, in the order of the document.
 fn faults() -> impl Iterator<Item = &'static Fault> {
-    let tables = tables::FAULTS.iter().chain(sizes::FAULTS);
+    let tables = tables::FAULTS
+        .iter()
+        .chain(sizes::FAULTS)
+        .chain(leaves::FAULTS);
     let tables = tables.chain(spaces::FAULTS).chain(registers::FAULTS);
     tables.chain(guests::FAULTS).chain(kexec::FAULTS)
 }
@@ -150,7 +154,7 @@ fn row(fault: &Fault) -> String {
 type Kind = (&'static str, fn() -> Tap);
 
 /// Faults that come in the middle of random operations.
-const KINDS: [Kind; 8] = [
+const KINDS: [Kind; 9] = [
     ("no TLBI", || taps::drop_all(taps::is_tlbi)),
     ("no DSB ISHST", || taps::drop_all(taps::is_ishst)),
     ("no DSB ISH", || taps::drop_all(taps::is_ish)),
@@ -163,6 +167,7 @@ const KINDS: [Kind; 8] = [
     ("one leaf less is filled", || {
         taps::replace(taps::is_leaf_fill, taps::one_less)
     }),
+    ("pages in a freed table", leaves::into_freed_table),
 ];
 
 /// Plays random operations with a fault, which must find something: a violation, or an address with
@@ -181,7 +186,14 @@ fn finds<S: Staged>(shape: Shape, name: &str, plant: fn() -> Tap) {
         .as_ref()
         .and_then(|what| what.downcast_ref::<String>());
     let text = text.map_or("nothing", String::as_str);
-    let known = [": CPU ", "finds [", "CPU ", "query of", "bytes visited"];
+    let known = [
+        ": CPU ",
+        "finds [",
+        "CPU ",
+        "query of",
+        "bytes visited",
+        "is lost",
+    ];
     assert!(
         known.iter().any(|known| text.contains(known)),
         "{name} on {shape:?} was not found: {text}"
@@ -216,5 +228,25 @@ fn random_sequences_find_faults_of_a_guest() {
     for (name, plant) in KINDS.into_iter().chain([combined, by_address]) {
         finds::<Stage2>(Shape::kernel(40), name, plant);
         finds::<Stage2>(Shape::kernel(48), name, plant);
+    }
+}
+
+#[test]
+fn random_sequences_find_lost_updates_by_hardware() {
+    let kinds: [Kind; 2] = [
+        ("loads and plain stores", || {
+            leaves::by_load_and_store(taps::is_update)
+        }),
+        ("no TLBI", || taps::drop_all(taps::is_tlbi)),
+    ];
+    for va_bits in [40, 48] {
+        let shape = Shape {
+            hardware: true,
+            ..Shape::kernel(va_bits)
+        };
+        for (name, plant) in kinds {
+            finds::<Stage1>(shape, name, plant);
+            finds::<Stage2>(shape, name, plant);
+        }
     }
 }

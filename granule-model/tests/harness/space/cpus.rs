@@ -120,7 +120,7 @@ impl Cpus {
         self.event(Event::System(
             System::TTBR0_EL1,
             // SAFETY: only the model's CPUs get the value, and the space is live.
-            unsafe { Ttbr::from_root(&self.geometry, root, number) }.0,
+            unsafe { Ttbr::from_root(&self.geometry, root, number) }.bits(),
         ));
         self.event(Event::Barrier(Barrier::ISB));
         self.running[cpu as usize] = id;

@@ -116,6 +116,7 @@ pub(super) fn watch(
                 access,
                 before,
                 after: before,
+                breaks: false,
             });
         }
     }

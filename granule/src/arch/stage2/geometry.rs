@@ -8,10 +8,7 @@
 use crate::arch::features::{CpuFeatures, Support};
 use crate::arch::geometry::{Geometry, GeometryError, OutputFormat};
 use crate::arch::page_size::{Level, PageSize};
-use crate::arch::registers::{input_bits, output};
 use core::ops::RangeInclusive;
-
-use super::registers::Vtcr;
 
 /// The most bits of input address that concatenated root tables resolve besides those of one table.
 const MOST_CONCATENATED_BITS: u32 = 4;
@@ -132,7 +129,7 @@ impl Stage2Geometry {
 
     /// The bits of input address that up to 16 root tables at `level` and all tables below them
     /// resolve, if at least one bit is the root's.
-    const fn resolved(size: PageSize, level: Level) -> RangeInclusive<u32> {
+    pub(super) const fn resolved(size: PageSize, level: Level) -> RangeInclusive<u32> {
         let least = size.level_shift(level) + 1;
         RangeInclusive::new(
             least,
@@ -140,35 +137,9 @@ impl Stage2Geometry {
         )
     }
 
-    /// The shape that `vtcr` describes under a hypervisor's `hcr` (HCR_EL2) on `cpu`, whose
-    /// feature FEAT_XNX decides about execute permissions: the inverse of
-    /// [`Vtcr::new`](super::Vtcr::new). It is for tables that other code made.
-    ///
-    /// # Errors
-    ///
-    /// When a field has a reserved value, or the walk cannot start where `vtcr` says.
-    pub fn from_vtcr(vtcr: Vtcr, hcr: u64, cpu: &CpuFeatures) -> Result<Self, GeometryError> {
-        let page_size = vtcr.page_size()?;
-        let ds = vtcr.0 & Vtcr::DS != 0;
-        let (format, pa_bits) = output(page_size, ds, vtcr.0 >> 16 & 0b111);
-        let ipa_bits = input_bits("VTCR_EL2", "T0SZ", vtcr.0 & 0x3f, page_size, ds)?;
-        let start = vtcr.start_level(page_size)?;
-        if !Self::resolved(page_size, start).contains(&ipa_bits) {
-            return Err(GeometryError::StartLevel {
-                page_size,
-                ipa_bits,
-                level: start,
-            });
-        }
-        Ok(Self(Geometry::stage2(
-            page_size,
-            ipa_bits,
-            pa_bits,
-            format,
-            start,
-            hcr & Self::HCR_FWB != 0,
-            cpu.stage2_execute_by_privilege(),
-        )))
+    /// The type of a shape of stage 2, which the caller checked.
+    pub(super) const fn of(shape: Geometry) -> Self {
+        Self(shape)
     }
 
     /// The shape without its type: for [`Descriptor`](crate::arch::Descriptor) and other code that

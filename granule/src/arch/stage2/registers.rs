@@ -8,7 +8,9 @@ use crate::arch::address::PhysicalAddress;
 use crate::arch::features::CpuFeatures;
 use crate::arch::geometry::{Geometry, GeometryError, OutputFormat};
 use crate::arch::page_size::{Level, PageSize};
-use crate::arch::registers::{base_address, output_size, page_size_of, root_in, tg0, walk};
+use crate::arch::registers::{
+    base_address, input_bits, output, output_size, page_size_of, tg0, walk,
+};
 
 /// VTCR_EL2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,12 +52,12 @@ impl Vtcr {
     }
 
     /// TG0.
-    pub(super) fn page_size(self) -> Result<PageSize, GeometryError> {
+    fn page_size(self) -> Result<PageSize, GeometryError> {
         page_size_of("VTCR_EL2", self.0 >> 14)
     }
 
     /// SL0 and SL2.
-    pub(super) fn start_level(self, size: PageSize) -> Result<Level, GeometryError> {
+    fn start_level(self, size: PageSize) -> Result<Level, GeometryError> {
         let (sl0, sl2) = (self.0 >> 6 & 0b11, self.0 & Self::SL2 != 0);
         if sl2 {
             return match (size, sl0) {
@@ -94,11 +96,66 @@ const fn start_level(size: PageSize, level: Level) -> u64 {
     sl0 << 6
 }
 
-/// VTTBR_EL2.
+impl Stage2Geometry {
+    /// The shape that `vtcr` describes under a hypervisor's `hcr` (HCR_EL2) on `cpu`, whose
+    /// feature FEAT_XNX decides about execute permissions: the inverse of
+    /// [`Vtcr::new`]. It is for tables that other code made.
+    ///
+    /// # Errors
+    ///
+    /// When a field has a reserved value, or the walk cannot start where `vtcr` says.
+    pub fn from_vtcr(vtcr: Vtcr, hcr: u64, cpu: &CpuFeatures) -> Result<Self, GeometryError> {
+        let page_size = vtcr.page_size()?;
+        let ds = vtcr.0 & Vtcr::DS != 0;
+        let (format, pa_bits) = output(page_size, ds, vtcr.0 >> 16 & 0b111);
+        let ipa_bits = input_bits("VTCR_EL2", "T0SZ", vtcr.0 & 0x3f, page_size, ds)?;
+        let start = vtcr.start_level(page_size)?;
+        if !Self::resolved(page_size, start).contains(&ipa_bits) {
+            return Err(GeometryError::StartLevel {
+                page_size,
+                ipa_bits,
+                level: start,
+            });
+        }
+        Ok(Self::of(Geometry::stage2(
+            page_size,
+            ipa_bits,
+            pa_bits,
+            format,
+            start,
+            hcr & Self::HCR_FWB != 0,
+            cpu.stage2_execute_by_privilege(),
+        )))
+    }
+
+    /// The first root table that a value of VTTBR_EL2 names, with tables of this shape.
+    #[must_use]
+    pub const fn root_in(&self, vttbr: u64) -> PhysicalAddress {
+        self.shape().root_in(vttbr)
+    }
+}
+
+/// VTTBR_EL2. Safe code gets a value only from a live tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Vttbr(pub u64);
+pub struct Vttbr(u64);
 
 impl Vttbr {
+    /// The value for the register.
+    #[must_use]
+    pub const fn bits(self) -> u64 {
+        self.0
+    }
+
+    /// A value that the register had, or has.
+    ///
+    /// # Safety
+    ///
+    /// As for [`from_root`](Self::from_root).
+    #[must_use]
+    pub const unsafe fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
     /// The register that makes `root` the first root table of the guest `vmid`. A CPU with 8-bit
     /// VMIDs ([`CpuFeatures::vmid_bits`]) ignores the upper half of `vmid`.
     /// [`Live::vttbr`](crate::table::Live::vttbr) gives it without `unsafe`.
@@ -114,12 +171,6 @@ impl Vttbr {
         vmid: u16,
     ) -> Self {
         Self::of_shape(geometry.shape(), root, vmid)
-    }
-
-    /// The first root table, for guests whose tables have `geometry`.
-    #[must_use]
-    pub const fn root(self, geometry: &Stage2Geometry) -> PhysicalAddress {
-        root_in(self.0, geometry.shape())
     }
 
     /// As [`from_root`](Self::from_root), for the shape of a [`Stage2Geometry`] and a live tree.

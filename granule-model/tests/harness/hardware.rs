@@ -1,0 +1,187 @@
+//! CPUs that update leaves in the middle of an operation (TCR.HA, TCR.HD): they set access flags
+//! and make pages dirty. What they note must be found later: in the leaf, or reported by a harvest.
+
+use crate::bench::Bench;
+use crate::leaves::OfLeaves;
+use crate::machine::Meanwhile;
+use crate::operation::Operation;
+use crate::random::Random;
+use crate::stage::Staged;
+use granule::arch::{Descriptor, Geometry, Kind, Page, PhysicalAddress};
+use granule::table::Harvest;
+use granule_model::Model;
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// The most notes that are followed at a time.
+const MOST: usize = 200;
+
+/// What a CPU noted in the leaf of an offset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Note {
+    offset: u64,
+    dirty: bool,
+}
+
+impl Note {
+    const fn is_in(self, geometry: &Geometry, leaf: Descriptor) -> bool {
+        if self.dirty {
+            geometry.is_dirty(leaf)
+        } else {
+            leaf.0 & Descriptor::ACCESS_FLAG != 0
+        }
+    }
+}
+
+/// The notes that were not harvested.
+#[derive(Debug, Default)]
+pub(crate) struct Notes {
+    before: Vec<Note>,
+    /// Those of the operation under way.
+    now: Rc<RefCell<Vec<Note>>>,
+    /// How many there were, and how many a harvest reported.
+    pub(crate) made: u64,
+    pub(crate) reported: u64,
+}
+
+/// The leaf of an offset, present-invalid or not, and its address.
+fn leaf(
+    model: &Model,
+    geometry: &Geometry,
+    root: PhysicalAddress,
+    offset: u64,
+) -> Option<(u64, Descriptor)> {
+    let size = geometry.page_size();
+    let (mut table, mut level) = (root, geometry.start_level());
+    // At stage 2 several top tables may follow each other, so an index into them may be larger.
+    let mut mask = u64::MAX;
+    loop {
+        let index = (offset >> size.level_shift(level)) & mask;
+        mask = size.entries() as u64 - 1;
+        let address = table.0 + index * 8;
+        let entry = Descriptor(model.descriptor(address));
+        match entry.kind(geometry, level) {
+            Kind::Invalid => return None,
+            Kind::Table => (table, level) = (geometry.address_of(entry, level), level.next()),
+            _ => return Some((address, entry)),
+        }
+    }
+}
+
+impl Notes {
+    /// What CPUs do at these offsets, now and then, and more often where they did before.
+    pub(crate) fn meanwhile<P: Page, S: Staged>(
+        &self,
+        bench: &Bench<P, S>,
+        mut offsets: Vec<u64>,
+        mut random: Random,
+    ) -> Meanwhile {
+        let (geometry, root) = (bench.geometry, bench.tables.root_table());
+        let now = Rc::clone(&self.now);
+        offsets.extend(self.before.iter().rev().take(4).map(|note| note.offset));
+        Box::new(move |model: &mut Model| {
+            if random.either() {
+                return;
+            }
+            let offset = random.of(&offsets);
+            let Some((address, entry)) = leaf(model, &geometry, root, offset) else {
+                return;
+            };
+            let dirty = random.either() && geometry.is_clean(entry);
+            if model.update_by_hardware(address, dirty) {
+                let mut now = now.borrow_mut();
+                if entry.0 & Descriptor::ACCESS_FLAG == 0 {
+                    let dirty = false;
+                    now.push(Note { offset, dirty });
+                }
+                if dirty {
+                    now.push(Note { offset, dirty });
+                }
+            }
+        })
+    }
+
+    /// After an operation: no note is lost.
+    pub(crate) fn check<P: Page, S: Staged>(
+        &mut self,
+        bench: &Bench<P, S>,
+        operation: &Operation<S>,
+        succeeded: bool,
+    ) {
+        let geometry = bench.geometry;
+        let range = operation.range(&geometry);
+        let within = |note: &Note, (from, to): (u64, u64)| from <= note.offset && note.offset < to;
+        let reported = |note: &Note| {
+            let mut ranges = bench.harvested.iter();
+            succeeded && ranges.any(|&range| within(note, range))
+        };
+        let cleared = |note: &Note| succeeded && clears(operation, *note, &geometry);
+        let harvests = |note: &Note| succeeded && harvests(operation, *note);
+        let world = bench.world.borrow();
+        let root = bench.tables.root_table();
+        let found = |note: &Note| {
+            let leaf = leaf(&world.model, &geometry, root, note.offset);
+            leaf.is_some_and(|(_, leaf)| note.is_in(&geometry, leaf))
+        };
+        let now = core::mem::take(&mut *self.now.borrow_mut());
+        self.made += now.len() as u64;
+        for note in &self.before {
+            let due = harvests(note) && within(note, range);
+            assert!(
+                !due || reported(note),
+                "{note:?} is not reported: {operation:?}"
+            );
+        }
+        self.before.extend(now);
+        self.before.retain(|note| {
+            if cleared(note) {
+                return false;
+            }
+            let found = found(note);
+            let reported = harvests(note) && reported(note);
+            self.reported += u64::from(reported);
+            assert!(found || reported, "{note:?} is lost: {operation:?}");
+            found
+        });
+        // One note for each place is enough.
+        self.before
+            .sort_unstable_by_key(|note| (note.offset, note.dirty));
+        self.before.dedup();
+        self.before.truncate(MOST);
+    }
+}
+
+/// Whether the operation may clear a note.
+fn clears<S: Staged>(operation: &Operation<S>, note: Note, geometry: &Geometry) -> bool {
+    let (from, to) = operation.range(geometry);
+    if note.offset < from || to <= note.offset {
+        return false;
+    }
+    match operation {
+        Operation::Unmap { .. } => true,
+        // The dirty modifier goes too.
+        Operation::Protect { change, .. } => note.dirty && S::write_protects(change),
+        Operation::OfLeaves { does, .. } => match does {
+            OfLeaves::Change(change, _) => !note.dirty && change.accessed == Some(false),
+            OfLeaves::SetDirty(dirty, _) => note.dirty && !dirty,
+            OfLeaves::Harvest { .. } => false,
+        },
+        Operation::Cursor(steps) => steps.iter().any(|step| clears(step, note, geometry)),
+        _ => false,
+    }
+}
+
+/// Whether the operation harvests such notes.
+const fn harvests<S: Staged>(operation: &Operation<S>, note: Note) -> bool {
+    let Operation::OfLeaves {
+        does: OfLeaves::Harvest { what, .. },
+        ..
+    } = operation
+    else {
+        return false;
+    };
+    match what {
+        Harvest::Dirty => note.dirty,
+        _ => !note.dirty,
+    }
+}

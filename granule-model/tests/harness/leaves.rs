@@ -1,0 +1,211 @@
+//! The operations on what leaves say beside their output and permissions: memory type, shareability,
+//! access flag and dirty state; done by the library, and done to the reference.
+
+use crate::bench::Bench;
+use crate::random::Random;
+use crate::reference::Reference;
+use crate::stage::Staged;
+use granule::arch::{Geometry, Kind, Page, Shareability};
+use granule::table::{AttributeChange, Cost, Harvest, Holes, Stage1, TableError, Visit};
+use granule_model::{Barrier, Event};
+
+/// An operation on leaves, of a range that [`Operation`](crate::operation::Operation) has.
+#[derive(Clone, Debug)]
+pub(crate) enum OfLeaves<S: Staged = Stage1> {
+    Change(AttributeChange<S::Memory>, Holes),
+    SetDirty(bool, Holes),
+    Harvest {
+        what: Harvest,
+        /// The offsets of the leaves that the range meets, which the tables know.
+        whole: (u64, u64),
+    },
+}
+
+/// Whether a leaf's access flag is set, or whether it is dirty.
+fn is_noted<S: Staged>(what: Harvest, mut attributes: S::Attributes) -> bool {
+    let parts = S::parts(&mut attributes);
+    match what {
+        Harvest::Accessed { .. } => *parts.accessed,
+        _ => *parts.dirty_modifier && *parts.writable,
+    }
+}
+
+impl OfLeaves {
+    pub(crate) const NAMES: [&str; 3] = ["change_attributes", "set_dirty", "harvest"];
+}
+
+impl<S: Staged> OfLeaves<S> {
+    pub(crate) const fn name(&self) -> &'static str {
+        OfLeaves::NAMES[match self {
+            Self::Change(..) => 0,
+            Self::SetDirty(..) => 1,
+            Self::Harvest { .. } => 2,
+        }]
+    }
+
+    /// Any of them. Without updates by hardware an access flag that is harvested without a TLBI
+    /// lets some accesses fault and others not, so that is left out there.
+    pub(crate) fn draw(random: &mut Random, hardware: bool) -> Self {
+        let holes = random.of(&[Holes::Refuse, Holes::Skip]);
+        match random.below(8) {
+            0..4 => Self::Change(change::<S>(random), holes),
+            4..6 => Self::SetDirty(random.either(), holes),
+            6 => Self::harvest(Harvest::Dirty),
+            _ => Self::harvest(Harvest::Accessed {
+                invalidate: !hardware || random.either(),
+            }),
+        }
+    }
+
+    pub(crate) const fn harvest(what: Harvest) -> Self {
+        let whole = (0, 0);
+        Self::Harvest { what, whole }
+    }
+
+    /// Finds the leaves that an end of the range cuts. A harvest takes them whole.
+    pub(crate) fn look<P: Page>(&mut self, bench: &Bench<P, S>, (from, to): (u64, u64)) {
+        let Self::Harvest { whole, .. } = self else {
+            return;
+        };
+        *whole = (from, to);
+        let base = bench.geometry.base().0;
+        let at = S::at(base.wrapping_add(from));
+        let visited = bench.tables.visit(at, to - from, |entry| {
+            if matches!(entry.kind, Kind::Leaf | Kind::PresentInvalid) {
+                let group = if entry.descriptor.is_contiguous() {
+                    P::SIZE.contiguous_entries(entry.level) as u64
+                } else {
+                    1
+                };
+                let bytes = entry.bytes * group;
+                let start = S::address(entry.start).0.wrapping_sub(base) & !(bytes - 1);
+                *whole = (whole.0.min(start), whole.1.max(start + bytes));
+            }
+            Visit::EVERYTHING
+        });
+        assert!(visited.is_ok(), "{visited:?}");
+    }
+
+    /// Does it to the reference.
+    pub(crate) fn apply(
+        &self,
+        geometry: &Geometry,
+        reference: &mut Reference<S>,
+        range: (u64, u64),
+    ) {
+        match *self {
+            Self::Change(change, _) => reference.change(geometry, range, |mut attributes| {
+                let parts = S::parts(&mut attributes);
+                *parts.memory = change.memory.unwrap_or(*parts.memory);
+                *parts.shareability = change.shareability.unwrap_or(*parts.shareability);
+                *parts.accessed = change.accessed.unwrap_or(*parts.accessed);
+                attributes
+            }),
+            Self::SetDirty(dirty, _) => reference.change(geometry, range, |mut attributes| {
+                let parts = S::parts(&mut attributes);
+                if *parts.dirty_modifier {
+                    *parts.writable = dirty;
+                }
+                attributes
+            }),
+            Self::Harvest { what, whole } => reference.change(geometry, whole, |mut attributes| {
+                if is_noted::<S>(what, attributes) {
+                    let parts = S::parts(&mut attributes);
+                    match what {
+                        Harvest::Accessed { .. } => *parts.accessed = false,
+                        _ => *parts.writable = false,
+                    }
+                }
+                attributes
+            }),
+        }
+    }
+
+    /// Does it with the library.
+    pub(crate) fn perform<P: Page>(
+        &self,
+        bench: &mut Bench<P, S>,
+        reference: &Reference<S>,
+        (from, to): (u64, u64),
+    ) -> Result<(), TableError> {
+        let base = bench.geometry.base().0;
+        let (at, bytes) = (S::at(base.wrapping_add(from)), to - from);
+        let tables = &mut bench.tables;
+        match *self {
+            Self::Change(change, holes) => tables.change_attributes(at, bytes, change, holes),
+            Self::SetDirty(dirty, holes) => tables.set_dirty(at, bytes, dirty, holes),
+            Self::Harvest { what, whole } => {
+                let mut found: Vec<(u64, u64)> = Vec::new();
+                tables.harvest(at, bytes, what, |start, bytes| {
+                    let start = S::address(start).0.wrapping_sub(base);
+                    assert!(
+                        found.last().is_none_or(|last| last.1 < start),
+                        "one run each"
+                    );
+                    found.push((start, start + bytes));
+                })?;
+                if !reference.hardware {
+                    let noted = reference.parts_where(whole, |one| is_noted::<S>(what, one));
+                    assert_eq!(found, noted, "what is reported");
+                }
+                bench.harvested = found;
+                if what == (Harvest::Accessed { invalidate: false }) {
+                    // No barrier either: nobody relies on an estimate before the next one of this
+                    // CPU.
+                    bench.event(Event::Barrier(Barrier::DSB_ISHST));
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// What the library says that it would do; it has no answer for a harvest.
+    pub(crate) fn dry_run<P: Page>(
+        &self,
+        bench: &Bench<P, S>,
+        (from, to): (u64, u64),
+    ) -> Option<Result<Cost, TableError>> {
+        let at = S::at(bench.geometry.base().0.wrapping_add(from));
+        let dry = bench.tables.dry_run();
+        match *self {
+            Self::Change(change, holes) => {
+                Some(dry.change_attributes(at, to - from, change, holes))
+            }
+            Self::SetDirty(dirty, holes) => Some(dry.set_dirty(at, to - from, dirty, holes)),
+            Self::Harvest { .. } => None,
+        }
+    }
+
+    /// Whether a hole in the range is an error.
+    pub(crate) fn refuses_holes(&self, geometry: &Geometry) -> bool {
+        match *self {
+            // A change that changes nothing looks at nothing.
+            Self::Change(change, holes) => {
+                let shared = change.shareability.is_some() && !geometry.lpa2();
+                let changes = change.memory.is_some() || change.accessed.is_some() || shared;
+                holes == Holes::Refuse && changes
+            }
+            Self::SetDirty(_, holes) => holes == Holes::Refuse,
+            Self::Harvest { .. } => false,
+        }
+    }
+}
+
+fn change<S: Staged>(random: &mut Random) -> AttributeChange<S::Memory> {
+    let mut change = AttributeChange::NONE;
+    if random.once_in(3) {
+        // In place.
+        return change.accessed(random.either());
+    }
+    change.memory = random.either().then(|| S::memory(random));
+    if random.either() {
+        change.shareability = Some(random.of(&[
+            Shareability::Inner,
+            Shareability::Inner,
+            Shareability::Outer,
+            Shareability::None,
+        ]));
+    }
+    change.accessed = random.maybe();
+    change
+}

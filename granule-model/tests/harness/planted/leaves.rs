@@ -1,0 +1,396 @@
+//! Faults in the operations on what leaves say and in the maps of scattered frames, each at both
+//! stages: harvests, dirty states, memory types, frames, tables that are kept, and cursors.
+
+use super::scenes::{BLOCK, OUTPUT, PAGE, Result};
+use super::tables::GONE;
+use super::taps::*;
+use super::{Fault, fault};
+use crate::bench::Bench;
+use crate::leaves::OfLeaves;
+use crate::machine::Tap;
+use crate::operation::Operation;
+use crate::reference::Reference;
+use crate::shape::Shape;
+use crate::stage::Staged;
+use granule::arch::{
+    Attributes, MemoryType, Page4K, Permissions, PhysicalAddress, Stage2Attributes, Stage2Memory,
+    Stage2Permissions,
+};
+use granule::table::{
+    AttributeChange, EmptyTables, FrameRun, Harvest, Holes, Leaves, Piece, Stage1, Stage2,
+};
+use granule_model::Rule::*;
+use granule_model::{BitChange, Event, Visibility};
+
+/// Each fault at both stages.
+macro_rules! at_both_stages {
+    ($($name:literal, $scene:ident, $plant:expr, $rule:expr, $says:expr;)*) => {
+        &[
+            $({
+                #[allow(dead_code, reason = "few faults differ between the stages")]
+                type S = Stage1;
+                fault($name, $scene::<S>, $plant, $rule, $says)
+            },)*
+            $({
+                #[allow(dead_code, reason = "few faults differ between the stages")]
+                type S = Stage2;
+                fault(concat!("stage 2: ", $name), $scene::<S>, $plant, $rule, $says)
+            },)*
+        ]
+    };
+}
+
+pub(super) const FAULTS: &[Fault] = at_both_stages! {
+    "access flags are harvested by loads and plain stores",
+        harvest_accessed_of_clean, || by_load_and_store(is_update), LostUpdate, "dirty state";
+    "one page of a harvest is forgotten by the TLBIs",
+        harvest_dirty, || nth(7, is_tlbi, |_| Vec::new()), StaleTranslation,
+        "without marking it dirty";
+    "no TLBI after pages were set clean",
+        set_clean, || drop_all(is_tlbi), StaleTranslation, "without marking it dirty";
+    "no DSB ISHST before the TLBIs of pages that were set clean",
+        set_clean, || drop_all(is_ishst), StaleTranslation, "without marking it dirty";
+    "pages are set dirty by loads and plain stores",
+        set_dirty, || by_load_and_store(is_update), LostUpdate, "dirty state";
+    "the memory type changes without a break",
+        change_memory, || replace(is_broken, in_place::<S>), BreakBeforeMake, "mismatched";
+    "no TLBI between the break and the make of another memory type",
+        change_memory, || drop_all(is_tlbi), BreakBeforeMake, "mismatched";
+    "one page is forgotten by the TLBIs between break and make",
+        change_memory, || nth(7, is_tlbi, |_| Vec::new()), BreakBeforeMake, "mismatched";
+    "leaves are made again before the DSB after the TLBIs",
+        change_memory, || drop_all(is_ish), BreakBeforeMake, "mismatched";
+    "no DSB ISHST after leaves of another memory type were made",
+        change_memory, || nth(1, is_ishst, |_| Vec::new()), StoreNotVisible, "no DSB";
+    "leaves are broken by loads and plain stores",
+        change_memory_of_clean, || by_load_and_store(is_broken), LostUpdate, "dirty state";
+    "frames that do not follow each other get the contiguous hint",
+        map_scattered, || replace(is_page, bits(1 << 52)), UnequalContiguous, "group";
+    "a group is made of every other frame",
+        map_frames, || replace(is_group, every_other), UnequalContiguous, "group";
+    "a table of frames is linked before it is filled",
+        map_frames, || delay(is_leaf_fill, is_link), UninitialisedTable, "whatever was";
+    "a table that an unmap is to keep is freed",
+        unmap_keeping, and_frees, FreedInUse, "still lead to it";
+    "no TLBI after a cursor unmapped a page",
+        cursor_unmaps, || drop_all(is_tlbi), StaleTranslation, GONE;
+    "one of a cursor's pages gets no TLBI",
+        cursor_unmaps, || nth(2, is_tlbi, |_| Vec::new()), StaleTranslation, GONE;
+    "no DSB ISHST after a cursor mapped a page",
+        cursor_maps_again, || drop_all(is_ishst), StoreNotVisible, "no DSB";
+};
+
+/// What the scenes need of a stage.
+trait Plain: Staged {
+    const OTHER: Self::Memory;
+
+    fn plain() -> Self::Attributes;
+}
+
+impl Plain for Stage1 {
+    const OTHER: MemoryType = MemoryType::NormalNonCacheable;
+
+    fn plain() -> Attributes {
+        Attributes::normal(Permissions::READ_WRITE).global(true)
+    }
+}
+
+impl Plain for Stage2 {
+    const OTHER: Stage2Memory = Stage2Memory::NormalNonCacheable;
+
+    fn plain() -> Stage2Attributes {
+        Stage2Attributes::normal(Stage2Permissions::ALL)
+    }
+}
+
+/// Pages that hardware manages, dirty or clean.
+fn managed<S: Plain>(dirty: bool) -> S::Attributes {
+    let mut attributes = S::plain();
+    let parts = S::parts(&mut attributes);
+    *parts.dirty_modifier = true;
+    *parts.writable = dirty;
+    attributes
+}
+
+const SHAPE: Shape = Shape::kernel(40);
+const HARDWARE: Shape = Shape {
+    hardware: true,
+    ..SHAPE
+};
+
+struct Scene<S: Staged>(Bench<Page4K, S>);
+
+impl<S: Plain> Scene<S> {
+    /// 64 pages.
+    fn with_pages(shape: Shape, attributes: S::Attributes) -> Self {
+        let mut scene = Self(Bench::of(shape, 1));
+        scene.does(Operation::Map(scene.piece(0, 64, attributes)));
+        scene
+    }
+
+    fn piece(
+        &self,
+        page: u64,
+        pages: u64,
+        attributes: S::Attributes,
+    ) -> Piece<S::Input, S::Attributes> {
+        Piece {
+            start: S::at(self.0.geometry.base().0.wrapping_add(page * PAGE)),
+            output: PhysicalAddress(OUTPUT + page * PAGE),
+            bytes: pages * PAGE,
+            attributes,
+            leaves: Leaves::PAGES,
+        }
+    }
+
+    /// With a fault planted the library may find tables that are not its own work.
+    fn does(&mut self, operation: Operation<S>) {
+        let _ = operation.perform(&mut self.0, &Reference::new(true));
+    }
+
+    /// Of eight pages from the eighth on.
+    fn does_of_pages(&mut self, does: OfLeaves<S>) {
+        self.does(Operation::OfLeaves {
+            from: 8 * PAGE,
+            bytes: 8 * PAGE,
+            does,
+        });
+    }
+
+    fn plant(&self, tap: Option<Tap>) {
+        self.0.settle();
+        assert_eq!(self.0.violations(), Vec::<String>::new());
+        self.0.world.borrow_mut().tap = tap;
+    }
+
+    fn end(self) -> Result {
+        self.0.settle();
+        Result {
+            world: self.0.world,
+        }
+    }
+}
+
+/// An operation on the leaves of eight pages.
+fn of_pages<S: Plain>(
+    shape: Shape,
+    attributes: S::Attributes,
+    does: OfLeaves<S>,
+    tap: Option<Tap>,
+) -> Result {
+    let mut scene = Scene::<S>::with_pages(shape, attributes);
+    scene.plant(tap);
+    scene.does_of_pages(does);
+    scene.end()
+}
+
+/// Pages that hardware may mark dirty at that very moment.
+fn harvest_accessed_of_clean<S: Plain>(tap: Option<Tap>) -> Result {
+    let what = Harvest::Accessed { invalidate: true };
+    of_pages::<S>(HARDWARE, managed::<S>(false), OfLeaves::harvest(what), tap)
+}
+
+fn harvest_dirty<S: Plain>(tap: Option<Tap>) -> Result {
+    let does = OfLeaves::harvest(Harvest::Dirty);
+    of_pages::<S>(HARDWARE, managed::<S>(true), does, tap)
+}
+
+fn set_clean<S: Plain>(tap: Option<Tap>) -> Result {
+    let does = OfLeaves::SetDirty(false, Holes::Refuse);
+    of_pages::<S>(HARDWARE, managed::<S>(true), does, tap)
+}
+
+fn set_dirty<S: Plain>(tap: Option<Tap>) -> Result {
+    let does = OfLeaves::SetDirty(true, Holes::Refuse);
+    of_pages::<S>(HARDWARE, managed::<S>(false), does, tap)
+}
+
+fn uncached<S: Plain>() -> OfLeaves<S> {
+    OfLeaves::Change(AttributeChange::NONE.memory(S::OTHER), Holes::Refuse)
+}
+
+fn change_memory<S: Plain>(tap: Option<Tap>) -> Result {
+    of_pages::<S>(SHAPE, S::plain(), uncached(), tap)
+}
+
+fn change_memory_of_clean<S: Plain>(tap: Option<Tap>) -> Result {
+    of_pages::<S>(HARDWARE, managed::<S>(false), uncached(), tap)
+}
+
+/// Maps runs of frames where there is no table.
+fn frames<S: Plain>(frames: Vec<FrameRun>, tap: Option<Tap>) -> Result {
+    let mut scene = Scene::<S>::with_pages(SHAPE, S::plain());
+    scene.plant(tap);
+    scene.does(Operation::MapFrames {
+        from: 8 * BLOCK,
+        frames,
+        single: false,
+        attributes: S::plain(),
+        leaves: Leaves::LARGEST,
+    });
+    scene.end()
+}
+
+/// A group, and what is behind it.
+fn map_frames<S: Plain>(tap: Option<Tap>) -> Result {
+    let run = |first, count| FrameRun {
+        first: PhysicalAddress(OUTPUT + first),
+        count,
+    };
+    frames::<S>(vec![run(BLOCK, 7), run(BLOCK + 7 * PAGE, 9)], tap)
+}
+
+/// As many frames as a group has, none of which follows another.
+fn map_scattered<S: Plain>(tap: Option<Tap>) -> Result {
+    let frame = |number: u64| FrameRun {
+        first: PhysicalAddress(OUTPUT + BLOCK + 2 * number * PAGE),
+        count: 1,
+    };
+    frames::<S>((0..16).map(frame).collect(), tap)
+}
+
+/// All pages of a table go, and the table stays.
+fn unmap_keeping<S: Plain>(tap: Option<Tap>) -> Result {
+    let mut scene = Scene::<S>::with_pages(SHAPE, S::plain());
+    scene.plant(tap);
+    scene.does(Operation::Unmap {
+        from: 0,
+        bytes: 64 * PAGE,
+        empty: EmptyTables::Keep,
+    });
+    scene.end()
+}
+
+/// Four pages of 64 go one by one.
+fn cursor_unmaps<S: Plain>(tap: Option<Tap>) -> Result {
+    let mut scene = Scene::<S>::with_pages(SHAPE, S::plain());
+    scene.plant(tap);
+    let start = scene.piece(8, 1, S::plain()).start;
+    if let Ok(mut cursor) = scene.0.tables.cursor(start) {
+        for _ in 0..4 {
+            let _ = cursor.unmap(EmptyTables::Free);
+        }
+    }
+    scene.end()
+}
+
+/// The only page of a table goes, and another comes in its place.
+fn cursor_maps_again<S: Plain>(tap: Option<Tap>) -> Result {
+    let mut scene = Scene::<S>::with_pages(SHAPE, S::plain());
+    let page = 8 * BLOCK / PAGE;
+    scene.does(Operation::Map(scene.piece(page, 1, S::plain())));
+    scene.plant(tap);
+    let start = scene.piece(page, 1, S::plain()).start;
+    if let Ok(mut cursor) = scene.0.tables.cursor(start) {
+        let _ = cursor.unmap(EmptyTables::Free);
+        let output = PhysicalAddress(OUTPUT + BLOCK);
+        let _ = cursor.map(output, S::plain());
+    }
+    scene.end()
+}
+
+/// An update that makes a leaf invalid.
+const fn is_broken(kind: &Event) -> bool {
+    matches!(kind, Event::Update { change, .. } if change.clear & 1 != 0)
+}
+
+/// A store of one page.
+const fn is_page(kind: &Event) -> bool {
+    matches!(kind, Event::Store { count: 1, descriptor, visibility: Visibility::Live, .. } if *descriptor & 0b11 == 0b11)
+}
+
+/// An update becomes a load of each entry and a plain store of what the change makes of it.
+pub(super) fn by_load_and_store(which: fn(&Event) -> bool) -> Tap {
+    Box::new(move |model, kind| {
+        let Event::Update {
+            address,
+            count,
+            change: BitChange { of, clear, set },
+            ..
+        } = kind
+        else {
+            return vec![kind];
+        };
+        if !which(&kind) {
+            return vec![kind];
+        }
+        let entries = (0..u64::from(count)).map(|index| address + index * 8);
+        let concerned = entries.filter(|&at| model.descriptor(at) & of != 0);
+        let store = |at| Event::Store {
+            address: at,
+            count: 1,
+            descriptor: model.descriptor(at) & !clear | set,
+            step: 0,
+            visibility: Visibility::Live,
+        };
+        concerned.map(store).collect()
+    })
+}
+
+/// The change of memory type in place of the break.
+fn in_place<S: Plain>(kind: Event) -> Vec<Event> {
+    let geometry = SHAPE.geometry::<Page4K>();
+    let other = S::encode_memory(S::OTHER, &geometry);
+    vec![match kind {
+        Event::Update {
+            address,
+            count,
+            visibility,
+            ..
+        } => Event::Update {
+            address,
+            count,
+            change: BitChange {
+                of: 1,
+                clear: S::MEMORY,
+                set: other,
+            },
+            visibility,
+        },
+        other => other,
+    }]
+}
+
+/// The outputs of a group have gaps.
+fn every_other(mut kind: Event) -> Vec<Event> {
+    if let Event::Store { step, .. } = &mut kind {
+        *step *= 2;
+    }
+    vec![kind]
+}
+
+/// The table of the first update is freed at the end.
+fn and_frees() -> Tap {
+    let mut table = None;
+    Box::new(move |_, kind| match kind {
+        Event::Update { address, .. } => {
+            table.get_or_insert(address & !(PAGE - 1));
+            vec![kind]
+        }
+        _ if is_isb(&kind) => {
+            let freed = table
+                .take()
+                .map(|start| Event::Freed { start, bytes: PAGE });
+            [kind].into_iter().chain(freed).collect()
+        }
+        _ => vec![kind],
+    })
+}
+
+/// Pages that are stored after a table was freed go into that table.
+pub(super) fn into_freed_table() -> Tap {
+    let mut freed = None;
+    Box::new(move |_, mut kind| {
+        let is_page = is_page(&kind);
+        match &mut kind {
+            Event::Freed { start, .. } => freed = Some(*start),
+            Event::Store { address, .. } if is_page => {
+                if let Some(table) = freed {
+                    *address = table + *address % PAGE;
+                }
+            }
+            _ => {}
+        }
+        vec![kind]
+    })
+}

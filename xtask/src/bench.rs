@@ -1,0 +1,321 @@
+//! `cargo xtask bench`: `granule-bench` in several builds, the worst of which counts, and the instructions of
+//! the same rows on arm64.
+//!
+//! Each build has another amount of unrelated code, for the compiler and the linker lay out the same source in
+//! another way beside it. Instructions are counted by `examples/instruction-counts` under QEMU's `-icount`.
+//! The JSON object is that of `granule-bench`, with keys added (docs/host-benchmarks.md).
+
+use std::fmt::Write as _;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+use serde_json::{Value, json};
+
+use crate::guest;
+use xtask::workspace::{KERNEL_TARGET, build_executable, capture, cargo, root, run, target_dir};
+
+/// What makes two rows the same.
+const NAMES: [&str; 5] = ["bytes", "leaf_bytes", "calls", "subject", "step"];
+
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// Builds with different amounts of unrelated code
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=10))]
+    builds: u16,
+    /// Count instructions only
+    #[arg(long)]
+    instructions: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Smaller ranges and fewer rounds; decides no goal
+    #[arg(long)]
+    quick: bool,
+    /// Timed rounds of each build
+    #[arg(long, value_name = "N")]
+    rounds: Option<u16>,
+    /// The CPU to run on
+    #[arg(long, value_name = "N")]
+    cpu: Option<usize>,
+}
+
+impl Options {
+    /// The arguments of `granule-bench`.
+    fn arguments(&self) -> Vec<String> {
+        let rounds = self.rounds.map(|rounds| format!("--rounds={rounds}"));
+        let cpu = self.cpu.map(|cpu| format!("--cpu={cpu}"));
+        let quick = self.quick.then(|| "--quick".to_owned());
+        let all = [Some("--json".to_owned()), rounds, cpu, quick];
+        all.into_iter().flatten().collect()
+    }
+}
+
+pub(crate) fn bench(options: &Options) -> Result<()> {
+    let counts = counts()?;
+    let result = if options.instructions {
+        json!({"rows": counts})
+    } else {
+        let programs = (0..options.builds).map(build).collect::<Result<Vec<_>>>()?;
+        let runs = programs.iter().map(|program| {
+            let mut command = Command::new(program);
+            command.args(options.arguments());
+            let text = capture(command)?;
+            serde_json::from_str(&text).context("granule-bench printed no JSON")
+        });
+        merge(&runs.collect::<Result<Vec<Value>>>()?, &counts)?
+    };
+    if options.json {
+        println!("{result:#}");
+    } else {
+        print!("{}", text(&result)?);
+    }
+    Ok(())
+}
+
+/// Builds `granule-bench` with that much unrelated code, into a file of its own.
+fn build(amount: u16) -> Result<std::path::PathBuf> {
+    let folder = target_dir().join("bench");
+    std::fs::create_dir_all(&folder)
+        .with_context(|| format!("cannot make {}", folder.display()))?;
+    let mut command = cargo(&["build", "--release", "-p", "granule-bench"]);
+    command.env("GRANULE_BENCH_UNRELATED", amount.to_string());
+    run(command)?;
+    let built = target_dir().join("release").join("granule-bench");
+    let program = folder.join(format!("granule-bench-{amount}"));
+    std::fs::copy(&built, &program)
+        .with_context(|| format!("cannot copy {} to {}", built.display(), program.display()))?;
+    Ok(program)
+}
+
+/// Builds and boots the program that counts, and returns its rows.
+pub(crate) fn counts() -> Result<Vec<Value>> {
+    let manifest = root().join("examples/Cargo.toml");
+    let target = target_dir().join("examples");
+    let program = build_executable(&[
+        "--release".as_ref(),
+        "-p".as_ref(),
+        "instruction-counts".as_ref(),
+        "--target".as_ref(),
+        KERNEL_TARGET.as_ref(),
+        "--manifest-path".as_ref(),
+        manifest.as_os_str(),
+        "--target-dir".as_ref(),
+        target.as_os_str(),
+    ])?;
+    let options = ["-M", "virt", "-cpu", "max", "-icount", "shift=0"];
+    parse(&guest::console(&program, &options, guest::LIMIT * 10)?)
+}
+
+/// The rows on the console, which ends with `done`.
+fn parse(console: &str) -> Result<Vec<Value>> {
+    let lines = console.strip_suffix("done\n").with_context(|| {
+        let last = console.lines().next_back().unwrap_or("nothing");
+        format!("instruction-counts printed `{last}` last, expected `done`")
+    })?;
+    let rows = lines.lines().map(|line| {
+        let row: Value = serde_json::from_str(line)
+            .with_context(|| format!("instruction-counts printed `{line}`, expected a row"))?;
+        let count = row["instructions"].as_u64().unwrap_or(0);
+        ensure!(count > 0, "no instruction was counted for `{line}`");
+        Ok(row)
+    });
+    rows.collect()
+}
+
+/// The median of a row or of a goal.
+fn median(value: &Value) -> Result<f64> {
+    value["ratio"]["median"]
+        .as_f64()
+        .context("granule-bench told no median")
+}
+
+/// The worst of the same object of each run, and its median in each run.
+fn worst<'a>(same: &[&'a Value]) -> Result<(&'a Value, Vec<f64>)> {
+    let medians = same
+        .iter()
+        .map(|value| median(value))
+        .collect::<Result<Vec<_>>>()?;
+    let worst = same.iter().zip(&medians).max_by(|a, b| a.1.total_cmp(b.1));
+    Ok((worst.context("granule-bench did not run")?.0, medians))
+}
+
+/// The objects under a key, one list a run, all of one length.
+fn lists<'a>(runs: &'a [Value], key: &str) -> Result<Vec<&'a Vec<Value>>> {
+    let lists = runs
+        .iter()
+        .map(|run| run[key].as_array())
+        .collect::<Option<Vec<_>>>();
+    let lists = lists.with_context(|| format!("granule-bench told no {key}"))?;
+    ensure!(
+        lists.windows(2).all(|pair| pair[0].len() == pair[1].len()),
+        "the builds of granule-bench told different {key}"
+    );
+    Ok(lists)
+}
+
+fn same(a: &Value, b: &Value, names: &[&str]) -> bool {
+    names.iter().all(|name| a[name] == b[name])
+}
+
+/// For each row and goal the run with the worst ratio, what the others had, and the instructions.
+fn merge(runs: &[Value], counts: &[Value]) -> Result<Value> {
+    let mut merged = runs.first().context("granule-bench did not run")?.clone();
+    for (key, names) in [("rows", &NAMES[..]), ("goals", &["what"][..])] {
+        let lists = lists(runs, key)?;
+        let first = lists.first().context("granule-bench did not run")?;
+        let mut out = Vec::new();
+        for (at, row) in first.iter().enumerate() {
+            let all: Vec<&Value> = lists.iter().map(|list| &list[at]).collect();
+            ensure!(
+                all.iter().all(|other| same(row, other, names)),
+                "the builds of granule-bench told different {key}"
+            );
+            let (worst, medians) = worst(&all)?;
+            let mut worst = worst.clone();
+            worst["builds"] = json!(medians);
+            if key == "rows" {
+                worst["instructions_per_leaf"] = per_leaf(counts, row, &row["subject"]);
+                worst["floor_instructions_per_leaf"] = per_leaf(counts, row, &json!("floor"));
+            }
+            out.push(worst);
+        }
+        merged[key] = json!(out);
+    }
+    let fault = runs
+        .iter()
+        .map(|run| &run["fault"])
+        .find(|fault| !fault.is_null());
+    merged["fault"] = fault.cloned().unwrap_or(Value::Null);
+    Ok(merged)
+}
+
+/// The instructions a leaf of a subject at the job and step of a row; null for a job that was not counted.
+fn per_leaf(counts: &[Value], row: &Value, subject: &Value) -> Value {
+    let job = ["bytes", "leaf_bytes", "calls", "step"];
+    let found = counts
+        .iter()
+        .find(|count| same(count, row, &job) && count["subject"] == *subject);
+    let each =
+        found.and_then(|found| Some(found["instructions"].as_f64()? / found["leaves"].as_f64()?));
+    json!(each)
+}
+
+/// A line for each subject and step.
+fn text(result: &Value) -> Result<String> {
+    let mut text = String::new();
+    for row in result["rows"].as_array().context("no rows")? {
+        let name = |key: &str| row[key].as_str().unwrap_or_default();
+        let number = |key: &str| row[key].as_u64().unwrap_or(0);
+        let _ = write!(
+            text,
+            "{:>5} MiB, leaves of {:>7} KiB, {:<15} {:<29} {:<7}",
+            number("bytes") >> 20,
+            number("leaf_bytes") >> 10,
+            name("calls"),
+            name("subject"),
+            name("step"),
+        );
+        if let Some(builds) = row["builds"].as_array() {
+            let all = builds.iter().filter_map(Value::as_f64);
+            let least = all.clone().fold(f64::INFINITY, f64::min);
+            let most = all.fold(0.0, f64::max);
+            let _ = write!(text, " {most:>8.2} x floor (best build {least:>8.2})");
+        }
+        let each = row["instructions_per_leaf"]
+            .as_f64()
+            .or_else(|| Some(row["instructions"].as_f64()? / row["leaves"].as_f64()?));
+        let _ = match each {
+            Some(each) => writeln!(text, " {each:>9.3} instructions a leaf"),
+            None => writeln!(text),
+        };
+    }
+    for goal in result["goals"].as_array().into_iter().flatten() {
+        let reached = match goal["reached"].as_bool() {
+            Some(true) => "reached",
+            Some(false) => "missed",
+            None => "not decided",
+        };
+        let what = goal["what"].as_str().unwrap_or_default();
+        let (most, found) = (&goal["at_most"], median(goal)?);
+        let _ = writeln!(
+            text,
+            "{what}: at most {most}, in the worst build {found:.2}: {reached}"
+        );
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn result(map: f64, reached: bool, fault: Option<&str>) -> Value {
+        json!({
+            "rows": [{"bytes": 4096, "leaf_bytes": 4096, "calls": "range", "subject": "granule",
+                "step": "map", "ratio": {"median": map}}],
+            "floors": [],
+            "goals": [{"what": "map", "at_most": 1.3, "ratio": {"median": map}, "reached": reached}],
+            "fault": fault,
+        })
+    }
+
+    fn console() -> String {
+        let row = |subject: &str, instructions: u64| {
+            format!(
+                "{{\"bytes\": 4096, \"leaf_bytes\": 4096, \"calls\": \"range\", \"subject\": \"{subject}\", \
+                 \"step\": \"map\", \"leaves\": 8, \"instructions\": {instructions}}}\n"
+            )
+        };
+        row("floor", 16) + &row("granule", 20) + "done\n"
+    }
+
+    #[test]
+    fn the_worst_build_counts() {
+        let counts = parse(&console()).unwrap();
+        let runs = [
+            result(1.1, true, None),
+            result(1.4, false, Some("x")),
+            result(1.2, true, None),
+        ];
+        let merged = merge(&runs, &counts).unwrap();
+        let row = &merged["rows"][0];
+        assert_eq!(row["ratio"]["median"], 1.4);
+        assert_eq!(row["builds"], json!([1.1, 1.4, 1.2]));
+        assert_eq!(row["instructions_per_leaf"], 2.5);
+        assert_eq!(row["floor_instructions_per_leaf"], 2.0);
+        assert_eq!(merged["goals"][0]["reached"], false);
+        assert_eq!(merged["fault"], "x");
+        let text = text(&merged).unwrap();
+        assert!(text.contains("in the worst build 1.40: missed"), "{text}");
+        assert!(text.contains("2.500 instructions a leaf"), "{text}");
+    }
+
+    #[test]
+    fn rows_that_differ_between_builds_are_an_error() {
+        let mut other = result(1.0, true, None);
+        other["rows"][0]["step"] = json!("unmap");
+        let error = merge(&[result(1.0, true, None), other], &[]).unwrap_err();
+        assert!(error.to_string().contains("different rows"), "{error}");
+        let mut fewer = result(1.0, true, None);
+        fewer["rows"] = json!([]);
+        let error = merge(&[result(1.0, true, None), fewer], &[]).unwrap_err();
+        assert!(error.to_string().contains("different rows"), "{error}");
+    }
+
+    #[test]
+    fn a_console_that_is_cut_or_counts_nothing_is_an_error() {
+        let whole = console();
+        assert_eq!(parse(&whole).unwrap().len(), 2);
+        let cut = parse(whole.strip_suffix("done\n").unwrap()).unwrap_err();
+        assert!(cut.to_string().contains("expected `done`"), "{cut}");
+        let none = parse(&whole.replace(": 20}", ": 0}")).unwrap_err();
+        assert!(none.to_string().contains("no instruction"), "{none}");
+        assert!(
+            parse("failed: why\n")
+                .unwrap_err()
+                .to_string()
+                .contains("failed: why")
+        );
+    }
+}
