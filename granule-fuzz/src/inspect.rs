@@ -27,7 +27,7 @@ struct Repeated {
 impl Memory for Repeated {
     fn read(&self, address: PhysicalAddress, buffer: &mut [u8]) -> Result<(), ReadError> {
         let page = ((address.0 >> 12) + 1).wrapping_mul(0x9e37_79b9);
-        if self.holes != 0 && page % self.holes == 0 {
+        if self.holes != 0 && page.is_multiple_of(self.holes) {
             return Err(ReadError::Absent(address));
         }
         for (index, bytes) in buffer.chunks_exact_mut(8).enumerate() {
@@ -38,7 +38,8 @@ impl Memory for Repeated {
     }
 
     fn ranges(&self) -> Vec<core::ops::Range<u64>> {
-        vec![0..u64::MAX]
+        // Nobody here asks.
+        Vec::new()
     }
 }
 

@@ -146,19 +146,19 @@ impl SourceArgs {
     /// The options of [`granule_inspect::open`].
     #[must_use]
     pub fn options(&self) -> granule_inspect::Options {
-        let mut options = granule_inspect::Options::default();
         let given = &self.registers;
-        options.base = given.base;
-        options.el = given.el;
-        options.vhe = given.vhe;
-        options.ttbr0 = given.ttbr0;
-        options.ttbr1 = given.ttbr1;
-        options.tcr = given.tcr;
-        options.mair = given.mair;
-        options.vttbr = given.vttbr;
-        options.vtcr = given.vtcr;
-        options.hcr = given.hcr;
-        options
+        granule_inspect::Options {
+            base: given.base,
+            el: given.el,
+            vhe: given.vhe,
+            ttbr0: given.ttbr0,
+            ttbr1: given.ttbr1,
+            tcr: given.tcr,
+            mair: given.mair,
+            vttbr: given.vttbr,
+            vtcr: given.vtcr,
+            hcr: given.hcr,
+        }
     }
 }
 

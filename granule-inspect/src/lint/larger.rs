@@ -82,7 +82,7 @@ fn best(sizes: &[LeafSize], start: u64, output: u64, bytes: u64) -> Vec<(LeafSiz
     let mut left = vec![(start, bytes)];
     let mut found = Vec::new();
     for leaf in sizes {
-        if start.wrapping_sub(output) % leaf.bytes != 0 {
+        if !start.wrapping_sub(output).is_multiple_of(leaf.bytes) {
             continue;
         }
         let mut count = 0;
