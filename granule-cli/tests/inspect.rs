@@ -22,12 +22,12 @@ const WRITE: u64 = 0x60_0000_0000_0703;
 /// and a block of 2 MiB of device registers.
 fn words() -> Vec<u64> {
     let mut words = vec![0; 3 * 512];
-    words[0] = BASE + 0x1000 | 0b11;
-    words[512] = BASE + 0x2000 | 0b11;
+    words[0] = (BASE + 0x1000) | 0b11;
+    words[512] = (BASE + 0x2000) | 0b11;
     words[513] = 0x0900_0000 | 0x60_0000_0000_0605;
     for page in 0..32 {
         let bits = if page < 16 { WRITE } else { READ };
-        words[1024 + page as usize] = 0x8000_0000 + page * 0x1000 | bits | 1 << 52;
+        words[1024 + page as usize] = (0x8000_0000 + page * 0x1000) | bits | 1 << 52;
     }
     words
 }
