@@ -140,6 +140,10 @@ struct RegisterArgs {
     /// HCR_EL2, whose bit FWB gives the memory types of stage 2 their meaning
     #[arg(long, value_name = "VALUE", value_parser = parse_address)]
     hcr: Option<u64>,
+
+    /// System.map of a Linux kernel that does not list its symbols: for the processes of a dump
+    #[arg(long, value_name = "FILE")]
+    symbols: Option<PathBuf>,
 }
 
 impl SourceArgs {
@@ -158,6 +162,7 @@ impl SourceArgs {
             vttbr: given.vttbr,
             vtcr: given.vtcr,
             hcr: given.hcr,
+            symbols: given.symbols.clone(),
         }
     }
 }
