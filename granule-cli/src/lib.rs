@@ -26,6 +26,7 @@ pub mod check;
 pub mod cost;
 pub mod image;
 pub mod initramfs;
+pub mod inspect;
 pub mod plan;
 pub mod request;
 pub mod result;

@@ -5,7 +5,9 @@
 //! in `tests/` and under cargo-fuzz in `fuzz/`.
 
 mod bytes;
+mod dumps;
 mod initramfs;
+mod inspect;
 mod next_tree;
 mod nodes;
 mod parsers;
@@ -44,9 +46,16 @@ pub const TARGETS: &[Target] = &[
     ("descriptor", tables::descriptor),
     ("walker", tables::walker),
     ("table_view", tables::table_view),
+    ("inspect", inspect::inspect),
     ("cpio_tree", initramfs::cpio_tree),
     ("path_lookup", initramfs::path_lookup),
     ("program", program::program),
+    ("elf_core", dumps::elf_core),
+    ("kdump", dumps::kdump),
+    ("gdb_answers", dumps::gdb_answers),
+    ("kernel_in_memory", dumps::kernel_in_memory),
+    ("linux_processes", dumps::linux_processes),
+    ("translation_registers", dumps::translation_registers),
 ];
 
 /// The target of that name.

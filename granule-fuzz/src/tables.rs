@@ -24,7 +24,7 @@ fn cpu() -> CpuFeatures {
 
 const VA_BITS: [u32; 6] = [36, 39, 42, 47, 48, 52];
 
-fn geometry(bytes: &mut Bytes<'_>, size: PageSize) -> Option<Geometry> {
+pub(crate) fn geometry(bytes: &mut Bytes<'_>, size: PageSize) -> Option<Geometry> {
     let bits = VA_BITS[bytes.below(VA_BITS.len())];
     let va_range = if bytes.byte() & 1 == 0 {
         VaRange::Lower

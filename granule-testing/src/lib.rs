@@ -12,6 +12,8 @@
 //! - [`shape`]: address spaces to test, and the ID registers that allow them.
 //! - [`stage`]: the attributes and permission changes of both stages, as descriptor bits and drawn
 //!   at random.
+//! - [`dumps`]: memory dumps as files.
+//! - [`linux`]: the memory of a Linux kernel with processes.
 //! - [`cases`]: the number of cases of a property.
 
 #![allow(
@@ -22,8 +24,10 @@
 )]
 
 pub mod cases;
+pub mod dumps;
 pub mod held;
 pub mod host;
+pub mod linux;
 pub mod order;
 pub mod performed;
 pub mod replay;

@@ -34,12 +34,12 @@ const ALLOWED: &[(&str, &[&str], &str)] = &[
     ),
     (
         "granule/src/arch/registers.rs",
-        &["<< 14", "<< 16"],
+        &["<< 14", "<< 16", ">> 14", ">> 16"],
         "fields of TCR_EL1 and TCR_EL2",
     ),
     (
         "granule/src/arch/stage2/registers.rs",
-        &["<< 14", "<< 16"],
+        &["<< 14", "<< 16", ">> 14", ">> 16"],
         "fields of VTCR_EL2",
     ),
     ("granule/src/arch/translation.rs", &["<< 12"], "SCTLR.I"),

@@ -11,6 +11,7 @@ use clap::{Args, Parser, Subcommand};
 
 use self::kexec::KexecArgs;
 use crate::bench::args::BenchArgs;
+use crate::inspect::args::{self as inspect, DumpArgs, LintArgs};
 use crate::plan::{self, args::PlanArgs};
 use crate::request::{Barriers, LinearMap, PageSize, Request, Rodata};
 use crate::sizes::{parse_address, parse_size};
@@ -46,7 +47,18 @@ pub enum Command {
     /// Compute the cost of a linear map on any machine, without booting
     #[command(long_about = plan::args::LONG, after_long_help = plan::args::EXAMPLES)]
     Plan(PlanArgs),
+
+    /// List what the page tables of a dump or a live machine map, explain an address, compare two
+    #[command(long_about = inspect::DUMP_LONG, after_help = DUMP_HINT, after_long_help = inspect::DUMP_EXAMPLES)]
+    Dump(Box<DumpArgs>),
+
+    /// Find what is wrong or wasteful in the page tables of a dump or a live machine
+    #[command(long_about = inspect::LINT_LONG, after_help = LINT_HINT, after_long_help = inspect::LINT_EXAMPLES)]
+    Lint(Box<LintArgs>),
 }
+
+const DUMP_HINT: &str = "`granule dump --help` has examples and explains the words.";
+const LINT_HINT: &str = "`granule lint --help` has examples and the rules.";
 
 const CHECK_LONG: &str = "\
 Replay a trace through the model of the MMU and say what breaks the architecture's rules.

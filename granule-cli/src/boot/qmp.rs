@@ -1,5 +1,5 @@
-//! QEMU's machine protocol (QMP), only as far as reading guest memory needs it: JSON objects, one
-//! on each line, on a unix socket on which we listen and QEMU connects.
+//! Watching a guest through QEMU's machine protocol (`granule_inspect::source::qmp`), on a unix
+//! socket on which we listen and QEMU connects.
 //!
 //! A separate thread reads the boot record a few times a second and reports it, and receives the
 //! guest's power-off. QEMU keeps the machine after that, so the thread reads the record's last state
@@ -7,13 +7,14 @@
 //! ends then, or when QEMU disconnects.
 
 use std::fs;
-use std::io::{self, BufRead, BufReader, Write};
+use std::io;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use granule_inspect::source::qmp::{self, accepted};
 use serde_json::{Value, json};
 
 use crate::bootrec::{self, BootRecord};
@@ -23,9 +24,6 @@ use granule_trace::{BufferHeader, RECORD_WORDS};
 /// The interval of reading the boot record. A parked kernel waits, and nobody notices a quarter of
 /// a second.
 const INTERVAL: Duration = Duration::from_millis(250);
-
-/// How often a thread that waits for QEMU checks whether it is to stop.
-const TICK: Duration = Duration::from_millis(50);
 
 /// The reason why a conversation ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -45,25 +43,10 @@ impl From<io::Error> for Hangup {
     }
 }
 
-/// Accepts every capability of QEMU's greeting, which is one: out-of-band commands. We send none of
-/// them. Without the capability QEMU suspends its monitor during each command and resumes it by a
-/// callback; a guest that powers off before the callback makes QEMU abort ("BH
-/// 'monitor_accept_input' leaked") instead of end.
-fn accepted(greeting: &Value) -> Value {
-    match &greeting["QMP"]["capabilities"] {
-        Value::Array(offered) => json!({ "enable": offered }),
-        _ => json!({}),
-    }
-}
-
 /// A connection after the greeting.
 struct Qmp<'a> {
-    lines: BufReader<UnixStream>,
-    /// The beginning of a line whose end has not arrived yet.
-    partial: Vec<u8>,
+    connection: qmp::Qmp,
     stop: &'a Receiver<()>,
-    /// The number of commands sent; an answer carries its command's number.
-    commands: u64,
     /// Whether to wait for answers although we are to stop. If no answer comes, `guest` ends QEMU,
     /// and with it the wait.
     last_orders: bool,
@@ -71,12 +54,9 @@ struct Qmp<'a> {
 
 impl<'a> Qmp<'a> {
     fn new(stream: UnixStream, stop: &'a Receiver<()>) -> io::Result<Self> {
-        stream.set_read_timeout(Some(TICK))?;
         Ok(Self {
-            lines: BufReader::new(stream),
-            partial: Vec::new(),
+            connection: qmp::Qmp::new(stream)?,
             stop,
-            commands: 0,
             last_orders: false,
         })
     }
@@ -95,37 +75,24 @@ impl<'a> Qmp<'a> {
     /// The next object QEMU sends, or `None` at the deadline.
     fn next(&mut self, deadline: Option<Instant>) -> Result<Option<Value>, Hangup> {
         loop {
-            match self.lines.read_until(b'\n', &mut self.partial) {
-                Ok(0) => return Err(Hangup::Gone),
-                Ok(_) => {
-                    let object = serde_json::from_slice::<Value>(&self.partial);
-                    self.partial.clear();
-                    let object = object.map_err(|_| Hangup::Gone)?;
-                    if object["event"] == "SHUTDOWN" && object["data"]["guest"] == true {
-                        return Err(Hangup::PoweredOff);
-                    }
-                    return Ok(Some(object));
+            if let Some(object) = self.connection.poll()? {
+                if object["event"] == "SHUTDOWN" && object["data"]["guest"] == true {
+                    return Err(Hangup::PoweredOff);
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    if !self.last_orders && stopped(self.stop, Duration::ZERO) {
-                        return Err(Hangup::Gone);
-                    }
-                    if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-                        return Ok(None);
-                    }
-                }
-                Err(error) => return Err(error.into()),
+                return Ok(Some(object));
+            }
+            if !self.last_orders && stopped(self.stop, Duration::ZERO) {
+                return Err(Hangup::Gone);
+            }
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                return Ok(None);
             }
         }
     }
 
     /// Runs a command and returns its answer; events in between are ignored.
     fn run(&mut self, command: &str, arguments: Value) -> Result<Value, Hangup> {
-        self.commands += 1;
-        let id = self.commands;
-        let mut line = json!({ "execute": command, "arguments": arguments, "id": id }).to_string();
-        line.push('\n');
-        self.lines.get_mut().write_all(line.as_bytes())?;
+        let id = self.connection.send(command, arguments)?;
         while let Some(mut answer) = self.next(None)? {
             // The answer of an earlier command that the guest's power-off interrupted.
             if answer["id"].as_u64().is_some_and(|other| other != id) {
@@ -313,6 +280,7 @@ fn utf8(path: &Path) -> io::Result<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::{BufRead, BufReader, Write};
     use std::sync::mpsc;
     use std::thread;
 

@@ -12,6 +12,7 @@ mod image;
 
 mod bench;
 mod boot;
+mod inspect;
 mod kernel;
 mod kexec;
 mod permissions;

@@ -78,6 +78,15 @@ pub enum GeometryError {
         /// The requested level.
         level: Level,
     },
+    /// A register has a value in this field with which it describes no shape.
+    Register {
+        /// The register: `TCR` or `VTCR_EL2`.
+        register: &'static str,
+        /// The field.
+        field: &'static str,
+        /// Its value.
+        value: u64,
+    },
 }
 
 impl fmt::Display for GeometryError {
@@ -117,6 +126,14 @@ impl fmt::Display for GeometryError {
             } => write!(
                 f,
                 "a walk of {ipa_bits} bits with {page_size} pages cannot start at level {level} of stage 2 on this CPU"
+            ),
+            Self::Register {
+                register,
+                field,
+                value,
+            } => write!(
+                f,
+                "{register}.{field} is {value:#x}, with which no walk is defined"
             ),
         }
     }
@@ -206,7 +223,21 @@ impl Geometry {
         } else {
             format_bits
         };
-        Ok(Self {
+        Ok(Self::stage1(
+            page_size, va_bits, pa_bits, format, va_range, regime,
+        ))
+    }
+
+    /// The shape of stage 1 with these sizes, which the caller checked.
+    pub(super) const fn stage1(
+        page_size: PageSize,
+        va_bits: u32,
+        pa_bits: u32,
+        format: OutputFormat,
+        va_range: VaRange,
+        regime: Regime,
+    ) -> Self {
+        Self {
             page_size,
             va_bits,
             pa_bits,
@@ -221,30 +252,31 @@ impl Geometry {
                 VaRange::Upper => VirtualAddress(u64::MAX << va_bits),
             },
             span: 1 << va_bits,
-        })
+        }
     }
 
     /// The shape of stage 2 with these sizes, which [`super::stage2`] checked.
     pub(super) const fn stage2(
-        cpu: &CpuFeatures,
         page_size: PageSize,
-        va_bits: u32,
+        ipa_bits: u32,
         pa_bits: u32,
         format: OutputFormat,
         start_level: Level,
+        forced_write_back: bool,
+        execute_by_privilege: bool,
     ) -> Self {
         Self {
-            page_size,
-            va_bits,
-            pa_bits,
-            format,
-            va_range: VaRange::Lower,
-            regime: Regime::Stage2,
             start_level,
-            forced_write_back: cpu.stage2_forced_write_back(),
-            execute_by_privilege: cpu.stage2_execute_by_privilege(),
-            base: VirtualAddress(0),
-            span: 1 << va_bits,
+            forced_write_back,
+            execute_by_privilege,
+            ..Self::stage1(
+                page_size,
+                ipa_bits,
+                pa_bits,
+                format,
+                VaRange::Lower,
+                Regime::Stage2,
+            )
         }
     }
 

@@ -1,12 +1,12 @@
 //! The values of TCR, MAIR and TTBR for tables of a given [`Geometry`].
 //!
-//! This file computes values. The kernel writes them, with the MMU off or through an empty table,
+//! This file computes values, and reads them back where other code wrote them. The kernel writes them, with the MMU off or through an empty table,
 //! because TG, DS and IPS must not change while the half they govern is in use.
 
 use super::address::PhysicalAddress;
 use super::attributes::Shareability;
 use super::features::CpuFeatures;
-use super::geometry::{Geometry, OutputFormat, VaRange};
+use super::geometry::{Geometry, GeometryError, OutputFormat, VaRange};
 use super::page_size::PageSize;
 use super::regime::Regime;
 
@@ -172,6 +172,152 @@ impl Ttbr {
             0
         };
         Self(base_address(geometry.format(), root) | (asid as u64) << 48)
+    }
+}
+
+impl Geometry {
+    /// The shape of one half of EL1&0, or of EL2&0 under VHE, with this TCR: the inverse of
+    /// [`Tcr::new`]. `None` if the CPU makes no walks for that half (EPD). It is for tables that
+    /// other code made; the CPU's own limits are not looked at.
+    ///
+    /// # Errors
+    ///
+    /// When a field of `tcr` has a reserved value.
+    pub fn from_tcr(tcr: Tcr, va_range: VaRange) -> Result<Option<Self>, GeometryError> {
+        let ds = tcr.0 & Tcr::DS != 0;
+        let (off, size, field, bits) = match va_range {
+            VaRange::Lower => (
+                tcr.0 & Tcr::EPD0 != 0,
+                page_size_of("TCR", tcr.0 >> 14),
+                "T0SZ",
+                tcr.0 & 0x3f,
+            ),
+            VaRange::Upper => (
+                tcr.0 & Tcr::EPD1 != 0,
+                upper_page_size(tcr.0 >> 30),
+                "T1SZ",
+                tcr.0 >> 16 & 0x3f,
+            ),
+        };
+        if off {
+            return Ok(None);
+        }
+        let size = size?;
+        let va_bits = input_bits("TCR", field, bits, size, ds)?;
+        let (format, pa_bits) = output(size, ds, tcr.0 >> 32 & 0b111);
+        let regime = Regime::El1And0;
+        let shape = Self::stage1(size, va_bits, pa_bits, format, va_range, regime);
+        Ok(Some(shape))
+    }
+
+    /// The shape of `regime`, which has one half, with this TCR: the inverse of
+    /// [`TcrSingle::new`].
+    ///
+    /// # Errors
+    ///
+    /// When a field of `tcr` has a reserved value, or `regime` has two halves or is stage 2.
+    pub fn from_tcr_single(tcr: TcrSingle, regime: Regime) -> Result<Self, GeometryError> {
+        if !matches!(regime, Regime::El2 | Regime::El3) {
+            return Err(GeometryError::NotStage1);
+        }
+        let ds = tcr.0 & TcrSingle::DS != 0;
+        let size = page_size_of("TCR", tcr.0 >> 14)?;
+        let va_bits = input_bits("TCR", "T0SZ", tcr.0 & 0x3f, size, ds)?;
+        let (format, pa_bits) = output(size, ds, tcr.0 >> 16 & 0b111);
+        let half = VaRange::Lower;
+        Ok(Self::stage1(size, va_bits, pa_bits, format, half, regime))
+    }
+
+    /// The root table that a value of TTBR names, with tables of this shape. It is aligned to its
+    /// own size, and to at least 64 bytes where the register holds address bits 51:48.
+    #[must_use]
+    pub const fn root_in(&self, ttbr: u64) -> PhysicalAddress {
+        let (least, high) = match self.format() {
+            OutputFormat::Bits48 => (8, 0),
+            OutputFormat::Lpa2 | OutputFormat::Lpa => (64, (ttbr >> 2 & 0b1111) << 48),
+        };
+        let bytes = 8 * self.root_entries() as u64;
+        let bytes = if bytes < least { least } else { bytes };
+        PhysicalAddress(ttbr & 0x0000_ffff_ffff_ffff & !(bytes - 1) | high)
+    }
+}
+
+/// The page size of TG0 in the low bits.
+pub(super) const fn page_size_of(
+    register: &'static str,
+    bits: u64,
+) -> Result<PageSize, GeometryError> {
+    match bits & 0b11 {
+        0b00 => Ok(PageSize::K4),
+        0b01 => Ok(PageSize::K64),
+        0b10 => Ok(PageSize::K16),
+        value => Err(GeometryError::Register {
+            register,
+            field: "TG0",
+            value,
+        }),
+    }
+}
+
+/// The page size of TG1 in the low bits.
+const fn upper_page_size(bits: u64) -> Result<PageSize, GeometryError> {
+    match bits & 0b11 {
+        0b01 => Ok(PageSize::K16),
+        0b10 => Ok(PageSize::K4),
+        0b11 => Ok(PageSize::K64),
+        value => Err(GeometryError::Register {
+            register: "TCR",
+            field: "TG1",
+            value,
+        }),
+    }
+}
+
+/// The bits of input address of T0SZ or T1SZ. More than 48 need TCR.DS, except with 64K pages
+/// (FEAT_LVA); the fewest are those of FEAT_TTST.
+pub(super) const fn input_bits(
+    register: &'static str,
+    field: &'static str,
+    value: u64,
+    size: PageSize,
+    ds: bool,
+) -> Result<u32, GeometryError> {
+    let wide = ds || matches!(size, PageSize::K64);
+    let least = if wide { 12 } else { 16 };
+    let most = if matches!(size, PageSize::K64) {
+        47
+    } else {
+        48
+    };
+    if value < least || value > most {
+        return Err(GeometryError::Register {
+            register,
+            field,
+            value,
+        });
+    }
+    Ok(64 - value as u32)
+}
+
+/// The output format and the bits of output address, of TCR.DS and of IPS or PS. A reserved size
+/// counts as 52 bits.
+pub(super) const fn output(size: PageSize, ds: bool, bits: u64) -> (OutputFormat, u32) {
+    let pa_bits = match bits {
+        0b000 => 32,
+        0b001 => 36,
+        0b010 => 40,
+        0b011 => 42,
+        0b100 => 44,
+        0b101 => 48,
+        _ => 52,
+    };
+    match size {
+        PageSize::K64 if pa_bits > Geometry::MOST_PLAIN_BITS => (OutputFormat::Lpa, pa_bits),
+        PageSize::K4 | PageSize::K16 if ds => (OutputFormat::Lpa2, pa_bits),
+        _ if pa_bits > Geometry::MOST_PLAIN_BITS => {
+            (OutputFormat::Bits48, Geometry::MOST_PLAIN_BITS)
+        }
+        _ => (OutputFormat::Bits48, pa_bits),
     }
 }
 

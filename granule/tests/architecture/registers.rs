@@ -195,6 +195,69 @@ fn memory_attributes() {
     assert_eq!(granule::arch::MemoryType::from_index(6), Index(6));
 }
 
+/// Every register that this library makes is read back as the shape that it was made of.
+#[test]
+fn shapes_are_read_back() {
+    let mut read = 0;
+    for size in PageSize::ALL {
+        for cpu in [PLAIN, LARGE, WIDE_INPUT] {
+            let features = cpu.features();
+            for va_bits in features.least_va_bits(size)..=features.most_va_bits(size) {
+                let upper = cpu.geometry(size, va_bits, VaRange::Upper);
+                let lower = upper.with_va_range(&features, VaRange::Lower, 39).unwrap();
+                let tcr = Tcr::new(&features, Some(&lower), Some(&upper));
+                assert_eq!(Geometry::from_tcr(tcr, VaRange::Upper), Ok(Some(upper)));
+                assert_eq!(Geometry::from_tcr(tcr, VaRange::Lower), Ok(Some(lower)));
+                // A register for one half says nothing of the other.
+                let only = Tcr::new(&features, None, Some(&upper));
+                assert_eq!(Geometry::from_tcr(only, VaRange::Lower), Ok(None));
+                assert_eq!(Geometry::from_tcr(only, VaRange::Upper), Ok(Some(upper)));
+                let high = if upper.pa_bits() > 48 { 0xf << 48 } else { 0 };
+                let root = PhysicalAddress(0x1234_5678_0000 | high);
+                // SAFETY: no CPU gets this register.
+                let ttbr = unsafe { Ttbr::from_root(&upper, root, 0xabcd) };
+                assert_eq!(upper.root_in(ttbr.bits() | 1), root, "CnP is no address");
+                for regime in [Regime::El2, Regime::El3] {
+                    let half = VaRange::Lower;
+                    let one = Geometry::new(&features, size, va_bits, half, regime).unwrap();
+                    let tcr = TcrSingle::new(&one);
+                    assert_eq!(Geometry::from_tcr_single(tcr, regime), Ok(one));
+                    read += 1;
+                }
+            }
+        }
+    }
+    assert!(read > 300, "{read}");
+}
+
+#[test]
+fn reserved_fields_are_refused() {
+    let good = Tcr(0b10 << 30 | 16 << 16 | 16);
+    assert!(Geometry::from_tcr(good, VaRange::Upper).is_ok());
+    for (bits, half, words) in [
+        (good.0 | 0b11 << 14, VaRange::Lower, "TCR.TG0 is 0x3, with"),
+        (
+            good.0 & !(0b11 << 30),
+            VaRange::Upper,
+            "TCR.TG1 is 0x0, with",
+        ),
+        // 52 bits without DS, and fewer bits than any CPU has.
+        (good.0 & !0x3f | 12, VaRange::Lower, "TCR.T0SZ is 0xc, with"),
+        (good.0 | 63, VaRange::Lower, "TCR.T0SZ is 0x3f, with"),
+        (good.0 & !0x3f_0000, VaRange::Upper, "TCR.T1SZ is 0x0, with"),
+        // 64K pages have no 16 bits.
+        (0b01 << 14 | 48, VaRange::Lower, "TCR.T0SZ is 0x30, with"),
+    ] {
+        let error = Geometry::from_tcr(Tcr(bits), half).unwrap_err().to_string();
+        assert!(error.starts_with(words), "{error}");
+    }
+    let single = TcrSingle(16);
+    assert!(Geometry::from_tcr_single(single, Regime::El2).is_ok());
+    assert!(Geometry::from_tcr_single(single, Regime::El1And0).is_err());
+    assert!(Geometry::from_tcr_single(single, Regime::Stage2).is_err());
+    assert!(Geometry::from_tcr_single(TcrSingle(16 | 0b11 << 14), Regime::El3).is_err());
+}
+
 #[test]
 fn a_regime_without_asids_has_none_in_its_ttbr() {
     let root = PhysicalAddress(0x4000_0000);

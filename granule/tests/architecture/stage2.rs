@@ -549,3 +549,65 @@ fn changes_of_a_live_leaf() {
         assert_eq!(classify(&shape, Level::L2, block, table, level), expected);
     }
 }
+
+/// Every VTCR_EL2 that this library makes is read back as the shape that it was made of, from every
+/// start level that the shape may have.
+#[test]
+fn shapes_are_read_back() {
+    let mut read = 0;
+    for (cpu, all) in [(PLAIN, false), (LARGE, false), (LARGE, true)] {
+        let features = features(cpu, all);
+        for size in PageSize::ALL {
+            for ipa_bits in 25..=52 {
+                let Ok(shape) = Stage2Geometry::new(&features, size, ipa_bits) else {
+                    continue;
+                };
+                for level in Level::ALL {
+                    let Ok(shape) = shape.with_start_level(&features, level) else {
+                        continue;
+                    };
+                    let vtcr = Vtcr::new(&features, &shape);
+                    let again = Stage2Geometry::from_vtcr(vtcr, shape.hcr(), &features);
+                    assert_eq!(again, Ok(shape), "{size} {ipa_bits} {level}");
+                    let high = if shape.shape().pa_bits() > 48 {
+                        0xf << 48
+                    } else {
+                        0
+                    };
+                    let root = PhysicalAddress(0x1234_5670_0000 | high);
+                    // SAFETY: no CPU gets this register.
+                    let vttbr = unsafe { Vttbr::from_root(&shape, root, 0xabcd) };
+                    assert_eq!(shape.root_in(vttbr.bits()), root);
+                    read += 1;
+                }
+            }
+        }
+    }
+    assert!(read > 150, "{read}");
+}
+
+#[test]
+fn a_vtcr_that_describes_no_walk_is_refused() {
+    let features = features(PLAIN, false);
+    let from = |bits| Stage2Geometry::from_vtcr(Vtcr(bits), 0, &features);
+    // 4K pages, 40 bits, from level 1: two tables.
+    assert_eq!(from(24 | 1 << 6).unwrap().root_tables(), 2);
+    for (bits, words) in [
+        (24 | 1 << 6 | 0b11 << 14, "VTCR_EL2.TG0 is 0x3, with"),
+        (24 | 0b11 << 6 | 0b01 << 14, "VTCR_EL2.SL0 is 0x3, with"),
+        (24 | 1 << 6 | Vtcr::SL2, "VTCR_EL2.SL2 is 0x1, with"),
+        (12 | 2 << 6, "VTCR_EL2.T0SZ is 0xc, with"),
+        // 512 tables at level 2, and none of level 0's bits.
+        (
+            24,
+            "a walk of 40 bits with 4k pages cannot start at level 2",
+        ),
+        (
+            30 | 2 << 6,
+            "a walk of 34 bits with 4k pages cannot start at level 0",
+        ),
+    ] {
+        let error = from(bits).unwrap_err().to_string();
+        assert!(error.starts_with(words), "{error}");
+    }
+}

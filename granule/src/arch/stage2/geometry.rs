@@ -8,6 +8,7 @@
 use crate::arch::features::{CpuFeatures, Support};
 use crate::arch::geometry::{Geometry, GeometryError, OutputFormat};
 use crate::arch::page_size::{Level, PageSize};
+use core::ops::RangeInclusive;
 
 /// The most bits of input address that concatenated root tables resolve besides those of one table.
 const MOST_CONCATENATED_BITS: u32 = 4;
@@ -50,12 +51,13 @@ impl Stage2Geometry {
             start = Level::L2;
         }
         Ok(Self(Geometry::stage2(
-            cpu,
             page_size,
             ipa_bits,
             cpu.pa_bits().min(most_pa_bits),
             format,
             start,
+            cpu.stage2_forced_write_back(),
+            cpu.stage2_execute_by_privilege(),
         )))
     }
 
@@ -104,12 +106,6 @@ impl Stage2Geometry {
     pub fn with_start_level(self, cpu: &CpuFeatures, level: Level) -> Result<Self, GeometryError> {
         let shape = self.0;
         let size = shape.page_size();
-        let (levels, index) = (
-            (Level::L3.number() - level.number()) as u32,
-            size.index_bits(),
-        );
-        let least = levels * index + size.shift() + 1;
-        let most = least + index - 1 + MOST_CONCATENATED_BITS;
         // The start levels that need a larger physical address size, TCR.DS or FEAT_TTST.
         let reserved = match (size, level) {
             (PageSize::K4, Level::Minus1) => !shape.lpa2() || cpu.pa_bits() < 52,
@@ -121,7 +117,7 @@ impl Stage2Geometry {
             (PageSize::K4, _) | (_, Level::L2 | Level::L3) => false,
             _ => true,
         };
-        if reserved || shape.va_bits() < least || shape.va_bits() > most {
+        if reserved || !Self::resolved(size, level).contains(&shape.va_bits()) {
             return Err(GeometryError::StartLevel {
                 page_size: size,
                 ipa_bits: shape.va_bits(),
@@ -129,6 +125,21 @@ impl Stage2Geometry {
             });
         }
         Ok(Self(shape.starting_at(level)))
+    }
+
+    /// The bits of input address that up to 16 root tables at `level` and all tables below them
+    /// resolve, if at least one bit is the root's.
+    pub(super) const fn resolved(size: PageSize, level: Level) -> RangeInclusive<u32> {
+        let least = size.level_shift(level) + 1;
+        RangeInclusive::new(
+            least,
+            least + size.index_bits() - 1 + MOST_CONCATENATED_BITS,
+        )
+    }
+
+    /// The type of a shape of stage 2, which the caller checked.
+    pub(super) const fn of(shape: Geometry) -> Self {
+        Self(shape)
     }
 
     /// The shape without its type: for [`Descriptor`](crate::arch::Descriptor) and other code that

@@ -6,9 +6,11 @@
 use super::geometry::Stage2Geometry;
 use crate::arch::address::PhysicalAddress;
 use crate::arch::features::CpuFeatures;
-use crate::arch::geometry::{Geometry, OutputFormat};
+use crate::arch::geometry::{Geometry, GeometryError, OutputFormat};
 use crate::arch::page_size::{Level, PageSize};
-use crate::arch::registers::{base_address, output_size, tg0, walk};
+use crate::arch::registers::{
+    base_address, input_bits, output, output_size, page_size_of, tg0, walk,
+};
 
 /// VTCR_EL2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +50,39 @@ impl Vtcr {
         }
         Self(bits)
     }
+
+    /// TG0.
+    fn page_size(self) -> Result<PageSize, GeometryError> {
+        page_size_of("VTCR_EL2", self.0 >> 14)
+    }
+
+    /// SL0 and SL2.
+    fn start_level(self, size: PageSize) -> Result<Level, GeometryError> {
+        let (sl0, sl2) = (self.0 >> 6 & 0b11, self.0 & Self::SL2 != 0);
+        if sl2 {
+            return match (size, sl0) {
+                (PageSize::K4, 0) => Ok(Level::Minus1),
+                _ => Err(Self::reserved("SL2", 1)),
+            };
+        }
+        match (size, sl0) {
+            (PageSize::K4, 0) => Ok(Level::L2),
+            (PageSize::K4, 1) => Ok(Level::L1),
+            (PageSize::K4, 2) | (PageSize::K16, 3) => Ok(Level::L0),
+            (_, 0) | (PageSize::K4, _) => Ok(Level::L3),
+            (_, 1) => Ok(Level::L2),
+            (_, 2) => Ok(Level::L1),
+            (PageSize::K16 | PageSize::K64, _) => Err(Self::reserved("SL0", sl0)),
+        }
+    }
+
+    const fn reserved(field: &'static str, value: u64) -> GeometryError {
+        GeometryError::Register {
+            register: "VTCR_EL2",
+            field,
+            value,
+        }
+    }
 }
 
 /// SL0 and SL2. The encoding of SL0 differs between 4K and the other page sizes.
@@ -59,6 +94,45 @@ const fn start_level(size: PageSize, level: Level) -> u64 {
         _ => 3 - level.number() as u64,
     };
     sl0 << 6
+}
+
+impl Stage2Geometry {
+    /// The shape that `vtcr` describes under a hypervisor's `hcr` (HCR_EL2) on `cpu`, whose
+    /// feature FEAT_XNX decides about execute permissions: the inverse of
+    /// [`Vtcr::new`]. It is for tables that other code made.
+    ///
+    /// # Errors
+    ///
+    /// When a field has a reserved value, or the walk cannot start where `vtcr` says.
+    pub fn from_vtcr(vtcr: Vtcr, hcr: u64, cpu: &CpuFeatures) -> Result<Self, GeometryError> {
+        let page_size = vtcr.page_size()?;
+        let ds = vtcr.0 & Vtcr::DS != 0;
+        let (format, pa_bits) = output(page_size, ds, vtcr.0 >> 16 & 0b111);
+        let ipa_bits = input_bits("VTCR_EL2", "T0SZ", vtcr.0 & 0x3f, page_size, ds)?;
+        let start = vtcr.start_level(page_size)?;
+        if !Self::resolved(page_size, start).contains(&ipa_bits) {
+            return Err(GeometryError::StartLevel {
+                page_size,
+                ipa_bits,
+                level: start,
+            });
+        }
+        Ok(Self::of(Geometry::stage2(
+            page_size,
+            ipa_bits,
+            pa_bits,
+            format,
+            start,
+            hcr & Self::HCR_FWB != 0,
+            cpu.stage2_execute_by_privilege(),
+        )))
+    }
+
+    /// The first root table that a value of VTTBR_EL2 names, with tables of this shape.
+    #[must_use]
+    pub const fn root_in(&self, vttbr: u64) -> PhysicalAddress {
+        self.shape().root_in(vttbr)
+    }
 }
 
 /// VTTBR_EL2. Safe code gets a value only from a live tree.

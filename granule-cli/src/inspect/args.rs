@@ -1,0 +1,238 @@
+//! The command lines of `granule dump` and `granule lint`: what both say about the source, and what
+//! each asks for.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::Args;
+use granule_inspect::source::Source;
+
+use crate::sizes::parse_address;
+
+/// The text of `granule dump --help` above its options.
+pub const DUMP_LONG: &str = "\
+List what page tables map: those of a memory dump or of a live virtual machine, of any arm64 kernel.
+
+A line is a range of neighbouring leaves: addresses, size, physical address, kind of leaf and
+attributes, in the Arm manual's words:
+  RW ro              stores allowed, or loads alone (stage 2: also wo and none)
+  PX PXN, UX UXN     executable by the privileged level, by EL0, or never; X XN where there is one level
+  user               EL0 may access
+  AF, nG             accessed; belongs to one address space
+  ISH OSH NSH        inner, outer or not shareable
+  DBM, GP            hardware may make it writable (dirty state); guarded page (BTI)
+  normal-WB ...      the memory type; index-N if MAIR is not known
+Permissions are those that remain after the tables above a leaf have restricted them.
+
+The exit code is 0, or 3 for bad usage and if the source or a root table cannot be read; with --diff 1
+if there is a difference.";
+
+/// The text of `granule dump --help` below its options.
+pub const DUMP_EXAMPLES: &str = "\
+Examples:
+  A dump that says itself where its tables are (QEMU's dump-guest-memory, /proc/vmcore, makedumpfile):
+    granule dump vmcore
+
+  A live QEMU that was started with -s:
+    granule dump gdb:localhost:1234
+
+  A raw image of RAM that begins at 1 GiB, with the registers of EL1:
+    granule dump ram.bin --base 0x40000000 --ttbr1 0x41230000 --tcr 0x500803510 --mair 0x44ff04
+
+  What is writable and executable by the kernel; what EL0 can reach in one place:
+    granule dump vmcore --with RW,PX
+    granule dump vmcore --with user --from 0x400000 --to 0x4fffff
+
+  Why an address faults, level by level; what a change did:
+    granule dump vmcore --explain 0xffff800080000000
+    granule dump before.elf --diff after.elf
+
+docs/dump-json.md documents the JSON objects.";
+
+/// The text of `granule lint --help` above its options.
+pub const LINT_LONG: &str = "\
+Find what is wrong or wasteful in page tables: those of a memory dump or of a live virtual machine, of
+any arm64 kernel.
+
+A finding is a line: severity, rule, address and size, whose tables, and what it leads to. The exit
+code is 0 if there is no more than info, 1 for a warning, 2 for an error, and 3 for bad usage and if
+the source or a root table cannot be read.";
+
+/// The text of `granule lint --help` below its options.
+pub const LINT_EXAMPLES: &str = "\
+Rules:
+  writable-executable  one privilege may store to it and execute it
+  contiguous           entries of a contiguous group disagree, or the group is not aligned
+  memory-clash         the same memory has two memory types or shareabilities
+  reserved-bits        reserved bits or encodings
+  output-size          an address beyond the CPU's
+  shared-table, loop   a table used twice; a table that leads to itself
+  writable-text        a writable alias of the privileged level's read-only text
+  unreadable-table     a table that is not in the source
+  missed-contiguous, missed-block
+                       leaves that could be larger, with what that would win
+
+Examples:
+  Everything; findings alone that matter for security:
+    granule lint vmcore
+    granule lint vmcore --rule writable-executable,writable-text
+
+  How much of what is mapped a TLB of 48 entries and one of 1280 hold:
+    granule lint vmcore --tlb 48,1280
+
+  With a file of findings that are meant to be so. A line is a rule, addresses and a reason:
+    loop 0xffffff0000000000-0xffffff7fffffffff the map of the tables themselves
+    granule lint vmcore --accept accepted.txt
+
+docs/dump-json.md documents the JSON object.";
+
+/// Where the tables are.
+#[derive(Debug, Args)]
+pub struct SourceArgs {
+    /// ELF core, kdump file, raw image (with --base), or a live QEMU: gdb:HOST:PORT, qmp:PATH
+    #[arg(value_name = "SOURCE", value_parser = Source::from_str)]
+    pub source: Source,
+
+    #[command(flatten)]
+    registers: RegisterArgs,
+}
+
+/// What a source does not say itself.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "What the source does not say")]
+struct RegisterArgs {
+    /// Physical address of the first byte of a raw image
+    #[arg(long, value_name = "ADDRESS", value_parser = parse_address)]
+    base: Option<u64>,
+
+    /// Exception level of the registers below, 1 to 3
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=3))]
+    el: Option<u8>,
+
+    /// EL2 runs a kernel with both halves (HCR_EL2.E2H)
+    #[arg(long)]
+    vhe: bool,
+
+    /// TTBR0: the root of the lower half
+    #[arg(long, value_name = "VALUE", value_parser = parse_address)]
+    ttbr0: Option<u64>,
+
+    /// TTBR1: the root of the upper half
+    #[arg(long, value_name = "VALUE", value_parser = parse_address)]
+    ttbr1: Option<u64>,
+
+    /// TCR: page size and address bits
+    #[arg(long, value_name = "VALUE", value_parser = parse_address)]
+    tcr: Option<u64>,
+
+    /// MAIR: memory types; without it they are shown as indices
+    #[arg(long, value_name = "VALUE", value_parser = parse_address)]
+    mair: Option<u64>,
+
+    /// VTTBR_EL2: the root of stage 2
+    #[arg(long, value_name = "VALUE", value_parser = parse_address)]
+    vttbr: Option<u64>,
+
+    /// VTCR_EL2: page size and address bits of stage 2
+    #[arg(long, value_name = "VALUE", value_parser = parse_address)]
+    vtcr: Option<u64>,
+
+    /// HCR_EL2, whose bit FWB gives the memory types of stage 2 their meaning
+    #[arg(long, value_name = "VALUE", value_parser = parse_address)]
+    hcr: Option<u64>,
+
+    /// System.map of a Linux kernel that does not list its symbols: for the processes of a dump
+    #[arg(long, value_name = "FILE")]
+    symbols: Option<PathBuf>,
+}
+
+impl SourceArgs {
+    /// The options of [`granule_inspect::open`].
+    #[must_use]
+    pub fn options(&self) -> granule_inspect::Options {
+        let given = &self.registers;
+        granule_inspect::Options {
+            base: given.base,
+            el: given.el,
+            vhe: given.vhe,
+            ttbr0: given.ttbr0,
+            ttbr1: given.ttbr1,
+            tcr: given.tcr,
+            mair: given.mair,
+            vttbr: given.vttbr,
+            vtcr: given.vtcr,
+            hcr: given.hcr,
+            symbols: given.symbols.clone(),
+        }
+    }
+}
+
+/// The options of `granule dump`.
+#[derive(Debug, Args)]
+pub struct DumpArgs {
+    /// Lowest address to show
+    #[arg(long = "from", value_name = "ADDRESS", value_parser = parse_address, default_value = "0x0", hide_default_value = true)]
+    pub(super) first: u64,
+
+    /// Highest address to show
+    #[arg(long = "to", value_name = "ADDRESS", value_parser = parse_address, default_value = "0xffffffffffffffff", hide_default_value = true)]
+    pub(super) last: u64,
+
+    /// Show only ranges with all of these words (also: block, page, contiguous, NX)
+    #[arg(long, value_name = "WORD", value_delimiter = ',')]
+    pub(super) with: Vec<String>,
+
+    /// Show only ranges with none of these words
+    #[arg(long, value_name = "WORD", value_delimiter = ',')]
+    pub(super) without: Vec<String>,
+
+    /// Explain one address level by level instead, and why it faults where it does
+    #[arg(long, value_name = "ADDRESS", value_parser = parse_address, conflicts_with_all = ["diff", "with", "without", "first", "last"])]
+    pub(super) explain: Option<u64>,
+
+    /// Show instead what another source maps differently; the register options are for both
+    #[arg(long, value_name = "SOURCE", value_parser = Source::from_str)]
+    pub(super) diff: Option<Source>,
+
+    /// Print one JSON object
+    #[arg(long)]
+    pub(super) json: bool,
+
+    #[command(flatten)]
+    pub(super) from: SourceArgs,
+}
+
+/// The options of `granule lint`.
+#[derive(Debug, Args)]
+pub struct LintArgs {
+    /// Only these rules
+    #[arg(long, value_name = "RULE", value_delimiter = ',', value_parser = rule)]
+    pub(super) rule: Vec<granule_inspect::lint::Rule>,
+
+    /// File of accepted findings: lines of rule, addresses and reason
+    #[arg(long, value_name = "FILE")]
+    pub(super) accept: Option<PathBuf>,
+
+    /// Entries of a TLB, and of a second one: say how much of what is mapped they hold (modelled)
+    #[arg(long, value_name = "ENTRIES", value_delimiter = ',', value_parser = clap::value_parser!(u64).range(1..))]
+    pub(super) tlb: Vec<u64>,
+
+    /// Findings of each rule and severity to list; more are only counted
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    pub(super) most: usize,
+
+    /// Print one JSON object
+    #[arg(long)]
+    pub(super) json: bool,
+
+    #[command(flatten)]
+    pub(super) from: SourceArgs,
+}
+
+fn rule(name: &str) -> Result<granule_inspect::lint::Rule, String> {
+    use granule_inspect::lint::Rule;
+    Rule::named(name).ok_or_else(|| {
+        let names: Vec<_> = Rule::ALL.iter().map(|rule| rule.name()).collect();
+        format!("no rule is called {name:?}; there are {}", names.join(", "))
+    })
+}

@@ -1,0 +1,109 @@
+//! `granule dump --diff`: two sources compared, tree by tree.
+
+use std::io::Write;
+
+use granule_inspect::Opened;
+use granule_inspect::diff::{Listed, diff};
+use granule_inspect::ranges::Range;
+use granule_inspect::tree::Tree;
+use serde_json::json;
+
+use super::args::DumpArgs;
+use super::listing::ranges;
+use super::{Failure, Progress, UNREADABLE, json};
+
+/// The exit code if there is a difference.
+const DIFFERENT: u8 = 1;
+
+/// The ranges of a tree, and whether its root can be read.
+fn listed(
+    args: &DumpArgs,
+    opened: &Opened,
+    tree: &Tree,
+    notes: &mut dyn FnMut(&str),
+    progress: Progress<'_>,
+) -> Result<(Vec<Range>, bool), Failure> {
+    let mut found = Vec::new();
+    let walked = ranges(args, &*opened.memory, tree, progress, |range| {
+        found.push(*range);
+        Ok(())
+    })?;
+    for table in &walked.left_out {
+        notes(&table.to_string());
+    }
+    Ok((found, !walked.no_root))
+}
+
+pub(super) fn run(
+    args: &DumpArgs,
+    old: &Opened,
+    new: &Opened,
+    out: &mut dyn Write,
+    notes: &mut dyn FnMut(&str),
+    progress: Progress<'_>,
+) -> Result<u8, Failure> {
+    let mut others: Vec<&Tree> = new.trees.iter().collect();
+    let mut pairs: Vec<(Option<&Tree>, Option<&Tree>)> = Vec::new();
+    for tree in &old.trees {
+        let same = others.iter().position(|other| other.owner == tree.owner);
+        pairs.push((Some(tree), same.map(|at| others.remove(at))));
+    }
+    pairs.extend(others.into_iter().map(|tree| (None, Some(tree))));
+    let (mut objects, mut number, mut readable) = (Vec::new(), 0, true);
+    for (one, other) in pairs {
+        let mut both = [Vec::new(), Vec::new()];
+        for ((opened, tree), list) in [(old, one), (new, other)].into_iter().zip(&mut both) {
+            if let Some(tree) = tree {
+                let (found, read) = listed(args, opened, tree, notes, progress)?;
+                *list = found;
+                readable &= read;
+            }
+        }
+        // A tree that one source does not have maps nothing there.
+        let Some(shape) = one.or(other) else { continue };
+        let [olds, news] = &both;
+        let (old, new) = (
+            Listed {
+                tree: one.unwrap_or(shape),
+                ranges: olds,
+            },
+            Listed {
+                tree: other.unwrap_or(shape),
+                ranges: news,
+            },
+        );
+        let found = diff(old, new);
+        number += found.len();
+        if args.json {
+            objects.extend(found.iter().map(|it| {
+                json!({
+                    "owner": shape.owner.to_string(),
+                    "start": json::address(it.start),
+                    "bytes": it.bytes,
+                    "old": it.old,
+                    "new": it.new,
+                })
+            }));
+            continue;
+        }
+        for difference in &found {
+            writeln!(out, "{}: {difference}", shape.owner)?;
+        }
+    }
+    if args.json {
+        let notes: Vec<_> = old.notes.iter().chain(&new.notes).collect();
+        let object = json!({
+            "schema": json::SCHEMA,
+            "differences": objects,
+            "notes": notes,
+        });
+        writeln!(out, "{object}")?;
+    } else if number == 0 {
+        writeln!(out, "no differences")?;
+    }
+    Ok(match (readable, number) {
+        (false, _) => UNREADABLE,
+        (true, 0) => 0,
+        (true, _) => DIFFERENT,
+    })
+}

@@ -1,0 +1,157 @@
+//! `granule dump`: lists ranges as they are found, or explains one address. Comparing two sources is
+//! in `compare`.
+
+use std::io::Write;
+
+use granule::arch::VirtualAddress;
+use granule_inspect::Opened;
+use granule_inspect::explain::explain;
+use granule_inspect::totals::Totals;
+use granule_inspect::tree::Tree;
+use granule_inspect::walk::Tables;
+use serde_json::json;
+
+use super::args::DumpArgs;
+use super::listing::ranges;
+use super::text::Lines;
+use super::{Failure, Progress, UNREADABLE, compare, json, open, text};
+
+/// Carries the command out and returns its exit code. Notes go to `notes`, a line each.
+///
+/// # Errors
+///
+/// If the source cannot be read, or the output not be written.
+pub fn run(
+    args: &DumpArgs,
+    out: &mut dyn Write,
+    notes: &mut dyn FnMut(&str),
+    progress: Progress<'_>,
+) -> Result<u8, Failure> {
+    let options = args.from.options();
+    let opened = open(&args.from.source, &options)?;
+    opened.notes.iter().for_each(|note| notes(note));
+    if let Some(other) = &args.diff {
+        let other = open(other, &options)?;
+        other.notes.iter().for_each(|note| notes(note));
+        return compare::run(args, &opened, &other, out, notes, progress);
+    }
+    match args.explain {
+        Some(address) => explained(args, &opened, address, out),
+        None if args.json => in_json(args, &opened, out, progress),
+        None => in_words(args, &opened, out, progress),
+    }
+}
+
+const fn code(no_root: bool) -> u8 {
+    if no_root { UNREADABLE } else { 0 }
+}
+
+fn in_words(
+    args: &DumpArgs,
+    opened: &Opened,
+    out: &mut dyn Write,
+    progress: Progress<'_>,
+) -> Result<u8, Failure> {
+    let mut no_root = false;
+    for tree in &opened.trees {
+        text::heading(out, tree)?;
+        let mut lines = Lines::default();
+        let walked = ranges(args, &*opened.memory, tree, progress, |range| {
+            lines.range(out, tree, range)
+        })?;
+        for table in &walked.left_out {
+            writeln!(out, "{table}")?;
+        }
+        text::totals(out, &walked.totals)?;
+        no_root |= walked.no_root;
+    }
+    Ok(code(no_root))
+}
+
+/// Ranges are written as they come, so the object is put together by hand.
+fn in_json(
+    args: &DumpArgs,
+    opened: &Opened,
+    out: &mut dyn Write,
+    progress: Progress<'_>,
+) -> Result<u8, Failure> {
+    let shape = opened.trees.first().map(Tree::geometry);
+    let head = json!({
+        "schema": json::SCHEMA,
+        "page_size": shape.map(|shape| shape.page_size().bytes()),
+        "va_bits": shape.map(|shape| shape.va_bits()),
+        "trees": opened.trees.iter().map(json::tree).collect::<Vec<_>>(),
+    })
+    .to_string();
+    // Without the brace at the end.
+    let head = head.strip_suffix('}').unwrap_or(&head);
+    write!(out, "{head},\"ranges\":[")?;
+    let mut comma = "\n";
+    let (mut all, mut left_out, mut no_root) = (Totals::default(), Vec::new(), false);
+    for tree in &opened.trees {
+        let mut objects = json::Objects::new(tree);
+        let walked = ranges(args, &*opened.memory, tree, progress, |range| {
+            out.write_all(comma.as_bytes())?;
+            comma = ",\n";
+            objects.range(out, tree, range)
+        })?;
+        all.add(&walked.totals);
+        left_out.extend(walked.left_out.iter().map(ToString::to_string));
+        no_root |= walked.no_root;
+    }
+    let totals = json::totals(&all);
+    let (left_out, notes) = (json!(left_out), json!(opened.notes));
+    writeln!(
+        out,
+        "],\"totals\":{totals},\"left_out\":{left_out},\"notes\":{notes}}}"
+    )?;
+    Ok(code(no_root))
+}
+
+fn explained(
+    args: &DumpArgs,
+    opened: &Opened,
+    address: u64,
+    out: &mut dyn Write,
+) -> Result<u8, Failure> {
+    let translates = |tree: &&Tree| tree.geometry().offset(VirtualAddress(address)).is_some();
+    let mut trees: Vec<&Tree> = opened.trees.iter().filter(translates).collect();
+    if trees.is_empty() {
+        // The first one tells that it does not.
+        trees.extend(opened.trees.first());
+    }
+    let mut objects = Vec::new();
+    for tree in trees {
+        let tables = Tables::new(&*opened.memory, tree);
+        let explained = explain(&tables, tree, address);
+        if !args.json {
+            text::heading(out, tree)?;
+            write!(out, "{explained}")?;
+            continue;
+        }
+        let steps = explained.steps.iter().map(|step| {
+            json!({
+                "level": step.level.number(),
+                "table": json::address(step.table.0),
+                "index": step.index,
+                "descriptor": json::address(step.descriptor.0),
+                "text": step.text,
+            })
+        });
+        objects.push(json!({
+            "owner": tree.owner.to_string(),
+            "steps": steps.collect::<Vec<_>>(),
+            "end": explained.end.to_string(),
+        }));
+    }
+    if args.json {
+        let object = json!({
+            "schema": json::SCHEMA,
+            "address": json::address(address),
+            "explained": objects,
+            "notes": opened.notes,
+        });
+        writeln!(out, "{object}")?;
+    }
+    Ok(0)
+}

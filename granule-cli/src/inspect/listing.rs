@@ -1,0 +1,106 @@
+//! The ranges of one tree that the options of `granule dump` ask for. Nothing is printed here.
+
+use std::io;
+use std::ops::ControlFlow;
+
+use granule_inspect::attributes::Decoded;
+use granule_inspect::ranges::{Merger, Range};
+use granule_inspect::source::Memory;
+use granule_inspect::totals::Totals;
+use granule_inspect::tree::Tree;
+use granule_inspect::walk::{Event, LeftOut, Tables, Why, walk};
+
+use super::args::DumpArgs;
+use super::{Failure, Progress};
+
+impl DumpArgs {
+    /// Whether a range has the words that are asked for.
+    fn shows(&self, tree: &Tree, range: &Range) -> bool {
+        if self.with.is_empty() && self.without.is_empty() {
+            return true;
+        }
+        let columns = Decoded::new(tree, range.attributes).columns();
+        let kind = if range.level.is_last() {
+            "page"
+        } else {
+            "block"
+        };
+        let has = |word: &String| {
+            word.eq_ignore_ascii_case(kind)
+                || word.eq_ignore_ascii_case("contiguous") && range.contiguous
+                || columns.iter().any(|own| own.is(word))
+        };
+        self.with.iter().all(has) && !self.without.iter().any(has)
+    }
+}
+
+/// What a walk of one tree found besides ranges.
+pub(super) struct Walked {
+    pub(super) totals: Totals,
+    pub(super) left_out: Vec<LeftOut>,
+    /// Whether even a root cannot be read.
+    pub(super) no_root: bool,
+}
+
+/// The most tables that are left out which are told; a damaged dump may lack very many.
+const MOST_LEFT_OUT: usize = 1000;
+
+/// Calls `each` for every range of a tree that is to be shown.
+pub(super) fn ranges(
+    args: &DumpArgs,
+    memory: &dyn Memory,
+    tree: &Tree,
+    progress: Progress<'_>,
+    mut each: impl FnMut(&Range) -> io::Result<()>,
+) -> Result<Walked, Failure> {
+    let mut walked = Walked {
+        totals: Totals::default(),
+        left_out: Vec::new(),
+        no_root: false,
+    };
+    let mut merger = Merger::default();
+    let mut read = 0;
+    let totals = &mut walked.totals;
+    let mut show = |range: Option<Range>| match range {
+        Some(range) if args.shows(tree, &range) => {
+            totals.add_range(tree, &range);
+            each(&range)
+        }
+        _ => Ok(()),
+    };
+    let mut tables = 0;
+    let ended = walk(
+        &Tables::new(memory, tree),
+        tree,
+        (args.first, args.last),
+        |event| {
+            let shown = match event {
+                Event::Table(table) => {
+                    tables += u64::from(table.before.is_none());
+                    read += 1;
+                    progress(read);
+                    Ok(())
+                }
+                Event::Leaves(leaves) => show(merger.push(Range::of(tree, leaves))),
+                Event::LeftOut(table) => {
+                    let root = table.level == tree.geometry().start_level();
+                    walked.no_root |= root && matches!(table.why, Why::Unreadable(_));
+                    if walked.left_out.len() < MOST_LEFT_OUT {
+                        walked.left_out.push(table.clone());
+                    }
+                    Ok(())
+                }
+            };
+            match shown {
+                Ok(()) => ControlFlow::Continue(()),
+                Err(error) => ControlFlow::Break(error),
+            }
+        },
+    );
+    if let ControlFlow::Break(error) = ended {
+        return Err(error.into());
+    }
+    show(merger.end())?;
+    (0..tables).for_each(|_| walked.totals.add_table(tree));
+    Ok(walked)
+}

@@ -1,0 +1,206 @@
+//! Attributes of leaves, decoded and in words. The words are those of the Arm ARM where it has one.
+//!
+//! Only what the descriptors say is here. That accesses fault for other reasons (SCTLR.WXN, PAN,
+//! permission overlays) is not.
+
+use crate::memory_type::MemoryType;
+use crate::tree::{Shape, Tree};
+use granule::arch::{
+    Attributes, Descriptor, Execute, OutputFormat, Shareability, Stage2Attributes,
+};
+use std::fmt;
+
+/// What a leaf allows and how its memory behaves, for both stages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Decoded {
+    /// Whether the privileged level may load, or a guest.
+    pub readable: bool,
+    /// Whether the privileged level may store, or a guest.
+    pub writable: bool,
+    /// Whether EL0 may load, and store if the leaf is writable. Always false at stage 2.
+    pub user: bool,
+    /// Whether the privileged level (of a guest) may execute.
+    pub privileged_execute: bool,
+    /// Whether EL0 (of a guest) may execute.
+    pub user_execute: bool,
+    /// The access flag.
+    pub accessed: bool,
+    /// Whether the translation belongs to one address space (nG).
+    pub not_global: bool,
+    /// The shareability; `None` for the reserved encoding. Inner where TCR gives it.
+    pub shareability: Option<Shareability>,
+    /// Whether TCR gives the shareability of every leaf, instead of the descriptor (TCR.DS).
+    pub shareability_of_tcr: bool,
+    /// The memory type.
+    pub memory: MemoryType,
+    /// DBM: hardware may make it writable at the first store.
+    pub dirty_modifier: bool,
+    /// A guarded page.
+    pub guarded: bool,
+    /// Whether there are two privileges, each with execute permissions of its own.
+    pub two_privileges: bool,
+    /// Whether it is of stage 2.
+    pub stage2: bool,
+}
+
+impl Decoded {
+    /// The attributes in the bits of a leaf descriptor of `tree`.
+    #[must_use]
+    pub fn new(tree: &Tree, bits: u64) -> Self {
+        let leaf = Descriptor(bits);
+        let of_tcr = tree.geometry().format() == OutputFormat::Lpa2;
+        let reserved = !of_tcr && leaf.0 >> 8 & 0b11 == 0b01;
+        let known = |shareability| (!reserved).then_some(shareability);
+        match &tree.shape {
+            Shape::Stage1(geometry) => {
+                let found = Attributes::decode(leaf, geometry);
+                let allowed = found.permissions;
+                // What EL0 may store to, the privileged level never executes.
+                let by_user = allowed.user && allowed.writable;
+                Self {
+                    readable: true,
+                    writable: allowed.writable,
+                    user: allowed.user,
+                    privileged_execute: allowed.privileged_execute && !by_user,
+                    user_execute: allowed.user_execute,
+                    accessed: found.accessed,
+                    not_global: !found.global,
+                    shareability: known(found.shareability),
+                    shareability_of_tcr: of_tcr,
+                    memory: MemoryType::of_stage1(found.memory.index(), tree.memory_types),
+                    dirty_modifier: allowed.dirty_modifier,
+                    guarded: allowed.guarded,
+                    two_privileges: geometry.regime().has_user(),
+                    stage2: false,
+                }
+            }
+            Shape::Stage2(geometry) => {
+                let found = Stage2Attributes::decode(leaf, geometry);
+                let allowed = found.permissions;
+                let execute = allowed.execute;
+                let memory = (bits >> 2 & 0b1111) as u8;
+                Self {
+                    readable: allowed.readable,
+                    writable: allowed.writable,
+                    user: false,
+                    privileged_execute: matches!(execute, Execute::Any | Execute::Privileged),
+                    user_execute: matches!(execute, Execute::Any | Execute::User),
+                    accessed: found.accessed,
+                    not_global: false,
+                    shareability: known(found.shareability),
+                    shareability_of_tcr: of_tcr,
+                    memory: MemoryType::of_stage2(memory, geometry.forced_write_back()),
+                    dirty_modifier: allowed.dirty_modifier,
+                    guarded: false,
+                    two_privileges: geometry.execute_by_privilege(),
+                    stage2: true,
+                }
+            }
+        }
+    }
+
+    /// Whether the privileged level can store to the leaf and execute it.
+    #[must_use]
+    pub const fn privileged_writes_and_executes(&self) -> bool {
+        self.writable && self.privileged_execute
+    }
+
+    /// Whether EL0 can store to the leaf and execute it.
+    #[must_use]
+    pub const fn user_writes_and_executes(&self) -> bool {
+        self.writable && self.user && self.user_execute
+    }
+
+    /// The words, each in a column of its own; a column is empty where there is nothing to say.
+    #[must_use]
+    pub fn columns(&self) -> Vec<Word> {
+        let access = match (self.readable, self.writable) {
+            (true, true) => "RW",
+            (true, false) => "ro",
+            (false, true) => "wo",
+            (false, false) => "none",
+        };
+        let when = |there, word| Word::Fixed(if there { word } else { "" });
+        let mut columns = vec![Word::Fixed(access)];
+        if self.two_privileges {
+            let (privileged, user) = (self.privileged_execute, self.user_execute);
+            columns.push(Word::Fixed(if privileged { "PX" } else { "PXN" }));
+            columns.push(Word::Fixed(if user { "UX" } else { "UXN" }));
+        } else {
+            let executes = self.privileged_execute;
+            columns.push(Word::Fixed(if executes { "X" } else { "XN" }));
+        }
+        if !self.stage2 {
+            columns.push(when(self.user, "user"));
+        }
+        columns.push(when(self.accessed, "AF"));
+        if !self.stage2 {
+            columns.push(when(self.not_global, "nG"));
+        }
+        columns.push(Word::Fixed(match self.shareability {
+            _ if self.shareability_of_tcr => "SH-TCR",
+            Some(Shareability::Inner) => "ISH",
+            Some(Shareability::Outer) => "OSH",
+            Some(Shareability::None) => "NSH",
+            None => "SH-reserved",
+        }));
+        columns.push(when(self.dirty_modifier, "DBM"));
+        if !self.stage2 {
+            columns.push(when(self.guarded, "GP"));
+        }
+        columns.push(Word::Memory(self.memory));
+        columns
+    }
+}
+
+/// One attribute in one word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Word {
+    /// A word that stands for itself; empty where an attribute is absent.
+    Fixed(&'static str),
+    /// The memory type.
+    Memory(MemoryType),
+}
+
+impl Word {
+    /// Whether there is something to say.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::Fixed("")
+    }
+
+    /// Whether it is this word, in whatever case. `NX` stands for every word that forbids execution.
+    #[must_use]
+    pub fn is(&self, word: &str) -> bool {
+        match self {
+            Self::Fixed(own) => {
+                !own.is_empty()
+                    && (own.eq_ignore_ascii_case(word)
+                        || word.eq_ignore_ascii_case("NX") && matches!(*own, "PXN" | "UXN" | "XN"))
+            }
+            Self::Memory(memory) => memory.to_string().eq_ignore_ascii_case(word),
+        }
+    }
+}
+
+impl fmt::Display for Word {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fixed(word) => f.pad(word),
+            Self::Memory(memory) => f.pad(&memory.to_string()),
+        }
+    }
+}
+
+/// The words of all attributes, separated by spaces.
+impl fmt::Display for Decoded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut columns = self.columns().into_iter().filter(|word| !word.is_empty());
+        if let Some(first) = columns.next() {
+            write!(f, "{first}")?;
+        }
+        columns.try_for_each(|word| write!(f, " {word}"))
+    }
+}

@@ -1,0 +1,268 @@
+//! One address, level by level: what each descriptor says, and why an access faults where it does.
+//!
+//! It walks as a CPU does: a table that leads to itself is no obstacle, and there are at most as many
+//! steps as levels.
+
+use crate::attributes::Decoded;
+use crate::fields::{self, Reserved};
+use crate::tree::Tree;
+use crate::walk::{Tables, restricted};
+use granule::arch::{Descriptor, Kind, Level, PhysicalAddress, VirtualAddress};
+use std::fmt;
+
+/// A step of the walk.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Step {
+    /// The level.
+    pub level: Level,
+    /// The table.
+    pub table: PhysicalAddress,
+    /// The index in it.
+    pub index: usize,
+    /// The descriptor.
+    pub descriptor: Descriptor,
+    /// What it is, in words.
+    pub text: String,
+}
+
+/// Where a walk ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum End {
+    /// The address is not one that these tables translate.
+    Outside,
+    /// The table cannot be read, so the end is not known.
+    Unreadable {
+        /// The table.
+        table: PhysicalAddress,
+        /// Its level.
+        level: Level,
+    },
+    /// A translation fault.
+    Translation {
+        /// The level of the entry.
+        level: Level,
+        /// Why the entry translates nothing.
+        why: &'static str,
+    },
+    /// An address size fault: the address in the entry is beyond the CPU's.
+    AddressSize {
+        /// The level of the entry.
+        level: Level,
+        /// The CPU's bits of physical address.
+        pa_bits: u32,
+    },
+    /// An access flag fault, unless hardware manages the flag.
+    AccessFlag {
+        /// The level of the entry.
+        level: Level,
+        /// What the address would translate to.
+        output: PhysicalAddress,
+    },
+    /// It is translated.
+    Output {
+        /// What the address translates to.
+        output: PhysicalAddress,
+        /// The accesses that fault nevertheless, in words.
+        faults: Vec<String>,
+    },
+}
+
+/// The walk to one address.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Explained {
+    /// The address.
+    pub address: u64,
+    /// The steps.
+    pub steps: Vec<Step>,
+    /// The end.
+    pub end: End,
+}
+
+/// Walks to `address`.
+#[must_use]
+pub fn explain(tables: &Tables<'_>, tree: &Tree, address: u64) -> Explained {
+    let mut steps = Vec::new();
+    let end = steps_to(tables, tree, address, &mut steps);
+    Explained {
+        address,
+        steps,
+        end,
+    }
+}
+
+fn steps_to(tables: &Tables<'_>, tree: &Tree, address: u64, steps: &mut Vec<Step>) -> End {
+    let geometry = tree.geometry();
+    let size = geometry.page_size();
+    let Some(offset) = geometry.offset(VirtualAddress(address)) else {
+        return End::Outside;
+    };
+    let mut level = geometry.start_level();
+    let number = offset >> (size.level_shift(level) + size.index_bits());
+    let mut table = tree.root.wrapping_add(number << size.shift());
+    let mut restrictions = 0;
+    loop {
+        let index = size.index(offset, level);
+        let Some(descriptor) = tables.entry(table, index) else {
+            return End::Unreadable { table, level };
+        };
+        let kind = descriptor.kind(geometry, level);
+        steps.push(Step {
+            level,
+            table,
+            index,
+            descriptor,
+            text: text(tree, descriptor, level, kind),
+        });
+        let output = geometry.address_of(descriptor, level);
+        match kind {
+            Kind::Invalid | Kind::PresentInvalid => {
+                let why = match (kind, descriptor.0 & 1) {
+                    (Kind::PresentInvalid, _) => "the entry is present but invalid",
+                    (_, 0) => "bit 0 of the entry is clear",
+                    _ => "bits 1:0 of the entry are 0b01, and this level has no blocks",
+                };
+                return End::Translation { level, why };
+            }
+            _ if fields::beyond_cpu(tree, descriptor, level) => {
+                let pa_bits = geometry.pa_bits();
+                return End::AddressSize { level, pa_bits };
+            }
+            Kind::Table => {
+                restrictions |= descriptor.0 & Descriptor::RESTRICTIONS;
+                table = output;
+                level = level.next();
+            }
+            Kind::Leaf => {
+                let leaf = restricted(descriptor, restrictions, geometry.regime());
+                let decoded = Decoded::new(tree, leaf.0);
+                let into = offset & (size.entry_bytes(level) - 1);
+                let output = output.wrapping_add(into);
+                if !decoded.accessed {
+                    return End::AccessFlag { level, output };
+                }
+                let faults = faults(&decoded);
+                return End::Output { output, faults };
+            }
+        }
+    }
+}
+
+/// A descriptor in words.
+fn text(tree: &Tree, descriptor: Descriptor, level: Level, kind: Kind) -> String {
+    let geometry = tree.geometry();
+    let output = geometry.address_of(descriptor, level);
+    let mut text = match kind {
+        Kind::Invalid if !descriptor.is_valid() => return "invalid".to_owned(),
+        Kind::Invalid => "block where there are none: invalid".to_owned(),
+        Kind::PresentInvalid => "present but invalid".to_owned(),
+        Kind::Table => {
+            let words = fields::table_words(tree, descriptor);
+            let comma = if words.is_empty() { "" } else { ": " };
+            format!("table at {output}{comma}{}", words.join(", "))
+        }
+        Kind::Leaf => format!(
+            "{} at {output}: {}",
+            fields::leaf_name(geometry.page_size(), level),
+            fields::leaf_words(tree, descriptor, level).join(" ")
+        ),
+    };
+    match fields::reserved(tree, level, descriptor) {
+        Some(Reserved::Bits(bits)) => text += &format!(", reserved bits {bits:#x} set"),
+        Some(Reserved::Shareability) => text += ", reserved shareability 0b01",
+        Some(Reserved::MemoryType(bits)) => text += &format!(", reserved memory type {bits:#x}"),
+        Some(Reserved::NoBlock) | None => {}
+    }
+    text
+}
+
+/// The accesses that a leaf forbids, in words.
+fn faults(decoded: &Decoded) -> Vec<String> {
+    let mut faults = Vec::new();
+    let mut fault = |allowed: bool, what: &str| {
+        if !allowed {
+            faults.push(what.to_owned());
+        }
+    };
+    let managed = match decoded.dirty_modifier {
+        true => " (unless hardware manages the dirty state, as DBM asks)",
+        false => "",
+    };
+    if decoded.stage2 {
+        fault(decoded.readable, "loads of the guest");
+        fault(decoded.writable, &format!("stores of the guest{managed}"));
+        if decoded.two_privileges {
+            fault(decoded.privileged_execute, "execution at the guest's EL1");
+            fault(decoded.user_execute, "execution at the guest's EL0");
+        } else {
+            fault(decoded.privileged_execute, "execution by the guest");
+        }
+        return faults;
+    }
+    fault(decoded.writable, &format!("stores{managed}"));
+    if decoded.two_privileges {
+        fault(decoded.user, "loads and stores of EL0");
+        fault(decoded.privileged_execute, "execution at EL1");
+        fault(decoded.user_execute, "execution at EL0");
+    } else {
+        fault(decoded.privileged_execute, "execution");
+    }
+    faults
+}
+
+impl fmt::Display for Explained {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{:#x}", self.address)?;
+        for step in &self.steps {
+            let Step {
+                level,
+                table,
+                index,
+                descriptor,
+                text,
+            } = step;
+            writeln!(
+                f,
+                "  level {:>2}  table {table}  entry {index}  {:#018x}  {text}",
+                level.number(),
+                descriptor.0
+            )?;
+        }
+        writeln!(f, "  {}", self.end)
+    }
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Outside => f.write_str("outside: these tables do not translate it"),
+            Self::Unreadable { table, level } => {
+                write!(
+                    f,
+                    "not known: the table of level {level} at {table} cannot be read"
+                )
+            }
+            Self::Translation { level, why } => {
+                write!(f, "translation fault, level {level}: {why}")
+            }
+            Self::AddressSize { level, pa_bits } => write!(
+                f,
+                "address size fault, level {level}: the address is beyond the {pa_bits} bits that the CPU has"
+            ),
+            Self::AccessFlag { level, output } => write!(
+                f,
+                "access flag fault, level {level}, unless hardware sets the flag (HA): then {output}"
+            ),
+            Self::Output { output, faults } if faults.is_empty() => {
+                write!(f, "translated to {output}; no access faults")
+            }
+            Self::Output { output, faults } => write!(
+                f,
+                "translated to {output}; permission fault for: {}",
+                faults.join(", ")
+            ),
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! Page tables seen from outside: those of a memory dump or of a live virtual machine, of any arm64
+//! kernel.
+//!
+//! [`source`] finds the bytes of physical memory and what a dump or a machine says about itself.
+//! [`tree`] says which trees of tables there are, and with which registers; [`registers`],
+//! [`vmcoreinfo`], [`linux`] and [`guess`] find them. [`open`](open()) does all of that. The other modules read
+//! trees and never ask where their bytes come from.
+//!
+//! Nothing here trusts what it reads: whatever the bytes are, every call ends and none panics.
+
+pub mod attributes;
+pub mod diff;
+pub mod explain;
+pub mod fields;
+pub mod guess;
+pub mod lint;
+pub mod linux;
+pub mod memory_type;
+mod open;
+pub mod ranges;
+pub mod registers;
+mod scan;
+pub mod source;
+pub mod totals;
+pub mod tree;
+pub mod vmcoreinfo;
+pub mod walk;
+
+pub use open::{Opened, Options, open};

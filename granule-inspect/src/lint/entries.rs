@@ -1,0 +1,98 @@
+//! The rules `reserved-bits` and `output-size`: single descriptors. Neighbours with the same fault
+//! are one finding.
+
+use super::Whole;
+use super::finding::{Findings, Rule, Severity};
+use crate::fields::{self, Reserved};
+use granule::arch::{Descriptor, Kind, PhysicalAddress};
+
+/// What is wrong with an entry.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    Reserved(Reserved),
+    Beyond(Kind),
+}
+
+pub(super) fn check(whole: &Whole<'_>, findings: &mut Findings) {
+    let mut begun: Option<(usize, Fault)> = None;
+    // Entries that differ from a clean one only in address bits that the CPU has are clean.
+    let geometry = whole.tree.geometry();
+    let reached = (1 << geometry.pa_bits()) - whole.bytes(1);
+    let free = geometry.address_bits(PhysicalAddress(reached));
+    let mut clean: Option<u64> = None;
+    for (index, &word) in whole.words.iter().enumerate() {
+        let like_clean = clean.is_some_and(|clean| (word ^ clean) & !free == 0);
+        let found = if word & Descriptor::VALID == 0 || like_clean {
+            None
+        } else {
+            let found = fault(whole, Descriptor(word));
+            if found.is_none() {
+                clean = Some(word);
+            }
+            found
+        };
+        if begun.map(|(_, fault)| fault) == found {
+            continue;
+        }
+        if let Some((first, fault)) = begun {
+            tell(whole, fault, first, index, findings);
+        }
+        begun = found.map(|fault| (index, fault));
+    }
+    if let Some((first, fault)) = begun {
+        tell(whole, fault, first, whole.words.len(), findings);
+    }
+}
+
+fn fault(whole: &Whole<'_>, entry: Descriptor) -> Option<Fault> {
+    if let Some(found) = fields::reserved(whole.tree, whole.level, entry) {
+        return Some(Fault::Reserved(found));
+    }
+    let kind = entry.kind(whole.tree.geometry(), whole.level);
+    let translates = matches!(kind, Kind::Leaf | Kind::Table);
+    (translates && fields::beyond_cpu(whole.tree, entry, whole.level))
+        .then_some(Fault::Beyond(kind))
+}
+
+fn tell(whole: &Whole<'_>, fault: Fault, first: usize, end: usize, findings: &mut Findings) {
+    let place = || {
+        let table = whole.table;
+        match end - first {
+            1 => format!("entry {first} of the table at {table}"),
+            _ => format!("entries {first} to {} of the table at {table}", end - 1),
+        }
+    };
+    let word = whole.words.get(first).copied().unwrap_or_default();
+    let what = || match fault {
+        Fault::Reserved(Reserved::Bits(bits)) => format!("reserved bits {bits:#x} are set"),
+        Fault::Reserved(Reserved::NoBlock) => {
+            "bits 1:0 are 0b01, and this level has no blocks".to_owned()
+        }
+        Fault::Reserved(Reserved::Shareability) => {
+            "the shareability is the reserved 0b01".to_owned()
+        }
+        Fault::Reserved(Reserved::MemoryType(bits)) => {
+            format!("the memory type is the reserved {bits:#04x}")
+        }
+        Fault::Beyond(kind) => {
+            let what = match kind {
+                Kind::Table => "the next table's address",
+                _ => "the output",
+            };
+            let geometry = whole.tree.geometry();
+            let address = geometry.address_of(Descriptor(word), whole.level);
+            let pa_bits = geometry.pa_bits();
+            format!("{what} {address} has more than the CPU's {pa_bits} bits")
+        }
+    };
+    let rule = match fault {
+        Fault::Reserved(_) => (Rule::ReservedBits, Severity::Warning),
+        Fault::Beyond(_) => (Rule::OutputSize, Severity::Error),
+    };
+    findings.add(
+        rule,
+        &whole.tree.owner,
+        (whole.address(first), whole.bytes(end - first)),
+        || format!("in {} ({word:#x}), {}", place(), what()),
+    );
+}

@@ -1,0 +1,111 @@
+//! The processes of a Linux kernel, out of its own data: VMCOREINFO has the place of the kernel's
+//! symbols ([`kallsyms`]), these have the place of its types ([`btf`]), and these the place of each
+//! process's root in the list of tasks.
+//!
+//! Nothing of this is trusted; the list ends where it makes no sense.
+
+mod btf;
+mod kallsyms;
+mod space;
+mod system_map;
+
+use crate::source::Memory;
+use crate::tree::{Origin, Owner, Shape, Tree};
+use crate::vmcoreinfo::Vmcoreinfo;
+use btf::Btf;
+use space::Space;
+use std::collections::HashSet;
+
+/// The most processes that are read: Linux has room for 4 million.
+const MOST: usize = 1 << 22;
+/// The bytes of a process's name.
+const NAME: u64 = 16;
+
+/// The trees of all processes, and lines for what cannot be read. `kernel` is the tree that
+/// `info` gives ([`Vmcoreinfo::kernel`]). `symbols` is the text of the kernel's System.map; without
+/// it the kernel's own list of symbols is read.
+///
+/// # Errors
+///
+/// One line: why there are no processes to be had.
+pub fn processes(
+    memory: &dyn Memory,
+    kernel: &Tree,
+    info: Vmcoreinfo<'_>,
+    symbols: Option<&str>,
+) -> Result<(Vec<Tree>, Vec<String>), String> {
+    let space = Space::new(memory, kernel).ok_or("the kernel's tree is not of stage 1")?;
+    let user = Shape::Stage1(info.user_shape(&space.shape)?);
+    let wanted = ["init_task", "__start_BTF", "__stop_BTF"];
+    let [init, types, types_end] = match symbols {
+        Some(file) => system_map::find(file, info, wanted)?,
+        None => kallsyms::find(&space, info, wanted)?,
+    };
+    let init = init.ok_or(
+        "its list of symbols has no init_task (it is built without KALLSYMS_ALL); give its System.map",
+    )?;
+    let (Some(start), Some(end)) = (types, types_end) else {
+        return Err("it has no BTF".into());
+    };
+    let bytes = end.checked_sub(start).filter(|bytes| *bytes <= btf::MOST);
+    let bytes = bytes.ok_or_else(|| format!("its BTF from {start:#x} to {end:#x} is no BTF"))?;
+    let types = Btf::new(space.bytes(start, bytes)?)?;
+    let task = |name| types.offset("task_struct", name);
+    let (next, mm, pid, name) = (task("tasks")?, task("mm")?, task("pid")?, task("comm")?);
+    let pgd = types.offset("mm_struct", "pgd")?;
+
+    let (mut trees, mut notes) = (Vec::new(), Vec::new());
+    let first = init.wrapping_add(next);
+    let (mut at, mut seen) = (first, HashSet::new());
+    loop {
+        at = match space.word(at) {
+            Ok(at) => at,
+            Err(why) => {
+                notes.push(format!("the list of processes ends early: {why}"));
+                break;
+            }
+        };
+        if at == first {
+            break;
+        }
+        if !seen.insert(at) || seen.len() > MOST {
+            notes.push(format!(
+                "the list of processes never ends: it comes to {at:#x} again"
+            ));
+            break;
+        }
+        let task = at.wrapping_sub(next);
+        let read = || -> Result<Option<Tree>, String> {
+            let mm = space.word(task.wrapping_add(mm))?;
+            if mm == 0 {
+                // A thread of the kernel has no memory of its own.
+                return Ok(None);
+            }
+            let root = space.physical(space.word(mm.wrapping_add(pgd))?)?;
+            let bytes = space.bytes(task.wrapping_add(name), NAME)?;
+            let bytes = bytes.split(|&byte| byte == 0).next().unwrap_or_default();
+            let printed = |byte: &u8| match byte {
+                b' '..=b'~' => char::from(*byte),
+                _ => '?',
+            };
+            Ok(Some(Tree {
+                owner: Owner::Process {
+                    pid: space.word(task.wrapping_add(pid))? as u32,
+                    name: bytes.iter().map(printed).collect(),
+                },
+                root,
+                shape: user,
+                memory_types: kernel.memory_types,
+                origin: Origin::KernelData,
+            }))
+        };
+        match read() {
+            Ok(tree) => trees.extend(tree),
+            Err(why) => notes.push(format!("the task at {task:#x} cannot be read: {why}")),
+        }
+    }
+    Ok((trees, notes))
+}
+
+#[cfg(test)]
+mod tests;

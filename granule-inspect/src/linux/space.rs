@@ -1,0 +1,68 @@
+//! The kernel's memory by its virtual addresses.
+
+use crate::source::Memory;
+use crate::tree::{Shape, Tree};
+use granule::arch::{Descriptor, Geometry, PhysicalAddress, VirtualAddress};
+use granule::table::TableView;
+
+/// Memory through a tree.
+pub(super) struct Space<'a> {
+    memory: &'a dyn Memory,
+    root: PhysicalAddress,
+    pub(super) shape: Geometry,
+}
+
+impl<'a> Space<'a> {
+    /// The memory that `tree` maps; `None` for stage 2.
+    pub(super) fn new(memory: &'a dyn Memory, tree: &Tree) -> Option<Self> {
+        match tree.shape {
+            Shape::Stage1(shape) => Some(Self {
+                memory,
+                root: tree.root,
+                shape,
+            }),
+            Shape::Stage2(_) => None,
+        }
+    }
+
+    /// Where `address` is.
+    pub(super) fn physical(&self, address: u64) -> Result<PhysicalAddress, String> {
+        let read = |table: PhysicalAddress, index: usize| {
+            let mut entry = [0; 8];
+            let place = table.checked_add(8 * index as u64)?;
+            self.memory.read(place, &mut entry).ok()?;
+            Some(Descriptor(u64::from_le_bytes(entry)))
+        };
+        let view = TableView::new(self.shape, self.root, read);
+        match view.query(VirtualAddress(address)) {
+            Ok(Some(mapping)) => Ok(mapping.output),
+            Ok(None) => Err(format!("nothing is mapped at {address:#x}")),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    /// The `bytes` bytes from `address` on; the caller bounds them.
+    pub(super) fn bytes(&self, address: u64, bytes: u64) -> Result<Vec<u8>, String> {
+        let mut buffer = vec![0; bytes as usize];
+        let page = self.shape.page_size().bytes();
+        let (mut at, mut rest) = (address, buffer.as_mut_slice());
+        while !rest.is_empty() {
+            let now = rest.len().min((page - at % page) as usize);
+            let (part, others) = rest.split_at_mut(now);
+            let read = self.memory.read(self.physical(at)?, part);
+            read.map_err(|error| error.to_string())?;
+            at = at.wrapping_add(now as u64);
+            rest = others;
+        }
+        Ok(buffer)
+    }
+
+    /// The word at `address`.
+    pub(super) fn word(&self, address: u64) -> Result<u64, String> {
+        let bytes = self.bytes(address, 8)?;
+        Ok(bytes
+            .iter()
+            .rev()
+            .fold(0, |word, byte| word << 8 | u64::from(*byte)))
+    }
+}

@@ -1,0 +1,139 @@
+//! A kernel with processes made by hand, whole, cut off and damaged. Real kernels are read by the
+//! checks beside Debian's.
+
+use super::*;
+use crate::source::raw;
+use granule_testing::linux::{
+    BASE, NODE, TASK_BYTES, TASKS, USER_ROOTS, VIRTUAL, memory, vmcoreinfo,
+};
+
+type Found = Result<(Vec<Tree>, Vec<String>), String>;
+
+fn found(memory: Vec<u8>, info: &str) -> Found {
+    let (memory, _) = raw::open(memory, BASE);
+    let info = Vmcoreinfo(info);
+    processes(&*memory, &info.kernel(0)?, info, None)
+}
+
+#[test]
+fn processes_by_name_number_and_root() {
+    let (trees, notes) = found(memory(), &vmcoreinfo()).unwrap();
+    let told: Vec<_> = trees
+        .iter()
+        .map(|tree| (tree.owner.to_string(), tree.root.0))
+        .collect();
+    let expected = [
+        ("process 1 (init)", USER_ROOTS[0]),
+        ("process 77 (a??b)", USER_ROOTS[1]),
+    ];
+    assert_eq!(told, expected.map(|(name, root)| (name.into(), root)));
+    assert!(notes.is_empty(), "{notes:?}");
+    let Shape::Stage1(shape) = trees[0].shape else {
+        panic!("{:?}", trees[0]);
+    };
+    assert_eq!((shape.va_bits(), shape.base().0), (39, 0));
+}
+
+#[test]
+fn a_list_that_never_ends_and_one_that_leads_nowhere_are_told() {
+    let last = TASKS + 3 * TASK_BYTES + NODE;
+    for (next, words) in [
+        (VIRTUAL + (TASKS + TASK_BYTES + NODE) as u64, "never ends"),
+        (0x1234, "ends early: nothing is mapped at 0x1234"),
+        (VIRTUAL + (1 << 29), "ends early: no memory at"),
+    ] {
+        let mut memory = memory();
+        memory[last..last + 8].copy_from_slice(&next.to_le_bytes());
+        let (trees, notes) = found(memory, &vmcoreinfo()).unwrap();
+        assert_eq!(trees.len(), 2);
+        assert!(notes.len() == 1 || notes.len() == 2, "{notes:?}");
+        assert!(notes.last().unwrap().contains(words), "{notes:?}");
+    }
+}
+
+#[test]
+fn what_is_missing_is_the_reason() {
+    let info = vmcoreinfo();
+    for (from, to, words) in [
+        (
+            "SYMBOL(kallsyms_names)",
+            "X",
+            "VMCOREINFO has no SYMBOL(kallsyms_names)",
+        ),
+        (
+            "SYMBOL(_stext)=f",
+            "SYMBOL(_stext)=e",
+            "no form that is known: _stext is not at",
+        ),
+    ] {
+        let error = found(memory(), &info.replace(from, to)).unwrap_err();
+        assert!(error.contains(words), "{error}");
+    }
+    for (from, to, words) in [
+        (
+            &b"init_task"[..],
+            &b"init_mask"[..],
+            "built without KALLSYMS_ALL",
+        ),
+        (b"__stop_BTF", b"__step_BTF", "it has no BTF"),
+        (b"comm\0", b"komm\0", "its BTF has no task_struct.comm"),
+    ] {
+        let mut memory = memory();
+        let at = memory
+            .windows(from.len())
+            .position(|window| window == from)
+            .unwrap();
+        memory[at..at + to.len()].copy_from_slice(to);
+        let error = found(memory, &info).unwrap_err();
+        assert!(error.contains(words), "{error}");
+    }
+}
+
+#[test]
+fn damage_ends_in_a_reason_or_in_fewer_processes() {
+    let (whole, info) = (memory(), vmcoreinfo());
+    let one_line = |found: Found| match found {
+        Ok((trees, notes)) => {
+            assert!(trees.len() <= 3 && notes.iter().all(|it| it.lines().count() == 1))
+        }
+        Err(why) => assert_eq!(why.lines().count(), 1),
+    };
+    for end in (0..whole.len()).step_by(64) {
+        one_line(found(whole[..end].to_vec(), &info));
+    }
+    for at in (0x1000..0x9100).step_by(8) {
+        for hostile in [0, 1, VIRTUAL, VIRTUAL + TASKS as u64, u64::MAX] {
+            let mut memory = whole.clone();
+            if memory[at..at + 8] != [0; 8] {
+                memory[at..at + 8].copy_from_slice(&hostile.to_le_bytes());
+                one_line(found(memory, &info));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_system_map_serves_where_the_kernel_has_no_such_symbols() {
+    // The list of symbols is lost, and the kernel lies where it was not linked to.
+    let info = vmcoreinfo().replace("kallsyms", "lost");
+    let (memory, _) = raw::open(memory(), BASE);
+    let told = Vmcoreinfo(&info);
+    let find = |map: &str| processes(&*memory, &told.kernel(0)?, told, Some(map));
+    let [task, types] = [TASKS, 0x6000].map(|offset| 0x1000_0000 + offset as u64);
+    let map = format!(
+        "0000000010000000 T _stext\n0000000010001000 D swapper_pg_dir\n\nodd line\n\
+         {types:016x} R __start_BTF\n{:016x} R __stop_BTF\n{task:016x} D init_task\n",
+        types + 0x400
+    );
+    let (trees, notes) = find(&map).unwrap();
+    assert_eq!((trees.len(), notes.len()), (2, 0));
+    for (from, to, words) in [
+        ("T _stext", "T other", "the file of symbols has no _stext"),
+        ("10001000 D", "10002000 D", "belongs to another kernel"),
+        ("D init_task", "D x", "has no init_task"),
+        ("R __stop_BTF", "R x", "it has no BTF"),
+    ] {
+        let error = find(&map.replace(from, to)).unwrap_err();
+        assert!(error.contains(words), "{error}");
+    }
+}

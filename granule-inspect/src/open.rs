@@ -1,0 +1,314 @@
+//! From a source to its memory and its trees. This file decides which of a source's words to
+//! believe: the user's options, then registers, then what Linux says of itself, then a guess.
+
+use crate::source::{self, Memory, OpenError, Registers, Source};
+use crate::tree::{Origin, Shape, Tree};
+use crate::vmcoreinfo::{self, Vmcoreinfo};
+use crate::{guess, linux, registers};
+use granule::arch::registers::Mair;
+use std::path::{Path, PathBuf};
+
+/// What a user says about a source that does not say it itself.
+#[derive(Clone, Debug, Default)]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "the crate is not published, and callers fill it in"
+)]
+pub struct Options {
+    /// The address of the first byte of a raw image.
+    pub base: Option<u64>,
+    /// The exception level of the registers below, 1 to 3; 1 if nothing is said.
+    pub el: Option<u8>,
+    /// Whether EL2 runs an operating system's kernel (HCR_EL2.E2H), with both halves.
+    pub vhe: bool,
+    /// TTBR0 of that exception level.
+    pub ttbr0: Option<u64>,
+    /// TTBR1 of that exception level.
+    pub ttbr1: Option<u64>,
+    /// TCR of that exception level.
+    pub tcr: Option<u64>,
+    /// MAIR of that exception level.
+    pub mair: Option<u64>,
+    /// VTTBR_EL2.
+    pub vttbr: Option<u64>,
+    /// VTCR_EL2.
+    pub vtcr: Option<u64>,
+    /// HCR_EL2, of which FWB gives stage 2's memory types their meaning.
+    pub hcr: Option<u64>,
+    /// A Linux kernel's System.map, for processes of a dump whose kernel does not list its data.
+    pub symbols: Option<PathBuf>,
+}
+
+impl Options {
+    /// The registers that these options are, or `None` if they name no root.
+    fn registers(&self) -> Result<Option<Registers>, OpenError> {
+        let missing = |what: &str, other: &str| {
+            Err(OpenError(format!(
+                "{what} alone does not say how its tables are read: give {other} too"
+            )))
+        };
+        let el = self.el.unwrap_or(1);
+        if !(1..=3).contains(&el) {
+            return Err(OpenError(format!(
+                "exception level {el} has no tables of its own; give 1, 2 or 3"
+            )));
+        }
+        let mut cpu = Registers::default();
+        let mut set = |name: String, value: Option<u64>| {
+            value.into_iter().for_each(|value| cpu.set(&name, value));
+        };
+        let half = self.ttbr0.or(self.ttbr1);
+        if half.is_some() {
+            if self.tcr.is_none() {
+                return missing("TTBR", "TCR");
+            }
+            set(format!("ttbr0_el{el}"), self.ttbr0);
+            set(format!("ttbr1_el{el}"), self.ttbr1);
+            set(format!("tcr_el{el}"), self.tcr);
+            set(format!("mair_el{el}"), self.mair);
+        }
+        let mut hcr = self.hcr.unwrap_or(0);
+        if self.vhe && el == 2 {
+            hcr |= registers::E2H | registers::TGE;
+        }
+        if self.vttbr.is_some() {
+            if self.vtcr.is_none() {
+                return missing("VTTBR", "VTCR");
+            }
+            set("vttbr_el2".into(), self.vttbr);
+            set("vtcr_el2".into(), self.vtcr);
+            hcr |= granule::arch::Stage2Geometry::HCR_VM;
+        }
+        set("hcr_el2".into(), Some(hcr));
+        Ok(half.or(self.vttbr).map(|_| cpu))
+    }
+}
+
+/// The text of a file that a user names.
+fn text(path: &Path) -> Result<String, OpenError> {
+    let bytes = std::fs::read(path);
+    let bytes = bytes.map_err(|error| OpenError(format!("{}: {error}", path.display())))?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// A source whose trees are known.
+#[expect(missing_debug_implementations, reason = "the memory has none")]
+#[non_exhaustive]
+pub struct Opened {
+    /// Its physical memory.
+    pub memory: Box<dyn Memory>,
+    /// Its trees, the kernel's first.
+    pub trees: Vec<Tree>,
+    /// What a user should know about both, a line each.
+    pub notes: Vec<String>,
+}
+
+/// Opens a source and finds its trees.
+///
+/// # Errors
+///
+/// If it cannot be read, or no tree is found in it.
+pub fn open(source: &Source, options: &Options) -> Result<Opened, OpenError> {
+    let given = options.registers()?;
+    let symbols = options.symbols.as_deref().map(text).transpose()?;
+    let (memory, facts) = source::open(source, options.base)?;
+    let mut notes = facts.notes;
+    let mut trees = Vec::new();
+    if let Some(given) = given {
+        let (found, said) = registers::trees(&[given], Origin::Options);
+        if let (true, Some(why)) = (found.is_empty(), said.first()) {
+            return Err(OpenError(why.clone()));
+        }
+        trees = found;
+        notes.extend(said);
+    }
+    if trees.is_empty() {
+        let (found, said) = registers::trees(&facts.cpus, Origin::Registers);
+        trees = found;
+        notes.extend(said);
+    }
+    if trees.is_empty() {
+        let text = facts.vmcoreinfo.or_else(|| {
+            let (address, text) = vmcoreinfo::find(&*memory)?;
+            notes.push(format!("VMCOREINFO was found in the memory at {address}"));
+            Some(text)
+        });
+        if let Some(text) = text {
+            let highest = memory.ranges().last().map_or(0, |last| last.end);
+            match Vmcoreinfo(&text).kernel(highest) {
+                Ok(tree) => {
+                    match linux::processes(&*memory, &tree, Vmcoreinfo(&text), symbols.as_deref()) {
+                        Ok((processes, said)) => {
+                            trees = processes;
+                            notes.extend(said);
+                        }
+                        Err(why) => notes.push(format!("processes are not read: {why}")),
+                    }
+                    trees.insert(0, tree);
+                }
+                Err(why) => notes.push(why),
+            }
+        }
+    }
+    if trees.is_empty()
+        && let Some((tree, why)) = guess::kernel(&*memory, &facts.cpus)
+    {
+        trees.push(tree);
+        notes.push(why);
+    }
+    if trees.is_empty() {
+        let why = notes
+            .last()
+            .map(|note| format!(" ({note})"))
+            .unwrap_or_default();
+        return Err(OpenError(format!(
+            "no page tables were found{why}; give TTBR1 and TCR, or TTBR0 and TCR"
+        )));
+    }
+    if let Some(mair) = options.mair {
+        for tree in &mut trees {
+            if matches!(tree.shape, Shape::Stage1(_)) {
+                tree.memory_types = tree.memory_types.or(Some(Mair(mair)));
+            }
+        }
+    }
+    Ok(Opened {
+        memory,
+        trees,
+        notes,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use granule_testing::dumps::{elf_core, note};
+    use std::io::Write;
+
+    const LINUX: &[u8] =
+        b"OSRELEASE=6.1.0\nPAGESIZE=4096\nSYMBOL(swapper_pg_dir)=ffff800081000000\n\
+        NUMBER(VA_BITS)=48\nNUMBER(kimage_voffset)=0xffff800040000000\n";
+
+    fn opened(core: &[u8], options: &Options) -> Result<Opened, String> {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(core).unwrap();
+        open(&Source::File(file.path().into()), options).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn options_come_before_what_linux_says_and_that_before_a_guess() {
+        let core = elf_core(
+            &[(0x4000_0000, vec![0; 8192])],
+            &note("VMCOREINFO", 0, LINUX),
+        );
+        let found = opened(&core, &Options::default()).unwrap();
+        assert_eq!(found.trees[0].root.0, 0x4100_0000);
+        assert_eq!(found.trees[0].origin, Origin::Vmcoreinfo);
+        assert_eq!(found.trees[0].memory_types, None);
+        assert!(
+            found
+                .notes
+                .iter()
+                .any(|note| note.starts_with("processes are not read"))
+        );
+
+        let mair = Options {
+            mair: Some(0xff),
+            ..Options::default()
+        };
+        let found = opened(&core, &mair).unwrap();
+        assert_eq!(found.trees[0].memory_types, Some(Mair(0xff)));
+
+        let options = Options {
+            ttbr1: Some(0x4000_1000),
+            tcr: Some(25 << 16 | 0b10 << 30 | 1 << 7),
+            ..Options::default()
+        };
+        let found = opened(&core, &options).unwrap();
+        assert_eq!((found.trees.len(), found.trees[0].root.0), (1, 0x4000_1000));
+        assert_eq!(found.trees[0].origin, Origin::Options);
+    }
+
+    #[test]
+    fn options_of_each_exception_level() {
+        let core = elf_core(&[(0x4000_0000, vec![0; 8192])], &[]);
+        let both = Options {
+            ttbr0: Some(0x4000_0000),
+            ttbr1: Some(0x4000_1000),
+            tcr: Some(16 | 16 << 16 | 0b10 << 30),
+            ..Options::default()
+        };
+        let roots = |options: &Options| -> Vec<u64> {
+            let found = opened(&core, options).unwrap();
+            found.trees.iter().map(|tree| tree.root.0).collect()
+        };
+        assert_eq!(roots(&both), [0x4000_1000, 0x4000_0000]);
+        let vhe = Options {
+            el: Some(2),
+            vhe: true,
+            ..both.clone()
+        };
+        assert_eq!(roots(&vhe), [0x4000_1000, 0x4000_0000]);
+        for el in [2, 3] {
+            let one = Options {
+                el: Some(el),
+                ttbr1: None,
+                ..both.clone()
+            };
+            assert_eq!(roots(&one), [0x4000_0000]);
+        }
+        let guest = Options {
+            vttbr: Some(0x4000_0000),
+            vtcr: Some(24 | 1 << 6),
+            ..Options::default()
+        };
+        assert_eq!(roots(&guest), [0x4000_0000]);
+    }
+
+    #[test]
+    fn what_is_missing_is_told_in_one_line() {
+        let core = elf_core(&[(0x4000_0000, vec![0; 8192])], &[]);
+        let root = Some(0x4000_0000);
+        for (options, words) in [
+            (
+                Options::default(),
+                "no page tables were found; give TTBR1 and TCR",
+            ),
+            (
+                Options {
+                    ttbr0: root,
+                    ..Options::default()
+                },
+                "give TCR too",
+            ),
+            (
+                Options {
+                    vttbr: root,
+                    ..Options::default()
+                },
+                "give VTCR too",
+            ),
+            (
+                Options {
+                    el: Some(0),
+                    ..Options::default()
+                },
+                "give 1, 2 or 3",
+            ),
+            (
+                Options {
+                    ttbr1: root,
+                    tcr: Some(0),
+                    ..Options::default()
+                },
+                "TCR_EL1 of CPU 0 cannot be used: TCR.TG1 is 0x0",
+            ),
+        ] {
+            let error = opened(&core, &options).err().unwrap();
+            assert!(
+                error.contains(words) && error.lines().count() == 1,
+                "{error}"
+            );
+        }
+    }
+}

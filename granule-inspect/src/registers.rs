@@ -1,0 +1,276 @@
+//! Trees of page tables out of the values of system registers. This file reads no memory.
+
+use crate::source::Registers;
+use crate::tree::{Origin, Owner, Shape, Tree};
+use granule::arch::registers::{Mair, Tcr, TcrSingle};
+use granule::arch::{
+    CpuFeatures, Geometry, GeometryError, IdRegisters, PhysicalAddress, Regime, Sctlr,
+    Stage2Geometry, VaRange, Vtcr,
+};
+
+/// HCR_EL2.E2H: EL2 runs an operating system's kernel (FEAT_VHE).
+pub(crate) const E2H: u64 = 1 << 34;
+/// HCR_EL2.TGE: EL0 belongs to EL2, and EL1 is not used.
+pub(crate) const TGE: u64 = 1 << 27;
+
+/// The trees that these CPUs walk, and what is to be said of them, a line each. A tree that several
+/// CPUs walk is there once, with the first of them. A register that is missing reads as one that
+/// is not used; SCTLR alone may be missing.
+#[must_use]
+pub fn trees(cpus: &[Registers], origin: Origin) -> (Vec<Tree>, Vec<String>) {
+    let mut found = Found {
+        origin,
+        trees: Vec::new(),
+        notes: Vec::new(),
+    };
+    for (number, cpu) in cpus.iter().enumerate() {
+        found.cpu(number, cpu);
+    }
+    (found.trees, found.notes)
+}
+
+struct Found {
+    origin: Origin,
+    trees: Vec<Tree>,
+    notes: Vec<String>,
+}
+
+impl Found {
+    fn cpu(&mut self, number: usize, cpu: &Registers) {
+        let hcr = cpu.get("hcr_el2").unwrap_or(0);
+        let on = |name| cpu.get(name).is_none_or(|sctlr| sctlr & Sctlr::M != 0);
+        let guest = hcr & Stage2Geometry::HCR_VM != 0;
+        if guest {
+            self.stage2(number, cpu, hcr);
+        }
+        if on("sctlr_el1") && hcr & TGE == 0 {
+            if guest && cpu.get("ttbr1_el1").is_some() {
+                self.say(format!(
+                    "CPU {number} runs a guest: the guest's own tables lie at intermediate physical addresses and are not read"
+                ));
+            } else {
+                self.both_halves(number, cpu, 1);
+            }
+        }
+        if on("sctlr_el2") {
+            if hcr & E2H != 0 {
+                self.both_halves(number, cpu, 2);
+            } else {
+                self.one_half(number, cpu, 2, Regime::El2);
+            }
+        }
+        if on("sctlr_el3") {
+            self.one_half(number, cpu, 3, Regime::El3);
+        }
+    }
+
+    /// EL1&0, or EL2&0 under VHE.
+    fn both_halves(&mut self, number: usize, cpu: &Registers, el: u8) {
+        let register = |name: &str| cpu.get(&format!("{name}_el{el}"));
+        let Some(tcr) = register("tcr") else { return };
+        let mair = register("mair");
+        for (name, half, owner) in [
+            ("ttbr1", VaRange::Upper, Owner::Kernel),
+            ("ttbr0", VaRange::Lower, Owner::User(number)),
+        ] {
+            let Some(ttbr) = register(name) else { continue };
+            match Geometry::from_tcr(Tcr(tcr), half) {
+                Ok(Some(shape)) => {
+                    let root = shape.root_in(ttbr);
+                    self.push(owner, root, Shape::Stage1(shape), mair);
+                }
+                Ok(None) => {}
+                Err(error) => self.refuse(number, &format!("TCR_EL{el}"), error),
+            }
+        }
+    }
+
+    /// EL2 without VHE, or EL3.
+    fn one_half(&mut self, number: usize, cpu: &Registers, el: u8, regime: Regime) {
+        let register = |name: &str| cpu.get(&format!("{name}_el{el}"));
+        let (Some(tcr), Some(ttbr)) = (register("tcr"), register("ttbr0")) else {
+            return;
+        };
+        match Geometry::from_tcr_single(TcrSingle(tcr), regime) {
+            Ok(shape) => {
+                let root = shape.root_in(ttbr);
+                self.push(Owner::Kernel, root, Shape::Stage1(shape), register("mair"));
+            }
+            Err(error) => self.refuse(number, &format!("TCR_EL{el}"), error),
+        }
+    }
+
+    fn stage2(&mut self, number: usize, cpu: &Registers, hcr: u64) {
+        let (Some(vtcr), Some(vttbr)) = (cpu.get("vtcr_el2"), cpu.get("vttbr_el2")) else {
+            return;
+        };
+        let id = |name| cpu.get(name).unwrap_or(0);
+        let features = CpuFeatures::new(
+            IdRegisters::new()
+                .mmfr0(id("id_aa64mmfr0_el1"))
+                .mmfr1(id("id_aa64mmfr1_el1"))
+                .mmfr2(id("id_aa64mmfr2_el1")),
+        );
+        match Stage2Geometry::from_vtcr(Vtcr(vtcr), hcr, &features) {
+            Ok(shape) => {
+                let root = shape.root_in(vttbr);
+                self.push(Owner::Guest(number), root, Shape::Stage2(shape), None);
+            }
+            Err(error) => self.refuse(number, "VTCR_EL2", error),
+        }
+    }
+
+    fn push(&mut self, owner: Owner, root: PhysicalAddress, shape: Shape, mair: Option<u64>) {
+        let tree = Tree {
+            owner,
+            root,
+            shape,
+            memory_types: mair.map(Mair),
+            origin: self.origin,
+        };
+        let is_there = |other: &Tree| {
+            let same_owner =
+                std::mem::discriminant(&other.owner) == std::mem::discriminant(&tree.owner);
+            same_owner && other.root == tree.root && same_shape(&other.shape, &tree.shape)
+        };
+        if !self.trees.iter().any(is_there) {
+            self.trees.push(tree);
+        }
+    }
+
+    fn refuse(&mut self, number: usize, register: &str, error: GeometryError) {
+        self.say(format!(
+            "{register} of CPU {number} cannot be used: {error}"
+        ));
+    }
+
+    fn say(&mut self, line: String) {
+        if !self.notes.contains(&line) {
+            self.notes.push(line);
+        }
+    }
+}
+
+fn same_shape(one: &Shape, other: &Shape) -> bool {
+    match (one, other) {
+        (Shape::Stage1(one), Shape::Stage1(other)) => one == other,
+        (Shape::Stage2(one), Shape::Stage2(other)) => one == other,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cpu(registers: &[(&str, u64)]) -> Registers {
+        let mut cpu = Registers::default();
+        for (name, value) in registers {
+            cpu.set(name, *value);
+        }
+        cpu
+    }
+
+    /// 4K pages, 48 bits both halves, 40 bits of output.
+    const TCR: u64 = 16 | 16 << 16 | 0b10 << 30 | 0b010 << 32;
+
+    fn kernel(ttbr0: u64) -> Registers {
+        cpu(&[
+            ("SCTLR_EL1", 1),
+            ("ttbr0_el1", ttbr0),
+            ("ttbr1_el1", 0x4123_4000 | 7 << 48 | 1),
+            ("tcr_el1", TCR),
+            ("mair_el1", 0xff),
+            ("sctlr_el2", 0),
+            ("ttbr0_el2", 0x999),
+            ("tcr_el2", 16),
+        ])
+    }
+
+    fn owners(trees: &[Tree]) -> Vec<(String, u64)> {
+        let one = |tree: &Tree| (tree.owner.to_string(), tree.root.0);
+        trees.iter().map(one).collect()
+    }
+
+    #[test]
+    fn a_kernel_at_el1_on_several_cpus() {
+        let cpus = [kernel(0x5000), kernel(0x5000), kernel(0x6000)];
+        let (trees, notes) = trees(&cpus, Origin::Registers);
+        let expected = [
+            ("kernel", 0x4123_4000),
+            ("user half of CPU 0", 0x5000),
+            ("user half of CPU 2", 0x6000),
+        ];
+        assert_eq!(
+            owners(&trees),
+            expected.map(|(name, root)| (name.into(), root))
+        );
+        assert!(notes.is_empty() && trees[0].memory_types == Some(Mair(0xff)));
+        let Shape::Stage1(shape) = trees[0].shape else {
+            panic!("{:?}", trees[0]);
+        };
+        assert_eq!((shape.va_bits(), shape.pa_bits()), (48, 40));
+    }
+
+    #[test]
+    fn a_kernel_at_el2_with_vhe_has_no_trees_at_el1() {
+        let mut host = kernel(0x5000);
+        for (name, value) in [
+            ("hcr_el2", E2H | TGE),
+            ("sctlr_el2", 1),
+            ("tcr_el2", TCR),
+            ("ttbr0_el2", 0x7000),
+            ("ttbr1_el2", 0x8000),
+        ] {
+            host.set(name, value);
+        }
+        let (trees, _) = trees(&[host], Origin::Registers);
+        let expected = [("kernel", 0x8000), ("user half of CPU 0", 0x7000)];
+        assert_eq!(
+            owners(&trees),
+            expected.map(|(name, root)| (name.into(), root))
+        );
+        assert_eq!(trees[0].memory_types, None);
+    }
+
+    #[test]
+    fn a_hypervisor_its_guest_and_firmware() {
+        let mut host = kernel(0x5000);
+        for (name, value) in [
+            ("hcr_el2", 1),
+            ("vtcr_el2", 1 << 31 | 24 | 1 << 6 | 0b010 << 16),
+            ("vttbr_el2", 0x4444_0000 | 3 << 48),
+            ("sctlr_el2", 1),
+            ("tcr_el2", 16 | 0b010 << 16),
+            ("ttbr0_el2", 0x9000),
+            ("sctlr_el3", 1),
+            ("tcr_el3", 32),
+            ("ttbr0_el3", 0xa000),
+        ] {
+            host.set(name, value);
+        }
+        let (trees, notes) = trees(&[host], Origin::Registers);
+        let expected = [
+            ("guest of CPU 0", 0x4444_0000),
+            ("kernel", 0x9000),
+            ("kernel", 0xa000),
+        ];
+        assert_eq!(
+            owners(&trees),
+            expected.map(|(name, root)| (name.into(), root))
+        );
+        assert!(notes[0].contains("intermediate"), "{notes:?}");
+    }
+
+    #[test]
+    fn a_reserved_field_is_told_and_the_rest_is_read() {
+        let mut cpu = kernel(0x5000);
+        cpu.set("tcr_el1", TCR & !(0b11 << 30));
+        let (trees, notes) = trees(&[cpu], Origin::Options);
+        assert_eq!(trees.len(), 1);
+        assert_eq!(
+            notes,
+            ["TCR_EL1 of CPU 0 cannot be used: TCR.TG1 is 0x0, with which no walk is defined"]
+        );
+    }
+}

@@ -1,0 +1,293 @@
+//! Bytes at offsets of a file, and a map from addresses to offsets. This file knows no format.
+//!
+//! A file is read where it is needed and never as a whole, so its size does not matter. It may be
+//! cut off, or shrink while it is read: that is an error like any other.
+
+use super::memory::{Memory, ReadError};
+use granule::arch::PhysicalAddress;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+
+/// Bytes at offsets.
+pub trait ReadAt {
+    /// The number of bytes.
+    fn bytes(&self) -> u64;
+
+    /// Fills `buffer` with the bytes from `offset` on.
+    ///
+    /// # Errors
+    ///
+    /// If there are fewer bytes, or the file cannot be read.
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()>;
+
+    /// The `bytes` bytes from `offset` on.
+    ///
+    /// # Errors
+    ///
+    /// If there are fewer bytes, or more than `most` are asked for, or the file cannot be read.
+    fn take(&self, offset: u64, bytes: u64, most: u64) -> io::Result<Vec<u8>> {
+        let fits = offset
+            .checked_add(bytes)
+            .is_some_and(|end| end <= self.bytes());
+        if !fits || bytes > most {
+            return Err(cut_off());
+        }
+        let mut buffer = vec![0; usize::try_from(bytes).map_err(|_| cut_off())?];
+        self.read_at(offset, &mut buffer)?;
+        Ok(buffer)
+    }
+}
+
+/// The error of bytes that are not there.
+pub(super) fn cut_off() -> io::Error {
+    io::Error::new(io::ErrorKind::UnexpectedEof, "the file ends before that")
+}
+
+/// A file with the size that it had when it was opened.
+#[derive(Debug)]
+pub struct DumpFile {
+    file: File,
+    bytes: u64,
+}
+
+impl DumpFile {
+    /// The bytes of `file`.
+    ///
+    /// # Errors
+    ///
+    /// If its size cannot be had.
+    pub fn new(file: File) -> io::Result<Self> {
+        let bytes = file.metadata()?.len();
+        Ok(Self { file, bytes })
+    }
+}
+
+impl ReadAt for DumpFile {
+    fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        self.file.read_exact_at(buffer, offset)
+    }
+}
+
+impl ReadAt for Vec<u8> {
+    fn bytes(&self) -> u64 {
+        self.len() as u64
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        let start = usize::try_from(offset).map_err(|_| cut_off())?;
+        let bytes = start
+            .checked_add(buffer.len())
+            .and_then(|end| self.get(start..end))
+            .ok_or_else(cut_off)?;
+        buffer.copy_from_slice(bytes);
+        Ok(())
+    }
+}
+
+impl<R: ReadAt + ?Sized> ReadAt for Box<R> {
+    fn bytes(&self) -> u64 {
+        (**self).bytes()
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        (**self).read_at(offset, buffer)
+    }
+}
+
+/// Which addresses are at which offsets. Ranges do not overlap: a later one replaces what it covers.
+#[derive(Debug, Default)]
+pub(super) struct Extents(BTreeMap<u64, Extent>);
+
+#[derive(Clone, Copy, Debug)]
+struct Extent {
+    end: u64,
+    offset: u64,
+}
+
+impl Extents {
+    /// Adds `bytes` bytes from `start` on, whose first is at `offset`; what lies beyond the last
+    /// address or offset is left out.
+    pub(super) fn insert(&mut self, start: u64, bytes: u64, offset: u64) {
+        let bytes = bytes.min(u64::MAX - start).min(u64::MAX - offset);
+        let end = start + bytes;
+        if bytes == 0 {
+            return;
+        }
+        // What begins before the new range and reaches into it or beyond it.
+        if let Some((&before, old)) = self.0.range_mut(..start).next_back()
+            && old.end > start
+        {
+            let old_end = std::mem::replace(&mut old.end, start);
+            let old_offset = old.offset;
+            if old_end > end {
+                let rest = Extent {
+                    end: old_end,
+                    offset: old_offset + (end - before),
+                };
+                self.0.insert(end, rest);
+            }
+        }
+        while let Some((&inside, &old)) = self.0.range(start..end).next() {
+            self.0.remove(&inside);
+            if old.end > end {
+                let rest = Extent {
+                    end: old.end,
+                    offset: old.offset + (end - inside),
+                };
+                self.0.insert(end, rest);
+            }
+        }
+        self.0.insert(start, Extent { end, offset });
+    }
+
+    /// The offset of `address`, and how many bytes follow it there.
+    pub(super) fn find(&self, address: u64) -> Option<(u64, u64)> {
+        let (start, extent) = self.0.range(..=address).next_back()?;
+        (address < extent.end).then(|| (extent.offset + (address - start), extent.end - address))
+    }
+
+    /// The addresses whose offsets are below `bytes`, with adjacent ranges as one.
+    pub(super) fn ranges(&self, bytes: u64) -> Vec<Range<u64>> {
+        let mut ranges: Vec<Range<u64>> = Vec::new();
+        for (&start, extent) in &self.0 {
+            let there = bytes.saturating_sub(extent.offset);
+            let end = extent.end.min(start.saturating_add(there));
+            match ranges.last_mut() {
+                Some(last) if last.end == start => last.end = end,
+                _ if start < end => ranges.push(start..end),
+                _ => {}
+            }
+        }
+        ranges
+    }
+
+    /// The address behind the last.
+    pub(super) fn end(&self) -> u64 {
+        self.0.last_key_value().map_or(0, |(_, last)| last.end)
+    }
+}
+
+/// Physical memory that lies in a file as it is.
+#[derive(Debug)]
+pub(super) struct Plain<R> {
+    pub(super) bytes: R,
+    pub(super) extents: Extents,
+}
+
+impl<R: ReadAt> Memory for Plain<R> {
+    fn read(&self, address: PhysicalAddress, buffer: &mut [u8]) -> Result<(), ReadError> {
+        let (mut at, mut rest) = (address.0, buffer);
+        while !rest.is_empty() {
+            let absent = ReadError::Absent(PhysicalAddress(at));
+            let (offset, there) = self.extents.find(at).ok_or(absent)?;
+            let now = rest.len().min(usize::try_from(there).unwrap_or(usize::MAX));
+            let (part, others) = rest.split_at_mut(now);
+            self.bytes
+                .read_at(offset, part)
+                .map_err(|error| ReadError::Damaged {
+                    address: PhysicalAddress(at),
+                    why: error.to_string(),
+                })?;
+            at += now as u64;
+            rest = others;
+        }
+        Ok(())
+    }
+
+    fn ranges(&self) -> Vec<Range<u64>> {
+        self.extents.ranges(self.bytes.bytes())
+    }
+}
+
+/// The little-endian words of a dump's structures.
+pub(super) trait Words {
+    fn u32_at(&self, offset: usize) -> u32;
+    fn u64_at(&self, offset: usize) -> u64;
+}
+
+/// Bytes beyond the end are zero.
+impl Words for [u8] {
+    fn u32_at(&self, offset: usize) -> u32 {
+        self.get(offset..)
+            .and_then(<[u8]>::first_chunk)
+            .map_or(0, |bytes| u32::from_le_bytes(*bytes))
+    }
+
+    fn u64_at(&self, offset: usize) -> u64 {
+        self.get(offset..)
+            .and_then(<[u8]>::first_chunk)
+            .map_or(0, |bytes| u64::from_le_bytes(*bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The offset of each address below 32, told by a list of all that was inserted.
+    fn by_hand(inserted: &[(u64, u64, u64)], address: u64) -> Option<u64> {
+        let of = |&&(start, bytes, _): &&(u64, u64, u64)| (start..start + bytes).contains(&address);
+        let (start, _, offset) = inserted.iter().rev().find(of)?;
+        Some(offset + address - start)
+    }
+
+    #[test]
+    fn later_ranges_replace_what_they_cover() {
+        let mut state = 1_u64;
+        for _ in 0..2000 {
+            let (mut extents, mut inserted) = (Extents::default(), Vec::new());
+            for index in 0..6 {
+                state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+                let one = (state >> 40 & 15, state >> 50 & 15, 100 * index);
+                extents.insert(one.0, one.1, one.2);
+                inserted.push(one);
+            }
+            for address in 0..32 {
+                let found = extents.find(address).map(|(offset, _)| offset);
+                assert_eq!(found, by_hand(&inserted, address), "{inserted:?}");
+            }
+            let covered: u64 = extents
+                .ranges(u64::MAX)
+                .iter()
+                .map(|range| range.end - range.start)
+                .sum();
+            let there = (0..32).filter(|&address| by_hand(&inserted, address).is_some());
+            assert_eq!(covered, there.count() as u64, "{inserted:?}");
+        }
+    }
+
+    #[test]
+    fn the_ends_of_the_address_space_do_not_overflow() {
+        let mut extents = Extents::default();
+        extents.insert(u64::MAX - 10, u64::MAX, 5);
+        extents.insert(0, u64::MAX, u64::MAX - 3);
+        assert_eq!(extents.find(2), Some((u64::MAX - 1, 1)));
+        assert_eq!(extents.find(3), None);
+        assert_eq!(extents.find(u64::MAX), None);
+    }
+
+    #[test]
+    fn a_read_may_cross_ranges_but_no_hole() {
+        let mut extents = Extents::default();
+        extents.insert(0x1000, 4, 4);
+        extents.insert(0x1004, 4, 0);
+        let memory = Plain {
+            bytes: b"efghabcd".to_vec(),
+            extents,
+        };
+        let mut buffer = [0; 8];
+        memory.read(PhysicalAddress(0x1000), &mut buffer).unwrap();
+        assert_eq!(&buffer, b"abcdefgh");
+        let error = memory
+            .read(PhysicalAddress(0x1001), &mut buffer)
+            .unwrap_err();
+        assert_eq!(error.to_string(), "no memory at 0x1008");
+    }
+}

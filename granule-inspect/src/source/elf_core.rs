@@ -1,0 +1,125 @@
+//! ELF cores: `dump-guest-memory` of QEMU, and /proc/vmcore of Linux. The program headers say which
+//! physical memory is where; notes have the CPUs' general registers and what Linux says of itself.
+//!
+//! System registers are in no such file.
+
+use super::bytes::{Extents, Plain, ReadAt, Words};
+use super::cpu::Registers;
+use super::memory::{Facts, Memory, OpenError};
+use object::LittleEndian;
+use object::elf::{
+    EM_AARCH64, ET_CORE, FileHeader64, NT_PRSTATUS, PN_XNUM, PT_LOAD, PT_NOTE, ProgramHeader64,
+};
+use object::read::elf::{FileHeader, NoteIterator, ProgramHeader};
+
+const ENDIAN: LittleEndian = LittleEndian;
+/// The most bytes of notes: 100 000 CPUs have fewer.
+const MOST_NOTES: u64 = 64 << 20;
+/// The most bytes of program headers: a million of them.
+const MOST_HEADERS: u64 = 56 << 20;
+/// The place of sp, pc and pstate in the descriptor of a note with a CPU's registers.
+const SP: usize = 112 + 31 * 8;
+
+/// The memory of a core and what its notes say.
+///
+/// # Errors
+///
+/// If the file is no core of an arm64 machine, or its headers are damaged or cut off.
+pub fn open<R: ReadAt + 'static>(core: R) -> Result<(Box<dyn Memory>, Facts), OpenError> {
+    let damaged = |what: &str| OpenError(format!("the ELF core is damaged: {what}"));
+    let header = core
+        .take(0, 64, 64)
+        .map_err(|_| damaged("it ends in its header"))?;
+    let header = FileHeader64::<LittleEndian>::parse(header.as_slice())
+        .map_err(|_| OpenError("this ELF file is not of a 64-bit machine".into()))?;
+    if !header.is_little_endian() || header.e_machine.get(ENDIAN) != EM_AARCH64 {
+        let machine = header.e_machine.get(ENDIAN);
+        return Err(OpenError(format!(
+            "this ELF core is of machine {machine}; little-endian arm64 ({EM_AARCH64}) can be read"
+        )));
+    }
+    if header.e_type.get(ENDIAN) != ET_CORE {
+        return Err(OpenError(
+            "this ELF file is no core; give a memory dump, for example of QEMU's dump-guest-memory"
+                .into(),
+        ));
+    }
+    let mut count = u64::from(header.e_phnum.get(ENDIAN));
+    if count == u64::from(PN_XNUM) {
+        // More than fit: the first section header has the number.
+        let first = core
+            .take(header.e_shoff.get(ENDIAN), 64, 64)
+            .map_err(|_| damaged("its number of program headers is missing"))?;
+        count = u64::from(first.u32_at(44));
+    }
+    let bytes = count * size_of::<ProgramHeader64<LittleEndian>>() as u64;
+    let table = core
+        .take(header.e_phoff.get(ENDIAN), bytes, MOST_HEADERS)
+        .map_err(|_| damaged("its program headers lie outside the file"))?;
+    let segments = object::slice_from_all_bytes::<ProgramHeader64<LittleEndian>>(&table)
+        .map_err(|()| damaged("its program headers cannot be read"))?;
+
+    let mut facts = Facts::default();
+    let mut extents = Extents::default();
+    let (mut cut_off, mut all) = (0_u64, 0_u64);
+    for segment in segments {
+        let (offset, bytes) = segment.file_range(ENDIAN);
+        match segment.p_type(ENDIAN) {
+            PT_LOAD => {
+                let there = bytes.min(core.bytes().saturating_sub(offset));
+                cut_off = cut_off.saturating_add(bytes - there);
+                all = all.saturating_add(there);
+                // What is cut off stays in the map: reading it is an error that says so.
+                extents.insert(segment.p_paddr(ENDIAN), bytes, offset);
+            }
+            PT_NOTE => match core.take(offset, bytes, MOST_NOTES) {
+                Ok(notes) => read_notes(&notes, segment.p_align(ENDIAN), &mut facts),
+                Err(error) => facts.say(format!("the notes of the core cannot be read: {error}")),
+            },
+            _ => {}
+        }
+    }
+    // /proc/vmcore has the kernel's own image twice. With more, a search might not end.
+    if all / 2 > core.bytes() {
+        return Err(damaged("its segments have the same bytes again and again"));
+    }
+    if cut_off > 0 {
+        facts.say(format!(
+            "the core is cut off: {cut_off} bytes of its memory are missing"
+        ));
+    }
+    let memory = Plain {
+        bytes: core,
+        extents,
+    };
+    Ok((Box::new(memory), facts))
+}
+
+/// The CPUs' registers, and the text in which Linux describes itself.
+pub(super) fn read_notes(notes: &[u8], align: u64, facts: &mut Facts) {
+    let Ok(notes) = NoteIterator::<FileHeader64<LittleEndian>>::new(ENDIAN, align, notes) else {
+        facts.say("the notes of the dump have an alignment that ELF does not have".into());
+        return;
+    };
+    for note in notes {
+        let Ok(note) = note else {
+            facts.say("the notes of the dump are damaged; the first of them were read".into());
+            return;
+        };
+        let text = note.desc();
+        match (note.name(), note.n_type(ENDIAN)) {
+            (b"CORE", NT_PRSTATUS) if text.len() >= SP + 24 => {
+                let mut cpu = Registers::default();
+                cpu.set("sp", text.u64_at(SP));
+                cpu.set("pc", text.u64_at(SP + 8));
+                cpu.set("cpsr", text.u64_at(SP + 16));
+                facts.cpus.push(cpu);
+            }
+            (b"VMCOREINFO", _) => facts.set_vmcoreinfo(text),
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,148 @@
+//! Cores made by hand, whole, cut off and damaged.
+
+use super::*;
+use granule::arch::PhysicalAddress;
+use granule_testing::dumps::{cpu_note, elf_core, note};
+
+fn notes() -> Vec<u8> {
+    [
+        cpu_note(0x10, 0xffff_8000_0000_1234, 0x3c5),
+        note("VMCOREINFO", 0, b"PAGESIZE=4096\n"),
+        cpu_note(0x20, 0x1000, 0),
+    ]
+    .concat()
+}
+
+fn core() -> Vec<u8> {
+    let page = |byte| vec![byte; 4096];
+    elf_core(
+        &[
+            (0x4000_0000, page(1)),
+            (0x4000_1000, page(2)),
+            (0x8000_0000, page(3)),
+        ],
+        &notes(),
+    )
+}
+
+fn at(memory: &dyn Memory, address: u64) -> Result<u64, String> {
+    let mut bytes = [0; 8];
+    memory
+        .read(PhysicalAddress(address), &mut bytes)
+        .map(|()| u64::from_le_bytes(bytes))
+        .map_err(|error| error.to_string())
+}
+
+#[test]
+fn memory_and_notes() {
+    let (memory, facts) = open(core()).unwrap();
+    assert_eq!(
+        memory.ranges(),
+        [0x4000_0000..0x4000_2000, 0x8000_0000..0x8000_1000]
+    );
+    assert_eq!(at(&*memory, 0x4000_0ffc), Ok(0x0202_0202_0101_0101));
+    assert_eq!(at(&*memory, 0x8000_0ff8), Ok(0x0303_0303_0303_0303));
+    assert_eq!(
+        at(&*memory, 0x4000_1ffc),
+        Err("no memory at 0x40002000".into())
+    );
+    assert_eq!(facts.vmcoreinfo.as_deref(), Some("PAGESIZE=4096\n"));
+    let pcs: Vec<_> = facts.cpus.iter().map(|cpu| cpu.get("pc")).collect();
+    assert_eq!(pcs, [Some(0xffff_8000_0000_1234), Some(0x1000)]);
+    assert_eq!(facts.cpus[0].get("cpsr"), Some(0x3c5));
+    assert!(facts.notes.is_empty(), "{:?}", facts.notes);
+}
+
+#[test]
+fn a_core_that_is_cut_off_reads_as_far_as_it_goes() {
+    let whole = core();
+    let headers = 64 + 4 * 56;
+    for end in (0..whole.len()).step_by(64) {
+        let Ok((memory, facts)) = open(whole[..end].to_vec()) else {
+            assert!(end < headers, "{end}");
+            continue;
+        };
+        assert!(end >= headers && facts.notes.iter().any(|note| note.contains("cut off")));
+        let first = at(&*memory, 0x4000_0000);
+        if end < headers + notes().len() + 8 {
+            let why = first.unwrap_err();
+            assert!(
+                why.starts_with("the memory at 0x40000000 cannot be read"),
+                "{why}"
+            );
+        } else {
+            assert_eq!(first, Ok(0x0101_0101_0101_0101));
+        }
+    }
+}
+
+#[test]
+fn hostile_numbers_end_in_errors() {
+    let whole = core();
+    for field in (0..64 + 4 * 56).step_by(4) {
+        for hostile in [0, 1, 0x7fff_ffff, u32::MAX, 0xffff] {
+            let mut file = whole.clone();
+            file[field..field + 4].copy_from_slice(&hostile.to_le_bytes());
+            if let Ok((memory, _)) = open(file) {
+                for range in memory.ranges() {
+                    assert!(range.start < range.end);
+                    let _ = at(&*memory, range.start);
+                    let _ = at(&*memory, range.end.wrapping_sub(4));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn other_files_are_refused_in_one_line() {
+    let changed = |at: usize, byte: u8| {
+        let mut file = core();
+        file[at] = byte;
+        open(file)
+            .err()
+            .map(|error| error.to_string())
+            .unwrap_or_default()
+    };
+    for (at, byte, words) in [
+        (4, 1, "not of a 64-bit machine"),
+        (5, 2, "little-endian arm64"),
+        (18, 62, "machine 62"),
+        (16, 2, "no core"),
+    ] {
+        let error = changed(at, byte);
+        assert!(
+            error.contains(words) && error.lines().count() == 1,
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn a_core_whose_search_would_not_end_is_refused_or_cut() {
+    // A segment of half the address space: only the bytes of the file are searched.
+    let mut file = core();
+    let size = 64 + 3 * 56 + 32;
+    file[size..size + 8].copy_from_slice(&(1_u64 << 63).to_le_bytes());
+    let (memory, facts) = open(file).unwrap();
+    let searched: u64 = memory
+        .searchable()
+        .iter()
+        .map(|range| range.end - range.start)
+        .sum();
+    assert!(
+        searched <= 3 * 4096 && facts.notes[0].contains("cut off"),
+        "{searched:#x}"
+    );
+    // A hundred segments with the same bytes.
+    let page: Vec<_> = (0..100).map(|number| (number << 12, Vec::new())).collect();
+    let mut file = elf_core(&page, &[0; 4096]);
+    for number in 1..=100 {
+        let header = 64 + 56 * number;
+        for (field, word) in [(8, 64_u64), (32, 9000)] {
+            file[header + field..header + field + 8].copy_from_slice(&word.to_le_bytes());
+        }
+    }
+    let error = open(file).err().unwrap().to_string();
+    assert!(error.contains("again and again"), "{error}");
+}

@@ -1,0 +1,161 @@
+//! Files of makedumpfile (kdump-compressed), which QEMU's `dump-guest-memory -z`, `-l` and `-s`
+//! write too. The format is described in makedumpfile's IMPLEMENTATION.
+//!
+//! In blocks of `block_size` bytes there are: the header; the sub header; a bitmap of the pages that
+//! the machine has; a bitmap of those in the file; a descriptor of 24 bytes for each page in the
+//! file; the pages. All numbers are little-endian, as on the machine that was dumped.
+
+mod flattened;
+mod pages;
+
+use super::bytes::{ReadAt, Words};
+use super::elf_core;
+use super::memory::{Facts, Memory, OpenError};
+use pages::{Bitmap, DESCRIPTOR, Pages};
+
+/// The beginning of the file.
+pub const SIGNATURE: &[u8; 8] = b"KDUMP   ";
+/// The most bytes of a bitmap: 8 TiB of memory in 4 KiB pages need fewer.
+const MOST_BITMAP: u64 = 256 << 20;
+/// The most bytes of notes.
+const MOST_NOTES: u64 = 64 << 20;
+/// Bits of `status` and of the dump level.
+const INCOMPLETE: u32 = 0x8;
+const LEFT_OUT_ZERO: u32 = 0x1;
+
+/// The memory of a kdump-compressed file and what it says about the machine.
+///
+/// # Errors
+///
+/// If the file is not of an arm64 machine, or its headers are damaged or cut off.
+pub fn open<R: ReadAt + 'static>(file: R) -> Result<(Box<dyn Memory>, Facts), OpenError> {
+    let first = file.take(0, 16, 16).map_err(|_| damaged("it is empty"))?;
+    if first.starts_with(flattened::SIGNATURE) {
+        return read(flattened::Flattened::new(file)?);
+    }
+    read(file)
+}
+
+/// Whether a file that begins so is one of these.
+#[must_use]
+pub fn is_kdump(first: &[u8]) -> bool {
+    first.starts_with(SIGNATURE) || first.starts_with(flattened::SIGNATURE)
+}
+
+fn damaged(what: &str) -> OpenError {
+    OpenError(format!("the kdump file is damaged: {what}"))
+}
+
+/// The main header's fields that are needed, after 390 bytes of names and 22 of time.
+struct Header {
+    version: u32,
+    machine: String,
+    status: u32,
+    block: u64,
+    sub_header_blocks: u64,
+    bitmap_blocks: u64,
+    most_pages: u64,
+}
+
+impl Header {
+    fn of(bytes: &[u8]) -> Self {
+        let machine = bytes.get(12 + 4 * 65..12 + 5 * 65).unwrap_or_default();
+        let machine = machine.split(|&byte| byte == 0).next().unwrap_or_default();
+        Self {
+            version: bytes.u32_at(8),
+            machine: String::from_utf8_lossy(machine).into_owned(),
+            status: bytes.u32_at(424),
+            block: u64::from(bytes.u32_at(428)),
+            sub_header_blocks: u64::from(bytes.u32_at(432)),
+            bitmap_blocks: u64::from(bytes.u32_at(436)),
+            most_pages: u64::from(bytes.u32_at(440)),
+        }
+    }
+}
+
+fn read<R: ReadAt + 'static>(file: R) -> Result<(Box<dyn Memory>, Facts), OpenError> {
+    let header = file
+        .take(0, 464, 464)
+        .map_err(|_| damaged("it ends in its header"))?;
+    if !header.starts_with(SIGNATURE) {
+        return Err(damaged("its parts make no kdump file"));
+    }
+    let header = Header::of(&header);
+    // QEMU does not fill the names in.
+    if !header.machine.starts_with("aarch64") && !matches!(&*header.machine, "Unknown" | "") {
+        return Err(OpenError(format!(
+            "this kdump file is of a {:?}; those of aarch64, little-endian, can be read",
+            header.machine
+        )));
+    }
+    if !(1..=6).contains(&header.version) {
+        return Err(OpenError(format!(
+            "this kdump file has version {}; 1 to 6 can be read",
+            header.version
+        )));
+    }
+    if !header.block.is_power_of_two() || !(1 << 12..=1 << 16).contains(&header.block) {
+        return Err(damaged(&format!("its pages have {} bytes", header.block)));
+    }
+    // These products of 32-bit numbers cannot overflow.
+    let sub = file
+        .take(header.block, 104, 104)
+        .map_err(|_| damaged("it ends in its sub header"))?;
+    let most_pages = if header.version >= 6 {
+        sub.u64_at(96)
+    } else {
+        header.most_pages
+    };
+    let level = sub.u32_at(8);
+    if header.version >= 2 && sub.u32_at(12) != 0 {
+        return Err(OpenError(
+            "this is one part of a split kdump file; join the parts with makedumpfile --reassemble"
+                .into(),
+        ));
+    }
+
+    let mut facts = Facts::default();
+    if header.status & INCOMPLETE != 0 {
+        facts.say("the kdump file says that it is incomplete".into());
+    }
+    let zero = header.version >= 1 && level & LEFT_OUT_ZERO != 0;
+    if header.version >= 3 {
+        match file.take(sub.u64_at(32), sub.u64_at(40), MOST_NOTES) {
+            Ok(text) => facts.set_vmcoreinfo(&text),
+            Err(error) => facts.say(format!("VMCOREINFO cannot be read: {error}")),
+        }
+    }
+    if header.version >= 4 {
+        match file.take(sub.u64_at(48), sub.u64_at(56), MOST_NOTES) {
+            Ok(notes) => elf_core::read_notes(&notes, 4, &mut facts),
+            Err(error) => facts.say(format!("the notes cannot be read: {error}")),
+        }
+    }
+
+    let bitmaps = header.block * (1 + header.sub_header_blocks);
+    let each = header.bitmap_blocks / 2 * header.block;
+    if each.saturating_mul(8) < most_pages {
+        return Err(damaged("its bitmaps are shorter than its memory"));
+    }
+    let bitmap = |start| {
+        let bytes = file.take(start, most_pages.div_ceil(8), MOST_BITMAP);
+        bytes.map_err(|error| damaged(&format!("its bitmaps: {error}")))
+    };
+    let there = Bitmap::new(bitmap(bitmaps)?, most_pages);
+    let dumped = Bitmap::new(bitmap(bitmaps + each)?, most_pages);
+    if zero && there != dumped {
+        facts.say(format!(
+            "pages that the dump leaves out (level {level}) read as zeros, since it leaves out pages of zeros"
+        ));
+    }
+    let descriptors = bitmaps + header.bitmap_blocks * header.block;
+    // Each page takes its descriptor: a search of more pages than the file can have might not end.
+    if dumped.count() > file.bytes() / DESCRIPTOR {
+        return Err(damaged("its bitmap has more pages than the file"));
+    }
+    let pages = Pages::new(file, header.block, there, dumped, descriptors, zero);
+    Ok((Box::new(pages), facts))
+}
+
+#[cfg(test)]
+mod tests;

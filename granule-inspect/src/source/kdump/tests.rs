@@ -1,0 +1,231 @@
+//! kdump files made by hand: each compression, whole, flattened, cut off and damaged.
+
+use super::*;
+use granule::arch::PhysicalAddress;
+use granule_testing::dumps::{Kdump, cpu_note, flattened};
+use std::io::Write;
+
+fn zlib(page: &[u8]) -> Vec<u8> {
+    let mut encoder = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::fast());
+    encoder.write_all(page).unwrap();
+    encoder.finish().unwrap()
+}
+
+/// Page `n` has bytes `n`, `n + 1`, … so that a page in the wrong place is noticed.
+fn page(number: u64, bytes: u32) -> Vec<u8> {
+    (0..bytes)
+        .map(|at| (u64::from(at / 64) + number) as u8)
+        .collect()
+}
+
+/// Page 0 is absent from the file, 1 to 5 are stored in each way, 6 to 39 are absent but the last.
+fn dump(page_bytes: u32, level: u32) -> Kdump {
+    let page = |number| page(number, page_bytes);
+    let snappy = snap::raw::Encoder::new().compress_vec(&page(3)).unwrap();
+    let zstd = ruzstd::encoding::compress_to_vec(
+        page(5).as_slice(),
+        ruzstd::encoding::CompressionLevel::Fastest,
+    );
+    let stored = [
+        (1, (page(1), 0)),
+        (2, (zlib(&page(2)), 1)),
+        (3, (snappy, 4)),
+        (4, (lzokay::compress::compress(&page(4)).unwrap(), 2)),
+        (5, (zstd, 0x20)),
+        (39, (zlib(&page(39)), 1)),
+    ];
+    Kdump {
+        page_bytes,
+        pages: 40,
+        stored: stored.into(),
+        level,
+        vmcoreinfo: b"PAGESIZE=4096\nSYMBOL(swapper_pg_dir)=ffff800081b4c000\n".to_vec(),
+        notes: cpu_note(1, 2, 3),
+    }
+}
+
+#[test]
+fn pages_of_each_compression() {
+    for page_bytes in [1 << 12, 1 << 14, 1 << 16] {
+        let file = dump(page_bytes, 0).file();
+        for file in [flattened(&file, 1000), flattened(&file, 70_000), file] {
+            let (memory, facts) = open(file).unwrap();
+            let bytes = u64::from(page_bytes);
+            assert_eq!(memory.ranges(), [bytes..6 * bytes, 39 * bytes..40 * bytes]);
+            // Twice, so that the second comes from the cache.
+            for number in [1, 2, 3, 4, 5, 39, 1, 2, 3, 4, 5, 39] {
+                let mut buffer = vec![0; page_bytes as usize];
+                let address = PhysicalAddress(number * bytes);
+                memory.read(address, &mut buffer).unwrap();
+                assert_eq!(buffer, page(number, page_bytes), "{number}");
+            }
+            let mut across = [0; 4];
+            memory
+                .read(PhysicalAddress(3 * bytes - 2), &mut across)
+                .unwrap();
+            let (two, three) = (page(2, page_bytes), page(3, page_bytes));
+            assert_eq!(across[..2], two[two.len() - 2..]);
+            assert_eq!(across[2..], three[..2]);
+            for absent in [0, 6 * bytes, 40 * bytes, u64::MAX - 1] {
+                assert!(matches!(
+                    memory.read(PhysicalAddress(absent), &mut across),
+                    Err(crate::source::ReadError::Absent(_))
+                ));
+            }
+            assert_eq!(facts.cpus[0].get("pc"), Some(2));
+            assert!(facts.vmcoreinfo.unwrap().contains("swapper_pg_dir"));
+        }
+    }
+}
+
+#[test]
+fn pages_of_zeros_that_were_left_out_are_zeros() {
+    let (memory, facts) = open(dump(4096, 31).file()).unwrap();
+    assert!(facts.notes[0].contains("level 31"), "{:?}", facts.notes);
+    assert_eq!(memory.ranges().last(), Some(&(0..40 * 4096)));
+    let mut buffer = [1; 4096];
+    memory.read(PhysicalAddress(7 * 4096), &mut buffer).unwrap();
+    assert_eq!(buffer, [0; 4096]);
+    // A search passes over them.
+    assert_eq!(memory.searchable().len(), 2);
+    assert!(
+        memory
+            .read(PhysicalAddress(40 * 4096), &mut buffer)
+            .is_err()
+    );
+}
+
+/// All that can be done with a file, whatever it is.
+fn exercise(file: Vec<u8>) -> Option<usize> {
+    let (memory, facts) = open(file).ok()?;
+    assert!(facts.notes.iter().all(|note| note.lines().count() == 1));
+    let mut read = 0;
+    for range in memory.ranges() {
+        assert!(range.start < range.end);
+        for page in (range.start..range.end).step_by(4096).take(50) {
+            read += usize::from(memory.read(PhysicalAddress(page), &mut [0; 4096]).is_ok());
+        }
+    }
+    Some(read)
+}
+
+#[test]
+fn a_file_that_is_cut_off_reads_as_far_as_it_goes() {
+    let whole = dump(4096, 0).file();
+    let streams = [flattened(&whole, 1 << 20), whole.clone()];
+    for file in streams {
+        let mut last = 0;
+        for end in (0..file.len()).step_by(64).chain([file.len()]) {
+            let read = exercise(file[..end].to_vec()).unwrap_or(0);
+            assert!(read >= last, "a longer file has fewer pages: {end}");
+            last = read;
+        }
+        assert_eq!(last, 6);
+    }
+}
+
+#[test]
+fn hostile_numbers_end_in_errors() {
+    let whole = dump(4096, 0).file();
+    let headers = (424..464).chain(4096..4096 + 104);
+    let descriptors = 4 * 4096..4 * 4096 + 6 * 24;
+    for field in headers.chain(descriptors).step_by(4) {
+        for hostile in [0, 1, 2, 0x7fff_ffff, u32::MAX, 1 << 16, 1 << 31] {
+            let mut file = whole.clone();
+            file[field..field + 4].copy_from_slice(&hostile.to_le_bytes());
+            exercise(file);
+        }
+    }
+    // Flattened: pieces that lie anywhere.
+    let stream = flattened(&whole, 1 << 20);
+    for field in 4096..4112 {
+        for hostile in [0, 0x7f, 0x80, 0xff] {
+            let mut file = stream.clone();
+            file[field] = hostile;
+            exercise(file);
+        }
+    }
+}
+
+#[test]
+fn damaged_pages_are_told_with_their_reason() {
+    for (flags, words) in [
+        (1, "zlib: "),
+        (2, "lzo: "),
+        (4, "snappy: "),
+        (0x20, "zstd: "),
+        (3, "compression 0x3 is not known"),
+        (0, "expands to 9 bytes instead of 4096"),
+    ] {
+        let mut dump = dump(4096, 0);
+        dump.stored.insert(2, (b"\xf1damaged!".to_vec(), flags));
+        let (memory, _) = open(dump.file()).unwrap();
+        let error = memory
+            .read(PhysicalAddress(2 * 4096), &mut [0; 8])
+            .unwrap_err();
+        let error = error.to_string();
+        assert!(
+            error.contains(words) && error.contains("0x2000"),
+            "{flags}: {error}"
+        );
+    }
+    let mut dump_of_much = dump(4096, 0);
+    dump_of_much.stored.insert(2, (vec![0; 4097], 0));
+    let (memory, _) = open(dump_of_much.file()).unwrap();
+    let error = memory
+        .read(PhysicalAddress(2 * 4096), &mut [0; 8])
+        .unwrap_err();
+    assert!(
+        error.to_string().contains("4097 bytes are stored for it"),
+        "{error}"
+    );
+    // A small page that becomes large.
+    for (flags, stored) in [
+        (1, zlib(&vec![0; 1 << 16])),
+        (0x20, {
+            let zeros = vec![0; 1 << 16];
+            let fast = ruzstd::encoding::CompressionLevel::Fastest;
+            ruzstd::encoding::compress_to_vec(zeros.as_slice(), fast)
+        }),
+    ] {
+        let mut dump = dump(4096, 0);
+        dump.stored.insert(2, (stored, flags));
+        let (memory, _) = open(dump.file()).unwrap();
+        let error = memory
+            .read(PhysicalAddress(2 * 4096), &mut [0; 8])
+            .unwrap_err();
+        assert!(
+            error.to_string().contains("expands to 4097 bytes"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn other_files_are_refused_in_one_line() {
+    let refused = |at: usize, bytes: &[u8]| {
+        let mut file = dump(4096, 0).file();
+        file[at..at + bytes.len()].copy_from_slice(bytes);
+        open(file)
+            .err()
+            .map(|error| error.to_string())
+            .unwrap_or_default()
+    };
+    for (at, bytes, words) in [
+        (8, &[9_u8][..], "has version 9; 1 to 6"),
+        (
+            12 + 4 * 65,
+            b"x86_64\0",
+            "of a \"x86_64\"; those of aarch64",
+        ),
+        (428, &[1], "its pages have 4097 bytes"),
+        (4096 + 12, &[1], "--reassemble"),
+        (4096 + 101, &[1], "its bitmaps are shorter"),
+    ] {
+        let error = refused(at, bytes);
+        assert!(
+            error.contains(words) && error.lines().count() == 1,
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,77 @@
+//! What all sources are: memory that can be read, what is said beside it, and errors. This file knows
+//! no source.
+
+use super::cpu::Registers;
+use granule::arch::PhysicalAddress;
+use std::ops::Range;
+
+/// Physical memory that can be read and not changed.
+pub trait Memory {
+    /// Fills `buffer` with the bytes from `address` on.
+    ///
+    /// # Errors
+    ///
+    /// If any of these bytes is not in the source, or cannot be had; `buffer` may then hold
+    /// anything.
+    fn read(&self, address: PhysicalAddress, buffer: &mut [u8]) -> Result<(), ReadError>;
+
+    /// The physical ranges that the source has, in ascending order, which do not overlap.
+    fn ranges(&self) -> Vec<Range<u64>>;
+
+    /// The ranges among these in which a search of all memory may find something: without pages that
+    /// are zeros because a dump left them out, and nothing of a live machine, where it would take
+    /// hours.
+    fn searchable(&self) -> Vec<Range<u64>> {
+        self.ranges()
+    }
+}
+
+/// Why memory cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReadError {
+    /// The source does not have these bytes: they were left out of a dump, or no RAM is there.
+    #[error("no memory at {0:#x}")]
+    Absent(PhysicalAddress),
+    /// The source should have these bytes, but they are damaged.
+    #[error("the memory at {address:#x} cannot be read: {why}")]
+    Damaged {
+        /// The first of them.
+        address: PhysicalAddress,
+        /// The damage, in one line.
+        why: String,
+    },
+}
+
+/// Why a source cannot be used, in one line.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct OpenError(pub String);
+
+/// What a source says about its machine.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Facts {
+    /// The registers of its CPUs, in their order.
+    pub cpus: Vec<Registers>,
+    /// What a Linux kernel says about itself (VMCOREINFO): lines `KEY=VALUE`.
+    pub vmcoreinfo: Option<String>,
+    /// What a user should know about the source, a line each.
+    pub notes: Vec<String>,
+}
+
+impl Facts {
+    /// Adds a line, once.
+    pub(super) fn say(&mut self, line: String) {
+        if !self.notes.contains(&line) {
+            self.notes.push(line);
+        }
+    }
+
+    pub(super) fn set_vmcoreinfo(&mut self, text: &[u8]) {
+        let text = text.split(|&byte| byte == 0).next().unwrap_or_default();
+        if !text.is_empty() {
+            self.vmcoreinfo = Some(String::from_utf8_lossy(text).into_owned());
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! Where the bytes of physical memory come from, and what their source says about the machine. This
+//! module reads no page tables.
+
+pub mod bytes;
+mod cache;
+mod cpu;
+pub mod elf_core;
+mod gdb;
+pub mod kdump;
+mod memory;
+pub mod qemu;
+pub mod qmp;
+pub mod raw;
+mod socket;
+
+pub use cpu::Registers;
+pub use memory::{Facts, Memory, OpenError, ReadError};
+pub use socket::Endpoint;
+
+use bytes::{DumpFile, ReadAt};
+use std::fs::File;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// Where memory comes from, as a user writes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Source {
+    /// A file: an ELF core, a kdump file, or with a base address a raw image.
+    File(PathBuf),
+    /// The gdb socket of a QEMU, whose machine stands still while it is read and runs afterwards.
+    Gdb(Endpoint),
+    /// The QMP socket of a QEMU, whose machine stands still while it is read and does afterwards
+    /// what it did before.
+    Qmp(Endpoint),
+}
+
+impl FromStr for Source {
+    type Err = OpenError;
+
+    /// `gdb:` or `qmp:` and a socket, or the path of a file.
+    fn from_str(text: &str) -> Result<Self, OpenError> {
+        if let Some(socket) = text.strip_prefix("gdb:") {
+            return Ok(Self::Gdb(socket.parse()?));
+        }
+        if let Some(socket) = text.strip_prefix("qmp:") {
+            return Ok(Self::Qmp(socket.parse()?));
+        }
+        Ok(Self::File(text.into()))
+    }
+}
+
+/// The memory of a source and what it says about its machine. `base` is the address of the first
+/// byte of a raw image.
+///
+/// # Errors
+///
+/// If it cannot be opened, or is nothing that can be read.
+pub fn open(source: &Source, base: Option<u64>) -> Result<(Box<dyn Memory>, Facts), OpenError> {
+    match source {
+        Source::Gdb(socket) => qemu::by_gdb(socket),
+        Source::Qmp(socket) => qemu::by_qmp(socket),
+        Source::File(path) => {
+            let named =
+                |error: &dyn std::fmt::Display| OpenError(format!("{}: {error}", path.display()));
+            let file = File::open(path).map_err(|error| named(&error))?;
+            let file = DumpFile::new(file).map_err(|error| named(&error))?;
+            if let Some(base) = base {
+                return Ok(raw::open(file, base));
+            }
+            let mut first = vec![0; file.bytes().min(16) as usize];
+            file.read_at(0, &mut first).map_err(|error| named(&error))?;
+            let opened = if first.starts_with(b"\x7fELF") {
+                elf_core::open(file)
+            } else if kdump::is_kdump(&first) {
+                kdump::open(file)
+            } else {
+                Err(OpenError(
+                    "neither an ELF core nor a kdump file; for a raw image of memory give the address of its first byte"
+                        .into(),
+                ))
+            };
+            opened.map_err(|error| named(&error))
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! Trees of page tables and the registers that give them their meaning. This module knows neither
+//! dumps nor machines, and does not walk trees.
+
+use granule::arch::registers::Mair;
+use granule::arch::{Geometry, PhysicalAddress, Stage2Geometry};
+use std::fmt;
+
+/// A tree of page tables.
+#[derive(Clone, Debug)]
+pub struct Tree {
+    /// Whose tables they are.
+    pub owner: Owner,
+    /// The root table, or the first of the root tables.
+    pub root: PhysicalAddress,
+    /// The shape of the address space.
+    pub shape: Shape,
+    /// The memory types of stage 1. Without them types are indices.
+    pub memory_types: Option<Mair>,
+    /// What told where the tree is and how to read it.
+    pub origin: Origin,
+}
+
+/// Whose tables they are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Owner {
+    /// The kernel: TTBR1_EL1, or the one table of EL2 or EL3.
+    Kernel,
+    /// The user half of the CPU with that number: TTBR0_EL1.
+    User(usize),
+    /// A process.
+    Process {
+        /// Its process identifier.
+        pid: u32,
+        /// Its name.
+        name: String,
+    },
+    /// A guest: VTTBR_EL2 of the CPU with that number.
+    Guest(usize),
+}
+
+/// The shape of a tree, by stage.
+#[derive(Clone, Copy, Debug)]
+pub enum Shape {
+    /// Stage 1.
+    Stage1(Geometry),
+    /// Stage 2.
+    Stage2(Stage2Geometry),
+}
+
+/// What told where a tree is and how to read it, from the most certain on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Origin {
+    /// System registers of a live machine, or of a dump that has them.
+    Registers,
+    /// The user's options.
+    Options,
+    /// The notes of a Linux dump (VMCOREINFO).
+    Vmcoreinfo,
+    /// The kernel's own data structures, found through its symbols.
+    KernelData,
+    /// A search of the memory for something that looks like a root. It may be wrong.
+    Guess,
+}
+
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Kernel => f.write_str("kernel"),
+            Self::User(cpu) => write!(f, "user half of CPU {cpu}"),
+            Self::Process { pid, name } => write!(f, "process {pid} ({name})"),
+            Self::Guest(cpu) => write!(f, "guest of CPU {cpu}"),
+        }
+    }
+}

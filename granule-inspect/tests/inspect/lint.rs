@@ -1,0 +1,435 @@
+//! One broken tree for each rule: the rule is found, with its place, and nothing else is.
+
+use crate::walk::RW;
+use crate::world::{BASE, Pages, World, kernel};
+use granule::arch::{
+    Attributes, Descriptor, Level, PageSize, Permissions, Regime, Stage2Attributes,
+    Stage2Permissions, VaRange,
+};
+use granule::table::Leaves;
+use granule_inspect::lint::{Accepted, Finding, Options, Rule, Severity, lint};
+use granule_inspect::tree::Tree;
+use granule_testing::shape::{self, LARGE, PLAIN};
+
+fn most(most: usize) -> Options {
+    Options {
+        most,
+        ..Options::default()
+    }
+}
+
+/// All findings of some trees.
+pub fn findings(pages: &Pages, trees: &[Tree]) -> Vec<Finding> {
+    let linted = lint(pages, trees, &most(1000), &mut |_| {});
+    assert!(linted.findings.more.is_empty());
+    linted.findings.list
+}
+
+/// The one finding of a tree, as rule, severity, offset, bytes.
+#[track_caller]
+pub fn one(world: &World) -> ((Rule, Severity), (u64, u64), String) {
+    let found = findings(&world.pages, std::slice::from_ref(&world.tree));
+    assert_eq!(found.len(), 1, "{found:#?}");
+    let found = &found[0];
+    let base = world.tree.geometry().base().0;
+    (
+        (found.rule, found.severity),
+        (found.address.wrapping_sub(base), found.bytes),
+        found.text.clone(),
+    )
+}
+
+pub const MEMORY: u64 = 0x8000_0000;
+pub const PAGE: u64 = 0x1000;
+pub const BLOCK: u64 = 0x20_0000;
+
+/// 2 MiB in contiguous pages, and 2 MiB in one block.
+pub fn clean() -> World {
+    let pages = Leaves {
+        top: Level::L3,
+        contiguous: true,
+    };
+    let text = Attributes::normal(Permissions::READ_EXECUTE);
+    World::plain(&[
+        (0, MEMORY + 0x1_0000, BLOCK - 0x1_0000, RW, pages),
+        (1 << 30, MEMORY + BLOCK, BLOCK, text, Leaves::LARGEST),
+    ])
+}
+
+#[test]
+fn clean_trees_have_no_findings() {
+    let world = clean();
+    assert_eq!(findings(&world.pages, &[world.tree]), []);
+    for geometry in shape::all() {
+        let page = geometry.page_size().bytes();
+        let device = Attributes::device();
+        let world = World::at(
+            geometry,
+            0x9000_0000,
+            &[
+                (0, 0x4000_0000, 96 * page, RW, Leaves::LARGEST),
+                (
+                    128 * page,
+                    0x4000_0000 + 128 * page,
+                    page,
+                    device,
+                    Leaves::LARGEST,
+                ),
+            ],
+        );
+        assert_eq!(findings(&world.pages, &[world.tree]), [], "{geometry:?}");
+    }
+    for geometry in shape::stage2() {
+        let page = geometry.page_size().bytes();
+        let all = Stage2Attributes::normal(Stage2Permissions::ALL);
+        let world = World::guest(
+            geometry,
+            &[(0, 0x4000_0000, 96 * page, all, Leaves::LARGEST)],
+        );
+        assert_eq!(findings(&world.pages, &[world.tree]), [], "{geometry:?}");
+    }
+}
+
+#[test]
+fn writable_and_executable() {
+    let mut world = clean();
+    world.change(1 << 30, Level::L2, |word| word & !Descriptor::AP_READ_ONLY);
+    let (rule, place, text) = one(&world);
+    assert_eq!(rule, (Rule::WritableExecutable, Severity::Error));
+    assert_eq!(place, (1 << 30, BLOCK));
+    assert_eq!(
+        text,
+        "the privileged level may store and execute (RW PX UXN AF ISH normal-WB): whoever can make \
+         the owner store there can make it execute what was stored"
+    );
+    // EL0 alone: a compiler at run time has reasons.
+    world.change(1 << 30, Level::L2, |word| {
+        (word | Descriptor::AP_USER | Descriptor::PXN) & !Descriptor::UXN
+    });
+    assert_eq!(one(&world).0, (Rule::WritableExecutable, Severity::Warning));
+    // The table above forbids stores.
+    world.change(1 << 30, Level::L1, |word| word | 1 << 62);
+    assert_eq!(findings(&world.pages, &[world.tree]), []);
+}
+
+#[test]
+fn contiguous_groups() {
+    let group = 0x1_0000;
+    type Change = fn(u64) -> u64;
+    let cases: [(Change, &str); 4] = [
+        (
+            |word| word & !Descriptor::CONTIGUOUS,
+            "only 15 of 16 valid ones have the hint",
+        ),
+        (
+            |word| word | Descriptor::NOT_GLOBAL,
+            "number 5 has other attributes than the first: bits 0x800 differ",
+        ),
+        (
+            |word| word + 0x1000,
+            "the output of number 5 does not follow the first's",
+        ),
+        (
+            |word| word ^ 1 << 20,
+            "the output of number 5 does not follow the first's",
+        ),
+    ];
+    for (change, expected) in cases {
+        let mut world = clean();
+        world.change(2 * group + 5 * PAGE, Level::L3, change);
+        // The other rules see the entry too: an alias, or a leaf less in the hint.
+        let found = findings(&world.pages, std::slice::from_ref(&world.tree));
+        let found: Vec<_> = found
+            .iter()
+            .filter(|it| it.severity == Severity::Error)
+            .collect();
+        assert_eq!(found.len(), 1, "{found:#?}");
+        assert_eq!(found[0].rule, Rule::Contiguous);
+        assert_eq!(
+            (found[0].address, found[0].bytes),
+            (BASE + 2 * group, group)
+        );
+        assert!(found[0].text.contains(expected), "{}", found[0].text);
+    }
+    // All sixteen follow each other, in other memory, from an output that is not aligned to the group.
+    let mut world = clean();
+    for page in 0..16 {
+        world.change(group + page * PAGE, Level::L3, |word| {
+            (word ^ 3 << 31) + PAGE
+        });
+    }
+    let (rule, place, text) = one(&world);
+    assert_eq!(rule, (Rule::Contiguous, Severity::Error));
+    assert_eq!(place, (group, group));
+    assert!(text.contains("is not aligned to the group"), "{text}");
+    // Hardware's own updates, invalid members and software bits are no fault.
+    let mut world = clean();
+    world.change(group, Level::L3, |word| word & !Descriptor::ACCESS_FLAG);
+    world.change(2 * group, Level::L3, |_| 0);
+    world.change(3 * group, Level::L3, |word| word | 1 << 55);
+    let found = findings(&world.pages, &[world.tree]);
+    assert!(
+        found.iter().all(|it| it.severity == Severity::Info),
+        "{found:#?}"
+    );
+}
+
+#[test]
+fn reserved_bits_and_encodings() {
+    type Case = (u64, Level, fn(u64) -> u64, &'static str);
+    let block = 1 << 30;
+    let cases: [Case; 6] = [
+        (
+            0x1_0000,
+            Level::L3,
+            |word| word | 1 << 49,
+            "reserved bits 0x2000000000000 are set",
+        ),
+        (
+            block,
+            Level::L2,
+            |word| word | 1 << 13,
+            "reserved bits 0x2000 are set",
+        ),
+        (
+            0,
+            Level::L1,
+            |word| word | 1 << 50,
+            "reserved bits 0x4000000000000 are set",
+        ),
+        (
+            block,
+            Level::L2,
+            |word| word & !(1 << 9),
+            "the shareability is the reserved 0b01",
+        ),
+        // Index 7 of the standard MAIR is Device-nGnRnE; the byte is changed below.
+        (
+            block,
+            Level::L2,
+            |word| word | 7 << 2,
+            "the memory type is the reserved 0x01",
+        ),
+        (
+            BLOCK - PAGE,
+            Level::L3,
+            |_| 0x8000_0701,
+            "bits 1:0 are 0b01, and this level has no blocks",
+        ),
+    ];
+    for (offset, level, change, expected) in cases {
+        let mut world = clean();
+        world.tree.memory_types = world
+            .tree
+            .memory_types
+            .map(|mair| granule::arch::registers::Mair(mair.0 | 1 << 56));
+        world.change(offset, level, change);
+        let found = findings(&world.pages, std::slice::from_ref(&world.tree));
+        let reserved: Vec<_> = found
+            .iter()
+            .filter(|it| it.rule == Rule::ReservedBits)
+            .collect();
+        assert_eq!(reserved.len(), 1, "{found:#?}");
+        assert_eq!(reserved[0].severity, Severity::Warning);
+        let bytes = PageSize::K4.entry_bytes(level);
+        let start = BASE + offset / bytes * bytes;
+        assert_eq!((reserved[0].address, reserved[0].bytes), (start, bytes));
+        assert!(reserved[0].text.contains(expected), "{}", reserved[0].text);
+        // A member of a group that differs is a fault of the group too.
+        let rest = found.iter().filter(|it| it.rule != Rule::ReservedBits);
+        for other in rest {
+            assert_eq!(other.rule, Rule::Contiguous);
+            assert_eq!(level, Level::L3);
+        }
+    }
+    // PXN and nG mean nothing where there is one privilege.
+    let geometry = PLAIN.single(PageSize::K4, 39, Regime::El2);
+    let mut world = World::at(
+        geometry,
+        0x9000_0000,
+        &[(0, MEMORY, PAGE, RW, Leaves::PAGES)],
+    );
+    assert_eq!(
+        findings(&world.pages, std::slice::from_ref(&world.tree)),
+        []
+    );
+    world.change(0, Level::L3, |word| word | 1 << 53 | 1 << 11);
+    assert!(
+        one(&world)
+            .2
+            .contains("reserved bits 0x20000000000800 are set")
+    );
+}
+
+#[test]
+fn neighbours_with_the_same_reserved_bits_are_one_finding() {
+    let mut world = World::plain(&[(0, MEMORY, 0x8000, RW, Leaves::PAGES)]);
+    for page in 2..5 {
+        world.change(page * PAGE, Level::L3, |word| word | 1 << 49);
+    }
+    let (_, place, text) = one(&world);
+    assert_eq!(place, (2 * PAGE, 3 * PAGE));
+    assert!(text.contains("entries 2 to 4"), "{text}");
+}
+
+#[test]
+fn outputs_beyond_the_cpu() {
+    let small = granule_testing::shape::Cpu {
+        parange: 2,
+        ..PLAIN
+    };
+    let geometry = small.geometry(PageSize::K4, 39, VaRange::Upper);
+    let mut world = World::at(
+        geometry,
+        0x9000_0000,
+        &[(0, MEMORY, PAGE, RW, Leaves::PAGES)],
+    );
+    world.change(0, Level::L3, |word| word | 1 << 41);
+    let (rule, place, text) = one(&world);
+    assert_eq!(rule, (Rule::OutputSize, Severity::Error));
+    assert_eq!(place, (0, PAGE));
+    assert!(
+        text.contains("the output 0x20080000000 has more than the CPU's 40 bits"),
+        "{text}"
+    );
+}
+
+#[test]
+fn tables_used_twice_and_loops() {
+    let mut world = clean();
+    let (table, _) = world.entry(0, Level::L3);
+    world.change(BLOCK * 3, Level::L2, |_| table | 0b11);
+    let (rule, place, text) = one(&world);
+    assert_eq!(rule, (Rule::SharedTable, Severity::Warning));
+    assert_eq!(place, (BLOCK * 3, BLOCK));
+    assert!(
+        text.starts_with(&format!(
+            "the table of level 3 at {table:#x} is that of 0xffffff8000000000 of kernel too"
+        )),
+        "{text}"
+    );
+    let mut world = clean();
+    let root = world.tree.root.0;
+    world.change(3 << 30, Level::L1, |_| root | 0b11);
+    let (rule, place, text) = one(&world);
+    assert_eq!(rule, (Rule::Loop, Severity::Warning));
+    assert_eq!(place, (3 << 30, 1 << 30));
+    assert!(
+        text.contains("leads to itself as a table of level 2"),
+        "{text}"
+    );
+}
+
+#[test]
+fn leaves_that_could_be_larger() {
+    // 16 pages that could be a group, in a range of 20.
+    let world = World::plain(&[(0xe000, MEMORY + 0xe000, 20 * PAGE, RW, Leaves::PAGES)]);
+    let (rule, place, text) = one(&world);
+    assert_eq!(rule, (Rule::MissedContiguous, Severity::Info));
+    assert_eq!(place, (0xe000, 20 * PAGE));
+    assert!(
+        text.starts_with(
+            "20 TLB entries hold 80K where 5 would: 1 group of 16 entries of 4K, 4 x 4K \
+             would do, and an entry would reach 16K instead of 4K on average"
+        ),
+        "{text}"
+    );
+    // 4 MiB of pages and 4 MiB of contiguous pages that could be four blocks.
+    let contiguous = Leaves {
+        top: Level::L3,
+        contiguous: true,
+    };
+    let world = World::plain(&[
+        (0, MEMORY, 2 * BLOCK, RW, Leaves::PAGES),
+        (2 * BLOCK, MEMORY + 2 * BLOCK, 2 * BLOCK, RW, contiguous),
+    ]);
+    let (rule, place, text) = one(&world);
+    assert_eq!(rule, (Rule::MissedBlock, Severity::Info));
+    assert_eq!(place, (0, 4 * BLOCK));
+    assert!(
+        text.starts_with(
+            "1088 TLB entries hold 8M where 4 would: 4 x 2M would do and save 16K of table memory"
+        ),
+        "{text}"
+    );
+    // One of the two blocks is there already.
+    let world = World::plain(&[
+        (0, MEMORY, BLOCK, RW, Leaves::PAGES),
+        (BLOCK, MEMORY + BLOCK, BLOCK, RW, Leaves::LARGEST),
+    ]);
+    let text = one(&world).2;
+    assert!(
+        text.contains("2 x 2M would do and save 4K of table memory"),
+        "{text}"
+    );
+    // The output is off by a page: nothing larger fits.
+    let world = World::plain(&[(0, MEMORY + PAGE, 2 * BLOCK, RW, Leaves::PAGES)]);
+    assert_eq!(findings(&world.pages, &[world.tree]), []);
+}
+
+#[test]
+fn tables_that_are_not_there() {
+    let mut world = clean();
+    let (table, _) = world.entry(0, Level::L3);
+    world.pages.0.remove(&table);
+    let (rule, place, text) = one(&world);
+    assert_eq!(rule, (Rule::UnreadableTable, Severity::Error));
+    assert_eq!(place, (0, BLOCK));
+    assert!(
+        text.starts_with(&format!(
+            "the table of level 3 at {table:#x} cannot be read, no memory at {table:#x}"
+        )),
+        "{text}"
+    );
+    // Not even the root.
+    let world = World {
+        pages: Pages::default(),
+        ..world
+    };
+    assert_eq!(one(&world).0, (Rule::UnreadableTable, Severity::Error));
+}
+
+#[test]
+fn accepted_findings_are_taken_out_and_unused_lines_told() {
+    let mut world = clean();
+    let root = world.tree.root.0;
+    world.change(3 << 30, Level::L1, |_| root | 0b11);
+    let mut linted = lint(&world.pages, &[world.tree], &most(10), &mut |_| {});
+    let (mut accepted, bad) = Accepted::parse(
+        "loop 0xffffff80c0000000-0xffffff80ffffffff the map of the tables\n\
+         loop 0-0xffff nobody\n",
+    );
+    assert!(bad.is_empty());
+    assert_eq!(accepted.take(&mut linted.findings), 1);
+    assert_eq!(linted.findings.worst(), None);
+    let unused: Vec<_> = accepted.unused().map(|it| it.to_string()).collect();
+    assert_eq!(
+        unused,
+        ["line 2: no loop from 0x0 to 0xffff (nobody): remove the line"]
+    );
+}
+
+#[test]
+fn findings_beyond_the_limit_are_counted() {
+    let mut world = World::plain(&[(0, MEMORY, 0x8000, RW, Leaves::PAGES)]);
+    for page in [0, 2, 4] {
+        world.change(page * PAGE, Level::L3, |word| word | 1 << 49);
+    }
+    let linted = lint(&world.pages, &[world.tree], &most(2), &mut |_| {});
+    assert_eq!(linted.findings.list.len(), 2);
+    let more: Vec<_> = linted.findings.more.into_iter().collect();
+    assert_eq!(more, [((Rule::ReservedBits, Severity::Warning), 1)]);
+}
+
+#[test]
+fn wide_formats_have_other_reserved_bits() {
+    // With TCR.DS bits 9:8 and 49:48 are address bits.
+    let geometry = LARGE.geometry(PageSize::K4, 52, VaRange::Lower);
+    let world = World::at(
+        geometry,
+        0x9000_0000,
+        &[(0, 0xf_0000_0000_0000, PAGE, RW, Leaves::PAGES)],
+    );
+    assert_eq!(findings(&world.pages, &[world.tree]), []);
+    assert_eq!(kernel().pa_bits(), 48);
+}

@@ -1,0 +1,130 @@
+//! The memory of a Linux kernel with two processes and a thread of its own, as far as a reader of
+//! processes looks: tables, symbols (kallsyms), types (BTF) and tasks. No code of the reader is used.
+
+/// The address of the first byte of [`memory`].
+pub const BASE: u64 = 0x4000_0000;
+/// Where the kernel has it: the begin of the upper half with 39 bits.
+pub const VIRTUAL: u64 = 0xffff_ff80_0000_0000;
+/// Where the parts are: root, list of symbols, types, tasks, what a process has of memory.
+pub const ROOT: usize = 0x1000;
+const SYMBOLS: usize = 0x2000;
+const TYPES: usize = 0x6000;
+/// The first task, which is the head of the list; the others follow in steps of [`TASK_BYTES`].
+pub const TASKS: usize = 0x8000;
+/// The bytes of a task.
+pub const TASK_BYTES: usize = 0x100;
+const MEMORIES: usize = 0x9000;
+/// The offset of the list's node in a task.
+pub const NODE: usize = 0x10;
+/// The physical addresses of the roots of processes 1 and 77.
+pub const USER_ROOTS: [u64; 2] = [BASE + 0xa000, BASE + 0xb000];
+
+/// VMCOREINFO.
+#[must_use]
+pub fn vmcoreinfo() -> String {
+    let at = |offset: usize| VIRTUAL + offset as u64;
+    format!(
+        "OSRELEASE=6.12.0\nPAGESIZE=4096\nNUMBER(VA_BITS)=39\nNUMBER(TCR_EL1_T1SZ)=0x19\n\
+         NUMBER(kimage_voffset)={:#x}\nSYMBOL(swapper_pg_dir)={:x}\nSYMBOL(_stext)={VIRTUAL:x}\n\
+         SYMBOL(kallsyms_num_syms)={:x}\nSYMBOL(kallsyms_relative_base)={:x}\n\
+         SYMBOL(kallsyms_offsets)={:x}\nSYMBOL(kallsyms_token_index)={:x}\n\
+         SYMBOL(kallsyms_names)={:x}\nSYMBOL(kallsyms_token_table)={:x}\n",
+        VIRTUAL - BASE,
+        at(ROOT),
+        at(SYMBOLS),
+        at(SYMBOLS + 8),
+        at(SYMBOLS + 0x100),
+        at(SYMBOLS + 0x400),
+        at(SYMBOLS + 0x1000),
+        at(SYMBOLS + 0x2000),
+    )
+}
+
+/// The memory.
+#[must_use]
+pub fn memory() -> Vec<u8> {
+    let mut memory = vec![0; 0xc000];
+    let mut put = |at: usize, bytes: &[u8]| memory[at..at + bytes.len()].copy_from_slice(bytes);
+    // One block of 1 GiB maps all of it.
+    put(ROOT, &(BASE | 0x701).to_le_bytes());
+
+    // Each letter is a piece of text of its own.
+    for letter in 0..=u8::MAX {
+        let place = 2 * u16::from(letter);
+        put(SYMBOLS + 0x2000 + usize::from(place), &[letter, 0]);
+        put(SYMBOLS + 0x400 + usize::from(place), &place.to_le_bytes());
+    }
+    let types = types();
+    let long = "x".repeat(200);
+    let symbols = [
+        ("_stext", 0),
+        (long.as_str(), 1),
+        ("__start_BTF", TYPES),
+        ("__stop_BTF", TYPES + types.len()),
+        ("init_task", TASKS),
+    ];
+    put(SYMBOLS, &(symbols.len() as u32).to_le_bytes());
+    put(SYMBOLS + 8, &VIRTUAL.to_le_bytes());
+    let mut names = Vec::new();
+    for (number, (name, offset)) in symbols.iter().enumerate() {
+        put(
+            SYMBOLS + 0x100 + 4 * number,
+            &(*offset as u32).to_le_bytes(),
+        );
+        let length = name.len() + 1;
+        if length < 0x80 {
+            names.push(length as u8);
+        } else {
+            names.extend([length as u8 | 0x80, (length >> 7) as u8]);
+        }
+        names.push(b'D');
+        names.extend(name.bytes());
+    }
+    put(SYMBOLS + 0x1000, &names);
+    put(TYPES, &types);
+
+    for (number, (pid, name, mm)) in [
+        (0_u32, "swapper/0", None),
+        (1, "init", Some(0)),
+        (2, "kthreadd", None),
+        (77, "a\n\u{7f}b", Some(1)),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let task = TASKS + number * TASK_BYTES;
+        let next = TASKS + (number + 1) % 4 * TASK_BYTES + NODE;
+        put(task + NODE, &(VIRTUAL + next as u64).to_le_bytes());
+        let mm: Option<usize> = mm;
+        if let Some(mm) = mm {
+            let place = MEMORIES + 0x40 * mm;
+            put(task + 0x20, &(VIRTUAL + place as u64).to_le_bytes());
+            let root = USER_ROOTS[mm] - BASE + VIRTUAL;
+            put(place + 8, &root.to_le_bytes());
+        }
+        put(task + 0x28, &pid.to_le_bytes());
+        put(task + 0x30, name.as_bytes());
+    }
+    memory
+}
+
+/// `struct task_struct { tasks, mm, pid, comm }` and `struct mm_struct { struct { pgd } }`.
+fn types() -> Vec<u8> {
+    let mut strings = vec![0];
+    let mut name = |text: &str| {
+        let at = strings.len() as u32;
+        strings.extend(text.bytes().chain([0]));
+        at
+    };
+    let fields = [("tasks", NODE), ("mm", 0x20), ("pid", 0x28), ("comm", 0x30)];
+    let mut words = vec![name("task_struct"), 4 << 24 | fields.len() as u32, 0x100];
+    for (field, offset) in fields {
+        words.extend([name(field), 0, 8 * offset as u32]);
+    }
+    words.extend([0, 4 << 24 | 1, 16, name("pgd"), 0, 64]);
+    words.extend([name("mm_struct"), 4 << 24 | 1, 16, 0, 2, 0]);
+    let bytes = 4 * words.len() as u32;
+    let head = [0x1_eb9f, 24, 0, bytes, bytes, strings.len() as u32];
+    let words = head.into_iter().chain(words).flat_map(u32::to_le_bytes);
+    words.chain(strings).collect()
+}
