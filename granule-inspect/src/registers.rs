@@ -69,16 +69,29 @@ impl Found {
         let register = |name: &str| cpu.get(&format!("{name}_el{el}"));
         let Some(tcr) = register("tcr") else { return };
         let mair = register("mair");
-        for (name, half, owner) in [
-            ("ttbr1", VaRange::Upper, Owner::Kernel),
-            ("ttbr0", VaRange::Lower, Owner::User(number)),
-        ] {
+        let halves = [
+            ("ttbr1", VaRange::Upper, Owner::Kernel, "EPD1", Tcr::EPD1),
+            (
+                "ttbr0",
+                VaRange::Lower,
+                Owner::User(number),
+                "EPD0",
+                Tcr::EPD0,
+            ),
+        ];
+        for (name, half, owner, epd, bit) in halves {
             let Some(ttbr) = register(name) else { continue };
             match Geometry::from_tcr(Tcr(tcr), half) {
                 Ok(Some(shape)) => {
                     let root = shape.root_in(ttbr);
                     self.push(owner, root, Shape::Stage1(shape), mair);
                 }
+                // A CPU may well leave a half unused; whoever names a root wants it read.
+                Ok(None) if self.origin == Origin::Options => self.say(format!(
+                    "{}_EL{el} is not read: TCR_EL{el} is {tcr:#x}, and with its {epd} no CPU walks there; to read it all the same give the TCR {:#x}",
+                    name.to_uppercase(),
+                    tcr & !bit,
+                )),
                 Ok(None) => {}
                 Err(error) => self.refuse(number, &format!("TCR_EL{el}"), error),
             }
