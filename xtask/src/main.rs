@@ -11,6 +11,7 @@ mod check;
 mod ci;
 #[cfg(test)]
 mod documents;
+mod dump_speed;
 mod elf;
 mod entry;
 mod examples;
@@ -98,6 +99,8 @@ enum Command {
     Api,
     /// Time the library beside other crates in several builds, the worst of which counts; count instructions
     Bench(bench::Options),
+    /// Time `granule dump` on 64 GiB in 4K pages
+    DumpSpeed(dump_speed::Options),
     /// Measure every figure of the documents and write it where it stands
     Figures(figures::Options),
     /// Run every test, host and QEMU
@@ -138,6 +141,7 @@ fn dispatch(command: Command) -> Result<ExitCode> {
         Command::Api => api::write()?,
         Command::Check => return Ok(check::check()),
         Command::Bench(options) => bench::bench(&options)?,
+        Command::DumpSpeed(options) => dump_speed::measure(&options)?,
         Command::Figures(options) => return figures::figures(&options),
         Command::Test(options) => return ci::test(&options),
         Command::Soak(options) => return soak::soak(&options),
