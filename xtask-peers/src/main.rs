@@ -2,8 +2,9 @@
 //!
 //! The benchmark of user memory runs on each kernel, and our kernel must need fewer instructions. Debian's
 //! unmodified busybox runs a script on our kernel with every page size and must print the same as on Linux.
-//! Our kernel leaves for each of Debian's, which must reach its first process. No file of Debian's is part
-//! of the repository.
+//! Our kernel leaves for each of Debian's, which must reach its first process. Debian's page tables, as
+//! `granule dump` reads them, must be those that QEMU and Debian's kernels say. No file of Debian's is part of
+//! the repository.
 //!
 //! This file has the order of parts and the report; the parts are in the other files.
 
@@ -13,6 +14,7 @@ mod deadline;
 mod deb;
 mod figures;
 mod index;
+mod inspect;
 mod kexec;
 mod machine;
 mod shell;
@@ -59,6 +61,8 @@ enum Part {
     Shell,
     /// Debian's kernels, left for
     Kexec,
+    /// The page tables of Debian's kernels, read from outside
+    Inspect,
 }
 
 /// A Debian kernel: its package, and its page size.
@@ -174,6 +178,9 @@ fn test(options: &Options) -> Result<ExitCode> {
     };
     let peers = unpack(&store, &packages, &files, &mut add);
     let mut all = Vec::new();
+    if wants(Part::Inspect) {
+        inspect::all(&peers.linuxes, &peers.busybox, &files, &mut add)?;
+    }
     if wants(Part::Bench) || wants(Part::Shell) || wants(Part::Kexec) {
         build()?;
         let image = image_path();

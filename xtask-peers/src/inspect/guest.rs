@@ -1,0 +1,276 @@
+//! A Debian kernel that runs until its first process has told what it is to tell, and then stands still:
+//! QEMU, its monitor, dumps. Nothing here knows what is compared.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use granule_cli::Initramfs;
+use granule_inspect::Options;
+use granule_inspect::source::qmp::Qmp;
+use granule_inspect::source::{self, Endpoint, Registers, Source};
+use serde_json::{Value, json};
+
+use super::told;
+use crate::machine::{CPU, LIMIT};
+
+/// Enough for a kernel and a shell, and quickly dumped.
+const MEMORY_MIB: u32 = 256;
+/// One CPU for the process that is looked at, and one that stays in the kernel.
+const CPUS: &str = "2";
+/// The seed of the addresses that Linux draws for itself (KASLR), so that two runs have the same.
+const SEED: &str = "1";
+/// Only emergency messages on the console.
+const WORDS: &str = "console=ttyAMA0 loglevel=1 panic=-1";
+/// A command of QEMU's that writes a dump.
+const DUMP: Duration = Duration::from_secs(120);
+/// The attempts to stop the machine while the process runs, and the time in between.
+const STOPS: u32 = 50;
+const PAUSE: Duration = Duration::from_millis(30);
+
+/// The first process. The one that is looked at does nothing for ever and never waits, so a CPU has its
+/// tables. `stat_refresh` makes the kernel add up what its CPUs have counted. `read` waits for two seconds: another
+/// process, such as a `sleep`, would have tables of its own.
+const SCRIPT: &str = "#!/bin/busybox sh
+count() {
+  echo > /proc/sys/vm/stat_refresh
+  while read key value rest; do
+    case $key in VmPTE:) init=$value;; esac
+  done < /proc/1/status
+  while read key value rest; do
+    case $key in PageTables:) echo $1 $value $init;; esac
+  done < /proc/meminfo
+}
+mount -t proc proc /proc
+mount -t devtmpfs dev /dev
+count nothing > /dev/null
+read -t 2 nothing
+echo inspect begins
+count before
+sh -c 'while :; do :; done' &
+pid=$!
+read -t 2 nothing
+count with
+echo process $pid
+while read range rest; do
+  first=${range%-*} last=${range#*-}
+  count=$(( (0x$last - 0x$first) / $1 ))
+  echo area $first $count
+  dd if=/proc/$pid/pagemap bs=8 skip=$(( 0x$first / $1 )) count=$count 2>/dev/null | od -A n -v -t x8 -w8
+done < /proc/$pid/maps
+for one in /proc/[0-9]*; do
+  while read key value rest; do
+    case $key in VmPTE:) echo tables ${one#/proc/} $value;; esac
+  done < $one/status
+done
+echo inspect ends
+wait
+";
+
+const APPLETS: [&str; 4] = ["sh", "mount", "dd", "od"];
+
+/// The initramfs of these guests.
+pub(super) fn archive(busybox: &[u8]) -> Initramfs {
+    let archive = Initramfs::new()
+        .directory("/proc")
+        .directory("/dev")
+        .directory("/bin")
+        .program("/bin/busybox", busybox)
+        .program("/init", SCRIPT.as_bytes());
+    APPLETS.into_iter().fold(archive, |archive, applet| {
+        archive.link(&format!("/bin/{applet}"), "busybox")
+    })
+}
+
+/// A machine that stands still.
+pub(super) struct Guest {
+    qemu: Child,
+    qmp: Qmp,
+    folder: tempfile::TempDir,
+    /// What the script said.
+    pub(super) told: told::Told,
+    /// The registers of its CPUs.
+    pub(super) cpus: Vec<Registers>,
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        // An error means that QEMU has ended.
+        let _ = self.qemu.kill();
+        let _ = self.qemu.wait();
+    }
+}
+
+/// What a guest is made of.
+pub(super) struct Machine<'a> {
+    pub(super) image: &'a Path,
+    pub(super) initramfs: &'a Path,
+    /// The value of `rodata=`.
+    pub(super) rodata: &'a str,
+    pub(super) page_bytes: u64,
+}
+
+impl Guest {
+    /// Boots, waits for the end of what the script says, and stops the machine while one CPU is in the
+    /// process that is looked at and one in the kernel.
+    pub(super) fn stopped(machine: &Machine<'_>) -> Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let (console, socket) = (folder.path().join("console"), folder.path().join("qmp"));
+        let qemu = Command::new("qemu-system-aarch64")
+            .args(["-no-user-config", "-nodefaults", "-display", "none"])
+            .args(["-machine", "virt,gic-version=3,acpi=off", "-cpu", CPU])
+            .args(["-smp", CPUS, "-m", &MEMORY_MIB.to_string(), "-seed", SEED])
+            .arg("-append")
+            .arg(format!(
+                "{WORDS} rodata={} -- {}",
+                machine.rodata, machine.page_bytes
+            ))
+            .arg("-kernel")
+            .arg(machine.image)
+            .arg("-initrd")
+            .arg(machine.initramfs)
+            .arg("-serial")
+            .arg(format!("file:{}", console.display()))
+            // One socket serves one client at a time: one for us, one for what is tested.
+            .arg("-qmp")
+            .arg(format!("unix:{},server=on,wait=off", socket.display()))
+            .arg("-qmp")
+            .arg(format!("unix:{}-2,server=on,wait=off", socket.display()))
+            .args(["-no-reboot", "-no-shutdown"])
+            .stdin(Stdio::null())
+            .spawn()
+            .context("cannot start qemu-system-aarch64")?;
+        let mut begun = Begun(Some(qemu));
+        let until = Instant::now() + LIMIT;
+        while !socket.exists() {
+            begun.wait(until)?;
+        }
+        let qmp = Qmp::connect(&Endpoint::Unix(socket))?;
+        let told = loop {
+            let said = std::fs::read(&console).unwrap_or_default();
+            if let Some(told) = told::read(&String::from_utf8_lossy(&said), machine.page_bytes)? {
+                break told;
+            }
+            begun.wait(until).with_context(|| {
+                let said = String::from_utf8_lossy(&said);
+                let last = said.lines().rev().find(|line| !line.trim().is_empty());
+                format!("the last line was {:?}", last.unwrap_or_default())
+            })?;
+        };
+        let mut guest = Self {
+            qemu: begun.0.take().context("QEMU is gone")?,
+            qmp,
+            folder,
+            told,
+            cpus: Vec::new(),
+        };
+        for _ in 0..STOPS {
+            guest.run("stop", json!({}))?;
+            guest.cpus = source::open(&guest.live(), None)?.1.cpus;
+            if guest.cpu(true).is_some() && guest.cpu(false).is_some() {
+                return Ok(guest);
+            }
+            guest.run("cont", json!({}))?;
+            thread::sleep(PAUSE);
+        }
+        bail!("no CPU was in the process and another in the kernel, in {STOPS} attempts")
+    }
+
+    /// The first CPU that is in the kernel, or in a process.
+    pub(super) fn cpu(&self, in_kernel: bool) -> Option<usize> {
+        let is_it = |cpu: &Registers| {
+            cpu.get("pc")
+                .is_some_and(|pc| pc >> 63 == u64::from(in_kernel))
+        };
+        self.cpus.iter().position(is_it)
+    }
+
+    /// The machine as a source.
+    pub(super) fn live(&self) -> Source {
+        Source::Qmp(Endpoint::Unix(self.folder.path().join("qmp-2")))
+    }
+
+    /// What a dump does not say.
+    pub(super) fn options(&self) -> Options {
+        Options {
+            mair: self.cpus.first().and_then(|cpu| cpu.get("mair_el1")),
+            ..Options::default()
+        }
+    }
+
+    /// Dumps the machine in that format.
+    pub(super) fn dump(&mut self, format: &str) -> Result<PathBuf> {
+        let path = self.folder.path().join(format);
+        let arguments = json!({
+            "paging": false,
+            "protocol": format!("file:{}", path.display()),
+            "format": format,
+        });
+        let done = self.qmp.run_for("dump-guest-memory", arguments, DUMP);
+        done.map_err(anyhow::Error::msg)?;
+        Ok(path)
+    }
+
+    /// QEMU's own translation of a virtual address by the tables of that CPU.
+    pub(super) fn translated(&mut self, cpu: usize, address: u64) -> Result<Option<u64>> {
+        let arguments =
+            json!({ "command-line": format!("gva2gpa {address:#x}"), "cpu-index": cpu });
+        let answer = self.run("human-monitor-command", arguments)?;
+        let text = answer.as_str().unwrap_or_default().trim();
+        if text == "Unmapped" {
+            return Ok(None);
+        }
+        let output = text.strip_prefix("gpa: 0x");
+        let output = output.and_then(|output| u64::from_str_radix(output, 16).ok());
+        Ok(Some(output.with_context(|| {
+            format!("QEMU's gva2gpa says {text:?}")
+        })?))
+    }
+
+    fn run(&mut self, command: &str, arguments: Value) -> Result<Value> {
+        self.qmp.run(command, arguments).map_err(anyhow::Error::msg)
+    }
+}
+
+/// A QEMU of which nothing is known yet.
+struct Begun(Option<Child>);
+
+impl Begun {
+    fn wait(&mut self, until: Instant) -> Result<()> {
+        let ended = self.0.as_mut().and_then(|qemu| qemu.try_wait().ok()?);
+        ensure!(ended.is_none(), "QEMU ended, {ended:?}");
+        ensure!(
+            Instant::now() < until,
+            "the guest said too little in {LIMIT:?}"
+        );
+        thread::sleep(PAUSE);
+        Ok(())
+    }
+}
+
+impl Drop for Begun {
+    fn drop(&mut self) {
+        if let Some(mut qemu) = self.0.take() {
+            let _ = qemu.kill();
+            let _ = qemu.wait();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_script_has_every_program_it_calls_and_says_what_is_read() {
+        for applet in APPLETS {
+            assert!(SCRIPT.contains(applet), "{applet}");
+        }
+        assert!(SCRIPT.starts_with("#!/bin/busybox sh\n"));
+        for line in [told::BEGIN, told::END] {
+            assert_eq!(SCRIPT.matches(&format!("echo {line}\n")).count(), 1);
+        }
+    }
+}
