@@ -144,10 +144,14 @@ impl Guest {
             .context("cannot start qemu-system-aarch64")?;
         let mut begun = Begun(Some(qemu));
         let until = Instant::now() + LIMIT;
-        while !socket.exists() {
-            begun.wait(until)?;
-        }
-        let qmp = Qmp::connect(&Endpoint::Unix(socket))?;
+        let endpoint = Endpoint::Unix(socket);
+        // The socket is there a moment before it answers.
+        let qmp = loop {
+            match Qmp::connect(&endpoint) {
+                Ok(qmp) => break qmp,
+                Err(why) => begun.wait(until).with_context(|| why.to_string())?,
+            }
+        };
         let told = loop {
             let said = std::fs::read(&console).unwrap_or_default();
             if let Some(told) = told::read(&String::from_utf8_lossy(&said), machine.page_bytes)? {
