@@ -392,7 +392,10 @@ fn package() -> Result<()> {
 }
 
 fn package_of(libraries: &[&str]) -> Result<()> {
-    let mut command = cargo(&["package", "--all-features"]);
+    // Cargo builds a packaged version once and for all, so what an earlier run built is not this one.
+    let folder = tempfile::tempdir_in(target_dir()).context("cannot make a folder to build in")?;
+    let mut command = cargo(&["package", "--all-features", "--target-dir"]);
+    command.arg(folder.path());
     command.args(libraries.iter().flat_map(|library| ["-p", library]));
     let mut git = std::process::Command::new("git");
     git.args(["status", "--porcelain"]).current_dir(root());

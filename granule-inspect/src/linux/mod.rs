@@ -1,5 +1,5 @@
 //! The processes of a Linux kernel, out of its own data: VMCOREINFO has the place of the kernel's
-//! symbols ([`kallsyms`]), these have the place of its types ([`btf`]), and these the place of each
+//! symbols (`kallsyms`), these have the place of its types (`btf`), and these the place of each
 //! process's root in the list of tasks.
 //!
 //! Nothing of this is trusted; the list ends where it makes no sense.

@@ -410,6 +410,10 @@ fn what_the_ends_cut_is_split_whole_and_the_rest_stays() {
 }
 
 #[test]
+#[cfg_attr(
+    miri,
+    ignore = "whole tables, and the reference of all they map, take Miri minutes"
+)]
 fn running_out_leaves_everything_as_it_was() {
     let mut bench = mixed(LIVE);
     let dump = bench.dump();
