@@ -1,0 +1,3 @@
+//! The data of the page.
+
+use super::*;
