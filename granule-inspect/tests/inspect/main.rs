@@ -6,5 +6,6 @@ mod diff;
 mod explain;
 mod hostile;
 mod lint;
+mod map;
 mod walk;
 mod world;

@@ -58,11 +58,11 @@ const MARKS = [
 function reachChart(sources) {
   const [width, height, left, bottom, top] = [660, 300, 46, 40, 12];
   const steps = sources[0].totals.reach.length - 1;
-  const x = (shift) => left + ((width - left - 12) * shift) / steps;
+  const x = (shift) => left + ((width - left - 26) * shift) / steps;
   const y = (share) => top + (height - bottom - top) * (1 - share);
   const drawing = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "TLB reach by number of entries, modelled; the table below has the numbers" });
   for (let share = 0; share <= 1; share += 0.25) {
-    drawing.append(svg("line", { x1: left, x2: width - 12, y1: y(share), y2: y(share), class: "grid" }));
+    drawing.append(svg("line", { x1: left, x2: width - 26, y1: y(share), y2: y(share), class: "grid" }));
     const label = svg("text", { x: left - 6, y: y(share) + 4, "text-anchor": "end", class: "soft" });
     label.textContent = `${share * 100} %`;
     drawing.append(label);

@@ -32,7 +32,12 @@ function size(bytes) {
 }
 
 const number = (value) => value.toString().replace(/\B(?=(\d{3})+(?!\d))/g, ",");
-const percent = (part, all) => (all ? `${((part * 100) / all).toFixed(1)} %` : "–");
+/** A share in percent; a small one with two digits that count. */
+function percent(part, all) {
+  const share = (part * 100) / all;
+  if (!all) return "–";
+  return `${share > 0 && share < 0.1 ? share.toPrecision(2) : share.toFixed(1)} %`;
+}
 const plural = (count, one, many) => `${number(count)} ${count === 1 ? one : many}`;
 
 /** Hexadecimal with 16 digits of an offset from a tree's base, which does not fit a number. */

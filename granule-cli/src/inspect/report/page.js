@@ -53,7 +53,7 @@ function drawFindings(holder) {
   const body = element("tbody");
   const SIGNS = { error: "✖ error", warning: "▲ warning", info: "ℹ info" };
   for (const { finding, at } of all) {
-    const link = element("a", { href: "#maps", class: "address", text: finding.address.replace("0x", "0x").padEnd(4) });
+    const link = element("a", { href: "#maps", class: "address", text: finding.address });
     link.addEventListener("click", (event) => {
       event.preventDefault();
       body.querySelectorAll(".chosen").forEach((row) => row.classList.remove("chosen"));
