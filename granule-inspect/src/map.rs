@@ -266,12 +266,7 @@ pub struct Drawn {
 const MOST_LEFT_OUT: usize = 20;
 
 /// Walks a tree, and keeps at most `most` cells. `progress` is called with the number of tables.
-pub fn draw(
-    memory: &dyn Memory,
-    tree: &Tree,
-    most: usize,
-    progress: &mut dyn FnMut(u64),
-) -> Drawn {
+pub fn draw(memory: &dyn Memory, tree: &Tree, most: usize, progress: &mut dyn FnMut(u64)) -> Drawn {
     let mut drawn = Drawn::default();
     let mut merger = Merger::default();
     let mut read = 0;

@@ -49,7 +49,11 @@ fn alternating(pages: u64) -> World {
         let attributes = Attributes::normal(kinds[(at % 2) as usize]);
         (at * PAGE, 0x8000_0000 + at * PAGE, PAGE, attributes, PAGES)
     };
-    World::at(kernel(), crate::world::TABLES, &(0..pages).map(piece).collect::<Vec<_>>())
+    World::at(
+        kernel(),
+        crate::world::TABLES,
+        &(0..pages).map(piece).collect::<Vec<_>>(),
+    )
 }
 
 #[test]
@@ -91,7 +95,10 @@ fn neighbours_that_differ_in_their_output_alone_come_first() {
     is_right(&world.tree, &drawn, 50);
     assert_eq!(drawn.map.window, None);
     let cells = &drawn.map.cells;
-    assert_eq!((cells.len(), cells[0].ranges, cells[0].bytes), (2, 100, 100 * PAGE));
+    assert_eq!(
+        (cells.len(), cells[0].ranges, cells[0].bytes),
+        (2, 100, 100 * PAGE)
+    );
     let Content::Alike { output, .. } = cells[0].content else {
         panic!("{cells:?}");
     };

@@ -87,11 +87,14 @@ pub(super) struct Bench {
 pub(super) fn read(text: &str) -> Result<Bench, String> {
     let object: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
     let rows = object.pointer("/rows").and_then(Value::as_array);
-    let kind = KINDS.iter().find(|kind| object.pointer(kind.known_by).is_some());
+    let kind = KINDS
+        .iter()
+        .find(|kind| object.pointer(kind.known_by).is_some());
     match (rows, kind) {
         (Some(_), Some(kind)) => Ok(Bench { kind, object }),
         _ => Err(
-            "expected one object of `granule bench ... --json` or `granule-bench --json`".to_owned(),
+            "expected one object of `granule bench ... --json` or `granule-bench --json`"
+                .to_owned(),
         ),
     }
 }

@@ -132,9 +132,9 @@ fn of_tree(tree: &Tree, drawn: &Drawn) -> Value {
             ]),
             Content::Mixed(parts) => {
                 mixed += 1;
-                let parts = parts
-                    .iter()
-                    .map(|((kind, access), bytes)| json!([kind_of(kind), access.to_string(), bytes]));
+                let parts = parts.iter().map(|((kind, access), bytes)| {
+                    json!([kind_of(kind), access.to_string(), bytes])
+                });
                 json!([offset, cell.bytes, cell.ranges, parts.collect::<Vec<_>>()])
             }
         }
@@ -146,7 +146,11 @@ fn of_tree(tree: &Tree, drawn: &Drawn) -> Value {
     });
     let page = tree.geometry().page_size().bytes();
     let names = kinds.iter().map(|kind| {
-        let what = if kind.leaf_bytes == page { "page" } else { "block" };
+        let what = if kind.leaf_bytes == page {
+            "page"
+        } else {
+            "block"
+        };
         json!({ "bytes": kind.leaf_bytes, "contiguous": kind.contiguous, "what": what })
     });
     let mut object = objects::tree(tree);
@@ -198,8 +202,6 @@ fn findings(findings: &Findings) -> Vec<Value> {
 }
 
 fn not_listed(findings: &Findings) -> Vec<Value> {
-    let one = |((rule, severity), more): (&(lint::Rule, lint::Severity), &u64)| {
-        json!({ "rule": rule.name(), "severity": severity.to_string(), "findings": more })
-    };
+    let one = |((rule, severity), more): (&(lint::Rule, lint::Severity), &u64)| json!({ "rule": rule.name(), "severity": severity.to_string(), "findings": more });
     findings.more.iter().map(one).collect()
 }

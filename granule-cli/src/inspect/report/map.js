@@ -22,13 +22,14 @@ class SourceMap {
       button("+ row", "Zoom into the row", () => this.zoomIn()),
       button("− back", "Zoom out", () => this.zoomOut()),
       button("0 all", "Show all", () => this.showAll()), form);
+    this.where = element("p", { class: "where" });
     this.facts = element("p", { class: "facts" });
     this.said = element("p", { class: "note", role: "note" });
     const label = `Map of ${source.name}: arrow keys choose a cell and a row, plus goes into a row, minus back, zero shows all`;
     this.map = element("div", { class: "map", id: `map-${number}`, tabindex: "0", role: "application", "aria-label": label, "aria-describedby": `detail-${number}` });
     this.detail = element("div", { class: "detail", id: `detail-${number}`, role: "status", "aria-live": "polite" });
     this.element = element("section", { class: "source", "aria-labelledby": `name-${number}` },
-      element("h3", { id: `name-${number}`, text: source.name }), this.facts, this.tools, this.said, this.map, this.detail, this.notes());
+      element("h3", { id: `name-${number}`, text: source.name }), this.facts, this.tools, this.said, this.where, this.map, this.detail, this.notes());
     form.addEventListener("submit", (event) => {
       event.preventDefault();
       this.findText(this.find.value.trim());
@@ -110,6 +111,8 @@ class SourceMap {
       return;
     }
     this.rows = rowsOf(this.tree, this.cells, this.window.low, this.window.high);
+    const { low, high } = this.window;
+    this.where.textContent = this.stack.length ? `shown: ${address(this.tree, low)} – ${address(this.tree, high - 1)}` : "shown: all";
     this.bars = this.rows.map((row, at) => this.drawRow(row, at));
     this.mark();
   }

@@ -53,14 +53,18 @@ pub fn run(
         benches.push(bench.object(&short(&name)));
     }
     let options = args.options();
+    let shorts: Vec<String> = args.sources.iter().map(|it| short(&describe(it))).collect();
     let (mut sources, mut no_root) = (Vec::new(), false);
     for (at, source) in args.sources.iter().enumerate() {
         let whole = describe(source);
         let opened = open(source, &options)?;
         let said = opened.notes.iter();
         said.for_each(|note| notes(&format!("{whole}: {note}")));
-        let name = args.names.get(at).map_or_else(|| short(&whole), Clone::clone);
-        let drawn = data::source(&name, &opened, args.detail as usize, args.most, progress);
+        let short = shorts
+            .get(at)
+            .filter(|own| shorts.iter().filter(|it| it == own).count() == 1);
+        let name = args.names.get(at).or(short).unwrap_or(&whole);
+        let drawn = data::source(name, &opened, args.detail as usize, args.most, progress);
         no_root |= drawn.no_root;
         sources.push(drawn.object);
     }

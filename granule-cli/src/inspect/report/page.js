@@ -19,6 +19,9 @@ function drawLegend(mode) {
   const sorted = [...looks.values()].sort((one, other) => one.order - other.order);
   document.getElementById("legend").replaceChildren(...sorted.map((look) =>
     element("li", {}, swatch(look), mode === "leaf" ? look.words : `${look.letters} ${look.words}`)));
+  if (DATA.sources.some((source) => source.findings.length)) {
+    document.getElementById("legend").append(element("li", {}, element("span", { class: "swatch found", "aria-hidden": true }), "finding"));
+  }
 }
 
 function setMode(mode) {

@@ -3,8 +3,9 @@
 const MOST_ROWS = 12;
 /** A gap is folded if it is at least this part of what it is in. */
 const FOLDED = 0.1;
-/** Cells that a region must have for each of its rows. */
+/** Cells that a region must have for each of its rows, seen as a part of all or alone. */
 const CELLS_PER_ROW = 6;
+const CELLS_PER_ROW_ALONE = 1.5;
 /** Segments of a row: cells that are narrower than one are put together. */
 const SLOTS = 600;
 
@@ -59,10 +60,11 @@ function regionsOf(cells, from, to) {
 /** The rows of a window: `low`, `high`, and the bytes of the gap before each. */
 function rowsOf(tree, cells, from, to) {
   const regions = regionsOf(cells, from, to).map((region) => ({ ...region, rows: 1 }));
+  const least = regions.length > 1 ? CELLS_PER_ROW : CELLS_PER_ROW_ALONE;
   for (let left = MOST_ROWS - regions.length; left > 0; left -= 1) {
     const per = (region) => (region.j - region.i) / region.rows;
     const most = regions.reduce((best, region) => (per(region) > per(best) ? region : best), regions[0]);
-    if (!most || (most.j - most.i) / (most.rows + 1) < CELLS_PER_ROW) break;
+    if (!most || (most.j - most.i) / (most.rows + 1) < least) break;
     most.rows += 1;
   }
   const rows = [];
