@@ -216,7 +216,11 @@ class SourceMap {
       const narrow = this.cells[i].bytes < around;
       if (narrow && far(i) < around && far(i) > 0 && this.cells[index].bytes > around) index = i;
     }
-    if (far(index) > around && this.cells[index].offset > offset + around) return;
+    if (far(index) > around) {
+      const page = Math.floor(offset / this.tree.page_size) * this.tree.page_size;
+      this.detail.replaceChildren(element("p", { text: `${address(this.tree, page)} is not mapped.` }));
+      return;
+    }
     this.cursor = index;
     const inside = this.cells[index].offset <= offset && offset < this.cells[index].end;
     this.mark(inside ? Math.floor(offset / this.tree.page_size) * this.tree.page_size : null);
