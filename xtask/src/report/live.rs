@@ -37,7 +37,8 @@ impl Guest {
         let socket = |path: &Path| format!("unix:{},server=on,wait=off", path.display());
         let mut qemu = Command::new("qemu-system-aarch64");
         qemu.args("-no-user-config -nodefaults -display none -no-reboot -no-shutdown".split(' '));
-        qemu.args("-machine virt,gic-version=3,acpi=off -cpu max -smp 2 -m 4G".split(' '));
+        // The kernel touches all of its memory, and three machines are there at a time.
+        qemu.args("-machine virt,gic-version=3,acpi=off -cpu max -smp 2 -m 2G".split(' '));
         qemu.args(["-append", &format!("arm64.pagesize={page_size}"), "-kernel"]);
         qemu.arg(image);
         qemu.args(["-qmp", &socket(&ours), "-qmp", &socket(&theirs)]);
