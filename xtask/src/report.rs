@@ -26,14 +26,9 @@ const CHECK: &str = include_str!("report/check.js");
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// File to write
-    #[arg(
-        short,
-        long,
-        value_name = "FILE.html",
-        default_value = "target/granule/report.html"
-    )]
-    output: PathBuf,
+    /// File to write, instead of target/granule/report.html
+    #[arg(short, long, value_name = "FILE.html")]
+    output: Option<PathBuf>,
     /// A picture of the top of the page too
     #[arg(long, value_name = "FILE.png")]
     picture: Option<PathBuf>,
@@ -57,11 +52,13 @@ pub(crate) fn make(options: &Options) -> Result<()> {
         guests.push(guest);
     }
     guests.iter_mut().try_for_each(live::Guest::wait)?;
-    report.args(&options.more).arg("-o").arg(&options.output);
+    let own = target_dir().join("granule").join("report.html");
+    let output = options.output.as_ref().unwrap_or(&own);
+    report.args(&options.more).arg("-o").arg(output);
     run(report)?;
-    println!("{}", options.output.display());
+    println!("{}", output.display());
     if let Some(picture) = &options.picture {
-        let page = options.output.canonicalize()?;
+        let page = output.canonicalize()?;
         Browser::get()?.picture(Scheme::Light, &page, (1280, 1000), picture)?;
         println!("{}", picture.display());
     }

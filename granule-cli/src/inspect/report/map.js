@@ -9,7 +9,7 @@ class SourceMap {
     this.mode = mode;
     this.cellsOf = source.trees.map(() => null);
     this.picker = element("select", { "aria-label": "Tree" });
-    source.trees.forEach((tree, at) => this.picker.append(element("option", { value: at, text: tree.owner })));
+    source.trees.forEach((tree, at) => this.picker.append(element("option", { value: at, text: tree.cells.length ? tree.owner : `${tree.owner}: nothing` })));
     this.picker.hidden = source.trees.length < 2;
     const button = (text, label, action) => {
       const made = element("button", { type: "button", text, title: label, "aria-label": `${label} (${source.name})` });
