@@ -226,7 +226,9 @@ pub(crate) fn linux_processes(bytes: &[u8]) {
     let Ok(kernel) = info.kernel(0) else {
         panic!("{text}");
     };
-    match processes(&*memory, &kernel, info) {
+    let map = String::from_utf8_lossy(bytes);
+    let map = (rest.below(4) == 0).then_some(&*map);
+    match processes(&*memory, &kernel, info, map) {
         Ok((trees, notes)) => {
             assert!(
                 notes.iter().all(|note| note.lines().count() == 1),

@@ -6,6 +6,7 @@ use crate::tree::{Origin, Shape, Tree};
 use crate::vmcoreinfo::{self, Vmcoreinfo};
 use crate::{guess, linux, registers};
 use granule::arch::registers::Mair;
+use std::path::{Path, PathBuf};
 
 /// What a user says about a source that does not say it itself.
 #[derive(Clone, Debug, Default)]
@@ -34,6 +35,8 @@ pub struct Options {
     pub vtcr: Option<u64>,
     /// HCR_EL2, of which FWB gives stage 2's memory types their meaning.
     pub hcr: Option<u64>,
+    /// A Linux kernel's System.map, for processes of a dump whose kernel does not list its data.
+    pub symbols: Option<PathBuf>,
 }
 
 impl Options {
@@ -81,6 +84,13 @@ impl Options {
     }
 }
 
+/// The text of a file that a user names.
+fn text(path: &Path) -> Result<String, OpenError> {
+    let bytes = std::fs::read(path);
+    let bytes = bytes.map_err(|error| OpenError(format!("{}: {error}", path.display())))?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
 /// A source whose trees are known.
 #[expect(missing_debug_implementations, reason = "the memory has none")]
 #[non_exhaustive]
@@ -100,6 +110,7 @@ pub struct Opened {
 /// If it cannot be read, or no tree is found in it.
 pub fn open(source: &Source, options: &Options) -> Result<Opened, OpenError> {
     let given = options.registers()?;
+    let symbols = options.symbols.as_deref().map(text).transpose()?;
     let (memory, facts) = source::open(source, options.base)?;
     let mut notes = facts.notes;
     let mut trees = Vec::new();
@@ -126,7 +137,7 @@ pub fn open(source: &Source, options: &Options) -> Result<Opened, OpenError> {
             let highest = memory.ranges().last().map_or(0, |last| last.end);
             match Vmcoreinfo(&text).kernel(highest) {
                 Ok(tree) => {
-                    match linux::processes(&*memory, &tree, Vmcoreinfo(&text)) {
+                    match linux::processes(&*memory, &tree, Vmcoreinfo(&text), symbols.as_deref()) {
                         Ok((processes, said)) => {
                             trees = processes;
                             notes.extend(said);

@@ -8,7 +8,7 @@ use std::ops::ControlFlow;
 /// The bytes that are read at a time.
 const PIECE: u64 = 1 << 20;
 
-/// Calls `look` for each whole, aligned page of the memory, in ascending order, until it breaks.
+/// Calls `look` for each whole, aligned page that may be worth it, in ascending order, until it breaks.
 /// Pages that cannot be read are passed over.
 pub(crate) fn pages(
     memory: &dyn Memory,
@@ -17,7 +17,7 @@ pub(crate) fn pages(
 ) {
     let bytes = size.bytes();
     let mut buffer = vec![0; PIECE as usize];
-    for range in memory.ranges() {
+    for range in memory.searchable() {
         let Some(mut at) = range.start.checked_next_multiple_of(bytes) else {
             continue;
         };

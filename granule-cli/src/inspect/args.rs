@@ -24,8 +24,8 @@ attributes, in the Arm manual's words:
   normal-WB ...      the memory type; index-N if MAIR is not known
 Permissions are those that remain after the tables above a leaf have restricted them.
 
-The exit code is 0, or 3 if the source or a root table cannot be read; with --diff 1 if there is a
-difference.";
+The exit code is 0, or 3 for bad usage and if the source or a root table cannot be read; with --diff 1
+if there is a difference.";
 
 /// The text of `granule dump --help` below its options.
 pub const DUMP_EXAMPLES: &str = "\
@@ -55,8 +55,8 @@ Find what is wrong or wasteful in page tables: those of a memory dump or of a li
 any arm64 kernel.
 
 A finding is a line: severity, rule, address and size, whose tables, and what it leads to. The exit
-code is 0 if there is no more than info, 1 for a warning, 2 for an error, and 3 if something cannot be
-read.";
+code is 0 if there is no more than info, 1 for a warning, 2 for an error, and 3 for bad usage and if
+the source or a root table cannot be read.";
 
 /// The text of `granule lint --help` below its options.
 pub const LINT_EXAMPLES: &str = "\
@@ -172,6 +172,10 @@ struct RegisterArgs {
     /// HCR_EL2, whose bit FWB gives the memory types of stage 2 their meaning
     #[arg(long, value_name = "VALUE", value_parser = parse_address)]
     hcr: Option<u64>,
+
+    /// System.map of a Linux kernel that does not list its symbols: for the processes of a dump
+    #[arg(long, value_name = "FILE")]
+    symbols: Option<PathBuf>,
 }
 
 impl SourceArgs {
@@ -183,7 +187,7 @@ impl SourceArgs {
 }
 
 impl RegisterArgs {
-    const fn options(&self) -> granule_inspect::Options {
+    fn options(&self) -> granule_inspect::Options {
         granule_inspect::Options {
             base: self.base,
             el: self.el,
@@ -195,6 +199,7 @@ impl RegisterArgs {
             vttbr: self.vttbr,
             vtcr: self.vtcr,
             hcr: self.hcr,
+            symbols: self.symbols.clone(),
         }
     }
 }
@@ -294,7 +299,7 @@ pub struct ReportArgs {
 
 impl ReportArgs {
     /// The options of [`granule_inspect::open`], for every source.
-    pub(super) const fn options(&self) -> granule_inspect::Options {
+    pub(super) fn options(&self) -> granule_inspect::Options {
         self.registers.options()
     }
 }

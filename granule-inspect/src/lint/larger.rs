@@ -62,7 +62,7 @@ fn one(tree: &Tree, sizes: &[LeafSize], ranges: &[Range], findings: &mut Finding
                 0 => String::new(),
                 _ => {
                     let bytes = tables * tree.geometry().page_size().bytes();
-                    format!(" and save {tables} tables ({})", size(bytes))
+                    format!(" and save {} of table memory", about(bytes))
                 }
             };
             format!(

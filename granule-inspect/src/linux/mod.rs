@@ -7,6 +7,7 @@
 mod btf;
 mod kallsyms;
 mod space;
+mod system_map;
 
 use crate::source::Memory;
 use crate::tree::{Origin, Owner, Shape, Tree};
@@ -21,7 +22,8 @@ const MOST: usize = 1 << 22;
 const NAME: u64 = 16;
 
 /// The trees of all processes, and lines for what cannot be read. `kernel` is the tree that
-/// `info` gives ([`Vmcoreinfo::kernel`]).
+/// `info` gives ([`Vmcoreinfo::kernel`]). `symbols` is the text of the kernel's System.map; without
+/// it the kernel's own list of symbols is read.
 ///
 /// # Errors
 ///
@@ -30,13 +32,17 @@ pub fn processes(
     memory: &dyn Memory,
     kernel: &Tree,
     info: Vmcoreinfo<'_>,
+    symbols: Option<&str>,
 ) -> Result<(Vec<Tree>, Vec<String>), String> {
     let space = Space::new(memory, kernel).ok_or("the kernel's tree is not of stage 1")?;
     let user = Shape::Stage1(info.user_shape(&space.shape)?);
-    let [init, types, types_end] =
-        kallsyms::find(&space, info, ["init_task", "__start_BTF", "__stop_BTF"])?;
+    let wanted = ["init_task", "__start_BTF", "__stop_BTF"];
+    let [init, types, types_end] = match symbols {
+        Some(file) => system_map::find(file, info, wanted)?,
+        None => kallsyms::find(&space, info, wanted)?,
+    };
     let init = init.ok_or(
-        "its list of symbols has functions only (it is built without KALLSYMS_ALL), and not init_task",
+        "its list of symbols has no init_task (it is built without KALLSYMS_ALL); give its System.map",
     )?;
     let (Some(start), Some(end)) = (types, types_end) else {
         return Err("it has no BTF".into());

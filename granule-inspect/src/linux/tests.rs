@@ -12,7 +12,7 @@ type Found = Result<(Vec<Tree>, Vec<String>), String>;
 fn found(memory: Vec<u8>, info: &str) -> Found {
     let (memory, _) = raw::open(memory, BASE);
     let info = Vmcoreinfo(info);
-    processes(&*memory, &info.kernel(0)?, info)
+    processes(&*memory, &info.kernel(0)?, info, None)
 }
 
 #[test]
@@ -109,5 +109,31 @@ fn damage_ends_in_a_reason_or_in_fewer_processes() {
                 one_line(found(memory, &info));
             }
         }
+    }
+}
+
+#[test]
+fn a_system_map_serves_where_the_kernel_has_no_such_symbols() {
+    // The list of symbols is lost, and the kernel lies where it was not linked to.
+    let info = vmcoreinfo().replace("kallsyms", "lost");
+    let (memory, _) = raw::open(memory(), BASE);
+    let told = Vmcoreinfo(&info);
+    let find = |map: &str| processes(&*memory, &told.kernel(0)?, told, Some(map));
+    let [task, types] = [TASKS, 0x6000].map(|offset| 0x1000_0000 + offset as u64);
+    let map = format!(
+        "0000000010000000 T _stext\n0000000010001000 D swapper_pg_dir\n\nodd line\n\
+         {types:016x} R __start_BTF\n{:016x} R __stop_BTF\n{task:016x} D init_task\n",
+        types + 0x400
+    );
+    let (trees, notes) = find(&map).unwrap();
+    assert_eq!((trees.len(), notes.len()), (2, 0));
+    for (from, to, words) in [
+        ("T _stext", "T other", "the file of symbols has no _stext"),
+        ("10001000 D", "10002000 D", "belongs to another kernel"),
+        ("D init_task", "D x", "has no init_task"),
+        ("R __stop_BTF", "R x", "it has no BTF"),
+    ] {
+        let error = find(&map.replace(from, to)).unwrap_err();
+        assert!(error.contains(words), "{error}");
     }
 }

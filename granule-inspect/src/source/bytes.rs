@@ -153,13 +153,16 @@ impl Extents {
         (address < extent.end).then(|| (extent.offset + (address - start), extent.end - address))
     }
 
-    /// The addresses, with adjacent ranges as one.
-    pub(super) fn ranges(&self) -> Vec<Range<u64>> {
+    /// The addresses whose offsets are below `bytes`, with adjacent ranges as one.
+    pub(super) fn ranges(&self, bytes: u64) -> Vec<Range<u64>> {
         let mut ranges: Vec<Range<u64>> = Vec::new();
         for (&start, extent) in &self.0 {
+            let there = bytes.saturating_sub(extent.offset);
+            let end = extent.end.min(start.saturating_add(there));
             match ranges.last_mut() {
-                Some(last) if last.end == start => last.end = extent.end,
-                _ => ranges.push(start..extent.end),
+                Some(last) if last.end == start => last.end = end,
+                _ if start < end => ranges.push(start..end),
+                _ => {}
             }
         }
         ranges
@@ -199,7 +202,7 @@ impl<R: ReadAt> Memory for Plain<R> {
     }
 
     fn ranges(&self) -> Vec<Range<u64>> {
-        self.extents.ranges()
+        self.extents.ranges(self.bytes.bytes())
     }
 }
 
@@ -251,7 +254,7 @@ mod tests {
                 assert_eq!(found, by_hand(&inserted, address), "{inserted:?}");
             }
             let covered: u64 = extents
-                .ranges()
+                .ranges(u64::MAX)
                 .iter()
                 .map(|range| range.end - range.start)
                 .sum();

@@ -61,13 +61,14 @@ pub fn open<R: ReadAt + 'static>(core: R) -> Result<(Box<dyn Memory>, Facts), Op
 
     let mut facts = Facts::default();
     let mut extents = Extents::default();
-    let mut cut_off = 0_u64;
+    let (mut cut_off, mut all) = (0_u64, 0_u64);
     for segment in segments {
         let (offset, bytes) = segment.file_range(ENDIAN);
         match segment.p_type(ENDIAN) {
             PT_LOAD => {
                 let there = bytes.min(core.bytes().saturating_sub(offset));
                 cut_off = cut_off.saturating_add(bytes - there);
+                all = all.saturating_add(there);
                 // What is cut off stays in the map: reading it is an error that says so.
                 extents.insert(segment.p_paddr(ENDIAN), bytes, offset);
             }
@@ -77,6 +78,10 @@ pub fn open<R: ReadAt + 'static>(core: R) -> Result<(Box<dyn Memory>, Facts), Op
             },
             _ => {}
         }
+    }
+    // /proc/vmcore has the kernel's own image twice. With more, a search might not end.
+    if all / 2 > core.bytes() {
+        return Err(damaged("its segments have the same bytes again and again"));
     }
     if cut_off > 0 {
         facts.say(format!(

@@ -2,6 +2,7 @@
 //! number, memory, threads, and commands of QEMU's monitor. Nothing is changed in the machine.
 
 use super::socket::{PATIENCE, Socket};
+use std::io::ErrorKind::{TimedOut, WouldBlock};
 use std::io::{Read, Write};
 use std::time::Instant;
 
@@ -85,10 +86,11 @@ impl<S: Read + Write> Gdb<S> {
                 Ok(0) => return Err("the connection was closed".into()),
                 Ok(count) => self.input.extend(bytes.iter().take(count)),
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(error) => {
+                Err(error) if matches!(error.kind(), WouldBlock | TimedOut) => {
                     let time = PATIENCE.as_secs();
-                    return Err(format!("no answer within {time} s: {error}"));
+                    return Err(format!("no answer within {time} s; is this a gdb socket?"));
                 }
+                Err(error) => return Err(format!("the connection is lost: {error}")),
             }
             if Instant::now() > until {
                 return Err("no answer in time".into());

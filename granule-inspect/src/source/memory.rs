@@ -17,6 +17,13 @@ pub trait Memory {
 
     /// The physical ranges that the source has, in ascending order, which do not overlap.
     fn ranges(&self) -> Vec<Range<u64>>;
+
+    /// The ranges among these in which a search of all memory may find something: without pages that
+    /// are zeros because a dump left them out, and nothing of a live machine, where it would take
+    /// hours.
+    fn searchable(&self) -> Vec<Range<u64>> {
+        self.ranges()
+    }
 }
 
 /// Why memory cannot be read.

@@ -124,6 +124,10 @@ impl Memory for Attached {
     fn ranges(&self) -> Vec<Range<u64>> {
         self.machine.ranges.clone()
     }
+
+    fn searchable(&self) -> Vec<Range<u64>> {
+        Vec::new()
+    }
 }
 
 impl Drop for Attached {

@@ -53,7 +53,7 @@ impl Qmp {
         let until = Instant::now() + PATIENCE;
         let greeting = qmp
             .wait(until)
-            .map_err(|error| named(&format!("no QMP greeting: {error}")))?;
+            .map_err(|error| named(&format!("no greeting ({error}); is this a QMP socket?")))?;
         qmp.run("qmp_capabilities", accepted(&greeting))
             .map_err(|error| named(&error))?;
         Ok(qmp)

@@ -16,8 +16,8 @@ fn word(size: PageSize) -> impl Strategy<Value = u64> {
     let page = size.bytes();
     prop_oneof![
         4 => Just(0),
-        2 => (0..6u64).prop_map(move |at| at * page | 0b11),
-        1 => (0..6u64, any::<u64>()).prop_map(move |(at, bits)| at * page | bits & (0xfff | 0xfff << 52)),
+        2 => (0..6u64).prop_map(move |at| (at * page) | 0b11),
+        1 => (0..6u64, any::<u64>()).prop_map(move |(at, bits)| (at * page) | bits & (0xfff | 0xfff << 52)),
         1 => any::<u64>(),
     ]
 }

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub)]
 
+mod aliases;
 mod diff;
 mod explain;
 mod hostile;

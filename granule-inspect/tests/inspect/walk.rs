@@ -218,6 +218,19 @@ fn loops_and_tables_that_are_used_again_end() {
     assert_eq!(found.len(), (1 << 16) - 127 + 1);
 }
 
+/// A group whose members are in several ranges is one TLB entry all the same.
+#[test]
+fn a_group_counts_once() {
+    let mut world = World::plain(&[(0, 0x4000_0000, 0x2_0000, RW, Leaves::LARGEST)]);
+    world.change(0x5000, Level::L3, |word| word & !Descriptor::ACCESS_FLAG);
+    let (found, totals, _) = ranges(&world.pages, &world.tree, EVERYTHING);
+    assert_eq!(found.len(), 3);
+    assert_eq!(
+        (totals.tlb(true).number(), totals.tlb(false).number()),
+        (2, 32)
+    );
+}
+
 #[test]
 fn no_more_tables_than_allowed_are_entered() {
     let world = World::plain(&[(0, 0x4000_0000, 0x60_0000, RW, Leaves::PAGES)]);

@@ -109,7 +109,7 @@ fn all<P: Page, S: Staged>(sizes: &[(u32, bool)], share: u64, hardware: bool) {
         total.notes.1
     );
     if hardware {
-        assert!(total.notes.0 > total.operations / 8 && total.notes.1 > total.operations / 100);
+        assert!(total.notes.0 > total.operations / 12 && total.notes.1 > total.operations / 250);
     }
     let dry_runs = total.operations / if hardware { 6 } else { 2 };
     assert!(total.dry_runs > dry_runs, "{} dry runs", total.dry_runs);

@@ -21,8 +21,8 @@
 //!     Stage2PermissionChange,
 //! };
 //!
-//! // A CPU with 40 bits of physical address and 4K pages.
-//! let cpu = CpuFeatures::new(IdRegisters::default().mmfr0(2));
+//! // A CPU with 48 bits of physical address and 4K pages.
+//! let cpu = CpuFeatures::new(IdRegisters::default().mmfr0(5));
 //! let geometry = Stage2Geometry::new(&cpu, PageSize::K4, 40)?;
 //! // One table of level 1 translates 39 bits, so 40 bits take two that follow each other.
 //! assert_eq!(geometry.root_tables(), 2);

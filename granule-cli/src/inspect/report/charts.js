@@ -145,7 +145,7 @@ function drawBenches(holder, benches) {
         const ratios = files.slice(1).map((_, file) => (of(row, 0) && of(row, file + 1) !== null ? (of(row, file + 1) / of(row, 0)).toFixed(3) : "–"));
         return [...row.names, ...cells, ...ratios];
       });
-      place.replaceChildren(table(`${kind}: ${measures[at]}`, heads, shown));
+      place.replaceChildren(element("p", { class: "facts", text: measures[at] }), table(`${kind}: ${measures[at]}`, heads, shown));
     };
     picker.addEventListener("change", draw);
     draw();

@@ -117,3 +117,32 @@ fn other_files_are_refused_in_one_line() {
         );
     }
 }
+
+#[test]
+fn a_core_whose_search_would_not_end_is_refused_or_cut() {
+    // A segment of half the address space: only the bytes of the file are searched.
+    let mut file = core();
+    let size = 64 + 3 * 56 + 32;
+    file[size..size + 8].copy_from_slice(&(1_u64 << 63).to_le_bytes());
+    let (memory, facts) = open(file).unwrap();
+    let searched: u64 = memory
+        .searchable()
+        .iter()
+        .map(|range| range.end - range.start)
+        .sum();
+    assert!(
+        searched <= 3 * 4096 && facts.notes[0].contains("cut off"),
+        "{searched:#x}"
+    );
+    // A hundred segments with the same bytes.
+    let page: Vec<_> = (0..100).map(|number| (number << 12, Vec::new())).collect();
+    let mut file = elf_core(&page, &[0; 4096]);
+    for number in 1..=100 {
+        let header = 64 + 56 * number;
+        for (field, word) in [(8, 64_u64), (32, 9000)] {
+            file[header + field..header + field + 8].copy_from_slice(&word.to_le_bytes());
+        }
+    }
+    let error = open(file).err().unwrap().to_string();
+    assert!(error.contains("again and again"), "{error}");
+}

@@ -11,7 +11,7 @@ mod pages;
 use super::bytes::{ReadAt, Words};
 use super::elf_core;
 use super::memory::{Facts, Memory, OpenError};
-use pages::{Bitmap, Pages};
+use pages::{Bitmap, DESCRIPTOR, Pages};
 
 /// The beginning of the file.
 pub const SIGNATURE: &[u8; 8] = b"KDUMP   ";
@@ -149,6 +149,10 @@ fn read<R: ReadAt + 'static>(file: R) -> Result<(Box<dyn Memory>, Facts), OpenEr
         ));
     }
     let descriptors = bitmaps + header.bitmap_blocks * header.block;
+    // Each page takes its descriptor: a search of more pages than the file can have might not end.
+    if dumped.count() > file.bytes() / DESCRIPTOR {
+        return Err(damaged("its bitmap has more pages than the file"));
+    }
     let pages = Pages::new(file, header.block, there, dumped, descriptors, zero);
     Ok((Box::new(pages), facts))
 }

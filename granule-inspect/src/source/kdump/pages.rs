@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 /// The bytes of a page descriptor.
-const DESCRIPTOR: u64 = 24;
+pub(super) const DESCRIPTOR: u64 = 24;
 /// The flags of a page descriptor.
 const ZLIB: u32 = 0x1;
 const LZO: u32 = 0x2;
@@ -45,6 +45,11 @@ impl Bitmap {
             pages,
             before,
         }
+    }
+
+    /// The number of set bits.
+    pub(super) fn count(&self) -> u64 {
+        ones(&self.bytes)
     }
 
     fn has(&self, page: u64) -> bool {
@@ -126,6 +131,14 @@ impl<R: ReadAt> Pages<R> {
             zero,
             cache: RefCell::default(),
         }
+    }
+
+    fn addresses(&self, pages: &Bitmap) -> Vec<Range<u64>> {
+        let scale = |page: u64| page.saturating_mul(self.page_bytes);
+        let ranges = pages.ranges().into_iter();
+        ranges
+            .map(|range| scale(range.start)..scale(range.end))
+            .collect()
     }
 
     fn page(&self, number: u64) -> Result<Rc<[u8]>, ReadError> {
@@ -240,12 +253,11 @@ impl<R: ReadAt> Memory for Pages<R> {
     }
 
     fn ranges(&self) -> Vec<Range<u64>> {
-        let pages = if self.zero { &self.there } else { &self.dumped };
-        let scale = |page: u64| page.saturating_mul(self.page_bytes);
-        let ranges = pages.ranges().into_iter();
-        ranges
-            .map(|range| scale(range.start)..scale(range.end))
-            .collect()
+        self.addresses(if self.zero { &self.there } else { &self.dumped })
+    }
+
+    fn searchable(&self) -> Vec<Range<u64>> {
+        self.addresses(&self.dumped)
     }
 }
 

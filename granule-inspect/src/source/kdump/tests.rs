@@ -86,6 +86,8 @@ fn pages_of_zeros_that_were_left_out_are_zeros() {
     let mut buffer = [1; 4096];
     memory.read(PhysicalAddress(7 * 4096), &mut buffer).unwrap();
     assert_eq!(buffer, [0; 4096]);
+    // A search passes over them.
+    assert_eq!(memory.searchable().len(), 2);
     assert!(
         memory
             .read(PhysicalAddress(40 * 4096), &mut buffer)
