@@ -1,8 +1,9 @@
 // Puts the page together: maps, legend, charts, findings and benchmarks.
 
 const maps = DATA.sources.map((source, number) => new SourceMap(source, number, "leaf"));
-document.getElementById("titles").textContent = DATA.sources.map((source) => source.name).join(" · ");
-document.title = `Page tables: ${DATA.sources.map((source) => source.name).join(", ")}`;
+const names = DATA.sources.map((source) => source.name);
+document.getElementById("titles").textContent = names.length < 4 ? names.join(" · ") : `of ${names.length} sources`;
+document.title = `Page tables: ${names.join(", ")}`;
 document.getElementById("sources").append(...maps.map((map) => map.element));
 
 /** The looks that the maps have, in their order. */
