@@ -122,13 +122,24 @@ impl Cell {
     /// The bytes by kind and access.
     #[must_use]
     pub fn parts(&self, tree: &Tree) -> BTreeMap<(LeafKind, Access), u64> {
+        let mut parts = BTreeMap::new();
+        self.add_to(tree, &mut parts);
+        parts
+    }
+
+    /// Adds the bytes by kind and access to others.
+    fn add_to(&self, tree: &Tree, parts: &mut BTreeMap<(LeafKind, Access), u64>) {
         match &self.content {
-            Content::Mixed(parts) => parts.clone(),
+            Content::Mixed(own) => {
+                for (part, bytes) in own {
+                    *parts.entry(*part).or_default() += bytes;
+                }
+            }
             Content::Alike {
                 kind, attributes, ..
             } => {
                 let access = Access::of(&Decoded::new(tree, *attributes));
-                BTreeMap::from([((*kind, access), self.bytes)])
+                *parts.entry((*kind, access)).or_default() += self.bytes;
             }
         }
     }
@@ -168,7 +179,15 @@ impl Map {
     /// Adds the next range by address.
     fn push(&mut self, tree: &Tree, range: &Range, most: usize) {
         self.ranges += 1;
-        self.cells.push(Cell::of(range));
+        let cell = Cell::of(range);
+        // What the next shrinking would put together anyway.
+        if let (Some(shift), Some(last)) = (self.window, self.cells.last_mut())
+            && in_one(last, &cell, shift)
+        {
+            join(tree, last, &cell);
+            return;
+        }
+        self.cells.push(cell);
         // Seldom, so that a long list is looked at a few times only.
         if self.cells.len() >= most.saturating_mul(2).max(64) {
             self.shrink(tree, most);
@@ -194,8 +213,8 @@ impl Map {
         if self.cells.len() <= most {
             return;
         }
-        let page = tree.geometry().page_size().shift();
-        let shift = (page + 1..u64::BITS)
+        let least = tree.geometry().page_size().shift() + 1;
+        let shift = (self.window.unwrap_or(least)..u64::BITS)
             .find(|&shift| groups(&self.cells, shift) <= most)
             .unwrap_or(u64::BITS);
         self.window = Some(shift);
@@ -231,19 +250,14 @@ fn groups(cells: &[Cell], shift: u32) -> usize {
 }
 
 fn join(tree: &Tree, cell: &mut Cell, next: &Cell) {
-    let mut parts = match std::mem::replace(&mut cell.content, Content::Mixed(BTreeMap::new())) {
-        Content::Mixed(parts) => parts,
-        alike @ Content::Alike { .. } => {
-            cell.content = alike;
-            cell.parts(tree)
-        }
-    };
-    for (part, bytes) in next.parts(tree) {
-        *parts.entry(part).or_default() += bytes;
+    if let Content::Alike { .. } = cell.content {
+        cell.content = Content::Mixed(cell.parts(tree));
+    }
+    if let Content::Mixed(parts) = &mut cell.content {
+        next.add_to(tree, parts);
     }
     cell.bytes = next.last().wrapping_sub(cell.start).wrapping_add(1);
     cell.ranges += next.ranges;
-    cell.content = Content::Mixed(parts);
 }
 
 /// One tree, looked at once.
