@@ -176,6 +176,16 @@ pub struct Map {
 }
 
 impl Map {
+    /// The map of ranges, which come by ascending address.
+    pub fn of<'r>(tree: &Tree, ranges: impl IntoIterator<Item = &'r Range>, most: usize) -> Self {
+        let mut map = Self::default();
+        for range in ranges {
+            map.push(tree, range, most);
+        }
+        map.shrink(tree, most);
+        map
+    }
+
     /// Adds the next range by address.
     fn push(&mut self, tree: &Tree, range: &Range, most: usize) {
         self.ranges += 1;

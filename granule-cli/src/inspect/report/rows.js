@@ -70,12 +70,13 @@ function rowsOf(tree, cells, from, to) {
   const rows = [];
   let before = null;
   for (const { low, high, rows: number } of regions) {
-    const page = tree.page_size;
-    const step = Math.ceil((high - low) / number / page) * page;
-    for (let at = low; at < high; at += step) {
-      const end = Math.min(at + step, high);
+    // Rows begin at round addresses.
+    const step = number === 1 ? Infinity : 2 ** Math.ceil(Math.log2(Math.max((high - low) / number, tree.page_size)));
+    for (let at = low; at < high; ) {
+      const end = number === 1 ? high : Math.min((Math.floor(at / step) + 1) * step, high);
       rows.push({ low: at, high: end, gap: before === null ? 0 : at - before });
       before = end;
+      at = end;
     }
   }
   return rows;
