@@ -56,6 +56,9 @@ fn main() -> ExitCode {
         Command::Lint(args) => {
             inspect_command(|out, notes, progress| inspect::lint::run(&args, out, notes, progress))
         }
+        Command::Report(args) => inspect_command(|out, notes, progress| {
+            inspect::report::run(&args, out, notes, progress)
+        }),
     }
 }
 

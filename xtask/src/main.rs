@@ -7,8 +7,10 @@ mod api;
 mod bench;
 mod boot;
 mod boots;
+mod browser;
 mod check;
 mod ci;
+mod debian;
 #[cfg(test)]
 mod documents;
 mod dump_speed;
@@ -34,6 +36,7 @@ mod page_constants;
 mod probe;
 mod programs;
 mod quiet;
+mod report;
 mod run;
 mod size;
 mod soak;
@@ -103,6 +106,8 @@ enum Command {
     DumpSpeed(dump_speed::Options),
     /// Measure every figure of the documents and write it where it stands
     Figures(figures::Options),
+    /// Make the page of `granule report` of this kernel with each page size
+    Report(report::Options),
     /// Run every test, host and QEMU
     Test(ci::Options),
     /// Build the cargo-fuzz targets with the pinned nightly, and run each for a moment
@@ -143,6 +148,7 @@ fn dispatch(command: Command) -> Result<ExitCode> {
         Command::Bench(options) => bench::bench(&options)?,
         Command::DumpSpeed(options) => dump_speed::measure(&options)?,
         Command::Figures(options) => return figures::figures(&options),
+        Command::Report(options) => report::make(&options)?,
         Command::Test(options) => return ci::test(&options),
         Command::Soak(options) => return soak::soak(&options),
     }

@@ -4,10 +4,11 @@
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use granule_cli::Initramfs;
+use granule_cli::boot::clock::{ProcessClock, TICK};
 use granule_inspect::Options;
 use granule_inspect::source::qmp::Qmp;
 use granule_inspect::source::{self, Endpoint, Registers, Source};
@@ -142,14 +143,14 @@ impl Guest {
             .stdin(Stdio::null())
             .spawn()
             .context("cannot start qemu-system-aarch64")?;
-        let mut begun = Begun(Some(qemu));
-        let until = Instant::now() + LIMIT;
+        let clock = ProcessClock::start(qemu.id());
+        let mut begun = Begun(Some(qemu), clock);
         let endpoint = Endpoint::Unix(socket);
         // The socket is there a moment before it answers.
         let qmp = loop {
             match Qmp::connect(&endpoint) {
                 Ok(qmp) => break qmp,
-                Err(why) => begun.wait(until).with_context(|| why.to_string())?,
+                Err(why) => begun.wait().with_context(|| why.to_string())?,
             }
         };
         let told = loop {
@@ -157,7 +158,7 @@ impl Guest {
             if let Some(told) = told::read(&String::from_utf8_lossy(&said), machine.page_bytes)? {
                 break told;
             }
-            begun.wait(until).with_context(|| {
+            begun.wait().with_context(|| {
                 let said = String::from_utf8_lossy(&said);
                 let last = said.lines().rev().find(|line| !line.trim().is_empty());
                 format!("the last line was {:?}", last.unwrap_or_default())
@@ -239,17 +240,17 @@ impl Guest {
 }
 
 /// A QEMU of which nothing is known yet.
-struct Begun(Option<Child>);
+struct Begun(Option<Child>, ProcessClock);
 
 impl Begun {
-    fn wait(&mut self, until: Instant) -> Result<()> {
+    fn wait(&mut self) -> Result<()> {
         let ended = self.0.as_mut().and_then(|qemu| qemu.try_wait().ok()?);
         ensure!(ended.is_none(), "QEMU ended, {ended:?}");
         ensure!(
-            Instant::now() < until,
+            self.1.look() < LIMIT,
             "the guest said too little in {LIMIT:?}"
         );
-        thread::sleep(PAUSE);
+        thread::sleep(TICK);
         Ok(())
     }
 }

@@ -9,11 +9,12 @@ mod record;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use granule::arch::registers::Tcr;
 use granule::arch::{CpuFeatures, Descriptor, Geometry, IdRegisters, PhysicalAddress};
 use granule::table::{TableView, Visit};
+use granule_cli::boot::clock::{ProcessClock, TICK};
 use granule_inspect::source::qmp::Qmp;
 use granule_inspect::source::{self, Endpoint, Source};
 use granule_inspect::tree::{Origin, Owner, Shape, Tree};
@@ -74,11 +75,12 @@ fn kept(folder: &Path, bootargs: &str) -> Kept {
         .stdin(Stdio::null())
         .spawn()
         .unwrap();
+    let mut clock = ProcessClock::start(qemu.id());
     let qemu = Qemu(qemu);
-    let until = Instant::now() + Duration::from_secs(60);
-    let wait = || {
-        assert!(Instant::now() < until, "the guest does not end");
-        thread::sleep(Duration::from_millis(20));
+    let mut wait = || {
+        let time = clock.look();
+        assert!(time < Duration::from_secs(60), "the guest does not end");
+        thread::sleep(TICK);
     };
     let endpoint = Endpoint::Unix(socket);
     // The socket is there a moment before it answers.
