@@ -1,10 +1,11 @@
 //! `cargo xtask dump-speed`: the time and the memory that `granule dump` takes for 64 GiB in 4K pages.
 //!
 //! The time is that of the CPU beside the elapsed one: `granule dump` is one thread, so on an idle machine both
-//! are the same, and a busy one changes only the latter. The map is in a sparse raw file of 64 GiB, of which only the tables are written: once with all pages
-//! alike, which is one range, and once with neighbours that differ, which is a range for each page and the
-//! longest list there can be. The list goes nowhere, so that no disk is timed; it is read once, untimed, and
-//! its lines are counted. Nothing fails by being slow: no test may depend on a time.
+//! are the same, and a busy one changes only the latter. The map is in a sparse raw file of 64 GiB, of which
+//! only the tables are written: once with all pages alike, which is one range, and once with neighbours that
+//! differ, which is a range for each page and the longest list there can be. The list goes nowhere, so that no
+//! disk is timed; it is read once, untimed, and its lines are counted. Nothing fails by being slow: no test may
+//! depend on a time.
 
 use std::fs::File;
 use std::io::{BufWriter, Read, Write};

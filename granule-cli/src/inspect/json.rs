@@ -31,7 +31,8 @@ pub(super) fn tree(tree: &Tree) -> Value {
     })
 }
 
-/// What objects say besides addresses, and the last object. There may be millions of ranges, so an object is put together of pieces.
+/// What objects say besides addresses, and the last object. There may be millions of ranges, so an object is
+/// put together of pieces.
 pub(super) struct Objects {
     head: String,
     sizes: Known<u64>,

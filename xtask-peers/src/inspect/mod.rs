@@ -167,11 +167,21 @@ impl<'a> Read<'a> {
         ))
     }
 
+    /// Each tree by a CPU that may read what it maps.
     fn translation(&mut self) -> Result<String> {
-        let cpu = self.guest.cpu(true).context("no CPU is in the kernel")?;
-        translation(&self.kernel.ranges, |address| {
-            self.guest.translated(cpu, address)
-        })
+        let mut told = Vec::new();
+        for (whose, in_kernel, walked) in [
+            ("kernel", true, &self.kernel),
+            ("process", false, &self.live_process),
+        ] {
+            let cpu = self.guest.cpu(in_kernel);
+            let cpu = cpu.with_context(|| format!("no CPU is in a {whose}"))?;
+            let agreed = translation(&walked.ranges, |address| {
+                self.guest.translated(cpu, address)
+            });
+            told.push(format!("{whose}: {}", agreed.context(whose)?));
+        }
+        Ok(told.join("; "))
     }
 
     /// The tree of the process in the dump; `None` if this kernel's dump has no processes.
