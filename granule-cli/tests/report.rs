@@ -176,6 +176,6 @@ fn refusals_are_one_line() {
             "{said}"
         );
     }
-    assert_eq!(granule(&["report", &image]).status.code(), Some(2));
-    assert_eq!(granule(&["report", "-o", "-"]).status.code(), Some(2));
+    assert_eq!(granule(&["report", &image]).status.code(), Some(3));
+    assert_eq!(granule(&["report", "-o", "-"]).status.code(), Some(3));
 }

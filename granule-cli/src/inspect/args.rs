@@ -101,7 +101,8 @@ The page needs no network and nothing beside it. It has
 A source has at most as many cells in the page as --detail says. Beyond, neighbours are put together and
 the page says so; sums stay exact. The same sources give the same bytes.
 
-The exit code is 0, or 3 if a source or a root table cannot be read or the page not be written.";
+The exit code is 0, or 3 for bad usage, if a source or a root table cannot be read, and if the page
+cannot be written.";
 
 /// The text of `granule report --help` below its options.
 pub const REPORT_EXAMPLES: &str = "\
