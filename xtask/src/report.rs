@@ -1,19 +1,20 @@
 //! The page of `granule report`: its test in a browser, and `cargo xtask report`, which makes one of this
 //! kernel with each page size.
 
-mod live;
 mod scene;
 
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Error, Result, bail, ensure};
 use clap::Args;
 use serde_json::{Value, json};
 
 use crate::browser::{Browser, Scheme};
+use crate::guest::LIMIT;
 use crate::{boot, image};
+use xtask::machine::Machine;
 use xtask::workspace::{run, target_dir};
 
 /// Added to the page before its own scripts.
@@ -46,12 +47,17 @@ pub(crate) fn make(options: &Options) -> Result<()> {
     report.arg("report");
     let mut guests = Vec::new();
     for size in ["4k", "16k", "64k"] {
-        let guest = live::Guest::boot(&image.path, size, folder.path())?;
+        let guest = Machine::start(size, folder.path(), LIMIT, |qemu| {
+            // The kernel touches all of its memory, and three machines are there at a time.
+            qemu.args(["-cpu", "max", "-m", "2G"]);
+            qemu.args(["-append", &format!("arm64.pagesize={size}"), "-kernel"]);
+            qemu.arg(&image.path);
+        })?;
         report.arg(guest.source()).arg("--name");
         report.arg(format!("Granule, {} pages", size.to_uppercase()));
         guests.push(guest);
     }
-    guests.iter_mut().try_for_each(live::Guest::wait)?;
+    guests.iter_mut().try_for_each(ended)?;
     let own = target_dir().join("granule").join("report.html");
     let output = options.output.as_ref().unwrap_or(&own);
     report.args(&options.more).arg("-o").arg(output);
@@ -63,6 +69,18 @@ pub(crate) fn make(options: &Options) -> Result<()> {
         println!("{}", picture.display());
     }
     Ok(())
+}
+
+/// Waits until the guest has ended; its machine is kept.
+fn ended(guest: &mut Machine) -> Result<()> {
+    let mut qmp = guest.qmp()?;
+    loop {
+        let status = qmp.run("query-status", json!({})).map_err(Error::msg)?;
+        if status["status"] == "shutdown" {
+            return Ok(());
+        }
+        guest.wait()?;
+    }
 }
 
 /// The page of tables written by hand, in the browser: what it has, what keys and pointer do, light and

@@ -2,25 +2,22 @@
 //! QEMU, its monitor, dumps. Nothing here knows what is compared.
 
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use granule_cli::Initramfs;
-use granule_cli::boot::clock::{ProcessClock, TICK};
 use granule_inspect::Options;
 use granule_inspect::source::qmp::Qmp;
-use granule_inspect::source::{self, Endpoint, Registers, Source};
+use granule_inspect::source::{self, Registers, Source};
 use serde_json::{Value, json};
+use xtask::machine::Machine;
 
 use super::told;
 use crate::machine::{CPU, LIMIT};
 
 /// Enough for a kernel and a shell, and quickly dumped.
-const MEMORY_MIB: u32 = 256;
-/// One CPU for the process that is looked at, and one that stays in the kernel.
-const CPUS: &str = "2";
+const MEMORY: &str = "256M";
 /// The seed of the addresses that Linux draws for itself (KASLR), so that two runs have the same.
 const SEED: &str = "1";
 /// Only emergency messages on the console.
@@ -87,7 +84,7 @@ pub(super) fn archive(busybox: &[u8]) -> Initramfs {
 
 /// A machine that stands still.
 pub(super) struct Guest {
-    qemu: Child,
+    machine: Machine,
     qmp: Qmp,
     folder: tempfile::TempDir,
     /// What the script said.
@@ -96,16 +93,8 @@ pub(super) struct Guest {
     pub(super) cpus: Vec<Registers>,
 }
 
-impl Drop for Guest {
-    fn drop(&mut self) {
-        // An error means that QEMU has ended.
-        let _ = self.qemu.kill();
-        let _ = self.qemu.wait();
-    }
-}
-
 /// What a guest is made of.
-pub(super) struct Machine<'a> {
+pub(super) struct Parts<'a> {
     pub(super) image: &'a Path,
     pub(super) initramfs: &'a Path,
     /// The value of `rodata=`.
@@ -116,56 +105,23 @@ pub(super) struct Machine<'a> {
 impl Guest {
     /// Boots, waits for the end of what the script says, and stops the machine while one CPU is in the
     /// process that is looked at and one in the kernel.
-    pub(super) fn stopped(machine: &Machine<'_>) -> Result<Self> {
+    pub(super) fn stopped(parts: &Parts<'_>) -> Result<Self> {
         let folder = tempfile::tempdir()?;
-        let (console, socket) = (folder.path().join("console"), folder.path().join("qmp"));
-        let qemu = Command::new("qemu-system-aarch64")
-            .args(["-no-user-config", "-nodefaults", "-display", "none"])
-            .args(["-machine", "virt,gic-version=3,acpi=off", "-cpu", CPU])
-            .args(["-smp", CPUS, "-m", &MEMORY_MIB.to_string(), "-seed", SEED])
-            .arg("-append")
-            .arg(format!(
-                "{WORDS} rodata={} -- {}",
-                machine.rodata, machine.page_bytes
-            ))
-            .arg("-kernel")
-            .arg(machine.image)
-            .arg("-initrd")
-            .arg(machine.initramfs)
-            .arg("-serial")
-            .arg(format!("file:{}", console.display()))
-            // One socket serves one client at a time: one for us, one for what is tested.
-            .arg("-qmp")
-            .arg(format!("unix:{},server=on,wait=off", socket.display()))
-            .arg("-qmp")
-            .arg(format!("unix:{}-2,server=on,wait=off", socket.display()))
-            .args(["-no-reboot", "-no-shutdown"])
-            .stdin(Stdio::null())
-            .spawn()
-            .context("cannot start qemu-system-aarch64")?;
-        let clock = ProcessClock::start(qemu.id());
-        let mut begun = Begun(Some(qemu), clock);
-        let endpoint = Endpoint::Unix(socket);
-        // The socket is there a moment before it answers.
-        let qmp = loop {
-            match Qmp::connect(&endpoint) {
-                Ok(qmp) => break qmp,
-                Err(why) => begun.wait().with_context(|| why.to_string())?,
-            }
-        };
+        let words = format!("{WORDS} rodata={} -- {}", parts.rodata, parts.page_bytes);
+        let mut machine = Machine::start("linux", folder.path(), LIMIT, |qemu| {
+            qemu.args(["-cpu", CPU, "-m", MEMORY, "-seed", SEED, "-append", &words]);
+            qemu.arg("-kernel").arg(parts.image);
+            qemu.arg("-initrd").arg(parts.initramfs);
+        })?;
+        let qmp = machine.qmp()?;
         let told = loop {
-            let said = std::fs::read(&console).unwrap_or_default();
-            if let Some(told) = told::read(&String::from_utf8_lossy(&said), machine.page_bytes)? {
+            if let Some(told) = told::read(&machine.said(), parts.page_bytes)? {
                 break told;
             }
-            begun.wait().with_context(|| {
-                let said = String::from_utf8_lossy(&said);
-                let last = said.lines().rev().find(|line| !line.trim().is_empty());
-                format!("the last line was {:?}", last.unwrap_or_default())
-            })?;
+            machine.wait()?;
         };
         let mut guest = Self {
-            qemu: begun.0.take().context("QEMU is gone")?,
+            machine,
             qmp,
             folder,
             told,
@@ -173,7 +129,7 @@ impl Guest {
         };
         for _ in 0..STOPS {
             guest.run("stop", json!({}))?;
-            guest.cpus = source::open(&guest.live(), None)?.1.cpus;
+            guest.cpus = source::open(&guest.live()?, None)?.1.cpus;
             if guest.cpu(true).is_some() && guest.cpu(false).is_some() {
                 return Ok(guest);
             }
@@ -193,8 +149,8 @@ impl Guest {
     }
 
     /// The machine as a source.
-    pub(super) fn live(&self) -> Source {
-        Source::Qmp(Endpoint::Unix(self.folder.path().join("qmp-2")))
+    pub(super) fn live(&self) -> Result<Source> {
+        Ok(self.machine.source().parse()?)
     }
 
     /// What a dump does not say.
@@ -236,31 +192,6 @@ impl Guest {
 
     fn run(&mut self, command: &str, arguments: Value) -> Result<Value> {
         self.qmp.run(command, arguments).map_err(anyhow::Error::msg)
-    }
-}
-
-/// A QEMU of which nothing is known yet.
-struct Begun(Option<Child>, ProcessClock);
-
-impl Begun {
-    fn wait(&mut self) -> Result<()> {
-        let ended = self.0.as_mut().and_then(|qemu| qemu.try_wait().ok()?);
-        ensure!(ended.is_none(), "QEMU ended, {ended:?}");
-        ensure!(
-            self.1.look() < LIMIT,
-            "the guest said too little in {LIMIT:?}"
-        );
-        thread::sleep(TICK);
-        Ok(())
-    }
-}
-
-impl Drop for Begun {
-    fn drop(&mut self) {
-        if let Some(mut qemu) = self.0.take() {
-            let _ = qemu.kill();
-            let _ = qemu.wait();
-        }
     }
 }
 

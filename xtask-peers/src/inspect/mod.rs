@@ -22,7 +22,7 @@ use granule_inspect::tree::{Owner, Tree};
 use granule_inspect::{Opened, open};
 
 use self::compare::{Walked, pages, same, translation, walked};
-use self::guest::{Guest, Machine};
+use self::guest::{Guest, Parts};
 use crate::check::Check;
 use crate::machine::{Files, Kernel};
 use xtask::pool;
@@ -119,7 +119,7 @@ fn of_kernel(opened: &Opened) -> Result<Walked> {
 
 impl<'a> Read<'a> {
     fn new(case: &'a Case<'a>, initramfs: &Path) -> Result<Self> {
-        let mut guest = Guest::stopped(&Machine {
+        let mut guest = Guest::stopped(&Parts {
             image: case.image,
             initramfs,
             rodata: case.rodata,
@@ -127,7 +127,7 @@ impl<'a> Read<'a> {
         })?;
         let cpu = guest.cpu(false).context("no CPU is in a process")?;
         let (live, live_process) = {
-            let live = open(&guest.live(), &guest.options())?;
+            let live = open(&guest.live()?, &guest.options())?;
             let process = tree(&live, |owner| *owner == Owner::User(cpu));
             let process = process.context("the CPU in the process has no tables for it")?;
             (of_kernel(&live)?, walked(&*live.memory, process)?)
