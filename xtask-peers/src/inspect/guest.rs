@@ -2,10 +2,9 @@
 //! QEMU, its monitor, dumps. Nothing here knows what is compared.
 
 use std::path::{Path, PathBuf};
-use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use granule_cli::Initramfs;
 use granule_inspect::Options;
 use granule_inspect::source::qmp::Qmp;
@@ -24,10 +23,6 @@ const SEED: &str = "1";
 const WORDS: &str = "console=ttyAMA0 loglevel=1 panic=-1";
 /// A command of QEMU's that writes a dump.
 const DUMP: Duration = Duration::from_secs(120);
-/// The attempts to stop the machine while the process runs, and the time in between.
-const STOPS: u32 = 50;
-const PAUSE: Duration = Duration::from_millis(30);
-
 /// The first process. The one that is looked at does nothing for ever and never waits, so a CPU has its
 /// tables. `stat_refresh` makes the kernel add up what its CPUs have counted. `read` waits for two seconds: another
 /// process, such as a `sleep`, would have tables of its own.
@@ -127,16 +122,16 @@ impl Guest {
             told,
             cpus: Vec::new(),
         };
-        for _ in 0..STOPS {
+        loop {
             guest.run("stop", json!({}))?;
             guest.cpus = source::open(&guest.live()?, None)?.1.cpus;
             if guest.cpu(true).is_some() && guest.cpu(false).is_some() {
                 return Ok(guest);
             }
             guest.run("cont", json!({}))?;
-            thread::sleep(PAUSE);
+            let waited = guest.machine.wait();
+            waited.context("no CPU was in the process and another in the kernel")?;
         }
-        bail!("no CPU was in the process and another in the kernel, in {STOPS} attempts")
     }
 
     /// The first CPU that is in the kernel, or in a process.
