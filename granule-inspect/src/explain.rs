@@ -204,7 +204,10 @@ fn faults(decoded: &Decoded) -> Vec<String> {
     fault(decoded.writable, &format!("stores{managed}"));
     if decoded.two_privileges {
         fault(decoded.user, "loads and stores of EL0");
-        fault(decoded.privileged_execute, "execution at EL1");
+        fault(
+            decoded.privileged_execute,
+            "execution by the privileged level",
+        );
         fault(decoded.user_execute, "execution at EL0");
     } else {
         fault(decoded.privileged_execute, "execution");

@@ -160,7 +160,7 @@ pub fn table_words(tree: &Tree, descriptor: Descriptor) -> Vec<&'static str> {
         });
     }
     if has(Descriptor::PXN_TABLE) && user {
-        words.push("no execution at EL1 below (PXNTable)");
+        words.push("no execution by the privileged level below (PXNTable)");
     }
     if has(Descriptor::NS_TABLE) {
         words.push("NSTable");

@@ -63,7 +63,8 @@ impl Device {
 }
 
 impl MemoryType {
-    /// The type at an index of MAIR. Allocation hints are left out.
+    /// The type at an index of MAIR. Left out is what changes neither the type nor the caches: allocation hints,
+    /// whether DVM operations wait for it (FEAT_XS), and that tags are not looked at (FEAT_MTE_PERM).
     #[must_use]
     pub const fn of_stage1(index: u8, mair: Option<Mair>) -> Self {
         let Some(mair) = mair else {
@@ -71,7 +72,12 @@ impl MemoryType {
         };
         let byte = (mair.0 >> (8 * (index & 0b111))) as u8;
         match (byte >> 4, byte & 0b1111) {
-            (0, low) if low & 0b11 == 0 => Self::Device(Device::of(low >> 2)),
+            // Bit 0: without the XS attribute.
+            (0, low) if low & 0b10 == 0 => Self::Device(Device::of(low >> 2)),
+            // Three encodings that are not two halves.
+            (0b0100, 0) => Self::normal(Cache::NonCacheable, Cache::NonCacheable),
+            (0b1010, 0) => Self::normal(Cache::WriteThrough, Cache::WriteThrough),
+            (0b1110, 0) => Self::normal(Cache::WriteBack, Cache::WriteBack),
             (0b1111, 0) => Self::Normal {
                 outer: Cache::WriteBack,
                 inner: Cache::WriteBack,
@@ -192,7 +198,13 @@ mod tests {
             (0x04, "device-nGnRE"),
             (0x08, "device-nGRE"),
             (0x0c, "device-GRE"),
-            (0x01, "reserved-0x01"),
+            // FEAT_XS has one more bit for Device memory and two bytes of its own.
+            (0x01, "device-nGnRnE"),
+            (0x0d, "device-GRE"),
+            (0x02, "reserved-0x02"),
+            (0x0f, "reserved-0x0f"),
+            (0x40, "normal-NC"),
+            (0xa0, "normal-WT"),
             (0x44, "normal-NC"),
             (0xbb, "normal-WT"),
             (0x33, "normal-WT"),
@@ -200,7 +212,9 @@ mod tests {
             (0xff, "normal-WB"),
             (0xee, "normal-WB"),
             (0xf0, "normal-tagged"),
-            (0x40, "reserved-0x40"),
+            // Normal memory whose tags are not looked at (FEAT_MTE_PERM).
+            (0xe0, "normal-WB"),
+            (0x50, "reserved-0x50"),
             (0x4f, "normal-outer-NC-inner-WB"),
         ] {
             let mair = Mair(byte << 24);

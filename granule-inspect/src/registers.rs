@@ -13,6 +13,31 @@ pub(crate) const E2H: u64 = 1 << 34;
 /// HCR_EL2.TGE: EL0 belongs to EL2, and EL1 is not used.
 pub(crate) const TGE: u64 = 1 << 27;
 
+/// TCR.HPD0 and HPD1, and HPD of EL2 and EL3 with one half (FEAT_HPDS).
+const HPD: [u64; 2] = [1 << 41, 1 << 42];
+const HPD_SINGLE: u64 = 1 << 24;
+/// TCR2.D128: descriptors have 128 bits (FEAT_D128).
+const D128: u64 = 1 << 5;
+/// Fields of TCR2 that change what attributes mean, and what they do to the words here.
+const TCR2: [(u64, &str); 4] = [
+    (
+        1 << 1,
+        "PIE: the permissions here are those of the same bits without it",
+    ),
+    (
+        1 << 2,
+        "E0POE: overlays may restrict the permissions of EL0 further",
+    ),
+    (
+        1 << 3,
+        "POE: overlays may restrict the permissions of the privileged level further",
+    ),
+    (
+        1 << 4,
+        "AIE: memory types with an index above 7 are read as those of the index less 8",
+    ),
+];
+
 /// The trees that these CPUs walk, and what is to be said of them, a line each. A tree that several
 /// CPUs walk is there once, with the first of them. A register that is missing reads as one that
 /// is not used; SCTLR alone may be missing.
@@ -80,6 +105,16 @@ impl Found {
         let register = |name: &str| cpu.get(&format!("{name}_el{el}"));
         let Some(tcr) = register("tcr") else { return };
         let mair = register("mair");
+        let tcr2 = register("tcr2").unwrap_or(0);
+        if tcr2 & D128 != 0 {
+            self.say(format!(
+                "the tables of EL{el} are not read: TCR2_EL{el} of CPU {number} has D128, and descriptors of 128 bits are not known"
+            ));
+            return;
+        }
+        for (_, what) in TCR2.iter().filter(|(bit, _)| tcr2 & bit != 0) {
+            self.say(format!("TCR2_EL{el} has {what}"));
+        }
         let halves = [
             ("ttbr1", VaRange::Upper, Owner::Kernel, "EPD1", Tcr::EPD1),
             (
@@ -94,6 +129,8 @@ impl Found {
             let Some(ttbr) = register(name) else { continue };
             match Geometry::from_tcr(Tcr(tcr), half) {
                 Ok(Some(shape)) => {
+                    let hpd = HPD[usize::from(half == VaRange::Upper)];
+                    self.hierarchical(&format!("TCR_EL{el}"), tcr & hpd != 0);
                     let root = shape.root_in(ttbr);
                     self.push(owner, root, Shape::Stage1(shape), mair);
                 }
@@ -117,6 +154,7 @@ impl Found {
         };
         match Geometry::from_tcr_single(TcrSingle(tcr), regime) {
             Ok(shape) => {
+                self.hierarchical(&format!("TCR_EL{el}"), tcr & HPD_SINGLE != 0);
                 let root = shape.root_in(ttbr);
                 self.push(Owner::Kernel, root, Shape::Stage1(shape), register("mair"));
             }
@@ -159,6 +197,15 @@ impl Found {
         };
         if !self.trees.iter().any(is_there) {
             self.trees.push(tree);
+        }
+    }
+
+    /// Says so if restrictions of tables are switched off for a tree.
+    fn hierarchical(&mut self, register: &str, off: bool) {
+        if off {
+            self.say(format!(
+                "{register} has HPD: no CPU obeys the restrictions of tables (APTable, PXNTable, UXNTable) there, and here leaves are shown as if it did"
+            ));
         }
     }
 
@@ -270,6 +317,44 @@ mod tests {
         let mut state = Registers::default();
         state.set("cpsr", 0);
         assert!(trees(&[state], Origin::Registers).1.is_empty());
+    }
+
+    #[test]
+    fn what_changes_the_meaning_of_descriptors_is_told() {
+        let told = |name: &str, value: u64| {
+            let mut cpu = kernel(0x5000);
+            cpu.set(name, value);
+            let (found, notes) = trees(&[cpu.clone(), cpu], Origin::Registers);
+            (found.len(), notes.join("; "))
+        };
+        let (found, notes) = told("tcr2_el1", 0b11110);
+        assert_eq!(
+            (found, notes.matches("TCR2_EL1 has ").count()),
+            (2, 4),
+            "{notes}"
+        );
+        let (found, notes) = told("tcr2_el1", 0b10);
+        assert!(
+            found == 2 && notes.starts_with("TCR2_EL1 has PIE: "),
+            "{notes}"
+        );
+        // HPD0 is of the lower half, which EPD0 (bit 7) switches off.
+        for (bits, halves) in [
+            (1 << 41, 1),
+            (1 << 42, 1),
+            (1 << 41 | 1 << 7, 0),
+            (1 << 43, 0),
+        ] {
+            let (_, notes) = told("tcr_el1", TCR | bits);
+            assert_eq!(
+                notes.matches("has HPD").count(),
+                halves,
+                "{bits:#x}: {notes}"
+            );
+        }
+        // Descriptors of 16 bytes read as two of 8 would be nonsense.
+        let (found, notes) = told("tcr2_el1", 1 << 5);
+        assert!(found == 0 && notes.contains("has D128"), "{notes}");
     }
 
     #[test]

@@ -22,18 +22,23 @@ pub fn run(
 ) -> Result<u8, Failure> {
     let opened = open(&args.from.source, &args.from.options())?;
     let mut said = opened.notes.clone();
-    let mut accepted = accepted(args, &mut said)?;
     let options = Options {
+        rules: args.rule.clone(),
+        accepted: accepted(args, &mut said)?,
         most: args.most,
         ..Options::default()
     };
-    let mut linted = lint(&*opened.memory, &opened.trees, &options, progress);
-    if !args.rule.is_empty() {
-        linted.findings.keep(&args.rule);
+    let linted = lint(&*opened.memory, &opened.trees, &options, progress);
+    if linted.beyond_limit > 0 {
+        said.push(format!(
+            "{} tables were not looked at: a tree has more than {}, or they come again too often",
+            linted.beyond_limit, options.most_tables
+        ));
     }
-    let left_out = accepted.take(&mut linted.findings);
+    let accepted = &linted.findings.accepted;
+    let left_out = accepted.uses();
     if let Some(path) = &args.accept {
-        let unused = accepted.unused();
+        let unused = accepted.unused(&args.rule);
         said.extend(unused.map(|unused| format!("{}: {unused}", path.display())));
     }
     said.iter().for_each(|note| notes(note));

@@ -3,7 +3,7 @@
 //! A line is `RULE START-END REASON`, with the addresses in hexadecimal; END is the last address.
 //! Lines that begin with `#` and empty lines are comments.
 
-use super::finding::{Finding, Findings, Rule};
+use super::finding::Rule;
 use std::fmt;
 
 /// The accepted findings of a file.
@@ -51,20 +51,12 @@ impl Accepted {
         (Self { entries }, bad)
     }
 
-    /// Takes the accepted findings out of `findings`, and returns their number. Findings that were
-    /// only counted stay.
-    pub fn take(&mut self, findings: &mut Findings) -> u64 {
-        let before = findings.list.len();
-        findings.list.retain(|finding| !self.accepts(finding));
-        (before - findings.list.len()) as u64
-    }
-
-    fn accepts(&mut self, finding: &Finding) -> bool {
-        let found = self.entries.iter_mut().find(|entry| {
-            entry.rule == finding.rule
-                && entry.first <= finding.address
-                && finding.last() <= entry.last
-        });
+    /// Whether a finding from `first` to `last` is accepted.
+    pub(super) fn accepts(&mut self, rule: Rule, first: u64, last: u64) -> bool {
+        let found = self
+            .entries
+            .iter_mut()
+            .find(|entry| entry.rule == rule && entry.first <= first && last <= entry.last);
         if let Some(entry) = found {
             entry.uses += 1;
             return true;
@@ -72,11 +64,19 @@ impl Accepted {
         false
     }
 
-    /// The entries that accepted nothing.
-    pub fn unused(&self) -> impl Iterator<Item = Unused<'_>> {
+    /// The number of findings that were accepted.
+    #[must_use]
+    pub fn uses(&self) -> u64 {
+        self.entries.iter().map(|entry| entry.uses).sum()
+    }
+
+    /// The entries of these rules that accepted nothing; of all rules, if none is named.
+    pub fn unused(&self, rules: &[Rule]) -> impl Iterator<Item = Unused<'_>> {
+        let looked_for = |entry: &&Entry| rules.is_empty() || rules.contains(&entry.rule);
         self.entries
             .iter()
             .filter(|entry| entry.uses == 0)
+            .filter(looked_for)
             .map(Unused)
     }
 }

@@ -1,5 +1,7 @@
 //! Rules by name, findings, and the list of findings. No rule's code lives here.
 
+use super::Options;
+use super::accepted::Accepted;
 use crate::tree::Owner;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -146,10 +148,14 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Findings, of each rule and severity at most a given number; more are counted.
+/// Findings that were asked for and not accepted, of each rule and severity at most a given number; more
+/// are counted.
 #[derive(Clone, Debug)]
 pub struct Findings {
     most: usize,
+    rules: Vec<Rule>,
+    /// What is accepted, with the number of findings that were.
+    pub accepted: Accepted,
     /// Those that are kept, in the order in which they were found.
     pub list: Vec<Finding>,
     kept: BTreeMap<(Rule, Severity), usize>,
@@ -158,11 +164,12 @@ pub struct Findings {
 }
 
 impl Findings {
-    /// No findings yet; at most `most` of each rule and severity will be kept.
-    #[must_use]
-    pub const fn new(most: usize) -> Self {
+    /// No findings yet, and those that `options` ask for.
+    pub(super) fn new(options: &Options) -> Self {
         Self {
-            most,
+            most: options.most,
+            rules: options.rules.clone(),
+            accepted: options.accepted.clone(),
             list: Vec::new(),
             kept: BTreeMap::new(),
             more: BTreeMap::new(),
@@ -177,6 +184,13 @@ impl Findings {
         (address, bytes): (u64, u64),
         what: impl FnOnce() -> String,
     ) {
+        // Before any is counted: what nobody asked for takes no other's place in the list.
+        let last = address.wrapping_add(bytes.wrapping_sub(1));
+        if !self.rules.is_empty() && !self.rules.contains(&rule)
+            || self.accepted.accepts(rule, address, last)
+        {
+            return;
+        }
         let kept = self.kept.entry((rule, severity)).or_default();
         if *kept == self.most {
             *self.more.entry((rule, severity)).or_default() += 1;
@@ -198,12 +212,6 @@ impl Findings {
     pub fn worst(&self) -> Option<Severity> {
         let kept = self.list.iter().map(|finding| finding.severity);
         kept.chain(self.more.keys().map(|key| key.1)).max()
-    }
-
-    /// Drops the findings of all other rules.
-    pub fn keep(&mut self, rules: &[Rule]) {
-        self.list.retain(|finding| rules.contains(&finding.rule));
-        self.more.retain(|(rule, _), _| rules.contains(rule));
     }
 
     /// The worst first, then by address.

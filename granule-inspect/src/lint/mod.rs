@@ -31,6 +31,8 @@ pub struct Linted {
     pub findings: Findings,
     /// Whether a root table cannot be read, so that nothing is known of a tree.
     pub no_root: bool,
+    /// The number of tables that were not looked at: beyond the most of a tree, or met again too often.
+    pub beyond_limit: u64,
     /// The totals, tree by tree. Trees that are the same as an earlier one have none.
     pub totals: Vec<(Owner, Totals)>,
 }
@@ -59,9 +61,13 @@ impl Whole<'_> {
 }
 
 /// What a user can ask for.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 #[allow(clippy::exhaustive_structs, reason = "options of one function")]
 pub struct Options {
+    /// The rules; all of them, if none is named.
+    pub rules: Vec<Rule>,
+    /// The findings that are accepted.
+    pub accepted: Accepted,
     /// The most findings of each rule and severity that are kept; more are counted.
     pub most: usize,
     /// The most tables of a tree that are looked at.
@@ -71,6 +77,8 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
+            rules: Vec::new(),
+            accepted: Accepted::default(),
             most: 100,
             most_tables: MOST_TABLES,
         }
@@ -85,11 +93,12 @@ pub fn lint(
     progress: &mut dyn FnMut(u64),
 ) -> Linted {
     let mut lint = Lint {
-        findings: Findings::new(options.most),
+        findings: Findings::new(options),
         most_tables: options.most_tables,
         met: HashMap::new(),
         tables: 0,
         no_root: false,
+        beyond_limit: 0,
         progress,
     };
     let mut totals = Vec::new();
@@ -111,6 +120,7 @@ pub fn lint(
     Linted {
         findings: lint.findings,
         no_root: lint.no_root,
+        beyond_limit: lint.beyond_limit,
         totals,
     }
 }
@@ -122,6 +132,7 @@ struct Lint<'p> {
     met: HashMap<PhysicalAddress, (Owner, u64)>,
     tables: u64,
     no_root: bool,
+    beyond_limit: u64,
     progress: &'p mut dyn FnMut(u64),
 }
 
@@ -221,8 +232,8 @@ impl Lint<'_> {
                     || format!("the table of level {level} at {table} cannot be read, {why}"),
                 );
             }
-            // That it is used again was told. That there are too many is no fault of the tables.
-            Why::Limit => {}
+            // That there are too many is no fault of the tables.
+            Why::Limit => self.beyond_limit += 1,
         }
     }
 

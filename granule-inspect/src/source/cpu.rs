@@ -3,16 +3,18 @@
 use std::collections::BTreeMap;
 
 /// The registers that are asked of a live machine: those from which trees are made.
-pub(super) const NAMES: [&str; 22] = [
+pub(super) const NAMES: [&str; 24] = [
     "sctlr_el1",
     "ttbr0_el1",
     "ttbr1_el1",
     "tcr_el1",
+    "tcr2_el1",
     "mair_el1",
     "sctlr_el2",
     "ttbr0_el2",
     "ttbr1_el2",
     "tcr_el2",
+    "tcr2_el2",
     "mair_el2",
     "hcr_el2",
     "vttbr_el2",

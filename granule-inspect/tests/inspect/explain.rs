@@ -41,10 +41,10 @@ fn every_level_is_told_in_words() {
         "0xffffff8000001234
   level  1  table {first:#x}  entry 0  {:#018x}  table at {second:#x}
   level  2  table {second:#x}  entry 0  {:#018x}  table at {third:#x}: no stores below (APTable[1]), \
-no execution at EL1 below (PXNTable), reserved bits 0x4000000000000 set
+no execution by the privileged level below (PXNTable), reserved bits 0x4000000000000 set
   level  3  table {third:#x}  entry 1  0x00f8000080001703  4K page at 0x80001000: RW PXN UXN AF ISH DBM \
 normal-WB contiguous software=0x1
-  translated to 0x80001234; permission fault for: stores, loads and stores of EL0, execution at EL1, execution at EL0
+  translated to 0x80001234; permission fault for: stores, loads and stores of EL0, execution by the privileged level, execution at EL0
 ",
         second | 3,
         third | 3 | 1 << 62 | 1 << 59 | 1 << 50,
@@ -150,7 +150,7 @@ fn privileges_are_told_apart() {
         .user_execute(true)
         .privileged_execute(true);
     // What EL0 may write, EL1 never executes.
-    assert_eq!(told(all), "execution at EL1");
+    assert_eq!(told(all), "execution by the privileged level");
     let clean = all.writable(false).dirty_modifier(true);
     assert_eq!(
         told(clean),

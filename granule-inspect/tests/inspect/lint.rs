@@ -208,7 +208,7 @@ fn reserved_bits_and_encodings() {
             block,
             Level::L2,
             |word| word | 7 << 2,
-            "the memory type is the reserved 0x01",
+            "the memory type is the reserved 0x02",
         ),
         (
             BLOCK - PAGE,
@@ -222,7 +222,7 @@ fn reserved_bits_and_encodings() {
         world.tree.memory_types = world
             .tree
             .memory_types
-            .map(|mair| granule::arch::registers::Mair(mair.0 | 1 << 56));
+            .map(|mair| granule::arch::registers::Mair(mair.0 | 2 << 56));
         world.change(offset, level, change);
         let found = findings(&world.pages, std::slice::from_ref(&world.tree));
         let reserved: Vec<_> = found
@@ -394,19 +394,28 @@ fn accepted_findings_are_taken_out_and_unused_lines_told() {
     let mut world = clean();
     let root = world.tree.root.0;
     world.change(3 << 30, Level::L1, |_| root | 0b11);
-    let mut linted = lint(&world.pages, &[world.tree], &most(10), &mut |_| {});
-    let (mut accepted, bad) = Accepted::parse(
+    let (accepted, bad) = Accepted::parse(
         "loop 0xffffff80c0000000-0xffffff80ffffffff the map of the tables\n\
          loop 0-0xffff nobody\n",
     );
     assert!(bad.is_empty());
-    assert_eq!(accepted.take(&mut linted.findings), 1);
+    let options = Options {
+        accepted,
+        ..most(10)
+    };
+    let linted = lint(&world.pages, &[world.tree], &options, &mut |_| {});
+    let accepted = &linted.findings.accepted;
+    assert_eq!(accepted.uses(), 1);
     assert_eq!(linted.findings.worst(), None);
-    let unused: Vec<_> = accepted.unused().map(|it| it.to_string()).collect();
-    assert_eq!(
-        unused,
-        ["line 2: no loop from 0x0 to 0xffff (nobody): remove the line"]
-    );
+    let unused = |rules: &[Rule]| {
+        let unused = accepted.unused(rules);
+        unused.map(|it| it.to_string()).collect::<Vec<_>>()
+    };
+    let told = ["line 2: no loop from 0x0 to 0xffff (nobody): remove the line"];
+    assert_eq!(unused(&[]), told);
+    assert_eq!(unused(&[Rule::Loop]), told);
+    // Nothing is known of a rule that nobody asked for.
+    assert_eq!(unused(&[Rule::Contiguous]), [""; 0]);
 }
 
 #[test]
@@ -419,6 +428,61 @@ fn findings_beyond_the_limit_are_counted() {
     assert_eq!(linted.findings.list.len(), 2);
     let more: Vec<_> = linted.findings.more.into_iter().collect();
     assert_eq!(more, [((Rule::ReservedBits, Severity::Warning), 1)]);
+}
+
+/// Accepted findings and those of other rules are not counted either, and take nobody's place.
+#[test]
+fn what_is_accepted_or_not_asked_for_hides_nothing_beyond_the_limit() {
+    let mut world = World::plain(&[(0, MEMORY, 0x8000, RW, Leaves::PAGES)]);
+    for page in [0, 2, 4] {
+        world.change(page * PAGE, Level::L3, |word| word | 1 << 49);
+    }
+    let linted = |rules: &[Rule], pages: u64| {
+        let last = BASE + pages * PAGE - 1;
+        let text = format!("reserved-bits {BASE:#x}-{last:#x} x");
+        let options = Options {
+            rules: rules.to_vec(),
+            accepted: Accepted::parse(&text).0,
+            ..most(1)
+        };
+        lint(
+            &world.pages,
+            std::slice::from_ref(&world.tree),
+            &options,
+            &mut |_| {},
+        )
+        .findings
+    };
+    let found = linted(&[], 3);
+    assert_eq!(found.list.len(), 1, "{found:?}");
+    assert_eq!(
+        (found.list[0].address, found.accepted.uses()),
+        (BASE + 4 * PAGE, 2)
+    );
+    assert!(found.more.is_empty(), "{found:?}");
+    // One is accepted, one listed, one counted.
+    let found = linted(&[Rule::ReservedBits], 1);
+    assert_eq!(
+        (found.list.len(), found.more.len(), found.accepted.uses()),
+        (1, 1, 1)
+    );
+    let found = linted(&[Rule::Loop], 1);
+    assert!(found.list.is_empty() && found.more.is_empty() && found.worst().is_none());
+}
+
+#[test]
+fn a_table_beyond_the_limit_is_told() {
+    let world = clean();
+    let options = Options {
+        most_tables: 2,
+        ..most(10)
+    };
+    let tree = std::slice::from_ref(&world.tree);
+    assert!(lint(&world.pages, tree, &options, &mut |_| {}).beyond_limit > 0);
+    assert_eq!(
+        lint(&world.pages, tree, &most(10), &mut |_| {}).beyond_limit,
+        0
+    );
 }
 
 #[test]
