@@ -138,6 +138,38 @@ fn filters_by_address_and_by_words() {
 }
 
 #[test]
+fn a_word_that_no_range_can_have_is_refused() {
+    let image = file(&words());
+    for option in ["--with", "--without"] {
+        let output = granule("dump", &image, &[option, "ro,PNX"]);
+        assert_eq!(output.status.code(), Some(3));
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains("\"PNX\"; there are block page"), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+    }
+    for word in [
+        "CONTIGUOUS",
+        "nx",
+        "index-7",
+        "reserved-0x04",
+        "as-stage-1",
+        "normal-outer-nc-inner-wb",
+    ] {
+        text(&granule("dump", &image, &["--with", word]), 0);
+    }
+    // Every word that is printed can be asked for.
+    let object = object(&granule("dump", &image, &["--json"]), 0);
+    for range in object["ranges"].as_array().unwrap() {
+        for word in range["attributes"].as_array().unwrap() {
+            text(
+                &granule("dump", &image, &["--with", word.as_str().unwrap()]),
+                0,
+            );
+        }
+    }
+}
+
+#[test]
 fn one_address_explained() {
     let image = file(&words());
     let explain = |address: &str| text(&granule("dump", &image, &["--explain", address]), 0);
@@ -188,6 +220,48 @@ fn two_dumps_compared() {
 }
 
 #[test]
+fn what_a_comparison_lacks_is_in_its_object_too() {
+    let mut cut = words();
+    cut[514] = (BASE + 0x10_0000) | 0b11;
+    let (old, new) = (file(&words()), file(&cut));
+    let output = granule(
+        "dump",
+        &old,
+        &["--json", "--diff", new.path().to_str().unwrap()],
+    );
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        said.contains("is left out: the table of level 3 at 0x40100000"),
+        "{said}"
+    );
+    let object: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let notes = object["notes"].as_array().unwrap();
+    assert_eq!(notes.len(), said.lines().count(), "{notes:?}");
+}
+
+/// A damaged dump may lack more tables than anybody reads of.
+#[test]
+fn tables_that_are_left_out_are_all_counted() {
+    let mut cut = words();
+    let missing = (BASE + 0x10_0000) | 0b11;
+    for root in 1..4 {
+        cut[root] = (BASE + 0x1000) | 0b11;
+    }
+    cut[516..1024].fill(missing);
+    let image = file(&cut);
+    let told = text(&granule("dump", &image, &[]), 0);
+    let lines = told
+        .lines()
+        .filter(|line| line.contains("is left out: "))
+        .count();
+    assert_eq!(lines, 1000);
+    assert!(
+        told.contains(&format!("{} more tables are left out", 4 * 508 - 1000)),
+        "{told}"
+    );
+}
+
+#[test]
 fn clean_tables_have_no_findings() {
     let image = file(&words());
     let output = granule("lint", &image, &["--tlb", "1,2"]);
@@ -226,6 +300,8 @@ fn exit_codes_and_keys_of_findings() {
     // No root.
     let output = granule("lint", &file(&[]), &[]);
     assert_eq!(output.status.code(), Some(3));
+    let options = ["--explain", "0xffffff8000000000"];
+    assert_eq!(granule("dump", &file(&[]), &options).status.code(), Some(3));
     assert_eq!(granule("dump", &file(&[]), &[]).status.code(), Some(3));
 }
 

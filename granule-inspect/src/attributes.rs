@@ -185,6 +185,45 @@ impl Word {
     }
 }
 
+/// The words that stand for themselves, and `NX`.
+pub const WORDS: [&str; 21] = [
+    "RW",
+    "ro",
+    "wo",
+    "none",
+    "PX",
+    "PXN",
+    "UX",
+    "UXN",
+    "X",
+    "XN",
+    "NX",
+    "user",
+    "AF",
+    "nG",
+    "ISH",
+    "OSH",
+    "NSH",
+    "SH-TCR",
+    "SH-reserved",
+    "DBM",
+    "GP",
+];
+
+/// Whether some leaf can have this word, in whatever case.
+#[must_use]
+pub fn is_word(word: &str) -> bool {
+    let lower = word.to_ascii_lowercase();
+    let numbered = |kind| {
+        let number = lower.strip_prefix(kind);
+        number.is_some_and(|number| number.bytes().any(|byte| byte.is_ascii_digit()))
+    };
+    WORDS.iter().any(|known| known.eq_ignore_ascii_case(word))
+        || numbered("index-")
+        || numbered("reserved-0x")
+        || MemoryType::named().any(|known| known.to_string().eq_ignore_ascii_case(word))
+}
+
 impl fmt::Display for Word {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -202,5 +241,46 @@ impl fmt::Display for Decoded {
             write!(f, "{first}")?;
         }
         columns.try_for_each(|word| write!(f, " {word}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tree::{Origin, Owner};
+    use granule::arch::PhysicalAddress;
+    use granule::arch::registers::Mair;
+    use granule_testing::shape;
+
+    #[test]
+    fn every_word_that_is_printed_is_known() {
+        let stage1 = shape::all().into_iter().map(Shape::Stage1);
+        let stage2 = shape::stage2().into_iter().map(Shape::Stage2);
+        let fields = [6, 7, 8, 9, 10, 11, 50, 51, 53, 54];
+        for shape in stage1.chain(stage2) {
+            let mut tree = Tree {
+                owner: Owner::Kernel,
+                root: PhysicalAddress(0),
+                shape,
+                memory_types: Some(Mair(0x4f02_f044_0c08_0400)),
+                origin: Origin::Options,
+            };
+            let choices = (0..1_u64 << fields.len()).map(|choice| {
+                let set = (0..fields.len()).filter(|at| choice >> at & 1 != 0);
+                set.fold(0, |bits, at| bits | 1 << fields[at])
+            });
+            let types = (0..16).map(|index| index << 2);
+            for bits in choices.chain(types) {
+                for word in Decoded::new(&tree, bits).columns() {
+                    let word = word.to_string();
+                    assert!(word.is_empty() || is_word(&word), "{word}");
+                }
+            }
+            tree.memory_types = None;
+            assert!(is_word(&Decoded::new(&tree, 7 << 2).memory.to_string()));
+        }
+        for word in ["", "NXX", "index-", "reserved-0x", "normal", "device"] {
+            assert!(!is_word(word), "{word}");
+        }
     }
 }

@@ -137,6 +137,13 @@ impl MemoryType {
         }
     }
 
+    /// Every type that has a name, and no number.
+    pub fn named() -> impl Iterator<Item = Self> {
+        let bytes = (0..=u8::MAX).map(|byte| Self::of_stage1(0, Some(Mair(byte.into()))));
+        let known = bytes.filter(|memory| !matches!(memory, Self::Reserved(_)));
+        known.chain([Self::AsStage1])
+    }
+
     /// The same type as far as mappings of one memory must agree: tags are no difference.
     #[must_use]
     pub const fn untagged(self) -> Self {

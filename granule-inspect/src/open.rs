@@ -44,7 +44,8 @@ impl Options {
     fn registers(&self) -> Result<Option<Registers>, OpenError> {
         let missing = |what: &str, other: &str| {
             Err(OpenError(format!(
-                "{what} alone does not say how its tables are read: give {other} too"
+                "{what} alone does not say how its tables are read: give {other} too (--{})",
+                other.to_ascii_lowercase()
             )))
         };
         let el = self.el.unwrap_or(1);
@@ -162,7 +163,7 @@ pub fn open(source: &Source, options: &Options) -> Result<Opened, OpenError> {
             .map(|note| format!(" ({note})"))
             .unwrap_or_default();
         return Err(OpenError(format!(
-            "no page tables were found{why}; give TTBR1 and TCR, or TTBR0 and TCR"
+            "no page tables were found{why}; give TTBR1 or TTBR0, and TCR (--ttbr1, --ttbr0, --tcr)"
         )));
     }
     if let Some(mair) = options.mair {
@@ -272,14 +273,14 @@ mod tests {
         for (options, words) in [
             (
                 Options::default(),
-                "no page tables were found; give TTBR1 and TCR",
+                "no page tables were found; give TTBR1 or TTBR0, and TCR (--ttbr1",
             ),
             (
                 Options {
                     ttbr0: root,
                     ..Options::default()
                 },
-                "give TCR too",
+                "give TCR too (--tcr)",
             ),
             (
                 Options {

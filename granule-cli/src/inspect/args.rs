@@ -217,11 +217,11 @@ pub struct DumpArgs {
     pub(super) last: u64,
 
     /// Show only ranges with all of these words (also: block, page, contiguous, NX)
-    #[arg(long, value_name = "WORD", value_delimiter = ',')]
+    #[arg(long, value_name = "WORD", value_delimiter = ',', value_parser = word)]
     pub(super) with: Vec<String>,
 
     /// Show only ranges with none of these words
-    #[arg(long, value_name = "WORD", value_delimiter = ',')]
+    #[arg(long, value_name = "WORD", value_delimiter = ',', value_parser = word)]
     pub(super) without: Vec<String>,
 
     /// Explain one address level by level instead, and why it faults where it does
@@ -303,6 +303,23 @@ impl ReportArgs {
     pub(super) fn options(&self) -> granule_inspect::Options {
         self.registers.options()
     }
+}
+
+/// What a range's leaves are, beside the words of their attributes.
+pub(super) const KINDS: [&str; 3] = ["block", "page", "contiguous"];
+
+/// A misspelt word would show nothing, or everything.
+fn word(word: &str) -> Result<String, String> {
+    use granule_inspect::attributes::{WORDS, is_word};
+    let kind = KINDS.iter().any(|kind| kind.eq_ignore_ascii_case(word));
+    if kind || is_word(word) {
+        return Ok(word.to_owned());
+    }
+    Err(format!(
+        "no range has the word {word:?}; there are {} {} and memory types such as normal-WB, device-nGnRE, index-0",
+        KINDS.join(" "),
+        WORDS.join(" ")
+    ))
 }
 
 fn rule(name: &str) -> Result<granule_inspect::lint::Rule, String> {

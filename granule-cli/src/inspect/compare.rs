@@ -20,7 +20,7 @@ fn listed(
     args: &DumpArgs,
     opened: &Opened,
     tree: &Tree,
-    notes: &mut dyn FnMut(&str),
+    notes: &mut dyn FnMut(String),
     progress: Progress<'_>,
 ) -> Result<(Vec<Range>, bool), Failure> {
     let mut found = Vec::new();
@@ -28,9 +28,7 @@ fn listed(
         found.push(*range);
         Ok(())
     })?;
-    for table in &walked.left_out {
-        notes(&table.to_string());
-    }
+    walked.lines().for_each(notes);
     Ok((found, !walked.no_root))
 }
 
@@ -50,11 +48,16 @@ pub(super) fn run(
     }
     pairs.extend(others.into_iter().map(|tree| (None, Some(tree))));
     let (mut objects, mut number, mut readable) = (Vec::new(), 0, true);
+    let mut said: Vec<String> = old.notes.iter().chain(&new.notes).cloned().collect();
     for (one, other) in pairs {
         let mut both = [Vec::new(), Vec::new()];
         for ((opened, tree), list) in [(old, one), (new, other)].into_iter().zip(&mut both) {
             if let Some(tree) = tree {
-                let (found, read) = listed(args, opened, tree, notes, progress)?;
+                let mut note = |line: String| {
+                    notes(&line);
+                    said.push(line);
+                };
+                let (found, read) = listed(args, opened, tree, &mut note, progress)?;
                 *list = found;
                 readable &= read;
             }
@@ -91,11 +94,10 @@ pub(super) fn run(
         }
     }
     if args.json {
-        let notes: Vec<_> = old.notes.iter().chain(&new.notes).collect();
         let object = json!({
             "schema": json::SCHEMA,
             "differences": objects,
-            "notes": notes,
+            "notes": said,
         });
         writeln!(out, "{object}")?;
     } else if number == 0 {

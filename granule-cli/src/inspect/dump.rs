@@ -5,7 +5,7 @@ use std::io::Write;
 
 use granule::arch::VirtualAddress;
 use granule_inspect::Opened;
-use granule_inspect::explain::explain;
+use granule_inspect::explain::{End, explain};
 use granule_inspect::totals::Totals;
 use granule_inspect::tree::Tree;
 use granule_inspect::walk::Tables;
@@ -59,8 +59,8 @@ fn in_words(
         let walked = ranges(args, &*opened.memory, tree, progress, |range| {
             lines.range(out, tree, range)
         })?;
-        for table in &walked.left_out {
-            writeln!(out, "{table}")?;
+        for line in walked.lines() {
+            writeln!(out, "{line}")?;
         }
         text::totals(out, &walked.totals)?;
         no_root |= walked.no_root;
@@ -96,7 +96,7 @@ fn in_json(
             objects.range(out, tree, range)
         })?;
         all.add(&walked.totals);
-        left_out.extend(walked.left_out.iter().map(ToString::to_string));
+        left_out.extend(walked.lines());
         no_root |= walked.no_root;
     }
     let totals = json::totals(&all);
@@ -120,10 +120,12 @@ fn explained(
         // The first one tells that it does not.
         trees.extend(opened.trees.first());
     }
-    let mut objects = Vec::new();
+    let (mut objects, mut no_root) = (Vec::new(), false);
     for tree in trees {
         let tables = Tables::new(&*opened.memory, tree);
         let explained = explain(&tables, tree, address);
+        let unreadable = matches!(explained.end, End::Unreadable { .. });
+        no_root |= unreadable && explained.steps.is_empty();
         if !args.json {
             text::heading(out, tree)?;
             write!(out, "{explained}")?;
@@ -153,5 +155,5 @@ fn explained(
         });
         writeln!(out, "{object}")?;
     }
-    Ok(0)
+    Ok(code(no_root))
 }

@@ -37,9 +37,20 @@ impl DumpArgs {
 /// What a walk of one tree found besides ranges.
 pub(super) struct Walked {
     pub(super) totals: Totals,
-    pub(super) left_out: Vec<LeftOut>,
+    left_out: Vec<LeftOut>,
+    /// The number of the others.
+    more_left_out: u64,
     /// Whether even a root cannot be read.
     pub(super) no_root: bool,
+}
+
+impl Walked {
+    /// The tables that are left out, in words.
+    pub(super) fn lines(&self) -> impl Iterator<Item = String> {
+        let more = (self.more_left_out > 0)
+            .then(|| format!("{} more tables are left out", self.more_left_out));
+        self.left_out.iter().map(ToString::to_string).chain(more)
+    }
 }
 
 /// The most tables that are left out which are told; a damaged dump may lack very many.
@@ -56,6 +67,7 @@ pub(super) fn ranges(
     let mut walked = Walked {
         totals: Totals::default(),
         left_out: Vec::new(),
+        more_left_out: 0,
         no_root: false,
     };
     let mut merger = Merger::default();
@@ -87,6 +99,8 @@ pub(super) fn ranges(
                     walked.no_root |= root && matches!(table.why, Why::Unreadable(_));
                     if walked.left_out.len() < MOST_LEFT_OUT {
                         walked.left_out.push(table.clone());
+                    } else {
+                        walked.more_left_out += 1;
                     }
                     Ok(())
                 }

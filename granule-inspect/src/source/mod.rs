@@ -76,7 +76,7 @@ pub fn open(source: &Source, base: Option<u64>) -> Result<(Box<dyn Memory>, Fact
                 kdump::open(file)
             } else {
                 Err(OpenError(
-                    "neither an ELF core nor a kdump file; for a raw image of memory give the address of its first byte"
+                    "neither an ELF core nor a kdump file; for a raw image of memory give the address of its first byte (--base)"
                         .into(),
                 ))
             };
