@@ -51,14 +51,20 @@ fn main() -> ExitCode {
         },
         Command::Plan(args) => plan_command(&args),
         Command::Dump(args) => {
-            inspect_command(|out, notes, progress| inspect::dump::run(&args, out, notes, progress))
+            inspect_command(args.is_live(), |out, notes, progress, interrupt| {
+                inspect::dump::run(&args, out, notes, progress, interrupt)
+            })
         }
         Command::Lint(args) => {
-            inspect_command(|out, notes, progress| inspect::lint::run(&args, out, notes, progress))
+            inspect_command(args.is_live(), |out, notes, progress, interrupt| {
+                inspect::lint::run(&args, out, notes, progress, interrupt)
+            })
         }
-        Command::Report(args) => inspect_command(|out, notes, progress| {
-            inspect::report::run(&args, out, notes, progress)
-        }),
+        Command::Report(args) => {
+            inspect_command(args.is_live(), |out, notes, progress, interrupt| {
+                inspect::report::run(&args, out, notes, progress, interrupt)
+            })
+        }
     }
 }
 
@@ -197,16 +203,35 @@ fn plan_command(args: &PlanArgs) -> ExitCode {
 }
 
 /// A command that reads other kernels' tables: what it writes, its notes, its progress.
+/// With a live machine a signal ends it only when that runs again.
 fn inspect_command(
-    run: impl FnOnce(&mut dyn Write, &mut dyn FnMut(&str), inspect::Progress<'_>) -> Result<u8, Failure>,
+    live: bool,
+    run: impl FnOnce(
+        &mut dyn Write,
+        &mut dyn FnMut(&str),
+        inspect::Progress<'_>,
+        &inspect::Interrupt,
+    ) -> Result<u8, Failure>,
 ) -> ExitCode {
+    let interrupt = match live {
+        true => match interrupt() {
+            Ok(interrupt) => interrupt,
+            Err(_) => return ExitCode::from(inspect::UNREADABLE),
+        },
+        false => inspect::Interrupt::default(),
+    };
     let mut out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
     let mut progress = Progress::new(None);
     let mut note = |note: &str| {
         // If standard error is closed, nobody can be told.
         let _ = writeln!(io::stderr(), "granule: {note}");
     };
-    let done = run(&mut out, &mut note, &mut |tables| progress.at(tables));
+    let done = run(
+        &mut out,
+        &mut note,
+        &mut |tables| progress.at(tables),
+        &interrupt,
+    );
     progress.end();
     let done = done.and_then(|code| Ok(out.flush().map(|()| code)?));
     match done {

@@ -7,6 +7,7 @@ use std::str::FromStr;
 use clap::Args;
 use granule_inspect::source::Source;
 
+use super::is_live;
 use crate::sizes::parse_address;
 
 /// The text of `granule dump --help` above its options.
@@ -299,6 +300,12 @@ pub struct ReportArgs {
 }
 
 impl ReportArgs {
+    /// Whether a live machine is read.
+    #[must_use]
+    pub fn is_live(&self) -> bool {
+        self.sources.iter().any(is_live)
+    }
+
     /// The options of [`granule_inspect::open`], for every source.
     pub(super) fn options(&self) -> granule_inspect::Options {
         self.registers.options()
@@ -320,6 +327,22 @@ fn word(word: &str) -> Result<String, String> {
         KINDS.join(" "),
         WORDS.join(" ")
     ))
+}
+
+impl DumpArgs {
+    /// Whether a live machine is read.
+    #[must_use]
+    pub fn is_live(&self) -> bool {
+        is_live(&self.from.source) || self.diff.as_ref().is_some_and(is_live)
+    }
+}
+
+impl LintArgs {
+    /// Whether a live machine is read.
+    #[must_use]
+    pub const fn is_live(&self) -> bool {
+        is_live(&self.from.source)
+    }
 }
 
 fn rule(name: &str) -> Result<granule_inspect::lint::Rule, String> {

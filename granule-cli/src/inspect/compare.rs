@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::args::DumpArgs;
 use super::listing::ranges;
-use super::{Failure, Progress, UNREADABLE, json};
+use super::{Failure, Interrupt, Progress, UNREADABLE, go_on, json};
 
 /// The exit code if there is a difference.
 const DIFFERENT: u8 = 1;
@@ -39,6 +39,7 @@ pub(super) fn run(
     out: &mut dyn Write,
     notes: &mut dyn FnMut(&str),
     progress: Progress<'_>,
+    interrupt: &Interrupt,
 ) -> Result<u8, Failure> {
     let mut others: Vec<&Tree> = new.trees.iter().collect();
     let mut pairs: Vec<(Option<&Tree>, Option<&Tree>)> = Vec::new();
@@ -58,6 +59,7 @@ pub(super) fn run(
                     said.push(line);
                 };
                 let (found, read) = listed(args, opened, tree, &mut note, progress)?;
+                go_on(interrupt)?;
                 *list = found;
                 readable &= read;
             }

@@ -14,7 +14,7 @@ use serde_json::json;
 use super::args::DumpArgs;
 use super::listing::ranges;
 use super::text::Lines;
-use super::{Failure, Progress, UNREADABLE, compare, json, open, text};
+use super::{Failure, Interrupt, Progress, UNREADABLE, compare, go_on, json, open, text};
 
 /// Carries the command out and returns its exit code. Notes go to `notes`, a line each.
 ///
@@ -26,19 +26,20 @@ pub fn run(
     out: &mut dyn Write,
     notes: &mut dyn FnMut(&str),
     progress: Progress<'_>,
+    interrupt: &Interrupt,
 ) -> Result<u8, Failure> {
     let options = args.from.options();
-    let opened = open(&args.from.source, &options)?;
+    let opened = open(&args.from.source, &options, interrupt)?;
     opened.notes.iter().for_each(|note| notes(note));
     if let Some(other) = &args.diff {
-        let other = open(other, &options)?;
+        let other = open(other, &options, interrupt)?;
         other.notes.iter().for_each(|note| notes(note));
-        return compare::run(args, &opened, &other, out, notes, progress);
+        return compare::run(args, &opened, &other, out, notes, progress, interrupt);
     }
     match args.explain {
-        Some(address) => explained(args, &opened, address, out),
-        None if args.json => in_json(args, &opened, out, progress),
-        None => in_words(args, &opened, out, progress),
+        Some(address) => explained(args, &opened, address, out, interrupt),
+        None if args.json => in_json(args, &opened, out, progress, interrupt),
+        None => in_words(args, &opened, out, progress, interrupt),
     }
 }
 
@@ -51,6 +52,7 @@ fn in_words(
     opened: &Opened,
     out: &mut dyn Write,
     progress: Progress<'_>,
+    interrupt: &Interrupt,
 ) -> Result<u8, Failure> {
     let mut no_root = false;
     for tree in &opened.trees {
@@ -59,6 +61,7 @@ fn in_words(
         let walked = ranges(args, &*opened.memory, tree, progress, |range| {
             lines.range(out, tree, range)
         })?;
+        go_on(interrupt)?;
         for line in walked.lines() {
             writeln!(out, "{line}")?;
         }
@@ -74,6 +77,7 @@ fn in_json(
     opened: &Opened,
     out: &mut dyn Write,
     progress: Progress<'_>,
+    interrupt: &Interrupt,
 ) -> Result<u8, Failure> {
     let shape = opened.trees.first().map(Tree::geometry);
     let head = json!({
@@ -95,6 +99,7 @@ fn in_json(
             comma = ",\n";
             objects.range(out, tree, range)
         })?;
+        go_on(interrupt)?;
         all.add(&walked.totals);
         left_out.extend(walked.lines());
         no_root |= walked.no_root;
@@ -113,6 +118,7 @@ fn explained(
     opened: &Opened,
     address: u64,
     out: &mut dyn Write,
+    interrupt: &Interrupt,
 ) -> Result<u8, Failure> {
     let translates = |tree: &&Tree| tree.geometry().offset(VirtualAddress(address)).is_some();
     let mut trees: Vec<&Tree> = opened.trees.iter().filter(translates).collect();
@@ -124,6 +130,7 @@ fn explained(
     for tree in trees {
         let tables = Tables::new(&*opened.memory, tree);
         let explained = explain(&tables, tree, address);
+        go_on(interrupt)?;
         let unreadable = matches!(explained.end, End::Unreadable { .. });
         no_root |= unreadable && explained.steps.is_empty();
         if !args.json {

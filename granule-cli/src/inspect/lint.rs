@@ -7,7 +7,7 @@ use granule_inspect::lint::{Accepted, Linted, Options, Severity, lint};
 use serde_json::{Value, json};
 
 use super::args::LintArgs;
-use super::{Failure, Progress, UNREADABLE, json, open};
+use super::{Failure, Interrupt, Progress, UNREADABLE, go_on, json, open};
 
 /// Carries the command out and returns its exit code. Notes go to `notes`, a line each.
 ///
@@ -19,8 +19,9 @@ pub fn run(
     out: &mut dyn Write,
     notes: &mut dyn FnMut(&str),
     progress: Progress<'_>,
+    interrupt: &Interrupt,
 ) -> Result<u8, Failure> {
-    let opened = open(&args.from.source, &args.from.options())?;
+    let opened = open(&args.from.source, &args.from.options(), interrupt)?;
     let mut said = opened.notes.clone();
     let options = Options {
         rules: args.rule.clone(),
@@ -29,6 +30,7 @@ pub fn run(
         ..Options::default()
     };
     let linted = lint(&*opened.memory, &opened.trees, &options, progress);
+    go_on(interrupt)?;
     if linted.beyond_limit > 0 {
         said.push(format!(
             "{} tables were not looked at: a tree has more than {}, or they come again too often",

@@ -13,9 +13,13 @@ pub mod report;
 mod text;
 
 use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use granule_inspect::source::OpenError;
-use granule_inspect::{Opened, Options, source::Source};
+use granule::arch::PhysicalAddress;
+use granule_inspect::source::{Memory, OpenError, ReadError, Source};
+use granule_inspect::{Opened, Options};
 
 /// The exit code for what cannot be read.
 pub const UNREADABLE: u8 = 3;
@@ -27,6 +31,9 @@ pub enum Failure {
     /// Something cannot be read.
     #[error("{0}")]
     Source(String),
+    /// A signal came before the end.
+    #[error("interrupted: there is no whole result")]
+    Interrupted,
     /// The result cannot be written.
     #[error("standard output: {0}")]
     Output(#[from] io::Error),
@@ -44,7 +51,85 @@ impl From<OpenError> for Failure {
 /// Who hears of progress, with the number of tables that were read.
 pub type Progress<'p> = &'p mut dyn FnMut(u64);
 
-/// Opens a source and finds its trees.
-fn open(source: &Source, options: &Options) -> Result<Opened, Failure> {
-    Ok(granule_inspect::open(source, options)?)
+/// What a signal sets, where a signal must not end the program at once: a live machine stands still while
+/// it is read, and has to run again.
+pub type Interrupt = Arc<AtomicBool>;
+
+/// An error if a signal came: what was read since lacks tables.
+fn go_on(interrupt: &Interrupt) -> Result<(), Failure> {
+    match interrupt.load(Ordering::Relaxed) {
+        true => Err(Failure::Interrupted),
+        false => Ok(()),
+    }
+}
+
+/// Whether somebody waits for the machine of this source to run again.
+#[must_use]
+pub const fn is_live(source: &Source) -> bool {
+    !matches!(source, Source::File(_))
+}
+
+/// Opens a source and finds its trees. After a signal its memory cannot be read any more, so that every walk
+/// ends.
+fn open(source: &Source, options: &Options, interrupt: &Interrupt) -> Result<Opened, Failure> {
+    let opened = granule_inspect::open(source, options);
+    go_on(interrupt)?;
+    let mut opened = opened?;
+    opened.memory = Box::new(Interruptible {
+        memory: opened.memory,
+        interrupt: Arc::clone(interrupt),
+    });
+    Ok(opened)
+}
+
+struct Interruptible {
+    memory: Box<dyn Memory>,
+    interrupt: Interrupt,
+}
+
+impl Memory for Interruptible {
+    fn read(&self, address: PhysicalAddress, buffer: &mut [u8]) -> Result<(), ReadError> {
+        if self.interrupt.load(Ordering::Relaxed) {
+            return Err(ReadError::Absent(address));
+        }
+        self.memory.read(address, buffer)
+    }
+
+    fn ranges(&self) -> Vec<Range<u64>> {
+        self.memory.ranges()
+    }
+
+    fn searchable(&self) -> Vec<Range<u64>> {
+        self.memory.searchable()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_read_after_a_signal() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), [0; 4096]).unwrap();
+        let source = Source::File(file.path().into());
+        let options = Options {
+            base: Some(0x4000_0000),
+            ttbr1: Some(0x4000_0000),
+            tcr: Some(0x2_8019_0080),
+            ..Options::default()
+        };
+        let interrupt = Interrupt::default();
+        let opened = open(&source, &options, &interrupt).unwrap();
+        let mut read = || {
+            opened
+                .memory
+                .read(PhysicalAddress(0x4000_0000), &mut [0; 8])
+        };
+        assert!(read().is_ok());
+        interrupt.store(true, Ordering::Relaxed);
+        assert!(read().is_err());
+        let again = open(&source, &options, &interrupt);
+        assert!(matches!(again, Err(Failure::Interrupted)));
+    }
 }

@@ -12,7 +12,7 @@ use granule_inspect::source::Source;
 use serde_json::{Value, json};
 
 use super::args::ReportArgs;
-use super::{Failure, Progress, UNREADABLE, open};
+use super::{Failure, Interrupt, Progress, UNREADABLE, go_on, open};
 
 const PAGE: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");
@@ -35,6 +35,7 @@ pub fn run(
     out: &mut dyn Write,
     notes: &mut dyn FnMut(&str),
     progress: Progress<'_>,
+    interrupt: &Interrupt,
 ) -> Result<u8, Failure> {
     if args.names.len() > args.sources.len() {
         return Err(Failure::Source(format!(
@@ -57,7 +58,7 @@ pub fn run(
     let (mut sources, mut no_root) = (Vec::new(), false);
     for (at, source) in args.sources.iter().enumerate() {
         let whole = describe(source);
-        let opened = open(source, &options)?;
+        let opened = open(source, &options, interrupt)?;
         let said = opened.notes.iter();
         said.for_each(|note| notes(&format!("{whole}: {note}")));
         let short = shorts
@@ -65,6 +66,7 @@ pub fn run(
             .filter(|own| shorts.iter().filter(|it| it == own).count() == 1);
         let name = args.names.get(at).or(short).unwrap_or(&whole);
         let drawn = data::source(name, &opened, args.detail as usize, args.most, progress);
+        go_on(interrupt)?;
         no_root |= drawn.no_root;
         sources.push(drawn.object);
     }

@@ -4,6 +4,7 @@
 //! agree, also with QEMU's own translation. What `granule dump` prints must agree with the kernel's
 //! own record of its linear map ([`record`]).
 
+mod interrupted;
 mod record;
 
 use std::path::{Path, PathBuf};
