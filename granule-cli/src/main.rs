@@ -1,6 +1,7 @@
 //! The `granule` command: reads its arguments, prints the library's results and exits with the
 //! matching code. Everything else is in the library.
 
+use std::cell::RefCell;
 use std::fmt::Display;
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Write};
@@ -22,7 +23,7 @@ use granule_cli::plan::args::PlanArgs;
 use granule_cli::result::record::RecordLines;
 use granule_cli::result::report;
 use granule_cli::{Boot, boot, check, cost, usage};
-use indicatif::ProgressBar;
+use indicatif::{ProgressBar, ProgressStyle};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 fn main() -> ExitCode {
@@ -221,18 +222,15 @@ fn inspect_command(
         false => inspect::Interrupt::default(),
     };
     let mut out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
-    let mut progress = Progress::new(None);
+    let progress = RefCell::new(Progress::new());
     let mut note = |note: &str| {
+        progress.borrow_mut().hide();
         // If standard error is closed, nobody can be told.
         let _ = writeln!(io::stderr(), "granule: {note}");
     };
-    let done = run(
-        &mut out,
-        &mut note,
-        &mut |tables| progress.at(tables),
-        &interrupt,
-    );
-    progress.end();
+    let mut step = |step| progress.borrow_mut().at(step);
+    let done = run(&mut out, &mut note, &mut step, &interrupt);
+    progress.borrow_mut().hide();
     let done = done.and_then(|code| Ok(out.flush().map(|()| code)?));
     match done {
         Ok(code) => ExitCode::from(code),
@@ -294,10 +292,10 @@ fn check_command(args: &CheckArgs) -> ExitCode {
             }
         }
     };
-    let mut progress = Progress::new(bytes);
+    let mut progress = Progress::new();
     let from = BufReader::with_capacity(1 << 20, from);
-    let checked = check::check(from, &options, &mut |bytes| progress.at(bytes));
-    progress.end();
+    let checked = check::check(from, &options, &mut |read| progress.bytes(read, bytes));
+    progress.hide();
     let checked = match checked {
         Ok(checked) => checked,
         Err(error) => {
@@ -324,34 +322,56 @@ fn check_command(args: &CheckArgs) -> ExitCode {
 /// error is no terminal.
 struct Progress {
     begun: Instant,
-    bytes: Option<u64>,
-    bar: Option<ProgressBar>,
+    bar: Option<(ProgressBar, &'static str)>,
 }
 
+/// Where the end is known, and where it is not.
+const BYTES: &str = "{bar:24} {binary_bytes} of {binary_total_bytes}  {elapsed} gone, {eta} left";
+const TABLES: &str = "{human_pos} tables read  {elapsed} gone";
+
 impl Progress {
-    fn new(bytes: Option<u64>) -> Self {
-        let begun = Instant::now();
+    fn new() -> Self {
         Self {
-            begun,
-            bytes,
+            begun: Instant::now(),
             bar: None,
         }
     }
 
-    fn at(&mut self, bytes: u64) {
-        if self.bar.is_none() && self.begun.elapsed() > Duration::from_secs(2) {
-            self.bar = Some(match self.bytes {
-                Some(all) => ProgressBar::new(all),
-                None => ProgressBar::new_spinner(),
-            });
+    fn at(&mut self, step: inspect::Step) {
+        if self.begun.elapsed() < Duration::from_secs(2) {
+            return;
         }
-        if let Some(bar) = &self.bar {
-            bar.set_position(bytes);
+        let (at, all, style) = match step {
+            inspect::Step::Searched(done, all) => (done, Some(all), BYTES),
+            inspect::Step::Tables(tables) => (tables, None, TABLES),
+        };
+        self.show(at, all, style);
+    }
+
+    fn bytes(&mut self, at: u64, all: Option<u64>) {
+        if self.begun.elapsed() > Duration::from_secs(2) {
+            let style = all.map_or("{binary_bytes} read  {elapsed} gone", |_| BYTES);
+            self.show(at, all, style);
         }
     }
 
-    fn end(self) {
-        if let Some(bar) = self.bar {
+    fn show(&mut self, at: u64, all: Option<u64>, style: &'static str) {
+        if self.bar.as_ref().is_none_or(|(_, shown)| *shown != style) {
+            self.hide();
+            let bar = all.map_or_else(ProgressBar::no_length, ProgressBar::new);
+            if let Ok(style) = ProgressStyle::with_template(style) {
+                bar.set_style(style);
+            }
+            self.bar = Some((bar.with_elapsed(self.begun.elapsed()), style));
+        }
+        if let Some((bar, _)) = &self.bar {
+            bar.set_position(at);
+        }
+    }
+
+    /// Before anything else is written to the terminal.
+    fn hide(&mut self) {
+        if let Some((bar, _)) = self.bar.take() {
             bar.finish_and_clear();
         }
     }

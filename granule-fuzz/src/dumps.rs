@@ -200,11 +200,11 @@ pub(crate) fn kernel_in_memory(bytes: &[u8]) {
     memory[page..page + text.len()].copy_from_slice(text.as_bytes());
     memory[page + text.len()] = 0;
     let (memory, _) = raw::open(memory, base & !(PAGE - 1));
-    let found = vmcoreinfo::find(&*memory);
+    let found = vmcoreinfo::find(&*memory, &mut |_| {});
     assert_eq!(found.is_some(), told.is_ok(), "{text}");
     let mut cpu = Registers::default();
     cpu.set("pc", number);
-    if let Some((tree, why)) = guess::kernel(&*memory, &[cpu]) {
+    if let Some((tree, why)) = guess::kernel(&*memory, &[cpu], &mut |_| {}) {
         let there = memory.read(tree.root, &mut [0; 8]);
         assert!(there.is_ok() && why.lines().count() == 1, "{why}");
     }

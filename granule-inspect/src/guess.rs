@@ -38,9 +38,14 @@ const MOST_TABLES: u32 = 1 << 16;
 const MOST_TABLES_OF_ALL: u64 = 1 << 20;
 
 /// The tree that is most like a kernel's, and a line that says why; `cpus` are those of the dump, if
-/// it has any.
+/// it has any. `progress` is called with the bytes that were looked at since; all of them are looked at
+/// once for each page size.
 #[must_use]
-pub fn kernel(memory: &dyn Memory, cpus: &[Registers]) -> Option<(Tree, String)> {
+pub fn kernel(
+    memory: &dyn Memory,
+    cpus: &[Registers],
+    progress: &mut dyn FnMut(u64),
+) -> Option<(Tree, String)> {
     let ranges = memory.ranges();
     let highest = ranges.last().map_or(0, |last| last.end);
     let pcs: Vec<u64> = cpus
@@ -55,7 +60,7 @@ pub fn kernel(memory: &dyn Memory, cpus: &[Registers]) -> Option<(Tree, String)>
             .filter(|shape| shape.0 == size)
             .filter_map(|&(size, bits, lpa2)| geometry(size, bits, lpa2, highest))
             .collect();
-        scan::pages(memory, size, &mut |root, page| {
+        scan::pages(memory, size, progress, &mut |root, page| {
             for &geometry in &shapes {
                 let candidate = Candidate {
                     memory,
@@ -280,7 +285,7 @@ mod tests {
         let (memory, _) = raw::open(memory.to_vec(), BASE);
         let mut cpu = Registers::default();
         cpu.set("pc", pc);
-        let (tree, why) = kernel(&*memory, &[cpu])?;
+        let (tree, why) = kernel(&*memory, &[cpu], &mut |_| {})?;
         let Shape::Stage1(shape) = tree.shape else {
             return None;
         };

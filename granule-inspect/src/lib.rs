@@ -27,4 +27,4 @@ pub mod tree;
 pub mod vmcoreinfo;
 pub mod walk;
 
-pub use open::{Opened, Options, open};
+pub use open::{Opened, Options, open, open_telling};

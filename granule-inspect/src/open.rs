@@ -5,6 +5,7 @@ use crate::source::{self, Memory, OpenError, Registers, Source};
 use crate::tree::{Origin, Shape, Tree};
 use crate::vmcoreinfo::{self, Vmcoreinfo};
 use crate::{guess, linux, registers};
+use granule::arch::PageSize;
 use granule::arch::registers::Mair;
 use std::path::{Path, PathBuf};
 
@@ -110,10 +111,39 @@ pub struct Opened {
 ///
 /// If it cannot be read, or no tree is found in it.
 pub fn open(source: &Source, options: &Options) -> Result<Opened, OpenError> {
+    open_telling(source, options, &mut |_, _| {})
+}
+
+/// The looks at all of a source's memory: for VMCOREINFO, and for a root table of each page size.
+const LOOKS: u64 = 1 + PageSize::ALL.len() as u64;
+
+/// As [`open`]. While the memory is searched, `progress` is called with the bytes that were looked at, and
+/// with the most that will be.
+///
+/// # Errors
+///
+/// As [`open`].
+pub fn open_telling(
+    source: &Source,
+    options: &Options,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Opened, OpenError> {
     let given = options.registers()?;
     let symbols = options.symbols.as_deref().map(text).transpose()?;
     let (memory, facts) = source::open(source, options.base)?;
     let mut notes = facts.notes;
+    let mut done = 0_u64;
+    let all = memory
+        .searchable()
+        .iter()
+        .fold(0_u64, |all, range| {
+            all.saturating_add(range.end - range.start)
+        })
+        .saturating_mul(LOOKS);
+    let mut looked = |bytes: u64| {
+        done = done.saturating_add(bytes);
+        progress(done, all);
+    };
     let mut trees = Vec::new();
     if let Some(given) = given {
         let (found, said) = registers::trees(&[given], Origin::Options);
@@ -130,7 +160,7 @@ pub fn open(source: &Source, options: &Options) -> Result<Opened, OpenError> {
     }
     if trees.is_empty() {
         let text = facts.vmcoreinfo.or_else(|| {
-            let (address, text) = vmcoreinfo::find(&*memory)?;
+            let (address, text) = vmcoreinfo::find(&*memory, &mut looked)?;
             notes.push(format!("VMCOREINFO was found in the memory at {address}"));
             Some(text)
         });
@@ -152,7 +182,7 @@ pub fn open(source: &Source, options: &Options) -> Result<Opened, OpenError> {
         }
     }
     if trees.is_empty()
-        && let Some((tree, why)) = guess::kernel(&*memory, &facts.cpus)
+        && let Some((tree, why)) = guess::kernel(&*memory, &facts.cpus, &mut looked)
     {
         trees.push(tree);
         notes.push(why);
@@ -228,6 +258,23 @@ mod tests {
         let found = opened(&core, &options).unwrap();
         assert_eq!((found.trees.len(), found.trees[0].root.0), (1, 0x4000_1000));
         assert_eq!(found.trees[0].origin, Origin::Options);
+    }
+
+    #[test]
+    fn a_search_tells_how_far_it_is() {
+        let core = elf_core(&[(0x4000_0000, vec![0; 3 << 20])], &[]);
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(&core).unwrap();
+        let mut told = Vec::new();
+        let source = Source::File(file.path().into());
+        let found = open_telling(&source, &Options::default(), &mut |done, all| {
+            told.push((done, all));
+        });
+        assert!(found.is_err());
+        // Nothing is found, so everything is looked at.
+        let all = 4 * (3 << 20);
+        let steps = (1..=12).map(|step| (step << 20, all));
+        assert!(told.iter().copied().eq(steps), "{told:?}");
     }
 
     #[test]

@@ -9,10 +9,11 @@ use std::ops::ControlFlow;
 const PIECE: u64 = 1 << 20;
 
 /// Calls `look` for each whole, aligned page that may be worth it, in ascending order, until it breaks.
-/// Pages that cannot be read are passed over.
+/// Pages that cannot be read are passed over. `progress` is called with the bytes that were looked at since.
 pub(crate) fn pages(
     memory: &dyn Memory,
     size: PageSize,
+    progress: &mut dyn FnMut(u64),
     look: &mut dyn FnMut(PhysicalAddress, &[u8]) -> ControlFlow<()>,
 ) {
     let bytes = size.bytes();
@@ -33,6 +34,7 @@ pub(crate) fn pages(
                     return;
                 }
             }
+            progress(piece);
             match at.checked_add(piece) {
                 Some(next) => at = next,
                 None => break,

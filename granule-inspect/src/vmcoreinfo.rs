@@ -138,11 +138,15 @@ fn shape(
 }
 
 /// The text in the memory of a running kernel, and its address: for dumps that do not have it in
-/// their own notes. It is the first page that begins as the text does and names a tree.
+/// their own notes. It is the first page that begins as the text does and names a tree. `progress` is called
+/// with the bytes that were looked at since.
 #[must_use]
-pub fn find(memory: &dyn Memory) -> Option<(PhysicalAddress, String)> {
+pub fn find(
+    memory: &dyn Memory,
+    progress: &mut dyn FnMut(u64),
+) -> Option<(PhysicalAddress, String)> {
     let mut found = None;
-    scan::pages(memory, PageSize::MIN, &mut |address, page| {
+    scan::pages(memory, PageSize::MIN, progress, &mut |address, page| {
         if page.starts_with(FIRST) {
             let mut text = vec![0; MOST];
             // The text may be longer than the smallest page, and the memory may end before.
@@ -234,7 +238,7 @@ mod tests {
         memory[0x3100..0x3100 + DEBIAN.len()].copy_from_slice(DEBIAN.as_bytes());
         memory[0x5000..0x5000 + DEBIAN.len()].copy_from_slice(DEBIAN.as_bytes());
         let (memory, _) = raw::open(memory, 0x4000_0000);
-        let (address, text) = find(&*memory).unwrap();
+        let (address, text) = find(&*memory, &mut |_| {}).unwrap();
         assert_eq!((address.0, text.as_str()), (0x4000_5000, DEBIAN));
     }
 }

@@ -29,10 +29,10 @@ pub fn run(
     interrupt: &Interrupt,
 ) -> Result<u8, Failure> {
     let options = args.from.options();
-    let opened = open(&args.from.source, &options, interrupt)?;
+    let opened = open(&args.from.source, &options, progress, interrupt)?;
     opened.notes.iter().for_each(|note| notes(note));
     if let Some(other) = &args.diff {
-        let other = open(other, &options, interrupt)?;
+        let other = open(other, &options, progress, interrupt)?;
         other.notes.iter().for_each(|note| notes(note));
         return compare::run(args, &opened, &other, out, notes, progress, interrupt);
     }

@@ -7,7 +7,7 @@ use granule_inspect::lint::{Accepted, Linted, Options, Severity, lint};
 use serde_json::{Value, json};
 
 use super::args::LintArgs;
-use super::{Failure, Interrupt, Progress, UNREADABLE, go_on, json, open};
+use super::{Failure, Interrupt, Progress, Step, UNREADABLE, go_on, json, open};
 
 /// Carries the command out and returns its exit code. Notes go to `notes`, a line each.
 ///
@@ -21,7 +21,7 @@ pub fn run(
     progress: Progress<'_>,
     interrupt: &Interrupt,
 ) -> Result<u8, Failure> {
-    let opened = open(&args.from.source, &args.from.options(), interrupt)?;
+    let opened = open(&args.from.source, &args.from.options(), progress, interrupt)?;
     let mut said = opened.notes.clone();
     let options = Options {
         rules: args.rule.clone(),
@@ -29,7 +29,9 @@ pub fn run(
         most: args.most,
         ..Options::default()
     };
-    let linted = lint(&*opened.memory, &opened.trees, &options, progress);
+    let linted = lint(&*opened.memory, &opened.trees, &options, &mut |tables| {
+        progress(Step::Tables(tables));
+    });
     go_on(interrupt)?;
     if linted.beyond_limit > 0 {
         said.push(format!(

@@ -11,7 +11,7 @@ use granule_inspect::tree::Tree;
 use granule_inspect::walk::{Event, LeftOut, Tables, Why, walk};
 
 use super::args::DumpArgs;
-use super::{Failure, Progress};
+use super::{Failure, Progress, Step};
 
 impl DumpArgs {
     /// Whether a range has the words that are asked for.
@@ -90,7 +90,7 @@ pub(super) fn ranges(
                 Event::Table(table) => {
                     tables += u64::from(table.before.is_none());
                     read += 1;
-                    progress(read);
+                    progress(Step::Tables(read));
                     Ok(())
                 }
                 Event::Leaves(leaves) => show(merger.push(Range::of(tree, leaves))),

@@ -48,8 +48,18 @@ impl From<OpenError> for Failure {
     }
 }
 
-/// Who hears of progress, with the number of tables that were read.
-pub type Progress<'p> = &'p mut dyn FnMut(u64);
+/// How far a command is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(clippy::exhaustive_enums, reason = "a source is searched and walked")]
+pub enum Step {
+    /// So many bytes were searched for tables, of at most so many.
+    Searched(u64, u64),
+    /// So many tables of a tree were read. How many there are is not known before the end.
+    Tables(u64),
+}
+
+/// Who hears of progress.
+pub type Progress<'p> = &'p mut dyn FnMut(Step);
 
 /// What a signal sets, where a signal must not end the program at once: a live machine stands still while
 /// it is read, and has to run again.
@@ -71,8 +81,14 @@ pub const fn is_live(source: &Source) -> bool {
 
 /// Opens a source and finds its trees. After a signal its memory cannot be read any more, so that every walk
 /// ends.
-fn open(source: &Source, options: &Options, interrupt: &Interrupt) -> Result<Opened, Failure> {
-    let opened = granule_inspect::open(source, options);
+fn open(
+    source: &Source,
+    options: &Options,
+    progress: Progress<'_>,
+    interrupt: &Interrupt,
+) -> Result<Opened, Failure> {
+    let mut searched = |done, all| progress(Step::Searched(done, all));
+    let opened = granule_inspect::open_telling(source, options, &mut searched);
     go_on(interrupt)?;
     let mut opened = opened?;
     opened.memory = Box::new(Interruptible {
@@ -120,8 +136,8 @@ mod tests {
             ..Options::default()
         };
         let interrupt = Interrupt::default();
-        let opened = open(&source, &options, &interrupt).unwrap();
-        let mut read = || {
+        let opened = open(&source, &options, &mut |_| {}, &interrupt).unwrap();
+        let read = || {
             opened
                 .memory
                 .read(PhysicalAddress(0x4000_0000), &mut [0; 8])
@@ -129,7 +145,7 @@ mod tests {
         assert!(read().is_ok());
         interrupt.store(true, Ordering::Relaxed);
         assert!(read().is_err());
-        let again = open(&source, &options, &interrupt);
+        let again = open(&source, &options, &mut |_| {}, &interrupt);
         assert!(matches!(again, Err(Failure::Interrupted)));
     }
 }

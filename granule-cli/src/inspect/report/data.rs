@@ -12,7 +12,7 @@ use granule_inspect::totals::{LeafKind, Totals};
 use granule_inspect::tree::Tree;
 use serde_json::{Value, json};
 
-use super::super::{Progress, json as objects};
+use super::super::{Progress, Step, json as objects};
 use super::visible;
 
 /// The most trees of a source that the page shows; the others are counted.
@@ -35,6 +35,7 @@ pub(super) fn source(
     most: usize,
     progress: Progress<'_>,
 ) -> OfSource {
+    let mut tables = |tables| progress(Step::Tables(tables));
     let mut drawn: Vec<(&Tree, Drawn)> = Vec::new();
     let (mut all, mut no_root, mut more_trees) = (Totals::default(), false, 0_u64);
     let mut met = BTreeSet::new();
@@ -43,7 +44,7 @@ pub(super) fn source(
         if !met.insert((tree.root.0, format!("{:?}", tree.geometry()))) {
             continue;
         }
-        let mut one = draw(&*opened.memory, tree, detail, progress);
+        let mut one = draw(&*opened.memory, tree, detail, &mut tables);
         all.add(&one.totals);
         no_root |= one.no_root;
         if drawn.len() == MOST_TREES {
@@ -61,7 +62,7 @@ pub(super) fn source(
         most,
         ..lint::Options::default()
     };
-    let linted = lint(&*opened.memory, &opened.trees, &options, progress);
+    let linted = lint(&*opened.memory, &opened.trees, &options, &mut tables);
     let trees = drawn.iter().map(|(tree, drawn)| of_tree(tree, drawn));
     let object = json!({
         "name": visible(name),

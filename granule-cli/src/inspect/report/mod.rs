@@ -58,7 +58,7 @@ pub fn run(
     let (mut sources, mut no_root) = (Vec::new(), false);
     for (at, source) in args.sources.iter().enumerate() {
         let whole = describe(source);
-        let opened = open(source, &options, interrupt)?;
+        let opened = open(source, &options, progress, interrupt)?;
         let said = opened.notes.iter();
         said.for_each(|note| notes(&format!("{whole}: {note}")));
         let short = shorts
