@@ -184,7 +184,10 @@ fn one_address_explained() {
     );
     let told = explain("0xffffff8000020000");
     assert!(told.contains("translation fault, level 3: bit 0"), "{told}");
-    assert!(explain("0x1000").contains("outside: these tables do not translate it"));
+    let outside = "outside: these tables translate 0xffffff8000000000 to 0xffffffffffffffff";
+    assert!(explain("0x1000").contains(outside));
+    // The CPU ignores a tag in the address, but it is none of the tables.
+    assert!(explain("0x7fffff8000010123").contains("without a tag"));
     let options = ["--explain", "0xffffff8000020000", "--json"];
     let object = object(&granule("dump", &image, &options), 0);
     let steps = object["explained"][0]["steps"].as_array().unwrap();
@@ -244,9 +247,7 @@ fn what_a_comparison_lacks_is_in_its_object_too() {
 fn tables_that_are_left_out_are_all_counted() {
     let mut cut = words();
     let missing = (BASE + 0x10_0000) | 0b11;
-    for root in 1..4 {
-        cut[root] = (BASE + 0x1000) | 0b11;
-    }
+    cut[1..4].fill((BASE + 0x1000) | 0b11);
     cut[516..1024].fill(missing);
     let image = file(&cut);
     let told = text(&granule("dump", &image, &[]), 0);

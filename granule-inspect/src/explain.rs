@@ -31,7 +31,12 @@ pub struct Step {
 #[non_exhaustive]
 pub enum End {
     /// The address is not one that these tables translate.
-    Outside,
+    Outside {
+        /// The first one that they translate.
+        first: u64,
+        /// The last one.
+        last: u64,
+    },
     /// The table cannot be read, so the end is not known.
     Unreadable {
         /// The table.
@@ -97,7 +102,9 @@ fn steps_to(tables: &Tables<'_>, tree: &Tree, address: u64, steps: &mut Vec<Step
     let geometry = tree.geometry();
     let size = geometry.page_size();
     let Some(offset) = geometry.offset(VirtualAddress(address)) else {
-        return End::Outside;
+        let first = geometry.base().0;
+        let last = first.wrapping_add(geometry.span() - 1);
+        return End::Outside { first, last };
     };
     let mut level = geometry.start_level();
     let number = offset >> (size.level_shift(level) + size.index_bits());
@@ -240,7 +247,10 @@ impl fmt::Display for Explained {
 impl fmt::Display for End {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Outside => f.write_str("outside: these tables do not translate it"),
+            Self::Outside { first, last } => write!(
+                f,
+                "outside: these tables translate {first:#x} to {last:#x}, without a tag in bits 63:56"
+            ),
             Self::Unreadable { table, level } => {
                 write!(
                     f,

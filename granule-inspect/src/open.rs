@@ -36,6 +36,8 @@ pub struct Options {
     pub vtcr: Option<u64>,
     /// HCR_EL2, of which FWB gives stage 2's memory types their meaning.
     pub hcr: Option<u64>,
+    /// ID_AA64MMFR1_EL1, of which XNX gives stage 2's execute permissions their meaning.
+    pub mmfr1: Option<u64>,
     /// A Linux kernel's System.map, for processes of a dump whose kernel does not list its data.
     pub symbols: Option<PathBuf>,
 }
@@ -79,6 +81,7 @@ impl Options {
             }
             set("vttbr_el2".into(), self.vttbr);
             set("vtcr_el2".into(), self.vtcr);
+            set("id_aa64mmfr1_el1".into(), self.mmfr1);
             hcr |= granule::arch::Stage2Geometry::HCR_VM;
         }
         set("hcr_el2".into(), Some(hcr));
@@ -311,6 +314,20 @@ mod tests {
             ..Options::default()
         };
         assert_eq!(roots(&guest), [0x4000_0000]);
+        for (mmfr1, by_privilege) in [(None, false), (Some(1 << 28), true)] {
+            let found = opened(
+                &core,
+                &Options {
+                    mmfr1,
+                    ..guest.clone()
+                },
+            )
+            .unwrap();
+            let Shape::Stage2(shape) = found.trees[0].shape else {
+                panic!("{:?}", found.trees);
+            };
+            assert_eq!(shape.execute_by_privilege(), by_privilege);
+        }
     }
 
     #[test]

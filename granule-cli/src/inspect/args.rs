@@ -175,6 +175,10 @@ struct RegisterArgs {
     #[arg(long, value_name = "VALUE", value_parser = parse_address)]
     hcr: Option<u64>,
 
+    /// ID_AA64MMFR1_EL1, whose XNX (bits 31:28) gives the execute permissions of stage 2 their meaning
+    #[arg(long, value_name = "VALUE", value_parser = parse_address)]
+    mmfr1: Option<u64>,
+
     /// System.map of a Linux kernel that does not list its symbols: for the processes of a dump
     #[arg(long, value_name = "FILE")]
     symbols: Option<PathBuf>,
@@ -201,6 +205,7 @@ impl RegisterArgs {
             vttbr: self.vttbr,
             vtcr: self.vtcr,
             hcr: self.hcr,
+            mmfr1: self.mmfr1,
             symbols: self.symbols.clone(),
         }
     }

@@ -55,7 +55,8 @@ normal-WB contiguous software=0x1
 #[test]
 fn every_end_is_told_apart() {
     let mut world = world();
-    assert_eq!(end(&world, 1 << 39), End::Outside);
+    let (first, last) = (BASE, u64::MAX);
+    assert_eq!(end(&world, 1 << 39), End::Outside { first, last });
     assert!(
         matches!(end(&world, 0), End::Translation { level: Level::L3, why } if why.contains("bit 0"))
     );
