@@ -1,10 +1,11 @@
 # The commands a person types; what they do is in xtask (`cargo xtask --help`).
 
 .DEFAULT_GOAL := help
-.PHONY: help run check test test-all test-peers soak image setup
+.PHONY: help run report check test test-all test-peers soak image setup
 
 help:
 	@echo "make run    boot one image with 4K, 16K and 64K pages, print one table"
+	@echo "make report page tables of this kernel with each page size beside Debian's, as one HTML page"
 	@echo "make check  before each commit, 3 minutes: format, lints, tests of what changed, three boots"
 	@echo "make test   before each push, 12 minutes: every test, host and QEMU (ONLY=step for one of them)"
 	@echo "make test-all    what CI runs (.ci/run), 45 minutes: with Miri, long properties and Debian's kernels"
@@ -23,6 +24,9 @@ image: setup
 
 run: setup
 	@cargo xtask run
+
+report: setup
+	@cargo run --quiet --package xtask-peers -- --only report
 
 test: setup
 	@cargo xtask test $(foreach step,$(ONLY),--only $(step))

@@ -31,9 +31,9 @@ fn main() -> ExitCode {
         Err(error) => match usage::line(&error) {
             Some(line) => {
                 let code = bad_usage(&line);
-                // Their 1 and 2 say what is in the tables.
+                // Of dump and lint 1 and 2 say what is in the tables.
                 return match std::env::args().nth(1).as_deref() {
-                    Some("dump" | "lint") => ExitCode::from(inspect::UNREADABLE),
+                    Some("dump" | "lint" | "report") => ExitCode::from(inspect::UNREADABLE),
                     _ => code,
                 };
             }
@@ -56,6 +56,9 @@ fn main() -> ExitCode {
         Command::Lint(args) => {
             inspect_command(|out, notes, progress| inspect::lint::run(&args, out, notes, progress))
         }
+        Command::Report(args) => inspect_command(|out, notes, progress| {
+            inspect::report::run(&args, out, notes, progress)
+        }),
     }
 }
 

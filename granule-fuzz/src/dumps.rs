@@ -213,7 +213,11 @@ pub(crate) fn kernel_in_memory(bytes: &[u8]) {
 /// A Linux kernel's memory with processes, damaged.
 pub(crate) fn linux_processes(bytes: &[u8]) {
     let mut rest = Bytes(bytes);
-    let (mut memory, text) = (linux::memory(), linux::vmcoreinfo());
+    let (mut memory, mut text) = (linux::memory(), linux::vmcoreinfo());
+    if rest.below(2) == 0 {
+        linux::count_from_places(&mut memory);
+        text = text.replace("SYMBOL(kallsyms_relative_base)", "OLDER");
+    }
     damage(&mut memory, &mut rest);
     // Words that lead somewhere are the hostile ones.
     for _ in 0..rest.below(4) {

@@ -12,6 +12,7 @@ use granule_inspect::attributes::Decoded;
 use granule_inspect::diff::{Listed, diff};
 use granule_inspect::explain::explain;
 use granule_inspect::lint::{Accepted, Options, lint};
+use granule_inspect::map::Map;
 use granule_inspect::ranges::{Merger, Range};
 use granule_inspect::source::{Memory, ReadError};
 use granule_inspect::totals::Totals;
@@ -80,6 +81,7 @@ pub(crate) fn inspect(bytes: &[u8]) {
         ranges: &found,
     };
     assert!(diff(one, one).is_empty());
+    drawn(&tree, &found, usize::from(address as u8));
     explained(&memory, &tree, address, &found);
     let options = Options {
         most: 5,
@@ -92,6 +94,22 @@ pub(crate) fn inspect(bytes: &[u8]) {
     let every = "loop 0-ffffffffffffffff x\nshared-table 0-ffffffffffffffff x";
     Accepted::parse(every).0.take(&mut linted.findings);
     let _ = Accepted::parse(&String::from_utf8_lossy(&address.to_le_bytes()));
+}
+
+/// Maps of few cells lose no byte.
+fn drawn(tree: &Tree, ranges: &[Range], most: usize) {
+    let map = Map::of(tree, ranges, most);
+    assert!(map.cells.len() <= most.max(1));
+    let parts = map
+        .cells
+        .iter()
+        .flat_map(|cell| cell.parts(tree).into_values());
+    assert_eq!(
+        parts.sum::<u64>(),
+        ranges.iter().map(|range| range.bytes).sum::<u64>()
+    );
+    let sums = map.cells.iter().map(|cell| cell.ranges);
+    assert_eq!(sums.sum::<u64>(), ranges.len() as u64);
 }
 
 fn stage2(bytes: &mut Bytes<'_>, size: PageSize) -> Option<Stage2Geometry> {

@@ -15,6 +15,7 @@ pub mod fields;
 pub mod guess;
 pub mod lint;
 pub mod linux;
+pub mod map;
 pub mod memory_type;
 mod open;
 pub mod ranges;

@@ -303,6 +303,14 @@ mod tests {
                 },
                 "TCR_EL1 of CPU 0 cannot be used: TCR.TG1 is 0x0",
             ),
+            (
+                Options {
+                    ttbr1: root,
+                    tcr: Some(25 << 16 | 0b10 << 30 | 1 << 23 | 1 << 7),
+                    ..Options::default()
+                },
+                "TTBR1_EL1 is not read: TCR_EL1 is 0x80990080, and with its EPD1 no CPU walks there; to read it all the same give the TCR 0x80190080",
+            ),
         ] {
             let error = opened(&core, &options).err().unwrap();
             assert!(

@@ -23,8 +23,19 @@ pub fn trees(cpus: &[Registers], origin: Origin) -> (Vec<Tree>, Vec<String>) {
         trees: Vec::new(),
         notes: Vec::new(),
     };
-    for (number, cpu) in cpus.iter().enumerate() {
+    // A kernel may hide its tables from programs (Linux's page-table isolation): in EL0 TTBR1 has then little
+    // more than the way into the kernel. So a CPU in the kernel comes first.
+    let mut order: Vec<_> = cpus.iter().enumerate().collect();
+    order.sort_by_key(|(_, cpu)| in_el0(cpu));
+    for &(number, cpu) in &order {
         found.cpu(number, cpu);
+    }
+    let has_kernel = found.trees.iter().any(|tree| tree.owner == Owner::Kernel);
+    if has_kernel && cpus.iter().all(in_el0) {
+        found.say(
+            "every CPU runs a program: if the kernel hides its tables from programs, its tree has little here; look again at another moment"
+                .into(),
+        );
     }
     (found.trees, found.notes)
 }
@@ -69,16 +80,29 @@ impl Found {
         let register = |name: &str| cpu.get(&format!("{name}_el{el}"));
         let Some(tcr) = register("tcr") else { return };
         let mair = register("mair");
-        for (name, half, owner) in [
-            ("ttbr1", VaRange::Upper, Owner::Kernel),
-            ("ttbr0", VaRange::Lower, Owner::User(number)),
-        ] {
+        let halves = [
+            ("ttbr1", VaRange::Upper, Owner::Kernel, "EPD1", Tcr::EPD1),
+            (
+                "ttbr0",
+                VaRange::Lower,
+                Owner::User(number),
+                "EPD0",
+                Tcr::EPD0,
+            ),
+        ];
+        for (name, half, owner, epd, bit) in halves {
             let Some(ttbr) = register(name) else { continue };
             match Geometry::from_tcr(Tcr(tcr), half) {
                 Ok(Some(shape)) => {
                     let root = shape.root_in(ttbr);
                     self.push(owner, root, Shape::Stage1(shape), mair);
                 }
+                // A CPU may well leave a half unused; whoever names a root wants it read.
+                Ok(None) if self.origin == Origin::Options => self.say(format!(
+                    "{}_EL{el} is not read: TCR_EL{el} is {tcr:#x}, and with its {epd} no CPU walks there; to read it all the same give the TCR {:#x}",
+                    name.to_uppercase(),
+                    tcr & !bit,
+                )),
                 Ok(None) => {}
                 Err(error) => self.refuse(number, &format!("TCR_EL{el}"), error),
             }
@@ -151,6 +175,11 @@ impl Found {
     }
 }
 
+/// Whether the CPU is at EL0, by PSTATE.M; `false` if its PSTATE is not known.
+fn in_el0(cpu: &Registers) -> bool {
+    cpu.get("cpsr").is_some_and(|pstate| pstate & 0b1111 == 0)
+}
+
 fn same_shape(one: &Shape, other: &Shape) -> bool {
     match (one, other) {
         (Shape::Stage1(one), Shape::Stage1(other)) => one == other,
@@ -210,6 +239,37 @@ mod tests {
             panic!("{:?}", trees[0]);
         };
         assert_eq!((shape.va_bits(), shape.pa_bits()), (48, 40));
+    }
+
+    #[test]
+    fn a_kernel_that_hides_from_programs_is_read_by_a_cpu_that_is_in_it() {
+        let mut program = kernel(0x5000);
+        program.set("ttbr1_el1", 0x9000);
+        program.set("cpsr", 0x8000_0000);
+        let mut inside = kernel(0x6000);
+        inside.set("cpsr", 0x3c5);
+        let expected = [
+            ("kernel", 0x4123_4000),
+            ("user half of CPU 1", 0x6000),
+            ("kernel", 0x9000),
+            ("user half of CPU 0", 0x5000),
+        ];
+        let (found, notes) = trees(&[program.clone(), inside], Origin::Registers);
+        assert_eq!(
+            owners(&found),
+            expected.map(|(name, root)| (name.into(), root))
+        );
+        assert!(notes.is_empty(), "{notes:?}");
+        let (found, notes) = trees(&[program.clone(), program.clone()], Origin::Registers);
+        assert_eq!(owners(&found)[0].1, 0x9000);
+        assert!(
+            notes.len() == 1 && notes[0].starts_with("every CPU runs a program"),
+            "{notes:?}"
+        );
+        // A dump has a CPU's state without its tables.
+        let mut state = Registers::default();
+        state.set("cpsr", 0);
+        assert!(trees(&[state], Origin::Registers).1.is_empty());
     }
 
     #[test]

@@ -108,6 +108,18 @@ pub fn memory() -> Vec<u8> {
     memory
 }
 
+/// Makes the list of symbols in [`memory`] that of newer kernels: an address is an offset from the place of
+/// the offset itself, and VMCOREINFO has no `kallsyms_relative_base`.
+pub fn count_from_places(memory: &mut [u8]) {
+    for at in (SYMBOLS + 0x100..SYMBOLS + 0x400).step_by(4) {
+        let Some(place) = memory.get_mut(at..).and_then(<[u8]>::first_chunk_mut) else {
+            return;
+        };
+        let offset = u32::from_le_bytes(*place).wrapping_sub(at as u32);
+        *place = offset.to_le_bytes();
+    }
+}
+
 /// `struct task_struct { tasks, mm, pid, comm }` and `struct mm_struct { struct { pgd } }`.
 fn types() -> Vec<u8> {
     let mut strings = vec![0];

@@ -31,7 +31,7 @@ pub(crate) struct Guest<'a> {
 }
 
 /// A CPU with all three page sizes, and no newer feature that would save only one kernel work.
-const CPU: &str = "neoverse-n1";
+pub(crate) const CPU: &str = "neoverse-n1";
 
 /// Only emergency messages on the console, and an end when the first process has ended.
 const LINUX_WORDS: &str = "console=ttyAMA0 loglevel=1 panic=-1 transparent_hugepage=never";

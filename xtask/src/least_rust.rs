@@ -1,12 +1,12 @@
 //! The libraries with the least Rust that their manifests declare: Debian 12's `rustc-web`, which apt
 //! downloads. It is unpacked beside the build and installed nowhere.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
+use crate::debian;
 use crate::packages::{draws, package_named, packages};
 use crate::programs;
 use xtask::workspace::{capture, cargo, metadata, run, target_dir};
@@ -75,35 +75,11 @@ fn compiler(folder: &Path, least: &str) -> Result<PathBuf> {
             PACKAGES[0]
         )
     })?;
-    let archives = folder.join("archives");
-    fs::create_dir_all(archives.join("partial"))
-        .with_context(|| format!("cannot make {}", archives.display()))?;
-    let folder = folder
-        .canonicalize()
-        .with_context(|| format!("{} is not reached", folder.display()))?;
-    let mut download = Command::new("apt-get");
-    download.args(["-y", "-q", "--no-install-recommends", "--reinstall"]);
-    // The packages that this machine lacks, without its locks, so that it takes no root user.
-    download.args(["--download-only", "-o", "Debug::NoLocking=true", "-o"]);
-    download.arg(format!(
-        "Dir::Cache::archives={}/",
-        folder.join("archives").display()
-    ));
-    download.arg("install");
-    download.args(PACKAGES.map(|package| format!("{package}={version}")));
-    run(download)?;
-    let root = folder.join("root");
-    let files = fs::read_dir(folder.join("archives"))?;
-    for file in files.filter_map(|file| Some(file.ok()?.path())) {
-        if file.extension().is_some_and(|extension| extension == "deb") {
-            let mut unpack = Command::new("dpkg-deb");
-            unpack.arg("-x").arg(&file).arg(&root);
-            run(unpack)?;
-        }
-    }
+    let packages = PACKAGES.map(|package| format!("{package}={version}"));
+    let root = debian::unpack(folder, &packages)?;
     // The last step, so that a download that was cut off begins again.
-    write_wrapper(&folder.join("rustc"), &root)?;
-    Ok(folder.join("rustc"))
+    write_wrapper(&wrapper, &root)?;
+    Ok(wrapper)
 }
 
 /// The newest of apt's versions of one release of Rust.
@@ -117,18 +93,12 @@ fn version<'a>(madison: &'a str, least: &str) -> Option<&'a str> {
 
 /// A script that runs the compiler with the libraries beside it.
 fn write_wrapper(path: &Path, root: &Path) -> Result<()> {
-    let libraries = root
-        .join("usr/lib")
-        .join(format!("{}-linux-gnu", std::env::consts::ARCH));
     let text = format!(
         "#!/bin/sh\nLD_LIBRARY_PATH='{}' exec '{}' \"$@\"\n",
-        libraries.display(),
+        debian::libraries(root).display(),
         root.join("usr/bin/rustc").display()
     );
-    fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
-    let mut command = Command::new("chmod");
-    command.arg("755").arg(path);
-    run(command)
+    debian::script(path, &text)
 }
 
 #[cfg(test)]

@@ -7,10 +7,13 @@ mod api;
 mod bench;
 mod boot;
 mod boots;
+mod browser;
 mod check;
 mod ci;
+mod debian;
 #[cfg(test)]
 mod documents;
+mod dump_speed;
 mod elf;
 mod entry;
 mod examples;
@@ -33,6 +36,7 @@ mod page_constants;
 mod probe;
 mod programs;
 mod quiet;
+mod report;
 mod run;
 mod size;
 mod soak;
@@ -98,8 +102,12 @@ enum Command {
     Api,
     /// Time the library beside other crates in several builds, the worst of which counts; count instructions
     Bench(bench::Options),
+    /// Time `granule dump` on 64 GiB in 4K pages
+    DumpSpeed(dump_speed::Options),
     /// Measure every figure of the documents and write it where it stands
     Figures(figures::Options),
+    /// Make the page of `granule report` of this kernel with each page size
+    Report(report::Options),
     /// Run every test, host and QEMU
     Test(ci::Options),
     /// Build the cargo-fuzz targets with the pinned nightly, and run each for a moment
@@ -138,7 +146,9 @@ fn dispatch(command: Command) -> Result<ExitCode> {
         Command::Api => api::write()?,
         Command::Check => return Ok(check::check()),
         Command::Bench(options) => bench::bench(&options)?,
+        Command::DumpSpeed(options) => dump_speed::measure(&options)?,
         Command::Figures(options) => return figures::figures(&options),
+        Command::Report(options) => report::make(&options)?,
         Command::Test(options) => return ci::test(&options),
         Command::Soak(options) => return soak::soak(&options),
     }

@@ -7,7 +7,8 @@ use serde_json::Value;
 use crate::packages::{LIBRARIES, LIBRARY, draws, package_named, packages};
 use crate::programs::{self, Program};
 use crate::{
-    api, boot, boots, examples, figures, image, least_rust, licences, matrix, miri, probe, user,
+    api, boot, boots, examples, figures, image, least_rust, licences, matrix, miri, probe, report,
+    user,
 };
 use xtask::pool;
 use xtask::workspace::{
@@ -136,6 +137,12 @@ pub(crate) const STEPS: &[Step] = &[
         what: "the libraries with the least Rust that they declare",
         long: true,
         run: least_rust::check,
+    },
+    Step {
+        name: "report",
+        what: "the page of `granule report` in headless Chromium: light, dark, printed",
+        long: true,
+        run: report::check,
     },
     Step {
         name: "properties",

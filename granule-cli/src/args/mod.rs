@@ -11,7 +11,7 @@ use clap::{Args, Parser, Subcommand};
 
 use self::kexec::KexecArgs;
 use crate::bench::args::BenchArgs;
-use crate::inspect::args::{self as inspect, DumpArgs, LintArgs};
+use crate::inspect::args::{self as inspect, DumpArgs, LintArgs, ReportArgs};
 use crate::plan::{self, args::PlanArgs};
 use crate::request::{Barriers, LinearMap, PageSize, Request, Rodata};
 use crate::sizes::{parse_address, parse_size};
@@ -55,8 +55,13 @@ pub enum Command {
     /// Find what is wrong or wasteful in the page tables of a dump or a live machine
     #[command(long_about = inspect::LINT_LONG, after_help = LINT_HINT, after_long_help = inspect::LINT_EXAMPLES)]
     Lint(Box<LintArgs>),
+
+    /// Make one HTML page of page tables: a map of memory, charts, findings, benchmarks
+    #[command(long_about = inspect::REPORT_LONG, after_help = REPORT_HINT, after_long_help = inspect::REPORT_EXAMPLES)]
+    Report(Box<ReportArgs>),
 }
 
+const REPORT_HINT: &str = "`granule report --help` has examples and says what is in the page.";
 const DUMP_HINT: &str = "`granule dump --help` has examples and explains the words.";
 const LINT_HINT: &str = "`granule lint --help` has examples and the rules.";
 

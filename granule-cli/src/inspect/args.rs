@@ -1,5 +1,5 @@
-//! The command lines of `granule dump` and `granule lint`: what both say about the source, and what
-//! each asks for.
+//! The command lines of `granule dump`, `granule lint` and `granule report`: what they say about sources,
+//! and what each asks for.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -86,6 +86,39 @@ Examples:
 
 docs/dump-json.md documents the JSON object.";
 
+/// The text of `granule report --help` above its options.
+pub const REPORT_LONG: &str = "\
+Make one page of HTML that shows the page tables of memory dumps or live virtual machines, side by side.
+
+The page needs no network and nothing beside it. It has
+  a map of each tree, coloured by leaf size or by access. Unmapped gaps are folded, so that each region
+    has a row of its own with its own scale. A click on a cell, or the arrow keys, tell its range, leaf
+    and attributes; Enter or + goes into a row, - goes back, 0 shows everything
+  charts: leaf sizes, table memory, and how far a TLB reaches (modelled)
+  what `granule lint` finds, with links into the map
+  results of benchmarks side by side (--bench)
+
+A source has at most as many cells in the page as --detail says. Beyond, neighbours are put together and
+the page says so; sums stay exact. The same sources give the same bytes.
+
+The exit code is 0, or 3 for bad usage, if a source or a root table cannot be read, and if the page
+cannot be written.";
+
+/// The text of `granule report --help` below its options.
+pub const REPORT_EXAMPLES: &str = "\
+Examples:
+  One dump:
+    granule report vmcore -o report.html
+
+  Two kernels beside each other, with names:
+    granule report a.elf b.elf --name before --name after -o report.html
+
+  With benchmarks of two builds:
+    granule bench linear-map --json > new.json
+    granule report vmcore --bench old.json --bench new.json -o report.html
+
+The options below \"What the source does not say\" are for every source.";
+
 /// Where the tables are.
 #[derive(Debug, Args)]
 pub struct SourceArgs {
@@ -150,19 +183,24 @@ impl SourceArgs {
     /// The options of [`granule_inspect::open`].
     #[must_use]
     pub fn options(&self) -> granule_inspect::Options {
-        let given = &self.registers;
+        self.registers.options()
+    }
+}
+
+impl RegisterArgs {
+    fn options(&self) -> granule_inspect::Options {
         granule_inspect::Options {
-            base: given.base,
-            el: given.el,
-            vhe: given.vhe,
-            ttbr0: given.ttbr0,
-            ttbr1: given.ttbr1,
-            tcr: given.tcr,
-            mair: given.mair,
-            vttbr: given.vttbr,
-            vtcr: given.vtcr,
-            hcr: given.hcr,
-            symbols: given.symbols.clone(),
+            base: self.base,
+            el: self.el,
+            vhe: self.vhe,
+            ttbr0: self.ttbr0,
+            ttbr1: self.ttbr1,
+            tcr: self.tcr,
+            mair: self.mair,
+            vttbr: self.vttbr,
+            vtcr: self.vtcr,
+            hcr: self.hcr,
+            symbols: self.symbols.clone(),
         }
     }
 }
@@ -227,6 +265,44 @@ pub struct LintArgs {
 
     #[command(flatten)]
     pub(super) from: SourceArgs,
+}
+
+/// The options of `granule report`.
+#[derive(Debug, Args)]
+pub struct ReportArgs {
+    /// ELF cores, kdump files, raw images (with --base), or live QEMUs: gdb:HOST:PORT, qmp:PATH
+    #[arg(value_name = "SOURCE", required = true, value_parser = Source::from_str)]
+    pub(super) sources: Vec<Source>,
+
+    /// File to write; - for standard output
+    #[arg(short, long, value_name = "FILE.html")]
+    pub(super) output: PathBuf,
+
+    /// Name of a source in the page, in their order; else that of the file
+    #[arg(long = "name", value_name = "NAME")]
+    pub(super) names: Vec<String>,
+
+    /// Result of `granule bench ... --json` or `granule-bench --json`, to compare; may be given several times
+    #[arg(long, value_name = "FILE.json")]
+    pub(super) bench: Vec<PathBuf>,
+
+    /// Ranges of a source that are kept apart; beyond, neighbours are put together and summed
+    #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(super) detail: u32,
+
+    /// Findings of each rule and severity to list; more are only counted
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    pub(super) most: usize,
+
+    #[command(flatten)]
+    registers: RegisterArgs,
+}
+
+impl ReportArgs {
+    /// The options of [`granule_inspect::open`], for every source.
+    pub(super) fn options(&self) -> granule_inspect::Options {
+        self.registers.options()
+    }
 }
 
 fn rule(name: &str) -> Result<granule_inspect::lint::Rule, String> {

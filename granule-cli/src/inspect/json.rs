@@ -8,7 +8,7 @@ use granule_inspect::totals::Totals;
 use granule_inspect::tree::Tree;
 use serde_json::{Value, json};
 
-use super::text;
+use super::text::{self, Known};
 
 /// The schema's number. Keys may be added to a schema but never removed.
 pub(super) const SCHEMA: u32 = 1;
@@ -31,12 +31,12 @@ pub(super) fn tree(tree: &Tree) -> Value {
     })
 }
 
-/// What an object says besides addresses, for the ranges that have it in common with the last one.
-/// There may be millions of ranges, so an object is put together of pieces.
+/// What objects say besides addresses, and the last object. There may be millions of ranges, so an object is
+/// put together of pieces.
 pub(super) struct Objects {
-    kind: Option<(u64, bool, u64)>,
     head: String,
-    tail: String,
+    sizes: Known<u64>,
+    tails: Known<(u64, bool, u64)>,
     line: Vec<u8>,
 }
 
@@ -45,9 +45,9 @@ impl Objects {
     pub(super) fn new(tree: &Tree) -> Self {
         let owner = Value::String(tree.owner.to_string());
         Self {
-            kind: None,
             head: format!("{{\"owner\":{owner},\"start\":\""),
-            tail: String::new(),
+            sizes: Known::default(),
+            tails: Known::default(),
             line: Vec::new(),
         }
     }
@@ -59,17 +59,17 @@ impl Objects {
         tree: &Tree,
         range: &Range,
     ) -> io::Result<()> {
-        let kind = (range.leaf_bytes, range.contiguous, range.attributes);
-        if self.kind != Some(kind) {
-            self.kind = Some(kind);
-            self.tail = tail(tree, range);
-        }
         self.line.clear();
         self.line.extend_from_slice(self.head.as_bytes());
         text::hex(&mut self.line, range.start, 1);
-        write!(self.line, "\",\"bytes\":{},\"output\":\"", range.bytes)?;
+        let bytes = self.sizes.text(range.bytes, || {
+            format!("\",\"bytes\":{},\"output\":\"", range.bytes)
+        });
+        self.line.extend_from_slice(bytes.as_bytes());
         text::hex(&mut self.line, range.output, 1);
-        self.line.extend_from_slice(self.tail.as_bytes());
+        let kind = (range.leaf_bytes, range.contiguous, range.attributes);
+        let tail = self.tails.text(kind, || tail(tree, range));
+        self.line.extend_from_slice(tail.as_bytes());
         out.write_all(&self.line)
     }
 }

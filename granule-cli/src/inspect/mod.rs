@@ -1,4 +1,5 @@
-//! `granule dump` and `granule lint`: other kernels' page tables in words and in JSON.
+//! `granule dump`, `granule lint` and `granule report`: other kernels' page tables in words, in JSON and
+//! as a page.
 //!
 //! What tables mean is `granule_inspect`'s business. Here are options, output and exit codes.
 
@@ -8,6 +9,7 @@ pub mod dump;
 mod json;
 pub mod lint;
 mod listing;
+pub mod report;
 mod text;
 
 use std::io;
@@ -28,6 +30,9 @@ pub enum Failure {
     /// The result cannot be written.
     #[error("standard output: {0}")]
     Output(#[from] io::Error),
+    /// A file cannot be written.
+    #[error("{0}: {1}")]
+    File(String, io::Error),
 }
 
 impl From<OpenError> for Failure {

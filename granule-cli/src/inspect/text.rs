@@ -59,12 +59,38 @@ const fn widths(decoded: &Decoded) -> &'static [usize] {
     }
 }
 
-/// What a line says besides addresses, for the ranges that have it in common with the last one.
+/// Texts of things that come again and again, such as the attributes of ranges that take turns.
+pub(super) struct Known<K>(Vec<(K, String)>);
+
+impl<K> Default for Known<K> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<K: Copy + PartialEq> Known<K> {
+    /// The most texts that are kept: a kernel has a dozen kinds of ranges.
+    const MOST: usize = 16;
+
+    /// The text of `key`, which `make` makes the first time.
+    pub(super) fn text(&mut self, key: K, make: impl FnOnce() -> String) -> &str {
+        let at = self.0.iter().position(|(known, _)| *known == key);
+        let at = at.unwrap_or_else(|| {
+            if self.0.len() == Self::MOST {
+                self.0.clear();
+            }
+            self.0.push((key, make()));
+            self.0.len() - 1
+        });
+        self.0.get(at).map_or("", |(_, text)| text)
+    }
+}
+
+/// What lines say besides addresses, and the last line.
 #[derive(Default)]
 pub(super) struct Lines {
-    kind: Option<(Level, bool, u64)>,
-    words: String,
-    size: (u64, String),
+    words: Known<(Level, bool, u64)>,
+    sizes: Known<u64>,
     line: Vec<u8>,
 }
 
@@ -77,21 +103,18 @@ impl Lines {
         tree: &Tree,
         range: &Range,
     ) -> io::Result<()> {
-        let kind = (range.level, range.contiguous, range.attributes);
-        if self.kind != Some(kind) {
-            self.kind = Some(kind);
-            self.words = words(tree, range);
-        }
         self.line.clear();
         hex(&mut self.line, range.start, 16);
         self.line.push(b'-');
         hex(&mut self.line, range.last(), 16);
-        if self.size.0 != range.bytes {
-            self.size = (range.bytes, format!(" {:>8}  ", size(range.bytes)));
-        }
-        self.line.extend_from_slice(self.size.1.as_bytes());
+        let bytes = self
+            .sizes
+            .text(range.bytes, || format!(" {:>8}  ", size(range.bytes)));
+        self.line.extend_from_slice(bytes.as_bytes());
         hex(&mut self.line, range.output, 12);
-        self.line.extend_from_slice(self.words.as_bytes());
+        let kind = (range.level, range.contiguous, range.attributes);
+        let words = self.words.text(kind, || words(tree, range));
+        self.line.extend_from_slice(words.as_bytes());
         out.write_all(&self.line)
     }
 }

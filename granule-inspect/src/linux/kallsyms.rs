@@ -1,7 +1,8 @@
 //! The kernel's own list of symbols (kallsyms), which it keeps for its backtraces.
 //!
 //! A name is a number of bytes, each of which stands for a piece of text; the first letter is the
-//! symbol's type. The list is in the order of the addresses' offsets from one base.
+//! symbol's type. The list is in the order of the addresses, which are offsets: from one base, or without
+//! one (newer kernels) each from the place where it is itself.
 
 use super::space::Space;
 use crate::vmcoreinfo::Vmcoreinfo;
@@ -32,7 +33,8 @@ pub(super) fn find<const COUNT: usize>(
     let names = place("kallsyms_names")?;
     let pieces = place("kallsyms_token_table")?;
     let index = place("kallsyms_token_index")?;
-    let base = space.word(place("kallsyms_relative_base")?)?;
+    let base = info.symbol("kallsyms_relative_base");
+    let base = base.map(|base| space.word(base)).transpose()?;
     let count = space.word(place("kallsyms_num_syms")?)? & u64::from(u32::MAX);
     let bytes = pieces
         .checked_sub(names)
@@ -42,19 +44,25 @@ pub(super) fn find<const COUNT: usize>(
             "its list of {count} symbols has no form that is known"
         ));
     };
-    let offsets = space.bytes(place("kallsyms_offsets")?, 4 * count)?;
+    let first = place("kallsyms_offsets")?;
+    let offsets = space.bytes(first, 4 * count)?;
     let names = space.bytes(names, bytes)?;
     let index = space.bytes(index, 2 * 256)?;
     let text = pieces_of(space, pieces, &index)?;
 
     let (mut found, mut known_at) = ([None; COUNT], None);
     let mut rest = names.as_slice();
-    for offset in offsets.as_chunks::<4>().0 {
+    for (at, offset) in offsets.as_chunks::<4>().0.iter().enumerate() {
         let Some((name, others)) = take_name(rest) else {
             break;
         };
         rest = others;
-        let address = base.wrapping_add(u64::from(u32::from_le_bytes(*offset)));
+        let address = match base {
+            Some(base) => base.wrapping_add(u64::from(u32::from_le_bytes(*offset))),
+            None => first
+                .wrapping_add(4 * at as u64)
+                .wrapping_add_signed(i32::from_le_bytes(*offset).into()),
+        };
         if spells(name, &index, &text, known) {
             known_at = Some(address);
         }

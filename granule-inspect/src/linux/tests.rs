@@ -4,7 +4,7 @@
 use super::*;
 use crate::source::raw;
 use granule_testing::linux::{
-    BASE, NODE, TASK_BYTES, TASKS, USER_ROOTS, VIRTUAL, memory, vmcoreinfo,
+    BASE, NODE, TASK_BYTES, TASKS, USER_ROOTS, VIRTUAL, count_from_places, memory, vmcoreinfo,
 };
 
 type Found = Result<(Vec<Tree>, Vec<String>), String>;
@@ -32,6 +32,23 @@ fn processes_by_name_number_and_root() {
         panic!("{:?}", trees[0]);
     };
     assert_eq!((shape.va_bits(), shape.base().0), (39, 0));
+}
+
+#[test]
+fn symbols_whose_addresses_count_from_their_own_places() {
+    let info = vmcoreinfo().replace("SYMBOL(kallsyms_relative_base)", "X");
+    let mut newer = memory();
+    count_from_places(&mut newer);
+    let roots = |found: Found| -> Vec<u64> {
+        let (trees, _) = found.unwrap();
+        trees.iter().map(|tree| tree.root.0).collect()
+    };
+    assert_eq!(roots(found(newer.clone(), &info)), USER_ROOTS);
+    // Each form in the place of the other is told.
+    for error in [found(memory(), &info), found(newer, &vmcoreinfo())] {
+        let error = error.unwrap_err();
+        assert!(error.contains("_stext is not at"), "{error}");
+    }
 }
 
 #[test]

@@ -7,5 +7,6 @@ mod diff;
 mod explain;
 mod hostile;
 mod lint;
+mod map;
 mod walk;
 mod world;

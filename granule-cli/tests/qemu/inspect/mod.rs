@@ -1,16 +1,20 @@
 //! A running kernel read from outside: the live machine through its sockets, and dumps of it.
 //!
 //! One guest boots and ends, and QEMU keeps it. It is then read in each way, and the ways must
-//! agree, also with QEMU's own translation.
+//! agree, also with QEMU's own translation. What `granule dump` prints must agree with the kernel's
+//! own record of its linear map ([`record`]).
 
-use std::path::Path;
+mod record;
+
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use granule::arch::registers::Tcr;
 use granule::arch::{CpuFeatures, Descriptor, Geometry, IdRegisters, PhysicalAddress};
 use granule::table::{TableView, Visit};
+use granule_cli::boot::clock::{ProcessClock, TICK};
 use granule_inspect::source::qmp::Qmp;
 use granule_inspect::source::{self, Endpoint, Source};
 use granule_inspect::tree::{Origin, Owner, Shape, Tree};
@@ -24,17 +28,25 @@ const RAM_MIB: u64 = 128;
 /// Where `virt` has it.
 const RAM: u64 = 0x4000_0000;
 
+/// A QEMU that ends with the test, however that ends.
+struct Qemu(Child);
+
+impl Drop for Qemu {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// A QEMU whose guest has ended and is kept.
 struct Kept {
-    qemu: Child,
+    _qemu: Qemu,
     qmp: Qmp,
 }
 
-impl Drop for Kept {
-    fn drop(&mut self) {
-        let _ = self.qemu.kill();
-        let _ = self.qemu.wait();
-    }
+/// The file with the console of a guest that is kept there.
+fn console(folder: &Path) -> PathBuf {
+    folder.join("console")
 }
 
 /// Boots the kernel with these bootargs, up to its end.
@@ -53,6 +65,8 @@ fn kept(folder: &Path, bootargs: &str) -> Kept {
         .args(["-m", &RAM_MIB.to_string(), "-no-reboot", "-no-shutdown"])
         .args(["-append", bootargs, "-kernel"])
         .arg(image())
+        .arg("-serial")
+        .arg(format!("file:{}", console(folder).display()))
         // One socket serves one client at a time: one for the test, one for what it tests.
         .arg("-qmp")
         .arg(format!("unix:{},server=on,wait=off", socket.display()))
@@ -61,19 +75,22 @@ fn kept(folder: &Path, bootargs: &str) -> Kept {
         .stdin(Stdio::null())
         .spawn()
         .unwrap();
-    let until = Instant::now() + Duration::from_secs(60);
-    let wait = || {
-        assert!(Instant::now() < until, "the guest does not end");
-        thread::sleep(Duration::from_millis(20));
+    let mut clock = ProcessClock::start(qemu.id());
+    let qemu = Qemu(qemu);
+    let mut wait = || {
+        let time = clock.look();
+        assert!(time < Duration::from_secs(60), "the guest does not end");
+        thread::sleep(TICK);
     };
-    while !socket.exists() {
-        wait();
-    }
     let endpoint = Endpoint::Unix(socket);
-    let mut kept = Kept {
-        qmp: Qmp::connect(&endpoint).unwrap(),
-        qemu,
+    // The socket is there a moment before it answers.
+    let qmp = loop {
+        match Qmp::connect(&endpoint) {
+            Ok(qmp) => break qmp,
+            Err(_) => wait(),
+        }
     };
+    let mut kept = Kept { _qemu: qemu, qmp };
     while kept.qmp.run("query-status", json!({})).unwrap()["status"] != "shutdown" {
         wait();
     }

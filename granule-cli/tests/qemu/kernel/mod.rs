@@ -20,7 +20,7 @@ pub(crate) mod machine;
 mod page_size;
 mod persist;
 mod places;
-mod reference;
+pub(crate) mod reference;
 mod refusals;
 mod rodata;
 mod self_check;

@@ -27,7 +27,7 @@ const TIB: u64 = 1 << 40;
 
 /// The leaf sizes, largest first: bytes, whether a contiguous group, and the level of the entries.
 /// `wide` is the 52-bit format (LPA2, or LPA with 64K pages), which allows blocks a level higher.
-fn sizes(size: PageSize, wide: bool) -> Vec<(u64, bool, i32)> {
+pub(crate) fn sizes(size: PageSize, wide: bool) -> Vec<(u64, bool, i32)> {
     let narrow: &[(u64, bool, i32)] = match size {
         PageSize::K4 => &[
             (16 * GIB, true, 1),

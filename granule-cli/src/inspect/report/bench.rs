@@ -1,0 +1,139 @@
+//! Results of benchmarks, as `granule bench --json` and `granule-bench --json` print them: which columns of
+//! a row name it, and which were measured. What is compared and shown is the page's business.
+
+use granule_inspect::fields::about;
+use serde_json::{Value, json};
+
+use super::visible;
+
+/// A kind of results: a key that its object has and no other, the columns that name a row, those that
+/// were measured (the most interesting first).
+struct Kind {
+    name: &'static str,
+    known_by: &'static str,
+    names: &'static [&'static str],
+    measures: &'static [&'static str],
+}
+
+const KINDS: [Kind; 5] = [
+    Kind {
+        name: "granule bench linear-map",
+        known_by: "/cells",
+        names: &["page_size", "memory", "rodata", "strategy", "barriers"],
+        measures: &[
+            "linear_map.instructions",
+            "linear_map.tlbi",
+            "linear_map.dsb",
+            "linear_map.isb",
+            "linear_map.descriptor_stores",
+            "linear_map.tables",
+        ],
+    },
+    Kind {
+        name: "granule bench permissions",
+        known_by: "/changes",
+        names: &["page_size", "bytes", "kind"],
+        measures: &[
+            "instructions",
+            "tlbi",
+            "dsb",
+            "isb",
+            "stores",
+            "tables",
+            "leaves_split",
+            "locks",
+        ],
+    },
+    Kind {
+        name: "granule bench user",
+        known_by: "/rounds",
+        names: &["build", "page_size", "op", "pages"],
+        measures: &["instructions_per_page", "instructions"],
+    },
+    Kind {
+        name: "granule bench kexec",
+        known_by: "/published",
+        names: &["page_size", "payload", "place", "mmu"],
+        measures: &[
+            "relocation_instructions",
+            "shutdown_instructions",
+            "startup_up_instructions",
+            "bytes_copied",
+            "lines_cleaned",
+            "tlbi",
+            "dsb",
+        ],
+    },
+    Kind {
+        name: "granule-bench",
+        known_by: "/floors",
+        names: &["bytes", "leaf_bytes", "trees", "calls", "subject", "step"],
+        measures: &["ratio.median", "ns_per_leaf.median", "tables"],
+    },
+];
+
+/// Names of rows that are sizes.
+const SIZES: [&str; 5] = ["page_size", "memory", "bytes", "leaf_bytes", "payload"];
+
+/// The most rows of a file that the page shows.
+const MOST_ROWS: usize = 2000;
+
+pub(super) struct Bench {
+    kind: &'static Kind,
+    object: Value,
+}
+
+/// Reads a file of results.
+pub(super) fn read(text: &str) -> Result<Bench, String> {
+    let object: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    let rows = object.pointer("/rows").and_then(Value::as_array);
+    let kind = KINDS
+        .iter()
+        .find(|kind| object.pointer(kind.known_by).is_some());
+    match (rows, kind) {
+        (Some(_), Some(kind)) => Ok(Bench { kind, object }),
+        _ => Err(
+            "expected one object of `granule bench ... --json` or `granule-bench --json`"
+                .to_owned(),
+        ),
+    }
+}
+
+impl Bench {
+    /// The data for the page.
+    pub(super) fn object(&self, file: &str) -> Value {
+        let rows = self.object.pointer("/rows").and_then(Value::as_array);
+        let rows = rows.map(Vec::as_slice).unwrap_or_default();
+        let shown = rows.iter().take(MOST_ROWS).map(|row| {
+            let names = self.kind.names.iter().map(|name| word(name, at(row, name)));
+            let values = self.kind.measures.iter();
+            let values = values.map(|name| at(row, name).filter(|value| value.is_number()));
+            json!({ "names": names.collect::<Vec<_>>(), "values": values.collect::<Vec<_>>() })
+        });
+        json!({
+            "file": visible(file),
+            "kind": self.kind.name,
+            "names": self.kind.names,
+            "measures": self.kind.measures,
+            "rows": shown.collect::<Vec<_>>(),
+            "more_rows": rows.len().saturating_sub(MOST_ROWS),
+        })
+    }
+}
+
+/// The value at a name with dots.
+fn at<'v>(row: &'v Value, name: &str) -> Option<&'v Value> {
+    name.split('.').try_fold(row, |value, part| value.get(part))
+}
+
+/// A name of a row in words.
+fn word(name: &str, value: Option<&Value>) -> String {
+    match value {
+        None | Some(Value::Null) => String::new(),
+        Some(Value::String(text)) => visible(text),
+        Some(value) => match value.as_u64() {
+            Some(bytes) if SIZES.contains(&name) => about(bytes),
+            _ => visible(&value.to_string()),
+        },
+    }
+}

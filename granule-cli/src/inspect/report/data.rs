@@ -1,0 +1,207 @@
+//! The data of one source for the page: its trees as maps, their totals, findings. Everything is bounded:
+//! cells by `--detail`, findings by `--most`, trees by [`MOST_TREES`].
+
+use std::collections::BTreeSet;
+
+use granule_inspect::Opened;
+use granule_inspect::attributes::Decoded;
+use granule_inspect::fields::size;
+use granule_inspect::lint::{self, Findings, lint};
+use granule_inspect::map::{Access, Cell, Content, Drawn, draw, share};
+use granule_inspect::totals::{LeafKind, Totals};
+use granule_inspect::tree::Tree;
+use serde_json::{Value, json};
+
+use super::super::{Progress, json as objects};
+use super::visible;
+
+/// The most trees of a source that the page shows; the others are counted.
+const MOST_TREES: usize = 256;
+
+/// The sizes of TLBs for which the reach is shown: powers of two up to this one.
+const MOST_ENTRIES: u32 = 14;
+
+pub(super) struct OfSource {
+    pub(super) object: Value,
+    /// Whether a root cannot be read.
+    pub(super) no_root: bool,
+}
+
+/// The data of a source with at most `detail` cells.
+pub(super) fn source(
+    name: &str,
+    opened: &Opened,
+    detail: usize,
+    most: usize,
+    progress: Progress<'_>,
+) -> OfSource {
+    let mut drawn: Vec<(&Tree, Drawn)> = Vec::new();
+    let (mut all, mut no_root, mut more_trees) = (Totals::default(), false, 0_u64);
+    let mut met = BTreeSet::new();
+    for tree in &opened.trees {
+        // CPUs that run the same program have the same root.
+        if !met.insert((tree.root.0, format!("{:?}", tree.geometry()))) {
+            continue;
+        }
+        let mut one = draw(&*opened.memory, tree, detail, progress);
+        all.add(&one.totals);
+        no_root |= one.no_root;
+        if drawn.len() == MOST_TREES {
+            more_trees += 1;
+            continue;
+        }
+        one.map.shrink(tree, detail);
+        drawn.push((tree, one));
+        if cells(&drawn) > detail.saturating_mul(2) {
+            fit(&mut drawn, detail);
+        }
+    }
+    fit(&mut drawn, detail);
+    let options = lint::Options {
+        most,
+        ..lint::Options::default()
+    };
+    let linted = lint(&*opened.memory, &opened.trees, &options, progress);
+    let trees = drawn.iter().map(|(tree, drawn)| of_tree(tree, drawn));
+    let object = json!({
+        "name": visible(name),
+        "notes": opened.notes.iter().map(|note| visible(note)).collect::<Vec<_>>(),
+        "trees": trees.collect::<Vec<_>>(),
+        "more_trees": more_trees,
+        "totals": totals(&all),
+        "findings": findings(&linted.findings),
+        "not_listed": not_listed(&linted.findings),
+    });
+    OfSource { object, no_root }
+}
+
+fn cells(drawn: &[(&Tree, Drawn)]) -> usize {
+    drawn.iter().map(|(_, one)| one.map.cells.len()).sum()
+}
+
+/// Makes the maps fit together.
+fn fit(drawn: &mut [(&Tree, Drawn)], detail: usize) {
+    let needs: Vec<usize> = drawn.iter().map(|(_, one)| one.map.cells.len()).collect();
+    let each = share(&needs, detail);
+    for (tree, one) in drawn {
+        one.map.shrink(tree, each);
+    }
+}
+
+/// Numbers things in the order in which they are met.
+struct Numbers<T>(Vec<T>, std::collections::HashMap<T, usize>);
+
+impl<T: Copy + Eq + std::hash::Hash> Numbers<T> {
+    fn of(&mut self, thing: T) -> usize {
+        let next = self.0.len();
+        let number = *self.1.entry(thing).or_insert(next);
+        if number == next {
+            self.0.push(thing);
+        }
+        number
+    }
+}
+
+/// A tree: its place and shape, and its cells as arrays, which are short in JSON:
+/// `[offset, bytes, ranges, kind, attributes, output]` of leaves alike, `[offset, bytes, ranges, parts]`
+/// of others, with `[kind, access, bytes]` of each part.
+fn of_tree(tree: &Tree, drawn: &Drawn) -> Value {
+    let map = &drawn.map;
+    let base = tree.geometry().base().0;
+    let mut kinds: Vec<LeafKind> = drawn.totals.leaves.keys().copied().collect();
+    // Totals of partial walks have all kinds too, and the map no other.
+    kinds.sort_unstable();
+    let kind_of = |kind: &LeafKind| kinds.binary_search(kind).unwrap_or_default();
+    let mut attributes = Numbers(Vec::new(), std::collections::HashMap::new());
+    let mut mixed = 0_u64;
+    let mut cell_of = |cell: &Cell| {
+        let offset = cell.start.wrapping_sub(base);
+        match &cell.content {
+            Content::Alike {
+                output,
+                kind,
+                attributes: bits,
+                ..
+            } => json!([
+                offset,
+                cell.bytes,
+                cell.ranges,
+                kind_of(kind),
+                attributes.of(*bits),
+                output
+            ]),
+            Content::Mixed(parts) => {
+                mixed += 1;
+                let parts = parts.iter().map(|((kind, access), bytes)| {
+                    json!([kind_of(kind), access.to_string(), bytes])
+                });
+                json!([offset, cell.bytes, cell.ranges, parts.collect::<Vec<_>>()])
+            }
+        }
+    };
+    let cells: Vec<Value> = map.cells.iter().map(&mut cell_of).collect();
+    let words = attributes.0.iter().map(|&bits| {
+        let decoded = Decoded::new(tree, bits);
+        json!({ "words": decoded.to_string(), "access": Access::of(&decoded).to_string() })
+    });
+    let page = tree.geometry().page_size().bytes();
+    let names = kinds.iter().map(|kind| {
+        let what = if kind.leaf_bytes == page {
+            "page"
+        } else {
+            "block"
+        };
+        json!({ "bytes": kind.leaf_bytes, "contiguous": kind.contiguous, "what": what })
+    });
+    let mut object = objects::tree(tree);
+    let more = json!({
+        "owner": visible(&tree.owner.to_string()),
+        "base": objects::address(base),
+        "kinds": names.collect::<Vec<_>>(),
+        "attributes": words.collect::<Vec<_>>(),
+        "cells": cells,
+        "ranges": map.ranges,
+        "mixed": mixed,
+        "window": map.window.filter(|shift| *shift < u64::BITS).map(|shift| size(1 << shift)),
+        "left_out": drawn.left_out.iter().map(|it| visible(&it.to_string())).collect::<Vec<_>>(),
+        "more_left_out": drawn.more_left_out,
+        "totals": totals(&drawn.totals),
+    });
+    if let (Value::Object(object), Value::Object(more)) = (&mut object, more) {
+        object.extend(more);
+    }
+    object
+}
+
+/// Totals as `granule dump --json` has them, with the reach of TLBs of 1, 2, 4 … entries.
+fn totals(totals: &Totals) -> Value {
+    let mut object = objects::totals(totals);
+    let reach = |hint| {
+        let entries = (0..=MOST_ENTRIES).map(|shift| totals.reach(1 << shift, hint));
+        entries.collect::<Vec<_>>()
+    };
+    if let Value::Object(object) = &mut object {
+        object.insert("reach".into(), json!(reach(true)));
+        object.insert("reach_without_hint".into(), json!(reach(false)));
+    }
+    object
+}
+
+fn findings(findings: &Findings) -> Vec<Value> {
+    let one = |it: &granule_inspect::lint::Finding| {
+        json!({
+            "severity": it.severity.to_string(),
+            "rule": it.rule.name(),
+            "address": objects::address(it.address),
+            "bytes": it.bytes,
+            "owner": visible(&it.owner.to_string()),
+            "text": visible(&it.text),
+        })
+    };
+    findings.list.iter().map(one).collect()
+}
+
+fn not_listed(findings: &Findings) -> Vec<Value> {
+    let one = |((rule, severity), more): (&(lint::Rule, lint::Severity), &u64)| json!({ "rule": rule.name(), "severity": severity.to_string(), "findings": more });
+    findings.more.iter().map(one).collect()
+}

@@ -1,0 +1,106 @@
+//! What the page is made of: its data cannot leave their place, and results of benchmarks are told apart.
+
+use super::*;
+
+/// What a name in a dump can be.
+const HOSTILE: &str = "</script><script>alert(1)</script><!--{{data}}\u{202e}\u{7}é\"'&";
+
+#[test]
+fn data_stay_in_their_element() {
+    let page = page(&json!({ "sources": [{ "name": visible(HOSTILE) }], "benches": [] }));
+    let begin = r#"<script type="application/json" id="data">"#;
+    let (_, after) = page.split_once(begin).unwrap();
+    let (data, after) = after.split_once("</script>").unwrap();
+    let read: Value = serde_json::from_str(data).unwrap();
+    assert_eq!(read["sources"][0]["name"], visible(HOSTILE));
+    assert!(!data.contains('<'), "{data}");
+    // The page's own script is the only other one, and nothing of it was taken for a place to fill.
+    assert_eq!(page.matches("<script").count(), 2);
+    assert!(after.contains(SCRIPTS[0]));
+    assert!(!after.contains("alert(1)"));
+}
+
+#[test]
+fn the_page_is_whole_and_needs_nothing_else() {
+    let page = page(&json!({}));
+    assert_eq!(PAGE.matches("{{").count(), 3);
+    for part in SCRIPTS.iter().chain([&STYLE]) {
+        assert!(page.contains(part));
+        assert!(!part.contains("</script") && !part.contains("</style"));
+    }
+    // The one address is the name of SVG.
+    let addresses: Vec<_> = page
+        .match_indices("://")
+        .map(|(at, _)| &page[at - 4..at + 22])
+        .collect();
+    assert_eq!(addresses, ["http://www.w3.org/2000/svg"]);
+    for word in [
+        "innerHTML",
+        "outerHTML",
+        "insertAdjacentHTML",
+        "document.write",
+        "eval(",
+        "@import",
+        "url(",
+    ] {
+        assert!(!page.contains(word), "{word}");
+    }
+    assert!(page.contains("default-src 'none'"));
+}
+
+#[test]
+fn hidden_characters_are_shown() {
+    assert_eq!(
+        visible("a\u{202e}b\u{0}\u{1b}\n\u{feff}"),
+        r"a\u{202e}b\u{0}\u{1b}\u{a}\u{feff}"
+    );
+    assert_eq!(visible("process 1 (café <b>)"), "process 1 (café <b>)");
+}
+
+#[test]
+fn results_of_each_benchmark_are_told_apart() {
+    let linear = r#"{"cells": 1, "rows": [{"page_size": 16384, "memory": 4294967296, "rodata": "on",
+        "strategy": "base", "barriers": null, "linear_map": {"instructions": 7, "tlbi": null}}]}"#;
+    let object = bench::read(linear).unwrap().object("a.json");
+    assert_eq!(object["kind"], "granule bench linear-map");
+    assert_eq!(
+        object["rows"][0]["names"],
+        json!(["16K", "4G", "on", "base", ""])
+    );
+    assert_eq!(
+        object["rows"][0]["values"],
+        json!([7, null, null, null, null, null])
+    );
+    let host = r#"{"floors": [], "rows": [{"bytes": 1073741824, "leaf_bytes": 4096, "trees": 1, "calls": "range",
+        "subject": "granule", "step": "map", "ratio": {"median": 1.25}, "ns_per_leaf": {"median": 2}, "tables": 513}]}"#;
+    let object = bench::read(host).unwrap().object(HOSTILE);
+    assert_eq!(object["rows"][0]["values"], json!([1.25, 2, 513]));
+    assert_eq!(object["file"], visible(HOSTILE));
+    for (key, kind) in [
+        ("changes", "permissions"),
+        ("rounds", "user"),
+        ("published", "kexec"),
+    ] {
+        let text = json!({ key: [], "rows": [] }).to_string();
+        let object = bench::read(&text).unwrap().object("x");
+        assert_eq!(object["kind"], format!("granule bench {kind}"));
+    }
+}
+
+#[test]
+fn other_files_are_no_results() {
+    for text in [
+        "",
+        "[]",
+        "7",
+        r#"{"rows": []}"#,
+        r#"{"cells": 1}"#,
+        r#"{"cells": 1, "rows": 7}"#,
+    ] {
+        assert!(bench::read(text).is_err(), "{text}");
+    }
+    let odd = bench::read(r#"{"cells": 1, "rows": [7, {}, {"page_size": [1]}]}"#).unwrap();
+    let rows = &odd.object("x")["rows"];
+    assert_eq!(rows[1]["names"], json!(["", "", "", "", ""]));
+    assert_eq!(rows[2]["names"][0], "[1]");
+}

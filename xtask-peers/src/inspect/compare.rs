@@ -1,0 +1,263 @@
+//! What the tree reader found beside what QEMU and the guest's kernel say. Pure: QEMU is a function here.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+
+use anyhow::{Context, Result, ensure};
+use granule_inspect::ranges::{Merger, Range};
+use granule_inspect::source::Memory;
+use granule_inspect::tree::Tree;
+use granule_inspect::walk::{EVERYTHING, Event, Tables, walk};
+
+/// Up to so many ranges are all compared; of more, so many.
+const MOST_RANGES: usize = 2000;
+/// The seed of what is drawn.
+const SEED: u64 = 1;
+
+/// A tree as it was read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Walked {
+    pub(super) ranges: Vec<Range>,
+    /// The number of tables by level, that of pages last.
+    pub(super) tables: BTreeMap<i32, u64>,
+}
+
+/// Reads a tree, all of which must be there.
+pub(super) fn walked(memory: &dyn Memory, tree: &Tree) -> Result<Walked> {
+    let (mut walked, mut merger) = (Walked::default(), Merger::default());
+    let ended = walk(&Tables::new(memory, tree), tree, EVERYTHING, |event| {
+        match event {
+            Event::Table(table) if table.before.is_none() => {
+                *walked.tables.entry(table.level.number()).or_default() += 1;
+            }
+            Event::Table(_) => {}
+            Event::Leaves(leaves) => walked.ranges.extend(merger.push(Range::of(tree, leaves))),
+            Event::LeftOut(table) => return ControlFlow::Break(table.to_string()),
+        }
+        ControlFlow::Continue(())
+    });
+    if let ControlFlow::Break(left_out) = ended {
+        anyhow::bail!("{}: {left_out}", tree.owner);
+    }
+    walked.ranges.extend(merger.end());
+    ensure!(!walked.ranges.is_empty(), "{} maps nothing", tree.owner);
+    Ok(walked)
+}
+
+/// Two readings of one tree are the same.
+pub(super) fn same(one: &Walked, other: &Walked) -> Result<()> {
+    for (one, other) in one.ranges.iter().zip(&other.ranges) {
+        ensure!(one == other, "{one:x?} is {other:x?} there");
+    }
+    let (one, other) = (
+        (one.ranges.len(), &one.tables),
+        (other.ranges.len(), &other.tables),
+    );
+    ensure!(
+        one == other,
+        "ranges and tables are {one:?}, and {other:?} there"
+    );
+    Ok(())
+}
+
+/// The ranges that are compared: all, or one drawn from each of as many equal stretches of the list.
+fn drawn(number: usize) -> Vec<usize> {
+    let mut state = SEED;
+    let mut random = move || {
+        // Knuth's MMIX generator, of which the upper bits are good.
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize
+    };
+    if number <= MOST_RANGES {
+        return (0..number).collect();
+    }
+    (0..MOST_RANGES)
+        .map(|at| (at * number + random() % number) / MOST_RANGES)
+        .collect()
+}
+
+/// QEMU translates as the ranges say, at both ends and in the middle, and nothing beside them.
+pub(super) fn translation(
+    ranges: &[Range],
+    mut translate: impl FnMut(u64) -> Result<Option<u64>>,
+) -> Result<String> {
+    let (mut inside, mut beside) = (0_u64, 0_u64);
+    let drawn = drawn(ranges.len());
+    for &at in &drawn {
+        let range = ranges.get(at).context("there is no such range")?;
+        for offset in [0, range.bytes / 2, range.bytes - 1] {
+            let address = range.start.wrapping_add(offset);
+            let (found, expected) = (translate(address)?, range.output.wrapping_add(offset));
+            ensure!(
+                found == Some(expected),
+                "{address:#x} is {expected:#x} in {range:x?}, and {found:#x?} for QEMU"
+            );
+            inside += 1;
+        }
+        let before = at.checked_sub(1).and_then(|at| ranges.get(at));
+        let ends = [
+            (range.start.checked_sub(1), before.map(Range::last)),
+            (
+                range.last().checked_add(1),
+                ranges.get(at + 1).map(|after| after.start),
+            ),
+        ];
+        for (address, mapped) in ends {
+            let Some(address) = address.filter(|_| address != mapped) else {
+                continue;
+            };
+            let found = translate(address)?;
+            ensure!(
+                found.is_none(),
+                "{address:#x}, beside {range:x?}, is mapped to {found:#x?} for QEMU"
+            );
+            beside += 1;
+        }
+    }
+    // Ranges that all touch would leave nothing to see beside them.
+    ensure!(beside > 0, "no address beside a range was compared");
+    let of = match ranges.len() {
+        all if all == drawn.len() => "all".to_owned(),
+        all => format!("of {all}, drawn with the seed {SEED}"),
+    };
+    Ok(format!(
+        "{} ranges ({of}): {inside} addresses agree, {beside} beside them are mapped by neither",
+        drawn.len()
+    ))
+}
+
+/// A process's pages are those that its kernel told.
+pub(super) fn pages(walked: &Walked, told: &BTreeMap<u64, u64>, page_bytes: u64) -> Result<String> {
+    let mut found = BTreeMap::new();
+    for range in &walked.ranges {
+        let pages = (0..range.bytes / page_bytes).map(|page| {
+            (
+                range.start / page_bytes + page,
+                range.output / page_bytes + page,
+            )
+        });
+        found.extend(pages);
+    }
+    for (page, frame) in told {
+        let there = found.get(page);
+        ensure!(
+            there == Some(frame),
+            "page {page:#x} has the frame {frame:#x} for Linux, and {there:#x?} in its tables"
+        );
+    }
+    let more = found.keys().find(|page| !told.contains_key(page));
+    ensure!(
+        more.is_none(),
+        "page {:#x} is in its tables and Linux told of no frame",
+        more.copied().unwrap_or_default()
+    );
+    // A process without pages would agree as well.
+    ensure!(told.len() > 16, "the process has {} pages", told.len());
+    Ok(format!("{} pages", told.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use granule_inspect::source::raw;
+    use granule_inspect::{registers, tree};
+
+    const PAGE: u64 = 4096;
+
+    /// 39 bits: a root, a table of level 2, one of level 3 with pages 0 to 39 at 2 GiB and page 50.
+    fn small() -> Walked {
+        let base = 0x4000_0000;
+        let mut words = vec![0_u64; 3 * 512];
+        words[0] = (base + PAGE) | 0b11;
+        words[512] = (base + 2 * PAGE) | 0b11;
+        for page in (0..40).chain([50]) {
+            words[1024 + page as usize] = (0x8000_0000 + page * PAGE) | 0x703;
+        }
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let (memory, _) = raw::open(bytes, base);
+        let mut cpu = granule_inspect::source::Registers::default();
+        cpu.set("ttbr1_el1", base);
+        cpu.set("tcr_el1", 25 << 16 | 0b10 << 30 | 1 << 7);
+        let (trees, _) = registers::trees(&[cpu], tree::Origin::Registers);
+        walked(&*memory, &trees[0]).unwrap()
+    }
+
+    fn by(walked: &Walked, address: u64) -> Option<u64> {
+        let range = walked
+            .ranges
+            .iter()
+            .find(|range| (range.start..=range.last()).contains(&address))?;
+        Some(range.output + (address - range.start))
+    }
+
+    #[test]
+    fn agreement_is_counted() {
+        let small = small();
+        assert_eq!(small.ranges.len(), 2);
+        assert_eq!(small.tables, BTreeMap::from([(1, 1), (2, 1), (3, 1)]));
+        let told = translation(&small.ranges, |address| Ok(by(&small, address))).unwrap();
+        assert_eq!(
+            told,
+            "2 ranges (all): 6 addresses agree, 4 beside them are mapped by neither"
+        );
+        let first = small.ranges[0].start / PAGE;
+        let pages_told: BTreeMap<u64, u64> = (0..40)
+            .chain([50])
+            .map(|page| (first + page, 0x8_0000 + page))
+            .collect();
+        assert_eq!(pages(&small, &pages_told, PAGE).unwrap(), "41 pages");
+        assert!(same(&small, &small).is_ok());
+    }
+
+    #[test]
+    fn each_difference_is_found() {
+        let small = small();
+        let first = &small.ranges[0];
+        for wrong in [first.start, first.start + 20 * PAGE, first.last()] {
+            let error = translation(&small.ranges, |address| {
+                Ok(by(&small, address).map(|output| output ^ u64::from(address == wrong)))
+            });
+            let error = error.unwrap_err().to_string();
+            assert!(error.contains(&format!("{wrong:#x} is")), "{error}");
+        }
+        for wrong in [first.start - 1, first.last() + 1] {
+            let error = translation(&small.ranges, |address| {
+                Ok(by(&small, address).or((address == wrong).then_some(1)))
+            });
+            let error = error.unwrap_err().to_string();
+            assert!(error.contains("beside"), "{error}");
+        }
+        let page = first.start / PAGE;
+        let right: BTreeMap<u64, u64> = (0..40)
+            .chain([50])
+            .map(|at| (page + at, 0x8_0000 + at))
+            .collect();
+        let (mut other, mut more, mut fewer) = (right.clone(), right.clone(), right);
+        other.insert(page + 3, 1);
+        more.insert(page + 45, 1);
+        fewer.remove(&(page + 50));
+        for (told, words) in [
+            (&other, "has the frame 0x1 for Linux"),
+            (&more, "in its tables"),
+            (&fewer, "Linux told of no frame"),
+        ] {
+            let error = pages(&small, told, PAGE).unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+        }
+        let mut changed = small.clone();
+        changed.ranges[1].attributes ^= 1 << 54;
+        assert!(same(&small, &changed).is_err());
+        changed.ranges.pop();
+        assert!(same(&small, &changed).is_err());
+    }
+
+    #[test]
+    fn a_sample_is_spread_and_always_the_same() {
+        assert_eq!(drawn(7), [0, 1, 2, 3, 4, 5, 6]);
+        let some = drawn(10 * MOST_RANGES);
+        assert_eq!(some, drawn(10 * MOST_RANGES));
+        assert!(some.iter().enumerate().all(|(at, &range)| range / 10 == at));
+    }
+}

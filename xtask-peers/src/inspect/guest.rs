@@ -1,0 +1,207 @@
+//! A Debian kernel that runs until its first process has told what it is to tell, and then stands still:
+//! QEMU, its monitor, dumps. Nothing here knows what is compared.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use granule_cli::Initramfs;
+use granule_inspect::Options;
+use granule_inspect::source::qmp::Qmp;
+use granule_inspect::source::{self, Registers, Source};
+use serde_json::{Value, json};
+use xtask::machine::Machine;
+
+use super::told;
+use crate::machine::{CPU, LIMIT};
+
+/// Enough for a kernel and a shell, and quickly dumped.
+const MEMORY: &str = "256M";
+/// The seed of the addresses that Linux draws for itself (KASLR), so that two runs have the same.
+const SEED: &str = "1";
+/// Only emergency messages on the console.
+const WORDS: &str = "console=ttyAMA0 loglevel=1 panic=-1";
+/// A command of QEMU's that writes a dump.
+const DUMP: Duration = Duration::from_secs(120);
+/// The first process. The one that is looked at does nothing for ever and never waits, so a CPU has its
+/// tables. `stat_refresh` makes the kernel add up what its CPUs have counted. `read` waits for two seconds: another
+/// process, such as a `sleep`, would have tables of its own.
+const SCRIPT: &str = "#!/bin/busybox sh
+count() {
+  echo > /proc/sys/vm/stat_refresh
+  while read key value rest; do
+    case $key in VmPTE:) init=$value;; esac
+  done < /proc/1/status
+  while read key value rest; do
+    case $key in PageTables:) echo $1 $value $init;; esac
+  done < /proc/meminfo
+}
+mount -t proc proc /proc
+mount -t devtmpfs dev /dev
+count nothing > /dev/null
+read -t 2 nothing
+echo inspect begins
+count before
+sh -c 'while :; do :; done' &
+pid=$!
+read -t 2 nothing
+count with
+echo process $pid
+while read range rest; do
+  first=${range%-*} last=${range#*-}
+  count=$(( (0x$last - 0x$first) / $1 ))
+  echo area $first $count
+  dd if=/proc/$pid/pagemap bs=8 skip=$(( 0x$first / $1 )) count=$count 2>/dev/null | od -A n -v -t x8 -w8
+done < /proc/$pid/maps
+for one in /proc/[0-9]*; do
+  while read key value rest; do
+    case $key in VmPTE:) echo tables ${one#/proc/} $value;; esac
+  done < $one/status
+done
+echo inspect ends
+wait
+";
+
+const APPLETS: [&str; 4] = ["sh", "mount", "dd", "od"];
+
+/// The initramfs of these guests.
+pub(super) fn archive(busybox: &[u8]) -> Initramfs {
+    let archive = Initramfs::new()
+        .directory("/proc")
+        .directory("/dev")
+        .directory("/bin")
+        .program("/bin/busybox", busybox)
+        .program("/init", SCRIPT.as_bytes());
+    APPLETS.into_iter().fold(archive, |archive, applet| {
+        archive.link(&format!("/bin/{applet}"), "busybox")
+    })
+}
+
+/// A machine that stands still.
+pub(super) struct Guest {
+    machine: Machine,
+    qmp: Qmp,
+    folder: tempfile::TempDir,
+    /// What the script said.
+    pub(super) told: told::Told,
+    /// The registers of its CPUs.
+    pub(super) cpus: Vec<Registers>,
+}
+
+/// What a guest is made of.
+pub(super) struct Parts<'a> {
+    pub(super) image: &'a Path,
+    pub(super) initramfs: &'a Path,
+    /// The value of `rodata=`.
+    pub(super) rodata: &'a str,
+    pub(super) page_bytes: u64,
+}
+
+impl Guest {
+    /// Boots, waits for the end of what the script says, and stops the machine while one CPU is in the
+    /// process that is looked at and one in the kernel.
+    pub(super) fn stopped(parts: &Parts<'_>) -> Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let words = format!("{WORDS} rodata={} -- {}", parts.rodata, parts.page_bytes);
+        let mut machine = Machine::start("linux", folder.path(), LIMIT, |qemu| {
+            qemu.args(["-cpu", CPU, "-m", MEMORY, "-seed", SEED, "-append", &words]);
+            qemu.arg("-kernel").arg(parts.image);
+            qemu.arg("-initrd").arg(parts.initramfs);
+        })?;
+        let qmp = machine.qmp()?;
+        let told = loop {
+            if let Some(told) = told::read(&machine.said(), parts.page_bytes)? {
+                break told;
+            }
+            machine.wait()?;
+        };
+        let mut guest = Self {
+            machine,
+            qmp,
+            folder,
+            told,
+            cpus: Vec::new(),
+        };
+        loop {
+            guest.run("stop", json!({}))?;
+            guest.cpus = source::open(&guest.live()?, None)?.1.cpus;
+            if guest.cpu(true).is_some() && guest.cpu(false).is_some() {
+                return Ok(guest);
+            }
+            guest.run("cont", json!({}))?;
+            let waited = guest.machine.wait();
+            waited.context("no CPU was in the process and another in the kernel")?;
+        }
+    }
+
+    /// The first CPU that is in the kernel, or in a process.
+    pub(super) fn cpu(&self, in_kernel: bool) -> Option<usize> {
+        let is_it = |cpu: &Registers| {
+            cpu.get("pc")
+                .is_some_and(|pc| pc >> 63 == u64::from(in_kernel))
+        };
+        self.cpus.iter().position(is_it)
+    }
+
+    /// The machine as a source.
+    pub(super) fn live(&self) -> Result<Source> {
+        Ok(self.machine.source().parse()?)
+    }
+
+    /// What a dump does not say.
+    pub(super) fn options(&self) -> Options {
+        Options {
+            mair: self.cpus.first().and_then(|cpu| cpu.get("mair_el1")),
+            ..Options::default()
+        }
+    }
+
+    /// Dumps the machine in that format.
+    pub(super) fn dump(&mut self, format: &str) -> Result<PathBuf> {
+        let path = self.folder.path().join(format);
+        let arguments = json!({
+            "paging": false,
+            "protocol": format!("file:{}", path.display()),
+            "format": format,
+        });
+        let done = self.qmp.run_for("dump-guest-memory", arguments, DUMP);
+        done.map_err(anyhow::Error::msg)?;
+        Ok(path)
+    }
+
+    /// QEMU's own translation of a virtual address by the tables of that CPU.
+    pub(super) fn translated(&mut self, cpu: usize, address: u64) -> Result<Option<u64>> {
+        let arguments =
+            json!({ "command-line": format!("gva2gpa {address:#x}"), "cpu-index": cpu });
+        let answer = self.run("human-monitor-command", arguments)?;
+        let text = answer.as_str().unwrap_or_default().trim();
+        if text == "Unmapped" {
+            return Ok(None);
+        }
+        let output = text.strip_prefix("gpa: 0x");
+        let output = output.and_then(|output| u64::from_str_radix(output, 16).ok());
+        Ok(Some(output.with_context(|| {
+            format!("QEMU's gva2gpa says {text:?}")
+        })?))
+    }
+
+    fn run(&mut self, command: &str, arguments: Value) -> Result<Value> {
+        self.qmp.run(command, arguments).map_err(anyhow::Error::msg)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_script_has_every_program_it_calls_and_says_what_is_read() {
+        for applet in APPLETS {
+            assert!(SCRIPT.contains(applet), "{applet}");
+        }
+        assert!(SCRIPT.starts_with("#!/bin/busybox sh\n"));
+        for line in [told::BEGIN, told::END] {
+            assert_eq!(SCRIPT.matches(&format!("echo {line}\n")).count(), 1);
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! Debian's kernels read from outside: the ranges of a kernel's tree beside QEMU's own translation, table
+//! memory beside what the kernel counted, a process's pages beside its `/proc/PID/pagemap`, and what `granule
+//! lint` finds, with protected and unprotected kernel text.
+//!
+//! This file has the order; the guest, what it says, the comparisons and the known findings are in the
+//! other files.
+
+mod compare;
+mod guest;
+mod known;
+mod told;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use granule_cli::PageSize;
+use granule_cli::sizes::show_size as size;
+use granule_inspect::lint::{self, Rule, lint};
+use granule_inspect::source::Source;
+use granule_inspect::tree::{Owner, Tree};
+use granule_inspect::{Opened, open};
+
+use self::compare::{Walked, pages, same, translation, walked};
+use self::guest::{Guest, Parts};
+use crate::check::Check;
+use crate::machine::{Files, Kernel};
+use xtask::pool;
+
+/// What `rodata=` can be, and `full` is the default: kernel text and constants read-only in the linear map
+/// too, which takes pages; only in their own place; nowhere.
+const RODATA: [&str; 3] = ["full", "on", "off"];
+
+/// Each kernel with each of these words, several at a time.
+pub(crate) fn all(
+    kernels: &[(Kernel, PageSize)],
+    busybox: &[u8],
+    files: &Files,
+    add: &mut impl FnMut(Check),
+) -> Result<()> {
+    let initramfs = files.initramfs("inspect.cpio", guest::archive(busybox))?;
+    let mut cases = Vec::new();
+    for (kernel, page_size) in kernels {
+        if let Kernel::Linux { image, name } = kernel {
+            cases.extend(RODATA.map(|rodata| Case {
+                image,
+                // The kernel's name in this program ends with its version.
+                version: name.rsplit(' ').next().unwrap_or_default(),
+                page_bytes: page_size.bytes(),
+                rodata,
+            }));
+        }
+    }
+    pool::run(
+        cases.len(),
+        pool::parallel(),
+        || true,
+        |at| run(&cases[at], &initramfs),
+        |done| {
+            done.result.into_iter().for_each(&mut *add);
+            true
+        },
+    );
+    Ok(())
+}
+
+/// One kernel to be read.
+struct Case<'a> {
+    image: &'a Path,
+    /// As `6.12.107`.
+    version: &'a str,
+    page_bytes: u64,
+    rodata: &'a str,
+}
+
+/// Boots the kernel, reads it in each way and compares: a check for each subject.
+fn run(case: &Case<'_>, initramfs: &Path) -> Vec<Check> {
+    let name = format!(
+        "inspect, Linux {}, {}, rodata={}",
+        case.version,
+        size(case.page_bytes),
+        case.rodata
+    );
+    let check = |subject: &str, result| Check::new(format!("{name}: {subject}"), result);
+    let read = Read::new(case, initramfs);
+    let mut read = match read {
+        Ok(read) => read,
+        Err(error) => return vec![check("reading", Err(error))],
+    };
+    vec![
+        check("sources", read.sources()),
+        check("translation", read.translation()),
+        check("pages of a process", read.pages()),
+        check("table memory", read.tables()),
+        check("lint", read.lint()),
+    ]
+}
+
+/// A kernel that was read from a dump and alive.
+struct Read<'a> {
+    case: &'a Case<'a>,
+    guest: Guest,
+    dump: Opened,
+    /// The kernel's tree in the dump.
+    kernel: Walked,
+    /// The same, and that of the process, through the registers of the live machine.
+    live: Walked,
+    live_process: Walked,
+}
+
+fn tree(opened: &Opened, owner: impl Fn(&Owner) -> bool) -> Option<&Tree> {
+    opened.trees.iter().find(|tree| owner(&tree.owner))
+}
+
+fn of_kernel(opened: &Opened) -> Result<Walked> {
+    let tree = tree(opened, |owner| *owner == Owner::Kernel).context("it has no kernel's tree")?;
+    walked(&*opened.memory, tree)
+}
+
+impl<'a> Read<'a> {
+    fn new(case: &'a Case<'a>, initramfs: &Path) -> Result<Self> {
+        let mut guest = Guest::stopped(&Parts {
+            image: case.image,
+            initramfs,
+            rodata: case.rodata,
+            page_bytes: case.page_bytes,
+        })?;
+        let cpu = guest.cpu(false).context("no CPU is in a process")?;
+        let (live, live_process) = {
+            let live = open(&guest.live()?, &guest.options())?;
+            let process = tree(&live, |owner| *owner == Owner::User(cpu));
+            let process = process.context("the CPU in the process has no tables for it")?;
+            (of_kernel(&live)?, walked(&*live.memory, process)?)
+        };
+        let dump = open(&Source::File(guest.dump("elf")?), &guest.options())?;
+        let kernel = of_kernel(&dump)?;
+        Ok(Self {
+            case,
+            guest,
+            dump,
+            kernel,
+            live,
+            live_process,
+        })
+    }
+
+    /// The live machine and both kinds of dump have the same ranges.
+    fn sources(&mut self) -> Result<String> {
+        same(&self.kernel, &self.live).context("the live machine differs from the dump")?;
+        let kdump = Source::File(self.guest.dump("kdump-zlib")?);
+        let kdump = open(&kdump, &self.guest.options())?;
+        same(&self.kernel, &of_kernel(&kdump)?)
+            .context("the kdump file differs from the ELF file")?;
+        let owners = |opened: &Opened| -> Vec<Owner> {
+            opened.trees.iter().map(|tree| tree.owner.clone()).collect()
+        };
+        ensure!(
+            owners(&self.dump) == owners(&kdump),
+            "the trees are {:?}, and {:?} in the kdump file",
+            owners(&self.dump),
+            owners(&kdump)
+        );
+        Ok(format!(
+            "an ELF file, a kdump file and the live machine have the same {} ranges and {} tables",
+            self.kernel.ranges.len(),
+            self.kernel.tables.values().sum::<u64>()
+        ))
+    }
+
+    /// Each tree by a CPU that may read what it maps.
+    fn translation(&mut self) -> Result<String> {
+        let mut told = Vec::new();
+        for (whose, in_kernel, walked) in [
+            ("kernel", true, &self.kernel),
+            ("process", false, &self.live_process),
+        ] {
+            let cpu = self.guest.cpu(in_kernel);
+            let cpu = cpu.with_context(|| format!("no CPU is in a {whose}"))?;
+            let agreed = translation(&walked.ranges, |address| {
+                self.guest.translated(cpu, address)
+            });
+            told.push(format!("{whose}: {}", agreed.context(whose)?));
+        }
+        Ok(told.join("; "))
+    }
+
+    /// The tree of the process in the dump; `None` if this kernel's dump has no processes.
+    fn process(&self, pid: u32) -> Result<Option<Walked>> {
+        if !known::has_processes(self.case.version) {
+            let note = self
+                .dump
+                .notes
+                .iter()
+                .find(|note| note.contains("KALLSYMS_ALL"));
+            note.context("it does not say why there are no processes")?;
+            return Ok(None);
+        }
+        let is_it = |owner: &Owner| matches!(owner, Owner::Process { pid: it, .. } if *it == pid);
+        let tree = tree(&self.dump, is_it);
+        let tree = tree.with_context(|| {
+            format!(
+                "process {pid} is not in the dump: {}",
+                self.dump.notes.join("; ")
+            )
+        })?;
+        walked(&*self.dump.memory, tree).map(Some)
+    }
+
+    fn pages(&mut self) -> Result<String> {
+        let told = &self.guest.told;
+        let same_pages = |walked: &Walked| pages(walked, &told.pages, self.case.page_bytes);
+        let found = same_pages(&self.live_process).context("by TTBR0")?;
+        let by = match self.process(told.pid)? {
+            Some(process) => {
+                same_pages(&process).context("in the dump")?;
+                "by TTBR0 and in the dump"
+            }
+            None => "by TTBR0 (the dump has no processes: KALLSYMS_ALL)",
+        };
+        Ok(format!(
+            "{found} of {} that /proc/{}/pagemap was asked for, {by}",
+            told.asked, told.pid
+        ))
+    }
+
+    fn tables(&mut self) -> Result<String> {
+        let (told, page) = (&self.guest.told, self.case.page_bytes);
+        let agree = |pid: u32, walked: &Walked| {
+            // All but the root, and there is one.
+            let found = (walked.tables.values().sum::<u64>() - 1) * page / 1024;
+            let counted = told.tables.get(&pid);
+            ensure!(
+                counted == Some(&found),
+                "process {pid} has {found} KiB of tables below its root, and for Linux {counted:?}"
+            );
+            Ok(())
+        };
+        agree(told.pid, &self.live_process)?;
+        let counted = known::counted(self.case.version, &self.live_process.tables);
+        let kib = |tables: u64| i64::try_from(tables * page / 1024).unwrap_or(i64::MAX);
+        ensure!(
+            counted.iter().any(|&tables| kib(tables) == told.grown),
+            "process {} has {:?} tables by level, of which this kernel counts {counted:?}; PageTables grew by {} KiB with it",
+            told.pid,
+            self.live_process.tables,
+            told.grown,
+        );
+        let mut processes = 1;
+        if known::has_processes(self.case.version) {
+            for &pid in told.tables.keys() {
+                let process = self.process(pid)?.context("it has no processes")?;
+                agree(pid, &process)?;
+            }
+            processes = told.tables.len();
+        }
+        Ok(format!(
+            "as VmPTE says of {processes} processes; PageTables grew by {} KiB with process {}, as its tables",
+            told.grown, told.pid
+        ))
+    }
+
+    fn lint(&mut self) -> Result<String> {
+        let found = lint(
+            &*self.dump.memory,
+            &self.dump.trees,
+            &lint::Options::default(),
+            &mut |_| {},
+        );
+        let mut counts: BTreeMap<Rule, u64> = BTreeMap::new();
+        for finding in &found.findings.list {
+            *counts.entry(finding.rule).or_default() += 1;
+        }
+        for ((rule, _), more) in &found.findings.more {
+            *counts.entry(*rule).or_default() += more;
+        }
+        known::judge(&counts, self.case.version, self.case.rodata)
+    }
+}

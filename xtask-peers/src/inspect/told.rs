@@ -1,0 +1,141 @@
+//! What the guest's script says: the pages of a process as the kernel tells them, and how much memory the
+//! kernel counts as tables. Pure.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result, bail, ensure};
+
+/// The lines between which everything is.
+pub(super) const BEGIN: &str = "inspect begins";
+pub(super) const END: &str = "inspect ends";
+
+/// Bits of an entry of `/proc/PID/pagemap` (Linux's Documentation/admin-guide/mm/pagemap.rst): the page is
+/// in memory, and the number of its frame.
+const PRESENT: u64 = 1 << 63;
+const FRAME: u64 = (1 << 55) - 1;
+
+/// Everything that the script says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Told {
+    /// The process that is looked at.
+    pub(super) pid: u32,
+    /// Its pages that are in memory: number of the page, number of the frame.
+    pub(super) pages: BTreeMap<u64, u64>,
+    /// Pages that the kernel was asked about.
+    pub(super) asked: u64,
+    /// By process: the KiB of its tables without the root (`VmPTE`).
+    pub(super) tables: BTreeMap<u32, u64>,
+    /// The KiB by which what the kernel counts as tables (`PageTables` of `/proc/meminfo`) grew with the process,
+    /// without what the first process grew by meanwhile.
+    pub(super) grown: i64,
+}
+
+/// Reads the console of a kernel with that page size; `None` while the script has not come to its end.
+pub(super) fn read(console: &str, page_bytes: u64) -> Result<Option<Told>> {
+    let lines: Vec<&str> = console.lines().map(str::trim).collect();
+    let find = |edge: &str| lines.iter().position(|line| *line == edge);
+    let (Some(begin), Some(end)) = (find(BEGIN), find(END)) else {
+        if let Some((_, panic)) = console.split_once("Kernel panic - not syncing: ") {
+            bail!(
+                "Linux ended with: {}",
+                panic.lines().next().unwrap_or_default()
+            );
+        }
+        return Ok(None);
+    };
+    let mut told = Told::default();
+    // The area's next page, and how many are to come.
+    let mut area = (0_u64, 0_u64);
+    // All that is counted, and the first process's, by `before` and `with`.
+    let mut counts = BTreeMap::new();
+    for line in lines.get(begin + 1..end).unwrap_or_default() {
+        let mut words = line.split_whitespace();
+        let first = words.next().unwrap_or_default();
+        let mut number = |radix: u32| {
+            let word = words.next().unwrap_or_default();
+            u64::from_str_radix(word, radix).with_context(|| format!("the script said {line:?}"))
+        };
+        match first {
+            "process" => told.pid = u32::try_from(number(10)?)?,
+            "area" => {
+                ensure!(area.1 == 0, "{} pages before {line:?} are missing", area.1);
+                area = (number(16)? / page_bytes, number(10)?);
+                told.asked += area.1;
+            }
+            "tables" => {
+                let pid = u32::try_from(number(10)?)?;
+                told.tables.insert(pid, number(10)?);
+            }
+            "before" | "with" => {
+                let all = i64::try_from(number(10)?)?;
+                counts.insert(first, all - i64::try_from(number(10)?)?);
+            }
+            entry => {
+                let entry = u64::from_str_radix(entry, 16).ok().filter(|_| area.1 > 0);
+                let entry = entry.with_context(|| format!("the script said {line:?}"))?;
+                if entry & PRESENT != 0 {
+                    told.pages.insert(area.0, entry & FRAME);
+                }
+                area = (area.0 + 1, area.1 - 1);
+            }
+        }
+    }
+    ensure!(area.1 == 0, "{} pages are missing at the end", area.1);
+    let (Some(before), Some(with)) = (counts.get("before"), counts.get("with")) else {
+        bail!("the script did not say twice what the kernel counts as tables");
+    };
+    told.grown = with - before;
+    ensure!(told.pid != 0, "the script did not name a process");
+    Ok(Some(told))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = "boot\r\ninspect begins\r\nbefore 50 44\r\nwith 90 48\r\nprocess 57\r\narea 400000 3\r\n 8100000000012345\r\n \
+                        0000000000000000\r\n 8000000000000007\r\ntables 1 44\r\ntables 57 40\r\n\
+                        inspect ends\r\n";
+
+    #[test]
+    fn pages_and_tables_are_read() {
+        let told = read(GOOD, 4096).unwrap().unwrap();
+        assert_eq!((told.pid, told.asked, told.grown), (57, 3, 36));
+        assert_eq!(told.pages, BTreeMap::from([(0x400, 0x12345), (0x402, 7)]));
+        assert_eq!(told.tables, BTreeMap::from([(1, 44), (57, 40)]));
+    }
+
+    #[test]
+    fn what_is_missing_or_odd_is_told() {
+        assert_eq!(read("boot\ninspect begins\n", 4096).unwrap(), None);
+        for (from, to, words) in [
+            ("400000 3", "400000 4", "1 pages are missing"),
+            (
+                "400000 3",
+                "400000 2",
+                "the script said \"8000000000000007\"",
+            ),
+            ("before 50 44\r\n", "", "did not say twice what the kernel"),
+            ("process 57\r\n", "", "did not name a process"),
+            (
+                "tables 1 44",
+                "tables 1 x",
+                "the script said \"tables 1 x\"",
+            ),
+            (
+                "area 400000 3",
+                "no such file",
+                "the script said \"no such file\"",
+            ),
+        ] {
+            let console = GOOD.replace(from, to);
+            let error = match read(&console, 4096) {
+                Err(error) => format!("{error:#}"),
+                Ok(told) => panic!("{from:?}: {told:?}"),
+            };
+            assert!(error.contains(words), "{error}");
+        }
+        let error = read("x\nKernel panic - not syncing: no init\n", 4096).unwrap_err();
+        assert_eq!(error.to_string(), "Linux ended with: no init");
+    }
+}

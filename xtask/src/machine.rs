@@ -1,0 +1,121 @@
+//! A QEMU whose memory is read from outside, while its guest runs or after its end: its sockets, its
+//! console and its time. What runs in it is the caller's.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use granule_cli::boot::clock::{ProcessClock, TICK};
+use granule_inspect::source::Endpoint;
+use granule_inspect::source::qmp::Qmp;
+
+/// A QEMU, which ends with this value.
+#[derive(Debug)]
+pub struct Machine {
+    qemu: Child,
+    clock: ProcessClock,
+    limit: Duration,
+    name: String,
+    /// A socket serves one client at a time: one for us, one for what reads the memory.
+    ours: PathBuf,
+    theirs: PathBuf,
+    console: PathBuf,
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        // An error means that it has ended.
+        let _ = self.qemu.kill();
+        let _ = self.qemu.wait();
+    }
+}
+
+impl Machine {
+    /// Starts QEMU with two CPUs and these arguments. Its sockets and its console are files of `folder`,
+    /// whose names begin with `name`. It may take the time `limit`, by its own clock.
+    ///
+    /// # Errors
+    ///
+    /// If QEMU cannot be started.
+    pub fn start(
+        name: &str,
+        folder: &Path,
+        limit: Duration,
+        arguments: impl FnOnce(&mut Command),
+    ) -> Result<Self> {
+        let [ours, theirs, console] =
+            ["ours", "theirs", "console"].map(|end| folder.join(format!("{name}.{end}")));
+        let socket = |path: &Path| format!("unix:{},server=on,wait=off", path.display());
+        let mut qemu = Command::new("qemu-system-aarch64");
+        qemu.args("-no-user-config -nodefaults -display none -no-reboot -no-shutdown".split(' '));
+        qemu.args("-machine virt,gic-version=3,acpi=off -smp 2".split(' '));
+        qemu.args(["-qmp", &socket(&ours), "-qmp", &socket(&theirs)]);
+        qemu.args(["-serial", &format!("file:{}", console.display())]);
+        arguments(&mut qemu);
+        let qemu = qemu.stdin(Stdio::null()).spawn();
+        let qemu = qemu.context("cannot start qemu-system-aarch64")?;
+        Ok(Self {
+            clock: ProcessClock::start(qemu.id()),
+            qemu,
+            limit,
+            name: name.to_owned(),
+            ours,
+            theirs,
+            console,
+        })
+    }
+
+    /// The machine as a source of memory, for an argument of `granule`.
+    #[must_use]
+    pub fn source(&self) -> String {
+        format!("qmp:{}", self.theirs.display())
+    }
+
+    /// Our socket, once it answers.
+    ///
+    /// # Errors
+    ///
+    /// If QEMU ends before, or the time is over.
+    pub fn qmp(&mut self) -> Result<Qmp> {
+        let ours = Endpoint::Unix(self.ours.clone());
+        loop {
+            // The socket is there a moment before it answers.
+            match Qmp::connect(&ours) {
+                Ok(qmp) => return Ok(qmp),
+                Err(why) => self.wait().with_context(|| why.to_string())?,
+            }
+        }
+    }
+
+    /// What the guest has said so far.
+    #[must_use]
+    pub fn said(&self) -> String {
+        let said = std::fs::read(&self.console).unwrap_or_default();
+        String::from_utf8_lossy(&said).into_owned()
+    }
+
+    /// Waits for a moment.
+    ///
+    /// # Errors
+    ///
+    /// If QEMU has ended, or the time is over.
+    pub fn wait(&mut self) -> Result<()> {
+        let name = &self.name;
+        if let Some(status) = self.qemu.try_wait()? {
+            bail!("QEMU with {name} ended with {status}");
+        }
+        if self.clock.look() > self.limit {
+            let said = self.said();
+            let last = said.lines().rev().find(|line| !line.trim().is_empty());
+            bail!(
+                "{name} is not done after {:?}; its last line was {:?}",
+                self.limit,
+                last.unwrap_or_default()
+            );
+        }
+        thread::sleep(TICK);
+        Ok(())
+    }
+}
