@@ -162,6 +162,7 @@ fn a_table_that_leads_to_itself_is_not_visited_again() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "a hundred whole tables take Miri minutes")]
 fn tables_met_again_and_again_are_limited() {
     // Every entry of the root points to one table of level 2, each of whose entries points to one of
     // level 3: 512 + 512 * 512 tables are met.

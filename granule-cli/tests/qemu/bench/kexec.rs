@@ -187,11 +187,12 @@ fn copying_takes_little_more_than_a_plain_copy() {
     for one in [small, large] {
         assert!(one.relocation as f64 <= one.bound(), "{one:?}");
     }
-    // More of the initramfs is nothing but more of the loop: 8.5 instructions for 64 bytes.
+    // More of the initramfs is more of the loop, 8.5 instructions for 64 bytes, and a few more records
+    // of the list. Each of four readings of the counter is off by up to a tick.
     let more = (large.bytes_copied - small.bytes_copied) / LINE;
     let took = large.relocation - small.relocation;
     assert!(
-        took.abs_diff(more * 17 / 2) <= 4 * TICK,
+        took.abs_diff(more * 17 / 2) <= 8 * TICK,
         "{took} for {more} lines"
     );
     // Linux needs 28 million from `machine_kexec` to `paging_init`, for as many bytes.
