@@ -3,7 +3,7 @@
 //! A line is `RULE START-END REASON`, with the addresses in hexadecimal; END is the last address.
 //! Lines that begin with `#` and empty lines are comments.
 
-use super::finding::Rule;
+use super::rule::Rule;
 use std::fmt;
 
 /// The accepted findings of a file.

@@ -4,7 +4,8 @@
 //! Outputs of stage 1 under a hypervisor are the guest's own addresses, so trees of different stages
 //! are not compared.
 
-use super::finding::{Findings, Rule, Severity};
+use super::finding::Findings;
+use super::rule::{Rule, Severity};
 use crate::attributes::Decoded;
 use crate::memory_type::MemoryType;
 use crate::ranges::Range;

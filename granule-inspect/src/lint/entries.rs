@@ -2,7 +2,8 @@
 //! are one finding.
 
 use super::Whole;
-use super::finding::{Findings, Rule, Severity};
+use super::finding::Findings;
+use super::rule::{Rule, Severity};
 use crate::fields::{self, Reserved};
 use granule::arch::{Descriptor, Kind, PhysicalAddress};
 

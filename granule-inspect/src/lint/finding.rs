@@ -1,110 +1,11 @@
-//! Rules by name, findings, and the list of findings. No rule's code lives here.
+//! Findings, and the list of them. Rules by name are in `rule`, and no rule's code lives here.
 
 use super::Options;
 use super::accepted::Accepted;
+use super::rule::{Rule, Severity};
 use crate::tree::Owner;
 use std::collections::BTreeMap;
 use std::fmt;
-
-/// How bad a finding is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[allow(clippy::exhaustive_enums, reason = "as exit codes, 0 to 2")]
-pub enum Severity {
-    /// Something could be better.
-    Info,
-    /// Something is dangerous, or right only if it is meant so.
-    Warning,
-    /// Something is wrong.
-    Error,
-}
-
-impl fmt::Display for Severity {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Info => "info",
-            Self::Warning => "warning",
-            Self::Error => "error",
-        })
-    }
-}
-
-macro_rules! rules {
-    ($($variant:ident $name:literal $consequence:literal $about:literal),* $(,)?) => {
-        /// What can be wrong or wasteful.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-        #[non_exhaustive]
-        pub enum Rule {
-            $(#[doc = $about] $variant,)*
-        }
-
-        impl Rule {
-            /// All rules.
-            pub const ALL: &[Self] = &[$(Self::$variant),*];
-
-            /// The name.
-            #[must_use]
-            pub const fn name(self) -> &'static str {
-                match self { $(Self::$variant => $name,)* }
-            }
-
-            /// What it leads to.
-            #[must_use]
-            pub const fn consequence(self) -> &'static str {
-                match self { $(Self::$variant => $consequence,)* }
-            }
-
-            /// What it looks for.
-            #[must_use]
-            pub const fn about(self) -> &'static str {
-                match self { $(Self::$variant => $about,)* }
-            }
-        }
-    };
-}
-
-rules! {
-    WritableExecutable "writable-executable"
-        "whoever can make the owner store there can make it execute what was stored"
-        "Memory that one privilege may both store to and execute.",
-    Contiguous "contiguous"
-        "a TLB may hold the group as one entry and translate wrongly, or the CPU may take a TLB conflict abort"
-        "A contiguous group whose valid entries disagree, or whose output is not aligned to the group.",
-    MemoryClash "memory-clash"
-        "stores through one mapping may stay unseen through the other"
-        "The same memory mapped with different memory types or shareability.",
-    ReservedBits "reserved-bits"
-        "the CPU may ignore them, fault, or give them a meaning of its own"
-        "Reserved bits or reserved encodings in a descriptor.",
-    OutputSize "output-size"
-        "every access there is an address size fault"
-        "An address beyond the CPU's physical addresses in a descriptor.",
-    SharedTable "shared-table"
-        "a change through one of the entries changes what the other maps"
-        "A table that more than one entry leads to.",
-    Loop "loop"
-        "the tables themselves are mapped there, and a change of them changes their own mapping"
-        "A table that leads to itself.",
-    WritableText "writable-text"
-        "the text can be changed in spite of its own permissions"
-        "A writable mapping of text that the privileged level executes and cannot write.",
-    UnreadableTable "unreadable-table"
-        "a walk that needs the table ends in an external abort, or the source is not whole"
-        "A table that the source does not have.",
-    MissedContiguous "missed-contiguous"
-        "the TLB holds more entries than it would have to"
-        "Leaves that could have the contiguous hint.",
-    MissedBlock "missed-block"
-        "the TLB and the tables hold more entries than they would have to"
-        "Leaves that could be larger blocks.",
-}
-
-impl Rule {
-    /// The rule of that name.
-    #[must_use]
-    pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.iter().copied().find(|rule| rule.name() == name)
-    }
-}
 
 /// One finding.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,7 +5,8 @@
 //! and dirty state may differ, because hardware updates one entry.
 
 use super::Whole;
-use super::finding::{Findings, Rule, Severity};
+use super::finding::Findings;
+use super::rule::{Rule, Severity};
 use granule::arch::{Descriptor, Kind};
 
 /// Bits that members of a group may differ in.

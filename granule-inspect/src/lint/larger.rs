@@ -1,7 +1,8 @@
 //! The rules `missed-contiguous` and `missed-block`: leaves that could be larger, and what that would
 //! win. They look at ranges, in which neighbours with the same attributes are one whatever their size.
 
-use super::finding::{Findings, Rule, Severity};
+use super::finding::Findings;
+use super::rule::{Rule, Severity};
 use crate::fields::{about, size};
 use crate::ranges::Range;
 use crate::totals::{Entries, Totals};

@@ -9,9 +9,11 @@ mod entries;
 mod finding;
 mod group;
 mod larger;
+mod rule;
 
 pub use accepted::{Accepted, BadLine, Unused};
-pub use finding::{Finding, Findings, Rule, Severity};
+pub use finding::{Finding, Findings};
+pub use rule::{Rule, Severity};
 
 use crate::attributes::Decoded;
 use crate::ranges::{Merger, Range};
