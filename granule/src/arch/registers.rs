@@ -1,7 +1,7 @@
 //! The values of TCR, MAIR and TTBR for tables of a given [`Geometry`].
 //!
-//! This file computes values, and reads them back where other code wrote them. The kernel writes them, with the MMU off or through an empty table,
-//! because TG, DS and IPS must not change while the half they govern is in use.
+//! This file computes values, and reads back those of other code. The kernel writes them, with the MMU off or
+//! through an empty table, because TG, DS and IPS must not change while the half they govern is in use.
 
 use super::address::PhysicalAddress;
 use super::attributes::Shareability;
