@@ -4,7 +4,9 @@
 use crate::attributes::Decoded;
 use crate::memory_type::MemoryType;
 use crate::tree::{Shape, Tree};
-use granule::arch::{Descriptor, Kind, Level, PageSize, PhysicalAddress};
+use granule::arch::{
+    Attributes, Descriptor, Kind, Level, OutputSpace, PageSize, PhysicalAddress, Regime,
+};
 
 /// What is wrong with the bits of a descriptor, whatever its address translates to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,7 +58,8 @@ fn allowed(tree: &Tree, level: Level, kind: Kind) -> u64 {
         // PXN of stage 1, XN[0] of stage 2.
         bits |= Descriptor::PXN;
     }
-    if !stage2 && !regime.has_user() {
+    if regime == Regime::El2 {
+        // Bit 11 is nG with two privileges, and NSE at EL3.
         bits &= !Descriptor::NOT_GLOBAL;
     }
     bits
@@ -183,6 +186,14 @@ pub fn leaf_words(tree: &Tree, descriptor: Descriptor, level: Level) -> Vec<Stri
     }
     if !level.is_last() && descriptor.0 & Descriptor::NT != 0 {
         words.push("nT".to_owned());
+    }
+    if let Shape::Stage1(geometry) = &tree.shape {
+        match Attributes::decode(descriptor, geometry).output_space {
+            OutputSpace::Unmarked => {}
+            OutputSpace::NonSecure => words.push("Non-secure output (NS)".to_owned()),
+            OutputSpace::Root => words.push("Root output (NSE)".to_owned()),
+            OutputSpace::Realm => words.push("Realm output (NSE, NS)".to_owned()),
+        }
     }
     match descriptor.0 >> 55 & 0b1111 {
         0 => {}

@@ -6,8 +6,8 @@
 
 use super::walk::{Arch, Leaf};
 use granule::arch::{
-    Attributes, Execute, Geometry, MemoryType, Permissions, Shareability, Stage2Attributes,
-    Stage2Memory, Stage2Permissions, VirtualAddress,
+    Attributes, Execute, Geometry, MemoryType, OutputSpace, Permissions, Shareability,
+    Stage2Attributes, Stage2Memory, Stage2Permissions, VirtualAddress,
 };
 use granule::linear::LeafStats;
 use granule::table::{
@@ -196,6 +196,16 @@ impl TestStage for Stage1 {
             bit(&mut word, 6, true);
             bit(&mut word, 54, !permissions.privileged_execute);
         }
+        let (ns, nse) = match attributes.output_space {
+            OutputSpace::Unmarked => (false, false),
+            OutputSpace::NonSecure => (true, false),
+            OutputSpace::Root => (false, true),
+            OutputSpace::Realm => (true, true),
+        };
+        bit(&mut word, 5, ns);
+        if arch.el3 {
+            bit(&mut word, 11, nse);
+        }
         word | u64::from(permissions.software & 0b1111) << 55
     }
 
@@ -208,6 +218,12 @@ impl TestStage for Stage1 {
             attributes.permissions.user = false;
             attributes.permissions.user_execute = false;
             attributes.global = true;
+        }
+        if !arch.el3 {
+            attributes.output_space = match attributes.output_space {
+                OutputSpace::NonSecure | OutputSpace::Realm => OutputSpace::NonSecure,
+                OutputSpace::Unmarked | OutputSpace::Root => OutputSpace::Unmarked,
+            };
         }
         attributes
     }
@@ -259,14 +275,23 @@ impl TestStage for Stage1 {
                 .software(bits.6)
         });
         let flags = any::<(bool, bool)>();
-        (memory, any_shareability(), permissions, flags)
-            .prop_map(|(memory, shareability, permissions, (accessed, global))| {
-                Attributes::normal(permissions)
-                    .memory(memory)
-                    .shareability(shareability)
-                    .accessed(accessed)
-                    .global(global)
-            })
+        let space = prop_oneof![
+            Just(OutputSpace::Unmarked),
+            Just(OutputSpace::NonSecure),
+            Just(OutputSpace::Root),
+            Just(OutputSpace::Realm),
+        ];
+        (memory, any_shareability(), permissions, flags, space)
+            .prop_map(
+                |(memory, shareability, permissions, (accessed, global), space)| {
+                    Attributes::normal(permissions)
+                        .memory(memory)
+                        .shareability(shareability)
+                        .accessed(accessed)
+                        .global(global)
+                        .output_space(space)
+                },
+            )
             .boxed()
     }
 

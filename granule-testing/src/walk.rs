@@ -20,6 +20,8 @@ pub struct Arch {
     pub upper: bool,
     /// The regime is EL1&0: two privilege levels.
     pub user: bool,
+    /// The regime is EL3, whose leaves have NSE.
+    pub el3: bool,
     /// Stage 2: intermediate physical addresses, and up to 16 root tables.
     pub stage2: bool,
     /// FEAT_S2FWB, at stage 2.
@@ -67,6 +69,7 @@ impl Arch {
             lpa: geometry.format() == OutputFormat::Lpa,
             upper: geometry.va_range() == VaRange::Upper,
             user: geometry.regime() == Regime::El1And0,
+            el3: geometry.regime() == Regime::El3,
             stage2: geometry.regime() == Regime::Stage2,
             forced_write_back: geometry.forced_write_back(),
             execute_by_privilege: geometry.execute_by_privilege(),

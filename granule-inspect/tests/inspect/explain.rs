@@ -3,8 +3,8 @@
 use crate::walk::RW;
 use crate::world::{BASE, TABLES, World};
 use granule::arch::{
-    Attributes, Descriptor, Level, PageSize, Permissions, PhysicalAddress, Stage2Attributes,
-    Stage2Permissions,
+    Attributes, Descriptor, Level, OutputSpace, PageSize, Permissions, PhysicalAddress, Regime,
+    Stage2Attributes, Stage2Permissions,
 };
 use granule::table::Leaves;
 use granule_inspect::explain::{End, explain};
@@ -50,6 +50,37 @@ normal-WB contiguous software=0x1
         third | 3 | 1 << 62 | 1 << 59 | 1 << 50,
     );
     assert_eq!(explained, expected);
+}
+
+#[test]
+fn the_output_space_of_firmware_is_told() {
+    for (regime, space, words) in [
+        (Regime::El3, OutputSpace::Unmarked, ""),
+        (
+            Regime::El3,
+            OutputSpace::NonSecure,
+            " Non-secure output (NS)",
+        ),
+        (Regime::El3, OutputSpace::Root, " Root output (NSE)"),
+        (Regime::El3, OutputSpace::Realm, " Realm output (NSE, NS)"),
+        (
+            Regime::El2,
+            OutputSpace::NonSecure,
+            " Non-secure output (NS)",
+        ),
+    ] {
+        let geometry = shape::PLAIN.single(PageSize::K4, 39, regime);
+        let leaf = RW.output_space(space);
+        let world = World::at(
+            geometry,
+            TABLES,
+            &[(0, MEMORY, 0x1000, leaf, Leaves::PAGES)],
+        );
+        let tables = Tables::new(&world.pages, &world.tree);
+        let explained = explain(&tables, &world.tree, 0).to_string();
+        let told = format!("RW XN AF ISH normal-WB{words}\n");
+        assert!(explained.contains(&told), "{explained}");
+    }
 }
 
 #[test]

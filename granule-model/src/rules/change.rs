@@ -15,7 +15,7 @@ use crate::violation::Rule;
 /// The differences between two leaves that translate a common address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Difference {
-    /// Memory type, cacheability, shareability.
+    /// Memory type, cacheability, shareability, physical address space.
     pub(crate) memory: bool,
     /// The output address.
     pub(crate) output: bool,
@@ -56,7 +56,9 @@ impl Difference {
             || a.user.less_than(b.user)
             || (a.guarded && !b.guarded);
         Self {
-            memory: a.memory != b.memory || a.shareability != b.shareability,
+            memory: a.memory != b.memory
+                || a.shareability != b.shareability
+                || a.output_space != b.output_space,
             output: old.output + (at - old.va) != new.output + (at - new.va),
             writable: a.privileged.write || a.user.write || b.privileged.write || b.user.write,
             size: old.shift != new.shift,

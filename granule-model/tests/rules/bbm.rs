@@ -14,11 +14,12 @@ fn page(bbm_level: u8, old: u64, new: u64) -> Rig {
 }
 
 #[test]
-fn memory_type_and_output_address_always_need_a_break() {
+fn memory_type_output_address_and_its_space_always_need_a_break() {
     let old = RAM | PAGE | RW;
     for level in 0..=3 {
         for new in [
             old | DEVICE,
+            old | NON_SECURE,
             old & !(0b01 << 8),
             old + 0x1000,
             (RAM + 0x1000) | PAGE | RW | RO,

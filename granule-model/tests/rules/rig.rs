@@ -23,6 +23,7 @@ pub(crate) const TABLE: u64 = 0b11;
 pub(crate) const AF: u64 = 1 << 10;
 pub(crate) const INNER: u64 = 0b11 << 8;
 pub(crate) const RO: u64 = 1 << 7;
+pub(crate) const NON_SECURE: u64 = 1 << 5;
 pub(crate) const NG: u64 = 1 << 11;
 pub(crate) const NT: u64 = 1 << 16;
 pub(crate) const GUARDED: u64 = 1 << 50;

@@ -5,6 +5,7 @@
 
 use super::descriptor::Descriptor;
 use super::geometry::{Geometry, OutputFormat};
+use super::output_space::OutputSpace;
 use super::regime::Regime;
 use crate::setters::setters;
 use core::fmt;
@@ -259,8 +260,12 @@ pub struct Attributes {
     pub permissions: Permissions,
     /// The access flag. While it is clear, the first access faults, or hardware sets it (TCR.HA).
     pub accessed: bool,
-    /// Whether the translation is the same in every address space (nG clear).
+    /// Whether the translation is the same in every address space (nG clear); always so in a regime
+    /// with one privilege.
     pub global: bool,
+    /// The physical address space of the output, which firmware and the Secure and Realm states
+    /// choose.
+    pub output_space: OutputSpace,
 }
 
 impl Attributes {
@@ -273,6 +278,7 @@ impl Attributes {
             permissions,
             accessed: true,
             global: true,
+            output_space: OutputSpace::Unmarked,
         }
     }
 
@@ -287,6 +293,7 @@ impl Attributes {
             permissions: Permissions::READ_WRITE,
             accessed: true,
             global: true,
+            output_space: OutputSpace::Unmarked,
         }
     }
 
@@ -296,6 +303,7 @@ impl Attributes {
         permissions: Permissions,
         accessed: bool,
         global: bool,
+        output_space: OutputSpace,
     }
 
     /// These attributes as bits of a leaf descriptor of `geometry`, without the address, the
@@ -312,7 +320,8 @@ impl Attributes {
         if self.accessed {
             bits |= Descriptor::ACCESS_FLAG;
         }
-        // A regime with one privilege has no ASIDs, and bit 11 is RES0.
+        bits |= self.output_space.bits(regime);
+        // A regime with one privilege has no ASIDs, and bit 11 is RES0, or NSE at EL3.
         if !self.global && regime.has_user() {
             bits |= Descriptor::NOT_GLOBAL;
         }
@@ -323,12 +332,14 @@ impl Attributes {
     #[must_use]
     pub const fn decode(descriptor: Descriptor, geometry: &Geometry) -> Self {
         let bits = descriptor.0;
+        let regime = geometry.regime();
         Self {
             memory: MemoryType::from_index(((bits >> 2) & 0b111) as u8),
             shareability: Shareability::of_leaf(descriptor, geometry),
-            permissions: Permissions::decode(descriptor, geometry.regime()),
+            permissions: Permissions::decode(descriptor, regime),
             accessed: bits & Descriptor::ACCESS_FLAG != 0,
-            global: bits & Descriptor::NOT_GLOBAL == 0,
+            global: !regime.has_user() || bits & Descriptor::NOT_GLOBAL == 0,
+            output_space: OutputSpace::of_leaf(descriptor, regime),
         }
     }
 }

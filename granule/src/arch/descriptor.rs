@@ -43,6 +43,8 @@ impl Descriptor {
     pub const ATTR_INDEX: u64 = 0b111 << 2;
     /// Bits 5:2, MemAttr of stage 2.
     pub const MEM_ATTR: u64 = 0b1111 << 2;
+    /// Bit 5, NS of stage 1: the output is Non-secure (Secure and Realm states, EL3).
+    pub const NS: u64 = 1 << 5;
     /// Bit 6, S2AP\[0\] of stage 2: loads are allowed.
     pub const S2AP_READ: u64 = 1 << 6;
     /// Bit 7, S2AP\[1\] of stage 2: stores are allowed.
@@ -59,6 +61,9 @@ impl Descriptor {
     pub const ACCESS_FLAG: u64 = 1 << 10;
     /// Bit 11: not global.
     pub const NOT_GLOBAL: u64 = 1 << 11;
+    /// Bit 11 of the EL3 regime with FEAT_RME, NSE: with [`NS`](Self::NS), the output's physical
+    /// address space.
+    pub const NSE: u64 = 1 << 11;
     /// Bit 16: nT, block descriptors with FEAT_BBM level 1 and up.
     pub const NT: u64 = 1 << 16;
     /// Bit 50: guarded page (FEAT_BTI).

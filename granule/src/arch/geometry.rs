@@ -53,6 +53,8 @@ pub enum GeometryError {
     },
     /// A regime with one privilege translates from TTBR0 alone.
     NoUpperHalf(Regime),
+    /// A regime with two halves has a [`Tcr`](super::registers::Tcr) that says the shape of each.
+    TwoHalves(Regime),
     /// The shape of stage 2 is a [`Stage2Geometry`](super::stage2::Stage2Geometry).
     NotStage1,
     /// The CPU does not have the page size at stage 2.
@@ -105,6 +107,10 @@ impl fmt::Display for GeometryError {
             Self::NoUpperHalf(regime) => write!(
                 f,
                 "the {regime:?} regime has no upper half: use TTBR0's (VaRange::Lower), from address zero up"
+            ),
+            Self::TwoHalves(regime) => write!(
+                f,
+                "the {regime:?} regime has two halves: use from_tcr, which takes the half too"
             ),
             Self::NotStage1 => write!(f, "the shape of stage 2 is made by Stage2Geometry::new"),
             Self::Stage2PageSize(size) => {

@@ -18,6 +18,7 @@ pub(crate) mod fault_status;
 pub(crate) mod features;
 pub(crate) mod geometry;
 pub(crate) mod midr;
+pub(crate) mod output_space;
 pub(crate) mod page_size;
 pub(crate) mod regime;
 pub mod registers;
@@ -32,6 +33,7 @@ pub use fault_status::FaultStatus;
 pub use features::{CpuFeatures, IdRegisters, Support, TlbiFeature};
 pub use geometry::{Geometry, GeometryError, LeafSize, OutputFormat, VaRange};
 pub use midr::MidrRange;
+pub use output_space::OutputSpace;
 pub use page_size::{Dispatch, Level, Page, Page4K, Page16K, Page64K, PageSize};
 pub use regime::Regime;
 pub use stage2::{

@@ -215,10 +215,13 @@ impl Geometry {
     ///
     /// # Errors
     ///
-    /// When a field of `tcr` has a reserved value, or `regime` has two halves or is stage 2.
+    /// When a field of `tcr` has a reserved value, or `regime` is not EL2 or EL3.
     pub fn from_tcr_single(tcr: TcrSingle, regime: Regime) -> Result<Self, GeometryError> {
-        if !matches!(regime, Regime::El2 | Regime::El3) {
+        if regime == Regime::Stage2 {
             return Err(GeometryError::NotStage1);
+        }
+        if regime.has_user() {
+            return Err(GeometryError::TwoHalves(regime));
         }
         let ds = tcr.0 & TcrSingle::DS != 0;
         let size = page_size_of("TCR", tcr.0 >> 14)?;

@@ -1,7 +1,7 @@
 //! Descriptor bits, one by one, and addresses in each of the three formats.
 
 use granule::arch::{
-    Attributes, Descriptor, Geometry, Kind, Level, MemoryType, PageSize, Permissions,
+    Attributes, Descriptor, Geometry, Kind, Level, MemoryType, OutputSpace, PageSize, Permissions,
     PhysicalAddress, Regime, Shareability, VaRange,
 };
 use granule::table::Stage1;
@@ -18,11 +18,13 @@ fn bit_positions() {
         ("valid", Descriptor::VALID, 0, 0),
         ("table or page", Descriptor::TABLE_OR_PAGE, 1, 1),
         ("AttrIndx", Descriptor::ATTR_INDEX, 4, 2),
+        ("NS", Descriptor::NS, 5, 5),
         ("AP[1]", Descriptor::AP_USER, 6, 6),
         ("AP[2]", Descriptor::AP_READ_ONLY, 7, 7),
         ("SH", Descriptor::SHAREABILITY, 9, 8),
         ("AF", Descriptor::ACCESS_FLAG, 10, 10),
         ("nG", Descriptor::NOT_GLOBAL, 11, 11),
+        ("NSE", Descriptor::NSE, 11, 11),
         ("nT", Descriptor::NT, 16, 16),
         ("GP", Descriptor::GUARDED, 50, 50),
         ("DBM", Descriptor::DIRTY_MODIFIER, 51, 51),
@@ -153,6 +155,31 @@ fn attributes_of_one_privilege() {
         let back = Attributes::decode(Descriptor(bits), &geometry);
         assert!(back.permissions.privileged_execute && back.global);
         assert!(!back.permissions.user && !back.permissions.user_execute);
+    }
+}
+
+#[test]
+fn output_spaces() {
+    use OutputSpace::{NonSecure, Realm, Root, Unmarked};
+    // NSE is of EL3 alone: what the other regimes keep of each space.
+    for (space, el3, others, kept) in [
+        (Unmarked, 0, 0, Unmarked),
+        (NonSecure, 1 << 5, 1 << 5, NonSecure),
+        (Root, 1 << 11, 0, Unmarked),
+        (Realm, 1 << 5 | 1 << 11, 1 << 5, NonSecure),
+    ] {
+        let attributes = Attributes::normal(Permissions::READ).output_space(space);
+        for (geometry, bits, back) in [
+            (PLAIN.single(K4, 48, Regime::El3), el3, space),
+            (PLAIN.single(K4, 48, Regime::El2), others, kept),
+            (PLAIN.geometry(K4, 48, VaRange::Upper), others, kept),
+        ] {
+            let leaf = attributes.encode(&geometry);
+            assert_eq!(leaf & (1 << 5 | 1 << 11), bits, "{space:?}");
+            let decoded = Attributes::decode(Descriptor(leaf), &geometry);
+            assert_eq!(decoded.output_space, back, "{space:?}");
+            assert!(decoded.global, "{space:?}");
+        }
     }
 }
 

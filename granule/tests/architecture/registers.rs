@@ -2,7 +2,7 @@
 
 use granule::arch::registers::{Mair, Tcr, TcrSingle, Ttbr};
 use granule::arch::{
-    CpuFeatures, Geometry, IdRegisters, PageSize, PhysicalAddress, Regime, VaRange,
+    CpuFeatures, Geometry, GeometryError, IdRegisters, PageSize, PhysicalAddress, Regime, VaRange,
 };
 use granule_testing::shape::{Cpu, LARGE, PLAIN, WIDE_INPUT};
 
@@ -253,8 +253,14 @@ fn reserved_fields_are_refused() {
     }
     let single = TcrSingle(16);
     assert!(Geometry::from_tcr_single(single, Regime::El2).is_ok());
-    assert!(Geometry::from_tcr_single(single, Regime::El1And0).is_err());
-    assert!(Geometry::from_tcr_single(single, Regime::Stage2).is_err());
+    assert_eq!(
+        Geometry::from_tcr_single(single, Regime::El1And0),
+        Err(GeometryError::TwoHalves(Regime::El1And0))
+    );
+    assert_eq!(
+        Geometry::from_tcr_single(single, Regime::Stage2),
+        Err(GeometryError::NotStage1)
+    );
     assert!(Geometry::from_tcr_single(TcrSingle(16 | 0b11 << 14), Regime::El3).is_err());
 }
 

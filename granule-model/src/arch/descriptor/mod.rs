@@ -11,12 +11,16 @@ use crate::arch::regime::Regime;
 
 /// Bit 0: the entry is valid.
 pub(crate) const VALID: u64 = 1;
+/// Bit 5, NS: with [`NSE`], the physical address space of a leaf's output.
+const NON_SECURE: u64 = 1 << 5;
 /// Bit 7, AP\[2\]: read-only.
 pub(crate) const READ_ONLY: u64 = 1 << 7;
 /// Bit 10: the access flag.
 pub(crate) const ACCESSED: u64 = 1 << 10;
 /// Bit 11: not global.
 pub(crate) const NOT_GLOBAL: u64 = 1 << 11;
+/// Bit 11 of the EL3 regime: NSE.
+const NSE: u64 = 1 << 11;
 /// Bit 16 of a block: nT.
 pub(crate) const NO_TRANSLATION: u64 = 1 << 16;
 /// Bit 51: dirty bit modifier.
@@ -130,6 +134,8 @@ pub(crate) struct Attributes {
     /// Hardware manages the dirty state, and the page is dirty: it may be written without a note.
     pub(crate) dirty: bool,
     pub(crate) contiguous: bool,
+    /// NS, and NSE at EL3: the physical address space of the output.
+    pub(crate) output_space: u64,
     /// nT, blocks only.
     pub(crate) no_translation: bool,
 }
@@ -193,6 +199,11 @@ pub(crate) fn attributes(
         accessed: raw & ACCESSED != 0,
         dirty: dirty_managed && made_dirty(raw, context.space.regime()) == raw,
         contiguous: raw & CONTIGUOUS != 0 && format.group(level) > 1,
+        output_space: match context.space.regime() {
+            Regime::El10 | Regime::El2 => raw & NON_SECURE,
+            Regime::El3 => raw & (NON_SECURE | NSE),
+            Regime::Stage2 => 0,
+        },
         no_translation: refuses(raw, level, format),
     };
     if context.space.regime() == Regime::Stage2 {
