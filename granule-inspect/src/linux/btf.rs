@@ -1,8 +1,10 @@
 //! The kernel's types (BTF): where a field of a struct is. Linux's Documentation/bpf/btf.rst has the
 //! format: types one after another, numbered from 1, and names as offsets in a table of strings.
 
+use super::space::Space;
+
 /// The most bytes: Debian's kernels have 6 MB.
-pub(super) const MOST: u64 = 64 << 20;
+const MOST: u64 = 64 << 20;
 const MAGIC: u32 = 0xeb9f;
 /// The kinds that have fields.
 const STRUCT: u32 = 4;
@@ -20,7 +22,26 @@ pub(super) struct Btf {
 }
 
 impl Btf {
-    pub(super) fn new(bytes: Vec<u8>) -> Result<Self, String> {
+    /// The types of a running kernel, between these two symbols.
+    ///
+    /// # Errors
+    ///
+    /// One line: the kernel has none, or they are damaged.
+    pub(super) fn read(
+        space: &Space<'_>,
+        start: Option<u64>,
+        end: Option<u64>,
+    ) -> Result<Self, String> {
+        let (Some(start), Some(end)) = (start, end) else {
+            return Err("it has no BTF".into());
+        };
+        let bytes = end.checked_sub(start).filter(|bytes| *bytes <= MOST);
+        let bytes =
+            bytes.ok_or_else(|| format!("its BTF from {start:#x} to {end:#x} is no BTF"))?;
+        Self::new(space.bytes(start, bytes)?)
+    }
+
+    fn new(bytes: Vec<u8>) -> Result<Self, String> {
         let mut btf = Self {
             bytes,
             types: Vec::new(),

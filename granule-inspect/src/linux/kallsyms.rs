@@ -12,72 +12,128 @@ const MOST_NAMES: u64 = 64 << 20;
 const MOST_SYMBOLS: u64 = 4 << 20;
 /// The most bytes of the 256 pieces of text.
 const MOST_PIECES: u64 = 64 << 10;
+/// A symbol whose address VMCOREINFO has too: it shows whether the list is read right.
+const KNOWN: &str = "_stext";
 
-/// The addresses of these symbols; `None` for one that the kernel does not have.
-///
-/// # Errors
-///
-/// One line: VMCOREINFO does not say where the list is, it cannot be read, or it has another form.
-pub(super) fn find<const COUNT: usize>(
-    space: &Space<'_>,
-    info: Vmcoreinfo<'_>,
-    wanted: [&str; COUNT],
-) -> Result<[Option<u64>; COUNT], String> {
-    let place = |name: &str| {
-        let symbol = info.symbol(name);
-        symbol.ok_or_else(|| format!("VMCOREINFO has no SYMBOL({name})"))
-    };
-    // A symbol whose address is known otherwise shows whether the list is read right.
-    let known = "_stext";
-    let expected = place(known)?;
-    let names = place("kallsyms_names")?;
-    let pieces = place("kallsyms_token_table")?;
-    let index = place("kallsyms_token_index")?;
-    let base = info.symbol("kallsyms_relative_base");
-    let base = base.map(|base| space.word(base)).transpose()?;
-    let count = space.word(place("kallsyms_num_syms")?)? & u64::from(u32::MAX);
-    let bytes = pieces
-        .checked_sub(names)
-        .filter(|bytes| *bytes <= MOST_NAMES);
-    let (Some(bytes), true) = (bytes, count <= MOST_SYMBOLS) else {
-        return Err(format!(
-            "its list of {count} symbols has no form that is known"
-        ));
-    };
-    let first = place("kallsyms_offsets")?;
-    let offsets = space.bytes(first, 4 * count)?;
-    let names = space.bytes(names, bytes)?;
-    let index = space.bytes(index, 2 * 256)?;
-    let text = pieces_of(space, pieces, &index)?;
+/// The list as the kernel has it.
+pub(super) struct List {
+    /// The address of the first offset.
+    first: u64,
+    /// The address that the offsets count from; `None` where each counts from its own place.
+    base: Option<u64>,
+    offsets: Vec<u8>,
+    names: Vec<u8>,
+    /// The place of each byte's piece in `pieces`.
+    index: Vec<u8>,
+    pieces: Vec<u8>,
+}
 
-    let (mut found, mut known_at) = ([None; COUNT], None);
-    let mut rest = names.as_slice();
-    for (at, offset) in offsets.as_chunks::<4>().0.iter().enumerate() {
-        let Some((name, others)) = take_name(rest) else {
-            break;
+impl List {
+    /// The list of a running kernel.
+    ///
+    /// # Errors
+    ///
+    /// One line: VMCOREINFO does not say where the list is, it cannot be read, or it has another form.
+    pub(super) fn read(space: &Space<'_>, info: Vmcoreinfo<'_>) -> Result<Self, String> {
+        let place = |name: &str| {
+            let symbol = info.symbol(name);
+            symbol.ok_or_else(|| format!("VMCOREINFO has no SYMBOL({name})"))
         };
-        rest = others;
-        let address = match base {
-            Some(base) => base.wrapping_add(u64::from(u32::from_le_bytes(*offset))),
-            None => first
-                .wrapping_add(4 * at as u64)
-                .wrapping_add_signed(i32::from_le_bytes(*offset).into()),
+        let expected = place(KNOWN)?;
+        let names = place("kallsyms_names")?;
+        let pieces = place("kallsyms_token_table")?;
+        let index = place("kallsyms_token_index")?;
+        let base = info.symbol("kallsyms_relative_base");
+        let base = base.map(|base| space.word(base)).transpose()?;
+        let count = space.word(place("kallsyms_num_syms")?)? & u64::from(u32::MAX);
+        let bytes = pieces
+            .checked_sub(names)
+            .filter(|bytes| *bytes <= MOST_NAMES);
+        let (Some(bytes), true) = (bytes, count <= MOST_SYMBOLS) else {
+            return Err(format!(
+                "its list of {count} symbols has no form that is known"
+            ));
         };
-        if spells(name, &index, &text, known) {
-            known_at = Some(address);
+        let first = place("kallsyms_offsets")?;
+        let offsets = space.bytes(first, 4 * count)?;
+        let names = space.bytes(names, bytes)?;
+        let index = space.bytes(index, 2 * 256)?;
+        let list = Self {
+            first,
+            base,
+            offsets,
+            names,
+            pieces: pieces_of(space, pieces, &index)?,
+            index,
+        };
+        // The last of the name counts, as the kernel has one alone.
+        let known = list.symbols().filter(|(_, name)| list.spells(name, KNOWN));
+        if known.last().map(|(address, _)| address) != Some(expected) {
+            return Err(format!(
+                "its list of symbols has no form that is known: {KNOWN} is not at {expected:#x}"
+            ));
         }
-        for (found, wanted) in found.iter_mut().zip(wanted) {
-            if found.is_none() && spells(name, &index, &text, wanted) {
-                *found = Some(address);
+        Ok(list)
+    }
+
+    /// The addresses of these symbols; `None` for one that the kernel does not have.
+    pub(super) fn find<const COUNT: usize>(&self, wanted: [&str; COUNT]) -> [Option<u64>; COUNT] {
+        let mut found = [None; COUNT];
+        for (address, name) in self.symbols() {
+            for (found, wanted) in found.iter_mut().zip(wanted) {
+                if found.is_none() && self.spells(name, wanted) {
+                    *found = Some(address);
+                }
             }
         }
+        found
     }
-    if known_at != Some(expected) {
-        return Err(format!(
-            "its list of symbols has no form that is known: {known} is not at {expected:#x}"
-        ));
+
+    /// Address, type and name of each symbol, in the order of the list.
+    pub(super) fn named(&self) -> impl Iterator<Item = (u64, char, String)> {
+        self.symbols().filter_map(|(address, name)| {
+            let mut letters = self.letters(name).map(|&letter| char::from(letter));
+            Some((address, letters.next()?, letters.collect()))
+        })
     }
-    Ok(found)
+
+    /// Address and pieces of each symbol.
+    fn symbols(&self) -> impl Iterator<Item = (u64, &[u8])> {
+        let mut rest = self.names.as_slice();
+        let offsets = self.offsets.as_chunks::<4>().0.iter().enumerate();
+        offsets.map_while(move |(at, offset)| {
+            let (name, others) = take_name(rest)?;
+            rest = others;
+            let address = match self.base {
+                Some(base) => base.wrapping_add(u64::from(u32::from_le_bytes(*offset))),
+                None => self
+                    .first
+                    .wrapping_add(4 * at as u64)
+                    .wrapping_add_signed(i32::from_le_bytes(*offset).into()),
+            };
+            Some((address, name))
+        })
+    }
+
+    /// The letters that these pieces stand for: a type's, and then the name's.
+    fn letters(&self, name: &[u8]) -> impl Iterator<Item = &u8> {
+        let index = self.index.as_chunks::<2>().0;
+        name.iter().flat_map(move |&byte| {
+            let at = index
+                .get(usize::from(byte))
+                .map_or(0, |at| u16::from_le_bytes(*at));
+            self.pieces
+                .get(usize::from(at)..)
+                .unwrap_or_default()
+                .iter()
+                .take_while(|&&letter| letter != 0)
+        })
+    }
+
+    /// Whether these pieces are a type's letter and then `wanted`.
+    fn spells(&self, name: &[u8], wanted: &str) -> bool {
+        self.letters(name).skip(1).eq(wanted.as_bytes())
+    }
 }
 
 /// The pieces of text, up to the end of the last.
@@ -102,19 +158,4 @@ fn take_name(names: &[u8]) -> Option<(&[u8], &[u8])> {
     }
     let (&high, rest) = rest.split_first()?;
     rest.split_at_checked(usize::from(length & 0x7f) | usize::from(high) << 7)
-}
-
-/// Whether these pieces are a type's letter and then `wanted`.
-fn spells(name: &[u8], index: &[u8], text: &[u8], wanted: &str) -> bool {
-    let index = index.as_chunks::<2>().0;
-    let piece = |&byte: &u8| {
-        let at = index
-            .get(usize::from(byte))
-            .map_or(0, |at| u16::from_le_bytes(*at));
-        text.get(usize::from(at)..)
-            .unwrap_or_default()
-            .iter()
-            .take_while(|&&letter| letter != 0)
-    };
-    name.iter().flat_map(piece).skip(1).eq(wanted.as_bytes())
 }

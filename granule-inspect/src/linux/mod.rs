@@ -1,25 +1,31 @@
-//! The processes of a Linux kernel, out of its own data: VMCOREINFO has the place of the kernel's
-//! symbols (`kallsyms`), these have the place of its types (`btf`), and these the place of each
-//! process's root in the list of tasks.
+//! The processes of a Linux kernel and its functions, out of its own data: VMCOREINFO has the place of
+//! the kernel's symbols (`kallsyms`), these have the place of its types (`btf`), and these the place of
+//! each process's root in the list of tasks, and of each module's symbols (`modules`).
 //!
 //! Nothing of this is trusted; the list ends where it makes no sense.
 
 mod btf;
 mod kallsyms;
+mod modules;
 mod space;
+mod symbols;
 mod system_map;
 
 use crate::source::Memory;
 use crate::tree::{Origin, Owner, Shape, Tree};
 use crate::vmcoreinfo::Vmcoreinfo;
 use btf::Btf;
+use kallsyms::List;
 use space::Space;
 use std::collections::HashSet;
+pub use symbols::{Place, Symbols};
 
 /// The most processes that are read: Linux has room for 4 million.
 const MOST: usize = 1 << 22;
 /// The bytes of a process's name.
-const NAME: u64 = 16;
+const NAME: usize = 16;
+/// The most bytes of the name of a function or a module. Linux itself has 512.
+const MOST_NAME: usize = 1 << 10;
 
 /// The trees of all processes, and lines for what cannot be read. `kernel` is the tree that
 /// `info` gives ([`Vmcoreinfo::kernel`]). `symbols` is the text of the kernel's System.map; without
@@ -39,17 +45,12 @@ pub fn processes(
     let wanted = ["init_task", "__start_BTF", "__stop_BTF"];
     let [init, types, types_end] = match symbols {
         Some(file) => system_map::find(file, info, wanted)?,
-        None => kallsyms::find(&space, info, wanted)?,
+        None => List::read(&space, info)?.find(wanted),
     };
     let init = init.ok_or(
         "its list of symbols has no init_task (it is built without KALLSYMS_ALL); give its System.map",
     )?;
-    let (Some(start), Some(end)) = (types, types_end) else {
-        return Err("it has no BTF".into());
-    };
-    let bytes = end.checked_sub(start).filter(|bytes| *bytes <= btf::MOST);
-    let bytes = bytes.ok_or_else(|| format!("its BTF from {start:#x} to {end:#x} is no BTF"))?;
-    let types = Btf::new(space.bytes(start, bytes)?)?;
+    let types = Btf::read(&space, types, types_end)?;
     let task = |name| types.offset("task_struct", name);
     let (next, mm, pid, name) = (task("tasks")?, task("mm")?, task("pid")?, task("comm")?);
     let pgd = types.offset("mm_struct", "pgd")?;
@@ -82,16 +83,10 @@ pub fn processes(
                 return Ok(None);
             }
             let root = space.physical(space.word(mm.wrapping_add(pgd))?)?;
-            let bytes = space.bytes(task.wrapping_add(name), NAME)?;
-            let bytes = bytes.split(|&byte| byte == 0).next().unwrap_or_default();
-            let printed = |byte: &u8| match byte {
-                b' '..=b'~' => char::from(*byte),
-                _ => '?',
-            };
             Ok(Some(Tree {
                 owner: Owner::Process {
                     pid: space.word(task.wrapping_add(pid))? as u32,
-                    name: bytes.iter().map(printed).collect(),
+                    name: space.text(task.wrapping_add(name), NAME)?,
                 },
                 root,
                 shape: user,

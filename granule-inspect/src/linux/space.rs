@@ -57,6 +57,30 @@ impl<'a> Space<'a> {
         Ok(buffer)
     }
 
+    /// The text at `address` up to its NUL, at most `most` bytes of it. What cannot be printed is `?`.
+    pub(super) fn text(&self, address: u64, most: usize) -> Result<String, String> {
+        let page = self.shape.page_size().bytes();
+        let (mut at, mut text) = (address, String::new());
+        while text.len() < most {
+            // A page at a time, as the text may end before memory that is not mapped.
+            let now = (page - at % page).min((most - text.len()) as u64);
+            let bytes = self.bytes(at, now)?;
+            let (bytes, ended) = match bytes.iter().position(|&byte| byte == 0) {
+                Some(end) => (&bytes[..end], true),
+                None => (&bytes[..], false),
+            };
+            text.extend(bytes.iter().map(|byte| match byte {
+                b' '..=b'~' => char::from(*byte),
+                _ => '?',
+            }));
+            if ended {
+                break;
+            }
+            at = at.wrapping_add(now);
+        }
+        Ok(text)
+    }
+
     /// The word at `address`.
     pub(super) fn word(&self, address: u64) -> Result<u64, String> {
         let bytes = self.bytes(address, 8)?;

@@ -4,7 +4,8 @@
 use super::*;
 use crate::source::raw;
 use granule_testing::linux::{
-    BASE, NODE, TASK_BYTES, TASKS, USER_ROOTS, VIRTUAL, count_from_places, memory, vmcoreinfo,
+    BASE, FUNCTION, MODULE, MODULE_FUNCTION, NODE, TASK_BYTES, TASKS, USER_ROOTS, VIRTUAL,
+    count_from_places, memory, vmcoreinfo,
 };
 
 type Found = Result<(Vec<Tree>, Vec<String>), String>;
@@ -153,4 +154,84 @@ fn a_system_map_serves_where_the_kernel_has_no_such_symbols() {
         let error = find(&map.replace(from, to)).unwrap_err();
         assert!(error.contains(words), "{error}");
     }
+}
+
+fn symbols(
+    memory: Vec<u8>,
+    info: &str,
+    file: Option<&str>,
+) -> Result<(Symbols, Vec<String>), String> {
+    let (memory, _) = raw::open(memory, BASE);
+    let info = Vmcoreinfo(info);
+    Symbols::of_linux(&*memory, &info.kernel(0)?, info, file)
+}
+
+/// The place in words; nothing if no function is there.
+fn place(symbols: &Symbols, address: u64) -> String {
+    let place = symbols.place(address);
+    place.map_or_else(String::new, |place| place.to_string())
+}
+
+#[test]
+fn functions_of_the_kernel_and_of_its_modules() {
+    let (found, notes) = symbols(memory(), &vmcoreinfo(), None).unwrap();
+    assert!(notes.is_empty(), "{notes:?}");
+    let (start, bytes) = FUNCTION;
+    let (module, module_bytes) = MODULE_FUNCTION;
+    for (address, expected) in [
+        (start - 1, ""),
+        (start, "do_fault+0x0"),
+        (start + 4, "do_fault+0x4"),
+        (start + bytes - 1, "do_fault+0x7f"),
+        // Data follows.
+        (start + bytes, ""),
+        (VIRTUAL, "_stext+0x0"),
+        (VIRTUAL - 1, ""),
+        (0, ""),
+        (module - 1, ""),
+        (module + 0x10, "act+0x10 [a_module]"),
+        (module + module_bytes, ""),
+        (u64::MAX, ""),
+    ] {
+        assert_eq!(place(&found, address), expected, "{address:#x}");
+    }
+    // The last symbol of the kernel has no end that is known.
+    assert_eq!(place(&found, VIRTUAL + 0xf000), "");
+}
+
+#[test]
+fn a_system_map_names_functions_where_the_kernel_lies() {
+    let info = vmcoreinfo().replace("kallsyms", "lost");
+    let map = "0000000010000000 T _stext\n0000000010001000 D swapper_pg_dir\n\
+               0000000010000100 t $x\n0000000010000100 t in_the_file\n0000000010000140 d x\n";
+    let (found, notes) = symbols(memory(), &info, Some(map)).unwrap();
+    assert_eq!(place(&found, VIRTUAL + 0x104), "in_the_file+0x4");
+    assert_eq!(place(&found, VIRTUAL + 0x140), "");
+    assert!(
+        notes.len() == 1 && notes[0].contains("no modules"),
+        "{notes:?}"
+    );
+    // Without a kernel in memory the file's own addresses count.
+    let linked = Symbols::linked(map);
+    assert_eq!(place(&linked, 0x1000_0104), "in_the_file+0x4");
+    assert!(Symbols::linked("no symbols\n").is_empty());
+}
+
+#[test]
+fn damaged_modules_cost_their_own_functions_alone() {
+    let of_kernel = |found: &Symbols| assert_eq!(place(found, FUNCTION.0), "do_fault+0x0");
+    for at in (MODULE..MODULE + 0x200).step_by(8) {
+        for hostile in [0, 1, VIRTUAL, VIRTUAL + MODULE as u64 + 8, u64::MAX] {
+            let mut memory = memory();
+            memory[at..at + 8].copy_from_slice(&hostile.to_le_bytes());
+            let (found, notes) = symbols(memory, &vmcoreinfo(), None).unwrap();
+            of_kernel(&found);
+            assert!(notes.iter().all(|it| it.lines().count() == 1), "{notes:?}");
+        }
+    }
+    let mut circle = memory();
+    circle[MODULE + 8..MODULE + 16].copy_from_slice(&(VIRTUAL + MODULE as u64 + 8).to_le_bytes());
+    let (found, notes) = symbols(circle, &vmcoreinfo(), None).unwrap();
+    of_kernel(&found);
+    assert!(notes[0].contains("never ends"), "{notes:?}");
 }
