@@ -39,7 +39,12 @@ fn allowed(tree: &Tree, level: Level, kind: Kind) -> u64 {
     let both = mask(11, 0) | address;
     if kind == Kind::Table {
         // The restrictions are of stage 1; bits 58:51 are ignored.
-        let restrictions = if stage2 { 0 } else { mask(63, 59) };
+        let restrictions = match (stage2, regime.has_user()) {
+            (true, _) => 0,
+            (false, true) => mask(63, 59),
+            // One privilege has neither PXNTable nor APTable[0].
+            (false, false) => mask(63, 62) | Descriptor::UXN_TABLE,
+        };
         return both | mask(58, 51) | restrictions;
     }
     let mut bits = both | mask(63, 54) | Descriptor::DIRTY_MODIFIER;
