@@ -1,14 +1,14 @@
 //! One broken tree for each rule: the rule is found, with its place, and nothing else is.
 
 use crate::walk::RW;
-use crate::world::{BASE, Pages, World};
+use crate::world::{BASE, Pages, TABLES, World};
 use granule::arch::{
-    Attributes, Descriptor, Level, PageSize, Permissions, Stage2Attributes, Stage2Permissions,
-    VaRange,
+    Attributes, Descriptor, Level, PageSize, Permissions, Regime, Stage2Attributes, Stage2Geometry,
+    Stage2Permissions, VaRange,
 };
 use granule::table::Leaves;
 use granule_inspect::lint::{Accepted, Finding, Options, Rule, Severity, lint};
-use granule_inspect::tree::Tree;
+use granule_inspect::tree::{Origin, Tree};
 use granule_testing::shape::{self, PLAIN};
 
 fn most(most: usize) -> Options {
@@ -191,9 +191,25 @@ fn outputs_beyond_the_cpu() {
     assert_eq!(rule, (Rule::OutputSize, Severity::Error));
     assert_eq!(place, (0, PAGE));
     assert!(
-        text.contains("the output 0x20080000000 has more than the CPU's 40 bits"),
+        text.contains("the output 0x20080000000 has more than the 40 bits of TCR.IPS"),
         "{text}"
     );
+    // Who does not know TCR does not know its IPS.
+    for origin in [Origin::Vmcoreinfo, Origin::KernelData, Origin::Guess] {
+        world.tree.origin = origin;
+        let found = findings(&world.pages, std::slice::from_ref(&world.tree));
+        assert_eq!(found, [], "{origin:?}");
+    }
+    // Each regime has a register of its own.
+    let single = small.single(PageSize::K4, 39, Regime::El2);
+    let mut world = World::at(single, TABLES, &[(0, MEMORY, PAGE, RW, Leaves::PAGES)]);
+    world.change(0, Level::L3, |word| word | 1 << 41);
+    assert!(one(&world).2.contains("the 40 bits of TCR.PS"));
+    let guest = Stage2Geometry::new(&small.features(), PageSize::K4, 39).unwrap();
+    let all = Stage2Attributes::normal(Stage2Permissions::ALL);
+    let mut world = World::guest(guest, &[(0, MEMORY, PAGE, all, Leaves::PAGES)]);
+    world.change(0, Level::L3, |word| word | 1 << 41);
+    assert!(one(&world).2.contains("the 40 bits of VTCR.PS"));
 }
 
 #[test]
