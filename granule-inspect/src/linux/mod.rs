@@ -18,6 +18,8 @@ use std::collections::HashSet;
 
 /// The most processes that are read: Linux has room for 4 million.
 const MOST: usize = 1 << 22;
+/// The most tasks that cannot be read which are told one by one; a damaged dump may have very many.
+const MOST_TOLD: usize = 10;
 /// The bytes of a process's name.
 const NAME: u64 = 16;
 
@@ -57,6 +59,7 @@ pub fn processes(
     let (mut trees, mut notes) = (Vec::new(), Vec::new());
     let first = init.wrapping_add(next);
     let (mut at, mut seen) = (first, HashSet::new());
+    let mut unreadable = 0;
     loop {
         at = match space.word(at) {
             Ok(at) => at,
@@ -101,8 +104,16 @@ pub fn processes(
         };
         match read() {
             Ok(tree) => trees.extend(tree),
-            Err(why) => notes.push(format!("the task at {task:#x} cannot be read: {why}")),
+            Err(why) => {
+                unreadable += 1;
+                if unreadable <= MOST_TOLD {
+                    notes.push(format!("the task at {task:#x} cannot be read: {why}"));
+                }
+            }
         }
+    }
+    if let Some(more @ 1..) = unreadable.checked_sub(MOST_TOLD) {
+        notes.push(format!("{more} more tasks cannot be read"));
     }
     Ok((trees, notes))
 }
