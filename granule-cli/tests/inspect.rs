@@ -186,6 +186,11 @@ fn filters_by_address_and_by_words() {
     );
     let part = ["--from", "0xffffff800000e001", "--to", "0xffffff8000010000"];
     assert_eq!(lines(&part), ["0xffffff800000e000", "0xffffff8000010000"]);
+    // Nothing would be listed, as if nothing were mapped.
+    let output = granule("dump", &image, &["--from", "0x2", "--to", "0x1"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    assert!(said.contains("--from 0x2 lies above --to 0x1"), "{said}");
 }
 
 #[test]
