@@ -24,7 +24,8 @@ use granule_cli::result::record::RecordLines;
 use granule_cli::result::report;
 use granule_cli::{Boot, boot, check, cost, usage};
 use indicatif::{ProgressBar, ProgressStyle};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGPIPE, SIGTERM};
+use signal_hook::low_level::emulate_default_handler;
 
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
@@ -74,16 +75,31 @@ fn interrupt() -> Result<Arc<AtomicBool>, ExitCode> {
     let interrupt = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         if let Err(error) = signal_hook::flag::register(signal, Arc::clone(&interrupt)) {
-            eprintln!("granule: signals cannot be caught: {error}");
+            say(format_args!("signals cannot be caught: {error}"));
             return Err(ExitCode::FAILURE);
         }
     }
     Ok(interrupt)
 }
 
+/// A line for people. If standard error is closed, nobody can be told.
+fn say(line: impl Display) {
+    let _ = writeln!(io::stderr(), "granule: {line}");
+}
+
 fn bad_usage(line: &str) -> ExitCode {
-    eprintln!("granule: {line}");
+    say(line);
     ExitCode::from(2)
+}
+
+/// What could not be printed. A reader that went away has what it wanted, as `head` does: then SIGPIPE ends
+/// the program without a word, as it ends other programs.
+fn unprinted(error: &io::Error, code: u8) -> ExitCode {
+    if error.kind() == io::ErrorKind::BrokenPipe {
+        let _ = emulate_default_handler(SIGPIPE);
+    }
+    say(format_args!("standard output: {error}"));
+    ExitCode::from(code)
 }
 
 /// The exit code for the result `ok`, and for a result that could not be printed.
@@ -91,10 +107,7 @@ fn exit_code(ok: bool, printed: io::Result<()>) -> ExitCode {
     match printed {
         Ok(()) if ok => ExitCode::SUCCESS,
         Ok(()) => ExitCode::FAILURE,
-        Err(error) => {
-            eprintln!("granule: standard output: {error}");
-            ExitCode::FAILURE
-        }
+        Err(error) => unprinted(&error, FAILED),
     }
 }
 
@@ -150,10 +163,7 @@ fn user_command(args: &UserArgs) -> ExitCode {
     });
     let done = match done {
         Ok(done) => done,
-        Err(line) => {
-            eprintln!("granule: {line}");
-            return ExitCode::from(2);
-        }
+        Err(line) => return bad_usage(&line),
     };
     let table = user::report::table(&bench, &done);
     let object = args.run.json.then(|| user::report::json(&bench, &done));
@@ -225,8 +235,7 @@ fn inspect_command(
     let progress = RefCell::new(Progress::new());
     let mut note = |note: &str| {
         progress.borrow_mut().hide();
-        // If standard error is closed, nobody can be told.
-        let _ = writeln!(io::stderr(), "granule: {note}");
+        say(note);
     };
     let mut step = |step| progress.borrow_mut().at(step);
     let done = run(&mut out, &mut note, &mut step, &interrupt);
@@ -234,8 +243,9 @@ fn inspect_command(
     let done = done.and_then(|code| Ok(out.flush().map(|()| code)?));
     match done {
         Ok(code) => ExitCode::from(code),
+        Err(Failure::Output(error)) => unprinted(&error, inspect::UNREADABLE),
         Err(error) => {
-            eprintln!("granule: {error}");
+            say(error);
             ExitCode::from(inspect::UNREADABLE)
         }
     }
@@ -261,12 +271,12 @@ fn boot_command(args: &BootArgs) -> ExitCode {
     match printed {
         Ok(()) => ExitCode::from(done.exit_code()),
         // The object could not be printed, so the command failed.
-        Err(error) => {
-            eprintln!("granule: standard output: {error}");
-            ExitCode::FAILURE
-        }
+        Err(error) => unprinted(&error, FAILED),
     }
 }
+
+/// A command that has no exit codes of its own failed.
+const FAILED: u8 = 1;
 
 /// Bad usage, or a file that is no trace.
 const NO_VERDICT: u8 = 2;
@@ -287,7 +297,7 @@ fn check_command(args: &CheckArgs) -> ExitCode {
                 (Box::new(file), bytes.map(|it| it.len()))
             }
             Err(error) => {
-                eprintln!("granule: {name}: line 1, column 1: {error}");
+                say(format_args!("{name}: line 1, column 1: {error}"));
                 return ExitCode::from(NO_VERDICT);
             }
         }
@@ -299,7 +309,7 @@ fn check_command(args: &CheckArgs) -> ExitCode {
     let checked = match checked {
         Ok(checked) => checked,
         Err(error) => {
-            eprintln!("granule: {name}: {error}");
+            say(format_args!("{name}: {error}"));
             return ExitCode::from(NO_VERDICT);
         }
     };
@@ -311,10 +321,7 @@ fn check_command(args: &CheckArgs) -> ExitCode {
     };
     match printed.and_then(|()| stdout.flush()) {
         Ok(()) => ExitCode::from(checked.exit_code()),
-        Err(error) => {
-            eprintln!("granule: standard output: {error}");
-            ExitCode::from(NO_VERDICT)
-        }
+        Err(error) => unprinted(&error, NO_VERDICT),
     }
 }
 

@@ -95,6 +95,7 @@ fn a_dump_in_json_has_the_documented_keys() {
     let image = file(&words());
     let object = object(&granule("dump", &image, &["--json"]), 0);
     assert_eq!(object["page_size"], 4096);
+    assert_eq!(object["trees"][0]["pa_bits"], 40);
     assert_eq!(object["va_bits"], 39);
     let ranges = object["ranges"].as_array().unwrap();
     assert_eq!(ranges.len(), 3);
@@ -119,6 +120,56 @@ fn a_dump_in_json_has_the_documented_keys() {
 }
 
 #[test]
+fn a_guess_claims_no_more_than_it_knows() {
+    let mut words = words();
+    // A root is worth a guess if it maps memory of the source.
+    words[1024 + 40] = BASE | READ;
+    let image = file(&words);
+    let guessed = |command: &str, options: &[&str]| {
+        Command::new(env!("CARGO_BIN_EXE_granule"))
+            .args([
+                command,
+                image.path().to_str().unwrap(),
+                "--base",
+                "0x40000000",
+            ])
+            .args(options)
+            .output()
+            .unwrap()
+    };
+    let output = guessed("dump", &[]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        said.starts_with("granule: guessed: ")
+            && said.contains("shareability (TCR.DS) and the size of output addresses (TCR.IPS)"),
+        "{said}"
+    );
+    let told = String::from_utf8_lossy(&output.stdout);
+    let ranges = told.lines().filter(|line| line.starts_with("0x"));
+    assert!(ranges.clone().count() == 4, "{told}");
+    for range in ranges {
+        assert!(
+            range.contains(" SH-unknown ") && range.contains(" index-"),
+            "{range}"
+        );
+    }
+    let object: Value = serde_json::from_slice(&guessed("dump", &["--json"]).stdout).unwrap();
+    let tree = &object["trees"][0];
+    assert_eq!(
+        (&tree["origin"], &tree["pa_bits"]),
+        (&"a guess".into(), &Value::Null)
+    );
+    let words = &object["ranges"][0]["attributes"];
+    assert!(
+        words.as_array().unwrap().contains(&"SH-unknown".into()),
+        "{words}"
+    );
+    // The block of registers is outer shareable and the rest is not, and none of that is known.
+    let found = guessed("lint", &[]);
+    assert_eq!(found.status.code(), Some(0), "{found:?}");
+}
+
+#[test]
 fn filters_by_address_and_by_words() {
     let image = file(&words());
     let lines = |options: &[&str]| {
@@ -135,6 +186,11 @@ fn filters_by_address_and_by_words() {
     );
     let part = ["--from", "0xffffff800000e001", "--to", "0xffffff8000010000"];
     assert_eq!(lines(&part), ["0xffffff800000e000", "0xffffff8000010000"]);
+    // Nothing would be listed, as if nothing were mapped.
+    let output = granule("dump", &image, &["--from", "0x2", "--to", "0x1"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    assert!(said.contains("--from 0x2 lies above --to 0x1"), "{said}");
 }
 
 #[test]

@@ -65,7 +65,10 @@ pub(crate) fn inspect(bytes: &[u8]) {
         }),
         shape,
         memory_types: (bytes.byte() & 1 == 0).then(|| Mair(bytes.word())),
-        origin: Origin::Guess,
+        origin: match bytes.byte() & 1 {
+            0 => Origin::Guess,
+            _ => Origin::Registers,
+        },
     };
     let holes = u64::from(bytes.byte());
     let address = bytes.word();

@@ -10,6 +10,20 @@ use granule::arch::{
 };
 use std::fmt;
 
+/// What is known of the shareability of a leaf.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(clippy::exhaustive_enums, reason = "the architecture has no more")]
+pub enum Sharing {
+    /// The descriptor says it.
+    Known(Shareability),
+    /// The descriptor has the reserved encoding.
+    Reserved,
+    /// TCR gives that of every leaf (TCR.DS).
+    OfTcr,
+    /// Whether the descriptor or TCR gives it is not known: the root was guessed.
+    Unknown,
+}
+
 /// What a leaf allows and how its memory behaves, for both stages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -28,10 +42,8 @@ pub struct Decoded {
     pub accessed: bool,
     /// Whether the translation belongs to one address space (nG).
     pub not_global: bool,
-    /// The shareability; `None` for the reserved encoding. Inner where TCR gives it.
-    pub shareability: Option<Shareability>,
-    /// Whether TCR gives the shareability of every leaf, instead of the descriptor (TCR.DS).
-    pub shareability_of_tcr: bool,
+    /// The shareability.
+    pub sharing: Sharing,
     /// The memory type.
     pub memory: MemoryType,
     /// DBM: hardware may make it writable at the first store.
@@ -49,9 +61,12 @@ impl Decoded {
     #[must_use]
     pub fn new(tree: &Tree, bits: u64) -> Self {
         let leaf = Descriptor(bits);
-        let of_tcr = tree.geometry().format() == OutputFormat::Lpa2;
-        let reserved = !of_tcr && leaf.0 >> 8 & 0b11 == 0b01;
-        let known = |shareability| (!reserved).then_some(shareability);
+        let sharing = |shareability| match leaf.0 >> 8 & 0b11 {
+            _ if !tree.knows_format() => Sharing::Unknown,
+            _ if tree.geometry().format() == OutputFormat::Lpa2 => Sharing::OfTcr,
+            0b01 => Sharing::Reserved,
+            _ => Sharing::Known(shareability),
+        };
         match &tree.shape {
             Shape::Stage1(geometry) => {
                 let found = Attributes::decode(leaf, geometry);
@@ -66,8 +81,7 @@ impl Decoded {
                     user_execute: allowed.user_execute,
                     accessed: found.accessed,
                     not_global: !found.global,
-                    shareability: known(found.shareability),
-                    shareability_of_tcr: of_tcr,
+                    sharing: sharing(found.shareability),
                     memory: MemoryType::of_stage1(found.memory.index(), tree.memory_types),
                     dirty_modifier: allowed.dirty_modifier,
                     guarded: allowed.guarded,
@@ -88,8 +102,7 @@ impl Decoded {
                     user_execute: matches!(execute, Execute::Any | Execute::User),
                     accessed: found.accessed,
                     not_global: false,
-                    shareability: known(found.shareability),
-                    shareability_of_tcr: of_tcr,
+                    sharing: sharing(found.shareability),
                     memory: MemoryType::of_stage2(memory, geometry.forced_write_back()),
                     dirty_modifier: allowed.dirty_modifier,
                     guarded: false,
@@ -138,12 +151,13 @@ impl Decoded {
         if !self.stage2 {
             columns.push(when(self.not_global, "nG"));
         }
-        columns.push(Word::Fixed(match self.shareability {
-            _ if self.shareability_of_tcr => "SH-TCR",
-            Some(Shareability::Inner) => "ISH",
-            Some(Shareability::Outer) => "OSH",
-            Some(Shareability::None) => "NSH",
-            None => "SH-reserved",
+        columns.push(Word::Fixed(match self.sharing {
+            Sharing::Known(Shareability::Inner) => "ISH",
+            Sharing::Known(Shareability::Outer) => "OSH",
+            Sharing::Known(Shareability::None) => "NSH",
+            Sharing::Reserved => "SH-reserved",
+            Sharing::OfTcr => "SH-TCR",
+            Sharing::Unknown => "SH-unknown",
         }));
         columns.push(when(self.dirty_modifier, "DBM"));
         if !self.stage2 {
@@ -186,7 +200,7 @@ impl Word {
 }
 
 /// The words that stand for themselves, and `NX`.
-pub const WORDS: [&str; 21] = [
+pub const WORDS: [&str; 22] = [
     "RW",
     "ro",
     "wo",
@@ -206,6 +220,7 @@ pub const WORDS: [&str; 21] = [
     "NSH",
     "SH-TCR",
     "SH-reserved",
+    "SH-unknown",
     "DBM",
     "GP",
 ];
@@ -263,15 +278,20 @@ mod tests {
                 root: PhysicalAddress(0),
                 shape,
                 memory_types: Some(Mair(0x4f02_f044_0c08_0400)),
-                origin: Origin::Options,
+                origin: Origin::Guess,
             };
             let choices = (0..1_u64 << fields.len()).map(|choice| {
                 let set = (0..fields.len()).filter(|at| choice >> at & 1 != 0);
                 set.fold(0, |bits, at| bits | 1 << fields[at])
             });
             let types = (0..16).map(|index| index << 2);
-            for bits in choices.chain(types) {
-                for word in Decoded::new(&tree, bits).columns() {
+            let all: Vec<u64> = choices.chain(types).collect();
+            for origin in [Origin::Guess, Origin::Options] {
+                tree.origin = origin;
+                for word in all
+                    .iter()
+                    .flat_map(|&bits| Decoded::new(&tree, bits).columns())
+                {
                     let word = word.to_string();
                     assert!(word.is_empty() || is_word(&word), "{word}");
                 }

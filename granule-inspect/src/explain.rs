@@ -51,12 +51,14 @@ pub enum End {
         /// Why the entry translates nothing.
         why: &'static str,
     },
-    /// An address size fault: the address in the entry is beyond the CPU's.
+    /// An address size fault: the address in the entry has more bits than output addresses.
     AddressSize {
         /// The level of the entry.
         level: Level,
-        /// The CPU's bits of physical address.
-        pa_bits: u32,
+        /// The bits of output addresses.
+        bits: u32,
+        /// The register's field that says so.
+        field: &'static str,
     },
     /// An access flag fault, unless hardware manages the flag.
     AccessFlag {
@@ -124,6 +126,11 @@ fn steps_to(tables: &Tables<'_>, tree: &Tree, address: u64, steps: &mut Vec<Step
             text: text(tree, descriptor, level, kind),
         });
         let output = geometry.address_of(descriptor, level);
+        if matches!(kind, Kind::Table | Kind::Leaf)
+            && let Some((bits, field)) = fields::beyond(tree, descriptor, level)
+        {
+            return End::AddressSize { level, bits, field };
+        }
         match kind {
             Kind::Invalid | Kind::PresentInvalid => {
                 let why = match (kind, descriptor.0 & 1) {
@@ -132,10 +139,6 @@ fn steps_to(tables: &Tables<'_>, tree: &Tree, address: u64, steps: &mut Vec<Step
                     _ => "bits 1:0 of the entry are 0b01, and this level has no blocks",
                 };
                 return End::Translation { level, why };
-            }
-            _ if fields::beyond_cpu(tree, descriptor, level) => {
-                let pa_bits = geometry.pa_bits();
-                return End::AddressSize { level, pa_bits };
             }
             Kind::Table => {
                 restrictions |= descriptor.0 & Descriptor::RESTRICTIONS;
@@ -260,9 +263,9 @@ impl fmt::Display for End {
             Self::Translation { level, why } => {
                 write!(f, "translation fault, level {level}: {why}")
             }
-            Self::AddressSize { level, pa_bits } => write!(
+            Self::AddressSize { level, bits, field } => write!(
                 f,
-                "address size fault, level {level}: the address is beyond the {pa_bits} bits that the CPU has"
+                "address size fault, level {level}: the address has more than the {bits} bits of {field}"
             ),
             Self::AccessFlag { level, output } => write!(
                 f,

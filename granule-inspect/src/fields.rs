@@ -1,7 +1,7 @@
 //! Descriptors with their fields in words, and the bits that the architecture reserves. This module
 //! reads no memory.
 
-use crate::attributes::Decoded;
+use crate::attributes::{Decoded, Sharing};
 use crate::memory_type::MemoryType;
 use crate::tree::{Shape, Tree};
 use granule::arch::{
@@ -38,10 +38,17 @@ fn allowed(tree: &Tree, level: Level, kind: Kind) -> u64 {
         _ => size.level_shift(level),
     };
     let address = geometry.address_bits(PhysicalAddress(mask(51, low)));
-    let both = mask(11, 0) | address;
+    // In the format that a guess cannot exclude these are address bits.
+    let perhaps = if tree.knows_format() { 0 } else { mask(49, 48) };
+    let both = mask(11, 0) | address | perhaps;
     if kind == Kind::Table {
         // The restrictions are of stage 1; bits 58:51 are ignored.
-        let restrictions = if stage2 { 0 } else { mask(63, 59) };
+        let restrictions = match (stage2, regime.has_user()) {
+            (true, _) => 0,
+            (false, true) => mask(63, 59),
+            // One privilege has neither PXNTable nor APTable[0].
+            (false, false) => mask(63, 62) | Descriptor::UXN_TABLE,
+        };
         return both | mask(58, 51) | restrictions;
     }
     let mut bits = both | mask(63, 54) | Descriptor::DIRTY_MODIFIER;
@@ -85,17 +92,17 @@ pub fn reserved(tree: &Tree, level: Level, descriptor: Descriptor) -> Option<Res
     let decoded = Decoded::new(tree, descriptor.0);
     match decoded.memory {
         MemoryType::Reserved(bits) => Some(Reserved::MemoryType(bits)),
-        _ if decoded.shareability.is_none() => Some(Reserved::Shareability),
+        _ if decoded.sharing == Sharing::Reserved => Some(Reserved::Shareability),
         _ => None,
     }
 }
 
-/// Whether the address in a valid descriptor has more bits than the CPU's addresses: it faults.
+/// The output size that the address in a valid descriptor is beyond, so that it faults: its bits, and the
+/// register's field that sets it. `None` if it is not, or no register is known.
 #[must_use]
-pub const fn beyond_cpu(tree: &Tree, descriptor: Descriptor, level: Level) -> bool {
-    let geometry = tree.geometry();
-    let address = geometry.address_of(descriptor, level).0;
-    address >> geometry.pa_bits() != 0
+pub fn beyond(tree: &Tree, descriptor: Descriptor, level: Level) -> Option<(u32, &'static str)> {
+    let address = tree.geometry().address_of(descriptor, level).0;
+    tree.output_size().filter(|(bits, _)| address >> bits != 0)
 }
 
 /// The size as people write it: `4K`, `2M`, `16G`.

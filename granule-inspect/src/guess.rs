@@ -92,12 +92,6 @@ pub fn kernel(
         0 => "; the search ended early, after a million tables",
         _ => "",
     };
-    let why = format!(
-        "guessed: the table at {root} looks like a kernel's root with {} pages and {} bits; it maps {} MiB of the memory{executes}{early}",
-        geometry.page_size(),
-        geometry.va_bits(),
-        mapped >> 20
-    );
     let tree = Tree {
         owner: Owner::Kernel,
         root,
@@ -105,6 +99,16 @@ pub fn kernel(
         memory_types: None,
         origin: Origin::Guess,
     };
+    let unknown = match tree.knows_format() {
+        true => "the size of output addresses (TCR.IPS) is not known",
+        false => "shareability (TCR.DS) and the size of output addresses (TCR.IPS) are not known",
+    };
+    let why = format!(
+        "guessed: the table at {root} looks like a kernel's root with {} pages and {} bits; it maps {} MiB of the memory{executes}{early}; {unknown}",
+        geometry.page_size(),
+        geometry.va_bits(),
+        mapped >> 20
+    );
     Some((tree, why))
 }
 
@@ -281,11 +285,15 @@ mod tests {
         (memory, geometry, PhysicalAddress(root))
     }
 
-    fn guessed(memory: &[u8], pc: u64) -> Option<(PhysicalAddress, Geometry, String)> {
+    fn tree(memory: &[u8], pc: u64) -> Option<(Tree, String)> {
         let (memory, _) = raw::open(memory.to_vec(), BASE);
         let mut cpu = Registers::default();
         cpu.set("pc", pc);
-        let (tree, why) = kernel(&*memory, &[cpu], &mut |_| {})?;
+        kernel(&*memory, &[cpu], &mut |_| {})
+    }
+
+    fn guessed(memory: &[u8], pc: u64) -> Option<(PhysicalAddress, Geometry, String)> {
+        let (tree, why) = tree(memory, pc)?;
         let Shape::Stage1(shape) = tree.shape else {
             return None;
         };
@@ -305,6 +313,25 @@ mod tests {
             assert!(why.starts_with("guessed: ") && why.contains("where the CPU executes"));
             // The level decides how the tables are read, and it is right.
             assert_eq!(shape.start_level(), geometry.start_level(), "{why}");
+        }
+    }
+
+    #[test]
+    fn what_a_guess_cannot_know_is_not_claimed() {
+        for (size, bits, knows) in [
+            (PageSize::K4, 48, false),
+            (PageSize::K16, 47, false),
+            (PageSize::K64, 42, true),
+        ] {
+            let (memory, geometry, root) = memory(size, bits);
+            let pc = geometry.base().0 + 0x1000;
+            let (tree, why) = tree(&memory, pc).unwrap();
+            assert_eq!((tree.root, tree.output_size()), (root, None));
+            let sharing = crate::attributes::Decoded::new(&tree, 0x703).to_string();
+            let word = if knows { " ISH " } else { " SH-unknown " };
+            assert!(sharing.contains(word), "{sharing}");
+            assert_eq!(why.contains("shareability (TCR.DS)"), !knows, "{why}");
+            assert!(why.contains("(TCR.IPS)"), "{why}");
         }
     }
 

@@ -57,6 +57,38 @@ impl Options {
                 "exception level {el} has no tables of its own; give 1, 2 or 3"
             )));
         }
+        let refuse = |why: &str, what: &str| Err(OpenError(format!("{why}: {what}")));
+        if self.vhe && el != 2 {
+            return refuse("VHE is of EL2", "give --el 2 with --vhe");
+        }
+        let both_halves =
+            el == 1 || el == 2 && (self.vhe || self.hcr.unwrap_or(0) & registers::E2H != 0);
+        if self.ttbr1.is_some() && !both_halves {
+            let vhe = if el == 2 { ", or --vhe" } else { "" };
+            return refuse(
+                &format!("EL{el} has no TTBR1"),
+                &format!("give --ttbr0{vhe}"),
+            );
+        }
+        for (given, what, root) in [
+            (
+                self.tcr.is_some() && self.ttbr0.or(self.ttbr1).is_none(),
+                "TCR",
+                "TTBR0 or TTBR1 too (--ttbr0, --ttbr1)",
+            ),
+            (
+                self.vtcr.is_some() && self.vttbr.is_none(),
+                "VTCR",
+                "VTTBR too (--vttbr)",
+            ),
+        ] {
+            if given {
+                return refuse(
+                    &format!("{what} alone names no root"),
+                    &format!("give {root}"),
+                );
+            }
+        }
         let mut cpu = Registers::default();
         let mut set = |name: String, value: Option<u64>| {
             value.into_iter().for_each(|value| cpu.set(&name, value));
@@ -264,6 +296,29 @@ mod tests {
     }
 
     #[test]
+    fn a_base_address_is_of_raw_images_alone() {
+        let core = elf_core(&[(0x4000_0000, vec![0; 8192])], &[]);
+        let options = Options {
+            base: Some(0x8000_0000),
+            ttbr1: Some(0x4000_1000),
+            tcr: Some(25 << 16 | 0b10 << 30 | 1 << 7),
+            ..Options::default()
+        };
+        let found = opened(&core, &options).unwrap();
+        assert_eq!(
+            found.memory.ranges().first(),
+            Some(&(0x4000_0000..0x4000_2000))
+        );
+        assert!(found.notes[0].contains("the base address is not used"));
+        // Memory that begins with a program.
+        let mut program = core;
+        program[16] = 2;
+        let found = opened(&program, &options).unwrap();
+        assert_eq!(found.memory.ranges()[0].start, 0x8000_0000);
+        assert!(found.notes.is_empty(), "{:?}", found.notes);
+    }
+
+    #[test]
     fn a_search_tells_how_far_it_is() {
         let core = elf_core(&[(0x4000_0000, vec![0; 3 << 20])], &[]);
         let mut file = tempfile::NamedTempFile::new().unwrap();
@@ -359,6 +414,46 @@ mod tests {
                     ..Options::default()
                 },
                 "give 1, 2 or 3",
+            ),
+            // What would be left aside in silence.
+            (
+                Options {
+                    vhe: true,
+                    ..Options::default()
+                },
+                "VHE is of EL2: give --el 2",
+            ),
+            (
+                Options {
+                    el: Some(2),
+                    ttbr1: root,
+                    tcr: Some(25 << 16 | 0b10 << 30),
+                    ..Options::default()
+                },
+                "EL2 has no TTBR1: give --ttbr0, or --vhe",
+            ),
+            (
+                Options {
+                    el: Some(3),
+                    ttbr1: root,
+                    tcr: Some(25),
+                    ..Options::default()
+                },
+                "EL3 has no TTBR1: give --ttbr0",
+            ),
+            (
+                Options {
+                    tcr: Some(25),
+                    ..Options::default()
+                },
+                "TCR alone names no root: give TTBR0 or TTBR1 too",
+            ),
+            (
+                Options {
+                    vtcr: Some(25),
+                    ..Options::default()
+                },
+                "VTCR alone names no root: give VTTBR too",
             ),
             (
                 Options {

@@ -2,7 +2,7 @@
 //! dumps nor machines, and does not walk trees.
 
 use granule::arch::registers::Mair;
-use granule::arch::{Geometry, PhysicalAddress, Stage2Geometry};
+use granule::arch::{Geometry, PageSize, PhysicalAddress, Regime, Stage2Geometry};
 use std::fmt;
 
 /// A tree of page tables.
@@ -37,6 +37,38 @@ pub enum Owner {
     },
     /// A guest: VTTBR_EL2 of the CPU with that number.
     Guest(usize),
+}
+
+impl Tree {
+    /// The shape of the address space, for code that both stages share.
+    #[must_use]
+    pub const fn geometry(&self) -> &Geometry {
+        match &self.shape {
+            Shape::Stage1(geometry) => geometry,
+            Shape::Stage2(geometry) => geometry.shape(),
+        }
+    }
+
+    /// Whether it is known which format its descriptors have. A guess cannot tell apart the formats of 4K
+    /// and 16K pages as long as no output needs the 52 bits of FEAT_LPA2.
+    #[must_use]
+    pub fn knows_format(&self) -> bool {
+        let geometry = self.geometry();
+        self.origin != Origin::Guess || geometry.page_size() == PageSize::K64 || geometry.lpa2()
+    }
+
+    /// The bits of output addresses, and which register sets them. `None` if only the format bounds them:
+    /// what told of the tree does not say this register.
+    #[must_use]
+    pub fn output_size(&self) -> Option<(u32, &'static str)> {
+        let field = match self.geometry().regime() {
+            Regime::El1And0 => "TCR.IPS",
+            Regime::Stage2 => "VTCR.PS",
+            _ => "TCR.PS",
+        };
+        let said = matches!(self.origin, Origin::Registers | Origin::Options);
+        said.then(|| (self.geometry().pa_bits(), field))
+    }
 }
 
 /// The shape of a tree, by stage.

@@ -71,7 +71,10 @@ impl<'a> Vmcoreinfo<'a> {
             .parse()
             .ok()
             .and_then(PageSize::from_bytes)
-            .ok_or_else(|| format!("PAGESIZE={page_size} of VMCOREINFO is no arm64 page size"))?;
+            .ok_or_else(|| {
+                let said = page_size.escape_debug();
+                format!("PAGESIZE={said} of VMCOREINFO is no arm64 page size")
+            })?;
         let built_for = self.number("VA_BITS");
         let unused = match self.number("TCR_EL1_T1SZ") {
             Some(unused) => unused,
@@ -210,6 +213,8 @@ mod tests {
                 "PAGESIZE=8192",
                 "PAGESIZE=8192 of VMCOREINFO is no",
             ),
+            // A dump says nothing to the terminal.
+            ("=4096", "=\u{1b}[2J", "PAGESIZE=\\u{1b}[2J of"),
             ("T1SZ)=0x10", "T1SZ)=0x3f", "says 1 bits of virtual address"),
             ("T1SZ)=0x10", "T1SZ)=-1", "says 65 bits of virtual address"),
             ("swapper_pg_dir", "other", "no SYMBOL(swapper_pg_dir)"),

@@ -27,15 +27,6 @@ pub const MOST_TABLES: u64 = 1 << 22;
 const KEPT: usize = 8;
 
 impl Tree {
-    /// The shape of the address space, for code that both stages share.
-    #[must_use]
-    pub const fn geometry(&self) -> &Geometry {
-        match &self.shape {
-            Shape::Stage1(geometry) => geometry,
-            Shape::Stage2(geometry) => geometry.shape(),
-        }
-    }
-
     /// The addresses of the root tables, which follow each other in memory.
     pub fn roots(&self) -> impl Iterator<Item = PhysicalAddress> + use<> {
         let (root, page) = (self.root, self.geometry().page_size().bytes());

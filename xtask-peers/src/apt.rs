@@ -17,7 +17,8 @@ use crate::index::{Entry, field, paragraphs};
 
 /// The lists of a suite are a few megabytes, a package a hundred at most.
 const LIMIT: Duration = Duration::from_secs(600);
-const ARCHITECTURE: &str = "arm64";
+/// The architecture of what is compared.
+pub(crate) const ARM64: &str = "arm64";
 /// Debian's signing keys, on a machine that has them apart from apt's trusted keys.
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
@@ -25,11 +26,18 @@ const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 #[derive(Debug)]
 pub(crate) struct Apt {
     folder: PathBuf,
+    architecture: String,
+}
+
+/// This machine's own architecture, in Debian's words.
+pub(crate) fn own_architecture() -> Result<String> {
+    let said = run(Command::new("dpkg").arg("--print-architecture"))?;
+    Ok(said.trim().to_owned())
 }
 
 impl Apt {
-    /// Its folders, created if they do not exist.
-    pub(crate) fn new(folder: &Path) -> Result<Self> {
+    /// Its folders, created if they do not exist, for packages of that architecture.
+    pub(crate) fn new(folder: &Path, architecture: &str) -> Result<Self> {
         for part in ["lists/partial", "archives/partial", "none"] {
             let path = folder.join(part);
             fs::create_dir_all(&path).with_context(|| format!("cannot make {}", path.display()))?;
@@ -39,7 +47,11 @@ impl Apt {
         let folder = folder
             .canonicalize()
             .with_context(|| format!("{} is not reached", folder.display()))?;
-        Ok(Self { folder })
+        let architecture = architecture.to_owned();
+        Ok(Self {
+            folder,
+            architecture,
+        })
     }
 
     /// Fetches the lists of these suites from the first of the machine's own sources that has all of them.
@@ -51,7 +63,10 @@ impl Apt {
         );
         let mut why = Vec::new();
         for mirror in &mirrors {
-            write(&self.folder.join("sources.list"), &sources(mirror, suites))?;
+            write(
+                &self.folder.join("sources.list"),
+                &sources(mirror, suites, &self.architecture),
+            )?;
             // Without the last option a failed download is only a warning.
             let tried = self.call(
                 "apt-get",
@@ -108,8 +123,8 @@ impl Apt {
             ("Dir::Etc::sourceparts", at("none")),
             ("Dir::Etc::preferences", at("none/preferences")),
             ("Dir::Etc::preferencesparts", at("none")),
-            ("APT::Architecture", ARCHITECTURE.to_owned()),
-            ("APT::Architectures", ARCHITECTURE.to_owned()),
+            ("APT::Architecture", self.architecture.clone()),
+            ("APT::Architectures", self.architecture.clone()),
             ("Acquire::Languages", "none".to_owned()),
             // This program reads the lists uncompressed.
             ("Acquire::GzipIndexes", "false".to_owned()),
@@ -168,7 +183,7 @@ fn mirrors(targets: &str) -> Vec<String> {
 }
 
 /// Sources for apt: these suites from that origin.
-fn sources(mirror: &str, suites: &BTreeSet<&str>) -> String {
+fn sources(mirror: &str, suites: &BTreeSet<&str>, architecture: &str) -> String {
     let signed = if Path::new(KEYRING).is_file() {
         format!(" signed-by={KEYRING}")
     } else {
@@ -176,7 +191,7 @@ fn sources(mirror: &str, suites: &BTreeSet<&str>) -> String {
     };
     suites
         .iter()
-        .map(|suite| format!("deb [arch={ARCHITECTURE}{signed}] {mirror} {suite} main\n"))
+        .map(|suite| format!("deb [arch={architecture}{signed}] {mirror} {suite} main\n"))
         .collect()
 }
 
@@ -191,7 +206,7 @@ mod tests {
                        Repo-URI: file:/two/\n\nRelease: c\n";
         assert_eq!(mirrors(targets), ["file:/one/", "file:/two/"]);
         assert!(mirrors("").is_empty());
-        let text = sources("file:/one/", &BTreeSet::from(["x", "y"]));
+        let text = sources("file:/one/", &BTreeSet::from(["x", "y"]), ARM64);
         assert_eq!(text.lines().count(), 2);
         assert!(text.ends_with(" file:/one/ y main\n"), "{text}");
     }

@@ -3,7 +3,8 @@
 //! The benchmark of user memory runs on each kernel, and our kernel must need fewer instructions. Debian's
 //! unmodified busybox runs a script on our kernel with every page size and must print the same as on Linux.
 //! Our kernel leaves for each of Debian's, which must reach its first process. Debian's page tables, as
-//! `granule dump` reads them, must be those that QEMU and Debian's kernels say. No file of Debian's is part of
+//! `granule dump` reads them, must be those that QEMU and Debian's kernels say, and files of Debian's makedumpfile must
+//! have what the core has that it was given. No file of Debian's is part of
 //! the repository.
 //!
 //! This file has the order of parts and the report; the parts are in the other files.
@@ -34,6 +35,7 @@ use xtask::workspace::{cargo, image_path, run as run_command, target_dir};
 
 use crate::check::Check;
 use crate::figures::Figures;
+use crate::inspect::makedumpfile;
 use crate::machine::{Files, Guest, Kernel, LIMIT};
 use crate::store::{Package, Store, Wanted};
 
@@ -64,6 +66,8 @@ enum Part {
     Kexec,
     /// The page tables of Debian's kernels, read from outside
     Inspect,
+    /// Files of Debian's makedumpfile; a part of inspect
+    Makedumpfile,
     /// The page of `granule report` with Debian's kernels beside ours; only if it is asked for
     Report,
 }
@@ -158,7 +162,8 @@ fn test(options: &Options) -> Result<ExitCode> {
     };
     let wants = |part| options.only.is_empty() || options.only.contains(&part);
     let files = Files::new()?;
-    let store = Store::new(target_dir().join("peers"));
+    let folder = target_dir().join("peers");
+    let store = Store::new(folder.clone(), apt::ARM64);
     let mut wanted: Vec<Wanted> = LINUXES.iter().map(|linux| linux.from).collect();
     wanted.push(BUSYBOX);
     let packages = match store.packages(&wanted, options.fresh) {
@@ -192,6 +197,19 @@ fn test(options: &Options) -> Result<ExitCode> {
     let mut all = Vec::new();
     if wants(Part::Inspect) {
         inspect::all(&peers.linuxes, &peers.busybox, &files, &mut add)?;
+    }
+    if (wants(Part::Inspect) || wants(Part::Makedumpfile))
+        && let (Some((Kernel::Linux { image, .. }, _)), Some(package)) =
+            (peers.linuxes.first(), packages.first())
+    {
+        let subject = makedumpfile::Subject {
+            image,
+            package: &store.bytes(package)?,
+            busybox: &peers.busybox,
+            packages: &folder,
+            fresh: options.fresh,
+        };
+        makedumpfile::all(&subject).into_iter().for_each(&mut add);
     }
     if wants(Part::Bench) || wants(Part::Shell) || wants(Part::Kexec) {
         build()?;

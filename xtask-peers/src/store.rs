@@ -45,13 +45,19 @@ struct Kept {
 #[derive(Debug)]
 pub(crate) struct Store {
     folder: PathBuf,
+    architecture: String,
 }
 
 const KEPT: &str = "packages.json";
 
 impl Store {
-    pub(crate) fn new(folder: PathBuf) -> Self {
-        Self { folder }
+    /// The folder for packages of that architecture.
+    pub(crate) fn new(folder: PathBuf, architecture: &str) -> Self {
+        let architecture = architecture.to_owned();
+        Self {
+            folder,
+            architecture,
+        }
     }
 
     /// All wanted packages, in order. They come from the store if all of them are there with their hashes
@@ -103,7 +109,7 @@ impl Store {
     fn fetch(&self, wanted: &[Wanted]) -> Result<Vec<Package>> {
         fs::create_dir_all(&self.folder)
             .with_context(|| format!("cannot make {}", self.folder.display()))?;
-        let apt = Apt::new(&self.folder.join("apt"))?;
+        let apt = Apt::new(&self.folder.join("apt"), &self.architecture)?;
         apt.update(&wanted.iter().map(|wanted| wanted.suite).collect())?;
         let mut packages = Vec::new();
         let mut lists: BTreeMap<&str, String> = BTreeMap::new();
@@ -118,7 +124,8 @@ impl Store {
             } else {
                 index::find(list, wanted.package)
             };
-            let entry = entry.with_context(|| format!("Debian's {suite} for arm64"))?;
+            let entry =
+                entry.with_context(|| format!("Debian's {suite} for {}", self.architecture))?;
             packages.push(self.get(&apt, wanted, &entry)?);
         }
         let kept = Kept { packages };
@@ -183,7 +190,7 @@ mod tests {
 
     fn store(content: &[u8]) -> (tempfile::TempDir, Store, Package) {
         let folder = tempfile::tempdir().unwrap();
-        let store = Store::new(folder.path().to_owned());
+        let store = Store::new(folder.path().to_owned(), crate::apt::ARM64);
         let package = Package {
             suite: "suite".into(),
             wanted: "wanted".into(),

@@ -20,7 +20,7 @@ attributes, in the Arm manual's words:
   PX PXN, UX UXN     executable by the privileged level, by EL0, or never; X XN where there is one level
   user               EL0 may access
   AF, nG             accessed; belongs to one address space
-  ISH OSH NSH        inner, outer or not shareable
+  ISH OSH NSH        inner, outer or not shareable; SH-TCR if TCR says it, SH-unknown if a guess cannot
   DBM, GP            hardware may make it writable (dirty state); guarded page (BTI)
   normal-WB ...      the memory type; index-N if MAIR is not known
 Permissions are those that remain after the tables above a leaf have restricted them.
@@ -66,7 +66,7 @@ Rules:
   contiguous           entries of a contiguous group disagree, or the group is not aligned
   memory-clash         the same memory has two memory types or shareabilities
   reserved-bits        reserved bits or encodings
-  output-size          an address beyond the CPU's
+  output-size          an address beyond the size that TCR or VTCR sets
   shared-table, loop   a table used twice; a table that leads to itself
   writable-text        a writable alias of the privileged level's read-only text
   unreadable-table     a table that is not in the source
@@ -135,7 +135,7 @@ pub struct SourceArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "What the source does not say")]
 struct RegisterArgs {
-    /// Physical address of the first byte of a raw image
+    /// Physical address of the first byte of a raw image; other files say it themselves
     #[arg(long, value_name = "ADDRESS", value_parser = parse_address)]
     base: Option<u64>,
 

@@ -28,6 +28,12 @@ pub fn run(
     progress: Progress<'_>,
     interrupt: &Interrupt,
 ) -> Result<u8, Failure> {
+    if args.first > args.last {
+        let (first, last) = (args.first, args.last);
+        return Err(Failure::Source(format!(
+            "--from {first:#x} lies above --to {last:#x}: give the lower address first"
+        )));
+    }
     let options = args.from.options();
     let opened = open(&args.from.source, &options, progress, interrupt)?;
     opened.notes.iter().for_each(|note| notes(note));

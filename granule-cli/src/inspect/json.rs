@@ -25,7 +25,7 @@ pub(super) fn tree(tree: &Tree) -> Value {
         "stage": text::stage(tree),
         "page_size": geometry.page_size().bytes(),
         "va_bits": geometry.va_bits(),
-        "pa_bits": geometry.pa_bits(),
+        "pa_bits": tree.output_size().map(|(bits, _)| bits),
         "root": address(tree.root.0),
         "origin": text::origin(tree.origin),
     })

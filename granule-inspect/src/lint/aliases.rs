@@ -6,7 +6,7 @@
 
 use super::finding::Findings;
 use super::rule::{Rule, Severity};
-use crate::attributes::Decoded;
+use crate::attributes::{Decoded, Sharing};
 use crate::memory_type::MemoryType;
 use crate::ranges::Range;
 use crate::tree::{Shape, Tree};
@@ -28,7 +28,16 @@ struct Mapping<'t> {
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Class {
     memory: MemoryType,
+    /// `None` where the descriptor does not say it.
     shareability: Option<Shareability>,
+}
+
+impl Class {
+    /// Whether the two disagree. What is not known disagrees with nothing.
+    fn disagrees(self, other: Self) -> bool {
+        let known = self.shareability.zip(other.shareability);
+        self.memory != other.memory || known.is_some_and(|(one, other)| one != other)
+    }
 }
 
 impl fmt::Display for Class {
@@ -87,10 +96,10 @@ fn mapping<'t>(tree: &'t Tree, range: &'t Range) -> Mapping<'t> {
     let class = Class {
         memory,
         // A descriptor's own shareability counts for memory that caches may hold.
-        shareability: if memory.always_outer() {
-            Some(Shareability::Outer)
-        } else {
-            decoded.shareability
+        shareability: match decoded.sharing {
+            _ if memory.always_outer() => Some(Shareability::Outer),
+            Sharing::Known(shareability) => Some(shareability),
+            Sharing::Reserved | Sharing::OfTcr | Sharing::Unknown => None,
         },
     };
     Mapping {
@@ -113,7 +122,7 @@ fn sweep<'t>(mappings: &[Mapping<'t>], findings: &mut Findings) {
             if other.class == mapping.class {
                 later(other, mapping);
                 known = true;
-            } else if other.end() > mapping.range.output {
+            } else if other.end() > mapping.range.output && other.class.disagrees(mapping.class) {
                 clash(mapping, other, findings);
             }
         }

@@ -11,12 +11,12 @@ use granule::arch::{Descriptor, Kind, PhysicalAddress};
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fault {
     Reserved(Reserved),
-    Beyond(Kind),
+    Beyond(Kind, u32, &'static str),
 }
 
 pub(super) fn check(whole: &Whole<'_>, findings: &mut Findings) {
     let mut begun: Option<(usize, Fault)> = None;
-    // Entries that differ from a clean one only in address bits that the CPU has are clean.
+    // Entries that differ from a clean one only in bits that output addresses have are clean.
     let geometry = whole.tree.geometry();
     let reached = (1 << geometry.pa_bits()) - whole.bytes(1);
     let free = geometry.address_bits(PhysicalAddress(reached));
@@ -51,8 +51,8 @@ fn fault(whole: &Whole<'_>, entry: Descriptor) -> Option<Fault> {
     }
     let kind = entry.kind(whole.tree.geometry(), whole.level);
     let translates = matches!(kind, Kind::Leaf | Kind::Table);
-    (translates && fields::beyond_cpu(whole.tree, entry, whole.level))
-        .then_some(Fault::Beyond(kind))
+    let (bits, field) = fields::beyond(whole.tree, entry, whole.level).filter(|_| translates)?;
+    Some(Fault::Beyond(kind, bits, field))
 }
 
 fn tell(whole: &Whole<'_>, fault: Fault, first: usize, end: usize, findings: &mut Findings) {
@@ -75,20 +75,19 @@ fn tell(whole: &Whole<'_>, fault: Fault, first: usize, end: usize, findings: &mu
         Fault::Reserved(Reserved::MemoryType(bits)) => {
             format!("the memory type is the reserved {bits:#04x}")
         }
-        Fault::Beyond(kind) => {
+        Fault::Beyond(kind, bits, field) => {
             let what = match kind {
                 Kind::Table => "the next table's address",
                 _ => "the output",
             };
             let geometry = whole.tree.geometry();
             let address = geometry.address_of(Descriptor(word), whole.level);
-            let pa_bits = geometry.pa_bits();
-            format!("{what} {address} has more than the CPU's {pa_bits} bits")
+            format!("{what} {address} has more than the {bits} bits of {field}")
         }
     };
     let rule = match fault {
         Fault::Reserved(_) => (Rule::ReservedBits, Severity::Warning),
-        Fault::Beyond(_) => (Rule::OutputSize, Severity::Error),
+        Fault::Beyond(..) => (Rule::OutputSize, Severity::Error),
     };
     findings.add(
         rule,

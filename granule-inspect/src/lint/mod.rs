@@ -105,12 +105,17 @@ pub fn lint(
     };
     let mut totals = Vec::new();
     let mut mapped: Vec<(&Tree, Vec<Range>)> = Vec::new();
-    for (at, tree) in trees.iter().enumerate() {
+    let mut roots: HashMap<PhysicalAddress, Vec<&Tree>> = HashMap::new();
+    for tree in trees {
         // CPUs that run the same program have the same root.
-        let same = |other: &Tree| other.root == tree.root && other.geometry() == tree.geometry();
-        if trees.iter().take(at).any(same) {
+        let others = roots.entry(tree.root).or_default();
+        if others
+            .iter()
+            .any(|other| other.geometry() == tree.geometry())
+        {
             continue;
         }
+        others.push(tree);
         let (ranges, of_tree) = lint.tree(memory, tree);
         lint.writable_executable(tree, &ranges);
         larger::check(tree, &ranges, &mut lint.findings);

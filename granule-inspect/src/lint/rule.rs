@@ -73,7 +73,7 @@ rules! {
         "Reserved bits or reserved encodings in a descriptor.",
     OutputSize "output-size"
         "every access there is an address size fault"
-        "An address beyond the CPU's physical addresses in a descriptor.",
+        "An address in a descriptor beyond the output size that TCR or VTCR sets.",
     SharedTable "shared-table"
         "a change through one of the entries changes what the other maps"
         "A table that more than one entry leads to.",

@@ -22,6 +22,8 @@ pub use symbols::{Place, Symbols};
 
 /// The most processes that are read: Linux has room for 4 million.
 const MOST: usize = 1 << 22;
+/// The most tasks that cannot be read which are told one by one; a damaged dump may have very many.
+const MOST_TOLD: usize = 10;
 /// The bytes of a process's name.
 const NAME: usize = 16;
 /// The most bytes of the name of a function or a module. Linux itself has 512.
@@ -58,6 +60,7 @@ pub fn processes(
     let (mut trees, mut notes) = (Vec::new(), Vec::new());
     let first = init.wrapping_add(next);
     let (mut at, mut seen) = (first, HashSet::new());
+    let mut unreadable = 0;
     loop {
         at = match space.word(at) {
             Ok(at) => at,
@@ -96,8 +99,16 @@ pub fn processes(
         };
         match read() {
             Ok(tree) => trees.extend(tree),
-            Err(why) => notes.push(format!("the task at {task:#x} cannot be read: {why}")),
+            Err(why) => {
+                unreadable += 1;
+                if unreadable <= MOST_TOLD {
+                    notes.push(format!("the task at {task:#x} cannot be read: {why}"));
+                }
+            }
         }
+    }
+    if let Some(more @ 1..) = unreadable.checked_sub(MOST_TOLD) {
+        notes.push(format!("{more} more tasks cannot be read"));
     }
     Ok((trees, notes))
 }

@@ -70,6 +70,24 @@ fn a_list_that_never_ends_and_one_that_leads_nowhere_are_told() {
 }
 
 #[test]
+fn tasks_that_cannot_be_read_are_told_up_to_a_number() {
+    let mut memory = memory();
+    // Fifteen more tasks, whose memory is at an address that is none.
+    memory[0x100..0x1000].fill(0x11);
+    let nodes = (0..15).map(|number| 0x180 + 0x80 * number);
+    let mut before = TASKS + 3 * TASK_BYTES + NODE;
+    for node in nodes.chain([TASKS + NODE]) {
+        let next = VIRTUAL + node as u64;
+        memory[before..before + 8].copy_from_slice(&next.to_le_bytes());
+        before = node;
+    }
+    let (trees, notes) = found(memory, &vmcoreinfo()).unwrap();
+    assert_eq!((trees.len(), notes.len()), (2, 11), "{notes:?}");
+    assert!(notes[9].starts_with("the task at "), "{notes:?}");
+    assert_eq!(notes[10], "5 more tasks cannot be read");
+}
+
+#[test]
 fn what_is_missing_is_the_reason() {
     let info = vmcoreinfo();
     for (from, to, words) in [

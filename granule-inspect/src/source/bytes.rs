@@ -179,14 +179,25 @@ impl Extents {
 pub(super) struct Plain<R> {
     pub(super) bytes: R,
     pub(super) extents: Extents,
+    /// The memory that the machine has and the file does not; the offsets mean nothing.
+    pub(super) left_out: Extents,
+}
+
+impl<R> Plain<R> {
+    /// Why nothing is found at `address`.
+    fn missing(&self, address: u64) -> ReadError {
+        match self.left_out.find(address) {
+            Some(_) => ReadError::LeftOut(PhysicalAddress(address)),
+            None => ReadError::Absent(PhysicalAddress(address)),
+        }
+    }
 }
 
 impl<R: ReadAt> Memory for Plain<R> {
     fn read(&self, address: PhysicalAddress, buffer: &mut [u8]) -> Result<(), ReadError> {
         let (mut at, mut rest) = (address.0, buffer);
         while !rest.is_empty() {
-            let absent = ReadError::Absent(PhysicalAddress(at));
-            let (offset, there) = self.extents.find(at).ok_or(absent)?;
+            let (offset, there) = self.extents.find(at).ok_or_else(|| self.missing(at))?;
             let now = rest.len().min(usize::try_from(there).unwrap_or(usize::MAX));
             let (part, others) = rest.split_at_mut(now);
             self.bytes
@@ -281,6 +292,7 @@ mod tests {
         let memory = Plain {
             bytes: b"efghabcd".to_vec(),
             extents,
+            left_out: Extents::default(),
         };
         let mut buffer = [0; 8];
         memory.read(PhysicalAddress(0x1000), &mut buffer).unwrap();

@@ -13,7 +13,7 @@ use object::elf::{
 use object::read::elf::{FileHeader, NoteIterator, ProgramHeader};
 
 const ENDIAN: LittleEndian = LittleEndian;
-/// The most bytes of notes: 100 000 CPUs have fewer.
+/// The most bytes of notes, all together: 100 000 CPUs have fewer.
 const MOST_NOTES: u64 = 64 << 20;
 /// The most bytes of program headers: a million of them.
 const MOST_HEADERS: u64 = 56 << 20;
@@ -32,7 +32,13 @@ pub fn open<R: ReadAt + 'static>(core: R) -> Result<(Box<dyn Memory>, Facts), Op
         .map_err(|_| damaged("it ends in its header"))?;
     let header = FileHeader64::<LittleEndian>::parse(header.as_slice())
         .map_err(|_| OpenError("this ELF file is not of a 64-bit machine".into()))?;
-    if !header.is_little_endian() || header.e_machine.get(ENDIAN) != EM_AARCH64 {
+    if !header.is_little_endian() {
+        return Err(OpenError(
+            "this ELF core is of a big-endian machine; those of little-endian arm64 can be read"
+                .into(),
+        ));
+    }
+    if header.e_machine.get(ENDIAN) != EM_AARCH64 {
         let machine = header.e_machine.get(ENDIAN);
         return Err(OpenError(format!(
             "this ELF core is of machine {machine}; little-endian arm64 ({EM_AARCH64}) can be read"
@@ -52,7 +58,11 @@ pub fn open<R: ReadAt + 'static>(core: R) -> Result<(Box<dyn Memory>, Facts), Op
             .map_err(|_| damaged("its number of program headers is missing"))?;
         count = u64::from(first.u32_at(44));
     }
-    let bytes = count * size_of::<ProgramHeader64<LittleEndian>>() as u64;
+    let each = size_of::<ProgramHeader64<LittleEndian>>() as u64;
+    if count > 0 && u64::from(header.e_phentsize.get(ENDIAN)) != each {
+        return Err(damaged("its program headers have another size"));
+    }
+    let bytes = count * each;
     let table = core
         .take(header.e_phoff.get(ENDIAN), bytes, MOST_HEADERS)
         .map_err(|_| damaged("its program headers lie outside the file"))?;
@@ -60,20 +70,32 @@ pub fn open<R: ReadAt + 'static>(core: R) -> Result<(Box<dyn Memory>, Facts), Op
         .map_err(|()| damaged("its program headers cannot be read"))?;
 
     let mut facts = Facts::default();
-    let mut extents = Extents::default();
-    let (mut cut_off, mut all) = (0_u64, 0_u64);
+    let (mut extents, mut left_out) = (Extents::default(), Extents::default());
+    let (mut cut_off, mut all, mut notes_left) = (0_u64, 0_u64, MOST_NOTES);
+    // The core of a program has virtual addresses alone.
+    let (mut virtual_alone, mut physical) = (0_u64, 0_u64);
     for segment in segments {
         let (offset, bytes) = segment.file_range(ENDIAN);
         match segment.p_type(ENDIAN) {
             PT_LOAD => {
+                let whole = segment.p_memsz(ENDIAN);
+                match (segment.p_paddr(ENDIAN), segment.p_vaddr(ENDIAN)) {
+                    _ if whole == 0 => {}
+                    (0, 1..) => virtual_alone += 1,
+                    _ => physical += 1,
+                }
+                left_out.insert(segment.p_paddr(ENDIAN), whole, 0);
                 let there = bytes.min(core.bytes().saturating_sub(offset));
                 cut_off = cut_off.saturating_add(bytes - there);
                 all = all.saturating_add(there);
                 // What is cut off stays in the map: reading it is an error that says so.
                 extents.insert(segment.p_paddr(ENDIAN), bytes, offset);
             }
-            PT_NOTE => match core.take(offset, bytes, MOST_NOTES) {
-                Ok(notes) => read_notes(&notes, segment.p_align(ENDIAN), &mut facts),
+            PT_NOTE => match core.take(offset, bytes, notes_left) {
+                Ok(notes) => {
+                    notes_left -= bytes;
+                    read_notes(&notes, segment.p_align(ENDIAN), &mut facts);
+                }
                 Err(error) => facts.say(format!("the notes of the core cannot be read: {error}")),
             },
             _ => {}
@@ -83,6 +105,12 @@ pub fn open<R: ReadAt + 'static>(core: R) -> Result<(Box<dyn Memory>, Facts), Op
     if all / 2 > core.bytes() {
         return Err(damaged("its segments have the same bytes again and again"));
     }
+    if virtual_alone > 1 && physical == 0 {
+        return Err(OpenError(
+            "this ELF core has no physical addresses: it is of a program, and page tables are in that of a machine"
+                .into(),
+        ));
+    }
     if cut_off > 0 {
         facts.say(format!(
             "the core is cut off: {cut_off} bytes of its memory are missing"
@@ -91,6 +119,7 @@ pub fn open<R: ReadAt + 'static>(core: R) -> Result<(Box<dyn Memory>, Facts), Op
     let memory = Plain {
         bytes: core,
         extents,
+        left_out,
     };
     Ok((Box::new(memory), facts))
 }

@@ -18,9 +18,8 @@ pub trait Memory {
     /// The physical ranges that the source has, in ascending order, which do not overlap.
     fn ranges(&self) -> Vec<Range<u64>>;
 
-    /// The ranges among these in which a search of all memory may find something: without pages that
-    /// are zeros because a dump left them out, and nothing of a live machine, where it would take
-    /// hours.
+    /// The ranges among these in which a search of all memory may find something: nothing of a live
+    /// machine, where it would take hours.
     fn searchable(&self) -> Vec<Range<u64>> {
         self.ranges()
     }
@@ -30,9 +29,12 @@ pub trait Memory {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadError {
-    /// The source does not have these bytes: they were left out of a dump, or no RAM is there.
+    /// No memory of the source is there.
     #[error("no memory at {0:#x}")]
     Absent(PhysicalAddress),
+    /// The machine has memory there, which was left out when it was dumped.
+    #[error("the memory at {0:#x} is not in the dump")]
+    LeftOut(PhysicalAddress),
     /// The source should have these bytes, but they are damaged.
     #[error("the memory at {address:#x} cannot be read: {why}")]
     Damaged {

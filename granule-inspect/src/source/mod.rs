@@ -65,22 +65,30 @@ pub fn open(source: &Source, base: Option<u64>) -> Result<(Box<dyn Memory>, Fact
                 |error: &dyn std::fmt::Display| OpenError(format!("{}: {error}", path.display()));
             let file = File::open(path).map_err(|error| named(&error))?;
             let file = DumpFile::new(file).map_err(|error| named(&error))?;
-            if let Some(base) = base {
-                return Ok(raw::open(file, base));
-            }
-            let mut first = vec![0; file.bytes().min(16) as usize];
+            let mut first = vec![0; file.bytes().min(18) as usize];
             file.read_at(0, &mut first).map_err(|error| named(&error))?;
-            let opened = if first.starts_with(b"\x7fELF") {
+            // Memory can begin with an ELF file, but not with a core.
+            let core = first.get(16..18) == Some(&[4, 0]);
+            let opened = if first.starts_with(b"\x7fELF") && (core || base.is_none()) {
                 elf_core::open(file)
             } else if kdump::is_kdump(&first) {
                 kdump::open(file)
+            } else if let Some(base) = base {
+                return Ok(raw::open(file, base));
             } else {
                 Err(OpenError(
                     "neither an ELF core nor a kdump file; for a raw image of memory give the address of its first byte (--base)"
                         .into(),
                 ))
             };
-            opened.map_err(|error| named(&error))
+            let (memory, mut facts) = opened.map_err(|error| named(&error))?;
+            if base.is_some() {
+                facts.say(format!(
+                    "{}: it says itself where its memory is, so the base address is not used",
+                    path.display()
+                ));
+            }
+            Ok((memory, facts))
         }
     }
 }

@@ -10,6 +10,7 @@ pub fn open<R: ReadAt + 'static>(image: R, base: u64) -> (Box<dyn Memory>, Facts
     let memory = Plain {
         bytes: image,
         extents,
+        left_out: Extents::default(),
     };
     (Box::new(memory), Facts::default())
 }

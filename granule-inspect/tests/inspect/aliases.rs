@@ -9,7 +9,7 @@ use granule::arch::{
 };
 use granule::table::Leaves;
 use granule_inspect::lint::{Rule, Severity};
-use granule_inspect::tree::{Owner, Tree};
+use granule_inspect::tree::{Origin, Owner, Tree};
 use granule_testing::shape::{self, PLAIN};
 
 #[test]
@@ -47,6 +47,12 @@ fn clashing_memory_types_within_a_tree_and_across_trees() {
     assert_eq!(found[0].rule, Rule::MemoryClash);
     // Of two mappings with one output, the one that begins at the lower address comes first.
     assert!(found[0].text.contains("normal-WB OSH"), "{}", found[0].text);
+    // Of a guess shareability is not known, so it clashes with nothing.
+    let guess = Tree {
+        origin: Origin::Guess,
+        ..user.clone()
+    };
+    assert_eq!(findings(&pages, &[kernel.tree.clone(), guess]), []);
     // Tags are no clash, and neither is another index for the same type.
     let tagged = RW.memory(MemoryType::NormalTagged);
     let world = World::plain(&[

@@ -145,7 +145,7 @@ fn every_end_is_told_apart() {
 }
 
 #[test]
-fn an_address_beyond_the_cpu_faults_at_its_level() {
+fn an_address_beyond_the_output_size_faults_at_its_level() {
     let small = shape::Cpu {
         parange: 2,
         ..shape::PLAIN
@@ -157,7 +157,8 @@ fn an_address_beyond_the_cpu_faults_at_its_level() {
         end(&world, 0),
         End::AddressSize {
             level: Level::L2,
-            pa_bits: 40
+            bits: 40,
+            field: "TCR.IPS"
         }
     );
 }

@@ -1,15 +1,15 @@
 //! One broken tree for each rule: the rule is found, with its place, and nothing else is.
 
 use crate::walk::RW;
-use crate::world::{BASE, Pages, World, kernel};
+use crate::world::{BASE, Pages, TABLES, World};
 use granule::arch::{
-    Attributes, Descriptor, Level, PageSize, Permissions, Regime, Stage2Attributes,
+    Attributes, Descriptor, Level, PageSize, Permissions, Regime, Stage2Attributes, Stage2Geometry,
     Stage2Permissions, VaRange,
 };
 use granule::table::Leaves;
 use granule_inspect::lint::{Accepted, Finding, Options, Rule, Severity, lint};
-use granule_inspect::tree::Tree;
-use granule_testing::shape::{self, LARGE, PLAIN};
+use granule_inspect::tree::{Origin, Tree};
+use granule_testing::shape::{self, PLAIN};
 
 fn most(most: usize) -> Options {
     Options {
@@ -175,109 +175,6 @@ fn contiguous_groups() {
 }
 
 #[test]
-fn reserved_bits_and_encodings() {
-    type Case = (u64, Level, fn(u64) -> u64, &'static str);
-    let block = 1 << 30;
-    let cases: [Case; 6] = [
-        (
-            0x1_0000,
-            Level::L3,
-            |word| word | 1 << 49,
-            "reserved bits 0x2000000000000 are set",
-        ),
-        (
-            block,
-            Level::L2,
-            |word| word | 1 << 13,
-            "reserved bits 0x2000 are set",
-        ),
-        (
-            0,
-            Level::L1,
-            |word| word | 1 << 50,
-            "reserved bits 0x4000000000000 are set",
-        ),
-        (
-            block,
-            Level::L2,
-            |word| word & !(1 << 9),
-            "the shareability is the reserved 0b01",
-        ),
-        // Index 7 of the standard MAIR is Device-nGnRnE; the byte is changed below.
-        (
-            block,
-            Level::L2,
-            |word| word | 7 << 2,
-            "the memory type is the reserved 0x02",
-        ),
-        (
-            BLOCK - PAGE,
-            Level::L3,
-            |_| 0x8000_0701,
-            "bits 1:0 are 0b01, and this level has no blocks",
-        ),
-    ];
-    for (offset, level, change, expected) in cases {
-        let mut world = clean();
-        world.tree.memory_types = world
-            .tree
-            .memory_types
-            .map(|mair| granule::arch::registers::Mair(mair.0 | 2 << 56));
-        world.change(offset, level, change);
-        let found = findings(&world.pages, std::slice::from_ref(&world.tree));
-        let reserved: Vec<_> = found
-            .iter()
-            .filter(|it| it.rule == Rule::ReservedBits)
-            .collect();
-        assert_eq!(reserved.len(), 1, "{found:#?}");
-        assert_eq!(reserved[0].severity, Severity::Warning);
-        let bytes = PageSize::K4.entry_bytes(level);
-        let start = BASE + offset / bytes * bytes;
-        assert_eq!((reserved[0].address, reserved[0].bytes), (start, bytes));
-        assert!(reserved[0].text.contains(expected), "{}", reserved[0].text);
-        // A member of a group that differs is a fault of the group too.
-        let rest = found.iter().filter(|it| it.rule != Rule::ReservedBits);
-        for other in rest {
-            assert_eq!(other.rule, Rule::Contiguous);
-            assert_eq!(level, Level::L3);
-        }
-    }
-    // PXN and nG mean nothing where there is one privilege; at EL3 bit 11 is NSE.
-    for (regime, bits) in [
-        (Regime::El2, "0x20000000000800"),
-        (Regime::El3, "0x20000000000000"),
-    ] {
-        let geometry = PLAIN.single(PageSize::K4, 39, regime);
-        let mut world = World::at(
-            geometry,
-            0x9000_0000,
-            &[(0, MEMORY, PAGE, RW, Leaves::PAGES)],
-        );
-        assert_eq!(
-            findings(&world.pages, std::slice::from_ref(&world.tree)),
-            []
-        );
-        world.change(0, Level::L3, |word| word | 1 << 53 | 1 << 11);
-        let (_, _, text) = one(&world);
-        assert!(
-            text.contains(&format!("reserved bits {bits} are set")),
-            "{text}"
-        );
-    }
-}
-
-#[test]
-fn neighbours_with_the_same_reserved_bits_are_one_finding() {
-    let mut world = World::plain(&[(0, MEMORY, 0x8000, RW, Leaves::PAGES)]);
-    for page in 2..5 {
-        world.change(page * PAGE, Level::L3, |word| word | 1 << 49);
-    }
-    let (_, place, text) = one(&world);
-    assert_eq!(place, (2 * PAGE, 3 * PAGE));
-    assert!(text.contains("entries 2 to 4"), "{text}");
-}
-
-#[test]
 fn outputs_beyond_the_cpu() {
     let small = granule_testing::shape::Cpu {
         parange: 2,
@@ -294,9 +191,25 @@ fn outputs_beyond_the_cpu() {
     assert_eq!(rule, (Rule::OutputSize, Severity::Error));
     assert_eq!(place, (0, PAGE));
     assert!(
-        text.contains("the output 0x20080000000 has more than the CPU's 40 bits"),
+        text.contains("the output 0x20080000000 has more than the 40 bits of TCR.IPS"),
         "{text}"
     );
+    // Who does not know TCR does not know its IPS.
+    for origin in [Origin::Vmcoreinfo, Origin::KernelData, Origin::Guess] {
+        world.tree.origin = origin;
+        let found = findings(&world.pages, std::slice::from_ref(&world.tree));
+        assert_eq!(found, [], "{origin:?}");
+    }
+    // Each regime has a register of its own.
+    let single = small.single(PageSize::K4, 39, Regime::El2);
+    let mut world = World::at(single, TABLES, &[(0, MEMORY, PAGE, RW, Leaves::PAGES)]);
+    world.change(0, Level::L3, |word| word | 1 << 41);
+    assert!(one(&world).2.contains("the 40 bits of TCR.PS"));
+    let guest = Stage2Geometry::new(&small.features(), PageSize::K4, 39).unwrap();
+    let all = Stage2Attributes::normal(Stage2Permissions::ALL);
+    let mut world = World::guest(guest, &[(0, MEMORY, PAGE, all, Leaves::PAGES)]);
+    world.change(0, Level::L3, |word| word | 1 << 41);
+    assert!(one(&world).2.contains("the 40 bits of VTCR.PS"));
 }
 
 #[test]
@@ -488,17 +401,4 @@ fn a_table_beyond_the_limit_is_told() {
         lint(&world.pages, tree, &most(10), &mut |_| {}).beyond_limit,
         0
     );
-}
-
-#[test]
-fn wide_formats_have_other_reserved_bits() {
-    // With TCR.DS bits 9:8 and 49:48 are address bits.
-    let geometry = LARGE.geometry(PageSize::K4, 52, VaRange::Lower);
-    let world = World::at(
-        geometry,
-        0x9000_0000,
-        &[(0, 0xf_0000_0000_0000, PAGE, RW, Leaves::PAGES)],
-    );
-    assert_eq!(findings(&world.pages, &[world.tree]), []);
-    assert_eq!(kernel().pa_bits(), 48);
 }

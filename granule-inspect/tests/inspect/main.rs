@@ -8,5 +8,6 @@ mod explain;
 mod hostile;
 mod lint;
 mod map;
+mod reserved;
 mod walk;
 mod world;

@@ -16,11 +16,11 @@ use super::told;
 use crate::machine::{CPU, LIMIT};
 
 /// Enough for a kernel and a shell, and quickly dumped.
-const MEMORY: &str = "256M";
+pub(super) const MEMORY: &str = "256M";
 /// The seed of the addresses that Linux draws for itself (KASLR), so that two runs have the same.
-const SEED: &str = "1";
+pub(super) const SEED: &str = "1";
 /// Only emergency messages on the console.
-const WORDS: &str = "console=ttyAMA0 loglevel=1 panic=-1";
+pub(super) const WORDS: &str = "console=ttyAMA0 loglevel=1 panic=-1";
 /// A command of QEMU's that writes a dump.
 const DUMP: Duration = Duration::from_secs(120);
 /// The first process. The one that is looked at does nothing for ever and never waits, so a CPU has its
@@ -75,6 +75,19 @@ pub(super) fn archive(busybox: &[u8]) -> Initramfs {
     APPLETS.into_iter().fold(archive, |archive, applet| {
         archive.link(&format!("/bin/{applet}"), "busybox")
     })
+}
+
+/// Dumps the machine behind the monitor in that format, into a file of that name.
+pub(super) fn dump(qmp: &mut Qmp, folder: &Path, format: &str) -> Result<PathBuf> {
+    let path = folder.join(format);
+    let arguments = json!({
+        "paging": false,
+        "protocol": format!("file:{}", path.display()),
+        "format": format,
+    });
+    let done = qmp.run_for("dump-guest-memory", arguments, DUMP);
+    done.map_err(anyhow::Error::msg)?;
+    Ok(path)
 }
 
 /// A machine that stands still.
@@ -158,15 +171,7 @@ impl Guest {
 
     /// Dumps the machine in that format.
     pub(super) fn dump(&mut self, format: &str) -> Result<PathBuf> {
-        let path = self.folder.path().join(format);
-        let arguments = json!({
-            "paging": false,
-            "protocol": format!("file:{}", path.display()),
-            "format": format,
-        });
-        let done = self.qmp.run_for("dump-guest-memory", arguments, DUMP);
-        done.map_err(anyhow::Error::msg)?;
-        Ok(path)
+        dump(&mut self.qmp, self.folder.path(), format)
     }
 
     /// QEMU's own translation of a virtual address by the tables of that CPU.

@@ -1,6 +1,7 @@
 //! Debian's kernels read from outside: the ranges of a kernel's tree beside QEMU's own translation, table
 //! memory beside what the kernel counted, a process's pages beside its `/proc/PID/pagemap`, and what `granule
-//! lint` finds, with protected and unprotected kernel text.
+//! lint` finds, with protected and unprotected kernel text. And the files of Debian's makedumpfile beside the core that
+//! it was given (`makedumpfile`).
 //!
 //! This file has the order; the guest, what it says, the comparisons and the known findings are in the
 //! other files.
@@ -8,6 +9,7 @@
 mod compare;
 mod guest;
 mod known;
+pub(crate) mod makedumpfile;
 mod told;
 
 use std::collections::BTreeMap;

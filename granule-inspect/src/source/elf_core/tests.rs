@@ -106,9 +106,14 @@ fn other_files_are_refused_in_one_line() {
     };
     for (at, byte, words) in [
         (4, 1, "not of a 64-bit machine"),
-        (5, 2, "little-endian arm64"),
+        (
+            5,
+            2,
+            "of a big-endian machine; those of little-endian arm64",
+        ),
         (18, 62, "machine 62"),
         (16, 2, "no core"),
+        (54, 32, "its program headers have another size"),
     ] {
         let error = changed(at, byte);
         assert!(
@@ -116,6 +121,80 @@ fn other_files_are_refused_in_one_line() {
             "{error}"
         );
     }
+}
+
+/// Overwrites a word of a program header.
+fn header(file: &mut [u8], number: usize, field: usize, word: u64) {
+    let at = 64 + 56 * number + field;
+    file[at..at + 8].copy_from_slice(&word.to_le_bytes());
+}
+
+const P_VADDR: usize = 16;
+const P_PADDR: usize = 24;
+const P_FILESZ: usize = 32;
+const P_MEMSZ: usize = 40;
+
+#[test]
+fn what_was_left_out_of_a_segment_is_told_apart_from_no_memory() {
+    // The second page of the first segment, and all of the second, are not in the file.
+    let mut file = core();
+    header(&mut file, 1, P_MEMSZ, 8192);
+    header(&mut file, 2, P_PADDR, 0x5000_0000);
+    header(&mut file, 2, P_FILESZ, 0);
+    let (memory, facts) = open(file).unwrap();
+    assert!(facts.notes.is_empty(), "{:?}", facts.notes);
+    assert_eq!(
+        memory.ranges(),
+        [0x4000_0000..0x4000_1000, 0x8000_0000..0x8000_1000]
+    );
+    for (address, words) in [
+        (0x4000_1000, "the memory at 0x40001000 is not in the dump"),
+        (0x4000_0ffc, "the memory at 0x40001000 is not in the dump"),
+        (0x5000_0008, "the memory at 0x50000008 is not in the dump"),
+        (0x4000_2000, "no memory at 0x40002000"),
+    ] {
+        assert_eq!(at(&*memory, address), Err(words.into()));
+    }
+}
+
+#[test]
+fn notes_in_several_segments_are_read_and_all_of_them_are_bounded() {
+    // The second segment becomes notes too.
+    let mut file = elf_core(
+        &[(0x4000_0000, cpu_note(1, 2, 3)), (0x8000_0000, vec![0; 64])],
+        &notes(),
+    );
+    file[64 + 56..64 + 56 + 4].copy_from_slice(&4_u32.to_le_bytes());
+    assert_eq!(open(file).unwrap().1.cpus.len(), 3);
+    // A thousand times the same megabyte.
+    let again: Vec<_> = (0..1000).map(|_| (0, Vec::new())).collect();
+    let mut file = elf_core(&again, &vec![0; 1 << 20]);
+    let offset = 64 + 1001 * 56;
+    for number in 1..=1000 {
+        file[64 + 56 * number..64 + 56 * number + 4].copy_from_slice(&4_u32.to_le_bytes());
+        header(&mut file, number, 8, offset);
+        header(&mut file, number, P_FILESZ, 1 << 20);
+    }
+    let (_, facts) = open(file).unwrap();
+    let told = facts
+        .notes
+        .iter()
+        .filter(|note| note.contains("cannot be read"));
+    assert_eq!(told.count(), 1, "{:?}", facts.notes);
+}
+
+#[test]
+fn the_core_of_a_program_is_refused() {
+    let mut file = core();
+    for number in 1..=3 {
+        header(&mut file, number, P_VADDR, (number as u64) << 40);
+        header(&mut file, number, P_PADDR, 0);
+    }
+    let error = open(file).err().unwrap().to_string();
+    assert!(error.contains("it is of a program") && error.lines().count() == 1);
+    // The memory of a machine may well begin at 0.
+    let (memory, _) = open(elf_core(&[(0, vec![7; 4096])], &[])).unwrap();
+    assert_eq!(at(&*memory, 0), Ok(0x0707_0707_0707_0707));
 }
 
 #[test]

@@ -4,6 +4,9 @@
 //! In blocks of `block_size` bytes there are: the header; the sub header; a bitmap of the pages that
 //! the machine has; a bitmap of those in the file; a descriptor of 24 bytes for each page in the
 //! file; the pages. All numbers are little-endian, as on the machine that was dumped.
+//!
+//! A dump level leaves pages out by what Linux used them for. Pages of zeros are never among them: their
+//! descriptors share one stored page. So nothing is known of a page that is not in the file.
 
 mod flattened;
 mod pages;
@@ -19,9 +22,8 @@ pub const SIGNATURE: &[u8; 8] = b"KDUMP   ";
 const MOST_BITMAP: u64 = 256 << 20;
 /// The most bytes of notes.
 const MOST_NOTES: u64 = 64 << 20;
-/// Bits of `status` and of the dump level.
+/// A bit of `status`.
 const INCOMPLETE: u32 = 0x8;
-const LEFT_OUT_ZERO: u32 = 0x1;
 
 /// The memory of a kdump-compressed file and what it says about the machine.
 ///
@@ -30,10 +32,20 @@ const LEFT_OUT_ZERO: u32 = 0x1;
 /// If the file is not of an arm64 machine, or its headers are damaged or cut off.
 pub fn open<R: ReadAt + 'static>(file: R) -> Result<(Box<dyn Memory>, Facts), OpenError> {
     let first = file.take(0, 16, 16).map_err(|_| damaged("it is empty"))?;
-    if first.starts_with(flattened::SIGNATURE) {
-        return read(flattened::Flattened::new(file)?);
+    let stored = file.bytes();
+    if !first.starts_with(flattened::SIGNATURE) {
+        return read(file, stored);
     }
-    read(file)
+    let file = flattened::Flattened::new(file)?;
+    // makedumpfile flattens ELF cores too (-E -F).
+    if file.take(0, 4, 4).is_ok_and(|first| first == *b"\x7fELF") {
+        // A core is searched as far as it claims to go.
+        if file.bytes() > stored {
+            return Err(damaged("its pieces make a core with holes"));
+        }
+        return elf_core::open(file);
+    }
+    read(file, stored)
 }
 
 /// Whether a file that begins so is one of these.
@@ -73,7 +85,8 @@ impl Header {
     }
 }
 
-fn read<R: ReadAt + 'static>(file: R) -> Result<(Box<dyn Memory>, Facts), OpenError> {
+/// `stored` is the number of bytes that there are, whatever offsets the pieces of a flattened file have.
+fn read<R: ReadAt + 'static>(file: R, stored: u64) -> Result<(Box<dyn Memory>, Facts), OpenError> {
     let header = file
         .take(0, 464, 464)
         .map_err(|_| damaged("it ends in its header"))?;
@@ -82,7 +95,7 @@ fn read<R: ReadAt + 'static>(file: R) -> Result<(Box<dyn Memory>, Facts), OpenEr
     }
     let header = Header::of(&header);
     // QEMU does not fill the names in.
-    if !header.machine.starts_with("aarch64") && !matches!(&*header.machine, "Unknown" | "") {
+    if !matches!(&*header.machine, "aarch64" | "Unknown" | "") {
         return Err(OpenError(format!(
             "this kdump file is of a {:?}; those of aarch64, little-endian, can be read",
             header.machine
@@ -106,7 +119,6 @@ fn read<R: ReadAt + 'static>(file: R) -> Result<(Box<dyn Memory>, Facts), OpenEr
     } else {
         header.most_pages
     };
-    let level = sub.u32_at(8);
     if header.version >= 2 && sub.u32_at(12) != 0 {
         return Err(OpenError(
             "this is one part of a split kdump file; join the parts with makedumpfile --reassemble"
@@ -118,7 +130,6 @@ fn read<R: ReadAt + 'static>(file: R) -> Result<(Box<dyn Memory>, Facts), OpenEr
     if header.status & INCOMPLETE != 0 {
         facts.say("the kdump file says that it is incomplete".into());
     }
-    let zero = header.version >= 1 && level & LEFT_OUT_ZERO != 0;
     if header.version >= 3 {
         match file.take(sub.u64_at(32), sub.u64_at(40), MOST_NOTES) {
             Ok(text) => facts.set_vmcoreinfo(&text),
@@ -143,17 +154,12 @@ fn read<R: ReadAt + 'static>(file: R) -> Result<(Box<dyn Memory>, Facts), OpenEr
     };
     let there = Bitmap::new(bitmap(bitmaps)?, most_pages);
     let dumped = Bitmap::new(bitmap(bitmaps + each)?, most_pages);
-    if zero && there != dumped {
-        facts.say(format!(
-            "pages that the dump leaves out (level {level}) read as zeros, since it leaves out pages of zeros"
-        ));
-    }
     let descriptors = bitmaps + header.bitmap_blocks * header.block;
     // Each page takes its descriptor: a search of more pages than the file can have might not end.
-    if dumped.count() > file.bytes() / DESCRIPTOR {
+    if dumped.count() > stored / DESCRIPTOR {
         return Err(damaged("its bitmap has more pages than the file"));
     }
-    let pages = Pages::new(file, header.block, there, dumped, descriptors, zero);
+    let pages = Pages::new(file, header.block, there, dumped, descriptors);
     Ok((Box::new(pages), facts))
 }
 

@@ -24,7 +24,7 @@ const MOST_WINDOW: u64 = 8 << 20;
 const CHUNK: usize = 512;
 
 /// One bit for each page.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) struct Bitmap {
     bytes: Vec<u8>,
     pages: u64,
@@ -108,8 +108,6 @@ pub(super) struct Pages<R> {
     dumped: Bitmap,
     /// The offset of the first page descriptor.
     descriptors: u64,
-    /// Whether pages of zeros were left out.
-    zero: bool,
     cache: RefCell<Cache>,
 }
 
@@ -120,7 +118,6 @@ impl<R: ReadAt> Pages<R> {
         there: Bitmap,
         dumped: Bitmap,
         descriptors: u64,
-        zero: bool,
     ) -> Self {
         Self {
             file,
@@ -128,17 +125,8 @@ impl<R: ReadAt> Pages<R> {
             there,
             dumped,
             descriptors,
-            zero,
             cache: RefCell::default(),
         }
-    }
-
-    fn addresses(&self, pages: &Bitmap) -> Vec<Range<u64>> {
-        let scale = |page: u64| page.saturating_mul(self.page_bytes);
-        let ranges = pages.ranges().into_iter();
-        ranges
-            .map(|range| scale(range.start)..scale(range.end))
-            .collect()
     }
 
     fn page(&self, number: u64) -> Result<Rc<[u8]>, ReadError> {
@@ -151,8 +139,8 @@ impl<R: ReadAt> Pages<R> {
             bytes
                 .map_err(|why| ReadError::Damaged { address, why })?
                 .into()
-        } else if self.zero && self.there.has(number) {
-            vec![0; self.page_bytes as usize].into()
+        } else if self.there.has(number) {
+            return Err(ReadError::LeftOut(address));
         } else {
             return Err(ReadError::Absent(address));
         };
@@ -253,11 +241,11 @@ impl<R: ReadAt> Memory for Pages<R> {
     }
 
     fn ranges(&self) -> Vec<Range<u64>> {
-        self.addresses(if self.zero { &self.there } else { &self.dumped })
-    }
-
-    fn searchable(&self) -> Vec<Range<u64>> {
-        self.addresses(&self.dumped)
+        let scale = |page: u64| page.saturating_mul(self.page_bytes);
+        let ranges = self.dumped.ranges().into_iter();
+        ranges
+            .map(|range| scale(range.start)..scale(range.end))
+            .collect()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use granule::arch::PhysicalAddress;
-use granule_testing::dumps::{Kdump, cpu_note, flattened};
+use granule_testing::dumps::{Kdump, cpu_note, elf_core, flattened};
 use std::io::Write;
 
 fn zlib(page: &[u8]) -> Vec<u8> {
@@ -19,7 +19,7 @@ fn page(number: u64, bytes: u32) -> Vec<u8> {
 }
 
 /// Page 0 is absent from the file, 1 to 5 are stored in each way, 6 to 39 are absent but the last.
-fn dump(page_bytes: u32, level: u32) -> Kdump {
+fn dump(page_bytes: u32) -> Kdump {
     let page = |number| page(number, page_bytes);
     let snappy = snap::raw::Encoder::new().compress_vec(&page(3)).unwrap();
     let zstd = ruzstd::encoding::compress_to_vec(
@@ -38,7 +38,7 @@ fn dump(page_bytes: u32, level: u32) -> Kdump {
         page_bytes,
         pages: 40,
         stored: stored.into(),
-        level,
+        level: 0,
         vmcoreinfo: b"PAGESIZE=4096\nSYMBOL(swapper_pg_dir)=ffff800081b4c000\n".to_vec(),
         notes: cpu_note(1, 2, 3),
     }
@@ -47,7 +47,7 @@ fn dump(page_bytes: u32, level: u32) -> Kdump {
 #[test]
 fn pages_of_each_compression() {
     for page_bytes in [1 << 12, 1 << 14, 1 << 16] {
-        let file = dump(page_bytes, 0).file();
+        let file = dump(page_bytes).file();
         for file in [flattened(&file, 1000), flattened(&file, 70_000), file] {
             let (memory, facts) = open(file).unwrap();
             let bytes = u64::from(page_bytes);
@@ -66,11 +66,17 @@ fn pages_of_each_compression() {
             let (two, three) = (page(2, page_bytes), page(3, page_bytes));
             assert_eq!(across[..2], two[two.len() - 2..]);
             assert_eq!(across[2..], three[..2]);
-            for absent in [0, 6 * bytes, 40 * bytes, u64::MAX - 1] {
-                assert!(matches!(
-                    memory.read(PhysicalAddress(absent), &mut across),
-                    Err(crate::source::ReadError::Absent(_))
-                ));
+            for (absent, words) in [
+                (0, "the memory at 0x0 is not in the dump"),
+                (6 * bytes, " is not in the dump"),
+                (40 * bytes, "no memory at 0x"),
+                (u64::MAX - 1, "no memory at 0x"),
+            ] {
+                let error = memory
+                    .read(PhysicalAddress(absent), &mut across)
+                    .unwrap_err();
+                let error = error.to_string();
+                assert!(error.contains(words), "{absent:#x}: {error}");
             }
             assert_eq!(facts.cpus[0].get("pc"), Some(2));
             assert!(facts.vmcoreinfo.unwrap().contains("swapper_pg_dir"));
@@ -79,20 +85,28 @@ fn pages_of_each_compression() {
 }
 
 #[test]
-fn pages_of_zeros_that_were_left_out_are_zeros() {
-    let (memory, facts) = open(dump(4096, 31).file()).unwrap();
-    assert!(facts.notes[0].contains("level 31"), "{:?}", facts.notes);
-    assert_eq!(memory.ranges().last(), Some(&(0..40 * 4096)));
+fn pages_that_were_left_out_are_not_taken_for_zeros() {
+    // As makedumpfile does with level 31: pages of zeros share what is stored of one.
+    let mut dump = Kdump {
+        level: 31,
+        ..dump(4096)
+    };
+    dump.stored.insert(20, (zlib(&[0; 4096]), 1));
+    let (memory, facts) = open(dump.file()).unwrap();
+    assert!(facts.notes.is_empty(), "{:?}", facts.notes);
     let mut buffer = [1; 4096];
-    memory.read(PhysicalAddress(7 * 4096), &mut buffer).unwrap();
+    memory
+        .read(PhysicalAddress(20 * 4096), &mut buffer)
+        .unwrap();
     assert_eq!(buffer, [0; 4096]);
-    // A search passes over them.
-    assert_eq!(memory.searchable().len(), 2);
-    assert!(
-        memory
-            .read(PhysicalAddress(40 * 4096), &mut buffer)
-            .is_err()
+    let error = memory
+        .read(PhysicalAddress(21 * 4096), &mut buffer)
+        .unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "the memory at 0x15000 is not in the dump"
     );
+    assert_eq!(memory.ranges().len(), 3);
 }
 
 /// All that can be done with a file, whatever it is.
@@ -111,7 +125,7 @@ fn exercise(file: Vec<u8>) -> Option<usize> {
 
 #[test]
 fn a_file_that_is_cut_off_reads_as_far_as_it_goes() {
-    let whole = dump(4096, 0).file();
+    let whole = dump(4096).file();
     let streams = [flattened(&whole, 1 << 20), whole.clone()];
     for file in streams {
         let mut last = 0;
@@ -126,7 +140,7 @@ fn a_file_that_is_cut_off_reads_as_far_as_it_goes() {
 
 #[test]
 fn hostile_numbers_end_in_errors() {
-    let whole = dump(4096, 0).file();
+    let whole = dump(4096).file();
     let headers = (424..464).chain(4096..4096 + 104);
     let descriptors = 4 * 4096..4 * 4096 + 6 * 24;
     for field in headers.chain(descriptors).step_by(4) {
@@ -148,6 +162,41 @@ fn hostile_numbers_end_in_errors() {
 }
 
 #[test]
+fn a_core_may_be_flattened_too() {
+    let core = elf_core(&[(0x4000_0000, vec![5; 8192])], &cpu_note(1, 2, 3));
+    let (memory, facts) = open(flattened(&core, 1000)).unwrap();
+    assert_eq!(memory.ranges().first(), Some(&(0x4000_0000..0x4000_2000)));
+    let mut word = [0; 2];
+    memory
+        .read(PhysicalAddress(0x4000_1000), &mut word)
+        .unwrap();
+    assert_eq!((word, facts.cpus.len()), ([5, 5], 1));
+    // A segment of half the address space, with a piece at its end: a search would not end.
+    let mut far = core;
+    far[64 + 56 + 32..64 + 56 + 40].copy_from_slice(&(1_u64 << 62).to_le_bytes());
+    let mut stream = flattened(&far, 1 << 20);
+    let end = stream.len() - 16;
+    stream.splice(end..end, [1_u64 << 61, 8, 0].map(u64::to_be_bytes).concat());
+    let error = open(stream).err().unwrap().to_string();
+    assert!(error.contains("a core with holes"), "{error}");
+}
+
+#[test]
+fn a_flattened_file_has_no_more_pages_than_bytes() {
+    // Pages beyond the end of a flattened file are more than it has.
+    let mut dump = dump(4096);
+    dump.pages = 1 << 16;
+    let mut file = dump.file();
+    let dumped = 2 * 4096 + 2 * 4096..2 * 4096 + 4 * 4096;
+    file[dumped].fill(0xff);
+    let mut stream = flattened(&file, 1 << 20);
+    let end = stream.len() - 16;
+    stream.splice(end..end, [1_u64 << 61, 8, 0].map(u64::to_be_bytes).concat());
+    let error = open(stream).err().unwrap().to_string();
+    assert!(error.contains("more pages than the file"), "{error}");
+}
+
+#[test]
 fn damaged_pages_are_told_with_their_reason() {
     for (flags, words) in [
         (1, "zlib: "),
@@ -157,7 +206,7 @@ fn damaged_pages_are_told_with_their_reason() {
         (3, "compression 0x3 is not known"),
         (0, "expands to 9 bytes instead of 4096"),
     ] {
-        let mut dump = dump(4096, 0);
+        let mut dump = dump(4096);
         dump.stored.insert(2, (b"\xf1damaged!".to_vec(), flags));
         let (memory, _) = open(dump.file()).unwrap();
         let error = memory
@@ -169,7 +218,7 @@ fn damaged_pages_are_told_with_their_reason() {
             "{flags}: {error}"
         );
     }
-    let mut dump_of_much = dump(4096, 0);
+    let mut dump_of_much = dump(4096);
     dump_of_much.stored.insert(2, (vec![0; 4097], 0));
     let (memory, _) = open(dump_of_much.file()).unwrap();
     let error = memory
@@ -188,7 +237,7 @@ fn damaged_pages_are_told_with_their_reason() {
             ruzstd::encoding::compress_to_vec(zeros.as_slice(), fast)
         }),
     ] {
-        let mut dump = dump(4096, 0);
+        let mut dump = dump(4096);
         dump.stored.insert(2, (stored, flags));
         let (memory, _) = open(dump.file()).unwrap();
         let error = memory
@@ -204,7 +253,7 @@ fn damaged_pages_are_told_with_their_reason() {
 #[test]
 fn other_files_are_refused_in_one_line() {
     let refused = |at: usize, bytes: &[u8]| {
-        let mut file = dump(4096, 0).file();
+        let mut file = dump(4096).file();
         file[at..at + bytes.len()].copy_from_slice(bytes);
         open(file)
             .err()
@@ -217,6 +266,12 @@ fn other_files_are_refused_in_one_line() {
             12 + 4 * 65,
             b"x86_64\0",
             "of a \"x86_64\"; those of aarch64",
+        ),
+        // The numbers of its header are the other way round.
+        (
+            12 + 4 * 65,
+            b"aarch64_be\0",
+            "of a \"aarch64_be\"; those of aarch64, little-endian",
         ),
         (428, &[1], "its pages have 4097 bytes"),
         (4096 + 12, &[1], "--reassemble"),
