@@ -132,7 +132,7 @@ pub fn timer(tree: &Tree<'_>, at_el2: bool) -> Option<u32> {
     };
     let number = u32::from_be_bytes(number);
     // Private interrupts are 16 to 31.
-    (u32::from_be_bytes(kind) == 1 && number < 16).then_some(16 + number)
+    (u32::from_be_bytes(kind) == 1 && number < 16).then(|| 16 + number)
 }
 
 fn version_2(node: &Node<'_>) -> Result<Gic, GicNodeError> {
@@ -371,6 +371,7 @@ mod tests {
             (&[1, 13, 4], 3),
             (&[1, 13, 4, 0, 14, 4], 3),
             (&[1, 13, 4, 1, 16, 4], 3),
+            (&[1, 13, 4, 1, u32::MAX, 4], 3),
             (&[1, 13, 4, 1], 3),
             (&[1, 13, 4, 1, 14, 4], u32::MAX),
         ] {
