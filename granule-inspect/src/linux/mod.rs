@@ -8,6 +8,7 @@ mod btf;
 mod kallsyms;
 mod modules;
 mod space;
+mod symbol;
 mod symbols;
 mod system_map;
 

@@ -3,7 +3,7 @@
 use super::MOST_NAME;
 use super::btf::Btf;
 use super::space::Space;
-use super::symbols::Symbol;
+use super::symbol::Symbol;
 use std::collections::HashSet;
 
 /// The most modules, and the most symbols of one. Linux itself has some thousands of each.

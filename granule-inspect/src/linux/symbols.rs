@@ -4,21 +4,12 @@
 use super::btf::Btf;
 use super::kallsyms::List;
 use super::space::Space;
+use super::symbol::Symbol;
 use super::{modules, system_map};
 use crate::source::Memory;
 use crate::tree::Tree;
 use crate::vmcoreinfo::Vmcoreinfo;
 use std::fmt;
-
-/// A function and the module that it is of.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Symbol {
-    pub(super) start: u64,
-    /// The end, exclusive; `None` if the next symbol is the end.
-    pub(super) end: Option<u64>,
-    pub(super) name: String,
-    pub(super) module: Option<String>,
-}
 
 /// Functions by address.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
