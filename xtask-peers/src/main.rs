@@ -4,8 +4,7 @@
 //! unmodified busybox runs a script on our kernel with every page size and must print the same as on Linux.
 //! Our kernel leaves for each of Debian's, which must reach its first process. Debian's page tables, as
 //! `granule dump` reads them, must be those that QEMU and Debian's kernels say, and files of Debian's makedumpfile must
-//! have what the core has that it was given. No file of Debian's is part of
-//! the repository.
+//! have what the core has that it was given. No file of Debian's is part of the repository.
 //!
 //! This file has the order of parts and the report; the parts are in the other files.
 

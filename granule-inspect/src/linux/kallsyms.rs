@@ -66,7 +66,7 @@ impl List {
             pieces: pieces_of(space, pieces, &index)?,
             index,
         };
-        // The last of the name counts, as the kernel has one alone.
+        // The kernel has one symbol of that name.
         let known = list.symbols().filter(|(_, name)| list.spells(name, KNOWN));
         if known.last().map(|(address, _)| address) != Some(expected) {
             return Err(format!(

@@ -71,7 +71,7 @@ pub(super) fn read(
                 let place = text.wrapping_add(head & u64::from(u32::MAX));
                 to.push(Symbol {
                     start,
-                    end: Some(start.saturating_add(bytes.max(1))),
+                    end: start.saturating_add(bytes.max(1)),
                     name: space.text(place, MOST_NAME)?,
                     module: Some(name.clone()),
                 });

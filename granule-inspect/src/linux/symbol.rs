@@ -4,8 +4,9 @@
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Symbol {
     pub(super) start: u64,
-    /// The end, exclusive; `None` if the next symbol is the end.
-    pub(super) end: Option<u64>,
+    /// The end, exclusive.
+    pub(super) end: u64,
     pub(super) name: String,
+    /// `None` for the kernel itself.
     pub(super) module: Option<String>,
 }

@@ -96,20 +96,19 @@ impl Symbols {
     #[must_use]
     pub fn place(&self, address: u64) -> Option<Place<'_>> {
         let after = self.all.partition_point(|symbol| symbol.start <= address);
-        let next = self.all.get(after).map(|symbol| symbol.start);
         // Of several names for one address the first counts, as the kernel's own backtraces have it.
         let start = self.all.get(after.checked_sub(1)?)?.start;
         let first = self.all.partition_point(|symbol| symbol.start < start);
         let symbol = self.all.get(first)?;
-        // What follows the last symbol is of nobody.
-        (address < symbol.end.or(next)?).then_some(Place {
+        (address < symbol.end).then_some(Place {
             function: &symbol.name,
             module: symbol.module.as_deref(),
             offset: address - start,
         })
     }
 
-    /// Adds the symbols of code. A symbol of data ends the function before it.
+    /// Adds the symbols of code. A symbol of data ends the function before it, and the last symbol has no
+    /// end that is known, so it is left out.
     fn add_kernel(&mut self, symbols: impl Iterator<Item = (u64, char, String)>) {
         let mut sorted: Vec<_> = symbols
             // Absolute values and offsets in a CPU's own data are no addresses of the kernel.
@@ -125,7 +124,7 @@ impl Symbols {
             if let (true, Some(&end)) = (code, ends.peek()) {
                 found.push(Symbol {
                     start: *address,
-                    end: Some(end),
+                    end,
                     name: name.clone(),
                     module: None,
                 });
