@@ -119,8 +119,10 @@ impl Symbols {
         let mut found = Vec::new();
         for (address, kind, name) in &sorted {
             while ends.next_if(|end| end <= address).is_some() {}
-            // $x and $d mark code and data for disassemblers.
-            let code = matches!(kind, 't' | 'T' | 'w' | 'W' | 'i') && !name.starts_with('$');
+            // $x and $d mark code and data for disassemblers; Linux puts a prefix before those of the code
+            // that runs before it is relocated.
+            let mark = name.trim_start_matches("__pi_").starts_with('$');
+            let code = matches!(kind, 't' | 'T' | 'w' | 'W' | 'i') && !mark;
             if let (true, Some(&end)) = (code, ends.peek()) {
                 found.push(Symbol {
                     start: *address,

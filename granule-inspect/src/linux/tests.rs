@@ -221,7 +221,7 @@ fn functions_of_the_kernel_and_of_its_modules() {
 fn a_system_map_names_functions_where_the_kernel_lies() {
     let info = vmcoreinfo().replace("kallsyms", "lost");
     let map = "0000000010000000 T _stext\n0000000010001000 D swapper_pg_dir\n\
-               0000000010000100 t $x\n0000000010000100 t in_the_file\n0000000010000140 d x\n";
+               0000000010000100 t $x\n0000000010000100 t __pi_$d.1\n0000000010000100 t in_the_file\n0000000010000140 d x\n";
     let (found, notes) = symbols(memory(), &info, Some(map)).unwrap();
     assert_eq!(place(&found, VIRTUAL + 0x104), "in_the_file+0x4");
     assert_eq!(place(&found, VIRTUAL + 0x140), "");
