@@ -12,7 +12,9 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use granule_cli::args::{BootArgs, CheckArgs, Cli, Command};
-use granule_cli::bench::args::{KexecArgs, LinearMapArgs, PermissionsArgs, UserArgs, What};
+use granule_cli::bench::args::{
+    KexecArgs, LinearMapArgs, PermissionsArgs, TlbArgs, UserArgs, What,
+};
 use granule_cli::bench::kexec;
 use granule_cli::bench::linear_map;
 use granule_cli::bench::permissions::{self, Listener};
@@ -22,7 +24,8 @@ use granule_cli::inspect::{self, Failure};
 use granule_cli::plan::args::PlanArgs;
 use granule_cli::result::record::RecordLines;
 use granule_cli::result::report;
-use granule_cli::{Boot, boot, check, cost, usage};
+use granule_cli::watch::{self, args::WatchArgs};
+use granule_cli::{Boot, boot, check, cost, tlb, usage};
 use indicatif::{ProgressBar, ProgressStyle};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGPIPE, SIGTERM};
 use signal_hook::low_level::emulate_default_handler;
@@ -45,11 +48,13 @@ fn main() -> ExitCode {
     match cli.command {
         Command::Boot(args) => boot_command(&args),
         Command::Check(args) => check_command(&args),
+        Command::Watch(args) => watch_command(&args),
         Command::Bench(args) => match args.what {
             What::LinearMap(args) => bench_command(&args),
             What::Permissions(args) => permissions_command(&args),
             What::User(args) => user_command(&args),
             What::Kexec(args) => kexec_command(&args),
+            What::Tlb(args) => tlb_command(&args),
         },
         Command::Plan(args) => plan_command(&args),
         Command::Dump(args) => {
@@ -189,6 +194,24 @@ fn kexec_command(args: &KexecArgs) -> ExitCode {
     exit_code(done.is_ok(), print_rows(&table, object))
 }
 
+fn tlb_command(args: &TlbArgs) -> ExitCode {
+    let interrupt = match interrupt() {
+        Ok(interrupt) => interrupt,
+        Err(code) => return code,
+    };
+    let mut note = |line: &str| {
+        // If standard error is closed, nobody can be told.
+        let _ = writeln!(io::stderr(), "granule: {line}");
+    };
+    let ran = match tlb::run(args, &mut note, &interrupt) {
+        Ok(ran) => ran,
+        Err(line) => return bad_usage(&line),
+    };
+    let table = tlb::report::table(&ran);
+    let object = args.json.then(|| tlb::report::json(&ran));
+    exit_code(ran.is_ok(), print_rows(&table, object))
+}
+
 /// Prints the table to standard output, or with `--json` the object there and the table to standard
 /// error.
 fn print_rows(table: &str, object: Option<impl Display>) -> io::Result<()> {
@@ -275,6 +298,40 @@ fn boot_command(args: &BootArgs) -> ExitCode {
     }
 }
 
+fn watch_command(args: &WatchArgs) -> ExitCode {
+    let interrupt = match interrupt() {
+        Ok(interrupt) => interrupt,
+        Err(code) => return code,
+    };
+    let mut note = |line: &str| {
+        // If standard error is closed, nobody can be told.
+        let _ = writeln!(io::stderr(), "granule: {line}");
+    };
+    let done = match watch::run(args, &mut note, &interrupt) {
+        Ok(done) => done,
+        Err(line) => return bad_usage(&line),
+    };
+    let printed = if args.json {
+        let _ = write!(io::stderr(), "{}", done.text());
+        print(done.json())
+    } else {
+        print(done.text().trim_end())
+    };
+    // What is printed is all that is left of a run whose page cannot be written.
+    let page = watch::write_page(args, &done);
+    match (printed, page) {
+        (Ok(()), Ok(())) => ExitCode::from(done.exit_code()),
+        (Ok(()), Err(line)) => {
+            say(line);
+            ExitCode::from(match done.exit_code() {
+                0 => NO_VERDICT,
+                code => code,
+            })
+        }
+        (Err(error), _) => unprinted(&error, NO_VERDICT),
+    }
+}
+
 /// A command that has no exit codes of its own failed.
 const FAILED: u8 = 1;
 
@@ -284,6 +341,7 @@ const NO_VERDICT: u8 = 2;
 fn check_command(args: &CheckArgs) -> ExitCode {
     let options = check::Options {
         strict: args.strict,
+        policies: args.allow,
         bbm_level: args.bbm,
         most_violations: args.most,
     };
@@ -302,17 +360,33 @@ fn check_command(args: &CheckArgs) -> ExitCode {
             }
         }
     };
+    let page = args.report.as_deref();
+    if let Some(path) = page
+        && let Err(line) = check::write_page(path, "")
+    {
+        return bad_usage(&line);
+    }
+    let about = check::About {
+        symbols: args.symbols.clone(),
+        accept: args.accept.clone(),
+    };
     let mut progress = Progress::new();
     let from = BufReader::with_capacity(1 << 20, from);
-    let checked = check::check(from, &options, &mut |read| progress.bytes(read, bytes));
+    let checked = check::check_any(from, &options, &about, &mut |read| {
+        progress.bytes(read, bytes);
+    });
     progress.hide();
     let checked = match checked {
         Ok(checked) => checked,
+        Err(check::CheckError::About(line)) => return bad_usage(&line),
         Err(error) => {
             say(format_args!("{name}: {error}"));
             return ExitCode::from(NO_VERDICT);
         }
     };
+    let page = page.map_or(Ok(()), |path| {
+        check::write_page(path, &checked.page(&args.file.display().to_string()))
+    });
     let mut stdout = anstream::stdout().lock();
     let printed = if args.json {
         writeln!(stdout, "{}", checked.json())
@@ -320,6 +394,7 @@ fn check_command(args: &CheckArgs) -> ExitCode {
         write!(stdout, "{}", checked.text())
     };
     match printed.and_then(|()| stdout.flush()) {
+        Ok(()) if page.is_err() => bad_usage(&page.err().unwrap_or_default()),
         Ok(()) => ExitCode::from(checked.exit_code()),
         Err(error) => unprinted(&error, NO_VERDICT),
     }

@@ -7,6 +7,7 @@ use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
+use granule_model::Policies;
 use granule_model::trace::{self, write_event};
 use granule_trace::{BufferHeader, EncodedEvent, Event, RECORD_WORDS};
 use tempfile::NamedTempFile;
@@ -109,6 +110,7 @@ fn write_to(head: &BufferHeader, mut from: impl Read, to: impl Write) -> Result<
     let mut skipped = [0; 8 * BufferHeader::WORDS];
     from.read_exact(&mut skipped).map_err(Failed::Read)?;
     let first = trace::TraceHeader {
+        policies: Policies::NONE,
         page_bytes: head.page_bytes.into(),
         cpus: head.cpus.into(),
         bbm_level: head.bbm_level,
@@ -220,6 +222,7 @@ mod tests {
         let used = Event::AssumeVisible {
             start: !0xfff,
             bytes,
+            asid: None,
         };
         assert_eq!(line(used), "assume-visible cpu2 0xfffffffffffff000 0x1000");
         assert_eq!(line(Event::Settled), "sync cpu2");
@@ -296,7 +299,7 @@ mod tests {
         assert_eq!(done.unwrap().events, 2);
         assert_eq!(
             fs::read_to_string(&path).unwrap(),
-            "granule-trace 1 page=16k cpus=3 bbm=1 complete=yes events=2\n\
+            "granule-trace 2 page=16k cpus=3 bbm=1 complete=yes events=2\n\
              isb cpu0\ntlbi cpu2 vmalle1\n"
         );
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);

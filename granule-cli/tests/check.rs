@@ -226,6 +226,27 @@ fn shared_tables() -> String {
     file(&lines, 1)
 }
 
+/// The upper half is enabled, and TG1 names no granule.
+#[test]
+fn a_half_that_goes_unchecked_is_named() {
+    let whole = good_and(&[]);
+    let output = check(&whole, &["--json"]);
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(json["unchecked"].as_array().map(Vec::len), Some(0));
+    let open = whole.replace("0x200803519", "0x200003519");
+    let said = check(&open, &[]);
+    let said = text(&said.stdout);
+    let line = "goes unchecked from line 15 on: the upper half of EL1&0 of CPU 0: \
+                TG1 is 0b00, which names no granule\n";
+    assert!(said.contains(line), "{said}");
+    let output = check(&open, &["--json"]);
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let one = &json["unchecked"][0];
+    assert_eq!((&one["line"], &one["cpu"]), (&15.into(), &0.into()));
+    assert_eq!(one["half"], "the upper half of EL1&0");
+    assert!(one["reason"].as_str().unwrap().starts_with("TG1 is 0b00"));
+}
+
 #[test]
 fn absurd_sizes_are_no_trouble() {
     let more = [

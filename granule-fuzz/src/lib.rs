@@ -16,6 +16,7 @@ mod reader;
 mod records;
 mod replay;
 mod tables;
+mod watched;
 
 /// A target: its name, as cargo-fuzz calls it, and the function.
 pub type Target = (&'static str, fn(&[u8]));
@@ -56,6 +57,10 @@ pub const TARGETS: &[Target] = &[
     ("kernel_in_memory", dumps::kernel_in_memory),
     ("linux_processes", dumps::linux_processes),
     ("translation_registers", dumps::translation_registers),
+    ("watched_guest", watched::watched_guest),
+    ("watch_stream", watched::watch_stream),
+    ("accessed_guest", watched::accessed_guest),
+    ("accesses_stream", watched::accesses_stream),
 ];
 
 /// The target of that name.

@@ -154,7 +154,7 @@ pub(crate) fn trace_line(bytes: &[u8]) {
 }
 
 pub(crate) fn trace_file(bytes: &[u8]) {
-    let mut text = b"granule-trace 1 page=4k cpus=2 bbm=2 complete=yes events=3\n".to_vec();
+    let mut text = b"granule-trace 2 page=4k cpus=2 bbm=2 complete=yes events=3\n".to_vec();
     text.extend_from_slice(bytes);
     let Ok(mut reader) = Reader::new(&text[..]) else {
         return;

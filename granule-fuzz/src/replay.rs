@@ -49,7 +49,7 @@ fn line(text: &mut String, bytes: &mut Bytes<'_>) {
     ];
     let cpu = bytes.below(2);
     // Writing to a string cannot fail.
-    let _ = match bytes.below(16) {
+    let _ = match bytes.below(17) {
         0 | 1 => writeln!(
             text,
             "store cpu{cpu} {:#x} {:#x}",
@@ -107,13 +107,22 @@ fn line(text: &mut String, bytes: &mut Bytes<'_>) {
             ["cvac", "civac", "ivac", "cvau"][bytes.below(4)],
             1 + (bytes.word() >> 13)
         ),
-        13 => writeln!(
-            text,
-            "assume-visible cpu{cpu} {:#x} {:#x}",
-            bytes.word() & !0xfff,
-            1 + (bytes.word() >> 32)
-        ),
+        13 => {
+            let asid = ["", " 0", " 1"][bytes.below(3)];
+            writeln!(
+                text,
+                "assume-visible cpu{cpu} {:#x} {:#x}{asid}",
+                bytes.word() & !0xfff,
+                1 + (bytes.word() >> 32)
+            )
+        }
         14 => writeln!(text, "sync cpu{cpu}"),
+        15 => writeln!(
+            text,
+            "found cpu{cpu} {:#x} {:#x}",
+            descriptor_address(bytes),
+            descriptor(bytes)
+        ),
         _ => writeln!(
             text,
             "{} cpu{cpu} {:#x} 0x40",
@@ -136,11 +145,12 @@ pub(crate) fn trace_replay(input: &[u8]) {
         lines += 1;
     }
     let text =
-        format!("granule-trace 1 page=4k cpus=2 bbm={level} complete=yes events={lines}\n{body}");
+        format!("granule-trace 2 page=4k cpus=2 bbm={level} complete=yes events={lines}\n{body}");
     let judge = |most_violations| {
         let options = Options {
             strict,
             bbm_level: None,
+            policies: None,
             most_violations,
         };
         match check(text.as_bytes(), &options, &mut |_| ()) {

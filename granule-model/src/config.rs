@@ -1,5 +1,96 @@
 //! The configuration of the model: the machine's features, and how strict the rules are.
 
+use std::fmt;
+
+/// Something that a kernel leaves undone on purpose, and that is no violation if the kernel's author
+/// says so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Policy {
+    /// An entry is made valid without a barrier, and so are permissions widened: a CPU that does not
+    /// see it yet takes a fault, and the kernel's handler finds nothing to do.
+    SpuriousFaults,
+    /// Addresses of the upper half, of EL2 or of EL3 that were unmapped may stay in TLBs until they are
+    /// mapped again; their memory is used for something else before.
+    LazyUnmap,
+}
+
+impl Policy {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::SpuriousFaults, Self::LazyUnmap];
+
+    /// The name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::SpuriousFaults => "spurious-faults",
+            Self::LazyUnmap => "lazy-unmap",
+        }
+    }
+
+    /// The policy with a name.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|policy| policy.name() == name)
+    }
+}
+
+/// A set of policies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Policies(u8);
+
+impl Policies {
+    /// No policy: the rules as they are.
+    pub const NONE: Self = Self(0);
+
+    /// All policies.
+    #[must_use]
+    pub fn all() -> Self {
+        Policy::ALL.into_iter().fold(Self::NONE, Self::with)
+    }
+
+    /// This set and one more policy.
+    #[must_use]
+    pub const fn with(self, policy: Policy) -> Self {
+        Self(self.0 | 1 << policy as u8)
+    }
+
+    /// Whether a policy is in the set.
+    #[must_use]
+    pub const fn has(self, policy: Policy) -> bool {
+        self.0 >> policy as u8 & 1 != 0
+    }
+
+    /// The set in words: names with commas between them, or `none`.
+    #[must_use]
+    pub fn from_names(names: &str) -> Option<Self> {
+        if names == "none" {
+            return Some(Self::NONE);
+        }
+        names.split(',').try_fold(Self::NONE, |set, name| {
+            Some(set.with(Policy::from_name(name)?))
+        })
+    }
+
+    /// The policies in the set.
+    pub fn iter(self) -> impl Iterator<Item = Policy> {
+        Policy::ALL
+            .into_iter()
+            .filter(move |policy| self.has(*policy))
+    }
+}
+
+impl fmt::Display for Policies {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<_> = self.iter().map(Policy::name).collect();
+        if names.is_empty() {
+            f.write_str("none")
+        } else {
+            f.write_str(&names.join(","))
+        }
+    }
+}
+
 /// The features of the modelled machine, and how strict the rules are.
 ///
 /// [`Config::default`] is one CPU at BBM level 0: it has every optional feature that allows more
@@ -43,6 +134,8 @@ pub struct Config {
     /// Whether a read-only mapping that changes its output address has the same contents before and
     /// after, which RWHZWS then allows. The model knows no data, so the caller must say so.
     pub equal_contents: bool,
+    /// What the kernel leaves undone on purpose.
+    pub policies: Policies,
     /// Violations kept in full; the rest are only counted.
     pub most_violations: usize,
 }
@@ -63,7 +156,33 @@ impl Default for Config {
             caches_unknown_at_reset: false,
             track_tables: None,
             equal_contents: false,
+            policies: Policies::NONE,
             most_violations: 1000,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sets_of_policies_are_read_back() {
+        for set in [
+            Policies::NONE,
+            Policies::NONE.with(Policy::LazyUnmap),
+            Policies::all(),
+        ] {
+            assert_eq!(Policies::from_names(&set.to_string()), Some(set));
+        }
+        assert!(Policies::all().has(Policy::LazyUnmap));
+        assert!(
+            !Policies::NONE
+                .with(Policy::LazyUnmap)
+                .has(Policy::SpuriousFaults)
+        );
+        for names in ["", "lazy-unmap,", "lazy", "none,lazy-unmap"] {
+            assert_eq!(Policies::from_names(names), None);
         }
     }
 }

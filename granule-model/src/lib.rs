@@ -53,19 +53,25 @@
 //! | --- | --- |
 //! | walkers | may see the old or the new value of a store until the storing CPU's DSB, and a CPU may use speculated values until its next ISB. Stores to a table must be sure to be visible before a store or register write makes the table reachable |
 //! | TLBs | may hold any leaf with the access flag and any table entry, for as long as described above; contiguous members one by one (RLQLSD) |
-//! | registers | the fields that TLBs hold (TG, TxSZ, IPS, DS, HPD, HA, HD, MAIR) must not change between two walks without an invalidation of all of the regime, whether the MMU is off in between or not |
+//! | registers | the fields that TLBs hold (MAIR, SCTLR.WXN, and all of TCR but A1 and a set EPD) must not change between two walks without an invalidation of all of the regime, issued when the change is in effect, whether the MMU is off in between or not. What a TLB holds of a half is found there after EPD is set |
 //! | groups | a lookup of a member may use any other member that has the contiguous bit (RJQQTC), or conflict with members that have not (RNGLXZ) |
 //! | blocks with nT | may translate or fault (RMRRPW); software must not rely on them |
-//! | TLBI | removes what its operand, form, scope, level and granule hints name, if walkers could no longer read the old value when it was issued; completes at a DSB of its CPU (NSH for local ones); takes effect for the CPU itself after an ISB |
+//! | TLBI | removes what its operand, form, scope, level and granule hints name, if walkers could no longer read the old value when it was issued; completes at a DSB of its CPU (NSH for local ones); takes effect for the CPU itself after an ISB. An entry that still stands in a table which was unlinked is found again as long as a pointer to the table is cached; one DSB for several TLBIs says nothing of their order |
 //! | stage 2 | a guest's intermediate physical addresses are a regime of their own, by VMID. A walk of the guest may combine an entry of stage 2 with its own: the combined entry outlives a TLBI by intermediate physical address, until a later VMALLE1 that is issued after that TLBI completed, or until VMALLS12E1 or ALLE1 |
 //! | changes | each entry that becomes valid is compared with every stale one for its addresses: RWHZWS, with the relaxations of the BBM level (RPVTFW) |
 //! | data caches | each line of 64 bytes may be unwritten (stored through the caches, not cleaned) or outdated (stored past them, not invalidated) for any length of time |
-//! | instruction caches | stored code is stale until it is cleaned, a DSB completes the clean, and then IC and DSB are done |
+//! | instruction caches | stored code is stale until it is cleaned, a DSB completes the clean, and then IC and DSB are done; a CPU may have fetched it before, until its ISB |
 //! | CPUs that start | read data and code stored past the caches from their first event on, and receive no TLBI before it |
 //!
-//! A stale entry alone is no violation. The model reports a stale entry in three cases: an entry
-//! that it must not coexist with becomes valid, a table that it leads to is freed or filled, or the
-//! tables are relied on (at [`Event::Settled`], [`Event::AssumeVisible`] and [`Model::access`]).
+//! A CPU may hold entries of several trees of one half at once, as long as these do not meet: leaves
+//! that are not global meet those of their ASID, global ones everything. What was found of two trees
+//! holds until one of them changes, so that a switch between them costs no walk.
+//!
+//! A stale entry alone is no violation. The model reports a stale entry in four cases: an entry
+//! that it must not coexist with becomes valid, a table that it leads to is freed or filled, the
+//! memory that it leads to is taken for something else ([`Event::Reused`]), or the tables are relied
+//! on (at [`Event::Settled`], [`Event::AssumeVisible`], [`Event::User`] and [`Model::access`]).
+//! [`Policies`] name what a kernel leaves undone on purpose.
 //!
 //! # Where the model is stricter than the architecture
 //!
@@ -75,8 +81,8 @@
 //! * Fields that TLBs hold count as held once a half was walked by them, even if its tables were
 //!   empty. Software that changes T0SZ between an invalidation and another tree of the lower half
 //!   must use EPD0.
-//! * Entries of the upper half that are not global belong to an unknown ASID: only operations for
-//!   all ASIDs remove them.
+//! * Entries of the upper half that are not global belong to the ASIDs that were in force while their
+//!   tree was walked: only operations for all ASIDs remove them, and trees with an ASID in common meet.
 //! * An entry that changes to point to another table needs break-before-make, whatever the two
 //!   tables hold. Read-only pages may move in place only with [`Config::equal_contents`].
 //! * All CPUs have one BBM level. A change by a CPU of a higher level, made while the others do not
@@ -84,7 +90,7 @@
 //! * Lines stored with the MMU off are outdated in the caches even if they were invalidated before
 //!   the store and nothing could have fetched them since.
 //! * Widened permissions count as relied on only after an invalidation: the model does not assume
-//!   that software handles spurious faults.
+//!   that software handles spurious faults, unless [`Policy::SpuriousFaults`] says so.
 //! * A table is reported if some of its entries were never stored since it was obtained, even if
 //!   its memory happens to be zero.
 //!
@@ -100,6 +106,9 @@
 //!   tags, PAN, E0PD, TBID, PBHA. The EL2&0 regime is treated as EL1&0. [`Event::AssumeVisible`] is
 //!   about the first regime of EL1&0, EL2, EL3 whose MMU the CPU has on, and about no guest:
 //!   [`Event::Settled`] concerns those too.
+//! * Which addresses software means to use while a CPU is parked on an empty tree of the lower half
+//!   under an ASID: what it holds of that ASID's own tree stays valid, and is reported only where
+//!   everything is relied on.
 //! * Whether the shareability of walks (TCR.SH0, SH1) includes the CPUs that store to the tables,
 //!   and whether CPUs that share tables agree on MAIR and TCR.
 //! * What firmware or a boot loader left in the data and instruction caches, except with
@@ -107,13 +116,20 @@
 //! * Data stored over a table, and table memory obtained while it still is a table.
 //! * The time of a hardware update: with TCR.HA a leaf without the access flag may be cached and
 //!   with TCR.HD a clean page is writable, but memory changes only at
-//!   [`Model::update_by_hardware`], which traces do not record. A plain store that may lose an
+//!   [`Model::update_by_hardware`], and where a trace says that software found the changed entry
+//!   ([`Event::Found`]); an update that software never found is not known. A plain store that may lose an
 //!   update is reported whether an update happened or not, but a plain store that empties an entry
 //!   only when the possibly lost value is stored there again.
 //! * The order of the stores within one bulk event, and what a walker finds halfway through it.
 //! * Exceptions as context synchronisation: record an ISB where software relies on one.
 //! * The mapping of a store: whether the store is cached follows from the CPU's SCTLR. Maintenance
-//!   by set and way is not known. DC CVAU counts as done when issued.
+//!   by set and way has no event: it reaches the CPU's own caches alone, so nothing that another observer
+//!   relies on follows from it. DC CVAU counts as done when issued.
+//! * Memory that is mapped with different memory types (Device and Write-Back): nothing says which
+//!   of the mappings software uses, and kernels keep an unused cacheable one of memory that a
+//!   device shares.
+//! * A half whose registers name no granule, or a size that the machine does not have:
+//!   [`Model::unchecked`] names it.
 //! * TLB conflict aborts that level 2 permits are results of accesses, and violations only with
 //!   [`Config::strict`].
 #![deny(missing_docs)]
@@ -131,7 +147,7 @@ mod violation;
 pub use access::{Access, AccessKind, FaultKind, Outcome, Translation};
 pub use arch::descriptor::Rights;
 pub use arch::regime::Regime;
-pub use config::Config;
-pub use granule_trace::{Barrier, BarrierKind, BitChange, Event, System, Visibility};
-pub use model::{EventError, Model};
+pub use config::{Config, Policies, Policy};
+pub use granule_trace::{Barrier, BarrierKind, BitChange, Event, System, Text, Visibility};
+pub use model::{EventError, Model, Unchecked};
 pub use violation::{Miss, Rule, Violation};

@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 use granule_model::trace::{ReadError, Reader, TraceHeader, parse_line, write_event};
-use granule_model::{Barrier, BitChange, Event, System, Visibility};
+use granule_model::{Barrier, BitChange, Event, Policies, System, Text, Visibility};
 use granule_testing::cases::config;
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -38,6 +38,7 @@ fn events() -> impl Strategy<Value = (u32, Event)> {
     let kind = prop_oneof![
         Just(Event::Reset),
         Just(Event::Settled),
+        Just(Event::User),
         (named(System::is_register), any::<u64>())
             .prop_map(|(register, value)| Event::System(register, value)),
         (run.clone(), any::<u64>(), order.clone()).prop_map(|((address, _), value, order)| {
@@ -93,10 +94,20 @@ fn events() -> impl Strategy<Value = (u32, Event)> {
             start: address,
             bytes
         }),
-        range.prop_map(|(address, bytes)| Event::AssumeVisible {
-            start: address,
-            bytes
+        (range.clone(), any::<Option<u16>>()).prop_map(|((address, bytes), asid)| {
+            Event::AssumeVisible {
+                start: address,
+                bytes,
+                asid,
+            }
         }),
+        (0..u64::MAX / 8, any::<u64>()).prop_map(|(index, descriptor)| Event::Found {
+            address: index * 8,
+            descriptor,
+        }),
+        any::<u64>().prop_map(Event::At),
+        range.prop_map(|(start, bytes)| Event::Reused { start, bytes }),
+        "[ -~]{1,24}".prop_map(|text| Event::Missing(Text::new(text.as_bytes()))),
     ];
     (0..64u32, kind)
 }
@@ -112,6 +123,7 @@ fn header(events: u64) -> TraceHeader {
         page_bytes: 4096,
         cpus: 64,
         bbm_level: 0,
+        policies: Policies::NONE,
         complete: true,
         events,
     }
@@ -184,14 +196,15 @@ fn a_file_cut_anywhere_is_refused() {
         "# made by hand",
         "msr cpu0 tcr_el1 0x19",
         "store cpu0 0x1000 0x3 release",
+        "fill cpu0 0x1000 512 0x0 0x0 earlier",
         "tlbi cpu1 vaale1is 0x12",
         "isb cpu1",
     ];
-    let file = format!("{}\n{}\n", header(4), lines.join("\n"));
+    let file = format!("{}\n{}\n", header(5), lines.join("\n"));
     let events = read(file.as_bytes()).unwrap();
     assert_eq!(
         events.iter().map(|(line, ..)| *line).collect::<Vec<_>>(),
-        [3, 4, 5, 6]
+        [3, 4, 5, 6, 7]
     );
     for length in 0..file.len() {
         assert!(read(&file.as_bytes()[..length]).is_err(), "{length}");
@@ -199,13 +212,13 @@ fn a_file_cut_anywhere_is_refused() {
     let cut = read(&file.as_bytes()[..file.len() - 12]).unwrap_err();
     assert_eq!(
         cut.to_string(),
-        "line 5, column 22: the file ends after 2 of 4 events: it was cut short; record it again"
+        "line 6, column 22: the file ends after 3 of 5 events: it was cut short; record it again"
     );
     let longer = format!("{file}isb cpu0\n");
     let error = read(longer.as_bytes()).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "line 7, column 1: more than the 4 events that line 1 says"
+        "line 8, column 1: more than the 5 events that line 1 says"
     );
 }
 
@@ -227,7 +240,10 @@ fn errors_name_line_and_column() {
             "store cpu0 0x1004 0",
             "column 12: expected the address of a descriptor",
         ),
-        ("store cpu0 0x1000 0x1 relax", "column 23: expected release"),
+        (
+            "store cpu0 0x1000 0x1 relax",
+            "column 23: expected release, exchange, earlier or",
+        ),
         (
             "fill cpu0 0x1000 0 0 0",
             "column 18: expected a number of descriptors",

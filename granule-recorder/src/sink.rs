@@ -6,6 +6,11 @@ use granule_trace::Event;
 
 /// Takes the events of [`Traced`](crate::Traced) and [`TracedFixmap`](crate::TracedFixmap).
 pub trait Sink: Copy {
+    /// Whether descriptors that hardware may have changed are recorded as they are found, for
+    /// tables of CPUs with TCR.HA or TCR.HD. Loads are the hottest operation, so the answer is a
+    /// constant.
+    const LOADS: bool = false;
+
     /// False if the sink discards events, so that none need be made. Wrappers test it once per
     /// call. The answer must not change while a wrapper has the sink.
     #[inline(always)]
@@ -18,7 +23,8 @@ pub trait Sink: Copy {
 
     /// Calls `action`, which performs and records an operation, in one total order with all other
     /// calls of any clone of this sink: events are recorded in the order in which they happened. A
-    /// sink that several CPUs share holds a lock during the call.
+    /// sink that several CPUs share holds a lock during the call, so `action` must call nothing
+    /// that might record in its turn: only single stores, barriers and TLBIs, never an allocator.
     fn atomically<R>(&self, action: impl FnOnce(&Self) -> R) -> R;
 
     /// Takes one event. Only code inside [`atomically`](Self::atomically) calls this.
@@ -29,9 +35,22 @@ pub trait Sink: Copy {
     /// purpose.
     #[inline(always)]
     fn assume_visible(&self, start: VirtualAddress, bytes: u64) {
+        self.assume(start, bytes, None);
+    }
+
+    /// Records that programs of an address space use `bytes` bytes from `start` as the tables say
+    /// from now on, whichever CPU they run on.
+    #[inline(always)]
+    fn assume_visible_in(&self, asid: u16, start: VirtualAddress, bytes: u64) {
+        self.assume(start, bytes, Some(asid));
+    }
+
+    #[doc(hidden)]
+    #[inline(always)]
+    fn assume(&self, start: VirtualAddress, bytes: u64, asid: Option<u16>) {
         if self.is_active() {
             let start = start.0;
-            self.atomically(|sink| sink.record(Event::AssumeVisible { start, bytes }));
+            self.atomically(|sink| sink.record(Event::AssumeVisible { start, bytes, asid }));
         }
     }
 }

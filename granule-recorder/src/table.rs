@@ -45,7 +45,11 @@ impl<T: HasArena, S: Sink> HasArena for Traced<T, S> {
 // SAFETY: each call is forwarded unchanged to `inner`, recorded or not, and `inner` keeps the
 // contract.
 unsafe impl<T: TableMemory, S: Sink> TableMemory for Traced<T, S> {
-    forward!(self.recorded.inner: load find_unlike);
+    forward!(self.recorded.inner: find_unlike);
+    forward!(
+        self.recorded.inner unless S::LOADS && self.recorded.sink.is_active(),
+        then self.recorded: load
+    );
     forward!(
         self.recorded.inner unless self.recorded.sink.is_active(),
         then self.recorded: store exchange fill update
@@ -67,6 +71,20 @@ impl<T: TlbOps, S: Sink> TlbOps for Traced<T, S> {
         self.recorded.inner unless self.recorded.sink.is_active(),
         then self.recorded: dsb_ishst dsb_ish isb tlbi
     );
+}
+
+/// Records a descriptor that hardware may have changed since it was stored. Left out are those that
+/// hardware leaves alone: table descriptors, leaves without the access flag, and global leaves whose
+/// dirty state it does not manage, since only software sets the flag of those.
+fn record_found(sink: &impl Sink, table: PhysicalAddress, index: usize, found: Descriptor) {
+    const MARKED: u64 = Descriptor::VALID | Descriptor::ACCESS_FLAG;
+    let managed = Descriptor::DIRTY_MODIFIER | Descriptor::NOT_GLOBAL;
+    if found.0 & MARKED == MARKED && found.0 & managed != 0 {
+        sink.record(Event::Found {
+            address: entry(table, index),
+            descriptor: found.0,
+        });
+    }
 }
 
 /// The event of an update of `count` entries of a table.
@@ -98,7 +116,18 @@ struct Recorded<T, S> {
 
 // SAFETY: each call is forwarded unchanged to `inner`, which keeps the contract.
 unsafe impl<T: TableMemory, S: Sink> TableMemory for Recorded<T, S> {
-    forward!(self.inner: load find_unlike);
+    forward!(self.inner: find_unlike);
+
+    #[cold]
+    #[inline(never)]
+    unsafe fn load(&self, table: PhysicalAddress, index: usize) -> Descriptor {
+        self.sink.atomically(|sink| {
+            // SAFETY: the caller vouches for `load`.
+            let found = unsafe { self.inner.load(table, index) };
+            record_found(sink, table, index, found);
+            found
+        })
+    }
 
     #[cold]
     #[inline(never)]
@@ -133,9 +162,13 @@ unsafe impl<T: TableMemory, S: Sink> TableMemory for Recorded<T, S> {
                 Visibility::Publish => Visibility::Publish,
                 _ => Visibility::Exchange,
             };
-            sink.record(stored(table, index, 1, descriptor, 0, told));
             // SAFETY: the caller vouches for `exchange`.
-            unsafe { self.inner.exchange(table, index, descriptor, visibility) }
+            let found = unsafe { self.inner.exchange(table, index, descriptor, visibility) };
+            if S::LOADS {
+                record_found(sink, table, index, found);
+            }
+            sink.record(stored(table, index, 1, descriptor, 0, told));
+            found
         })
     }
 
@@ -182,6 +215,23 @@ unsafe impl<T: TableMemory, S: Sink> TableMemory for Recorded<T, S> {
     }
 }
 
+impl<T, S: Sink> Recorded<T, S> {
+    /// Records tables that the allocator gave out.
+    fn obtained(&self, first: PhysicalAddress, count: usize) {
+        self.sink.atomically(|sink| {
+            sink.record(Event::Obtained {
+                start: first.0,
+                bytes: sink.page_bytes().wrapping_mul(count as u64),
+            });
+        });
+    }
+}
+
+// The allocator runs outside of the sink's one order, since it may change tables itself, through a
+// wrapper with the same sink: a kernel with `debug_pagealloc` makes a page valid when it gives the
+// page out. A page belongs to one caller from its allocation until it is freed, so its two events
+// stand in the right order without that.
+//
 // SAFETY: as for `TableMemory`.
 unsafe impl<T: TableAllocator, S: Sink> TableAllocator for Recorded<T, S> {
     forward!(self.inner: pages reserve);
@@ -189,42 +239,30 @@ unsafe impl<T: TableAllocator, S: Sink> TableAllocator for Recorded<T, S> {
     #[cold]
     #[inline(never)]
     fn allocate(&mut self, most: usize) -> Option<TableRun> {
-        self.sink.atomically(|sink| {
-            let run = self.inner.allocate(most);
-            if let Some(run) = run {
-                sink.record(Event::Obtained {
-                    start: run.first.0,
-                    bytes: sink.page_bytes().wrapping_mul(run.count as u64),
-                });
-            }
-            run
-        })
+        let run = self.inner.allocate(most)?;
+        self.obtained(run.first, run.count);
+        Some(run)
     }
 
     #[cold]
     #[inline(never)]
     fn allocate_aligned(&mut self, count: usize) -> Option<PhysicalAddress> {
-        self.sink.atomically(|sink| {
-            let first = self.inner.allocate_aligned(count)?;
-            sink.record(Event::Obtained {
-                start: first.0,
-                bytes: sink.page_bytes().wrapping_mul(count as u64),
-            });
-            Some(first)
-        })
+        let first = self.inner.allocate_aligned(count)?;
+        self.obtained(first, count);
+        Some(first)
     }
 
     #[cold]
     #[inline(never)]
     fn free(&mut self, table: FreedTable) {
+        // The event comes first: once freed, the page may be allocated again at any time.
         self.sink.atomically(|sink| {
-            // The event comes first: once freed, the page may be allocated again at any time.
             sink.record(Event::Freed {
                 start: table.address().0,
                 bytes: sink.page_bytes(),
             });
-            self.inner.free(table);
         });
+        self.inner.free(table);
     }
 }
 

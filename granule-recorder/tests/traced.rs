@@ -13,7 +13,8 @@ use granule::arch::{
 };
 use granule::linear::fixmap::{Entries, FixmapSlots, Slot};
 use granule::table::{
-    BitChange, Environment, Holes, Leaves, PageTables, PermissionChange, TlbOps, Visibility,
+    BitChange, Environment, FreedTable, Holes, Leaves, PageTables, PermissionChange,
+    TableAllocator, TableMemory, TableRun, TlbOps, Visibility,
 };
 use granule_recorder::{NoSink, Sink, Traced, TracedFixmap};
 use granule_testing::held::Held;
@@ -220,6 +221,90 @@ impl Dispatch for Compare {
     }
 }
 
+/// An allocator that changes other tables, through a wrapper with the same sink, when it gives a
+/// page out and when it takes one back: a kernel whose free pages are invalid does.
+struct Watched<'a, A, M> {
+    inner: A,
+    entry: Traced<M, &'a Kept>,
+    table: PhysicalAddress,
+}
+
+impl<A, M: TableMemory> Watched<'_, A, M> {
+    fn set(&mut self, descriptor: u64) {
+        let descriptor = Descriptor(descriptor);
+        // SAFETY: a table of the host's that nothing else uses.
+        unsafe {
+            self.entry
+                .store(self.table, 0, descriptor, Visibility::Live);
+        }
+    }
+}
+
+// SAFETY: gives out what `inner` gives out.
+unsafe impl<A: TableAllocator, M: TableMemory> TableAllocator for Watched<'_, A, M> {
+    fn reserve(&mut self, tables: usize) -> bool {
+        self.inner.reserve(tables)
+    }
+
+    fn allocate(&mut self, most: usize) -> Option<TableRun> {
+        let run = self.inner.allocate(most)?;
+        self.set(0x703);
+        Some(run)
+    }
+
+    fn free(&mut self, table: FreedTable) {
+        self.set(0x702);
+        self.inner.free(table);
+    }
+}
+
+#[test]
+fn an_allocator_may_record_in_its_turn() {
+    let geometry = PLAIN.geometry(PageSize::K4, 48, VaRange::Upper);
+    let host = Host::new(&geometry, 0x4000_0000, 64);
+    let kept = Kept {
+        page_bytes: PageSize::K4.bytes(),
+        ..Kept::default()
+    };
+    let mut inner = host::environment(&host, TlbCapabilities::BASIC);
+    assert!(inner.allocator.reserve(1));
+    let table = inner.allocator.allocate(1).unwrap().first;
+    let watched = Watched {
+        inner: inner.allocator,
+        entry: Traced::new(
+            host::environment(&host, TlbCapabilities::BASIC).memory,
+            &kept,
+        ),
+        table,
+    };
+    let environment = Environment {
+        memory: Traced::new(inner.memory, &kept),
+        allocator: Traced::new(watched, &kept),
+        tlb: Traced::new(inner.tlb, &kept),
+    };
+    let tables = PageTables::<Page4K, _>::new(geometry, environment).unwrap();
+    let mut tables = Held::new(tables, true);
+    let attributes = Attributes::normal(Permissions::READ_WRITE);
+    let (start, output) = (geometry.base(), PhysicalAddress(0x8000_0000));
+    tables
+        .map(start, output, 4096, attributes, Leaves::PAGES)
+        .unwrap();
+    tables.unmap(start, 4096).unwrap();
+    let set = |descriptor: u64| {
+        move |event: &Event| {
+            matches!(event, Event::Store { address, descriptor: value, .. }
+                if *address == table.0 && *value == descriptor)
+        }
+    };
+    let events = kept.events.take();
+    // A page is valid before it is a table, and a table no more before it is invalid.
+    let place = |what: &dyn Fn(&Event) -> bool| events.iter().position(what);
+    let obtained = place(&|event| matches!(event, Event::Obtained { .. }));
+    let freed = place(&|event| matches!(event, Event::Freed { .. }));
+    assert!(place(&set(0x703)).unwrap() < obtained.unwrap());
+    assert!(freed.unwrap() < place(&set(0x702)).unwrap());
+}
+
 #[test]
 fn what_is_recorded_is_what_the_host_notes() {
     for size in PageSize::ALL {
@@ -274,6 +359,7 @@ fn stores_through_slots_are_recorded_by_their_table() {
     let assumed = Event::AssumeVisible {
         start: 0x4000,
         bytes: 4096,
+        asid: None,
     };
     assert_eq!(kept.events.borrow().first(), Some(&assumed));
     let stored = |table: PhysicalAddress, first: u64, count, descriptor, step| Event::Store {

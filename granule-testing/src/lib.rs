@@ -14,6 +14,7 @@
 //!   at random.
 //! - [`dumps`]: memory dumps as files.
 //! - [`linux`]: the memory of a Linux kernel with processes.
+//! - [`mattering`]: whether an event that is left out of a trace matters, without code of the model.
 //! - [`cases`]: the number of cases of a property.
 
 #![allow(
@@ -28,6 +29,7 @@ pub mod dumps;
 pub mod held;
 pub mod host;
 pub mod linux;
+pub mod mattering;
 pub mod order;
 pub mod performed;
 pub mod replay;

@@ -36,6 +36,7 @@ pub fn vmcoreinfo() -> String {
     format!(
         "OSRELEASE=6.12.0\nPAGESIZE=4096\nNUMBER(VA_BITS)=39\nNUMBER(TCR_EL1_T1SZ)=0x19\n\
          NUMBER(kimage_voffset)={:#x}\nSYMBOL(swapper_pg_dir)={:x}\nSYMBOL(_stext)={VIRTUAL:x}\n\
+         KERNELOFFSET=12000\n\
          SYMBOL(kallsyms_num_syms)={:x}\nSYMBOL(kallsyms_relative_base)={:x}\n\
          SYMBOL(kallsyms_offsets)={:x}\nSYMBOL(kallsyms_token_index)={:x}\n\
          SYMBOL(kallsyms_names)={:x}\nSYMBOL(kallsyms_token_table)={:x}\n",

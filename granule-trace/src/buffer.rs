@@ -5,7 +5,7 @@
 //! | word | bits | what |
 //! |---|---|---|
 //! | 0, 1 | | `GRANULE-TRACE`, padded with NULs to 16 bytes |
-//! | 2 | 31:0 | version, 1 |
+//! | 2 | 31:0 | version, 2 |
 //! | 2 | 63:32 | 1 once the kernel finished its run |
 //! | 3 | 31:0 | page size in bytes |
 //! | 3 | 47:32 | number of CPUs |
@@ -21,7 +21,7 @@ const MAGIC: [u64; 2] = [
     u64::from_le_bytes(*b"GRANULE-"),
     u64::from_le_bytes(*b"TRACE\0\0\0"),
 ];
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// The decoded head of a buffer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -175,8 +175,8 @@ mod tests {
     fn other_memory_is_refused() {
         assert_eq!(BufferHeader::new([0; 8]), Err(HeaderError::Magic));
         let mut words = HEADER.words();
-        words[BufferHeader::STATE] = 2;
-        assert_eq!(BufferHeader::new(words), Err(HeaderError::Version(2)));
+        words[BufferHeader::STATE] = 1;
+        assert_eq!(BufferHeader::new(words), Err(HeaderError::Version(1)));
         let mut words = HEADER.words();
         words[BufferHeader::RECORDS] = 11;
         assert_eq!(BufferHeader::new(words), Err(HeaderError::Overfull));

@@ -30,6 +30,7 @@ mod system;
 
 pub use buffer::{BufferHeader, HeaderError};
 pub use record::{
-    Barrier, BarrierKind, BitChange, EncodedEvent, Event, RECORD_WORDS, RecordError, Visibility,
+    Barrier, BarrierKind, BitChange, EncodedEvent, Event, RECORD_WORDS, RecordError, Text,
+    Visibility,
 };
 pub use system::System;

@@ -91,6 +91,9 @@ pub enum Visibility {
     Publish,
     /// As [`Live`](Self::Live), in one atomic step with a load of the old entry.
     Exchange,
+    /// Stored some time ago, when this was no table yet, and visible to all walkers by now: told
+    /// late, by an observer that did not know then that this would become a table.
+    Earlier,
 }
 
 /// A change of some bits of a descriptor.
@@ -112,6 +115,67 @@ impl BitChange {
     pub const PRESENT_INVALID: u64 = 1 << 63;
     /// Both bits.
     pub const LEAVES: u64 = Self::VALID | Self::PRESENT_INVALID;
+}
+
+/// A few words of text: printable ASCII, filled up with NULs.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Text([u8; Self::LONGEST]);
+
+impl Text {
+    /// The most bytes of a text.
+    pub const LONGEST: usize = 24;
+
+    /// As much of a text as fits. What cannot be printed becomes a question mark, because the text
+    /// may come from elsewhere and reach a terminal.
+    #[must_use]
+    pub const fn new(text: &[u8]) -> Self {
+        let mut kept = [0; Self::LONGEST];
+        let mut at = 0;
+        while at < Self::LONGEST && at < text.len() {
+            let byte = text[at];
+            kept[at] = match byte {
+                0 => break,
+                b' '..=b'~' => byte,
+                _ => b'?',
+            };
+            at += 1;
+        }
+        Self(kept)
+    }
+
+    /// The text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        let text = self.0.split(|byte| *byte == 0).next().unwrap_or_default();
+        // All bytes are ASCII.
+        core::str::from_utf8(text).unwrap_or_default()
+    }
+
+    const fn encode(self) -> [u64; 3] {
+        let [a, b, c, d, e, f, g, h, rest @ ..] = self.0;
+        let [i, j, k, l, m, n, o, p, rest @ ..] = rest;
+        [
+            u64::from_le_bytes([a, b, c, d, e, f, g, h]),
+            u64::from_le_bytes([i, j, k, l, m, n, o, p]),
+            u64::from_le_bytes(rest),
+        ]
+    }
+
+    const fn decode(words: [u64; 3]) -> Self {
+        let mut text = [0; Self::LONGEST];
+        let mut at = 0;
+        while at < Self::LONGEST {
+            text[at] = words[at / 8].to_le_bytes()[at % 8];
+            at += 1;
+        }
+        Self::new(&text)
+    }
+}
+
+impl core::fmt::Debug for Text {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        self.as_str().fmt(f)
+    }
 }
 
 /// One event.
@@ -164,6 +228,17 @@ pub enum Event {
         start: u64,
         /// The number of bytes.
         bytes: u64,
+        /// The address space: programs with this ASID use the addresses, on any CPU. `None`: the
+        /// CPU does, in the address space that it is in.
+        asid: Option<u16>,
+    },
+    /// A descriptor was loaded, which hardware may have changed since it was stored: the access
+    /// flag and the dirty state (TCR.HA, TCR.HD).
+    Found {
+        /// Physical address of the entry.
+        address: u64,
+        /// The descriptor there.
+        descriptor: u64,
     },
     /// From here on the CPU uses every translation in the tables.
     Settled,
@@ -198,6 +273,21 @@ pub enum Event {
     /// The CPU was switched on or reset. Every CPU starts in this state, so the event is needed
     /// only for a CPU that comes back.
     Reset,
+    /// The next events of the CPU come from the instruction at this virtual address.
+    At(u64),
+    /// Memory that a mapping led to before is taken for something else: it is stored to for the
+    /// first time since that mapping was removed.
+    Reused {
+        /// The physical address of the first byte.
+        start: u64,
+        /// The number of bytes.
+        bytes: u64,
+    },
+    /// The CPU did something that the trace has no event for: the trace is not complete.
+    Missing(Text),
+    /// The CPU goes on at EL0, by the return from an exception: it synchronises its context, and the
+    /// program there relies on its tables.
+    User,
 }
 
 /// An event and the CPU it happened on, encoded.
@@ -240,6 +330,11 @@ const ASSUME_VISIBLE: u8 = 11;
 const SETTLED: u8 = 12;
 const CODE: u8 = 13;
 const RESET: u8 = 14;
+const FOUND: u8 = 15;
+const AT: u8 = 16;
+const REUSED: u8 = 17;
+const MISSING: u8 = 18;
+const USER: u8 = 19;
 
 /// The detail of a record of stored descriptors.
 const fn how(visibility: Visibility) -> u8 {
@@ -248,6 +343,7 @@ const fn how(visibility: Visibility) -> u8 {
         Visibility::Live => 1,
         Visibility::Publish => 2,
         Visibility::Exchange => 3,
+        Visibility::Earlier => 16,
     }
 }
 
@@ -277,6 +373,7 @@ const fn visibility(detail: u8) -> Option<Visibility> {
         1 => Some(Visibility::Live),
         2 => Some(Visibility::Publish),
         3 => Some(Visibility::Exchange),
+        16 => Some(Visibility::Earlier),
         _ => None,
     }
 }
@@ -319,10 +416,24 @@ impl EncodedEvent {
                 bytes,
             } => (LINES, 0, instruction.0 as u32, [start, bytes, 0]),
             Event::Data { start, bytes } => (DATA, 0, 0, [start, bytes, 0]),
-            Event::AssumeVisible { start, bytes } => (ASSUME_VISIBLE, 0, 0, [start, bytes, 0]),
+            Event::AssumeVisible { start, bytes, asid } => {
+                let asid = match asid {
+                    Some(asid) => 1 << 16 | asid as u64,
+                    None => 0,
+                };
+                (ASSUME_VISIBLE, 0, 0, [start, bytes, asid])
+            }
+            Event::Found {
+                address,
+                descriptor,
+            } => (FOUND, 0, 0, [address, descriptor, 0]),
             Event::Settled => (SETTLED, 0, 0, [0; 3]),
             Event::Code { start, bytes } => (CODE, 0, 0, [start, bytes, 0]),
             Event::Reset => (RESET, 0, 0, [0; 3]),
+            Event::At(address) => (AT, 0, 0, [address, 0, 0]),
+            Event::Reused { start, bytes } => (REUSED, 0, 0, [start, bytes, 0]),
+            Event::Missing(what) => (MISSING, 0, 0, what.encode()),
+            Event::User => (USER, 0, 0, [0; 3]),
         };
         let first = kind as u64 | (detail as u64) << 8 | (cpu as u64) << 16 | (more as u64) << 32;
         let [a, b, c] = words;
@@ -393,10 +504,26 @@ impl EncodedEvent {
                 bytes: b,
             },
             DATA => Event::Data { start, bytes: b },
-            ASSUME_VISIBLE => Event::AssumeVisible { start: a, bytes: b },
+            ASSUME_VISIBLE => Event::AssumeVisible {
+                start: a,
+                bytes: b,
+                asid: if c >> 16 & 1 != 0 {
+                    Some(c as u16)
+                } else {
+                    None
+                },
+            },
+            FOUND => Event::Found {
+                address: a,
+                descriptor: b,
+            },
             SETTLED => Event::Settled,
             CODE => Event::Code { start, bytes: b },
             RESET => Event::Reset,
+            AT => Event::At(a),
+            REUSED => Event::Reused { start, bytes: b },
+            MISSING => Event::Missing(Text::decode([a, b, c])),
+            USER => Event::User,
             kind => return Err(RecordError::Kind(kind)),
         };
         Ok(((first >> 16) as u16, event))
@@ -429,10 +556,30 @@ mod tests {
             Event::AssumeVisible {
                 start: u64::MAX,
                 bytes: 1,
+                asid: None,
+            },
+            Event::AssumeVisible {
+                start: 0,
+                bytes: u64::MAX,
+                asid: Some(u16::MAX),
+            },
+            Event::AssumeVisible {
+                start: 0,
+                bytes: 1,
+                asid: Some(0),
+            },
+            Event::Found {
+                address: start,
+                descriptor: u64::MAX,
             },
             Event::Settled,
             Event::Code { start, bytes: 64 },
             Event::Reset,
+            Event::At(start),
+            Event::Reused { start, bytes: 64 },
+            Event::Missing(Text::new(b"twenty-four bytes of text and more")),
+            Event::Missing(Text::new(b"")),
+            Event::User,
         ];
         for option in 0..16 {
             for kind in [BarrierKind::Dsb, BarrierKind::Dmb, BarrierKind::Isb] {
@@ -444,6 +591,7 @@ mod tests {
             Visibility::Live,
             Visibility::Publish,
             Visibility::Exchange,
+            Visibility::Earlier,
         ] {
             events.push(Event::Store {
                 address: start,
@@ -477,13 +625,25 @@ mod tests {
     }
 
     #[test]
+    fn text_can_be_printed() {
+        let escape = Text::new(b"\x1b[31mred\0hidden");
+        assert_eq!(escape.as_str(), "?[31mred");
+        let words = [u64::from_le_bytes(*b"\xff\xfeabc\x7f\0z"), 0, 7];
+        let record = EncodedEvent([u64::from(MISSING), words[0], words[1], words[2]]);
+        assert_eq!(
+            record.event(),
+            Ok((0, Event::Missing(Text::new(b"??abc?"))))
+        );
+    }
+
+    #[test]
     fn what_is_no_record_is_refused() {
         assert_eq!(EncodedEvent([0; 4]).event(), Err(RecordError::Kind(0)));
-        assert_eq!(EncodedEvent([15; 4]).event(), Err(RecordError::Kind(15)));
+        assert_eq!(EncodedEvent([20; 4]).event(), Err(RecordError::Kind(20)));
         for (kind, detail) in [
             (STORE, 4),
             (STORE, 5),
-            (UPDATE, 16),
+            (UPDATE, 32),
             (UPDATE, 35),
             (DSB, 16),
             (DMB, 255),

@@ -110,6 +110,41 @@ impl Apt {
             .with_context(|| format!("apt downloaded no file for {package}"))
     }
 
+    /// Downloads a package of a suite with all that it depends on, down to the C library.
+    pub(crate) fn download_with_dependencies(
+        &self,
+        package: &str,
+        suite: &str,
+    ) -> Result<Vec<PathBuf>> {
+        let archives = self.folder.join("archives");
+        // No other version may be among them.
+        fs::remove_dir_all(&archives).context("cannot empty apt's archives")?;
+        fs::create_dir_all(archives.join("partial")).context("cannot make apt's archives")?;
+        self.call(
+            "apt-get",
+            &[
+                "install",
+                "--download-only",
+                "--yes",
+                "--no-install-recommends",
+                // Nothing is installed, so the machine's package manager may be at work.
+                "-o",
+                "Debug::NoLocking=true",
+                "-t",
+                suite,
+                package,
+            ],
+            &self.folder,
+        )?;
+        let files = fs::read_dir(&archives).context("cannot read apt's archives")?;
+        let packages: Vec<_> = files
+            .filter_map(|file| Some(file.ok()?.path()))
+            .filter(|path| path.extension().is_some_and(|extension| extension == "deb"))
+            .collect();
+        ensure!(!packages.is_empty(), "apt downloaded no file for {package}");
+        Ok(packages)
+    }
+
     fn call(&self, program: &str, arguments: &[&str], from: &Path) -> Result<String> {
         let mut command = Command::new(program);
         let at = |name: &str| self.folder.join(name).display().to_string();

@@ -1,11 +1,11 @@
-//! One file out of a Debian package: an `ar` archive with a `tar` archive in it, compressed by `xz`.
+//! Files out of a Debian package: an `ar` archive with a `tar` archive in it, compressed by `xz`.
 //!
 //! The bytes come from outside: whatever they are, the result is a file or a one-line error. Nothing is
 //! written to the package's own paths.
 
 use std::io::Read;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use lzma_rust2::XzReader;
 
 /// A kernel has some 50 MiB; a header that asks for more than this limit is refused.
@@ -13,13 +13,47 @@ const MOST_BYTES: u64 = 256 << 20;
 
 /// The first regular file whose path `wanted` accepts; paths begin without a slash or dot.
 pub(crate) fn file(package: impl Read, wanted: impl Fn(&str) -> bool) -> Result<Vec<u8>> {
+    let mut found = take(package, wanted, 1)?;
+    let (_, bytes) = found.pop().context("what was looked for is not in it")?;
+    Ok(bytes)
+}
+
+/// All regular files whose paths `wanted` accepts, with their paths.
+pub(crate) fn files(
+    package: impl Read,
+    wanted: impl Fn(&str) -> bool,
+) -> Result<Vec<(String, Vec<u8>)>> {
+    take(package, wanted, usize::MAX)
+}
+
+/// What is compressed by `xz`, as modules of kernels are.
+pub(crate) fn unpacked(compressed: impl Read) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let reader = XzReader::new(compressed, true);
+    let broken = "what is compressed in it is broken or cut off";
+    reader
+        .take(MOST_BYTES + 1)
+        .read_to_end(&mut bytes)
+        .context(broken)?;
+    ensure!(
+        bytes.len() as u64 <= MOST_BYTES,
+        "it has more than the {MOST_BYTES} bytes that are taken"
+    );
+    Ok(bytes)
+}
+
+fn take(
+    package: impl Read,
+    wanted: impl Fn(&str) -> bool,
+    most: usize,
+) -> Result<Vec<(String, Vec<u8>)>> {
     let mut archive = ar::Archive::new(package);
     while let Some(member) = archive.next_entry() {
         let member = member.context("it is no Debian package, or cut off")?;
         let name = String::from_utf8_lossy(member.header().identifier()).into_owned();
         match name.trim_end_matches('/') {
-            "data.tar.xz" => return data(XzReader::new(member, true), wanted),
-            "data.tar" => return data(member, wanted),
+            "data.tar.xz" => return data(XzReader::new(member, true), wanted, most),
+            "data.tar" => return data(member, wanted, most),
             other if other.starts_with("data.") => {
                 bail!("its {other} is compressed in a way that is not known here: xz is")
             }
@@ -29,9 +63,14 @@ pub(crate) fn file(package: impl Read, wanted: impl Fn(&str) -> bool) -> Result<
     bail!("it has no data.tar.xz");
 }
 
-fn data(tar: impl Read, wanted: impl Fn(&str) -> bool) -> Result<Vec<u8>> {
+fn data(
+    tar: impl Read,
+    wanted: impl Fn(&str) -> bool,
+    most: usize,
+) -> Result<Vec<(String, Vec<u8>)>> {
     let mut archive = tar::Archive::new(tar);
     let broken = "its data.tar is broken or cut off";
+    let mut found = Vec::new();
     for entry in archive.entries().context(broken)? {
         let entry = entry.context(broken)?;
         let path = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
@@ -51,9 +90,12 @@ fn data(tar: impl Read, wanted: impl Fn(&str) -> bool) -> Result<Vec<u8>> {
         if bytes.len() as u64 != size {
             bail!("its {path} is cut off: {} of {size} bytes", bytes.len());
         }
-        return Ok(bytes);
+        found.push((path.to_owned(), bytes));
+        if found.len() >= most {
+            break;
+        }
     }
-    bail!("what was looked for is not in it");
+    Ok(found)
 }
 
 #[cfg(test)]

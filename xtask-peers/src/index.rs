@@ -58,8 +58,8 @@ pub(crate) fn find(list: &str, package: &str) -> Result<Entry> {
     })
 }
 
-/// The package with the kernel itself, found from one that only depends on others. Its name is
-/// `linux-binary-…` since 7.x, and was `linux-image-…` before.
+/// The package with the kernel itself or with its modules, found from one that only depends on others. The kernel's
+/// name is `linux-binary-…` since 7.x, and was `linux-image-…` before.
 pub(crate) fn kernel(list: &str, package: &str) -> Result<Entry> {
     let mut entry = find(list, package)?;
     for _ in 0..MOST_STEPS {
@@ -72,14 +72,14 @@ pub(crate) fn kernel(list: &str, package: &str) -> Result<Entry> {
 }
 
 impl Entry {
-    /// The dependency, of exactly the same version, that is a kernel or leads to one.
+    /// The dependency, of exactly the same version, that is a kernel or modules, or leads there.
     fn kernel_below(&self) -> Option<&str> {
         let exactly = format!("(= {})", self.version);
         let names = self.depends.split(',').filter_map(|dependency| {
             let (name, condition) = dependency.trim().split_once(' ')?;
             (condition == exactly && name != self.package).then_some(name)
         });
-        ["linux-binary-", "linux-image-"]
+        ["linux-binary-", "linux-image-", "linux-modules-"]
             .into_iter()
             .find_map(|prefix| names.clone().find(|name| name.starts_with(prefix)))
     }

@@ -6,10 +6,14 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
+use granule_cli::sizes::show_size as size;
 use granule_cli::{Boot, Initramfs, Kexec, PageSize, Request, boot};
 use serde_json::Value;
+use xtask::pool;
 
-use crate::machine::{LIMIT, told};
+use crate::check::Check;
+use crate::machine::{Files, Kernel, LIMIT, told};
+use crate::peers::Peers;
 use crate::store::hash;
 
 /// The beginning of the script's one line.
@@ -52,7 +56,7 @@ const MEMORY: u64 = 1 << 30;
 
 /// The way of the next kernel's bytes to their places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Way {
+enum Way {
     /// Loaded in place.
     InPlace,
     /// All copied.
@@ -64,7 +68,7 @@ pub(crate) enum Way {
 const WAYS: [Way; 3] = [Way::InPlace, Way::Copied, Way::Uncached];
 
 impl Way {
-    pub(crate) const fn word(self) -> &'static str {
+    const fn word(self) -> &'static str {
         match self {
             Self::InPlace => "in place",
             Self::Copied => "copied",
@@ -96,16 +100,16 @@ impl Way {
 
 /// The settings of a boot, beside image and initramfs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Case {
+struct Case {
     /// The next kernel's index.
-    pub(crate) kernel: usize,
+    kernel: usize,
     /// Our page size.
-    pub(crate) from: PageSize,
-    pub(crate) cpus: u32,
+    from: PageSize,
+    cpus: u32,
     /// The entry level of this kernel, which the next one must have too.
-    pub(crate) el: u8,
-    pub(crate) cpu: &'static str,
-    pub(crate) way: Way,
+    el: u8,
+    cpu: &'static str,
+    way: Way,
 }
 
 /// Both have every page size. The second has no VHE: entered at EL2, this kernel runs at EL1, and returns
@@ -126,7 +130,7 @@ const PAGE_SIZES: [PageSize; 3] = [PageSize::K4, PageSize::K16, PageSize::K64];
 
 /// Every page size with every machine, every kernel and every way, and every machine with every way, in as
 /// few boots as possible.
-pub(crate) fn cases(kernels: usize) -> Vec<Case> {
+fn cases(kernels: usize) -> Vec<Case> {
     let mut cases = Vec::new();
     if kernels == 0 {
         return cases;
@@ -149,8 +153,56 @@ pub(crate) fn cases(kernels: usize) -> Vec<Case> {
     cases
 }
 
+/// Our kernel leaves for each of Debian's.
+pub(crate) fn left_for(
+    peers: &Peers<'_>,
+    ours: &Path,
+    files: &Files,
+    add: &mut impl FnMut(Check),
+) -> Result<()> {
+    let initrd = files.initramfs("next.cpio", archive(&peers.busybox))?;
+    let cases = cases(peers.linuxes.len());
+    let next = |case: &Case| {
+        let (kernel, page_size) = &peers.linuxes[case.kernel];
+        (kernel, *page_size)
+    };
+    pool::run(
+        cases.len(),
+        pool::parallel(),
+        || true,
+        |at| {
+            let case = &cases[at];
+            let (kernel, page_size) = next(case);
+            let Kernel::Linux { image, name } = kernel else {
+                anyhow::bail!("{} is no kernel of Debian's", kernel.name());
+            };
+            let booted = run(ours, image, &initrd, case)?;
+            // The kernel's name in this program ends with its version.
+            let version = name.rsplit(' ').next().unwrap_or_default();
+            judge(&booted, case, page_size, version)
+        },
+        |done| {
+            let case = &cases[done.job];
+            let (kernel, page_size) = next(case);
+            let name = format!(
+                "kexec from {} to {}, {}, CPUs: {}, EL{}, {}, {}",
+                size(case.from.bytes()),
+                kernel.name(),
+                size(page_size.bytes()),
+                case.cpus,
+                case.el,
+                case.cpu,
+                case.way.word()
+            );
+            add(Check::new(name, done.result));
+            true
+        },
+    );
+    Ok(())
+}
+
 /// The initramfs of the next kernel.
-pub(crate) fn archive(busybox: &[u8]) -> Initramfs {
+fn archive(busybox: &[u8]) -> Initramfs {
     let archive = Initramfs::new()
         .directory("/proc")
         .directory("/bin")
@@ -171,7 +223,7 @@ fn payload() -> Vec<u8> {
 }
 
 /// Boots our kernel, which leaves for the other; returns the line that reports it.
-pub(crate) fn run(ours: &Path, next: &Path, initrd: &Path, case: &Case) -> Result<Boot> {
+fn run(ours: &Path, next: &Path, initrd: &Path, case: &Case) -> Result<Boot> {
     Ok(boot::run(&Request {
         image: Some(ours.to_owned()),
         page_size: Some(case.from),
@@ -203,12 +255,7 @@ fn words(case: &Case) -> String {
 }
 
 /// Whether the boot ended well, with the required line.
-pub(crate) fn judge(
-    booted: &Boot,
-    case: &Case,
-    page_size: PageSize,
-    version: &str,
-) -> Result<String> {
+fn judge(booted: &Boot, case: &Case, page_size: PageSize, version: &str) -> Result<String> {
     // The machine was powered off, and everything before was right.
     ensure!(booted.is_ok(), "{}", told(booted));
     case.way.judge(booted)?;

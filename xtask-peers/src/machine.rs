@@ -139,6 +139,13 @@ impl Files {
         Ok(path)
     }
 
+    /// A folder of its own.
+    pub(crate) fn folder(&self, name: &str) -> Result<PathBuf> {
+        let path = self.0.path().join(name);
+        std::fs::create_dir_all(&path)?;
+        Ok(path)
+    }
+
     pub(crate) fn initramfs(&self, name: &str, archive: Initramfs) -> Result<PathBuf> {
         self.put(name, &archive.bytes())
     }

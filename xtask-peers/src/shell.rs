@@ -1,10 +1,16 @@
 //! Debian's unmodified shell with a script that uses a little of everything: it must print the same on our
-//! kernel as on Debian's. Pure; `machine` does the booting.
+//! kernel as on Debian's. `machine` does the booting.
 
 use anyhow::{Context, Result, ensure};
-use granule_cli::Initramfs;
+use granule_cli::sizes::show_size as size;
+use granule_cli::{Initramfs, PageSize};
 use object::read::elf::{FileHeader, ProgramHeader};
 use object::{Endianness, elf};
+use xtask::pool;
+
+use crate::check::Check;
+use crate::machine::{Files, Guest, Kernel, LIMIT};
+use crate::peers::Peers;
 
 const SCRIPT: &[u8] = include_bytes!("script.sh");
 
@@ -27,6 +33,80 @@ const DONE_WITHOUT: &[&str] = &["(RSEQ)"];
 
 /// The largest page size that programs must be aligned for.
 const LARGEST_PAGE: u64 = 64 << 10;
+
+const MEMORY: u64 = 512 << 20;
+const CPUS: [u32; 2] = [1, 4];
+
+/// Debian's shell on its own kernels, then on ours, with the same output required.
+pub(crate) fn shells(
+    peers: &Peers<'_>,
+    granules: &[(Kernel, PageSize)],
+    files: &Files,
+    add: &mut impl FnMut(Check),
+) -> Result<()> {
+    let aligned = aligned(&peers.busybox);
+    add(Check::new(
+        "busybox: aligned for 64K pages".to_owned(),
+        aligned,
+    ));
+    let initramfs = files.initramfs("shell.cpio", archive(&peers.busybox))?;
+    let run = |kernel: &Kernel, cpus| {
+        let console = kernel.run(&Guest {
+            memory: MEMORY,
+            cpus,
+            icount: false,
+            initramfs: &initramfs,
+            arguments: "",
+            limit: LIMIT,
+        })?;
+        known(&console)?;
+        let printed = printed(&console)?;
+        Ok::<Vec<String>, anyhow::Error>(printed.into_iter().map(str::to_owned).collect())
+    };
+    // The oldest and the newest: few CPUs with small pages, and many with larger ones.
+    let ends = [peers.linuxes.first(), peers.linuxes.last()];
+    let linuxes = ends.into_iter().flatten().zip(CPUS);
+    let ours = granules
+        .iter()
+        .flat_map(|kernel| CPUS.map(|cpus| (kernel, cpus)));
+    let cases: Vec<_> = linuxes.chain(ours).collect();
+    let mut printed: Vec<Option<Result<Vec<String>>>> = Vec::new();
+    printed.resize_with(cases.len(), || None);
+    pool::run(
+        cases.len(),
+        pool::parallel(),
+        || true,
+        |at| run(&cases[at].0.0, cases[at].1),
+        |done| {
+            printed[done.job] = Some(done.result);
+            true
+        },
+    );
+    let mut there: Option<Vec<String>> = None;
+    for (((kernel, _), cpus), printed) in cases.iter().zip(printed) {
+        let sizes = match kernel {
+            Kernel::Granule { page_size, .. } => format!(", {}", size(page_size.bytes())),
+            Kernel::Linux { .. } => String::new(),
+        };
+        let name = format!("shell, {}{sizes}, CPUs: {cpus}", kernel.name());
+        let here = printed.unwrap_or_else(|| Err(anyhow::anyhow!("it was not run")));
+        let result = here.and_then(|here| {
+            let lines: Vec<&str> = here.iter().map(String::as_str).collect();
+            if kernel.is_ours() || there.is_some() {
+                let there = there
+                    .as_ref()
+                    .context("there is no Linux to compare with")?;
+                let there: Vec<&str> = there.iter().map(String::as_str).collect();
+                return same(&lines, &there);
+            }
+            let told = same(&lines, &lines);
+            there = Some(here);
+            told
+        });
+        add(Check::new(name, result));
+    }
+    Ok(())
+}
 
 /// The initramfs for every kernel.
 pub(crate) fn archive(busybox: &[u8]) -> Initramfs {

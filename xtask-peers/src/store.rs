@@ -17,7 +17,7 @@ use crate::index::{self, Entry};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Wanted {
     pub(crate) suite: &'static str,
-    /// For a kernel: the package that always depends on the newest one.
+    /// A kernel or its modules: the package only depends on the newest one.
     pub(crate) package: &'static str,
     pub(crate) kernel: bool,
 }
@@ -33,6 +33,13 @@ pub(crate) struct Package {
     pub(crate) sha256: String,
     /// Its path in the store.
     file: String,
+}
+
+impl Package {
+    /// Whether it is the package that was wanted.
+    pub(crate) fn is(&self, wanted: &Wanted) -> bool {
+        (self.suite.as_str(), self.wanted.as_str()) == (wanted.suite, wanted.package)
+    }
 }
 
 /// The kept packages.
@@ -94,9 +101,7 @@ impl Store {
         let kept: Kept = serde_json::from_slice(&text)
             .with_context(|| format!("{} is not what was written", path.display()))?;
         let find = |wanted: &Wanted| {
-            let found = kept.packages.iter().find(|package| {
-                (package.suite.as_str(), package.wanted.as_str()) == (wanted.suite, wanted.package)
-            });
+            let found = kept.packages.iter().find(|package| package.is(wanted));
             let (suite, package) = (wanted.suite, wanted.package);
             let found = found.with_context(|| format!("{package} of {suite} is not kept"))?;
             // Checked now, so that a package that must be fetched anew is known before anything runs.

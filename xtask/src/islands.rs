@@ -65,6 +65,7 @@ fn unsafe_code_and_assembly_stand_where_the_document_says() {
         "granule-kexec",
         "granule-trace",
         "granule-recorder",
+        "granule-plugin",
         "granule-kcore",
         "granule-kernel",
         "granule-linux-abi",

@@ -1,11 +1,12 @@
-//! The page of `granule report`: its test in a browser, and `cargo xtask report`, which makes one of this
+//! The pages of `granule report` and of `--report`: their tests in a browser, and `cargo xtask report`, which makes one of this
 //! kernel with each page size.
 
+mod findings;
 mod scene;
 
 use std::fs;
-use std::path::PathBuf;
-use std::process::Command;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Error, Result, bail, ensure};
 use clap::Args;
@@ -98,12 +99,46 @@ pub(crate) fn check() -> Result<()> {
     run(report)?;
     let text = fs::read_to_string(&page)?;
     let expected = scene::expected(&data(&text)?);
+    in_browser(&browser, &folder, "page", &text, &expected, CHECK, 80)?;
+    let page = folder.join("findings.html");
+    let mut check = Command::new(boot::build_cli()?);
+    check
+        .args(findings::write(&folder)?)
+        .arg("--report")
+        .arg(&page);
+    // Something new is found.
+    let status = check.stdout(Stdio::null()).status()?;
+    ensure!(status.code() == Some(1), "granule check: {status}");
+    let text = fs::read_to_string(&page)?;
+    let expected = findings::expected(&data(&text)?);
+    in_browser(
+        &browser,
+        &folder,
+        "findings",
+        &text,
+        &expected,
+        findings::CHECK,
+        25,
+    )
+}
+
+/// Has a browser show a page, light and dark, do what the script does, and print the page.
+fn in_browser(
+    browser: &Browser,
+    folder: &Path,
+    of: &str,
+    text: &str,
+    expected: &Value,
+    script: &str,
+    least: u64,
+) -> Result<()> {
+    let page = folder.join(format!("{of}.html"));
     let mut pictures = Vec::new();
     for (scheme, name) in [(Scheme::Light, "light"), (Scheme::Dark, "dark")] {
         let mut expected = expected.clone();
         expected["dark"] = json!(scheme == Scheme::Dark);
-        let checked = folder.join(format!("{name}.html"));
-        fs::write(&checked, with_checks(&text, &expected)?)?;
+        let checked = folder.join(format!("{of}-{name}.html"));
+        fs::write(&checked, with_checks(text, &expected, script)?)?;
         let told = result(&browser.elements(scheme, &checked)?)?;
         let failures = told["failures"]
             .as_array()
@@ -112,15 +147,15 @@ pub(crate) fn check() -> Result<()> {
             println!("FAILED, {name}: {}", failure.as_str().unwrap_or_default());
         }
         let checks = told["checks"].as_u64().unwrap_or_default();
-        ensure!(checks > 80, "only {checks} checks ran");
+        ensure!(checks > least, "only {checks} checks ran");
         ensure!(
             failures.is_empty(),
             "{} of {checks} checks of {}",
             failures.len(),
             checked.display()
         );
-        println!("{name}: {checks} checks, {}", told["shown"]);
-        let to = folder.join(format!("{name}.png"));
+        println!("{of}, {name}: {checks} checks, {}", told["shown"]);
+        let to = folder.join(format!("{of}-{name}.png"));
         let picture = browser.picture(scheme, &page, (1400, 1400), &to)?;
         ensure!(
             picture.starts_with(b"\x89PNG"),
@@ -133,11 +168,11 @@ pub(crate) fn check() -> Result<()> {
         pictures[0] != pictures[1],
         "the page is the same in light and dark"
     );
-    let to = folder.join("page.pdf");
+    let to = folder.join(format!("{of}.pdf"));
     let printed = browser.print(&page, &to)?;
     let pages = count(&printed, b"/Type /Page\n");
     ensure!(
-        printed.starts_with(b"%PDF") && (2..60).contains(&pages),
+        printed.starts_with(b"%PDF") && (1..60).contains(&pages),
         "{pages} printed pages in {}",
         to.display()
     );
@@ -159,14 +194,14 @@ fn data(page: &str) -> Result<Value> {
     Ok(serde_json::from_str(data)?)
 }
 
-fn with_checks(page: &str, expected: &Value) -> Result<String> {
+fn with_checks(page: &str, expected: &Value, script: &str) -> Result<String> {
     let (head, body) = page.split_once("</head>").context("the page has no head")?;
     let Some((body, end)) = body.rsplit_once("</body>") else {
         bail!("the page has no end");
     };
     let expected = expected.to_string().replace('<', "\\u003c");
     Ok(format!(
-        "{head}{WATCH}</head>{body}<script>const expected = {expected};\n{CHECK}</script></body>{end}"
+        "{head}{WATCH}</head>{body}<script>const expected = {expected};\n{script}</script></body>{end}"
     ))
 }
 

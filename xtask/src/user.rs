@@ -14,10 +14,12 @@ pub(crate) const PACKAGE: &str = "granule-user";
 /// A program, its target, and its profile.
 type Program = (&'static str, &'static str, &'static str);
 
-/// The test program, the benchmark, `kexec`, and the program with a standard library, which unwinds.
-const PROGRAMS: [Program; 4] = [
+/// The test program, the benchmark, work on memory, leaving Linux, `kexec`, and the program with a standard library, which unwinds.
+const PROGRAMS: [Program; 6] = [
     ("granule-user", KERNEL_TARGET, "kernel"),
     ("granule-user-bench", KERNEL_TARGET, "kernel"),
+    ("granule-user-memory", KERNEL_TARGET, "kernel"),
+    ("granule-user-leave", KERNEL_TARGET, "kernel"),
     ("granule-kexec", KERNEL_TARGET, "kernel"),
     ("granule-user-std", MUSL_TARGET, "release"),
 ];

@@ -8,13 +8,16 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
+use granule_model::Policies;
 
 use self::kexec::KexecArgs;
 use crate::bench::args::BenchArgs;
+use crate::findings::parse_policies;
 use crate::inspect::args::{self as inspect, DumpArgs, LintArgs, ReportArgs};
 use crate::plan::{self, args::PlanArgs};
 use crate::request::{Barriers, LinearMap, PageSize, Request, Rodata};
 use crate::sizes::{parse_address, parse_size};
+use crate::watch::args::{self as watch, WatchArgs};
 
 /// Boots and inspects an arm64 kernel that chooses its page size at boot.
 #[derive(Debug, Parser)]
@@ -40,6 +43,10 @@ pub enum Command {
     /// Replay a trace through the model of the MMU and say what breaks the architecture's rules
     #[command(long_about = CHECK_LONG, after_help = CHECK_HINT, after_long_help = CHECK_EXAMPLES)]
     Check(CheckArgs),
+
+    /// Run any arm64 system under QEMU and judge what it does to its page tables
+    #[command(long_about = watch::LONG, after_long_help = watch::EXAMPLES)]
+    Watch(Box<WatchArgs>),
 
     /// Measure by booting: the cost of building and changing the linear map, of user memory and of kexec
     Bench(BenchArgs),
@@ -69,9 +76,11 @@ const CHECK_LONG: &str = "\
 Replay a trace through the model of the MMU and say what breaks the architecture's rules.
 
 A violation is a line: the rule, the event's line in the file, the CPU, the address, what
-a CPU could observe, and the earlier event that it conflicts with. The exit code is 0 when
-there is none, 1 when there are some, and 2 for bad usage or a file that cannot be read as
-a trace, with line and column.";
+a CPU could observe, and the earlier event that it conflicts with. Of a trace that says which
+instruction did what, as `granule watch` records it, violations are told by rule and function.
+The exit code is 0 when there is none that is not accepted, 1 when there are some, and 2 for bad
+usage, for a file that cannot be read as a trace, with line and column, and for a recording
+that was cut short without a violation before that.";
 
 const CHECK_HINT: &str = "`granule check --help` has examples.";
 
@@ -100,9 +109,26 @@ pub struct CheckArgs {
     #[arg(long)]
     pub strict: bool,
 
+    /// What the kernel leaves undone on purpose: spurious-faults, lazy-unmap, both with a comma, or none;
+    /// default: what the trace says
+    #[arg(long, value_name = "LIST", value_parser = parse_policies)]
+    pub allow: Option<Policies>,
+
     /// BBM level to check against, 0 to 3, instead of the one the trace gives for its CPUs
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=3))]
     pub bbm: Option<u8>,
+
+    /// System.map of the recorded system, or what nm prints of it, for a trace that names no functions
+    #[arg(long, value_name = "FILE")]
+    pub symbols: Option<PathBuf>,
+
+    /// File of accepted findings: lines of rule, function and reason
+    #[arg(long, value_name = "FILE")]
+    pub accept: Option<PathBuf>,
+
+    /// Write what was found to FILE too, as one page of HTML
+    #[arg(long, value_name = "FILE.html")]
+    pub report: Option<PathBuf>,
 
     /// Violations to list; more are only counted
     #[arg(long, value_name = "N", default_value_t = 100)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 
 /// A bar of `steps` steps; hidden if standard error is no terminal.
-pub(super) fn bar(steps: u64) -> ProgressBar {
+pub(crate) fn bar(steps: u64) -> ProgressBar {
     let bar = ProgressBar::new(steps);
     let style = "{bar:24} {percent:>3} %  {elapsed} gone, {eta} left  {msg}";
     if let Ok(style) = ProgressStyle::with_template(style) {

@@ -2,10 +2,10 @@
 //! numbers.
 
 /// The schema's number. Keys may be added to a schema but never removed.
-pub(super) const SCHEMA: u32 = 1;
+pub(crate) const SCHEMA: u32 = 1;
 
 /// A number with commas between its thousands.
-pub(super) fn grouped(number: u64) -> String {
+pub(crate) fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
     for (place, digit) in digits.chars().enumerate() {

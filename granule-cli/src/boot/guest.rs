@@ -227,6 +227,14 @@ fn spawn(plan: &Plan<'_>) -> io::Result<Child> {
         .stderr(Stdio::piped())
         // Ctrl-C must not reach QEMU: we end it and still report the result.
         .process_group(0);
+    end_with_us(&mut command);
+    command.spawn()
+}
+
+/// Has the process end with this one, and take no huge pages.
+pub(crate) fn end_with_us(command: &mut Command) {
+    #[cfg(not(target_os = "linux"))]
+    let _ = command;
     #[cfg(target_os = "linux")]
     // SAFETY: the closure runs between fork and exec, where only calls that are
     // async-signal-safe are allowed: it makes two prctl system calls and returns
@@ -243,7 +251,6 @@ fn spawn(plan: &Plan<'_>) -> io::Result<Child> {
                 .map_err(|errno| io::Error::from_raw_os_error(errno.raw_os_error()))
         });
     }
-    command.spawn()
 }
 
 /// A QEMU process that is killed when the run ends, even with an error.

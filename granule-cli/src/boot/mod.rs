@@ -7,10 +7,10 @@
 
 pub mod clock;
 mod console;
-mod guest;
+pub(crate) mod guest;
 mod kexec_archive;
 mod outcome;
-mod qemu;
+pub(crate) mod qemu;
 mod qmp;
 pub mod raw;
 pub mod tree;

@@ -16,10 +16,14 @@ use crate::source::Memory;
 use crate::tree::{Origin, Owner, Shape, Tree};
 use crate::vmcoreinfo::Vmcoreinfo;
 use btf::Btf;
+use granule::arch::PhysicalAddress;
 use kallsyms::List;
 use space::Space;
 use std::collections::HashSet;
 pub use symbols::{Place, Symbols};
+
+/// The most bytes of a function that is read. Linux's largest have a tenth.
+const MOST_CODE: u64 = 1 << 20;
 
 /// The most processes that are read: Linux has room for 4 million.
 const MOST: usize = 1 << 22;
@@ -112,6 +116,28 @@ pub fn processes(
         notes.push(format!("{more} more tasks cannot be read"));
     }
     Ok((trees, notes))
+}
+
+/// The words of code from `start` on, which `kernel` maps, each with its physical address.
+///
+/// # Errors
+///
+/// One line: the code is no whole words, or too large, or cannot be read.
+pub fn code(
+    memory: &dyn Memory,
+    kernel: &Tree,
+    start: u64,
+    bytes: u64,
+) -> Result<Vec<(PhysicalAddress, u32)>, String> {
+    let space = Space::new(memory, kernel).ok_or("the kernel's tree is not of stage 1")?;
+    if !start.is_multiple_of(4) || bytes > MOST_CODE {
+        return Err(format!("{bytes} bytes at {start:#x} are no function"));
+    }
+    let words = space.bytes(start, bytes)?;
+    let words = words.as_chunks::<4>().0.iter().zip((start..).step_by(4));
+    words
+        .map(|(word, at)| Ok((space.physical(at)?, u32::from_le_bytes(*word))))
+        .collect()
 }
 
 #[cfg(test)]

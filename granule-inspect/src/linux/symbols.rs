@@ -28,6 +28,8 @@ pub struct Place<'a> {
     pub module: Option<&'a str>,
     /// The bytes from the function's begin.
     pub offset: u64,
+    /// The size of the function.
+    pub bytes: u64,
 }
 
 impl Symbols {
@@ -86,10 +88,35 @@ impl Symbols {
         symbols
     }
 
+    /// Functions that somebody else knew: the first address and the size, the name, and the module of each.
+    #[must_use]
+    pub fn of_functions(
+        functions: impl Iterator<Item = (u64, u64, String, Option<String>)>,
+    ) -> Self {
+        let mut symbols = Self::default();
+        symbols
+            .all
+            .extend(functions.map(|(start, bytes, name, module)| Symbol {
+                start,
+                end: start.saturating_add(bytes),
+                name,
+                module,
+            }));
+        symbols.all.sort_by_key(|symbol| symbol.start);
+        symbols
+    }
+
     /// Whether there is no function.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.all.is_empty()
+    }
+
+    /// Adds functions that were read later. Those that are known already stay: their modules may be gone.
+    pub fn add(&mut self, later: Self) {
+        self.all.extend(later.all);
+        self.all.sort_by_key(|symbol| symbol.start);
+        self.all.dedup();
     }
 
     /// The function that has the instruction at `address`.
@@ -104,7 +131,19 @@ impl Symbols {
             function: &symbol.name,
             module: symbol.module.as_deref(),
             offset: address - start,
+            bytes: symbol.end - start,
         })
+    }
+
+    /// The functions of this name, or of this name and a compiler's ending (`name.isra.0`): the first address
+    /// and the size of each. Several files may have a function of their own with one name.
+    pub fn named<'a>(&'a self, name: &'a str) -> impl Iterator<Item = (u64, u64)> + 'a {
+        let is = move |symbol: &&Symbol| {
+            let rest = symbol.name.strip_prefix(name);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        };
+        let found = self.all.iter().filter(is);
+        found.map(|symbol| (symbol.start, symbol.end - symbol.start))
     }
 
     /// Adds the symbols of code. A symbol of data ends the function before it, and the last symbol has no

@@ -1,5 +1,6 @@
 //! The gdb remote protocol, as far as reading a stopped machine needs it: packets, registers by
-//! number, memory, threads, and commands of QEMU's monitor. Nothing is changed in the machine.
+//! number, memory, threads, and commands of QEMU's monitor; and stores of words. Who stores what is
+//! not decided here.
 
 use super::socket::{PATIENCE, Socket};
 use std::io::ErrorKind::{TimedOut, WouldBlock};
@@ -157,6 +158,12 @@ impl<S: Read + Write> Gdb<S> {
         }
     }
 
+    /// Stores a word at an address. What QEMU translated of that memory, it translates anew.
+    pub(super) fn store(&mut self, address: u64, word: u32) -> Answer<()> {
+        // The letters are those of the bytes, in their order in memory.
+        self.order(&format!("M{address:x},4:{:08x}", word.swap_bytes()))
+    }
+
     /// What QEMU's monitor answers to a command.
     pub(super) fn monitor(&mut self, command: &str) -> Answer<String> {
         let hex: String = command.bytes().map(|byte| format!("{byte:02x}")).collect();
@@ -257,6 +264,41 @@ mod tests {
         for damaged in ["$OK#9b", "$OK#zz", "$*#2a", "$}#7d"] {
             assert!(packet(damaged).0.is_err(), "{damaged}");
         }
+    }
+
+    /// A server that says yes, and keeps what it is asked.
+    #[derive(Default)]
+    struct Agrees {
+        asked: Vec<u8>,
+        answered: usize,
+    }
+
+    impl Read for Agrees {
+        fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+            let requests = self.asked.iter().filter(|&&byte| byte == b'#').count();
+            assert!(self.answered < requests, "nothing is asked");
+            self.answered += 1;
+            buffer[..6].copy_from_slice(b"$OK#9a");
+            Ok(6)
+        }
+    }
+
+    impl Write for Agrees {
+        fn write(&mut self, buffer: &[u8]) -> std::io::Result<usize> {
+            self.asked.extend(buffer);
+            Ok(buffer.len())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_word_is_stored_with_its_lowest_byte_first() {
+        let mut gdb = Gdb::new(Agrees::default());
+        gdb.store(0x4000_1000, 0xd503_201f).unwrap();
+        let asked = String::from_utf8(gdb.stream.asked).unwrap();
+        assert!(asked.starts_with("$M40001000,4:1f2003d5#"), "{asked}");
     }
 
     #[test]

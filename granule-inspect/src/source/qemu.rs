@@ -67,6 +67,45 @@ pub(super) fn by_qmp(endpoint: &Endpoint) -> Result<(Box<dyn Memory>, Facts), Op
     Ok((Box::new(memory), facts))
 }
 
+/// Stores words in the memory of the QEMU at this gdb socket. Its machine stands still while `words` says
+/// which, and runs afterwards.
+///
+/// # Errors
+///
+/// One line: there is no connection, `words` has none, or memory does not have a word that was stored.
+pub fn store(
+    endpoint: &Endpoint,
+    words: impl FnOnce() -> Result<Vec<(PhysicalAddress, u32)>, String>,
+) -> Result<(), String> {
+    let socket = endpoint.connect().map_err(|error| error.to_string())?;
+    let mut gdb = Gdb::new(socket);
+    let stored = gdb
+        .order("Qqemu.PhyMemMode:1")
+        .and_then(|()| words())
+        .and_then(|words| store_words(&mut gdb, words));
+    gdb.detach();
+    stored
+}
+
+fn store_words<S: Read + Write>(
+    gdb: &mut Gdb<S>,
+    words: Vec<(PhysicalAddress, u32)>,
+) -> Answer<()> {
+    for (address, word) in words {
+        gdb.store(address.0, word)?;
+        let mut bytes = [0; 4];
+        gdb.memory(address.0, &mut bytes)?;
+        let found = u32::from_le_bytes(bytes);
+        if found != word {
+            return Err(format!(
+                "{word:#x} was stored at {:#x}, and {found:#x} is there: is it memory?",
+                address.0
+            ));
+        }
+    }
+    Ok(())
+}
+
 /// A machine that is stopped through QMP. When this is dropped, it does what it did before.
 #[derive(Debug)]
 struct Paused {

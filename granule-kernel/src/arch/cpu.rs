@@ -178,6 +178,26 @@ pub(crate) unsafe fn set_ttbr0_el1(value: u64) {
     unsafe { asm!("msr ttbr0_el1, {}", "isb", in(reg) value, options(nostack, preserves_flags)) };
 }
 
+/// Sets SCTLR.
+///
+/// # Safety
+///
+/// The value must differ from the present one only in bits that concern EL0 and exceptions from it.
+pub(crate) unsafe fn set_sctlr_el1(value: u64) {
+    // SAFETY: the caller answers for the bits.
+    unsafe { asm!("msr sctlr_el1, {}", "isb", in(reg) value, options(nostack, preserves_flags)) };
+}
+
+/// Sets TCR. The caller handles what the TLB holds of the earlier fields (RVNRFW).
+///
+/// # Safety
+///
+/// The walks of the halves in use must not change.
+pub(crate) unsafe fn set_tcr_el1(value: u64) {
+    // SAFETY: the caller answers for the fields.
+    unsafe { asm!("msr tcr_el1, {}", "isb", in(reg) value, options(nostack, preserves_flags)) };
+}
+
 /// Invalidates this CPU's whole TLB: that of EL2&0 if the kernel runs at EL2.
 pub(crate) fn tlbi_vmalle1_local() {
     granule::hw::invalidate_local(Regime::El1And0);

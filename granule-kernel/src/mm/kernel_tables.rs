@@ -15,6 +15,7 @@ use super::table_pages::TablePages;
 use super::walker::{self, KernelEnvironment, Opened};
 use crate::arch::image;
 use crate::lock::Lock;
+use crate::trace::recorder::Recorder;
 use arrayvec::ArrayVec;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -25,6 +26,7 @@ use granule_kcore::deferred_tlbi::DeferredTlbi;
 use granule_kcore::frames::Frame;
 use granule_kcore::frames::tables::Source;
 use granule_kcore::merge_candidates::MergeCandidates;
+use granule_recorder::Sink;
 
 pub(crate) use super::kernel::{Kernel, kernel, pointer};
 pub(crate) use super::walker::{Done, Flush, Tree};
@@ -263,6 +265,8 @@ pub(super) unsafe fn set_valid(
             valid,
         )?
     };
+    // From here on the caller uses the pages, or relies on a fault.
+    Recorder::new(kernel.page()).assume_visible(start, bytes);
     Ok(counters.get())
 }
 

@@ -274,7 +274,7 @@ fn create(
         return Ok(stats);
     };
     let size = request.geometry.page_size();
-    let sink = Recorder::of_this_cpu(size.bytes());
+    let sink = Recorder::new(size.bytes());
     let early = KernelTableAllocator::Early(EarlyTables::new(memory, size.bytes()));
     let environment = request.environment(early, counters, Flush::Now);
     let mut slots = {

@@ -20,8 +20,11 @@ pub(crate) fn invalidate_free_pages() {
         Pages.with(|frames| {
             frames.each_free(|frame, order| {
                 let bytes = size.bytes() << order;
-                let present_invalid =
-                    address(kernel, frame.address(size)).map(|start| tree.set_invalid(start, bytes));
+                let present_invalid = address(kernel, frame.address(size)).map(|start| {
+                    let done = tree.set_invalid(start, bytes);
+                    tree.assume_visible(start, bytes);
+                    done
+                });
                 assert!(
                     matches!(present_invalid, Some(Ok(()))),
                     "debug_pagealloc: free memory at {frame} cannot be made invalid: {present_invalid:?}"

@@ -2,6 +2,7 @@
 //! SIMD, cache maintenance by address, the counter, and the shape of walks from TTBR0.
 
 use crate::arch::cpu;
+use crate::trace::bring_up;
 use core::arch::asm;
 use core::sync::atomic::{AtomicU64, Ordering};
 use granule::arch::PhysicalAddress;
@@ -102,7 +103,7 @@ fn has_pan() -> bool {
 fn set_sctlr(set: u64, clear: u64) {
     let value = (cpu::sctlr_el1() | set) & !clear;
     // SAFETY: the bits only control the permissions of EL0 and exceptions from EL0.
-    unsafe { asm!("msr sctlr_el1, {}", "isb", in(reg) value, options(nostack, preserves_flags)) };
+    unsafe { bring_up::set_sctlr_el1(value) };
 }
 
 /// The page of the empty root, once no CPU uses it any more.
@@ -110,18 +111,20 @@ pub(crate) fn empty_root() -> PhysicalAddress {
     PhysicalAddress(EMPTY_ROOT.load(Ordering::Relaxed))
 }
 
-/// Changes the shape of the lower half. T0SZ must not change while the half is in use, so TTBR0 has an
-/// empty root meanwhile, at whatever level its walk starts. A TLB may cache T0SZ (RVNRFW).
+/// Changes the shape of the lower half, and HA and HD of both. T0SZ must not change while the half is in
+/// use, so TTBR0 has an empty root meanwhile, at whatever level its walk starts. HA and HD may change in
+/// use: the kernel's entries have the access flag, and none is managed by hardware (DBM). A TLB may hold
+/// all these fields (RVNRFW).
 fn shape(empty: u64, tcr: u64, ttbr0: u64) {
     let masked = cpu::mask_interrupts();
-    // SAFETY: the kernel accesses nothing through the lower half, and the fields of the upper half are
-    // the same in both values of TCR.
+    // SAFETY: the kernel accesses nothing through the lower half, and the fields of the upper half but HA
+    // and HD are the same in both values of TCR.
     unsafe {
-        cpu::set_ttbr0_el1(empty);
-        cpu::tlbi_vmalle1_local();
-        asm!("msr tcr_el1, {}", "isb", in(reg) tcr, options(nostack, preserves_flags));
-        cpu::tlbi_vmalle1_local();
-        cpu::set_ttbr0_el1(ttbr0);
+        bring_up::set_ttbr0_el1(empty);
+        bring_up::tlbi_vmalle1_local();
+        bring_up::set_tcr_el1(tcr);
+        bring_up::tlbi_vmalle1_local();
+        bring_up::set_ttbr0_el1(ttbr0);
     }
     cpu::restore_interrupts(masked);
 }
@@ -129,7 +132,7 @@ fn shape(empty: u64, tcr: u64, ttbr0: u64) {
 /// Stops this CPU's walks of any program's tables.
 pub(crate) fn leave_space() {
     // SAFETY: the root is empty, and the kernel accesses nothing through the lower half.
-    unsafe { cpu::set_ttbr0_el1(EMPTY.load(Ordering::Relaxed)) };
+    unsafe { bring_up::set_ttbr0_el1(EMPTY.load(Ordering::Relaxed)) };
 }
 
 /// TPIDR_EL0, which belongs to the program.

@@ -9,12 +9,13 @@
 use super::frames::UserMemory;
 pub(crate) use super::frames::page_bytes;
 use super::owned::{Array, Boxed};
-use crate::arch::cpu;
 use crate::lock::{Lock, UnmaskedLock};
 use crate::mm::kernel_tables;
 use crate::mm::table_pages::TablePages;
 use crate::percpu;
 use crate::sched::registers;
+use crate::trace::bring_up;
+use crate::trace::recorder::{ProgramRecorder, Recorder};
 use core::fmt;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -22,15 +23,51 @@ use granule::arch::Page;
 use granule::arch::registers::Ttbr;
 use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{Dispatch, Geometry, PhysicalAddress, VirtualAddress};
-use granule::hw::{self, Hardware};
+use granule::hw::Hardware;
 use granule::space::asid::{AsidCpu, AsidMap, Asids, SpaceAsid};
 use granule::space::{Access, Fault, Rights, Settings, Space, SpaceError, Stats, Vma, Vmas, asid};
-use granule::table::{DirectMapped, Environment, Offset};
+use granule::table::{DirectMapped, Environment, Offset, TableEnvironment};
 use granule_kcore::cpus::MOST_CPUS;
 use granule_kcore::sizes;
+use granule_recorder::{Sink, Traced};
 
-/// The environment of a space's tables.
-type SpaceEnvironment = Environment<DirectMapped<Offset>, TablePages<'static>, Hardware>;
+/// The environment of a space's tables. Programs fault often, so a boot without a trace has an environment
+/// of its own, in which nothing asks whether there is one.
+trait SpaceEnvironment: TableEnvironment + Sized + 'static {
+    /// Whether a trace is recorded.
+    const RECORDS: bool;
+
+    fn new(parts: Plain, page_bytes: u64) -> Self;
+}
+
+type Plain = Environment<DirectMapped<Offset>, TablePages<'static>, Hardware>;
+
+impl SpaceEnvironment for Plain {
+    const RECORDS: bool = false;
+
+    fn new(parts: Plain, _: u64) -> Self {
+        parts
+    }
+}
+
+type Recorded = Environment<
+    Traced<DirectMapped<Offset>, ProgramRecorder>,
+    Traced<TablePages<'static>, ProgramRecorder>,
+    Traced<Hardware, ProgramRecorder>,
+>;
+
+impl SpaceEnvironment for Recorded {
+    const RECORDS: bool = true;
+
+    fn new(parts: Plain, page_bytes: u64) -> Self {
+        let sink = ProgramRecorder(Recorder::new(page_bytes));
+        Environment {
+            memory: Traced::new(parts.memory, sink),
+            allocator: Traced::new(parts.allocator, sink),
+            tlb: Traced::new(parts.tlb, sink),
+        }
+    }
+}
 
 /// Settings common to all spaces.
 #[derive(Clone, Copy, Debug)]
@@ -89,8 +126,13 @@ pub(crate) trait Tables {
 /// The result of most operations.
 pub(crate) type Done = Result<(), SpaceError>;
 
-/// A space of one page size. `None` only during the drop.
-struct Typed<P: Page>(Option<Space<'static, P, SpaceEnvironment, UserMemory>>);
+/// A space of one page size.
+struct Typed<P: Page, E: SpaceEnvironment> {
+    /// `None` only during the drop.
+    space: Option<Space<'static, P, E, UserMemory>>,
+    /// The ASID that the space was given last.
+    asid: Option<u16>,
+}
 
 /// A space and the number of its users. The last user drops it.
 struct Shared<T: ?Sized> {
@@ -119,7 +161,11 @@ pub(super) fn prepare(geometry: Geometry, capabilities: TlbCapabilities, setting
     impl Dispatch for Make {
         type Output = fn() -> Option<AddressSpace>;
         fn run<P: Page>(self) -> Self::Output {
-            || make::<P>().map(erase)
+            if Recorder::new(0).is_active() {
+                || make::<P, Recorded>().map(erase)
+            } else {
+                || make::<P, Plain>().map(erase)
+            }
         }
     }
     let make = sizes::dispatch(geometry.page_size(), Make);
@@ -152,17 +198,19 @@ pub(super) fn close_numbers() {
 /// VMAs that a new space has room for; most programs need fewer.
 const FIRST_VMAS: usize = 64;
 
-fn make<P: Page>() -> Option<Boxed<Shared<Typed<P>>>> {
+fn make<P: Page, E: SpaceEnvironment>() -> Option<Boxed<Shared<Typed<P, E>>>> {
     let (platform, kernel) = (PLATFORM.get()?, kernel_tables::kernel()?);
     // SAFETY: every table is a frame of the page allocator, which the linear map maps writable.
     let memory = DirectMapped(unsafe { Offset::new(kernel.placement.distance()) });
-    let environment = Environment {
+    // SAFETY: the page allocator has all frames that the boot did not keep, and the linear map
+    // covers them.
+    let allocator = unsafe { TablePages::new(kernel) };
+    let parts = Environment {
         memory,
-        // SAFETY: the page allocator has all frames that the boot did not keep, and the linear map
-        // covers them.
-        allocator: unsafe { TablePages::new(kernel) },
+        allocator,
         tlb: Hardware::new(platform.capabilities),
     };
+    let environment = E::new(parts, P::SIZE.bytes());
     let mut areas = Array::new(FIRST_VMAS, |_| Vma::EMPTY)?;
     // SAFETY: the space is dropped, or returns its areas, before `areas` is freed.
     let lent = unsafe { core::slice::from_raw_parts_mut(areas.as_mut_ptr(), areas.len()) };
@@ -171,12 +219,15 @@ fn make<P: Page>() -> Option<Boxed<Shared<Typed<P>>>> {
     Boxed::new(Shared {
         users: AtomicUsize::new(1),
         asid: SpaceAsid::none(),
-        drop: drop_typed::<P>,
-        tables: UnmaskedLock::new(Typed(Some(space))),
+        drop: drop_typed::<P, E>,
+        tables: UnmaskedLock::new(Typed {
+            space: Some(space),
+            asid: None,
+        }),
     })
 }
 
-fn erase<P: Page>(made: Boxed<Shared<Typed<P>>>) -> AddressSpace {
+fn erase<P: Page, E: SpaceEnvironment>(made: Boxed<Shared<Typed<P, E>>>) -> AddressSpace {
     let pointer: *mut Shared<dyn Tables> = made.into_pointer().as_ptr();
     // SAFETY: the pointer comes from a non-null pointer.
     AddressSpace(unsafe { NonNull::new_unchecked(pointer) })
@@ -184,21 +235,29 @@ fn erase<P: Page>(made: Boxed<Shared<Typed<P>>>) -> AddressSpace {
 
 /// # Safety
 ///
-/// `shared` must come from [`erase`] for this page size, and nothing may use it afterwards.
-unsafe fn drop_typed<P: Page>(shared: NonNull<()>) {
+/// `shared` must come from [`erase`] for this page size and environment, and nothing may use it afterwards.
+unsafe fn drop_typed<P: Page, E: SpaceEnvironment>(shared: NonNull<()>) {
     // SAFETY: the caller guarantees it.
-    drop(unsafe { Boxed::from_pointer(shared.cast::<Shared<Typed<P>>>()) });
+    drop(unsafe { Boxed::from_pointer(shared.cast::<Shared<Typed<P, E>>>()) });
 }
 
-impl<P: Page> Typed<P> {
+impl<P: Page, E: SpaceEnvironment> Typed<P, E> {
+    /// Records that the programs of the space use a range as the tables say from here on.
+    fn assume_visible(&self, start: u64, bytes: u64) {
+        if E::RECORDS
+            && let Some(asid) = self.asid
+        {
+            let sink = Recorder::new(P::SIZE.bytes());
+            sink.assume_visible_in(asid, VirtualAddress(start), bytes);
+        }
+    }
+
     /// Calls `what`, and again after enlarging the storage if the areas do not fit.
     fn with_room<R>(
         &mut self,
-        mut what: impl FnMut(
-            &mut Space<'static, P, SpaceEnvironment, UserMemory>,
-        ) -> Result<R, SpaceError>,
+        mut what: impl FnMut(&mut Space<'static, P, E, UserMemory>) -> Result<R, SpaceError>,
     ) -> Result<R, SpaceError> {
-        let space = self.0.as_mut().ok_or(SpaceError::NotEmpty)?;
+        let space = self.space.as_mut().ok_or(SpaceError::NotEmpty)?;
         loop {
             match what(space) {
                 Err(full @ SpaceError::VmasFull { capacity }) => {
@@ -211,8 +270,8 @@ impl<P: Page> Typed<P> {
 }
 
 /// Gives a space room for `count` areas; `None` if memory is exhausted.
-fn enlarge<P: Page>(
-    space: &mut Space<'static, P, SpaceEnvironment, UserMemory>,
+fn enlarge<P: Page, E: SpaceEnvironment>(
+    space: &mut Space<'static, P, E, UserMemory>,
     count: usize,
 ) -> Option<()> {
     let more = Array::new(count, |_| Vma::EMPTY)?;
@@ -223,9 +282,9 @@ fn enlarge<P: Page>(
     Some(())
 }
 
-impl<P: Page> Drop for Typed<P> {
+impl<P: Page, E: SpaceEnvironment> Drop for Typed<P, E> {
     fn drop(&mut self) {
-        let Some(mut space) = self.0.take() else {
+        let Some(mut space) = self.space.take() else {
             return;
         };
         space.clear(&mut UserMemory);
@@ -240,63 +299,82 @@ impl<P: Page> Drop for Typed<P> {
     }
 }
 
-impl<P: Page> Tables for Typed<P> {
+impl<P: Page, E: SpaceEnvironment> Tables for Typed<P, E> {
     fn map(&mut self, start: u64, bytes: u64, rights: Rights, label: u8) -> Done {
         self.with_room(|space| space.map(VirtualAddress(start), bytes, rights, label))
     }
     fn unmap(&mut self, start: u64, bytes: u64) -> Done {
-        self.with_room(|space| space.unmap(VirtualAddress(start), bytes, &mut UserMemory))
+        let done =
+            self.with_room(|space| space.unmap(VirtualAddress(start), bytes, &mut UserMemory));
+        self.assume_visible(start, bytes);
+        done
     }
     fn discard(&mut self, start: u64, bytes: u64) -> Done {
-        self.with_room(|space| space.discard(VirtualAddress(start), bytes, &mut UserMemory))
+        let done =
+            self.with_room(|space| space.discard(VirtualAddress(start), bytes, &mut UserMemory));
+        self.assume_visible(start, bytes);
+        done
     }
     fn protect(&mut self, start: u64, bytes: u64, rights: Rights) -> Done {
-        self.with_room(|space| space.protect(VirtualAddress(start), bytes, rights, &mut UserMemory))
+        let done = self.with_room(|space| {
+            space.protect(VirtualAddress(start), bytes, rights, &mut UserMemory)
+        });
+        self.assume_visible(start, bytes);
+        done
     }
     fn fault(&mut self, address: u64, access: Access) -> Result<Fault, SpaceError> {
-        self.with_room(|space| space.fault(VirtualAddress(address), access, &mut UserMemory))
+        let done =
+            self.with_room(|space| space.fault(VirtualAddress(address), access, &mut UserMemory));
+        self.assume_visible(address & !(P::SIZE.bytes() - 1), P::SIZE.bytes());
+        done
     }
     fn frame_for(&mut self, address: u64, access: Access) -> Result<PhysicalAddress, SpaceError> {
-        self.with_room(|space| space.frame_for(VirtualAddress(address), access, &mut UserMemory))
+        let done = self
+            .with_room(|space| space.frame_for(VirtualAddress(address), access, &mut UserMemory));
+        self.assume_visible(address & !(P::SIZE.bytes() - 1), P::SIZE.bytes());
+        done
     }
     fn fork(&mut self) -> Result<AddressSpace, SpaceError> {
         let address = VirtualAddress(0);
-        let mut child = make::<P>().ok_or(SpaceError::OutOfFrames { address })?;
+        let mut child = make::<P, E>().ok_or(SpaceError::OutOfFrames { address })?;
         let count = self.vmas().all().len();
         let other = child.tables.get_mut();
         self.with_room(|space| {
-            let child = other.0.as_mut().ok_or(SpaceError::NotEmpty)?;
+            let child = other.space.as_mut().ok_or(SpaceError::NotEmpty)?;
             if child.vmas().capacity() < count {
                 enlarge(child, count).ok_or(SpaceError::OutOfFrames { address })?;
             }
             space.fork_into(child, &mut UserMemory)
         })?;
         other.publish();
+        // The parent's pages are read-only now, so that the first write copies them.
+        self.assume_visible(0, end());
         Ok(erase(child))
     }
     fn vmas(&self) -> &Vmas<'static> {
         static NONE: spin::Once<Vmas<'static>> = spin::Once::new();
-        match &self.0 {
+        match &self.space {
             Some(space) => space.vmas(),
             None => NONE.call_once(|| Vmas::new(&mut [])),
         }
     }
     fn set_asid(&mut self, number: u16) {
-        if let Some(space) = &mut self.0 {
+        self.asid = Some(number);
+        if let Some(space) = &mut self.space {
             // SAFETY: `enter` renews the number before a CPU walks the tables under another one.
             unsafe { space.set_asid(Some(number)) };
         }
     }
     fn publish(&mut self) {
-        if let Some(space) = &mut self.0 {
+        if let Some(space) = &mut self.space {
             // SAFETY: the TLBIs of `Hardware` reach all CPUs, and the settings are common to them.
             unsafe { space.make_live() };
             // Completes the stores to the tables before any CPU gets the root in its TTBR0.
-            hw::dsb_ishst();
+            bring_up::dsb_ishst();
         }
     }
     fn ttbr(&self, asid: u16) -> Option<Ttbr> {
-        self.0.as_ref()?.ttbr(asid)
+        self.space.as_ref()?.ttbr(asid)
     }
 }
 
@@ -375,9 +453,9 @@ pub(super) unsafe fn enter(space: SpaceRef) {
                     .ok()
             })?;
             if renewed.flush {
-                cpu::tlbi_vmalle1_local();
+                bring_up::tlbi_vmalle1_local();
                 if platform.capabilities.repeat {
-                    cpu::tlbi_vmalle1_local();
+                    bring_up::tlbi_vmalle1_local();
                 }
             }
             tables.set_asid(renewed.asid);
@@ -390,7 +468,7 @@ pub(super) unsafe fn enter(space: SpaceRef) {
     };
     // SAFETY: the tables have the shape that `registers::open` set, and the kernel accesses nothing
     // through them.
-    unsafe { cpu::set_ttbr0_el1(ttbr.bits()) };
+    unsafe { bring_up::set_ttbr0_el1(ttbr.bits()) };
 }
 
 /// Lets this CPU leave its space.

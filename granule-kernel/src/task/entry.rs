@@ -8,6 +8,7 @@ use crate::cpu::irq;
 use crate::dev::console::println;
 use crate::fatal::panic;
 use crate::sched;
+use crate::trace::bring_up;
 use core::sync::atomic::{AtomicU64, Ordering};
 use granule::space::SpaceError;
 use granule_kcore::exception_frame::Frame;
@@ -129,7 +130,7 @@ fn synchronous(current: &mut Current<'_>) -> Option<Interrupted> {
         syndrome::Cause::Abort(abort) if abort.status.is_tlb_conflict() => {
             // A TLB conflict in the lower half: flush, as `exception::conflict` does for the kernel's
             // half.
-            cpu::tlbi_vmalle1_local();
+            bring_up::tlbi_vmalle1_local();
         }
         syndrome::Cause::Abort(abort) => aborted(current, abort, far),
         syndrome::Cause::Misaligned => fault(current, SIGBUS, BUS_ADRALN, pc),

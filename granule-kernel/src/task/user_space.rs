@@ -18,6 +18,7 @@ use crate::mm::{kernel_tables, merge};
 use crate::percpu;
 use crate::sched::switch::FpState;
 use crate::sched::{self, registers};
+use crate::trace::bring_up;
 use core::fmt;
 use core::ops::Range;
 use granule::arch::errata::Workaround;
@@ -219,6 +220,8 @@ fn begin(inputs: &Inputs<'_>, path: &[u8], first: &First) -> Result<&'static Tas
     }
     let empty_root = UserMemory.allocate(Wanted::Any).ok_or(Refused::Memory)?;
     UserMemory.zero(empty_root);
+    bring_up::zeroed_table(empty_root.0, upper.page_size().bytes());
+    bring_up::dsb_ishst();
     let mut tcr = Tcr::new(&inputs.boot_cpu, Some(&lower), Some(upper)).0;
     if settings.hardware_access {
         tcr |= TCR_HA;
@@ -293,6 +296,7 @@ fn end() {
     ipi::call(percpu::online(), &|_| registers::close());
     process_table::close();
     // The empty root belongs to no program, and by now it is in no TTBR.
+    bring_up::table_freed(registers::empty_root().0, super::frames::page_bytes());
     pages::release(registers::empty_root(), 1);
     address_space::close_numbers();
 }

@@ -17,7 +17,7 @@ use granule_kcore::trace::entry_code::{
     CLEAN, CLEAN_AND_INVALIDATE, ENABLE_MMU, INVALIDATE, PARK, PARK_CODE, SECONDARY_ENTRY,
     SETUP_EL2, SETUP_RUN_LEVEL, When,
 };
-use granule_trace::{Barrier, Event, System};
+use granule_trace::{Barrier, Event, System, Visibility};
 
 /// The register values of a CPU that leaves the tables and returns.
 #[derive(Clone, Copy, Debug)]
@@ -40,6 +40,53 @@ pub(crate) unsafe fn set_ttbr0_el1(value: u64) {
         trace.push(Event::System(System::TTBR0_EL1, value));
         trace.push(Event::Barrier(Barrier::ISB));
     });
+}
+
+/// Writes SCTLR, then ISB, recorded.
+///
+/// # Safety
+///
+/// As for [`cpu::set_sctlr_el1`].
+pub(crate) unsafe fn set_sctlr_el1(value: u64) {
+    recorder::tell(|trace| {
+        // SAFETY: the caller keeps the rules of the inner call.
+        unsafe { cpu::set_sctlr_el1(value) };
+        trace.push(Event::System(System::SCTLR_EL1, value));
+        trace.push(Event::Barrier(Barrier::ISB));
+    });
+}
+
+/// Writes TCR, then ISB, recorded.
+///
+/// # Safety
+///
+/// As for [`cpu::set_tcr_el1`].
+pub(crate) unsafe fn set_tcr_el1(value: u64) {
+    recorder::tell(|trace| {
+        // SAFETY: the caller keeps the rules of the inner call.
+        unsafe { cpu::set_tcr_el1(value) };
+        trace.push(Event::System(System::TCR_EL1, value));
+        trace.push(Event::Barrier(Barrier::ISB));
+    });
+}
+
+/// Records that a page was obtained for tables and zeroed.
+pub(crate) fn zeroed_table(start: u64, bytes: u64) {
+    recorder::tell(|trace| {
+        trace.push(Event::Obtained { start, bytes });
+        trace.push(Event::Store {
+            address: start,
+            count: (bytes / 8) as u32,
+            descriptor: 0,
+            step: 0,
+            visibility: Visibility::Private,
+        });
+    });
+}
+
+/// Records that a page is no table any more.
+pub(crate) fn table_freed(start: u64, bytes: u64) {
+    recorder::tell(|trace| trace.push(Event::Freed { start, bytes }));
 }
 
 /// As [`cpu::tlbi_vmalle1_local`], recorded.

@@ -55,22 +55,23 @@ pub(crate) unsafe fn begin(area: Area) {
     tell(|recorder| recorder.push(Event::Settled));
 }
 
-/// A CPU's access to the buffer. One type serves with and without recording, so that code generic
-/// over it is compiled once.
+/// Access to the buffer, by the CPU that uses it. One type serves with and without recording, so that
+/// code generic over it is compiled once.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Recorder {
     /// Whether a trace is recorded.
     on: bool,
-    cpu: u16,
+    /// The CPU whose actions these are; `None` for the running CPU.
+    cpu: Option<u16>,
     page_bytes: u64,
 }
 
 impl Recorder {
-    /// The recorder of the running CPU.
-    pub(crate) fn of_this_cpu(page_bytes: u64) -> Self {
+    /// A recorder of the actions of whichever CPU calls it.
+    pub(crate) fn new(page_bytes: u64) -> Self {
         Self {
             on: !words().is_null(),
-            cpu: percpu::this().number() as u16,
+            cpu: None,
             page_bytes,
         }
     }
@@ -83,18 +84,20 @@ impl Recorder {
     /// A recorder for the actions of another CPU.
     pub(super) const fn on(&self, cpu: usize) -> Self {
         Self {
-            cpu: cpu as u16,
+            cpu: Some(cpu as u16),
             ..*self
         }
     }
 
     /// Adds a record. Only called within [`atomically`](Sink::atomically).
     #[inline(never)]
-    pub(super) fn push(&self, event: Event) {
+    pub(crate) fn push(&self, event: Event) {
         let words = words();
         if words.is_null() || BUFFER.closed.load(Ordering::Relaxed) {
             return;
         }
+        // Interrupts are masked while the lock is held, so this stays the same CPU.
+        let cpu = self.cpu.unwrap_or_else(|| percpu::this().number() as u16);
         // SAFETY: writes the header and, if there is room, one more record, all inside the area.
         // The lock is held, since `record` is called within `atomically`. Volatile because the
         // reader is outside the program.
@@ -106,7 +109,7 @@ impl Recorder {
                 return;
             }
             let first = words.add(BufferHeader::WORDS + count as usize * RECORD_WORDS);
-            for (index, word) in EncodedEvent::new(self.cpu, event).0.into_iter().enumerate() {
+            for (index, word) in EncodedEvent::new(cpu, event).0.into_iter().enumerate() {
                 first.add(index).write_volatile(word);
             }
             words.add(BufferHeader::RECORDS).write_volatile(count + 1);
@@ -116,8 +119,8 @@ impl Recorder {
 
 /// Runs an action that does not change tables, and records it in one order with the records of all
 /// CPUs. Only runs the action if nothing is recorded.
-pub(super) fn tell<R>(action: impl FnOnce(&Recorder) -> R) -> R {
-    let recorder = Recorder::of_this_cpu(0);
+pub(crate) fn tell<R>(action: impl FnOnce(&Recorder) -> R) -> R {
+    let recorder = Recorder::new(0);
     if recorder.is_active() {
         recorder.atomically(action)
     } else {
@@ -166,6 +169,32 @@ impl Sink for Recorder {
 
     fn record(&self, event: Event) {
         self.push(event);
+    }
+}
+
+/// [`Recorder`] for the tables of programs, whose entries hardware updates: what it made of them is
+/// recorded where the kernel finds it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ProgramRecorder(pub(crate) Recorder);
+
+impl Sink for ProgramRecorder {
+    const LOADS: bool = true;
+
+    #[inline(always)]
+    fn is_active(&self) -> bool {
+        self.0.on
+    }
+
+    fn page_bytes(&self) -> u64 {
+        self.0.page_bytes
+    }
+
+    fn atomically<R>(&self, action: impl FnOnce(&Self) -> R) -> R {
+        self.0.atomically(|_| action(self))
+    }
+
+    fn record(&self, event: Event) {
+        self.0.push(event);
     }
 }
 

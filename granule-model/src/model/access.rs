@@ -57,13 +57,22 @@ impl Model {
                 Outcome::Memory(to) if access.kind == AccessKind::Write => {
                     self.write_data(cpu, to, access);
                 }
-                Outcome::Memory(to) => rules::cache_visibility::check_access(
-                    &self.memory,
-                    (cpu, &self.cpus[cpu]),
-                    to,
-                    access,
-                    &mut self.report,
-                ),
+                Outcome::Memory(to) => {
+                    let report = &mut self.report;
+                    let state = &mut self.cpus[cpu];
+                    if access.kind == AccessKind::Fetch {
+                        let page = to.address >> PAGE_SHIFT;
+                        rules::cache_visibility::check_fetched((cpu, state), (page, page), report);
+                    }
+                    let state = &*state;
+                    rules::cache_visibility::check_access(
+                        &self.memory,
+                        (cpu, state),
+                        to,
+                        access,
+                        report,
+                    );
+                }
                 _ => {}
             }
         }

@@ -7,6 +7,7 @@ use super::Model;
 use crate::arch::context::Space;
 use crate::arch::regime::Regime;
 use crate::rules::{cache_visibility, registers, stale_entries, store_visibility};
+use crate::state::relied::Relied;
 use crate::state::trees::Trees;
 
 impl Model {
@@ -20,6 +21,7 @@ impl Model {
         }
         store_visibility::check_made_valid(trees, &mut self.cpus, cpu, report);
         registers::check_in_effect((cpu, &self.cpus[cpu]), (0, u64::MAX), report);
+        cache_visibility::check_fetched((cpu, &mut self.cpus[cpu]), (0, u64::MAX), report);
         self.groups.check_relied(trees, cpu, None, report);
         self.caches.check_tables(trees, cpu, report);
         self.caches
@@ -27,34 +29,67 @@ impl Model {
         let trees = Trees::new(&self.memory, &self.tables);
         self.blocks.check_all(trees, cpu, report);
         for space in Space::all() {
-            self.check_tlbs(cpu, (space, 0, u64::MAX));
+            self.check_tlbs(cpu, Relied::whole(space));
         }
     }
 
-    /// All CPUs rely on a range.
-    pub(super) fn assume_visible(&mut self, cpu: u32, address: u64, bytes: u64) {
+    /// All CPUs rely on a range, or, with an ASID, programs of that address space.
+    pub(super) fn assume_visible(&mut self, cpu: u32, address: u64, bytes: u64, asid: Option<u16>) {
         let Some(last) = bytes
             .checked_sub(1)
             .and_then(|most| address.checked_add(most))
         else {
             return;
         };
-        let range = (Space::of(self.regime_of(cpu), address), address, last);
+        let range = Relied {
+            space: Space::of(self.regime_of(cpu), address),
+            first: address,
+            last,
+            asid,
+            by: None,
+        };
         let trees = Trees::new(&self.memory, &self.tables);
         let report = &mut self.report;
-        registers::check_in_effect((cpu, &self.cpus[cpu]), (0, u64::MAX), report);
+        // A program begins or goes on after an exception return, which is what an ISB is.
+        if asid.is_none() {
+            registers::check_in_effect((cpu, &self.cpus[cpu]), (0, u64::MAX), report);
+        }
         store_visibility::check_range(trees, &self.cpus, cpu, range, report);
         self.groups.check_relied(trees, cpu, Some(range), report);
-        cache_visibility::check_mapped(&mut self.memory, &self.tables, &self.cpus, range, report);
+        if asid.is_none() {
+            let (memory, tables) = (&mut self.memory, &self.tables);
+            cache_visibility::check_mapped(memory, tables, &self.cpus, range, report);
+            let trees = Trees::new(&self.memory, &self.tables);
+            let state = (cpu, &mut self.cpus[cpu]);
+            cache_visibility::check_fetched_in(trees, state, range, report);
+        }
         self.check_tlbs(cpu, range);
     }
 
     /// Checks that TLBs hold nothing of a range but what the tables say.
-    fn check_tlbs(&mut self, cpu: u32, range: (Space, u64, u64)) {
+    fn check_tlbs(&mut self, cpu: u32, range: Relied) {
+        if range.asid.is_none() {
+            self.check_disabled(range);
+        }
         let trees = Trees::new(&self.memory, &self.tables);
         let (config, report) = (&self.config, &mut self.report);
         stale_entries::check(trees, &mut self.stale, &self.cpus, config, range, report);
-        stale_entries::check_draining(trees, &mut self.cpus, config, cpu, range, report);
+        if range.asid.is_none() {
+            stale_entries::check_draining(trees, &mut self.cpus, config, cpu, range, report);
+        }
+    }
+
+    /// Checks the CPUs that have walks of the half disabled: what they hold of a tree that they
+    /// walked is still found. A tree is reported once.
+    fn check_disabled(&mut self, range: Relied) {
+        let trees = Trees::new(&self.memory, &self.tables);
+        let found = stale_entries::held_of_disabled(trees, &self.cpus, range, &mut self.report);
+        for (cpu, id) in found {
+            if let Some(root) = self.tables.root_mut(id) {
+                root.holders &= !(1 << cpu);
+            }
+            self.tables.drop_root_if_unused(&mut self.memory, id);
+        }
     }
 
     /// The regime that a CPU's virtual addresses belong to where no event names one: EL1&0 if its

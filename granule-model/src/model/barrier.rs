@@ -44,7 +44,8 @@ impl Model {
     }
 
     /// An ISB: register writes take effect, and earlier speculation is discarded.
-    fn synchronise(&mut self, cpu: u32) {
+    pub(super) fn synchronise(&mut self, cpu: u32) {
+        self.leave_unchecked(cpu);
         let now = self.report.now();
         let bit = 1u64 << cpu;
         for other in 0..self.cpus.count() {
@@ -57,7 +58,18 @@ impl Model {
         }
         let state = &mut self.cpus[cpu];
         state.draining.clear();
+        state.fetched_before.clear();
         state.unsynchronised = None;
+        let changes = state.field_changed.iter_mut().flatten();
+        for settle in state
+            .ceased
+            .iter_mut()
+            .chain(changes.map(|(_, settle)| settle))
+        {
+            if matches!(settle, Settle::Isb(_)) {
+                *settle = Settle::At(now);
+            }
+        }
         for id in std::mem::take(&mut state.left) {
             if let Some(root) = self.tables.root_mut(id)
                 && root.lingering & bit != 0

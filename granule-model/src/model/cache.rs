@@ -9,6 +9,9 @@ use crate::state::caches::{CacheMaintenance, addresses_of};
 use crate::state::trees::Trees;
 use granule_trace::System;
 
+/// Pieces of changed code kept for a CPU until its ISB.
+const MOST_FETCHED: usize = 1 << 12;
+
 impl Model {
     /// Records that `cpu` stored to some lines of a page, through the caches or past them.
     pub(super) fn lines_stored(&mut self, cpu: u32, number: u64, mask: u64, cached: bool) {
@@ -118,6 +121,19 @@ impl Model {
         }
     }
 
+    /// Notes code that instruction caches no longer hold as it was, but that CPUs may have fetched
+    /// before.
+    fn note_fetched(&mut self, cpus: u64, code: (u64, u64, u64)) {
+        for (index, state) in self.cpus.iter_mut() {
+            if cpus & (1 << index) != 0 && state.started {
+                // The list is bounded: a CPU that never executes an ISB keeps the oldest.
+                if state.fetched_before.len() < MOST_FETCHED {
+                    state.fetched_before.push(code);
+                }
+            }
+        }
+    }
+
     /// A DSB completes cache maintenance: all of it (`system`), or only maintenance to the point of
     /// unification, and that of other CPUs' instruction caches only if `shared`.
     pub(super) fn complete_maintenance(&mut self, cpu: u32, shared: bool, system: bool) {
@@ -126,6 +142,7 @@ impl Model {
             self.caches.note_change();
         }
         let own = 1 << cpu;
+        let now = self.report.now();
         for ((first, last, work), mask) in pending {
             let done = match work {
                 CacheMaintenance::CleanCode => true,
@@ -135,6 +152,9 @@ impl Model {
             if done {
                 self.memory
                     .change_known_lines(first, last, |lines| lines.complete(work, mask));
+                if let CacheMaintenance::Instructions(cpus) = work {
+                    self.note_fetched(cpus, (now, first, last));
+                }
             } else {
                 let pending = &mut self.cpus[cpu].maintenance;
                 pending.insert((first, last, work), mask);

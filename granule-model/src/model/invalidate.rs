@@ -13,9 +13,21 @@ use crate::state::ids::RootId;
 use crate::state::invalidation::{self, Removes, must_remove};
 use crate::state::stale_range::{Settle, StaleKind, StaleRange};
 use crate::state::stale_tlb::Fate;
+use crate::state::walk;
 use crate::violation::Miss;
 use granule_trace::System;
 
+/// A TLBI as far as it concerns one half: the addresses, and the CPUs that it reaches.
+struct Part {
+    space: Space,
+    first: u64,
+    last: u64,
+    mask: u64,
+    pending: PendingTlbi,
+}
+
+/// The levels of a walk, for the count of entries looked at.
+const LEVELS: u64 = 4;
 /// Stale ranges kept for a CPU between their invalidation and its ISB.
 const MOST_DRAINING: usize = 1 << 16;
 
@@ -48,141 +60,244 @@ impl Model {
 
     /// A DSB completes the TLBIs of a CPU: only the local ones, or (`shared`) all.
     pub(super) fn complete_tlbis(&mut self, cpu: u32, shared: bool) {
-        let pending = std::mem::take(&mut self.cpus[cpu].tlbis);
-        for one in pending {
-            if shared || one.op.scope == TlbiScope::Local {
-                self.complete(cpu, &one);
-            } else {
-                self.cpus[cpu].tlbis.push(one);
-            }
+        let (done, waiting): (Vec<_>, Vec<_>) = std::mem::take(&mut self.cpus[cpu].tlbis)
+            .into_iter()
+            .partition(|one| shared || one.op.scope == TlbiScope::Local);
+        self.cpus[cpu].tlbis = waiting;
+        // Nothing orders the TLBIs before one DSB: what one of them leaves counts for the others.
+        let parts: Vec<Part> = done
+            .into_iter()
+            .flat_map(|one| self.parts(cpu, one))
+            .collect();
+        let left: Vec<_> = parts.iter().map(|part| self.pointers_left(part)).collect();
+        for (part, pointers) in parts.iter().zip(left) {
+            self.complete(cpu, part, &pointers);
         }
     }
 
-    fn complete(&mut self, cpu: u32, pending: &PendingTlbi) {
+    /// The parts of a TLBI, one for each half of each regime that it concerns.
+    fn parts(&self, cpu: u32, pending: PendingTlbi) -> Vec<Part> {
         let mask = match pending.op.scope {
             TlbiScope::Local => 1 << cpu,
             TlbiScope::InnerShareable | TlbiScope::OuterShareable => self.cpus.mask(),
         };
-        self.complete_in(cpu, pending.op.regime, mask, pending);
+        let mut parts = Vec::new();
+        let mut add = |regime: Regime, removes: Removes| {
+            let pending = PendingTlbi { removes, ..pending };
+            let mut part = |space, first, last| {
+                parts.push(Part {
+                    space,
+                    first,
+                    last,
+                    mask,
+                    pending,
+                });
+            };
+            match removes {
+                Removes::All | Removes::Asid(_) => {
+                    for space in Space::all().filter(|space| space.regime() == regime) {
+                        part(space, 0, u64::MAX);
+                    }
+                }
+                Removes::Combined(_) => part(Space::of(regime, 0), 0, u64::MAX),
+                Removes::Addresses { first, last, .. } => {
+                    part(Space::of(regime, first), first, last);
+                }
+                Removes::Nothing | Removes::Unpredictable(_) => {}
+            }
+        };
+        add(pending.op.regime, pending.removes);
         if pending.op.regime != Regime::Stage2
             && let Some(removes) = pending.removes_of(Regime::Stage2)
         {
-            let guest = PendingTlbi {
-                removes,
-                ..*pending
-            };
-            self.complete_in(cpu, Regime::Stage2, mask, &guest);
+            add(Regime::Stage2, removes);
+        }
+        parts
+    }
+
+    /// Completes a part of a TLBI. `pointers` were left by it.
+    fn complete(&mut self, cpu: u32, part: &Part, pointers: &[StaleRange]) {
+        self.remove(cpu, part, pointers);
+        let pending = &part.pending;
+        let regime = part.space.regime();
+        if matches!(pending.removes, Removes::All | Removes::Asid(_)) {
+            self.release_roots(part.space, part.mask, pending);
+            if pending.removes == Removes::All || regime == Regime::Stage2 {
+                self.note_emptied(cpu, part.space, part.mask, pending);
+            }
         }
     }
 
-    /// Completes the part of a TLBI that concerns one regime.
-    fn complete_in(&mut self, cpu: u32, regime: Regime, mask: u64, pending: &PendingTlbi) {
-        let all = |space: Space| (space, 0, u64::MAX);
-        match pending.removes {
-            Removes::All | Removes::Asid(_) => {
-                for space in Space::all().filter(|space| space.regime() == regime) {
-                    self.remove(cpu, all(space), mask, pending);
-                }
-                self.release_roots(regime, mask, pending);
-                if pending.removes == Removes::All || regime == Regime::Stage2 {
-                    self.note_emptied(cpu, regime, mask, pending);
-                }
-            }
-            Removes::Combined(_) => {
-                self.remove(cpu, all(Space::of(regime, 0)), mask, pending);
-            }
-            Removes::Addresses { first, last, .. } => {
-                let space = Space::of(regime, first);
-                self.remove(cpu, (space, first, last), mask, pending);
-            }
-            Removes::Nothing | Removes::Unpredictable(_) => {}
+    /// The pointers to tables that a TLBI leaves in the TLBs that it reaches, of those on the way to
+    /// its addresses.
+    fn pointers_left(&self, part: &Part) -> Vec<StaleRange> {
+        let mut left = Vec::new();
+        if self.stale.table_buckets() == 0 {
+            return left;
         }
-    }
-
-    /// Removes the stale entries that an invalidation must remove from the TLBs of the CPUs in
-    /// `mask`.
-    fn remove(
-        &mut self,
-        cpu: u32,
-        (space, first, last): (Space, u64, u64),
-        mask: u64,
-        pending: &PendingTlbi,
-    ) {
-        let own = 1u64 << cpu;
-        let event = pending.event;
-        let now = self.report.now();
-        let (memory, tables) = (&self.memory, &self.tables);
-        let draining = &mut self.cpus[cpu].draining;
-        self.stale.rewrite(space, first, last, |range| {
-            memory.visit(1);
-            if range.cpus & mask == 0 {
-                return note(range, event, Miss::LocalOnly);
-            }
-            let context = tables.context(range.context);
-            let gone = must_remove(pending.removes, range, context).and(match range.settle {
-                Settle::At(since) if since < event => Ok(()),
-                Settle::At(_) if range.combined => Err(Miss::Stage2Cached),
-                Settle::At(_) | Settle::Dsb(_) => Err(Miss::StoreNotVisible),
-                Settle::Isb(_) => Err(Miss::RegisterNotInEffect),
+        self.stale
+            .visit(part.space, part.first, part.last, |range| {
+                self.memory.visit(1);
+                if range.kind == StaleKind::Table
+                    && range.cpus & part.mask != 0
+                    && self.is_removed(range, &part.pending).is_err()
+                {
+                    let cpus = range.cpus & part.mask;
+                    left.push(StaleRange {
+                        cpus,
+                        ..range.clone()
+                    });
+                }
             });
-            if let Err(miss) = gone {
-                // The operation that came before says more.
-                if miss == Miss::Stage2Cached && range.missed.is_some() && !range.combined {
-                    return Fate::Keep;
-                }
-                return note(range, event, miss);
+        left
+    }
+
+    /// Whether a TLBI removes a stale range from the TLBs that it reaches, or the reason why not.
+    fn is_removed(&self, range: &StaleRange, pending: &PendingTlbi) -> Result<(), Miss> {
+        let context = self.tables.context(range.context);
+        must_remove(pending.removes, range, context).and(match range.settle {
+            Settle::At(since) if since < pending.event => Ok(()),
+            Settle::At(_) if range.combined => Err(Miss::Stage2Cached),
+            Settle::At(_) | Settle::Dsb(_) => Err(Miss::StoreNotVisible),
+            Settle::Isb(_) => Err(Miss::RegisterNotInEffect),
+        })
+    }
+
+    /// Removes the stale entries that an invalidation must remove from the TLBs of the CPUs that it
+    /// reaches.
+    fn remove(&mut self, cpu: u32, part: &Part, pointers: &[StaleRange]) {
+        let mut draining = std::mem::take(&mut self.cpus[cpu].draining);
+        let mut stale = std::mem::take(&mut self.stale);
+        stale.rewrite(part.space, part.first, part.last, |range| {
+            self.memory.visit(1);
+            self.fate(cpu, part, pointers, range, &mut draining)
+        });
+        self.stale = stale;
+        self.cpus[cpu].draining = draining;
+    }
+
+    /// The fate of a stale range when a TLBI completes.
+    fn fate(
+        &self,
+        cpu: u32,
+        part: &Part,
+        pointers: &[StaleRange],
+        range: &StaleRange,
+        draining: &mut Vec<(Space, StaleRange)>,
+    ) -> Fate {
+        let own = 1u64 << cpu;
+        let (mask, pending) = (part.mask, &part.pending);
+        let event = pending.event;
+        if range.cpus & mask == 0 {
+            return note(range, event, Miss::LocalOnly);
+        }
+        if let Err(miss) = self.is_removed(range, pending) {
+            // The operation that came before says more.
+            if miss == Miss::Stage2Cached && range.missed.is_some() && !range.combined {
+                return Fate::Keep;
             }
-            if range.cpus & own & mask != 0 {
-                let mut drain = range.clone();
+            return note(range, event, miss);
+        }
+        let mut left = Vec::new();
+        for (found_again, run) in self.found_again(range, pointers) {
+            let removed = run.cpus & mask & !found_again;
+            if removed & own != 0 {
+                let mut drain = run.clone();
                 drain.cpus = own;
                 // The list is bounded: a CPU that never executes an ISB loses the oldest of these
                 // warnings.
                 if draining.len() >= MOST_DRAINING {
                     draining.drain(..MOST_DRAINING / 2);
                 }
-                draining.push((space, drain));
+                draining.push((part.space, drain));
             }
-            let rest = range.cpus & !mask;
-            let mut left = Vec::new();
             let by_address = matches!(pending.removes, Removes::Addresses { .. });
-            if context.space.regime() == Regime::Stage2
-                && by_address
-                && range.kind == StaleKind::Leaf
-            {
+            if part.space.regime() == Regime::Stage2 && by_address && run.kind == StaleKind::Leaf {
                 // What a walk of the guest combined with the entry stays until another TLBI, which
                 // must come after this one completed: until now a walk may have combined it again.
                 left.push(StaleRange {
-                    cpus: range.cpus & mask,
-                    settle: Settle::At(now),
+                    cpus: removed,
+                    settle: Settle::At(self.report.now()),
                     combined: true,
                     missed: Some((event, Miss::Stage2Only)),
-                    ..range.clone()
+                    ..run.clone()
                 });
             }
-            if rest != 0 {
-                let mut kept = range.clone();
-                kept.cpus = rest;
-                kept.missed = Some((event, Miss::LocalOnly));
-                left.push(kept);
+            for (cpus, miss) in [
+                (run.cpus & !mask, Miss::LocalOnly),
+                (found_again, Miss::FoundAgain),
+            ] {
+                if cpus != 0 {
+                    left.push(StaleRange {
+                        cpus,
+                        missed: Some((event, miss)),
+                        ..run.clone()
+                    });
+                }
             }
-            if left.is_empty() {
-                Fate::Remove
-            } else {
-                Fate::Replace(left)
+        }
+        if left.is_empty() {
+            Fate::Remove
+        } else {
+            Fate::Replace(left)
+        }
+    }
+
+    /// The entries of a range, in runs, with the CPUs whose walkers find them again through a cached
+    /// pointer that is left: such an entry still stands in a table that is no longer linked.
+    fn found_again(&self, range: &StaleRange, pointers: &[StaleRange]) -> Vec<(u64, StaleRange)> {
+        if pointers.is_empty() {
+            return vec![(0, range.clone())];
+        }
+        let mut runs: Vec<(u64, u64, u64)> = Vec::new();
+        for index in 0..range.count {
+            let cpus = pointers
+                .iter()
+                .filter(|pointer| self.leads_to(pointer, range, index))
+                .fold(0, |cpus, pointer| cpus | pointer.cpus & range.cpus);
+            match runs.last_mut() {
+                Some((of, _, count)) if *of == cpus => *count += 1,
+                _ => runs.push((cpus, index, 1)),
             }
+        }
+        let part = |(cpus, first, count)| (cpus, range.part(first, count));
+        runs.into_iter().map(part).collect()
+    }
+
+    /// Whether a walk from a cached pointer reads an entry of a range, as it was when it became
+    /// stale.
+    fn leads_to(&self, pointer: &StaleRange, range: &StaleRange, index: u64) -> bool {
+        let va = range.entry_va(index);
+        let location = range.location + index * 8;
+        if pointer.shift <= range.shift
+            || pointer.context != range.context
+            || pointer.cpus & range.cpus == 0
+            || !range.matches(pointer.asid)
+            || self.memory.load(location) != range.entry_value(index)
+        {
+            return false;
+        }
+        let Some((at, _)) = pointer.touched(va, va) else {
+            return false;
+        };
+        let context = self.tables.context(pointer.context);
+        let mut found = false;
+        let below = pointer.table_below(at, context);
+        self.memory.visit(LEVELS);
+        walk::walk(&self.memory, context, below, va, |entry| {
+            found |= entry.location == location;
         });
+        found
     }
 
     /// Forgets the trees that no CPU walks or holds entries of.
-    fn release_roots(&mut self, regime: Regime, mask: u64, pending: &PendingTlbi) {
+    fn release_roots(&mut self, space: Space, mask: u64, pending: &PendingTlbi) {
         let candidates: Vec<RootId> = match pending.removes {
-            Removes::Asid(asid) => {
-                let space = Space::of(regime, 0);
-                self.tables
-                    .roots_of(space, Some(asid))
-                    .into_iter()
-                    .collect()
-            }
+            Removes::Asid(asid) => self
+                .tables
+                .roots_of(space, Some(asid))
+                .into_iter()
+                .collect(),
             _ => self.tables.roots().map(|(id, _)| id).collect(),
         };
         self.memory.visit(candidates.len() as u64);
@@ -190,7 +305,7 @@ impl Model {
             .into_iter()
             .filter_map(|id| Some((id, self.tables.root(id)?)))
             .filter(|(_, root)| {
-                root.key.context.space.regime() == regime
+                root.key.context.space == space
                     && root.holders & !root.walking & mask != 0
                     && root.left < pending.event
                     && match pending.removes {
@@ -208,9 +323,9 @@ impl Model {
         }
     }
 
-    /// Notes that all of a regime was invalidated, or at stage 2 all of a guest.
-    fn note_emptied(&mut self, cpu: u32, of: Regime, mask: u64, pending: &PendingTlbi) {
-        let regime = of.index();
+    /// Notes that all of a half was invalidated, or at stage 2 all of a guest.
+    fn note_emptied(&mut self, cpu: u32, space: Space, mask: u64, pending: &PendingTlbi) {
+        let regime = space.regime().index();
         for (index, state) in self.cpus.iter_mut() {
             if mask & (1 << index) == 0 {
                 continue;
@@ -219,19 +334,23 @@ impl Model {
             if !state.started {
                 continue;
             }
-            // An operation on one guest leaves what was there before the trace.
-            state.unknown_tlb[regime] &= pending.removes != Removes::All;
-            let in_effect = index != cpu || pending.synchronised;
-            if in_effect {
-                for space in Space::all().filter(|space| space.regime() == of) {
-                    let at = space.index();
-                    if state.roots[at].is_none() && state.ceased[at] < pending.event {
-                        state.fields[at] = None;
-                    }
+            match pending.removes {
+                Removes::All => state.unknown_tlb[regime] = false,
+                // Which VMID an operation concerns is known once VTTBR_EL2 is in effect.
+                Removes::Asid(vmid) if pending.synchronised => {
+                    state.known_guests.insert(vmid);
                 }
+                _ => {}
             }
-            if in_effect && state.field_changed[regime].is_some_and(|since| since < pending.event) {
-                state.field_changed[regime] = None;
+            if index == cpu && !pending.synchronised {
+                continue;
+            }
+            let at = space.index();
+            if state.roots[at].is_none() && state.ceased[at].is_before(pending.event) {
+                state.fields[at] = None;
+            }
+            if state.field_changed[at].is_some_and(|(_, since)| since.is_before(pending.event)) {
+                state.field_changed[at] = None;
             }
         }
     }

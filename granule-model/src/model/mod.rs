@@ -13,11 +13,14 @@ mod link;
 mod registers;
 mod store;
 mod table_memory;
+mod unchecked;
+mod user;
 
 pub use error::EventError;
+pub use unchecked::Unchecked;
 
 use crate::arch::barrier::decode as decode_barrier;
-use crate::arch::context;
+use crate::arch::context::{self, Space};
 use crate::arch::tlbi::Tlbi;
 use crate::config::Config;
 use crate::rules::cache_visibility::CacheVisibility;
@@ -40,7 +43,7 @@ use error::{MOST_DESCRIPTORS, MOST_PAGES, MOST_PENDING};
 use store::Storer;
 
 /// The model: memory, CPUs, TLBs and caches, and the violations found.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Model {
     config: Config,
     // The state.
@@ -57,6 +60,10 @@ pub struct Model {
     caches: CacheVisibility,
     /// The violations that the rules found.
     report: Report,
+    /// What goes unchecked.
+    unchecked: Vec<Unchecked>,
+    /// Halves that a CPU cannot walk by the registers that an event wrote, until its next ISB.
+    refused: Vec<(u32, Space, u64)>,
 }
 
 /// The most entries that one event may make the model look at: some seconds of work.
@@ -89,10 +96,15 @@ const fn is_known(event: &Event) -> bool {
         | Event::Obtained { .. }
         | Event::Freed { .. }
         | Event::AssumeVisible { .. }
+        | Event::Found { .. }
         | Event::Settled
         | Event::Data { .. }
         | Event::Code { .. }
-        | Event::Reset => true,
+        | Event::Reset
+        | Event::At(_)
+        | Event::Reused { .. }
+        | Event::Missing(_)
+        | Event::User => true,
         _ => false,
     }
 }
@@ -116,12 +128,14 @@ impl Model {
             groups: ContiguousGroups::default(),
             blocks: NoTranslationBlocks::default(),
             updates: LostUpdates::default(),
-            ordering: TableOrdering::default(),
+            ordering: TableOrdering::new(config.policies),
             table_memory: TableMemory {
                 tracked: config.track_tables == Some(true),
             },
             caches: CacheVisibility::default(),
             report: Report::new(config.most_violations),
+            unchecked: Vec::new(),
+            refused: Vec::new(),
         }
     }
 
@@ -140,7 +154,9 @@ impl Model {
     /// model is as it was.
     pub fn event(&mut self, cpu: u32, event: Event) -> Result<(), EventError> {
         self.admit(cpu, &event)?;
-        self.report.next_event();
+        // At the end of a trace everything is relied on, and by no instruction.
+        let by = (event != Event::Settled).then_some(cpu);
+        self.report.next_event(by);
         let before = self.memory.visits();
         let all = ALL_VISITS.saturating_add(MORE_VISITS.saturating_mul(self.report.now()));
         self.memory.most_visits = all.min(before.saturating_add(MOST_VISITS));
@@ -157,10 +173,17 @@ impl Model {
         // These events only mark points of the trace: the CPU itself does nothing.
         let acts = !matches!(
             event,
-            Event::Reset | Event::Settled | Event::AssumeVisible { .. }
+            Event::Reset
+                | Event::Settled
+                | Event::AssumeVisible { .. }
+                | Event::At(_)
+                | Event::Missing(_)
         );
         if acts && !self.cpus[cpu].started {
             self.start(cpu);
+        }
+        if acts {
+            self.cpus[cpu].in_user = false;
         }
         match event {
             Event::Reset => self.reset(cpu),
@@ -203,8 +226,17 @@ impl Model {
             } => self.cache_maintenance(cpu, instruction, start, bytes),
             Event::Obtained { start, bytes } => self.obtained(start, bytes),
             Event::Freed { start, bytes } => self.freed(cpu, start, bytes),
-            Event::AssumeVisible { start, bytes } => self.assume_visible(cpu, start, bytes),
+            Event::AssumeVisible { start, bytes, asid } => {
+                self.assume_visible(cpu, start, bytes, asid);
+            }
+            Event::Found {
+                address,
+                descriptor,
+            } => self.found(cpu, address, descriptor),
             Event::Settled => self.sync(cpu),
+            Event::Reused { start, bytes } => self.reused(start, bytes),
+            Event::User => self.enter_user(cpu),
+            Event::At(address) => self.report.set_origin(cpu, address),
             // `is_known` has refused all other events.
             _ => {}
         }
@@ -243,9 +275,11 @@ impl Model {
             Event::Store { address, count, .. } | Event::Update { address, count, .. } => {
                 (address, u64::from(count) * 8, Some(count))
             }
+            Event::Found { address, .. } => (address, 8, Some(1)),
             Event::Data { start, bytes }
             | Event::Code { start, bytes }
             | Event::Lines { start, bytes, .. }
+            | Event::Reused { start, bytes }
             | Event::Obtained { start, bytes }
             | Event::Freed { start, bytes } => (start, bytes, None),
             _ => return Ok(()),
@@ -275,6 +309,13 @@ impl Model {
     #[must_use]
     pub fn violations(&self) -> &[Violation] {
         self.report.kept()
+    }
+
+    /// The halves that no rule was applied to, since their registers name no tables that the machine
+    /// can walk.
+    #[must_use]
+    pub fn unchecked(&self) -> &[Unchecked] {
+        &self.unchecked
     }
 
     /// The number of violations, kept or only counted.

@@ -8,16 +8,19 @@ use super::Model;
 use crate::arch::descriptor::{self, Kind};
 use crate::rules::break_before_make::{self, Made};
 use crate::rules::cache_visibility::Walks;
-use crate::rules::lost_update::Stored;
+use crate::rules::lost_update::{self, Stored};
 use crate::rules::table_memory;
 use crate::state::caches::line_mask;
-use crate::state::ids::{PAGE_SHIFT, PER_PAGE, TableId};
+use crate::state::ids::{PAGE_SHIFT, PER_PAGE, RootId, TableId};
+use crate::state::memory::Pending;
+use crate::state::sharing::Spans;
 use crate::state::snapshot::{self, Replaced};
 use crate::state::stale_range::{Settle, StaleRanges};
 use crate::state::tables::Path;
 use crate::state::trees::Trees;
 use crate::state::walk::EntryAt;
 use granule_trace::Visibility;
+use std::collections::BTreeSet;
 
 /// A change of one entry of a page.
 #[derive(Clone, Copy)]
@@ -66,14 +69,20 @@ impl Model {
     ) {
         let number = address >> PAGE_SHIFT;
         let first = (address >> 3) as usize % PER_PAGE;
-        let mask = line_mask(number, address, count as u64 * 8);
-        let cached = self.cpus[by.cpu].data_cached();
-        self.lines_stored(by.cpu, number, mask, cached);
+        // What was stored earlier is where all walkers see it, past barriers and caches.
+        let is_seen = by.visibility == Visibility::Earlier;
+        if !is_seen {
+            let mask = line_mask(number, address, count as u64 * 8);
+            let cached = self.cpus[by.cpu].data_cached();
+            self.lines_stored(by.cpu, number, mask, cached);
+        }
         let now = self.report.now();
+        let trees = Trees::new(&self.memory, &self.tables);
+        let is_table = trees.table_within(address, count as u64 * 8).is_some();
         let page = self.memory.page_mut(number);
-        page.mark_written(first, count);
-        if page.tables.is_empty() {
+        if !is_table {
             let mut made_valid = None;
+            let mut may_only_fault = page.unknown(first, count).is_none();
             let values = page.values_mut();
             for index in 0..count {
                 let value = &mut values[first + index];
@@ -81,11 +90,20 @@ impl Model {
                 if new & descriptor::VALID != 0 && new != *value {
                     made_valid = Some(index);
                 }
+                may_only_fault &= *value & descriptor::VALID == 0;
                 *value = new;
             }
-            match page.pending.iter_mut().find(|(other, _)| *other == by.cpu) {
-                Some(pending) => pending.1 = now,
-                None => page.pending.push((by.cpu, now)),
+            page.mark_written(first, count);
+            let cpu = by.cpu;
+            let same = |one: &&mut Pending| one.cpu == cpu && one.may_only_fault == may_only_fault;
+            match page.pending.iter_mut().find(same) {
+                _ if is_seen => (),
+                Some(pending) => pending.event = now,
+                None => page.pending.push(Pending {
+                    cpu,
+                    event: now,
+                    may_only_fault,
+                }),
             }
             if page.may_be_walked
                 && let Some(index) = made_valid
@@ -101,6 +119,7 @@ impl Model {
             }
             return;
         }
+        page.mark_written(first, count);
         let changes: Vec<Change> = (0..count)
             .filter_map(|index| {
                 let old = page.value(first + index);
@@ -139,6 +158,16 @@ impl Model {
         for (id, paths) in &paths {
             unlinked |= self.replace(by.cpu, *id, paths, changes);
         }
+        let roots: BTreeSet<RootId> = paths
+            .iter()
+            .flat_map(|(_, paths)| paths.iter().map(|path| path.root))
+            .collect();
+        let were_empty: Vec<RootId> = roots
+            .iter()
+            .copied()
+            .filter(|id| self.tables.was_empty(*id))
+            .collect();
+        roots.iter().for_each(|id| self.tables.touch(*id));
         if unlinked {
             // Some tables that point back to themselves may be gone now.
             paths = self.paths_to(number);
@@ -166,6 +195,21 @@ impl Model {
         }
         for (id, paths) in &paths {
             self.make(by, *id, paths, changes);
+        }
+        for id in were_empty {
+            self.fill_parked(id);
+        }
+    }
+
+    /// A tree that was empty has entries: they meet what its CPUs kept of others.
+    fn fill_parked(&mut self, id: RootId) {
+        if self.tables.is_empty(&self.memory, id) {
+            return;
+        }
+        let walking = self.tables.root(id).map_or(0, |root| root.walking);
+        for cpu in (0..self.cpus.count()).filter(|cpu| walking & (1 << cpu) != 0) {
+            self.displace(cpu, id);
+            self.check_tree_made(cpu, id);
         }
     }
 
@@ -215,6 +259,7 @@ impl Model {
                     removed: descriptor::kind(change.new, level, format) == Kind::Invalid,
                     all: true,
                     event: self.report.now(),
+                    by: Some(cpu),
                 };
                 let entry = EntryAt {
                     raw: change.old,
@@ -257,8 +302,7 @@ impl Model {
             return;
         };
         let mut new_tables = Vec::new();
-        let mut linked = false;
-        let mut global = false;
+        let mut globals = Spans::default();
         let mut touched: Option<(u64, u64)> = None;
         for &Change { location, new, .. } in changes {
             let Some(index) = self.index_in(id, location) else {
@@ -268,13 +312,15 @@ impl Model {
             match descriptor::kind(new, level, format) {
                 Kind::Invalid => {}
                 Kind::Leaf => {
-                    global |= new & descriptor::NOT_GLOBAL == 0;
+                    if new & descriptor::NOT_GLOBAL == 0 {
+                        globals.add(index, index);
+                    }
                     if descriptor::refuses(new, level, format) {
                         self.blocks.note(location, self.report.now());
                     }
                 }
                 Kind::Table => {
-                    linked = true;
+                    globals.add(index, index);
                     self.table_memory.check_target(
                         &self.memory,
                         by.cpu,
@@ -289,11 +335,8 @@ impl Model {
         }
         let Some((from, to)) = touched else { return };
         for path in paths {
-            if linked {
-                global |= self.has_global_between(path, from, to);
-            }
-            if global {
-                self.tables.set_global(path.root);
+            for (from, to) in globals.iter() {
+                self.note_globals(path, from, to);
             }
         }
         let walks = Walks::of(paths.iter().filter_map(|path| self.tables.root(path.root)));
@@ -327,13 +370,33 @@ impl Model {
         );
     }
 
-    /// Whether a tree has a global leaf: it had one before, or has one now between two entries of a
-    /// table.
-    fn has_global_between(&self, path: &Path, from: u64, to: u64) -> bool {
-        self.tables.root(path.root).is_some_and(|root| {
-            let trees = Trees::new(&self.memory, &self.tables);
-            root.has_global || trees.has_global(&root.key, &path.at, from, to)
-        })
+    /// Notes the global leaves between two entries of a table, or below them.
+    fn note_globals(&mut self, path: &Path, from: u64, to: u64) {
+        let Some(key) = self.tables.root(path.root).map(|root| root.key) else {
+            return;
+        };
+        let shift = key.context.format.granule.level_shift(path.at.level);
+        let first = path.at.va + (from << shift);
+        let last = path.at.va + (to << shift) + ((1 << shift) - 1);
+        let trees = Trees::new(&self.memory, &self.tables);
+        for leaf in trees.globals(&key, &path.at, (first, last)) {
+            self.tables.add_global(path.root, (leaf.va, leaf.last()));
+        }
+    }
+
+    /// A CPU loaded a descriptor. It is the last one stored there, or what hardware made of that;
+    /// from here on it is the one that was loaded.
+    pub(super) fn found(&mut self, cpu: u32, address: u64, descriptor: u64) {
+        let old = self.memory.load(address);
+        if old == descriptor {
+            return;
+        }
+        let trees = Trees::new(&self.memory, &self.tables);
+        lost_update::check_found(trees, cpu, (address, old, descriptor), &mut self.report);
+        let index = (address >> 3) as usize % PER_PAGE;
+        let page = self.memory.page_mut(address >> PAGE_SHIFT);
+        page.mark_written(index, 1);
+        page.values_mut()[index] = descriptor;
     }
 
     /// Updates a leaf as the MMU of some CPU does with TCR.HA and TCR.HD: sets the access flag of

@@ -3,7 +3,7 @@
 use super::Model;
 use crate::rules;
 use crate::state::extents::Owner;
-use crate::state::ids::pages_of;
+use crate::state::ids::{PAGE_SHIFT, PER_PAGE, entries_in, pages_of};
 use crate::state::trees::Trees;
 
 impl Model {
@@ -16,12 +16,19 @@ impl Model {
             self.table_memory.tracked = true;
         }
         let (first, last) = pages_of(address, bytes).into_inner();
+        self.know_ends(address, bytes);
         for number in self.memory.known(first, last) {
+            let (at, count) = entries_in(number, address, bytes);
+            let start = (number << PAGE_SHIFT) + at as u64 * 8;
+            let trees = Trees::new(&self.memory, &self.tables);
+            let is_table = trees.table_within(start, count as u64 * 8).is_some();
             let page = self.memory.page_mut(number);
-            page.owner = Owner::Tables;
-            if page.tables.is_empty() {
-                page.forget();
-                page.pending.clear();
+            page.set_owner(at, count, Owner::Tables);
+            if !is_table {
+                page.forget(at, count);
+                if count == PER_PAGE {
+                    page.pending.clear();
+                }
             }
         }
         self.memory.change_others(first, last, |_, _, extent| {
@@ -36,14 +43,15 @@ impl Model {
             return;
         }
         self.forget_empty_trees(address, bytes);
-        let mut reachable = None;
+        let trees = Trees::new(&self.memory, &self.tables);
+        let reachable = trees.table_within(address, bytes);
         let (first, last) = pages_of(address, bytes).into_inner();
+        self.know_ends(address, bytes);
         for number in self.memory.known(first, last) {
-            let page = self.memory.page_mut(number);
-            page.owner = Owner::Freed;
-            if reachable.is_none() {
-                reachable = page.tables.first().copied();
-            }
+            let (at, count) = entries_in(number, address, bytes);
+            self.memory
+                .page_mut(number)
+                .set_owner(at, count, Owner::Freed);
         }
         self.memory
             .change_others(first, last, |_, _, extent| extent.owner = Owner::Freed);
@@ -57,6 +65,16 @@ impl Model {
         );
     }
 
+    /// Gives pages that a range ends in the middle of a state of their own.
+    fn know_ends(&mut self, address: u64, bytes: u64) {
+        let (first, last) = pages_of(address, bytes).into_inner();
+        for number in [first, last] {
+            if entries_in(number, address, bytes).1 < PER_PAGE {
+                self.memory.page_mut(number);
+            }
+        }
+    }
+
     /// Forgets trees that no CPU walks and that have no entry left. A CPU that left such a tree
     /// keeps nothing of the top table itself; only its known stale ranges remain.
     fn forget_empty_trees(&mut self, address: u64, bytes: u64) {
@@ -66,12 +84,16 @@ impl Model {
         for number in self.memory.known(first, last) {
             let tables = trees.tables_in(number).iter();
             for table in tables.filter_map(|id| self.tables.table(*id)) {
-                roots.extend(table.roots.iter().copied());
+                if table.base < address.saturating_add(bytes)
+                    && address < table.base + table.entries * 8
+                {
+                    roots.extend(table.roots.iter().copied());
+                }
             }
         }
         for id in roots {
             let walking = self.tables.root(id).is_none_or(|root| root.walking != 0);
-            if walking || !Trees::new(&self.memory, &self.tables).is_empty(id) {
+            if walking || !self.tables.is_empty(&self.memory, id) {
                 continue;
             }
             if let Some(root) = self.tables.root_mut(id) {

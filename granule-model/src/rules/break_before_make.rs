@@ -43,10 +43,12 @@ pub(crate) fn check(
     let (first, last) = made.range;
     let context = root.key.context;
     let asid = root.key.asid;
+    let has_global = !root.globals.is_empty();
     let now = report.now();
     let mut found: Vec<(Found, StaleRange)> = Vec::new();
     stale.rewrite(context.space, first, last, |old| {
-        if !trees.memory.visit(1) || old.cpus & made.cpus == 0 {
+        let meets = has_global || old.matches(asid);
+        if !trees.memory.visit(1) || old.cpus & made.cpus == 0 || !meets {
             return Fate::Keep;
         }
         let old_context = trees.tables.context(old.context);

@@ -11,6 +11,7 @@ use crate::state::caches::{LineRange, Lines, addresses_of, line_mask};
 use crate::state::cpu::{Cpu, Cpus};
 use crate::state::ids::{PAGE_SHIFT, RootId};
 use crate::state::memory::Memory;
+use crate::state::relied::Relied;
 use crate::state::tables::{Root, Tables};
 use crate::state::trees::Trees;
 use crate::violation::Rule;
@@ -21,7 +22,7 @@ const OLD_DATA: &str = "may read an old cache line: the store went past the cach
 const OLD_CODE: &str = "fetches instructions that an instruction cache may hold as they were";
 
 /// The state of the rule: what has to be checked again.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct CacheVisibility {
     /// The cache contents that accesses see may have changed since the last check.
     changed: bool,
@@ -111,7 +112,7 @@ impl CacheVisibility {
             }
         }
         for space in Space::all() {
-            check_mapped(memory, tables, cpus, (space, 0, u64::MAX), report);
+            check_mapped(memory, tables, cpus, Relied::whole(space), report);
         }
     }
 }
@@ -171,12 +172,62 @@ pub(crate) fn check_past_caches(memory: &Memory, cpu: u32, code: bool, report: &
     }
 }
 
+/// A CPU that relies on code in a range of pages must have executed an ISB since the instruction
+/// caches were invalidated. Each piece of code is reported once.
+pub(crate) fn check_fetched(
+    (cpu, state): (u32, &mut Cpu),
+    (first, last): (u64, u64),
+    report: &mut Report,
+) {
+    let met = |(_, from, to): &(u64, u64, u64)| *from <= last && *to >= first;
+    for (event, from, to) in state.fetched_before.extract_if(.., |one| met(one)) {
+        let range = (
+            from << PAGE_SHIFT,
+            (to << PAGE_SHIFT) + ((1 << PAGE_SHIFT) - 1),
+        );
+        let text = "may execute instructions that it fetched before the code changed";
+        let found = Found::in_memory(Rule::MissingIsb, cpu, range, text);
+        report.add(found.because_of(event));
+    }
+}
+
+/// As [`check_fetched`], for the code that a range of addresses maps as executable.
+pub(crate) fn check_fetched_in(
+    trees: Trees<'_>,
+    (cpu, state): (u32, &mut Cpu),
+    Relied {
+        space, first, last, ..
+    }: Relied,
+    report: &mut Report,
+) {
+    if state.fetched_before.is_empty() {
+        return;
+    }
+    let Some(key) = trees.root(state.roots[space.index()]).map(|root| root.key) else {
+        return;
+    };
+    trees.entries(&key, (first, last), |entry| {
+        if entry.kind != Kind::Leaf {
+            return;
+        }
+        let leaf = descriptor::attributes(entry.raw, entry.level, entry.hierarchy, &key.context);
+        if leaf.privileged.execute || leaf.user.execute {
+            let output = descriptor::leaf_address(entry.raw, entry.level, key.context.format);
+            let from = output + (first.max(entry.va) - entry.va);
+            let to = output + (last.min(entry.last()) - entry.va);
+            check_fetched((cpu, state), (from >> PAGE_SHIFT, to >> PAGE_SHIFT), report);
+        }
+    });
+}
+
 /// Accesses by cacheable or executable mappings of a range must find what was stored.
 pub(crate) fn check_mapped(
     memory: &mut Memory,
     tables: &Tables,
     cpus: &Cpus,
-    (space, first, last): (Space, u64, u64),
+    Relied {
+        space, first, last, ..
+    }: Relied,
     report: &mut Report,
 ) {
     let mut suspects: Vec<Suspect> = Vec::new();

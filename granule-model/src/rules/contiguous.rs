@@ -1,11 +1,11 @@
 //! Contiguous groups: the valid members must agree (RQTRPM, RJQQTC, IPGVGZ, INFFSV).
 
-use crate::arch::context::Space;
 use crate::arch::descriptor::{self, Kind};
 use crate::arch::format::Format;
 use crate::config::Config;
 use crate::state::ids::TableId;
 use crate::state::memory::Memory;
+use crate::state::relied::Relied;
 use crate::state::tables::{Path, Table};
 use crate::state::trees::Trees;
 use crate::violation::Rule;
@@ -18,7 +18,7 @@ const MIXED: &str = "may find members of a contiguous group with and without the
      or take a TLB conflict abort";
 
 /// The state of the rule: what has to be checked again.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct ContiguousGroups {
     /// Groups that are broken now and must be correct when they are next relied on: first entry and
     /// table.
@@ -173,7 +173,7 @@ impl ContiguousGroups {
         &mut self,
         trees: Trees<'_>,
         cpu: u32,
-        only: Option<(Space, u64, u64)>,
+        only: Option<Relied>,
         report: &mut Report,
     ) {
         for (location, id) in std::mem::take(&mut self.suspects) {
@@ -191,10 +191,10 @@ impl ContiguousGroups {
             let shift = format.granule.level_shift(level);
             let va = path.at.va + (((location - base) / 8) << shift);
             let group_last = va.wrapping_add((format.group(level) << shift) - 1);
-            if let Some((space, first, last)) = only {
+            if let Some(relied) = only {
                 let root = trees.tables.root(path.root);
-                let there = root.is_some_and(|root| root.key.context.space == space);
-                if !there || group_last < first || va > last {
+                let there = root.is_some_and(|root| relied.concerns(root));
+                if !there || group_last < relied.first || va > relied.last {
                     self.suspects.insert((location, id));
                     continue;
                 }

@@ -14,7 +14,7 @@ use granule_trace::Visibility;
 use std::collections::BTreeMap;
 
 /// The state of the rule: what has to be checked again.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct LostUpdates {
     /// Entries that a plain store made invalid while hardware might have been updating them, by
     /// address.
@@ -63,10 +63,13 @@ impl LostUpdates {
                 .because_of(event)
                 .located(location)
         };
+        let to = |value| descriptor::leaf_address(value, table.level, table.format);
         let plain = matches!(stored.visibility, Visibility::Private | Visibility::Live);
         if is_leaf(old) && plain && may_be_updated(trees, paths, old) {
             if is_leaf(new) {
-                report.add(found(0));
+                if to(old) != to(new) || undoes_an_update(trees, paths, old, new) {
+                    report.add(found(0));
+                }
             } else {
                 let event = report.now();
                 self.suspects
@@ -77,7 +80,6 @@ impl LostUpdates {
         {
             // A different page loses nothing, and neither does a value that has every bit hardware
             // may have set.
-            let to = |value| descriptor::leaf_address(value, table.level, table.format);
             if to(suspect.value) == to(new) && may_be_updated(trees, paths, new) {
                 report.add(found(suspect.event));
             }
@@ -85,15 +87,52 @@ impl LostUpdates {
     }
 }
 
+/// Checks a descriptor that a CPU found at an address in place of the one that was stored there:
+/// hardware may have set the access flag and made the page dirty. Anything else was stored by
+/// somebody, and the trace does not say so.
+pub(crate) fn check_found(
+    trees: Trees<'_>,
+    cpu: u32,
+    (location, stored, found): (u64, u64, u64),
+    report: &mut Report,
+) {
+    let contexts = trees.tables.contexts();
+    let mut may_differ = 0;
+    if stored & descriptor::VALID != 0 && contexts.iter().any(|one| one.hardware_access) {
+        may_differ |= !stored & descriptor::ACCESSED;
+    }
+    if stored & descriptor::VALID != 0 && contexts.iter().any(|one| one.hardware_dirty) {
+        may_differ |= stored ^ descriptor::made_dirty(stored, trees.regime_at(location));
+    }
+    if (stored ^ found) & !may_differ != 0 {
+        let text = "finds a descriptor that was never stored there: the trace lacks a store";
+        let range = (location, location + 7);
+        report.add(Found::in_memory(Rule::NotRecorded, cpu, range, text).located(location));
+    }
+}
+
 /// Whether a CPU that walks one of these paths may be updating a leaf.
 fn may_be_updated(trees: Trees<'_>, paths: &[Path], leaf: u64) -> bool {
-    paths.iter().any(|path| {
-        let root = trees.tables.root(path.root);
-        root.is_some_and(|root| {
-            let context = &root.key.context;
-            let regime = context.space.regime();
-            (context.hardware_access && leaf & descriptor::ACCESSED == 0)
-                || (context.hardware_dirty && descriptor::made_dirty(leaf, regime) != leaf)
-        })
+    updates(trees, paths, leaf).any(|bits| bits != 0)
+}
+
+/// Whether a store takes a bit back that hardware may have changed in the leaf that was there. A trace that is
+/// taken beside a guest has no loads: a value that holds the bits was made of the updated leaf, or loses nothing.
+fn undoes_an_update(trees: Trees<'_>, paths: &[Path], old: u64, new: u64) -> bool {
+    updates(trees, paths, old).any(|bits| (new ^ old ^ bits) & bits != 0)
+}
+
+/// The bits that hardware may change in a leaf, for each path.
+fn updates<'a>(trees: Trees<'a>, paths: &'a [Path], leaf: u64) -> impl Iterator<Item = u64> + 'a {
+    paths.iter().filter_map(move |path| {
+        let context = &trees.tables.root(path.root)?.key.context;
+        let mut bits = 0;
+        if context.hardware_access {
+            bits |= !leaf & descriptor::ACCESSED;
+        }
+        if context.hardware_dirty {
+            bits |= leaf ^ descriptor::made_dirty(leaf, context.space.regime());
+        }
+        Some(bits)
     })
 }

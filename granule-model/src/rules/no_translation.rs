@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 const TEXT: &str = "may fault: the block still has the nT bit";
 
 /// The state of the rule: what has to be checked again.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct NoTranslationBlocks {
     /// Blocks that were stored with the nT bit, with the events that stored them.
     suspects: BTreeMap<u64, u64>,

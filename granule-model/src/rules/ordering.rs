@@ -3,9 +3,10 @@
 //! An observer that sees the store, or register write, that makes a table reachable must also see
 //! the stores to the table before it: a store-release or a barrier has to stand between.
 
+use crate::config::{Policies, Policy};
 use crate::state::cpu::Cpus;
 use crate::state::ids::{PAGE_SHIFT, PER_PAGE, RootId};
-use crate::state::memory::Memory;
+use crate::state::memory::{Memory, Pending};
 use crate::state::trees::Trees;
 use crate::violation::Rule;
 use crate::violation::report::{Found, Report};
@@ -13,13 +14,22 @@ use granule_trace::Visibility;
 use std::collections::BTreeSet;
 
 /// The state of the rule: what has to be checked again.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct TableOrdering {
+    /// The kernel takes a fault on an entry that a walker does not see yet, and goes on.
+    spurious_faults: bool,
     /// Pages with tables that hold stores which only the storing CPU is sure to see.
     unseen_pages: BTreeSet<u64>,
 }
 
 impl TableOrdering {
+    pub(crate) fn new(policies: Policies) -> Self {
+        Self {
+            spurious_faults: policies.has(Policy::SpuriousFaults),
+            ..Self::default()
+        }
+    }
+
     /// Checks a table in a page that becomes reachable by a store of `cpu`, or by a register write
     /// of it (`visibility` is `None`).
     pub(crate) fn check_link(
@@ -34,9 +44,14 @@ impl TableOrdering {
             return;
         };
         let pending = std::mem::take(&mut page.pending);
-        for (by, event) in pending {
+        for one in pending {
+            let Pending {
+                cpu: by,
+                event,
+                may_only_fault,
+            } = one;
             let storer = &cpus[by];
-            if storer.dsb > event {
+            if storer.dsb > event || (may_only_fault && self.spurious_faults) {
                 continue;
             }
             let ordered = match visibility {
@@ -52,7 +67,7 @@ impl TableOrdering {
             } else if visibility.is_none() {
                 // Only this CPU sees the stores; another CPU may be about to walk the same tables.
                 self.unseen_pages.insert(number);
-                page.pending.push((by, event));
+                page.pending.push(one);
             }
         }
     }
@@ -71,7 +86,7 @@ impl TableOrdering {
                 continue;
             };
             // Stores that a DSB made visible since need no check any more.
-            let unseen = |(by, event): &(u32, u64)| cpus[*by].dsb <= *event;
+            let unseen = |one: &Pending| cpus[one.cpu].dsb <= one.event;
             if page.tables.is_empty() || !page.pending.iter().any(unseen) {
                 continue;
             }
@@ -81,12 +96,9 @@ impl TableOrdering {
                 .iter()
                 .any(|id| trees.paths(*id).iter().any(|path| path.root == root));
             if walked {
-                for (_, event) in page
-                    .pending
-                    .iter()
-                    .filter(|one| unseen(one) && one.0 != cpu)
-                {
-                    unordered(cpu, number, *event, report);
+                let pending = page.pending.iter();
+                for one in pending.filter(|one| unseen(one) && one.cpu != cpu) {
+                    unordered(cpu, number, one.event, report);
                 }
             }
         }

@@ -10,8 +10,8 @@ use crate::violation::report::{Found, Report};
 
 const WHOLE: (u64, u64) = (0, u64::MAX);
 
-/// Checks a CPU that turns an MMU on: registers written since the event `before` must be in effect,
-/// and the CPU's TLB must have been invalidated.
+/// Checks a CPU that turns an MMU on, that of stage 1: registers written since the event `before` must be
+/// in effect, and the CPU's TLB must have been invalidated.
 pub(crate) fn check_mmu_on(
     (cpu, state): (u32, &mut Cpu),
     regime: Regime,
@@ -28,6 +28,21 @@ pub(crate) fn check_mmu_on(
             cpu,
             WHOLE,
             "may use whatever its TLB held at reset: it was never invalidated",
+        ));
+    }
+}
+
+/// Checks a CPU that goes on in a guest: its TLB must hold nothing of the guest's VMID from before the
+/// trace. A VMID is reported once. The exception return has put all registers in effect.
+pub(crate) fn check_guest(cpu: u32, state: &mut Cpu, report: &mut Report) {
+    let stage2 = Regime::Stage2;
+    let vmid = state.registers_of(stage2).vmid();
+    if state.unknown_tlb[stage2.index()] && state.known_guests.insert(vmid) {
+        report.add(Found::at(
+            Rule::UnknownTlb,
+            cpu,
+            WHOLE,
+            "may use what its TLB held of the guest's VMID at reset: neither that VMID nor all were invalidated",
         ));
     }
 }
@@ -62,7 +77,7 @@ pub(crate) fn check_fields_in_use(
 /// regime was invalidated. A change is reported once.
 pub(crate) fn check_cached_fields(cpus: &mut Cpus, cpu: u32, report: &mut Report) {
     for changed in &mut cpus[cpu].field_changed {
-        if let Some(event) = changed.take() {
+        if let Some((event, _)) = changed.take() {
             let text = "may use register fields that its TLB holds from before (no TLBI)";
             report.add(Found::at(Rule::CachedField, cpu, WHOLE, text).because_of(event));
         }

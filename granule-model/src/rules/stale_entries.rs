@@ -7,14 +7,15 @@ use super::change::Difference;
 use super::evidence;
 use crate::arch::context::{RootKey, Space};
 use crate::arch::descriptor::{self, Kind};
-use crate::config::Config;
+use crate::config::{Config, Policy};
 use crate::state::cpu::Cpus;
 use crate::state::ids::RootId;
 use crate::state::leaf::LeafView;
+use crate::state::relied::Relied;
 use crate::state::stale_range::{StaleKind, StaleRange};
 use crate::state::stale_tlb::{Fate, StaleTlb};
 use crate::state::trees::Trees;
-use crate::state::walk;
+use crate::state::walk::{self, TableAt};
 use crate::violation::Rule;
 use crate::violation::report::{Found, Report};
 
@@ -33,22 +34,35 @@ pub(crate) fn check(
     stale: &mut StaleTlb,
     cpus: &Cpus,
     config: &Config,
-    (space, first, last): (Space, u64, u64),
+    relied: Relied,
     report: &mut Report,
 ) {
+    let (space, first, last) = (relied.space, relied.first, relied.last);
     if stale.is_empty() {
         return;
     }
     let mut found: Vec<(StaleRange, u32, &str)> = Vec::new();
     stale.rewrite(space, first, last, |range| {
-        if range.reported || range.harmless {
+        let other = relied.asid.is_some() && range.asid != relied.asid
+            || relied.by.is_some() && range.by != relied.by;
+        if range.reported || range.harmless || other {
             return Fate::Keep;
         }
         let mut checked = range.clone();
         checked.harmless = true;
-        for (root, cpus) in walked_by(trees, cpus, range, space) {
+        let disabled = disabled_by(cpus, range, space);
+        if disabled != 0 && leads_to_leaf(trees, range) {
+            let mut part = range.clone();
+            part.cpus = disabled;
+            found.push((part, disabled.trailing_zeros(), GONE));
+            checked.harmless = false;
+            checked.reported = true;
+        }
+        for (root, cpus) in walked_by(trees, cpus, range, relied) {
             for index in 0..range.count {
-                if let Some(text) = difference(trees, config, range, index, root) {
+                if let Some(text) = difference(trees, config, range, index, root)
+                    && !is_accepted(config, range, space, text)
+                {
                     let text = if range.combined { COMBINED } else { text };
                     let mut part = range.part(index, 1);
                     part.cpus = cpus;
@@ -74,7 +88,9 @@ pub(crate) fn check_draining(
     cpus: &mut Cpus,
     config: &Config,
     cpu: u32,
-    (space, first, last): (Space, u64, u64),
+    Relied {
+        space, first, last, ..
+    }: Relied,
     report: &mut Report,
 ) {
     let Some(root) = cpus[cpu].roots[space.index()] else {
@@ -105,13 +121,22 @@ pub(crate) fn check_draining(
     });
 }
 
+/// Whether the kernel leaves such an entry in TLBs on purpose.
+fn is_accepted(config: &Config, range: &StaleRange, space: Space, text: &str) -> bool {
+    let policies = config.policies;
+    let unmapped = range.removed && range.kind == StaleKind::Leaf && space.is_privileged();
+    (text == GONE && unmapped && policies.has(Policy::LazyUnmap))
+        || (text == WIDER && policies.has(Policy::SpuriousFaults))
+}
+
 /// The trees, with the CPUs that walk them, in which a lookup may find a stale range.
 fn walked_by(
     trees: Trees<'_>,
     cpus: &Cpus,
     range: &StaleRange,
-    space: Space,
+    relied: Relied,
 ) -> Vec<(RootId, u64)> {
+    let space = relied.space;
     let mut found: Vec<(RootId, u64)> = Vec::new();
     let mut walking = false;
     let mut holders = range.cpus;
@@ -133,22 +158,117 @@ fn walked_by(
     }
     if let (false, Some(asid)) = (walking, range.asid) {
         // No CPU is in the address space, but a CPU that comes back to it will find the range. An
-        // empty tree is left out: kernels switch address spaces by way of an empty tree with any
-        // ASID, and a stale entry for it is checked when a CPU walks it.
+        // empty tree is left out, unless the trace names its ASID: kernels switch address spaces by way
+        // of an empty tree with any ASID, and a stale entry for it is checked when a CPU walks it.
+        let named = relied.asid.is_some() && relied.by.is_none();
         let ids = trees.tables.roots_of(space, Some(asid));
         trees.memory.visit(ids.len() as u64);
         found.extend(
             ids.into_iter()
                 .filter_map(|id| Some((id, trees.tables.root(id)?)))
-                .filter(|(id, root)| {
+                .filter(|(_, root)| {
                     root.key.asid == range.asid
                         && root.holders & range.cpus != 0
-                        && !trees.is_empty(*id)
+                        && (named || !TableAt::top(&root.key).is_empty(trees.memory))
                 })
                 .map(|(id, root)| (id, root.holders & range.cpus)),
         );
     }
     found
+}
+
+/// The CPUs, of those that hold a stale range, that have walks of the half disabled and would find
+/// it: lookups still hit what the TLB holds.
+fn disabled_by(cpus: &Cpus, range: &StaleRange, space: Space) -> u64 {
+    let mut found = 0;
+    for (cpu, state) in cpus.iter() {
+        let registers = state.registers_of(space.regime());
+        if range.cpus & (1 << cpu) != 0
+            && registers.mmu_on()
+            && registers.walks_disabled(space)
+            && range.matches(registers.asid(space))
+        {
+            found |= 1 << cpu;
+        }
+    }
+    found
+}
+
+/// Whether a lookup that hits a stale range translates.
+fn leads_to_leaf(trees: Trees<'_>, range: &StaleRange) -> bool {
+    if range.kind == StaleKind::Leaf {
+        return true;
+    }
+    let context = trees.tables.context(range.context);
+    let mut leaf = false;
+    for index in 0..range.count {
+        let va = range.entry_va(index);
+        let below = range.table_below(index, context);
+        let last = va + (range.entry_bytes() - 1);
+        walk::entries(trees.memory, context, &below, va, last, &mut |entry| {
+            leaf |= entry.kind == Kind::Leaf && descriptor::cacheable(entry.raw, context);
+        });
+    }
+    leaf
+}
+
+/// Reports the trees that some CPU may still hold entries of, although it has walks of the half
+/// disabled, or walks an empty tree, and the half is relied on as empty. Returns the CPUs and the
+/// trees.
+pub(crate) fn held_of_disabled(
+    trees: Trees<'_>,
+    cpus: &Cpus,
+    Relied {
+        space, first, last, ..
+    }: Relied,
+    report: &mut Report,
+) -> Vec<(u32, RootId)> {
+    let mut reported = Vec::new();
+    for (cpu, state) in cpus.iter() {
+        let registers = state.registers_of(space.regime());
+        let disabled = registers.walks_disabled(space);
+        let current = state.roots[space.index()];
+        let asid = registers.asid(space);
+        // What it holds of trees without an ASID became stale when it left them.
+        let parked = asid.is_some() && current.is_some_and(|id| trees.tables.was_empty(id));
+        if !registers.mmu_on() || !(disabled || parked) {
+            continue;
+        }
+        trees.memory.visit(trees.tables.roots().count() as u64);
+        for (id, root) in trees.tables.roots() {
+            let key = &root.key;
+            let mine = key.asid.is_none() || asid.is_none() || key.asid == asid;
+            let found = mine || (disabled && root.has_global);
+            if key.context.space != space
+                || root.holders & (1 << cpu) == 0
+                || Some(id) == current
+                || !found
+            {
+                continue;
+            }
+            let mut held: Option<(u64, u64)> = None;
+            trees.entries(key, (first, last), |entry| {
+                let cached = entry.kind == Kind::Leaf
+                    && descriptor::cacheable(entry.raw, &key.context)
+                    && (mine || descriptor::is_global(entry.raw, &key.context));
+                if cached {
+                    let from = held.map_or(entry.va, |(from, _)| from);
+                    held = Some((from, entry.last()));
+                }
+            });
+            if let Some(range) = held {
+                let text = if disabled {
+                    "may still translate a half whose walks are disabled"
+                } else {
+                    GONE
+                };
+                let found = Found::at(Rule::StaleTranslation, cpu, range, text);
+                report.add(found.because_of(root.left));
+                reported.push((cpu, id));
+            }
+        }
+    }
+    reported
 }
 
 /// The difference between the entry `index` of a stale range and the tables of a root, if there is

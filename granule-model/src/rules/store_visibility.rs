@@ -2,8 +2,8 @@
 //! DSB, and to the CPU that relies on them after its ISB, which discards what it speculated.
 
 use super::no_translation;
-use crate::arch::context::Space;
 use crate::state::cpu::Cpus;
+use crate::state::relied::Relied;
 use crate::state::trees::Trees;
 use crate::violation::Rule;
 use crate::violation::report::{Found, Report};
@@ -41,11 +41,13 @@ pub(crate) fn check_range(
     trees: Trees<'_>,
     cpus: &Cpus,
     cpu: u32,
-    (space, first, last): (Space, u64, u64),
+    relied: Relied,
     report: &mut Report,
 ) {
+    let (first, last) = (relied.first, relied.last);
     for (index, state) in cpus.iter() {
-        let Some(root) = trees.root(state.roots[space.index()]) else {
+        let root = trees.root(state.roots[relied.space.index()]);
+        let Some(root) = root.filter(|root| relied.concerns(root)) else {
             continue;
         };
         let key = root.key;
@@ -55,7 +57,10 @@ pub(crate) fn check_range(
             if event > cpus[by].dsb {
                 let found = Found::at(Rule::StoreNotVisible, index, range, NO_DSB);
                 report.add(found.because_of(event).located(entry.location));
-            } else if index == cpu && event > state.synchronised[by as usize] {
+            } else if relied.asid.is_none()
+                && index == cpu
+                && event > state.synchronised[by as usize]
+            {
                 let text = "may fault on a new entry: what it speculated was not discarded";
                 let found = Found::at(Rule::MissingIsb, cpu, range, text);
                 report.add(found.because_of(event).located(entry.location));

@@ -15,7 +15,7 @@ use crate::violation::Rule;
 use crate::violation::report::{Found, Report};
 
 /// The state of the rule: whether the trace says which memory is for tables.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct TableMemory {
     /// Table memory was obtained at least once.
     pub(crate) tracked: bool,
@@ -45,7 +45,7 @@ impl TableMemory {
         format: Format,
         report: &mut Report,
     ) {
-        let text = match memory.owner(table >> PAGE_SHIFT) {
+        let text = match memory.owner(table) {
             Owner::Tables => return,
             Owner::Freed => "walks memory that was given back",
             Owner::Unknown if self.tracked && location.is_some() => {
@@ -124,8 +124,7 @@ pub(crate) fn check_unlinked(
     location: u64,
     report: &mut Report,
 ) -> bool {
-    let start = location & !((1 << PAGE_SHIFT) - 1);
-    let Some(pointer) = cached_pointer(trees, stale, start, 1 << PAGE_SHIFT) else {
+    let Some(pointer) = cached_pointer(trees, stale, location, 8) else {
         return false;
     };
     let text = "may find the entry through a cached pointer to the unlinked table";
@@ -144,6 +143,7 @@ fn cached_pointer(
     trees.memory.visit(stale.table_buckets());
     stale.pointing_into(address, bytes, |range, index| {
         let context = trees.tables.context(range.context);
-        descriptor::table_address(range.entry_value(index), context.format)
+        let base = descriptor::table_address(range.entry_value(index), context.format);
+        (base, 1 << context.format.granule.shift())
     })
 }

@@ -5,11 +5,11 @@
 use super::caches::PendingCacheMaintenance;
 use super::ids::RootId;
 use super::invalidation::Removes;
-use super::stale_range::StaleRange;
+use super::stale_range::{Settle, StaleRange};
 use crate::arch::context::{Fields, Registers, Space};
 use crate::arch::regime::Regime;
 use crate::arch::tlbi::{Guests, Tlbi};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::ops::{Index, IndexMut};
 
 /// A TLBI that no DSB has completed yet.
@@ -58,13 +58,16 @@ impl PendingTlbi {
 }
 
 /// One CPU. Events are counted from 1 here, 0 is "never".
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Cpu {
     pub(crate) registers: [Registers; Regime::COUNT],
     /// The tree that it walks in each half.
     pub(crate) roots: [Option<RootId>; Space::COUNT],
     /// Trees that it walked before a register write, and may walk until an ISB.
     pub(crate) left: BTreeSet<RootId>,
+    /// The trees whose entries were compared with all stale ones: the version of the tree, and the
+    /// number of ranges that had become stale.
+    pub(crate) compared: HashMap<RootId, (u64, u64)>,
     /// The first register write that no ISB followed yet.
     pub(crate) unsynchronised: Option<u64>,
     /// The last DSB that makes stores visible to all.
@@ -80,24 +83,31 @@ pub(crate) struct Cpu {
     pub(crate) maintenance: PendingCacheMaintenance,
     /// Ranges removed from the TLB that instructions under way may still use until an ISB.
     pub(crate) draining: Vec<(Space, StaleRange)>,
+    /// Whether it is at EL0: a program runs, and nothing of the CPU's kernel was told since.
+    pub(crate) in_user: bool,
     /// Whether it has done something since it was switched on or reset: before, it takes part in
     /// nothing.
     pub(crate) started: bool,
     /// For each half, the register fields that the TLB may hold (RVNRFW): those of walks since all
     /// of the regime was last invalidated, even if the MMU was turned off since.
     pub(crate) fields: [Option<Fields>; Space::COUNT],
-    /// For each half, the last time that a tree ceased to be walked.
-    pub(crate) ceased: [u64; Space::COUNT],
+    /// For each half, the last time that a tree ceased to be walked: the time of the ISB.
+    pub(crate) ceased: [Settle; Space::COUNT],
     /// For each regime, whether the TLB may hold something from before the trace.
     pub(crate) unknown_tlb: [bool; Regime::COUNT],
+    /// The VMIDs of which the TLB holds nothing from before the trace, whatever it holds of others.
+    pub(crate) known_guests: BTreeSet<u16>,
     /// Whether its instruction cache may hold something from before the trace.
     pub(crate) unknown_code: bool,
     /// The last event that made an entry valid, and the entry's address.
     pub(crate) made_valid: (u64, u64),
     /// The last event that stored to an entry that walkers can reach, and the entry's address.
     pub(crate) stored: (u64, u64),
-    /// For each regime, the event that changed a field that TLBs hold.
-    pub(crate) field_changed: [Option<u64>; Regime::COUNT],
+    /// For each half, the event that changed a field that TLBs hold, and the time of the ISB.
+    pub(crate) field_changed: [Option<(u64, Settle)>; Space::COUNT],
+    /// Changed code whose instruction caches were invalidated: instructions fetched before may be
+    /// under way until an ISB. The event that completed it, and the first and the last page.
+    pub(crate) fetched_before: Vec<(u64, u64, u64)>,
 }
 
 impl Cpu {
@@ -143,7 +153,7 @@ impl Cpu {
 }
 
 /// All CPUs, by their numbers.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Cpus(Vec<Cpu>);
 
 impl Index<u32> for Cpus {
@@ -186,8 +196,10 @@ impl Cpus {
     }
 
     /// A CPU that observes what `cpu` did: another CPU, if there is one.
-    pub(crate) const fn other_than(&self, cpu: u32) -> u32 {
-        (self.0.len() > 1 && cpu == 0) as u32
+    pub(crate) fn other_than(&self, cpu: u32) -> u32 {
+        let mut numbered = (0..).zip(&self.0);
+        let other = numbered.find(|(number, one)| *number != cpu && one.started);
+        other.map_or(cpu, |(number, _)| number)
     }
 
     /// The number of TLBIs and pieces of cache maintenance that wait for a DSB.

@@ -31,7 +31,7 @@ pub(crate) struct Extent {
 
 /// Ranges by their first page, with their last page. Pages outside of ranges have the default
 /// state.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Extents(BTreeMap<u64, (u64, Extent)>);
 
 impl Extents {

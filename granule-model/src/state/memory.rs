@@ -24,8 +24,17 @@ pub(crate) struct Fresh {
     pub(crate) cpus: [u8; PER_PAGE],
 }
 
+/// A store that was made while no walker could reach the table, and that walkers may not see yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Pending {
+    pub(crate) cpu: u32,
+    pub(crate) event: u64,
+    /// Every entry was invalid before: a walker that misses the store faults, and does nothing worse.
+    pub(crate) may_only_fault: bool,
+}
+
 /// The state of one page.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Page {
     values: Option<Box<[u64; PER_PAGE]>>,
     /// The entries stored since the page was obtained with unknown contents, one bit each. `None`
@@ -34,10 +43,13 @@ pub(crate) struct Page {
     pub(crate) lines: Lines,
     /// The tables that lie here and that some walker can reach.
     pub(crate) tables: Vec<TableId>,
-    /// The last store of each CPU that was made while no walker could reach the page.
-    pub(crate) pending: Vec<(u32, u64)>,
+    /// The last stores of each CPU that were made while no walker could reach them.
+    pub(crate) pending: Vec<Pending>,
     pub(crate) fresh: Option<Box<Fresh>>,
-    pub(crate) owner: Owner,
+    owner: Owner,
+    /// The owners of the entries where parts of the page have different ones: a top table may be smaller
+    /// than a page.
+    owners: Option<Box<[Owner; PER_PAGE]>>,
     /// Whether a table here was unlinked; cached pointers to it may remain.
     pub(crate) may_be_walked: bool,
 }
@@ -67,10 +79,42 @@ impl Page {
         (first..first + count).find(|index| written[index / 64] & (1 << (index % 64)) == 0)
     }
 
-    /// Marks the contents as unknown.
-    pub(crate) fn forget(&mut self) {
-        self.values = None;
-        self.written = Some(Box::new([0; PER_PAGE / 64]));
+    /// Marks the contents of `count` entries from `first` as unknown.
+    pub(crate) fn forget(&mut self, first: usize, count: usize) {
+        if count == PER_PAGE {
+            self.values = None;
+            self.written = Some(Box::new([0; PER_PAGE / 64]));
+            return;
+        }
+        let known = || Box::new([u64::MAX; PER_PAGE / 64]);
+        let written = self.written.get_or_insert_with(known);
+        for index in first..first + count {
+            written[index / 64] &= !(1 << (index % 64));
+        }
+        if let Some(values) = &mut self.values {
+            values[first..first + count].fill(0);
+        }
+    }
+
+    /// The owner of an entry.
+    pub(crate) fn owner_of(&self, index: usize) -> Owner {
+        self.owners
+            .as_ref()
+            .map_or(self.owner, |owners| owners[index])
+    }
+
+    /// Gives `count` entries from `first` to an owner.
+    pub(crate) fn set_owner(&mut self, first: usize, count: usize, owner: Owner) {
+        if count == PER_PAGE {
+            self.owner = owner;
+            self.owners = None;
+            return;
+        }
+        let whole = self.owner;
+        let owners = self
+            .owners
+            .get_or_insert_with(|| Box::new([whole; PER_PAGE]));
+        owners[first..first + count].fill(owner);
     }
 
     /// Records when an entry that walkers can reach was stored.
@@ -127,6 +171,21 @@ pub(crate) struct Memory {
     pub(crate) most_visits: u64,
 }
 
+impl Clone for Memory {
+    fn clone(&self) -> Self {
+        Self {
+            index: self.index.clone(),
+            pages: self.pages.clone(),
+            last: AtomicU64::new(self.last.load(Ordering::Relaxed)),
+            numbers: self.numbers.clone(),
+            extents: self.extents.clone(),
+            other_lines: self.other_lines.clone(),
+            visits: AtomicU64::new(self.visits.load(Ordering::Relaxed)),
+            most_visits: self.most_visits,
+        }
+    }
+}
+
 impl Memory {
     /// The page with this number (address / 4096), if it has a state of its own.
     pub(crate) fn page(&self, number: u64) -> Option<&Page> {
@@ -154,7 +213,7 @@ impl Memory {
                 ..Page::default()
             };
             if extent.unknown {
-                page.forget();
+                page.forget(0, PER_PAGE);
             }
             if extent.lines.other != 0 {
                 self.other_lines.insert(number);
@@ -291,10 +350,11 @@ impl Memory {
         found
     }
 
-    /// The owner of a page.
-    pub(crate) fn owner(&self, number: u64) -> Owner {
+    /// The owner of the memory at an address.
+    pub(crate) fn owner(&self, address: u64) -> Owner {
+        let number = address >> PAGE_SHIFT;
         match self.page(number) {
-            Some(page) => page.owner,
+            Some(page) => page.owner_of((address >> 3) as usize % PER_PAGE),
             None => self.extents.at(number).owner,
         }
     }
@@ -350,9 +410,30 @@ mod tests {
         page.values_mut()[1] = 7;
         assert_eq!(memory.load(address), 7);
         let page = memory.page_mut(address >> PAGE_SHIFT);
-        page.forget();
+        page.forget(0, PER_PAGE);
         page.mark_written(0, 3);
         assert_eq!(page.unknown(0, 3), None);
         assert_eq!(page.unknown(0, 4), Some(3));
+    }
+
+    #[test]
+    fn parts_of_a_page_have_owners_and_contents_of_their_own() {
+        let mut page = Page::default();
+        page.set_owner(0, PER_PAGE, Owner::Tables);
+        page.values_mut()[17] = 1;
+        page.values_mut()[33] = 2;
+        page.set_owner(16, 16, Owner::Freed);
+        page.forget(16, 16);
+        assert_eq!(
+            [15, 16, 31, 32].map(|index| page.owner_of(index)),
+            [Owner::Tables, Owner::Freed, Owner::Freed, Owner::Tables]
+        );
+        assert_eq!(
+            (page.unknown(0, 16), page.unknown(0, PER_PAGE)),
+            (None, Some(16))
+        );
+        assert_eq!((page.value(17), page.value(33)), (0, 2));
+        page.set_owner(0, PER_PAGE, Owner::Freed);
+        assert_eq!(page.owner_of(0), Owner::Freed);
     }
 }

@@ -10,6 +10,8 @@ pub(crate) mod invalidation;
 pub(crate) mod leaf;
 pub(crate) mod lookup;
 pub(crate) mod memory;
+pub(crate) mod relied;
+pub(crate) mod sharing;
 pub(crate) mod snapshot;
 pub(crate) mod stale_range;
 pub(crate) mod stale_tlb;

@@ -21,8 +21,9 @@ pub(crate) struct Replaced {
     pub(crate) removed: bool,
     /// All entries; if not, only global leaves.
     pub(crate) all: bool,
-    /// The event that replaced them.
+    /// The event that replaced them, and its CPU.
     pub(crate) event: u64,
+    pub(crate) by: Option<u32>,
 }
 
 /// Turns an entry, and everything reachable through it, into stale ranges.
@@ -51,13 +52,19 @@ pub(crate) fn entry(
     }
 }
 
-/// Turns everything reachable from a root into stale ranges.
+/// Turns everything reachable from a root into stale ranges, or only its global leaves.
 pub(crate) fn tree(trees: Trees<'_>, root: &Root, replaced: Replaced) -> StaleRanges {
     let mut ranges = StaleRanges::default();
-    let whole = (root.key.context.base(), root.key.last());
-    trees.entries(&root.key, whole, |entry| {
-        ranges.extend(one(root, entry, replaced));
-    });
+    let mut add = |span| {
+        trees.entries(&root.key, span, |entry| {
+            ranges.extend(one(root, entry, replaced));
+        });
+    };
+    if replaced.all {
+        add((root.key.context.base(), root.key.last()));
+    } else {
+        root.globals.iter().for_each(add);
+    }
     ranges
 }
 
@@ -91,6 +98,8 @@ fn one(root: &Root, entry: &EntryAt, replaced: Replaced) -> Option<StaleRange> {
         location: entry.location,
         cpus: replaced.cpus,
         event: replaced.event,
+        by: replaced.by,
+        reused: 0,
         settle: replaced.settle,
         removed: replaced.removed,
         missed: None,
@@ -105,7 +114,9 @@ pub(crate) fn add(memory: &Memory, tables: &Tables, stale: &mut StaleTlb, ranges
     let ranges = ranges.finish();
     memory.visit(VISITS_OF_A_RANGE * ranges.len() as u64);
     for range in ranges {
-        let space = tables.context(range.context).space;
-        memory.visit(stale.add(space, &range));
+        let context = tables.context(range.context);
+        let output =
+            |index| descriptor::leaf_address(range.entry_value(index), range.level, context.format);
+        memory.visit(stale.add(context.space, &range, output));
     }
 }

@@ -30,6 +30,20 @@ pub(crate) enum Settle {
     Isb(u32),
 }
 
+impl Default for Settle {
+    /// Never read.
+    fn default() -> Self {
+        Self::At(0)
+    }
+}
+
+impl Settle {
+    /// Whether the time is over, and was before an event.
+    pub(crate) const fn is_before(self, event: u64) -> bool {
+        matches!(self, Self::At(since) if since < event)
+    }
+}
+
 /// Neighbouring stale entries.
 #[derive(Clone, Debug)]
 pub(crate) struct StaleRange {
@@ -54,8 +68,11 @@ pub(crate) struct StaleRange {
     pub(crate) location: u64,
     /// The CPUs that may hold it.
     pub(crate) cpus: u64,
-    /// The event that replaced it.
+    /// The event that replaced it, and the CPU that did.
     pub(crate) event: u64,
+    pub(crate) by: Option<u32>,
+    /// The event that took the memory it leads to for something else; 0 if none did.
+    pub(crate) reused: u64,
     pub(crate) settle: Settle,
     /// Whether it was replaced by an invalid entry.
     pub(crate) removed: bool,
@@ -163,6 +180,7 @@ impl StaleRanges {
         if let Some(last) = self.done.last_mut() {
             let delta = entry.value.wrapping_sub(last.entry_value(last.count - 1));
             let continues = last.kind == entry.kind
+                && last.by == entry.by
                 && last.shift == entry.shift
                 && entry.va == last.last().wrapping_add(1)
                 && entry.location == last.location + last.count * 8

@@ -5,13 +5,18 @@
 
 use super::stale_range::{Settle, StaleKind, StaleRange};
 use crate::arch::context::Space;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// A bucket holds the ranges of this many entries, as a power of 2.
 const BUCKET_BITS: u32 = 9;
 /// The most reported ranges that a bucket keeps before it drops the oldest. A range is kept after
 /// its report so that it is reported once; a wrong program can make any number of them.
 const MOST_REPORTED: usize = 64;
+
+/// The bits of address in a stretch of memory that leaves lead to.
+const STRETCH_BITS: u32 = 21;
+/// The most stretches that a range is found by.
+const MOST_STRETCHES: u64 = 1 << 10;
 
 /// A half, an entry size, and the number of a stretch of 2^(shift + 9) bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -32,7 +37,7 @@ pub(crate) enum Fate {
 }
 
 /// All stale entries.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct StaleTlb {
     buckets: BTreeMap<Bucket, Vec<StaleRange>>,
     /// The entry sizes ever used in each half, one bit each.
@@ -41,6 +46,14 @@ pub(crate) struct StaleTlb {
     unsettled: BTreeSet<Bucket>,
     /// Buckets that have, or had, pointers to tables.
     tables: BTreeSet<Bucket>,
+    /// The buckets with leaves that lead to each stretch of memory, or did.
+    leading: HashMap<u64, BTreeSet<Bucket>>,
+    /// The buckets with leaves that lead to more than [`MOST_STRETCHES`].
+    leading_far: BTreeSet<Bucket>,
+    /// For each ASID, the buckets with leaves that lead to memory of others, or did.
+    reused: HashMap<u16, BTreeSet<Bucket>>,
+    /// The number of ranges ever added to each half.
+    added: [u64; Space::COUNT],
 }
 
 impl StaleTlb {
@@ -48,13 +61,24 @@ impl StaleTlb {
         self.buckets.is_empty()
     }
 
+    /// The number of ranges ever added to a half: while it stays, no entry became stale.
+    pub(crate) const fn added(&self, space: Space) -> u64 {
+        self.added[space.index()]
+    }
+
     /// The number of ranges.
     pub(crate) fn len(&self) -> usize {
         self.buckets.values().map(Vec::len).sum()
     }
 
-    /// Adds a range. Returns the number of ranges that it was compared with.
-    pub(crate) fn add(&mut self, space: Space, range: &StaleRange) -> u64 {
+    /// Adds a range, whose leaves lead to the memory that `output` gives for each. Returns the number
+    /// of ranges that it was compared with.
+    pub(crate) fn add(
+        &mut self,
+        space: Space,
+        range: &StaleRange,
+        output: impl Fn(u64) -> u64,
+    ) -> u64 {
         let shift = range.shift;
         let mut compared = 0;
         let mut at = 0;
@@ -69,6 +93,9 @@ impl StaleTlb {
                 stretch,
             };
             compared += self.add_part(bucket, range.part(at, count)) as u64;
+            if range.kind == StaleKind::Leaf {
+                self.add_outputs(bucket, (at..at + count).map(&output));
+            }
             at += count;
         }
         compared
@@ -76,6 +103,7 @@ impl StaleTlb {
 
     fn add_part(&mut self, bucket: Bucket, range: StaleRange) -> usize {
         self.shifts[bucket.space.index()] |= 1 << bucket.shift;
+        self.added[bucket.space.index()] += 1;
         if !matches!(range.settle, Settle::At(_)) {
             self.unsettled.insert(bucket);
         }
@@ -99,6 +127,81 @@ impl StaleTlb {
             ranges.remove(oldest);
         }
         ranges.len()
+    }
+
+    fn add_outputs(&mut self, bucket: Bucket, outputs: impl Iterator<Item = u64>) {
+        let stretches = (1 << bucket.shift) >> STRETCH_BITS;
+        let mut last = None;
+        for output in outputs {
+            let first = output >> STRETCH_BITS;
+            if stretches > MOST_STRETCHES {
+                self.leading_far.insert(bucket);
+            } else if last != Some(first) || stretches > 1 {
+                for stretch in first..first + stretches.max(1) {
+                    self.leading.entry(stretch).or_default().insert(bucket);
+                }
+                last = Some(first);
+            }
+        }
+    }
+
+    /// Decides the fate of the stale leaves that may lead to a range of memory, and of others.
+    pub(crate) fn rewrite_leading_to(
+        &mut self,
+        address: u64,
+        bytes: u64,
+        mut decide: impl FnMut(&StaleRange) -> Fate,
+    ) {
+        if self.buckets.is_empty() {
+            return;
+        }
+        let last = address.saturating_add(bytes.saturating_sub(1)) >> STRETCH_BITS;
+        let mut found = self.leading_far.clone();
+        for stretch in address >> STRETCH_BITS..=last {
+            if let Some(buckets) = self.leading.get_mut(&stretch) {
+                buckets.retain(|bucket| self.buckets.contains_key(bucket));
+                found.extend(buckets.iter());
+            }
+        }
+        for bucket in found {
+            Self::rewrite_bucket(
+                (&mut self.buckets, &mut self.tables),
+                bucket,
+                (0, u64::MAX),
+                &mut |range| {
+                    let fate = decide(range);
+                    if let (Fate::Replace(parts), Some(asid)) = (&fate, range.asid)
+                        && parts.iter().any(|part| part.reused != 0)
+                    {
+                        self.reused.entry(asid).or_default().insert(bucket);
+                    }
+                    fate
+                },
+            );
+        }
+    }
+
+    /// Decides the fate of the stale ranges of an ASID that lead to memory of others, and of some more.
+    pub(crate) fn rewrite_reused(
+        &mut self,
+        asid: u16,
+        mut decide: impl FnMut(&StaleRange) -> Fate,
+    ) {
+        for bucket in self.reused.remove(&asid).unwrap_or_default() {
+            let mut left = false;
+            Self::rewrite_bucket(
+                (&mut self.buckets, &mut self.tables),
+                bucket,
+                (0, u64::MAX),
+                &mut |range| {
+                    left |= range.reused != 0 && !range.reported && range.asid == Some(asid);
+                    decide(range)
+                },
+            );
+            if left {
+                self.reused.entry(asid).or_default().insert(bucket);
+            }
+        }
     }
 
     /// The number of buckets with pointers to tables.
@@ -172,62 +275,80 @@ impl StaleTlb {
         mut decide: impl FnMut(&StaleRange) -> Fate,
     ) {
         for bucket in self.buckets_of(space, first, last) {
-            let Some(ranges) = self.buckets.get_mut(&bucket) else {
+            Self::rewrite_bucket(
+                (&mut self.buckets, &mut self.tables),
+                bucket,
+                (first, last),
+                &mut decide,
+            );
+        }
+    }
+
+    fn rewrite_bucket(
+        (buckets, tables): (
+            &mut BTreeMap<Bucket, Vec<StaleRange>>,
+            &mut BTreeSet<Bucket>,
+        ),
+        bucket: Bucket,
+        (first, last): (u64, u64),
+        decide: &mut impl FnMut(&StaleRange) -> Fate,
+    ) {
+        let Some(ranges) = buckets.get_mut(&bucket) else {
+            return;
+        };
+        let mut added = Vec::new();
+        let mut index = 0;
+        while index < ranges.len() {
+            let Some((from, count)) = ranges[index].touched(first, last) else {
+                index += 1;
                 continue;
             };
-            let mut added = Vec::new();
-            let mut index = 0;
-            while index < ranges.len() {
-                let Some((from, count)) = ranges[index].touched(first, last) else {
+            let whole = count == ranges[index].count;
+            let part = if whole {
+                None
+            } else {
+                Some(ranges[index].part(from, count))
+            };
+            match decide(part.as_ref().unwrap_or(&ranges[index])) {
+                Fate::Keep => {
                     index += 1;
                     continue;
-                };
-                let whole = count == ranges[index].count;
-                let part = if whole {
-                    None
-                } else {
-                    Some(ranges[index].part(from, count))
-                };
-                match decide(part.as_ref().unwrap_or(&ranges[index])) {
-                    Fate::Keep => {
-                        index += 1;
-                        continue;
-                    }
-                    Fate::Remove => {}
-                    Fate::Replace(parts) => added.extend(parts),
                 }
-                let range = ranges.swap_remove(index);
-                if from > 0 {
-                    added.push(range.part(0, from));
-                }
-                let end = from + count;
-                if end < range.count {
-                    added.push(range.part(end, range.count - end));
-                }
+                Fate::Remove => {}
+                Fate::Replace(parts) => added.extend(parts),
             }
-            added.retain(|range| range.count > 0 && range.cpus != 0);
-            ranges.append(&mut added);
-            if ranges.is_empty() {
-                self.buckets.remove(&bucket);
-                self.tables.remove(&bucket);
+            let range = ranges.swap_remove(index);
+            if from > 0 {
+                added.push(range.part(0, from));
             }
+            let end = from + count;
+            if end < range.count {
+                added.push(range.part(end, range.count - end));
+            }
+        }
+        added.retain(|range| range.count > 0 && range.cpus != 0);
+        ranges.append(&mut added);
+        if ranges.is_empty() {
+            buckets.remove(&bucket);
+            tables.remove(&bucket);
         }
     }
 
     /// A range with a pointer to a table in the `bytes` bytes from `address` that some CPU may
-    /// hold, if there is one. `target` gives the address that an entry of a range points to.
+    /// hold, if there is one. `target` gives the table, as address and bytes, that an entry of a range
+    /// points to.
     pub(crate) fn pointing_into(
         &self,
         address: u64,
         bytes: u64,
-        target: impl Fn(&StaleRange, u64) -> u64,
+        target: impl Fn(&StaleRange, u64) -> (u64, u64),
     ) -> Option<StaleRange> {
         for bucket in &self.tables {
             for range in self.buckets.get(bucket).map_or(&[][..], Vec::as_slice) {
                 if range.kind == StaleKind::Table
                     && let Some(index) = (0..range.count).find(|&index| {
-                        let to = target(range, index);
-                        to >= address && to - address < bytes
+                        let (to, size) = target(range, index);
+                        to < address.saturating_add(bytes) && address < to.saturating_add(size)
                     })
                 {
                     return Some(range.part(index, 1));

@@ -7,6 +7,7 @@
 
 use super::ids::{ContextId, PAGE_SHIFT, RootId, TableId, pages_of};
 use super::memory::Memory;
+use super::sharing::{Asids, Spans};
 use super::walk::TableAt;
 use crate::arch::context::{Context, RootKey, Space};
 use crate::arch::descriptor::{self, Kind};
@@ -19,7 +20,7 @@ use std::collections::{BTreeSet, HashMap};
 const VISITS_OF_A_WAY: u64 = 32;
 
 /// A table that is reachable.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Table {
     pub(crate) base: u64,
     pub(crate) level: i8,
@@ -32,7 +33,7 @@ pub(crate) struct Table {
 }
 
 /// A tree that some CPU walks or may hold entries of.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Root {
     pub(crate) key: RootKey,
     pub(crate) context: ContextId,
@@ -47,6 +48,16 @@ pub(crate) struct Root {
     pub(crate) left: u64,
     /// Whether it ever had a global leaf.
     pub(crate) has_global: bool,
+    /// The addresses of its global leaves; more than that, until it is compared with another tree.
+    pub(crate) globals: Spans,
+    /// The ASIDs that were in force while a CPU walked it, for a tree whose entries have none of
+    /// their own.
+    pub(crate) asids: Asids,
+    /// Another number after each change of the tree, and never that of another tree: what was found
+    /// out about a tree holds while the number stays.
+    pub(crate) version: u64,
+    /// The version at which the top table was last looked at, and whether it had no valid entry.
+    empty: (u64, bool),
 }
 
 /// A path from a root to a table.
@@ -57,7 +68,7 @@ pub(crate) struct Path {
 }
 
 /// The tables, the trees, and the contexts that trees are read in.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Tables {
     tables: Vec<Option<Table>>,
     unused: Vec<TableId>,
@@ -75,7 +86,14 @@ pub(crate) struct Tables {
     context_ids: HashMap<Context, ContextId>,
     /// Whether some context had walks that are not cached.
     uncached_walks: bool,
+    /// The last version of a tree that was given.
+    version: u64,
+    /// Pairs of trees that a TLB may hold both of, with the versions at which that was found.
+    apart: HashMap<(RootId, RootId), (u64, u64)>,
 }
+
+/// The most pairs of trees kept.
+const MOST_PAIRS: usize = 1 << 16;
 
 /// The place of a table, and the format of its entries.
 #[derive(Clone, Copy)]
@@ -283,13 +301,71 @@ impl Tables {
         &self.with_global
     }
 
-    /// Marks a root as one with a global leaf.
-    pub(crate) fn set_global(&mut self, id: RootId) {
+    /// A tree changed.
+    pub(crate) fn touch(&mut self, id: RootId) {
+        self.version += 1;
+        let version = self.version;
+        if let Some(root) = self.root_mut(id) {
+            root.version = version;
+        }
+    }
+
+    /// A CPU walks a tree under an ASID. Returns whether that is new.
+    pub(crate) fn walked_under(&mut self, id: RootId, asid: u16) -> bool {
+        let is_new = self.root_mut(id).is_some_and(|root| root.asids.add(asid));
+        if is_new {
+            self.touch(id);
+        }
+        is_new
+    }
+
+    /// Whether a top table has no valid entry.
+    pub(crate) fn is_empty(&mut self, memory: &Memory, id: RootId) -> bool {
+        let Some(root) = self.root(id) else {
+            return true;
+        };
+        let version = root.version;
+        if root.empty.0 == version {
+            return root.empty.1;
+        }
+        let empty = TableAt::top(&root.key).is_empty(memory);
+        if let Some(root) = self.root_mut(id) {
+            root.empty = (version, empty);
+        }
+        empty
+    }
+
+    /// Whether a top table was found empty, and not changed since.
+    pub(crate) fn was_empty(&self, id: RootId) -> bool {
+        self.root(id)
+            .is_some_and(|root| root.empty == (root.version, true))
+    }
+
+    /// Whether two trees were found to be ones that a TLB may hold both of.
+    pub(crate) fn are_apart(&self, one: RootId, other: RootId) -> bool {
+        let versions = self.root(one).zip(self.root(other));
+        let versions = versions.map(|(one, other)| (one.version, other.version));
+        versions.is_some() && self.apart.get(&(one, other)).copied() == versions
+    }
+
+    /// Notes that a TLB may hold two trees, until one of them changes.
+    pub(crate) fn set_apart(&mut self, one: RootId, other: RootId) {
+        if self.apart.len() >= MOST_PAIRS {
+            self.apart.clear();
+        }
+        if let (Some(a), Some(b)) = (self.root(one), self.root(other)) {
+            self.apart.insert((one, other), (a.version, b.version));
+        }
+    }
+
+    /// Notes a global leaf of a tree.
+    pub(crate) fn add_global(&mut self, id: RootId, (first, last): (u64, u64)) {
         // An entry of stage 2 belongs to one VMID, and bit 11 means something else there.
         if let Some(root) = self.root_mut(id)
             && root.key.context.space.regime() != Regime::Stage2
         {
             root.has_global = true;
+            root.globals.add(first, last);
             self.with_global.insert(id);
         }
     }
@@ -309,6 +385,7 @@ impl Tables {
             format: key.context.format,
         };
         let table = self.attach(memory, shape, new);
+        self.version += 1;
         let root = Root {
             key,
             context,
@@ -318,6 +395,10 @@ impl Tables {
             holders: 0,
             left: 0,
             has_global: false,
+            globals: Spans::default(),
+            asids: Asids::default(),
+            version: self.version,
+            empty: (0, false),
         };
         let id = match self.unused_roots.pop() {
             Some(id) => {

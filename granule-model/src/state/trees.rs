@@ -41,6 +41,27 @@ impl<'a> Trees<'a> {
         self.memory.page(page).map_or(&[][..], |page| &page.tables)
     }
 
+    /// A reachable table that holds some byte of a range, if there is one.
+    pub(crate) fn table_within(self, address: u64, bytes: u64) -> Option<TableId> {
+        let end = address.saturating_add(bytes);
+        let number = address >> PAGE_SHIFT;
+        let last = end.saturating_sub(1) >> PAGE_SHIFT;
+        let in_page = |number| {
+            self.tables_in(number).iter().copied().find(|id| {
+                self.tables.table(*id).is_some_and(|table| {
+                    table.base < end && address < table.base + table.entries * 8
+                })
+            })
+        };
+        if number == last {
+            return in_page(number);
+        }
+        self.memory
+            .known(number, last)
+            .into_iter()
+            .find_map(in_page)
+    }
+
     /// Calls `seen` with all valid entries of a tree that translate any address from `first` to
     /// `last`, upper levels before lower ones.
     pub(crate) fn entries(
@@ -53,33 +74,20 @@ impl<'a> Trees<'a> {
         walk::entries(self.memory, &key.context, &top, first, last, &mut seen);
     }
 
-    /// Whether the top table of a tree has no valid entry.
-    pub(crate) fn is_empty(self, id: RootId) -> bool {
-        let Some(key) = self.tables.root(id).map(|root| root.key) else {
-            return true;
-        };
-        let entries = key.context.top_entries();
-        self.memory.visit(entries);
-        (0..entries).all(|index| self.memory.load(key.base + index * 8) & descriptor::VALID == 0)
-    }
-
-    /// Whether there is a global leaf between two entries of the table that `at` describes, or
-    /// below.
-    pub(crate) fn has_global(self, key: &RootKey, at: &TableAt, from: u64, to: u64) -> bool {
-        let shift = key.context.format.granule.level_shift(at.level);
-        let mut global = false;
-        walk::entries(
-            self.memory,
-            &key.context,
-            at,
-            at.va + (from << shift),
-            at.va + (to << shift) + ((1 << shift) - 1),
-            &mut |entry| {
-                global |=
-                    entry.kind == Kind::Leaf && descriptor::is_global(entry.raw, &key.context);
-            },
-        );
-        global
+    /// The global leaves of a tree at some addresses, in the table that `at` describes and below.
+    pub(crate) fn globals(
+        self,
+        key: &RootKey,
+        at: &TableAt,
+        (first, last): (u64, u64),
+    ) -> Vec<EntryAt> {
+        let mut found = Vec::new();
+        walk::entries(self.memory, &key.context, at, first, last, &mut |entry| {
+            if entry.kind == Kind::Leaf && descriptor::is_global(entry.raw, &key.context) {
+                found.push(*entry);
+            }
+        });
+        found
     }
 
     /// The regime of the first tree that the descriptor at a physical address is part of; EL1&0 if

@@ -32,6 +32,13 @@ impl TableAt {
         }
     }
 
+    /// Whether no entry is valid.
+    pub(crate) fn is_empty(&self, memory: &Memory) -> bool {
+        memory.visit(self.entries);
+        let load = |index| memory.load(self.base + index * 8);
+        (0..self.entries).all(|index| load(index) & descriptor::VALID == 0)
+    }
+
     /// The table that the entry `raw` of this one points to.
     pub(crate) const fn below(&self, raw: u64, va: u64, context: &Context) -> Self {
         Self {

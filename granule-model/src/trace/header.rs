@@ -4,11 +4,14 @@ use std::fmt;
 
 use super::error::LineError;
 use super::words::{Words, number};
+use crate::config::Policies;
 
-/// The version of the format.
-const VERSION: u64 = 1;
+/// The version of the format. Version 1 has fewer lines, as `docs/trace-format.md` lists.
+const VERSION: u64 = 2;
 /// The first word.
 const MAGIC: &str = "granule-trace";
+/// The word of the policies, without which there are none.
+const ALLOWS: &str = "allows=";
 /// The most CPUs of a trace: as many as the model supports.
 const MOST_CPUS: u64 = 64;
 
@@ -21,6 +24,8 @@ pub struct TraceHeader {
     pub cpus: u32,
     /// The BBM level that all of the CPUs have, 0 to 3.
     pub bbm_level: u8,
+    /// What the kernel leaves undone on purpose.
+    pub policies: Policies,
     /// Whether the trace has every event up to the end of the recording.
     pub complete: bool,
     /// The number of events.
@@ -39,7 +44,9 @@ impl TraceHeader {
             "`granule-trace`, as in the first line of every trace",
             |word| (word == MAGIC).then_some(()),
         )?;
-        words.next_as("version 1", |word| (number(word)? == VERSION).then_some(()))?;
+        words.next_as("version 1 or 2", |word| {
+            (1..=VERSION).contains(&number(word)?).then_some(())
+        })?;
         let page_bytes = words.next_as("page=4k, page=16k or page=64k", |word| {
             match word.strip_prefix("page=")? {
                 "4k" => Some(4 << 10),
@@ -56,6 +63,13 @@ impl TraceHeader {
             let level = number(word.strip_prefix("bbm=")?)?;
             (level <= 3).then_some(level as u8)
         })?;
+        let policies = if words.begins_with(ALLOWS) {
+            words.next_as("allows=NAME,NAME or allows=none", |word| {
+                Policies::from_names(word.strip_prefix(ALLOWS)?)
+            })?
+        } else {
+            Policies::NONE
+        };
         let complete = words.next_as("complete=yes or complete=no", |word| {
             match word.strip_prefix("complete=")? {
                 "yes" => Some(true),
@@ -71,6 +85,7 @@ impl TraceHeader {
             page_bytes,
             cpus,
             bbm_level,
+            policies,
             complete,
             events,
         })
@@ -90,16 +105,21 @@ impl fmt::Display for TraceHeader {
         let complete = if self.complete { "yes" } else { "no" };
         write!(
             f,
-            "{MAGIC} {VERSION} page={page}k cpus={cpus} bbm={bbm_level} complete={complete} events={events}"
-        )
+            "{MAGIC} {VERSION} page={page}k cpus={cpus} bbm={bbm_level} "
+        )?;
+        if self.policies != Policies::NONE {
+            write!(f, "{ALLOWS}{} ", self.policies)?;
+        }
+        write!(f, "complete={complete} events={events}")
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Policy;
 
-    const LINE: &str = "granule-trace 1 page=16k cpus=4 bbm=2 complete=yes events=12";
+    const LINE: &str = "granule-trace 2 page=16k cpus=4 bbm=2 complete=yes events=12";
 
     #[test]
     fn a_header_is_read_back() {
@@ -119,10 +139,20 @@ mod tests {
     }
 
     #[test]
+    fn policies_stand_before_what_a_recorder_knows_last() {
+        let line = LINE.replace("complete", "allows=lazy-unmap complete");
+        let header = TraceHeader::parse(&line).unwrap();
+        assert!(header.policies.has(Policy::LazyUnmap));
+        assert_eq!(header.to_string(), line);
+        let error = TraceHeader::parse(&line.replace("lazy-", "crazy-")).unwrap_err();
+        assert_eq!(error.column, 39, "{error}");
+    }
+
+    #[test]
     fn what_is_wrong_is_named() {
         for (from, to, column, expected) in [
             ("granule-trace", "granule-rtace", 1, "granule-trace"),
-            (" 1 ", " 2 ", 15, "version 1"),
+            (" 2 ", " 3 ", 15, "version 1 or 2"),
             ("16k", "8k", 17, "page=4k"),
             ("cpus=4", "cpus=0", 26, "cpus=N"),
             ("bbm=2", "bbm=4", 33, "bbm=N"),

@@ -2,10 +2,11 @@
 //! `docs/trace-format.md`.
 //!
 //! [`parse_line`] and [`write_event`] convert one line, [`TraceHeader`] is the first line,
-//! [`Reader`] reads a whole file. Nothing here checks an event against the architecture; only its
+//! [`Function`] names one of the recorded system, [`Reader`] reads a whole file. Nothing here checks an event against the architecture; only its
 //! written form is known.
 
 mod error;
+mod function;
 mod header;
 mod parse;
 mod read;
@@ -13,6 +14,7 @@ mod words;
 mod write;
 
 pub use error::{LineError, ReadError};
+pub use function::Function;
 pub use header::TraceHeader;
 pub use parse::parse_line;
 pub use read::Reader;

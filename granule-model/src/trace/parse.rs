@@ -2,18 +2,21 @@
 //! [`parse_line`] directly.
 
 use super::error::LineError;
+use super::function::Function;
 use super::words::{OPTIONS, Words, number};
-use granule_trace::{Barrier, BarrierKind, BitChange, Event, System, Visibility};
+use granule_trace::{Barrier, BarrierKind, BitChange, Event, System, Text, Visibility};
 
 const VERB: &str = "reset, msr, store, fill, update, data, code, dsb, dmb, isb, tlbi, dc, ic, \
-                    obtain, free, assume-visible, sync or #";
+                    obtain, free, reused, assume-visible, found, sync, user, at, missing, function or #";
 const ADDRESS_OF_DESCRIPTOR: &str = "the address of a descriptor, a multiple of 8";
 const COUNT: &str = "a number of descriptors, 1 to 4294967295";
 const ADDRESS: &str = "an address";
 const BYTES: &str = "a number of bytes, at least 1";
+const TEXT: &str = "1 to 24 characters of printable ASCII, without the word of an invalidation";
 const VALUE: &str = "a value of 64 bits";
 
-/// Reads one line, without its line feed: a CPU and its event, or `None` for a comment.
+/// Reads one line, without its line feed: a CPU and its event, or `None` for a comment and for the
+/// name of a function.
 ///
 /// # Errors
 ///
@@ -22,12 +25,16 @@ pub fn parse_line(line: &str) -> Result<Option<(u32, Event)>, LineError> {
     if let Some(text) = line.strip_prefix('#') {
         return comment(line, text);
     }
+    if Function::parse(line)?.is_some() {
+        return Ok(None);
+    }
     let mut words = Words::new(line);
     let start = words.error(VERB);
     let verb = words.next(VERB)?;
     let kind = match verb {
         "reset" | "msr" | "store" | "fill" | "update" | "data" | "code" | "dsb" | "dmb" | "isb"
-        | "tlbi" | "dc" | "ic" | "obtain" | "free" | "assume-visible" | "sync" => verb,
+        | "tlbi" | "dc" | "ic" | "obtain" | "free" | "reused" | "assume-visible" | "found"
+        | "sync" | "user" | "at" | "missing" => verb,
         _ => return Err(start),
     };
     let cpu = words.next_as("cpu and a number, as in cpu0", |word| {
@@ -144,6 +151,10 @@ fn event(verb: &str, words: &mut Words<'_>) -> Result<Event, LineError> {
             })?;
             Event::System(op, 0)
         }
+        "found" => Event::Found {
+            address: words.next_as(ADDRESS_OF_DESCRIPTOR, descriptor_address)?,
+            descriptor: words.next_as(VALUE, number)?,
+        },
         "obtain" => {
             let (start, bytes) = range(words)?;
             Event::Obtained { start, bytes }
@@ -152,9 +163,22 @@ fn event(verb: &str, words: &mut Words<'_>) -> Result<Event, LineError> {
             let (start, bytes) = range(words)?;
             Event::Freed { start, bytes }
         }
+        "reused" => {
+            let (start, bytes) = range(words)?;
+            Event::Reused { start, bytes }
+        }
+        "user" => Event::User,
+        "at" => Event::At(words.next_as(ADDRESS, number)?),
+        "missing" => Event::Missing(words.rest_as(TEXT, text)?),
         "assume-visible" => {
             let (start, bytes) = range(words)?;
-            Event::AssumeVisible { start, bytes }
+            let asid = if words.has_more() {
+                let expected = "an ASID, at most 65535, or the end of the line";
+                Some(words.next_as(expected, |word| number(word)?.try_into().ok())?)
+            } else {
+                None
+            };
+            Event::AssumeVisible { start, bytes, asid }
         }
         _ => Event::Settled,
     })
@@ -166,6 +190,13 @@ fn option(name: &str) -> Option<u8> {
         .iter()
         .find(|(_, other)| *other == name)
         .map(|(option, _)| *option)
+}
+
+/// The text of `missing`: what is read is written again alike.
+fn text(words: &str) -> Option<Text> {
+    let text = Text::new(words.as_bytes());
+    let is_whole = !words.is_empty() && text.as_str() == words;
+    (is_whole && !words.contains("tlbi")).then_some(text)
 }
 
 fn descriptor_address(word: &str) -> Option<u64> {
@@ -195,16 +226,17 @@ fn range(words: &mut Words<'_>) -> Result<(u64, u64), LineError> {
     Ok((address, bytes))
 }
 
-/// The ordering of a store: none, release or exchange.
+/// The ordering of a store: none, release, exchange or earlier.
 fn visibility(words: &mut Words<'_>) -> Result<Visibility, LineError> {
     if !words.has_more() {
         return Ok(Visibility::Live);
     }
     words.next_as(
-        "release, exchange or the end of the line",
+        "release, exchange, earlier or the end of the line",
         |word| match word {
             "release" => Some(Visibility::Publish),
             "exchange" => Some(Visibility::Exchange),
+            "earlier" => Some(Visibility::Earlier),
             _ => None,
         },
     )

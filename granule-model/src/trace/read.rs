@@ -3,18 +3,23 @@
 use std::io::{self, BufRead};
 
 use super::error::{LineError, ReadError};
+use super::function::Function;
 use super::header::TraceHeader;
 use super::parse::parse_line;
+use crate::config::Policies;
 use granule_trace::Event;
 
 /// The longest line in bytes; events take less than a hundred, comments may take more.
 const LONGEST_LINE: usize = 4096;
+/// The most functions: several times those of a large kernel with its modules.
+const MOST_FUNCTIONS: usize = 1 << 20;
 
 /// Reads a trace.
 #[derive(Debug)]
 pub struct Reader<R> {
     from: R,
     header: TraceHeader,
+    functions: Vec<Function>,
     /// The line being read, and the number of lines before it.
     buffer: Vec<u8>,
     lines: u64,
@@ -46,9 +51,11 @@ impl<R: BufRead> Reader<R> {
                 page_bytes: 0,
                 cpus: 0,
                 bbm_level: 0,
+                policies: Policies::NONE,
                 complete: false,
                 events: 0,
             },
+            functions: Vec::new(),
             buffer: Vec::new(),
             lines: 0,
             events: 0,
@@ -70,6 +77,12 @@ impl<R: BufRead> Reader<R> {
     #[must_use]
     pub const fn header(&self) -> &TraceHeader {
         &self.header
+    }
+
+    /// The functions that the lines so far have named.
+    #[must_use]
+    pub fn functions(&self) -> &[Function] {
+        &self.functions
     }
 
     /// The number of bytes read, for progress.
@@ -142,9 +155,17 @@ impl<R: BufRead> Reader<R> {
                 self.over = true;
                 break;
             }
-            let parsed = parse_line(self.text()?);
-            let Some((cpu, event)) = parsed.map_err(|error| ReadError::Line { line, error })?
-            else {
+            let wrong = |error| ReadError::Line { line, error };
+            let text = self.text()?;
+            if let Some(function) = Function::parse(text).map_err(wrong)? {
+                if self.functions.len() >= MOST_FUNCTIONS {
+                    let expected = "at most 1048576 lines of functions";
+                    return Err(wrong(LineError::new(text, 0, expected)));
+                }
+                self.functions.push(function);
+                continue;
+            }
+            let Some((cpu, event)) = parse_line(text).map_err(wrong)? else {
                 continue;
             };
             if self.events == expected {

@@ -59,6 +59,24 @@ impl<'a> Words<'a> {
         read(word).ok_or_else(|| LineError::new(self.line, at, expected))
     }
 
+    /// All that is left of the line, converted by `read`.
+    pub(super) fn rest_as<T>(
+        &mut self,
+        expected: &'static str,
+        read: impl FnOnce(&'a str) -> Option<T>,
+    ) -> Result<T, LineError> {
+        let rest = self.line.get(self.at..).unwrap_or_default();
+        let error = self.error(expected);
+        self.at = self.line.len() + 1;
+        read(rest).ok_or(error)
+    }
+
+    /// Whether the rest begins with a text.
+    pub(super) fn begins_with(&self, text: &str) -> bool {
+        let rest = self.line.get(self.at..).unwrap_or_default();
+        rest.starts_with(text)
+    }
+
     /// Whether there is another word.
     pub(super) const fn has_more(&self) -> bool {
         self.at <= self.line.len()

@@ -63,10 +63,25 @@ pub fn write_event(cpu: u32, event: &Event, to: &mut dyn fmt::Write) -> fmt::Res
         }
         Event::Obtained { start, bytes } => write!(to, "obtain cpu{cpu} {start:#x} {bytes:#x}"),
         Event::Freed { start, bytes } => write!(to, "free cpu{cpu} {start:#x} {bytes:#x}"),
-        Event::AssumeVisible { start, bytes } => {
-            write!(to, "assume-visible cpu{cpu} {start:#x} {bytes:#x}")
+        Event::AssumeVisible { start, bytes, asid } => {
+            write!(to, "assume-visible cpu{cpu} {start:#x} {bytes:#x}")?;
+            match asid {
+                Some(asid) => write!(to, " {asid:#x}"),
+                None => Ok(()),
+            }
         }
+        Event::Found {
+            address,
+            descriptor,
+        } => write!(to, "found cpu{cpu} {address:#x} {descriptor:#x}"),
         Event::Settled => write!(to, "sync cpu{cpu}"),
+        Event::User => write!(to, "user cpu{cpu}"),
+        Event::At(address) => write!(to, "at cpu{cpu} {address:#x}"),
+        Event::Reused { start, bytes } => write!(to, "reused cpu{cpu} {start:#x} {bytes:#x}"),
+        Event::Missing(what) => match what.as_str() {
+            "" => Err(fmt::Error),
+            text => write!(to, "missing cpu{cpu} {}", text.replace("tlbi", "TLBI")),
+        },
         _ => Err(fmt::Error),
     }
 }
@@ -105,6 +120,7 @@ const fn suffix(visibility: Visibility) -> &'static str {
     match visibility {
         Visibility::Publish => " release",
         Visibility::Exchange => " exchange",
+        Visibility::Earlier => " earlier",
         // The other kinds of visibility order nothing.
         _ => "",
     }

@@ -30,6 +30,9 @@ pub enum Rule {
     NoTranslation,
     /// A translation that the tables no longer hold may still be cached and is relied on.
     StaleTranslation,
+    /// Memory was taken for something else while a translation that the tables no longer hold may
+    /// still lead to it.
+    StaleReuse,
     /// A walker may not yet see a store that is relied on: no DSB since.
     StoreNotVisible,
     /// A table was linked before the stores to it are sure to be visible: no DSB or store-release
@@ -68,6 +71,9 @@ pub enum Rule {
     /// A plain store replaced an entry that hardware may have updated since it was loaded: the
     /// access flag or the dirty state may be lost. An exchange or a change in one step is needed.
     LostUpdate,
+    /// A descriptor was found that is not the last one stored there, nor what hardware makes of it:
+    /// the trace lacks a store.
+    NotRecorded,
 }
 
 impl Rule {
@@ -84,6 +90,7 @@ impl Rule {
             Self::ContiguousOutside => "RWMNPV",
             Self::NoTranslation => "RMRRPW",
             Self::StaleTranslation => "stale-translation",
+            Self::StaleReuse => "stale-reuse",
             Self::StoreNotVisible => "store-not-visible",
             Self::UnorderedLink => "unordered-link",
             Self::MissingIsb => "missing-isb",
@@ -101,6 +108,7 @@ impl Rule {
             Self::StoreLost => "store-lost",
             Self::InstructionCache => "instruction-cache",
             Self::LostUpdate => "RWLTNL",
+            Self::NotRecorded => "not-recorded",
         }
     }
 }
@@ -129,6 +137,9 @@ pub enum Miss {
     /// The operation removes entries that combine both stages, but the entry of stage 2 itself was
     /// still cached when it was issued, so that a walk may combine it again.
     Stage2Cached,
+    /// The entry still stood in its table, and a walker may have found it again through a cached
+    /// pointer to that table, which the operation leaves.
+    FoundAgain,
     /// The operation reaches its own CPU only.
     LocalOnly,
     /// No DSB completed the operation.
@@ -151,6 +162,9 @@ impl Miss {
             Self::Stage2Cached => {
                 "the entry of stage 2 was still cached (no TLBI by address with its DSB before)"
             }
+            Self::FoundAgain => {
+                "it leaves a cached pointer to the old table, through which the entry is found again"
+            }
             Self::LocalOnly => "it reaches its own CPU only",
             Self::NotComplete => "no DSB completed it",
         }
@@ -164,6 +178,8 @@ pub struct Violation {
     pub rule: Rule,
     /// The event that broke it, counted from 0.
     pub event: u64,
+    /// The virtual address of the instruction that the event comes from, if the trace has it.
+    pub origin: Option<u64>,
     /// The earlier event that it conflicts with.
     pub earlier: Option<u64>,
     /// An invalidation that was meant to prevent it, and the reason why it did not.
@@ -225,5 +241,33 @@ impl fmt::Display for Violation {
         let place = |event: u64| Some(format!("event {event}"));
         let (rule, text) = (self.rule.name(), self.describe(place));
         write!(f, "event {}: {rule}: {text}", self.event)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    /// The strings in `Rule::name`, in its order. The compiler sees to it that each rule is there.
+    fn names() -> Vec<&'static str> {
+        let arms = include_str!("mod.rs").lines();
+        arms.skip_while(|line| !line.contains("pub const fn name("))
+            .take_while(|line| *line != "    }")
+            .filter_map(|line| line.split_once(" => \"")?.1.strip_suffix("\","))
+            .collect()
+    }
+
+    #[test]
+    fn the_document_has_every_rule_once() {
+        let document = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/rules.md");
+        let text = match std::fs::read_to_string(document) {
+            Ok(text) => text,
+            Err(error) => panic!("{document}: {error}"),
+        };
+        let rows: Vec<&str> = text
+            .lines()
+            .filter_map(|line| Some(line.strip_prefix("| `")?.split_once('`')?.0))
+            .collect();
+        assert_eq!(rows, names());
+        assert_eq!(rows.first(), Some(&super::Rule::BreakBeforeMake.name()));
+        assert_eq!(rows.last(), Some(&super::Rule::NotRecorded.name()));
     }
 }

@@ -67,10 +67,13 @@ impl Found {
 const RECENT: usize = 16;
 
 /// The current event, and the violations found so far.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Report {
-    /// The current event, counted from 1.
+    /// The current event, counted from 1, and its CPU; `None` for an event that no instruction makes.
     now: u64,
+    cpu: Option<u32>,
+    /// The instruction that the events of each CPU come from, where it is known.
+    origins: Vec<Option<u64>>,
     kept: Vec<Violation>,
     /// The last few violations, with the place of each one that is kept: joining does not depend on
     /// how many are kept.
@@ -88,8 +91,18 @@ impl Report {
     }
 
     /// Goes on to the next event.
-    pub(crate) const fn next_event(&mut self) {
+    pub(crate) const fn next_event(&mut self, cpu: Option<u32>) {
         self.now += 1;
+        self.cpu = cpu;
+    }
+
+    /// The next events of a CPU come from the instruction at this address.
+    pub(crate) fn set_origin(&mut self, cpu: u32, address: u64) {
+        let index = cpu as usize;
+        if self.origins.len() <= index {
+            self.origins.resize(index + 1, None);
+        }
+        self.origins[index] = Some(address);
     }
 
     /// The current event, counted from 1.
@@ -123,6 +136,7 @@ impl Report {
         self.join(Violation {
             rule: found.rule,
             event: outside(self.now),
+            origin: self.cpu.and_then(|cpu| *self.origins.get(cpu as usize)?),
             earlier: found.earlier.map(outside),
             missed: found.missed.map(|(event, miss)| (outside(event), miss)),
             cpu: found.cpu,

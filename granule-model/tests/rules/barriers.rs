@@ -1,7 +1,7 @@
 //! What is visible, in effect and complete after which barrier.
 
 use crate::rig::*;
-use granule_model::{Access, Barrier, Config, Event, Rule, System};
+use granule_model::{Access, Barrier, Config, Event, Rule, System, Visibility};
 
 #[test]
 fn a_new_entry_may_fault_until_dsb_and_isb() {
@@ -62,6 +62,7 @@ fn a_range_that_is_relied_on() {
     let assumed = |start| Event::AssumeVisible {
         start,
         bytes: 0x1000,
+        asid: None,
     };
     let mut rig = Rig::new(0);
     rig.store(L3, RAM | PAGE | RW);
@@ -107,6 +108,23 @@ fn tables_are_filled_before_they_are_linked() {
         let mut rig = Rig::new(0);
         steps.iter().for_each(|step| step(&mut rig));
         rig.expect(&[Rule::UnorderedLink]);
+    }
+    // An observer that learnt late of the table says that walkers saw it before; what is stored
+    // to it since is like any other store.
+    for (later, rules) in [(None, &[][..]), (Some(fill), &[Rule::UnorderedLink])] {
+        let mut rig = Rig::new(0);
+        rig.event(Event::Store {
+            address: SPARE,
+            count: 512,
+            descriptor: RAM | PAGE | RW,
+            step: 0x1000,
+            visibility: Visibility::Earlier,
+        });
+        if let Some(later) = later {
+            later(&mut rig);
+        }
+        link(&mut rig);
+        rig.expect(rules);
     }
     // Another CPU's barrier does not order this one's stores.
     let mut rig = Rig::new(0);

@@ -407,6 +407,7 @@ fn a_block_left_with_the_not_translation_bit_may_fault() {
     rig.event(Event::AssumeVisible {
         start: VA + 0x20_0000,
         bytes: 0x1000,
+        asid: None,
     });
     // By either CPU.
     rig.expect(&[Rule::NoTranslation, Rule::NoTranslation]);

@@ -230,6 +230,7 @@ fn instructions_are_cleaned_and_the_instruction_caches_invalidated() {
             rig.event(Event::System(scope, 0));
         }
         rig.barrier(barrier);
+        rig.cpu = cpu;
         rig.isb();
         rig.model.access(cpu, VA, Access::FETCH);
         rig.model
@@ -257,6 +258,66 @@ fn instructions_are_cleaned_and_the_instruction_caches_invalidated() {
 }
 
 #[test]
+fn changed_code_is_executed_after_an_isb_of_the_cpu_that_executes_it() {
+    // The CPU that executes it; the CPUs that execute an ISB; and whether one comes before the DSB.
+    for (cpu, isbs, early, legal) in [
+        (0, &[0][..], false, true),
+        (0, &[], false, false),
+        (0, &[1], false, false),
+        (0, &[0], true, false),
+        (1, &[1], false, true),
+        (1, &[0], false, false),
+        (1, &[1], true, false),
+    ] {
+        for relied in ["fetch", "range", "all"] {
+            let mut rig = Rig::new(0);
+            rig.store(L3, RAM | PAGE | RW & !XN | RO);
+            rig.publish();
+            rig.cpu = 1;
+            rig.isb();
+            rig.cpu = 0;
+            rig.event(code(RAM, 64));
+            rig.event(cache(System::DC_CVAU, RAM, 64));
+            rig.barrier(Barrier::DSB_ISH);
+            rig.event(Event::System(System::IC_IALLUIS, 0));
+            let isb = |rig: &mut Rig| {
+                for by in isbs {
+                    rig.cpu = *by;
+                    rig.isb();
+                }
+                rig.cpu = 0;
+            };
+            if early {
+                isb(&mut rig);
+            }
+            rig.barrier(Barrier::DSB_ISH);
+            if !early {
+                isb(&mut rig);
+            }
+            rig.cpu = cpu;
+            match relied {
+                "fetch" => {
+                    rig.model.access(cpu, VA, Access::FETCH);
+                }
+                "range" => rig.event(assume_visible(VA)),
+                _ => rig.sync(),
+            }
+            rig.expect(if legal { &[] } else { &[Rule::MissingIsb] });
+        }
+    }
+    // Data, or another page, is read without an ISB.
+    let mut rig = machine();
+    rig.event(code(RAM, 64));
+    rig.event(cache(System::DC_CVAU, RAM, 64));
+    rig.barrier(Barrier::DSB_ISH);
+    rig.event(Event::System(System::IC_IALLUIS, 0));
+    rig.barrier(Barrier::DSB_ISH);
+    rig.event(assume_visible(VA + 0x1000));
+    rig.model.access(0, VA, Access::READ);
+    rig.expect(&[]);
+}
+
+#[test]
 fn with_the_mmu_off_addresses_are_physical_and_device() {
     let rig = Rig::off(Config::default());
     let outcomes = rig.model.outcomes(0, 0x1234, Access::READ);
@@ -276,6 +337,7 @@ fn assume_visible(address: u64) -> Event {
     Event::AssumeVisible {
         start: address,
         bytes: 0x1000,
+        asid: None,
     }
 }
 

@@ -138,6 +138,7 @@ impl Random {
             13 => Event::AssumeVisible {
                 start: self.bits(),
                 bytes: self.next() % 0x10_0000,
+                asid: None,
             },
             14 => Event::Settled,
             15..=18 => {

@@ -175,11 +175,13 @@ fn a_lookup_may_take_any_member_for_the_group() {
     rig.event(Event::AssumeVisible {
         start: VA + 0x10_0000,
         bytes: 0x1000,
+        asid: None,
     });
     rig.expect(&[]);
     rig.event(Event::AssumeVisible {
         start: VA + 0x4000,
         bytes: 0x1000,
+        asid: None,
     });
     rig.expect(&[Rule::UnequalContiguous]);
 }

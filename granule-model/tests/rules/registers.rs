@@ -391,12 +391,17 @@ fn a_switch_of_processes_goes_through_an_empty_tree_of_any_asid() {
     rig.expect(&[Rule::StaleTranslation]);
 }
 
-#[test]
-fn a_cpu_that_was_reset_still_holds_what_it_held() {
-    let mut rig = Rig::new(0);
+/// CPU 1 is reset, the page is unmapped without it, and it comes back without an invalidation.
+fn comes_back(tlb_unknown_at_reset: bool) -> Rig {
+    let mut rig = Rig::with(Config {
+        cpus: 2,
+        tlb_unknown_at_reset,
+        ..Config::default()
+    });
     rig.store(L3, RAM | PAGE | RW);
     rig.publish();
     rig.cpu = 1;
+    rig.turn_on(TCR | EPD0, 0, L0);
     rig.event(Event::Reset);
     rig.cpu = 0;
     rig.store(L3, 0);
@@ -405,7 +410,6 @@ fn a_cpu_that_was_reset_still_holds_what_it_held() {
     rig.barrier(Barrier::DSB_NSH);
     rig.isb();
     rig.expect(&[]);
-    // CPU 1 comes back to the tree without an invalidation of its own.
     rig.cpu = 1;
     rig.register(System::MAIR_EL1, MAIR);
     rig.register(System::TCR_EL1, TCR | EPD0);
@@ -413,9 +417,48 @@ fn a_cpu_that_was_reset_still_holds_what_it_held() {
     rig.isb();
     rig.register(System::SCTLR_EL1, MMU_ON);
     rig.isb();
-    rig.expect(&[Rule::UnknownTlb]);
+    rig
+}
+
+#[test]
+fn a_cpu_that_was_reset_holds_what_it_held_or_anything() {
+    let mut rig = comes_back(false);
+    rig.expect(&[]);
     rig.sync();
     rig.expect(&[Rule::StaleTranslation]);
+    // Anything may be in its TLB, not only that.
+    let mut rig = comes_back(true);
+    rig.expect(&[Rule::UnknownTlb]);
+    rig.sync();
+    rig.expect(&[]);
+}
+
+#[test]
+fn tables_that_only_a_cpu_held_that_was_reset_are_free() {
+    for is_off in [true, false] {
+        let mut rig = Rig::with(Config {
+            cpus: 2,
+            ..Config::default()
+        });
+        rig.cpu = 1;
+        rig.turn_on(TCR | EPD0, 0, L0);
+        for cpu in [0, 1] {
+            rig.cpu = cpu;
+            rig.register(System::SCTLR_EL1, 0);
+            rig.isb();
+            if cpu == 1 && is_off {
+                rig.event(Event::Reset);
+            }
+        }
+        rig.cpu = 0;
+        rig.tlbi("vmalle1", 0);
+        rig.barrier(Barrier::DSB_NSH);
+        rig.event(Event::Freed {
+            start: L3,
+            bytes: 0x1000,
+        });
+        rig.expect(if is_off { &[] } else { &[Rule::FreedInUse] });
+    }
 }
 
 #[test]
@@ -446,6 +489,7 @@ fn the_regime_that_is_on_is_relied_on() {
     rig.event(Event::AssumeVisible {
         start: 0,
         bytes: 0x1000,
+        asid: None,
     });
     rig.expect(&[Rule::StaleTranslation]);
 }

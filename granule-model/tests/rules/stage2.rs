@@ -427,17 +427,140 @@ fn guests_are_told_apart_by_vmid() {
     guest.expect(&[Rule::BreakBeforeMake; 2]);
 }
 
-#[test]
-fn the_registers_of_stage_2_take_an_isb_and_a_tlbi() {
-    let mut guest = Guest::off(Config::default());
-    guest.host();
+/// Two CPUs at EL2 with the VMID of an empty guest in VTTBR_EL2, after an ISB, and stage 2 off.
+fn at_el2() -> Guest {
+    let cpus = 2;
+    let mut guest = Guest::off(Config {
+        cpus,
+        ..Config::default()
+    });
     guest.fill(ROOT, 1024, 0, 0);
+    guest.fill(OTHER, 1024, 0, 0);
+    guest.event(Event::Lines {
+        instruction: System::DC_CIVAC,
+        start: ROOT,
+        bytes: 0x6000,
+    });
     guest.barrier(Barrier::DSB_SY);
-    guest.register(System::VTCR_EL2, VTCR);
-    guest.register(System::VTTBR_EL2, ROOT | VMID << 48);
-    guest.register(System::HCR_EL2, VM);
-    guest.expect(&[Rule::MissingIsb, Rule::UnknownTlb]);
+    for cpu in (0..cpus).rev() {
+        guest.cpu = cpu;
+        guest.host();
+        guest.register(System::VTCR_EL2, VTCR);
+        guest.register(System::VTTBR_EL2, ROOT | VMID << 48);
+        guest.isb();
+    }
+    guest.expect(&[]);
+    guest
+}
 
+#[test]
+fn a_guest_is_entered_once_its_vmid_or_all_were_invalidated() {
+    let ish = Barrier::DSB_ISH;
+    // The CPU that invalidates, what, and the barrier.
+    for (by, name, barrier, rules) in [
+        (0, "alle1", Some(Barrier::DSB_NSH), &[][..]),
+        (0, "vmalls12e1", Some(Barrier::DSB_NSH), &[]),
+        (0, "vmalls12e1is", Some(ish), &[]),
+        (1, "vmalls12e1is", Some(ish), &[]),
+        (1, "alle1is", Some(ish), &[]),
+        (0, "", Some(ish), &[Rule::UnknownTlb]),
+        (0, "vmalls12e1is", None, &[Rule::UnknownTlb]),
+        (
+            0,
+            "vmalls12e1is",
+            Some(Barrier::DSB_NSH),
+            &[Rule::UnknownTlb],
+        ),
+        (1, "vmalls12e1", Some(ish), &[Rule::UnknownTlb]),
+        (1, "alle1", Some(ish), &[Rule::UnknownTlb]),
+        (0, "vmalle1is", Some(ish), &[Rule::UnknownTlb]),
+        (0, "ipas2e1is", Some(ish), &[Rule::UnknownTlb]),
+        (0, "alle2is", Some(ish), &[Rule::UnknownTlb]),
+    ] {
+        let mut guest = at_el2();
+        guest.cpu = by;
+        if !name.is_empty() {
+            guest.tlbi(name, 0);
+        }
+        barrier
+            .into_iter()
+            .for_each(|barrier| guest.barrier(barrier));
+        guest.cpu = 0;
+        // The exception return is all that stands between the register and the guest.
+        guest.register(System::HCR_EL2, VM);
+        guest.expect(&[]);
+        guest.event(Event::User);
+        guest.expect(rules);
+        // Once.
+        guest.event(Event::User);
+        guest.expect(&[]);
+    }
+}
+
+#[test]
+fn an_invalidation_is_that_of_the_vmid_in_effect() {
+    let (here, there) = (ROOT | VMID << 48, OTHER | 8 << 48);
+    // The VMID that is invalidated, whether it is in effect by then, and that of the guest.
+    for (invalidated, isb, entered, rules) in [
+        (here, true, here, &[][..]),
+        (there, true, there, &[]),
+        (there, true, here, &[Rule::UnknownTlb]),
+        (here, true, there, &[Rule::UnknownTlb]),
+        (there, false, there, &[Rule::UnknownTlb]),
+    ] {
+        let mut guest = at_el2();
+        // Under a VMID that is nobody's, as it may be before the first guest.
+        guest.register(System::HCR_EL2, VM);
+        guest.isb();
+        guest.register(System::VTTBR_EL2, invalidated);
+        if isb {
+            guest.isb();
+        }
+        guest.tlbi("vmalls12e1is", 0);
+        guest.barrier(Barrier::DSB_ISH);
+        guest.isb();
+        guest.register(System::VTTBR_EL2, entered);
+        guest.expect(&[]);
+        guest.event(Event::User);
+        guest.expect(rules);
+    }
+    // A CPU that was off heard nothing, and one that was reset knows nothing any more.
+    let mut guest = at_el2();
+    guest.tlbi("vmalls12e1is", 0);
+    guest.barrier(Barrier::DSB_ISH);
+    guest.event(Event::Reset);
+    guest.host();
+    guest.register(System::VTCR_EL2, VTCR);
+    guest.register(System::VTTBR_EL2, here);
+    guest.register(System::HCR_EL2, VM);
+    guest.event(Event::User);
+    guest.expect(&[Rule::UnknownTlb]);
+    // The host's own programs are no guest.
+    let mut guest = at_el2();
+    guest.register(System::HCR_EL2, VM | 1 << 34 | 1 << 27);
+    guest.event(Event::User);
+    guest.expect(&[]);
+}
+
+#[test]
+fn stage_2_goes_off_while_caches_hold_code() {
+    // The hypervisor's own MMU stays on.
+    for (register, rules) in [
+        (System::HCR_EL2, &[][..]),
+        (System::SCTLR_EL2, &[Rule::NotCleaned]),
+    ] {
+        let mut guest = Guest::with(Config::default(), VTCR);
+        guest.event(Event::Code {
+            start: RAM,
+            bytes: 64,
+        });
+        guest.register(register, 0);
+        guest.expect(rules);
+    }
+}
+
+#[test]
+fn the_registers_of_stage_2_take_a_tlbi() {
     // VMALLS12E1 empties one guest only; ALLE1 all.
     let mut guest = Guest::new(0);
     guest.register(System::HCR_EL2, 0);

@@ -356,6 +356,7 @@ fn what_was_invalidated_lingers_until_an_isb_and_is_not_relied_on_before() {
                 rig.event(Event::AssumeVisible {
                     start: VA,
                     bytes: 0x1000,
+                    asid: None,
                 });
             } else {
                 rig.sync();

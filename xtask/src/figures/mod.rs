@@ -9,6 +9,7 @@ mod document;
 mod path;
 mod runs;
 mod tables;
+mod tlb;
 mod values;
 
 use std::collections::BTreeMap;
@@ -25,8 +26,9 @@ use xtask::pool;
 use xtask::workspace::{capture, root};
 
 /// The documents with figures.
-const DOCUMENTS: [&str; 4] = [
+const DOCUMENTS: [&str; 5] = [
     "README.md",
+    "docs/reliability.md",
     "docs/performance.md",
     "docs/host-benchmarks.md",
     "docs/architecture.md",

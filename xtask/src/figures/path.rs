@@ -57,6 +57,20 @@ pub(super) fn number(json: &Value, path: &str) -> Result<f64> {
         .with_context(|| format!("{path}: {value} is no number"))
 }
 
+/// The array at a path.
+pub(super) fn rows<'a>(json: &'a Value, key: &str) -> Result<&'a Vec<Value>> {
+    select(json, key)?
+        .as_array()
+        .with_context(|| format!("{key} is no array"))
+}
+
+/// The text at a path.
+pub(super) fn text<'a>(json: &'a Value, key: &str) -> Result<&'a str> {
+    select(json, key)?
+        .as_str()
+        .with_context(|| format!("{key} is no text"))
+}
+
 /// The count at a path.
 pub(super) fn count(json: &Value, path: &str) -> Result<u64> {
     let value = select(json, path)?;
@@ -76,6 +90,11 @@ pub(super) fn grouped(number: u64) -> String {
         text.push(digit);
     }
     text
+}
+
+/// A page size in words.
+pub(super) fn page_size(bytes: u64) -> String {
+    format!("{}K", bytes >> 10)
 }
 
 #[cfg(test)]

@@ -192,6 +192,24 @@ pub(super) const RUNS: &[Run] = &[
         180,
     ),
     run(
+        "tlb",
+        &["cargo run --package xtask-peers -- --only tlb"],
+        Phase::Alone,
+        90,
+    ),
+    run(
+        "linux-faults",
+        &["cargo run --package xtask-peers -- --only faults-all"],
+        Phase::Alone,
+        700,
+    ),
+    run(
+        "linux-sensitivity",
+        &["cargo run --package xtask-peers -- --only sensitivity"],
+        Phase::Alone,
+        2400,
+    ),
+    run(
         "host",
         &["cargo xtask bench --cpu 1"],
         Phase::Alone,
@@ -209,10 +227,20 @@ pub(super) struct Said {
     pub(super) json: Value,
 }
 
+/// The output of a run with one command.
+pub(super) fn one(said: &[Said]) -> Result<&Said> {
+    said.first().context("the run has no command")
+}
+
+/// The command, as a document shows it.
+pub(super) fn command(said: &Said) -> String {
+    format!("    {}\n", said.command)
+}
+
 /// Makes a run. `granule` is the program of that name.
 pub(super) fn measure(run: &Run, granule: &Path) -> Result<Vec<Said>> {
     let said = run.commands.iter().map(|text| {
-        let mut command = command(text, granule)?;
+        let mut command = process(text, granule)?;
         if run.json {
             command.arg("--json");
         }
@@ -247,7 +275,7 @@ pub(super) fn measure(run: &Run, granule: &Path) -> Result<Vec<Said>> {
 
 /// The command as a process. `granule` is the program that was built, and `cargo xtask` is this program, so
 /// that no command waits for cargo's locks.
-fn command(text: &str, granule: &Path) -> Result<Command> {
+fn process(text: &str, granule: &Path) -> Result<Command> {
     let mut words = text.split_whitespace();
     let program = words.next().unwrap_or_default();
     let mut words: Vec<&str> = words.collect();

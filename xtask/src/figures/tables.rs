@@ -5,8 +5,9 @@ use std::fmt::Write as _;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::path::{count, grouped, number, select};
-use super::runs::Said;
+use super::path::{count, grouped, number, page_size, rows, select, text};
+use super::runs::{Said, command, one};
+use super::tlb;
 
 /// One block.
 #[derive(Debug)]
@@ -57,17 +58,29 @@ pub(super) const BLOCKS: &[Block] = &[
     block("kexec-published", "kexec-25m", kexec_published),
     block("size", "size", sizes),
     block("peers", "peers", peers),
+    block("tlb", "tlb", tlb::tables),
+    block("linux-faults", "linux-faults", |said| {
+        const COLUMNS: [(&str, &str); 4] = [
+            ("fault", "what"),
+            ("left out", "plant"),
+            ("found", "found"),
+            ("removals that matter", "matter"),
+        ];
+        told_rows(said, "faults", &COLUMNS)
+    }),
+    block("linux-sensitivity", "linux-sensitivity", |said| {
+        const COLUMNS: [(&str, &str); 5] = [
+            ("event left out", "kind"),
+            ("removals", "removed"),
+            ("mattered", "mattered"),
+            ("noticed of these", "noticed"),
+            ("noticed of the others", "harmless"),
+        ];
+        told_rows(said, "sensitivity", &COLUMNS)
+    }),
     block("host-goals", "host", host_goals),
     block("host", "host", host),
 ];
-
-fn one(said: &[Said]) -> Result<&Said> {
-    said.first().context("the run has no command")
-}
-
-fn command(said: &Said) -> String {
-    format!("    {}\n", said.command)
-}
 
 fn fenced(text: &str) -> String {
     format!("```text\n{}\n```\n", text.trim_end())
@@ -129,10 +142,6 @@ fn kexec_published(said: &[Said]) -> Result<String> {
     table.context("the benchmark printed no published figures")
 }
 
-fn page_size(bytes: u64) -> String {
-    format!("{}K", bytes >> 10)
-}
-
 /// A table of the cost of a map of pages and a map of blocks, from plans in pairs.
 fn plan_memory(said: &[Said]) -> Result<String> {
     let mut text = String::new();
@@ -165,18 +174,6 @@ fn plan_memory(said: &[Said]) -> Result<String> {
         );
     }
     Ok(text)
-}
-
-fn rows<'a>(json: &'a Value, key: &str) -> Result<&'a Vec<Value>> {
-    select(json, key)?
-        .as_array()
-        .with_context(|| format!("{key} is no array"))
-}
-
-fn text<'a>(json: &'a Value, key: &str) -> Result<&'a str> {
-    select(json, key)?
-        .as_str()
-        .with_context(|| format!("{key} is no text"))
 }
 
 /// A row for each page size: the image for every size, the one for that size, the difference.
@@ -258,6 +255,35 @@ fn peers(said: &[Said]) -> Result<String> {
             }
             table.push('\n');
         }
+    }
+    Ok(table)
+}
+
+/// The command with a table of a list of objects: columns and their keys.
+fn told_rows(said: &[Said], list: &str, columns: &[(&str, &str)]) -> Result<String> {
+    let said = one(said)?;
+    let names: Vec<&str> = columns.iter().map(|(name, _)| *name).collect();
+    let mut table = format!(
+        "{}\n| {} |\n|{}\n",
+        command(said),
+        names.join(" | "),
+        " --- |".repeat(columns.len())
+    );
+    let all = rows(&said.json, list)?;
+    ensure!(!all.is_empty(), "there are no {list}");
+    for row in all {
+        table.push('|');
+        for (_, key) in columns {
+            match select(row, key)? {
+                Value::String(text) => {
+                    let _ = write!(table, " {text} |");
+                }
+                figure => {
+                    let _ = write!(table, " {figure} |");
+                }
+            }
+        }
+        table.push('\n');
     }
     Ok(table)
 }
@@ -411,6 +437,19 @@ mod tests {
             text.contains("| `fork`, the child exits at once | 64K | 55.8 | – |"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn rows_that_were_told_are_a_table_and_none_are_an_error() {
+        let json = json!({"faults": [{"what": "no TLBI", "mattered": 3}]});
+        let columns = [("fault", "what"), ("matters", "mattered")];
+        let text = told_rows(&[said("", json.clone())], "faults", &columns).unwrap();
+        assert!(
+            text.ends_with("| fault | matters |\n| --- | --- |\n| no TLBI | 3 |\n"),
+            "{text}"
+        );
+        assert!(told_rows(&[said("", json!({"faults": []}))], "faults", &columns).is_err());
+        assert!(told_rows(&[said("", json)], "faults", &[("x", "none")]).is_err());
     }
 
     #[test]

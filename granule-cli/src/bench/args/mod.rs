@@ -4,6 +4,7 @@
 mod kexec;
 mod linear_map;
 mod permissions;
+mod tlb;
 mod user;
 
 use std::path::PathBuf;
@@ -14,6 +15,7 @@ use clap::{Args, Subcommand};
 pub use kexec::KexecArgs;
 pub use linear_map::LinearMapArgs;
 pub use permissions::PermissionsArgs;
+pub use tlb::TlbArgs;
 pub use user::UserArgs;
 
 /// The options of `granule bench`.
@@ -39,6 +41,9 @@ pub enum What {
     /// Leave for another kernel and count the cost of each phase
     #[command(long_about = kexec::LONG, after_long_help = kexec::EXAMPLES)]
     Kexec(KexecArgs),
+    /// Replay a workload's memory accesses through models of published TLBs and count the misses
+    #[command(long_about = tlb::LONG, after_long_help = tlb::EXAMPLES)]
+    Tlb(Box<TlbArgs>),
 }
 
 /// How each boot of a benchmark is run, and what is printed.

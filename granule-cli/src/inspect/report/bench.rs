@@ -4,7 +4,7 @@
 use granule_inspect::fields::about;
 use serde_json::{Value, json};
 
-use super::visible;
+use crate::page::visible;
 
 /// A kind of results: a key that its object has and no other, the columns that name a row, those that
 /// were measured (the most interesting first).

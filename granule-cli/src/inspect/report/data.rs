@@ -13,7 +13,7 @@ use granule_inspect::tree::Tree;
 use serde_json::{Value, json};
 
 use super::super::{Progress, Step, json as objects};
-use super::visible;
+use crate::page::visible;
 
 /// The most trees of a source that the page shows; the others are counted.
 const MOST_TREES: usize = 256;

@@ -9,19 +9,19 @@ mod tests;
 use std::io::Write;
 
 use granule_inspect::source::Source;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::args::ReportArgs;
 use super::{Failure, Interrupt, Progress, UNREADABLE, go_on, open};
+use crate::page::{CHARTS, COMMON, fill};
 
 const PAGE: &str = include_str!("page.html");
-const STYLE: &str = include_str!("page.css");
 /// One script, in the order in which its parts use each other.
 const SCRIPTS: [&str; 5] = [
-    include_str!("common.js"),
+    COMMON,
     include_str!("rows.js"),
     include_str!("map.js"),
-    include_str!("charts.js"),
+    CHARTS,
     include_str!("page.js"),
 ];
 
@@ -70,7 +70,11 @@ pub fn run(
         no_root |= drawn.no_root;
         sources.push(drawn.object);
     }
-    let page = page(&json!({ "sources": sources, "benches": benches }));
+    let page = fill(
+        PAGE,
+        &SCRIPTS,
+        &json!({ "sources": sources, "benches": benches }),
+    );
     if args.output.as_os_str() == "-" {
         out.write_all(page.as_bytes())?;
     } else {
@@ -92,47 +96,4 @@ fn describe(source: &Source) -> String {
 /// The last part of a path.
 fn short(path: &str) -> String {
     path.rsplit('/').next().unwrap_or(path).to_owned()
-}
-
-/// The page with its data. Only the template is searched for places to fill.
-fn page(data: &Value) -> String {
-    let data = in_script(data);
-    let script = SCRIPTS.concat();
-    let mut page = String::with_capacity(PAGE.len() + STYLE.len() + script.len() + data.len());
-    let mut rest = PAGE;
-    while let Some((before, after)) = rest.split_once("{{") {
-        page.push_str(before);
-        let (name, after) = after.split_once("}}").unwrap_or((after, ""));
-        page.push_str(match name {
-            "style" => STYLE,
-            "data" => &data,
-            "script" => &script,
-            _ => "",
-        });
-        rest = after;
-    }
-    page.push_str(rest);
-    page
-}
-
-/// JSON that cannot end the script element that it is in. `<` is in strings only.
-fn in_script(data: &Value) -> String {
-    data.to_string().replace('<', "\\u003c")
-}
-
-/// Text for people out of foreign bytes: without characters that are not seen, or that change the order
-/// of others.
-fn visible(text: &str) -> String {
-    let hidden = |c: char| {
-        c.is_control()
-            || matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
-    };
-    let mut shown = String::new();
-    for c in text.chars() {
-        match hidden(c) {
-            true => shown.extend(c.escape_unicode()),
-            false => shown.push(c),
-        }
-    }
-    shown
 }

@@ -1,13 +1,19 @@
 //! What the page is made of: its data cannot leave their place, and results of benchmarks are told apart.
 
 use super::*;
+use crate::page::{STYLE, visible};
+use serde_json::Value;
 
 /// What a name in a dump can be.
 const HOSTILE: &str = "</script><script>alert(1)</script><!--{{data}}\u{202e}\u{7}é\"'&";
 
 #[test]
 fn data_stay_in_their_element() {
-    let page = page(&json!({ "sources": [{ "name": visible(HOSTILE) }], "benches": [] }));
+    let page = fill(
+        PAGE,
+        &SCRIPTS,
+        &json!({ "sources": [{ "name": visible(HOSTILE) }], "benches": [] }),
+    );
     let begin = r#"<script type="application/json" id="data">"#;
     let (_, after) = page.split_once(begin).unwrap();
     let (data, after) = after.split_once("</script>").unwrap();
@@ -22,7 +28,7 @@ fn data_stay_in_their_element() {
 
 #[test]
 fn the_page_is_whole_and_needs_nothing_else() {
-    let page = page(&json!({}));
+    let page = fill(PAGE, &SCRIPTS, &json!({}));
     assert_eq!(PAGE.matches("{{").count(), 3);
     for part in SCRIPTS.iter().chain([&STYLE]) {
         assert!(page.contains(part));

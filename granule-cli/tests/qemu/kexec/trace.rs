@@ -8,6 +8,7 @@ use crate::kexec::machine::{NEXT, archive, ends, machine};
 const STRICT: Options = Options {
     strict: true,
     bbm_level: None,
+    policies: None,
     most_violations: 10,
 };
 

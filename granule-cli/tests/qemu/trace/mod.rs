@@ -5,7 +5,9 @@
 //! test here fails with the same line. Machines are small, because a trace grows with RAM.
 
 mod boots;
+mod programs;
 mod refusals;
+mod sensitivity;
 mod several_cpus;
 mod tampered;
 mod traces;

@@ -140,6 +140,7 @@ fn of_level(text: &str, level: u8, strict: bool) -> Checked {
     let options = Options {
         strict,
         bbm_level: Some(level),
+        policies: None,
         most_violations: 10,
     };
     check::check(text.as_bytes(), &options, &mut |_| ()).unwrap_or_else(|e| panic!("{e}"))

@@ -13,6 +13,7 @@ pub(crate) const SIZES: [PageSize; 3] = [PageSize::K4, PageSize::K16, PageSize::
 const STRICT: Options = Options {
     strict: true,
     bbm_level: None,
+    policies: None,
     most_violations: 10,
 };
 

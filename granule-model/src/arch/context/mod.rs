@@ -9,6 +9,7 @@ use crate::arch::format::{Format, Granule};
 use crate::arch::regime::Regime;
 use crate::config::Config;
 use granule_trace::System;
+use std::ops::RangeInclusive;
 
 /// One half of one regime's addresses: EL1&0 has two, the others one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -32,6 +33,11 @@ impl Space {
 
     pub(crate) const fn upper(self) -> bool {
         self.0 == 1
+    }
+
+    /// Whether a kernel, a hypervisor or firmware has these addresses for itself.
+    pub(crate) const fn is_privileged(self) -> bool {
+        self.upper() || matches!(self.regime(), Regime::El2 | Regime::El3)
     }
 
     pub(crate) const fn regime(self) -> Regime {
@@ -87,13 +93,10 @@ pub(crate) struct Context {
 /// The fields of registers that a TLB may hold (RVNRFW).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fields {
-    format: Format,
-    va_bits: u32,
-    output_bits: u32,
-    no_hierarchy: bool,
-    hardware_access: bool,
-    hardware_dirty: bool,
+    /// Those of TCR: any but A1 and EPD, of which only a clear one may be held.
+    tcr: u64,
     mair: u64,
+    write_never_execute: bool,
     forced_write_back: bool,
     /// The guest that they hold for: guests may differ in all of these.
     vmid: Option<u16>,
@@ -106,26 +109,22 @@ impl Fields {
     }
 }
 
-impl RootKey {
-    /// The fields that a walk from this root may leave in the TLB.
-    pub(crate) const fn fields(&self) -> Fields {
-        let context = &self.context;
-        Fields {
-            format: context.format,
-            va_bits: context.va_bits,
-            output_bits: context.output_bits,
-            no_hierarchy: context.no_hierarchy,
-            hardware_access: context.hardware_access,
-            hardware_dirty: context.hardware_dirty,
-            mair: context.mair,
-            forced_write_back: context.forced_write_back,
-            vmid: match context.space.regime() {
-                Regime::Stage2 => self.asid,
-                _ => None,
-            },
-        }
+/// The fields of TCR_EL1 of one half: T0SZ, IRGN0, ORGN0, SH0, TG0, TBI0, HPD0, HWU059 to HWU062,
+/// TBID0, NFD0, E0PD0, TCMA0, MTX0, or those of the other half.
+const fn fields_of_half(upper: bool) -> u64 {
+    const LOWER: u64 = 0x3f | 0xff << 8 | 1 << 37 | 1 << 41 | 0xf << 43;
+    const UPPER: u64 = 0x3f << 16 | 0xff << 24 | 1 << 38 | 1 << 42 | 0xf << 47;
+    // TBID, NFD, E0PD, TCMA, MTX, one bit for each half.
+    const PAIRS: u64 = 1 << 51 | 1 << 53 | 1 << 55 | 1 << 57 | 1 << 60;
+    if upper {
+        UPPER | PAIRS << 1
+    } else {
+        LOWER | PAIRS
     }
 }
+
+/// The fields of TCR_EL1 of both halves: IPS, AS, HA, HD, DS.
+const FIELDS_OF_BOTH: u64 = 0b111 << 32 | 1 << 36 | 1 << 39 | 1 << 40 | 1 << 59;
 
 impl Context {
     /// The entries of the top table.
@@ -283,28 +282,49 @@ impl Registers {
         }
     }
 
-    /// The root of a half, or `None`: the MMU is off, walks are disabled, or TCR asks for a feature
-    /// that the machine does not have.
-    pub(crate) fn root(&self, space: Space, machine: &Config) -> Option<RootKey> {
+    /// The fields that a walk of a half may leave in the TLB.
+    pub(crate) fn fields(&self, space: Space) -> Fields {
         let regime = space.regime();
-        if regime == Regime::Stage2 {
-            return stage2::root(self, machine);
+        Fields {
+            tcr: match regime {
+                Regime::El10 => self.tcr & (FIELDS_OF_BOTH | fields_of_half(space.upper())),
+                _ => self.tcr,
+            },
+            mair: self.mair,
+            write_never_execute: regime != Regime::Stage2 && self.sctlr & (1 << 19) != 0,
+            forced_write_back: regime == Regime::Stage2 && field(self.sctlr, 46, 1) != 0,
+            vmid: (regime == Regime::Stage2).then(|| self.vmid()),
         }
-        let two = regime == Regime::El10;
-        let upper = space.upper();
-        let walks_disabled = two && field(self.tcr, if upper { 23 } else { 7 }, 1) != 0;
-        if !self.mmu_on() || walks_disabled {
-            return None;
+    }
+
+    /// Whether walks of a half are disabled (EPD).
+    pub(crate) const fn walks_disabled(&self, space: Space) -> bool {
+        let bit = if space.upper() { 23 } else { 7 };
+        matches!(space.regime(), Regime::El10) && field(self.tcr, bit, 1) != 0
+    }
+
+    /// The ASID of the entries of a half; `None` where none is known. Trees of the upper half are
+    /// walked under the ASID of whichever program runs, see [`asid_in_force`](Self::asid_in_force).
+    pub(crate) fn asid(&self, space: Space) -> Option<u16> {
+        (space.regime() == Regime::El10 && !space.upper()).then(|| self.asid_in_force())
+    }
+
+    /// The ASID in force in EL1&0: TTBR1's with TCR.A1, else TTBR0's.
+    pub(crate) const fn asid_in_force(&self) -> u16 {
+        let [ttbr0, ttbr1] = self.ttbr;
+        let from_ttbr1 = field(self.tcr, 22, 1) != 0;
+        let asid = (if from_ttbr1 { ttbr1 } else { ttbr0 } >> 48) as u16;
+        // AS=0: 8 bits.
+        if field(self.tcr, 36, 1) != 0 {
+            asid
+        } else {
+            asid & 0xff
         }
-        let granule = self.granule(space)?;
-        let ds = self.ds(regime) && granule != Granule::K64 && machine.lpa2;
-        let format = Format {
-            granule,
-            ds,
-            lpa: granule == Granule::K64 && machine.pa_bits >= 52,
-        };
-        let low = if upper { 16 } else { 0 };
-        let size = field(self.tcr, low, 6) as u32;
+    }
+
+    /// The sizes of TxSZ that a granule allows.
+    fn sizes(&self, space: Space, granule: Granule, machine: &Config) -> RangeInclusive<u32> {
+        let ds = self.ds(space.regime()) && granule != Granule::K64 && machine.lpa2;
         let least = if ds || (granule == Granule::K64 && machine.lva) {
             12
         } else {
@@ -315,7 +335,63 @@ impl Registers {
             (true, Granule::K64) => 47,
             (true, _) => 48,
         };
-        if size < least || size > most {
+        least..=most
+    }
+
+    /// TxSZ of a half.
+    const fn size(&self, space: Space) -> u32 {
+        field(self.tcr, if space.upper() { 16 } else { 0 }, 6) as u32
+    }
+
+    /// The reason why a half that is translated has no root: TCR asks for what does not exist.
+    pub(crate) fn refusal(&self, space: Space, machine: &Config) -> Option<String> {
+        if !self.mmu_on() || self.walks_disabled(space) || self.root(space, machine).is_some() {
+            return None;
+        }
+        let regime = space.regime();
+        // EL2 and EL3 have one half, whose fields have the number 0 too.
+        let half = u8::from(space.upper());
+        let Some(granule) = self.granule(space) else {
+            let code = field(self.tcr, if space.upper() { 30 } else { 14 }, 2);
+            return Some(format!("TG{half} is {code:#04b}, which names no granule"));
+        };
+        if regime == Regime::Stage2 {
+            let vtcr = self.tcr;
+            return Some(format!(
+                "VTCR_EL2 is {vtcr:#x}, whose T0SZ and SL0 give no first level that the machine has"
+            ));
+        }
+        let sizes = self.sizes(space, granule, machine);
+        Some(format!(
+            "T{half}SZ is {}, expected {} to {}",
+            self.size(space),
+            sizes.start(),
+            sizes.end()
+        ))
+    }
+
+    /// The root of a half, or `None`: the MMU is off, walks are disabled, or TCR asks for a feature
+    /// that the machine does not have.
+    pub(crate) fn root(&self, space: Space, machine: &Config) -> Option<RootKey> {
+        let regime = space.regime();
+        if regime == Regime::Stage2 {
+            return stage2::root(self, machine);
+        }
+        let two = regime == Regime::El10;
+        let upper = space.upper();
+        if !self.mmu_on() || self.walks_disabled(space) {
+            return None;
+        }
+        let granule = self.granule(space)?;
+        let ds = self.ds(regime) && granule != Granule::K64 && machine.lpa2;
+        let format = Format {
+            granule,
+            ds,
+            lpa: granule == Granule::K64 && machine.pa_bits >= 52,
+        };
+        let low = if upper { 16 } else { 0 };
+        let size = self.size(space);
+        if !self.sizes(space, granule, machine).contains(&size) {
             return None;
         }
         let va_bits = 64 - size;
@@ -349,20 +425,10 @@ impl Registers {
             ttbr & 0x0000_ffff_ffff_fffe
         };
         let base = base & !(context.top_entries() * 8 - 1);
-        let asid = (two && !upper).then(|| {
-            let from = usize::from(field(self.tcr, 22, 1) != 0);
-            let asid = (self.ttbr[from] >> 48) as u16;
-            // AS=0: 8 bits.
-            if field(self.tcr, 36, 1) != 0 {
-                asid
-            } else {
-                asid & 0xff
-            }
-        });
         Some(RootKey {
             context,
             base,
-            asid,
+            asid: self.asid(space),
         })
     }
 }

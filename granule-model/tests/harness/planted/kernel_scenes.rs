@@ -141,6 +141,7 @@ pub(super) fn store_code(tap: Option<Tap>) -> Result {
     let scope = System::IC_IALLUIS;
     kernel.event(Event::System(scope, 0));
     kernel.barrier(Barrier::DSB_ISH);
+    kernel.barrier(Barrier::ISB);
     kernel.settle();
     for cpu in 0..kernel.shape.cpus {
         let mut world = kernel.world.borrow_mut();

@@ -200,9 +200,12 @@ fn set_clean<S: Plain>(tap: Option<Tap>) -> Result {
     of_pages::<S>(HARDWARE, managed::<S>(true), does, tap)
 }
 
+/// Hardware may set the access flags meanwhile: of clean pages that were accessed, it can only do what the store does.
 fn set_dirty<S: Plain>(tap: Option<Tap>) -> Result {
     let does = OfLeaves::SetDirty(true, Holes::Refuse);
-    of_pages::<S>(HARDWARE, managed::<S>(false), does, tap)
+    let mut young = managed::<S>(false);
+    *S::parts(&mut young).accessed = false;
+    of_pages::<S>(HARDWARE, young, does, tap)
 }
 
 fn uncached<S: Plain>() -> OfLeaves<S> {

@@ -71,6 +71,13 @@ pub(super) const FAULTS: &[Fault] = &[
         "",
     ),
     fault(
+        "no ISB between the invalidation of the instruction caches and the new code",
+        scenes::store_code,
+        || drop_all(is_isb),
+        MissingIsb,
+        "fetched before the code changed",
+    ),
+    fault(
         "a CPU is switched on before what it reads is cleaned",
         scenes::start_cpu,
         || drop_all(is_cache),

@@ -114,6 +114,7 @@ unsafe impl UserFrames for Frames {
             let assumed = Event::AssumeVisible {
                 start: address,
                 bytes,
+                asid: None,
             };
             self.world.borrow_mut().event(assumed);
         }

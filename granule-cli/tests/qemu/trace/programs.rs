@@ -1,0 +1,227 @@
+//! Traces of boots with programs: the tables of processes, TTBR0 with its ASIDs, invalidations by ASID
+//! and what hardware made of entries are recorded like the kernel's own.
+
+use std::collections::BTreeSet;
+
+use granule_cli::check::{self, Options};
+use granule_cli::{Initramfs, PageSize, Request};
+use tempfile::NamedTempFile;
+
+use crate::image::built;
+use crate::trace::traces::{Recorded, SIZES, checked, record_ok, with_line};
+
+/// Boots with the program for tests, which does what `words` say, and records.
+pub(crate) fn runs(words: &str, change: impl FnOnce(&mut Request)) -> Recorded {
+    let file = NamedTempFile::new().unwrap();
+    let program = std::fs::read(built("granule-user", "cargo xtask user")).unwrap();
+    let archive = Initramfs::new().program("/init", &program);
+    archive.write(file.path()).unwrap();
+    record_ok(|request| {
+        request.memory = 256 << 20;
+        request.trace_buffer = Some(64 << 20);
+        request.initrd = Some(file.path().to_owned());
+        change(request);
+        let append = request.append.take().unwrap_or_default();
+        request.append = Some(format!("{append} -- {words}"));
+    })
+}
+
+/// Whether `granule check` finds nothing, as it is called without options.
+fn is_clean(text: &str) -> bool {
+    check(text).is_clean()
+}
+
+fn check(text: &str) -> check::Checked {
+    let checked = check::check(text.as_bytes(), &Options::default(), &mut |_| ());
+    checked.unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// The ASID of a TLBI by ASID, or by address and ASID.
+fn asid_of(line: &str) -> Option<u64> {
+    let mut words = line.strip_prefix("tlbi ")?.split(' ').skip(1);
+    let name = words.next()?;
+    let by_asid = ["aside1", "vae1", "vale1", "rvae1", "rvale1"];
+    let operand = words.next()?.strip_prefix("0x")?;
+    let operand = u64::from_str_radix(operand, 16).ok()?;
+    let named = by_asid
+        .iter()
+        .any(|one| name.trim_end_matches("is") == *one);
+    named.then_some(operand >> 48)
+}
+
+#[test]
+fn a_boot_with_invalid_free_pages_and_a_program_ends() {
+    for size in [PageSize::K4, PageSize::K16] {
+        for cpus in [1, 2] {
+            let recorded = runs("hello", |request| {
+                request.page_size = Some(size);
+                request.smp = cpus;
+                request.append = Some("debug_pagealloc=on".into());
+            });
+            let checked = check(&recorded.text());
+            assert!(checked.header.complete, "{size:?} {cpus}");
+            assert!(checked.is_clean(), "{size:?} {cpus}:\n{}", checked.text());
+        }
+    }
+}
+
+/// The program's own lines: the kernel's depend on time.
+fn output(boot: &granule_cli::Boot) -> Vec<String> {
+    let console = boot.console_text();
+    let lines = console.lines().map(str::trim_end);
+    let own = lines.filter(|line| {
+        !line.is_empty() && !line.contains("granule") && !line.starts_with("map_mem: ")
+    });
+    own.map(str::to_owned).collect()
+}
+
+#[test]
+fn traced_boots_of_programs_end_as_untraced_ones() {
+    for (size, words, cpus) in [
+        (PageSize::K4, "hello", 1),
+        (PageSize::K4, "fork", 3),
+        (PageSize::K16, "copies", 1),
+        (PageSize::K16, "areas", 3),
+        (PageSize::K64, "frames", 1),
+        (PageSize::K64, "storm", 3),
+    ] {
+        let machine = |request: &mut Request| {
+            request.page_size = Some(size);
+            request.smp = cpus;
+        };
+        let what = format!("{words}, {size:?}, {cpus} CPUs");
+        let traced = runs(words, machine);
+        let plain = runs(words, |request| {
+            machine(request);
+            request.trace = None;
+            request.trace_buffer = None;
+        });
+        assert!(plain.boot.trace.is_none(), "{what}");
+        assert_eq!(output(&traced.boot), output(&plain.boot), "{what}");
+        for key in ["exit_code", "signal", "processes"] {
+            let key = format!("user.{key}");
+            assert_eq!(traced.number(&key), plain.number(&key), "{what}: {key}");
+        }
+        let (before, after) = ("user.frames_before", "user.frames_after");
+        assert_eq!(traced.number(before), traced.number(after), "{what}");
+    }
+}
+
+#[test]
+fn what_programs_do_to_their_tables_is_recorded_and_breaks_no_rule() {
+    for size in SIZES {
+        // Without updates by hardware; with them; and with every entry of a group stored by itself.
+        for (cpu, cpus, words) in [
+            ("max", 1, "copies"),
+            ("max", 3, "storm"),
+            ("cortex-a72", 2, "copies"),
+            ("cortex-a72", 1, "areas"),
+        ] {
+            if size == PageSize::K16 && cpu == "cortex-a72" {
+                continue; // It has no 16K pages.
+            }
+            let recorded = runs(words, |request| {
+                request.page_size = Some(size);
+                request.smp = cpus;
+                request.cpu = cpu.into();
+            });
+            let text = recorded.text();
+            let checked = check(&text);
+            let what = format!("{words}, {size:?}, {cpu}, {cpus} CPUs");
+            assert!(checked.header.complete, "{what}");
+            assert!(checked.is_clean(), "{what}:\n{}", checked.text());
+            assert!(checked.unchecked.is_empty(), "{what}");
+            let asids: BTreeSet<u64> = text.lines().filter_map(asid_of).collect();
+            assert!(asids.len() > 1, "{what}: TLBIs of ASIDs {asids:?}");
+            // Every process is entered under its own.
+            let entered = |asid: u64| {
+                let value = format!(" ttbr0_el1 {asid:#x}");
+                text.lines().any(|line| line.contains(&value))
+            };
+            assert!(asids.into_iter().all(entered), "{what}");
+            let relied =
+                |line: &str| line.starts_with("assume-visible ") && line.split(' ').count() == 5;
+            assert!(text.lines().any(relied), "{what}");
+            // Both kinds of CPU have entries that are found: only those of `max` were changed by it.
+            let found = text.lines().filter(|line| line.starts_with("found "));
+            assert!(found.count() > 0, "{what}");
+        }
+    }
+}
+
+/// A store that is missing shows where the kernel finds the entry.
+#[test]
+fn an_entry_that_was_never_stored_is_found() {
+    let text = runs("copies", |request| request.page_size = Some(PageSize::K4)).text();
+    let lines: Vec<&str> = text.lines().collect();
+    let address = |line: &'static str| move |at: &&str| at.starts_with(line);
+    let found = lines.iter().rposition(address("found ")).unwrap();
+    let at = lines[found].split(' ').nth(2).unwrap();
+    let stores = |line: &&str| line.starts_with("store ") && line.split(' ').nth(2) == Some(at);
+    let stored = lines[..found].iter().rposition(stores).unwrap();
+    let checked = check(&with_line(&text, stored + 1, None));
+    let rules = checked.findings.iter().map(|one| one.violation.rule.name());
+    assert!(
+        rules.clone().any(|rule| rule == "not-recorded"),
+        "{}",
+        checked.text()
+    );
+}
+
+/// The TLBIs after which a page belongs to somebody else, or may be written no more.
+#[test]
+fn a_tlbi_of_a_program_left_out_is_noticed() {
+    let text = runs("copies", |request| {
+        request.page_size = Some(PageSize::K4);
+        request.smp = 2;
+    })
+    .text();
+    let lines = text.lines().enumerate();
+    let tlbis: Vec<usize> = lines
+        .filter(|(_, line)| asid_of(line).is_some())
+        .map(|(index, _)| index + 1)
+        .collect();
+    // Every eighth: some two dozen.
+    let some: Vec<usize> = tlbis.iter().copied().step_by(8).collect();
+    let noticed = |line: &&usize| !is_clean(&with_line(&text, **line, None));
+    let count = some.iter().filter(noticed).count();
+    // One that makes a group of pages larger leaves what translates alike.
+    assert!(
+        some.len() > 20 && count * 10 >= some.len() * 9,
+        "{count} of {}",
+        some.len()
+    );
+}
+
+/// An access to a guard page must fault: its TLBI is relied on. The strict mode also notices those of pages that
+/// are made invalid only to become valid again with another size, on which nothing relies in between.
+#[test]
+fn each_tlbi_of_a_guard_page_left_out_is_noticed() {
+    let recorded = record_ok(|request| {
+        request.page_size = Some(PageSize::K4);
+        request.append = Some("granule.test=guard".into());
+    });
+    let text = recorded.text();
+    assert!(is_clean(&text));
+    let lines: Vec<&str> = text.lines().collect();
+    // The self-check of the boot makes one page invalid thousands of times; guards are elsewhere.
+    let of_boot = |line: &str| lines.iter().filter(|one| **one == line).count() > 100;
+    let (mut relied, mut others) = (0, 0);
+    for (index, line) in lines.iter().enumerate() {
+        if !line.starts_with("tlbi ") || !line.contains(" vaale1is ") || of_boot(line) {
+            continue;
+        }
+        let without = with_line(&text, index + 1, None);
+        let is_relied = lines[index + 3].starts_with("assume-visible ");
+        let noticed = if is_relied {
+            relied += 1;
+            !is_clean(&without)
+        } else {
+            others += 1;
+            !checked(&without).is_clean()
+        };
+        assert!(noticed, "line {}: {line}", index + 1);
+    }
+    // Each of the 32 pages, and one of them again.
+    assert_eq!((relied, others), (33, 32));
+}

@@ -1,0 +1,153 @@
+//! Memory that is taken for something else while a TLB may still lead to it.
+//!
+//! That is the contract of every unmap: before its memory is another's, no translation of it is left.
+//! An entry of a program's matters where the program runs, then or later. A kernel may unmap all of a
+//! program that has ended before it invalidates.
+
+use super::evidence;
+use crate::arch::context::Space;
+use crate::arch::descriptor;
+use crate::arch::regime::Regime;
+use crate::config::{Config, Policy};
+use crate::state::cpu::Cpus;
+use crate::state::ids::RootId;
+use crate::state::stale_range::{StaleKind, StaleRange};
+use crate::state::stale_tlb::{Fate, StaleTlb};
+use crate::state::trees::Trees;
+use crate::state::walk::{self, TableAt, Walked};
+use crate::violation::Rule;
+use crate::violation::report::Report;
+
+const OTHERS: &str = "may still reach memory that was taken for something else";
+
+/// Memory is taken for something else: reports stale entries of the kernel that lead to it, and marks
+/// those of programs.
+pub(crate) fn note(
+    trees: Trees<'_>,
+    stale: &mut StaleTlb,
+    cpus: &Cpus,
+    config: &Config,
+    (start, bytes): (u64, u64),
+    report: &mut Report,
+) {
+    let (mut found, mut by_programs) = (Vec::new(), Vec::new());
+    let now = report.now();
+    stale.rewrite_leading_to(start, bytes, |range| {
+        trees.memory.visit(range.count);
+        if range.kind != StaleKind::Leaf || range.reported || range.reused != 0 {
+            return Fate::Keep;
+        }
+        let context = trees.tables.context(range.context);
+        let privileged = context.space.is_privileged();
+        if range.removed && privileged && config.policies.has(Policy::LazyUnmap) {
+            return Fate::Keep;
+        }
+        let size = range.entry_bytes();
+        let leads = |index: &u64| {
+            let raw = range.entry_value(*index);
+            let output = descriptor::leaf_address(raw, range.level, context.format);
+            let first = output.max(start);
+            first < output.saturating_add(size).min(start.saturating_add(bytes))
+                && !still_leads(trees, range, *index, first - output, first)
+        };
+        let Some(index) = (0..range.count).find(leads) else {
+            return Fate::Keep;
+        };
+        let mut part = range.part(index, 1);
+        if let Some(asid) = part.asid {
+            let runs = |cpu: u32| part.cpus & (1 << cpu) != 0 && runs(trees, cpus, cpu, asid);
+            if let Some(cpu) = (0..cpus.count()).find(|cpu| runs(*cpu)) {
+                part.reported = true;
+                by_programs.push((cpu, part.clone()));
+            } else {
+                part.reused = now;
+            }
+        } else if translating(cpus, &part, context.space.regime()) {
+            part.reported = true;
+            found.push(part.clone());
+        } else {
+            return Fate::Keep;
+        }
+        let rest = range.count - index - 1;
+        let parts = [range.part(0, index), part, range.part(index + 1, rest)];
+        Fate::Replace(parts.into_iter().filter(|part| part.count > 0).collect())
+    });
+    for range in found {
+        let one = evidence::of_stale(Rule::StaleReuse, &range, OTHERS);
+        evidence::report(trees, cpus, one, &range, report);
+    }
+    for (cpu, range) in by_programs {
+        let mut one = evidence::of_stale(Rule::StaleReuse, &range, OTHERS);
+        one.cpu = cpu;
+        evidence::report(trees, cpus, one, &range, report);
+    }
+}
+
+/// Whether a CPU runs a program under an ASID now.
+fn runs(trees: Trees<'_>, cpus: &Cpus, cpu: u32, asid: u16) -> bool {
+    let lower = Space::new(Regime::El10, false);
+    let state = &cpus[cpu];
+    let root = state.roots[lower.index()].and_then(|id| trees.tables.root(id));
+    let table = root.and_then(|root| trees.tables.table(root.table));
+    let under = |id: &RootId| {
+        trees
+            .tables
+            .root(*id)
+            .is_some_and(|it| it.key.asid == Some(asid))
+    };
+    state.in_user && table.is_some_and(|table| table.roots.iter().any(under))
+}
+
+/// A CPU runs a program under an ASID: reports the entries that lead to memory of others.
+pub(crate) fn check(
+    trees: Trees<'_>,
+    stale: &mut StaleTlb,
+    cpus: &Cpus,
+    (cpu, asid): (u32, u16),
+    report: &mut Report,
+) {
+    let mut found = Vec::new();
+    stale.rewrite_reused(asid, |range| {
+        trees.memory.visit(1);
+        let is_held = range.cpus & (1 << cpu) != 0;
+        if range.reported || range.reused == 0 || range.asid != Some(asid) || !is_held {
+            return Fate::Keep;
+        }
+        let mut range = range.clone();
+        range.reported = true;
+        found.push(range.clone());
+        Fate::Replace(vec![range])
+    });
+    for range in found {
+        let mut one = evidence::of_stale(Rule::StaleReuse, &range, OTHERS);
+        one.cpu = cpu;
+        evidence::report(trees, cpus, one, &range, report);
+    }
+}
+
+/// Whether some CPU that may hold a range translates by its regime now.
+fn translating(cpus: &Cpus, range: &StaleRange, regime: Regime) -> bool {
+    let holds = |cpu: u32| range.cpus & (1 << cpu) != 0;
+    cpus.iter()
+        .any(|(cpu, state)| holds(cpu) && state.registers_of(regime).mmu_on())
+}
+
+/// Whether the tables still lead from the address of an entry, `offset` bytes into it, to `memory`:
+/// then the entry was replaced by one that leads to the same.
+fn still_leads(trees: Trees<'_>, range: &StaleRange, index: u64, offset: u64, memory: u64) -> bool {
+    let space = trees.tables.context(range.context).space;
+    let va = range.entry_va(index) + offset;
+    let roots = trees.tables.roots_of(space, range.asid);
+    roots.into_iter().any(|id| {
+        trees.tables.root(id).is_some_and(|root| {
+            let (context, top) = (&root.key.context, TableAt::top(&root.key));
+            match walk::walk(trees.memory, context, top, va, |_| ()) {
+                Walked::Leaf(leaf) => {
+                    let output = descriptor::leaf_address(leaf.raw, leaf.level, context.format);
+                    output + (va - leaf.va) == memory
+                }
+                Walked::Fault(..) => false,
+            }
+        })
+    })
+}

@@ -1,0 +1,457 @@
+//! What kernels other than this one do on purpose, and the nearest thing that is wrong: page tables in
+//! isolation, an empty tree to park on, tables smaller than a page, faults that are taken, unmaps that
+//! are put off, and memory that is used again.
+
+use crate::rig::*;
+use granule_model::{Barrier, Config, Event, Policies, Policy, Rule, System};
+
+const A1: u64 = 1 << 22;
+/// Another tree's tables, and an empty one.
+const OTHER: u64 = 0x5000_0000;
+const EMPTY: u64 = 0x5000_8000;
+const ASID: u64 = 7;
+
+/// A chain of four zeroed tables at `base`, the first entry of each leading to the next.
+fn chain(rig: &mut Rig, base: u64) {
+    rig.fill(base, 4 * 512, 0, 0);
+    for level in 0..3 {
+        let table = base + level * 0x1000;
+        rig.store(table, (table + 0x1000) | TABLE);
+    }
+}
+
+fn settle_memory(rig: &mut Rig) {
+    for start in [L0, OTHER] {
+        rig.event(Event::Lines {
+            instruction: System::DC_CIVAC,
+            start,
+            bytes: 0x10000,
+        });
+    }
+    rig.barrier(Barrier::DSB_SY);
+}
+
+/// A kernel's tree, and a tree of the page alone by which programs come and go. Their ASIDs are 2 and
+/// `user`. The page is `page` in the second tree.
+fn isolated(user: u64, page: u64) -> (Rig, [u64; 2]) {
+    let mut rig = Rig::off(Config::default());
+    chain(&mut rig, L0);
+    chain(&mut rig, OTHER);
+    rig.fill(L3, 511, RAM | PAGE | RW | NG, 0x1000);
+    rig.store(L3 + 511 * 8, RAM + 0x1f_f000 | PAGE | RW);
+    rig.store(OTHER + 0x3000 + 511 * 8, page | PAGE | RW);
+    settle_memory(&mut rig);
+    rig.turn_on(TCR | A1 | EPD0, 0, L0 | 2 << 48);
+    rig.expect(&[]);
+    (rig, [OTHER | user << 48, L0 | 2 << 48])
+}
+
+fn go(rig: &mut Rig, ttbr1: u64) {
+    rig.register(System::TTBR1_EL1, ttbr1);
+    rig.isb();
+}
+
+#[test]
+fn trees_of_two_asids_share_what_is_global_at_no_cost() {
+    let (mut rig, ways) = isolated(3, RAM + 0x1f_f000);
+    ways.iter().for_each(|way| go(&mut rig, *way));
+    let before = rig.model.visits();
+    for _ in 0..1000 {
+        ways.iter().for_each(|way| go(&mut rig, *way));
+    }
+    // Less than the entries of one table for each switch.
+    assert!(rig.model.visits() - before < 2000 * 512);
+    // What changes in between is what counts.
+    for index in 0..100 {
+        rig.store(L3 + index * 8, 0);
+        rig.invalidate("vaale1is", at(VA + index * 0x1000));
+        ways.iter().for_each(|way| go(&mut rig, *way));
+    }
+    assert!(rig.model.visits() - before < 3000 * 512);
+    rig.sync();
+    rig.expect(&[]);
+}
+
+#[test]
+fn trees_of_two_asids_meet_in_their_global_pages() {
+    let (mut rig, [user, _]) = isolated(3, RAM);
+    go(&mut rig, user);
+    assert_eq!(rig.model.violations()[0].rule, Rule::BreakBeforeMake);
+    // Or everywhere, under one ASID.
+    let (mut rig, [user, _]) = isolated(2, RAM + 0x1f_f000);
+    go(&mut rig, user);
+    assert_eq!(rig.model.violations()[0].rule, Rule::BreakBeforeMake);
+    // A page that becomes global in one of them after they were found to be apart.
+    let (mut rig, ways) = isolated(3, RAM + 0x1f_f000);
+    ways.iter().for_each(|way| go(&mut rig, *way));
+    rig.store(OTHER + 0x3000, RAM + 0x5000 | PAGE | RW);
+    rig.publish();
+    rig.expect(&[]);
+    go(&mut rig, ways[0]);
+    assert_eq!(rig.model.violations()[0].rule, Rule::BreakBeforeMake);
+}
+
+/// A program's tree with a page at 0, and its CPUs in it. The upper half has the tree of the rig.
+fn program(cpus: u32, policies: Policies) -> Rig {
+    let mut rig = Rig::with(Config {
+        cpus,
+        policies,
+        ..Config::default()
+    });
+    rig.fill(EMPTY, 512, 0, 0);
+    chain(&mut rig, OTHER);
+    rig.store(OTHER + 0x3000, RAM | PAGE | RW | NG);
+    rig.barrier(Barrier::DSB_ISHST);
+    for cpu in 0..cpus {
+        rig.cpu = cpu;
+        rig.register(System::TTBR0_EL1, OTHER | ASID << 48);
+        rig.isb();
+        rig.register(System::TCR_EL1, TCR);
+        rig.isb();
+        rig.tlbi("vmalle1", 0);
+        rig.barrier(Barrier::DSB_NSH);
+        rig.isb();
+    }
+    rig.cpu = 0;
+    rig.sync();
+    rig.expect(&[]);
+    rig
+}
+
+fn enter(rig: &mut Rig, base: u64, asid: u64) {
+    rig.register(System::TTBR0_EL1, base | asid << 48);
+    rig.isb();
+}
+
+fn freed(start: u64, bytes: u64) -> Event {
+    Event::Freed { start, bytes }
+}
+
+#[test]
+fn a_tree_is_its_asids_while_the_cpu_is_parked_on_an_empty_one() {
+    let mut rig = program(1, Policies::NONE);
+    enter(&mut rig, EMPTY, ASID);
+    // The tables are still in use: entries may be made, and the CPU comes back to them.
+    rig.store(OTHER + 0x3008, RAM + 0x1000 | PAGE | RW | NG);
+    rig.publish();
+    enter(&mut rig, OTHER, ASID);
+    rig.sync();
+    rig.expect(&[]);
+    // Or they are given back, once the ASID was invalidated, and not before.
+    for invalidated in [false, true] {
+        let mut rig = program(1, Policies::NONE);
+        enter(&mut rig, EMPTY, ASID);
+        if invalidated {
+            rig.invalidate("aside1is", ASID << 48);
+        }
+        rig.event(freed(OTHER, 0x4000));
+        rig.expect(if invalidated {
+            &[]
+        } else {
+            &[Rule::FreedInUse]
+        });
+    }
+    // Another tree under the same ASID meets what is held of the first.
+    let mut rig = program(1, Policies::NONE);
+    chain(&mut rig, L0 + 0x8000);
+    rig.store(L0 + 0xb000, RAM + 0x2000 | PAGE | RW | NG);
+    rig.publish();
+    enter(&mut rig, EMPTY, ASID);
+    enter(&mut rig, L0 + 0x8000, ASID);
+    assert_eq!(rig.model.violations()[0].rule, Rule::BreakBeforeMake);
+    // And so does the empty one when it is filled.
+    let mut rig = program(1, Policies::NONE);
+    chain(&mut rig, L0 + 0x8000);
+    rig.store(L0 + 0xb000, RAM + 0x2000 | PAGE | RW | NG);
+    rig.publish();
+    enter(&mut rig, EMPTY, ASID);
+    rig.expect(&[]);
+    rig.release(EMPTY, L0 + 0x9000 | TABLE);
+    assert_eq!(rig.model.violations()[0].rule, Rule::BreakBeforeMake);
+}
+
+/// 4K pages and 40-bit addresses in the lower half: top tables of two entries.
+const SMALL: u64 = (TCR & !0x3f) | 24;
+
+#[test]
+fn top_tables_share_a_page_with_others() {
+    const PAGE_OF_TABLES: u64 = 0x6000_0000;
+    let obtained = |start| Event::Obtained { start, bytes: 16 };
+    let (one, two) = (PAGE_OF_TABLES + 0x40, PAGE_OF_TABLES + 0x80);
+    let mut rig = Rig::with(Config {
+        cpus: 1,
+        ..Config::default()
+    });
+    for table in [one, two] {
+        rig.event(obtained(table));
+        rig.fill(table, 2, 0, 0);
+    }
+    rig.barrier(Barrier::DSB_ISHST);
+    rig.register(System::TTBR0_EL1, one | 1 << 48);
+    rig.isb();
+    rig.register(System::TCR_EL1, SMALL);
+    rig.isb();
+    rig.invalidate("vmalle1is", 0);
+    rig.expect(&[]);
+    // The neighbour is given back, used for something else, and is a table again.
+    rig.event(freed(two, 16));
+    rig.event(obtained(two));
+    rig.fill(two, 2, 0, 0);
+    rig.barrier(Barrier::DSB_ISHST);
+    enter(&mut rig, two, 2);
+    enter(&mut rig, one, 1);
+    rig.expect(&[]);
+    // Both may be walked, and are not given back.
+    rig.event(freed(one, 16));
+    rig.expect(&[Rule::FreedInUse]);
+    // A table that was given back is not walked, whatever is beside it.
+    rig.invalidate("aside1is", 2 << 48);
+    rig.event(freed(two, 16));
+    rig.expect(&[]);
+    enter(&mut rig, two, 2);
+    rig.expect(&[Rule::NotTableMemory]);
+    // Nor is one that is obtained and not filled, beside one that is.
+    let three = PAGE_OF_TABLES + 0xc0;
+    rig.event(obtained(three));
+    rig.store(three, 0);
+    enter(&mut rig, three, 3);
+    assert!(
+        rig.model
+            .violations()
+            .iter()
+            .any(|one| one.rule == Rule::UninitialisedTable)
+    );
+}
+
+#[test]
+fn a_fault_on_a_new_entry_may_be_taken_on_purpose() {
+    let taken = Policies::NONE.with(Policy::SpuriousFaults);
+    // A page is stored in a tree that no CPU walks, and the tree is entered without a DSB.
+    for (policies, ordered, legal) in [
+        (Policies::NONE, true, false),
+        (taken, true, true),
+        // What was in the memory before may be anything, and a walker may still find it.
+        (taken, false, false),
+    ] {
+        let mut rig = program(1, policies);
+        rig.event(Event::Obtained {
+            start: L0 + 0x8000,
+            bytes: 0x4000,
+        });
+        chain(&mut rig, L0 + 0x8000);
+        if ordered {
+            rig.barrier(Barrier::DSB_ISHST);
+        }
+        rig.store(L0 + 0xb000, RAM | PAGE | RW | NG);
+        enter(&mut rig, L0 + 0x8000, ASID + 1);
+        let found = rig.model.violations().iter();
+        let found: Vec<_> = found.map(|one| one.rule).collect();
+        assert_eq!(found.is_empty(), legal, "{found:?}");
+        assert!(found.iter().all(|rule| *rule == Rule::UnorderedLink));
+    }
+    // An entry that was valid before is no fault.
+    let mut rig = program(1, taken);
+    chain(&mut rig, L0 + 0x8000);
+    rig.store(L0 + 0xb000, RAM | PAGE | RW | NG);
+    rig.barrier(Barrier::DSB_ISHST);
+    rig.store(L0 + 0xb000, RAM + 0x1000 | PAGE | RW | NG);
+    enter(&mut rig, L0 + 0x8000, ASID + 1);
+    rig.expect(&[Rule::UnorderedLink]);
+}
+
+#[test]
+fn an_unmap_of_the_kernel_may_be_put_off_until_the_addresses_are_mapped_again() {
+    let lazy = Policies::NONE.with(Policy::LazyUnmap);
+    for policies in [Policies::NONE, lazy] {
+        let is_lazy = policies == lazy;
+        let mut rig = program(1, policies);
+        rig.store(L3, RAM + 0x9000 | PAGE | RW);
+        rig.publish();
+        rig.store(L3, 0);
+        rig.barrier(Barrier::DSB_ISHST);
+        rig.event(reused(RAM + 0x9000));
+        rig.expect(if is_lazy { &[] } else { &[Rule::StaleReuse] });
+        rig.sync();
+        rig.expect(&[]);
+        rig.store(L3, RAM + 0x8000 | PAGE | RW);
+        rig.expect(if is_lazy {
+            &[Rule::BreakBeforeMake]
+        } else {
+            // It was reported.
+            &[]
+        });
+        // A program's unmap is not put off.
+        rig.store(OTHER + 0x3000, 0);
+        rig.barrier(Barrier::DSB_ISHST);
+        rig.event(Event::User);
+        rig.expect(&[Rule::StaleTranslation]);
+    }
+}
+
+#[test]
+fn a_hypervisor_may_put_off_an_unmap_as_a_kernel_does() {
+    let lazy = Policies::NONE.with(Policy::LazyUnmap);
+    // What becomes of the second mapping of a page, and whether that may be put off.
+    for (policies, next, rules) in [
+        (lazy, 0, &[][..]),
+        (Policies::NONE, 0, &[Rule::StaleReuse]),
+        // Another page at the same address meets what was cached.
+        (
+            lazy,
+            RAM + 0x1000 | PAGE | AF | INNER,
+            &[Rule::BreakBeforeMake],
+        ),
+    ] {
+        let mut rig = Rig::off(Config {
+            policies,
+            ..Config::default()
+        });
+        chain(&mut rig, L0);
+        for index in [0, 1] {
+            rig.store(L3 + index * 8, RAM | PAGE | AF | INNER);
+        }
+        settle_memory(&mut rig);
+        rig.tlbi("alle2", 0);
+        rig.barrier(Barrier::DSB_NSH);
+        rig.register(System::MAIR_EL2, MAIR);
+        rig.register(
+            System::TCR_EL2,
+            TCR & 0xffff | 0b101 << 16 | 1 << 31 | 1 << 23,
+        );
+        rig.register(System::TTBR0_EL2, L0);
+        rig.isb();
+        rig.register(System::SCTLR_EL2, MMU_ON);
+        rig.isb();
+        rig.expect(&[]);
+        rig.store(L3 + 8, 0);
+        rig.barrier(Barrier::DSB_ISHST);
+        // Its owner stores to it through the first.
+        rig.event(reused(RAM));
+        if next != 0 {
+            rig.expect(&[]);
+            rig.store(L3 + 8, next);
+        }
+        rig.expect(rules);
+    }
+}
+
+#[test]
+fn the_kernel_s_permissions_are_in_force_when_a_program_goes_on() {
+    for (by, tlbi, legal) in [(0, false, false), (0, true, true), (1, false, true)] {
+        let mut rig = program(2, Policies::all());
+        rig.store(L3, RAM + 0x9000 | PAGE | RW);
+        rig.publish();
+        rig.cpu = by;
+        rig.store(L3, RAM + 0x9000 | PAGE | RW | RO);
+        rig.barrier(Barrier::DSB_ISHST);
+        if tlbi {
+            rig.invalidate("vaale1is", at(VA));
+        }
+        rig.cpu = 0;
+        rig.event(Event::User);
+        rig.expect(if legal {
+            &[]
+        } else {
+            &[Rule::StaleTranslation]
+        });
+    }
+}
+
+fn reused(start: u64) -> Event {
+    Event::Reused { start, bytes: 64 }
+}
+
+#[test]
+fn nothing_leads_to_memory_that_is_used_again_once_the_program_goes_on() {
+    for (taken, tlbi, dsb, rules) in [
+        (true, "", false, &[Rule::StaleReuse][..]),
+        (true, "vale1is", false, &[Rule::StaleReuse]),
+        (true, "vale1is", true, &[]),
+        (true, "aside1is", true, &[]),
+        (true, "vale1", true, &[Rule::StaleReuse]),
+        // The page was unmapped, and its memory is nobody's yet.
+        (false, "", false, &[Rule::StaleTranslation]),
+        (false, "vale1is", false, &[Rule::StaleTranslation]),
+        (false, "vale1is", true, &[]),
+    ] {
+        let mut rig = program(2, Policies::all());
+        rig.store(OTHER + 0x3000, 0);
+        rig.barrier(Barrier::DSB_ISHST);
+        if taken {
+            // By another CPU, some bytes into the page.
+            rig.cpu = 1;
+            rig.event(reused(RAM + 0x400));
+            rig.cpu = 0;
+            rig.expect(&[]);
+        }
+        if !tlbi.is_empty() {
+            rig.tlbi(tlbi, ASID << 48);
+        }
+        if dsb {
+            rig.barrier(Barrier::DSB_ISH);
+        }
+        // The CPU that unmaps is not done while another one goes on.
+        if tlbi != "vale1" && !taken {
+            rig.cpu = 1;
+            rig.event(Event::User);
+            rig.expect(&[]);
+        }
+        rig.cpu = u32::from(tlbi == "vale1");
+        rig.event(Event::User);
+        rig.expect(rules);
+        // Once.
+        rig.event(Event::User);
+        rig.expect(&[]);
+    }
+}
+
+#[test]
+fn nothing_leads_to_memory_that_is_used_again_while_the_program_runs_elsewhere() {
+    for (leaves, invalidates, rules) in [
+        (false, false, &[Rule::StaleReuse][..]),
+        (false, true, &[]),
+        // CPU 1 is in its kernel, which may have ended the program.
+        (true, false, &[]),
+    ] {
+        let mut rig = program(2, Policies::all());
+        rig.cpu = 1;
+        rig.event(Event::User);
+        rig.cpu = 0;
+        rig.store(OTHER + 0x3000, 0);
+        rig.barrier(Barrier::DSB_ISHST);
+        if invalidates {
+            rig.tlbi("vale1is", ASID << 48);
+            rig.barrier(Barrier::DSB_ISH);
+        }
+        if leaves {
+            rig.cpu = 1;
+            rig.barrier(Barrier::ISB);
+            rig.cpu = 0;
+        }
+        rig.event(reused(RAM + 0x400));
+        rig.expect(rules);
+        rig.cpu = 1;
+        rig.event(Event::User);
+        rig.expect(if leaves { &[Rule::StaleReuse] } else { &[] });
+    }
+}
+
+#[test]
+fn memory_that_is_still_mapped_is_not_another_s() {
+    // A block becomes a table of the same pages, which a CPU of level 2 may do in place.
+    let mut rig = Rig::new(2);
+    rig.store(L2 + 8, RAM | BLOCK | RW);
+    rig.publish();
+    rig.fill(SPARE, 512, RAM | PAGE | RW, 0x1000);
+    rig.release(L2 + 8, SPARE | TABLE);
+    rig.publish();
+    rig.event(reused(RAM + 0x3000));
+    rig.expect(&[]);
+    // The page that is taken out of it is.
+    rig.store(SPARE + 8, 0);
+    rig.barrier(Barrier::DSB_ISHST);
+    rig.event(reused(RAM + 0x2000));
+    rig.expect(&[]);
+    rig.event(reused(RAM + 0x1000));
+    assert_eq!(rig.model.violations()[0].rule, Rule::StaleReuse);
+}

@@ -1,0 +1,199 @@
+//! The plugin for `granule bench tlb`: every block that runs and every load and store calls back, and
+//! goes to a [`Collector`].
+//!
+//! It serves machines of one CPU, so the lock is never waited for.
+
+use super::api::{Api, Callbacks, LOADS_AND_STORES, Pointer};
+use super::ram::Ram;
+use super::{KEPT, SMALLEST_ZERO, THIS, lock};
+use crate::accesses::{Block, Collector, Kind};
+use crate::decode::{self, Instruction};
+use std::collections::HashMap;
+use std::ffi::c_uint;
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::sync::{Mutex, OnceLock};
+
+struct Accesses {
+    api: Api,
+    ram: (String, u64, u64),
+    stream: Mutex<Option<UnixStream>>,
+    collector: OnceLock<Mutex<Collector<Ram>>>,
+    sites: Mutex<Sites>,
+}
+
+/// What callbacks are given; QEMU may translate the same code again and again.
+#[derive(Default)]
+struct Sites {
+    blocks: HashMap<Block, &'static Block>,
+    instructions: HashMap<(u32, u8), &'static Site>,
+}
+
+/// An instruction that calls back, and its exception level.
+struct Site {
+    instruction: Instruction,
+    el: u8,
+}
+
+static ACCESSES: OnceLock<Accesses> = OnceLock::new();
+
+pub(super) fn install(id: u64, api: Api, stream: UnixStream, ram: (String, u64, u64)) {
+    let accesses = Accesses {
+        api,
+        ram,
+        stream: Mutex::new(Some(stream)),
+        collector: OnceLock::new(),
+        sites: Mutex::default(),
+    };
+    let accesses = ACCESSES.get_or_init(|| accesses);
+    accesses.api.register::<Accesses>(id);
+}
+
+impl Accesses {
+    fn change(&self, change: impl FnOnce(&mut Collector<Ram>)) {
+        // Its memory exists from the first translation on.
+        let collector = self.collector.get_or_init(|| {
+            let (name, base, bytes) = &self.ram;
+            // Without RAM the guest's own leaves are not known, and all else is.
+            let ram = Ram::find(name, *base, *bytes).unwrap_or_default();
+            Mutex::new(Collector::new(ram))
+        });
+        let mut collector = lock(collector);
+        change(&mut collector);
+        if collector.out().len() >= KEPT {
+            self.write(collector.out());
+        }
+    }
+
+    fn write(&self, bytes: &mut Vec<u8>) {
+        let mut stream = lock(&self.stream);
+        // Without a reader nothing is told any more; the reader has ended, and ends QEMU.
+        if let Some(open) = &mut *stream
+            && open.write_all(bytes).is_err()
+        {
+            *stream = None;
+        }
+        bytes.clear();
+    }
+}
+
+impl Callbacks for Accesses {
+    fn init(cpu: c_uint) {
+        if let Some(accesses) = ACCESSES.get() {
+            THIS.with(|this| {
+                let _ = this.set((cpu as u16, accesses.api.registers()));
+            });
+        }
+    }
+
+    fn translated(block: Pointer) {
+        let Some(accesses) = ACCESSES.get() else {
+            return;
+        };
+        let api = &accesses.api;
+        let level = THIS.with(|this| this.get().and_then(|(_, registers)| api.level(registers)));
+        let mut whole: Option<Block> = None;
+        let mut sites = lock(&accesses.sites);
+        for (insn, pc, word) in api.instructions(block) {
+            let whole = whole.get_or_insert(Block {
+                first: pc,
+                last: pc,
+                instructions: 0,
+                // An upper half is a kernel's.
+                el: level.unwrap_or((pc >> 55 & 1) as u8),
+            });
+            whole.last = pc;
+            whole.instructions += 1;
+            let el = whole.el;
+            let instruction = decode::decode(word).filter(|it| {
+                matches!(
+                    it,
+                    Instruction::Msr { .. }
+                        | Instruction::Tlbi { .. }
+                        | Instruction::Zero { .. }
+                        | Instruction::Bulk { .. }
+                )
+            });
+            if let Some(instruction) = instruction {
+                let site = sites
+                    .instructions
+                    .entry((word, el))
+                    .or_insert_with(|| Box::leak(Box::new(Site { instruction, el })));
+                let data = std::ptr::from_ref::<Site>(site).cast_mut().cast();
+                api.call_before(insn, executed, true, data);
+            }
+            // The group of loads and stores.
+            if word >> 25 & 0b101 == 0b100 {
+                api.call_at_memory(insn, accessed, LOADS_AND_STORES, el as usize as Pointer);
+            }
+        }
+        if let Some(whole) = whole {
+            let kept = sites
+                .blocks
+                .entry(whole)
+                .or_insert_with(|| Box::leak(Box::new(whole)));
+            let data = std::ptr::from_ref::<Block>(kept).cast_mut().cast();
+            api.call_before_block(block, entered, data);
+        }
+    }
+
+    fn exit() {
+        let Some(accesses) = ACCESSES.get() else {
+            return;
+        };
+        accesses.change(|collector| {
+            collector.finish();
+            accesses.write(collector.out());
+        });
+        // The reader learns that nothing follows.
+        *lock(&accesses.stream) = None;
+    }
+
+    fn trapped(_cpu: c_uint, _from: u64) {}
+}
+
+/// A block is about to run.
+extern "C" fn entered(_cpu: c_uint, data: Pointer) {
+    // SAFETY: the data of this callback is always a `Block`, which is never freed.
+    let block = unsafe { &*data.cast::<Block>() };
+    if let Some(accesses) = ACCESSES.get() {
+        accesses.change(|collector| collector.block(block));
+    }
+}
+
+/// A load or store.
+extern "C" fn accessed(_cpu: c_uint, _info: u32, address: u64, data: Pointer) {
+    if let Some(accesses) = ACCESSES.get() {
+        let el = data as usize as u8;
+        accesses.change(|collector| collector.access(Kind::Data, el, address));
+    }
+}
+
+/// An instruction is about to run that changes translation, or stores without being seen.
+extern "C" fn executed(_cpu: c_uint, data: Pointer) {
+    let Some(accesses) = ACCESSES.get() else {
+        return;
+    };
+    // SAFETY: the data of this callback is always a `Site`, which is never freed.
+    let site = unsafe { &*data.cast::<Site>() };
+    let general = |number| {
+        THIS.with(|this| {
+            let (_, registers) = this.get()?;
+            accesses.api.general(registers, number)
+        })
+    };
+    let value = match site.instruction {
+        Instruction::Msr { rt, .. } | Instruction::Tlbi { rt, .. } | Instruction::Zero { rt } => {
+            general(rt)
+        }
+        _ => None,
+    };
+    accesses.change(|collector| match (site.instruction, value) {
+        (Instruction::Msr { register, .. }, Some(value)) => collector.register(register, value),
+        (Instruction::Tlbi { op, .. }, Some(operand)) => collector.invalidated(op, operand),
+        (Instruction::Zero { .. }, Some(address)) => {
+            collector.access(Kind::Data, site.el, address & !(SMALLEST_ZERO - 1));
+        }
+        _ => collector.unseen(),
+    });
+}

@@ -1,0 +1,461 @@
+//! QEMU's plugin interface, in declarations of our own: the functions that this plugin calls, looked
+//! up by name in the program that loaded it. One binary so serves versions 4 (QEMU 10.0) to 7 (11.1)
+//! of the interface, of which no QEMU accepts all.
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::sync::atomic::{AtomicI32, Ordering};
+
+/// The least version with all that is needed: values of stores, and registers.
+const LEAST: i32 = 4;
+/// The version from which callbacks get a pointer of the plugin's instead of its number.
+const POINTERS: i32 = 7;
+
+/// The name of the variable by which `granule watch` says which version QEMU has.
+pub(crate) const API_VARIABLE: &str = "GRANULE_PLUGIN_API";
+
+pub(crate) type Pointer = *mut c_void;
+pub(crate) type InsnCallback = extern "C" fn(c_uint, Pointer);
+pub(crate) type MemoryCallback = extern "C" fn(c_uint, u32, u64, Pointer);
+
+/// What a callback on an instruction may do with registers.
+pub(crate) const NO_REGISTERS: c_int = 0;
+pub(crate) const READS_REGISTERS: c_int = 1;
+/// The accesses that a memory callback is for.
+pub(crate) const STORES: c_int = 2;
+pub(crate) const LOADS_AND_STORES: c_int = 3;
+/// The discontinuities that are interrupts and exceptions.
+const TRAPS: c_int = 0b11;
+
+/// The value of an access: its type, then 16 bytes.
+#[repr(C)]
+pub(crate) struct Value {
+    pub(crate) kind: c_int,
+    pub(crate) words: [u64; 2],
+}
+
+/// What QEMU says of itself when it installs a plugin.
+#[repr(C)]
+pub(crate) struct Info {
+    target: *const c_char,
+    least: c_int,
+    version: c_int,
+    is_system: bool,
+    cpus: c_int,
+    most_cpus: c_int,
+}
+
+/// One of a CPU's registers that can be read. Later versions have more at the end.
+#[repr(C)]
+struct RegisterName {
+    handle: Pointer,
+    name: *const c_char,
+    feature: *const c_char,
+}
+
+/// The public part of GLib's arrays: their elements and how many there are.
+#[repr(C)]
+struct Array {
+    data: *mut u8,
+    len: c_uint,
+}
+
+macro_rules! functions {
+    ($($name:ident = $symbol:literal: fn($($argument:ty),*) $(-> $result:ty)?;)*) => {
+        /// The functions.
+        pub(crate) struct Api {
+            version: i32,
+            $($name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
+        }
+
+        impl Api {
+            /// Looks the functions up. The error names the first that is not there.
+            fn look_up(version: i32) -> Result<Self, &'static str> {
+                Ok(Self {
+                    version,
+                    $($name: {
+                        let found = symbol($symbol);
+                        if found.is_null() {
+                            return Err(stringify!($name));
+                        }
+                        // SAFETY: `found` is the function of this name, whose type is this one in all
+                        // versions of the interface from `LEAST` on.
+                        unsafe { std::mem::transmute::<
+                            Pointer,
+                            unsafe extern "C" fn($($argument),*) $(-> $result)?,
+                        >(found) }
+                    },)*
+                })
+            }
+        }
+    };
+}
+
+functions! {
+    tb_n_insns = c"qemu_plugin_tb_n_insns": fn(Pointer) -> usize;
+    tb_get_insn = c"qemu_plugin_tb_get_insn": fn(Pointer, usize) -> Pointer;
+    insn_data = c"qemu_plugin_insn_data": fn(Pointer, Pointer, usize) -> usize;
+    insn_vaddr = c"qemu_plugin_insn_vaddr": fn(Pointer) -> u64;
+    on_insn = c"qemu_plugin_register_vcpu_insn_exec_cb": fn(Pointer, InsnCallback, c_int, Pointer);
+    on_block = c"qemu_plugin_register_vcpu_tb_exec_cb": fn(Pointer, InsnCallback, c_int, Pointer);
+    on_memory = c"qemu_plugin_register_vcpu_mem_cb": fn(Pointer, MemoryCallback, c_int, c_int, Pointer);
+    get_hwaddr = c"qemu_plugin_get_hwaddr": fn(u32, u64) -> Pointer;
+    hwaddr_phys_addr = c"qemu_plugin_hwaddr_phys_addr": fn(Pointer) -> u64;
+    mem_size_shift = c"qemu_plugin_mem_size_shift": fn(u32) -> c_uint;
+    mem_get_value = c"qemu_plugin_mem_get_value": fn(u32) -> Value;
+    get_registers = c"qemu_plugin_get_registers": fn() -> *mut Array;
+    // Returns a number of bytes or a truth, by version; the length of the array tells both.
+    read_register = c"qemu_plugin_read_register": fn(Pointer, *mut Array) -> c_int;
+    on_init = c"qemu_plugin_register_vcpu_init_cb": fn(u64, Pointer, Pointer);
+    on_idle = c"qemu_plugin_register_vcpu_idle_cb": fn(u64, Pointer, Pointer);
+    on_translation = c"qemu_plugin_register_vcpu_tb_trans_cb": fn(u64, Pointer, Pointer);
+    on_exit = c"qemu_plugin_register_atexit_cb": fn(u64, Pointer, Pointer);
+    print = c"qemu_plugin_outs": fn(*const c_char);
+    array_new = c"g_byte_array_new": fn() -> *mut Array;
+    array_set_size = c"g_byte_array_set_size": fn(*mut Array, c_uint) -> *mut Array;
+    array_element_size = c"g_array_get_element_size": fn(*mut Array) -> c_uint;
+    array_free = c"g_array_free": fn(*mut Array, c_int) -> *mut c_char;
+}
+
+unsafe extern "C" {
+    fn dlsym(handle: Pointer, name: *const c_char) -> Pointer;
+}
+
+/// A function of the program or of a library that it loaded, or null.
+fn symbol(name: &CStr) -> Pointer {
+    // SAFETY: the name ends in a NUL, and a null handle asks the whole program.
+    unsafe { dlsym(std::ptr::null_mut(), name.as_ptr()) }
+}
+
+/// The version of the interface that this plugin is written for. QEMU reads the variable once it has
+/// loaded the library, and refuses a version that it does not have; `choose_version` runs before.
+#[unsafe(no_mangle)]
+#[allow(non_upper_case_globals)]
+static qemu_plugin_version: AtomicI32 = AtomicI32::new(LEAST);
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static CHOOSE: extern "C" fn() = choose_version;
+
+/// Chooses the version by what `granule watch` says, or else by the functions that QEMU has.
+extern "C" fn choose_version() {
+    let said = std::env::var(API_VARIABLE).ok();
+    let version = said.and_then(|said| said.parse().ok()).unwrap_or_else(|| {
+        let has = |name| !symbol(name).is_null();
+        // The version that each came with.
+        if has(c"qemu_plugin_register_vcpu_syscall_filter_cb") {
+            7
+        } else if has(c"qemu_plugin_register_vcpu_discon_cb") {
+            6
+        } else if has(c"qemu_plugin_translate_vaddr") {
+            5
+        } else {
+            LEAST
+        }
+    });
+    qemu_plugin_version.store(version, Ordering::Relaxed);
+}
+
+/// What QEMU calls the plugin for.
+pub(crate) trait Callbacks {
+    /// A CPU begins, in its own thread.
+    fn init(cpu: c_uint);
+    /// A CPU has nothing to do for now.
+    fn idle() {}
+    /// A block of instructions is translated.
+    fn translated(block: Pointer);
+    /// QEMU ends.
+    fn exit();
+    /// A CPU takes an exception or an interrupt; the address is that of the instruction it left.
+    fn trapped(cpu: c_uint, from: u64);
+}
+
+extern "C" fn init_before_7<C: Callbacks>(_id: u64, cpu: c_uint) {
+    C::init(cpu);
+}
+
+extern "C" fn init<C: Callbacks>(cpu: c_uint, _data: Pointer) {
+    C::init(cpu);
+}
+
+extern "C" fn idle_before_7<C: Callbacks>(_id: u64, _cpu: c_uint) {
+    C::idle();
+}
+
+extern "C" fn idle<C: Callbacks>(_cpu: c_uint, _data: Pointer) {
+    C::idle();
+}
+
+extern "C" fn translated_before_7<C: Callbacks>(_id: u64, block: Pointer) {
+    C::translated(block);
+}
+
+extern "C" fn translated<C: Callbacks>(block: Pointer, _data: Pointer) {
+    C::translated(block);
+}
+
+extern "C" fn exit_before_7<C: Callbacks>(_id: u64, _data: Pointer) {
+    C::exit();
+}
+
+extern "C" fn exit<C: Callbacks>(_data: Pointer) {
+    C::exit();
+}
+
+extern "C" fn trapped_before_7<C: Callbacks>(
+    _id: u64,
+    cpu: c_uint,
+    _kind: c_int,
+    from: u64,
+    _to: u64,
+) {
+    C::trapped(cpu, from);
+}
+
+extern "C" fn trapped<C: Callbacks>(
+    cpu: c_uint,
+    _kind: c_int,
+    from: u64,
+    _to: u64,
+    _data: Pointer,
+) {
+    C::trapped(cpu, from);
+}
+
+impl Api {
+    /// The functions of the QEMU that installs the plugin, and how many CPUs it has.
+    ///
+    /// # Safety
+    ///
+    /// `info` is what QEMU gave to `qemu_plugin_install`.
+    pub(crate) unsafe fn new(info: *const Info) -> Result<(Self, u16), String> {
+        // SAFETY: the caller vouches for the pointer, and the structure begins so in all versions.
+        let info = unsafe { &*info };
+        // SAFETY: QEMU's name of its target ends in a NUL.
+        let target = unsafe { CStr::from_ptr(info.target) };
+        if !info.is_system || target != c"aarch64" {
+            return Err("it watches qemu-system-aarch64, and this is another program".into());
+        }
+        let api = Self::look_up(info.version)
+            .map_err(|name| format!("this QEMU has no {name}; QEMU 10.0 to 11.1 are known"))?;
+        let cpus = u16::try_from(info.most_cpus.max(info.cpus))
+            .ok()
+            .filter(|cpus| (1..=64).contains(cpus))
+            .ok_or_else(|| {
+                format!(
+                    "a machine may have 64 CPUs, this one has {}",
+                    info.most_cpus
+                )
+            })?;
+        Ok((api, cpus))
+    }
+
+    /// The version of the interface.
+    pub(crate) const fn version(&self) -> i32 {
+        self.version
+    }
+
+    /// Asks QEMU to call `C`. Returns whether it tells of exceptions.
+    pub(crate) fn register<C: Callbacks>(&self, id: u64) -> bool {
+        let null = std::ptr::null_mut();
+        let pointers = self.version >= POINTERS;
+        let (on_init, on_idle, on_translation, on_exit, on_trap) = if pointers {
+            (
+                init::<C> as *const () as Pointer,
+                idle::<C> as *const () as Pointer,
+                translated::<C> as *const () as Pointer,
+                exit::<C> as *const () as Pointer,
+                trapped::<C> as *const () as Pointer,
+            )
+        } else {
+            (
+                init_before_7::<C> as *const () as Pointer,
+                idle_before_7::<C> as *const () as Pointer,
+                translated_before_7::<C> as *const () as Pointer,
+                exit_before_7::<C> as *const () as Pointer,
+                trapped_before_7::<C> as *const () as Pointer,
+            )
+        };
+        // SAFETY: each callback has the type that this version calls. A version whose functions take
+        // no pointer ignores the last argument, which is passed in a register.
+        unsafe {
+            (self.on_init)(id, on_init, null);
+            (self.on_idle)(id, on_idle, null);
+            (self.on_translation)(id, on_translation, null);
+            (self.on_exit)(id, on_exit, null);
+        }
+        let on_discontinuity = symbol(c"qemu_plugin_register_vcpu_discon_cb");
+        if on_discontinuity.is_null() {
+            return false;
+        }
+        type Register = unsafe extern "C" fn(u64, c_int, Pointer, Pointer);
+        // SAFETY: this is the function's type from the version on that has it; the last argument is
+        // as above.
+        unsafe {
+            std::mem::transmute::<Pointer, Register>(on_discontinuity)(id, TRAPS, on_trap, null);
+        }
+        true
+    }
+
+    /// The instructions of a block that is being translated: for each its handle, address and word.
+    pub(crate) fn instructions(&self, block: Pointer) -> impl Iterator<Item = (Pointer, u64, u32)> {
+        // SAFETY: the block is the one of the callback that is running.
+        let count = unsafe { (self.tb_n_insns)(block) };
+        (0..count).map(move |index| {
+            // SAFETY: as above, and the index is one of the block's.
+            let insn = unsafe { (self.tb_get_insn)(block, index) };
+            let mut word = [0; 4];
+            // SAFETY: `insn` is one of the block's, and `word` has room for four bytes.
+            let address = unsafe {
+                (self.insn_data)(insn, word.as_mut_ptr().cast(), word.len());
+                (self.insn_vaddr)(insn)
+            };
+            (insn, address, u32::from_le_bytes(word))
+        })
+    }
+
+    /// Has a callback run before an instruction of the block that is being translated.
+    pub(crate) fn call_before(
+        &self,
+        insn: Pointer,
+        call: InsnCallback,
+        reads: bool,
+        data: Pointer,
+    ) {
+        let flags = if reads { READS_REGISTERS } else { NO_REGISTERS };
+        // SAFETY: the instruction is one of the block that is being translated.
+        unsafe { (self.on_insn)(insn, call, flags, data) };
+    }
+
+    /// Has a callback run before the block that is being translated.
+    pub(crate) fn call_before_block(&self, block: Pointer, call: InsnCallback, data: Pointer) {
+        // SAFETY: the block is the one of the callback that is running.
+        unsafe { (self.on_block)(block, call, NO_REGISTERS, data) };
+    }
+
+    /// Has a callback run after each access of this kind (`STORES`, `LOADS_AND_STORES`) of an
+    /// instruction of the block that is being translated.
+    pub(crate) fn call_at_memory(
+        &self,
+        insn: Pointer,
+        call: MemoryCallback,
+        kind: c_int,
+        data: Pointer,
+    ) {
+        // SAFETY: the instruction is one of the block that is being translated.
+        unsafe { (self.on_memory)(insn, call, NO_REGISTERS, kind, data) };
+    }
+
+    /// The physical address of the store whose callback runs.
+    pub(crate) fn physical(&self, info: u32, address: u64) -> Option<u64> {
+        // SAFETY: both are what the running callback was called with. The handle is QEMU's own, which
+        // stays valid until the callback returns.
+        unsafe {
+            let handle = (self.get_hwaddr)(info, address);
+            (!handle.is_null()).then(|| (self.hwaddr_phys_addr)(handle))
+        }
+    }
+
+    /// The size of the store whose callback runs, and its value.
+    pub(crate) fn value(&self, info: u32) -> (u8, [u64; 2]) {
+        // SAFETY: `info` is what the running callback was called with.
+        let (shift, value) = unsafe { ((self.mem_size_shift)(info), (self.mem_get_value)(info)) };
+        (1 << shift.min(7), value.words)
+    }
+
+    /// Prints a line where QEMU prints those of plugins.
+    pub(crate) fn print(&self, line: &CStr) {
+        // SAFETY: the line ends in a NUL.
+        unsafe { (self.print)(line.as_ptr()) };
+    }
+
+    /// The registers of the CPU whose thread this is.
+    pub(crate) fn registers(&self) -> CpuRegisters {
+        let mut found = CpuRegisters {
+            general: [std::ptr::null_mut(); 31],
+            status: std::ptr::null_mut(),
+            // SAFETY: it takes nothing.
+            buffer: unsafe { (self.array_new)() },
+        };
+        // SAFETY: this is a callback in a CPU's thread.
+        let names = unsafe { (self.get_registers)() };
+        if names.is_null() {
+            return found;
+        }
+        // SAFETY: QEMU made the array.
+        let (data, count, stride) = unsafe {
+            let stride = (self.array_element_size)(names) as usize;
+            ((*names).data, (*names).len as usize, stride)
+        };
+        let count = if stride < size_of::<RegisterName>() {
+            0
+        } else {
+            count
+        };
+        for index in 0..count {
+            // SAFETY: the array has `count` elements of `stride` bytes that begin as `RegisterName`
+            // does, and a register's name ends in a NUL.
+            let (register, name) = unsafe {
+                let register = &*data.add(index * stride).cast::<RegisterName>();
+                (register, CStr::from_ptr(register.name).to_bytes())
+            };
+            match name {
+                b"cpsr" => found.status = register.handle,
+                [b'x', digits @ ..] => {
+                    let number = std::str::from_utf8(digits).ok();
+                    let number = number.and_then(|number| number.parse::<usize>().ok());
+                    if let Some(slot) = number.and_then(|number| found.general.get_mut(number)) {
+                        *slot = register.handle;
+                    }
+                }
+                _ => (),
+            }
+        }
+        // SAFETY: the array was made for this call, and nothing keeps its elements.
+        unsafe { (self.array_free)(names, 1) };
+        found
+    }
+
+    /// The value of a register of the CPU whose thread this is.
+    fn read(&self, registers: &CpuRegisters, handle: Pointer) -> Option<u64> {
+        if handle.is_null() {
+            return None;
+        }
+        let buffer = registers.buffer;
+        // SAFETY: the buffer is an array of bytes that only this CPU's thread uses, and the handle one
+        // of its registers.
+        let bytes = unsafe {
+            (self.array_set_size)(buffer, 0);
+            (self.read_register)(handle, buffer);
+            std::slice::from_raw_parts((*buffer).data, (*buffer).len as usize)
+        };
+        let mut value = [0; 8];
+        if bytes.is_empty() || bytes.len() > value.len() {
+            return None;
+        }
+        for (to, from) in value.iter_mut().zip(bytes) {
+            *to = *from;
+        }
+        Some(u64::from_le_bytes(value))
+    }
+
+    /// A general register by its number; 31 is zero.
+    pub(crate) fn general(&self, registers: &CpuRegisters, number: u8) -> Option<u64> {
+        match registers.general.get(usize::from(number)) {
+            Some(handle) => self.read(registers, *handle),
+            None => Some(0),
+        }
+    }
+
+    /// The exception level.
+    pub(crate) fn level(&self, registers: &CpuRegisters) -> Option<u8> {
+        let status = self.read(registers, registers.status)?;
+        Some((status >> 2 & 3) as u8)
+    }
+}
+
+/// The handles of the registers of one CPU. They stay in its thread, as the buffer does.
+pub(crate) struct CpuRegisters {
+    general: [Pointer; 31],
+    status: Pointer,
+    buffer: *mut Array,
+}

@@ -1,0 +1,564 @@
+//! The plugin as QEMU sees it: installs itself, has the instructions that matter call back, and
+//! tells what the tracker finds.
+//!
+//! QEMU calls from the threads of all CPUs at once. A store to ordinary memory and a barrier with
+//! nothing before it take no lock; everything else takes the one lock, under which the tracker and
+//! the stream are.
+
+mod accesses;
+mod api;
+mod ram;
+
+use crate::decode::{self, Instruction, StoreForm};
+use crate::stream::{self, Head, Seen, Totals};
+use crate::track::{Marks, Origin, Store, TABLE, Tracker, UNMAPPED};
+use api::{Api, Callbacks, CpuRegisters, Info, Pointer};
+use granule_trace::Barrier;
+use ram::Ram;
+use std::cell::OnceCell;
+use std::collections::HashMap;
+use std::ffi::{CStr, c_char, c_int, c_uint};
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// The bytes that are kept before they are written.
+const KEPT: usize = 1 << 16;
+/// DC ZVA stores a block of 64 bytes at least and of 2 KiB at most.
+const SMALLEST_ZERO: u64 = 64;
+const LARGEST_ZERO: u64 = 2048;
+/// PSCI CPU_OFF.
+const CPU_OFF: u32 = 0x8400_0002;
+/// The most pages of one CPY or SET that are looked at: 4 GiB.
+const MOST_PAGES: u64 = 1 << 20;
+
+/// The plugin, from its installation on.
+struct Plugin {
+    api: Api,
+    cpus: u16,
+    /// Where the RAM should be.
+    ram_name: String,
+    ram_base: u64,
+    ram_bytes: u64,
+    tells_exceptions: OnceLock<bool>,
+    sites: Mutex<HashMap<(u64, u32), &'static Site>>,
+    stream: Mutex<Option<UnixStream>>,
+    machine: OnceLock<Machine>,
+}
+
+/// The machine, from its first instruction on.
+struct Machine {
+    marks: &'static Marks,
+    told: Mutex<Told>,
+    counts: Box<[Counts]>,
+}
+
+/// What one CPU did.
+#[derive(Default)]
+#[repr(align(64))]
+struct Counts {
+    stores: AtomicU64,
+    barriers: AtomicU64,
+}
+
+/// What is under the lock.
+struct Told {
+    tracker: Tracker<'static, Ram>,
+    bytes: Vec<u8>,
+    stream: Option<UnixStream>,
+    most_table_bytes: u64,
+}
+
+/// An instruction that calls back.
+struct Site {
+    pc: u64,
+    action: Action,
+}
+
+#[derive(Clone, Copy)]
+enum Action {
+    Instruction(Instruction),
+    /// The first instruction of a vector.
+    Vector,
+}
+
+static PLUGIN: OnceLock<Plugin> = OnceLock::new();
+
+thread_local! {
+    /// The CPU whose thread this is, and its registers.
+    static THIS: OnceCell<(u16, CpuRegisters)> = const { OnceCell::new() };
+}
+
+/// Called by QEMU once it has loaded the plugin. A result that is not 0 ends QEMU.
+///
+/// # Safety
+///
+/// QEMU's: `info` describes the program, and `argv` has `argc` texts that end in NUL.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn qemu_plugin_install(
+    id: u64,
+    info: *const Info,
+    argc: c_int,
+    argv: *const *const c_char,
+) -> c_int {
+    // SAFETY: QEMU passes its own description.
+    let api = unsafe { Api::new(info) };
+    let mut options = HashMap::new();
+    for index in 0..argc.max(0) as usize {
+        // SAFETY: `argv` has `argc` texts.
+        let text = unsafe { CStr::from_ptr(*argv.add(index)) }.to_string_lossy();
+        if let Some((key, value)) = text.split_once('=') {
+            options.insert(key.to_owned(), value.to_owned());
+        }
+    }
+    match api.and_then(|(api, cpus)| install(id, api, cpus, &options)) {
+        Ok(()) => 0,
+        Err(why) => {
+            eprintln!("granule-plugin: {why}");
+            1
+        }
+    }
+}
+
+fn install(id: u64, api: Api, cpus: u16, options: &HashMap<String, String>) -> Result<(), String> {
+    let option = |name: &str| {
+        let hint = "`granule watch` gives it";
+        options
+            .get(name)
+            .ok_or_else(|| format!("no {name}=; {hint}"))
+    };
+    let number = |name: &str| {
+        let value = option(name)?;
+        value
+            .parse()
+            .map_err(|_| format!("{name}={value} is no number"))
+    };
+    if options.contains_key("accesses") && cpus != 1 {
+        return Err(format!(
+            "accesses are those of one CPU, and -smp gives it {cpus}"
+        ));
+    }
+    let socket = option("socket")?;
+    let mut stream = UnixStream::connect(socket).map_err(|error| format!("{socket}: {error}"))?;
+    let ram_name = option("ram-name")?.clone();
+    let (ram_base, ram_bytes) = (number("ram-base")?, number("ram-bytes")?);
+    if options.contains_key("accesses") {
+        accesses::install(id, api, stream, (ram_name, ram_base, ram_bytes));
+        return Ok(());
+    }
+    let head = Head {
+        api: api.version().unsigned_abs(),
+        cpus,
+    };
+    let head: Vec<u8> = head
+        .words()
+        .iter()
+        .flat_map(|word| word.to_le_bytes())
+        .collect();
+    stream
+        .write_all(&head)
+        .map_err(|error| format!("{socket}: {error}"))?;
+    let plugin = Plugin {
+        api,
+        cpus,
+        ram_name,
+        ram_base,
+        ram_bytes,
+        tells_exceptions: OnceLock::new(),
+        sites: Mutex::default(),
+        stream: Mutex::new(Some(stream)),
+        machine: OnceLock::new(),
+    };
+    let plugin = PLUGIN.get_or_init(|| plugin);
+    let tells = plugin.api.register::<Plugin>(id);
+    let _ = plugin.tells_exceptions.set(tells);
+    Ok(())
+}
+
+/// Locks, also after a panic elsewhere: the state is then as good as it can be.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Plugin {
+    /// The machine. Its memory exists from the first translation on.
+    fn machine(&self) -> &Machine {
+        self.machine.get_or_init(|| {
+            let ram = Ram::find(&self.ram_name, self.ram_base, self.ram_bytes);
+            let ram = ram.unwrap_or_else(|| {
+                let line = c"granule-plugin: the guest's RAM was not found\n";
+                self.api.print(line);
+                Ram::default()
+            });
+            let pages = ram.bytes >> crate::track::PAGE_SHIFT;
+            // It lives as long as QEMU does.
+            let marks: &'static Marks = Box::leak(Box::new(Marks::new(ram.base, pages, self.cpus)));
+            let mut tracker = Tracker::new(ram, marks, self.cpus);
+            if ram.bytes == 0 {
+                tracker.miss(Origin { cpu: 0, pc: 0 }, "all: RAM was not found");
+            }
+            Machine {
+                marks,
+                told: Mutex::new(Told {
+                    tracker,
+                    bytes: Vec::with_capacity(KEPT + 1024),
+                    stream: lock(&self.stream).take(),
+                    most_table_bytes: 0,
+                }),
+                counts: (0..self.cpus).map(|_| Counts::default()).collect(),
+            }
+        })
+    }
+
+    /// The one leaked description of an instruction that calls back.
+    fn site(&self, pc: u64, word: u32, action: Action) -> Pointer {
+        let mut sites = lock(&self.sites);
+        let site = sites
+            .entry((pc, word))
+            .or_insert_with(|| Box::leak(Box::new(Site { pc, action })));
+        std::ptr::from_ref::<Site>(site).cast_mut().cast()
+    }
+
+    /// Whether the block at an address is code of EL0, whose stores concern no table.
+    fn is_program(&self, machine: &Machine, pc: u64) -> bool {
+        // An upper half is a kernel's.
+        if pc >> 55 & 1 != 0 {
+            return false;
+        }
+        THIS.with(|this| {
+            let Some((cpu, registers)) = this.get() else {
+                return false;
+            };
+            match self.api.level(registers) {
+                Some(level) => level == 0,
+                None => lock(&machine.told).tracker.is_program(*cpu, pc),
+            }
+        })
+    }
+
+    /// Whether some CPU has a vector at an address.
+    fn is_vector(&self, machine: &Machine, pc: u64) -> bool {
+        if pc & 0x7f != 0 || self.tells_exceptions.get() == Some(&true) {
+            return false;
+        }
+        let told = lock(&machine.told);
+        let mut vectors = (0..self.cpus).flat_map(|cpu| told.tracker.vectors(cpu));
+        vectors.any(|vectors| vectors.is_some_and(|base| pc.wrapping_sub(base) < 0x800))
+    }
+}
+
+/// The bits of a store's data beside the address of its instruction.
+const RELEASE: u64 = 1;
+const EXCHANGE: u64 = 2;
+
+impl Callbacks for Plugin {
+    fn init(cpu: c_uint) {
+        if let Some(plugin) = PLUGIN.get() {
+            THIS.with(|this| {
+                let _ = this.set((cpu as u16, plugin.api.registers()));
+            });
+        }
+    }
+
+    // A QEMU that is killed while its guest waits loses nothing.
+    fn idle() {
+        if let Some(machine) = PLUGIN.get().and_then(|plugin| plugin.machine.get()) {
+            let mut told = lock(&machine.told);
+            if !told.bytes.is_empty() {
+                told.write();
+            }
+        }
+    }
+
+    fn translated(block: Pointer) {
+        let Some(plugin) = PLUGIN.get() else { return };
+        let machine = plugin.machine();
+        let api = &plugin.api;
+        for (index, (insn, pc, word)) in api.instructions(block).enumerate() {
+            if index == 0 {
+                if plugin.is_program(machine, pc) {
+                    return;
+                }
+                if plugin.is_vector(machine, pc) {
+                    // No instruction has this word, so that the site is one of its own.
+                    let site = plugin.site(pc, 0, Action::Vector);
+                    api.call_before(insn, executed, false, site);
+                }
+            }
+            if let Some(instruction) = decode::decode(word) {
+                let reads = !matches!(
+                    instruction,
+                    Instruction::Barrier(_) | Instruction::DropOwn | Instruction::Unmodelled(_)
+                );
+                let site = plugin.site(pc, word, Action::Instruction(instruction));
+                api.call_before(insn, executed, reads, site);
+            }
+            // The group of loads and stores.
+            if word >> 25 & 0b101 == 0b100 {
+                let form = decode::store_form(word);
+                let bits = u64::from(form.release) * RELEASE + u64::from(form.exchange) * EXCHANGE;
+                let data = (pc | bits) as usize as Pointer;
+                api.call_at_memory(insn, stored, api::STORES, data);
+            }
+        }
+    }
+
+    fn exit() {
+        let machine = PLUGIN.get().and_then(|plugin| plugin.machine.get());
+        let Some(machine) = machine else { return };
+        let mut told = lock(&machine.told);
+        told.tracker.finish();
+        let sum = |count: fn(&Counts) -> &AtomicU64| {
+            machine
+                .counts
+                .iter()
+                .map(|one| count(one).load(Relaxed))
+                .sum()
+        };
+        let totals = Totals {
+            stores: sum(|one| &one.stores),
+            barriers: sum(|one| &one.barriers),
+            table_bytes: told.most_table_bytes,
+        };
+        told.tell();
+        let end = stream::encode(0, 0, &Seen::End(totals));
+        told.push(end);
+        told.write();
+        // The reader learns that nothing follows.
+        told.stream = None;
+    }
+
+    fn trapped(cpu: c_uint, from: u64) {
+        if let Some(machine) = PLUGIN.get().and_then(|plugin| plugin.machine.get()) {
+            let cpu = cpu as u16;
+            machine.synchronised(Origin { cpu, pc: from });
+        }
+    }
+}
+
+impl Machine {
+    /// An exception or the return from one.
+    fn synchronised(&self, by: Origin) {
+        let left = self.marks.leave_user(by.cpu);
+        if self.marks.barrier(by.cpu, Barrier::ISB) || left {
+            self.tell(|tracker| tracker.synchronised(by));
+        }
+    }
+
+    fn tell(&self, change: impl FnOnce(&mut Tracker<'static, Ram>)) {
+        let mut told = lock(&self.told);
+        change(&mut told.tracker);
+        told.tell();
+    }
+}
+
+impl Told {
+    /// Keeps what the tracker found, and writes it when there is enough.
+    fn tell(&mut self) {
+        let Self { tracker, bytes, .. } = self;
+        for (by, seen) in tracker.take() {
+            for word in stream::encode(by.cpu, by.pc, &seen) {
+                bytes.extend(word.to_le_bytes());
+            }
+        }
+        if self.bytes.len() >= KEPT {
+            self.most_table_bytes = self.most_table_bytes.max(self.tracker.table_bytes());
+            self.write();
+        }
+    }
+
+    fn push(&mut self, words: [u64; stream::WORDS]) {
+        self.bytes
+            .extend(words.iter().flat_map(|word| word.to_le_bytes()));
+    }
+
+    fn write(&mut self) {
+        // Without a reader nothing is told any more; the reader has ended, and ends QEMU.
+        if let Some(stream) = &mut self.stream
+            && stream.write_all(&self.bytes).is_err()
+        {
+            self.stream = None;
+        }
+        self.bytes.clear();
+    }
+}
+
+/// A store of the guest.
+extern "C" fn stored(cpu: c_uint, info: u32, address: u64, data: Pointer) {
+    let Some(plugin) = PLUGIN.get() else { return };
+    let Some(machine) = plugin.machine.get() else {
+        return;
+    };
+    let Some(address) = plugin.api.physical(info, address) else {
+        return;
+    };
+    let cpu = cpu as u16;
+    if let Some(counts) = machine.counts.get(usize::from(cpu)) {
+        let stores = counts.stores.load(Relaxed);
+        counts.stores.store(stores + 1, Relaxed);
+    }
+    let flags = machine.marks.store(cpu, address);
+    if flags & (TABLE | UNMAPPED) == 0 && !machine.marks.is_uncached(cpu) {
+        return;
+    }
+    let data = data as usize as u64;
+    let (bytes, words) = plugin.api.value(info);
+    let store = Store {
+        address,
+        bytes,
+        // What QEMU tells of an atomic instruction is its operand, also where a comparison failed.
+        words: (bytes >= 8 && data & EXCHANGE == 0).then_some(words),
+        form: StoreForm {
+            release: data & RELEASE != 0,
+            exchange: data & EXCHANGE != 0,
+        },
+    };
+    let by = Origin { cpu, pc: data & !3 };
+    machine.tell(|tracker| tracker.store(by, store));
+}
+
+/// An instruction that concerns translation is about to execute.
+extern "C" fn executed(cpu: c_uint, data: Pointer) {
+    let Some(plugin) = PLUGIN.get() else { return };
+    let Some(machine) = plugin.machine.get() else {
+        return;
+    };
+    // SAFETY: the data of this callback is always a `Site`, which is never freed.
+    let site = unsafe { &*data.cast::<Site>() };
+    let cpu = cpu as u16;
+    let by = Origin { cpu, pc: site.pc };
+    match site.action {
+        Action::Vector => machine.synchronised(by),
+        Action::Instruction(Instruction::Barrier(barrier)) => {
+            if let Some(counts) = machine.counts.get(usize::from(cpu)) {
+                let barriers = counts.barriers.load(Relaxed);
+                counts.barriers.store(barriers + 1, Relaxed);
+            }
+            if machine.marks.barrier(cpu, barrier) {
+                machine.tell(|tracker| tracker.barrier(by, barrier));
+            }
+        }
+        Action::Instruction(Instruction::DropOwn) => {
+            machine.tell(|tracker| tracker.dropped(by));
+        }
+        Action::Instruction(Instruction::Unmodelled(what)) => {
+            machine.tell(|tracker| tracker.miss(by, what));
+        }
+        Action::Instruction(instruction) => {
+            let done = THIS.with(|this| {
+                let (_, registers) = this.get()?;
+                with_registers(plugin, machine, by, instruction, registers)
+            });
+            if done.is_none() {
+                machine.tell(|tracker| tracker.miss(by, "unread registers"));
+            }
+        }
+    }
+}
+
+/// An instruction that reads registers; `None` if one cannot be read.
+fn with_registers(
+    plugin: &Plugin,
+    machine: &Machine,
+    by: Origin,
+    instruction: Instruction,
+    registers: &CpuRegisters,
+) -> Option<()> {
+    let api = &plugin.api;
+    let general = |number| api.general(registers, number);
+    let level = api.level(registers)?;
+    match instruction {
+        Instruction::Eret
+            if machine.marks.goes_to_user(by.cpu)
+                || level == 2 && machine.marks.goes_to_guest(by.cpu) =>
+        {
+            if machine.marks.enter_user(by.cpu) {
+                machine.tell(|tracker| tracker.returned(by, level));
+            }
+        }
+        Instruction::Eret => machine.synchronised(by),
+        Instruction::Msr {
+            register: register @ (decode::SPSR_EL1 | decode::SPSR_EL2),
+            rt,
+        } => {
+            let mode = general(rt)?;
+            if register == decode::SPSR_EL1 {
+                machine.marks.set_to_user(by.cpu, decode::is_user(mode));
+            }
+            // With VHE a host has its own SPSR_EL2 by the name SPSR_EL1.
+            if level == 2 {
+                machine
+                    .marks
+                    .set_to_guest(by.cpu, decode::is_below_el2(mode));
+            }
+        }
+        Instruction::Msr { register, rt } => {
+            let value = general(rt)?;
+            machine.tell(|tracker| tracker.register(by, level, register, value));
+        }
+        Instruction::Tlbi { op, rt } => {
+            let operand = general(rt)?;
+            machine.tell(|tracker| tracker.invalidated(by, level, op, operand));
+        }
+        Instruction::InstructionCache(op) => {
+            machine.tell(|tracker| tracker.invalidated(by, level, op, 0));
+        }
+        Instruction::DataCache { op, rt } => {
+            let address = general(rt)?;
+            machine.tell(|tracker| tracker.maintained(by, level, op, address));
+        }
+        Instruction::Zero { rt } => {
+            let start = general(rt)? & !(SMALLEST_ZERO - 1);
+            machine.will_store(by, level, (start, SMALLEST_ZERO), LARGEST_ZERO, true);
+        }
+        Instruction::Bulk { rd, rn, zeros } => {
+            let range = (general(rd)?, general(rn)?);
+            machine.will_store(by, level, range, 1, zeros);
+        }
+        Instruction::FirmwareCall => {
+            if general(0)? as u32 == CPU_OFF {
+                machine.tell(|tracker| {
+                    // A level with vectors has firmware of its own, which goes on.
+                    if tracker.vectors(by.cpu)[1..].iter().all(Option::is_none) {
+                        tracker.reset(by);
+                    }
+                });
+            }
+        }
+        Instruction::Barrier(_) | Instruction::DropOwn | Instruction::Unmodelled(_) => (),
+    }
+    Some(())
+}
+
+impl Machine {
+    /// A range of virtual addresses is about to be stored to by an instruction without a callback for
+    /// its stores.
+    fn will_store(
+        &self,
+        by: Origin,
+        level: u8,
+        (address, bytes): (u64, u64),
+        block: u64,
+        zeros: bool,
+    ) {
+        const PAGE: u64 = 1 << crate::track::PAGE_SHIFT;
+        let end = address.saturating_add(bytes.min(MOST_PAGES * PAGE));
+        let mut told = lock(&self.told);
+        let mut at = address;
+        while at < end {
+            let next = (at & !(PAGE - 1)).saturating_add(PAGE).min(end);
+            if let Some(physical) = told.tracker.translate(by.cpu, level, at) {
+                let flags = self.marks.store(by.cpu, physical);
+                if zeros {
+                    self.marks.zero(by.cpu, physical);
+                }
+                if flags & (TABLE | UNMAPPED) != 0 || self.marks.is_uncached(by.cpu) {
+                    told.tracker.will_store(by, physical, next - at, block);
+                }
+            }
+            at = next;
+        }
+        told.tell();
+    }
+}

@@ -1,0 +1,441 @@
+//! What is known of each page of guest memory: whether a store to it is of interest, and when it
+//! was last stored to.
+//!
+//! Every store of the guest comes here first, from all CPUs at once and without a lock, so this is
+//! a few relaxed accesses. The lock of the tracker orders everything that follows from them.
+
+use granule_trace::{Barrier, BarrierKind};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU64, Ordering::Relaxed};
+
+/// Pages are counted in the smallest size.
+pub const PAGE_SHIFT: u32 = 12;
+
+/// A page holds (part of) a table.
+pub const TABLE: u8 = 1 << 0;
+/// A mapping led to the page, and was removed since.
+pub const UNMAPPED: u8 = 1 << 1;
+
+/// The marks of guest memory.
+#[derive(Debug)]
+pub struct Marks {
+    first: u64,
+    flags: Box<[AtomicU8]>,
+    stamps: Box<[AtomicU64]>,
+    /// The last DC ZVA or SET of zeros to each page, as in `stamps`.
+    cleared: Box<[AtomicU64]>,
+    cpus: Box<[CpuMarks]>,
+}
+
+/// What a CPU did lately; only the CPU itself changes it.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct CpuMarks {
+    /// DMBs and DSBs that order stores.
+    ordered: AtomicU64,
+    /// DSBs.
+    completed: AtomicU64,
+    /// The stamp of a store now.
+    stamp: AtomicU64,
+    /// The kinds of barriers that would still change something: a bit each, as in [`kind`].
+    open: AtomicU16,
+    /// Whether the CPU stores past its data cache.
+    uncached: AtomicBool,
+    /// Whether an ERET of EL1 goes to EL0, by the last value written to SPSR_EL1.
+    to_user: AtomicBool,
+    /// Whether an ERET of EL2 goes to EL1 or EL0, by the last value written to SPSR_EL2.
+    to_guest: AtomicBool,
+    /// Whether the CPU was told to be at EL0 or in a guest.
+    in_user: AtomicBool,
+}
+
+/// How the last store to a page relates to what its CPU did since.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LastStore {
+    /// The CPU; `None` if no store was seen.
+    pub cpu: Option<u16>,
+    /// A barrier orders it before what its CPU does now.
+    pub ordered: bool,
+    /// A DSB completed it.
+    pub completed: bool,
+}
+
+/// The bits of what a barrier would still change after an event.
+const DMB: u16 = 1 << 6;
+const ISB: u16 = 1 << 7;
+/// A program goes on.
+const USER: u16 = 1 << 8;
+const ANY: u16 = u16::MAX;
+
+/// The bit of a barrier, and the bits of all barriers that have no effect right after it. `None`
+/// for a barrier that waits for loads only.
+const fn kind(barrier: Barrier) -> Option<(u16, u16)> {
+    let option = barrier.option;
+    match barrier.kind {
+        BarrierKind::Isb => Some((ISB, ISB)),
+        _ if option & 3 < 2 => None,
+        BarrierKind::Dmb => Some((DMB, DMB)),
+        _ => {
+            // Two bits for each domain: stores only, and all accesses.
+            let full = (option & 1) as u16;
+            let (shift, covers, dmb) = match option >> 2 {
+                1 => (0, 0b01, 0),
+                2 => (2, 0b0101, DMB),
+                // The outer shareable domain and the system.
+                _ => (4, 0b1_0101, DMB),
+            };
+            let covered = if full == 1 {
+                covers | covers << 1
+            } else {
+                covers
+            };
+            Some((1 << (shift + full), covered | dmb))
+        }
+    }
+}
+
+const CPU: u32 = 48;
+const COMPLETED: u32 = 24;
+const FIELD: u64 = (1 << 24) - 1;
+const STORED: u64 = 1 << 63;
+
+impl Marks {
+    /// The marks of `pages` pages from the physical address `base` on.
+    #[must_use]
+    pub fn new(base: u64, pages: u64, cpus: u16) -> Self {
+        let cpus: Box<[CpuMarks]> = (0..cpus).map(|_| CpuMarks::default()).collect();
+        for (number, cpu) in cpus.iter().enumerate() {
+            cpu.stamp.store(STORED | (number as u64) << CPU, Relaxed);
+            cpu.uncached.store(true, Relaxed);
+        }
+        Self {
+            first: base >> PAGE_SHIFT,
+            flags: (0..pages).map(|_| AtomicU8::new(0)).collect(),
+            stamps: (0..pages).map(|_| AtomicU64::new(0)).collect(),
+            cleared: (0..pages).map(|_| AtomicU64::new(0)).collect(),
+            cpus,
+        }
+    }
+
+    fn index(&self, address: u64) -> usize {
+        // An address below the first page becomes a number that no page has.
+        (address >> PAGE_SHIFT).wrapping_sub(self.first) as usize
+    }
+
+    /// Whether an address is one of the memory.
+    #[must_use]
+    pub fn has(&self, address: u64) -> bool {
+        self.index(address) < self.flags.len()
+    }
+
+    /// The flags of the page of an address; 0 outside of the memory.
+    #[must_use]
+    pub fn flags(&self, address: u64) -> u8 {
+        self.flags
+            .get(self.index(address))
+            .map_or(0, |flags| flags.load(Relaxed))
+    }
+
+    /// A CPU stores to a page. Returns the page's flags.
+    pub fn store(&self, cpu: u16, address: u64) -> u8 {
+        let index = self.index(address);
+        let (Some(stamp), Some(cpu)) = (self.stamps.get(index), self.cpus.get(usize::from(cpu)))
+        else {
+            return 0;
+        };
+        stamp.store(cpu.stamp.load(Relaxed), Relaxed);
+        self.flags.get(index).map_or(0, |flags| flags.load(Relaxed))
+    }
+
+    /// A CPU stores zeros to a page by DC ZVA.
+    pub fn zero(&self, cpu: u16, address: u64) {
+        let places = self.cleared.get(self.index(address));
+        if let (Some(stamp), Some(cpu)) = (places, self.cpus.get(usize::from(cpu))) {
+            stamp.store(cpu.stamp.load(Relaxed), Relaxed);
+        }
+    }
+
+    /// A CPU executes a barrier. Returns whether the barrier changes anything that was told: one
+    /// that follows an equal or stronger one, with no event between, does not.
+    pub fn barrier(&self, cpu: u16, barrier: Barrier) -> bool {
+        let (Some(marks), Some((bit, covered))) = (self.cpus.get(usize::from(cpu)), kind(barrier))
+        else {
+            return false;
+        };
+        let open = marks.open.load(Relaxed);
+        let matters = open & bit != 0;
+        let after = open & !covered;
+        // What a DSB completes takes effect for its own CPU at an ISB.
+        let is_dsb = barrier.kind == BarrierKind::Dsb;
+        let after = if is_dsb && matters {
+            after | ISB
+        } else {
+            after
+        };
+        marks.open.store(after, Relaxed);
+        let is_local = barrier.option >> 2 == 1 && self.cpus.len() > 1;
+        if barrier.kind != BarrierKind::Isb && !is_local {
+            self.stamp(marks, cpu, is_dsb);
+        }
+        matters
+    }
+
+    /// A CPU writes SPSR_EL1.
+    pub fn set_to_user(&self, cpu: u16, to_user: bool) {
+        if let Some(marks) = self.cpus.get(usize::from(cpu)) {
+            marks.to_user.store(to_user, Relaxed);
+        }
+    }
+
+    /// Whether an ERET of EL1 goes to EL0.
+    #[must_use]
+    pub fn goes_to_user(&self, cpu: u16) -> bool {
+        let marks = self.cpus.get(usize::from(cpu));
+        marks.is_some_and(|marks| marks.to_user.load(Relaxed))
+    }
+
+    /// A CPU writes SPSR_EL2.
+    pub fn set_to_guest(&self, cpu: u16, to_guest: bool) {
+        if let Some(marks) = self.cpus.get(usize::from(cpu)) {
+            marks.to_guest.store(to_guest, Relaxed);
+        }
+    }
+
+    /// Whether an ERET of EL2 goes to EL1 or EL0.
+    #[must_use]
+    pub fn goes_to_guest(&self, cpu: u16) -> bool {
+        let marks = self.cpus.get(usize::from(cpu));
+        marks.is_some_and(|marks| marks.to_guest.load(Relaxed))
+    }
+
+    /// A CPU goes on at EL0 or in a guest. Returns whether anything was told since it last did, or since its last
+    /// ISB.
+    pub fn enter_user(&self, cpu: u16) -> bool {
+        let Some(marks) = self.cpus.get(usize::from(cpu)) else {
+            return false;
+        };
+        let open = marks.open.load(Relaxed);
+        marks.open.store(open & !(ISB | USER), Relaxed);
+        let told = open & (ISB | USER) != 0;
+        marks.in_user.store(told, Relaxed);
+        told
+    }
+
+    /// A CPU takes an exception, or returns from one. Returns whether it was last told to be at EL0 or in a guest:
+    /// then it is told that it is there no more, and when it goes on there again.
+    pub fn leave_user(&self, cpu: u16) -> bool {
+        let Some(marks) = self.cpus.get(usize::from(cpu)) else {
+            return false;
+        };
+        let left = marks.in_user.swap(false, Relaxed);
+        if left {
+            marks.open.fetch_or(USER, Relaxed);
+        }
+        left
+    }
+
+    /// An event of a CPU was told.
+    pub fn told(&self, cpu: u16) {
+        if let Some(marks) = self.cpus.get(usize::from(cpu)) {
+            marks.open.store(ANY, Relaxed);
+        }
+    }
+
+    /// A CPU stores past its data cache, or through it.
+    pub fn set_uncached(&self, cpu: u16, uncached: bool) {
+        if let Some(marks) = self.cpus.get(usize::from(cpu)) {
+            marks.uncached.store(uncached, Relaxed);
+        }
+    }
+
+    /// Whether a CPU stores past its data cache.
+    #[must_use]
+    pub fn is_uncached(&self, cpu: u16) -> bool {
+        let marks = self.cpus.get(usize::from(cpu));
+        marks.is_some_and(|marks| marks.uncached.load(Relaxed))
+    }
+
+    fn stamp(&self, marks: &CpuMarks, cpu: u16, completes: bool) {
+        let ordered = marks.ordered.load(Relaxed).wrapping_add(1);
+        marks.ordered.store(ordered, Relaxed);
+        let completed = marks
+            .completed
+            .load(Relaxed)
+            .wrapping_add(u64::from(completes));
+        marks.completed.store(completed, Relaxed);
+        let stamp =
+            STORED | u64::from(cpu) << CPU | (completed & FIELD) << COMPLETED | ordered & FIELD;
+        marks.stamp.store(stamp, Relaxed);
+    }
+
+    /// The last store to the page of an address.
+    #[must_use]
+    pub fn last_store(&self, address: u64) -> LastStore {
+        let stamp = self.stamps.get(self.index(address));
+        self.last(stamp.map_or(0, |stamp| stamp.load(Relaxed)))
+    }
+
+    /// The last DC ZVA to the page of an address.
+    #[must_use]
+    pub fn last_zero(&self, address: u64) -> LastStore {
+        let stamp = self.cleared.get(self.index(address));
+        self.last(stamp.map_or(0, |stamp| stamp.load(Relaxed)))
+    }
+
+    fn last(&self, stamp: u64) -> LastStore {
+        let cpu = (stamp >> CPU) as u16 & 0x7fff;
+        let Some(marks) = self
+            .cpus
+            .get(usize::from(cpu))
+            .filter(|_| stamp & STORED != 0)
+        else {
+            return LastStore {
+                cpu: None,
+                ordered: true,
+                completed: true,
+            };
+        };
+        let now = marks.stamp.load(Relaxed);
+        LastStore {
+            cpu: Some(cpu),
+            ordered: now & FIELD != stamp & FIELD,
+            completed: now >> COMPLETED & FIELD != stamp >> COMPLETED & FIELD,
+        }
+    }
+
+    /// Sets flags of the pages of a range.
+    pub fn set(&self, address: u64, bytes: u64, flag: u8) {
+        self.change(address, bytes, |flags| {
+            flags.fetch_or(flag, Relaxed);
+        });
+    }
+
+    /// Clears flags of the pages of a range.
+    pub fn clear(&self, address: u64, bytes: u64, flag: u8) {
+        self.change(address, bytes, |flags| {
+            flags.fetch_and(!flag, Relaxed);
+        });
+    }
+
+    fn change(&self, address: u64, bytes: u64, change: impl Fn(&AtomicU8)) {
+        // A block may be larger than the memory, and begin before it.
+        let end = (self.first << PAGE_SHIFT) + ((self.flags.len() as u64) << PAGE_SHIFT);
+        let from = address.max(self.first << PAGE_SHIFT);
+        let to = address.saturating_add(bytes).min(end);
+        if from >= to {
+            return;
+        }
+        let range = self.index(from)..=self.index(to - 1);
+        self.flags.get(range).into_iter().flatten().for_each(change);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_is_as_old_as_its_cpu_s_last_barrier() {
+        let marks = Marks::new(0x4000_0000, 16, 2);
+        let told = |address| {
+            let last = marks.last_store(address);
+            (last.cpu, last.ordered, last.completed)
+        };
+        assert_eq!(told(0x4000_1000), (None, true, true));
+        assert_eq!(marks.store(1, 0x4000_1ff8), 0);
+        assert_eq!(told(0x4000_1000), (Some(1), false, false));
+        marks.barrier(0, Barrier::DSB_ISH);
+        marks.barrier(1, Barrier::ISB);
+        marks.barrier(1, Barrier::DSB_NSH);
+        assert_eq!(told(0x4000_1000), (Some(1), false, false));
+        marks.barrier(1, Barrier::DMB_ISHST);
+        assert_eq!(told(0x4000_1000), (Some(1), true, false));
+        marks.barrier(1, Barrier::DSB_ISHST);
+        assert_eq!(told(0x4000_1000), (Some(1), true, true));
+        marks.store(1, 0x4000_1000);
+        assert_eq!(told(0x4000_1000), (Some(1), false, false));
+    }
+
+    #[test]
+    fn zeros_are_as_old_as_the_last_dc_zva() {
+        let marks = Marks::new(0, 4, 1);
+        assert_eq!(marks.last_zero(0).cpu, None);
+        marks.zero(0, 8);
+        marks.barrier(0, Barrier::DSB_ISHST);
+        marks.store(0, 16);
+        assert!(marks.last_zero(0).completed && !marks.last_store(0).completed);
+        marks.zero(0, 0);
+        assert!(!marks.last_zero(0).completed);
+        marks.zero(0, 1 << 40);
+    }
+
+    #[test]
+    fn a_program_goes_on_once_after_what_was_told() {
+        let marks = Marks::new(0, 1, 1);
+        assert!(!marks.goes_to_user(0));
+        marks.set_to_user(0, true);
+        assert!(marks.goes_to_user(0));
+        marks.told(0);
+        // The program matters after an ISB too.
+        assert!(marks.barrier(0, Barrier::ISB));
+        assert!(marks.enter_user(0) && !marks.enter_user(0));
+        assert!(!marks.barrier(0, Barrier::ISB));
+        marks.told(0);
+        assert!(marks.enter_user(0));
+        marks.set_to_user(0, false);
+        assert!(!marks.goes_to_user(0) && !marks.goes_to_user(9));
+    }
+
+    #[test]
+    fn a_barrier_right_after_a_stronger_one_changes_nothing() {
+        let marks = Marks::new(0, 1, 2);
+        let matters = |barriers: &[Barrier]| {
+            marks.told(0);
+            let told = barriers.iter().map(|one| marks.barrier(0, *one));
+            told.collect::<Vec<_>>()
+        };
+        let dsb_ld = Barrier {
+            kind: BarrierKind::Dsb,
+            option: 13,
+        };
+        assert_eq!(
+            matters(&[
+                Barrier::DMB_ISHST,
+                Barrier::DMB_ISH,
+                Barrier::DSB_ISHST,
+                Barrier::DMB_ISH,
+                Barrier::DSB_ISH,
+                Barrier::DSB_NSHST,
+                Barrier::ISB,
+                Barrier::ISB,
+                Barrier::DSB_ISH,
+                Barrier::DSB_SY,
+                Barrier::ISB,
+                dsb_ld,
+            ]),
+            [
+                true, false, true, false, true, false, true, false, false, true, true, false
+            ]
+        );
+        assert_eq!(matters(&[Barrier::DSB_NSH, Barrier::DSB_ISH]), [true, true]);
+        // Another CPU's events are its own.
+        assert!(!marks.barrier(1, Barrier::DSB_SY));
+    }
+
+    #[test]
+    fn flags_are_those_of_the_pages_of_a_range() {
+        let marks = Marks::new(0x4000_0000, 16, 1);
+        marks.set(0x4000_1008, 0x1000, TABLE);
+        marks.set(0, 1 << 40, UNMAPPED);
+        let flags = |address| marks.flags(address);
+        assert_eq!(flags(0x4000_0000), UNMAPPED);
+        assert_eq!(flags(0x4000_2fff), UNMAPPED | TABLE);
+        assert_eq!(flags(0x4000_f000), UNMAPPED);
+        assert_eq!((flags(0x4001_0000), flags(0x3fff_f000)), (0, 0));
+        marks.clear(0x4000_2000, 1, UNMAPPED);
+        assert_eq!(marks.store(0, 0x4000_2000), TABLE);
+        // Outside of the memory nothing happens.
+        marks.set(0x5000_0000, 0x1000, TABLE);
+        assert_eq!(marks.store(0, 0x5000_0000), 0);
+        assert_eq!(marks.store(9, 0x4000_2000), 0);
+    }
+}

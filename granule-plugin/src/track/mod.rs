@@ -1,0 +1,388 @@
+//! What a system does to its translation, told from what its CPUs execute.
+//!
+//! [`Tracker`] knows which memory holds tables: a page is a table from the moment a TTBR or a table
+//! descriptor leads to it, when its contents are told, until it is stored to while nothing leads to
+//! it. Everything here is free of QEMU; the caller decodes, reads registers, and gives each call
+//! the CPU and the address of the instruction.
+
+mod geometry;
+mod marks;
+mod registers;
+mod tables;
+mod walk;
+
+pub use geometry::{Entry, Form, Place};
+pub use marks::{LastStore, Marks, PAGE_SHIFT, TABLE, UNMAPPED};
+pub use walk::Translation;
+
+use crate::decode::{SCTLR_EL12, StoreForm, unmodelled};
+use crate::stream::Seen;
+use granule_trace::{Barrier, Event, System, Text};
+use registers::{Registers, SLOTS};
+use std::collections::{BTreeSet, HashMap};
+use tables::{TableId, Tables};
+
+/// Guest memory, as it is now.
+pub trait Memory {
+    /// Loads the 64-bit words from a physical address on. Returns whether all of them are memory.
+    fn load(&self, address: u64, to: &mut [u64]) -> bool;
+}
+
+/// A CPU and the address of its instruction: the origin of an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// The CPU.
+    pub cpu: u16,
+    /// The virtual address of the instruction.
+    pub pc: u64,
+}
+
+/// A store of up to 16 bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Store {
+    /// The physical address of the first byte.
+    pub address: u64,
+    /// The number of bytes.
+    pub bytes: u8,
+    /// The value, if it is of whole words; otherwise it is loaded from memory.
+    pub words: Option<[u64; 2]>,
+    /// How the store is made.
+    pub form: StoreForm,
+}
+
+/// What a CPU has in its registers, and what of it is still to be told.
+#[derive(Debug, Default)]
+struct Cpu {
+    registers: Registers,
+    /// The top tables that the CPU may walk.
+    roots: [Option<TableId>; SLOTS],
+    /// Data cache operations on adjacent lines, which are told as one.
+    lines: Option<Lines>,
+    /// Memory that an instruction stores after its call here: looked at with the next one.
+    stored_later: Vec<(Origin, u64, u64)>,
+    /// The virtual page that was translated last, and where it is.
+    translated: Option<(u64, u64)>,
+    /// Whether it stored through its caches since it was reset.
+    has_cached: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Lines {
+    by: Origin,
+    op: System,
+    start: u64,
+    bytes: u64,
+}
+
+/// Stores that are told when something leads to their table, and were made before.
+#[derive(Clone, Copy, Debug, Default)]
+struct Late {
+    /// Some were past the caches and completed by a DSB, which a trace can only say by a DSB that follows.
+    completed: bool,
+    /// Some were not completed.
+    others: bool,
+}
+
+/// The size of a cache line, of which the least that QEMU's CPUs have are a half.
+const LINE: u64 = 64;
+
+/// The state of a system's translation.
+#[derive(Debug)]
+pub struct Tracker<'m, M> {
+    memory: M,
+    marks: &'m Marks,
+    cpus: Vec<Cpu>,
+    tables: Tables,
+    /// Lines that were stored past the caches and not maintained since: a bit for each line of a
+    /// page of 4 KiB.
+    uncached: HashMap<u64, u64>,
+    /// What was told of new top tables although it was stored before.
+    late: Late,
+    /// Whether some CPU lets hardware change descriptors.
+    hardware_updates: bool,
+    /// What is not seen or not told, by a few words.
+    missing: BTreeSet<&'static str>,
+    out: Vec<(Origin, Seen)>,
+}
+
+impl<'m, M: Memory> Tracker<'m, M> {
+    /// A machine that was just switched on.
+    pub fn new(memory: M, marks: &'m Marks, cpus: u16) -> Self {
+        Self {
+            memory,
+            marks,
+            cpus: (0..cpus).map(|_| Cpu::default()).collect(),
+            tables: Tables::default(),
+            uncached: HashMap::new(),
+            late: Late::default(),
+            hardware_updates: false,
+            missing: BTreeSet::new(),
+            out: Vec::new(),
+        }
+    }
+
+    /// What was found since the last call, in order.
+    pub fn take(&mut self) -> std::vec::Drain<'_, (Origin, Seen)> {
+        self.out.drain(..)
+    }
+
+    /// Bytes that the tables take here, about: 8 for each entry of the guest's tables.
+    #[must_use]
+    pub fn table_bytes(&self) -> u64 {
+        self.tables.bytes()
+    }
+
+    /// Something happens that cannot be told: its name is told once.
+    pub fn miss(&mut self, by: Origin, what: &'static str) {
+        if self.missing.insert(what) {
+            let what = Text::new(what.as_bytes());
+            self.out.push((by, Seen::Event(Event::Missing(what))));
+        }
+    }
+
+    fn cpu(&mut self, cpu: u16) -> Option<&mut Cpu> {
+        self.cpus.get_mut(usize::from(cpu))
+    }
+
+    /// Tells an event.
+    fn tell(&mut self, by: Origin, event: Event) {
+        self.flush_lines(by.cpu);
+        self.marks.told(by.cpu);
+        self.out.push((by, Seen::Event(event)));
+    }
+
+    /// To be called first for each new instruction of a CPU: what its last one stored is looked at.
+    fn begin(&mut self, by: Origin) {
+        let Some(cpu) = self.cpu(by.cpu) else { return };
+        for (by, address, bytes) in std::mem::take(&mut cpu.stored_later) {
+            self.look_at_stored(by, address, bytes);
+        }
+    }
+
+    /// A barrier that [`Marks::barrier`] found to matter.
+    pub fn barrier(&mut self, by: Origin, barrier: Barrier) {
+        self.begin(by);
+        self.flush_lines(by.cpu);
+        self.out.push((by, Seen::Event(Event::Barrier(barrier))));
+    }
+
+    /// An exception or the return from one, where [`Marks::barrier`] finds an ISB to matter.
+    pub fn synchronised(&mut self, by: Origin) {
+        self.begin(by);
+        self.flush_lines(by.cpu);
+        self.out.push((by, Seen::Exception));
+    }
+
+    /// An ERET at an exception level, to EL0 by EL1's registers, or to a level below EL2.
+    pub fn returned(&mut self, by: Origin, level: u8) {
+        self.begin(by);
+        self.flush_lines(by.cpu);
+        // A hypervisor also writes the SPSR_EL1 of its guest, and returns to itself.
+        let to_guest = level == 2 && self.marks.goes_to_guest(by.cpu);
+        let goes_on = self.cpu(by.cpu).is_some_and(|cpu| {
+            cpu.registers.is_kernel(level) || to_guest && cpu.registers.is_guest(1)
+        });
+        let seen = if goes_on {
+            Seen::Event(Event::User)
+        } else {
+            Seen::Exception
+        };
+        self.out.push((by, seen));
+    }
+
+    /// TLBI or IC.
+    pub fn invalidated(&mut self, by: Origin, el: u8, op: System, operand: u64) {
+        self.begin(by);
+        if let Some(cpu) = self.cpu(by.cpu) {
+            cpu.translated = None;
+            if cpu.registers.is_guest(el) {
+                return self.miss(by, "a guest's own tables");
+            }
+        }
+        self.tell(by, Event::System(op, operand));
+    }
+
+    /// DC by virtual address.
+    pub fn maintained(&mut self, by: Origin, el: u8, op: System, va: u64) {
+        self.begin(by);
+        let Some(address) = self.translate(by.cpu, el, va) else {
+            return;
+        };
+        let start = address & !(LINE - 1);
+        let page = start >> PAGE_SHIFT;
+        if op != System::DC_CVAU
+            && let Some(lines) = self.uncached.get_mut(&page)
+        {
+            *lines &= !(1 << (start % (1 << PAGE_SHIFT) / LINE));
+            if *lines == 0 {
+                self.uncached.remove(&page);
+            }
+        }
+        if self.marks.flags(start) & TABLE == 0 {
+            return;
+        }
+        if let Some(lines) = self.cpu(by.cpu).and_then(|cpu| cpu.lines.as_mut())
+            && lines.op == op
+            && start <= lines.start + lines.bytes
+            && start >= lines.start
+        {
+            lines.bytes = lines.bytes.max(start + LINE - lines.start);
+            return;
+        }
+        self.flush_lines(by.cpu);
+        self.marks.told(by.cpu);
+        if let Some(cpu) = self.cpu(by.cpu) {
+            let bytes = LINE;
+            cpu.lines = Some(Lines {
+                by,
+                op,
+                start,
+                bytes,
+            });
+        }
+    }
+
+    /// DC ISW. Before a CPU ever stored through its caches they hold nothing of the trace; later, what it
+    /// stored may be lost.
+    pub fn dropped(&mut self, by: Origin) {
+        self.begin(by);
+        if self.cpu(by.cpu).is_some_and(|cpu| cpu.has_cached) {
+            self.miss(by, "dc isw of caches in use");
+        }
+    }
+
+    fn flush_lines(&mut self, cpu: u16) {
+        let lines = self.cpu(cpu).and_then(|cpu| cpu.lines.take());
+        if let Some(Lines {
+            by,
+            op,
+            start,
+            bytes,
+        }) = lines
+        {
+            let instruction = op;
+            let event = Event::Lines {
+                instruction,
+                start,
+                bytes,
+            };
+            self.out.push((by, Seen::Event(event)));
+        }
+    }
+
+    /// MSR.
+    pub fn register(&mut self, by: Origin, el: u8, register: System, value: u64) {
+        self.begin(by);
+        let index = usize::from(by.cpu);
+        let Some(cpu) = self.cpus.get_mut(index) else {
+            return;
+        };
+        cpu.translated = None;
+        if cpu.registers.is_guest(el) || cpu.registers.is_of_guest(register) {
+            return self.miss(by, "a guest's own tables");
+        }
+        if let Some(name) = unmodelled(register) {
+            // Tables that are not walked change nothing.
+            let is_off = register == SCTLR_EL12 && value & 1 == 0;
+            if value != 0 && !is_off {
+                self.miss(by, name);
+            }
+            return;
+        }
+        if !cpu.registers.set(register, value) {
+            return;
+        }
+        let places = cpu.registers.roots();
+        let unchecked = cpu.registers.unchecked_half();
+        let uncached = cpu.registers.is_uncached();
+        cpu.has_cached |= !uncached;
+        self.hardware_updates |= cpu.registers.hardware_updates();
+        self.marks.set_uncached(by.cpu, uncached);
+        if let Some(what) = unchecked {
+            self.miss(by, what);
+        }
+        self.late = Late::default();
+        self.begin_anew(by, places);
+        let before = self.move_roots(by, places);
+        self.tell_late_barrier(by);
+        self.tell(by, Event::System(register, value));
+        for id in before {
+            self.leave(id);
+        }
+    }
+
+    /// The barrier that completed what was told only now: every store that was told so was completed.
+    fn tell_late_barrier(&mut self, by: Origin) {
+        if self.late.completed && !self.late.others {
+            self.tell(by, Event::Barrier(Barrier::DSB_ST));
+        }
+    }
+
+    /// A CPU turns translation on while none walks any table: what was left with translation off, as by kexec or
+    /// firmware, is gone, unless the CPU goes on with a table of it.
+    fn begin_anew(&mut self, by: Origin, places: [Option<Place>; SLOTS]) {
+        let walks = self
+            .cpus
+            .iter()
+            .any(|cpu| cpu.roots.iter().any(Option::is_some));
+        let mut places = places.into_iter().flatten().peekable();
+        if !walks && places.peek().is_some() && !places.any(|place| self.tables.has(place)) {
+            self.free_all(by);
+        }
+    }
+
+    /// Links the top tables that a CPU may walk from now on, and returns those that it leaves.
+    fn move_roots(&mut self, by: Origin, places: [Option<Place>; SLOTS]) -> Vec<TableId> {
+        let mut left = Vec::new();
+        for (slot, place) in places.into_iter().enumerate() {
+            let index = usize::from(by.cpu);
+            let old = self.cpus.get(index).and_then(|cpu| cpu.roots[slot]);
+            let same = old.and_then(|id| self.tables.place(id)) == place;
+            if same {
+                continue;
+            }
+            let new = place.and_then(|place| self.link_root(by, place));
+            if let Some(cpu) = self.cpus.get_mut(index) {
+                cpu.roots[slot] = new;
+            }
+            left.extend(old);
+        }
+        left
+    }
+
+    /// A CPU was switched off or reset.
+    pub fn reset(&mut self, by: Origin) {
+        self.begin(by);
+        let Some(cpu) = self.cpu(by.cpu) else { return };
+        let roots = std::mem::take(&mut cpu.roots);
+        cpu.registers = Registers::default();
+        cpu.translated = None;
+        cpu.has_cached = false;
+        self.marks.set_uncached(by.cpu, true);
+        self.tell(by, Event::Reset);
+        for id in roots.into_iter().flatten() {
+            self.leave(id);
+        }
+    }
+
+    /// The vectors of the exception levels 1 to 3 of a CPU, where they were set.
+    #[must_use]
+    pub fn vectors(&self, cpu: u16) -> [Option<u64>; 3] {
+        let cpu = self.cpus.get(usize::from(cpu));
+        cpu.map_or([None; 3], |cpu| cpu.registers.vectors)
+    }
+
+    /// The machine ends: what is left is told.
+    pub fn finish(&mut self) {
+        for number in 0..self.cpus.len() {
+            let cpu = number as u16;
+            let by = Origin { cpu, pc: 0 };
+            self.begin(by);
+            self.flush_lines(cpu);
+        }
+        self.look_for_hardware_updates_everywhere();
+    }
+}
+
+#[cfg(test)]
+mod tests;

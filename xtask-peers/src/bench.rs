@@ -1,0 +1,76 @@
+//! The benchmark of user memory on Debian's kernels and ours: instructions that each kernel takes.
+//!
+//! What the figures must be is in `figures`.
+
+use anyhow::{Context, Result};
+use granule_cli::sizes::show_size as size;
+use granule_cli::{Initramfs, PageSize};
+use xtask::pool;
+use xtask::workspace::target_dir;
+
+use crate::check::Check;
+use crate::figures::{self, Figures, Row};
+use crate::machine::{Files, Guest, Kernel, LIMIT};
+use crate::peers::Peers;
+
+/// The program's arguments: memory and rounds.
+const ARGUMENTS: &str = "1G 2";
+const MEMORY: u64 = 4 << 30;
+
+/// The benchmark on every kernel, several at a time: the figures, and their table for people.
+pub(crate) fn bench(
+    peers: &Peers<'_>,
+    granules: &[(Kernel, PageSize)],
+    files: &Files,
+    add: &mut impl FnMut(Check),
+) -> Result<(Vec<Row>, String)> {
+    let path = target_dir().join("granule").join("granule-user-bench");
+    let program =
+        std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let initramfs = files.initramfs("bench.cpio", Initramfs::new().program("/init", &program))?;
+    let kernels: Vec<_> = granules.iter().chain(&peers.linuxes).collect();
+    let run = |(kernel, page_size): &(Kernel, PageSize)| {
+        // Linux's first process must not end, so it gets an argument to power the machine off.
+        let off = if kernel.is_ours() { "" } else { " off" };
+        let console = kernel.run(&Guest {
+            memory: MEMORY,
+            cpus: 1,
+            icount: true,
+            initramfs: &initramfs,
+            arguments: &format!("{ARGUMENTS}{off}"),
+            limit: LIMIT,
+        })?;
+        let figures = Figures::read(&console, &kernel.name(), kernel.is_ours())?;
+        anyhow::ensure!(
+            figures.page_size == page_size.bytes(),
+            "it has pages of {}",
+            size(figures.page_size)
+        );
+        Ok(figures)
+    };
+    let mut all: Vec<Option<Figures>> = vec![None; kernels.len()];
+    pool::run(
+        kernels.len(),
+        pool::parallel(),
+        || true,
+        |at| run(kernels[at]),
+        |done| {
+            let (kernel, page_size) = kernels[done.job];
+            let name = format!("benchmark, {}, {}", kernel.name(), size(page_size.bytes()));
+            let result = done.result.map(|figures| {
+                let told = format!("{} in {:.0} s", figures.ops.len(), done.time.as_secs_f32());
+                all[done.job] = Some(figures);
+                told
+            });
+            add(Check::new(name, result));
+            true
+        },
+    );
+    let all: Vec<_> = all.into_iter().flatten().collect();
+    figures::checks(&all).into_iter().for_each(add);
+    let table = format!(
+        "instructions a page, `granule-user-bench {ARGUMENTS}`, the least of the rounds\n{}",
+        figures::table(&all)
+    );
+    Ok((figures::rows(&all), table))
+}

@@ -1,0 +1,180 @@
+//! The faults: which instruction is left out, and the finding that each must have.
+
+/// A fault: what is planted, the rules of which one is broken, and the function that the finding names.
+#[derive(Debug)]
+pub(super) struct Fault {
+    pub(super) what: &'static str,
+    pub(super) plant: &'static str,
+    pub(super) rules: &'static [&'static str],
+    pub(super) function: &'static str,
+    /// Whether it is in the sample of every test run.
+    pub(super) sampled: bool,
+}
+
+const fn fault(
+    what: &'static str,
+    plant: &'static str,
+    rules: &'static [&'static str],
+    function: &'static str,
+) -> Fault {
+    Fault {
+        what,
+        plant,
+        rules,
+        function,
+        sampled: false,
+    }
+}
+
+impl Fault {
+    const fn sampled(mut self) -> Self {
+        self.sampled = true;
+        self
+    }
+}
+
+pub(super) const STALE: &[&str] = &["stale-translation", "stale-reuse", "RWHZWS"];
+const TABLES: &[&str] = &["freed-in-use", "unlinked-in-use"];
+
+/// The faults. Names of functions are those of Debian's Linux 6.12.
+pub(super) const FAULTS: [Fault; 20] = [
+    fault(
+        "copy on write: no TLBI of the page that is copied",
+        "ptep_clear_flush:tlbi",
+        STALE,
+        "ptep_clear_flush",
+    )
+    .sampled(),
+    fault(
+        "copy on write: the TLBI before the store is visible",
+        "ptep_clear_flush:dsb ishst",
+        STALE,
+        "ptep_clear_flush",
+    ),
+    fault(
+        "copy on write: the TLBI is not waited for",
+        "ptep_clear_flush:dsb ish",
+        STALE,
+        "ptep_clear_flush",
+    ),
+    fault(
+        "fork: no TLBI of the parent's pages, now read-only",
+        "copy_process:tlbi",
+        STALE,
+        "copy_page_range",
+    )
+    .sampled(),
+    fault(
+        "fork: the TLBI before the stores are visible",
+        "copy_process:dsb ishst",
+        STALE,
+        "copy_page_range",
+    ),
+    fault(
+        "fork: the TLBI is not waited for",
+        "copy_process:dsb ish",
+        STALE,
+        "copy_page_range",
+    ),
+    fault(
+        "mprotect: no TLBI of pages, now read-only",
+        "tlb_flush:tlbi vale1is",
+        STALE,
+        "ptep_modify_prot_start",
+    ),
+    fault(
+        "mprotect: the TLBI before the stores are visible",
+        "tlb_flush:dsb ishst",
+        STALE,
+        "ptep_modify_prot_start",
+    ),
+    fault(
+        "mprotect: the TLBI is not waited for",
+        "tlb_flush:dsb ish",
+        STALE,
+        "ptep_modify_prot_start",
+    )
+    .sampled(),
+    fault(
+        "munmap: no TLBI of pointers to tables that are freed",
+        "tlb_flush:tlbi vae1is",
+        TABLES,
+        "free_pgd_range",
+    ),
+    fault(
+        "exec: no TLBI of the stack that moves",
+        "__flush_tlb_range_nosync:tlbi",
+        STALE,
+        "move_page_tables",
+    ),
+    fault(
+        "exit: no TLBI by ASID before tables are freed",
+        "tlb_flush:tlbi aside1is",
+        TABLES,
+        "free_pgd_range",
+    ),
+    fault(
+        "reclaim and migration: no TLBI",
+        "set_tlb_ubc_flush_pending:tlbi",
+        STALE,
+        "try_to_migrate_one",
+    ),
+    fault(
+        "fixmap: the TLBI before the store is visible",
+        "__set_fixmap:dsb ishst",
+        STALE,
+        "__set_fixmap",
+    ),
+    fault(
+        "fixmap: no TLBI of a slot that is cleared",
+        "__set_fixmap:tlbi",
+        STALE,
+        "__set_fixmap",
+    )
+    .sampled(),
+    // Several files have a function of this name, in the order of the files: here and below mm/mprotect.c's.
+    fault(
+        "mprotect of many pages: no TLBI by ASID",
+        "tlb_flush:tlbi aside1is:9",
+        STALE,
+        "ptep_modify_prot_start",
+    ),
+    fault(
+        "mprotect of many pages: the TLBI before the stores are visible",
+        "tlb_flush:dsb ishst:8",
+        STALE,
+        "ptep_modify_prot_start",
+    ),
+    fault(
+        "reclaim and migration: the TLBI before the store is visible",
+        "set_tlb_ubc_flush_pending:dsb ishst",
+        STALE,
+        "try_to_migrate_one",
+    ),
+    fault(
+        "exec: the TLBI of the stack before the stores are visible",
+        "__flush_tlb_range_nosync:dsb ishst",
+        STALE,
+        "move_page_tables",
+    ),
+    // That of mm/mmu_gather.c.
+    fault(
+        "munmap: the TLBI of pointers before the stores are visible",
+        "tlb_flush:dsb ishst:4",
+        TABLES,
+        "free_pgd_range",
+    ),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_sample_has_each_kind() {
+        let sampled = FAULTS.iter().filter(|fault| fault.sampled).count();
+        assert!((3..=5).contains(&sampled), "{sampled}");
+        let of = |kind: &str| FAULTS.iter().filter(|it| it.plant.contains(kind)).count();
+        assert!(of(":tlbi") >= 8 && of(":dsb") >= 8);
+    }
+}

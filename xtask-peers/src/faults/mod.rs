@@ -1,0 +1,400 @@
+//! Faults planted in Debian's kernel while it runs under `granule watch`: single TLBIs and barriers become
+//! NOPs in its memory. Each must be found, with the name of the function that it is about. That each
+//! matters is confirmed by another judge, on a recording of the kernel without faults.
+//!
+//! [`list`] has the faults and what is expected of each; what breaks a rule is the model's.
+
+mod list;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use granule_cli::Initramfs;
+use serde_json::{Value, json};
+use xtask::pool;
+use xtask::workspace::{cargo, target_dir};
+
+use crate::check::Check;
+use crate::deadline::run_for;
+use crate::emulator;
+use crate::machine::{Files, Kernel};
+use crate::peers::Peers;
+use list::{FAULTS, Fault};
+
+/// The first process: forks and executes, copies on write, protects, unmaps, loads modules, patches the
+/// kernel's code through the fixmap, and has pages migrate.
+const SCRIPT: &[u8] = b"#!/bin/busybox sh
+/bin/busybox mount -t proc proc /proc
+/bin/busybox mount -t sysfs sysfs /sys
+for i in 1 2 3 4 5; do /bin/busybox true; done
+/bench 4M 1
+echo 1 > /proc/sys/kernel/sched_schedstats
+/bin/busybox insmod /module.ko && /bin/busybox rmmod brd
+echo 1 > /proc/sys/vm/compact_memory
+/bin/busybox sha256sum /bin/busybox | /bin/busybox wc -c
+echo 0 > /proc/sys/kernel/sched_schedstats
+/bin/busybox insmod /module.ko && /bin/busybox rmmod brd
+/bin/busybox true
+echo watched to the end
+/bin/busybox poweroff -f
+";
+const LAST_LINE: &str = "watched to the end";
+
+/// A module that does something when it comes and goes.
+const MODULE: &str = "brd";
+
+/// The initramfs. `bench` is the benchmark of user memory.
+fn archive(busybox: &[u8], bench: &[u8], module: &[u8]) -> Initramfs {
+    Initramfs::new()
+        .directory("/bin")
+        .directory("/proc")
+        .directory("/sys")
+        .program("/bin/busybox", busybox)
+        .program("/bench", bench)
+        .file("/module.ko", module)
+        .program("/init", SCRIPT)
+}
+
+/// The time of one run, and of the other judge.
+const LIMIT: Duration = Duration::from_secs(900);
+const JUDGE_LIMIT: Duration = Duration::from_secs(3600);
+
+/// The machine and the kernel.
+#[derive(Debug)]
+pub(crate) struct Subject<'a> {
+    pub(crate) qemu: &'a Path,
+    pub(crate) image: &'a Path,
+    pub(crate) initrd: &'a Path,
+    pub(crate) cpus: u32,
+    /// A folder for the files of the runs.
+    pub(crate) folder: &'a Path,
+}
+
+/// A run as `granule watch --json` tells it, and its console.
+pub(crate) fn watch(
+    subject: &Subject<'_>,
+    name: &str,
+    options: &[&str],
+    words: &str,
+) -> Result<(Value, String)> {
+    let console = subject.folder.join(format!("{name}.console"));
+    let mut command = Command::new(target_dir().join("debug").join("granule"));
+    command
+        .args(["watch", "--json", "--timeout", "300"])
+        .args(options)
+        .arg("--")
+        .arg(subject.qemu)
+        // Without the erratum for which Linux repeats TLBIs, and the second would hide what the first lacks.
+        .args(["-machine", "virt,gic-version=3", "-cpu", "cortex-a57"])
+        .args(["-m", "512M", "-smp", &subject.cpus.to_string()])
+        .args(["-display", "none", "-nodefaults", "-serial"])
+        .arg(format!("file:{}", console.display()))
+        .arg("-kernel")
+        .arg(subject.image)
+        .arg("-initrd")
+        .arg(subject.initrd)
+        .arg("-append")
+        // The other judge does not know page-table isolation.
+        .arg(format!(
+            "console=ttyAMA0 panic=-1 quiet nowatchdog kpti=off {words}"
+        ));
+    let finished = run_for(command, LIMIT)?;
+    let told = serde_json::from_str(&finished.stdout).with_context(|| {
+        let said = finished.stderr.lines().last().unwrap_or("nothing");
+        format!("granule watch printed no JSON, and said {said:?}")
+    })?;
+    let console = std::fs::read(&console).unwrap_or_default();
+    Ok((told, String::from_utf8_lossy(&console).into_owned()))
+}
+
+fn findings(told: &Value) -> &[Value] {
+    told["findings"].as_array().map_or(&[], Vec::as_slice)
+}
+
+/// The functions that a finding is about: that of its place, and those of the events that it conflicts with.
+fn names(finding: &Value) -> BTreeSet<String> {
+    let of = |list: &str| finding[list].as_array().map_or(&[][..], Vec::as_slice);
+    let conflicts = |step: &&Value| {
+        let role = step["role"].as_str();
+        role.is_some_and(|role| role.starts_with("what it conflicts with"))
+    };
+    let steps = of("steps").iter().filter(conflicts);
+    let places = of("places").iter().chain(steps);
+    let names = places.filter_map(|one| Some(one["name"].as_str()?.split_once("+0x")?.0));
+    names.map(str::to_owned).collect()
+}
+
+/// What of a run with a fault shows it: the rules and the functions of findings that the run without it does
+/// not have.
+fn shows(told: &Value, whole: &Value, fault: &Fault) -> Result<String> {
+    let site = |finding: &Value| (finding["rule"].clone(), finding["function"].clone());
+    let known: Vec<_> = findings(whole).iter().map(site).collect();
+    let mut new = findings(told)
+        .iter()
+        .filter(|finding| !known.contains(&site(finding)))
+        .peekable();
+    if new.peek().is_none() {
+        bail!("nothing is found");
+    }
+    let mut others = BTreeSet::new();
+    for finding in new {
+        let rule = finding["rule"].as_str().unwrap_or_default();
+        let named = names(finding);
+        let is_named = named.iter().any(|name| {
+            let rest = name.strip_prefix(fault.function);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        });
+        if is_named && fault.rules.contains(&rule) {
+            let times = finding["count"].as_u64().unwrap_or_default();
+            return Ok(format!("{rule}, {times} times, naming {}", fault.function));
+        }
+        others.extend(named.into_iter().map(|name| format!("{rule} {name}")));
+    }
+    let others: Vec<_> = others.into_iter().collect();
+    bail!(
+        "{} is not named; found: {}",
+        fault.function,
+        others.join(", ")
+    )
+}
+
+/// The addresses of a run's planted instructions, where the kernel was linked.
+fn planted(told: &Value) -> Result<String> {
+    let all = told["planted"].as_array().context("nothing was planted")?;
+    let addresses: Vec<_> = all
+        .iter()
+        .filter_map(|one| one["linked"].as_str())
+        .collect();
+    ensure!(!addresses.is_empty(), "nothing was planted");
+    Ok(addresses.join(","))
+}
+
+/// Whether removals of each fault's instructions from the recording matter, in the order of the faults: the
+/// removals that matter, and all.
+fn mattering(record: &Path, places: &[String]) -> Result<Vec<(u64, u64)>> {
+    let mut command = cargo(&[
+        "test",
+        "--quiet",
+        "--package",
+        "granule-cli",
+        "--test",
+        "qemu",
+        "--",
+        "--ignored",
+        "--nocapture",
+        "what_was_planted_matters",
+    ]);
+    command
+        .env("GRANULE_SENSITIVITY_TRACES", record)
+        .env("GRANULE_SENSITIVITY_PLACES", places.join(";"));
+    let finished = run_for(command, JUDGE_LIMIT)?;
+    let rows = rows(&finished.stdout);
+    ensure!(
+        rows.len() == places.len(),
+        "the other judge told of {} faults, and not of {}: {}",
+        rows.len(),
+        places.len(),
+        finished.stderr.lines().last().unwrap_or("it said nothing")
+    );
+    Ok(rows)
+}
+
+/// The rows `fault N: M of R removals mattered`.
+fn rows(text: &str) -> Vec<(u64, u64)> {
+    let row = |line: &str| {
+        let (_, rest) = line.split_once("fault ")?.1.split_once(": ")?;
+        let (mattered, rest) = rest.split_once(" of ")?;
+        let removed = rest.strip_suffix(" removals mattered")?;
+        Some((mattered.parse().ok()?, removed.parse().ok()?))
+    };
+    text.lines().filter_map(row).collect()
+}
+
+/// Plants the faults, and adds a check for each. Returns a row for each that is found and matters.
+fn all(subject: &Subject<'_>, extent: Extent, add: &mut impl FnMut(Check)) -> Vec<Value> {
+    let record = subject.folder.join("whole.gz");
+    let whole = match without(subject, &record) {
+        Ok(whole) => whole,
+        Err(error) => {
+            let name = "planted faults: the kernel without one".to_owned();
+            add(Check::new(name, Err(error)));
+            return Vec::new();
+        }
+    };
+    let faults: Vec<&Fault> = FAULTS
+        .iter()
+        .filter(|it| it.sampled || extent == Extent::All)
+        .collect();
+    let mut done: Vec<Option<Result<(String, String)>>> = Vec::new();
+    done.resize_with(faults.len(), || None);
+    pool::run(
+        faults.len(),
+        pool::parallel(),
+        || true,
+        |at| {
+            // The kernel is somewhere else each time.
+            let plant = ["--plant", faults[at].plant];
+            let (told, _) = watch(subject, &format!("fault-{at}"), &plant, "")?;
+            Ok((shows(&told, &whole, faults[at])?, planted(&told)?))
+        },
+        |one| {
+            done[one.job] = Some(one.result);
+            true
+        },
+    );
+    let found = done.iter().flatten().flatten();
+    let places: Vec<String> = found.map(|(_, places)| places.clone()).collect();
+    // What was not found is told below; there may be nothing left to judge.
+    let judged = if places.is_empty() {
+        Ok(Vec::new())
+    } else {
+        mattering(&record, &places)
+    };
+    let mut mattering = judged
+        .unwrap_or_else(|error| {
+            add(Check::new(
+                "planted faults: the other judge".to_owned(),
+                Err(error),
+            ));
+            Vec::new()
+        })
+        .into_iter();
+    let mut rows = Vec::new();
+    for (fault, result) in faults.iter().zip(done) {
+        let result = result.unwrap_or_else(|| Err(anyhow::anyhow!("it was not run")));
+        let result = result.and_then(|(found, _)| {
+            let (mattered, removed) = mattering.next().context("no other judge looked at it")?;
+            ensure!(
+                mattered > 0,
+                "{found}; but none of {removed} removals matters"
+            );
+            rows.push(json!({
+                "what": fault.what,
+                "plant": fault.plant,
+                "found": found,
+                "matter": format!("{mattered} of {removed}"),
+            }));
+            Ok(format!("{found}; {mattered} of {removed} removals matter"))
+        });
+        add(Check::new(format!("planted fault, {}", fault.what), result));
+    }
+    rows
+}
+
+/// The kernel in which faults are planted, by its place in the list of kernels.
+const PLANTED_IN: usize = 1;
+
+/// How many of the faults are planted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Extent {
+    /// A few, of each kind.
+    Sample,
+    /// All.
+    All,
+}
+
+/// The initramfs for the kernel at this place of the list of kernels.
+pub(crate) fn initrd(peers: &Peers<'_>, at: usize, files: &Files) -> Result<PathBuf> {
+    let path = target_dir().join("granule").join("granule-user-bench");
+    let bench = std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let modules = peers.modules(at, &[MODULE])?;
+    let (_, module) = modules
+        .first()
+        .with_context(|| format!("the kernel has no module {MODULE}"))?;
+    let archive = archive(&peers.busybox, &bench, module);
+    files.initramfs(&format!("faults-{at}.cpio"), archive)
+}
+
+/// The part: plants the faults. A row for each that is found and matters.
+pub(crate) fn run(
+    peers: &Peers<'_>,
+    files: &Files,
+    extent: Extent,
+    fresh: bool,
+    add: &mut impl FnMut(Check),
+) -> Result<Vec<Value>> {
+    let folder = target_dir().join("peers");
+    let qemu = emulator::qemu(&emulator::QEMUS[0], &folder, fresh)?;
+    let Some((Kernel::Linux { image, .. }, _)) = peers.linuxes.get(PLANTED_IN) else {
+        bail!("the kernel that faults are planted in is missing");
+    };
+    let subject = Subject {
+        qemu: &qemu,
+        image,
+        initrd: &initrd(peers, PLANTED_IN, files)?,
+        cpus: 1,
+        folder: &files.folder("faults")?,
+    };
+    Ok(all(&subject, extent, add))
+}
+
+/// The run without a fault, recorded.
+fn without(subject: &Subject<'_>, record: &Path) -> Result<Value> {
+    let record = record.to_str().context("the folder's name is not UTF-8")?;
+    let (told, console) = watch(subject, "whole", &["--record", record], "nokaslr")?;
+    ensure!(
+        told["complete"] == true && console.contains(LAST_LINE),
+        "it was not seen to its end: {}",
+        told["unchecked"]
+    );
+    Ok(told)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::list::STALE;
+    use super::*;
+
+    #[test]
+    fn a_fault_is_shown_by_a_new_finding_that_names_its_function() {
+        let known = json!({"rule": "RWHZWS", "function": "map_range", "places": []});
+        let whole = json!({ "findings": [known] });
+        let with = |finding: Value| json!({ "findings": [known, finding] });
+        let one = Fault {
+            what: "",
+            plant: "f:tlbi",
+            rules: STALE,
+            function: "copy_page_range",
+            sampled: false,
+        };
+        let found = with(json!({
+            "rule": "stale-translation", "function": "ret_to_user", "count": 3,
+            "places": [{"address": "0x10", "name": "ret_to_user+0x10"}],
+            "steps": [
+                {"name": "f+0x4", "role": "stored there before"},
+                {"name": "copy_page_range.isra.0+0x40", "role": "what it conflicts with"},
+            ],
+        }));
+        let shown = shows(&found, &whole, &one).unwrap();
+        assert_eq!(shown, "stale-translation, 3 times, naming copy_page_range");
+        for (other, part) in [
+            (whole.clone(), "nothing is found"),
+            (
+                with(
+                    json!({"rule": "stale-translation", "function": "f", "places": [{"name": "f+0x4"}]}),
+                ),
+                "found: stale-translation f",
+            ),
+            (
+                with(json!({"rule": "RJQQTC", "places": [{"name": "copy_pte_range+0x4"}]})),
+                "copy_page_range is not named",
+            ),
+        ] {
+            let error = shows(&other, &whole, &one).unwrap_err().to_string();
+            assert!(error.contains(part), "{error}");
+        }
+    }
+
+    #[test]
+    fn nothing_planted_and_nothing_judged_are_told() {
+        assert!(planted(&json!({"planted": []})).is_err());
+        let told = json!({"planted": [{"linked": "0x10"}, {"linked": "0x20"}]});
+        assert_eq!(planted(&told).unwrap(), "0x10,0x20");
+        let text = "running 1 test\nfault 0: 3 of 40 removals mattered\nfault 1: 0 of 0 removals mattered\n";
+        assert_eq!(rows(text), [(3, 40), (0, 0)]);
+        assert!(rows("test result: ok").is_empty());
+    }
+}

@@ -1,0 +1,158 @@
+//! The parts of `make test-peers` and their order. What a part does is in its own file.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use granule_cli::PageSize;
+use xtask::workspace::{cargo, image_path, run as run_command, target_dir};
+
+use crate::bench::bench;
+use crate::check::Check;
+use crate::inspect::{self, makedumpfile};
+use crate::kexec::left_for;
+use crate::machine::{Files, Kernel};
+use crate::peers::{self, Peers};
+use crate::shell::shells;
+use crate::store::Store;
+use crate::summary::Summary;
+use crate::tlb::replays;
+use crate::watch::{self, Extent};
+use crate::{apt, faults, report, sensitivity};
+
+/// A part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Part {
+    /// Fetch packages only
+    Packages,
+    /// The benchmark of user memory
+    Bench,
+    /// Debian's shell
+    Shell,
+    /// Debian's kernels, left for
+    Kexec,
+    /// The page tables of Debian's kernels, read from outside
+    Inspect,
+    /// Files of Debian's makedumpfile; a part of inspect
+    Makedumpfile,
+    /// The page of `granule report` with Debian's kernels beside ours; only if it is asked for
+    Report,
+    /// A sample of Debian's kernels, and systems that are no Linux, watched
+    Watch,
+    /// All of Debian's kernels on all machines, watched; only if it is asked for
+    WatchAll,
+    /// A sample of the faults planted in a Debian kernel, watched
+    Faults,
+    /// All of them; only if it is asked for
+    FaultsAll,
+    /// What `granule check` notices in recordings of Debian's kernels; only if it is asked for
+    Sensitivity,
+    /// TLB misses, modelled: our program, and Debian's shell
+    Tlb,
+}
+
+const PAGE_SIZES: [PageSize; 3] = [PageSize::K4, PageSize::K16, PageSize::K64];
+
+/// Builds the programs for the boots: the image, and the user programs.
+fn build() -> Result<()> {
+    run_command(cargo(&["xtask", "image"]))?;
+    run_command(cargo(&["xtask", "user"]))
+}
+
+/// Builds `granule` with its plugin.
+fn build_granule() -> Result<()> {
+    run_command(cargo(&["build", "-p", "granule-cli", "--bin", "granule"]))
+}
+
+/// Runs the parts that `only` names, or all but those that must be asked for.
+pub(crate) fn run(only: &[Part], fresh: bool, mut summary: Summary) -> Result<ExitCode> {
+    let asked = |part| only.contains(&part);
+    let wants = |part| only.is_empty() || asked(part);
+    let files = Files::new()?;
+    let folder = target_dir().join("peers");
+    let store = Store::new(folder.clone(), apt::ARM64);
+    let packages = match store.packages(&peers::all(), fresh) {
+        Ok(packages) => packages,
+        Err(why) => {
+            summary.say(&format!("{why:#}"));
+            if only == [Part::Report] {
+                summary.say("without Debian's kernels");
+                run_command(cargo(&["xtask", "report"]))?;
+                return Ok(ExitCode::SUCCESS);
+            }
+            return summary.not_run(&why);
+        }
+    };
+    summary.packages.clone_from(&packages);
+    let peers = Peers::unpack(&store, &packages, &files, &mut |check| summary.add(check));
+    let mut add = |check: Check| summary.add(check);
+    if asked(Part::Report) {
+        let made = report::make(&peers.linuxes, &peers.busybox, &files);
+        add(Check::new("report".to_owned(), made));
+    }
+    if wants(Part::Inspect) {
+        inspect::all(&peers.linuxes, &peers.busybox, &files, &mut add)?;
+    }
+    if (wants(Part::Inspect) || wants(Part::Makedumpfile))
+        && let Some((Kernel::Linux { image, .. }, _)) = peers.linuxes.first()
+    {
+        let subject = makedumpfile::Subject {
+            image,
+            package: &peers.first()?,
+            busybox: &peers.busybox,
+            packages: &folder,
+            fresh,
+        };
+        makedumpfile::all(&subject).into_iter().for_each(&mut add);
+    }
+    if wants(Part::Watch) || asked(Part::WatchAll) {
+        build()?;
+        build_granule()?;
+        let extent = if asked(Part::WatchAll) {
+            Extent::All
+        } else {
+            Extent::Sample
+        };
+        watch::watched(&peers, &files, extent, fresh, &mut add)?;
+    }
+    if wants(Part::Faults) || asked(Part::FaultsAll) {
+        build()?;
+        build_granule()?;
+        let extent = if asked(Part::FaultsAll) {
+            faults::Extent::All
+        } else {
+            faults::Extent::Sample
+        };
+        summary.faults = faults::run(&peers, &files, extent, fresh, &mut |it| summary.add(it))?;
+    }
+    if asked(Part::Sensitivity) {
+        build()?;
+        build_granule()?;
+        summary.sensitivity = sensitivity::run(&peers, &files, fresh, &mut |it| summary.add(it))?;
+    }
+    if wants(Part::Tlb) {
+        build()?;
+        build_granule()?;
+        summary.tlb = replays(&peers, &files, fresh, &mut |check| summary.add(check))?;
+    }
+    if wants(Part::Bench) || wants(Part::Shell) || wants(Part::Kexec) {
+        build()?;
+        let mut add = |check: Check| summary.add(check);
+        let image = image_path();
+        let granules = PAGE_SIZES.map(|page_size| {
+            let image = image.clone();
+            (Kernel::Granule { image, page_size }, page_size)
+        });
+        if wants(Part::Shell) {
+            shells(&peers, &granules, &files, &mut add)?;
+        }
+        if wants(Part::Kexec) {
+            left_for(&peers, &image, &files, &mut add)?;
+        }
+        if wants(Part::Bench) {
+            let (rows, table) = bench(&peers, &granules, &files, &mut add)?;
+            summary.rows = rows;
+            summary.say(&table);
+        }
+    }
+    summary.end()
+}

@@ -1,0 +1,248 @@
+//! `granule bench tlb` with the QEMUs that it serves: the program of ours, and Debian's busybox on our
+//! kernel and on its own.
+//!
+//! The models and their figures are granule's; here it is seen that they come out, and that larger leaves
+//! do not miss more.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use xtask::workspace::target_dir;
+
+use crate::check::Check;
+use crate::deadline::run_for;
+use crate::machine::{Files, Kernel};
+use crate::peers::Peers;
+use crate::{emulator, shell, watch};
+
+const LIMIT: Duration = Duration::from_secs(1800);
+
+/// What is replayed.
+#[derive(Clone, Copy, Debug)]
+enum Workload<'a> {
+    /// The program of ours, with so much memory.
+    Program(&'a str),
+    /// An initramfs on our kernel.
+    Initramfs(&'a Path),
+    /// An initramfs on a kernel of Debian's.
+    Linux(&'a Path, &'a Path),
+}
+
+/// The memory of the program whose accesses are replayed: with the oldest QEMU, and with the newest for
+/// figures.
+const REPLAYED: [&str; 2] = ["16M", "64M"];
+/// The watched kernel on which Debian's shell is replayed, by its place in `LINUXES`.
+const REPLAYED_LINUX: usize = 1;
+
+/// Modelled TLB misses: one object for each workload, of the newest QEMU.
+pub(crate) fn replays(
+    peers: &Peers<'_>,
+    files: &Files,
+    fresh: bool,
+    add: &mut impl FnMut(Check),
+) -> Result<Vec<serde_json::Value>> {
+    let shell = files.initramfs("replayed.cpio", shell::archive(&peers.busybox))?;
+    let watched = files.initramfs("watched.cpio", watch::archive(&peers.busybox))?;
+    let folder = target_dir().join("peers");
+    let mut all = Vec::new();
+    for (wanted, bytes) in emulator::QEMUS.iter().zip(REPLAYED) {
+        let qemu = match emulator::qemu(wanted, &folder, fresh) {
+            Ok(qemu) => qemu,
+            Err(error) => {
+                add(Check::new(
+                    format!("TLB, QEMU {}", wanted.version),
+                    Err(error),
+                ));
+                continue;
+            }
+        };
+        let is_newest = wanted.version == emulator::QEMUS[1].version;
+        let name = format!("`granule-user-bench`, {bytes}");
+        let mut cases = vec![(name, Workload::Program(bytes))];
+        if is_newest {
+            cases.push(("busybox".to_owned(), Workload::Initramfs(&shell)));
+            if let Some((Kernel::Linux { image, name }, _)) = peers.linuxes.get(REPLAYED_LINUX) {
+                let name = format!("busybox on {name}");
+                cases.push((name, Workload::Linux(image, &watched)));
+            }
+        }
+        for (name, workload) in cases {
+            let is_program = matches!(workload, Workload::Program(_));
+            let result = run(&qemu, workload, &name).and_then(|told| {
+                let line = judge(&told, is_program)?;
+                if is_newest {
+                    all.push(told);
+                }
+                Ok(line)
+            });
+            let name = format!("TLB, QEMU {}, {name}", wanted.version);
+            add(Check::new(name, result));
+        }
+    }
+    Ok(all)
+}
+
+/// Replays a workload. The object that granule prints has `name` for its workload, so that no path of
+/// this machine gets into a document.
+fn run(qemu: &Path, workload: Workload<'_>, name: &str) -> Result<Value> {
+    let granule = target_dir().join("debug").join("granule");
+    let mut command = Command::new(granule);
+    command.args(["bench", "tlb", "--json", "--timeout", "1500"]);
+    match workload {
+        Workload::Program(bytes) => {
+            command.args(["--bytes", bytes, "--qemu"]).arg(qemu);
+        }
+        Workload::Initramfs(initrd) => {
+            command.arg("--qemu").arg(qemu).arg("--initrd").arg(initrd);
+        }
+        Workload::Linux(image, initrd) => {
+            command.arg("--").args(linux(qemu, image, initrd));
+        }
+    }
+    let finished = run_for(command, LIMIT)?;
+    let mut told: Value = serde_json::from_str(&finished.stdout).with_context(|| {
+        let said = finished.stderr.lines().last().unwrap_or("nothing");
+        format!("granule bench tlb printed no JSON, and said {said:?}")
+    })?;
+    ensure!(
+        finished.status.is_some_and(|status| status.success()),
+        "the exit code is not 0: {}",
+        told["outcome"]
+    );
+    told["workload"] = name.into();
+    Ok(told)
+}
+
+fn linux(qemu: &Path, image: &Path, initrd: &Path) -> Vec<OsString> {
+    let mut words: Vec<OsString> = vec![qemu.into()];
+    let machine =
+        "-machine virt,gic-version=3 -cpu neoverse-n1 -m 1G -display none -nodefaults -serial null";
+    words.extend(machine.split(' ').map(OsString::from));
+    words.extend([
+        "-kernel".into(),
+        image.into(),
+        "-initrd".into(),
+        initrd.into(),
+    ]);
+    // With page-table isolation the kernel's addresses are no longer everybody's, as the models have it.
+    words.extend(["-append".into(), "panic=-1 quiet kpti=off".into()]);
+    words
+}
+
+/// Whether a replay saw a workload and not a fragment, and larger leaves do not miss more. Only a program
+/// that goes through its memory is known to be served by larger leaves.
+fn judge(told: &Value, goes_through_memory: bool) -> Result<String> {
+    let instructions = told["instructions"].as_u64().unwrap_or_default();
+    ensure!(instructions > 1_000_000, "{instructions} instructions only");
+    ensure!(
+        told["outcome"] == "ended",
+        "the outcome is {}",
+        told["outcome"]
+    );
+    ensure!(told["modelled"] == true, "it is not called modelled");
+    ensure!(
+        told["unseen_accesses"] == false,
+        "some accesses were not seen"
+    );
+    ensure!(
+        told["guest_page_size"] == 4096,
+        "the page size is {}",
+        told["guest_page_size"]
+    );
+    let misses = |map: &str, page_size: u64| {
+        let mut rows = told["rows"]
+            .as_array()
+            .map_or(&[][..], Vec::as_slice)
+            .iter();
+        let found = rows.find(|row| {
+            row["cpu"] == "cortex-a76" && row["map"] == map && row["page_size"] == page_size
+        });
+        let misses = found.and_then(|row| row["misses"].as_u64());
+        misses.with_context(|| format!("there is no row of {map}, {page_size}"))
+    };
+    let pages = misses("pages", 4096)?;
+    // Its leaves are between those two, as nothing else is possible.
+    let (guest, blocks) = (misses("guest", 4096)?, misses("blocks", 4096)?);
+    ensure!(pages > 0, "no page was ever missed");
+    if goes_through_memory {
+        ensure!(
+            told["larger_missed_more"].is_null(),
+            "larger leaves missed more: {}",
+            told["larger_missed_more"]
+        );
+        ensure!(
+            (blocks..=pages).contains(&guest),
+            "{guest} misses with the guest's own leaves, {pages} with pages, {blocks} with blocks"
+        );
+        for map in ["contiguous", "linear-blocks", "blocks"] {
+            let fewer = misses(map, 4096)?;
+            ensure!(
+                fewer * 5 < pages * 4,
+                "{fewer} misses with {map}, {pages} with pages"
+            );
+        }
+        let larger = misses("pages", 65536)?;
+        ensure!(
+            larger * 2 < pages,
+            "{larger} misses with 64K pages, {pages} with 4K"
+        );
+    }
+    Ok(format!(
+        "{instructions} instructions, modelled misses of a Cortex-A76: {pages} with 4K pages, {blocks} with blocks"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn told() -> Value {
+        let row = |page_size: u64, map: &str, misses: u64| json!({"cpu": "cortex-a76", "page_size": page_size, "map": map, "misses": misses});
+        json!({
+            "instructions": 2_000_000, "outcome": "ended", "modelled": true,
+            "unseen_accesses": false, "guest_page_size": 4096, "larger_missed_more": null,
+            "rows": [
+                row(4096, "pages", 1000), row(4096, "contiguous", 200),
+                row(4096, "linear-blocks", 700), row(4096, "blocks", 100),
+                row(4096, "guest", 800), row(65536, "pages", 200),
+            ],
+        })
+    }
+
+    #[test]
+    fn a_replay_that_cannot_be_right_is_told() {
+        judge(&told(), true).unwrap();
+        for (pointer, value, part) in [
+            ("/instructions", json!(7), "instructions only"),
+            ("/outcome", json!("died"), "outcome"),
+            ("/unseen_accesses", json!(true), "not seen"),
+            ("/guest_page_size", json!(null), "page size"),
+            ("/rows/0/misses", json!(0), "ever missed"),
+            ("/rows", json!([]), "no row"),
+        ] {
+            let mut broken = told();
+            *broken.pointer_mut(pointer).unwrap() = value;
+            for goes_through_memory in [false, true] {
+                let error = judge(&broken, goes_through_memory).unwrap_err().to_string();
+                assert!(error.contains(part), "{error}");
+            }
+        }
+        for (pointer, value, part) in [
+            ("/larger_missed_more", json!("x"), "larger leaves"),
+            ("/rows/1/misses", json!(800), "with contiguous"),
+            ("/rows/4/misses", json!(1001), "own leaves"),
+            ("/rows/5/misses", json!(500), "64K pages"),
+        ] {
+            let mut broken = told();
+            *broken.pointer_mut(pointer).unwrap() = value;
+            judge(&broken, false).unwrap();
+            let error = judge(&broken, true).unwrap_err().to_string();
+            assert!(error.contains(part), "{error}");
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! The machines on which Debian's kernels are watched: each kernel with each CPU that can run it, one and four of them,
+//! and both QEMUs. Pure.
+
+use std::collections::BTreeSet;
+
+use granule_cli::PageSize;
+
+use crate::peers::LINUXES;
+
+/// A CPU of QEMU's, and whether it has 16K pages.
+struct Cpu {
+    name: &'static str,
+    has_16k: bool,
+}
+
+/// Without VHE and hardware's updates; with both; with everything that QEMU has.
+const CPUS: [Cpu; 3] = [
+    Cpu {
+        name: "cortex-a57",
+        has_16k: false,
+    },
+    Cpu {
+        name: "neoverse-n1",
+        has_16k: true,
+    },
+    Cpu {
+        name: "max",
+        has_16k: true,
+    },
+];
+
+const NUMBERS: [u32; 2] = [1, 4];
+/// The places of the QEMUs in `emulator::QEMUS`.
+const QEMUS: [usize; 2] = [0, 1];
+
+/// A kernel on a machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Machine {
+    /// The place in `LINUXES`.
+    pub(super) kernel: usize,
+    cpu: usize,
+    pub(super) cpus: u32,
+    /// The place in `emulator::QEMUS`.
+    pub(super) qemu: usize,
+}
+
+impl Machine {
+    pub(super) fn cpu(&self) -> &'static str {
+        CPUS.get(self.cpu).map_or("max", |cpu| cpu.name)
+    }
+
+    fn pairs(&self) -> impl Iterator<Item = Pair> + use<> {
+        let values = [self.kernel, self.cpu, self.cpus as usize, self.qemu];
+        let all = (0..values.len()).flat_map(move |a| (a + 1..values.len()).map(move |b| (a, b)));
+        all.map(move |(a, b)| ((a, values[a]), (b, values[b])))
+    }
+}
+
+type Pair = ((usize, usize), (usize, usize));
+
+/// Every machine that the CPUs allow.
+pub(super) fn full() -> Vec<Machine> {
+    let mut all = Vec::new();
+    for (kernel, linux) in LINUXES.iter().enumerate() {
+        for (cpu, model) in CPUS.iter().enumerate() {
+            if linux.page_size == PageSize::K16 && !model.has_16k {
+                continue;
+            }
+            for cpus in NUMBERS {
+                all.extend(QEMUS.map(|qemu| Machine {
+                    kernel,
+                    cpu,
+                    cpus,
+                    qemu,
+                }));
+            }
+        }
+    }
+    all
+}
+
+/// A few of them that contain every pair of values that occurs. The greedy choice is the same every time.
+pub(super) fn covering() -> Vec<Machine> {
+    let all = full();
+    let mut missing: BTreeSet<Pair> = all.iter().flat_map(Machine::pairs).collect();
+    let mut chosen = Vec::new();
+    while !missing.is_empty() {
+        let gain = |it: &Machine| it.pairs().filter(|pair| missing.contains(pair)).count();
+        // The first of the best, so that the order of the tables decides.
+        let Some(best) = all.iter().rev().max_by_key(|it| gain(it)) else {
+            break;
+        };
+        for pair in best.pairs() {
+            missing.remove(&pair);
+        }
+        chosen.push(*best);
+    }
+    chosen
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_matrix_is_what_the_cpus_allow() {
+        let all = full();
+        // Three kernels of 4K on three CPUs and two of 16K on two, with one and four CPUs, and two QEMUs.
+        assert_eq!(all.len(), (3 * 3 + 2 * 2) * 2 * 2);
+        for (at, machine) in all.iter().enumerate() {
+            assert!(!all[..at].contains(machine));
+            let is_16k = LINUXES[machine.kernel].page_size == PageSize::K16;
+            assert!(!is_16k || machine.cpu() != "cortex-a57");
+        }
+    }
+
+    #[test]
+    fn the_sample_covers_every_pair_and_is_small() {
+        let sample = covering();
+        let wanted: BTreeSet<Pair> = full().iter().flat_map(Machine::pairs).collect();
+        let covered: BTreeSet<Pair> = sample.iter().flat_map(Machine::pairs).collect();
+        assert_eq!(wanted, covered);
+        // There are 13 pairs of kernel and CPU.
+        assert!((13..=15).contains(&sample.len()), "{}", sample.len());
+    }
+}

@@ -1,0 +1,348 @@
+//! Systems that are no Linux under `granule watch`: this kernel with each page size, U-Boot at three exception levels,
+//! EDK2, and Xen with a Linux in it.
+//!
+//! Nothing names the functions of the last three, and their addresses change with each version, so what is accepted of
+//! them is a rule, with a reason.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+use granule_cli::{Initramfs, PageSize};
+use serde_json::Value;
+use xtask::workspace::image_path;
+
+use super::run::{Run, Watched, events, findings, line, saw};
+use super::workload;
+use crate::machine::{Files, Kernel};
+use crate::peers::{EDK2, Peers, U_BOOT, XEN};
+use crate::shell;
+
+/// What is typed at U-Boot's prompt: `q` goes to the monitor by the second serial port, and the machine ends.
+const U_BOOT_INPUT: &str = "\n\n\nmw.l 0x9040000 0x71\nmw.l 0x9040000 0xa\n";
+/// The file that EDK2's shell executes when nobody types.
+const EDK2_SCRIPT: &[u8] = b"reset -s\r\n";
+
+/// Bytes of a flash of QEMU's virt machine.
+const FLASH: u64 = 64 << 20;
+
+/// A system on a machine.
+#[derive(Debug, Default)]
+pub(super) struct System {
+    pub(super) name: String,
+    options: Vec<OsString>,
+    input: &'static str,
+    /// What it says when it came to its end.
+    says: &'static str,
+    page_size: u64,
+    least: &'static [(&'static str, u64)],
+    /// What is not checked: no more and no less.
+    unchecked: &'static [&'static str],
+    /// Rules that it is known to break, each with the reason.
+    accepted: &'static [(&'static str, &'static str)],
+}
+
+fn options(text: &str) -> Vec<OsString> {
+    text.split_whitespace().map(OsString::from).collect()
+}
+
+impl System {
+    /// An option with a value that may have spaces.
+    fn with(mut self, option: &str, value: impl Into<OsString>) -> Self {
+        self.options.extend([option.into(), value.into()]);
+        self
+    }
+
+    /// Watches it, with files in a folder of its own.
+    pub(super) fn watch(&self, qemu: &Path, folder: &Path) -> Result<String> {
+        let watched = Run {
+            qemu,
+            options: self.options.clone(),
+            input: self.input,
+            accepted: None,
+            is_recorded: false,
+            folder,
+        }
+        .watch()?;
+        self.judge(&watched)?;
+        Ok(format!(
+            "{} stores to tables, {} TLBIs, {} known findings, {} things not checked",
+            events(&watched.told, "table_stores"),
+            events(&watched.told, "tlbi"),
+            findings(&watched.told).len(),
+            self.unchecked.len()
+        ))
+    }
+
+    fn judge(&self, watched: &Watched) -> Result<()> {
+        let Watched { told, console } = watched;
+        ensure!(
+            console.contains(self.says),
+            "it did not say {:?}; its last line is {:?}",
+            self.says,
+            console.lines().rev().find(|line| !line.trim().is_empty())
+        );
+        ensure!(
+            told["guest"]["page_sizes"] == serde_json::json!([self.page_size]),
+            "the page sizes are {}",
+            told["guest"]["page_sizes"]
+        );
+        saw(told, self.least)?;
+        let mut unchecked: Vec<&str> = told["unchecked"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_str)
+            .collect();
+        unchecked.sort_unstable();
+        ensure!(
+            unchecked == self.unchecked,
+            "not checked is {unchecked:?}, expected {:?}",
+            self.unchecked
+        );
+        ensure!(
+            told["complete"] == self.unchecked.is_empty(),
+            "complete is {}",
+            told["complete"]
+        );
+        let is_known = |it: &&Value| self.accepted.iter().any(|(rule, _)| it["rule"] == *rule);
+        let decided = findings(told).iter().filter(|it| it["undecided"].is_null());
+        let (known, new): (Vec<_>, Vec<_>) = decided.partition(is_known);
+        if let Some(first) = new.first() {
+            bail!("{} new findings, the first: {}", new.len(), line(first));
+        }
+        for (rule, _) in self.accepted {
+            let is_found = known.iter().any(|it| it["rule"] == *rule);
+            ensure!(is_found, "{rule} is accepted and was not found");
+        }
+        Ok(())
+    }
+}
+
+/// All systems, with their files.
+pub(super) fn all(peers: &Peers<'_>, files: &Files) -> Result<Vec<System>> {
+    let tests = Initramfs::new().program("/init", &workload::program("granule-user")?);
+    let tests = files.initramfs("watched-tests.cpio", tests)?;
+    let shell = files.initramfs("watched-shell.cpio", shell::archive(&peers.busybox))?;
+    let mut all = Vec::new();
+    for page_size in [PageSize::K4, PageSize::K16, PageSize::K64] {
+        for (cpus, el, (words, initrd)) in [
+            (1, 1, ("groups", &tests)),
+            (4, 2, ("storm", &tests)),
+            (2, 1, ("", &shell)),
+        ] {
+            all.push(granule(page_size, (cpus, el), words, initrd));
+        }
+    }
+    let u_boot = peers.file(&U_BOOT, |path| {
+        path == "usr/lib/u-boot/qemu_arm64/u-boot.bin"
+    })?;
+    let u_boot = files.put("u-boot.bin", &u_boot)?;
+    all.extend([1, 2, 3].map(|el| at(&u_boot, el)));
+    all.push(edk2(peers, files)?);
+    all.push(xen(peers, files)?);
+    Ok(all)
+}
+
+/// This kernel with a program that is called with `words`, on a CPU with everything that QEMU has.
+fn granule(page_size: PageSize, (cpus, el): (u32, u8), words: &str, initrd: &Path) -> System {
+    let virtualization = if el == 2 { ",virtualization=on" } else { "" };
+    let machine =
+        format!("-machine virt,gic-version=3{virtualization} -cpu max -m 512M -smp {cpus}");
+    System {
+        name: format!(
+            "Granule, {}, CPUs: {cpus}, EL{el} {words}",
+            page_size.word()
+        ),
+        options: options(&machine),
+        says: "@granule outcome=ok",
+        page_size: page_size.bytes(),
+        least: &[
+            ("table_stores", 2000),
+            ("tables", 8),
+            ("tlbi", 100),
+            ("dsb", 100),
+            ("isb", 100),
+            ("exceptions", 100),
+            ("frames_reused", 10),
+        ],
+        ..System::default()
+    }
+    .with("-kernel", image_path())
+    .with("-initrd", initrd)
+    .with(
+        "-append",
+        format!(
+            "console=ttyAMA0 arm64.pagesize={} -- {words}",
+            page_size.word()
+        ),
+    )
+}
+
+fn at(u_boot: &Path, el: u8) -> System {
+    let more = match el {
+        3 => ",secure=on",
+        2 => ",virtualization=on",
+        _ => "",
+    };
+    System {
+        name: format!("U-Boot, EL{el}"),
+        options: options(&format!(
+            "-machine virt,gic-version=3{more} -cpu neoverse-n1 -m 512M"
+        )),
+        input: U_BOOT_INPUT,
+        says: "=> mw.l 0x9040000 0x71",
+        page_size: 4096,
+        least: &[("tables", 5), ("registers", 6), ("tlbi", 1), ("isb", 8)],
+        unchecked: &[],
+        accepted: &[(
+            "not-invalidated",
+            "tables are made with the caches off and not invalidated by address before the MMU goes on; the \
+             invalidation by set and way before reaches no cache outside of the CPU",
+        )],
+    }
+    .with("-bios", u_boot)
+}
+
+/// UEFI firmware, up to its shell.
+fn edk2(peers: &Peers<'_>, files: &Files) -> Result<System> {
+    let code = peers.file(&EDK2, |path| {
+        path == "usr/share/qemu-efi-aarch64/QEMU_EFI.fd"
+    })?;
+    let flash = |name: &str, bytes: &[u8]| -> Result<PathBuf> {
+        let path = files.put(name, bytes)?;
+        let file = std::fs::OpenOptions::new().write(true).open(&path)?;
+        file.set_len(FLASH).context("cannot make a flash")?;
+        Ok(path)
+    };
+    let drive =
+        |path: &Path, more: &str| format!("if=pflash,format=raw,file={}{more}", path.display());
+    let folder = files.folder("edk2")?;
+    std::fs::write(folder.join("startup.nsh"), EDK2_SCRIPT).context("cannot write a script")?;
+    let (code, variables) = (flash("edk2.fd", &code)?, flash("edk2-variables.fd", b"")?);
+    Ok(System {
+        name: "EDK2".into(),
+        options: options("-machine virt,gic-version=3 -cpu neoverse-n1 -m 1G"),
+        says: "UEFI Interactive Shell",
+        page_size: 4096,
+        least: &[
+            ("table_stores", 1000),
+            ("tables", 8),
+            ("tlbi", 1000),
+            ("exceptions", 1),
+        ],
+        // Its first tables are in the flash.
+        unchecked: &["what happens with tables outside of RAM"],
+        ..System::default()
+    }
+    .with("-drive", drive(&code, ",readonly=on"))
+    .with("-drive", drive(&variables, ""))
+    .with(
+        "-drive",
+        format!(
+            "file=fat:{},format=raw,if=virtio,readonly=on",
+            folder.display()
+        ),
+    ))
+}
+
+/// A hypervisor at EL2 with the oldest Linux as its first guest, whose own tables are under stage 2.
+fn xen(peers: &Peers<'_>, files: &Files) -> Result<System> {
+    let xen = peers.file(&XEN, |path| {
+        path.starts_with("boot/xen-") && !path.ends_with(".config") && !path.ends_with(".efi")
+    })?;
+    let xen = files.put("xen", &xen)?;
+    let Some((Kernel::Linux { image, .. }, _)) = peers.linuxes.first() else {
+        bail!("there is no Linux for the first domain");
+    };
+    let initrd = files.initramfs("watched-domain.cpio", super::archive(&peers.busybox))?;
+    Ok(System {
+        name: "Xen with Linux".into(),
+        options: options(
+            "-machine virt,gic-version=3,virtualization=on -cpu neoverse-n1 -m 2G -smp 2",
+        ),
+        says: super::LAST_LINE,
+        page_size: 4096,
+        least: &[
+            ("table_stores", 5000),
+            ("tables", 100),
+            ("tlbi", 500),
+            ("exceptions", 100),
+        ],
+        unchecked: &[
+            "what happens with a guest's own tables",
+            "what happens with tables outside of RAM",
+        ],
+        accepted: &[(
+            "not-invalidated",
+            "the boot tables are made with the caches off and never invalidated, so lines that the boot loader left \
+             may be walked",
+        )],
+        ..System::default()
+    }
+    .with("-kernel", xen)
+    .with(
+        "-append",
+        "console=dtuart dtuart=/pl011@9000000 dom0_mem=256M",
+    )
+    .with(
+        "-device",
+        format!(
+            "guest-loader,addr=0x50000000,kernel={},bootargs=console=hvc0 panic=-1 quiet",
+            image.display()
+        ),
+    )
+    .with(
+        "-device",
+        format!("guest-loader,addr=0x58000000,initrd={}", initrd.display()),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn what_is_new_missing_or_no_longer_found_is_told() {
+        let system = System {
+            unchecked: &["what happens with tables outside of RAM"],
+            ..at(Path::new("u-boot.bin"), 3)
+        };
+        let whole = json!({
+            "guest": {"page_sizes": [4096]},
+            "events": {"tables": 5, "registers": 6, "tlbi": 1, "isb": 8},
+            "complete": false,
+            "unchecked": ["what happens with tables outside of RAM"],
+            "findings": [{"rule": "not-invalidated", "places": [{"address": "0x1"}], "example": "e"}],
+        });
+        let judge = |told: &Value, console: &str| {
+            system.judge(&Watched {
+                told: told.clone(),
+                console: console.into(),
+            })
+        };
+        judge(&whole, "=> mw.l 0x9040000 0x71").unwrap();
+        let error = judge(&whole, "=> ").unwrap_err().to_string();
+        assert!(error.contains("did not say"), "{error}");
+        for (pointer, value, part) in [
+            ("/guest/page_sizes", json!([16384]), "page sizes"),
+            ("/events/tlbi", json!(0), "tlbi"),
+            ("/unchecked", json!([]), "not checked"),
+            ("/complete", json!(true), "complete"),
+            (
+                "/findings/0/rule",
+                json!("missing-isb"),
+                "1 new findings, the first: missing-isb in 0x1",
+            ),
+            ("/findings", json!([]), "was not found"),
+        ] {
+            let mut broken = whole.clone();
+            *broken.pointer_mut(pointer).unwrap() = value;
+            let error = judge(&broken, "=> mw.l 0x9040000 0x71")
+                .unwrap_err()
+                .to_string();
+            assert!(error.contains(part), "{error}");
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! One run of `granule watch`: its files, its exit code, and whether its recording has the same verdict.
+
+use std::ffi::OsString;
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use xtask::workspace::target_dir;
+
+use crate::deadline::{Finished, run_for};
+
+/// A guest may take 10 minutes, on its own clock; a busy host more.
+const GUEST_LIMIT: &str = "600";
+const LIMIT: Duration = Duration::from_secs(3600);
+
+/// What is watched.
+#[derive(Debug)]
+pub(super) struct Run<'a> {
+    pub(super) qemu: &'a Path,
+    /// QEMU's options but for the console, which is a file.
+    pub(super) options: Vec<OsString>,
+    /// What the guest reads from its console.
+    pub(super) input: &'a str,
+    /// Findings that are accepted, as `granule watch --accept` takes them.
+    pub(super) accepted: Option<&'a Path>,
+    /// Whether the recording is checked too.
+    pub(super) is_recorded: bool,
+    /// A folder of its own.
+    pub(super) folder: &'a Path,
+}
+
+/// What was seen.
+#[derive(Debug)]
+pub(super) struct Watched {
+    pub(super) told: Value,
+    pub(super) console: String,
+}
+
+impl Run<'_> {
+    /// Watches it to its end.
+    pub(super) fn watch(&self) -> Result<Watched> {
+        let file = |name: &str| self.folder.join(name);
+        std::fs::write(file("input"), self.input).context("cannot write what is typed")?;
+        // What the guest writes to its second serial port is typed into the monitor.
+        for name in ["monitor.in", "monitor.out"] {
+            let made = Command::new("mkfifo").arg(file(name)).status();
+            ensure!(made.is_ok_and(|it| it.success()), "mkfifo failed");
+        }
+        let granule = target_dir().join("debug").join("granule");
+        let mut command = Command::new(&granule);
+        command.args(["watch", "--json", "--timeout", GUEST_LIMIT]);
+        if self.is_recorded {
+            command.arg("--record").arg(file("trace.gz"));
+        }
+        if let Some(path) = self.accepted {
+            command.arg("--accept").arg(path);
+        }
+        command.arg("--").arg(self.qemu);
+        command.args(["-display", "none", "-nodefaults"]);
+        for (option, value) in [
+            (
+                "-chardev",
+                format!("pipe,id=monitor,path={}", file("monitor").display()),
+            ),
+            ("-mon", "chardev=monitor,mode=readline".to_owned()),
+            (
+                "-chardev",
+                format!(
+                    "file,id=console,path={},input-path={}",
+                    file("console").display(),
+                    file("input").display()
+                ),
+            ),
+            ("-serial", "chardev:console".to_owned()),
+            ("-serial", format!("file:{}", file("monitor.in").display())),
+        ] {
+            command.arg(option).arg(value);
+        }
+        command.args(&self.options);
+        let finished = self.run(command)?;
+        let code = finished.status.and_then(|status| status.code());
+        let told: Value = serde_json::from_str(&finished.stdout).with_context(|| {
+            let said = finished.stderr.lines().last().unwrap_or("nothing");
+            format!("granule watch printed no JSON, and said {said:?}")
+        })?;
+        let console = std::fs::read(file("console")).context("the guest wrote no console")?;
+        let console = String::from_utf8_lossy(&console).into_owned();
+        ensure!(
+            told["outcome"] == "ended",
+            "the outcome is {}; the console's last line is {:?}",
+            told["outcome"],
+            console.lines().rev().find(|line| !line.trim().is_empty())
+        );
+        let is_new = findings(&told)
+            .iter()
+            .any(|it| it["accepted"].is_null() && it["undecided"].is_null());
+        ensure!(
+            code == Some(i32::from(is_new)),
+            "the exit code was {code:?}, with {} findings",
+            findings(&told).len()
+        );
+        if self.is_recorded {
+            self.check(&granule, count(&told))?;
+        }
+        Ok(Watched { told, console })
+    }
+
+    /// Runs the command. QEMU looks for what is typed only when something wakes it, which a guest that waits in a loop
+    /// never does: empty lines in the monitor do.
+    fn run(&self, command: Command) -> Result<Finished> {
+        if self.input.is_empty() {
+            return run_for(command, LIMIT);
+        }
+        // Opened for both, it waits for nobody.
+        let mut monitor = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(self.folder.join("monitor.in"))
+            .context("cannot open the monitor's pipe")?;
+        let over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) && monitor.write_all(b"\n").is_ok() {
+                    thread::sleep(Duration::from_millis(500));
+                }
+            });
+            let finished = run_for(command, LIMIT);
+            over.store(true, Ordering::Relaxed);
+            finished
+        })
+    }
+
+    /// The recording has as many violations.
+    fn check(&self, granule: &Path, count: u64) -> Result<()> {
+        let mut check = Command::new(granule);
+        check.args(["check", "--json", "--most", "0"]);
+        check.arg(self.folder.join("trace.gz"));
+        let checked = run_for(check, LIMIT)?;
+        let checked: Value = serde_json::from_str(&checked.stdout)
+            .with_context(|| format!("granule check: {}", checked.stderr.trim()))?;
+        let later = checked["violation_count"].as_u64();
+        ensure!(
+            later == Some(count),
+            "{count} violations beside the guest, {later:?} in its recording"
+        );
+        Ok(())
+    }
+}
+
+/// The findings of a run.
+pub(super) fn findings(told: &Value) -> &[Value] {
+    told["findings"].as_array().map_or(&[][..], Vec::as_slice)
+}
+
+/// Violations of a run, accepted or not.
+fn count(told: &Value) -> u64 {
+    let counts = findings(told).iter().filter_map(|it| it["count"].as_u64());
+    counts.sum()
+}
+
+/// Events of a kind.
+pub(super) fn events(told: &Value, kind: &str) -> u64 {
+    told["events"][kind].as_u64().unwrap_or_default()
+}
+
+/// Each kind of event was seen as often as it must be at least.
+pub(super) fn saw(told: &Value, least: &[(&str, u64)]) -> Result<()> {
+    for (kind, least) in least {
+        let found = events(told, kind);
+        ensure!(
+            found >= *least,
+            "{kind}: {found}, where {least} is the least"
+        );
+    }
+    Ok(())
+}
+
+/// A finding in one line.
+pub(super) fn line(finding: &Value) -> String {
+    let text = |value: &Value| value.as_str().unwrap_or("?").to_owned();
+    let place = match finding["function"].as_str() {
+        Some(name) => name.to_owned(),
+        None => text(&finding["places"][0]["address"]),
+    };
+    let (rule, example) = (text(&finding["rule"]), text(&finding["example"]));
+    format!("{rule} in {place}: {example}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn findings_are_counted_and_told() {
+        let told = json!({
+            "events": {"tlbi": 2},
+            "findings": [
+                {"rule": "a", "function": "f", "places": [], "count": 3, "example": "x"},
+                {"rule": "b", "function": null, "places": [{"address": "0x1"}], "count": 4, "example": "y"},
+            ],
+        });
+        assert_eq!(count(&told), 7);
+        assert_eq!(line(&findings(&told)[0]), "a in f: x");
+        assert_eq!(line(&findings(&told)[1]), "b in 0x1: y");
+        assert!(saw(&told, &[("tlbi", 2)]).is_ok());
+        let error = saw(&told, &[("tlbi", 3)]).unwrap_err().to_string();
+        assert!(error.contains("tlbi: 2"), "{error}");
+        assert!(saw(&told, &[("dsb", 1)]).is_err());
+        assert_eq!(count(&json!({})), 0);
+    }
+}

@@ -1,0 +1,157 @@
+//! What a watched Linux does after its boot: an initramfs with a script, Debian's shell, a program of ours that works
+//! on memory, modules, and our kernel as the one that Linux leaves for.
+
+use anyhow::{Context, Result, bail, ensure};
+use granule_cli::Initramfs;
+use xtask::workspace::{image_path, target_dir};
+
+const SCRIPT: &[u8] = include_bytes!("workload.sh");
+
+/// The steps of the script, which are told as they are done.
+const STEPS: [&str; 8] = [
+    "programs", "memory", "thp", "hugetlb", "modules", "cpus", "hotplug", "kexec",
+];
+/// The function that fails when Linux 6.12 with five levels of tables copies its linear map for the next kernel:
+/// docs/findings.md.
+const COPIES: &str = "pc : trans_pgd_create_copy+";
+/// What our kernel says last when it was entered and found no program to run.
+const NEXT: &str = "@granule outcome=ok";
+
+const APPLETS: [&str; 16] = [
+    "cat",
+    "dd",
+    "echo",
+    "grep",
+    "insmod",
+    "ls",
+    "mount",
+    "poweroff",
+    "rmmod",
+    "sed",
+    "seq",
+    "sh",
+    "sha256sum",
+    "sleep",
+    "test",
+    "true",
+];
+
+/// Modules in the order in which they can be loaded; a kernel that lacks one has it built in.
+pub(super) const MODULES: [&str; 5] = [
+    "virtio_pci_legacy_dev",
+    "virtio_pci_modern_dev",
+    "virtio_pci",
+    "virtio_mem",
+    "dummy",
+];
+/// Those that every kernel of Debian's has as modules.
+const ALWAYS: [&str; 2] = ["virtio_mem", "dummy"];
+
+/// The initramfs for a kernel with these modules.
+pub(super) fn archive(busybox: &[u8], modules: &[(String, Vec<u8>)]) -> Result<Initramfs> {
+    for name in ALWAYS {
+        let is_there = modules.iter().any(|(it, _)| it == name);
+        ensure!(is_there, "the package has no module {name}");
+    }
+    let image = image_path();
+    let next = std::fs::read(&image).with_context(|| format!("cannot read {}", image.display()))?;
+    let archive = ["/proc", "/sys", "/dev", "/bin", "/modules"]
+        .into_iter()
+        .fold(Initramfs::new(), |archive, path| archive.directory(path));
+    let archive = archive
+        .program("/bin/busybox", busybox)
+        .program("/bin/granule-user-memory", &program("granule-user-memory")?)
+        .program("/bin/granule-user-leave", &program("granule-user-leave")?)
+        .file("/next", &next);
+    let archive = APPLETS.into_iter().fold(archive, |archive, applet| {
+        archive.link(&format!("/bin/{applet}"), "busybox")
+    });
+    let archive = modules.iter().fold(archive, |archive, (name, bytes)| {
+        archive.file(&format!("/modules/{name}.ko"), bytes)
+    });
+    Ok(archive.program("/init", SCRIPT))
+}
+
+/// A program of ours.
+pub(super) fn program(name: &str) -> Result<Vec<u8>> {
+    let path = target_dir().join("granule").join(name);
+    std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+/// Whether every step was done, and the next kernel came to its end; or Linux failed in it, where that is known.
+pub(super) fn judge(console: &str, leaves: bool) -> Result<()> {
+    let has = |line: &str| console.lines().any(|it| it.trim_end() == line);
+    let last = console.lines().rev().find(|line| !line.trim().is_empty());
+    for name in STEPS {
+        if !has(&format!("done: {name}")) {
+            bail!("the guest's step `{name}` was not done; the last line is {last:?}");
+        }
+    }
+    if !leaves {
+        ensure!(
+            console.contains(COPIES) && has("FAILED: kexec") && !has(NEXT),
+            "Linux is known to fail in kexec_load here and did not; the last line is {last:?}"
+        );
+        return Ok(());
+    }
+    ensure!(
+        has(NEXT),
+        "the next kernel did not come to its end; the last line is {last:?}"
+    );
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_that_was_not_done_is_named() {
+        let mut console: String = STEPS.iter().map(|it| format!("done: {it}\r\n")).collect();
+        assert!(
+            judge(&console, true)
+                .unwrap_err()
+                .to_string()
+                .contains("next kernel")
+        );
+        console += NEXT;
+        judge(&console, true).unwrap();
+        judge(&console, false).unwrap_err();
+        let fails = console.replace(
+            NEXT,
+            &format!("x] {COPIES}0x1f8/0x790\r\nFAILED: kexec\r\n"),
+        );
+        judge(&fails, false).unwrap();
+        judge(&fails, true).unwrap_err();
+        for name in STEPS {
+            let failed = console.replace(&format!("done: {name}\r"), &format!("FAILED: {name}\r"));
+            let error = judge(&failed, true).unwrap_err().to_string();
+            assert!(error.contains(name), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_script_has_each_step_and_calls_what_is_there() {
+        let script = str::from_utf8(SCRIPT).unwrap();
+        assert!(script.starts_with("#!/bin/busybox sh\n"));
+        let order = STEPS[..7].join(" ");
+        assert!(script.contains(&format!("for name in {order}; do")));
+        for name in &STEPS[..7] {
+            assert!(script.contains(&format!("\n{name}() {{")), "{name}");
+        }
+        for applet in APPLETS {
+            // `sh` runs the script, and the shell has its own `test` and `true`.
+            let is_used = script.contains(applet) || ["test", "true"].contains(&applet);
+            assert!(is_used, "{applet}");
+        }
+        for module in MODULES {
+            assert!(script.contains(module), "{module}");
+        }
+    }
+
+    #[test]
+    fn a_package_without_a_module_is_refused() {
+        let error = archive(b"", &[("dummy".into(), Vec::new())]).unwrap_err();
+        assert!(error.to_string().contains("virtio_mem"));
+    }
+}

@@ -1,0 +1,50 @@
+// What a person does with the page of findings, done by events; what the page then has, told as JSON in an
+// element. `expected` comes from the test that adds this script.
+{
+  const told = { failures: [...errors], checks: 0 };
+  const check = (what, holds) => {
+    told.checks += 1;
+    if (!holds) told.failures.push(what);
+  };
+  const all = (selector, from = document) => [...from.querySelectorAll(selector)];
+  const same = (what, found, wanted) => check(`${what}: ${JSON.stringify(found)}, expected ${JSON.stringify(wanted)}`, JSON.stringify(found) === JSON.stringify(wanted));
+
+  same("dark", matchMedia("(prefers-color-scheme: dark)").matches, expected.dark);
+  same("foreign elements", all("img, iframe, object, link[href]").length, 0);
+  const heads = all("#findings-in article h3").map((one) => one.textContent);
+  same("findings", heads.length, expected.sites.length);
+  expected.sites.forEach((site) => check(`${site} is named`, heads.some((text) => text.includes(` in ${site},`))));
+  same("events of each", all("#findings-in article").map((one) => all("table:first-of-type", one)[0].querySelectorAll("tbody tr").length), expected.steps);
+  all("#findings-in article").forEach((one) => {
+    const rows = all("tbody tr", one.querySelector("table"));
+    check("the last event breaks the rule", rows[rows.length - 1].textContent.includes(`breaks ${expected.rule}`));
+    check("what would mend it is told", one.textContent.includes("would mend it"));
+  });
+  check("the reason is told", document.getElementById("findings-in").textContent.includes(expected.reason));
+  same("counts", all("#counts-in tbody tr").length, expected.sites.length);
+  check("a bar for the violations", all("#timeline-in svg path").length >= 4);
+  check("the kinds are named", all("#timeline-in tbody td").some((one) => one.textContent === "violations"));
+  all("h2").forEach((one) => check(`${one.textContent} has something`, one.parentElement.textContent.length > one.textContent.length + 10));
+  all("nav a").forEach((one) => check(`${one.textContent} leads somewhere`, document.querySelector(one.getAttribute("href"))));
+  all("select").forEach((one) => check("each choice has a name", one.getAttribute("aria-label")));
+  all("table").forEach((one) => check("each table has a name and heads", one.getAttribute("aria-label") && one.querySelector("th[scope=col]")));
+  all("svg[role=img]").forEach((one) => check("each chart has a name", one.getAttribute("aria-label")));
+
+  // Only what is new, only what is accepted, and all again.
+  const shown = () => all("#findings-in article").filter((one) => !one.hidden).map((one) => one.querySelector("h3").textContent);
+  const pick = document.querySelector("select[aria-label=Accepted]");
+  const choose = (value) => {
+    pick.value = value;
+    pick.dispatchEvent(new Event("change"));
+    return shown();
+  };
+  check("new findings alone", choose("new").every((text) => text.includes("new")) && shown().length === 1);
+  check("accepted findings alone", choose("accepted").every((text) => text.includes("accepted")) && shown().length === 1);
+  same("all findings", choose("").length, expected.sites.length);
+  told.shown = heads.length;
+
+  const element = document.createElement("pre");
+  element.id = "result";
+  element.textContent = JSON.stringify(told).replace(/[<>&]/g, "?");
+  document.body.append(element);
+}
