@@ -604,10 +604,30 @@ impl<M: Memory> Tracker<'_, M> {
         if ids.is_empty() || !self.memory.load(first, &mut words) {
             return;
         }
+        let form = StoreForm::default();
         for (index, word) in words.into_iter().enumerate() {
-            let form = StoreForm::default();
-            self.store_word(by, &ids, first + index as u64 * 8, word, form);
+            let at = first + index as u64 * 8;
+            // More was looked at than was stored: another CPU's store may be in memory whose call is to come.
+            let ids: Vec<TableId> = ids
+                .iter()
+                .copied()
+                .filter(|id| self.tells_other(*id, at, word))
+                .collect();
+            if self.is_given_back(&ids, at, &[word]) {
+                ids.into_iter().for_each(|id| self.free(by, id));
+            } else {
+                self.store_word(by, &ids, at, word, form);
+            }
         }
+    }
+
+    /// Whether a word of a table is not the one that was last told.
+    fn tells_other(&self, id: TableId, address: u64, word: u64) -> bool {
+        self.tables.get(id).is_some_and(|table| {
+            let index = address.wrapping_sub(table.place.base) / 8;
+            let told = table.told.get(index as usize);
+            told.is_some_and(|told| *told != word)
+        })
     }
 
     /// Tells what hardware changed in a table since it was last looked at, but at the address that

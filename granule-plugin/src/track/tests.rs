@@ -473,6 +473,36 @@ fn zeroing_beside_a_small_table_leaves_it() {
 }
 
 #[test]
+fn a_store_that_is_seen_before_its_call_gives_a_small_root_back() {
+    let mut rig = Rig::running();
+    let small = TCR & !(1 << 7 | 63) | 22;
+    let (waits, runs) = (RAM + 0x6000, RAM + 0x6040);
+    rig.msr(System::TTBR0_EL1, waits | 5 << 48);
+    rig.msr(System::TCR_EL1, small);
+    rig.store(waits, L2 | TABLE_BITS);
+    rig.msr(System::TTBR0_EL1, runs | 6 << 48);
+    rig.told();
+    // Another CPU's allocator stores a word of its list, and this CPU zeroes a line beside.
+    rig.raw(waits + 32, 0x00dc_ba98_7654_3003);
+    rig.zero(runs + 0x40);
+    rig.barrier(Barrier::DSB_SY);
+    let told = rig.told();
+    assert_eq!(told[0], format!("cpu0 free {waits:x} 40"), "{told:?}");
+    assert!(!told.iter().any(|it| it.contains("Missing")), "{told:?}");
+    // A word that leads to a table is a change of a program that waits.
+    let mut rig = Rig::running();
+    rig.msr(System::TTBR0_EL1, waits | 5 << 48);
+    rig.msr(System::TCR_EL1, small);
+    rig.store(waits, L2 | TABLE_BITS);
+    rig.msr(System::TTBR0_EL1, runs | 6 << 48);
+    rig.told();
+    rig.raw(waits + 32, L2 | TABLE_BITS);
+    rig.zero(runs + 0x40);
+    rig.barrier(Barrier::DSB_SY);
+    assert!(rig.told()[0].starts_with("cpu0 store"));
+}
+
+#[test]
 fn a_table_may_lead_to_itself() {
     let mut rig = Rig::running();
     rig.store(ROOT + 8, ROOT | TABLE_BITS);
