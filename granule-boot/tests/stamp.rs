@@ -29,7 +29,7 @@ fn the_layout_is_the_documented_one() {
 }
 
 #[test]
-fn what_is_written_is_read() {
+fn a_stamped_block_reads_back() {
     for size in PageSize::ALL {
         for units in [Units::Bytes, Units::Pages] {
             for data in [&b""[..], b"x", &[0xa5; 1000]] {
@@ -69,7 +69,7 @@ fn another_page_size_is_refused_where_it_matters() {
 
 /// Every error, with a word of its line.
 #[test]
-fn whatever_is_wrong_is_told_in_one_line() {
+fn each_error_is_one_line() {
     let good = stamped(Units::Pages, K16, b"some data");
     let with = |change: &dyn Fn(&mut Vec<u8>)| {
         let mut bytes = good.clone();

@@ -236,7 +236,7 @@ proptest! {
     #![proptest_config(config(256, 8))]
 
     #[test]
-    fn what_was_written_is_read(written in written()) {
+    fn a_written_tree_is_read_back(written in written()) {
         let bytes = written.bytes();
         let tree = Tree::new(&bytes).unwrap();
         prop_assert_eq!(tree.damage(), None);

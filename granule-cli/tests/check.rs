@@ -261,7 +261,7 @@ fn absurd_sizes_are_no_trouble() {
 }
 
 #[test]
-fn what_is_counted_does_not_depend_on_what_is_listed() {
+fn counts_do_not_depend_on_the_length_of_the_list() {
     let more = [
         "update cpu0 0x1000 2 1 0 0x4",
         "store cpu0 0x1008 0x80000701",
@@ -344,7 +344,7 @@ fn files_that_cannot_be_read_exit_with_2_and_name_line_and_column() {
 }
 
 #[test]
-fn what_is_too_much_to_list_is_counted() {
+fn violations_beyond_the_limit_are_counted() {
     let mut more = Vec::new();
     for index in 2..12u64 {
         more.push(format!("store cpu0 {:#x} 0x701", 0x1000 + 8 * index));

@@ -70,7 +70,7 @@ fn every_command_ends_quietly() {
 
 /// A full disk is an error with a word.
 #[test]
-fn what_cannot_be_written_for_another_reason_is_told() {
+fn output_that_cannot_be_written_for_another_reason_is_told() {
     let trace = file(TRACE.as_bytes());
     let full = std::fs::File::options()
         .write(true)

@@ -279,7 +279,7 @@ fn two_dumps_compared() {
 }
 
 #[test]
-fn what_a_comparison_lacks_is_in_its_object_too() {
+fn missing_parts_of_a_comparison_are_in_its_object() {
     let mut cut = words();
     cut[514] = (BASE + 0x10_0000) | 0b11;
     let (old, new) = (file(&words()), file(&cut));
@@ -387,7 +387,7 @@ fn accepted_findings_and_lines_that_are_none() {
 }
 
 #[test]
-fn what_cannot_be_read_is_one_line_and_code_3() {
+fn an_unreadable_source_is_one_line_and_code_3() {
     let missing = Command::new(env!("CARGO_BIN_EXE_granule"))
         .args(["dump", "/nonexistent/vmcore"])
         .output()

@@ -169,7 +169,7 @@ fn a_whole_run_is_counted() {
 }
 
 #[test]
-fn what_was_counted_before_a_qemu_died_is_kept() {
+fn counts_before_the_death_of_qemu_are_kept() {
     let mut cut = collector(100);
     cut.out().push(1);
     let (output, json) = run(cut.out(), "kill -9 $$", &[]);
@@ -201,7 +201,7 @@ fn the_limit_of_instructions_ends_a_guest_that_goes_on() {
 }
 
 #[test]
-fn what_cannot_be_counted_is_one_line() {
+fn a_run_that_cannot_be_counted_is_one_line() {
     // No program, a stream of another version, one that is none.
     let mut empty = Collector::new(Nothing);
     empty.finish();

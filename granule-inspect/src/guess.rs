@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_guess_cannot_know_is_not_claimed() {
+    fn a_guess_claims_nothing_that_it_cannot_know() {
         for (size, bits, knows) in [
             (PageSize::K4, 48, false),
             (PageSize::K16, 47, false),

@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_told_in_one_line() {
+    fn a_missing_register_is_told_in_one_line() {
         let core = elf_core(&[(0x4000_0000, vec![0; 8192])], &[]);
         let root = Some(0x4000_0000);
         for (options, words) in [

@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changes_the_meaning_of_descriptors_is_told() {
+    fn register_fields_that_change_the_meaning_of_descriptors_are_told() {
         let told = |name: &str, value: u64| {
             let mut cpu = kernel(0x5000);
             cpu.set(name, value);

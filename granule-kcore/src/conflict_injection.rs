@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_stored_without_its_valid_bit_means_the_same_with_it() {
+    fn a_descriptor_means_the_same_without_its_valid_bit() {
         for valid in [
             Descriptor(0x4000_0003),
             Descriptor(0x4000_0001 | Descriptor::AP_READ_ONLY),

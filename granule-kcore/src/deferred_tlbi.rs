@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn who_meets_nothing_invalidates_nothing() {
+    fn a_range_without_deferred_tlbis_invalidates_nothing() {
         let mut deferred = DeferredTlbi::nowhere();
         assert_eq!(deferred.take_for(0, u64::MAX), None);
         deferred.add(0x4000, 0x2000);

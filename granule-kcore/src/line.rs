@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_cut_and_control_characters_do_not_break_the_line() {
+    fn long_text_is_cut_and_control_characters_do_not_break_the_line() {
         let mut line = Line::<8>::new();
         line.push(b"a\nb\tc\x80");
         assert_eq!(line.text(), "a b c ");

@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_meets_or_touches_is_one_note() {
+    fn overlapping_and_adjacent_ranges_are_one_candidate() {
         let mut notes = MergeCandidates::new();
         notes.add(100, 199, 1);
         notes.add(300, 399, 2);

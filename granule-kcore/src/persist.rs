@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_decayed_is_not_believed() {
+    fn decayed_bytes_are_not_believed() {
         let good = {
             let mut area = [0; BYTES];
             exchange(&mut area, K4, &figures(K4, 1 << 30));

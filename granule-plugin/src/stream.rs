@@ -184,7 +184,7 @@ mod tests {
     use granule_trace::{Barrier, System};
 
     #[test]
-    fn what_is_told_comes_back() {
+    fn an_encoded_record_decodes_to_itself() {
         let all = [
             Seen::Event(Event::Barrier(Barrier::DSB_ISH)),
             Seen::Event(Event::System(System::TTBR0_EL1, u64::MAX)),
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_record_is_refused() {
+    fn bytes_that_are_no_record_are_refused() {
         assert!(decode([0x7f, 0, 0, 0, 0]).is_err());
     }
 }

@@ -306,7 +306,7 @@ fn an_allocator_may_record_in_its_turn() {
 }
 
 #[test]
-fn what_is_recorded_is_what_the_host_notes() {
+fn the_recorded_events_are_those_that_the_host_sees() {
     for size in PageSize::ALL {
         assert!(size.dispatch(Compare) > 10, "{size}");
     }

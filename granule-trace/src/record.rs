@@ -637,7 +637,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_record_is_refused() {
+    fn bytes_that_are_no_record_are_refused() {
         assert_eq!(EncodedEvent([0; 4]).event(), Err(RecordError::Kind(0)));
         assert_eq!(EncodedEvent([20; 4]).event(), Err(RecordError::Kind(20)));
         for (kind, detail) in [

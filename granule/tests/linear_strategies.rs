@@ -532,7 +532,7 @@ fn running_out_of_tables_is_told_before_anything_is_done() {
     miri,
     ignore = "zeroing tables in each of ten forms takes Miri minutes"
 )]
-fn what_is_mapped_already_is_not_written_over() {
+fn mapped_pages_are_not_written_over() {
     let can = capabilities(PageSize::K4, 48, false, false, false);
     let mut twice = pieces(&can.geometry, 30, 0, &[(0, 8)], Leaves::PAGES);
     twice.push(twice[0]);

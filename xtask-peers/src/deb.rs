@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_package_is_said() {
+    fn a_file_that_is_no_package_is_refused() {
         let says = |bytes: &[u8]| format!("{:#}", kernel(bytes).unwrap_err());
         assert!(says(b"no archive at all").contains("no Debian package"));
         assert!(says(b"").contains("no Debian package, or cut off"));

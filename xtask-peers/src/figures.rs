@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_whole_has_no_figures() {
+    fn an_incomplete_result_has_no_figures() {
         let error = Figures::read(&SAID.replace("bench end", ""), "k", true).unwrap_err();
         assert!(
             error.to_string().contains("without `bench end`"),

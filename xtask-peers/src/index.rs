@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn what_depends_on_a_kernel_leads_to_it() {
+    fn the_package_that_depends_on_a_kernel_leads_to_it() {
         let found = kernel(&list(), "linux-image-arm64").unwrap();
         assert_eq!(found.package, "linux-binary-7.3");
         assert_eq!(found.sha256, "ab".repeat(32));
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_list_is_said() {
+    fn a_damaged_list_is_told() {
         let error = |package| kernel(&list(), package).unwrap_err().to_string();
         assert_eq!(error("linux-image"), "there is no package linux-image");
         assert!(error("round").contains("no kernel in 4 steps"));

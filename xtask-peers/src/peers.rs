@@ -215,7 +215,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_looked_for_in_packages() {
+    fn kernels_and_programs_are_recognised_by_their_paths() {
         assert!(is_kernel("boot/vmlinuz-6.1.0-1-arm64"));
         assert!(is_kernel("usr/lib/modules/7.3-arm64/vmlinuz"));
         assert!(!is_kernel("boot/config-6.1.0-1-arm64"));

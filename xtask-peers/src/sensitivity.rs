@@ -98,7 +98,7 @@ fn measure(recordings: &[PathBuf]) -> Result<(Vec<Value>, String)> {
         "--",
         "--ignored",
         "--nocapture",
-        "what_matters_in_traces_of_other_kernels_is_noticed",
+        "mattering_removals_from_recordings_of_linux_are_noticed",
     ]);
     command
         .env("GRANULE_SENSITIVITY_TRACES", files.join(","))

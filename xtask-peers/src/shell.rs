@@ -209,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_script_printed_is_between_its_edges() {
+    fn the_output_of_the_script_is_between_its_edges() {
         let console = "boot\r\nscript begins\r\na\r\ngranule: process 2 has a word\r\n\r\nb\r\n\
                        script ends\r\n[ 1.0] Kernel panic\r\n";
         assert_eq!(printed(console).unwrap(), ["a", "", "b"]);

@@ -214,13 +214,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_and_has_its_hash_is_used() {
+    fn a_kept_package_with_its_hash_is_used() {
         let (_folder, store, package) = store(b"content");
         assert_eq!(store.packages(&[WANTED], false).unwrap(), [package]);
     }
 
     #[test]
-    fn what_has_another_hash_or_is_not_there_is_not_used() {
+    fn a_package_that_is_missing_or_has_another_hash_is_not_used() {
         let (folder, store, package) = store(b"c0ntent");
         let error = store.kept(&[WANTED]).unwrap_err().to_string();
         assert!(

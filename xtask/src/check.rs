@@ -191,7 +191,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn what_depends_on_a_changed_package_is_tested_too() {
+    fn dependents_of_a_changed_package_are_tested_too() {
         let package = |name: &str, uses: &[&str]| {
             let uses: Vec<_> = uses.iter().map(|name| json!({"name": name})).collect();
             json!({
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changed_is_asked_of_git() {
+    fn changed_files_come_from_git() {
         // The commit before this one changed at least one file, unless this one is the first.
         assert!(changed().is_ok_and(|files| !files.is_empty()));
     }

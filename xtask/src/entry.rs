@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_more_or_elsewhere_is_found_and_named() {
+    fn additional_or_misplaced_steps_are_named() {
         let more = findings(|words| *words.last_mut().unwrap() = ISB);
         assert_eq!(more.len(), 1);
         let expected = [

@@ -404,7 +404,7 @@ fn no_page_size_is_a_constant_in_code_that_all_share() {
 }
 
 #[test]
-fn whatever_may_stand_for_a_page_size_is_found() {
+fn each_form_of_a_page_size_constant_is_found() {
     let found = |text: &str| findings(&code(text)).into_iter().collect::<Vec<_>>();
     for (text, what) in [
         ("const PAGE_SIZE: u64 = 1;", "PAGE_SIZE"),

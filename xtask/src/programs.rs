@@ -219,7 +219,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn what_libtest_prints_is_summed_up() {
+    fn the_summary_lines_of_libtest_are_added_up() {
         let line = "test result: ok. 54 passed; 0 failed; 0 ignored; 0 measured";
         assert_eq!(passed_in(line), 54);
         assert_eq!(passed_in("test result: FAILED. 3 passed; 1 failed"), 3);

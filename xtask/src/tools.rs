@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_installed_is_said() {
+    fn a_tool_that_cannot_be_installed_is_named() {
         let error = |m: &HostState| plan(m).unwrap_err().to_string();
         assert!(error(&machine(&[], true)).contains("no known package manager"));
         assert!(error(&machine(&["dnf"], false)).contains("sudo was not found"));

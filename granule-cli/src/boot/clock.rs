@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn who_computes_for_ever_and_who_sleeps_for_ever_reach_any_limit() {
+    fn endless_work_and_endless_sleep_reach_the_limit() {
         let second = Duration::from_secs(1);
         for script in ["while :; do :; done", "exec sleep 1000"] {
             // Never early on any host; a jiffy and a look may be counted twice.

@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_to_leave_and_did_not_is_not_well() {
+    fn a_boot_that_should_leave_and_does_not_has_failed() {
         let stays = |lines: &[&str], next| after(&run_of(lines, status(0), "", "x"), next);
         let (what, why) = stays(&["outcome=ok", "end"], Some(Next::Other));
         assert!(

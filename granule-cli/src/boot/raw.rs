@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused() {
+    fn a_place_or_length_that_does_not_fit_is_refused() {
         let outside = |pieces: Pieces| {
             let error = lay_out(&pieces).unwrap_err();
             assert!(matches!(error, LayoutError::OutsideRam { .. }), "{error}");

@@ -111,7 +111,7 @@ mod tests {
     /// times: reposted times differ from each other by up to 6 % for the Altra in a VM and 3 % on
     /// metal, and by 18 % for the M2, some of whose times are 6 ms in whole milliseconds.
     #[test]
-    fn what_was_left_out_is_predicted() {
+    fn left_out_cells_are_predicted() {
         for (machine, cells_left_out, most) in [
             ("apple-m2", 7, 12.5),
             ("altra", 7 + 12, 5.5),

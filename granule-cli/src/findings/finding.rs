@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_accepted_in_linux_is_written_up() {
+    fn accepted_findings_of_linux_are_written_up() {
         let accepted = include_str!("../../../docs/accepted-findings.txt");
         let document = include_str!("../../../docs/findings.md");
         let accepted = Accepted::parse(accepted).unwrap();

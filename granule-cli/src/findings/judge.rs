@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_next_dsb_of_another_cpu_would_prevent_is_undecided() {
+    fn violations_that_the_next_dsb_of_another_cpu_would_prevent_are_undecided() {
         for (next, undecided) in [(Some(DSB), true), (Some(ISB), false), (None, false)] {
             let mut judge = running([block(0), 0], 0);
             for event in [store(place(0), 0), DSB, Event::System(System::VAAE1IS, 0)] {

@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_told_with_what_to_do() {
+    fn memory_that_does_not_fit_is_told_with_what_to_do() {
         let mut small = plan(512 << 30);
         small.va_bits = 39;
         let line = small.work_out().unwrap_err();

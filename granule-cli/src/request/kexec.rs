@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_go_together_is_named() {
+    fn contradicting_options_are_named() {
         let refused = |change: &dyn Fn(&mut Request)| {
             let mut request = Request {
                 kexec: Some(Kexec::default()),

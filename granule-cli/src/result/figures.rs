@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_leave_has_no_figures() {
+    fn a_boot_that_does_not_leave_has_no_figures() {
         let stayed = [record(&["page_size=4096", "kexec.refused=no"])];
         assert_eq!(Figures::of(&stayed, None, false), None);
         let payload = Payload::new(vec![1], None, None);

@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_guest_said_stands_in_its_place() {
+    fn keys_of_the_guest_stand_in_their_places() {
         let mut boot = failed();
         boot.outcome = Outcome::Ok;
         boot.reason = None;

@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_after_an_end_is_the_next_kernels() {
+    fn lines_after_an_end_belong_to_the_next_kernel() {
         let two = records(&[
             "page_size=4096",
             "errata=a",

@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_added_and_said() {
+    fn missing_options_are_added_and_told() {
         let ready = prepared("q -machine virt,gic-version=3 -m 2G -kernel I").unwrap();
         assert_eq!(ready.qemu, Path::new("q"));
         let said = [
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_command_has_stays() {
+    fn existing_options_stay() {
         let line = "-M virt-10.0,memory-backend=m -object memory-backend-memfd,id=m,size=64M -m 64M \
                     -accel tcg,thread=multi -no-reboot";
         let ready = prepared(&format!("q {line}")).unwrap();

@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_regular_file_is_refused() {
+    fn an_output_that_is_no_regular_file_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let missing = folder.path().join("none/trace");
         for (path, part) in [

@@ -68,7 +68,7 @@ fn a_page_that_cannot_be_written_at_the_end_takes_nothing_else_away() {
 }
 
 #[test]
-fn what_cannot_be_planted_takes_no_finding_away() {
+fn a_fault_that_cannot_be_planted_takes_no_finding_away() {
     for (moves, expected) in [(true, 1), (false, 2)] {
         let all = [machine(moves), vec![end()]].concat();
         let (json, code, _) = told(&all, "exit 0", &["--plant", "f:tlbi"]);
@@ -150,7 +150,7 @@ fn accepted_findings_that_were_not_found_are_one_note() {
 }
 
 #[test]
-fn what_is_said_of_qemu_has_an_effect() {
+fn options_without_an_effect_are_refused() {
     let fake = Fake::new("10.0.2", "exit 0");
     let line = refused(fake.watch(&["--qemu", "other"]));
     assert!(line.contains("--qemu"), "{line}");

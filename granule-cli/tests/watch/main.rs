@@ -216,7 +216,7 @@ fn a_guest_without_an_mmu_is_not_called_clean_and_complete() {
 }
 
 #[test]
-fn what_was_seen_of_a_qemu_that_died_is_kept() {
+fn events_before_the_death_of_qemu_are_kept() {
     let folder = tempfile::tempdir().unwrap();
     let record = folder.path().join("trace.gz");
     let options = ["--record", record.to_str().unwrap()];
@@ -410,7 +410,7 @@ fn a_disk_that_fills_up_meanwhile_is_told_and_the_beginning_kept() {
 }
 
 #[test]
-fn what_was_recorded_outlives_the_recorder() {
+fn a_recording_outlives_its_recorder() {
     let folder = tempfile::tempdir().unwrap();
     let record = folder.path().join("trace.gz");
     let fake = Fake::new("10.0.2", "exec sleep 60");
@@ -435,7 +435,7 @@ fn what_was_recorded_outlives_the_recorder() {
 }
 
 #[test]
-fn what_cannot_be_watched_is_one_line_with_what_to_do() {
+fn a_run_that_cannot_be_watched_is_one_line_with_what_to_do() {
     let broken = "echo 'qemu: Could not load plugin x: no such thing' >&2; exit 1";
     for (version, then, part) in [
         ("7.2.22", "exit 0", "bookworm-backports"),

@@ -88,7 +88,7 @@ fn tasks_that_cannot_be_read_are_told_up_to_a_number() {
 }
 
 #[test]
-fn what_is_missing_is_the_reason() {
+fn missing_symbols_are_the_reason() {
     let info = vmcoreinfo();
     for (from, to, words) in [
         (

@@ -27,7 +27,7 @@ fn compared(old: &[Piece<Attributes>], new: &[Piece<Attributes>]) -> Vec<Differe
 }
 
 #[test]
-fn what_is_alike_is_no_difference() {
+fn equal_ranges_are_no_difference() {
     let piece = (0, MEMORY, 16 * PAGE, RW, Leaves::PAGES);
     assert_eq!(compared(&[piece], &[piece]), []);
     assert_eq!(compared(&[], &[]), []);

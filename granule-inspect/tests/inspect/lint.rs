@@ -350,7 +350,7 @@ fn findings_beyond_the_limit_are_counted() {
 
 /// Accepted findings and those of other rules are not counted either, and take nobody's place.
 #[test]
-fn what_is_accepted_or_not_asked_for_hides_nothing_beyond_the_limit() {
+fn accepted_and_unwanted_findings_hide_none_beyond_the_limit() {
     let mut world = World::plain(&[(0, MEMORY, 0x8000, RW, Leaves::PAGES)]);
     for page in [0, 2, 4] {
         world.change(page * PAGE, Level::L3, |word| word | 1 << 49);

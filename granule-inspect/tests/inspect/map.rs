@@ -106,7 +106,7 @@ fn neighbours_that_differ_in_their_output_alone_come_first() {
 }
 
 #[test]
-fn what_is_left_over_is_shared() {
+fn leftover_space_is_shared() {
     assert_eq!(share(&[], 10), 10);
     assert_eq!(share(&[3, 4], 10), 10);
     assert_eq!(share(&[1, 100, 100], 11), 5);

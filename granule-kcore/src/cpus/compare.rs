@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_tables_do_not_stand_on_is_no_reason() {
+    fn features_that_the_tables_do_not_need_are_no_reason() {
         let all = |r: &mut IdRegisters| {
             // No BBM, no TTL, no range TLBIs, no hardware flags, and another MIDR.
             set(&mut r.mmfr2, 52, 0);

@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_started_is_left_out_and_expected_nevertheless() {
+    fn cpus_that_cannot_be_started_are_left_out_and_still_expected() {
         let nodes = vec![
             named("cpu@a", &[0, 0, 0, 0], &[PSCI]),
             named(

@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_used_says_why() {
+    fn an_unusable_interrupt_controller_is_refused_with_the_reason() {
         let none = DeviceTree::new().to_dtb();
         let none = gic(&Tree::new(&none).unwrap());
         assert!(matches!(none, Err(GicTreeError::None)), "{none:?}");

@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_read_under_every_page_size() {
+    fn a_written_note_is_read_under_every_page_size() {
         for el2 in [false, true] {
             let note = HandoffNote { el2, ..note() };
             let mut page = [0xa5; BYTES];
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn what_decayed_is_not_believed() {
+    fn decayed_bytes_are_not_believed() {
         let mut good = [0; BYTES];
         note().write(K64, &mut good);
         assert_eq!(

@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_is_read_and_nothing_else() {
+    fn each_word_sets_its_field_and_no_other() {
         let test = good("initrd@0x1000,tree@7,flip@9");
         assert_eq!(test.places, [None, Some(0x1000), Some(7)]);
         assert_eq!(test.flip, Some(9));

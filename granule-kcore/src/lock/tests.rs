@@ -264,7 +264,7 @@ fn a_lock_that_changes_hands_is_not_stuck() {
 /// CPU 0 parks all others and then takes both locks. The others take one lock inside the other;
 /// wherever they were parked, both must be free.
 #[test]
-fn who_parks_the_others_finds_the_locks_free() {
+fn the_parking_cpu_finds_the_locks_free() {
     run(|| {
         let machine: &'static Machine = Box::leak(Box::default());
         let outer = Arc::new(Lock::<u64, Modelled>::new(0));

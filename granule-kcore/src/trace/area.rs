@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_used_is_refused() {
+    fn an_unusable_area_is_refused() {
         for (line, error) in [
             (&b"granule.trace=1"[..], AreaError::Malformed),
             (b"granule.trace=", AreaError::Malformed),

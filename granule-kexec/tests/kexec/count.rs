@@ -39,7 +39,7 @@ fn loads(way: &Way) -> Vec<(Loaded, &'static [u32])> {
     miri,
     ignore = "interpreted instructions take Miri minutes; nothing unsafe is in it"
 )]
-fn what_is_counted_before_is_what_is_executed() {
+fn predicted_counts_are_the_executed_ones() {
     let program = program();
     for way in ways() {
         for (loaded, lines) in loads(&way) {
@@ -75,7 +75,7 @@ fn of_list(loaded: &Loaded) -> u64 {
     miri,
     ignore = "interpreted instructions take Miri minutes; nothing unsafe is in it"
 )]
-fn what_is_copied_takes_so_many_loads_and_stores_of_the_memory_it_is_then() {
+fn copying_takes_the_predicted_loads_and_stores() {
     let program = program();
     let mut seen = 0;
     for way in ways() {

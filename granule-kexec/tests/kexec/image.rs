@@ -85,7 +85,7 @@ fn every_truncation_is_refused() {
 }
 
 #[test]
-fn what_cannot_be_booted_is_named() {
+fn an_image_that_cannot_be_booted_is_refused_by_name() {
     assert_eq!(
         ImageHeader::read(&header(0, 1, 1)),
         Err(ImageError::BigEndian)

@@ -54,7 +54,7 @@ fn records_of(segments: &[Segment<'_>], memory_map: &MemoryMap<'_>) -> Vec<ListR
 }
 
 #[test]
-fn what_is_written_is_read_again_whatever_the_pages() {
+fn a_written_list_reads_back_with_every_page_size() {
     // Records that fill a page exactly, one less, one more, two pages, for the smallest pages.
     let room = (4096 - 128) / 32 - 1;
     let next = 4096 / 32 - 1;

@@ -513,7 +513,7 @@ fn the_code_fits_its_page_and_begins_where_it_is_jumped_to() {
     miri,
     ignore = "pages word by word take Miri minutes; nothing unsafe is in it"
 )]
-fn what_is_recorded_is_what_is_done() {
+fn the_recorded_events_are_the_executed_steps() {
     for way in ways() {
         let loaded = everything(&way, if cfg!(miri) { 4 } else { 30 });
         let (begin, cpu) = in_rust(&loaded, 4);

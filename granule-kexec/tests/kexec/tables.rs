@@ -215,7 +215,7 @@ fn every_allocation_that_fails_is_refused_and_takes_nothing() {
 }
 
 #[test]
-fn what_cannot_be_mapped_is_refused_and_takes_nothing() {
+fn unmappable_ranges_are_refused_and_take_no_memory() {
     let cpu = cpu(false);
     let usual = needs(cpu, upper(&cpu, PageSize::K4, 39));
     let half = [PhysRange::new(0x4000_0800, 0x1000)];

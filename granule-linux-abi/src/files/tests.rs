@@ -44,7 +44,7 @@ fn read(files: &mut HostFiles, id: OpenId, most: usize) -> Result<Moved, Errno> 
 }
 
 #[test]
-fn what_would_write_the_tree_is_refused() {
+fn calls_that_would_write_the_tree_are_refused() {
     let mut files = files();
     let cases = [
         ("etc/text", O_WRONLY, Errno::EROFS),
@@ -188,7 +188,7 @@ fn small_writes_go_into_a_pipe_whole_or_not_at_all() {
 }
 
 #[test]
-fn what_there_is_no_memory_or_room_for_is_refused_and_leaves_nothing() {
+fn a_lack_of_memory_or_room_is_refused_and_leaves_nothing() {
     let mut files = files();
     let before = host::held();
     host::run_out_after(0);
@@ -307,7 +307,7 @@ fn stat_tells_what_is_there() {
 }
 
 #[test]
-fn what_is_loaded_is_read_like_a_file_and_not_written() {
+fn the_list_of_loaded_segments_reads_like_a_file_and_refuses_writes() {
     let mut files = files();
     let path = "/sys/kernel/kexec_segments";
     let loaded = open(&mut files, "/sys/kernel/kexec_loaded", 0).unwrap();

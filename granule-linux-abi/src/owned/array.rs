@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_much_is_none() {
+    fn an_array_that_is_too_long_is_refused() {
         assert!(Array::new(usize::MAX, |_| 0u64).is_none());
         host::run_out_after(1);
         let first = Array::new(1, |_| 0u64);
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_leaked_is_given_back_whole() {
+    fn a_leaked_array_is_given_back_whole() {
         let before = host::held();
         let mut array = Array::new(9000, |index| index).unwrap();
         let leaked = array.leak();

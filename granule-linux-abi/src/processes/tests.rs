@@ -303,7 +303,7 @@ fn signals_of(signal: u8) -> crate::signals::set::SignalSet {
 }
 
 #[test]
-fn who_ignores_its_children_is_not_asked() {
+fn ignored_children_are_not_waited_for() {
     for (handler, flags) in [(SIG_IGN, 0), (0x1000, SA_NOCLDWAIT)] {
         let mut processes = processes();
         let a = child(&mut processes, 0);
@@ -321,7 +321,7 @@ fn who_ignores_its_children_is_not_asked() {
 }
 
 #[test]
-fn who_leads_a_group_leads_no_other() {
+fn a_group_leader_leads_no_other_group() {
     let mut processes = processes();
     let a = child(&mut processes, 0);
     let b = child(&mut processes, a);

@@ -96,7 +96,7 @@ fn a_sound_program_is_read_as_it_is() {
 }
 
 #[test]
-fn what_can_be_moved_goes_where_there_is_room_for_it() {
+fn a_movable_program_is_placed_where_there_is_room() {
     let headers = [
         Header { address: 0, ..TEXT },
         Header {
@@ -234,7 +234,7 @@ proptest! {
     #![proptest_config(config(256, 16))]
 
     #[test]
-    fn whatever_is_accepted_can_be_loaded(
+    fn every_accepted_program_can_be_loaded(
         changes in prop::collection::vec((0usize..0x200, any::<u8>()), 0..6),
         movable in any::<bool>(),
     ) {

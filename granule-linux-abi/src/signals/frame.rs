@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_went_in_comes_out_again_but_for_what_a_program_may_not_choose() {
+    fn a_signal_frame_restores_all_that_a_program_may_choose() {
         let made = prepared(0, SIGUSR1, Cause::process(0, 7));
         let copy = SigFrame::read_from_bytes(made.frame.as_bytes()).unwrap();
         let back = restore(&copy).unwrap();

@@ -169,7 +169,7 @@ fn the_first_process_is_spared_what_it_does_not_handle() {
 }
 
 #[test]
-fn what_is_ignored_is_forgotten() {
+fn ignored_signals_are_forgotten() {
     let mut signals = Signals::new(false);
     signals.set_mask(SignalSet::EMPTY.with(SIGINT));
     signals.send(SIGINT, FROM_2);

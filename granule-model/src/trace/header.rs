@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn a_wrong_header_is_named() {
         for (from, to, column, expected) in [
             ("granule-trace", "granule-rtace", 1, "granule-trace"),
             (" 2 ", " 3 ", 15, "version 1 or 2"),

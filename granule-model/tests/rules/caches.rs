@@ -28,7 +28,7 @@ fn machine() -> Rig {
 }
 
 #[test]
-fn what_is_read_with_the_mmu_off_was_cleaned() {
+fn memory_read_with_the_mmu_off_must_be_cleaned() {
     for (cleaned, barrier, legal) in [
         (256, Barrier::DSB_SY, true),
         (192, Barrier::DSB_SY, false),
@@ -94,7 +94,7 @@ fn stored_off(maintenance: Option<System>) -> Rig {
 }
 
 #[test]
-fn what_was_stored_with_the_mmu_off_is_read_after_an_invalidation() {
+fn stores_with_the_mmu_off_are_read_after_an_invalidation() {
     for (maintenance, rules) in [
         (Some(System::DC_IVAC), &[][..]),
         (Some(System::DC_CIVAC), &[]),
@@ -372,7 +372,7 @@ fn a_cpu_that_starts_finds_what_it_reads_in_memory() {
 }
 
 #[test]
-fn what_is_stored_while_a_cpu_runs_with_its_mmu_off_is_cleaned() {
+fn stores_for_a_cpu_with_its_mmu_off_must_be_cleaned() {
     for clean in [false, true] {
         let mut rig = Rig::new(0);
         rig.cpu = 1;
@@ -391,7 +391,7 @@ fn what_is_stored_while_a_cpu_runs_with_its_mmu_off_is_cleaned() {
 }
 
 #[test]
-fn what_was_stored_with_the_mmu_off_is_relied_on_after_an_invalidation() {
+fn stores_with_the_mmu_off_are_relied_on_after_an_invalidation() {
     for (maintenance, rules) in [
         (Some(System::DC_IVAC), &[][..]),
         (None, &[Rule::NotInvalidated]),
@@ -480,7 +480,7 @@ fn a_cached_store_by_an_access_is_missing_in_memory() {
 }
 
 #[test]
-fn what_ran_before_may_have_left_lines_dirty_and_code_cached() {
+fn earlier_software_may_have_left_dirty_lines_and_cached_code() {
     for (maintained, ic, rules) in [
         (true, true, &[][..]),
         (false, true, &[Rule::DirtyLineBehind]),

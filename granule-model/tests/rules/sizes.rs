@@ -181,7 +181,7 @@ fn address_spaces_and_attributes_that_come_and_do_not_go() {
 }
 
 #[test]
-fn what_waits_for_a_dsb_or_isb_is_bounded() {
+fn events_that_wait_for_a_dsb_or_isb_are_bounded() {
     let mut rig = Rig::with(Config::default());
     for _ in 0..100_000 {
         rig.tlbi("vmalle1is", 0);

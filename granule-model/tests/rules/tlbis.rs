@@ -334,7 +334,7 @@ fn a_regime_with_one_half() {
 }
 
 #[test]
-fn what_was_invalidated_lingers_until_an_isb_and_is_not_relied_on_before() {
+fn invalidated_entries_linger_until_an_isb() {
     for (isb, rule) in [(true, &[][..]), (false, &[Rule::MissingIsb])] {
         for by_range in [false, true] {
             let mut rig = Rig::new(0);

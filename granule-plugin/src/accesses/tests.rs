@@ -154,7 +154,7 @@ fn another_asid_and_a_tlbi_forget_the_pages_and_tell_their_order() {
 
 /// The pages in the order of their last use, by a list of all accesses and by the stream.
 #[test]
-fn whatever_is_accessed_the_order_of_all_pages_can_be_told_from_the_stream() {
+fn the_stream_tells_the_order_of_all_pages() {
     let mut cpu = collector();
     cpu.block(&block(0x1000, 0));
     let mut state = 1_u32;
@@ -212,7 +212,7 @@ fn instructions_are_counted_also_where_nothing_else_happens() {
 }
 
 #[test]
-fn what_is_no_stream_is_refused() {
+fn bytes_that_are_no_stream_are_refused() {
     assert!(matches!(
         Reader::new(&[0_u8; 48][..]),
         Err(AccessesError::Head)

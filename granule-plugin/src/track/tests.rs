@@ -388,7 +388,7 @@ fn a_program_s_empty_root_waits_no_more() {
 }
 
 #[test]
-fn what_only_an_unlinked_table_leads_to_is_led_to_by_nothing() {
+fn tables_below_an_unlinked_table_count_as_unlinked() {
     const OTHER: u64 = RAM + 0x9000;
     let mut rig = Rig::running();
     rig.store(ROOT, 0);
@@ -587,7 +587,7 @@ fn a_frame_that_was_unmapped_is_told_when_it_is_stored_to_next() {
 }
 
 #[test]
-fn what_hardware_changed_is_told_with_the_next_store_to_the_table() {
+fn hardware_updates_are_told_with_the_next_store_to_the_table() {
     let mut rig = Rig::running();
     let old = FRAME | TABLE_BITS | 1 << 51 | 1 << 7;
     rig.store(L3, old);
@@ -646,7 +646,7 @@ fn addresses_are_translated_as_the_tables_say() {
 }
 
 #[test]
-fn what_cannot_be_told_is_said_once() {
+fn each_thing_that_goes_unseen_is_said_once() {
     let mut rig = Rig::new();
     rig.msr(System::TTBR1_EL1, 0x1000);
     rig.msr(System::TCR_EL1, TCR);
@@ -684,7 +684,7 @@ fn a_cpu_that_goes_off_leaves_its_tables() {
 }
 
 #[test]
-fn what_a_hypervisor_writes_for_its_guest_is_not_the_machine_s() {
+fn registers_that_a_hypervisor_writes_for_its_guest_are_not_the_machines() {
     let mut rig = Rig::running();
     rig.tracker.register(rig.by, 2, System::HCR_EL2, 1);
     rig.told();

@@ -215,7 +215,7 @@ fn rwhzws() {
 }
 
 #[test]
-fn what_may_be_stricter_is_not_laxer() {
+fn a_change_of_output_is_never_judged_more_laxly() {
     // Both outputs read-only with the same contents could be changed in place and invalidated;
     // what the pages hold is unknown here, so breaking first is right as well.
     for bbm in LEVELS {

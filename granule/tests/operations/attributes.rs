@@ -300,7 +300,7 @@ fn a_harvest_reports_whole_leaves_once_and_invalidates_once() {
 }
 
 #[test]
-fn what_the_members_of_a_split_group_get_is_published() {
+fn changes_of_the_members_of_a_split_group_are_published() {
     // Hardware noted a write in the fourth member alone, and it holds for all of the group. So the
     // page that is to become dirty is dirty once the group is split, and nothing more changes.
     let managed = Attributes::normal(Permissions::READ_WRITE.dirty_modifier(true));

@@ -371,7 +371,7 @@ fn a_range_with_everything_in_it() {
     miri,
     ignore = "whole tables, and the reference of all they map, take Miri minutes"
 )]
-fn what_the_ends_cut_is_split_whole_and_the_rest_stays() {
+fn leaves_at_the_ends_are_split_whole_and_the_rest_stays() {
     let mut bench = mixed(LIVE);
     let page = bench.arch.page();
     let largest = |bench: &Bench<Page4K>| {
@@ -433,7 +433,7 @@ fn running_out_leaves_everything_as_it_was() {
 /// Nothing of a present-invalid leaf is cached, but walkers must see its table before someone else
 /// makes a page of it valid. A present-invalid group that loses its hint is as invalid as it was.
 #[test]
-fn what_hidden_leaves_become_is_visible() {
+fn limited_present_invalid_leaves_are_visible_to_walkers() {
     for (offset, bytes) in [(64 << 10, 64 << 10), (2 << 20, 2 << 20)] {
         let geometry = PLAIN.geometry(PageSize::K4, 48, VaRange::Upper);
         let mut bench = Bench::<Page4K>::new(&geometry, Setting::LIVE);

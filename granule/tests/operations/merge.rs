@@ -256,7 +256,7 @@ fn freed(events: &[Event]) -> usize {
     miri,
     ignore = "whole tables, and the reference of all they map, take Miri minutes"
 )]
-fn what_is_unlinked_waits_for_tlbis_over_every_small_leaf() {
+fn unlinked_tables_wait_for_tlbis_of_every_small_leaf() {
     // 40 tables: 32 wait together, then 8. Without operations on ranges all of the TLB goes, for
     // that many pages; each table of its own takes one for each of its pages.
     let blocks = if cfg!(miri) { 1 } else { 40 };

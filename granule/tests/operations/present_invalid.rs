@@ -60,7 +60,7 @@ fn a_guard_page_and_back() {
 }
 
 #[test]
-fn what_is_hidden_is_taken() {
+fn present_invalid_leaves_count_as_mapped() {
     let mut bench = bench(0);
     bench.map(BLOCK, BLOCK, BLOCK, RW, Leaves::LARGEST).unwrap();
     bench

@@ -403,7 +403,7 @@ fn a_leaf_that_was_split_is_invalidated_without_a_level_hint() {
 }
 
 #[test]
-fn what_is_as_it_should_be_already_is_not_split() {
+fn ranges_that_have_the_permissions_already_are_not_split() {
     for geometry in [
         PLAIN.geometry(PageSize::K4, 48, VaRange::Upper),
         LARGE.geometry(PageSize::K4, 52, VaRange::Lower),

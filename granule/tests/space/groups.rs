@@ -149,7 +149,7 @@ fn a_group_never_reaches_into_another_area() {
 }
 
 #[test]
-fn what_hardware_noted_in_one_member_is_kept_for_all() {
+fn hardware_updates_of_one_member_are_kept_for_the_group() {
     for bbm in [BbmLevel::Level0, BbmLevel::Level3] {
         let settings = Settings { bbm, ..HARDWARE };
         let (mut world, group) = world::<Page4K>(geometries()[0], settings);

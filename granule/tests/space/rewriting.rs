@@ -122,7 +122,7 @@ impl Dispatch for Unreachable {
     miri,
     ignore = "each takes Miri minutes; the one of mixed groups goes through all of the code"
 )]
-fn what_was_not_even_to_be_read_is_written_without_a_fault() {
+fn unreadable_pages_become_writable_without_a_fault() {
     everywhere(Unreachable);
 }
 

@@ -185,7 +185,7 @@ fn mattering(record: &Path, places: &[String]) -> Result<Vec<(u64, u64)>> {
         "--",
         "--ignored",
         "--nocapture",
-        "what_was_planted_matters",
+        "planted_faults_matter",
     ]);
     command
         .env("GRANULE_SENSITIVITY_TRACES", record)

@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_or_odd_is_told() {
+    fn missing_or_odd_lines_are_told() {
         assert_eq!(read("boot\ninspect begins\n", 4096).unwrap(), None);
         for (from, to, words) in [
             ("400000 3", "400000 4", "1 pages are missing"),

@@ -304,7 +304,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn what_is_new_missing_or_no_longer_found_is_told() {
+    fn new_missing_and_vanished_findings_are_told() {
         let system = System {
             unchecked: &["what happens with tables outside of RAM"],
             ..at(Path::new("u-boot.bin"), 3)

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_closed_is_told_with_its_line() {
+    fn an_unclosed_marker_is_told_with_its_line() {
         for (text, told) in [
             ("\n<!-- = a -->7", "line 2"),
             ("<!-- = a -->7\n<!-- / -->", "before the next marker"),

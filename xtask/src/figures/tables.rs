@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_kernel_did_not_do_is_a_dash() {
+    fn an_operation_that_was_not_measured_is_a_dash() {
         let row = |kernel: &str, size: u64| {
             json!({"op": "fork", "page_size": size, "kernel": kernel,
                 "instructions_per_page": 55.82})

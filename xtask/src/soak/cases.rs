@@ -322,7 +322,7 @@ fn sensitivity(seed: u64) -> Case {
         "qemu",
         "--",
         "--nocapture",
-        "what_matters_is_noticed",
+        "mattering_removals_from_traces_are_noticed",
     ];
     let name = format!("sensitivity of the trace checker, {REMOVALS} removals of each kind");
     Case::program(name, 2.0, cargo(&arguments, &variables, 90 * MINUTE))

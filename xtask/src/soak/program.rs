@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_hangs_has_failed() {
+    fn a_program_that_hangs_has_failed() {
         let mut hang = shell("sleep 100");
         hang.limit = Duration::from_millis(100);
         let Outcome::Failed(why) = outcome(&hang) else {

@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_measured_is_what_is_predicted() {
+    fn the_prediction_agrees_with_published_times() {
         for (uncached, expected) in [(true, [7489.54, 440.51]), (false, [39.46, 22.16])] {
             for ((line, mib), ms) in [("Cavium ThunderX2", 84_u64), ("Broadcom Stingray", 25)]
                 .into_iter()

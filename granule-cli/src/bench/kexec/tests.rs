@@ -108,7 +108,7 @@ fn image_and_archive_have_the_payloads_bytes() {
 }
 
 #[test]
-fn what_is_missing_is_named_with_its_command() {
+fn missing_files_are_named_with_their_command() {
     let folder = tempfile::tempdir().unwrap();
     let mut bench = bench();
     let image = folder.path().join("Image");
@@ -143,7 +143,7 @@ fn figures_are_what_the_two_kernels_said() {
 }
 
 #[test]
-fn what_was_not_measured_or_is_of_something_else_is_no_result() {
+fn missing_or_foreign_figures_are_no_result() {
     for (at, line) in NEXT.iter().enumerate().skip(1) {
         let mut less = lines(&NEXT);
         less.remove(at);

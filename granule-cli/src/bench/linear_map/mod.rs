@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_the_request_is_found_before_the_first_boot() {
+    fn a_wrong_request_is_refused_before_the_first_boot() {
         let line = bench().check().unwrap_err();
         assert!(line.contains("/nonexistent/Image"), "{line}");
         let mut odd = bench();

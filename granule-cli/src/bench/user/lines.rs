@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_told_with_its_line() {
+    fn a_senseless_line_is_told_with_its_number() {
         let after = |lines: &str| read(&format!("{BEGIN}\n{lines}")).unwrap_err();
         let op = "bench op=a best=1 median=2 worst=3\n";
         for (lines, expected) in [

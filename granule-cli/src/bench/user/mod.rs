@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_measured_is_refused_before_the_first_boot() {
+    fn an_impossible_measurement_is_refused_before_the_first_boot() {
         let with = |bytes| Bench { bytes, ..bench() }.check().unwrap_err();
         assert!(with(0).contains("whole pages"));
         assert!(with(4096).contains("a multiple of 64K"), "{}", with(4096));

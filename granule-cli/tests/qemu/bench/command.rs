@@ -77,7 +77,7 @@ fn bench_prints_one_object_whose_rows_agree_with_plan() {
 }
 
 #[test]
-fn what_is_done_is_kept_when_it_is_interrupted() {
+fn finished_rows_are_kept_when_a_benchmark_is_interrupted() {
     struct AfterTheFirst<'a>(&'a AtomicBool);
     impl Observer for AfterTheFirst<'_> {
         fn end(&mut self, _row: &Row) {
@@ -123,7 +123,7 @@ fn a_page_size_the_cpu_lacks_is_no_result() {
 }
 
 #[test]
-fn what_cannot_be_measured_is_bad_usage() {
+fn an_impossible_measurement_is_bad_usage() {
     let image = image();
     let good = image.to_str().unwrap();
     for words in [
@@ -140,7 +140,7 @@ fn what_cannot_be_measured_is_bad_usage() {
 }
 
 #[test]
-fn what_cannot_be_planned_is_bad_usage() {
+fn an_impossible_plan_is_bad_usage() {
     let output = granule(&["plan", "--memory", "512G", "--va-bits", "39"]);
     assert_eq!(output.status.code(), Some(2));
     let line = String::from_utf8_lossy(&output.stderr);

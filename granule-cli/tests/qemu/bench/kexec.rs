@@ -201,7 +201,7 @@ fn copying_takes_little_more_than_a_plain_copy() {
 }
 
 #[test]
-fn what_is_in_place_takes_the_same_however_much_it_is() {
+fn leaving_in_place_costs_the_same_for_any_payload() {
     let payloads = [6 * MIB, 42 * MIB];
     let done = measure(&bench(
         PageSize::K4,
@@ -219,7 +219,7 @@ fn what_is_in_place_takes_the_same_however_much_it_is() {
 }
 
 #[test]
-fn what_cannot_be_measured_is_bad_usage() {
+fn an_impossible_measurement_is_bad_usage() {
     for (words, expected) in [
         (["--payload", "1M"], "take more"),
         (["--memory", "64M"], "--payload 25M needs 100M"),

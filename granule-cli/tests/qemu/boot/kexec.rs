@@ -98,7 +98,7 @@ fn of_one_of_ours_something_must_be_heard() {
 }
 
 #[test]
-fn what_arrived_as_something_else_is_told() {
+fn bytes_that_changed_on_the_way_are_told() {
     let second = "@granule page_size=65536\n@granule kexec.segment.kernel.bytes=7\n\
                   @granule kexec.segment.kernel.digest=0x1\n@granule outcome=ok\n@granule end\n";
     let done = leaves(&said(second), &guests::parks("unused"), |_| ());

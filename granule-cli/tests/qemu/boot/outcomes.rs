@@ -345,7 +345,7 @@ fn a_disk_beside_an_exact_tree_lies_where_the_tree_says() {
 }
 
 #[test]
-fn what_qemu_refuses_is_refused_in_qemus_words() {
+fn a_refusal_of_qemus_is_told_in_its_words() {
     type Case = (fn(&mut Request), &'static str);
     let cases: [Case; 3] = [
         (|r| r.cpu = "z80".into(), "z80"),

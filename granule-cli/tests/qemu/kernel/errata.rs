@@ -42,7 +42,7 @@ fn repeated_tlbis_are_twice_as_many() {
 }
 
 #[test]
-fn what_needs_no_tlbi_repeats_none() {
+fn a_map_without_tlbis_repeats_none() {
     let plain = forced(PageSize::K16, LinearMap::Direct, "");
     let repeated = forced(PageSize::K16, LinearMap::Direct, "falkor-1009");
     assert_eq!(repeated.counts(), plain.counts());

@@ -31,7 +31,7 @@ fn left(kernel: &Kernel) -> (Value, Value, Value, String) {
 }
 
 #[test]
-fn what_another_page_size_left_is_understood_where_it_can_be_and_refused_where_not() {
+fn data_of_another_page_size_is_read_if_its_units_allow_and_else_refused() {
     let folder = tempfile::tempdir().unwrap();
     let ram = folder.path().join("ram");
     let first = left(&boot(PageSize::K4, &ram));

@@ -84,7 +84,7 @@ fn memory_is_written_and_read_back() {
 }
 
 #[test]
-fn what_is_looked_at_is_told_exactly() {
+fn the_self_check_tells_exactly_what_it_checked() {
     for size in SIZES {
         let kernel = ok(&sized(size));
         // Pages only: a run of leaves ends where the hint or the level changes or RAM has a hole,

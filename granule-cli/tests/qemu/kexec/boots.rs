@@ -144,7 +144,7 @@ fn the_next_kernel_has_its_own_initramfs_and_command_line() {
 }
 
 #[test]
-fn what_the_next_kernel_does_badly_is_its_own() {
+fn a_failure_of_the_next_kernel_is_its_own() {
     let request = into(PageSize::K16, machine(PageSize::K4, 2), |kexec| {
         kexec.append = Some("granule.test=panic".into());
     });
@@ -157,7 +157,7 @@ fn what_the_next_kernel_does_badly_is_its_own() {
 
 /// Before its tables are built it refuses with its MMU off, where it has only what its tree says.
 #[test]
-fn what_the_next_kernel_refuses_is_its_own() {
+fn a_refusal_of_the_next_kernel_is_its_own() {
     let request = into(PageSize::K4, machine(PageSize::K64, 1), |kexec| {
         kexec.append = Some("granule.trace=1".into());
     });
@@ -250,7 +250,7 @@ fn a_kernel_that_was_left_for_leaves_in_its_turn() {
 
 /// Memory that is handed over is stamped with the page size of who wrote it.
 #[test]
-fn what_is_handed_over_is_read_under_another_page_size() {
+fn handed_over_data_is_read_under_another_page_size() {
     let first = Request {
         append: Some("granule.persist=0x4f000000,0x1000".into()),
         ..machine(PageSize::K4, 1)
@@ -265,7 +265,7 @@ fn what_is_handed_over_is_read_under_another_page_size() {
 /// The kernel's own line about what it will not load is the reason, and the exit code says that it
 /// was not done.
 #[test]
-fn what_is_refused_is_told_in_the_kernels_words() {
+fn a_refusal_is_told_in_the_kernels_words() {
     let whole = std::fs::read(image()).unwrap();
     let mut endless = whole.clone();
     endless[16..24].copy_from_slice(&(8_u64 << 30).to_le_bytes());

@@ -175,7 +175,7 @@ fn all_of_it_is_copied_if_that_is_asked_for() {
 
 /// Where this kernel itself is in the way, only what is not free is copied, and the next one runs.
 #[test]
-fn what_is_free_is_used_even_where_not_all_is() {
+fn a_place_that_is_partly_free_is_used() {
     for size in SIZES {
         let request = Request {
             append: Some("granule.test=kexec:initrd@0x40000000".into()),

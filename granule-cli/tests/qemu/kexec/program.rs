@@ -6,7 +6,7 @@ use crate::kexec::machine::{NEXT, SIZES, archive, bare, ends, machine, program};
 
 /// What ends the program with 1, and the line it says.
 #[test]
-fn what_cannot_be_done_is_told_in_one_line() {
+fn each_error_of_the_program_is_one_line() {
     for (size, lines, line) in [
         (PageSize::K4, "jump", "jump: no such command"),
         (PageSize::K16, "load", "load: no image is named"),
@@ -44,7 +44,7 @@ fn what_cannot_be_done_is_told_in_one_line() {
 }
 
 #[test]
-fn what_is_loaded_is_listed_and_taken_back() {
+fn a_loaded_kernel_is_listed_and_unloaded() {
     let lines = format!(
         "status\nload {NEXT} --initrd /etc/kexec --append  quiet  \nstatus\n\
          load {NEXT} --copy\nunload\nstatus\n"

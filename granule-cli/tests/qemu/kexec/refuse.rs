@@ -147,7 +147,7 @@ fn with(wrong: &[Wrong]) -> (Initramfs, String) {
 const TIMES: usize = 4;
 
 #[test]
-fn what_is_no_image_for_this_machine_is_told_and_changes_nothing() {
+fn an_image_for_another_machine_is_refused_and_changes_nothing() {
     for (index, size) in SIZES.into_iter().enumerate() {
         let (archive, words) = with(&wrong());
         let request = Request {
@@ -228,7 +228,7 @@ fn each_call_that_is_wrong_is_told() {
 
 /// However often a program asks, the log stays short.
 #[test]
-fn what_is_asked_for_without_end_is_not_told_without_end() {
+fn endless_requests_do_not_fill_the_log() {
     let ran = does(&machine(PageSize::K4, 1), tests(), "kexec-flood", "flooded");
     let loaded = "granule: kexec: the next kernel is loaded";
     let loaded = ran.console.lines().filter(|line| *line == loaded).count();
@@ -250,7 +250,7 @@ fn an_initramfs_without_bytes_is_refused() {
 
 /// An image that takes all memory but a little: it could be placed, but nothing else is left.
 #[test]
-fn what_leaves_no_memory_for_anything_else_is_refused() {
+fn an_image_that_leaves_no_memory_is_refused() {
     for size in SIZES {
         let request = machine(size, 1);
         let wrong = [Wrong {

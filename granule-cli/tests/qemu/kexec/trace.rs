@@ -90,7 +90,7 @@ const OFF: [&str; 9] = [
 ];
 
 #[test]
-fn what_a_kernel_does_as_it_leaves_keeps_the_rules() {
+fn leaving_for_another_kernel_breaks_no_rule() {
     for (size, cpus, cpu, el) in [
         (PageSize::K4, 1, "max", 1),
         (PageSize::K16, 4, "max", 2),
@@ -153,7 +153,7 @@ const MISSED: [(usize, &str); 7] = [
 /// Each step without which a CPU stays on old translations, or the next kernel reads what was before,
 /// is missed when it is left out of a trace; so what is shown above is not shown of everything.
 #[test]
-fn what_is_left_out_is_missed() {
+fn a_missing_event_is_noticed() {
     for size in [PageSize::K4, PageSize::K16, PageSize::K64] {
         let events = traced(&machine(size, 1), " --copy", "");
         let end = end_of(&events);

@@ -5,7 +5,7 @@ use granule_cli::{PageSize, Request};
 use crate::permissions::machine::{machine, ok, panics};
 
 #[test]
-fn what_is_not_allowed_faults_and_says_why() {
+fn a_forbidden_access_faults_with_the_reason() {
     for (size, word, what, why) in [
         (
             PageSize::K4,

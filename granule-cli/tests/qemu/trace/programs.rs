@@ -108,7 +108,7 @@ fn traced_boots_of_programs_end_as_untraced_ones() {
 }
 
 #[test]
-fn what_programs_do_to_their_tables_is_recorded_and_breaks_no_rule() {
+fn changes_of_program_tables_are_recorded_and_break_no_rule() {
     for size in SIZES {
         // Without updates by hardware; with them; and with every entry of a group stored by itself.
         for (cpu, cpus, words) in [

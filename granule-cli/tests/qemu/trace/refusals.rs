@@ -9,7 +9,7 @@ use crate::image::image;
 use crate::trace::traces::{checked, record, record_ok};
 
 #[test]
-fn what_does_not_fit_is_an_error_and_leaves_no_file() {
+fn a_trace_that_does_not_fit_is_an_error_and_leaves_no_file() {
     let recorded = record(|request| {
         request.linear_map = Some(LinearMap::Base);
         request.page_size = Some(PageSize::K4);

@@ -149,7 +149,7 @@ fn of_level(text: &str, level: u8, strict: bool) -> Checked {
 /// A TLBI that comes later leaves what was there before in the TLB, whatever its size; nothing that is
 /// done meanwhile may rely on its being gone, or meet it.
 #[test]
-fn what_is_done_before_a_tlbi_that_comes_later_breaks_no_rule() {
+fn work_before_a_deferred_tlbi_breaks_no_rule() {
     for (size, cpu) in [
         (PageSize::K4, "max"),
         (PageSize::K16, "max"),

@@ -88,7 +88,7 @@ fn boot_tables_that_stay_in_a_cache_are_found() {
 }
 
 #[test]
-fn what_a_loader_left_in_caches_is_maintained() {
+fn lines_that_a_loader_left_in_caches_are_maintained() {
     let text = TRACE.text();
     let line = find(&text, 1, "dc cpu0 civac");
     assert_eq!(

@@ -29,7 +29,7 @@ fn the_first_process_s_end_is_the_outcome() {
 }
 
 #[test]
-fn whoever_is_left_is_ended_with_the_first_process() {
+fn remaining_processes_end_with_the_first_one() {
     for (size, cpus) in [(PageSize::K4, 1), (PageSize::K16, 4), (PageSize::K64, 2)] {
         let ran = well(&machine(size, cpus), "left", "left");
         assert!(ran.number("user.processes") >= 17);
@@ -69,7 +69,7 @@ fn a_fork_bomb_ends_at_the_limit() {
 }
 
 #[test]
-fn who_does_what_he_must_not_is_ended_and_nobody_else() {
+fn a_program_that_breaks_a_rule_is_ended_alone() {
     for (size, cpus, el) in [
         (PageSize::K4, 1, 2),
         (PageSize::K16, 2, 1),
@@ -94,7 +94,7 @@ fn bad_pointers_are_errors() {
 }
 
 #[test]
-fn who_uses_up_all_memory_is_ended() {
+fn a_program_that_uses_all_memory_is_ended() {
     for (size, cpus) in [(PageSize::K4, 2), (PageSize::K64, 1)] {
         well(&machine(size, cpus), "full", "filled");
     }
@@ -143,7 +143,7 @@ fn the_first_process_may_be_a_script() {
 }
 
 #[test]
-fn what_is_no_program_is_refused_with_the_reason() {
+fn a_file_that_is_no_program_is_refused_with_the_reason() {
     let good = program();
     let mut other_machine = good.clone();
     other_machine[18] = 62;

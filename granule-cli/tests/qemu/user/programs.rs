@@ -94,7 +94,7 @@ fn a_fork_that_a_signal_comes_upon_is_made_again() {
 }
 
 #[test]
-fn who_waits_for_who_has_its_memory_can_be_ended() {
+fn a_parent_that_waits_for_its_vfork_child_can_be_ended() {
     everywhere("lender", "ended");
 }
 

@@ -39,7 +39,7 @@ fn a_program_with_a_standard_library_runs_on_every_page_size() {
 }
 
 #[test]
-fn what_such_a_program_misses_is_told() {
+fn missing_system_calls_are_told() {
     let request = Request {
         append: Some("rdinit=/bin/prog".into()),
         ..machine(PageSize::K16, 1)

@@ -135,7 +135,7 @@ const P_FILESZ: usize = 32;
 const P_MEMSZ: usize = 40;
 
 #[test]
-fn what_was_left_out_of_a_segment_is_told_apart_from_no_memory() {
+fn bytes_left_out_of_a_segment_differ_from_no_memory() {
     // The second page of the first segment, and all of the second, are not in the file.
     let mut file = core();
     header(&mut file, 1, P_MEMSZ, 8192);

@@ -106,7 +106,7 @@ fn a_server_that_stops_anywhere_is_an_error() {
 }
 
 #[test]
-fn what_qemu_does_not_say_is_told() {
+fn missing_answers_of_qemu_are_told() {
     for (from, to, words) in [
         ("TCR_EL1", "TCR_EL9", "no system registers of arm64"),
         ("3412000000000000", "E00", ""),

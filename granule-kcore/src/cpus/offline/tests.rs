@@ -384,7 +384,7 @@ fn one_that_waits_in_this_kernels_memory_is_seen_first() {
 
 /// Three CPUs in every combination of behaviours: either all went, or all are as before.
 #[test]
-fn whatever_each_does_all_go_or_none() {
+fn all_cpus_go_off_or_none() {
     let patience = PATIENCE as u32;
     let mut each = Vec::new();
     for told in [

@@ -8,7 +8,7 @@ fn pieces(firmware: &Memory, start: u64, end: u64) -> Vec<(u64, u64)> {
 }
 
 #[test]
-fn what_firmware_reserved_inside_our_storage_is_not_given_back() {
+fn firmware_reservations_inside_our_storage_are_not_given_back() {
     let (start, end) = (0x4020_0000, 0x4030_0000);
     let mut firmware = Memory::new(K4);
     firmware.add_bank(0x4000_0000, 0x1000_0000).unwrap();
@@ -34,7 +34,7 @@ fn what_firmware_reserved_inside_our_storage_is_not_given_back() {
 }
 
 #[test]
-fn what_is_handed_over_is_not_reserved_unless_it_is_another_range() {
+fn memory_handed_over_is_reserved_only_where_the_range_differs() {
     use dtoolkit::memreserve::MemoryReservation;
     use dtoolkit::model::{DeviceTree, DeviceTreeNode, DeviceTreeProperty};
     let mut bank = DeviceTreeNode::new_unchecked("memory");
@@ -176,7 +176,7 @@ fn another_kernel_s_memory_is_left_out() {
 }
 
 #[test]
-fn what_reaches_the_end_of_the_address_space_has_no_effect_there() {
+fn ranges_at_the_end_of_the_address_space_have_no_effect_there() {
     let end = u64::MAX - 0xfff;
     let reg = &[(0x1000, 0x8000), (end, 0x1000), (0x1000, u64::MAX)];
     let read = read(reg, None, None, &[(end, 0x1000), (0x8000, u64::MAX)]).unwrap();

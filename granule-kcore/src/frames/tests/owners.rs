@@ -195,7 +195,7 @@ fn a_group_is_filled_frame_after_frame() {
 }
 
 #[test]
-fn what_is_reserved_is_not_given_out() {
+fn reserved_frames_are_not_given_out() {
     let mut memory = uninitialised(8);
     let mut frames = filled(PageSize::K4, 0, 8, &mut memory);
     assert!(frames.reserve(7));

@@ -20,7 +20,7 @@ fn tables<S: Source>(source: S) -> Tables<S> {
 }
 
 #[test]
-fn what_is_reserved_is_there_when_all_else_is_taken() {
+fn reserved_pages_are_there_when_all_others_are_taken() {
     for page_size in PageSize::ALL {
         let mut memory = uninitialised(100);
         let frames = RefCell::new(filled(page_size, 0x40_0001, 100, &mut memory));
@@ -60,7 +60,7 @@ fn what_is_reserved_is_there_when_all_else_is_taken() {
 }
 
 #[test]
-fn what_is_not_used_goes_back_with_the_tables() {
+fn unused_reserved_pages_go_back_with_the_tables() {
     let mut memory = uninitialised(16);
     let frames = RefCell::new(filled(PageSize::K4, 16, 16, &mut memory));
     {

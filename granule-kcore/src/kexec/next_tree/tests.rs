@@ -234,7 +234,7 @@ fn no_seed_goes_through_as_it_is() {
 }
 
 #[test]
-fn what_is_cut_short_is_refused_wherever_that_is() {
+fn a_tree_that_is_cut_anywhere_is_refused() {
     let old = tree();
     let mut into = vec![0; old.len() * 2];
     for length in 0..old.len() {

@@ -94,7 +94,7 @@ fn hard_links_are_one_file_whichever_of_them_brings_the_content() {
 }
 
 #[test]
-fn what_the_archive_has_is_not_replaced() {
+fn entries_of_the_archive_are_not_replaced() {
     let mut archive = entry((1, 0o020600, 1), (204, 64), "dev/console", b"");
     archive.extend(entry((2, 0o100644, 1), (0, 0), "proc", b"a file"));
     let tree = tree(&archive).unwrap();

@@ -216,7 +216,7 @@ fn results_are_what_c_libraries_expect() {
 }
 
 #[test]
-fn what_has_no_handler_ends_the_process() {
+fn a_signal_without_a_handler_ends_the_process() {
     let mut fake = machine();
     send(&mut fake, SIGTERM);
     let ends = |signal, dump| After::Ends { signal, dump };

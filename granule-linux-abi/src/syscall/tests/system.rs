@@ -4,7 +4,7 @@ use super::*;
 use granule_testing::cases::config;
 
 #[test]
-fn what_libraries_ask_at_their_start_is_answered() {
+fn calls_of_starting_libraries_are_answered() {
     let mut fake = Fake::new();
     assert_eq!(fake.ok(n::PRLIMIT64, &[0, 3, 0, BASE]), 0);
     assert_eq!(fake.get::<[u64; 2]>(BASE), [8 << 20; 2]);
@@ -34,7 +34,7 @@ fn what_libraries_ask_at_their_start_is_answered() {
 }
 
 #[test]
-fn what_there_is_not_is_said() {
+fn unknown_system_calls_are_told() {
     let mut fake = Fake::new();
     assert!(call(&mut fake, 1000, Args([0; 6])).is_none());
     assert_eq!(unknown(&mut fake, 1000), Err(Fail::Error(Errno::ENOSYS)));

@@ -255,7 +255,7 @@ fn own(recorded: &Recorded) -> Trace {
 }
 
 #[test]
-fn what_matters_is_noticed() {
+fn mattering_removals_from_traces_are_noticed() {
     let mut rows = BTreeMap::new();
     let copies = runs("copies", |request| {
         request.page_size = Some(PageSize::K4);
@@ -289,7 +289,7 @@ fn named() -> impl Iterator<Item = Trace> {
 /// As above, with traces that `granule watch --record` made of other kernels: TLBIs and DSBs.
 #[test]
 #[ignore = "GRANULE_SENSITIVITY_TRACES names the traces"]
-fn what_matters_in_traces_of_other_kernels_is_noticed() {
+fn mattering_removals_from_recordings_of_linux_are_noticed() {
     let mut rows = BTreeMap::new();
     for trace in named() {
         measure(&trace, &mut rows);
@@ -313,7 +313,7 @@ fn what_matters_in_traces_of_other_kernels_is_noticed() {
 /// checker notices, and none needs to matter.
 #[test]
 #[ignore = "GRANULE_SENSITIVITY_TRACES and GRANULE_SENSITIVITY_PLACES name trace and instructions"]
-fn what_was_planted_matters() {
+fn planted_faults_matter() {
     let trace = named().next().unwrap();
     let places = std::env::var("GRANULE_SENSITIVITY_PLACES").expect("GRANULE_SENSITIVITY_PLACES");
     let number = |text: &str| u64::from_str_radix(text.trim_start_matches("0x"), 16).unwrap();
