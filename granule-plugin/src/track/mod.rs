@@ -6,8 +6,10 @@
 //! the CPU and the address of the instruction.
 
 mod geometry;
+mod link;
 mod marks;
 mod registers;
+mod store;
 mod tables;
 mod walk;
 

@@ -1,0 +1,269 @@
+//! Memory becomes a table when a TTBR or a descriptor leads to it, and its contents are told then, as they were
+//! stored. It is given back when nothing leads to it any more.
+
+use super::geometry::{Entry, Place};
+use super::marks::{LastStore, PAGE_SHIFT, TABLE, UNMAPPED};
+use super::tables::{Table, TableId, pages};
+use super::{LINE, Memory, Origin, Tracker};
+use crate::decode::StoreForm;
+use granule_trace::{Event, Visibility};
+
+/// What leads to a table from now on.
+#[derive(Clone, Copy)]
+pub(super) enum Link {
+    Register,
+    /// A register, to a table that has other data in its page: which of them was stored to last is not
+    /// known.
+    Shared,
+    Store(StoreForm),
+}
+
+/// The longest run of equal steps that begins at the first value: its length and step.
+fn run(values: &[u64]) -> (usize, u64) {
+    let [first, second, ..] = values else {
+        return (values.len(), 0);
+    };
+    let step = second.wrapping_sub(*first);
+    let rest = values
+        .windows(2)
+        .take_while(|pair| pair[1].wrapping_sub(pair[0]) == step);
+    (1 + rest.count(), step)
+}
+
+impl<M: Memory> Tracker<'_, M> {
+    /// A TTBR leads to a table.
+    pub(super) fn link_root(&mut self, by: Origin, place: Place) -> Option<TableId> {
+        let id = self.link(by, place, Link::Register)?;
+        self.tables.get_mut(id)?.was_root = true;
+        Some(id)
+    }
+
+    /// Something leads to a table. A table that is new here is told, with all below it.
+    pub(super) fn link(&mut self, by: Origin, place: Place, link: Link) -> Option<TableId> {
+        if let Some(id) = self.tables.find(place) {
+            let table = self.tables.get_mut(id)?;
+            let led = table.leads();
+            table.references += 1;
+            let entries = if led { Vec::new() } else { table.entries() };
+            for entry in entries {
+                if let Entry::Table(address) = entry {
+                    self.link(by, place.below(address), link);
+                }
+            }
+            return Some(id);
+        }
+        let mut told = vec![0; place.entries as usize].into_boxed_slice();
+        if !self.memory.load(place.base, &mut told) {
+            self.miss(by, "tables outside of RAM");
+            return None;
+        }
+        self.free_what_waits(by, place);
+        let below: Vec<u64> = told
+            .iter()
+            .filter_map(|value| match place.form.entry(*value, place.level) {
+                Entry::Table(address) => Some(address),
+                _ => None,
+            })
+            .collect();
+        let id = self.tables.add(Table {
+            place,
+            references: 1,
+            was_root: false,
+            told: told.clone(),
+        });
+        self.marks.set(place.base, place.bytes(), TABLE);
+        self.marks.clear(place.base, place.bytes(), UNMAPPED);
+        for address in below {
+            self.link(by, place.below(address), link);
+        }
+        let (start, bytes) = (place.base, place.bytes());
+        self.tell(by, Event::Obtained { start, bytes });
+        let is_page = place.bytes() >= 1 << PAGE_SHIFT;
+        self.tell_contents(by, start, &told, if is_page { link } else { Link::Shared });
+        Some(id)
+    }
+
+    /// Tells what a table holds that is linked now, as it was stored: before or after a barrier,
+    /// through or past the caches.
+    fn tell_contents(&mut self, by: Origin, base: u64, values: &[u64], link: Link) {
+        let mut at = 0;
+        while let Some(rest) = values.get(at..).filter(|rest| !rest.is_empty()) {
+            let address = base + at as u64 * 8;
+            // Stamps are of pages.
+            let left = ((1 << PAGE_SHIFT) - address % (1 << PAGE_SHIFT)) / 8;
+            let page = &rest[..rest.len().min(left as usize)];
+            at += page.len();
+            let all = self.stored_how(by, address, link).1 != Visibility::Earlier;
+            if all && self.was_cleared(by, address, link) {
+                // The page was cleared some time ago, and something was stored to it since.
+                self.tell_run(by, address, (page.len(), 0, 0), Visibility::Earlier);
+                self.tell_page(by, address, page, link, true);
+            } else {
+                self.tell_page(by, address, page, link, false);
+            }
+        }
+    }
+
+    /// Whether a page was cleared, through the caches, by stores that come before the link.
+    fn was_cleared(&self, by: Origin, address: u64, link: Link) -> bool {
+        let last = self.marks.last_zero(address);
+        let uncached = self.uncached.contains_key(&(address >> PAGE_SHIFT));
+        !uncached && last.cpu.is_some() && Self::is_ordered(by, last, link)
+    }
+
+    /// Tells what a page holds, or only what is not zero.
+    fn tell_page(&mut self, by: Origin, base: u64, values: &[u64], link: Link, nonzero: bool) {
+        const WORDS: usize = LINE as usize / 8;
+        let mut at = 0;
+        while let Some(rest) = values.get(at..).filter(|rest| !rest.is_empty()) {
+            let address = base + at as u64 * 8;
+            if nonzero && rest[0] == 0 {
+                at += 1;
+                continue;
+            }
+            let linker = by;
+            let (by, visibility) = self.stored_how(by, address, link);
+            if visibility == Visibility::Live {
+                let last = self.marks.last_store(address);
+                let is_completed = Self::is_ordered(linker, last, link);
+                self.late.completed |= is_completed;
+                self.late.others |= !is_completed;
+            }
+            // A run ends where something was stored in another way.
+            let (mut count, step) = run(rest);
+            if nonzero {
+                let zero = rest.iter().position(|value| *value == 0);
+                count = count.min(zero.unwrap_or(count));
+            }
+            let mut next = WORDS - (address / 8) as usize % WORDS;
+            while next < count {
+                if self.stored_how(linker, address + next as u64 * 8, link) != (by, visibility) {
+                    count = next;
+                }
+                next += WORDS;
+            }
+            self.tell_run(by, address, (count, rest[0], step), visibility);
+            at += count;
+        }
+    }
+
+    fn tell_run(
+        &mut self,
+        by: Origin,
+        address: u64,
+        (count, descriptor, step): (usize, u64, u64),
+        visibility: Visibility,
+    ) {
+        self.tell(
+            by,
+            Event::Store {
+                address,
+                count: count as u32,
+                descriptor,
+                step: if count == 1 { 0 } else { step },
+                visibility,
+            },
+        );
+    }
+
+    /// The CPU that stored to a line of memory that becomes a table, and how the store relates to
+    /// the link.
+    fn stored_how(&self, by: Origin, address: u64, link: Link) -> (Origin, Visibility) {
+        let line = 1 << (address % (1 << PAGE_SHIFT) / LINE);
+        let lines = self.uncached.get(&(address >> PAGE_SHIFT));
+        if lines.is_some_and(|lines| lines & line != 0) {
+            return (by, Visibility::Live);
+        }
+        let last = self.marks.last_store(address);
+        match last.cpu {
+            Some(cpu) if !Self::is_ordered(by, last, link) => {
+                (Origin { cpu, ..by }, Visibility::Live)
+            }
+            _ => (by, Visibility::Earlier),
+        }
+    }
+
+    /// Whether a store comes before a link for everybody who sees the link.
+    fn is_ordered(by: Origin, last: LastStore, link: Link) -> bool {
+        let own = last.cpu.is_none_or(|cpu| cpu == by.cpu);
+        match link {
+            Link::Register => last.completed,
+            Link::Shared => true,
+            Link::Store(form) => last.completed || own && (last.ordered || form.release),
+        }
+    }
+
+    /// A TTBR leads to a table no more.
+    pub(super) fn leave(&mut self, id: TableId) {
+        if let Some(table) = self.tables.get_mut(id) {
+            table.references = table.references.saturating_sub(1);
+        }
+    }
+
+    /// A descriptor leads to a table no more.
+    pub(super) fn unlink(&mut self, place: Place) {
+        let Some(id) = self.tables.find(place) else {
+            return;
+        };
+        self.leave(id);
+        let entries = match self.tables.get(id) {
+            Some(table) if table.references == 0 => table.entries(),
+            _ => return,
+        };
+        let leads = self.tables.get(id).is_some_and(Table::leads);
+        for entry in entries {
+            match entry {
+                Entry::Leaf(address) => {
+                    self.marks
+                        .set(address, 1 << place.form.shift(place.level), UNMAPPED);
+                }
+                Entry::Table(address) if !leads => self.unlink(place.below(address)),
+                _ => (),
+            }
+        }
+    }
+
+    /// A table was given back: it is stored to while nothing leads to it.
+    pub(super) fn free(&mut self, by: Origin, id: TableId) {
+        let Some((table, emptied)) = self.tables.remove(id) else {
+            return;
+        };
+        for page in emptied {
+            self.marks.clear(page << PAGE_SHIFT, 1, TABLE);
+        }
+        let place = table.place;
+        let (start, bytes) = (place.base, place.bytes());
+        self.tell(by, Event::Freed { start, bytes });
+        if !table.leads() {
+            return;
+        }
+        for entry in table.entries() {
+            if let Entry::Table(address) = entry {
+                self.unlink(place.below(address));
+            }
+        }
+    }
+
+    /// Tables were given back where another one is now, if nothing leads to them.
+    fn free_what_waits(&mut self, by: Origin, place: Place) {
+        let end = place.base + place.bytes();
+        for page in pages(place) {
+            let start = (page << PAGE_SHIFT).max(place.base);
+            for id in self
+                .tables
+                .at(start, end.min((page + 1) << PAGE_SHIFT) - start)
+            {
+                if self.tables.get(id).is_some_and(|it| it.references == 0) {
+                    self.free(by, id);
+                }
+            }
+        }
+    }
+
+    /// All tables are given back.
+    pub(super) fn free_all(&mut self, by: Origin) {
+        for id in self.tables.all() {
+            self.free(by, id);
+        }
+    }
+}
