@@ -83,6 +83,8 @@ pub const VBAR_EL1: System = system(3, 0, 12, 0, 0);
 pub const VBAR_EL2: System = system(3, 4, 12, 0, 0);
 /// `VBAR_EL3`.
 pub const VBAR_EL3: System = system(3, 6, 12, 0, 0);
+/// `SCR_EL3`, which says in which security state the levels below EL3 are.
+pub const SCR_EL3: System = system(3, 6, 1, 1, 0);
 
 /// Registers that change translation unless they are zero, and that the model has no name for.
 const UNMODELLED: &[(System, &str)] = &[
@@ -124,6 +126,7 @@ pub const fn is_watched(register: System) -> bool {
             | VBAR_EL1
             | VBAR_EL2
             | VBAR_EL3
+            | SCR_EL3
     )
 }
 

@@ -17,7 +17,7 @@ pub use geometry::{Entry, Form, Place};
 pub use marks::{LastStore, Marks, PAGE_SHIFT, TABLE, UNMAPPED};
 pub use walk::Translation;
 
-use crate::decode::{SCTLR_EL12, StoreForm, unmodelled};
+use crate::decode::{SCR_EL3, SCTLR_EL12, StoreForm, unmodelled};
 use crate::stream::Seen;
 use granule_trace::{Barrier, Event, System, Text};
 use registers::{Registers, SLOTS};
@@ -291,7 +291,11 @@ impl<'m, M: Memory> Tracker<'m, M> {
             }
             return;
         }
+        let changes_state = register == SCR_EL3 && cpu.registers.changes_state(value);
         if !cpu.registers.set(register, value) {
+            if changes_state {
+                self.miss(by, "two security states");
+            }
             return;
         }
         let places = cpu.registers.roots();

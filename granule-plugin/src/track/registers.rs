@@ -1,7 +1,7 @@
 //! The translation registers of a CPU, and the top tables that they name.
 
 use super::geometry::{self, Place};
-use crate::decode::{VBAR_EL1, VBAR_EL2, VBAR_EL3};
+use crate::decode::{SCR_EL3, VBAR_EL1, VBAR_EL2, VBAR_EL3};
 use granule_trace::System;
 
 /// The lower and the upper half of EL1&0, EL2, EL3 and stage 2.
@@ -17,6 +17,8 @@ const STAGE_2: u64 = 1 << 0;
 const TGE: u64 = 1 << 27;
 /// HCR_EL2.E2H.
 const E2H: u64 = 1 << 34;
+/// SCR_EL3.NS, EEL2 and NSE: the security state of the levels below EL3, and whether it has an EL2.
+const STATE: u64 = 1 << 0 | 1 << 18 | 1 << 62;
 
 /// The registers of one regime.
 #[derive(Clone, Copy, Debug, Default)]
@@ -36,6 +38,7 @@ pub(super) struct Registers {
     hcr: u64,
     vtcr: u64,
     vttbr: u64,
+    scr: u64,
     /// VBAR of the exception levels 1 to 3.
     pub(super) vectors: [Option<u64>; 3],
 }
@@ -64,6 +67,10 @@ impl Registers {
                     _ => 2,
                 };
                 self.vectors[el] = Some(value);
+                return false;
+            }
+            SCR_EL3 => {
+                self.scr = value;
                 return false;
             }
             // MAIR names no table.
@@ -133,6 +140,13 @@ impl Registers {
     /// addresses that are no addresses of memory.
     pub(super) const fn is_guest(&self, el: u8) -> bool {
         el < 2 && self.hcr & STAGE_2 != 0 && self.hcr & TGE == 0
+    }
+
+    /// Whether a value of SCR_EL3 leads from one security state into another, while a level below EL3 translates. The
+    /// registers of EL1 and EL2 are the same in both, so EL3 exchanges their values, and TLB entries are of one state.
+    pub(super) const fn changes_state(&self, scr: u64) -> bool {
+        let is_on = (self.el1.sctlr | self.el2.sctlr) & MMU != 0 || self.hcr & STAGE_2 != 0;
+        is_on && (self.scr ^ scr) & STATE != 0
     }
 
     /// Whether a register is of EL1&0 while stage 2 is on: EL2 without VHE writes what a guest has in it.

@@ -674,6 +674,21 @@ fn each_thing_that_goes_unseen_is_said_once() {
 }
 
 #[test]
+fn a_second_security_state_is_said_to_go_unseen() {
+    const NS: u64 = 1;
+    const SMD: u64 = 1 << 7;
+    let mut rig = Rig::new();
+    // Firmware chooses a state before anything below it translates.
+    rig.tracker.register(rig.by, 3, SCR_EL3, NS);
+    assert!(rig.told().is_empty());
+    let mut rig = Rig::running();
+    rig.tracker.register(rig.by, 3, SCR_EL3, SMD);
+    assert!(rig.told().is_empty());
+    rig.tracker.register(rig.by, 3, SCR_EL3, SMD | NS);
+    assert_eq!(rig.told(), [r#"cpu0 Missing("two security states")"#]);
+}
+
+#[test]
 fn a_cpu_that_goes_off_leaves_its_tables() {
     let mut rig = Rig::running();
     rig.tracker.reset(rig.by);
