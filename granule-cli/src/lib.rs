@@ -25,6 +25,7 @@ pub mod bootrec;
 pub mod check;
 pub mod cost;
 pub(crate) mod findings;
+pub mod firmware;
 pub mod image;
 pub mod initramfs;
 pub mod inspect;

@@ -9,6 +9,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
+use granule_cli::firmware::{self, FirmwareFile};
 use xtask::workspace::{KERNEL_TARGET, MUSL_TARGET, capture, root, run, show};
 
 /// The oldest QEMU that the tests support (Debian 12's).
@@ -29,53 +30,93 @@ struct HostState {
     programs: Vec<&'static str>,
     root: bool,
     targets: Vec<String>,
+    /// Firmware that is in none of its places.
+    missing_firmware: Vec<FirmwareFile>,
 }
 
-/// Package managers and their way to install QEMU for arm64: the program, whether it needs root, the
-/// command that refreshes its lists, the command that installs.
-type Manager = (
-    &'static str,
-    bool,
-    &'static [&'static str],
-    &'static [&'static str],
-);
+/// A package manager and its way to install QEMU for arm64.
+struct Manager {
+    program: &'static str,
+    as_root: bool,
+    /// The arguments that refresh its lists, if it needs that.
+    refresh: &'static [&'static str],
+    install: &'static [&'static str],
+    qemu: &'static str,
+}
+
 const MANAGERS: &[Manager] = &[
-    (
-        "apt-get",
-        true,
-        &["update"],
-        &[
-            "install",
-            "-y",
-            "--no-install-recommends",
-            "qemu-system-arm",
-        ],
-    ),
-    (
-        "dnf",
-        true,
-        &[],
-        &["install", "-y", "qemu-system-aarch64-core"],
-    ),
-    (
-        "pacman",
-        true,
-        &[],
-        &["-Sy", "--noconfirm", "--needed", "qemu-system-aarch64"],
-    ),
-    (
-        "zypper",
-        true,
-        &[],
-        &["--non-interactive", "install", "qemu-arm"],
-    ),
-    ("brew", false, &[], &["install", "qemu"]),
+    Manager {
+        program: "apt-get",
+        as_root: true,
+        refresh: &["update"],
+        install: &["install", "-y", "--no-install-recommends"],
+        qemu: "qemu-system-arm",
+    },
+    Manager {
+        program: "dnf",
+        as_root: true,
+        refresh: &[],
+        install: &["install", "-y"],
+        qemu: "qemu-system-aarch64-core",
+    },
+    Manager {
+        program: "pacman",
+        as_root: true,
+        refresh: &[],
+        install: &["-Sy", "--noconfirm", "--needed"],
+        qemu: "qemu-system-aarch64",
+    },
+    Manager {
+        program: "zypper",
+        as_root: true,
+        refresh: &[],
+        install: &["--non-interactive", "install"],
+        qemu: "qemu-arm",
+    },
+    Manager {
+        program: "brew",
+        as_root: false,
+        refresh: &[],
+        install: &["install"],
+        qemu: "qemu",
+    },
 ];
 
-/// The commands that prepare this machine, in order.
-fn plan(machine: &HostState) -> Result<Vec<Vec<String>>> {
+impl Manager {
+    /// The commands that install these packages, for a user who is root or has sudo; else the command that
+    /// root would run.
+    fn commands(&self, machine: &HostState, packages: &[&str]) -> Result<Vec<Vec<String>>, String> {
+        let install: Vec<_> = self.install.iter().chain(packages).copied().collect();
+        let prefix: &[&str] = match self.as_root && !machine.root {
+            true if !machine.programs.contains(&"sudo") => {
+                return Err(format!("{} {}", self.program, install.join(" ")));
+            }
+            true => &["sudo"],
+            false => &[],
+        };
+        let commands = [self.refresh, &install].into_iter();
+        let commands = commands.filter(|arguments| !arguments.is_empty());
+        Ok(commands
+            .map(|arguments| {
+                let words = prefix.iter().chain([&self.program]).chain(arguments);
+                words.map(|&word| word.to_owned()).collect()
+            })
+            .collect())
+    }
+}
+
+/// The commands that prepare a machine, in order.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Commands {
+    /// Nothing works without these.
+    needed: Vec<Vec<String>>,
+    /// Boots without firmware work without these.
+    for_firmware: Vec<Vec<String>>,
+}
+
+fn plan(machine: &HostState) -> Result<Commands> {
     let has = |name: &str| machine.programs.contains(&name);
-    let mut commands = Vec::new();
+    let mut commands = Commands::default();
     for target in TARGETS {
         if machine.targets.iter().any(|t| t == target) {
             continue;
@@ -85,14 +126,15 @@ fn plan(machine: &HostState) -> Result<Vec<Vec<String>>> {
             "the Rust target {target} is not installed and rustup is not in PATH; install \
              rustup (https://rustup.rs) or that target's libraries"
         );
-        commands.push(
+        commands.needed.push(
             ["rustup", "target", "add", target]
                 .map(str::to_owned)
                 .to_vec(),
         );
     }
+    let manager = MANAGERS.iter().find(|manager| has(manager.program));
     if !has(QEMU) {
-        let Some((manager, as_root, refresh, install)) = MANAGERS.iter().find(|m| has(m.0)) else {
+        let Some(manager) = manager else {
             bail!(
                 "{QEMU} is not in PATH and no known package manager was found (looked for \
                  apt-get, dnf, pacman, zypper, brew); install QEMU {}.{} or later by hand",
@@ -100,21 +142,23 @@ fn plan(machine: &HostState) -> Result<Vec<Vec<String>>> {
                 QEMU_AT_LEAST.1
             );
         };
-        let mut prefix = Vec::new();
-        if *as_root && !machine.root {
-            ensure!(
-                has("sudo"),
-                "{QEMU} is not in PATH; installing it with {manager} needs root, and sudo was not \
-                 found: run `{manager} {}` as root",
-                install.join(" ")
-            );
-            prefix.push("sudo".to_owned());
+        match manager.commands(machine, &[manager.qemu]) {
+            Ok(words) => commands.needed.extend(words),
+            Err(as_root) => bail!(
+                "{QEMU} is not in PATH; installing it with {} needs root, and sudo was not \
+                 found: run `{as_root}` as root",
+                manager.program
+            ),
         }
-        for arguments in [refresh, install].into_iter().filter(|a| !a.is_empty()) {
-            let mut words = prefix.clone();
-            words.push((*manager).to_owned());
-            words.extend(arguments.iter().map(|a| (*a).to_owned()));
-            commands.push(words);
+    }
+    if let Some(manager) = manager {
+        let missing = machine.missing_firmware.iter();
+        let packages: Vec<_> = missing
+            .filter_map(|firmware| firmware.package(manager.program))
+            .collect();
+        if !packages.is_empty() {
+            // A boot that needs the firmware names its package.
+            commands.for_firmware = manager.commands(machine, &packages).unwrap_or_default();
         }
     }
     Ok(commands)
@@ -123,28 +167,39 @@ fn plan(machine: &HostState) -> Result<Vec<Vec<String>>> {
 /// Installs missing tools, and prints them first.
 pub(crate) fn setup() -> Result<()> {
     let commands = plan(&look()?)?;
-    if !commands.is_empty() {
+    if commands != Commands::default() {
         eprintln!("granule: this machine lacks tools; about to run:");
-        for words in &commands {
+        for words in commands.needed.iter().chain(&commands.for_firmware) {
             eprintln!("    {}", words.join(" "));
         }
     }
-    for words in &commands {
-        let Some((program, arguments)) = words.split_first() else {
-            continue;
-        };
-        let mut command = Command::new(program);
-        command
-            .args(arguments)
-            .current_dir(root())
-            .env("DEBIAN_FRONTEND", "noninteractive");
-        run(command)?;
+    for words in &commands.needed {
+        install(words)?;
+    }
+    for words in &commands.for_firmware {
+        if let Err(error) = install(words) {
+            eprintln!("granule: {error:#}; boots through firmware will not work");
+            break;
+        }
     }
     check_qemu()
 }
 
+fn install(words: &[String]) -> Result<()> {
+    let Some((program, arguments)) = words.split_first() else {
+        return Ok(());
+    };
+    let mut command = Command::new(program);
+    command
+        .args(arguments)
+        .current_dir(root())
+        .env("DEBIAN_FRONTEND", "noninteractive");
+    run(command)
+}
+
 fn look() -> Result<HostState> {
-    let candidates = MANAGERS.iter().map(|m| m.0).chain(["sudo", "rustup", QEMU]);
+    let candidates = MANAGERS.iter().map(|manager| manager.program);
+    let candidates = candidates.chain(["sudo", "rustup", QEMU]);
     let programs: Vec<_> = candidates
         .filter(|name| find_program(name).is_some())
         .collect();
@@ -155,6 +210,10 @@ fn look() -> Result<HostState> {
         programs,
         root,
         targets,
+        missing_firmware: firmware::ALL
+            .into_iter()
+            .filter(|firmware| firmware.find().is_err())
+            .collect(),
     })
 }
 
@@ -287,15 +346,14 @@ mod tests {
             programs: programs.to_vec(),
             root,
             targets: TARGETS.map(str::to_owned).to_vec(),
+            missing_firmware: Vec::new(),
         }
     }
 
     fn lines(machine: &HostState) -> Vec<String> {
-        plan(machine)
-            .unwrap()
-            .iter()
-            .map(|words| words.join(" "))
-            .collect()
+        let commands = plan(machine).unwrap();
+        let all = commands.needed.iter().chain(&commands.for_firmware);
+        all.map(|words| words.join(" ")).collect()
     }
 
     #[test]
@@ -334,6 +392,36 @@ mod tests {
             lines(&machine(&["brew", "sudo"], false)),
             ["brew install qemu"]
         );
+    }
+
+    #[test]
+    fn missing_firmware_is_installed_where_a_package_has_it() {
+        let without = |missing: &[FirmwareFile], programs: &[&'static str], root| HostState {
+            missing_firmware: missing.to_vec(),
+            ..machine(programs, root)
+        };
+        assert_eq!(
+            lines(&without(&firmware::ALL, &[QEMU, "apt-get"], true)),
+            [
+                "apt-get update",
+                "apt-get install -y --no-install-recommends qemu-efi-aarch64 u-boot-qemu"
+            ]
+        );
+        assert_eq!(
+            lines(&without(&firmware::ALL, &[QEMU, "zypper", "sudo"], false)),
+            ["sudo zypper --non-interactive install qemu-uefi-aarch64"]
+        );
+        assert_eq!(
+            lines(&without(&[firmware::U_BOOT], &["dnf"], true)),
+            [
+                "dnf install -y qemu-system-aarch64-core",
+                "dnf install -y uboot-images-armv8"
+            ]
+        );
+        // All but boots through firmware works without.
+        assert!(lines(&without(&firmware::ALL, &[QEMU], true)).is_empty());
+        assert!(lines(&without(&firmware::ALL, &[QEMU, "apt-get"], false)).is_empty());
+        assert!(lines(&without(&firmware::ALL, &[QEMU, "brew"], false)).is_empty());
     }
 
     #[test]
