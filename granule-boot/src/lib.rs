@@ -4,7 +4,7 @@
 //! lies in the device tree. So a kernel reads the tree with the MMU off. This crate has the code
 //! for that:
 //!
-//! - [`tree`] reads device trees, for all code before and after that.
+//! - [`tree`] reads and writes device trees, for all code before and after that.
 //! - [`peek`] finds a few facts in the tree.
 //! - [`words`] splits the command line.
 //! - [`firmware`] asks firmware for the SoC's identity, by calls that are sure to exist.

@@ -11,6 +11,7 @@ use dtoolkit::fdt::{Fdt, FdtNode};
 use dtoolkit::memreserve::MemoryReservation;
 use dtoolkit::model::{DeviceTree, DeviceTreeNode, DeviceTreeProperty};
 use dtoolkit::{Node, Property};
+use granule_boot::tree::WriteError;
 use granule_kcore::kexec::handoff_note;
 use granule_kcore::kexec::next_tree::{
     Changes, NextTreeError, SEED_BYTES, Seeds, most_bytes, write,
@@ -165,7 +166,7 @@ fn rewritten(old: &[u8], changes: &Changes<'_>) -> Option<Vec<u8>> {
     let room = length - 1;
     assert_eq!(
         write(old, changes, &mut exact[..room]),
-        Err(NextTreeError::Full { room })
+        Err(NextTreeError::Tree(WriteError::Full { room }))
     );
     let unplaced = Changes {
         initrd: changes.initrd.map(|_| PhysRange::default()),

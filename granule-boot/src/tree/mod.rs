@@ -1,9 +1,10 @@
-//! The one reader of flattened device trees, for code with the MMU off and on, and on the host.
+//! The one reader and the one writer of flattened device trees, for code with the MMU off and on, and
+//! on the host.
 //!
-//! It reads byte by byte, allocates nothing and does not panic for any bytes, so that code with the
-//! MMU off can use it (see the crate's rules). It is as tolerant as Linux: names of any length and
-//! any bytes, blocks in any order, versions 16 and 17. The meaning of nodes does not belong here,
-//! nor does writing a tree.
+//! They work byte by byte, allocate nothing and do not panic for any bytes, so that code with
+//! the MMU off can use them (see the crate's rules). The reader is as tolerant as Linux: names of any
+//! length and any bytes, blocks in any order, versions 16 and 17. The meaning of nodes does not belong
+//! here.
 //!
 //! - [`Tree::new`] checks the header.
 //! - [`Tree::walk`] goes through the tokens of the structure block.
@@ -14,6 +15,7 @@
 //! - [`Tree::reservations`] reads the memory reservation block.
 //! - [`Tree::damage`] looks for an error in the structure block, and [`Tree::damaged_node`] names
 //!   the node.
+//! - [`Writer`] writes a tree, and [`rewrite`] copies one with the changes of an [`Edit`].
 //!
 //! In a damaged tree all iterators end at the damage.
 
@@ -22,11 +24,15 @@ mod error;
 mod node;
 mod path;
 mod reservations;
+mod rewrite;
 mod walk;
+mod write;
 
 pub use bus::{Range, Reg};
 pub use error::TreeError;
 pub use node::{Cells, Children, Node, Nodes, Properties, Property, Strings};
 pub use path::Path;
 pub use reservations::Reservations;
+pub use rewrite::{Edit, Place, rewrite};
 pub use walk::{Name, Token, Tree, Walk, total_size};
+pub use write::{MOST_NAMES, WriteError, Writer};

@@ -187,7 +187,10 @@ fn it_is_as_long_wherever_things_are() {
     assert_eq!(rewritten(&roomy(&tree()), &changes()).len(), long);
     let mut small = vec![0; long - 1];
     let written = write(&tree(), &changes(), &mut small);
-    assert_eq!(written, Err(NextTreeError::Full { room: long - 1 }));
+    assert_eq!(
+        written,
+        Err(NextTreeError::Tree(WriteError::Full { room: long - 1 }))
+    );
 }
 
 /// The length is the same for any firmware reservations, including one at the placeholder of the
@@ -239,7 +242,10 @@ fn a_tree_that_is_cut_anywhere_is_refused() {
     let mut into = vec![0; old.len() * 2];
     for length in 0..old.len() {
         let cut = write(&old[..length], &changes(), &mut into);
-        assert!(matches!(cut, Err(NextTreeError::Malformed(_))), "{length}");
+        assert!(
+            matches!(cut, Err(NextTreeError::Tree(WriteError::Malformed(_)))),
+            "{length}"
+        );
     }
 }
 
@@ -258,12 +264,18 @@ fn a_tree_has_one_root() {
         old[12..16].copy_from_slice(&size.to_be_bytes());
         write(&old, &changes(), &mut [0; 1024])
     };
+    const BEGIN_NODE: u32 = 1;
+    const END_NODE: u32 = 2;
     const NOP: u32 = 4;
+    const END: u32 = 9;
     let root = [BEGIN_NODE, 0, END_NODE];
     assert!(with(&[&root[..], &[NOP, END]].concat()).is_ok());
     for none_or_two in [vec![END], vec![NOP, END], [root, root].concat()] {
         let written = with(&[&none_or_two[..], &[END]].concat());
-        assert!(matches!(written, Err(NextTreeError::Malformed(_))));
+        assert!(matches!(
+            written,
+            Err(NextTreeError::Tree(WriteError::Malformed(_)))
+        ));
     }
 }
 
