@@ -18,6 +18,7 @@ pub mod counter_wrap;
 pub mod cpus;
 pub mod deferred_tlbi;
 pub mod devicetree;
+pub mod efi;
 pub mod exception_frame;
 #[allow(unsafe_code, reason = "entries in memory that is not initialised yet")]
 pub mod frames;

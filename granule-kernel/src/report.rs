@@ -24,6 +24,11 @@ fn say(key: &str, value: impl Display) {
     println!("@granule {key}={value}");
 }
 
+/// Prints whether EFI firmware started the machine.
+pub(crate) fn firmware(is_efi: bool) {
+    say("firmware", if is_efi { "efi" } else { "none" });
+}
+
 /// Prints what the boot chose, and the CPU.
 // Not inlined: the boot's stack frame is large and stays under every later call.
 #[inline(never)]

@@ -1,7 +1,8 @@
 //! The flat arm64 Image: built from the kernel's ELF file, checked against the boot protocol that it claims
 //! to follow (Linux `Documentation/arch/arm64/booting.rst`), and hashed.
 //!
-//! `mmu_off` checks the code that runs with the MMU off. No image is written unless both checks pass.
+//! `mmu_off` checks the code that runs with the MMU off, `pe` the header for EFI firmware. No image is written unless
+//! all checks pass.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +10,7 @@ use anyhow::{Context, Result, bail, ensure};
 use sha2::{Digest, Sha256};
 
 use crate::elf::{self, Flat, Program};
-use crate::{entry, mmu_off, strict_align};
+use crate::{entry, mmu_off, pe, strict_align};
 use granule_kcore::trace::entry_code;
 use xtask::workspace::{KERNEL_TARGET, build_executable, image_path};
 
@@ -119,9 +120,13 @@ fn build(fixed: Option<Fixed>, to: &Path) -> Result<Image> {
     check(&build_kernel(fixed)?, to, fixed)
 }
 
-/// Checks the MMU-off code of an ELF file and writes the image from it.
+/// Checks the MMU-off code and the PE header of an ELF file and writes the image from it.
 fn check(elf_path: &Path, to: &Path, fixed: Option<Fixed>) -> Result<Image> {
     check_mmu_off(elf_path)?;
+    let elf = read(elf_path)?;
+    let flat = elf::flatten(&elf)?;
+    pe::check(&elf, &flat.bytes, flat.memory_end)
+        .with_context(|| format!("in {}", elf_path.display()))?;
     let image = write(elf_path, to, fixed)?;
     eprintln!("{}", image.line());
     Ok(image)

@@ -33,6 +33,7 @@ mod mmu_off;
 mod packages;
 #[cfg(test)]
 mod page_constants;
+mod pe;
 mod probe;
 mod programs;
 mod quiet;

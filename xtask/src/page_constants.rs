@@ -235,6 +235,16 @@ const ALLOWED: &[(&str, &[&str], &str)] = &[
         "the least that a stack has, and half of a slot for one",
     ),
     (
+        "granule-kernel/src/early/efi/pages.rs",
+        &["PAGE_SIZE"],
+        "a page of EFI's, 4 KiB whatever the kernel's pages are",
+    ),
+    (
+        "granule-kernel/src/early/efi/memory.rs",
+        &["PAGE_SIZE"],
+        "a page of EFI's, 4 KiB whatever the kernel's pages are",
+    ),
+    (
         "granule-kernel/src/task/exec.rs",
         &["64 << 10"],
         "the lowest address that programs may map",

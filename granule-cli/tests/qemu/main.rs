@@ -12,6 +12,7 @@ mod image;
 
 mod bench;
 mod boot;
+mod efi;
 mod inspect;
 mod kernel;
 mod kexec;

@@ -59,6 +59,13 @@ pub(crate) fn bytes() -> u64 {
     offset!(__image_end)
 }
 
+/// The bytes that a boot loader loads, which end where `.bss` begins.
+pub(crate) fn loaded() -> &'static [u8] {
+    // SAFETY: the linker script places text, constants and data there, and nothing writes them while the
+    // slice is in use: its one user is the EFI stub, which writes no static.
+    unsafe { core::slice::from_raw_parts(&raw const __image_start, bss().start as usize) }
+}
+
 /// The end of text and constants, which begin with the image and never change.
 pub(crate) fn constants_end() -> u64 {
     offset!(__relro_end)

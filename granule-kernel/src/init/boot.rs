@@ -30,6 +30,7 @@ use granule::linear::{Arena, Placement};
 use granule::table::Counters;
 use granule_boot::memblock::{self, LeftOut};
 use granule_kcore::devicetree::memory::{self as tree, Memory};
+use granule_kcore::efi::description;
 use granule_kcore::parameters::Parameters;
 
 /// The result of user space. `Ok` if it ended well or did not exist.
@@ -45,6 +46,11 @@ pub(crate) fn run(handover: &Handover, parameters: &Parameters<'_>) -> Ended {
     for note in choice.page.notes.iter().chain(choice.va.notes.iter()) {
         println!("granule: {note}");
     }
+    let system_table = firmware::with_tree(handover, description::system_table);
+    if let Some(table) = system_table {
+        println!("granule: entered from EFI, system table at {table:#x}");
+    }
+    report::firmware(system_table.is_some());
     // SAFETY: this is the only call, and the boot tables map the area that the handover names.
     unsafe { recorder::begin(handover.trace) };
     boot(handover, choice, roots, parameters)

@@ -1,5 +1,5 @@
 //! The image header of the arm64 Linux boot protocol, and nothing else: the
-//! first 64 bytes of the image.
+//! first 64 bytes of the image. `pe` follows.
 
 use core::arch::global_asm;
 use granule::arch::PageSize;
@@ -20,8 +20,8 @@ global_asm!(
     .section .head.text, "ax"
     .global _start
 _start:
-    b       entry                   // code0: the boot loader jumps here
-    .long   0                       // code1
+    ccmp    x18, #0, #0xd, pl       // code0: its first bytes are "MZ"; it changes only the flags
+    b       entry                   // code1: where the boot loader's jump to code0 leads
     .quad   0                       // text_offset: none, 2 MiB aligned is all we ask
     .quad   __image_size            // with .bss, stacks and the table pool
     .quad   {flags}                 // little endian, the page size, placed anywhere
@@ -29,7 +29,7 @@ _start:
     .quad   0
     .quad   0
     .ascii  "ARM\x64"
-    .long   0                       // no PE header
+    .long   64                      // where the PE header is: right behind
 "#,
     flags = const 1u64 << 3 | page_size() << 1,
 );

@@ -22,6 +22,7 @@ mod header;
 mod mmu_on;
 mod park;
 mod parked;
+mod pe;
 mod relocate;
 mod run_level;
 mod secondary;

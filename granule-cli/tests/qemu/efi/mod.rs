@@ -1,0 +1,139 @@
+//! The kernel as an EFI application, started by EDK2 on QEMU's board with a device tree: the levels, the page
+//! sizes, the initramfs, the command line and the place of the image.
+//!
+//! EDK2 starts the image of `-kernel` as a boot loader would: with the load options of `-append`, and the
+//! initramfs of `-initrd` by LoadFile2.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use granule_cli::Initramfs;
+
+use crate::image::{built, image};
+
+/// Debian's package qemu-efi-aarch64, which `cargo xtask setup` installs.
+const EDK2: &str = "/usr/share/qemu-efi-aarch64/QEMU_EFI.fd";
+
+/// One boot: its console, and the keys of its record.
+struct Booted {
+    console: String,
+    record: BTreeMap<String, String>,
+}
+
+impl Booted {
+    #[track_caller]
+    fn has(&self, expected: &[(&str, &str)]) {
+        for (key, value) in expected {
+            let found = self.record.get(*key).map(String::as_str);
+            assert_eq!(found, Some(*value), "{key}\n{}", self.console);
+        }
+    }
+
+    /// The address after these words.
+    #[track_caller]
+    fn address(&self, before: &str) -> u64 {
+        let (_, rest) = self.console.split_once(before).unwrap_or_else(|| {
+            panic!("no {before:?} in {}", self.console);
+        });
+        let digits: String = rest.chars().take_while(char::is_ascii_hexdigit).collect();
+        u64::from_str_radix(&digits, 16).unwrap()
+    }
+}
+
+/// Boots the image with EDK2.
+fn boot(cpu: &str, el: u8, line: &str, initrd: Option<&Path>) -> Booted {
+    assert!(
+        Path::new(EDK2).is_file(),
+        "{EDK2} is missing: install it with `cargo xtask setup`"
+    );
+    let virtualization = if el == 2 { "on" } else { "off" };
+    let machine = format!("virt,acpi=off,virtualization={virtualization}");
+    // A guest that hangs is ended by QEMU's host: the kernel powers off, whatever its outcome.
+    let mut command = Command::new("timeout");
+    command
+        .args([
+            "300",
+            "qemu-system-aarch64",
+            "-no-user-config",
+            "-nodefaults",
+        ])
+        .args([
+            "-display",
+            "none",
+            "-nic",
+            "none",
+            "-no-reboot",
+            "-serial",
+            "stdio",
+        ])
+        .args(["-machine", &machine, "-cpu", cpu, "-smp", "2", "-m", "512M"])
+        .args(["-device", "virtio-rng-pci", "-bios", EDK2, "-append", line])
+        .arg("-kernel")
+        .arg(image())
+        .stdin(Stdio::null());
+    if let Some(initrd) = initrd {
+        command.arg("-initrd").arg(initrd);
+    }
+    let output = command.output().unwrap();
+    let console = String::from_utf8_lossy(&output.stdout).into_owned();
+    let lines = console
+        .lines()
+        .filter_map(|line| line.trim_end().strip_prefix("@granule "));
+    let pairs = lines.filter_map(|line| line.split_once('='));
+    let record = pairs
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .collect();
+    assert!(
+        output.status.success(),
+        "QEMU: {}\n{console}",
+        output.status
+    );
+    Booted { console, record }
+}
+
+/// At EL2 with VHE, in a place by chance, with a program from the initramfs: its exit code went through the load
+/// options, and back.
+#[test]
+fn a_program_runs_from_the_initramfs_of_the_firmware() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let program = std::fs::read(built("granule-user", "cargo xtask user")).unwrap();
+    let archive = Initramfs::new().program("/init", &program);
+    archive.write(file.path()).unwrap();
+    for (size, bytes) in [("4k", "4096"), ("16k", "16384"), ("64k", "65536")] {
+        let line = format!("arm64.pagesize={size} -- exit 3");
+        let booted = boot("max", 2, &line, Some(file.path()));
+        booted.has(&[
+            ("firmware", "efi"),
+            ("page_size", bytes),
+            ("page_size_source", "command-line"),
+            ("entry_el", "2"),
+            ("run_el", "2"),
+            ("cpus", "2"),
+            ("user.exit_code", "3"),
+            ("outcome", "guest-exit"),
+        ]);
+        let place = booted.address("granule: image at 0x");
+        assert_eq!(place % (2 << 20), 0, "{place:#x}");
+        assert_ne!(booted.address("entered from EFI, system table at 0x"), 0);
+    }
+}
+
+/// At EL1, and at EL2 without VHE, at the lowest place: the firmware has random numbers, but is told not to use
+/// them.
+#[test]
+fn without_randomness_the_image_goes_to_the_lowest_place() {
+    for (el, size, bytes) in [(1, "64k", "65536"), (2, "4k", "4096")] {
+        let line = format!("nokaslr arm64.pagesize={size}");
+        let booted = boot("cortex-a57", el, &line, None);
+        booted.has(&[
+            ("firmware", "efi"),
+            ("page_size", bytes),
+            ("entry_el", &el.to_string()),
+            ("run_el", "1"),
+            ("cpus", "2"),
+            ("outcome", "ok"),
+        ]);
+        assert_eq!(booted.address("granule: image at 0x"), 0x4000_0000);
+    }
+}

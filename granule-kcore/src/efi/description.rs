@@ -1,0 +1,330 @@
+//! The device tree that the stub hands to the kernel: the firmware's, or an empty one, with other properties in
+//! `/chosen`. It is what the boot protocol of arm64 Linux says of a boot by EFI.
+
+use granule_boot::tree::{Edit, Name, Place, Range, Tree, WriteError, Writer, rewrite};
+
+/// Bytes of a seed for `rng-seed`.
+pub const SEED_BYTES: usize = 32;
+
+const BOOTARGS: &[u8] = b"bootargs";
+const INITRD_START: &[u8] = b"linux,initrd-start";
+const INITRD_END: &[u8] = b"linux,initrd-end";
+const KASLR_SEED: &[u8] = b"kaslr-seed";
+const RNG_SEED: &[u8] = b"rng-seed";
+const SYSTEM_TABLE: &[u8] = b"linux,uefi-system-table";
+const MAP_START: &[u8] = b"linux,uefi-mmap-start";
+const MAP_BYTES: &[u8] = b"linux,uefi-mmap-size";
+const DESCRIPTOR_BYTES: &[u8] = b"linux,uefi-mmap-desc-size";
+const DESCRIPTOR_VERSION: &[u8] = b"linux,uefi-mmap-desc-ver";
+/// All but the first five, which the description writes only if it has them.
+const ALWAYS: [&[u8]; 5] = [
+    SYSTEM_TABLE,
+    MAP_START,
+    MAP_BYTES,
+    DESCRIPTOR_BYTES,
+    DESCRIPTOR_VERSION,
+];
+
+/// Random numbers for the kernel.
+#[derive(Clone, Copy, Debug)]
+pub struct Seeds {
+    /// For `kaslr-seed`.
+    pub kaslr: [u8; 8],
+    /// For `rng-seed`.
+    pub rng: [u8; SEED_BYTES],
+}
+
+/// The firmware's memory map.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Map {
+    /// Physical address of its descriptors.
+    pub start: u64,
+    /// Length in bytes.
+    pub bytes: u32,
+    /// From one descriptor to the next, in bytes.
+    pub descriptor_bytes: u32,
+    /// The version of the descriptors.
+    pub descriptor_version: u32,
+}
+
+/// What the kernel is told. The old tree's value of what is `None` stays.
+#[derive(Clone, Copy, Debug)]
+pub struct Description<'a> {
+    /// The command line, without a NUL.
+    pub command_line: Option<&'a [u8]>,
+    /// The memory of the initramfs.
+    pub initrd: Option<Range>,
+    /// The seeds, if the firmware makes any.
+    pub seeds: Option<Seeds>,
+    /// Physical address of the system table.
+    pub system_table: u64,
+    /// The memory map.
+    pub map: Map,
+}
+
+/// An upper bound for the bytes of the new tree.
+#[must_use]
+pub fn most_bytes(old: &Tree<'_>, description: &Description<'_>) -> usize {
+    let reservations = old.reservations().map_or(0, Iterator::count);
+    let line = description.command_line.unwrap_or_default();
+    // Ten properties with their names, a node, the header and the end of the reservations.
+    let new = 768_usize.saturating_add(line.len());
+    let kept = old.structure_bytes().saturating_add(old.strings().len());
+    new.saturating_add(kept)
+        .saturating_add(reservations.saturating_mul(16))
+}
+
+/// Writes the new tree to `into` and returns its length, which depends on no address or number.
+///
+/// # Errors
+///
+/// The error in the old tree, or `into` is too small.
+pub fn write<'t>(
+    old: &Tree<'t>,
+    description: &Description<'_>,
+    into: &'t mut [u8],
+) -> Result<usize, WriteError> {
+    let reservations = old.reservations()?;
+    rewrite(old, reservations, &mut Chosen(description), into)
+}
+
+/// The physical address of the system table, if the machine was started by EFI firmware.
+#[must_use]
+pub fn system_table(tree: &[u8]) -> Option<u64> {
+    let tree = Tree::new(tree).ok()?;
+    tree.root()?.child(b"chosen")?.number(SYSTEM_TABLE)
+}
+
+/// Writes a tree of an empty root to `into` and returns its length.
+///
+/// # Errors
+///
+/// `into` is too small.
+pub fn empty(into: &mut [u8]) -> Result<usize, WriteError> {
+    let mut tree = Writer::new(into, [])?;
+    tree.begin(b"")?;
+    tree.cells(b"#address-cells", &[2])?;
+    tree.cells(b"#size-cells", &[2])?;
+    tree.end()?;
+    tree.finish(0)
+}
+
+struct Chosen<'a>(&'a Description<'a>);
+
+impl Chosen<'_> {
+    /// Whether the description has a value of its own for the property.
+    fn replaces(&self, name: Name<'_>) -> bool {
+        let any = |names: &[&[u8]]| names.iter().any(|one| name.is(one));
+        any(&ALWAYS)
+            || self.0.command_line.is_some() && any(&[BOOTARGS])
+            || self.0.initrd.is_some() && any(&[INITRD_START, INITRD_END])
+            || self.0.seeds.is_some() && any(&[KASLR_SEED, RNG_SEED])
+    }
+}
+
+impl<'t> Edit<'t> for Chosen<'_> {
+    fn keeps_property(&mut self, place: &Place<'t>, name: Name<'t>) -> bool {
+        !matches!(place, Place::Chosen) || !self.replaces(name)
+    }
+
+    fn begins(&mut self, place: &Place<'t>, to: &mut Writer<'t>) -> Result<(), WriteError> {
+        if !matches!(place, Place::Chosen) {
+            return Ok(());
+        }
+        let description = self.0;
+        if let Some(line) = description.command_line {
+            to.text(BOOTARGS, line)?;
+        }
+        if let Some(initrd) = description.initrd {
+            to.numbers(INITRD_START, [initrd.start])?;
+            to.numbers(INITRD_END, [initrd.start.saturating_add(initrd.bytes)])?;
+        }
+        if let Some(seeds) = &description.seeds {
+            to.property(KASLR_SEED, &seeds.kaslr)?;
+            to.property(RNG_SEED, &seeds.rng)?;
+        }
+        let map = &description.map;
+        to.numbers(SYSTEM_TABLE, [description.system_table])?;
+        to.numbers(MAP_START, [map.start])?;
+        to.cells(MAP_BYTES, &[map.bytes])?;
+        to.cells(DESCRIPTOR_BYTES, &[map.descriptor_bytes])?;
+        to.cells(DESCRIPTOR_VERSION, &[map.descriptor_version])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dtoolkit::fdt::Fdt;
+    use dtoolkit::memreserve::MemoryReservation;
+    use dtoolkit::model::{DeviceTree, DeviceTreeNode, DeviceTreeProperty};
+    use dtoolkit::{Node, Property};
+
+    const MAP: Map = Map {
+        start: 0x1_4000_1000,
+        bytes: 48 * 300,
+        descriptor_bytes: 48,
+        descriptor_version: 1,
+    };
+
+    fn everything() -> Description<'static> {
+        Description {
+            command_line: Some(b"arm64.pagesize=16k"),
+            initrd: Some(Range {
+                start: 0x4800_0000,
+                bytes: 0x777,
+            }),
+            seeds: Some(Seeds {
+                kaslr: [7; 8],
+                rng: [9; SEED_BYTES],
+            }),
+            system_table: 0x5_0000_0018,
+            map: MAP,
+        }
+    }
+
+    fn nothing() -> Description<'static> {
+        Description {
+            command_line: None,
+            initrd: None,
+            seeds: None,
+            ..everything()
+        }
+    }
+
+    fn property(name: &str, value: &[u8]) -> DeviceTreeProperty {
+        DeviceTreeProperty::new_unchecked(name, value.to_vec())
+    }
+
+    /// A machine's tree whose firmware has filled `/chosen` as GRUB does.
+    fn machine() -> Vec<u8> {
+        let mut tree = DeviceTree::new();
+        tree.memory_reservations
+            .push(MemoryReservation::new(0x1000, 0x2000));
+        let mut memory = DeviceTreeNode::new_unchecked("memory@40000000");
+        memory.add_property(property("device_type", b"memory\0"));
+        memory.add_property(property("bootargs", b"not these\0"));
+        tree.root.add_child(memory);
+        let mut chosen = DeviceTreeNode::new_unchecked("chosen");
+        chosen.add_property(property("stdout-path", b"/pl011@9000000\0"));
+        chosen.add_property(property("bootargs", b"old words\0"));
+        chosen.add_property(property("linux,initrd-start", &[1; 8]));
+        chosen.add_property(property("linux,initrd-end", &[2; 8]));
+        chosen.add_property(property("kaslr-seed", &[3; 8]));
+        chosen.add_property(property("linux,uefi-mmap-size", &[4; 4]));
+        tree.root.add_child(chosen);
+        tree.to_dtb()
+    }
+
+    fn written(old: &[u8], description: &Description<'_>) -> Vec<u8> {
+        let tree = Tree::new(old).unwrap();
+        let mut into = vec![0xa5; most_bytes(&tree, description)];
+        let used = write(&tree, description, &mut into).unwrap();
+        into.truncate(used);
+        into
+    }
+
+    fn chosen(tree: &[u8]) -> Vec<(String, Vec<u8>)> {
+        let tree = Fdt::new(tree).unwrap();
+        let node = tree.find_node("/chosen").unwrap();
+        let all = node.properties();
+        all.map(|it| (it.name().to_owned(), it.value().to_vec()))
+            .collect()
+    }
+
+    fn owned(name: &str, value: &[u8]) -> (String, Vec<u8>) {
+        (name.to_owned(), value.to_vec())
+    }
+
+    fn of_the_firmware() -> Vec<(String, Vec<u8>)> {
+        vec![
+            owned("linux,uefi-system-table", &0x5_0000_0018_u64.to_be_bytes()),
+            owned("linux,uefi-mmap-start", &MAP.start.to_be_bytes()),
+            owned("linux,uefi-mmap-size", &MAP.bytes.to_be_bytes()),
+            owned("linux,uefi-mmap-desc-size", &48_u32.to_be_bytes()),
+            owned("linux,uefi-mmap-desc-ver", &1_u32.to_be_bytes()),
+        ]
+    }
+
+    #[test]
+    fn what_the_description_has_replaces_the_old_values() {
+        let new = written(&machine(), &everything());
+        let mut expected = vec![
+            owned("bootargs", b"arm64.pagesize=16k\0"),
+            owned("linux,initrd-start", &0x4800_0000_u64.to_be_bytes()),
+            owned("linux,initrd-end", &0x4800_0777_u64.to_be_bytes()),
+            owned("kaslr-seed", &[7; 8]),
+            owned("rng-seed", &[9; SEED_BYTES]),
+        ];
+        expected.extend(of_the_firmware());
+        expected.push(owned("stdout-path", b"/pl011@9000000\0"));
+        assert_eq!(chosen(&new), expected);
+        let read = Fdt::new(&new).unwrap();
+        let memory = read.find_node("/memory@40000000").unwrap();
+        assert_eq!(memory.property("bootargs").unwrap().value(), b"not these\0");
+        let reserved: Vec<_> = read.memory_reservations().map(|it| it.address()).collect();
+        assert_eq!(reserved, [0x1000]);
+        assert_eq!(system_table(&new), Some(0x5_0000_0018));
+        assert_eq!(system_table(&machine()), None);
+    }
+
+    #[test]
+    fn what_it_does_not_have_stays() {
+        let mut expected = of_the_firmware();
+        expected.extend([
+            owned("stdout-path", b"/pl011@9000000\0"),
+            owned("bootargs", b"old words\0"),
+            owned("linux,initrd-start", &[1; 8]),
+            owned("linux,initrd-end", &[2; 8]),
+            owned("kaslr-seed", &[3; 8]),
+        ]);
+        assert_eq!(chosen(&written(&machine(), &nothing())), expected);
+    }
+
+    #[test]
+    fn without_a_tree_there_is_one_of_nothing_but_chosen() {
+        let mut old = [0; 256];
+        let used = empty(&mut old).unwrap();
+        let new = written(&old[..used], &everything());
+        let read = Fdt::new(&new).unwrap();
+        let children: Vec<_> = read
+            .root()
+            .children()
+            .map(|it| it.name().to_owned())
+            .collect();
+        assert_eq!(children, ["chosen"]);
+        assert_eq!(chosen(&new).len(), 10);
+        assert!(empty(&mut [0; 100]).is_err());
+    }
+
+    /// The tree is measured and written before the memory map is final, and once more in the same memory.
+    #[test]
+    fn it_is_as_long_with_any_numbers() {
+        let other = Description {
+            map: Map::default(),
+            system_table: 0,
+            ..everything()
+        };
+        let old = machine();
+        let length = written(&old, &everything()).len();
+        assert_eq!(written(&old, &other).len(), length);
+        let tree = Tree::new(&old).unwrap();
+        let short = write(&tree, &other, &mut vec![0; length - 1]);
+        assert_eq!(short, Err(WriteError::Full { room: length - 1 }));
+    }
+
+    #[test]
+    fn a_damaged_tree_is_refused() {
+        let old = machine();
+        let damaged = |at: usize| {
+            let mut old = old.clone();
+            old[at] ^= 0x40;
+            let tree = Tree::new(&old).ok()?;
+            write(&tree, &nothing(), &mut [0; 4096]).ok()
+        };
+        let structure = u32::from_be_bytes(*old[8..].first_chunk().unwrap()) as usize;
+        assert_eq!(damaged(structure), None);
+        assert_eq!(damaged(0), None);
+        assert!(damaged(old.len() - 1).is_some());
+    }
+}

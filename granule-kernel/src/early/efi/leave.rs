@@ -1,0 +1,87 @@
+//! The last steps: the end of the boot services, the final tree, and what is read with the MMU off.
+
+use super::firmware::{Failure, Firmware};
+use super::initrd;
+use super::memory::MemoryMap;
+use super::pages::Pages;
+use crate::arch::image;
+use granule::hw::cache;
+use granule_boot::tree::{Range, Tree};
+use granule_kcore::efi::description::{self, Description};
+use uefi_raw::Status;
+use uefi_raw::table::boot::MemoryType;
+
+unsafe extern "C" {
+    /// In `entry`.
+    fn efi_leave(tree: u64, image: u64) -> !;
+    static efi_leave_end: u8;
+}
+
+/// All that the kernel gets.
+pub(super) struct Leaving<'f> {
+    pub(super) firmware: &'f Firmware,
+    /// The firmware's tree.
+    pub(super) old: Tree<'f>,
+    pub(super) description: Description<'f>,
+    pub(super) copy: Pages<'f>,
+    pub(super) map: MemoryMap<'f>,
+    /// The new tree.
+    pub(super) tree: Pages<'f>,
+}
+
+impl Leaving<'_> {
+    /// Ends the boot services and enters the copy. Returns why it could not.
+    pub(super) fn leave(mut self) -> Failure {
+        // Once to see that it can be written, and once with the final map: its length does not change.
+        if let Err(failure) = self.describe() {
+            return failure;
+        }
+        if let Err(failure) = self.firmware.exit(&mut self.map) {
+            return failure;
+        }
+        self.description.map = self.map.facts();
+        // An error cannot be told here. The kernel would find the tree damaged, and say so.
+        let _ = self.describe();
+        self.clean();
+        // SAFETY: the boot services have ended, and what the copy reads with the MMU off is clean. The tree is a
+        // tree, and the copy is the image at a place that suits it.
+        unsafe { efi_leave(self.tree.range().start, self.copy.range().start) }
+    }
+
+    fn describe(&mut self) -> Result<(), Failure> {
+        let into = self.tree.bytes_mut();
+        match description::write(&self.old, &self.description, into) {
+            Ok(_) => Ok(()),
+            Err(error) => Err(Failure {
+                what: Some(error.text()),
+                status: Status::LOAD_ERROR,
+            }),
+        }
+    }
+
+    /// Cleans to the point of coherency: the kernel reads past the caches until its tables are there.
+    fn clean(&self) {
+        let clean = |start: u64, bytes: u64| cache::clean(start..start.saturating_add(bytes));
+        let code = efi_leave as *const () as u64;
+        clean(code, (&raw const efi_leave_end as u64).wrapping_sub(code));
+        clean(self.copy.range().start, image::loaded().len() as u64);
+        let initrd = self
+            .description
+            .initrd
+            .or_else(|| initrd::in_tree(&self.old));
+        let ranges = [Some(self.tree.range()), Some(self.map.range()), initrd];
+        for Range { start, bytes } in ranges.into_iter().flatten() {
+            clean(start, bytes);
+        }
+        for (start, bytes) in self.firmware.tables() {
+            clean(start, bytes);
+        }
+        // The tables of ACPI.
+        let acpi = [MemoryType::ACPI_RECLAIM, MemoryType::ACPI_NON_VOLATILE];
+        for region in self.map.regions() {
+            if acpi.contains(&MemoryType(region.kind)) && region.is_ordinary() {
+                clean(region.start, region.bytes);
+            }
+        }
+    }
+}

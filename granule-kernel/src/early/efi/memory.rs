@@ -1,0 +1,161 @@
+//! The firmware's memory map: what must stay free, and the place of the image.
+
+use super::Held;
+use super::firmware::{Failure, Firmware, MapFacts, OrFailure};
+use super::pages::Pages;
+use crate::arch::image;
+use granule_boot::tree::{Range, Tree};
+use granule_boot::words;
+use granule_kcore::efi::description::Map;
+use granule_kcore::efi::place::{self, Region};
+use granule_kcore::layout::IMAGE_ALIGN;
+use granule_kcore::trace::area::Area;
+use uefi_raw::Status;
+use uefi_raw::table::boot::PAGE_SIZE;
+
+/// Descriptors that the map may grow by between its measuring and its end.
+const SPARE: usize = 64;
+
+/// The memory map as it was when it was read last.
+pub(super) struct MemoryMap<'f> {
+    buffer: Pages<'f>,
+    facts: MapFacts,
+}
+
+impl<'f> MemoryMap<'f> {
+    /// Reads the map, with room for a larger one.
+    pub(super) fn new(firmware: &'f Firmware) -> Result<Self, Failure> {
+        let (_, facts) = firmware.memory_map(&mut []);
+        let spare = facts.descriptor_bytes.saturating_mul(SPARE);
+        let mut map = Self {
+            buffer: Pages::new(firmware, facts.bytes.saturating_add(spare))?,
+            facts,
+        };
+        map.read(firmware).map_err(|status| Failure {
+            what: Some("the firmware gives no memory map"),
+            status,
+        })?;
+        Ok(map)
+    }
+
+    /// Reads the map again.
+    pub(super) fn read(&mut self, firmware: &Firmware) -> Result<(), Status> {
+        let (status, facts) = firmware.memory_map(self.buffer.bytes_mut());
+        self.facts = facts;
+        match status {
+            Status::SUCCESS => Ok(()),
+            error => Err(error),
+        }
+    }
+
+    /// The number by which the firmware knows this map.
+    pub(super) const fn key(&self) -> usize {
+        self.facts.key
+    }
+
+    /// What the kernel is told of the map.
+    pub(super) const fn facts(&self) -> Map {
+        Map {
+            start: self.buffer.range().start,
+            bytes: self.facts.bytes as u32,
+            descriptor_bytes: self.facts.descriptor_bytes as u32,
+            descriptor_version: self.facts.version,
+        }
+    }
+
+    /// The memory of the map.
+    pub(super) const fn range(&self) -> Range {
+        self.buffer.range()
+    }
+
+    /// The regions, in the firmware's order.
+    pub(super) fn regions(&self) -> impl Iterator<Item = Region> + Clone {
+        let apart = self.facts.descriptor_bytes;
+        let count = self.facts.bytes.checked_div(apart).unwrap_or_default();
+        let bytes = self.buffer.bytes();
+        (0..count).filter_map(move |index| {
+            let descriptor = bytes.get(index.checked_mul(apart)?..)?;
+            let number = |at: usize| {
+                let number = descriptor.get(at..)?.first_chunk()?;
+                Some(u64::from_le_bytes(*number))
+            };
+            Some(Region {
+                kind: number(0)? as u32,
+                start: number(8)?,
+                bytes: number(24)?.saturating_mul(PAGE_SIZE as u64),
+                attributes: number(32)?,
+            })
+        })
+    }
+}
+
+/// Takes memory that the tree reserves, and the area of a trace, so that nothing else is placed there: the
+/// firmware need not know of either.
+pub(super) fn hold<'f>(
+    firmware: &'f Firmware,
+    tree: &Tree<'_>,
+    line: &[u8],
+) -> Result<Held<'f>, Failure> {
+    let map = MemoryMap::new(firmware)?;
+    let mut held = Held::new();
+    // An area that cannot be read is for the kernel to refuse, on its console.
+    let area = Area::of(line).unwrap_or_default();
+    let is_met = |region: Region| region.part_of(area.start, area.bytes).is_some();
+    if map.regions().filter(Region::is_kept).any(is_met) {
+        return None.or_failure(
+            Status::INVALID_PARAMETER,
+            "granule.trace= names memory that the firmware keeps: name another range",
+        );
+    }
+    let mut hold = |range: Range| {
+        for region in map.regions().filter(Region::is_free) {
+            let Some((start, bytes)) = region.part_of(range.start, range.bytes) else {
+                continue;
+            };
+            // What another reservation has taken is held already.
+            let Some(pages) = Pages::at(firmware, start, bytes) else {
+                continue;
+            };
+            held.try_push(pages).ok().or_failure(
+                Status::OUT_OF_RESOURCES,
+                "the device tree reserves memory in more than 64 pieces",
+            )?;
+        }
+        Ok::<_, Failure>(())
+    };
+    hold(Range {
+        start: area.start,
+        bytes: area.bytes,
+    })?;
+    for range in tree.reservations().into_iter().flatten() {
+        hold(range)?;
+    }
+    for child in tree.reserved_memory().into_iter().flatten() {
+        for range in child.reg().into_iter().flatten().flatten() {
+            hold(range)?;
+        }
+    }
+    Ok(held)
+}
+
+/// Copies the image, as it is in the file, to a place that suits its entry: a random one if the firmware has
+/// random numbers and the command line does not say `nokaslr`, else the lowest.
+pub(super) fn image<'f>(firmware: &'f Firmware, line: &[u8]) -> Result<Pages<'f>, Failure> {
+    let map = MemoryMap::new(firmware)?;
+    let mut bits = [0; 8];
+    let by_chance = words::words(line).all(|word| word.key != b"nokaslr");
+    let random = by_chance && firmware.random(&mut bits);
+    let random = random.then_some(u64::from_le_bytes(bits));
+    let bytes = image::bytes();
+    let start = place::choose(map.regions(), bytes, IMAGE_ALIGN, random);
+    let mut copy = start
+        .and_then(|start| Pages::at(firmware, start, bytes))
+        .or_failure(
+            Status::OUT_OF_RESOURCES,
+            "no free memory at a multiple of 2 MiB is large enough for the kernel: more RAM is needed",
+        )?;
+    for (to, from) in copy.bytes_mut().iter_mut().zip(image::loaded()) {
+        *to = *from;
+    }
+    Ok(copy)
+}

@@ -1,0 +1,132 @@
+//! The EFI stub: the kernel's image as an EFI application, which ends the firmware's boot services and enters a
+//! copy of the image as a boot loader would.
+//!
+//! It runs with the MMU on, in the firmware's flat map, on the firmware's stack. None of the kernel's own
+//! code runs here, and nothing is written to the running image: the copy begins as it was linked, and
+//! its entry relocates it. Before the boot services end, an error is one line on the firmware's console
+//! and a status for the firmware, and all memory is given back. After that nothing can fail but the tree,
+//! which the kernel checks for itself. What is decided is in `granule_kcore::efi`.
+
+mod entry;
+mod files;
+mod firmware;
+mod initrd;
+mod leave;
+mod memory;
+mod pages;
+
+use arrayvec::ArrayVec;
+use core::convert::Infallible;
+use firmware::{Failure, Firmware, OrFailure};
+use granule_boot::tree::Tree;
+use granule_kcore::efi::description::{self, Description, SEED_BYTES, Seeds};
+use granule_kcore::efi::options;
+use leave::Leaving;
+use memory::MemoryMap;
+use pages::Pages;
+use uefi_raw::table::system::SystemTable;
+use uefi_raw::{Handle, Status};
+
+/// Ranges that are kept off before a place for anything is chosen: reserved memory of the tree, and the area of
+/// `granule.trace=`, each in as many parts as the memory map has of it.
+type Held<'f> = ArrayVec<Pages<'f>, 64>;
+
+/// The first function of the stub, called by its assembly. Returns only if the boot failed.
+#[unsafe(no_mangle)]
+extern "C" fn efi_main(handle: Handle, table: *const SystemTable) -> Status {
+    // SAFETY: the firmware calls the entry of an application with its handle and the system table.
+    let Some(firmware) = (unsafe { Firmware::new(handle, table) }) else {
+        return Status::INVALID_PARAMETER;
+    };
+    let Err(failure) = boot(&firmware);
+    if let Some(what) = failure.what {
+        firmware.say("granule: ");
+        firmware.say(what);
+        firmware.say("\r\n");
+    }
+    failure.status
+}
+
+/// Every step of the boot, in order. What was allocated is given back on the way out.
+fn boot(firmware: &Firmware) -> Result<Infallible, Failure> {
+    let loaded = firmware.loaded_image()?;
+    let options = command_line(firmware, loaded.options)?;
+    let mut none = [0; 128];
+    let old = tree(firmware, &mut none)?;
+    let words = match &options {
+        Some((pages, length)) => pages.first(*length),
+        None => bootargs(&old),
+    };
+    // First what must stay free of all that follows.
+    let _held = memory::hold(firmware, &old, words)?;
+    let seeds = seeds(firmware);
+    let copy = memory::image(firmware, words)?;
+    let initrd = initrd::load(firmware, loaded.device, &old, words)?;
+    let map = MemoryMap::new(firmware)?;
+    let description = Description {
+        command_line: options.as_ref().map(|_| words),
+        initrd: initrd.as_ref().map(Pages::range),
+        seeds,
+        system_table: firmware.system_table(),
+        map: map.facts(),
+    };
+    let leaving = Leaving {
+        firmware,
+        tree: Pages::new(firmware, description::most_bytes(&old, &description))?,
+        old,
+        description,
+        copy,
+        map,
+    };
+    Err(leaving.leave())
+}
+
+/// The command line of the load options, with its length; `None` if they are empty.
+fn command_line<'f>(
+    firmware: &'f Firmware,
+    options: &[u8],
+) -> Result<Option<(Pages<'f>, usize)>, Failure> {
+    let most = options::most_bytes(options.len());
+    if most == 0 {
+        return Ok(None);
+    }
+    let mut pages = Pages::new(firmware, most)?;
+    let length = options::command_line(options, pages.bytes_mut())
+        .or_failure(Status::LOAD_ERROR, "the load options cannot be read")?;
+    Ok((length > 0).then_some((pages, length)))
+}
+
+/// The firmware's device tree, or an empty one in `none`.
+fn tree<'a>(firmware: &Firmware, none: &'a mut [u8]) -> Result<Tree<'a>, Failure> {
+    let bytes = match firmware.device_tree()? {
+        Some(bytes) => bytes,
+        None => {
+            let length = description::empty(none).map_err(|error| Failure {
+                what: Some(error.text()),
+                status: Status::LOAD_ERROR,
+            })?;
+            none.get(..length).unwrap_or_default()
+        }
+    };
+    Tree::new(bytes).map_err(|error| Failure {
+        what: Some(error.text()),
+        status: Status::LOAD_ERROR,
+    })
+}
+
+fn bootargs<'a>(tree: &Tree<'a>) -> &'a [u8] {
+    let chosen = tree.root().and_then(|root| root.child(b"chosen"));
+    chosen
+        .and_then(|chosen| chosen.text(b"bootargs"))
+        .unwrap_or_default()
+}
+
+/// New seeds for the kernel, if the firmware has a random number generator that works.
+fn seeds(firmware: &Firmware) -> Option<Seeds> {
+    let mut seeds = Seeds {
+        kaslr: [0; 8],
+        rng: [0; SEED_BYTES],
+    };
+    let made = firmware.random(&mut seeds.kaslr) && firmware.random(&mut seeds.rng);
+    made.then_some(seeds)
+}

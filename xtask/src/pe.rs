@@ -1,0 +1,142 @@
+//! The check that the kernel's image is an EFI application with the ELF file's segments.
+//!
+//! Firmware maps each section with its own permissions and loads no byte outside of them, so a section that
+//! lies says nothing until a machine fails to boot.
+
+use anyhow::{Context, Result, ensure};
+use object::elf::{PF_W, PF_X, PT_LOAD};
+use object::pe::{
+    IMAGE_FILE_MACHINE_ARM64, IMAGE_SCN_MEM_EXECUTE, IMAGE_SCN_MEM_WRITE,
+    IMAGE_SUBSYSTEM_EFI_APPLICATION,
+};
+use object::read::elf::{ElfFile64, ProgramHeader};
+use object::read::pe::{ImageNtHeaders, PeFile64};
+use object::{LittleEndian, Object, ObjectSymbol};
+
+/// The least alignment of sections, from the UEFI specification: firmware protects pages of 4 KiB.
+const LEAST_ALIGNMENT: u32 = 0x1000;
+
+/// A section, as a loader sees it.
+struct Section {
+    name: String,
+    start: u64,
+    end: u64,
+    file_bytes: u64,
+    executable: bool,
+    writable: bool,
+}
+
+/// Compares the PE header of a flat image with the segments of the ELF file that it was made of.
+pub(crate) fn check(elf: &[u8], image: &[u8], memory_end: u64) -> Result<()> {
+    let elf = ElfFile64::<LittleEndian>::parse(elf).context("not a 64-bit ELF file")?;
+    let pe = PeFile64::parse(image).context("PE header: EFI firmware cannot read it")?;
+    let header = pe.nt_headers();
+    let machine = header.file_header().machine.get(LittleEndian);
+    ensure!(
+        machine == IMAGE_FILE_MACHINE_ARM64,
+        "PE header: machine is {machine:#x?}, not arm64"
+    );
+    let optional = header.optional_header();
+    let subsystem = optional.subsystem.get(LittleEndian);
+    ensure!(
+        subsystem == IMAGE_SUBSYSTEM_EFI_APPLICATION,
+        "PE header: subsystem is {subsystem:?}, not an EFI application (10)"
+    );
+    let number = |number: object::U32<LittleEndian>| number.get(LittleEndian);
+    let entry = elf
+        .symbols()
+        .find(|symbol| symbol.name() == Ok("efi_entry"))
+        .context("the ELF file has no efi_entry")?;
+    let stated = u64::from(number(optional.address_of_entry_point));
+    ensure!(
+        stated == entry.address(),
+        "PE header: the entry is {stated:#x}, but efi_entry is at {:#x}",
+        entry.address()
+    );
+    let size = u64::from(number(optional.size_of_image));
+    ensure!(
+        size == memory_end,
+        "PE header: SizeOfImage is {size:#x}, but the segments end at {memory_end:#x}"
+    );
+    let (alignment, in_file) = (
+        number(optional.section_alignment),
+        number(optional.file_alignment),
+    );
+    ensure!(
+        alignment >= LEAST_ALIGNMENT && alignment.is_power_of_two(),
+        "PE header: sections are aligned to {alignment:#x}, less than a page of EFI's"
+    );
+    let headers = u64::from(number(optional.size_of_headers));
+    let mut sections = Vec::new();
+    let mut end = headers;
+    for section in pe.section_table().iter() {
+        let name = String::from_utf8_lossy(section.raw_name()).into_owned();
+        let start = u64::from(number(section.virtual_address));
+        let bytes = u64::from(number(section.virtual_size));
+        let file_bytes = u64::from(number(section.size_of_raw_data));
+        let at = u64::from(number(section.pointer_to_raw_data));
+        ensure!(
+            start == end && start.is_multiple_of(alignment.into()),
+            "PE header: {name} begins at {start:#x}, not at {end:#x} where the one before ends"
+        );
+        ensure!(
+            at == start && file_bytes <= bytes && file_bytes.is_multiple_of(in_file.into()),
+            "PE header: {name} has {file_bytes:#x} bytes of the file from {at:#x} on, and {bytes:#x} bytes \
+             of memory from {start:#x} on"
+        );
+        ensure!(
+            at + file_bytes <= image.len() as u64,
+            "PE header: {name} ends at {:#x}, beyond the file",
+            at + file_bytes
+        );
+        end = start + bytes;
+        let flags = section.characteristics.get(LittleEndian);
+        sections.push(Section {
+            name,
+            start,
+            end,
+            file_bytes,
+            executable: flags.0 & IMAGE_SCN_MEM_EXECUTE.0 != 0,
+            writable: flags.0 & IMAGE_SCN_MEM_WRITE.0 != 0,
+        });
+    }
+    ensure!(
+        end == memory_end,
+        "PE header: the sections end at {end:#x}, the segments at {memory_end:#x}"
+    );
+    for segment in elf.elf_program_headers() {
+        if segment.p_type(LittleEndian) == PT_LOAD && segment.p_memsz(LittleEndian) > 0 {
+            compare(segment, headers, &sections)?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether one section has the whole segment, with its permissions.
+fn compare(
+    segment: &impl ProgramHeader<Endian = LittleEndian, Word = u64>,
+    headers: u64,
+    sections: &[Section],
+) -> Result<()> {
+    // The first segment begins with the headers, which are in no section.
+    let first = segment.p_vaddr(LittleEndian);
+    let start = first.max(headers);
+    let end = first + segment.p_memsz(LittleEndian);
+    let file_end = first + segment.p_filesz(LittleEndian);
+    let section = sections
+        .iter()
+        .find(|section| section.start <= start && end <= section.end)
+        .with_context(|| format!("PE header: no section has the segment {first:#x} to {end:#x}"))?;
+    let flags = segment.p_flags(LittleEndian).0;
+    ensure!(
+        (section.executable, section.writable) == (flags & PF_X.0 != 0, flags & PF_W.0 != 0),
+        "PE header: {} has other permissions than the segment at {first:#x}",
+        section.name
+    );
+    ensure!(
+        file_end <= section.start + section.file_bytes,
+        "PE header: the file part of {} ends before that of the segment at {first:#x}",
+        section.name
+    );
+    Ok(())
+}
