@@ -26,8 +26,9 @@ use xtask::pool;
 use xtask::workspace::{capture, root};
 
 /// The documents with figures.
-const DOCUMENTS: [&str; 5] = [
+const DOCUMENTS: [&str; 6] = [
     "README.md",
+    "CHANGELOG.md",
     "docs/reliability.md",
     "docs/performance.md",
     "docs/host-benchmarks.md",
