@@ -64,11 +64,13 @@ pub const TASK_STACKS_BYTES: u64 = 48 << 20;
 /// The interrupt controller's distributor; a GICv2's CPU interface lies four slots further.
 pub const GIC_VADDR: u64 = FIXMAP_VADDR + (128 << 20);
 
-/// The redistributors of a GICv3: one window of [`REDISTRIBUTORS_BYTES`] for each region. A region
-/// keeps its offset in 2 MiB, so that blocks can map it.
+/// The redistributors of a GICv3, one region behind the other. A region keeps its offset in
+/// [`REDISTRIBUTORS_ALIGN`], so that blocks can map it.
 pub const REDISTRIBUTORS_VADDR: u64 = FIXMAP_VADDR + (192 << 20);
-/// Bytes of one window at [`REDISTRIBUTORS_VADDR`].
-pub const REDISTRIBUTORS_BYTES: u64 = 32 << 20;
+/// The end of the window at [`REDISTRIBUTORS_VADDR`].
+pub const REDISTRIBUTORS_END: u64 = FIXMAP_VADDR + (480 << 20);
+/// What the place of a region of redistributors is a multiple of.
+pub const REDISTRIBUTORS_ALIGN: u64 = 2 << 20;
 
 /// Two pages for tests that change a translation.
 pub const SCRATCH_VADDR: u64 = FIXMAP_VADDR + 18 * FIXMAP_SLOT_BYTES;
@@ -110,10 +112,7 @@ mod tests {
             (DTB_VADDR, DTB_MAX_BYTES + FIXMAP_SLOT_BYTES),
             (FIXMAP_VADDR, 32 * FIXMAP_SLOT_BYTES),
             (STACKS_VADDR & !(SPAN_64K_TABLE - 1), 64 << 20),
-            (
-                FIXMAP_VADDR,
-                REDISTRIBUTORS_VADDR + 4 * REDISTRIBUTORS_BYTES - FIXMAP_VADDR,
-            ),
+            (FIXMAP_VADDR, REDISTRIBUTORS_END - FIXMAP_VADDR),
         ] {
             assert_eq!(start / SPAN_64K_TABLE, (start + bytes - 1) / SPAN_64K_TABLE);
             assert_eq!(start % SPAN_64K_TABLE, 0);

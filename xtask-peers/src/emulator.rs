@@ -1,5 +1,5 @@
-//! Debian's QEMUs, of other versions than the machine's own: unpacked under the target folder with all
-//! that they depend on, and started with the loader and the libraries of their own suite.
+//! Debian's programs for this machine, of other versions than its own: QEMUs, and `dtc`. They are unpacked under the
+//! target folder with all that they depend on, and started with the loader and the libraries of their own suite.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -31,8 +31,14 @@ pub(crate) const QEMUS: [Wanted; 2] = [
     },
 ];
 
-const PACKAGE: &str = "qemu-system-arm";
-const PROGRAM: &str = "usr/bin/qemu-system-aarch64";
+/// A program: its package, its path there, and the suites, the last of which it is from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Program<'a> {
+    pub(crate) package: &'static str,
+    pub(crate) path: &'static str,
+    pub(crate) suites: &'a [&'static str],
+}
+
 /// Unpacking takes seconds, starting a moment.
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -41,9 +47,12 @@ pub(crate) fn qemu(wanted: &Wanted, folder: &Path, fresh: bool) -> Result<PathBu
     let folder = folder.join(format!("qemu-{}", wanted.version));
     let program = folder.join("qemu-system-aarch64");
     if fresh || version(&program).is_err() {
-        eprintln!("granule: fetching QEMU {}", wanted.version);
-        unpack(wanted, &folder, &program)
-            .with_context(|| format!("QEMU {} of {}", wanted.version, wanted.suites[1]))?;
+        let qemu = Program {
+            package: "qemu-system-arm",
+            path: "usr/bin/qemu-system-aarch64",
+            suites: &wanted.suites,
+        };
+        unpack(&qemu, &folder, &program)?;
     }
     let found = version(&program)?;
     ensure!(
@@ -55,11 +64,33 @@ pub(crate) fn qemu(wanted: &Wanted, folder: &Path, fresh: bool) -> Result<PathBu
     Ok(program)
 }
 
-fn unpack(wanted: &Wanted, folder: &Path, program: &Path) -> Result<()> {
+/// The script that starts a program, fetched and unpacked if it is not there or `fresh`.
+pub(crate) fn program(wanted: &Program<'_>, folder: &Path, fresh: bool) -> Result<PathBuf> {
+    let (_, name) = wanted
+        .path
+        .rsplit_once('/')
+        .context("a path without a folder")?;
+    let program = folder.join(name);
+    if fresh || !program.is_file() {
+        unpack(wanted, folder, &program)?;
+    }
+    Ok(program)
+}
+
+fn unpack(wanted: &Program<'_>, folder: &Path, program: &Path) -> Result<()> {
+    let Program {
+        package, suites, ..
+    } = *wanted;
+    let suite = *suites.last().context("a program of no suite")?;
+    eprintln!("granule: fetching {package} of {suite}");
+    unpack_from(wanted, suite, folder, program).with_context(|| format!("{package} of {suite}"))
+}
+
+fn unpack_from(wanted: &Program<'_>, suite: &str, folder: &Path, program: &Path) -> Result<()> {
     let architecture = output(Command::new("dpkg").arg("--print-architecture"))?;
     let apt = Apt::new(&folder.join("apt"), architecture.trim())?;
-    apt.update(&wanted.suites.into_iter().collect())?;
-    let packages = apt.download_with_dependencies(PACKAGE, wanted.suites[1])?;
+    apt.update(&wanted.suites.iter().copied().collect())?;
+    let packages = apt.download_with_dependencies(wanted.package, suite)?;
     let root = folder.join("root");
     if root.exists() {
         fs::remove_dir_all(&root).with_context(|| format!("cannot remove {}", root.display()))?;
@@ -68,14 +99,17 @@ fn unpack(wanted: &Wanted, folder: &Path, program: &Path) -> Result<()> {
     for package in &packages {
         output(Command::new("dpkg-deb").arg("-x").arg(package).arg(&root))?;
     }
-    let root = root.canonicalize().context("the folder of QEMU is gone")?;
-    fs::write(program, script(&root)?).context("cannot write the program that starts QEMU")?;
+    let root = root
+        .canonicalize()
+        .context("the folder of the program is gone")?;
+    fs::write(program, script(&root, wanted.path)?)
+        .context("cannot write the script that starts it")?;
     fs::set_permissions(program, fs::Permissions::from_mode(0o755))
-        .context("cannot make the program that starts QEMU a program")
+        .context("cannot make the script that starts it a program")
 }
 
-/// A shell script that starts the QEMU with its own loader and libraries.
-fn script(root: &Path) -> Result<String> {
+/// A shell script that starts the program at a path with its own loader and libraries.
+fn script(root: &Path, program: &str) -> Result<String> {
     let mut loaders = Vec::new();
     let mut libraries = Vec::new();
     find(root, &mut loaders, &mut libraries)?;
@@ -85,12 +119,18 @@ fn script(root: &Path) -> Result<String> {
         .iter()
         .map(|it| it.display().to_string())
         .collect();
+    // QEMU's firmware.
+    let share = root.join("usr/share/qemu");
+    let share = if share.is_dir() {
+        format!(" -L {}", quoted(&share))
+    } else {
+        String::new()
+    };
     Ok(format!(
-        "#!/bin/sh\nexec {} --library-path {} {} -L {} \"$@\"\n",
+        "#!/bin/sh\nexec {} --library-path {} {}{share} \"$@\"\n",
         quoted(loader),
         quoted(Path::new(&libraries.join(":"))),
-        quoted(&root.join(PROGRAM)),
-        quoted(&root.join("usr/share/qemu"))
+        quoted(&root.join(program)),
     ))
 }
 
@@ -144,7 +184,8 @@ mod tests {
     fn a_script_names_loader_and_libraries_of_the_folder() {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path();
-        assert!(script(root).unwrap_err().to_string().contains("no loader"));
+        let error = script(root, "usr/bin/a").unwrap_err();
+        assert!(error.to_string().contains("no loader"));
         for path in [
             "lib/a/ld-linux-x.so.2",
             "lib/a/libc.so.6",
@@ -157,13 +198,21 @@ mod tests {
         // A link to the machine's own loader is not taken.
         std::os::unix::fs::symlink("/lib64/ld-linux-y.so.2", root.join("ld-linux-y.so.2")).unwrap();
         let root = root.display();
-        let text = script(folder.path()).unwrap();
+        let text = script(folder.path(), "usr/bin/a").unwrap();
         assert!(
             text.contains(&format!(
                 "exec '{root}/lib/a/ld-linux-x.so.2' --library-path '"
             )),
             "{text}"
         );
-        assert!(text.contains(&format!("{root}/usr/lib/b'")) && text.ends_with("\"$@\"\n"));
+        assert!(text.contains(&format!("{root}/usr/lib/b'")));
+        assert!(
+            text.ends_with(&format!(" '{root}/usr/bin/a' \"$@\"\n")),
+            "{text}"
+        );
+        fs::create_dir_all(folder.path().join("usr/share/qemu")).unwrap();
+        let text = script(folder.path(), "usr/bin/a").unwrap();
+        let end = format!(" -L '{root}/usr/share/qemu' \"$@\"\n");
+        assert!(text.ends_with(&end), "{text}");
     }
 }

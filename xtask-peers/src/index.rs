@@ -58,8 +58,9 @@ pub(crate) fn find(list: &str, package: &str) -> Result<Entry> {
     })
 }
 
-/// The package with the kernel itself or with its modules, found from one that only depends on others. The kernel's
-/// name is `linux-binary-…` since 7.x, and was `linux-image-…` before.
+/// The package with the kernel itself, with its modules or with its device trees, found from one that only depends on
+/// others. The kernel's name is `linux-binary-…` since 7.x, and was `linux-image-…` before; the trees are in
+/// `linux-base-…` since.
 pub(crate) fn kernel(list: &str, package: &str) -> Result<Entry> {
     let mut entry = find(list, package)?;
     for _ in 0..MOST_STEPS {
@@ -79,8 +80,12 @@ impl Entry {
             let (name, condition) = dependency.trim().split_once(' ')?;
             (condition == exactly && name != self.package).then_some(name)
         });
+        let base = "linux-base-";
+        // A kernel and its modules depend on the base too, so only a base leads there.
+        let base = self.package.starts_with(base).then_some(base);
         ["linux-binary-", "linux-image-", "linux-modules-"]
             .into_iter()
+            .chain(base)
             .find_map(|prefix| names.clone().find(|name| name.starts_with(prefix)))
     }
 }
@@ -121,6 +126,19 @@ mod tests {
             (found.package.as_str(), found.version.as_str()),
             ("linux-image-6.1-0", "6.1-1")
         );
+    }
+
+    #[test]
+    fn only_a_base_leads_to_a_base() {
+        let hash = "ab".repeat(32);
+        let list = format!(
+            "Package: linux-base-arm64\nVersion: 7.3-1\nDepends: linux-base-7.3 (= 7.3-1)\nSHA256: {hash}\n\n\
+             Package: linux-base-7.3\nVersion: 7.3-1\nSHA256: {hash}\n\n\
+             Package: linux-binary-7.3\nVersion: 7.3-1\nDepends: linux-base-7.3 (= 7.3-1)\nSHA256: {hash}\n"
+        );
+        let found = |package| kernel(&list, package).unwrap().package;
+        assert_eq!(found("linux-base-arm64"), "linux-base-7.3");
+        assert_eq!(found("linux-binary-7.3"), "linux-binary-7.3");
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //!
 //! The benchmark of user memory runs on each kernel, and our kernel must need fewer instructions. Debian's
 //! unmodified busybox runs a script on our kernel with every page size and must print the same as on Linux.
-//! Our kernel leaves for each of Debian's, which must reach its first process. Debian's page tables, as
+//! Our kernel leaves for each of Debian's, which must reach its first process. The device trees of Debian's kernel
+//! packages must be to our readers what they are to `dtc`. Debian's page tables, as
 //! `granule dump` reads them, must be those that QEMU and Debian's kernels say, files of Debian's makedumpfile must
 //! have what the core has that it was given, and Debian's kernels and systems that are no Linux run under
 //! `granule watch` with the QEMUs of two suites. No file of Debian's is part of the repository.
@@ -29,6 +30,7 @@ mod shell;
 mod store;
 mod summary;
 mod tlb;
+mod trees;
 mod watch;
 
 use std::process::ExitCode;

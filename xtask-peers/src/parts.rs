@@ -17,7 +17,7 @@ use crate::store::Store;
 use crate::summary::Summary;
 use crate::tlb::replays;
 use crate::watch::{self, Extent};
-use crate::{apt, faults, report, sensitivity};
+use crate::{apt, faults, report, sensitivity, trees};
 
 /// A part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -30,6 +30,8 @@ pub(crate) enum Part {
     Shell,
     /// Debian's kernels, left for
     Kexec,
+    /// The device trees of Debian's kernel packages, as our readers and as dtc read them
+    Trees,
     /// The page tables of Debian's kernels, read from outside
     Inspect,
     /// Files of Debian's makedumpfile; a part of inspect
@@ -88,6 +90,9 @@ pub(crate) fn run(only: &[Part], fresh: bool, mut summary: Summary) -> Result<Ex
     if asked(Part::Report) {
         let made = report::make(&peers.linuxes, &peers.busybox, &files);
         add(Check::new("report".to_owned(), made));
+    }
+    if wants(Part::Trees) {
+        trees::all(&peers, &files, &folder, fresh, &mut add)?;
     }
     if wants(Part::Inspect) {
         inspect::all(&peers.linuxes, &peers.busybox, &files, &mut add)?;

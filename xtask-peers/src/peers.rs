@@ -70,6 +70,13 @@ pub(crate) const LINUXES: [Linux; 5] = [
 
 const BUSYBOX: Wanted = wanted("bookworm", "busybox-static", false);
 
+/// The packages with device trees of boards, one for each kernel version.
+pub(crate) const TREES: [Wanted; 3] = [
+    wanted("bookworm", "linux-image-arm64", true),
+    wanted("trixie", "linux-image-arm64", true),
+    wanted("trixie-backports", "linux-base-arm64", true),
+];
+
 /// Systems that are no Linux.
 pub(crate) const U_BOOT: Wanted = wanted("trixie", "u-boot-qemu", false);
 pub(crate) const EDK2: Wanted = wanted("trixie", "qemu-efi-aarch64", false);
@@ -80,7 +87,7 @@ pub(crate) fn all() -> Vec<Wanted> {
     let mut all: Vec<Wanted> = LINUXES.iter().map(|linux| linux.from).collect();
     all.push(BUSYBOX);
     let modules = LINUXES.iter().map(|linux| linux.modules);
-    for wanted in modules.chain([U_BOOT, EDK2, XEN]) {
+    for wanted in modules.chain(TREES).chain([U_BOOT, EDK2, XEN]) {
         if !all.contains(&wanted) {
             all.push(wanted);
         }
@@ -237,8 +244,8 @@ mod tests {
     #[test]
     fn each_package_is_fetched_once() {
         let all = all();
-        // Five kernels, modules of two of them, the shell, and three other systems.
-        assert_eq!(all.len(), 11);
+        // Five kernels, modules of two of them, trees of one, the shell, and three other systems.
+        assert_eq!(all.len(), 12);
         for (at, wanted) in all.iter().enumerate() {
             assert!(!all[..at].contains(wanted), "{wanted:?}");
         }

@@ -113,6 +113,13 @@ impl Consoles {
         self.named.iter().flatten().find_map(|named| named.ok())
     }
 
+    /// What `source` leads to; `None` if it names nothing.
+    #[must_use]
+    pub fn of(&self, source: ConsoleSource) -> Option<Result<u64, ConsoleError>> {
+        let mut named = ConsoleSource::ALL.into_iter().zip(self.named);
+        named.find_map(|(it, named)| named.filter(|_| it == source))
+    }
+
     /// The sources that come before the first console without an error, each with its error.
     pub fn passed_over(&self) -> impl Iterator<Item = (ConsoleSource, ConsoleError)> {
         let named = ConsoleSource::ALL.into_iter().zip(self.named);

@@ -9,18 +9,20 @@ use core::ops::Range;
 use granule_boot::tree::{Node, Tree};
 
 /// The most redistributor regions.
-pub const MOST_REGIONS: usize = 4;
+pub const MOST_REGIONS: usize = 32;
 
 /// The least size of a distributor or of a GICv2's CPU interface.
 const FRAME: u64 = 0x1000;
 
 /// Compatible strings of controllers that are driven as a GICv2.
-const V2: [&[u8]; 5] = [
+const V2: [&[u8]; 7] = [
     b"arm,gic-400",
     b"arm,cortex-a15-gic",
     b"arm,cortex-a9-gic",
     b"arm,cortex-a7-gic",
     b"arm,pl390",
+    b"qcom,msm-8660-qgic",
+    b"qcom,msm-qgic2",
 ];
 
 /// The compatible string of version 3 and later.
@@ -323,9 +325,14 @@ mod tests {
             read(vec![v3(&regions(0), &VIRT)]),
             Err(GicNodeError::BadReg)
         );
-        let many: Vec<u32> = VIRT.iter().copied().cycle().take(4 * 7).collect();
+        let many: Vec<u32> = VIRT
+            .iter()
+            .copied()
+            .cycle()
+            .take(4 * (MOST_REGIONS + 2))
+            .collect();
         assert_eq!(
-            read(vec![v3(&regions(6), &many)]),
+            read(vec![v3(&regions(MOST_REGIONS as u32 + 1), &many)]),
             Err(GicNodeError::TooManyRegions)
         );
         let stride = [("redistributor-stride", cells(&[0, 0x4_0000]))];

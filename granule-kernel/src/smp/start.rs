@@ -475,11 +475,18 @@ fn map_gic(machine: &mut BringUp<'_, '_>, gic: &Gic) -> Result<gic::Mapped, Tabl
         } => {
             let distributor = map_device(machine, layout::GIC_VADDR, slot, &frame(distributor))?;
             let mut mapped = ArrayVec::new();
-            for (region, window) in redistributors.iter().zip(0..) {
-                let window = layout::REDISTRIBUTORS_VADDR + window * layout::REDISTRIBUTORS_BYTES;
+            let align = layout::REDISTRIBUTORS_ALIGN;
+            let mut window = layout::REDISTRIBUTORS_VADDR;
+            for region in redistributors {
                 let bytes = (region.end - region.start).min(MOST_REDISTRIBUTORS);
+                // CPUs whose redistributors have no place here are told when they look for them.
+                if window + bytes + 2 * align > layout::REDISTRIBUTORS_END {
+                    break;
+                }
                 let region = region.start..region.start + bytes;
-                let start = map_device(machine, window, 2 << 20, &region)?;
+                let start = map_device(machine, window, align, &region)?;
+                // A page that is larger than the rest of the registers is mapped to its end.
+                window = (start + bytes).next_multiple_of(align);
                 // The list has room for every region that the tree can name.
                 let _ = mapped.try_push(start..start + bytes);
             }

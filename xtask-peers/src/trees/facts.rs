@@ -1,0 +1,158 @@
+//! What is compared of a tree, and the sums of many trees. Nothing is read here.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::ops::AddAssign;
+
+/// A range of addresses, by its start and its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Piece(pub(super) u64, pub(super) u64);
+
+impl fmt::Display for Piece {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x} to {:#x}", self.0, self.1)
+    }
+}
+
+/// What is found in one tree.
+#[derive(Debug, Default)]
+pub(super) struct Facts {
+    /// Nodes, properties, and the bytes of all values.
+    pub(super) size: [usize; 3],
+    /// Whole pages of RAM, in order and each once.
+    pub(super) banks: Vec<Piece>,
+    /// What is reserved, in the tree's order, and what must not be mapped.
+    pub(super) reserved: Vec<Piece>,
+    pub(super) no_map: Vec<Piece>,
+    /// The affinity fields of the first CPU, which is taken as the one that boots.
+    pub(super) boot_cpu: u64,
+    /// The other CPUs that can be started: affinity fields.
+    pub(super) others: Vec<u64>,
+    /// The paths of those that cannot.
+    pub(super) left_out: Vec<String>,
+    /// All of them.
+    pub(super) cpus: usize,
+    /// How PSCI is called.
+    pub(super) psci: Option<String>,
+    /// What `stdout-path` leads to: an address, or why there is none.
+    pub(super) console: Option<Result<u64, &'static str>>,
+    /// Nodes of serial lines, with the address by which the CPU reaches each.
+    pub(super) serial: Vec<(String, Option<u64>)>,
+    /// The interrupt controller: its version and the regions of its registers.
+    pub(super) gic: Option<Result<(u32, Vec<Piece>), String>>,
+    /// The interrupts of the timer at EL1 and at EL2.
+    pub(super) timer: [Option<u32>; 2],
+}
+
+impl Facts {
+    /// The facts as lines.
+    fn lines(&self) -> Vec<String> {
+        let [nodes, properties, bytes] = self.size;
+        let mut lines = vec![format!(
+            "{nodes} nodes, {properties} properties, {bytes} bytes of values"
+        )];
+        let pieces = [
+            ("bank", &self.banks),
+            ("reserved", &self.reserved),
+            ("no-map", &self.no_map),
+        ];
+        for (what, pieces) in pieces {
+            lines.extend(pieces.iter().map(|piece| format!("{what} {piece}")));
+        }
+        lines.push(format!("{} CPUs", self.cpus));
+        lines.extend(self.others.iter().map(|it| format!("CPU {it:#x}")));
+        lines.extend(self.left_out.iter().map(|it| format!("{it} not started")));
+        lines.push(format!("psci {:?}", self.psci));
+        lines.push(format!("console {:x?}", self.console));
+        let serial = self.serial.iter();
+        lines.extend(serial.map(|(node, at)| format!("{node} at {at:x?}")));
+        lines.push(format!("interrupt controller {:x?}", self.gic));
+        lines.push(format!("timer {:?}", self.timer));
+        lines
+    }
+
+    /// The sums of this one tree, whose bytes have that hash.
+    pub(super) fn totals(&self, hash: String) -> Totals {
+        let count = |pieces: &[Piece]| (pieces.len(), pieces.iter().map(|it| it.1 - it.0).sum());
+        Totals {
+            different: BTreeSet::from([hash]),
+            banks: count(&self.banks),
+            reserved: count(&self.reserved),
+            cpus: self.cpus,
+            left_out: self.left_out.len(),
+            consoles: usize::from(self.console.is_some()),
+            console_addresses: usize::from(matches!(self.console, Some(Ok(_)))),
+            serial: self.serial.len(),
+            gics: usize::from(matches!(self.gic, Some(Ok(_)))),
+        }
+    }
+}
+
+/// The first line in which both readings differ.
+pub(super) fn difference(ours: &Facts, theirs: &Facts) -> Option<String> {
+    let (ours, theirs) = (ours.lines(), theirs.lines());
+    let at = (0..ours.len().max(theirs.len())).find(|at| ours.get(*at) != theirs.get(*at))?;
+    let line = |lines: &[String]| {
+        lines
+            .get(at)
+            .cloned()
+            .unwrap_or_else(|| "nothing".to_owned())
+    };
+    Some(format!("ours: {}, dtc's: {}", line(&ours), line(&theirs)))
+}
+
+/// Sums of trees.
+#[derive(Debug, Default)]
+pub(super) struct Totals {
+    different: BTreeSet<String>,
+    /// Numbers and bytes.
+    banks: (usize, u64),
+    reserved: (usize, u64),
+    cpus: usize,
+    left_out: usize,
+    consoles: usize,
+    console_addresses: usize,
+    serial: usize,
+    gics: usize,
+}
+
+impl AddAssign for Totals {
+    fn add_assign(&mut self, other: Self) {
+        self.different.extend(other.different);
+        for (sum, one) in [
+            (&mut self.banks, other.banks),
+            (&mut self.reserved, other.reserved),
+        ] {
+            sum.0 += one.0;
+            // Trees of test machines reserve ranges as large as the address space.
+            sum.1 = sum.1.saturating_add(one.1);
+        }
+        self.cpus += other.cpus;
+        self.left_out += other.left_out;
+        self.consoles += other.consoles;
+        self.console_addresses += other.console_addresses;
+        self.serial += other.serial;
+        self.gics += other.gics;
+    }
+}
+
+impl fmt::Display for Totals {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} of them different: {} banks of {:#x} bytes, {} reserved ranges of {:#x} bytes, {} CPUs, {} of which \
+             cannot be started, {} consoles, {} of which can be used, {} serial lines, {} interrupt controllers",
+            self.different.len(),
+            self.banks.0,
+            self.banks.1,
+            self.reserved.0,
+            self.reserved.1,
+            self.cpus,
+            self.left_out,
+            self.consoles,
+            self.console_addresses,
+            self.serial,
+            self.gics
+        )
+    }
+}

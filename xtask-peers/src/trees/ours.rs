@@ -1,0 +1,106 @@
+//! The facts of a tree as this kernel's readers find them.
+
+use granule::arch::PageSize;
+use granule_boot::peek::{ConsoleError, ConsoleSource};
+use granule_boot::tree::{Node, Token, Tree};
+use granule_kcore::devicetree::cpus;
+use granule_kcore::devicetree::gic::{self, Gic, GicTreeError};
+use granule_kcore::devicetree::memory::{self, Memory, MemoryNodeError};
+
+use super::facts::{Facts, Piece};
+
+/// The facts, with the CPU that boots; or why the tree is refused.
+pub(super) fn facts(bytes: &[u8], boot_cpu: u64) -> Result<Facts, String> {
+    let tree = Tree::new(bytes).map_err(|error| error.to_string())?;
+    let seen = tree.peek();
+    if let Some(error) = seen.damage {
+        return Err(format!("{error}, in {}", tree.damaged_node()));
+    }
+    let mut facts = Facts {
+        boot_cpu,
+        ..Facts::default()
+    };
+    count(&tree, &mut facts.size);
+    memory(bytes, &mut facts)?;
+    let piece = |start: u64, bytes: u64| Piece(start, start.saturating_add(bytes));
+    facts.no_map = tree.no_map().map(|it| piece(it.start, it.bytes)).collect();
+    let found = cpus::cpus(&tree, boot_cpu, |cpu| {
+        facts.left_out.push(cpu.node.to_string());
+    });
+    facts.others = found.others.to_vec();
+    facts.cpus = found.expected;
+    let method = seen.psci.and_then(|psci| psci.method);
+    facts.psci = method.map(|method| format!("{method:?}").to_ascii_lowercase());
+    let console = seen.consoles.of(ConsoleSource::StdoutPath);
+    facts.console = console.map(|console| console.map_err(reason));
+    let is_serial = |node: &Node<'_>| node.is_named(b"serial");
+    for node in tree.nodes().filter(is_serial) {
+        let first = node.reg().and_then(|mut reg| reg.next().flatten());
+        let at = first.and_then(|first| node.to_cpu(first.start));
+        facts.serial.push((node.path().to_string(), at));
+    }
+    facts.gic = match gic::gic(&tree) {
+        Ok(gic) => Some(Ok(regions(&gic))),
+        Err(GicTreeError::None) => None,
+        Err(GicTreeError::Node(node, _)) => Some(Err(node.text().to_string())),
+    };
+    if facts.gic.is_some() {
+        facts.timer = [false, true].map(|at_el2| gic::timer(&tree, at_el2));
+    }
+    Ok(facts)
+}
+
+fn count(tree: &Tree<'_>, size: &mut [usize; 3]) {
+    let mut walk = tree.walk();
+    while let Ok(Some(token)) = walk.next() {
+        match token {
+            Token::Begin { .. } => size[0] += 1,
+            Token::Property { value, .. } => {
+                size[1] += 1;
+                size[2] += value.len();
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Banks and reservations. A tree whose memory is filled in by firmware has none, and is not refused.
+fn memory(bytes: &[u8], facts: &mut Facts) -> Result<(), String> {
+    let mut early = Box::new(Memory::new(PageSize::K4));
+    match memory::memory(bytes, None, &mut early, |_| ()) {
+        Ok(()) | Err(MemoryNodeError::NoMemory) => {}
+        Err(error) => return Err(error.to_string()),
+    }
+    let banks = early.banks().iter();
+    facts.banks = banks.map(|it| Piece(it.start(), it.end())).collect();
+    let reserved = &mut facts.reserved;
+    memory::each_reserved(bytes, None, |start, bytes| {
+        reserved.push(Piece(start, start.saturating_add(bytes)));
+    })
+    .map_err(|error| error.to_string())
+}
+
+fn reason(error: ConsoleError) -> &'static str {
+    match error {
+        ConsoleError::NoSuchAlias => "no alias",
+        ConsoleError::NoSuchNode => "no node",
+        ConsoleError::NoAddress => "no address",
+        ConsoleError::NotPl011 => "no PL011",
+        other => other.text(),
+    }
+}
+
+fn regions(gic: &Gic) -> (u32, Vec<Piece>) {
+    let (version, first, others) = match gic {
+        Gic::V2 {
+            distributor,
+            cpu_interface,
+        } => (2, distributor, std::slice::from_ref(cpu_interface)),
+        Gic::V3 {
+            distributor,
+            redistributors,
+        } => (3, distributor, redistributors.as_slice()),
+    };
+    let all = std::iter::once(first).chain(others);
+    (version, all.map(|it| Piece(it.start, it.end)).collect())
+}
