@@ -5,7 +5,7 @@ use super::messages::{self, Kind};
 use super::refused::{Call, Refused};
 use super::{Busy, Request, load as load_kernel, unload, with_loaded};
 use crate::dev::console::println;
-use crate::task::next_kernel::{Arguments, NextKernel, Outcome};
+use crate::task::next_kernel::{Arguments, CallResult, NextKernel};
 use crate::task::owned::Array;
 use crate::task::process_table;
 use crate::task::task_table::Current;
@@ -28,11 +28,11 @@ const NO_CMA: u64 = 0x10;
 pub(crate) struct Kexec;
 
 impl NextKernel for Kexec {
-    fn load(&self, current: &mut Current<'_>, arguments: Arguments) -> Outcome {
+    fn load(&self, current: &mut Current<'_>, arguments: Arguments) -> CallResult {
         load(current, arguments)
     }
 
-    fn reboot(&self, current: &mut Current<'_>, arguments: Arguments) -> Outcome {
+    fn reboot(&self, current: &mut Current<'_>, arguments: Arguments) -> CallResult {
         reboot(current, arguments)
     }
 
@@ -55,7 +55,7 @@ impl NextKernel for Kexec {
 fn load(
     current: &mut Current<'_>,
     [kernel, initrd, line_bytes, line, flags, _]: Arguments,
-) -> Outcome {
+) -> CallResult {
     if flags & !(UNLOAD | NO_INITRAMFS | DEBUG | NO_CMA) != 0 {
         return Err(tell(&Call::Flags { flags }.into()));
     }
@@ -152,7 +152,7 @@ const MAGICS: [u64; 4] = [0x2812_1969, 0x0512_1996, 0x1604_1998, 0x2011_2000];
 const KEXEC: u64 = 0x4558_4543;
 
 /// `reboot`, of which only leaving for the next kernel is implemented.
-fn reboot(_: &mut Current<'_>, [magic, second, command, ..]: Arguments) -> Outcome {
+fn reboot(_: &mut Current<'_>, [magic, second, command, ..]: Arguments) -> CallResult {
     let word = |value: u64| u64::from(value as u32);
     if word(magic) != MAGIC || !MAGICS.contains(&word(second)) || word(command) != KEXEC {
         let [magic, second, command] = [magic, second, command].map(|value| value as u32);

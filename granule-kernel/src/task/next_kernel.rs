@@ -4,8 +4,8 @@
 use super::task_table::Current;
 use granule_linux_abi::abi::Errno;
 
-/// The result of a call.
-pub(crate) type Outcome = Result<u64, Errno>;
+/// The result of a call that cannot be interrupted.
+pub(crate) type CallResult = Result<u64, Errno>;
 
 /// x0 to x5.
 pub(crate) type Arguments = [u64; 6];
@@ -13,10 +13,10 @@ pub(crate) type Arguments = [u64; 6];
 /// Loads a next kernel and leaves for it.
 pub(crate) trait NextKernel: Sync {
     /// `kexec_file_load`.
-    fn load(&self, current: &mut Current<'_>, arguments: Arguments) -> Outcome;
+    fn load(&self, current: &mut Current<'_>, arguments: Arguments) -> CallResult;
 
     /// `reboot`.
-    fn reboot(&self, current: &mut Current<'_>, arguments: Arguments) -> Outcome;
+    fn reboot(&self, current: &mut Current<'_>, arguments: Arguments) -> CallResult;
 
     /// Whether a task has asked for the next kernel.
     fn is_asked(&self) -> bool;
@@ -31,12 +31,12 @@ pub(crate) trait NextKernel: Sync {
 /// The implementation, set at boot.
 pub(crate) static NEXT_KERNEL: spin::Once<&'static dyn NextKernel> = spin::Once::new();
 
-pub(super) fn load(current: &mut Current<'_>, arguments: Arguments) -> Outcome {
+pub(super) fn load(current: &mut Current<'_>, arguments: Arguments) -> CallResult {
     let next = NEXT_KERNEL.get().ok_or(Errno::ENOSYS)?;
     next.load(current, arguments)
 }
 
-pub(super) fn reboot(current: &mut Current<'_>, arguments: Arguments) -> Outcome {
+pub(super) fn reboot(current: &mut Current<'_>, arguments: Arguments) -> CallResult {
     let next = NEXT_KERNEL.get().ok_or(Errno::ENOSYS)?;
     next.reboot(current, arguments)
 }

@@ -4,7 +4,7 @@
 //! with interrupts enabled, on the task's kernel stack, and may sleep. This file names the calls that
 //! change registers, tasks or address spaces; all others are in the table of `granule-linux-abi`.
 
-use super::{Arguments, Outcome, memory, tasks};
+use super::{Arguments, CallResult, memory, tasks};
 use crate::dev::console::println;
 use crate::task::execve;
 use crate::task::hook::TASKS;
@@ -16,7 +16,7 @@ use granule_linux_abi::syscall::deliver::{self, Interrupted};
 use granule_linux_abi::syscall::{Args, Fail, call, unknown};
 
 /// The function of a system call.
-type Call = fn(&mut Current<'_>, Arguments) -> Outcome;
+type Call = fn(&mut Current<'_>, Arguments) -> CallResult;
 
 /// The kernel's function for a number, if any.
 fn function(number: u64) -> Option<Call> {

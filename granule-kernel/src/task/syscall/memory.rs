@@ -1,6 +1,6 @@
 //! System calls about memory: only anonymous, private memory.
 
-use super::{Arguments, Outcome};
+use super::{Arguments, CallResult};
 use crate::task::address_space;
 use crate::task::exec::LOWEST;
 use crate::task::process::out_of_memory;
@@ -48,7 +48,7 @@ fn whole_pages(start: u64, length: u64) -> Result<u64, Errno> {
 pub(super) fn mmap(
     current: &mut Current<'_>,
     [wanted, length, protection, flags, _, _]: Arguments,
-) -> Outcome {
+) -> CallResult {
     if flags & MAP_ANONYMOUS == 0 {
         return Err(Errno::ENODEV);
     }
@@ -101,7 +101,7 @@ const GROUP: u64 = 2 << 20;
 /// The only label: areas of all kinds are treated alike.
 const LABEL: u8 = 0;
 
-pub(super) fn munmap(current: &mut Current<'_>, [start, length, ..]: Arguments) -> Outcome {
+pub(super) fn munmap(current: &mut Current<'_>, [start, length, ..]: Arguments) -> CallResult {
     let bytes = whole_pages(start, length).map_err(|_| Errno::EINVAL)?;
     let space = current.memory().ok_or(Errno::EINVAL)?;
     space
@@ -113,7 +113,7 @@ pub(super) fn munmap(current: &mut Current<'_>, [start, length, ..]: Arguments) 
 pub(super) fn mprotect(
     current: &mut Current<'_>,
     [start, length, protection, ..]: Arguments,
-) -> Outcome {
+) -> CallResult {
     let rights = rights(protection)?;
     if length == 0 && start.is_multiple_of(address_space::page_bytes()) {
         return Ok(0);
@@ -130,7 +130,7 @@ pub(super) fn mprotect(
 pub(super) fn madvise(
     current: &mut Current<'_>,
     [start, length, advice, ..]: Arguments,
-) -> Outcome {
+) -> CallResult {
     if length == 0 {
         return Ok(0);
     }
@@ -145,7 +145,7 @@ pub(super) fn madvise(
 }
 
 /// Moves the end of the heap. Returns the end, unchanged if it cannot move.
-pub(super) fn brk(current: &mut Current<'_>, [wanted, ..]: Arguments) -> Outcome {
+pub(super) fn brk(current: &mut Current<'_>, [wanted, ..]: Arguments) -> CallResult {
     let heap = current.own.heap.clone();
     let page = address_space::page_bytes();
     let space = current.memory().ok_or(Errno::ENOMEM)?;

@@ -1,6 +1,6 @@
 //! System calls that make, end and run tasks.
 
-use super::{Arguments, Outcome};
+use super::{Arguments, CallResult};
 use crate::sched;
 use crate::task::process::{self, Clone};
 use crate::task::task_table::Current;
@@ -17,16 +17,16 @@ const CLONE_CHILD_SETTID: u64 = 0x100_0000;
 /// The bits of the flags with the signal that the parent gets.
 const EXIT_SIGNAL: u64 = 0xff;
 
-pub(super) fn exit(current: &mut Current<'_>, [code, ..]: Arguments) -> Outcome {
+pub(super) fn exit(current: &mut Current<'_>, [code, ..]: Arguments) -> CallResult {
     process::end(current, Status::Exited(code as u8).word())
 }
 
-pub(super) fn set_tid_address(current: &mut Current<'_>, [address, ..]: Arguments) -> Outcome {
+pub(super) fn set_tid_address(current: &mut Current<'_>, [address, ..]: Arguments) -> CallResult {
     current.own.clear_child_tid = address;
     Ok(current.task.pid().into())
 }
 
-pub(super) fn sched_yield(current: &mut Current<'_>, _: Arguments) -> Outcome {
+pub(super) fn sched_yield(current: &mut Current<'_>, _: Arguments) -> CallResult {
     sched::yield_now(current.task.place());
     Ok(0)
 }
@@ -36,7 +36,7 @@ pub(super) fn sched_yield(current: &mut Current<'_>, _: Arguments) -> Outcome {
 pub(super) fn clone(
     current: &mut Current<'_>,
     [flags, stack, _, _, child_tid, _]: Arguments,
-) -> Outcome {
+) -> CallResult {
     let known = EXIT_SIGNAL | CLONE_VM | CLONE_VFORK | CLONE_CHILD_CLEARTID | CLONE_CHILD_SETTID;
     let signal = flags & EXIT_SIGNAL;
     let alone = flags & (CLONE_VM | CLONE_VFORK);
