@@ -8,7 +8,7 @@ use dtoolkit::model::{DeviceTree, DeviceTreeNode, DeviceTreeProperty};
 use granule::arch::PageSize;
 use granule_boot::tree::{Node, Range, Tree};
 use granule_kcore::cpus::AFFINITY;
-use granule_kcore::devicetree::cpus::{Cpus, cpus, has_psci};
+use granule_kcore::devicetree::cpus::{EnableMethod, Found, NotStarted, Other, cpus, has_psci};
 use granule_kcore::devicetree::gic::{Gic, MOST_REGIONS, gic, timer};
 use granule_kcore::devicetree::memory::{Memory, memory as read_memory};
 
@@ -58,11 +58,13 @@ const CELLS: [&str; 13] = [
 ];
 
 /// Properties with one of these texts, or with another.
-const TEXTS: [Fixed; 7] = [
+const TEXTS: [Fixed; 9] = [
     ("status", b"okay\0"),
     ("status", b"disabled\0"),
     ("enable-method", b"spin-table\0"),
     ("enable-method", b"psci\0spin-table\0"),
+    ("cpu-release-addr", &[0, 0, 0, 0, 0, 0, 0, 0xe0]),
+    ("cpu-release-addr", &[0, 0, 0, 0xe4]),
     ("device_type", b"cpu"),
     ("compatible", b"arm,psci\0arm,gic-v3\0"),
     ("no-map", b""),
@@ -233,6 +235,26 @@ pub(crate) fn device_tree_memory(bytes: &[u8]) {
     }
 }
 
+/// The CPUs of a tree.
+#[derive(Default)]
+struct SeenCpus {
+    others: Vec<Other>,
+    left_out: usize,
+}
+
+impl<'a> Found<'a> for SeenCpus {
+    fn is_known(&self, affinity: u64) -> bool {
+        self.others.iter().any(|other| other.affinity == affinity)
+    }
+    fn found(&mut self, other: Other) {
+        self.others.push(other);
+    }
+    fn left_out(&mut self, cpu: NotStarted<'a>) {
+        self.left_out += 1;
+        one_line(&cpu.to_string());
+    }
+}
+
 pub(crate) fn device_tree_cpus(bytes: &[u8]) {
     let (tree, number) = tree(bytes);
     let Ok(tree) = Tree::new(&tree) else { return };
@@ -242,18 +264,26 @@ pub(crate) fn device_tree_cpus(bytes: &[u8]) {
     } else {
         number & AFFINITY
     };
-    let mut left_out = 0;
-    let read = cpus(&tree, boot, |cpu| {
-        left_out += 1;
-        one_line(&cpu.to_string());
-    });
-    let Cpus { others, expected } = &read;
+    let mut seen = SeenCpus::default();
+    let expected = cpus(&tree, boot, &mut seen);
+    let others = &seen.others;
     for (place, other) in others.iter().enumerate() {
-        assert!(*other != boot && other & !AFFINITY == 0, "{other:#x}");
-        assert!(!others[..place].contains(other), "{other:#x} twice");
+        let affinity = other.affinity;
+        assert!(
+            affinity != boot && affinity & !AFFINITY == 0,
+            "{affinity:#x}"
+        );
+        let mut before = others[..place].iter();
+        assert!(
+            before.all(|before| before.affinity != affinity),
+            "{affinity:#x} twice"
+        );
+        if let EnableMethod::SpinTable { release } = other.by {
+            assert!(release != 0 && release.is_multiple_of(8), "{release:#x}");
+        }
     }
     // Every CPU is started or told.
-    assert_eq!(1 + others.len() + left_out, *expected, "{read:?}");
+    assert_eq!(1 + others.len() + seen.left_out, expected, "{others:?}");
     let _ = has_psci(&tree);
 }
 
@@ -308,7 +338,9 @@ mod tests {
                 u32::from(read_memory(&tree, None, &mut Memory::new(PageSize::K4), |_| {}).is_ok());
             let Ok(tree) = Tree::new(&tree) else { continue };
             parsed += 1;
-            others += u32::from(!cpus(&tree, 0, |_| {}).others.is_empty());
+            let mut seen = SeenCpus::default();
+            cpus(&tree, 0, &mut seen);
+            others += u32::from(!seen.others.is_empty());
             gics += u32::from(gic(&tree).is_ok());
         }
         println!("{parsed} parsed, {banks} with banks, {others} with CPUs, {gics} with a GIC");

@@ -7,8 +7,8 @@
 //! | `0xffff_ffff_0000_0000` | the trace's records, if any are wanted |
 //! | `0xffff_ffff_8000_0000` | the kernel image |
 //! | `0xffff_ffff_c000_0000` | the device tree, read-only |
+//! | `0xffff_ffff_c200_0000` | stacks and data of the secondary CPUs, with gaps |
 //! | `0xffff_ffff_e000_0000` | fixmap: device and temporary mappings |
-//! | `0xffff_ffff_e400_0000` | stacks of the secondary CPUs, with gaps |
 //! | `0xffff_ffff_e500_0000` | stacks of tasks, with gaps |
 //! | `0xffff_ffff_e800_0000` | the interrupt controller |
 //!
@@ -53,11 +53,17 @@ pub const CHECK_VADDR: u64 = FIXMAP_VADDR + 8 * FIXMAP_SLOT_BYTES;
 /// From fixmap slot 16 on: consecutive pages of any size that show last-level tables.
 pub const FIXMAP_SERIES_VADDR: u64 = FIXMAP_VADDR + 16 * FIXMAP_SLOT_BYTES;
 
-/// The stacks of all CPUs but the boot CPU.
-pub const STACKS_VADDR: u64 = FIXMAP_VADDR + (64 << 20);
+/// The stacks and data of all CPUs but the boot CPU, one place of [`CPU_BYTES`] after the other, by the CPU's
+/// number. In the same 512 MiB as the device tree, whose table of 64K pages they share.
+pub const CPUS_VADDR: u64 = DTB_VADDR + (32 << 20);
+/// Bytes of a CPU's place: twice the size of each of its two stacks and of its data.
+pub const CPU_BYTES: u64 = 384 << 10;
+
+/// A page that the boot CPU maps while it releases a CPU.
+pub const RELEASE_VADDR: u64 = FIXMAP_VADDR + (64 << 20);
 
 /// The kernel stacks of tasks.
-pub const TASK_STACKS_VADDR: u64 = STACKS_VADDR + (16 << 20);
+pub const TASK_STACKS_VADDR: u64 = FIXMAP_VADDR + (80 << 20);
 /// Bytes of the window at [`TASK_STACKS_VADDR`].
 pub const TASK_STACKS_BYTES: u64 = 48 << 20;
 
@@ -101,6 +107,7 @@ pub const fn dtb_vaddr(phys: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cpus::MOST_CPUS;
 
     const SPAN_64K_TABLE: u64 = 512 << 20;
     /// The largest device tree that the boot protocol allows.
@@ -111,7 +118,10 @@ mod tests {
         for (start, bytes) in [
             (DTB_VADDR, DTB_MAX_BYTES + FIXMAP_SLOT_BYTES),
             (FIXMAP_VADDR, 32 * FIXMAP_SLOT_BYTES),
-            (STACKS_VADDR & !(SPAN_64K_TABLE - 1), 64 << 20),
+            (
+                DTB_VADDR,
+                CPUS_VADDR + MOST_CPUS as u64 * CPU_BYTES - DTB_VADDR,
+            ),
             (FIXMAP_VADDR, REDISTRIBUTORS_END - FIXMAP_VADDR),
         ] {
             assert_eq!(start / SPAN_64K_TABLE, (start + bytes - 1) / SPAN_64K_TABLE);

@@ -11,8 +11,9 @@ use crate::handover::{BootChoice, Handover};
 use crate::mm::map::{LinearMap, Request};
 use crate::mm::pages::HandedOver;
 use crate::mm::selfcheck::Looked;
-use crate::smp::start::Started;
+use crate::smp::start::{self, Started};
 use core::fmt::{self, Display};
+use core::sync::atomic::Ordering;
 use granule::arch::bbm_policy::Decision;
 use granule::arch::errata::Errata;
 use granule::arch::{Geometry, PageSize};
@@ -218,7 +219,7 @@ impl Display for PieceList<'_> {
 // Not inlined: the boot's stack frame is large and stays under every later call.
 #[inline(never)]
 pub(crate) fn cpus(started: &Started, page_size: PageSize) {
-    say("cpus", started.facts.len());
+    say("cpus", start::facts().count());
     say("cpus_expected", started.expected);
     say("bbm_level.system", started.common.bbm_level);
     say("tlbi_range", started.common.tlbi_range);
@@ -226,7 +227,7 @@ pub(crate) fn cpus(started: &Started, page_size: PageSize) {
     for line in &started.mismatches {
         say("cpu_mismatch", line.text());
     }
-    for facts in &started.facts {
+    for facts in start::facts() {
         let cpu = &facts.features;
         let calls = ipi::answered(facts.number);
         println!(
@@ -240,7 +241,7 @@ pub(crate) fn cpus(started: &Started, page_size: PageSize) {
             cpu.most_va_bits(page_size),
             cpu.asid_bits(),
             cpu.bbm_level(),
-            facts.translations,
+            facts.translations.load(Ordering::Relaxed),
         );
     }
 }

@@ -17,6 +17,8 @@ pub trait Others {
     fn online(&self) -> CpuSet;
     /// Whether the CPU was ever started: it may still be in this kernel's memory.
     fn was_started(&self, cpu: usize) -> bool;
+    /// Whether the CPU can be switched off at all.
+    fn can_go_off(&self, cpu: usize) -> bool;
     /// Whether firmware reports the CPU as off.
     fn is_off(&self, cpu: usize) -> Result<bool, Self::Error>;
     /// Asks the CPU to go offline.
@@ -53,6 +55,8 @@ pub enum Why<E> {
     Runs,
     /// It waits in this kernel's memory and does not respond.
     Parked,
+    /// Nothing can switch it off.
+    ForGood,
 }
 
 /// A CPU that does not go off, and the reason.
@@ -63,7 +67,13 @@ pub fn all<O: Others>(others: &O) -> Result<CpuSet, StillOn<O::Error>> {
     let online = others.online();
     // A CPU that did not come up may still be in the image, which is about to be overwritten.
     for cpu in 1..MOST_CPUS {
-        if others.was_started(cpu) && !online.contains(cpu) {
+        if !others.was_started(cpu) {
+            continue;
+        }
+        if !others.can_go_off(cpu) {
+            return Err((cpu, Why::ForGood));
+        }
+        if !online.contains(cpu) {
             match others.is_off(cpu) {
                 Ok(true) => {}
                 Ok(false) => return Err((cpu, Why::Parked)),
@@ -76,7 +86,7 @@ pub fn all<O: Others>(others: &O) -> Result<CpuSet, StillOn<O::Error>> {
         let went = one(others, cpu);
         if !matches!(went, Err((_, true))) {
             others.is_gone(cpu);
-            gone.0 |= CpuSet::one(cpu).0;
+            gone = gone.with(cpu);
         }
         if let Err((why, _)) = went {
             others.bring_back(gone);

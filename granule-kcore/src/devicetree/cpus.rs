@@ -1,17 +1,38 @@
-//! The CPUs in the device tree, and whether PSCI can start them.
+//! The CPUs in the device tree, and how each of them is started: by PSCI, or by an address that it watches.
 
-use crate::cpus::{AFFINITY, MOST_CPUS};
-use arrayvec::ArrayVec;
+use crate::cpus::AFFINITY;
 use core::fmt;
 use granule_boot::tree::{Node, Path, Tree};
 
-/// The CPUs of a machine.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Cpus {
-    /// The secondary CPUs in the tree's order: the affinity fields of their MPIDRs.
-    pub others: ArrayVec<u64, { MOST_CPUS - 1 }>,
-    /// Number of CPUs that the tree marks as usable, the boot CPU and those left out included.
-    pub expected: usize,
+/// A secondary CPU that can be started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Other {
+    /// The affinity fields of its MPIDR.
+    pub affinity: u64,
+    /// How it is started.
+    pub by: EnableMethod,
+}
+
+/// How a CPU is started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EnableMethod {
+    /// By PSCI CPU_ON.
+    Psci,
+    /// It waits in firmware's loop until an address is written to `release`.
+    SpinTable {
+        /// The physical address of eight bytes, aligned.
+        release: u64,
+    },
+}
+
+/// What [`cpus`] tells of.
+pub trait Found<'a> {
+    /// Whether a CPU with this affinity was [`found`](Self::found) before.
+    fn is_known(&self, affinity: u64) -> bool;
+    /// The next secondary CPU, in the tree's order.
+    fn found(&mut self, other: Other);
+    /// A CPU that cannot be started.
+    fn left_out(&mut self, cpu: NotStarted<'a>);
 }
 
 /// A CPU that exists but cannot be started.
@@ -38,65 +59,64 @@ impl fmt::Display for NotStarted<'_> {
 /// Why a CPU cannot be started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeftOut {
-    /// Its node has no `enable-method`, or one other than PSCI.
-    NotPsci,
+    /// Its node has no `enable-method` that is known.
+    NoMethod,
+    /// Its node has no usable `cpu-release-addr`.
+    NoRelease,
     /// Its node has no readable `reg`.
     BadReg,
     /// Another node has the same `reg`.
     Twice,
-    /// The limit on the number of CPUs is reached.
-    TooMany,
 }
 
 impl fmt::Display for LeftOut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotPsci => f.write_str("its enable-method is not \"psci\""),
-            Self::BadReg => f.write_str("its reg is not one address of at most 64 bits"),
-            Self::Twice => f.write_str("another node has the same reg"),
-            Self::TooMany => write!(f, "this kernel runs on {MOST_CPUS} CPUs at most"),
-        }
+        f.write_str(match self {
+            Self::NoMethod => "its enable-method is neither \"psci\" nor \"spin-table\"",
+            Self::NoRelease => {
+                "its cpu-release-addr is not one address, of 32 or 64 bits and a multiple of 8"
+            }
+            Self::BadReg => "its reg is not one address of at most 64 bits",
+            Self::Twice => "another node has the same reg",
+        })
     }
 }
 
-/// Reads `/cpus`; `boot` is the boot CPU's affinity. A tree without that node, or without the boot CPU
-/// in it, still yields the boot CPU. `left_out` is called for each CPU that cannot be started.
-pub fn cpus<'a>(tree: &Tree<'a>, boot: u64, mut left_out: impl FnMut(NotStarted<'a>)) -> Cpus {
-    let mut cpus = Cpus::default();
+/// Reads `/cpus`; `boot` is the boot CPU's affinity. Returns the number of CPUs that the tree marks as usable,
+/// the boot CPU and those left out included: a tree without that node, or without the boot CPU in it, still has
+/// the boot CPU.
+pub fn cpus<'a>(tree: &Tree<'a>, boot: u64, found: &mut impl Found<'a>) -> usize {
+    let mut expected = 0;
     let mut seen_boot = false;
     if let Some(node) = child(tree, b"cpus") {
         for cpu in node
             .children()
             .filter(|node| is_cpu(node) && is_usable(node))
         {
-            cpus.expected += 1;
+            expected += 1;
             let affinity = affinity(&cpu);
-            let why = match affinity {
-                None => LeftOut::BadReg,
+            let method = match affinity {
+                None => Err(LeftOut::BadReg),
                 Some(affinity) if affinity == boot && !seen_boot => {
                     seen_boot = true;
                     continue;
                 }
-                Some(affinity) if affinity == boot || cpus.others.contains(&affinity) => {
-                    LeftOut::Twice
+                Some(affinity) if affinity == boot || found.is_known(affinity) => {
+                    Err(LeftOut::Twice)
                 }
-                Some(_) if !is_psci(&cpu) => LeftOut::NotPsci,
-                Some(affinity) => match cpus.others.try_push(affinity) {
-                    Ok(()) => continue,
-                    Err(_) => LeftOut::TooMany,
-                },
+                Some(affinity) => enable_method(&cpu).map(|by| Other { affinity, by }),
             };
-            left_out(NotStarted {
-                node: cpu.path(),
-                affinity,
-                why,
-            });
+            match method {
+                Ok(other) => found.found(other),
+                Err(why) => found.left_out(NotStarted {
+                    node: cpu.path(),
+                    affinity,
+                    why,
+                }),
+            }
         }
     }
-    if !seen_boot {
-        cpus.expected += 1;
-    }
-    cpus
+    expected + usize::from(!seen_boot)
 }
 
 /// Whether the tree's PSCI has the standard function numbers, which exist since version 0.2. The
@@ -127,8 +147,18 @@ fn affinity(node: &Node<'_>) -> Option<u64> {
     (id & !AFFINITY == 0).then_some(id)
 }
 
-fn is_psci(node: &Node<'_>) -> bool {
-    node.strings(b"enable-method").has(b"psci")
+fn enable_method(node: &Node<'_>) -> Result<EnableMethod, LeftOut> {
+    let methods = node.strings(b"enable-method");
+    if methods.has(b"psci") {
+        Ok(EnableMethod::Psci)
+    } else if methods.has(b"spin-table") {
+        let release = node.number(b"cpu-release-addr");
+        let usable = release.filter(|release| *release != 0 && release.is_multiple_of(8));
+        let release = usable.ok_or(LeftOut::NoRelease)?;
+        Ok(EnableMethod::SpinTable { release })
+    } else {
+        Err(LeftOut::NoMethod)
+    }
 }
 
 #[cfg(test)]
@@ -165,29 +195,49 @@ mod tests {
 
     const PSCI: (&str, &[u8]) = ("enable-method", b"psci\0");
 
-    fn read(address_cells: u8, children: Vec<DeviceTreeNode>, boot: u64) -> Cpus {
+    /// What was found, in order.
+    #[derive(Default)]
+    struct Seen {
+        others: Vec<Other>,
+        lines: Vec<String>,
+    }
+
+    impl<'a> Found<'a> for Seen {
+        fn is_known(&self, affinity: u64) -> bool {
+            self.others.iter().any(|other| other.affinity == affinity)
+        }
+        fn found(&mut self, other: Other) {
+            self.others.push(other);
+        }
+        fn left_out(&mut self, cpu: NotStarted<'a>) {
+            self.lines.push(cpu.to_string());
+        }
+    }
+
+    /// The affinities of the CPUs that PSCI starts, a line for each CPU that cannot be started, and the number
+    /// of CPUs.
+    fn read(
+        address_cells: u8,
+        nodes: Vec<DeviceTreeNode>,
+        boot: u64,
+    ) -> (Vec<u64>, Vec<String>, usize) {
+        let (seen, expected) = read_all(address_cells, nodes, boot);
+        let psci = |other: &Other| {
+            assert_eq!(other.by, EnableMethod::Psci);
+            other.affinity
+        };
+        (seen.others.iter().map(psci).collect(), seen.lines, expected)
+    }
+
+    fn read_all(address_cells: u8, nodes: Vec<DeviceTreeNode>, boot: u64) -> (Seen, usize) {
         let cells: &[u8] = &[0, 0, 0, address_cells];
         let properties = [("#address-cells", cells), ("#size-cells", &[0; 4])];
         let mut tree = DeviceTree::new();
-        tree.root = node("", &[], vec![node("cpus", &properties, children)]);
+        tree.root = node("", &[], vec![node("cpus", &properties, nodes)]);
         let bytes = tree.to_dtb();
-        cpus(&Tree::new(&bytes).unwrap(), boot, |cpu| panic!("{cpu}"))
-    }
-
-    /// The CPUs, and a line for each that cannot be started.
-    fn read_all(children: Vec<DeviceTreeNode>) -> (Cpus, Vec<String>) {
-        let properties = [
-            ("#address-cells", &[0, 0, 0, 1][..]),
-            ("#size-cells", &[0; 4]),
-        ];
-        let mut tree = DeviceTree::new();
-        tree.root = node("", &[], vec![node("cpus", &properties, children)]);
-        let bytes = tree.to_dtb();
-        let mut lines = Vec::new();
-        let cpus = cpus(&Tree::new(&bytes).unwrap(), 0, |cpu| {
-            lines.push(cpu.to_string());
-        });
-        (cpus, lines)
+        let mut seen = Seen::default();
+        let expected = cpus(&Tree::new(&bytes).unwrap(), boot, &mut seen);
+        (seen, expected)
     }
 
     #[test]
@@ -198,9 +248,7 @@ mod tests {
             cpu(&[0, 0, 0, 1], &[PSCI, ("status", b"disabled\0")]),
             node("cpu-map", &[], vec![]),
         ];
-        let cpus = read(1, nodes, 0);
-        assert_eq!(cpus.others.as_slice(), [0x100, 1]);
-        assert_eq!(cpus.expected, 3);
+        assert_eq!(read(1, nodes, 0), (vec![0x100, 1], vec![], 3));
     }
 
     #[test]
@@ -209,7 +257,50 @@ mod tests {
             cpu(&[0, 0, 0, 0, 0, 0, 0, 0], &[PSCI]),
             cpu(&[0, 0, 0, 1, 0, 0, 0, 2], &[PSCI]),
         ];
-        assert_eq!(read(2, nodes, 0).others.as_slice(), [0x1_0000_0002]);
+        assert_eq!(read(2, nodes, 0), (vec![0x1_0000_0002], vec![], 2));
+    }
+
+    #[test]
+    fn a_release_address_has_one_cell_or_two() {
+        const TABLE: (&str, &[u8]) = ("enable-method", b"spin-table\0");
+        let with =
+            |number, release| cpu(&[0, 0, 0, number], &[TABLE, ("cpu-release-addr", release)]);
+        let nodes = vec![
+            with(0, &[0, 0, 0, 0, 0, 0, 0, 0xd8]),
+            with(1, &[0, 0, 0, 0, 0, 0, 0, 0xe0]),
+            with(2, &[0x3b, 0x3f, 0xff, 0xf0]),
+            with(3, &[0, 0, 0, 1, 0x80, 0, 0, 0]),
+            // Both: firmware with PSCI can stop a CPU too.
+            cpu(&[0, 0, 0, 4], &[("enable-method", b"spin-table\0psci\0")]),
+        ];
+        let (seen, expected) = read_all(1, nodes, 0);
+        let table = |affinity, release| Other {
+            affinity,
+            by: EnableMethod::SpinTable { release },
+        };
+        let psci = Other {
+            affinity: 4,
+            by: EnableMethod::Psci,
+        };
+        assert_eq!(
+            seen.others,
+            [
+                table(1, 0xe0),
+                table(2, 0x3b3f_fff0),
+                table(3, 0x1_8000_0000),
+                psci
+            ]
+        );
+        assert_eq!((seen.lines, expected), (vec![], 5));
+        for release in [&[0; 8][..], &[0, 0, 0, 4], &[1, 2, 3], &[0; 12], &[]] {
+            let (seen, _) = read_all(1, vec![with(1, release)], 0);
+            assert_eq!(seen.others, []);
+            assert!(
+                seen.lines[0].contains("its cpu-release-addr is not"),
+                "{:?}",
+                seen.lines
+            );
+        }
     }
 
     #[test]
@@ -219,51 +310,57 @@ mod tests {
             named(
                 "cpu@b",
                 &[0, 0, 0, 1],
+                &[("enable-method", b"brcm,bcm2836-smp\0")],
+            ),
+            named(
+                "cpu@c",
+                &[0, 0, 0, 2],
                 &[("enable-method", b"spin-table\0")],
             ),
-            named("cpu@c", &[0, 0, 0, 2], &[]),
             named("cpu@d", &[0, 0, 0, 3], &[PSCI]),
             named("cpu@e", &[0, 0, 0, 3], &[PSCI]),
             named("cpu@f", &[0, 0, 0, 0], &[PSCI]),
             named("cpu@g", &[1, 0, 0, 4], &[PSCI]),
             named("cpu@h", &[0, 0], &[PSCI]),
             named("cpu@i", &[0, 0, 0, 5], &[PSCI, ("status", b"fail\0")]),
+            named("cpu@j", &[0, 0, 0, 6], &[]),
         ];
-        let (cpus, lines) = read_all(nodes);
-        assert_eq!(cpus.others.as_slice(), [3]);
+        let (others, lines, expected) = read(1, nodes, 0);
+        assert_eq!(others, [3]);
         assert_eq!(
             lines,
             [
-                "the CPU /cpus/cpu@b (MPIDR 0x1) is not started: its enable-method is not \"psci\"",
-                "the CPU /cpus/cpu@c (MPIDR 0x2) is not started: its enable-method is not \"psci\"",
+                "the CPU /cpus/cpu@b (MPIDR 0x1) is not started: its enable-method is neither \"psci\" nor \"spin-table\"",
+                "the CPU /cpus/cpu@c (MPIDR 0x2) is not started: its cpu-release-addr is not one address, of 32 or 64 bits and a multiple of 8",
                 "the CPU /cpus/cpu@e (MPIDR 0x3) is not started: another node has the same reg",
                 "the CPU /cpus/cpu@f (MPIDR 0x0) is not started: another node has the same reg",
                 "the CPU /cpus/cpu@g is not started: its reg is not one address of at most 64 bits",
                 "the CPU /cpus/cpu@h is not started: its reg is not one address of at most 64 bits",
+                "the CPU /cpus/cpu@j (MPIDR 0x6) is not started: its enable-method is neither \"psci\" nor \"spin-table\"",
             ]
         );
-        assert_eq!(cpus.expected, 8);
+        assert_eq!(expected, 9);
     }
 
     #[test]
     fn there_is_always_the_boot_cpu() {
-        assert_eq!(read(1, vec![], 0).expected, 1);
+        assert_eq!(read(1, vec![], 0).2, 1);
         let strange = read(1, vec![cpu(&[0, 0, 0, 7], &[PSCI])], 0);
-        assert_eq!((strange.expected, strange.others.as_slice()), (2, &[7][..]));
+        assert_eq!(strange, (vec![7], vec![], 2));
         let mut tree = DeviceTree::new();
         tree.root = node("", &[], vec![]);
         let bytes = tree.to_dtb();
-        let alone = cpus(&Tree::new(&bytes).unwrap(), 3, |cpu| panic!("{cpu}"));
-        assert_eq!(alone.expected, 1);
+        let mut seen = Seen::default();
+        assert_eq!(cpus(&Tree::new(&bytes).unwrap(), 3, &mut seen), 1);
     }
 
     #[test]
-    fn more_cpus_than_there_is_room_for_are_counted() {
-        let nodes = (0..100).map(|n| cpu(&[0, 0, 0, n], &[PSCI])).collect();
-        let (cpus, lines) = read_all(nodes);
-        assert_eq!((cpus.others.len(), cpus.expected), (MOST_CPUS - 1, 100));
-        assert_eq!(lines.len(), 100 - MOST_CPUS);
-        assert!(lines.iter().all(|line| line.ends_with("CPUs at most")));
+    fn there_may_be_more_cpus_than_bits_in_a_word() {
+        let nodes = (0..=300u16)
+            .map(|n| cpu(&[0, 0, (n >> 8) as u8, n as u8], &[PSCI]))
+            .collect();
+        let (others, lines, expected) = read(1, nodes, 0);
+        assert_eq!((others.len(), lines.len(), expected), (300, 0, 301));
     }
 
     #[test]

@@ -22,6 +22,8 @@ use granule_boot::words::{self, Word};
 /// The parsed command line.
 #[derive(Clone, Debug)]
 pub struct Parameters<'a> {
+    /// `maxcpus=`: the most CPUs that run, the boot CPU included.
+    pub most_cpus: usize,
     /// `rodata=`.
     pub rodata: Rodata,
     /// `arm64.bbm=`: an upper limit for the FEAT_BBM level, whatever the CPUs have.
@@ -109,7 +111,8 @@ pub struct KexecOptions {
 }
 
 /// The keys of the words that are read here, in the order of [`Values`].
-const KEYS: [&str; 12] = [
+const KEYS: [&str; 13] = [
+    "maxcpus=",
     "rodata=",
     "arm64.bbm=",
     "arm64.errata=",
@@ -181,6 +184,7 @@ impl<'a> Parameters<'a> {
     pub fn parse(line: &'a [u8], mut problem: impl FnMut(Problem<'a>)) -> Self {
         let values = last_values(line, &mut problem);
         let [
+            most_cpus,
             rodata,
             bbm,
             errata,
@@ -199,6 +203,7 @@ impl<'a> Parameters<'a> {
         read.tty_ama(words::tty_ama(line));
         let strategy = read.strategy(strategy);
         Self {
+            most_cpus: read.most_cpus(most_cpus),
             rodata: read.rodata(rodata),
             bbm: read.bbm(bbm),
             errata: read.errata(errata),
@@ -324,6 +329,18 @@ impl<'a, P: FnMut(Problem<'a>)> Reader<'_, P> {
             let expected = "ttyAMA and one digit, as in ttyAMA0";
             self.bad("console=", value, expected, Instead::Ignores);
         }
+    }
+
+    fn most_cpus(&mut self, value: Option<&'a [u8]>) -> usize {
+        let Some(value) = value else {
+            return usize::MAX;
+        };
+        let most = decimal(value).map(|most| usize::try_from(most).unwrap_or(usize::MAX));
+        if most.is_none() {
+            self.bad("maxcpus=", value, "a number of CPUs", Instead::Ignores);
+        }
+        // As for Linux, 0 means that no other CPU is started.
+        most.map_or(usize::MAX, |most| most.max(1))
     }
 
     fn rodata(&mut self, value: Option<&'a [u8]>) -> Rodata {

@@ -6,32 +6,58 @@
 //! an earlier task. So a CPU that takes a task and sees more in the queue picks another CPU. No task then
 //! stays in the queue while a CPU waits.
 
+use crate::cpus::MOST_CPUS;
 #[cfg(not(test))]
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 #[cfg(test)]
 use shuttle::sync::atomic::{AtomicU64, Ordering, fence};
 
+const BITS: usize = u64::BITS as usize;
+const WORDS: usize = MOST_CPUS.div_ceil(BITS);
+
 /// A bit for each CPU that may wait.
-#[derive(Debug, Default)]
-pub struct IdleCpus(AtomicU64);
+#[derive(Debug)]
+pub struct IdleCpus {
+    words: [AtomicU64; WORDS],
+    /// The index of the last word that ever had a bit: a machine with few CPUs looks at one word.
+    last: AtomicU64,
+}
+
+impl Default for IdleCpus {
+    fn default() -> Self {
+        Self::new()
+    }
+}
 
 impl IdleCpus {
     /// No CPU waits.
     #[must_use]
     pub const fn new() -> Self {
-        Self(AtomicU64::new(0))
+        Self {
+            words: [const { AtomicU64::new(0) }; WORDS],
+            last: AtomicU64::new(0),
+        }
     }
 
     /// CPU `number` is about to check the queue, and waits if the queue is empty.
     pub fn mark(&self, number: usize) {
-        self.0.fetch_or(1 << number, Ordering::SeqCst);
+        let index = number / BITS;
+        // Before the bit, so that the fences order this as they order the bit.
+        if index as u64 > self.last.load(Ordering::SeqCst) {
+            self.last.fetch_max(index as u64, Ordering::SeqCst);
+        }
+        if let Some(word) = self.words.get(index) {
+            word.fetch_or(1 << (number % BITS), Ordering::SeqCst);
+        }
         // Orders the mark before the check of the queue; pairs with the fence in `pick`.
         fence(Ordering::SeqCst);
     }
 
     /// CPU `number` no longer waits, or did not wait at all.
     pub fn unmark(&self, number: usize) {
-        self.0.fetch_and(!(1 << number), Ordering::SeqCst);
+        if let Some(word) = self.words.get(number / BITS) {
+            word.fetch_and(!(1 << (number % BITS)), Ordering::SeqCst);
+        }
     }
 
     /// The CPU to wake for a task that the caller put into the queue or saw there. `None` if no CPU
@@ -40,14 +66,21 @@ impl IdleCpus {
     pub fn pick(&self) -> Option<usize> {
         // Either a CPU that checks the queue after its mark sees the task, or this CPU sees the mark.
         fence(Ordering::SeqCst);
-        loop {
-            let idle = self.0.load(Ordering::SeqCst);
-            let number = (idle != 0).then(|| idle.trailing_zeros())?;
-            // Only one waker gets this CPU: the next task needs another.
-            if self.0.fetch_and(!(1 << number), Ordering::SeqCst) >> number & 1 != 0 {
-                return Some(number as usize);
+        let last = self.last.load(Ordering::SeqCst) as usize;
+        for (index, word) in self.words.iter().enumerate().take(last + 1) {
+            loop {
+                let idle = word.load(Ordering::SeqCst);
+                if idle == 0 {
+                    break;
+                }
+                let bit = idle.trailing_zeros();
+                // Only one waker gets this CPU: the next task needs another.
+                if word.fetch_and(!(1 << bit), Ordering::SeqCst) >> bit & 1 != 0 {
+                    return Some(index * BITS + bit as usize);
+                }
             }
         }
+        None
     }
 }
 
@@ -167,13 +200,13 @@ mod tests {
         shuttle::check_random(
             || {
                 let idle = IdleCpus::new();
-                for number in [5, 0, 63, 5] {
+                for number in [5, 0, 63, 5, MOST_CPUS - 1, 64] {
                     idle.mark(number);
                 }
                 idle.unmark(0);
                 assert_eq!(
-                    [idle.pick(), idle.pick(), idle.pick()],
-                    [Some(5), Some(63), None]
+                    [(); 5].map(|()| idle.pick()),
+                    [Some(5), Some(63), Some(64), Some(MOST_CPUS - 1), None]
                 );
             },
             1,

@@ -67,7 +67,13 @@ pub const ENTRY: Routine = Routine {
 /// `head::secondary`, up to its first call.
 pub const SECONDARY_ENTRY: Routine = Routine {
     symbol: "secondary_entry",
-    parts: ENTRY.parts,
+    parts: &[
+        // After the doorbell that named the CPU.
+        (When::Always, &[DMB_SY]),
+        (When::EnteredAtEl1, &[SCTLR_EL1]),
+        (When::EnteredAtEl2, &[Step::System(System::SCTLR_EL2)]),
+        (When::Always, &[ISB, ISB]),
+    ],
 };
 
 /// `head::el2`.

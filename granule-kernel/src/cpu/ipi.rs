@@ -10,11 +10,10 @@
 
 use crate::arch::cpu;
 use crate::dev::gic;
-use crate::percpu::{self, Aligned, Local, PerCpu};
+use crate::percpu::{self, PerCpu, per_cpu};
 use core::fmt;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
-use granule_kcore::cpus::MOST_CPUS;
-use granule_kcore::cpus::set::CpuSet;
+use granule_kcore::cpus::set::{AtomicCpuSet, CpuSet};
 
 /// Seconds that a CPU may take to answer, of the caller's own time. Answers take microseconds.
 const PATIENCE_S: u64 = 10;
@@ -22,21 +21,24 @@ const PATIENCE_S: u64 = 10;
 /// A function to run, and the set of CPUs that have not run it yet.
 pub(crate) struct Call<'a> {
     work: &'a (dyn Fn(&'static PerCpu) + Sync),
-    left: AtomicU64,
+    left: AtomicCpuSet,
 }
 
 impl fmt::Debug for Call<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Call on {}", CpuSet(self.left.load(Ordering::Relaxed)))
+        write!(f, "Call on {}", self.left.load(Ordering::Relaxed))
     }
 }
 
-/// The call that each CPU is asked to answer.
-static INBOXES: Local<AtomicPtr<Call<'static>>> =
-    Local([const { Aligned(AtomicPtr::new(core::ptr::null_mut())) }; MOST_CPUS]);
+per_cpu! {
+    /// The call that the CPU is asked to answer.
+    static INBOX: AtomicPtr<Call<'static>> = AtomicPtr::new(core::ptr::null_mut());
+}
 
-/// The number of calls that each CPU has answered.
-static ANSWERED: Local<AtomicU64> = Local([const { Aligned(AtomicU64::new(0)) }; MOST_CPUS]);
+per_cpu! {
+    /// The number of calls that the CPU has answered.
+    static ANSWERED: AtomicU64 = AtomicU64::new(0);
+}
 
 /// The number of calls that CPU `number` has answered.
 pub(crate) fn answered(number: usize) -> u64 {
@@ -68,13 +70,18 @@ pub(crate) fn call_while<R>(
     debug_assert!(!others.contains(percpu::this().number()));
     let call = Call {
         work,
-        left: AtomicU64::new(others.0),
+        left: AtomicCpuSet::of(others),
     };
     post(&call, others);
     let result = meanwhile();
     // The function must not return earlier, because the other CPUs hold pointers to the call. A
     // panic ends the kernel without unwinding.
-    wait(others, || call.left.load(Ordering::Acquire));
+    if !others.is_empty() {
+        wait(
+            || call.left.is_empty(Ordering::Acquire),
+            || call.left.load(Ordering::Relaxed),
+        );
+    }
     result
 }
 
@@ -82,40 +89,35 @@ fn post(call: &Call<'_>, others: CpuSet) {
     // The pointers are not used once `left` is empty, for which `call_while` waits.
     let pointer = (&raw const *call).cast_mut().cast::<Call<'static>>();
     for number in others.iter() {
-        let Some(inbox) = INBOXES.of(number) else {
+        let Some(inbox) = INBOX.of(number) else {
             continue;
         };
         // The inbox may hold another CPU's call until its owner answers that.
-        wait(CpuSet::one(number), || {
-            let put = inbox.compare_exchange(
-                core::ptr::null_mut(),
-                pointer,
-                Ordering::Release,
-                Ordering::Relaxed,
-            );
-            if put.is_ok() {
-                0
-            } else {
-                CpuSet::one(number).0
-            }
-        });
+        wait(
+            || {
+                let put = inbox.compare_exchange(
+                    core::ptr::null_mut(),
+                    pointer,
+                    Ordering::Release,
+                    Ordering::Relaxed,
+                );
+                put.is_ok()
+            },
+            || CpuSet::one(number),
+        );
     }
     if !others.is_empty() {
         gic::send(others);
     }
 }
 
-/// Waits until `left` has no CPU of `cpus` left, and answers calls meanwhile.
-fn wait(cpus: CpuSet, mut left: impl FnMut() -> u64) {
-    if cpus.is_empty() {
-        return;
-    }
+/// Waits until `done`, and answers calls meanwhile. `left` says which CPUs it waits for.
+fn wait(mut done: impl FnMut() -> bool, left: impl Fn() -> CpuSet) {
     let this = percpu::this();
     let mut timeout = cpu::timeout(PATIENCE_S);
     let mut answered = ANSWERED.this().load(Ordering::Relaxed);
     loop {
-        let waiting_for = left();
-        if waiting_for == 0 {
+        if done() {
             return;
         }
         answer();
@@ -129,7 +131,7 @@ fn wait(cpus: CpuSet, mut left: impl FnMut() -> u64) {
         assert!(
             !timeout.is_over(cpu::counter_now()),
             "CPU {} did not answer CPU {}'s call within {PATIENCE_S} s",
-            CpuSet(waiting_for),
+            left(),
             this.number()
         );
         cpu::relax();
@@ -141,16 +143,13 @@ fn wait(cpus: CpuSet, mut left: impl FnMut() -> u64) {
 pub(crate) fn answer() {
     let this = percpu::this();
     let masked = cpu::mask_interrupts();
-    let call = INBOXES
-        .this()
-        .swap(core::ptr::null_mut(), Ordering::Acquire);
+    let call = INBOX.this().swap(core::ptr::null_mut(), Ordering::Acquire);
     if !call.is_null() {
         // SAFETY: the caller keeps the call alive until this CPU clears its bit, below.
         let call = unsafe { &*call };
         (call.work)(this);
         ANSWERED.this().fetch_add(1, Ordering::Relaxed);
-        call.left
-            .fetch_and(!CpuSet::one(this.number()).0, Ordering::Release);
+        call.left.remove(this.number(), Ordering::Release);
     }
     cpu::restore_interrupts(masked);
 }

@@ -6,25 +6,25 @@
 
 use super::ipi;
 use crate::arch::cpu;
-use crate::percpu::{self, Aligned, Local, PerCpu};
+use crate::percpu::{self, PerCpu, per_cpu};
 use core::fmt;
-use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
-use granule_kcore::cpus::MOST_CPUS;
-use granule_kcore::cpus::set::CpuSet;
+use core::sync::atomic::{AtomicPtr, Ordering};
+use granule_kcore::cpus::set::{AtomicCpuSet, CpuSet};
 
 /// A piece of work, and the set of CPUs that have not finished it.
 pub(crate) struct Job<'a> {
     work: &'a (dyn Fn(&'static PerCpu) + Sync),
-    left: AtomicU64,
+    left: AtomicCpuSet,
 }
 
-/// Each CPU's job.
-static JOBS: Local<AtomicPtr<Job<'static>>> =
-    Local([const { Aligned(AtomicPtr::new(core::ptr::null_mut())) }; MOST_CPUS]);
+per_cpu! {
+    /// The CPU's job.
+    static JOB: AtomicPtr<Job<'static>> = AtomicPtr::new(core::ptr::null_mut());
+}
 
 impl fmt::Debug for Job<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Job on {}", CpuSet(self.left.load(Ordering::Relaxed)))
+        write!(f, "Job on {}", self.left.load(Ordering::Relaxed))
     }
 }
 
@@ -48,12 +48,12 @@ pub(crate) fn run_while<R>(
     );
     let job = Job {
         work,
-        left: AtomicU64::new(others.0),
+        left: AtomicCpuSet::of(others),
     };
     // The pointers are not used once `left` is empty, for which this function waits below.
     let pointer = (&raw const job).cast_mut().cast::<Job<'static>>();
     for number in others.iter() {
-        let old = JOBS
+        let old = JOB
             .of(number)
             .map(|job| job.swap(pointer, Ordering::Release));
         assert!(
@@ -66,14 +66,13 @@ pub(crate) fn run_while<R>(
     let result = meanwhile();
     let mut timeout = cpu::timeout(patience_s);
     loop {
-        let left = job.left.load(Ordering::Acquire);
-        if left == 0 {
+        if job.left.is_empty(Ordering::Acquire) {
             return result;
         }
         assert!(
             !timeout.is_over(cpu::counter_now()),
             "CPU {} did not end its job within {patience_s} s",
-            CpuSet(left)
+            job.left.load(Ordering::Relaxed)
         );
         cpu::relax();
     }
@@ -81,13 +80,13 @@ pub(crate) fn run_while<R>(
 
 /// Whether CPU `number` has no job.
 pub(crate) fn is_free(number: usize) -> bool {
-    let job = JOBS.of(number);
+    let job = JOB.of(number);
     job.is_some_and(|job| job.load(Ordering::Relaxed).is_null())
 }
 
 /// The calling CPU's job, if it has one.
 pub(crate) fn mine() -> Option<&'static Job<'static>> {
-    let job = JOBS.this().load(Ordering::Acquire);
+    let job = JOB.this().load(Ordering::Acquire);
     // SAFETY: the CPU that gave the job keeps it until this CPU clears its bit, in `Job::run`.
     unsafe { job.as_ref() }
 }
@@ -97,8 +96,7 @@ impl Job<'_> {
     pub(crate) fn run(&self) {
         let this = percpu::this();
         (self.work)(this);
-        JOBS.this().store(core::ptr::null_mut(), Ordering::Relaxed);
-        self.left
-            .fetch_and(!CpuSet::one(this.number()).0, Ordering::Release);
+        JOB.this().store(core::ptr::null_mut(), Ordering::Relaxed);
+        self.left.remove(this.number(), Ordering::Release);
     }
 }

@@ -10,10 +10,9 @@ use crate::arch::{cpu, image};
 use crate::cpu::ipi;
 use crate::handover::parking::{Arguments, CONTROL};
 use crate::lock::RawUnmaskedLock;
-use crate::percpu::{self, Aligned, Local, PerCpu};
+use crate::percpu::{self, PerCpu, per_cpu};
 use crate::trace::bring_up;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use granule_kcore::cpus::MOST_CPUS;
 
 /// Seconds that the other CPUs may take to park, as for any call.
 const PATIENCE_S: u64 = 10;
@@ -21,8 +20,10 @@ const PATIENCE_S: u64 = 10;
 /// Whether user programs run, which forbids parking.
 static PROGRAMS_RUN: AtomicBool = AtomicBool::new(false);
 
-/// How often each CPU was parked and came back.
-static PARKINGS: Local<AtomicU64> = Local([const { Aligned(AtomicU64::new(0)) }; MOST_CPUS]);
+per_cpu! {
+    /// How often the CPU was parked and came back.
+    static PARKINGS: AtomicU64 = AtomicU64::new(0);
+}
 
 /// Sets whether user programs run.
 pub(crate) fn programs_run(run: bool) {

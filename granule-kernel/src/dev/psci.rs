@@ -17,13 +17,13 @@ pub(crate) fn is_there() -> bool {
     CONDUIT.load(Ordering::Relaxed) != Conduit::Unknown as u32
 }
 
-/// Starts the CPU with these affinity fields at `entry`, a physical address, with `argument` in x0.
-pub(crate) fn cpu_on(affinity: u64, entry: u64, argument: u64) -> Result<(), psci::Error> {
+/// Starts the CPU with these affinity fields at `entry`, a physical address.
+pub(crate) fn cpu_on(affinity: u64, entry: u64) -> Result<(), psci::Error> {
     let conduit = CONDUIT.load(Ordering::Relaxed);
     if conduit == Conduit::Smc as u32 {
-        psci::cpu_on::<Smc>(affinity, entry, argument)
+        psci::cpu_on::<Smc>(affinity, entry, 0)
     } else if conduit == Conduit::Hvc as u32 {
-        psci::cpu_on::<Hvc>(affinity, entry, argument)
+        psci::cpu_on::<Hvc>(affinity, entry, 0)
     } else {
         Err(psci::Error::NotSupported)
     }

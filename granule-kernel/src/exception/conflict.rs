@@ -12,16 +12,20 @@
 use super::hook::ABORTS;
 use crate::arch::cpu;
 use crate::fatal::panic;
-use crate::percpu::{Aligned, Local};
+use crate::percpu::per_cpu;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use granule_kcore::cpus::MOST_CPUS;
 use granule_kcore::exception_frame::Frame;
 use granule_kcore::syndrome;
 
-/// Whether each CPU is handling a TLB conflict abort.
-static BUSY: Local<AtomicBool> = Local([const { Aligned(AtomicBool::new(false)) }; MOST_CPUS]);
-/// TLB conflict aborts that each CPU has handled.
-static CONFLICTS: Local<AtomicU64> = Local([const { Aligned(AtomicU64::new(0)) }; MOST_CPUS]);
+per_cpu! {
+    /// Whether the CPU is handling a TLB conflict abort.
+    static BUSY: AtomicBool = AtomicBool::new(false);
+}
+
+per_cpu! {
+    /// TLB conflict aborts that the CPU has handled.
+    static CONFLICTS: AtomicU64 = AtomicU64::new(0);
+}
 
 /// TLB conflict aborts that all CPUs have handled.
 pub(crate) fn count() -> u64 {

@@ -10,14 +10,15 @@
 
 use super::hook::ABORTS;
 use crate::arch::cpu;
-use crate::percpu::{Aligned, Local};
+use crate::percpu::per_cpu;
 use core::sync::atomic::{AtomicU64, Ordering};
-use granule_kcore::cpus::MOST_CPUS;
 use granule_kcore::exception_frame::Frame;
 use granule_kcore::syndrome;
 
-/// Spurious translation faults of each CPU.
-static FAULTS: Local<AtomicU64> = Local([const { Aligned(AtomicU64::new(0)) }; MOST_CPUS]);
+per_cpu! {
+    /// Spurious translation faults of the CPU.
+    static FAULTS: AtomicU64 = AtomicU64::new(0);
+}
 
 /// Spurious translation faults of all CPUs.
 pub(crate) fn count() -> u64 {

@@ -8,9 +8,10 @@
 
 use crate::handover::MmuConfig;
 use core::cell::UnsafeCell;
+use core::mem::MaybeUninit;
+use core::sync::atomic::{AtomicU64, Ordering};
 use granule::arch::IdRegisters;
 use granule::hw::cache;
-use granule_kcore::cpus::MOST_CPUS;
 use granule_kcore::cpus::compare::{Mismatch, Needs, Reason};
 
 /// Values that a CPU reports in place of its own ID fields. In the test image they come from
@@ -32,7 +33,7 @@ impl Disguise {
     }
 }
 
-/// The command for a starting CPU. PSCI passes its physical address in x0.
+/// The command for a starting CPU, which finds it through the [`Doorbell`].
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct Command {
@@ -104,98 +105,111 @@ impl Report {
     }
 }
 
-/// Aligned so that no cache line (at most 2 KiB, CTR_EL0.CWG) holds anything else.
+/// What lies in memory that holds no other data: no cache line is larger (2 KiB at most, CTR_EL0.CWG).
 #[repr(C, align(2048))]
-struct Boxes<T>([UnsafeCell<T>; MOST_CPUS]);
+struct Alone<T>(T);
+
+/// The command and the report of a CPU, in memory that is allocated for it. Zero bytes at first.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Mailbox {
+    command: Alone<UnsafeCell<MaybeUninit<Command>>>,
+    report: Alone<UnsafeCell<Report>>,
+}
+
+impl<T> core::fmt::Debug for Alone<T> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("Alone")
+    }
+}
 
 // SAFETY: the boot CPU writes commands before their reader runs. One CPU writes each report, and the boot CPU
 // reads it as bytes that may still change.
-unsafe impl<T> Sync for Boxes<T> {}
+unsafe impl Sync for Mailbox {}
 
-const NO_COMMAND: Command = Command {
-    report: 0,
-    stack_bottom: 0,
-    stack_top: 0,
-    stack_top_virtual: 0,
-    entry: 0,
-    argument: 0,
-    mmu: MmuConfig {
-        mair: 0,
-        tcr: 0,
-        ttbr0: 0,
-        ttbr1: 0,
-        virt_offset: 0,
-    },
-    needs: None,
-    disguise: Disguise::NONE,
-};
-
-static COMMANDS: Boxes<Command> = Boxes([const { UnsafeCell::new(NO_COMMAND) }; MOST_CPUS]);
-
-static REPORTS: Boxes<Report> = Boxes(
-    [const {
-        UnsafeCell::new(Report {
-            state: NOT_ENTERED,
-            reason: 0,
-            needs: 0,
-            has: 0,
-            entry_el: 0,
-            run_el: 0,
-            registers: [0; 5],
-        })
-    }; MOST_CPUS],
-);
-
-/// Writes `command` for CPU `number` and returns the command's virtual address.
-pub(crate) fn leave(number: usize, command: &Command) -> Option<u64> {
-    let Boxes(commands) = &COMMANDS;
-    let slot = commands.get(number)?.get();
-    // SAFETY: only the boot CPU writes here, and the CPU that reads has not started yet.
-    unsafe { slot.write(*command) };
-    let start = slot as u64;
-    cache::clean(start..start + size_of::<Command>() as u64);
-    // This CPU's cached lines of the report must not be written back over the other CPU's stores.
-    drop_lines(report_address(number)?);
-    Some(start)
+/// The CPU that is being started, and its command: where all CPUs come in, each waits until it is named here.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Doorbell {
+    /// [`RUNG`] and the CPU's affinity fields; 0 if no CPU is being started.
+    pub(crate) who: AtomicU64,
+    /// Physical address of its command.
+    pub(crate) command: AtomicU64,
 }
 
-/// The command of CPU `number`, which calls this itself.
-pub(crate) fn command(number: usize) -> Option<Command> {
-    let Boxes(commands) = &COMMANDS;
-    let slot = commands.get(number)?.get();
-    // SAFETY: written before the CPU was started, and not since.
-    Some(unsafe { slot.read() })
+/// The bit of [`Doorbell::who`] that says that a CPU is named. In MPIDR_EL1 it is always set.
+pub(crate) const RUNG: u64 = 1 << 31;
+
+/// Read with the MMU off, by any CPU and at any time: `head::secondary` names it.
+#[unsafe(no_mangle)]
+static DOORBELL: Alone<Doorbell> = Alone(Doorbell {
+    who: AtomicU64::new(0),
+    command: AtomicU64::new(0),
+});
+
+/// Names the CPU with these affinity fields, whose command is at this physical address, to all CPUs that wait to
+/// be named. Returns the doorbell's address.
+pub(crate) fn ring(affinity: u64, command: u64) -> u64 {
+    let Alone(doorbell) = &DOORBELL;
+    let address = &raw const *doorbell as u64;
+    let line = address..address + size_of::<Doorbell>() as u64;
+    // No CPU may see its own name beside another's command.
+    doorbell.who.store(0, Ordering::Relaxed);
+    cache::clean(line.clone());
+    doorbell.command.store(command, Ordering::Relaxed);
+    cache::clean(line.clone());
+    doorbell.who.store(affinity | RUNG, Ordering::Relaxed);
+    cache::clean(line);
+    address
 }
 
-/// The virtual address of CPU `number`'s command.
-pub(crate) fn command_address(number: usize) -> Option<u64> {
-    let Boxes(commands) = &COMMANDS;
-    Some(commands.get(number)?.get() as u64)
-}
+impl Mailbox {
+    /// Writes `command`, and returns its virtual address.
+    pub(crate) fn leave(&self, command: &Command) -> u64 {
+        let slot = self.command.0.get();
+        // SAFETY: only the boot CPU writes here, and the CPU that reads has not started yet.
+        unsafe { (*slot).write(*command) };
+        let start = self.command_address();
+        cache::clean(start..start + size_of::<Command>() as u64);
+        // This CPU's cached lines of the report must not be written back over the other CPU's stores.
+        drop_lines(self.report_address());
+        start
+    }
 
-/// The virtual address of CPU `number`'s report.
-pub(crate) fn report_address(number: usize) -> Option<u64> {
-    let Boxes(reports) = &REPORTS;
-    Some(reports.get(number)?.get() as u64)
-}
+    /// The command. Only the CPU calls this that the command is for: it was started by the command.
+    pub(crate) fn command(&self) -> Command {
+        // SAFETY: written before the CPU was started, and not since.
+        unsafe { (*self.command.0.get()).assume_init() }
+    }
 
-/// The present state of CPU `number`'s report.
-pub(crate) fn look(number: usize) -> Option<Report> {
-    let address = report_address(number)?;
-    drop_lines(address);
-    let report = address as *const Report;
-    // SAFETY: a report of the array. The state is read first, and the other fields are used only if the state
-    // says that they are complete.
-    unsafe {
-        let state = (&raw const (*report).state).read_volatile();
-        if state == NOT_ENTERED || state == ENTERED {
-            return Some(Report {
-                state,
-                ..Report::default()
-            });
-        }
+    /// The virtual address of the command.
+    pub(crate) fn command_address(&self) -> u64 {
+        self.command.0.get() as u64
+    }
+
+    /// The virtual address of the report.
+    pub(crate) fn report_address(&self) -> u64 {
+        self.report.0.get() as u64
+    }
+
+    /// The present state of the report.
+    pub(crate) fn look(&self) -> Report {
+        let address = self.report_address();
         drop_lines(address);
-        Some(report.read_volatile())
+        let report = address as *const Report;
+        // SAFETY: the report. The state is read first, and the other fields are used only if the state says that
+        // they are complete.
+        unsafe {
+            let state = (&raw const (*report).state).read_volatile();
+            if state == NOT_ENTERED || state == ENTERED {
+                return Report {
+                    state,
+                    ..Report::default()
+                };
+            }
+            drop_lines(address);
+            report.read_volatile()
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use core::mem::offset_of;
 use core::sync::atomic::AtomicU64;
 use granule_kcore::cpus::MOST_CPUS;
 
-/// The flags, alone in a page of the smallest size, which is also mapped 1:1.
+/// The flags, whose pages are also mapped 1:1.
 #[repr(C, align(4096))]
 pub(crate) struct Control {
     /// The number of the last parking that is over.
@@ -13,8 +13,8 @@ pub(crate) struct Control {
     pub(crate) slots: [Slot; MOST_CPUS],
 }
 
-/// A parked CPU's report: one cache line, written from the identity map.
-#[repr(C, align(64))]
+/// A parked CPU's report, written from the identity map.
+#[repr(C)]
 pub(crate) struct Slot {
     /// The number of the parking that the CPU is in, or was in last.
     pub(crate) parked: AtomicU64,
@@ -53,9 +53,8 @@ pub(crate) struct Arguments {
     pub(crate) probe: u64,
 }
 
-/// The address of the page that parking needs mapped 1:1 and writable.
-pub(crate) fn page() -> u64 {
-    &raw const CONTROL as u64
+/// The addresses that parking needs mapped 1:1 and writable.
+pub(crate) fn addresses() -> core::ops::Range<u64> {
+    let start = &raw const CONTROL as u64;
+    start..start + size_of::<Control>() as u64
 }
-
-const _: () = assert!(size_of::<Control>() as u64 <= granule::arch::PageSize::MIN.bytes());

@@ -4,7 +4,7 @@
 
 use crate::dev::console::println;
 use crate::mm::map::Request;
-use crate::smp::start::Facts;
+use crate::smp::start;
 use granule::arch::CpuFeatures;
 use granule::arch::bbm::BbmLevel;
 use granule::arch::bbm_policy::{Decision, SystemLimits, decide};
@@ -38,8 +38,8 @@ pub(crate) fn of_boot_cpu(cpu: &CpuFeatures, system: &SystemLimits, rodata: Roda
 
 /// The decision for all CPUs that are up. Prints the reason if it grants less than the map was
 /// built by.
-pub(crate) fn of_all(facts: &[Facts], system: &SystemLimits, request: &Request<'_>) -> Decision {
-    let cpus = facts.iter().map(|facts| (facts.number, facts.features));
+pub(crate) fn of_all(system: &SystemLimits, request: &Request<'_>) -> Decision {
+    let cpus = start::facts().map(|facts| (facts.number, facts.features));
     let decision = decide(cpus, system);
     if decision.level < request.bbm_policy.level {
         println!("granule: {decision}");

@@ -19,7 +19,8 @@ use crate::mm::selfcheck;
 use crate::mm::split_to_pages;
 use crate::mm::{firmware, kernel_tables, merge, pagealloc, pages};
 use crate::smp::check;
-use crate::smp::start::{self, BringUp};
+use crate::smp::inputs::BringUp;
+use crate::smp::start;
 use crate::task::user_space;
 use crate::trace::recorder;
 use crate::{bench, kexec, persist, report};
@@ -130,7 +131,7 @@ fn boot(
         Err(fault) => refuse::self_check_failed(format_args!("{fault}")),
     };
     let initrd = firmware::with_tree(handover, tree::initial_ramdisk);
-    let mut cpus = firmware::with_tree(handover, |tree| {
+    let cpus = firmware::with_tree(handover, |tree| {
         start::start(&mut BringUp {
             request: &request,
             handover,
@@ -148,11 +149,11 @@ fn boot(
     let common = cpus.common;
     request.capabilities.range = common.tlbi_range;
     request.capabilities.level_hint = common.level_hint;
-    if cpus.facts.len() > 1 {
+    if start::facts().count() > 1 {
         request.capabilities.repeat = common.errata.repeats_tlbi(false);
     }
     let seed = handover.entry.counter;
-    let bbm_policy = bbm_policy::of_all(&cpus.facts, &system, &request);
+    let bbm_policy = bbm_policy::of_all(&system, &request);
     if split_to_pages::is_needed(&request, &bbm_policy) {
         let split = split_to_pages::split(
             &request,
@@ -172,7 +173,7 @@ fn boot(
             )),
         }
     }
-    if let Err((cpu, fault)) = check::translations(&map, &placement, seed, &mut cpus.facts) {
+    if let Err((cpu, fault)) = check::translations(&map, &placement, seed) {
         refuse::self_check_failed(format_args!("on CPU {cpu}: {fault}"));
     }
     kexec::machine::begin(

@@ -22,7 +22,6 @@ use granule::arch::Level;
 use granule::arch::bbm::BbmLevel;
 use granule::arch::{Kind, VirtualAddress};
 use granule::table::{Leaves, Merged, TableError, Visit};
-use granule_kcore::cpus::set::CpuSet;
 
 /// Merging waits until a range has not changed for 1/`QUIET` second, because a caller that changes one page
 /// soon changes others, or changes the same one back.
@@ -111,7 +110,7 @@ pub(crate) fn wake() {
     if let Some(number) = idle
         && !AWAKE.swap(true, Ordering::SeqCst)
     {
-        gic::send(CpuSet::one(number));
+        gic::send_to(number);
     }
 }
 

@@ -1,5 +1,9 @@
-//! Per-CPU data: a static slot for each CPU, found through TPIDR_EL1, and [`Local`], by which any part of the
-//! kernel keeps one value a CPU in its own static. A slot does not know these values.
+//! Per-CPU data: what each CPU has of its own, found through TPIDR_EL1.
+//!
+//! The linker gathers the statics that [`per_cpu`] declares, in any part of the kernel, in one section. The
+//! section itself is the boot CPU's copy, and each other CPU has a copy in memory that is allocated when the CPU is
+//! started. In every copy a value has the same distance from the CPU's slot, [`PerCpu`], whose address is in
+//! TPIDR_EL1. All copies begin as zero bytes. The slot does not know the values.
 //!
 //! TPIDR_EL1 serves at EL2 too: E2H does not redirect its name, but the register is accessible, and nothing
 //! runs at EL1 beside this kernel. So the vectors need not know the exception level.
@@ -8,9 +12,9 @@ pub(crate) mod stacks;
 
 use crate::arch::{cpu, image};
 use core::mem::offset_of;
-use core::sync::atomic::{AtomicU64, Ordering};
-use granule_kcore::cpus::set::CpuSet;
-use granule_kcore::cpus::{AFFINITY, MOST_CPUS};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use granule_kcore::cpus::AFFINITY;
+use granule_kcore::cpus::set::{AtomicCpuSet, CpuSet};
 
 /// One CPU's slot, alone in its cache lines.
 #[derive(Debug)]
@@ -21,47 +25,81 @@ pub(crate) struct PerCpu {
     exception_stack_top: AtomicU64,
     /// The affinity fields of MPIDR_EL1.
     pub(crate) affinity: AtomicU64,
+    number: AtomicUsize,
 }
 
 /// Offset for the vectors.
 pub(crate) const EXCEPTION_STACK_TOP: usize = offset_of!(PerCpu, exception_stack_top);
 
-static SLOTS: [PerCpu; MOST_CPUS] = [const { PerCpu::new() }; MOST_CPUS];
+/// The number of CPUs that have their data. They are the first ones.
+static READY: AtomicUsize = AtomicUsize::new(1);
 
 /// The CPUs that answer calls.
-static ONLINE: AtomicU64 = AtomicU64::new(0);
+static ONLINE: AtomicCpuSet = AtomicCpuSet::new();
 
-/// A value alone in its cache lines.
+/// Declares a static of which each CPU has a value: a [`Local`]. The value at first must be zero bytes, else the
+/// compiler refuses to put it into the section.
+macro_rules! per_cpu {
+    ($(#[$attribute:meta])* static $name:ident: $value:ty = $first:expr;) => {
+        $(#[$attribute])*
+        // SAFETY: the section holds values of `Local` only, whose owner is this module.
+        #[unsafe(link_section = ".bss.percpu")]
+        static $name: $crate::percpu::Local<$value> =
+            // SAFETY: the attribute above.
+            unsafe { $crate::percpu::Local::new($first) };
+    };
+}
+pub(crate) use per_cpu;
+
+per_cpu! {
+    static SLOT: PerCpu = PerCpu::new();
+}
+
+/// One value for each CPU, alone in its cache lines. Their mapping is never split, so exception handlers may use
+/// them.
 #[derive(Debug)]
 #[repr(align(128))]
-pub(crate) struct Aligned<T>(pub(crate) T);
+pub(crate) struct Local<T>(T);
 
-/// One value for each CPU. As a static it lies in the image, whose mapping is never split, so exception
-/// handlers may use it.
-#[derive(Debug)]
-pub(crate) struct Local<T>(pub(crate) [Aligned<T>; MOST_CPUS]);
+impl<T: Sync> Local<T> {
+    /// The boot CPU's value.
+    ///
+    /// # Safety
+    ///
+    /// It must be a static in the section of per-CPU data, and its bytes must be zero: [`per_cpu`] declares it.
+    pub(crate) const unsafe fn new(first: T) -> Self {
+        Self(first)
+    }
 
-impl<T> Local<T> {
-    /// The value of CPU `number`.
-    pub(crate) fn of(&self, number: usize) -> Option<&T> {
-        self.0.get(number).map(|Aligned(value)| value)
+    /// The value of CPU `number`; `None` if there is no such CPU, or it has no data yet.
+    pub(crate) fn of(&'static self, number: usize) -> Option<&'static T> {
+        (number < READY.load(Ordering::Acquire)).then(|| self.at(data(number), start()))
     }
 
     /// The value of the running CPU.
-    pub(crate) fn this(&self) -> &T {
-        let [Aligned(first), ..] = &self.0;
-        // Every CPU number has a value.
-        self.of(this().number()).unwrap_or(first)
+    pub(crate) fn this(&'static self) -> &'static T {
+        self.at(cpu::tpidr_el1(), &raw const SLOT as u64)
+    }
+
+    /// The values of all CPUs that have their data, by the CPU's number.
+    pub(crate) fn all(&'static self) -> impl Iterator<Item = &'static T> {
+        (0..ready()).map_while(|number| self.of(number))
+    }
+
+    /// The value in the copy that has at `there` what the boot CPU's copy has at `here`.
+    fn at(&'static self, there: u64, here: u64) -> &'static T {
+        let distance = (&raw const self.0 as u64).wrapping_sub(here);
+        let value = there.wrapping_add(distance) as *const T;
+        // SAFETY: `new` vouches that this static lies in the section. Each CPU's copy of the section is mapped for
+        // good before `READY` counts it and before the CPU runs, and began as zero bytes, as this static did.
+        unsafe { &*value }
     }
 }
 
 impl Local<AtomicU64> {
     /// The sum over all CPUs.
-    pub(crate) fn sum(&self) -> u64 {
-        let counts = self.0.iter();
-        counts
-            .map(|Aligned(count)| count.load(Ordering::Relaxed))
-            .sum()
+    pub(crate) fn sum(&'static self) -> u64 {
+        self.all().map(|count| count.load(Ordering::Relaxed)).sum()
     }
 }
 
@@ -70,26 +108,77 @@ impl PerCpu {
         Self {
             exception_stack_top: AtomicU64::new(0),
             affinity: AtomicU64::new(0),
+            number: AtomicUsize::new(0),
         }
     }
 
     /// The CPU's number; the boot CPU's is 0.
     pub(crate) fn number(&self) -> usize {
-        let offset = (&raw const *self as usize).wrapping_sub(SLOTS.as_ptr() as usize);
-        offset / size_of::<Self>()
+        self.number.load(Ordering::Relaxed)
     }
+}
 
-    /// Prepares the slot of a CPU that is about to be started.
-    pub(crate) fn prepare(&self, affinity: u64, exception_stack_top: u64) {
+unsafe extern "C" {
+    static __percpu_start: u8;
+    static __percpu_end: u8;
+}
+
+fn start() -> u64 {
+    &raw const __percpu_start as u64
+}
+
+/// Bytes of a CPU's data.
+pub(crate) fn bytes() -> u64 {
+    &raw const __percpu_end as u64 - start()
+}
+
+/// The address of the data of CPU `number`.
+fn data(number: usize) -> u64 {
+    if number == 0 {
+        start()
+    } else {
+        stacks::data(number)
+    }
+}
+
+/// Gives the next CPU its data, and returns its slot.
+///
+/// # Safety
+///
+/// The CPU's stacks and data must be mapped at their places for good, and the data must be zero bytes. Only the
+/// boot CPU calls this.
+pub(crate) unsafe fn add(affinity: u64) -> &'static PerCpu {
+    let number = ready();
+    let slot = SLOT.at(data(number), start());
+    slot.number.store(number, Ordering::Relaxed);
+    let exceptions = stacks::bottom(number, 1) + stacks::STACK_BYTES;
+    slot.prepare(affinity, exceptions);
+    READY.store(number + 1, Ordering::Release);
+    slot
+}
+
+impl PerCpu {
+    fn prepare(&self, affinity: u64, exception_stack_top: u64) {
         self.affinity.store(affinity, Ordering::Relaxed);
         self.exception_stack_top
             .store(exception_stack_top, Ordering::Relaxed);
     }
 }
 
+/// The number of CPUs that have their data, whether they run or not.
+pub(crate) fn ready() -> usize {
+    READY.load(Ordering::Acquire)
+}
+
+/// Whether a CPU with this affinity has its data.
+pub(crate) fn is_known(affinity: u64) -> bool {
+    SLOT.all()
+        .any(|slot| slot.affinity.load(Ordering::Relaxed) == affinity)
+}
+
 /// The slot of CPU `number`.
 pub(crate) fn of(number: usize) -> Option<&'static PerCpu> {
-    SLOTS.get(number)
+    SLOT.of(number)
 }
 
 /// The slot of the running CPU.
@@ -102,9 +191,9 @@ pub(crate) fn this() -> &'static PerCpu {
 
 /// Gives the first slot to the boot CPU. The kernel's first action at its virtual address.
 pub(crate) fn init_boot_cpu() {
-    let [slot, ..] = &SLOTS;
+    let Local(slot) = &SLOT;
     slot.prepare(cpu::mpidr_el1() & AFFINITY, image::exception_stack_top());
-    ONLINE.store(1, Ordering::Relaxed);
+    now_online(0);
     take(slot);
 }
 
@@ -116,15 +205,15 @@ pub(crate) fn take(slot: &'static PerCpu) {
 
 /// The CPUs that answer calls, including this one.
 pub(crate) fn online() -> CpuSet {
-    CpuSet(ONLINE.load(Ordering::Acquire))
+    ONLINE.load(Ordering::Acquire)
 }
 
 /// Adds CPU `number` to the CPUs that answer calls.
 pub(crate) fn now_online(number: usize) {
-    ONLINE.fetch_or(CpuSet::one(number).0, Ordering::AcqRel);
+    ONLINE.add(number, Ordering::AcqRel);
 }
 
 /// Removes CPU `number` from the CPUs that answer calls.
 pub(crate) fn now_offline(number: usize) {
-    ONLINE.fetch_and(!CpuSet::one(number).0, Ordering::AcqRel);
+    ONLINE.remove(number, Ordering::AcqRel);
 }

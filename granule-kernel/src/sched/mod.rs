@@ -21,11 +21,10 @@ use crate::arch::cpu;
 use crate::cpu::{ipi, parking};
 use crate::dev::{gic, timer};
 use crate::lock::Lock;
-use crate::percpu;
+use crate::percpu::{self, per_cpu};
 use core::cell::UnsafeCell;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering, fence};
-use granule_kcore::cpus::MOST_CPUS;
 use granule_kcore::cpus::set::CpuSet;
 use granule_kcore::sched::idle_cpus::IdleCpus;
 use granule_kcore::sched::run_queue::RunQueue;
@@ -88,12 +87,9 @@ fn entity(place: usize) -> &'static Entity {
     entity
 }
 
-/// The value of `Cpu::task` while the CPU runs no task.
-const NO_TASK: usize = usize::MAX;
-
 /// The task of one CPU.
 struct Cpu {
-    /// The task's place, or [`NO_TASK`].
+    /// One more than the task's place, or 0 while the CPU runs no task.
     task: AtomicUsize,
     /// The time slice is over, or the task has pending work.
     reschedule: AtomicBool,
@@ -104,13 +100,25 @@ struct Cpu {
 // SAFETY: only its own CPU uses `context`, with interrupts masked.
 unsafe impl Sync for Cpu {}
 
-static CPUS: [Cpu; MOST_CPUS] = [const {
-    Cpu {
-        task: AtomicUsize::new(NO_TASK),
+impl Cpu {
+    /// The place of its task.
+    fn task(&self, order: Ordering) -> Option<usize> {
+        self.task.load(order).checked_sub(1)
+    }
+
+    fn set_task(&self, place: Option<usize>) {
+        let value = place.map_or(0, |place| place + 1);
+        self.task.store(value, Ordering::SeqCst);
+    }
+}
+
+per_cpu! {
+    static CPU: Cpu = Cpu {
+        task: AtomicUsize::new(0),
         reschedule: AtomicBool::new(false),
         context: UnsafeCell::new(Context::empty()),
-    }
-}; MOST_CPUS];
+    };
+}
 
 static READY: Lock<RunQueue<MOST_TASKS>> = Lock::new(RunQueue::new());
 /// CPUs that may be waiting for an interrupt.
@@ -173,20 +181,19 @@ fn is_frozen() -> bool {
 
 /// Wakes the boot CPU's loop.
 pub(crate) fn wake_boot_cpu() {
-    gic::send(CpuSet::one(0));
+    gic::send_to(0);
 }
 
 /// Ends the time slice of every running task. Returns the first CPU that runs a task, and the task's place.
 /// While tasks are frozen, `None` means that no task runs and none will.
 pub(crate) fn still_runs() -> Option<(usize, usize)> {
     let mut first = None;
-    for (number, cpu) in CPUS.iter().enumerate() {
-        let place = cpu.task.load(Ordering::SeqCst);
-        if place == NO_TASK {
+    for (number, cpu) in CPU.all().enumerate() {
+        let Some(place) = cpu.task(Ordering::SeqCst) else {
             continue;
-        }
+        };
         cpu.reschedule.store(true, Ordering::SeqCst);
-        gic::send(CpuSet::one(number));
+        gic::send_to(number);
         first.get_or_insert((number, place));
     }
     first
@@ -197,15 +204,10 @@ pub(crate) fn switches() -> u64 {
     SWITCHES.load(Ordering::Relaxed)
 }
 
-fn this() -> Option<&'static Cpu> {
-    CPUS.get(percpu::this().number())
-}
-
 /// The place of the task that runs on this CPU. The caller must mask interrupts or be that task.
 #[inline]
 pub(crate) fn current() -> Option<usize> {
-    let place = this()?.task.load(Ordering::Relaxed);
-    (place != NO_TASK).then_some(place)
+    CPU.this().task(Ordering::Relaxed)
 }
 
 /// Queues a ready task and wakes a CPU for it.
@@ -218,7 +220,7 @@ pub(crate) fn enqueue(place: usize) {
 /// Wakes an idle CPU for a queued task.
 fn wake_idle() {
     if let Some(number) = IDLE.pick() {
-        gic::send(CpuSet::one(number));
+        gic::send_to(number);
     }
 }
 
@@ -233,11 +235,11 @@ pub(crate) fn wake(place: usize) {
 /// time slice on any CPU.
 pub(crate) fn interrupt(place: usize) {
     wake(place);
-    for (number, cpu) in CPUS.iter().enumerate() {
-        if cpu.task.load(Ordering::SeqCst) == place {
+    for (number, cpu) in CPU.all().enumerate() {
+        if cpu.task(Ordering::SeqCst) == Some(place) {
             cpu.reschedule.store(true, Ordering::SeqCst);
             if number != percpu::this().number() {
-                gic::send(CpuSet::one(number));
+                gic::send_to(number);
             }
         }
     }
@@ -258,16 +260,17 @@ pub(crate) fn run_one() -> bool {
         return false;
     };
     let entity = entity(place);
-    let (Some(this), Some(saved), Some(calls)) = (this(), entity.saved(), TASK_CALLS.get()) else {
+    let (Some(saved), Some(calls)) = (entity.saved(), TASK_CALLS.get()) else {
         return false;
     };
+    let this = CPU.this();
     let masked = cpu::mask_interrupts();
     this.reschedule.store(false, Ordering::Relaxed);
-    this.task.store(place, Ordering::SeqCst);
+    this.set_task(Some(place));
     // `freeze` may have come since the check above, and its caller may have seen no task here yet. If it
     // comes later, its caller sees this task.
     if is_frozen() {
-        this.task.store(NO_TASK, Ordering::SeqCst);
+        this.set_task(None);
         READY.with(|queue| queue.push(place));
         cpu::restore_interrupts(masked);
         return false;
@@ -293,7 +296,7 @@ pub(crate) fn run_one() -> bool {
     }
     // Once the task is handed on, another CPU may free its tables.
     registers::leave_space();
-    this.task.store(NO_TASK, Ordering::SeqCst);
+    this.set_task(None);
     let next = entity.state.switched_out();
     cpu::restore_interrupts(masked);
     match next {
@@ -315,7 +318,8 @@ pub(crate) fn run_one() -> bool {
 /// Leaves the CPU. Returns when a CPU takes the task up again.
 fn leave(entity: &Entity) {
     let masked = cpu::mask_interrupts();
-    if let (Some(this), Some(saved)) = (this(), entity.saved()) {
+    if let Some(saved) = entity.saved() {
+        let this = CPU.this();
         // SAFETY: this CPU runs the task, and nothing uses the task's context until it has left. The
         // loop that took the task waits in `run_one`.
         unsafe { switch_context(&raw mut (*saved).context, this.context.get()) };
@@ -404,8 +408,8 @@ fn wake_timed() -> Option<u64> {
 /// such as the child of a fork.
 pub(crate) fn tick() {
     timer::off();
-    let Some(this) = this() else { return };
-    if this.task.load(Ordering::Relaxed) != NO_TASK && nothing_waits() {
+    let this = CPU.this();
+    if this.task(Ordering::Relaxed).is_some() && nothing_waits() {
         timer::begin_time_slice();
     } else {
         this.reschedule.store(true, Ordering::Relaxed);
@@ -415,12 +419,12 @@ pub(crate) fn tick() {
 /// Whether the turn is over, or the task has pending work.
 #[inline]
 pub(crate) fn needs_reschedule() -> bool {
-    this().is_some_and(|this| this.reschedule.load(Ordering::SeqCst))
+    CPU.this().reschedule.load(Ordering::SeqCst)
 }
 
 /// As [`needs_reschedule`], and clears the mark.
 pub(crate) fn take_reschedule() -> bool {
-    this().is_some_and(|this| this.reschedule.swap(false, Ordering::SeqCst))
+    CPU.this().reschedule.swap(false, Ordering::SeqCst)
 }
 
 /// Whether a CPU without a task may wait for an interrupt; interrupts must be masked. Code that makes a

@@ -16,12 +16,11 @@ use crate::dev::console::println;
 use crate::mm::kernel_tables::{self, Flush, Tree};
 use crate::mm::map::Request;
 use crate::mm::pages::Pages;
-use crate::percpu::{self, PerCpu};
+use crate::percpu::{self, Local, PerCpu, per_cpu};
 use crate::trace::bring_up;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use granule::arch::{Attributes, Permissions, VirtualAddress};
 use granule::table::{Counters, Leaves, TableAllocator, TableError};
-use granule_kcore::cpus::MOST_CPUS;
 use granule_kcore::cpus::set::CpuSet;
 use granule_kcore::frames::tables::Tables;
 use granule_kcore::layout;
@@ -39,23 +38,47 @@ const PARKINGS: u64 = 10;
 /// Seconds that a job may take.
 const PATIENCE_S: u64 = 30;
 
-/// Counters of each CPU.
-type Counts = [AtomicU64; MOST_CPUS];
-
-const fn counts() -> Counts {
-    [const { AtomicU64::new(0) }; MOST_CPUS]
+per_cpu! {
+    /// What the running test counts on the CPU.
+    static COUNT: AtomicU64 = AtomicU64::new(0);
 }
 
-fn add(counts: &Counts, cpu: &PerCpu) {
-    if let Some(count) = counts.get(cpu.number()) {
-        count.fetch_add(1, Ordering::Relaxed);
+per_cpu! {
+    /// A count of the CPU at an earlier time, kept by the boot CPU.
+    static BEFORE: AtomicU64 = AtomicU64::new(0);
+}
+
+/// Begins to count on all CPUs.
+fn reset() {
+    for count in COUNT.all() {
+        count.store(0, Ordering::Relaxed);
     }
 }
 
-fn get(counts: &Counts, cpu: usize) -> u64 {
-    counts
-        .get(cpu)
-        .map_or(0, |count| count.load(Ordering::Relaxed))
+fn add() {
+    COUNT.this().fetch_add(1, Ordering::Relaxed);
+}
+
+fn get(cpu: usize) -> u64 {
+    value(&COUNT, cpu)
+}
+
+/// Keeps `now` of each CPU.
+fn keep(now: impl Fn(usize) -> u64) {
+    for (cpu, before) in BEFORE.all().enumerate() {
+        before.store(now(cpu), Ordering::Relaxed);
+    }
+}
+
+/// What [`keep`] kept of the CPU.
+fn kept(cpu: usize) -> u64 {
+    value(&BEFORE, cpu)
+}
+
+fn value(values: &'static Local<AtomicU64>, cpu: usize) -> u64 {
+    values
+        .of(cpu)
+        .map_or(0, |value| value.load(Ordering::Relaxed))
 }
 
 /// Runs the tests that the command line asks for.
@@ -88,19 +111,18 @@ fn answered(cpu: usize) -> u64 {
 fn calls() {
     let online = percpu::online();
     let others = online.without(0);
-    let before: [u64; MOST_CPUS] = core::array::from_fn(answered);
-    let ran = counts();
+    keep(answered);
+    reset();
     let rounds = ROUNDS / online.len() as u64;
     for round in 1..=rounds {
-        ipi::call(online, &|cpu| add(&ran, cpu));
+        ipi::call(online, &|_| add());
         for cpu in online.iter() {
-            assert_eq!(get(&ran, cpu), round, "calls that CPU {cpu} ran");
+            assert_eq!(get(cpu), round, "calls that CPU {cpu} ran");
         }
     }
     for cpu in others.iter() {
-        let before = before.get(cpu).copied().unwrap_or_default();
         assert_eq!(
-            answered(cpu) - before,
+            answered(cpu) - kept(cpu),
             rounds,
             "calls that CPU {cpu} counted"
         );
@@ -109,11 +131,11 @@ fn calls() {
 
     // Every CPU calls every other at the same time. One call starts the job on each.
     let rounds = CROSS_ROUNDS / (online.len() * online.len()) as u64;
-    let before: [u64; MOST_CPUS] = core::array::from_fn(answered);
-    let ran = counts();
+    keep(answered);
+    reset();
     let call_all = |this: &'static PerCpu| {
         for _ in 0..rounds {
-            ipi::call(online.without(this.number()), &|cpu| add(&ran, cpu));
+            ipi::call(online.without(this.number()), &|_| add());
         }
     };
     if !others.is_empty() {
@@ -122,11 +144,10 @@ fn calls() {
     let each = rounds * others.len() as u64;
     let mut total = 0;
     for cpu in online.iter() {
-        assert_eq!(get(&ran, cpu), each, "cross calls that CPU {cpu} ran");
-        let before = before.get(cpu).copied().unwrap_or_default();
+        assert_eq!(get(cpu), each, "cross calls that CPU {cpu} ran");
         let waking = u64::from(cpu != 0);
         assert_eq!(
-            answered(cpu) - before,
+            answered(cpu) - kept(cpu),
             each + waking,
             "cross calls that CPU {cpu} counted"
         );
@@ -143,7 +164,7 @@ fn interruptions() {
         return;
     }
     let (holding, enough) = (AtomicU64::new(0), AtomicU64::new(0));
-    let ran = counts();
+    reset();
     let work = |this: &'static PerCpu| {
         holding.fetch_add(1, Ordering::Release);
         let lost = registers::hold(&enough);
@@ -159,13 +180,13 @@ fn interruptions() {
             cpu::relax();
         }
         for _ in 0..INTERRUPTIONS {
-            ipi::call(others, &|cpu| add(&ran, cpu));
+            ipi::call(others, &|_| add());
         }
         enough.store(1, Ordering::Release);
     };
     jobs::run_while(others, PATIENCE_S, &work, interrupt);
     for cpu in others.iter() {
-        assert_eq!(get(&ran, cpu), INTERRUPTIONS, "interruptions of CPU {cpu}");
+        assert_eq!(get(cpu), INTERRUPTIONS, "interruptions of CPU {cpu}");
     }
     println!(
         "@granule test.ipi.interruptions={}",
@@ -210,8 +231,9 @@ fn park(request: &Request<'_>) -> Result<(), TableError> {
 
     let online = percpu::online();
     let others = online.without(0);
-    let before: [u64; MOST_CPUS] = core::array::from_fn(parked);
-    let (turns, stop, expected) = (counts(), AtomicBool::new(false), AtomicU64::new(0));
+    keep(parked);
+    reset();
+    let (stop, expected) = (AtomicBool::new(false), AtomicU64::new(0));
     // Reads the page all the time, so that its translation is cached when the CPU is parked. Each read must
     // find the old or the new page, and the last one the new page.
     let work = |this: &'static PerCpu| {
@@ -224,12 +246,12 @@ fn park(request: &Request<'_>) -> Result<(), TableError> {
                 "CPU {} reads page {seen} after it was parked, expected page {wanted}",
                 this.number()
             );
-            add(&turns, this);
+            add();
             cpu::relax();
         }
     };
     let mut rounds = || {
-        let result = rounds(&mut *tables, pages, &turns, &expected);
+        let result = rounds(&mut *tables, pages, &expected);
         stop.store(true, Ordering::Release);
         result
     };
@@ -240,9 +262,8 @@ fn park(request: &Request<'_>) -> Result<(), TableError> {
     }
     let mut parkings = 0;
     for cpu in others.iter() {
-        let before = before.get(cpu).copied().unwrap_or_default();
         assert_eq!(
-            parked(cpu) - before,
+            parked(cpu) - kept(cpu),
             PARKINGS,
             "times that CPU {cpu} was parked"
         );
@@ -253,25 +274,35 @@ fn park(request: &Request<'_>) -> Result<(), TableError> {
     Ok(())
 }
 
+per_cpu! {
+    /// The CPU's turns at an earlier time.
+    static TURNS: AtomicU64 = AtomicU64::new(0);
+}
+
+fn keep_turns() {
+    for (cpu, before) in TURNS.all().enumerate() {
+        before.store(get(cpu), Ordering::Relaxed);
+    }
+}
+
+fn turns_before(cpu: usize) -> u64 {
+    value(&TURNS, cpu)
+}
+
 fn parked(cpu: usize) -> u64 {
     parking::parkings(cpu)
 }
 
 /// Parks the other CPUs, changes the page and releases them, `PARKINGS` times.
-fn rounds(
-    tables: &mut dyn Tree,
-    pages: [u64; 2],
-    turns: &Counts,
-    expected: &AtomicU64,
-) -> Result<(), TableError> {
+fn rounds(tables: &mut dyn Tree, pages: [u64; 2], expected: &AtomicU64) -> Result<(), TableError> {
     let others = percpu::online().without(0);
     for round in 1..=PARKINGS {
-        wait_for_a_turn(turns);
+        wait_for_a_turn();
         let number = round & 1;
         let [even, odd] = pages;
         let output = if number == 0 { even } else { odd };
         parking::with_others_parked(|| {
-            let before: [u64; MOST_CPUS] = core::array::from_fn(|cpu| get(turns, cpu));
+            keep_turns();
             let start = cpu::counter_now();
             let result = point(tables, output);
             bring_up::tlbi_vmalle1_local();
@@ -281,10 +312,9 @@ fn rounds(
                 cpu::relax();
             }
             for cpu in others.iter() {
-                let before = before.get(cpu).copied().unwrap_or_default();
                 assert_eq!(
-                    get(turns, cpu),
-                    before,
+                    get(cpu),
+                    turns_before(cpu),
                     "turns of CPU {cpu}, which is parked"
                 );
             }
@@ -294,17 +324,16 @@ fn rounds(
         tables.assume_visible(VirtualAddress(layout::SCRATCH_VADDR), page);
         assert_eq!(read_scratch(), number, "the page that the boot CPU reads");
     }
-    wait_for_a_turn(turns);
+    wait_for_a_turn();
     Ok(())
 }
 
 /// Waits until every other CPU has begun and ended a turn.
-fn wait_for_a_turn(turns: &Counts) {
-    let before: [u64; MOST_CPUS] = core::array::from_fn(|cpu| get(turns, cpu));
+fn wait_for_a_turn() {
+    keep_turns();
     let mut timeout = cpu::timeout(PATIENCE_S);
     for cpu in percpu::online().without(0).iter() {
-        let before = before.get(cpu).copied().unwrap_or_default();
-        while get(turns, cpu) < before + 2 {
+        while get(cpu) < turns_before(cpu) + 2 {
             assert!(
                 !timeout.is_over(cpu::counter_now()),
                 "CPU {cpu} does not go on after it was parked"

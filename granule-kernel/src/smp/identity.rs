@@ -1,7 +1,7 @@
 //! Extends the identity map for use after the boot, when a CPU is off the kernel's tables.
 //!
-//! The boot's identity map contains the one page of code that switches tables. Parking also needs a
-//! writable page, and an empty root that TTBR0 and TTBR1 can be set to.
+//! The boot's identity map contains the one page of code that switches tables. Parking also needs
+//! writable pages, and an empty root that TTBR0 and TTBR1 can be set to.
 
 use crate::arch::image;
 use crate::cpu::identity;
@@ -11,6 +11,7 @@ use crate::mm::early_tables::EarlyTables;
 use crate::mm::map::Request;
 use crate::mm::table_allocator::KernelTableAllocator;
 use crate::mm::walker::{self, Flush};
+use core::ops::Range;
 use granule::arch::registers::Ttbr;
 use granule::arch::{Attributes, Descriptor, Kind, Permissions, PhysicalAddress, VirtualAddress};
 use granule::table::{
@@ -18,14 +19,13 @@ use granule::table::{
 };
 use granule_kcore::devicetree::memory::Memory;
 
-/// Adds the writable page at `page`, an address in the image, to the identity map, and makes the
-/// empty root.
+/// Adds the pages of `writable`, addresses in the image, to the identity map, and makes the empty root.
 pub(super) fn prepare(
     request: &Request<'_>,
     handover: &Handover,
     roots: &BootRoots,
     memory: &mut Memory,
-    page: u64,
+    writable: Range<u64>,
 ) -> Result<(), TableError> {
     let size = request.geometry.page_size();
     let bytes = size.bytes();
@@ -64,14 +64,15 @@ pub(super) fn prepare(
 
     // SAFETY: the tree in TTBR0, in the static pool; nothing else changes it.
     let mut tables = unsafe { walker::open(roots.identity, lower, environment)? };
-    let page = identity::physical(page) & !(bytes - 1);
-    debug_assert!(page >= handover.entry.load && page < handover.entry.load + image::bytes());
-    let writable = Attributes::normal(Permissions::READ_WRITE);
+    let start = identity::physical(writable.start) & !(bytes - 1);
+    let end = identity::physical(writable.end).next_multiple_of(bytes);
+    debug_assert!(start >= handover.entry.load && end <= handover.entry.load + image::bytes());
+    let attributes = Attributes::normal(Permissions::READ_WRITE);
     tables.map(
-        VirtualAddress(page),
-        PhysicalAddress(page),
-        bytes,
-        writable,
+        VirtualAddress(start),
+        PhysicalAddress(start),
+        end - start,
+        attributes,
         Leaves::PAGES,
     )?;
     let (mut leaves, mut sound) = (0, true);
@@ -83,9 +84,10 @@ pub(super) fn prepare(
         }
         Visit::EVERYTHING
     });
-    if leaves != 2 || !sound {
+    let pages = (end - start) / bytes;
+    if leaves != 1 + pages || !sound {
         refuse::self_check_failed(format_args!(
-            "the identity map has {leaves} leaves, expected one to execute and one to write"
+            "the identity map has {leaves} leaves, expected one to execute and {pages} to write"
         ));
     }
     Ok(())

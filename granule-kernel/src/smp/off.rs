@@ -13,10 +13,10 @@ use crate::dev::timer;
 use crate::dev::{gic, psci};
 use crate::percpu::{self, PerCpu};
 use core::fmt;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::Ordering;
 use granule_kcore::cpus::AFFINITY;
 use granule_kcore::cpus::offline::{self, Others, Why};
-use granule_kcore::cpus::set::CpuSet;
+use granule_kcore::cpus::set::{AtomicCpuSet, CpuSet};
 use granule_kcore::timeout::Timeout;
 
 /// Seconds that a CPU may take to go off.
@@ -26,7 +26,7 @@ const PATIENCE_S: u64 = 10;
 pub(crate) static CAME_BACK: spin::Once<fn(usize)> = spin::Once::new();
 
 /// The CPUs that were told to go off.
-static ASKED: AtomicU64 = AtomicU64::new(0);
+static ASKED: AtomicCpuSet = AtomicCpuSet::new();
 
 /// Why some of the other CPUs are not off. Those that were off have been started again.
 #[derive(Clone, Copy, Debug)]
@@ -55,6 +55,9 @@ impl fmt::Display for StillOn {
             ),
             Why::Firmware(error) => write!(f, "PSCI AFFINITY_INFO says: {error}"),
             Why::Runs => f.write_str("PSCI AFFINITY_INFO says that it is off, and it runs"),
+            Why::ForGood => f.write_str(
+                "it was started by its cpu-release-addr, and nothing switches such a CPU off; boot with maxcpus=1 to leave",
+            ),
             Why::Parked => f.write_str(
                 "it waits in this kernel's memory, parked or given up, and does not listen; boot without it",
             ),
@@ -64,7 +67,7 @@ impl fmt::Display for StillOn {
 
 /// Whether this CPU was told to go off, from its idle loop ([`go`]).
 pub(crate) fn is_asked(this: &PerCpu) -> bool {
-    CpuSet(ASKED.load(Ordering::Acquire)).contains(this.number())
+    ASKED.contains(this.number(), Ordering::Acquire)
 }
 
 /// Switches this CPU off. Returns if the request was withdrawn meanwhile, or if firmware refuses in time. The
@@ -104,8 +107,7 @@ pub(crate) fn go(this: &'static PerCpu) {
 /// Takes the request to CPU `number`. Either that CPU takes it and goes off, or the requester takes it back
 /// and the CPU stays. Returns whether this call took it.
 fn claim(number: usize) -> bool {
-    let one = CpuSet::one(number).0;
-    ASKED.fetch_and(!one, Ordering::AcqRel) & one != 0
+    ASKED.remove(number, Ordering::AcqRel)
 }
 
 /// Switches all other CPUs off, one after the other, on the boot CPU. Returns the CPUs that were on. Tasks
@@ -143,14 +145,17 @@ impl Others for Real {
         !Self::is_in_state(number, state::OFF)
     }
 
+    fn can_go_off(&self, number: usize) -> bool {
+        !state::is_for_good(number).is_some_and(|for_good| for_good.load(Ordering::Relaxed))
+    }
+
     fn is_off(&self, number: usize) -> Result<bool, Self::Error> {
         psci::is_off(affinity(number))
     }
 
     fn ask(&self, number: usize) {
-        let one = CpuSet::one(number);
-        ASKED.fetch_or(one.0, Ordering::Release);
-        gic::send(one);
+        ASKED.add(number, Ordering::Release);
+        gic::send_to(number);
     }
 
     fn take_back(&self, number: usize) -> bool {

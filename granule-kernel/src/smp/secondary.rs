@@ -1,12 +1,11 @@
 //! The first code of a secondary CPU at a virtual address.
 
-use super::state;
+use super::{place, state};
 use crate::arch::cpu;
 use crate::cpu::identity;
 use crate::dev::console::println;
 use crate::dev::{gic, psci};
 use crate::exception;
-use crate::handover::mailbox;
 use crate::percpu::{self, PerCpu};
 use crate::trace::bring_up;
 use core::sync::atomic::Ordering;
@@ -30,8 +29,8 @@ extern "C" fn secondary_main(this: &'static PerCpu) -> ! {
     percpu::take(this);
     exception::init();
     let number = this.number();
-    if let (Some(command), Some(report)) = (mailbox::command(number), mailbox::look(number)) {
-        bring_up::came_up(&command, &report);
+    if let Some(mailbox) = place::mailbox(number) {
+        bring_up::came_up(&mailbox.command(), &mailbox.look());
     }
     identity::leave();
     let state = match gic::init_cpu(this) {

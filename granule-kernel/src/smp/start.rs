@@ -4,52 +4,39 @@
 //! record says why.
 
 use super::hook::CPUS;
-use super::{identity as identity_map, secondary, state};
+use super::inputs::{BringUp, Obstacle};
+use super::place::{self, Place};
+use super::{identity as identity_map, interrupts, release, secondary, state};
 use crate::arch::cpu;
 use crate::cpu::identity;
 use crate::dev::console::println;
-use crate::dev::registry;
-use crate::dev::timer;
-use crate::dev::{gic, psci};
-use crate::handover::mailbox::{self, Command, Disguise, FITS};
+use crate::dev::psci;
+use crate::handover::mailbox::{self, Command, Disguise, Doorbell, FITS, Mailbox};
 use crate::handover::parking;
-use crate::handover::{BootRoots, Handover};
-use crate::mm::early_tables::EarlyTables;
-use crate::mm::map::Request;
-use crate::mm::table_allocator::KernelTableAllocator;
 use crate::percpu::stacks::{self, STACK_BYTES};
-use crate::percpu::{self, PerCpu};
+use crate::percpu::{self, PerCpu, per_cpu};
 use crate::trace::bring_up;
 use crate::trace::recorder;
 use arrayvec::ArrayVec;
 use core::fmt::{self, Write};
-use core::ops::Range;
-use core::sync::atomic::Ordering;
-use granule::arch::errata::Errata;
-use granule::arch::{Attributes, CpuFeatures, Permissions, PhysicalAddress, VirtualAddress};
+use core::sync::atomic::{AtomicU64, Ordering};
+use granule::arch::CpuFeatures;
 use granule::hw::cache;
-use granule::table::{Counters, Leaves, Piece, TableError};
-use granule_boot::memblock::Direction;
 use granule_boot::tree::Tree;
 use granule_kcore::cpus::MOST_CPUS;
 use granule_kcore::cpus::common::Common;
 use granule_kcore::cpus::compare::Needs;
-use granule_kcore::devicetree::cpus::{self as tree, Cpus};
-use granule_kcore::devicetree::gic as gic_tree;
-use granule_kcore::devicetree::gic::Gic;
-use granule_kcore::devicetree::memory::Memory;
-use granule_kcore::layout;
+use granule_kcore::devicetree::cpus::{self as tree, EnableMethod, Found, NotStarted, Other};
 use granule_kcore::line::Line;
-use granule_kcore::parameters::Parameters;
 
 /// Seconds from CPU_ON until a CPU must be up.
 const PATIENCE_S: u64 = 5;
 
-/// Most bytes of a redistributor region that are mapped: 64 CPUs with redistributors of the larger kind.
-const MOST_REDISTRIBUTORS: u64 = 16 << 20;
+/// The most lines about CPUs that are not up; further ones are counted.
+const MOST_LINES: usize = 32;
 
 /// The facts about a CPU that is up.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) struct Facts {
     pub(crate) number: usize,
     pub(crate) affinity: u64,
@@ -57,7 +44,21 @@ pub(crate) struct Facts {
     pub(crate) entry_el: u64,
     pub(crate) run_el: u64,
     /// Number of addresses that the CPU translated for the self-check.
-    pub(crate) translations: u64,
+    pub(crate) translations: AtomicU64,
+}
+
+per_cpu! {
+    static FACTS: spin::Once<Facts> = spin::Once::new();
+}
+
+/// The facts about CPU `number`, if it is up.
+pub(super) fn facts_of(number: usize) -> Option<&'static Facts> {
+    FACTS.of(number)?.get()
+}
+
+/// The facts about the CPUs that are up, ascending.
+pub(crate) fn facts() -> impl Iterator<Item = &'static Facts> + Clone {
+    (0..percpu::ready()).filter_map(facts_of)
 }
 
 /// The result of starting the CPUs.
@@ -65,72 +66,166 @@ pub(crate) struct Facts {
 pub(crate) struct Started {
     /// Number of CPUs in the device tree, the boot CPU included.
     pub(crate) expected: usize,
-    /// The CPUs that are up, ascending.
-    pub(crate) facts: ArrayVec<Facts, MOST_CPUS>,
-    /// One line for each CPU that is not up.
-    pub(crate) mismatches: ArrayVec<Line<224>, MOST_CPUS>,
+    /// Why CPUs are not up, one line each.
+    pub(crate) mismatches: ArrayVec<Line<224>, MOST_LINES>,
+    /// Number of lines that `mismatches` has no room for.
+    more: usize,
     /// The features that all running CPUs share.
     pub(crate) common: Common,
-    /// Whether the identity map and its page stay in use.
+    /// Whether the identity map and its pages stay in use.
     pub(crate) needs_identity: bool,
 }
 
 impl Started {
     fn complain(&mut self, text: fmt::Arguments<'_>) {
+        // One line is left for the sum.
+        if self.mismatches.len() < MOST_LINES - 1 {
+            self.say(text);
+        } else {
+            self.more += 1;
+        }
+    }
+
+    fn say(&mut self, text: fmt::Arguments<'_>) {
         println!("granule: {text}");
         let mut line = Line::new();
         // Text that does not fit is cut off.
         let _ = line.write_fmt(text);
-        // There is room for one line for each CPU. The console has any further line.
         let _ = self.mismatches.try_push(line);
     }
-}
 
-/// Why only this CPU can be used.
-#[derive(Debug)]
-pub(super) enum Obstacle {
-    NoPsci,
-    Gic(gic_tree::GicTreeError),
-    GicDriver(gic::Error),
-    GicPageSize,
-    Tables(TableError),
-    Memory(granule_boot::memblock::Error),
-}
-
-impl fmt::Display for Obstacle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoPsci => f.write_str(
-                "the device tree has no psci node of version 0.2 or later with a method",
-            ),
-            Self::Gic(error) => write!(f, "{error}"),
-            Self::GicDriver(error) => write!(f, "{error}"),
-            Self::GicPageSize => {
-                f.write_str("the interrupt controller's driver does not work with the page size")
-            }
-            Self::Tables(error) => write!(f, "something it needs cannot be mapped: {error}"),
-            Self::Memory(error) => write!(f, "there is no memory for its stacks: {error}"),
+    fn sum_up(&mut self) {
+        if self.more > 0 {
+            let more = self.more;
+            self.say(format_args!(
+                "{more} more CPUs are not up, for such reasons"
+            ));
         }
     }
 }
 
-/// The inputs of starting CPUs.
-pub(crate) struct BringUp<'a, 'r> {
-    pub(crate) request: &'a Request<'r>,
-    pub(crate) handover: &'a Handover,
-    pub(crate) roots: &'a BootRoots,
-    pub(crate) memory: &'a mut Memory,
-    pub(crate) tree: &'a [u8],
-    pub(crate) parameters: &'a Parameters<'a>,
-    /// Errata of the boot CPU, and those forced on the command line.
-    pub(crate) errata: Errata,
-    /// Number of addresses that the boot CPU translated for its self-check.
-    pub(crate) translations: u64,
-    /// Whether there may be user programs. Interrupts preempt them, so they need interrupts even with one
-    /// CPU.
-    pub(crate) has_programs: bool,
-    /// The idle loop that each of the other CPUs enters.
-    pub(crate) idle: fn(&'static PerCpu) -> !,
+/// The CPUs that can be started, before any is.
+#[derive(Default)]
+struct Counted {
+    psci: usize,
+    released: usize,
+}
+
+impl Found<'_> for Counted {
+    fn is_known(&self, _: u64) -> bool {
+        false
+    }
+
+    fn found(&mut self, other: Other) {
+        match other.by {
+            EnableMethod::Psci => self.psci += 1,
+            EnableMethod::SpinTable { .. } => self.released += 1,
+        }
+    }
+
+    fn left_out(&mut self, _: NotStarted<'_>) {}
+}
+
+/// Tells of the CPUs that cannot be started, and starts none.
+struct TellsOnly<'s>(&'s mut Started);
+
+impl Found<'_> for TellsOnly<'_> {
+    fn is_known(&self, affinity: u64) -> bool {
+        percpu::is_known(affinity)
+    }
+
+    fn found(&mut self, _: Other) {}
+
+    fn left_out(&mut self, cpu: NotStarted<'_>) {
+        self.0.complain(format_args!("{cpu}"));
+    }
+}
+
+/// Starts each CPU that is found.
+struct Starter<'s, 'm, 'a, 'r> {
+    machine: &'m mut BringUp<'a, 'r>,
+    started: &'s mut Started,
+    needs: Needs,
+    psci: bool,
+    /// Why no further CPU gets a place: there is no memory for it.
+    full: Option<Obstacle>,
+    /// Number of CPUs that get no place, and of those beyond the most that may run.
+    without_place: usize,
+    beyond: usize,
+}
+
+impl Starter<'_, '_, '_, '_> {
+    fn most(&self) -> usize {
+        self.machine.parameters.most_cpus.min(MOST_CPUS)
+    }
+
+    fn sum_up(&mut self) {
+        let (without_place, beyond, most) = (self.without_place, self.beyond, self.most());
+        if let Some(obstacle) = &self.full {
+            self.started.complain(format_args!(
+                "from CPU {} on none is started, {without_place} in all: {obstacle}",
+                percpu::ready()
+            ));
+        }
+        if beyond > 0 {
+            let limit = if most < MOST_CPUS {
+                "maxcpus="
+            } else {
+                "this kernel"
+            };
+            self.started.complain(format_args!(
+                "from CPU {most} on none is started, {beyond} in all: {limit} allows {most}"
+            ));
+        }
+    }
+}
+
+impl Found<'_> for Starter<'_, '_, '_, '_> {
+    fn is_known(&self, affinity: u64) -> bool {
+        percpu::is_known(affinity)
+    }
+
+    fn found(&mut self, other: Other) {
+        // A CPU that does not come up keeps its number.
+        let number = percpu::ready();
+        if number >= self.most() {
+            self.beyond += 1;
+            return;
+        }
+        let place = match &self.full {
+            None => place::prepare(self.machine, other.affinity),
+            Some(_) => {
+                self.without_place += 1;
+                return;
+            }
+        };
+        let place = match place {
+            Ok(place) => place,
+            Err(obstacle) => {
+                self.full = Some(obstacle);
+                self.without_place = 1;
+                return;
+            }
+        };
+        match start_one(self.machine, &place, other, &self.needs, self.psci) {
+            Ok(facts) => {
+                percpu::now_online(number);
+                self.started.common = self.started.common.and(&facts.features);
+                if let Some(slot) = FACTS.of(number) {
+                    slot.call_once(|| facts);
+                }
+            }
+            Err(failure) => {
+                let affinity = other.affinity;
+                self.started
+                    .complain(format_args!("CPU {number} (MPIDR {affinity:#x}) {failure}"));
+            }
+        }
+    }
+
+    fn left_out(&mut self, cpu: NotStarted<'_>) {
+        self.started.complain(format_args!("{cpu}"));
+    }
 }
 
 /// Starts every CPU that the device tree names.
@@ -141,67 +236,77 @@ pub(crate) fn start(machine: &mut BringUp<'_, '_>) -> Started {
     let affinity = percpu::this().affinity.load(Ordering::Relaxed);
     let mut started = Started {
         expected: 1,
-        facts: ArrayVec::new(),
         mismatches: ArrayVec::new(),
+        more: 0,
         common: Common::of_boot_cpu(&boot_cpu, machine.errata),
         needs_identity: false,
     };
-    // The list has room for `MOST_CPUS`.
-    let _ = started.facts.try_push(Facts {
+    FACTS.this().call_once(|| Facts {
         number: 0,
         affinity,
         features: boot_cpu,
         entry_el: machine.handover.entry.entry_el,
         run_el: machine.handover.entry.run_el,
-        translations: machine.translations,
+        translations: AtomicU64::new(machine.translations),
     });
     // The memory map came from this tree, so it is readable.
     let Ok(fdt) = Tree::new(machine.tree) else {
         return started;
     };
-    let cpus = tree::cpus(&fdt, affinity, |cpu| {
-        started.complain(format_args!("{cpu}"));
-    });
-    started.expected = cpus.expected;
-    if cpus.others.is_empty() {
+    let mut counted = Counted::default();
+    started.expected = tree::cpus(&fdt, affinity, &mut counted);
+    let others = counted.psci + counted.released;
+    if others == 0 || machine.parameters.most_cpus == 1 {
+        tree::cpus(&fdt, affinity, &mut TellsOnly(&mut started));
+        if others > 0 {
+            started.complain(format_args!(
+                "no other CPU is started: maxcpus= allows 1, the device tree names {others} more"
+            ));
+        }
         if machine.has_programs {
-            match prepare_interrupts(machine, &fdt) {
+            match interrupts::prepare(machine, &fdt) {
                 Ok(()) => cpu::unmask_interrupts(),
                 Err(obstacle) => println!("granule: there are no interrupts: {obstacle}"),
             }
         }
+        started.sum_up();
         return started;
     }
     secondary::go_on_with(machine.idle);
-    match prepare(machine, &fdt, &mut started) {
+    let psci = psci::is_there() && tree::has_psci(&fdt);
+    let prepared = if counted.released == 0 && !psci {
+        Err(Obstacle::NoPsci)
+    } else {
+        prepare(machine, &fdt, &mut started)
+    };
+    match prepared {
         Ok(needs) => {
             // Includes CPUs that will not come up, because those are not known yet.
-            let numbers = cpus.others.len() + 1;
+            let most = machine.parameters.most_cpus.min(MOST_CPUS);
             let page_bytes = machine.request.geometry.page_size().bytes();
             let level = started.common.bbm_level;
-            recorder::machine(numbers, page_bytes, level);
-            start_all(machine, &cpus, &needs, &mut started);
+            recorder::machine((others + 1).min(most), page_bytes, level);
+            start_all(machine, &fdt, &mut started, needs, psci);
             let level = started.common.bbm_level;
-            recorder::machine(numbers, page_bytes, level);
+            recorder::machine(percpu::ready(), page_bytes, level);
         }
         Err(obstacle) => {
+            tree::cpus(&fdt, affinity, &mut TellsOnly(&mut started));
             started.complain(format_args!("no other CPU is started: {obstacle}"));
         }
     }
+    started.sum_up();
     started
 }
 
-/// Prepares once: a way to start CPUs, a way to call them, and a place to park them.
+/// Prepares once: a way to call CPUs, and a place to park them.
 fn prepare(
     machine: &mut BringUp<'_, '_>,
     fdt: &Tree<'_>,
     started: &mut Started,
 ) -> Result<Needs, Obstacle> {
-    if !psci::is_there() || !tree::has_psci(fdt) {
-        return Err(Obstacle::NoPsci);
-    }
+    interrupts::prepare(machine, fdt)?;
     let (request, handover) = (machine.request, machine.handover);
-    prepare_interrupts(machine, fdt)?;
     let lower = machine.roots.lower;
     started.needs_identity = true;
     identity_map::prepare(
@@ -209,7 +314,7 @@ fn prepare(
         handover,
         machine.roots,
         machine.memory,
-        parking::page(),
+        parking::addresses(),
     )
     .map_err(Obstacle::Tables)?;
     let entry = &handover.entry;
@@ -221,54 +326,33 @@ fn prepare(
     ))
 }
 
-/// Sets up interrupts on this CPU, and what the others need for theirs.
-fn prepare_interrupts(machine: &mut BringUp<'_, '_>, fdt: &Tree<'_>) -> Result<(), Obstacle> {
-    let gic = gic_tree::gic(fdt).map_err(Obstacle::Gic)?;
-    let page_size = machine.request.geometry.page_size();
-    let driver = match gic {
-        Gic::V2 { .. } => &gic::V2_DRIVER,
-        Gic::V3 { .. } => &gic::V3_DRIVER,
-    };
-    if !registry::probe(driver, page_size) {
-        return Err(Obstacle::GicPageSize);
-    }
-    let mapped = map_gic(machine, &gic).map_err(Obstacle::Tables)?;
-    let at_el2 = machine.handover.entry.run_el == 2;
-    if let Some(number) = gic_tree::timer(fdt, at_el2).filter(|_| machine.has_programs)
-        && registry::probe(&timer::DRIVER, page_size)
-    {
-        timer::use_interrupt(number);
-    }
-    // SAFETY: the registers were just mapped, for good, and this is the only call.
-    unsafe { gic::init(&mapped, percpu::this()) }.map_err(Obstacle::GicDriver)
-}
-
-fn start_all(machine: &mut BringUp<'_, '_>, cpus: &Cpus, needs: &Needs, started: &mut Started) {
+fn start_all(
+    machine: &mut BringUp<'_, '_>,
+    fdt: &Tree<'_>,
+    started: &mut Started,
+    needs: Needs,
+    psci: bool,
+) {
     // This CPU must answer calls as soon as another CPU is up.
     cpu::unmask_interrupts();
-    for (index, affinity) in cpus.others.iter().enumerate() {
-        // A CPU that does not come up keeps its number.
-        let number = index + 1;
-        let Some(cpu) = percpu::of(number) else {
-            break;
-        };
-        match start_one(machine, cpu, *affinity, needs) {
-            Ok(facts) => {
-                percpu::now_online(number);
-                started.common = started.common.and(&facts.features);
-                let _ = started.facts.try_push(facts);
-            }
-            Err(failure) => {
-                started.complain(format_args!("CPU {number} (MPIDR {affinity:#x}) {failure}"));
-            }
-        }
-    }
+    let affinity = percpu::this().affinity.load(Ordering::Relaxed);
+    let mut starter = Starter {
+        machine,
+        started,
+        needs,
+        psci,
+        full: None,
+        without_place: 0,
+        beyond: 0,
+    };
+    tree::cpus(fdt, affinity, &mut starter);
+    starter.sum_up();
     identity::leave();
 }
 
 /// Restarts a CPU that was up before and is off now. Its stacks, command and tables still exist.
 pub(super) fn again(number: usize) -> Result<(), Failure> {
-    let (Some(cpu), Some(command)) = (percpu::of(number), mailbox::command_address(number)) else {
+    let (Some(cpu), Some(mailbox)) = (percpu::of(number), place::mailbox(number)) else {
         return Err(Failure::Late(mailbox::NOT_ENTERED));
     };
     for which in 0..stacks::STACKS {
@@ -279,9 +363,10 @@ pub(super) fn again(number: usize) -> Result<(), Failure> {
     let state = state::of(number).ok_or(Failure::Late(mailbox::NOT_ENTERED))?;
     state.store(state::STARTING, Ordering::Release);
     let affinity = cpu.affinity.load(Ordering::Relaxed);
-    let entry = identity::physical(entry_address());
-    psci::cpu_on(affinity, entry, identity::physical(command)).map_err(Failure::Psci)?;
-    wait(cpu)?;
+    let command = place::physical(number, mailbox.command_address());
+    mailbox::ring(affinity, command);
+    psci::cpu_on(affinity, identity::physical(entry_address())).map_err(Failure::Psci)?;
+    wait(cpu, mailbox)?;
     percpu::now_online(number);
     Ok(())
 }
@@ -322,22 +407,25 @@ impl fmt::Display for Failure {
 
 fn start_one(
     machine: &mut BringUp<'_, '_>,
-    cpu: &'static PerCpu,
-    affinity: u64,
+    place: &Place,
+    other: Other,
     needs: &Needs,
+    psci: bool,
 ) -> Result<Facts, Failure> {
+    let Place { cpu, mailbox, .. } = *place;
     let number = cpu.number();
-    let [stack, exceptions] = map_stacks(machine, number).map_err(Failure::Obstacle)?;
-    cpu.prepare(affinity, exceptions.end);
+    if other.by == EnableMethod::Psci && !psci {
+        return Err(Failure::Obstacle(Obstacle::NoPsci));
+    }
     if let Some(state) = state::of(number) {
         state.store(state::STARTING, Ordering::Release);
     }
-    let report_at = mailbox::report_address(number).map_or(0, identity::physical);
-    let command = Command {
-        report: report_at,
-        stack_bottom: stack.physical,
-        stack_top: stack.physical + STACK_BYTES,
-        stack_top_virtual: stack.end,
+    let report = place::physical(number, mailbox.report_address());
+    let command = mailbox.leave(&Command {
+        report,
+        stack_bottom: place.stack,
+        stack_top: place.stack + STACK_BYTES,
+        stack_top_virtual: stacks::bottom(number, 0) + STACK_BYTES,
         entry: secondary::entry(),
         argument: &raw const *cpu as u64,
         mmu: machine.handover.mmu,
@@ -345,26 +433,34 @@ fn start_one(
         disguise: CPUS.get().map_or(Disguise::NONE, |hook| {
             hook.disguise(machine.parameters, number)
         }),
-    };
-    let Some(command) = mailbox::leave(number, &command) else {
-        return Err(Failure::Late(mailbox::NOT_ENTERED));
-    };
-    // Besides its command, the CPU reads only the image's text with its caches bypassed. The text has not
-    // been written since the loader did.
+    });
+    // Besides its command, and the doorbell that names it, the CPU reads only the image's text with its caches
+    // bypassed. The text has not been written since the loader did.
     let entry = identity::physical(entry_address());
-    let command = identity::physical(command);
+    let command = place::physical(number, command);
     bring_up::command_left(command, size_of::<Command>() as u64);
-    psci::cpu_on(affinity, entry, command).map_err(Failure::Psci)?;
-    wait(cpu)?;
-    let report = mailbox::look(number).unwrap_or_default();
-    bring_up::report_read(report_at);
+    let doorbell = mailbox::ring(other.affinity, command);
+    bring_up::command_left(identity::physical(doorbell), size_of::<Doorbell>() as u64);
+    match other.by {
+        EnableMethod::Psci => psci::cpu_on(other.affinity, entry).map_err(Failure::Psci)?,
+        EnableMethod::SpinTable { release: address } => {
+            if let Some(for_good) = state::is_for_good(number) {
+                for_good.store(true, Ordering::Relaxed);
+            }
+            let released = release::release(machine, address, entry);
+            released.map_err(|error| Failure::Obstacle(Obstacle::Tables(error)))?;
+        }
+    }
+    wait(cpu, mailbox)?;
+    let seen = mailbox.look();
+    bring_up::report_read(report);
     Ok(Facts {
         number,
-        affinity,
-        features: CpuFeatures::new(report.registers()),
-        entry_el: report.entry_el,
-        run_el: report.run_el,
-        translations: 0,
+        affinity: other.affinity,
+        features: CpuFeatures::new(seen.registers()),
+        entry_el: seen.entry_el,
+        run_el: seen.run_el,
+        translations: AtomicU64::new(0),
     })
 }
 
@@ -375,7 +471,7 @@ fn entry_address() -> u64 {
     &raw const secondary_entry as u64
 }
 
-fn wait(cpu: &PerCpu) -> Result<(), Failure> {
+fn wait(cpu: &PerCpu, mailbox: &Mailbox) -> Result<(), Failure> {
     let Some(state) = state::of(cpu.number()) else {
         return Err(Failure::Late(mailbox::NOT_ENTERED));
     };
@@ -386,7 +482,7 @@ fn wait(cpu: &PerCpu) -> Result<(), Failure> {
             state::FAILED => return Err(Failure::Gic),
             _ => {}
         }
-        let report = mailbox::look(cpu.number()).unwrap_or_default();
+        let report = mailbox.look();
         if let Some(mismatch) = report.mismatch() {
             return Err(Failure::Parked(mismatch));
         }
@@ -404,120 +500,4 @@ fn wait(cpu: &PerCpu) -> Result<(), Failure> {
         }
         cpu::relax();
     }
-}
-
-/// Maps a piece in the upper VA range, with tables from early memory.
-fn map(machine: &mut BringUp<'_, '_>, piece: Piece) -> Result<(), TableError> {
-    let request = machine.request;
-    let page_bytes = request.geometry.page_size().bytes();
-    let allocator = KernelTableAllocator::Early(EarlyTables::new(machine.memory, page_bytes));
-    // Secondary CPUs walk the tables but change nothing.
-    request
-        .open(allocator, &Counters::new())?
-        .map_pieces(&[piece])
-}
-
-struct Stack {
-    physical: u64,
-    /// Virtual address of the top of the stack.
-    end: u64,
-}
-
-/// Allocates and maps the stacks of a CPU.
-fn map_stacks(machine: &mut BringUp<'_, '_>, number: usize) -> Result<[Stack; 2], Obstacle> {
-    let stacks = [0, 1].map(|which| map_stack(machine, stacks::bottom(number, which)));
-    let [own, exceptions] = stacks;
-    Ok([own?, exceptions?])
-}
-
-fn map_stack(machine: &mut BringUp<'_, '_>, bottom: u64) -> Result<Stack, Obstacle> {
-    let physical = machine
-        .memory
-        .allocate(STACK_BYTES, STACK_BYTES, 0..u64::MAX, Direction::TopDown)
-        .map_err(Obstacle::Memory)?;
-    let piece = Piece {
-        start: VirtualAddress(bottom),
-        output: PhysicalAddress(physical),
-        bytes: STACK_BYTES,
-        attributes: Attributes::normal(Permissions::READ_WRITE),
-        leaves: Leaves::PAGES,
-    };
-    map(machine, piece).map_err(Obstacle::Tables)?;
-    // The CPU first uses the stack with its MMU off. Cached lines of it must not be written back over that.
-    cache::clean_and_invalidate(bottom..bottom + STACK_BYTES);
-    Ok(Stack {
-        physical,
-        end: bottom + STACK_BYTES,
-    })
-}
-
-/// Maps the registers of the interrupt controller.
-fn map_gic(machine: &mut BringUp<'_, '_>, gic: &Gic) -> Result<gic::Mapped, TableError> {
-    let slot = layout::FIXMAP_SLOT_BYTES;
-    // One slot of registers of a distributor or CPU interface covers all known registers.
-    let frame = |range: &Range<u64>| range.start..range.end.min(range.start + slot);
-    match gic {
-        Gic::V2 {
-            distributor,
-            cpu_interface,
-        } => Ok(gic::Mapped::V2 {
-            distributor: map_device(machine, layout::GIC_VADDR, slot, &frame(distributor))?,
-            cpu_interface: map_device(
-                machine,
-                layout::GIC_VADDR + 4 * slot,
-                slot,
-                &frame(cpu_interface),
-            )?,
-        }),
-        Gic::V3 {
-            distributor,
-            redistributors,
-        } => {
-            let distributor = map_device(machine, layout::GIC_VADDR, slot, &frame(distributor))?;
-            let mut mapped = ArrayVec::new();
-            let align = layout::REDISTRIBUTORS_ALIGN;
-            let mut window = layout::REDISTRIBUTORS_VADDR;
-            for region in redistributors {
-                let bytes = (region.end - region.start).min(MOST_REDISTRIBUTORS);
-                // CPUs whose redistributors have no place here are told when they look for them.
-                if window + bytes + 2 * align > layout::REDISTRIBUTORS_END {
-                    break;
-                }
-                let region = region.start..region.start + bytes;
-                let start = map_device(machine, window, align, &region)?;
-                // A page that is larger than the rest of the registers is mapped to its end.
-                window = (start + bytes).next_multiple_of(align);
-                // The list has room for every region that the tree can name.
-                let _ = mapped.try_push(start..start + bytes);
-            }
-            Ok(gic::Mapped::V3 {
-                distributor,
-                redistributors: mapped,
-            })
-        }
-    }
-}
-
-/// Maps `registers` in the address range at `window`, keeping the offset in `align`. Returns their virtual
-/// address.
-fn map_device(
-    machine: &mut BringUp<'_, '_>,
-    window: u64,
-    align: u64,
-    registers: &Range<u64>,
-) -> Result<u64, TableError> {
-    let page = machine.request.geometry.page_size().bytes();
-    let first = registers.start & !(page - 1);
-    // Where a page is larger than the registers, the rest of it is never accessed.
-    let bytes = (registers.end - first).next_multiple_of(page);
-    let start = window + (first & (align - 1));
-    let piece = Piece {
-        start: VirtualAddress(start),
-        output: PhysicalAddress(first),
-        bytes,
-        attributes: Attributes::device(),
-        leaves: Leaves::LARGEST,
-    };
-    map(machine, piece)?;
-    Ok(start + (registers.start - first))
 }

@@ -1,8 +1,7 @@
 //! The state of each CPU while it comes up or goes off.
 
-use crate::percpu::{Aligned, Local};
-use core::sync::atomic::AtomicU32;
-use granule_kcore::cpus::MOST_CPUS;
+use crate::percpu::per_cpu;
+use core::sync::atomic::{AtomicBool, AtomicU32};
 
 /// Not started, or no such CPU.
 pub(super) const OFF: u32 = 0;
@@ -17,9 +16,20 @@ pub(super) const GIVEN_UP: u32 = 4;
 /// The CPU was told to go off and could not.
 pub(super) const STAYS: u32 = 5;
 
-static STATES: Local<AtomicU32> = Local([const { Aligned(AtomicU32::new(OFF)) }; MOST_CPUS]);
+per_cpu! {
+    static STATE: AtomicU32 = AtomicU32::new(OFF);
+}
+
+per_cpu! {
+    static FOR_GOOD: AtomicBool = AtomicBool::new(false);
+}
 
 /// The state of CPU `number`. The boot CPU's is never read.
 pub(super) fn of(number: usize) -> Option<&'static AtomicU32> {
-    STATES.of(number)
+    STATE.of(number)
+}
+
+/// Whether nothing can switch CPU `number` off, because it was started by its release address.
+pub(super) fn is_for_good(number: usize) -> Option<&'static AtomicBool> {
+    FOR_GOOD.of(number)
 }

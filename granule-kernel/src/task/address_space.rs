@@ -91,9 +91,6 @@ struct Numbers {
     _words: Array<u64>,
 }
 
-// Each CPU uses one ASID at a time, so 8 bits always leave one free.
-const _: () = assert!(MOST_CPUS < 255);
-
 /// The statistics of all spaces already dropped.
 static GONE: Lock<Stats> = Lock::new(Stats::NONE);
 
@@ -175,6 +172,11 @@ pub(super) fn prepare(geometry: Geometry, capabilities: TlbCapabilities, setting
         settings,
         make,
     });
+}
+
+/// Whether ASIDs of `bits` bits are enough: each CPU uses one at a time, none uses 0, and one must be left.
+pub(super) fn are_numbers_enough(bits: u32) -> bool {
+    percpu::ready() + 2 <= 1 << bits
 }
 
 /// Allocates the map of ASIDs with `bits` bits. False if memory is exhausted.

@@ -154,6 +154,8 @@ fn archive(inputs: &Inputs<'_>) -> Option<&'static [u8]> {
 #[derive(Clone, Copy, Debug)]
 enum Refused {
     Memory,
+    /// The CPUs have too few ASIDs for so many CPUs.
+    Asids(u32),
     Geometry(granule::arch::GeometryError),
     Program(Errno),
     /// The interpreter named by a script does not exist.
@@ -164,6 +166,11 @@ impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Memory => f.write_str("there is no memory for it"),
+            Self::Asids(bits) => write!(
+                f,
+                "the CPUs have {bits}-bit ASIDs, too few for so many CPUs: boot with maxcpus={}",
+                (1u32 << bits) - 2
+            ),
             Self::Geometry(error) => write!(f, "user space has no shape: {error}"),
             Self::Program(error) => write!(f, "{error:?}"),
             Self::Interpreter(path) => write!(
@@ -215,6 +222,9 @@ fn begin(inputs: &Inputs<'_>, path: &[u8], first: &First) -> Result<&'static Tas
         ..Settings::PLAIN
     };
     address_space::prepare(lower, inputs.capabilities, settings);
+    if !address_space::are_numbers_enough(common.asid_bits) {
+        return Err(Refused::Asids(common.asid_bits));
+    }
     if !address_space::open_numbers(common.asid_bits) {
         return Err(Refused::Memory);
     }

@@ -9,5 +9,6 @@ mod conflicts;
 mod failures;
 mod machine;
 mod mismatch;
+mod spin_table;
 mod trees;
 mod up;

@@ -73,20 +73,61 @@ fn more_cpus_than_one_cluster_has() {
     assert_eq!(made.facts()[17]["mpidr"], "0x101");
 }
 
+/// Sets of CPUs have more than one word, and an interrupt goes to five clusters.
 #[test]
-fn more_cpus_than_the_kernel_has_room_for() {
-    let made = ok(&machine(34, NO_WORDS));
-    assert_eq!(
-        (made.number("cpus"), made.number("cpus_expected")),
-        (32, 34)
+fn more_cpus_than_bits_in_a_word() {
+    let made = ok(&Request {
+        page_size: Some(PageSize::K4),
+        ..machine(66, NO_WORDS)
+    });
+    assert_eq!(made.number("cpus"), 66);
+    assert_eq!(made.facts()[65]["mpidr"], "0x401");
+}
+
+/// The boot goes on with the CPUs that memory had room for.
+#[test]
+fn more_cpus_than_memory_has_room_for() {
+    let made = ok(&Request {
+        memory: 10 << 20,
+        page_size: Some(PageSize::K4),
+        ..machine(66, NO_WORDS)
+    });
+    let (cpus, expected) = (made.number("cpus"), made.number("cpus_expected"));
+    assert!(
+        (2..66).contains(&cpus) && expected == 66,
+        "{cpus} of {expected}"
     );
-    assert_eq!(
-        made.mismatches(),
-        [
-            "the CPU /cpus/cpu@32 (MPIDR 0x200) is not started: this kernel runs on 32 CPUs at most",
-            "the CPU /cpus/cpu@33 (MPIDR 0x201) is not started: this kernel runs on 32 CPUs at most",
-        ]
+    let [line] = made.mismatches()[..] else {
+        panic!("{:?}", made.mismatches());
+    };
+    let start = format!(
+        "from CPU {cpus} on none is started, {} in all: there is no memory for its stacks and data: ",
+        expected - cpus
     );
+    assert!(line.starts_with(&start), "{line}");
+}
+
+#[test]
+fn no_more_cpus_than_asked_for() {
+    for (words, cpus, line) in [
+        (
+            "maxcpus=2",
+            2,
+            "from CPU 2 on none is started, 2 in all: maxcpus= allows 2",
+        ),
+        (
+            "maxcpus=0",
+            1,
+            "no other CPU is started: maxcpus= allows 1, the device tree names 3 more",
+        ),
+    ] {
+        let made = ok(&machine(4, words));
+        assert_eq!(
+            (made.number("cpus"), made.number("cpus_expected")),
+            (cpus, 4)
+        );
+        assert_eq!(made.mismatches(), [line]);
+    }
 }
 
 #[test]

@@ -51,6 +51,8 @@ struct Cpu {
     says: Says,
     state: State,
     asked: bool,
+    /// Nothing can switch it off.
+    for_good: bool,
     given_up: bool,
     /// Polls since it was asked, and queries to firmware about it.
     looks: u32,
@@ -63,10 +65,16 @@ const fn cpu(told: Told, says: Says) -> Cpu {
         says,
         state: State::Runs,
         asked: false,
+        for_good: false,
         given_up: false,
         looks: 0,
         questions: 0,
     }
+}
+
+fn set(cpus: &[usize]) -> CpuSet {
+    cpus.iter()
+        .fold(CpuSet::default(), |set, cpu| set.with(*cpu))
 }
 
 const WELL: Cpu = cpu(Told::GoesAfter(2), Says::TheTruth);
@@ -88,7 +96,7 @@ impl Fake {
         let mut online = CpuSet::default();
         for (index, cpu) in cpus.iter().enumerate() {
             if cpu.state == State::Runs {
-                online.0 |= CpuSet::one(index + 1).0;
+                online = online.with(index + 1);
             }
         }
         Self {
@@ -119,6 +127,10 @@ impl Others for Fake {
         let cpus = self.cpus.borrow();
         let cpu = cpus.get(number - 1);
         cpu.is_some_and(|cpu| cpu.state != State::NeverStarted)
+    }
+
+    fn can_go_off(&self, number: usize) -> bool {
+        !self.with(number, |cpu| cpu.for_good)
     }
 
     /// Advances the time: a CPU that was asked does its next step.
@@ -208,8 +220,7 @@ impl Others for Fake {
                 );
                 if cpu.state == State::Off {
                     cpu.state = State::Runs;
-                    self.online
-                        .set(CpuSet(self.online.get().0 | CpuSet::one(number).0));
+                    self.online.set(self.online.get().with(number));
                 }
             });
         }
@@ -260,13 +271,13 @@ fn all_that_run_go_and_are_told() {
         ..WELL
     };
     let fake = Fake::new(&[WELL, parked_off, WELL, never]);
-    assert_eq!(all(&fake), Ok(CpuSet(1 << 1 | 1 << 3)));
+    assert_eq!(all(&fake), Ok(set(&[1, 3])));
     assert!(fake.online.get().is_empty());
     assert_eq!((fake.state(1), fake.state(3)), (State::Off, State::Off));
     assert_eq!(fake.with(4, |cpu| cpu.questions), 0);
     assert_eq!(all(&Fake::new(&[])), Ok(CpuSet::default()));
     assert_eq!(
-        all(&Fake::new(&[WELL; MOST_CPUS - 1])).map(CpuSet::len),
+        all(&Fake::new(&[WELL; MOST_CPUS - 1])).map(|gone| gone.len()),
         Ok(MOST_CPUS - 1)
     );
 }
@@ -321,7 +332,7 @@ fn firmware_that_stops_answering_is_believed_nothing() {
                 2,
                 Why::Firmware(7),
             );
-            assert_eq!(fake.started_again.get(), CpuSet(1 << 1 | 1 << 2));
+            assert_eq!(fake.started_again.get(), set(&[1, 2]));
         }
         // The CPU has not seen the request, which is withdrawn, and it stays.
         let fake = stays(&[WELL, cpu(Told::Deaf, says)], 2, Why::Firmware(7));
@@ -339,7 +350,7 @@ fn firmware_that_fails_once_takes_no_cpu_away() {
     let looks = 8;
     let once = cpu(Told::GoesAfter(looks), Says::ErrorOnce(3));
     let fake = Fake::new(&[WELL, once]);
-    assert_eq!(all(&fake), Ok(CpuSet(0b110)));
+    assert_eq!(all(&fake), Ok(set(&[1, 2])));
     assert_eq!(fake.state(2), State::Off);
 }
 
@@ -356,13 +367,30 @@ fn a_cpu_that_takes_too_long_is_not_waited_for_without_end() {
     // Just in time, and just too late.
     let patience = PATIENCE as u32;
     let fake = Fake::new(&[cpu(Told::GoesAfter(patience), Says::TheTruth), WELL]);
-    assert_eq!(all(&fake), Ok(CpuSet(0b110)));
+    assert_eq!(all(&fake), Ok(set(&[1, 2])));
     let late = cpu(Told::GoesAfter(patience + 1), Says::TheTruth);
     let fake = stays(&[WELL, late, WELL], 2, Why::Late);
-    assert_eq!(fake.started_again.get(), CpuSet(0b110));
+    assert_eq!(fake.started_again.get(), set(&[1, 2]));
     // A CPU that never saw the request is kept, and not started again.
     let fake = stays(&[WELL, cpu(Told::Deaf, Says::TheTruth)], 2, Why::Late);
     assert_eq!(fake.started_again.get(), CpuSet::one(1));
+}
+
+/// No other CPU is switched off for nothing.
+#[test]
+fn one_that_nothing_can_switch_off_is_seen_first() {
+    let for_good = Cpu {
+        for_good: true,
+        ..WELL
+    };
+    let fake = stays(&[WELL, for_good, WELL], 2, Why::ForGood);
+    assert!(fake.started_again.get().is_empty());
+    assert_eq!(fake.with(1, |cpu| cpu.questions), 0);
+    let never = Cpu {
+        state: State::NeverStarted,
+        ..for_good
+    };
+    assert_eq!(all(&Fake::new(&[WELL, never])), Ok(set(&[1])));
 }
 
 /// The parked CPU is found before any CPU is asked to go.
@@ -415,7 +443,7 @@ fn all_cpus_go_off_or_none() {
                     Ok(gone) => {
                         let fake = Fake::new(&cpus);
                         assert_eq!(all(&fake), Ok(gone));
-                        assert_eq!(gone, CpuSet(0b1110), "{cpus:?}");
+                        assert_eq!(gone, set(&[1, 2, 3]), "{cpus:?}");
                         assert!((1..=3).all(|at| fake.state(at) == State::Off), "{cpus:?}");
                         left += 1;
                     }

@@ -12,7 +12,7 @@ mod v3;
 pub(crate) use common::Error;
 pub(crate) use driver::{
     Mapped, V2_DRIVER, V3_DRIVER, acknowledge, end, init, init_cpu, quiesce_cpu, quiesce_rest,
-    restore, send,
+    restore, send, send_to,
 };
 
 mod driver {
@@ -118,6 +118,15 @@ mod driver {
 
     /// Sends the call interrupt to `cpus`. The receiver sees everything that was stored before.
     pub(crate) fn send(cpus: CpuSet) {
+        send_each(cpus.iter());
+    }
+
+    /// Sends the call interrupt to one CPU, as [`send`] does.
+    pub(crate) fn send_to(cpu: usize) {
+        send_each(core::iter::once(cpu));
+    }
+
+    fn send_each(cpus: impl Iterator<Item = usize>) {
         // Sending is not a memory access, so only a barrier orders it after the stores that it announces.
         granule::hw::dsb_ishst();
         match VERSION.load(Ordering::Relaxed) {

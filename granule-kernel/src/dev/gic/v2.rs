@@ -6,17 +6,17 @@
 use super::common::{CALL, Error, timer};
 use super::quiesce::{Registers, StillOn};
 use crate::lock::MaskedLock;
-use crate::percpu::{Aligned, Local};
+use crate::percpu::per_cpu;
 use arm_gic::gicv2::{GicV2, SgiTarget, SgiTargetListFilter};
 use arm_gic::{IntId, InterruptGroup};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use granule_kcore::cpus::MOST_CPUS;
-use granule_kcore::cpus::set::CpuSet;
 
 static DISTRIBUTOR: AtomicU64 = AtomicU64::new(0);
 static CPU_INTERFACE: AtomicU64 = AtomicU64::new(0);
-/// Each CPU's bit among the CPU interfaces.
-static INTERFACES: Local<AtomicU32> = Local([const { Aligned(AtomicU32::new(0)) }; MOST_CPUS]);
+per_cpu! {
+    /// The CPU's bit among the CPU interfaces.
+    static INTERFACE: AtomicU32 = AtomicU32::new(0);
+}
 static LOCK: MaskedLock<()> = MaskedLock::new(());
 
 /// GICD_ITARGETSR0. The byte of an SGI reads as the reading CPU's own interface.
@@ -73,16 +73,16 @@ pub(super) fn init_cpu() -> Result<(), Error> {
     if distributor.read(TYPER) >> 5 & 0b111 == 0 {
         interface = 1;
     }
-    INTERFACES.this().store(interface, Ordering::Relaxed);
+    INTERFACE.this().store(interface, Ordering::Relaxed);
     if interface == 0 {
         return Err(Error::NoInterface);
     }
     Ok(())
 }
 
-pub(super) fn send(cpus: CpuSet) {
-    let interfaces = cpus.iter().fold(0, |all, cpu| {
-        all | INTERFACES
+pub(super) fn send(cpus: impl Iterator<Item = usize>) {
+    let interfaces = cpus.fold(0, |all, cpu| {
+        all | INTERFACE
             .of(cpu)
             .map_or(0, |bit| bit.load(Ordering::Relaxed))
     });

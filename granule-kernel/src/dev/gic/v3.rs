@@ -13,7 +13,6 @@ use arm_gic::{IntId, InterruptGroup, UniqueMmioPointer};
 use core::ops::Range;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
-use granule_kcore::cpus::set::CpuSet;
 use granule_kcore::devicetree::gic::MOST_REGIONS;
 
 static DISTRIBUTOR: AtomicU64 = AtomicU64::new(0);
@@ -98,22 +97,40 @@ fn redistributor(affinity: u64) -> Result<NonNull<GicrSgi>, Error> {
     Err(Error::NoRedistributor)
 }
 
-pub(super) fn send(cpus: CpuSet) {
-    for cpu in cpus.iter() {
+/// Sends to `cpus`, ascending: neighbours in one cluster, up to 16, share one write.
+pub(super) fn send(cpus: impl Iterator<Item = usize>) {
+    let mut cluster = None;
+    for cpu in cpus {
         let Some(cpu) = percpu::of(cpu) else {
             continue;
         };
         let affinity = cpu.affinity.load(Ordering::Relaxed);
-        let target = SgiTarget::List {
-            affinity3: (affinity >> 32) as u8,
-            affinity2: (affinity >> 16) as u8,
-            affinity1: (affinity >> 8) as u8,
-            // Below 16, because a CPU with a larger Aff0 is not brought up.
-            target_list: 1 << (affinity & 0xf),
+        // Below 16, because a CPU with a larger Aff0 is not brought up.
+        let one = 1 << (affinity & 0xf);
+        cluster = match cluster {
+            Some((same, list)) if same == affinity >> 8 => Some((same, list | one)),
+            other => {
+                send_to_cluster(other);
+                Some((affinity >> 8, one))
+            }
         };
-        // Fails only for an interrupt that is no SGI.
-        let _ = GicCpuInterface::send_sgi(CALL, target, SgiTargetGroup::CurrentGroup1);
     }
+    send_to_cluster(cluster);
+}
+
+/// Sends to CPUs of one cluster: their affinity without Aff0, and a bit for each Aff0.
+fn send_to_cluster(cluster: Option<(u64, u16)>) {
+    let Some((affinity, target_list)) = cluster else {
+        return;
+    };
+    let target = SgiTarget::List {
+        affinity3: (affinity >> 24) as u8,
+        affinity2: (affinity >> 8) as u8,
+        affinity1: affinity as u8,
+        target_list,
+    };
+    // Fails only for an interrupt that is no SGI.
+    let _ = GicCpuInterface::send_sgi(CALL, target, SgiTargetGroup::CurrentGroup1);
 }
 
 pub(super) fn acknowledge() -> Option<IntId> {

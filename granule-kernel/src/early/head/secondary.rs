@@ -3,13 +3,14 @@
 
 use crate::arch::sctlr::{SCTLR_EL2_MMU_OFF, SCTLR_MMU_OFF};
 use crate::handover::MmuConfig;
-use crate::handover::mailbox::{Command, PARKED, Report};
+use crate::handover::mailbox::{Command, Doorbell, PARKED, RUNG, Report};
 use core::arch::global_asm;
 use core::mem::offset_of;
 use granule_kcore::cpus::compare::Reason;
 
-// x0 = physical address of this CPU's Command. The image is relocated for its virtual address. The parts read
-// here have been cleaned: text by the loader, commands by the boot CPU. Registers as in `entry`: x19
+// No register holds anything: firmware that a CPU left by its release address passes nothing on. Several CPUs may
+// share such an address, so each waits until the doorbell names it. The image is relocated for its virtual
+// address. The parts read here have been cleaned: text by the loader, doorbell and commands by the boot CPU. Registers as in `entry`: x19
 // exception level at entry, x20 the command, x24 present exception level, x25 VHE.
 global_asm!(
     r#"
@@ -17,7 +18,20 @@ global_asm!(
     .global secondary_entry
 secondary_entry:
     msr     daifset, #0xf
-    mov     x20, x0
+    mrs     x0, mpidr_el1
+    and     x1, x0, #0xffffff
+    and     x0, x0, #0xff00000000
+    orr     x0, x0, x1
+    orr     x0, x0, #{rung}
+    adrp    x1, DOORBELL
+    add     x1, x1, :lo12:DOORBELL
+1:  ldr     x2, [x1, #{who}]
+    cmp     x2, x0
+    b.eq    2f
+    wfe                             // the event comes after the name, and stays until taken
+    b       1b
+2:  dmb     sy                      // the command is read after the name
+    ldr     x20, [x1, #{doorbell_command}]
     mrs     x19, CurrentEL
     lsr     x19, x19, #2
     mov     w0, #{el3}
@@ -119,6 +133,9 @@ secondary_exception:
     exception = const Reason::Exception as u32,
     sctlr_el1 = const SCTLR_MMU_OFF,
     sctlr_el2 = const SCTLR_EL2_MMU_OFF,
+    rung = const RUNG,
+    who = const offset_of!(Doorbell, who),
+    doorbell_command = const offset_of!(Doorbell, command),
     stack_bottom = const offset_of!(Command, stack_bottom),
     stack_top = const offset_of!(Command, stack_top),
     stack_top_virtual = const offset_of!(Command, stack_top_virtual),

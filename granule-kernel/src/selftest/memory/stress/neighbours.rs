@@ -8,7 +8,6 @@ use crate::percpu;
 use crate::percpu::PerCpu;
 use core::sync::atomic::{AtomicBool, Ordering};
 use granule::arch::VirtualAddress;
-use granule_kcore::cpus::MOST_CPUS;
 
 /// Number of neighbours in each changed quarter.
 pub(super) const EACH: u64 = 16;
@@ -45,7 +44,7 @@ pub(super) fn visit(
         .without(0)
         .iter()
         .position(|other| other as u64 == number)
-        .unwrap_or(MOST_CPUS) as u64;
+        .unwrap_or(usize::MAX) as u64;
     let mine = |index: usize| index as u64 % cpus == place;
     for (index, neighbour) in neighbours.iter().enumerate() {
         if mine(index) {

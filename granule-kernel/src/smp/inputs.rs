@@ -1,0 +1,82 @@
+//! The inputs of starting CPUs, and what may keep the boot CPU from having others.
+
+use crate::dev::gic;
+use crate::handover::{BootRoots, Handover};
+use crate::mm::early_tables::EarlyTables;
+use crate::mm::map::Request;
+use crate::mm::table_allocator::KernelTableAllocator;
+use crate::mm::walker::Opened;
+use crate::percpu::PerCpu;
+use core::fmt;
+use granule::arch::errata::Errata;
+use granule::table::{Counters, Piece, TableError};
+use granule_kcore::devicetree::gic as gic_tree;
+use granule_kcore::devicetree::memory::Memory;
+use granule_kcore::parameters::Parameters;
+
+/// Why no other CPU can be used, or why one CPU cannot.
+#[derive(Debug)]
+pub(super) enum Obstacle {
+    NoPsci,
+    NoPlace,
+    Gic(gic_tree::GicTreeError),
+    GicDriver(gic::Error),
+    GicPageSize,
+    Tables(TableError),
+    Memory(granule_boot::memblock::Error),
+}
+
+impl fmt::Display for Obstacle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoPsci => f.write_str(
+                "the device tree has no psci node of version 0.2 or later with a method",
+            ),
+            Self::NoPlace => f.write_str("it has no mailbox"),
+            Self::Gic(error) => write!(f, "{error}"),
+            Self::GicDriver(error) => write!(f, "{error}"),
+            Self::GicPageSize => {
+                f.write_str("the interrupt controller's driver does not work with the page size")
+            }
+            Self::Tables(error) => write!(f, "something it needs cannot be mapped: {error}"),
+            Self::Memory(error) => write!(f, "there is no memory for its stacks and data: {error}"),
+        }
+    }
+}
+
+/// The inputs of starting CPUs.
+pub(crate) struct BringUp<'a, 'r> {
+    pub(crate) request: &'a Request<'r>,
+    pub(crate) handover: &'a Handover,
+    pub(crate) roots: &'a BootRoots,
+    pub(crate) memory: &'a mut Memory,
+    pub(crate) tree: &'a [u8],
+    pub(crate) parameters: &'a Parameters<'a>,
+    /// Errata of the boot CPU, and those forced on the command line.
+    pub(crate) errata: Errata,
+    /// Number of addresses that the boot CPU translated for its self-check.
+    pub(crate) translations: u64,
+    /// Whether there may be user programs. Interrupts preempt them, so they need interrupts even with one
+    /// CPU.
+    pub(crate) has_programs: bool,
+    /// The idle loop that each of the other CPUs enters.
+    pub(crate) idle: fn(&'static PerCpu) -> !,
+}
+
+impl BringUp<'_, '_> {
+    /// Calls `work` with the tables of the upper VA range, and tables from early memory for it to add.
+    pub(super) fn with_tables<R>(
+        &mut self,
+        work: impl FnOnce(&mut Opened<'_>) -> Result<R, TableError>,
+    ) -> Result<R, TableError> {
+        let page_bytes = self.request.geometry.page_size().bytes();
+        let allocator = KernelTableAllocator::Early(EarlyTables::new(self.memory, page_bytes));
+        // Secondary CPUs walk the tables but change nothing.
+        work(&mut self.request.open(allocator, &Counters::new())?)
+    }
+
+    /// Maps a piece in the upper VA range.
+    pub(super) fn map(&mut self, piece: Piece) -> Result<(), TableError> {
+        self.with_tables(|tables| tables.map_pieces(&[piece]))
+    }
+}

@@ -1,0 +1,109 @@
+//! Sets up interrupts on the boot CPU, and maps the interrupt controller for all CPUs.
+
+use super::inputs::{BringUp, Obstacle};
+use crate::dev::gic;
+use crate::dev::registry;
+use crate::dev::timer;
+use crate::percpu;
+use arrayvec::ArrayVec;
+use core::ops::Range;
+use granule::arch::{Attributes, PhysicalAddress, VirtualAddress};
+use granule::table::{Leaves, Piece, TableError};
+use granule_boot::tree::Tree;
+use granule_kcore::devicetree::gic as gic_tree;
+use granule_kcore::devicetree::gic::Gic;
+use granule_kcore::layout;
+
+/// Sets up interrupts on this CPU, and what the others need for theirs.
+pub(super) fn prepare(machine: &mut BringUp<'_, '_>, fdt: &Tree<'_>) -> Result<(), Obstacle> {
+    let gic = gic_tree::gic(fdt).map_err(Obstacle::Gic)?;
+    let page_size = machine.request.geometry.page_size();
+    let driver = match gic {
+        Gic::V2 { .. } => &gic::V2_DRIVER,
+        Gic::V3 { .. } => &gic::V3_DRIVER,
+    };
+    if !registry::probe(driver, page_size) {
+        return Err(Obstacle::GicPageSize);
+    }
+    let mapped = map_gic(machine, &gic).map_err(Obstacle::Tables)?;
+    let at_el2 = machine.handover.entry.run_el == 2;
+    if let Some(number) = gic_tree::timer(fdt, at_el2).filter(|_| machine.has_programs)
+        && registry::probe(&timer::DRIVER, page_size)
+    {
+        timer::use_interrupt(number);
+    }
+    // SAFETY: the registers were just mapped, for good, and this is the only call.
+    unsafe { gic::init(&mapped, percpu::this()) }.map_err(Obstacle::GicDriver)
+}
+
+/// Maps the registers of the interrupt controller.
+fn map_gic(machine: &mut BringUp<'_, '_>, gic: &Gic) -> Result<gic::Mapped, TableError> {
+    let slot = layout::FIXMAP_SLOT_BYTES;
+    // One slot of registers of a distributor or CPU interface covers all known registers.
+    let frame = |range: &Range<u64>| range.start..range.end.min(range.start + slot);
+    match gic {
+        Gic::V2 {
+            distributor,
+            cpu_interface,
+        } => Ok(gic::Mapped::V2 {
+            distributor: map_device(machine, layout::GIC_VADDR, slot, &frame(distributor))?,
+            cpu_interface: map_device(
+                machine,
+                layout::GIC_VADDR + 4 * slot,
+                slot,
+                &frame(cpu_interface),
+            )?,
+        }),
+        Gic::V3 {
+            distributor,
+            redistributors,
+        } => {
+            let distributor = map_device(machine, layout::GIC_VADDR, slot, &frame(distributor))?;
+            let mut mapped = ArrayVec::new();
+            let align = layout::REDISTRIBUTORS_ALIGN;
+            let mut window = layout::REDISTRIBUTORS_VADDR;
+            for region in redistributors {
+                // CPUs whose redistributors have no place here are told when they look for them.
+                let most = (layout::REDISTRIBUTORS_END - 2 * align).saturating_sub(window);
+                let bytes = (region.end - region.start).min(most);
+                if bytes == 0 {
+                    break;
+                }
+                let region = region.start..region.start + bytes;
+                let start = map_device(machine, window, align, &region)?;
+                // A page that is larger than the rest of the registers is mapped to its end.
+                window = (start + bytes).next_multiple_of(align);
+                // The list has room for every region that the tree can name.
+                let _ = mapped.try_push(start..start + bytes);
+            }
+            Ok(gic::Mapped::V3 {
+                distributor,
+                redistributors: mapped,
+            })
+        }
+    }
+}
+
+/// Maps `registers` in the address range at `window`, keeping the offset in `align`. Returns their virtual
+/// address.
+fn map_device(
+    machine: &mut BringUp<'_, '_>,
+    window: u64,
+    align: u64,
+    registers: &Range<u64>,
+) -> Result<u64, TableError> {
+    let page = machine.request.geometry.page_size().bytes();
+    let first = registers.start & !(page - 1);
+    // Where a page is larger than the registers, the rest of it is never accessed.
+    let bytes = (registers.end - first).next_multiple_of(page);
+    let start = window + (first & (align - 1));
+    let piece = Piece {
+        start: VirtualAddress(start),
+        output: PhysicalAddress(first),
+        bytes,
+        attributes: Attributes::device(),
+        leaves: Leaves::LARGEST,
+    };
+    machine.map(piece)?;
+    Ok(start + (registers.start - first))
+}
