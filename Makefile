@@ -1,7 +1,7 @@
 # The commands a person types; what they do is in xtask (`cargo xtask --help`).
 
 .DEFAULT_GOAL := help
-.PHONY: help run report check test test-all test-peers soak image setup
+.PHONY: help run report check test test-all test-peers soak image disk setup
 
 help:
 	@echo "make run    boot one image with 4K, 16K and 64K pages, print one table"
@@ -12,6 +12,7 @@ help:
 	@echo "make test-peers  Debian's kernels and shell beside ours, and left for (fetches them by apt)"
 	@echo "make soak   everything in full, resumable, at most six hours"
 	@echo "make image  build target/granule/Image"
+	@echo "make disk   a disk or USB stick that boots it through UEFI and GRUB (OUTPUT=file; fetches GRUB by apt)"
 	@echo "make setup  install what is missing (run, test and soak do it too)"
 
 # A linker must be there before xtask can be built; xtask then sees to the rest.
@@ -21,6 +22,9 @@ setup:
 
 image: setup
 	@cargo xtask image
+
+disk: setup
+	@cargo xtask disk $(if $(OUTPUT),--output $(OUTPUT))
 
 run: setup
 	@cargo xtask run

@@ -26,11 +26,20 @@ impl TraceArea {
     /// for each 4K page of a linear map; a sixteenth of RAM holds that and the rest of the boot.
     #[must_use]
     pub fn at_end_of_ram(memory: u64, bytes: Option<u64>) -> Self {
+        Self::ending_at(RAM_BASE.saturating_add(memory), memory, bytes)
+    }
+
+    /// As large, up to the middle of RAM.
+    #[must_use]
+    pub fn amid_ram(memory: u64, bytes: Option<u64>) -> Self {
+        Self::ending_at(RAM_BASE.saturating_add(memory / 2), memory, bytes)
+    }
+
+    fn ending_at(end: u64, memory: u64, bytes: Option<u64>) -> Self {
         let usual = (memory / 16).next_multiple_of(ALIGN).clamp(8 << 20, MOST);
         let bytes = bytes.unwrap_or(usual);
-        let end = RAM_BASE.saturating_add(memory) & !(ALIGN - 1);
         Self {
-            start: end.saturating_sub(bytes),
+            start: (end & !(ALIGN - 1)).saturating_sub(bytes),
             bytes,
         }
     }
@@ -93,6 +102,8 @@ mod tests {
         assert_eq!((area.start, area.bytes), (0x1_3000_0000, 256 << 20));
         assert_eq!(TraceArea::at_end_of_ram(64 << 20, None).bytes, 8 << 20);
         assert_eq!(TraceArea::at_end_of_ram(1 << 40, None).bytes, 1 << 30);
+        let amid = TraceArea::amid_ram(4 << 30, None);
+        assert_eq!((amid.start, amid.bytes), (0xb000_0000, 256 << 20));
         // RAM that ends in the middle of a block.
         let odd = TraceArea::at_end_of_ram((256 << 20) + 8192, Some(4 << 20));
         assert_eq!((odd.start, odd.bytes), (0x4fc0_0000, 4 << 20));

@@ -2,8 +2,9 @@
 //!
 //! The benchmark of user memory runs on each kernel, and our kernel must need fewer instructions. Debian's
 //! unmodified busybox runs a script on our kernel with every page size and must print the same as on Linux.
-//! Our kernel leaves for each of Debian's, which must reach its first process. The device trees of Debian's kernel
-//! packages must be to our readers what they are to `dtc`. Debian's page tables, as
+//! Our kernel leaves for each of Debian's, which must reach its first process. Debian's boot loaders start
+//! Debian's Linux from our boot disk. The device trees of Debian's kernel packages must be to our readers what they
+//! are to `dtc`. Debian's page tables, as
 //! `granule dump` reads them, must be those that QEMU and Debian's kernels say, files of Debian's makedumpfile must
 //! have what the core has that it was given, and Debian's kernels and systems that are no Linux run under
 //! `granule watch` with the QEMUs of two suites. No file of Debian's is part of the repository.
@@ -15,12 +16,14 @@ mod bench;
 mod check;
 mod deadline;
 mod deb;
+mod disk;
 mod emulator;
 mod faults;
 mod figures;
 mod index;
 mod inspect;
 mod kexec;
+mod loaders;
 mod machine;
 mod parts;
 mod peers;

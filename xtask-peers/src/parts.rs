@@ -17,7 +17,7 @@ use crate::store::Store;
 use crate::summary::Summary;
 use crate::tlb::replays;
 use crate::watch::{self, Extent};
-use crate::{apt, faults, report, sensitivity, trees};
+use crate::{apt, disk, faults, loaders, report, sensitivity, trees};
 
 /// A part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -32,6 +32,10 @@ pub(crate) enum Part {
     Kexec,
     /// The device trees of Debian's kernel packages, as our readers and as dtc read them
     Trees,
+    /// Debian's Linux by each boot loader, from our boot disk
+    Disk,
+    /// Fetch the boot loaders only; only if it is asked for
+    Loaders,
     /// The page tables of Debian's kernels, read from outside
     Inspect,
     /// Files of Debian's makedumpfile; a part of inspect
@@ -71,6 +75,10 @@ pub(crate) fn run(only: &[Part], fresh: bool, mut summary: Summary) -> Result<Ex
     let wants = |part| only.is_empty() || asked(part);
     let files = Files::new()?;
     let folder = target_dir().join("peers");
+    if only == [Part::Loaders] {
+        loaders::fetch(&folder, fresh)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let store = Store::new(folder.clone(), apt::ARM64);
     let packages = match store.packages(&peers::all(), fresh) {
         Ok(packages) => packages,
@@ -108,6 +116,9 @@ pub(crate) fn run(only: &[Part], fresh: bool, mut summary: Summary) -> Result<Ex
             fresh,
         };
         makedumpfile::all(&subject).into_iter().for_each(&mut add);
+    }
+    if wants(Part::Disk) {
+        disk::booted(&peers, &files, &folder, fresh, &mut add)?;
     }
     if wants(Part::Watch) || asked(Part::WatchAll) {
         build()?;

@@ -18,7 +18,7 @@ pub(crate) struct Linux {
     pub(crate) page_size: PageSize,
 }
 
-const fn wanted(suite: &'static str, package: &'static str, kernel: bool) -> Wanted {
+pub(crate) const fn wanted(suite: &'static str, package: &'static str, kernel: bool) -> Wanted {
     Wanted {
         suite,
         package,

@@ -11,6 +11,7 @@ mod browser;
 mod check;
 mod ci;
 mod debian;
+mod disk;
 #[cfg(test)]
 mod documents;
 mod dump_speed;
@@ -77,6 +78,8 @@ enum Command {
     },
     /// Build the user programs that tests run on the kernel
     User,
+    /// Make a disk for firmware to boot from, with a boot loader that apt fetches: target/granule/disk.img
+    Disk(disk::Options),
     /// Build the probe, a next kernel that only looks: target/granule/Image-probe
     Probe,
     /// Check the kernel's MMU-off code only
@@ -133,6 +136,7 @@ fn dispatch(command: Command) -> Result<ExitCode> {
         Command::Image { test: true, .. } => image::test_image().map(drop)?,
         Command::Image { fixed, .. } => image::image(fixed).map(drop)?,
         Command::User => user::build()?,
+        Command::Disk(options) => disk::make(&options)?,
         Command::Probe => probe::build().map(drop)?,
         Command::CheckMmuOff { elf } => {
             let elf = elf.map_or_else(|| image::build_kernel(None), Ok)?;

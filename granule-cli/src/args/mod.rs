@@ -15,7 +15,7 @@ use crate::bench::args::BenchArgs;
 use crate::findings::parse_policies;
 use crate::inspect::args::{self as inspect, DumpArgs, LintArgs, ReportArgs};
 use crate::plan::{self, args::PlanArgs};
-use crate::request::{Barriers, LinearMap, PageSize, Request, Rodata};
+use crate::request::{Barriers, Firmware, LinearMap, PageSize, Request, Rodata};
 use crate::sizes::{parse_address, parse_size};
 use crate::watch::args::{self as watch, WatchArgs};
 
@@ -175,6 +175,11 @@ Examples:
     granule boot --page-size 4k --kexec-page-size 64k
     granule boot --kexec vmlinuz --kexec-initrd initrd.img --kexec-append 'console=ttyAMA0 quiet'
 
+  Through UEFI, with ACPI tables only; through U-Boot; through GRUB, which `make disk` fetches:
+    granule boot --firmware uefi --acpi
+    granule boot --firmware u-boot --page-size 64k
+    granule boot --firmware grub
+
   A tree of your own, byte for byte, and an image above 4 GiB:
     granule boot --dtb board.dtb
     granule boot --memory 8G --load-address 0x140000000
@@ -274,6 +279,22 @@ pub struct BootArgs {
     #[arg(long, value_name = "FILE", help_heading = MACHINE)]
     ram_file: Option<PathBuf>,
 
+    /// What starts the kernel: QEMU itself (direct), or firmware; all but direct and uefi from a disk
+    #[arg(long, value_name = "WAY", value_enum, default_value = "direct", help_heading = FIRMWARE)]
+    firmware: Firmware,
+
+    /// Have EDK2 hand over ACPI tables instead of a device tree
+    #[arg(long, help_heading = FIRMWARE)]
+    acpi: bool,
+
+    /// Firmware that QEMU starts; default: where packages put EDK2 or U-Boot
+    #[arg(long, value_name = "FILE", help_heading = FIRMWARE)]
+    firmware_file: Option<PathBuf>,
+
+    /// Program of the boot loader; default: the one that `make disk` fetched
+    #[arg(long, value_name = "FILE", help_heading = FIRMWARE)]
+    loader: Option<PathBuf>,
+
     #[command(flatten)]
     kexec: KexecArgs,
 
@@ -288,6 +309,7 @@ pub struct BootArgs {
 
 const KERNEL: &str = "What the kernel is asked for";
 const MACHINE: &str = "The machine";
+const FIRMWARE: &str = "Firmware";
 const FILES: &str = "Files and where they lie in memory";
 
 impl BootArgs {
@@ -318,6 +340,10 @@ impl BootArgs {
             trace: self.trace.clone(),
             trace_buffer: self.trace_buffer,
             ram_file: self.ram_file.clone(),
+            firmware: self.firmware,
+            acpi: self.acpi,
+            firmware_file: self.firmware_file.clone(),
+            loader: self.loader.clone(),
             kexec: self.kexec.kexec(),
         }
     }
@@ -361,7 +387,7 @@ mod tests {
     fn every_option_arrives() {
         let line = "--page-size 64K --va-bits 52 --memory 512G --smp 4 --cpu max,lpa2=off --gic 2 --el 1 \
                     --rodata noalias --linear-map base --linear-map-barriers table --append -x=1 --dtb t --initrd i --image I \
-                    --qemu /q --icount --timeout 9 --trace T --trace-buffer 4M --load-address 0x140000000 --dtb-address 2G --ram-file ram --kexec N --kexec-initrd j \
+                    --qemu /q --icount --timeout 9 --trace T --trace-buffer 4M --load-address 0x140000000 --dtb-address 2G --ram-file ram --firmware systemd-boot --acpi --firmware-file F --loader L --kexec N --kexec-initrd j \
                     --kexec-append -y=2 --kexec-page-size 16k --kexec-copy --kexec-uncached";
         let request = parse(&line.split_whitespace().collect::<Vec<_>>());
         assert_eq!(
@@ -390,6 +416,10 @@ mod tests {
                 trace: Some("T".into()),
                 trace_buffer: Some(4 << 20),
                 ram_file: Some("ram".into()),
+                firmware: Firmware::SystemdBoot,
+                acpi: true,
+                firmware_file: Some("F".into()),
+                loader: Some("L".into()),
                 kexec: Some(Kexec {
                     image: Some("N".into()),
                     initrd: Some("j".into()),
@@ -427,6 +457,7 @@ mod tests {
             (["--page-size", "5k"], "16k"),
             (["--memory", "4096"], "has no unit"),
             (["--rodata", "maybe"], "noalias"),
+            (["--firmware", "bios"], "u-boot-efi"),
             (["--linear-map", "magic"], "direct"),
             (["--load-address", "here"], "0x80000000"),
             (["--timeout", "0"], "--timeout"),

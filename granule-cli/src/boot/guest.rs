@@ -10,7 +10,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
@@ -20,6 +20,7 @@ use tempfile::TempDir;
 
 use super::clock::{ProcessClock, TICK};
 use super::console::{Splitter, Tail};
+use super::prompt::Typist;
 use super::qmp::{self, Place, Sight, Watch};
 use crate::bootrec::BootRecord;
 use crate::result::records::Records;
@@ -48,6 +49,8 @@ pub(crate) enum End {
     Exited(ExitStatus),
     /// The guest reached its time limit.
     TimedOut,
+    /// The prompt appeared again after the last line that was typed, which this is.
+    CameBack(String),
     /// The boot record says that the kernel parked for good.
     Parked(BootRecord),
     /// The user interrupted the run.
@@ -74,6 +77,8 @@ pub(crate) struct Plan<'a> {
     pub(crate) watch: Option<(UnixListener, Watch)>,
     /// Offset of the boot record in the next kernel's image, if there is such a kernel and record.
     pub(crate) next_boot_record: Option<u64>,
+    /// What is typed at the firmware's prompt.
+    pub(crate) lines: Vec<String>,
     /// The time limit on the guest's own clock.
     pub(crate) timeout: Duration,
 }
@@ -132,6 +137,7 @@ pub(crate) fn run(plan: Plan<'_>, sink: &mut dyn Write, interrupt: &AtomicBool) 
     let Plan {
         watch,
         next_boot_record,
+        lines,
         timeout,
         ..
     } = plan;
@@ -151,6 +157,10 @@ pub(crate) fn run(plan: Plan<'_>, sink: &mut dyn Write, interrupt: &AtomicBool) 
         })
     });
 
+    let mut keyboard = Keyboard {
+        typist: Typist::new(lines),
+        stdin: child.stdin.take(),
+    };
     let mut seen = Seen::new(sink, place, next_boot_record);
     let mut memory = PeakMemory::new(child.id());
     let mut clock = ProcessClock::start(child.id());
@@ -159,6 +169,9 @@ pub(crate) fn run(plan: Plan<'_>, sink: &mut dyn Write, interrupt: &AtomicBool) 
     let end = loop {
         match inbox.recv_timeout(TICK) {
             Ok(event) => {
+                if let Event::Console(bytes) = &event {
+                    keyboard.hear(bytes);
+                }
                 if seen.event(event) {
                     // The guest is about to power off: the last chance to sample its memory.
                     memory.look();
@@ -181,6 +194,9 @@ pub(crate) fn run(plan: Plan<'_>, sink: &mut dyn Write, interrupt: &AtomicBool) 
             && now - *parked.get_or_insert(now) >= LAST_WORDS
         {
             break End::Parked(record.clone());
+        }
+        if let Some(line) = keyboard.typist.came_back() {
+            break End::CameBack(line.to_owned());
         }
         if interrupt.load(Ordering::Relaxed) {
             break End::Interrupted;
@@ -222,7 +238,10 @@ fn spawn(plan: &Plan<'_>) -> io::Result<Child> {
     let mut command = Command::new(plan.qemu);
     command
         .args(&plan.options)
-        .stdin(Stdio::null())
+        .stdin(match plan.lines.is_empty() {
+            true => Stdio::null(),
+            false => Stdio::piped(),
+        })
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         // Ctrl-C must not reach QEMU: we end it and still report the result.
@@ -261,6 +280,21 @@ impl Drop for Guest {
         // An error means that QEMU has already ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
+    }
+}
+
+/// What is typed on the guest's console.
+struct Keyboard {
+    typist: Typist,
+    stdin: Option<ChildStdin>,
+}
+
+impl Keyboard {
+    fn hear(&mut self, bytes: &[u8]) {
+        let Some(stdin) = &mut self.stdin else { return };
+        let typed = self.typist.hear(bytes);
+        // A QEMU that has ended takes nothing more, and its end is seen elsewhere.
+        let _ = stdin.write_all(&typed).and_then(|()| stdin.flush());
     }
 }
 

@@ -7,9 +7,11 @@
 
 pub mod clock;
 mod console;
+mod firmware;
 pub(crate) mod guest;
 mod kexec_archive;
 mod outcome;
+pub mod prompt;
 pub(crate) mod qemu;
 mod qmp;
 pub mod raw;
@@ -119,6 +121,7 @@ fn try_boot(
         .is_raw()
         .then(|| prepare_raw(request, image, &dir))
         .transpose()?;
+    let firmware = firmware::prepare(request, image, dir.path())?;
     let initrd = match &request.initrd {
         Some(path) if raw.is_none() => {
             length(path, "--initrd")?;
@@ -126,17 +129,29 @@ fn try_boot(
         }
         _ => None,
     };
-    let start = match &raw {
-        Some(raw) => raw.start(&image_path),
-        None => Start::Kernel {
+    let disk = firmware.as_ref().and_then(|it| it.disk.as_deref());
+    let start = match (&raw, &firmware) {
+        (Some(raw), _) => raw.start(&image_path),
+        (None, Some(firmware)) if let Some(disk) = disk => Start::Disk {
+            firmware: &firmware.file,
+            disk,
+        },
+        (None, firmware) => Start::Kernel {
             image: &image_path,
             initrd: initrd.as_deref(),
             bootargs: &bootargs,
+            firmware: firmware.as_ref().map(|firmware| firmware.file.as_path()),
         },
     };
-    let load_address = raw
-        .as_ref()
-        .map_or_else(|| image.header.qemu_load_address(), |raw| raw.layout.image);
+    // Firmware places the image where it likes.
+    let load_address = match (&raw, &firmware) {
+        (Some(raw), _) => Some(raw.layout.image),
+        (None, None) => Some(image.header.qemu_load_address()),
+        (None, Some(_)) => None,
+    };
+    let boot_record = image
+        .boot_record
+        .and_then(|offset| Some(load_address?.saturating_add(offset)));
 
     let socket = dir.path().join("qmp");
     let trace = match &raw {
@@ -145,18 +160,16 @@ fn try_boot(
     };
     let saved = dir.path().join("trace");
     let next_boot_record = payload.as_ref().and_then(|payload| payload.boot_record);
-    let watch = match (image.boot_record, trace) {
+    let watch = match (boot_record, trace) {
         (None, None) if next_boot_record.is_none() => None,
-        (offset, trace) => {
+        (boot_record, trace) => {
             let listener = UnixListener::bind(&socket).map_err(|e| {
                 environment(format!("socket {}: {e}; set TMPDIR", socket.display()))
             })?;
             Some((
                 listener,
                 Watch {
-                    boot_record: Place::new(
-                        offset.map(|offset| load_address.saturating_add(offset)),
-                    ),
+                    boot_record: Place::new(boot_record),
                     trace: trace.map(|area| Trace {
                         area,
                         file: saved.clone(),
@@ -172,6 +185,7 @@ fn try_boot(
         options,
         watch,
         next_boot_record,
+        lines: firmware.map_or_else(Vec::new, |firmware| firmware.lines),
         timeout: request.timeout,
     };
     let run = guest::run(plan, console, interrupt)

@@ -37,6 +37,10 @@ pub(crate) fn of(run: &Run, next: Option<Next>, timeout: Duration) -> (Outcome, 
             Outcome::GuestExit,
             "interrupted, the guest was ended".into(),
         ),
+        End::CameBack(line) => bad(
+            Outcome::GuestExit,
+            format!("U-Boot came back to its prompt after `{line}`"),
+        ),
         End::TimedOut => bad(Outcome::Timeout, timeout_reason(run, timeout)),
         End::Exited(status) => exited(run, next, *status),
     }

@@ -20,7 +20,7 @@ const INSTALL: &str = "install it (Debian, Ubuntu: apt install qemu-system-arm; 
 /// How the image gets into the machine.
 #[derive(Debug)]
 pub(crate) enum Start<'a> {
-    /// QEMU's own loader for arm64 Images.
+    /// QEMU's own loader for arm64 Images, or the one of firmware.
     Kernel {
         /// The image.
         image: &'a Path,
@@ -28,6 +28,15 @@ pub(crate) enum Start<'a> {
         initrd: Option<&'a Path>,
         /// The bootargs, empty for none.
         bootargs: &'a str,
+        /// Firmware that takes them from QEMU, instead of QEMU's own loader.
+        firmware: Option<&'a Path>,
+    },
+    /// Firmware with a disk.
+    Disk {
+        /// The firmware.
+        firmware: &'a Path,
+        /// The disk.
+        disk: &'a Path,
     },
     /// Files placed in RAM, entered from flash.
     Raw {
@@ -59,12 +68,13 @@ pub(crate) fn machine_options(request: &Request, machine_extra: &str) -> Vec<OsS
         "-nic",
         "none",
     ]);
-    // acpi=off: ACPI would be a second description of the machine. dtb-randomness=off: two boots of
-    // one request see the same tree.
+    let acpi = if request.acpi { "on" } else { "off" };
+    // acpi=off: ACPI would be a second description of the machine; EDK2 hands over one of both.
+    // dtb-randomness=off: two boots of one request see the same tree.
     push(&[
         "-machine",
         &format!(
-            "virt,gic-version={gic},virtualization={virtualization},acpi=off,dtb-randomness=off,\
+            "virt,gic-version={gic},virtualization={virtualization},acpi={acpi},dtb-randomness=off,\
              memory-backend=ram{machine_extra}"
         ),
     ]);
@@ -129,7 +139,11 @@ pub(crate) fn boot_options(
             image,
             initrd,
             bootargs,
+            firmware,
         } => {
+            if let Some(firmware) = firmware {
+                push(&[text("-bios"), firmware.as_os_str()]);
+            }
             push(&[text("-kernel"), image.as_os_str()]);
             if !bootargs.is_empty() {
                 push(&[text("-append"), text(bootargs)]);
@@ -137,6 +151,15 @@ pub(crate) fn boot_options(
             if let Some(initrd) = initrd {
                 push(&[text("-initrd"), initrd.as_os_str()]);
             }
+        }
+        Start::Disk { firmware, disk } => {
+            push(&[text("-bios"), firmware.as_os_str()]);
+            push(&[
+                text("-drive"),
+                &option_with_path("if=none,id=disk,format=raw,file=", disk, ""),
+                text("-device"),
+                text("virtio-blk-pci,drive=disk"),
+            ]);
         }
         Start::Raw {
             flash,
@@ -283,6 +306,7 @@ mod tests {
             image: Path::new("/i/Image"),
             initrd: None,
             bootargs: &bootargs,
+            firmware: None,
         };
         boot_options(request, &start, None)
     }
@@ -311,6 +335,33 @@ mod tests {
         assert_eq!(value(&options, "-kernel"), ["/i/Image"]);
         assert!(value(&options, "-append").is_empty() && value(&options, "-icount").is_empty());
         assert!(words(&options).contains(&"-no-reboot"));
+    }
+
+    #[test]
+    fn firmware_starts_from_a_disk_or_with_qemu_s_kernel() {
+        let request = Request {
+            acpi: true,
+            ..Request::default()
+        };
+        let (firmware, disk) = (Path::new("/f"), Path::new("/d,isk"));
+        let options = boot_options(&request, &Start::Disk { firmware, disk }, None);
+        assert_eq!(value(&options, "-bios"), ["/f"]);
+        assert_eq!(
+            value(&options, "-drive"),
+            ["if=none,id=disk,format=raw,file=/d,,isk"]
+        );
+        assert!(value(&options, "-machine")[0].contains(",acpi=on,"));
+        assert!(value(&options, "-kernel").is_empty());
+        let start = Start::Kernel {
+            image: Path::new("/i/Image"),
+            initrd: None,
+            bootargs: "a b",
+            firmware: Some(firmware),
+        };
+        let options = boot_options(&request, &start, None);
+        assert_eq!(value(&options, "-bios"), ["/f"]);
+        assert_eq!(value(&options, "-kernel"), ["/i/Image"]);
+        assert_eq!(value(&options, "-append"), ["a b"]);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //!
 //! Nothing here reads files or starts programs; the request alone decides everything.
 
+mod firmware;
 mod kexec;
 
 use std::path::PathBuf;
@@ -11,6 +12,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 use granule::linear::{self, Strategy};
 
+pub use self::firmware::Firmware;
 pub use self::kexec::Kexec;
 use crate::sizes::show_size;
 use crate::trace_area::TraceArea;
@@ -214,6 +216,14 @@ pub struct Request {
     pub trace_buffer: Option<u64>,
     /// A file that keeps the machine's RAM for the next boot.
     pub ram_file: Option<PathBuf>,
+    /// What starts the kernel.
+    pub firmware: Firmware,
+    /// Whether firmware hands over ACPI tables instead of a device tree.
+    pub acpi: bool,
+    /// The firmware that QEMU starts; `None` takes it from its usual places.
+    pub firmware_file: Option<PathBuf>,
+    /// The boot loader's program; `None` takes the one that was fetched.
+    pub loader: Option<PathBuf>,
     /// The kernel to leave for.
     pub kexec: Option<Kexec>,
 }
@@ -244,6 +254,10 @@ impl Default for Request {
             trace: None,
             trace_buffer: None,
             ram_file: None,
+            firmware: Firmware::Direct,
+            acpi: false,
+            firmware_file: None,
+            loader: None,
             kexec: None,
         }
     }
@@ -291,7 +305,11 @@ impl Request {
     #[must_use]
     pub fn trace_area(&self) -> Option<TraceArea> {
         self.trace.as_ref()?;
-        Some(TraceArea::at_end_of_ram(self.memory, self.trace_buffer))
+        // Firmware lies at the end of RAM, and in part stays there.
+        Some(match self.firmware {
+            Firmware::Direct => TraceArea::at_end_of_ram(self.memory, self.trace_buffer),
+            _ => TraceArea::amid_ram(self.memory, self.trace_buffer),
+        })
     }
 
     /// Checks the request without looking at any file.
@@ -358,6 +376,7 @@ impl Request {
             ));
         }
         self.check_trace()?;
+        self.firmware.check(self)?;
         if let Some(kexec) = &self.kexec {
             kexec.check(self)?;
         }

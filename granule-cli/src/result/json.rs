@@ -26,6 +26,7 @@ pub(crate) fn object(boot: &Boot) -> Value {
         json!({
             "version": boot.qemu_version,
             "cpu": boot.cpu,
+            "firmware": boot.firmware.word(),
             "peak_resident_bytes": boot.peak_resident_bytes,
         }),
     );
@@ -119,6 +120,7 @@ mod tests {
         "image.bytes",
         "qemu.version",
         "qemu.cpu",
+        "qemu.firmware",
         "qemu.peak_resident_bytes",
         "page_size",
         "page_size_source",

@@ -19,7 +19,7 @@ pub(crate) use self::payload::Payload;
 use self::record::RecordLines;
 use crate::bootrec::BootRecord;
 use crate::image::Image;
-use crate::request::Request;
+use crate::request::{Firmware, Request};
 use crate::trace::TraceFile;
 
 /// How a boot ended.
@@ -69,6 +69,8 @@ pub struct Boot {
     pub qemu_version: Option<String>,
     /// QEMU's text for the CPU, as requested.
     pub cpu: String,
+    /// What started the kernel.
+    pub firmware: Firmware,
     /// The peak of QEMU's resident host memory.
     pub peak_resident_bytes: Option<u64>,
     /// The kernel's `@granule` lines: those of the last kernel of ours, if there were several.
@@ -97,6 +99,7 @@ impl Boot {
             image: None,
             qemu_version: None,
             cpu: request.cpu.clone(),
+            firmware: request.firmware,
             peak_resident_bytes: None,
             record: RecordLines::default(),
             boots: Vec::new(),

@@ -270,6 +270,7 @@ fn ours(args: &TlbArgs, folder: &Path) -> Result<Job, String> {
         image: &image,
         initrd: Some(&initrd),
         bootargs: &bootargs,
+        firmware: None,
     };
     let mut options = qemu::boot_options(&request, &start, None);
     let ram = command::in_memory_file(&mut options, RAM_BASE, args.memory);

@@ -13,6 +13,7 @@ mod image;
 mod bench;
 mod boot;
 mod efi;
+mod firmware;
 mod inspect;
 mod kernel;
 mod kexec;

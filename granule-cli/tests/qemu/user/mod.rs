@@ -8,6 +8,6 @@
 mod ends;
 mod files;
 mod hostile;
-mod machine;
+pub(crate) mod machine;
 mod programs;
 mod with_std;
