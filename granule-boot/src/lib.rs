@@ -9,6 +9,7 @@
 //! - [`words`] splits the command line.
 //! - [`firmware`] asks firmware for the SoC's identity, by calls that are sure to exist.
 //! - [`machines`] is the table of machines that need a page size, or cannot use one.
+//! - [`uart`] describes a UART that can be the console, by the names that a tree and a command line have for it.
 //! - [`sizes`] is a set of page sizes.
 //! - [`choice`] turns all of these into a page size and a size of virtual addresses.
 //!
@@ -34,7 +35,7 @@
 //!
 //! With stage 1 off every data access is Device-nGnRnE (RPPDBS): an unaligned access faults, and
 //! exclusives are not guaranteed to work. There is no vector table that could report a panic. So
-//! the first seven modules
+//! the first eight modules
 //! - read the tree byte by byte, and are compiled with strict alignment,
 //! - neither panic nor format: no indexing, no slicing by range, no arithmetic that can overflow,
 //!   no `unwrap`. `Display` is implemented for later, when there is a console,
@@ -72,6 +73,7 @@ pub mod peek;
 pub mod sizes;
 pub mod stamp;
 pub mod tree;
+pub mod uart;
 pub mod words;
 
 mod bytes;

@@ -7,6 +7,7 @@
 
 use super::bytes::{Text, after, before, same, split_once};
 use super::choice::Wish;
+use super::uart::{self, Uart};
 use granule::arch::PageSize;
 
 /// The key of the page size on the command line.
@@ -167,33 +168,44 @@ pub fn va_bits(line: &[u8]) -> Wish<u32> {
     }
 }
 
-/// The address of the PL011 that a value of `earlycon=` names: `pl011,ADDRESS` or
-/// `pl011,mmio32,ADDRESS`, with optional settings after a further comma.
+/// The UART that a value of `earlycon=` names, in Linux's spelling: `NAME,ADDRESS` or
+/// `NAME,ACCESS,ADDRESS`, with optional settings after a further comma. `ACCESS` is `mmio`, `mmio16`
+/// or `mmio32`, and says how the registers of an 8250 are reached.
 #[must_use]
-pub fn pl011(value: &[u8]) -> Option<u64> {
-    let rest = after(value, b"pl011,")?;
-    let rest = after(rest, b"mmio32,").unwrap_or(rest);
-    hexadecimal(after(before(rest, b','), b"0x")?)
+pub fn earlycon(value: &[u8]) -> Option<Uart> {
+    let (name, rest) = split_once(value, b',')?;
+    let (family, layout, rest) = uart::early(name, rest)?;
+    Some(Uart {
+        base: hexadecimal(after(before(rest, b','), b"0x")?)?,
+        family,
+        layout,
+    })
 }
 
-/// The value of the last `console=ttyAMA...`. Other consoles are for others.
+/// The last value of `console=` that names a UART of a known family, as Linux does: `ttyAMA`,
+/// `ttyS`, `ttyPS` or `ttymxc`. Other consoles are for others.
 #[must_use]
-pub fn tty_ama(line: &[u8]) -> Option<&[u8]> {
+pub fn console(line: &[u8]) -> Option<&[u8]> {
     let mut found = None;
     for word in words(line) {
         let value = word.value.filter(|_| same(word.key, b"console"));
-        if value.is_some_and(|value| after(value, b"ttyAMA").is_some()) {
+        if value.is_some_and(|value| uart::device(value).is_some()) {
             found = value;
         }
     }
     found
 }
 
-/// The number in a value of `console=`: `ttyAMA` and one digit, with optional settings after a comma.
+/// The kind of device in a value of `console=`, as `ttyAMA`, and the one digit behind it, with
+/// optional settings after a comma.
 #[must_use]
-pub fn tty_ama_number(value: &[u8]) -> Option<u8> {
-    match before(after(value, b"ttyAMA")?, b',') {
-        [digit] => digit.checked_sub(b'0').filter(|digit| *digit <= 9),
+pub fn console_device(value: &[u8]) -> Option<(&'static [u8], u8)> {
+    let (device, rest) = uart::device(value)?;
+    match before(rest, b',') {
+        [digit] => {
+            let number = digit.checked_sub(b'0').filter(|digit| *digit <= 9)?;
+            Some((device, number))
+        }
         _ => None,
     }
 }

@@ -33,8 +33,16 @@ pub(crate) fn device_tree_peek(bytes: &[u8]) {
         assert!(seen.compatible.count() <= given.len());
         let mut consoles = seen.consoles;
         consoles.check(&tree, 1 << 48, &[]);
-        if let Some(base) = consoles.first() {
-            assert!(base != 0 && base.is_multiple_of(4096) && base < 1 << 48);
+        if let Some(uart) = consoles.first() {
+            let Some(page) = uart.page() else {
+                panic!("{uart:?} has passed the checks");
+            };
+            let registers = uart.family.registers() << uart.layout.shift;
+            let end = uart.base + registers as u64;
+            assert!(uart.base != 0 && uart.base >= page.start && end <= page.start + 4096);
+            assert!(page.start.is_multiple_of(4096) && end <= 1 << 48);
+            assert!(uart.base.is_multiple_of(uart.layout.width.bytes().into()));
+            assert!(uart.layout.width.bytes() <= 1 << uart.layout.shift.min(2));
         }
         assert!(consoles.passed_over().count() <= 3);
         if let Some(damage) = seen.damage {

@@ -34,6 +34,7 @@ const TEXTS: &[&str] = &[
     "store cpu0 0x40000000 0x40001003 release\nisb cpu1\ndsb cpu0 ish\n",
     "0x4020_0000",
     "earlycon=pl011,mmio32,0x9000000,115200n8 console=ttyAMA0",
+    "console=ttyS1,115200 earlycon=uart8250,mmio16,0x1c090000",
     "x granule.trace=0x13f000000,0x1000000 rodata=on",
     "granule.trace=\"0X40000000,0x10000\"",
     "arm64.fake_cpu=2:parange=0,bbm=1 arm64.fake_cpu=3:midr=0x410fd034 linear_map=base",

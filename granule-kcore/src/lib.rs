@@ -4,7 +4,7 @@
 //! reads a register, prints, or knows a device's address belongs in `granule-kernel`. Where a decision depends on the
 //! running CPU, the kernel implements a trait ([`lock::Cpu`], [`cpus::offline::Others`]).
 //!
-//! [`mod@line`], [`trace`], [`pl011`], [`layout`], [`sizes`] and [`cpus::compare`] also serve code that runs with
+//! [`mod@line`], [`trace`], [`uart`], [`layout`], [`sizes`] and [`cpus::compare`] also serve code that runs with
 //! the MMU off: they do not format, and cannot panic.
 
 #![cfg_attr(not(test), no_std)]
@@ -30,10 +30,10 @@ pub mod lock;
 pub mod merge_candidates;
 pub mod parameters;
 pub mod persist;
-pub mod pl011;
 pub mod rate_limit;
 pub mod sched;
 pub mod sizes;
 pub mod syndrome;
 pub mod timeout;
 pub mod trace;
+pub mod uart;

@@ -9,6 +9,7 @@ use crate::note::{self, HandoffNote};
 use core::arch::asm;
 use granule_boot::peek::Conduit;
 use granule_boot::tree::{Tree, total_size};
+use granule_boot::uart::Family;
 
 /// SCTLR: MMU on, data cache on.
 const SCTLR_M: u64 = 1 << 0;
@@ -59,10 +60,13 @@ extern "C" fn probe_main(entered: &mut Entered) -> ! {
     let seen = tree.peek();
     let mut consoles = seen.consoles;
     consoles.check(&tree, u64::MAX, &[]);
-    let Some(uart) = consoles.first() else { stop() };
-    entered.uart = uart;
+    let uart = consoles.first();
+    let Some(uart) = uart.filter(|uart| uart.family == Family::Pl011) else {
+        stop()
+    };
+    entered.uart = uart.base;
     // SAFETY: the tree says that a PL011 is there.
-    let console = unsafe { Console::new(uart) };
+    let console = unsafe { Console::new(uart.base) };
     let mut probe = Probe {
         console,
         reason: None,

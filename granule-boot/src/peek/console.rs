@@ -1,14 +1,11 @@
 //! Finds the console's registers, from the command line and from `/chosen/stdout-path`, and checks
 //! that an access there is safe. Drivers for the console do not belong here.
 
-use super::super::bytes::before;
+use super::super::bytes::{before, same};
 use super::super::tree::{Node, Range, Tree};
+use super::super::uart::{self, Uart};
 use super::super::words;
 use core::fmt;
-
-/// Size in bytes of a PL011's registers, and the alignment that they must have. A smaller alignment
-/// would let them reach into a second page, which is not mapped.
-const REGISTERS_BYTES: u64 = 4 << 10;
 
 /// The places that name a console, best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,12 +15,12 @@ pub enum ConsoleSource {
     Earlycon,
     /// `/chosen/stdout-path`, or its older name `linux,stdout-path`.
     StdoutPath,
-    /// `console=ttyAMA` and a digit of the command line, which is Linux's name of a PL011.
-    TtyAma,
+    /// `console=` of the command line, with Linux's name of a UART and a digit, as in `ttyAMA0`.
+    Console,
 }
 
 impl ConsoleSource {
-    const ALL: [Self; 3] = [Self::Earlycon, Self::StdoutPath, Self::TtyAma];
+    const ALL: [Self; 3] = [Self::Earlycon, Self::StdoutPath, Self::Console];
 
     /// The name in a line for people.
     #[must_use]
@@ -31,7 +28,7 @@ impl ConsoleSource {
         match self {
             Self::Earlycon => "earlycon=",
             Self::StdoutPath => "/chosen/stdout-path",
-            Self::TtyAma => "console=ttyAMA",
+            Self::Console => "console=",
         }
     }
 }
@@ -48,9 +45,12 @@ pub enum ConsoleError {
     NoSuchNode,
     /// The node has no address that the CPU can use.
     NoAddress,
-    /// The node is no PL011.
-    NotPl011,
-    /// The registers are at 0, or not aligned to their size.
+    /// The node is no UART of a known family.
+    NotKnown,
+    /// The node's `reg-shift` or `reg-io-width` cannot be.
+    NoLayout,
+    /// The registers are at 0, not aligned to their accesses, or not in one page of the smallest
+    /// size.
     Misaligned,
     /// The registers lie beyond the physical addresses.
     OutOfReach,
@@ -75,8 +75,9 @@ impl ConsoleError {
             Self::NoSuchAlias => "names no entry of /aliases",
             Self::NoSuchNode => "leads to no node",
             Self::NoAddress => "leads to a node without an address for the CPU",
-            Self::NotPl011 => "leads to a device that is not arm,pl011",
-            Self::Misaligned => "has registers at 0 or at no multiple of 4096",
+            Self::NotKnown => "leads to a device that is no UART of a known kind",
+            Self::NoLayout => "leads to a UART whose reg-shift or reg-io-width cannot be",
+            Self::Misaligned => "has registers at 0, unaligned, or across a multiple of 4096",
             Self::OutOfReach => "has registers beyond the CPU's physical addresses",
             Self::InImage => "has registers in the memory of the image",
             Self::InTree => "has registers in the memory of the device tree",
@@ -95,27 +96,26 @@ impl fmt::Display for ConsoleError {
 
 impl core::error::Error for ConsoleError {}
 
-/// The consoles that are named: for each source the physical address of a PL011's registers, or why
-/// there is none.
+/// The consoles that are named: for each source the UART, or why there is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Consoles {
     /// In the order of [`ConsoleSource::ALL`]; `None` for a source that names nothing.
-    named: [Option<Result<u64, ConsoleError>>; 3],
+    named: [Option<Result<Uart, ConsoleError>>; 3],
 }
 
 impl Consoles {
     /// No console is named.
     pub const NONE: Self = Self { named: [None; 3] };
 
-    /// The physical address of the registers of the first console without an error.
+    /// The first console without an error.
     #[must_use]
-    pub fn first(&self) -> Option<u64> {
+    pub fn first(&self) -> Option<Uart> {
         self.named.iter().flatten().find_map(|named| named.ok())
     }
 
     /// What `source` leads to; `None` if it names nothing.
     #[must_use]
-    pub fn of(&self, source: ConsoleSource) -> Option<Result<u64, ConsoleError>> {
+    pub fn of(&self, source: ConsoleSource) -> Option<Result<Uart, ConsoleError>> {
         let mut named = ConsoleSource::ALL.into_iter().zip(self.named);
         named.find_map(|(it, named)| named.filter(|_| it == source))
     }
@@ -131,29 +131,24 @@ impl Consoles {
     /// the physical addresses, and `taken` are ranges that other data has, with the error for each.
     pub fn check(&mut self, tree: &Tree<'_>, limit: u64, taken: &[(Range, ConsoleError)]) {
         for named in self.named.iter_mut().flatten() {
-            *named = named.and_then(|base| check(tree, base, limit, taken).map(|()| base));
+            *named = named.and_then(|uart| check(tree, uart, limit, taken).map(|()| uart));
         }
     }
 }
 
-/// Whether an access to the registers at `base` is safe.
+/// Whether an access to the registers is safe. The whole page is mapped as a device.
 fn check(
     tree: &Tree<'_>,
-    base: u64,
+    uart: Uart,
     limit: u64,
     taken: &[(Range, ConsoleError)],
 ) -> Result<(), ConsoleError> {
-    if base == 0 || base % REGISTERS_BYTES != 0 {
-        return Err(ConsoleError::Misaligned);
-    }
-    let end = base.checked_add(REGISTERS_BYTES);
+    let registers = uart.page().filter(|_| uart.base != 0);
+    let registers = registers.ok_or(ConsoleError::Misaligned)?;
+    let end = registers.start.checked_add(registers.bytes);
     if end.is_none_or(|end| end > limit) {
         return Err(ConsoleError::OutOfReach);
     }
-    let registers = Range {
-        start: base,
-        bytes: REGISTERS_BYTES,
-    };
     for (range, error) in taken {
         if registers.meets(*range) {
             return Err(*error);
@@ -184,16 +179,17 @@ pub(super) fn find<'a>(
     aliases: Option<Node<'a>>,
 ) -> Consoles {
     let earlycon = words::find(bootargs, words::EARLYCON_KEY)
-        .map(|value| words::pl011(value).ok_or(ConsoleError::NotUnderstood));
+        .map(|value| words::earlycon(value).ok_or(ConsoleError::NotUnderstood));
     let of_chosen = |name: &[u8]| chosen.and_then(|chosen| chosen.text(name));
     let path = of_chosen(b"stdout-path").or_else(|| of_chosen(b"linux,stdout-path"));
     let stdout_path = path.map(|path| at_stdout_path(tree, path, aliases));
-    let tty_ama = words::tty_ama(bootargs).map(|value| {
-        let number = words::tty_ama_number(value).ok_or(ConsoleError::NotUnderstood)?;
-        of_node(&numbered(tree, number, aliases).ok_or(ConsoleError::NoSuchNode)?)
+    let console = words::console(bootargs).map(|value| {
+        let (device, number) = words::console_device(value).ok_or(ConsoleError::NotUnderstood)?;
+        let node = numbered(tree, device, number, aliases);
+        of_node(&node.ok_or(ConsoleError::NoSuchNode)?)
     });
     Consoles {
-        named: [earlycon, stdout_path, tty_ama],
+        named: [earlycon, stdout_path, console],
     }
 }
 
@@ -202,7 +198,7 @@ fn at_stdout_path<'a>(
     tree: &Tree<'a>,
     stdout_path: &'a [u8],
     aliases: Option<Node<'a>>,
-) -> Result<u64, ConsoleError> {
+) -> Result<Uart, ConsoleError> {
     let mut path = before(stdout_path, b':');
     if path.first() != Some(&b'/') {
         let alias = aliases.and_then(|aliases| aliases.text(path));
@@ -215,25 +211,40 @@ fn at_stdout_path<'a>(
     of_node(&tree.find(path).ok_or(ConsoleError::NoSuchNode)?)
 }
 
-/// The PL011 that Linux calls `ttyAMA` and `number`: by the alias `serial` and that number, else
-/// the one at that place in the tree.
-fn numbered<'a>(tree: &Tree<'a>, number: u8, aliases: Option<Node<'a>>) -> Option<Node<'a>> {
+/// The UART that Linux calls `device` and `number`: by the alias `serial` and that number if it leads
+/// to such a device, else the one at that place among such devices in the tree.
+fn numbered<'a>(
+    tree: &Tree<'a>,
+    device: &[u8],
+    number: u8,
+    aliases: Option<Node<'a>>,
+) -> Option<Node<'a>> {
+    let fits = |node: &Node<'_>| {
+        let family = uart::family(node);
+        family.is_some_and(|family| same(family.device(), device))
+    };
     let digit = b'0'.saturating_add(number);
     let alias = [b's', b'e', b'r', b'i', b'a', b'l', digit];
     let path = aliases.and_then(|aliases| aliases.text(&alias));
-    path.and_then(|path| tree.find(path)).or_else(|| {
+    let aliased = path.and_then(|path| tree.find(path)).filter(fits);
+    aliased.or_else(|| {
         tree.nodes()
-            .filter(|node| node.is_usable() && node.is_compatible(b"arm,pl011"))
+            .filter(|node| node.is_usable() && fits(node))
             .nth(usize::from(number))
     })
 }
 
-fn of_node(node: &Node<'_>) -> Result<u64, ConsoleError> {
+fn of_node(node: &Node<'_>) -> Result<Uart, ConsoleError> {
     let registers = node.reg().and_then(|mut reg| reg.next().flatten());
     let base = registers.and_then(|registers| node.to_cpu(registers.start));
     let base = base.ok_or(ConsoleError::NoAddress)?;
-    if !node.is_compatible(b"arm,pl011") {
-        return Err(ConsoleError::NotPl011);
-    }
-    Ok(base)
+    let family = uart::family(node).ok_or(ConsoleError::NotKnown)?;
+    let layout = uart::layout(node).ok_or(ConsoleError::NoLayout)?;
+    let offset = node.number(b"reg-offset").unwrap_or_default();
+    let base = base.checked_add(offset).ok_or(ConsoleError::NoAddress)?;
+    Ok(Uart {
+        base,
+        family,
+        layout,
+    })
 }

@@ -200,7 +200,7 @@ impl<'a> Parameters<'a> {
         ] = values;
         let mut read = Reader(&mut problem);
         read.earlycon(words::find(line, words::EARLYCON_KEY));
-        read.tty_ama(words::tty_ama(line));
+        read.console(words::console(line));
         let strategy = read.strategy(strategy);
         Self {
             most_cpus: read.most_cpus(most_cpus),
@@ -318,15 +318,16 @@ impl<'a, P: FnMut(Problem<'a>)> Reader<'_, P> {
 
     /// The console was found before the MMU is on. Here a value that named none is told.
     fn earlycon(&mut self, value: Option<&'a [u8]>) {
-        if let Some(value) = value.filter(|value| words::pl011(value).is_none()) {
-            let expected = "pl011 and the address of its registers, as in pl011,0x9000000";
+        if let Some(value) = value.filter(|value| words::earlycon(value).is_none()) {
+            let expected = "a UART and the address of its registers, as in pl011,0x9000000 or \
+                            uart8250,mmio32,0x9000000";
             self.bad("earlycon=", value, expected, Instead::Ignores);
         }
     }
 
-    fn tty_ama(&mut self, value: Option<&'a [u8]>) {
-        if let Some(value) = value.filter(|value| words::tty_ama_number(value).is_none()) {
-            let expected = "ttyAMA and one digit, as in ttyAMA0";
+    fn console(&mut self, value: Option<&'a [u8]>) {
+        if let Some(value) = value.filter(|value| words::console_device(value).is_none()) {
+            let expected = "ttyAMA, ttyS, ttyPS or ttymxc and one digit, as in ttyAMA0";
             self.bad("console=", value, expected, Instead::Ignores);
         }
     }

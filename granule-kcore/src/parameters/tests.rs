@@ -108,12 +108,12 @@ fn a_word_that_cannot_be_used_is_told_in_one_line() {
         ),
         ("rodata", "rodata: expected a value, rodata=VALUE; ignored"),
         (
-            "earlycon=uart8250,0x9000000",
-            "earlycon=uart8250,0x9000000: expected pl011 and the address of its registers, as in pl011,0x9000000; ignored",
+            "earlycon=uart8250,io,0x3f8",
+            "earlycon=uart8250,io,0x3f8: expected a UART and the address of its registers, as in pl011,0x9000000 or uart8250,mmio32,0x9000000; ignored",
         ),
         (
             "console=ttyAMA0 console=ttyAMA0x console=tty0",
-            "console=ttyAMA0x: expected ttyAMA and one digit, as in ttyAMA0; ignored",
+            "console=ttyAMA0x: expected ttyAMA, ttyS, ttyPS or ttymxc and one digit, as in ttyAMA0; ignored",
         ),
         (
             "arm64.bbm=4",

@@ -3,17 +3,18 @@
 //! `print!` and `println!` as in std. Before `init`, output goes nowhere.
 
 use crate::arch::cpu;
-use crate::dev::pl011::Pl011;
+use crate::dev::uart::Mapped;
 use crate::lock::RawMaskedLock;
 use crate::percpu;
 use core::cell::UnsafeCell;
 use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicUsize, Ordering};
 use granule_kcore::console_output::Guard;
+use granule_kcore::uart::Port;
 
 struct Console {
     lock: RawMaskedLock,
-    uart: UnsafeCell<Option<Pl011>>,
+    uart: UnsafeCell<Option<Port<Mapped>>>,
     /// Filters what programs write.
     guard: UnsafeCell<Guard>,
 }
@@ -33,13 +34,13 @@ static PANICKING: AtomicUsize = AtomicUsize::new(NOBODY);
 const NOBODY: usize = usize::MAX;
 
 /// Gives `uart` to the console.
-pub(crate) fn init(uart: Pl011) {
+pub(crate) fn init(uart: Port<Mapped>) {
     uart.enable();
     // SAFETY: called once, at boot, while only one CPU runs.
     unsafe { *CONSOLE.uart.get() = Some(uart) };
 }
 
-struct Writer(Pl011);
+struct Writer(Port<Mapped>);
 
 impl Write for Writer {
     fn write_str(&mut self, text: &str) -> fmt::Result {
@@ -73,7 +74,7 @@ pub(crate) fn write_user(bytes: &[u8]) {
     });
 }
 
-fn with(work: impl FnOnce(Pl011, &mut Guard)) {
+fn with(work: impl FnOnce(Port<Mapped>, &mut Guard)) {
     let before = CONSOLE.lock.acquire_or_give_up().unwrap_or_else(|stuck| {
         // SAFETY: an exception may have stopped the holder for good. If the holder does return, output is
         // mixed up, which is better than none.

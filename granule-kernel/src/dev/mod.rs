@@ -4,7 +4,7 @@
 pub(crate) mod console;
 pub(crate) mod driver;
 pub(crate) mod gic;
-pub(crate) mod pl011;
 pub(crate) mod psci;
 pub(crate) mod registry;
 pub(crate) mod timer;
+pub(crate) mod uart;

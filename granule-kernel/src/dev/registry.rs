@@ -6,14 +6,18 @@
 
 use super::console::println;
 use super::driver::{Driver, Probed};
-use super::{gic, pl011, timer};
+use super::{gic, timer, uart};
 use crate::hook::Hook;
 use granule::arch::PageSize;
 use granule_kcore::parameters::Parameters;
 
 /// The kernel's drivers, in the order of the boot record.
-static DRIVERS: [&Driver; 4] = [
-    &pl011::DRIVER,
+static DRIVERS: [&Driver; 8] = [
+    &uart::PL011,
+    &uart::SBSA,
+    &uart::UART8250,
+    &uart::CADENCE,
+    &uart::IMX,
     &gic::V2_DRIVER,
     &gic::V3_DRIVER,
     &timer::DRIVER,

@@ -14,6 +14,7 @@ pub(crate) mod record;
 use granule::arch::{CpuFeatures, Geometry, IdRegisters, PhysicalAddress};
 use granule_boot::choice::{PageSizeChoice, VaBitsChoice};
 use granule_boot::peek::Consoles;
+use granule_boot::uart::Uart;
 use granule_kcore::trace::area::Area;
 
 /// How and where the CPU entered the image. `entry` stores the first six fields.
@@ -113,8 +114,8 @@ pub(crate) enum Conduit {
 pub(crate) struct TreeInfo {
     /// Bytes of the tree, from its header.
     pub(crate) bytes: u64,
-    /// Physical address of the console's PL011; 0 if there is none.
-    pub(crate) uart: u64,
+    /// The console, if there is one.
+    pub(crate) uart: Option<Uart>,
     /// `/chosen/bootargs`: offset in the tree, and length without the NUL.
     pub(crate) bootargs_offset: u64,
     pub(crate) bootargs_bytes: u64,

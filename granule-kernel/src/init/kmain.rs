@@ -6,9 +6,8 @@ use super::hook::BOOT;
 use crate::arch::{boot_stack, cpu};
 use crate::cpu::{ipi, irq};
 use crate::dev::console::println;
-use crate::dev::pl011;
 use crate::dev::registry;
-use crate::dev::{console, psci};
+use crate::dev::{console, psci, uart};
 use crate::handover::record;
 use crate::handover::{Conduit, Handover};
 use crate::kexec::arrive;
@@ -30,12 +29,14 @@ pub(crate) fn run(handover: &'static Handover) -> ! {
     psci::init(handover.tree.psci);
     // Without a page size the boot cannot continue. The reason is printed here.
     let choice = handover.choice.as_ref();
-    let works = choice.is_none_or(|choice| registry::probe(&pl011::DRIVER, choice.page.size));
-    if handover.tree.uart != 0 && works {
-        // SAFETY: the boot tables map the UART there, as Device memory, for good.
-        console::init(unsafe {
-            pl011::at(layout::in_slot(layout::UART_VADDR, handover.tree.uart))
-        });
+    if let Some(described) = &handover.tree.uart {
+        let driver = uart::driver(described.family);
+        if choice.is_none_or(|choice| registry::probe(driver, choice.page.size)) {
+            let base = layout::in_slot(layout::UART_VADDR, described.base);
+            // SAFETY: the boot tables map the UART there, as Device memory, for good. `Consoles::check` has seen
+            // that its registers are aligned and in one page.
+            console::init(unsafe { uart::at(described, base) });
+        }
     }
     arrive::console_comes();
     banner(handover);

@@ -14,6 +14,9 @@ impl fmt::Display for Piece {
     }
 }
 
+/// A UART: its address, its family, the distance of its registers as a power of two, and the bytes of an access.
+pub(super) type Console = (u64, &'static str, u32, u32);
+
 /// What is found in one tree.
 #[derive(Debug, Default)]
 pub(super) struct Facts {
@@ -34,8 +37,8 @@ pub(super) struct Facts {
     pub(super) cpus: usize,
     /// How PSCI is called.
     pub(super) psci: Option<String>,
-    /// What `stdout-path` leads to: an address, or why there is none.
-    pub(super) console: Option<Result<u64, &'static str>>,
+    /// What `stdout-path` leads to, or why that is no console.
+    pub(super) console: Option<Result<Console, &'static str>>,
     /// Nodes of serial lines, with the address by which the CPU reaches each.
     pub(super) serial: Vec<(String, Option<u64>)>,
     /// The interrupt controller: its version and the regions of its registers.

@@ -3,11 +3,12 @@
 use granule::arch::PageSize;
 use granule_boot::peek::{ConsoleError, ConsoleSource};
 use granule_boot::tree::{Node, Token, Tree};
+use granule_boot::uart::{Family, Uart};
 use granule_kcore::devicetree::cpus;
 use granule_kcore::devicetree::gic::{self, Gic, GicTreeError};
 use granule_kcore::devicetree::memory::{self, Memory, MemoryNodeError};
 
-use super::facts::{Facts, Piece};
+use super::facts::{Console, Facts, Piece};
 
 /// The facts, with the CPU that boots; or why the tree is refused.
 pub(super) fn facts(bytes: &[u8], boot_cpu: u64) -> Result<Facts, String> {
@@ -32,7 +33,7 @@ pub(super) fn facts(bytes: &[u8], boot_cpu: u64) -> Result<Facts, String> {
     let method = seen.psci.and_then(|psci| psci.method);
     facts.psci = method.map(|method| format!("{method:?}").to_ascii_lowercase());
     let console = seen.consoles.of(ConsoleSource::StdoutPath);
-    facts.console = console.map(|console| console.map_err(reason));
+    facts.console = console.map(|console| console.map(uart).map_err(reason));
     let is_serial = |node: &Node<'_>| node.is_named(b"serial");
     for node in tree.nodes().filter(is_serial) {
         let first = node.reg().and_then(|mut reg| reg.next().flatten());
@@ -80,12 +81,25 @@ fn memory(bytes: &[u8], facts: &mut Facts) -> Result<(), String> {
     .map_err(|error| error.to_string())
 }
 
+fn uart(uart: Uart) -> Console {
+    let family = match uart.family {
+        Family::Pl011 => "pl011",
+        Family::Sbsa => "sbsa",
+        Family::Uart8250 => "8250",
+        Family::Cadence => "cadence",
+        Family::Imx => "imx",
+    };
+    let layout = uart.layout;
+    let (shift, width) = (layout.shift.into(), layout.width.bytes().into());
+    (uart.base, family, shift, width)
+}
+
 fn reason(error: ConsoleError) -> &'static str {
     match error {
         ConsoleError::NoSuchAlias => "no alias",
         ConsoleError::NoSuchNode => "no node",
         ConsoleError::NoAddress => "no address",
-        ConsoleError::NotPl011 => "no PL011",
+        ConsoleError::NotKnown => "not known",
         other => other.text(),
     }
 }

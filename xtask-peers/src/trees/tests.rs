@@ -63,7 +63,7 @@ fn the_text_of_a_tree_is_read() {
     let facts = theirs::facts(&source, 4);
     assert_eq!(facts.size[0], 8);
     assert_eq!(facts.banks, [facts::Piece(0x8000_0000, 0x8000_2000)]);
-    assert_eq!(facts.console, Some(Ok(0x5000_0005)));
+    assert_eq!(facts.console, Some(Ok((0x5000_0005, "pl011", 2, 4))));
     let serial = [
         ("/soc/bus@10/serial@5".to_owned(), Some(0x5000_0005)),
         ("/soc/bus@10/serial@6".to_owned(), None),

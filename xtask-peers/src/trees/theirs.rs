@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use super::facts::{Facts, Piece};
+use super::facts::{Console, Facts, Piece};
 use super::text::{Node, Source};
 
 /// The fields of an MPIDR that `reg` of a CPU may have.
@@ -229,7 +229,7 @@ fn cpus(root: &Node, most: usize, facts: &mut Facts) {
 }
 
 /// What `stdout-path` of `/chosen` leads to.
-fn console(root: &Node) -> Option<Result<u64, &'static str>> {
+fn console(root: &Node) -> Option<Result<Console, &'static str>> {
     let chosen = root.child("chosen")?;
     let named = chosen
         .string("stdout-path")
@@ -258,10 +258,46 @@ fn console(root: &Node) -> Option<Result<u64, &'static str>> {
     let Some(at) = at.and_then(|at| u64::try_from(at).ok()) else {
         return Some(Err("no address"));
     };
-    Some(if node.is("arm,pl011") {
-        Ok(at)
-    } else {
-        Err("no PL011")
+    Some(uart(node, at).ok_or("not known"))
+}
+
+/// The UART of a node. No board has two of these names that contradict each other.
+fn uart(node: &Node, at: u64) -> Option<Console> {
+    let is_any = |names: &[&str]| names.iter().any(|name| node.is(name));
+    let words = |family| Some((at, family, 2, 4));
+    if node.is("arm,pl011") {
+        return words("pl011");
+    }
+    if node.is("arm,sbsa-uart") {
+        return words("sbsa");
+    }
+    if is_any(&["cdns,uart-r1p8", "cdns,uart-r1p12", "xlnx,xuartps"]) {
+        return words("cadence");
+    }
+    if is_any(&["fsl,imx21-uart", "fsl,imx6q-uart"]) {
+        return words("imx");
+    }
+    let of_words = [
+        "brcm,bcm2835-aux-uart",
+        "mediatek,mt6577-uart",
+        "nvidia,tegra20-uart",
+        "ti,am654-uart",
+        "ti,omap4-uart",
+    ];
+    if is_any(&of_words) {
+        return words("8250");
+    }
+    let stated = [
+        "ns16550",
+        "ns16550a",
+        "snps,dw-apb-uart",
+        "mrvl,mmp-uart",
+        "intel,xscale-uart",
+        "nuvoton,npcm750-uart",
+    ];
+    is_any(&stated).then(|| {
+        let or = |name, otherwise| node.cell(name).unwrap_or(otherwise);
+        (at, "8250", or("reg-shift", 0), or("reg-io-width", 1))
     })
 }
 

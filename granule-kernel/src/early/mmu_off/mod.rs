@@ -35,7 +35,7 @@ static mut HANDOVER: Handover = Handover {
     },
     tree: crate::handover::TreeInfo {
         bytes: 0,
-        uart: 0,
+        uart: None,
         bootargs_offset: 0,
         bootargs_bytes: 0,
         psci: crate::handover::Conduit::Unknown,

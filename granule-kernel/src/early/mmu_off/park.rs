@@ -4,16 +4,17 @@
 //! power the machine off, the machine ends, because a caller waits for that. Otherwise the CPU
 //! waits for ever.
 
-use crate::dev::pl011;
+use crate::dev::uart;
 use crate::handover::record::{self, Reason};
 use crate::handover::{Conduit, TreeInfo};
+use granule_boot::uart::Uart;
 use granule_kcore::line::Line;
 
 /// PSCI_SYSTEM_OFF.
 const SYSTEM_OFF: u64 = 0x8400_0008;
 
 // The known way to print and to power off. Volatile accesses only, by one CPU.
-static mut UART: u64 = 0;
+static mut UART: Option<Uart> = None;
 static mut PSCI: Conduit = Conduit::Unknown;
 static mut PARKING: bool = false;
 
@@ -30,16 +31,16 @@ pub(super) fn learn(tree: &TreeInfo) {
 pub(super) fn park(reason: Reason, message: &[u8]) -> ! {
     record::parked(reason, message);
     // SAFETY: as in `learn`.
-    let (uart, psci) = unsafe {
+    let (console, psci) = unsafe {
         (
             (&raw const UART).read_volatile(),
             (&raw const PSCI).read_volatile(),
         )
     };
-    if uart != 0 {
-        // SAFETY: the device tree says that a PL011 is at this address, and the MMU is off: flat
-        // addresses, Device memory.
-        let uart = unsafe { pl011::at(uart) };
+    if let Some(console) = console {
+        // SAFETY: the device tree or the command line says that such a UART is at this address, and the MMU is
+        // off: flat addresses, Device memory. `Consoles::check` has seen to the alignment.
+        let uart = unsafe { uart::at(&console, console.base) };
         uart.enable();
         uart.put_all(b"\ngranule: refused: ");
         uart.put_all(message);

@@ -13,6 +13,7 @@ use granule_boot::choice::{self, PageSizeInputs};
 use granule_boot::peek::{ConsoleError, Consoles, Peek};
 use granule_boot::sizes::SizeSet;
 use granule_boot::tree::{Range, Tree, TreeError, total_size};
+use granule_boot::uart::Uart;
 use granule_boot::{firmware, machines, peek, words};
 use granule_kcore::line::Line;
 use granule_kcore::sizes;
@@ -53,7 +54,7 @@ pub(super) fn look(entry: &EntryInfo) -> Seen {
     let mut consoles = seen.consoles;
     let trace = area.unwrap_or_default();
     check(&mut consoles, entry, &tree, bytes.len() as u64, trace);
-    let info = facts(entry, bytes, &seen, consoles.first().unwrap_or_default());
+    let info = facts(entry, bytes, &seen, consoles.first());
     // From here on errors also go to the console, if there is one.
     park::learn(&info);
     if let Some(error) = seen.damage {
@@ -101,13 +102,11 @@ fn no_console(consoles: &Consoles) {
         message.push(error.text().as_bytes());
     }
     if is_first {
-        message.push(b"no stdout-path in /chosen, no earlycon= or console=ttyAMA in its bootargs");
+        message
+            .push(b"no stdout-path in /chosen, no earlycon= or console= of a UART in its bootargs");
     }
     record::no_console(message.bytes());
 }
-
-/// Size of a PL011's registers in bytes.
-const PL011_BYTES: u64 = 4 << 10;
 
 fn image_range(entry: &EntryInfo) -> Range {
     Range {
@@ -138,10 +137,7 @@ fn keep_off(entry: &EntryInfo, tree: &Tree<'_>, info: &TreeInfo, choice: &BootCh
     let image = image_range(entry).outward(page);
     let device_tree = tree_range(entry, info.bytes).outward(page);
     let trace = trace_range(area);
-    let console = Range {
-        start: info.uart,
-        bytes: PL011_BYTES,
-    };
+    let console = info.uart.and_then(|uart| uart.page());
     // Records are written there with the MMU off, before the memory map exists.
     if area.is_wanted() && tree.is_another_kernels(trace) {
         park::park(
@@ -149,7 +145,7 @@ fn keep_off(entry: &EntryInfo, tree: &Tree<'_>, info: &TreeInfo, choice: &BootCh
             b"granule.trace= names memory that another kernel keeps (linux,usable-memory-range, linux,usable-memory): name another range",
         );
     }
-    if info.uart != 0 && console.outward(page).meets(device_tree) {
+    if console.is_some_and(|registers| registers.outward(page).meets(device_tree)) {
         park::park(
             Reason::Overlap,
             b"the console's registers and the device tree share a page of the chosen size: place the tree elsewhere",
@@ -235,7 +231,7 @@ fn bytes(entry: &EntryInfo) -> &'static [u8] {
 }
 
 /// The values for the kernel. Pointers made here would not stay valid after the switch.
-fn facts(entry: &EntryInfo, bytes: &[u8], seen: &Peek<'_>, uart: u64) -> TreeInfo {
+fn facts(entry: &EntryInfo, bytes: &[u8], seen: &Peek<'_>, uart: Option<Uart>) -> TreeInfo {
     let method = seen.psci.and_then(|psci| psci.method);
     TreeInfo {
         bytes: bytes.len() as u64,

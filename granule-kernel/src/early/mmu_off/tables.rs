@@ -195,8 +195,8 @@ impl Build<'_> {
         // The first mapping of the fixmap makes the table that all its slots share. Without a UART it is a
         // constant page of the image.
         let (first, attributes) = match self.tree.uart {
-            0 => (load & !(page - 1), read_only),
-            uart => (uart & !(page - 1), Attributes::device()),
+            None => (load & !(page - 1), read_only),
+            Some(uart) => (uart.base & !(page - 1), Attributes::device()),
         };
         let slot = VirtualAddress(layout::in_slot(layout::UART_VADDR, first));
         high.map(

@@ -1,0 +1,231 @@
+//! Each family on a device in memory, which says in which order it was accessed.
+
+use super::*;
+use granule_boot::uart::Width;
+use std::cell::RefCell;
+
+/// A device: its registers, by offset, and what happens to it.
+struct Device {
+    registers: Vec<u32>,
+    /// The register of data, and the one in whose bits `full` are set while a byte is being sent.
+    data: usize,
+    flags: usize,
+    /// The flags while a byte is being sent, and else.
+    sending: u32,
+    idle: u32,
+    /// How many more reads of flags find a byte being sent.
+    delay: u32,
+    slow: u32,
+    sent: Vec<u8>,
+    writes: Vec<(usize, u32)>,
+}
+
+#[derive(Clone, Copy)]
+struct Fake<'a>(&'a RefCell<Device>);
+
+impl Registers for Fake<'_> {
+    fn read(self, offset: usize) -> u32 {
+        let mut device = self.0.borrow_mut();
+        if offset != device.flags {
+            return device.registers[offset];
+        }
+        if device.delay == 0 {
+            return device.idle;
+        }
+        device.delay -= 1;
+        device.sending
+    }
+
+    fn write(self, offset: usize, value: u32) {
+        let mut device = self.0.borrow_mut();
+        if offset == device.data {
+            // What is written to a FIFO that is full is lost.
+            if device.delay == 0 {
+                device.sent.push(u8::try_from(value).unwrap());
+            }
+            device.delay = device.slow;
+        } else {
+            device.registers[offset] = value;
+            device.writes.push((offset, value));
+        }
+    }
+}
+
+const BYTES: Layout = Layout {
+    shift: 0,
+    width: Width::Bits8,
+};
+const WORDS: Layout = Layout {
+    shift: 2,
+    width: Width::Bits32,
+};
+
+/// A family as its manual has it, by offsets.
+struct Case {
+    family: Family,
+    layout: Layout,
+    data: usize,
+    flags: usize,
+    sending: u32,
+    idle: u32,
+}
+
+const CASES: [Case; 6] = [
+    case(
+        Family::Pl011,
+        WORDS,
+        0,
+        0x18,
+        1 << 5 | 1 << 3,
+        1 << 7 | 1 << 4,
+    ),
+    case(
+        Family::Sbsa,
+        WORDS,
+        0,
+        0x18,
+        1 << 5 | 1 << 3,
+        1 << 7 | 1 << 4,
+    ),
+    case(Family::Uart8250, BYTES, 0, 5, 0x01, 0x61),
+    case(Family::Uart8250, WORDS, 0, 0x14, 0x01, 0x61),
+    case(
+        Family::Cadence,
+        WORDS,
+        0x30,
+        0x2c,
+        1 << 11 | 1 << 4,
+        1 << 3 | 1 << 1,
+    ),
+    // The flags of an i.MX that are waited for are in two registers: the other test has both.
+    case(Family::Imx, WORDS, 0x40, 0xb4, 1 << 4, 1 << 6 | 1 << 5),
+];
+
+const fn case(
+    family: Family,
+    layout: Layout,
+    data: usize,
+    flags: usize,
+    sending: u32,
+    idle: u32,
+) -> Case {
+    Case {
+        family,
+        layout,
+        data,
+        flags,
+        sending,
+        idle,
+    }
+}
+
+impl Case {
+    fn device(&self, slow: u32) -> RefCell<Device> {
+        // A driver that went further would leave the page that is checked and mapped.
+        let bytes = self.family.registers() << self.layout.shift;
+        RefCell::new(Device {
+            registers: vec![0; bytes],
+            data: self.data,
+            flags: self.flags,
+            sending: self.sending,
+            idle: self.idle,
+            delay: 0,
+            slow,
+            sent: Vec::new(),
+            writes: Vec::new(),
+        })
+    }
+
+    fn port<'a>(&self, device: &'a RefCell<Device>) -> Port<Fake<'a>> {
+        let uart = Uart {
+            base: 0x1000,
+            family: self.family,
+            layout: self.layout,
+        };
+        Port::new(&uart, Fake(device))
+    }
+}
+
+#[test]
+fn every_byte_waits_until_there_is_room() {
+    for case in CASES {
+        for slow in [0, 1, 7] {
+            let device = case.device(slow);
+            let port = case.port(&device);
+            port.put_all(b"one\ntwo");
+            let device = device.borrow();
+            assert_eq!(device.sent, b"one\r\ntwo", "{:?} {slow}", case.family);
+            assert!(device.writes.is_empty());
+        }
+    }
+}
+
+#[test]
+fn a_flush_waits_until_all_has_left() {
+    for case in CASES.iter().filter(|case| case.family != Family::Imx) {
+        let device = case.device(5);
+        let port = case.port(&device);
+        port.put(b'A');
+        assert_eq!(device.borrow().delay, 5);
+        port.flush();
+        assert_eq!(device.borrow().delay, 0, "{:?}", case.family);
+    }
+    let imx = Case {
+        flags: 0x98,
+        sending: 0,
+        idle: 1 << 3,
+        ..CASES[5]
+    };
+    let device = imx.device(5);
+    let port = imx.port(&device);
+    port.put(b'A');
+    port.flush();
+    assert_eq!(device.borrow().delay, 0);
+}
+
+#[test]
+fn a_device_that_is_never_ready_does_not_hang() {
+    for case in CASES {
+        let device = case.device(u32::MAX);
+        device.borrow_mut().delay = u32::MAX;
+        let port = case.port(&device);
+        port.put(b'B');
+        port.flush();
+        // It was written to all the same.
+        assert!(device.borrow().delay >= u32::MAX - PATIENCE);
+    }
+}
+
+/// What `enable` writes to the registers with these values.
+fn enabling(case: &Case, registers: &[(usize, u32)]) -> Vec<(usize, u32)> {
+    let device = case.device(0);
+    for (offset, value) in registers {
+        device.borrow_mut().registers[*offset] = *value;
+    }
+    case.port(&device).enable();
+    device.into_inner().writes
+}
+
+#[test]
+fn a_transmitter_that_is_off_is_turned_on_and_one_that_is_on_left_alone() {
+    let [pl011, sbsa, bytes, words, cadence, imx] = &CASES;
+    assert_eq!(enabling(pl011, &[]), [(0x2c, 0x70), (0x30, 0x301)]);
+    assert_eq!(
+        enabling(pl011, &[(0x2c, 0x6), (0x30, 0x300)]),
+        [(0x2c, 0x76), (0x30, 0x301)]
+    );
+    assert_eq!(enabling(pl011, &[(0x30, 0xc301)]), []);
+    for never in [sbsa, bytes, words] {
+        assert_eq!(enabling(never, &[]), []);
+    }
+    assert_eq!(enabling(cadence, &[(0, 0x128)]), [(0, 0x118)]);
+    assert_eq!(enabling(cadence, &[(0, 0x130)]), [(0, 0x110)]);
+    assert_eq!(enabling(cadence, &[(0, 0x114)]), []);
+    let reset = [(0x84, 1)];
+    assert_eq!(enabling(imx, &reset), [(0x80, 1), (0x84, 0x4025)]);
+    assert_eq!(
+        enabling(imx, &[(0x80, 1), (0x84, 0x3)]),
+        [(0x80, 1), (0x84, 0x4027)]
+    );
+    assert_eq!(enabling(imx, &[(0x80, 0x201), (0x84, 0x27)]), []);
+}
