@@ -156,7 +156,9 @@ pub(crate) fn check_mmu_off(elf_path: &Path) -> Result<()> {
          linked as a static PIE",
         elf_path.display()
     );
+    let stub = mmu_off::check(&program, &mmu_off::EFI);
     let findings = report.findings.iter().chain(&secondary.findings);
+    let findings = findings.chain(&stub.findings);
     let mut count = 0;
     for finding in findings {
         eprintln!("{finding}");
@@ -169,8 +171,8 @@ pub(crate) fn check_mmu_off(elf_path: &Path) -> Result<()> {
     );
     eprintln!(
         "mmu-off: {} functions, {} instructions reachable with the MMU off, {} of them on CPUs but \
-         the first, no finding",
-        report.functions, report.instructions, secondary.instructions
+         the first; {} instructions of the EFI stub; no finding",
+        report.functions, report.instructions, secondary.instructions, stub.instructions
     );
     Ok(())
 }

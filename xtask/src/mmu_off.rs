@@ -25,6 +25,8 @@ pub(crate) struct Rules {
     pub(crate) stops: &'static [Entry],
     /// Functions that may contain `BR` or `BLR`, with the reason why their targets are bounded.
     pub(crate) indirect: &'static [Entry],
+    /// Whether every function may contain `BLR`: the code calls firmware, which is no part of the program.
+    pub(crate) calls_firmware: bool,
     /// Symbols whose address is used as a number (the end of a section) and never jumped to.
     pub(crate) bounds: &'static [Entry],
     /// Whether the code may read words that relocation has written. It may only while these hold addresses
@@ -63,6 +65,7 @@ pub(crate) const KERNEL: Rules = Rules {
         "el2_stub_sync",
         "the restart call jumps to an address that its caller gives, in a program of its own",
     )],
+    calls_firmware: false,
     bounds: &[(
         "_start",
         "the image's address as a number, by which the entry code relocates; no vectors are there",
@@ -84,6 +87,21 @@ pub(crate) const SECONDARY: Rules = Rules {
     )],
     bounds: &[],
     relocated: false,
+    ..KERNEL
+};
+
+/// The rules for the EFI stub, applied in a third pass. It runs with the firmware's MMU on, but it too must
+/// not panic: the kernel's panic would write to devices that belong to the firmware. At its end it turns the
+/// MMU off, so the other rules hold there.
+pub(crate) const EFI: Rules = Rules {
+    roots: &[(
+        "efi_entry",
+        "the PE header's entry, called by firmware or a boot loader",
+    )],
+    stops: &[],
+    indirect: &[("efi_leave", "jumps to the copy of the image")],
+    calls_firmware: true,
+    bounds: &[("_start", "the address of the loaded image")],
     ..KERNEL
 };
 
@@ -321,7 +339,10 @@ impl Checker<'_> {
                     }
                 }
                 Flow::IndirectCall(register) => {
-                    if !self.in_table("indirect", self.rules.indirect, range.start) && first_time {
+                    if !self.rules.calls_firmware
+                        && !self.in_table("indirect", self.rules.indirect, range.start)
+                        && first_time
+                    {
                         let what = format!("calls through x{register}, {name} is not allowed to");
                         self.finding(index, pc, &what);
                     }

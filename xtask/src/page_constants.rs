@@ -230,6 +230,11 @@ const ALLOWED: &[(&str, &[&str], &str)] = &[
         "the least that a stack has, and half of a slot for one",
     ),
     (
+        "granule-kernel/src/early/head/pe.rs",
+        &["4096"],
+        "the alignment of the PE file's sections: a page of EFI's",
+    ),
+    (
         "granule-kernel/src/early/efi/pages.rs",
         &["PAGE_SIZE"],
         "a page of EFI's, 4 KiB whatever the kernel's pages are",

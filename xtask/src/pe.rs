@@ -140,3 +140,114 @@ fn compare(
     );
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use xtask::test_elf::{TestElf, sym};
+
+    /// Three segments of a page each, and a page of memory behind the last.
+    const MEMORY: u64 = 0x4000;
+    const ENTRY: u64 = 0x1004;
+
+    /// Writes numbers at offsets of `bytes`.
+    fn put(bytes: &mut [u8], at: usize, number: u64, length: usize) {
+        bytes[at..at + length].copy_from_slice(&number.to_le_bytes()[..length]);
+    }
+
+    /// The offsets of the fields that tests change.
+    const MACHINE: usize = 68;
+    const OPTIONAL: usize = 88;
+    const ENTRY_AT: usize = OPTIONAL + 16;
+    const ALIGNMENT: usize = OPTIONAL + 32;
+    const SIZE_OF_IMAGE: usize = OPTIONAL + 56;
+    const SUBSYSTEM: usize = OPTIONAL + 68;
+    const SECTIONS: usize = OPTIONAL + 160;
+
+    const fn section(index: usize) -> usize {
+        SECTIONS + 40 * index
+    }
+
+    fn image() -> Vec<u8> {
+        let mut image = vec![0; 0x3000 + 0x200];
+        image[..2].copy_from_slice(b"MZ");
+        put(&mut image, 0x3c, 64, 4);
+        image[64..68].copy_from_slice(b"PE\0\0");
+        put(&mut image, MACHINE, 0xaa64, 2);
+        put(&mut image, MACHINE + 2, 3, 2);
+        put(&mut image, MACHINE + 16, 160, 2);
+        put(&mut image, OPTIONAL, 0x20b, 2);
+        put(&mut image, ENTRY_AT, ENTRY, 4);
+        put(&mut image, ALIGNMENT, 0x1000, 4);
+        put(&mut image, ALIGNMENT + 4, 0x200, 4);
+        put(&mut image, SIZE_OF_IMAGE, MEMORY, 4);
+        put(&mut image, SIZE_OF_IMAGE + 4, 0x1000, 4);
+        put(&mut image, SUBSYSTEM, 10, 2);
+        put(&mut image, OPTIONAL + 108, 6, 4);
+        let sections = [
+            (0x1000, 0x1000, 0x1000, 0x6000_0020),
+            (0x2000, 0x1000, 0x1000, 0x4000_0040),
+            (0x3000, 0x1000, 0x200, 0xc000_0040_u64),
+        ];
+        for (index, (start, memory, file, flags)) in sections.into_iter().enumerate() {
+            let at = section(index);
+            put(&mut image, at + 8, memory, 4);
+            put(&mut image, at + 12, start, 4);
+            put(&mut image, at + 16, file, 4);
+            put(&mut image, at + 20, start, 4);
+            put(&mut image, at + 36, flags, 4);
+        }
+        image
+    }
+
+    /// The ELF file of that image.
+    fn elf() -> Vec<u8> {
+        let mut elf = TestElf::new()
+            .segment(0, &[0; 0x2000], 0x2000)
+            .segment(0x2000, &[0; 0x1000], 0x1000)
+            .segment(0x3000, &[0; 0x200], 0x1000)
+            .text(0x1000, &[0; 16])
+            .symbol(sym("efi_entry", ENTRY, 4, true))
+            .build();
+        for (index, flags) in [5, 4, 6].into_iter().enumerate() {
+            put(&mut elf, 64 + 56 * index + 4, flags, 4);
+        }
+        elf
+    }
+
+    #[test]
+    fn sections_that_are_the_segments_pass() {
+        check(&elf(), &image(), MEMORY).unwrap();
+    }
+
+    #[test]
+    fn a_header_that_lies_is_refused() {
+        let lies: [(usize, u64, usize, &str); 13] = [
+            (0, 0x5a4e, 2, "cannot read it"),
+            (MACHINE, 0x8664, 2, "not arm64"),
+            (SUBSYSTEM, 11, 2, "not an EFI application"),
+            (ENTRY_AT, ENTRY + 4, 4, "efi_entry is at 0x1004"),
+            (ALIGNMENT, 0x800, 4, "less than a page"),
+            (SIZE_OF_IMAGE, MEMORY - 0x1000, 4, "SizeOfImage is 0x3000"),
+            // The constants end early, are elsewhere in the file, or can be executed.
+            (section(1) + 8, 0xe00, 4, "0xe00 bytes of memory"),
+            (section(1) + 12, 0x1000, 4, "not at 0x2000"),
+            (section(1) + 20, 0x1000, 4, "bytes of the file from 0x1000"),
+            (section(1) + 36, 0x6000_0020, 4, "other permissions"),
+            // The data's file part ends early, is no whole sector, or its memory is short.
+            (section(2) + 16, 0, 4, "ends before"),
+            (section(2) + 16, 0x1ff, 4, "bytes of the file"),
+            (section(2) + 8, 0xe00, 4, "sections end at 0x3e00"),
+        ];
+        for (at, number, length, expected) in lies {
+            let mut image = image();
+            put(&mut image, at, number, length);
+            let error = check(&elf(), &image, MEMORY).unwrap_err();
+            let error = format!("{error:#}");
+            assert!(error.contains(expected), "{at}: {error}");
+        }
+        let short = &image()[..0x3000];
+        let error = check(&elf(), short, MEMORY).unwrap_err().to_string();
+        assert!(error.contains("beyond the file"), "{error}");
+    }
+}

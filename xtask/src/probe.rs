@@ -25,6 +25,7 @@ const RULES: Rules = Rules {
     ],
     stops: &[],
     indirect: &[],
+    calls_firmware: false,
     bounds: &[],
     relocated: false,
 };

@@ -18,6 +18,7 @@ const RULES: Rules = Rules {
     roots: &[("_start", "test")],
     stops: &[("enable_mmu_and_jump", "test")],
     indirect: &[],
+    calls_firmware: false,
     bounds: &[],
     relocated: true,
 };
@@ -170,6 +171,22 @@ fn indirect_branches_need_an_entry() {
     let mut program = program(&[BLR_X8, RET]);
     patch(&mut program, 0x44, RET);
     assert!(check(&program, &allowed).findings.is_empty());
+}
+
+#[test]
+fn code_that_calls_firmware_may_call_through_any_register() {
+    let firmware = Rules {
+        calls_firmware: true,
+        ..RULES
+    };
+    let count = |helper: &[u32]| {
+        let mut program = program(helper);
+        patch(&mut program, 0x44, RET);
+        check(&program, &firmware).findings.len()
+    };
+    assert_eq!(count(&[BLR_X8, RET]), 0);
+    // A jump is no call, and what comes after the call is checked.
+    assert_eq!((count(&[BR_X10]), count(&[BLR_X8, LDXR, RET])), (1, 1));
 }
 
 #[test]

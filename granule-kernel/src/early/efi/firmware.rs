@@ -2,7 +2,6 @@
 //!
 //! Calls and the structures of the specification are here; what they are for is not.
 
-use super::memory::MemoryMap;
 use core::ffi::c_void;
 use core::ptr::{null, null_mut};
 use uefi_raw::protocol::loaded_image::LoadedImageProtocol;
@@ -257,30 +256,13 @@ impl Firmware {
         (status, facts)
     }
 
-    /// Ends the boot services and leaves the final memory map in `map`.
+    /// Ends the boot services, if the memory map still is the one with this key.
     ///
-    /// The call fails if the memory map has changed since it was read. From the first call on the firmware may
-    /// have shut down all but the map, the call itself and the services for memory, so then there is no
-    /// console either.
-    pub(super) fn exit(&self, map: &mut MemoryMap<'_>) -> Result<(), Failure> {
-        const TRIES: u32 = 8;
-        let mut what = Some("the firmware gives no memory map");
-        let mut status = Status::ABORTED;
-        for _ in 0..TRIES {
-            if let Err(status) = map.read(self) {
-                return Err(Failure { what, status });
-            }
-            // SAFETY: after success nothing of the firmware is called any more.
-            status = unsafe { (self.boot.exit_boot_services)(self.image, map.key()) };
-            if status == Status::SUCCESS {
-                return Ok(());
-            }
-            what = None;
-            if status != Status::INVALID_PARAMETER {
-                break;
-            }
-        }
-        Err(Failure { what, status })
+    /// From the first call on, whatever comes of it, the firmware may have shut down all but the map, this
+    /// call and the services for memory: there is no console either.
+    pub(super) fn exit(&self, key: usize) -> Status {
+        // SAFETY: after success nothing of the firmware is called any more.
+        unsafe { (self.boot.exit_boot_services)(self.image, key) }
     }
 }
 

@@ -17,6 +17,10 @@ unsafe extern "C" {
     static efi_leave_end: u8;
 }
 
+/// How often a memory map may have changed until its key was used. Firmware that needs more has timers that
+/// allocate for ever.
+const TRIES: u32 = 8;
+
 /// All that the kernel gets.
 pub(super) struct Leaving<'f> {
     pub(super) firmware: &'f Firmware,
@@ -36,7 +40,7 @@ impl Leaving<'_> {
         if let Err(failure) = self.describe() {
             return failure;
         }
-        if let Err(failure) = self.firmware.exit(&mut self.map) {
+        if let Err(failure) = self.exit() {
             return failure;
         }
         self.description.map = self.map.facts();
@@ -46,6 +50,27 @@ impl Leaving<'_> {
         // SAFETY: the boot services have ended, and what the copy reads with the MMU off is clean. The tree is a
         // tree, and the copy is the image at a place that suits it.
         unsafe { efi_leave(self.tree.range().start, self.copy.range().start) }
+    }
+
+    /// Ends the boot services with the final memory map. A map that has changed since it was read is read
+    /// again, as the specification demands.
+    fn exit(&mut self) -> Result<(), Failure> {
+        let mut what = Some("the firmware gives no memory map");
+        let mut status = Status::INVALID_PARAMETER;
+        for _ in 0..TRIES {
+            if let Err(status) = self.map.read(self.firmware) {
+                return Err(Failure { what, status });
+            }
+            status = self.firmware.exit(self.map.key());
+            if status == Status::SUCCESS {
+                return Ok(());
+            }
+            what = None;
+            if status != Status::INVALID_PARAMETER {
+                break;
+            }
+        }
+        Err(Failure { what, status })
     }
 
     fn describe(&mut self) -> Result<(), Failure> {
