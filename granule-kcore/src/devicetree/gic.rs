@@ -30,6 +30,7 @@ const V3: &[u8] = b"arm,gic-v3";
 
 /// A GIC, with the physical addresses of its registers.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "the boot has one, on its stack")]
 pub enum Gic {
     /// Version 2: distributor and CPU interface.
     V2 {

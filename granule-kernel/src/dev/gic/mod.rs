@@ -33,6 +33,7 @@ mod driver {
 
     /// A GIC with mapped registers, by virtual addresses.
     #[derive(Clone, Debug)]
+    #[expect(clippy::large_enum_variant, reason = "the boot has one, on its stack")]
     pub(crate) enum Mapped {
         /// Distributor and CPU interface.
         V2 {
