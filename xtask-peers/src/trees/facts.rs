@@ -29,8 +29,8 @@ pub(super) struct Facts {
     pub(super) no_map: Vec<Piece>,
     /// The affinity fields of the first CPU, which is taken as the one that boots.
     pub(super) boot_cpu: u64,
-    /// The other CPUs that can be started: affinity fields.
-    pub(super) others: Vec<u64>,
+    /// The other CPUs that can be started: affinity fields, and the address by which one is that PSCI does not start.
+    pub(super) others: Vec<(u64, Option<u64>)>,
     /// The paths of those that cannot.
     pub(super) left_out: Vec<String>,
     /// All of them.
@@ -63,7 +63,8 @@ impl Facts {
             lines.extend(pieces.iter().map(|piece| format!("{what} {piece}")));
         }
         lines.push(format!("{} CPUs", self.cpus));
-        lines.extend(self.others.iter().map(|it| format!("CPU {it:#x}")));
+        let others = self.others.iter();
+        lines.extend(others.map(|(cpu, release)| format!("CPU {cpu:#x} by {release:x?}")));
         lines.extend(self.left_out.iter().map(|it| format!("{it} not started")));
         lines.push(format!("psci {:?}", self.psci));
         lines.push(format!("console {:x?}", self.console));
@@ -82,6 +83,7 @@ impl Facts {
             banks: count(&self.banks),
             reserved: count(&self.reserved),
             cpus: self.cpus,
+            released: self.others.iter().filter(|it| it.1.is_some()).count(),
             left_out: self.left_out.len(),
             consoles: usize::from(self.console.is_some()),
             console_addresses: usize::from(matches!(self.console, Some(Ok(_)))),
@@ -112,6 +114,7 @@ pub(super) struct Totals {
     banks: (usize, u64),
     reserved: (usize, u64),
     cpus: usize,
+    released: usize,
     left_out: usize,
     consoles: usize,
     console_addresses: usize,
@@ -131,6 +134,7 @@ impl AddAssign for Totals {
             sum.1 = sum.1.saturating_add(one.1);
         }
         self.cpus += other.cpus;
+        self.released += other.released;
         self.left_out += other.left_out;
         self.consoles += other.consoles;
         self.console_addresses += other.console_addresses;
@@ -144,13 +148,14 @@ impl fmt::Display for Totals {
         write!(
             f,
             "{} of them different: {} banks of {:#x} bytes, {} reserved ranges of {:#x} bytes, {} CPUs, {} of which \
-             cannot be started, {} consoles, {} of which can be used, {} serial lines, {} interrupt controllers",
+             have a release address and {} cannot be started, {} consoles, {} of which can be used, {} serial lines, {} interrupt controllers",
             self.different.len(),
             self.banks.0,
             self.banks.1,
             self.reserved.0,
             self.reserved.1,
             self.cpus,
+            self.released,
             self.left_out,
             self.consoles,
             self.console_addresses,

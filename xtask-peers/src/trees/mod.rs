@@ -13,7 +13,6 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
-use granule_kcore::cpus::MOST_CPUS;
 use xtask::pool;
 
 use self::facts::{Facts, Totals, difference};
@@ -157,7 +156,7 @@ fn compare(tree: &Tree, file: &PathBuf, dtc: &Path) -> Result<Outcome> {
     );
     let text = String::from_utf8_lossy(&written.stdout);
     let source = text::read(&text).with_context(|| format!("{}: what dtc writes", tree.name))?;
-    let theirs: Facts = theirs::facts(&source, MOST_CPUS);
+    let theirs: Facts = theirs::facts(&source);
     let ours = match ours::facts(&tree.bytes, theirs.boot_cpu) {
         Ok(ours) => ours,
         Err(why) => return Ok(Outcome::Refused(why)),

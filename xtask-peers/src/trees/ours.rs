@@ -4,7 +4,7 @@ use granule::arch::PageSize;
 use granule_boot::peek::{ConsoleError, ConsoleSource};
 use granule_boot::tree::{Node, Token, Tree};
 use granule_boot::uart::{Family, Uart};
-use granule_kcore::devicetree::cpus;
+use granule_kcore::devicetree::cpus::{self, EnableMethod, NotStarted, Other};
 use granule_kcore::devicetree::gic::{self, Gic, GicTreeError};
 use granule_kcore::devicetree::memory::{self, Memory, MemoryNodeError};
 
@@ -25,11 +25,7 @@ pub(super) fn facts(bytes: &[u8], boot_cpu: u64) -> Result<Facts, String> {
     memory(bytes, &mut facts)?;
     let piece = |start: u64, bytes: u64| Piece(start, start.saturating_add(bytes));
     facts.no_map = tree.no_map().map(|it| piece(it.start, it.bytes)).collect();
-    let found = cpus::cpus(&tree, boot_cpu, |cpu| {
-        facts.left_out.push(cpu.node.to_string());
-    });
-    facts.others = found.others.to_vec();
-    facts.cpus = found.expected;
+    facts.cpus = cpus::cpus(&tree, boot_cpu, &mut facts);
     let method = seen.psci.and_then(|psci| psci.method);
     facts.psci = method.map(|method| format!("{method:?}").to_ascii_lowercase());
     let console = seen.consoles.of(ConsoleSource::StdoutPath);
@@ -49,6 +45,24 @@ pub(super) fn facts(bytes: &[u8], boot_cpu: u64) -> Result<Facts, String> {
         facts.timer = [false, true].map(|at_el2| gic::timer(&tree, at_el2));
     }
     Ok(facts)
+}
+
+impl<'a> cpus::Found<'a> for Facts {
+    fn is_known(&self, affinity: u64) -> bool {
+        self.others.iter().any(|other| other.0 == affinity)
+    }
+
+    fn found(&mut self, other: Other) {
+        let release = match other.by {
+            EnableMethod::Psci => None,
+            EnableMethod::SpinTable { release } => Some(release),
+        };
+        self.others.push((other.affinity, release));
+    }
+
+    fn left_out(&mut self, cpu: NotStarted<'a>) {
+        self.left_out.push(cpu.node.to_string());
+    }
 }
 
 fn count(tree: &Tree<'_>, size: &mut [usize; 3]) {

@@ -60,7 +60,7 @@ fn the_text_of_a_tree_is_read() {
     let odd = b"\x01\x02\xffx\"\\\x80\0\0\0\0\x01\xff\xff\xff\xfe";
     assert_eq!(value("odd"), Some(&odd[..]));
     assert_eq!(value("empty"), Some(&[][..]));
-    let facts = theirs::facts(&source, 4);
+    let facts = theirs::facts(&source);
     assert_eq!(facts.size[0], 8);
     assert_eq!(facts.banks, [facts::Piece(0x8000_0000, 0x8000_2000)]);
     assert_eq!(facts.console, Some(Ok((0x5000_0005, "pl011", 2, 4))));
@@ -94,7 +94,7 @@ fn a_line_that_is_not_understood_is_an_error() {
 #[test]
 fn the_first_difference_is_told() {
     let source = text::read(TEXT).unwrap();
-    let (one, mut other) = (theirs::facts(&source, 4), theirs::facts(&source, 4));
+    let (one, mut other) = (theirs::facts(&source), theirs::facts(&source));
     assert_eq!(difference(&one, &other), None);
     other.reserved.clear();
     assert_eq!(

@@ -23,8 +23,8 @@ const GIC_V2: [&str; 7] = [
     "qcom,msm-qgic2",
 ];
 
-/// The facts, for a kernel that runs on so many CPUs.
-pub(super) fn facts(source: &Source, most_cpus: usize) -> Facts {
+/// The facts.
+pub(super) fn facts(source: &Source) -> Facts {
     let root = &source.root;
     let mut facts = Facts {
         banks: banks(root),
@@ -35,7 +35,7 @@ pub(super) fn facts(source: &Source, most_cpus: usize) -> Facts {
     let all = source.reservations.iter();
     facts.reserved = all.map(|(start, bytes)| piece(*start, *bytes)).collect();
     reserved_memory(root, &mut facts);
-    cpus(root, most_cpus, &mut facts);
+    cpus(root, &mut facts);
     let psci = root.child("psci").and_then(|psci| psci.string("method"));
     facts.psci = psci.filter(|method| ["hvc", "smc"].contains(&method.as_str()));
     let mut way = Vec::new();
@@ -192,7 +192,7 @@ fn reserved_memory(root: &Node, facts: &mut Facts) {
     }
 }
 
-fn cpus(root: &Node, most: usize, facts: &mut Facts) {
+fn cpus(root: &Node, facts: &mut Facts) {
     let Some(node) = root.child("cpus") else {
         facts.cpus = 1;
         return;
@@ -209,23 +209,31 @@ fn cpus(root: &Node, most: usize, facts: &mut Facts) {
         let id = id.filter(|id| id & !AFFINITY == 0);
         let is_first = facts.cpus == 0;
         facts.cpus += 1;
-        match id {
-            Some(id) if is_first => {
-                facts.boot_cpu = id;
-                seen.insert(id);
-            }
-            Some(id)
-                if cpu.strings("enable-method") == ["psci"]
-                    && !seen.contains(&id)
-                    && seen.len() < most =>
-            {
-                seen.insert(id);
-                facts.others.push(id);
-            }
-            _ => facts.left_out.push(format!("/{}/{}", node.name, cpu.name)),
+        if let (Some(id), true) = (id, is_first) {
+            facts.boot_cpu = id;
+            seen.insert(id);
+            continue;
+        }
+        match id.zip(release(cpu)).filter(|(id, _)| seen.insert(*id)) {
+            Some(other) => facts.others.push(other),
+            None => facts.left_out.push(format!("/{}/{}", node.name, cpu.name)),
         }
     }
     facts.cpus = facts.cpus.max(1);
+}
+
+/// The address that starts a CPU; none is needed where PSCI does. `None` if the CPU cannot be started.
+fn release(cpu: &Node) -> Option<Option<u64>> {
+    match cpu.string("enable-method")?.as_str() {
+        "psci" => Some(None),
+        "spin-table" => {
+            let value = cpu.property("cpu-release-addr")?;
+            let address = number(value) as u64;
+            (matches!(value.len(), 4 | 8) && address != 0 && address.is_multiple_of(8))
+                .then_some(Some(address))
+        }
+        _ => None,
+    }
 }
 
 /// What `stdout-path` of `/chosen` leads to.
