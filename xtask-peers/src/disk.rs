@@ -1,14 +1,15 @@
 //! The boot disk with another kernel on it: each boot loader starts Debian's unmodified Linux from a disk that
 //! `granule boot` makes. It must reach its first process with the command line and the initramfs that it was
-//! given, so a failure with our kernel on the same disk is one of our kernel.
+//! given, so a failure with our kernel on the same disk is one of our kernel. Then ours, and the disk of `make disk`.
 
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use granule_cli::loader::Loader;
-use granule_cli::{Boot, Firmware, Initramfs, Outcome, Request, boot};
+use granule_cli::{Boot, Firmware, Initramfs, Outcome, PageSize, Request, boot};
 use xtask::pool;
+use xtask::workspace::{cargo, image_path, run as run_command, target_dir};
 
 use crate::check::Check;
 use crate::loaders;
@@ -34,7 +35,14 @@ const WORDS: &str = "console=ttyAMA0 loglevel=1 panic=-1 granule.test=a=b,c;d PA
 /// Firmware, boot loader and Linux take ten seconds on an idle machine.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// Boots the first of Debian's kernels by each boot loader.
+/// A boot from the disk.
+struct Case {
+    name: String,
+    request: Request,
+    judge: fn(&Boot) -> Result<String>,
+}
+
+/// Boots the first of Debian's kernels and ours by each boot loader, and the disk of `make disk` as it is.
 pub(crate) fn booted(
     peers: &Peers<'_>,
     files: &Files,
@@ -46,39 +54,92 @@ pub(crate) fn booted(
     let Some((Kernel::Linux { image, name }, _)) = peers.linuxes.first() else {
         bail!("no kernel of Debian's was fetched");
     };
-    let initramfs = files.initramfs("disk.cpio", archive(&peers.busybox))?;
+    let made = files.folder("made")?.join("disk.img");
+    let mut make = cargo(&["xtask", "disk", "--output"]);
+    make.arg(&made);
+    run_command(make)?;
+    let machine = Request {
+        memory: 1 << 30,
+        cpu: CPU.to_owned(),
+        timeout: LIMIT,
+        ..Request::default()
+    };
+    let mut cases = vec![Case {
+        name: "Granule, as `make disk` wrote it".to_owned(),
+        request: Request {
+            firmware: Firmware::Uefi,
+            disk: Some(made),
+            ..machine.clone()
+        },
+        judge: greeted,
+    }];
+    let linux_s = files.initramfs("linux.cpio", archive(&peers.busybox))?;
+    let program = std::fs::read(target_dir().join("granule").join("granule-user"))?;
+    let ours = files.initramfs("granule.cpio", greeter(&program))?;
+    for ((loader, program), page_size) in loaders.into_iter().zip(PAGE_SIZES) {
+        let by_loader = Request {
+            firmware: match loader {
+                Loader::Grub | Loader::OlderGrub => Firmware::Grub,
+                Loader::SystemdBoot => Firmware::SystemdBoot,
+            },
+            loader: Some(program),
+            ..machine.clone()
+        };
+        cases.push(Case {
+            name: format!("{name} by {loader:?}"),
+            request: Request {
+                image: Some(image.clone()),
+                initrd: Some(linux_s.clone()),
+                append: Some(WORDS.to_owned()),
+                ..by_loader.clone()
+            },
+            judge,
+        });
+        cases.push(Case {
+            name: format!("Granule by {loader:?}, {}", page_size.word()),
+            request: Request {
+                image: Some(image_path()),
+                initrd: Some(ours.clone()),
+                page_size: Some(page_size),
+                ..by_loader
+            },
+            judge: greeted,
+        });
+    }
     pool::run(
-        loaders.len(),
+        cases.len(),
         pool::parallel(),
         || true,
-        |at| {
-            let (loader, program) = &loaders[at];
-            let booted = boot::run(&Request {
-                image: Some(image.clone()),
-                initrd: Some(initramfs.clone()),
-                append: Some(WORDS.to_owned()),
-                memory: 1 << 30,
-                cpu: CPU.to_owned(),
-                firmware: match loader {
-                    Loader::Grub | Loader::OlderGrub => Firmware::Grub,
-                    Loader::SystemdBoot => Firmware::SystemdBoot,
-                },
-                loader: Some(program.clone()),
-                timeout: LIMIT,
-                ..Request::default()
-            });
-            judge(&booted)
-        },
+        |at| (cases[at].judge)(&boot::run(&cases[at].request)),
         |done| {
-            let (loader, _) = &loaders[done.job];
-            add(Check::new(
-                format!("disk: {name} by {loader:?}"),
-                done.result,
-            ));
+            let name = format!("disk: {}", cases[done.job].name);
+            add(Check::new(name, done.result));
             true
         },
     );
     Ok(())
+}
+
+const PAGE_SIZES: [PageSize; 3] = [PageSize::K4, PageSize::K16, PageSize::K64];
+
+/// An initramfs whose first process greets, for our kernel.
+fn greeter(program: &[u8]) -> Initramfs {
+    Initramfs::new()
+        .directory("/bin")
+        .program("/bin/granule-user", program)
+        .program("/init", b"#!/bin/granule-user hello\n")
+}
+
+/// Our kernel has ended well, and its first process has greeted with the page size that the kernel reports.
+fn greeted(booted: &Boot) -> Result<String> {
+    ensure!(booted.is_ok(), "{}", told(booted));
+    let json = booted.json();
+    let bytes = json["page_size"].as_u64().context("it has no page size")?;
+    let line = format!("page size {bytes}");
+    let console = booted.console_text();
+    let has_line = console.lines().any(|said| said.trim_end() == line);
+    ensure!(has_line, "its first process did not say {line:?}");
+    Ok(line)
 }
 
 fn archive(busybox: &[u8]) -> Initramfs {

@@ -179,6 +179,7 @@ Examples:
     granule boot --firmware uefi --acpi
     granule boot --firmware u-boot --page-size 64k
     granule boot --firmware grub
+    granule boot --firmware uefi --disk target/granule/disk.img
 
   A tree of your own, byte for byte, and an image above 4 GiB:
     granule boot --dtb board.dtb
@@ -295,6 +296,10 @@ pub struct BootArgs {
     #[arg(long, value_name = "FILE", help_heading = FIRMWARE)]
     loader: Option<PathBuf>,
 
+    /// Disk that EDK2 boots from as it is, as a USB stick: what `make disk` wrote
+    #[arg(long, value_name = "FILE", help_heading = FIRMWARE)]
+    disk: Option<PathBuf>,
+
     #[command(flatten)]
     kexec: KexecArgs,
 
@@ -344,6 +349,7 @@ impl BootArgs {
             acpi: self.acpi,
             firmware_file: self.firmware_file.clone(),
             loader: self.loader.clone(),
+            disk: self.disk.clone(),
             kexec: self.kexec.kexec(),
         }
     }
@@ -387,7 +393,7 @@ mod tests {
     fn every_option_arrives() {
         let line = "--page-size 64K --va-bits 52 --memory 512G --smp 4 --cpu max,lpa2=off --gic 2 --el 1 \
                     --rodata noalias --linear-map base --linear-map-barriers table --append -x=1 --dtb t --initrd i --image I \
-                    --qemu /q --icount --timeout 9 --trace T --trace-buffer 4M --load-address 0x140000000 --dtb-address 2G --ram-file ram --firmware systemd-boot --acpi --firmware-file F --loader L --kexec N --kexec-initrd j \
+                    --qemu /q --icount --timeout 9 --trace T --trace-buffer 4M --load-address 0x140000000 --dtb-address 2G --ram-file ram --firmware systemd-boot --acpi --firmware-file F --loader L --disk D --kexec N --kexec-initrd j \
                     --kexec-append -y=2 --kexec-page-size 16k --kexec-copy --kexec-uncached";
         let request = parse(&line.split_whitespace().collect::<Vec<_>>());
         assert_eq!(
@@ -420,6 +426,7 @@ mod tests {
                 acpi: true,
                 firmware_file: Some("F".into()),
                 loader: Some("L".into()),
+                disk: Some("D".into()),
                 kexec: Some(Kexec {
                     image: Some("N".into()),
                     initrd: Some("j".into()),

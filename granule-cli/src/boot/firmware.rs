@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::prompt::{self, Way};
+use super::qemu::Bus;
 use super::{Stop, environment, qemu, usage};
 use crate::disk;
 use crate::firmware;
@@ -17,8 +18,8 @@ use crate::request::{Firmware, Request};
 pub(super) struct Prepared {
     /// What QEMU starts.
     pub(super) file: PathBuf,
-    /// The disk; without one QEMU hands the kernel to the firmware.
-    pub(super) disk: Option<PathBuf>,
+    /// The disk, and how it is attached; without one QEMU hands the kernel to the firmware.
+    pub(super) disk: Option<(PathBuf, Bus)>,
     /// The lines to type at the prompt.
     pub(super) lines: Vec<String>,
 }
@@ -41,6 +42,14 @@ pub(super) fn prepare(
         }
         None => usual.find().map_err(environment)?,
     };
+    if let Some(path) = &request.disk {
+        super::length(path, "--disk")?;
+        return Ok(Some(Prepared {
+            file,
+            disk: Some((qemu::plain_path(path), Bus::Usb)),
+            lines: Vec::new(),
+        }));
+    }
     if request.firmware == Firmware::Uefi {
         return Ok(Some(Prepared {
             file,
@@ -75,7 +84,7 @@ pub(super) fn prepare(
     disk::write(&disk, &files).map_err(environment)?;
     Ok(Some(Prepared {
         file,
-        disk: Some(disk),
+        disk: Some((disk, Bus::Virtio)),
         lines,
     }))
 }

@@ -129,12 +129,13 @@ fn try_boot(
         }
         _ => None,
     };
-    let disk = firmware.as_ref().and_then(|it| it.disk.as_deref());
+    let disk = firmware.as_ref().and_then(|it| it.disk.as_ref());
     let start = match (&raw, &firmware) {
         (Some(raw), _) => raw.start(&image_path),
-        (None, Some(firmware)) if let Some(disk) = disk => Start::Disk {
+        (None, Some(firmware)) if let Some((disk, bus)) = disk => Start::Disk {
             firmware: &firmware.file,
             disk,
+            bus: *bus,
         },
         (None, firmware) => Start::Kernel {
             image: &image_path,

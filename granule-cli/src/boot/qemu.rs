@@ -17,6 +17,15 @@ use crate::request::Request;
 const INSTALL: &str = "install it (Debian, Ubuntu: apt install qemu-system-arm; Fedora: dnf install \
                        qemu-system-aarch64; macOS: brew install qemu) or name one with --qemu PATH";
 
+/// How a disk is attached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Bus {
+    /// As a virtio disk.
+    Virtio,
+    /// As a USB stick.
+    Usb,
+}
+
 /// How the image gets into the machine.
 #[derive(Debug)]
 pub(crate) enum Start<'a> {
@@ -35,8 +44,10 @@ pub(crate) enum Start<'a> {
     Disk {
         /// The firmware.
         firmware: &'a Path,
-        /// The disk.
+        /// The disk, which is not written to.
         disk: &'a Path,
+        /// How it is attached.
+        bus: Bus,
     },
     /// Files placed in RAM, entered from flash.
     Raw {
@@ -152,14 +163,23 @@ pub(crate) fn boot_options(
                 push(&[text("-initrd"), initrd.as_os_str()]);
             }
         }
-        Start::Disk { firmware, disk } => {
+        Start::Disk {
+            firmware,
+            disk,
+            bus,
+        } => {
             push(&[text("-bios"), firmware.as_os_str()]);
             push(&[
                 text("-drive"),
-                &option_with_path("if=none,id=disk,format=raw,file=", disk, ""),
-                text("-device"),
-                text("virtio-blk-pci,drive=disk"),
+                &option_with_path("if=none,id=disk,format=raw,snapshot=on,file=", disk, ""),
             ]);
+            let devices: &[&str] = match bus {
+                Bus::Virtio => &["virtio-blk-pci,drive=disk"],
+                Bus::Usb => &["qemu-xhci", "usb-storage,drive=disk"],
+            };
+            for device in devices {
+                push(&[text("-device"), text(device)]);
+            }
         }
         Start::Raw {
             flash,
@@ -344,11 +364,23 @@ mod tests {
             ..Request::default()
         };
         let (firmware, disk) = (Path::new("/f"), Path::new("/d,isk"));
-        let options = boot_options(&request, &Start::Disk { firmware, disk }, None);
+        let options = boot_options(
+            &request,
+            &Start::Disk {
+                firmware,
+                disk,
+                bus: Bus::Usb,
+            },
+            None,
+        );
         assert_eq!(value(&options, "-bios"), ["/f"]);
         assert_eq!(
             value(&options, "-drive"),
-            ["if=none,id=disk,format=raw,file=/d,,isk"]
+            ["if=none,id=disk,format=raw,snapshot=on,file=/d,,isk"]
+        );
+        assert_eq!(
+            value(&options, "-device"),
+            ["qemu-xhci", "usb-storage,drive=disk"]
         );
         assert!(value(&options, "-machine")[0].contains(",acpi=on,"));
         assert!(value(&options, "-kernel").is_empty());

@@ -60,6 +60,20 @@ impl Firmware {
             return refuse("--acpi: only EDK2 hands over ACPI tables, and it does not run")
                 .map_err(|line| line + ": take uefi, grub or systemd-boot");
         }
+        if request.disk.is_some() {
+            if self != Self::Uefi {
+                return refuse("--disk: its own boot loader is started by EDK2 alone, not")
+                    .map_err(|line| line + ": take uefi");
+            }
+            if !request.bootargs().is_empty() || request.initrd.is_some() || request.kexec.is_some()
+            {
+                return Err(
+                    "--disk boots a disk as it is: leave out options that put words into the command \
+                     line, --initrd and --kexec, or boot with --firmware grub"
+                        .into(),
+                );
+            }
+        }
         if request.loader.is_some() && !self.has_loader() {
             return refuse("--loader: no boot loader runs")
                 .map_err(|line| line + ": take grub or systemd-boot");
@@ -137,6 +151,14 @@ mod tests {
                 assert_eq!(told(firmware, &append).is_err(), quotes, "{text:?}");
             }
         }
+        let disk = |request: &mut Request| request.disk = Some("d".into());
+        assert_eq!(told(Firmware::Uefi, &disk), Ok(()));
+        assert!(told(Firmware::Grub, &disk).is_err());
+        let worded = |request: &mut Request| {
+            request.disk = Some("d".into());
+            request.append = Some("x".into());
+        };
+        assert!(told(Firmware::Uefi, &worded).is_err());
         let line = told(Firmware::UBoot, &acpi).unwrap_err();
         assert!(line.starts_with("--acpi: ") && line.contains("--firmware u-boot: take uefi"));
     }

@@ -224,6 +224,8 @@ pub struct Request {
     pub firmware_file: Option<PathBuf>,
     /// The boot loader's program; `None` takes the one that was fetched.
     pub loader: Option<PathBuf>,
+    /// A disk that EDK2 boots from as it is, as a USB stick.
+    pub disk: Option<PathBuf>,
     /// The kernel to leave for.
     pub kexec: Option<Kexec>,
 }
@@ -258,6 +260,7 @@ impl Default for Request {
             acpi: false,
             firmware_file: None,
             loader: None,
+            disk: None,
             kexec: None,
         }
     }

@@ -2,4 +2,5 @@
 //! U-Boot is what is typed at its prompt. Boots with boot loaders from a disk are in `xtask-peers`, because
 //! apt has to fetch the loaders.
 
+mod edk2;
 mod u_boot;

@@ -46,6 +46,26 @@ fn readme_s_lines_boot_the_kernel_and_its_first_program() {
 }
 
 #[test]
+fn readme_s_lines_boot_it_as_an_efi_program() {
+    let typed = lines_of_readme("<!-- typed: u-boot-efi -->");
+    assert_eq!(typed, commands(Way::Bootefi, "arm64.pagesize=4k", true));
+    let request = Request {
+        firmware: Firmware::UBootEfi,
+        ..machine(PageSize::K4, 1)
+    };
+    let archive = Initramfs::new()
+        .directory("/bin")
+        .program("/bin/prog", &program())
+        .program("/init", b"#!/bin/prog hello\n");
+    let ran = ends(&request, archive, Outcome::Ok);
+    for line in &typed {
+        assert!(ran.says(&format!("=> {line}")), "{}", ran.console);
+    }
+    assert!(ran.says("page size 4096"), "{}", ran.console);
+    assert_eq!(ran.number("page_size"), 4 << 10);
+}
+
+#[test]
 fn long_bootargs_arrive_whole_and_no_initramfs_is_needed() {
     let words = "x=0123456789;$a ".repeat(30);
     let request = Request {

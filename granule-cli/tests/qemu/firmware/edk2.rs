@@ -1,0 +1,23 @@
+//! EDK2 with the kernel from QEMU. What the kernel makes of EDK2 is tested in the folder `efi`.
+
+use granule_cli::{Firmware, Initramfs, Outcome, PageSize, Request};
+
+use crate::user::machine::{ends, machine, program};
+
+#[test]
+fn edk2_hands_over_command_line_initramfs_and_memory() {
+    let request = Request {
+        firmware: Firmware::Uefi,
+        append: Some("-- more".into()),
+        ..machine(PageSize::K64, 2)
+    };
+    let archive = Initramfs::new()
+        .directory("/bin")
+        .program("/bin/prog", &program())
+        .program("/init", b"#!/bin/prog hello\n");
+    let ran = ends(&request, archive, Outcome::Ok);
+    assert!(ran.says("argument more"), "{}", ran.console);
+    assert_eq!(ran.number("page_size"), 64 << 10);
+    assert_eq!(ran.number("cpus"), 2);
+    assert_eq!(ran.json["qemu"]["firmware"], "uefi");
+}
