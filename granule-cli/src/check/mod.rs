@@ -1,4 +1,4 @@
-//! `granule check`: replays a trace through the model. [`words`] tells the result.
+//! `granule check`: replays a trace through the model. `words` tells the result.
 //!
 //! The model decides what breaks a rule; the trace format decides what a line means.
 
