@@ -36,6 +36,27 @@ pub(super) fn be32(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_be_bytes(*number))
 }
 
+/// The little-endian 16-bit number at offset `at`.
+pub(super) fn le16(bytes: &[u8], at: usize) -> Option<u16> {
+    let (_, tail) = bytes.split_at_checked(at)?;
+    let (number, _) = tail.split_first_chunk::<2>()?;
+    Some(u16::from_le_bytes(*number))
+}
+
+/// The little-endian 32-bit number at offset `at`.
+pub(super) fn le32(bytes: &[u8], at: usize) -> Option<u32> {
+    let (_, tail) = bytes.split_at_checked(at)?;
+    let (number, _) = tail.split_first_chunk::<4>()?;
+    Some(u32::from_le_bytes(*number))
+}
+
+/// The little-endian 64-bit number at offset `at`.
+pub(super) fn le64(bytes: &[u8], at: usize) -> Option<u64> {
+    let (_, tail) = bytes.split_at_checked(at)?;
+    let (number, _) = tail.split_first_chunk::<8>()?;
+    Some(u64::from_le_bytes(*number))
+}
+
 /// A short invalid text, kept by value for the error line that quotes it.
 ///
 /// Its [`Display`](fmt::Display) form is one line of ASCII for any bytes.

@@ -13,6 +13,11 @@
 //! - [`sizes`] is a set of page sizes.
 //! - [`choice`] turns all of these into a page size and a size of virtual addresses.
 //!
+//! Where EFI firmware started the machine, three modules come before them:
+//! - [`efi`] reads the memory map and the tables that firmware names.
+//! - [`acpi`] reads a few of ACPI's tables.
+//! - [`expand`] turns both into a device tree, the only description that all others read.
+//!
 //! Three more modules serve the kernel once the page size is chosen:
 //!
 //! - [`memblock`] is early memory: banks, reservations, a first allocator.
@@ -35,7 +40,7 @@
 //!
 //! With stage 1 off every data access is Device-nGnRnE (RPPDBS): an unaligned access faults, and
 //! exclusives are not guaranteed to work. There is no vector table that could report a panic. So
-//! the first eight modules
+//! the modules of these two lists
 //! - read the tree byte by byte, and are compiled with strict alignment,
 //! - neither panic nor format: no indexing, no slicing by range, no arithmetic that can overflow,
 //!   no `unwrap`. `Display` is implemented for later, when there is a console,
@@ -64,8 +69,11 @@
     )
 )]
 
+pub mod acpi;
 pub mod choice;
 pub mod driver;
+pub mod efi;
+pub mod expand;
 pub mod firmware;
 pub mod machines;
 pub mod memblock;

@@ -14,6 +14,8 @@ use granule::arch::PageSize;
 pub const PAGE_SIZE_KEY: &[u8] = b"arm64.pagesize=";
 /// The key of the VA size on the command line.
 pub const VA_BITS_KEY: &[u8] = b"arm64.vabits=";
+/// The key of the word about ACPI on the command line.
+pub const ACPI_KEY: &[u8] = b"acpi=";
 
 /// The key of an early console on the command line.
 pub const EARLYCON_KEY: &[u8] = b"earlycon=";
@@ -166,6 +168,31 @@ pub fn va_bits(line: &[u8]) -> Wish<u32> {
         Some(bits) => Wish::Wanted(bits),
         None => Wish::Garbled(Text::new(text)),
     }
+}
+
+/// What the command line says about ACPI: `acpi=off`, `acpi=on` or `acpi=force`.
+#[must_use]
+pub fn acpi(line: &[u8]) -> Wish<Acpi> {
+    match find(line, ACPI_KEY) {
+        None => Wish::Absent,
+        Some(b"off") => Wish::Wanted(Acpi::Off),
+        Some(b"on") => Wish::Wanted(Acpi::On),
+        Some(b"force") => Wish::Wanted(Acpi::Force),
+        Some(text) => Wish::Garbled(Text::new(text)),
+    }
+}
+
+/// Whether the machine is described by ACPI's tables. Without the word it is where the device tree has
+/// nothing but `/chosen`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Acpi {
+    /// Never.
+    Off,
+    /// Where its tables can be read, even beside a device tree.
+    On,
+    /// In any case.
+    Force,
 }
 
 /// The UART that a value of `earlycon=` names, in Linux's spelling: `NAME,ADDRESS` or

@@ -6,6 +6,7 @@
 
 mod bytes;
 mod dumps;
+mod firmware;
 mod initramfs;
 mod inspect;
 mod next_tree;
@@ -30,6 +31,9 @@ pub const TARGETS: &[Target] = &[
     ("device_tree_gic", nodes::device_tree_gic),
     ("exact_tree", parsers::exact_tree),
     ("kexec_tree", next_tree::kexec_tree),
+    ("efi_map", firmware::efi_map),
+    ("acpi_tables", firmware::acpi_tables),
+    ("firmware_tree", firmware::firmware_tree),
     ("command_line", parsers::command_line),
     ("pretended_cpu", parsers::pretended_cpu),
     ("console_record", records::console_record),

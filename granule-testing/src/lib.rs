@@ -13,6 +13,7 @@
 //! - [`stage`]: the attributes and permission changes of both stages, as descriptor bits and drawn
 //!   at random.
 //! - [`dumps`]: memory dumps as files.
+//! - [`firmware`]: EFI's and ACPI's tables in memory.
 //! - [`linux`]: the memory of a Linux kernel with processes.
 //! - [`mattering`]: whether an event that is left out of a trace matters, without code of the model.
 //! - [`cases`]: the number of cases of a property.
@@ -26,6 +27,7 @@
 
 pub mod cases;
 pub mod dumps;
+pub mod firmware;
 pub mod held;
 pub mod host;
 pub mod linux;

@@ -50,6 +50,16 @@ const ALLOWED: &[(&str, &[&str], &str)] = &[
         "op0 in an instruction's encoding; a TLBI's operand has VA[55:12] whatever the granule",
     ),
     (
+        "granule-boot/src/efi/map.rs",
+        &["4 << 10"],
+        "the page that EFI's memory map counts in, whatever the kernel's",
+    ),
+    (
+        "granule-boot/src/expand/machine.rs",
+        &["4 << 10", "64 << 10"],
+        "sizes of a UART's and of a GIC's registers",
+    ),
+    (
         "granule-boot/src/firmware.rs",
         &["<< 16"],
         "the major number in a version of the SMCCC",

@@ -32,7 +32,7 @@ pub use pieces::Pieces;
 pub use regions::Region;
 
 use granule::arch::PageSize;
-use regions::Regions;
+pub(crate) use regions::Regions;
 
 /// The end of memory from which an allocation is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

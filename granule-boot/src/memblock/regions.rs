@@ -103,7 +103,7 @@ impl fmt::Display for Region {
 
 /// The list has no room.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Full {
+pub(crate) struct Full {
     start: u64,
     capacity: usize,
 }
@@ -120,18 +120,18 @@ impl Full {
 
 /// Up to `N` ranges, ascending, with a gap between any two.
 #[derive(Clone, Debug)]
-pub(super) struct Regions<const N: usize> {
+pub(crate) struct Regions<const N: usize> {
     regions: [Region; N],
     len: usize,
 }
 
 impl<const N: usize> Regions<N> {
-    pub(super) const EMPTY: Self = Self {
+    pub(crate) const EMPTY: Self = Self {
         regions: [Region { start: 0, end: 1 }; N],
         len: 0,
     };
 
-    pub(super) fn as_slice(&self) -> &[Region] {
+    pub(crate) fn as_slice(&self) -> &[Region] {
         self.regions.get(..self.len).unwrap_or_default()
     }
 
@@ -145,7 +145,7 @@ impl<const N: usize> Regions<N> {
 
     /// Adds `new`, merged with all ranges it overlaps or touches. Returns how many of its bytes the
     /// list already contained.
-    pub(super) fn insert(&mut self, new: Region) -> Result<u64, Full> {
+    pub(crate) fn insert(&mut self, new: Region) -> Result<u64, Full> {
         let from = self.count(|own| own.end < new.start);
         let to = self.count(|own| own.start <= new.end);
         let touched = self.as_slice().get(from..to).unwrap_or_default();
@@ -162,7 +162,7 @@ impl<const N: usize> Regions<N> {
     }
 
     /// Removes all of `old` from the list.
-    pub(super) fn remove(&mut self, old: Region) -> Result<(), Full> {
+    pub(crate) fn remove(&mut self, old: Region) -> Result<(), Full> {
         let from = self.count(|own| own.end <= old.start);
         let to = self.count(|own| own.start < old.end);
         let touched = self.as_slice().get(from..to).unwrap_or_default();
@@ -208,14 +208,29 @@ impl<const N: usize> Regions<N> {
             start: new.last().map_or(0, |region| region.start),
             capacity: N,
         };
-        let tail = self.regions.get_mut(from..len).ok_or(full)?;
-        // One of the two is zero. The slots that become free at the front are overwritten.
-        tail.rotate_right(grow);
-        tail.rotate_left(shrink);
-        for (slot, region) in tail.iter_mut().zip(new) {
+        if len > N {
+            return Err(full);
+        }
+        // One of the two is zero. Step by step, because code with the MMU off must not be able to panic.
+        for at in (to..self.len).rev().take_while(|_| grow > 0) {
+            self.copy(at, at.saturating_add(grow));
+        }
+        for at in (to..self.len).take_while(|_| shrink > 0) {
+            self.copy(at, at.saturating_sub(shrink));
+        }
+        let slots = self.regions.iter_mut().skip(from);
+        for (slot, region) in slots.zip(new) {
             *slot = *region;
         }
         self.len = len.saturating_sub(shrink);
         Ok(())
+    }
+
+    fn copy(&mut self, from: usize, to: usize) {
+        if let Some(region) = self.regions.get(from).copied()
+            && let Some(slot) = self.regions.get_mut(to)
+        {
+            *slot = region;
+        }
     }
 }

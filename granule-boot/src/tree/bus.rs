@@ -119,7 +119,8 @@ impl<'a> Node<'a> {
     }
 
     /// The cells of its children; `otherwise` holds what the node does not state.
-    pub(super) fn child_cells_or(&self, otherwise: Cells) -> Cells {
+    #[must_use]
+    pub fn child_cells_or(&self, otherwise: Cells) -> Cells {
         let mut cells = otherwise;
         for property in self.properties() {
             let of = if property.name.is(b"#address-cells") {

@@ -35,4 +35,4 @@ pub use path::Path;
 pub use reservations::Reservations;
 pub use rewrite::{Edit, Place, rewrite};
 pub use walk::{Name, Token, Tree, Walk, total_size};
-pub use write::{MOST_NAMES, WriteError, Writer};
+pub use write::{MOST_NAMES, WriteError, Writer, hexadecimal};

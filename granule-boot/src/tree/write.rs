@@ -175,15 +175,8 @@ impl<'a> Writer<'a> {
         self.word(BEGIN_NODE)?;
         self.put(name)?;
         self.put(b"@")?;
-        let digits = u64::BITS
-            .saturating_sub(address.leading_zeros())
-            .div_ceil(4)
-            .max(1);
-        for place in (0..digits).rev() {
-            let digit = (address >> place.saturating_mul(4)) as u8 & 0xf;
-            let first = if digit < 10 { b'0' } else { b'a' - 10 };
-            self.put(&[first.wrapping_add(digit)])?;
-        }
+        let mut digits = [0; 16];
+        self.put(hexadecimal(address, &mut digits))?;
         self.put(&[0])?;
         self.align()
     }
@@ -369,7 +362,7 @@ impl<'a> Writer<'a> {
     }
 
     fn align(&mut self) -> Done {
-        while !self.at.is_multiple_of(4) {
+        while self.at % 4 != 0 {
             self.put(&[0])?;
         }
         Ok(())
@@ -385,6 +378,24 @@ impl<'a> Writer<'a> {
         self.at = end;
         Ok(())
     }
+}
+
+/// A number as a unit address: hexadecimal digits without leading zeros.
+pub fn hexadecimal(number: u64, digits: &mut [u8; 16]) -> &[u8] {
+    let mut rest = number;
+    let mut used = 0_usize;
+    for digit in digits.iter_mut().rev() {
+        if rest == 0 && used > 0 {
+            break;
+        }
+        let value = rest as u8 & 0xf;
+        let first = if value < 10 { b'0' } else { b'a' - 10 };
+        *digit = first.wrapping_add(value);
+        rest >>= 4;
+        used = used.wrapping_add(1);
+    }
+    let zeros = digits.len().saturating_sub(used);
+    digits.get(zeros..).unwrap_or_default()
 }
 
 /// Offset of a name, with the NUL behind it, in a strings block. It may be the end of a longer name.

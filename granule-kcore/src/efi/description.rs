@@ -95,6 +95,9 @@ pub fn system_table(tree: &[u8]) -> Option<u64> {
     tree.root()?.child(b"chosen")?.number(SYSTEM_TABLE)
 }
 
+/// Room for a tree of an empty root.
+pub const EMPTY_BYTES: usize = 160;
+
 /// Writes a tree of an empty root to `into` and returns its length.
 ///
 /// # Errors
@@ -283,7 +286,7 @@ mod tests {
 
     #[test]
     fn without_a_tree_there_is_one_of_nothing_but_chosen() {
-        let mut old = [0; 256];
+        let mut old = [0; EMPTY_BYTES];
         let used = empty(&mut old).unwrap();
         let new = written(&old[..used], &everything());
         let read = Fdt::new(&new).unwrap();

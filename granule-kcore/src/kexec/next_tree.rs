@@ -2,12 +2,15 @@
 //! memory reservations. Pure.
 //!
 //! `granule_boot::tree` reads the old tree and writes the new one in one pass; this file says what changes.
+//! What this kernel added to firmware's tree, from the tables of EFI and ACPI, is left out: the next kernel
+//! reads those tables itself, by the properties of `/chosen` that name them.
 //! The old tree came from firmware or another kernel and is untrusted: the pass ends for any bytes, with a
 //! tree or with an error that states the offset.
 
 use super::handoff_note as note;
 use core::fmt;
-use granule_boot::tree::{self, Edit, Name, Place, Tree, WriteError, Writer};
+use granule_boot::expand::{FROM_ACPI, FROM_EFI};
+use granule_boot::tree::{self, Edit, Name, Node, Place, Tree, WriteError, Writer};
 use granule_kexec::PhysRange;
 
 const BOOTARGS: &[u8] = b"bootargs";
@@ -124,6 +127,7 @@ pub fn write(old: &[u8], changes: &Changes<'_>, into: &mut [u8]) -> Done<usize> 
     let mut edit = NextKernel {
         changes,
         kaslr_seed: was.kaslr_seed ^ changes.seeds.kaslr,
+        has_console_of_acpi: chosen(&tree).is_some_and(|node| node.property(FROM_ACPI).is_some()),
     };
     let reservations = reservations(&tree, &was, changes)?;
     Ok(tree::rewrite(&tree, reservations, &mut edit, into)?)
@@ -167,6 +171,10 @@ fn reservations<'a>(
     })))
 }
 
+fn chosen<'t>(tree: &Tree<'t>) -> Option<Node<'t>> {
+    tree.root()?.child(b"chosen")
+}
+
 /// Data that only this kernel needs: the tree, initramfs and note that it was given, whose
 /// reservations are dropped, and its seed.
 #[derive(Default)]
@@ -179,7 +187,7 @@ struct Was {
 
 impl Was {
     fn of(tree: &Tree<'_>, changes: &Changes<'_>) -> Self {
-        let chosen = tree.root().and_then(|root| root.child(b"chosen"));
+        let chosen = chosen(tree);
         let number = |name| chosen.and_then(|chosen| chosen.number(name));
         let start = number(INITRD_START).unwrap_or_default();
         let end = number(INITRD_END).unwrap_or_default();
@@ -200,12 +208,22 @@ impl Was {
 struct NextKernel<'a> {
     changes: &'a Changes<'a>,
     kaslr_seed: u64,
+    /// Whether `stdout-path` names a node that comes from ACPI's tables.
+    has_console_of_acpi: bool,
 }
 
 impl<'t> Edit<'t> for NextKernel<'_> {
+    fn keeps(&mut self, place: &Place<'t>, node: &Node<'t>) -> bool {
+        let is_from_tables = |mark: &[u8]| node.property(mark).is_some();
+        matches!(place, Place::Root | Place::Chosen)
+            || !(is_from_tables(FROM_EFI) || is_from_tables(FROM_ACPI))
+    }
+
     fn keeps_property(&mut self, place: &Place<'t>, name: Name<'t>) -> bool {
         let name = name.bytes();
-        !matches!(place, Place::Chosen) || !(NAMES.contains(&name) || LEFT_BEHIND.contains(&name))
+        let is_of_acpi = self.has_console_of_acpi && (name == FROM_ACPI || name == b"stdout-path");
+        !matches!(place, Place::Chosen)
+            || !(NAMES.contains(&name) || LEFT_BEHIND.contains(&name) || is_of_acpi)
     }
 
     /// Writes the properties that `/chosen` begins with.

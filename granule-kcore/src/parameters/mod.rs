@@ -17,6 +17,7 @@ use core::ops::Range;
 use granule::arch::bbm::BbmLevel;
 use granule::arch::errata::Errata;
 use granule::linear::{Barriers, Strategy};
+use granule_boot::choice::Wish;
 use granule_boot::words::{self, Word};
 
 /// The parsed command line.
@@ -128,7 +129,12 @@ const KEYS: [&str; 13] = [
 ];
 
 /// The keys of the words that are read before the MMU is on.
-const READ_BEFORE: [&str; 3] = ["arm64.pagesize=", "arm64.vabits=", "granule.trace="];
+const READ_BEFORE: [&str; 4] = [
+    "arm64.pagesize=",
+    "arm64.vabits=",
+    "granule.trace=",
+    "acpi=",
+];
 
 /// The keys of the words that only the test image knows.
 const OF_TESTS: [&str; 3] = ["granule.test=", "arm64.fake_cpu=", "arm64.inject_conflict="];
@@ -201,6 +207,7 @@ impl<'a> Parameters<'a> {
         let mut read = Reader(&mut problem);
         read.earlycon(words::find(line, words::EARLYCON_KEY));
         read.console(words::console(line));
+        read.acpi(line);
         let strategy = read.strategy(strategy);
         Self {
             most_cpus: read.most_cpus(most_cpus),
@@ -342,6 +349,15 @@ impl<'a, P: FnMut(Problem<'a>)> Reader<'_, P> {
         }
         // As for Linux, 0 means that no other CPU is started.
         most.map_or(usize::MAX, |most| most.max(1))
+    }
+
+    /// The word was read before the MMU is on. Here a value that says nothing is told.
+    fn acpi(&mut self, line: &'a [u8]) {
+        if let (Wish::Garbled(_), Some(value)) =
+            (words::acpi(line), words::find(line, words::ACPI_KEY))
+        {
+            self.bad("acpi=", value, "off, on or force", Instead::Ignores);
+        }
     }
 
     fn rodata(&mut self, value: Option<&'a [u8]>) -> Rodata {

@@ -21,6 +21,8 @@ unsafe extern "C" {
     static __exception_stack_top: u8;
     static __static_pool_start: u8;
     static __static_pool_end: u8;
+    static __firmware_tree_start: u8;
+    static __firmware_tree_end: u8;
 }
 
 /// Permissions of a mapped part of the image.
@@ -130,4 +132,9 @@ pub(crate) fn written() -> Range<u64> {
 /// Memory for the first tables. It is not zeroed.
 pub(crate) fn static_pool() -> Range<u64> {
     offset!(__static_pool_start)..offset!(__static_pool_end)
+}
+
+/// Memory for the device tree that is made of firmware's tables. It is not zeroed, and follows the pool.
+pub(crate) fn firmware_tree() -> Range<u64> {
+    offset!(__firmware_tree_start)..offset!(__firmware_tree_end)
 }

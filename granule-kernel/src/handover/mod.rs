@@ -13,6 +13,7 @@ pub(crate) mod record;
 
 use granule::arch::{CpuFeatures, Geometry, IdRegisters, PhysicalAddress};
 use granule_boot::choice::{PageSizeChoice, VaBitsChoice};
+use granule_boot::expand::Expanded;
 use granule_boot::peek::Consoles;
 use granule_boot::uart::Uart;
 use granule_kcore::trace::area::Area;
@@ -21,7 +22,7 @@ use granule_kcore::trace::area::Area;
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub(crate) struct EntryInfo {
-    /// Physical address of the device tree, as the boot loader gave it.
+    /// Physical address of the device tree: the boot loader's, or the one that was made of firmware's tables.
     pub(crate) dtb: u64,
     /// Physical address of the image's first byte.
     pub(crate) load: u64,
@@ -131,6 +132,8 @@ pub(crate) struct Handover {
     pub(crate) tree: TreeInfo,
     /// The consoles that are named. `tree.uart` is the first that can be used.
     pub(crate) consoles: Consoles,
+    /// The tree that was made of firmware's tables, if `entry.dtb` is it.
+    pub(crate) expanded: Option<Expanded>,
     pub(crate) mmu: MmuConfig,
     /// `None` until the choice is made. The kernel never sees `None`.
     pub(crate) choice: Option<BootChoice>,

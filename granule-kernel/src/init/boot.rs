@@ -184,7 +184,13 @@ fn boot(
     );
     drop(tables);
     let arrival = arrive::look(handover, parameters.kexec.digest);
-    let unused_pool = arena.unused_pool();
+    let (unused_pool, pool_end) = arena.unused_pool();
+    // The memory for a tree of firmware's tables follows the pool. It is unused where `entry.dtb` is another.
+    let unused_end = match handover.expanded {
+        None => PhysicalAddress(handover.entry.load + image::firmware_tree().end),
+        Some(_) => pool_end,
+    };
+    let unused_pool = (unused_pool, unused_end);
     let identity = cpus.needs_identity;
     let given_back = match free_initmem::free(
         &request,

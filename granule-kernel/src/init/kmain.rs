@@ -16,6 +16,7 @@ use crate::percpu;
 use crate::smp::off;
 use crate::trace::recorder;
 use crate::{exception, fatal, kexec, lock, report, sched, task};
+use granule_boot::expand::Expanded;
 use granule_boot::peek::{ConsoleError, Consoles};
 use granule_kcore::layout;
 use granule_kcore::parameters::Parameters;
@@ -43,6 +44,9 @@ pub(crate) fn run(handover: &'static Handover) -> ! {
     let mut line = [0; MOST_BOOTARGS];
     let line = bootargs(handover, &mut line);
     println!("granule: bootargs: {}", line.escape_ascii());
+    if let Some(expanded) = &handover.expanded {
+        of_firmware(expanded);
+    }
     passed_over(&handover.consoles);
     let parameters = Parameters::parse(line, |problem| println!("granule: {problem}"));
     no_way_to_power_off(handover);
@@ -95,6 +99,23 @@ fn passed_over(consoles: &Consoles) {
         if error != ConsoleError::NotUnderstood {
             println!("granule: not the console: {} {error}", source.name());
         }
+    }
+}
+
+/// What describes the machine, and what of it is not used.
+fn of_firmware(expanded: &Expanded) {
+    let what = if expanded.is_acpi {
+        "ACPI's tables"
+    } else {
+        "the device tree"
+    };
+    println!("granule: memory by the EFI memory map, the rest by {what}");
+    for note in expanded.notes.iter() {
+        println!("granule: {note}");
+    }
+    match expanded.notes.more() {
+        0 => {}
+        more => println!("granule: {more} more of the same kind"),
     }
 }
 

@@ -1,5 +1,6 @@
 //! The kernel as an EFI application, started by EDK2 on QEMU's board with a device tree: the levels, the page
-//! sizes, the initramfs, the command line and the place of the image.
+//! sizes, the initramfs, the command line and the place of the image. And with ACPI's tables alone: CPUs,
+//! interrupt controllers, console, NUMA nodes.
 //!
 //! EDK2 starts the image of `-kernel` as a boot loader would: with the load options of `-append`, and the
 //! initramfs of `-initrd` by LoadFile2.
@@ -41,14 +42,26 @@ impl Booted {
     }
 }
 
-/// Boots the image with EDK2.
+/// Boots the image with EDK2, with a device tree.
 fn boot(cpu: &str, el: u8, line: &str, initrd: Option<&Path>) -> Booted {
+    boot_on("acpi=off", &["-smp", "2"], cpu, el, line, initrd)
+}
+
+/// The same on a board with these properties, and with more options.
+fn boot_on(
+    board: &str,
+    more: &[&str],
+    cpu: &str,
+    el: u8,
+    line: &str,
+    initrd: Option<&Path>,
+) -> Booted {
     assert!(
         Path::new(EDK2).is_file(),
         "{EDK2} is missing: install it with `cargo xtask setup`"
     );
     let virtualization = if el == 2 { "on" } else { "off" };
-    let machine = format!("virt,acpi=off,virtualization={virtualization}");
+    let machine = format!("virt,{board},virtualization={virtualization}");
     // A guest that hangs is ended by QEMU's host: the kernel powers off, whatever its outcome.
     let mut command = Command::new("timeout");
     command
@@ -67,7 +80,8 @@ fn boot(cpu: &str, el: u8, line: &str, initrd: Option<&Path>) -> Booted {
             "-serial",
             "stdio",
         ])
-        .args(["-machine", &machine, "-cpu", cpu, "-smp", "2", "-m", "512M"])
+        .args(["-machine", &machine, "-cpu", cpu, "-m", "512M"])
+        .args(more)
         .args(["-device", "virtio-rng-pci", "-bios", EDK2, "-append", line])
         .arg("-kernel")
         .arg(image())
@@ -135,5 +149,54 @@ fn without_randomness_the_image_goes_to_the_lowest_place() {
             ("outcome", "ok"),
         ]);
         assert_eq!(booted.address("granule: image at 0x"), 0x4000_0000);
+    }
+}
+
+/// EDK2 has no device tree for the kernel where QEMU has ACPI's tables: the machine is what they say.
+#[test]
+fn a_machine_that_acpi_describes_boots_as_with_a_tree() {
+    let nodes = [
+        "-smp",
+        "8",
+        "-object",
+        "memory-backend-ram,id=a,size=256M",
+        "-object",
+        "memory-backend-ram,id=b,size=256M",
+        "-numa",
+        "node,memdev=a,cpus=0-3",
+        "-numa",
+        "node,memdev=b,cpus=4-7",
+    ];
+    for (board, more, cpus, el, run_el, size, bytes) in [
+        ("gic-version=3", &nodes[..], "8", 1, "1", "4k", "4096"),
+        ("gic-version=2", &["-smp", "4"], "4", 2, "2", "16k", "16384"),
+        ("gic-version=3", &["-smp", "1"], "1", 2, "2", "64k", "65536"),
+    ] {
+        let line = format!("arm64.pagesize={size}");
+        let booted = boot_on(board, more, "max", el, &line, None);
+        booted.has(&[
+            ("firmware", "efi"),
+            ("page_size", bytes),
+            ("page_size_source", "command-line"),
+            ("entry_el", &el.to_string()),
+            ("run_el", run_el),
+            ("cpus", cpus),
+            ("outcome", "ok"),
+        ]);
+        assert!(booted.console.contains("the rest by ACPI's tables"));
+        // Nothing is passed over, left out or wrong.
+        for words in [
+            "EFI memory map:",
+            "ACPI:",
+            "not the console",
+            "no way to power off",
+            "is not started",
+        ] {
+            assert!(
+                !booted.console.contains(words),
+                "{words}\n{}",
+                booted.console
+            );
+        }
     }
 }

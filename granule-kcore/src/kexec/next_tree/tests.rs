@@ -314,3 +314,34 @@ fn chosen_is_the_node_that_the_kernel_reads() {
         assert_eq!(lines[2..], [Some(&b"old"[..])]);
     }
 }
+
+/// What comes from firmware's tables stays behind, with what lies in it, and the properties that name the
+/// tables go along.
+#[test]
+fn nodes_of_firmware_s_tables_stay_behind() {
+    let mut old = DeviceTree::new();
+    let table = ("linux,uefi-system-table", &[0, 0, 0, 0, 0x7f, 0, 0, 0][..]);
+    let mark = ("granule,from-acpi", &[][..]);
+    let console = ("stdout-path", &b"/serial@9000000\0"[..]);
+    old.root.add_child(node("chosen", &[table, console, mark]));
+    let mut cpus = node("cpus", &[mark]);
+    cpus.add_child(node("cpu@0", &[]));
+    old.root.add_child(cpus);
+    let efi = ("granule,from-efi", &[][..]);
+    old.root.add_child(node("memory@40000000", &[efi]));
+    let mut reserved = node("reserved-memory", &[]);
+    reserved.add_child(node("efi-runtime@1000", &[efi]));
+    reserved.add_child(node("dump@2000", &[]));
+    old.root.add_child(reserved);
+    let new = rewritten(&old.to_dtb(), &changes());
+    let read = Fdt::new(&new).unwrap();
+    assert_eq!(value(&read, "/chosen", table.0).unwrap(), table.1);
+    assert_eq!(value(&read, "/chosen", "stdout-path"), None);
+    assert_eq!(value(&read, "/chosen", mark.0), None);
+    let names = |node: &dtoolkit::fdt::FdtNode<'_>| -> Vec<String> {
+        node.children().map(|it| it.name().to_owned()).collect()
+    };
+    assert_eq!(names(&read.root()), ["chosen", "reserved-memory"]);
+    let reserved = read.find_node("/reserved-memory").unwrap();
+    assert_eq!(names(&reserved), ["dump@2000"]);
+}

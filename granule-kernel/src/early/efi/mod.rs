@@ -19,7 +19,7 @@ use arrayvec::ArrayVec;
 use core::convert::Infallible;
 use firmware::{Failure, Firmware, OrFailure};
 use granule_boot::tree::Tree;
-use granule_kcore::efi::description::{self, Description, SEED_BYTES, Seeds};
+use granule_kcore::efi::description::{self, Description, EMPTY_BYTES, SEED_BYTES, Seeds};
 use granule_kcore::efi::options;
 use leave::Leaving;
 use memory::MemoryMap;
@@ -51,7 +51,7 @@ extern "C" fn efi_main(handle: Handle, table: *const SystemTable) -> Status {
 fn boot(firmware: &Firmware) -> Result<Infallible, Failure> {
     let loaded = firmware.loaded_image()?;
     let options = command_line(firmware, loaded.options)?;
-    let mut none = [0; 128];
+    let mut none = [0; EMPTY_BYTES];
     let old = tree(firmware, &mut none)?;
     let words = match &options {
         Some((pages, length)) => pages.first(*length),

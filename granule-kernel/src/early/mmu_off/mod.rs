@@ -6,6 +6,7 @@
 //! everything that it calls use no atomics, no formatting and no code that can panic; a check of
 //! the linked code enforces that. Errors are reported through [`park`].
 
+mod firmware;
 mod park;
 mod peek;
 mod secondary;
@@ -41,6 +42,7 @@ static mut HANDOVER: Handover = Handover {
         psci: crate::handover::Conduit::Unknown,
     },
     consoles: granule_boot::peek::Consoles::NONE,
+    expanded: None,
     mmu: MmuConfig {
         mair: 0,
         tcr: 0,
@@ -62,7 +64,9 @@ static mut HANDOVER: Handover = Handover {
 extern "C" fn mmu_off_main(handover: &mut Handover) -> *const MmuConfig {
     record::entered();
     note_cpu(&mut handover.entry);
-    let seen = peek::look(&handover.entry);
+    let given = peek::bytes(&handover.entry);
+    let (bytes, expanded) = firmware::expand(&mut handover.entry, given);
+    let seen = peek::look(&handover.entry, bytes);
     let (tree, choice, trace) = (seen.info, seen.choice, seen.area);
     let entry = &handover.entry;
     // SAFETY: the area is empty, or RAM that the starter of the kernel named and that overlaps
@@ -78,6 +82,7 @@ extern "C" fn mmu_off_main(handover: &mut Handover) -> *const MmuConfig {
     let tables = tables::build(entry, &tree, &choice, trace, early);
     handover.tree = tree;
     handover.consoles = seen.consoles;
+    handover.expanded = expanded;
     handover.choice = Some(choice);
     handover.mmu = tables.mmu;
     handover.roots = Some(tables.roots);

@@ -42,9 +42,8 @@ pub(super) struct Seen {
     pub(super) area: Area,
 }
 
-/// Reads the boot loader's tree and chooses the page size by it. Parks if the tree cannot be used.
-pub(super) fn look(entry: &EntryInfo) -> Seen {
-    let bytes = bytes(entry);
+/// Reads the tree at `entry.dtb` and chooses the page size by it. Parks if the tree cannot be used.
+pub(super) fn look(entry: &EntryInfo, bytes: &[u8]) -> Seen {
     let tree = match Tree::new(bytes) {
         Ok(tree) => tree,
         Err(error) => refuse(error),
@@ -75,6 +74,16 @@ pub(super) fn look(entry: &EntryInfo) -> Seen {
         choice,
         area,
     }
+}
+
+/// Learns the console and the way to power off from a tree that is not looked at further, for a reason to
+/// park.
+pub(super) fn learn(entry: &EntryInfo, tree: &Tree<'_>, bytes: &[u8]) {
+    let seen = tree.peek();
+    let mut consoles = seen.consoles;
+    let length = bytes.len() as u64;
+    check(&mut consoles, entry, tree, length, Area::default());
+    park::learn(&facts(entry, bytes, &seen, consoles.first()));
 }
 
 /// Checks the consoles that the tree and the command line name.
@@ -108,7 +117,7 @@ fn no_console(consoles: &Consoles) {
     record::no_console(message.bytes());
 }
 
-fn image_range(entry: &EntryInfo) -> Range {
+pub(super) fn image_range(entry: &EntryInfo) -> Range {
     Range {
         start: entry.load,
         bytes: image::bytes(),
@@ -204,8 +213,8 @@ fn keep_off_image(entry: &EntryInfo, tree: Range) {
     }
 }
 
-/// The bytes of the tree at x0, as many as its header states.
-fn bytes(entry: &EntryInfo) -> &'static [u8] {
+/// The bytes of the boot loader's tree, as many as its header states.
+pub(super) fn bytes(entry: &EntryInfo) -> &'static [u8] {
     let dtb = entry.dtb;
     if dtb == 0 || dtb & 7 != 0 {
         park::park(

@@ -1,0 +1,212 @@
+//! The EFI memory map (UEFI specification, `GetMemoryMap`): an array of descriptors, whose size firmware
+//! states.
+
+use super::super::bytes::{le32, le64};
+use super::super::tree::Range;
+use core::fmt;
+
+/// The least size of a descriptor: the fields of version 1.
+const DESCRIPTOR_BYTES: u32 = 40;
+/// The most. A larger one is a mistake.
+const MOST_DESCRIPTOR_BYTES: u32 = 512;
+/// The version of the descriptors.
+const VERSION: u32 = 1;
+/// The largest map: far more descriptors than firmware has.
+pub(super) const MOST_BYTES: u64 = 1 << 20;
+/// EFI counts memory in pages of this size, whatever the kernel's is.
+const EFI_PAGE: u64 = 4 << 10;
+
+/// Write-back cacheable.
+const WB: u64 = 1 << 3;
+/// Meant for a particular use (soft-reserved).
+const SP: u64 = 1 << 18;
+/// Firmware uses it at run time.
+const RUNTIME: u64 = 1 << 63;
+
+/// Why a memory map cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum MapError {
+    /// The size of a descriptor is out of range.
+    DescriptorSize,
+    /// The version of the descriptors is unknown.
+    Version,
+    /// The map is not a whole number of descriptors, is empty or far too large.
+    Size,
+}
+
+impl MapError {
+    /// The error as one line.
+    #[must_use]
+    pub const fn text(self) -> &'static str {
+        match self {
+            Self::DescriptorSize => {
+                "EFI memory map: the size of a descriptor is out of range, expected 40 to 512 bytes and a multiple of 8 (linux,uefi-mmap-desc-size)"
+            }
+            Self::Version => {
+                "EFI memory map: unknown version of the descriptors, expected 1 (linux,uefi-mmap-desc-ver)"
+            }
+            Self::Size => {
+                "EFI memory map: its size is not a whole number of descriptors, up to 1 MiB (linux,uefi-mmap-size)"
+            }
+        }
+    }
+}
+
+impl fmt::Display for MapError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.text())
+    }
+}
+
+impl core::error::Error for MapError {}
+
+/// What a kernel may do with the memory of a descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Role {
+    /// It is RAM, and free once the kernel runs.
+    Usable,
+    /// It is RAM and has tables that are read, ACPI's: mapped and kept.
+    Tables,
+    /// Firmware uses it at run time: no RAM, and not in the linear map.
+    Runtime,
+    /// It is no RAM for a kernel.
+    Kept,
+}
+
+/// A descriptor of the map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Descriptor {
+    /// The type of the memory.
+    pub kind: u32,
+    /// Its first address.
+    pub start: u64,
+    /// Its size in EFI's pages.
+    pub pages: u64,
+    /// Its attributes.
+    pub attributes: u64,
+}
+
+impl Descriptor {
+    /// The addresses; `None` if they do not begin at a page or do not end inside 64 bits.
+    #[must_use]
+    pub fn range(&self) -> Option<Range> {
+        let bytes = self.pages.checked_mul(EFI_PAGE)?;
+        self.start.checked_add(bytes)?;
+        let is_aligned = self.start % EFI_PAGE == 0;
+        is_aligned.then_some(Range {
+            start: self.start,
+            bytes,
+        })
+    }
+
+    /// What a kernel may do with the memory, as Linux decides it. Persistent memory is not used as RAM.
+    #[must_use]
+    pub const fn role(&self) -> Role {
+        let is_cacheable = self.attributes & WB != 0;
+        if self.attributes & RUNTIME != 0 {
+            return Role::Runtime;
+        }
+        match self.kind {
+            // Code and data of the loader and of boot services, and free memory.
+            1..=4 | 7 if is_cacheable && self.attributes & SP == 0 => Role::Usable,
+            5 | 6 => Role::Runtime,
+            9 if is_cacheable => Role::Tables,
+            _ => Role::Kept,
+        }
+    }
+
+    /// Whether a read has no effect but that: the memory is cacheable, and neither broken, a device's nor
+    /// yet to be accepted.
+    #[must_use]
+    pub const fn is_readable(&self) -> bool {
+        self.attributes & WB != 0 && matches!(self.kind, 0..=7 | 9 | 10 | 14)
+    }
+}
+
+/// A memory map.
+#[derive(Clone, Copy, Debug)]
+pub struct Map<'a> {
+    rest: &'a [u8],
+    step: usize,
+}
+
+impl<'a> Map<'a> {
+    /// Checks the sizes that firmware states, before the map is read.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with them.
+    pub const fn check(bytes: u64, descriptor: u32, version: u32) -> Result<(), MapError> {
+        if version != VERSION {
+            return Err(MapError::Version);
+        }
+        let step = descriptor;
+        if step < DESCRIPTOR_BYTES || step > MOST_DESCRIPTOR_BYTES || step % 8 != 0 {
+            return Err(MapError::DescriptorSize);
+        }
+        match bytes.checked_rem(step as u64) {
+            Some(0) if bytes != 0 && bytes <= MOST_BYTES => Ok(()),
+            _ => Err(MapError::Size),
+        }
+    }
+
+    /// The map in `bytes`, whose descriptors have this size and version.
+    ///
+    /// # Errors
+    ///
+    /// See [`Self::check`].
+    pub fn new(bytes: &'a [u8], descriptor: u32, version: u32) -> Result<Self, MapError> {
+        Self::check(bytes.len() as u64, descriptor, version)?;
+        Ok(Self {
+            rest: bytes,
+            step: descriptor as usize,
+        })
+    }
+
+    /// Whether all of `range` is memory that may be read. A range may lie in several descriptors that
+    /// follow each other.
+    #[must_use]
+    pub fn is_readable(&self, range: Range) -> bool {
+        let Some(end) = range.start.checked_add(range.bytes) else {
+            return false;
+        };
+        let mut at = range.start;
+        // Each round goes on behind a descriptor, so it ends.
+        while at < end {
+            let holds = |of: &Range| at.checked_sub(of.start).is_some_and(|it| it < of.bytes);
+            let mut found = None;
+            for one in *self {
+                let Some(range) = one.range().filter(holds) else {
+                    continue;
+                };
+                // Where descriptors overlap, all of them must allow it.
+                if !one.is_readable() {
+                    return false;
+                }
+                found = found.max(range.start.checked_add(range.bytes));
+            }
+            match found {
+                Some(behind) => at = behind,
+                None => return false,
+            }
+        }
+        true
+    }
+}
+
+impl Iterator for Map<'_> {
+    type Item = Descriptor;
+
+    fn next(&mut self) -> Option<Descriptor> {
+        let (one, rest) = self.rest.split_at_checked(self.step)?;
+        self.rest = rest;
+        Some(Descriptor {
+            kind: le32(one, 0)?,
+            start: le64(one, 8)?,
+            pages: le64(one, 24)?,
+            attributes: le64(one, 32)?,
+        })
+    }
+}

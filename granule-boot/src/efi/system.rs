@@ -1,0 +1,174 @@
+//! The system table, and the configuration tables that it names: ACPI's root, and the list of memory that
+//! an earlier kernel asks to keep.
+
+use super::super::bytes::{le32, le64, same};
+use super::super::tree::Range;
+use super::Physical;
+use core::fmt;
+
+const SIGNATURE: u64 = u64::from_le_bytes(*b"IBI SYST");
+/// Bytes of the system table of a 64-bit machine.
+const SYSTEM_BYTES: u64 = 120;
+/// Offsets of the number of configuration tables and of their address.
+const COUNT_AT: usize = 104;
+const TABLES_AT: usize = 112;
+/// Bytes of an entry: a GUID and an address.
+const ENTRY_BYTES: u64 = 24;
+/// The most configuration tables: far more than firmware has.
+const MOST_TABLES: u64 = 1024;
+
+/// The GUID of the root of ACPI 2.0 and later, as its bytes lie in memory.
+const ACPI_20: [u8; 16] = [
+    0x71, 0xe8, 0x68, 0x88, 0xf1, 0xe4, 0xd3, 0x11, 0xbc, 0x22, 0x00, 0x80, 0xc7, 0x3c, 0x88, 0x81,
+];
+/// The GUID of the list of memory that a Linux kernel asks the kernels behind it to keep.
+const MEMRESERVE: [u8; 16] = [
+    0xc6, 0xb0, 0x8e, 0x88, 0xde, 0x8e, 0xf5, 0x4f, 0xa8, 0xf0, 0x9a, 0xee, 0x5c, 0xb9, 0x77, 0xc2,
+];
+/// Bytes before the entries of a part of that list, and of an entry.
+const PART_BYTES: u64 = 16;
+const RESERVED_BYTES: u64 = 16;
+/// The most parts of the list, so that one that names itself ends.
+const MOST_PARTS: u32 = 64;
+
+/// Why the tables of firmware cannot be found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SystemError {
+    /// The system table does not lie in memory of the map.
+    Unlisted,
+    /// It does not begin with its signature.
+    Signature,
+    /// The number of configuration tables is out of range, or they do not lie in memory of the map.
+    Tables,
+}
+
+impl fmt::Display for SystemError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Unlisted => "does not lie in memory of the EFI memory map",
+            Self::Signature => "does not begin with IBI SYST",
+            Self::Tables => {
+                "names no configuration tables in memory of the EFI memory map, 1024 at most"
+            }
+        })
+    }
+}
+
+impl core::error::Error for SystemError {}
+
+/// The configuration tables that a kernel uses: their addresses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tables {
+    /// The root of ACPI.
+    pub rsdp: Option<u64>,
+    /// The first part of the list of memory to keep.
+    pub reservations: Option<u64>,
+}
+
+impl Tables {
+    /// Reads the system table at this address.
+    ///
+    /// # Errors
+    ///
+    /// Why it cannot be read.
+    pub fn read(memory: &impl Physical, system: u64) -> Result<Self, SystemError> {
+        let table = memory.read(system, SYSTEM_BYTES);
+        let table = table.ok_or(SystemError::Unlisted)?;
+        if le64(table, 0) != Some(SIGNATURE) {
+            return Err(SystemError::Signature);
+        }
+        let count = le64(table, COUNT_AT).filter(|count| *count <= MOST_TABLES);
+        let count = count.ok_or(SystemError::Tables)?;
+        let mut tables = Self::default();
+        if count == 0 {
+            return Ok(tables);
+        }
+        let at = le64(table, TABLES_AT).unwrap_or_default();
+        let entries = memory.read(at, count.saturating_mul(ENTRY_BYTES));
+        let mut rest = entries.ok_or(SystemError::Tables)?;
+        while let Some((entry, further)) = rest.split_at_checked(ENTRY_BYTES as usize) {
+            rest = further;
+            let Some((guid, _)) = entry.split_at_checked(ACPI_20.len()) else {
+                break;
+            };
+            // The first entry of a GUID counts.
+            let address = le64(entry, ACPI_20.len()).filter(|address| *address != 0);
+            if same(guid, &ACPI_20) {
+                tables.rsdp = tables.rsdp.or(address);
+            } else if same(guid, &MEMRESERVE) {
+                tables.reservations = tables.reservations.or(address);
+            }
+        }
+        Ok(tables)
+    }
+}
+
+/// The memory that an earlier kernel asks to keep: a list of parts, each with a few ranges.
+#[derive(Debug)]
+pub struct MemoryReservations<'p, P> {
+    memory: &'p P,
+    /// The ranges of this part that are still to be returned.
+    rest: &'p [u8],
+    next: u64,
+    parts: u32,
+    /// Whether the list breaks off, or does not end.
+    pub is_cut: bool,
+}
+
+impl<'p, P: Physical> MemoryReservations<'p, P> {
+    /// The list whose first part lies at this address, and an empty one without an address.
+    pub fn new(memory: &'p P, first: Option<u64>) -> Self {
+        Self {
+            memory,
+            rest: &[],
+            next: first.unwrap_or_default(),
+            parts: 0,
+            is_cut: false,
+        }
+    }
+
+    /// Goes on to the next part.
+    fn part(&mut self) -> Option<()> {
+        let at = self.next;
+        self.next = 0;
+        self.parts = self.parts.wrapping_add(1);
+        if self.parts > MOST_PARTS {
+            return None;
+        }
+        let head = self.memory.read(at, PART_BYTES)?;
+        // The room of a part, the entries that are in use, the next part.
+        let (room, used) = (le32(head, 0)?, le32(head, 4)?);
+        if used > room {
+            return None;
+        }
+        let bytes = u64::from(used).checked_mul(RESERVED_BYTES)?;
+        self.rest = self.memory.read(at.checked_add(PART_BYTES)?, bytes)?;
+        self.next = le64(head, 8)?;
+        Some(())
+    }
+}
+
+impl<P: Physical> Iterator for MemoryReservations<'_, P> {
+    type Item = Range;
+
+    fn next(&mut self) -> Option<Range> {
+        loop {
+            if let Some((entry, rest)) = self.rest.split_at_checked(RESERVED_BYTES as usize) {
+                self.rest = rest;
+                return Some(Range {
+                    start: le64(entry, 0)?,
+                    bytes: le64(entry, 8)?,
+                });
+            }
+            if self.next == 0 {
+                return None;
+            }
+            if self.part().is_none() {
+                self.is_cut = true;
+                self.rest = &[];
+                self.next = 0;
+            }
+        }
+    }
+}

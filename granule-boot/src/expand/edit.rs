@@ -1,0 +1,130 @@
+//! The changes from the tree that firmware gave to the tree of the whole machine.
+
+use super::super::efi::Map;
+use super::super::tree::{Cells, Edit, Name, Node, Place, Tree, WriteError, Writer};
+use super::machine::{self, Machine};
+use super::memory::{self, Banks};
+use super::{ExpandError, FROM_ACPI, FROM_EFI, Notes};
+
+/// The cells of a root that says nothing else of the machine.
+const TWO: Cells = Cells {
+    address: 2,
+    size: 2,
+};
+
+type Done<T = ()> = Result<T, WriteError>;
+
+pub(super) struct Expand<'e> {
+    map: Map<'e>,
+    banks: &'e Banks,
+    machine: Option<Machine<'e>>,
+    /// Whether the root's cells are written new.
+    has_own_cells: bool,
+    cells: Cells,
+    has_reserved: bool,
+    pub(super) notes: Notes,
+}
+
+impl<'e> Expand<'e> {
+    pub(super) fn new(
+        old: &Tree<'_>,
+        is_bare: bool,
+        map: Map<'e>,
+        banks: &'e Banks,
+        machine: Option<Machine<'e>>,
+        notes: Notes,
+    ) -> Result<Self, ExpandError> {
+        let has_own_cells = is_bare || machine.is_some();
+        let cells = match old.root() {
+            Some(root) if !has_own_cells => root.child_cells(),
+            _ => TWO,
+        };
+        if !memory::can_hold(cells) {
+            return Err(ExpandError::Cells);
+        }
+        Ok(Self {
+            map,
+            banks,
+            machine,
+            has_own_cells,
+            cells,
+            has_reserved: false,
+            notes,
+        })
+    }
+}
+
+impl<'t> Edit<'t> for Expand<'_> {
+    fn keeps(&mut self, place: &Place<'t>, node: &Node<'t>) -> bool {
+        match place {
+            Place::Root | Place::Chosen => true,
+            // What an earlier kernel added of the same tables.
+            _ if is_marked(node) => false,
+            Place::Child(node) if node.is_named(b"reserved-memory") => true,
+            // ACPI describes the machine, and no second description counts.
+            Place::Child(node) => self.machine.is_none() && !node.is_memory(),
+            _ => true,
+        }
+    }
+
+    fn keeps_property(&mut self, place: &Place<'t>, name: Name<'t>) -> bool {
+        match place {
+            Place::Root => {
+                !(self.has_own_cells && (name.is(b"#address-cells") || name.is(b"#size-cells")))
+            }
+            // The node that it names is no more.
+            Place::Chosen => {
+                let names_console = name.is(b"stdout-path") || name.is(b"linux,stdout-path");
+                !(name.is(FROM_ACPI) || (self.machine.is_some() && names_console))
+            }
+            _ => true,
+        }
+    }
+
+    fn begins(&mut self, place: &Place<'t>, to: &mut Writer<'t>) -> Done {
+        match place {
+            Place::Root if self.has_own_cells => {
+                to.cells(b"#address-cells", &[self.cells.address])?;
+                to.cells(b"#size-cells", &[self.cells.size])
+            }
+            Place::Chosen => match self.machine.and_then(|machine| machine.console) {
+                Some(console) => machine::stdout(to, console),
+                None => Ok(()),
+            },
+            _ => Ok(()),
+        }
+    }
+
+    fn ends(&mut self, place: &Place<'t>, to: &mut Writer<'t>) -> Done {
+        match place {
+            Place::Child(node) if !self.has_reserved && node.is_named(b"reserved-memory") => {
+                self.has_reserved = true;
+                let cells = node.child_cells_or(self.cells);
+                memory::runtime(to, cells, self.map, &mut self.notes)
+            }
+            Place::Root => {
+                let near = self.machine.and_then(|machine| machine.srat);
+                memory::nodes(to, self.cells, self.banks, near, &mut self.notes)?;
+                if !self.has_reserved {
+                    to.begin(b"reserved-memory")?;
+                    to.cells(b"#address-cells", &[self.cells.address])?;
+                    to.cells(b"#size-cells", &[self.cells.size])?;
+                    to.property(b"ranges", &[])?;
+                    to.property(FROM_EFI, &[])?;
+                    memory::runtime(to, self.cells, self.map, &mut self.notes)?;
+                    to.end()?;
+                }
+                match self.machine {
+                    Some(machine) => machine.nodes(to, &mut self.notes),
+                    None => Ok(()),
+                }
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Whether a node comes from firmware's tables.
+fn is_marked(node: &Node<'_>) -> bool {
+    node.property(FROM_EFI).is_some() || node.property(FROM_ACPI).is_some()
+}

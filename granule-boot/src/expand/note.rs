@@ -1,0 +1,188 @@
+//! What the step says of firmware's tables: errors that end the boot, and notes that do not. Each is one
+//! line and a plain value, because it is printed after the MMU is on.
+
+use super::super::acpi::AcpiError;
+use super::super::efi::{MapError, SystemError};
+use super::super::tree::{Range, TreeError, WriteError};
+use core::fmt;
+
+/// Why a machine cannot boot with firmware's tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ExpandError {
+    /// `/chosen` does not have all properties that name firmware's tables.
+    Incomplete,
+    /// The memory map cannot be read.
+    Map(MapError),
+    /// The memory map does not lie where it may be read.
+    MapPlace,
+    /// The memory map has no RAM.
+    NoMemory,
+    /// The root's cells hold no address and size.
+    Cells,
+    /// `acpi=force`, and ACPI's tables cannot be read.
+    Acpi(AcpiError),
+    /// The tree cannot be written.
+    Tree(WriteError),
+}
+
+impl ExpandError {
+    /// The error as one line. With the MMU off there is no more than this.
+    #[must_use]
+    pub const fn text(self) -> &'static str {
+        match self {
+            Self::Incomplete => {
+                "/chosen names EFI's tables incompletely: expected linux,uefi-system-table, -mmap-start, -mmap-size, -mmap-desc-size, -mmap-desc-ver"
+            }
+            Self::Map(error) => error.text(),
+            Self::MapPlace => {
+                "EFI memory map: it lies in the memory of the image or beyond the physical addresses (linux,uefi-mmap-start)"
+            }
+            Self::NoMemory => "EFI memory map: it has no RAM that may be used",
+            Self::Cells => {
+                "device tree: the root's #address-cells and #size-cells hold no memory, expected 1 to 4"
+            }
+            Self::Acpi(_) => "acpi=force: ACPI's tables RSDP, XSDT or APIC cannot be read",
+            Self::Tree(error) => error.text(),
+        }
+    }
+}
+
+impl fmt::Display for ExpandError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Acpi(error) => write!(f, "acpi=force: {error}"),
+            Self::Tree(error) => write!(f, "{error}"),
+            _ => f.write_str(self.text()),
+        }
+    }
+}
+
+impl core::error::Error for ExpandError {}
+
+impl From<MapError> for ExpandError {
+    fn from(error: MapError) -> Self {
+        Self::Map(error)
+    }
+}
+
+impl From<WriteError> for ExpandError {
+    fn from(error: WriteError) -> Self {
+        Self::Tree(error)
+    }
+}
+
+impl From<TreeError> for ExpandError {
+    fn from(error: TreeError) -> Self {
+        Self::Tree(error.into())
+    }
+}
+
+/// Something in firmware's tables that has no effect, or less than it says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Note {
+    /// A descriptor of RAM does not begin at a page, or does not end inside 64 bits.
+    MapEndless {
+        /// Its first address.
+        start: u64,
+        /// Its pages.
+        pages: u64,
+    },
+    /// RAM that another descriptor keeps.
+    MapOverlap(Range),
+    /// RAM that there is no room for, because the map has too many separate ranges of it.
+    MapFull(Range),
+    /// The system table cannot be read.
+    System(SystemError),
+    /// The list of memory to keep breaks off.
+    Reservations,
+    /// Memory at this address does not fit into the cells of the tree's node.
+    Cells(u64),
+    /// A table of ACPI's cannot be used.
+    Acpi(AcpiError),
+    /// Firmware names no ACPI.
+    NoAcpi,
+    /// The MADT has no interrupt controller that can be described.
+    NoGic,
+    /// The machine has no PSCI.
+    NoPsci,
+    /// The console is of a kind that is unknown, or has no address.
+    Console,
+}
+
+impl fmt::Display for Note {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::MapEndless { start, pages } => write!(
+                f,
+                "EFI memory map: {pages:#x} pages at {start:#x} are not aligned or reach the end of the address space; left out"
+            ),
+            Self::MapOverlap(Range { start, bytes }) => write!(
+                f,
+                "EFI memory map: {bytes:#x} bytes at {start:#x} are RAM and kept memory at once; not used as RAM"
+            ),
+            Self::MapFull(Range { start, bytes }) => write!(
+                f,
+                "EFI memory map: too many separate ranges of RAM; {bytes:#x} bytes at {start:#x} are left out"
+            ),
+            Self::System(error) => write!(f, "the EFI system table {error}; not read"),
+            Self::Reservations => f.write_str(
+                "the EFI list of reserved memory breaks off or does not end; its first ranges are kept",
+            ),
+            Self::Cells(start) => write!(
+                f,
+                "memory at {start:#x} does not fit into the cells of the device tree; left out"
+            ),
+            Self::Acpi(error) => write!(f, "{error}; not used"),
+            Self::NoAcpi => f.write_str("firmware names neither a device tree nor ACPI's tables"),
+            Self::NoGic => f.write_str(
+                "ACPI: the table APIC has no interrupt controller of a known version, with addresses",
+            ),
+            Self::NoPsci => f.write_str(
+                "ACPI: the table FACP has no PSCI; other CPUs cannot be started, nor the machine powered off",
+            ),
+            Self::Console => f.write_str(
+                "ACPI: the table SPCR has a console of an unknown kind or without an address; not used",
+            ),
+        }
+    }
+}
+
+/// The most notes that are kept.
+const MOST_NOTES: usize = 8;
+
+/// The first notes, and the number of all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Notes {
+    first: [Option<Note>; MOST_NOTES],
+    all: u32,
+}
+
+impl Notes {
+    /// No notes.
+    pub const NONE: Self = Self {
+        first: [None; MOST_NOTES],
+        all: 0,
+    };
+
+    /// Adds a note.
+    pub fn add(&mut self, note: Note) {
+        if let Some(slot) = self.first.iter_mut().find(|slot| slot.is_none()) {
+            *slot = Some(note);
+        }
+        self.all = self.all.saturating_add(1);
+    }
+
+    /// The notes that are kept.
+    pub fn iter(&self) -> impl Iterator<Item = Note> {
+        self.first.iter().flatten().copied()
+    }
+
+    /// How many more there were.
+    #[must_use]
+    pub fn more(&self) -> u32 {
+        let kept = self.first.iter().flatten().count();
+        self.all.saturating_sub(kept as u32)
+    }
+}
