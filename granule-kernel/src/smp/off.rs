@@ -142,7 +142,8 @@ impl Others for Real {
     }
 
     fn was_started(&self, number: usize) -> bool {
-        !Self::is_in_state(number, state::OFF)
+        // A number that no CPU has was started by nobody.
+        state::of(number).is_some_and(|slot| slot.load(Ordering::Acquire) != state::OFF)
     }
 
     fn can_go_off(&self, number: usize) -> bool {
