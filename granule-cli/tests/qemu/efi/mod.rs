@@ -6,6 +6,7 @@
 //! initramfs of `-initrd` by LoadFile2.
 
 use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -199,4 +200,37 @@ fn a_machine_that_acpi_describes_boots_as_with_a_tree() {
             );
         }
     }
+}
+
+/// The board's flash is no memory for a trace. The firmware tries its next boot option after that.
+#[test]
+fn an_error_before_the_boot_services_end_is_one_line_and_the_firmware_goes_on() {
+    let options = "-no-user-config -nodefaults -display none -nic none -no-reboot -serial stdio -m 512M \
+                   -machine virt,acpi=off -cpu cortex-a57 -append granule.trace=0x4000000,0x10000 -bios";
+    let mut qemu = Command::new("qemu-system-aarch64")
+        .args(options.split(' '))
+        .arg(EDK2)
+        .arg("-kernel")
+        .arg(image())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(qemu.stdout.take().unwrap()).split(b'\n');
+    let lines = lines.map(|line| String::from_utf8_lossy(&line.unwrap()).into_owned());
+    let mut said = Vec::new();
+    for line in lines {
+        let is_last = line.starts_with("BdsDxe: starting");
+        said.push(line);
+        if is_last {
+            break;
+        }
+    }
+    qemu.kill().unwrap();
+    qemu.wait().unwrap();
+    let ours = said.iter().filter_map(|line| line.split_once("granule"));
+    let ours: Vec<_> = ours.map(|(_, rest)| rest.trim_end()).collect();
+    let refused = ": granule.trace= names memory that the firmware keeps: name another range";
+    assert_eq!(ours, [refused], "{said:#?}");
+    assert!(said.last().unwrap().starts_with("BdsDxe: starting"));
 }
