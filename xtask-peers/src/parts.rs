@@ -17,7 +17,7 @@ use crate::store::Store;
 use crate::summary::Summary;
 use crate::tlb::replays;
 use crate::watch::{self, Extent};
-use crate::{apt, disk, faults, loaders, report, sensitivity, trees};
+use crate::{apt, boards, disk, faults, loaders, report, sensitivity, trees};
 
 /// A part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -32,6 +32,10 @@ pub(crate) enum Part {
     Kexec,
     /// The device trees of Debian's kernel packages, as our readers and as dtc read them
     Trees,
+    /// A sample of the boots on QEMU's boards
+    Boards,
+    /// All of them; only if it is asked for
+    BoardsAll,
     /// Debian's Linux by each boot loader, from our boot disk
     Disk,
     /// Fetch the boot loaders only; only if it is asked for
@@ -101,6 +105,15 @@ pub(crate) fn run(only: &[Part], fresh: bool, mut summary: Summary) -> Result<Ex
     }
     if wants(Part::Trees) {
         trees::all(&peers, &files, &folder, fresh, &mut add)?;
+    }
+    if wants(Part::Boards) || asked(Part::BoardsAll) {
+        run_command(cargo(&["xtask", "image"]))?;
+        let extent = if asked(Part::BoardsAll) {
+            boards::Extent::All
+        } else {
+            boards::Extent::Sample
+        };
+        boards::all(&peers, &files, &folder, extent, fresh, &mut add)?;
     }
     if wants(Part::Inspect) {
         inspect::all(&peers.linuxes, &peers.busybox, &files, &mut add)?;

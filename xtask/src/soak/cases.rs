@@ -122,6 +122,7 @@ pub(crate) fn all(seed: u64, random: usize) -> Result<Vec<Case>> {
     cases.push(hostile_calls(seed));
     cases.push(sensitivity(seed));
     cases.push(watched());
+    cases.push(boards());
     cases.extend(linux());
     cases.push(cargo_fuzz()?);
     cases.extend(stress(seed));
@@ -361,6 +362,24 @@ fn watched() -> Case {
         ..cargo(&arguments, &[], 180 * MINUTE)
     };
     Case::program("watched systems, all machines", 14.0, program).alone()
+}
+
+/// QEMU's boards, with each QEMU and each page size.
+fn boards() -> Case {
+    let arguments = [
+        "run",
+        "--quiet",
+        "--package",
+        "xtask-peers",
+        "--",
+        "--only",
+        "boards-all",
+    ];
+    let program = Program {
+        tests: false,
+        ..cargo(&arguments, &[], 60 * MINUTE)
+    };
+    Case::program("QEMU's boards", 6.0, program).alone()
 }
 
 /// Proves that cargo-fuzz could run each target.

@@ -1,0 +1,177 @@
+//! One boot on a board, from its start to the end of the kernel's record, which must be what the list says. Boards
+//! without PSCI cannot be powered off, so the record's end is the boot's.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use granule_cli::PageSize;
+use granule_cli::sizes::show_size;
+use xtask::workspace::show;
+
+use super::list::Board;
+
+/// A boot takes seconds on an idle machine.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// The kernel's record: the values of each key.
+type Record = BTreeMap<String, Vec<String>>;
+
+/// Boots, and says how many CPUs came up.
+pub(super) fn boot(
+    board: &Board,
+    page_size: PageSize,
+    qemu: &Path,
+    image: &Path,
+    tree: Option<&Path>,
+) -> Result<String> {
+    let mut command = Command::new(qemu);
+    command.args(["-machine", board.name, "-display", "none"]);
+    command.args(["-monitor", "none", "-no-reboot"]);
+    command.args(board.options).args(["-serial", "stdio"]);
+    command.arg("-kernel").arg(image);
+    if let Some(tree) = tree {
+        command.arg("-dtb").arg(tree);
+    }
+    let size = show_size(page_size.bytes()).to_ascii_lowercase();
+    let words = format!("arm64.pagesize={size} {}", board.words);
+    command.args(["-append", &words]);
+    let record = heard(command)?;
+    compare(&record, board, page_size)
+}
+
+/// Whether the boot went as the list says.
+fn compare(record: &Record, board: &Board, page_size: PageSize) -> Result<String> {
+    let all = |key: &str| record.get(key).map(Vec::as_slice).unwrap_or_default();
+    for (key, wanted) in [
+        ("outcome", "ok".to_owned()),
+        ("page_size", page_size.bytes().to_string()),
+        ("cpus", board.up.to_string()),
+        ("cpus_expected", board.cpus.to_string()),
+    ] {
+        ensure!(
+            all(key) == [wanted.clone()],
+            "{key} is {:?}, and {wanted} is expected: {}",
+            all(key),
+            all("reason").join("; ")
+        );
+    }
+    let missing = all("cpu_mismatch");
+    ensure!(
+        missing.is_empty() == (board.up == board.cpus)
+            && missing.iter().all(|line| line.ends_with(board.missing)),
+        "CPUs are missing for other reasons: {}",
+        missing.join("; ")
+    );
+    Ok(format!("{} of {} CPUs up", board.up, board.cpus))
+}
+
+/// Starts QEMU, and ends it when the record is whole.
+fn heard(mut command: Command) -> Result<Record> {
+    let text = show(&command);
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .with_context(|| format!("cannot start `{text}`"))?;
+    let console = child.stdout.take().context("QEMU has no output")?;
+    let (send, receive) = mpsc::channel();
+    let reader = std::thread::spawn(move || {
+        for line in BufReader::new(console).split(b'\n').map_while(Result::ok) {
+            let line = String::from_utf8_lossy(&line).trim_end().to_owned();
+            if send.send(line).is_err() {
+                break;
+            }
+        }
+    });
+    let record = listen(&receive);
+    // It may have ended by itself.
+    let _ = child.kill();
+    child.wait().context("QEMU does not end")?;
+    drop(receive);
+    let _ = reader.join();
+    record.with_context(|| format!("`{text}`"))
+}
+
+fn listen(lines: &mpsc::Receiver<String>) -> Result<Record> {
+    let deadline = Instant::now() + PATIENCE;
+    let mut record = Record::new();
+    let mut last = String::new();
+    loop {
+        let line = match lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            Ok(line) => line,
+            Err(RecvTimeoutError::Timeout) => {
+                bail!(
+                    "no end after {} s; the last line was {last:?}",
+                    PATIENCE.as_secs()
+                )
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                bail!("QEMU ended before the record did; the last line was {last:?}")
+            }
+        };
+        match line.strip_prefix("@granule ") {
+            Some("end") => return Ok(record),
+            Some(pair) => {
+                let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+                record
+                    .entry(key.to_owned())
+                    .or_default()
+                    .push(value.to_owned());
+            }
+            None if line.is_empty() => {}
+            None => last = line,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::list::BOARDS;
+    use super::*;
+
+    fn told(lines: &[&str]) -> Result<Record> {
+        let (send, receive) = mpsc::channel();
+        for line in lines {
+            send.send((*line).to_owned()).unwrap();
+        }
+        drop(send);
+        listen(&receive)
+    }
+
+    #[test]
+    fn a_boot_must_be_what_the_list_says() {
+        let board = Board {
+            cpus: 2,
+            up: 1,
+            missing: "is late",
+            ..BOARDS[0]
+        };
+        let good = [
+            "granule 1",
+            "@granule page_size=4096",
+            "@granule cpus=1",
+            "@granule cpus_expected=2",
+            "@granule cpu_mismatch=CPU 1 is late",
+            "@granule outcome=ok",
+            "@granule end",
+        ];
+        let judged = |lines: &[&str]| compare(&told(lines)?, &board, PageSize::K4);
+        assert_eq!(judged(&good).unwrap(), "1 of 2 CPUs up");
+        for at in 1..good.len() {
+            let mut less = good.to_vec();
+            less.remove(at);
+            let error = format!("{:#}", judged(&less).unwrap_err());
+            assert!(!error.contains('\n'), "{error}");
+        }
+        let mut other = good;
+        other[4] = "@granule cpu_mismatch=CPU 1 is broken";
+        assert!(judged(&other).unwrap_err().to_string().contains("broken"));
+        assert!(compare(&told(&good).unwrap(), &board, PageSize::K64).is_err());
+    }
+}
