@@ -37,7 +37,7 @@ pub(super) const STALE: &[&str] = &["stale-translation", "stale-reuse", "RWHZWS"
 const TABLES: &[&str] = &["freed-in-use", "unlinked-in-use"];
 
 /// The faults. Names of functions are those of Debian's Linux 6.12.
-pub(super) const FAULTS: [Fault; 20] = [
+pub(super) const FAULTS: [Fault; 22] = [
     fault(
         "copy on write: no TLBI of the page that is copied",
         "ptep_clear_flush:tlbi",
@@ -163,6 +163,18 @@ pub(super) const FAULTS: [Fault; 20] = [
         "tlb_flush:dsb ishst:4",
         TABLES,
         "free_pgd_range",
+    ),
+    fault(
+        "vmalloc: no TLBI of areas before they are given out again",
+        "__purge_vmap_area_lazy:tlbi",
+        STALE,
+        "__vunmap_range_noflush",
+    ),
+    fault(
+        "vmalloc: the TLBI of areas before the stores are visible",
+        "__purge_vmap_area_lazy:dsb ishst",
+        STALE,
+        "__vunmap_range_noflush",
     ),
 ];
 
