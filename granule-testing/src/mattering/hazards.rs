@@ -194,7 +194,8 @@ impl Machine {
         let mut ways = Vec::new();
         for (index, tree) in self.trees.iter().enumerate() {
             let Some(tree) = tree else { continue };
-            if tree.root.upper == upper && (asid.is_none() || tree.root.asid == asid) {
+            let same = tree.root.upper == upper && (asid.is_none() || tree.root.asid == asid);
+            if same && self.is_looked_in(tree) {
                 for entry in self.entries_between(index, range.0, range.1) {
                     if entry.leaf {
                         ways.extend(Way::of(&entry, asid, range.0, range.1));

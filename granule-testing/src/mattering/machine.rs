@@ -407,6 +407,21 @@ impl Machine {
         })
     }
 
+    /// Whether lookups may begin in a tree. Where a CPU walks another tree of the same half and ASID, they begin
+    /// there and no longer in those that were walked before. An empty tree takes no place: a kernel
+    /// goes through one from one program to the next.
+    pub(super) fn is_looked_in(&self, tree: &Tree) -> bool {
+        let takes_place = |(index, other): (usize, &Option<Tree>)| {
+            other.is_some_and(|Tree { root, walking, .. }| {
+                let same = (root.upper, root.asid) == (tree.root.upper, tree.root.asid);
+                let top = (root.base, root.first(), root.start_level());
+                let entries = || self.entries_in(index, top, root.top_entries() * 8, ALL);
+                walking != 0 && same && !entries().is_empty()
+            })
+        };
+        tree.walking != 0 || !self.trees.iter().enumerate().any(takes_place)
+    }
+
     /// The valid entries of a table that translate some of a range.
     fn entries_in(
         &self,
