@@ -37,7 +37,7 @@ pub(super) const STALE: &[&str] = &["stale-translation", "stale-reuse", "RWHZWS"
 const TABLES: &[&str] = &["freed-in-use", "unlinked-in-use"];
 
 /// The faults. Names of functions are those of Debian's Linux 6.12.
-pub(super) const FAULTS: [Fault; 22] = [
+pub(super) const FAULTS: [Fault; 24] = [
     fault(
         "copy on write: no TLBI of the page that is copied",
         "ptep_clear_flush:tlbi",
@@ -175,6 +175,19 @@ pub(super) const FAULTS: [Fault; 22] = [
         "__purge_vmap_area_lazy:dsb ishst",
         STALE,
         "__vunmap_range_noflush",
+    ),
+    // Its fourth ISB and second TLBI are those before the identity map is in TTBR0.
+    fault(
+        "kexec: no ISB between the empty tree in TTBR0 and the TLBI",
+        "machine_kexec:isb:4",
+        STALE,
+        "machine_kexec",
+    ),
+    fault(
+        "kexec: no TLBI of the program's pages before the identity map",
+        "machine_kexec:tlbi:2",
+        STALE,
+        "machine_kexec",
     ),
 ];
 

@@ -15,7 +15,7 @@ use anyhow::{Context, Result, bail, ensure};
 use granule_cli::Initramfs;
 use serde_json::{Value, json};
 use xtask::pool;
-use xtask::workspace::{cargo, target_dir};
+use xtask::workspace::{cargo, image_path, target_dir};
 
 use crate::check::Check;
 use crate::deadline::run_for;
@@ -25,7 +25,7 @@ use crate::peers::Peers;
 use list::{FAULTS, Fault};
 
 /// The first process: forks and executes, copies on write, protects, unmaps, loads modules, patches the
-/// kernel's code through the fixmap, and has pages migrate.
+/// kernel's code through the fixmap, has pages migrate, and leaves for the next kernel if it is asked to.
 const SCRIPT: &[u8] = b"#!/bin/busybox sh
 /bin/busybox mount -t proc proc /proc
 /bin/busybox mount -t sysfs sysfs /sys
@@ -39,21 +39,26 @@ echo 0 > /proc/sys/kernel/sched_schedstats
 /bin/busybox insmod /module.ko && /bin/busybox rmmod brd
 /bin/busybox true
 echo watched to the end
+[ $leave ] && /leave /next 50000000
 /bin/busybox poweroff -f
 ";
-const LAST_LINE: &str = "watched to the end";
+/// The word for the first process to leave for the next kernel, and what that kernel says last.
+const LEAVE: &str = "leave=1";
+const LAST_LINE: &str = "@granule outcome=ok";
 
 /// A module that does something when it comes and goes.
 const MODULE: &str = "brd";
 
-/// The initramfs. `bench` is the benchmark of user memory.
-fn archive(busybox: &[u8], bench: &[u8], module: &[u8]) -> Initramfs {
+/// The initramfs. `bench` is the benchmark of user memory, `leave` the program that loads `next` and leaves for it.
+fn archive(busybox: &[u8], [bench, leave, next]: [&[u8]; 3], module: &[u8]) -> Initramfs {
     Initramfs::new()
         .directory("/bin")
         .directory("/proc")
         .directory("/sys")
         .program("/bin/busybox", busybox)
         .program("/bench", bench)
+        .program("/leave", leave)
+        .file("/next", next)
         .file("/module.ko", module)
         .program("/init", SCRIPT)
 }
@@ -237,7 +242,7 @@ fn all(subject: &Subject<'_>, extent: Extent, add: &mut impl FnMut(Check)) -> Ve
         |at| {
             // The kernel is somewhere else each time.
             let plant = ["--plant", faults[at].plant];
-            let (told, _) = watch(subject, &format!("fault-{at}"), &plant, "")?;
+            let (told, _) = watch(subject, &format!("fault-{at}"), &plant, LEAVE)?;
             Ok((shows(&told, &whole, faults[at])?, planted(&told)?))
         },
         |one| {
@@ -298,13 +303,18 @@ pub(crate) enum Extent {
 
 /// The initramfs for the kernel at this place of the list of kernels.
 pub(crate) fn initrd(peers: &Peers<'_>, at: usize, files: &Files) -> Result<PathBuf> {
-    let path = target_dir().join("granule").join("granule-user-bench");
-    let bench = std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let read = |path: PathBuf| {
+        std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))
+    };
+    let programs = target_dir().join("granule");
+    let bench = read(programs.join("granule-user-bench"))?;
+    let leave = read(programs.join("granule-user-leave"))?;
+    let next = read(image_path())?;
     let modules = peers.modules(at, &[MODULE])?;
     let (_, module) = modules
         .first()
         .with_context(|| format!("the kernel has no module {MODULE}"))?;
-    let archive = archive(&peers.busybox, &bench, module);
+    let archive = archive(&peers.busybox, [&bench, &leave, &next], module);
     files.initramfs(&format!("faults-{at}.cpio"), archive)
 }
 
@@ -334,7 +344,12 @@ pub(crate) fn run(
 /// The run without a fault, recorded.
 fn without(subject: &Subject<'_>, record: &Path) -> Result<Value> {
     let record = record.to_str().context("the folder's name is not UTF-8")?;
-    let (told, console) = watch(subject, "whole", &["--record", record], "nokaslr")?;
+    let (told, console) = watch(
+        subject,
+        "whole",
+        &["--record", record],
+        &format!("nokaslr {LEAVE}"),
+    )?;
     ensure!(
         told["complete"] == true && console.contains(LAST_LINE),
         "it was not seen to its end: {}",
