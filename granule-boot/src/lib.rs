@@ -7,6 +7,7 @@
 //! - [`tree`] reads and writes device trees, for all code before and after that.
 //! - [`peek`] finds a few facts in the tree.
 //! - [`words`] splits the command line.
+//! - [`kaslr`] draws the kernel's addresses from firmware's seed.
 //! - [`firmware`] asks firmware for the SoC's identity, by calls that are sure to exist.
 //! - [`machines`] is the table of machines that need a page size, or cannot use one.
 //! - [`uart`] describes a UART that can be the console, by the names that a tree and a command line have for it.
@@ -75,6 +76,7 @@ pub mod driver;
 pub mod efi;
 pub mod expand;
 pub mod firmware;
+pub mod kaslr;
 pub mod machines;
 pub mod memblock;
 pub mod peek;

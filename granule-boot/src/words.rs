@@ -143,6 +143,12 @@ pub fn find<'a>(line: &'a [u8], key: &[u8]) -> Option<&'a [u8]> {
     found
 }
 
+/// Whether the command line has the word `key`, without a value.
+#[must_use]
+pub fn is_given(line: &[u8], key: &[u8]) -> bool {
+    words(line).any(|word| same(word.key, key) && word.value.is_none())
+}
+
 /// The page size that the command line asks for: `arm64.pagesize=4k`, `16k` or `64k`.
 #[must_use]
 pub fn page_size(line: &[u8]) -> Wish<PageSize> {

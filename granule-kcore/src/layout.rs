@@ -3,25 +3,73 @@
 //!
 //! | from | what |
 //! |---|---|
-//! | bottom of TTBR1's space | the linear map |
+//! | bottom of TTBR1's space | the linear map, somewhere in the lower half of the space |
+//! | `0xffff_fff8_0000_0000` | the kernel image, if addresses are randomised: somewhere in 28 GiB |
 //! | `0xffff_ffff_0000_0000` | the trace's records, if any are wanted |
-//! | `0xffff_ffff_8000_0000` | the kernel image |
+//! | `0xffff_ffff_8000_0000` | the kernel image, if addresses are not randomised |
 //! | `0xffff_ffff_c000_0000` | the device tree, read-only |
 //! | `0xffff_ffff_c200_0000` | stacks and data of the secondary CPUs, with gaps |
 //! | `0xffff_ffff_e000_0000` | fixmap: device and temporary mappings |
 //! | `0xffff_ffff_e500_0000` | stacks of tasks, with gaps |
 //! | `0xffff_ffff_e800_0000` | the interrupt controller |
 //!
-//! Only the linear map is ever split while CPUs use it. Everything else lies in the last 4 GiB, so the
-//! exception vectors recognise by its address a stack whose mapping is never split. The last 4 GiB are
-//! inside TTBR1's space at every supported VA size down to 36 bits. Each window but the trace's lies
-//! inside one 512 MiB aligned span, the coverage of one last-level table with 64K pages. The spans of
-//! 4K and 16K pages, 2 MiB and 32 MiB, divide it. So the number of tables for a window is small and
-//! known.
+//! Only the linear map is ever split while CPUs use it. Everything else lies in the last 32 GiB, so the
+//! exception vectors recognise by its address a stack whose mapping is never split. The last 32 GiB are
+//! the upper half of TTBR1's space with 36 address bits, the fewest that are supported, and a part of
+//! it with more. Each window but the trace's lies inside one 512 MiB aligned span, the coverage of one
+//! last-level table with 64K pages. The spans of 4K and 16K pages, 2 MiB and 32 MiB, divide it. So the
+//! number of tables for a window is small and known.
+//!
+//! The image's tables have the same shape at every place that [`kimage_vaddr`] gives, and at
+//! [`KIMAGE_VADDR`]. A place is a multiple of 2 MiB, which with each page size is a block or a
+//! contiguous group of pages, and no leaf of the image is larger. The image stays inside one span of
+//! 32 MiB, so it never crosses from one table into the next above that. And no place shares a table of
+//! 4K pages' level 2 (1 GiB) or of 64K pages' level 3 (512 MiB) with a window.
 
-/// Virtual address of the image's first byte. It is 2 MiB aligned, as the load address is, so both
-/// agree in all bits that a page or a last-level block of up to 2 MiB leaves untranslated.
+use core::ops::Range;
+
+/// Virtual address of the image's first byte, if addresses are not randomised. It is 2 MiB aligned, as
+/// the load address is, so both agree in all bits that a page or a last-level block of up to 2 MiB
+/// leaves untranslated.
 pub const KIMAGE_VADDR: u64 = 0xffff_ffff_8000_0000;
+
+/// The addresses of the image, if they are randomised.
+pub const KIMAGE_RANDOM: Range<u64> = FIRST_OF_LAST_32_GIB..TRACE_VADDR;
+
+/// The first address at which only mappings lie that are never split.
+pub const FIRST_OF_LAST_32_GIB: u64 = !0 << NEVER_SPLIT_SHIFT;
+
+/// An address is at or above [`FIRST_OF_LAST_32_GIB`] if and only if its bits from this one on are ones.
+pub const NEVER_SPLIT_SHIFT: u32 = 35;
+
+/// The image lies inside one aligned span of this size: the coverage of a last-level table with 16K
+/// pages, the smallest above [`IMAGE_ALIGN`].
+pub const KIMAGE_SPAN: u64 = 32 << 20;
+
+/// The number of spans in which a randomised image can lie.
+pub const KIMAGE_SPANS: u64 = (KIMAGE_RANDOM.end - KIMAGE_RANDOM.start) / KIMAGE_SPAN;
+
+/// The number of places in a span for an image of `bytes`.
+pub const fn kimage_places(bytes: u64) -> u64 {
+    KIMAGE_SPAN.saturating_sub(bytes) / IMAGE_ALIGN + 1
+}
+
+/// The virtual address of a randomised image at place `place` of span `span`, both from 0 on.
+pub const fn kimage_vaddr(span: u64, place: u64) -> u64 {
+    KIMAGE_RANDOM
+        .start
+        .wrapping_add(span.wrapping_mul(KIMAGE_SPAN))
+        .wrapping_add(place.wrapping_mul(IMAGE_ALIGN))
+}
+
+/// The numbers of places that a seed chooses from.
+#[derive(Clone, Copy, Debug)]
+pub struct Randomised {
+    /// Of the image.
+    pub image_places: u64,
+    /// Of the linear map: 1 if it has no room beside RAM.
+    pub linear_map_places: u64,
+}
 
 /// Alignment of the load address that the boot protocol requires.
 pub const IMAGE_ALIGN: u64 = 2 << 20;
@@ -108,6 +156,12 @@ pub const fn dtb_vaddr(phys: u64) -> u64 {
 mod tests {
     use super::*;
     use crate::cpus::MOST_CPUS;
+    use granule::arch::{
+        Attributes, CpuFeatures, Geometry, IdRegisters, PageSize, Permissions, PhysicalAddress,
+        Regime, VaRange, VirtualAddress,
+    };
+    use granule::linear::LeafStats;
+    use granule::table::{Leaves, Piece};
 
     const SPAN_64K_TABLE: u64 = 512 << 20;
     /// The largest device tree that the boot protocol allows.
@@ -136,6 +190,83 @@ mod tests {
         assert_eq!(KIMAGE_VADDR % IMAGE_ALIGN, 0);
         const { assert!(TRACE_VADDR > !0 << 36) };
         assert!(trace_vaddr(u64::MAX) + TRACE_MOST_BYTES < KIMAGE_VADDR);
+        // The linear map has the lower half.
+        assert!(FIRST_OF_LAST_32_GIB >= bottom_of_36_bits + (1 << 35));
+        const { assert!(KIMAGE_RANDOM.start >= FIRST_OF_LAST_32_GIB) };
+    }
+
+    /// Bytes of an image like ours, which is not a multiple of 2 MiB.
+    const IMAGE_BYTES: u64 = (2 << 20) + (448 << 10);
+
+    /// What the boot tables hold with the image at `image`: its parts, and the windows.
+    fn boot_tables(geometry: &Geometry, image: u64) -> LeafStats {
+        let piece = |start, output, bytes| Piece {
+            start: VirtualAddress(start),
+            output: PhysicalAddress(output),
+            bytes,
+            attributes: Attributes::normal(Permissions::READ),
+            leaves: Leaves::LARGEST,
+        };
+        let load = 0x4020_0000;
+        let text = 640 << 10;
+        let mut pieces = [
+            piece(image, load, text),
+            piece(image + text, load + text, IMAGE_BYTES - text - (128 << 10)),
+            piece(trace_vaddr(0x6600_0000), 0x6600_0000, 96 << 20),
+            piece(dtb_vaddr(0x4801_0000), 0x4801_0000, 2 << 20),
+            piece(UART_VADDR, 0x0900_0000, FIXMAP_SLOT_BYTES),
+        ];
+        pieces.sort_by_key(|piece| piece.start);
+        let stats = LeafStats::new(geometry, &pieces);
+        assert_eq!(stats.bytes(), pieces.iter().map(|it| it.bytes).sum::<u64>());
+        stats
+    }
+
+    /// Every page size with its VA sizes. PARange, TGran4, TGran16 and VARange allow all of them.
+    fn geometries() -> impl Iterator<Item = Geometry> {
+        let cpu = CpuFeatures::new(
+            IdRegisters::new()
+                .mmfr0(1 << 28 | 2 << 20 | 6)
+                .mmfr2(1 << 16),
+        );
+        let sizes = PageSize::ALL.into_iter();
+        sizes.flat_map(move |size| {
+            [36, 39, 42, 47, 48, 52].into_iter().map(move |bits| {
+                Geometry::new(&cpu, size, bits, VaRange::Upper, Regime::El1And0).unwrap()
+            })
+        })
+    }
+
+    #[test]
+    fn the_image_has_the_same_leaves_and_tables_at_every_place() {
+        let places = kimage_places(IMAGE_BYTES);
+        assert_eq!((KIMAGE_SPANS, places), (28 * 32, 15));
+        for geometry in geometries() {
+            let fixed = boot_tables(&geometry, KIMAGE_VADDR);
+            for span in 0..KIMAGE_SPANS {
+                for place in 0..places {
+                    let image = kimage_vaddr(span, place);
+                    assert!(
+                        image >= KIMAGE_RANDOM.start && image + IMAGE_BYTES <= KIMAGE_RANDOM.end
+                    );
+                    assert_eq!(
+                        boot_tables(&geometry, image),
+                        fixed,
+                        "{} pages, {} bits, {image:#x}",
+                        geometry.page_size(),
+                        geometry.va_bits()
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn an_image_larger_than_a_span_has_a_place_in_each() {
+        for bytes in [KIMAGE_SPAN, KIMAGE_SPAN + 1, u64::MAX] {
+            assert_eq!(kimage_places(bytes), 1);
+        }
+        assert_eq!(kimage_places(KIMAGE_SPAN - IMAGE_ALIGN), 2);
     }
 
     #[test]

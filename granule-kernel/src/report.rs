@@ -2,6 +2,7 @@
 //!
 //! Keys and values are documented in docs/boot-json.md and docs/boot-record.md.
 
+use crate::arch::image;
 use crate::cpu::ipi;
 use crate::dev::console::println;
 use crate::dev::driver::Probed;
@@ -17,8 +18,11 @@ use core::sync::atomic::Ordering;
 use granule::arch::bbm_policy::Decision;
 use granule::arch::errata::Errata;
 use granule::arch::{Geometry, PageSize};
+use granule::linear::Placement;
 use granule::table::Piece;
+use granule_boot::kaslr::Kaslr;
 use granule_boot::sizes::SizeSet;
+use granule_kcore::layout::Randomised;
 use granule_kcore::persist::Left;
 
 fn say(key: &str, value: impl Display) {
@@ -56,6 +60,25 @@ pub(crate) fn boot(
     for erratum in errata.iter() {
         say("errata", erratum.name);
     }
+}
+
+/// Prints where the image and the linear map lie, and among how many places a seed chose. The record is for
+/// those who test the kernel, so it has addresses that no other line of the console has.
+// Not inlined: the boot's stack frame is large and stays under every later call.
+#[inline(never)]
+pub(crate) fn kaslr(kaslr: Kaslr, randomised: &Randomised, placement: &Placement) {
+    say(
+        "kaslr.state",
+        match kaslr {
+            Kaslr::On(_) => "on",
+            Kaslr::TurnedOff => "nokaslr",
+            _ => "no-seed",
+        },
+    );
+    println!("@granule kaslr.image={:#x}", image::start());
+    println!("@granule kaslr.linear_map={:#x}", placement.base().0);
+    say("kaslr.image_places", randomised.image_places);
+    say("kaslr.linear_map_places", randomised.linear_map_places);
 }
 
 /// Prints the linear map and its cost.

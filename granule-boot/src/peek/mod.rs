@@ -21,6 +21,9 @@ pub use usable::{USABLE_MEMORY, USABLE_MEMORY_RANGE};
 use super::bytes::same;
 use super::tree::{Node, Strings, Token, Tree, TreeError};
 
+/// The property of `/chosen` with firmware's seed for address randomisation.
+pub const KASLR_SEED: &[u8] = b"kaslr-seed";
+
 /// The facts from the first look.
 #[derive(Clone, Copy, Debug)]
 pub struct Peek<'a> {
@@ -32,6 +35,8 @@ pub struct Peek<'a> {
     pub psci: Option<Psci<'a>>,
     /// The identity of the machine: the root's `compatible`, most exact first.
     pub compatible: Strings<'a>,
+    /// The value of `/chosen/kaslr-seed`, if it has eight bytes.
+    pub kaslr_seed: Option<&'a [u8; 8]>,
     /// The error in the tree, if any. The other fields then hold only the facts before it.
     pub damage: Option<TreeError>,
 }
@@ -83,6 +88,7 @@ impl<'a> Tree<'a> {
         };
         let bootargs = chosen.and_then(|node: Node<'a>| node.text(b"bootargs"));
         let bootargs = bootargs.unwrap_or_default();
+        let kaslr_seed = chosen.and_then(|node: Node<'a>| node.property(KASLR_SEED));
         Peek {
             bootargs,
             consoles: console::find(self, bootargs, chosen, aliases),
@@ -93,6 +99,7 @@ impl<'a> Tree<'a> {
             compatible: self
                 .root()
                 .map_or_else(Strings::default, |root| root.strings(b"compatible")),
+            kaslr_seed: kaslr_seed.and_then(|value| value.try_into().ok()),
             damage,
         }
     }

@@ -15,7 +15,7 @@ use crate::bench::args::BenchArgs;
 use crate::findings::parse_policies;
 use crate::inspect::args::{self as inspect, DumpArgs, LintArgs, ReportArgs};
 use crate::plan::{self, args::PlanArgs};
-use crate::request::{Barriers, Firmware, LinearMap, PageSize, Request, Rodata};
+use crate::request::{Barriers, Firmware, KaslrSeed, LinearMap, PageSize, Request, Rodata};
 use crate::sizes::{parse_address, parse_size};
 use crate::watch::args::{self as watch, WatchArgs};
 
@@ -240,6 +240,11 @@ pub struct BootArgs {
     #[arg(long, help_heading = MACHINE)]
     icount: bool,
 
+    /// Seed of the kernel's addresses (/chosen/kaslr-seed): a number, off, or random for a new one each boot;
+    /// default: random, or what the tree of --dtb has
+    #[arg(long, value_name = "SEED", value_parser = parse_kaslr_seed, help_heading = MACHINE)]
+    kaslr_seed: Option<KaslrSeed>,
+
     /// QEMU to run
     #[arg(long, value_name = "PATH", default_value = "qemu-system-aarch64", help_heading = MACHINE)]
     qemu: PathBuf,
@@ -312,6 +317,21 @@ pub struct BootArgs {
     pub json: bool,
 }
 
+/// The value of `--kaslr-seed`.
+fn parse_kaslr_seed(text: &str) -> Result<KaslrSeed, String> {
+    match text {
+        "off" => Ok(KaslrSeed::Off),
+        "random" => Ok(KaslrSeed::Random),
+        number => match number.parse().ok().or_else(|| parse_address(number).ok()) {
+            Some(seed) => Ok(KaslrSeed::Number(seed)),
+            None => Err(
+                "expected off, random, or a number of 64 bits, decimal or hexadecimal with 0x"
+                    .into(),
+            ),
+        },
+    }
+}
+
 const KERNEL: &str = "What the kernel is asked for";
 const MACHINE: &str = "The machine";
 const FIRMWARE: &str = "Firmware";
@@ -341,6 +361,11 @@ impl BootArgs {
             dtb_address: self.dtb_address,
             qemu: self.qemu.clone(),
             icount: self.icount,
+            kaslr_seed: match (self.kaslr_seed, &self.dtb) {
+                (Some(seed), _) => seed,
+                (None, None) => KaslrSeed::Random,
+                (None, Some(_)) => KaslrSeed::Off,
+            },
             timeout: Duration::from_secs(self.timeout),
             trace: self.trace.clone(),
             trace_buffer: self.trace_buffer,
@@ -379,7 +404,11 @@ mod tests {
 
     #[test]
     fn no_options_are_the_default_request() {
-        assert_eq!(parse(&[]), Ok(Request::default()));
+        let expected = Request {
+            kaslr_seed: KaslrSeed::Random,
+            ..Request::default()
+        };
+        assert_eq!(parse(&[]), Ok(expected));
     }
 
     #[test]
@@ -394,7 +423,7 @@ mod tests {
         let line = "--page-size 64K --va-bits 52 --memory 512G --smp 4 --cpu max,lpa2=off --gic 2 --el 1 \
                     --rodata noalias --linear-map base --linear-map-barriers table --append -x=1 --dtb t --initrd i --image I \
                     --qemu /q --icount --timeout 9 --trace T --trace-buffer 4M --load-address 0x140000000 --dtb-address 2G --ram-file ram --firmware systemd-boot --acpi --firmware-file F --loader L --disk D --kexec N --kexec-initrd j \
-                    --kexec-append -y=2 --kexec-page-size 16k --kexec-copy --kexec-uncached";
+                    --kaslr-seed 0x10 --kexec-append -y=2 --kexec-page-size 16k --kexec-copy --kexec-uncached";
         let request = parse(&line.split_whitespace().collect::<Vec<_>>());
         assert_eq!(
             request,
@@ -418,6 +447,7 @@ mod tests {
                 dtb_address: Some(2 << 30),
                 qemu: "/q".into(),
                 icount: true,
+                kaslr_seed: KaslrSeed::Number(16),
                 timeout: Duration::from_secs(9),
                 trace: Some("T".into()),
                 trace_buffer: Some(4 << 20),
@@ -437,6 +467,19 @@ mod tests {
                 }),
             })
         );
+    }
+
+    #[test]
+    fn a_seed_is_random_off_or_a_number_and_an_exact_trees_own() {
+        let seed = |words: &[&str]| parse(words).unwrap().kaslr_seed;
+        assert_eq!(seed(&["--kaslr-seed", "12"]), KaslrSeed::Number(12));
+        assert_eq!(seed(&["--kaslr-seed", "off"]), KaslrSeed::Off);
+        assert_eq!(seed(&["--kaslr-seed", "random"]), KaslrSeed::Random);
+        let most = format!("{:#x}", u64::MAX);
+        assert_eq!(seed(&["--kaslr-seed", &most]), KaslrSeed::Number(u64::MAX));
+        assert_eq!(seed(&["--dtb", "t"]), KaslrSeed::Off);
+        let error = parse(&["--dtb", "t", "--kaslr-seed", "1"]).unwrap();
+        assert!(error.check().unwrap_err().contains("--kaslr-seed"));
     }
 
     #[test]
@@ -469,6 +512,7 @@ mod tests {
             (["--load-address", "here"], "0x80000000"),
             (["--timeout", "0"], "--timeout"),
             (["--smp", "many"], "--smp"),
+            (["--kaslr-seed", "maybe"], "random"),
             (["--kexec-page-size", "5k"], "64k"),
         ] {
             let error = parse(&words).unwrap_err();

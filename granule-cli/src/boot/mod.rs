@@ -129,6 +129,23 @@ fn try_boot(
         }
         _ => None,
     };
+    let seeded = match request.kaslr_seed.number() {
+        Some(_) if raw.is_none() && firmware.is_none() => {
+            let path = dir.path().join("dtb");
+            // QEMU adds the initial RAM disk to the tree that it is given.
+            let machine = Request {
+                initrd: None,
+                ..request.clone()
+            };
+            let tree = tree::dump(&machine).map_err(environment)?;
+            let seed = request.kaslr_seed.number();
+            let bytes = tree::with_chosen(&tree, "", None, seed).map_err(environment)?;
+            fs::write(&path, bytes)
+                .map_err(|e| environment(format!("{}: {e}; set TMPDIR", path.display())))?;
+            Some(path)
+        }
+        _ => None,
+    };
     let disk = firmware.as_ref().and_then(|it| it.disk.as_ref());
     let start = match (&raw, &firmware) {
         (Some(raw), _) => raw.start(&image_path),
@@ -139,6 +156,7 @@ fn try_boot(
         },
         (None, firmware) => Start::Kernel {
             image: &image_path,
+            tree: seeded.as_deref(),
             initrd: initrd.as_deref(),
             bootargs: &bootargs,
             firmware: firmware.as_ref().map(|firmware| firmware.file.as_path()),
@@ -307,7 +325,10 @@ fn prepare_raw(request: &Request, image: &Image, dir: &TempDir) -> Result<Raw, S
         (initrd_bytes > 0).then(|| (layout.initrd, layout.initrd.saturating_add(initrd_bytes)));
     let bytes = match (exact, own) {
         (Some(tree), _) => tree,
-        (None, Some(tree)) => tree::with_chosen(&tree, &bootargs, place).map_err(environment)?,
+        (None, Some(tree)) => {
+            tree::with_chosen(&tree, &bootargs, place, request.kaslr_seed.number())
+                .map_err(environment)?
+        }
         (None, None) => Vec::new(),
     };
     let write = |name: &str, bytes: &[u8]| {

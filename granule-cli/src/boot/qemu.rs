@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use super::clock::ProcessClock;
 use super::raw::Layout;
-use crate::request::Request;
+use crate::request::{KaslrSeed, Request};
 
 /// How to install QEMU, for errors that say it is missing.
 const INSTALL: &str = "install it (Debian, Ubuntu: apt install qemu-system-arm; Fedora: dnf install \
@@ -33,6 +33,8 @@ pub(crate) enum Start<'a> {
     Kernel {
         /// The image.
         image: &'a Path,
+        /// The tree that QEMU completes; `None` for QEMU's own.
+        tree: Option<&'a Path>,
         /// The initial RAM disk.
         initrd: Option<&'a Path>,
         /// The bootargs, empty for none.
@@ -80,13 +82,17 @@ pub(crate) fn machine_options(request: &Request, machine_extra: &str) -> Vec<OsS
         "none",
     ]);
     let acpi = if request.acpi { "on" } else { "off" };
+    let randomness = match request.kaslr_seed {
+        KaslrSeed::Random => "on",
+        KaslrSeed::Off | KaslrSeed::Number(_) => "off",
+    };
     // acpi=off: ACPI would be a second description of the machine; EDK2 hands over one of both.
-    // dtb-randomness=off: two boots of one request see the same tree.
+    // dtb-randomness=off: two boots of one request see the same tree, unless it wants random addresses.
     push(&[
         "-machine",
         &format!(
-            "virt,gic-version={gic},virtualization={virtualization},acpi={acpi},dtb-randomness=off,\
-             memory-backend=ram{machine_extra}"
+            "virt,gic-version={gic},virtualization={virtualization},acpi={acpi},\
+             dtb-randomness={randomness},memory-backend=ram{machine_extra}"
         ),
     ]);
     // reserve=off: half a terabyte of RAM costs only what the guest touches. A shared file keeps
@@ -148,6 +154,7 @@ pub(crate) fn boot_options(
     match start {
         Start::Kernel {
             image,
+            tree,
             initrd,
             bootargs,
             firmware,
@@ -156,6 +163,9 @@ pub(crate) fn boot_options(
                 push(&[text("-bios"), firmware.as_os_str()]);
             }
             push(&[text("-kernel"), image.as_os_str()]);
+            if let Some(tree) = tree {
+                push(&[text("-dtb"), tree.as_os_str()]);
+            }
             if !bootargs.is_empty() {
                 push(&[text("-append"), text(bootargs)]);
             }
@@ -324,6 +334,7 @@ mod tests {
         let bootargs = request.bootargs();
         let start = Start::Kernel {
             image: Path::new("/i/Image"),
+            tree: None,
             initrd: None,
             bootargs: &bootargs,
             firmware: None,
@@ -386,6 +397,7 @@ mod tests {
         assert!(value(&options, "-kernel").is_empty());
         let start = Start::Kernel {
             image: Path::new("/i/Image"),
+            tree: None,
             initrd: None,
             bootargs: "a b",
             firmware: Some(firmware),
@@ -394,6 +406,25 @@ mod tests {
         assert_eq!(value(&options, "-bios"), ["/f"]);
         assert_eq!(value(&options, "-kernel"), ["/i/Image"]);
         assert_eq!(value(&options, "-append"), ["a b"]);
+    }
+
+    #[test]
+    fn a_random_seed_is_qemus_and_another_lies_in_a_tree() {
+        let random = Request {
+            kaslr_seed: KaslrSeed::Random,
+            ..Request::default()
+        };
+        assert!(value(&kernel(&random), "-machine")[0].contains("dtb-randomness=on"));
+        let start = Start::Kernel {
+            image: Path::new("/i/Image"),
+            tree: Some(Path::new("/t,1/dtb")),
+            initrd: None,
+            bootargs: "",
+            firmware: None,
+        };
+        let options = boot_options(&Request::default(), &start, None);
+        assert!(value(&options, "-machine")[0].contains("dtb-randomness=off"));
+        assert_eq!(value(&options, "-dtb"), ["/t,1/dtb"]);
     }
 
     #[test]

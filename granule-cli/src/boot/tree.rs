@@ -76,11 +76,12 @@ fn node_model(node: &Node<'_>) -> DeviceTreeNode {
     made
 }
 
-/// The tree with `bootargs` and the initrd's addresses in `/chosen`.
+/// The tree with `bootargs`, the initrd's addresses and the seed of the kernel's addresses in `/chosen`.
 pub(crate) fn with_chosen(
     dtb: &[u8],
     bootargs: &str,
     initrd: Option<(u64, u64)>,
+    kaslr_seed: Option<u64>,
 ) -> Result<Vec<u8>, String> {
     let mut tree = model(dtb)?;
     if tree.find_node("/chosen").is_none() {
@@ -98,6 +99,9 @@ pub(crate) fn with_chosen(
             start,
         ));
         chosen.add_property(DeviceTreeProperty::new_unchecked("linux,initrd-end", end));
+    }
+    if let Some(seed) = kaslr_seed {
+        chosen.add_property(DeviceTreeProperty::new_unchecked("kaslr-seed", seed));
     }
     Ok(tree.to_dtb())
 }
@@ -144,27 +148,28 @@ mod tests {
     #[test]
     fn chosen_is_made_and_then_replaced() {
         let empty = DeviceTree::new().to_dtb();
-        let once = with_chosen(&empty, "a b", Some((0x1_4000_0000, 0x1_4000_1000))).unwrap();
+        let once = with_chosen(&empty, "a b", Some((0x1_4000_0000, 0x1_4000_1000)), None).unwrap();
         assert_eq!(text(&once, "bootargs"), b"a b\0");
         assert_eq!(initrd_start(&once), Some(0x1_4000_0000));
         assert_eq!(
             text(&once, "linux,initrd-end"),
             0x1_4000_1000_u64.to_be_bytes()
         );
-        let twice = with_chosen(&once, "granule.count=instructions", None).unwrap();
+        let twice = with_chosen(&once, "granule.count=instructions", None, Some(7)).unwrap();
         assert_eq!(text(&twice, "bootargs"), b"granule.count=instructions\0");
+        assert_eq!(text(&twice, "kaslr-seed"), 7_u64.to_be_bytes());
         assert!(counts_instructions(&twice) && !counts_instructions(&once));
     }
 
     #[test]
     fn broken_trees_are_looked_into_without_harm() {
-        let whole = with_chosen(&DeviceTree::new().to_dtb(), "x", Some((1, 2))).unwrap();
+        let whole = with_chosen(&DeviceTree::new().to_dtb(), "x", Some((1, 2)), None).unwrap();
         for length in 0..whole.len() {
             assert_eq!(initrd_start(&whole[..length]), None);
             assert!(!counts_instructions(&whole[..length]));
         }
         assert!(
-            with_chosen(b"junk", "x", None)
+            with_chosen(b"junk", "x", None, None)
                 .unwrap_err()
                 .contains("device tree")
         );

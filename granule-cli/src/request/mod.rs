@@ -156,6 +156,28 @@ impl Barriers {
     }
 }
 
+/// The seed by which the kernel randomises its addresses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KaslrSeed {
+    /// None: every boot has the same addresses.
+    Off,
+    /// A new one for each boot, from QEMU.
+    Random,
+    /// This one. 0 is no seed.
+    Number(u64),
+}
+
+impl KaslrSeed {
+    /// The seed, if it is known before the boot.
+    #[must_use]
+    pub const fn number(self) -> Option<u64> {
+        match self {
+            Self::Number(seed) => Some(seed),
+            Self::Off | Self::Random => None,
+        }
+    }
+}
+
 /// The VA sizes that VMSAv8-64 stage 1 supports with some page size.
 pub const VA_BITS: [u8; 6] = [36, 39, 42, 47, 48, 52];
 
@@ -208,6 +230,8 @@ pub struct Request {
     pub qemu: PathBuf,
     /// Whether the virtual clock counts instructions.
     pub icount: bool,
+    /// The seed in the tree's `/chosen`.
+    pub kaslr_seed: KaslrSeed,
     /// The guest's time limit, by its own clock ([`clock`](crate::boot::clock)).
     pub timeout: Duration,
     /// The file for a trace that the kernel records.
@@ -252,6 +276,7 @@ impl Default for Request {
             dtb_address: None,
             qemu: PathBuf::from("qemu-system-aarch64"),
             icount: false,
+            kaslr_seed: KaslrSeed::Off,
             timeout: Duration::from_secs(60),
             trace: None,
             trace_buffer: None,
@@ -378,6 +403,12 @@ impl Request {
                 "--load-address {address:#x}: instructions are 4-byte aligned (and the kernel asks for 2M)"
             ));
         }
+        if self.kaslr_seed.number().is_some() && self.firmware != Firmware::Direct {
+            return Err(format!(
+                "--kaslr-seed with a number: with --firmware {} the seed comes from the firmware; give random or off",
+                self.firmware.word()
+            ));
+        }
         self.check_trace()?;
         self.firmware.check(self)?;
         if let Some(kexec) = &self.kexec {
@@ -410,6 +441,13 @@ impl Request {
             ("--linear-map-barriers", self.linear_map_barriers.is_some()),
             ("--append", self.append.is_some()),
         ];
+        if self.kaslr_seed != KaslrSeed::Off {
+            return Err(
+                "--kaslr-seed would alter /chosen/kaslr-seed, but --dtb hands the kernel exactly that \
+                 tree: write the seed into the tree instead"
+                    .into(),
+            );
+        }
         match changed.iter().find(|(_, given)| *given) {
             None => Ok(()),
             Some((option, _)) => Err(format!(

@@ -268,6 +268,7 @@ fn ours(args: &TlbArgs, folder: &Path) -> Result<Job, String> {
     let bootargs = request.bootargs();
     let start = Start::Kernel {
         image: &image,
+        tree: None,
         initrd: Some(&initrd),
         bootargs: &bootargs,
         firmware: None,

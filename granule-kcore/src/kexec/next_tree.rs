@@ -10,13 +10,13 @@
 use super::handoff_note as note;
 use core::fmt;
 use granule_boot::expand::{FROM_ACPI, FROM_EFI};
+use granule_boot::peek::KASLR_SEED;
 use granule_boot::tree::{self, Edit, Name, Node, Place, Tree, WriteError, Writer};
 use granule_kexec::PhysRange;
 
 const BOOTARGS: &[u8] = b"bootargs";
 const INITRD_START: &[u8] = b"linux,initrd-start";
 const INITRD_END: &[u8] = b"linux,initrd-end";
-const KASLR_SEED: &[u8] = b"kaslr-seed";
 const RNG_SEED: &[u8] = b"rng-seed";
 /// Properties that a previous kernel wrote for this kernel alone. They name memory that this kernel does
 /// not keep. `linux,usable-memory-range` is none of them: the memory outside it is still another kernel's,
@@ -29,9 +29,8 @@ pub const SEED_BYTES: usize = 32;
 /// Random numbers for the next kernel only.
 #[derive(Clone, Copy, Debug)]
 pub struct Seeds {
-    /// For `kaslr-seed`. The old tree's seed is mixed in, because firmware's may be better than this
-    /// kernel's.
-    pub kaslr: u64,
+    /// For `kaslr-seed`. Without it the next kernel does not randomise its addresses.
+    pub kaslr: Option<u64>,
     /// For `rng-seed`, from hardware only: a reader trusts every bit of it as secret. Without hardware
     /// the new tree has none.
     pub rng: Option<[u8; SEED_BYTES]>,
@@ -126,7 +125,6 @@ pub fn write(old: &[u8], changes: &Changes<'_>, into: &mut [u8]) -> Done<usize> 
     let was = Was::of(&tree, changes);
     let mut edit = NextKernel {
         changes,
-        kaslr_seed: was.kaslr_seed ^ changes.seeds.kaslr,
         has_console_of_acpi: chosen(&tree).is_some_and(|node| node.property(FROM_ACPI).is_some()),
     };
     let reservations = reservations(&tree, &was, changes)?;
@@ -176,13 +174,12 @@ fn chosen<'t>(tree: &Tree<'t>) -> Option<Node<'t>> {
 }
 
 /// Data that only this kernel needs: the tree, initramfs and note that it was given, whose
-/// reservations are dropped, and its seed.
+/// reservations are dropped.
 #[derive(Default)]
 struct Was {
     tree: PhysRange,
     initrd: PhysRange,
     note: Option<u64>,
-    kaslr_seed: u64,
 }
 
 impl Was {
@@ -195,7 +192,6 @@ impl Was {
             tree: changes.old,
             initrd: PhysRange::new(start, end.saturating_sub(start)),
             note: number(note::PROPERTY.as_bytes()),
-            kaslr_seed: number(KASLR_SEED).unwrap_or_default(),
         }
     }
 
@@ -207,7 +203,6 @@ impl Was {
 /// The changes to the structure.
 struct NextKernel<'a> {
     changes: &'a Changes<'a>,
-    kaslr_seed: u64,
     /// Whether `stdout-path` names a node that comes from ACPI's tables.
     has_console_of_acpi: bool,
 }
@@ -237,7 +232,9 @@ impl<'t> Edit<'t> for NextKernel<'_> {
             to.numbers(INITRD_START, [initrd.start])?;
             to.numbers(INITRD_END, [initrd.start.saturating_add(initrd.bytes)])?;
         }
-        to.numbers(KASLR_SEED, [self.kaslr_seed])?;
+        if let Some(seed) = changes.seeds.kaslr {
+            to.numbers(KASLR_SEED, [seed])?;
+        }
         if let Some(seed) = &changes.seeds.rng {
             to.property(RNG_SEED, seed)?;
         }

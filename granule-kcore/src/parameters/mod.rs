@@ -136,6 +136,9 @@ const READ_BEFORE: [&str; 4] = [
     "acpi=",
 ];
 
+/// The words without a value that are read before the MMU is on.
+const FLAGS_BEFORE: [&str; 1] = ["nokaslr="];
+
 /// The keys of the words that only the test image knows.
 const OF_TESTS: [&str; 3] = ["granule.test=", "arm64.fake_cpu=", "arm64.inject_conflict="];
 
@@ -148,7 +151,7 @@ const OF_CONSOLES: [&str; 2] = ["earlycon=", "console="];
 /// Whether an unknown key looks like one of the kernel's: it has one of its prefixes, or is a known key
 /// with one typing error.
 fn looks_like_ours(key: &[u8]) -> bool {
-    let mut known = KEYS.iter().chain(&OF_CONSOLES);
+    let mut known = KEYS.iter().chain(&OF_CONSOLES).chain(&FLAGS_BEFORE);
     let misspelt = |known: &&str| {
         let known = known.strip_suffix('=').unwrap_or(known).as_bytes();
         key != known && is_one_edit(key, known)
@@ -254,6 +257,7 @@ fn last_values<'a>(line: &'a [u8], problem: &mut impl FnMut(Problem<'a>)) -> Val
         let key = word.key;
         let of_tests = OF_TESTS.iter().any(|key| has_key(&word, key));
         let known = of_tests || READ_BEFORE.iter().any(|key| has_key(&word, key));
+        let flag = FLAGS_BEFORE.iter().find(|key| has_key(&word, key));
         let index = KEYS.iter().position(|key| has_key(&word, key));
         if let Some(slot) = index.and_then(|index| values.get_mut(index)) {
             match word.value {
@@ -266,6 +270,13 @@ fn last_values<'a>(line: &'a [u8], problem: &mut impl FnMut(Problem<'a>)) -> Val
             if word.value.is_none() {
                 problem(Problem::NoValue { key });
             }
+        } else if let Some((key, value)) = flag.zip(word.value) {
+            problem(Problem::BadValue {
+                key,
+                value,
+                expected: "the word alone, without a value",
+                instead: Instead::Ignores,
+            });
         } else if looks_like_ours(key) {
             problem(Problem::UnknownWord { key });
         }

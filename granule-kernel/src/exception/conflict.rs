@@ -4,7 +4,7 @@
 //! The handler invalidates the CPU's own TLB, which is sure to remove both entries (RBLRKC, IJCCRT; a TLBI by
 //! address is not, RGRVDR), and the access is retried.
 //!
-//! Only the linear map is ever split. So everything that the handler uses lies elsewhere, in the last 4 GiB
+//! Only the linear map is ever split. So everything that the handler uses lies elsewhere, in the last 32 GiB
 //! of the address space: the vectors and this code, the stack (another one if the interrupted one lies in the
 //! linear map), the frame, and the CPU's own slot. The handler takes no lock, does not print, and follows no
 //! pointer into the linear map, because a conflict inside it would recur for ever.

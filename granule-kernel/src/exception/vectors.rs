@@ -7,6 +7,7 @@ use crate::percpu::EXCEPTION_STACK_TOP;
 use core::arch::global_asm;
 use core::mem::offset_of;
 use granule_kcore::exception_frame::{FRAME_BYTES, Frame};
+use granule_kcore::layout;
 use granule_kcore::syndrome;
 
 // Vectors 4-7 are for exceptions of the kernel (current level, SP_ELx). Vectors 0-3 are for SP_EL0,
@@ -15,7 +16,7 @@ use granule_kcore::syndrome;
 //
 // Before the first store the vector checks the stack in two ways:
 //
-// - Does the stack lie in the last 4 GiB of the address space (bits 63:32 all ones)? Only memory
+// - Does the stack lie in the last 32 GiB of the address space (bits 63:35 all ones)? Only memory
 //   outside, in the linear map, is ever split live. A store there might take a TLB conflict abort
 //   before ELR and SPSR are saved.
 // - Is there room? Bit 16 of the stack pointer less the frame is 0 within a stack and 1 in the
@@ -43,7 +44,7 @@ global_asm!(
     .balign 128
     msr     tpidrro_el0, x0
     mov     x0, sp
-    asr     x0, x0, #32
+    asr     x0, x0, #{never_split_shift}
     add     x0, x0, #1
     cbnz    x0, 2f
     sub     x0, sp, #{frame_bytes}
@@ -145,7 +146,7 @@ exception_common:
     eret
 
     // From EL0, whose stack pointer is SP_EL0: SP_ELx is what the way back to EL0 left, the top of
-    // the task's kernel stack, which is empty and lies in the last 4 GiB. Both questions have one
+    // the task's kernel stack, which is empty and lies in the last 32 GiB. Both questions have one
     // answer, and x0 can be stored at once.
     //
     // sp = the frame, with x0 and x1 stored; x1 = vector number.
@@ -220,6 +221,7 @@ user_task_begins:
     b       user_return
 "#,
     frame_bytes = const FRAME_BYTES,
+    never_split_shift = const layout::NEVER_SPLIT_SHIFT,
     exception_stack_top = const EXCEPTION_STACK_TOP,
     overflow = const OVERFLOW,
     sp = const offset_of!(Frame, sp),

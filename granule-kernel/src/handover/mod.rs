@@ -14,6 +14,7 @@ pub(crate) mod record;
 use granule::arch::{CpuFeatures, Geometry, IdRegisters, PhysicalAddress};
 use granule_boot::choice::{PageSizeChoice, VaBitsChoice};
 use granule_boot::expand::Expanded;
+use granule_boot::kaslr::Kaslr;
 use granule_boot::peek::Consoles;
 use granule_boot::uart::Uart;
 use granule_kcore::trace::area::Area;
@@ -120,6 +121,10 @@ pub(crate) struct TreeInfo {
     /// `/chosen/bootargs`: offset in the tree, and length without the NUL.
     pub(crate) bootargs_offset: u64,
     pub(crate) bootargs_bytes: u64,
+    /// `/chosen/kaslr-seed`, which is overwritten in the tree: its offset in the tree, 0 if there is none, and
+    /// its number. The digest of a tree that another kernel wrote counts them.
+    pub(crate) seed_offset: u64,
+    pub(crate) seed: u64,
     /// `/psci`'s `method`.
     pub(crate) psci: Conduit,
 }
@@ -137,6 +142,8 @@ pub(crate) struct Handover {
     pub(crate) mmu: MmuConfig,
     /// `None` until the choice is made. The kernel never sees `None`.
     pub(crate) choice: Option<BootChoice>,
+    /// Whether addresses are randomised, and by which seed.
+    pub(crate) kaslr: Kaslr,
     /// Set with the choice.
     pub(crate) roots: Option<BootRoots>,
     /// The first page of the static pool that is not a boot table.

@@ -29,9 +29,11 @@ use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{Geometry, PhysicalAddress};
 use granule::linear::{Arena, Placement};
 use granule::table::Counters;
+use granule_boot::kaslr::{Kaslr, Purpose};
 use granule_boot::memblock::{self, LeftOut};
 use granule_kcore::devicetree::memory::{self as tree, Memory};
 use granule_kcore::efi::description;
+use granule_kcore::layout::{self, Randomised};
 use granule_kcore::parameters::Parameters;
 
 /// The result of user space. `Ok` if it ended well or did not exist.
@@ -77,7 +79,7 @@ fn boot(
 
     let mut memory = Memory::new(page_size);
     read_memory(handover, parameters, &mut memory);
-    let placement = place(&geometry, &mut memory);
+    let (placement, randomised) = place(&geometry, handover.kaslr, &mut memory);
     let persist = persist::find(parameters, &mut memory);
     // SAFETY: the image is mapped at its distance. The linear map's distance is set before a table there is
     // used.
@@ -213,6 +215,7 @@ fn boot(
     pagealloc::invalidate_free_pages();
     merge::configure(parameters.merges_when_idle);
     report::boot(handover, choice, &geometry, common.errata, &bbm_policy);
+    report::kaslr(handover.kaslr, &randomised, &placement);
     let ram = memory.totals().ram;
     report::linear_map(&map, &request, ram);
     report::self_check(&looked, handover.entry.counter);
@@ -293,7 +296,7 @@ fn read_memory(handover: &Handover, parameters: &Parameters<'_>, memory: &mut Me
 }
 
 /// Chooses the place of the linear map, and drops RAM that the map or the CPU cannot reach.
-fn place(geometry: &Geometry, memory: &mut Memory) -> Placement {
+fn place(geometry: &Geometry, kaslr: Kaslr, memory: &mut Memory) -> (Placement, Randomised) {
     memory.truncate(1 << geometry.pa_bits(), LeftOut::BeyondPhysical);
     let start = memory.banks().first().map_or(0, |bank| bank.start());
     let end = memory.banks().last().map_or(0, |bank| bank.end());
@@ -306,10 +309,38 @@ fn place(geometry: &Geometry, memory: &mut Memory) -> Placement {
         PhysicalAddress(start),
         PhysicalAddress(end),
     );
+    // As much again as there is RAM is kept free above it, for memory that is added later.
+    let room = end.saturating_add(end.saturating_sub(start));
+    let places = placement.places(geometry, PhysicalAddress(start), PhysicalAddress(room));
+    let randomised = Randomised {
+        image_places: layout::KIMAGE_SPANS * layout::kimage_places(image::bytes()),
+        linear_map_places: places.count(),
+    };
+    tell_kaslr(kaslr, &randomised);
+    let moved = kaslr
+        .seed()
+        .and_then(|seed| places.get(seed.choose(Purpose::LinearMap, places.count())));
+    let placement = moved.unwrap_or(placement);
     let (first, last) = placement.reaches();
     memory.keep_only(first.0, last.0, LeftOut::BeyondVirtual);
     tell_memory(memory, geometry);
-    placement
+    (placement, randomised)
+}
+
+/// Prints whether addresses are randomised, and never an address: the console may have other readers than
+/// the record.
+fn tell_kaslr(kaslr: Kaslr, randomised: &Randomised) {
+    let (image, linear_map) = (randomised.image_places, randomised.linear_map_places);
+    match kaslr {
+        Kaslr::On(_) if linear_map > 1 => println!(
+            "granule: KASLR: the image lies at one of {image} places, the linear map at one of {linear_map}"
+        ),
+        Kaslr::On(_) => println!(
+            "granule: KASLR: the image lies at one of {image} places; the linear map has one place only, for it has no room beside RAM"
+        ),
+        Kaslr::TurnedOff => println!("granule: KASLR is off: nokaslr is in the command line"),
+        _ => println!("granule: KASLR is off: /chosen has no kaslr-seed"),
+    }
 }
 
 fn tell_memory(memory: &Memory, geometry: &Geometry) {

@@ -5,7 +5,7 @@
 
 use crate::arch::{cpu, image};
 use crate::dev::console::println;
-use crate::handover::Handover;
+use crate::handover::{Handover, TreeInfo};
 use crate::mm::firmware::with_tree;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -40,9 +40,26 @@ pub(crate) fn look(handover: &Handover, digest_asked: bool) -> Arrival {
         Arrival {
             note,
             initrd: tree::initial_ramdisk(bytes),
-            tree: digests.then(|| digest(bytes)),
+            tree: digests.then(|| tree_digest(bytes, &handover.tree)),
         }
     })
+}
+
+/// The digest of the tree as it arrived: with its seed, which this kernel overwrote.
+fn tree_digest(bytes: &[u8], tree: &TreeInfo) -> u64 {
+    let seed = tree.seed_offset as usize;
+    let overwritten = tree.seed.to_be_bytes();
+    let mut digest = Digest::new();
+    for (index, piece) in bytes.chunks(8).enumerate() {
+        let mut word = [0; 8];
+        for (offset, (to, from)) in word.iter_mut().zip(piece).enumerate() {
+            let in_seed = (index * 8 + offset).wrapping_sub(seed);
+            let wiped = overwritten.get(in_seed).filter(|_| seed != 0);
+            *to = *wiped.unwrap_or(from);
+        }
+        digest.word(u64::from_le_bytes(word));
+    }
+    digest.value()
 }
 
 fn digest(bytes: &[u8]) -> u64 {

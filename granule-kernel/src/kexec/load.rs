@@ -17,6 +17,7 @@ use crate::task::random;
 use arrayvec::ArrayVec;
 use core::fmt::Write;
 use granule::arch::PhysicalAddress;
+use granule_boot::kaslr::{Purpose, Seed};
 use granule_boot::words;
 use granule_kcore::kexec::MOST_COMMAND_LINE;
 use granule_kcore::kexec::handoff_note::NAMES;
@@ -125,7 +126,7 @@ struct Tree {
 impl Loader<'_> {
     fn run(&self, at: Where) -> Result<Loaded, Refused> {
         let page = self.kernel.geometry.page_size();
-        let seeds = seeds();
+        let seeds = seeds(self.machine.seed);
         // Measures the tree before any place is known: its length does not depend on the places.
         let nowhere = self.request.initrd.map(|_| PhysRange::default());
         let mut tree = self.tree(nowhere, PhysRange::default(), seeds)?;
@@ -435,11 +436,17 @@ impl Loader<'_> {
     }
 }
 
-/// Random seeds, drawn once so that the measured tree and the written tree have the same length.
-fn seeds() -> Seeds {
+/// Random seeds, drawn once so that the measured tree and the written tree have the same length. Without
+/// hardware a seed for addresses comes from the seed that this kernel was given; without either there is none,
+/// for the next kernel must not take a number for secret that a reader of the counter can guess.
+fn seeds(own: Option<Seed>) -> Seeds {
     let mut rng = [0; SEED_BYTES];
+    let mut kaslr = [0; 8];
+    let by_hardware = random::fill_by_hardware(&mut kaslr);
+    let own = own.map(|seed| seed.number(Purpose::NextKernel));
     Seeds {
-        kaslr: random::number(),
+        kaslr: (by_hardware || own.is_some())
+            .then(|| u64::from_le_bytes(kaslr) ^ own.unwrap_or(0) ^ random::number()),
         rng: random::fill_by_hardware(&mut rng).then_some(rng),
     }
 }

@@ -6,6 +6,7 @@ use crate::mm::firmware;
 use crate::mm::kernel_tables::pointer;
 use arrayvec::ArrayVec;
 use granule::arch::{CpuFeatures, PageSize, PhysicalAddress};
+use granule_boot::kaslr::Seed;
 use granule_kcore::devicetree::memory::{self as tree, MOST_RANGES, Memory};
 use granule_kcore::parameters::{KexecOptions, Parameters};
 use granule_kexec::{MemoryMap, PhysRange};
@@ -33,6 +34,8 @@ pub(crate) struct MachineFacts {
     /// Whether the machine began at EL2 and this kernel runs at EL1.
     pub(super) returns_to_el2: bool,
     pub(crate) options: KexecOptions,
+    /// The seed of this kernel's addresses, if they are randomised.
+    pub(super) seed: Option<Seed>,
     /// Whether the storage had room for every range.
     is_whole: bool,
 }
@@ -70,6 +73,7 @@ pub(crate) fn begin(
             tree: None,
             returns_to_el2: entry.entry_el == 2 && entry.run_el == 1,
             options: parameters.kexec,
+            seed: handover.kaslr.seed(),
             is_whole: true,
         };
         let mut fits = true;

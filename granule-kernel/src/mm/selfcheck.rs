@@ -340,7 +340,10 @@ pub(crate) fn walk(
     };
     let mut linear_tables = 0;
     let fault = tables.visit_runs(|entry| {
-        let in_linear = placement.physical_address(entry.start).is_some();
+        // Its last address: the window may begin inside what a table covers, and ends with a half of the
+        // space, where every table ends.
+        let last = VirtualAddress(entry.start.0 + (entry.bytes - 1));
+        let in_linear = placement.physical_address(last).is_some();
         if entry.kind == Kind::Table {
             looked.tables += 1;
             linear_tables += u64::from(in_linear);

@@ -3,7 +3,7 @@
 //! A stack has the pages for 16K, at least one: 16K with pages of 4K and 16K, and 64K with 64K pages. It
 //! lies at the bottom of a 64K slot; the rest of the slot and the 64K below it are unmapped. The guard
 //! is thus at least one page of any size. Bit 16 of a stack pointer is 0 in a stack and 1 in a guard, as
-//! for every other stack (see the vectors). The window lies in the last 4 GiB, in pages that nothing
+//! for every other stack (see the vectors). The window lies in the last 32 GiB, in pages that nothing
 //! merges or splits.
 
 use super::MOST_TASKS;

@@ -1,6 +1,6 @@
 //! The linear map: all of RAM at one distance from its physical address.
 //!
-//! A [`Placement`] chooses the distance. [`LeafStats`] count leaves and tables by arithmetic before
+//! A [`Placement`] chooses the distance, and [`Places`] are the others at which the map is equal. [`LeafStats`] count leaves and tables by arithmetic before
 //! anything is written, and [`expected`](fn@expected) predicts the cost of each published
 //! [`Strategy`]. There are two ways to build the map: [`create`] takes tables from memory that the
 //! map already covers, and [`fixmap`] reaches every table through a fixmap slot, as the published
@@ -17,5 +17,5 @@ mod strategy;
 pub use direct::{Arena, HasArena, arena_pages, create};
 pub use expected::{Expected, expected};
 pub use leaf_stats::LeafStats;
-pub use placement::Placement;
+pub use placement::{Placement, Places};
 pub use strategy::{Barriers, Published, Strategy};

@@ -14,6 +14,7 @@ mod counts;
 mod drivers;
 mod errata;
 mod fixed;
+mod kaslr;
 mod left_out;
 mod levels;
 pub(crate) mod machine;

@@ -39,6 +39,8 @@ static mut HANDOVER: Handover = Handover {
         uart: None,
         bootargs_offset: 0,
         bootargs_bytes: 0,
+        seed_offset: 0,
+        seed: 0,
         psci: crate::handover::Conduit::Unknown,
     },
     consoles: granule_boot::peek::Consoles::NONE,
@@ -51,6 +53,7 @@ static mut HANDOVER: Handover = Handover {
         virt_offset: 0,
     },
     choice: None,
+    kaslr: granule_boot::kaslr::Kaslr::NoSeed,
     roots: None,
     pool_next: 0,
     trace: granule_kcore::trace::area::Area { start: 0, bytes: 0 },
@@ -79,11 +82,12 @@ extern "C" fn mmu_off_main(handover: &mut Handover) -> *const MmuConfig {
         )
     };
     early.entered(entry, tree.bytes);
-    let tables = tables::build(entry, &tree, &choice, trace, early);
+    let tables = tables::build(entry, &tree, &choice, seen.kaslr, trace, early);
     handover.tree = tree;
     handover.consoles = seen.consoles;
     handover.expanded = expanded;
     handover.choice = Some(choice);
+    handover.kaslr = seen.kaslr;
     handover.mmu = tables.mmu;
     handover.roots = Some(tables.roots);
     handover.pool_next = tables.pool_next;

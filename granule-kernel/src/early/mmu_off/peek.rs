@@ -10,6 +10,7 @@ use crate::handover::{BootChoice, Conduit, EntryInfo, TreeInfo};
 use granule::arch::PageSize;
 use granule::hw::cache;
 use granule_boot::choice::{self, PageSizeInputs};
+use granule_boot::kaslr::Kaslr;
 use granule_boot::peek::{ConsoleError, Consoles, Peek};
 use granule_boot::sizes::SizeSet;
 use granule_boot::tree::{Range, Tree, TreeError, total_size};
@@ -40,6 +41,7 @@ pub(super) struct Seen {
     pub(super) consoles: Consoles,
     pub(super) choice: BootChoice,
     pub(super) area: Area,
+    pub(super) kaslr: Kaslr,
 }
 
 /// Reads the tree at `entry.dtb` and chooses the page size by it. Parks if the tree cannot be used.
@@ -68,11 +70,17 @@ pub(super) fn look(entry: &EntryInfo, bytes: &[u8]) -> Seen {
     };
     let choice = choose(entry, &seen, info.psci);
     keep_off(entry, &tree, &info, &choice, &area);
+    let kaslr = Kaslr::decide(seen.kaslr_seed, seen.bootargs);
+    if info.seed_offset != 0 {
+        // Nothing reads the tree's bytes from here on.
+        wipe(entry.dtb.wrapping_add(info.seed_offset));
+    }
     Seen {
         info,
         consoles,
         choice,
         area,
+        kaslr,
     }
 }
 
@@ -84,6 +92,19 @@ pub(super) fn learn(entry: &EntryInfo, tree: &Tree<'_>, bytes: &[u8]) {
     let length = bytes.len() as u64;
     check(&mut consoles, entry, tree, length, Area::default());
     park::learn(&facts(entry, bytes, &seen, consoles.first()));
+}
+
+/// Overwrites the eight bytes of the seed at `seed`. Whoever reads the tree later must not be able to compute
+/// the kernel's addresses from it.
+fn wipe(seed: u64) {
+    let bytes: *mut u8 = core::ptr::with_exposed_provenance_mut(seed as usize);
+    for offset in 0..8 {
+        // SAFETY: a property of the tree, which the boot protocol places in RAM and which nothing else uses.
+        // Single bytes, as a property is aligned to four only.
+        unsafe { bytes.wrapping_add(offset).write_volatile(0) };
+    }
+    // The tree was cleaned, so these lines are not dirty. A cache may still have the old bytes.
+    cache::clean_and_invalidate(seed..seed.wrapping_add(8));
 }
 
 /// Checks the consoles that the tree and the command line name.
@@ -247,6 +268,12 @@ fn facts(entry: &EntryInfo, bytes: &[u8], seen: &Peek<'_>, uart: Option<Uart>) -
         uart,
         bootargs_offset: (seen.bootargs.as_ptr() as u64).wrapping_sub(bytes.as_ptr() as u64),
         bootargs_bytes: seen.bootargs.len() as u64,
+        seed_offset: seen.kaslr_seed.map_or(0, |value| {
+            (value.as_ptr() as u64).wrapping_sub(bytes.as_ptr() as u64)
+        }),
+        seed: seen
+            .kaslr_seed
+            .map_or(0, |value| u64::from_be_bytes(*value)),
         psci: match method {
             Some(peek::Conduit::Hvc) if entry.entry_el == 2 => Conduit::OwnHvc,
             Some(peek::Conduit::Hvc) => Conduit::Hvc,

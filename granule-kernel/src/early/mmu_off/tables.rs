@@ -19,6 +19,7 @@ use granule::linear::Arena;
 use granule::table::{
     BitChange, Environment, Leaves, Offset, PageTables, TableError, TableMemory, Visibility,
 };
+use granule_boot::kaslr::{Kaslr, Purpose};
 use granule_kcore::layout;
 use granule_kcore::sizes;
 use granule_kcore::trace::area::Area;
@@ -37,6 +38,7 @@ pub(super) fn build(
     entry: &EntryInfo,
     tree: &TreeInfo,
     choice: &BootChoice,
+    kaslr: Kaslr,
     trace: Area,
     early: Early,
 ) -> BootTables {
@@ -73,6 +75,7 @@ pub(super) fn build(
         cpu: &cpu,
         upper,
         lower,
+        kimage_vaddr: kimage_vaddr(kaslr),
         trace,
         early,
     };
@@ -85,8 +88,21 @@ struct Build<'a> {
     cpu: &'a CpuFeatures,
     upper: Geometry,
     lower: Geometry,
+    kimage_vaddr: u64,
     trace: Area,
     early: Early,
+}
+
+/// The virtual address of the image's first byte.
+fn kimage_vaddr(kaslr: Kaslr) -> u64 {
+    let Some(seed) = kaslr.seed() else {
+        return layout::KIMAGE_VADDR;
+    };
+    let places = layout::kimage_places(image::bytes());
+    layout::kimage_vaddr(
+        seed.choose(Purpose::ImagePart, layout::KIMAGE_SPANS),
+        seed.choose(Purpose::ImagePlace, places),
+    )
 }
 
 impl Dispatch for Build<'_> {
@@ -173,7 +189,7 @@ impl Build<'_> {
             };
             let start = segment.range.start;
             high.map(
-                VirtualAddress(layout::KIMAGE_VADDR + start),
+                VirtualAddress(self.kimage_vaddr.wrapping_add(start)),
                 PhysicalAddress(load + start),
                 segment.range.end.wrapping_sub(start),
                 Attributes::normal(permissions),
@@ -229,7 +245,7 @@ impl Build<'_> {
                 tcr: Tcr::new(self.cpu, Some(&self.lower), Some(&self.upper)).0,
                 ttbr0: ttbr0.bits(),
                 ttbr1: ttbr1.bits(),
-                virt_offset: layout::KIMAGE_VADDR.wrapping_sub(load),
+                virt_offset: self.kimage_vaddr.wrapping_sub(load),
             },
             roots: BootRoots {
                 identity: low_root,
