@@ -172,9 +172,11 @@ fn value(node: &FdtNode<'_>, name: &str) -> Option<Vec<u8>> {
 }
 
 fn numbers(bytes: &[u8]) -> Vec<u64> {
-    let (numbers, rest) = bytes.as_chunks::<8>();
-    assert!(rest.is_empty());
-    numbers.iter().map(|it| u64::from_be_bytes(*it)).collect()
+    let numbers = bytes.chunks_exact(8);
+    assert!(numbers.remainder().is_empty());
+    numbers
+        .map(|it| u64::from_be_bytes(it.try_into().unwrap()))
+        .collect()
 }
 
 /// The entries of the nodes' `reg`: start, bytes, and the node's NUMA domain.

@@ -462,8 +462,8 @@ mod tests {
     }
 
     #[test]
-    fn the_whole_is_planned_for_about_three_hours() {
+    fn the_whole_is_planned_for_less_than_three_and_a_half_hours() {
         let total: Duration = all(1, 300).unwrap().iter().map(Case::share).sum();
-        assert!(total <= 185 * MINUTE, "{} min", total.as_secs() / 60);
+        assert!(total <= 210 * MINUTE, "{} min", total.as_secs() / 60);
     }
 }
