@@ -2,7 +2,7 @@
 //! reached. The names that trees and command lines have for it are here too; the search for a
 //! console and the drivers are not.
 
-use super::bytes::{after, same};
+use super::bytes::after;
 use super::tree::{Node, Range};
 use granule::arch::PageSize;
 
@@ -27,14 +27,6 @@ pub enum Family {
 }
 
 impl Family {
-    const ALL: [Self; 5] = [
-        Self::Pl011,
-        Self::Sbsa,
-        Self::Uart8250,
-        Self::Cadence,
-        Self::Imx,
-    ];
-
     /// The number of registers that a driver may access, from the first one to the last.
     #[must_use]
     pub const fn registers(self) -> usize {
@@ -46,16 +38,30 @@ impl Family {
         }
     }
 
-    /// What Linux's names of such devices begin with, in a value of `console=`.
+    /// Linux's name of such devices.
     #[must_use]
-    pub(crate) const fn device(self) -> &'static [u8] {
+    pub(crate) const fn device(self) -> Device {
         match self {
-            Self::Pl011 | Self::Sbsa => b"ttyAMA",
-            Self::Uart8250 => b"ttyS",
-            Self::Cadence => b"ttyPS",
-            Self::Imx => b"ttymxc",
+            Self::Pl011 | Self::Sbsa => Device::TtyAma,
+            Self::Uart8250 => Device::TtyS,
+            Self::Cadence => Device::TtyPs,
+            Self::Imx => Device::TtyMxc,
         }
     }
+}
+
+/// What Linux calls a UART in a value of `console=`, without its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Device {
+    /// `ttyAMA`: a PL011 or its part by the Server Base System Architecture.
+    TtyAma,
+    /// `ttyS`: an 8250.
+    TtyS,
+    /// `ttyPS`: Cadence's.
+    TtyPs,
+    /// `ttymxc`: that of an i.MX.
+    TtyMxc,
 }
 
 /// The width of an access to a register.
@@ -167,75 +173,69 @@ const IMX: Kind = (Family::Imx, Some(Layout::WORDS));
 const STATED_8250: Kind = (Family::Uart8250, None);
 const WORDS_8250: Kind = (Family::Uart8250, Some(Layout::WORDS));
 
-/// The values of `compatible`. Bindings that fix the layout of an 8250 let trees leave it out.
-const COMPATIBLE: [(&[u8], Kind); 27] = [
-    (b"arm,pl011", PL011),
-    (b"arm,sbsa-uart", SBSA),
-    (b"ns8250", STATED_8250),
-    (b"ns16450", STATED_8250),
-    (b"ns16550", STATED_8250),
-    (b"ns16550a", STATED_8250),
-    (b"ns16750", STATED_8250),
-    (b"ns16850", STATED_8250),
-    (b"snps,dw-apb-uart", STATED_8250),
-    (b"mrvl,mmp-uart", STATED_8250),
-    (b"intel,xscale-uart", STATED_8250),
-    (b"nuvoton,npcm750-uart", STATED_8250),
-    (b"nuvoton,npcm845-uart", STATED_8250),
-    (b"nvidia,tegra20-uart", WORDS_8250),
-    (b"mediatek,mt6577-uart", WORDS_8250),
-    (b"ti,omap2-uart", WORDS_8250),
-    (b"ti,omap3-uart", WORDS_8250),
-    (b"ti,omap4-uart", WORDS_8250),
-    (b"ti,am654-uart", WORDS_8250),
-    // The mini UART of the Raspberry Pi.
-    (b"brcm,bcm2835-aux-uart", WORDS_8250),
-    (b"cdns,uart-r1p8", CADENCE),
-    (b"cdns,uart-r1p12", CADENCE),
-    (b"xlnx,xuartps", CADENCE),
-    (b"fsl,imx21-uart", IMX),
-    (b"fsl,imx53-uart", IMX),
-    (b"fsl,imx6q-uart", IMX),
-    (b"fsl,imx8mp-uart", IMX),
-];
+/// The kind of the UART with this `compatible`. Bindings that fix the layout of an 8250 let trees leave it
+/// out.
+///
+/// The names here and below are patterns, not rows of tables: a table would have pointers, which code that
+/// runs before its relocation cannot read.
+const fn compatible(name: &[u8]) -> Option<Kind> {
+    Some(match name {
+        b"arm,pl011" => PL011,
+        b"arm,sbsa-uart" => SBSA,
+        b"ns8250"
+        | b"ns16450"
+        | b"ns16550"
+        | b"ns16550a"
+        | b"ns16750"
+        | b"ns16850"
+        | b"snps,dw-apb-uart"
+        | b"mrvl,mmp-uart"
+        | b"intel,xscale-uart"
+        | b"nuvoton,npcm750-uart"
+        | b"nuvoton,npcm845-uart" => STATED_8250,
+        b"nvidia,tegra20-uart"
+        | b"mediatek,mt6577-uart"
+        | b"ti,omap2-uart"
+        | b"ti,omap3-uart"
+        | b"ti,omap4-uart"
+        | b"ti,am654-uart"
+        // The mini UART of the Raspberry Pi.
+        | b"brcm,bcm2835-aux-uart" => WORDS_8250,
+        b"cdns,uart-r1p8" | b"cdns,uart-r1p12" | b"xlnx,xuartps" => CADENCE,
+        b"fsl,imx21-uart" | b"fsl,imx53-uart" | b"fsl,imx6q-uart" | b"fsl,imx8mp-uart" => IMX,
+        _ => return None,
+    })
+}
 
-/// Linux's names of early consoles.
-const EARLY: [(&[u8], Kind); 9] = [
-    (b"pl011", PL011),
-    (b"uart", STATED_8250),
-    (b"uart8250", STATED_8250),
-    (b"ns16550", STATED_8250),
-    (b"ns16550a", STATED_8250),
-    (b"bcm2835aux", WORDS_8250),
-    (b"cdns", CADENCE),
-    (b"ec_imx21", IMX),
-    (b"ec_imx6q", IMX),
-];
+/// The kind of the UART with this name of Linux's early consoles.
+const fn early_console(name: &[u8]) -> Option<Kind> {
+    Some(match name {
+        b"pl011" => PL011,
+        b"uart" | b"uart8250" | b"ns16550" | b"ns16550a" => STATED_8250,
+        b"bcm2835aux" => WORDS_8250,
+        b"cdns" => CADENCE,
+        b"ec_imx21" | b"ec_imx6q" => IMX,
+        _ => return None,
+    })
+}
 
-/// What a value of `earlycon=` may have before the address: the kind of accesses.
-const ACCESSES: [(&[u8], Layout); 4] = [
-    (b"mmio,", Layout::BYTES),
-    (
-        b"mmio16,",
-        Layout {
-            shift: 1,
-            width: Width::Bits16,
-        },
-    ),
-    (b"mmio32,", Layout::WORDS),
-    (b"mmio32native,", Layout::WORDS),
-];
+/// The kind of accesses that a value of `earlycon=` may have before the address, and what follows it.
+fn accesses(text: &[u8]) -> Option<(Layout, &[u8])> {
+    let halves = Layout {
+        shift: 1,
+        width: Width::Bits16,
+    };
+    let named = |word, layout| Some((layout, after(text, word)?));
+    named(b"mmio,".as_slice(), Layout::BYTES)
+        .or_else(|| named(b"mmio16,", halves))
+        .or_else(|| named(b"mmio32,", Layout::WORDS))
+        .or_else(|| named(b"mmio32native,", Layout::WORDS))
+}
 
 /// The kind of the UART that a node describes, by the first of its names that is known: the most
 /// exact one.
 fn kind(node: &Node<'_>) -> Option<Kind> {
-    node.strings(b"compatible")
-        .find_map(|name| named(&COMPATIBLE, name))
-}
-
-fn named(table: &[(&[u8], Kind)], name: &[u8]) -> Option<Kind> {
-    let row = table.iter().find(|(known, _)| same(known, name))?;
-    Some(row.1)
+    node.strings(b"compatible").find_map(compatible)
 }
 
 /// Whether a node describes a UART.
@@ -254,20 +254,21 @@ pub(crate) fn layout(node: &Node<'_>) -> Option<Layout> {
 /// The family of the early console `name`, the layout of its registers, and what follows the kind
 /// of accesses in `rest`.
 pub(crate) fn early<'a>(name: &[u8], rest: &'a [u8]) -> Option<(Family, Layout, &'a [u8])> {
-    let (family, fixed) = named(&EARLY, name)?;
-    let stated = ACCESSES
-        .iter()
-        .find_map(|(word, layout)| Some((*layout, after(rest, word)?)));
-    let (layout, rest) = stated.unwrap_or((Layout::BYTES, rest));
+    let (family, fixed) = early_console(name)?;
+    let (layout, rest) = accesses(rest).unwrap_or((Layout::BYTES, rest));
     Some((family, fixed.unwrap_or(layout), rest))
 }
 
-/// The beginning of a device's name in a value of `console=`, and what follows it. Linux's other
-/// devices are none: an upper-case letter makes another name, as in `ttySAC0`.
-pub(crate) fn device(name: &[u8]) -> Option<(&'static [u8], &[u8])> {
-    Family::ALL.iter().find_map(|family| {
-        let rest = after(name, family.device())?;
+/// The device in a value of `console=`, and what follows its name. Linux's other devices are none: an
+/// upper-case letter makes another name, as in `ttySAC0`.
+pub(crate) fn device(name: &[u8]) -> Option<(Device, &[u8])> {
+    let named = |word, device| {
+        let rest = after(name, word)?;
         let is_another = rest.first().is_some_and(u8::is_ascii_uppercase);
-        (!is_another).then_some((family.device(), rest))
-    })
+        (!is_another).then_some((device, rest))
+    };
+    named(b"ttyAMA".as_slice(), Device::TtyAma)
+        .or_else(|| named(b"ttyS", Device::TtyS))
+        .or_else(|| named(b"ttyPS", Device::TtyPs))
+        .or_else(|| named(b"ttymxc", Device::TtyMxc))
 }

@@ -7,7 +7,7 @@
 
 use super::bytes::{Text, after, before, same, split_once};
 use super::choice::Wish;
-use super::uart::{self, Uart};
+use super::uart::{self, Device, Uart};
 use granule::arch::PageSize;
 
 /// The key of the page size on the command line.
@@ -232,7 +232,7 @@ pub fn console(line: &[u8]) -> Option<&[u8]> {
 /// The kind of device in a value of `console=`, as `ttyAMA`, and the one digit behind it, with
 /// optional settings after a comma.
 #[must_use]
-pub fn console_device(value: &[u8]) -> Option<(&'static [u8], u8)> {
+pub fn console_device(value: &[u8]) -> Option<(Device, u8)> {
     let (device, rest) = uart::device(value)?;
     match before(rest, b',') {
         [digit] => {

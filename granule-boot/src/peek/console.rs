@@ -1,9 +1,9 @@
 //! Finds the console's registers, from the command line and from `/chosen/stdout-path`, and checks
 //! that an access there is safe. Drivers for the console do not belong here.
 
-use super::super::bytes::{before, same};
+use super::super::bytes::before;
 use super::super::tree::{Node, Range, Tree};
-use super::super::uart::{self, Uart};
+use super::super::uart::{self, Device, Uart};
 use super::super::words;
 use core::fmt;
 
@@ -215,13 +215,13 @@ fn at_stdout_path<'a>(
 /// to such a device, else the one at that place among such devices in the tree.
 fn numbered<'a>(
     tree: &Tree<'a>,
-    device: &[u8],
+    device: Device,
     number: u8,
     aliases: Option<Node<'a>>,
 ) -> Option<Node<'a>> {
     let fits = |node: &Node<'_>| {
         let family = uart::family(node);
-        family.is_some_and(|family| same(family.device(), device))
+        family.is_some_and(|family| family.device() == device)
     };
     let digit = b'0'.saturating_add(number);
     let alias = [b's', b'e', b'r', b'i', b'a', b'l', digit];

@@ -1,6 +1,7 @@
 //! The device tree that the stub hands to the kernel: the firmware's, or an empty one, with other properties in
 //! `/chosen`. It is what the boot protocol of arm64 Linux says of a boot by EFI.
 
+use granule_boot::peek::KASLR_SEED;
 use granule_boot::tree::{Edit, Name, Place, Range, Tree, WriteError, Writer, rewrite};
 
 /// Bytes of a seed for `rng-seed`.
@@ -9,7 +10,6 @@ pub const SEED_BYTES: usize = 32;
 const BOOTARGS: &[u8] = b"bootargs";
 const INITRD_START: &[u8] = b"linux,initrd-start";
 const INITRD_END: &[u8] = b"linux,initrd-end";
-const KASLR_SEED: &[u8] = b"kaslr-seed";
 const RNG_SEED: &[u8] = b"rng-seed";
 const SYSTEM_TABLE: &[u8] = b"linux,uefi-system-table";
 const MAP_START: &[u8] = b"linux,uefi-mmap-start";

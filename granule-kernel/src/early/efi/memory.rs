@@ -4,6 +4,7 @@ use super::Held;
 use super::firmware::{Failure, Firmware, MapFacts, OrFailure};
 use super::pages::Pages;
 use crate::arch::image;
+use granule_boot::kaslr::NOKASLR;
 use granule_boot::tree::{Range, Tree};
 use granule_boot::words;
 use granule_kcore::efi::description::Map;
@@ -143,7 +144,7 @@ pub(super) fn hold<'f>(
 pub(super) fn image<'f>(firmware: &'f Firmware, line: &[u8]) -> Result<Pages<'f>, Failure> {
     let map = MemoryMap::new(firmware)?;
     let mut bits = [0; 8];
-    let by_chance = words::words(line).all(|word| word.key != b"nokaslr");
+    let by_chance = !words::is_given(line, NOKASLR);
     let random = by_chance && firmware.random(&mut bits);
     let random = random.then_some(u64::from_le_bytes(bits));
     let bytes = image::bytes();

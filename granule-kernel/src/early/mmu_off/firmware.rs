@@ -11,6 +11,7 @@ use granule::hw::cache;
 use granule_boot::choice::Wish;
 use granule_boot::efi::{Map, Physical};
 use granule_boot::expand::{self, ExpandError, Expanded, Request};
+use granule_boot::peek::KASLR_SEED;
 use granule_boot::tree::{Range, Tree};
 use granule_boot::words;
 
@@ -31,6 +32,11 @@ pub(super) fn expand(
     };
     match made {
         Ok((bytes, made)) => {
+            // The new tree has the seed too, and is wiped once it is read. This one becomes free memory.
+            let chosen = tree.root().and_then(|root| root.child(b"chosen"));
+            if let Some(seed) = chosen.and_then(|chosen| chosen.property(KASLR_SEED)) {
+                peek::wipe(seed.as_ptr() as u64, seed.len() as u64);
+            }
             entry.dtb = bytes.as_ptr() as u64;
             (bytes, Some(made))
         }

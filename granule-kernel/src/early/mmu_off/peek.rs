@@ -73,7 +73,7 @@ pub(super) fn look(entry: &EntryInfo, bytes: &[u8]) -> Seen {
     let kaslr = Kaslr::decide(seen.kaslr_seed, seen.bootargs);
     if info.seed_offset != 0 {
         // Nothing reads the tree's bytes from here on.
-        wipe(entry.dtb.wrapping_add(info.seed_offset));
+        wipe(entry.dtb.wrapping_add(info.seed_offset), 8);
     }
     Seen {
         info,
@@ -94,17 +94,17 @@ pub(super) fn learn(entry: &EntryInfo, tree: &Tree<'_>, bytes: &[u8]) {
     park::learn(&facts(entry, bytes, &seen, consoles.first()));
 }
 
-/// Overwrites the eight bytes of the seed at `seed`. Whoever reads the tree later must not be able to compute
-/// the kernel's addresses from it.
-fn wipe(seed: u64) {
-    let bytes: *mut u8 = core::ptr::with_exposed_provenance_mut(seed as usize);
-    for offset in 0..8 {
+/// Overwrites a seed of `bytes` bytes at `start`. Whoever reads the tree later must not be able to compute the
+/// kernel's addresses from it.
+pub(super) fn wipe(start: u64, bytes: u64) {
+    let seed: *mut u8 = core::ptr::with_exposed_provenance_mut(start as usize);
+    for offset in 0..bytes as usize {
         // SAFETY: a property of the tree, which the boot protocol places in RAM and which nothing else uses.
         // Single bytes, as a property is aligned to four only.
-        unsafe { bytes.wrapping_add(offset).write_volatile(0) };
+        unsafe { seed.wrapping_add(offset).write_volatile(0) };
     }
     // The tree was cleaned, so these lines are not dirty. A cache may still have the old bytes.
-    cache::clean_and_invalidate(seed..seed.wrapping_add(8));
+    cache::clean_and_invalidate(start..start.wrapping_add(bytes));
 }
 
 /// Checks the consoles that the tree and the command line name.
