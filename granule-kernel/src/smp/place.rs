@@ -5,6 +5,7 @@ use super::inputs::{BringUp, Obstacle};
 use crate::handover::mailbox::Mailbox;
 use crate::percpu::stacks::{self, STACK_BYTES};
 use crate::percpu::{self, PerCpu, per_cpu};
+use crate::trace::bring_up;
 use core::sync::atomic::{AtomicU64, Ordering};
 use granule::arch::{Attributes, Permissions, PhysicalAddress, VirtualAddress};
 use granule::hw::cache;
@@ -94,6 +95,7 @@ pub(super) fn prepare(machine: &mut BringUp<'_, '_>, affinity: u64) -> Result<Pl
     if let Some(mailbox) = MAILBOX.of(number) {
         let start = physical + stacks_bytes + mailbox_offset();
         mailbox.store(start, Ordering::Relaxed);
+        bring_up::lines_dropped(start, size_of::<Mailbox>() as u64);
     }
     let mailbox = mailbox(number).ok_or(Obstacle::NoPlace)?;
     Ok(Place {

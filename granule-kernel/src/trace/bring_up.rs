@@ -116,6 +116,11 @@ pub(crate) fn command_left(start: u64, bytes: u64) {
     });
 }
 
+/// Records that the lines of memory, which a CPU writes past the caches next, were cleaned and dropped.
+pub(crate) fn lines_dropped(start: u64, bytes: u64) {
+    recorder::tell(|trace| trace.lines(&CLEAN_AND_INVALIDATE, start, bytes));
+}
+
 /// Records that a report at a physical address, written past the caches, was read after its lines were
 /// dropped.
 pub(crate) fn report_read(start: u64) {
