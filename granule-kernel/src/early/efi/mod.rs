@@ -2,8 +2,8 @@
 //! copy of the image as a boot loader would.
 //!
 //! It runs with the MMU on, in the firmware's flat map, on the firmware's stack. None of the kernel's own
-//! code runs here, and nothing is written to the running image: the copy begins as it was linked, and
-//! its entry relocates it. Before the boot services end, an error is one line on the firmware's console
+//! code runs here. Of the running image only its relocated words are written; the copy has them too, and its
+//! entry relocates them for its own place. Before the boot services end, an error is one line on the firmware's console
 //! and a status for the firmware, and all memory is given back. After that nothing can fail but the tree,
 //! which the kernel checks for itself. What is decided is in `granule_kcore::efi`.
 
