@@ -98,13 +98,14 @@ pub(crate) fn run(only: &[Part], fresh: bool, mut summary: Summary) -> Result<Ex
     };
     summary.packages.clone_from(&packages);
     let peers = Peers::unpack(&store, &packages, &files, &mut |check| summary.add(check));
-    let mut add = |check: Check| summary.add(check);
+    summary.part("packages");
     if asked(Part::Report) {
         let made = report::make(&peers.linuxes, &peers.busybox, &files);
-        add(Check::new("report".to_owned(), made));
+        summary.add(Check::new("report".to_owned(), made));
     }
     if wants(Part::Trees) {
-        trees::all(&peers, &files, &folder, fresh, &mut add)?;
+        trees::all(&peers, &files, &folder, fresh, &mut |it| summary.add(it))?;
+        summary.part("trees");
     }
     if wants(Part::Boards) || asked(Part::BoardsAll) {
         run_command(cargo(&["xtask", "image"]))?;
@@ -113,10 +114,16 @@ pub(crate) fn run(only: &[Part], fresh: bool, mut summary: Summary) -> Result<Ex
         } else {
             boards::Extent::Sample
         };
-        boards::all(&peers, &files, &folder, extent, fresh, &mut add)?;
+        boards::all(&peers, &files, &folder, extent, fresh, &mut |it| {
+            summary.add(it)
+        })?;
+        summary.part("boards");
     }
     if wants(Part::Inspect) {
-        inspect::all(&peers.linuxes, &peers.busybox, &files, &mut add)?;
+        inspect::all(&peers.linuxes, &peers.busybox, &files, &mut |it| {
+            summary.add(it)
+        })?;
+        summary.part("inspect");
     }
     if (wants(Part::Inspect) || wants(Part::Makedumpfile))
         && let Some((Kernel::Linux { image, .. }, _)) = peers.linuxes.first()
@@ -128,10 +135,13 @@ pub(crate) fn run(only: &[Part], fresh: bool, mut summary: Summary) -> Result<Ex
             packages: &folder,
             fresh,
         };
-        makedumpfile::all(&subject).into_iter().for_each(&mut add);
+        let checks = makedumpfile::all(&subject);
+        checks.into_iter().for_each(|it| summary.add(it));
+        summary.part("makedumpfile");
     }
     if wants(Part::Disk) {
-        disk::booted(&peers, &files, &folder, fresh, &mut add)?;
+        disk::booted(&peers, &files, &folder, fresh, &mut |it| summary.add(it))?;
+        summary.part("disk");
     }
     if wants(Part::Watch) || asked(Part::WatchAll) {
         build()?;
@@ -141,7 +151,8 @@ pub(crate) fn run(only: &[Part], fresh: bool, mut summary: Summary) -> Result<Ex
         } else {
             Extent::Sample
         };
-        watch::watched(&peers, &files, extent, fresh, &mut add)?;
+        watch::watched(&peers, &files, extent, fresh, &mut |it| summary.add(it))?;
+        summary.part("watch");
     }
     if wants(Part::Faults) || asked(Part::FaultsAll) {
         build()?;
@@ -152,35 +163,40 @@ pub(crate) fn run(only: &[Part], fresh: bool, mut summary: Summary) -> Result<Ex
             faults::Extent::Sample
         };
         summary.faults = faults::run(&peers, &files, extent, fresh, &mut |it| summary.add(it))?;
+        summary.part("faults");
     }
     if asked(Part::Sensitivity) {
         build()?;
         build_granule()?;
         summary.sensitivity = sensitivity::run(&peers, &files, fresh, &mut |it| summary.add(it))?;
+        summary.part("sensitivity");
     }
     if wants(Part::Tlb) {
         build()?;
         build_granule()?;
         summary.tlb = replays(&peers, &files, fresh, &mut |check| summary.add(check))?;
+        summary.part("tlb");
     }
     if wants(Part::Bench) || wants(Part::Shell) || wants(Part::Kexec) {
         build()?;
-        let mut add = |check: Check| summary.add(check);
         let image = image_path();
         let granules = PAGE_SIZES.map(|page_size| {
             let image = image.clone();
             (Kernel::Granule { image, page_size }, page_size)
         });
         if wants(Part::Shell) {
-            shells(&peers, &granules, &files, &mut add)?;
+            shells(&peers, &granules, &files, &mut |it| summary.add(it))?;
+            summary.part("shell");
         }
         if wants(Part::Kexec) {
-            left_for(&peers, &image, &files, &mut add)?;
+            left_for(&peers, &image, &files, &mut |it| summary.add(it))?;
+            summary.part("kexec");
         }
         if wants(Part::Bench) {
-            let (rows, table) = bench(&peers, &granules, &files, &mut add)?;
+            let (rows, table) = bench(&peers, &granules, &files, &mut |it| summary.add(it))?;
             summary.rows = rows;
             summary.say(&table);
+            summary.part("bench");
         }
     }
     summary.end()

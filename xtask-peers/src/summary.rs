@@ -3,6 +3,7 @@
 //! Nothing is run or compared here.
 
 use std::process::ExitCode;
+use std::time::Instant;
 
 use anyhow::Result;
 use serde::Serialize;
@@ -31,7 +32,7 @@ struct Told<'a> {
 }
 
 /// What was found so far.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Summary {
     /// Whether standard output is for one JSON object.
     json: bool,
@@ -41,6 +42,8 @@ pub(crate) struct Summary {
     pub(crate) faults: Vec<serde_json::Value>,
     pub(crate) sensitivity: Vec<serde_json::Value>,
     checks: Vec<Check>,
+    /// When the part that runs began.
+    began: Instant,
 }
 
 impl Summary {
@@ -48,7 +51,13 @@ impl Summary {
     pub(crate) fn new(json: bool) -> Self {
         Self {
             json,
-            ..Self::default()
+            packages: Vec::new(),
+            rows: Vec::new(),
+            tlb: Vec::new(),
+            faults: Vec::new(),
+            sensitivity: Vec::new(),
+            checks: Vec::new(),
+            began: Instant::now(),
         }
     }
 
@@ -59,6 +68,15 @@ impl Summary {
         } else {
             println!("{line}");
         }
+    }
+
+    /// A part has ended: its time, because a run of all parts has a limit.
+    pub(crate) fn part(&mut self, name: &str) {
+        self.say(&format!(
+            "--- {name} ({:.1} s)",
+            self.began.elapsed().as_secs_f32()
+        ));
+        self.began = Instant::now();
     }
 
     /// A check's result, told at once.

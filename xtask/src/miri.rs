@@ -49,6 +49,11 @@ pub(crate) fn run() -> Result<()> {
             run_command(command(&job)?)
         },
         |done| {
+            println!(
+                "--- {} ({:.1} s)",
+                jobs[done.job].join(" "),
+                done.time.as_secs_f32()
+            );
             match done.result {
                 Ok(ended) => sum.add(ended),
                 Err(error) => broken = Err(error),
