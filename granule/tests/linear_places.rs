@@ -121,6 +121,10 @@ proptest! {
 
 /// Every place is another address, and the address without randomisation is one of them.
 #[test]
+#[cfg_attr(
+    miri,
+    ignore = "tens of thousands of places in each of twelve forms take Miri minutes"
+)]
 fn the_usual_place_is_one_of_them() {
     for (size, va_bits) in SHAPES {
         let geometry = geometry(size, va_bits, false);
