@@ -28,7 +28,7 @@ pub const TARGETS: &[Target] = &[
     ("device_tree_peek", parsers::device_tree_peek),
     ("device_tree_memory", nodes::device_tree_memory),
     ("device_tree_cpus", nodes::device_tree_cpus),
-    ("device_tree_gic", nodes::device_tree_gic),
+    ("device_tree_intc", nodes::device_tree_intc),
     ("exact_tree", parsers::exact_tree),
     ("kexec_tree", next_tree::kexec_tree),
     ("efi_map", firmware::efi_map),

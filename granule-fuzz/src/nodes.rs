@@ -9,7 +9,7 @@ use granule::arch::PageSize;
 use granule_boot::tree::{Node, Range, Tree};
 use granule_kcore::cpus::AFFINITY;
 use granule_kcore::devicetree::cpus::{EnableMethod, Found, NotStarted, Other, cpus, has_psci};
-use granule_kcore::devicetree::gic::{Gic, MOST_REGIONS, gic, timer};
+use granule_kcore::devicetree::intc::{Controller, MOST_REGIONS, controller, timer};
 use granule_kcore::devicetree::memory::{Memory, memory as read_memory};
 
 /// The most nodes of a tree: more than the kernel has room for, of each kind.
@@ -21,7 +21,7 @@ const MOST_DEPTH: usize = 12;
 type Fixed = (&'static str, &'static [u8]);
 
 /// Names of nodes, and properties that a node has besides the drawn ones.
-const NODES: [(&str, &[Fixed]); 13] = [
+const NODES: [(&str, &[Fixed]); 14] = [
     ("cpus", &[]),
     ("cpu", &[("device_type", b"cpu\0")]),
     (
@@ -37,6 +37,13 @@ const NODES: [(&str, &[Fixed]); 13] = [
     ("soc", &[("ranges", b"")]),
     ("intc", &[("compatible", b"arm,gic-v3\0")]),
     ("intc", &[("compatible", b"arm,gic-400\0")]),
+    (
+        "intc",
+        &[
+            ("compatible", b"brcm,bcm2836-l1-intc\0"),
+            ("interrupt-controller", b""),
+        ],
+    ),
     ("timer", &[("compatible", b"arm,armv8-timer\0")]),
 ];
 
@@ -287,20 +294,26 @@ pub(crate) fn device_tree_cpus(bytes: &[u8]) {
     let _ = has_psci(&tree);
 }
 
-pub(crate) fn device_tree_gic(bytes: &[u8]) {
+pub(crate) fn device_tree_intc(bytes: &[u8]) {
     let (tree, _) = tree(bytes);
     let Ok(tree) = Tree::new(&tree) else { return };
     for at_el2 in [false, true] {
         let number = timer(&tree, at_el2);
-        // A private interrupt of a CPU.
-        assert!(number.is_none_or(|number| (16..32).contains(&number)));
+        // A private interrupt of a CPU, by either kind of controller.
+        assert!(number.is_none_or(|number| matches!(number, 1..4 | 16..32)));
     }
-    let regions: Vec<_> = match gic(&tree) {
-        Ok(Gic::V2 {
+    // Registers are mapped by pages of at least 4K.
+    let mut least = 0x1000;
+    let regions: Vec<_> = match controller(&tree) {
+        Ok(Controller::Bcm2836 { registers }) => {
+            least = 0x100;
+            vec![registers]
+        }
+        Ok(Controller::GicV2 {
             distributor,
             cpu_interface,
         }) => vec![distributor, cpu_interface],
-        Ok(Gic::V3 {
+        Ok(Controller::GicV3 {
             distributor,
             redistributors,
         }) => {
@@ -312,9 +325,8 @@ pub(crate) fn device_tree_gic(bytes: &[u8]) {
         }
     };
     for region in regions {
-        // The registers are mapped by pages of at least 4K.
-        assert!(region.start.is_multiple_of(0x1000), "{region:x?}");
-        assert!(region.end - region.start >= 0x1000, "{region:x?}");
+        assert!(region.start.is_multiple_of(least), "{region:x?}");
+        assert!(region.end - region.start >= least, "{region:x?}");
     }
 }
 
@@ -330,7 +342,7 @@ mod tests {
             state = state.wrapping_mul(6_364_136_223_846_793_005) + 1;
             (state >> 33) as u8
         };
-        let (mut parsed, mut banks, mut others, mut gics) = (0, 0, 0, 0);
+        let (mut parsed, mut banks, mut others, mut controllers) = (0, 0, 0, 0);
         for _ in 0..4000 {
             let bytes: Vec<u8> = (0..256).map(|_| byte()).collect();
             let (tree, _) = tree(&bytes);
@@ -341,9 +353,11 @@ mod tests {
             let mut seen = SeenCpus::default();
             cpus(&tree, 0, &mut seen);
             others += u32::from(!seen.others.is_empty());
-            gics += u32::from(gic(&tree).is_ok());
+            controllers += u32::from(controller(&tree).is_ok());
         }
-        println!("{parsed} parsed, {banks} with banks, {others} with CPUs, {gics} with a GIC");
-        assert!(parsed > 1000 && banks > 100 && others > 40 && gics > 25);
+        println!(
+            "{parsed} parsed, {banks} with banks, {others} with CPUs, {controllers} with an interrupt controller"
+        );
+        assert!(parsed > 1000 && banks > 100 && others > 40 && controllers > 25);
     }
 }

@@ -115,8 +115,8 @@ pub const TASK_STACKS_VADDR: u64 = FIXMAP_VADDR + (80 << 20);
 /// Bytes of the window at [`TASK_STACKS_VADDR`].
 pub const TASK_STACKS_BYTES: u64 = 48 << 20;
 
-/// The interrupt controller's distributor; a GICv2's CPU interface lies four slots further.
-pub const GIC_VADDR: u64 = FIXMAP_VADDR + (128 << 20);
+/// The interrupt controller's registers: of a GIC the distributor; a GICv2's CPU interface lies four slots further.
+pub const INTC_VADDR: u64 = FIXMAP_VADDR + (128 << 20);
 
 /// The redistributors of a GICv3, one region behind the other. A region keeps its offset in
 /// [`REDISTRIBUTORS_ALIGN`], so that blocks can map it.

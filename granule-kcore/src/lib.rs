@@ -12,6 +12,7 @@
 // Miri runs the modules that allow unsafe code, and only these (`xtask/src/packages.rs`).
 #![deny(unsafe_code)]
 
+pub mod bcm2836;
 pub mod conflict_injection;
 pub mod console_output;
 pub mod counter_wrap;

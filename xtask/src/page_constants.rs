@@ -105,17 +105,17 @@ const ALLOWED: &[(&str, &[&str], &str)] = &[
         "a field of 16 bits",
     ),
     (
-        "granule-kcore/src/devicetree/gic.rs",
+        "granule-kcore/src/devicetree/intc/gic.rs",
         &["4096"],
         "bytes of a register frame of the GIC, by its specification",
     ),
     (
-        "granule-kernel/src/dev/gic/v2.rs",
+        "granule-kernel/src/dev/intc/gic/v2.rs",
         &["65535"],
         "the bits of the sixteen SGIs",
     ),
     (
-        "granule-kernel/src/dev/gic/v3.rs",
+        "granule-kernel/src/dev/intc/gic/v3.rs",
         &["65536"],
         "where a redistributor's second frame is, by the GIC's specification",
     ),

@@ -2,7 +2,7 @@
 //! The library reads the tree before the tables exist.
 
 pub mod cpus;
-pub mod gic;
+pub mod intc;
 pub mod memory;
 
 use crate::line::Line;

@@ -9,7 +9,7 @@
 //! should be short. It runs with interrupts masked.
 
 use crate::arch::cpu;
-use crate::dev::gic;
+use crate::dev::intc;
 use crate::percpu::{self, PerCpu, per_cpu};
 use core::fmt;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
@@ -107,7 +107,7 @@ fn post(call: &Call<'_>, others: CpuSet) {
         );
     }
     if !others.is_empty() {
-        gic::send(others);
+        intc::send(others);
     }
 }
 

@@ -1,7 +1,7 @@
 //! Handles a CPU's interrupts: answers a call from another CPU, or calls the interrupt's handler.
 
 use super::ipi;
-use crate::dev::{gic, timer};
+use crate::dev::{intc, timer};
 
 /// The handler of the timer's interrupt, called with interrupts masked.
 static TICK: spin::Once<fn()> = spin::Once::new();
@@ -15,7 +15,7 @@ pub(crate) fn on_tick(tick: fn()) {
 /// the vectors, with interrupts masked.
 pub(crate) fn handle() -> Result<(), u32> {
     // `None`: the interrupt went away after it was signalled.
-    let Some(taken) = gic::acknowledge() else {
+    let Some(taken) = intc::acknowledge() else {
         return Ok(());
     };
     if taken.is_call() {
@@ -27,6 +27,6 @@ pub(crate) fn handle() -> Result<(), u32> {
     } else {
         return Err(taken.number());
     }
-    gic::end(taken);
+    intc::end(taken);
     Ok(())
 }

@@ -3,7 +3,7 @@
 
 pub(crate) mod console;
 pub(crate) mod driver;
-pub(crate) mod gic;
+pub(crate) mod intc;
 pub(crate) mod psci;
 pub(crate) mod registry;
 pub(crate) mod timer;

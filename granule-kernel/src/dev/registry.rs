@@ -6,20 +6,21 @@
 
 use super::console::println;
 use super::driver::{Driver, Probed};
-use super::{gic, timer, uart};
+use super::{intc, timer, uart};
 use crate::hook::Hook;
 use granule::arch::PageSize;
 use granule_kcore::parameters::Parameters;
 
 /// The kernel's drivers, in the order of the boot record.
-static DRIVERS: [&Driver; 8] = [
+static DRIVERS: [&Driver; 9] = [
     &uart::PL011,
     &uart::SBSA,
     &uart::UART8250,
     &uart::CADENCE,
     &uart::IMX,
-    &gic::V2_DRIVER,
-    &gic::V3_DRIVER,
+    &intc::GIC_V2_DRIVER,
+    &intc::GIC_V3_DRIVER,
+    &intc::BCM2836_DRIVER,
     &timer::DRIVER,
 ];
 

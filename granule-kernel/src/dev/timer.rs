@@ -1,7 +1,7 @@
 //! The physical timer of each CPU, which ends time slices and wakes sleeping tasks.
 //!
 //! The register names are CNTP's. At EL2 with E2H they access the EL2 physical timer, which has
-//! another interrupt (the device tree names both, see `granule_kcore::devicetree::gic::timer`).
+//! another interrupt (the device tree names both, see `granule_kcore::devicetree::intc::timer`).
 
 use crate::arch::cpu;
 use crate::dev::driver::Driver;

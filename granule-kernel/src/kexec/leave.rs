@@ -59,7 +59,7 @@ pub(crate) enum Stays {
     /// A CPU does not switch off.
     Cpu(off::StillOn),
     /// An interrupt stays enabled.
-    Interrupt(crate::dev::gic::quiesce::StillOn),
+    Interrupt(crate::dev::intc::StillOn),
 }
 
 impl Stays {

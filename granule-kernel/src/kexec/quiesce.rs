@@ -6,8 +6,8 @@
 use super::hook::{KEXEC, KexecHook};
 use crate::arch::counter;
 use crate::dev::console::println;
-use crate::dev::gic;
-use crate::dev::gic::quiesce::StillOn;
+use crate::dev::intc;
+use crate::dev::intc::StillOn;
 use crate::dev::timer;
 use crate::percpu;
 
@@ -18,8 +18,8 @@ pub(super) fn devices() -> Result<(), StillOn> {
     timer::off();
     counter::stop();
     let loud = KEXEC.get().and_then(KexecHook::loud);
-    let quiesced = gic::quiesce_cpu(this)
-        .and_then(|()| gic::quiesce_rest())
+    let quiesced = intc::quiesce_cpu(this)
+        .and_then(|()| intc::quiesce_rest())
         .and_then(|()| loud.map_or(Ok(()), |number| Err(StillOn::enabled(number))));
     if quiesced.is_err() {
         undo();
@@ -29,7 +29,7 @@ pub(super) fn devices() -> Result<(), StillOn> {
 
 /// Lets this CPU take interrupts again.
 pub(super) fn undo() {
-    if let Err(error) = gic::restore(percpu::this()) {
+    if let Err(error) = intc::restore(percpu::this()) {
         println!("granule: the interrupt controller cannot be set up again: {error}");
     }
 }

@@ -11,7 +11,7 @@ use super::error::LinearError;
 use super::kernel_tables::{self, Flush, Kernel, TableState, Tree};
 use crate::arch::cpu;
 use crate::cpu::jobs;
-use crate::dev::gic;
+use crate::dev::intc;
 use crate::percpu;
 use arrayvec::ArrayVec;
 use core::ops::ControlFlow;
@@ -110,7 +110,7 @@ pub(crate) fn wake() {
     if let Some(number) = idle
         && !AWAKE.swap(true, Ordering::SeqCst)
     {
-        gic::send_to(number);
+        intc::send_to(number);
     }
 }
 

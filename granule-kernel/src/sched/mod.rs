@@ -19,7 +19,7 @@ pub(crate) mod thread;
 
 use crate::arch::cpu;
 use crate::cpu::{ipi, parking};
-use crate::dev::{gic, timer};
+use crate::dev::{intc, timer};
 use crate::lock::Lock;
 use crate::percpu::{self, per_cpu};
 use core::cell::UnsafeCell;
@@ -155,7 +155,7 @@ pub(crate) fn open(open: bool) {
     OPEN.store(open, Ordering::SeqCst);
     parking::programs_run(open);
     // A CPU that went to sleep earlier is not in the set of idle CPUs, so nothing else would wake it.
-    gic::send(percpu::online().without(percpu::this().number()));
+    intc::send(percpu::online().without(percpu::this().number()));
 }
 
 /// Whether there is user space.
@@ -172,7 +172,7 @@ pub(crate) fn freeze() {
 /// Lets CPUs take up tasks again.
 pub(crate) fn thaw() {
     FROZEN.store(false, Ordering::SeqCst);
-    gic::send(percpu::online().without(percpu::this().number()));
+    intc::send(percpu::online().without(percpu::this().number()));
 }
 
 fn is_frozen() -> bool {
@@ -181,7 +181,7 @@ fn is_frozen() -> bool {
 
 /// Wakes the boot CPU's loop.
 pub(crate) fn wake_boot_cpu() {
-    gic::send_to(0);
+    intc::send_to(0);
 }
 
 /// Ends the time slice of every running task. Returns the first CPU that runs a task, and the task's place.
@@ -193,7 +193,7 @@ pub(crate) fn still_runs() -> Option<(usize, usize)> {
             continue;
         };
         cpu.reschedule.store(true, Ordering::SeqCst);
-        gic::send_to(number);
+        intc::send_to(number);
         first.get_or_insert((number, place));
     }
     first
@@ -220,7 +220,7 @@ pub(crate) fn enqueue(place: usize) {
 /// Wakes an idle CPU for a queued task.
 fn wake_idle() {
     if let Some(number) = IDLE.pick() {
-        gic::send_to(number);
+        intc::send_to(number);
     }
 }
 
@@ -239,7 +239,7 @@ pub(crate) fn interrupt(place: usize) {
         if cpu.task(Ordering::SeqCst) == Some(place) {
             cpu.reschedule.store(true, Ordering::SeqCst);
             if number != percpu::this().number() {
-                gic::send_to(number);
+                intc::send_to(number);
             }
         }
     }

@@ -1,6 +1,6 @@
 //! The inputs of starting CPUs, and what may keep the boot CPU from having others.
 
-use crate::dev::gic;
+use crate::dev::intc;
 use crate::handover::{BootRoots, Handover};
 use crate::mm::early_tables::EarlyTables;
 use crate::mm::map::Request;
@@ -10,7 +10,7 @@ use crate::percpu::PerCpu;
 use core::fmt;
 use granule::arch::errata::Errata;
 use granule::table::{Counters, Piece, TableError};
-use granule_kcore::devicetree::gic as gic_tree;
+use granule_kcore::devicetree::intc::ControllerError;
 use granule_kcore::devicetree::memory::Memory;
 use granule_kcore::parameters::Parameters;
 
@@ -19,9 +19,9 @@ use granule_kcore::parameters::Parameters;
 pub(super) enum Obstacle {
     NoPsci,
     NoPlace,
-    Gic(gic_tree::GicTreeError),
-    GicDriver(gic::Error),
-    GicPageSize,
+    Controller(ControllerError),
+    Interrupts(intc::Error),
+    ControllerPageSize,
     Tables(TableError),
     Memory(granule_boot::memblock::Error),
 }
@@ -33,9 +33,9 @@ impl fmt::Display for Obstacle {
                 "the device tree has no psci node of version 0.2 or later with a method",
             ),
             Self::NoPlace => f.write_str("it has no mailbox"),
-            Self::Gic(error) => write!(f, "{error}"),
-            Self::GicDriver(error) => write!(f, "{error}"),
-            Self::GicPageSize => {
+            Self::Controller(error) => write!(f, "{error}"),
+            Self::Interrupts(error) => write!(f, "{error}"),
+            Self::ControllerPageSize => {
                 f.write_str("the interrupt controller's driver does not work with the page size")
             }
             Self::Tables(error) => write!(f, "something it needs cannot be mapped: {error}"),

@@ -1,7 +1,7 @@
 //! Sets up interrupts on the boot CPU, and maps the interrupt controller for all CPUs.
 
 use super::inputs::{BringUp, Obstacle};
-use crate::dev::gic;
+use crate::dev::intc;
 use crate::dev::registry;
 use crate::dev::timer;
 use crate::percpu;
@@ -10,55 +10,58 @@ use core::ops::Range;
 use granule::arch::{Attributes, PhysicalAddress, VirtualAddress};
 use granule::table::{Leaves, Piece, TableError};
 use granule_boot::tree::Tree;
-use granule_kcore::devicetree::gic as gic_tree;
-use granule_kcore::devicetree::gic::Gic;
+use granule_kcore::devicetree::intc::{self as intc_tree, Controller};
 use granule_kcore::layout;
 
 /// Sets up interrupts on this CPU, and what the others need for theirs.
 pub(super) fn prepare(machine: &mut BringUp<'_, '_>, fdt: &Tree<'_>) -> Result<(), Obstacle> {
-    let gic = gic_tree::gic(fdt).map_err(Obstacle::Gic)?;
+    let controller = intc_tree::controller(fdt).map_err(Obstacle::Controller)?;
     let page_size = machine.request.geometry.page_size();
-    let driver = match gic {
-        Gic::V2 { .. } => &gic::V2_DRIVER,
-        Gic::V3 { .. } => &gic::V3_DRIVER,
+    let driver = match controller {
+        Controller::GicV2 { .. } => &intc::GIC_V2_DRIVER,
+        Controller::GicV3 { .. } => &intc::GIC_V3_DRIVER,
+        Controller::Bcm2836 { .. } => &intc::BCM2836_DRIVER,
     };
     if !registry::probe(driver, page_size) {
-        return Err(Obstacle::GicPageSize);
+        return Err(Obstacle::ControllerPageSize);
     }
-    let mapped = map_gic(machine, &gic).map_err(Obstacle::Tables)?;
+    let mapped = map_controller(machine, &controller).map_err(Obstacle::Tables)?;
     let at_el2 = machine.handover.entry.run_el == 2;
-    if let Some(number) = gic_tree::timer(fdt, at_el2).filter(|_| machine.has_programs)
+    if let Some(number) = intc_tree::timer(fdt, at_el2).filter(|_| machine.has_programs)
         && registry::probe(&timer::DRIVER, page_size)
     {
         timer::use_interrupt(number);
     }
     // SAFETY: the registers were just mapped, for good, and this is the only call.
-    unsafe { gic::init(&mapped, percpu::this()) }.map_err(Obstacle::GicDriver)
+    unsafe { intc::init(&mapped, percpu::this()) }.map_err(Obstacle::Interrupts)
 }
 
 /// Maps the registers of the interrupt controller.
-fn map_gic(machine: &mut BringUp<'_, '_>, gic: &Gic) -> Result<gic::Mapped, TableError> {
+fn map_controller(
+    machine: &mut BringUp<'_, '_>,
+    controller: &Controller,
+) -> Result<intc::Mapped, TableError> {
     let slot = layout::FIXMAP_SLOT_BYTES;
-    // One slot of registers of a distributor or CPU interface covers all known registers.
+    // One slot covers all registers that are used of a distributor or CPU interface.
     let frame = |range: &Range<u64>| range.start..range.end.min(range.start + slot);
-    match gic {
-        Gic::V2 {
+    match controller {
+        Controller::GicV2 {
             distributor,
             cpu_interface,
-        } => Ok(gic::Mapped::V2 {
-            distributor: map_device(machine, layout::GIC_VADDR, slot, &frame(distributor))?,
+        } => Ok(intc::Mapped::GicV2 {
+            distributor: map_device(machine, layout::INTC_VADDR, slot, &frame(distributor))?,
             cpu_interface: map_device(
                 machine,
-                layout::GIC_VADDR + 4 * slot,
+                layout::INTC_VADDR + 4 * slot,
                 slot,
                 &frame(cpu_interface),
             )?,
         }),
-        Gic::V3 {
+        Controller::GicV3 {
             distributor,
             redistributors,
         } => {
-            let distributor = map_device(machine, layout::GIC_VADDR, slot, &frame(distributor))?;
+            let distributor = map_device(machine, layout::INTC_VADDR, slot, &frame(distributor))?;
             let mut mapped = ArrayVec::new();
             let align = layout::REDISTRIBUTORS_ALIGN;
             let mut window = layout::REDISTRIBUTORS_VADDR;
@@ -76,11 +79,14 @@ fn map_gic(machine: &mut BringUp<'_, '_>, gic: &Gic) -> Result<gic::Mapped, Tabl
                 // The list has room for every region that the tree can name.
                 let _ = mapped.try_push(start..start + bytes);
             }
-            Ok(gic::Mapped::V3 {
+            Ok(intc::Mapped::GicV3 {
                 distributor,
                 redistributors: mapped,
             })
         }
+        Controller::Bcm2836 { registers } => Ok(intc::Mapped::Bcm2836 {
+            registers: map_device(machine, layout::INTC_VADDR, slot, &frame(registers))?,
+        }),
     }
 }
 

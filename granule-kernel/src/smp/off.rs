@@ -10,7 +10,7 @@ use super::state;
 use crate::arch::{counter, cpu};
 use crate::dev::console::println;
 use crate::dev::timer;
-use crate::dev::{gic, psci};
+use crate::dev::{intc, psci};
 use crate::percpu::{self, PerCpu};
 use core::fmt;
 use core::sync::atomic::Ordering;
@@ -80,12 +80,12 @@ pub(crate) fn go(this: &'static PerCpu) {
     timer::off();
     counter::stop();
     // An interrupt that cannot be stopped is private to this CPU and stops with it.
-    let _ = gic::quiesce_cpu(this);
+    let _ = intc::quiesce_cpu(this);
     let stays = CPUS.get().is_some_and(|hook| hook.stays(this.number()));
     if !stays {
         psci::cpu_off();
     }
-    if let Err(error) = gic::init_cpu(this) {
+    if let Err(error) = intc::init_cpu(this) {
         println!("granule: CPU {}: {error}", this.number());
     }
     let said = state::of(this.number()).is_some_and(|slot| {
@@ -156,7 +156,7 @@ impl Others for Real {
 
     fn ask(&self, number: usize) {
         ASKED.add(number, Ordering::Release);
-        gic::send_to(number);
+        intc::send_to(number);
     }
 
     fn take_back(&self, number: usize) -> bool {

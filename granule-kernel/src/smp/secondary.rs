@@ -4,7 +4,7 @@ use super::{place, state};
 use crate::arch::cpu;
 use crate::cpu::identity;
 use crate::dev::console::println;
-use crate::dev::{gic, psci};
+use crate::dev::{intc, psci};
 use crate::exception;
 use crate::percpu::{self, PerCpu};
 use crate::trace::bring_up;
@@ -33,7 +33,7 @@ extern "C" fn secondary_main(this: &'static PerCpu) -> ! {
         bring_up::came_up(&mailbox.command(), &mailbox.look());
     }
     identity::leave();
-    let state = match gic::init_cpu(this) {
+    let state = match intc::init_cpu(this) {
         Ok(()) => state::UP,
         Err(error) => {
             println!("granule: CPU {}: {error}", this.number());

@@ -377,7 +377,7 @@ pub(super) enum Failure {
     Obstacle(Obstacle),
     Psci(smccc::psci::Error),
     Parked(granule_kcore::cpus::compare::Mismatch),
-    Gic,
+    Interrupts,
     Late(u64),
 }
 
@@ -387,7 +387,7 @@ impl fmt::Display for Failure {
             Self::Obstacle(obstacle) => write!(f, "is not started: {obstacle}"),
             Self::Psci(error) => write!(f, "is not started: the firmware refuses: {error}"),
             Self::Parked(mismatch) => write!(f, "is parked: {mismatch}"),
-            Self::Gic => f.write_str("is off again: it cannot take interrupts"),
+            Self::Interrupts => f.write_str("is off again: it cannot take interrupts"),
             Self::Late(mailbox::NOT_ENTERED) => write!(
                 f,
                 "did not come up: started {PATIENCE_S} s ago, it has not reached the image"
@@ -479,7 +479,7 @@ fn wait(cpu: &PerCpu, mailbox: &Mailbox) -> Result<(), Failure> {
     loop {
         match state.load(Ordering::Acquire) {
             state::UP => return Ok(()),
-            state::FAILED => return Err(Failure::Gic),
+            state::FAILED => return Err(Failure::Interrupts),
             _ => {}
         }
         let report = mailbox.look();

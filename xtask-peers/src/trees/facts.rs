@@ -41,8 +41,8 @@ pub(super) struct Facts {
     pub(super) console: Option<Result<Console, &'static str>>,
     /// Nodes of serial lines, with the address by which the CPU reaches each.
     pub(super) serial: Vec<(String, Option<u64>)>,
-    /// The interrupt controller: its version and the regions of its registers.
-    pub(super) gic: Option<Result<(u32, Vec<Piece>), String>>,
+    /// The interrupt controller: its kind and the regions of its registers.
+    pub(super) intc: Option<Result<(&'static str, Vec<Piece>), String>>,
     /// The interrupts of the timer at EL1 and at EL2.
     pub(super) timer: [Option<u32>; 2],
 }
@@ -70,7 +70,7 @@ impl Facts {
         lines.push(format!("console {:x?}", self.console));
         let serial = self.serial.iter();
         lines.extend(serial.map(|(node, at)| format!("{node} at {at:x?}")));
-        lines.push(format!("interrupt controller {:x?}", self.gic));
+        lines.push(format!("interrupt controller {:x?}", self.intc));
         lines.push(format!("timer {:?}", self.timer));
         lines
     }
@@ -88,7 +88,7 @@ impl Facts {
             consoles: usize::from(self.console.is_some()),
             console_addresses: usize::from(matches!(self.console, Some(Ok(_)))),
             serial: self.serial.len(),
-            gics: usize::from(matches!(self.gic, Some(Ok(_)))),
+            controllers: usize::from(matches!(self.intc, Some(Ok(_)))),
         }
     }
 }
@@ -119,7 +119,7 @@ pub(super) struct Totals {
     consoles: usize,
     console_addresses: usize,
     serial: usize,
-    gics: usize,
+    controllers: usize,
 }
 
 impl AddAssign for Totals {
@@ -139,7 +139,7 @@ impl AddAssign for Totals {
         self.consoles += other.consoles;
         self.console_addresses += other.console_addresses;
         self.serial += other.serial;
-        self.gics += other.gics;
+        self.controllers += other.controllers;
     }
 }
 
@@ -160,7 +160,7 @@ impl fmt::Display for Totals {
             self.consoles,
             self.console_addresses,
             self.serial,
-            self.gics
+            self.controllers
         )
     }
 }

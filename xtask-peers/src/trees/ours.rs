@@ -5,7 +5,7 @@ use granule_boot::peek::{ConsoleError, ConsoleSource};
 use granule_boot::tree::{Node, Token, Tree};
 use granule_boot::uart::{Family, Uart};
 use granule_kcore::devicetree::cpus::{self, EnableMethod, NotStarted, Other};
-use granule_kcore::devicetree::gic::{self, Gic, GicTreeError};
+use granule_kcore::devicetree::intc::{self, Controller, ControllerError};
 use granule_kcore::devicetree::memory::{self, Memory, MemoryNodeError};
 
 use super::facts::{Console, Facts, Piece};
@@ -36,13 +36,13 @@ pub(super) fn facts(bytes: &[u8], boot_cpu: u64) -> Result<Facts, String> {
         let at = first.and_then(|first| node.to_cpu(first.start));
         facts.serial.push((node.path().to_string(), at));
     }
-    facts.gic = match gic::gic(&tree) {
-        Ok(gic) => Some(Ok(regions(&gic))),
-        Err(GicTreeError::None) => None,
-        Err(GicTreeError::Node(node, _)) => Some(Err(node.text().to_string())),
+    facts.intc = match intc::controller(&tree) {
+        Ok(controller) => Some(Ok(regions(&controller))),
+        Err(ControllerError::None) => None,
+        Err(ControllerError::Node(node, _)) => Some(Err(node.text().to_string())),
     };
-    if facts.gic.is_some() {
-        facts.timer = [false, true].map(|at_el2| gic::timer(&tree, at_el2));
+    if facts.intc.is_some() {
+        facts.timer = [false, true].map(|at_el2| intc::timer(&tree, at_el2));
     }
     Ok(facts)
 }
@@ -118,17 +118,18 @@ fn reason(error: ConsoleError) -> &'static str {
     }
 }
 
-fn regions(gic: &Gic) -> (u32, Vec<Piece>) {
-    let (version, first, others) = match gic {
-        Gic::V2 {
+fn regions(controller: &Controller) -> (&'static str, Vec<Piece>) {
+    let (kind, first, others) = match controller {
+        Controller::GicV2 {
             distributor,
             cpu_interface,
-        } => (2, distributor, std::slice::from_ref(cpu_interface)),
-        Gic::V3 {
+        } => ("GICv2", distributor, std::slice::from_ref(cpu_interface)),
+        Controller::GicV3 {
             distributor,
             redistributors,
-        } => (3, distributor, redistributors.as_slice()),
+        } => ("GICv3", distributor, redistributors.as_slice()),
+        Controller::Bcm2836 { registers } => ("BCM2836", registers, &[][..]),
     };
     let all = std::iter::once(first).chain(others);
-    (version, all.map(|it| Piece(it.start, it.end)).collect())
+    (kind, all.map(|it| Piece(it.start, it.end)).collect())
 }

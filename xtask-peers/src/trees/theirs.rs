@@ -23,6 +23,8 @@ const GIC_V2: [&str; 7] = [
     "qcom,msm-qgic2",
 ];
 
+const BCM2836: &str = "brcm,bcm2836-l1-intc";
+
 /// The facts.
 pub(super) fn facts(source: &Source) -> Facts {
     let root = &source.root;
@@ -39,6 +41,7 @@ pub(super) fn facts(source: &Source) -> Facts {
     let psci = root.child("psci").and_then(|psci| psci.string("method"));
     facts.psci = psci.filter(|method| ["hvc", "smc"].contains(&method.as_str()));
     let mut way = Vec::new();
+    let mut has_gic = false;
     each(root, &mut way, &mut |way| {
         let node = way[way.len() - 1];
         if node.base() == "serial" {
@@ -49,9 +52,14 @@ pub(super) fn facts(source: &Source) -> Facts {
             let at = at.and_then(|at| u64::try_from(at).ok());
             facts.serial.push((path(way), at));
         }
-        if facts.gic.is_none() && (node.is(GIC_V3) || GIC_V2.iter().any(|name| node.is(name))) {
-            facts.gic = Some(gic(way).ok_or_else(|| path(way)));
-            facts.timer = timer(root, node);
+        let is_gic = node.is(GIC_V3) || GIC_V2.iter().any(|name| node.is(name));
+        let is_bcm2836 = node.is(BCM2836) && node.property("interrupt-controller").is_some();
+        // A GIC comes before the other one, wherever both are.
+        if (is_gic && !has_gic) || (is_bcm2836 && facts.intc.is_none()) {
+            has_gic |= is_gic;
+            let found = if is_gic { gic(way) } else { bcm2836(way) };
+            facts.intc = Some(found.ok_or_else(|| path(way)));
+            facts.timer = timer(root, node, is_gic);
         }
     });
     facts
@@ -354,13 +362,13 @@ fn to_cpu(way: &[&Node], address: u128) -> Option<u128> {
     Some(address)
 }
 
-/// Version and regions of a GIC: distributor, then CPU interface or redistributors.
-fn gic(way: &[&Node]) -> Option<(u32, Vec<Piece>)> {
+/// Kind and regions of a GIC: distributor, then CPU interface or redistributors.
+fn gic(way: &[&Node]) -> Option<(&'static str, Vec<Piece>)> {
     let node = way[way.len() - 1];
-    let (version, count) = if node.is(GIC_V3) {
-        (3, node.cell("#redistributor-regions").unwrap_or(1))
+    let (kind, count) = if node.is(GIC_V3) {
+        ("GICv3", node.cell("#redistributor-regions").unwrap_or(1))
     } else {
-        (2, 1)
+        ("GICv2", 1)
     };
     if node.property("redistributor-stride").is_some() {
         return None;
@@ -375,20 +383,32 @@ fn gic(way: &[&Node]) -> Option<(u32, Vec<Piece>)> {
         }
         regions.push(piece(start, bytes));
     }
-    (regions.len() == 1 + count as usize).then_some((version, regions))
+    (regions.len() == 1 + count as usize).then_some((kind, regions))
 }
 
-/// The second and the fourth interrupt of the timer, if they are private ones of this controller.
-fn timer(root: &Node, gic: &Node) -> [Option<u32>; 2] {
+/// The registers of the Raspberry Pi 3's interrupt controller.
+fn bcm2836(way: &[&Node]) -> Option<(&'static str, Vec<Piece>)> {
+    let entries = way[way.len() - 1].entries("reg", above(way))?;
+    let (start, bytes) = *entries.first()?;
+    let start = u64::try_from(to_cpu(way, start)?).ok()?;
+    let bytes = u64::try_from(bytes).ok()?;
+    (bytes >= 256 && start % 256 == 0).then(|| ("BCM2836", vec![piece(start, bytes)]))
+}
+
+/// The second and the fourth interrupt of the timer, if they are private ones of this controller: of a GIC by kind and
+/// number, of the other by number alone.
+fn timer(root: &Node, controller: &Node, is_gic: bool) -> [Option<u32>; 2] {
     let find = |which: usize| {
         let timer = root
             .children
             .iter()
-            .find(|node| node.is("arm,armv8-timer"))?;
-        let cells = gic.cell("#interrupt-cells")? as usize;
+            .find(|node| node.is("arm,armv8-timer") || node.is("arm,armv7-timer"))?;
+        let cells = controller.cell("#interrupt-cells")? as usize;
         let value = timer.property("interrupts")?;
         let words: Vec<_> = value.chunks_exact(4).map(number).collect();
         match words.get(which * cells..)? {
+            [number @ 1..=3, ..] if !is_gic => Some(*number as u32),
+            _ if !is_gic => None,
             [1, number, ..] if *number < 16 => Some(16 + *number as u32),
             _ => None,
         }

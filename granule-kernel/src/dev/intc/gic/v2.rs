@@ -3,8 +3,9 @@
 //! The `arm-gic` crate's driver must be the only one, so a value of it exists only under this file's lock,
 //! with interrupts masked.
 
-use super::common::{CALL, Error, timer};
-use super::quiesce::{Registers, StillOn};
+use super::super::common::{Error, StillOn};
+use super::super::registers::Registers;
+use super::numbers::{CALL, timer};
 use crate::lock::MaskedLock;
 use crate::percpu::per_cpu;
 use arm_gic::gicv2::{GicV2, SgiTarget, SgiTargetListFilter};
@@ -31,7 +32,7 @@ const PLAIN: InterruptGroup = InterruptGroup::Group0;
 /// # Safety
 ///
 /// The registers must be mapped there as Device memory, for good.
-pub(super) unsafe fn take(distributor: u64, cpu_interface: u64) {
+pub(in super::super) unsafe fn take(distributor: u64, cpu_interface: u64) {
     DISTRIBUTOR.store(distributor, Ordering::Relaxed);
     CPU_INTERFACE.store(cpu_interface, Ordering::Relaxed);
 }
@@ -50,7 +51,7 @@ fn with<R>(work: impl FnOnce(&mut GicV2<'_>) -> R) -> R {
 }
 
 /// Sets up this CPU's interface, and the distributor, whose repeated setup is harmless.
-pub(super) fn init_cpu() -> Result<(), Error> {
+pub(in super::super) fn init_cpu() -> Result<(), Error> {
     let timer = timer();
     let result = with(|gic| {
         gic.setup();
@@ -80,7 +81,7 @@ pub(super) fn init_cpu() -> Result<(), Error> {
     Ok(())
 }
 
-pub(super) fn send(cpus: impl Iterator<Item = usize>) {
+pub(in super::super) fn send(cpus: impl Iterator<Item = usize>) {
     let interfaces = cpus.fold(0, |all, cpu| {
         all | INTERFACE
             .of(cpu)
@@ -93,12 +94,12 @@ pub(super) fn send(cpus: impl Iterator<Item = usize>) {
     with(|gic| gic.send_sgi(CALL, target));
 }
 
-pub(super) fn acknowledge() -> Option<IntId> {
+pub(in super::super) fn acknowledge() -> Option<IntId> {
     // 1023 means none. An SGI's number carries the sender above it, which the end must repeat.
     with(|gic| gic.get_and_acknowledge_interrupt(PLAIN))
 }
 
-pub(super) fn end(id: IntId) {
+pub(in super::super) fn end(id: IntId) {
     with(|gic| gic.end_interrupt(id, PLAIN));
 }
 
@@ -118,8 +119,8 @@ fn registers() -> [Registers; 2] {
     [&DISTRIBUTOR, &CPU_INTERFACE].map(|at| unsafe { Registers::at(at.load(Ordering::Relaxed)) })
 }
 
-/// See [`quiesce_cpu`](super::quiesce_cpu). The first word of interrupts is banked for each CPU.
-pub(super) fn quiesce_cpu() -> Result<(), StillOn> {
+/// See [`quiesce_cpu`](super::super::quiesce_cpu). The first word of interrupts is banked for each CPU.
+pub(in super::super) fn quiesce_cpu() -> Result<(), StillOn> {
     let [distributor, interface] = registers();
     interface.write(CTLR, 0);
     interface.write(PMR, 0);
@@ -131,8 +132,8 @@ pub(super) fn quiesce_cpu() -> Result<(), StillOn> {
     distributor.check_disabled(0..1, 0xffff)
 }
 
-/// See [`quiesce_rest`](super::quiesce_rest).
-pub(super) fn quiesce_rest() -> Result<(), StillOn> {
+/// See [`quiesce_rest`](super::super::quiesce_rest).
+pub(in super::super) fn quiesce_rest() -> Result<(), StillOn> {
     let [distributor, _] = registers();
     distributor.write(CTLR, 0);
     let words = 1..u64::from(distributor.read(TYPER) & 0x1f) + 1;

@@ -1,8 +1,9 @@
 //! The GICv3 and GICv4 driver: a redistributor for each CPU, and the CPU interface in system
 //! registers.
 
-use super::common::{CALL, Error, timer};
-use super::quiesce::{Registers, StillOn};
+use super::super::common::{Error, StillOn};
+use super::super::registers::Registers;
+use super::numbers::{CALL, timer};
 use crate::percpu::{self, PerCpu};
 use arm_gic::gicv3::registers::{Gicd, GicrSgi};
 use arm_gic::gicv3::{
@@ -13,7 +14,7 @@ use arm_gic::{IntId, InterruptGroup, UniqueMmioPointer};
 use core::ops::Range;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
-use granule_kcore::devicetree::gic::MOST_REGIONS;
+use granule_kcore::devicetree::intc::MOST_REGIONS;
 
 static DISTRIBUTOR: AtomicU64 = AtomicU64::new(0);
 /// Start and end of each region of redistributors; 0 for an unused slot.
@@ -28,7 +29,7 @@ const REDISTRIBUTOR: u64 = size_of::<GicrSgi>() as u64;
 /// # Safety
 ///
 /// The registers must be mapped there as Device memory, for good.
-pub(super) unsafe fn take(distributor: u64, redistributors: &[Range<u64>]) {
+pub(in super::super) unsafe fn take(distributor: u64, redistributors: &[Range<u64>]) {
     DISTRIBUTOR.store(distributor, Ordering::Relaxed);
     for (slot, region) in REGIONS.iter().zip(redistributors) {
         let [start, end] = slot;
@@ -38,7 +39,7 @@ pub(super) unsafe fn take(distributor: u64, redistributors: &[Range<u64>]) {
 }
 
 /// Sets up this CPU's redistributor and interface, and on the `first` CPU the distributor too.
-pub(super) fn init_cpu(percpu: &PerCpu, first: bool) -> Result<(), Error> {
+pub(in super::super) fn init_cpu(percpu: &PerCpu, first: bool) -> Result<(), Error> {
     let affinity = percpu.affinity.load(Ordering::Relaxed);
     if affinity & 0xff >= 16 {
         return Err(Error::Affinity);
@@ -98,7 +99,7 @@ fn redistributor(affinity: u64) -> Result<NonNull<GicrSgi>, Error> {
 }
 
 /// Sends to `cpus`, ascending: neighbours in one cluster, up to 16, share one write.
-pub(super) fn send(cpus: impl Iterator<Item = usize>) {
+pub(in super::super) fn send(cpus: impl Iterator<Item = usize>) {
     let mut cluster = None;
     for cpu in cpus {
         let Some(cpu) = percpu::of(cpu) else {
@@ -133,11 +134,11 @@ fn send_to_cluster(cluster: Option<(u64, u16)>) {
     let _ = GicCpuInterface::send_sgi(CALL, target, SgiTargetGroup::CurrentGroup1);
 }
 
-pub(super) fn acknowledge() -> Option<IntId> {
+pub(in super::super) fn acknowledge() -> Option<IntId> {
     GicCpuInterface::get_and_acknowledge_interrupt(InterruptGroup::Group1)
 }
 
-pub(super) fn end(id: IntId) {
+pub(in super::super) fn end(id: IntId) {
     GicCpuInterface::end_interrupt(id, InterruptGroup::Group1);
 }
 
@@ -154,8 +155,8 @@ const TYPER: u64 = 4;
 /// Offset from a redistributor's first frame to its frame of SGIs and PPIs.
 const SGI_FRAME: u64 = 0x1_0000;
 
-/// See [`quiesce_cpu`](super::quiesce_cpu).
-pub(super) fn quiesce_cpu(percpu: &PerCpu) -> Result<(), StillOn> {
+/// See [`quiesce_cpu`](super::super::quiesce_cpu).
+pub(in super::super) fn quiesce_cpu(percpu: &PerCpu) -> Result<(), StillOn> {
     GicCpuInterface::enable_group1(false);
     GicCpuInterface::set_priority_mask(0);
     // The redistributor was found when this CPU was set up.
@@ -170,8 +171,8 @@ pub(super) fn quiesce_cpu(percpu: &PerCpu) -> Result<(), StillOn> {
     own.check_disabled(0..1, 0)
 }
 
-/// See [`quiesce_rest`](super::quiesce_rest).
-pub(super) fn quiesce_rest() -> Result<(), StillOn> {
+/// See [`quiesce_rest`](super::super::quiesce_rest).
+pub(in super::super) fn quiesce_rest() -> Result<(), StillOn> {
     // SAFETY: `take`'s caller answers for the distributor.
     let distributor = unsafe { Registers::at(DISTRIBUTOR.load(Ordering::Relaxed)) };
     // Affinity routing stays on: turning it off is UNPREDICTABLE.

@@ -1,6 +1,6 @@
 #![no_main]
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    if let Some(run) = granule_fuzz::target("device_tree_gic") {
+    if let Some(run) = granule_fuzz::target("device_tree_intc") {
         run(bytes);
     }
 });

@@ -1,0 +1,18 @@
+//! The interrupt controller of the Raspberry Pi 2 and 3. Its registers are in `granule_kcore::bcm2836`.
+
+use super::{Controller, Kind, NodeError, regions};
+use crate::bcm2836::BYTES;
+use granule_boot::tree::Node;
+
+/// The kind of a node that is one. The tree of the Raspberry Pi 4 names the same registers for other uses, with
+/// a node that is no interrupt controller.
+pub(super) fn kind(node: &Node<'_>) -> Option<Kind> {
+    let takes_interrupts = node.property(b"interrupt-controller").is_some();
+    (takes_interrupts && node.is_compatible(b"brcm,bcm2836-l1-intc")).then_some(Kind::Bcm2836)
+}
+
+pub(super) fn read(node: &Node<'_>) -> Result<Controller, NodeError> {
+    let registers = regions(node, BYTES)?.next().flatten();
+    let registers = registers.ok_or(NodeError::BadReg)?;
+    Ok(Controller::Bcm2836 { registers })
+}

@@ -1,0 +1,75 @@
+//! The GIC: its version, and the regions of its registers.
+
+use super::{Controller, Kind, NodeError, regions};
+use arrayvec::ArrayVec;
+use granule_boot::tree::Node;
+
+/// The most redistributor regions.
+pub const MOST_REGIONS: usize = 32;
+
+/// The least size of a distributor or of a GICv2's CPU interface.
+const FRAME: u64 = 0x1000;
+
+/// Compatible strings of controllers that are driven as a GICv2.
+const V2: [&[u8]; 7] = [
+    b"arm,gic-400",
+    b"arm,cortex-a15-gic",
+    b"arm,cortex-a9-gic",
+    b"arm,cortex-a7-gic",
+    b"arm,pl390",
+    b"qcom,msm-8660-qgic",
+    b"qcom,msm-qgic2",
+];
+
+/// The compatible string of version 3 and later.
+const V3: &[u8] = b"arm,gic-v3";
+
+/// The kind of a node that is a GIC.
+pub(super) fn kind(node: &Node<'_>) -> Option<Kind> {
+    let compatible = node.strings(b"compatible");
+    if compatible.has(V3) {
+        return Some(Kind::GicV3);
+    }
+    V2.iter()
+        .any(|name| compatible.has(name))
+        .then_some(Kind::GicV2)
+}
+
+pub(super) fn version_2(node: &Node<'_>) -> Result<Controller, NodeError> {
+    let mut regions = regions(node, FRAME)?;
+    match (regions.next().flatten(), regions.next().flatten()) {
+        (Some(distributor), Some(cpu_interface)) => Ok(Controller::GicV2 {
+            distributor,
+            cpu_interface,
+        }),
+        _ => Err(NodeError::BadReg),
+    }
+}
+
+pub(super) fn version_3(node: &Node<'_>) -> Result<Controller, NodeError> {
+    if node.property(b"redistributor-stride").is_some() {
+        return Err(NodeError::Stride);
+    }
+    let count = match node.property(b"#redistributor-regions") {
+        None => 1,
+        Some(_) => node
+            .number(b"#redistributor-regions")
+            .ok_or(NodeError::BadReg)?,
+    };
+    let mut regions = regions(node, FRAME)?;
+    let distributor = regions.next().flatten().ok_or(NodeError::BadReg)?;
+    let mut redistributors = ArrayVec::new();
+    for _ in 0..count {
+        let region = regions.next().flatten().ok_or(NodeError::BadReg)?;
+        redistributors
+            .try_push(region)
+            .map_err(|_| NodeError::TooManyRegions)?;
+    }
+    if redistributors.is_empty() {
+        return Err(NodeError::BadReg);
+    }
+    Ok(Controller::GicV3 {
+        distributor,
+        redistributors,
+    })
+}

@@ -1,0 +1,134 @@
+//! The interrupt controller in the device tree: its kind and the addresses of its registers. What differs by kind is
+//! in a file for each, `gic` and `bcm2836`; `timer` reads the interrupt of the CPUs' timers, whose meaning depends on
+//! the kind.
+//!
+//! Addresses are those that the CPU uses.
+
+mod bcm2836;
+mod gic;
+#[cfg(test)]
+mod tests;
+mod timer;
+
+pub use gic::MOST_REGIONS;
+pub use timer::timer;
+
+use super::{OwnPath, own};
+use arrayvec::ArrayVec;
+use core::fmt;
+use core::ops::Range;
+use granule_boot::tree::{Node, Tree};
+
+/// An interrupt controller, with the physical addresses of its registers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "the boot has one, on its stack")]
+pub enum Controller {
+    /// A GIC of version 2: distributor and CPU interface.
+    GicV2 {
+        /// The distributor.
+        distributor: Range<u64>,
+        /// The CPU interface.
+        cpu_interface: Range<u64>,
+    },
+    /// A GIC of version 3 or 4: distributor and redistributors; the CPU interface is system registers.
+    GicV3 {
+        /// The distributor.
+        distributor: Range<u64>,
+        /// The regions of redistributors.
+        redistributors: ArrayVec<Range<u64>, MOST_REGIONS>,
+    },
+    /// That of the Raspberry Pi 2 and 3, beside its cores.
+    Bcm2836 {
+        /// All its registers.
+        registers: Range<u64>,
+    },
+}
+
+/// Why there is no usable interrupt controller.
+#[derive(Clone, Debug)]
+pub enum ControllerError {
+    /// No node is compatible with one that is known.
+    None,
+    /// This node is one, and cannot be used.
+    Node(OwnPath, NodeError),
+}
+
+/// Why the node of an interrupt controller cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeError {
+    /// A `reg`, or the `ranges` of a bus above it, cannot be read or leads nowhere.
+    BadReg,
+    /// A GIC has more redistributor regions than there is room for.
+    TooManyRegions,
+    /// A GIC has its own `redistributor-stride`.
+    Stride,
+}
+
+impl fmt::Display for ControllerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::None => f.write_str(
+                "the device tree names no interrupt controller that is known (arm,gic-v3, arm,gic-400, arm,cortex-a15-gic, brcm,bcm2836-l1-intc)",
+            ),
+            Self::Node(node, error) => {
+                write!(f, "the interrupt controller {} {error}", node.text())
+            }
+        }
+    }
+}
+
+impl fmt::Display for NodeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::BadReg => {
+                f.write_str("has a reg that does not lead to addresses that the CPU can reach")
+            }
+            Self::TooManyRegions => write!(f, "has more than {MOST_REGIONS} redistributor regions"),
+            Self::Stride => f.write_str("has a redistributor-stride, which is not supported"),
+        }
+    }
+}
+
+/// The kind of the controller that a node describes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    GicV2,
+    GicV3,
+    Bcm2836,
+}
+
+/// The tree's interrupt controller.
+pub fn controller(tree: &Tree<'_>) -> Result<Controller, ControllerError> {
+    let (node, kind) = find(tree).ok_or(ControllerError::None)?;
+    let read = match kind {
+        Kind::GicV2 => gic::version_2(&node),
+        Kind::GicV3 => gic::version_3(&node),
+        Kind::Bcm2836 => bcm2836::read(&node),
+    };
+    read.map_err(|error| ControllerError::Node(own(node.path()), error))
+}
+
+/// The first GIC, or without one the other controller: the Raspberry Pi 4 has both, and its GIC has the interrupts.
+fn find<'a>(tree: &Tree<'a>) -> Option<(Node<'a>, Kind)> {
+    let of = |kind: fn(&Node<'_>) -> Option<Kind>| {
+        let mut all = tree.nodes();
+        all.find_map(|node| Some((node, kind(&node)?)))
+    };
+    of(gic::kind).or_else(|| of(bcm2836::kind))
+}
+
+/// The node's regions at the CPU's addresses; `None` for a region that the CPU cannot reach, that has fewer than
+/// `least` bytes, or that does not begin at a multiple of them.
+fn regions<'a>(
+    node: &Node<'a>,
+    least: u64,
+) -> Result<impl Iterator<Item = Option<Range<u64>>> + use<'a>, NodeError> {
+    let regions = node.reg().ok_or(NodeError::BadReg)?;
+    let node = *node;
+    Ok(regions.map(move |region| {
+        let region = region?;
+        let start = node.to_cpu(region.start)?;
+        let end = start.checked_add(region.bytes)?;
+        (region.bytes >= least && start.is_multiple_of(least)).then_some(start..end)
+    }))
+}

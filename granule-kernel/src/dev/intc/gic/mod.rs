@@ -1,0 +1,24 @@
+//! The GIC, through the `arm-gic` crate: [`v2`] and [`v3`] each drive one version. The kernel uses one
+//! software-generated interrupt (SGI), and the timer's private one (PPI).
+
+mod quiesce;
+pub(super) mod v2;
+pub(super) mod v3;
+
+pub(super) use numbers::CALL;
+
+mod numbers {
+    use super::super::common;
+    use arm_gic::IntId;
+
+    /// The SGI for calls between CPUs.
+    pub(in super::super) const CALL: IntId = IntId::sgi(0);
+
+    /// The timer's private interrupt.
+    pub(super) fn timer() -> Option<IntId> {
+        Some(IntId::ppi(common::timer()?.checked_sub(FIRST_PPI)?))
+    }
+
+    /// The number of the first private peripheral interrupt.
+    const FIRST_PPI: u32 = 16;
+}
