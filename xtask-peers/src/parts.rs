@@ -108,7 +108,7 @@ pub(crate) fn run(only: &[Part], fresh: bool, mut summary: Summary) -> Result<Ex
         summary.part("trees");
     }
     if wants(Part::Boards) || asked(Part::BoardsAll) {
-        run_command(cargo(&["xtask", "image"]))?;
+        build()?;
         let extent = if asked(Part::BoardsAll) {
             boards::Extent::All
         } else {

@@ -1,5 +1,6 @@
 //! QEMU's boards that are not its machine `virt`: our one image boots on each with the tree that Debian's kernel
-//! package carries for it, or with QEMU's own where there is none, with each page size of its CPU.
+//! package carries for it, or with QEMU's own where there is none, with each page size of its CPU, and runs its first
+//! program.
 //!
 //! This file has the order; the boards are in `list`, and `run` boots one.
 
@@ -10,10 +11,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
-use granule_cli::PageSize;
 use granule_cli::sizes::show_size;
+use granule_cli::{Initramfs, PageSize};
 use xtask::pool;
-use xtask::workspace::image_path;
+use xtask::workspace::{image_path, target_dir};
 
 use self::list::{BOARDS, Board};
 use crate::check::Check;
@@ -30,6 +31,10 @@ pub(crate) enum Extent {
     /// Every board with every QEMU and every page size.
     All,
 }
+
+/// What the first program does: more children than there are CPUs never call the kernel, so only the timer lets
+/// others run.
+const TEST: &str = "preempt";
 
 /// A boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,6 +99,14 @@ pub(crate) fn all(
     };
     let trees = trees(peers, files)?;
     let image = image_path();
+    let program = target_dir().join("granule").join("granule-user");
+    let program =
+        std::fs::read(&program).with_context(|| format!("cannot read {}", program.display()))?;
+    let initramfs = files.initramfs("boards.cpio", Initramfs::new().program("/init", &program))?;
+    let program = run::Program {
+        initramfs: &initramfs,
+        test: TEST,
+    };
     pool::run(
         cases.len(),
         pool::parallel(),
@@ -103,7 +116,7 @@ pub(crate) fn all(
             let tree = case.board.tree.and_then(|tree| trees.get(tree));
             let tree = tree.map(PathBuf::as_path);
             let qemu = qemu(case.board.qemus[case.qemu])?;
-            run::boot(case.board, case.page_size(), &qemu, &image, tree)
+            run::boot(case.board, case.page_size(), &qemu, &image, tree, &program)
         },
         |done| {
             let case = &cases[done.job];

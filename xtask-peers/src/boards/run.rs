@@ -18,8 +18,18 @@ use super::list::Board;
 /// A boot takes seconds on an idle machine.
 const PATIENCE: Duration = Duration::from_secs(600);
 
+/// The first program, which does a test.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Program<'a> {
+    pub(super) initramfs: &'a Path,
+    pub(super) test: &'a str,
+}
+
 /// The kernel's record: the values of each key.
 type Record = BTreeMap<String, Vec<String>>;
+
+/// The record's line of the timer's driver.
+const TIMER: &str = "name=arm-timer page_sizes=4k,16k,64k in_use=true";
 
 /// Boots, and says how many CPUs came up.
 pub(super) fn boot(
@@ -28,6 +38,7 @@ pub(super) fn boot(
     qemu: &Path,
     image: &Path,
     tree: Option<&Path>,
+    program: &Program<'_>,
 ) -> Result<String> {
     let mut command = Command::new(qemu);
     command.args(["-machine", board.name, "-display", "none"]);
@@ -38,7 +49,8 @@ pub(super) fn boot(
         command.arg("-dtb").arg(tree);
     }
     let size = show_size(page_size.bytes()).to_ascii_lowercase();
-    let words = format!("arm64.pagesize={size} {}", board.words);
+    let words = format!("arm64.pagesize={size} -- {}", program.test);
+    command.arg("-initrd").arg(program.initramfs);
     command.args(["-append", &words]);
     let record = heard(command)?;
     compare(&record, board, page_size)
@@ -52,6 +64,8 @@ fn compare(record: &Record, board: &Board, page_size: PageSize) -> Result<String
         ("page_size", page_size.bytes().to_string()),
         ("cpus", board.up.to_string()),
         ("cpus_expected", board.cpus.to_string()),
+        ("user.exit_code", "0".to_owned()),
+        ("user.signal", "0".to_owned()),
     ] {
         ensure!(
             all(key) == [wanted.clone()],
@@ -60,6 +74,11 @@ fn compare(record: &Record, board: &Board, page_size: PageSize) -> Result<String
             all("reason").join("; ")
         );
     }
+    ensure!(
+        all("driver").iter().any(|it| it == TIMER),
+        "no timer ended the time slices: the drivers are {}",
+        all("driver").join("; ")
+    );
     let missing = all("cpu_mismatch");
     ensure!(
         missing.is_empty() == (board.up == board.cpus)
@@ -67,7 +86,10 @@ fn compare(record: &Record, board: &Board, page_size: PageSize) -> Result<String
         "CPUs are missing for other reasons: {}",
         missing.join("; ")
     );
-    Ok(format!("{} of {} CPUs up", board.up, board.cpus))
+    Ok(format!(
+        "{} of {} CPUs up, and the first program ended well",
+        board.up, board.cpus
+    ))
 }
 
 /// Starts QEMU, and ends it when the record is whole.
@@ -158,11 +180,15 @@ mod tests {
             "@granule cpus=1",
             "@granule cpus_expected=2",
             "@granule cpu_mismatch=CPU 1 is late",
+            "@granule driver=name=arm-timer page_sizes=4k,16k,64k in_use=true",
+            "@granule user.exit_code=0",
+            "@granule user.signal=0",
             "@granule outcome=ok",
             "@granule end",
         ];
         let judged = |lines: &[&str]| compare(&told(lines)?, &board, PageSize::K4);
-        assert_eq!(judged(&good).unwrap(), "1 of 2 CPUs up");
+        let told_well = judged(&good).unwrap();
+        assert!(told_well.starts_with("1 of 2 CPUs up, "), "{told_well}");
         for at in 1..good.len() {
             let mut less = good.to_vec();
             less.remove(at);
