@@ -14,6 +14,8 @@
 //! - [`sizes`] is a set of page sizes.
 //! - [`choice`] turns all of these into a page size and a size of virtual addresses.
 //!
+//! [`chosen`] has names and values of `/chosen` that several of them share.
+//!
 //! Where EFI firmware started the machine, three modules come before them:
 //! - [`efi`] reads the memory map and the tables that firmware names.
 //! - [`acpi`] reads a few of ACPI's tables.
@@ -72,6 +74,7 @@
 
 pub mod acpi;
 pub mod choice;
+pub mod chosen;
 pub mod driver;
 pub mod efi;
 pub mod expand;

@@ -502,3 +502,38 @@ fn a_bank_at_address_zero_is_ram() {
         Err(Error::NotReserved { start: 0, size: 1 })
     );
 }
+
+/// More reservations than there is room for: none is lost, those that are near each other become one, and there is
+/// room for what comes after.
+#[test]
+fn any_number_of_reservations_is_kept() {
+    let mut memory = Memblock::<16>::new(PageSize::K4);
+    memory.add_bank(0, 1 << 40).unwrap();
+    let places: Vec<u64> = (1..=200_u64).map(|place| (place * place) << 13).collect();
+    let mut between = 0;
+    for start in &places {
+        between += memory.reserve_coarsely(*start, 0x1000).unwrap();
+    }
+    assert_eq!(memory.reserved().len(), 12);
+    for start in &places {
+        let holds = |own: &Region| own.start() <= *start && start + 0x1000 <= own.end();
+        assert!(memory.reserved().iter().any(holds), "{start:#x}");
+    }
+    let reserved = memory.totals().reserved;
+    assert_eq!(reserved, 200 * 0x1000 + between);
+    // The gaps grow, so the far ones stay free.
+    assert_eq!(memory.reserved()[11].start(), places[199]);
+    for _ in 0..4 {
+        memory
+            .allocate(0x2000, 0x2000, 0..u64::MAX, Direction::TopDown)
+            .unwrap();
+    }
+    // As few as there may be are left as they are.
+    let mut few = Memblock::<16>::new(PageSize::K4);
+    for start in &places[..12] {
+        assert_eq!(few.reserve_coarsely(*start, 0x1000), Ok(0));
+    }
+    assert_eq!(few.reserved().len(), 12);
+    let error = few.reserve_coarsely(u64::MAX, 2);
+    assert!(matches!(error, Err(Error::Overflow { .. })));
+}

@@ -75,6 +75,13 @@ pub(crate) fn acpi_tables(bytes: &[u8]) {
         bytes: bytes.to_vec(),
     };
     let memory = Ram(memory);
+    // Firmware's addresses at run time lie anywhere, and these bytes are the map too.
+    let descriptor = firm::descriptor(6, START, 16, firm::WB | firm::RUNTIME, 48);
+    let whole = bytes.len() / 48 * 48;
+    let map = Map::new(&bytes[..whole], 48, 1).or_else(|_| Map::new(&descriptor, 48, 1));
+    let Ok(map) = map else {
+        panic!("a map that was built is refused")
+    };
     for at in 0..bytes.len().min(64) as u64 {
         match Tables::new(&memory, START + at) {
             Ok(tables) => {
@@ -84,13 +91,25 @@ pub(crate) fn acpi_tables(bytes: &[u8]) {
             }
             Err(error) => one_line(&error.to_string()),
         }
-        if let Err(error) = efi::Tables::read(&memory, START + at) {
+        if let Err(error) = efi::Tables::read(&memory, map, START + at) {
             one_line(&error.to_string());
         }
         // A list that names itself ends.
         let list = MemoryReservations::new(&memory, Some(START + at));
         assert!(list.count() <= 64 * bytes.len());
+        assert_eq!(map.physical(START + at), physical(map, START + at));
     }
+}
+
+/// The address behind one of firmware's, by numbers that cannot overflow.
+fn physical(map: Map<'_>, address: u64) -> u64 {
+    let mut all = map.filter(|one| {
+        let start = u128::from(one.virtual_start);
+        let is_in = (start..start + u128::from(one.pages) * 4096).contains(&address.into());
+        one.attributes & firm::RUNTIME != 0 && start != 0 && one.range().is_some() && is_in
+    });
+    all.next()
+        .map_or(address, |one| one.start + (address - one.virtual_start))
 }
 
 /// A machine's tables, damaged at a few places.
@@ -152,7 +171,7 @@ fn descriptors(given: &mut Bytes<'_>) -> Vec<Descriptor> {
     let mut all = vec![(7, START, 64, firm::WB)];
     for _ in 0..given.below(12) {
         let start = START + 0x1000 * u64::from(given.byte() % 100);
-        let kind = [7, 7, 4, 9, 5, 6, 10, 0, 14, 15][given.below(10)];
+        let kind = [7, 7, 4, 9, 5, 6, 10, 0, 14, 15, 11][given.below(11)];
         let attributes = [firm::WB, firm::WB | firm::RUNTIME, 0, firm::WB | firm::SP];
         let attributes = attributes[given.below(8).saturating_sub(4)];
         let pages = match given.below(9) {
@@ -255,12 +274,19 @@ fn says(new: &[u8], all: &[Descriptor]) {
         };
         let sane =
             |one: &Descriptor| u128::from(one.1) + u128::from(one.2) * 4096 <= u128::from(u64::MAX);
+        // One without an end reaches to the next one.
+        let next = |one: &Descriptor| {
+            let above = all.iter().filter(|other| sane(other) && other.1 > one.1);
+            let next = above.map(|other| other.1).min().unwrap_or(u64::MAX);
+            if sane(one) { u64::MAX } else { next }
+        };
         let usable = |one: &Descriptor| {
             [7, 4].contains(&one.0) && one.3 == firm::WB
                 || one.0 == 9 && one.3 & !firm::SP == firm::WB
         };
         let here = || all.iter().filter(holds);
-        let is_ram = here().any(|one| usable(one) && sane(one)) && here().all(usable);
+        let is_ram = here().any(|one| usable(one) && sane(one))
+            && here().all(|one| usable(one) || page >= next(one));
         let is_bank = banks
             .iter()
             .any(|(start, bytes)| page.wrapping_sub(*start) < *bytes);

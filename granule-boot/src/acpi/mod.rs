@@ -18,4 +18,4 @@ pub use gtdt::{Timer, timers};
 pub use madt::{Cpu, Distributor, Madt};
 pub use root::{AcpiError, Fault, Tables};
 pub use spcr::{Console, ConsoleKind};
-pub use srat::{NearCpu, NearMemory, Srat};
+pub use srat::{Domains, NearCpu, NearMemory, Srat};

@@ -21,6 +21,18 @@ pub struct NearCpu {
     pub domain: u32,
 }
 
+impl NearCpu {
+    /// The CPU of an entry, if it is an entry of one.
+    fn of((kind, entry): (u8, &[u8])) -> Option<Self> {
+        let is_enabled = kind == GICC && le32(entry, 10)? & ENABLED != 0;
+        let cpu = Self {
+            uid: le32(entry, 6)?,
+            domain: le32(entry, 2)?,
+        };
+        is_enabled.then_some(cpu)
+    }
+}
+
 /// Memory and its proximity domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NearMemory {
@@ -51,14 +63,7 @@ impl<'a> Srat<'a> {
 
     /// The CPUs.
     pub fn cpus(self) -> impl Iterator<Item = NearCpu> + 'a {
-        self.entries().filter_map(|(kind, entry)| {
-            let is_enabled = kind == GICC && le32(entry, 10)? & ENABLED != 0;
-            let cpu = NearCpu {
-                uid: le32(entry, 6)?,
-                domain: le32(entry, 2)?,
-            };
-            is_enabled.then_some(cpu)
-        })
+        self.entries().filter_map(NearCpu::of)
     }
 
     /// The memory. A range that does not end inside 64 bits is none.
@@ -73,5 +78,51 @@ impl<'a> Srat<'a> {
             let domain = le32(entry, 2)?;
             is_enabled.then_some(NearMemory { range, domain })
         })
+    }
+}
+
+/// The domains of CPUs, looked up one after the other. Tables name their CPUs in the same order, so that a look-up
+/// begins where the last one ended. All of them together look at a limited number of entries.
+#[derive(Clone, Debug)]
+pub struct Domains<'a> {
+    all: Entries<'a>,
+    rest: Entries<'a>,
+    left: u32,
+}
+
+impl<'a> Domains<'a> {
+    /// The most entries that are looked at: a thousand CPUs in any order.
+    pub const MOST_LOOKS: u32 = 1 << 22;
+
+    /// The domains of the table; of none there are no domains.
+    #[must_use]
+    pub fn new(srat: Option<Srat<'a>>) -> Self {
+        let all = srat.map_or(Entries::behind(&[], 0), Srat::entries);
+        Self {
+            rest: all.clone(),
+            all,
+            left: Self::MOST_LOOKS,
+        }
+    }
+
+    /// The domain of a CPU.
+    pub fn of(&mut self, uid: u32) -> Option<u32> {
+        // To the end, and once more from the start.
+        for _ in 0..2 {
+            for entry in self.rest.by_ref() {
+                self.left = self.left.checked_sub(1)?;
+                if let Some(near) = NearCpu::of(entry).filter(|near| near.uid == uid) {
+                    return Some(near.domain);
+                }
+            }
+            self.rest = self.all.clone();
+        }
+        None
+    }
+
+    /// Whether a look-up ended because there were too many entries to look at.
+    #[must_use]
+    pub const fn is_cut(&self) -> bool {
+        self.left == 0
     }
 }

@@ -14,7 +14,9 @@ const VERSION: u32 = 1;
 /// The largest map: far more descriptors than firmware has.
 pub(super) const MOST_BYTES: u64 = 1 << 20;
 /// EFI counts memory in pages of this size, whatever the kernel's is.
-const EFI_PAGE: u64 = 4 << 10;
+pub(crate) const EFI_PAGE: u64 = 4 << 10;
+/// The most descriptors that a range may lie in. The longest range that is read, of a mebibyte, has 257 pages.
+const MOST_OF_A_RANGE: u32 = 257;
 
 /// Write-back cacheable.
 const WB: u64 = 1 << 3;
@@ -71,6 +73,8 @@ pub enum Role {
     Tables,
     /// Firmware uses it at run time: no RAM, and not in the linear map.
     Runtime,
+    /// It is a device that firmware uses at run time. It is no memory, and others may use the device too.
+    Device,
     /// It is no RAM for a kernel.
     Kept,
 }
@@ -82,6 +86,8 @@ pub struct Descriptor {
     pub kind: u32,
     /// Its first address.
     pub start: u64,
+    /// The first address that firmware knows it by at run time; 0 before a kernel chose one.
+    pub virtual_start: u64,
     /// Its size in EFI's pages.
     pub pages: u64,
     /// Its attributes.
@@ -105,16 +111,49 @@ impl Descriptor {
     #[must_use]
     pub const fn role(&self) -> Role {
         let is_cacheable = self.attributes & WB != 0;
+        // Registers, and the ports of a PCI bus, behind which a console or an interrupt controller may be.
+        if matches!(self.kind, 11 | 12) {
+            return Role::Device;
+        }
         if self.attributes & RUNTIME != 0 {
             return Role::Runtime;
         }
         match self.kind {
             // Code and data of the loader and of boot services, and free memory.
-            1..=4 | 7 if is_cacheable && self.attributes & SP == 0 => Role::Usable,
+            1..=4 | 7 if self.is_ordinary() => Role::Usable,
             5 | 6 => Role::Runtime,
             9 if is_cacheable => Role::Tables,
             _ => Role::Kept,
         }
+    }
+
+    /// Whether the memory is ordinary RAM: cacheable, and not meant for a particular use.
+    #[must_use]
+    pub const fn is_ordinary(&self) -> bool {
+        self.attributes & WB != 0 && self.attributes & SP == 0
+    }
+
+    /// Whether the memory is free, and ordinary RAM.
+    #[must_use]
+    pub const fn is_free(&self) -> bool {
+        self.kind == 7 && self.is_ordinary()
+    }
+
+    /// Whether its owner, firmware or a device, keeps it after the boot services have ended: all but the
+    /// memory of loaders (1, 2) and of boot services (3, 4), and free memory.
+    #[must_use]
+    pub const fn is_kept(&self) -> bool {
+        !matches!(self.kind, 1..=4 | 7)
+    }
+
+    /// The part of `range` that lies in the memory of the descriptor, if there is one.
+    #[must_use]
+    pub fn part_of(&self, range: Range) -> Option<Range> {
+        let own = self.range()?;
+        let end = |range: Range| range.start.saturating_add(range.bytes);
+        let start = own.start.max(range.start);
+        let bytes = end(own).min(end(range)).checked_sub(start)?;
+        (bytes != 0).then_some(Range { start, bytes })
     }
 
     /// Whether a read has no effect but that: the memory is cacheable, and neither broken, a device's nor
@@ -166,15 +205,18 @@ impl<'a> Map<'a> {
     }
 
     /// Whether all of `range` is memory that may be read. A range may lie in several descriptors that
-    /// follow each other.
+    /// follow each other, in so many as it can have pages.
     #[must_use]
     pub fn is_readable(&self, range: Range) -> bool {
         let Some(end) = range.start.checked_add(range.bytes) else {
             return false;
         };
         let mut at = range.start;
-        // Each round goes on behind a descriptor, so it ends.
-        while at < end {
+        // Each round goes on behind a descriptor. Each is a walk of the whole map, so that there must be few.
+        for _ in 0..MOST_OF_A_RANGE {
+            if at >= end {
+                return true;
+            }
             let holds = |of: &Range| at.checked_sub(of.start).is_some_and(|it| it < of.bytes);
             let mut found = None;
             for one in *self {
@@ -192,7 +234,27 @@ impl<'a> Map<'a> {
                 None => return false,
             }
         }
-        true
+        at >= end
+    }
+
+    /// The physical address behind an address of a table that firmware keeps for run time: a kernel before this
+    /// one may have had firmware change these to addresses of its own (`SetVirtualAddressMap`). It also
+    /// wrote them into the map. An address that the map does not know so is physical.
+    #[must_use]
+    pub fn physical(&self, address: u64) -> u64 {
+        for one in *self {
+            if one.attributes & RUNTIME == 0 || one.virtual_start == 0 {
+                continue;
+            }
+            let inside = address.checked_sub(one.virtual_start);
+            let range = one.range();
+            if let (Some(inside), Some(range)) = (inside, range)
+                && inside < range.bytes
+            {
+                return range.start.wrapping_add(inside);
+            }
+        }
+        address
     }
 }
 
@@ -205,6 +267,7 @@ impl Iterator for Map<'_> {
         Some(Descriptor {
             kind: le32(one, 0)?,
             start: le64(one, 8)?,
+            virtual_start: le64(one, 16)?,
             pages: le64(one, 24)?,
             attributes: le64(one, 32)?,
         })

@@ -4,6 +4,7 @@
 mod map;
 mod system;
 
+pub(crate) use map::EFI_PAGE;
 pub use map::{Descriptor, Map, MapError, Role};
 pub use system::{MemoryReservations, SystemError, Tables};
 

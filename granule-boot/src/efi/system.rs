@@ -3,7 +3,7 @@
 
 use super::super::bytes::{le32, le64, same};
 use super::super::tree::Range;
-use super::Physical;
+use super::{Map, Physical};
 use core::fmt;
 
 const SIGNATURE: u64 = u64::from_le_bytes(*b"IBI SYST");
@@ -25,6 +25,8 @@ const ACPI_20: [u8; 16] = [
 const MEMRESERVE: [u8; 16] = [
     0xc6, 0xb0, 0x8e, 0x88, 0xde, 0x8e, 0xf5, 0x4f, 0xa8, 0xf0, 0x9a, 0xee, 0x5c, 0xb9, 0x77, 0xc2,
 ];
+/// The most entries of a part: a part is a page, of 64 KiB at most.
+const MOST_ENTRIES: u32 = 4095;
 /// Bytes before the entries of a part of that list, and of an entry.
 const PART_BYTES: u64 = 16;
 const RESERVED_BYTES: u64 = 16;
@@ -67,12 +69,13 @@ pub struct Tables {
 }
 
 impl Tables {
-    /// Reads the system table at this address.
+    /// Reads the system table at this physical address. The table names the list of tables by an address that
+    /// `map` may have to translate; the tables themselves are named by physical addresses.
     ///
     /// # Errors
     ///
     /// Why it cannot be read.
-    pub fn read(memory: &impl Physical, system: u64) -> Result<Self, SystemError> {
+    pub fn read(memory: &impl Physical, map: Map<'_>, system: u64) -> Result<Self, SystemError> {
         let table = memory.read(system, SYSTEM_BYTES);
         let table = table.ok_or(SystemError::Unlisted)?;
         if le64(table, 0) != Some(SIGNATURE) {
@@ -84,7 +87,7 @@ impl Tables {
         if count == 0 {
             return Ok(tables);
         }
-        let at = le64(table, TABLES_AT).unwrap_or_default();
+        let at = map.physical(le64(table, TABLES_AT).unwrap_or_default());
         let entries = memory.read(at, count.saturating_mul(ENTRY_BYTES));
         let mut rest = entries.ok_or(SystemError::Tables)?;
         while let Some((entry, further)) = rest.split_at_checked(ENTRY_BYTES as usize) {
@@ -139,7 +142,7 @@ impl<'p, P: Physical> MemoryReservations<'p, P> {
         let head = self.memory.read(at, PART_BYTES)?;
         // The room of a part, the entries that are in use, the next part.
         let (room, used) = (le32(head, 0)?, le32(head, 4)?);
-        if used > room {
+        if used > room || used > MOST_ENTRIES {
             return None;
         }
         let bytes = u64::from(used).checked_mul(RESERVED_BYTES)?;

@@ -1,7 +1,8 @@
 //! The changes from the tree that firmware gave to the tree of the whole machine.
 
 use super::super::efi::Map;
-use super::super::tree::{Cells, Edit, Name, Node, Place, Tree, WriteError, Writer};
+use super::super::peek::USABLE_MEMORY_RANGE;
+use super::super::tree::{Cells, Edit, Name, Node, Place, Reg, Tree, WriteError, Writer};
 use super::machine::{self, Machine};
 use super::memory::{self, Banks};
 use super::{ExpandError, FROM_ACPI, FROM_EFI, Notes};
@@ -12,6 +13,9 @@ const TWO: Cells = Cells {
     size: 2,
 };
 
+/// The properties of `/chosen` that name memory with the root's cells: what another kernel leaves, and its headers.
+const OF_THE_ROOT: [&[u8]; 2] = [USABLE_MEMORY_RANGE.as_bytes(), b"linux,elfcorehdr"];
+
 type Done<T = ()> = Result<T, WriteError>;
 
 pub(super) struct Expand<'e> {
@@ -21,13 +25,17 @@ pub(super) struct Expand<'e> {
     /// Whether the root's cells are written new.
     has_own_cells: bool,
     cells: Cells,
+    /// The root's cells in the old tree.
+    old_cells: Cells,
+    /// The entries of [`OF_THE_ROOT`], where the root's cells change.
+    changed: [Option<Reg<'e>>; 2],
     has_reserved: bool,
     pub(super) notes: Notes,
 }
 
 impl<'e> Expand<'e> {
     pub(super) fn new(
-        old: &Tree<'_>,
+        old: &Tree<'e>,
         is_bare: bool,
         map: Map<'e>,
         banks: &'e Banks,
@@ -35,12 +43,23 @@ impl<'e> Expand<'e> {
         notes: Notes,
     ) -> Result<Self, ExpandError> {
         let has_own_cells = is_bare || machine.is_some();
-        let cells = match old.root() {
-            Some(root) if !has_own_cells => root.child_cells(),
-            _ => TWO,
-        };
+        let old_cells = old.root().map_or(TWO, |root| root.child_cells());
+        let cells = if has_own_cells { TWO } else { old_cells };
         if !memory::can_hold(cells) {
             return Err(ExpandError::Cells);
+        }
+        let mut changed = [None; 2];
+        let chosen = old.root().and_then(|root| root.child(b"chosen"));
+        if let Some(chosen) = chosen.filter(|_| cells != old_cells) {
+            for (entries, name) in changed.iter_mut().zip(OF_THE_ROOT) {
+                let all = chosen.property(name);
+                let all = all.map(|value| Reg::new(value, old_cells).whole().0);
+                // A range that is lost could be memory that another kernel keeps.
+                if all.is_some_and(|mut all| all.any(|one| one.is_none())) {
+                    return Err(ExpandError::ChosenMemory);
+                }
+                *entries = all;
+            }
         }
         Ok(Self {
             map,
@@ -48,6 +67,8 @@ impl<'e> Expand<'e> {
             machine,
             has_own_cells,
             cells,
+            old_cells,
+            changed,
             has_reserved: false,
             notes,
         })
@@ -75,7 +96,9 @@ impl<'t> Edit<'t> for Expand<'_> {
             // The node that it names is no more.
             Place::Chosen => {
                 let names_console = name.is(b"stdout-path") || name.is(b"linux,stdout-path");
-                !(name.is(FROM_ACPI) || (self.machine.is_some() && names_console))
+                let changes =
+                    self.cells != self.old_cells && OF_THE_ROOT.iter().any(|one| name.is(one));
+                !(name.is(FROM_ACPI) || (self.machine.is_some() && names_console) || changes)
             }
             _ => true,
         }
@@ -87,10 +110,30 @@ impl<'t> Edit<'t> for Expand<'_> {
                 to.cells(b"#address-cells", &[self.cells.address])?;
                 to.cells(b"#size-cells", &[self.cells.size])
             }
-            Place::Chosen => match self.machine.and_then(|machine| machine.console) {
-                Some(console) => machine::stdout(to, console),
-                None => Ok(()),
-            },
+            Place::Chosen => {
+                for (entries, name) in self.changed.into_iter().zip(OF_THE_ROOT) {
+                    if let Some(entries) = entries {
+                        memory::reg(to, name, self.cells, entries.flatten())?;
+                    }
+                }
+                match self.machine.and_then(|machine| machine.console) {
+                    Some(console) => machine::stdout(to, console),
+                    None => Ok(()),
+                }
+            }
+            // What it does not state is the root's, which changes.
+            Place::Child(node)
+                if self.cells != self.old_cells && node.is_named(b"reserved-memory") =>
+            {
+                let cells = node.child_cells_or(self.old_cells);
+                if node.property(b"#address-cells").is_none() {
+                    to.cells(b"#address-cells", &[cells.address])?;
+                }
+                if node.property(b"#size-cells").is_none() {
+                    to.cells(b"#size-cells", &[cells.size])?;
+                }
+                Ok(())
+            }
             _ => Ok(()),
         }
     }
@@ -99,7 +142,7 @@ impl<'t> Edit<'t> for Expand<'_> {
         match place {
             Place::Child(node) if !self.has_reserved && node.is_named(b"reserved-memory") => {
                 self.has_reserved = true;
-                let cells = node.child_cells_or(self.cells);
+                let cells = node.child_cells_or(self.old_cells);
                 memory::runtime(to, cells, self.map, &mut self.notes)
             }
             Place::Root => {

@@ -2,13 +2,15 @@
 //! console, in the bindings that the readers of device trees know.
 
 use super::super::acpi::{
-    AcpiError, Console, ConsoleKind, Cpu, Fault, Madt, Psci, Srat, Tables, Timer, timers,
+    AcpiError, Console, ConsoleKind, Cpu, Domains, Fault, Madt, Psci, Srat, Tables, Timer, timers,
 };
 use super::super::efi::Physical;
 use super::super::memblock::{Region, Regions};
 use super::super::tree::{WriteError, Writer};
 use super::{FROM_ACPI, Note, Notes};
 
+/// The most CPUs that are described: more than the kernel starts, and their nodes take half the room of a tree.
+pub(super) const MOST_CPUS: u32 = 2048;
 /// The most separate regions of redistributors.
 const MOST_REGIONS: usize = 32;
 /// Bytes of a distributor and of the redistributor of a CPU, by version 3 of the controller, and of a
@@ -95,7 +97,7 @@ impl<'p> Machine<'p> {
 
     /// Writes the nodes. The root has two cells for an address and two for a size.
     pub(super) fn nodes<'t>(&self, to: &mut Writer<'t>, notes: &mut Notes) -> Done {
-        self.cpus(to)?;
+        self.cpus(to, notes)?;
         self.gic(to, notes)?;
         if let Some(timers) = self.timers {
             to.begin(b"timer")?;
@@ -117,12 +119,18 @@ impl<'p> Machine<'p> {
         self.console.map_or(Ok(()), |console| serial(to, console))
     }
 
-    fn cpus<'t>(&self, to: &mut Writer<'t>) -> Done {
+    fn cpus<'t>(&self, to: &mut Writer<'t>, notes: &mut Notes) -> Done {
+        let mut domains = Domains::new(self.srat);
+        let mut count = 0_u32;
         to.begin(b"cpus")?;
         to.cells(b"#address-cells", &[2])?;
         to.cells(b"#size-cells", &[0])?;
         to.property(FROM_ACPI, &[])?;
         for cpu in self.cpus_in_use() {
+            count = count.saturating_add(1);
+            if count > MOST_CPUS {
+                continue;
+            }
             to.begin_at(b"cpu", cpu.mpidr)?;
             to.text(b"device_type", b"cpu")?;
             to.text(b"compatible", b"arm,armv8")?;
@@ -130,11 +138,16 @@ impl<'p> Machine<'p> {
             if !matches!(self.psci, Psci::None) {
                 to.text(b"enable-method", b"psci")?;
             }
-            let mut near = self.srat.into_iter().flat_map(Srat::cpus);
-            if let Some(near) = near.find(|near| near.uid == cpu.uid) {
-                to.cells(b"numa-node-id", &[near.domain])?;
+            if let Some(domain) = domains.of(cpu.uid) {
+                to.cells(b"numa-node-id", &[domain])?;
             }
             to.end()?;
+        }
+        if count > MOST_CPUS {
+            notes.add(Note::Cpus(count));
+        }
+        if domains.is_cut() {
+            notes.add(Note::Near);
         }
         to.end()
     }
@@ -188,7 +201,7 @@ impl<'p> Machine<'p> {
             let region = start.checked_add(bytes);
             let region = region.and_then(|end| Region::new(start, end));
             if region.is_none_or(|region| all.insert(region).is_err()) {
-                notes.add(Note::NoGic);
+                notes.add(Note::Redistributors(start));
             }
         };
         let mut has_some = false;

@@ -1,22 +1,53 @@
 //! RAM by the EFI memory map, and the nodes that say it.
 
 use super::super::acpi::Srat;
-use super::super::efi::{Map, Role};
+use super::super::efi::{Descriptor, EFI_PAGE, Map, Role};
 use super::super::memblock::{Region, Regions};
 use super::super::tree::{Cells, Range, WriteError, Writer};
 use super::{EFI_RUNTIME, ExpandError, FROM_EFI, Note, Notes, end};
 
 /// The most separate ranges of RAM; early memory has room for no more.
 const MOST_BANKS: usize = 128;
+/// The most that are told apart before the smallest are left out.
+const MOST_RANGES: usize = 512;
+/// The most ranges of memory that get a node of their own, because something is near them.
+const MOST_NEAR: usize = 256;
+/// For how many kept descriptors of no sensible size the next one is looked for, each time in all of the map.
+const MOST_ABSURD: u32 = 64;
 
 type Done<T = ()> = Result<T, WriteError>;
 
 /// The RAM of a machine: merged, ascending, without what anything else in the map keeps.
 #[derive(Clone, Debug)]
-pub(super) struct Banks(Regions<MOST_BANKS>);
+pub(super) struct Banks<const N: usize = MOST_BANKS>(Regions<N>);
 
 impl Banks {
     pub(super) fn of(map: Map<'_>, notes: &mut Notes) -> Result<Self, ExpandError> {
+        let mut all = Banks::<MOST_RANGES>::usable(map, notes);
+        while all.0.as_slice().len() > MOST_BANKS {
+            let Some(smallest) = all.0.take_smallest() else {
+                break;
+            };
+            notes.add(Note::MapFull(Range {
+                start: smallest.start(),
+                bytes: smallest.len(),
+            }));
+        }
+        let mut banks = Self(Regions::EMPTY);
+        for region in all.0.as_slice() {
+            // There are not too many now.
+            let _ = banks.0.insert(*region);
+        }
+        if banks.0.as_slice().is_empty() {
+            return Err(ExpandError::NoMemory);
+        }
+        Ok(banks)
+    }
+}
+
+impl<const N: usize> Banks<N> {
+    /// All RAM, as far as there is room.
+    fn usable(map: Map<'_>, notes: &mut Notes) -> Self {
         let mut banks = Self(Regions::EMPTY);
         for one in map {
             if !matches!(one.role(), Role::Usable | Role::Tables) {
@@ -36,20 +67,22 @@ impl Banks {
             }
         }
         // Where descriptors overlap, the one that keeps counts.
+        let mut absurd = 0_u32;
         for one in map {
-            if !matches!(one.role(), Role::Runtime | Role::Kept) {
+            if matches!(one.role(), Role::Usable | Role::Tables) {
                 continue;
             }
-            let most = one.range().unwrap_or(Range {
-                start: one.start,
-                bytes: u64::MAX,
+            let range = one.range().unwrap_or_else(|| {
+                notes.add(Note::MapKept {
+                    start: one.start,
+                    pages: one.pages,
+                });
+                absurd = absurd.saturating_add(1);
+                covered(map, &one, absurd <= MOST_ABSURD)
             });
-            banks.take(most, notes);
+            banks.take(range, notes);
         }
-        if banks.0.as_slice().is_empty() {
-            return Err(ExpandError::NoMemory);
-        }
-        Ok(banks)
+        banks
     }
 
     /// Takes `range` away, and tells what of it was RAM.
@@ -94,6 +127,24 @@ impl Banks {
     }
 }
 
+/// The whole pages that a descriptor covers that begins inside a page or has no end. One without an end reaches
+/// to the next descriptor, as far as that is looked for.
+fn covered(map: Map<'_>, one: &Descriptor, looks: bool) -> Range {
+    let mask = EFI_PAGE.wrapping_sub(1);
+    let end = one.pages.checked_mul(EFI_PAGE);
+    let end = end.and_then(|bytes| one.start.checked_add(bytes)?.checked_add(mask));
+    let end = end.map(|end| end & !mask).unwrap_or_else(|| {
+        let starts = map.filter(|_| looks).filter_map(|other| other.range());
+        let above = starts.map(|it| it.start).filter(|it| *it > one.start);
+        above.min().unwrap_or(u64::MAX)
+    });
+    let start = one.start & !mask;
+    Range {
+        start,
+        bytes: end.saturating_sub(start),
+    }
+}
+
 /// Memory with tables, which is RAM and stays reserved.
 pub(super) fn tables(map: Map<'_>) -> impl Iterator<Item = Range> {
     map.filter(|one| matches!(one.role(), Role::Tables))
@@ -109,11 +160,17 @@ pub(super) fn nodes<'t>(
     notes: &mut Notes,
 ) -> Done {
     let mut rest = banks.clone();
+    let mut count = 0_usize;
     for one in near.into_iter().flat_map(Srat::memory) {
         let Some(region) = Region::new(one.range.start, end(one.range)) else {
             continue;
         };
         if rest.inside(one.range).next().is_some() {
+            count = count.saturating_add(1);
+            if count > MOST_NEAR {
+                notes.add(Note::Near);
+                break;
+            }
             node(to, cells, &rest, one.range, Some(one.domain), notes)?;
             // Without room, the node of the rest says some memory a second time.
             let _ = rest.0.remove(region);
@@ -147,7 +204,7 @@ fn node<'t>(
     for range in banks.inside(range).filter(|range| !fits(range)) {
         notes.add(Note::Cells(range.start));
     }
-    reg(to, cells, banks.inside(range).filter(fits))?;
+    reg(to, b"reg", cells, banks.inside(range).filter(fits))?;
     if let Some(domain) = domain {
         to.cells(b"numa-node-id", &[domain])?;
     }
@@ -173,7 +230,7 @@ pub(super) fn runtime<'t>(
         }
         to.begin_at(b"efi-runtime", range.start)?;
         to.text(b"compatible", EFI_RUNTIME)?;
-        reg(to, cells, [range].into_iter())?;
+        reg(to, b"reg", cells, [range].into_iter())?;
         to.property(b"no-map", &[])?;
         to.property(FROM_EFI, &[])?;
         to.end()?;
@@ -192,8 +249,14 @@ fn fits(cells: Cells, range: Range) -> bool {
     cells.address > 1 || u32::try_from(last).is_ok()
 }
 
-/// Writes `reg`. A range whose size does not fit into the cells becomes several.
-fn reg<'t>(to: &mut Writer<'t>, cells: Cells, ranges: impl Iterator<Item = Range>) -> Done {
+/// Writes `reg`, or another property of its kind. A range whose size does not fit into the cells becomes
+/// several.
+pub(super) fn reg<'t>(
+    to: &mut Writer<'t>,
+    name: &'t [u8],
+    cells: Cells,
+    ranges: impl Iterator<Item = Range>,
+) -> Done {
     let most = if cells.size > 1 { u64::MAX } else { 1 << 31 };
     let pieces = ranges.flat_map(move |range| {
         let mut rest = range;
@@ -217,5 +280,5 @@ fn reg<'t>(to: &mut Writer<'t>, cells: Cells, ranges: impl Iterator<Item = Range
             cell.to_be_bytes()
         })
     });
-    to.list(b"reg", all)
+    to.list(name, all)
 }

@@ -58,7 +58,7 @@ pub fn expand<'t>(
 ) -> Result<Expanded, ExpandError> {
     let mut notes = Notes::default();
     let banks = Banks::of(map, &mut notes)?;
-    let tables = efi::Tables::read(memory, request.system_table);
+    let tables = efi::Tables::read(memory, map, request.system_table);
     let tables = tables.unwrap_or_else(|error| {
         notes.add(Note::System(error));
         efi::Tables::default()

@@ -4,6 +4,7 @@
 use super::super::acpi::AcpiError;
 use super::super::efi::{MapError, SystemError};
 use super::super::tree::{Range, TreeError, WriteError};
+use super::machine::MOST_CPUS;
 use core::fmt;
 
 /// Why a machine cannot boot with firmware's tables.
@@ -20,6 +21,9 @@ pub enum ExpandError {
     NoMemory,
     /// The root's cells hold no address and size.
     Cells,
+    /// A property of `/chosen` that names memory is not whole pairs of address and size, and the root's cells
+    /// change.
+    ChosenMemory,
     /// `acpi=force`, and ACPI's tables cannot be read.
     Acpi(AcpiError),
     /// The tree cannot be written.
@@ -41,6 +45,9 @@ impl ExpandError {
             Self::NoMemory => "EFI memory map: it has no RAM that may be used",
             Self::Cells => {
                 "device tree: the root's #address-cells and #size-cells hold no memory, expected 1 to 4"
+            }
+            Self::ChosenMemory => {
+                "/chosen: linux,usable-memory-range or linux,elfcorehdr is not whole pairs of address and size of at most 64 bits"
             }
             Self::Acpi(_) => "acpi=force: ACPI's tables RSDP, XSDT or APIC cannot be read",
             Self::Tree(error) => error.text(),
@@ -89,6 +96,13 @@ pub enum Note {
         /// Its pages.
         pages: u64,
     },
+    /// A descriptor of kept memory does not begin at a page, or does not end inside 64 bits.
+    MapKept {
+        /// Its first address.
+        start: u64,
+        /// Its pages.
+        pages: u64,
+    },
     /// RAM that another descriptor keeps.
     MapOverlap(Range),
     /// RAM that there is no room for, because the map has too many separate ranges of it.
@@ -105,6 +119,12 @@ pub enum Note {
     NoAcpi,
     /// The MADT has no interrupt controller that can be described.
     NoGic,
+    /// Redistributors of the interrupt controller that cannot be described, the first at this address.
+    Redistributors(u64),
+    /// The MADT has this many CPUs, more than are described.
+    Cpus(u32),
+    /// The SRAT is too long to say of all CPUs and memory which are near each other.
+    Near,
     /// The machine has no PSCI.
     NoPsci,
     /// The console is of a kind that is unknown, or has no address.
@@ -117,6 +137,10 @@ impl fmt::Display for Note {
             Self::MapEndless { start, pages } => write!(
                 f,
                 "EFI memory map: {pages:#x} pages at {start:#x} are not aligned or reach the end of the address space; left out"
+            ),
+            Self::MapKept { start, pages } => write!(
+                f,
+                "EFI memory map: {pages:#x} pages of kept memory at {start:#x} are not aligned or reach the end of the address space; kept from that page on, to the next descriptor"
             ),
             Self::MapOverlap(Range { start, bytes }) => write!(
                 f,
@@ -138,6 +162,17 @@ impl fmt::Display for Note {
             Self::NoAcpi => f.write_str("firmware names neither a device tree nor ACPI's tables"),
             Self::NoGic => f.write_str(
                 "ACPI: the table APIC has no interrupt controller of a known version, with addresses",
+            ),
+            Self::Redistributors(start) => write!(
+                f,
+                "ACPI: the table APIC has redistributors at {start:#x} that have no end, or are in more than 32 places; left out"
+            ),
+            Self::Cpus(count) => write!(
+                f,
+                "ACPI: the table APIC has {count} CPUs; the first {MOST_CPUS} are used"
+            ),
+            Self::Near => f.write_str(
+                "ACPI: the table SRAT is too long; some CPUs or memory have no NUMA node",
             ),
             Self::NoPsci => f.write_str(
                 "ACPI: the table FACP has no PSCI; other CPUs cannot be started, nor the machine powered off",

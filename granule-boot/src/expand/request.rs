@@ -1,6 +1,10 @@
 //! The properties of `/chosen` by which the EFI stub, or a kernel before this one, names firmware's tables.
 //! They are those of Linux.
 
+use super::super::chosen::{
+    UEFI_DESCRIPTOR_BYTES, UEFI_DESCRIPTOR_VERSION, UEFI_MAP_BYTES, UEFI_MAP_START,
+    UEFI_SYSTEM_TABLE,
+};
 use super::super::efi::Map;
 use super::super::tree::{Range, Tree};
 use super::ExpandError;
@@ -29,11 +33,11 @@ impl Request {
         let number = |name: &[u8]| chosen.and_then(|chosen| chosen.number(name));
         let short = |name: &[u8]| number(name).and_then(|number| u32::try_from(number).ok());
         let all = [
-            number(b"linux,uefi-system-table"),
-            number(b"linux,uefi-mmap-start"),
-            short(b"linux,uefi-mmap-size").map(u64::from),
-            short(b"linux,uefi-mmap-desc-size").map(u64::from),
-            short(b"linux,uefi-mmap-desc-ver").map(u64::from),
+            number(UEFI_SYSTEM_TABLE),
+            number(UEFI_MAP_START),
+            short(UEFI_MAP_BYTES).map(u64::from),
+            short(UEFI_DESCRIPTOR_BYTES).map(u64::from),
+            short(UEFI_DESCRIPTOR_VERSION).map(u64::from),
         ];
         if all.iter().all(Option::is_none) {
             return Ok(None);

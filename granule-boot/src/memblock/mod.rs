@@ -146,6 +146,18 @@ impl<const N: usize> Memblock<N> {
         Ok(())
     }
 
+    /// Reserves a range as [`reserve`](Memblock::reserve) does, however many there are, and keeps room for a quarter
+    /// of all ranges: where there are more, those that are nearest to each other become one, with the memory
+    /// between them. Returns the number of these bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Overflow`]. Nothing has changed then.
+    pub fn reserve_coarsely(&mut self, start: u64, size: u64) -> Result<u64, Error> {
+        self.reserve(start, size)?;
+        Ok(self.reserved.make_room(N >> 2))
+    }
+
     /// Marks a range that must never be mapped or allocated.
     ///
     /// # Errors

@@ -177,6 +177,41 @@ impl<const N: usize> Regions<N> {
         }
     }
 
+    /// Removes the smallest range, and returns it; of several the lowest.
+    pub(crate) fn take_smallest(&mut self) -> Option<Region> {
+        let ranges = self.as_slice().iter().enumerate();
+        let (at, smallest) = ranges.min_by_key(|(_, region)| region.len())?;
+        let smallest = *smallest;
+        // Removing takes no room.
+        self.replace(at, at.saturating_add(1), &[]).ok()?;
+        Some(smallest)
+    }
+
+    /// Makes room for `spare` more ranges, by joining those that are nearest to each other. Returns how many
+    /// bytes between ranges the list contains now.
+    pub(super) fn make_room(&mut self, spare: usize) -> u64 {
+        let mut joined = 0_u64;
+        while self.len.saturating_add(spare) > N {
+            let pairs = self.as_slice().windows(2).enumerate();
+            let gaps = pairs.filter_map(|(at, pair)| match pair {
+                [below, above] => Some((above.start.saturating_sub(below.end), at, *below, *above)),
+                _ => None,
+            });
+            let Some((gap, at, below, above)) = gaps.min_by_key(|(gap, ..)| *gap) else {
+                break;
+            };
+            let both = Region {
+                start: below.start,
+                end: above.end,
+            };
+            if self.replace(at, at.saturating_add(2), &[both]).is_err() {
+                break;
+            }
+            joined = joined.saturating_add(gap);
+        }
+        joined
+    }
+
     /// Removes all bytes outside `start..end`. Returns their number.
     pub(super) fn clip(&mut self, start: u64, end: u64) -> u64 {
         let mut removed = 0_u64;

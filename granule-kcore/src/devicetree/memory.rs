@@ -65,6 +65,8 @@ pub enum Warning<'a> {
     PartialEntry(Path<'a>, &'static str),
     /// A reservation reaches the end of the address space.
     EndlessReservation(tree::Range),
+    /// There are too many reservations: these bytes between them are reserved too.
+    ReservedBetween(u64),
     /// A reservation has no byte of RAM.
     ReservedOutside(tree::Range),
     /// Another kernel leaves only a part of the node's memory.
@@ -87,6 +89,11 @@ impl fmt::Display for Warning<'_> {
             Self::EndlessReservation(tree::Range { start, bytes }) => write!(
                 f,
                 "the device tree reserves {bytes:#x} bytes at {start:#x}, which reach the end of the address space; ignored outside RAM"
+            ),
+            Self::ReservedBetween(bytes) => write!(
+                f,
+                "the device tree reserves memory in more than {} places; {bytes} bytes between the nearest are not used either",
+                MOST_RANGES * 3 / 4
             ),
             Self::ReservedOutside(tree::Range { start, bytes }) => write!(
                 f,
@@ -159,6 +166,7 @@ pub fn memory(
     if memory.banks().is_empty() {
         return Err(MemoryNodeError::NoMemory);
     }
+    let mut between = 0;
     for_each_reserved(&tree, handed_over, |reserved| {
         let (range, no_map) = match reserved {
             Reserved::Range { range, no_map } => (range, no_map),
@@ -186,11 +194,15 @@ pub fn memory(
         if no_map {
             memory.mark_no_map(range.start, bytes)
         } else {
-            memory.reserve(range.start, bytes)
+            between += memory.reserve_coarsely(range.start, bytes)?;
+            Ok(())
         }
     })?;
-    if let Some((start, end)) = chosen.and_then(|chosen| initrd(&chosen)) {
-        memory.reserve(start, end.saturating_sub(start))?;
+    if between > 0 {
+        warn(Warning::ReservedBetween(between));
+    }
+    if let Some(initrd) = tree.initial_ramdisk() {
+        memory.reserve(initrd.start, initrd.bytes)?;
     }
     Ok(())
 }
@@ -269,6 +281,20 @@ pub fn each_reserved(
     })
 }
 
+/// Whether the kernel uses a byte of `range` itself: it is in one of `own`, or reserved in `memory` by somebody
+/// else than `tree`, which firmware wrote.
+pub fn is_taken(tree: &[u8], memory: &Memory, own: &[tree::Range], range: tree::Range) -> bool {
+    let end = range.start.saturating_add(range.bytes);
+    let mut by_tree = false;
+    // A tree that cannot be read reserves nothing.
+    let _ = each_reserved(tree, None, |start, bytes| {
+        by_tree |= start <= range.start && end <= start.saturating_add(bytes);
+    });
+    let mut reserved = memory.reserved().iter();
+    own.iter().any(|own| own.meets(range))
+        || !by_tree && reserved.any(|one| one.inside(range.start, end).is_some())
+}
+
 /// The whole pages from `start` to `end` that `firmware` neither reserves nor forbids to map: the part
 /// of the kernel's storage that may be given back. `firmware` is the memory as the tree describes it.
 /// A merged list cannot answer this, because reserving the image merges with reservations inside the
@@ -310,17 +336,8 @@ fn bad_reg(node: &Node<'_>, property: &'static str) -> MemoryNodeError {
 
 /// The initial ramdisk's place, as `tree` states it.
 pub fn initial_ramdisk(tree: &[u8]) -> Option<Range<u64>> {
-    let chosen = child(&Tree::new(tree).ok()?, b"chosen")?;
-    let (start, end) = initrd(&chosen)?;
-    (start < end).then_some(start..end)
-}
-
-/// The initial ramdisk's first byte, and the byte after its last.
-fn initrd(chosen: &Node<'_>) -> Option<(u64, u64)> {
-    Some((
-        chosen.number(b"linux,initrd-start")?,
-        chosen.number(b"linux,initrd-end")?,
-    ))
+    let initrd = Tree::new(tree).ok()?.initial_ramdisk()?;
+    Some(initrd.start..initrd.start.saturating_add(initrd.bytes))
 }
 
 #[cfg(test)]

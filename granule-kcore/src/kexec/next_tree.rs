@@ -9,14 +9,13 @@
 
 use super::handoff_note as note;
 use core::fmt;
+use granule_boot::chosen::{INITRD_END, INITRD_START};
 use granule_boot::expand::{FROM_ACPI, FROM_EFI};
 use granule_boot::peek::KASLR_SEED;
 use granule_boot::tree::{self, Edit, Name, Node, Place, Tree, WriteError, Writer};
 use granule_kexec::PhysRange;
 
 const BOOTARGS: &[u8] = b"bootargs";
-const INITRD_START: &[u8] = b"linux,initrd-start";
-const INITRD_END: &[u8] = b"linux,initrd-end";
 const RNG_SEED: &[u8] = b"rng-seed";
 /// Properties that a previous kernel wrote for this kernel alone. They name memory that this kernel does
 /// not keep. `linux,usable-memory-range` is none of them: the memory outside it is still another kernel's,

@@ -266,15 +266,16 @@ fn reservations_outside_ram_take_no_room() {
         .collect();
     let one = read(reg, None, None, &beside).unwrap();
     assert_eq!(one.reserved, [(0x4000_0000, 0x4012_c000)]);
-    // Apart from each other in RAM they do not fit, and none may be left out.
+    // Apart from each other in RAM they do not fit: none is left out, and what lies between them is.
     let apart: Vec<_> = (0..300)
         .map(|n| (0x4000_0000 + n * 0x2000, 0x1000))
         .collect();
-    let line = read(reg, None, None, &apart).err().unwrap();
-    assert_eq!(
-        line,
-        "the device tree's memory cannot be used: memblock: no room for the reserved range at 0x40100000, the limit is 128"
-    );
+    let some = read(reg, None, None, &apart).unwrap();
+    assert_eq!(some.reserved.len(), 96);
+    let holds = |at: u64| some.reserved.iter().any(|one| one.0 <= at && at < one.1);
+    assert!(apart.iter().all(|(start, _)| holds(*start)));
+    let line = "the device tree reserves memory in more than 96 places; 835584 bytes between the nearest are not used either";
+    assert_eq!(some.warnings, [line]);
 }
 
 #[test]
@@ -343,4 +344,87 @@ fn reserved_memory_has_the_cells_of_the_root_unless_it_states_its_own() {
         let early = Tree::new(&tree).unwrap().no_map().next().unwrap();
         assert_eq!((early.start, early.bytes), (0x4100_0000, 0x1000));
     }
+}
+
+/// Eight bytes that a CPU watches: the kernel writes there, so they must not be its own.
+#[test]
+fn memory_of_the_kernel_is_told_from_firmware_s() {
+    use dtoolkit::memreserve::MemoryReservation;
+    use dtoolkit::model::DeviceTree;
+    let mut built = DeviceTree::new();
+    built.memory_reservations = vec![
+        MemoryReservation::new(0x4000_0000, 0x1000),
+        // Firmware that reserves what is not its own.
+        MemoryReservation::new(0x4020_0000, 0x1000),
+    ];
+    let bytes = built.to_dtb();
+    let mut memory = Memory::new(K4);
+    memory.add_bank(0x4000_0000, 0x1000_0000).unwrap();
+    for (start, bytes) in [
+        (0x4000_0000, 0x1000),
+        (0x4020_0000, 0x20_0000),
+        (0x4100_0000, 0x1000),
+    ] {
+        memory.reserve(start, bytes).unwrap();
+    }
+    let image = tree::Range {
+        start: 0x4020_0000,
+        bytes: 0x20_0000,
+    };
+    let taken = |start| is_taken(&bytes, &memory, &[image], tree::Range { start, bytes: 8 });
+    // Firmware's, and memory that is free or no RAM at all.
+    assert!(!taken(0x4000_0ff8) && !taken(0x4000_1000) && !taken(0x900_0000));
+    // The image, and tables that the kernel has reserved since.
+    assert!(taken(0x4020_0000) && taken(0x403f_fff8) && taken(0x4100_0ff8));
+    assert!(!taken(0x4040_0000));
+}
+
+/// A tree that reserves memory in hundreds of places boots, and says in one line what it costs.
+#[test]
+fn hundreds_of_reservations_fit() {
+    use dtoolkit::memreserve::MemoryReservation;
+    use dtoolkit::model::{DeviceTree, DeviceTreeNode, DeviceTreeProperty};
+    let told = |count: u64| {
+        let mut tree = DeviceTree::new();
+        let mut bank = DeviceTreeNode::new_unchecked("memory");
+        let reg = [0x4000_0000_u64, 0x4000_0000]
+            .map(u64::to_be_bytes)
+            .concat();
+        bank.add_property(DeviceTreeProperty::new_unchecked(
+            "device_type",
+            b"memory\0".to_vec(),
+        ));
+        bank.add_property(DeviceTreeProperty::new_unchecked("reg", reg));
+        for name in ["#address-cells", "#size-cells"] {
+            tree.root
+                .add_property(DeviceTreeProperty::new_unchecked(name, 2u32));
+        }
+        tree.root.add_child(bank);
+        let places = (0..count).map(|place| 0x4000_0000 + (place << 18));
+        tree.memory_reservations = places
+            .clone()
+            .map(|start| MemoryReservation::new(start, 0x1000))
+            .collect();
+        let mut read = Memory::new(K64);
+        let mut warnings = Vec::new();
+        memory(&tree.to_dtb(), None, &mut read, |it| {
+            warnings.push(it.to_string())
+        })
+        .unwrap();
+        for start in places {
+            assert!(read.reserved().iter().any(|own| own.contains(start)));
+        }
+        // The image, the tree, tables and stacks come after.
+        for place in 0..30_u64 {
+            read.reserve(0x7f00_0000 + (place << 17), 1).unwrap();
+        }
+        warnings
+    };
+    assert_eq!(told(96), [""; 0]);
+    let many = told(700);
+    assert_eq!(many.len(), 1);
+    assert!(
+        many[0].starts_with("the device tree reserves memory in more than 96 places; "),
+        "{many:?}"
+    );
 }
