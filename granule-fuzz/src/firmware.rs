@@ -9,7 +9,7 @@ use crate::bytes::Bytes;
 use dtoolkit::fdt::Fdt;
 use dtoolkit::{Node, Property};
 use granule_boot::acpi::{Console, Madt, Srat, Tables, timers};
-use granule_boot::efi::{self, Map, MemoryReservations, Physical};
+use granule_boot::efi::{self, Map, MemoryAttributes, MemoryReservations, Physical};
 use granule_boot::expand::{Expanded, Notes, Request, expand};
 use granule_boot::tree::{Range, Tree, Writer};
 use granule_boot::words::Acpi;
@@ -93,6 +93,10 @@ pub(crate) fn acpi_tables(bytes: &[u8]) {
         }
         if let Err(error) = efi::Tables::read(&memory, map, START + at) {
             one_line(&error.to_string());
+        }
+        match MemoryAttributes::read(&memory, START + at) {
+            Ok(table) => assert!(table.range.bytes <= bytes.len() as u64),
+            Err(error) => one_line(&error.to_string()),
         }
         // A list that names itself ends.
         let list = MemoryReservations::new(&memory, Some(START + at));

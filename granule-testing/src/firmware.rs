@@ -5,6 +5,10 @@
 pub const WB: u64 = 8;
 /// Soft-reserved.
 pub const SP: u64 = 1 << 18;
+/// Read-only.
+pub const RO: u64 = 1 << 17;
+/// Not executed.
+pub const XP: u64 = 1 << 14;
 /// Used by firmware at run time.
 pub const RUNTIME: u64 = 1 << 63;
 
@@ -21,6 +25,14 @@ pub const MEMRESERVE: [u8; 16] = guid(
     0x8ede,
     0x4ff5,
     [0xa8, 0xf0, 0x9a, 0xee, 0x5c, 0xb9, 0x77, 0xc2],
+);
+
+/// The GUID of the memory attributes table: dcfa911d-26eb-469f-a220-38b7dc461220.
+pub const ATTRIBUTES: [u8; 16] = guid(
+    0xdcfa_911d,
+    0x26eb,
+    0x469f,
+    [0xa2, 0x20, 0x38, 0xb7, 0xdc, 0x46, 0x12, 0x20],
 );
 
 const fn guid(first: u32, second: u16, third: u16, last: [u8; 8]) -> [u8; 16] {
@@ -99,6 +111,18 @@ pub fn descriptor(kind: u32, start: u64, pages: u64, attributes: u64, bytes: usi
         .at(32, attributes.to_le_bytes())
         .long(bytes)
         .0
+}
+
+/// The memory attributes table with these descriptors, each of this many bytes.
+pub fn attributes(descriptors: &[Vec<u8>], bytes: u32) -> Vec<u8> {
+    let mut table = Fields::default()
+        .at(0, 1_u32.to_le_bytes())
+        .at(4, (descriptors.len() as u32).to_le_bytes())
+        .at(8, bytes.to_le_bytes())
+        .long(16)
+        .0;
+    table.extend(descriptors.concat());
+    table
 }
 
 /// The system table with these configuration tables.

@@ -23,7 +23,7 @@ const WB: u64 = 1 << 3;
 /// Meant for a particular use (soft-reserved).
 const SP: u64 = 1 << 18;
 /// Firmware uses it at run time.
-const RUNTIME: u64 = 1 << 63;
+pub(super) const RUNTIME: u64 = 1 << 63;
 
 /// Why a memory map cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,9 +1,11 @@
 //! What EFI firmware leaves in memory: its memory map, and the tables that its system table names. All
 //! of it is untrusted: every read is bounded, and every walk ends. Calling firmware does not belong here.
 
+mod attributes;
 mod map;
 mod system;
 
+pub use attributes::{AttributesError, MemoryAttributes};
 pub(crate) use map::EFI_PAGE;
 pub use map::{Descriptor, Map, MapError, Role};
 pub use system::{MemoryReservations, SystemError, Tables};

@@ -21,6 +21,10 @@ const MOST_TABLES: u64 = 1024;
 const ACPI_20: [u8; 16] = [
     0x71, 0xe8, 0x68, 0x88, 0xf1, 0xe4, 0xd3, 0x11, 0xbc, 0x22, 0x00, 0x80, 0xc7, 0x3c, 0x88, 0x81,
 ];
+/// The GUID of the memory attributes table.
+const ATTRIBUTES: [u8; 16] = [
+    0x1d, 0x91, 0xfa, 0xdc, 0xeb, 0x26, 0x9f, 0x46, 0xa2, 0x20, 0x38, 0xb7, 0xdc, 0x46, 0x12, 0x20,
+];
 /// The GUID of the list of memory that a Linux kernel asks the kernels behind it to keep.
 const MEMRESERVE: [u8; 16] = [
     0xc6, 0xb0, 0x8e, 0x88, 0xde, 0x8e, 0xf5, 0x4f, 0xa8, 0xf0, 0x9a, 0xee, 0x5c, 0xb9, 0x77, 0xc2,
@@ -66,6 +70,8 @@ pub struct Tables {
     pub rsdp: Option<u64>,
     /// The first part of the list of memory to keep.
     pub reservations: Option<u64>,
+    /// The memory attributes table.
+    pub attributes: Option<u64>,
 }
 
 impl Tables {
@@ -101,6 +107,8 @@ impl Tables {
                 tables.rsdp = tables.rsdp.or(address);
             } else if same(guid, &MEMRESERVE) {
                 tables.reservations = tables.reservations.or(address);
+            } else if same(guid, &ATTRIBUTES) {
+                tables.attributes = tables.attributes.or(address);
             }
         }
         Ok(tables)

@@ -4,7 +4,7 @@ use super::machine::{Machine, Ram, TABLES, bare, expanded, machine, map, notes, 
 use dtoolkit::fdt::Fdt;
 use dtoolkit::model::DeviceTree;
 use granule_boot::acpi::{AcpiError, Fault};
-use granule_boot::efi::{Map, MapError, SystemError};
+use granule_boot::efi::{AttributesError, Map, MapError, SystemError};
 use granule_boot::expand::{ExpandError, Note, Request, expand};
 use granule_boot::tree::{Range, Tree, WriteError};
 use granule_boot::words::Acpi;
@@ -66,6 +66,30 @@ fn a_map_that_cannot_be_is_refused() {
         let full = ExpandError::Tree(WriteError::Full { room });
         assert_eq!(made.err(), Some(full));
     }
+}
+
+/// The table that says what is executed lies in memory that would be free: it is reserved, and told.
+#[test]
+fn the_memory_attributes_table_is_kept() {
+    let mut machine = machine(&usual(), &[]);
+    let one = firm::descriptor(5, 0x7080_0000, 1, RUNTIME, 48);
+    let table = firm::attributes(&[one], 48);
+    let at = machine.memory.put(&table);
+    machine.system = firm::system(&mut machine.memory, &[(firm::ATTRIBUTES, at)]);
+    let (bytes, made) = expanded(&machine, &bare(&machine), Some(Acpi::Off)).unwrap();
+    let range = Range {
+        start: at,
+        bytes: table.len() as u64,
+    };
+    assert_eq!((made.attributes, notes(&made)), (Some(range), vec![]));
+    let tree = Fdt::new(&bytes).unwrap();
+    let reserved = tree.memory_reservations();
+    let last = reserved.last().map(|it| (it.address(), it.size()));
+    assert_eq!(last, Some((range.start, range.bytes)));
+    machine.memory.bytes[(at - TABLES) as usize] = 7;
+    let (_, made) = expanded(&machine, &bare(&machine), Some(Acpi::Off)).unwrap();
+    let told = Note::Attributes(AttributesError::Version);
+    assert_eq!((made.attributes, notes(&made)), (None, vec![told]));
 }
 
 /// Memory that an earlier kernel asks to keep; a list that names itself ends.
