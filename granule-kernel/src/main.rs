@@ -22,6 +22,15 @@ mod dev;
 #[cfg(target_os = "none")]
 mod early;
 #[cfg(target_os = "none")]
+#[cfg_attr(
+    not(feature = "test-image"),
+    allow(
+        dead_code,
+        reason = "part of what a kernel offers its modules only self-tests call here"
+    )
+)]
+mod efi;
+#[cfg(target_os = "none")]
 mod exception;
 #[cfg(target_os = "none")]
 mod fatal;

@@ -50,6 +50,11 @@ const ALLOWED: &[(&str, &[&str], &str)] = &[
         "op0 in an instruction's encoding; a TLBI's operand has VA[55:12] whatever the granule",
     ),
     (
+        "granule-boot/src/efi/attributes.rs",
+        &["<< 14"],
+        "EFI's attribute of memory that is not executed",
+    ),
+    (
         "granule-boot/src/efi/map.rs",
         &["4 << 10"],
         "the page that EFI's memory map counts in, whatever the kernel's",

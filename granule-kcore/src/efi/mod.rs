@@ -1,10 +1,12 @@
-//! What the EFI stub decides: its command line, the files of the initramfs, the image's place in memory and
-//! the device tree that it hands to the kernel.
+//! What the kernel decides about EFI. For the stub: its command line, the files of the initramfs, the image's
+//! place in memory and the device tree that it hands to the kernel. After the boot: how firmware's runtime
+//! services are mapped ([`runtime`]).
 //!
-//! Pure, and tested on the host. Calls to the firmware are in the kernel's `early::efi`. All input comes from
-//! firmware or a boot loader: nothing here panics, and nothing formats.
+//! Pure, and tested on the host. Calls to the firmware are in the kernel's `early::efi` and `efi`. All input
+//! comes from firmware or a boot loader: nothing here panics, and what the stub uses does not format.
 
 pub mod description;
 pub mod initrd;
 pub mod options;
 pub mod place;
+pub mod runtime;

@@ -47,6 +47,8 @@ pub struct Parameters<'a> {
     pub persist: Option<Range<u64>>,
     /// `granule.kexec=`.
     pub kexec: KexecOptions,
+    /// `efi=`: whether EFI's runtime services may be called.
+    pub runtime_services: bool,
     /// `rdinit=`: the path of the first program in the initramfs.
     pub init: &'a [u8],
     /// The command line itself.
@@ -112,7 +114,7 @@ pub struct KexecOptions {
 }
 
 /// The keys of the words that are read here, in the order of [`Values`].
-const KEYS: [&str; 13] = [
+const KEYS: [&str; 14] = [
     "maxcpus=",
     "rodata=",
     "arm64.bbm=",
@@ -125,6 +127,7 @@ const KEYS: [&str; 13] = [
     "granule.bench=",
     "granule.persist=",
     "granule.kexec=",
+    "efi=",
     "rdinit=",
 ];
 
@@ -205,6 +208,7 @@ impl<'a> Parameters<'a> {
             bench,
             persist,
             kexec,
+            efi,
             init,
         ] = values;
         let mut read = Reader(&mut problem);
@@ -237,6 +241,13 @@ impl<'a> Parameters<'a> {
             bench: read.bench(bench),
             persist: read.persist(persist),
             kexec: read.kexec(kexec),
+            runtime_services: read.one_of(
+                "efi=",
+                efi,
+                [("runtime", true), ("noruntime", false)],
+                "runtime or noruntime",
+                true,
+            ),
             init: init.unwrap_or(b"/init"),
             line,
             #[cfg(any(test, feature = "test-image"))]

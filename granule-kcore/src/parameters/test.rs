@@ -12,7 +12,7 @@ const KEY: &str = "granule.test=";
 
 /// The tests whose name is the whole value. Each is explained where the kernel runs it
 /// (granule-kernel/src/selftest).
-const NAMES: [&str; 46] = [
+const NAMES: [&str; 49] = [
     "alloc-failure",
     "background",
     "background-busy",
@@ -27,6 +27,9 @@ const NAMES: [&str; 46] = [
     "corrupt-translation",
     "count",
     "count-alone",
+    "efi-fault",
+    "efi-reset",
+    "efi-variables",
     "exception",
     "execute",
     "exhaustion",

@@ -34,6 +34,7 @@ fn without_words_everything_has_its_default() {
     assert!(!read.debug_pagealloc && read.merges_when_idle && !read.counts_instructions);
     assert!(read.bench.is_none() && read.persist.is_none());
     assert_eq!(read.kexec, KexecOptions::default());
+    assert!(read.runtime_services);
     assert_eq!(
         (read.init, read.init_arguments().count()),
         (&b"/init"[..], 0)
@@ -74,6 +75,8 @@ fn every_name_is_read_back() {
     assert_eq!(persist, Some(0x4f00_0000..0x4f00_1000));
     let kexec = good("granule.kexec=digest,uncached").kexec;
     assert!(kexec.digest && kexec.uncached);
+    assert!(good("efi=noruntime efi=runtime").runtime_services);
+    assert!(!good("efi=noruntime").runtime_services);
     let read = good("rdinit=/bin/sh -- -c \"a b\" rodata=maybe");
     assert_eq!(read.init, b"/bin/sh");
     let arguments: Vec<_> = read.init_arguments().collect();

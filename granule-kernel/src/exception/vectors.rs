@@ -1,6 +1,6 @@
 //! The exception vectors with the MMU on. The handlers are in the other files of this module.
 
-use super::{conflict, spurious};
+use super::{conflict, guarded, spurious};
 use crate::cpu::irq;
 use crate::fatal::panic;
 use crate::percpu::EXCEPTION_STACK_TOP;
@@ -258,8 +258,12 @@ const IRQ: u64 = 5;
 
 /// Handles an exception of the kernel. Returns only if the interrupted code can continue.
 #[unsafe(no_mangle)]
-extern "C" fn exception_taken(frame: &Frame, vector: u64) {
+extern "C" fn exception_taken(frame: &mut Frame, vector: u64) {
     if vector == SYNCHRONOUS && (conflict::handle(frame) || spurious::handle(frame)) {
+        return;
+    }
+    // Firmware may have left its stack, or have used it up.
+    if vector % OVERFLOW == SYNCHRONOUS && guarded::recover(frame) {
         return;
     }
     if vector != IRQ {

@@ -4,7 +4,7 @@
 //! one.
 
 use super::hook::BOOT;
-use super::{bbm_policy, idle};
+use super::{bbm_policy, idle, runtime_services};
 use crate::arch::counter::InstructionCounter;
 use crate::arch::image;
 use crate::dev::console::println;
@@ -185,6 +185,7 @@ fn boot(
         parameters,
     );
     drop(tables);
+    let runtime = runtime_services::inputs(handover, parameters);
     let arrival = arrive::look(handover, parameters.kexec.digest);
     let (unused_pool, pool_end) = arena.unused_pool();
     // The memory for a tree of firmware's tables follows the pool. It is unused where `entry.dtb` is another.
@@ -228,6 +229,9 @@ fn boot(
     arrive::report(&arrival, handover, &placement, &geometry);
     if let Some(left) = persist.and_then(|area| area.exchange(&placement, &geometry, &map)) {
         report::left_by_last_boot(&left);
+    }
+    if let Some(inputs) = &runtime {
+        runtime_services::begin(inputs, handover, page_size);
     }
     if let Some(hook) = BOOT.get()
         && let Err(error) = hook.tables_are_up(parameters)

@@ -3,13 +3,14 @@
 
 use super::boot::{self, Ended};
 use super::hook::BOOT;
-use crate::arch::{boot_stack, cpu};
+use super::power;
+use crate::arch::boot_stack;
 use crate::cpu::{ipi, irq};
 use crate::dev::console::println;
 use crate::dev::registry;
 use crate::dev::{console, psci, uart};
+use crate::handover::Handover;
 use crate::handover::record;
-use crate::handover::{Conduit, Handover};
 use crate::kexec::arrive;
 use crate::mm::{fault, firmware, kernel_tables};
 use crate::percpu;
@@ -49,7 +50,10 @@ pub(crate) fn run(handover: &'static Handover) -> ! {
     }
     passed_over(&handover.consoles);
     let parameters = Parameters::parse(line, |problem| println!("granule: {problem}"));
-    no_way_to_power_off(handover);
+    // With EFI firmware it depends on more, which is told later.
+    if handover.expanded.is_none() {
+        power::tell_no_way(handover);
+    }
     if let Some(hook) = BOOT.get() {
         hook.console_is_up(&parameters);
     }
@@ -135,17 +139,6 @@ fn banner(handover: &Handover) {
     );
 }
 
-fn no_way_to_power_off(handover: &Handover) {
-    let why = match handover.tree.psci {
-        Conduit::Smc | Conduit::Hvc => return,
-        Conduit::Unknown => "the device tree names no PSCI method",
-        Conduit::OwnHvc => {
-            "the device tree's PSCI method is hvc, which at EL2 would call this kernel itself"
-        }
-    };
-    println!("granule: no way to power off: {why}; the kernel will halt at its end");
-}
-
 /// Ends the kernel in order. User programs may have failed.
 fn finish(ended: Ended) -> ! {
     report::boot_stack(boot_stack::most_used(), boot_stack::bytes());
@@ -160,6 +153,5 @@ fn finish(ended: Ended) -> ! {
     // Under the lock: other CPUs may be merging, and the trace must not end inside a change.
     kernel_tables::hold(|| recorder::finish(true));
     console::flush();
-    psci::system_off();
-    cpu::halt()
+    power::off()
 }

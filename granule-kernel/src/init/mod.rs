@@ -1,7 +1,7 @@
 //! The boot in order, from the first virtual address to the end of the user programs.
 //!
 //! [`kmain`] is the first code, [`boot`] the boot after the choice of page size, and [`idle`] the loop of the
-//! other CPUs. [`bbm_policy`] decides how far CPUs may split live leaves. [`hook`] is the test image's way
+//! other CPUs. [`runtime_services`] turns EFI's services on, [`power`] the machine off. [`bbm_policy`] decides how far CPUs may split live leaves. [`hook`] is the test image's way
 //! into the boot.
 
 mod bbm_policy;
@@ -9,5 +9,7 @@ mod boot;
 pub(crate) mod hook;
 mod idle;
 mod kmain;
+mod power;
+mod runtime_services;
 
 pub(crate) use kmain::run;

@@ -67,20 +67,27 @@ pub(crate) fn open() {
         // SAFETY: the PMU exists.
         unsafe { asm!("msr pmuserenr_el0, xzr", options(nostack, preserves_flags)) };
     }
-    shape(
-        EMPTY.load(Ordering::Relaxed),
-        USER_TCR.load(Ordering::Relaxed),
-        EMPTY.load(Ordering::Relaxed),
-    );
+    // SAFETY: `prepare` was given values for the same upper half, and the kernel accesses nothing through the lower
+    // one.
+    unsafe {
+        shape(
+            EMPTY.load(Ordering::Relaxed),
+            USER_TCR.load(Ordering::Relaxed),
+            EMPTY.load(Ordering::Relaxed),
+        );
+    }
 }
 
 /// Restores the registers of this CPU to their values before [`open`].
 pub(crate) fn close() {
-    shape(
-        EMPTY.load(Ordering::Relaxed),
-        KERNEL_TCR.load(Ordering::Relaxed),
-        KERNEL_TTBR0.load(Ordering::Relaxed),
-    );
+    // SAFETY: as in `open`, to what was before.
+    unsafe {
+        shape(
+            EMPTY.load(Ordering::Relaxed),
+            KERNEL_TCR.load(Ordering::Relaxed),
+            KERNEL_TTBR0.load(Ordering::Relaxed),
+        );
+    }
     // SAFETY: as in `open`; FP traps again.
     unsafe {
         asm!(
@@ -91,6 +98,21 @@ pub(crate) fn close() {
         );
     }
     set_sctlr(SCTLR_SPAN, SCTLR_USER);
+}
+
+/// Whether the kernel's level may use FP and SIMD: that is so while programs run.
+pub(crate) fn has_fp() -> bool {
+    let cpacr: u64;
+    // SAFETY: reading CPACR_EL1 has no side effect.
+    unsafe { asm!("mrs {}, cpacr_el1", out(reg) cpacr, options(nomem, nostack, preserves_flags)) };
+    cpacr & CPACR_FP == CPACR_FP
+}
+
+/// Lets this CPU's code use FP and SIMD, outside of user space.
+pub(crate) fn let_fp(allowed: bool) {
+    let value = if allowed { CPACR_FP } else { 0 };
+    // SAFETY: no FP register is in use by the kernel, and no program runs.
+    unsafe { asm!("msr cpacr_el1, {}", "isb", in(reg) value, options(nostack, preserves_flags)) };
 }
 
 /// Whether the CPU has PAN. The kernel never dereferences a program's address; with PAN set by each
@@ -115,10 +137,14 @@ pub(crate) fn empty_root() -> PhysicalAddress {
 /// use, so TTBR0 has an empty root meanwhile, at whatever level its walk starts. HA and HD may change in
 /// use: the kernel's entries have the access flag, and none is managed by hardware (DBM). A TLB may hold
 /// all these fields (RVNRFW).
-fn shape(empty: u64, tcr: u64, ttbr0: u64) {
+///
+/// # Safety
+///
+/// `empty` must have an empty root, `ttbr0` tables of the shape that `tcr` says, and nothing may access an address
+/// in the lower half that they do not map. The fields of the upper half but HA and HD must stay as they are.
+pub(crate) unsafe fn shape(empty: u64, tcr: u64, ttbr0: u64) {
     let masked = cpu::mask_interrupts();
-    // SAFETY: the kernel accesses nothing through the lower half, and the fields of the upper half but HA
-    // and HD are the same in both values of TCR.
+    // SAFETY: the caller keeps the rules.
     unsafe {
         bring_up::set_ttbr0_el1(empty);
         bring_up::tlbi_vmalle1_local();
@@ -149,7 +175,8 @@ pub(crate) fn set_thread_pointer(value: u64) {
     unsafe { asm!("msr tpidr_el0, {}", in(reg) value, options(nomem, nostack, preserves_flags)) };
 }
 
-fn ttbr0_el1() -> u64 {
+/// TTBR0.
+pub(crate) fn ttbr0_el1() -> u64 {
     let value: u64;
     // SAFETY: reading TTBR0_EL1 has no side effect.
     unsafe { asm!("mrs {}, ttbr0_el1", out(reg) value, options(nomem, nostack, preserves_flags)) };

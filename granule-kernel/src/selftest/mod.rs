@@ -13,6 +13,7 @@
 //! | `granule.test=conflict` and its like | [`conflict`] |
 //! | `granule.test=needs-4k` and its like | [`drivers`] |
 //! | `granule.test=kexec:` | [`kexec`] |
+//! | `granule.test=efi-variables`, `efi-reset`, `efi-fault` | [`efi`] |
 //! | `granule.test=alloc-failure` | [`alloc_failure`] |
 //! | `arm64.inject_conflict=` | [`inject`] |
 //! | `arm64.fake_cpu=` | [`cpus`] |
@@ -23,6 +24,7 @@ mod conflict;
 mod cpus;
 mod drivers;
 mod early_walk;
+mod efi;
 mod failures;
 mod inject;
 mod kexec;
@@ -33,7 +35,8 @@ pub(crate) use installed::install;
 
 mod installed {
     use super::{
-        alloc_failure, calls, conflict, cpus, drivers, early_walk, failures, inject, kexec, memory,
+        alloc_failure, calls, conflict, cpus, drivers, early_walk, efi, failures, inject, kexec,
+        memory,
     };
     use crate::arch::counter::InstructionCounter;
     use crate::exception::hook::{ABORTS, AbortHook};
@@ -90,6 +93,7 @@ mod installed {
             calls::run(request, parameters);
             conflict::run(request, parameters);
             memory::run(parameters);
+            efi::run(parameters);
         }
     }
 

@@ -5,6 +5,8 @@
 //! EDK2 starts the image of `-kernel` as a boot loader would: with the load options of `-append`, and the
 //! initramfs of `-initrd` by LoadFile2.
 
+mod runtime;
+
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -90,6 +92,11 @@ fn boot_on(
     if let Some(initrd) = initrd {
         command.arg("-initrd").arg(initrd);
     }
+    parsed(command)
+}
+
+/// Runs QEMU, which must end well, and reads the console.
+fn parsed(mut command: Command) -> Booted {
     let output = command.output().unwrap();
     let console = String::from_utf8_lossy(&output.stdout).into_owned();
     let lines = console

@@ -7,6 +7,7 @@
 mod boots;
 mod programs;
 mod refusals;
+mod runtime_services;
 mod sensitivity;
 mod several_cpus;
 mod tampered;

@@ -1,0 +1,135 @@
+//! EFI's runtime services on EDK2, after the boot: variables that outlive it, and ResetSystem. With each page size
+//! the services are mapped, because EDK2 aligns what they need to 64 KiB.
+
+use std::fs::File;
+use std::process::{Command, Stdio};
+
+use tempfile::NamedTempFile;
+
+use super::{Booted, EDK2, parsed};
+use crate::hooked::test_image;
+
+/// The size of each of the board's two banks of flash. The firmware keeps variables in the second one.
+const FLASH_BYTES: u64 = 64 << 20;
+
+/// An empty second bank of flash.
+fn flash() -> NamedTempFile {
+    let file = NamedTempFile::new().unwrap();
+    file.as_file().set_len(FLASH_BYTES).unwrap();
+    file
+}
+
+/// Boots the test image with these words and this flash. A reset would start the machine again, and never end.
+fn boot(board: &str, cpu: &str, flash: Option<&NamedTempFile>, line: &str) -> Booted {
+    let machine = format!("virt,{board}");
+    let mut command = Command::new("timeout");
+    command
+        .args(["300", "qemu-system-aarch64", "-no-user-config"])
+        .args(["-nodefaults", "-display", "none", "-nic", "none"])
+        .args(["-serial", "stdio", "-machine", &machine, "-cpu", cpu])
+        .args(["-m", "512M", "-smp", "2", "-bios", EDK2, "-append", line])
+        .arg("-kernel")
+        .arg(test_image())
+        .stdin(Stdio::null());
+    if let Some(flash) = flash {
+        let drive = format!(
+            "if=pflash,unit=1,format=raw,file={}",
+            flash.path().display()
+        );
+        command.args(["-drive", &drive]);
+    }
+    parsed(command)
+}
+
+/// Variables are set, read, found and deleted. One of them is there in the next boot, with another page size, with
+/// and without VHE, with a device tree and with ACPI's tables.
+#[test]
+fn a_variable_outlives_the_boot() {
+    let flash = flash();
+    let mut counts = Vec::new();
+    for (boots, (size, board, cpu, run_el)) in [
+        ("4k", "acpi=off", "cortex-a57", "1"),
+        ("16k", "acpi=on,virtualization=on", "max", "2"),
+        ("64k", "acpi=off,virtualization=on", "cortex-a57", "1"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let line = format!("arm64.pagesize={size} granule.test=efi-variables");
+        // The A57 has no pages of 16K.
+        let booted = boot(board, cpu, Some(&flash), &line);
+        booted.has(&[
+            ("efi.runtime", "on"),
+            ("efi.secure_boot", "off"),
+            ("efi.boots_before", &boots.to_string()),
+            ("run_el", run_el),
+            ("outcome", "ok"),
+        ]);
+        let line = format!(
+            "granule: EFI runtime services: {} regions, mapped with {} pages; Secure Boot is off",
+            booted.record["efi.regions"], size
+        );
+        assert!(booted.console.contains(&line), "{line}\n{}", booted.console);
+        assert!(!booted.console.contains("no way to power off"));
+        counts.push(booted.record["efi.variables"].parse::<u32>().unwrap());
+    }
+    // Ours and those of the specification.
+    assert!(counts.iter().all(|count| *count > 10), "{counts:?}");
+    let stored = File::open(flash.path()).unwrap().metadata().unwrap();
+    assert_eq!(stored.len(), FLASH_BYTES);
+}
+
+/// The machine ends before the boot does.
+#[test]
+fn reset_system_turns_the_machine_off() {
+    for (size, board, cpu) in [
+        ("4k", "acpi=on,virtualization=on", "max"),
+        ("16k", "acpi=off", "max"),
+        ("64k", "acpi=off", "cortex-a57"),
+    ] {
+        let line = format!("arm64.pagesize={size} granule.test=efi-reset");
+        let booted = boot(board, cpu, None, &line);
+        let (_, after) = booted
+            .console
+            .split_once("granule: test: ResetSystem turns the machine off")
+            .unwrap_or_else(|| panic!("{}", booted.console));
+        assert_eq!(after.trim(), "", "{}", booted.console);
+        assert!(!booted.record.contains_key("outcome"));
+    }
+}
+
+/// A service that jumps to where nothing is ends its call, not the kernel.
+#[test]
+fn a_service_that_faults_turns_the_services_off() {
+    for (size, board) in [("4k", "acpi=off"), ("64k", "acpi=off,virtualization=on")] {
+        let line = format!("arm64.pagesize={size} granule.test=efi-fault");
+        let booted = boot(board, "max", None, &line);
+        booted.has(&[
+            ("efi.runtime", "on"),
+            ("efi.faulted", "true"),
+            ("outcome", "ok"),
+        ]);
+        let told = "granule: EFI runtime services: nothing faulted: instruction abort";
+        assert!(booted.console.contains(told), "{}", booted.console);
+        let stays = "at 0x600000000000; they stay off from here on";
+        assert!(booted.console.contains(stays), "{}", booted.console);
+    }
+}
+
+#[test]
+fn the_command_line_turns_the_services_off() {
+    let booted = boot(
+        "acpi=off",
+        "max",
+        None,
+        "efi=noruntime granule.test=efi-fault",
+    );
+    let why = "efi=noruntime is in the command line";
+    booted.has(&[
+        ("efi.runtime", "off"),
+        ("efi.reason", why),
+        ("outcome", "panic"),
+    ]);
+    let line = format!("granule: EFI runtime services are off: {why}");
+    assert!(booted.console.contains(&line), "{}", booted.console);
+}

@@ -1,0 +1,141 @@
+//! One call of a runtime service: the lock, firmware's memory, the registers of FP and SIMD, the stack, and a call
+//! that does not come back.
+
+use super::tables::Roots;
+use crate::arch::cpu;
+use crate::dev::console::println;
+use crate::exception::guarded::{self, Fault};
+use crate::lock::Lock;
+use crate::percpu::stacks::STACK_BYTES;
+use crate::sched::{registers, switch};
+use core::fmt;
+use uefi_raw::Status;
+
+/// The runtime services that are used: their virtual addresses during a call.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Functions {
+    pub(super) get_variable: u64,
+    pub(super) next_variable: u64,
+    pub(super) set_variable: u64,
+    pub(super) reset_system: u64,
+}
+
+/// What is needed for calls.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Runtime {
+    pub(super) roots: Roots,
+    pub(super) functions: Functions,
+}
+
+/// The runtime services; `None` before they are on, and after one of them faulted.
+static RUNTIME: Lock<Option<Runtime>> = Lock::new(None);
+
+/// Stack that a service may use (UEFI specification: 8 KiB), and room for an exception beside it.
+const ROOM: u64 = 12 << 10;
+/// The bits of a stack pointer inside its stack. Each kernel stack begins at a multiple of this
+/// size, the largest that a stack has.
+const INSIDE: u64 = STACK_BYTES - 1;
+
+/// Why a service gave no result.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Error {
+    /// Runtime services are off.
+    Off,
+    /// The caller's stack has no room.
+    Stack,
+    /// The service did not come back. All are off from here on.
+    Faulted,
+    /// The status of the service.
+    Status(Status),
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Off => f.write_str("EFI runtime services are off"),
+            Self::Stack => f.write_str("no room on the stack for an EFI runtime service"),
+            Self::Faulted => f.write_str("the EFI runtime service faulted"),
+            Self::Status(status) => write!(f, "EFI status {:#x}", status.0),
+        }
+    }
+}
+
+/// Turns the services on.
+pub(super) fn turn_on(runtime: Runtime) {
+    RUNTIME.with(|state| *state = Some(runtime));
+}
+
+/// Calls the service that `which` chooses. Its name is for a line if it faults.
+///
+/// # Safety
+///
+/// The arguments must be what the service takes: pointers to memory of the kernel that nothing else uses.
+pub(super) unsafe fn call(
+    name: &str,
+    which: impl FnOnce(&Functions) -> u64,
+    arguments: [u64; 5],
+) -> Result<(), Error> {
+    let done = RUNTIME.with(|state| {
+        let Some(runtime) = state else {
+            return Ok(Err(Error::Off));
+        };
+        if cpu::sp() & INSIDE < ROOM {
+            return Ok(Err(Error::Stack));
+        }
+        let function = which(&runtime.functions);
+        let call = || {
+            // SAFETY: the boot saw that the function is mapped as code there. It was the firmware's to say what
+            // it is; the caller vouches for the arguments. Interrupts are masked under the lock.
+            unsafe { guarded::call(function, &arguments) }
+        };
+        let ended = with_fp(|| runtime.roots.with(call));
+        match ended {
+            Ok(status) => Ok(Ok(Status(status as usize))),
+            Err(fault) => {
+                *state = None;
+                Err(fault)
+            }
+        }
+    });
+    match done {
+        Ok(Ok(Status::SUCCESS)) => Ok(()),
+        Ok(Ok(status)) => Err(Error::Status(status)),
+        Ok(Err(error)) => Err(error),
+        Err(fault) => {
+            tell(name, fault);
+            Err(Error::Faulted)
+        }
+    }
+}
+
+fn tell(name: &str, fault: Fault) {
+    println!("granule: EFI runtime services: {name} faulted: {fault}; they stay off from here on");
+}
+
+/// Calls `work` with FP and SIMD for the kernel's level, and keeps what a program has in the registers.
+// The program's registers are a large frame, which is not part of the caller's.
+#[inline(never)]
+fn with_fp<R>(work: impl FnOnce() -> R) -> R {
+    if !registers::has_fp() {
+        registers::let_fp(true);
+        let result = work();
+        registers::let_fp(false);
+        return result;
+    }
+    let mut state = switch::FpState::ZERO;
+    // SAFETY: the registers are accessible.
+    unsafe { switch::save_fp(&raw mut state) };
+    let result = work();
+    // SAFETY: as above.
+    unsafe { switch::load_fp(&raw const state) };
+    result
+}
+
+/// Calls an address where nothing is mapped, as a broken service would.
+#[cfg(feature = "test-image")]
+pub(crate) fn fault() -> Result<(), Error> {
+    /// In the lower half, above all memory that machines have, and no address of an instruction.
+    const NOWHERE: u64 = 0x6000_0000_0000;
+    // SAFETY: nothing runs there.
+    unsafe { call("nothing", |_| NOWHERE, [0; 5]) }
+}

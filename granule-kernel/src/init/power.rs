@@ -1,0 +1,27 @@
+//! The end of the machine: by PSCI, else by EFI's ResetSystem.
+
+use crate::arch::cpu;
+use crate::dev::console::println;
+use crate::dev::psci;
+use crate::efi;
+use crate::handover::{Conduit, Handover};
+
+/// Prints why the machine will not be powered off, if PSCI cannot do it.
+pub(super) fn tell_no_way(handover: &Handover) {
+    let why = match handover.tree.psci {
+        Conduit::Smc | Conduit::Hvc => return,
+        Conduit::Unknown => "the device tree names no PSCI method",
+        Conduit::OwnHvc => {
+            "the device tree's PSCI method is hvc, which at EL2 would call this kernel itself"
+        }
+    };
+    println!("granule: no way to power off: {why}; the kernel will halt at its end");
+}
+
+/// Powers the machine off, or halts.
+pub(super) fn off() -> ! {
+    // Each returns if it cannot.
+    psci::system_off();
+    efi::shut_down();
+    cpu::halt()
+}
