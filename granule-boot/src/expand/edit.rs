@@ -1,7 +1,7 @@
 //! The changes from the tree that firmware gave to the tree of the whole machine.
 
+use super::super::chosen::USABLE_MEMORY_RANGE;
 use super::super::efi::Map;
-use super::super::peek::USABLE_MEMORY_RANGE;
 use super::super::tree::{Cells, Edit, Name, Node, Place, Reg, Tree, WriteError, Writer};
 use super::machine::{self, Machine};
 use super::memory::{self, Banks};

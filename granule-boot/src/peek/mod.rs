@@ -16,7 +16,7 @@ mod usable;
 
 pub use console::{ConsoleError, ConsoleSource, Consoles};
 pub use no_map::NoMap;
-pub use usable::{USABLE_MEMORY, USABLE_MEMORY_RANGE};
+pub use usable::USABLE_MEMORY;
 
 use super::bytes::same;
 use super::tree::{Node, Strings, Token, Tree, TreeError};

@@ -1,12 +1,11 @@
 //! The memory that another kernel left to this one. Which of it is RAM does not belong here.
 
 use super::super::bytes::same;
+use super::super::chosen::USABLE_MEMORY_RANGE;
 use super::super::tree::{Node, Range, Reg, Tree};
 
 /// The property of a memory node with what another kernel leaves of its `reg`.
 pub const USABLE_MEMORY: &str = "linux,usable-memory";
-/// The property of `/chosen` with what another kernel leaves of all memory.
-pub const USABLE_MEMORY_RANGE: &str = "linux,usable-memory-range";
 
 impl Tree<'_> {
     /// Whether a byte of `range` is still another kernel's.

@@ -7,8 +7,9 @@
 use super::{OwnPath, own};
 use core::fmt;
 use core::ops::Range;
+use granule_boot::chosen::USABLE_MEMORY_RANGE as USABLE_RANGE;
 use granule_boot::memblock::{self, Memblock, Region};
-use granule_boot::peek::{USABLE_MEMORY as USABLE, USABLE_MEMORY_RANGE as USABLE_RANGE};
+use granule_boot::peek::USABLE_MEMORY as USABLE;
 use granule_boot::tree::{self, Node, Path, Reg, Tree};
 
 /// The most ranges of each kind in early memory.
