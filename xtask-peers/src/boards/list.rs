@@ -27,7 +27,17 @@ const ALL: &[&str] = &["7.2", "10.0", "11.1"];
 /// The Raspberry Pi's trees name the mini UART as the console, which is QEMU's second serial line.
 const PI: &[&str] = &["-serial", "null"];
 
-pub(super) const BOARDS: [Board; 7] = [
+pub(super) const BOARDS: [Board; 9] = [
+    Board {
+        name: "virt",
+        options: &["-cpu", "max", "-smp", "4", "-m", "1G", "-nic", "none"],
+        tree: None,
+        qemus: ALL,
+        page_sizes: &[K4, K16, K64],
+        cpus: 4,
+        up: 4,
+        missing: "",
+    },
     Board {
         name: "raspi3ap",
         options: PI,
@@ -62,7 +72,7 @@ pub(super) const BOARDS: [Board; 7] = [
         name: "xlnx-zcu102",
         options: &["-smp", "4", "-m", "1G"],
         tree: Some("xilinx/zynqmp-zcu102-rev1.0.dtb"),
-        qemus: &["7.2"],
+        qemus: ALL,
         page_sizes: &[K4, K64],
         cpus: 4,
         up: 4,
@@ -72,7 +82,17 @@ pub(super) const BOARDS: [Board; 7] = [
         name: "imx8mp-evk",
         options: &["-smp", "4", "-m", "1G", "-serial", "null"],
         tree: Some("freescale/imx8mp-evk.dtb"),
-        qemus: &["10.0"],
+        qemus: &["10.0", "11.1"],
+        page_sizes: &[K4, K64],
+        cpus: 4,
+        up: 4,
+        missing: "",
+    },
+    Board {
+        name: "imx8mm-evk",
+        options: &["-smp", "4", "-m", "1G", "-serial", "null"],
+        tree: Some("freescale/imx8mm-evk.dtb"),
+        qemus: &["11.1"],
         page_sizes: &[K4, K64],
         cpus: 4,
         up: 4,

@@ -277,44 +277,31 @@ fn console(root: &Node) -> Option<Result<Console, &'static str>> {
     Some(uart(node, at).ok_or("not known"))
 }
 
-/// The UART of a node. No board has two of these names that contradict each other.
+/// The UART of a node, by the first of its names that says which: a node names what it is before what that resembles
+/// (the LX2160A's are an SBSA UART, then a PL011).
 fn uart(node: &Node, at: u64) -> Option<Console> {
-    let is_any = |names: &[&str]| names.iter().any(|name| node.is(name));
-    let words = |family| Some((at, family, 2, 4));
-    if node.is("arm,pl011") {
-        return words("pl011");
-    }
-    if node.is("arm,sbsa-uart") {
-        return words("sbsa");
-    }
-    if is_any(&["cdns,uart-r1p8", "cdns,uart-r1p12", "xlnx,xuartps"]) {
-        return words("cadence");
-    }
-    if is_any(&["fsl,imx21-uart", "fsl,imx6q-uart"]) {
-        return words("imx");
-    }
-    let of_words = [
-        "brcm,bcm2835-aux-uart",
-        "mediatek,mt6577-uart",
-        "nvidia,tegra20-uart",
-        "ti,am654-uart",
-        "ti,omap4-uart",
-    ];
-    if is_any(&of_words) {
-        return words("8250");
-    }
-    let stated = [
-        "ns16550",
-        "ns16550a",
-        "snps,dw-apb-uart",
-        "mrvl,mmp-uart",
-        "intel,xscale-uart",
-        "nuvoton,npcm750-uart",
-    ];
-    is_any(&stated).then(|| {
-        let or = |name, otherwise| node.cell(name).unwrap_or(otherwise);
-        (at, "8250", or("reg-shift", 0), or("reg-io-width", 1))
-    })
+    let or = |name, otherwise| node.cell(name).unwrap_or(otherwise);
+    let of_name = |name: &str| match name {
+        "arm,pl011" => Some((at, "pl011", 2, 4)),
+        "arm,sbsa-uart" => Some((at, "sbsa", 2, 4)),
+        "cdns,uart-r1p8" | "cdns,uart-r1p12" | "xlnx,xuartps" => Some((at, "cadence", 2, 4)),
+        "fsl,imx21-uart" | "fsl,imx6q-uart" => Some((at, "imx", 2, 4)),
+        "brcm,bcm2835-aux-uart"
+        | "mediatek,mt6577-uart"
+        | "nvidia,tegra20-uart"
+        | "ti,am654-uart"
+        | "ti,omap4-uart" => Some((at, "8250", 2, 4)),
+        "ns16550"
+        | "ns16550a"
+        | "snps,dw-apb-uart"
+        | "mrvl,mmp-uart"
+        | "intel,xscale-uart"
+        | "nuvoton,npcm750-uart" => Some((at, "8250", or("reg-shift", 0), or("reg-io-width", 1))),
+        _ => None,
+    };
+    node.strings("compatible")
+        .iter()
+        .find_map(|name| of_name(name))
 }
 
 /// Calls `work` with the way from the root to each node, each before its children.
