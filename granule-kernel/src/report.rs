@@ -20,6 +20,7 @@ use granule::arch::errata::Errata;
 use granule::arch::{Geometry, PageSize};
 use granule::linear::Placement;
 use granule::table::Piece;
+use granule_boot::expand::Request as Efi;
 use granule_boot::kaslr::Kaslr;
 use granule_boot::sizes::SizeSet;
 use granule_kcore::layout::Randomised;
@@ -29,9 +30,22 @@ fn say(key: &str, value: impl Display) {
     println!("@granule {key}={value}");
 }
 
-/// Prints whether EFI firmware started the machine.
-pub(crate) fn firmware(is_efi: bool) {
-    say("firmware", if is_efi { "efi" } else { "none" });
+/// Prints whether EFI firmware started the machine and where its tables are, and what describes the machine.
+// Not inlined: the boot's stack frame is large and stays under every later call.
+#[inline(never)]
+pub(crate) fn firmware(efi: &Option<Efi>, handover: &Handover) {
+    if let Some(efi) = efi {
+        let table = efi.system_table;
+        println!("granule: entered from EFI, system table at {table:#x}");
+    }
+    say("firmware", if efi.is_some() { "efi" } else { "none" });
+    let is_acpi = handover.expanded.is_some_and(|it| it.is_acpi);
+    say("described_by", if is_acpi { "acpi" } else { "device-tree" });
+    if let Some(efi) = efi {
+        println!("@granule efi.system_table={:#x}", efi.system_table);
+        println!("@granule efi.map={:#x}", efi.map.start);
+        say("efi.map_bytes", efi.map.bytes);
+    }
 }
 
 /// Prints that EFI's runtime services are on, and what they say of Secure Boot.

@@ -26,6 +26,13 @@ pub const MEMRESERVE: [u8; 16] = guid(
     0x4ff5,
     [0xa8, 0xf0, 0x9a, 0xee, 0x5c, 0xb9, 0x77, 0xc2],
 );
+/// The GUID of the system resource table: b122a263-3661-4f68-9929-78f8b0d62180.
+pub const RESOURCES: [u8; 16] = guid(
+    0xb122_a263,
+    0x3661,
+    0x4f68,
+    [0x99, 0x29, 0x78, 0xf8, 0xb0, 0xd6, 0x21, 0x80],
+);
 
 /// The GUID of the memory attributes table: dcfa911d-26eb-469f-a220-38b7dc461220.
 pub const ATTRIBUTES: [u8; 16] = guid(

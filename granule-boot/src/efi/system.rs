@@ -29,6 +29,15 @@ const ATTRIBUTES: [u8; 16] = [
 const MEMRESERVE: [u8; 16] = [
     0xc6, 0xb0, 0x8e, 0x88, 0xde, 0x8e, 0xf5, 0x4f, 0xa8, 0xf0, 0x9a, 0xee, 0x5c, 0xb9, 0x77, 0xc2,
 ];
+/// The GUID of the system resource table: the parts of the machine whose firmware can be updated. Linux reads it
+/// long after the boot services have ended, in whose memory firmware may leave it.
+const RESOURCES: [u8; 16] = [
+    0x63, 0xa2, 0x22, 0xb1, 0x61, 0x36, 0x68, 0x4f, 0x99, 0x29, 0x78, 0xf8, 0xb0, 0xd6, 0x21, 0x80,
+];
+/// Bytes of that table before its entries, of an entry, and of the largest table.
+const RESOURCES_BYTES: u64 = 16;
+const RESOURCE_BYTES: u64 = 40;
+const MOST_RESOURCES_BYTES: u64 = 1 << 20;
 /// The most entries of a part: a part is a page, of 64 KiB at most.
 const MOST_ENTRIES: u32 = 4095;
 /// Bytes before the entries of a part of that list, and of an entry.
@@ -72,6 +81,8 @@ pub struct Tables {
     pub reservations: Option<u64>,
     /// The memory attributes table.
     pub attributes: Option<u64>,
+    /// The system resource table.
+    pub resources: Option<u64>,
 }
 
 impl Tables {
@@ -109,13 +120,27 @@ impl Tables {
                 tables.reservations = tables.reservations.or(address);
             } else if same(guid, &ATTRIBUTES) {
                 tables.attributes = tables.attributes.or(address);
+            } else if same(guid, &RESOURCES) {
+                tables.resources = tables.resources.or(address);
             }
         }
         Ok(tables)
     }
+
+    /// The memory of the system resource table; `None` if it cannot be read.
+    pub fn resources_range(&self, memory: &impl Physical) -> Option<Range> {
+        let start = self.resources?;
+        // The fields: number of entries, room for them, version.
+        let head = memory.read(start, RESOURCES_BYTES)?;
+        let entries = u64::from(le32(head, 0)?).checked_mul(RESOURCE_BYTES)?;
+        let bytes = entries.checked_add(RESOURCES_BYTES)?;
+        let fits = bytes <= MOST_RESOURCES_BYTES && memory.read(start, bytes).is_some();
+        fits.then_some(Range { start, bytes })
+    }
 }
 
-/// The memory that an earlier kernel asks to keep: a list of parts, each with a few ranges.
+/// The memory that an earlier kernel asks to keep: a list of parts, each with a few ranges. The memory of a part
+/// comes before its ranges, because the next kernel reads the list too.
 #[derive(Debug)]
 pub struct MemoryReservations<'p, P> {
     memory: &'p P,
@@ -123,6 +148,8 @@ pub struct MemoryReservations<'p, P> {
     rest: &'p [u8],
     next: u64,
     parts: u32,
+    /// The memory of this part, if it is still to be returned.
+    own: Option<Range>,
     /// Whether the list breaks off, or does not end.
     pub is_cut: bool,
 }
@@ -135,6 +162,7 @@ impl<'p, P: Physical> MemoryReservations<'p, P> {
             rest: &[],
             next: first.unwrap_or_default(),
             parts: 0,
+            own: None,
             is_cut: false,
         }
     }
@@ -155,7 +183,11 @@ impl<'p, P: Physical> MemoryReservations<'p, P> {
         }
         let bytes = u64::from(used).checked_mul(RESERVED_BYTES)?;
         self.rest = self.memory.read(at.checked_add(PART_BYTES)?, bytes)?;
+        // The next kernel may use the rest of the room.
+        let room = u64::from(room.min(MOST_ENTRIES)).checked_mul(RESERVED_BYTES)?;
+        let bytes = room.checked_add(PART_BYTES)?;
         self.next = le64(head, 8)?;
+        self.own = Some(Range { start: at, bytes });
         Some(())
     }
 }
@@ -165,6 +197,9 @@ impl<P: Physical> Iterator for MemoryReservations<'_, P> {
 
     fn next(&mut self) -> Option<Range> {
         loop {
+            if let Some(own) = self.own.take() {
+                return Some(own);
+            }
             if let Some((entry, rest)) = self.rest.split_at_checked(RESERVED_BYTES as usize) {
                 self.rest = rest;
                 return Some(Range {

@@ -101,6 +101,7 @@ pub fn expand<'t>(
         .into_iter()
         .chain(memory::tables(map))
         .chain(attributes)
+        .chain(tables.resources_range(memory))
         .chain(MemoryReservations::new(memory, tables.reservations));
     let known = old.reservations().map_err(tree::WriteError::from)?;
     // Each kernel of a row reserves the same ranges, so those that an earlier one reserved are left out.

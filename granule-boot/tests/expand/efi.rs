@@ -92,6 +92,34 @@ fn the_memory_attributes_table_is_kept() {
     assert_eq!((made.attributes, notes(&made)), (None, vec![told]));
 }
 
+/// A Linux reads the system resource table, wherever firmware has put it; one that cannot be read is passed over.
+#[test]
+fn the_system_resource_table_is_kept() {
+    let mut machine = machine(&usual(), &[]);
+    let table = firm::Fields::default()
+        .at(0, 2_u32.to_le_bytes())
+        .at(4, 9_u32.to_le_bytes())
+        .at(8, 1_u64.to_le_bytes())
+        .long(16 + 2 * 40);
+    let at = machine.memory.put(&table.0);
+    machine.system = firm::system(&mut machine.memory, &[(firm::RESOURCES, at)]);
+    let mut reserved = |count: u32| {
+        let place = (at - TABLES) as usize;
+        machine.memory.bytes[place..place + 4].copy_from_slice(&count.to_le_bytes());
+        let (bytes, made) = expanded(&machine, &bare(&machine), Some(Acpi::Off)).unwrap();
+        assert_eq!(notes(&made), []);
+        let tree = Fdt::new(&bytes).unwrap();
+        let all = tree.memory_reservations();
+        let all = all.map(|it| (it.address(), it.size()));
+        all.skip(2).collect::<Vec<_>>()
+    };
+    assert_eq!(reserved(2), [(at, 16 + 2 * 40)]);
+    assert_eq!(reserved(0), [(at, 16)]);
+    for count in [1 << 20, u32::MAX] {
+        assert_eq!(reserved(count), []);
+    }
+}
+
 /// Memory that an earlier kernel asks to keep; a list that names itself ends.
 #[test]
 fn the_list_of_reserved_memory_ends() {
@@ -125,9 +153,12 @@ fn the_list_of_reserved_memory_ends() {
         &[(0x4100_0000, 0x3000), (0x4200_0000, 1)],
     ));
     machine.system = firm::system(&mut machine.memory, &[(firm::MEMRESERVE, first)]);
+    // The parts lie in free memory, and the next kernel reads them too, and writes what room they have.
     let all = [
+        (first, 16 + 2 * 16),
         (0x4100_0000, 0x3000),
         (0x4200_0000, 1),
+        (last, 16 + 4 * 16),
         (0x5000_0000, 0x1000),
     ];
     assert_eq!(reserved(&machine), (all.to_vec(), vec![]));
@@ -135,7 +166,7 @@ fn the_list_of_reserved_memory_ends() {
     for next in [first, last, 7, u64::MAX] {
         machine.memory.bytes[at..at + 8].copy_from_slice(&next.to_le_bytes());
         let (found, told) = reserved(&machine);
-        assert_eq!(found[..3], all);
+        assert_eq!(found[..5], all);
         assert_eq!(told, [Note::Reservations], "{next:#x}");
     }
 }

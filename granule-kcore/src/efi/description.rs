@@ -16,13 +16,15 @@ const MAP_START: &[u8] = b"linux,uefi-mmap-start";
 const MAP_BYTES: &[u8] = b"linux,uefi-mmap-size";
 const DESCRIPTOR_BYTES: &[u8] = b"linux,uefi-mmap-desc-size";
 const DESCRIPTOR_VERSION: &[u8] = b"linux,uefi-mmap-desc-ver";
+const SECURE_BOOT: &[u8] = b"linux,uefi-secure-boot";
 /// All but the first five, which the description writes only if it has them.
-const ALWAYS: [&[u8]; 5] = [
+const ALWAYS: [&[u8]; 6] = [
     SYSTEM_TABLE,
     MAP_START,
     MAP_BYTES,
     DESCRIPTOR_BYTES,
     DESCRIPTOR_VERSION,
+    SECURE_BOOT,
 ];
 
 /// Random numbers for the kernel.
@@ -47,6 +49,43 @@ pub struct Map {
     pub descriptor_version: u32,
 }
 
+/// Whether the firmware starts signed programs only. Linux as distributions build it does not find EFI's tables
+/// without this; ours has no use for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SecureBoot {
+    /// The firmware does not say.
+    Unknown = 1,
+    /// It starts others too.
+    Disabled = 2,
+    /// It does.
+    Enabled = 3,
+}
+
+/// A variable of the firmware that is a byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Variable {
+    /// Its value.
+    Is(u8),
+    /// There is none.
+    Missing,
+    /// It cannot be read.
+    Unread,
+}
+
+impl SecureBoot {
+    /// What the variables `SecureBoot` and `SetupMode` say: keys can be replaced in setup mode, so nothing is
+    /// secure there.
+    #[must_use]
+    pub const fn of(secure: Variable, setup: Variable) -> Self {
+        match (secure, setup) {
+            (Variable::Missing, _) => Self::Disabled,
+            (Variable::Unread, _) | (_, Variable::Missing | Variable::Unread) => Self::Unknown,
+            (Variable::Is(0), _) | (_, Variable::Is(1)) => Self::Disabled,
+            _ => Self::Enabled,
+        }
+    }
+}
+
 /// What the kernel is told. The old tree's value of what is `None` stays.
 #[derive(Clone, Copy, Debug)]
 pub struct Description<'a> {
@@ -60,6 +99,8 @@ pub struct Description<'a> {
     pub system_table: u64,
     /// The memory map.
     pub map: Map,
+    /// Whether only signed programs are started.
+    pub secure_boot: SecureBoot,
 }
 
 /// An upper bound for the bytes of the new tree.
@@ -67,8 +108,8 @@ pub struct Description<'a> {
 pub fn most_bytes(old: &Tree<'_>, description: &Description<'_>) -> usize {
     let reservations = old.reservations().map_or(0, Iterator::count);
     let line = description.command_line.unwrap_or_default();
-    // Ten properties with their names, a node, the header and the end of the reservations.
-    let new = 768_usize.saturating_add(line.len());
+    // Eleven properties with their names, a node, the header and the end of the reservations.
+    let new = 816_usize.saturating_add(line.len());
     let kept = old.structure_bytes().saturating_add(old.strings().len());
     new.saturating_add(kept)
         .saturating_add(reservations.saturating_mul(16))
@@ -86,13 +127,6 @@ pub fn write<'t>(
 ) -> Result<usize, WriteError> {
     let reservations = old.reservations()?;
     rewrite(old, reservations, &mut Chosen(description), into)
-}
-
-/// The physical address of the system table, if the machine was started by EFI firmware.
-#[must_use]
-pub fn system_table(tree: &[u8]) -> Option<u64> {
-    let tree = Tree::new(tree).ok()?;
-    tree.root()?.child(b"chosen")?.number(SYSTEM_TABLE)
 }
 
 /// Room for a tree of an empty root.
@@ -151,7 +185,8 @@ impl<'t> Edit<'t> for Chosen<'_> {
         to.numbers(MAP_START, [map.start])?;
         to.cells(MAP_BYTES, &[map.bytes])?;
         to.cells(DESCRIPTOR_BYTES, &[map.descriptor_bytes])?;
-        to.cells(DESCRIPTOR_VERSION, &[map.descriptor_version])
+        to.cells(DESCRIPTOR_VERSION, &[map.descriptor_version])?;
+        to.cells(SECURE_BOOT, &[description.secure_boot as u32])
     }
 }
 
@@ -162,6 +197,7 @@ mod tests {
     use dtoolkit::memreserve::MemoryReservation;
     use dtoolkit::model::{DeviceTree, DeviceTreeNode, DeviceTreeProperty};
     use dtoolkit::{Node, Property};
+    use granule_boot::expand::Request;
 
     const MAP: Map = Map {
         start: 0x1_4000_1000,
@@ -183,6 +219,7 @@ mod tests {
             }),
             system_table: 0x5_0000_0018,
             map: MAP,
+            secure_boot: SecureBoot::Disabled,
         }
     }
 
@@ -246,6 +283,7 @@ mod tests {
             owned("linux,uefi-mmap-size", &MAP.bytes.to_be_bytes()),
             owned("linux,uefi-mmap-desc-size", &48_u32.to_be_bytes()),
             owned("linux,uefi-mmap-desc-ver", &1_u32.to_be_bytes()),
+            owned("linux,uefi-secure-boot", &2_u32.to_be_bytes()),
         ]
     }
 
@@ -267,8 +305,29 @@ mod tests {
         assert_eq!(memory.property("bootargs").unwrap().value(), b"not these\0");
         let reserved: Vec<_> = read.memory_reservations().map(|it| it.address()).collect();
         assert_eq!(reserved, [0x1000]);
-        assert_eq!(system_table(&new), Some(0x5_0000_0018));
-        assert_eq!(system_table(&machine()), None);
+        let request = |tree| Request::of(&Tree::new(tree).unwrap()).unwrap();
+        let read = request(&new).unwrap();
+        assert_eq!(read.system_table, 0x5_0000_0018);
+        assert_eq!(read.map.start, MAP.start);
+        assert_eq!(read.map.bytes, MAP.bytes.into());
+    }
+
+    #[test]
+    fn only_keys_that_nobody_can_replace_are_secure() {
+        use Variable::{Is, Missing, Unread};
+        for (secure, setup, expected) in [
+            (Is(1), Is(0), SecureBoot::Enabled),
+            (Is(1), Is(1), SecureBoot::Disabled),
+            (Is(0), Is(0), SecureBoot::Disabled),
+            (Is(0), Is(1), SecureBoot::Disabled),
+            (Missing, Unread, SecureBoot::Disabled),
+            (Unread, Is(0), SecureBoot::Unknown),
+            (Is(1), Missing, SecureBoot::Unknown),
+            (Is(0), Unread, SecureBoot::Unknown),
+        ] {
+            let found = SecureBoot::of(secure, setup);
+            assert_eq!(found, expected, "{secure:?} {setup:?}");
+        }
     }
 
     #[test]
@@ -296,7 +355,7 @@ mod tests {
             .map(|it| it.name().to_owned())
             .collect();
         assert_eq!(children, ["chosen"]);
-        assert_eq!(chosen(&new).len(), 10);
+        assert_eq!(chosen(&new).len(), 11);
         assert!(empty(&mut [0; 100]).is_err());
     }
 

@@ -481,6 +481,14 @@ impl<'a, P: FnMut(Problem<'a>)> Reader<'_, P> {
     }
 }
 
+/// Whether the line asks for digests of what an earlier kernel gave (`granule.kexec=digest`). Code with the MMU off
+/// asks this, so nothing here formats or panics.
+#[must_use]
+pub fn wants_digest(line: &[u8]) -> bool {
+    let mut all = listed(words::find(line, b"granule.kexec="));
+    all.any(|word| matches!(word, b"digest"))
+}
+
 /// The parts of a value between its commas.
 fn listed(value: Option<&[u8]>) -> impl Iterator<Item = &[u8]> {
     let parts = value.unwrap_or_default().split(|byte| *byte == b',');

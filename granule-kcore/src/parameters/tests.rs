@@ -73,6 +73,17 @@ fn every_name_is_read_back() {
     assert_eq!(good("granule.bench=permissions:70").bench, bench);
     let persist = good("granule.persist=0x4f000000,0x1000").persist;
     assert_eq!(persist, Some(0x4f00_0000..0x4f00_1000));
+    for line in [
+        "granule.kexec=uncached",
+        "granule.kexec=,digest",
+        "granule.kexec=digest granule.kexec=digests",
+        "x granule.kexec=uncached,digest -- granule.kexec=uncached",
+        "granule.kexec=digest",
+        "granule.kexec",
+    ] {
+        let (read, _) = parse(line);
+        assert_eq!(wants_digest(line.as_bytes()), read.kexec.digest, "{line}");
+    }
     let kexec = good("granule.kexec=digest,uncached").kexec;
     assert!(kexec.digest && kexec.uncached);
     assert!(good("efi=noruntime efi=runtime").runtime_services);

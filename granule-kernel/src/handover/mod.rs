@@ -139,6 +139,8 @@ pub(crate) struct Handover {
     pub(crate) consoles: Consoles,
     /// The tree that was made of firmware's tables, if `entry.dtb` is it.
     pub(crate) expanded: Option<Expanded>,
+    /// The digest of the tree that an earlier kernel gave, if `entry.dtb` is another and digests are asked for.
+    pub(crate) given_digest: Option<u64>,
     pub(crate) mmu: MmuConfig,
     /// `None` until the choice is made. The kernel never sees `None`.
     pub(crate) choice: Option<BootChoice>,

@@ -29,10 +29,11 @@ use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{Geometry, PhysicalAddress};
 use granule::linear::{Arena, Placement};
 use granule::table::Counters;
+use granule_boot::expand;
 use granule_boot::kaslr::{Kaslr, Purpose};
 use granule_boot::memblock::{self, LeftOut};
+use granule_boot::tree::Tree;
 use granule_kcore::devicetree::memory::{self as tree, Memory};
-use granule_kcore::efi::description;
 use granule_kcore::layout::{self, Randomised};
 use granule_kcore::parameters::Parameters;
 
@@ -49,14 +50,15 @@ pub(crate) fn run(handover: &Handover, parameters: &Parameters<'_>) -> Ended {
     for note in choice.page.notes.iter().chain(choice.va.notes.iter()) {
         println!("granule: {note}");
     }
-    let system_table = firmware::with_tree(handover, description::system_table);
-    if let Some(table) = system_table {
-        println!("granule: entered from EFI, system table at {table:#x}");
-    }
-    report::firmware(system_table.is_some());
+    report::firmware(&firmware::with_tree(handover, efi_tables), handover);
     // SAFETY: this is the only call, and the boot tables map the area that the handover names.
     unsafe { recorder::begin(handover.trace) };
     boot(handover, choice, roots, parameters)
+}
+
+/// What the device tree says of EFI's tables. The code with the MMU off has refused a tree that says it wrong.
+fn efi_tables(tree: &[u8]) -> Option<expand::Request> {
+    expand::Request::of(&Tree::new(tree).ok()?).ok()?
 }
 
 // Not inlined: later functions have large stack frames of their own.

@@ -28,7 +28,7 @@ pub(crate) fn console_comes() {
 pub(crate) struct Arrival {
     note: Option<u64>,
     initrd: Option<Range<u64>>,
-    /// The digest of the device tree, if digests were requested.
+    /// The digest of the device tree as it was given, if digests were requested.
     tree: Option<u64>,
 }
 
@@ -40,7 +40,10 @@ pub(crate) fn look(handover: &Handover, digest_asked: bool) -> Arrival {
         Arrival {
             note,
             initrd: tree::initial_ramdisk(bytes),
-            tree: digests.then(|| tree_digest(bytes, &handover.tree)),
+            tree: digests.then(|| {
+                let given = handover.given_digest;
+                given.unwrap_or_else(|| tree_digest(bytes, &handover.tree))
+            }),
         }
     })
 }

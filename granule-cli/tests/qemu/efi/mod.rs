@@ -5,7 +5,9 @@
 //! EDK2 starts the image of `-kernel` as a boot loader would: with the load options of `-append`, and the
 //! initramfs of `-initrd` by LoadFile2.
 
+mod kexec;
 mod runtime;
+mod trace;
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -127,6 +129,7 @@ fn a_program_runs_from_the_initramfs_of_the_firmware() {
         let booted = boot("max", 2, &line, Some(file.path()));
         booted.has(&[
             ("firmware", "efi"),
+            ("described_by", "device-tree"),
             ("page_size", bytes),
             ("page_size_source", "command-line"),
             ("entry_el", "2"),
@@ -184,6 +187,7 @@ fn a_machine_that_acpi_describes_boots_as_with_a_tree() {
         let booted = boot_on(board, more, "max", el, &line, None);
         booted.has(&[
             ("firmware", "efi"),
+            ("described_by", "acpi"),
             ("page_size", bytes),
             ("page_size_source", "command-line"),
             ("entry_el", &el.to_string()),

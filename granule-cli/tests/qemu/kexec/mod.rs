@@ -10,7 +10,7 @@ mod boots;
 mod chain;
 mod leave;
 mod load;
-mod machine;
+pub(crate) mod machine;
 mod probe;
 mod program;
 mod refuse;

@@ -11,4 +11,4 @@ mod runtime_services;
 mod sensitivity;
 mod several_cpus;
 mod tampered;
-mod traces;
+pub(crate) mod traces;

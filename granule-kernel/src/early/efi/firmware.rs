@@ -4,15 +4,32 @@
 
 use core::ffi::c_void;
 use core::ptr::{null, null_mut};
+use granule_kcore::efi::description::Variable;
 use uefi_raw::protocol::loaded_image::LoadedImageProtocol;
 use uefi_raw::protocol::media::LoadFile2Protocol;
 use uefi_raw::protocol::rng::RngProtocol;
 use uefi_raw::table::boot::{AllocateType, BootServices, MemoryType};
+use uefi_raw::table::configuration::ConfigurationTable;
 use uefi_raw::table::system::SystemTable;
 use uefi_raw::{Boolean, Guid, Handle, Status, guid};
 
 /// The device tree in the configuration table.
 const DEVICE_TREE: Guid = guid!("b1b621d5-f19c-41a5-830b-d9152c69aae0");
+/// The owner of the specification's own variables, and the names of two of them: UTF-16 with a NUL at the end.
+const GLOBAL: Guid = guid!("8be4df61-93ca-11d2-aa0d-00e098032b8c");
+pub(super) const SECURE_BOOT: [u16; 11] = name(b"SecureBoot");
+pub(super) const SETUP_MODE: [u16; 10] = name(b"SetupMode");
+
+/// A name in UTF-16, with a NUL.
+const fn name<const UNITS: usize>(text: &[u8]) -> [u16; UNITS] {
+    let mut units = [0; UNITS];
+    let mut at = 0;
+    while at < text.len() {
+        units[at] = text[at] as u16;
+        at += 1;
+    }
+    units
+}
 
 /// Why the boot failed.
 #[derive(Clone, Copy, Debug)]
@@ -52,7 +69,8 @@ pub(super) struct Loaded {
 /// The firmware, before the boot services end.
 pub(super) struct Firmware {
     image: Handle,
-    table: &'static SystemTable,
+    /// The firmware writes to it when a configuration table is installed.
+    table: *const SystemTable,
     boot: &'static BootServices,
 }
 
@@ -65,15 +83,16 @@ impl Firmware {
     /// the boot services end; nothing here is used after that but the addresses of the tables.
     pub(super) unsafe fn new(image: Handle, table: *const SystemTable) -> Option<Self> {
         // SAFETY: the caller passes on the firmware's table.
-        let table = unsafe { table.as_ref() }?;
+        let boot = unsafe { table.as_ref() }?.boot_services;
         // SAFETY: an application is started while there are boot services.
-        let boot = unsafe { table.boot_services.as_ref() }?;
+        let boot = unsafe { boot.as_ref() }?;
         Some(Self { image, table, boot })
     }
 
     /// Prints to the firmware's console. Errors have nowhere to go.
     pub(super) fn say(&self, text: &str) {
-        let console = self.table.stdout;
+        // SAFETY: the table stays, by the promise to `new`.
+        let console = unsafe { (*self.table).stdout };
         if console.is_null() {
             return;
         }
@@ -86,38 +105,52 @@ impl Firmware {
 
     /// The physical address of the system table.
     pub(super) fn system_table(&self) -> u64 {
-        self.table as *const SystemTable as u64
+        self.table as u64
     }
 
     /// The system table and the list of configuration tables: start and length.
     pub(super) fn tables(&self) -> [(u64, u64); 2] {
-        let entries = self.table.number_of_configuration_table_entries as u64;
-        let entry = size_of_val_of(self.table.configuration_table);
+        let (entries, count) = self.configuration();
+        let bytes = (count as u64).saturating_mul(size_of::<ConfigurationTable>() as u64);
         [
             (self.system_table(), size_of::<SystemTable>() as u64),
-            (
-                self.table.configuration_table as u64,
-                entries.saturating_mul(entry),
-            ),
+            (entries as u64, bytes),
         ]
+    }
+
+    /// The list of configuration tables as it is now: the first entry, and the number of all.
+    fn configuration(&self) -> (*const ConfigurationTable, usize) {
+        // SAFETY: the table stays, by the promise to `new`, and the firmware writes to it only inside a call.
+        unsafe {
+            let count = (*self.table).number_of_configuration_table_entries;
+            ((*self.table).configuration_table, count)
+        }
+    }
+
+    /// The table of this kind, if the firmware has one.
+    pub(super) fn configured(&self, kind: &Guid) -> Option<*const u8> {
+        let (entries, count) = self.configuration();
+        if entries.is_null() {
+            return None;
+        }
+        // SAFETY: the firmware's list has as many entries as it says, and changes only inside a call.
+        let entries = unsafe { core::slice::from_raw_parts(entries, count) };
+        let entry = entries.iter().find(|it| it.vendor_guid == *kind)?;
+        let start = entry.vendor_table.cast::<u8>().cast_const();
+        (!start.is_null()).then_some(start)
+    }
+
+    /// Puts a table of this kind into the list, or takes it out if `table` is null.
+    pub(super) fn configure(&self, kind: &'static Guid, table: *const u8) -> Status {
+        // SAFETY: the firmware copies the two pointers, and reads behind neither of them.
+        unsafe { (self.boot.install_configuration_table)(kind, table.cast()) }
     }
 
     /// The firmware's device tree, if there is one.
     pub(super) fn device_tree(&self) -> Result<Option<&'static [u8]>, Failure> {
-        let entries = self.table.configuration_table;
-        let count = self.table.number_of_configuration_table_entries;
-        if entries.is_null() {
-            return Ok(None);
-        }
-        // SAFETY: the firmware's table has as many entries as it says.
-        let entries = unsafe { core::slice::from_raw_parts(entries, count) };
-        let Some(entry) = entries.iter().find(|it| it.vendor_guid == DEVICE_TREE) else {
+        let Some(start) = self.configured(&DEVICE_TREE) else {
             return Ok(None);
         };
-        let start = entry.vendor_table.cast::<u8>().cast_const();
-        if start.is_null() {
-            return Ok(None);
-        }
         // SAFETY: a device tree begins with its size.
         let head = unsafe { core::slice::from_raw_parts(start, 8) };
         let bytes = granule_boot::tree::total_size(head).map_err(|error| Failure {
@@ -178,6 +211,27 @@ impl Firmware {
         status == Status::SUCCESS
     }
 
+    /// A variable of the specification's that is a byte. The name ends with a NUL.
+    pub(super) fn variable(&self, name: &[u16]) -> Variable {
+        // SAFETY: the table stays, by the promise to `new`.
+        let services = unsafe { (*self.table).runtime_services };
+        // SAFETY: the services are those of the running firmware, or missing.
+        let Some(services) = (unsafe { services.as_ref() }) else {
+            return Variable::Unread;
+        };
+        let (mut value, mut bytes) = (0_u8, 1);
+        // SAFETY: the name ends with a NUL, and the other pointers are to constants and variables of this
+        // function; the value has room for as many bytes as are asked for.
+        let status = unsafe {
+            (services.get_variable)(name.as_ptr(), &GLOBAL, null_mut(), &mut bytes, &mut value)
+        };
+        match (status, bytes) {
+            (Status::SUCCESS, 1) => Variable::Is(value),
+            (Status::NOT_FOUND, _) => Variable::Missing,
+            _ => Variable::Unread,
+        }
+    }
+
     /// The file that a boot loader offers at this device path.
     pub(super) fn offered(&self, path: &'static [u8]) -> Option<Offered> {
         let mut path = path.as_ptr().cast();
@@ -228,7 +282,10 @@ impl Firmware {
     /// They must be of `allocate`, and nothing may refer to them.
     pub(super) unsafe fn free(&self, start: u64, pages: usize) {
         // SAFETY: the caller's promise. An error would mean that they are free already.
-        let _ = unsafe { (self.boot.free_pages)(start, pages) };
+        let status = unsafe { (self.boot.free_pages)(start, pages) };
+        // As the last step the call would be a plain branch, which `cargo xtask image` does not take for a call of
+        // the firmware.
+        let _ = core::hint::black_box(status);
     }
 
     /// Writes the memory map to `into`. The length is that of the map, even if there is no room for it.
@@ -315,8 +372,3 @@ impl Offered {
 }
 
 const NOT_LOADED: &str = "the initramfs that the boot loader offers (LoadFile2) cannot be loaded: try another, or initrd=PATH";
-
-/// The size of what a pointer points to.
-const fn size_of_val_of<T>(_: *const T) -> u64 {
-    size_of::<T>() as u64
-}

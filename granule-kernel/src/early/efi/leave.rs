@@ -4,6 +4,7 @@ use super::firmware::{Failure, Firmware};
 use super::initrd;
 use super::memory::MemoryMap;
 use super::pages::Pages;
+use super::reservations::Reservations;
 use crate::arch::image;
 use granule::hw::cache;
 use granule_boot::tree::{Range, Tree};
@@ -28,6 +29,7 @@ pub(super) struct Leaving<'f> {
     pub(super) old: Tree<'f>,
     pub(super) description: Description<'f>,
     pub(super) copy: Pages<'f>,
+    pub(super) reservations: Option<Reservations<'f>>,
     pub(super) map: MemoryMap<'f>,
     /// The new tree.
     pub(super) tree: Pages<'f>,
@@ -43,6 +45,7 @@ impl Leaving<'_> {
         if let Err(failure) = self.exit() {
             return failure;
         }
+        self.map.make_flat();
         self.description.map = self.map.facts();
         // An error cannot be told here. The kernel would find the tree damaged, and say so.
         let _ = self.describe();
@@ -94,7 +97,13 @@ impl Leaving<'_> {
             .description
             .initrd
             .or_else(|| initrd::in_tree(&self.old));
-        let ranges = [Some(self.tree.range()), Some(self.map.range()), initrd];
+        let list = self.reservations.as_ref().map(Reservations::range);
+        let ranges = [
+            Some(self.tree.range()),
+            Some(self.map.range()),
+            initrd,
+            list,
+        ];
         for Range { start, bytes } in ranges.into_iter().flatten() {
             clean(start, bytes);
         }

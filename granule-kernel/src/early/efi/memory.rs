@@ -8,6 +8,7 @@ use granule_boot::kaslr::NOKASLR;
 use granule_boot::tree::{Range, Tree};
 use granule_boot::words;
 use granule_kcore::efi::description::Map;
+use granule_kcore::efi::flat;
 use granule_kcore::efi::place::{self, Region};
 use granule_kcore::layout::IMAGE_ALIGN;
 use granule_kcore::trace::area::Area;
@@ -47,6 +48,14 @@ impl<'f> MemoryMap<'f> {
             Status::SUCCESS => Ok(()),
             error => Err(error),
         }
+    }
+
+    /// Says that the firmware's memory at run time is mapped flat, as it is: the stub has asked for no other
+    /// addresses, and a Linux that is started after this kernel calls the firmware at those that the map says.
+    pub(super) fn make_flat(&mut self) {
+        let apart = self.facts.descriptor_bytes;
+        let map = self.buffer.bytes_mut().get_mut(..self.facts.bytes);
+        flat::make_flat(map.unwrap_or_default(), apart);
     }
 
     /// The number by which the firmware knows this map.

@@ -14,16 +14,20 @@ mod initrd;
 mod leave;
 mod memory;
 mod pages;
+mod reservations;
 
 use arrayvec::ArrayVec;
 use core::convert::Infallible;
 use firmware::{Failure, Firmware, OrFailure};
 use granule_boot::tree::Tree;
-use granule_kcore::efi::description::{self, Description, EMPTY_BYTES, SEED_BYTES, Seeds};
+use granule_kcore::efi::description::{
+    self, Description, EMPTY_BYTES, SEED_BYTES, SecureBoot, Seeds,
+};
 use granule_kcore::efi::options;
 use leave::Leaving;
 use memory::MemoryMap;
 use pages::Pages;
+use reservations::Reservations;
 use uefi_raw::table::system::SystemTable;
 use uefi_raw::{Handle, Status};
 
@@ -62,6 +66,7 @@ fn boot(firmware: &Firmware) -> Result<Infallible, Failure> {
     let seeds = seeds(firmware);
     let copy = memory::image(firmware, words)?;
     let initrd = initrd::load(firmware, loaded.device, &old, words)?;
+    let reservations = Reservations::install(firmware)?;
     let map = MemoryMap::new(firmware)?;
     let description = Description {
         command_line: options.as_ref().map(|_| words),
@@ -69,6 +74,10 @@ fn boot(firmware: &Firmware) -> Result<Infallible, Failure> {
         seeds,
         system_table: firmware.system_table(),
         map: map.facts(),
+        secure_boot: SecureBoot::of(
+            firmware.variable(&firmware::SECURE_BOOT),
+            firmware.variable(&firmware::SETUP_MODE),
+        ),
     };
     let leaving = Leaving {
         firmware,
@@ -76,6 +85,7 @@ fn boot(firmware: &Firmware) -> Result<Infallible, Failure> {
         old,
         description,
         copy,
+        reservations,
         map,
     };
     Err(leaving.leave())

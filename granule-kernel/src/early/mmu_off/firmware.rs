@@ -14,37 +14,62 @@ use granule_boot::expand::{self, ExpandError, Expanded, Request};
 use granule_boot::peek::KASLR_SEED;
 use granule_boot::tree::{Range, Tree};
 use granule_boot::words;
+use granule_kcore::parameters::wants_digest;
+use granule_kexec::Digest;
 
-/// The tree of the whole machine, where `given` names firmware's tables, and what was said about them.
-/// `entry.dtb` becomes its address. Parks if the machine cannot boot with these tables.
-pub(super) fn expand(
-    entry: &mut EntryInfo,
-    given: &'static [u8],
-) -> (&'static [u8], Option<Expanded>) {
+/// The tree that the kernel reads.
+pub(super) struct Read {
+    pub(super) bytes: &'static [u8],
+    /// What was said about firmware's tables, if the tree was made of them.
+    pub(super) expanded: Option<Expanded>,
+    /// The digest of the tree that it was made of, if the command line asks for digests.
+    pub(super) given_digest: Option<u64>,
+}
+
+/// The tree of the whole machine, where `given` names firmware's tables, else `given`. `entry.dtb` becomes its
+/// address. Parks if the machine cannot boot with these tables.
+pub(super) fn expand(entry: &mut EntryInfo, given: &'static [u8]) -> Read {
+    let as_given = Read {
+        bytes: given,
+        expanded: None,
+        given_digest: None,
+    };
     // The reader of the tree that is used tells what is wrong with it.
     let Ok(tree) = Tree::new(given) else {
-        return (given, None);
+        return as_given;
     };
     let made = match Request::of(&tree) {
-        Ok(None) => return (given, None),
+        Ok(None) => return as_given,
         Ok(Some(request)) => write(entry, &tree, &request),
         Err(error) => Err(error),
     };
     match made {
         Ok((bytes, made)) => {
-            // The new tree has the seed too, and is wiped once it is read. This one becomes free memory.
             let chosen = tree.root().and_then(|root| root.child(b"chosen"));
+            let line = chosen.and_then(|chosen| chosen.text(b"bootargs"));
+            let given_digest = wants_digest(line.unwrap_or_default()).then(|| digest(given));
+            // The new tree has the seed too, and is wiped once it is read. This one becomes free memory.
             if let Some(seed) = chosen.and_then(|chosen| chosen.property(KASLR_SEED)) {
                 peek::wipe(seed.as_ptr() as u64, seed.len() as u64);
             }
             entry.dtb = bytes.as_ptr() as u64;
-            (bytes, Some(made))
+            Read {
+                bytes,
+                expanded: Some(made),
+                given_digest,
+            }
         }
         Err(error) => {
             peek::learn(entry, &tree, given);
             park::park(Reason::DeviceTree, error.text().as_bytes())
         }
     }
+}
+
+fn digest(bytes: &[u8]) -> u64 {
+    let mut digest = Digest::new();
+    digest.bytes(bytes);
+    digest.value()
 }
 
 fn write(

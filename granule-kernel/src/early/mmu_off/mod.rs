@@ -45,6 +45,7 @@ static mut HANDOVER: Handover = Handover {
     },
     consoles: granule_boot::peek::Consoles::NONE,
     expanded: None,
+    given_digest: None,
     mmu: MmuConfig {
         mair: 0,
         tcr: 0,
@@ -68,8 +69,8 @@ extern "C" fn mmu_off_main(handover: &mut Handover) -> *const MmuConfig {
     record::entered();
     note_cpu(&mut handover.entry);
     let given = peek::bytes(&handover.entry);
-    let (bytes, expanded) = firmware::expand(&mut handover.entry, given);
-    let seen = peek::look(&handover.entry, bytes);
+    let read = firmware::expand(&mut handover.entry, given);
+    let seen = peek::look(&handover.entry, read.bytes);
     let (tree, choice, trace) = (seen.info, seen.choice, seen.area);
     let entry = &handover.entry;
     // SAFETY: the area is empty, or RAM that the starter of the kernel named and that overlaps
@@ -85,7 +86,8 @@ extern "C" fn mmu_off_main(handover: &mut Handover) -> *const MmuConfig {
     let tables = tables::build(entry, &tree, &choice, seen.kaslr, trace, early);
     handover.tree = tree;
     handover.consoles = seen.consoles;
-    handover.expanded = expanded;
+    handover.expanded = read.expanded;
+    handover.given_digest = read.given_digest;
     handover.choice = Some(choice);
     handover.kaslr = seen.kaslr;
     handover.mmu = tables.mmu;

@@ -1,0 +1,109 @@
+//! Leaving for the next kernel on a machine that EFI firmware started: the next kernel finds the same system table
+//! and the same memory map, and is told the machine by the same tree or the same tables of ACPI's.
+
+use granule_cli::{Firmware, Kexec, Outcome, PageSize, Request};
+use serde_json::{Value, json};
+
+use crate::kexec::machine::{NEXT, Ran, SIZES, archive, boots, machine};
+
+/// Words for tables that are passed over, left out or wrong.
+const COMPLAINTS: [&str; 6] = [
+    "EFI memory map:",
+    "ACPI:",
+    "EFI system table",
+    "not the console",
+    "no way to power off",
+    "is not started",
+];
+
+/// A machine with that description, started by EDK2.
+fn by_efi(acpi: bool, size: PageSize, cpus: u32, el: u8) -> Request {
+    Request {
+        firmware: Firmware::Uefi,
+        acpi,
+        el,
+        ..machine(size, cpus)
+    }
+}
+
+/// Each kernel has been told the same of the machine, and all of it came up again.
+#[track_caller]
+fn is_told_the_same(ran: &Ran, request: &Request, sizes: &[PageSize]) {
+    let kernels = ran.value("boots").as_array().unwrap();
+    assert_eq!(kernels.len(), sizes.len(), "{}", ran.console);
+    let first = &kernels[0];
+    assert!(first["efi"]["map_bytes"].as_u64() > Some(0), "{first}");
+    let described_by = if request.acpi { "acpi" } else { "device-tree" };
+    for (kernel, size) in kernels.iter().zip(sizes) {
+        for (key, expected) in [
+            ("outcome", json!("ok")),
+            ("page_size", json!(size.bytes())),
+            ("page_size_source", json!("command-line")),
+            ("entry_el", json!(request.el)),
+            ("firmware", json!("efi")),
+            ("described_by", json!(described_by)),
+            ("efi", first["efi"].clone()),
+            ("cpus", json!(request.smp)),
+            ("cpu_mismatch", json!([])),
+        ] {
+            assert_eq!(kernel[key], expected, "{key} in {kernel}");
+        }
+        let ram = |kernel: &Value| kernel["linear_map"]["ram_bytes"].clone();
+        assert_eq!(ram(kernel), ram(first));
+    }
+    for words in COMPLAINTS {
+        assert!(!ran.console.contains(words), "{words}\n{}", ran.console);
+    }
+}
+
+/// Every page size is left from and left for, at both levels.
+fn leaves(acpi: bool) {
+    for (from, to, cpus, el) in [
+        (PageSize::K4, PageSize::K64, 4, 1),
+        (PageSize::K16, PageSize::K4, 1, 2),
+        (PageSize::K64, PageSize::K16, 2, 2),
+    ] {
+        let request = Request {
+            kexec: Some(Kexec {
+                page_size: Some(to),
+                ..Kexec::default()
+            }),
+            ..by_efi(acpi, from, cpus, el)
+        };
+        let ran = boots(&request, Outcome::Ok);
+        is_told_the_same(&ran, &request, &[from, to]);
+        // The tree that arrived is the one that was loaded, although the kernel reads another.
+        assert_eq!(ran.value("kexec.digest_ok"), &json!(true), "{}", ran.json);
+    }
+}
+
+#[test]
+fn with_a_device_tree_the_next_kernel_gets_the_same_map() {
+    leaves(false);
+}
+
+#[test]
+fn with_acpi_alone_the_next_kernel_gets_its_tables() {
+    leaves(true);
+}
+
+/// Nothing is lost on the way, however many kernels it goes through.
+#[test]
+fn the_third_kernel_is_told_what_the_first_was() {
+    let again = format!("load {NEXT} --append arm64.pagesize=64k\nexec\n");
+    let inner = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(inner.path(), archive(&again).bytes()).unwrap();
+    for acpi in [false, true] {
+        let [first, second, third] = SIZES;
+        let request = Request {
+            kexec: Some(Kexec {
+                page_size: Some(second),
+                initrd: Some(inner.path().to_owned()),
+                ..Kexec::default()
+            }),
+            ..by_efi(acpi, first, 2, 2)
+        };
+        let ran = boots(&request, Outcome::Ok);
+        is_told_the_same(&ran, &request, &[first, second, third]);
+    }
+}
