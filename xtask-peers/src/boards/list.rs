@@ -10,8 +10,7 @@ pub(super) struct Board {
     pub(super) name: &'static str,
     /// More options of QEMU's. Serial lines here come before the console.
     pub(super) options: &'static [&'static str],
-    /// The tree's path among Debian's; without one QEMU makes it.
-    pub(super) tree: Option<&'static str>,
+    pub(super) tree: Tree,
     /// The QEMUs that have the board.
     pub(super) qemus: &'static [&'static str],
     /// The page sizes that its CPU has.
@@ -23,15 +22,25 @@ pub(super) struct Board {
     pub(super) missing: &'static str,
 }
 
+/// Where a board's tree is from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Tree {
+    /// Debian's packages, with its path there.
+    Debian(&'static str),
+    Qemu,
+    /// This project, with the code that starts the CPUs (`npcm845.rs`).
+    Npcm845,
+}
+
 const ALL: &[&str] = &["7.2", "10.0", "11.1"];
 /// The Raspberry Pi's trees name the mini UART as the console, which is QEMU's second serial line.
 const PI: &[&str] = &["-serial", "null"];
 
-pub(super) const BOARDS: [Board; 9] = [
+pub(super) const BOARDS: [Board; 10] = [
     Board {
         name: "virt",
         options: &["-cpu", "max", "-smp", "4", "-m", "1G", "-nic", "none"],
-        tree: None,
+        tree: Tree::Qemu,
         qemus: ALL,
         page_sizes: &[K4, K16, K64],
         cpus: 4,
@@ -41,7 +50,7 @@ pub(super) const BOARDS: [Board; 9] = [
     Board {
         name: "raspi3ap",
         options: PI,
-        tree: Some("broadcom/bcm2837-rpi-3-a-plus.dtb"),
+        tree: Tree::Debian("broadcom/bcm2837-rpi-3-a-plus.dtb"),
         qemus: ALL,
         page_sizes: &[K4, K64],
         cpus: 4,
@@ -51,7 +60,7 @@ pub(super) const BOARDS: [Board; 9] = [
     Board {
         name: "raspi3b",
         options: PI,
-        tree: Some("broadcom/bcm2837-rpi-3-b.dtb"),
+        tree: Tree::Debian("broadcom/bcm2837-rpi-3-b.dtb"),
         qemus: ALL,
         page_sizes: &[K4, K64],
         cpus: 4,
@@ -61,7 +70,7 @@ pub(super) const BOARDS: [Board; 9] = [
     Board {
         name: "raspi4b",
         options: PI,
-        tree: Some("broadcom/bcm2711-rpi-4-b.dtb"),
+        tree: Tree::Debian("broadcom/bcm2711-rpi-4-b.dtb"),
         qemus: &["10.0", "11.1"],
         page_sizes: &[K4, K64],
         cpus: 4,
@@ -71,7 +80,7 @@ pub(super) const BOARDS: [Board; 9] = [
     Board {
         name: "xlnx-zcu102",
         options: &["-smp", "4", "-m", "1G"],
-        tree: Some("xilinx/zynqmp-zcu102-rev1.0.dtb"),
+        tree: Tree::Debian("xilinx/zynqmp-zcu102-rev1.0.dtb"),
         qemus: ALL,
         page_sizes: &[K4, K64],
         cpus: 4,
@@ -81,7 +90,7 @@ pub(super) const BOARDS: [Board; 9] = [
     Board {
         name: "imx8mp-evk",
         options: &["-smp", "4", "-m", "1G", "-serial", "null"],
-        tree: Some("freescale/imx8mp-evk.dtb"),
+        tree: Tree::Debian("freescale/imx8mp-evk.dtb"),
         qemus: &["10.0", "11.1"],
         page_sizes: &[K4, K64],
         cpus: 4,
@@ -91,8 +100,18 @@ pub(super) const BOARDS: [Board; 9] = [
     Board {
         name: "imx8mm-evk",
         options: &["-smp", "4", "-m", "1G", "-serial", "null"],
-        tree: Some("freescale/imx8mm-evk.dtb"),
+        tree: Tree::Debian("freescale/imx8mm-evk.dtb"),
         qemus: &["11.1"],
+        page_sizes: &[K4, K64],
+        cpus: 4,
+        up: 4,
+        missing: "",
+    },
+    Board {
+        name: "npcm845-evb",
+        options: &["-m", "1G"],
+        tree: Tree::Npcm845,
+        qemus: &["10.0"],
         page_sizes: &[K4, K64],
         cpus: 4,
         up: 4,
@@ -101,7 +120,7 @@ pub(super) const BOARDS: [Board; 9] = [
     Board {
         name: "xlnx-versal-virt",
         options: &["-m", "1G"],
-        tree: None,
+        tree: Tree::Qemu,
         qemus: ALL,
         page_sizes: &[K4, K64],
         cpus: 2,
@@ -111,7 +130,7 @@ pub(super) const BOARDS: [Board; 9] = [
     Board {
         name: "amd-versal2-virt",
         options: &["-m", "1G"],
-        tree: None,
+        tree: Tree::Qemu,
         qemus: &["11.1"],
         page_sizes: &[K4, K16, K64],
         cpus: 8,
@@ -121,6 +140,14 @@ pub(super) const BOARDS: [Board; 9] = [
 ];
 
 impl Board {
+    /// The tree's path among Debian's.
+    pub(super) fn debian_tree(&self) -> Option<&'static str> {
+        match self.tree {
+            Tree::Debian(path) => Some(path),
+            Tree::Qemu | Tree::Npcm845 => None,
+        }
+    }
+
     /// Its row in the document.
     #[cfg_attr(not(test), allow(dead_code, reason = "a test compares the document"))]
     pub(super) fn row(&self) -> String {
@@ -131,9 +158,11 @@ impl Board {
             missing,
             ..
         } = self;
-        let tree = self
-            .tree
-            .map_or("QEMU's".to_owned(), |it| format!("`{it}`"));
+        let tree = match self.tree {
+            Tree::Debian(path) => format!("`{path}`"),
+            Tree::Qemu => "QEMU's".to_owned(),
+            Tree::Npcm845 => "ours".to_owned(),
+        };
         let sizes: Vec<_> = self
             .page_sizes
             .iter()

@@ -2,9 +2,11 @@
 //! package carries for it, or with QEMU's own where there is none, with each page size of its CPU, and runs its first
 //! program.
 //!
-//! This file has the order; the boards are in `list`, and `run` boots one.
+//! This file has the order; the boards are in `list`, what one of them needs of its own is in
+//! `npcm845`, and `run` boots one.
 
 mod list;
+mod npcm845;
 mod run;
 
 use std::collections::BTreeMap;
@@ -16,7 +18,7 @@ use granule_cli::{Initramfs, PageSize};
 use xtask::pool;
 use xtask::workspace::{image_path, target_dir};
 
-use self::list::{BOARDS, Board};
+use self::list::{BOARDS, Board, Tree};
 use crate::check::Check;
 use crate::deb;
 use crate::emulator;
@@ -98,6 +100,10 @@ pub(crate) fn all(
         }
     };
     let trees = trees(peers, files)?;
+    let npcm845 = (
+        files.put("npcm845.dtb", &npcm845::tree()?)?,
+        files.put("npcm845.bin", &npcm845::code())?,
+    );
     let image = image_path();
     let program = target_dir().join("granule").join("granule-user");
     let program =
@@ -113,10 +119,19 @@ pub(crate) fn all(
         || true,
         |at| {
             let case = &cases[at];
-            let tree = case.board.tree.and_then(|tree| trees.get(tree));
-            let tree = tree.map(PathBuf::as_path);
+            let (tree, start) = match case.board.tree {
+                Tree::Qemu => (None, None),
+                Tree::Debian(tree) => (trees.get(tree), None),
+                Tree::Npcm845 => (Some(&npcm845.0), Some(npcm845.1.as_path())),
+            };
+            let with = run::With {
+                image: &image,
+                tree: tree.map(PathBuf::as_path),
+                start,
+                program,
+            };
             let qemu = qemu(case.board.qemus[case.qemu])?;
-            run::boot(case.board, case.page_size(), &qemu, &image, tree, &program)
+            run::boot(case.board, case.page_size(), &qemu, &with)
         },
         |done| {
             let case = &cases[done.job];
@@ -137,7 +152,7 @@ pub(crate) fn all(
 fn trees(peers: &Peers<'_>, files: &Files) -> Result<BTreeMap<&'static str, PathBuf>> {
     let package = peers.bytes(&TREES[1])?;
     let named = |path: &str| {
-        let mut trees = BOARDS.iter().filter_map(|board| board.tree);
+        let mut trees = BOARDS.iter().filter_map(Board::debian_tree);
         trees.find(|tree| path.ends_with(&format!("/{tree}")))
     };
     let mut trees = BTreeMap::new();
@@ -145,7 +160,7 @@ fn trees(peers: &Peers<'_>, files: &Files) -> Result<BTreeMap<&'static str, Path
         let tree = named(&path).context("a tree that is not asked for")?;
         trees.insert(tree, files.put(&tree.replace('/', "-"), &bytes)?);
     }
-    for tree in BOARDS.iter().filter_map(|board| board.tree) {
+    for tree in BOARDS.iter().filter_map(Board::debian_tree) {
         ensure!(
             trees.contains_key(tree),
             "{} has no {tree}",

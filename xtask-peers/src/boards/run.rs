@@ -14,6 +14,7 @@ use granule_cli::sizes::show_size;
 use xtask::workspace::show;
 
 use super::list::Board;
+use super::npcm845;
 
 /// A boot takes seconds on an idle machine.
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -23,6 +24,17 @@ const PATIENCE: Duration = Duration::from_secs(600);
 pub(super) struct Program<'a> {
     pub(super) initramfs: &'a Path,
     pub(super) test: &'a str,
+}
+
+/// What a board boots with.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct With<'a> {
+    pub(super) image: &'a Path,
+    /// Its tree, if QEMU makes none.
+    pub(super) tree: Option<&'a Path>,
+    /// The code that starts its CPUs, in place of QEMU's.
+    pub(super) start: Option<&'a Path>,
+    pub(super) program: Program<'a>,
 }
 
 /// The kernel's record: the values of each key.
@@ -36,21 +48,29 @@ pub(super) fn boot(
     board: &Board,
     page_size: PageSize,
     qemu: &Path,
-    image: &Path,
-    tree: Option<&Path>,
-    program: &Program<'_>,
+    with: &With<'_>,
 ) -> Result<String> {
     let mut command = Command::new(qemu);
     command.args(["-machine", board.name, "-display", "none"]);
     command.args(["-monitor", "none", "-no-reboot"]);
     command.args(board.options).args(["-serial", "stdio"]);
-    command.arg("-kernel").arg(image);
-    if let Some(tree) = tree {
+    command.arg("-kernel").arg(with.image);
+    if let Some(tree) = with.tree {
         command.arg("-dtb").arg(tree);
     }
+    if let Some(start) = with.start {
+        let file = start.display();
+        let at = npcm845::START;
+        let code = format!("loader,file={file},addr={at:#x},force-raw=on");
+        command.arg("-device").arg(code);
+        for cpu in 0..npcm845::CPUS {
+            let entry = format!("loader,addr={at:#x},cpu-num={cpu}");
+            command.arg("-device").arg(entry);
+        }
+    }
     let size = show_size(page_size.bytes()).to_ascii_lowercase();
-    let words = format!("arm64.pagesize={size} -- {}", program.test);
-    command.arg("-initrd").arg(program.initramfs);
+    let words = format!("arm64.pagesize={size} -- {}", with.program.test);
+    command.arg("-initrd").arg(with.program.initramfs);
     command.args(["-append", &words]);
     let record = heard(command)?;
     compare(&record, board, page_size)
