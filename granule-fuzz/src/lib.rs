@@ -16,6 +16,7 @@ mod program;
 mod reader;
 mod records;
 mod replay;
+mod runtime;
 mod tables;
 mod watched;
 
@@ -32,6 +33,7 @@ pub const TARGETS: &[Target] = &[
     ("exact_tree", parsers::exact_tree),
     ("kexec_tree", next_tree::kexec_tree),
     ("efi_map", firmware::efi_map),
+    ("efi_runtime", runtime::efi_runtime),
     ("acpi_tables", firmware::acpi_tables),
     ("firmware_tree", firmware::firmware_tree),
     ("command_line", parsers::command_line),
