@@ -1,13 +1,15 @@
 //! EFI's runtime services on EDK2, after the boot: variables that outlive it, and ResetSystem. With each page size
-//! the services are mapped, because EDK2 aligns what they need to 64 KiB.
+//! the services are mapped, because EDK2 aligns what they need to 64 KiB. On U-Boot they stay off.
 
 use std::fs::File;
 use std::process::{Command, Stdio};
 
+use granule_cli::{Firmware, Outcome, PageSize, Request};
 use tempfile::NamedTempFile;
 
 use super::{Booted, EDK2, parsed};
-use crate::hooked::test_image;
+use crate::hooked::{ends, test_image};
+use crate::image::image;
 
 /// The size of each of the board's two banks of flash. The firmware keeps variables in the second one.
 const FLASH_BYTES: u64 = 64 << 20;
@@ -132,4 +134,37 @@ fn the_command_line_turns_the_services_off() {
     ]);
     let line = format!("granule: EFI runtime services are off: {why}");
     assert!(booted.console.contains(&line), "{}", booted.console);
+}
+
+/// U-Boot has no memory attributes table, so its code would be writable.
+#[test]
+fn code_that_the_firmware_does_not_protect_is_not_mapped() {
+    for (size, page) in [
+        (PageSize::K4, "4k"),
+        (PageSize::K16, "16k"),
+        (PageSize::K64, "64k"),
+    ] {
+        let request = Request {
+            image: Some(image()),
+            firmware: Firmware::UBootEfi,
+            memory: 512 << 20,
+            page_size: Some(size),
+            ..Request::default()
+        };
+        let booted = ends(&request, Outcome::Ok);
+        let json = booted.json();
+        assert_eq!(json["efi"]["runtime"], "off", "{json}");
+        let reason = json["efi"]["reason"].as_str().unwrap();
+        let (place, why) = reason.split_once(" would have to be ").unwrap();
+        assert!(
+            place.starts_with(&format!("the {page} page at 0x")),
+            "{place}"
+        );
+        assert_eq!(
+            why,
+            "writable and executable: the firmware has no memory attributes table"
+        );
+        let line = format!("granule: EFI runtime services are off: {reason}");
+        assert!(booted.console_text().contains(&line));
+    }
 }
