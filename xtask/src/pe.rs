@@ -220,6 +220,18 @@ mod tests {
         check(&elf(), &image(), MEMORY).unwrap();
     }
 
+    /// What sbsign does: a checksum, and a certificate behind the file that a directory names.
+    #[test]
+    fn a_signed_image_passes() {
+        let mut signed = image();
+        let end = signed.len() as u64;
+        signed.extend([0x30; 0x608]);
+        put(&mut signed, OPTIONAL + 64, 0x0012_3456, 4);
+        put(&mut signed, OPTIONAL + 112 + 8 * 4, end, 4);
+        put(&mut signed, OPTIONAL + 112 + 8 * 4 + 4, 0x608, 4);
+        check(&elf(), &signed, MEMORY).unwrap();
+    }
+
     #[test]
     fn a_header_that_lies_is_refused() {
         let lies: [(usize, u64, usize, &str); 13] = [
