@@ -4,7 +4,7 @@
 //! unmodified busybox runs a script on our kernel with every page size and must print the same as on Linux.
 //! Our kernel leaves for each of Debian's, which must reach its first process. Debian's boot loaders start
 //! Debian's Linux from our boot disk. The device trees of Debian's kernel packages must be to our readers what they
-//! are to `dtc`, and our kernel boots on QEMU's boards with them. Debian's page tables, as
+//! are to `dtc`, and our kernel boots on QEMU's boards with them, and through firmware and boot loaders. Debian's page tables, as
 //! `granule dump` reads them, must be those that QEMU and Debian's kernels say, files of Debian's makedumpfile must
 //! have what the core has that it was given, and Debian's kernels and systems that are no Linux run under
 //! `granule watch` with the QEMUs of two suites. No file of Debian's is part of the repository.
@@ -21,6 +21,7 @@ mod disk;
 mod emulator;
 mod faults;
 mod figures;
+mod firmware;
 mod index;
 mod inspect;
 mod kexec;

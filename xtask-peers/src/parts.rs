@@ -17,7 +17,7 @@ use crate::store::Store;
 use crate::summary::Summary;
 use crate::tlb::replays;
 use crate::watch::{self, Extent};
-use crate::{apt, boards, disk, faults, loaders, report, sensitivity, trees};
+use crate::{apt, boards, disk, faults, firmware, loaders, report, sensitivity, trees};
 
 /// A part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -38,6 +38,10 @@ pub(crate) enum Part {
     BoardsAll,
     /// Debian's Linux by each boot loader, from our boot disk
     Disk,
+    /// A sample of our kernel's boots through firmware and boot loaders, on two QEMUs
+    Firmware,
+    /// All of them; only if it is asked for
+    FirmwareAll,
     /// Fetch the boot loaders only; only if it is asked for
     Loaders,
     /// The page tables of Debian's kernels, read from outside
@@ -121,6 +125,16 @@ pub(crate) fn run(only: &[Part], fresh: bool, mut summary: Summary) -> Result<Ex
     }
     if wants(Part::Inspect) {
         inspect::all(&peers.linuxes, &peers.busybox, &files, &mut |it| {
+    if wants(Part::Firmware) || asked(Part::FirmwareAll) {
+        run_command(cargo(&["xtask", "image"]))?;
+        let extent = if asked(Part::FirmwareAll) {
+            firmware::Extent::All
+        } else {
+            firmware::Extent::Sample
+        };
+        firmware::booted(&folder, extent, fresh, &mut |it| summary.add(it))?;
+        summary.part("firmware");
+    }
             summary.add(it)
         })?;
         summary.part("inspect");

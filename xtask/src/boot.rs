@@ -9,27 +9,36 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-use xtask::workspace::{build_executable, root, show};
+use crate::workspace::{build_executable, root, show};
+
+/// A boot with a known report.
+pub trait Expected {
+    /// The arguments of `granule boot`.
+    fn arguments(&self) -> Vec<String>;
+
+    /// The parts of a boot record that this case does not allow, one line each. `sha256` is the image's.
+    fn mismatches(&self, record: &Value, sha256: &str) -> Vec<String>;
+}
 
 /// Builds `granule` and returns its path. Boots run in parallel; with `cargo run` each would wait for the
 /// others' locks.
-pub(crate) fn build_cli() -> Result<PathBuf> {
+pub fn build_cli() -> Result<PathBuf> {
     build_executable(&["-p", "granule-cli", "--bin", "granule"])
 }
 
 /// One finished boot.
 #[derive(Debug)]
-pub(crate) struct Boot {
+pub struct Boot {
     /// The exit code; `None` after a signal.
-    pub(crate) exit: Option<i32>,
+    pub exit: Option<i32>,
     /// The JSON object, or the reason for its absence.
-    pub(crate) record: Result<Value, String>,
+    pub record: Result<Value, String>,
     /// The last line of the program's standard error.
-    pub(crate) last_line: String,
+    pub last_line: String,
 }
 
 /// Runs `granule boot --json` with further arguments.
-pub(crate) fn boot(granule: &Path, image: &Path, arguments: &[String]) -> Result<Boot> {
+pub fn boot(granule: &Path, image: &Path, arguments: &[String]) -> Result<Boot> {
     let mut command = Command::new(granule);
     command
         .args(["boot", "--json", "--image"])
@@ -56,7 +65,7 @@ pub(crate) fn boot(granule: &Path, image: &Path, arguments: &[String]) -> Result
 
 impl Boot {
     /// The failure, if the boot was not `ok`: outcome, reason and last line.
-    pub(crate) fn failure(&self) -> Option<String> {
+    pub fn failure(&self) -> Option<String> {
         let record = match &self.record {
             Ok(record) => record,
             Err(error) => {
@@ -97,7 +106,7 @@ fn join(parts: &[&str]) -> String {
 }
 
 /// A value by its path (`linear_map.tables`, `boots.1.cpus`).
-pub(crate) fn at<'a>(record: &'a Value, path: &str) -> Result<&'a Value> {
+pub fn at<'a>(record: &'a Value, path: &str) -> Result<&'a Value> {
     let step = |value: &'a Value, key: &str| match value {
         Value::Array(items) => items.get(key.parse::<usize>().ok()?),
         other => other.get(key),
@@ -109,21 +118,21 @@ pub(crate) fn at<'a>(record: &'a Value, path: &str) -> Result<&'a Value> {
 }
 
 /// An integer by its path.
-pub(crate) fn number(record: &Value, path: &str) -> Result<u64> {
+pub fn number(record: &Value, path: &str) -> Result<u64> {
     at(record, path)?
         .as_u64()
         .with_context(|| format!("{path} in the boot record is no integer"))
 }
 
 /// A text by its path.
-pub(crate) fn text<'a>(record: &'a Value, path: &str) -> Result<&'a str> {
+pub fn text<'a>(record: &'a Value, path: &str) -> Result<&'a str> {
     at(record, path)?
         .as_str()
         .with_context(|| format!("{path} in the boot record is no text"))
 }
 
 /// The difference in one line, if the value is not the expected one.
-pub(crate) fn differs(record: &Value, path: &str, expected: &Value) -> Option<String> {
+pub fn differs(record: &Value, path: &str, expected: &Value) -> Option<String> {
     match at(record, path) {
         Ok(found) if found == expected => None,
         Ok(found) => Some(format!("{path} is {found}, expected {expected}")),

@@ -1,12 +1,14 @@
-//! Runs the cases of the QEMU matrix and reports the result of each.
+//! Runs the cases of the QEMU matrix and of the boots through firmware, and reports the result of each.
 
 use std::path::Path;
 use std::time::Duration;
 
-use crate::boot;
+use anyhow::{Result, ensure};
+
+use crate::boot::{self, Expected};
 use crate::image::Image;
-use crate::matrix::{Case, Expected};
-use xtask::pool;
+use crate::matrix::Case;
+use xtask::{firmware_matrix, pool};
 
 /// The result of a case; `wrong` says in one line what was wrong, if anything.
 #[derive(Debug)]
@@ -51,4 +53,40 @@ pub(crate) fn wrong(case: &impl Expected, granule: &Path, image: &Image) -> Opti
         .record
         .map(|record| case.mismatches(&record, &image.sha256));
     wrong.map_or_else(Some, |lines| (!lines.is_empty()).then(|| lines.join("; ")))
+}
+
+/// A sample of the boots through firmware, with what `cargo xtask setup` installs. Boot loaders and another QEMU are in
+/// `xtask-peers`.
+pub(crate) fn through_firmware(granule: &Path, image: &Image) -> Result<()> {
+    let files = firmware_matrix::Files {
+        granule,
+        image: &image.path,
+        sha256: &image.sha256,
+        qemu: None,
+        loader: None,
+    };
+    let cases = firmware_matrix::covering(&firmware_matrix::installed());
+    let (mut ran, mut failed) = (0, 0);
+    pool::run(
+        cases.len(),
+        pool::parallel(),
+        || true,
+        |at| cases[at].wrong(&files),
+        |done| {
+            ran += 1;
+            let case = &cases[done.job];
+            match done.result {
+                None => println!("ok ({:.1} s): {case}", done.time.as_secs_f32()),
+                Some(wrong) => {
+                    failed += 1;
+                    println!("FAILED: granule boot {case}: {wrong}");
+                }
+            }
+            true
+        },
+    );
+    let all = cases.len();
+    println!("firmware-matrix: {ran} of {all} boots run, {failed} failed");
+    ensure!(ran == all && failed == 0, "{failed} of {all} boots failed");
+    Ok(())
 }

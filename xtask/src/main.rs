@@ -5,7 +5,6 @@
 mod a64;
 mod api;
 mod bench;
-mod boot;
 mod boots;
 mod browser;
 mod check;
@@ -52,6 +51,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
+use xtask::boot;
 
 #[derive(Debug, Parser)]
 #[command(

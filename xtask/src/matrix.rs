@@ -7,20 +7,10 @@
 pub(crate) mod kexec;
 pub(crate) mod payload;
 
-use std::collections::BTreeSet;
-
 use serde_json::{Value, json};
 
-use crate::boot;
-
-/// A boot with a known report.
-pub(crate) trait Expected {
-    /// The arguments of `granule boot`.
-    fn arguments(&self) -> Vec<String>;
-
-    /// The parts of a boot record that this case does not allow, one line each. `sha256` is the image's.
-    fn mismatches(&self, record: &Value, sha256: &str) -> Vec<String>;
-}
+use crate::boot::{self, Expected};
+use xtask::pairwise;
 
 /// A CPU model and its features.
 #[derive(Debug)]
@@ -153,24 +143,11 @@ impl Case {
     }
 
     /// The value in each dimension, for pairwise covering.
-    fn values(&self) -> [(usize, u32); 5] {
-        let rodata = RODATA
-            .iter()
-            .position(|r| *r == self.rodata)
-            .unwrap_or_default() as u32;
-        [
-            (0, self.cpu as u32),
-            (1, self.page_size),
-            (2, self.va_bits),
-            (3, self.el),
-            (4, rodata),
-        ]
-    }
-
-    fn pairs(&self) -> impl Iterator<Item = Pair> + use<> {
-        let values = self.values();
-        (0..values.len())
-            .flat_map(move |i| (i + 1..values.len()).map(move |j| (values[i], values[j])))
+    fn values(&self) -> Vec<u32> {
+        let rodata = RODATA.iter().position(|word| *word == self.rodata);
+        let rodata = rodata.unwrap_or_default() as u32;
+        let cpu = self.cpu as u32;
+        vec![cpu, self.page_size, self.va_bits, self.el, rodata]
     }
 }
 
@@ -214,8 +191,6 @@ impl Expected for Case {
     }
 }
 
-type Pair = ((usize, u32), (usize, u32));
-
 impl std::fmt::Display for Case {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.arguments().join(" "))
@@ -248,24 +223,9 @@ pub(crate) fn full() -> Vec<Case> {
     cases
 }
 
-/// A few cases that contain every pair of values that occurs in any case. The greedy choice is the same
-/// every time.
+/// A few cases that contain every pair of values that occurs in any case.
 pub(crate) fn covering() -> Vec<Case> {
-    let all = full();
-    let mut missing: BTreeSet<Pair> = all.iter().flat_map(Case::pairs).collect();
-    let mut chosen = Vec::new();
-    while !missing.is_empty() {
-        let gain = |case: &Case| case.pairs().filter(|pair| missing.contains(pair)).count();
-        // The first of the best cases, so that the order of the tables decides.
-        let Some(best) = all.iter().rev().max_by_key(|case| gain(case)) else {
-            break;
-        };
-        for pair in best.pairs() {
-            missing.remove(&pair);
-        }
-        chosen.push(best.clone());
-    }
-    chosen
+    pairwise::covering(&full(), Case::values)
 }
 
 /// `count` cases drawn from the matrix, with a memory size and a strategy added; the same for the same
@@ -288,6 +248,7 @@ pub(crate) fn random(seed: u64, count: usize) -> Vec<Case> {
 mod tests {
     use super::*;
     use serde_json::json;
+    use std::collections::BTreeSet;
 
     #[test]
     fn the_matrix_is_what_the_cpus_allow() {
@@ -309,9 +270,11 @@ mod tests {
     #[test]
     fn the_sample_covers_every_pair_and_is_small() {
         let sample = covering();
-        let wanted: BTreeSet<Pair> = full().iter().flat_map(Case::pairs).collect();
-        let covered: BTreeSet<Pair> = sample.iter().flat_map(Case::pairs).collect();
-        assert_eq!(wanted, covered);
+        let pairs = |cases: &[Case]| {
+            let each = cases.iter().map(|case| pairwise::pairs(&case.values()));
+            each.flatten().collect::<BTreeSet<_>>()
+        };
+        assert_eq!(pairs(&full()), pairs(&sample));
         // 52-bit VA exists for one CPU only, so 26 pairs of CPU and VA size are the least.
         assert!((26..=40).contains(&sample.len()), "{}", sample.len());
         assert_eq!(sample, covering());

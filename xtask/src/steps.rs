@@ -109,6 +109,12 @@ pub(crate) const STEPS: &[Step] = &[
         run: qemu_matrix,
     },
     Step {
+        name: "firmware-matrix",
+        what: "a pairwise sample of the boots through firmware",
+        long: false,
+        run: firmware_matrix,
+    },
+    Step {
         name: "examples",
         what: "the programs in examples, booted with each page size",
         long: false,
@@ -389,6 +395,10 @@ fn qemu_matrix() -> Result<()> {
     println!("qemu-matrix: {ran} of {all} boots run, {failed} failed");
     ensure!(ran == all && failed == 0, "{failed} of {all} boots failed");
     Ok(())
+}
+
+fn firmware_matrix() -> Result<()> {
+    boots::through_firmware(&boot::build_cli()?, &image::image(None)?)
 }
 
 /// Packages without a warning, and builds from the packages alone. The page-table library needs no other

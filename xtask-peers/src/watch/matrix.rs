@@ -1,9 +1,8 @@
 //! The machines on which Debian's kernels are watched: each kernel with each CPU that can run it, one and four of them,
 //! and both QEMUs. Pure.
 
-use std::collections::BTreeSet;
-
 use granule_cli::PageSize;
+use xtask::pairwise;
 
 use crate::peers::LINUXES;
 
@@ -49,14 +48,11 @@ impl Machine {
         CPUS.get(self.cpu).map_or("max", |cpu| cpu.name)
     }
 
-    fn pairs(&self) -> impl Iterator<Item = Pair> + use<> {
-        let values = [self.kernel, self.cpu, self.cpus as usize, self.qemu];
-        let all = (0..values.len()).flat_map(move |a| (a + 1..values.len()).map(move |b| (a, b)));
-        all.map(move |(a, b)| ((a, values[a]), (b, values[b])))
+    /// The value in each dimension, for pairwise covering.
+    fn values(&self) -> Vec<usize> {
+        vec![self.kernel, self.cpu, self.cpus as usize, self.qemu]
     }
 }
-
-type Pair = ((usize, usize), (usize, usize));
 
 /// Every machine that the CPUs allow.
 pub(super) fn full() -> Vec<Machine> {
@@ -79,28 +75,15 @@ pub(super) fn full() -> Vec<Machine> {
     all
 }
 
-/// A few of them that contain every pair of values that occurs. The greedy choice is the same every time.
+/// A few of them that contain every pair of values that occurs.
 pub(super) fn covering() -> Vec<Machine> {
-    let all = full();
-    let mut missing: BTreeSet<Pair> = all.iter().flat_map(Machine::pairs).collect();
-    let mut chosen = Vec::new();
-    while !missing.is_empty() {
-        let gain = |it: &Machine| it.pairs().filter(|pair| missing.contains(pair)).count();
-        // The first of the best, so that the order of the tables decides.
-        let Some(best) = all.iter().rev().max_by_key(|it| gain(it)) else {
-            break;
-        };
-        for pair in best.pairs() {
-            missing.remove(&pair);
-        }
-        chosen.push(*best);
-    }
-    chosen
+    pairwise::covering(&full(), Machine::values)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
 
     #[test]
     fn the_matrix_is_what_the_cpus_allow() {
@@ -117,9 +100,11 @@ mod tests {
     #[test]
     fn the_sample_covers_every_pair_and_is_small() {
         let sample = covering();
-        let wanted: BTreeSet<Pair> = full().iter().flat_map(Machine::pairs).collect();
-        let covered: BTreeSet<Pair> = sample.iter().flat_map(Machine::pairs).collect();
-        assert_eq!(wanted, covered);
+        let pairs = |machines: &[Machine]| {
+            let each = machines.iter().map(|it| pairwise::pairs(&it.values()));
+            each.flatten().collect::<BTreeSet<_>>()
+        };
+        assert_eq!(pairs(&full()), pairs(&sample));
         // There are 13 pairs of kernel and CPU.
         assert!((13..=15).contains(&sample.len()), "{}", sample.len());
     }

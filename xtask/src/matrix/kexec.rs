@@ -5,8 +5,8 @@
 
 use serde_json::{Value, json};
 
-use super::{Expected, payload};
-use crate::boot;
+use super::payload;
+use crate::boot::{self, Expected};
 
 /// Page sizes, in KiB. Every CPU below has them all.
 const PAGE_SIZES: &[u32] = &[4, 16, 64];

@@ -123,6 +123,7 @@ pub(crate) fn all(seed: u64, random: usize) -> Result<Vec<Case>> {
     cases.push(sensitivity(seed));
     cases.push(watched());
     cases.push(boards());
+    cases.push(firmware());
     cases.extend(linux());
     cases.push(cargo_fuzz()?);
     cases.extend(stress(seed));
@@ -142,6 +143,10 @@ pub(crate) fn all(seed: u64, random: usize) -> Result<Vec<Case>> {
 /// Steps that are not cases, with the cases that contain them.
 const CONTAINED: &[(&str, &str)] = &[
     ("qemu-matrix", "the boots of the whole matrix"),
+    (
+        "firmware-matrix",
+        "the boots of the whole matrix, with what has to be fetched",
+    ),
     ("properties", "properties and model, with more cases"),
     (
         "peers",
@@ -366,6 +371,16 @@ fn watched() -> Case {
 
 /// QEMU's boards, with each QEMU and each page size.
 fn boards() -> Case {
+    peers("QEMU's boards", "boards-all", 6.0)
+}
+
+/// All boots through firmware.
+fn firmware() -> Case {
+    peers("boots through firmware, all", "firmware-all", 10.0)
+}
+
+/// A part of `xtask-peers` that must be asked for.
+fn peers(name: &str, part: &str, minutes: f32) -> Case {
     let arguments = [
         "run",
         "--quiet",
@@ -373,13 +388,13 @@ fn boards() -> Case {
         "xtask-peers",
         "--",
         "--only",
-        "boards-all",
+        part,
     ];
     let program = Program {
         tests: false,
         ..cargo(&arguments, &[], 60 * MINUTE)
     };
-    Case::program("QEMU's boards", 6.0, program).alone()
+    Case::program(name, minutes, program).alone()
 }
 
 /// Proves that cargo-fuzz could run each target.

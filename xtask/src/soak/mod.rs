@@ -18,8 +18,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
+use crate::boot::Expected;
 use crate::image::{self, Image};
-use crate::matrix::{Expected, payload};
+use crate::matrix::payload;
 use crate::{boot, boots, user};
 use cases::{Case, Work};
 use pace::{Pace, about};
