@@ -1,7 +1,11 @@
 //! This kernel leaves for Debian's kernels: for each of them from each page size, with one CPU and four,
 //! entered at EL1, at EL2, and at EL2 on a CPU on which this kernel itself runs at EL1; with everything in
 //! place, and copied with the MMU on and off. The next kernel must reach its first process, a script in
-//! Debian's shell, which reports its findings.
+//! Debian's shell, which reports its findings. Machines that firmware started are in [`efi`],
+//! and the other direction is in [`from_linux`].
+
+pub(crate) mod efi;
+pub(crate) mod from_linux;
 
 use std::path::Path;
 

@@ -9,7 +9,7 @@ use xtask::workspace::{cargo, image_path, run as run_command, target_dir};
 use crate::bench::bench;
 use crate::check::Check;
 use crate::inspect::{self, makedumpfile};
-use crate::kexec::left_for;
+use crate::kexec;
 use crate::machine::{Files, Kernel};
 use crate::peers::{self, Peers};
 use crate::shell::shells;
@@ -30,18 +30,20 @@ pub(crate) enum Part {
     Shell,
     /// Debian's kernels, left for
     Kexec,
+    /// Those and ours, left for on machines that EFI firmware started; a part of kexec
+    KexecEfi,
     /// The device trees of Debian's kernel packages, as our readers and as dtc read them
     Trees,
     /// A sample of the boots on QEMU's boards
     Boards,
     /// All of them; only if it is asked for
     BoardsAll,
-    /// Debian's Linux by each boot loader, from our boot disk
-    Disk,
     /// A sample of our kernel's boots through firmware and boot loaders, on two QEMUs
     Firmware,
     /// All of them; only if it is asked for
     FirmwareAll,
+    /// Debian's Linux by each boot loader, from our boot disk
+    Disk,
     /// Fetch the boot loaders only; only if it is asked for
     Loaders,
     /// The page tables of Debian's kernels, read from outside
@@ -123,8 +125,6 @@ pub(crate) fn run(only: &[Part], fresh: bool, mut summary: Summary) -> Result<Ex
         })?;
         summary.part("boards");
     }
-    if wants(Part::Inspect) {
-        inspect::all(&peers.linuxes, &peers.busybox, &files, &mut |it| {
     if wants(Part::Firmware) || asked(Part::FirmwareAll) {
         run_command(cargo(&["xtask", "image"]))?;
         let extent = if asked(Part::FirmwareAll) {
@@ -135,6 +135,8 @@ pub(crate) fn run(only: &[Part], fresh: bool, mut summary: Summary) -> Result<Ex
         firmware::booted(&folder, extent, fresh, &mut |it| summary.add(it))?;
         summary.part("firmware");
     }
+    if wants(Part::Inspect) {
+        inspect::all(&peers.linuxes, &peers.busybox, &files, &mut |it| {
             summary.add(it)
         })?;
         summary.part("inspect");
@@ -191,7 +193,8 @@ pub(crate) fn run(only: &[Part], fresh: bool, mut summary: Summary) -> Result<Ex
         summary.tlb = replays(&peers, &files, fresh, &mut |check| summary.add(check))?;
         summary.part("tlb");
     }
-    if wants(Part::Bench) || wants(Part::Shell) || wants(Part::Kexec) {
+    let ours = [Part::Bench, Part::Shell, Part::Kexec, Part::KexecEfi];
+    if ours.into_iter().any(wants) {
         build()?;
         let image = image_path();
         let granules = PAGE_SIZES.map(|page_size| {
@@ -203,8 +206,15 @@ pub(crate) fn run(only: &[Part], fresh: bool, mut summary: Summary) -> Result<Ex
             summary.part("shell");
         }
         if wants(Part::Kexec) {
-            left_for(&peers, &image, &files, &mut |it| summary.add(it))?;
+            kexec::left_for(&peers, &image, &files, &mut |it| summary.add(it))?;
             summary.part("kexec");
+        }
+        if wants(Part::Kexec) || wants(Part::KexecEfi) {
+            kexec::efi::left_for(&peers, &image, &files, &mut |it| summary.add(it))?;
+            kexec::from_linux::left(&peers, &image, &files, &folder, fresh, &mut |it| {
+                summary.add(it)
+            })?;
+            summary.part("kexec-efi");
         }
         if wants(Part::Bench) {
             let (rows, table) = bench(&peers, &granules, &files, &mut |it| summary.add(it))?;
