@@ -1,40 +1,24 @@
 //! The device tree that the stub hands to the kernel: the firmware's, or an empty one, with other properties in
 //! `/chosen`. It is what the boot protocol of arm64 Linux says of a boot by EFI.
 
+use granule_boot::chosen::{
+    INITRD_END, INITRD_START, UEFI_DESCRIPTOR_BYTES, UEFI_DESCRIPTOR_VERSION, UEFI_MAP_BYTES,
+    UEFI_MAP_START, UEFI_SYSTEM_TABLE,
+};
 use granule_boot::peek::KASLR_SEED;
 use granule_boot::tree::{Edit, Name, Place, Range, Tree, WriteError, Writer, rewrite};
 
-/// Bytes of a seed for `rng-seed`.
-pub const SEED_BYTES: usize = 32;
-
 const BOOTARGS: &[u8] = b"bootargs";
-const INITRD_START: &[u8] = b"linux,initrd-start";
-const INITRD_END: &[u8] = b"linux,initrd-end";
-const RNG_SEED: &[u8] = b"rng-seed";
-const SYSTEM_TABLE: &[u8] = b"linux,uefi-system-table";
-const MAP_START: &[u8] = b"linux,uefi-mmap-start";
-const MAP_BYTES: &[u8] = b"linux,uefi-mmap-size";
-const DESCRIPTOR_BYTES: &[u8] = b"linux,uefi-mmap-desc-size";
-const DESCRIPTOR_VERSION: &[u8] = b"linux,uefi-mmap-desc-ver";
 const SECURE_BOOT: &[u8] = b"linux,uefi-secure-boot";
 /// All but the first five, which the description writes only if it has them.
 const ALWAYS: [&[u8]; 6] = [
-    SYSTEM_TABLE,
-    MAP_START,
-    MAP_BYTES,
-    DESCRIPTOR_BYTES,
-    DESCRIPTOR_VERSION,
+    UEFI_SYSTEM_TABLE,
+    UEFI_MAP_START,
+    UEFI_MAP_BYTES,
+    UEFI_DESCRIPTOR_BYTES,
+    UEFI_DESCRIPTOR_VERSION,
     SECURE_BOOT,
 ];
-
-/// Random numbers for the kernel.
-#[derive(Clone, Copy, Debug)]
-pub struct Seeds {
-    /// For `kaslr-seed`.
-    pub kaslr: [u8; 8],
-    /// For `rng-seed`.
-    pub rng: [u8; SEED_BYTES],
-}
 
 /// The firmware's memory map.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -93,8 +77,9 @@ pub struct Description<'a> {
     pub command_line: Option<&'a [u8]>,
     /// The memory of the initramfs.
     pub initrd: Option<Range>,
-    /// The seeds, if the firmware makes any.
-    pub seeds: Option<Seeds>,
+    /// The seed of the kernel's addresses (`kaslr-seed`), if the firmware makes one. It is the only one that the
+    /// kernel reads.
+    pub seed: Option<[u8; 8]>,
     /// Physical address of the system table.
     pub system_table: u64,
     /// The memory map.
@@ -108,7 +93,7 @@ pub struct Description<'a> {
 pub fn most_bytes(old: &Tree<'_>, description: &Description<'_>) -> usize {
     let reservations = old.reservations().map_or(0, Iterator::count);
     let line = description.command_line.unwrap_or_default();
-    // Eleven properties with their names, a node, the header and the end of the reservations.
+    // Ten properties with their names, a node, the header and the end of the reservations.
     let new = 816_usize.saturating_add(line.len());
     let kept = old.structure_bytes().saturating_add(old.strings().len());
     new.saturating_add(kept)
@@ -155,7 +140,7 @@ impl Chosen<'_> {
         any(&ALWAYS)
             || self.0.command_line.is_some() && any(&[BOOTARGS])
             || self.0.initrd.is_some() && any(&[INITRD_START, INITRD_END])
-            || self.0.seeds.is_some() && any(&[KASLR_SEED, RNG_SEED])
+            || self.0.seed.is_some() && any(&[KASLR_SEED])
     }
 }
 
@@ -176,16 +161,15 @@ impl<'t> Edit<'t> for Chosen<'_> {
             to.numbers(INITRD_START, [initrd.start])?;
             to.numbers(INITRD_END, [initrd.start.saturating_add(initrd.bytes)])?;
         }
-        if let Some(seeds) = &description.seeds {
-            to.property(KASLR_SEED, &seeds.kaslr)?;
-            to.property(RNG_SEED, &seeds.rng)?;
+        if let Some(seed) = &description.seed {
+            to.property(KASLR_SEED, seed)?;
         }
         let map = &description.map;
-        to.numbers(SYSTEM_TABLE, [description.system_table])?;
-        to.numbers(MAP_START, [map.start])?;
-        to.cells(MAP_BYTES, &[map.bytes])?;
-        to.cells(DESCRIPTOR_BYTES, &[map.descriptor_bytes])?;
-        to.cells(DESCRIPTOR_VERSION, &[map.descriptor_version])?;
+        to.numbers(UEFI_SYSTEM_TABLE, [description.system_table])?;
+        to.numbers(UEFI_MAP_START, [map.start])?;
+        to.cells(UEFI_MAP_BYTES, &[map.bytes])?;
+        to.cells(UEFI_DESCRIPTOR_BYTES, &[map.descriptor_bytes])?;
+        to.cells(UEFI_DESCRIPTOR_VERSION, &[map.descriptor_version])?;
         to.cells(SECURE_BOOT, &[description.secure_boot as u32])
     }
 }
@@ -213,10 +197,7 @@ mod tests {
                 start: 0x4800_0000,
                 bytes: 0x777,
             }),
-            seeds: Some(Seeds {
-                kaslr: [7; 8],
-                rng: [9; SEED_BYTES],
-            }),
+            seed: Some([7; 8]),
             system_table: 0x5_0000_0018,
             map: MAP,
             secure_boot: SecureBoot::Disabled,
@@ -227,7 +208,7 @@ mod tests {
         Description {
             command_line: None,
             initrd: None,
-            seeds: None,
+            seed: None,
             ..everything()
         }
     }
@@ -295,7 +276,6 @@ mod tests {
             owned("linux,initrd-start", &0x4800_0000_u64.to_be_bytes()),
             owned("linux,initrd-end", &0x4800_0777_u64.to_be_bytes()),
             owned("kaslr-seed", &[7; 8]),
-            owned("rng-seed", &[9; SEED_BYTES]),
         ];
         expected.extend(of_the_firmware());
         expected.push(owned("stdout-path", b"/pl011@9000000\0"));
@@ -355,7 +335,7 @@ mod tests {
             .map(|it| it.name().to_owned())
             .collect();
         assert_eq!(children, ["chosen"]);
-        assert_eq!(chosen(&new).len(), 11);
+        assert_eq!(chosen(&new).len(), 10);
         assert!(empty(&mut [0; 100]).is_err());
     }
 

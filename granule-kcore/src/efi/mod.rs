@@ -11,3 +11,4 @@ pub mod initrd;
 pub mod options;
 pub mod place;
 pub mod runtime;
+pub mod wanted;

@@ -1,88 +1,62 @@
-//! Where the image goes: a free, aligned place in the firmware's memory map, by chance or the lowest.
+//! Where things go in the firmware's memory map: the image, to a free and aligned place, by chance or the lowest;
+//! all else, to pages of its own.
 
-/// A region of the firmware's memory map, as far as the stub looks at it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Region {
-    /// The memory's type, a number of the UEFI specification.
-    pub kind: u32,
-    /// Physical address of the first byte.
-    pub start: u64,
-    /// Length in bytes.
-    pub bytes: u64,
-    /// The memory's attributes, bits of the UEFI specification.
-    pub attributes: u64,
-}
-
-/// The types of memory that nobody keeps once the boot services have ended: code and data of loaders (1, 2)
-/// and of boot services (3, 4), and free memory (7).
-const UNKEPT: [u32; 5] = [1, 2, 3, 4, FREE];
-/// Free memory, `EfiConventionalMemory`.
-const FREE: u32 = 7;
-/// The attributes of memory that can be mapped as Normal Write-Back, and of memory that is meant for special
-/// purposes.
-const WRITE_BACK: u64 = 1 << 3;
-const SPECIAL_PURPOSE: u64 = 1 << 18;
+use crate::sizes;
+use granule_boot::efi::Descriptor;
+use granule_boot::tree::Range;
 
 /// The end of the addresses for an image: what every CPU reaches with every page size.
 const END: u64 = 1 << 48;
 
-impl Region {
-    /// Whether the memory is ordinary RAM.
-    #[must_use]
-    pub const fn is_ordinary(&self) -> bool {
-        self.attributes & WRITE_BACK != 0 && self.attributes & SPECIAL_PURPOSE == 0
-    }
+/// Bytes and alignment of what the stub allocates: pages of the largest size. The kernel cannot use a page that it
+/// shares with memory of firmware's, and does not know yet which page size it will have.
+pub const UNIT: u64 = sizes::MAX.bytes();
 
-    /// Whether the memory is free, and ordinary RAM.
-    #[must_use]
-    pub const fn is_free(&self) -> bool {
-        self.kind == FREE && self.is_ordinary()
+/// The bytes to ask firmware for, whose memory is aligned to less, so that [`UNIT`]s for `bytes` bytes lie inside
+/// wherever it is. `None` if there are too many.
+#[must_use]
+pub const fn to_allocate(bytes: u64, alignment: u64) -> Option<u64> {
+    // None is as much as one.
+    let bytes = if bytes == 0 { 1 } else { bytes };
+    match bytes.checked_next_multiple_of(UNIT) {
+        Some(whole) => whole.checked_add(UNIT.saturating_sub(alignment)),
+        None => None,
     }
+}
 
-    /// Whether its owner, the firmware or a device, keeps it after the boot services have ended.
-    #[must_use]
-    pub fn is_kept(&self) -> bool {
-        !UNKEPT.contains(&self.kind)
-    }
+/// Whether memory shares a page with memory that is kept, in a kernel with any page size.
+pub fn shares_a_page(mut map: impl Iterator<Item = Descriptor>, range: Range) -> bool {
+    let pages = range.outward(UNIT);
+    map.any(|one| one.is_kept() && one.part_of(pages).is_some())
+}
 
-    /// The part of `start..start + bytes` that lies in the region: its first byte and its length, if there
-    /// is one.
-    #[must_use]
-    pub fn part_of(&self, start: u64, bytes: u64) -> Option<(u64, u64)> {
-        let first = self.start.max(start);
-        let last = self.start.saturating_add(self.bytes);
-        let end = last.min(start.saturating_add(bytes));
-        (first < end).then(|| (first, end.saturating_sub(first)))
-    }
-
-    /// The first aligned place for `bytes` bytes and the number of places, which are `align` bytes apart.
-    /// Address 0 is none, because a pointer to it is null.
-    fn places(&self, bytes: u64, align: u64) -> (u64, u64) {
-        let none = (0, 0);
-        if !self.is_free() {
-            return none;
+/// The first aligned place for `bytes` bytes in a region and the number of places, which are `align` bytes apart.
+/// Address 0 is none, because a pointer to it is null.
+fn places(region: &Descriptor, bytes: u64, align: u64) -> (u64, u64) {
+    let none = (0, 0);
+    let Some(range) = region.range().filter(|_| region.is_free()) else {
+        return none;
+    };
+    let first = range.start.max(1).checked_next_multiple_of(align);
+    let end = range.start.saturating_add(range.bytes).min(END);
+    match (first, end.checked_sub(bytes)) {
+        (Some(first), Some(last)) if first <= last => {
+            let apart = last.saturating_sub(first).checked_div(align);
+            (first, apart.unwrap_or_default().saturating_add(1))
         }
-        let first = self.start.max(1).checked_next_multiple_of(align);
-        let end = self.start.saturating_add(self.bytes).min(END);
-        match (first, end.checked_sub(bytes)) {
-            (Some(first), Some(last)) if first <= last => {
-                let apart = last.saturating_sub(first).checked_div(align);
-                (first, apart.unwrap_or_default().saturating_add(1))
-            }
-            _ => none,
-        }
+        _ => none,
     }
 }
 
 /// Chooses a place for `bytes` bytes at a multiple of `align`: with random bits one of all places, each as
 /// likely as the others, else the lowest. `None` if there is none.
 pub fn choose(
-    regions: impl Iterator<Item = Region> + Clone,
+    regions: impl Iterator<Item = Descriptor> + Clone,
     bytes: u64,
     align: u64,
     random: Option<u64>,
 ) -> Option<u64> {
-    let places = regions.map(|region| region.places(bytes, align));
+    let places = regions.map(|region| places(&region, bytes, align));
     let Some(random) = random else {
         let there = places.filter(|(_, count)| *count > 0);
         return there.map(|(first, _)| first).min();
@@ -108,21 +82,25 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
     const ALIGN: u64 = 2 * MIB;
+    const FREE: u32 = 7;
+    const WRITE_BACK: u64 = 1 << 3;
+    const SPECIAL_PURPOSE: u64 = 1 << 18;
 
-    fn region(kind: u32, start: u64, bytes: u64) -> Region {
-        Region {
+    fn region(kind: u32, start: u64, bytes: u64) -> Descriptor {
+        Descriptor {
             kind,
             start,
-            bytes,
+            virtual_start: 0,
+            pages: bytes >> 12,
             attributes: WRITE_BACK,
         }
     }
 
-    fn free(start: u64, bytes: u64) -> Region {
+    fn free(start: u64, bytes: u64) -> Descriptor {
         region(FREE, start, bytes)
     }
 
-    fn lowest(regions: &[Region], bytes: u64) -> Option<u64> {
+    fn lowest(regions: &[Descriptor], bytes: u64) -> Option<u64> {
         choose(regions.iter().copied(), bytes, ALIGN, None)
     }
 
@@ -146,7 +124,10 @@ mod tests {
         let mut device = free(0, 8 * MIB);
         device.attributes = 1;
         assert_eq!(lowest(&[special, device], MIB), None);
-        assert_eq!(lowest(&[free(u64::MAX - MIB, u64::MAX)], MIB), None);
+        assert_eq!(
+            lowest(&[free((u64::MAX - MIB) & !0xfff, u64::MAX)], MIB),
+            None
+        );
     }
 
     #[test]
@@ -176,14 +157,44 @@ mod tests {
             .collect();
         assert_eq!(kept, [0, 5, 6, 8, 9, 10, 11, 12, 13, 14, 15, 16]);
         assert!(region(0x8000_0000, 0, 1).is_kept());
-        let part = |start, bytes| free(0x1000, 0x2000).part_of(start, bytes);
+        let part = |start, bytes| {
+            let part = free(0x1000, 0x2000).part_of(Range { start, bytes })?;
+            Some((part.start, part.bytes))
+        };
         assert_eq!(part(0, 0x1000), None);
         assert_eq!(part(0, 0x1800), Some((0x1000, 0x800)));
         assert_eq!(part(0x2000, u64::MAX), Some((0x2000, 0x1000)));
         assert_eq!(part(0x3000, 1), None);
     }
 
-    fn maps() -> impl Strategy<Value = Vec<Region>> {
+    #[test]
+    fn what_is_allocated_has_pages_of_its_own() {
+        for bytes in [0, 1, 4096, UNIT - 1, UNIT, UNIT + 1, 100 * UNIT] {
+            let whole = bytes.max(1).next_multiple_of(UNIT);
+            for start in (0..40).map(|page| page << 12) {
+                let end = start + to_allocate(bytes, 4096).unwrap();
+                assert!(
+                    start.next_multiple_of(UNIT) + whole <= end,
+                    "{bytes} at {start:#x}"
+                );
+            }
+        }
+        assert_eq!(to_allocate(u64::MAX, 4096), None);
+        // An initramfs beside what firmware keeps: with pages of 64K it would be lost.
+        let kept = region(6, 0x4803_1000, 0x1000);
+        let map = [
+            free(0x4000_0000, 0x100_0000),
+            kept,
+            free(0x4803_2000, 0x10_0000),
+        ];
+        let shares = |start, bytes| shares_a_page(map.into_iter(), Range { start, bytes });
+        assert!(shares(0x4803_2000, 0x1_0000));
+        assert!(shares(0x4802_0000, 0x1_0001));
+        assert!(!shares(0x4802_0000, 0x1_0000));
+        assert!(!shares(0x4804_0000, 0x8000));
+    }
+
+    fn maps() -> impl Strategy<Value = Vec<Descriptor>> {
         let kind = prop_oneof![3 => Just(FREE), 1 => 0..16_u32];
         let one = (kind, 1..20_000_u64, any::<bool>());
         // Neighbours in any order, in pages of 4K, as firmware's maps of hundreds of regions are.
@@ -194,11 +205,9 @@ mod tests {
                 .map(|(kind, pages, write_back)| {
                     let start = at;
                     at += pages << 12;
-                    Region {
-                        kind,
-                        start,
-                        bytes: pages << 12,
+                    Descriptor {
                         attributes: if write_back { WRITE_BACK } else { 0 },
+                        ..region(kind, start, pages << 12)
                     }
                 })
                 .collect();
@@ -215,7 +224,7 @@ mod tests {
             random: Option<u64>,
         ) {
             let inside = |place: u64| {
-                let fits = |it: &&Region| it.start <= place && place + bytes <= it.start + it.bytes;
+                let fits = |it: &&Descriptor| it.start <= place && place + bytes <= it.start + (it.pages << 12);
                 map.iter().filter(|it| it.is_free()).any(|it| fits(&it))
             };
             match choose(map.iter().copied(), bytes, ALIGN, random) {

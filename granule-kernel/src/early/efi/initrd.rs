@@ -3,21 +3,14 @@
 
 use super::files::Volume;
 use super::firmware::{Failure, Firmware, OrFailure};
+use super::memory::MemoryMap;
 use super::pages::Pages;
+use granule_boot::efi::Descriptor;
 use granule_boot::tree::{Range, Tree};
-use granule_kcore::efi::initrd;
+use granule_kcore::efi::{initrd, place};
 use uefi_raw::{Handle, Status};
 
-/// The initramfs that the tree names.
-pub(super) fn in_tree(tree: &Tree<'_>) -> Option<Range> {
-    let chosen = tree.root()?.child(b"chosen")?;
-    let start = chosen.number(b"linux,initrd-start")?;
-    let end = chosen.number(b"linux,initrd-end")?;
-    let bytes = end.checked_sub(start).filter(|bytes| *bytes > 0)?;
-    Some(Range { start, bytes })
-}
-
-/// Loads the initramfs. `None` if there is none, or the tree names one.
+/// Loads the initramfs. `None` if there is none, or it is where the tree says.
 pub(super) fn load<'f>(
     firmware: &'f Firmware,
     device: Handle,
@@ -33,10 +26,32 @@ pub(super) fn load<'f>(
         offered.load(pages.bytes_mut())?;
         return Ok(Some(pages));
     }
-    if in_tree(tree).is_some() || initrd::files(line).next().is_none() {
+    if let Some(range) = tree.initial_ramdisk() {
+        return beside_kept(firmware, range);
+    }
+    if initrd::files(line).next().is_none() {
         return Ok(None);
     }
     from_files(firmware, device, line).map(Some)
+}
+
+/// A copy of the tree's initramfs, if it shares a page with memory that firmware keeps: the kernel could not map
+/// that page.
+fn beside_kept(firmware: &Firmware, range: Range) -> Result<Option<Pages<'_>>, Failure> {
+    let map = MemoryMap::new(firmware)?;
+    // One that lies in such memory itself is for the kernel to refuse.
+    let is_in = |region: &Descriptor| region.is_kept() && region.part_of(range).is_some();
+    if !place::shares_a_page(map.regions(), range) || map.regions().any(|one| is_in(&one)) {
+        return Ok(None);
+    }
+    let mut pages = Pages::new(firmware, range.bytes as usize)?;
+    // SAFETY: the tree says that the initramfs is there, the firmware's map is flat, and the pages are others.
+    let from =
+        unsafe { core::slice::from_raw_parts(range.start as *const u8, range.bytes as usize) };
+    for (to, from) in pages.bytes_mut().iter_mut().zip(from) {
+        *to = *from;
+    }
+    Ok(Some(pages))
 }
 
 /// One file behind the other, each at a multiple of four bytes, as the parts of an archive are.

@@ -1,7 +1,6 @@
 //! The last steps: the end of the boot services, the final tree, and what is read with the MMU off.
 
 use super::firmware::{Failure, Firmware};
-use super::initrd;
 use super::memory::MemoryMap;
 use super::pages::Pages;
 use super::reservations::Reservations;
@@ -96,7 +95,7 @@ impl Leaving<'_> {
         let initrd = self
             .description
             .initrd
-            .or_else(|| initrd::in_tree(&self.old));
+            .or_else(|| self.old.initial_ramdisk());
         let list = self.reservations.as_ref().map(Reservations::range);
         let ranges = [
             Some(self.tree.range()),
@@ -113,8 +112,11 @@ impl Leaving<'_> {
         // The tables of ACPI.
         let acpi = [MemoryType::ACPI_RECLAIM, MemoryType::ACPI_NON_VOLATILE];
         for region in self.map.regions() {
-            if acpi.contains(&MemoryType(region.kind)) && region.is_ordinary() {
-                clean(region.start, region.bytes);
+            if let Some(range) = region.range()
+                && acpi.contains(&MemoryType(region.kind))
+                && region.is_ordinary()
+            {
+                clean(range.start, range.bytes);
             }
         }
     }

@@ -1,19 +1,15 @@
-//! The firmware's memory map: what must stay free, and the place of the image.
+//! The firmware's memory map, and the place of the image in it.
 
-use super::Held;
 use super::firmware::{Failure, Firmware, MapFacts, OrFailure};
 use super::pages::Pages;
 use crate::arch::image;
+use granule_boot::efi::{Descriptor, Map};
 use granule_boot::kaslr::NOKASLR;
-use granule_boot::tree::{Range, Tree};
+use granule_boot::tree::Range;
 use granule_boot::words;
-use granule_kcore::efi::description::Map;
-use granule_kcore::efi::flat;
-use granule_kcore::efi::place::{self, Region};
+use granule_kcore::efi::{description, flat, place};
 use granule_kcore::layout::IMAGE_ALIGN;
-use granule_kcore::trace::area::Area;
 use uefi_raw::Status;
-use uefi_raw::table::boot::PAGE_SIZE;
 
 /// Descriptors that the map may grow by between its measuring and its end.
 const SPARE: usize = 64;
@@ -64,8 +60,8 @@ impl<'f> MemoryMap<'f> {
     }
 
     /// What the kernel is told of the map.
-    pub(super) const fn facts(&self) -> Map {
-        Map {
+    pub(super) const fn facts(&self) -> description::Map {
+        description::Map {
             start: self.buffer.range().start,
             bytes: self.facts.bytes as u32,
             descriptor_bytes: self.facts.descriptor_bytes as u32,
@@ -79,73 +75,16 @@ impl<'f> MemoryMap<'f> {
     }
 
     /// The regions, in the firmware's order.
-    pub(super) fn regions(&self) -> impl Iterator<Item = Region> + Clone {
-        let apart = self.facts.descriptor_bytes;
-        let count = self.facts.bytes.checked_div(apart).unwrap_or_default();
-        let bytes = self.buffer.bytes();
-        (0..count).filter_map(move |index| {
-            let descriptor = bytes.get(index.checked_mul(apart)?..)?;
-            let number = |at: usize| {
-                let number = descriptor.get(at..)?.first_chunk()?;
-                Some(u64::from_le_bytes(*number))
-            };
-            Some(Region {
-                kind: number(0)? as u32,
-                start: number(8)?,
-                bytes: number(24)?.saturating_mul(PAGE_SIZE as u64),
-                attributes: number(32)?,
-            })
-        })
-    }
-}
-
-/// Takes memory that the tree reserves, and the area of a trace, so that nothing else is placed there: the
-/// firmware need not know of either.
-pub(super) fn hold<'f>(
-    firmware: &'f Firmware,
-    tree: &Tree<'_>,
-    line: &[u8],
-) -> Result<Held<'f>, Failure> {
-    let map = MemoryMap::new(firmware)?;
-    let mut held = Held::new();
-    // An area that cannot be read is for the kernel to refuse, on its console.
-    let area = Area::of(line).unwrap_or_default();
-    let is_met = |region: Region| region.part_of(area.start, area.bytes).is_some();
-    if map.regions().filter(Region::is_kept).any(is_met) {
-        return None.or_failure(
-            Status::INVALID_PARAMETER,
-            "granule.trace= names memory that the firmware keeps: name another range",
+    pub(super) fn regions(&self) -> impl Iterator<Item = Descriptor> + Clone {
+        let bytes = self.buffer.first(self.facts.bytes);
+        let map = Map::new(
+            bytes,
+            self.facts.descriptor_bytes as u32,
+            self.facts.version,
         );
+        // The kernel refuses a map that cannot be read, on its console.
+        map.into_iter().flatten()
     }
-    let mut hold = |range: Range| {
-        for region in map.regions().filter(Region::is_free) {
-            let Some((start, bytes)) = region.part_of(range.start, range.bytes) else {
-                continue;
-            };
-            // What another reservation has taken is held already.
-            let Some(pages) = Pages::at(firmware, start, bytes) else {
-                continue;
-            };
-            held.try_push(pages).ok().or_failure(
-                Status::OUT_OF_RESOURCES,
-                "the device tree reserves memory in more than 64 pieces",
-            )?;
-        }
-        Ok::<_, Failure>(())
-    };
-    hold(Range {
-        start: area.start,
-        bytes: area.bytes,
-    })?;
-    for range in tree.reservations().into_iter().flatten() {
-        hold(range)?;
-    }
-    for child in tree.reserved_memory().into_iter().flatten() {
-        for range in child.reg().into_iter().flatten().flatten() {
-            hold(range)?;
-        }
-    }
-    Ok(held)
 }
 
 /// Copies the image, as it is in the file, to a place that suits its entry: a random one if the firmware has

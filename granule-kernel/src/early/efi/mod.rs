@@ -10,19 +10,17 @@
 mod entry;
 mod files;
 mod firmware;
+mod held;
 mod initrd;
 mod leave;
 mod memory;
 mod pages;
 mod reservations;
 
-use arrayvec::ArrayVec;
 use core::convert::Infallible;
 use firmware::{Failure, Firmware, OrFailure};
 use granule_boot::tree::Tree;
-use granule_kcore::efi::description::{
-    self, Description, EMPTY_BYTES, SEED_BYTES, SecureBoot, Seeds,
-};
+use granule_kcore::efi::description::{self, Description, EMPTY_BYTES, SecureBoot};
 use granule_kcore::efi::options;
 use leave::Leaving;
 use memory::MemoryMap;
@@ -30,10 +28,6 @@ use pages::Pages;
 use reservations::Reservations;
 use uefi_raw::table::system::SystemTable;
 use uefi_raw::{Handle, Status};
-
-/// Ranges that are kept off before a place for anything is chosen: reserved memory of the tree, and the area of
-/// `granule.trace=`, each in as many parts as the memory map has of it.
-type Held<'f> = ArrayVec<Pages<'f>, 64>;
 
 /// The first function of the stub, called by its assembly. Returns only if the boot failed.
 #[unsafe(no_mangle)]
@@ -62,8 +56,9 @@ fn boot(firmware: &Firmware) -> Result<Infallible, Failure> {
         None => bootargs(&old),
     };
     // First what must stay free of all that follows.
-    let _held = memory::hold(firmware, &old, words)?;
-    let seeds = seeds(firmware);
+    let _held = held::hold(firmware, &old, words)?;
+    let mut seed = [0; 8];
+    let seed = firmware.random(&mut seed).then_some(seed);
     let copy = memory::image(firmware, words)?;
     let initrd = initrd::load(firmware, loaded.device, &old, words)?;
     let reservations = Reservations::install(firmware)?;
@@ -71,7 +66,7 @@ fn boot(firmware: &Firmware) -> Result<Infallible, Failure> {
     let description = Description {
         command_line: options.as_ref().map(|_| words),
         initrd: initrd.as_ref().map(Pages::range),
-        seeds,
+        seed,
         system_table: firmware.system_table(),
         map: map.facts(),
         secure_boot: SecureBoot::of(
@@ -129,14 +124,4 @@ fn bootargs<'a>(tree: &Tree<'a>) -> &'a [u8] {
     chosen
         .and_then(|chosen| chosen.text(b"bootargs"))
         .unwrap_or_default()
-}
-
-/// New seeds for the kernel, if the firmware has a random number generator that works.
-fn seeds(firmware: &Firmware) -> Option<Seeds> {
-    let mut seeds = Seeds {
-        kaslr: [0; 8],
-        rng: [0; SEED_BYTES],
-    };
-    let made = firmware.random(&mut seeds.kaslr) && firmware.random(&mut seeds.rng);
-    made.then_some(seeds)
 }

@@ -1,13 +1,17 @@
-//! Memory of the firmware that the stub allocates, and gives back unless the boot goes on.
+//! Memory of the firmware that the stub allocates, and gives back unless the boot goes on. It begins and ends
+//! where pages of every size do, so that no kernel loses a part of it to firmware's memory in the same page.
 
 use super::firmware::{Failure, Firmware};
 use granule_boot::tree::Range;
+use granule_kcore::efi::place::{UNIT, to_allocate};
 use uefi_raw::Status;
 use uefi_raw::table::boot::PAGE_SIZE;
 
 /// Pages of the type `EfiLoaderData`, of which `bytes` bytes are used.
 pub(super) struct Pages<'f> {
     firmware: &'f Firmware,
+    /// What was allocated: the first address, and the number of pages.
+    allocated: (u64, usize),
     start: u64,
     bytes: usize,
 }
@@ -15,14 +19,18 @@ pub(super) struct Pages<'f> {
 impl<'f> Pages<'f> {
     /// Pages for `bytes` bytes, anywhere.
     pub(super) fn new(firmware: &'f Firmware, bytes: usize) -> Result<Self, Failure> {
-        match firmware.allocate(None, count(bytes)) {
-            Ok(start) => Ok(Self {
-                firmware,
-                start,
-                bytes,
-            }),
-            Err(status) => Err(out_of_memory(status)),
-        }
+        let most = to_allocate(bytes as u64, PAGE_SIZE as u64);
+        let most = most.and_then(|most| usize::try_from(most).ok());
+        let pages = most.map(count).ok_or(Status::OUT_OF_RESOURCES);
+        let pages = pages.map_err(out_of_memory)?;
+        let first = firmware.allocate(None, pages).map_err(out_of_memory)?;
+        Ok(Self {
+            firmware,
+            allocated: (first, pages),
+            // The end of what was allocated is a number, so this is one too.
+            start: first.checked_next_multiple_of(UNIT).unwrap_or(first),
+            bytes,
+        })
     }
 
     /// The pages that `start..start + bytes` lies in. `None` if they are not free.
@@ -33,6 +41,7 @@ impl<'f> Pages<'f> {
         let start = firmware.allocate(Some(start), count(bytes)).ok()?;
         Some(Self {
             firmware,
+            allocated: (start, count(bytes)),
             start,
             bytes,
         })
@@ -67,7 +76,7 @@ impl<'f> Pages<'f> {
 impl Drop for Pages<'_> {
     fn drop(&mut self) {
         // SAFETY: the pages are of `allocate`, and no reference to their bytes outlives this value.
-        unsafe { self.firmware.free(self.start, count(self.bytes)) };
+        unsafe { self.firmware.free(self.allocated.0, self.allocated.1) };
     }
 }
 
