@@ -46,9 +46,60 @@ impl Timeout {
     }
 }
 
+/// How long each of many CPUs is waited for, and all of those together that do not come. A machine with a
+/// thousand CPUs whose firmware started none of them would otherwise take hours.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Patience {
+    /// Seconds that were waited in vain.
+    spent: u64,
+}
+
+impl Patience {
+    /// Seconds for a CPU, as long as few have not come.
+    pub const LONG: u64 = 5;
+    /// Seconds for a CPU after that.
+    const SHORT: u64 = 1;
+    /// Seconds in vain until there are few for a CPU, and until there are none.
+    const UNTIL_SHORT: u64 = 30;
+    /// See above.
+    pub const MOST: u64 = 60;
+
+    /// Seconds for the next CPU; `None` if no more CPUs are waited for, so that none should be started.
+    #[must_use]
+    pub const fn next(&self) -> Option<u64> {
+        match self.spent {
+            spent if spent >= Self::MOST => None,
+            spent if spent >= Self::UNTIL_SHORT => Some(Self::SHORT),
+            _ => Some(Self::LONG),
+        }
+    }
+
+    /// These seconds were waited for a CPU that did not come.
+    pub const fn in_vain(&mut self, seconds: u64) {
+        self.spent = self.spent.saturating_add(seconds);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_patience_with_a_thousand_cpus_ends() {
+        let mut patience = Patience::default();
+        let mut waits = Vec::new();
+        for _ in 0..1023 {
+            let Some(seconds) = patience.next() else {
+                continue;
+            };
+            waits.push(seconds);
+            patience.in_vain(seconds);
+        }
+        let (long, short): (Vec<u64>, Vec<u64>) = waits.into_iter().partition(|it| *it == 5);
+        assert_eq!((long.len(), short), (6, vec![1; 30]));
+        // Any number of CPUs that come take none of it.
+        assert_eq!(Patience::default().next(), Some(5));
+    }
 
     const FREQUENCY: u64 = 1_000_000;
 

@@ -19,6 +19,8 @@ use granule_kcore::parameters::Parameters;
 pub(super) enum Obstacle {
     NoPsci,
     NoPlace,
+    /// The release address, which is memory of the kernel's.
+    ReleaseTaken(u64),
     Controller(ControllerError),
     Interrupts(intc::Error),
     ControllerPageSize,
@@ -33,6 +35,10 @@ impl fmt::Display for Obstacle {
                 "the device tree has no psci node of version 0.2 or later with a method",
             ),
             Self::NoPlace => f.write_str("it has no mailbox"),
+            Self::ReleaseTaken(at) => write!(
+                f,
+                "its cpu-release-addr {at:#x} lies in memory that this kernel uses: firmware's tree must reserve it"
+            ),
             Self::Controller(error) => write!(f, "{error}"),
             Self::Interrupts(error) => write!(f, "{error}"),
             Self::ControllerPageSize => {

@@ -7,11 +7,11 @@ use super::hook::CPUS;
 use super::inputs::{BringUp, Obstacle};
 use super::place::{self, Place};
 use super::{identity as identity_map, interrupts, release, secondary, state};
-use crate::arch::cpu;
+use crate::arch::{cpu, image};
 use crate::cpu::identity;
 use crate::dev::console::println;
 use crate::dev::psci;
-use crate::handover::mailbox::{self, Command, Disguise, Doorbell, FITS, Mailbox};
+use crate::handover::mailbox::{self, Command, Disguise, Doorbell, FITS, Mailbox, Report};
 use crate::handover::parking;
 use crate::percpu::stacks::{self, STACK_BYTES};
 use crate::percpu::{self, PerCpu, per_cpu};
@@ -22,15 +22,14 @@ use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicU64, Ordering};
 use granule::arch::CpuFeatures;
 use granule::hw::cache;
-use granule_boot::tree::Tree;
+use granule_boot::tree::{Range, Tree};
 use granule_kcore::cpus::MOST_CPUS;
 use granule_kcore::cpus::common::Common;
 use granule_kcore::cpus::compare::Needs;
 use granule_kcore::devicetree::cpus::{self as tree, EnableMethod, Found, NotStarted, Other};
+use granule_kcore::devicetree::memory::is_taken;
 use granule_kcore::line::Line;
-
-/// Seconds from CPU_ON until a CPU must be up.
-const PATIENCE_S: u64 = 5;
+use granule_kcore::timeout::Patience;
 
 /// The most lines about CPUs that are not up; further ones are counted.
 const MOST_LINES: usize = 32;
@@ -149,9 +148,12 @@ struct Starter<'s, 'm, 'a, 'r> {
     psci: bool,
     /// Why no further CPU gets a place: there is no memory for it.
     full: Option<Obstacle>,
-    /// Number of CPUs that get no place, and of those beyond the most that may run.
+    /// Number of CPUs that get no place, of those beyond the most that may run, and of those that nobody waits
+    /// for any more.
     without_place: usize,
     beyond: usize,
+    too_late: usize,
+    patience: Patience,
 }
 
 impl Starter<'_, '_, '_, '_> {
@@ -165,6 +167,12 @@ impl Starter<'_, '_, '_, '_> {
             self.started.complain(format_args!(
                 "from CPU {} on none is started, {without_place} in all: {obstacle}",
                 percpu::ready()
+            ));
+        }
+        if self.too_late > 0 {
+            let (count, seconds) = (self.too_late, Patience::MOST);
+            self.started.complain(format_args!(
+                "{count} more CPUs are not started: {seconds} s were spent on CPUs that did not come up"
             ));
         }
         if beyond > 0 {
@@ -192,6 +200,10 @@ impl Found<'_> for Starter<'_, '_, '_, '_> {
             self.beyond += 1;
             return;
         }
+        let Some(patience) = self.patience.next() else {
+            self.too_late += 1;
+            return;
+        };
         let place = match &self.full {
             None => place::prepare(self.machine, other.affinity),
             Some(_) => {
@@ -207,7 +219,8 @@ impl Found<'_> for Starter<'_, '_, '_, '_> {
                 return;
             }
         };
-        match start_one(self.machine, &place, other, &self.needs, self.psci) {
+        let by_psci = self.psci;
+        match start_one(self.machine, &place, other, &self.needs, by_psci, patience) {
             Ok(facts) => {
                 percpu::now_online(number);
                 self.started.common = self.started.common.and(&facts.features);
@@ -216,6 +229,9 @@ impl Found<'_> for Starter<'_, '_, '_, '_> {
                 }
             }
             Err(failure) => {
+                if let Failure::Late { .. } = failure {
+                    self.patience.in_vain(patience);
+                }
                 let affinity = other.affinity;
                 self.started
                     .complain(format_args!("CPU {number} (MPIDR {affinity:#x}) {failure}"));
@@ -344,6 +360,8 @@ fn start_all(
         full: None,
         without_place: 0,
         beyond: 0,
+        too_late: 0,
+        patience: Patience::default(),
     };
     tree::cpus(fdt, affinity, &mut starter);
     starter.sum_up();
@@ -353,20 +371,20 @@ fn start_all(
 /// Restarts a CPU that was up before and is off now. Its stacks, command and tables still exist.
 pub(super) fn again(number: usize) -> Result<(), Failure> {
     let (Some(cpu), Some(mailbox)) = (percpu::of(number), place::mailbox(number)) else {
-        return Err(Failure::Late(mailbox::NOT_ENTERED));
+        return Err(Failure::NEVER);
     };
     for which in 0..stacks::STACKS {
         let bottom = stacks::bottom(number, which);
         // The stack was written through the caches, and the CPU's first writes bypass them.
         cache::clean_and_invalidate(bottom..bottom + STACK_BYTES);
     }
-    let state = state::of(number).ok_or(Failure::Late(mailbox::NOT_ENTERED))?;
+    let state = state::of(number).ok_or(Failure::NEVER)?;
     state.store(state::STARTING, Ordering::Release);
     let affinity = cpu.affinity.load(Ordering::Relaxed);
     let command = place::physical(number, mailbox.command_address());
     mailbox::ring(affinity, command);
     psci::cpu_on(affinity, identity::physical(entry_address())).map_err(Failure::Psci)?;
-    wait(cpu, mailbox)?;
+    wait(cpu, mailbox, Patience::LONG)?;
     percpu::now_online(number);
     Ok(())
 }
@@ -378,7 +396,15 @@ pub(super) enum Failure {
     Psci(smccc::psci::Error),
     Parked(granule_kcore::cpus::compare::Mismatch),
     Interrupts,
-    Late(u64),
+    Late { state: u64, seconds: u64 },
+}
+
+impl Failure {
+    /// The CPU has no place to come up in.
+    const NEVER: Self = Self::Late {
+        state: mailbox::NOT_ENTERED,
+        seconds: 0,
+    };
 }
 
 impl fmt::Display for Failure {
@@ -387,14 +413,19 @@ impl fmt::Display for Failure {
             Self::Obstacle(obstacle) => write!(f, "is not started: {obstacle}"),
             Self::Psci(error) => write!(f, "is not started: the firmware refuses: {error}"),
             Self::Parked(mismatch) => write!(f, "is parked: {mismatch}"),
-            Self::Interrupts => f.write_str("is off again: it cannot take interrupts"),
-            Self::Late(mailbox::NOT_ENTERED) => write!(
-                f,
-                "did not come up: started {PATIENCE_S} s ago, it has not reached the image"
+            Self::Interrupts => f.write_str(
+                "is off again: it cannot take interrupts (a GICv3 has no redistributor for it, or no list names its Aff0 of 16 or more)",
             ),
-            Self::Late(state) => write!(
+            Self::Late {
+                state: mailbox::NOT_ENTERED,
+                seconds,
+            } => write!(
                 f,
-                "did not come up: started {PATIENCE_S} s ago, it {}",
+                "did not come up: started {seconds} s ago, it has not reached the image"
+            ),
+            Self::Late { state, seconds } => write!(
+                f,
+                "did not come up: started {seconds} s ago, it {}",
                 if *state == FITS {
                     "was about to turn its MMU on"
                 } else {
@@ -411,11 +442,17 @@ fn start_one(
     other: Other,
     needs: &Needs,
     psci: bool,
+    patience: u64,
 ) -> Result<Facts, Failure> {
     let Place { cpu, mailbox, .. } = *place;
     let number = cpu.number();
     if other.by == EnableMethod::Psci && !psci {
         return Err(Failure::Obstacle(Obstacle::NoPsci));
+    }
+    if let EnableMethod::SpinTable { release } = other.by
+        && is_own(machine, release)
+    {
+        return Err(Failure::Obstacle(Obstacle::ReleaseTaken(release)));
     }
     if let Some(state) = state::of(number) {
         state.store(state::STARTING, Ordering::Release);
@@ -451,9 +488,9 @@ fn start_one(
             released.map_err(|error| Failure::Obstacle(Obstacle::Tables(error)))?;
         }
     }
-    wait(cpu, mailbox)?;
+    wait(cpu, mailbox, patience)?;
     let seen = mailbox.look();
-    bring_up::report_read(report);
+    bring_up::lines_dropped(report, size_of::<Report>() as u64);
     Ok(Facts {
         number,
         affinity: other.affinity,
@@ -464,6 +501,26 @@ fn start_one(
     })
 }
 
+/// Whether the eight bytes at this physical address are the kernel's own.
+fn is_own(machine: &BringUp<'_, '_>, release: u64) -> bool {
+    let (entry, trace) = (&machine.handover.entry, &machine.handover.trace);
+    let own = [
+        (entry.load, image::bytes()),
+        (entry.dtb, machine.handover.tree.bytes),
+        (trace.start, trace.bytes),
+    ];
+    let own = own.map(|(start, bytes)| Range { start, bytes });
+    is_taken(
+        machine.tree,
+        machine.memory,
+        &own,
+        Range {
+            start: release,
+            bytes: 8,
+        },
+    )
+}
+
 fn entry_address() -> u64 {
     unsafe extern "C" {
         static secondary_entry: u8;
@@ -471,11 +528,11 @@ fn entry_address() -> u64 {
     &raw const secondary_entry as u64
 }
 
-fn wait(cpu: &PerCpu, mailbox: &Mailbox) -> Result<(), Failure> {
+fn wait(cpu: &PerCpu, mailbox: &Mailbox, seconds: u64) -> Result<(), Failure> {
     let Some(state) = state::of(cpu.number()) else {
-        return Err(Failure::Late(mailbox::NOT_ENTERED));
+        return Err(Failure::NEVER);
     };
-    let mut timeout = cpu::timeout(PATIENCE_S);
+    let mut timeout = cpu::timeout(seconds);
     loop {
         match state.load(Ordering::Acquire) {
             state::UP => return Ok(()),
@@ -495,7 +552,8 @@ fn wait(cpu: &PerCpu, mailbox: &Mailbox) -> Result<(), Failure> {
             );
             // Or the CPU came up at this moment.
             if gone.is_ok() {
-                return Err(Failure::Late(report.state));
+                let state = report.state;
+                return Err(Failure::Late { state, seconds });
             }
         }
         cpu::relax();

@@ -116,17 +116,10 @@ pub(crate) fn command_left(start: u64, bytes: u64) {
     });
 }
 
-/// Records that the lines of memory, which a CPU writes past the caches next, were cleaned and dropped.
+/// Records that the lines of memory were cleaned and dropped: a CPU writes there past the caches next, or has
+/// done so.
 pub(crate) fn lines_dropped(start: u64, bytes: u64) {
     recorder::tell(|trace| trace.lines(&CLEAN_AND_INVALIDATE, start, bytes));
-}
-
-/// Records that a report at a physical address, written past the caches, was read after its lines were
-/// dropped.
-pub(crate) fn report_read(start: u64) {
-    recorder::tell(|trace| {
-        trace.lines(&CLEAN_AND_INVALIDATE, start, size_of::<Report>() as u64);
-    });
 }
 
 /// Records this CPU's actions since it was switched on: `head::secondary`, `mmu_off::secondary` and
