@@ -173,6 +173,31 @@ pub(crate) fn writes_vector_base(word: u32) -> bool {
     matches!(word & 0xffff_ffe0, 0xd518_c000 | 0xd51c_c000 | 0xd51d_c000)
 }
 
+/// Whether the word writes SCTLR of EL1, EL2 or EL3.
+pub(crate) fn writes_sctlr(word: u32) -> bool {
+    matches!(word & 0xffff_ffe0, 0xd518_1000 | 0xd51c_1000 | 0xd51e_1000)
+}
+
+/// Whether the word accesses memory: loads and stores, literals and prefetches included.
+pub(crate) fn accesses_memory(word: u32) -> bool {
+    matches!(bits(word, 28, 25), 0b0100 | 0b0110 | 0b1100 | 0b1110)
+}
+
+/// Whether the word has `register` as its result, or loads or stores it: the first operand of data processing, of
+/// loads and stores and of MRS, and the second of pairs. Registers of SIMD are others.
+pub(crate) fn has_as_operand(word: u32, register: u32) -> bool {
+    let first = bits(word, 4, 0) == register;
+    match bits(word, 28, 25) {
+        0b1000 | 0b1001 | 0b0101 | 0b1101 => first,
+        0b0100 | 0b0110 | 0b1100 | 0b1110 if bits(word, 26, 26) == 0 => {
+            let is_pair = word & 0x3a00_0000 == 0x2800_0000;
+            first || is_pair && bits(word, 14, 10) == register
+        }
+        0b1010 | 0b1011 => word >> 21 == 0x6a9 && first,
+        _ => false,
+    }
+}
+
 /// Identifies a word that waits, orders, or writes state that translation or a cache depends on. The number
 /// is `op0:op1:CRn:CRm:op2`, bits 20 to 5, of a barrier, a TLBI, a cache operation by address or on all
 /// lines, or a write of SCTLR, TTBR, TCR or MAIR.

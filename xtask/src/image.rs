@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail, ensure};
 use sha2::{Digest, Sha256};
 
 use crate::elf::{self, Flat, Program};
-use crate::{entry, mmu_off, pe, strict_align};
+use crate::{byte_order, entry, mmu_off, pe, strict_align};
 use granule_kcore::trace::entry_code;
 use xtask::workspace::{KERNEL_TARGET, build_executable, image_path};
 
@@ -148,6 +148,7 @@ pub(crate) fn check_mmu_off(elf_path: &Path) -> Result<()> {
         different.len(),
         elf_path.display()
     );
+    let early = byte_order::check(&program);
     let report = mmu_off::check(&program, &mmu_off::KERNEL);
     let secondary = mmu_off::check(&program, &mmu_off::SECONDARY);
     ensure!(
@@ -158,7 +159,7 @@ pub(crate) fn check_mmu_off(elf_path: &Path) -> Result<()> {
     );
     let stub = mmu_off::check(&program, &mmu_off::EFI);
     let findings = report.findings.iter().chain(&secondary.findings);
-    let findings = findings.chain(&stub.findings);
+    let findings = findings.chain(&stub.findings).chain(&early);
     let mut count = 0;
     for finding in findings {
         eprintln!("{finding}");

@@ -7,6 +7,7 @@ mod api;
 mod bench;
 mod boots;
 mod browser;
+mod byte_order;
 mod check;
 mod ci;
 mod debian;

@@ -27,6 +27,9 @@ pub(crate) struct Rules {
     pub(crate) indirect: &'static [Entry],
     /// Whether every function may contain `BLR`: the code calls firmware, which is no part of the program.
     pub(crate) calls_firmware: bool,
+    /// Whether the code must leave x18 alone, and the functions that may use it: it belongs to the firmware that
+    /// the code calls (UEFI specification, binding for AArch64: the platform's register).
+    pub(crate) x18: Option<&'static [Entry]>,
     /// Symbols whose address is used as a number (the end of a section) and never jumped to.
     pub(crate) bounds: &'static [Entry],
     /// Whether the code may read words that relocation has written. It may only while these hold addresses
@@ -66,6 +69,7 @@ pub(crate) const KERNEL: Rules = Rules {
         "the restart call jumps to an address that its caller gives, in a program of its own",
     )],
     calls_firmware: false,
+    x18: None,
     bounds: &[(
         "_start",
         "the image's address as a number, by which the entry code relocates; no vectors are there",
@@ -101,6 +105,13 @@ pub(crate) const EFI: Rules = Rules {
     stops: &[],
     indirect: &[("efi_leave", "jumps to the copy of the image")],
     calls_firmware: true,
+    x18: Some(&[
+        (
+            "memcpy",
+            "comes compiled; the linker leads every call to __wrap_memcpy",
+        ),
+        ("__wrap_memcpy", "keeps the register round memcpy"),
+    ]),
     bounds: &[("_start", "the address of the loaded image")],
     ..KERNEL
 };
@@ -156,6 +167,7 @@ pub(crate) fn check(program: &Program, rules: &Rules) -> Report {
         ("stops", rules.stops),
         ("indirect", rules.indirect),
         ("bounds", rules.bounds),
+        ("x18", rules.x18.unwrap_or_default()),
     ] {
         for (name, _) in entries {
             if !checker.used.contains(&(table, *name)) {
@@ -292,6 +304,12 @@ impl Checker<'_> {
                 }
                 if let Some(hazard) = a64::hazard(word) {
                     self.finding(index, pc, hazard);
+                }
+                if let Some(excused) = self.rules.x18
+                    && a64::has_as_operand(word, 18)
+                    && !self.in_table("x18", excused, range.start)
+                {
+                    self.finding(index, pc, "uses x18, which is the firmware's");
                 }
                 sets_vectors |= a64::writes_vector_base(word);
                 if !self.rules.relocated && self.reaches_relocated(pc, word) {

@@ -140,6 +140,11 @@ const ALLOWED: &[(&str, &[&str], &str)] = &[
         "halves of a constant for movz and movk",
     ),
     (
+        "granule-kernel/src/early/head/secondary.rs",
+        &["65535", ">> 16"],
+        "halves of a constant for movz and movk",
+    ),
+    (
         "granule-kernel/src/early/head/run_level.rs",
         &["<< 12"],
         "MDSCR_EL1.TDCC",

@@ -26,6 +26,7 @@ const RULES: Rules = Rules {
     stops: &[],
     indirect: &[],
     calls_firmware: false,
+    x18: None,
     bounds: &[],
     relocated: false,
 };

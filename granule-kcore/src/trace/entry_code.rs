@@ -68,11 +68,11 @@ pub const ENTRY: Routine = Routine {
 pub const SECONDARY_ENTRY: Routine = Routine {
     symbol: "secondary_entry",
     parts: &[
-        // After the doorbell that named the CPU.
-        (When::Always, &[DMB_SY]),
         (When::EnteredAtEl1, &[SCTLR_EL1]),
         (When::EnteredAtEl2, &[Step::System(System::SCTLR_EL2)]),
-        (When::Always, &[ISB, ISB]),
+        (When::Always, &[ISB]),
+        // After the doorbell that named the CPU, and with its vectors set.
+        (When::Always, &[DMB_SY, ISB]),
     ],
 };
 

@@ -19,6 +19,7 @@ const RULES: Rules = Rules {
     stops: &[("enable_mmu_and_jump", "test")],
     indirect: &[],
     calls_firmware: false,
+    x18: None,
     bounds: &[],
     relocated: true,
 };
@@ -320,4 +321,36 @@ fn the_check_reads_a_real_file() {
         found[0].contains("DC ZVA: kernel::helper at 0x10"),
         "{found:#?}"
     );
+}
+
+/// UEFI's binding gives x18 to the platform.
+#[test]
+fn code_that_calls_firmware_leaves_x18_alone() {
+    let stub = Rules {
+        x18: Some(&[]),
+        ..RULES
+    };
+    let count = |helper: u32| {
+        let mut program = program(&[helper, RET]);
+        patch(&mut program, 0x44, RET);
+        (
+            check(&program, &stub).findings.len(),
+            check(&program, &RULES).findings.len(),
+        )
+    };
+    // mov x18, x0; add x18, x1, #1; ldr x18, [x0]; ldp x0, x18, [x1]; str x18, [x0]; mrs x18, CurrentEL.
+    for word in [
+        0xaa00_03f2,
+        0x9100_0432,
+        0xf940_0012,
+        0xa940_4820,
+        0xf900_0012,
+        0xd538_4252,
+    ] {
+        assert_eq!(count(word), (1, 0), "{word:#x}");
+    }
+    // mov x17, x0; cmp x18, #0, which changes nothing; ldp x17, x19, [x0]; msr daifset, #0xf.
+    for word in [0xaa00_03f1, 0xf100_025f, 0xa940_4c11, 0xd503_4fdf] {
+        assert_eq!(count(word), (0, 0), "{word:#x}");
+    }
 }

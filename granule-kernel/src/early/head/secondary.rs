@@ -11,7 +11,12 @@ use granule_kcore::cpus::compare::Reason;
 // No register holds anything: firmware that a CPU left by its release address passes nothing on. Several CPUs may
 // share such an address, so each waits until the doorbell names it. The image is relocated for its virtual
 // address. The parts read here have been cleaned: text by the loader, doorbell and commands by the boot CPU. Registers as in `entry`: x19
-// exception level at entry, x20 the command, x24 present exception level, x25 VHE.
+// exception level at entry, x20 the command, x21 the reason to park or 0, x24 present exception level, x25 VHE.
+//
+// SCTLR is set to a known value before the first data access, literals included: that fixes the byte order and
+// turns checks of alignment off, as in `entry`. A CPU that came with its MMU on, or at EL3, cannot go on, and its
+// map may be any. All that it does is to tell, once it is named: `secondary_wrong` makes the byte order right
+// for that and leaves the rest as it is.
 global_asm!(
     r#"
     .section .head.text.secondary, "ax"
@@ -23,6 +28,28 @@ secondary_entry:
     and     x0, x0, #0xff00000000
     orr     x0, x0, x1
     orr     x0, x0, #{rung}
+
+    mov     w21, #0
+    mrs     x19, CurrentEL
+    lsr     x19, x19, #2
+    cmp     x19, #3
+    b.eq    secondary_wrong
+    cmp     x19, #2
+    b.eq    1f
+    mrs     x2, sctlr_el1
+    movz    x1, #{sctlr_el1_low}
+    movk    x1, #{sctlr_el1_high}, lsl #16
+    tbnz    x2, #0, secondary_wrong
+    msr     sctlr_el1, x1
+    b       2f
+1:  mrs     x2, sctlr_el2
+    movz    x1, #{sctlr_el2_low}
+    movk    x1, #{sctlr_el2_high}, lsl #16
+    tbnz    x2, #0, secondary_wrong
+    msr     sctlr_el2, x1
+2:  isb
+
+.Lsecondary_listens:
     adrp    x1, DOORBELL
     add     x1, x1, :lo12:DOORBELL
 1:  ldr     x2, [x1, #{who}]
@@ -32,24 +59,8 @@ secondary_entry:
     b       1b
 2:  dmb     sy                      // the command is read after the name
     ldr     x20, [x1, #{doorbell_command}]
-    mrs     x19, CurrentEL
-    lsr     x19, x19, #2
-    mov     w0, #{el3}
-    cmp     x19, #3
-    b.eq    secondary_park
-    mov     w0, #{mmu_on}
-    cmp     x19, #2
-    b.eq    1f
-    mrs     x2, sctlr_el1
-    ldr     x1, ={sctlr_el1}
-    tbnz    x2, #0, secondary_park
-    msr     sctlr_el1, x1
-    b       2f
-1:  mrs     x2, sctlr_el2
-    ldr     x1, ={sctlr_el2}
-    tbnz    x2, #0, secondary_park
-    msr     sctlr_el2, x1
-2:  isb
+    mov     w0, w21
+    cbnz    w21, secondary_park
     msr     spsel, #1
     mov     x29, xzr
 
@@ -92,6 +103,29 @@ secondary_entry:
     ldr     x7, [x20, #{argument}]
     b       enable_mmu_and_jump
 
+    // Bit 25 is the byte order of data accesses at the level itself, 0 for little endian.
+    .global secondary_wrong
+secondary_wrong:
+    mov     w21, #{el3}
+    cmp     x19, #3
+    b.ne    1f
+    mrs     x2, sctlr_el3
+    bic     x2, x2, #(1 << 25)
+    msr     sctlr_el3, x2
+    b       3f
+1:  mov     w21, #{mmu_on}
+    cmp     x19, #2
+    b.eq    2f
+    mrs     x2, sctlr_el1
+    bic     x2, x2, #(1 << 25)
+    msr     sctlr_el1, x2
+    b       3f
+2:  mrs     x2, sctlr_el2
+    bic     x2, x2, #(1 << 25)
+    msr     sctlr_el2, x2
+3:  isb
+    b       .Lsecondary_listens
+
     // w0 = the reason. What it is about is zero in memory.
 secondary_park:
     ldr     x3, [x20, #{report}]
@@ -131,8 +165,10 @@ secondary_exception:
     el3 = const Reason::EnteredAtEl3 as u32,
     mmu_on = const Reason::EnteredWithMmuOn as u32,
     exception = const Reason::Exception as u32,
-    sctlr_el1 = const SCTLR_MMU_OFF,
-    sctlr_el2 = const SCTLR_EL2_MMU_OFF,
+    sctlr_el1_low = const SCTLR_MMU_OFF & 0xffff,
+    sctlr_el1_high = const SCTLR_MMU_OFF >> 16,
+    sctlr_el2_low = const SCTLR_EL2_MMU_OFF & 0xffff,
+    sctlr_el2_high = const SCTLR_EL2_MMU_OFF >> 16,
     rung = const RUNG,
     who = const offset_of!(Doorbell, who),
     doorbell_command = const offset_of!(Doorbell, command),
