@@ -11,7 +11,9 @@ use granule_kcore::devicetree::memory::{self as tree, MOST_RANGES, Memory};
 use granule_kcore::parameters::{KexecOptions, Parameters};
 use granule_kexec::{MemoryMap, PhysRange};
 
+/// As many as early memory has of one kind, and of two.
 type Extents = ArrayVec<PhysRange, MOST_RANGES>;
+type BothExtents = ArrayVec<PhysRange, { 2 * MOST_RANGES }>;
 
 /// Facts about the machine, recorded at boot.
 #[derive(Debug)]
@@ -21,7 +23,7 @@ pub(crate) struct MachineFacts {
     /// RAM that the linear map covers.
     ram: Extents,
     /// RAM that firmware reserves or that is not mapped.
-    reserved: Extents,
+    reserved: BothExtents,
     /// RAM that must not be mapped; `reserved` includes it.
     pub(super) unmapped: Extents,
     /// The memory of the trace and the memory handed over on request: the next kernel gets both
@@ -66,7 +68,7 @@ pub(crate) fn begin(
         let mut machine = MachineFacts {
             cpu: entry.features(),
             ram: Extents::new(),
-            reserved: Extents::new(),
+            reserved: BothExtents::new(),
             unmapped: Extents::new(),
             kept: kept.into_iter().flatten().collect(),
             persist,
@@ -86,15 +88,21 @@ pub(crate) fn begin(
             fits &= machine.unmapped.try_push(range).is_ok();
             fits &= machine.reserved.try_push(range).is_ok();
         }
+        // As coarse as in early memory, which leaves out the same memory then.
+        let mut reserved = Memory::new(memory.page_size());
         let told = firmware::with_tree(handover, |tree| {
             tree::each_reserved(tree, parameters.persist.clone(), |start, bytes| {
                 let range = PhysRange::new(start, bytes);
                 // Segments lie in RAM, so only what is reserved there takes room.
                 if machine.ram.iter().any(|bank| bank.overlaps(&range)) {
-                    fits &= machine.reserved.try_push(range).is_ok();
+                    fits &= reserved.reserve_coarsely(start, bytes).is_ok();
                 }
             })
         });
+        for range in reserved.reserved() {
+            let range = PhysRange::new(range.start(), range.len());
+            fits &= machine.reserved.try_push(range).is_ok();
+        }
         let tree = PhysRange::new(entry.dtb, handover.tree.bytes);
         let in_ram = machine.ram.iter().any(|bank| bank.holds(&tree));
         machine.tree = in_ram.then_some(tree);

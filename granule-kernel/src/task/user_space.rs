@@ -47,9 +47,9 @@ pub(crate) struct Inputs<'a> {
     pub(crate) boot_cpu: CpuFeatures,
     /// The properties common to all CPUs.
     pub(crate) common: Common,
-    /// The TLB capabilities of the kernel's half, for all CPUs.
     /// Of the kernel's half.
     pub(crate) geometry: Geometry,
+    /// The TLB capabilities of the kernel's half, for all CPUs.
     pub(crate) capabilities: TlbCapabilities,
     /// The physical addresses of the initramfs.
     pub(crate) initrd: Option<Range<u64>>,

@@ -6,7 +6,7 @@ use granule_cli::{Firmware, Initramfs, Outcome, PageSize, Request, boot};
 use crate::boot::guests;
 use crate::hooked;
 use crate::image::image;
-use crate::user::machine::{ends, machine, program};
+use crate::user::machine::{Ran, ends, machine, program};
 
 /// The lines between README.md's marker and the end of its block.
 fn lines_of_readme(marker: &str) -> Vec<String> {
@@ -20,24 +20,35 @@ fn lines_of_readme(marker: &str) -> Vec<String> {
     lines.map(str::to_owned).collect()
 }
 
-#[test]
-fn readme_s_lines_boot_the_kernel_and_its_first_program() {
-    let typed = lines_of_readme("<!-- typed: u-boot -->");
-    assert_eq!(typed, commands(Way::Booti, "arm64.pagesize=16k", true));
-    let request = Request {
-        firmware: Firmware::UBoot,
-        ..machine(PageSize::K16, 2)
-    };
+/// A boot by README.md's lines behind a marker, which must be those that are typed for this way.
+#[track_caller]
+fn booted(marker: &str, way: Way, request: &Request, name: &str) -> Ran {
+    let typed = lines_of_readme(marker);
+    assert_eq!(
+        typed,
+        commands(way, &format!("arm64.pagesize={name}"), true)
+    );
     let archive = Initramfs::new()
         .directory("/bin")
         .program("/bin/prog", &program())
         .program("/init", b"#!/bin/prog hello\n");
-    let ran = ends(&request, archive, Outcome::Ok);
+    let ran = ends(request, archive, Outcome::Ok);
     for line in &typed {
         assert!(ran.says(&format!("=> {line}")), "{}", ran.console);
     }
-    assert!(ran.says("page size 16384"), "{}", ran.console);
-    assert_eq!(ran.number("page_size"), 16 << 10);
+    let bytes = request.page_size.unwrap().bytes();
+    assert!(ran.says(&format!("page size {bytes}")), "{}", ran.console);
+    assert_eq!(ran.number("page_size"), bytes);
+    ran
+}
+
+#[test]
+fn readme_s_lines_boot_the_kernel_and_its_first_program() {
+    let request = Request {
+        firmware: Firmware::UBoot,
+        ..machine(PageSize::K16, 2)
+    };
+    let ran = booted("<!-- typed: u-boot -->", Way::Booti, &request, "16k");
     assert_eq!(ran.number("cpus"), 2);
     assert_eq!(ran.number("entry_el"), 2);
     assert_eq!(ran.number("linear_map.ram_bytes"), 256 << 20);
@@ -47,22 +58,11 @@ fn readme_s_lines_boot_the_kernel_and_its_first_program() {
 
 #[test]
 fn readme_s_lines_boot_it_as_an_efi_program() {
-    let typed = lines_of_readme("<!-- typed: u-boot-efi -->");
-    assert_eq!(typed, commands(Way::Bootefi, "arm64.pagesize=4k", true));
     let request = Request {
         firmware: Firmware::UBootEfi,
         ..machine(PageSize::K4, 1)
     };
-    let archive = Initramfs::new()
-        .directory("/bin")
-        .program("/bin/prog", &program())
-        .program("/init", b"#!/bin/prog hello\n");
-    let ran = ends(&request, archive, Outcome::Ok);
-    for line in &typed {
-        assert!(ran.says(&format!("=> {line}")), "{}", ran.console);
-    }
-    assert!(ran.says("page size 4096"), "{}", ran.console);
-    assert_eq!(ran.number("page_size"), 4 << 10);
+    booted("<!-- typed: u-boot-efi -->", Way::Bootefi, &request, "4k");
 }
 
 #[test]
