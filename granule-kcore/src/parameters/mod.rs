@@ -4,8 +4,9 @@
 //! the MMU is on uses it too. The words that are read there are known here by name only. An invalid
 //! value, or an unknown word that looks like one of the kernel's, is a [`Problem`], which prints as one
 //! line; the boot continues as that line says. The last occurrence of a key counts, except that every
-//! `granule.test=` and `arm64.fake_cpu=` counts.
+//! `efi=`, `granule.test=` and `arm64.fake_cpu=` counts.
 
+mod efi;
 mod problem;
 #[cfg(any(test, feature = "test-image"))]
 pub mod test;
@@ -47,7 +48,7 @@ pub struct Parameters<'a> {
     pub persist: Option<Range<u64>>,
     /// `granule.kexec=`.
     pub kexec: KexecOptions,
-    /// `efi=`: whether EFI's runtime services may be called.
+    /// `efi=runtime` and `efi=noruntime`, the last of them: whether EFI's runtime services may be called.
     pub runtime_services: bool,
     /// `rdinit=`: the path of the first program in the initramfs.
     pub init: &'a [u8],
@@ -208,7 +209,7 @@ impl<'a> Parameters<'a> {
             bench,
             persist,
             kexec,
-            efi,
+            _,
             init,
         ] = values;
         let mut read = Reader(&mut problem);
@@ -241,13 +242,7 @@ impl<'a> Parameters<'a> {
             bench: read.bench(bench),
             persist: read.persist(persist),
             kexec: read.kexec(kexec),
-            runtime_services: read.one_of(
-                "efi=",
-                efi,
-                [("runtime", true), ("noruntime", false)],
-                "runtime or noruntime",
-                true,
-            ),
+            runtime_services: read.runtime_services(line),
             init: init.unwrap_or(b"/init"),
             line,
             #[cfg(any(test, feature = "test-image"))]
@@ -463,6 +458,12 @@ impl<'a, P: FnMut(Problem<'a>)> Reader<'_, P> {
                 None
             }
         }
+    }
+
+    fn runtime_services(&mut self, line: &'a [u8]) -> bool {
+        efi::runtime_services(line, |part| {
+            self.bad("efi=", part, "runtime or noruntime", Instead::Ignores);
+        })
     }
 
     fn kexec(&mut self, value: Option<&'a [u8]>) -> KexecOptions {

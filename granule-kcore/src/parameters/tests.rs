@@ -86,8 +86,6 @@ fn every_name_is_read_back() {
     }
     let kexec = good("granule.kexec=digest,uncached").kexec;
     assert!(kexec.digest && kexec.uncached);
-    assert!(good("efi=noruntime efi=runtime").runtime_services);
-    assert!(!good("efi=noruntime").runtime_services);
     let read = good("rdinit=/bin/sh -- -c \"a b\" rodata=maybe");
     assert_eq!(read.init, b"/bin/sh");
     let arguments: Vec<_> = read.init_arguments().collect();
@@ -97,6 +95,29 @@ fn every_name_is_read_back() {
             .errata
             .repeats_tlbi(false)
     );
+}
+
+/// Linux's list has words for it alone, and several lists add up.
+#[test]
+fn the_last_word_on_runtime_services_counts_among_others_of_linux() {
+    for (line, are_allowed) in [
+        ("efi=noruntime", false),
+        ("efi=noruntime efi=runtime", true),
+        ("efi=runtime,noruntime", false),
+        ("efi=noruntime,runtime", true),
+        ("efi=noruntime efi=debug", false),
+        ("efi=debug,noruntime,nochunk=4096", false),
+        ("efi=novamap efi=nosoftreserve,,old_map", true),
+        ("efi=disable_early_pci_dma,no_disable_early_pci_dma", true),
+        ("efi=debug -- efi=noruntime", true),
+    ] {
+        assert_eq!(good(line).runtime_services, are_allowed, "{line}");
+    }
+    let (read, problems) = parse("efi=noruntime,off,debug=1,nochunk efi=on");
+    assert!(!read.runtime_services);
+    let lines = ["off", "debug=1", "nochunk", "on"];
+    let lines = lines.map(|part| format!("efi={part}: expected runtime or noruntime; ignored"));
+    assert_eq!(problems, lines);
 }
 
 #[test]
