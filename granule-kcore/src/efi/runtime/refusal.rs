@@ -24,6 +24,8 @@ pub enum Refusal {
     },
     /// An earlier kernel gave virtual addresses to some regions and not to others.
     SomeMoved,
+    /// An earlier kernel wrote that its call of SetVirtualAddressMap failed.
+    NotMoved,
     /// The virtual address that an earlier kernel gave lies otherwise in a page of this size.
     Distance {
         /// The region's first address.
@@ -77,6 +79,9 @@ impl fmt::Display for Refusal {
             ),
             Self::SomeMoved => f.write_str(
                 "an earlier kernel gave virtual addresses to some of their regions and none to others",
+            ),
+            Self::NotMoved => f.write_str(
+                "an earlier kernel could not have the firmware take virtual addresses (SetVirtualAddressMap)",
             ),
             Self::Distance { start } => write!(
                 f,

@@ -15,6 +15,10 @@ const MMIO: [u32; 2] = [11, 12];
 const WB: u64 = 1 << 3;
 const WT_WC: u64 = 1 << 2 | 1 << 1;
 
+/// What Linux writes for the virtual address of each region after SetVirtualAddressMap failed: nobody knows then by
+/// which addresses firmware goes.
+const NOT_MOVED: u64 = u64::MAX;
+
 /// A region of firmware's memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Region {
@@ -129,6 +133,9 @@ pub(super) fn check(map: Map<'_>, attributes: Option<Map<'_>>) -> Result<usize, 
     let count = check_list(map, |map| needed(map))?;
     if count == 0 {
         return Err(Refusal::None);
+    }
+    if needed(map).any(|one| one.virtual_start == NOT_MOVED) {
+        return Err(Refusal::NotMoved);
     }
     // An earlier kernel gives an address to all of them, or to none.
     let moved = needed(map).filter(|one| one.virtual_start != 0).count();

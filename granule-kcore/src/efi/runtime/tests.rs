@@ -204,6 +204,10 @@ fn an_earlier_kernels_addresses_are_kept() {
     assert_eq!(moved([0x2000_1000, 0x2004_1000]), [there, refused]);
     let some = Err(Refusal::SomeMoved);
     assert_eq!(moved([0x2000_0000, 0]), [some.clone(), some]);
+    let mark = Err(Refusal::NotMoved);
+    for places in [[u64::MAX; 2], [u64::MAX, 0], [0x2000_0000, u64::MAX]] {
+        assert_eq!(moved(places), [mark.clone(), mark.clone()]);
+    }
     for place in [1 << 48, (1 << 48) - EFI_PAGE, !0 << 47, !0xffff] {
         let refused = Err(Refusal::Beyond { start: 0x1_0000 });
         assert_eq!(moved([place, 0x2004_0000])[0], refused, "{place:#x}");
