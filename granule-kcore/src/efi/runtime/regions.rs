@@ -43,9 +43,14 @@ impl Region {
         } else {
             MemoryType::DeviceStrict
         };
-        // Without a word on it, code may be written and executed.
-        let permissions =
-            permissions(one).privileged_execute(one.kind == CODE && !one.is_never_executed());
+        // Attributes of the memory map are what the memory can do; settings are in the other table alone. So data
+        // and registers are written in any case. Only code that could be read-only, and not the other way about, is
+        // taken as read-only; all other code may be written and executed.
+        let is_code = one.kind == CODE;
+        let is_fixed = is_code && one.is_read_only() && !one.is_never_executed();
+        let permissions = Permissions::READ
+            .writable(!is_fixed)
+            .privileged_execute(is_code);
         let distance = match one.virtual_start {
             0 => 0,
             moved => moved.wrapping_sub(start),
@@ -59,7 +64,7 @@ impl Region {
     }
 }
 
-/// What a descriptor says of its memory.
+/// What a descriptor of the memory attributes table says of its memory.
 fn permissions(one: &Descriptor) -> Permissions {
     Permissions::READ
         .writable(!one.is_read_only())

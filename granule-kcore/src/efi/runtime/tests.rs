@@ -128,8 +128,17 @@ fn code_that_nothing_protects_is_refused() {
         let other = [(DATA, 0x40, 0x20, XP | RUNTIME, 0)];
         assert_eq!(plan(size, &map, Some(&other)), Err(refused(size, true)));
     }
-    map[3].3 |= RO;
-    map[0].3 |= XP;
+    // What memory can do does not say what it is: this code could be constants too.
+    for attributes in [XP, RO | XP] {
+        map[3].3 = WB_RT | attributes;
+        assert_eq!(
+            plan(PageSize::K4, &map, None),
+            Err(refused(PageSize::K4, false))
+        );
+    }
+    map[3].3 = WB_RT | RO;
+    map[0].3 |= XP | RO;
+    map[2].3 |= XP | RO;
     let expected = vec![
         (0x10, 0x30, "rx", NORMAL),
         (0x40, 0x20, "rw", NORMAL),
@@ -172,12 +181,17 @@ fn a_page_that_code_and_data_share_is_refused() {
 #[test]
 fn a_page_gets_the_permissions_of_all_its_parts() {
     let map = [
-        (DATA, 1, 1, WB_RT | RO, 0),
-        (CODE, 2, 1, WB_RT | RO, 0),
-        (DATA, 3, 20, WB_RT | RO, 0),
+        (DATA, 1, 1, WB_RT, 0),
+        (CODE, 2, 1, WB_RT, 0),
+        (DATA, 3, 20, WB_RT, 0),
+    ];
+    let table = [
+        (DATA, 1, 1, RO | XP | RUNTIME, 0),
+        (CODE, 2, 1, RO | RUNTIME, 0),
+        (DATA, 3, 20, RO | XP | RUNTIME, 0),
     ];
     let expected = vec![(0, 0x10, "rx", NORMAL), (0x10, 0x10, "r", NORMAL)];
-    assert_eq!(plan(PageSize::K64, &map, None), Ok(expected));
+    assert_eq!(plan(PageSize::K64, &map, Some(&table)), Ok(expected));
 }
 
 #[test]
@@ -296,15 +310,17 @@ fn a_page_with_registers_is_no_memory() {
 /// A part of a region: its pages, and its attributes in the memory attributes table, if it is there.
 type Cut = (u64, Option<u64>);
 
-/// Regions with gaps before them, cut into parts.
-fn regions() -> impl Strategy<Value = Vec<(u64, u32, Vec<Cut>)>> {
+/// Regions with gaps before them, cut into parts, each with what its memory can do.
+fn regions() -> impl Strategy<Value = Vec<(u64, u32, u64, Vec<Cut>)>> {
+    let can = prop_oneof![2 => Just(0), 1 => Just(RO), 1 => Just(XP), 1 => Just(RO | XP)];
     let attributes = prop_oneof![
         3 => Just(RO), 3 => Just(XP), 2 => Just(RO | XP), 1 => Just(0)
     ];
     let cut = (1_u64..24, prop::option::weighted(0.9, attributes));
     let kind = prop_oneof![4 => Just(CODE), 4 => Just(DATA), 1 => Just(MMIO)];
     let gap = prop_oneof![2 => Just(0_u64), 1 => 0_u64..40];
-    prop::collection::vec((gap, kind, prop::collection::vec(cut, 1..5)), 1..8)
+    let cuts = prop::collection::vec(cut, 1..5);
+    prop::collection::vec((gap, kind, can, cuts), 1..8)
 }
 
 proptest! {
@@ -320,7 +336,7 @@ proptest! {
         let mut pages: BTreeMap<u64, (bool, bool, bool, bool)> = BTreeMap::new();
         let (mut map, mut table) = (Vec::new(), Vec::new());
         let mut at = 3;
-        for (gap, kind, cuts) in &all {
+        for (gap, kind, can, cuts) in &all {
             at += gap;
             let start = at;
             for &(length, attributes) in cuts {
@@ -328,7 +344,7 @@ proptest! {
                 let attributes = attributes.filter(|_| has_table && *kind != MMIO);
                 let (writes, executes) = match attributes {
                     Some(attributes) => (attributes & RO == 0, attributes & XP == 0),
-                    None => (true, *kind == CODE),
+                    None => (*kind != CODE || *can != RO, *kind == CODE),
                 };
                 if let Some(attributes) = attributes {
                     table.push((*kind, at, length, attributes | RUNTIME, 0));
@@ -342,7 +358,7 @@ proptest! {
                 }
                 at += length;
             }
-            map.push((*kind, start, at - start, WB_RT, 0));
+            map.push((*kind, start, at - start, WB_RT | can, 0));
         }
         let length = map.len() as u64;
         map.rotate_left((order % length) as usize);
