@@ -20,8 +20,8 @@ use granule_boot::efi::Map;
 use granule_boot::tree::Range;
 use regions::{Part, Parts, Region};
 
-/// The most regions, and the most descriptors of the memory attributes table: far more than firmware has. The
-/// work grows with the square.
+/// The most regions, and the most descriptors of the memory attributes table: far more than firmware has. For each
+/// of them the whole list that it is in is looked through, a few times, and readers bound a list at 1 MiB.
 pub const MOST: usize = 1024;
 
 /// What the runtime services need mapped.
