@@ -111,7 +111,7 @@ pub(super) const BOARDS: [Board; 10] = [
         name: "npcm845-evb",
         options: &["-m", "1G"],
         tree: Tree::Npcm845,
-        qemus: &["10.0"],
+        qemus: &["10.0", "11.1"],
         page_sizes: &[K4, K64],
         cpus: 4,
         up: 4,

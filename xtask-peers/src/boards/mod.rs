@@ -19,6 +19,7 @@ use xtask::pool;
 use xtask::workspace::{image_path, target_dir};
 
 use self::list::{BOARDS, Board, Tree};
+use self::npcm845::Method;
 use crate::check::Check;
 use crate::deb;
 use crate::emulator;
@@ -100,10 +101,15 @@ pub(crate) fn all(
         }
     };
     let trees = trees(peers, files)?;
-    let npcm845 = (
-        files.put("npcm845.dtb", &npcm845::tree()?)?,
-        files.put("npcm845.bin", &npcm845::code())?,
-    );
+    let start = files.put("npcm845.bin", &npcm845::code())?;
+    let own_tree = |name: &str, method| files.put(name, &npcm845::tree(method)?);
+    let own_trees = [
+        (
+            Method::SpinTable,
+            own_tree("npcm845.dtb", Method::SpinTable)?,
+        ),
+        (Method::Psci, own_tree("npcm845-psci.dtb", Method::Psci)?),
+    ];
     let image = image_path();
     let program = target_dir().join("granule").join("granule-user");
     let program =
@@ -119,10 +125,16 @@ pub(crate) fn all(
         || true,
         |at| {
             let case = &cases[at];
+            let version = case.board.qemus[case.qemu];
             let (tree, start) = match case.board.tree {
                 Tree::Qemu => (None, None),
                 Tree::Debian(tree) => (trees.get(tree), None),
-                Tree::Npcm845 => (Some(&npcm845.0), Some(npcm845.1.as_path())),
+                Tree::Npcm845 => {
+                    let method = Method::of(version);
+                    let mut trees = own_trees.iter();
+                    let tree = trees.find_map(|(it, tree)| (*it == method).then_some(tree));
+                    (tree, Some(start.as_path()))
+                }
             };
             let with = run::With {
                 image: &image,
@@ -130,7 +142,7 @@ pub(crate) fn all(
                 start,
                 program,
             };
-            let qemu = qemu(case.board.qemus[case.qemu])?;
+            let qemu = qemu(version)?;
             run::boot(case.board, case.page_size(), &qemu, &with)
         },
         |done| {

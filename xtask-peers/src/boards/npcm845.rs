@@ -46,6 +46,26 @@ const CODE: [u32; 25] = [
     0xd503_201f, // nop
 ];
 
+/// How the CPUs but the first start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Method {
+    /// They run from the start, and watch [`RELEASE`].
+    SpinTable,
+    /// QEMU's own PSCI.
+    Psci,
+}
+
+impl Method {
+    /// That of a QEMU with the board: 10.0 has no PSCI there, and starts all CPUs at once; 11.1 starts the first alone.
+    pub(super) fn of(qemu: &str) -> Self {
+        if qemu == "10.0" {
+            Self::SpinTable
+        } else {
+            Self::Psci
+        }
+    }
+}
+
 /// The bytes of the code, up to the end of what the CPUs watch, which is zero.
 pub(super) fn code() -> Vec<u8> {
     let mut bytes: Vec<u8> = CODE.iter().flat_map(|it| it.to_le_bytes()).collect();
@@ -54,14 +74,15 @@ pub(super) fn code() -> Vec<u8> {
 }
 
 /// The tree.
-pub(super) fn tree() -> Result<Vec<u8>> {
+pub(super) fn tree(method: Method) -> Result<Vec<u8>> {
     let mut bytes = vec![0; 0x4000];
-    let used = write(&mut bytes).map_err(|error| anyhow!("no tree for the NPCM845: {error}"))?;
+    let used =
+        write(&mut bytes, method).map_err(|error| anyhow!("no tree for the NPCM845: {error}"))?;
     bytes.truncate(used);
     Ok(bytes)
 }
 
-fn write(into: &mut [u8]) -> Result<usize, WriteError> {
+fn write(into: &mut [u8], method: Method) -> Result<usize, WriteError> {
     /// The phandle of the interrupt controller.
     const GIC: u32 = 1;
     let reserved = Range {
@@ -90,11 +111,22 @@ fn write(into: &mut [u8]) -> Result<usize, WriteError> {
         to.text(b"device_type", b"cpu")?;
         to.text(b"compatible", b"arm,cortex-a35")?;
         to.numbers(b"reg", [cpu])?;
-        to.text(b"enable-method", b"spin-table")?;
-        to.numbers(b"cpu-release-addr", [RELEASE])?;
+        match method {
+            Method::SpinTable => {
+                to.text(b"enable-method", b"spin-table")?;
+                to.numbers(b"cpu-release-addr", [RELEASE])?;
+            }
+            Method::Psci => to.text(b"enable-method", b"psci")?,
+        }
         to.end()?;
     }
     to.end()?;
+    if method == Method::Psci {
+        to.begin(b"psci")?;
+        to.text(b"compatible", b"arm,psci-1.0")?;
+        to.text(b"method", b"smc")?;
+        to.end()?;
+    }
     to.begin(b"timer")?;
     to.text(b"compatible", b"arm,armv8-timer")?;
     let private = |number| [1, number, 0xf08];
@@ -120,19 +152,22 @@ fn write(into: &mut [u8]) -> Result<usize, WriteError> {
 mod tests {
     use super::*;
     use granule_boot::tree::Tree;
-    use granule_kcore::devicetree::intc;
+    use granule_kcore::devicetree::{cpus, intc};
 
     #[test]
     fn the_kernel_finds_its_devices_in_the_tree() {
-        let bytes = tree().unwrap();
-        let tree = Tree::new(&bytes).unwrap();
-        let found = intc::controller(&tree);
-        assert!(
-            matches!(found, Ok(intc::Controller::GicV2 { .. })),
-            "{found:?}"
-        );
-        assert_eq!(intc::timer(&tree, false), Some(30));
-        assert_eq!(intc::timer(&tree, true), Some(26));
+        for method in [Method::SpinTable, Method::Psci] {
+            let bytes = tree(method).unwrap();
+            let tree = Tree::new(&bytes).unwrap();
+            let found = intc::controller(&tree);
+            assert!(
+                matches!(found, Ok(intc::Controller::GicV2 { .. })),
+                "{found:?}"
+            );
+            assert_eq!(intc::timer(&tree, false), Some(30));
+            assert_eq!(intc::timer(&tree, true), Some(26));
+            assert_eq!(cpus::has_psci(&tree), method == Method::Psci);
+        }
     }
 
     #[test]
