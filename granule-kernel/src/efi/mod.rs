@@ -1,6 +1,6 @@
 //! Firmware's runtime services after the boot: EFI variables, and ResetSystem.
 //!
-//! [`begin`] maps firmware's memory as `granule_kcore::efi::runtime` plans it, in a tree of its own that is in TTBR0
+//! [`begin()`] maps firmware's memory as `granule_kcore::efi::runtime` plans it, in a tree of its own that is in TTBR0
 //! only during a call ([`tables`]). [`call`] makes one call at a time, [`services`] has the services by name.
 //! This kernel never calls SetVirtualAddressMap: it can be called once, and a next kernel may want to. Where an
 //! earlier kernel did, its addresses are used.
