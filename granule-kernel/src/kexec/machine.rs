@@ -2,6 +2,7 @@
 //! that must not be overwritten, the device tree, and the kexec options of the command line.
 
 use crate::handover::Handover;
+use crate::lock::Lock;
 use crate::mm::firmware;
 use crate::mm::kernel_tables::pointer;
 use arrayvec::ArrayVec;
@@ -43,6 +44,8 @@ pub(crate) struct MachineFacts {
 }
 
 static MACHINE: spin::Once<MachineFacts> = spin::Once::new();
+/// What the tree reserves, while the facts are recorded. On the boot's stack it would take a tenth of that.
+static RESERVED: Lock<Memory> = Lock::new(Memory::new(PageSize::K4));
 
 /// The recorded facts, if all of them fitted.
 pub(crate) fn machine() -> Option<&'static MachineFacts> {
@@ -89,20 +92,22 @@ pub(crate) fn begin(
             fits &= machine.reserved.try_push(range).is_ok();
         }
         // As coarse as in early memory, which leaves out the same memory then.
-        let mut reserved = Memory::new(memory.page_size());
-        let told = firmware::with_tree(handover, |tree| {
-            tree::each_reserved(tree, parameters.persist.clone(), |start, bytes| {
-                let range = PhysRange::new(start, bytes);
-                // Segments lie in RAM, so only what is reserved there takes room.
-                if machine.ram.iter().any(|bank| bank.overlaps(&range)) {
-                    fits &= reserved.reserve_coarsely(start, bytes).is_ok();
-                }
-            })
+        let told = RESERVED.with(|reserved| {
+            let told = firmware::with_tree(handover, |tree| {
+                tree::each_reserved(tree, parameters.persist.clone(), |start, bytes| {
+                    let range = PhysRange::new(start, bytes);
+                    // Segments lie in RAM, so only what is reserved there takes room.
+                    if machine.ram.iter().any(|bank| bank.overlaps(&range)) {
+                        fits &= reserved.reserve_coarsely(start, bytes).is_ok();
+                    }
+                })
+            });
+            for range in reserved.reserved() {
+                let range = PhysRange::new(range.start(), range.len());
+                fits &= machine.reserved.try_push(range).is_ok();
+            }
+            told
         });
-        for range in reserved.reserved() {
-            let range = PhysRange::new(range.start(), range.len());
-            fits &= machine.reserved.try_push(range).is_ok();
-        }
         let tree = PhysRange::new(entry.dtb, handover.tree.bytes);
         let in_ram = machine.ram.iter().any(|bank| bank.holds(&tree));
         machine.tree = in_ram.then_some(tree);
