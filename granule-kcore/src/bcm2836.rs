@@ -1,6 +1,7 @@
 //! The interrupt controller of the Raspberry Pi 2 and 3 (`brcm,bcm2836-l1-intc`): the registers of each of its four
-//! cores, and what a kernel reads and writes there for calls between CPUs and for each CPU's timer. No address, and
-//! no barrier: who calls this orders it with memory.
+//! cores, and what a kernel reads and writes there for calls between CPUs and for each CPU's timer; and what silences
+//! the other interrupts, also those of the controller behind it (`brcm,bcm2836-armctrl-ic`), which all devices share. No
+//! address, and no barrier: who calls this orders it with memory.
 //!
 //! The controller has no enable bit for all, no priorities and no end of an interrupt: a core's interrupts are the
 //! bits of its source register, and each stays there until its cause is gone (BCM2836 ARM-local peripherals, QA7).
@@ -11,12 +12,21 @@ pub const CORES: usize = 4;
 /// Bytes of the registers.
 pub const BYTES: u64 = 0x100;
 
+/// Bytes of the registers of the shared controller, and a multiple at which they begin.
+pub const SHARED_BYTES: u64 = 0x200;
+
 /// The number of the interrupt by which CPUs call each other: the core's first mailbox.
 pub const CALL: u32 = 4;
 
 /// The numbers of the timers' interrupts: Secure physical, Non-secure physical, that of EL2, virtual.
 const TIMERS: u32 = 4;
 
+/// Bits that are written as 1 keep the performance monitors of cores from interrupting: 3:0 for each core, 7:4 as FIQ.
+const MONITORS_OFF: u64 = 0x14;
+/// Bit 20: the watch over accesses of the bus interrupts core 0.
+const BUS_CONTROL: u64 = 0x30;
+/// Bit 29: the one timer that is no core's interrupts. Bit 28: it counts.
+const ONE_TIMER_CONTROL: u64 = 0x34;
 /// For each core one register at a distance of 4: the timers whose interrupts it takes, by their numbers. Bits 7:4
 /// do the same for FIQs.
 const TIMER_CONTROL: u64 = 0x40;
@@ -29,6 +39,11 @@ const SET: u64 = 0x80;
 /// Likewise: bits that are written as 1 are cleared, and a read has those that are set. A mailbox interrupts while a
 /// bit is set.
 const CLEAR: u64 = 0xc0;
+
+/// Registers of the shared controller (BCM2835 ARM peripherals, 7.5, with offsets less 0x200): bit 7 of the first lets
+/// one interrupt come as FIQ; bits of the others that are written as 1 turn interrupts off.
+const FIQ_CONTROL: u64 = 0x0c;
+const DISABLE: [u64; 3] = [0x1c, 0x20, 0x24];
 
 /// Reads and writes registers, by their offsets in bytes.
 pub trait Registers: Copy {
@@ -57,7 +72,8 @@ impl<R: Registers> Core<R> {
         }
     }
 
-    /// Lets calls through to the core, and its timer if one is used. All its other interrupts and all FIQs are off.
+    /// Lets calls through to the core, and its timer if one is used. Its other timers and mailboxes, and their FIQs, are
+    /// off. The other interrupts are [`silence`]'s and [`silence_shared`]'s.
     pub fn enable(self, timer: Option<u32>) {
         self.empty();
         let timer = timer.filter(|number| is_timer(*number));
@@ -116,6 +132,26 @@ impl<R: Registers> Core<R> {
     }
 }
 
+/// Stops what is no register of one core: the performance monitors of all cores, the bus, and the timer that is no
+/// core's. A bootloader may have left each on.
+pub fn silence(registers: impl Registers) {
+    registers.write(MONITORS_OFF, u32::MAX);
+    registers.write(BUS_CONTROL, 0);
+    registers.write(ONE_TIMER_CONTROL, 0);
+    // See `Core::clear`.
+    registers.read(ONE_TIMER_CONTROL);
+}
+
+/// Stops all interrupts of the shared controller, whose registers these are, and its FIQ: bit 8 of a core's source
+/// register. The Raspberry Pi's bootloader leaves USB's on, and USB's may be the FIQ.
+pub fn silence_shared(registers: impl Registers) {
+    registers.write(FIQ_CONTROL, 0);
+    for disable in DISABLE {
+        registers.write(disable, u32::MAX);
+    }
+    registers.read(FIQ_CONTROL);
+}
+
 /// Whether a number is that of a timer's interrupt.
 pub const fn is_timer(number: u32) -> bool {
     number < TIMERS
@@ -138,6 +174,46 @@ mod tests {
         on_the_way: Vec<(usize, usize, u32)>,
         /// A bit that no write clears, as of broken hardware.
         stuck: u32,
+        monitors: u32,
+        bus_control: u32,
+        one_timer_control: u32,
+        shared: [u32; 3],
+        shared_fiq: u32,
+    }
+
+    impl Device {
+        /// The sources from bit 8 on that a core has, and whether it has an FIQ, if every device wants to interrupt. All
+        /// but the performance monitors are core 0's, as after reset.
+        fn others(&self, core: usize) -> (u32, bool) {
+            let first = |is: bool| u32::from(is && core == 0);
+            let source = first(self.shared != [0; 3]) << 8
+                | (self.monitors >> core & 1) << 9
+                | first(self.bus_control & 1 << 20 != 0) << 10
+                | first(self.one_timer_control & 1 << 29 != 0) << 11;
+            let own = self.timer_control[core] | self.mailbox_control[core] | self.monitors;
+            let shared = core == 0 && self.shared_fiq & 1 << 7 != 0;
+            (source, own >> 4 != 0 || shared)
+        }
+    }
+
+    /// The registers of the shared controller.
+    #[derive(Clone, Copy)]
+    struct Shared<'a>(&'a RefCell<Device>);
+
+    impl Registers for Shared<'_> {
+        fn read(self, offset: u64) -> u32 {
+            assert_eq!(offset, 0xc);
+            self.0.borrow().shared_fiq
+        }
+
+        fn write(self, offset: u64, value: u32) {
+            let it = &mut *self.0.borrow_mut();
+            match offset {
+                0xc => it.shared_fiq = value,
+                0x1c | 0x20 | 0x24 => it.shared[(offset as usize - 0x1c) / 4] &= !value,
+                _ => panic!("write of {offset:#x}"),
+            }
+        }
     }
 
     impl Registers for &RefCell<Device> {
@@ -156,8 +232,10 @@ mod tests {
                     let timers = it.timers[core] & it.timer_control[core] & 0xf;
                     let full = (0..4).filter(|at| it.mailboxes[core][*at] != 0);
                     let mailboxes: u32 = full.map(|at| 1 << at).sum();
-                    timers | (mailboxes & it.mailbox_control[core] & 0xf) << 4
+                    let own = timers | (mailboxes & it.mailbox_control[core] & 0xf) << 4;
+                    own | it.others(core).0
                 }
+                0x30 if offset == 0x34 => it.one_timer_control,
                 _ => panic!("read of {offset:#x}"),
             }
         }
@@ -167,6 +245,9 @@ mod tests {
             let core = (offset >> 2 & 3) as usize;
             let owner = (offset >> 4 & 3) as usize;
             match offset {
+                0x14 => it.monitors &= !value,
+                0x30 => it.bus_control = value,
+                0x34 => it.one_timer_control = value,
                 0x40..0x50 => it.timer_control[core] = value,
                 0x50..0x60 => it.mailbox_control[core] = value,
                 0x80..0xc0 => it.mailboxes[owner][core] |= value,
@@ -249,6 +330,30 @@ mod tests {
         assert_eq!(left.timer_control, [0xff, 0xff, 0xff, 0b10]);
         assert_eq!(left.mailbox_control, [0xff, 0xff, 0xff, 1]);
         assert_eq!(left.mailboxes, [[7; 4], [7; 4], [7; 4], [0; 4]]);
+    }
+
+    #[test]
+    fn no_interrupt_that_a_bootloader_left_on_comes_through() {
+        let device = RefCell::new(Device {
+            timer_control: [0xff; 4],
+            mailbox_control: [0xff; 4],
+            monitors: 0xff,
+            bus_control: 0x1f_ffff,
+            one_timer_control: 0x3000_0001,
+            shared: [u32::MAX; 3],
+            shared_fiq: 0x89,
+            ..Device::default()
+        });
+        assert_eq!(device.borrow().others(0), (0xf00, true));
+        assert_eq!(device.borrow().others(3), (0x200, true));
+        silence(&device);
+        assert_eq!(device.borrow().others(0).0, 0x100);
+        silence_shared(Shared(&device));
+        for number in 0..CORES as u64 {
+            core(&device, number).enable(Some(1));
+            assert_eq!(core(&device, number).take(), None);
+            assert_eq!(device.borrow().others(number as usize), (0, false));
+        }
     }
 
     #[test]

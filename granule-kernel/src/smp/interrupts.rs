@@ -84,9 +84,16 @@ fn map_controller(
                 redistributors: mapped,
             })
         }
-        Controller::Bcm2836 { registers } => Ok(intc::Mapped::Bcm2836 {
-            registers: map_device(machine, layout::INTC_VADDR, slot, &frame(registers))?,
-        }),
+        Controller::Bcm2836 { registers, shared } => {
+            let registers = map_device(machine, layout::INTC_VADDR, slot, &frame(registers))?;
+            let window = layout::INTC_VADDR + 4 * slot;
+            let shared = shared.as_ref().map(frame);
+            let shared = shared.map(|range| map_device(machine, window, slot, &range));
+            Ok(intc::Mapped::Bcm2836 {
+                registers,
+                shared: shared.transpose()?,
+            })
+        }
     }
 }
 

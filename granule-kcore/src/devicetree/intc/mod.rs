@@ -41,6 +41,8 @@ pub enum Controller {
     Bcm2836 {
         /// All its registers.
         registers: Range<u64>,
+        /// Those of the controller behind it, which all devices share.
+        shared: Option<Range<u64>>,
     },
 }
 
@@ -103,7 +105,7 @@ pub fn controller(tree: &Tree<'_>) -> Result<Controller, ControllerError> {
     let read = match kind {
         Kind::GicV2 => gic::version_2(&node),
         Kind::GicV3 => gic::version_3(&node),
-        Kind::Bcm2836 => bcm2836::read(&node),
+        Kind::Bcm2836 => bcm2836::read(tree, &node),
     };
     read.map_err(|error| ControllerError::Node(own(node.path()), error))
 }

@@ -149,6 +149,15 @@ fn an_unusable_interrupt_controller_is_refused_with_the_reason() {
 
 /// The Raspberry Pi 3's, on its bus.
 fn pi_3(more: &[(&str, Vec<u8>)], reg: &[u32]) -> DeviceTreeNode {
+    pi_3_behind(vec![], more, reg)
+}
+
+/// Likewise, behind other nodes.
+fn pi_3_behind(
+    mut nodes: Vec<DeviceTreeNode>,
+    more: &[(&str, Vec<u8>)],
+    reg: &[u32],
+) -> DeviceTreeNode {
     let mut properties = vec![
         ("compatible", b"brcm,bcm2836-l1-intc\0".to_vec()),
         ("reg", cells(reg)),
@@ -159,7 +168,8 @@ fn pi_3(more: &[(&str, Vec<u8>)], reg: &[u32]) -> DeviceTreeNode {
         ("#address-cells", cells(&[1])),
         ("#size-cells", cells(&[1])),
     ];
-    node("soc", &bus, vec![node("intc@8000000", &properties, vec![])])
+    nodes.push(node("intc@8000000", &properties, vec![]));
+    node("soc", &bus, nodes)
 }
 
 fn takes_interrupts() -> [(&'static str, Vec<u8>); 2] {
@@ -176,8 +186,25 @@ fn the_raspberry_pi_3_s_is_found() {
         read(vec![pi_3(&takes_interrupts(), &reg)]),
         Ok(Controller::Bcm2836 {
             registers: 0x4000_0000..0x4000_0100,
+            shared: None,
         })
     );
+    let behind = |reg: &[u32]| {
+        let compatible = b"brcm,bcm2836-armctrl-ic\0".to_vec();
+        let properties = [("compatible", compatible), ("reg", cells(reg))];
+        node("interrupt-controller@7e00b200", &properties, vec![])
+    };
+    for (at, shared) in [
+        ([0x4000_0200, 0x200], Some(0x4000_0200..0x4000_0400)),
+        // One that cannot be used is none: nothing else needs it.
+        ([0x4000_0200, 0x1fc], None),
+        ([0x5000_0200, 0x200], None),
+    ] {
+        let bus = pi_3_behind(vec![behind(&at)], &takes_interrupts(), &reg);
+        let registers = 0x4000_0000..0x4000_0100;
+        let expected = Controller::Bcm2836 { registers, shared };
+        assert_eq!(read(vec![bus]), Ok(expected));
+    }
     for reg in [&reg[..1], &[0x4000_0000, 0xff], &[0x4000_0080, 0x100]] {
         let made = read(vec![pi_3(&takes_interrupts(), reg)]);
         assert_eq!(made, Err(NodeError::BadReg), "{reg:x?}");

@@ -8,6 +8,8 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use granule_kcore::bcm2836::{self, Core};
 
 static REGISTERS: AtomicU64 = AtomicU64::new(0);
+/// The registers of the controller behind it; 0 if the tree has none.
+static SHARED: AtomicU64 = AtomicU64::new(0);
 
 impl bcm2836::Registers for Registers {
     fn read(self, offset: u64) -> u32 {
@@ -19,24 +21,41 @@ impl bcm2836::Registers for Registers {
     }
 }
 
-/// Sets the address of the registers.
+/// Sets the addresses of the registers, and of those of the controller behind it.
 ///
 /// # Safety
 ///
 /// They must be mapped there as Device memory, for good.
-pub(super) unsafe fn take(registers: u64) {
+pub(super) unsafe fn take(registers: u64, shared: Option<u64>) {
     REGISTERS.store(registers, Ordering::Relaxed);
+    SHARED.store(shared.unwrap_or_default(), Ordering::Relaxed);
+}
+
+fn registers() -> Registers {
+    // SAFETY: `take`'s caller answers for the registers. None of them changes by being read.
+    unsafe { Registers::at(REGISTERS.load(Ordering::Relaxed)) }
+}
+
+/// Stops all that is no core's own: nothing here turns it on, but a bootloader may have.
+fn silence() {
+    bcm2836::silence(registers());
+    let shared = SHARED.load(Ordering::Relaxed);
+    if shared != 0 {
+        // SAFETY: as for `registers`. The registers that are read do not change by it.
+        bcm2836::silence_shared(unsafe { Registers::at(shared) });
+    }
 }
 
 /// The core that is this CPU.
 fn core(cpu: &PerCpu) -> Option<Core<Registers>> {
-    // SAFETY: `take`'s caller answers for the registers. None of them changes by being read.
-    let registers = unsafe { Registers::at(REGISTERS.load(Ordering::Relaxed)) };
-    Core::of(registers, cpu.affinity.load(Ordering::Relaxed))
+    Core::of(registers(), cpu.affinity.load(Ordering::Relaxed))
 }
 
-/// Lets calls and the timer of this CPU through.
-pub(super) fn init_cpu(cpu: &PerCpu) -> Result<(), Error> {
+/// Lets calls and the timer of this CPU through, and nothing else. `first` silences what all CPUs share too.
+pub(super) fn init_cpu(cpu: &PerCpu, first: bool) -> Result<(), Error> {
+    if first {
+        silence();
+    }
     core(cpu).ok_or(Error::NoCore)?.enable(timer());
     Ok(())
 }

@@ -47,8 +47,8 @@ mod driver {
             distributor: u64,
             redistributors: ArrayVec<Range<u64>, MOST_REGIONS>,
         },
-        /// All registers.
-        Bcm2836 { registers: u64 },
+        /// All registers, and those of the controller behind it.
+        Bcm2836 { registers: u64, shared: Option<u64> },
     }
 
     /// The controller's kind; [`NONE`] before it is set up.
@@ -86,9 +86,9 @@ mod driver {
                 unsafe { v3::take(*distributor, redistributors) };
                 GIC_V3
             }
-            Mapped::Bcm2836 { registers } => {
+            Mapped::Bcm2836 { registers, shared } => {
                 // SAFETY: the caller answers for the mapping.
-                unsafe { bcm2836::take(*registers) };
+                unsafe { bcm2836::take(*registers, *shared) };
                 BCM2836
             }
         };
@@ -111,7 +111,7 @@ mod driver {
         match kind() {
             GIC_V2 => v2::init_cpu(),
             GIC_V3 => v3::init_cpu(cpu, first),
-            BCM2836 => bcm2836::init_cpu(cpu),
+            BCM2836 => bcm2836::init_cpu(cpu, first),
             _ => Ok(()),
         }
     }
@@ -132,7 +132,8 @@ mod driver {
         match kind() {
             GIC_V2 => v2::quiesce_rest(),
             GIC_V3 => v3::quiesce_rest(),
-            // The Raspberry Pi's shared interrupts are another controller's, which nothing here turns on.
+            // The Raspberry Pi's shared interrupts are another controller's. `set_up` has turned them off, and nothing
+            // turns them on again.
             _ => Ok(()),
         }
     }
