@@ -42,6 +42,8 @@ impl Leaving<'_> {
             return failure;
         }
         if let Err(failure) = self.exit() {
+            // After a call of ExitBootServices nothing but memory may be given back, so the list stays installed.
+            core::mem::forget(self.reservations.take());
             return failure;
         }
         self.map.make_flat();

@@ -11,7 +11,8 @@ const LIST: Guid = guid!("888eb0c6-8ede-4ff5-a8f0-9aee5cb977c2");
 /// A part of the list without room: how much room there is, how much of it is used, and the next part.
 const EMPTY: [u8; 16] = [0; 16];
 
-/// An installed list. It is taken out again unless the boot goes on.
+/// An installed list. It is taken out again unless the boot goes on, or ended where that may not be done
+/// (`Leaving::leave`).
 pub(super) struct Reservations<'f> {
     firmware: &'f Firmware,
     pages: Pages<'f>,
