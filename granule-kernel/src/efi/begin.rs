@@ -18,9 +18,9 @@ use uefi_raw::table::Header;
 use uefi_raw::table::runtime::RuntimeServices;
 use uefi_raw::table::system::SystemTable;
 
-/// The most address bits of firmware's memory. At more, the lower half would need another format with 4K and 16K
-/// pages.
-const MOST_BITS: u32 = 48;
+/// The address bits of firmware's memory, whatever the kernel's own half has: each CPU has them with each page size.
+/// At more, the lower half would need another format with 4K and 16K pages.
+const BITS: u32 = 48;
 
 /// What the boot knows of the firmware.
 #[derive(Clone, Copy, Debug)]
@@ -109,9 +109,8 @@ pub(crate) fn begin(inputs: &Inputs) -> Result<usize, Off> {
     // It was read with the MMU off; what is not there any more counts as no table.
     let table = table.and_then(|table| MemoryAttributes::read(&memory, table.start).ok());
     let upper = &kernel.geometry;
-    let bits = upper.va_bits().min(MOST_BITS);
     let lower = upper
-        .with_va_range(&inputs.boot_cpu, VaRange::Lower, bits)
+        .with_va_range(&inputs.boot_cpu, VaRange::Lower, BITS)
         .map_err(Off::Geometry)?;
     let plan = Plan::new(map, table.map(|table| table.descriptors), &lower)?;
     let system = plan.address(request.system_table);
