@@ -1,7 +1,7 @@
 //! The end of the machine: by PSCI, else by EFI's ResetSystem.
 
 use crate::arch::cpu;
-use crate::dev::console::println;
+use crate::dev::console::{self, println};
 use crate::dev::psci;
 use crate::efi;
 use crate::handover::{Conduit, Handover};
@@ -18,10 +18,12 @@ pub(super) fn tell_no_way(handover: &Handover) {
     println!("granule: no way to power off: {why}; the kernel will halt at its end");
 }
 
-/// Powers the machine off, or halts.
+/// Powers the machine off, or halts and says so.
 pub(super) fn off() -> ! {
     // Each returns if it cannot.
     psci::system_off();
     efi::shut_down();
+    println!("granule: nothing powers this machine off: the CPU is halted");
+    console::flush();
     cpu::halt()
 }
