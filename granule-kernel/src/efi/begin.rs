@@ -4,6 +4,7 @@
 use super::call::{self, Functions, Runtime};
 use super::tables::{self, Roots};
 use crate::arch::cpu;
+use crate::exception::guarded::{self, Fault};
 use crate::mm::kernel_tables::{self, Kernel, pointer};
 use crate::mm::walker::Tree;
 use core::fmt;
@@ -45,6 +46,8 @@ pub(crate) enum Off {
     Tables(TableError),
     /// A table of the firmware is not where it should be.
     Table(&'static str),
+    /// A table is in the firmware's lists, and nothing is there.
+    Read(Fault),
 }
 
 impl fmt::Display for Off {
@@ -56,6 +59,7 @@ impl fmt::Display for Off {
             Self::Geometry(error) => write!(f, "the lower half has no shape: {error}"),
             Self::Tables(error) => write!(f, "{error}"),
             Self::Table(what) => f.write_str(what),
+            Self::Read(fault) => write!(f, "the firmware's tables cannot be read: {fault}"),
         }
     }
 }
@@ -145,12 +149,19 @@ fn is_table<T>(tables: &dyn Tree, at: u64) -> bool {
 /// The addresses of the services, which the system table at `system` leads to.
 fn functions(tables: &dyn Tree, roots: &Roots, system: u64) -> Result<Functions, Off> {
     let words = |at: u64, offsets: [usize; 4]| {
-        // SAFETY: the caller has seen that the table is mapped, and that it is aligned.
-        let read = |offset: usize| unsafe { ((at + offset as u64) as *const u64).read_volatile() };
-        roots.masked(|| offsets.map(read))
+        let mut words = [0; 4];
+        let read = || {
+            for (word, offset) in words.iter_mut().zip(offsets) {
+                // SAFETY: interrupts are masked, and the caller has seen that the table is mapped and aligned. That
+                // memory is behind the mapping is the firmware's word, hence the guard.
+                *word = unsafe { guarded::read(at + offset as u64) }?;
+            }
+            Ok(words)
+        };
+        roots.masked(read).map_err(Off::Read)
     };
     let [signature, services, ..] =
-        words(system, [0, offset_of!(SystemTable, runtime_services), 0, 0]);
+        words(system, [0, offset_of!(SystemTable, runtime_services), 0, 0])?;
     if signature != SystemTable::SIGNATURE {
         return Err(Off::Table(
             "the EFI system table does not begin with IBI SYST",
@@ -161,7 +172,7 @@ fn functions(tables: &dyn Tree, roots: &Roots, system: u64) -> Result<Functions,
             "the table of EFI's runtime services is not aligned, or not in their regions",
         ));
     }
-    let [signature, ..] = words(services, [0; 4]);
+    let [signature, ..] = words(services, [0; 4])?;
     if signature != SERVICES {
         return Err(Off::Table(
             "the table of EFI's runtime services does not begin with RUNTSERV",
@@ -175,7 +186,7 @@ fn functions(tables: &dyn Tree, roots: &Roots, system: u64) -> Result<Functions,
             offset_of!(RuntimeServices, set_variable),
             offset_of!(RuntimeServices, reset_system),
         ],
-    );
+    )?;
     let is_code = |at: &u64| at.is_multiple_of(4) && tables::is_mapped(tables, *at, 4, true);
     if !all.iter().all(is_code) {
         return Err(Off::Table(

@@ -131,11 +131,61 @@ fn with_fp<R>(work: impl FnOnce() -> R) -> R {
     result
 }
 
-/// Calls an address where nothing is mapped, as a broken service would.
 #[cfg(feature = "test-image")]
-pub(crate) fn fault() -> Result<(), Error> {
-    /// In the lower half, above all memory that machines have, and no address of an instruction.
+pub(crate) use test::{fault, ruins};
+
+/// Services that are broken.
+#[cfg(feature = "test-image")]
+mod test {
+    use super::{Error, INSIDE, RUNTIME, call};
+    use crate::arch::cpu;
+    use crate::exception::guarded;
+
+    /// In the lower half, above all memory that machines have.
     const NOWHERE: u64 = 0x6000_0000_0000;
-    // SAFETY: nothing runs there.
-    unsafe { call("nothing", |_| NOWHERE, [0; 5]) }
+    /// In the place of the stacks by its bits, and no stack: nothing is mapped there.
+    const NO_STACK: u64 = 0xffff_ffff_fffe_8000;
+
+    /// Calls an address where nothing is mapped, as a broken service would.
+    pub(crate) fn fault() -> Result<(), Error> {
+        // SAFETY: nothing runs there.
+        unsafe { call("nothing", |_| NOWHERE, [0; 5]) }
+    }
+
+    /// Calls code that ruins the registers and goes to where nothing is, by several stack pointers, and code that
+    /// returns. Panics unless each call ends as it should, with the registers of before. Returns how many faulted.
+    pub(crate) fn ruins() -> Result<usize, Error> {
+        assert!(cpu::translate(NO_STACK).is_err(), "{NO_STACK:#x} is mapped");
+        let own = cpu::sp();
+        let guard = (own & !INSIDE) - 64;
+        let cases = [
+            (0, 0),
+            (0, NOWHERE),
+            (0, NOWHERE | 2),
+            (0, NOWHERE | 1 << 63),
+            (guard, NOWHERE),
+            (own - 4096 - 8, NOWHERE),
+            (NOWHERE, NOWHERE),
+            (NO_STACK, NOWHERE),
+        ];
+        RUNTIME.with(|state| {
+            let Some(runtime) = state else {
+                return Err(Error::Off);
+            };
+            let mut faults = 0;
+            for (sp, target) in cases {
+                // SAFETY: interrupts are masked. Nothing is mapped at the targets.
+                let (changed, fault) = runtime
+                    .roots
+                    .masked(|| unsafe { guarded::ruin(sp, target) });
+                assert_eq!(changed, 0, "{sp:#x}, {target:#x}: {fault:?}");
+                assert_eq!(fault.is_some(), target != 0, "{sp:#x}, {target:#x}");
+                faults += usize::from(fault.is_some());
+            }
+            // SAFETY: interrupts are masked, and nothing is there.
+            let read = runtime.roots.masked(|| unsafe { guarded::read(NOWHERE) });
+            assert!(read.is_err(), "{read:?}");
+            Ok(faults)
+        })
+    }
 }

@@ -2,7 +2,7 @@
 //!
 //! `granule.test=efi-variables` counts what earlier boots stored in a variable, sets it, finds it among all
 //! variables, and sets, changes and deletes another one. `granule.test=efi-reset` turns the machine off by
-//! ResetSystem before the boot's end. `granule.test=efi-fault` calls an address where nothing is.
+//! ResetSystem before the boot's end. `granule.test=efi-fault` calls broken services, of which the last turns all off.
 
 use crate::dev::console::{self, println};
 use crate::efi::{
@@ -33,14 +33,17 @@ pub(super) fn run(parameters: &Parameters<'_>) {
                 Err(error) => panic!("granule.test=efi-variables: {error}"),
             },
             b"efi-reset" => reset(),
-            b"efi-fault" => match efi::fault() {
-                Err(Error::Faulted) => {
-                    let after = get_variable(&BOOTS, &VENDOR, &mut [0; 8]);
-                    assert!(matches!(after, Err(Error::Off)), "{after:?}");
-                    println!("@granule efi.faulted=true");
-                }
-                other => panic!("granule.test=efi-fault: {other:?}"),
-            },
+            b"efi-fault" => {
+                let ruins = match efi::ruins() {
+                    Ok(ruins) => ruins,
+                    Err(error) => panic!("granule.test=efi-fault: {error}"),
+                };
+                let fault = efi::fault();
+                assert!(matches!(fault, Err(Error::Faulted)), "{fault:?}");
+                let after = get_variable(&BOOTS, &VENDOR, &mut [0; 8]);
+                assert!(matches!(after, Err(Error::Off)), "{after:?}");
+                println!("@granule efi.faulted={}", ruins + 1);
+            }
             _ => {}
         }
     }

@@ -1,7 +1,6 @@
 //! EFI's runtime services on EDK2, after the boot: variables that outlive it, and ResetSystem. With each page size
 //! the services are mapped, because EDK2 aligns what they need to 64 KiB. On U-Boot they stay off.
 
-use std::fs::File;
 use std::process::{Command, Stdio};
 
 use granule_cli::{Firmware, Outcome, PageSize, Request};
@@ -77,8 +76,6 @@ fn a_variable_outlives_the_boot() {
     }
     // Ours and those of the specification.
     assert!(counts.iter().all(|count| *count > 10), "{counts:?}");
-    let stored = File::open(flash.path()).unwrap().metadata().unwrap();
-    assert_eq!(stored.len(), FLASH_BYTES);
 }
 
 /// The machine ends before the boot does.
@@ -100,7 +97,8 @@ fn reset_system_turns_the_machine_off() {
     }
 }
 
-/// A service that jumps to where nothing is ends its call, not the kernel.
+/// A service that jumps to where nothing is ends its call, not the kernel, whatever it left in the registers and in the
+/// stack pointer.
 #[test]
 fn a_service_that_faults_turns_the_services_off() {
     for (size, board) in [("4k", "acpi=off"), ("64k", "acpi=off,virtualization=on")] {
@@ -108,7 +106,7 @@ fn a_service_that_faults_turns_the_services_off() {
         let booted = boot(board, "max", None, &line);
         booted.has(&[
             ("efi.runtime", "on"),
-            ("efi.faulted", "true"),
+            ("efi.faulted", "8"),
             ("outcome", "ok"),
         ]);
         let told = "granule: EFI runtime services: nothing faulted: instruction abort";
