@@ -12,7 +12,7 @@ const KEY: &str = "granule.test=";
 
 /// The tests whose name is the whole value. Each is explained where the kernel runs it
 /// (granule-kernel/src/selftest).
-const NAMES: [&str; 49] = [
+const NAMES: [&str; 50] = [
     "alloc-failure",
     "background",
     "background-busy",
@@ -29,6 +29,7 @@ const NAMES: [&str; 49] = [
     "count-alone",
     "efi-fault",
     "efi-reset",
+    "efi-slow",
     "efi-variables",
     "exception",
     "execute",

@@ -7,12 +7,14 @@
 //!
 //! A called function must not take a lock that a caller may hold, must not call other CPUs, and
 //! should be short. It runs with interrupts masked.
+//!
+//! A CPU in firmware answers when firmware is done ([`away`]): whoever waits meanwhile waits without limit.
 
 use crate::arch::cpu;
 use crate::dev::intc;
 use crate::percpu::{self, PerCpu, per_cpu};
 use core::fmt;
-use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use granule_kcore::cpus::set::{AtomicCpuSet, CpuSet};
 
 /// Seconds that a CPU may take to answer, of the caller's own time. Answers take microseconds.
@@ -38,6 +40,22 @@ per_cpu! {
 per_cpu! {
     /// The number of calls that the CPU has answered.
     static ANSWERED: AtomicU64 = AtomicU64::new(0);
+}
+
+/// The number of CPUs in code that answers no calls and takes as long as it likes.
+static AWAY: AtomicUsize = AtomicUsize::new(0);
+
+/// Runs `work`, during which this CPU answers no calls, for as long as it takes.
+pub(crate) fn away<R>(work: impl FnOnce() -> R) -> R {
+    AWAY.fetch_add(1, Ordering::Relaxed);
+    let result = work();
+    AWAY.fetch_sub(1, Ordering::Relaxed);
+    result
+}
+
+/// Whether a CPU is [`away`], for which a wait must start again.
+pub(crate) fn is_any_away() -> bool {
+    AWAY.load(Ordering::Relaxed) != 0
 }
 
 /// The number of calls that CPU `number` has answered.
@@ -126,6 +144,9 @@ fn wait(mut done: impl FnMut() -> bool, left: impl Fn() -> CpuSet) {
             // This CPU was away, perhaps parked, and the others may have been too, so the wait
             // starts again.
             answered = now;
+            timeout.restart();
+        }
+        if is_any_away() {
             timeout.restart();
         }
         assert!(

@@ -3,9 +3,10 @@
 
 use super::tables::Roots;
 use crate::arch::cpu;
+use crate::cpu::ipi;
 use crate::dev::console::println;
 use crate::exception::guarded::{self, Fault};
-use crate::lock::Lock;
+use crate::lock::UnmaskedLock;
 use crate::percpu::stacks::STACK_BYTES;
 use crate::sched::{registers, switch};
 use core::fmt;
@@ -27,8 +28,9 @@ pub(super) struct Runtime {
     pub(super) functions: Functions,
 }
 
-/// The runtime services; `None` before they are on, and after one of them faulted.
-static RUNTIME: Lock<Option<Runtime>> = Lock::new(None);
+/// The runtime services; `None` before they are on, and after one of them faulted. A service may take seconds, so a
+/// holder does not count as stuck.
+static RUNTIME: UnmaskedLock<Option<Runtime>> = UnmaskedLock::new(None);
 
 /// Stack that a service may use (UEFI specification: 8 KiB), and room for an exception beside it.
 const ROOM: u64 = 12 << 10;
@@ -85,10 +87,12 @@ pub(super) unsafe fn call(
         let function = which(&runtime.functions);
         let call = || {
             // SAFETY: the boot saw that the function is mapped as code there. It was the firmware's to say what
-            // it is; the caller vouches for the arguments. Interrupts are masked under the lock.
+            // it is; the caller vouches for the arguments. Interrupts are masked, below.
             unsafe { guarded::call(function, &arguments) }
         };
-        let ended = with_fp(|| runtime.roots.with(call));
+        let masked = cpu::mask_interrupts();
+        let ended = with_fp(|| ipi::away(|| runtime.roots.with(call)));
+        cpu::restore_interrupts(masked);
         match ended {
             Ok(status) => Ok(Ok(Status(status as usize))),
             Err(fault) => {
@@ -132,14 +136,15 @@ fn with_fp<R>(work: impl FnOnce() -> R) -> R {
 }
 
 #[cfg(feature = "test-image")]
-pub(crate) use test::{fault, ruins};
+pub(crate) use test::{fault, has_begun, ruins, slow};
 
-/// Services that are broken.
+/// Services that are broken or slow.
 #[cfg(feature = "test-image")]
 mod test {
     use super::{Error, INSIDE, RUNTIME, call};
     use crate::arch::cpu;
     use crate::exception::guarded;
+    use core::sync::atomic::{AtomicBool, Ordering};
 
     /// In the lower half, above all memory that machines have.
     const NOWHERE: u64 = 0x6000_0000_0000;
@@ -187,5 +192,29 @@ mod test {
             assert!(read.is_err(), "{read:?}");
             Ok(faults)
         })
+    }
+
+    static BEGUN: AtomicBool = AtomicBool::new(false);
+
+    extern "C" fn waits(ticks: u64) -> u64 {
+        let start = cpu::counter_now();
+        BEGUN.store(true, Ordering::Release);
+        while cpu::counter_now().wrapping_sub(start) < ticks {
+            cpu::relax();
+        }
+        0
+    }
+
+    /// Calls a service that takes so many seconds.
+    pub(crate) fn slow(seconds: u64) -> Result<(), Error> {
+        let ticks = seconds * cpu::cntfrq_el0();
+        let service = waits as extern "C" fn(u64) -> u64;
+        // SAFETY: the service is this file's own, and takes a number.
+        unsafe { call("slow", |_| service as usize as u64, [ticks, 0, 0, 0, 0]) }
+    }
+
+    /// Whether the slow service has begun.
+    pub(crate) fn has_begun() -> bool {
+        BEGUN.load(Ordering::Acquire)
     }
 }

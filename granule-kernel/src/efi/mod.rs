@@ -14,7 +14,7 @@ mod tables;
 
 pub(crate) use begin::{Inputs, Off, begin};
 #[cfg(feature = "test-image")]
-pub(crate) use call::{Error, fault, ruins};
+pub(crate) use call::{Error, fault, has_begun, ruins, slow};
 #[cfg(feature = "test-image")]
 pub(crate) use services::{
     MOST_LETTERS, delete_variable, get_variable, name, next_variable, set_variable,

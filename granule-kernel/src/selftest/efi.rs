@@ -3,13 +3,18 @@
 //! `granule.test=efi-variables` counts what earlier boots stored in a variable, sets it, finds it among all
 //! variables, and sets, changes and deletes another one. `granule.test=efi-reset` turns the machine off by
 //! ResetSystem before the boot's end. `granule.test=efi-fault` calls broken services, of which the last turns all off.
+//! `granule.test=efi-slow` has CPU 1 call this CPU while it is in a service that takes longer than calls may.
 
+use crate::arch::cpu;
+use crate::cpu::{ipi, jobs};
 use crate::dev::console::{self, println};
 use crate::efi::{
     self, Error, MOST_LETTERS, delete_variable, get_variable, name, next_variable, set_variable,
 };
 use crate::mm::kernel_tables;
+use crate::percpu::PerCpu;
 use crate::trace::recorder;
+use granule_kcore::cpus::set::CpuSet;
 use granule_kcore::parameters::Parameters;
 use uefi_raw::{Guid, Status, guid};
 
@@ -33,6 +38,7 @@ pub(super) fn run(parameters: &Parameters<'_>) {
                 Err(error) => panic!("granule.test=efi-variables: {error}"),
             },
             b"efi-reset" => reset(),
+            b"efi-slow" => slow(),
             b"efi-fault" => {
                 let ruins = match efi::ruins() {
                     Ok(ruins) => ruins,
@@ -98,6 +104,27 @@ fn count() -> Result<(usize, usize), Error> {
         assert!(all < 10_000, "the list of variables does not end");
     }
     Ok((all, ours))
+}
+
+/// Seconds of the slow service: more than a call between CPUs may take.
+const SLOW_S: u64 = 15;
+/// Seconds that CPU 1 may take in all.
+const PATIENCE_S: u64 = 60;
+
+fn slow() {
+    let call = |_: &'static PerCpu| {
+        while !efi::has_begun() {
+            cpu::relax();
+        }
+        ipi::call(CpuSet::one(0), &|_| ());
+    };
+    let answered = ipi::answered(0);
+    let done = jobs::run_while(CpuSet::one(1), PATIENCE_S, &call, || efi::slow(SLOW_S));
+    if let Err(error) = done {
+        panic!("granule.test=efi-slow: {error}");
+    }
+    let answered = ipi::answered(0) - answered;
+    println!("granule: test: calls answered after the slow service: {answered}");
 }
 
 fn reset() {

@@ -13,7 +13,7 @@
 //! | `granule.test=conflict` and its like | [`conflict`] |
 //! | `granule.test=needs-4k` and its like | [`drivers`] |
 //! | `granule.test=kexec:` | [`kexec`] |
-//! | `granule.test=efi-variables`, `efi-reset`, `efi-fault` | [`efi`] |
+//! | `granule.test=efi-variables`, `efi-reset`, `efi-fault`, `efi-slow` | [`efi`] |
 //! | `granule.test=alloc-failure` | [`alloc_failure`] |
 //! | `arm64.inject_conflict=` | [`inject`] |
 //! | `arm64.fake_cpu=` | [`cpus`] |

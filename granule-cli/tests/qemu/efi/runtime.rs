@@ -22,6 +22,23 @@ fn flash() -> NamedTempFile {
 
 /// Boots the test image with these words and this flash. A reset would start the machine again, and never end.
 fn boot(board: &str, cpu: &str, flash: Option<&NamedTempFile>, line: &str) -> Booted {
+    let drive = flash.map(|flash| {
+        let path = flash.path().display();
+        [
+            "-drive".into(),
+            format!("if=pflash,unit=1,format=raw,file={path}"),
+        ]
+    });
+    boot_with(
+        board,
+        cpu,
+        drive.as_ref().map_or(&[][..], |drive| &drive[..]),
+        line,
+    )
+}
+
+/// The same with these options of QEMU.
+fn boot_with(board: &str, cpu: &str, more: &[String], line: &str) -> Booted {
     let machine = format!("virt,{board}");
     let mut command = Command::new("timeout");
     command
@@ -31,14 +48,8 @@ fn boot(board: &str, cpu: &str, flash: Option<&NamedTempFile>, line: &str) -> Bo
         .args(["-m", "512M", "-smp", "2", "-bios", EDK2, "-append", line])
         .arg("-kernel")
         .arg(test_image())
+        .args(more)
         .stdin(Stdio::null());
-    if let Some(flash) = flash {
-        let drive = format!(
-            "if=pflash,unit=1,format=raw,file={}",
-            flash.path().display()
-        );
-        command.args(["-drive", &drive]);
-    }
     parsed(command)
 }
 
@@ -114,6 +125,17 @@ fn a_service_that_faults_turns_the_services_off() {
         let stays = "at 0x600000000000; they stay off from here on";
         assert!(booted.console.contains(stays), "{}", booted.console);
     }
+}
+
+/// A call between CPUs, which else may take ten seconds, waits for a service that takes fifteen, of a clock that counts
+/// instructions.
+#[test]
+fn a_slow_service_is_waited_for() {
+    let clock = ["-icount", "shift=7,sleep=off"].map(String::from);
+    let booted = boot_with("acpi=off", "max", &clock, "granule.test=efi-slow");
+    booted.has(&[("efi.runtime", "on"), ("outcome", "ok")]);
+    let answered = "granule: test: calls answered after the slow service: 1";
+    assert!(booted.console.contains(answered), "{}", booted.console);
 }
 
 #[test]
