@@ -8,7 +8,7 @@ mod system;
 pub use attributes::{AttributesError, MemoryAttributes};
 pub(crate) use map::EFI_PAGE;
 pub use map::{Descriptor, Map, MapError, Role};
-pub use system::{MemoryReservations, SystemError, Tables};
+pub use system::{MemoryReservations, Supported, SystemError, Tables};
 
 /// Physical memory that firmware wrote.
 pub trait Physical {

@@ -1,5 +1,5 @@
-//! The system table, and the configuration tables that it names: ACPI's root, and the list of memory that
-//! an earlier kernel asks to keep.
+//! The system table, and the configuration tables that it names: ACPI's root, the list of memory that an earlier
+//! kernel asks to keep, and the runtime services that are supported.
 
 use super::super::bytes::{le32, le64, same};
 use super::super::tree::Range;
@@ -34,7 +34,14 @@ const MEMRESERVE: [u8; 16] = [
 const RESOURCES: [u8; 16] = [
     0x63, 0xa2, 0x22, 0xb1, 0x61, 0x36, 0x68, 0x4f, 0x99, 0x29, 0x78, 0xf8, 0xb0, 0xd6, 0x21, 0x80,
 ];
-/// Bytes of that table before its entries, of an entry, and of the largest table.
+/// The GUID of the table of the runtime services that firmware supports after the boot.
+const PROPERTIES: [u8; 16] = [
+    0x8a, 0x91, 0x66, 0xeb, 0xef, 0x7e, 0x2a, 0x40, 0x84, 0x2e, 0x93, 0x1d, 0x21, 0xc3, 0x8a, 0xe9,
+];
+/// Bytes of that table, and its first word: version 1, and its length in the upper half.
+const PROPERTIES_BYTES: u64 = 8;
+const PROPERTIES_HEAD: u32 = 8 << 16 | 1;
+/// Bytes of the system resource table before its entries, of an entry, and of the largest table.
 const RESOURCES_BYTES: u64 = 16;
 const RESOURCE_BYTES: u64 = 40;
 const MOST_RESOURCES_BYTES: u64 = 1 << 20;
@@ -83,6 +90,31 @@ pub struct Tables {
     pub attributes: Option<u64>,
     /// The system resource table.
     pub resources: Option<u64>,
+    /// The table of the runtime services that are supported.
+    pub properties: Option<u64>,
+}
+
+/// The runtime services that firmware supports after the boot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Supported(u32);
+
+impl Supported {
+    /// GetVariable.
+    pub const GET_VARIABLE: u32 = 1 << 4;
+    /// GetNextVariableName.
+    pub const NEXT_VARIABLE: u32 = 1 << 5;
+    /// SetVariable.
+    pub const SET_VARIABLE: u32 = 1 << 6;
+    /// ResetSystem.
+    pub const RESET_SYSTEM: u32 = 1 << 9;
+    /// What firmware that says nothing supports.
+    pub const ALL: Self = Self(u32::MAX);
+
+    /// Whether all services of a mask are supported.
+    #[must_use]
+    pub const fn has(self, services: u32) -> bool {
+        self.0 & services == services
+    }
 }
 
 impl Tables {
@@ -122,9 +154,30 @@ impl Tables {
                 tables.attributes = tables.attributes.or(address);
             } else if same(guid, &RESOURCES) {
                 tables.resources = tables.resources.or(address);
+            } else if same(guid, &PROPERTIES) {
+                tables.properties = tables.properties.or(address);
             }
         }
         Ok(tables)
+    }
+
+    /// The runtime services that firmware says it supports; all if it says nothing that is known.
+    pub fn supported(&self, memory: &impl Physical) -> Supported {
+        let range = self.properties_range(memory);
+        let table = range.and_then(|range| memory.read(range.start, range.bytes));
+        let mask = table.and_then(|table| le32(table, 4));
+        mask.map_or(Supported::ALL, Supported)
+    }
+
+    /// The memory of the table of supported services, which a next kernel reads too; `None` if it cannot be read.
+    pub fn properties_range(&self, memory: &impl Physical) -> Option<Range> {
+        let start = self.properties?;
+        let table = memory.read(start, PROPERTIES_BYTES)?;
+        let is_known = le32(table, 0)? == PROPERTIES_HEAD;
+        is_known.then_some(Range {
+            start,
+            bytes: PROPERTIES_BYTES,
+        })
     }
 
     /// The memory of the system resource table; `None` if it cannot be read.

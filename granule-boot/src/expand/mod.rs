@@ -18,7 +18,7 @@ mod request;
 pub use note::{ExpandError, Note, Notes};
 pub use request::Request;
 
-use super::efi::{self, Map, MemoryAttributes, MemoryReservations, Physical};
+use super::efi::{self, Map, MemoryAttributes, MemoryReservations, Physical, Supported};
 use super::tree::{self, Range, Tree};
 use super::words::Acpi;
 use machine::Machine;
@@ -40,6 +40,8 @@ pub struct Expanded {
     pub is_acpi: bool,
     /// The memory of the table that says what of firmware's run-time memory is written and executed.
     pub attributes: Option<Range>,
+    /// The runtime services that firmware supports.
+    pub supported: Supported,
     /// What firmware's tables have that has no effect.
     pub notes: Notes,
 }
@@ -102,6 +104,7 @@ pub fn expand<'t>(
         .chain(memory::tables(map))
         .chain(attributes)
         .chain(tables.resources_range(memory))
+        .chain(tables.properties_range(memory))
         .chain(MemoryReservations::new(memory, tables.reservations));
     let known = old.reservations().map_err(tree::WriteError::from)?;
     // Each kernel of a row reserves the same ranges, so those that an earlier one reserved are left out.
@@ -111,6 +114,7 @@ pub fn expand<'t>(
         bytes,
         is_acpi,
         attributes,
+        supported: tables.supported(memory),
         notes: edit.notes,
     })
 }

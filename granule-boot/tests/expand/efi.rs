@@ -4,7 +4,7 @@ use super::machine::{Machine, Ram, TABLES, bare, expanded, machine, map, notes, 
 use dtoolkit::fdt::Fdt;
 use dtoolkit::model::DeviceTree;
 use granule_boot::acpi::{AcpiError, Fault};
-use granule_boot::efi::{AttributesError, Map, MapError, SystemError};
+use granule_boot::efi::{AttributesError, Map, MapError, Supported, SystemError};
 use granule_boot::expand::{ExpandError, Note, Request, expand};
 use granule_boot::tree::{Range, Tree, WriteError};
 use granule_boot::words::Acpi;
@@ -65,6 +65,35 @@ fn a_map_that_cannot_be_is_refused() {
         let made = expand(&tree, &request, map, &ram, None, &mut into);
         let full = ExpandError::Tree(WriteError::Full { room });
         assert_eq!(made.err(), Some(full));
+    }
+}
+
+/// The table of supported services counts only as the specification has it, and is kept for a next kernel.
+#[test]
+fn the_services_that_firmware_supports_are_told() {
+    const GUID: [u8; 16] = [
+        0x8a, 0x91, 0x66, 0xeb, 0xef, 0x7e, 0x2a, 0x40, 0x84, 0x2e, 0x93, 0x1d, 0x21, 0xc3, 0x8a,
+        0xe9,
+    ];
+    let supported = |table: &[u8]| {
+        let mut machine = machine(&usual(), &[]);
+        let at = machine.memory.put(table);
+        machine.system = firm::system(&mut machine.memory, &[(GUID, at)]);
+        let (bytes, made) = expanded(&machine, &bare(&machine), Some(Acpi::Off)).unwrap();
+        let all = Tree::new(&bytes).unwrap().reservations().unwrap();
+        let is_kept = all.into_iter().any(|one| {
+            let Range { start, bytes } = one;
+            (start, bytes) == (at, 8)
+        });
+        (made.supported, is_kept)
+    };
+    // GetVariable and ResetSystem.
+    let (some, is_kept) = supported(&[1, 0, 8, 0, 0x10, 2, 0, 0]);
+    assert!(is_kept);
+    assert!(some.has(Supported::GET_VARIABLE) && some.has(Supported::RESET_SYSTEM));
+    assert!(!some.has(Supported::NEXT_VARIABLE) && !some.has(Supported::SET_VARIABLE));
+    for other in [[2, 0, 8, 0, 0, 0, 0, 0], [1, 0, 9, 0, 0, 0, 0, 0], [0; 8]] {
+        assert_eq!(supported(&other), (Supported::ALL, false), "{other:?}");
     }
 }
 

@@ -11,7 +11,7 @@ use core::fmt;
 use core::mem::offset_of;
 use granule::arch::{CpuFeatures, GeometryError, PhysicalAddress, VaRange};
 use granule::table::TableError;
-use granule_boot::efi::{Map, MemoryAttributes, Physical};
+use granule_boot::efi::{Map, MemoryAttributes, Physical, Supported};
 use granule_boot::expand::Request;
 use granule_boot::tree::Range;
 use granule_kcore::efi::runtime::{Plan, Refusal};
@@ -30,6 +30,8 @@ pub(crate) struct Inputs {
     pub(crate) request: Request,
     /// The memory of the memory attributes table.
     pub(crate) attributes: Option<Range>,
+    /// The services that the firmware supports.
+    pub(crate) supported: Supported,
     /// Whether the command line allows the services.
     pub(crate) are_wanted: bool,
     pub(crate) boot_cpu: CpuFeatures,
@@ -127,7 +129,8 @@ pub(crate) fn begin(inputs: &Inputs) -> Result<usize, Off> {
             "the EFI system table is not aligned, or reaches out of their regions",
         ))
     };
-    let functions = |tables: &dyn Tree, roots: &Roots| functions(tables, roots, system);
+    let supported = inputs.supported;
+    let functions = |tables: &dyn Tree, roots: &Roots| functions(tables, roots, system, supported);
     let (roots, functions) = tables::make(
         kernel,
         &inputs.boot_cpu,
@@ -147,7 +150,12 @@ fn is_table<T>(tables: &dyn Tree, at: u64) -> bool {
 }
 
 /// The addresses of the services, which the system table at `system` leads to.
-fn functions(tables: &dyn Tree, roots: &Roots, system: u64) -> Result<Functions, Off> {
+fn functions(
+    tables: &dyn Tree,
+    roots: &Roots,
+    system: u64,
+    supported: Supported,
+) -> Result<Functions, Off> {
     let words = |at: u64, offsets: [usize; 4]| {
         let mut words = [0; 4];
         let read = || {
@@ -188,17 +196,18 @@ fn functions(tables: &dyn Tree, roots: &Roots, system: u64) -> Result<Functions,
         ],
     )?;
     let is_code = |at: &u64| at.is_multiple_of(4) && tables::is_mapped(tables, *at, 4, true);
-    if !all.iter().all(is_code) {
+    if !all.iter().any(is_code) {
         return Err(Off::Table(
-            "one of EFI's runtime services is not code in their regions",
+            "none of EFI's runtime services is code in their regions",
         ));
     }
     let [get_variable, next_variable, set_variable, reset_system] = all;
+    let only = |at: u64, service: u32| Some(at).filter(|at| supported.has(service) && is_code(at));
     Ok(Functions {
-        get_variable,
-        next_variable,
-        set_variable,
-        reset_system,
+        get_variable: only(get_variable, Supported::GET_VARIABLE),
+        next_variable: only(next_variable, Supported::NEXT_VARIABLE),
+        set_variable: only(set_variable, Supported::SET_VARIABLE),
+        reset_system: only(reset_system, Supported::RESET_SYSTEM),
     })
 }
 

@@ -12,13 +12,13 @@ use crate::sched::{registers, switch};
 use core::fmt;
 use uefi_raw::Status;
 
-/// The runtime services that are used: their virtual addresses during a call.
+/// The runtime services that are used: their virtual addresses during a call. `None`: the firmware does not have it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Functions {
-    pub(super) get_variable: u64,
-    pub(super) next_variable: u64,
-    pub(super) set_variable: u64,
-    pub(super) reset_system: u64,
+    pub(super) get_variable: Option<u64>,
+    pub(super) next_variable: Option<u64>,
+    pub(super) set_variable: Option<u64>,
+    pub(super) reset_system: Option<u64>,
 }
 
 /// What is needed for calls.
@@ -74,7 +74,7 @@ pub(super) fn turn_on(runtime: Runtime) {
 /// The arguments must be what the service takes: pointers to memory of the kernel that nothing else uses.
 pub(super) unsafe fn call(
     name: &str,
-    which: impl FnOnce(&Functions) -> u64,
+    which: impl FnOnce(&Functions) -> Option<u64>,
     arguments: [u64; 5],
 ) -> Result<(), Error> {
     let done = RUNTIME.with(|state| {
@@ -84,7 +84,9 @@ pub(super) unsafe fn call(
         if cpu::sp() & INSIDE < ROOM {
             return Ok(Err(Error::Stack));
         }
-        let function = which(&runtime.functions);
+        let Some(function) = which(&runtime.functions) else {
+            return Ok(Ok(Status::UNSUPPORTED));
+        };
         let call = || {
             // SAFETY: the boot saw that the function is mapped as code there. It was the firmware's to say what
             // it is; the caller vouches for the arguments. Interrupts are masked, below.
@@ -154,7 +156,7 @@ mod test {
     /// Calls an address where nothing is mapped, as a broken service would.
     pub(crate) fn fault() -> Result<(), Error> {
         // SAFETY: nothing runs there.
-        unsafe { call("nothing", |_| NOWHERE, [0; 5]) }
+        unsafe { call("nothing", |_| Some(NOWHERE), [0; 5]) }
     }
 
     /// Calls code that ruins the registers and goes to where nothing is, by several stack pointers, and code that
@@ -210,7 +212,13 @@ mod test {
         let ticks = seconds * cpu::cntfrq_el0();
         let service = waits as extern "C" fn(u64) -> u64;
         // SAFETY: the service is this file's own, and takes a number.
-        unsafe { call("slow", |_| service as usize as u64, [ticks, 0, 0, 0, 0]) }
+        unsafe {
+            call(
+                "slow",
+                |_| Some(service as usize as u64),
+                [ticks, 0, 0, 0, 0],
+            )
+        }
     }
 
     /// Whether the slow service has begun.

@@ -22,6 +22,7 @@ pub(super) fn inputs(handover: &Handover, parameters: &Parameters<'_>) -> Option
     Some(Inputs {
         request: request?,
         attributes: expanded.attributes,
+        supported: expanded.supported,
         are_wanted: parameters.runtime_services,
         boot_cpu: handover.entry.features(),
     })
