@@ -143,7 +143,7 @@ pub(crate) use test::{fault, has_begun, ruins, slow};
 /// Services that are broken or slow.
 #[cfg(feature = "test-image")]
 mod test {
-    use super::{Error, INSIDE, RUNTIME, call};
+    use super::{Error, INSIDE, ROOM, RUNTIME, call};
     use crate::arch::cpu;
     use crate::exception::guarded;
     use core::sync::atomic::{AtomicBool, Ordering};
@@ -171,7 +171,7 @@ mod test {
             (0, NOWHERE | 2),
             (0, NOWHERE | 1 << 63),
             (guard, NOWHERE),
-            (own - 4096 - 8, NOWHERE),
+            (own - ROOM / 4 - 8, NOWHERE),
             (NOWHERE, NOWHERE),
             (NO_STACK, NOWHERE),
         ];
