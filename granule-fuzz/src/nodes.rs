@@ -305,9 +305,9 @@ pub(crate) fn device_tree_intc(bytes: &[u8]) {
     // Registers are mapped by pages of at least 4K.
     let mut least = 0x1000;
     let regions: Vec<_> = match controller(&tree) {
-        Ok(Controller::Bcm2836 { registers }) => {
+        Ok(Controller::Bcm2836 { registers, shared }) => {
             least = 0x100;
-            vec![registers]
+            std::iter::once(registers).chain(shared).collect()
         }
         Ok(Controller::GicV2 {
             distributor,

@@ -128,7 +128,7 @@ fn regions(controller: &Controller) -> (&'static str, Vec<Piece>) {
             distributor,
             redistributors,
         } => ("GICv3", distributor, redistributors.as_slice()),
-        Controller::Bcm2836 { registers } => ("BCM2836", registers, &[][..]),
+        Controller::Bcm2836 { registers, .. } => ("BCM2836", registers, &[][..]),
     };
     let all = std::iter::once(first).chain(others);
     (kind, all.map(|it| Piece(it.start, it.end)).collect())
