@@ -248,10 +248,10 @@ impl<'a> Map<'a> {
             }
             let inside = address.checked_sub(one.virtual_start);
             let range = one.range();
-            if let (Some(inside), Some(range)) = (inside, range)
-                && inside < range.bytes
-            {
-                return range.start.wrapping_add(inside);
+            if let (Some(inside), Some(range)) = (inside, range) {
+                if inside < range.bytes {
+                    return range.start.wrapping_add(inside);
+                }
             }
         }
         address

@@ -60,10 +60,10 @@ impl<const N: usize> Banks<N> {
                 });
                 continue;
             };
-            if let Some(region) = Region::new(range.start, end(range))
-                && banks.0.insert(region).is_err()
-            {
-                notes.add(Note::MapFull(range));
+            if let Some(region) = Region::new(range.start, end(range)) {
+                if banks.0.insert(region).is_err() {
+                    notes.add(Note::MapFull(range));
+                }
             }
         }
         // Where descriptors overlap, the one that keeps counts.

@@ -262,9 +262,10 @@ impl<const N: usize> Regions<N> {
     }
 
     fn copy(&mut self, from: usize, to: usize) {
-        if let Some(region) = self.regions.get(from).copied()
-            && let Some(slot) = self.regions.get_mut(to)
-        {
+        let Some(region) = self.regions.get(from).copied() else {
+            return;
+        };
+        if let Some(slot) = self.regions.get_mut(to) {
             *slot = region;
         }
     }
