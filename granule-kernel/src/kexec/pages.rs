@@ -4,13 +4,12 @@
 use crate::arch::cpu;
 use crate::mm::kernel_tables::{self, pointer};
 use crate::mm::pages::{self, NoMemory, Run};
-use crate::task::frames::UserMemory;
+use crate::task::frames::sync_instructions;
 use crate::task::owned::Array;
 use arrayvec::ArrayVec;
 use core::cell::Cell;
 use granule::arch::{Descriptor, PhysicalAddress};
 use granule::hw::cache;
-use granule::space::UserFrames;
 use granule::table::{FreedTable, TableAllocator, TableRun};
 use granule_kcore::kexec::handoff_note::NAMES;
 use granule_kexec::{Digest, ListMemory, PhysRange, Segment, relocate};
@@ -287,7 +286,7 @@ pub(super) fn put_code(page: PhysicalAddress) {
     let place = PhysRange::new(page.0, page_bytes());
     fill(&[place], relocate::code());
     clean(&place);
-    UserMemory.sync_instructions(page);
+    sync_instructions(page, page_bytes());
 }
 
 /// Whether a page begins with the relocation code.

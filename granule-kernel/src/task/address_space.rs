@@ -126,7 +126,7 @@ pub(crate) type Done = Result<(), SpaceError>;
 /// A space of one page size.
 struct Typed<P: Page, E: SpaceEnvironment> {
     /// `None` only during the drop.
-    space: Option<Space<'static, P, E, UserMemory>>,
+    space: Option<Space<'static, P, E, UserMemory<P>>>,
     /// The ASID that the space was given last.
     asid: Option<u16>,
 }
@@ -257,7 +257,7 @@ impl<P: Page, E: SpaceEnvironment> Typed<P, E> {
     /// Calls `what`, and again after enlarging the storage if the areas do not fit.
     fn with_room<R>(
         &mut self,
-        mut what: impl FnMut(&mut Space<'static, P, E, UserMemory>) -> Result<R, SpaceError>,
+        mut what: impl FnMut(&mut Space<'static, P, E, UserMemory<P>>) -> Result<R, SpaceError>,
     ) -> Result<R, SpaceError> {
         let space = self.space.as_mut().ok_or(SpaceError::NotEmpty)?;
         loop {
@@ -273,7 +273,7 @@ impl<P: Page, E: SpaceEnvironment> Typed<P, E> {
 
 /// Gives a space room for `count` areas; `None` if memory is exhausted.
 fn enlarge<P: Page, E: SpaceEnvironment>(
-    space: &mut Space<'static, P, E, UserMemory>,
+    space: &mut Space<'static, P, E, UserMemory<P>>,
     count: usize,
 ) -> Option<()> {
     let more = Array::new(count, |_| Vma::EMPTY)?;
@@ -289,7 +289,7 @@ impl<P: Page, E: SpaceEnvironment> Drop for Typed<P, E> {
         let Some(mut space) = self.space.take() else {
             return;
         };
-        space.clear(&mut UserMemory);
+        space.clear(&mut UserMemory::new());
         let stats = space.stats();
         GONE.with(|gone| *gone = gone.and(stats));
         if let Ok(areas) = space.enlarge_vmas(&mut []) {
@@ -297,7 +297,7 @@ impl<P: Page, E: SpaceEnvironment> Drop for Typed<P, E> {
             drop(unsafe { Array::from_static(areas) });
         }
         // SAFETY: the space has no user left, so no CPU is in it.
-        let _ = unsafe { space.destroy(&mut UserMemory) };
+        let _ = unsafe { space.destroy(&mut UserMemory::new()) };
     }
 }
 
@@ -306,33 +306,35 @@ impl<P: Page, E: SpaceEnvironment> Tables for Typed<P, E> {
         self.with_room(|space| space.map(VirtualAddress(start), bytes, rights, label))
     }
     fn unmap(&mut self, start: u64, bytes: u64) -> Done {
-        let done =
-            self.with_room(|space| space.unmap(VirtualAddress(start), bytes, &mut UserMemory));
+        let done = self
+            .with_room(|space| space.unmap(VirtualAddress(start), bytes, &mut UserMemory::new()));
         self.assume_visible(start, bytes);
         done
     }
     fn discard(&mut self, start: u64, bytes: u64) -> Done {
-        let done =
-            self.with_room(|space| space.discard(VirtualAddress(start), bytes, &mut UserMemory));
+        let done = self
+            .with_room(|space| space.discard(VirtualAddress(start), bytes, &mut UserMemory::new()));
         self.assume_visible(start, bytes);
         done
     }
     fn protect(&mut self, start: u64, bytes: u64, rights: Rights) -> Done {
         let done = self.with_room(|space| {
-            space.protect(VirtualAddress(start), bytes, rights, &mut UserMemory)
+            space.protect(VirtualAddress(start), bytes, rights, &mut UserMemory::new())
         });
         self.assume_visible(start, bytes);
         done
     }
     fn fault(&mut self, address: u64, access: Access) -> Result<Fault, SpaceError> {
-        let done =
-            self.with_room(|space| space.fault(VirtualAddress(address), access, &mut UserMemory));
+        let done = self.with_room(|space| {
+            space.fault(VirtualAddress(address), access, &mut UserMemory::new())
+        });
         self.assume_visible(address & !(P::SIZE.bytes() - 1), P::SIZE.bytes());
         done
     }
     fn frame_for(&mut self, address: u64, access: Access) -> Result<PhysicalAddress, SpaceError> {
-        let done = self
-            .with_room(|space| space.frame_for(VirtualAddress(address), access, &mut UserMemory));
+        let done = self.with_room(|space| {
+            space.frame_for(VirtualAddress(address), access, &mut UserMemory::new())
+        });
         self.assume_visible(address & !(P::SIZE.bytes() - 1), P::SIZE.bytes());
         done
     }
@@ -346,7 +348,7 @@ impl<P: Page, E: SpaceEnvironment> Tables for Typed<P, E> {
             if child.vmas().capacity() < count {
                 enlarge(child, count).ok_or(SpaceError::OutOfFrames { address })?;
             }
-            space.fork_into(child, &mut UserMemory)
+            space.fork_into(child, &mut UserMemory::new())
         })?;
         other.publish();
         // The parent's pages are read-only now, so that the first write copies them.

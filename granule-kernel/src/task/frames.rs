@@ -4,17 +4,26 @@
 use crate::mm::kernel_tables::{self, pointer};
 use crate::mm::pages;
 use core::arch::asm;
-use granule::arch::PhysicalAddress;
+use core::marker::PhantomData;
+use granule::arch::{Page, PhysicalAddress};
 use granule::space::{UserFrames, Wanted};
 use granule::table::FreedFrames;
 
-/// The frames of user memory, guarded by the page allocator's lock.
+/// The memory of programs whose pages have size `P`, guarded by the page allocator's lock. `P` must be the
+/// kernel's page size: a frame of the page allocator is a page.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct UserMemory;
+pub(crate) struct UserMemory<P: Page>(PhantomData<P>);
+
+impl<P: Page> UserMemory<P> {
+    /// Access to the one account of frames.
+    pub(crate) const fn new() -> Self {
+        Self(PhantomData)
+    }
+}
 
 // SAFETY: frames come from the page allocator, which gives each frame to one owner and counts owners.
 // The allocator has only RAM that the linear map covers, below the kernel's physical address size.
-unsafe impl UserFrames for UserMemory {
+unsafe impl<P: Page> UserFrames for UserMemory<P> {
     fn allocate(&mut self, wanted: Wanted) -> Option<PhysicalAddress> {
         let best = match wanted {
             Wanted::Exactly(frame) => pages::allocate_exactly(frame),
@@ -25,14 +34,12 @@ unsafe impl UserFrames for UserMemory {
     }
 
     fn zero(&mut self, frame: PhysicalAddress) {
-        if let Some(start) = pointer(frame) {
-            zero_page(start.as_ptr(), page_bytes());
-        }
+        zero(frame, P::SIZE.bytes());
     }
 
     fn copy(&mut self, from: PhysicalAddress, to: PhysicalAddress) {
         if let (Some(from), Some(to)) = (pointer(from), pointer(to)) {
-            copy_page(from.as_ptr(), to.as_ptr(), page_bytes());
+            copy_page(from.as_ptr(), to.as_ptr(), P::SIZE.bytes());
         }
     }
 
@@ -57,14 +64,19 @@ unsafe impl UserFrames for UserMemory {
     }
 
     fn sync_instructions(&mut self, frame: PhysicalAddress) {
-        if let Some(start) = pointer(frame) {
-            sync_instructions(start.as_ptr() as u64, page_bytes());
-        }
+        sync_instructions(frame, P::SIZE.bytes());
     }
 }
 
 /// Blocks zeroed in one round of the loop. From here on the loop costs less than the blocks.
 const ZEROED_AT_ONCE: u64 = 8;
+
+/// Zeroes a page of the caller's.
+pub(super) fn zero(page: PhysicalAddress, bytes: u64) {
+    if let Some(start) = pointer(page) {
+        zero_page(start.as_ptr(), bytes);
+    }
+}
 
 /// Zeroes a page, by DC ZVA if the CPU allows it.
 fn zero_page(start: *mut u8, bytes: u64) {
@@ -133,7 +145,11 @@ fn copy_page(from: *mut u8, to: *mut u8, bytes: u64) {
 /// Makes the stores to a page visible to instruction fetches of all CPUs. Cleans each line to the point
 /// of unification, then invalidates all instruction caches entirely: a cache indexed by virtual address
 /// may hold the page under any address. A CPU with CTR_EL0.IDC or DIC skips the respective step.
-fn sync_instructions(start: u64, bytes: u64) {
+pub(crate) fn sync_instructions(page: PhysicalAddress, bytes: u64) {
+    let Some(start) = pointer(page) else {
+        return;
+    };
+    let start = start.as_ptr() as u64;
     let ctr = crate::arch::cpu::ctr_el0();
     let line = 4u64 << (ctr >> 16 & 0xf);
     let needs_clean = ctr & 1 << 28 == 0;

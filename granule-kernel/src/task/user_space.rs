@@ -1,7 +1,7 @@
 //! The start and end of user space. User space begins if the initramfs has an `/init` and ends with that
 //! process; every frame is counted before and after.
 
-use super::frames::UserMemory;
+use super::frames;
 use super::hook::TASKS;
 use super::next_kernel;
 use super::owned::PageFrames;
@@ -25,7 +25,7 @@ use granule::arch::errata::Workaround;
 use granule::arch::registers::{Tcr, Ttbr};
 use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{CpuFeatures, Geometry, PhysicalAddress, VaRange};
-use granule::space::{Settings, UserFrames, Wanted};
+use granule::space::Settings;
 use granule_kcore::cpus::common::Common;
 use granule_kcore::parameters::Parameters;
 use granule_linux_abi::abi::Errno;
@@ -228,8 +228,8 @@ fn begin(inputs: &Inputs<'_>, path: &[u8], first: &First) -> Result<&'static Tas
     if !address_space::open_numbers(common.asid_bits) {
         return Err(Refused::Memory);
     }
-    let empty_root = UserMemory.allocate(Wanted::Any).ok_or(Refused::Memory)?;
-    UserMemory.zero(empty_root);
+    let empty_root = pages::allocate_one().ok_or(Refused::Memory)?;
+    frames::zero(empty_root, upper.page_size().bytes());
     bring_up::zeroed_table(empty_root.0, upper.page_size().bytes());
     bring_up::dsb_ishst();
     let mut tcr = Tcr::new(&inputs.boot_cpu, Some(&lower), Some(upper)).0;
@@ -306,7 +306,7 @@ fn end() {
     ipi::call(percpu::online(), &|_| registers::close());
     process_table::close();
     // The empty root belongs to no program, and by now it is in no TTBR.
-    bring_up::table_freed(registers::empty_root().0, super::frames::page_bytes());
+    bring_up::table_freed(registers::empty_root().0, frames::page_bytes());
     pages::release(registers::empty_root(), 1);
     address_space::close_numbers();
 }
