@@ -88,6 +88,32 @@ impl Tcr {
     }
 }
 
+impl Tcr {
+    /// This value with the size, the granule and the walks of `lower` for the half of TTBR0; the
+    /// fields of the upper half and of both stay. It is for programs of several page sizes under
+    /// one kernel; [`space::switch`](crate::space::switch) has the order of the writes.
+    ///
+    /// `None` if the fields of both halves do not fit: DS gives descriptors of 4K and 16K pages their
+    /// format, and more than 48 bits of output address with 64K pages need IPS to say so.
+    #[must_use]
+    pub const fn with_lower(self, lower: &Geometry) -> Option<Self> {
+        let ds = self.0 & Self::DS != 0;
+        let fits = match (lower.page_size(), lower.format()) {
+            (PageSize::K64, OutputFormat::Bits48) => true,
+            (PageSize::K64, _) => self.0 >> 32 & 0b111 == output_size(52),
+            (_, OutputFormat::Lpa2) => ds,
+            (_, _) => !ds,
+        };
+        if !fits || !matches!(lower.va_range(), VaRange::Lower) {
+            return None;
+        }
+        // T0SZ, EPD0, IRGN0, ORGN0, SH0, TG0.
+        const HALF: u64 = 0x3f | Tcr::EPD0 | 0xff << 8;
+        let half = (64 - lower.va_bits() as u64) | (tg0(lower.page_size()) << 14) | walk(8);
+        Some(Self(self.0 & !HALF | half))
+    }
+}
+
 /// TCR_EL2 without VHE, and TCR_EL3: one half.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcrSingle(pub u64);

@@ -3,7 +3,8 @@
 //! A [`Space`] belongs to one process. It consists of the page tables of the lower half and of the
 //! [VMAs](vma::Vma) that say what may be mapped there. Frames come from an implementation of
 //! [`UserFrames`]; table pages, barriers and TLBIs come from the same [`TableEnvironment`] as for
-//! other tables. The numbers for switching between spaces are in [`asid`].
+//! other tables. The numbers of spaces are in [`asid`],
+//! the way of a CPU from one space to another in [`switch`].
 //!
 //! No code here allocates, waits, or knows of processes, files or registers. One CPU at a time
 //! changes a space (`&mut`: a kernel's lock). Other CPUs may meanwhile run in the space, walk its
@@ -27,6 +28,7 @@ mod fault;
 mod fork;
 mod frames;
 mod rights;
+pub mod switch;
 mod vma;
 
 pub use error::SpaceError;

@@ -20,5 +20,6 @@ mod groups;
 mod random;
 mod reference;
 mod rewriting;
+mod switch;
 mod vmas;
 mod world;
