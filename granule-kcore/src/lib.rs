@@ -38,3 +38,4 @@ pub mod syndrome;
 pub mod timeout;
 pub mod trace;
 pub mod uart;
+pub mod user_sizes;

@@ -3,6 +3,8 @@
 use granule::arch::CpuFeatures;
 use granule::arch::TlbiFeature;
 use granule::arch::errata::Errata;
+use granule::arch::{PageSize, Support};
+use granule_boot::sizes::SizeSet;
 
 /// The minimum over the CPUs, and the union of their errata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,6 +19,10 @@ pub struct Common {
     pub hardware_dirty: u32,
     /// Bits of ASID.
     pub asid_bits: u32,
+    /// The page sizes.
+    pub page_sizes: SizeSet,
+    /// The page sizes with 52-bit descriptors: FEAT_LPA2, which is a feature of each.
+    pub wide_sizes: SizeSet,
     /// Every erratum that some CPU has.
     pub errata: Errata,
 }
@@ -31,6 +37,11 @@ impl Common {
             level_hint: cpu.tlbi_level_hint(),
             hardware_dirty: cpu.hardware_dirty(),
             asid_bits: cpu.asid_bits(),
+            page_sizes: SizeSet::from(cpu),
+            wide_sizes: PageSize::ALL
+                .into_iter()
+                .filter(|size| cpu.page_size(*size) == Support::With52Bits)
+                .collect(),
             errata: forced.union(Errata::of_cpu(cpu.midr())),
         }
     }
@@ -45,6 +56,8 @@ impl Common {
             level_hint: self.level_hint && other.level_hint,
             hardware_dirty: self.hardware_dirty.min(other.hardware_dirty),
             asid_bits: self.asid_bits.min(other.asid_bits),
+            page_sizes: self.page_sizes.and(other.page_sizes),
+            wide_sizes: self.wide_sizes.and(other.wide_sizes),
             errata: self.errata.union(other.errata),
         }
     }
@@ -53,6 +66,7 @@ impl Common {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use PageSize::{K4, K16, K64};
     use granule::arch::IdRegisters;
     use granule::arch::errata::Workaround;
 
@@ -61,7 +75,7 @@ mod tests {
         let able = CpuFeatures::new(
             IdRegisters::new()
                 .midr(0x000f_0510)
-                .mmfr0(2 << 4)
+                .mmfr0(2 << 4 | 2 << 20 | 1 << 28)
                 .mmfr1(2)
                 .mmfr2(1 << 48 | 2 << 52)
                 .isar0(2 << 56),
@@ -72,8 +86,15 @@ mod tests {
             (all.bbm_level, all.tlbi_range, all.level_hint),
             (2, true, true)
         );
-        // Cortex-A76 r0p0: erratum 1286807 repeats TLBIs.
-        let weak = CpuFeatures::new(IdRegisters::new().midr(0x410f_d0b0).mmfr1(1).isar0(1 << 56));
+        assert_eq!(all.page_sizes, SizeSet::ALL);
+        // Cortex-A76 r0p0: erratum 1286807 repeats TLBIs. 16K pages without 52 bits, none of 4K.
+        let weak = CpuFeatures::new(
+            IdRegisters::new()
+                .midr(0x410f_d0b0)
+                .mmfr0(1 << 20 | 15 << 28)
+                .mmfr1(1)
+                .isar0(1 << 56),
+        );
         for both in [
             all.and(&weak),
             Common::of_boot_cpu(&weak, Errata::NONE).and(&able),
@@ -83,6 +104,8 @@ mod tests {
                 (0, false, false)
             );
             assert_eq!((both.hardware_dirty, both.asid_bits), (1, 8));
+            assert_eq!(both.page_sizes, SizeSet::NONE.with(K16).with(K64));
+            assert!(!both.wide_sizes.has(K4) && !both.wide_sizes.has(K16));
             assert!(both.errata.needs(Workaround::RepeatTlbi));
         }
     }

@@ -55,6 +55,9 @@ pub enum GeometryError {
     NoUpperHalf(Regime),
     /// A regime with two halves has a [`Tcr`](super::registers::Tcr) that says the shape of each.
     TwoHalves(Regime),
+    /// The other half has 52-bit descriptors by TCR.DS, which is one for both halves, and this CPU has
+    /// none with this page size (FEAT_LPA2 is a feature of each).
+    OtherFormat(PageSize),
     /// The shape of stage 2 is a [`Stage2Geometry`](super::stage2::Stage2Geometry).
     NotStage1,
     /// The CPU does not have the page size at stage 2.
@@ -111,6 +114,10 @@ impl fmt::Display for GeometryError {
             Self::TwoHalves(regime) => write!(
                 f,
                 "the {regime:?} regime has two halves: use from_tcr, which takes the half too"
+            ),
+            Self::OtherFormat(size) => write!(
+                f,
+                "the other half has 52-bit descriptors (TCR.DS), and this CPU has none with {size} pages"
             ),
             Self::NotStage1 => write!(f, "the shape of stage 2 is made by Stage2Geometry::new"),
             Self::Stage2PageSize(size) => {
@@ -360,20 +367,56 @@ impl Geometry {
         va_range: VaRange,
         va_bits: u32,
     ) -> Result<Self, GeometryError> {
-        let other = Self::new(cpu, self.page_size, va_bits, va_range, self.regime)?;
-        // TCR.DS is one bit for both halves, so the first half decides the format. Without DS, 4K
-        // and 16K pages have no 52-bit input addresses.
-        if needs_ds(self.page_size, va_bits) && !self.lpa2() {
+        self.with_page_size(cpu, va_range, va_bits, self.page_size)
+    }
+
+    /// A shape of the other half with pages of `page_size`, which may differ from this half's: TG0
+    /// and TG1 are fields of their own. DS and IPS of TCR are one for both halves, and this half's
+    /// decide. So the other half's descriptors have the format that those two give its page size,
+    /// which may hold fewer bits of output address ([`pa_bits`](Self::pa_bits)).
+    ///
+    /// # Errors
+    ///
+    /// When the CPU does not have the page size, does not support that number of input address bits
+    /// with it, or supports it only in a format that this half does not use;
+    /// [`GeometryError::OtherFormat`] when this half's TCR.DS asks for descriptors that the CPU does
+    /// not have with that page size.
+    pub fn with_page_size(
+        &self,
+        cpu: &CpuFeatures,
+        va_range: VaRange,
+        va_bits: u32,
+        page_size: PageSize,
+    ) -> Result<Self, GeometryError> {
+        let other = Self::new(cpu, page_size, va_bits, va_range, self.regime)?;
+        // Without DS, 4K and 16K pages have no 52-bit input addresses.
+        if needs_ds(page_size, va_bits) && !self.lpa2() {
             return Err(GeometryError::AddressBits {
-                page_size: self.page_size,
+                page_size,
                 va_bits,
-                least: cpu.least_va_bits(self.page_size),
+                least: cpu.least_va_bits(page_size),
                 most: Self::MOST_PLAIN_BITS,
             });
         }
+        let format = match page_size {
+            // DS means nothing to 64K pages; more than 48 bits of IPS do.
+            PageSize::K64 if self.pa_bits > Self::MOST_PLAIN_BITS => OutputFormat::Lpa,
+            PageSize::K64 => OutputFormat::Bits48,
+            _ if !self.lpa2() => OutputFormat::Bits48,
+            _ if cpu.page_size(page_size) == Support::With52Bits => OutputFormat::Lpa2,
+            _ => return Err(GeometryError::OtherFormat(page_size)),
+        };
+        let most = match format {
+            OutputFormat::Bits48 => Self::MOST_PLAIN_BITS,
+            OutputFormat::Lpa2 | OutputFormat::Lpa => 52,
+        };
         Ok(Self {
-            format: self.format,
-            pa_bits: self.pa_bits,
+            format,
+            pa_bits: if self.pa_bits < most {
+                self.pa_bits
+            } else {
+                most
+            },
             ..other
         })
     }

@@ -483,6 +483,83 @@ fn both_halves_share_one_format() {
     assert_eq!(other.va_bits(), 52);
 }
 
+/// TG0 and TG1 differ; DS and IPS are one field each.
+#[test]
+fn the_other_half_may_have_pages_of_another_size_in_this_one_s_formats() {
+    use OutputFormat::{Bits48, Lpa, Lpa2};
+    // This half's page size and VA bits, the other's page size, its format and PA bits.
+    let rows = [
+        (PLAIN, K4, 48, K16, Bits48, 48),
+        (PLAIN, K4, 48, K64, Bits48, 48),
+        (PLAIN, K64, 42, K4, Bits48, 48),
+        (PLAIN, K16, 47, K4, Bits48, 48),
+        (PLAIN, K16, 36, K64, Bits48, 48),
+        // DS and 52 bits: 64K pages have the format of IPS.
+        (LARGE, K4, 48, K16, Lpa2, 52),
+        (LARGE, K4, 52, K64, Lpa, 52),
+        (LARGE, K16, 47, K64, Lpa, 52),
+        // 64K pages have 52 bits without DS, and small ones then 48.
+        (LARGE, K64, 52, K4, Bits48, 48),
+        (LARGE, K64, 48, K16, Bits48, 48),
+        // DS for the sake of the input addresses, and 48 bits of output.
+        (WIDE_INPUT, K4, 52, K16, Lpa2, 48),
+        (WIDE_INPUT, K16, 52, K64, Bits48, 48),
+        (WIDE_INPUT, K4, 48, K16, Bits48, 48),
+        (WIDE_INPUT, K64, 52, K4, Bits48, 48),
+    ];
+    for (cpu, size, va_bits, other_size, format, pa_bits) in rows {
+        let upper = cpu.geometry(size, va_bits, VaRange::Upper);
+        let bits = va_bits.min(48);
+        let lower = upper
+            .with_page_size(&cpu.features(), VaRange::Lower, bits, other_size)
+            .unwrap();
+        let what = format!("{size} {va_bits} {other_size}");
+        assert_eq!(lower.page_size(), other_size, "{what}");
+        assert_eq!((lower.va_range(), lower.va_bits()), (VaRange::Lower, bits));
+        assert_eq!(
+            (lower.format(), lower.pa_bits()),
+            (format, pa_bits),
+            "{what}"
+        );
+        // The same size is the same shape by either name.
+        let (cpu, half) = (cpu.features(), VaRange::Lower);
+        assert_eq!(
+            upper.with_page_size(&cpu, half, bits, size),
+            upper.with_va_range(&cpu, half, bits),
+            "{what}"
+        );
+    }
+}
+
+#[test]
+fn the_other_half_cannot_have_what_the_shared_fields_do_not_give() {
+    // FEAT_LPA2 for 4K pages alone.
+    let cpu = Cpu {
+        tgran16: 1,
+        ..LARGE
+    };
+    let upper = cpu.geometry(K4, 48, VaRange::Upper);
+    let other = |bits, size| upper.with_page_size(&cpu.features(), VaRange::Lower, bits, size);
+    let error = other(48, K16).unwrap_err();
+    assert_eq!(error, GeometryError::OtherFormat(K16));
+    assert!(error.to_string().contains("16k"), "{error}");
+    assert!(other(48, K64).is_ok());
+    // Without DS there are no 52 bits of input with small pages.
+    let plain = WIDE_INPUT.geometry(K64, 52, VaRange::Upper);
+    let features = WIDE_INPUT.features();
+    let answer = plain.with_page_size(&features, VaRange::Lower, 52, K4);
+    assert!(matches!(answer, Err(GeometryError::AddressBits { .. })));
+    let none = Cpu {
+        tgran4: 15,
+        ..PLAIN
+    };
+    let upper = none.geometry(K64, 48, VaRange::Upper);
+    assert_eq!(
+        upper.with_page_size(&none.features(), VaRange::Lower, 48, K4),
+        Err(GeometryError::PageSize(K4))
+    );
+}
+
 #[test]
 fn a_regime_with_one_privilege_has_one_half() {
     for regime in [Regime::El2, Regime::El3] {
