@@ -85,6 +85,11 @@ pub enum FrameError {
         /// The frame in question.
         frame: Frame,
     },
+    /// The frame to free is subdivided: its pieces are freed.
+    Subdivided {
+        /// The frame in question.
+        frame: Frame,
+    },
     /// The frame to free is allocated, but as another block or part of one.
     OtherBlock {
         /// The frame in question.
@@ -149,6 +154,10 @@ impl fmt::Display for FrameError {
                 write!(f, "{frame} was freed, but never given to the allocator")
             }
             Self::AlreadyFree { frame } => write!(f, "{frame} was freed twice"),
+            Self::Subdivided { frame } => write!(
+                f,
+                "{frame} was used as a whole, but is subdivided: its pieces are used one by one"
+            ),
             Self::OtherBlock {
                 frame,
                 order,

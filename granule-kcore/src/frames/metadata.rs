@@ -8,7 +8,8 @@
 //!
 //! An entry has three words. The first is the state: kind, order, and two bytes for the owner. The
 //! other two are list links while the frame heads a free block. While the frame is allocated they
-//! belong to the owner: a reference count and one more word.
+//! belong to the owner: a reference count and one more word. The two of a frame that is
+//! [subdivided](super::subdivide) are the place of its record.
 
 use core::mem::MaybeUninit;
 
@@ -28,6 +29,9 @@ pub(super) const NONE: u32 = u32::MAX;
 const KIND_FREE: u32 = 1;
 const KIND_ALLOCATED: u32 = 2;
 const ORDER_SHIFT: u32 = 8;
+/// In the byte of the order: a frame allocated by itself that is subdivided. So it is no single frame for
+/// [`ALONE_MASK`], and of no order that a caller could free; nothing else has to ask for it.
+pub(super) const SUBDIVIDED: u32 = 0x40;
 /// Mask of kind and order: a frame allocated by itself has [`KIND_ALLOCATED`] there.
 const ALONE_MASK: u32 = 0xffff;
 /// The most owners of a frame beside its first.
@@ -74,7 +78,8 @@ pub(super) enum PageMetadata {
     Inside,
     /// The first frame of a free block, and its neighbours in the list of its order.
     Free { order: u32, next: u32, prev: u32 },
-    /// The first frame of an allocated block.
+    /// The first frame of an allocated block. The order [`SUBDIVIDED`] is that of a single frame, which
+    /// is subdivided.
     Allocated { order: u32 },
 }
 
@@ -239,6 +244,33 @@ impl<'m> Entries<'m> {
             }
         }
         Ok(())
+    }
+
+    /// Marks the single frame at `offset`, which has one owner, as subdivided with this record. False,
+    /// and nothing has changed, if there is no such frame.
+    pub(super) fn subdivide(&mut self, offset: u32, record: u64) -> bool {
+        let sound = self.further_owners(offset) == Some(0);
+        if sound && let Some(slot) = self.entries.get_mut(offset as usize) {
+            let words = [
+                KIND_ALLOCATED | SUBDIVIDED << ORDER_SHIFT,
+                record as u32,
+                (record >> u32::BITS) as u32,
+            ];
+            *slot = words.map(Word::new);
+        }
+        sound
+    }
+
+    /// The record of the subdivided frame at `offset`; `None` if there is no such frame.
+    pub(super) fn record(&self, offset: u32) -> Option<u64> {
+        if !self.chunk_is_touched(offset >> CHUNK_SHIFT) {
+            return None;
+        }
+        let words = self.entries.get(offset as usize)?;
+        // SAFETY: as in `read`: the chunk is touched, so each of its words was written.
+        let [state, low, high] = words.map(|word| unsafe { word.assume_init() });
+        let subdivided = KIND_ALLOCATED | SUBDIVIDED << ORDER_SHIFT;
+        (state & ALONE_MASK == subdivided).then(|| u64::from(high) << u32::BITS | u64::from(low))
     }
 
     /// The offset and the further owners of a frame that is allocated by itself.

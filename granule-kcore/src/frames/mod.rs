@@ -3,8 +3,9 @@
 //!
 //! [`Frames`] manages a few spans of frame numbers (`span`). Each frame has page metadata
 //! ([`metadata`]) of 12 bytes in RAM that the caller picks; the metadata is initialised on first use.
-//! A single frame may have several owners. [`tables`] hands frames to page tables. A frame is a
-//! number here: this module never touches a frame's memory and does not know how it is mapped.
+//! A single frame may have several owners. [`tables`] hands frames to page tables, and [`subdivide`]
+//! makes smaller pieces of frames. A frame is a number here: this module never touches a frame's memory
+//! and does not know how it is mapped.
 //!
 //! A [`Frames`] is for one CPU at a time: code that shares one takes a lock around it.
 
@@ -12,6 +13,7 @@ mod error;
 pub mod metadata;
 mod owners;
 mod span;
+pub mod subdivide;
 pub mod tables;
 #[cfg(test)]
 mod tests;
@@ -275,6 +277,25 @@ impl<'m> Frames<'m> {
         Some(frame)
     }
 
+    /// As [`allocate`](Self::allocate), as single frames: each is shared, released and freed (order 0)
+    /// by itself.
+    pub fn allocate_singles(&mut self, order: u32) -> Option<Frame> {
+        let frame = self.allocate(order)?;
+        self.split_to_singles(frame, order);
+        Some(frame)
+    }
+
+    fn split_to_singles(&mut self, frame: Frame, order: u32) {
+        if order == 0 {
+            return;
+        }
+        if let Ok((index, offset)) = self.locate(frame)
+            && let Some(span) = self.spans.get_mut(index)
+        {
+            span.split(offset, order);
+        }
+    }
+
     /// Allocates the single frame `frame`; false if it is not free, or is needed for
     /// [reserved](Self::reserve) frames. Its memory may hold anything.
     #[must_use]
@@ -471,6 +492,9 @@ fn why_not_freed(span: &Span<'_>, offset: u32, order: u32) -> FrameError {
     let frame = Frame(span.number(offset));
     if frame.0 & ((1 << order) - 1) != 0 {
         return FrameError::Misaligned { frame, order };
+    }
+    if span.record(offset).is_some() {
+        return FrameError::Subdivided { frame };
     }
     match span.block_of(offset) {
         None => FrameError::NotGiven { frame },

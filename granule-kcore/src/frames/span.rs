@@ -8,7 +8,7 @@
 //! A frame is its offset from the span's first frame here. Callers check that the offset is in the
 //! span.
 
-use super::metadata::{Entries, NONE, PageMetadata, Word};
+use super::metadata::{Entries, NONE, PageMetadata, SUBDIVIDED, Word};
 
 /// One more than the largest order with any page size, [`max_order`](super::max_order).
 pub(super) const ORDERS: usize = super::max_order(crate::sizes::MIN) as usize + 1;
@@ -114,6 +114,7 @@ impl<'m> Span<'m> {
             let (order, free) = match self.entries.read(head) {
                 PageMetadata::Inside => continue,
                 PageMetadata::Free { order, .. } => (order, true),
+                PageMetadata::Allocated { order: SUBDIVIDED } => (0, false),
                 PageMetadata::Allocated { order } => (order, false),
             };
             // The nearest head below. If its block ends before the frame, no block contains the frame.
@@ -293,6 +294,16 @@ impl<'m> Span<'m> {
             }
         }
         Ok(())
+    }
+
+    /// See [`Entries::subdivide`].
+    pub(super) fn subdivide(&mut self, offset: u32, record: u64) -> bool {
+        self.entries.subdivide(offset, record)
+    }
+
+    /// See [`Entries::record`].
+    pub(super) fn record(&self, offset: u32) -> Option<u64> {
+        self.entries.record(offset)
     }
 
     /// Splits the allocated block of `order` at `offset` into allocated single frames.

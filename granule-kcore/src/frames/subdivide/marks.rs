@@ -1,0 +1,34 @@
+//! What [`Frames`] knows about subdivided frames: the mark in the metadata and the place of the record.
+//! While a frame has the mark, nothing shares, releases or frees it as a whole.
+
+use super::RecordAt;
+use crate::frames::{Frame, Frames};
+
+impl Frames<'_> {
+    /// Marks a single frame with one owner as subdivided. A frame that is none stays as it is.
+    pub(super) fn mark_subdivided(&mut self, frame: Frame, at: RecordAt) {
+        if let Ok((index, offset)) = self.locate(frame)
+            && let Some(span) = self.spans.get_mut(index)
+        {
+            span.subdivide(offset, at.0);
+        }
+    }
+
+    /// The record of a frame; `None` unless it is subdivided.
+    pub(super) fn record_of(&self, frame: Frame) -> Option<RecordAt> {
+        let (index, offset) = self.locate(frame).ok()?;
+        self.spans.get(index)?.record(offset).map(RecordAt)
+    }
+
+    /// Makes the subdivided ones of `count` frames single frames with one owner again.
+    pub(super) fn unite(&mut self, first: Frame, count: u64) {
+        for number in first.0..first.0 + count {
+            if let Ok((index, offset)) = self.locate(Frame(number))
+                && let Some(span) = self.spans.get_mut(index)
+                && span.record(offset).is_some()
+            {
+                span.split(offset, 0);
+            }
+        }
+    }
+}

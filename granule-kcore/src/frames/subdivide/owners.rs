@@ -1,0 +1,199 @@
+//! Owners of pieces: adding and removing them, and giving back frames without pieces. None of it needs
+//! memory.
+
+use super::records::RefusedAt;
+use super::{Pieces, RecordAt, Store, UNIT_SHIFT};
+use crate::frames::Frame;
+use core::fmt;
+use granule::arch::PhysicalAddress;
+
+/// Why a call was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PieceError {
+    /// No piece of that order is allocated there.
+    NoPiece {
+        /// The first address of the refused piece.
+        at: PhysicalAddress,
+        /// Log2 of the units asked for.
+        order: u32,
+    },
+    /// The piece already has the most owners.
+    TooManyOwners {
+        /// The first address of the piece.
+        at: PhysicalAddress,
+    },
+}
+
+impl fmt::Display for PieceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoPiece { at, order } => write!(
+                f,
+                "no piece of {} bytes is allocated at {:#x}",
+                1u64 << (UNIT_SHIFT + order),
+                at.0
+            ),
+            Self::TooManyOwners { at } => write!(
+                f,
+                "the piece at {:#x} has as many owners as can be counted",
+                at.0
+            ),
+        }
+    }
+}
+
+impl core::error::Error for PieceError {}
+
+/// The part of a run of pieces that is in one frame.
+#[derive(Clone, Copy)]
+struct Part {
+    frame: Frame,
+    /// Its first unit and the end.
+    unit: u32,
+    end: u32,
+}
+
+impl<S: Store> Pieces<S> {
+    /// Adds an owner to each of `count` pieces from `first`.
+    ///
+    /// # Errors
+    ///
+    /// One of them is not allocated with this order, or has the most owners. Nothing has changed then,
+    /// except that the refusal is [counted](super::Counted::refused).
+    pub fn share(
+        &mut self,
+        first: PhysicalAddress,
+        count: u64,
+        order: u32,
+    ) -> Result<(), PieceError> {
+        let mut done = 0;
+        let shared = self.each_part(first, count, order, |pieces, at, part| {
+            let record = pieces.store.record(at);
+            record.share(part.unit, part.end, order)?;
+            done += u64::from(part.end - part.unit) >> order;
+            Ok(())
+        });
+        if shared.is_err() {
+            // These were just shared.
+            let _ = self.each_part(first, done, order, |pieces, at, part| {
+                let record = pieces.store.record(at);
+                record.unshare(part.unit, part.end, order);
+                Ok(())
+            });
+        }
+        self.count(shared)
+    }
+
+    /// Removes an owner from each of `count` pieces from `first`. A piece without owners is free, and
+    /// a frame without pieces goes back to the [`Frames`](crate::frames::Frames).
+    ///
+    /// # Errors
+    ///
+    /// One of them is not allocated with this order. The pieces before it are released, and the
+    /// refusal is [counted](super::Counted::refused).
+    pub fn release(
+        &mut self,
+        first: PhysicalAddress,
+        count: u64,
+        order: u32,
+    ) -> Result<(), PieceError> {
+        // Frames that follow each other go back together.
+        let (mut start, mut gone) = (Frame(0), 0);
+        let released = self.each_part(first, count, order, |pieces, at, part| {
+            let record = pieces.store.record(at);
+            let before = record.free;
+            let released = record.release(part.unit, part.end, order);
+            let after = record.free;
+            pieces.relist(at, before, after);
+            if after == pieces.whole() {
+                if start.0 + gone != part.frame.0 || gone == 0 {
+                    pieces.give_back(start, gone);
+                    (start, gone) = (part.frame, 0);
+                }
+                pieces.forget(at);
+                gone += 1;
+            }
+            released
+        });
+        self.give_back(start, gone);
+        self.count(released)
+    }
+
+    fn give_back(&mut self, first: Frame, count: u64) {
+        if count > 0 {
+            self.free_frames(first, count);
+        }
+    }
+
+    /// Whether the piece of this order at `first` has more than one owner, and for how many of the
+    /// `count` pieces from there on the answer is the same.
+    pub fn sharing(&mut self, first: PhysicalAddress, count: u64, order: u32) -> (bool, u64) {
+        let (mut answer, mut alike, mut ended) = (None, 0, false);
+        let _ = self.each_part(first, count, order, |pieces, at, part| {
+            let record = pieces.store.record(at);
+            for unit in (part.unit..part.end).step_by(1 << order) {
+                let owners = record.further_owners(unit, order);
+                let shared = owners.is_some_and(|owners| owners > 0);
+                if ended || owners.is_none() || *answer.get_or_insert(shared) != shared {
+                    // Ends the walk; it is no refusal.
+                    ended = true;
+                    return Err(RefusedAt {
+                        unit,
+                        owners: false,
+                    });
+                }
+                alike += 1;
+            }
+            Ok(())
+        });
+        (answer.unwrap_or(false), alike.max(1))
+    }
+
+    /// Calls `what` with each frame's part of the `count` pieces from `first`, to the first refusal.
+    fn each_part(
+        &mut self,
+        first: PhysicalAddress,
+        count: u64,
+        order: u32,
+        mut what: impl FnMut(&mut Self, RecordAt, Part) -> Result<(), RefusedAt>,
+    ) -> Result<(), PieceError> {
+        if !self.is_piece(first, order) {
+            return Err(PieceError::NoPiece { at: first, order });
+        }
+        let units = 1 << self.frame_order();
+        let (mut at, mut left) = (first, count << order);
+        while left > 0 {
+            let (frame, unit) = self.place(at);
+            let part = u64::from(units - unit).min(left);
+            let end = unit + part as u32;
+            let record = self.find(frame);
+            let refused = RefusedAt {
+                unit,
+                owners: false,
+            };
+            let done = record
+                .ok_or(refused)
+                .and_then(|record| what(self, record, Part { frame, unit, end }));
+            done.map_err(|refused| {
+                let start = frame.address(self.page_size).0;
+                let at = PhysicalAddress(start + (u64::from(refused.unit) << UNIT_SHIFT));
+                if refused.owners {
+                    PieceError::TooManyOwners { at }
+                } else {
+                    PieceError::NoPiece { at, order }
+                }
+            })?;
+            at.0 += part << UNIT_SHIFT;
+            left -= part;
+        }
+        Ok(())
+    }
+
+    /// Counts a refusal.
+    fn count(&mut self, done: Result<(), PieceError>) -> Result<(), PieceError> {
+        if done.is_err() {
+            self.counted.refused = self.counted.refused.saturating_add(1);
+        }
+        done
+    }
+}
