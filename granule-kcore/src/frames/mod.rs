@@ -385,10 +385,7 @@ impl<'m> Frames<'m> {
             .rev()
             .find(|order| self.best_fit(*order).is_some())?;
         let frame = self.take(order)?;
-        if order > 0 {
-            let (index, offset) = self.locate(frame).ok()?;
-            self.spans.get_mut(index)?.split(offset, order);
-        }
+        self.split_to_singles(frame, order);
         let count = 1 << order;
         self.allocated += count;
         self.reserved -= count;

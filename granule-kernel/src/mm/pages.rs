@@ -241,6 +241,21 @@ pub(crate) fn allocate_in_group(count: u64, index: u64) -> Option<PhysicalAddres
     single(|frames| frames.allocate_in_group(count.checked_ilog2()?, index))
 }
 
+/// Allocates `count` frames, a power of two, in one block, as single frames with one owner each. `None` if there
+/// is no such block.
+#[inline(never)]
+pub(crate) fn allocate_singles(count: u64) -> Option<PhysicalAddress> {
+    if refuses_allocation() {
+        return None;
+    }
+    let order = count.checked_ilog2()?;
+    let (frame, size) =
+        PAGES.with(|frames| Some((frames.allocate_singles(order)?, frames.page_size())))?;
+    let first = frame.address(size);
+    tell_allocated(first, size.bytes() << order);
+    Some(first)
+}
+
 fn single(take: impl FnOnce(&mut Frames<'static>) -> Option<Frame>) -> Option<PhysicalAddress> {
     if refuses_allocation() {
         return None;

@@ -33,8 +33,12 @@ unsafe impl<P: Page> UserFrames for UserMemory<P> {
         best.or_else(pages::allocate_one)
     }
 
-    fn zero(&mut self, frame: PhysicalAddress) {
-        zero(frame, P::SIZE.bytes());
+    fn allocate_run(&mut self, frames: u64) -> Option<PhysicalAddress> {
+        pages::allocate_singles(frames)
+    }
+
+    fn zero(&mut self, first: PhysicalAddress, count: u64) {
+        zero(first, count << P::SIZE.shift());
     }
 
     fn copy(&mut self, from: PhysicalAddress, to: PhysicalAddress) {
@@ -63,23 +67,23 @@ unsafe impl<P: Page> UserFrames for UserMemory<P> {
         pages::sharing(first, count)
     }
 
-    fn sync_instructions(&mut self, frame: PhysicalAddress) {
-        sync_instructions(frame, P::SIZE.bytes());
+    fn sync_instructions(&mut self, first: PhysicalAddress, count: u64) {
+        sync_instructions(first, count << P::SIZE.shift());
     }
 }
 
 /// Blocks zeroed in one round of the loop. From here on the loop costs less than the blocks.
 const ZEROED_AT_ONCE: u64 = 8;
 
-/// Zeroes a page of the caller's.
-pub(super) fn zero(page: PhysicalAddress, bytes: u64) {
-    if let Some(start) = pointer(page) {
-        zero_page(start.as_ptr(), bytes);
+/// Zeroes whole pages of the caller's, `bytes` bytes from `first` on.
+pub(super) fn zero(first: PhysicalAddress, bytes: u64) {
+    if let Some(start) = pointer(first) {
+        zero_pages(start.as_ptr(), bytes);
     }
 }
 
-/// Zeroes a page, by DC ZVA if the CPU allows it.
-fn zero_page(start: *mut u8, bytes: u64) {
+/// Zeroes pages, by DC ZVA if the CPU allows it.
+fn zero_pages(start: *mut u8, bytes: u64) {
     let id: u64;
     // SAFETY: reading DCZID_EL0 has no side effect.
     unsafe {
@@ -88,11 +92,11 @@ fn zero_page(start: *mut u8, bytes: u64) {
     let block = 4u64 << (id & 0xf);
     // DZP forbids DC ZVA, or the block is so large (up to 2 KiB) that a round does not divide the page.
     if id & 1 << 4 != 0 || !bytes.is_multiple_of(block * ZEROED_AT_ONCE) {
-        // SAFETY: the page belongs to the caller, and the linear map maps it writable.
+        // SAFETY: the pages belong to the caller, and the linear map maps them writable.
         unsafe { start.write_bytes(0, bytes as usize) };
         return;
     }
-    // SAFETY: as above; the page is aligned to its size, and a round of blocks divides it.
+    // SAFETY: as above; pages are aligned to their size, and a round of blocks divides it.
     unsafe {
         asm!(
             "1:",
@@ -142,11 +146,11 @@ fn copy_page(from: *mut u8, to: *mut u8, bytes: u64) {
     }
 }
 
-/// Makes the stores to a page visible to instruction fetches of all CPUs. Cleans each line to the point
+/// Makes the stores to whole pages visible to instruction fetches of all CPUs. Cleans each line to the point
 /// of unification, then invalidates all instruction caches entirely: a cache indexed by virtual address
 /// may hold the page under any address. A CPU with CTR_EL0.IDC or DIC skips the respective step.
-pub(crate) fn sync_instructions(page: PhysicalAddress, bytes: u64) {
-    let Some(start) = pointer(page) else {
+pub(crate) fn sync_instructions(first: PhysicalAddress, bytes: u64) {
+    let Some(start) = pointer(first) else {
         return;
     };
     let start = start.as_ptr() as u64;
@@ -154,7 +158,7 @@ pub(crate) fn sync_instructions(page: PhysicalAddress, bytes: u64) {
     let line = 4u64 << (ctr >> 16 & 0xf);
     let needs_clean = ctr & 1 << 28 == 0;
     let needs_drop = ctr & 1 << 29 == 0;
-    // SAFETY: the linear map covers the page, and cache maintenance changes no memory.
+    // SAFETY: the linear map covers the pages, and cache maintenance changes no memory.
     unsafe {
         let mut at = start;
         while needs_clean && at < start + bytes {

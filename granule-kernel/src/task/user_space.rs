@@ -322,6 +322,7 @@ fn report(word: u32, before: Counted, after: Counted) {
     say("pages.mapped", done.mapped);
     say("pages.copied", done.copied);
     say("pages.reused", done.reused);
+    say("groups.mapped", done.groups);
     say("groups.folded", done.folded);
     say("groups.unfolded", done.unfolded);
     say("va_bits", address_space::end().ilog2().into());

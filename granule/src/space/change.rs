@@ -5,10 +5,10 @@
 
 use super::frames::UserFrames;
 use super::rights::Rights;
-use super::vma::Vma;
+use super::vma::{Advice, Vma};
 use super::{Space, SpaceError};
 use crate::arch::page_size::Page;
-use crate::arch::{Descriptor, PhysicalAddress, VirtualAddress};
+use crate::arch::{Descriptor, VirtualAddress};
 use crate::table::choose::Choice;
 use crate::table::group::DIRTY;
 use crate::table::present_invalid::{SET_INVALID, SET_VALID};
@@ -34,7 +34,27 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
             end: VirtualAddress(start.0 + bytes),
             rights,
             label,
+            advice: Advice::None,
         })
+    }
+
+    /// Changes the advice of the VMAs among `bytes` bytes from `start`. Pages that are mapped stay
+    /// as they are.
+    ///
+    /// # Errors
+    ///
+    /// [`SpaceError::Tables`] unless the range is whole pages of the lower half,
+    /// [`SpaceError::NotMapped`] where there is a hole, [`SpaceError::VmasFull`] where VMAs would
+    /// have to be split. Nothing has changed then.
+    pub fn advise(
+        &mut self,
+        start: VirtualAddress,
+        bytes: u64,
+        advice: Advice,
+    ) -> Result<(), SpaceError> {
+        self.tables.offsets(start, bytes)?;
+        let end = VirtualAddress(start.0 + bytes);
+        self.vmas.advise(start, end, advice)
     }
 
     /// Removes all VMAs, and parts of VMAs, among `bytes` bytes from `start` and releases their
@@ -101,10 +121,7 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
         }
         if rights.execute && !executable {
             self.tables.visit_frames(from, to, |first, count| {
-                for frame in 0..count {
-                    let frame = PhysicalAddress(first.0 + frame * P::SIZE.bytes());
-                    frames.sync_instructions(frame);
-                }
+                frames.sync_instructions(first, count);
             });
         }
         self.unfold_edges(from, to);

@@ -4,14 +4,15 @@
 //! Only code that is generic over the page size and runs once for each touched page belongs here.
 
 use super::frames::{UserFrames, Wanted};
+use super::leaf_size::{LargestLeaf, Touch, choose};
 use super::rights::{Access, Rights};
 use super::vma::Vma;
 use super::{Space, SpaceError, is_writable};
 use crate::arch::page_size::{Level, Page};
 use crate::arch::{Descriptor, PhysicalAddress, VirtualAddress};
-use crate::table::TableEnvironment;
 use crate::table::group::DIRTY;
-use crate::table::page::Slot;
+use crate::table::page::{Place, Slot};
+use crate::table::{PageTables, TableEnvironment};
 
 /// The result of a fault. The program continues in every case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,9 +93,15 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
             .offset(address)
             .ok_or(SpaceError::NotMapped { address })?
             & !(P::SIZE.bytes() - 1);
-        let (slot, entry) = self.tables.make_page(offset)?;
+        let mut place = self.tables.place(offset);
+        let Place { slot, entry, .. } = place;
         if !entry.is_valid() {
-            let frame = self.first_touch(&vma, offset, slot, access, by, frames)?;
+            let frame = self
+                .first_touch(&vma, offset, &mut place, access, by, frames)
+                .inspect_err(|_| {
+                    // New tables may have been linked although nothing follows.
+                    self.tables.publish();
+                })?;
             return Ok((Fault::Mapped, frame));
         }
         let frame = self.geometry().address_of(entry, Level::L3);
@@ -115,31 +122,76 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
         self.first_write(&vma, offset, slot, entry, by, frames)
     }
 
-    /// Maps a new, zeroed page.
+    /// Maps new, zeroed memory where nothing is mapped: the leaf that pays, or the largest smaller
+    /// one that memory has frames for. Returns the page's frame.
     fn first_touch(
         &mut self,
         vma: &Vma,
         offset: u64,
-        slot: Slot,
+        place: &mut Place,
         access: Access,
         by: By,
         frames: &mut F,
     ) -> Result<PhysicalAddress, SpaceError> {
-        let frame = self.new_frame(vma, offset, slot, frames).inspect_err(|_| {
-            // The walk may have linked new tables although no page follows.
-            self.tables.publish();
-        })?;
-        frames.zero(frame);
-        if vma.rights.execute {
-            frames.sync_instructions(frame);
+        let written = access == Access::Write;
+        if self.leaf_for(vma, offset, place, LargestLeaf::Group) == LargestLeaf::Group {
+            let count = P::SIZE.contiguous_entries(Level::L3) as u64;
+            let slot = self.tables.make_slot(offset, place, Level::L3)?;
+            if let Some(first) = Self::new_run(vma, count, frames) {
+                let entry = self.page_entry(first, vma.rights, written, by);
+                let entry = Descriptor(entry.0 | Descriptor::CONTIGUOUS);
+                let start = PageTables::<P, E>::first_of_group(slot);
+                self.tables.set_group(start, entry);
+                self.stats.groups += 1;
+                self.mapped(count);
+                return Ok(first.wrapping_add(offset & (Self::group_bytes() - 1)));
+            }
         }
-        let entry = self.page_entry(frame, vma.rights, access == Access::Write, by);
+        let slot = self.tables.make_slot(offset, place, Level::L3)?;
+        let frame = self.new_frame(vma, offset, slot, frames)?;
+        frames.zero(frame, 1);
+        if vma.rights.execute {
+            frames.sync_instructions(frame, 1);
+        }
+        let entry = self.page_entry(frame, vma.rights, written, by);
         self.tables.set_page(slot, entry);
-        self.stats.resident += 1;
-        self.stats.mapped += 1;
         self.fold(vma, offset, slot);
-        self.tables.publish();
+        self.mapped(1);
         Ok(frame)
+    }
+
+    /// The leaf for a first touch.
+    fn leaf_for(&self, vma: &Vma, offset: u64, place: &Place, at_most: LargestLeaf) -> LargestLeaf {
+        let touch = Touch {
+            page_size: P::SIZE,
+            policy: self.settings.large_leaves,
+            advice: vma.advice,
+            vma: (vma.start.0, vma.end.0),
+            address: self.geometry().base().0 + offset,
+            at_most,
+        };
+        choose(&touch, |leaf| match leaf {
+            LargestLeaf::Page => true,
+            LargestLeaf::Group => !place.level.is_last() || self.tables.is_group_empty(place.slot),
+            LargestLeaf::Block => !place.level.is_last(),
+        })
+    }
+
+    /// New, zeroed frames that follow each other, for one leaf.
+    fn new_run(vma: &Vma, count: u64, frames: &mut F) -> Option<PhysicalAddress> {
+        let first = frames.allocate_run(count)?;
+        frames.zero(first, count);
+        if vma.rights.execute {
+            frames.sync_instructions(first, count);
+        }
+        Some(first)
+    }
+
+    /// Ends a first touch that mapped `pages` pages.
+    fn mapped(&mut self, pages: u64) {
+        self.stats.resident += pages;
+        self.stats.mapped += pages;
+        self.tables.publish();
     }
 
     /// Makes a page writable that may be shared.
@@ -168,7 +220,7 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
         let copy = self.new_frame(vma, offset, slot, frames)?;
         frames.copy(frame, copy);
         if vma.rights.execute {
-            frames.sync_instructions(copy);
+            frames.sync_instructions(copy, 1);
         }
         let new = self.page_entry(copy, vma.rights, true, by);
         let old = if entry.is_contiguous() {
@@ -234,7 +286,7 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
         slot: Slot,
         frames: &mut F,
     ) -> Result<PhysicalAddress, SpaceError> {
-        let wanted = if self.settings.contiguous {
+        let wanted = if self.settings.large_leaves.has_groups() {
             self.wanted(vma, offset, slot)
         } else {
             Wanted::Any
@@ -293,7 +345,7 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
 
     /// Sets the contiguous hint if this page completes a group.
     fn fold(&mut self, vma: &Vma, offset: u64, slot: Slot) -> bool {
-        let folded = self.settings.contiguous
+        let folded = self.settings.large_leaves.has_groups()
             && self.has_group(vma, offset)
             && self.tables.fold(offset, slot);
         self.stats.folded += u64::from(folded);
@@ -303,7 +355,7 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
     /// Sets the hint on every group with a page from `from` to `to` that qualifies.
     pub(super) fn fold_between(&mut self, from: u64, to: u64) {
         let mut at = from;
-        while self.settings.contiguous && at < to {
+        while self.settings.large_leaves.has_groups() && at < to {
             let (first, next) = self.tables.pages_from(at, to);
             if let Some(Slot { table, mut index }) = first {
                 while at < next {

@@ -29,9 +29,9 @@ pub enum Wanted {
 ///
 /// # Safety
 ///
-/// A frame from [`allocate`](Self::allocate) must be of the space's page size, aligned to it, below
+/// A frame from [`allocate`](Self::allocate) or [`allocate_run`](Self::allocate_run) must be of the space's page size, aligned to it, below
 /// the physical address size of the space's geometry, and not used otherwise while it has an owner.
-/// `allocate` gives a frame one owner, each [`share`](Self::share) adds one, and
+/// Both give a frame one owner, each [`share`](Self::share) adds one, and
 /// [`release`](Self::release) removes one.
 ///
 /// [`is_shared`](Self::is_shared) and [`sharing`](Self::sharing) must answer correctly for a frame
@@ -48,8 +48,17 @@ pub enum Wanted {
 pub unsafe trait UserFrames {
     /// A frame with one owner and undefined contents; `None` if there is none.
     fn allocate(&mut self, wanted: Wanted) -> Option<PhysicalAddress>;
-    /// Fills a frame with zeros.
-    fn zero(&mut self, frame: PhysicalAddress);
+    /// The first of `frames` consecutive frames, aligned to the bytes of all together, each as from
+    /// [`allocate`](Self::allocate): with one owner of its own, to be shared and released by itself.
+    /// `frames` is a power of two, the pages of a contiguous group or of a block. `None` if there is no
+    /// such run, which is no shortage: the space goes on with a smaller leaf.
+    ///
+    /// An allocator without such runs keeps this default.
+    fn allocate_run(&mut self, _frames: u64) -> Option<PhysicalAddress> {
+        None
+    }
+    /// Fills `count` consecutive frames with zeros.
+    fn zero(&mut self, first: PhysicalAddress, count: u64);
     /// Copies the contents of frame `from` to frame `to`.
     fn copy(&mut self, from: PhysicalAddress, to: PhysicalAddress);
     /// Adds one owner to each of `count` consecutive frames.
@@ -65,7 +74,7 @@ pub unsafe trait UserFrames {
     fn sharing(&self, first: PhysicalAddress, _count: u64) -> (bool, u64) {
         (self.is_shared(first), 1)
     }
-    /// Makes the stores to a frame visible to instruction fetches of all CPUs. Called before the
-    /// frame is first mapped executable.
-    fn sync_instructions(&mut self, frame: PhysicalAddress);
+    /// Makes the stores to `count` consecutive frames visible to instruction fetches of all CPUs.
+    /// Called before the frames are first mapped executable.
+    fn sync_instructions(&mut self, first: PhysicalAddress, count: u64);
 }

@@ -27,6 +27,7 @@ mod error;
 mod fault;
 mod fork;
 mod frames;
+mod leaf_size;
 mod rights;
 pub mod switch;
 mod vma;
@@ -34,8 +35,9 @@ mod vma;
 pub use error::SpaceError;
 pub use fault::Fault;
 pub use frames::{UserFrames, Wanted};
+pub use leaf_size::{LargeLeaves, LargestLeaf};
 pub use rights::{Access, Rights};
-pub use vma::{Vma, Vmas};
+pub use vma::{Advice, Vma, Vmas};
 
 use crate::arch::bbm::BbmLevel;
 use crate::arch::page_size::{Level, Page};
@@ -52,8 +54,9 @@ pub struct Settings {
     pub hardware_access: bool,
     /// TCR.HD is set on every CPU: a page that has only been read is writable and clean.
     pub hardware_dirty: bool,
-    /// Whole, aligned groups of pages get the contiguous hint.
-    pub contiguous: bool,
+    /// The leaves that a first touch maps. Unless they are pages alone, whole and aligned groups of
+    /// pages that came one by one get the contiguous hint too.
+    pub large_leaves: LargeLeaves,
     /// How far the hint may change in place, see [`PageTables::set_bbm`]. At level 0 groups are
     /// made and split by break-before-make.
     pub bbm: BbmLevel,
@@ -63,11 +66,11 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// The features that every CPU has, with contiguous groups.
+    /// The features that every CPU has, with large leaves.
     pub const PLAIN: Self = Self {
         hardware_access: false,
         hardware_dirty: false,
-        contiguous: true,
+        large_leaves: LargeLeaves::BLOCKS,
         bbm: BbmLevel::Level0,
         break_execute: false,
     };
@@ -79,8 +82,10 @@ impl Settings {
 pub struct Stats {
     /// Pages mapped now.
     pub resident: u64,
-    /// Pages mapped at their first touch.
+    /// Pages mapped at their first touch, or with the first touch of another page of their leaf.
     pub mapped: u64,
+    /// Groups of them that were mapped at once, with the contiguous hint.
+    pub groups: u64,
     /// Pages copied at the first write after a fork.
     pub copied: u64,
     /// Formerly shared pages that became writable without a copy.
@@ -98,6 +103,7 @@ impl Stats {
     pub const NONE: Self = Self {
         resident: 0,
         mapped: 0,
+        groups: 0,
         copied: 0,
         reused: 0,
         spurious: 0,
@@ -111,6 +117,7 @@ impl Stats {
         Self {
             resident: self.resident + other.resident,
             mapped: self.mapped + other.mapped,
+            groups: self.groups + other.groups,
             copied: self.copied + other.copied,
             reused: self.reused + other.reused,
             spurious: self.spurious + other.spurious,

@@ -7,6 +7,22 @@ use super::error::SpaceError;
 use super::rights::Rights;
 use crate::arch::VirtualAddress;
 
+/// What a program asks for about the size of the leaves of a VMA.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(
+    clippy::exhaustive_enums,
+    reason = "a program wants more, less or does not say"
+)]
+pub enum Advice {
+    /// Nothing: the [policy](super::LargeLeaves) decides.
+    #[default]
+    None,
+    /// The largest leaves that fit.
+    Large,
+    /// Pages alone.
+    Pages,
+}
+
 /// A range with uniform rights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Vma {
@@ -16,9 +32,11 @@ pub struct Vma {
     pub end: VirtualAddress,
     /// The rights of a program in it.
     pub rights: Rights,
-    /// A tag that the kernel gives VMAs (a heap, a stack). Neighbours with the same rights and
-    /// label become one VMA.
+    /// A tag that the kernel gives VMAs (a heap, a stack). Neighbours with the same rights, label
+    /// and advice become one VMA.
     pub label: u8,
+    /// The size of the leaves that its pages are first mapped by.
+    pub advice: Advice,
 }
 
 impl Vma {
@@ -28,6 +46,7 @@ impl Vma {
         end: VirtualAddress(0),
         rights: Rights::NONE,
         label: 0,
+        advice: Advice::None,
     };
 
     /// The size in bytes.
@@ -44,7 +63,10 @@ impl Vma {
 
     /// Whether `next` can be merged into this VMA.
     fn continues_in(&self, next: &Self) -> bool {
-        self.end == next.start && self.rights == next.rights && self.label == next.label
+        self.end == next.start
+            && self.rights == next.rights
+            && self.label == next.label
+            && self.advice == next.advice
     }
 }
 
@@ -243,6 +265,29 @@ impl<'s> Vmas<'s> {
         end: VirtualAddress,
         rights: Rights,
     ) -> Result<(), SpaceError> {
+        self.change(start, end, |vma| vma.rights = rights)
+    }
+
+    /// Changes the advice of all VMAs from `start` to `end`.
+    ///
+    /// # Errors
+    ///
+    /// As for [`protect`](Self::protect).
+    pub fn advise(
+        &mut self,
+        start: VirtualAddress,
+        end: VirtualAddress,
+        advice: Advice,
+    ) -> Result<(), SpaceError> {
+        self.change(start, end, |vma| vma.advice = advice)
+    }
+
+    fn change(
+        &mut self,
+        start: VirtualAddress,
+        end: VirtualAddress,
+        change: impl Fn(&mut Vma),
+    ) -> Result<(), SpaceError> {
         if start >= end {
             return Ok(());
         }
@@ -266,7 +311,7 @@ impl<'s> Vmas<'s> {
             self.replace(last, 1, &[rest.unwrap_or(behind), behind])?;
         }
         for vma in self.storage.iter_mut().skip(from).take(count) {
-            vma.rights = rights;
+            change(vma);
         }
         self.join(from.saturating_sub(1), count + 2);
         Ok(())

@@ -7,7 +7,16 @@
 pub(crate) use super::one_page::Slot;
 use super::{BitChange, FreedFrames, PageTables, TableEnvironment, TableError, Visibility};
 use crate::arch::page_size::{Level, Page};
-use crate::arch::{Descriptor, Kind, PhysicalAddress};
+use crate::arch::{Descriptor, PhysicalAddress};
+
+/// The last entry on the way to an offset.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    pub(crate) slot: Slot,
+    /// The level of its table.
+    pub(crate) level: Level,
+    pub(crate) entry: Descriptor,
+}
 
 impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// The entry of the page at `offset` and its descriptor, if there is a last-level table for it.
@@ -21,42 +30,52 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         self.load(slot.table, slot.index)
     }
 
-    /// As [`page`](Self::page), but makes the missing tables on the way, all or none of them. The
-    /// new tables are empty, and one store-release links them.
-    pub(crate) fn make_page(&mut self, offset: u64) -> Result<(Slot, Descriptor), TableError> {
+    /// The last entry on the way to `offset`: its leaf, or the empty entry where the tables end.
+    #[inline(always)]
+    pub(crate) fn place(&self, offset: u64) -> Place {
         let (mut table, mut level) = (self.root, self.geometry.start_level());
-        while !level.is_last() {
-            let entry = self.load(table, Self::index(offset, level));
-            match entry.kind(&self.geometry, level) {
-                Kind::Table => table = self.geometry.address_of(entry, level),
-                Kind::Invalid => {
-                    table = self.make_tables(offset, table, level)?;
-                    level = Level::L3;
-                    continue;
-                }
-                Kind::Leaf | Kind::PresentInvalid => {
-                    let mask = P::SIZE.entry_bytes(level) - 1;
-                    return Err(TableError::AlreadyMapped {
-                        address: self.address(offset & !mask),
-                    });
-                }
+        loop {
+            let index = Self::index(offset, level);
+            let entry = self.load(table, index);
+            if !entry.is_table(level) {
+                let slot = Slot { table, index };
+                return Place { slot, level, entry };
             }
+            table = self.geometry.address_of(entry, level);
             level = level.next();
         }
-        let index = Self::index(offset, level);
-        Ok((Slot { table, index }, self.load(table, index)))
     }
 
-    /// Makes the tables for `offset` below an empty entry of `table`, and returns the last-level
-    /// one.
+    /// Moves `place`, the empty entry where the tables end, down to `level`, and returns it. Makes the
+    /// missing tables, all or none of them. The new tables are empty, and one store-release links
+    /// them.
+    #[inline(always)]
+    pub(crate) fn make_slot(
+        &mut self,
+        offset: u64,
+        place: &mut Place,
+        level: Level,
+    ) -> Result<Slot, TableError> {
+        if place.level < level {
+            place.slot = Slot {
+                table: self.make_tables(offset, place, level)?,
+                index: Self::index(offset, level),
+            };
+            place.level = level;
+        }
+        Ok(place.slot)
+    }
+
+    /// Makes the tables for `offset` from `place` to `to`, and returns the last one.
     #[cold]
     fn make_tables(
         &mut self,
         offset: u64,
-        table: PhysicalAddress,
-        level: Level,
+        place: &Place,
+        to: Level,
     ) -> Result<PhysicalAddress, TableError> {
-        let needed = (Level::L3.number() - level.number()) as usize;
+        let Place { slot, level, .. } = *place;
+        let needed = (to.number() - level.number()) as usize;
         let exhausted = TableError::OutOfTables { needed };
         if !self.environment.reserve(needed) {
             return Err(exhausted);
@@ -65,7 +84,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         let first = self.environment.allocate(1).ok_or(exhausted)?.first;
         self.leave_empty(first, 0, P::SIZE.entries());
         let (mut last, mut below) = (first, level.next());
-        while !below.is_last() {
+        while below < to {
             let next = self.environment.allocate(1).ok_or(exhausted)?.first;
             self.leave_empty(next, 0, P::SIZE.entries());
             let link = Descriptor::table(&self.geometry, next);
@@ -74,7 +93,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
             below = below.next();
         }
         let link = Descriptor::table(&self.geometry, first);
-        self.store(table, Self::index(offset, level), link, self.linking());
+        self.store(slot.table, slot.index, link, self.linking());
         self.pending.made_valid();
         Ok(last)
     }
@@ -86,6 +105,25 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         let how = self.linking();
         self.store(slot.table, slot.index, entry, how);
         self.pending.made_valid();
+    }
+
+    /// Stores the entries of a contiguous group, none of which is valid: `entry` has the hint and the
+    /// output of the first member, whose slot is `first`. As for [`set_page`](Self::set_page), each
+    /// store is a store-release. A walker that sees some of them may take the hint for all, and the
+    /// others translate as it then says.
+    pub(crate) fn set_group(&mut self, first: Slot, entry: Descriptor) {
+        let count = P::SIZE.contiguous_entries(Level::L3);
+        let how = self.linking();
+        let step = P::SIZE.bytes();
+        self.fill(first.table, first.index, count, entry, step, how);
+        self.pending.made_valid();
+    }
+
+    /// Whether no page of the group of `slot` is mapped.
+    pub(crate) fn is_group_empty(&self, slot: Slot) -> bool {
+        let first = Self::first_of_group(slot);
+        let count = P::SIZE.contiguous_entries(Level::L3);
+        self.find_mapped(first.table, first.index, count).is_none()
     }
 
     /// Changes bits of the page's entry in place without losing an update by hardware, and

@@ -25,6 +25,8 @@ pub struct Frames {
     pub budget: usize,
     /// Whether wishes are fulfilled.
     pub obliging: bool,
+    /// Whether there are runs for whole leaves.
+    pub runs: bool,
     /// Whether who has no wish gets what was given back last, as from most allocators.
     pub reusing: bool,
     given_back: Option<usize>,
@@ -40,6 +42,7 @@ impl Frames {
             frames: vec![Frame::default(); count],
             budget: usize::MAX,
             obliging: true,
+            runs: true,
             reusing: false,
             given_back: None,
             random: 0x9e37_79b9_7f4a_7c15,
@@ -132,8 +135,25 @@ unsafe impl UserFrames for Frames {
         Some(PhysicalAddress(self.first + index as u64 * self.page))
     }
 
-    fn zero(&mut self, frame: PhysicalAddress) {
-        self.at_mut(frame.0).value = 0;
+    fn allocate_run(&mut self, frames: u64) -> Option<PhysicalAddress> {
+        let left = self.budget.checked_sub(frames as usize)?;
+        if !self.runs {
+            return None;
+        }
+        let first = self.wished(Wanted::Group { frames, index: 0 })?;
+        self.budget = left;
+        self.frames[first..first + frames as usize].fill(Frame {
+            owners: 1,
+            value: GARBAGE,
+            synchronised: false,
+        });
+        Some(PhysicalAddress(self.first + first as u64 * self.page))
+    }
+
+    fn zero(&mut self, first: PhysicalAddress, count: u64) {
+        for frame in 0..count {
+            self.at_mut(first.0 + frame * self.page).value = 0;
+        }
     }
 
     fn copy(&mut self, from: PhysicalAddress, to: PhysicalAddress) {
@@ -173,7 +193,9 @@ unsafe impl UserFrames for Frames {
         (shared, frames.take_while(same).count() as u64)
     }
 
-    fn sync_instructions(&mut self, frame: PhysicalAddress) {
-        self.at_mut(frame.0).synchronised = true;
+    fn sync_instructions(&mut self, first: PhysicalAddress, count: u64) {
+        for frame in 0..count {
+            self.at_mut(first.0 + frame * self.page).synchronised = true;
+        }
     }
 }

@@ -3,7 +3,7 @@
 use crate::world::World;
 use granule::arch::bbm::BbmLevel;
 use granule::arch::{Dispatch, Geometry, Page, Page4K, PageSize, VaRange};
-use granule::space::{Access, Fault, Rights, Settings};
+use granule::space::{Access, Advice, Fault, LargeLeaves, Rights, Settings};
 use granule::table::Visibility;
 use granule_testing::host::Event;
 use granule_testing::shape::{LARGE, PLAIN};
@@ -22,9 +22,11 @@ fn geometries() -> [Geometry; 3] {
     ]
 }
 
-/// A world with one process and a VMA of two groups, from the second group of the space on.
+/// A world with one process and a VMA of two groups, from the second group of the space on, in which
+/// pages come one by one.
 fn world<P: Page>(geometry: Geometry, settings: Settings) -> (World<P>, u64) {
     let mut world = World::<P>::new(geometry, settings);
+    world.frames.runs = false;
     world.start();
     let group = world.arch.contiguous(3);
     world
@@ -130,7 +132,7 @@ fn a_group_never_reaches_into_another_area() {
             world.protect(0, group, half, Rights::READ_WRITE).unwrap();
             // A page of the second VMA goes and comes again, in the same frame.
             world.frames.reusing = true;
-            world.discard(0, last, 1);
+            world.discard(0, last, 1).unwrap();
             world.touch(0, last, Access::Read, 0).unwrap();
             let folded = world.processes[0].space.stats().folded;
             world.touch(0, group, Access::Write, 7).unwrap();
@@ -269,4 +271,127 @@ impl Dispatch for Emptied {
         assert_eq!(world.host.given_out(), 1, "the root");
         world.end();
     }
+}
+
+/// The TLBIs, DSBs and ISBs among events, and the stores of leaves that EL0 may use.
+fn counts(events: &[Event]) -> [usize; 4] {
+    let count = |is: fn(&Event) -> bool| events.iter().filter(|event| is(event)).count();
+    [
+        count(|event| matches!(event, Event::Tlbi(_) | Event::OtherTlbi(..))),
+        count(|event| matches!(event, Event::DsbIshst | Event::DsbIsh)),
+        count(|event| matches!(event, Event::Isb)),
+        events
+            .iter()
+            .map(|event| match *event {
+                Event::Store {
+                    count, descriptor, ..
+                } if descriptor & (1 << 6 | 1) == 1 << 6 | 1 => count,
+                _ => 0,
+            })
+            .sum(),
+    ]
+}
+
+struct AtOnce(Geometry, Settings);
+impl Dispatch for AtOnce {
+    type Output = ();
+    fn run<P: Page>(self) {
+        let (mut world, group) = world::<P>(self.0, self.1);
+        world.frames.runs = true;
+        for (number, start) in [group, 2 * group].into_iter().enumerate() {
+            world.host.take_events();
+            let fault = world.touch(0, start + 5, Access::Write, 1).unwrap();
+            assert_eq!(fault, Some(Fault::Mapped));
+            let events = world.host.take_events();
+            assert_eq!(counts(&events), [0, 1, 1, group as usize]);
+            for page in start..start + group {
+                assert_eq!(world.touch(0, page, Access::Write, page), Ok(None));
+            }
+            assert_eq!(world.host.take_events(), [], "no fault, no change");
+            let stats = world.processes[0].space.stats();
+            assert_eq!((stats.groups, stats.folded), (number as u64 + 1, 0));
+            assert_eq!(
+                (stats.mapped, stats.resident),
+                (stats.groups * group, stats.mapped)
+            );
+            world.check();
+        }
+        world.end();
+    }
+}
+
+#[test]
+fn a_first_touch_maps_a_whole_group_without_a_tlbi() {
+    for geometry in geometries() {
+        if cfg!(miri) && geometry.page_size() != PageSize::K4 {
+            continue;
+        }
+        for settings in [Settings::PLAIN, HARDWARE] {
+            let settings = Settings {
+                large_leaves: LargeLeaves::GROUPS,
+                ..settings
+            };
+            geometry.page_size().dispatch(AtOnce(geometry, settings));
+        }
+    }
+}
+
+/// Without large leaves a page is a page, whatever frames there are and whatever a program asks for.
+#[test]
+fn pages_alone_take_no_tlbi_and_get_no_hint() {
+    let settings = Settings {
+        large_leaves: LargeLeaves::OFF,
+        ..Settings::PLAIN
+    };
+    for (runs, advice) in [
+        (false, Advice::None),
+        (true, Advice::None),
+        (true, Advice::Large),
+    ] {
+        let (mut world, group) = world::<Page4K>(geometries()[0], settings);
+        world.frames.runs = runs;
+        world.advise(0, group, 2 * group, advice).unwrap();
+        for page in group..3 * group {
+            world.host.take_events();
+            let fault = world.touch(0, page, Access::Write, page).unwrap();
+            assert_eq!(fault, Some(Fault::Mapped));
+            assert_eq!(counts(&world.host.take_events()), [0, 1, 1, 1]);
+        }
+        let stats = world.processes[0].space.stats();
+        assert_eq!(
+            (stats.groups, stats.folded, stats.mapped),
+            (0, 0, 2 * group)
+        );
+        world.check();
+        world.end();
+    }
+}
+
+#[test]
+fn a_group_is_made_only_where_nothing_is_mapped_and_one_area_has_all_of_it() {
+    let (mut world, group) = world::<Page4K>(geometries()[0], Settings::PLAIN);
+    world.touch(0, group + 3, Access::Write, 1).unwrap();
+    world.frames.runs = true;
+    // A page is there already.
+    world.touch(0, group + 4, Access::Write, 1).unwrap();
+    // The last page of the group is in no area.
+    world.unmap(0, 3 * group - 1, 1).unwrap();
+    world.touch(0, 2 * group, Access::Write, 1).unwrap();
+    assert_eq!(world.processes[0].space.stats().groups, 0);
+    assert_eq!(world.processes[0].space.stats().mapped, 3);
+    // It is in another area.
+    world.map(0, 3 * group - 1, 1, Rights::READ, 0).unwrap();
+    world.touch(0, 2 * group + 1, Access::Write, 1).unwrap();
+    assert_eq!(world.processes[0].space.stats().groups, 0);
+    // A program that wants pages gets pages.
+    world.discard(0, group, group).unwrap();
+    world.advise(0, group, group, Advice::Pages).unwrap();
+    world.touch(0, group, Access::Write, 1).unwrap();
+    assert_eq!(world.processes[0].space.stats().groups, 0);
+    world.discard(0, group, 1).unwrap();
+    world.advise(0, group, group, Advice::None).unwrap();
+    world.touch(0, group, Access::Write, 1).unwrap();
+    assert_eq!(world.processes[0].space.stats().groups, 1);
+    world.check();
+    world.end();
 }

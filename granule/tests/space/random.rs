@@ -3,7 +3,7 @@
 use crate::world::{World, ran_out};
 use granule::arch::bbm::BbmLevel;
 use granule::arch::{Dispatch, Geometry, Page, PageSize, VaRange};
-use granule::space::{Access, Rights, Settings, SpaceError};
+use granule::space::{Access, Advice, LargeLeaves, Rights, Settings, SpaceError};
 use granule_testing::cases::config;
 use granule_testing::shape::{LARGE, PLAIN};
 use proptest::prelude::*;
@@ -15,6 +15,7 @@ enum Step {
     Unmap(u64, u64),
     Discard(u64, u64),
     Protect(u64, u64, Rights),
+    Advise(u64, u64, Advice),
     Touch(u64, Access),
     /// Some pages in a row, upward or downward.
     TouchAll(u64, u64, Access, bool),
@@ -23,6 +24,8 @@ enum Step {
     Exit,
     /// Frames do not come as they are wished for.
     Oblige(bool),
+    /// There are no runs of frames for whole leaves.
+    Runs(bool),
     /// Who has no wish gets the frame that was given back last.
     Reuse(bool),
     /// The next step finds only so many tables and frames.
@@ -52,6 +55,10 @@ fn access() -> impl Strategy<Value = Access> {
     ]
 }
 
+fn advice() -> impl Strategy<Value = Advice> {
+    proptest::sample::select(vec![Advice::None, Advice::Large, Advice::Pages])
+}
+
 /// Where a range begins, and how long it is: mostly short, now and then all there is.
 fn range() -> impl Strategy<Value = (u64, u64)> {
     prop_oneof![
@@ -68,6 +75,7 @@ fn step() -> impl Strategy<Value = Step> {
         3 => range().prop_map(|(a, n)| Step::Unmap(a, n)),
         1 => range().prop_map(|(a, n)| Step::Discard(a, n)),
         3 => (range(), rights()).prop_map(|((a, n), r)| Step::Protect(a, n, r)),
+        1 => (range(), advice()).prop_map(|((a, n), v)| Step::Advise(a, n, v)),
         5 => (0..WINDOW, access()).prop_map(|(a, k)| Step::Touch(a, k)),
         6 => (range(), access(), any::<bool>())
             .prop_map(|((a, n), k, d)| Step::TouchAll(a, n, k, d)),
@@ -75,6 +83,7 @@ fn step() -> impl Strategy<Value = Step> {
         3 => Just(Step::Fork),
         2 => Just(Step::Exit),
         1 => any::<bool>().prop_map(Step::Oblige),
+        1 => any::<bool>().prop_map(Step::Runs),
         1 => any::<bool>().prop_map(Step::Reuse),
         2 => (0..4usize, 0..30usize).prop_map(|(t, f)| Step::Scarce(t, f)),
     ]
@@ -107,10 +116,11 @@ fn play<P: Page>(
             }
         }
         Step::Unmap(page, count) => world.unmap(process, base + page, count)?,
-        Step::Discard(page, count) => world.discard(process, base + page, count),
+        Step::Discard(page, count) => world.discard(process, base + page, count)?,
         Step::Protect(page, count, rights) => {
             world.protect(process, base + page, count, rights)?;
         }
+        Step::Advise(page, count, advice) => world.advise(process, base + page, count, advice)?,
         Step::Touch(page, access) => {
             world.touch(process, base + page, access, value)?;
         }
@@ -127,6 +137,7 @@ fn play<P: Page>(
         Step::Exit if world.processes.len() > 1 => world.exit(process),
         Step::Fork | Step::Exit | Step::Scarce(..) => {}
         Step::Oblige(obliging) => world.frames.obliging = obliging,
+        Step::Runs(runs) => world.frames.runs = runs,
         Step::Reuse(reusing) => world.frames.reusing = reusing,
     }
     Ok(())
@@ -200,10 +211,14 @@ fn geometries() -> Vec<Geometry> {
 
 fn settings() -> impl Strategy<Value = Settings> {
     (any::<[bool; 3]>(), proptest::bool::weighted(0.9), 0..4u32).prop_map(
-        |([hardware_access, hardware_dirty, break_execute], contiguous, bbm)| Settings {
+        |([hardware_access, hardware_dirty, break_execute], large, bbm)| Settings {
             hardware_access,
             hardware_dirty: hardware_access && hardware_dirty,
-            contiguous,
+            large_leaves: if large {
+                LargeLeaves::BLOCKS
+            } else {
+                LargeLeaves::OFF
+            },
             bbm: BbmLevel::from_number(bbm),
             break_execute,
         },

@@ -1,17 +1,21 @@
 //! What a program's memory is: pages with rights and values.
 
-use granule::space::Rights;
+use granule::space::{Advice, Rights};
 use std::collections::BTreeMap;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Page {
     pub rights: Rights,
     pub label: u8,
+    pub advice: Advice,
     /// What the page holds; 0 until it is written.
     pub value: u64,
     /// It was written since it was mapped, or may have been.
     pub dirty: bool,
 }
+
+/// What pages of one VMA have in common.
+pub type Kind = (Rights, u8, Advice);
 
 /// Page numbers to pages.
 #[derive(Clone, Debug, Default)]
@@ -20,15 +24,14 @@ pub struct Reference {
 }
 
 impl Reference {
-    /// Ranges with the same rights and label, as first page and end.
-    pub fn vmas(&self) -> Vec<(u64, u64, Rights, u8)> {
-        let mut vmas: Vec<(u64, u64, Rights, u8)> = Vec::new();
+    /// Ranges with the same rights, label and advice, as first page and end.
+    pub fn vmas(&self) -> Vec<(u64, u64, Kind)> {
+        let mut vmas: Vec<(u64, u64, Kind)> = Vec::new();
         for (&number, page) in &self.pages {
+            let kind = (page.rights, page.label, page.advice);
             match vmas.last_mut() {
-                Some(last) if last.1 == number && last.2 == page.rights && last.3 == page.label => {
-                    last.1 += 1;
-                }
-                _ => vmas.push((number, number + 1, page.rights, page.label)),
+                Some(last) if last.1 == number && last.2 == kind => last.1 += 1,
+                _ => vmas.push((number, number + 1, kind)),
             }
         }
         vmas

@@ -1,7 +1,7 @@
 //! VMAs against a plain list of pages, and the storage that they have room in.
 
 use granule::arch::VirtualAddress;
-use granule::space::{Rights, SpaceError, Vma, Vmas};
+use granule::space::{Advice, Rights, SpaceError, Vma, Vmas};
 use granule_testing::cases::config;
 use proptest::prelude::*;
 
@@ -12,6 +12,7 @@ enum Step {
     Insert(u64, u64, u8),
     Remove(u64, u64),
     Protect(u64, u64, u8),
+    Advise(u64, u64, u8),
     Gap(u64, u64, u64, u32),
 }
 
@@ -25,18 +26,23 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         (range.clone(), 0..6u8).prop_map(|((a, b), r)| Step::Insert(a, b, r)),
         range.clone().prop_map(|(a, b)| Step::Remove(a, b)),
-        (range, 0..6u8).prop_map(|((a, b), r)| Step::Protect(a, b, r)),
+        (range.clone(), 0..6u8).prop_map(|((a, b), r)| Step::Protect(a, b, r)),
+        (range, 0..3u8).prop_map(|((a, b), v)| Step::Advise(a, b, v)),
         (any_range, 1..8u64, 0..3u32).prop_map(|((a, b), n, align)| Step::Gap(a, b, n, align)),
     ]
 }
 
-type Pages = [Option<(Rights, u8)>; PAGES as usize];
+fn advice(number: u8) -> Advice {
+    [Advice::None, Advice::Large, Advice::Pages][number as usize % 3]
+}
+
+type Pages = [Option<(Rights, u8, Advice)>; PAGES as usize];
 
 /// The VMAs that pages make.
 fn areas_of(pages: &Pages) -> Vec<Vma> {
     let mut vmas: Vec<Vma> = Vec::new();
     for (number, page) in pages.iter().enumerate() {
-        let Some((rights, label)) = *page else {
+        let Some((rights, label, advice)) = *page else {
             continue;
         };
         let (start, end) = (
@@ -44,7 +50,10 @@ fn areas_of(pages: &Pages) -> Vec<Vma> {
             VirtualAddress(number as u64 + 1),
         );
         match vmas.last_mut() {
-            Some(last) if (last.end, last.rights, last.label) == (start, rights, label) => {
+            Some(last)
+                if (last.end, last.rights, last.label, last.advice)
+                    == (start, rights, label, advice) =>
+            {
                 last.end = end;
             }
             _ => vmas.push(Vma {
@@ -52,6 +61,7 @@ fn areas_of(pages: &Pages) -> Vec<Vma> {
                 end,
                 rights,
                 label,
+                advice,
             }),
         }
     }
@@ -75,11 +85,11 @@ proptest! {
             let at = VirtualAddress;
             let (done, slack) = match step {
                 Step::Insert(from, to, number) => {
-                    let page = (rights(number), number / 3);
+                    let page = (rights(number), number / 3, advice(number / 2));
                     let there = (from..to).find(|&page| pages[page as usize].is_some());
                     new[from as usize..to as usize].fill(Some(page));
                     let done = vmas.insert(Vma {
-                        start: at(from), end: at(to), rights: page.0, label: page.1,
+                        start: at(from), end: at(to), rights: page.0, label: page.1, advice: page.2,
                     });
                     if let Some(there) = there {
                         prop_assert_eq!(done, Err(SpaceError::Occupied { address: at(there) }));
@@ -102,6 +112,18 @@ proptest! {
                         continue;
                     }
                     // For a moment both ends are VMAs of their own.
+                    (done, 2)
+                }
+                Step::Advise(from, to, number) => {
+                    let hole = (from..to).find(|&page| pages[page as usize].is_none());
+                    for page in new[from as usize..to as usize].iter_mut().flatten() {
+                        page.2 = advice(number);
+                    }
+                    let done = vmas.advise(at(from), at(to), advice(number));
+                    if let Some(hole) = hole {
+                        prop_assert_eq!(done, Err(SpaceError::NotMapped { address: at(hole) }));
+                        continue;
+                    }
                     (done, 2)
                 }
                 Step::Gap(low, high, bytes, align) => {
@@ -129,7 +151,7 @@ proptest! {
             let expected = areas_of(&pages);
             prop_assert_eq!(vmas.all(), &expected[..], "after {:?}", step);
             for page in 0..PAGES {
-                let found = vmas.find(at(page)).map(|vma| (vma.rights, vma.label));
+                let found = vmas.find(at(page)).map(|vma| (vma.rights, vma.label, vma.advice));
                 prop_assert_eq!(found, pages[page as usize]);
             }
         }
@@ -146,6 +168,7 @@ fn storage_is_enlarged_and_the_old_one_comes_back() {
         end: VirtualAddress(end),
         rights: Rights::READ,
         label: 0,
+        advice: Advice::None,
     };
     vmas.insert(vma(0x1000, 0x3000)).unwrap();
     let full = Err(SpaceError::VmasFull { capacity: 1 });

@@ -5,7 +5,7 @@ use crate::frames::Frames;
 use crate::reference::{Page as Known, Reference};
 use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{Geometry, OutputFormat, Page, VirtualAddress};
-use granule::space::{Access, Fault, Rights, Settings, Space, SpaceError, Vma};
+use granule::space::{Access, Advice, Fault, Rights, Settings, Space, SpaceError, Vma};
 use granule::table::TableError;
 use granule_testing::host::{self, Host, HostEnvironment, Runs};
 use granule_testing::walk::Arch;
@@ -121,6 +121,7 @@ impl<P: Page> World<P> {
             let new = Known {
                 rights,
                 label,
+                advice: Advice::None,
                 value: 0,
                 dirty: false,
             };
@@ -139,13 +140,38 @@ impl<P: Page> World<P> {
         Ok(())
     }
 
-    pub fn discard(&mut self, process: usize, page: u64, count: u64) {
+    pub fn discard(&mut self, process: usize, page: u64, count: u64) -> Result<(), SpaceError> {
         let (start, bytes) = (self.address(page), count * self.page());
         let Process { space, reference } = &mut self.processes[process];
-        space.discard(start, bytes, &mut self.frames).unwrap();
+        space.discard(start, bytes, &mut self.frames)?;
         for (_, known) in reference.pages.range_mut(page..page + count) {
             (known.value, known.dirty) = (0, false);
         }
+        Ok(())
+    }
+
+    pub fn advise(
+        &mut self,
+        process: usize,
+        page: u64,
+        count: u64,
+        advice: Advice,
+    ) -> Result<(), SpaceError> {
+        let (start, bytes) = (self.address(page), count * self.page());
+        let Process { space, reference } = &mut self.processes[process];
+        let done = space.advise(start, bytes, advice);
+        if !reference.all_there(page, page + count) {
+            assert!(
+                matches!(done, Err(SpaceError::NotMapped { .. })),
+                "{done:?}"
+            );
+            return Ok(());
+        }
+        done?;
+        for (_, known) in reference.pages.range_mut(page..page + count) {
+            known.advice = advice;
+        }
+        Ok(())
     }
 
     pub fn protect(
@@ -296,7 +322,8 @@ impl<P: Page> World<P> {
         for (number, Process { space, reference }) in self.processes.iter().enumerate() {
             let found = space.vmas().all().iter().map(|vma| {
                 let page = self.page();
-                (vma.start.0 / page, vma.end.0 / page, vma.rights, vma.label)
+                let kind = (vma.rights, vma.label, vma.advice);
+                (vma.start.0 / page, vma.end.0 / page, kind)
             });
             assert_eq!(
                 found.collect::<Vec<_>>(),

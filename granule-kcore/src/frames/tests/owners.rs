@@ -195,6 +195,25 @@ fn a_group_is_filled_frame_after_frame() {
 }
 
 #[test]
+fn a_run_is_single_frames_each_with_an_owner_of_its_own() {
+    let mut memory = uninitialised(64);
+    let mut frames = filled(PageSize::K16, 0x80, 64, &mut memory);
+    let Frame(start) = frames.allocate_singles(4).unwrap();
+    assert!(start.is_multiple_of(16));
+    assert_eq!(frames.allocated(), 16);
+    frames.share(Frame(start + 3), 2).unwrap();
+    frames.release(Frame(start), 16, |_, _| ()).unwrap();
+    assert_eq!(frames.allocated(), 2);
+    assert_eq!(frames.allocate_singles(6), None, "two are in use");
+    frames.free(Frame(start + 3), 0).unwrap();
+    frames.free(Frame(start + 4), 0).unwrap();
+    assert_eq!(free_blocks(&frames), [(0x80, 6)]);
+    assert!(frames.reserve(33));
+    assert_eq!(frames.allocate_singles(5), None, "others are reserved");
+    assert!(frames.allocate_singles(0).is_some());
+}
+
+#[test]
 fn reserved_frames_are_not_given_out() {
     let mut memory = uninitialised(8);
     let mut frames = filled(PageSize::K4, 0, 8, &mut memory);

@@ -13,7 +13,7 @@ use granule::arch::{
     Regime as LibraryRegime, VaRange, VirtualAddress,
 };
 use granule::space::{
-    Access as Wish, Rights, Settings, Space, SpaceError, UserFrames, Vma, Wanted,
+    Access as Wish, LargeLeaves, Rights, Settings, Space, SpaceError, UserFrames, Vma, Wanted,
 };
 use granule::table::FreedFrames;
 use granule_model::{Access, AccessKind, Barrier, Event, Model, Outcome, Regime};
@@ -51,6 +51,8 @@ struct Frames {
     all: std::sync::Arc<std::sync::Mutex<Vec<Frame>>>,
     /// The page that a frame is needed for.
     page: u64,
+    /// Whether there are runs for whole groups.
+    runs: bool,
 }
 
 impl Frames {
@@ -86,7 +88,30 @@ unsafe impl UserFrames for Frames {
         Some(PhysicalAddress(FRAMES + index as u64 * PAGE))
     }
 
-    fn zero(&mut self, _: PhysicalAddress) {}
+    fn allocate_run(&mut self, count: u64) -> Option<PhysicalAddress> {
+        if !self.runs {
+            return None;
+        }
+        let mut all = self.all.lock().unwrap();
+        let count = count as usize;
+        let first = (0..=COUNT - count).step_by(count).find(|&first| {
+            all[first..first + count]
+                .iter()
+                .all(|frame| frame.owners == 0)
+        })?;
+        // The page that the run is for is the first one of its group, as the frames are aligned.
+        let start = self.page & !(count as u64 - 1);
+        for (number, frame) in all[first..first + count].iter_mut().enumerate() {
+            *frame = Frame {
+                owners: 1,
+                page: start + number as u64,
+                written: false,
+            };
+        }
+        Some(PhysicalAddress(FRAMES + first as u64 * PAGE))
+    }
+
+    fn zero(&mut self, _: PhysicalAddress, _: u64) {}
 
     fn copy(&mut self, _: PhysicalAddress, to: PhysicalAddress) {
         assert_eq!(self.with(to, |frame| frame.owners), 1);
@@ -118,7 +143,7 @@ unsafe impl UserFrames for Frames {
         (shared, alike.count() as u64)
     }
 
-    fn sync_instructions(&mut self, _: PhysicalAddress) {}
+    fn sync_instructions(&mut self, _: PhysicalAddress, _: u64) {}
 }
 
 /// What is left out.
@@ -242,6 +267,7 @@ impl Program {
             }
             let done = self.kernel(cpu, |space, frames| {
                 frames.page = page;
+                frames.runs = thread_rng().gen_bool(0.3);
                 space.fault(at(page), wish, frames)
             });
             match done {
@@ -302,7 +328,7 @@ impl Program {
 const SETTINGS: Settings = Settings {
     hardware_access: true,
     hardware_dirty: true,
-    contiguous: true,
+    large_leaves: LargeLeaves::BLOCKS,
     bbm: BbmLevel::Level0,
     break_execute: false,
 };
@@ -343,6 +369,7 @@ fn start(fault: Fault) -> Program {
     let mut frames = Frames {
         all: std::sync::Arc::new(std::sync::Mutex::new(vec![Frame::default(); COUNT])),
         page: 0,
+        runs: false,
     };
     for page in FIRST..FIRST + GROUP - 1 {
         frames.page = page;

@@ -133,6 +133,20 @@ pub(super) const FAULTS: &[Fault] = &[
         "it does not reach entries of this ASID",
     ),
     fault(
+        "a group is made at once over a page that is mapped",
+        touch_beside,
+        || nth(0, is_user_page, |kind| over_the_group(kind, 16)),
+        BreakBeforeMake,
+        "",
+    ),
+    fault(
+        "a group is made at once over a hole",
+        touch_beside_nothing,
+        || nth(0, is_user_page, |kind| over_the_group(kind, 15)),
+        UnequalContiguous,
+        "",
+    ),
+    fault(
         "a page goes out of a group, and one of the others keeps the hint",
         unmap_in_group,
         || nth(0, is_leaf_fill, one_grouped),
@@ -210,6 +224,31 @@ fn one_grouped(kind: Event) -> Vec<Event> {
     ]
 }
 
+/// A page that EL0 may access comes.
+const fn is_user_page(kind: &Event) -> bool {
+    const USER_PAGE: u64 = Descriptor::AP_USER | Descriptor::TABLE_OR_PAGE | Descriptor::VALID;
+    matches!(kind, Event::Store { count: 1, descriptor, .. } if *descriptor & USER_PAGE == USER_PAGE)
+}
+
+/// The page that comes is the first one of a group, of which so many members are stored.
+fn over_the_group(kind: Event, members: u32) -> Vec<Event> {
+    match kind {
+        Event::Store {
+            address,
+            descriptor,
+            visibility,
+            ..
+        } => vec![Event::Store {
+            address,
+            count: members,
+            descriptor: descriptor | Descriptor::CONTIGUOUS,
+            step: PAGE,
+            visibility,
+        }],
+        other => vec![other],
+    }
+}
+
 /// Frames are somebody else's from here on.
 const fn is_given_back(kind: &Event) -> bool {
     matches!(kind, Event::AssumeVisible { .. })
@@ -282,8 +321,31 @@ fn machine(pages: u64, access: Access) -> Machine {
     machine.quiet = true;
     machine.start();
     machine.map(0, FIRST, 64, Rights::READ_WRITE);
+    // Groups come together page by page.
+    machine.frames.runs = false;
     touch(&mut machine, 0, pages, access);
     machine
+}
+
+/// The first page of a group is touched, of which another page is mapped.
+fn touch_beside(planted: Option<Tap>) -> Result {
+    let mut machine = machine(0, Access::Write);
+    touch(&mut machine, 5, 1, Access::Write);
+    machine.frames.runs = true;
+    tap(&machine, planted);
+    touch(&mut machine, 0, 1, Access::Write);
+    end(machine)
+}
+
+/// As [`touch_beside`], where the last page of the group is in no VMA.
+fn touch_beside_nothing(planted: Option<Tap>) -> Result {
+    let mut machine = machine(0, Access::Write);
+    touch(&mut machine, 16, 1, Access::Write);
+    machine.unmap(0, FIRST + 15, 1);
+    machine.frames.runs = true;
+    tap(&machine, planted);
+    touch(&mut machine, 0, 1, Access::Write);
+    end(machine)
 }
 
 fn touch(machine: &mut Machine, first: u64, count: u64, access: Access) {

@@ -2,9 +2,10 @@
 //! hardware's account of them, faults that come late, and the kernel's accesses for it.
 
 use super::processes::{Processes, user};
+use crate::watch::Sample;
 use granule::arch::Page;
 use granule::space::{Access as Wish, SpaceError};
-use granule_model::{AccessKind, Outcome};
+use granule_model::{AccessKind, FaultKind, Outcome};
 
 const fn kind(wish: Wish) -> AccessKind {
     match wish {
@@ -50,11 +51,18 @@ impl<P: Page> Processes<P> {
             }
             self.begin(process, page, 1);
             self.watch(process, (page, 0));
+            // A page beside it may come with it, in the same leaf, if it is the program's.
+            let comes_too = |sample: &Sample| {
+                sample.before == Outcome::Fault(FaultKind::Translation)
+                    && self.all[process]
+                        .pages
+                        .contains_key(&(sample.va / self.page()))
+            };
             self.world
                 .borrow_mut()
                 .watch
                 .samples
-                .retain(|sample| sample.va != address.0);
+                .retain(|sample| sample.va != address.0 && !comes_too(sample));
             let done = self.all[process]
                 .space
                 .fault(address, wish, &mut self.frames);

@@ -8,7 +8,9 @@ use granule_model::Event;
 
 /// Where they begin.
 pub(super) const FIRST: u64 = 0x10_0000_0000;
-const COUNT: usize = 1200;
+/// How many there are for single pages, and how many beside them for whole leaves.
+const SINGLE: usize = 1536;
+const COUNT: usize = SINGLE + 1536;
 
 pub(crate) struct Frames {
     world: Shared,
@@ -18,6 +20,8 @@ pub(crate) struct Frames {
     next: usize,
     /// How many can be had.
     pub(crate) left: u64,
+    /// Whether there are runs for whole leaves.
+    pub(crate) runs: bool,
     /// Addresses of the space that is worked on, as first and bytes: when frames of it are free
     /// for others, no CPU may translate them as before.
     pub(crate) concerned: Option<(u64, u64)>,
@@ -32,6 +36,7 @@ impl Frames {
             values: vec![0; COUNT],
             next: 0,
             left: u64::MAX,
+            runs: true,
             concerned: None,
         }
     }
@@ -69,7 +74,7 @@ unsafe impl UserFrames for Frames {
             Wanted::Exactly(frame) => {
                 Some(((frame.0 - FIRST) / self.page) as usize).filter(|&index| self.is_free(index))
             }
-            Wanted::Group { frames, index } => (0..COUNT)
+            Wanted::Group { frames, index } => (0..SINGLE)
                 .step_by(frames as usize)
                 .find(|&first| (first..first + frames as usize).all(|one| self.is_free(one)))
                 .map(|first| first + index as usize),
@@ -77,8 +82,8 @@ unsafe impl UserFrames for Frames {
         };
         let index = wish.or_else(|| {
             // Not the one that was freed last: what is wrong with that one shows at the release.
-            self.next = (self.next + 37) % COUNT;
-            (self.next..COUNT)
+            self.next = (self.next + 37) % SINGLE;
+            (self.next..SINGLE)
                 .chain(0..self.next)
                 .find(|&index| self.is_free(index))
         })?;
@@ -87,9 +92,21 @@ unsafe impl UserFrames for Frames {
         Some(PhysicalAddress(FIRST + index as u64 * self.page))
     }
 
-    fn zero(&mut self, frame: PhysicalAddress) {
-        let index = self.index(frame);
-        self.values[index] = 0;
+    fn allocate_run(&mut self, frames: u64) -> Option<PhysicalAddress> {
+        let left = self.left.checked_sub(frames).filter(|_| self.runs)?;
+        let count = frames as usize;
+        let first = (SINGLE..=COUNT - count)
+            .step_by(count)
+            .find(|&first| (first..first + count).all(|one| self.is_free(one)))?;
+        self.left = left;
+        self.owners[first..first + count].fill(1);
+        self.values[first..first + count].fill(u64::MAX);
+        Some(PhysicalAddress(FIRST + first as u64 * self.page))
+    }
+
+    fn zero(&mut self, first: PhysicalAddress, count: u64) {
+        let index = self.index(first);
+        self.values[index..index + count as usize].fill(0);
     }
 
     fn copy(&mut self, from: PhysicalAddress, to: PhysicalAddress) {
@@ -132,7 +149,7 @@ unsafe impl UserFrames for Frames {
         (shared, alike.count() as u64)
     }
 
-    fn sync_instructions(&mut self, frame: PhysicalAddress) {
-        let _ = self.index(frame);
+    fn sync_instructions(&mut self, first: PhysicalAddress, _: u64) {
+        let _ = self.index(first);
     }
 }

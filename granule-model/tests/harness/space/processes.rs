@@ -14,7 +14,7 @@ use crate::shape::Shape;
 use granule::arch::bbm::BbmLevel;
 use granule::arch::{Geometry, Page, PhysicalAddress, VirtualAddress};
 use granule::space::asid::SpaceAsid;
-use granule::space::{Rights, Settings, Space, SpaceError, Vma};
+use granule::space::{LargeLeaves, Rights, Settings, Space, SpaceError, Vma};
 use granule::table::{Environment, FreedTable, TableAllocator, TableRun, Visit};
 use granule_model::{Access, AccessKind, Event, Outcome, Regime, Visibility};
 use std::cell::RefCell;
@@ -109,7 +109,7 @@ impl<P: Page> Processes<P> {
             settings: Settings {
                 hardware_access: shape.hardware,
                 hardware_dirty: shape.hardware,
-                contiguous: true,
+                large_leaves: LargeLeaves::BLOCKS,
                 bbm: BbmLevel::from_number(shape.bbm_level.into()),
                 break_execute: shape.bbm_level >= 2,
             },

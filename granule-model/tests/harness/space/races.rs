@@ -69,6 +69,7 @@ impl<P: Page> Scene<P> {
         let first = 4 * group;
         machine.map(0, first, 2 * group, Rights::READ_WRITE);
         let missing = u64::from(what == What::Fold);
+        machine.frames.runs = what != What::Fold;
         for page in (first..first + group - missing).chain(first + group..first + 2 * group) {
             let done = if by_kernel {
                 machine.by_kernel(0, page, Access::Read, 0)

@@ -62,13 +62,20 @@ fn step<P: Page>(machine: &mut Processes<P>, base: u64, number: u64) -> u64 {
         machine.frames.left = machine.random.below(6);
         machine.tables.0.borrow_mut().left = machine.random.below(4);
     }
+    machine.frames.runs = !machine.random.once_in(3);
     let mut refused = 0;
     match machine.random.below(20) {
         0..=3 => {
             let rights = rights(machine);
             machine.map(process, page, count, rights);
         }
-        4..=5 => machine.unmap(process, page, count),
+        4..=5 => {
+            machine.unmap(process, page, count);
+            // Where nothing is left of a leaf, a new one may come.
+            if machine.random.either() {
+                machine.map(process, page, count, Rights::READ_WRITE);
+            }
+        }
         6..=7 => {
             let rights = rights(machine);
             machine.protect(process, page, count, rights);
@@ -104,27 +111,29 @@ fn step<P: Page>(machine: &mut Processes<P>, base: u64, number: u64) -> u64 {
 }
 
 /// Plays so many steps; what was done, to be compared with what must be.
-fn play<P: Page>(shape: Shape, seed: u64, steps: u64) -> (u64, u64, u64, u64) {
+fn play<P: Page>(shape: Shape, seed: u64, steps: u64) -> [u64; 5] {
     let mut machine = Processes::<P>::new(shape, seed);
     machine.start();
     let base = 3 * P::SIZE.entries() as u64 - WINDOW / 2;
     machine.map(0, base, WINDOW, Rights::READ_WRITE);
+    machine.frames.runs = false;
     for page in base..base + WINDOW {
         assert_eq!(machine.touch(0, page, Access::Write, page), Ok(()));
     }
     machine.check();
-    let (mut refused, mut copied, mut folded) = (0, 0, 0);
+    let (mut refused, mut copied, mut folded, mut at_once) = (0, 0, 0, 0);
     for number in 0..steps {
         refused += step(&mut machine, base, number + 1);
         for process in &machine.all {
             let stats = process.space.stats();
             copied = copied.max(stats.copied);
             folded = folded.max(stats.folded);
+            at_once = at_once.max(stats.groups);
         }
     }
     let rolled = machine.cpus.rolled;
     machine.end();
-    (refused, copied, folded, rolled)
+    [refused, copied, folded, rolled, at_once]
 }
 
 fn shapes(va_bits: u32) -> Vec<Shape> {
@@ -155,7 +164,7 @@ fn shapes(va_bits: u32) -> Vec<Shape> {
 }
 
 fn all<P: Page>(va_bits: u32, steps: u64) {
-    let mut sums = [0; 4];
+    let mut sums = [0; 5];
     for (number, shape) in shapes(va_bits).into_iter().enumerate() {
         let seed = crate::random::from_environment("GRANULE_HARNESS_SEED")
             .unwrap_or(0x5eed + number as u64);
@@ -163,8 +172,7 @@ fn all<P: Page>(va_bits: u32, steps: u64) {
             "harness: processes {} {shape:?} GRANULE_HARNESS_SEED={seed:#x}",
             P::SIZE
         );
-        let (refused, copied, folded, rolled) = play::<P>(shape, seed, steps);
-        for (sum, one) in sums.iter_mut().zip([refused, copied, folded, rolled]) {
+        for (sum, one) in sums.iter_mut().zip(play::<P>(shape, seed, steps)) {
             *sum += one;
         }
     }
@@ -173,6 +181,7 @@ fn all<P: Page>(va_bits: u32, steps: u64) {
     assert!(sums[1] > 20, "{} copies", sums[1]);
     assert!(sums[2] > 0, "no group");
     assert!(sums[3] > 3, "{} generations", sums[3]);
+    assert!(sums[4] > 0, "no group at once");
 }
 
 #[test]
