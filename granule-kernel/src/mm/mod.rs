@@ -8,7 +8,8 @@
 //! [`split_to_pages`] splits all its blocks for a CPU that does not allow live splits. [`free_initmem`] drops
 //! the mappings that only the boot needed.
 //!
-//! After the boot: [`pages`] is the page allocator, which took over from early memory. Every change of the
+//! After the boot: [`pages`] is the page allocator, which took over from early memory. [`sized`] has pages of
+//! other sizes for programs, and [`sized_tables`] their table pages. Every change of the
 //! kernel's tables goes through [`kernel_tables`]. Its users are [`pageattr`] (page attributes of the linear
 //! map), [`merge`] (large leaves again), [`hotplug`] (adding and removing memory), [`guard`] (guard pages,
 //! changed from any context) and [`pagealloc`] (`debug_pagealloc=on`). `granule_kcore` keeps the merge
@@ -33,6 +34,8 @@ pub(crate) mod pageattr;
 pub(crate) mod pages;
 pub(crate) mod phys_to_virt;
 pub(crate) mod selfcheck;
+pub(crate) mod sized;
+pub(crate) mod sized_tables;
 pub(crate) mod split_to_pages;
 pub(crate) mod table_allocator;
 pub(crate) mod table_pages;

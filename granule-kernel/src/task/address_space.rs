@@ -6,16 +6,16 @@
 //! and interrupts never take it. It is the outermost of the kernel's locks, and its holder does not
 //! sleep.
 
-use super::frames::UserMemory;
 pub(crate) use super::frames::page_bytes;
-use super::owned::{Array, Boxed};
+use super::frames::{Ground, UserMemory};
+use super::owned::{self, Array, Boxed};
+use super::space_environment::{Plain, PlainSized, Recorded, SpaceEnvironment};
 use crate::lock::{Lock, UnmaskedLock};
 use crate::mm::kernel_tables;
-use crate::mm::table_pages::TablePages;
 use crate::percpu;
 use crate::sched::registers;
 use crate::trace::bring_up;
-use crate::trace::recorder::{ProgramRecorder, Recorder};
+use crate::trace::recorder::Recorder;
 use core::fmt;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -26,48 +26,10 @@ use granule::arch::{Dispatch, Geometry, PhysicalAddress, VirtualAddress};
 use granule::hw::Hardware;
 use granule::space::asid::{AsidCpu, AsidMap, Asids, SpaceAsid};
 use granule::space::{Access, Fault, Rights, Settings, Space, SpaceError, Stats, Vma, Vmas, asid};
-use granule::table::{DirectMapped, Environment, Offset, TableEnvironment};
+use granule::table::{DirectMapped, Environment, Offset};
 use granule_kcore::cpus::MOST_CPUS;
 use granule_kcore::sizes;
-use granule_recorder::{Sink, Traced};
-
-/// The environment of a space's tables. Programs fault often, so a boot without a trace has an environment
-/// of its own, in which nothing asks whether there is one.
-trait SpaceEnvironment: TableEnvironment + Sized + 'static {
-    /// Whether a trace is recorded.
-    const RECORDS: bool;
-
-    fn new(parts: Plain, page_bytes: u64) -> Self;
-}
-
-type Plain = Environment<DirectMapped<Offset>, TablePages<'static>, Hardware>;
-
-impl SpaceEnvironment for Plain {
-    const RECORDS: bool = false;
-
-    fn new(parts: Plain, _: u64) -> Self {
-        parts
-    }
-}
-
-type Recorded = Environment<
-    Traced<DirectMapped<Offset>, ProgramRecorder>,
-    Traced<TablePages<'static>, ProgramRecorder>,
-    Traced<Hardware, ProgramRecorder>,
->;
-
-impl SpaceEnvironment for Recorded {
-    const RECORDS: bool = true;
-
-    fn new(parts: Plain, page_bytes: u64) -> Self {
-        let sink = ProgramRecorder(Recorder::new(page_bytes));
-        Environment {
-            memory: Traced::new(parts.memory, sink),
-            allocator: Traced::new(parts.allocator, sink),
-            tlb: Traced::new(parts.tlb, sink),
-        }
-    }
-}
+use granule_recorder::Sink;
 
 /// Settings common to all spaces.
 #[derive(Clone, Copy, Debug)]
@@ -123,10 +85,13 @@ pub(crate) trait Tables {
 /// The result of most operations.
 pub(crate) type Done = Result<(), SpaceError>;
 
+/// The memory of a space's pages.
+type Memory<P, E> = UserMemory<P, <E as SpaceEnvironment>::Ground>;
+
 /// A space of one page size.
 struct Typed<P: Page, E: SpaceEnvironment> {
     /// `None` only during the drop.
-    space: Option<Space<'static, P, E, UserMemory<P>>>,
+    space: Option<Space<'static, P, E, Memory<P, E>>>,
     /// The ASID that the space was given last.
     asid: Option<u16>,
 }
@@ -158,10 +123,13 @@ pub(super) fn prepare(geometry: Geometry, capabilities: TlbCapabilities, setting
     impl Dispatch for Make {
         type Output = fn() -> Option<AddressSpace>;
         fn run<P: Page>(self) -> Self::Output {
+            let kernel = kernel_tables::kernel().map(|kernel| kernel.geometry.page_size());
             if Recorder::new(0).is_active() {
                 || make::<P, Recorded>().map(erase)
-            } else {
+            } else if sizes::MIN == sizes::MAX || kernel == Some(P::SIZE) {
                 || make::<P, Plain>().map(erase)
+            } else {
+                || make::<P, PlainSized>().map(erase)
             }
         }
     }
@@ -202,11 +170,14 @@ const FIRST_VMAS: usize = 64;
 
 fn make<P: Page, E: SpaceEnvironment>() -> Option<Boxed<Shared<Typed<P, E>>>> {
     let (platform, kernel) = (PLATFORM.get()?, kernel_tables::kernel()?);
+    if E::Ground::ANY_SIZE && P::SIZE != kernel.geometry.page_size() {
+        owned::use_pieces();
+    }
     // SAFETY: every table is a frame of the page allocator, which the linear map maps writable.
     let memory = DirectMapped(unsafe { Offset::new(kernel.placement.distance()) });
     // SAFETY: the page allocator has all frames that the boot did not keep, and the linear map
     // covers them.
-    let allocator = unsafe { TablePages::new(kernel) };
+    let allocator = unsafe { E::Ground::tables(kernel, P::SIZE) };
     let parts = Environment {
         memory,
         allocator,
@@ -257,7 +228,7 @@ impl<P: Page, E: SpaceEnvironment> Typed<P, E> {
     /// Calls `what`, and again after enlarging the storage if the areas do not fit.
     fn with_room<R>(
         &mut self,
-        mut what: impl FnMut(&mut Space<'static, P, E, UserMemory<P>>) -> Result<R, SpaceError>,
+        mut what: impl FnMut(&mut Space<'static, P, E, Memory<P, E>>) -> Result<R, SpaceError>,
     ) -> Result<R, SpaceError> {
         let space = self.space.as_mut().ok_or(SpaceError::NotEmpty)?;
         loop {
@@ -273,7 +244,7 @@ impl<P: Page, E: SpaceEnvironment> Typed<P, E> {
 
 /// Gives a space room for `count` areas; `None` if memory is exhausted.
 fn enlarge<P: Page, E: SpaceEnvironment>(
-    space: &mut Space<'static, P, E, UserMemory<P>>,
+    space: &mut Space<'static, P, E, Memory<P, E>>,
     count: usize,
 ) -> Option<()> {
     let more = Array::new(count, |_| Vma::EMPTY)?;

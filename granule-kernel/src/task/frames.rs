@@ -1,40 +1,144 @@
 //! The frames of user memory. They come from the page allocator, which counts their owners, and are
 //! accessed through the linear map.
 
-use crate::mm::kernel_tables::{self, pointer};
-use crate::mm::pages;
+use crate::mm::kernel_tables::{self, Kernel, pointer};
+use crate::mm::sized_tables::SizedTables;
+use crate::mm::table_pages::TablePages;
+use crate::mm::{pages, sized};
 use core::arch::asm;
 use core::marker::PhantomData;
-use granule::arch::{Page, PhysicalAddress};
+use granule::arch::{Page, PageSize, PhysicalAddress};
 use granule::space::{UserFrames, Wanted};
-use granule::table::FreedFrames;
+use granule::table::{FreedFrames, TableAllocator};
 
-/// The memory of programs whose pages have size `P`, guarded by the page allocator's lock. `P` must be the
-/// kernel's page size: a frame of the page allocator is a page.
+/// Where the pages of a program come from. The choice is a type, so that a program of the kernel's page size
+/// pays nothing for the others.
+pub(crate) trait Ground: 'static {
+    /// The table pages of such programs.
+    type Tables: TableAllocator + 'static;
+    /// Whether pages may have another size than the kernel's.
+    const ANY_SIZE: bool;
+
+    /// An allocator of table pages of `size`.
+    ///
+    /// # Safety
+    ///
+    /// As for [`TablePages::new`].
+    unsafe fn tables(kernel: &'static Kernel, size: PageSize) -> Self::Tables;
+
+    /// See [`sized::allocate_one`].
+    fn allocate_one(size: PageSize) -> Option<PhysicalAddress>;
+    /// See [`sized::allocate_exactly`].
+    fn allocate_exactly(size: PageSize, address: PhysicalAddress) -> Option<PhysicalAddress>;
+    /// See [`sized::allocate_in_group`].
+    fn allocate_in_group(size: PageSize, count: u64, index: u64) -> Option<PhysicalAddress>;
+    /// See [`sized::allocate_run`].
+    fn allocate_run(size: PageSize, count: u64) -> Option<PhysicalAddress>;
+    /// See [`sized::share`].
+    fn share(size: PageSize, first: PhysicalAddress, count: u64);
+    /// See [`sized::release`].
+    fn release(size: PageSize, first: PhysicalAddress, count: u64);
+    /// See [`sized::sharing`].
+    fn sharing(size: PageSize, first: PhysicalAddress, count: u64) -> (bool, u64);
+}
+
+/// Pages of the kernel's own size: frames of the page allocator.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct UserMemory<P: Page>(PhantomData<P>);
+pub(crate) struct KernelSized;
 
-impl<P: Page> UserMemory<P> {
+/// Pages of any size.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AnySized;
+
+impl Ground for KernelSized {
+    type Tables = TablePages<'static>;
+    const ANY_SIZE: bool = false;
+
+    unsafe fn tables(kernel: &'static Kernel, _: PageSize) -> Self::Tables {
+        // SAFETY: the caller keeps the rules.
+        unsafe { TablePages::new(kernel) }
+    }
+    fn allocate_one(_: PageSize) -> Option<PhysicalAddress> {
+        pages::allocate_one()
+    }
+    fn allocate_exactly(_: PageSize, address: PhysicalAddress) -> Option<PhysicalAddress> {
+        pages::allocate_exactly(address)
+    }
+    fn allocate_in_group(_: PageSize, count: u64, index: u64) -> Option<PhysicalAddress> {
+        pages::allocate_in_group(count, index)
+    }
+    fn allocate_run(_: PageSize, count: u64) -> Option<PhysicalAddress> {
+        pages::allocate_singles(count)
+    }
+    fn share(_: PageSize, first: PhysicalAddress, count: u64) {
+        pages::share(first, count);
+    }
+    fn release(_: PageSize, first: PhysicalAddress, count: u64) {
+        pages::release(first, count);
+    }
+    fn sharing(_: PageSize, first: PhysicalAddress, count: u64) -> (bool, u64) {
+        pages::sharing(first, count)
+    }
+}
+
+impl Ground for AnySized {
+    type Tables = SizedTables;
+    const ANY_SIZE: bool = true;
+
+    unsafe fn tables(kernel: &'static Kernel, size: PageSize) -> Self::Tables {
+        // SAFETY: the caller keeps the rules.
+        unsafe { SizedTables::new(kernel, size) }
+    }
+    fn allocate_one(size: PageSize) -> Option<PhysicalAddress> {
+        sized::allocate_one(size)
+    }
+    fn allocate_exactly(size: PageSize, address: PhysicalAddress) -> Option<PhysicalAddress> {
+        sized::allocate_exactly(size, address)
+    }
+    fn allocate_in_group(size: PageSize, count: u64, index: u64) -> Option<PhysicalAddress> {
+        sized::allocate_in_group(size, count, index)
+    }
+    fn allocate_run(size: PageSize, count: u64) -> Option<PhysicalAddress> {
+        sized::allocate_run(size, count)
+    }
+    fn share(size: PageSize, first: PhysicalAddress, count: u64) {
+        sized::share(size, first, count);
+    }
+    fn release(size: PageSize, first: PhysicalAddress, count: u64) {
+        sized::release(size, first, count);
+    }
+    fn sharing(size: PageSize, first: PhysicalAddress, count: u64) -> (bool, u64) {
+        sized::sharing(size, first, count)
+    }
+}
+
+/// The memory of programs whose pages have size `P`, guarded by the page allocator's lock. With
+/// [`KernelSized`], `P` must be the kernel's page size.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct UserMemory<P: Page, G: Ground = KernelSized>(PhantomData<(P, G)>);
+
+impl<P: Page, G: Ground> UserMemory<P, G> {
     /// Access to the one account of frames.
     pub(crate) const fn new() -> Self {
         Self(PhantomData)
     }
 }
 
-// SAFETY: frames come from the page allocator, which gives each frame to one owner and counts owners.
-// The allocator has only RAM that the linear map covers, below the kernel's physical address size.
-unsafe impl<P: Page> UserFrames for UserMemory<P> {
+// SAFETY: pages come from the page allocator, which gives each frame to one owner and counts owners; `sized` does
+// so for pages of other sizes. The allocator has only RAM that the linear map covers, below the kernel's physical
+// address size.
+unsafe impl<P: Page, G: Ground> UserFrames for UserMemory<P, G> {
     fn allocate(&mut self, wanted: Wanted) -> Option<PhysicalAddress> {
         let best = match wanted {
-            Wanted::Exactly(frame) => pages::allocate_exactly(frame),
-            Wanted::Group { frames, index } => pages::allocate_in_group(frames, index),
+            Wanted::Exactly(frame) => G::allocate_exactly(P::SIZE, frame),
+            Wanted::Group { frames, index } => G::allocate_in_group(P::SIZE, frames, index),
             _ => None,
         };
-        best.or_else(pages::allocate_one)
+        best.or_else(|| G::allocate_one(P::SIZE))
     }
 
     fn allocate_run(&mut self, frames: u64) -> Option<PhysicalAddress> {
-        pages::allocate_singles(frames)
+        G::allocate_run(P::SIZE, frames)
     }
 
     fn zero(&mut self, first: PhysicalAddress, count: u64) {
@@ -51,20 +155,20 @@ unsafe impl<P: Page> UserFrames for UserMemory<P> {
     // for one page size would inline it, a kernel for all sizes would not, and their times would differ.
     #[inline(never)]
     fn share(&mut self, first: PhysicalAddress, count: u64) {
-        pages::share(first, count);
+        G::share(P::SIZE, first, count);
     }
 
     #[inline(never)]
     fn release(&mut self, frames: FreedFrames) {
-        pages::release(frames.first(), frames.count());
+        G::release(P::SIZE, frames.first(), frames.count());
     }
 
     fn is_shared(&self, frame: PhysicalAddress) -> bool {
-        pages::sharing(frame, 1).0
+        G::sharing(P::SIZE, frame, 1).0
     }
 
     fn sharing(&self, first: PhysicalAddress, count: u64) -> (bool, u64) {
-        pages::sharing(first, count)
+        G::sharing(P::SIZE, first, count)
     }
 
     fn sync_instructions(&mut self, first: PhysicalAddress, count: u64) {

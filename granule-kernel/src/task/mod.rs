@@ -2,7 +2,7 @@
 //!
 //! [`granule_linux_abi`] has the pure part of the arm64 Linux interface, and [`sched`](crate::sched) runs
 //! tasks on CPUs; this module has the processes. From below: [`owned`] keeps values in frames;
-//! [`frames`] and [`address_space`] make the library's address spaces; [`access`] copies from and to programs.
+//! [`frames`], [`space_environment`] and [`address_space`] make the library's address spaces; [`access`] copies from and to programs.
 //! [`task_table`] is the table of tasks, [`process_table`] the process table behind its lock, and
 //! [`env`](mod@env) the calling process as system calls see it. [`process`] makes and ends processes;
 //! [`exec`] loads a program for [`execve`]. Exceptions of EL0 arrive in [`entry`]; [`syscall`] has the
@@ -22,6 +22,7 @@ pub(crate) mod owned;
 pub(crate) mod process;
 pub(crate) mod process_table;
 pub(crate) mod random;
+mod space_environment;
 pub(crate) mod syscall;
 pub(crate) mod task_table;
 pub(crate) mod user_space;

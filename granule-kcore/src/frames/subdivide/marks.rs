@@ -14,6 +14,11 @@ impl Frames<'_> {
         }
     }
 
+    /// Whether a frame is subdivided.
+    pub fn is_subdivided(&self, frame: Frame) -> bool {
+        self.record_of(frame).is_some()
+    }
+
     /// The record of a frame; `None` unless it is subdivided.
     pub(super) fn record_of(&self, frame: Frame) -> Option<RecordAt> {
         let (index, offset) = self.locate(frame).ok()?;
