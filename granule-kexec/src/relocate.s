@@ -13,10 +13,12 @@ granule_kexec_leave:
     orr     x4, x4, #{epd0}
     msr     tcr_el1, x4
     isb
+    msr     ttbr0_el1, x2
+    orr     x4, x3, #{epd0}
+    msr     tcr_el1, x4
+    isb
     tlbi    vmalle1
     dsb     nsh
-    isb
-    msr     ttbr0_el1, x2
     isb
     msr     tcr_el1, x3
     isb

@@ -74,17 +74,17 @@ pub fn leave(machine: &mut (impl RelocationCpu + ?Sized), header: u64) -> Begin 
     let code = field(machine, header, offset_of!(ListHeader, code));
     let ttbr0 = field(machine, header, offset_of!(ListHeader, ttbr0));
     let tcr = field(machine, header, offset_of!(ListHeader, tcr));
-    // T0SZ changes, and a TLB may use the old size for cached entries of the lower half (RVNRFW).
-    // So the lower half is switched off and its entries are invalidated before the new size and
-    // tables are set. The ISB makes the TLBI effective for later instructions.
+    // T0SZ changes, and a TLB may hold it (RVNRFW). So the lower half is switched off, the new size
+    // and tables are put in effect, and all is invalidated before walks begin again: the order of
+    // `granule::space::switch`. The last ISB before walks makes the TLBI effective for them.
     let now = machine.tcr();
     machine.system(System::TCR_EL1, now | EPD0);
     machine.barrier(Barrier::ISB);
+    machine.system(System::TTBR0_EL1, ttbr0);
+    machine.system(System::TCR_EL1, tcr | EPD0);
+    machine.barrier(Barrier::ISB);
     machine.system(System::VMALLE1, 0);
     machine.barrier(Barrier::DSB_NSH);
-    machine.barrier(Barrier::ISB);
-    machine.system(System::TTBR0_EL1, ttbr0);
-    // TTBR0 must be in effect before walks of the half are enabled again.
     machine.barrier(Barrier::ISB);
     machine.system(System::TCR_EL1, tcr);
     machine.barrier(Barrier::ISB);

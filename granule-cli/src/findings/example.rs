@@ -239,7 +239,15 @@ pub(super) fn mend(violation: &Violation) -> &'static str {
         Rule::CachedField => {
             "an ISB after the register write, then a TLBI of the regime, DSB and ISB"
         }
-        Rule::FieldInUse => "change the field with the MMU off, or with the half disabled by EPD",
+        Rule::FieldInUse => {
+            "change the field with the MMU off, or with the half disabled by EPD and an ISB after that"
+        }
+        Rule::AsidOfTwoSizes => {
+            "a TLBI of the ASID, DSB ISH and an ISB on every CPU before the ASID serves another granule"
+        }
+        Rule::TablesOfTwoSizes => {
+            "write TCR.TG0 and T0SZ together with TTBR0, while walks are disabled by EPD0"
+        }
         Rule::NotCleaned | Rule::DirtyLineBehind | Rule::StoreLost => {
             "DC CVAC of the lines, then DSB SY"
         }

@@ -60,6 +60,9 @@ impl Model {
         state.draining.clear();
         state.fetched_before.clear();
         state.unsynchronised = None;
+        for reshape in state.reshaped.iter_mut().flatten() {
+            reshape.synchronise(now);
+        }
         let changes = state.field_changed.iter_mut().flatten();
         for settle in state
             .ceased

@@ -352,6 +352,9 @@ impl Model {
             if state.field_changed[at].is_some_and(|(_, since)| since.is_before(pending.event)) {
                 state.field_changed[at] = None;
             }
+            if let Some(reshape) = &mut state.reshaped[at] {
+                reshape.invalidate(pending.event);
+            }
         }
     }
 }

@@ -35,6 +35,13 @@ impl Model {
                     report,
                 );
                 table_memory::check_stored(&self.memory, cpu, (from, to), report);
+                table_memory::check_granule(
+                    &mut self.memory,
+                    cpu,
+                    (from, to),
+                    table.format,
+                    report,
+                );
                 let mask = line_mask(number, from, to - from);
                 cache_visibility::check_walked(&self.memory, cpu, (number, mask), walks, report);
             }

@@ -2,12 +2,14 @@
 
 use super::Model;
 use super::unchecked::{MOST_UNCHECKED, Unchecked};
-use crate::arch::context::{Fields, RootKey, Space};
+use crate::arch::context::{Fields, Registers, RootKey, Space};
 use crate::arch::descriptor::{self, Kind};
 use crate::arch::regime::Regime;
 use crate::rules;
+use crate::rules::asid_sizes;
 use crate::rules::cache_visibility::{self, Walks};
 use crate::rules::held_together;
+use crate::rules::shape::Change;
 use crate::state::caches::line_mask;
 use crate::state::cpu::Cpu;
 use crate::state::ids::{RootId, pages_of};
@@ -94,6 +96,7 @@ impl Model {
             let registers = (&old, &new);
             let report = &mut self.report;
             rules::registers::check_fields_in_use(&self.config, cpu, space, registers, report);
+            self.check_shape(cpu, space, (&old, &new), before);
             let key = new.root(space, &self.config);
             if key.is_some() {
                 self.hold_fields(cpu, space, new.fields(space));
@@ -104,10 +107,42 @@ impl Model {
         }
     }
 
+    /// Asks the rule about a half's granule and size, and notes a change that walks have to wait
+    /// for.
+    fn check_shape(
+        &mut self,
+        cpu: u32,
+        space: Space,
+        (old, new): (&Registers, &Registers),
+        before: Option<u64>,
+    ) {
+        let at = space.index();
+        if space.regime() != Regime::El10 {
+            return;
+        }
+        if !(old.mmu_on() && new.mmu_on()) {
+            // Turning the MMU on has a rule of its own.
+            let state = &mut self.cpus[cpu];
+            (state.walked[at], state.reshaped[at]) = (false, None);
+            return;
+        }
+        let memory = &self.memory;
+        let holds = |key: &RootKey| !TableAt::top(key).is_empty(memory);
+        let change = Change {
+            space,
+            old,
+            new,
+            before,
+        };
+        let state = (cpu, &mut self.cpus[cpu]);
+        change.check(&self.config, state, holds, &mut self.report);
+    }
+
     /// A CPU translates a half by these fields from now on.
     fn hold_fields(&mut self, cpu: u32, space: Space, fields: Fields) {
         let (at, now) = (space.index(), self.report.now());
         let state = &mut self.cpus[cpu];
+        state.walked[at] = true;
         if state.fields[at].is_some_and(|held| held.contradict(&fields)) {
             let since = state.field_changed[at].map_or(now, |(since, _)| since);
             state.field_changed[at] = Some((since, Settle::Isb(cpu)));
@@ -215,8 +250,15 @@ impl Model {
         if let Some(asid) = in_force {
             self.tables.walked_under(id, asid);
         }
+        self.check_asid(cpu, id);
         self.displace(cpu, id);
         self.check_tree_made(cpu, id);
+    }
+
+    /// Checks that the ASID of a tree that a CPU walks is of one granule.
+    pub(super) fn check_asid(&mut self, cpu: u32, id: RootId) {
+        let (tables, report) = (&mut self.tables, &mut self.report);
+        asid_sizes::check(tables, &self.memory, (cpu, id), report);
     }
 
     /// Compares a tree that a CPU walks from now on with what the CPU may hold, unless neither has

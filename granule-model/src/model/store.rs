@@ -94,6 +94,7 @@ impl Model {
                 *value = new;
             }
             page.mark_written(first, count);
+            page.granule = None;
             let cpu = by.cpu;
             let same = |one: &&mut Pending| one.cpu == cpu && one.may_only_fault == may_only_fault;
             match page.pending.iter_mut().find(same) {
@@ -208,6 +209,7 @@ impl Model {
         }
         let walking = self.tables.root(id).map_or(0, |root| root.walking);
         for cpu in (0..self.cpus.count()).filter(|cpu| walking & (1 << cpu) != 0) {
+            self.check_asid(cpu, id);
             self.displace(cpu, id);
             self.check_tree_made(cpu, id);
         }

@@ -24,6 +24,7 @@ impl Model {
             let is_table = trees.table_within(start, count as u64 * 8).is_some();
             let page = self.memory.page_mut(number);
             page.set_owner(at, count, Owner::Tables);
+            page.granule = None;
             if !is_table {
                 page.forget(at, count);
                 if count == PER_PAGE {

@@ -6,6 +6,7 @@
 //! so that one mistake is reported once.
 
 pub(crate) mod access;
+pub(crate) mod asid_sizes;
 pub(crate) mod break_before_make;
 pub(crate) mod cache_stores;
 pub(crate) mod cache_visibility;
@@ -18,6 +19,7 @@ pub(crate) mod no_translation;
 pub(crate) mod ordering;
 pub(crate) mod registers;
 pub(crate) mod reuse;
+pub(crate) mod shape;
 pub(crate) mod stale_entries;
 pub(crate) mod store_visibility;
 pub(crate) mod table_memory;

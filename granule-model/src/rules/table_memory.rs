@@ -81,6 +81,32 @@ pub(crate) fn check_stored(memory: &Memory, cpu: u32, (from, to): (u64, u64), re
     }
 }
 
+/// Checks that a part of a reachable table was not walked with another granule since it was made.
+/// An empty table is one of every granule. From here on it is one of this granule.
+pub(crate) fn check_granule(
+    memory: &mut Memory,
+    cpu: u32,
+    (from, to): (u64, u64),
+    format: Format,
+    report: &mut Report,
+) {
+    let number = from >> PAGE_SHIFT;
+    let known = memory.page(number).and_then(|page| page.granule);
+    let mut entries = (from..to).step_by(8).map(|at| memory.load(at));
+    if known.is_some_and(|known| known != format.granule)
+        && entries.any(|raw| raw & descriptor::VALID != 0)
+    {
+        let text = "walks tables of another granule";
+        report.add(Found::in_memory(
+            Rule::TablesOfTwoSizes,
+            cpu,
+            (from, to - 1),
+            text,
+        ));
+    }
+    memory.page_mut(number).granule = Some(format.granule);
+}
+
 /// Checks memory that is given back: no walker may reach it, through a table in it that is
 /// `reachable` or through a cached pointer.
 pub(crate) fn check_freed(

@@ -5,6 +5,7 @@
 use super::caches::PendingCacheMaintenance;
 use super::ids::RootId;
 use super::invalidation::Removes;
+use super::reshape::Reshape;
 use super::stale_range::{Settle, StaleRange};
 use crate::arch::context::{Fields, Registers, Space};
 use crate::arch::regime::Regime;
@@ -105,6 +106,10 @@ pub(crate) struct Cpu {
     pub(crate) stored: (u64, u64),
     /// For each half, the event that changed a field that TLBs hold, and the time of the ISB.
     pub(crate) field_changed: [Option<(u64, Settle)>; Space::COUNT],
+    /// For each half, whether it was walked since the MMU was turned on.
+    pub(crate) walked: [bool; Space::COUNT],
+    /// For each half, a change of granule or size that came while walks were disabled.
+    pub(crate) reshaped: [Option<Reshape>; Space::COUNT],
     /// Changed code whose instruction caches were invalidated: instructions fetched before may be
     /// under way until an ISB. The event that completed it, and the first and the last page.
     pub(crate) fetched_before: Vec<(u64, u64, u64)>,

@@ -7,6 +7,7 @@
 use super::caches::{LineRange, Lines, line_mask};
 use super::extents::{Extent, Extents, Owner};
 use super::ids::{PAGE_SHIFT, PER_PAGE, TableId, pages_of};
+use crate::arch::format::Granule;
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -52,6 +53,9 @@ pub(crate) struct Page {
     owners: Option<Box<[Owner; PER_PAGE]>>,
     /// Whether a table here was unlinked; cached pointers to it may remain.
     pub(crate) may_be_walked: bool,
+    /// The granule with which a table here was walked, since something was last stored while no
+    /// walker could reach it.
+    pub(crate) granule: Option<Granule>,
 }
 
 impl Page {

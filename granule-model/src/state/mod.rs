@@ -11,6 +11,7 @@ pub(crate) mod leaf;
 pub(crate) mod lookup;
 pub(crate) mod memory;
 pub(crate) mod relied;
+pub(crate) mod reshape;
 pub(crate) mod sharing;
 pub(crate) mod snapshot;
 pub(crate) mod stale_range;

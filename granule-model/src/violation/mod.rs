@@ -56,8 +56,12 @@ pub enum Rule {
     /// without an invalidation.
     CachedField,
     /// A field of TCR was changed while in use; it may change only while nothing is translated by
-    /// it.
+    /// it: with the MMU off, or with walks of the half disabled (EPD) and that in effect.
     FieldInUse,
+    /// An ASID is used with two granules, and what TLBs may hold of the first was not invalidated.
+    AsidOfTwoSizes,
+    /// A tree that was walked with one granule is walked with another one.
+    TablesOfTwoSizes,
     /// Memory is read past the caches while the last store may still be in a cache only.
     NotCleaned,
     /// Memory is read through the caches while a cache may hold older data.
@@ -102,6 +106,8 @@ impl Rule {
             Self::UnknownTlb => "unknown-tlb",
             Self::CachedField => "RVNRFW",
             Self::FieldInUse => "field-in-use",
+            Self::AsidOfTwoSizes => "asid-of-two-sizes",
+            Self::TablesOfTwoSizes => "tables-of-two-sizes",
             Self::NotCleaned => "not-cleaned",
             Self::NotInvalidated => "not-invalidated",
             Self::DirtyLineBehind => "dirty-line-behind",

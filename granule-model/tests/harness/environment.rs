@@ -24,6 +24,16 @@ pub(crate) trait Gate {
 /// TCR.HA and TCR.HD.
 const HARDWARE: u64 = 1 << 39 | 1 << 40;
 
+/// TCR of a CPU that walks the half of a geometry alone.
+pub(crate) fn tcr(features: &CpuFeatures, geometry: &Geometry, hardware_updates: bool) -> Tcr {
+    let (lower, upper) = match geometry.va_range() {
+        VaRange::Lower => (Some(geometry), None),
+        _ => (None, Some(geometry)),
+    };
+    let hardware = if hardware_updates { HARDWARE } else { 0 };
+    Tcr(Tcr::new(features, lower, upper).0 | hardware)
+}
+
 /// Cleans a root and turns the MMU of every CPU on with it, for its half alone.
 pub(crate) fn turn_on(
     world: &impl Gate,
@@ -34,12 +44,7 @@ pub(crate) fn turn_on(
     asid: u16,
     hardware_updates: bool,
 ) {
-    let (lower, upper) = match geometry.va_range() {
-        VaRange::Lower => (Some(geometry), None),
-        _ => (None, Some(geometry)),
-    };
-    let hardware = if hardware_updates { HARDWARE } else { 0 };
-    let tcr = Tcr::new(features, lower, upper).0 | hardware;
+    let tcr = tcr(features, geometry, hardware_updates).0;
     // SAFETY: only the model's CPUs get the value, and the tree is made live.
     let ttbr = unsafe { Ttbr::from_root(geometry, root, asid) }.bits();
     let write = |register, value| Event::System(register, value);

@@ -81,13 +81,14 @@ fn a_half_that_is_disabled_without_an_isb_is_walked_while_another_cpu_invalidate
         rig.isb();
         rig.cpu = 0;
         rig.isb();
-        rig.register(System::TCR_EL1, (TCR | EPD0 | 1 << 23) + (1 << 16));
+        let top_byte = 1 << 38;
+        rig.register(System::TCR_EL1, TCR | EPD0 | 1 << 23 | top_byte);
         rig.isb();
         rig.fill(SPARE, 512, 0, 0);
         rig.barrier(Barrier::DSB_ISHST);
         rig.register(System::TTBR1_EL1, SPARE);
         rig.isb();
-        rig.register(System::TCR_EL1, (TCR | EPD0) + (1 << 16));
+        rig.register(System::TCR_EL1, TCR | EPD0 | top_byte);
         rig.isb();
         rig.sync();
         rig.expect(if legal { &[] } else { &[Rule::CachedField] });

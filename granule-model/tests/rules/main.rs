@@ -12,6 +12,7 @@ mod barriers;
 mod bbm;
 mod caches;
 mod chaos;
+mod granules;
 mod groups;
 mod held_fields;
 mod kernels;

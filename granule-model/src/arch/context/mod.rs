@@ -274,6 +274,12 @@ impl Registers {
         }
     }
 
+    /// The fields that give a half its shape: TGx and TxSZ, whatever they say.
+    pub(crate) const fn shape(&self, space: Space) -> (u64, u32) {
+        let granule = field(self.tcr, if space.upper() { 30 } else { 14 }, 2);
+        (granule, self.size(space))
+    }
+
     /// The raw output size field.
     pub(crate) const fn output_size(&self, regime: Regime) -> u64 {
         match regime {

@@ -91,7 +91,7 @@ pub(super) const FAULTS: &[Fault] = &[
     fault(
         "relocation: the old linear map is walked until the new one is there",
         relocate,
-        || nth(2, is_tcr, bits(1 << 23)),
+        || nth(3, is_tcr, bits(1 << 23)),
         BreakBeforeMake,
         "",
     ),
@@ -106,7 +106,7 @@ pub(super) const FAULTS: &[Fault] = &[
         "relocation: a program's tables are walked until the identity map is there",
         relocate,
         || nth(0, is_tcr, bits(1 << 7)),
-        BreakBeforeMake,
+        FieldInUse,
         "",
     ),
     fault(

@@ -5,6 +5,7 @@ mod guests;
 mod kernel_scenes;
 mod kexec;
 mod leaves;
+mod page_sizes;
 mod registers;
 mod scenes;
 mod sizes;
@@ -59,6 +60,7 @@ fn faults() -> impl Iterator<Item = &'static Fault> {
         .chain(sizes::FAULTS)
         .chain(leaves::FAULTS);
     let tables = tables.chain(spaces::FAULTS).chain(registers::FAULTS);
+    let tables = tables.chain(page_sizes::FAULTS);
     tables.chain(guests::FAULTS).chain(kexec::FAULTS)
 }
 

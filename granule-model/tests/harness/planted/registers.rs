@@ -171,6 +171,6 @@ const fn is_mair(kind: &Event) -> bool {
     writes(kind, System::MAIR_EL1)
 }
 
-const fn is_ttbr(kind: &Event) -> bool {
+pub(super) const fn is_ttbr(kind: &Event) -> bool {
     writes(kind, System::TTBR0_EL1)
 }

@@ -164,7 +164,7 @@ pub(super) const FAULTS: &[Fault] = &[
 
 /// Where a TTBR and a TLBI by address have the number.
 const ASID_SHIFT: u32 = 48;
-const ASID: u64 = 0xffff << ASID_SHIFT;
+pub(super) const ASID: u64 = 0xffff << ASID_SHIFT;
 /// That of the first process in the first generation.
 const OLD_NUMBER: u64 = 1;
 
@@ -266,7 +266,7 @@ const fn is_exchange(kind: &Event) -> bool {
 }
 
 /// All of a CPU's own TLB.
-const fn is_flush(kind: &Event) -> bool {
+pub(super) const fn is_flush(kind: &Event) -> bool {
     matches!(kind, Event::System(System::VMALLE1, _))
 }
 
@@ -460,14 +460,14 @@ fn six() -> Machine {
 
 /// CPU 0 goes through processes until there is a new generation, which it began.
 fn roll_over(machine: &mut Machine) {
-    let before = machine.cpus.rolled;
+    let before = machine.cpus.rolled();
     for process in 1..5 {
-        if machine.cpus.rolled == before {
+        if machine.cpus.rolled() == before {
             machine.switch(0, Some(process));
             touch(machine, 0, 2, Access::Write);
         }
     }
-    assert_eq!(machine.cpus.rolled, before + 1);
+    assert_eq!(machine.cpus.rolled(), before + 1);
 }
 
 /// One CPU begins a generation; the other goes to a process that has a number of it.

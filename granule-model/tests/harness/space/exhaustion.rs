@@ -50,54 +50,62 @@ fn all<P: Page>(va_bits: u32) -> u64 {
         };
         let mut machine = Processes::<P>::new(shape, 3);
         machine.start();
-        let pages = machine.geometry.span() / P::SIZE.bytes();
-        let table = P::SIZE.entries() as u64;
-        let group = P::SIZE.contiguous_entries(granule::arch::Level::L3) as u64;
-        // Each with tables of its own at every level.
-        let places = [group, pages / 2, pages - table];
-        for place in places {
-            machine.map(0, place, 2 * group, Rights::READ_WRITE);
-        }
-        refused += until_done(&mut machine, |machine| {
-            machine.touch(0, places[0], Access::Write, 1)
-        });
-        refused += until_done(&mut machine, |machine| {
-            machine.touch(1, places[1], Access::Read, 0)
-        });
-        refused += until_done(&mut machine, |machine| {
-            machine.by_kernel(2, places[2], Access::Write, 3)
-        });
-        // A page in a table that is there takes a frame, the last of a group too.
-        for page in 1..group {
-            refused += until_done(&mut machine, |machine| {
-                machine.touch(0, places[0] + page, Access::Write, page)
-            });
-        }
-        refused += until_done(&mut machine, |machine| machine.fork(0));
-        machine.switch(1, Some(1));
-        // A copy out of a group, of a page, by the kernel, by parent and child.
-        for (cpu, page) in [(0, places[0] + 5), (1, places[0] + 6), (1, places[2])] {
-            refused += until_done(&mut machine, |machine| {
-                machine.touch(cpu, page, Access::Write, 9)
-            });
-        }
-        refused += until_done(&mut machine, |machine| {
-            machine.by_kernel(1, places[0] + 7, Access::Write, 8)
-        });
-        refused += until_done(&mut machine, |machine| machine.fork(1));
-        // To take away and to restrict takes nothing; half groups, too.
-        machine.tables.0.borrow_mut().left = 0;
-        machine.frames.left = 0;
-        machine.protect(0, places[0] + 2, 1, Rights::READ);
-        machine.unmap(0, places[0] + group / 2, group);
-        machine.check();
-        machine.switch(1, Some(2));
-        machine.exit(1);
-        machine.check();
-        machine.frames.left = u64::MAX;
-        machine.tables.0.borrow_mut().left = u64::MAX;
+        refused += play(&mut machine);
         machine.end();
     }
+    refused
+}
+
+/// Each operation until it is done, with a first process that CPUs 0 to 2 run; how often one was
+/// refused.
+pub(super) fn play<P: Page>(machine: &mut Processes<P>) -> u64 {
+    let mut refused = 0;
+    let pages = machine.geometry.span() / P::SIZE.bytes();
+    let table = P::SIZE.entries() as u64;
+    let group = P::SIZE.contiguous_entries(granule::arch::Level::L3) as u64;
+    // Each with tables of its own at every level.
+    let places = [group, pages / 2, pages - table];
+    for place in places {
+        machine.map(0, place, 2 * group, Rights::READ_WRITE);
+    }
+    refused += until_done(machine, |machine| {
+        machine.touch(0, places[0], Access::Write, 1)
+    });
+    refused += until_done(machine, |machine| {
+        machine.touch(1, places[1], Access::Read, 0)
+    });
+    refused += until_done(machine, |machine| {
+        machine.by_kernel(2, places[2], Access::Write, 3)
+    });
+    // A page in a table that is there takes a frame, the last of a group too.
+    for page in 1..group {
+        refused += until_done(machine, |machine| {
+            machine.touch(0, places[0] + page, Access::Write, page)
+        });
+    }
+    refused += until_done(machine, |machine| machine.fork(0));
+    machine.switch(1, Some(1));
+    // A copy out of a group, of a page, by the kernel, by parent and child.
+    for (cpu, page) in [(0, places[0] + 5), (1, places[0] + 6), (1, places[2])] {
+        refused += until_done(machine, |machine| {
+            machine.touch(cpu, page, Access::Write, 9)
+        });
+    }
+    refused += until_done(machine, |machine| {
+        machine.by_kernel(1, places[0] + 7, Access::Write, 8)
+    });
+    refused += until_done(machine, |machine| machine.fork(1));
+    // To take away and to restrict takes nothing; half groups, too.
+    machine.tables.0.borrow_mut().left = 0;
+    machine.frames.left = 0;
+    machine.protect(0, places[0] + 2, 1, Rights::READ);
+    machine.unmap(0, places[0] + group / 2, group);
+    machine.check();
+    machine.switch(1, Some(2));
+    machine.exit(1);
+    machine.check();
+    machine.frames.left = u64::MAX;
+    machine.tables.0.borrow_mut().left = u64::MAX;
     refused
 }
 

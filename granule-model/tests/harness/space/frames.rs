@@ -6,8 +6,9 @@ use granule::space::{UserFrames, Wanted};
 use granule::table::FreedFrames;
 use granule_model::Event;
 
-/// Where they begin.
+/// Where those of the first page size begin, and the bytes for each size.
 pub(super) const FIRST: u64 = 0x10_0000_0000;
+pub(super) const APART: u64 = 0x10_0000_0000;
 /// How many there are for single pages, and how many beside them for whole leaves.
 const SINGLE: usize = 1536;
 const COUNT: usize = SINGLE + 1536;
@@ -15,6 +16,7 @@ const COUNT: usize = SINGLE + 1536;
 pub(crate) struct Frames {
     world: Shared,
     page: u64,
+    first: u64,
     owners: Vec<u32>,
     values: Vec<u64>,
     next: usize,
@@ -28,10 +30,12 @@ pub(crate) struct Frames {
 }
 
 impl Frames {
-    pub(super) fn new(world: &Shared, page: u64) -> Self {
+    /// Frames of `page` bytes from `first` on.
+    pub(super) fn new(world: &Shared, page: u64, first: u64) -> Self {
         Self {
             world: world.clone(),
             page,
+            first,
             owners: vec![0; COUNT],
             values: vec![0; COUNT],
             next: 0,
@@ -42,7 +46,7 @@ impl Frames {
     }
 
     fn index(&self, frame: PhysicalAddress) -> usize {
-        let index = ((frame.0 - FIRST) / self.page) as usize;
+        let index = ((frame.0 - self.first) / self.page) as usize;
         assert!(self.owners[index] > 0, "{frame} is used and free");
         index
     }
@@ -71,9 +75,8 @@ unsafe impl UserFrames for Frames {
     fn allocate(&mut self, wanted: Wanted) -> Option<PhysicalAddress> {
         self.left = self.left.checked_sub(1)?;
         let wish = match wanted {
-            Wanted::Exactly(frame) => {
-                Some(((frame.0 - FIRST) / self.page) as usize).filter(|&index| self.is_free(index))
-            }
+            Wanted::Exactly(frame) => Some(((frame.0 - self.first) / self.page) as usize)
+                .filter(|&index| self.is_free(index)),
             Wanted::Group { frames, index } => (0..SINGLE)
                 .step_by(frames as usize)
                 .find(|&first| (first..first + frames as usize).all(|one| self.is_free(one)))
@@ -89,7 +92,7 @@ unsafe impl UserFrames for Frames {
         })?;
         self.owners[index] = 1;
         self.values[index] = u64::MAX;
-        Some(PhysicalAddress(FIRST + index as u64 * self.page))
+        Some(PhysicalAddress(self.first + index as u64 * self.page))
     }
 
     fn allocate_run(&mut self, frames: u64) -> Option<PhysicalAddress> {
@@ -101,7 +104,7 @@ unsafe impl UserFrames for Frames {
         self.left = left;
         self.owners[first..first + count].fill(1);
         self.values[first..first + count].fill(u64::MAX);
-        Some(PhysicalAddress(FIRST + first as u64 * self.page))
+        Some(PhysicalAddress(self.first + first as u64 * self.page))
     }
 
     fn zero(&mut self, first: PhysicalAddress, count: u64) {

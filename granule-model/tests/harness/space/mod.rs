@@ -4,7 +4,8 @@
 //! [`processes`] is the kernel of it, as small as it can be: on its [`cpus`], with [`accesses`] to
 //! what it has made, and what hardware does [`meanwhile`]. [`random`] plays sequences. [`races`]
 //! has hardware at every single moment of an operation, [`late`] faults that wait while other CPUs
-//! change the space, [`exhaustion`] every allocation fail.
+//! change the space, [`exhaustion`] every allocation fail. [`sizes`] has programs of three page sizes
+//! at once.
 
 mod accesses;
 mod cpus;
@@ -15,3 +16,4 @@ mod meanwhile;
 pub(crate) mod processes;
 mod races;
 mod random;
+pub(crate) mod sizes;

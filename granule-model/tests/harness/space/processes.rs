@@ -5,10 +5,10 @@
 //! All is held against that by [`check`](Processes::check).
 
 use super::cpus::Cpus;
-use super::frames::Frames;
+use super::frames::{APART, FIRST, Frames};
 use super::meanwhile::{self, Entries, Hardware, Injection};
 use crate::bench::{capabilities, model, turn_on};
-use crate::machine::{Cpu, Memory, Pages, Shared, World};
+use crate::machine::{Cpu, Memory, Pages, Shared, TABLES, World};
 use crate::random::Random;
 use crate::shape::Shape;
 use granule::arch::bbm::BbmLevel;
@@ -37,6 +37,9 @@ unsafe impl TableAllocator for SharedPages {
         self.0.borrow_mut().free(table);
     }
 }
+
+/// The bytes of table pages for each page size.
+const TABLES_APART: u64 = 0x1000_0000;
 
 type TableEnvironment = Environment<Memory<Shared>, SharedPages, Cpu<Shared>>;
 
@@ -100,11 +103,36 @@ impl<P: Page> Processes<P> {
             ..shape
         };
         turn_on(&world, &without, &geometry, idle.0);
+        let cpus = Cpus::new(&world, &shape, geometry, idle);
+        Self::of((&world, &cpus), shape, seed, 0, tables)
+    }
+
+    /// Processes of this page size beside those of others, on the same CPUs. `number` tells the sizes
+    /// apart.
+    pub(crate) fn beside(
+        (world, cpus): (&Shared, &Cpus),
+        shape: Shape,
+        seed: u64,
+        number: u64,
+    ) -> Self {
+        let first = TABLES + number * TABLES_APART;
+        let pages = Pages::from(world, P::SIZE.bytes(), first);
+        let tables = SharedPages(Rc::new(RefCell::new(pages)));
+        Self::of((world, cpus), shape, seed, number, tables)
+    }
+
+    fn of(
+        (world, cpus): (&Shared, &Cpus),
+        shape: Shape,
+        seed: u64,
+        number: u64,
+        tables: SharedPages,
+    ) -> Self {
         Self {
-            frames: Frames::new(&world, P::SIZE.bytes()),
-            cpus: Cpus::new(&world, geometry, idle, shape.cpus),
-            world,
-            geometry,
+            frames: Frames::new(world, P::SIZE.bytes(), FIRST + number * APART),
+            cpus: cpus.clone(),
+            world: world.clone(),
+            geometry: shape.geometry::<P>(),
             shape,
             settings: Settings {
                 hardware_access: shape.hardware,
@@ -115,7 +143,7 @@ impl<P: Page> Processes<P> {
             },
             tables,
             all: Vec::new(),
-            next_id: 0,
+            next_id: number << 32,
             random: Random::new(seed),
             quiet: false,
             hardware: Hardware::default(),
@@ -130,7 +158,7 @@ impl<P: Page> Processes<P> {
         VirtualAddress(page * self.page())
     }
 
-    pub(crate) const fn cpus(&self) -> u64 {
+    pub(crate) fn cpus(&self) -> u64 {
         self.cpus.count()
     }
 
@@ -161,6 +189,11 @@ impl<P: Page> Processes<P> {
 
     /// A first process, which every CPU runs.
     pub(crate) fn start(&mut self) {
+        self.start_on(self.cpus() as u32);
+    }
+
+    /// A first process, which so many CPUs run.
+    pub(crate) fn start_on(&mut self, cpus: u32) {
         match self.new_process() {
             Ok(mut process) => {
                 // SAFETY: the TLBIs reach the model's CPUs.
@@ -169,7 +202,7 @@ impl<P: Page> Processes<P> {
             }
             Err(error) => panic!("{error}"),
         }
-        for cpu in 0..self.cpus() as u32 {
+        for cpu in 0..cpus {
             self.switch(cpu, Some(0));
         }
     }
@@ -180,9 +213,33 @@ impl<P: Page> Processes<P> {
         self.all.iter().position(|process| process.id == id)
     }
 
-    /// A CPU goes to a process, or to none.
+    /// A CPU goes to a process, or to none. If others run the process already, their hardware goes on
+    /// meanwhile.
     pub(crate) fn switch(&mut self, cpu: u32, to: Option<usize>) {
+        let here = |to: &usize| self.cpus.who_run(self.all[*to].id) & !(1 << cpu) != 0;
+        let shared = to
+            .filter(here)
+            .filter(|_| self.shape.hardware && !self.quiet);
+        if let Some(to) = shared {
+            let random = Random::new(self.random.next());
+            let meanwhile = self.hardware.at_random(self.entries(to), random);
+            self.world.borrow_mut().meanwhile = Some(meanwhile);
+        }
         self.cpus.switch(cpu, to.map(|to| &mut self.all[to]));
+        self.world.borrow_mut().meanwhile = None;
+        if let Some(to) = shared {
+            self.note_written(to);
+        }
+    }
+
+    /// What hardware wrote of a process since this was asked last is known to be dirty.
+    fn note_written(&mut self, process: usize) {
+        for va in self.hardware.take_written() {
+            let page = va / self.page();
+            if let Some(known) = self.all[process].pages.get_mut(&page) {
+                known.dirty = true;
+            }
+        }
     }
 
     /// Where the descriptors of a process's pages are, by address.
@@ -261,14 +318,9 @@ impl<P: Page> Processes<P> {
         world.meanwhile = None;
         world.watch.samples.clear();
         drop(world);
-        let written = self.hardware.take_written();
-        if let Some(process) = process {
-            for va in written {
-                let page = va / self.page();
-                if let Some(known) = self.all[process].pages.get_mut(&page) {
-                    known.dirty = true;
-                }
-            }
+        match process {
+            Some(process) => self.note_written(process),
+            None => drop(self.hardware.take_written()),
         }
         self.settle();
     }
@@ -434,12 +486,17 @@ impl<P: Page> Processes<P> {
 
     /// All end; nothing is left but the idle root.
     pub(crate) fn end(mut self) {
+        self.end_all();
+        assert_eq!(self.world.borrow().tables, 1, "tables left");
+    }
+
+    /// All end, and no frame is left.
+    pub(crate) fn end_all(&mut self) {
         while !self.all.is_empty() {
             self.switch(0, Some(0));
             self.exit(0);
             self.check();
         }
         assert_eq!(self.frames.owned(), 0);
-        assert_eq!(self.world.borrow().tables, 1, "tables left");
     }
 }

@@ -15,7 +15,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 /// What is done to a group and its neighbour, while all of their pages are clean, and how far the
 /// setup is from whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum What {
+pub(super) enum What {
     /// Its last page comes.
     Fold,
     /// One page goes.
@@ -38,7 +38,7 @@ enum What {
     Reuse,
 }
 
-const ALL: [What; 10] = [
+pub(super) const ALL: [What; 10] = [
     What::Fold,
     What::Unmap,
     What::UnmapAcross,
@@ -61,11 +61,10 @@ struct Scene<P: Page> {
 impl<P: Page> Scene<P> {
     /// Two CPUs in one process with two groups of pages that were read, by the programs or, without
     /// the access flag, by the kernel.
-    fn new(shape: Shape, what: What, by_kernel: bool) -> Self {
+    fn new(mut machine: Processes<P>, what: What, by_kernel: bool) -> Self {
         let group = P::SIZE.contiguous_entries(Level::L3) as u64;
-        let mut machine = Processes::<P>::new(shape, 11);
         machine.quiet = true;
-        machine.start();
+        machine.start_on(2);
         let first = 4 * group;
         machine.map(0, first, 2 * group, Rights::READ_WRITE);
         let missing = u64::from(what == What::Fold);
@@ -120,7 +119,21 @@ impl<P: Page> Scene<P> {
 /// One run, with hardware at one moment; whether there was such a moment, and whether hardware had
 /// anything to do then.
 fn run<P: Page>(shape: Shape, what: What, injection: Injection, torn: bool) -> (bool, bool) {
-    let mut scene = Scene::<P>::new(shape, what, !injection.dirty);
+    let machine = Processes::<P>::new(shape, 11);
+    let world = machine.world.clone();
+    let result = run_on(machine, what, injection, torn);
+    assert_eq!(world.borrow().tables, 1, "tables left");
+    result
+}
+
+/// As [`run`], on this machine.
+pub(super) fn run_on<P: Page>(
+    machine: Processes<P>,
+    what: What,
+    injection: Injection,
+    torn: bool,
+) -> (bool, bool) {
+    let mut scene = Scene::<P>::new(machine, what, !injection.dirty);
     let page = scene.first + injection.page;
     let machine = &mut scene.machine;
     machine.inject(Injection { page, ..injection });
@@ -137,7 +150,7 @@ fn run<P: Page>(shape: Shape, what: What, injection: Injection, torn: bool) -> (
             "{what:?}: page {page:#x} was written"
         );
     }
-    scene.machine.end();
+    scene.machine.end_all();
     (injection.moment < moments, updated)
 }
 

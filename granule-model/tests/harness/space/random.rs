@@ -8,7 +8,7 @@ use granule::table::TableError;
 
 /// Pages that are used, across the end of a last-level table: a whole group of any size on both
 /// sides.
-const WINDOW: u64 = 300;
+pub(super) const WINDOW: u64 = 300;
 const MOST_PROCESSES: usize = 6;
 
 fn rights<P: Page>(machine: &mut Processes<P>) -> Rights {
@@ -41,7 +41,7 @@ fn ran_out(done: &Result<(), SpaceError>) -> bool {
 }
 
 /// One step, and how often something ran out in it.
-fn step<P: Page>(machine: &mut Processes<P>, base: u64, number: u64) -> u64 {
+pub(super) fn step<P: Page>(machine: &mut Processes<P>, base: u64, number: u64) -> u64 {
     let cpu = machine.random.below(machine.cpus()) as u32;
     if machine.random.once_in(3) || machine.running(cpu).is_none() {
         let to = machine.random.below(machine.all.len() as u64) as usize;
@@ -110,9 +110,8 @@ fn step<P: Page>(machine: &mut Processes<P>, base: u64, number: u64) -> u64 {
     refused
 }
 
-/// Plays so many steps; what was done, to be compared with what must be.
-fn play<P: Page>(shape: Shape, seed: u64, steps: u64) -> [u64; 5] {
-    let mut machine = Processes::<P>::new(shape, seed);
+/// A first process, which has written all pages; the first of them.
+pub(super) fn begin<P: Page>(machine: &mut Processes<P>) -> u64 {
     machine.start();
     let base = 3 * P::SIZE.entries() as u64 - WINDOW / 2;
     machine.map(0, base, WINDOW, Rights::READ_WRITE);
@@ -121,6 +120,13 @@ fn play<P: Page>(shape: Shape, seed: u64, steps: u64) -> [u64; 5] {
         assert_eq!(machine.touch(0, page, Access::Write, page), Ok(()));
     }
     machine.check();
+    base
+}
+
+/// Plays so many steps; what was done, to be compared with what must be.
+fn play<P: Page>(shape: Shape, seed: u64, steps: u64) -> [u64; 5] {
+    let mut machine = Processes::<P>::new(shape, seed);
+    let base = begin(&mut machine);
     let (mut refused, mut copied, mut folded, mut at_once) = (0, 0, 0, 0);
     for number in 0..steps {
         refused += step(&mut machine, base, number + 1);
@@ -131,7 +137,7 @@ fn play<P: Page>(shape: Shape, seed: u64, steps: u64) -> [u64; 5] {
             at_once = at_once.max(stats.groups);
         }
     }
-    let rolled = machine.cpus.rolled;
+    let rolled = machine.cpus.rolled();
     machine.end();
     [refused, copied, folded, rolled, at_once]
 }
