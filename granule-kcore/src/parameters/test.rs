@@ -12,7 +12,7 @@ const KEY: &str = "granule.test=";
 
 /// The tests whose name is the whole value. Each is explained where the kernel runs it
 /// (granule-kernel/src/selftest).
-const NAMES: [&str; 50] = [
+const NAMES: [&str; 51] = [
     "alloc-failure",
     "background",
     "background-busy",
@@ -58,6 +58,7 @@ const NAMES: [&str; 50] = [
     "read-invalid",
     "secondary-overflow",
     "secondary-panic",
+    "sized",
     "splits",
     "spurious",
     "use-after-free",

@@ -10,4 +10,5 @@ mod counts;
 mod faults;
 mod machine;
 mod plug;
+mod sized;
 mod stress;

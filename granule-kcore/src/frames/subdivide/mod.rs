@@ -130,9 +130,15 @@ impl<S: Store> Pieces<S> {
             None => {
                 let exactly =
                     |frames: &mut Frames<'_>| frames.allocate_exact(frame).then_some(frame);
-                let Some(at) = self.subdivide(exactly) else {
+                // This frame first, so that it does not become a frame for records.
+                if self.allocate_frames(exactly).is_none() {
+                    return false;
+                }
+                let Some(at) = self.take_record() else {
+                    self.free_frames(frame, 1);
                     return false;
                 };
+                self.subdivide_frame(frame, at);
                 at
             }
         };
@@ -185,10 +191,11 @@ impl<S: Store> Pieces<S> {
         };
         let first = self.allocate_frames(|all| all.allocate_singles(frames))?;
         for done in 0..1 << frames {
-            let Some(at) = self.subdivide_frame(Frame(first.0 + done)) else {
+            let Some(at) = self.take_record() else {
                 self.undo_run(first, done, 1 << frames);
                 return None;
             };
+            self.subdivide_frame(Frame(first.0 + done), at);
             self.take(at, 0, order, self.frame_order() - order);
         }
         Some(first.address(self.page_size))
@@ -249,21 +256,21 @@ impl<S: Store> Pieces<S> {
         &mut self,
         take: impl FnOnce(&mut Frames<'_>) -> Option<Frame>,
     ) -> Option<RecordAt> {
-        let frame = self.allocate_frames(take)?;
-        let at = self.subdivide_frame(frame);
-        if at.is_none() {
-            self.free_frames(frame, 1);
-        }
-        at
+        // First, so that a frame for records does not take the next frame of a group.
+        let at = self.take_record()?;
+        let Some(frame) = self.allocate_frames(take) else {
+            self.give_record(at);
+            return None;
+        };
+        self.subdivide_frame(frame, at);
+        Some(at)
     }
 
     /// Subdivides a single frame that was just allocated.
-    fn subdivide_frame(&mut self, frame: Frame) -> Option<RecordAt> {
-        let at = self.take_record()?;
+    fn subdivide_frame(&mut self, frame: Frame, at: RecordAt) {
         *self.store.record(at) = Record::of(frame, self.whole());
         self.store.with(|frames| frames.mark_subdivided(frame, at));
         self.counted.subdivided += 1;
-        Some(at)
     }
 
     /// Gives up the record of a frame that is in no list.

@@ -15,6 +15,7 @@
 //! | `guard-beside` | the same in interrupts of a CPU that splits and merges the neighbouring leaves |
 //! | `spurious` | a fault on a guard page that another CPU makes valid meanwhile |
 //! | `pagealloc` | with `debug_pagealloc=on`, pages allocated and freed |
+//! | `sized` | pages of every size: pieces of frames, runs of frames, on every CPU, without memory |
 //! | `permissions-stress:CHANGES[:SEED]` | random changes while other CPUs use neighbouring pages |
 //! | `write-read-only`, `execute`, `read-invalid`, `read-guard`, `use-after-free` | an access that must end in a panic |
 
@@ -25,6 +26,7 @@ mod faults;
 mod guards;
 mod plug;
 mod quarters;
+mod sized;
 mod stress;
 
 use crate::arch::cpu;
@@ -53,6 +55,7 @@ pub(crate) fn run(parameters: &Parameters<'_>) {
             b"guard" => guards::pool(),
             b"guard-beside" => guards::beside(),
             b"spurious" => faults::spurious(),
+            b"sized" => sized::sized(),
             b"pagealloc" => faults::pagealloc(),
             value => match value.strip_prefix(b"permissions-stress:") {
                 Some(value) => stress::run(value),
