@@ -4,6 +4,9 @@
 //! page size and width of user space. Then it changes bytes of the file or cuts it.
 
 use crate::bytes::Bytes;
+use granule::arch::PageSize;
+use granule_boot::sizes::SizeSet;
+use granule_linux_abi::program::page_size::{Wishes, choose};
 use granule_linux_abi::program::{Place, Program, ProgramError, read};
 use granule_linux_abi::script;
 
@@ -38,6 +41,8 @@ fn file(given: &mut Bytes<'_>, page: u64, end: u64) -> Vec<u8> {
     // One segment differs from a linker's output, or none does, or all.
     let odd = given.below(3 * (count + 1));
     let all_odd = given.below(8) == 0;
+    // Some files are linked for smaller pages, though their segments lie far enough from each other.
+    let align = if given.below(4) == 0 { 0x1000 } else { page };
     let mut out = vec![0; 64];
     out[..7].copy_from_slice(&[0x7f, b'E', b'L', b'F', 2, 1, 1]);
     out[16] = [2, 2, 2, 3, 3, 3, 1, 4][given.below(8)];
@@ -71,7 +76,7 @@ fn file(given: &mut Bytes<'_>, page: u64, end: u64) -> Vec<u8> {
         let words = if sound {
             let bytes = u64::from(given.byte() | 0x40);
             // One behind the other; the file has less than a page of them.
-            [0, address, address, bytes, bytes + 8, page]
+            [0, address, address, bytes, bytes + 8, align]
         } else {
             [(); 6].map(|()| number(given, page, end))
         };
@@ -117,6 +122,35 @@ fn check(file: &[u8], place: &Place, program: &Program) {
     assert!(begins.is_some() && program.entry.is_multiple_of(4));
 }
 
+/// Statements about the choice of a page size: it can be had, and is the wish if that can be had.
+fn choice(file: &[u8], place: &Place, wish: Option<PageSize>) {
+    let wishes = Wishes {
+        process: wish,
+        command_line: None,
+    };
+    let with = |size: PageSize| {
+        let page = size.bytes();
+        read(
+            file,
+            &Place {
+                page,
+                ..place.clone()
+            },
+        )
+    };
+    match choose(file, place, SizeSet::ALL, &wishes) {
+        Ok(chosen) => {
+            assert_eq!(Ok(&chosen.program), with(chosen.size).as_ref());
+            let granted = wish.is_some_and(|size| with(size).is_ok());
+            assert!(!granted || wish == Some(chosen.size), "{chosen:x?}");
+        }
+        Err(error) => {
+            assert!(PageSize::ALL.iter().all(|size| with(*size).is_err()));
+            assert!(!error.to_string().contains('\n'), "{error}");
+        }
+    }
+}
+
 /// A file to run, as a program and as a script.
 pub(crate) fn program(bytes: &[u8]) {
     let mut given = Bytes(bytes);
@@ -128,7 +162,9 @@ pub(crate) fn program(bytes: &[u8]) {
         movable_at: 1 << 32,
     };
     let made = file(&mut given, page, end);
+    let wish = PageSize::ALL.get(given.below(4)).copied();
     for file in [&made[..], bytes] {
+        choice(file, &place, wish);
         match read(file, &place) {
             Ok(program) => check(file, &place, &program),
             Err(error) => {
@@ -190,6 +226,6 @@ mod tests {
             }
         }
         assert!(accepted > 100, "{accepted} accepted");
-        assert_eq!(reasons.len(), 10, "{reasons:?}");
+        assert_eq!(reasons.len(), 11, "{reasons:?}");
     }
 }

@@ -6,6 +6,7 @@ use crate::abi::Errno;
 use crate::files::Channel;
 use crate::processes::{Place, Processes, TaskTable};
 use crate::signals::frame::{FpRegisters, Registers};
+use granule_boot::sizes::SizeSet;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// How a sleep ended.
@@ -83,6 +84,9 @@ pub trait Env {
 
     /// The memory of the machine.
     fn ram(&self) -> Ram;
+
+    /// The page sizes that programs can have on this boot.
+    fn page_sizes(&self) -> SizeSet;
 
     /// The number of the CPU that the caller runs on.
     fn cpu(&self) -> u32;

@@ -38,7 +38,14 @@ pub const MMAP: u64 = 222;
 pub const MPROTECT: u64 = 226;
 pub const MADVISE: u64 = 233;
 pub const WAIT4: u64 = 260;
+pub const PRCTL: u64 = 167;
+pub const EXECVE: u64 = 221;
 
+/// Granule's own `prctl`s, "GRPS" and "GRPG": the page size of the programs that are executed next, in bytes.
+const PR_SET_PAGE_SIZE: u64 = 0x4752_5053;
+const PR_GET_PAGE_SIZE: u64 = 0x4752_5047;
+
+pub const ENOENT: i64 = -2;
 pub const EFAULT: i64 = -14;
 
 const SIGCHLD: u64 = 17;
@@ -71,6 +78,16 @@ impl Write for Console {
 pub fn say(what: fmt::Arguments<'_>) {
     // Never fails.
     let _ = Console.write_fmt(what);
+}
+
+/// Wishes for pages of so many bytes for the next programs; 0 takes the wish back.
+pub fn wish_page_size(bytes: u64) -> i64 {
+    call(PRCTL, [PR_SET_PAGE_SIZE, bytes, 0, 0, 0, 0])
+}
+
+/// The wish, in bytes; 0 if there is none.
+pub fn page_size_wish() -> i64 {
+    call(PRCTL, [PR_GET_PAGE_SIZE, 0, 0, 0, 0, 0])
 }
 
 pub fn fork() -> i64 {

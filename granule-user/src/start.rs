@@ -43,6 +43,18 @@ impl Start {
         text(self.word(1 + index))
     }
 
+    /// The address of the list of arguments from one on, which a null pointer ends.
+    pub fn arguments_from(self, index: usize) -> u64 {
+        // SAFETY: the list has as many words as there are arguments, and a null pointer.
+        unsafe { self.words.add(1 + index.min(self.count())) as u64 }
+    }
+
+    /// The address of the list of the environment's strings.
+    pub fn environment(self) -> u64 {
+        // SAFETY: it follows the null pointer behind the arguments.
+        unsafe { self.words.add(1 + self.count() + 1) as u64 }
+    }
+
     /// The value of a kind in the auxiliary vector.
     pub fn auxiliary(self, kind: u64) -> Option<u64> {
         let mut at = 1 + self.count() + 1;

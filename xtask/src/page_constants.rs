@@ -215,6 +215,21 @@ const ALLOWED: &[(&str, &[&str], &str)] = &[
         "Linux's numbers: O_DIRECTORY, device numbers, AT_EMPTY_PATH, PATH_MAX, PIPE_BUF",
     ),
     (
+        "granule-linux-abi/src/abi/process.rs",
+        &["PR_GET_PAGE_SIZE", "PR_SET_PAGE_SIZE"],
+        "the numbers of two prctl",
+    ),
+    (
+        "granule-linux-abi/src/syscall/process.rs",
+        &["PR_GET_PAGE_SIZE", "PR_SET_PAGE_SIZE"],
+        "the numbers of two prctl",
+    ),
+    (
+        "granule-linux-abi/src/program/page_size.rs",
+        &["NT_PAGE_SIZE"],
+        "the type of a note",
+    ),
+    (
         "granule-linux-abi/src/abi/signal.rs",
         &["4096"],
         "Linux's signal frame",

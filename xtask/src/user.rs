@@ -14,13 +14,14 @@ pub(crate) const PACKAGE: &str = "granule-user";
 /// A program, its target, and its profile.
 type Program = (&'static str, &'static str, &'static str);
 
-/// The test program, the benchmark, work on memory, leaving Linux, `kexec`, and the program with a standard library, which unwinds.
-const PROGRAMS: [Program; 6] = [
+/// The test program, the benchmark, work on memory, leaving Linux, `kexec`, `pagesize`, and the program with a standard library, which unwinds.
+const PROGRAMS: [Program; 7] = [
     ("granule-user", KERNEL_TARGET, "kernel"),
     ("granule-user-bench", KERNEL_TARGET, "kernel"),
     ("granule-user-memory", KERNEL_TARGET, "kernel"),
     ("granule-user-leave", KERNEL_TARGET, "kernel"),
     ("granule-kexec", KERNEL_TARGET, "kernel"),
+    ("granule-pagesize", KERNEL_TARGET, "kernel"),
     ("granule-user-std", MUSL_TARGET, "release"),
 ];
 

@@ -15,6 +15,7 @@ pub use problem::{Instead, Problem};
 
 use crate::persist;
 use core::ops::Range;
+use granule::arch::PageSize;
 use granule::arch::bbm::BbmLevel;
 use granule::arch::errata::Errata;
 use granule::linear::{Barriers, Strategy};
@@ -50,6 +51,8 @@ pub struct Parameters<'a> {
     pub kexec: KexecOptions,
     /// `efi=runtime` and `efi=noruntime`, the last of them: whether EFI's runtime services may be called.
     pub runtime_services: bool,
+    /// `user_pagesize=`: the page size for programs that ask for none themselves.
+    pub user_page_size: Option<PageSize>,
     /// `rdinit=`: the path of the first program in the initramfs.
     pub init: &'a [u8],
     /// The command line itself.
@@ -115,7 +118,7 @@ pub struct KexecOptions {
 }
 
 /// The keys of the words that are read here, in the order of [`Values`].
-const KEYS: [&str; 14] = [
+const KEYS: [&str; 15] = [
     "maxcpus=",
     "rodata=",
     "arm64.bbm=",
@@ -130,6 +133,7 @@ const KEYS: [&str; 14] = [
     "granule.kexec=",
     "efi=",
     "rdinit=",
+    "user_pagesize=",
 ];
 
 /// The keys of the words that are read before the MMU is on.
@@ -211,6 +215,7 @@ impl<'a> Parameters<'a> {
             kexec,
             _,
             init,
+            user_page_size,
         ] = values;
         let mut read = Reader(&mut problem);
         read.earlycon(words::find(line, words::EARLYCON_KEY));
@@ -243,6 +248,13 @@ impl<'a> Parameters<'a> {
             persist: read.persist(persist),
             kexec: read.kexec(kexec),
             runtime_services: read.runtime_services(line),
+            user_page_size: read.one_of(
+                "user_pagesize=",
+                user_page_size,
+                PageSize::ALL.map(|size| (size.name(), Some(size))),
+                "4k, 16k or 64k",
+                None,
+            ),
             init: init.unwrap_or(b"/init"),
             line,
             #[cfg(any(test, feature = "test-image"))]

@@ -35,6 +35,7 @@ fn without_words_everything_has_its_default() {
     assert!(read.bench.is_none() && read.persist.is_none());
     assert_eq!(read.kexec, KexecOptions::default());
     assert!(read.runtime_services);
+    assert_eq!(read.user_page_size, None);
     assert_eq!(
         (read.init, read.init_arguments().count()),
         (&b"/init"[..], 0)
@@ -86,6 +87,10 @@ fn every_name_is_read_back() {
     }
     let kexec = good("granule.kexec=digest,uncached").kexec;
     assert!(kexec.digest && kexec.uncached);
+    for size in PageSize::ALL {
+        let line = format!("user_pagesize=4k user_pagesize={}", size.name());
+        assert_eq!(good(&line).user_page_size, Some(size));
+    }
     let read = good("rdinit=/bin/sh -- -c \"a b\" rodata=maybe");
     assert_eq!(read.init, b"/bin/sh");
     let arguments: Vec<_> = read.init_arguments().collect();
@@ -133,6 +138,10 @@ fn words_that_are_read_before_are_known() {
 #[test]
 fn a_word_that_cannot_be_used_is_told_in_one_line() {
     for (line, told) in [
+        (
+            "user_pagesize=8k",
+            "user_pagesize=8k: expected 4k, 16k or 64k; ignored",
+        ),
         (
             "rodata=maybe",
             "rodata=maybe: expected off, noalias, on or full; taking on",

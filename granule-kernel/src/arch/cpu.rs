@@ -4,7 +4,9 @@
 //! registers, so one set of names serves both levels.
 
 use core::arch::asm;
+use granule::arch::registers::{Tcr, Ttbr};
 use granule::arch::{FaultStatus, Regime};
+use granule::space::switch::Registers;
 use granule_kcore::timeout::Timeout;
 
 macro_rules! readers {
@@ -205,6 +207,38 @@ pub(crate) unsafe fn set_sctlr_el1(value: u64) {
 pub(crate) unsafe fn set_tcr_el1(value: u64) {
     // SAFETY: the caller answers for the fields.
     unsafe { asm!("msr tcr_el1, {}", "isb", in(reg) value, options(nostack, preserves_flags)) };
+}
+
+/// The single instructions of a switch to another program's tables, without any barrier of their own.
+#[derive(Debug)]
+pub(crate) struct Bare;
+
+impl Registers for Bare {
+    unsafe fn write_tcr(&mut self, value: Tcr) {
+        // SAFETY: the caller answers for the fields.
+        unsafe { asm!("msr tcr_el1, {}", in(reg) value.0, options(nostack, preserves_flags)) };
+    }
+
+    unsafe fn write_ttbr0(&mut self, value: Ttbr) {
+        // SAFETY: the caller answers for the tables.
+        unsafe {
+            asm!("msr ttbr0_el1, {}", in(reg) value.bits(), options(nostack, preserves_flags))
+        };
+    }
+
+    fn isb(&mut self) {
+        granule::hw::isb();
+    }
+
+    fn tlbi_all_local(&mut self) {
+        // SAFETY: removed entries are fetched again from the tables. At EL2 under VHE it is the TLB of EL2&0.
+        unsafe { asm!("tlbi vmalle1", options(nostack, preserves_flags)) };
+    }
+
+    fn dsb_nsh(&mut self) {
+        // SAFETY: a barrier changes no memory.
+        unsafe { asm!("dsb nsh", options(nostack, preserves_flags)) };
+    }
 }
 
 /// Invalidates this CPU's whole TLB: that of EL2&0 if the kernel runs at EL2.

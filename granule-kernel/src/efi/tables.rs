@@ -132,12 +132,14 @@ impl Roots {
     /// Calls `work` with firmware's memory in the lower half of this CPU. Interrupts must be masked.
     pub(super) fn with<R>(&self, work: impl FnOnce() -> R) -> R {
         let (tcr, ttbr0) = (cpu::tcr_el1(), registers::ttbr0_el1());
+        // A program's page size may be another, with a larger root.
+        let empty = registers::empty().unwrap_or(self.empty);
         // SAFETY: the tables have the shape of this TCR, which has the kernel's upper half. The kernel accesses
         // nothing through the lower half but what `work` does.
-        unsafe { registers::shape(self.empty, self.tcr, self.ttbr0) };
+        unsafe { registers::shape(empty, self.tcr, self.ttbr0) };
         let result = work();
         // SAFETY: as it was.
-        unsafe { registers::shape(self.empty, tcr, ttbr0) };
+        unsafe { registers::shape(empty, tcr, ttbr0) };
         result
     }
 }

@@ -254,6 +254,7 @@ fn boot(
         common,
         geometry: request.geometry,
         capabilities: request.capabilities,
+        ram_end: memory.banks().last().map_or(0, |bank| bank.end()),
         initrd,
         parameters,
     });

@@ -2,10 +2,12 @@
 //! SIMD, cache maintenance by address, the counter, and the shape of walks from TTBR0.
 
 use crate::arch::cpu;
+use crate::percpu::per_cpu;
 use crate::trace::bring_up;
 use core::arch::asm;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use granule::arch::PhysicalAddress;
+use granule::arch::registers::{Tcr, Ttbr};
 
 /// SCTLR bits for EL0 under the Linux ABI: DC ZVA (DZE), CTR_EL0 (UCT), WFI and WFE (nTWI, nTWE), cache
 /// maintenance by address (UCI). SA0 makes a misaligned stack pointer fault there too.
@@ -18,7 +20,13 @@ const CPACR_FP: u64 = 0b11 << 20;
 /// accesses CNTHCTL_EL2, where the bit is the same.
 const CNTKCTL_COUNTER: u64 = 1 << 1;
 
-/// The values of TCR and TTBR0 in user space; `EMPTY` is a TTBR0 with an empty root.
+per_cpu! {
+    /// TCR of the CPU while user space is open: that of the space that it entered last.
+    static TCR: AtomicU64 = AtomicU64::new(0);
+}
+
+/// The values of TCR and TTBR0 at the start of user space. `EMPTY` is a TTBR0 with an empty root, whatever page
+/// size TCR gives the lower half; 0 outside of user space.
 static USER_TCR: AtomicU64 = AtomicU64::new(0);
 static EMPTY: AtomicU64 = AtomicU64::new(0);
 /// The frame of the empty root.
@@ -27,11 +35,15 @@ static EMPTY_ROOT: AtomicU64 = AtomicU64::new(0);
 static KERNEL_TCR: AtomicU64 = AtomicU64::new(0);
 static KERNEL_TTBR0: AtomicU64 = AtomicU64::new(0);
 
-/// Sets the values that CPUs take when they open user space. `empty` is a TTBR0 whose root, the page
-/// `frame`, is empty.
-pub(crate) fn prepare(tcr: u64, empty: u64, frame: PhysicalAddress) {
+/// Whether TLBIs and their DSBs are issued twice.
+static REPEAT: AtomicBool = AtomicBool::new(false);
+
+/// Sets the values that CPUs take when they open user space. `empty` is a TTBR0 whose root, at `frame`, is
+/// empty. `repeat` issues a switch's TLBI and DSB twice, for an erratum.
+pub(crate) fn prepare(tcr: Tcr, empty: u64, frame: PhysicalAddress, repeat: bool) {
     EMPTY_ROOT.store(frame.0, Ordering::Relaxed);
-    USER_TCR.store(tcr, Ordering::Relaxed);
+    REPEAT.store(repeat, Ordering::Relaxed);
+    USER_TCR.store(tcr.0, Ordering::Relaxed);
     EMPTY.store(empty, Ordering::Relaxed);
     KERNEL_TCR.store(cpu::tcr_el1(), Ordering::Relaxed);
     KERNEL_TTBR0.store(ttbr0_el1(), Ordering::Relaxed);
@@ -76,6 +88,8 @@ pub(crate) fn open() {
             EMPTY.load(Ordering::Relaxed),
         );
     }
+    TCR.this()
+        .store(USER_TCR.load(Ordering::Relaxed), Ordering::Relaxed);
 }
 
 /// Restores the registers of this CPU to their values before [`open`].
@@ -128,9 +142,15 @@ fn set_sctlr(set: u64, clear: u64) {
     unsafe { bring_up::set_sctlr_el1(value) };
 }
 
-/// The page of the empty root, once no CPU uses it any more.
-pub(crate) fn empty_root() -> PhysicalAddress {
+/// Takes back the empty root's memory, once no CPU uses it any more.
+pub(crate) fn take_empty_root() -> PhysicalAddress {
+    EMPTY.store(0, Ordering::Relaxed);
     PhysicalAddress(EMPTY_ROOT.load(Ordering::Relaxed))
+}
+
+/// A TTBR0 whose root is empty whatever page size a program has, while user space exists.
+pub(crate) fn empty() -> Option<u64> {
+    Some(EMPTY.load(Ordering::Relaxed)).filter(|empty| *empty != 0)
 }
 
 /// Changes the shape of the lower half, and HA and HD of both. T0SZ must not change while the half is in
@@ -155,7 +175,29 @@ pub(crate) unsafe fn shape(empty: u64, tcr: u64, ttbr0: u64) {
     cpu::restore_interrupts(masked);
 }
 
-/// Stops this CPU's walks of any program's tables.
+/// Moves this CPU to a program's tables, which `tcr` describes. Interrupts must be masked.
+///
+/// # Safety
+///
+/// `ttbr0` must have the tables of a program, published and with their own ASID, and `tcr` must differ from that of
+/// other programs in fields of the lower half alone. This CPU must [leave](leave_space) before the tables are freed.
+#[inline]
+pub(crate) unsafe fn enter_space(tcr: Tcr, ttbr0: Ttbr) {
+    let now = TCR.this();
+    let from = now.load(Ordering::Relaxed);
+    // SAFETY: the caller keeps the rules; the kernel accesses nothing through the lower half.
+    unsafe {
+        if from == tcr.0 {
+            bring_up::set_ttbr0_el1(ttbr0.bits());
+        } else {
+            now.store(tcr.0, Ordering::Relaxed);
+            bring_up::switch(Tcr(from), tcr, ttbr0, REPEAT.load(Ordering::Relaxed));
+        }
+    }
+}
+
+/// Stops this CPU's walks of any program's tables. TCR stays as the program had it: the next one often has the
+/// same page size, and the empty root is one for every size.
 pub(crate) fn leave_space() {
     // SAFETY: the root is empty, and the kernel accesses nothing through the lower half.
     unsafe { bring_up::set_ttbr0_el1(EMPTY.load(Ordering::Relaxed)) };

@@ -4,7 +4,8 @@
 //! The kernel never dereferences a program's address, so a bad address gives an error and no exception.
 //! The space's lock is held for one page at a time; meanwhile the frame cannot leave the program.
 
-use super::address_space::{self, AddressSpace};
+use super::address_space::AddressSpace;
+use super::platform;
 use crate::mm::kernel_tables::pointer;
 use core::ops::Range;
 use granule::space::{Access, SpaceError};
@@ -22,14 +23,17 @@ fn fault(error: SpaceError) -> Errno {
     }
 }
 
-/// Splits `length` bytes from `address` into ranges that each lie in one page. Fails before the first
+/// Splits `length` bytes from `address` into ranges that each lie in one page of `page` bytes. Fails before the first
 /// copy if the range leaves user space.
-fn pieces(address: u64, length: usize) -> Result<impl Iterator<Item = Range<u64>>, Errno> {
+fn pieces(
+    page: u64,
+    address: u64,
+    length: usize,
+) -> Result<impl Iterator<Item = Range<u64>>, Errno> {
     let end = address
         .checked_add(length as u64)
-        .filter(|end| *end <= address_space::end())
+        .filter(|end| *end <= platform::end())
         .ok_or(Errno::EFAULT)?;
-    let page = address_space::page_bytes();
     let mut at = address;
     Ok(core::iter::from_fn(move || {
         let start = at;
@@ -44,7 +48,7 @@ impl AddressSpace {
     #[inline(never)]
     pub(crate) fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Errno> {
         let mut rest = into;
-        for piece in pieces(address, rest.len())? {
+        for piece in pieces(self.page_bytes(), address, rest.len())? {
             let count = (piece.end - piece.start) as usize;
             let (now, behind) = rest.split_at_mut_checked(count).ok_or(Errno::EFAULT)?;
             rest = behind;
@@ -61,7 +65,7 @@ impl AddressSpace {
     #[inline(never)]
     pub(crate) fn write(&self, address: u64, from: &[u8]) -> Result<(), Errno> {
         let mut rest = from;
-        for piece in pieces(address, rest.len())? {
+        for piece in pieces(self.page_bytes(), address, rest.len())? {
             let count = (piece.end - piece.start) as usize;
             let (now, behind) = rest.split_at_checked(count).ok_or(Errno::EFAULT)?;
             rest = behind;
@@ -75,7 +79,7 @@ impl AddressSpace {
 
     /// Makes `bytes` bytes from `address` on writable without writing them.
     pub(crate) fn make_writable(&self, address: u64, bytes: u64) -> Result<(), Errno> {
-        for piece in pieces(address, bytes as usize)? {
+        for piece in pieces(self.page_bytes(), address, bytes as usize)? {
             self.with_page(piece.start, Access::Write, |_| ())?;
         }
         Ok(())

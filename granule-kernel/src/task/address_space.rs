@@ -1,14 +1,14 @@
 //! Address spaces of processes: the library's spaces on the kernel's frames, and the space that each CPU
 //! is in.
 //!
-//! Callers are independent of the page size: [`Tables`] hides it, and the boot chose the instance
-//! ([`prepare`]). A space's lock leaves interrupts enabled, because its holder may work long (a fork),
+//! Each space has a page size of its own, one of those that [`platform`] has a row for. Callers are
+//! independent of it: [`Tables`] hides it. A space's lock leaves interrupts enabled, because its holder may work long (a fork),
 //! and interrupts never take it. It is the outermost of the kernel's locks, and its holder does not
 //! sleep.
 
-pub(crate) use super::frames::page_bytes;
 use super::frames::{Ground, UserMemory};
 use super::owned::{self, Array, Boxed};
+use super::platform;
 use super::space_environment::{Plain, PlainSized, Recorded, SpaceEnvironment};
 use crate::lock::{Lock, UnmaskedLock};
 use crate::mm::kernel_tables;
@@ -18,29 +18,17 @@ use crate::trace::bring_up;
 use crate::trace::recorder::Recorder;
 use core::fmt;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use granule::arch::Page;
-use granule::arch::registers::Ttbr;
-use granule::arch::tlbi::TlbCapabilities;
-use granule::arch::{Dispatch, Geometry, PhysicalAddress, VirtualAddress};
+use granule::arch::registers::{Tcr, Ttbr};
+use granule::arch::{Dispatch, PageSize, PhysicalAddress, VirtualAddress};
 use granule::hw::Hardware;
 use granule::space::asid::{AsidCpu, AsidMap, Asids, SpaceAsid};
-use granule::space::{Access, Fault, Rights, Settings, Space, SpaceError, Stats, Vma, Vmas, asid};
+use granule::space::{Access, Fault, Rights, Space, SpaceError, Stats, Vma, Vmas, asid};
 use granule::table::{DirectMapped, Environment, Offset};
 use granule_kcore::cpus::MOST_CPUS;
 use granule_kcore::sizes;
 use granule_recorder::Sink;
-
-/// Settings common to all spaces.
-#[derive(Clone, Copy, Debug)]
-struct Platform {
-    geometry: Geometry,
-    capabilities: TlbCapabilities,
-    settings: Settings,
-    make: fn() -> Option<AddressSpace>,
-}
-
-static PLATFORM: spin::Once<Platform> = spin::Once::new();
 
 static ASID_CPUS: [AsidCpu; MOST_CPUS] = [const { AsidCpu::unused() }; MOST_CPUS];
 static ASIDS: Asids<'static> = Asids::of(&ASID_CPUS);
@@ -76,10 +64,8 @@ pub(crate) trait Tables {
     fn vmas(&self) -> &Vmas<'static>;
     /// See [`Space::set_asid`].
     fn set_asid(&mut self, number: u16);
-    /// Allows CPUs to walk the tables from here on.
-    fn publish(&mut self);
-    /// See [`Space::ttbr`].
-    fn ttbr(&self, asid: u16) -> Option<Ttbr>;
+    /// Allows CPUs to walk the tables from here on. Returns the value of TTBR0 without a number.
+    fn publish(&mut self) -> Option<Ttbr>;
 }
 
 /// The result of most operations.
@@ -100,6 +86,11 @@ struct Typed<P: Page, E: SpaceEnvironment> {
 struct Shared<T: ?Sized> {
     users: AtomicUsize,
     asid: SpaceAsid,
+    /// TTBR0 without a number; 0 until the space is published.
+    root: AtomicU64,
+    /// TCR of a CPU that is in the space.
+    tcr: Tcr,
+    page_size: PageSize,
     /// Drops the value; [`AddressSpace`] has lost its type.
     drop: unsafe fn(NonNull<()>),
     tables: UnmaskedLock<T>,
@@ -116,31 +107,6 @@ unsafe impl Sync for AddressSpace {}
 /// A reference to an [`AddressSpace`] that another owner keeps alive.
 #[derive(Clone, Copy)]
 pub(super) struct SpaceRef(NonNull<Shared<dyn Tables>>);
-
-/// Sets the common properties of all spaces. `geometry` describes the lower half.
-pub(super) fn prepare(geometry: Geometry, capabilities: TlbCapabilities, settings: Settings) {
-    struct Make;
-    impl Dispatch for Make {
-        type Output = fn() -> Option<AddressSpace>;
-        fn run<P: Page>(self) -> Self::Output {
-            let kernel = kernel_tables::kernel().map(|kernel| kernel.geometry.page_size());
-            if Recorder::new(0).is_active() {
-                || make::<P, Recorded>().map(erase)
-            } else if sizes::MIN == sizes::MAX || kernel == Some(P::SIZE) {
-                || make::<P, Plain>().map(erase)
-            } else {
-                || make::<P, PlainSized>().map(erase)
-            }
-        }
-    }
-    let make = sizes::dispatch(geometry.page_size(), Make);
-    PLATFORM.call_once(|| Platform {
-        geometry,
-        capabilities,
-        settings,
-        make,
-    });
-}
 
 /// Whether ASIDs of `bits` bits are enough: each CPU uses one at a time, none uses 0, and one must be left.
 pub(super) fn are_numbers_enough(bits: u32) -> bool {
@@ -169,7 +135,8 @@ pub(super) fn close_numbers() {
 const FIRST_VMAS: usize = 64;
 
 fn make<P: Page, E: SpaceEnvironment>() -> Option<Boxed<Shared<Typed<P, E>>>> {
-    let (platform, kernel) = (PLATFORM.get()?, kernel_tables::kernel()?);
+    let (platform, kernel) = (platform::get()?, kernel_tables::kernel()?);
+    let shape = platform.shape(P::SIZE)?;
     if E::Ground::ANY_SIZE && P::SIZE != kernel.geometry.page_size() {
         owned::use_pieces();
     }
@@ -187,11 +154,14 @@ fn make<P: Page, E: SpaceEnvironment>() -> Option<Boxed<Shared<Typed<P, E>>>> {
     let mut areas = Array::new(FIRST_VMAS, |_| Vma::EMPTY)?;
     // SAFETY: the space is dropped, or returns its areas, before `areas` is freed.
     let lent = unsafe { core::slice::from_raw_parts_mut(areas.as_mut_ptr(), areas.len()) };
-    let space = Space::new(platform.geometry, environment, lent, platform.settings).ok()?;
+    let space = Space::new(shape.lower, environment, lent, platform.settings).ok()?;
     let _ = areas.leak();
     Boxed::new(Shared {
         users: AtomicUsize::new(1),
         asid: SpaceAsid::none(),
+        root: AtomicU64::new(0),
+        tcr: shape.tcr,
+        page_size: P::SIZE,
         drop: drop_typed::<P, E>,
         tables: UnmaskedLock::new(Typed {
             space: Some(space),
@@ -313,7 +283,8 @@ impl<P: Page, E: SpaceEnvironment> Tables for Typed<P, E> {
         let address = VirtualAddress(0);
         let mut child = make::<P, E>().ok_or(SpaceError::OutOfFrames { address })?;
         let count = self.vmas().all().len();
-        let other = child.tables.get_mut();
+        let Shared { tables, root, .. } = &mut *child;
+        let other = tables.get_mut();
         self.with_room(|space| {
             let child = other.space.as_mut().ok_or(SpaceError::NotEmpty)?;
             if child.vmas().capacity() < count {
@@ -321,9 +292,9 @@ impl<P: Page, E: SpaceEnvironment> Tables for Typed<P, E> {
             }
             space.fork_into(child, &mut UserMemory::new())
         })?;
-        other.publish();
+        *root.get_mut() = other.publish().map_or(0, Ttbr::bits);
         // The parent's pages are read-only now, so that the first write copies them.
-        self.assume_visible(0, end());
+        self.assume_visible(0, platform::end());
         Ok(erase(child))
     }
     fn vmas(&self) -> &Vmas<'static> {
@@ -340,24 +311,52 @@ impl<P: Page, E: SpaceEnvironment> Tables for Typed<P, E> {
             unsafe { space.set_asid(Some(number)) };
         }
     }
-    fn publish(&mut self) {
-        if let Some(space) = &mut self.space {
-            // SAFETY: the TLBIs of `Hardware` reach all CPUs, and the settings are common to them.
-            unsafe { space.make_live() };
-            // Completes the stores to the tables before any CPU gets the root in its TTBR0.
-            bring_up::dsb_ishst();
-        }
-    }
-    fn ttbr(&self, asid: u16) -> Option<Ttbr> {
-        self.space.as_ref()?.ttbr(asid)
+    fn publish(&mut self) -> Option<Ttbr> {
+        let space = self.space.as_mut()?;
+        // SAFETY: the TLBIs of `Hardware` reach all CPUs, and the settings are common to them.
+        unsafe { space.make_live() };
+        // Completes the stores to the tables before any CPU gets the root in its TTBR0.
+        bring_up::dsb_ishst();
+        space.ttbr(0)
     }
 }
 
 impl AddressSpace {
-    /// An empty space, which no CPU walks before it is [published](Tables::publish). `None` if memory is
-    /// exhausted.
-    pub(crate) fn new() -> Option<Self> {
-        (PLATFORM.get()?.make)()
+    /// An empty space with pages of `size`, which no CPU walks before it is [published](Self::publish). `None`
+    /// if memory is exhausted, or programs cannot have the size.
+    pub(crate) fn new(size: PageSize) -> Option<Self> {
+        struct Make;
+        impl Dispatch for Make {
+            type Output = Option<AddressSpace>;
+            fn run<P: Page>(self) -> Self::Output {
+                let kernel = kernel_tables::kernel()?.geometry.page_size();
+                if Recorder::new(0).is_active() {
+                    make::<P, Recorded>().map(erase)
+                } else if sizes::MIN == sizes::MAX || kernel == P::SIZE {
+                    make::<P, Plain>().map(erase)
+                } else {
+                    make::<P, PlainSized>().map(erase)
+                }
+            }
+        }
+        sizes::dispatch(size, Make)
+    }
+
+    /// The page size.
+    pub(crate) fn page_size(&self) -> PageSize {
+        self.shared().page_size
+    }
+
+    /// The bytes of a page.
+    pub(crate) fn page_bytes(&self) -> u64 {
+        self.page_size().bytes()
+    }
+
+    /// Allows CPUs to walk the tables from here on.
+    pub(crate) fn publish(&self) {
+        let root = self.with(|tables| tables.publish());
+        let root = root.map_or(0, Ttbr::bits);
+        self.shared().root.store(root, Ordering::Release);
     }
 
     /// Another owner of the same space.
@@ -409,41 +408,48 @@ impl fmt::Debug for AddressSpace {
 ///
 /// # Safety
 ///
-/// An owner must keep the space for as long as this CPU is in it.
+/// An owner must keep the space for as long as this CPU is in it, and have published it.
 pub(super) unsafe fn enter(space: SpaceRef) {
-    let Some(platform) = PLATFORM.get() else {
-        return;
-    };
     // SAFETY: the caller guarantees an owner.
     let shared = unsafe { space.0.as_ref() };
     let number = percpu::this().number();
-    let entered = ASIDS.enter(number, &shared.asid);
-    let ttbr = match entered {
-        // SAFETY: once the space is published, nothing changes what the value comes from.
-        Some(number) => unsafe { &*shared.tables.get() }.ttbr(number),
-        None => shared.with(|tables| {
-            let renewed = NUMBERS.with(|numbers| {
-                ASIDS
-                    .renew(&mut numbers.as_mut()?.map, number, &shared.asid)
-                    .ok()
-            })?;
-            if renewed.flush {
-                bring_up::tlbi_vmalle1_local();
-                if platform.capabilities.repeat {
-                    bring_up::tlbi_vmalle1_local();
-                }
-            }
-            tables.set_asid(renewed.asid);
-            tables.ttbr(renewed.asid)
-        }),
-    };
-    // There are more ASIDs than CPUs, and a task's space is published, so `None` cannot occur.
-    let Some(ttbr) = ttbr else {
+    let asid = ASIDS.enter(number, &shared.asid);
+    // There are more ASIDs than CPUs, so `None` cannot occur.
+    let Some(asid) = asid.or_else(|| renew(shared, number)) else {
         return;
     };
-    // SAFETY: the tables have the shape that `registers::open` set, and the kernel accesses nothing
-    // through them.
-    unsafe { bring_up::set_ttbr0_el1(ttbr.bits()) };
+    let root = shared.root.load(Ordering::Relaxed);
+    // SAFETY: the root and the shape of published tables do not change, and the number is the space's: its
+    // TLBIs name it. An ASID changes its space, and so its page size, only when a generation of ASIDs begins,
+    // after which each CPU invalidates its whole TLB before it uses a number (`renew`).
+    unsafe {
+        let ttbr0 = Ttbr::from_bits(root | u64::from(asid) << TTBR_ASID);
+        registers::enter_space(shared.tcr, ttbr0);
+    }
+}
+
+/// The lowest bit of the ASID in a TTBR.
+const TTBR_ASID: u32 = 48;
+
+/// Gives a space a number of the current generation.
+#[cold]
+#[inline(never)]
+fn renew(shared: &Shared<dyn Tables>, cpu: usize) -> Option<u16> {
+    shared.with(|tables| {
+        let renewed = NUMBERS.with(|numbers| {
+            ASIDS
+                .renew(&mut numbers.as_mut()?.map, cpu, &shared.asid)
+                .ok()
+        })?;
+        if renewed.flush {
+            bring_up::tlbi_vmalle1_local();
+            if platform::get()?.capabilities.repeat {
+                bring_up::tlbi_vmalle1_local();
+            }
+        }
+        tables.set_asid(renewed.asid);
+        Some(renewed.asid)
+    })
 }
 
 /// Lets this CPU leave its space.
@@ -454,11 +460,4 @@ pub(super) fn leave() {
 /// The statistics of all spaces, once they are dropped.
 pub(super) fn done() -> Stats {
     GONE.with(|gone| *gone)
-}
-
-/// The end of user addresses.
-pub(crate) fn end() -> u64 {
-    PLATFORM
-        .get()
-        .map_or(0, |platform| platform.geometry.span())
 }

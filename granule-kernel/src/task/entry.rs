@@ -155,7 +155,7 @@ fn aborted(current: &mut Current<'_>, abort: Abort, far: u64) {
         }
         // Memory is exhausted: the process that needs more is ended.
         Err(error @ (SpaceError::OutOfFrames { .. } | SpaceError::Tables(_)))
-            if far < super::address_space::end() =>
+            if far < super::platform::end() =>
         {
             println!("granule: process {} is ended: {error}", current.task.pid());
             let status = Status::Killed {

@@ -2,7 +2,7 @@
 
 use super::process_table::{self, Tasks};
 use super::task_table::Current;
-use super::{exec, random, syscall};
+use super::{exec, platform, random, syscall};
 use crate::arch::cpu;
 use crate::dev::console;
 use crate::dev::timer;
@@ -11,6 +11,7 @@ use crate::percpu;
 use crate::sched;
 use crate::sched::switch::{FpState, load_fp, save_fp};
 use core::sync::atomic::Ordering;
+use granule_boot::sizes::SizeSet;
 use granule_kcore::frames::tables::Source;
 use granule_linux_abi::abi::Errno;
 use granule_linux_abi::abi::time::NANOSECONDS;
@@ -140,6 +141,10 @@ impl Env for Current<'_> {
                 free: frames.free_frames() << shift,
             }
         })
+    }
+
+    fn page_sizes(&self) -> SizeSet {
+        platform::page_sizes()
     }
 
     fn cpu(&self) -> u32 {

@@ -1,21 +1,26 @@
 //! Loads a program into a new address space, and sets up its stack and first registers.
 
-use super::address_space::{self, AddressSpace};
+use super::address_space::AddressSpace;
 use super::owned::Array;
 use super::task_table::Current;
-use super::{process, random};
+use super::{platform, process, random};
 use crate::arch::cpu;
 use crate::dev::console::println;
+use crate::lock::Lock;
+use crate::mm::kernel_tables::{self, Kernel};
 use core::ops::Range;
+use granule::arch::PageSize;
 use granule::space::Rights;
 use granule_kcore::exception_frame::Frame;
+use granule_kcore::rate_limit::RateLimit;
 use granule_linux_abi::abi::Errno;
 use granule_linux_abi::abi::auxv::{
     AT_BASE, AT_CLKTCK, AT_EGID, AT_ENTRY, AT_EUID, AT_FLAGS, AT_GID, AT_HWCAP, AT_PAGESZ, AT_PHDR,
     AT_PHENT, AT_PHNUM, AT_SECURE, AT_UID,
 };
 use granule_linux_abi::execve::MOST_TEXT_BYTES;
-use granule_linux_abi::program::{self, Place, Program};
+use granule_linux_abi::program::page_size::{self, Chosen, Wishes};
+use granule_linux_abi::program::{Place, Program};
 use granule_linux_abi::start_stack::{Start, Texts};
 use granule_linux_abi::syscall::STACK_BYTES;
 
@@ -45,7 +50,7 @@ pub(crate) struct Loaded {
 
 /// The end of the stack. The last 64K of user space above it hold only the trampoline.
 fn stack_top() -> u64 {
-    address_space::end() - PageEnd::LARGEST
+    platform::end() - PageEnd::LARGEST
 }
 
 struct PageEnd;
@@ -63,7 +68,8 @@ pub(super) fn trampoline() -> u64 {
 /// `mov x8, #139; svc #0`: debuggers and unwinders recognise a handler's frame by these instructions.
 const TRAMPOLINE: [u32; 2] = [0xd280_1168, 0xd400_0001];
 
-fn make_trampoline(memory: &AddressSpace, page: u64) -> Result<(), Errno> {
+fn make_trampoline(memory: &AddressSpace) -> Result<(), Errno> {
+    let page = memory.page_bytes();
     let rights = Rights {
         read: true,
         write: false,
@@ -83,27 +89,51 @@ pub(crate) fn mappings_end() -> u64 {
     stack_top() - STACK_BYTES - STACK_GUARD
 }
 
-/// Loads `file`, the program at `path`.
+/// Loads `file`, the program at `path`, with the page size that the process wishes for if that can be had.
 ///
 /// # Errors
 ///
 /// `ENOEXEC`, with the reason on the console; `ENOMEM`, `E2BIG`.
-pub(crate) fn load(file: &[u8], path: &[u8], texts: Texts<'_>) -> Result<Loaded, Errno> {
+pub(crate) fn load(
+    file: &[u8],
+    path: &[u8],
+    texts: Texts<'_>,
+    wish: Option<PageSize>,
+) -> Result<Loaded, Errno> {
     let place = Place {
-        page: address_space::page_bytes(),
+        page: kernel_tables::kernel().map_or(0, Kernel::page),
         addresses: LOWEST..mappings_end(),
         movable_at: MOVABLE_AT,
     };
-    let program = program::read(file, &place).map_err(|error| {
-        let shown = path.get(..path.len().min(MOST_SHOWN)).unwrap_or(path);
+    let wishes = Wishes {
+        process: wish,
+        command_line: platform::command_line(),
+    };
+    let shown = path.get(..path.len().min(MOST_SHOWN)).unwrap_or(path);
+    let chosen = page_size::choose(file, &place, platform::page_sizes(), &wishes);
+    let Chosen {
+        size,
+        program,
+        refused,
+    } = chosen.map_err(|error| {
         println!("granule: {} cannot be run: {error}", shown.escape_ascii());
         Errno::ENOEXEC
     })?;
-    let memory = AddressSpace::new().ok_or(Errno::ENOMEM)?;
-    let end = load_segments(&memory, &program, file, place.page)?;
+    // Any program can cause the line at will.
+    static LIMIT: Lock<RateLimit> = Lock::new(RateLimit::NEW);
+    if let Some(refused) = refused
+        && LIMIT.with(|limit| limit.take(cpu::counter_now(), cpu::cntfrq_el0()).is_some())
+    {
+        println!(
+            "granule: {} runs with {size} pages: {refused}",
+            shown.escape_ascii()
+        );
+    }
+    let memory = AddressSpace::new(size).ok_or(Errno::ENOMEM)?;
+    let end = load_segments(&memory, &program, file)?;
     let stack_pointer = make_stack(&memory, &program, path, texts)?;
-    make_trampoline(&memory, place.page)?;
-    memory.with(|tables| tables.publish());
+    make_trampoline(&memory)?;
+    memory.publish();
     Ok(Loaded {
         memory,
         entry: program.entry,
@@ -113,12 +143,8 @@ pub(crate) fn load(file: &[u8], path: &[u8], texts: Texts<'_>) -> Result<Loaded,
 }
 
 /// Maps and fills the segments. Returns the end of the last one, in whole pages.
-fn load_segments(
-    memory: &AddressSpace,
-    program: &Program,
-    file: &[u8],
-    page: u64,
-) -> Result<u64, Errno> {
+fn load_segments(memory: &AddressSpace, program: &Program, file: &[u8]) -> Result<u64, Errno> {
+    let page = memory.page_bytes();
     let mut end = 0;
     for segment in &program.segments {
         let pages = segment.pages(page);
@@ -157,7 +183,7 @@ fn make_stack(
         (AT_PHDR, program.headers.unwrap_or(0)),
         (AT_PHENT, program.header_bytes),
         (AT_PHNUM, program.header_count),
-        (AT_PAGESZ, address_space::page_bytes()),
+        (AT_PAGESZ, memory.page_bytes()),
         (AT_BASE, 0),
         (AT_FLAGS, 0),
         (AT_ENTRY, program.entry),

@@ -19,10 +19,13 @@ pub(super) fn execve(
     let mut buffer = [0; PATH_MAX];
     let prepared = prepare(current, path, arguments, environment, &mut buffer)?;
     let node = prepared.node;
-    let content = process_table::with(|processes| processes.files.tree.content(node));
-    let loaded = exec::load(content, prepared.path, prepared.texts.texts())?;
-    drop(prepared.texts);
     let place = current.task.place();
+    let (content, wish) = process_table::with(|processes| {
+        let process = processes.get(place)?;
+        Ok::<_, Errno>((processes.files.tree.content(node), process.page_size))
+    })?;
+    let loaded = exec::load(content, prepared.path, prepared.texts.texts(), wish)?;
+    drop(prepared.texts);
     process_table::with(|processes| processes.execute(place, node, prepared.path))?;
     exec::execute(current, loaded);
     Ok(0)

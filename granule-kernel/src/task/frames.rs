@@ -1,7 +1,7 @@
 //! The frames of user memory. They come from the page allocator, which counts their owners, and are
 //! accessed through the linear map.
 
-use crate::mm::kernel_tables::{self, Kernel, pointer};
+use crate::mm::kernel_tables::{Kernel, pointer};
 use crate::mm::sized_tables::SizedTables;
 use crate::mm::table_pages::TablePages;
 use crate::mm::{pages, sized};
@@ -277,7 +277,5 @@ pub(crate) fn sync_instructions(first: PhysicalAddress, bytes: u64) {
     }
 }
 
-/// The bytes of a page.
-pub(crate) fn page_bytes() -> u64 {
-    kernel_tables::kernel().map_or(1, kernel_tables::Kernel::page)
-}
+/// Whether memory for programs can have another page size than the kernel's.
+pub(super) const HAS_OTHER_SIZES: bool = false;

@@ -2,7 +2,8 @@
 //!
 //! [`granule_linux_abi`] has the pure part of the arm64 Linux interface, and [`sched`](crate::sched) runs
 //! tasks on CPUs; this module has the processes. From below: [`owned`] keeps values in frames;
-//! [`frames`], [`space_environment`] and [`address_space`] make the library's address spaces; [`access`] copies from and to programs.
+//! [`platform`] has the page sizes of programs; [`frames`], [`space_environment`] and [`address_space`] make the
+//! library's address spaces; [`access`] copies from and to programs.
 //! [`task_table`] is the table of tasks, [`process_table`] the process table behind its lock, and
 //! [`env`](mod@env) the calling process as system calls see it. [`process`] makes and ends processes;
 //! [`exec`] loads a program for [`execve`]. Exceptions of EL0 arrive in [`entry`]; [`syscall`] has the
@@ -19,6 +20,7 @@ pub(crate) mod frames;
 pub(crate) mod hook;
 pub(crate) mod next_kernel;
 pub(crate) mod owned;
+mod platform;
 pub(crate) mod process;
 pub(crate) mod process_table;
 pub(crate) mod random;

@@ -5,6 +5,7 @@ use super::frames;
 use super::hook::TASKS;
 use super::next_kernel;
 use super::owned::PageFrames;
+use super::platform::{self, Platform, Shape};
 use super::task_table::builder::TaskBuilder;
 use super::task_table::{self, Own, Task};
 use super::{address_space, entry, exec, process, process_table};
@@ -24,10 +25,12 @@ use core::ops::Range;
 use granule::arch::errata::Workaround;
 use granule::arch::registers::{Tcr, Ttbr};
 use granule::arch::tlbi::TlbCapabilities;
-use granule::arch::{CpuFeatures, Geometry, PhysicalAddress, VaRange};
+use granule::arch::{CpuFeatures, Geometry, PageSize, PhysicalAddress, VaRange};
 use granule::space::Settings;
 use granule_kcore::cpus::common::Common;
+use granule_kcore::frames::Frame;
 use granule_kcore::parameters::Parameters;
+use granule_kcore::user_sizes::{self, Unusable};
 use granule_linux_abi::abi::Errno;
 use granule_linux_abi::abi::process::Status;
 use granule_linux_abi::abi::signal;
@@ -37,9 +40,6 @@ use granule_linux_abi::script::{self, Script};
 
 /// The most address bits of programs. Few programs need more, but many keep tags above bit 47.
 const MOST_BITS: u32 = 48;
-/// TCR.HA and TCR.HD.
-const TCR_HA: u64 = 1 << 39;
-const TCR_HD: u64 = 1 << 40;
 
 /// The inputs for user space.
 #[derive(Debug)]
@@ -51,6 +51,8 @@ pub(crate) struct Inputs<'a> {
     pub(crate) geometry: Geometry,
     /// The TLB capabilities of the kernel's half, for all CPUs.
     pub(crate) capabilities: TlbCapabilities,
+    /// The end of RAM.
+    pub(crate) ram_end: u64,
     /// The physical addresses of the initramfs.
     pub(crate) initrd: Option<Range<u64>>,
     pub(crate) parameters: &'a Parameters<'a>,
@@ -205,14 +207,13 @@ fn interpreted((node, content): (NodeId, &'static [u8])) -> Result<First, Refuse
     })
 }
 
-/// Opens user space on all CPUs and makes the first process.
-fn begin(inputs: &Inputs<'_>, path: &[u8], first: &First) -> Result<&'static Task, Refused> {
-    let upper = &inputs.geometry;
+/// The shapes of the lower half for programs, and what goes with them.
+fn platform(inputs: &Inputs<'_>) -> Result<Platform, Refused> {
+    let (upper, common, cpu) = (&inputs.geometry, &inputs.common, &inputs.boot_cpu);
     let bits = upper.va_bits().min(MOST_BITS);
-    let lower = upper
-        .with_va_range(&inputs.boot_cpu, VaRange::Lower, bits)
+    let own = upper
+        .with_va_range(cpu, VaRange::Lower, bits)
         .map_err(Refused::Geometry)?;
-    let common = &inputs.common;
     let dirty = common.hardware_dirty >= 2 && !common.errata.needs(Workaround::NoHardwareDirty);
     let settings = Settings {
         hardware_access: common.hardware_dirty >= 1,
@@ -221,30 +222,82 @@ fn begin(inputs: &Inputs<'_>, path: &[u8], first: &First) -> Result<&'static Tas
         break_execute: common.errata.needs(Workaround::BreakOnExecuteRemoval),
         ..Settings::PLAIN
     };
-    address_space::prepare(lower, inputs.capabilities, settings);
+    let mut tcr = Tcr::new(cpu, Some(&own), Some(upper));
+    if settings.hardware_access {
+        tcr.0 |= Tcr::HA;
+    }
+    if settings.hardware_dirty {
+        tcr.0 |= Tcr::HD;
+    }
+    let shapes = PageSize::ALL.map(|size| {
+        if size == own.page_size() {
+            return Some(Shape { lower: own, tcr });
+        }
+        match user_sizes::shape(size, upper, bits, cpu, common, inputs.ram_end) {
+            Ok(lower) if frames::HAS_OTHER_SIZES => Some(Shape {
+                lower,
+                tcr: tcr.with_lower(&lower)?,
+            }),
+            Err(why @ (Unusable::Wide | Unusable::Reach { .. })) => {
+                println!("granule: programs cannot have {size} pages: {why}");
+                None
+            }
+            _ => None,
+        }
+    });
+    Ok(Platform {
+        shapes,
+        capabilities: inputs.capabilities,
+        settings,
+        end: own.span(),
+        command_line: inputs.parameters.user_page_size,
+    })
+}
+
+/// The bytes of the empty root: at least a page of the kernel's.
+fn empty_root_bytes() -> u64 {
+    let kernel = kernel_tables::kernel().map_or(1, kernel_tables::Kernel::page);
+    let shapes = platform::get().map(|platform| platform.shapes.into_iter().flatten());
+    let roots = shapes.map(|shapes| user_sizes::largest_root(shapes.map(|shape| shape.lower)));
+    roots.unwrap_or(kernel).max(kernel)
+}
+
+fn empty_root_order() -> u32 {
+    let kernel = kernel_tables::kernel().map_or(1, kernel_tables::Kernel::page);
+    (empty_root_bytes() / kernel).trailing_zeros()
+}
+
+/// Opens user space on all CPUs and makes the first process.
+fn begin(inputs: &Inputs<'_>, path: &[u8], first: &First) -> Result<&'static Task, Refused> {
+    let common = &inputs.common;
+    let platform = platform(inputs)?;
+    platform::prepare(platform);
     if !address_space::are_numbers_enough(common.asid_bits) {
         return Err(Refused::Asids(common.asid_bits));
     }
     if !address_space::open_numbers(common.asid_bits) {
         return Err(Refused::Memory);
     }
-    let empty_root = pages::allocate_one().ok_or(Refused::Memory)?;
-    frames::zero(empty_root, upper.page_size().bytes());
-    bring_up::zeroed_table(empty_root.0, upper.page_size().bytes());
+    let own = platform.shape(inputs.geometry.page_size());
+    let own = own.ok_or(Refused::Memory)?;
+    let (bytes, order) = (empty_root_bytes(), empty_root_order());
+    let empty_root = pages::allocate(order).ok_or(Refused::Memory)?;
+    let empty_root = empty_root.address(inputs.geometry.page_size());
+    frames::zero(empty_root, bytes);
+    bring_up::zeroed_table(empty_root.0, bytes);
     bring_up::dsb_ishst();
-    let mut tcr = Tcr::new(&inputs.boot_cpu, Some(&lower), Some(upper)).0;
-    if settings.hardware_access {
-        tcr |= TCR_HA;
-    }
-    if settings.hardware_dirty {
-        tcr |= TCR_HD;
-    }
-    // SAFETY: the frame is an empty root table, which never changes.
-    let ttbr0 = unsafe { Ttbr::from_root(&lower, empty_root, 0) };
-    registers::prepare(tcr, ttbr0.bits(), empty_root);
+    // SAFETY: the memory is an empty root table of every shape, which never changes. Address bits above 47 stand
+    // at the same place for each shape that can be had where there is such RAM.
+    let ttbr0 = unsafe { Ttbr::from_root(&own.lower, empty_root, 0) };
+    registers::prepare(
+        own.tcr,
+        ttbr0.bits(),
+        empty_root,
+        platform.capabilities.repeat,
+    );
     ipi::call(percpu::online(), &|_| registers::open());
     let texts = texts(path, first.script.as_ref(), inputs.parameters).map_err(Refused::Program)?;
-    let loaded = exec::load(first.program, path, texts.texts()).map_err(Refused::Program)?;
+    let loaded = exec::load(first.program, path, texts.texts(), None).map_err(Refused::Program)?;
     drop(texts);
     let frame = exec::first_frame(loaded.entry, loaded.stack_pointer);
     let own = Own {
@@ -306,8 +359,13 @@ fn end() {
     ipi::call(percpu::online(), &|_| registers::close());
     process_table::close();
     // The empty root belongs to no program, and by now it is in no TTBR.
-    bring_up::table_freed(registers::empty_root().0, frames::page_bytes());
-    pages::release(registers::empty_root(), 1);
+    let empty_root = registers::take_empty_root();
+    bring_up::table_freed(empty_root.0, empty_root_bytes());
+    if let Some(kernel) = kernel_tables::kernel() {
+        let frame = Frame::containing(empty_root, kernel.geometry.page_size());
+        // The frame statistics count a refused free.
+        let _ = pages::free(frame, empty_root_order());
+    }
     address_space::close_numbers();
 }
 
@@ -325,7 +383,7 @@ fn report(word: u32, before: Counted, after: Counted) {
     say("groups.mapped", done.groups);
     say("groups.folded", done.folded);
     say("groups.unfolded", done.unfolded);
-    say("va_bits", address_space::end().ilog2().into());
+    say("va_bits", platform::end().ilog2().into());
     say("frames_before", before.allocated);
     say("frames_after", after.allocated);
     if before.allocated != after.allocated || before.refused != after.refused {

@@ -7,11 +7,13 @@
 //! shows a CPU on the tables for longer than it was. That can make a checker stricter, never more lenient:
 //! the trace never shows a CPU as away while it walks tables that are being changed.
 
-use super::recorder;
+use super::recorder::{self, Recorder};
 use super::routine::{Teller, before_tables, with_tables};
-use crate::arch::cpu;
+use crate::arch::cpu::{self, Bare};
 use crate::handover::mailbox::{Command, Report};
+use granule::arch::registers::{Tcr, Ttbr};
 use granule::hw;
+use granule::space::switch::{self, Registers};
 use granule_kcore::cpus::set::CpuSet;
 use granule_kcore::trace::entry_code::{
     CLEAN, CLEAN_AND_INVALIDATE, ENABLE_MMU, INVALIDATE, PARK, PARK_CODE, SECONDARY_ENTRY,
@@ -40,6 +42,53 @@ pub(crate) unsafe fn set_ttbr0_el1(value: u64) {
         trace.push(Event::System(System::TTBR0_EL1, value));
         trace.push(Event::Barrier(Barrier::ISB));
     });
+}
+
+/// A switch from TCR `from` to `to` and the tables of `ttbr0`, recorded: [`switch::enter`].
+///
+/// # Safety
+///
+/// As for that function.
+// `inline(never)`: switches between programs of one page size do not come here.
+#[cold]
+#[inline(never)]
+pub(crate) unsafe fn switch(from: Tcr, to: Tcr, ttbr0: Ttbr, repeat: bool) {
+    recorder::tell(|trace| {
+        // SAFETY: the caller keeps the rules of the inner call.
+        unsafe { switch::enter(&mut Switch(trace), from, to, ttbr0, repeat) };
+    });
+}
+
+/// The instructions of a switch, each with its record.
+struct Switch<'r>(&'r Recorder);
+
+impl Registers for Switch<'_> {
+    unsafe fn write_tcr(&mut self, value: Tcr) {
+        // SAFETY: the caller keeps the rules of the inner call.
+        unsafe { Bare.write_tcr(value) };
+        self.0.push(Event::System(System::TCR_EL1, value.0));
+    }
+
+    unsafe fn write_ttbr0(&mut self, value: Ttbr) {
+        // SAFETY: as above.
+        unsafe { Bare.write_ttbr0(value) };
+        self.0.push(Event::System(System::TTBR0_EL1, value.bits()));
+    }
+
+    fn isb(&mut self) {
+        Bare.isb();
+        self.0.push(Event::Barrier(Barrier::ISB));
+    }
+
+    fn tlbi_all_local(&mut self) {
+        Bare.tlbi_all_local();
+        self.0.push(Event::System(System::VMALLE1, 0));
+    }
+
+    fn dsb_nsh(&mut self) {
+        Bare.dsb_nsh();
+        self.0.push(Event::Barrier(Barrier::DSB_NSH));
+    }
 }
 
 /// Writes SCTLR, then ISB, recorded.

@@ -100,6 +100,11 @@ impl UtsName {
 
 pub const PR_SET_NAME: u64 = 15;
 pub const PR_GET_NAME: u64 = 16;
+/// Sets the page size, in bytes, of the programs that the process and its later children execute; 0 takes the
+/// wish back. "GRPS" in ASCII: Linux has no such numbers.
+pub const PR_SET_PAGE_SIZE: u64 = 0x4752_5053;
+/// Returns what [`PR_SET_PAGE_SIZE`] set, in bytes, or 0. "GRPG" in ASCII.
+pub const PR_GET_PAGE_SIZE: u64 = 0x4752_5047;
 
 /// Bytes of a process's name, its NUL included.
 pub const NAME_BYTES: usize = 16;

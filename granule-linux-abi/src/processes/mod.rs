@@ -17,6 +17,7 @@ use crate::files::file_tree::NodeId;
 use crate::files::{CONSOLE_FLAGS, Channel, Files};
 use crate::owned::{Array, Frames};
 use crate::signals::{Cause, Signals};
+use granule::arch::PageSize;
 
 /// The most processes; the limit of a fork bomb.
 pub const MOST_PROCESSES: usize = 256;
@@ -42,6 +43,8 @@ pub struct Process {
     pub umask: u32,
     /// The name for `prctl`.
     pub name: [u8; NAME_BYTES],
+    /// The page size that it wants for the next program that it executes.
+    pub page_size: Option<PageSize>,
     /// The channel that the process sleeps on.
     pub waits: Option<Channel>,
     /// The deadline of an interrupted call, kept for its repetition.
@@ -62,6 +65,7 @@ impl Process {
         exe: NodeId::ROOT,
         umask: 0o022,
         name: [0; NAME_BYTES],
+        page_size: None,
         waits: None,
         restart_at: None,
     };
@@ -72,6 +76,7 @@ impl Process {
         self.signals.fork_from(&from.signals);
         (self.directory, self.exe) = (from.directory, from.exe);
         (self.umask, self.name) = (from.umask, from.name);
+        self.page_size = from.page_size;
     }
 
     /// A process in its own frame, built in place: a kernel stack has no room for a copy.

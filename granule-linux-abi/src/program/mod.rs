@@ -1,7 +1,10 @@
 //! Reads static AArch64 programs in ELF files: the segments, the entry and the program headers.
+//! [`page_size`] chooses the page size that a program runs with.
 //!
 //! The bytes are untrusted: every number is checked before use, and a file that breaks a rule is refused
 //! with a line that names the rule. Pure; fuzzed.
+
+pub mod page_size;
 
 use arrayvec::ArrayVec;
 use core::fmt;
@@ -10,6 +13,8 @@ use elf::ElfBytes;
 use elf::abi::{EM_AARCH64, ET_DYN, ET_EXEC, PF_R, PF_W, PF_X, PT_INTERP, PT_LOAD, PT_PHDR};
 use elf::endian::LittleEndian;
 use elf::file::Class;
+use granule::arch::PageSize;
+use granule_boot::sizes::SizeSet;
 
 /// The most loadable segments.
 const MOST_SEGMENTS: usize = 16;
@@ -95,6 +100,20 @@ pub enum ProgramError {
         /// The address of the first instruction.
         address: u64,
     },
+    /// The file is linked for smaller pages.
+    Alignment {
+        /// The largest alignment of a segment, in bytes.
+        bytes: u64,
+        /// Bytes of a page.
+        page: u64,
+    },
+    /// The program could be loaded with some page size, but with none that programs can have.
+    NoPageSize {
+        /// The sizes that programs can have on this boot.
+        usable: SizeSet,
+        /// The sizes that the file allows.
+        allowed: SizeSet,
+    },
 }
 
 impl fmt::Display for ProgramError {
@@ -128,6 +147,14 @@ impl fmt::Display for ProgramError {
                     "its first instruction, {address:#x}, is in no segment that can be executed"
                 )
             }
+            Self::Alignment { bytes, page } => write!(
+                f,
+                "its segments are aligned to {bytes} bytes, too few for pages of {page} bytes"
+            ),
+            Self::NoPageSize { usable, allowed } => write!(
+                f,
+                "no page size is left: programs have {usable} on this boot, and the file allows {allowed}; link it for pages of 64K (-z max-page-size=65536)"
+            ),
         }
     }
 }
@@ -161,6 +188,7 @@ pub fn read(file: &[u8], place: &Place) -> Result<Program, ProgramError> {
         other => return Err(ProgramError::Kind(other)),
     };
     let headers = elf.segments().ok_or(ProgramError::Segments)?;
+    let mut alignment = PageSize::MIN.bytes();
     let mut program = Program {
         segments: ArrayVec::new(),
         entry: 0,
@@ -179,6 +207,7 @@ pub fn read(file: &[u8], place: &Place) -> Result<Program, ProgramError> {
             PT_INTERP => return Err(ProgramError::Interpreter),
             PT_PHDR => program.headers = Some(header.p_vaddr.wrapping_add(program.bias)),
             PT_LOAD if header.p_memsz > 0 => {
+                alignment = alignment.max(header.p_align);
                 let segment = segment(file, place, &header, program.bias)?;
                 let page = place.page;
                 let before = program.segments.last();
@@ -193,6 +222,11 @@ pub fn read(file: &[u8], place: &Place) -> Result<Program, ProgramError> {
             }
             _ => {}
         }
+    }
+    // The linker chose the distance of segments, and perhaps code, for pages of no more than this.
+    if place.page > alignment {
+        let (bytes, page) = (alignment, place.page);
+        return Err(ProgramError::Alignment { bytes, page });
     }
     if program.headers.is_none() {
         program.headers = program

@@ -4,40 +4,43 @@ use super::*;
 use granule_testing::cases::config;
 use proptest::prelude::*;
 
-const PLACE: Place = Place {
+pub(super) const PLACE: Place = Place {
     page: 0x1_0000,
     addresses: 0x1_0000..1 << 36,
     movable_at: 0x1_0000_0000,
 };
 
 #[derive(Clone, Copy)]
-struct Header {
-    kind: u32,
-    flags: u32,
-    offset: u64,
-    address: u64,
-    file: u64,
-    memory: u64,
+pub(super) struct Header {
+    pub(super) kind: u32,
+    pub(super) flags: u32,
+    pub(super) offset: u64,
+    pub(super) address: u64,
+    pub(super) file: u64,
+    pub(super) memory: u64,
+    pub(super) align: u64,
 }
 
-const TEXT: Header = Header {
+pub(super) const TEXT: Header = Header {
     kind: PT_LOAD,
     flags: PF_R | PF_X,
     offset: 0,
     address: 0x20_0000,
     file: 0x300,
     memory: 0x300,
+    align: 0x1_0000,
 };
-const DATA: Header = Header {
+pub(super) const DATA: Header = Header {
     kind: PT_LOAD,
     flags: PF_R | PF_W,
     offset: 0x200,
     address: 0x21_0200,
     file: 0x80,
     memory: 0x5000,
+    align: 0x1_0000,
 };
 
-fn elf(kind: u16, machine: u16, entry: u64, headers: &[Header]) -> Vec<u8> {
+pub(super) fn elf(kind: u16, machine: u16, entry: u64, headers: &[Header]) -> Vec<u8> {
     let mut file = vec![0u8; 0x400];
     file[..7].copy_from_slice(&[0x7f, b'E', b'L', b'F', 2, 1, 1]);
     file[16..18].copy_from_slice(&kind.to_le_bytes());
@@ -59,7 +62,7 @@ fn elf(kind: u16, machine: u16, entry: u64, headers: &[Header]) -> Vec<u8> {
             header.address,
             header.file,
             header.memory,
-            0x1_0000,
+            header.align,
         ];
         for (word, value) in words.into_iter().enumerate() {
             let at = at + 8 + word * 8;

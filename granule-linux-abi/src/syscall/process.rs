@@ -2,10 +2,13 @@
 
 use super::{Fail, Restart, Result};
 use crate::abi::Errno;
-use crate::abi::process::{NAME_BYTES, PR_GET_NAME, PR_SET_NAME, USAGE_WORDS, WNOHANG};
+use crate::abi::process::{
+    NAME_BYTES, PR_GET_NAME, PR_GET_PAGE_SIZE, PR_SET_NAME, PR_SET_PAGE_SIZE, USAGE_WORDS, WNOHANG,
+};
 use crate::env::{Env, Slept, put, put_if, text};
 use crate::files::Channel;
 use crate::processes::{Relation, Selection, TaskTable, Waited};
+use granule::arch::PageSize;
 
 /// `getpid` and its like: returns one number of the caller's relations.
 pub(super) fn relation<E: Env>(env: &mut E, what: impl Fn(Relation) -> u32) -> Result {
@@ -69,7 +72,7 @@ pub(super) fn umask<E: Env>(env: &mut E, mask: u32) -> Result {
     })
 }
 
-/// `prctl`: only the name of the process.
+/// `prctl`: only the name of the process, and the page size that it wants for its next program.
 pub(super) fn prctl<E: Env>(env: &mut E, what: u64, argument: u64) -> Result {
     match what {
         PR_SET_NAME => {
@@ -96,6 +99,21 @@ pub(super) fn prctl<E: Env>(env: &mut E, what: u64, argument: u64) -> Result {
             put(env, argument, &name)?;
             Ok(0)
         }
+        PR_SET_PAGE_SIZE => {
+            let usable = env.page_sizes();
+            let size = PageSize::from_bytes(argument).filter(|size| usable.has(*size));
+            if size.is_none() && argument != 0 {
+                return Err(Errno::EINVAL.into());
+            }
+            env.with(|processes, place| {
+                processes.get_mut(place)?.page_size = size;
+                Ok(0)
+            })
+        }
+        PR_GET_PAGE_SIZE => env.with(|processes, place| {
+            let size = processes.get(place)?.page_size;
+            Ok(size.map_or(0, PageSize::bytes))
+        }),
         _ => Err(Errno::EINVAL.into()),
     }
 }

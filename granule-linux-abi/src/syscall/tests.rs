@@ -20,6 +20,8 @@ use crate::processes::tests::{HostProcesses, Kin, child, ends, processes};
 use crate::processes::{Place, Processes};
 use crate::signals::frame::{FpRegisters, Registers};
 use crate::signals::set::SignalSet;
+use granule::arch::PageSize;
+use granule_boot::sizes::SizeSet;
 use proptest::prelude::*;
 use std::collections::VecDeque;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -248,6 +250,9 @@ impl Env for Fake {
             total: 1 << 30,
             free: 1 << 29,
         }
+    }
+    fn page_sizes(&self) -> SizeSet {
+        SizeSet::NONE.with(PageSize::K4).with(PageSize::K64)
     }
     fn cpu(&self) -> u32 {
         1

@@ -1,8 +1,8 @@
 //! System calls about memory: only anonymous, private memory.
 
 use super::{Arguments, CallResult};
-use crate::task::address_space;
 use crate::task::exec::LOWEST;
+use crate::task::platform;
 use crate::task::process::out_of_memory;
 use crate::task::task_table::Current;
 use granule::arch::VirtualAddress;
@@ -31,15 +31,14 @@ pub(crate) fn rights(protection: u64) -> Result<Rights, Errno> {
     })
 }
 
-/// The bytes of the whole pages in `length` bytes from `start`, which must be page aligned.
-fn whole_pages(start: u64, length: u64) -> Result<u64, Errno> {
-    let page = address_space::page_bytes();
+/// The bytes of the whole pages of `page` bytes in `length` bytes from `start`, which must be page aligned.
+fn whole_pages(page: u64, start: u64, length: u64) -> Result<u64, Errno> {
     if !start.is_multiple_of(page) || length == 0 {
         return Err(Errno::EINVAL);
     }
     let bytes = length.checked_next_multiple_of(page).ok_or(Errno::ENOMEM)?;
     let end = start.checked_add(bytes).ok_or(Errno::ENOMEM)?;
-    if end > address_space::end() {
+    if end > platform::end() {
         return Err(Errno::ENOMEM);
     }
     Ok(bytes)
@@ -57,22 +56,22 @@ pub(super) fn mmap(
     if flags & MAP_TYPE != MAP_PRIVATE {
         return Err(Errno::EINVAL);
     }
-    let page = address_space::page_bytes();
+    let space = current.memory().ok_or(Errno::ENOMEM)?;
+    let page = space.page_bytes();
     let rights = rights(protection)?;
     let fixed = flags & (MAP_FIXED | MAP_FIXED_NOREPLACE) != 0;
     let start = if fixed { wanted } else { 0 };
-    let bytes = whole_pages(start, length)?;
+    let bytes = whole_pages(page, start, length)?;
     if fixed && start < LOWEST {
         return Err(Errno::EPERM);
     }
-    let space = current.memory().ok_or(Errno::ENOMEM)?;
     space.with(|tables| {
         let mut start = start;
         if !fixed {
             // The hint is used if that range is free.
             let hint = wanted & !(page - 1);
             let end = hint.saturating_add(bytes);
-            let fits = hint >= LOWEST && end <= address_space::end();
+            let fits = hint >= LOWEST && end <= platform::end();
             let (low, high) = (VirtualAddress(hint), VirtualAddress(end));
             if fits && tables.vmas().overlapping(low, high).is_empty() {
                 start = hint;
@@ -102,8 +101,8 @@ const GROUP: u64 = 2 << 20;
 const LABEL: u8 = 0;
 
 pub(super) fn munmap(current: &mut Current<'_>, [start, length, ..]: Arguments) -> CallResult {
-    let bytes = whole_pages(start, length).map_err(|_| Errno::EINVAL)?;
     let space = current.memory().ok_or(Errno::EINVAL)?;
+    let bytes = whole_pages(space.page_bytes(), start, length).map_err(|_| Errno::EINVAL)?;
     space
         .with(|tables| tables.unmap(start, bytes))
         .map_err(out_of_memory)?;
@@ -115,11 +114,12 @@ pub(super) fn mprotect(
     [start, length, protection, ..]: Arguments,
 ) -> CallResult {
     let rights = rights(protection)?;
-    if length == 0 && start.is_multiple_of(address_space::page_bytes()) {
+    let space = current.memory().ok_or(Errno::ENOMEM)?;
+    let page = space.page_bytes();
+    if length == 0 && start.is_multiple_of(page) {
         return Ok(0);
     }
-    let bytes = whole_pages(start, length)?;
-    let space = current.memory().ok_or(Errno::ENOMEM)?;
+    let bytes = whole_pages(page, start, length)?;
     space
         .with(|tables| tables.protect(start, bytes, rights))
         .map_err(out_of_memory)?;
@@ -134,9 +134,9 @@ pub(super) fn madvise(
     if length == 0 {
         return Ok(0);
     }
-    let bytes = whole_pages(start, length).map_err(|_| Errno::EINVAL)?;
+    let space = current.memory().ok_or(Errno::ENOMEM)?;
+    let bytes = whole_pages(space.page_bytes(), start, length).map_err(|_| Errno::EINVAL)?;
     if advice == MADV_DONTNEED {
-        let space = current.memory().ok_or(Errno::ENOMEM)?;
         space
             .with(|tables| tables.discard(start, bytes))
             .map_err(out_of_memory)?;
@@ -147,9 +147,9 @@ pub(super) fn madvise(
 /// Moves the end of the heap. Returns the end, unchanged if it cannot move.
 pub(super) fn brk(current: &mut Current<'_>, [wanted, ..]: Arguments) -> CallResult {
     let heap = current.own.heap.clone();
-    let page = address_space::page_bytes();
     let space = current.memory().ok_or(Errno::ENOMEM)?;
-    if wanted < heap.start || wanted > address_space::end() {
+    let page = space.page_bytes();
+    if wanted < heap.start || wanted > platform::end() {
         return Ok(heap.end);
     }
     let (old, new) = (

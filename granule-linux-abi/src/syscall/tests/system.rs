@@ -33,6 +33,32 @@ fn calls_of_starting_libraries_are_answered() {
     fake.fails(n::PRCTL, &[3, 0], Errno::EINVAL);
 }
 
+/// The numbers are "GRPS" and "GRPG". The machine has no 16K pages.
+#[test]
+fn a_page_size_is_wished_for_inherited_and_read_back() {
+    const SET: u64 = 0x4752_5053;
+    const GET: u64 = 0x4752_5047;
+    let mut fake = Fake::new();
+    assert_eq!(fake.ok(n::PRCTL, &[GET]), 0);
+    assert_eq!(fake.ok(n::PRCTL, &[SET, 0x1_0000]), 0);
+    assert_eq!(fake.ok(n::PRCTL, &[GET]), 0x1_0000);
+    for none in [0x4000, 1, 0x2000, 0x1001, u64::MAX, 1 << 32 | 0x1000] {
+        fake.fails(n::PRCTL, &[SET, none], Errno::EINVAL);
+    }
+    assert_eq!(fake.ok(n::PRCTL, &[GET]), 0x1_0000);
+    // A child has the wish, and it outlives the program.
+    fake.processes.fork(fake.place, 7).unwrap();
+    let child = fake.processes.get(7).unwrap();
+    assert_eq!(child.page_size, Some(PageSize::K64));
+    let exe = child.exe;
+    fake.processes.execute(7, exe, b"/x").unwrap();
+    let child = fake.processes.get(7).unwrap();
+    assert_eq!(child.page_size, Some(PageSize::K64));
+    fake.processes.end(7);
+    assert_eq!(fake.ok(n::PRCTL, &[SET, 0]), 0);
+    assert_eq!(fake.ok(n::PRCTL, &[GET]), 0);
+}
+
 #[test]
 fn unknown_system_calls_are_told() {
     let mut fake = Fake::new();
