@@ -123,6 +123,60 @@ fn a_violation_exits_with_1_and_names_rule_lines_cpu_and_address() {
     );
 }
 
+/// The CPU goes on with tables of 64K pages under ASID 1, in the order that this takes.
+const OTHER_SIZE: &[&str] = &[
+    "obtain cpu0 0x20000 0x2000",
+    "fill cpu0 0x20000 1024 0 0",
+    "store cpu0 0x20000 0x20000f01",
+    "dsb cpu0 ishst",
+    "msr cpu0 tcr_el1 0x200803599",
+    "isb cpu0",
+    "msr cpu0 ttbr0_el1 0x1000000020000",
+    "msr cpu0 tcr_el1 0x200807599",
+    "isb cpu0",
+    "tlbi cpu0 vmalle1",
+    "dsb cpu0 nsh",
+    "isb cpu0",
+    "msr cpu0 tcr_el1 0x200807519",
+    "isb cpu0",
+    "assume-visible cpu0 0x0 0x1000",
+];
+
+#[test]
+fn tables_of_two_page_sizes_are_judged_in_one_trace() {
+    let trace = good_and(OTHER_SIZE);
+    let output = check(&trace, &[]);
+    let said = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert!(said.contains("4K, 64K pages"), "{said}");
+    assert!(
+        said.contains("tables: 12 obtained, 0 freed (KiB)"),
+        "{said}"
+    );
+    let json: Value = serde_json::from_slice(&check(&trace, &["--json"]).stdout).unwrap();
+    assert_eq!(json["page_size"], 4096);
+    assert_eq!(json["page_sizes"], serde_json::json!([4096, 65536]));
+    assert_eq!(json["complete"], true);
+    // Each line of the switch that is left out is noticed.
+    for (at, rule) in [
+        (4, "field-in-use"),
+        (5, "field-in-use"),
+        (6, "tables-of-two-sizes"),
+        (8, "RVNRFW"),
+        (9, "RVNRFW"),
+        (10, "RVNRFW"),
+        (11, "missing-isb"),
+        (13, "missing-isb"),
+    ] {
+        let mut lines = OTHER_SIZE.to_vec();
+        lines.remove(at);
+        let output = check(&good_and(&lines), &[]);
+        let said = text(&output.stdout);
+        assert_eq!(output.status.code(), Some(1), "{at}: {said}");
+        assert!(said.contains(rule), "{at}: {said}");
+    }
+}
+
 #[test]
 fn an_invalidation_in_vain_is_named() {
     // The entry is cleared, and the TLBI issued before a walker must see that.

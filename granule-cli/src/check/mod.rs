@@ -143,6 +143,8 @@ pub struct Checked {
     pub unchecked: Vec<(Option<u64>, Unchecked)>,
     /// Where and why a recording ends before its end, if it was cut short.
     pub cut: Option<String>,
+    /// The page sizes of the tables that were walked.
+    page_sizes: Vec<u64>,
     /// The violations by rule and function.
     found: Vec<findings::Finding>,
     notes: Vec<String>,
@@ -366,6 +368,7 @@ fn replay(
         .collect();
     Ok(Checked {
         header,
+        page_sizes: judged.page_sizes,
         tally,
         options: *options,
         findings,

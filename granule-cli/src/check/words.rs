@@ -71,12 +71,17 @@ impl Checked {
             obtained_bytes,
             freed_bytes,
         } = self.tally;
-        let page = self.header.page_bytes;
+        let of_all = self.page_sizes();
+        // Tables of several sizes are counted in KiB.
+        let (page, unit) = match of_all[..] {
+            [_, _, ..] => (1024, " (KiB)"),
+            _ => (self.header.page_bytes, ""),
+        };
         text += &format!(
-            "{events} events of {} CPU(s), {}K pages, BBM level {}: {descriptors} descriptors, \
-             {tlbi} TLBI, {dsb} DSB, {isb} ISB, {cache} cache operations, tables: {} obtained, {} freed\n",
+            "{events} events of {} CPU(s), {} pages, BBM level {}: {descriptors} descriptors, \
+             {tlbi} TLBI, {dsb} DSB, {isb} ISB, {cache} cache operations, tables: {} obtained, {} freed{unit}\n",
             self.header.cpus,
-            page >> 10,
+            sizes(&of_all),
             self.bbm_level(),
             obtained_bytes / page,
             freed_bytes / page,
@@ -147,7 +152,7 @@ impl Checked {
                 ("file", file.into()),
                 ("CPUs", self.header.cpus.to_string()),
                 ("BBM level", self.bbm_level().to_string()),
-                ("page size", sizes(&[self.header.page_bytes])),
+                ("page sizes", sizes(&self.page_sizes())),
                 ("events", self.tally.events.to_string()),
             ],
             findings: &self.found,
@@ -157,6 +162,14 @@ impl Checked {
             unchecked: &unchecked,
         }
         .html()
+    }
+
+    /// The page sizes of the tables that were walked; what the trace says if none was.
+    fn page_sizes(&self) -> Vec<u64> {
+        if self.page_sizes.is_empty() {
+            return vec![self.header.page_bytes];
+        }
+        self.page_sizes.clone()
     }
 
     fn policies(&self) -> Policies {
@@ -175,6 +188,7 @@ impl Checked {
             "schema": SCHEMA,
             "clean": self.is_clean(),
             "page_size": self.header.page_bytes,
+            "page_sizes": self.page_sizes(),
             "cpus": self.header.cpus,
             "bbm_level": self.bbm_level(),
             "strict": self.options.strict,

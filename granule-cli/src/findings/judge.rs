@@ -66,8 +66,9 @@ pub(crate) struct Judge {
 /// The verdict.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Judged {
-    /// The page sizes of the tables that were walked.
+    /// The page sizes of the tables that were walked, and that of the kernel's.
     pub(crate) page_sizes: Vec<u64>,
+    pub(crate) page_size: Option<u64>,
     pub(crate) groups: Vec<Group>,
     /// The first violations one by one, and the number of all that are decided.
     pub(crate) kept: Vec<Violation>,
@@ -245,6 +246,7 @@ impl Judge {
         self.forget();
         if let Some(model) = &self.model {
             self.judged.page_sizes = model.page_sizes();
+            self.judged.page_size = model.page_size();
             self.judged.unchecked = model.unchecked().to_vec();
         }
         self.judged.kept.sort_by_key(|violation| violation.event);

@@ -225,8 +225,7 @@ pub fn run(
     let (findings, notes) = findings::of(&mut judged, &mut names, &mut accepted, accept);
     let record = recording.map(|recording| {
         let functions = names.functions(recording.places());
-        let page_size = judged.page_sizes.first().copied();
-        let (events, failed) = recording.finish(page_size, is_complete, &functions);
+        let (events, failed) = recording.finish(judged.page_size, is_complete, &functions);
         unchecked.extend(failed);
         let path = args.record.as_deref().unwrap_or(Path::new(""));
         (path.display().to_string(), events)

@@ -337,6 +337,16 @@ impl Model {
         sizes.into_iter().collect()
     }
 
+    /// The page size in bytes of the first tree that a kernel, a hypervisor or firmware walked; of
+    /// the first tree of all if none did.
+    #[must_use]
+    pub fn page_size(&self) -> Option<u64> {
+        let contexts = self.tables.contexts();
+        let privileged = contexts.iter().find(|one| one.space.is_privileged());
+        let first = privileged.or_else(|| contexts.first())?;
+        Some(1 << first.format.granule.shift())
+    }
+
     /// The number of entries looked at so far: the cost of the events.
     #[must_use]
     pub fn visits(&self) -> u64 {

@@ -233,7 +233,10 @@ impl<M: Memory> Tracker<'_, M> {
         }
         let place = table.place;
         let (start, bytes) = (place.base, place.bytes());
-        self.tell(by, Event::Freed { start, bytes });
+        // An empty root serves programs of every page size: it may be a table of another one still.
+        if !self.leads_to_part(place) {
+            self.tell(by, Event::Freed { start, bytes });
+        }
         if !table.leads() {
             return;
         }
@@ -242,6 +245,18 @@ impl<M: Memory> Tracker<'_, M> {
                 self.unlink(place.below(address));
             }
         }
+    }
+
+    /// Whether something leads to a table that has memory in common with this place.
+    fn leads_to_part(&self, place: Place) -> bool {
+        let end = place.base + place.bytes();
+        pages(place).any(|page| {
+            let start = (page << PAGE_SHIFT).max(place.base);
+            let part = end.min((page + 1) << PAGE_SHIFT) - start;
+            let ids = self.tables.at(start, part);
+            let mut tables = ids.into_iter().filter_map(|id| self.tables.get(id));
+            tables.any(|table| table.references > 0)
+        })
     }
 
     /// Tables were given back where another one is now, if nothing leads to them.

@@ -834,3 +834,67 @@ fn a_kernel_that_begins_anew_has_none_of_the_old_tables() {
     rig.store(FRAME, 7);
     assert_eq!(rig.told(), [format!("cpu0 store {FRAME:x} 1 7 Live")]);
 }
+
+#[test]
+fn an_empty_root_of_every_page_size_is_given_back_once() {
+    const LOWER: u64 = TCR & !(1 << 7);
+    let sized = |tg0: u64| LOWER | tg0 << 14;
+    let (empty, program) = (RAM + 0x20000, RAM + 0x30000);
+    let mut rig = Rig::running();
+    rig.raw(program, L3 | TABLE_BITS);
+    let enter = |rig: &mut Rig, from: u64, to: u64, root: u64| {
+        rig.msr(System::TCR_EL1, from | 1 << 7);
+        rig.msr(System::TTBR0_EL1, root);
+        rig.msr(System::TCR_EL1, to | 1 << 7);
+        rig.msr(System::TCR_EL1, to);
+    };
+    // CPU 0 is in it with 4K, CPU 1 with 16K pages.
+    enter(&mut rig, TCR, sized(0), empty);
+    rig.by.cpu = 1;
+    rig.on(sized(2) | 1 << 7);
+    enter(&mut rig, sized(2), sized(2), empty);
+    // CPU 0 goes to a program of 64K pages and comes back to it with these.
+    rig.by.cpu = 0;
+    enter(&mut rig, sized(0), sized(1), program | 5 << 48);
+    rig.told();
+    rig.msr(System::TTBR0_EL1, empty);
+    let told = rig.told();
+    assert!(told.iter().any(|line| line.contains("obtain")), "{told:?}");
+    let freed = |told: &[String]| told.iter().filter(|line| line.contains("free")).count();
+    assert_eq!(freed(&told), 0, "{told:?}");
+    // Nobody is in it, and it is used for something else.
+    rig.msr(System::TTBR0_EL1, program | 5 << 48);
+    rig.by.cpu = 1;
+    enter(&mut rig, sized(2), sized(1), program | 5 << 48);
+    rig.told();
+    rig.store(empty + 8, 0x6c6c_6568);
+    let told = rig.told();
+    assert!(freed(&told) > 0, "{told:?}");
+}
+
+#[test]
+fn the_lower_half_is_read_by_the_granule_that_tcr_has_then() {
+    // A program of 64K pages under a kernel of 4K pages: its tables are told as such, and no walk is
+    // told of while EPD0 is set.
+    let (root, last) = (RAM + 0x20000, RAM + 0x30000);
+    let lower = TCR & !(1 << 7) | 1 << 14;
+    let mut rig = Rig::running();
+    rig.raw(root, last | TABLE_BITS);
+    rig.raw(last + 8, FRAME | PAGE);
+    rig.msr(System::TTBR0_EL1, root | 5 << 48);
+    rig.msr(System::TCR_EL1, lower | 1 << 7);
+    let told = rig.told();
+    assert!(told.iter().all(|line| line.contains("_el1")), "{told:?}");
+    rig.msr(System::TCR_EL1, lower);
+    let told = rig.told();
+    for obtained in [
+        format!("cpu0 obtain {root:x} 2000"),
+        format!("cpu0 obtain {last:x} 10000"),
+    ] {
+        assert!(told.contains(&obtained), "{told:?}");
+    }
+    assert_eq!(rig.tracker.translate(0, 0, 0x1_0123), Some(FRAME + 0x123));
+    // TLBIs and stores to it are told as always; the last-level table has 8192 entries.
+    rig.store(last + 8 * 8191, FRAME | PAGE);
+    assert_eq!(rig.told().len(), 1);
+}
