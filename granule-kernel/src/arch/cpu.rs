@@ -199,16 +199,6 @@ pub(crate) unsafe fn set_sctlr_el1(value: u64) {
     unsafe { asm!("msr sctlr_el1, {}", "isb", in(reg) value, options(nostack, preserves_flags)) };
 }
 
-/// Sets TCR. The caller handles what the TLB holds of the earlier fields (RVNRFW).
-///
-/// # Safety
-///
-/// The walks of the halves in use must not change.
-pub(crate) unsafe fn set_tcr_el1(value: u64) {
-    // SAFETY: the caller answers for the fields.
-    unsafe { asm!("msr tcr_el1, {}", "isb", in(reg) value, options(nostack, preserves_flags)) };
-}
-
 /// The single instructions of a switch to another program's tables, without any barrier of their own.
 #[derive(Debug)]
 pub(crate) struct Bare;

@@ -15,8 +15,6 @@ use granule::table::{Counters, Piece, TableError};
 pub(super) struct Roots {
     tcr: u64,
     ttbr0: u64,
-    /// A TTBR0 with an empty root.
-    empty: u64,
 }
 
 /// A page of zeros for a root, freed unless it is kept.
@@ -43,7 +41,7 @@ impl Root {
 
     /// The value of TTBR0 for this root.
     fn ttbr(&self, lower: &Geometry) -> u64 {
-        // SAFETY: the page is the root of a tree, empty or made by `make`. No CPU is left with it in its TTBR0
+        // SAFETY: the page is the root of a tree that `make` makes. No CPU is left with it in its TTBR0
         // (`Roots::with`), so it may be freed.
         unsafe { Ttbr::from_root(lower, self.page, 0) }.bits()
     }
@@ -70,7 +68,7 @@ pub(super) fn make<R, E: From<TableError>>(
     look: impl FnOnce(&dyn walker::Tree) -> Result<(), E>,
     read: impl FnOnce(&dyn walker::Tree, &Roots) -> Result<R, E>,
 ) -> Result<(Roots, R), E> {
-    let (root, empty) = (Root::new(kernel)?, Root::new(kernel)?);
+    let root = Root::new(kernel)?;
     let counters = Counters::new();
     let environment = kernel_tables::apart(kernel, &counters);
     // SAFETY: the root is an empty table of this function's own, which no CPU walks yet.
@@ -84,12 +82,11 @@ pub(super) fn make<R, E: From<TableError>>(
     let roots = Roots {
         tcr: Tcr::new(boot_cpu, Some(lower), Some(&kernel.geometry)).0,
         ttbr0: root.ttbr(lower),
-        empty: empty.ttbr(lower),
     };
     let made = made.and_then(|()| look(&*tables));
     match made.and_then(|()| read(&*tables, &roots)) {
         Ok(result) => {
-            core::mem::forget([root, empty]);
+            core::mem::forget(root);
             Ok((roots, result))
         }
         Err(error) => {
@@ -132,14 +129,12 @@ impl Roots {
     /// Calls `work` with firmware's memory in the lower half of this CPU. Interrupts must be masked.
     pub(super) fn with<R>(&self, work: impl FnOnce() -> R) -> R {
         let (tcr, ttbr0) = (cpu::tcr_el1(), registers::ttbr0_el1());
-        // A program's page size may be another, with a larger root.
-        let empty = registers::empty().unwrap_or(self.empty);
         // SAFETY: the tables have the shape of this TCR, which has the kernel's upper half. The kernel accesses
         // nothing through the lower half but what `work` does.
-        unsafe { registers::shape(empty, self.tcr, self.ttbr0) };
+        unsafe { registers::shape(self.tcr, self.ttbr0) };
         let result = work();
         // SAFETY: as it was.
-        unsafe { registers::shape(empty, tcr, ttbr0) };
+        unsafe { registers::shape(tcr, ttbr0) };
         result
     }
 }

@@ -83,7 +83,6 @@ pub(crate) fn open() {
     // one.
     unsafe {
         shape(
-            EMPTY.load(Ordering::Relaxed),
             USER_TCR.load(Ordering::Relaxed),
             EMPTY.load(Ordering::Relaxed),
         );
@@ -97,7 +96,6 @@ pub(crate) fn close() {
     // SAFETY: as in `open`, to what was before.
     unsafe {
         shape(
-            EMPTY.load(Ordering::Relaxed),
             KERNEL_TCR.load(Ordering::Relaxed),
             KERNEL_TTBR0.load(Ordering::Relaxed),
         );
@@ -148,29 +146,21 @@ pub(crate) fn take_empty_root() -> PhysicalAddress {
     PhysicalAddress(EMPTY_ROOT.load(Ordering::Relaxed))
 }
 
-/// A TTBR0 whose root is empty whatever page size a program has, while user space exists.
-pub(crate) fn empty() -> Option<u64> {
-    Some(EMPTY.load(Ordering::Relaxed)).filter(|empty| *empty != 0)
-}
-
-/// Changes the shape of the lower half, and HA and HD of both. T0SZ must not change while the half is in
-/// use, so TTBR0 has an empty root meanwhile, at whatever level its walk starts. HA and HD may change in
-/// use: the kernel's entries have the access flag, and none is managed by hardware (DBM). A TLB may hold
-/// all these fields (RVNRFW).
+/// Changes the shape of the lower half, whose last shape may be that of any program, and HA and HD of both. HA
+/// and HD may change in use: the kernel's entries have the access flag, and none is managed by hardware (DBM). A
+/// TLB may hold all these fields (RVNRFW), and roots of the kernel share ASID 0, so nothing stays in it.
 ///
 /// # Safety
 ///
-/// `empty` must have an empty root, `ttbr0` tables of the shape that `tcr` says, and nothing may access an address
-/// in the lower half that they do not map. The fields of the upper half but HA and HD must stay as they are.
-pub(crate) unsafe fn shape(empty: u64, tcr: u64, ttbr0: u64) {
+/// `ttbr0` must have tables of the shape that `tcr` says, and nothing may access an address in the lower half that
+/// they do not map. The fields of the upper half but HA and HD must stay as they are.
+pub(crate) unsafe fn shape(tcr: u64, ttbr0: u64) {
     let masked = cpu::mask_interrupts();
+    let repeat = REPEAT.load(Ordering::Relaxed);
     // SAFETY: the caller keeps the rules.
     unsafe {
-        bring_up::set_ttbr0_el1(empty);
-        bring_up::tlbi_vmalle1_local();
-        bring_up::set_tcr_el1(tcr);
-        bring_up::tlbi_vmalle1_local();
-        bring_up::set_ttbr0_el1(ttbr0);
+        let ttbr0 = Ttbr::from_bits(ttbr0);
+        bring_up::switch(Tcr(cpu::tcr_el1()), Tcr(tcr), ttbr0, repeat);
     }
     cpu::restore_interrupts(masked);
 }

@@ -44,7 +44,7 @@ pub(crate) unsafe fn set_ttbr0_el1(value: u64) {
     });
 }
 
-/// A switch from TCR `from` to `to` and the tables of `ttbr0`, recorded: [`switch::enter`].
+/// A switch from TCR `from` to `to` and the tables of `ttbr0`, recorded: [`switch::enter_anew`].
 ///
 /// # Safety
 ///
@@ -55,7 +55,7 @@ pub(crate) unsafe fn set_ttbr0_el1(value: u64) {
 pub(crate) unsafe fn switch(from: Tcr, to: Tcr, ttbr0: Ttbr, repeat: bool) {
     recorder::tell(|trace| {
         // SAFETY: the caller keeps the rules of the inner call.
-        unsafe { switch::enter(&mut Switch(trace), from, to, ttbr0, repeat) };
+        unsafe { switch::enter_anew(&mut Switch(trace), from, to, ttbr0, repeat) };
     });
 }
 
@@ -101,20 +101,6 @@ pub(crate) unsafe fn set_sctlr_el1(value: u64) {
         // SAFETY: the caller keeps the rules of the inner call.
         unsafe { cpu::set_sctlr_el1(value) };
         trace.push(Event::System(System::SCTLR_EL1, value));
-        trace.push(Event::Barrier(Barrier::ISB));
-    });
-}
-
-/// Writes TCR, then ISB, recorded.
-///
-/// # Safety
-///
-/// As for [`cpu::set_tcr_el1`].
-pub(crate) unsafe fn set_tcr_el1(value: u64) {
-    recorder::tell(|trace| {
-        // SAFETY: the caller keeps the rules of the inner call.
-        unsafe { cpu::set_tcr_el1(value) };
-        trace.push(Event::System(System::TCR_EL1, value));
         trace.push(Event::Barrier(Barrier::ISB));
     });
 }

@@ -9,19 +9,19 @@
 use crate::arch::registers::{Tcr, Ttbr};
 
 /// The registers and TLB of the running CPU. Each method issues one instruction and nothing else:
-/// the order of all is [`enter`]'s.
+/// the order of all is [`enter`]'s and [`enter_anew`]'s.
 pub trait Registers {
     /// Writes TCR_EL1 (TCR_EL2 under VHE).
     ///
     /// # Safety
     ///
-    /// As for [`enter`], which is the only caller.
+    /// As for [`enter_anew`], which is called with the value.
     unsafe fn write_tcr(&mut self, value: Tcr);
     /// Writes TTBR0_EL1 (TTBR0_EL2 under VHE).
     ///
     /// # Safety
     ///
-    /// As for [`enter`], which is the only caller.
+    /// As for [`enter`], which is called with the value.
     unsafe fn write_ttbr0(&mut self, value: Ttbr);
     /// ISB.
     fn isb(&mut self);
@@ -34,7 +34,33 @@ pub trait Registers {
 /// Moves this CPU to the tables that `ttbr0` names, which are walked by `to`. `from` is the value
 /// of TCR now.
 ///
-/// If both values of TCR are the same, this is one write of TTBR0 and one ISB. Otherwise:
+/// If both values of TCR are the same, this is one write of TTBR0 and one ISB, and what the TLB holds
+/// stays. Otherwise it is [`enter_anew`].
+///
+/// # Safety
+///
+/// As for [`enter_anew`]. If the values are the same, the TLB holds nothing under the ASID of `ttbr0`
+/// but of the tables that it names.
+pub unsafe fn enter<R: Registers>(
+    registers: &mut R,
+    from: Tcr,
+    to: Tcr,
+    ttbr0: Ttbr,
+    repeat: bool,
+) {
+    // SAFETY: the caller vouches for all values.
+    unsafe {
+        if from == to {
+            registers.write_ttbr0(ttbr0);
+            registers.isb();
+        } else {
+            enter_anew(registers, from, to, ttbr0, repeat);
+        }
+    }
+}
+
+/// As [`enter`], whatever TCR is, and with nothing in the TLB at the end: another shape, or an ASID
+/// that had other tables.
 ///
 /// | step | why |
 /// | --- | --- |
@@ -52,9 +78,9 @@ pub trait Registers {
 /// # Safety
 ///
 /// `ttbr0` names live tables of the shape that `to` gives the lower half, and no other space has its
-/// ASID. Nothing on this CPU accesses an address of the lower half until the function returns: it
+/// ASID now. Nothing on this CPU accesses an address of the lower half until the function returns: it
 /// runs in the upper half with interrupts masked. The CPU has the features that `to` uses.
-pub unsafe fn enter<R: Registers>(
+pub unsafe fn enter_anew<R: Registers>(
     registers: &mut R,
     from: Tcr,
     to: Tcr,
@@ -63,11 +89,6 @@ pub unsafe fn enter<R: Registers>(
 ) {
     // SAFETY: the caller vouches for both values, and the order is that of the table above.
     unsafe {
-        if from == to {
-            registers.write_ttbr0(ttbr0);
-            registers.isb();
-            return;
-        }
         if from.0 & Tcr::EPD0 == 0 {
             registers.write_tcr(Tcr(from.0 | Tcr::EPD0));
             registers.isb();

@@ -3,7 +3,7 @@
 
 use granule::arch::registers::{Tcr, Ttbr};
 use granule::arch::{PageSize, VaRange};
-use granule::space::switch::{Registers, enter};
+use granule::space::switch::{Registers, enter, enter_anew};
 use granule_testing::shape::{LARGE, PLAIN};
 
 #[derive(Debug, PartialEq, Eq)]
@@ -57,6 +57,12 @@ fn one_shape_is_one_write_and_an_isb() {
     for size in [PageSize::K4, PageSize::K16, PageSize::K64] {
         let same = tcr(size);
         assert_eq!(steps(same, same, true), [Step::Ttbr0(0x5000), Isb]);
+        // Unless the ASID had other tables.
+        let mut steps = Steps::default();
+        // SAFETY: no CPU gets the values.
+        unsafe { enter_anew(&mut steps, same, same, Ttbr::from_bits(0x5000), false) };
+        assert_eq!(steps.0.len(), 10);
+        assert!(steps.0.contains(&Tlbi));
     }
 }
 
