@@ -1,13 +1,16 @@
 //! CPUs that share tables, in many interleavings: a step is an event, and between any two of them
 //! the others run. What they may find at each point the model says, with all that a TLB may hold.
 //!
-//! [`tables`] has the kernel's tables and a walker, [`spaces`] the threads of one program.
+//! [`tables`] has the kernel's tables and a walker, [`spaces`] the threads of one program, whose CPUs also go
+//! to one of another page size ([`switches`]).
 
 #![allow(
     clippy::unwrap_used,
     reason = "a lock that is poisoned is a test that failed"
 )]
 
+mod frames;
 mod machine;
 mod spaces;
+mod switches;
 mod tables;

@@ -2,21 +2,23 @@
 //! forks, the kernel's part of it under the space's lock, while the others go on with whatever
 //! their TLBs hold and hardware sets access flags and dirty states.
 //!
+//! Now and then a CPU goes to a program of another page size and comes back ([`switches`](super::switches)).
+//!
 //! Whatever an access finds at any moment is a frame that is the page's: not one that was given
 //! back, nor one that has come to be another page's since.
 
+use super::frames::Frames;
 use super::machine::{Machine, PAGE, Shared, TableEnvironment};
-use crate::environment::{Gate, turn_on};
+use super::switches::Other;
+use crate::environment::{Gate, tcr, turn_on};
 use granule::arch::bbm::BbmLevel;
+use granule::arch::registers::Ttbr;
 use granule::arch::{
     CpuFeatures, Descriptor, Geometry, IdRegisters, Page4K, PageSize, PhysicalAddress,
     Regime as LibraryRegime, VaRange, VirtualAddress,
 };
-use granule::space::{
-    Access as Wish, LargeLeaves, Rights, Settings, Space, SpaceError, UserFrames, Vma, Wanted,
-};
-use granule::table::FreedFrames;
-use granule_model::{Access, AccessKind, Barrier, Event, Model, Outcome, Regime};
+use granule::space::{Access as Wish, LargeLeaves, Rights, Settings, Space, SpaceError, Vma};
+use granule_model::{Access, AccessKind, Barrier, Event, Model, Outcome, Regime, System};
 use granule_testing::cases::times;
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::scheduler::RandomScheduler;
@@ -30,121 +32,8 @@ const STEPS: u32 = 3;
 const FIRST: u64 = 0x4000_0000 / PAGE;
 const PAGES: u64 = 18;
 const GROUP: u64 = 16;
-/// Where frames are, and how many.
-const FRAMES: u64 = 0x10_0000_0000;
-const COUNT: usize = 64;
 
 type Tested = Space<'static, Page4K, TableEnvironment, Frames>;
-
-#[derive(Clone, Copy, Default)]
-struct Frame {
-    owners: u32,
-    /// The page that it came for.
-    page: u64,
-    /// A program wrote it.
-    written: bool,
-}
-
-/// Frames, and the pages that they are for; looked at by accesses too, so with a lock of their own.
-#[derive(Clone)]
-struct Frames {
-    all: std::sync::Arc<std::sync::Mutex<Vec<Frame>>>,
-    /// The page that a frame is needed for.
-    page: u64,
-    /// Whether there are runs for whole groups.
-    runs: bool,
-}
-
-impl Frames {
-    fn index(frame: PhysicalAddress) -> usize {
-        ((frame.0 - FRAMES) / PAGE) as usize
-    }
-
-    fn with<R>(&self, frame: PhysicalAddress, what: impl FnOnce(&mut Frame) -> R) -> R {
-        what(&mut self.all.lock().unwrap()[Self::index(frame)])
-    }
-}
-
-// SAFETY: a frame is given out when it has no owner, and owners are counted.
-unsafe impl UserFrames for Frames {
-    fn allocate(&mut self, wanted: Wanted) -> Option<PhysicalAddress> {
-        let mut all = self.all.lock().unwrap();
-        let is_free = |index: usize| all.get(index).is_some_and(|frame| frame.owners == 0);
-        let wish = match wanted {
-            Wanted::Exactly(frame) => Some(Self::index(frame)).filter(|&index| is_free(index)),
-            Wanted::Group { frames, index } => (0..COUNT)
-                .step_by(frames as usize)
-                .find(|&first| (first..first + frames as usize).all(is_free))
-                .map(|first| first + index as usize),
-            _ => None,
-        };
-        // The lowest: one that was just given back is used again at once.
-        let index = wish.or_else(|| (0..COUNT).find(|&index| is_free(index)))?;
-        all[index] = Frame {
-            owners: 1,
-            page: self.page,
-            written: false,
-        };
-        Some(PhysicalAddress(FRAMES + index as u64 * PAGE))
-    }
-
-    fn allocate_run(&mut self, count: u64) -> Option<PhysicalAddress> {
-        if !self.runs {
-            return None;
-        }
-        let mut all = self.all.lock().unwrap();
-        let count = count as usize;
-        let first = (0..=COUNT - count).step_by(count).find(|&first| {
-            all[first..first + count]
-                .iter()
-                .all(|frame| frame.owners == 0)
-        })?;
-        // The page that the run is for is the first one of its group, as the frames are aligned.
-        let start = self.page & !(count as u64 - 1);
-        for (number, frame) in all[first..first + count].iter_mut().enumerate() {
-            *frame = Frame {
-                owners: 1,
-                page: start + number as u64,
-                written: false,
-            };
-        }
-        Some(PhysicalAddress(FRAMES + first as u64 * PAGE))
-    }
-
-    fn zero(&mut self, _: PhysicalAddress, _: u64) {}
-
-    fn copy(&mut self, _: PhysicalAddress, to: PhysicalAddress) {
-        assert_eq!(self.with(to, |frame| frame.owners), 1);
-    }
-
-    fn share(&mut self, first: PhysicalAddress, count: u64) {
-        for at in 0..count {
-            let frame = PhysicalAddress(first.0 + at * PAGE);
-            self.with(frame, |frame| frame.owners += 1);
-        }
-    }
-
-    fn release(&mut self, frames: FreedFrames) {
-        for at in 0..frames.count() {
-            let frame = PhysicalAddress(frames.first().0 + at * PAGE);
-            self.with(frame, |frame| frame.owners -= 1);
-        }
-    }
-
-    fn is_shared(&self, frame: PhysicalAddress) -> bool {
-        self.with(frame, |frame| frame.owners > 1)
-    }
-
-    fn sharing(&self, first: PhysicalAddress, count: u64) -> (bool, u64) {
-        let all = self.all.lock().unwrap();
-        let frames = all[Self::index(first)..].iter().take(count as usize);
-        let shared = all[Self::index(first)].owners > 1;
-        let alike = frames.take_while(|frame| frame.owners > 0 && (frame.owners > 1) == shared);
-        (shared, alike.count() as u64)
-    }
-
-    fn sync_instructions(&mut self, _: PhysicalAddress, _: u64) {}
-}
 
 /// What is left out.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -152,6 +41,8 @@ enum Fault {
     None,
     Tlbi,
     Completion,
+    /// Of a CPU that goes to the program of another page size.
+    SwitchTlbi,
 }
 
 impl Fault {
@@ -161,6 +52,7 @@ impl Fault {
             Self::Tlbi => {
                 |kind| matches!(kind, Event::System(op, _) if op.is_tlbi() && matches!(op.crm(), 2 | 3))
             }
+            Self::SwitchTlbi => |kind| matches!(kind, Event::System(System::VMALLE1, _)),
             Self::Completion => |kind| matches!(kind, Event::Barrier(Barrier::DSB_ISH)),
         }
     }
@@ -174,10 +66,14 @@ struct Program {
     geometry: Geometry,
     root: u64,
     machine: Machine,
+    /// A program of another page size.
+    other: Other,
     /// Accesses that found a frame that is not the page's.
     wrong: AtomicU64,
     /// Accesses that found memory.
     found: AtomicU64,
+    /// Times that a CPU went to the other program and came back.
+    visits: AtomicU64,
 }
 
 fn at(page: u64) -> VirtualAddress {
@@ -281,7 +177,7 @@ impl Program {
     fn step(&self, cpu: u32) {
         let page = FIRST + thread_rng().gen_range(0..PAGES);
         let count = thread_rng().gen_range(1..=3).min(FIRST + PAGES - page);
-        match thread_rng().gen_range(0..8) {
+        match thread_rng().gen_range(0..10) {
             0..=3 => {
                 let wish = [Wish::Read, Wish::Write][thread_rng().gen_range(0..2usize)];
                 self.touch(cpu, page, wish);
@@ -302,6 +198,11 @@ impl Program {
                     space.protect(at(page), count * PAGE, rights, frames)
                 });
                 assert!(matches!(done, Ok(()) | Err(SpaceError::NotMapped { .. })));
+            }
+            7 | 8 => {
+                let right = self.other.visit(&self.world, cpu);
+                self.wrong.fetch_add(u64::from(!right), Ordering::Relaxed);
+                self.visits.fetch_add(1, Ordering::Relaxed);
             }
             _ => {
                 let mut child = self.empty();
@@ -366,15 +267,15 @@ fn start(fault: Fault) -> Program {
         space.map(at(FIRST), PAGES * PAGE, Rights::READ_WRITE, 0),
         Ok(())
     );
-    let mut frames = Frames {
-        all: std::sync::Arc::new(std::sync::Mutex::new(vec![Frame::default(); COUNT])),
-        page: 0,
-        runs: false,
-    };
+    let mut frames = Frames::new();
     for page in FIRST..FIRST + GROUP - 1 {
         frames.page = page;
         assert!(space.fault(at(page), Wish::Read, &mut frames).is_ok());
     }
+    let home = tcr(&features, &geometry, true);
+    // SAFETY: only the model's CPUs get the value, and the space is live.
+    let ttbr = unsafe { Ttbr::from_root(&geometry, root, 1) };
+    let other = Other::new(&machine, &features, (home, ttbr));
     let world = machine.world.clone();
     {
         let mut world = world.lock().unwrap();
@@ -390,8 +291,10 @@ fn start(fault: Fault) -> Program {
         geometry,
         root: root.0,
         machine,
+        other,
         wrong: AtomicU64::new(0),
         found: AtomicU64::new(0),
+        visits: AtomicU64::new(0),
     }
 }
 
@@ -405,6 +308,7 @@ struct Sums {
     folded: AtomicU64,
     unfolded: AtomicU64,
     copied: AtomicU64,
+    visits: AtomicU64,
 }
 
 fn play(schedules: usize, fault: Fault) -> std::sync::Arc<Sums> {
@@ -458,6 +362,7 @@ fn finish(program: &Program, fault: Fault, sums: &Sums) {
     let stats = space.stats();
     for (sum, value) in [
         (&sums.found, program.found.load(Ordering::Relaxed)),
+        (&sums.visits, program.visits.load(Ordering::Relaxed)),
         (&sums.folded, stats.folded),
         (&sums.unfolded, stats.unfolded),
         (&sums.copied, stats.copied),
@@ -501,6 +406,7 @@ fn threads_find_their_own_pages_whatever_the_others_do() {
     assert!(of(&sums.found) > 300, "{} accesses", of(&sums.found));
     assert!(of(&sums.folded) > 5 && of(&sums.unfolded) > 3);
     assert!(of(&sums.copied) > 10, "{} copies", of(&sums.copied));
+    assert!(of(&sums.visits) > 50, "{} visits", of(&sums.visits));
 }
 
 #[test]
@@ -512,4 +418,9 @@ fn a_step_that_is_left_out_is_found_out_by_the_model_and_by_what_threads_find() 
         assert!(broken > 20, "reported in {broken}");
         assert!(wrong > 1, "found by an access in {wrong}");
     }
+    // An access finds nothing wrong: what the CPU holds has another ASID, and what it may hold of TCR is no
+    // translation.
+    let sums = play(30, Fault::SwitchTlbi);
+    let broken = sums.broken.load(Ordering::Relaxed);
+    assert!(broken > 10, "reported in {broken}");
 }

@@ -1,0 +1,106 @@
+//! The way of a CPU to a program of 64K pages and back, in the library's order: each instruction is
+//! a point where the other CPUs go on with what they do to the space that the CPU comes from.
+
+use super::machine::{Machine, Shared};
+use granule::arch::registers::{Tcr, Ttbr};
+use granule::arch::{
+    CpuFeatures, Geometry, PageSize, PhysicalAddress, Regime as LibraryRegime, VaRange,
+};
+use granule::space::switch::{Registers, enter};
+use granule_model::{Access, AccessKind, Barrier, Event, Outcome, Regime, System, Visibility};
+
+/// Its two tables, and the page that it has.
+const ROOT: u64 = 0x5000_0000;
+const LAST: u64 = 0x5001_0000;
+const FRAME: u64 = 0x20_0000_0000;
+/// Where that is: among the pages of the other program.
+const PAGE_AT: u64 = 0x4000_0000;
+/// A page for EL0, Normal, not global, not executable.
+const USER: u64 = 0b11 | 1 << 6 | 0b11 << 8 | 1 << 10 | 1 << 11 | 0b11 << 53;
+
+/// A program of another page size, and the values of the registers in it and in the first one.
+pub(super) struct Other {
+    home: (Tcr, Ttbr),
+    there: (Tcr, Ttbr),
+}
+
+/// The registers of one CPU.
+struct Here<'w>(&'w Shared, u32);
+
+impl Here<'_> {
+    fn event(&self, kind: Event) {
+        self.0.lock().unwrap().event(self.1, kind);
+    }
+}
+
+impl Registers for Here<'_> {
+    unsafe fn write_tcr(&mut self, value: Tcr) {
+        self.event(Event::System(System::TCR_EL1, value.0));
+    }
+    unsafe fn write_ttbr0(&mut self, value: Ttbr) {
+        self.event(Event::System(System::TTBR0_EL1, value.bits()));
+    }
+    fn isb(&mut self) {
+        self.event(Event::Barrier(Barrier::ISB));
+    }
+    fn tlbi_all_local(&mut self) {
+        self.event(Event::System(System::VMALLE1, 0));
+    }
+    fn dsb_nsh(&mut self) {
+        self.event(Event::Barrier(Barrier::DSB_NSH));
+    }
+}
+
+impl Other {
+    /// The program, made by CPU 0. `home` is what the CPUs' registers have now.
+    pub(super) fn new(machine: &Machine, features: &CpuFeatures, home: (Tcr, Ttbr)) -> Self {
+        let fill = |address, descriptor, count| Event::Store {
+            address,
+            count,
+            descriptor,
+            step: 0,
+            visibility: Visibility::Live,
+        };
+        let obtained = Event::Obtained {
+            start: ROOT,
+            bytes: 0x2_0000,
+        };
+        let events = [
+            obtained,
+            fill(ROOT, 0, 8192),
+            fill(LAST, 0, 8192),
+            fill(ROOT + (PAGE_AT >> 29) * 8, LAST | 0b11, 1),
+            fill(LAST, FRAME | USER, 1),
+            Event::Barrier(Barrier::DSB_ISHST),
+        ];
+        for event in events {
+            machine.world.lock().unwrap().event(0, event);
+        }
+        let regime = LibraryRegime::El1And0;
+        let geometry = Geometry::new(features, PageSize::K64, 42, VaRange::Lower, regime).unwrap();
+        let root = PhysicalAddress(ROOT);
+        // SAFETY: only the model's CPUs get the value, and the tables do not change.
+        let ttbr = unsafe { Ttbr::from_root(&geometry, root, 2) };
+        Self {
+            home,
+            there: (home.0.with_lower(&geometry).unwrap(), ttbr),
+        }
+    }
+
+    /// A CPU goes there, uses the page, and comes back. Whether it found the page and nothing else.
+    pub(super) fn visit(&self, world: &Shared, cpu: u32) -> bool {
+        let (home, there) = (self.home, self.there);
+        let mut here = Here(world, cpu);
+        // SAFETY: only the model's CPUs get the values, which are those of live trees.
+        unsafe { enter(&mut here, home.0, there.0, there.1, false) };
+        let access = Access {
+            regime: Regime::El10,
+            kind: AccessKind::Read,
+            user: true,
+        };
+        let outcomes = world.lock().unwrap().model.outcomes(cpu, PAGE_AT, access);
+        // SAFETY: as above.
+        unsafe { enter(&mut here, there.0, home.0, home.1, false) };
+        matches!(outcomes[..], [Outcome::Memory(to)] if to.address == FRAME)
+    }
+}
