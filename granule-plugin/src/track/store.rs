@@ -4,14 +4,11 @@
 use super::geometry::Entry;
 use super::link::Link;
 use super::marks::{PAGE_SHIFT, TABLE, UNMAPPED};
-use super::tables::TableId;
+use super::tables::{TableId, is_link};
 use super::{LINE, Late, Memory, Origin, Store, Tracker};
 use crate::decode::StoreForm;
 use crate::stream::Seen;
 use granule_trace::{Event, Visibility};
-
-/// Bits that are zero in the address of a page with a mark in it, which is no valid descriptor.
-const LINK_ZEROS: u64 = 0xff9;
 
 /// Bits that kernels leave zero where they link a table, and that a page's descriptor has some of: memory
 /// type, AP, SH and nG. The access flag may be a table's too (FEAT_HAFT).
@@ -83,7 +80,7 @@ impl<M: Memory> Tracker<'_, M> {
                         Entry::Leaf(_) => false,
                         Entry::Invalid => {
                             *word == 0
-                                || index == 0 && *word & LINK_ZEROS == 0
+                                || is_link(index as usize, *word)
                                 || told != Some(Entry::Invalid) && told == Some(entry(*word | 1))
                         }
                     }

@@ -7,6 +7,14 @@ use std::collections::HashMap;
 
 pub(super) type TableId = u32;
 
+/// Bits that are zero in the address of a page with a mark in it, which is no valid descriptor.
+const LINK_ZEROS: u64 = 0xff9;
+
+/// Whether a word of a table may link it in a list of free pages.
+pub(super) const fn is_link(index: usize, word: u64) -> bool {
+    index == 0 && word & LINK_ZEROS == 0
+}
+
 /// A table, with what was last told of its contents.
 #[derive(Debug)]
 pub(super) struct Table {
@@ -24,9 +32,11 @@ impl Table {
         self.references > 0 || self.was_root
     }
 
-    /// Whether it may be the root of a program that waits. A program's that is taken apart is empty at its end.
+    /// Whether it may be the root of a program that waits. A program's that is taken apart is empty at its end,
+    /// and in its first word may be the link of a list of free pages.
     pub(super) fn waits(&self) -> bool {
-        self.was_root && self.told.iter().any(|value| *value != 0)
+        let mut used = self.told.iter().enumerate();
+        self.was_root && used.any(|(index, value)| *value != 0 && !is_link(index, *value))
     }
 
     /// The tables and the leaves that it leads to.

@@ -374,17 +374,29 @@ fn a_program_s_root_stays_a_table_while_it_waits() {
 
 #[test]
 fn a_program_s_empty_root_waits_no_more() {
+    let program = RAM + 0x6000;
+    // A table of another level, which nothing leads to yet; it was in a list of free pages before, or not.
+    for link in [false, true] {
+        let mut rig = emptied_root(program);
+        if link {
+            rig.store(program, RAM + 0x8000);
+            rig.told();
+        }
+        rig.store(program, L3 | TABLE_BITS);
+        assert_eq!(rig.told(), [format!("cpu0 free {program:x} 1000")]);
+    }
+}
+
+/// A program's root that had an entry, and that no TTBR has any more.
+fn emptied_root(program: u64) -> Rig {
     let mut rig = Rig::running();
-    let (lower, program) = (TCR & !(1 << 7), RAM + 0x6000);
-    rig.msr(System::TCR_EL1, lower);
+    rig.msr(System::TCR_EL1, TCR & !(1 << 7));
     rig.msr(System::TTBR0_EL1, program | 5 << 48);
     rig.store(program, L2 | TABLE_BITS);
     rig.msr(System::TTBR0_EL1, (RAM + 0x7000) | 6 << 48);
     rig.store(program, 0);
     rig.told();
-    // A table of another level, which nothing leads to yet.
-    rig.store(program, L3 | TABLE_BITS);
-    assert_eq!(rig.told(), [format!("cpu0 free {program:x} 1000")]);
+    rig
 }
 
 #[test]
