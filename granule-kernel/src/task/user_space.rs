@@ -380,6 +380,8 @@ fn report(word: u32, before: Counted, after: Counted) {
     say("pages.mapped", done.mapped);
     say("pages.copied", done.copied);
     say("pages.reused", done.reused);
+    say("blocks.mapped", done.blocks);
+    say("blocks.split", done.split);
     say("groups.mapped", done.groups);
     say("groups.folded", done.folded);
     say("groups.unfolded", done.unfolded);

@@ -1,7 +1,8 @@
 //! Operations on VMAs and their pages: map, unmap, discard, change of rights.
 //!
-//! An operation changes the VMAs first, because that step may fail. The change of the tables comes
-//! second. It cannot fail, because it needs no memory.
+//! Steps that may fail come first: a block that an end of the range cuts is split, which takes a table
+//! and changes nothing for the program, then the VMAs change. The change of the tables comes last. It
+//! cannot fail, because it needs no memory.
 
 use super::frames::UserFrames;
 use super::rights::Rights;
@@ -62,8 +63,9 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
     ///
     /// # Errors
     ///
-    /// [`SpaceError::Tables`] unless the range is whole pages of the lower half;
-    /// [`SpaceError::VmasFull`] where one VMA becomes two. Nothing has changed then.
+    /// [`SpaceError::Tables`] unless the range is whole pages of the lower half, or without memory for
+    /// the table of a block that is split; [`SpaceError::VmasFull`] where one VMA becomes two. Nothing
+    /// has changed then.
     pub fn unmap(
         &mut self,
         start: VirtualAddress,
@@ -71,6 +73,7 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
         frames: &mut F,
     ) -> Result<(), SpaceError> {
         let (from, to) = self.tables.offsets(start, bytes)?;
+        self.split_blocks(from, to)?;
         self.vmas.remove(start, VirtualAddress(start.0 + bytes))?;
         self.release(from, to, frames);
         Ok(())
@@ -81,7 +84,8 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
     ///
     /// # Errors
     ///
-    /// [`SpaceError::Tables`] unless the range is whole pages of the lower half.
+    /// [`SpaceError::Tables`] unless the range is whole pages of the lower half, or without memory for
+    /// the table of a block that is split. Nothing has changed then.
     pub fn discard(
         &mut self,
         start: VirtualAddress,
@@ -89,19 +93,21 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
         frames: &mut F,
     ) -> Result<(), SpaceError> {
         let (from, to) = self.tables.offsets(start, bytes)?;
+        self.split_blocks(from, to)?;
         self.release(from, to, frames);
         Ok(())
     }
 
     /// Changes the rights of the VMAs among `bytes` bytes from `start`. The new rights hold on
-    /// every CPU on return, with one exception: pages shared with another space, and groups with
-    /// such a page, become writable at their first write.
+    /// every CPU on return, with one exception: pages shared with another space, and groups and
+    /// blocks with such a page, become writable at their first write.
     ///
     /// # Errors
     ///
     /// [`SpaceError::Tables`] unless the range is whole pages of the lower half,
     /// [`SpaceError::NotMapped`] where there is a hole, [`SpaceError::VmasFull`] where VMAs would
-    /// have to be split. Nothing has changed then.
+    /// have to be split; [`SpaceError::Tables`] also without memory for the table of a block that is
+    /// split. Nothing has changed then.
     pub fn protect(
         &mut self,
         start: VirtualAddress,
@@ -115,6 +121,12 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
         let same = there.iter().all(|vma| vma.rights == rights);
         let executable = there.iter().all(|vma| vma.rights.execute);
         let any_executable = there.iter().any(|vma| vma.rights.execute);
+        if let Some(address) = self.vmas.first_hole(start, end) {
+            return Err(SpaceError::NotMapped { address });
+        }
+        if !same {
+            self.split_blocks(from, to)?;
+        }
         self.vmas.protect(start, end, rights)?;
         if same {
             return Ok(());
@@ -190,6 +202,14 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
             .tables
             .zap_pages(from, to, |freed| frames.release(freed));
         self.stats.resident -= pages;
+    }
+
+    /// Splits the blocks that the ends of a range cut, both or none.
+    fn split_blocks(&mut self, from: u64, to: u64) -> Result<(), SpaceError> {
+        if from < to {
+            self.stats.split += self.tables.split_blocks_at([from, to])?;
+        }
+        Ok(())
     }
 
     /// Unfolds the groups that the ends of a range cut.

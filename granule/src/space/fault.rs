@@ -10,6 +10,8 @@ use super::vma::Vma;
 use super::{Space, SpaceError, is_writable};
 use crate::arch::page_size::{Level, Page};
 use crate::arch::{Descriptor, PhysicalAddress, VirtualAddress};
+use crate::table::block::{BLOCK, Replaced};
+use crate::table::choose::any_shared;
 use crate::table::group::DIRTY;
 use crate::table::page::{Place, Slot};
 use crate::table::{PageTables, TableEnvironment};
@@ -18,11 +20,11 @@ use crate::table::{PageTables, TableEnvironment};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fault {
-    /// The page did not exist; it is mapped and zeroed now.
+    /// The page did not exist; it is mapped and zeroed now, perhaps with all of its group or block.
     Mapped,
     /// The page was shared; this space now has a copy that it may write.
     Copied,
-    /// The page, or its whole group, is no longer shared and may be written now.
+    /// The page, or its whole group or block, is no longer shared and may be written now.
     Reused,
     /// The page allows the access already: another CPU was faster.
     Spurious,
@@ -104,7 +106,7 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
                 })?;
             return Ok((Fault::Mapped, frame));
         }
-        let frame = self.geometry().address_of(entry, Level::L3);
+        let frame = self.frame_in(offset, &place);
         if by == By::User && entry.0 & Descriptor::ACCESS_FLAG == 0 {
             self.tables.set_accessed(slot);
             self.tables.publish();
@@ -116,10 +118,23 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
         if is_writable(entry) {
             // The page is clean, and this writer sets no dirty state: the kernel, or a CPU without
             // TCR.HD.
-            self.allow_writing(offset, slot, entry);
+            self.allow_writing(offset, &place);
             return Ok((Fault::Reused, frame));
         }
+        if !place.level.is_last() {
+            return self.first_write_to_block(&vma, offset, &place, by, frames);
+        }
         self.first_write(&vma, offset, slot, entry, by, frames)
+    }
+
+    /// The frame of the page at `offset`, which `place` maps.
+    fn frame_in(&self, offset: u64, place: &Place) -> PhysicalAddress {
+        let first = self.geometry().address_of(place.entry, place.level);
+        if place.level.is_last() {
+            first
+        } else {
+            first.wrapping_add(offset & (PageTables::<P, E>::block_bytes() - 1))
+        }
     }
 
     /// Maps new, zeroed memory where nothing is mapped: the leaf that pays, or the largest smaller
@@ -134,7 +149,22 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
         frames: &mut F,
     ) -> Result<PhysicalAddress, SpaceError> {
         let written = access == Access::Write;
-        if self.leaf_for(vma, offset, place, LargestLeaf::Group) == LargestLeaf::Group {
+        let mut leaf = self.leaf_for(vma, offset, place, LargestLeaf::Block);
+        if leaf == LargestLeaf::Block {
+            let bytes = PageTables::<P, E>::block_bytes();
+            let count = bytes >> P::SIZE.shift();
+            let slot = self.tables.make_slot(offset, place, BLOCK)?;
+            if let Some(first) = Self::new_run(vma, count, frames) {
+                let bits = self.page_bits(vma.rights, written, by == By::User);
+                let entry = Descriptor::leaf(self.geometry(), BLOCK, first, bits);
+                self.tables.set_page(slot, entry);
+                self.stats.blocks += 1;
+                self.mapped(count);
+                return Ok(first.wrapping_add(offset & (bytes - 1)));
+            }
+            leaf = self.leaf_for(vma, offset, place, LargestLeaf::Group);
+        }
+        if leaf == LargestLeaf::Group {
             let count = P::SIZE.contiguous_entries(Level::L3) as u64;
             let slot = self.tables.make_slot(offset, place, Level::L3)?;
             if let Some(first) = Self::new_run(vma, count, frames) {
@@ -211,8 +241,12 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
                 // unfolded.
                 self.unfold(offset);
             }
-            let entry = self.tables.entry(slot);
-            self.allow_writing(offset, slot, entry);
+            let place = Place {
+                slot,
+                level: Level::L3,
+                entry: self.tables.entry(slot),
+            };
+            self.allow_writing(offset, &place);
             self.stats.reused += 1;
             self.fold(vma, offset, slot);
             return Ok((Fault::Reused, frame));
@@ -235,15 +269,73 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
         Ok((Fault::Copied, copy))
     }
 
-    /// Makes a page that this space owns alone, and its whole group, writable and dirty in place.
-    /// Permissions may change without break-before-make (RWHZWS).
-    fn allow_writing(&mut self, offset: u64, slot: Slot, entry: Descriptor) {
+    /// Makes a page of a block writable that may be shared. If all of the block is this space's, it
+    /// stays whole; else it becomes groups.
+    fn first_write_to_block(
+        &mut self,
+        vma: &Vma,
+        offset: u64,
+        place: &Place,
+        by: By,
+        frames: &mut F,
+    ) -> Result<(Fault, PhysicalAddress), SpaceError> {
+        let frame = self.frame_in(offset, place);
+        let first = self.geometry().address_of(place.entry, place.level);
+        let bytes = PageTables::<P, E>::block_bytes();
+        if !any_shared::<P>(first, bytes, |first, count| frames.sharing(first, count)) {
+            self.allow_writing(offset, place);
+            self.stats.reused += 1;
+            return Ok((Fault::Reused, frame));
+        }
+        let table = self.tables.new_table()?;
+        if !frames.is_shared(frame) {
+            // Others have other pages of it.
+            let _ = self
+                .tables
+                .split_block(offset, place.slot, table, &[], None);
+            self.stats.split += 1;
+            let Place { slot, entry, .. } = self.tables.place(offset);
+            return self.first_write(vma, offset, slot, entry, by, frames);
+        }
+        let count = P::SIZE.contiguous_entries(Level::L3) as u64;
+        let wanted = Wanted::Group {
+            frames: count,
+            index: (offset >> P::SIZE.shift()) & (count - 1),
+        };
+        let Some(copy) = frames.allocate(wanted) else {
+            self.tables.free_new(table);
+            return Err(self.out_of_frames(offset));
+        };
+        frames.copy(frame, copy);
+        if vma.rights.execute {
+            frames.sync_instructions(copy, 1);
+        }
+        let replaced = Replaced {
+            offset,
+            new: self.page_entry(copy, vma.rights, true, by),
+        };
+        let old = self
+            .tables
+            .split_block(offset, place.slot, table, &[], Some(replaced));
+        frames.release(old);
+        self.stats.split += 1;
+        self.stats.copied += 1;
+        Ok((Fault::Copied, copy))
+    }
+
+    /// Makes a page that this space owns alone, and its whole group or block, writable and dirty in
+    /// place. Permissions may change without break-before-make (RWHZWS).
+    fn allow_writing(&mut self, offset: u64, place: &Place) {
+        let Place { slot, entry, .. } = *place;
         let set = if self.settings.hardware_dirty {
             DIRTY | Descriptor::DIRTY_MODIFIER
         } else {
             DIRTY
         };
-        if entry.is_contiguous() {
+        if !place.level.is_last() {
+            self.tables
+                .update_block(offset, slot, Descriptor::AP_READ_ONLY, set);
+        } else if entry.is_contiguous() {
             self.tables
                 .update_group(offset, slot, Descriptor::AP_READ_ONLY, set);
         } else {
@@ -264,18 +356,10 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
     }
 
     fn group_is_shared(&self, slot: Slot, frames: &F) -> bool {
-        let mut frame = self.tables.group_output(slot);
-        let mut left = P::SIZE.contiguous_entries(Level::L3) as u64;
-        while left > 0 {
-            let (shared, alike) = frames.sharing(frame, left);
-            if shared {
-                return true;
-            }
-            let alike = alike.max(1);
-            frame.0 += alike << P::SIZE.shift();
-            left = left.saturating_sub(alike);
-        }
-        false
+        let first = self.tables.group_output(slot);
+        any_shared::<P>(first, Self::group_bytes(), |first, count| {
+            frames.sharing(first, count)
+        })
     }
 
     /// A frame for the page at `offset`, preferably one that continues the page's group.
@@ -291,9 +375,15 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
         } else {
             Wanted::Any
         };
-        frames.allocate(wanted).ok_or(SpaceError::OutOfFrames {
+        frames
+            .allocate(wanted)
+            .ok_or_else(|| self.out_of_frames(offset))
+    }
+
+    const fn out_of_frames(&self, offset: u64) -> SpaceError {
+        SpaceError::OutOfFrames {
             address: VirtualAddress(self.geometry().base().0 + offset),
-        })
+        }
     }
 
     /// The frame that would continue the group of a page. Its neighbours and the first member

@@ -12,11 +12,13 @@
 //!
 //! # Invariants
 //!
-//! - Only pages and contiguous groups of pages are mapped. They are not global, never executable at
+//! - Only pages, contiguous groups of pages and blocks of level 2 are mapped, and a group or block is
+//!   made only where one VMA has all of it. They are not global, never executable at
 //!   EL1, and accessible to EL0 exactly as their VMA allows. A VMA may be both writable and
 //!   executable if a caller asks for it, as the Linux ABI permits.
-//! - If a VMA allows writing but a page's entry does not (AP\[2\] set, DBM clear), the page is or
-//!   was shared with another space. The first write finds out which.
+//! - If a VMA allows writing but a page's entry does not (AP\[2\] set, DBM clear), the page, or
+//!   another one of its group or block, is or was shared with another space. The first write finds
+//!   out which.
 //! - A frame is released only after no CPU can reach it by a cached translation.
 //! - No hardware update is lost: entries that hardware may be updating are changed in one atomic
 //!   step. When a dirty page becomes read-only, the software dirty bit keeps the fact.
@@ -44,6 +46,7 @@ use crate::arch::page_size::{Level, Page};
 use crate::arch::registers::Ttbr;
 use crate::arch::{Attributes, Descriptor, Geometry, Permissions, PhysicalAddress, VirtualAddress};
 use crate::table::group::DIRTY;
+use crate::table::page::Place;
 use crate::table::{PageTables, TableEnvironment};
 use core::marker::PhantomData;
 
@@ -86,6 +89,10 @@ pub struct Stats {
     pub mapped: u64,
     /// Groups of them that were mapped at once, with the contiguous hint.
     pub groups: u64,
+    /// Blocks of them.
+    pub blocks: u64,
+    /// Blocks that became pages and groups.
+    pub split: u64,
     /// Pages copied at the first write after a fork.
     pub copied: u64,
     /// Formerly shared pages that became writable without a copy.
@@ -104,6 +111,8 @@ impl Stats {
         resident: 0,
         mapped: 0,
         groups: 0,
+        blocks: 0,
+        split: 0,
         copied: 0,
         reused: 0,
         spurious: 0,
@@ -118,6 +127,8 @@ impl Stats {
             resident: self.resident + other.resident,
             mapped: self.mapped + other.mapped,
             groups: self.groups + other.groups,
+            blocks: self.blocks + other.blocks,
+            split: self.split + other.split,
             copied: self.copied + other.copied,
             reused: self.reused + other.reused,
             spurious: self.spurious + other.spurious,
@@ -140,6 +151,8 @@ pub struct PageState {
     pub dirty: bool,
     /// The page is part of a group with the contiguous hint.
     pub contiguous: bool,
+    /// The page is part of a block.
+    pub block: bool,
 }
 
 /// The address space of one process. `F` gives its frames and takes them back: all calls take a
@@ -265,11 +278,13 @@ impl<'s, P: Page, E: TableEnvironment, F: UserFrames> Space<'s, P, E, F> {
     /// member of a group count for all of its members (RXDPXQ).
     #[must_use]
     pub fn page(&self, address: VirtualAddress) -> Option<PageState> {
-        let offset = self.geometry().offset(address)?;
-        let (_, entry) = self.tables.page(offset)?;
+        let offset = self.geometry().offset(address)? & !(P::SIZE.bytes() - 1);
+        let Place { level, entry, .. } = self.tables.place(offset);
         if !entry.is_valid() {
             return None;
         }
+        let first = self.geometry().address_of(entry, level);
+        let inside = offset & (P::SIZE.entry_bytes(level) - 1);
         let members = if entry.is_contiguous() {
             P::SIZE.contiguous_entries(Level::L3) as u64
         } else {
@@ -277,11 +292,12 @@ impl<'s, P: Page, E: TableEnvironment, F: UserFrames> Space<'s, P, E, F> {
         };
         let start = offset & !(members * P::SIZE.bytes() - 1);
         let mut state = PageState {
-            frame: self.geometry().address_of(entry, Level::L3),
+            frame: first.wrapping_add(inside),
             writable: is_writable(entry),
             accessed: false,
             dirty: false,
             contiguous: entry.is_contiguous(),
+            block: !level.is_last(),
         };
         for member in 0..members {
             let found = self.tables.page(start + member * P::SIZE.bytes());

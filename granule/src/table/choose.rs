@@ -1,9 +1,9 @@
 //! Changes of the pages of a range in place that depend on whether their frames are shared.
 //!
 //! The code asks about whole runs of frames and changes them together, so it decides nothing page
-//! by page. The tables must hold only pages and contiguous groups, and an end of a range must not
-//! cut a group.
+//! by page. An end of a range must not cut a contiguous group or a block.
 
+use super::block::{BLOCK, Leaves};
 use super::page::Slot;
 use super::{BitChange, PageTables, TableEnvironment};
 use crate::arch::PhysicalAddress;
@@ -14,8 +14,8 @@ use crate::arch::page_size::{Level, Page};
 pub(crate) struct Choice {
     /// For pages whose frames no other space has.
     pub(crate) alone: BitChange,
-    /// For all other pages, and for every member of a group with such a page, because all members
-    /// must have the same permissions (RJQQTC).
+    /// For all other pages, and for all of a group or block with such a page, because all members of
+    /// a group must have the same permissions (RJQQTC).
     pub(crate) shared: BitChange,
 }
 
@@ -37,6 +37,25 @@ struct Run {
     pages: usize,
 }
 
+/// Whether any of the frames of `bytes` bytes from `first` on is shared.
+pub(crate) fn any_shared<P: Page>(
+    mut first: PhysicalAddress,
+    bytes: u64,
+    sharing: impl Fn(PhysicalAddress, u64) -> (bool, u64),
+) -> bool {
+    let mut left = bytes >> P::SIZE.shift();
+    while left > 0 {
+        let (shared, alike) = sharing(first, left);
+        if shared {
+            return true;
+        }
+        let alike = alike.clamp(1, left);
+        first.0 += alike << P::SIZE.shift();
+        left -= alike;
+    }
+    false
+}
+
 impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// Changes the pages between two offsets by a choice, and invalidates the range if a page
     /// changed: permissions may change in place (RWHZWS). `sharing` takes a run of frames. It
@@ -49,17 +68,32 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         choice: Choice,
         sharing: impl Fn(PhysicalAddress, u64) -> (bool, u64),
     ) {
-        let mut changed = 0;
+        let (mut pages, mut blocks) = (0, 0);
         let mut at = from;
         while at < to {
-            let (slot, next) = self.pages_from(at, to);
-            if let Some(slot) = slot {
-                let count = ((next - at) >> P::SIZE.shift()) as usize;
-                changed += self.change_table(slot, count, choice, &sharing);
+            let (leaves, next) = self.leaves_from(at, to);
+            match leaves {
+                Leaves::Pages(slot) => {
+                    let count = ((next - at) >> P::SIZE.shift()) as usize;
+                    pages += self.change_table(slot, count, choice, &sharing);
+                }
+                Leaves::Block(slot, entry) => {
+                    let shared = choice.alone != choice.shared
+                        && any_shared::<P>(self.block_output(entry), Self::block_bytes(), &sharing);
+                    let change = if shared { choice.shared } else { choice.alone };
+                    blocks += self.update(slot.table, slot.index, 1, change);
+                }
+                Leaves::Nothing => {}
             }
             at = next;
         }
-        if changed > 0 {
+        if blocks > 0 {
+            self.pending.leaves(from, to, BLOCK, Self::block_bytes());
+            if pages > 0 {
+                self.pending.pages::<P>(from, to);
+            }
+            self.flush();
+        } else if pages > 0 {
             self.flush_pages(from, to);
         }
     }

@@ -18,11 +18,17 @@ pub(crate) struct Sharing {
     pub(crate) more: u64,
 }
 
+/// What a pass shares, and what it has changed so far.
+struct Pass {
+    sharing: Sharing,
+    /// Pages of the first tree changed; blocks are recorded one by one.
+    pages: bool,
+}
+
 impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// Maps all pages of this tree in `other` too, with the entries of both trees changed by
     /// `sharing`. `other` must be empty, and no CPU may walk it. Calls `share` for each run of
-    /// frames before anything else can happen to them. The tree must hold only pages and contiguous
-    /// groups of pages.
+    /// frames before anything else can happen to them.
     ///
     /// # Errors
     ///
@@ -40,8 +46,14 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
             return Err(exhausted);
         }
         let (from, to) = (self.root, other.root);
-        let filled = self.duplicate_in(other, from, to, level, 0, &sharing, &mut share);
-        self.pending.are_pages::<P>();
+        let mut pass = Pass {
+            sharing,
+            pages: false,
+        };
+        let filled = self.duplicate_in(other, from, to, level, 0, &mut pass, &mut share);
+        if pass.pages {
+            self.pending.some_leaves::<P>(Level::L3);
+        }
         self.flush();
         filled.ok_or(exhausted)
     }
@@ -74,7 +86,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         to: PhysicalAddress,
         level: Level,
         offset: u64,
-        sharing: &Sharing,
+        pass: &mut Pass,
         share: &mut impl FnMut(PhysicalAddress, u64),
     ) -> Option<()> {
         let entries = P::SIZE.entries();
@@ -92,19 +104,27 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
                 continue;
             }
             if level.is_last() {
-                index += self.duplicate_run(other, from, to, index, offset, sharing, share);
+                index += self.duplicate_run(other, from, to, index, offset, pass, share);
                 continue;
             }
             let mut link = Descriptor::INVALID;
             let entry = self.load(from, index);
+            let at = offset + index as u64 * bytes;
             if entry.is_table(level) {
                 result = other.environment.allocate(1).and_then(|run| {
                     let below = self.geometry.address_of(entry, level);
                     link = Descriptor::table(&self.geometry, run.first);
-                    let at = offset + index as u64 * bytes;
                     let next = level.next();
-                    self.duplicate_in(other, below, run.first, next, at, sharing, share)
+                    self.duplicate_in(other, below, run.first, next, at, pass, share)
                 });
+            } else {
+                let shared = pass.sharing.change.apply(entry);
+                link = Descriptor(shared.0 | pass.sharing.more);
+                if shared.0 != entry.0 {
+                    self.update(from, index, 1, pass.sharing.change);
+                    self.pending.leaves(at, at + bytes, level, bytes);
+                }
+                share(self.block_output(entry), bytes >> P::SIZE.shift());
             }
             other.store(to, index, link, Visibility::Private);
             index += 1;
@@ -122,9 +142,10 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         to: PhysicalAddress,
         index: usize,
         offset: u64,
-        sharing: &Sharing,
+        pass: &mut Pass,
         share: &mut impl FnMut(PhysicalAddress, u64),
     ) -> usize {
+        let sharing = pass.sharing;
         let page = P::SIZE.bytes();
         let first = self.load(from, index);
         let output = self.geometry.address_of(first, Level::L3);
@@ -135,6 +156,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         if shared.0 != first.0 {
             let at = offset + index as u64 * page;
             self.pending.range(at, at + count as u64 * page);
+            pass.pages = true;
         }
         if count == 1 && !first.may_be_updated() {
             // Scattered frames make runs of one, for which setting up a loop costs more than it

@@ -11,6 +11,8 @@
 
 pub(crate) mod allocator;
 mod any;
+#[cfg(feature = "space")]
+pub(crate) mod block;
 mod change_attributes;
 #[cfg(feature = "space")]
 pub(crate) mod choose;

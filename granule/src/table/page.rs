@@ -1,6 +1,7 @@
 //! Operations on single pages: find, make or change one entry at a time.
 //!
-//! [`space`](crate::space) uses them on tables that hold only pages and contiguous groups of pages.
+//! [`space`](crate::space) uses them on its tables, which hold pages, contiguous groups of pages and
+//! blocks of level 2 ([`block`](super::block)).
 //! A step records its stores as [pending](super::pending) changes, and the caller ends the
 //! operation with [`publish`](PageTables::publish).
 
@@ -98,7 +99,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         Ok(last)
     }
 
-    /// Stores the entry of a page that has none. The store is a store-release, so a CPU that walks
+    /// Stores the entry of a page or block that has none. The store is a store-release, so a CPU that walks
     /// by the entry sees everything stored into the page before. Otherwise another CPU in the space
     /// could read what the page held before it was zeroed.
     pub(crate) fn set_page(&mut self, slot: Slot, entry: Descriptor) {

@@ -245,12 +245,17 @@ impl Pending {
 
     /// As [`entries`](Self::entries), for leaves of `level`.
     pub(super) fn leaves(&mut self, from: u64, to: u64, level: Level, stride: u64) {
+        self.level(level);
+        self.entries(from, to, stride);
+    }
+
+    /// Records the level of leaves that changed.
+    fn level(&mut self, level: Level) {
         self.hint = match self.hint {
             Hint::Unknown => Hint::All(level),
             Hint::All(same) if same == level => Hint::All(level),
             _ => Hint::Differs,
         };
-        self.entries(from, to, stride);
     }
 
     /// As [`entries`](Self::entries), for pages.
@@ -258,16 +263,18 @@ impl Pending {
         self.leaves(from, to, Level::L3, P::SIZE.bytes());
     }
 
-    /// Records a change of some pages; [`within`](Self::within) records their offsets.
-    pub(super) const fn some_pages<P: Page>(&mut self) {
-        self.hint = Hint::All(Level::L3);
-        self.smallest(P::SIZE.bytes());
+    /// Records a change of some leaves of `level`; [`within`](Self::within) records their offsets.
+    pub(super) fn some_leaves<P: Page>(&mut self, level: Level) {
+        self.level(level);
+        self.smallest(P::SIZE.entry_bytes(level));
     }
 
-    /// Records that the entries of a recorded [`range`](Self::range) are pages.
-    pub(super) fn are_pages<P: Page>(&mut self) {
-        if self.is_stale() {
-            self.pages::<P>(self.first, self.end);
+    /// Records that leaves of any level below a table of `level` may be among the changed ones.
+    pub(super) fn below(&mut self, level: Level) {
+        if level.is_last() {
+            self.level(level);
+        } else {
+            self.hint = Hint::Differs;
         }
     }
 

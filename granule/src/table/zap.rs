@@ -1,6 +1,6 @@
 //! Unmapping pages and releasing their frames, in three steps that need no memory:
 //!
-//! 1. Detach: pages become invalid but keep their outputs, by the present-invalid mark. A table
+//! 1. Detach: pages and blocks become invalid but keep their outputs, by the present-invalid mark. A table
 //!    without pages that stay mapped is detached as a whole, by the same mark in the entry that
 //!    points to it, and its own entries do not change.
 //! 2. Invalidate the TLB once, for pages alone or for tables too.
@@ -9,9 +9,9 @@
 //!
 //! [`Invalidated`] does the third step, so frames and tables are reused only after the
 //! invalidation. The chain of [`unmap`](PageTables::unmap) would overwrite entries whose frames are
-//! still needed. The tables must hold only pages, so that a present-invalid entry above the last
-//! level is always a detached table.
+//! still needed. A detached block and a detached table differ in bit 1, as valid ones do.
 
+use super::block::Leaves;
 use super::pending::Invalidated;
 use super::{BitChange, FreedFrames, PageTables, TableEnvironment};
 use crate::arch::page_size::{Level, Page};
@@ -29,7 +29,8 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// CPU can reach them. Empty tables are freed, except the root. Returns the number of unmapped
     /// pages.
     ///
-    /// The caller must have cleared the hint of a contiguous group that an end of the range cuts.
+    /// The caller must have split a block, and cleared the hint of a contiguous group, that an end of
+    /// the range cuts.
     pub(crate) fn zap_pages(
         &mut self,
         from: u64,
@@ -66,7 +67,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
             let count = ((to - from) >> P::SIZE.shift()) as usize;
             let pages = self.update(table, Self::index(from, level), count, DETACH);
             if pages > 0 {
-                self.pending.some_pages::<P>();
+                self.pending.some_leaves::<P>(level);
             }
             return;
         }
@@ -87,7 +88,11 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
                 if whole {
                     self.store(table, index, entry.present_invalid(), how);
                     self.pending.unlinked(P::SIZE.bytes());
+                    self.pending.below(under);
                 }
+            } else if entry.is_valid() {
+                self.update(table, index, 1, DETACH);
+                self.pending.some_leaves::<P>(level);
             }
             at = next;
         }
@@ -104,12 +109,12 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
                 .is_none()
     }
 
-    /// Whether a table above the last level has no valid entry left.
+    /// Whether a table above the last level has no valid entry left: no table and no block.
     fn all_detached(&self, table: PhysicalAddress) -> bool {
         (0..P::SIZE.entries()).all(|index| !self.load(table, index).is_valid())
     }
 
-    /// Calls `visit` for runs of the frames between two offsets. The tables must hold only pages.
+    /// Calls `visit` for runs of the frames between two offsets, which cut no block.
     pub(crate) fn visit_frames(
         &self,
         from: u64,
@@ -118,10 +123,14 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     ) {
         let mut at = from;
         while at < to {
-            let (slot, next) = self.pages_from(at, to);
-            if let Some(slot) = slot {
-                let count = ((next - at) >> P::SIZE.shift()) as usize;
-                self.visit_table_frames(slot.table, slot.index, count, &mut visit);
+            let (leaves, next) = self.leaves_from(at, to);
+            let count = (next - at) >> P::SIZE.shift();
+            match leaves {
+                Leaves::Pages(slot) => {
+                    self.visit_table_frames(slot.table, slot.index, count as usize, &mut visit);
+                }
+                Leaves::Block(_, entry) => visit(self.block_output(entry), count),
+                Leaves::Nothing => {}
             }
             at = next;
         }
@@ -193,13 +202,20 @@ impl<P: Page, E: TableEnvironment> Invalidated<'_, P, E> {
         pages
     }
 
-    /// Releases all frames below a detached entry of `level`, and frees its tables.
+    /// Releases all frames below a detached entry of `level`, a block or a table, and frees the
+    /// tables.
     fn dismantle(
         mut self,
         entry: Descriptor,
         level: Level,
         release: &mut impl FnMut(FreedFrames),
     ) -> u64 {
+        if entry.0 & Descriptor::TABLE_OR_PAGE == 0 {
+            let first = self.look().block_output(entry);
+            let count = P::SIZE.entry_bytes(level) >> P::SIZE.shift();
+            release(self.frames(first, count));
+            return count;
+        }
         let link = Descriptor((entry.0 & !Descriptor::PRESENT_INVALID) | Descriptor::VALID);
         let table = self.tables().geometry.address_of(link, level);
         let below = level.next();

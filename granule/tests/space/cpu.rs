@@ -23,17 +23,17 @@ const ACCESS_FLAG: u64 = 1 << 10;
 const READ_ONLY: u64 = 1 << 7;
 const MODIFIER: u64 = 1 << 51;
 
-/// The entry of the last level for an address: its table and index.
-pub fn entry(arch: &Arch, host: &Host, root: u64, address: u64) -> Option<(u64, usize)> {
+/// The entry of the page or block for an address: its table and index, and its level.
+pub fn entry(arch: &Arch, host: &Host, root: u64, address: u64) -> Option<(u64, usize, i32)> {
     let (mut table, mut level) = (root, arch.start_level());
     loop {
         let index = (address >> arch.shift(level)) as usize & (arch.entries() - 1);
         if level == 3 {
-            return Some((table, index));
+            return Some((table, index, level));
         }
         let word = host.word(table, index);
         if word & 0b11 != 0b11 {
-            return None;
+            return (word & 0b11 == 0b01).then_some((table, index, level));
         }
         table = arch.table_address(word);
         level += 1;
@@ -49,11 +49,12 @@ pub fn access(
     access: Access,
     hardware: Hardware,
 ) -> Outcome {
-    let Some((table, index)) = entry(arch, host, root, address) else {
+    let Some((table, index, level)) = entry(arch, host, root, address) else {
         return Outcome::Fault;
     };
     let mut word = host.word(table, index);
-    if word & 0b11 != 0b11 || word & 1 << 6 == 0 {
+    let valid = if level == 3 { 0b11 } else { 0b01 };
+    if word & 0b11 != valid || word & 1 << 6 == 0 {
         return Outcome::Fault;
     }
     if access == Access::Execute && word & 1 << 54 != 0 {
@@ -62,6 +63,7 @@ pub fn access(
     // With the contiguous bit any member may speak for all, and hardware need not update one where
     // another has what it would set (RXDPXQ): this CPU never does.
     let members = if word & 1 << 52 != 0 {
+        assert_eq!(level, 3, "a group of blocks");
         let count = arch.contiguous(3) as usize;
         let first = index & !(count - 1);
         first..first + count
@@ -84,5 +86,6 @@ pub fn access(
     if word != host.word(table, index) {
         host.set_word(table, index, word);
     }
-    Outcome::Frame(arch.leaf(0, 3, word).output)
+    let inside = address & ((1 << arch.shift(level)) - 1) & !(arch.page() - 1);
+    Outcome::Frame(arch.leaf(0, level, word).output + inside)
 }

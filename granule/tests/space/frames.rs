@@ -21,6 +21,8 @@ pub struct Frames {
     pub first: u64,
     pub page: u64,
     pub frames: Vec<Frame>,
+    /// How many go one by one.
+    single: usize,
     /// How many can still be had.
     pub budget: usize,
     /// Whether wishes are fulfilled.
@@ -34,12 +36,14 @@ pub struct Frames {
 }
 
 impl Frames {
-    pub fn new(first: u64, page: u64, count: usize) -> Self {
+    /// `single` frames, and behind them room for runs of `runs` frames in all.
+    pub fn new(first: u64, page: u64, single: usize, runs: usize) -> Self {
         assert_eq!(first % page, 0);
         Self {
             first,
             page,
-            frames: vec![Frame::default(); count],
+            frames: vec![Frame::default(); single + runs],
+            single,
             budget: usize::MAX,
             obliging: true,
             runs: true,
@@ -81,6 +85,21 @@ impl Frames {
             .is_some_and(|frame| frame.owners == 0)
     }
 
+    /// The first frame of an aligned run of free frames among some.
+    fn free_run(&self, within: std::ops::Range<usize>, frames: u64) -> Option<usize> {
+        assert!(frames.is_power_of_two());
+        let bytes = frames * self.page;
+        let mut start = (self.first + within.start as u64 * self.page).next_multiple_of(bytes);
+        while start + bytes <= self.first + within.end as u64 * self.page {
+            let first = ((start - self.first) / self.page) as usize;
+            if (first..first + frames as usize).all(|index| self.is_free(index)) {
+                return Some(first);
+            }
+            start += bytes;
+        }
+        None
+    }
+
     fn wished(&self, wanted: Wanted) -> Option<usize> {
         if !self.obliging {
             return None;
@@ -91,17 +110,9 @@ impl Frames {
                 self.is_free(index as usize).then_some(index as usize)
             }
             Wanted::Group { frames, index } => {
-                assert!(frames.is_power_of_two() && index < frames);
-                let bytes = frames * self.page;
-                let mut start = self.first.next_multiple_of(bytes);
-                while start + bytes <= self.first + self.frames.len() as u64 * self.page {
-                    let first = ((start - self.first) / self.page) as usize;
-                    if (first..first + frames as usize).all(|index| self.is_free(index)) {
-                        return Some(first + index as usize);
-                    }
-                    start += bytes;
-                }
-                None
+                assert!(index < frames);
+                let first = self.free_run(0..self.single, frames)?;
+                Some(first + index as usize)
             }
             _ => None,
         }
@@ -121,8 +132,8 @@ unsafe impl UserFrames for Frames {
             self.random ^= self.random << 13;
             self.random ^= self.random >> 7;
             self.random ^= self.random << 17;
-            let start = (self.random % self.frames.len() as u64) as usize;
-            (start..self.frames.len())
+            let start = (self.random % self.single as u64) as usize;
+            (start..self.single)
                 .chain(0..start)
                 .find(|&index| self.is_free(index))
         })?;
@@ -140,7 +151,7 @@ unsafe impl UserFrames for Frames {
         if !self.runs {
             return None;
         }
-        let first = self.wished(Wanted::Group { frames, index: 0 })?;
+        let first = self.free_run(self.single..self.frames.len(), frames)?;
         self.budget = left;
         self.frames[first..first + frames as usize].fill(Frame {
             owners: 1,

@@ -12,6 +12,7 @@
 )]
 
 mod asids;
+mod blocks;
 mod cpu;
 mod executing;
 mod exhaustion;

@@ -34,6 +34,8 @@ enum Step {
 
 /// Pages of a window; it lies across the end of a last-level table where there is more than one.
 const WINDOW: u64 = if cfg!(miri) { 60 } else { 300 };
+/// Pages of a window with at least one block of 4K pages.
+const BLOCKS_WINDOW: u64 = 1200;
 const STEPS: usize = if cfg!(miri) { 20 } else { 120 };
 const MOST_PROCESSES: usize = 4;
 
@@ -87,6 +89,46 @@ fn step() -> impl Strategy<Value = Step> {
         1 => any::<bool>().prop_map(Step::Reuse),
         2 => (0..4usize, 0..30usize).prop_map(|(t, f)| Step::Scarce(t, f)),
     ]
+}
+
+impl Step {
+    /// The step in a larger window: what is long there is longer.
+    fn spread(self, window: u64) -> Self {
+        let at = |page: u64| page * window / WINDOW;
+        let of = |page: u64, count: u64| {
+            let count = if count > 20 { at(count) } else { count };
+            (at(page), count.min(window - at(page)))
+        };
+        match self {
+            Self::Map(page, count, rights, label) => {
+                let (page, count) = of(page, count);
+                Self::Map(page, count, rights, label)
+            }
+            Self::Unmap(page, count) => {
+                let (page, count) = of(page, count);
+                Self::Unmap(page, count)
+            }
+            Self::Discard(page, count) => {
+                let (page, count) = of(page, count);
+                Self::Discard(page, count)
+            }
+            Self::Protect(page, count, rights) => {
+                let (page, count) = of(page, count);
+                Self::Protect(page, count, rights)
+            }
+            Self::Advise(page, count, advice) => {
+                let (page, count) = of(page, count);
+                Self::Advise(page, count, advice)
+            }
+            Self::Touch(page, access) => Self::Touch(at(page), access),
+            Self::TouchAll(page, count, access, down) => {
+                let (page, count) = of(page, count);
+                Self::TouchAll(page, count, access, down)
+            }
+            Self::ByKernel(page, access) => Self::ByKernel(at(page), access),
+            other => other,
+        }
+    }
 }
 
 struct Play<'a> {
@@ -147,7 +189,18 @@ impl Dispatch for Play<'_> {
     type Output = usize;
 
     fn run<P: Page>(self) -> usize {
-        let mut world = World::<P>::new(self.geometry, self.settings);
+        // With blocks of few pages the window has some of them.
+        let window = if P::SIZE == PageSize::K4 && self.geometry.va_bits() == 39 && !cfg!(miri) {
+            BLOCKS_WINDOW
+        } else {
+            WINDOW
+        };
+        let mut world = if window == WINDOW {
+            World::<P>::new(self.geometry, self.settings)
+        } else {
+            let pages = window as usize * MOST_PROCESSES;
+            World::<P>::with_frames(self.geometry, self.settings, 400, pages, 5 * 512)
+        };
         world.start();
         // Across the end of a table, but inside the space.
         let table = P::SIZE.entries() as u64;
@@ -157,6 +210,7 @@ impl Dispatch for Play<'_> {
         } else {
             pages - WINDOW
         };
+        let base = base - base.min(window - WINDOW);
         let mut refused = 0;
         let mut scarce = None;
         for (number, &(process, step)) in self.steps.iter().enumerate() {
@@ -170,14 +224,14 @@ impl Dispatch for Play<'_> {
                 world.host.set_budget(tables);
                 world.frames.budget = frames;
             }
-            if let Err(error) = play(&mut world, process, base, step, value) {
+            if let Err(error) = play(&mut world, process, base, step.spread(window), value) {
                 assert!(ran_out(&error), "{step:?}: {error}");
                 refused += 1;
                 world.check();
                 // With enough of everything the same step is done.
                 world.host.set_budget(usize::MAX);
                 world.frames.budget = usize::MAX;
-                if let Err(error) = play(&mut world, process, base, step, value) {
+                if let Err(error) = play(&mut world, process, base, step.spread(window), value) {
                     assert!(matches!(error, SpaceError::VmasFull { .. }), "{error}");
                 }
             }

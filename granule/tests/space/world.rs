@@ -8,7 +8,7 @@ use granule::arch::{Geometry, OutputFormat, Page, VirtualAddress};
 use granule::space::{Access, Advice, Fault, Rights, Settings, Space, SpaceError, Vma};
 use granule::table::TableError;
 use granule_testing::host::{self, Host, HostEnvironment, Runs};
-use granule_testing::walk::Arch;
+use granule_testing::walk::{Arch, Leaf};
 use std::rc::Rc;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicPtr;
@@ -52,8 +52,20 @@ fn storage(capacity: usize) -> &'static mut [Vma] {
 
 impl<P: Page> World<P> {
     pub fn new(geometry: Geometry, settings: Settings) -> Self {
-        let page = P::SIZE.bytes();
         let (tables, count) = if cfg!(miri) { (40, 300) } else { (400, 1500) };
+        // Beside the frames that go one by one, some for whole leaves.
+        let runs = if cfg!(miri) { 0x50 } else { 5 * 512 };
+        Self::with_frames(geometry, settings, tables, count, runs)
+    }
+
+    pub fn with_frames(
+        geometry: Geometry,
+        settings: Settings,
+        tables: usize,
+        count: usize,
+        runs: usize,
+    ) -> Self {
+        let page = P::SIZE.bytes();
         let host = Host::new(&geometry, 0x4000_0000, tables);
         host.set_runs(Runs::Scattered);
         // Where 52-bit formats keep the upper address bits elsewhere, frames are on both sides.
@@ -66,7 +78,7 @@ impl<P: Page> World<P> {
             geometry,
             arch: Arch::of(&geometry),
             host,
-            frames: Frames::new(first, page, count),
+            frames: Frames::new(first, page, count, runs),
             settings,
             capacity: 40,
             processes: Vec::new(),
@@ -330,8 +342,10 @@ impl<P: Page> World<P> {
                 reference.vmas(),
                 "vmas of {number}"
             );
-            let tree = self.arch.walk(&self.host, space.tables().root_table());
+            let mut tree = self.arch.walk(&self.host, space.tables().root_table());
             tables += tree.tables.len();
+            self.check_groups(&tree.leaves);
+            tree.leaves = self.pages_of(&tree.leaves);
             owners += tree.leaves.len() as u64;
             assert_eq!(
                 tree.present_invalid,
@@ -349,7 +363,6 @@ impl<P: Page> World<P> {
                 self.check_leaf(number, known, leaf, space);
             }
             assert_eq!(leaves.next(), None, "a page of {number} outside of vmas");
-            self.check_groups(&tree.leaves);
         }
         assert_eq!(self.frames.owners(), owners, "owners of frames, and pages");
         assert_eq!(
@@ -360,18 +373,30 @@ impl<P: Page> World<P> {
         assert_eq!(self.host.reserved_in_vain(), 0, "tables reserved in vain");
     }
 
-    fn check_leaf(
-        &self,
-        number: usize,
-        known: &Known,
-        leaf: &granule_testing::walk::Leaf,
-        space: &Tested<P>,
-    ) {
+    /// Each page of each leaf as a leaf of its own, with the level of the leaf that it is in.
+    fn pages_of(&self, leaves: &[Leaf]) -> Vec<Leaf> {
+        let mut pages = Vec::new();
+        for leaf in leaves {
+            let count = if leaf.level == 3 {
+                1
+            } else {
+                P::SIZE.entries() as u64
+            };
+            pages.extend((0..count).map(|page| Leaf {
+                offset: leaf.offset + page * self.page(),
+                output: leaf.output + page * self.page(),
+                ..*leaf
+            }));
+        }
+        pages
+    }
+
+    fn check_leaf(&self, number: usize, known: &Known, leaf: &Leaf, space: &Tested<P>) {
         let what = format!("{leaf:x?} of {number}, {known:?}");
         let frame = self.frames.at(leaf.output);
         assert_eq!(frame.value, known.value, "{what}");
         let bit = |at: u32| leaf.word & 1 << at != 0;
-        assert_eq!(leaf.level, 3, "{what}");
+        assert!(leaf.level == 3 || leaf.level == 2, "{what}");
         assert_eq!(bit(6), known.rights.any(), "EL0: {what}");
         assert!(bit(11), "not global: {what}");
         assert!(bit(53), "EL1 never executes: {what}");
@@ -386,12 +411,13 @@ impl<P: Page> World<P> {
         assert!(bit(10) || self.settings.hardware_access, "{what}");
         let state = space.page(VirtualAddress(leaf.offset)).unwrap();
         assert_eq!(state.frame.0, leaf.output);
+        assert_eq!(state.block, leaf.level == 2);
         assert_eq!(state.writable, writable, "{what}");
         assert!(state.dirty || !known.dirty, "written, but clean: {what}");
     }
 
     /// Members of a group are all there, and alike but for what hardware does.
-    fn check_groups(&self, leaves: &[granule_testing::walk::Leaf]) {
+    fn check_groups(&self, leaves: &[Leaf]) {
         let members = self.arch.contiguous(3);
         let bytes = members * self.page();
         let grouped: Vec<_> = leaves

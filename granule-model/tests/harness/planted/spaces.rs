@@ -7,10 +7,12 @@ use super::{Fault, fault};
 use crate::machine::Tap;
 use crate::shape::Shape;
 use crate::space::processes::Processes;
-use granule::arch::{Descriptor, Page4K};
+use granule::arch::{Descriptor, Kind, Page4K};
 use granule::space::{Access, Rights};
+use granule::table::Visit;
 use granule_model::Rule::*;
 use granule_model::{BitChange, Event, System, Visibility};
+use std::cell::Cell;
 
 pub(super) const FAULTS: &[Fault] = &[
     fault(
@@ -147,6 +149,41 @@ pub(super) const FAULTS: &[Fault] = &[
         "",
     ),
     fault(
+        "a block is made over a table with a page",
+        touch_beside,
+        block_over_the_table,
+        BreakBeforeMake,
+        "",
+    ),
+    fault(
+        "a block of which a page is copied is not broken first",
+        copy_in_block,
+        || drop_all(is_break),
+        BreakBeforeMake,
+        "",
+    ),
+    fault(
+        "the TLBI between a block and its pages is missing",
+        copy_in_block,
+        || drop_all(is_tlbi),
+        BreakBeforeMake,
+        "",
+    ),
+    fault(
+        "the table of a program's block is linked by a plain store",
+        copy_in_block,
+        || replace(is_link, plain),
+        UnorderedLink,
+        "",
+    ),
+    fault(
+        "frames of a block are given back before the TLBI",
+        unmap_block,
+        || delay(is_tlbi_or_dsb, is_given_back),
+        StaleTranslation,
+        GONE,
+    ),
+    fault(
         "a page goes out of a group, and one of the others keeps the hint",
         unmap_in_group,
         || nth(0, is_leaf_fill, one_grouped),
@@ -222,6 +259,31 @@ fn one_grouped(kind: Event) -> Vec<Event> {
         fill(address, 1, first | Descriptor::CONTIGUOUS),
         fill(address + 8, count - 1, first + step),
     ]
+}
+
+const BLOCK_BYTES: u64 = 2 << 20;
+
+thread_local! {
+    /// The entry that leads to the table of the first page, in the machine of this thread.
+    static ENTRY_OF_BLOCK: Cell<u64> = const { Cell::new(0) };
+}
+
+/// In place of the page a block comes into the entry that leads to its table.
+fn block_over_the_table() -> Tap {
+    Box::new(|_, kind| match kind {
+        Event::Store {
+            descriptor,
+            visibility,
+            ..
+        } if is_user_page(&kind) => vec![Event::Store {
+            address: ENTRY_OF_BLOCK.get(),
+            count: 1,
+            descriptor: descriptor & !Descriptor::TABLE_OR_PAGE & !(BLOCK_BYTES - PAGE),
+            step: 0,
+            visibility,
+        }],
+        other => vec![other],
+    })
 }
 
 /// A page that EL0 may access comes.
@@ -332,8 +394,42 @@ fn touch_beside(planted: Option<Tap>) -> Result {
     let mut machine = machine(0, Access::Write);
     touch(&mut machine, 5, 1, Access::Write);
     machine.frames.runs = true;
+    machine.all[0].space.tables().visit_all(|entry| {
+        if entry.kind == Kind::Table && entry.bytes == BLOCK_BYTES {
+            ENTRY_OF_BLOCK.set(entry.table.0 + entry.index as u64 * 8);
+        }
+        Visit::EVERYTHING
+    });
     tap(&machine, planted);
     touch(&mut machine, 0, 1, Access::Write);
+    end(machine)
+}
+
+/// Two CPUs in one process with a block that was written.
+fn machine_with_block() -> Machine {
+    let mut machine = machine(0, Access::Write);
+    machine.unmap(0, FIRST, 64);
+    machine.map(0, FIRST, BLOCK_BYTES / PAGE, Rights::READ_WRITE);
+    machine.frames.runs = true;
+    touch(&mut machine, 5, 1, Access::Write);
+    assert_eq!(machine.all[0].space.stats().blocks, 1);
+    machine
+}
+
+/// After a fork the parent writes a page of a block.
+fn copy_in_block(planted: Option<Tap>) -> Result {
+    let mut machine = machine_with_block();
+    assert!(machine.fork(0).is_ok());
+    tap(&machine, planted);
+    touch(&mut machine, 3, 1, Access::Write);
+    end(machine)
+}
+
+/// A block goes.
+fn unmap_block(planted: Option<Tap>) -> Result {
+    let mut machine = machine_with_block();
+    tap(&machine, planted);
+    machine.unmap(0, FIRST, BLOCK_BYTES / PAGE);
     end(machine)
 }
 

@@ -1,6 +1,7 @@
 //! What is done to the pages of a process: a program's accesses, with the faults that they take and
 //! hardware's account of them, faults that come late, and the kernel's accesses for it.
 
+use super::meanwhile::find;
 use super::processes::{Processes, user};
 use crate::watch::Sample;
 use granule::arch::Page;
@@ -125,11 +126,11 @@ impl<P: Page> Processes<P> {
             return;
         }
         let entries = self.entries(process);
-        if let Some((_, address)) = entries.iter().find(|(start, _)| *start == va.0) {
+        if let Some(leaf) = find(&entries, va.0) {
             self.world
                 .borrow_mut()
                 .model
-                .update_by_hardware(*address, dirty);
+                .update_by_hardware(leaf.at, dirty);
         }
     }
 

@@ -10,8 +10,8 @@ use granule_model::Event;
 pub(super) const FIRST: u64 = 0x10_0000_0000;
 pub(super) const APART: u64 = 0x10_0000_0000;
 /// How many there are for single pages, and how many beside them for whole leaves.
-const SINGLE: usize = 1536;
-const COUNT: usize = SINGLE + 1536;
+const SINGLE: usize = 4096;
+const COUNT: usize = SINGLE + 4096;
 
 pub(crate) struct Frames {
     world: Shared,

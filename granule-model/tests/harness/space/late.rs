@@ -19,6 +19,10 @@ enum Before {
     Grouped,
     /// One of a group that is shared with a child.
     GroupShared,
+    /// One of a block.
+    Block,
+    /// One of a block that is shared with a child.
+    BlockShared,
 }
 
 /// What the other CPU does meanwhile.
@@ -35,6 +39,8 @@ enum Meanwhile {
     Fork,
     ChildEnds,
 }
+
+const BLOCKS: [Before; 2] = [Before::Block, Before::BlockShared];
 
 const BEFORE: [Before; 6] = [
     Before::Absent,
@@ -71,8 +77,12 @@ fn prepare<P: Page>(machine: &mut Processes<P>, first: u64, group: u64, before: 
         Before::Read => touch(page..page + 1, Access::Read),
         Before::Written | Before::Shared => touch(page..page + 1, Access::Write),
         Before::Grouped | Before::GroupShared => touch(first..first + group, Access::Write),
+        Before::Block | Before::BlockShared => touch(first..first + 1, Access::Write),
     }
-    if matches!(before, Before::Shared | Before::GroupShared) {
+    if matches!(
+        before,
+        Before::Shared | Before::GroupShared | Before::BlockShared
+    ) {
         assert_eq!(machine.fork(0), Ok(1));
     }
     machine.check();
@@ -108,6 +118,10 @@ fn act<P: Page>(machine: &mut Processes<P>, page: u64, access: Access, what: Mea
 
 fn all<P: Page>(va_bits: u32) {
     let group = P::SIZE.contiguous_entries(granule::arch::Level::L3) as u64;
+    each::<P>(va_bits, group, &BEFORE);
+}
+
+fn each<P: Page>(va_bits: u32, group: u64, befores: &[Before]) {
     for (hardware, bbm_level) in [(false, 0), (true, 0), (true, 3)] {
         let shape = Shape {
             asid: Some(1),
@@ -116,7 +130,7 @@ fn all<P: Page>(va_bits: u32) {
             bbm_level,
             ..Shape::kernel(va_bits)
         };
-        for before in BEFORE {
+        for &before in befores {
             for what in MEANWHILE {
                 for access in [Access::Read, Access::Write, Access::Execute] {
                     let mut machine = Processes::<P>::new(shape, 5);
@@ -143,6 +157,11 @@ fn all<P: Page>(va_bits: u32) {
 #[test]
 fn a_fault_that_comes_late_finds_the_tables_as_they_are_4k() {
     all::<Page4K>(39);
+}
+
+#[test]
+fn a_fault_that_comes_late_finds_blocks_as_they_are() {
+    each::<Page4K>(39, Page4K::SIZE.entries() as u64, &BLOCKS);
 }
 
 #[test]

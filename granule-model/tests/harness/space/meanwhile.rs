@@ -31,8 +31,34 @@ pub(crate) struct Hardware {
     injected: Rc<Cell<(u64, bool)>>,
 }
 
-/// Where the descriptors of a process's pages are, by address.
-pub(super) type Entries = Vec<(u64, u64)>;
+/// A leaf's descriptor.
+#[derive(Clone, Copy)]
+pub(super) struct Leaf {
+    /// The first address that it maps, and how many bytes.
+    pub(super) va: u64,
+    pub(super) bytes: u64,
+    /// Where it is.
+    pub(super) at: u64,
+    /// Its bits 0 and 1.
+    pub(super) kind: u64,
+}
+
+/// The leaves of a process.
+pub(super) type Entries = Vec<Leaf>;
+
+impl Leaf {
+    /// Whether the entry is a valid leaf still, and no pointer to the table of a split block.
+    fn is_still(self, entry: Descriptor) -> bool {
+        let kind = Descriptor::VALID | Descriptor::TABLE_OR_PAGE;
+        entry.0 & kind == self.kind
+    }
+}
+
+/// The leaf that maps an address.
+pub(super) fn find(entries: &Entries, va: u64) -> Option<Leaf> {
+    let maps = |leaf: &&Leaf| va.wrapping_sub(leaf.va) < leaf.bytes;
+    entries.iter().find(maps).copied()
+}
 
 impl Hardware {
     pub(super) fn inject(&mut self, injection: Injection) {
@@ -61,11 +87,12 @@ impl Hardware {
             if entries.is_empty() || !random.once_in(3) {
                 return;
             }
-            let (va, address) = entries[random.below(entries.len() as u64) as usize];
+            let leaf = entries[random.below(entries.len() as u64) as usize];
+            let (va, address) = (leaf.va, leaf.at);
             let entry = Descriptor(model.descriptor(address));
             let clean = Descriptor::DIRTY_MODIFIER | Descriptor::AP_READ_ONLY;
             let dirty = random.either() && entry.0 & clean == clean;
-            if entry.is_valid() && model.update_by_hardware(address, dirty) && dirty {
+            if leaf.is_still(entry) && model.update_by_hardware(address, dirty) && dirty {
                 written.borrow_mut().insert(va);
             }
         })
@@ -78,7 +105,7 @@ impl Hardware {
         va: u64,
         injection: Injection,
     ) -> machine::Meanwhile {
-        let Some(&(_, address)) = entries.iter().find(|(start, _)| *start == va) else {
+        let Some(leaf) = find(entries, va) else {
             panic!("page {:#x} is not there", injection.page);
         };
         let (written, injected) = (Rc::clone(&self.written), Rc::clone(&self.injected));
@@ -86,11 +113,12 @@ impl Hardware {
             let (moment, done) = injected.get();
             let mut updated = false;
             if moment == injection.moment {
-                let entry = Descriptor(model.descriptor(address));
+                let entry = Descriptor(model.descriptor(leaf.at));
                 let clean = Descriptor::DIRTY_MODIFIER | Descriptor::AP_READ_ONLY;
                 let may = entry.0 & clean == clean || !injection.dirty;
-                updated =
-                    entry.is_valid() && may && model.update_by_hardware(address, injection.dirty);
+                updated = leaf.is_still(entry)
+                    && may
+                    && model.update_by_hardware(leaf.at, injection.dirty);
                 if updated && injection.dirty {
                     written.borrow_mut().insert(va);
                 }

@@ -6,7 +6,7 @@
 
 use super::cpus::Cpus;
 use super::frames::{APART, FIRST, Frames};
-use super::meanwhile::{self, Entries, Hardware, Injection};
+use super::meanwhile::{self, Entries, Hardware, Injection, Leaf};
 use crate::bench::{capabilities, model, turn_on};
 use crate::machine::{Cpu, Memory, Pages, Shared, TABLES, World};
 use crate::random::Random;
@@ -247,7 +247,12 @@ impl<P: Page> Processes<P> {
         let mut found = Vec::new();
         self.all[process].space.tables().visit_all(|entry| {
             if entry.kind == granule::arch::Kind::Leaf {
-                found.push((entry.start.0, entry.table.0 + entry.index as u64 * 8));
+                found.push(Leaf {
+                    va: entry.start.0,
+                    bytes: entry.bytes,
+                    at: entry.table.0 + entry.index as u64 * 8,
+                    kind: entry.descriptor.0 & 0b11,
+                });
             }
             Visit::EVERYTHING
         });
@@ -350,29 +355,56 @@ impl<P: Page> Processes<P> {
     }
 
     pub(crate) fn unmap(&mut self, process: usize, page: u64, count: u64) {
+        assert_eq!(self.try_unmap(process, page, count), Ok(()));
+    }
+
+    /// An error is one of memory.
+    pub(crate) fn try_unmap(
+        &mut self,
+        process: usize,
+        page: u64,
+        count: u64,
+    ) -> Result<(), SpaceError> {
         let (start, bytes) = (self.address(page), count * self.page());
         self.begin(process, page, count);
         self.watch(process, (page + count, 1));
         let one = &mut self.all[process];
         let done = one.space.unmap(start, bytes, &mut self.frames);
-        assert_eq!(done, Ok(()));
-        one.pages.retain(|&at, _| at < page || at >= page + count);
+        if done.is_ok() {
+            one.pages.retain(|&at, _| at < page || at >= page + count);
+        }
         self.finish(Some(process));
+        done
     }
 
     pub(crate) fn protect(&mut self, process: usize, page: u64, count: u64, rights: Rights) {
+        assert_eq!(self.try_protect(process, page, count, rights), Ok(()));
+    }
+
+    /// An error is one of memory.
+    pub(crate) fn try_protect(
+        &mut self,
+        process: usize,
+        page: u64,
+        count: u64,
+        rights: Rights,
+    ) -> Result<(), SpaceError> {
         let (start, bytes) = (self.address(page), count * self.page());
         self.begin(process, page, count);
         let one = &mut self.all[process];
         let all = (page..page + count).all(|page| one.pages.contains_key(&page));
         let done = one.space.protect(start, bytes, rights, &mut self.frames);
-        assert_eq!(done.is_ok(), all, "{done:?}");
-        if all {
+        if done.is_ok() {
+            assert!(all, "there is a hole");
             for (_, known) in one.pages.range_mut(page..page + count) {
                 known.rights = rights;
             }
         }
         self.finish(Some(process));
+        match done {
+            Err(SpaceError::NotMapped { .. }) if !all => Ok(()),
+            done => done,
+        }
     }
 
     pub(crate) fn fork(&mut self, process: usize) -> Result<usize, SpaceError> {

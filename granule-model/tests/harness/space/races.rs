@@ -36,7 +36,43 @@ pub(super) enum What {
     Copy,
     /// After a fork, and the child's end, one page is written.
     Reuse,
+    /// As these, of a block and its neighbour.
+    UnmapInBlock,
+    UnmapAcrossBlocks,
+    ProtectInBlock,
+    ProtectBlock,
+    AllowBlock,
+    ForkBlocks,
+    CopyInBlock,
+    ReuseBlock,
 }
+
+impl What {
+    const fn is_of_blocks(self) -> bool {
+        matches!(
+            self,
+            Self::UnmapInBlock
+                | Self::UnmapAcrossBlocks
+                | Self::ProtectInBlock
+                | Self::ProtectBlock
+                | Self::AllowBlock
+                | Self::ForkBlocks
+                | Self::CopyInBlock
+                | Self::ReuseBlock
+        )
+    }
+}
+
+const BLOCKS: [What; 8] = [
+    What::UnmapInBlock,
+    What::UnmapAcrossBlocks,
+    What::ProtectInBlock,
+    What::ProtectBlock,
+    What::AllowBlock,
+    What::ForkBlocks,
+    What::CopyInBlock,
+    What::ReuseBlock,
+];
 
 pub(super) const ALL: [What; 10] = [
     What::Fold,
@@ -62,7 +98,11 @@ impl<P: Page> Scene<P> {
     /// Two CPUs in one process with two groups of pages that were read, by the programs or, without
     /// the access flag, by the kernel.
     fn new(mut machine: Processes<P>, what: What, by_kernel: bool) -> Self {
-        let group = P::SIZE.contiguous_entries(Level::L3) as u64;
+        let group = if what.is_of_blocks() {
+            P::SIZE.entries() as u64
+        } else {
+            P::SIZE.contiguous_entries(Level::L3) as u64
+        };
         machine.quiet = true;
         machine.start_on(2);
         let first = 4 * group;
@@ -77,13 +117,15 @@ impl<P: Page> Scene<P> {
             };
             assert_eq!(done, Ok(()));
         }
-        if matches!(what, What::AllowOne | What::AllowAll) {
+        if matches!(what, What::AllowOne | What::AllowAll | What::AllowBlock) {
             machine.protect(0, first, 2 * group, Rights::READ);
         }
-        if matches!(what, What::Copy | What::Reuse) {
+        let copies = matches!(what, What::Copy | What::CopyInBlock);
+        let reuses = matches!(what, What::Reuse | What::ReuseBlock);
+        if copies || reuses {
             assert_eq!(machine.fork(0), Ok(1));
         }
-        if what == What::Reuse {
+        if reuses {
             machine.switch(1, Some(1));
             machine.exit(1);
             machine.switch(1, Some(0));
@@ -102,14 +144,16 @@ impl<P: Page> Scene<P> {
         let middle = first + group / 2;
         match what {
             What::Fold => assert_eq!(machine.touch(0, first + group - 1, Access::Read, 0), Ok(())),
-            What::Unmap => machine.unmap(0, middle, 1),
-            What::UnmapAcross => machine.unmap(0, middle, group),
-            What::ProtectOne => machine.protect(0, middle, 1, Rights::READ),
-            What::ProtectAll => machine.protect(0, first, group, Rights::READ),
+            What::Unmap | What::UnmapInBlock => machine.unmap(0, middle, 1),
+            What::UnmapAcross | What::UnmapAcrossBlocks => machine.unmap(0, middle, group),
+            What::ProtectOne | What::ProtectInBlock => machine.protect(0, middle, 1, Rights::READ),
+            What::ProtectAll | What::ProtectBlock => machine.protect(0, first, group, Rights::READ),
             What::AllowOne => machine.protect(0, middle, 1, Rights::READ_WRITE),
-            What::AllowAll => machine.protect(0, first, group, Rights::READ_WRITE),
-            What::Fork => assert_eq!(machine.fork(0), Ok(1)),
-            What::Copy | What::Reuse => {
+            What::AllowAll | What::AllowBlock => {
+                machine.protect(0, first, group, Rights::READ_WRITE)
+            }
+            What::Fork | What::ForkBlocks => assert_eq!(machine.fork(0), Ok(1)),
+            What::Copy | What::Reuse | What::CopyInBlock | What::ReuseBlock => {
                 assert_eq!(machine.touch(0, middle, Access::Write, 5), Ok(()));
             }
         }
@@ -155,7 +199,7 @@ pub(super) fn run_on<P: Page>(
 }
 
 /// Every `step`th moment of everything; how many runs, and in how many hardware did something.
-fn all<P: Page>(va_bits: u32, bbm_level: u8, step: usize) -> (u64, u64) {
+fn all<P: Page>(va_bits: u32, bbm_level: u8, step: usize, things: &[What]) -> (u64, u64) {
     let shape = Shape {
         asid: Some(1),
         hardware: true,
@@ -164,7 +208,7 @@ fn all<P: Page>(va_bits: u32, bbm_level: u8, step: usize) -> (u64, u64) {
     };
     let group = P::SIZE.contiguous_entries(Level::L3) as u64;
     let (mut runs, mut updates) = (0, 0);
-    for what in ALL {
+    for &what in things {
         for dirty in [false, true] {
             for page in [0, group / 2 + 1] {
                 for moment in (0..).step_by(step) {
@@ -193,7 +237,7 @@ fn all<P: Page>(va_bits: u32, bbm_level: u8, step: usize) -> (u64, u64) {
 #[test]
 fn hardware_loses_nothing_at_any_moment_4k() {
     for bbm_level in [0, 3] {
-        let (runs, updates) = all::<Page4K>(39, bbm_level, 1);
+        let (runs, updates) = all::<Page4K>(39, bbm_level, 1, &ALL);
         assert!(
             runs > 300 && updates > 150,
             "{runs} runs, {updates} updates"
@@ -202,14 +246,22 @@ fn hardware_loses_nothing_at_any_moment_4k() {
 }
 
 #[test]
+fn hardware_loses_nothing_of_a_block() {
+    for bbm_level in [0, 3] {
+        let (runs, updates) = all::<Page4K>(39, bbm_level, 1, &BLOCKS);
+        assert!(runs > 100 && updates > 40, "{runs} runs, {updates} updates");
+    }
+}
+
+#[test]
 fn hardware_loses_nothing_at_any_moment_16k() {
-    let (runs, updates) = all::<Page16K>(47, 0, 61);
+    let (runs, updates) = all::<Page16K>(47, 0, 61, &ALL);
     assert!(runs > 30 && updates > 10, "{runs} runs, {updates} updates");
 }
 
 #[test]
 fn hardware_loses_nothing_at_any_moment_64k() {
-    let (runs, updates) = all::<Page64K>(42, 0, 7);
+    let (runs, updates) = all::<Page64K>(42, 0, 7, &ALL);
     assert!(runs > 60 && updates > 30, "{runs} runs, {updates} updates");
 }
 
@@ -221,7 +273,12 @@ fn a_write_that_is_lost_is_found() {
         hardware: true,
         ..Shape::kernel(39)
     };
-    for what in [What::Fold, What::Unmap, What::ProtectOne] {
+    for what in [
+        What::Fold,
+        What::Unmap,
+        What::ProtectOne,
+        What::UnmapInBlock,
+    ] {
         let lost = (0..).map_while(|moment| {
             let injection = Injection {
                 page: 1,

@@ -9,6 +9,8 @@ use granule::table::TableError;
 /// Pages that are used, across the end of a last-level table: a whole group of any size on both
 /// sides.
 pub(super) const WINDOW: u64 = 300;
+/// As many as have a whole block of 4K pages among them wherever they begin.
+const BLOCKS_WINDOW: u64 = 1100;
 const MOST_PROCESSES: usize = 6;
 
 fn rights<P: Page>(machine: &mut Processes<P>) -> Rights {
@@ -41,7 +43,11 @@ fn ran_out(done: &Result<(), SpaceError>) -> bool {
 }
 
 /// One step, and how often something ran out in it.
-pub(super) fn step<P: Page>(machine: &mut Processes<P>, base: u64, number: u64) -> u64 {
+pub(super) fn step<P: Page>(
+    machine: &mut Processes<P>,
+    (base, window): (u64, u64),
+    number: u64,
+) -> u64 {
     let cpu = machine.random.below(machine.cpus()) as u32;
     if machine.random.once_in(3) || machine.running(cpu).is_none() {
         let to = machine.random.below(machine.all.len() as u64) as usize;
@@ -51,13 +57,13 @@ pub(super) fn step<P: Page>(machine: &mut Processes<P>, base: u64, number: u64) 
     let Some(process) = machine.running(cpu) else {
         return 0;
     };
-    let page = base + machine.random.below(WINDOW);
+    let page = base + machine.random.below(window);
     let most = if machine.random.once_in(3) {
-        WINDOW
+        window
     } else {
         20
     };
-    let count = (1 + machine.random.below(most)).min(base + WINDOW - page);
+    let count = (1 + machine.random.below(most)).min(base + window - page);
     if machine.random.once_in(8) {
         machine.frames.left = machine.random.below(6);
         machine.tables.0.borrow_mut().left = machine.random.below(4);
@@ -70,7 +76,8 @@ pub(super) fn step<P: Page>(machine: &mut Processes<P>, base: u64, number: u64) 
             machine.map(process, page, count, rights);
         }
         4..=5 => {
-            machine.unmap(process, page, count);
+            let done = machine.try_unmap(process, page, count);
+            refused += u64::from(ran_out(&done));
             // Where nothing is left of a leaf, a new one may come.
             if machine.random.either() {
                 machine.map(process, page, count, Rights::READ_WRITE);
@@ -78,7 +85,8 @@ pub(super) fn step<P: Page>(machine: &mut Processes<P>, base: u64, number: u64) 
         }
         6..=7 => {
             let rights = rights(machine);
-            machine.protect(process, page, count, rights);
+            let done = machine.try_protect(process, page, count, rights);
+            refused += u64::from(ran_out(&done));
         }
         8..=14 => {
             let access = access(machine);
@@ -110,13 +118,13 @@ pub(super) fn step<P: Page>(machine: &mut Processes<P>, base: u64, number: u64) 
     refused
 }
 
-/// A first process, which has written all pages; the first of them.
-pub(super) fn begin<P: Page>(machine: &mut Processes<P>) -> u64 {
+/// A first process, which has written all pages of a window; the first of them.
+pub(super) fn begin<P: Page>(machine: &mut Processes<P>, window: u64) -> u64 {
     machine.start();
-    let base = 3 * P::SIZE.entries() as u64 - WINDOW / 2;
-    machine.map(0, base, WINDOW, Rights::READ_WRITE);
-    machine.frames.runs = false;
-    for page in base..base + WINDOW {
+    let base = 3 * P::SIZE.entries() as u64 - window / 2;
+    machine.map(0, base, window, Rights::READ_WRITE);
+    machine.frames.runs = window > WINDOW;
+    for page in base..base + window {
         assert_eq!(machine.touch(0, page, Access::Write, page), Ok(()));
     }
     machine.check();
@@ -124,22 +132,25 @@ pub(super) fn begin<P: Page>(machine: &mut Processes<P>) -> u64 {
 }
 
 /// Plays so many steps; what was done, to be compared with what must be.
-fn play<P: Page>(shape: Shape, seed: u64, steps: u64) -> [u64; 5] {
+fn play<P: Page>(shape: Shape, seed: u64, steps: u64, window: u64) -> [u64; 7] {
     let mut machine = Processes::<P>::new(shape, seed);
-    let base = begin(&mut machine);
+    let base = begin(&mut machine, window);
     let (mut refused, mut copied, mut folded, mut at_once) = (0, 0, 0, 0);
+    let (mut blocks, mut split) = (0, 0);
     for number in 0..steps {
-        refused += step(&mut machine, base, number + 1);
+        refused += step(&mut machine, (base, window), number + 1);
         for process in &machine.all {
             let stats = process.space.stats();
             copied = copied.max(stats.copied);
             folded = folded.max(stats.folded);
             at_once = at_once.max(stats.groups);
+            blocks = blocks.max(stats.blocks);
+            split = split.max(stats.split);
         }
     }
     let rolled = machine.cpus.rolled();
     machine.end();
-    [refused, copied, folded, rolled, at_once]
+    [refused, copied, folded, rolled, at_once, blocks, split]
 }
 
 fn shapes(va_bits: u32) -> Vec<Shape> {
@@ -169,8 +180,8 @@ fn shapes(va_bits: u32) -> Vec<Shape> {
     ]
 }
 
-fn all<P: Page>(va_bits: u32, steps: u64) {
-    let mut sums = [0; 5];
+fn all<P: Page>(va_bits: u32, steps: u64, window: u64) {
+    let mut sums = [0; 7];
     for (number, shape) in shapes(va_bits).into_iter().enumerate() {
         let seed = crate::random::from_environment("GRANULE_HARNESS_SEED")
             .unwrap_or(0x5eed + number as u64);
@@ -178,7 +189,7 @@ fn all<P: Page>(va_bits: u32, steps: u64) {
             "harness: processes {} {shape:?} GRANULE_HARNESS_SEED={seed:#x}",
             P::SIZE
         );
-        for (sum, one) in sums.iter_mut().zip(play::<P>(shape, seed, steps)) {
+        for (sum, one) in sums.iter_mut().zip(play::<P>(shape, seed, steps, window)) {
             *sum += one;
         }
     }
@@ -188,20 +199,33 @@ fn all<P: Page>(va_bits: u32, steps: u64) {
     assert!(sums[2] > 0, "no group");
     assert!(sums[3] > 3, "{} generations", sums[3]);
     assert!(sums[4] > 0, "no group at once");
+    if window > WINDOW {
+        assert!(
+            sums[5] > 3 && sums[6] > 3,
+            "{} blocks, {} split",
+            sums[5],
+            sums[6]
+        );
+    }
 }
 
 #[test]
 fn processes_4k() {
-    all::<Page4K>(39, 300);
-    all::<Page4K>(48, 150);
+    all::<Page4K>(39, 300, WINDOW);
+    all::<Page4K>(48, 150, WINDOW);
+}
+
+#[test]
+fn processes_with_blocks() {
+    all::<Page4K>(39, 120, BLOCKS_WINDOW);
 }
 
 #[test]
 fn processes_16k() {
-    all::<Page16K>(47, 200);
+    all::<Page16K>(47, 200, WINDOW);
 }
 
 #[test]
 fn processes_64k() {
-    all::<Page64K>(42, 150);
+    all::<Page64K>(42, 150, WINDOW);
 }

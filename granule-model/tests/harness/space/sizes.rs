@@ -128,9 +128,9 @@ fn shapes() -> [Shape; 3] {
 /// The first pages of each size.
 fn begin(sizes: &mut Sizes) -> [u64; 3] {
     [
-        random::begin(&mut sizes.k4),
-        random::begin(&mut sizes.k16),
-        random::begin(&mut sizes.k64),
+        random::begin(&mut sizes.k4, WINDOW),
+        random::begin(&mut sizes.k16, WINDOW),
+        random::begin(&mut sizes.k64, WINDOW),
     ]
 }
 
@@ -145,9 +145,9 @@ fn programs_of_three_sizes_in_random_sequences() {
         let base = begin(&mut sizes);
         for number in 1..200 {
             refused += match random.below(3) {
-                0 => random::step(&mut sizes.k4, base[0], number),
-                1 => random::step(&mut sizes.k16, base[1], number),
-                _ => random::step(&mut sizes.k64, base[2], number),
+                0 => random::step(&mut sizes.k4, (base[0], WINDOW), number),
+                1 => random::step(&mut sizes.k16, (base[1], WINDOW), number),
+                _ => random::step(&mut sizes.k64, (base[2], WINDOW), number),
             };
             sizes.check();
         }

@@ -1,0 +1,186 @@
+//! Blocks of tables that otherwise hold pages and contiguous groups: finding, changing and splitting
+//! them.
+//!
+//! A block becomes a table of groups by break-before-make (RDDMVT) at every level of FEAT_BBM. Others
+//! fault meanwhile, which a program may: its fault waits for the lock of the space and finds the
+//! pages. So no CPU takes a TLB conflict abort, and the entry that the exchange returns has every
+//! update by hardware, so none is lost. A copy of one page takes the same break.
+
+use super::page::Slot;
+use super::pending::Invalidated;
+use super::{BitChange, FreedFrames, PageTables, TableEnvironment, TableError, Visibility};
+use crate::arch::page_size::{Level, Page};
+use crate::arch::{Descriptor, PhysicalAddress};
+
+/// The level of blocks. A larger block would be a gibibyte and more.
+pub(crate) const BLOCK: Level = Level::L2;
+
+/// What the tables hold from an offset on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Leaves {
+    /// Entries of a last-level table, from this one on.
+    Pages(Slot),
+    /// A block, valid or present-invalid.
+    Block(Slot, Descriptor),
+    /// Nothing.
+    Nothing,
+}
+
+/// The page of a block that a split replaces.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Replaced {
+    /// Its offset.
+    pub(crate) offset: u64,
+    /// Its new entry, a page's.
+    pub(crate) new: Descriptor,
+}
+
+/// A table for [`split_block`](PageTables::split_block), which nothing leads to yet.
+#[must_use = "a table that is neither linked nor given back is lost"]
+#[derive(Debug)]
+pub(crate) struct NewTable(PhysicalAddress);
+
+impl<P: Page, E: TableEnvironment> PageTables<P, E> {
+    /// The bytes of a block.
+    pub(crate) const fn block_bytes() -> u64 {
+        P::SIZE.entry_bytes(BLOCK)
+    }
+
+    /// What there is at `at`, and the end of that, at most `to`: of the table, the block, or the hole.
+    pub(crate) fn leaves_from(&self, at: u64, to: u64) -> (Leaves, u64) {
+        let (slot, next) = self.pages_from(at, to);
+        let leaves = match slot {
+            Some(slot) => Leaves::Pages(slot),
+            None => {
+                let place = self.place(at);
+                if place.entry.0 & BitChange::LEAVES == 0 {
+                    Leaves::Nothing
+                } else {
+                    Leaves::Block(place.slot, place.entry)
+                }
+            }
+        };
+        (leaves, next)
+    }
+
+    /// The frame that a block begins with, valid or present-invalid.
+    pub(super) fn block_output(&self, entry: Descriptor) -> PhysicalAddress {
+        let valid = Descriptor(entry.0 | Descriptor::VALID);
+        self.geometry.address_of(valid, BLOCK)
+    }
+
+    /// Changes bits of a block's entry in place without losing an update by hardware, and invalidates
+    /// the TLB for the block.
+    pub(crate) fn update_block(&mut self, offset: u64, slot: Slot, clear: u64, set: u64) {
+        let of = Descriptor::VALID;
+        let change = BitChange { of, clear, set };
+        self.update(slot.table, slot.index, 1, change);
+        self.flush_block(offset);
+    }
+
+    /// Invalidates the TLB for the block at `offset`, the only change of the operation so far beside
+    /// entries that became valid.
+    fn flush_block(&mut self, offset: u64) -> Invalidated<'_, P, E> {
+        let bytes = Self::block_bytes();
+        let start = offset & !(bytes - 1);
+        self.pending.leaves(start, start + bytes, BLOCK, bytes);
+        self.flush()
+    }
+
+    /// A table for a split.
+    ///
+    /// # Errors
+    ///
+    /// [`TableError::OutOfTables`]
+    pub(crate) fn new_table(&mut self) -> Result<NewTable, TableError> {
+        let exhausted = TableError::OutOfTables { needed: 1 };
+        if !self.environment.reserve(1) {
+            return Err(exhausted);
+        }
+        let run = self.environment.allocate(1).ok_or(exhausted)?;
+        Ok(NewTable(run.first))
+    }
+
+    /// Gives back a table that was not needed.
+    pub(crate) fn free_new(&mut self, table: NewTable) {
+        // SAFETY: the table came from this allocator, and nothing ever led to it.
+        let freed = unsafe { super::FreedTable::unreachable(table.0) };
+        self.environment.free(freed);
+    }
+
+    /// Splits the blocks that have one of two offsets inside, so that both are boundaries of leaves,
+    /// and returns their number.
+    ///
+    /// # Errors
+    ///
+    /// [`TableError::OutOfTables`]; nothing has changed then.
+    pub(crate) fn split_blocks_at(&mut self, edges: [u64; 2]) -> Result<u64, TableError> {
+        let [first, second] = edges.map(|edge| self.block_with_inside(edge));
+        let second = second.filter(|second| first != Some(*second));
+        let needed = usize::from(first.is_some()) + usize::from(second.is_some());
+        let exhausted = TableError::OutOfTables { needed };
+        if needed > 0 && !self.environment.reserve(needed) {
+            return Err(exhausted);
+        }
+        for (offset, slot) in [first, second].into_iter().flatten() {
+            let table = self.environment.allocate(1).ok_or(exhausted)?.first;
+            let _ = self.split_block(offset, slot, NewTable(table), &edges, None);
+        }
+        Ok(needed as u64)
+    }
+
+    /// The block that begins before `edge` and ends behind it.
+    fn block_with_inside(&self, edge: u64) -> Option<(u64, Slot)> {
+        if edge & (Self::block_bytes() - 1) == 0 || edge >= self.geometry.span() {
+            return None;
+        }
+        let place = self.place(edge);
+        let is_block = !place.level.is_last() && place.entry.is_valid();
+        is_block.then_some((edge & !(Self::block_bytes() - 1), place.slot))
+    }
+
+    /// Makes `table` of the block at `slot`, in which `offset` lies: groups, and pages where one of
+    /// `edges` cuts a group. `replaced` gives one page another frame; it is no part of a group then,
+    /// nor are its neighbours. Returns the frame that it had.
+    pub(crate) fn split_block(
+        &mut self,
+        offset: u64,
+        slot: Slot,
+        table: NewTable,
+        edges: &[u64],
+        replaced: Option<Replaced>,
+    ) -> FreedFrames {
+        let NewTable(table) = table;
+        let bytes = Self::block_bytes();
+        let start = offset & !(bytes - 1);
+        let old = self.exchange(slot.table, slot.index, Descriptor::INVALID);
+        let output = self.geometry.address_of(old, BLOCK);
+        let broken = self.flush_block(start);
+        let freed = replaced.map_or(FreedFrames::none(), |replaced| {
+            broken.frames(output.wrapping_add(replaced.offset - start), 1)
+        });
+        let bits = self.geometry.attribute_bits(old, BLOCK);
+        let page = Descriptor::leaf(&self.geometry, Level::L3, output, bits);
+        let grouped = Descriptor(page.0 | Descriptor::CONTIGUOUS);
+        let (how, step) = (Visibility::Private, P::SIZE.bytes());
+        self.fill(table, 0, P::SIZE.entries(), grouped, step, how);
+        let count = P::SIZE.contiguous_entries(Level::L3);
+        let apart = edges
+            .iter()
+            .copied()
+            .filter(|edge| edge & (Self::group_bytes() - 1) != 0 && edge & !(bytes - 1) == start);
+        for inside in apart.chain(replaced.map(|replaced| replaced.offset)) {
+            let first = Self::index(inside, Level::L3) & !(count - 1);
+            let entry = Descriptor(page.0.wrapping_add(first as u64 * step));
+            self.fill(table, first, count, entry, step, how);
+        }
+        if let Some(Replaced { offset, new }) = replaced {
+            self.store(table, Self::index(offset, Level::L3), new, how);
+        }
+        let link = Descriptor::table(&self.geometry, table);
+        self.store(slot.table, slot.index, link, self.linking());
+        self.pending.made_valid();
+        self.publish();
+        freed
+    }
+}
