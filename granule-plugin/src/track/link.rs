@@ -223,14 +223,24 @@ impl<M: Memory> Tracker<'_, M> {
         }
     }
 
-    /// A table was given back: it is stored to while nothing leads to it.
-    pub(super) fn free(&mut self, by: Origin, id: TableId) {
-        let Some((table, emptied)) = self.tables.remove(id) else {
-            return;
-        };
+    fn take_out(&mut self, id: TableId) -> Option<Table> {
+        let (table, emptied) = self.tables.remove(id)?;
         for page in emptied {
             self.marks.clear(page << PAGE_SHIFT, 1, TABLE);
         }
+        Some(table)
+    }
+
+    /// A table is none any more in this shape, which nobody is told.
+    fn forget(&mut self, id: TableId) {
+        let _ = self.take_out(id);
+    }
+
+    /// A table was given back: it is stored to while nothing leads to it.
+    pub(super) fn free(&mut self, by: Origin, id: TableId) {
+        let Some(table) = self.take_out(id) else {
+            return;
+        };
         let place = table.place;
         let (start, bytes) = (place.base, place.bytes());
         // An empty root serves programs of every page size: it may be a table of another one still.
@@ -259,7 +269,8 @@ impl<M: Memory> Tracker<'_, M> {
         })
     }
 
-    /// Tables were given back where another one is now, if nothing leads to them.
+    /// Tables were given back where another one is now, if nothing leads to them. An empty root that another
+    /// page size gives another shape was not: a CPU may walk it until its next ISB.
     fn free_what_waits(&mut self, by: Origin, place: Place) {
         let end = place.base + place.bytes();
         for page in pages(place) {
@@ -268,8 +279,11 @@ impl<M: Memory> Tracker<'_, M> {
                 .tables
                 .at(start, end.min((page + 1) << PAGE_SHIFT) - start)
             {
-                if self.tables.get(id).is_some_and(|it| it.references == 0) {
-                    self.free(by, id);
+                match self.tables.get(id) {
+                    Some(table) if table.references > 0 => (),
+                    Some(table) if table.is_empty_root() => self.forget(id),
+                    Some(_) => self.free(by, id),
+                    None => (),
                 }
             }
         }

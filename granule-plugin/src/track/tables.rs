@@ -39,6 +39,11 @@ impl Table {
         self.was_root && used.any(|(index, value)| *value != 0 && !is_link(index, *value))
     }
 
+    /// Whether it is a root in which nothing is mapped.
+    pub(super) fn is_empty_root(&self) -> bool {
+        self.was_root && self.told.iter().all(|value| *value == 0)
+    }
+
     /// The tables and the leaves that it leads to.
     pub(super) fn entries(&self) -> Vec<Entry> {
         let Place { form, level, .. } = self.place;
