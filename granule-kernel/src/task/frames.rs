@@ -276,6 +276,3 @@ pub(crate) fn sync_instructions(first: PhysicalAddress, bytes: u64) {
         asm!("isb", options(nostack, preserves_flags));
     }
 }
-
-/// Whether memory for programs can have another page size than the kernel's.
-pub(super) const HAS_OTHER_SIZES: bool = false;

@@ -234,7 +234,7 @@ fn platform(inputs: &Inputs<'_>) -> Result<Platform, Refused> {
             return Some(Shape { lower: own, tcr });
         }
         match user_sizes::shape(size, upper, bits, cpu, common, inputs.ram_end) {
-            Ok(lower) if frames::HAS_OTHER_SIZES => Some(Shape {
+            Ok(lower) => Some(Shape {
                 lower,
                 tcr: tcr.with_lower(&lower)?,
             }),

@@ -7,7 +7,7 @@ use granule_user::calls::{self, call, say};
 use granule_user::start::Start;
 
 const GETCWD: u64 = 17;
-const DUP3: u64 = 24;
+pub(super) const DUP3: u64 = 24;
 const CHDIR: u64 = 49;
 const OPENAT: u64 = 56;
 const CLOSE: u64 = 57;
@@ -29,22 +29,22 @@ fn open(path: &[u8], flags: u64) -> i64 {
     call(OPENAT, [HERE, path.as_ptr() as u64, flags, 0, 0, 0])
 }
 
-fn read(fd: i64, into: &mut [u8]) -> i64 {
+pub(super) fn read(fd: i64, into: &mut [u8]) -> i64 {
     let at = into.as_mut_ptr() as u64;
     call(READ, [fd as u64, at, into.len() as u64, 0, 0, 0])
 }
 
-fn write(fd: i64, from: &[u8]) -> i64 {
+pub(super) fn write(fd: i64, from: &[u8]) -> i64 {
     let at = from.as_ptr() as u64;
     call(calls::WRITE, [fd as u64, at, from.len() as u64, 0, 0, 0])
 }
 
-fn close(fd: i64) {
+pub(super) fn close(fd: i64) {
     let closed = call(CLOSE, [fd as u64, 0, 0, 0, 0, 0]);
     check!(closed == 0, "close {fd}: {closed}");
 }
 
-fn pipe(flags: u64) -> (i64, i64) {
+pub(super) fn pipe(flags: u64) -> (i64, i64) {
     let mut both = [0_u32; 2];
     let made = call(PIPE2, [both.as_mut_ptr() as u64, flags, 0, 0, 0, 0]);
     check!(made == 0, "pipe2: {made}");

@@ -10,6 +10,7 @@ mod leave;
 mod memory;
 mod processes;
 mod signals;
+mod sizes;
 
 use granule_user::calls::{self, say};
 use granule_user::start::{Start, number, page};
@@ -61,6 +62,10 @@ const TESTS: &[Test] = &[
     (b"pelted", between::pelted),
     (b"lender", between::lender),
     (b"adopted", between::adopted),
+    (b"sizes", sizes::sizes),
+    (b"sizes-first", sizes::first),
+    (b"sizes-second", sizes::second),
+    (b"beside", sizes::beside),
     (b"instructions", hostile::instructions),
     (b"frames", hostile::frames),
     (b"every-pointer", hostile::pointers),

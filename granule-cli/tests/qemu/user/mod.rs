@@ -10,4 +10,5 @@ mod files;
 mod hostile;
 pub(crate) mod machine;
 mod programs;
+mod sizes;
 mod with_std;

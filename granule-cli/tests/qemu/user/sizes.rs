@@ -1,0 +1,268 @@
+//! Programs whose page size is another than the kernel's: chosen by the file, the command line, a note and
+//! `prctl`; alone, and of every size at once. In each boot the kernel counts that every frame came back.
+
+use std::collections::BTreeMap;
+
+use granule_cli::{Initramfs, Outcome, PageSize, Request};
+
+use crate::user::machine::{Ran, ends, machine, pagesize, program, well};
+
+const SIZES: [PageSize; 3] = [PageSize::K4, PageSize::K16, PageSize::K64];
+
+/// The sizes of kernel and program that differ.
+fn pairs() -> impl Iterator<Item = (PageSize, PageSize)> {
+    let all = SIZES.into_iter();
+    all.flat_map(|kernel| SIZES.map(|size| (kernel, size)))
+        .filter(|(kernel, size)| kernel != size)
+}
+
+/// The size as the command line says it.
+fn name(size: PageSize) -> String {
+    format!("{}k", size.bytes() >> 10)
+}
+
+fn appended(request: Request, words: &str) -> Request {
+    Request {
+        append: Some(words.into()),
+        ..request
+    }
+}
+
+/// The test program as a linker makes it for pages of this size at most: the largest alignment of its segments
+/// is in each PT_LOAD, at a fixed place of the file.
+fn linked_for(bytes: u64) -> Vec<u8> {
+    let mut file = program();
+    let word = |file: &[u8], at: usize| u64::from_le_bytes(file[at..at + 8].try_into().unwrap());
+    let first = word(&file, 32) as usize;
+    for index in 0..usize::from(file[56]) {
+        let at = first + index * 56;
+        if file[at..at + 4] == 1_u32.to_le_bytes() {
+            file[at + 48..at + 56].copy_from_slice(&bytes.to_le_bytes());
+        }
+    }
+    file
+}
+
+/// As [`linked_for`] 64K, with the note that asks for `bytes` in the place of a segment that is not loaded.
+fn noting(bytes: u64) -> Vec<u8> {
+    let mut file = program();
+    let offset = file.len().next_multiple_of(8);
+    file.resize(offset, 0);
+    for word in [8_u32, 8, 1] {
+        file.extend_from_slice(&word.to_le_bytes());
+    }
+    file.extend_from_slice(b"Granule\0");
+    file.extend_from_slice(&bytes.to_le_bytes());
+    let length = (file.len() - offset) as u64;
+    let first = u64::from_le_bytes(file[32..40].try_into().unwrap()) as usize;
+    let mut headers = (0..usize::from(file[56])).map(|index| first + index * 56);
+    // GNU_STACK says nothing to this kernel.
+    let at = headers
+        .find(|at| file[*at..at + 4] == 0x6474_e551_u32.to_le_bytes())
+        .expect("a segment to spare");
+    file[at..at + 4].copy_from_slice(&4_u32.to_le_bytes());
+    for (field, value) in [(8, offset as u64), (32, length), (40, length), (48, 4)] {
+        file[at + field..at + field + 8].copy_from_slice(&value.to_le_bytes());
+    }
+    file
+}
+
+#[track_caller]
+fn says_pages(request: &Request, file: &[u8], bytes: u64) -> Ran {
+    let append = request.append.clone().unwrap_or_default();
+    let request = appended(request.clone(), &format!("{append} -- hello"));
+    let ran = ends(
+        &request,
+        Initramfs::new().program("/init", file),
+        Outcome::Ok,
+    );
+    assert!(ran.says(&format!("page size {bytes}")), "{}", ran.console);
+    ran
+}
+
+#[test]
+fn a_program_linked_for_4k_runs_on_every_kernel() {
+    for (kernel, cpu, cpus) in [
+        (PageSize::K4, "max", 1),
+        (PageSize::K16, "max", 2),
+        (PageSize::K64, "max", 1),
+        (PageSize::K64, "cortex-a53", 2),
+        (PageSize::K16, "neoverse-n1", 1),
+    ] {
+        let request = Request {
+            cpu: cpu.into(),
+            ..machine(kernel, cpus)
+        };
+        says_pages(&request, &linked_for(4096), 4096);
+    }
+    says_pages(&machine(PageSize::K64, 1), &linked_for(16384), 16384);
+    says_pages(&machine(PageSize::K4, 1), &linked_for(16384), 4096);
+}
+
+#[test]
+fn a_program_for_which_no_size_is_left_gets_an_error_that_says_so() {
+    // CPU 1 says that it has no 4K pages.
+    let request = appended(machine(PageSize::K64, 2), "arm64.fake_cpu=1:tgran4=15");
+    let archive = Initramfs::new().program("/init", &linked_for(4096));
+    let ran = ends(&request, archive, Outcome::Refused);
+    let line = "granule: /init cannot be run: no page size is left: programs have 16k, 64k on this boot, and the file allows 4k; link it for pages of 64K (-z max-page-size=65536)";
+    assert!(ran.says(line), "{}", ran.console);
+    assert_eq!(ran.reason.as_deref(), Some("/init cannot be run: ENOEXEC"));
+    says_pages(&request, &linked_for(16384), 16384);
+}
+
+#[test]
+fn a_wish_that_cannot_be_granted_leaves_a_line() {
+    let asks = appended(machine(PageSize::K64, 1), "user_pagesize=64k");
+    let ran = says_pages(&asks, &linked_for(4096), 4096);
+    let line = "granule: /init runs with 4k pages: user_pagesize= asks for pages of 65536 bytes: its segments are aligned to 4096 bytes, too few for pages of 65536 bytes";
+    assert!(ran.says(line), "{}", ran.console);
+}
+
+#[test]
+fn a_note_the_command_line_and_the_process_choose() {
+    for (kernel, size) in pairs() {
+        let request = machine(kernel, 1);
+        says_pages(&request, &noting(size.bytes()), size.bytes());
+        let line = appended(request.clone(), &format!("user_pagesize={}", name(size)));
+        says_pages(&line, &program(), size.bytes());
+        // A note is before the command line, and the process's wish before both.
+        says_pages(&line, &noting(kernel.bytes()), kernel.bytes());
+        let archive = Initramfs::new()
+            .program("/init", &pagesize())
+            .program("/hello", &noting(kernel.bytes()));
+        let request = appended(request, &format!("-- {} /hello hello you", name(size)));
+        let ran = ends(&request, archive, Outcome::Ok);
+        let page = format!("page size {}", size.bytes());
+        for line in [&page, "argument you", "path /hello"] {
+            assert!(ran.says(line), "no {line:?} in:\n{}", ran.console);
+        }
+    }
+}
+
+#[test]
+fn pagesize_says_what_it_cannot_do() {
+    let runs = |cpu: &str, words: &str, status: u64, line: &str| {
+        let request = Request {
+            cpu: cpu.into(),
+            ..appended(machine(PageSize::K64, 1), &format!("-- {words}"))
+        };
+        let archive = Initramfs::new().program("/init", &pagesize());
+        let ran = ends(&request, archive, Outcome::GuestExit);
+        assert!(ran.says(line), "no {line:?} in:\n{}", ran.console);
+        assert_eq!(ran.number("user.exit_code"), status);
+    };
+    let none = "pagesize: programs cannot have 16k pages on this boot";
+    runs("cortex-a72", "16k /init", 125, none);
+    let line = "pagesize: 8k is no page size: 4k, 16k, 64k or default";
+    runs("max", "8k /init", 125, line);
+    runs("max", "4k /none", 127, "pagesize: there is no /none");
+}
+
+#[test]
+fn programs_of_every_size_make_speak_with_and_end_each_other() {
+    for (kernel, cpu, cpus, el, pairs) in [
+        (PageSize::K4, "max", 4, 1, 9),
+        (PageSize::K16, "max", 2, 2, 9),
+        (PageSize::K64, "max", 4, 2, 9),
+        (PageSize::K64, "neoverse-n1", 1, 1, 9),
+        (PageSize::K4, "cortex-a72", 4, 2, 4),
+    ] {
+        let request = Request {
+            cpu: cpu.into(),
+            el,
+            ..machine(kernel, cpus)
+        };
+        well(&request, "sizes", &format!("{pairs} pairs of sizes"));
+    }
+}
+
+/// The smallest and an odd number of address bits, where root tables are largest.
+#[test]
+fn the_empty_root_serves_every_size() {
+    for (kernel, va_bits) in [
+        (PageSize::K4, 42),
+        (PageSize::K4, 36),
+        (PageSize::K16, 47),
+        (PageSize::K64, 52),
+    ] {
+        let request = Request {
+            va_bits: Some(va_bits),
+            ..machine(kernel, 2)
+        };
+        let ran = well(&request, "sizes", "9 pairs of sizes");
+        assert_eq!(ran.number("user.va_bits"), u64::from(va_bits.min(48)));
+    }
+}
+
+/// The lines of a program's tests that are none of the kernel's, counted.
+fn lines(ran: &Ran) -> BTreeMap<String, u32> {
+    const LINES: [&str; 9] = [
+        "mapped",
+        "apart",
+        "copied",
+        "kept",
+        "grown",
+        "grouped",
+        "preempted",
+        "undefined",
+        "lent",
+    ];
+    let mut found = BTreeMap::new();
+    for line in ran.console.lines().map(str::trim_end) {
+        if LINES.contains(&line) {
+            *found.entry(line.to_owned()).or_default() += 1;
+        }
+    }
+    found
+}
+
+/// Memory tests and hostile programs of all three sizes at once on four CPUs say what each says alone.
+#[test]
+fn programs_of_every_size_run_side_by_side_as_alone() {
+    for (kernel, tests) in [
+        (PageSize::K4, "memory areas copies registers heap groups"),
+        (PageSize::K16, "instructions copies vfork memory"),
+        (PageSize::K64, "memory areas copies registers heap groups"),
+    ] {
+        let request = Request {
+            memory: 512 << 20,
+            ..machine(kernel, 4)
+        };
+        let count = 3 * tests.split(' ').count();
+        let together = well(
+            &request,
+            &format!("beside {tests}"),
+            &format!("{count} tests side by side"),
+        );
+        let mut alone: BTreeMap<String, u32> = BTreeMap::new();
+        for test in tests.split(' ') {
+            for (line, times) in lines(&crate::user::machine::does(&request, test, Outcome::Ok)) {
+                *alone.entry(line).or_default() += 3 * times;
+            }
+        }
+        assert_eq!(lines(&together), alone, "{}", together.console);
+    }
+}
+
+/// Every test of memory and processes on each pair of sizes.
+#[test]
+fn tests_pass_with_another_size_than_the_kernel_s() {
+    for (index, (kernel, size)) in pairs().enumerate() {
+        for (words, line) in [
+            ("memory", "mapped"),
+            ("groups", "grouped"),
+            ("copies", "copied"),
+            ("heap", "grown"),
+            ("storm", "stormed"),
+            ("pelted", "pelted"),
+        ] {
+            let cpus = [1, 4][index % 2];
+            let request = appended(
+                machine(kernel, cpus),
+                &format!("user_pagesize={}", name(size)),
+            );
+            well(&request, words, line);
+        }
+    }
+}

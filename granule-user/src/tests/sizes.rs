@@ -1,0 +1,239 @@
+//! Programs of several page sizes at once: each is made by one of every other size, speaks with it through
+//! pipes, and is ended by it. And any other tests, with every size at the same time.
+
+use super::files::{DUP3, close, pipe, read, write};
+use super::page;
+use super::processes::{forked, status_of};
+use crate::check;
+use core::arch::asm;
+use granule_user::calls::{self, EXECVE, call, map, page_size_wish, say, unmap, wish_page_size};
+use granule_user::start::Start;
+
+const KILL: u64 = 129;
+const EINVAL: i64 = -22;
+/// Where a program finds the ends of the pipes from and to the one that made it.
+const FROM: i64 = 20;
+const TO: i64 = 21;
+/// Bytes that go through a pipe, more than it holds, and a number that divides no page.
+const BYTES: usize = 150_001;
+const STACK: u64 = 0x4_0000;
+
+/// The sizes that programs can have here, by their bytes.
+fn usable() -> impl Iterator<Item = u64> {
+    [4 << 10, 16 << 10, 64 << 10_u64]
+        .into_iter()
+        .filter(|bytes| wish_page_size(*bytes) == 0)
+}
+
+/// What a text of a number is made of.
+struct Digits([u8; 8]);
+
+impl Digits {
+    fn of(mut number: u64) -> Self {
+        let mut text = [b'0', b'0', b'0', b'0', b'0', b'0', b'0', 0];
+        for digit in text.iter_mut().rev().skip(1) {
+            *digit = b'0' + (number % 10) as u8;
+            number /= 10;
+        }
+        Self(text)
+    }
+}
+
+/// A child that executes this program anew, in the memory of its parent until then, as `posix_spawn` does.
+fn spawned(arguments: &[u64]) -> i64 {
+    const VM_VFORK: u64 = 0x4100 | 17;
+    let stack = map(STACK, calls::READ_WRITE).unwrap_or(0);
+    let pid: i64;
+    // SAFETY: the child only executes a program or ends; the parent finds all registers as they were.
+    unsafe {
+        asm!(
+            "svc #0",
+            "cbnz x0, 2f",
+            "mov x0, x11",
+            "mov x1, x12",
+            "mov x2, xzr",
+            "mov x8, {execve}",
+            "svc #0",
+            "mov x0, #99",
+            "mov x8, {exit}",
+            "svc #0",
+            "2:",
+            in("x8") calls::CLONE,
+            inlateout("x0") VM_VFORK => pid,
+            in("x1") stack + STACK,
+            in("x2") 0u64,
+            in("x3") 0u64,
+            in("x4") 0u64,
+            in("x11") c"/proc/self/exe".as_ptr(),
+            in("x12") arguments.as_ptr(),
+            execve = const EXECVE,
+            exit = const calls::EXIT_GROUP,
+        );
+    }
+    check!(pid > 0, "clone: {pid}");
+    check!(unmap(stack, STACK) == 0, "munmap of a stack");
+    pid
+}
+
+/// The process has pages of `bytes` in all that it can see.
+fn has_pages(start: Start, bytes: u64) {
+    check!(page(start) == bytes, "{} is not {bytes}", page(start));
+    let at = map(1, calls::READ_WRITE).unwrap_or(0);
+    check!(at != 0 && at.is_multiple_of(bytes), "mapped at {at:#x}");
+    let last = (at + bytes - 1) as *mut u8;
+    // SAFETY: the last byte of the page that was just mapped.
+    unsafe {
+        check!(last.read_volatile() == 0, "the page is not zero");
+        last.write_volatile(1);
+    }
+    let odd = unmap(at + bytes / 2, bytes);
+    check!(odd == EINVAL, "half a page unmapped: {odd}");
+    check!(unmap(at, 1) == 0, "munmap");
+}
+
+fn pattern(at: usize) -> u8 {
+    (at * 7 + at / 251) as u8
+}
+
+/// Writes what [`receive`] expects.
+fn send(fd: i64, salt: u8) {
+    let mut buffer = [0; 4999];
+    let mut at = 0;
+    while at < BYTES {
+        let part = buffer.len().min(BYTES - at);
+        for (index, byte) in buffer.iter_mut().enumerate() {
+            *byte = pattern(at + index) ^ salt;
+        }
+        let mut done = 0;
+        while done < part {
+            let wrote = write(fd, buffer.get(done..part).unwrap_or_default());
+            check!(wrote > 0, "write: {wrote}");
+            done += wrote as usize;
+        }
+        at += part;
+    }
+}
+
+/// Reads what [`send`] writes, straight into new pages.
+fn receive(fd: i64, salt: u8) {
+    let room = map(BYTES as u64, calls::READ_WRITE).unwrap_or(0);
+    check!(room != 0, "no room");
+    // SAFETY: just mapped.
+    let all = unsafe { core::slice::from_raw_parts_mut(room as *mut u8, BYTES) };
+    let mut at = 0;
+    while at < BYTES {
+        let count = read(fd, all.get_mut(at..).unwrap_or_default());
+        check!(count > 0, "read: {count} at {at}");
+        at += count as usize;
+    }
+    let odd = all
+        .iter()
+        .enumerate()
+        .find(|(at, byte)| **byte != pattern(*at) ^ salt);
+    check!(odd.is_none(), "{odd:?} came through the pipe");
+    check!(unmap(room, BYTES as u64) == 0, "munmap");
+}
+
+/// Each pair of sizes: the first process makes a program of one, and that makes one of the other.
+pub(super) fn sizes(start: Start) {
+    let own = page(start);
+    let mut count = 0;
+    for first in usable() {
+        for second in usable() {
+            check!(wish_page_size(first) == 0, "prctl");
+            let (own_text, next) = (Digits::of(first), Digits::of(second));
+            let arguments = [
+                c"init".as_ptr() as u64,
+                c"sizes-first".as_ptr() as u64,
+                own_text.0.as_ptr() as u64,
+                next.0.as_ptr() as u64,
+                0,
+            ];
+            let status = status_of(spawned(&arguments));
+            check!(status == 0, "{first} and {second}: {status:#x}");
+            count += 1;
+        }
+    }
+    check!(wish_page_size(0) == 0 && page_size_wish() == 0, "prctl");
+    check!(wish_page_size(own / 2 + 1) == EINVAL, "prctl of no size");
+    has_pages(start, own);
+    say(format_args!("{count} pairs of sizes\n"));
+}
+
+/// Makes a program of the second size, speaks with it, and ends it.
+pub(super) fn first(start: Start) {
+    let (own, other) = (number(start, 2), number(start, 3));
+    has_pages(start, own);
+    check!(page_size_wish() == own as i64, "no wish is left");
+    let (from, child_to) = pipe(0);
+    let (child_from, to) = pipe(0);
+    for (fd, as_fd) in [(child_from, FROM), (child_to, TO)] {
+        let made = call(DUP3, [fd as u64, as_fd as u64, 0, 0, 0, 0]);
+        check!(made == as_fd, "dup3: {made}");
+        close(fd);
+    }
+    let text = Digits::of(other);
+    let arguments = [
+        c"init".as_ptr() as u64,
+        c"sizes-second".as_ptr() as u64,
+        text.0.as_ptr() as u64,
+        0,
+    ];
+    check!(wish_page_size(other) == 0, "prctl");
+    let child = spawned(&arguments);
+    close(FROM);
+    close(TO);
+    send(to, 0);
+    receive(from, 0x55);
+    // A child by fork has this program's size, whatever the wish.
+    let forked = forked(|| {
+        has_pages(start, own);
+        0
+    });
+    check!(status_of(forked) == 0, "a child by fork");
+    let killed = call(KILL, [child as u64, 9, 0, 0, 0, 0]);
+    check!(killed == 0, "kill: {killed}");
+    check!(status_of(child) == 9, "not ended by SIGKILL");
+}
+
+/// Speaks, and then touches memory until it is ended.
+pub(super) fn second(start: Start) {
+    let own = number(start, 2);
+    has_pages(start, own);
+    receive(FROM, 0);
+    send(TO, 0x55);
+    loop {
+        has_pages(start, own);
+    }
+}
+
+fn number(start: Start, index: usize) -> u64 {
+    granule_user::start::number(start.argument(index))
+}
+
+/// The tests that the other arguments name, each with every page size, all at once.
+pub(super) fn beside(start: Start) {
+    let mut children = [0_i64; 64];
+    let mut count = 0;
+    for bytes in usable() {
+        for index in 2..start.count() {
+            check!(wish_page_size(bytes) == 0, "prctl");
+            let arguments = [
+                c"init".as_ptr() as u64,
+                start.argument(index).as_ptr() as u64,
+                0,
+            ];
+            let Some(child) = children.get_mut(count) else {
+                check!(false, "too many tests");
+                return;
+            };
+            *child = spawned(&arguments);
+            count += 1;
+        }
+    }
+    for child in children.iter().take(count) {
+        let status = status_of(*child);
+        check!(status == 0, "process {child}: {status:#x}");
+    }
+    say(format_args!("{count} tests side by side\n"));
+}
