@@ -14,6 +14,8 @@
 //! bench end ops=10
 //! ```
 //!
+//! With `switches` in the place of BYTES it counts other things ([`switches`]).
+//!
 //! Times are ticks of the virtual counter, `frequency` of which are a second. Under QEMU with
 //! `-icount shift=0` an instruction is a nanosecond of that counter's time, so they are counts of
 //! instructions, kernel's and program's, in steps of 16.
@@ -26,6 +28,8 @@
 
 #[cfg(target_os = "none")]
 mod rounds;
+#[cfg(target_os = "none")]
+mod switches;
 
 #[cfg(target_os = "none")]
 granule_user::program!(rounds::run);

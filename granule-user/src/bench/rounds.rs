@@ -1,5 +1,6 @@
 //! The rounds of the benchmark: what is done, and how long it takes.
 
+use super::switches;
 use core::arch::asm;
 use granule_user::calls::{self, call, fork, say};
 use granule_user::start::{Start, number, page};
@@ -65,13 +66,21 @@ const MADV_NOHUGEPAGE: u64 = 15;
 const PROT_READ: u64 = 1;
 
 /// Why there are no figures: what was done, and what the kernel said to it.
-type Failure = (&'static str, i64);
+pub(crate) type Failure = (&'static str, i64);
 
 /// Runs all rounds; the exit code.
 pub(crate) fn run(start: Start) -> i32 {
+    if let Some(code) = switches::partner(start) {
+        return code;
+    }
     open_console();
     let off = (1..start.count()).any(|index| start.argument(index) == b"off");
-    let code = match measure(start) {
+    let work = if start.argument(1) == b"switches" {
+        switches::measure
+    } else {
+        measure
+    };
+    let code = match work(start) {
         Ok(()) => 0,
         Err((what, error)) => {
             say(format_args!("bench failed {what} {error}\n"));
@@ -253,7 +262,7 @@ fn bytes(text: &[u8]) -> Option<u64> {
 }
 
 /// The virtual counter, which EL0 may read on Linux as here.
-fn now() -> u64 {
+pub(crate) fn now() -> u64 {
     let now: u64;
     // SAFETY: reads a counter, in order with what comes before.
     unsafe {

@@ -65,6 +65,26 @@ fn a_boot_with_invalid_free_pages_and_a_program_ends() {
     }
 }
 
+/// Each pair of page sizes, on the kernel of each: what every CPU did on its way from a program to one of another
+/// size, with and without TLBIs by range and with hardware that sets flags.
+#[test]
+fn boots_with_programs_of_every_size_keep_the_rules() {
+    for (size, cpu, words) in [
+        (PageSize::K4, "neoverse-n1", "sizes"),
+        (PageSize::K16, "max", "beside copies memory groups"),
+        (PageSize::K64, "max", "sizes"),
+    ] {
+        let recorded = runs(words, |request| {
+            request.cpu = cpu.into();
+            request.page_size = Some(size);
+            request.smp = 4;
+        });
+        let checked = check(&recorded.text());
+        assert!(checked.header.complete, "{size:?}");
+        assert!(checked.is_clean(), "{size:?}:\n{}", checked.text());
+    }
+}
+
 /// The program's own lines: the kernel's depend on time.
 fn output(boot: &granule_cli::Boot) -> Vec<String> {
     let console = boot.console_text();
