@@ -82,6 +82,43 @@ fn boots_with_programs_of_every_size_keep_the_rules() {
         let checked = check(&recorded.text());
         assert!(checked.header.complete, "{size:?}");
         assert!(checked.is_clean(), "{size:?}:\n{}", checked.text());
+        assert_eq!(checked.header.page_bytes, size.bytes());
+        // Not every CPU has 16K pages.
+        assert!(checked.text().contains("4K, "), "{size:?}");
+        assert!(checked.text().contains("64K pages"), "{size:?}");
+    }
+}
+
+/// EPD0 in a line that writes TCR.
+fn disables_walks(line: &str) -> bool {
+    let tcr = line.starts_with("msr ") && line.contains(" tcr_el1 ");
+    let value = line.rsplit("0x").next().filter(|_| tcr);
+    value.is_some_and(|value| u64::from_str_radix(value, 16).unwrap() & 1 << 7 != 0)
+}
+
+#[test]
+fn each_step_between_programs_of_two_page_sizes_left_out_is_noticed() {
+    let text = runs("sizes", |request| request.page_size = Some(PageSize::K4)).text();
+    assert!(is_clean(&text));
+    let lines: Vec<&str> = text.lines().collect();
+    // From EPD0 set to EPD0 cleared: where TTBR0 and TCR are written with an ISB before and after both.
+    let is_switch = |at: &usize| {
+        disables_walks(lines[*at])
+            && lines[at + 2].contains(" ttbr0_el1 ")
+            && disables_walks(lines[at + 3])
+    };
+    let switches: Vec<usize> = (0..lines.len() - 10).filter(is_switch).collect();
+    assert!(switches.len() > 10, "{}", switches.len());
+    for at in [switches[2], switches[switches.len() / 2]] {
+        // TTBR0 is that of an empty root before, walks need not begin, and a return to EL0 is what an ISB is: all
+        // other lines are needed, and these in this order.
+        let needed = ["isb", "msr", "isb", "tlbi", "dsb", "isb"];
+        for (step, what) in [1, 3, 4, 5, 6, 7].into_iter().zip(needed) {
+            let line = lines[at + step];
+            assert!(line.starts_with(what), "{line}");
+            let without = with_line(&text, at + step + 1, None);
+            assert!(!is_clean(&without), "line {}: {line}", at + step + 1);
+        }
     }
 }
 

@@ -270,6 +270,12 @@ fn mattering_removals_from_traces_are_noticed() {
         measure(&own(&copies), &mut rows);
         let areas = runs("areas", |request| request.page_size = Some(PageSize::K64));
         measure(&own(&areas), &mut rows);
+        let sizes = runs("beside copies areas", |request| {
+            request.page_size = Some(PageSize::K4);
+            request.smp = 4;
+            request.memory = 1 << 30;
+        });
+        measure(&own(&sizes), &mut rows);
     }
     judge(&rows);
 }
