@@ -296,6 +296,11 @@ impl<'m> Span<'m> {
         Ok(())
     }
 
+    /// See [`Entries::further_owners`].
+    pub(super) fn further_owners(&self, offset: u32) -> Option<u32> {
+        self.entries.further_owners(offset)
+    }
+
     /// See [`Entries::subdivide`].
     pub(super) fn subdivide(&mut self, offset: u32, record: u64) -> bool {
         self.entries.subdivide(offset, record)

@@ -1,11 +1,14 @@
 //! What [`Frames`] knows about subdivided frames: the mark in the metadata and the place of the record.
-//! While a frame has the mark, nothing shares, releases or frees it as a whole.
+//! While a frame has the mark, nothing shares, releases or frees it as a whole. A frame of records has
+//! the mark too, without a record.
 
 use super::RecordAt;
+use super::records::NONE;
 use crate::frames::{Frame, Frames};
 
 impl Frames<'_> {
-    /// Marks a single frame with one owner as subdivided. A frame that is none stays as it is.
+    /// Marks a single frame with one owner as subdivided, or with [`NONE`] as a frame of records. A
+    /// frame that is none stays as it is.
     pub(super) fn mark_subdivided(&mut self, frame: Frame, at: RecordAt) {
         if let Ok((index, offset)) = self.locate(frame)
             && let Some(span) = self.spans.get_mut(index)
@@ -22,10 +25,17 @@ impl Frames<'_> {
     /// The record of a frame; `None` unless it is subdivided.
     pub(super) fn record_of(&self, frame: Frame) -> Option<RecordAt> {
         let (index, offset) = self.locate(frame).ok()?;
-        self.spans.get(index)?.record(offset).map(RecordAt)
+        let at = self.spans.get(index)?.record(offset)?;
+        (at != NONE).then_some(RecordAt(at))
     }
 
-    /// Makes the subdivided ones of `count` frames single frames with one owner again.
+    /// The owners, beside the first, of a single frame that is not subdivided.
+    pub(super) fn further_owners(&self, frame: Frame) -> Option<u32> {
+        let (index, offset) = self.locate(frame).ok()?;
+        self.spans.get(index)?.further_owners(offset)
+    }
+
+    /// Makes the marked ones of `count` frames single frames with one owner again.
     pub(super) fn unite(&mut self, first: Frame, count: u64) {
         for number in first.0..first.0 + count {
             if let Ok((index, offset)) = self.locate(Frame(number))

@@ -1,5 +1,9 @@
 //! Owners of pieces: adding and removing them, and giving back frames without pieces. None of it needs
 //! memory.
+//!
+//! A single frame that is not subdivided may be shared by the piece too, as the content of a file is:
+//! its first owner, who allocated all of it, shares it with programs of every page size. Each piece that
+//! is shared counts as one more owner of the frame.
 
 use super::records::RefusedAt;
 use super::{Pieces, RecordAt, Store, UNIT_SHIFT};
@@ -68,16 +72,20 @@ impl<S: Store> Pieces<S> {
     ) -> Result<(), PieceError> {
         let mut done = 0;
         let shared = self.each_part(first, count, order, |pieces, at, part| {
-            let record = pieces.store.record(at);
-            record.share(part.unit, part.end, order)?;
+            match at {
+                Some(at) => pieces.store.record(at).share(part.unit, part.end, order)?,
+                None => pieces.share_whole(part, order)?,
+            }
             done += u64::from(part.end - part.unit) >> order;
             Ok(())
         });
         if shared.is_err() {
             // These were just shared.
             let _ = self.each_part(first, done, order, |pieces, at, part| {
-                let record = pieces.store.record(at);
-                record.unshare(part.unit, part.end, order);
+                match at {
+                    Some(at) => pieces.store.record(at).unshare(part.unit, part.end, order),
+                    None => pieces.release_whole(part, order)?,
+                }
                 Ok(())
             });
         }
@@ -100,6 +108,9 @@ impl<S: Store> Pieces<S> {
         // Frames that follow each other go back together.
         let (mut start, mut gone) = (Frame(0), 0);
         let released = self.each_part(first, count, order, |pieces, at, part| {
+            let Some(at) = at else {
+                return pieces.release_whole(part, order);
+            };
             let record = pieces.store.record(at);
             let before = record.free;
             let released = record.release(part.unit, part.end, order);
@@ -130,9 +141,17 @@ impl<S: Store> Pieces<S> {
     pub fn sharing(&mut self, first: PhysicalAddress, count: u64, order: u32) -> (bool, u64) {
         let (mut answer, mut alike, mut ended) = (None, 0, false);
         let _ = self.each_part(first, count, order, |pieces, at, part| {
-            let record = pieces.store.record(at);
+            let whole = match at {
+                Some(_) => None,
+                None => pieces
+                    .store
+                    .with(|frames| frames.further_owners(part.frame)),
+            };
             for unit in (part.unit..part.end).step_by(1 << order) {
-                let owners = record.further_owners(unit, order);
+                let owners = match at {
+                    Some(at) => pieces.store.record(at).further_owners(unit, order),
+                    None => whole,
+                };
                 let shared = owners.is_some_and(|owners| owners > 0);
                 if ended || owners.is_none() || *answer.get_or_insert(shared) != shared {
                     // Ends the walk; it is no refusal.
@@ -149,13 +168,55 @@ impl<S: Store> Pieces<S> {
         (answer.unwrap_or(false), alike.max(1))
     }
 
-    /// Calls `what` with each frame's part of the `count` pieces from `first`, to the first refusal.
+    /// Adds an owner to a frame that is not subdivided, for each piece of a part of it; if that is
+    /// refused, nothing has changed.
+    fn share_whole(&mut self, part: Part, order: u32) -> Result<(), RefusedAt> {
+        let count = (part.end - part.unit) >> order;
+        self.store.with(|frames| {
+            let owners = frames.further_owners(part.frame);
+            if owners.is_none_or(|owners| owners.checked_add(count).is_none()) {
+                return Err(RefusedAt {
+                    unit: part.unit,
+                    owners: owners.is_some(),
+                });
+            }
+            for _ in 0..count {
+                // Nothing of it was refused, as just seen.
+                let _ = frames.share(part.frame, 1);
+            }
+            Ok(())
+        })
+    }
+
+    /// Removes an owner from a frame that is not subdivided, for each piece of a part of it. If a piece
+    /// is refused, those before it are released.
+    fn release_whole(&mut self, part: Part, order: u32) -> Result<(), RefusedAt> {
+        for unit in (part.unit..part.end).step_by(1 << order) {
+            let owners = self.store.with(|frames| frames.further_owners(part.frame));
+            let owners = owners.ok_or(RefusedAt {
+                unit,
+                owners: false,
+            })?;
+            if owners == 0 {
+                self.free_frames(part.frame, 1);
+            } else {
+                // Nothing of it is refused, as just seen, or becomes free.
+                let _ = self
+                    .store
+                    .with(|frames| frames.release(part.frame, 1, |_, _| ()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Calls `what` with each frame's part of the `count` pieces from `first`, to the first refusal. A
+    /// frame that is not subdivided has no record.
     fn each_part(
         &mut self,
         first: PhysicalAddress,
         count: u64,
         order: u32,
-        mut what: impl FnMut(&mut Self, RecordAt, Part) -> Result<(), RefusedAt>,
+        mut what: impl FnMut(&mut Self, Option<RecordAt>, Part) -> Result<(), RefusedAt>,
     ) -> Result<(), PieceError> {
         if !self.is_piece(first, order) {
             return Err(PieceError::NoPiece { at: first, order });
@@ -167,13 +228,7 @@ impl<S: Store> Pieces<S> {
             let part = u64::from(units - unit).min(left);
             let end = unit + part as u32;
             let record = self.find(frame);
-            let refused = RefusedAt {
-                unit,
-                owners: false,
-            };
-            let done = record
-                .ok_or(refused)
-                .and_then(|record| what(self, record, Part { frame, unit, end }));
+            let done = what(self, record, Part { frame, unit, end });
             done.map_err(|refused| {
                 let start = frame.address(self.page_size).0;
                 let at = PhysicalAddress(start + (u64::from(refused.unit) << UNIT_SHIFT));

@@ -157,6 +157,10 @@ impl<S: Store> Pieces<S> {
                 free: 1,
                 ..Record::of(frame, 0)
             };
+            // So that nothing but this module takes it for a frame of its own.
+            let none = RecordAt(NONE);
+            self.store
+                .with(|frames| frames.mark_subdivided(frame, none));
             self.record_frames = head.0;
             self.counted.record_frames += 1;
         }
