@@ -6,6 +6,7 @@
 //! and interrupts never take it. It is the outermost of the kernel's locks, and its holder does not
 //! sleep.
 
+use super::file_cache;
 use super::frames::{Ground, UserMemory};
 use super::owned::{self, Array, Boxed};
 use super::platform;
@@ -25,7 +26,7 @@ use granule::arch::{Dispatch, PageSize, PhysicalAddress, VirtualAddress};
 use granule::hw::Hardware;
 use granule::space::asid::{AsidCpu, AsidMap, Asids, SpaceAsid};
 use granule::space::{Access, Fault, Rights, Space, SpaceError, Stats, Vma, Vmas, asid};
-use granule::table::{DirectMapped, Environment, Offset};
+use granule::table::{DirectMapped, Environment, Offset, TableError};
 use granule_kcore::cpus::MOST_CPUS;
 use granule_kcore::sizes;
 use granule_recorder::Sink;
@@ -58,6 +59,12 @@ pub(crate) trait Tables {
     fn fault(&mut self, address: u64, access: Access) -> Result<Fault, SpaceError>;
     /// See [`Space::frame_for`].
     fn frame_for(&mut self, address: u64, access: Access) -> Result<PhysicalAddress, SpaceError>;
+    /// See [`Space::map_shared`].
+    ///
+    /// # Safety
+    ///
+    /// As for that function.
+    unsafe fn map_shared(&mut self, start: u64, bytes: u64, first: PhysicalAddress) -> Done;
     /// Makes another space with the same content: see [`Space::fork_into`].
     fn fork(&mut self) -> Result<AddressSpace, SpaceError>;
     /// See [`Space::vmas`].
@@ -195,7 +202,8 @@ impl<P: Page, E: SpaceEnvironment> Typed<P, E> {
         }
     }
 
-    /// Calls `what`, and again after enlarging the storage if the areas do not fit.
+    /// Calls `what`, and again after enlarging the storage if the areas do not fit, or after dropping unused files
+    /// if memory is exhausted. An operation that fails has changed nothing.
     fn with_room<R>(
         &mut self,
         mut what: impl FnMut(&mut Space<'static, P, E, Memory<P, E>>) -> Result<R, SpaceError>,
@@ -206,6 +214,10 @@ impl<P: Page, E: SpaceEnvironment> Typed<P, E> {
                 Err(full @ SpaceError::VmasFull { capacity }) => {
                     enlarge(space, capacity * 2).ok_or(full)?;
                 }
+                Err(
+                    SpaceError::OutOfFrames { .. }
+                    | SpaceError::Tables(TableError::OutOfTables { .. }),
+                ) if file_cache::shrink() => {}
                 result => return result,
             }
         }
@@ -277,6 +289,14 @@ impl<P: Page, E: SpaceEnvironment> Tables for Typed<P, E> {
             space.frame_for(VirtualAddress(address), access, &mut UserMemory::new())
         });
         self.assume_visible(address & !(P::SIZE.bytes() - 1), P::SIZE.bytes());
+        done
+    }
+    unsafe fn map_shared(&mut self, start: u64, bytes: u64, first: PhysicalAddress) -> Done {
+        let space = self.space.as_mut().ok_or(SpaceError::NotEmpty)?;
+        let frames = &mut UserMemory::new();
+        // SAFETY: the caller keeps the rules.
+        let done = unsafe { space.map_shared(VirtualAddress(start), bytes, first, frames) };
+        self.assume_visible(start, bytes);
         done
     }
     fn fork(&mut self) -> Result<AddressSpace, SpaceError> {

@@ -1,6 +1,7 @@
 //! Loads a program into a new address space, and sets up its stack and first registers.
 
 use super::address_space::AddressSpace;
+use super::file_cache;
 use super::owned::Array;
 use super::task_table::Current;
 use super::{platform, process, random};
@@ -20,7 +21,7 @@ use granule_linux_abi::abi::auxv::{
 };
 use granule_linux_abi::execve::MOST_TEXT_BYTES;
 use granule_linux_abi::program::page_size::{self, Chosen, Wishes};
-use granule_linux_abi::program::{Place, Program};
+use granule_linux_abi::program::{Place, Program, Segment};
 use granule_linux_abi::start_stack::{Start, Texts};
 use granule_linux_abi::syscall::STACK_BYTES;
 
@@ -95,7 +96,7 @@ pub(crate) fn mappings_end() -> u64 {
 ///
 /// `ENOEXEC`, with the reason on the console; `ENOMEM`, `E2BIG`.
 pub(crate) fn load(
-    file: &[u8],
+    file: &'static [u8],
     path: &[u8],
     texts: Texts<'_>,
     wish: Option<PageSize>,
@@ -143,8 +144,13 @@ pub(crate) fn load(
 }
 
 /// Maps and fills the segments. Returns the end of the last one, in whole pages.
-fn load_segments(memory: &AddressSpace, program: &Program, file: &[u8]) -> Result<u64, Errno> {
+fn load_segments(
+    memory: &AddressSpace,
+    program: &Program,
+    file: &'static [u8],
+) -> Result<u64, Errno> {
     let page = memory.page_bytes();
+    let cached = file_cache::Open::new(file);
     let mut end = 0;
     for segment in &program.segments {
         let pages = segment.pages(page);
@@ -159,13 +165,55 @@ fn load_segments(memory: &AddressSpace, program: &Program, file: &[u8]) -> Resul
             .with(|tables| tables.map(pages.start, bytes, Rights::READ_WRITE, 0))
             .map_err(process::out_of_memory)?;
         let content = file.get(segment.file.clone()).ok_or(Errno::ENOEXEC)?;
-        memory.write(segment.start, content)?;
+        let shared = match &cached {
+            Some(cached) => segment.shared_pages(page, cached.bytes()),
+            None => segment.start..segment.start,
+        };
+        let put = |range: Range<u64>| {
+            let from = (range.start - segment.start) as usize;
+            let to = (range.end - segment.start) as usize;
+            memory.write(range.start, content.get(from..to).ok_or(Errno::ENOEXEC)?)
+        };
+        let content_end = segment.start + content.len() as u64;
+        if segment.start < shared.start {
+            put(segment.start..shared.start)?;
+        }
+        if shared.end < content_end {
+            put(shared.end..content_end)?;
+        }
         memory
             .with(|tables| tables.protect(pages.start, bytes, rights))
             .map_err(process::out_of_memory)?;
+        if let Some(cached) = &cached {
+            map_cached(memory, cached, segment, shared)?;
+        }
         end = pages.end;
     }
     Ok(end)
+}
+
+/// Maps the pages of a segment whose content is in the cache.
+fn map_cached(
+    memory: &AddressSpace,
+    cached: &file_cache::Open,
+    segment: &Segment,
+    pages: Range<u64>,
+) -> Result<(), Errno> {
+    // From an address to its place in the file. Both have the same place in a page.
+    let distance = (segment.file.start as u64).wrapping_sub(segment.start);
+    let mut at = pages.start;
+    while at < pages.end {
+        let (from, to) = (at.wrapping_add(distance), pages.end.wrapping_add(distance));
+        let (first, bytes) = cached.memory(from, to).ok_or(Errno::ENOEXEC)?;
+        memory
+            // SAFETY: the cache keeps the frames while the file is open, and never writes them again. The pages
+            // are whole ones, because the segment has the same place in a page as its content has in the file, and
+            // the cache's chunks are aligned to every page size.
+            .with(|tables| unsafe { tables.map_shared(at, bytes, first) })
+            .map_err(process::out_of_memory)?;
+        at += bytes;
+    }
+    Ok(())
 }
 
 /// Maps the stack, writes the program's start data on it, and returns the stack pointer.

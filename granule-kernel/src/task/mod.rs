@@ -6,7 +6,7 @@
 //! library's address spaces; [`access`] copies from and to programs.
 //! [`task_table`] is the table of tasks, [`process_table`] the process table behind its lock, and
 //! [`env`](mod@env) the calling process as system calls see it. [`process`] makes and ends processes;
-//! [`exec`] loads a program for [`execve`]. Exceptions of EL0 arrive in [`entry`]; [`syscall`] has the
+//! [`exec`] loads a program for [`execve`], from [`file_cache`]. Exceptions of EL0 arrive in [`entry`]; [`syscall`] has the
 //! system calls. [`user_space`] starts user space if there is an `/init`, and counts every frame at the end.
 //! [`hook`] is the interface for tests.
 
@@ -16,6 +16,7 @@ pub(crate) mod entry;
 pub(crate) mod env;
 pub(crate) mod exec;
 pub(crate) mod execve;
+mod file_cache;
 pub(crate) mod frames;
 pub(crate) mod hook;
 pub(crate) mod next_kernel;

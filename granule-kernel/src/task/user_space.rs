@@ -1,7 +1,6 @@
 //! The start and end of user space. User space begins if the initramfs has an `/init` and ends with that
 //! process; every frame is counted before and after.
 
-use super::frames;
 use super::hook::TASKS;
 use super::next_kernel;
 use super::owned::PageFrames;
@@ -9,6 +8,7 @@ use super::platform::{self, Platform, Shape};
 use super::task_table::builder::TaskBuilder;
 use super::task_table::{self, Own, Task};
 use super::{address_space, entry, exec, process, process_table};
+use super::{file_cache, frames};
 use crate::arch::cpu;
 use crate::cpu::ipi;
 use crate::dev::console::println;
@@ -358,6 +358,7 @@ fn end() {
     sched::open(false);
     ipi::call(percpu::online(), &|_| registers::close());
     process_table::close();
+    file_cache::close();
     // The empty root belongs to no program, and by now it is in no TTBR.
     let empty_root = registers::take_empty_root();
     bring_up::table_freed(empty_root.0, empty_root_bytes());

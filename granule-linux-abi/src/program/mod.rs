@@ -43,6 +43,29 @@ impl Segment {
     }
 }
 
+impl Segment {
+    /// The addresses of the pages that may be pages of the file itself, in memory that has `file_bytes` bytes of
+    /// it, zeros at its end included. They are whole pages, of content alone: a program may write to the rest
+    /// of the last page, or finds zeros there. Where it may do neither, all pages are the file's. Empty,
+    /// at the segment's start, if the segment has another place in a page than in the file.
+    pub const fn shared_pages(&self, page: u64, file_bytes: u64) -> Range<u64> {
+        let inside = page - 1;
+        let (start, from) = (self.start, self.file.start as u64);
+        let content = (self.file.end - self.file.start) as u64;
+        let none = start..start;
+        if (start ^ from) & inside != 0 {
+            return none;
+        }
+        let pages = self.pages(page);
+        let rest = pages.end - start;
+        if !self.write && content == self.end - start && from + rest <= file_bytes {
+            return pages;
+        }
+        let whole = (start + inside) & !inside..(start + content) & !inside;
+        if whole.start < whole.end { whole } else { none }
+    }
+}
+
 /// A valid program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {

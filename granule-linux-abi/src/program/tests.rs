@@ -259,3 +259,100 @@ proptest! {
         }
     }
 }
+
+/// Bytes of the file in memory, zeros to the end of 64K included.
+const IN_MEMORY: u64 = 0x3_0000;
+
+fn segment(start: u64, bytes: u64, file: Range<usize>, write: bool) -> Segment {
+    Segment {
+        start,
+        end: start + bytes,
+        file,
+        read: true,
+        write,
+        execute: false,
+    }
+}
+
+#[test]
+fn pages_of_content_alone_are_the_files() {
+    for (what, segment, page, expected) in [
+        (
+            "read-only",
+            segment(0x20_0000, 0x1_2345, 0..0x1_2345, false),
+            0x1000,
+            0x20_0000..0x21_3000,
+        ),
+        (
+            "with 64K",
+            segment(0x20_0000, 0x1_2345, 0..0x1_2345, false),
+            0x1_0000,
+            0x20_0000..0x22_0000,
+        ),
+        (
+            "inside a page",
+            segment(0x20_1234, 0x3000, 0x1234..0x4234, false),
+            0x1_0000,
+            0x20_0000..0x21_0000,
+        ),
+        (
+            "zeros behind it",
+            segment(0x20_0000, 0x5000, 0..0x1800, false),
+            0x1000,
+            0x20_0000..0x20_1000,
+        ),
+        (
+            "writable",
+            segment(0x20_0800, 0x5000, 0x800..0x5800, true),
+            0x1000,
+            0x20_1000..0x20_5000,
+        ),
+        (
+            "within one page",
+            segment(0x20_0800, 0x700, 0x800..0xf00, true),
+            0x1000,
+            0x20_0800..0x20_0800,
+        ),
+        (
+            "across two",
+            segment(0x20_0800, 0x1000, 0x800..0x1800, true),
+            0x1000,
+            0x20_0800..0x20_0800,
+        ),
+        (
+            "elsewhere",
+            segment(0x20_1000, 0x4000, 0x2000..0x6000, false),
+            0x4000,
+            0x20_1000..0x20_1000,
+        ),
+        (
+            "the same for 4K",
+            segment(0x20_1000, 0x4000, 0x2000..0x6000, false),
+            0x1000,
+            0x20_1000..0x20_5000,
+        ),
+        (
+            "only zeros",
+            segment(0x20_0000, 0x4000, 0x2000..0x2000, true),
+            0x1000,
+            0x20_0000..0x20_0000,
+        ),
+        (
+            "to the end",
+            segment(0x22_f000, 0x1000, 0x2_f000..0x3_0000, false),
+            0x1000,
+            0x22_f000..0x23_0000,
+        ),
+    ] {
+        let shared = segment.shared_pages(page, IN_MEMORY);
+        assert_eq!(shared, expected, "{what}");
+        let whole = segment.pages(page);
+        assert!(shared.is_empty() || whole.start <= shared.start && shared.end <= whole.end);
+        // Nothing behind the content in memory.
+        let end = shared.end - segment.start + segment.file.start as u64;
+        assert!(shared.is_empty() || end <= IN_MEMORY, "{what}");
+    }
+    // More than there is of the file.
+    let last = segment(0x22_f000, 0x800, 0x2_f000..0x2_f800, false);
+    assert_eq!(last.shared_pages(0x1000, 0x2_f800), 0x22_f000..0x22_f000);
+}

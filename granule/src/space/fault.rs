@@ -434,7 +434,7 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
     }
 
     /// Sets the contiguous hint if this page completes a group.
-    fn fold(&mut self, vma: &Vma, offset: u64, slot: Slot) -> bool {
+    pub(super) fn fold(&mut self, vma: &Vma, offset: u64, slot: Slot) -> bool {
         let folded = self.settings.large_leaves.has_groups()
             && self.has_group(vma, offset)
             && self.tables.fold(offset, slot);

@@ -31,6 +31,7 @@ mod fork;
 mod frames;
 mod leaf_size;
 mod rights;
+mod shared;
 pub mod switch;
 mod vma;
 

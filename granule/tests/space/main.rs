@@ -21,6 +21,7 @@ mod groups;
 mod random;
 mod reference;
 mod rewriting;
+mod shared;
 mod switch;
 mod vmas;
 mod world;
