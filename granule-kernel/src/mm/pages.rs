@@ -3,7 +3,6 @@
 //! many pages, or seldom, are not inlined, so that the image has one copy of each.
 
 use super::hook::refuses_allocation;
-use super::sized;
 use crate::lock::Lock;
 use arrayvec::ArrayVec;
 use core::fmt;
@@ -400,16 +399,15 @@ pub(crate) fn sharing(first: PhysicalAddress, count: u64) -> (bool, u64) {
 pub(crate) struct Counted {
     /// Frames that are allocated.
     pub(crate) allocated: u64,
-    /// Calls that were refused, those of pieces of frames included.
+    /// Calls that were refused.
     pub(crate) refused: u64,
 }
 
 /// Reads the allocator's counters.
 #[inline(never)]
 pub(crate) fn counted() -> Counted {
-    let refused = sized::refused();
     PAGES.with(|frames| Counted {
         allocated: frames.allocated(),
-        refused: refused + frames.refused(),
+        refused: frames.refused(),
     })
 }

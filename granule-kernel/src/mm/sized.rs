@@ -6,7 +6,7 @@
 
 use super::hook::refuses_allocation;
 use super::kernel_tables;
-use super::pages::{self, Pages, tell_allocated, tell_freed};
+use super::pages::{self, Counted, Pages, tell_allocated, tell_freed};
 use crate::lock::Lock;
 use granule::arch::{PageSize, PhysicalAddress};
 use granule_kcore::frames::subdivide::{Pieces, Record, RecordAt, Store, UNIT_SHIFT};
@@ -234,7 +234,13 @@ pub(crate) fn is_in_piece(address: PhysicalAddress) -> bool {
     Pages.with(|frames| frames.is_subdivided(Frame::containing(address, frames.page_size())))
 }
 
-/// Calls about pieces that were refused so far: any other number than 0 is a bug of the kernel.
-pub(super) fn refused() -> u64 {
-    PIECES.with(|pieces| pieces.as_ref().map_or(0, |pieces| pieces.counted().refused))
+/// As [`pages::counted`], with the calls about pieces that were refused.
+pub(crate) fn counted() -> Counted {
+    let refused =
+        PIECES.with(|pieces| pieces.as_ref().map_or(0, |pieces| pieces.counted().refused));
+    let counted = pages::counted();
+    Counted {
+        refused: counted.refused + refused,
+        ..counted
+    }
 }

@@ -15,7 +15,7 @@ use crate::dev::console::println;
 use crate::dev::timer;
 use crate::fatal::refuse;
 use crate::mm::pages::{self, Counted};
-use crate::mm::{kernel_tables, merge};
+use crate::mm::{kernel_tables, merge, sized};
 use crate::percpu;
 use crate::sched::switch::FpState;
 use crate::sched::{self, registers};
@@ -92,7 +92,7 @@ pub(crate) fn run(inputs: &Inputs<'_>) -> Result<(), Failure> {
     };
     // Merge pending blocks now: a later merge frees tables and would distort the frame count.
     merge::merge_candidates();
-    let before = pages::counted();
+    let before = sized::counted();
     if let Err(error) = process_table::open(archive) {
         println!("granule: {error}: no user space");
         return Ok(());
@@ -120,7 +120,7 @@ pub(crate) fn run(inputs: &Inputs<'_>) -> Result<(), Failure> {
     }
     end();
     let word = task_table::status_of(init);
-    report(word, before, pages::counted());
+    report(word, before, sized::counted());
     if word == (Status::Exited(0)).word() {
         Ok(())
     } else {

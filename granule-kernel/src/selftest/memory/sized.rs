@@ -15,21 +15,21 @@ use granule::table::{FreedTable, TableAllocator};
 #[inline(never)]
 pub(super) fn sized() {
     let whole = Snapshot::take();
-    let before = pages::counted();
+    let before = sized::counted();
     for of in PageSize::ALL {
         one_by_one(of);
         tables(of);
         twice(of, before.refused);
     }
-    let refused = pages::counted().refused;
+    let refused = sized::counted().refused;
     let done = AtomicU64::new(0);
     ipi::call(percpu::online(), &|this| {
         done.fetch_add(random(this.number() as u64), Ordering::Relaxed);
     });
     println!("@granule test.sized.pages={}", done.into_inner());
     fragmented();
-    assert_eq!(pages::counted().allocated, before.allocated);
-    assert_eq!(pages::counted().refused, refused);
+    assert_eq!(sized::counted().allocated, before.allocated);
+    assert_eq!(sized::counted().refused, refused);
     assert_as(&whole, "after pages of every size");
 }
 
@@ -68,7 +68,7 @@ fn sharing(of: PageSize, first: PhysicalAddress, count: u64) -> (bool, u64) {
 
 /// Each way to allocate, and owners.
 fn one_by_one(of: PageSize) {
-    let before = pages::counted().allocated;
+    let before = sized::counted().allocated;
     let first = some(sized::allocate_in_group(of, 16, 0), of, 16);
     for index in 1..16 {
         let next = PhysicalAddress(first.0 + index * of.bytes());
@@ -77,7 +77,7 @@ fn one_by_one(of: PageSize) {
     }
     // The group takes its frames, and one for records if there are pieces.
     let frames = (16 * of.bytes()).div_ceil(size().bytes()) + u64::from(of < size());
-    assert_eq!(pages::counted().allocated, before + frames);
+    assert_eq!(sized::counted().allocated, before + frames);
     let run = some(sized::allocate_run(of, 64), of, 64);
     let one = some(sized::allocate_one(of), of, 1);
     sized::share(of, run, 40);
@@ -89,7 +89,7 @@ fn one_by_one(of: PageSize) {
     sized::release(of, run, 40);
     sized::release(of, first, 16);
     sized::release(of, one, 1);
-    assert_eq!(pages::counted().allocated, before);
+    assert_eq!(sized::counted().allocated, before);
 }
 
 /// Reserved tables are there, and unused ones go back.
@@ -97,7 +97,7 @@ fn tables(of: PageSize) {
     let Some(kernel) = kernel_tables::kernel() else {
         return;
     };
-    let before = pages::counted().allocated;
+    let before = sized::counted().allocated;
     // SAFETY: the linear map covers the page allocator's frames; nothing walks the tables.
     let mut tables = unsafe { SizedTables::new(kernel, of) };
     assert!(tables.reserve(7) && tables.reserve(5) && !tables.reserve(1 << 40));
@@ -119,21 +119,21 @@ fn tables(of: PageSize) {
         }
     }
     drop(tables);
-    assert_eq!(pages::counted().allocated, before);
+    assert_eq!(sized::counted().allocated, before);
 }
 
 /// A page that is released twice is refused, and counted.
 fn twice(of: PageSize, refused: u64) {
     let beside = some(sized::allocate_one(of), of, 1);
     let page = some(sized::allocate_one(of), of, 1);
-    let refused = pages::counted().refused.max(refused);
+    let refused = sized::counted().refused.max(refused);
     sized::release(of, page, 1);
     sized::release(of, page, 1);
-    assert_eq!(pages::counted().refused, refused + 1);
+    assert_eq!(sized::counted().refused, refused + 1);
     if of < size() {
         // The frame of a piece that lives.
         pages::release(PhysicalAddress(beside.0 & !(size().bytes() - 1)), 1);
-        assert_eq!(pages::counted().refused, refused + 2);
+        assert_eq!(sized::counted().refused, refused + 2);
     }
     sized::release(of, beside, 1);
 }
@@ -147,7 +147,7 @@ fn random(seed: u64) -> u64 {
         let slot = &mut held[random.below(32) as usize];
         let (of, page) = *slot;
         if page.0 != 0 {
-            assert_eq!(read(page), seed << 32 | page.0 >> 12);
+            assert_eq!(read(page), seed << 48 ^ page.0);
             sized::share(of, page, 1);
             sized::release(of, page, 1);
             sized::release(of, page, 1);
@@ -157,14 +157,14 @@ fn random(seed: u64) -> u64 {
         if round < 1900
             && let Some(page) = sized::allocate_one(of)
         {
-            write(page, seed << 32 | page.0 >> 12);
+            write(page, seed << 48 ^ page.0);
             made += 1;
             *slot = (of, page);
         }
     }
     for (of, page) in held {
         if page.0 != 0 {
-            assert_eq!(read(page), seed << 32 | page.0 >> 12);
+            assert_eq!(read(page), seed << 48 ^ page.0);
             sized::release(of, page, 1);
         }
     }
