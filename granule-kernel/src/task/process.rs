@@ -143,6 +143,10 @@ fn end_all() {
 }
 
 /// Moves the process to another space and frees the old one.
+///
+/// The old space may have another page size than TCR gives the lower half by now. A TLBI by address without a level
+/// says nothing of the granule, and the low bits of its address count by the granule in use. But a space is freed as
+/// a whole, by a TLBI of its ASID, or by range, which names the granule of its tables.
 pub(super) fn change_memory(current: &mut Current<'_>, space: AddressSpace) {
     let masked = crate::arch::cpu::mask_interrupts();
     let reference = space.reference();
