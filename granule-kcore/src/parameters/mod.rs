@@ -7,6 +7,7 @@
 //! `efi=`, `granule.test=` and `arm64.fake_cpu=` counts.
 
 mod efi;
+mod leaves;
 mod problem;
 #[cfg(any(test, feature = "test-image"))]
 pub mod test;
@@ -19,6 +20,7 @@ use granule::arch::PageSize;
 use granule::arch::bbm::BbmLevel;
 use granule::arch::errata::Errata;
 use granule::linear::{Barriers, Strategy};
+use granule::space::LargeLeaves;
 use granule_boot::choice::Wish;
 use granule_boot::words::{self, Word};
 
@@ -53,6 +55,8 @@ pub struct Parameters<'a> {
     pub runtime_services: bool,
     /// `user_pagesize=`: the page size for programs that ask for none themselves.
     pub user_page_size: Option<PageSize>,
+    /// `user_large_leaves=`: the leaves that a first touch of a program's memory maps.
+    pub large_leaves: LargeLeaves,
     /// `rdinit=`: the path of the first program in the initramfs.
     pub init: &'a [u8],
     /// The command line itself.
@@ -118,7 +122,7 @@ pub struct KexecOptions {
 }
 
 /// The keys of the words that are read here, in the order of [`Values`].
-const KEYS: [&str; 15] = [
+const KEYS: [&str; 16] = [
     "maxcpus=",
     "rodata=",
     "arm64.bbm=",
@@ -134,6 +138,7 @@ const KEYS: [&str; 15] = [
     "efi=",
     "rdinit=",
     "user_pagesize=",
+    "user_large_leaves=",
 ];
 
 /// The keys of the words that are read before the MMU is on.
@@ -216,6 +221,7 @@ impl<'a> Parameters<'a> {
             _,
             init,
             user_page_size,
+            large_leaves,
         ] = values;
         let mut read = Reader(&mut problem);
         read.earlycon(words::find(line, words::EARLYCON_KEY));
@@ -255,6 +261,7 @@ impl<'a> Parameters<'a> {
                 "4k, 16k or 64k",
                 None,
             ),
+            large_leaves: read.large_leaves(large_leaves),
             init: init.unwrap_or(b"/init"),
             line,
             #[cfg(any(test, feature = "test-image"))]
@@ -470,6 +477,20 @@ impl<'a, P: FnMut(Problem<'a>)> Reader<'_, P> {
                 None
             }
         }
+    }
+
+    fn large_leaves(&mut self, value: Option<&'a [u8]>) -> LargeLeaves {
+        let read = value.map(|value| (value, leaves::policy(value)));
+        if let Some((value, None)) = read {
+            self.bad(
+                "user_large_leaves=",
+                value,
+                "off, groups or blocks, the last two perhaps with the most bytes of a touch as in blocks,2M",
+                Instead::Takes("blocks"),
+            );
+        }
+        read.and_then(|(_, policy)| policy)
+            .unwrap_or(LargeLeaves::BLOCKS)
     }
 
     fn runtime_services(&mut self, line: &'a [u8]) -> bool {

@@ -184,6 +184,10 @@ fn a_word_that_cannot_be_used_is_told_in_one_line() {
             "debug_pagealloc=1: expected on or off; taking off",
         ),
         (
+            "user_large_leaves=huge",
+            "user_large_leaves=huge: expected off, groups or blocks, the last two perhaps with the most bytes of a touch as in blocks,2M; taking blocks",
+        ),
+        (
             "granule.merge=never",
             "granule.merge=never: expected idle or off; taking idle",
         ),

@@ -25,7 +25,7 @@ use granule::arch::registers::{Tcr, Ttbr};
 use granule::arch::{Dispatch, PageSize, PhysicalAddress, VirtualAddress};
 use granule::hw::Hardware;
 use granule::space::asid::{AsidCpu, AsidMap, Asids, SpaceAsid};
-use granule::space::{Access, Fault, Rights, Space, SpaceError, Stats, Vma, Vmas, asid};
+use granule::space::{Access, Advice, Fault, Rights, Space, SpaceError, Stats, Vma, Vmas, asid};
 use granule::table::{DirectMapped, Environment, Offset, TableError};
 use granule_kcore::cpus::MOST_CPUS;
 use granule_kcore::sizes;
@@ -53,6 +53,8 @@ pub(crate) trait Tables {
     fn unmap(&mut self, start: u64, bytes: u64) -> Done;
     /// See [`Space::discard`].
     fn discard(&mut self, start: u64, bytes: u64) -> Done;
+    /// See [`Space::advise`].
+    fn advise(&mut self, start: u64, bytes: u64, advice: Advice) -> Done;
     /// See [`Space::protect`].
     fn protect(&mut self, start: u64, bytes: u64, rights: Rights) -> Done;
     /// See [`Space::fault`].
@@ -269,6 +271,9 @@ impl<P: Page, E: SpaceEnvironment> Tables for Typed<P, E> {
             .with_room(|space| space.discard(VirtualAddress(start), bytes, &mut UserMemory::new()));
         self.assume_visible(start, bytes);
         done
+    }
+    fn advise(&mut self, start: u64, bytes: u64, advice: Advice) -> Done {
+        self.with_room(|space| space.advise(VirtualAddress(start), bytes, advice))
     }
     fn protect(&mut self, start: u64, bytes: u64, rights: Rights) -> Done {
         let done = self.with_room(|space| {

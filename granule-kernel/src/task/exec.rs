@@ -11,7 +11,7 @@ use crate::lock::Lock;
 use crate::mm::kernel_tables::{self, Kernel};
 use core::ops::Range;
 use granule::arch::PageSize;
-use granule::space::Rights;
+use granule::space::{Advice, Rights};
 use granule_kcore::exception_frame::Frame;
 use granule_kcore::rate_limit::RateLimit;
 use granule_linux_abi::abi::Errno;
@@ -225,7 +225,11 @@ fn make_stack(
 ) -> Result<u64, Errno> {
     let top = stack_top();
     memory
-        .with(|tables| tables.map(top - STACK_BYTES, STACK_BYTES, Rights::READ_WRITE, 0))
+        .with(|tables| {
+            tables.map(top - STACK_BYTES, STACK_BYTES, Rights::READ_WRITE, 0)?;
+            // Most programs use a few pages of it, where a large leaf would be megabytes.
+            tables.advise(top - STACK_BYTES, STACK_BYTES, Advice::Pages)
+        })
         .map_err(process::out_of_memory)?;
     let auxiliary = [
         (AT_PHDR, program.headers.unwrap_or(0)),

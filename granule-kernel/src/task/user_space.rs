@@ -220,7 +220,7 @@ fn platform(inputs: &Inputs<'_>) -> Result<Platform, Refused> {
         hardware_dirty: dirty,
         bbm: kernel_tables::kernel().map_or(Settings::PLAIN.bbm, |kernel| kernel.bbm),
         break_execute: common.errata.needs(Workaround::BreakOnExecuteRemoval),
-        ..Settings::PLAIN
+        large_leaves: inputs.parameters.large_leaves,
     };
     let mut tcr = Tcr::new(cpu, Some(&own), Some(upper));
     if settings.hardware_access {

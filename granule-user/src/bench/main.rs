@@ -1,7 +1,7 @@
-//! What user memory costs: `granule-user-bench [BYTES] [ROUNDS] [off]`.
+//! What user memory costs: `granule-user-bench [BYTES] [ROUNDS] [off] [large]`.
 //!
-//! Maps BYTES (1G) of private anonymous memory in pages of the base size, and times what is done to
-//! all of it, ROUNDS (3) times. One source for every kernel with the arm64 Linux system calls, and
+//! Maps BYTES (1G) of private anonymous memory in pages of the base size, or with `large` in what the
+//! kernel takes for the best, and times what is done to all of it, ROUNDS (3) times. One source for every kernel with the arm64 Linux system calls, and
 //! for every page size: it can be `/init` with nothing else in the initramfs. With `off` it asks for
 //! the machine to be powered off when it is done, as the first process of Linux has to, and then
 //! ends, as it does anyway.

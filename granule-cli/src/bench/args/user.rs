@@ -11,8 +11,8 @@ use crate::sizes::parse_size;
 
 pub(super) const LONG: &str = "\
 Boot the kernel for every page size and each kernel for one, with the same program as the first
-process, and print what that counted: it maps memory in pages of the base size, writes to each
-page, forks, writes again, changes permissions and back, and unmaps all. `over fixed` is what the
+process, and print what that counted: it maps memory, in large leaves or in pages of the base size
+alone, writes to each page, forks, writes again, changes permissions and back, and unmaps all. `over fixed` is what the
 choice of the page size at boot costs: the kernel for all against the one for that size.
 
 What is counted is instructions of program and kernel, from before a call until after it, by the
@@ -34,6 +34,15 @@ Examples:
     granule bench user --bytes 64M --memory 512M --page-size 16k --rounds 1 --json
 
 docs/bench-json.md documents the JSON object, docs/performance.md has results, and Linux's.";
+
+/// A choice between two.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum OnOff {
+    /// It is done.
+    On,
+    /// It is not.
+    Off,
+}
 
 /// The options of `granule bench user`.
 #[derive(Debug, Args)]
@@ -67,6 +76,10 @@ pub struct UserArgs {
     )]
     build: Vec<user::Build>,
 
+    /// Whether the kernel maps the program's memory in blocks and contiguous groups, or page by page
+    #[arg(long, value_name = "WORD", value_enum, default_value = "on")]
+    large_leaves: OnOff,
+
     /// How often everything is done
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=15))]
     rounds: u32,
@@ -91,6 +104,7 @@ impl UserArgs {
         user::Bench {
             build: self.build.clone(),
             page_size: self.page_size.clone(),
+            large_leaves: self.large_leaves == OnOff::On,
             memory: self.memory,
             bytes: self.bytes,
             rounds: self.rounds,

@@ -36,6 +36,8 @@ pub struct Bench {
     pub build: Vec<Build>,
     /// Page sizes.
     pub page_size: Vec<PageSize>,
+    /// Whether the kernel maps the program's memory in large leaves.
+    pub large_leaves: bool,
     /// Bytes of RAM.
     pub memory: u64,
     /// Bytes that the program maps.
@@ -181,6 +183,16 @@ impl Bench {
         Ok(Files { folder, program })
     }
 
+    /// The words for the kernel and, behind `--`, for the program.
+    fn words(&self) -> String {
+        let Self { bytes, rounds, .. } = self;
+        if self.large_leaves {
+            format!("-- {bytes} {rounds} large")
+        } else {
+            format!("user_large_leaves=off -- {bytes} {rounds}")
+        }
+    }
+
     fn request(&self, cell: Cell, image: &Path, initrd: &Path) -> Request {
         Request {
             image: Some(image.to_owned()),
@@ -191,7 +203,7 @@ impl Bench {
             qemu: self.qemu.clone(),
             icount: true,
             timeout: self.timeout,
-            append: Some(format!("-- {} {}", self.bytes, self.rounds)),
+            append: Some(self.words()),
             ..Request::default()
         }
     }
@@ -302,6 +314,7 @@ mod tests {
         Bench {
             build: vec![Build::Boot, Build::Fixed],
             page_size: vec![PageSize::K4, PageSize::K64],
+            large_leaves: true,
             memory: 4 << 30,
             bytes: 1 << 30,
             rounds: 3,
@@ -334,6 +347,16 @@ mod tests {
             text += &format!("bench op={name} best={ticks} median={ticks} worst={ticks}\n");
         }
         text + &format!("bench end ops={}\n", ops.len())
+    }
+
+    #[test]
+    fn kernel_and_program_are_told_of_the_leaves() {
+        assert_eq!(bench().words(), "-- 1073741824 3 large");
+        let off = Bench {
+            large_leaves: false,
+            ..bench()
+        };
+        assert_eq!(off.words(), "user_large_leaves=off -- 1073741824 3");
     }
 
     #[test]

@@ -82,6 +82,8 @@ pub fn json(bench: &Bench, done: &Done) -> Value {
             json!({
                 "build": row.ran.cell.build(),
                 "page_size": row.measured.page,
+                "kernel_page_size": row.ran.cell.page_size.bytes(),
+                "large_leaves": bench.large_leaves,
                 "op": row.op.name,
                 "pages": row.measured.pages,
                 "instructions": row.op.best,

@@ -10,11 +10,13 @@ use granule_cli::bench::user::{self, Bench, Build, Done, Ran};
 
 use crate::image::built;
 
+/// In pages alone.
 fn bench(page_size: PageSize, builds: &[Build], pages: u64) -> Bench {
     let bytes = pages * page_size.bytes();
     Bench {
         build: builds.to_vec(),
         page_size: vec![page_size],
+        large_leaves: false,
         memory: (2 * bytes + bytes / 2).max(256 << 20),
         bytes,
         rounds: 2,

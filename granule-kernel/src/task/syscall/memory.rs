@@ -6,7 +6,7 @@ use crate::task::platform;
 use crate::task::process::out_of_memory;
 use crate::task::task_table::Current;
 use granule::arch::VirtualAddress;
-use granule::space::Rights;
+use granule::space::{Advice, Rights};
 use granule_linux_abi::abi::Errno;
 
 const PROT_READ: u64 = 1;
@@ -18,6 +18,8 @@ const MAP_FIXED: u64 = 0x10;
 const MAP_ANONYMOUS: u64 = 0x20;
 const MAP_FIXED_NOREPLACE: u64 = 0x10_0000;
 const MADV_DONTNEED: u64 = 4;
+const MADV_HUGEPAGE: u64 = 14;
+const MADV_NOHUGEPAGE: u64 = 15;
 
 /// The rights for a protection value.
 pub(crate) fn rights(protection: u64) -> Result<Rights, Errno> {
@@ -126,7 +128,7 @@ pub(super) fn mprotect(
     Ok(0)
 }
 
-/// Accepts any advice; acts only on advice that memory is not needed.
+/// Accepts any advice; acts on advice that memory is not needed, and on that about the size of leaves.
 pub(super) fn madvise(
     current: &mut Current<'_>,
     [start, length, advice, ..]: Arguments,
@@ -136,11 +138,14 @@ pub(super) fn madvise(
     }
     let space = current.memory().ok_or(Errno::ENOMEM)?;
     let bytes = whole_pages(space.page_bytes(), start, length).map_err(|_| Errno::EINVAL)?;
-    if advice == MADV_DONTNEED {
-        space
-            .with(|tables| tables.discard(start, bytes))
-            .map_err(out_of_memory)?;
-    }
+    space
+        .with(|tables| match advice {
+            MADV_DONTNEED => tables.discard(start, bytes),
+            MADV_HUGEPAGE => tables.advise(start, bytes, Advice::Large),
+            MADV_NOHUGEPAGE => tables.advise(start, bytes, Advice::Pages),
+            _ => Ok(()),
+        })
+        .map_err(out_of_memory)?;
     Ok(0)
 }
 
