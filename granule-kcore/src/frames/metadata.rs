@@ -83,6 +83,23 @@ pub(super) enum PageMetadata {
     Allocated { order: u32 },
 }
 
+/// The words of an entry.
+///
+/// # Safety
+///
+/// All of them were written.
+const unsafe fn initialised(entry: &[Word; ENTRY_WORDS]) -> [u32; ENTRY_WORDS] {
+    let [state, owners, rest] = entry;
+    // SAFETY: the caller promises it.
+    unsafe {
+        [
+            state.assume_init(),
+            owners.assume_init(),
+            rest.assume_init(),
+        ]
+    }
+}
+
 /// The metadata entries of a span.
 pub(super) struct Entries<'m> {
     /// A bit for each chunk whose entries are all initialised.
@@ -228,22 +245,72 @@ impl<'m> Entries<'m> {
     /// Adds an owner to each of `count` frames from `first`, all allocated as single frames. Otherwise
     /// returns the first frame that is not, or that already has the most owners, and changes nothing.
     pub(super) fn share(&mut self, first: u32, count: u32) -> Result<(), u32> {
-        for offset in first..first + count {
-            match self.owned(offset) {
-                Some((slot, owners)) if owners < MOST_FURTHER_OWNERS => {
-                    self.set_further_owners(slot, owners + 1);
+        let end = first + count;
+        let mut at = first;
+        while at < end {
+            let mut shared = 0;
+            for entry in self.chunk_from(at, end) {
+                // SAFETY: `chunk_from` returns initialised entries.
+                let [state, owners, _] = unsafe { initialised(entry) };
+                if state & ALONE_MASK != KIND_ALLOCATED || owners == MOST_FURTHER_OWNERS {
+                    break;
                 }
-                _ => {
-                    for done in first..offset {
-                        if let Some(owners) = self.further_owners(done) {
-                            self.set_further_owners(done, owners - 1);
-                        }
+                let [_, slot, _] = entry;
+                slot.write(owners + 1);
+                shared += 1;
+            }
+            at += shared;
+            if at < end && !at.is_multiple_of(CHUNK_ENTRIES) || shared == 0 {
+                for done in first..at {
+                    if let Some(owners) = self.further_owners(done) {
+                        self.set_further_owners(done, owners - 1);
                     }
-                    return Err(offset);
                 }
+                return Err(at);
             }
         }
         Ok(())
+    }
+
+    /// Removes an owner from each of the single frames from `first` to `end`, up to the first one that
+    /// is no single frame, or that has `further` owners where the first one has none, and the other way
+    /// round, at most to the end of the chunk. Frames without owners are no blocks any more. Returns
+    /// the number of frames, and whether they have no owners left.
+    pub(super) fn unshare(&mut self, first: u32, end: u32) -> (u32, bool) {
+        let Some(further) = self.further_owners(first) else {
+            return (0, false);
+        };
+        let gone = further == 0;
+        let mut done = 0;
+        for entry in self.chunk_from(first, end) {
+            // SAFETY: `chunk_from` returns initialised entries.
+            let [state, owners, _] = unsafe { initialised(entry) };
+            if state & ALONE_MASK != KIND_ALLOCATED || (owners == 0) != gone {
+                break;
+            }
+            if gone {
+                *entry = [Word::new(0); ENTRY_WORDS];
+            } else {
+                let [_, slot, _] = entry;
+                slot.write(owners - 1);
+            }
+            done += 1;
+        }
+        (done, gone)
+    }
+
+    /// The entries from `first` on, at most to `end` and to the end of their chunk; none if the chunk
+    /// was never touched. All of their words are initialised.
+    fn chunk_from(&mut self, first: u32, end: u32) -> &mut [[Word; ENTRY_WORDS]] {
+        if !self.chunk_is_touched(first >> CHUNK_SHIFT) {
+            return &mut [];
+        }
+        let chunk_end = (first | (CHUNK_ENTRIES - 1)).saturating_add(1);
+        let end = end.min(chunk_end) as usize;
+        let end = end.min(self.entries.len());
+        self.entries
+            .get_mut(first as usize..end)
+            .unwrap_or_default()
     }
 
     /// Marks the single frame at `offset`, which has one owner, as subdivided with this record. False,

@@ -271,29 +271,26 @@ impl<'m> Span<'m> {
         mut freed: impl FnMut(u32, u32),
     ) -> Result<(), u32> {
         let (mut at, end) = (offset, offset + count);
-        while at < end {
-            let start = at;
-            let mut owners = None;
-            while at < end {
-                owners = self.entries.further_owners(at);
-                if owners != Some(0) {
-                    break;
+        // The frames before `at` that are blocks of their own no longer, and are given back together.
+        let mut start = at;
+        let mut refused = None;
+        while at < end && refused.is_none() {
+            let (done, gone) = self.entries.unshare(at, end);
+            if !gone {
+                if at > start {
+                    self.add(start, at - start);
+                    freed(start, at - start);
                 }
-                // The frame is no longer a block of its own; the whole run is given back below.
-                self.entries.write(at, PageMetadata::Inside);
-                at += 1;
+                start = at + done;
             }
-            if at > start {
-                self.add(start, at - start);
-                freed(start, at - start);
-            }
-            if at < end {
-                let owners = owners.ok_or(at)?;
-                self.entries.set_further_owners(at, owners - 1);
-                at += 1;
-            }
+            at += done;
+            refused = (done == 0).then_some(at);
         }
-        Ok(())
+        if at > start {
+            self.add(start, at - start);
+            freed(start, at - start);
+        }
+        refused.map_or(Ok(()), Err)
     }
 
     /// See [`Entries::further_owners`].
