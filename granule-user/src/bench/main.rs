@@ -14,7 +14,7 @@
 //! bench end ops=10
 //! ```
 //!
-//! With `switches` in the place of BYTES it counts other things ([`switches`]).
+//! With `switches` in the place of BYTES it counts other things (`switches`).
 //!
 //! Times are ticks of the virtual counter, `frequency` of which are a second. Under QEMU with
 //! `-icount shift=0` an instruction is a nanosecond of that counter's time, so they are counts of

@@ -6,8 +6,8 @@
 //! [`Frames`] with its last piece. So whoever asks for no piece pays nothing.
 //!
 //! What a subdivided frame keeps is in a [`Record`], and the frame's metadata has the record's place
-//! ([`marks`]). Records are in frames of their own ([`records`]), which are allocated on demand and go
-//! back as well. This module finds room for pieces; [`owners`] counts their owners.
+//! (`marks`). Records are in frames of their own (`records`), which are allocated on demand and go
+//! back as well. This module finds room for pieces; `owners` counts their owners.
 //!
 //! A frame with room is in the list of its largest free piece, so that a piece is found without a
 //! search, and large pieces stay whole as long as small ones fit elsewhere.
