@@ -115,14 +115,14 @@ fn all_cpus_run_programs() {
             el,
             ..machine(size, 2)
         };
-        well(&request, "spread 4", "on 2 CPUs");
+        well(&request, "spread 4 2", "on 2 CPUs");
         let one = Request {
             smp: 1,
             ..request.clone()
         };
-        well(&one, "spread 2", "on 1 CPUs");
+        well(&one, "spread 2 1", "on 1 CPUs");
         let several = Request { smp: 4, ..request };
-        let ran = does(&several, "spread 8", Outcome::Ok);
+        let ran = does(&several, "spread 8 2", Outcome::Ok);
         assert!(
             (2..=4).any(|cpus| ran.says(&format!("on {cpus} CPUs"))),
             "{}",
