@@ -10,7 +10,8 @@ use crate::arch::page_size::{Level, PageSize};
 /// The leaves that a first touch of anonymous memory may map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LargeLeaves {
-    /// The largest kind.
+    /// The largest kind. A program that asked for more by [`Advice::Large`] gets blocks too, unless this
+    /// is a page.
     pub largest: LargestLeaf,
     /// The most bytes that one touch maps, and so zeroes, unless a program asked for more by
     /// [`Advice::Large`]. A page is mapped whatever the limit.
