@@ -234,6 +234,18 @@ pub(crate) fn is_in_piece(address: PhysicalAddress) -> bool {
     Pages.with(|frames| frames.is_subdivided(Frame::containing(address, frames.page_size())))
 }
 
+/// Bytes of RAM that are free, those in subdivided frames included.
+pub(crate) fn free_bytes() -> u64 {
+    // Under the lock, so that no frame is subdivided or given back in between.
+    PIECES.with(|pieces| {
+        let units = pieces
+            .as_ref()
+            .map_or(0, |pieces| pieces.counted().free_units);
+        let frames = Pages.with(|frames| frames.free_frames() << frames.page_size().shift());
+        frames + (units << UNIT_SHIFT)
+    })
+}
+
 /// As [`pages::counted`], with the calls about pieces that were refused.
 pub(crate) fn counted() -> Counted {
     let refused =

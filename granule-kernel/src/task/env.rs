@@ -7,6 +7,7 @@ use crate::arch::cpu;
 use crate::dev::console;
 use crate::dev::timer;
 use crate::mm::pages::Pages;
+use crate::mm::sized;
 use crate::percpu;
 use crate::sched;
 use crate::sched::switch::{FpState, load_fp, save_fp};
@@ -134,13 +135,10 @@ impl Env for Current<'_> {
     }
 
     fn ram(&self) -> Ram {
-        Pages.with(|frames| {
-            let shift = frames.page_size().shift();
-            Ram {
-                total: frames.total() << shift,
-                free: frames.free_frames() << shift,
-            }
-        })
+        Ram {
+            total: Pages.with(|frames| frames.total() << frames.page_size().shift()),
+            free: sized::free_bytes(),
+        }
     }
 
     fn page_sizes(&self) -> SizeSet {

@@ -235,10 +235,22 @@ fn round(page: u64, first: u64, all: u64) -> (u32, i64) {
     (status, made)
 }
 
+/// A page is so much less that is free, also where a frame has room for several.
+fn one_page(page: u64) {
+    let at = mapped(2 * page).unwrap_or(0);
+    set(at, 1);
+    let before = free();
+    set(at + page, 1);
+    let taken = before - free();
+    check!(taken == page, "a page takes {taken} bytes");
+    check!(unmap(at, 2 * page) == 0, "munmap");
+}
+
 pub(super) fn every_allocation(start: Start) {
     let page = page(start);
     let step = number(start.argument(2)).max(1);
     check!(arm(0, 0) == 0, "not offered: granule.test=alloc-failure");
+    one_page(page);
     let (status, all) = round(page, u64::MAX, 0);
     check!(
         status == 0 && all > 20,

@@ -6,6 +6,8 @@ use core::arch::asm;
 use granule_user::calls::{self, call, map, say, unmap, wait};
 use granule_user::start::Start;
 
+const KILL: u64 = 129;
+
 /// Forks, and does `child` in the child, which ends with what that gives.
 pub(super) fn forked(child: impl FnOnce() -> i32) -> i64 {
     let pid = calls::fork();
@@ -195,6 +197,11 @@ pub(super) fn preempt(_: Start) {
     }
     for _ in 0..3 {
         fork_once();
+    }
+    // Not left behind: tests beside this one would wait for their time slices.
+    for pid in pids {
+        call(KILL, [pid as u64, 9, 0, 0, 0, 0]);
+        check!(status_of(pid) == 9, "who never calls");
     }
     say(format_args!("preempted\n"));
 }

@@ -100,14 +100,20 @@ fn calls_of_every_number_with_anything() {
 /// The n-th allocation fails, for every n there is; and all from the n-th on.
 #[test]
 fn memory_may_run_out_anywhere() {
-    for (size, cpus, el) in [
-        (PageSize::K4, 1, 2),
-        (PageSize::K16, 4, 1),
-        (PageSize::K64, 1, 1),
+    for (size, cpus, el, program) in [
+        (PageSize::K4, 1, 2, "4k"),
+        (PageSize::K16, 4, 1, "16k"),
+        (PageSize::K64, 1, 1, "64k"),
+        (PageSize::K4, 1, 1, "64k"),
+        (PageSize::K16, 4, 1, "4k"),
+        (PageSize::K64, 1, 2, "4k"),
+        (PageSize::K64, 4, 1, "4k"),
     ] {
         let request = Request {
             el,
-            append: Some("granule.test=alloc-failure".into()),
+            append: Some(format!(
+                "granule.test=alloc-failure user_pagesize={program}"
+            )),
             ..machine(size, cpus)
         };
         well(&request, "alloc-failure", "alloc-failure");

@@ -67,6 +67,8 @@ pub struct Pieces<S: Store> {
 pub struct Counted {
     /// Frames that are subdivided now.
     pub subdivided: u64,
+    /// Free units of the subdivided frames: free memory, which only pieces can have.
+    pub free_units: u64,
     /// Frames that hold records now.
     pub record_frames: u64,
     /// Refused calls of [`share`](Pieces::share) and [`release`](Pieces::release): any other number
@@ -84,6 +86,7 @@ impl<S: Store> Pieces<S> {
             record_frames: NONE,
             counted: Counted {
                 subdivided: 0,
+                free_units: 0,
                 record_frames: 0,
                 refused: 0,
             },
@@ -271,11 +274,13 @@ impl<S: Store> Pieces<S> {
         *self.store.record(at) = Record::of(frame, self.whole());
         self.store.with(|frames| frames.mark_subdivided(frame, at));
         self.counted.subdivided += 1;
+        self.counted.free_units += 1 << self.frame_order();
     }
 
     /// Gives up the record of a frame that is in no list.
     fn forget(&mut self, at: RecordAt) {
         self.counted.subdivided -= 1;
+        self.counted.free_units -= u64::from(self.store.record(at).free.count_ones());
         self.give_record(at);
     }
 
@@ -284,6 +289,7 @@ impl<S: Store> Pieces<S> {
         let record = self.store.record(at);
         let before = record.free;
         record.take(unit, order, count);
+        self.counted.free_units -= 1 << (order + count);
         let (after, frame) = (record.free, Frame(record.frame));
         self.relist(at, before, after);
         PhysicalAddress(frame.address(self.page_size).0 + (u64::from(unit) << UNIT_SHIFT))

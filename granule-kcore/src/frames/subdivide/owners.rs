@@ -115,6 +115,7 @@ impl<S: Store> Pieces<S> {
             let before = record.free;
             let released = record.release(part.unit, part.end, order);
             let after = record.free;
+            pieces.counted.free_units += u64::from((after & !before).count_ones());
             pieces.relist(at, before, after);
             if after == pieces.whole() {
                 if start.0 + gone != part.frame.0 || gone == 0 {

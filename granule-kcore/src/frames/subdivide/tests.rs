@@ -107,6 +107,8 @@ fn compare(pieces: &mut Pieces<Host<'_>>, model: &Model, whole: &BTreeMap<u64, u
     let subdivided: BTreeSet<u64> = taken.iter().map(|unit| unit >> order).collect();
     let Counted { record_frames, .. } = pieces.counted;
     assert_eq!(pieces.counted.subdivided, subdivided.len() as u64);
+    let units = (subdivided.len() as u64) << order;
+    assert_eq!(pieces.counted.free_units, units - taken.len() as u64);
     assert!(record_frames >= (subdivided.len() as u64).div_ceil(pieces.slots()));
     assert_eq!(record_frames == 0, subdivided.is_empty());
     let frames = pieces.store.frames.allocated();
