@@ -66,18 +66,43 @@ pub fn write(bytes: &[u8]) -> i64 {
     )
 }
 
-struct Console;
+/// What is kept of a text until it is written.
+struct Console {
+    kept: [u8; 200],
+    used: usize,
+}
+
+impl Console {
+    fn flush(&mut self) {
+        write(self.kept.get(..self.used).unwrap_or_default());
+        self.used = 0;
+    }
+}
 
 impl Write for Console {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        write(text.as_bytes());
+        for byte in text.bytes() {
+            if self.used == self.kept.len() {
+                self.flush();
+            }
+            if let Some(to) = self.kept.get_mut(self.used) {
+                *to = byte;
+                self.used += 1;
+            }
+        }
         Ok(())
     }
 }
 
+/// Writes a text by one call if it is short, so that no other process writes in the middle of it.
 pub fn say(what: fmt::Arguments<'_>) {
+    let mut console = Console {
+        kept: [0; 200],
+        used: 0,
+    };
     // Never fails.
-    let _ = Console.write_fmt(what);
+    let _ = console.write_fmt(what);
+    console.flush();
 }
 
 /// Wishes for pages of so many bytes for the next programs; 0 takes the wish back.

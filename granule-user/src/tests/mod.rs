@@ -66,6 +66,7 @@ const TESTS: &[Test] = &[
     (b"sizes-first", sizes::first),
     (b"sizes-second", sizes::second),
     (b"beside", sizes::beside),
+    (b"only", sizes::only),
     (b"instructions", hostile::instructions),
     (b"frames", hostile::frames),
     (b"every-pointer", hostile::pointers),

@@ -6,6 +6,7 @@ use super::page;
 use super::processes::{forked, status_of};
 use crate::check;
 use core::arch::asm;
+use core::ffi::CStr;
 use granule_user::calls::{self, EXECVE, call, map, page_size_wish, say, unmap, wish_page_size};
 use granule_user::start::Start;
 
@@ -17,6 +18,8 @@ const TO: i64 = 21;
 /// Bytes that go through a pipe, more than it holds, and a number that divides no page.
 const BYTES: usize = 150_001;
 const STACK: u64 = 0x4_0000;
+/// This program.
+const SELF: &CStr = c"/proc/self/exe";
 
 /// The sizes that programs can have here, by their bytes.
 fn usable() -> impl Iterator<Item = u64> {
@@ -39,8 +42,8 @@ impl Digits {
     }
 }
 
-/// A child that executes this program anew, in the memory of its parent until then, as `posix_spawn` does.
-fn spawned(arguments: &[u64]) -> i64 {
+/// A child that executes a program, in the memory of its parent until then, as `posix_spawn` does.
+fn spawned(path: &CStr, arguments: &[u64]) -> i64 {
     const VM_VFORK: u64 = 0x4100 | 17;
     let stack = map(STACK, calls::READ_WRITE).unwrap_or(0);
     let pid: i64;
@@ -64,7 +67,7 @@ fn spawned(arguments: &[u64]) -> i64 {
             in("x2") 0u64,
             in("x3") 0u64,
             in("x4") 0u64,
-            in("x11") c"/proc/self/exe".as_ptr(),
+            in("x11") path.as_ptr(),
             in("x12") arguments.as_ptr(),
             execve = const EXECVE,
             exit = const calls::EXIT_GROUP,
@@ -149,7 +152,7 @@ pub(super) fn sizes(start: Start) {
                 next.0.as_ptr() as u64,
                 0,
             ];
-            let status = status_of(spawned(&arguments));
+            let status = status_of(spawned(SELF, &arguments));
             check!(status == 0, "{first} and {second}: {status:#x}");
             count += 1;
         }
@@ -180,7 +183,7 @@ pub(super) fn first(start: Start) {
         0,
     ];
     check!(wish_page_size(other) == 0, "prctl");
-    let child = spawned(&arguments);
+    let child = spawned(SELF, &arguments);
     close(FROM);
     close(TO);
     send(to, 0);
@@ -211,23 +214,28 @@ fn number(start: Start, index: usize) -> u64 {
     granule_user::start::number(start.argument(index))
 }
 
-/// The tests that the other arguments name, each with every page size, all at once.
+/// What the other arguments say, each with every page size, all at once: a test of this program, or the path of
+/// another; its arguments follow, with commas between.
 pub(super) fn beside(start: Start) {
+    all(start, usable());
+}
+
+/// As [`beside`], with one page size.
+pub(super) fn only(start: Start) {
+    all(start, [page(start)].into_iter());
+}
+
+fn all(start: Start, sizes: impl Iterator<Item = u64>) {
     let mut children = [0_i64; 64];
     let mut count = 0;
-    for bytes in usable() {
+    for bytes in sizes {
         for index in 2..start.count() {
             check!(wish_page_size(bytes) == 0, "prctl");
-            let arguments = [
-                c"init".as_ptr() as u64,
-                start.argument(index).as_ptr() as u64,
-                0,
-            ];
             let Some(child) = children.get_mut(count) else {
                 check!(false, "too many tests");
                 return;
             };
-            *child = spawned(&arguments);
+            *child = said(start.argument(index));
             count += 1;
         }
     }
@@ -236,4 +244,33 @@ pub(super) fn beside(start: Start) {
         check!(status == 0, "process {child}: {status:#x}");
     }
     say(format_args!("{count} tests side by side\n"));
+}
+
+/// A child that does what a word says.
+fn said(word: &[u8]) -> i64 {
+    let mut text = [0; 64];
+    check!(word.len() < text.len(), "too long: {}", word.escape_ascii());
+    for (to, byte) in text.iter_mut().zip(word) {
+        *to = if *byte == b',' { 0 } else { *byte };
+    }
+    let path = CStr::from_bytes_until_nul(&text).unwrap_or_default();
+    let path = if word.starts_with(b"/") { path } else { SELF };
+    // The name of a test is its program's first argument.
+    let mut arguments = [c"init".as_ptr() as u64, 0, 0, 0, 0, 0];
+    let first = usize::from(!word.starts_with(b"/"));
+    let mut at = text.as_ptr() as u64;
+    for (to, part) in arguments
+        .iter_mut()
+        .skip(first)
+        .zip(word.split(|byte| *byte == b','))
+    {
+        *to = at;
+        at += part.len() as u64 + 1;
+    }
+    check!(
+        arguments[5] == 0,
+        "too many arguments: {}",
+        word.escape_ascii()
+    );
+    spawned(path, &arguments)
 }

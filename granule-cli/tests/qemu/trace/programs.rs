@@ -13,8 +13,10 @@ use crate::trace::traces::{Recorded, SIZES, checked, record_ok, with_line};
 /// Boots with the program for tests, which does what `words` say, and records.
 pub(crate) fn runs(words: &str, change: impl FnOnce(&mut Request)) -> Recorded {
     let file = NamedTempFile::new().unwrap();
-    let program = std::fs::read(built("granule-user", "cargo xtask user")).unwrap();
-    let archive = Initramfs::new().program("/init", &program);
+    let program = |name| std::fs::read(built(name, "cargo xtask user")).unwrap();
+    let archive = Initramfs::new()
+        .program("/init", &program("granule-user"))
+        .program("/bench", &program("granule-user-bench"));
     archive.write(file.path()).unwrap();
     record_ok(|request| {
         request.memory = 256 << 20;
@@ -66,12 +68,17 @@ fn a_boot_with_invalid_free_pages_and_a_program_ends() {
 }
 
 /// Each pair of page sizes, on the kernel of each: what every CPU did on its way from a program to one of another
-/// size, with and without TLBIs by range and with hardware that sets flags.
+/// size, with and without TLBIs by range and with hardware that sets flags; and memory tests, a hostile program, the
+/// benchmark and programs that fork and end each other, of all page sizes at once.
 #[test]
 fn boots_with_programs_of_every_size_keep_the_rules() {
     for (size, cpu, words) in [
         (PageSize::K4, "neoverse-n1", "sizes"),
-        (PageSize::K16, "max", "beside copies memory groups"),
+        (
+            PageSize::K16,
+            "max",
+            "beside copies memory groups areas vfork preempt sizes instructions /bench,1048576,1",
+        ),
         (PageSize::K64, "max", "sizes"),
     ] {
         let recorded = runs(words, |request| {

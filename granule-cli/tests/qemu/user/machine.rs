@@ -16,6 +16,11 @@ pub(crate) fn with_std() -> Vec<u8> {
     std::fs::read(built("granule-user-std", "cargo xtask user")).unwrap()
 }
 
+/// The benchmark of user memory.
+pub(crate) fn bench() -> Vec<u8> {
+    std::fs::read(built("granule-user-bench", "cargo xtask user")).unwrap()
+}
+
 /// The program that runs another with a page size of its own.
 pub(crate) fn pagesize() -> Vec<u8> {
     std::fs::read(built("granule-pagesize", "cargo xtask user")).unwrap()
