@@ -58,6 +58,12 @@ pub enum Instruction {
     Unmodelled(&'static str),
 }
 
+/// The DSBs that no event has.
+pub(crate) const DSB_NXS: &str = "DSB with nXS";
+/// The invalidations that no event has.
+pub(crate) const OTHER_TLBI: &str = "unknown invalidation";
+pub(crate) const WIDE_TLBI: &str = "128-bit invalidation";
+
 /// How a store is made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StoreForm {
@@ -163,7 +169,7 @@ pub fn decode(word: u32) -> Option<Instruction> {
     if word & 0xffff_f01f == 0xd503_301f {
         // It completes fewer invalidations than a DSB does.
         if word >> 5 & 7 == 1 && word >> 8 & 3 == 2 {
-            return Some(Instruction::Unmodelled("DSB with nXS"));
+            return Some(Instruction::Unmodelled(DSB_NXS));
         }
         return barrier(word).map(Instruction::Barrier);
     }
@@ -187,7 +193,7 @@ pub fn decode(word: u32) -> Option<Instruction> {
         0x1aa1 => system_instruction(encoding, rt),
         // SYSP and MSRR: pairs of registers, for 128-bit descriptors.
         0x1aa9 if encoding.crn() == 8 || encoding.crn() == 9 => {
-            Some(Instruction::Unmodelled("128-bit invalidation"))
+            Some(Instruction::Unmodelled(WIDE_TLBI))
         }
         0x1aab if encoding.crn() == 2 => Some(Instruction::Unmodelled("128-bit registers")),
         _ => None,
@@ -201,7 +207,7 @@ fn system_instruction(op: System, rt: u8) -> Option<Instruction> {
             let op = System(op.0 & !(1 << 7));
             // An operation without a name here is one by granules of realms or of a PA.
             if op.name().is_none() {
-                return Some(Instruction::Unmodelled("unknown invalidation"));
+                return Some(Instruction::Unmodelled(OTHER_TLBI));
             }
             Some(Instruction::Tlbi { op, rt })
         }

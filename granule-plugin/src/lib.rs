@@ -6,13 +6,16 @@
 //!
 //! For `granule bench tlb` it tells the pages that the system accesses instead ([`accesses`]).
 //!
-//! [`decode`], [`track`], [`stream`] and [`accesses`] know nothing of QEMU and have no unsafe code. Everything
+//! For `granule bench user` it tells how many TLBIs and DSBs executed ([`counts`]).
+//!
+//! [`decode`], [`track`], [`stream`], [`accesses`] and [`counts`] know nothing of QEMU and have no unsafe code. Everything
 //! that does is in the private module `qemu`, which speaks QEMU's plugin interface in declarations
 //! of its own.
 
 #![deny(missing_docs)]
 
 pub mod accesses;
+pub mod counts;
 pub mod decode;
 #[cfg(target_os = "linux")]
 mod qemu;

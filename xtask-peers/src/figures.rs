@@ -49,7 +49,7 @@ impl Figures {
             ops: measured
                 .ops
                 .into_iter()
-                .map(|op| (op.name, op.best))
+                .filter_map(|op| Some((op.name, op.time?.best)))
                 .collect(),
         })
     }
@@ -175,8 +175,8 @@ mod tests {
     use super::*;
 
     const SAID: &str = "noise\r\nbench begin page=4096 bytes=8192 pages=2 rounds=3 \
-        frequency=62500000\r\nbench op=fork best=10 median=11 worst=12\r\n\
-        bench op=munmap best=20 median=20 worst=20\r\nbench end ops=2\r\nmore\r\n";
+        frequency=62500000\r\nbench op=fork best=10 median=11 worst=12 at=0\r\n\
+        bench op=munmap best=20 median=20 worst=20 at=1\r\nbench end ops=2\r\nmore\r\n";
 
     #[test]
     fn ticks_are_instructions() {

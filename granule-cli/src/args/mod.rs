@@ -361,6 +361,7 @@ impl BootArgs {
             dtb_address: self.dtb_address,
             qemu: self.qemu.clone(),
             icount: self.icount,
+            plugin: None,
             kaslr_seed: match (self.kaslr_seed, &self.dtb) {
                 (Some(seed), _) => seed,
                 (None, None) => KaslrSeed::Random,
@@ -447,6 +448,7 @@ mod tests {
                 dtb_address: Some(2 << 30),
                 qemu: "/q".into(),
                 icount: true,
+                plugin: None,
                 kaslr_seed: KaslrSeed::Number(16),
                 timeout: Duration::from_secs(9),
                 trace: Some("T".into()),

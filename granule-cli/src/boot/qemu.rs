@@ -139,6 +139,9 @@ pub(crate) fn boot_options(
     } else {
         push(&[text("-accel"), text("tcg")]);
     }
+    if let Some(value) = &request.plugin {
+        push(&[text("-plugin"), value]);
+    }
     // A guest that resets instead of ending must not boot again for ever.
     push(&[text("-no-reboot"), text("-serial"), text("stdio")]);
     if let Some(socket) = qmp_socket {

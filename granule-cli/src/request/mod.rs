@@ -6,6 +6,7 @@
 mod firmware;
 mod kexec;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -230,6 +231,8 @@ pub struct Request {
     pub qemu: PathBuf,
     /// Whether the virtual clock counts instructions.
     pub icount: bool,
+    /// The value of QEMU's option `-plugin`, for what counts from outside.
+    pub plugin: Option<OsString>,
     /// The seed in the tree's `/chosen`.
     pub kaslr_seed: KaslrSeed,
     /// The guest's time limit, by its own clock ([`clock`](crate::boot::clock)).
@@ -276,6 +279,7 @@ impl Default for Request {
             dtb_address: None,
             qemu: PathBuf::from("qemu-system-aarch64"),
             icount: false,
+            plugin: None,
             kaslr_seed: KaslrSeed::Off,
             timeout: Duration::from_secs(60),
             trace: None,

@@ -3,7 +3,7 @@
 //!
 //! It serves machines of one CPU, so the lock is never waited for.
 
-use super::api::{Api, Callbacks, LOADS_AND_STORES, Pointer};
+use super::api::{Api, Callbacks, LOADS_AND_STORES, Pointer, Translation};
 use super::ram::Ram;
 use super::{KEPT, SMALLEST_ZERO, THIS, lock};
 use crate::accesses::{Block, Collector, Kind};
@@ -77,15 +77,7 @@ impl Accesses {
     }
 }
 
-impl Callbacks for Accesses {
-    fn init(cpu: c_uint) {
-        if let Some(accesses) = ACCESSES.get() {
-            THIS.with(|this| {
-                let _ = this.set((cpu as u16, accesses.api.registers()));
-            });
-        }
-    }
-
+impl Translation for Accesses {
     fn translated(block: Pointer) {
         let Some(accesses) = ACCESSES.get() else {
             return;
@@ -134,6 +126,16 @@ impl Callbacks for Accesses {
                 .or_insert_with(|| Box::leak(Box::new(whole)));
             let data = std::ptr::from_ref::<Block>(kept).cast_mut().cast();
             api.call_before_block(block, entered, data);
+        }
+    }
+}
+
+impl Callbacks for Accesses {
+    fn init(cpu: c_uint) {
+        if let Some(accesses) = ACCESSES.get() {
+            THIS.with(|this| {
+                let _ = this.set((cpu as u16, accesses.api.registers()));
+            });
         }
     }
 

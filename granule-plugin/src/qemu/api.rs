@@ -1,12 +1,15 @@
 //! QEMU's plugin interface, in declarations of our own: the functions that this plugin calls, looked
 //! up by name in the program that loaded it. One binary so serves versions 4 (QEMU 10.0) to 7 (11.1)
-//! of the interface, of which no QEMU accepts all.
+//! of the interface, of which no QEMU accepts all; for what needs no registers, from version 1
+//! (QEMU 7.2) on.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicI32, Ordering};
 
 /// The least version with all that is needed: values of stores, and registers.
 const LEAST: i32 = 4;
+/// The version from which an instruction's bytes are copied to where the plugin says.
+const COPIES: i32 = 3;
 /// The version from which callbacks get a pointer of the plugin's instead of its number.
 const POINTERS: i32 = 7;
 
@@ -44,6 +47,24 @@ pub(crate) struct Info {
     most_cpus: c_int,
 }
 
+impl Info {
+    /// What QEMU says, if it is the QEMU for arm64 systems.
+    ///
+    /// # Safety
+    ///
+    /// `info` is what QEMU gave to `qemu_plugin_install`.
+    unsafe fn of<'a>(info: *const Self) -> Result<&'a Self, String> {
+        // SAFETY: the caller vouches for the pointer, and the structure begins so in all versions.
+        let info = unsafe { &*info };
+        // SAFETY: QEMU's name of its target ends in a NUL.
+        let target = unsafe { CStr::from_ptr(info.target) };
+        if !info.is_system || target != c"aarch64" {
+            return Err("it watches qemu-system-aarch64, and this is another program".into());
+        }
+        Ok(info)
+    }
+}
+
 /// One of a CPU's registers that can be read. Later versions have more at the end.
 #[repr(C)]
 struct RegisterName {
@@ -60,25 +81,25 @@ struct Array {
 }
 
 macro_rules! functions {
-    ($($name:ident = $symbol:literal: fn($($argument:ty),*) $(-> $result:ty)?;)*) => {
-        /// The functions.
-        pub(crate) struct Api {
-            version: i32,
+    ($(#[$doc:meta])* $api:ident($given:ident: $type:ty): $($name:ident = $symbol:literal: fn($($argument:ty),*) $(-> $result:ty)?;)*) => {
+        $(#[$doc])*
+        pub(crate) struct $api {
+            $given: $type,
             $($name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
         }
 
-        impl Api {
+        impl $api {
             /// Looks the functions up. The error names the first that is not there.
-            fn look_up(version: i32) -> Result<Self, &'static str> {
+            fn look_up($given: $type) -> Result<Self, &'static str> {
                 Ok(Self {
-                    version,
+                    $given,
                     $($name: {
                         let found = symbol($symbol);
                         if found.is_null() {
                             return Err(stringify!($name));
                         }
                         // SAFETY: `found` is the function of this name, whose type is this one in all
-                        // versions of the interface from `LEAST` on.
+                        // versions of the interface that the structure is for.
                         unsafe { std::mem::transmute::<
                             Pointer,
                             unsafe extern "C" fn($($argument),*) $(-> $result)?,
@@ -91,11 +112,20 @@ macro_rules! functions {
 }
 
 functions! {
+    /// What all versions from 1 on have: instructions, and callbacks on them.
+    Basics(version: i32):
     tb_n_insns = c"qemu_plugin_tb_n_insns": fn(Pointer) -> usize;
     tb_get_insn = c"qemu_plugin_tb_get_insn": fn(Pointer, usize) -> Pointer;
+    // Before `COPIES` it takes the first argument alone, and returns the address of the bytes.
     insn_data = c"qemu_plugin_insn_data": fn(Pointer, Pointer, usize) -> usize;
     insn_vaddr = c"qemu_plugin_insn_vaddr": fn(Pointer) -> u64;
     on_insn = c"qemu_plugin_register_vcpu_insn_exec_cb": fn(Pointer, InsnCallback, c_int, Pointer);
+    on_translation = c"qemu_plugin_register_vcpu_tb_trans_cb": fn(u64, Pointer, Pointer);
+}
+
+functions! {
+    /// All functions, from version `LEAST` on.
+    Api(basics: Basics):
     on_block = c"qemu_plugin_register_vcpu_tb_exec_cb": fn(Pointer, InsnCallback, c_int, Pointer);
     on_memory = c"qemu_plugin_register_vcpu_mem_cb": fn(Pointer, MemoryCallback, c_int, c_int, Pointer);
     get_hwaddr = c"qemu_plugin_get_hwaddr": fn(u32, u64) -> Pointer;
@@ -107,7 +137,6 @@ functions! {
     read_register = c"qemu_plugin_read_register": fn(Pointer, *mut Array) -> c_int;
     on_init = c"qemu_plugin_register_vcpu_init_cb": fn(u64, Pointer, Pointer);
     on_idle = c"qemu_plugin_register_vcpu_idle_cb": fn(u64, Pointer, Pointer);
-    on_translation = c"qemu_plugin_register_vcpu_tb_trans_cb": fn(u64, Pointer, Pointer);
     on_exit = c"qemu_plugin_register_atexit_cb": fn(u64, Pointer, Pointer);
     print = c"qemu_plugin_outs": fn(*const c_char);
     array_new = c"g_byte_array_new": fn() -> *mut Array;
@@ -148,21 +177,29 @@ extern "C" fn choose_version() {
             6
         } else if has(c"qemu_plugin_translate_vaddr") {
             5
-        } else {
+        } else if has(c"qemu_plugin_mem_get_value") {
             LEAST
+        } else if has(c"qemu_plugin_scoreboard_new") {
+            2
+        } else {
+            1
         }
     });
     qemu_plugin_version.store(version, Ordering::Relaxed);
 }
 
-/// What QEMU calls the plugin for.
-pub(crate) trait Callbacks {
+/// What QEMU calls every plugin for.
+pub(crate) trait Translation {
+    /// A block of instructions is translated.
+    fn translated(block: Pointer);
+}
+
+/// What QEMU calls a plugin for that follows the machine.
+pub(crate) trait Callbacks: Translation {
     /// A CPU begins, in its own thread.
     fn init(cpu: c_uint);
     /// A CPU has nothing to do for now.
     fn idle() {}
-    /// A block of instructions is translated.
-    fn translated(block: Pointer);
     /// QEMU ends.
     fn exit();
     /// A CPU takes an exception or an interrupt; the address is that of the instruction it left.
@@ -185,11 +222,11 @@ extern "C" fn idle<C: Callbacks>(_cpu: c_uint, _data: Pointer) {
     C::idle();
 }
 
-extern "C" fn translated_before_7<C: Callbacks>(_id: u64, block: Pointer) {
+extern "C" fn translated_before_7<C: Translation>(_id: u64, block: Pointer) {
     C::translated(block);
 }
 
-extern "C" fn translated<C: Callbacks>(block: Pointer, _data: Pointer) {
+extern "C" fn translated<C: Translation>(block: Pointer, _data: Pointer) {
     C::translated(block);
 }
 
@@ -228,14 +265,9 @@ impl Api {
     ///
     /// `info` is what QEMU gave to `qemu_plugin_install`.
     pub(crate) unsafe fn new(info: *const Info) -> Result<(Self, u16), String> {
-        // SAFETY: the caller vouches for the pointer, and the structure begins so in all versions.
-        let info = unsafe { &*info };
-        // SAFETY: QEMU's name of its target ends in a NUL.
-        let target = unsafe { CStr::from_ptr(info.target) };
-        if !info.is_system || target != c"aarch64" {
-            return Err("it watches qemu-system-aarch64, and this is another program".into());
-        }
-        let api = Self::look_up(info.version)
+        // SAFETY: the caller vouches for the pointer.
+        let (info, basics) = unsafe { (Info::of(info)?, Basics::new(info)?) };
+        let api = Self::look_up(basics)
             .map_err(|name| format!("this QEMU has no {name}; QEMU 10.0 to 11.1 are known"))?;
         let cpus = u16::try_from(info.most_cpus.max(info.cpus))
             .ok()
@@ -251,18 +283,18 @@ impl Api {
 
     /// The version of the interface.
     pub(crate) const fn version(&self) -> i32 {
-        self.version
+        self.basics.version
     }
 
     /// Asks QEMU to call `C`. Returns whether it tells of exceptions.
     pub(crate) fn register<C: Callbacks>(&self, id: u64) -> bool {
         let null = std::ptr::null_mut();
-        let pointers = self.version >= POINTERS;
-        let (on_init, on_idle, on_translation, on_exit, on_trap) = if pointers {
+        self.basics.on_translation::<C>(id);
+        let pointers = self.version() >= POINTERS;
+        let (on_init, on_idle, on_exit, on_trap) = if pointers {
             (
                 init::<C> as *const () as Pointer,
                 idle::<C> as *const () as Pointer,
-                translated::<C> as *const () as Pointer,
                 exit::<C> as *const () as Pointer,
                 trapped::<C> as *const () as Pointer,
             )
@@ -270,7 +302,6 @@ impl Api {
             (
                 init_before_7::<C> as *const () as Pointer,
                 idle_before_7::<C> as *const () as Pointer,
-                translated_before_7::<C> as *const () as Pointer,
                 exit_before_7::<C> as *const () as Pointer,
                 trapped_before_7::<C> as *const () as Pointer,
             )
@@ -280,7 +311,6 @@ impl Api {
         unsafe {
             (self.on_init)(id, on_init, null);
             (self.on_idle)(id, on_idle, null);
-            (self.on_translation)(id, on_translation, null);
             (self.on_exit)(id, on_exit, null);
         }
         let on_discontinuity = symbol(c"qemu_plugin_register_vcpu_discon_cb");
@@ -296,24 +326,12 @@ impl Api {
         true
     }
 
-    /// The instructions of a block that is being translated: for each its handle, address and word.
+    /// As [`Basics::instructions`].
     pub(crate) fn instructions(&self, block: Pointer) -> impl Iterator<Item = (Pointer, u64, u32)> {
-        // SAFETY: the block is the one of the callback that is running.
-        let count = unsafe { (self.tb_n_insns)(block) };
-        (0..count).map(move |index| {
-            // SAFETY: as above, and the index is one of the block's.
-            let insn = unsafe { (self.tb_get_insn)(block, index) };
-            let mut word = [0; 4];
-            // SAFETY: `insn` is one of the block's, and `word` has room for four bytes.
-            let address = unsafe {
-                (self.insn_data)(insn, word.as_mut_ptr().cast(), word.len());
-                (self.insn_vaddr)(insn)
-            };
-            (insn, address, u32::from_le_bytes(word))
-        })
+        self.basics.instructions(block)
     }
 
-    /// Has a callback run before an instruction of the block that is being translated.
+    /// As [`Basics::call_before`].
     pub(crate) fn call_before(
         &self,
         insn: Pointer,
@@ -321,9 +339,7 @@ impl Api {
         reads: bool,
         data: Pointer,
     ) {
-        let flags = if reads { READS_REGISTERS } else { NO_REGISTERS };
-        // SAFETY: the instruction is one of the block that is being translated.
-        unsafe { (self.on_insn)(insn, call, flags, data) };
+        self.basics.call_before(insn, call, reads, data);
     }
 
     /// Has a callback run before the block that is being translated.
@@ -450,6 +466,68 @@ impl Api {
     pub(crate) fn level(&self, registers: &CpuRegisters) -> Option<u8> {
         let status = self.read(registers, registers.status)?;
         Some((status >> 2 & 3) as u8)
+    }
+}
+
+impl Basics {
+    /// The functions of the QEMU that installs the plugin.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Api::new`].
+    pub(crate) unsafe fn new(info: *const Info) -> Result<Self, String> {
+        // SAFETY: the caller vouches for the pointer.
+        let info = unsafe { Info::of(info) }?;
+        Self::look_up(info.version)
+            .map_err(|name| format!("this QEMU has no {name}; QEMU 7.2 to 11.1 are known"))
+    }
+
+    /// Asks QEMU to call back for each block that it translates.
+    pub(crate) fn on_translation<C: Translation>(&self, id: u64) {
+        let null = std::ptr::null_mut();
+        let call = if self.version >= POINTERS {
+            translated::<C> as *const () as Pointer
+        } else {
+            translated_before_7::<C> as *const () as Pointer
+        };
+        // SAFETY: the callback has the type that this version calls, and a version whose functions
+        // take no pointer ignores the last argument, which is passed in a register.
+        unsafe { (self.on_translation)(id, call, null) };
+    }
+
+    /// The instructions of a block that is being translated: for each its handle, address and word.
+    pub(crate) fn instructions(&self, block: Pointer) -> impl Iterator<Item = (Pointer, u64, u32)> {
+        // SAFETY: the block is the one of the callback that is running.
+        let count = unsafe { (self.tb_n_insns)(block) };
+        (0..count).map(move |index| {
+            // SAFETY: as above, and the index is one of the block's.
+            let insn = unsafe { (self.tb_get_insn)(block, index) };
+            let mut word = [0_u8; 4];
+            // SAFETY: `insn` is one of the block's. `word` has room for four bytes; a version that
+            // copies nothing ignores the arguments for it, which are passed in registers, and returns
+            // the address of an instruction's bytes, four on arm64.
+            let address = unsafe {
+                let said = (self.insn_data)(insn, word.as_mut_ptr().cast(), word.len());
+                if self.version < COPIES {
+                    word = (said as *const [u8; 4]).read();
+                }
+                (self.insn_vaddr)(insn)
+            };
+            (insn, address, u32::from_le_bytes(word))
+        })
+    }
+
+    /// Has a callback run before an instruction of the block that is being translated.
+    pub(crate) fn call_before(
+        &self,
+        insn: Pointer,
+        call: InsnCallback,
+        reads: bool,
+        data: Pointer,
+    ) {
+        let flags = if reads { READS_REGISTERS } else { NO_REGISTERS };
+        // SAFETY: the instruction is one of the block that is being translated.
+        unsafe { (self.on_insn)(insn, call, flags, data) };
     }
 }
 

@@ -7,12 +7,13 @@
 
 mod accesses;
 mod api;
+mod counts;
 mod ram;
 
 use crate::decode::{self, Instruction, StoreForm};
 use crate::stream::{self, Head, Seen, Totals};
 use crate::track::{Marks, Origin, Store, TABLE, Tracker, UNMAPPED};
-use api::{Api, Callbacks, CpuRegisters, Info, Pointer};
+use api::{Api, Basics, Callbacks, CpuRegisters, Info, Pointer, Translation};
 use granule_trace::Barrier;
 use ram::Ram;
 use std::cell::OnceCell;
@@ -102,8 +103,6 @@ unsafe extern "C" fn qemu_plugin_install(
     argc: c_int,
     argv: *const *const c_char,
 ) -> c_int {
-    // SAFETY: QEMU passes its own description.
-    let api = unsafe { Api::new(info) };
     let mut options = HashMap::new();
     for index in 0..argc.max(0) as usize {
         // SAFETY: `argv` has `argc` texts.
@@ -112,7 +111,19 @@ unsafe extern "C" fn qemu_plugin_install(
             options.insert(key.to_owned(), value.to_owned());
         }
     }
-    match api.and_then(|(api, cpus)| install(id, api, cpus, &options)) {
+    let installed = match options.get("counts") {
+        Some(path) => {
+            // SAFETY: QEMU passes its own description.
+            let basics = unsafe { Basics::new(info) };
+            basics.and_then(|basics| counts::install(id, basics, path))
+        }
+        None => {
+            // SAFETY: as above.
+            let api = unsafe { Api::new(info) };
+            api.and_then(|(api, cpus)| install(id, api, cpus, &options))
+        }
+    };
+    match installed {
         Ok(()) => 0,
         Err(why) => {
             eprintln!("granule-plugin: {why}");
@@ -252,25 +263,7 @@ impl Plugin {
 const RELEASE: u64 = 1;
 const EXCHANGE: u64 = 2;
 
-impl Callbacks for Plugin {
-    fn init(cpu: c_uint) {
-        if let Some(plugin) = PLUGIN.get() {
-            THIS.with(|this| {
-                let _ = this.set((cpu as u16, plugin.api.registers()));
-            });
-        }
-    }
-
-    // A QEMU that is killed while its guest waits loses nothing.
-    fn idle() {
-        if let Some(machine) = PLUGIN.get().and_then(|plugin| plugin.machine.get()) {
-            let mut told = lock(&machine.told);
-            if !told.bytes.is_empty() {
-                told.write();
-            }
-        }
-    }
-
+impl Translation for Plugin {
     fn translated(block: Pointer) {
         let Some(plugin) = PLUGIN.get() else { return };
         let machine = plugin.machine();
@@ -300,6 +293,26 @@ impl Callbacks for Plugin {
                 let bits = u64::from(form.release) * RELEASE + u64::from(form.exchange) * EXCHANGE;
                 let data = (pc | bits) as usize as Pointer;
                 api.call_at_memory(insn, stored, api::STORES, data);
+            }
+        }
+    }
+}
+
+impl Callbacks for Plugin {
+    fn init(cpu: c_uint) {
+        if let Some(plugin) = PLUGIN.get() {
+            THIS.with(|this| {
+                let _ = this.set((cpu as u16, plugin.api.registers()));
+            });
+        }
+    }
+
+    // A QEMU that is killed while its guest waits loses nothing.
+    fn idle() {
+        if let Some(machine) = PLUGIN.get().and_then(|plugin| plugin.machine.get()) {
+            let mut told = lock(&machine.told);
+            if !told.bytes.is_empty() {
+                told.write();
             }
         }
     }

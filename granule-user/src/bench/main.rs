@@ -1,20 +1,24 @@
-//! What user memory costs: `granule-user-bench [BYTES] [ROUNDS] [off] [large]`.
+//! What user memory costs: `granule-user-bench [BYTES] [ROUNDS] [large] [switches] [programs=COUNT] [together=SIZES] [off]`.
 //!
 //! Maps BYTES (1G) of private anonymous memory in pages of the base size, or with `large` in what the
-//! kernel takes for the best, and times what is done to all of it, ROUNDS (3) times. One source for every kernel with the arm64 Linux system calls, and
-//! for every page size: it can be `/init` with nothing else in the initramfs. With `off` it asks for
+//! kernel takes for the best, and times what is done to all of it, ROUNDS (3) times. One source for every
+//! kernel with the arm64 Linux system calls, and for every page size: it can be `/init` with nothing else in the initramfs. With `off` it asks for
 //! the machine to be powered off when it is done, as the first process of Linux has to, and then
 //! ends, as it does anyway.
+//!
+//! With `switches` it then counts switches between programs, and with `programs=` what programs take that
+//! wait (`switches`). With `together=` and page sizes in bytes, separated by commas, programs of these sizes do the
+//! work, some of it, instead (`turns`).
 //!
 //! It prints a line for each kind of work, and nothing else unless something fails:
 //!
 //! ```text
 //! bench begin page=4096 bytes=1073741824 pages=262144 rounds=3 frequency=62500000
-//! bench op=fork best=1639245 median=1639300 worst=1650001
+//! bench op=fork best=1639245 median=1639300 worst=1650001 at=11
 //! bench end ops=10
 //! ```
 //!
-//! With `switches` in the place of BYTES it counts other things (`switches`).
+//! `at` is the number of the fastest piece of work among all that were timed (`clock`).
 //!
 //! Times are ticks of the virtual counter, `frequency` of which are a second. Under QEMU with
 //! `-icount shift=0` an instruction is a nanosecond of that counter's time, so they are counts of
@@ -27,9 +31,13 @@
 )]
 
 #[cfg(target_os = "none")]
+mod clock;
+#[cfg(target_os = "none")]
 mod rounds;
 #[cfg(target_os = "none")]
 mod switches;
+#[cfg(target_os = "none")]
+mod turns;
 
 #[cfg(target_os = "none")]
 granule_user::program!(rounds::run);

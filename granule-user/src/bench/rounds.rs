@@ -1,7 +1,7 @@
 //! The rounds of the benchmark: what is done, and how long it takes.
 
-use super::switches;
-use core::arch::asm;
+use super::clock::{Took, frequency, tell, timed};
+use super::{switches, turns};
 use granule_user::calls::{self, call, fork, say};
 use granule_user::start::{Start, number, page};
 
@@ -44,7 +44,7 @@ const OPS: [(Op, &str); 10] = [
 ];
 
 /// The most rounds there is room for.
-const MOST_ROUNDS: usize = 15;
+pub(crate) const MOST_ROUNDS: usize = 15;
 const DEFAULT_BYTES: u64 = 1 << 30;
 const DEFAULT_ROUNDS: usize = 3;
 
@@ -70,17 +70,12 @@ pub(crate) type Failure = (&'static str, i64);
 
 /// Runs all rounds; the exit code.
 pub(crate) fn run(start: Start) -> i32 {
-    if let Some(code) = switches::partner(start) {
+    if let Some(code) = switches::partner(start).or_else(|| turns::worker(start)) {
         return code;
     }
     open_console();
-    let off = (1..start.count()).any(|index| start.argument(index) == b"off");
-    let work = if start.argument(1) == b"switches" {
-        switches::measure
-    } else {
-        measure
-    };
-    let code = match work(start) {
+    let off = has(start, b"off");
+    let code = match measure(start) {
         Ok(()) => 0,
         Err((what, error)) => {
             say(format_args!("bench failed {what} {error}\n"));
@@ -113,9 +108,14 @@ fn measure(start: Start) -> Result<(), Failure> {
         "bench begin page={page} bytes={bytes} pages={} rounds={rounds} frequency={frequency}\n",
         bytes / page
     ));
+    if let Some(sizes) = after(start, b"together=") {
+        let lines = turns::measure(start, sizes, rounds)?;
+        say(format_args!("bench end ops={lines}\n"));
+        return Ok(());
+    }
     // What the kernel takes for the best, which may be large pages, or pages of the base size alone.
-    let large = (1..start.count()).any(|index| start.argument(index) == b"large");
-    let mut times = [[0u64; MOST_ROUNDS]; OPS.len()];
+    let large = has(start, b"large");
+    let mut times = [[Took::default(); MOST_ROUNDS]; OPS.len()];
     for at in 0..rounds {
         let round = round(bytes, page, large)?;
         for (times, time) in times.iter_mut().zip(round) {
@@ -123,31 +123,40 @@ fn measure(start: Start) -> Result<(), Failure> {
         }
     }
     for ((_, name), times) in OPS.iter().zip(&mut times) {
-        let times = &mut times[..rounds];
-        times.sort_unstable();
-        let (best, median, worst) = (times[0], times[rounds / 2], times[rounds - 1]);
-        say(format_args!(
-            "bench op={name} best={best} median={median} worst={worst}\n"
-        ));
+        tell(format_args!("op={name}"), &mut times[..rounds]);
     }
-    say(format_args!("bench end ops={}\n", OPS.len()));
+    let mut lines = OPS.len();
+    if has(start, b"switches") {
+        lines += switches::switches(page)?;
+    }
+    if let Some(count) = after(start, b"programs=") {
+        lines += switches::programs(page, number(count))?;
+    }
+    say(format_args!("bench end ops={lines}\n"));
     Ok(())
 }
 
-/// One round: the ticks of each kind of work.
-fn round(bytes: u64, page: u64, large: bool) -> Result<[u64; OPS.len()], Failure> {
-    let memory = calls::map(bytes, calls::READ_WRITE).map_err(|error| ("mmap", error))?;
-    if !large {
-        // A kernel without huge pages may not know the word.
-        call(calls::MADVISE, [memory, bytes, MADV_NOHUGEPAGE, 0, 0, 0]);
-    }
+/// What follows these bytes in the first argument that begins with them.
+fn after(start: Start, begin: &[u8]) -> Option<&'static [u8]> {
+    let mut words = (1..start.count()).map(|index| start.argument(index));
+    words.find_map(|word| word.strip_prefix(begin))
+}
+
+/// Whether a word is among the arguments.
+pub(crate) fn has(start: Start, word: &[u8]) -> bool {
+    (1..start.count()).any(|index| start.argument(index) == word)
+}
+
+/// One round: the time of each kind of work.
+fn round(bytes: u64, page: u64, large: bool) -> Result<[Took; OPS.len()], Failure> {
+    let memory = mapped(bytes, large)?;
     let all = || {
         write_all(memory, bytes, page);
         Ok(0)
     };
     let mut held = None;
     let mut child = -1;
-    let mut times = [0; OPS.len()];
+    let mut times = [Took::default(); OPS.len()];
     for ((op, name), time) in OPS.into_iter().zip(&mut times) {
         let (took, result) = match op {
             Op::Touch | Op::Reuse | Op::Copy | Op::Rewrite | Op::Loop => timed(all),
@@ -178,21 +187,23 @@ fn round(bytes: u64, page: u64, large: bool) -> Result<[u64; OPS.len()], Failure
     Ok(times)
 }
 
-/// The ticks that it took.
-#[inline(always)]
-fn timed(what: impl FnOnce() -> Result<i64, i64>) -> (u64, Result<i64, i64>) {
-    let begun = now();
-    let result = what();
-    (now() - begun, result)
+/// Memory of what the kernel takes for the best, or of pages of the base size.
+pub(crate) fn mapped(bytes: u64, large: bool) -> Result<u64, Failure> {
+    let memory = calls::map(bytes, calls::READ_WRITE).map_err(|error| ("mmap", error))?;
+    if !large {
+        // A kernel without huge pages may not know the word.
+        call(calls::MADVISE, [memory, bytes, MADV_NOHUGEPAGE, 0, 0, 0]);
+    }
+    Ok(memory)
 }
 
-fn done(result: i64) -> Result<i64, i64> {
+pub(crate) fn done(result: i64) -> Result<i64, i64> {
     if result < 0 { Err(result) } else { Ok(result) }
 }
 
 /// Forks; the child does `child` and ends.
 #[inline(always)]
-fn fork_and(child: impl FnOnce()) -> Result<i64, i64> {
+pub(crate) fn fork_and(child: impl FnOnce()) -> Result<i64, i64> {
     let pid = fork();
     if pid == 0 {
         child();
@@ -202,7 +213,7 @@ fn fork_and(child: impl FnOnce()) -> Result<i64, i64> {
 }
 
 /// Waits for a child, which must have ended with 0.
-fn ended_well(child: i64) -> Result<(), Failure> {
+pub(crate) fn ended_well(child: i64) -> Result<(), Failure> {
     match calls::wait(child) {
         Ok((_, 0)) => Ok(()),
         Ok((_, status)) => Err(("a child's status", i64::from(status))),
@@ -212,7 +223,7 @@ fn ended_well(child: i64) -> Result<(), Failure> {
 
 /// Writes a word to each page.
 #[inline(never)]
-fn write_all(memory: u64, bytes: u64, page: u64) {
+pub(crate) fn write_all(memory: u64, bytes: u64, page: u64) {
     let mut at = memory;
     while at < memory + bytes {
         // SAFETY: memory that the round mapped, which nobody else in this process reaches.
@@ -222,12 +233,12 @@ fn write_all(memory: u64, bytes: u64, page: u64) {
 }
 
 /// A pipe that a child waits at until the parent has ended it.
-struct Pipe {
-    read: u64,
-    write: u64,
+pub(crate) struct Pipe {
+    pub(crate) read: u64,
+    pub(crate) write: u64,
 }
 
-fn pipe() -> Result<Pipe, Failure> {
+pub(crate) fn pipe() -> Result<Pipe, Failure> {
     let mut ends = [0u32; 2];
     let made = call(PIPE2, [ends.as_mut_ptr() as u64, 0, 0, 0, 0, 0]);
     done(made).map_err(|error| ("pipe2", error))?;
@@ -252,7 +263,7 @@ impl Pipe {
 }
 
 /// A number with K, M or G behind it, or none of them.
-fn bytes(text: &[u8]) -> Option<u64> {
+pub(crate) fn bytes(text: &[u8]) -> Option<u64> {
     let (shift, digits) = match text.split_last()? {
         (b'G' | b'g', digits) => (30, digits),
         (b'M' | b'm', digits) => (20, digits),
@@ -263,25 +274,6 @@ fn bytes(text: &[u8]) -> Option<u64> {
         0 => None,
         bytes => Some(bytes),
     }
-}
-
-/// The virtual counter, which EL0 may read on Linux as here.
-pub(crate) fn now() -> u64 {
-    let now: u64;
-    // SAFETY: reads a counter, in order with what comes before.
-    unsafe {
-        asm!("isb", "mrs {}, cntvct_el0", out(reg) now, options(nostack, preserves_flags));
-    }
-    now
-}
-
-fn frequency() -> u64 {
-    let frequency: u64;
-    // SAFETY: reads a register.
-    unsafe {
-        asm!("mrs {}, cntfrq_el0", out(reg) frequency, options(nostack, preserves_flags));
-    }
-    frequency
 }
 
 /// A first process has no console if the initramfs has no node for it: makes one. Its descriptors

@@ -1,20 +1,19 @@
-//! What it costs to go from one program to another, and what programs that do nothing take:
-//! `granule-user-bench switches [COUNT]`. For one CPU.
+//! What it costs to go from one program to another, and what programs that do nothing take. For one CPU.
 //!
-//! Two processes yield to each other, the second with each page size that programs can have. Then COUNT (200)
-//! programs of each size wait for their end, and the memory that is gone is theirs: tables, stacks and what the
-//! kernel keeps. Where the kernel has no `prctl` for page sizes there is one size.
+//! Two processes yield to each other, the second with each page size that programs can have: a piece of work is
+//! `times` switches, each with its call of `sched_yield`. Then programs of 4K pages wait for their end, and
+//! the memory that is gone is theirs: tables, stacks and what the kernel keeps. Where the kernel has no `prctl`
+//! for page sizes there is one size.
 //!
 //! ```text
-//! bench op=switch page=4096 other=65536 rounds=1000 best=1639245
-//! bench op=programs page=4096 count=200 bytes=9830400
+//! bench op=switch-other other=65536 times=2000 best=1639245 median=1639245 worst=1639250 at=30
+//! bench op=programs-1000 page=4096 bytes=49152000
 //! ```
-//!
-//! A round is two switches and two calls of `sched_yield`.
 
-use super::rounds::{Failure, now};
+use super::clock::{Took, tell, timed};
+use super::rounds::Failure;
 use granule_user::calls::{self, EXECVE, call, fork, say, wait, wish_page_size};
-use granule_user::start::{Start, number, page};
+use granule_user::start::Start;
 
 const DUP3: u64 = 24;
 const CLOSE: u64 = 57;
@@ -24,7 +23,8 @@ const KILL: u64 = 129;
 const SYSINFO: u64 = 179;
 const ROUNDS: u64 = 1000;
 const REPEATS: usize = 5;
-const DEFAULT_COUNT: u64 = 200;
+/// The pages of the programs that wait.
+const SMALL: u64 = 4096;
 /// Words of `struct sysinfo`, and the index of the one with the free bytes.
 const SYSINFO_WORDS: usize = 14;
 const FREE: usize = 5;
@@ -74,38 +74,44 @@ fn sizes(own: u64) -> impl Iterator<Item = u64> {
     core::iter::once(own).chain(others)
 }
 
-pub(crate) fn measure(start: Start) -> Result<(), Failure> {
-    let own = page(start);
+/// Switches to a program of each size; how many lines it told.
+pub(crate) fn switches(own: u64) -> Result<usize, Failure> {
+    let mut lines = 0;
     for other in sizes(own) {
         let pid = begin(c"yields", other)?;
-        let mut best = u64::MAX;
-        for _ in 0..REPEATS {
-            let before = now();
-            for _ in 0..ROUNDS {
-                call(calls::SCHED_YIELD, [0; 6]);
-            }
-            best = best.min(now() - before);
+        let mut times = [Took::default(); REPEATS];
+        for time in &mut times {
+            let yields = || {
+                for _ in 0..ROUNDS {
+                    call(calls::SCHED_YIELD, [0; 6]);
+                }
+            };
+            *time = timed(yields).0;
         }
         end(pid);
-        say(format_args!(
-            "bench op=switch page={own} other={other} rounds={ROUNDS} best={best}\n"
-        ));
+        let op = if other == own { "same" } else { "other" };
+        let switches = 2 * ROUNDS;
+        let name = format_args!("op=switch-{op} other={other} times={switches}");
+        tell(name, &mut times);
+        lines += 1;
     }
-    let count = match number(start.argument(2)) {
-        0 => DEFAULT_COUNT,
-        count => count,
-    };
-    for size in sizes(own) {
-        let bytes = programs(size, count)?;
-        say(format_args!(
-            "bench op=programs page={size} count={count} bytes={bytes}\n"
-        ));
+    Ok(lines)
+}
+
+/// What `count` programs of small pages take, if the kernel can have such; how many lines it told.
+pub(crate) fn programs(own: u64, count: u64) -> Result<usize, Failure> {
+    if count == 0 || !sizes(own).any(|size| size == SMALL) {
+        return Ok(0);
     }
-    Ok(())
+    let bytes = waiting(SMALL, count)?;
+    say(format_args!(
+        "bench op=programs-{count} page={SMALL} bytes={bytes}\n"
+    ));
+    Ok(1)
 }
 
 /// The bytes that `count` programs with pages of `size` bytes take.
-fn programs(size: u64, count: u64) -> Result<u64, Failure> {
+fn waiting(size: u64, count: u64) -> Result<u64, Failure> {
     let mut ends = [0_u32; 2];
     let made = call(PIPE2, [ends.as_mut_ptr() as u64, 0, 0, 0, 0, 0]);
     if made < 0 {

@@ -12,14 +12,18 @@ use crate::sizes::parse_size;
 pub(super) const LONG: &str = "\
 Boot the kernel for every page size and each kernel for one, with the same program as the first
 process, and print what that counted: it maps memory, in large leaves or in pages of the base size
-alone, writes to each page, forks, writes again, changes permissions and back, and unmaps all. `over fixed` is what the
-choice of the page size at boot costs: the kernel for all against the one for that size.
+alone, writes to each page, forks, writes again, changes permissions and back, and unmaps all. Then
+it switches to and from a program of each page size, and begins programs that wait. `over fixed` is
+what the choice of the page size at boot costs: the kernel for all against the one for that size.
 
 What is counted is instructions of program and kernel, from before a call until after it, by the
 virtual counter under -icount, where an instruction is a nanosecond; in steps of 16. The fewest of
-all rounds are told. In `fork` the child ends at once, in `fork-held` it sleeps until the parent
+all rounds are told, with the TLBIs and DSBs of that round, which a plugin of QEMU counts. In `fork` the child ends at once, in `fork-held` it sleeps until the parent
 has taken the time. `touch` is the first write to each page, `copy` the one that copies it while
 that child is there, `reuse` the one after the other child, `rewrite` the one after mprotect.
+
+With --together three programs, of 4K, 16K and 64K pages, take turns on memory of their own, then do
+the same at once; `over alone` compares with boots in which one of them is alone.
 
 Images and program are built by `cargo xtask image`, `cargo xtask image --fixed 4k` (16k, 64k) and
 `cargo xtask user`. Ctrl-C ends the boot that runs and prints what is done. The exit code is 0 only
@@ -32,6 +36,9 @@ Examples:
 
   Quickly, one page size, for a program:
     granule bench user --bytes 64M --memory 512M --page-size 16k --rounds 1 --json
+
+  Programs of all page sizes at once against each alone, on the kernel with 64K pages:
+    granule bench user --together --page-size 64k --bytes 256M
 
 docs/bench-json.md documents the JSON object, docs/performance.md has results, and Linux's.";
 
@@ -84,6 +91,14 @@ pub struct UserArgs {
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=15))]
     rounds: u32,
 
+    /// How many programs of 4K pages wait at once; 0 leaves that out
+    #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(0..=1000))]
+    programs: u32,
+
+    /// Instead, have programs of all page sizes touch, fork and unmap such memory at once, and each alone
+    #[arg(long, conflicts_with_all = ["build", "programs"])]
+    together: bool,
+
     /// CPU in QEMU's own words
     #[arg(long, value_name = "TEXT", default_value = "neoverse-n1")]
     cpu: String,
@@ -108,6 +123,8 @@ impl UserArgs {
             memory: self.memory,
             bytes: self.bytes,
             rounds: self.rounds,
+            programs: self.programs,
+            together: self.together,
             cpu: self.cpu.clone(),
             qemu: self.run.qemu.clone(),
             folder: self.folder.clone(),

@@ -5,6 +5,8 @@
 
 use std::collections::BTreeSet;
 
+use granule_plugin::counts::Counts;
+
 /// The results of a run of the program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Measured {
@@ -22,18 +24,36 @@ pub struct Measured {
     pub ops: Vec<Op>,
 }
 
-/// An operation on all of the memory, in nanoseconds: instructions where one takes exactly a
-/// nanosecond.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// An operation: on all of the memory, unless it says something else.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Op {
     /// Its name.
     pub name: String,
+    /// Bytes of a page of the programs, where they are not those of the one that measures.
+    pub page: Option<u64>,
+    /// Bytes of a page of the other program.
+    pub other: Option<u64>,
+    /// How often it was done each time, if it is no work on memory.
+    pub times: Option<u64>,
+    /// Bytes that it took.
+    pub bytes: Option<u64>,
+    /// Its time, if it was timed.
+    pub time: Option<Time>,
+    /// What was counted from outside the guest in its fastest round.
+    pub counts: Option<Counts>,
+}
+
+/// Nanoseconds of all rounds: instructions where one takes exactly a nanosecond.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Time {
     /// The fastest round.
     pub best: u64,
     /// The median round.
     pub median: u64,
     /// The slowest round.
     pub worst: u64,
+    /// The number of the fastest among all that the program timed.
+    pub at: u64,
 }
 
 /// The prefix of every line of the program.
@@ -77,7 +97,7 @@ pub fn read(console: &str) -> Result<Measured, String> {
             return begun.ok_or_else(String::new);
         }
         let op = op(words, measured.frequency).map_err(|what| wrong(&what))?;
-        if !names.insert(op.name.clone()) {
+        if !names.insert((op.name.clone(), op.page, op.other)) {
             return Err(wrong("said before"));
         }
         if measured.ops.len() == MOST_OPS {
@@ -121,21 +141,44 @@ fn op(words: &str, frequency: u64) -> Result<Op, String> {
     if name.is_empty() || name.len() > MOST_NAME || !name.bytes().all(plain) {
         return Err("no name of a kind of work".into());
     }
+    let optional = |key| match field(words, key) {
+        Ok(_) => number(words, key).map(Some),
+        Err(_) => Ok(None),
+    };
+    let op = Op {
+        name: name.to_owned(),
+        page: optional("page")?,
+        other: optional("other")?,
+        times: optional("times")?,
+        bytes: optional("bytes")?,
+        time: None,
+        counts: None,
+    };
+    if op.times == Some(0) {
+        return Err("it was not done".into());
+    }
+    // What took memory was not timed, and the other way round.
+    if op.bytes.is_some() {
+        return Ok(op);
+    }
     let time = |key| {
         let ticks = number(words, key)?;
         let time = u128::from(ticks) * NANOSECONDS / u128::from(frequency.max(1));
         u64::try_from(time).map_err(|_| format!("`{key}` is longer than can be"))
     };
-    let op = Op {
-        name: name.to_owned(),
+    let time = Time {
         best: time("best")?,
         median: time("median")?,
         worst: time("worst")?,
+        at: number(words, "at")?,
     };
-    if op.best > op.median || op.median > op.worst {
+    if time.best > time.median || time.median > time.worst {
         return Err("the best is not the best".into());
     }
-    Ok(op)
+    Ok(Op {
+        time: Some(time),
+        ..op
+    })
 }
 
 /// The value of the first `key=value` with that key.
@@ -163,11 +206,11 @@ mod tests {
         "bench begin page=4096 bytes=67108864 pages=16384 rounds=3 frequency=62500000";
     const WHOLE: &str = "granule: something else\r\n\
         bench begin page=4096 bytes=67108864 pages=16384 rounds=3 frequency=62500000\r\n\
-        bench op=touch best=1358992 median=1358993 worst=1362113\r\n\
+        bench op=touch best=1358992 median=1358993 worst=1362113 at=0\r\n\
         granule: a line of the kernel's\r\n\
-        bench op=fork-held best=100 median=100 worst=200 more=7\r\n\
+        bench op=fork-held best=100 median=100 worst=200 at=3 more=7\r\n\
         bench end ops=2\r\n\
-        bench op=late best=1 median=1 worst=1\r\n";
+        bench op=late best=1 median=1 worst=1 at=0\r\n";
 
     #[test]
     fn ticks_become_nanoseconds() {
@@ -176,7 +219,8 @@ mod tests {
         assert_eq!((measured.bytes, measured.rounds), (64 << 20, 3));
         let names: Vec<_> = measured.ops.iter().map(|op| op.name.as_str()).collect();
         assert_eq!(names, ["touch", "fork-held"]);
-        let touch = &measured.ops[0];
+        assert_eq!(measured.ops[1].time.unwrap().at, 3);
+        let touch = measured.ops[0].time.unwrap();
         assert_eq!(
             (touch.best, touch.median, touch.worst),
             (1_358_992 * 16, 1_358_993 * 16, 1_362_113 * 16)
@@ -196,7 +240,7 @@ mod tests {
     #[test]
     fn a_senseless_line_is_told_with_its_number() {
         let after = |lines: &str| read(&format!("{BEGIN}\n{lines}")).unwrap_err();
-        let op = "bench op=a best=1 median=2 worst=3\n";
+        let op = "bench op=a best=1 median=2 worst=3 at=0\n";
         for (lines, expected) in [
             ("bench end ops=0", "there were 0"),
             ("bench end ops=1", "there were 0"),
@@ -209,16 +253,16 @@ mod tests {
             ("bench op=a best=-1 median=2 worst=3", "`best` is no number"),
             ("bench op=a best=+1 median=2 worst=3", "`best` is no number"),
             ("bench op=a best= median=2 worst=3", "`best` is no number"),
-            ("bench op=a best=3 median=2 worst=3", "not the best"),
-            ("bench op=a best=1 median=4 worst=3", "not the best"),
-            ("bench op=A best=1 median=2 worst=3", "no name"),
-            ("bench op= best=1 median=2 worst=3", "no name"),
+            ("bench op=a best=3 median=2 worst=3 at=0", "not the best"),
+            ("bench op=a best=1 median=4 worst=3 at=0", "not the best"),
+            ("bench op=A best=1 median=2 worst=3 at=0", "no name"),
+            ("bench op= best=1 median=2 worst=3 at=0", "no name"),
             (
-                "bench op=a best=1 median=2 worst=99999999999999999999",
+                "bench op=a best=1 median=2 worst=99999999999999999999 at=0",
                 "`worst` is no number",
             ),
             (
-                "bench op=a best=1 median=2 worst=18446744073709551615",
+                "bench op=a best=1 median=2 worst=18446744073709551615 at=0",
                 "longer than can be",
             ),
             (BEGIN, "a second beginning"),
@@ -228,10 +272,10 @@ mod tests {
             assert!(error.contains(expected), "{lines}: {error}");
         }
         let many: String = (0..=MOST_OPS)
-            .map(|at| format!("bench op=a{at} best=1 median=2 worst=3\n"))
+            .map(|at| format!("bench op=a{at} best=1 median=2 worst=3 at=0\n"))
             .collect();
         assert!(after(&many).contains("64 already"));
-        let long = format!("bench op={} best=1 median=2 worst=3", "a".repeat(33));
+        let long = format!("bench op={} best=1 median=2 worst=3 at=0", "a".repeat(33));
         assert!(after(&long).contains("no name"));
     }
 
@@ -253,7 +297,7 @@ mod tests {
             let error = read(&BEGIN.replace(change, to)).unwrap_err();
             assert!(error.contains(expected), "{to}: {error}");
         }
-        let early = read("bench op=a best=1 median=2 worst=3").unwrap_err();
+        let early = read("bench op=a best=1 median=2 worst=3 at=0").unwrap_err();
         assert!(early.contains("before `bench begin`"), "{early}");
         assert!(read("").unwrap_err().contains("no line `bench begin`"));
     }

@@ -4,8 +4,10 @@
 //! The program is `granule-user/src/bench`; [`lines`] parses its output. [`run`] makes one boot for
 //! each build and page size, and [`report`] prints them.
 
+pub mod counts;
 pub mod lines;
 pub mod report;
+pub mod together;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,6 +20,7 @@ use crate::initramfs::Initramfs;
 use crate::request::{PageSize, Request};
 use crate::result::{Boot, Outcome};
 use crate::sizes::show_size;
+use counts::Counter;
 use lines::Measured;
 
 /// The kernel to boot.
@@ -44,6 +47,10 @@ pub struct Bench {
     pub bytes: u64,
     /// The number of rounds of the program.
     pub rounds: u32,
+    /// The number of programs that wait at once; 0 for none.
+    pub programs: u32,
+    /// Whether programs of all page sizes do the work at once, and each alone to compare, instead of one.
+    pub together: bool,
     /// QEMU's text for the CPU.
     pub cpu: String,
     /// The QEMU to run.
@@ -61,6 +68,19 @@ pub struct Cell {
     pub build: Build,
     /// The page size.
     pub page_size: PageSize,
+    /// What runs.
+    pub programs: Programs,
+}
+
+/// The programs of a boot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Programs {
+    /// One, of the kernel's page size, which does everything.
+    One,
+    /// One of this page size, and the program that tells it what to do, and no other size.
+    Alone(PageSize),
+    /// One of each page size at once.
+    Together,
 }
 
 impl Cell {
@@ -70,6 +90,24 @@ impl Cell {
         match self.build {
             Build::Boot => "boot".into(),
             Build::Fixed => format!("fixed-{}", self.page_size.word()),
+        }
+    }
+
+    /// What runs, in a word.
+    #[must_use]
+    pub fn programs(&self) -> String {
+        match self.programs {
+            Programs::One => "one".into(),
+            Programs::Alone(size) => format!("alone-{}", size.word()),
+            Programs::Together => "together".into(),
+        }
+    }
+
+    /// The page size of the program that measures.
+    fn measuring(&self) -> PageSize {
+        match self.programs {
+            Programs::Alone(size) => size,
+            Programs::One | Programs::Together => self.page_size,
         }
     }
 
@@ -85,6 +123,9 @@ impl Cell {
         }
     }
 }
+
+/// The page sizes that programs run with at once.
+const SIZES: [PageSize; 3] = [PageSize::K4, PageSize::K16, PageSize::K64];
 
 /// The program's file, and the command that builds it.
 const PROGRAM: (&str, &str) = ("granule-user-bench", "cargo xtask user");
@@ -130,8 +171,18 @@ impl Bench {
     pub fn cells(&self) -> Vec<Cell> {
         let mut cells = Vec::new();
         for &page_size in &self.page_size {
-            let of = |&build| Cell { build, page_size };
-            cells.extend(self.build.iter().map(of));
+            let of = |build, programs| Cell {
+                build,
+                page_size,
+                programs,
+            };
+            if self.together {
+                let alone = SIZES.map(|size| of(Build::Boot, Programs::Alone(size)));
+                cells.extend(alone);
+                cells.push(of(Build::Boot, Programs::Together));
+            } else {
+                cells.extend(self.build.iter().map(|&build| of(build, Programs::One)));
+            }
         }
         cells
     }
@@ -146,7 +197,12 @@ impl Bench {
             Some(folder) => folder.clone(),
             None => image::default_folder().map_err(|error| error.to_string())?,
         };
-        let largest = self.page_size.iter().map(|size| size.bytes()).max();
+        let sizes = if self.together {
+            &SIZES
+        } else {
+            &*self.page_size
+        };
+        let largest = sizes.iter().map(|size| size.bytes()).max();
         if self.bytes == 0 || !self.bytes.is_multiple_of(largest.unwrap_or(1)) {
             return Err(format!(
                 "--bytes {}: expected whole pages of every size, a multiple of {}",
@@ -154,10 +210,15 @@ impl Bench {
                 show_size(largest.unwrap_or(1))
             ));
         }
-        // A child needs as much memory again while the parent writes.
-        if self.bytes > self.memory / 2 - self.memory / 16 {
+        // A child needs as much memory again while the parent writes, and three programs thrice as much.
+        let (times, words) = if self.together {
+            (3, "thrice")
+        } else {
+            (2, "twice")
+        };
+        if self.bytes > self.memory / times - self.memory / 16 {
             return Err(format!(
-                "--bytes {} needs more than twice as much RAM, with --memory {} there is not so much",
+                "--bytes {} needs more than {words} as much RAM, with --memory {} there is not so much",
                 show_size(self.bytes),
                 show_size(self.memory)
             ));
@@ -184,13 +245,27 @@ impl Bench {
     }
 
     /// The words for the kernel and, behind `--`, for the program.
-    fn words(&self) -> String {
-        let Self { bytes, rounds, .. } = self;
-        if self.large_leaves {
-            format!("-- {bytes} {rounds} large")
-        } else {
-            format!("user_large_leaves=off -- {bytes} {rounds}")
+    fn words(&self, cell: Cell) -> String {
+        let mut words = String::new();
+        if !self.large_leaves {
+            words += "user_large_leaves=off ";
         }
+        if let Programs::Alone(size) = cell.programs {
+            words += &format!("user_pagesize={} ", size.word());
+        }
+        words += &format!("-- {} {}", self.bytes, self.rounds);
+        if self.large_leaves {
+            words += " large";
+        }
+        match cell.programs {
+            Programs::One => words += &format!(" switches programs={}", self.programs),
+            Programs::Alone(size) => words += &format!(" together={}", size.bytes()),
+            Programs::Together => {
+                let sizes = SIZES.map(|size| size.bytes().to_string());
+                words += &format!(" together={}", sizes.join(","));
+            }
+        }
+        words
     }
 
     fn request(&self, cell: Cell, image: &Path, initrd: &Path) -> Request {
@@ -203,7 +278,7 @@ impl Bench {
             qemu: self.qemu.clone(),
             icount: true,
             timeout: self.timeout,
-            append: Some(self.words()),
+            append: Some(self.words(cell)),
             ..Request::default()
         }
     }
@@ -213,8 +288,13 @@ impl Bench {
         // A boot by itself, and a page; bytes count too where they are zeroed and copied.
         const BOOT: u64 = 1 << 28;
         const PAGE: u64 = 3500;
-        let pages = self.bytes / cell.page_size.bytes();
-        BOOT + u64::from(self.rounds) * (pages * PAGE + self.bytes / 4)
+        let pages = self.bytes / cell.measuring().bytes();
+        let programs = if cell.programs == Programs::Together {
+            3
+        } else {
+            1
+        };
+        BOOT + u64::from(self.rounds) * programs * (pages * PAGE + self.bytes / 4)
     }
 }
 
@@ -245,12 +325,18 @@ pub fn run(
     let mut boots = Vec::new();
     for cell in bench.cells() {
         bar.next(format_args!(
-            "{}, {} pages",
+            "{}, {} pages, {}",
             cell.build(),
-            cell.page_size.word()
+            cell.page_size.word(),
+            cell.programs()
         ));
         let image = files.folder.join(cell.image().0);
-        let request = bench.request(cell, &image, archive.path());
+        // Without the plugin, on a host that QEMU cannot load it on, TLBIs and DSBs are not counted.
+        let counter = Counter::new().ok();
+        let request = Request {
+            plugin: counter.as_ref().map(Counter::option),
+            ..bench.request(cell, &image, archive.path())
+        };
         let boot = boot::boot(&request, &mut std::io::sink(), interrupt);
         if interrupt.load(Ordering::Relaxed) && !boot.is_ok() {
             // The boot was cut short: its counts are no result.
@@ -259,7 +345,7 @@ pub fn run(
                 interrupted: true,
             });
         }
-        let ran = judged(bench, cell, boot);
+        let ran = judged(bench, cell, boot, counter.as_ref());
         let stop = ran.boot.bad_usage;
         bar.done(bench.weight(cell));
         boots.push(ran);
@@ -274,10 +360,17 @@ pub fn run(
 }
 
 /// A boot with the program's results, which must match the request.
-fn judged(bench: &Bench, cell: Cell, mut boot: Boot) -> Ran {
+fn judged(bench: &Bench, cell: Cell, mut boot: Boot, counter: Option<&Counter>) -> Ran {
     let mut measured = None;
     if boot.is_ok() {
-        match lines::read(&boot.console_text()).and_then(|read| as_asked(bench, cell, read)) {
+        let read = || {
+            let mut read = as_asked(bench, cell, lines::read(&boot.console_text())?)?;
+            if let Some(counter) = counter {
+                counter.add_to(&mut read.ops)?;
+            }
+            Ok(read)
+        };
+        match read() {
             Ok(read) => measured = Some(read),
             Err(reason) => {
                 boot.outcome = Outcome::Refused;
@@ -294,7 +387,7 @@ fn judged(bench: &Bench, cell: Cell, mut boot: Boot) -> Ran {
 
 fn as_asked(bench: &Bench, cell: Cell, read: Measured) -> Result<Measured, String> {
     let asked = [
-        ("page size", cell.page_size.bytes(), read.page),
+        ("page size", cell.measuring().bytes(), read.page),
         ("bytes", bench.bytes, read.bytes),
         ("rounds", u64::from(bench.rounds), read.rounds),
     ];
@@ -318,6 +411,8 @@ mod tests {
             memory: 4 << 30,
             bytes: 1 << 30,
             rounds: 3,
+            programs: 1000,
+            together: false,
             cpu: "neoverse-n1".into(),
             qemu: "/nonexistent/qemu".into(),
             folder: Some("/nonexistent".into()),
@@ -331,7 +426,7 @@ mod tests {
         let mut boot = boot::run(&bench.request(cell, nowhere, nowhere));
         (boot.outcome, boot.reason, boot.bad_usage) = (Outcome::Ok, None, false);
         boot.console = console.as_bytes().to_vec();
-        judged(bench, cell, boot)
+        judged(bench, cell, boot, None)
     }
 
     /// The program's output if each operation takes this many ticks.
@@ -344,19 +439,47 @@ mod tests {
             bench.rounds
         );
         for (name, ticks) in ops {
-            text += &format!("bench op={name} best={ticks} median={ticks} worst={ticks}\n");
+            text += &format!("bench op={name} best={ticks} median={ticks} worst={ticks} at=0\n");
         }
         text + &format!("bench end ops={}\n", ops.len())
     }
 
     #[test]
     fn kernel_and_program_are_told_of_the_leaves() {
-        assert_eq!(bench().words(), "-- 1073741824 3 large");
+        assert_eq!(
+            bench().words(bench().cells()[0]),
+            "-- 1073741824 3 large switches programs=1000"
+        );
         let off = Bench {
             large_leaves: false,
             ..bench()
         };
-        assert_eq!(off.words(), "user_large_leaves=off -- 1073741824 3");
+        assert_eq!(
+            off.words(off.cells()[0]),
+            "user_large_leaves=off -- 1073741824 3 switches programs=1000"
+        );
+    }
+
+    #[test]
+    fn programs_of_all_sizes_are_beside_each_alone() {
+        let bench = Bench {
+            together: true,
+            ..bench()
+        };
+        let cells = bench.cells();
+        assert_eq!(cells.len(), 8);
+        let words: Vec<_> = cells.iter().map(|cell| bench.words(*cell)).collect();
+        let expected = "user_pagesize=16k -- 1073741824 3 large together=16384";
+        assert_eq!(words[1], expected);
+        let expected = "-- 1073741824 3 large together=4096,16384,65536";
+        assert_eq!((words[3].as_str(), words[7].as_str()), (expected, expected));
+        let error = Bench {
+            bytes: 3 << 29,
+            ..bench
+        }
+        .check()
+        .unwrap_err();
+        assert!(error.contains("more than thrice"), "{error}");
     }
 
     #[test]

@@ -5,8 +5,9 @@ use std::fmt::Write as _;
 use serde_json::{Value, json};
 
 use super::lines::{Measured, Op};
-use super::{Bench, Build, Done, Ran};
+use super::{Bench, Build, Done, Programs, Ran, together};
 use crate::bench::text::{SCHEMA, grouped};
+use crate::sizes::show_size;
 
 /// One operation of one boot.
 struct Row<'a> {
@@ -15,23 +16,52 @@ struct Row<'a> {
     op: &'a Op,
     /// The same operation on the kernel built for the page size.
     fixed: Option<&'a Op>,
+    /// Instructions of the same operation where a program is alone, or the sum of those where all are at once.
+    alone: Option<u64>,
 }
 
 impl Row<'_> {
-    fn per_page(&self) -> f64 {
-        self.op.best as f64 / self.measured.pages as f64
+    /// The pages that it is work on.
+    fn pages(&self) -> Option<u64> {
+        let is_on_memory = self.op.times.is_none() && self.op.bytes.is_none();
+        is_on_memory.then(|| self.measured.bytes / self.page_size())
+    }
+
+    /// The page size of the program.
+    fn page_size(&self) -> u64 {
+        self.op.page.unwrap_or(self.measured.page)
+    }
+
+    /// Instructions for a page, or for each time.
+    fn each(&self) -> Option<f64> {
+        let times = self.pages().or(self.op.times)?;
+        Some(self.op.time?.best as f64 / times as f64)
     }
 
     /// The cost above the fixed build's, in percent.
     fn over_fixed(&self) -> Option<f64> {
-        let fixed = self.fixed?.best;
-        (fixed > 0).then(|| 100.0 * (self.op.best as f64 / fixed as f64 - 1.0))
+        over(self.op.time?.best, self.fixed?.time?.best)
     }
+
+    /// The cost above that of a program alone, in percent.
+    fn over_alone(&self) -> Option<f64> {
+        over(self.op.time?.best, self.alone?)
+    }
+}
+
+fn over(own: u64, other: u64) -> Option<f64> {
+    (other > 0).then(|| 100.0 * (own as f64 / other as f64 - 1.0))
 }
 
 fn rounded(number: f64, places: i32) -> f64 {
     let power = 10_f64.powi(places);
     (number * power).round() / power
+}
+
+/// Whether two are the same kind of work.
+pub(super) fn same(one: &Op, other: &Op) -> bool {
+    let kind = |op: &Op| (op.name.clone(), op.page, op.other);
+    kind(one) == kind(other)
 }
 
 fn rows(done: &Done) -> Vec<Row<'_>> {
@@ -46,11 +76,16 @@ fn rows(done: &Done) -> Vec<Row<'_>> {
                 && other.cell.page_size == ran.cell.page_size
         });
         let fixed = fixed.and_then(|ran| ran.measured.as_ref());
+        // What they are for stands beside those of the programs together.
+        if let Programs::Alone(_) = ran.cell.programs {
+            continue;
+        }
         rows.extend(measured.ops.iter().map(|op| Row {
             ran,
             measured,
             op,
-            fixed: fixed.and_then(|fixed| fixed.ops.iter().find(|other| other.name == op.name)),
+            alone: together::alone(done, ran, op),
+            fixed: fixed.and_then(|fixed| fixed.ops.iter().find(|other| same(op, other))),
         }));
     }
     rows
@@ -69,6 +104,7 @@ pub fn json(bench: &Bench, done: &Done) -> Value {
             json!({
                 "build": ran.cell.build(),
                 "page_size": ran.cell.page_size.bytes(),
+                "programs": ran.cell.programs(),
                 "image": boot["image"],
                 "outcome": boot["outcome"],
                 "reason": boot["reason"],
@@ -81,16 +117,23 @@ pub fn json(bench: &Bench, done: &Done) -> Value {
         .map(|row| {
             json!({
                 "build": row.ran.cell.build(),
-                "page_size": row.measured.page,
+                "page_size": row.page_size(),
+                "other_page_size": row.op.other,
                 "kernel_page_size": row.ran.cell.page_size.bytes(),
                 "large_leaves": bench.large_leaves,
                 "op": row.op.name,
-                "pages": row.measured.pages,
-                "instructions": row.op.best,
-                "median_instructions": row.op.median,
-                "worst_instructions": row.op.worst,
-                "instructions_per_page": rounded(row.per_page(), 3),
+                "pages": row.pages(),
+                "times": row.op.times.unwrap_or(1),
+                "instructions": row.op.time.map(|time| time.best),
+                "median_instructions": row.op.time.map(|time| time.median),
+                "worst_instructions": row.op.time.map(|time| time.worst),
+                "instructions_per_page": row.pages().and(row.each()).map(|each| rounded(each, 3)),
+                "tlbi": row.op.counts.map(|counts| counts.tlbi),
+                "dsb": row.op.counts.map(|counts| counts.dsb),
+                "bytes": row.op.bytes,
                 "over_fixed_percent": row.over_fixed().map(|percent| rounded(percent, 4)),
+                "alone_instructions": row.alone,
+                "over_alone_percent": row.over_alone().map(|percent| rounded(percent, 4)),
             })
         })
         .collect();
@@ -112,31 +155,44 @@ pub fn json(bench: &Bench, done: &Done) -> Value {
 /// The table, in Markdown; boots that were not ok are listed below it.
 #[must_use]
 pub fn table(bench: &Bench, done: &Done) -> String {
-    let mut text = String::from(
-        "| build | pages | op | instructions | per page | over fixed |\n\
-         | --- | --- | --- | ---: | ---: | ---: |\n",
+    let beside = if bench.together { "alone" } else { "fixed" };
+    let mut text = format!(
+        "| build | pages | op | instructions | each | over {beside} | TLBI | DSB | bytes |\n\
+         | --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |\n",
     );
+    let number = |number: Option<u64>| number.map_or_else(|| "-".to_owned(), grouped);
     for row in rows(done) {
         let over = row
             .over_fixed()
+            .or(row.over_alone())
             .map_or_else(|| "-".to_owned(), |percent| format!("{percent:+.3} %"));
+        let each = row
+            .each()
+            .map_or_else(|| "-".to_owned(), |each| format!("{each:.1}"));
+        let other = match row.op.other.or(row.op.page) {
+            Some(other) => format!(", {}", show_size(other)),
+            None => String::new(),
+        };
         // Writing into a String cannot fail.
         let _ = writeln!(
             text,
-            "| {} | {} | {} | {} | {:.1} | {over} |",
+            "| {} | {} | {}{other} | {} | {each} | {over} | {} | {} | {} |",
             row.ran.cell.build(),
             row.ran.cell.page_size.word(),
             row.op.name,
-            grouped(row.op.best),
-            row.per_page(),
+            number(row.op.time.map(|time| time.best)),
+            number(row.op.counts.map(|counts| counts.tlbi)),
+            number(row.op.counts.map(|counts| counts.dsb)),
+            number(row.op.bytes),
         );
     }
     for ran in done.boots.iter().filter(|ran| !ran.boot.is_ok()) {
         let _ = writeln!(
             text,
-            "granule: {}, {} pages: {}",
+            "granule: {}, {} pages, {}: {}",
             ran.cell.build(),
             ran.cell.page_size.word(),
+            ran.cell.programs(),
             ran.boot.last_line()
         );
     }
@@ -201,12 +257,12 @@ mod tests {
         let bench = bench();
         let text = table(&bench, &done(&bench));
         assert!(
-            text.contains("| boot | 4k | fork | 16,160,000 | 61.6 | +1.000 % |"),
+            text.contains("| boot | 4k | fork | 16,160,000 | 61.6 | +1.000 % | - | - | - |"),
             "{text}"
         );
         assert!(!text.contains("| fixed-64k |"), "{text}");
         assert!(
-            text.contains("granule: fixed-64k, 64k pages: granule: refused:"),
+            text.contains("granule: fixed-64k, 64k pages, one: granule: refused:"),
             "{text}"
         );
         assert!(text.contains("interrupted after 4 of 4 boots"), "{text}");

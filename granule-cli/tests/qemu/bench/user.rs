@@ -6,7 +6,9 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use granule_cli::PageSize;
+use granule_cli::bench::user::lines::Op;
 use granule_cli::bench::user::{self, Bench, Build, Done, Ran};
+use granule_plugin::counts::Counts;
 
 use crate::image::built;
 
@@ -19,6 +21,8 @@ fn bench(page_size: PageSize, builds: &[Build], pages: u64, large_leaves: bool) 
         memory: (2 * bytes + bytes / 2).max(256 << 20),
         bytes,
         rounds: 2,
+        programs: 0,
+        together: false,
         cpu: "neoverse-n1".into(),
         qemu: "qemu-system-aarch64".into(),
         folder: Some(built("Image", "cargo xtask image").with_file_name("")),
@@ -38,7 +42,23 @@ fn measure(bench: &Bench) -> Done {
 fn instructions(ran: &Ran, op: &str) -> u64 {
     let ops = &ran.measured.as_ref().unwrap().ops;
     let found = ops.iter().find(|found| found.name == op);
-    found.unwrap_or_else(|| panic!("no {op} in {ops:?}")).best
+    let found = found.unwrap_or_else(|| panic!("no {op} in {ops:?}"));
+    found.time.unwrap().best
+}
+
+fn counts(ran: &Ran, op: &str) -> Counts {
+    let ops = &ran.measured.as_ref().unwrap().ops;
+    let found = ops.iter().find(|found| found.name == op);
+    found
+        .and_then(|op| op.counts)
+        .unwrap_or_else(|| panic!("no counts of {op} in {ops:?}"))
+}
+
+/// What was done to all of the memory.
+fn work_on_memory(ran: &Ran) -> impl Iterator<Item = &Op> {
+    let ops = &ran.measured.as_ref().unwrap().ops;
+    ops.iter()
+        .filter(|op| op.times.is_none() && op.bytes.is_none())
 }
 
 /// The most instructions a page that each kind of work may take.
@@ -69,13 +89,19 @@ fn within_bounds(page_size: PageSize, pages: u64, large_leaves: bool) {
     let done = measure(&bench);
     let table = user::report::table(&bench, &done);
     for ran in &done.boots {
-        for op in &ran.measured.as_ref().unwrap().ops {
+        for op in work_on_memory(ran) {
             let most = may_take(&op.name, page_size, large_leaves) * pages;
-            let (name, best) = (&op.name, op.best);
+            let (name, best) = (&op.name, op.time.unwrap().best);
             assert!(best <= most, "{name} took {best}, at most {most}:\n{table}");
             // One store for each page, at the very least.
             assert!(best >= pages / 2, "{name} took {best}:\n{table}");
         }
+    }
+    for ran in &done.boots {
+        // An entry that was invalid is in no TLB, so a first touch invalidates nothing, however large.
+        assert_eq!(counts(ran, "touch").tlbi, 0, "{table}");
+        // All that is mapped loses its right to be written.
+        assert!(counts(ran, "fork").tlbi > 0, "{table}");
     }
     for op in ["fork", "fork-held", "munmap"] {
         let [boot, fixed] = [0, 1].map(|at| instructions(&done.boots[at], op));
@@ -122,11 +148,39 @@ fn counts_do_not_depend_on_the_host() {
     let bench = bench(PageSize::K16, &[Build::Boot], 256, true);
     let [first, second] = [(); 2].map(|()| measure(&bench).boots.remove(0).measured.unwrap());
     for (one, other) in first.ops.iter().zip(&second.ops) {
-        let apart = one.best.abs_diff(other.best);
+        let [first, second] = [one, other].map(|op| op.time.unwrap().best);
+        let apart = first.abs_diff(second);
         assert!(
-            one.name == other.name && apart <= TICK,
+            one.name == other.name && apart <= TICK && one.counts == other.counts,
             "{one:?}, then {other:?}"
         );
+    }
+}
+
+/// Between programs of one size nothing is invalidated, between two sizes the CPU's own TLB: a TLBI and the
+/// DSB that waits for it, for each switch.
+#[test]
+fn only_a_switch_to_another_page_size_invalidates() {
+    for kernel in [PageSize::K4, PageSize::K16, PageSize::K64] {
+        let done = measure(&bench(kernel, &[Build::Boot], 256, true));
+        let ops = &done.boots[0].measured.as_ref().unwrap().ops;
+        let switches: Vec<_> = ops.iter().filter(|op| op.times.is_some()).collect();
+        assert_eq!(switches.len(), 3, "{ops:?}");
+        for op in switches {
+            let each = u64::from(op.other != Some(kernel.bytes()));
+            let name = if each == 0 {
+                "switch-same"
+            } else {
+                "switch-other"
+            };
+            assert_eq!(op.name, name);
+            let (times, counts) = (op.times.unwrap(), op.counts.unwrap());
+            assert_eq!(
+                (counts.tlbi, counts.dsb),
+                (each * times, each * times),
+                "{op:?}"
+            );
+        }
     }
 }
 
