@@ -7,10 +7,10 @@
 //! | `0xffff_fff8_0000_0000` | the kernel image, if addresses are randomised: somewhere in 28 GiB |
 //! | `0xffff_ffff_0000_0000` | the trace's records, if any are wanted |
 //! | `0xffff_ffff_8000_0000` | the kernel image, if addresses are not randomised |
+//! | `0xffff_ffff_a000_0000` | stacks of tasks, with gaps |
 //! | `0xffff_ffff_c000_0000` | the device tree, read-only |
 //! | `0xffff_ffff_c200_0000` | stacks and data of the secondary CPUs, with gaps |
 //! | `0xffff_ffff_e000_0000` | fixmap: device and temporary mappings |
-//! | `0xffff_ffff_e500_0000` | stacks of tasks, with gaps |
 //! | `0xffff_ffff_e800_0000` | the interrupt controller |
 //!
 //! Only the linear map is ever split while CPUs use it. Everything else lies in the last 32 GiB, so the
@@ -111,9 +111,9 @@ pub const CPU_BYTES: u64 = 384 << 10;
 pub const RELEASE_VADDR: u64 = FIXMAP_VADDR + (64 << 20);
 
 /// The kernel stacks of tasks.
-pub const TASK_STACKS_VADDR: u64 = FIXMAP_VADDR + (80 << 20);
+pub const TASK_STACKS_VADDR: u64 = DTB_VADDR - TASK_STACKS_BYTES;
 /// Bytes of the window at [`TASK_STACKS_VADDR`].
-pub const TASK_STACKS_BYTES: u64 = 48 << 20;
+pub const TASK_STACKS_BYTES: u64 = 512 << 20;
 
 /// The interrupt controller's registers: of a GIC the distributor; a GICv2's CPU interface lies four slots further.
 pub const INTC_VADDR: u64 = FIXMAP_VADDR + (128 << 20);
@@ -177,6 +177,7 @@ mod tests {
                 CPUS_VADDR + MOST_CPUS as u64 * CPU_BYTES - DTB_VADDR,
             ),
             (FIXMAP_VADDR, REDISTRIBUTORS_END - FIXMAP_VADDR),
+            (TASK_STACKS_VADDR, TASK_STACKS_BYTES),
         ] {
             assert_eq!(start / SPAN_64K_TABLE, (start + bytes - 1) / SPAN_64K_TABLE);
             assert_eq!(start % SPAN_64K_TABLE, 0);

@@ -3,42 +3,60 @@
 //! A waiter adds itself before it checks its condition. A waker makes the condition true, then wakes
 //! every task in the set. Spurious wakeups are allowed, so a stale entry or a reused place does no harm.
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// The places of tasks in a table of `64 * WORDS` places.
 #[derive(Debug)]
-pub struct Waiters<const WORDS: usize>([AtomicU64; WORDS]);
+pub struct Waiters<const WORDS: usize> {
+    words: [AtomicU64; WORDS],
+    /// The words up to the last one that was ever used.
+    used: AtomicUsize,
+    /// The tasks in the set.
+    count: AtomicUsize,
+}
 
 impl<const WORDS: usize> Waiters<WORDS> {
     /// The empty set.
     #[must_use]
     pub const fn new() -> Self {
-        Self([const { AtomicU64::new(0) }; WORDS])
+        Self {
+            words: [const { AtomicU64::new(0) }; WORDS],
+            used: AtomicUsize::new(0),
+            count: AtomicUsize::new(0),
+        }
     }
 
     /// Adds the task at `place`.
     pub fn add(&self, place: usize) {
-        if let Some(word) = self.0.get(place / 64) {
-            word.fetch_or(1 << (place % 64), Ordering::SeqCst);
+        if let Some(word) = self.words.get(place / 64) {
+            self.used.fetch_max(place / 64 + 1, Ordering::SeqCst);
+            let bit = 1 << (place % 64);
+            if word.fetch_or(bit, Ordering::SeqCst) & bit == 0 {
+                self.count.fetch_add(1, Ordering::SeqCst);
+            }
         }
     }
 
     /// Removes the task at `place`.
     pub fn remove(&self, place: usize) {
-        if let Some(word) = self.0.get(place / 64) {
-            word.fetch_and(!(1 << (place % 64)), Ordering::SeqCst);
+        if let Some(word) = self.words.get(place / 64) {
+            let bit = 1 << (place % 64);
+            if word.fetch_and(!bit, Ordering::SeqCst) & bit != 0 {
+                self.count.fetch_sub(1, Ordering::SeqCst);
+            }
         }
     }
 
-    /// Whether the set is empty.
+    /// Whether the set is empty. A task that is being added on another CPU may not count yet.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.0.iter().all(|word| word.load(Ordering::SeqCst) == 0)
+        self.count.load(Ordering::SeqCst) == 0
     }
 
     /// Calls `what` with each place and leaves the set unchanged.
     pub fn each(&self, mut what: impl FnMut(usize)) {
-        for (index, word) in self.0.iter().enumerate() {
+        let used = self.used.load(Ordering::SeqCst);
+        for (index, word) in self.words.iter().take(used).enumerate() {
             bits(word.load(Ordering::SeqCst)).for_each(|bit| what(index * 64 + bit));
         }
     }

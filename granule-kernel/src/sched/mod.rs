@@ -15,6 +15,7 @@
 pub(crate) mod registers;
 pub(crate) mod stack;
 pub(crate) mod switch;
+pub(crate) mod table;
 pub(crate) mod thread;
 
 use crate::arch::cpu;
@@ -31,9 +32,10 @@ use granule_kcore::sched::run_queue::RunQueue;
 use granule_kcore::sched::task_state::{SwitchedOut, TaskState};
 use granule_kcore::sched::waiters::Waiters;
 use switch::{Context, load_fp, save_fp, switch_context};
+use table::Table;
 use thread::{Saved, Thread};
 
-/// The most tasks: as many as the process table has places.
+/// The most tasks of any machine: as many as the process table has places.
 pub(crate) const MOST_TASKS: usize = granule_linux_abi::processes::MOST_PROCESSES;
 
 /// The scheduler's calls to the tasks above it.
@@ -53,7 +55,7 @@ pub(crate) trait TaskCalls: Sync {
 pub(crate) static TASK_CALLS: spin::Once<&'static dyn TaskCalls> = spin::Once::new();
 
 /// A task as the scheduler knows it.
-struct Entity {
+pub(crate) struct Entity {
     state: TaskState,
     /// The deadline of its sleep, by the timer's counter.
     deadline: AtomicU64,
@@ -61,15 +63,18 @@ struct Entity {
     thread: AtomicPtr<Thread>,
 }
 
-static ENTITIES: [Entity; MOST_TASKS] = [const {
-    Entity {
-        state: TaskState::new(),
-        deadline: AtomicU64::new(0),
-        thread: AtomicPtr::new(core::ptr::null_mut()),
-    }
-}; MOST_TASKS];
+/// The tasks by place, set before the first task begins.
+pub(crate) static ENTITIES: Table<Entity> = Table::new();
 
 impl Entity {
+    pub(crate) const fn new() -> Self {
+        Self {
+            state: TaskState::new(),
+            deadline: AtomicU64::new(0),
+            thread: AtomicPtr::new(core::ptr::null_mut()),
+        }
+    }
+
     /// The saved registers of the task.
     fn saved(&self) -> Option<*mut Saved> {
         let thread = NonNull::new(self.thread.load(Ordering::Acquire))?;
@@ -81,8 +86,12 @@ impl Entity {
 
 /// The entity of the task at `place`.
 fn entity(place: usize) -> &'static Entity {
-    let Some(entity) = ENTITIES.get(place) else {
-        panic!("there is no task at place {place}: the table has {MOST_TASKS}");
+    let entities = ENTITIES.all();
+    let Some(entity) = entities.get(place) else {
+        panic!(
+            "there is no task at place {place}: the table has {}",
+            entities.len()
+        );
     };
     entity
 }

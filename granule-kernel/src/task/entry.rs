@@ -76,7 +76,7 @@ extern "C" fn user_task_begun(frame: &mut Frame) {
 }
 
 fn entered(frame: &mut Frame) -> Option<Current<'_>> {
-    let task = task_table::at(sched::current()?)?;
+    let task = task_table::taken_up()?;
     // SAFETY: the task runs on this CPU and has just come from EL0, or has not been there yet. It enters
     // the kernel once until the vectors leave with this frame.
     unsafe { Current::new(task, frame) }

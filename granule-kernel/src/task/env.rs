@@ -90,11 +90,7 @@ impl Env for Current<'_> {
     ) -> Slept {
         let place = self.task.place();
         let waits = |channel| {
-            process_table::with(|processes| {
-                if let Ok(process) = processes.get_mut(place) {
-                    process.waits = channel;
-                }
-            });
+            process_table::with(|processes| processes.set_waits(place, channel));
         };
         waits(Some(channel));
         let slept = self.sleep_while(until.map(to_ticks), || {

@@ -175,11 +175,14 @@ pub(super) struct Calls;
 
 impl TaskCalls for Calls {
     unsafe fn enter_space(&self, place: usize) {
-        let task = task_table::at(place);
+        let Some(task) = task_table::at(place) else {
+            return;
+        };
+        task_table::take_up(task);
         // SAFETY: the caller has taken the task from the queue. The task keeps the space, and the caller
         // leaves it before the task is handed on.
         unsafe {
-            if let Some(space) = task.and_then(|task| task.space()) {
+            if let Some(space) = task.space() {
                 address_space::enter(space);
             }
         }

@@ -6,7 +6,8 @@
 use super::owned::{Array, PageFrames};
 use super::task_table::{self, Task, Zombie};
 use crate::lock::Lock;
-use crate::sched::{self, MOST_TASKS};
+use crate::sched;
+use arrayvec::ArrayVec;
 use core::sync::atomic::Ordering;
 use granule_linux_abi::abi::process::Status;
 use granule_linux_abi::files::Files;
@@ -30,9 +31,13 @@ impl TaskTable for Tasks {
         Some(task.relation())
     }
 
+    fn find(&self, pid: u32) -> Option<Place> {
+        task_table::place_of(pid)
+    }
+
     fn set_group(&mut self, place: Place, group: u32) {
         if let Some(task) = task_table::at(place) {
-            task.group.store(group, Ordering::Relaxed);
+            task_table::set_group(task, group);
         }
     }
 
@@ -51,7 +56,8 @@ pub(super) fn open(archive: &'static [u8]) -> Result<(), ArchiveError> {
     let nodes = nodes_needed(archive)?;
     let nodes = Array::new(nodes, |_| Node::EMPTY).ok_or(ArchiveError::NoRoom)?;
     let files = Files::new(Tree::build(archive, nodes)?).ok_or(ArchiveError::NoRoom)?;
-    let processes = Processes::new(files, Tasks).ok_or(ArchiveError::NoRoom)?;
+    let processes =
+        Processes::new(files, Tasks, task_table::places()).ok_or(ArchiveError::NoRoom)?;
     TABLE.with(|slot| *slot = Some(processes));
     Ok(())
 }
@@ -72,40 +78,50 @@ pub(crate) fn with<R>(work: impl FnOnce(&mut Table) -> R) -> R {
     result
 }
 
+/// The most places that are taken out of the process table at once.
+const WOKEN_AT_ONCE: usize = 16;
+
 // `inline(never)`: lock and waking are some 800 bytes, too much for each of a hundred system calls.
 #[inline(never)]
 fn with_all(work: &mut dyn FnMut(&mut Table)) {
-    let done = TABLE.with(|slot| {
-        let processes = slot.as_mut()?;
-        work(processes);
-        let woken = processes.take_woken();
-        let mut signalled = [0_u64; MOST_TASKS / 64];
-        for place in woken.places() {
-            if !processes.get(place).is_ok_and(|own| own.signals.has_work()) {
-                continue;
+    let mut work = Some(work);
+    loop {
+        let mut woken = ArrayVec::<Place, WOKEN_AT_ONCE>::new();
+        TABLE.with(|slot| {
+            let Some(processes) = slot else {
+                return;
+            };
+            if let Some(work) = work.take() {
+                work(processes);
+                notify(processes);
             }
-            // Set before the lock is released: a task that then sees the reason for a signal, such as an
-            // ended child, handles the signal before it returns to EL0.
-            if let Some(task) = task_table::at(place) {
-                task.notified.store(true, Ordering::Release);
+            while !woken.is_full()
+                && let Some(place) = processes.woken.take_first()
+            {
+                woken.push(place);
             }
-            if let Some(word) = signalled.get_mut(place / 64) {
-                *word |= 1 << (place % 64);
+        });
+        for place in &woken {
+            if task_table::at(*place).is_some_and(|task| task.notified.load(Ordering::Acquire)) {
+                sched::interrupt(*place);
+            } else {
+                sched::wake(*place);
             }
         }
-        Some((woken, signalled))
-    });
-    let Some((woken, signalled)) = done else {
-        return;
-    };
-    for place in woken.places() {
-        if signalled
-            .get(place / 64)
-            .is_some_and(|word| word >> (place % 64) & 1 != 0)
+        if !woken.is_full() {
+            return;
+        }
+    }
+}
+
+/// Makes the processes to wake that have a signal handle it before they return to EL0. This comes before the lock is
+/// released: a task that then sees the reason for a signal, such as an ended child, handles the signal first.
+fn notify(processes: &Table) {
+    for place in processes.woken.iter() {
+        if processes.get(place).is_ok_and(|own| own.signals.has_work())
+            && let Some(task) = task_table::at(place)
         {
-            sched::interrupt(place);
-        } else {
-            sched::wake(place);
+            task.notified.store(true, Ordering::Release);
         }
     }
 }

@@ -1,22 +1,28 @@
-//! The table of tasks, whose fixed size limits fork bombs, and the state of each task.
+//! The table of tasks, whose size limits fork bombs, and the state of each task.
 //!
-//! State visible to others lies in the table, as atomics. State that only the task itself uses ([`Own`])
+//! The size follows from the free memory before the first process; the table is made then and never freed. State visible to others lies in the table, as atomics. State that only the task itself uses ([`Own`])
 //! lies in its own frames; [`Current`] gives access to it, once for the time the task is in the kernel.
 //! The scheduler's [`Thread`] lies beside it.
 
 use super::address_space::{AddressSpace, SpaceRef};
-use super::owned::Boxed;
+use super::owned::{Array, Boxed, PageFrames};
 use crate::lock::Lock;
+use crate::mm::pages::Pages;
+use crate::percpu::per_cpu;
+use crate::sched::table::Table;
 use crate::sched::thread::Thread;
-use crate::sched::{self, MOST_TASKS};
+use crate::sched::{self, Entity};
 use core::cell::UnsafeCell;
 use core::fmt;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use granule_kcore::exception_frame::Frame;
+use granule_kcore::frames::tables::Source;
 use granule_linux_abi::abi::process::Status;
 use granule_linux_abi::abi::signal::SIGKILL;
-use granule_linux_abi::processes::{Reaped, Relation, Selection};
+use granule_linux_abi::processes::{
+    Numbers, Places, Reaped, Relation, Rings, Selection, places_for,
+};
 
 pub(super) mod builder;
 
@@ -31,13 +37,12 @@ const ZOMBIE: u32 = 3;
 
 /// The first process, whose end ends all others.
 pub(crate) const INIT: u32 = 1;
-/// The largest process number.
-const MOST_PID: u32 = 32_767;
 
 /// The state of a task visible to others.
 #[derive(Debug)]
 pub(crate) struct Task {
     life: AtomicU32,
+    place: u16,
     /// The process's number.
     pub(crate) pid: AtomicU32,
     /// The parent's number.
@@ -88,28 +93,121 @@ pub(crate) struct Own {
     pub(crate) clear_child_tid: u64,
 }
 
-static TASKS: [Task; MOST_TASKS] = [const { Task::new() }; MOST_TASKS];
+static TASKS: Table<Task> = Table::new();
 
-/// Guards changes and checks that involve the relations and life states of several tasks.
-static TABLE: Lock<Table> = Lock::new(Table {
-    last_pid: 0,
-    made: 0,
-    closed: false,
-});
+per_cpu! {
+    /// The task that this CPU took up last; null before the first.
+    static TAKEN_UP: AtomicPtr<Task> = AtomicPtr::new(core::ptr::null_mut());
+}
+
+/// Places that are not free.
+static IN_USE: AtomicUsize = AtomicUsize::new(0);
+
+/// Guards changes and checks that involve the relations and life states of several tasks. `None` before [`open`].
+static TABLE: Lock<Option<Kin>> = Lock::new(None);
 
 /// The state behind the lock.
-struct Table {
-    last_pid: u32,
+struct Kin {
+    free: Places,
+    numbers: Numbers<PageFrames>,
+    /// For each place the list of its task's children, from the oldest on.
+    children: Rings<PageFrames>,
     /// Tasks made so far.
     made: u64,
     /// Whether no more tasks may be made.
     closed: bool,
 }
 
+/// Makes the table, unless it is there. `None` if memory is exhausted.
+pub(super) fn open() -> Option<()> {
+    if !TASKS.all().is_empty() {
+        return Some(());
+    }
+    let free_bytes = Pages.with(|frames| frames.free_frames() << frames.page_size().shift());
+    let places = places_for(free_bytes);
+    let tasks = Array::new(places, Task::new)?;
+    let entities = Array::new(places, |_| Entity::new())?;
+    let numbers = Numbers::new(places)?;
+    let children = Rings::new(places, places)?;
+    TABLE.with(|table| {
+        let kin = table.insert(Kin {
+            free: Places::new(),
+            numbers,
+            children,
+            made: 0,
+            closed: false,
+        });
+        (0..places).for_each(|place| kin.free.insert(place));
+    });
+    sched::ENTITIES.open(entities.leak());
+    TASKS.open(tasks.leak());
+    Some(())
+}
+
+/// The number of places.
+pub(super) fn places() -> usize {
+    TASKS.all().len()
+}
+
+/// Calls `what` with the state behind the lock; `None` before [`open`].
+fn with_kin<R>(what: impl FnOnce(&mut Kin) -> R) -> Option<R> {
+    TABLE.with(|table| table.as_mut().map(what))
+}
+
+impl Kin {
+    /// The running process with this number.
+    fn find(&self, pid: u32) -> Option<&'static Task> {
+        at(self.numbers.place(pid)?).filter(|task| task.is_alive())
+    }
+
+    /// The children of a task.
+    fn children(&self, task: &Task) -> impl Iterator<Item = &'static Task> {
+        self.children.iter(task.place()).filter_map(at)
+    }
+
+    /// The first child of a task, of those that `which` chooses.
+    fn child(&self, task: &Task, which: impl Fn(&Task) -> bool) -> Option<&'static Task> {
+        self.children(task).find(|child| which(child))
+    }
+
+    /// Frees the place of a task that has ended and is reaped, or never began.
+    fn forget(&mut self, task: &Task) {
+        self.numbers.take(task.pid());
+        self.numbers.leave(task.group.load(Ordering::Relaxed));
+        self.children.remove(task.place());
+        task.life.store(FREE, Ordering::Release);
+        self.free.insert(task.place());
+        IN_USE.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// An ended child of `parent`, or whether there are others.
+    fn ended_child(&self, parent: &Task, which: Selection) -> Result<&'static Task, Reaped> {
+        let one = match which {
+            Selection::Process(pid) => Some(self.numbers.place(pid).and_then(at)),
+            Selection::Any | Selection::Group(_) => None,
+        };
+        let all = one.is_none().then(|| self.children(parent));
+        let mut others = Reaped::NoChildren;
+        for child in one.flatten().into_iter().chain(all.into_iter().flatten()) {
+            let life = child.life.load(Ordering::Acquire);
+            let relation = child.relation();
+            if life < ALIVE || relation.parent != parent.pid() || !which.has(&relation) {
+                continue;
+            }
+            if life == ZOMBIE {
+                return Ok(child);
+            }
+            others = Reaped::None;
+        }
+        Err(others)
+    }
+}
+
 impl Task {
-    const fn new() -> Self {
+    const fn new(place: usize) -> Self {
         Self {
             life: AtomicU32::new(FREE),
+            place: place as u16,
             pid: AtomicU32::new(0),
             parent: AtomicU32::new(0),
             group: AtomicU32::new(0),
@@ -122,9 +220,8 @@ impl Task {
     }
 
     /// The task's place in the table.
-    pub(crate) fn place(&self) -> usize {
-        let offset = (&raw const *self as usize).wrapping_sub(TASKS.as_ptr() as usize);
-        offset / size_of::<Self>()
+    pub(crate) const fn place(&self) -> usize {
+        self.place as usize
     }
 
     /// The process number.
@@ -149,6 +246,11 @@ impl Task {
     /// Whether the process number is in use: the task runs, or its parent has not reaped it.
     pub(crate) fn is_known(&self) -> bool {
         self.life.load(Ordering::Acquire) >= ALIVE
+    }
+
+    /// Whether the task has ended, and its parent has not reaped it.
+    fn is_zombie(&self) -> bool {
+        self.life.load(Ordering::Acquire) == ZOMBIE
     }
 
     /// The status with which the task must end, if any.
@@ -273,44 +375,70 @@ impl fmt::Debug for Current<'_> {
 
 /// The task at `place`.
 pub(crate) fn at(place: usize) -> Option<&'static Task> {
-    TASKS.get(place)
+    TASKS.all().get(place)
+}
+
+/// Records that this CPU takes up `task`, with interrupts masked.
+pub(super) fn take_up(task: &'static Task) {
+    let task = core::ptr::from_ref(task).cast_mut();
+    TAKEN_UP.this().store(task, Ordering::Relaxed);
+}
+
+/// The task that this CPU took up last, with interrupts masked. It runs here if this is called for an entry from EL0.
+#[inline]
+pub(super) fn taken_up() -> Option<&'static Task> {
+    let task = TAKEN_UP.this().load(Ordering::Relaxed);
+    // SAFETY: null, or what `take_up` stored.
+    unsafe { task.as_ref() }
 }
 
 /// All tasks that run or will.
 pub(crate) fn alive() -> impl Iterator<Item = &'static Task> {
-    TASKS.iter().filter(|task| task.is_alive())
+    TASKS.all().iter().filter(|task| task.is_alive())
 }
 
-/// The running process with this number.
-pub(crate) fn find(pid: u32) -> Option<&'static Task> {
-    alive().find(|task| task.pid() == pid)
+/// The place of the process with this number, if it runs or is a zombie.
+pub(super) fn place_of(pid: u32) -> Option<usize> {
+    let place = with_kin(|kin| kin.numbers.place(pid)).flatten();
+    place.filter(|place| at(*place).is_some_and(Task::is_known))
+}
+
+/// Moves a process to a group.
+pub(super) fn set_group(task: &Task, group: u32) {
+    with_kin(|kin| {
+        kin.numbers.join(group);
+        kin.numbers.leave(task.group.swap(group, Ordering::Relaxed));
+    });
 }
 
 /// Whether no task is left, not even a zombie.
 pub(super) fn none_left() -> bool {
-    TASKS
-        .iter()
-        .all(|task| task.life.load(Ordering::Acquire) == FREE)
+    IN_USE.load(Ordering::SeqCst) == 0
 }
 
 /// The number of tasks made so far.
 pub(super) fn made() -> u64 {
-    TABLE.with(|table| table.made)
+    with_kin(|kin| kin.made).unwrap_or(0)
 }
 
 /// Stops the making of tasks.
 pub(super) fn close() {
-    TABLE.with(|table| table.closed = true);
+    with_kin(|kin| kin.closed = true);
 }
 
 /// Ends the sharing of memory after `vfork`. Returns the parent, which the caller must wake.
 pub(super) fn end_vfork(task: &Task) -> Option<&'static Task> {
-    find(task.vfork_parent.swap(0, Ordering::AcqRel))
+    let parent = task.vfork_parent.swap(0, Ordering::AcqRel);
+    if parent == 0 {
+        return None;
+    }
+    with_kin(|kin| kin.find(parent)).flatten()
 }
 
 /// Whether a `vfork` child still uses its parent's memory.
 pub(super) fn is_in_vfork(pid: u32) -> bool {
-    find(pid).is_some_and(|task| task.vfork_parent.load(Ordering::Acquire) != 0)
+    let task = with_kin(|kin| kin.find(pid)).flatten();
+    task.is_some_and(|task| task.vfork_parent.load(Ordering::Acquire) != 0)
 }
 
 /// An ended child and the number of the parent to tell. That is the first process if the child's own
@@ -326,26 +454,31 @@ pub(super) struct Zombie {
 /// Records the end of a task: sets `status` and gives its children to the first process. Returns an
 /// ended child that the first process must be told about; the caller then calls this again.
 pub(super) fn end(task: &Task, status: u32) -> Option<Zombie> {
-    TABLE.with(|_| {
+    let told = with_kin(|kin| {
         task.status.store(status, Ordering::Relaxed);
-        let init = find(INIT).filter(|init| init.pid() != task.pid());
-        for child in &TASKS {
-            let theirs = child.parent.load(Ordering::Relaxed) == task.pid();
-            let life = child.life.load(Ordering::Acquire);
-            if !theirs || life == FREE {
-                continue;
-            }
-            child.parent.store(INIT, Ordering::Relaxed);
-            if init.is_some() && life == ZOMBIE {
-                return Some(child.zombie_of(INIT));
-            }
+        if task.pid() == INIT {
+            // They are its own already.
+            return None;
         }
-        if find(INIT).is_none() {
-            // No process is left to reap them.
-            forget_children(INIT);
+        let init = kin.find(INIT);
+        while let Some(child) = kin.child(task, |_| true) {
+            child.parent.store(INIT, Ordering::Relaxed);
+            let is_zombie = child.is_zombie();
+            match init {
+                Some(init) => {
+                    kin.children.append(init.place(), child.place());
+                    if is_zombie {
+                        return Some(child.zombie_of(INIT));
+                    }
+                }
+                // No process is left to reap it.
+                None if is_zombie => kin.forget(child),
+                None => kin.children.remove(child.place()),
+            }
         }
         None
-    })
+    });
+    told.flatten()
 }
 
 /// Frees the frames of a task that will never run again.
@@ -361,68 +494,50 @@ pub(super) fn free_body(task: &Task) {
 /// Makes a task that has left its CPU for good, and whose frames are freed, a zombie. Returns it with
 /// the parent to tell. Without a parent the task is forgotten.
 pub(super) fn bury(task: &'static Task) -> Option<Zombie> {
-    TABLE.with(|_| {
-        let number = task.parent.load(Ordering::Relaxed);
-        let parent = find(number).filter(|_| number != task.pid());
-        let zombie = parent.map(|_| task.zombie_of(number));
-        let life = if zombie.is_some() { ZOMBIE } else { FREE };
-        task.life.store(life, Ordering::Release);
-        // Only the first process still has children at this point.
-        forget_children(task.pid());
-        zombie
-    })
-}
-
-/// Forgets the zombies of a parent that is gone.
-fn forget_children(pid: u32) {
-    for child in &TASKS {
-        let theirs = child.parent.load(Ordering::Relaxed) == pid;
-        if theirs && child.life.load(Ordering::Acquire) == ZOMBIE {
-            child.life.store(FREE, Ordering::Release);
+    let told = with_kin(|kin| {
+        // Only the first process still has children at this point. Nobody reaps those that have ended.
+        while let Some(child) = kin.child(task, Task::is_zombie) {
+            kin.forget(child);
         }
-    }
+        let number = task.parent.load(Ordering::Relaxed);
+        let parent = kin.find(number).filter(|_| number != task.pid());
+        if parent.is_none() {
+            kin.forget(task);
+            return None;
+        }
+        task.life.store(ZOMBIE, Ordering::Release);
+        Some(task.zombie_of(number))
+    });
+    told.flatten()
 }
 
 /// Finds a zombie child of `parent` and forgets it.
 pub(super) fn reap(parent: &Task, which: Selection) -> Reaped {
-    look_for(parent, which, |child| {
-        child.life.store(FREE, Ordering::Release);
-    })
+    let reaped = with_kin(|kin| match kin.ended_child(parent, which) {
+        Ok(child) => {
+            let ended = Reaped::One {
+                pid: child.pid(),
+                status: child.status.load(Ordering::Relaxed),
+            };
+            kin.forget(child);
+            ended
+        }
+        Err(others) => others,
+    });
+    reaped.unwrap_or(Reaped::NoChildren)
 }
 
 /// Whether [`reap`] would find a child, or no such child exists.
 pub(super) fn can_reap(parent: &Task, which: Selection) -> bool {
-    look_for(parent, which, |_| ()) != Reaped::None
-}
-
-fn look_for(parent: &Task, which: Selection, found: impl FnOnce(&Task)) -> Reaped {
-    TABLE.with(|_| {
-        let mut any = Reaped::NoChildren;
-        for child in &TASKS {
-            let life = child.life.load(Ordering::Acquire);
-            let relation = child.relation();
-            if life < ALIVE || relation.parent != parent.pid() || !which.has(&relation) {
-                continue;
-            }
-            if life == ZOMBIE {
-                let ended = Reaped::One {
-                    pid: relation.pid,
-                    status: child.status.load(Ordering::Relaxed),
-                };
-                found(child);
-                return ended;
-            }
-            any = Reaped::None;
-        }
-        any
-    })
+    let found = with_kin(|kin| kin.ended_child(parent, which).err());
+    found.flatten() != Some(Reaped::None)
 }
 
 /// Forgets a zombie that its parent does not want to reap, if it still exists.
 pub(super) fn forget(task: &Task, pid: u32) {
-    TABLE.with(|_| {
-        if task.life.load(Ordering::Acquire) == ZOMBIE && task.pid() == pid {
-            task.life.store(FREE, Ordering::Release);
+    with_kin(|kin| {
+        if task.is_zombie() && task.pid() == pid {
+            kin.forget(task);
         }
     });
 }

@@ -90,6 +90,10 @@ pub(crate) fn run(inputs: &Inputs<'_>) -> Result<(), Failure> {
     let Some(archive) = archive(inputs) else {
         return Ok(());
     };
+    if task_table::open().is_none() {
+        println!("granule: there is no memory for a table of processes: no user space");
+        return Ok(());
+    }
     // Merge pending blocks now: a later merge frees tables and would distort the frame count.
     merge::merge_candidates();
     let before = sized::counted();
@@ -375,6 +379,7 @@ fn report(word: u32, before: Counted, after: Counted) {
     say("exit_code", u64::from(word >> 8 & 0xff));
     say("signal", u64::from(word & 0x7f));
     say("processes", task_table::made());
+    say("most_processes", task_table::places() as u64);
     say("switches", sched::switches());
     say("faults", entry::faults());
     let done = address_space::done();

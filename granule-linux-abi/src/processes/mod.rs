@@ -3,12 +3,17 @@
 //! [`Processes`] is one value behind one lock of the kernel. Nothing in it runs, waits or touches a
 //! program's memory. A [`Process`] has the same place as its task in the kernel's table of tasks. That
 //! table ([`TaskTable`]) stores how processes are related; [`relatives`] has the rules among relatives.
-//! A change collects the processes to wake, and the lock's holder [takes](Processes::take_woken) them
-//! afterwards.
+//! A change collects the processes to [wake](Processes::woken), which the lock's holder does afterwards.
 
+pub mod numbers;
+pub mod places;
 pub mod relatives;
+pub mod rings;
 
+pub use numbers::Numbers;
+pub use places::Places;
 pub use relatives::{Reaped, Relation, Selection, TaskTable, Waited};
+pub use rings::Rings;
 
 use crate::abi::Errno;
 use crate::abi::process::NAME_BYTES;
@@ -19,14 +24,45 @@ use crate::owned::{Array, Frames};
 use crate::signals::{Cause, Signals};
 use granule::arch::PageSize;
 
-/// The most processes; the limit of a fork bomb.
-pub const MOST_PROCESSES: usize = 256;
+/// The most processes of any machine, as many as [`Places`] has bits. One with little memory has fewer places.
+pub const MOST_PROCESSES: usize = 64 * 64;
+
+/// The fewest places of any machine.
+const LEAST_PROCESSES: usize = 64;
+
+/// The number of places for a machine with so much free memory: an eighth of it could go into kernel
+/// stacks of 16K, which is Linux's rule for `threads-max`. It is a multiple of 64, and limits a fork bomb.
+#[must_use]
+pub const fn places_for(free_bytes: u64) -> usize {
+    const SHARE: u64 = 128 << 10;
+    let places = free_bytes / SHARE / 64 * 64;
+    if places >= MOST_PROCESSES as u64 {
+        MOST_PROCESSES
+    } else if places <= LEAST_PROCESSES as u64 {
+        LEAST_PROCESSES
+    } else {
+        places as usize
+    }
+}
 
 /// A place in the table.
 pub type Place = usize;
 
-/// Words of a set of places, one bit for each.
-const WORDS: usize = MOST_PROCESSES.div_ceil(64);
+/// The number of lists of processes that wait for one of several events.
+const EVENT_LISTS: usize = 64;
+
+/// The list of processes that wait for any event.
+const ANY_EVENT: usize = EVENT_LISTS;
+
+/// The list of the processes that wait for an event; `None` for what is no event.
+const fn list_of(channel: Channel) -> Option<usize> {
+    match channel {
+        Channel::Pipe(number) => Some(number as usize % EVENT_LISTS),
+        Channel::Children(pid) => Some(pid as usize % EVENT_LISTS),
+        Channel::Any => Some(ANY_EVENT),
+        Channel::Nothing => None,
+    }
+}
 
 /// The state of a process until it ends. It takes a frame, since it has some thousand bytes.
 #[derive(Debug)]
@@ -45,8 +81,8 @@ pub struct Process {
     pub name: [u8; NAME_BYTES],
     /// The page size that it wants for the next program that it executes.
     pub page_size: Option<PageSize>,
-    /// The channel that the process sleeps on.
-    pub waits: Option<Channel>,
+    /// The channel that the process sleeps on, set by [`Processes::set_waits`].
+    waits: Option<Channel>,
     /// The deadline of an interrupted call, kept for its repetition.
     pub restart_at: Option<u64>,
 }
@@ -96,18 +132,21 @@ pub struct Processes<'a, T: TaskTable> {
     /// The kernel's table of tasks.
     pub tasks: T,
     slots: Array<Slot<T::Frames>, T::Frames>,
-    /// A bit for each place to wake.
-    woken: [u64; WORDS],
+    /// The processes that wait for an event.
+    waiting: Rings<T::Frames>,
+    /// The places to wake. The lock's holder empties it.
+    pub woken: Places,
 }
 
 impl<'a, T: TaskTable> Processes<'a, T> {
-    /// An empty table; `None` if memory is exhausted.
-    pub fn new(files: Files<'a, T::Frames>, tasks: T) -> Option<Self> {
+    /// An empty table for `most` processes; `None` if memory is exhausted.
+    pub fn new(files: Files<'a, T::Frames>, tasks: T, most: usize) -> Option<Self> {
         Some(Self {
             files,
             tasks,
-            slots: Array::new(MOST_PROCESSES, |_| None)?,
-            woken: [0; WORDS],
+            slots: Array::new(most, |_| None)?,
+            waiting: Rings::new(most, EVENT_LISTS + 1)?,
+            woken: Places::new(),
         })
     }
 
@@ -215,8 +254,21 @@ impl<'a, T: TaskTable> Processes<'a, T> {
                 self.wake(channel);
             }
         }
+        self.waiting.remove(place);
         if let Some(slot) = self.slots.get_mut(place) {
             *slot = None;
+        }
+    }
+
+    /// Sets the channel that the process sleeps on, `None` while it runs.
+    pub fn set_waits(&mut self, place: Place, channel: Option<Channel>) {
+        let Ok(process) = self.get_mut(place) else {
+            return;
+        };
+        process.waits = channel;
+        match channel.and_then(list_of) {
+            Some(list) => self.waiting.append(list, place),
+            None => self.waiting.remove(place),
         }
     }
 
@@ -231,19 +283,29 @@ impl<'a, T: TaskTable> Processes<'a, T> {
 
     /// Wakes the processes that sleep on a channel.
     pub(crate) fn wake(&mut self, channel: Channel) {
-        for place in 0..MOST_PROCESSES {
-            let waits = self.get(place).ok().and_then(|process| process.waits);
-            if waits.is_some_and(|waits| waits == channel || waits == Channel::Any) {
-                self.wake_place(place);
+        let Self {
+            slots,
+            waiting,
+            woken,
+            ..
+        } = self;
+        let same = list_of(channel).map(|list| waiting.iter(list));
+        for place in same.into_iter().flatten() {
+            // Other channels have the same list.
+            let process = slots.get(place).and_then(Option::as_ref);
+            let process = process.and_then(|process| process.first());
+            if process.is_some_and(|process| process.waits == Some(channel)) {
+                woken.insert(place);
             }
         }
+        waiting
+            .iter(ANY_EVENT)
+            .for_each(|place| woken.insert(place));
     }
 
     /// Wakes the process at a place.
     pub(crate) fn wake_place(&mut self, place: Place) {
-        if let Some(word) = self.woken.get_mut(place / 64) {
-            *word |= 1 << (place % 64);
-        }
+        self.woken.insert(place);
     }
 
     /// Wakes a process after a change of its mask, if it has a signal to handle now.
@@ -256,29 +318,9 @@ impl<'a, T: TaskTable> Processes<'a, T> {
         }
     }
 
-    /// Takes the processes to wake.
-    pub fn take_woken(&mut self) -> Woken {
-        Woken(core::mem::take(&mut self.woken))
-    }
-
     /// The number of processes.
     pub(crate) fn count(&self) -> usize {
         self.slots.iter().flatten().count()
-    }
-}
-
-/// Places to wake.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Woken([u64; WORDS]);
-
-impl Woken {
-    /// Iterates over the places.
-    pub fn places(self) -> impl Iterator<Item = Place> {
-        (0..MOST_PROCESSES).filter(move |place| {
-            self.0
-                .get(place / 64)
-                .is_some_and(|word| word >> (place % 64) & 1 != 0)
-        })
     }
 }
 

@@ -1,7 +1,7 @@
 //! The rules among parents, children and process groups: which processes a call selects, and which
 //! process learns of a child's end. The kernel's table of tasks stores the relations.
 
-use super::{MOST_PROCESSES, Place, Processes};
+use super::{Place, Processes};
 use crate::abi::Errno;
 use crate::abi::process::Status;
 use crate::abi::signal::{
@@ -30,6 +30,9 @@ pub trait TaskTable {
 
     /// The relations of the process at a place. `None` unless the process runs or is a zombie.
     fn relation(&self, place: Place) -> Option<Relation>;
+
+    /// The place of the process with this number, if it runs or is a zombie.
+    fn find(&self, pid: u32) -> Option<Place>;
 
     /// Moves a process to a group.
     fn set_group(&mut self, place: Place, group: u32);
@@ -124,13 +127,12 @@ impl<T: TaskTable> Processes<'_, T> {
     }
 
     fn relations(&self) -> impl Iterator<Item = (Place, Relation)> {
-        (0..MOST_PROCESSES).filter_map(|place| Some((place, self.tasks.relation(place)?)))
+        (0..self.slots.len()).filter_map(|place| Some((place, self.tasks.relation(place)?)))
     }
 
     /// The place of the process with this number.
     pub(crate) fn place_of(&self, pid: u32) -> Result<Place, Errno> {
-        let found = self.relations().find(|(_, relation)| relation.pid == pid);
-        found.map(|(place, _)| place).ok_or(Errno::ESRCH)
+        self.tasks.find(pid).ok_or(Errno::ESRCH)
     }
 
     /// `kill`: signals a process, a group or all processes.
@@ -139,8 +141,15 @@ impl<T: TaskTable> Processes<'_, T> {
         let caller = self.relation(from)?;
         let chosen = Selection::of(to, caller.group);
         let cause = Cause::process(SI_USER, caller.pid);
+        let places = match chosen {
+            Selection::Process(pid) => {
+                let place = self.place_of(pid)?;
+                place..place + 1
+            }
+            Selection::Any | Selection::Group(_) => 0..self.slots.len(),
+        };
         let mut found = false;
-        for place in 0..MOST_PROCESSES {
+        for place in places {
             let Some(relation) = self.tasks.relation(place) else {
                 continue;
             };

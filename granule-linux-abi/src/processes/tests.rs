@@ -7,7 +7,6 @@ use crate::abi::signal::{
     SA_NOCLDWAIT, SIG_IGN, SIGCHLD, SIGHUP, SIGINT, SIGKILL, SIGTERM, SIGUSR1, SigAction,
 };
 use crate::owned::host::{self, HostFrames};
-use crate::processes::MOST_PROCESSES;
 
 /// The relations, and the status of ended processes; then the place of an unborn child, which stays
 /// invisible.
@@ -23,6 +22,9 @@ impl TaskTable for Kin {
     fn relation(&self, place: Place) -> Option<Relation> {
         let slot = self.0.get(place).filter(|_| self.1 != Some(place))?;
         Some((*slot)?.0)
+    }
+    fn find(&self, pid: u32) -> Option<Place> {
+        (0..self.0.len()).find(|place| self.relation(*place).is_some_and(|it| it.pid == pid))
     }
     fn set_group(&mut self, place: Place, group: u32) {
         self.0[place].as_mut().unwrap().0.group = group;
@@ -58,6 +60,9 @@ impl TaskTable for Kin {
     }
 }
 
+/// Places of the process tables here.
+pub(crate) const PLACES: usize = 300;
+
 pub(crate) type HostProcesses = Processes<'static, Kin>;
 
 /// A process table with the first process: number 1 at place 0, running `/bin/prog`.
@@ -75,7 +80,7 @@ pub(crate) fn processes() -> HostProcesses {
         parent: 0,
         group: 1,
     };
-    let mut processes = Processes::new(files, Kin(vec![Some((init, None))], None)).unwrap();
+    let mut processes = Processes::new(files, Kin(vec![Some((init, None))], None), PLACES).unwrap();
     processes.begin(0, exe.unwrap()).unwrap();
     processes
 }
@@ -133,7 +138,7 @@ fn pending(processes: &HostProcesses, place: Place) -> Vec<u8> {
 }
 
 fn woken(processes: &mut HostProcesses) -> Vec<Place> {
-    processes.take_woken().places().collect()
+    core::mem::take(&mut processes.woken).iter().collect()
 }
 
 #[test]
@@ -164,7 +169,7 @@ fn no_memory_for_a_child_leaves_nothing_of_it() {
     host::run_out_after(usize::MAX);
     assert_eq!((processes.count(), processes.files.counts()), (1, (1, 0)));
     assert!(processes.fork(0, 1).is_ok());
-    assert_eq!(processes.fork(0, MOST_PROCESSES), Err(Errno::EAGAIN));
+    assert_eq!(processes.fork(0, PLACES), Err(Errno::EAGAIN));
     assert_eq!(processes.fork(7, 2), Err(Errno::ESRCH));
 }
 
@@ -175,7 +180,7 @@ fn exec_closes_what_is_marked_and_takes_the_name() {
     let process = processes.get_mut(0).unwrap();
     process.descriptors.add(out, 0, false).unwrap();
     process.descriptors.add(into, 0, true).unwrap();
-    process.waits = Some(Channel::Pipe(0));
+    processes.set_waits(0, Some(Channel::Pipe(0)));
     processes
         .execute(0, NodeId(3), b"/bin/a-name-that-is-long")
         .unwrap();
@@ -269,7 +274,7 @@ fn a_parent_is_told_and_waits_for_whom_it_names() {
     let wait = |processes: &mut HostProcesses, which| processes.wait(0, which);
     assert_eq!(wait(&mut processes, Selection::Any), Ok(Waited::NotYet));
     assert!(!processes.tasks.can_reap(0, Selection::Any));
-    processes.get_mut(0).unwrap().waits = Some(Channel::Children(1));
+    processes.set_waits(0, Some(Channel::Children(1)));
     let status = Status::Killed {
         signal: 11,
         core: true,
@@ -337,10 +342,33 @@ fn a_group_leader_leads_no_other_group() {
 fn those_who_wait_for_anything_wake_for_everything() {
     let mut processes = processes();
     let (a, b) = (child(&mut processes, 0), child(&mut processes, 0));
-    processes.get_mut(a).unwrap().waits = Some(Channel::Any);
-    processes.get_mut(b).unwrap().waits = Some(Channel::Pipe(1));
+    processes.set_waits(a, Some(Channel::Any));
+    processes.set_waits(b, Some(Channel::Pipe(1)));
     processes.wake(Channel::Pipe(2));
     assert_eq!(woken(&mut processes), [a]);
     processes.wake(Channel::Pipe(1));
     assert_eq!(woken(&mut processes), [a, b]);
+    // Another pipe whose number gives the same list.
+    processes.wake(Channel::Pipe(65));
+    assert_eq!(woken(&mut processes), [a]);
+    // One that has ended waits for nothing, and neither does one that goes on.
+    processes.end(a);
+    processes.set_waits(b, None);
+    processes.wake(Channel::Pipe(1));
+    assert_eq!(woken(&mut processes), [0; 0]);
+}
+
+#[test]
+fn places_follow_from_memory() {
+    for (mib, places) in [
+        (0, 64),
+        (8, 64),
+        (9, 64),
+        (16, 128),
+        (250, 1984),
+        (512, 4096),
+    ] {
+        assert_eq!(places_for(mib << 20), places, "{mib} MiB");
+    }
+    assert_eq!(places_for(u64::MAX), MOST_PROCESSES);
 }

@@ -17,7 +17,7 @@ use crate::env::{Env, Ram, Slept};
 use crate::files::Channel;
 use crate::files::descriptors::MOST;
 use crate::processes::tests::{HostProcesses, Kin, child, ends, processes};
-use crate::processes::{Place, Processes};
+use crate::processes::{Place, Places, Processes};
 use crate::signals::frame::{FpRegisters, Registers};
 use crate::signals::set::SignalSet;
 use granule::arch::PageSize;
@@ -207,7 +207,7 @@ impl Env for Fake {
         mut ready: impl FnMut(&mut Processes<'_, Kin>, Place) -> bool,
     ) -> Slept {
         let place = self.place;
-        self.processes.get_mut(place).unwrap().waits = Some(channel);
+        self.processes.set_waits(place, Some(channel));
         let slept = loop {
             if ready(&mut self.processes, place) {
                 break Slept::Ready;
@@ -215,15 +215,12 @@ impl Env for Fake {
             if self.processes.get(place).unwrap().signals.has_work() {
                 break Slept::Signal;
             }
-            self.processes.take_woken();
+            self.processes.woken = Places::new();
             match (self.events.pop_front(), until) {
                 (Some(event), _) => {
                     event(&mut self.processes);
-                    let woken = self
-                        .processes
-                        .take_woken()
-                        .places()
-                        .any(|woken| woken == place);
+                    let woken = core::mem::take(&mut self.processes.woken);
+                    let woken = woken.iter().any(|woken| woken == place);
                     assert!(woken, "what was waited for came and woke nobody");
                 }
                 (None, Some(until)) => {
@@ -233,7 +230,7 @@ impl Env for Fake {
                 (None, None) => panic!("sleeps for ever, for {channel:?}"),
             }
         };
-        self.processes.get_mut(place).unwrap().waits = None;
+        self.processes.set_waits(place, None);
         slept
     }
     fn now(&self) -> u64 {

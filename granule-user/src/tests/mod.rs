@@ -40,6 +40,8 @@ const TESTS: &[Test] = &[
     (b"copies", processes::copies),
     (b"storm", processes::storm),
     (b"bomb", processes::bomb),
+    (b"thousand", processes::thousand),
+    (b"waits", processes::waits),
     (b"preempt", processes::preempt),
     (b"vfork", processes::vfork),
     (b"orphans", processes::orphans),

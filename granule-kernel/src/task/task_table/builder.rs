@@ -3,9 +3,7 @@
 //!
 //! A task under construction has a place and a number, and stays invisible to others until it begins.
 
-use super::{
-    ALIVE, Body, FREE, KILLED, MADE, MOST_PID, NOT_KILLED, Own, TABLE, TASKS, Task, free_body,
-};
+use super::{ALIVE, Body, IN_USE, KILLED, MADE, NOT_KILLED, Own, Task, at, free_body, with_kin};
 use crate::sched;
 use crate::sched::switch::FpState;
 use crate::sched::thread::Thread;
@@ -35,30 +33,19 @@ pub(in crate::task) enum NotBegun {
 impl TaskBuilder {
     /// Takes a free place for a child of `parent`; `None` if there is none.
     pub(in crate::task) fn new(parent: Option<&'static Task>) -> Option<Self> {
-        TABLE.with(|table| {
-            if table.closed {
+        let task = with_kin(|kin| {
+            if kin.closed {
                 return None;
             }
-            let free = |task: &&Task| task.life.load(Ordering::Acquire) == FREE;
-            let task = TASKS.iter().find(free)?;
-            // A group may outlive the process that gave it its number.
-            let used = |pid| {
-                TASKS.iter().any(|task| {
-                    let numbers = [&task.pid, &task.group];
-                    task.life.load(Ordering::Relaxed) != FREE
-                        && numbers.iter().any(|it| it.load(Ordering::Relaxed) == pid)
-                })
-            };
-            loop {
-                table.last_pid = table.last_pid % MOST_PID + 1;
-                if !used(table.last_pid) {
-                    break;
-                }
+            let place = kin.free.first()?;
+            let (task, pid) = (at(place)?, kin.numbers.give(place)?);
+            kin.free.remove(place);
+            let group = parent.map_or(pid, |parent| parent.group.load(Ordering::Relaxed));
+            kin.numbers.join(group);
+            if let Some(parent) = parent {
+                kin.children.append(parent.place(), place);
             }
-            let group = parent.map_or(table.last_pid, |parent| {
-                parent.group.load(Ordering::Relaxed)
-            });
-            task.pid.store(table.last_pid, Ordering::Relaxed);
+            task.pid.store(pid, Ordering::Relaxed);
             task.parent
                 .store(parent.map_or(0, Task::pid), Ordering::Relaxed);
             task.group.store(group, Ordering::Relaxed);
@@ -66,8 +53,10 @@ impl TaskBuilder {
             task.notified.store(false, Ordering::Relaxed);
             task.vfork_parent.store(0, Ordering::Relaxed);
             task.life.store(MADE, Ordering::Release);
-            Some(Self { task, parent })
-        })
+            IN_USE.fetch_add(1, Ordering::SeqCst);
+            Some(task)
+        })??;
+        Some(Self { task, parent })
     }
 
     /// The task under construction.
@@ -106,13 +95,13 @@ impl TaskBuilder {
             }
             // SAFETY: the body stays until its task is buried, and the place is this task's.
             unsafe { sched::begin(task.place(), NonNull::from(&body.as_ref().thread)) };
-            Ok(TABLE.with(|table| {
-                table.made += 1;
+            Ok(with_kin(|kin| {
+                kin.made += 1;
                 task.life.store(ALIVE, Ordering::Release);
-                table.closed
+                kin.closed
             }))
         })?;
-        if closed {
+        if closed == Some(true) {
             // The search that ended all tasks did not see this one.
             task.set_killed(KILLED);
         }
@@ -128,6 +117,6 @@ impl Drop for TaskBuilder {
         // Free the body before the place can be used again.
         free_body(self.task);
         process_table::ended(self.task);
-        self.task.life.store(FREE, Ordering::Release);
+        with_kin(|kin| kin.forget(self.task));
     }
 }

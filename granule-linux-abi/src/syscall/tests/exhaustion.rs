@@ -4,6 +4,7 @@ use super::*;
 use crate::files::Files;
 use crate::files::file_tree::{Node, Tree, nodes_needed};
 use crate::owned::host::{self, Array};
+use crate::processes::tests::PLACES;
 use crate::processes::{Relation, TaskTable as _};
 
 /// Makes pipes, files and children as far as memory allows. Returns the number of failed calls.
@@ -85,7 +86,7 @@ fn user_space_may_not_begin_for_want_of_memory() {
     let begin = || {
         let nodes = Array::new(nodes_needed(archive).ok()?, |_| Node::EMPTY)?;
         let files = Files::new(Tree::build(archive, nodes).ok()?)?;
-        Processes::new(files, Kin::default())
+        Processes::new(files, Kin::default(), PLACES)
     };
     for allocations in 0.. {
         host::run_out_after(allocations);
@@ -93,7 +94,7 @@ fn user_space_may_not_begin_for_want_of_memory() {
         host::run_out_after(usize::MAX);
         assert_eq!(host::held(), before, "after {allocations} allocations");
         if begun {
-            assert!(allocations >= 4, "{allocations}");
+            assert!(allocations >= 5, "{allocations}");
             return;
         }
     }
