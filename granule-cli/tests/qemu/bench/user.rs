@@ -184,6 +184,34 @@ fn only_a_switch_to_another_page_size_invalidates() {
     }
 }
 
+/// Programs of all page sizes at once take what each takes alone, within a percent: no state of one size is in the
+/// way of another.
+#[test]
+fn programs_of_all_sizes_at_once_take_what_each_takes_alone() {
+    const SIZES: [PageSize; 3] = [PageSize::K4, PageSize::K16, PageSize::K64];
+    let bench = Bench {
+        page_size: SIZES.to_vec(),
+        together: true,
+        memory: 1 << 30,
+        bytes: 128 << 20,
+        ..bench(PageSize::K4, &[Build::Boot], 1, true)
+    };
+    let done = measure(&bench);
+    let table = user::report::table(&bench, &done);
+    let json = user::report::json(&bench, &done);
+    let rows = json["rows"].as_array().unwrap();
+    // Three kinds of work on each of three kernels: of three programs, and of all at once.
+    assert_eq!(rows.len(), 3 * 3 * (3 + 1));
+    for row in rows {
+        let over = row["over_alone_percent"].as_f64().unwrap();
+        let (op, pages) = (row["op"].as_str().unwrap(), row["pages"].as_u64());
+        // At once, what the program that gives the orders takes is there once; in the sum it is there thrice.
+        let least = if pages.is_some() { -1.0 } else { -5.0 };
+        assert!((least..=1.0).contains(&over), "{op}: {over} %:\n{table}");
+        assert!(row["instructions"].as_u64() >= pages, "{op}:\n{table}");
+    }
+}
+
 /// What a call takes once is no more than a few pages' worth: twice the pages are twice the work.
 #[test]
 fn twice_the_pages_are_twice_the_work() {
