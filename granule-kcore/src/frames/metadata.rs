@@ -28,6 +28,7 @@ pub(super) const NONE: u32 = u32::MAX;
 
 const KIND_FREE: u32 = 1;
 const KIND_ALLOCATED: u32 = 2;
+const KIND_RUN: u32 = 3;
 const ORDER_SHIFT: u32 = 8;
 /// In the byte of the order: a frame allocated by itself that is subdivided. So it is no single frame for
 /// [`ALONE_MASK`], and of no order that a caller could free; nothing else has to ask for it.
@@ -81,6 +82,9 @@ pub(super) enum PageMetadata {
     /// The first frame of an allocated block. The order [`SUBDIVIDED`] is that of a single frame, which
     /// is subdivided.
     Allocated { order: u32 },
+    /// The first of `2^order` frames, more than one, that are allocated as single frames and have the same
+    /// owners. So one count serves all of them, until one of them is shared or released without the others.
+    Run { order: u32 },
 }
 
 /// The words of an entry.
@@ -166,6 +170,7 @@ impl<'m> Entries<'m> {
         match state & 0xff {
             KIND_FREE => PageMetadata::Free { order, next, prev },
             KIND_ALLOCATED => PageMetadata::Allocated { order },
+            KIND_RUN => PageMetadata::Run { order },
             _ => PageMetadata::Inside,
         }
     }
@@ -186,6 +191,7 @@ impl<'m> Entries<'m> {
             }
             // The owner's two words begin as zero.
             PageMetadata::Allocated { order } => [KIND_ALLOCATED | order << ORDER_SHIFT, 0, 0],
+            PageMetadata::Run { order } => [KIND_RUN | order << ORDER_SHIFT, 0, 0],
         };
         if let Some(slot) = self.entries.get_mut(offset as usize) {
             *slot = words.map(Word::new);
@@ -242,43 +248,40 @@ impl<'m> Entries<'m> {
         }
     }
 
-    /// Adds an owner to each of `count` frames from `first`, all allocated as single frames. Otherwise
-    /// returns the first frame that is not, or that already has the most owners, and changes nothing.
-    pub(super) fn share(&mut self, first: u32, count: u32) -> Result<(), u32> {
-        let end = first + count;
-        let mut at = first;
-        while at < end {
-            let mut shared = 0;
-            for entry in self.chunk_from(at, end) {
-                // SAFETY: `chunk_from` returns initialised entries.
-                let [state, owners, _] = unsafe { initialised(entry) };
-                if state & ALONE_MASK != KIND_ALLOCATED || owners == MOST_FURTHER_OWNERS {
-                    break;
-                }
-                let [_, slot, _] = entry;
-                slot.write(owners + 1);
-                shared += 1;
+    /// Adds an owner to each of the single frames from `first` to `end`, or to the frames of the run that
+    /// begins there, up to the first one that is neither, is in a run that reaches beyond `end`, or has the
+    /// most owners, at most to the end of the chunk. Returns their number.
+    pub(super) fn share(&mut self, first: u32, end: u32) -> u32 {
+        let mut shared = 0;
+        for entry in self.chunk_from(first, end) {
+            // SAFETY: `chunk_from` returns initialised entries.
+            let [state, owners, _] = unsafe { initialised(entry) };
+            if state & ALONE_MASK != KIND_ALLOCATED || owners == MOST_FURTHER_OWNERS {
+                break;
             }
-            at += shared;
-            if at < end && !at.is_multiple_of(CHUNK_ENTRIES) || shared == 0 {
-                for done in first..at {
-                    if let Some(owners) = self.further_owners(done) {
-                        self.set_further_owners(done, owners - 1);
-                    }
-                }
-                return Err(at);
-            }
+            let [_, slot, _] = entry;
+            slot.write(owners + 1);
+            shared += 1;
         }
-        Ok(())
+        if shared == 0
+            && let Some((count, owners)) = self.run(first)
+            && count <= end - first
+            && owners < MOST_FURTHER_OWNERS
+        {
+            self.set_further_owners(first, owners + 1);
+            shared = count;
+        }
+        shared
     }
 
-    /// Removes an owner from each of the single frames from `first` to `end`, up to the first one that
-    /// is no single frame, or that has `further` owners where the first one has none, and the other way
-    /// round, at most to the end of the chunk. Frames without owners are no blocks any more. Returns
-    /// the number of frames, and whether they have no owners left.
+    /// Removes an owner from each of the single frames from `first` to `end`, or from the frames of the run
+    /// that begins there, up to the first one that is neither, is in a run that reaches beyond `end`, or has
+    /// `further` owners where the first one has none, and the other way round, at most to the end of the
+    /// chunk. Frames without owners are no blocks any more. Returns the number of frames, and whether they
+    /// have no owners left.
     pub(super) fn unshare(&mut self, first: u32, end: u32) -> (u32, bool) {
         let Some(further) = self.further_owners(first) else {
-            return (0, false);
+            return self.unshare_run(first, end);
         };
         let gone = further == 0;
         let mut done = 0;
@@ -297,6 +300,48 @@ impl<'m> Entries<'m> {
             done += 1;
         }
         (done, gone)
+    }
+
+    fn unshare_run(&mut self, first: u32, end: u32) -> (u32, bool) {
+        let Some((count, owners)) = self.run(first).filter(|(count, _)| *count <= end - first)
+        else {
+            return (0, false);
+        };
+        match owners.checked_sub(1) {
+            Some(left) => self.set_further_owners(first, left),
+            None => self.write(first, PageMetadata::Inside),
+        }
+        (count, owners == 0)
+    }
+
+    /// The frames of the run that begins at `offset`, and their owners beside the first; `None` if none
+    /// begins there.
+    pub(super) fn run(&self, offset: u32) -> Option<(u32, u32)> {
+        match self.read(offset) {
+            PageMetadata::Run { order } => {
+                let [_, owners, _] = self.entries.get(offset as usize)?;
+                // SAFETY: as in `read`, which found a run there, so the chunk is touched.
+                Some((1 << order, unsafe { owners.assume_init() }))
+            }
+            _ => None,
+        }
+    }
+
+    /// Makes two runs, or two single frames, of the run that begins at `offset`.
+    pub(super) fn halve(&mut self, offset: u32) {
+        let (PageMetadata::Run { order }, Some((count, owners))) =
+            (self.read(offset), self.run(offset))
+        else {
+            return;
+        };
+        let half = match order {
+            1 => PageMetadata::Allocated { order: 0 },
+            _ => PageMetadata::Run { order: order - 1 },
+        };
+        for part in [offset, offset + count / 2] {
+            self.write(part, half);
+            self.set_further_owners(part, owners);
+        }
     }
 
     /// The entries from `first` on, at most to `end` and to the end of their chunk; none if the chunk

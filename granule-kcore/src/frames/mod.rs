@@ -277,11 +277,15 @@ impl<'m> Frames<'m> {
         Some(frame)
     }
 
-    /// As [`allocate`](Self::allocate), as single frames: each is shared, released and freed (order 0)
-    /// by itself.
+    /// As [`allocate`](Self::allocate), as single frames: each may be shared and released by itself. What
+    /// is done to all of them together takes as long as for one frame, as long as it was never done to a part.
     pub fn allocate_singles(&mut self, order: u32) -> Option<Frame> {
         let frame = self.allocate(order)?;
-        self.split_to_singles(frame, order);
+        if let Ok((index, offset)) = self.locate(frame)
+            && let Some(span) = self.spans.get_mut(index)
+        {
+            span.make_run(offset, order);
+        }
         Some(frame)
     }
 

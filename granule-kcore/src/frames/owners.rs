@@ -60,6 +60,17 @@ impl<'m> Frames<'m> {
         released
     }
 
+    /// Removes an owner of `frame` if it is a single frame with others, which then keep it: what a copy on
+    /// write leaves behind, without the search for runs. Otherwise nothing has changed, and
+    /// [`release`](Self::release) does it or says why not.
+    #[must_use]
+    pub fn leave(&mut self, frame: Frame) -> bool {
+        self.locate(frame).is_ok_and(|(index, offset)| {
+            let span = self.spans.get_mut(index);
+            span.is_some_and(|span| span.leave(offset))
+        })
+    }
+
     /// Whether the single frame `first` has more than one owner, and for how many of the `count`
     /// frames from `first` on the answer is the same. The count may be too low where an exact one
     /// would take longer.

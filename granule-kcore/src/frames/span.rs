@@ -115,7 +115,7 @@ impl<'m> Span<'m> {
                 PageMetadata::Inside => continue,
                 PageMetadata::Free { order, .. } => (order, true),
                 PageMetadata::Allocated { order: SUBDIVIDED } => (0, false),
-                PageMetadata::Allocated { order } => (order, false),
+                PageMetadata::Allocated { order } | PageMetadata::Run { order } => (order, false),
             };
             // The nearest head below. If its block ends before the frame, no block contains the frame.
             return (number >> order == self.number(head) >> order).then_some(Block {
@@ -248,16 +248,62 @@ impl<'m> Span<'m> {
         true
     }
 
-    /// Adds an owner to each of `count` frames from `offset`, or returns the first frame that cannot
-    /// have one more: see [`Entries::share`].
+    /// Adds an owner to each of `count` frames from `offset`, all allocated as single frames. Otherwise
+    /// returns the first frame that is not, or that already has the most owners, and changes nothing.
     pub(super) fn share(&mut self, offset: u32, count: u32) -> Result<(), u32> {
-        self.entries.share(offset, count)
+        let end = offset + count;
+        let mut at = offset;
+        while at < end {
+            let done = self.entries.share(at, end);
+            at += done;
+            if done == 0 && !self.halve_run(at) {
+                let mut given = offset;
+                while given < at {
+                    given += self.entries.unshare(given, at).0;
+                }
+                return Err(at);
+            }
+        }
+        Ok(())
     }
 
-    /// Whether the frame at `offset` has more than one owner, and for how many frames that answer is
-    /// the same: see [`Entries::sharing`].
+    /// Makes two of the run that the frame at `offset` is in; false if it is in none.
+    #[cold]
+    fn halve_run(&mut self, offset: u32) -> bool {
+        let run = self.run_of(offset);
+        if let Some((head, ..)) = run {
+            self.entries.halve(head);
+        }
+        run.is_some()
+    }
+
+    /// The run that the frame at `offset` is in: the first frame, the number of frames, and their owners
+    /// beside the first.
+    #[cold]
+    fn run_of(&self, offset: u32) -> Option<(u32, u32, u32)> {
+        let head = self.block_of(offset)?.offset;
+        let (count, owners) = self.entries.run(head)?;
+        Some((head, count, owners))
+    }
+
+    /// Whether the single frame at `offset` has more than one owner, and for how many of the `count` frames
+    /// from there on the answer is the same: see [`Entries::sharing`].
     pub(super) fn sharing(&self, offset: u32, count: u32) -> Option<(bool, u32)> {
-        self.entries.sharing(offset, count)
+        if let Some(told) = self.entries.sharing(offset, count) {
+            return Some(told);
+        }
+        let (head, frames, owners) = self.run_of(offset)?;
+        Some((owners > 0, count.min(head + frames - offset)))
+    }
+
+    /// Removes an owner of the single frame at `offset`, if it has more than one.
+    pub(super) fn leave(&mut self, offset: u32) -> bool {
+        let left = self.entries.further_owners(offset);
+        let left = left.and_then(|owners| owners.checked_sub(1));
+        if let Some(left) = left {
+            self.entries.set_further_owners(offset, left);
+        }
+        left.is_some()
     }
 
     /// Removes an owner from each of `count` frames from `offset`, all allocated as single frames.
@@ -276,7 +322,7 @@ impl<'m> Span<'m> {
         let mut refused = None;
         while at < end && refused.is_none() {
             let (done, gone) = self.entries.unshare(at, end);
-            if !gone {
+            if done > 0 && !gone {
                 if at > start {
                     self.add(start, at - start);
                     freed(start, at - start);
@@ -284,7 +330,7 @@ impl<'m> Span<'m> {
                 start = at + done;
             }
             at += done;
-            refused = (done == 0).then_some(at);
+            refused = (done == 0 && !self.halve_run(at)).then_some(at);
         }
         if at > start {
             self.add(start, at - start);
@@ -293,13 +339,24 @@ impl<'m> Span<'m> {
         refused.map_or(Ok(()), Err)
     }
 
-    /// See [`Entries::further_owners`].
+    /// Owners, beside the first, of the single frame allocated at `offset`; `None` if there is no such
+    /// frame.
     pub(super) fn further_owners(&self, offset: u32) -> Option<u32> {
-        self.entries.further_owners(offset)
+        let alone = self.entries.further_owners(offset);
+        alone.or_else(|| self.run_of(offset).map(|(.., owners)| owners))
+    }
+
+    /// Makes single frames with the same owners of the allocated block of `order` at `offset`, none of
+    /// which was shared yet.
+    pub(super) fn make_run(&mut self, offset: u32, order: u32) {
+        if order > 0 {
+            self.entries.write(offset, PageMetadata::Run { order });
+        }
     }
 
     /// See [`Entries::subdivide`].
     pub(super) fn subdivide(&mut self, offset: u32, record: u64) -> bool {
+        while self.halve_run(offset) {}
         self.entries.subdivide(offset, record)
     }
 

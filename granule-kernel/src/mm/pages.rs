@@ -373,6 +373,15 @@ pub(crate) fn share(first: PhysicalAddress, count: u64) {
 /// Removes one owner from each of `count` single frames from `first`.
 #[inline(never)]
 pub(crate) fn release(first: PhysicalAddress, count: u64) {
+    if count == 1 && PAGES.with(|frames| frames.leave(Frame::containing(first, frames.page_size())))
+    {
+        return;
+    }
+    release_all(first, count);
+}
+
+#[inline(never)]
+fn release_all(first: PhysicalAddress, count: u64) {
     in_parts(first, count, |frames, first, count| {
         let size = frames.page_size();
         // Under the lock, so no other CPU can have allocated the freed frames yet. The frame allocator counts

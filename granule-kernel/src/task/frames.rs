@@ -219,32 +219,44 @@ fn zero_pages(start: *mut u8, bytes: u64) {
     }
 }
 
-/// Copies a page in pairs of words: the kernel does not use the larger FP and SIMD registers.
+/// Bytes copied in one round of the loop, as many as the offsets of LDP and STP reach.
+const COPIED_AT_ONCE: u64 = 512;
+
+/// Copies a page in pairs of words: the kernel does not use the larger FP and SIMD registers. Not inlined: the
+/// loop is long, and the call is nothing beside a page.
+#[inline(never)]
 fn copy_page(from: *mut u8, to: *mut u8, bytes: u64) {
     // SAFETY: the linear map covers both pages. The second page is writable and nothing else uses it.
-    // Every page size is a multiple of 64.
+    // A round divides every page size.
     unsafe {
         asm!(
             "1:",
-            "ldp {a}, {b}, [{from}]",
-            "ldp {c}, {d}, [{from}, #16]",
-            "stp {a}, {b}, [{to}]",
-            "stp {c}, {d}, [{to}, #16]",
-            "ldp {a}, {b}, [{from}, #32]",
-            "ldp {c}, {d}, [{from}, #48]",
-            "add {from}, {from}, #64",
-            "stp {a}, {b}, [{to}, #32]",
-            "stp {c}, {d}, [{to}, #48]",
-            "add {to}, {to}, #64",
+            ".irp at, 0, 64, 128, 192, 256, 320, 384, 448",
+            "ldp {a}, {b}, [{from}, #\\at]",
+            "ldp {c}, {d}, [{from}, #\\at + 16]",
+            "ldp {e}, {f}, [{from}, #\\at + 32]",
+            "ldp {g}, {h}, [{from}, #\\at + 48]",
+            "stp {a}, {b}, [{to}, #\\at]",
+            "stp {c}, {d}, [{to}, #\\at + 16]",
+            "stp {e}, {f}, [{to}, #\\at + 32]",
+            "stp {g}, {h}, [{to}, #\\at + 48]",
+            ".endr",
+            "add {from}, {from}, #{at_once}",
+            "add {to}, {to}, #{at_once}",
             "cmp {from}, {end}",
             "b.lo 1b",
             a = out(reg) _,
             b = out(reg) _,
             c = out(reg) _,
             d = out(reg) _,
+            e = out(reg) _,
+            f = out(reg) _,
+            g = out(reg) _,
+            h = out(reg) _,
             from = inout(reg) from => _,
             to = inout(reg) to => _,
             end = in(reg) from as u64 + bytes,
+            at_once = const COPIED_AT_ONCE,
             options(nostack)
         );
     }
