@@ -68,6 +68,8 @@ fn may_take(op: &str, page_size: PageSize, large_leaves: bool) -> u64 {
         "touch" if large_leaves => 230 + (page_size.bytes() - PageSize::K4.bytes()) / 64 * 3,
         // Without leaves that several pages share, each page takes a fault of its own.
         "reuse" if !large_leaves => 900,
+        // Blocks and groups have one count of owners and few entries.
+        "fork" | "fork-held" if large_leaves => 12,
         "fork" | "fork-held" => 100,
         "munmap" => 300,
         // DC ZVA on 64 bytes: one instruction and a little for each is part of it.
@@ -82,6 +84,9 @@ fn may_take(op: &str, page_size: PageSize, large_leaves: bool) -> u64 {
     }
 }
 
+/// Instructions by which what a call takes once may differ between the builds: a fork makes a task too.
+const A_CALL: u64 = 4000;
+
 /// `pages` is to be so many that what a call takes once, and where in memory the image leaves room,
 /// is little beside them.
 fn within_bounds(page_size: PageSize, pages: u64, large_leaves: bool) {
@@ -93,8 +98,14 @@ fn within_bounds(page_size: PageSize, pages: u64, large_leaves: bool) {
             let most = may_take(&op.name, page_size, large_leaves) * pages;
             let (name, best) = (&op.name, op.time.unwrap().best);
             assert!(best <= most, "{name} took {best}, at most {most}:\n{table}");
-            // One store for each page, at the very least.
-            assert!(best >= pages / 2, "{name} took {best}:\n{table}");
+            // One store for each page, at the very least; a call may take one step for many pages.
+            let writes = ["touch", "reuse", "copy", "rewrite", "loop"];
+            let least = if writes.contains(&name.as_str()) {
+                pages / 2
+            } else {
+                1
+            };
+            assert!(best >= least, "{name} took {best}:\n{table}");
         }
     }
     for ran in &done.boots {
@@ -105,9 +116,9 @@ fn within_bounds(page_size: PageSize, pages: u64, large_leaves: bool) {
     }
     for op in ["fork", "fork-held", "munmap"] {
         let [boot, fixed] = [0, 1].map(|at| instructions(&done.boots[at], op));
-        // Within half a percent, either way.
+        // Within half a percent, either way, or a call's worth where the whole is little more than that.
         assert!(
-            boot.abs_diff(fixed) * 200 <= fixed,
+            boot.abs_diff(fixed) <= (fixed / 200).max(A_CALL),
             "{op}: {boot} instructions on the image for all, {fixed} on that for one:\n{table}"
         );
     }
