@@ -266,8 +266,8 @@ const ALLOWED: &[(&str, &[&str], &str)] = &[
     ),
     (
         "granule-kernel/src/sched/stack.rs",
-        &["16 << 10", "64 << 10"],
-        "the least that a stack has, and half of a slot for one",
+        &["16 << 10"],
+        "the size of a stack",
     ),
     (
         "granule-kernel/src/early/head/pe.rs",

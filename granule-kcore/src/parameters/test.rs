@@ -12,7 +12,7 @@ const KEY: &str = "granule.test=";
 
 /// The tests whose name is the whole value. Each is explained where the kernel runs it
 /// (granule-kernel/src/selftest).
-const NAMES: [&str; 51] = [
+const NAMES: [&str; 54] = [
     "alloc-failure",
     "background",
     "background-busy",
@@ -49,6 +49,8 @@ const NAMES: [&str; 51] = [
     "noflush",
     "overflow",
     "overflow-task",
+    "overflow-task-briefly",
+    "overflow-task-slowly",
     "pagealloc",
     "panic",
     "park",
@@ -61,6 +63,7 @@ const NAMES: [&str; 51] = [
     "sized",
     "splits",
     "spurious",
+    "stacks",
     "use-after-free",
     "write-read-only",
     "write-text",

@@ -9,7 +9,7 @@ pub(crate) mod conflict;
 pub(crate) mod guarded;
 pub(crate) mod hook;
 pub(crate) mod spurious;
-mod vectors;
+pub(crate) mod vectors;
 
 pub(crate) use vectors::task_start;
 

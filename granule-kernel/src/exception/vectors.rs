@@ -256,9 +256,20 @@ pub(super) fn address() -> u64 {
 const SYNCHRONOUS: u64 = 4;
 const IRQ: u64 = 5;
 
+/// Whether the address of an exception's frame is below the stack that was in use. Set where that may be mapped:
+/// elsewhere the vectors see it.
+pub(crate) static IS_BELOW_STACK: spin::Once<fn(u64) -> bool> = spin::Once::new();
+
 /// Handles an exception of the kernel. Returns only if the interrupted code can continue.
 #[unsafe(no_mangle)]
 extern "C" fn exception_taken(frame: &mut Frame, vector: u64) {
+    let at = core::ptr::from_ref(frame) as u64;
+    if IS_BELOW_STACK.get().is_some_and(|is_below| is_below(at)) {
+        panic::exception(
+            frame,
+            format_args!("kernel stack overflow: the stack pointer is below the stack"),
+        );
+    }
     if vector == SYNCHRONOUS && (conflict::handle(frame) || spurious::handle(frame)) {
         return;
     }

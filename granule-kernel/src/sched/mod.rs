@@ -12,6 +12,7 @@
 //! to the loop that took it; the loop saves the remaining state before any CPU can take the task again
 //! (see [`granule_kcore::sched::task_state`]).
 
+pub(crate) mod hook;
 pub(crate) mod registers;
 pub(crate) mod stack;
 pub(crate) mod switch;
@@ -75,12 +76,17 @@ impl Entity {
         }
     }
 
-    /// The saved registers of the task.
-    fn saved(&self) -> Option<*mut Saved> {
+    /// The thread of the task. The task itself asks, or the CPU that took it out of the queue.
+    fn thread(&self) -> Option<&Thread> {
         let thread = NonNull::new(self.thread.load(Ordering::Acquire))?;
         // SAFETY: the caller of `begin` keeps the thread until its task is buried, and the pointer is
         // cleared before that.
-        Some(unsafe { thread.as_ref() }.saved())
+        Some(unsafe { thread.as_ref() })
+    }
+
+    /// The saved registers of the task.
+    fn saved(&self) -> Option<*mut Saved> {
+        Some(self.thread()?.saved())
     }
 }
 
@@ -324,10 +330,28 @@ pub(crate) fn run_one() -> bool {
     true
 }
 
+/// The calling task has used more than its stack.
+#[cold]
+fn overflown(thread: &Thread) -> ! {
+    panic!("kernel stack overflow: the last word of a stack changed, {thread:?}");
+}
+
+/// Whether `address`, in the slot of the stack that this CPU uses, is in none of that stack's own memory. False for
+/// any other stack.
+pub(crate) fn has_left_its_stack(address: u64) -> bool {
+    let entity = stack::slot(address).and_then(|place| ENTITIES.all().get(place));
+    let thread = entity.and_then(Entity::thread);
+    thread.is_some_and(|thread| !thread.stack().contains(address))
+}
+
 /// Leaves the CPU. Returns when a CPU takes the task up again.
 fn leave(entity: &Entity) {
     let masked = cpu::mask_interrupts();
-    if let Some(saved) = entity.saved() {
+    if let Some(thread) = entity.thread() {
+        if !thread.stack().is_sound() {
+            overflown(thread);
+        }
+        let saved = thread.saved();
         let this = CPU.this();
         // SAFETY: this CPU runs the task, and nothing uses the task's context until it has left. The
         // loop that took the task waits in `run_one`.

@@ -40,6 +40,11 @@ impl Thread {
         Some(Self { saved, stack })
     }
 
+    /// The kernel stack.
+    pub(super) const fn stack(&self) -> &Stack {
+        &self.stack
+    }
+
     /// The saved registers. They belong to the CPU that dequeued the task, or to the task itself.
     pub(super) const fn saved(&self) -> *mut Saved {
         self.saved.get()

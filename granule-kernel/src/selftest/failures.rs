@@ -2,7 +2,8 @@
 //!
 //! On the kernel's command line: `granule.test=panic` panics, `granule.test=exception` reads an unmapped
 //! address, `granule.test=write-text` writes to the kernel's code, `granule.test=overflow` uses up the stack,
-//! and `granule.test=overflow-task` that of the first task, before it is at EL0. Each must end in outcome
+//! and `granule.test=overflow-task` that of the first task, before it is at EL0; `overflow-task-briefly` uses its last
+//! word alone, and `overflow-task-slowly` what is mapped below one until an interrupt comes. Each must end in outcome
 //! `panic`.
 //!
 //! `granule.test=corrupt-WHAT` changes one leaf of the finished linear map, the first of its largest ones,
@@ -23,10 +24,12 @@
 //! its overflow flag, with and without the virtual counter's help, and print the result.
 
 use crate::arch::counter::InstructionCounter;
+use crate::arch::cpu;
 use crate::dev::console::println;
 use crate::mm::selfcheck::Stage;
 use crate::mm::walker::Tree;
-use core::sync::atomic::{AtomicBool, Ordering};
+use crate::sched::stack::BYTES;
+use core::sync::atomic::{AtomicU32, Ordering};
 use granule::arch::{Descriptor, Kind};
 use granule::linear::Placement;
 use granule::table::{Entry, Visit};
@@ -49,20 +52,56 @@ pub(crate) fn run(parameters: &Parameters<'_>) {
             b"overflow" => {
                 overflow(1);
             }
-            b"overflow-task" => TASK_OVERFLOWS.store(true, Ordering::Relaxed),
+            b"overflow-task" => TASK_OVERFLOWS.store(ALL, Ordering::Relaxed),
+            b"overflow-task-briefly" => TASK_OVERFLOWS.store(LAST_WORD, Ordering::Relaxed),
+            b"overflow-task-slowly" => TASK_OVERFLOWS.store(SLOWLY, Ordering::Relaxed),
             _ => {}
         }
     }
 }
 
-/// Whether a task must use up its kernel stack.
-static TASK_OVERFLOWS: AtomicBool = AtomicBool::new(false);
+/// How a task must use up its kernel stack.
+static TASK_OVERFLOWS: AtomicU32 = AtomicU32::new(0);
+/// Without end.
+const ALL: u32 = 1;
+/// Up to its last word, and back.
+const LAST_WORD: u32 = 2;
+/// Into the stack or page below in the same frame, where there is one, until an interrupt comes.
+const SLOWLY: u32 = 3;
 
 /// Called on the stack of a new task.
 pub(crate) fn task_begins() {
-    if TASK_OVERFLOWS.load(Ordering::Relaxed) {
-        overflow(1);
+    let mut local = 0_u64;
+    let here = core::hint::black_box(&raw mut local) as u64;
+    match TASK_OVERFLOWS.load(Ordering::Relaxed) {
+        ALL => {
+            overflow(1);
+        }
+        LAST_WORD => {
+            // SAFETY: none; the lowest word of this stack, which is aligned to its size.
+            unsafe { ((here & !(BYTES - 1)) as *mut u64).write_volatile(0) };
+        }
+        SLOWLY if here & (3 * BYTES) != 0 => {
+            cpu::unmask_interrupts();
+            overflow_to((here & !(BYTES - 1)) - 1024);
+        }
+        _ => {}
     }
+}
+
+/// Recurses until the stack pointer is below `end`, and stays there.
+#[inline(never)]
+fn overflow_to(end: u64) -> u64 {
+    let mut frame = [end; 32];
+    let here = &raw mut frame[(end % 32) as usize];
+    // SAFETY: an element of a local array.
+    unsafe { here.write_volatile(end) };
+    if (here as u64) < end {
+        loop {
+            core::hint::spin_loop();
+        }
+    }
+    overflow_to(end) + core::hint::black_box(&frame)[0]
 }
 
 /// The loop of `granule.test=count`: one kilobyte of code, repeated until it exceeds 2^33 instructions.

@@ -15,6 +15,7 @@
 //! | `granule.test=kexec:` | [`kexec`] |
 //! | `granule.test=efi-variables`, `efi-reset`, `efi-fault`, `efi-slow` | [`efi`] |
 //! | `granule.test=alloc-failure` | [`alloc_failure`] |
+//! | `granule.test=stacks` | [`stacks`] |
 //! | `arm64.inject_conflict=` | [`inject`] |
 //! | `arm64.fake_cpu=` | [`cpus`] |
 
@@ -30,13 +31,14 @@ mod inject;
 mod kexec;
 mod memory;
 mod registers;
+mod stacks;
 
 pub(crate) use installed::install;
 
 mod installed {
     use super::{
         alloc_failure, calls, conflict, cpus, drivers, early_walk, efi, failures, inject, kexec,
-        memory,
+        memory, stacks,
     };
     use crate::arch::counter::InstructionCounter;
     use crate::exception::hook::{ABORTS, AbortHook};
@@ -58,6 +60,7 @@ mod installed {
         BOOT.install(&Boot);
         TABLES.install(&inject::Injection);
         TASKS.install(&Tasks);
+        crate::sched::hook::STACKS.install(&stacks::Painter);
         crate::dev::registry::MORE_DRIVERS.install(&drivers::TestDrivers);
         crate::kexec::hook::KEXEC.install(&kexec::Damage);
         crate::smp::hook::CPUS.install(&cpus::Cpus);
@@ -119,6 +122,11 @@ mod installed {
     impl TaskHook for Tasks {
         fn before_first(&self, parameters: &Parameters<'_>) {
             alloc_failure::open(parameters);
+            stacks::open(parameters);
+        }
+
+        fn after_last(&self) {
+            stacks::report();
         }
 
         fn begins(&self) {

@@ -9,6 +9,9 @@ pub(crate) trait TaskHook: Sync {
     /// Called before user space begins, with the command line.
     fn before_first(&self, parameters: &Parameters<'_>);
 
+    /// Called once the last task has ended.
+    fn after_last(&self);
+
     /// Called first on the kernel stack of each task.
     fn begins(&self);
 

@@ -6,6 +6,7 @@
 
 use super::address_space::{AddressSpace, SpaceRef};
 use super::owned::{Array, Boxed, PageFrames};
+use crate::exception::vectors;
 use crate::lock::Lock;
 use crate::mm::pages::Pages;
 use crate::percpu::per_cpu;
@@ -140,6 +141,9 @@ pub(super) fn open() -> Option<()> {
         (0..places).for_each(|place| kin.free.insert(place));
     });
     sched::ENTITIES.open(entities.leak());
+    if sched::stack::are_pieces() {
+        vectors::IS_BELOW_STACK.call_once(|| sched::has_left_its_stack);
+    }
     TASKS.open(tasks.leak());
     Some(())
 }

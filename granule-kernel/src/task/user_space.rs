@@ -125,6 +125,9 @@ pub(crate) fn run(inputs: &Inputs<'_>) -> Result<(), Failure> {
     end();
     let word = task_table::status_of(init);
     report(word, before, sized::counted());
+    if let Some(hook) = TASKS.get() {
+        hook.after_last();
+    }
     if word == (Status::Exited(0)).word() {
         Ok(())
     } else {

@@ -54,6 +54,75 @@ fn a_task_that_uses_up_its_kernel_stack_is_told_by_the_guard() {
     }
 }
 
+/// Where the guard is not right below a stack, because the frame has another owner there, an exception tells it. And a task that
+/// comes back from where it should not have been is told by the last word of its stack, whatever the page size.
+#[test]
+fn a_task_that_leaves_its_kernel_stack_without_a_fault_is_told() {
+    let ends = |size, test: &str, reason: &str| {
+        let request = Request {
+            append: Some(format!("granule.test={test} -- storm")),
+            ..machine(size, 2)
+        };
+        let archive = Initramfs::new().program("/init", &program());
+        let ran = ends(&request, archive, Outcome::Panic);
+        let told = ran.reason.as_deref().unwrap_or_default();
+        assert!(told.contains(reason), "{size:?}: {told}");
+    };
+    ends(
+        PageSize::K64,
+        "overflow-task-slowly",
+        "kernel stack overflow: the stack pointer is below the stack",
+    );
+    for size in [PageSize::K4, PageSize::K16, PageSize::K64] {
+        ends(
+            size,
+            "overflow-task-briefly",
+            "kernel stack overflow: the last word of a stack changed",
+        );
+    }
+}
+
+/// With pages of 64K what is below a kernel stack may belong to another task. So a quarter of it must be left whatever
+/// programs do.
+#[test]
+fn tasks_leave_a_quarter_of_their_kernel_stack() {
+    const MOST: u64 = 12 << 10;
+    let mut most = 0;
+    for (index, test) in [
+        "every-pointer",
+        "random 1 60",
+        "signal-storm",
+        "pipe-storm",
+        "sizes",
+        "execs",
+        "memory",
+        "groups",
+        "crowd",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let size = [PageSize::K64, PageSize::K4, PageSize::K16][index % 3];
+        let request = Request {
+            append: Some(format!("granule.test=stacks -- {test}")),
+            ..machine(size, 1 + index as u32 % 2 * 3)
+        };
+        let archive = Initramfs::new()
+            .program("/init", &program())
+            .directory("/etc")
+            .file("/etc/text", b"0123456789")
+            .link("/etc/link", "text")
+            .program("/script9", b"#!/init exit\n")
+            .program("/text", b"no program\n")
+            .program("/lost", b"#!/none\n");
+        let used = ends(&request, archive, Outcome::Ok).number("user.kernel_stack_used");
+        println!("{test}, {size:?}: {used} bytes");
+        assert!(used <= MOST, "{test}, {size:?}: {used} bytes");
+        most = most.max(used);
+    }
+    assert!(most > 1024, "nothing was measured: {most}");
+}
+
 /// With memory for as many as there are places: small ones, or what they share with their parent.
 #[test]
 fn a_fork_bomb_ends_at_the_limit() {

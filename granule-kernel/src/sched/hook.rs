@@ -1,0 +1,23 @@
+//! The test hook of kernel stacks: called when the stack of a task is made, and when it is used no more.
+
+use crate::hook::Hook;
+
+/// Looks at stacks, for tests.
+pub(crate) trait StackHook: Sync {
+    /// A stack of [`BYTES`](super::stack::BYTES) was made.
+    ///
+    /// # Safety
+    ///
+    /// The stack from `bottom` on must be mapped, and nothing else may use it.
+    unsafe fn made(&self, bottom: u64);
+
+    /// Its task has left it for good.
+    ///
+    /// # Safety
+    ///
+    /// As for [`made`](Self::made).
+    unsafe fn unused(&self, bottom: u64);
+}
+
+/// The hook of kernel stacks.
+pub(crate) static STACKS: Hook<dyn StackHook> = Hook::new();
