@@ -128,16 +128,7 @@ fn choice(file: &[u8], place: &Place, wish: Option<PageSize>) {
         process: wish,
         command_line: None,
     };
-    let with = |size: PageSize| {
-        let page = size.bytes();
-        read(
-            file,
-            &Place {
-                page,
-                ..place.clone()
-            },
-        )
-    };
+    let with = |size: PageSize| read(file, &place.with_pages(size));
     match choose(file, place, SizeSet::ALL, &wishes) {
         Ok(chosen) => {
             assert_eq!(Ok(&chosen.program), with(chosen.size).as_ref());

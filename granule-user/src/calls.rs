@@ -66,6 +66,18 @@ pub fn write(bytes: &[u8]) -> i64 {
     )
 }
 
+/// Standard error, to which each part of a text is written at once.
+#[derive(Debug)]
+pub struct StandardError;
+
+impl Write for StandardError {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let bytes = [2, text.as_ptr() as u64, text.len() as u64, 0, 0, 0];
+        call(WRITE, bytes);
+        Ok(())
+    }
+}
+
 /// What is kept of a text until it is written.
 struct Console {
     kept: [u8; 200],

@@ -195,6 +195,17 @@ pub struct Place {
     pub movable_at: u64,
 }
 
+impl Place {
+    /// The same place, in pages of another size.
+    #[must_use]
+    pub fn with_pages(&self, size: PageSize) -> Self {
+        Self {
+            page: size.bytes(),
+            ..self.clone()
+        }
+    }
+}
+
 /// Reads and checks a program.
 pub fn read(file: &[u8], place: &Place) -> Result<Program, ProgramError> {
     let elf = ElfBytes::<LittleEndian>::minimal_parse(file).map_err(|_| ProgramError::NotElf)?;

@@ -104,16 +104,7 @@ pub fn choose(
     usable: SizeSet,
     wishes: &Wishes,
 ) -> Result<Chosen, ProgramError> {
-    let with = |size: PageSize| {
-        let page = size.bytes();
-        read(
-            file,
-            &Place {
-                page,
-                ..place.clone()
-            },
-        )
-    };
+    let with = |size: PageSize| read(file, &place.with_pages(size));
     let mut refused = None;
     if let Some((by, bytes)) = wish(file, wishes) {
         let why = match PageSize::from_bytes(bytes) {

@@ -25,6 +25,7 @@ mod planted;
 mod random;
 mod reference;
 mod refused;
+mod registers;
 mod sequence;
 mod shape;
 mod space;

@@ -4,7 +4,7 @@ use core::fmt::{self, Write};
 
 use crate::files::{Errno, File, done, memory};
 use crate::words::{Command, Load, Text, Words};
-use granule_user::calls::{self, call};
+use granule_user::calls::{self, StandardError, call};
 use granule_user::start::Start;
 
 const REBOOT: u64 = 142;
@@ -31,20 +31,10 @@ const SEGMENTS: &[u8] = b"/sys/kernel/kexec_segments";
 
 const ENOENT: i64 = 2;
 
-struct Errors;
-
-impl Write for Errors {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        let bytes = [2, text.as_ptr() as u64, text.len() as u64, 0, 0, 0];
-        call(calls::WRITE, bytes);
-        Ok(())
-    }
-}
-
 /// One line on standard error.
 fn complain(what: fmt::Arguments<'_>) {
     // Never fails.
-    let _ = writeln!(Errors, "kexec: {what}");
+    let _ = writeln!(StandardError, "kexec: {what}");
 }
 
 /// Something was said about why it was not done.

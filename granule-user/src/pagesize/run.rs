@@ -1,7 +1,7 @@
 //! Wishes for the page size, and becomes the program.
 
 use core::fmt::{self, Write};
-use granule_user::calls::{self, ENOENT, EXECVE, call, say, wish_page_size};
+use granule_user::calls::{ENOENT, EXECVE, StandardError, call, say, wish_page_size};
 use granule_user::start::{Start, page};
 
 /// What a shell too returns for a program that it cannot run, or does not find.
@@ -9,20 +9,10 @@ const NO_SIZE: i32 = 125;
 const NOT_RUN: i32 = 126;
 const NOT_FOUND: i32 = 127;
 
-struct Errors;
-
-impl Write for Errors {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        let bytes = [2, text.as_ptr() as u64, text.len() as u64, 0, 0, 0];
-        call(calls::WRITE, bytes);
-        Ok(())
-    }
-}
-
 /// One line on standard error, and the exit status.
 fn fail(status: i32, what: fmt::Arguments<'_>) -> i32 {
     // Never fails.
-    let _ = writeln!(Errors, "pagesize: {what}");
+    let _ = writeln!(StandardError, "pagesize: {what}");
     status
 }
 

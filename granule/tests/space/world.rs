@@ -1,7 +1,7 @@
 //! Spaces that share frames, with all that watches them.
 
 use crate::cpu::{self, Hardware, Outcome};
-use crate::frames::Frames;
+use crate::frames::{Frame, Frames};
 use crate::reference::{Page as Known, Reference};
 use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{Geometry, OutputFormat, Page, VirtualAddress};
@@ -9,6 +9,7 @@ use granule::space::{Access, Advice, Fault, Rights, Settings, Space, SpaceError,
 use granule::table::TableError;
 use granule_testing::host::{self, Host, HostEnvironment, Runs};
 use granule_testing::walk::{Arch, Leaf};
+use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicPtr;
@@ -40,6 +41,17 @@ pub fn ran_out(error: &SpaceError) -> bool {
             | SpaceError::VmasFull { .. }
             | SpaceError::Tables(TableError::OutOfTables { .. })
     )
+}
+
+/// An access to the frame that a page has: a write of `value`, or a read of what was written last.
+fn use_frame(frame: &mut Frame, known: &mut Known, access: Access, value: u64) {
+    if access == Access::Write {
+        assert_eq!(frame.owners, 1, "a shared frame is written");
+        frame.value = value;
+        (known.value, known.dirty) = (value, true);
+    } else {
+        assert_eq!(frame.value, known.value, "{known:?}");
+    }
 }
 
 /// Room for VMAs that stays for good: a static says where, so that Miri does not take it for lost.
@@ -169,21 +181,12 @@ impl<P: Page> World<P> {
         count: u64,
         advice: Advice,
     ) -> Result<(), SpaceError> {
-        let (start, bytes) = (self.address(page), count * self.page());
-        let Process { space, reference } = &mut self.processes[process];
-        let done = space.advise(start, bytes, advice);
-        if !reference.all_there(page, page + count) {
-            assert!(
-                matches!(done, Err(SpaceError::NotMapped { .. })),
-                "{done:?}"
-            );
-            return Ok(());
-        }
-        done?;
-        for (_, known) in reference.pages.range_mut(page..page + count) {
-            known.advice = advice;
-        }
-        Ok(())
+        self.change(
+            process,
+            page..page + count,
+            |space, start, bytes, _| space.advise(start, bytes, advice),
+            |known| known.advice = advice,
+        )
     }
 
     pub fn protect(
@@ -193,10 +196,27 @@ impl<P: Page> World<P> {
         count: u64,
         rights: Rights,
     ) -> Result<(), SpaceError> {
-        let (start, bytes) = (self.address(page), count * self.page());
+        self.change(
+            process,
+            page..page + count,
+            |space, start, bytes, frames| space.protect(start, bytes, rights, frames),
+            |known| known.rights = rights,
+        )
+    }
+
+    /// A change of pages that must all be there, and what it makes of each.
+    fn change(
+        &mut self,
+        process: usize,
+        pages: Range<u64>,
+        change: impl FnOnce(&mut Tested<P>, VirtualAddress, u64, &mut Frames) -> Result<(), SpaceError>,
+        record: impl Fn(&mut Known),
+    ) -> Result<(), SpaceError> {
+        let start = self.address(pages.start);
+        let bytes = (pages.end - pages.start) * self.page();
         let Process { space, reference } = &mut self.processes[process];
-        let there = reference.all_there(page, page + count);
-        let done = space.protect(start, bytes, rights, &mut self.frames);
+        let there = reference.all_there(pages.start, pages.end);
+        let done = change(space, start, bytes, &mut self.frames);
         if !there {
             assert!(
                 matches!(done, Err(SpaceError::NotMapped { .. })),
@@ -205,9 +225,10 @@ impl<P: Page> World<P> {
             return Ok(());
         }
         done?;
-        for (_, known) in reference.pages.range_mut(page..page + count) {
-            known.rights = rights;
-        }
+        reference
+            .pages
+            .range_mut(pages)
+            .for_each(|(_, known)| record(known));
         Ok(())
     }
 
@@ -235,15 +256,7 @@ impl<P: Page> World<P> {
             let outcome = cpu::access(&self.arch, &self.host, root, address.0, access, hardware);
             if let Outcome::Frame(frame) = outcome {
                 assert!(may, "page {page:#x} allows what it must not: {access:?}");
-                let known = known.unwrap();
-                if access == Access::Write {
-                    let frame = self.frames.at_mut(frame);
-                    assert_eq!(frame.owners, 1, "a shared frame is written");
-                    frame.value = value;
-                    (known.value, known.dirty) = (value, true);
-                } else {
-                    assert_eq!(self.frames.at(frame).value, known.value, "page {page:#x}");
-                }
+                use_frame(self.frames.at_mut(frame), known.unwrap(), access, value);
                 return Ok(last);
             }
             match space.fault(address, access, &mut self.frames) {
@@ -280,14 +293,7 @@ impl<P: Page> World<P> {
                 assert!(may, "page {page:#x} for the kernel: {access:?}");
                 assert_eq!(frame.0 & (self.arch.page() - 1), 8);
                 let frame = self.frames.at_mut(frame.0 - 8);
-                let known = known.unwrap();
-                if access == Access::Write {
-                    assert_eq!(frame.owners, 1, "a shared frame is written");
-                    frame.value = value;
-                    (known.value, known.dirty) = (value, true);
-                } else {
-                    assert_eq!(frame.value, known.value);
-                }
+                use_frame(frame, known.unwrap(), access, value);
                 Ok(())
             }
             Err(SpaceError::NotMapped { .. } | SpaceError::Denied { .. }) => {

@@ -2,12 +2,13 @@
 //! a point where the other CPUs go on with what they do to the space that the CPU comes from.
 
 use super::machine::{Machine, Shared};
+use crate::registers::Told;
 use granule::arch::registers::{Tcr, Ttbr};
 use granule::arch::{
     CpuFeatures, Geometry, PageSize, PhysicalAddress, Regime as LibraryRegime, VaRange,
 };
-use granule::space::switch::{Registers, enter};
-use granule_model::{Access, AccessKind, Barrier, Event, Outcome, Regime, System, Visibility};
+use granule::space::switch::enter;
+use granule_model::{Access, AccessKind, Barrier, Event, Outcome, Regime, Visibility};
 
 /// Its two tables, and the page that it has.
 const ROOT: u64 = 0x5000_0000;
@@ -22,33 +23,6 @@ const USER: u64 = 0b11 | 1 << 6 | 0b11 << 8 | 1 << 10 | 1 << 11 | 0b11 << 53;
 pub(super) struct Other {
     home: (Tcr, Ttbr),
     there: (Tcr, Ttbr),
-}
-
-/// The registers of one CPU.
-struct Here<'w>(&'w Shared, u32);
-
-impl Here<'_> {
-    fn event(&self, kind: Event) {
-        self.0.lock().unwrap().event(self.1, kind);
-    }
-}
-
-impl Registers for Here<'_> {
-    unsafe fn write_tcr(&mut self, value: Tcr) {
-        self.event(Event::System(System::TCR_EL1, value.0));
-    }
-    unsafe fn write_ttbr0(&mut self, value: Ttbr) {
-        self.event(Event::System(System::TTBR0_EL1, value.bits()));
-    }
-    fn isb(&mut self) {
-        self.event(Event::Barrier(Barrier::ISB));
-    }
-    fn tlbi_all_local(&mut self) {
-        self.event(Event::System(System::VMALLE1, 0));
-    }
-    fn dsb_nsh(&mut self) {
-        self.event(Event::Barrier(Barrier::DSB_NSH));
-    }
 }
 
 impl Other {
@@ -90,7 +64,7 @@ impl Other {
     /// A CPU goes there, uses the page, and comes back. Whether it found the page and nothing else.
     pub(super) fn visit(&self, world: &Shared, cpu: u32) -> bool {
         let (home, there) = (self.home, self.there);
-        let mut here = Here(world, cpu);
+        let mut here = Told(|event| world.lock().unwrap().event(cpu, event));
         // SAFETY: only the model's CPUs get the values, which are those of live trees.
         unsafe { enter(&mut here, home.0, there.0, there.1, false) };
         let access = Access {

@@ -6,11 +6,12 @@
 use super::processes::Process;
 use crate::environment;
 use crate::machine::Shared;
+use crate::registers::Told;
 use crate::shape::Shape;
 use granule::arch::registers::{Tcr, Ttbr};
 use granule::arch::{Geometry, Page, PhysicalAddress};
 use granule::space::asid::{AsidCpu, AsidMap, Asids, SpaceAsid};
-use granule::space::switch::{self, Registers};
+use granule::space::switch;
 use granule_model::{Barrier, Event, System};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -39,33 +40,6 @@ struct State {
     rolled: u64,
     /// Switches between page sizes.
     reshaped: u64,
-}
-
-/// The registers of the CPU that is doing something.
-struct Here<'a>(&'a Shared);
-
-impl Here<'_> {
-    fn event(&self, kind: Event) {
-        self.0.borrow_mut().event(kind);
-    }
-}
-
-impl Registers for Here<'_> {
-    unsafe fn write_tcr(&mut self, value: Tcr) {
-        self.event(Event::System(System::TCR_EL1, value.0));
-    }
-    unsafe fn write_ttbr0(&mut self, value: Ttbr) {
-        self.event(Event::System(System::TTBR0_EL1, value.bits()));
-    }
-    fn isb(&mut self) {
-        self.event(Event::Barrier(Barrier::ISB));
-    }
-    fn tlbi_all_local(&mut self) {
-        self.event(Event::System(System::VMALLE1, 0));
-    }
-    fn dsb_nsh(&mut self) {
-        self.event(Event::Barrier(Barrier::DSB_NSH));
-    }
 }
 
 impl Cpus {
@@ -190,7 +164,15 @@ impl Cpus {
         };
         // SAFETY: only the model's CPUs get the values, which are those of a live space or of the
         // idle root.
-        unsafe { switch::enter(&mut Here(&self.world), from, tcr, ttbr, self.repeat) };
+        unsafe {
+            switch::enter(
+                &mut Told(|event| self.event(event)),
+                from,
+                tcr,
+                ttbr,
+                self.repeat,
+            )
+        };
         let mut state = self.state.borrow_mut();
         state.reshaped += u64::from(tcr != from);
         state.tcr[cpu as usize] = tcr;

@@ -38,7 +38,8 @@ fn until_done<P: Page, T>(
     panic!("it is never done");
 }
 
-fn all<P: Page>(va_bits: u32) -> u64 {
+/// Plays on a machine of each kind; how often an operation was refused.
+fn all<P: Page>(va_bits: u32, play: impl Fn(&mut Processes<P>) -> u64) -> u64 {
     let mut refused = 0;
     for (hardware, bbm_level) in [(false, 0), (true, 0), (true, 3)] {
         let shape = Shape {
@@ -109,67 +110,55 @@ pub(super) fn play<P: Page>(machine: &mut Processes<P>) -> u64 {
     refused
 }
 
-/// As [`all`], of blocks.
-fn all_of_blocks() -> u64 {
+/// As [`play`], of blocks.
+fn play_with_blocks(machine: &mut Processes<Page4K>) -> u64 {
     let mut refused = 0;
-    for (hardware, bbm_level) in [(false, 0), (true, 0), (true, 3)] {
-        let shape = Shape {
-            asid: Some(1),
-            cpus: 3,
-            hardware,
-            bbm_level,
-            ..Shape::kernel(39)
-        };
-        let mut machine = Processes::<Page4K>::new(shape, 3);
-        machine.start();
-        let block = Page4K::SIZE.entries() as u64;
-        machine.map(0, block, 2 * block, Rights::READ_WRITE);
-        for page in [block, 2 * block] {
-            assert_eq!(machine.touch(0, page, Access::Write, page), Ok(()));
-        }
-        refused += until_done(&mut machine, |machine| machine.fork(0));
-        machine.switch(1, Some(1));
-        // A copy takes a table, and a frame; a page that nobody else has, a table.
-        for (cpu, page) in [(0, block + 5), (1, block + 5), (1, 2 * block)] {
-            refused += until_done(&mut machine, |machine| {
-                machine.touch(cpu, page, Access::Write, 9)
-            });
-        }
-        assert!(
-            machine
-                .all
-                .iter()
-                .all(|process| process.space.stats().split > 0)
-        );
-        machine.exit(1);
-        machine.on(0);
-        machine.check();
-        refused += until_done(&mut machine, |machine| {
-            machine.try_protect(0, 2 * block + 1, 1, Rights::READ)
-        });
-        machine.unmap(0, block, block);
-        assert!(machine.map(0, block, block, Rights::READ_WRITE));
-        assert_eq!(machine.touch(0, block, Access::Write, 1), Ok(()));
-        refused += until_done(&mut machine, |machine| machine.try_unmap(0, block + 7, 1));
-        machine.check();
-        machine.end();
+    let block = Page4K::SIZE.entries() as u64;
+    machine.map(0, block, 2 * block, Rights::READ_WRITE);
+    for page in [block, 2 * block] {
+        assert_eq!(machine.touch(0, page, Access::Write, page), Ok(()));
     }
+    refused += until_done(machine, |machine| machine.fork(0));
+    machine.switch(1, Some(1));
+    // A copy takes a table, and a frame; a page that nobody else has, a table.
+    for (cpu, page) in [(0, block + 5), (1, block + 5), (1, 2 * block)] {
+        refused += until_done(machine, |machine| {
+            machine.touch(cpu, page, Access::Write, 9)
+        });
+    }
+    assert!(
+        machine
+            .all
+            .iter()
+            .all(|process| process.space.stats().split > 0)
+    );
+    machine.exit(1);
+    machine.on(0);
+    machine.check();
+    refused += until_done(machine, |machine| {
+        machine.try_protect(0, 2 * block + 1, 1, Rights::READ)
+    });
+    machine.unmap(0, block, block);
+    assert!(machine.map(0, block, block, Rights::READ_WRITE));
+    assert_eq!(machine.touch(0, block, Access::Write, 1), Ok(()));
+    refused += until_done(machine, |machine| machine.try_unmap(0, block + 7, 1));
+    machine.check();
     refused
 }
 
 #[test]
 fn every_allocation_round_blocks_fails_on_the_model() {
-    let refused = all_of_blocks();
+    let refused = all::<Page4K>(39, play_with_blocks);
     assert!(refused > 20, "{refused}");
 }
 
 #[test]
 fn every_allocation_fails_on_the_model() {
     for (size, refused) in [
-        ("4k", all::<Page4K>(39)),
-        ("4k, 48 bits", all::<Page4K>(48)),
-        ("16k", all::<Page16K>(47)),
-        ("64k", all::<Page64K>(42)),
+        ("4k", all::<Page4K>(39, play)),
+        ("4k, 48 bits", all::<Page4K>(48, play)),
+        ("16k", all::<Page16K>(47, play)),
+        ("64k", all::<Page64K>(42, play)),
     ] {
         assert!(refused > 60, "{size}: {refused}");
     }

@@ -1,0 +1,284 @@
+//! What is told of stores to tables, of hardware's updates and of cache maintenance, and when.
+
+use super::*;
+
+#[test]
+fn tables_are_told_when_the_mmu_goes_on_from_the_last_level_up() {
+    let mut rig = Rig::new();
+    rig.raw(ROOT, L2 | TABLE_BITS);
+    rig.raw(L2, L3 | TABLE_BITS);
+    rig.raw(L3, FRAME | PAGE);
+    rig.on(TCR);
+    let mut expected = vec![
+        format!("cpu0 tcr_el1 {TCR:x}"),
+        format!("cpu0 ttbr1_el1 {ROOT:x}"),
+    ];
+    expected.extend(table(L3, FRAME | PAGE, Earlier));
+    expected.extend(table(L2, L3 | TABLE_BITS, Earlier));
+    expected.extend(table(ROOT, L2 | TABLE_BITS, Earlier));
+    expected.push("cpu0 sctlr_el1 5".into());
+    assert_eq!(rig.told(), expected);
+}
+
+#[test]
+fn stores_to_tables_are_told_and_others_are_not() {
+    let mut rig = Rig::running();
+    rig.store(FRAME, 7);
+    rig.store(RAM + 0x8000, L3 | TABLE_BITS);
+    rig.store(L3 + 8, (FRAME + 0x1000) | PAGE);
+    // The same value again changes nothing.
+    rig.store(L3 + 8, (FRAME + 0x1000) | PAGE);
+    let exchange = StoreForm {
+        exchange: true,
+        release: true,
+    };
+    rig.store_as(L3 + 8, 0, exchange);
+    assert_eq!(
+        rig.told(),
+        [
+            format!(
+                "cpu0 store {:x} 1 {:x} Live",
+                L3 + 8,
+                (FRAME + 0x1000) | PAGE
+            ),
+            format!("cpu0 store {:x} 1 0 {Exchange:?}", L3 + 8),
+        ]
+    );
+}
+
+#[test]
+fn a_new_table_is_told_as_it_was_stored() {
+    let new = RAM + 0x5000;
+    let link = |barrier: Option<Barrier>, form: StoreForm| {
+        let mut rig = Rig::running();
+        rig.store(new, FRAME | PAGE);
+        if let Some(barrier) = barrier {
+            rig.barrier(barrier);
+        }
+        rig.store_as(L2 + 8, new | TABLE_BITS, form);
+        let mut told = rig.told();
+        if barrier.is_some() {
+            told.remove(0);
+        }
+        told
+    };
+    let plain = StoreForm::default();
+    let release = StoreForm {
+        release: true,
+        exchange: false,
+    };
+    for (barrier, form, contents, linked) in [
+        (None, plain, Live, Live),
+        (None, release, Earlier, Publish),
+        (Some(Barrier::DMB_ISHST), plain, Earlier, Live),
+        (Some(Barrier::DSB_ISHST), plain, Earlier, Live),
+        (Some(Barrier::DSB_NSH), plain, Live, Live),
+        (Some(Barrier::ISB), plain, Live, Live),
+    ] {
+        let mut expected = table(new, FRAME | PAGE, contents).to_vec();
+        let descriptor = new | TABLE_BITS;
+        expected.push(format!(
+            "cpu0 store {:x} 1 {descriptor:x} {linked:?}",
+            L2 + 8
+        ));
+        assert_eq!(link(barrier, form), expected, "{barrier:?} {form:?}");
+    }
+}
+
+#[test]
+fn another_cpu_s_stores_are_that_cpu_s() {
+    let new = RAM + 0x5000;
+    let mut rig = Rig::running();
+    rig.by.cpu = 1;
+    // Only what goes past the caches is looked at line by line.
+    rig.marks.set_uncached(1, false);
+    rig.store(new, FRAME | PAGE);
+    rig.by.cpu = 0;
+    rig.barrier(Barrier::DSB_ISHST);
+    rig.store(L2 + 8, new | TABLE_BITS);
+    let told = rig.told();
+    let stored = format!("cpu1 store {new:x} 2 {:x} Live", FRAME | PAGE);
+    assert!(told.contains(&stored), "{told:#?}");
+}
+
+#[test]
+fn lines_stored_with_the_mmu_off_count_until_they_are_maintained() {
+    let mut rig = Rig::new();
+    rig.store(ROOT, L2 | TABLE_BITS);
+    rig.store(L2, L3 | TABLE_BITS);
+    rig.store(L3, FRAME | PAGE);
+    rig.barrier(Barrier::DSB_SY);
+    for table in [ROOT, L3] {
+        rig.tracker
+            .maintained(rig.by, 1, System::DC_IVAC, table + 8);
+    }
+    // Cleaning to the point of unification does not count.
+    rig.tracker.maintained(rig.by, 1, System::DC_CVAU, L2);
+    rig.on(TCR);
+    let told = rig.told();
+    let stored: Vec<_> = told.iter().filter(|it| it.contains("store")).collect();
+    let (l2, l3) = (L2 | TABLE_BITS, L3 | TABLE_BITS);
+    assert_eq!(
+        stored,
+        [
+            &format!("cpu0 store {L3:x} 2 {:x} Earlier", FRAME | PAGE),
+            &format!("cpu0 store {:x} 510 0 Earlier", L3 + 16),
+            &format!("cpu0 store {L2:x} 2 {l3:x} Live"),
+            &format!("cpu0 store {:x} 6 0 Live", L2 + 16),
+            &format!("cpu0 store {:x} 504 0 Earlier", L2 + 64),
+            &format!("cpu0 store {ROOT:x} 2 {l2:x} Earlier"),
+            &format!("cpu0 store {:x} 510 0 Earlier", ROOT + 16),
+        ]
+    );
+}
+
+#[test]
+fn zeros_of_a_page_that_was_cleared_are_older_than_what_was_stored_since() {
+    const OTHER: u64 = RAM + 0x4000;
+    for (between, zeros) in [(Some(Barrier::DSB_ISHST), Earlier), (None, Live)] {
+        let mut rig = Rig::running();
+        rig.zero(OTHER);
+        rig.marks.zero(0, OTHER);
+        if let Some(barrier) = between {
+            rig.barrier(barrier);
+        }
+        rig.store(OTHER + 24, FRAME | PAGE);
+        rig.told();
+        rig.store(L2 + 8, OTHER | TABLE_BITS);
+        let told = rig.told();
+        let entry = format!("cpu0 store {:x} 1 {:x} Live", OTHER + 24, FRAME | PAGE);
+        let stores: Vec<_> = told.iter().filter(|it| it.contains("store")).collect();
+        if zeros == Earlier {
+            // First what was there before, then what a walker may miss.
+            let before = format!("cpu0 store {OTHER:x} 512 0 Earlier");
+            assert_eq!(stores[..2], [&before, &entry]);
+            assert_eq!(stores.len(), 3);
+        } else {
+            assert!(stores.iter().all(|it| it.ends_with("Live")), "{told:?}");
+        }
+    }
+}
+
+#[test]
+fn a_frame_that_was_unmapped_is_told_when_it_is_stored_to_next() {
+    let mut rig = Rig::running();
+    rig.store(FRAME, 1);
+    rig.store(L3, 0);
+    rig.told();
+    rig.store(FRAME + 0x1000, 1);
+    rig.store(FRAME + 8, 1);
+    rig.store(FRAME + 16, 1);
+    let seen = Event::Reused {
+        start: FRAME + 8,
+        bytes: 8,
+    };
+    assert_eq!(rig.told(), [format!("cpu0 {seen:?}")]);
+    // Other permissions, the same frame: no reuse.
+    rig.store(L3, FRAME | PAGE);
+    rig.store(L3, FRAME | PAGE | 1 << 7);
+    rig.told();
+    rig.zero(FRAME);
+    assert_eq!(rig.told(), [""; 0]);
+    // With its whole table.
+    rig.store(L2, 0);
+    rig.told();
+    rig.zero(FRAME);
+    assert_eq!(rig.told().len(), 1);
+}
+
+#[test]
+fn hardware_updates_are_told_with_the_next_store_to_the_table() {
+    let mut rig = Rig::running();
+    let old = FRAME | TABLE_BITS | 1 << 51 | 1 << 7;
+    rig.store(L3, old);
+    rig.told();
+    rig.raw(L3, old & !(1 << 7) | 1 << 10);
+    // Not a change that hardware makes: another CPU's store, whose callback is to come.
+    rig.store(L3 + 8, (FRAME + 0x1000) | PAGE);
+    assert_eq!(rig.told().len(), 1);
+    rig.msr(System::TCR_EL1, TCR | 3 << 39);
+    rig.told();
+    rig.raw(L3 + 16, FRAME | PAGE);
+    rig.store(L3 + 8, 0);
+    let update = Event::Found {
+        address: L3,
+        descriptor: old & !(1 << 7) | 1 << 10,
+    };
+    let told = rig.told();
+    assert_eq!(told[0], format!("cpu0 {update:?}"));
+    assert_eq!(told.len(), 2);
+}
+
+#[test]
+fn cache_maintenance_of_tables_is_told_as_ranges() {
+    let mut rig = Rig::running();
+    // The tables map no tables: the addresses are physical with the MMU off.
+    rig.msr(System::SCTLR_EL1, 0);
+    rig.told();
+    for line in 0..4 {
+        rig.tracker
+            .maintained(rig.by, 1, System::DC_CIVAC, L3 + line * LINE);
+    }
+    rig.tracker.maintained(rig.by, 1, System::DC_CIVAC, FRAME);
+    rig.tracker.maintained(rig.by, 1, System::DC_CIVAC, L2);
+    rig.barrier(Barrier::DSB_SY);
+    assert_eq!(
+        rig.told(),
+        [
+            format!("cpu0 lines {L3:x} 100"),
+            format!("cpu0 lines {L2:x} 40"),
+            "cpu0 Dsb".to_owned()
+        ]
+    );
+}
+
+#[test]
+fn addresses_are_translated_as_the_tables_say() {
+    let mut rig = Rig::running();
+    let va = 0xffff_ff80_0000_0123;
+    assert_eq!(rig.tracker.translate(0, 1, va), Some(FRAME | 0x123));
+    assert_eq!(rig.tracker.translate(0, 1, va + 0x1000), None);
+    // The other CPU has its MMU off.
+    assert_eq!(rig.tracker.translate(1, 1, 0x4000_0010), Some(0x4000_0010));
+    rig.raw(L3, (FRAME + 0x2000) | PAGE);
+    rig.tracker.invalidated(rig.by, 1, System::VMALLE1, 0);
+    assert_eq!(rig.tracker.translate(0, 1, va), Some(FRAME | 0x2123));
+}
+
+#[test]
+fn caches_that_were_in_use_may_lose_what_they_are_told_to_drop() {
+    let mut rig = Rig::new();
+    rig.tracker.dropped(rig.by);
+    assert!(rig.told().is_empty());
+    rig.on(TCR);
+    rig.msr(System::SCTLR_EL1, 0);
+    rig.told();
+    rig.tracker.dropped(rig.by);
+    assert_eq!(rig.told(), [r#"cpu0 Missing("dc isw of caches in use")"#]);
+    let mut rig = Rig::running();
+    rig.tracker.reset(rig.by);
+    rig.told();
+    rig.tracker.dropped(rig.by);
+    assert!(rig.told().is_empty());
+}
+
+#[test]
+fn stores_past_the_caches_are_completed_by_the_barrier_that_came_before_the_mmu() {
+    for is_completed in [true, false] {
+        let mut rig = Rig::new();
+        rig.store(ROOT, 0);
+        rig.store(ROOT + 8, FRAME | 1);
+        if is_completed {
+            rig.barrier(Barrier::DSB_SY);
+        }
+        rig.told();
+        rig.on(TCR);
+        let told = rig.told();
+        let [.., before, last] = &told[..] else {
+            panic!("{told:?}");
+        };
+        assert_eq!(last, "cpu0 sctlr_el1 5");
+        assert_eq!(before == "cpu0 Dsb", is_completed, "{told:?}");
+        assert!(told.iter().any(|it| it.contains("Live")), "{told:?}");
+    }
+}
