@@ -129,7 +129,7 @@ pub(crate) fn bench_lines(bytes: &[u8]) {
         match from.below(7) {
             0 => text += beginning,
             6 => text += &format!("bench op=a{name} page=4096 bytes={ticks}\n"),
-            1 => text += &format!("bench end ops={}\n", ticks % 8),
+            1 => text += &format!("bench end ops={} timed=1\n", ticks % 8),
             2 => text.push_str("bench failed mmap -12\n"),
             3 => text += &String::from_utf8_lossy(bytes),
             kind => {

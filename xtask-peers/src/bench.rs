@@ -3,6 +3,8 @@
 //! What the figures must be is in `figures`.
 
 use anyhow::{Context, Result};
+use granule_cli::bench::user::counts::Counter;
+use granule_cli::bench::user::lines;
 use granule_cli::sizes::show_size as size;
 use granule_cli::{Initramfs, PageSize};
 use xtask::pool;
@@ -29,18 +31,31 @@ pub(crate) fn bench(
         std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
     let initramfs = files.initramfs("bench.cpio", Initramfs::new().program("/init", &program))?;
     let kernels: Vec<_> = granules.iter().chain(&peers.linuxes).collect();
-    let run = |(kernel, page_size): &(Kernel, PageSize)| {
+    let run = |(kernel, page_size): &(Kernel, PageSize), large: bool| {
         // Linux's first process must not end, so it gets an argument to power the machine off.
         let off = if kernel.is_ours() { "" } else { " off" };
+        let words = match (kernel.is_ours(), large) {
+            (true, true) => "user_large_leaves=on",
+            (true, false) => "user_large_leaves=off",
+            (false, true) => "transparent_hugepage=always",
+            (false, false) => "transparent_hugepage=never",
+        };
+        let large_word = if large { " large" } else { "" };
+        let counter = Counter::new().map_err(anyhow::Error::msg)?;
         let console = kernel.run(&Guest {
             memory: MEMORY,
             cpus: 1,
             icount: true,
             initramfs: &initramfs,
-            arguments: &format!("{ARGUMENTS}{off}"),
+            words,
+            arguments: &format!("{ARGUMENTS}{large_word}{off}"),
+            plugin: Some(&counter.option()),
             limit: LIMIT,
         })?;
-        let figures = Figures::read(&console, &kernel.name(), kernel.is_ours())?;
+        let mut measured = lines::read(&console).map_err(anyhow::Error::msg)?;
+        let counted = counter.add_to(&mut measured);
+        counted.map_err(anyhow::Error::msg)?;
+        let figures = Figures::new(measured, &kernel.name(), kernel.is_ours(), large);
         anyhow::ensure!(
             figures.page_size == page_size.bytes(),
             "it has pages of {}",
@@ -48,15 +63,25 @@ pub(crate) fn bench(
         );
         Ok(figures)
     };
-    let mut all: Vec<Option<Figures>> = vec![None; kernels.len()];
+    // With pages of the base size alone, and in what each kernel takes for the best.
+    let runs: Vec<_> = [false, true]
+        .into_iter()
+        .flat_map(|large| kernels.iter().map(move |kernel| (*kernel, large)))
+        .collect();
+    let mut all: Vec<Option<Figures>> = vec![None; runs.len()];
     pool::run(
-        kernels.len(),
+        runs.len(),
         pool::parallel(),
         || true,
-        |at| run(kernels[at]),
+        |at| run(runs[at].0, runs[at].1),
         |done| {
-            let (kernel, page_size) = kernels[done.job];
-            let name = format!("benchmark, {}, {}", kernel.name(), size(page_size.bytes()));
+            let ((kernel, page_size), large) = runs[done.job];
+            let name = format!(
+                "benchmark, {}, {}{}",
+                kernel.name(),
+                size(page_size.bytes()),
+                if large { ", large pages" } else { "" }
+            );
             let result = done.result.map(|figures| {
                 let told = format!("{} in {:.0} s", figures.ops.len(), done.time.as_secs_f32());
                 all[done.job] = Some(figures);
@@ -69,8 +94,13 @@ pub(crate) fn bench(
     let all: Vec<_> = all.into_iter().flatten().collect();
     figures::checks(&all).into_iter().for_each(add);
     let table = format!(
-        "instructions a page, `granule-user-bench {ARGUMENTS}`, the least of the rounds\n{}",
-        figures::table(&all)
+        "instructions a page, `granule-user-bench {ARGUMENTS}`, the least of the rounds\n{}\n\
+         TLBIs of all pages in that round\n{}",
+        figures::table(&all, &|op, pages| Some(format!(
+            "{:.1}",
+            op.instructions as f64 / pages as f64
+        ))),
+        figures::table(&all, &|op, _| Some(op.counts?.tlbi.to_string()))
     );
     Ok((figures::rows(&all), table))
 }

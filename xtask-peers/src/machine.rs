@@ -1,6 +1,7 @@
 //! Debian's kernels and ours on the same machine, booted by the same code: a kernel, an initramfs, and the
 //! console's output.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -25,8 +26,12 @@ pub(crate) struct Guest<'a> {
     pub(crate) icount: bool,
     /// The initramfs.
     pub(crate) initramfs: &'a Path,
+    /// More words for the kernel.
+    pub(crate) words: &'a str,
     /// Arguments of its first process.
     pub(crate) arguments: &'a str,
+    /// A plugin for QEMU.
+    pub(crate) plugin: Option<&'a OsStr>,
     pub(crate) limit: Duration,
 }
 
@@ -34,7 +39,7 @@ pub(crate) struct Guest<'a> {
 pub(crate) const CPU: &str = "neoverse-n1";
 
 /// Only emergency messages on the console, and an end when the first process has ended.
-const LINUX_WORDS: &str = "console=ttyAMA0 loglevel=1 panic=-1 transparent_hugepage=never";
+const LINUX_WORDS: &str = "console=ttyAMA0 loglevel=1 panic=-1";
 
 /// How long a guest may take; the longest takes about a minute on an idle machine.
 pub(crate) const LIMIT: Duration = Duration::from_secs(600);
@@ -61,17 +66,18 @@ impl Kernel {
             // QEMU's default entry level.
             el: 1,
             icount: machine.icount,
+            plugin: machine.plugin.map(OsStr::to_owned),
             initrd: Some(machine.initramfs.to_owned()),
             timeout: machine.limit,
             ..Request::default()
         };
-        let arguments = machine.arguments;
+        let (words, arguments) = (machine.words, machine.arguments);
         match self {
             Self::Granule { image, page_size } => {
                 let booted = boot::run(&Request {
                     image: Some(image.clone()),
                     page_size: Some(*page_size),
-                    append: Some(format!("-- {arguments}")),
+                    append: Some(format!("{words} -- {arguments}")),
                     ..common
                 });
                 // Our kernel has counted its frames and reported the first process's end.
@@ -81,7 +87,7 @@ impl Kernel {
             Self::Linux { image, .. } => {
                 let booted = boot::run(&Request {
                     image: Some(image.clone()),
-                    append: Some(format!("{LINUX_WORDS} -- {arguments}")),
+                    append: Some(format!("{LINUX_WORDS} {words} -- {arguments}")),
                     ..common
                 });
                 // Linux does not print our record, so its end is recognised in this way.

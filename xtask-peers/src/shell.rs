@@ -51,7 +51,14 @@ pub(crate) fn shells(
     ));
     let initramfs = files.initramfs("shell.cpio", archive(&peers.busybox))?;
     let run = |kernel: &Kernel, cpus| {
+        let words = if kernel.is_ours() {
+            ""
+        } else {
+            "transparent_hugepage=never"
+        };
         let console = kernel.run(&Guest {
+            words,
+            plugin: None,
             memory: MEMORY,
             cpus,
             icount: false,

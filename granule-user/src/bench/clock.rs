@@ -1,7 +1,8 @@
 //! Times of work by the virtual counter, and the lines that tell them.
 //!
-//! Nothing else reads the counter, so that who counts the readings from outside finds each piece of work:
-//! the one with the number `at` lies between the readings `2 * at` and `2 * at + 1`.
+//! No program reads the counter for anything else, so that who counts the readings from outside finds each
+//! piece of work: the one with the number `at` lies between the readings `2 * at` and `2 * at + 1` of all that
+//! the program made.
 
 use core::arch::asm;
 use core::cmp::Ordering;
@@ -31,6 +32,11 @@ pub(crate) fn timed<T>(what: impl FnOnce() -> T) -> (Took, T) {
 pub(crate) fn took(ticks: u64) -> Took {
     let at = NEXT.fetch_add(1, Relaxed);
     Took { ticks, at }
+}
+
+/// How many pieces of work were timed.
+pub(crate) fn pieces() -> u64 {
+    NEXT.load(Relaxed)
 }
 
 /// A line for all the times of a kind of work: `bench NAME best=1 median=2 worst=3 at=0`, with the number of

@@ -1,6 +1,6 @@
 //! The rounds of the benchmark: what is done, and how long it takes.
 
-use super::clock::{Took, frequency, tell, timed};
+use super::clock::{Took, frequency, pieces, tell, timed};
 use super::{switches, turns};
 use granule_user::calls::{self, call, fork, say};
 use granule_user::start::{Start, number, page};
@@ -110,7 +110,7 @@ fn measure(start: Start) -> Result<(), Failure> {
     ));
     if let Some(sizes) = after(start, b"together=") {
         let lines = turns::measure(start, sizes, rounds)?;
-        say(format_args!("bench end ops={lines}\n"));
+        end(lines);
         return Ok(());
     }
     // What the kernel takes for the best, which may be large pages, or pages of the base size alone.
@@ -132,8 +132,13 @@ fn measure(start: Start) -> Result<(), Failure> {
     if let Some(count) = after(start, b"programs=") {
         lines += switches::programs(page, number(count))?;
     }
-    say(format_args!("bench end ops={lines}\n"));
+    end(lines);
     Ok(())
+}
+
+/// The last line: how many lines there were, and how many pieces of work were timed.
+fn end(lines: usize) {
+    say(format_args!("bench end ops={lines} timed={}\n", pieces()));
 }
 
 /// What follows these bytes in the first argument that begins with them.

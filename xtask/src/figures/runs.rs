@@ -76,7 +76,16 @@ pub(super) const RUNS: &[Run] = &[
         Phase::Count,
         150,
     ),
-    run("user", &["granule bench user"], Phase::Count, 120),
+    run(
+        "user",
+        &[
+            "granule bench user",
+            "granule bench user --large-leaves off",
+            "granule bench user --together",
+        ],
+        Phase::Count,
+        300,
+    ),
     run(
         "kexec",
         &["granule bench kexec --payload 84M,380M"],
@@ -189,7 +198,7 @@ pub(super) const RUNS: &[Run] = &[
         "peers",
         &["cargo run --package xtask-peers -- --only bench"],
         Phase::Alone,
-        180,
+        300,
     ),
     run(
         "tlb",

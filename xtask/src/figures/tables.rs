@@ -221,7 +221,11 @@ const WORK: [(&str, &str); 9] = [
     ("munmap", "`munmap`"),
 ];
 
-/// Instructions a page: a row for each kind of work and page size, a column for each kernel.
+/// The kinds of work whose invalidations are told.
+const INVALIDATING: [&str; 5] = ["touch", "fork", "copy", "mprotect-read", "munmap"];
+
+/// Instructions a page, and invalidations: a row for each kind of work, page size and whether larger pages were
+/// used; a column for each kernel.
 fn peers(said: &[Said]) -> Result<String> {
     let said = one(said)?;
     let all = rows(&said.json, "rows")?;
@@ -233,30 +237,65 @@ fn peers(said: &[Said]) -> Result<String> {
         }
     }
     ensure!(kernels.len() > 1, "there is no other kernel");
-    let mut table = format!("{}\n| instructions a page | pages |", command(said));
-    for kernel in &kernels {
-        let _ = write!(table, " {kernel} |");
-    }
-    table.push_str("\n| --- | --- |");
-    table.push_str(&" ---: |".repeat(kernels.len()));
-    table.push('\n');
-    for (op, name) in WORK {
-        for size in [4096, 16384, 65536] {
-            let _ = write!(table, "| {name} | {} |", page_size(size));
-            for kernel in &kernels {
-                let row = all.iter().find(|row| {
-                    row["op"] == op && row["page_size"] == size && row["kernel"] == *kernel
+    let mut text = format!("{}\n", command(said));
+    let each = |row: &Value| Ok(format!("{:.1}", number(row, "instructions_per_page")?));
+    table_of_kernels(
+        &mut text,
+        "instructions a page",
+        &kernels,
+        all,
+        &WORK,
+        &each,
+    )?;
+    text.push('\n');
+    let work: Vec<_> = WORK
+        .into_iter()
+        .filter(|(op, _)| INVALIDATING.contains(op))
+        .collect();
+    let tlbi = |row: &Value| Ok(grouped(count(row, "tlbi")?));
+    table_of_kernels(&mut text, "TLBIs", &kernels, all, &work, &tlbi)?;
+    Ok(text)
+}
+
+fn table_of_kernels(
+    text: &mut String,
+    what: &str,
+    kernels: &[&str],
+    rows: &[Value],
+    work: &[(&str, &str)],
+    show: &dyn Fn(&Value) -> Result<String>,
+) -> Result<()> {
+    let _ = writeln!(
+        text,
+        "| {what} | pages | larger ones | {} |",
+        kernels.join(" | ")
+    );
+    let _ = writeln!(
+        text,
+        "| --- | --- | --- |{}",
+        " ---: |".repeat(kernels.len())
+    );
+    for (op, name) in work {
+        for (size, large) in [4096, 16384, 65536]
+            .map(|size| [(size, false), (size, true)])
+            .concat()
+        {
+            let word = if large { "on" } else { "off" };
+            let _ = write!(text, "| {name} | {} | {word} |", page_size(size));
+            for kernel in kernels {
+                let row = rows.iter().find(|row| {
+                    row["op"] == *op
+                        && row["page_size"] == size
+                        && row["large"] == large
+                        && row["kernel"] == *kernel
                 });
-                let figure = match row {
-                    Some(row) => format!("{:.1}", number(row, "instructions_per_page")?),
-                    None => "–".to_owned(),
-                };
-                let _ = write!(table, " {figure} |");
+                let figure = row.map_or(Ok("–".to_owned()), show)?;
+                let _ = write!(text, " {figure} |");
             }
-            table.push('\n');
+            text.push('\n');
         }
     }
-    Ok(table)
+    Ok(())
 }
 
 /// The command with a table of a list of objects: columns and their keys.
@@ -428,13 +467,17 @@ mod tests {
     #[test]
     fn an_operation_that_was_not_measured_is_a_dash() {
         let row = |kernel: &str, size: u64| {
-            json!({"op": "fork", "page_size": size, "kernel": kernel,
-                "instructions_per_page": 55.82})
+            json!({"op": "fork", "page_size": size, "kernel": kernel, "large": size == 65536,
+                "instructions_per_page": 55.82, "tlbi": 1234})
         };
         let json = json!({"rows": [row("Granule", 4096), row("Granule", 65536), row("L", 4096)]});
         let text = peers(&[said("", json)]).unwrap();
         assert!(
-            text.contains("| `fork`, the child exits at once | 64K | 55.8 | – |"),
+            text.contains("| `fork`, the child exits at once | 64K | on | 55.8 | – |"),
+            "{text}"
+        );
+        assert!(
+            text.contains("| `fork`, the child exits at once | 4K | off | 1,234 | 1,234 |"),
             "{text}"
         );
     }

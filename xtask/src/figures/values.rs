@@ -278,13 +278,14 @@ fn over_fixed(json: &Json, op: &str) -> Result<String> {
     Ok(each?.join(", "))
 }
 
-/// Instructions per page, here or on each Linux with that page size.
+/// Instructions per page, here or on each Linux with that page size, in pages of that size alone.
 fn per_page(json: &Json, op: &str, page_size: u64, ours: bool) -> Result<String> {
     let rows = select(json, "rows")?.as_array().context("no rows")?;
     let mut told = Vec::new();
     for row in rows {
         let here = row["kernel"] == "Granule";
-        if row["op"] != op || row["page_size"] != page_size || here != ours {
+        if row["op"] != op || row["page_size"] != page_size || row["large"] != false || here != ours
+        {
             continue;
         }
         let figure = format!("{:.1}", number(row, "instructions_per_page")?);

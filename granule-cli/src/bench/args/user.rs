@@ -92,7 +92,7 @@ pub struct UserArgs {
     rounds: u32,
 
     /// How many programs of 4K pages wait at once; 0 leaves that out
-    #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(0..=1000))]
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(0..=10_000))]
     programs: u32,
 
     /// Instead, have programs of all page sizes touch, fork and unmap such memory at once, and each alone

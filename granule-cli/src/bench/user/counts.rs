@@ -2,15 +2,16 @@
 //!
 //! The program reads the clock before and after each piece of work and at no other time
 //! (`granule-user/src/bench/clock.rs`), and the plugin writes a line at each reading. So the two lines of
-//! a piece of work follow from its number.
+//! a piece of work follow from its number, and from how many pieces there were: a kernel whose MMU is not on
+//! yet reads the clock at addresses as a program does, but only before.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use granule_plugin::counts::Counts;
+pub use granule_plugin::counts::Counts;
 use tempfile::TempDir;
 
-use super::lines::Op;
+use super::lines::{Measured, Op};
 use crate::boot::guest::temp_dir;
 use crate::boot::qemu::option_with_path;
 use crate::watch;
@@ -51,16 +52,23 @@ impl Counter {
     /// # Errors
     ///
     /// One line if the plugin has not counted that.
-    pub fn add_to(&self, ops: &mut [Op]) -> Result<(), String> {
+    pub fn add_to(&self, measured: &mut Measured) -> Result<(), String> {
         let text = std::fs::read_to_string(&self.lines)
             .map_err(|error| format!("what the plugin counted: {error}"))?;
-        add(&text, ops)
+        add(&text, measured.timed, &mut measured.ops)
     }
 }
 
-fn add(text: &str, ops: &mut [Op]) -> Result<(), String> {
+fn add(text: &str, timed: u64, ops: &mut [Op]) -> Result<(), String> {
     let read = |line| Counts::read(line).ok_or_else(|| format!("the plugin's line {line:?}"));
     let readings: Vec<Counts> = text.lines().map(read).collect::<Result<_, _>>()?;
+    let all = readings.len();
+    let readings = usize::try_from(timed)
+        .ok()
+        .and_then(|timed| readings.get(all.checked_sub(timed.checked_mul(2)?)?..))
+        .ok_or_else(|| {
+            format!("the plugin saw {all} readings of the clock, fewer than {timed} pairs")
+        })?;
     for op in ops {
         let Some(time) = &op.time else { continue };
         let pair = usize::try_from(time.at)
@@ -69,8 +77,8 @@ fn add(text: &str, ops: &mut [Op]) -> Result<(), String> {
             .and_then(|first| Some((readings.get(first)?, readings.get(first.checked_add(1)?)?)));
         let counts = pair.and_then(|(before, after)| after.since(*before));
         let counts = counts.ok_or_else(|| {
-            let (name, at, all) = (&op.name, time.at, readings.len());
-            format!("the plugin saw {all} readings of the clock, without {name}'s, number {at}")
+            let (name, at) = (&op.name, time.at);
+            format!("the plugin saw {timed} pairs of readings, without {name}'s, number {at}")
         })?;
         op.counts = Some(counts);
     }
@@ -99,7 +107,8 @@ mod tests {
     #[test]
     fn a_piece_of_work_has_what_came_between_its_readings() {
         let mut ops = [op(1), op(0), Op::default()];
-        add("1 2\n4 8\n10 20\n30 70\n", &mut ops).unwrap();
+        // A reading of something that came before the program.
+        add("0 1\n1 2\n4 8\n10 20\n30 70\n", 2, &mut ops).unwrap();
         assert_eq!(ops[0].counts, Some(Counts { tlbi: 20, dsb: 50 }));
         assert_eq!(ops[1].counts, Some(Counts { tlbi: 3, dsb: 6 }));
         assert_eq!(ops[2].counts, None);
@@ -107,19 +116,25 @@ mod tests {
 
     #[test]
     fn work_that_the_plugin_did_not_see_has_no_counts() {
-        for (text, at) in [
-            ("", 0),
-            ("1 2\n", 0),
-            ("1 2\n3 4\n", 1),
-            ("1 2\n3 4\n5 6\n", 1),
-            ("1 2\n3 4\n", u64::MAX),
+        for (text, timed, at) in [
+            ("1 2\n3 4\n", 1, 1),
+            ("1 2\n3 4\n", 1, u64::MAX),
             // Counts do not fall.
-            ("3 4\n1 2\n", 0),
+            ("3 4\n1 2\n", 1, 0),
         ] {
-            let error = add(text, &mut [op(at)]).unwrap_err();
+            let error = add(text, timed, &mut [op(at)]).unwrap_err();
             assert!(error.contains("without fork's"), "{text:?}: {error}");
         }
-        let error = add("1 2\n3\n", &mut [op(0)]).unwrap_err();
+        for (text, timed) in [
+            ("", 1),
+            ("1 2\n", 1),
+            ("1 2\n3 4\n5 6\n", 2),
+            ("", u64::MAX),
+        ] {
+            let error = add(text, timed, &mut [op(0)]).unwrap_err();
+            assert!(error.contains("fewer than"), "{text:?}: {error}");
+        }
+        let error = add("1 2\n3\n", 1, &mut [op(0)]).unwrap_err();
         assert_eq!(error, "the plugin's line \"3\"");
     }
 }

@@ -20,6 +20,8 @@ pub struct Measured {
     pub rounds: u64,
     /// Ticks in a second.
     pub frequency: u64,
+    /// How often the program took the time of something.
+    pub timed: u64,
     /// The operations, in the program's order.
     pub ops: Vec<Op>,
 }
@@ -41,6 +43,15 @@ pub struct Op {
     pub time: Option<Time>,
     /// What was counted from outside the guest in its fastest round.
     pub counts: Option<Counts>,
+}
+
+impl Op {
+    /// Whether it is the same work as another, maybe of another boot.
+    #[must_use]
+    pub fn is_same_work(&self, other: &Self) -> bool {
+        let kind = |op: &Self| (op.page, op.other);
+        self.name == other.name && kind(self) == kind(other)
+    }
 }
 
 /// Nanoseconds of all rounds: instructions where one takes exactly a nanosecond.
@@ -94,6 +105,7 @@ pub fn read(console: &str) -> Result<Measured, String> {
             if ops == 0 || ops != measured.ops.len() as u64 {
                 return Err(wrong(&format!("there were {}", measured.ops.len())));
             }
+            measured.timed = number(fields, "timed").map_err(|what| wrong(&what))?;
             return begun.ok_or_else(String::new);
         }
         let op = op(words, measured.frequency).map_err(|what| wrong(&what))?;
@@ -121,6 +133,7 @@ fn begin(fields: &str) -> Result<Measured, String> {
         pages: number(fields, "pages")?,
         rounds: number(fields, "rounds")?,
         frequency: number(fields, "frequency")?,
+        timed: 0,
         ops: Vec::new(),
     };
     if !measured.page.is_power_of_two() || measured.pages == 0 {
@@ -209,7 +222,7 @@ mod tests {
         bench op=touch best=1358992 median=1358993 worst=1362113 at=0\r\n\
         granule: a line of the kernel's\r\n\
         bench op=fork-held best=100 median=100 worst=200 at=3 more=7\r\n\
-        bench end ops=2\r\n\
+        bench end ops=2 timed=30\r\n\
         bench op=late best=1 median=1 worst=1 at=0\r\n";
 
     #[test]
@@ -217,6 +230,7 @@ mod tests {
         let measured = read(WHOLE).unwrap();
         assert_eq!((measured.page, measured.pages), (4096, 16384));
         assert_eq!((measured.bytes, measured.rounds), (64 << 20, 3));
+        assert_eq!(measured.timed, 30);
         let names: Vec<_> = measured.ops.iter().map(|op| op.name.as_str()).collect();
         assert_eq!(names, ["touch", "fork-held"]);
         assert_eq!(measured.ops[1].time.unwrap().at, 3);
@@ -229,7 +243,7 @@ mod tests {
 
     #[test]
     fn output_that_is_cut_off_anywhere_is_no_result() {
-        let end = WHOLE.find("bench end ops=2").unwrap() + "bench end ops=2".len();
+        let end = WHOLE.find("timed=30").unwrap() + "timed=3".len();
         for length in 0..end {
             let error = read(&WHOLE[..length]).unwrap_err();
             assert!(!error.contains('\n') && !error.is_empty(), "{error}");

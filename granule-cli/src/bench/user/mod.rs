@@ -366,7 +366,7 @@ fn judged(bench: &Bench, cell: Cell, mut boot: Boot, counter: Option<&Counter>) 
         let read = || {
             let mut read = as_asked(bench, cell, lines::read(&boot.console_text())?)?;
             if let Some(counter) = counter {
-                counter.add_to(&mut read.ops)?;
+                counter.add_to(&mut read)?;
             }
             Ok(read)
         };
@@ -441,7 +441,7 @@ mod tests {
         for (name, ticks) in ops {
             text += &format!("bench op={name} best={ticks} median={ticks} worst={ticks} at=0\n");
         }
-        text + &format!("bench end ops={}\n", ops.len())
+        text + &format!("bench end ops={} timed=1\n", ops.len())
     }
 
     #[test]

@@ -58,12 +58,6 @@ fn rounded(number: f64, places: i32) -> f64 {
     (number * power).round() / power
 }
 
-/// Whether two are the same kind of work.
-pub(super) fn same(one: &Op, other: &Op) -> bool {
-    let kind = |op: &Op| (op.name.clone(), op.page, op.other);
-    kind(one) == kind(other)
-}
-
 fn rows(done: &Done) -> Vec<Row<'_>> {
     let mut rows = Vec::new();
     for ran in &done.boots {
@@ -85,7 +79,7 @@ fn rows(done: &Done) -> Vec<Row<'_>> {
             measured,
             op,
             alone: together::alone(done, ran, op),
-            fixed: fixed.and_then(|fixed| fixed.ops.iter().find(|other| same(op, other))),
+            fixed: fixed.and_then(|fixed| fixed.ops.iter().find(|other| op.is_same_work(other))),
         }));
     }
     rows

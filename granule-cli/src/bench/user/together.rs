@@ -1,7 +1,6 @@
 //! Programs of all page sizes at once beside each alone (`--together`): what a row is compared with. Pure.
 
 use super::lines::Op;
-use super::report::same;
 use super::{Done, Programs, Ran, SIZES};
 
 /// Instructions of the same work, on the same kernel, where a program is alone. `op` is of the boot `ran`, with
@@ -22,7 +21,7 @@ pub(super) fn alone(done: &Done, ran: &Ran, op: &Op) -> Option<u64> {
                 && other.cell.programs == Programs::Alone(*size)
         });
         let mut ops = beside?.measured.as_ref()?.ops.iter();
-        let best = ops.find(|other| same(op, other))?.time?.best;
+        let best = ops.find(|other| op.is_same_work(other))?.time?.best;
         sum = sum.saturating_add(best);
     }
     Some(sum)

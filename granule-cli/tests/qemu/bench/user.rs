@@ -6,9 +6,9 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use granule_cli::PageSize;
+use granule_cli::bench::user::counts::Counts;
 use granule_cli::bench::user::lines::Op;
 use granule_cli::bench::user::{self, Bench, Build, Done, Ran};
-use granule_plugin::counts::Counts;
 
 use crate::image::built;
 
@@ -193,6 +193,29 @@ fn only_a_switch_to_another_page_size_invalidates() {
             );
         }
     }
+}
+
+/// More programs than there are in any other test, on kernels whose frames they share and have alone.
+#[test]
+fn a_thousand_small_programs_take_little_more_on_a_kernel_of_large_pages() {
+    let bench = Bench {
+        page_size: vec![PageSize::K4, PageSize::K64],
+        programs: 1000,
+        memory: 1 << 30,
+        ..bench(PageSize::K64, &[Build::Boot], 1, true)
+    };
+    let done = measure(&bench);
+    let bytes = [0, 1].map(|at| {
+        let ops = &done.boots[at].measured.as_ref().unwrap().ops;
+        let op = ops.iter().find(|op| op.name == "programs-1000").unwrap();
+        assert_eq!(op.page, Some(PageSize::K4.bytes()));
+        op.bytes.unwrap()
+    });
+    let table = user::report::table(&bench, &done);
+    // A stack of the kernel's, and tables of three levels at the least.
+    assert!(bytes[0] >= 1000 * ((16 + 3 * 4) << 10), "{table}");
+    // The goal.
+    assert!(bytes[1] * 10 <= bytes[0] * 11, "{table}");
 }
 
 /// Programs of all page sizes at once take what each takes alone, within a percent: no state of one size is in the
