@@ -35,6 +35,7 @@ mod shell;
 mod store;
 mod summary;
 mod tlb;
+mod together;
 mod trees;
 mod watch;
 

@@ -17,7 +17,7 @@ use crate::store::Store;
 use crate::summary::Summary;
 use crate::tlb::replays;
 use crate::watch::{self, Extent};
-use crate::{apt, boards, disk, faults, firmware, loaders, report, sensitivity, trees};
+use crate::{apt, boards, disk, faults, firmware, loaders, report, sensitivity, together, trees};
 
 /// A part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -202,7 +202,9 @@ pub(crate) fn run(only: &[Part], fresh: bool, mut summary: Summary) -> Result<Ex
             (Kernel::Granule { image, page_size }, page_size)
         });
         if wants(Part::Shell) {
-            shells(&peers, &granules, &files, &mut |it| summary.add(it))?;
+            let there = shells(&peers, &granules, &files, &mut |it| summary.add(it))?;
+            let there: Vec<&str> = there.iter().flatten().map(String::as_str).collect();
+            together::all(&peers.busybox, &files, &there, &mut |it| summary.add(it));
             summary.part("shell");
         }
         if wants(Part::Kexec) {

@@ -37,13 +37,14 @@ const LARGEST_PAGE: u64 = 64 << 10;
 const MEMORY: u64 = 512 << 20;
 const CPUS: [u32; 2] = [1, 4];
 
-/// Debian's shell on its own kernels, then on ours, with the same output required.
+/// Debian's shell on its own kernels, then on ours, with the same output required. Returns what it prints on
+/// Debian's.
 pub(crate) fn shells(
     peers: &Peers<'_>,
     granules: &[(Kernel, PageSize)],
     files: &Files,
     add: &mut impl FnMut(Check),
-) -> Result<()> {
+) -> Result<Option<Vec<String>>> {
     let aligned = aligned(&peers.busybox);
     add(Check::new(
         "busybox: aligned for 64K pages".to_owned(),
@@ -112,7 +113,7 @@ pub(crate) fn shells(
         });
         add(Check::new(name, result));
     }
-    Ok(())
+    Ok(there)
 }
 
 /// The initramfs for every kernel.

@@ -16,7 +16,7 @@ use super::run::{Run, Watched, events, findings, line, saw};
 use super::workload;
 use crate::machine::{Files, Kernel};
 use crate::peers::{EDK2, Peers, U_BOOT, XEN};
-use crate::shell;
+use crate::{shell, together};
 
 /// What is typed at U-Boot's prompt: `q` goes to the monitor by the second serial port, and the machine ends.
 const U_BOOT_INPUT: &str = "\n\n\nmw.l 0x9040000 0x71\nmw.l 0x9040000 0xa\n";
@@ -34,7 +34,7 @@ pub(super) struct System {
     input: &'static str,
     /// What it says when it came to its end.
     says: &'static str,
-    page_size: u64,
+    page_sizes: Vec<u64>,
     least: &'static [(&'static str, u64)],
     /// What is not checked: no more and no less.
     unchecked: &'static [&'static str],
@@ -83,7 +83,7 @@ impl System {
             console.lines().rev().find(|line| !line.trim().is_empty())
         );
         ensure!(
-            told["guest"]["page_sizes"] == serde_json::json!([self.page_size]),
+            told["guest"]["page_sizes"] == serde_json::json!(self.page_sizes),
             "the page sizes are {}",
             told["guest"]["page_sizes"]
         );
@@ -134,6 +134,9 @@ pub(super) fn all(peers: &Peers<'_>, files: &Files) -> Result<Vec<System>> {
             all.push(granule(page_size, (cpus, el), words, initrd));
         }
     }
+    let together = together::archive(&peers.busybox)?;
+    let together = files.initramfs("watched-together.cpio", together)?;
+    all.push(programs_of_all_sizes(&together));
     let u_boot = peers.file(&U_BOOT, |path| {
         path == "usr/lib/u-boot/qemu_arm64/u-boot.bin"
     })?;
@@ -156,7 +159,7 @@ fn granule(page_size: PageSize, (cpus, el): (u32, u8), words: &str, initrd: &Pat
         ),
         options: options(&machine),
         says: "@granule outcome=ok",
-        page_size: page_size.bytes(),
+        page_sizes: vec![page_size.bytes()],
         least: &[
             ("table_stores", 2000),
             ("tables", 8),
@@ -179,6 +182,33 @@ fn granule(page_size: PageSize, (cpus, el): (u32, u8), words: &str, initrd: &Pat
     )
 }
 
+/// This kernel with programs of every page size at once.
+fn programs_of_all_sizes(initrd: &Path) -> System {
+    System {
+        name: "Granule, programs of every page size at once, CPUs: 4".into(),
+        options: options("-machine virt,gic-version=3 -cpu max -m 2G -smp 4"),
+        says: together::END,
+        page_sizes: vec![4096, 16384, 65536],
+        least: &[
+            ("table_stores", 20_000),
+            ("tables", 100),
+            ("tlbi", 1000),
+            ("exceptions", 1000),
+            ("frames_reused", 100),
+        ],
+        ..System::default()
+    }
+    .with("-kernel", image_path())
+    .with("-initrd", initrd)
+    .with(
+        "-append",
+        format!(
+            "console=ttyAMA0 arm64.pagesize=16k {} -- few",
+            together::WORDS
+        ),
+    )
+}
+
 fn at(u_boot: &Path, el: u8) -> System {
     let more = match el {
         3 => ",secure=on",
@@ -192,7 +222,7 @@ fn at(u_boot: &Path, el: u8) -> System {
         )),
         input: U_BOOT_INPUT,
         says: "=> mw.l 0x9040000 0x71",
-        page_size: 4096,
+        page_sizes: vec![4096],
         least: &[("tables", 5), ("registers", 6), ("tlbi", 1), ("isb", 8)],
         unchecked: &[],
         accepted: &[(
@@ -224,7 +254,7 @@ fn edk2(peers: &Peers<'_>, files: &Files) -> Result<System> {
         name: "EDK2".into(),
         options: options("-machine virt,gic-version=3 -cpu neoverse-n1 -m 1G"),
         says: "UEFI Interactive Shell",
-        page_size: 4096,
+        page_sizes: vec![4096],
         least: &[
             ("table_stores", 1000),
             ("tables", 8),
@@ -262,7 +292,7 @@ fn xen(peers: &Peers<'_>, files: &Files) -> Result<System> {
             "-machine virt,gic-version=3,virtualization=on -cpu neoverse-n1 -m 2G -smp 2",
         ),
         says: super::LAST_LINE,
-        page_size: 4096,
+        page_sizes: vec![4096],
         least: &[
             ("table_stores", 5000),
             ("tables", 100),

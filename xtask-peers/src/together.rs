@@ -1,0 +1,224 @@
+//! One boot in which programs of every page size run at once, Debian's shell among them: each must say what it says
+//! alone, the shell what it says on Debian's kernel, and a recording of the boot must break no rule.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use granule_cli::check::{self, Options};
+use granule_cli::sizes::show_size as size;
+use granule_cli::{Initramfs, PageSize, Request, boot};
+use xtask::workspace::{image_path, target_dir};
+
+use crate::check::Check;
+use crate::machine::{CPU, Files, LIMIT, told};
+use crate::shell;
+
+const SCRIPT: &[u8] = include_bytes!("together.sh");
+/// Its place in the initramfs, whose `/init` is the shell's script.
+const PATH: &str = "/together/all";
+
+/// Words of our kernel's command line for it.
+pub(crate) const WORDS: &str = "rdinit=/together/all";
+/// The last line of a boot in which all programs ended.
+pub(crate) const END: &str = "together: ends";
+
+/// Memory, with what a recording takes.
+const MEMORY: u64 = 2 << 30;
+const TRACE: u64 = 1 << 30;
+const SIZES: [PageSize; 3] = [PageSize::K4, PageSize::K16, PageSize::K64];
+
+/// The initramfs.
+pub(crate) fn archive(busybox: &[u8]) -> Result<Initramfs> {
+    let program = |name: &str| {
+        let path = target_dir().join("granule").join(name);
+        std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))
+    };
+    Ok(shell::archive(busybox)
+        .directory("/together")
+        .program("/together/tests", &program("granule-user")?)
+        .program("/together/bench", &program("granule-user-bench")?)
+        .program("/together/pagesize", &program("granule-pagesize")?)
+        .program(PATH, SCRIPT))
+}
+
+/// What each program said.
+type Said = BTreeMap<String, Vec<String>>;
+
+/// Boots the kernel of each page size, one of them with a recording. `linux` is what the shell prints on Debian's kernel.
+pub(crate) fn all(busybox: &[u8], files: &Files, linux: &[&str], add: &mut impl FnMut(Check)) {
+    let alone = archive(busybox)
+        .and_then(|archive| files.initramfs("together.cpio", archive))
+        .and_then(|initrd| {
+            let request = Request {
+                image: Some(image_path()),
+                memory: MEMORY,
+                smp: 4,
+                cpu: CPU.to_owned(),
+                initrd: Some(initrd),
+                timeout: LIMIT,
+                ..Request::default()
+            };
+            let alone = run(&request, PageSize::K4, "alone")?;
+            Ok((request, alone))
+        });
+    let (request, alone) = match alone {
+        Ok(alone) => alone,
+        Err(error) => return add(Check::new("together: alone".into(), Err(error))),
+    };
+    for page_size in SIZES {
+        let traced = page_size == PageSize::K16;
+        let with = if traced { ", recorded" } else { "" };
+        let name = format!("together, {}{with}", size(page_size.bytes()));
+        let result = if traced {
+            recorded(&request, page_size, files, &alone, linux)
+        } else {
+            run(&request, page_size, "").and_then(|said| compare(&said, &alone, linux))
+        };
+        add(Check::new(name, result));
+    }
+}
+
+/// What the programs of a boot said.
+fn run(request: &Request, page_size: PageSize, argument: &str) -> Result<Said> {
+    let booted = boot::run(&Request {
+        page_size: Some(page_size),
+        append: Some(format!("{WORDS} -- {argument}")),
+        ..request.clone()
+    });
+    // The kernel has counted its frames.
+    ensure!(booted.is_ok(), "{}", told(&booted));
+    said(&booted.console_text())
+}
+
+fn recorded(
+    request: &Request,
+    page_size: PageSize,
+    files: &Files,
+    alone: &Said,
+    linux: &[&str],
+) -> Result<String> {
+    let trace = files.folder("together")?.join("boot.trace");
+    let said = run(
+        &Request {
+            trace: Some(trace.clone()),
+            trace_buffer: Some(TRACE),
+            memory: MEMORY + TRACE,
+            timeout: 2 * LIMIT.max(Duration::from_secs(1)),
+            ..request.clone()
+        },
+        page_size,
+        "",
+    )?;
+    let compared = compare(&said, alone, linux)?;
+    let trace = std::fs::File::open(&trace).context("there is no trace")?;
+    let options = Options::default();
+    let checked = check::check(std::io::BufReader::new(trace), &options, &mut |_| ())?;
+    ensure!(checked.header.complete, "the recording is not complete");
+    ensure!(checked.is_clean(), "{}", checked.text());
+    Ok(format!("{compared}, {} events", checked.tally.events))
+}
+
+/// The lines of each program.
+fn said(console: &str) -> Result<Said> {
+    let mut said = Said::new();
+    for line in console.lines().map(|line| line.trim_end_matches('\r')) {
+        if let Some((name, line)) = line.split_once(": ")
+            && !name.starts_with("granule")
+            && name != "map_mem"
+        {
+            said.entry(name.to_owned())
+                .or_default()
+                .push(line.to_owned());
+        }
+    }
+    ensure!(
+        said.remove("together").is_some(),
+        "the programs did not end"
+    );
+    Ok(said)
+}
+
+/// What of a line does not depend on time or the page size.
+fn lasting(line: &str) -> &str {
+    match line.strip_prefix("bench ") {
+        Some(bench) => bench.split(' ').next().unwrap_or(bench),
+        None => line,
+    }
+}
+
+/// Programs of each size said what they say alone, and the shell what it says on Linux.
+fn compare(together: &Said, alone: &Said, linux: &[&str]) -> Result<String> {
+    for name in SIZES.map(PageSize::word) {
+        for (program, alone) in alone {
+            let name = format!("{name} {program}");
+            let here = together
+                .get(&name)
+                .with_context(|| format!("{name} said nothing"))?;
+            let here: Vec<&str> = here.iter().map(|line| lasting(line)).collect();
+            let ended = here.last() == Some(&"status 0");
+            ensure!(
+                ended,
+                "{name} ended so: {:?}",
+                here.get(here.len().saturating_sub(2)..)
+            );
+            if program == "shell" {
+                shell::same(&shell::printed(&here.join("\n"))?, linux)
+                    .with_context(|| name.clone())?;
+            }
+            let alone: Vec<&str> = alone.iter().map(|line| lasting(line)).collect();
+            let differs = here.iter().zip(&alone).find(|(here, alone)| here != alone);
+            ensure!(
+                here == alone,
+                "{name} said {} lines, alone {}, the first that differs is {differs:?}",
+                here.len(),
+                alone.len()
+            );
+        }
+    }
+    Ok(format!("{} programs", together.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALONE: &str = "tests: mapped\ntests: status 0\nbench: bench op=touch best=7\nbench: status 0\n\
+                         together: ends\n";
+
+    fn together(change: impl Fn(String) -> String) -> String {
+        let mut all = String::new();
+        for line in ALONE.lines().filter(|line| *line != END) {
+            for size in ["4k", "16k", "64k"] {
+                all += &format!("granule: something\r\n{size} {line}\r\n");
+            }
+        }
+        change(all) + END
+    }
+
+    fn judge(console: &str) -> Result<String> {
+        compare(&said(console)?, &said(ALONE).unwrap(), &[])
+    }
+
+    #[test]
+    fn what_differs_from_alone_is_told() {
+        assert_eq!(judge(&together(|all| all)).unwrap(), "6 programs");
+        // A time may differ.
+        judge(&together(|all| all.replacen("best=7", "best=8", 1))).unwrap();
+        for (from, to, part) in [
+            ("16k tests: mapped", "16k tests: lost", "16k tests said 2"),
+            (
+                "64k tests: status 0",
+                "64k tests: status 9",
+                "64k tests ended so",
+            ),
+            ("4k bench: ", "4k other: ", "4k bench said nothing"),
+            ("op=touch", "op=fork\r\n4k bench: x", "4k bench"),
+        ] {
+            let console = together(|all| all.replace(from, to));
+            let error = judge(&console).unwrap_err().to_string();
+            assert!(error.contains(part), "{error}");
+        }
+        assert!(said("4k tests: mapped\n").is_err());
+    }
+}
