@@ -143,7 +143,17 @@ pub(super) fn close_numbers() {
 /// VMAs that a new space has room for; most programs need fewer.
 const FIRST_VMAS: usize = 64;
 
+/// An empty space; `None` if memory is exhausted, also without unused files.
 fn make<P: Page, E: SpaceEnvironment>() -> Option<Boxed<Shared<Typed<P, E>>>> {
+    loop {
+        match try_make() {
+            None if file_cache::shrink() => {}
+            made => return made,
+        }
+    }
+}
+
+fn try_make<P: Page, E: SpaceEnvironment>() -> Option<Boxed<Shared<Typed<P, E>>>> {
     let (platform, kernel) = (platform::get()?, kernel_tables::kernel()?);
     let shape = platform.shape(P::SIZE)?;
     if E::Ground::ANY_SIZE && P::SIZE != kernel.geometry.page_size() {

@@ -9,6 +9,7 @@
 
 use super::frames::sync_instructions;
 use super::owned::Array;
+use crate::arch::cpu;
 use crate::lock::UnmaskedLock;
 use crate::mm::kernel_tables::{self, pointer};
 use crate::mm::pages;
@@ -25,13 +26,24 @@ struct File {
     /// Where the file is in the archive, which says which one it is.
     start: usize,
     bytes: usize,
-    chunks: Array<PhysicalAddress>,
+    content: Content,
     /// Programs that are being loaded from it.
     users: usize,
 }
 
-/// The lock is held while a file is copied. It is taken with the lock of an address space held, and nothing but
-/// the page allocator's locks is taken within.
+/// How far a file is in memory.
+enum Content {
+    /// Not at all: who wants it next copies it.
+    Absent,
+    /// A CPU copies it; others that want it wait for that.
+    Copying,
+    There(Chunks),
+}
+
+/// The memory of a file's content, which goes with this value.
+struct Chunks(Array<PhysicalAddress>);
+
+/// It is taken with the lock of an address space held, and nothing but the page allocator's locks is taken within.
 static FILES: UnmaskedLock<[Option<File>; MOST_FILES]> =
     UnmaskedLock::new([const { None }; MOST_FILES]);
 
@@ -41,18 +53,13 @@ fn frames() -> u64 {
     CHUNK / page
 }
 
-impl File {
+impl Chunks {
     /// Copies a file's content; `None` if there is no memory.
-    fn new(content: &[u8]) -> Option<Self> {
+    fn of(content: &[u8]) -> Option<Self> {
         let count = content.len().div_ceil(CHUNK as usize);
-        let mut file = Self {
-            start: content.as_ptr().addr(),
-            bytes: content.len(),
-            // An address that is no chunk's, until there is one.
-            chunks: Array::new(count, |_| NONE)?,
-            users: 0,
-        };
-        for (chunk, piece) in file.chunks.iter_mut().zip(content.chunks(CHUNK as usize)) {
+        // An address that is no chunk's, until there is one.
+        let mut chunks = Self(Array::new(count, |_| NONE)?);
+        for (chunk, piece) in chunks.0.iter_mut().zip(content.chunks(CHUNK as usize)) {
             let to = pages::allocate_singles(frames())?;
             *chunk = to;
             let start = pointer(to)?;
@@ -64,15 +71,11 @@ impl File {
             rest.fill(0);
             sync_instructions(to, CHUNK);
         }
-        Some(file)
+        Some(chunks)
     }
 
-    fn is(&self, content: &[u8]) -> bool {
-        (self.start, self.bytes) == (content.as_ptr().addr(), content.len())
-    }
-
-    /// Whether no program maps a page of it or is being loaded from it.
-    fn is_unused(&self) -> bool {
+    /// Whether no program maps a page of them.
+    fn are_alone(&self) -> bool {
         let alone = |chunk: &PhysicalAddress| {
             let mut rest = (*chunk, frames());
             while rest.1 > 0 {
@@ -88,19 +91,41 @@ impl File {
             }
             true
         };
-        self.users == 0 && self.chunks.iter().all(alone)
+        self.0.iter().all(alone)
     }
 }
 
 /// The place of a chunk that there is not.
 const NONE: PhysicalAddress = PhysicalAddress(u64::MAX);
 
-impl Drop for File {
+impl Drop for Chunks {
     fn drop(&mut self) {
-        for chunk in self.chunks.iter().filter(|chunk| **chunk != NONE) {
+        for chunk in self.0.iter().filter(|chunk| **chunk != NONE) {
             pages::release(*chunk, frames());
         }
     }
+}
+
+impl File {
+    fn is(&self, content: &[u8]) -> bool {
+        (self.start, self.bytes) == (content.as_ptr().addr(), content.len())
+    }
+
+    /// Whether no program maps a page of it or is being loaded from it.
+    fn is_unused(&self) -> bool {
+        let alone = match &self.content {
+            Content::There(chunks) => chunks.are_alone(),
+            _ => true,
+        };
+        self.users == 0 && alone
+    }
+}
+
+/// What a CPU that wants a file does next.
+enum Next {
+    Copy,
+    Wait,
+    Done,
 }
 
 /// A file whose content is in the cache as long as this lives.
@@ -116,7 +141,7 @@ impl Open {
         if content.is_empty() {
             return None;
         }
-        FILES.with(|files| {
+        let open = FILES.with(|files| {
             let there = |file: &Option<File>| file.as_ref().is_some_and(|file| file.is(content));
             let place = match files.iter().position(there) {
                 Some(place) => place,
@@ -124,9 +149,12 @@ impl Open {
                     let free = files.iter().position(Option::is_none);
                     let unused = |file: &Option<File>| file.as_ref().is_some_and(File::is_unused);
                     let place = free.or_else(|| files.iter().position(unused))?;
-                    let slot = files.get_mut(place)?;
-                    *slot = None;
-                    *slot = Some(File::new(content)?);
+                    *files.get_mut(place)? = Some(File {
+                        start: content.as_ptr().addr(),
+                        bytes: content.len(),
+                        content: Content::Absent,
+                        users: 0,
+                    });
                     place
                 }
             };
@@ -135,7 +163,35 @@ impl Open {
                 place,
                 bytes: (content.len() as u64).next_multiple_of(CHUNK),
             })
-        })
+        })?;
+        loop {
+            let next = open.file(|file| match file.content {
+                Content::There(_) => Next::Done,
+                Content::Copying => Next::Wait,
+                Content::Absent => {
+                    file.content = Content::Copying;
+                    Next::Copy
+                }
+            });
+            match next? {
+                Next::Done => return Some(open),
+                // The other CPU goes on to the end of its copy: code of the kernel is not preempted.
+                Next::Wait => cpu::relax(),
+                Next::Copy => {
+                    // Not under the lock, so that programs of other files go on meanwhile.
+                    let chunks = Chunks::of(content)
+                        .or_else(|| shrink().then(|| Chunks::of(content)).flatten());
+                    let is_there = chunks.is_some();
+                    open.file(|file| file.content = chunks.map_or(Content::Absent, Content::There));
+                    return is_there.then_some(open);
+                }
+            }
+        }
+    }
+
+    /// Calls `what` with the file, under the lock.
+    fn file<R>(&self, what: impl FnOnce(&mut File) -> R) -> Option<R> {
+        FILES.with(|files| Some(what(files.get_mut(self.place)?.as_mut()?)))
     }
 
     /// The bytes with which the content and its zeros end, a multiple of every page size.
@@ -145,10 +201,10 @@ impl Open {
 
     /// The memory of the content from `offset` to `end` or the end of the chunk, and its bytes.
     pub(super) fn memory(&self, offset: u64, end: u64) -> Option<(PhysicalAddress, u64)> {
-        let chunk = FILES.with(|files| {
-            let chunks = &files.get(self.place)?.as_ref()?.chunks;
-            chunks.get((offset / CHUNK) as usize).copied()
-        })?;
+        let chunk = self.file(|file| match &file.content {
+            Content::There(chunks) => chunks.0.get((offset / CHUNK) as usize).copied(),
+            _ => None,
+        })??;
         let inside = offset % CHUNK;
         let bytes = (CHUNK - inside).min(end.checked_sub(offset)?);
         Some((chunk.wrapping_add(inside), bytes))
@@ -157,11 +213,7 @@ impl Open {
 
 impl Drop for Open {
     fn drop(&mut self) {
-        FILES.with(|files| {
-            if let Some(Some(file)) = files.get_mut(self.place) {
-                file.users -= 1;
-            }
-        });
+        self.file(|file| file.users -= 1);
     }
 }
 
