@@ -2,8 +2,10 @@
 
 mod alloc_failure;
 mod between;
+mod cached;
 mod faults;
 mod files;
+mod fragmented;
 mod hostile;
 mod kexec;
 mod leave;
@@ -69,6 +71,9 @@ const TESTS: &[Test] = &[
     (b"sizes-second", sizes::second),
     (b"beside", sizes::beside),
     (b"only", sizes::only),
+    (b"cached", cached::cached),
+    (b"fragmented", fragmented::fragmented),
+    (b"fragmented-larger", fragmented::larger),
     (b"instructions", hostile::instructions),
     (b"frames", hostile::frames),
     (b"every-pointer", hostile::pointers),

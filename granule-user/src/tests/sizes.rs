@@ -13,13 +13,13 @@ use granule_user::start::Start;
 const KILL: u64 = 129;
 const EINVAL: i64 = -22;
 /// Where a program finds the ends of the pipes from and to the one that made it.
-const FROM: i64 = 20;
-const TO: i64 = 21;
+pub(super) const FROM: i64 = 20;
+pub(super) const TO: i64 = 21;
 /// Bytes that go through a pipe, more than it holds, and a number that divides no page.
 const BYTES: usize = 150_001;
 const STACK: u64 = 0x4_0000;
 /// This program.
-const SELF: &CStr = c"/proc/self/exe";
+pub(super) const SELF: &CStr = c"/proc/self/exe";
 
 /// The sizes that programs can have here, by their bytes.
 fn usable() -> impl Iterator<Item = u64> {
@@ -43,7 +43,7 @@ impl Digits {
 }
 
 /// A child that executes a program, in the memory of its parent until then, as `posix_spawn` does.
-fn spawned(path: &CStr, arguments: &[u64]) -> i64 {
+pub(super) fn spawned(path: &CStr, arguments: &[u64]) -> i64 {
     const VM_VFORK: u64 = 0x4100 | 17;
     let stack = map(STACK, calls::READ_WRITE).unwrap_or(0);
     let pid: i64;
@@ -210,7 +210,7 @@ pub(super) fn second(start: Start) {
     }
 }
 
-fn number(start: Start, index: usize) -> u64 {
+pub(super) fn number(start: Start, index: usize) -> u64 {
     granule_user::start::number(start.argument(index))
 }
 

@@ -255,6 +255,46 @@ fn programs_of_every_size_run_side_by_side_as_alone() {
     }
 }
 
+/// Eight programs that run a file at once get one copy of it, and it goes when memory is short.
+#[test]
+fn a_file_is_copied_once_and_kept_until_memory_is_short() {
+    for (kernel, size, cpus) in [
+        (PageSize::K4, PageSize::K4, 4),
+        (PageSize::K4, PageSize::K64, 1),
+        (PageSize::K16, PageSize::K16, 2),
+        (PageSize::K64, PageSize::K4, 4),
+    ] {
+        let other = pagesize();
+        let archive = Initramfs::new()
+            .program("/init", &program())
+            .program("/other", &other);
+        // What `pagesize` ends by when it is asked for what there is not.
+        let words = format!("-- cached {} 125", other.len());
+        let words = format!("user_pagesize={} {words}", name(size));
+        let ran = ends(
+            &appended(machine(kernel, cpus), &words),
+            archive,
+            Outcome::Ok,
+        );
+        assert!(ran.says("cached"), "{}", ran.console);
+    }
+}
+
+/// A program whose pages are larger than the pieces in which memory is free is refused what it asks for, and nothing
+/// else happens.
+#[test]
+fn larger_pages_are_refused_where_memory_is_in_pieces() {
+    for (kernel, larger, cpus) in [
+        (PageSize::K4, PageSize::K64, 1),
+        (PageSize::K4, PageSize::K16, 4),
+        (PageSize::K16, PageSize::K64, 2),
+    ] {
+        let request = machine(kernel, cpus);
+        let words = format!("fragmented {}", larger.bytes());
+        well(&request, &words, "fragmented");
+    }
+}
+
 /// Every test of memory and processes on each pair of sizes.
 #[test]
 fn tests_pass_with_another_size_than_the_kernel_s() {
