@@ -1,5 +1,5 @@
-//! Page faults: the first touch of a page, the first write after a fork, and the kernel's own
-//! accesses.
+//! Page faults: the first touch of a page, and the kernel's own accesses. What the first write after a
+//! fork does is in `copy`.
 //!
 //! Only code that is generic over the page size and runs once for each touched page belongs here.
 
@@ -10,8 +10,7 @@ use super::vma::Vma;
 use super::{Space, SpaceError, is_writable};
 use crate::arch::page_size::{Level, Page};
 use crate::arch::{Descriptor, PhysicalAddress, VirtualAddress};
-use crate::table::block::{BLOCK, Replaced};
-use crate::table::choose::any_shared;
+use crate::table::block::BLOCK;
 use crate::table::group::DIRTY;
 use crate::table::page::{Place, Slot};
 use crate::table::{PageTables, TableEnvironment};
@@ -32,7 +31,7 @@ pub enum Fault {
 
 /// The origin of an access.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum By {
+pub(super) enum By {
     /// The program's own access, which sets the access flag.
     User,
     /// The kernel's access for the program, through the kernel's mapping.
@@ -128,7 +127,7 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
     }
 
     /// The frame of the page at `offset`, which `place` maps.
-    fn frame_in(&self, offset: u64, place: &Place) -> PhysicalAddress {
+    pub(super) fn frame_in(&self, offset: u64, place: &Place) -> PhysicalAddress {
         let first = self.geometry().address_of(place.entry, place.level);
         if place.level.is_last() {
             first
@@ -192,19 +191,28 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
 
     /// The leaf for a first touch.
     fn leaf_for(&self, vma: &Vma, offset: u64, place: &Place, at_most: LargestLeaf) -> LargestLeaf {
-        let touch = Touch {
+        choose(&self.touch_of(vma, offset, at_most), |leaf| match leaf {
+            LargestLeaf::Page => true,
+            LargestLeaf::Group => !place.level.is_last() || self.tables.is_group_empty(place.slot),
+            LargestLeaf::Block => !place.level.is_last(),
+        })
+    }
+
+    /// Whether the policy, the advice and the VMA allow the group of the page at `offset` to come at once.
+    pub(super) fn allows_group(&self, vma: &Vma, offset: u64) -> bool {
+        let touch = self.touch_of(vma, offset, LargestLeaf::Group);
+        choose(&touch, |_| true) == LargestLeaf::Group
+    }
+
+    fn touch_of(&self, vma: &Vma, offset: u64, at_most: LargestLeaf) -> Touch {
+        Touch {
             page_size: P::SIZE,
             policy: self.settings.large_leaves,
             advice: vma.advice,
             vma: (vma.start.0, vma.end.0),
             address: self.geometry().base().0 + offset,
             at_most,
-        };
-        choose(&touch, |leaf| match leaf {
-            LargestLeaf::Page => true,
-            LargestLeaf::Group => !place.level.is_last() || self.tables.is_group_empty(place.slot),
-            LargestLeaf::Block => !place.level.is_last(),
-        })
+        }
     }
 
     /// New, zeroed frames that follow each other, for one leaf.
@@ -224,108 +232,9 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
         self.tables.publish();
     }
 
-    /// Makes a page writable that may be shared.
-    fn first_write(
-        &mut self,
-        vma: &Vma,
-        offset: u64,
-        slot: Slot,
-        entry: Descriptor,
-        by: By,
-        frames: &mut F,
-    ) -> Result<(Fault, PhysicalAddress), SpaceError> {
-        let frame = self.geometry().address_of(entry, Level::L3);
-        if !frames.is_shared(frame) {
-            if entry.is_contiguous() && self.group_is_shared(slot, frames) {
-                // Members of a group must have the same permissions (RJQQTC), so the group is
-                // unfolded.
-                self.unfold(offset);
-            }
-            let place = Place {
-                slot,
-                level: Level::L3,
-                entry: self.tables.entry(slot),
-            };
-            self.allow_writing(offset, &place);
-            self.stats.reused += 1;
-            self.fold(vma, offset, slot);
-            return Ok((Fault::Reused, frame));
-        }
-        let copy = self.new_frame(vma, offset, slot, frames)?;
-        frames.copy(frame, copy);
-        if vma.rights.execute {
-            frames.sync_instructions(copy, 1);
-        }
-        let new = self.page_entry(copy, vma.rights, true, by);
-        let old = if entry.is_contiguous() {
-            self.stats.unfolded += 1;
-            self.tables.unfold_replacing(offset, slot, new)
-        } else {
-            self.tables.replace_page(offset, slot, new)
-        };
-        frames.release(old);
-        self.stats.copied += 1;
-        self.fold(vma, offset, slot);
-        Ok((Fault::Copied, copy))
-    }
-
-    /// Makes a page of a block writable that may be shared. If all of the block is this space's, it
-    /// stays whole; else it becomes groups.
-    fn first_write_to_block(
-        &mut self,
-        vma: &Vma,
-        offset: u64,
-        place: &Place,
-        by: By,
-        frames: &mut F,
-    ) -> Result<(Fault, PhysicalAddress), SpaceError> {
-        let frame = self.frame_in(offset, place);
-        let first = self.geometry().address_of(place.entry, place.level);
-        let bytes = PageTables::<P, E>::block_bytes();
-        if !any_shared::<P>(first, bytes, |first, count| frames.sharing(first, count)) {
-            self.allow_writing(offset, place);
-            self.stats.reused += 1;
-            return Ok((Fault::Reused, frame));
-        }
-        let table = self.tables.new_table()?;
-        if !frames.is_shared(frame) {
-            // Others have other pages of it.
-            let _ = self
-                .tables
-                .split_block(offset, place.slot, table, &[], None);
-            self.stats.split += 1;
-            let Place { slot, entry, .. } = self.tables.place(offset);
-            return self.first_write(vma, offset, slot, entry, by, frames);
-        }
-        let count = P::SIZE.contiguous_entries(Level::L3) as u64;
-        let wanted = Wanted::Group {
-            frames: count,
-            index: (offset >> P::SIZE.shift()) & (count - 1),
-        };
-        let Some(copy) = frames.allocate(wanted) else {
-            self.tables.free_new(table);
-            return Err(self.out_of_frames(offset));
-        };
-        frames.copy(frame, copy);
-        if vma.rights.execute {
-            frames.sync_instructions(copy, 1);
-        }
-        let replaced = Replaced {
-            offset,
-            new: self.page_entry(copy, vma.rights, true, by),
-        };
-        let old = self
-            .tables
-            .split_block(offset, place.slot, table, &[], Some(replaced));
-        frames.release(old);
-        self.stats.split += 1;
-        self.stats.copied += 1;
-        Ok((Fault::Copied, copy))
-    }
-
     /// Makes a page that this space owns alone, and its whole group or block, writable and dirty in
     /// place. Permissions may change without break-before-make (RWHZWS).
-    fn allow_writing(&mut self, offset: u64, place: &Place) {
+    pub(super) fn allow_writing(&mut self, offset: u64, place: &Place) {
         let Place { slot, entry, .. } = *place;
         let set = if self.settings.hardware_dirty {
             DIRTY | Descriptor::DIRTY_MODIFIER
@@ -344,7 +253,7 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
         }
     }
 
-    fn page_entry(
+    pub(super) fn page_entry(
         &self,
         frame: PhysicalAddress,
         rights: Rights,
@@ -355,15 +264,8 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
         Descriptor::leaf(self.geometry(), Level::L3, frame, bits)
     }
 
-    fn group_is_shared(&self, slot: Slot, frames: &F) -> bool {
-        let first = self.tables.group_output(slot);
-        any_shared::<P>(first, Self::group_bytes(), |first, count| {
-            frames.sharing(first, count)
-        })
-    }
-
     /// A frame for the page at `offset`, preferably one that continues the page's group.
-    fn new_frame(
+    pub(super) fn new_frame(
         &self,
         vma: &Vma,
         offset: u64,
@@ -380,7 +282,7 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
             .ok_or_else(|| self.out_of_frames(offset))
     }
 
-    const fn out_of_frames(&self, offset: u64) -> SpaceError {
+    pub(super) const fn out_of_frames(&self, offset: u64) -> SpaceError {
         SpaceError::OutOfFrames {
             address: VirtualAddress(self.geometry().base().0 + offset),
         }
@@ -427,7 +329,7 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
 
     /// Whether all of a page's group lies in this VMA. Pages of two VMAs never form a group, even
     /// with equal entries: a write to one page makes its whole group writable.
-    fn has_group(&self, vma: &Vma, offset: u64) -> bool {
+    pub(super) fn has_group(&self, vma: &Vma, offset: u64) -> bool {
         let bytes = Self::group_bytes();
         let start = self.geometry().base().0 + (offset & !(bytes - 1));
         vma.start.0 <= start && start + bytes <= vma.end.0

@@ -25,6 +25,7 @@
 
 pub mod asid;
 mod change;
+mod copy;
 mod error;
 mod fault;
 mod fork;
@@ -94,7 +95,7 @@ pub struct Stats {
     pub blocks: u64,
     /// Blocks that became pages and groups.
     pub split: u64,
-    /// Pages copied at the first write after a fork.
+    /// Pages copied at the first write after a fork, or with the first write to another page of their group.
     pub copied: u64,
     /// Formerly shared pages that became writable without a copy.
     pub reused: u64,

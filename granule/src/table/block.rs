@@ -26,13 +26,24 @@ pub(crate) enum Leaves {
     Nothing,
 }
 
-/// The page of a block that a split replaces.
+/// The page, or the contiguous group, of a block that a split replaces.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Replaced {
     /// Its offset.
     pub(crate) offset: u64,
-    /// Its new entry, a page's.
+    /// Its new entry, or that of the group's first page, with the hint.
     pub(crate) new: Descriptor,
+}
+
+impl Replaced {
+    /// The number of pages.
+    const fn count<P: Page>(self) -> usize {
+        if self.new.is_contiguous() {
+            P::SIZE.contiguous_entries(Level::L3)
+        } else {
+            1
+        }
+    }
 }
 
 /// A table for [`split_block`](PageTables::split_block), which nothing leads to yet.
@@ -141,7 +152,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
 
     /// Makes `table` of the block at `slot`, in which `offset` lies: groups, and pages where one of
     /// `edges` cuts a group. `replaced` gives one page another frame; it is no part of a group then,
-    /// nor are its neighbours. Returns the frame that it had.
+    /// nor are its neighbours. Or it gives a whole group other frames. Returns those that it had.
     pub(crate) fn split_block(
         &mut self,
         offset: u64,
@@ -157,11 +168,12 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         let output = self.geometry.address_of(old, BLOCK);
         let broken = self.flush_block(start);
         let freed = replaced.map_or(FreedFrames::none(), |replaced| {
-            broken.frames(output.wrapping_add(replaced.offset - start), 1)
+            let first = output.wrapping_add(replaced.offset - start);
+            broken.frames(first, replaced.count::<P>() as u64)
         });
         let bits = self.geometry.attribute_bits(old, BLOCK);
-        let page = Descriptor::leaf(&self.geometry, Level::L3, output, bits);
-        let grouped = Descriptor(page.0 | Descriptor::CONTIGUOUS);
+        let plain = Descriptor::leaf(&self.geometry, Level::L3, output, bits);
+        let grouped = Descriptor(plain.0 | Descriptor::CONTIGUOUS);
         let (how, step) = (Visibility::Private, P::SIZE.bytes());
         self.fill(table, 0, P::SIZE.entries(), grouped, step, how);
         let count = P::SIZE.contiguous_entries(Level::L3);
@@ -169,13 +181,15 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
             .iter()
             .copied()
             .filter(|edge| edge & (Self::group_bytes() - 1) != 0 && edge & !(bytes - 1) == start);
-        for inside in apart.chain(replaced.map(|replaced| replaced.offset)) {
+        let page = replaced.filter(|replaced| !replaced.new.is_contiguous());
+        for inside in apart.chain(page.map(|replaced| replaced.offset)) {
             let first = Self::index(inside, Level::L3) & !(count - 1);
-            let entry = Descriptor(page.0.wrapping_add(first as u64 * step));
+            let entry = Descriptor(plain.0.wrapping_add(first as u64 * step));
             self.fill(table, first, count, entry, step, how);
         }
-        if let Some(Replaced { offset, new }) = replaced {
-            self.store(table, Self::index(offset, Level::L3), new, how);
+        if let Some(replaced @ Replaced { offset, new }) = replaced {
+            let (index, count) = (Self::index(offset, Level::L3), replaced.count::<P>());
+            self.fill(table, index, count, new, step, how);
         }
         let link = Descriptor::table(&self.geometry, table);
         self.store(slot.table, slot.index, link, self.linking());

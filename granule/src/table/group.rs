@@ -142,6 +142,28 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         self.regroup(start, Self::first_of_group(slot), false, Some((slot, new)))
     }
 
+    /// Replaces the pages of the group of `slot` by those of another group with break-before-make (RDDMVT),
+    /// and returns the old frames. `new` is the entry of the first page, with the hint.
+    pub(crate) fn replace_group(
+        &mut self,
+        offset: u64,
+        slot: Slot,
+        new: Descriptor,
+    ) -> FreedFrames {
+        let count = P::SIZE.contiguous_entries(Level::L3);
+        let first = Self::first_of_group(slot);
+        let old = self.group_output(slot);
+        for index in first.index..first.index + count {
+            self.exchange(first.table, index, Descriptor::INVALID);
+        }
+        let start = offset & !(Self::group_bytes() - 1);
+        let broken = self.flush_pages(start, start + Self::group_bytes());
+        let freed = broken.frames(old, count as u64);
+        self.set_group(first, new);
+        self.publish();
+        freed
+    }
+
     /// Stores the members of a group anew, with or without the hint. `replaced` gives one member
     /// another page; the old page's frame is returned.
     fn regroup(

@@ -50,7 +50,7 @@ fn world<P: Page>(geometry: Geometry, settings: Settings) -> (World<P>, u64, u64
 }
 
 impl<P: Page> World<P> {
-    fn stats(&self, process: usize) -> Stats {
+    pub fn stats(&self, process: usize) -> Stats {
         self.processes[process].space.stats()
     }
 
@@ -59,7 +59,7 @@ impl<P: Page> World<P> {
         space.page(self.address(page)).unwrap().block
     }
 
-    fn is_group(&self, process: usize, page: u64) -> bool {
+    pub fn is_group(&self, process: usize, page: u64) -> bool {
         let space = &self.processes[process].space;
         space.page(self.address(page)).unwrap().contiguous
     }

@@ -13,6 +13,7 @@
 
 mod asids;
 mod blocks;
+mod copies;
 mod cpu;
 mod executing;
 mod exhaustion;

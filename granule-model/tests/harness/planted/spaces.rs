@@ -44,6 +44,34 @@ pub(super) const FAULTS: &[Fault] = &[
         "",
     ),
     fault(
+        "a whole group is copied at a write, and one member not broken first",
+        copy_next_group,
+        || nth(5, is_break, |_| Vec::new()),
+        BreakBeforeMake,
+        "",
+    ),
+    fault(
+        "a whole group is copied at a write, and one member not invalidated",
+        copy_next_group,
+        || nth(5, is_tlbi, |_| Vec::new()),
+        BreakBeforeMake,
+        "",
+    ),
+    fault(
+        "the frames of a group that was copied are given back before the TLBI",
+        copy_next_group,
+        || delay(is_tlbi_or_dsb, is_given_back),
+        BreakBeforeMake,
+        "",
+    ),
+    fault(
+        "a block of which a group is copied is not broken first",
+        copy_group_of_block,
+        || drop_all(is_break),
+        BreakBeforeMake,
+        "",
+    ),
+    fault(
         "frames are given back before the TLBI",
         unmap,
         || delay(is_tlbi_or_dsb, is_given_back),
@@ -488,6 +516,39 @@ fn copy_in_group(planted: Option<Tap>) -> Result {
     assert!(machine.fork(0).is_ok());
     tap(&machine, planted);
     touch(&mut machine, 3, 1, Access::Write);
+    end(machine)
+}
+
+/// As [`copy`], where the page begins a group, and all of the one before was copied already.
+fn copy_next_group(planted: Option<Tap>) -> Result {
+    let mut machine = machine(32, Access::Write);
+    assert!(machine.fork(0).is_ok());
+    touch(&mut machine, 0, 16, Access::Write);
+    machine.frames.runs = true;
+    tap(&machine, planted);
+    touch(&mut machine, 16, 1, Access::Write);
+    assert_eq!(machine.all[0].space.stats().copied, 32);
+    end(machine)
+}
+
+/// As [`copy_next_group`], where a block follows the group that was copied.
+fn copy_group_of_block(planted: Option<Tap>) -> Result {
+    let mut machine = machine(0, Access::Write);
+    machine.unmap(0, FIRST, 64);
+    machine.map(0, FIRST - 16, 16 + BLOCK_BYTES / PAGE, Rights::READ_WRITE);
+    machine.frames.runs = true;
+    for page in [FIRST - 16, FIRST] {
+        assert!(machine.touch(0, page, Access::Write, page).is_ok());
+    }
+    assert!(machine.fork(0).is_ok());
+    for page in FIRST - 16..FIRST {
+        assert!(machine.touch(0, page, Access::Write, page).is_ok());
+    }
+    machine.on(0);
+    tap(&machine, planted);
+    touch(&mut machine, 0, 1, Access::Write);
+    let stats = machine.all[0].space.stats();
+    assert_eq!((stats.blocks, stats.split, stats.copied), (1, 1, 32));
     end(machine)
 }
 
