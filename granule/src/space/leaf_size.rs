@@ -13,7 +13,7 @@ pub struct LargeLeaves {
     /// The largest kind. A program that asked for more by [`Advice::Large`] gets blocks too, unless this
     /// is a page.
     pub largest: LargestLeaf,
-    /// The most bytes that one touch maps, and so zeroes, unless a program asked for more by
+    /// The most bytes that one touch maps, and so zeroes, whatever a program asked for by
     /// [`Advice::Large`]. A page is mapped whatever the limit.
     ///
     /// The default is 2 MiB, which every page size has a leaf of: a block of 4K pages, a group of
@@ -91,7 +91,7 @@ pub(super) fn choose(touch: &Touch, is_empty: impl Fn(LargestLeaf) -> bool) -> L
     let (largest, most) = match advice {
         _ if policy.largest == LargestLeaf::Page => return LargestLeaf::Page,
         Advice::Pages => return LargestLeaf::Page,
-        Advice::Large => (LargestLeaf::Block, u64::MAX),
+        Advice::Large => (LargestLeaf::Block, policy.most_bytes),
         Advice::None => (policy.largest, policy.most_bytes),
     };
     for leaf in [LargestLeaf::Block, LargestLeaf::Group] {
@@ -185,12 +185,19 @@ mod tests {
             most_bytes,
             ..LargeLeaves::BLOCKS
         };
+        let groups_to = |most_bytes| LargeLeaves {
+            most_bytes,
+            ..LargeLeaves::GROUPS
+        };
         for (policy, advice, expected) in [
             (LargeLeaves::BLOCKS, Advice::None, LargestLeaf::Group),
-            (LargeLeaves::BLOCKS, Advice::Large, LargestLeaf::Block),
+            (LargeLeaves::BLOCKS, Advice::Large, LargestLeaf::Group),
             (LargeLeaves::BLOCKS, Advice::Pages, LargestLeaf::Page),
             (LargeLeaves::GROUPS, Advice::None, LargestLeaf::Group),
-            (LargeLeaves::GROUPS, Advice::Large, LargestLeaf::Block),
+            (LargeLeaves::GROUPS, Advice::Large, LargestLeaf::Group),
+            (groups_to(32 * MIB), Advice::None, LargestLeaf::Group),
+            (groups_to(32 * MIB), Advice::Large, LargestLeaf::Block),
+            (groups_to(32 * MIB - 1), Advice::Large, LargestLeaf::Group),
             (LargeLeaves::OFF, Advice::None, LargestLeaf::Page),
             (LargeLeaves::OFF, Advice::Large, LargestLeaf::Page),
             (capped(32 * MIB), Advice::None, LargestLeaf::Block),

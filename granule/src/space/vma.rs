@@ -17,7 +17,7 @@ pub enum Advice {
     /// Nothing: the [policy](super::LargeLeaves) decides.
     #[default]
     None,
-    /// The largest leaves that fit.
+    /// Blocks too, where the [policy](super::LargeLeaves) has large leaves and within its limit.
     Large,
     /// Pages alone.
     Pages,

@@ -112,6 +112,19 @@ fn a_first_touch_maps_a_whole_block_without_a_tlbi() {
     everywhere(Touched);
 }
 
+/// No advice makes one touch zero more than the limit.
+#[test]
+fn advice_does_not_lift_the_limit() {
+    let geometry = LARGE.geometry(PageSize::K16, 36, VaRange::Lower);
+    let (mut world, first, block) = world::<granule::arch::Page16K>(geometry, HARDWARE);
+    world.advise(0, first, 2 * block, Advice::Large).unwrap();
+    world.touch(0, first, Access::Write, 1).unwrap();
+    assert!(world.is_group(0, first));
+    assert_eq!(world.stats(0).mapped, world.arch.contiguous(3));
+    world.check();
+    world.end();
+}
+
 struct Cut(Geometry, Settings);
 impl Dispatch for Cut {
     type Output = ();
@@ -342,11 +355,15 @@ fn advice_decides() {
     let geometry = LARGE.geometry(PageSize::K16, 36, VaRange::Lower);
     let settings = Settings {
         bbm: BbmLevel::Level2,
+        large_leaves: LargeLeaves {
+            most_bytes: 32 << 20,
+            ..LargeLeaves::GROUPS
+        },
         ..HARDWARE
     };
     let (mut world, first, block) = world::<granule::arch::Page16K>(geometry, settings);
     world.touch(0, first, Access::Write, 1).unwrap();
-    assert!(world.is_group(0, first), "2 MiB by default");
+    assert!(world.is_group(0, first), "by the policy");
     world
         .advise(0, first + block, block, Advice::Large)
         .unwrap();

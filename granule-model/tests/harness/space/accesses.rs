@@ -4,9 +4,10 @@
 use super::meanwhile::find;
 use super::processes::{Processes, user};
 use crate::watch::Sample;
-use granule::arch::Page;
+use granule::arch::{Level, Page};
 use granule::space::{Access as Wish, SpaceError};
 use granule_model::{AccessKind, FaultKind, Outcome};
+use std::ops::Range;
 
 const fn kind(wish: Wish) -> AccessKind {
     match wish {
@@ -17,6 +18,19 @@ const fn kind(wish: Wish) -> AccessKind {
 }
 
 impl<P: Page> Processes<P> {
+    /// The pages of the contiguous group of a page.
+    fn group(&self, page: u64) -> Range<u64> {
+        let count = P::SIZE.contiguous_entries(Level::L3) as u64;
+        let first = page & !(count - 1);
+        first..first + count
+    }
+
+    /// Before an access to a page, whose group it may concern.
+    fn begin_access(&mut self, process: usize, page: u64) {
+        let group = self.group(page);
+        self.begin(process, group.start, group.end - group.start);
+    }
+
     /// A program's access on a CPU, with a write of `value` where it is one. An error is one of
     /// memory.
     pub(crate) fn touch(
@@ -50,7 +64,7 @@ impl<P: Page> Processes<P> {
                 self.update(process, page, wish == Wish::Write);
                 return Ok(());
             }
-            self.begin(process, page, 1);
+            self.begin_access(process, page);
             self.watch(process, (page, 0));
             // A page beside it may come with it, in the same leaf, if it is the program's.
             let comes_too = |sample: &Sample| {
@@ -59,11 +73,15 @@ impl<P: Page> Processes<P> {
                         .pages
                         .contains_key(&(sample.va / self.page()))
             };
-            self.world
-                .borrow_mut()
-                .watch
-                .samples
-                .retain(|sample| sample.va != address.0 && !comes_too(sample));
+            // The rest of its group may be copied with it, as long as others have it too.
+            let group = self.group(page);
+            let copied_too = |sample: &Sample| {
+                let shared = matches!(&sample.before, Outcome::Memory(to) if !to.user.write);
+                wish == Wish::Write && shared && group.contains(&(sample.va / self.page()))
+            };
+            self.world.borrow_mut().watch.samples.retain(|sample| {
+                sample.va != address.0 && !comes_too(sample) && !copied_too(sample)
+            });
             let done = self.all[process]
                 .space
                 .fault(address, wish, &mut self.frames);
@@ -93,7 +111,7 @@ impl<P: Page> Processes<P> {
         };
         self.on(cpu);
         let address = self.address(page);
-        self.begin(process, page, 1);
+        self.begin_access(process, page);
         let one = &mut self.all[process];
         let may = one.pages.get(&page).map(|known| known.rights.allows(wish));
         let done = one.space.fault(address, wish, &mut self.frames);
@@ -146,7 +164,7 @@ impl<P: Page> Processes<P> {
             return Ok(());
         };
         self.on(cpu);
-        self.begin(process, page, 1);
+        self.begin_access(process, page);
         let address = self.address(page);
         let one = &mut self.all[process];
         let done = one.space.frame_for(address, wish, &mut self.frames);
