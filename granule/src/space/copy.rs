@@ -32,7 +32,7 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
         by: By,
         frames: &mut F,
     ) -> Result<(Fault, PhysicalAddress), SpaceError> {
-        let frame = self.geometry().address_of(entry, Level::L3);
+        let frame = self.tables.output(entry);
         if !frames.is_shared(frame) {
             if entry.is_contiguous() && self.group_is_shared(slot, frames) {
                 // Members of a group must have the same permissions (RJQQTC), so the group is

@@ -82,9 +82,9 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
         by: By,
         frames: &mut F,
     ) -> Result<(Fault, PhysicalAddress), SpaceError> {
-        let vma = *self
+        let vma = self
             .vmas
-            .find(address)
+            .find_near(address)
             .ok_or(SpaceError::NotMapped { address })?;
         if !vma.rights.allows(access) {
             return Err(SpaceError::Denied { address, access });
@@ -128,10 +128,10 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
 
     /// The frame of the page at `offset`, which `place` maps.
     pub(super) fn frame_in(&self, offset: u64, place: &Place) -> PhysicalAddress {
-        let first = self.geometry().address_of(place.entry, place.level);
         if place.level.is_last() {
-            first
+            self.tables.output(place.entry)
         } else {
+            let first = self.geometry().address_of(place.entry, place.level);
             first.wrapping_add(offset & (PageTables::<P, E>::block_bytes() - 1))
         }
     }
@@ -191,6 +191,10 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
 
     /// The leaf for a first touch.
     fn leaf_for(&self, vma: &Vma, offset: u64, place: &Place, at_most: LargestLeaf) -> LargestLeaf {
+        if !self.settings.large_leaves.has_groups() {
+            // The usual answer where it is always the same.
+            return LargestLeaf::Page;
+        }
         choose(&self.touch_of(vma, offset, at_most), |leaf| match leaf {
             LargestLeaf::Page => true,
             LargestLeaf::Group => !place.level.is_last() || self.tables.is_group_empty(place.slot),

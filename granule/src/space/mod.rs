@@ -164,7 +164,7 @@ pub struct Space<'s, P: Page, E, F> {
     tables: PageTables<P, E>,
     vmas: Vmas<'s>,
     settings: Settings,
-    /// The descriptor bits that every page has, whatever its rights.
+    /// The descriptor bits of a page that allows nothing and was not used.
     common: u64,
     stats: Stats,
     frames: PhantomData<fn(F)>,
@@ -188,12 +188,13 @@ impl<'s, P: Page, E: TableEnvironment, F: UserFrames> Space<'s, P, E, F> {
         // tables.
         unsafe { tables.set_bbm(settings.bbm) };
         let attributes = Attributes {
-            accessed: false,
+            // Where hardware does not set the flag, a page without it would fault.
+            accessed: !settings.hardware_access,
             global: false,
             ..Attributes::normal(Permissions::READ)
         };
         Ok(Self {
-            common: attributes.encode(&geometry) & !Permissions::MASK,
+            common: attributes.encode(&geometry),
             tables,
             vmas: Vmas::new(vmas),
             settings,
@@ -317,18 +318,23 @@ impl<'s, P: Page, E: TableEnvironment, F: UserFrames> Space<'s, P, E, F> {
 
     /// The descriptor bits of a page that this space owns alone.
     fn page_bits(&self, rights: Rights, written: bool, accessed: bool) -> u64 {
-        let hardware = self.settings.hardware_dirty;
-        let permissions = Permissions {
-            writable: rights.write && (written || !hardware),
-            user: rights.any(),
-            privileged_execute: false,
-            user_execute: rights.execute,
-            guarded: false,
-            dirty_modifier: rights.write && hardware,
-            software: 0,
-        };
-        let mut bits = self.common | permissions.encode(self.geometry().regime());
-        if accessed || !self.settings.hardware_access {
+        let mut bits = self.common;
+        if rights.any() {
+            bits |= Descriptor::AP_USER;
+        }
+        if rights.execute {
+            bits &= !Descriptor::UXN;
+        }
+        if rights.write {
+            let hardware = self.settings.hardware_dirty;
+            if hardware {
+                bits |= Descriptor::DIRTY_MODIFIER;
+            }
+            if written || !hardware {
+                bits &= !Descriptor::AP_READ_ONLY;
+            }
+        }
+        if accessed {
             bits |= Descriptor::ACCESS_FLAG;
         }
         if written {

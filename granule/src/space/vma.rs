@@ -75,13 +75,19 @@ impl Vma {
 pub struct Vmas<'s> {
     storage: &'s mut [Vma],
     count: usize,
+    /// The index of the VMA that was looked for last; it may be another one's by now.
+    recent: usize,
 }
 
 impl<'s> Vmas<'s> {
     /// An empty list with room for `storage.len()` VMAs.
     #[must_use]
     pub const fn new(storage: &'s mut [Vma]) -> Self {
-        Self { storage, count: 0 }
+        Self {
+            storage,
+            count: 0,
+            recent: 0,
+        }
     }
 
     /// All VMAs, in ascending order.
@@ -106,6 +112,16 @@ impl<'s> Vmas<'s> {
     pub fn find(&self, address: VirtualAddress) -> Option<&Vma> {
         let vma = self.all().get(self.position(address))?;
         vma.contains(address).then_some(vma)
+    }
+
+    /// As [`find`](Self::find), first where the last call found one: a program that touches one page of a VMA
+    /// goes on with others.
+    pub(super) fn find_near(&mut self, address: VirtualAddress) -> Option<Vma> {
+        let recent = self.all().get(self.recent).copied();
+        recent.filter(|vma| vma.contains(address)).or_else(|| {
+            self.recent = self.position(address);
+            self.find(address).copied()
+        })
     }
 
     /// The VMAs that overlap the range from `start` to `end`.

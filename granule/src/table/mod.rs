@@ -430,6 +430,13 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         }
     }
 
+    /// The table or the page that a valid entry leads to, which is no block.
+    #[cfg(feature = "space")]
+    #[inline(always)]
+    pub(crate) const fn output(&self, entry: Descriptor) -> PhysicalAddress {
+        self.geometry.format().address_in(entry.0, P::SIZE.shift())
+    }
+
     #[inline(always)]
     fn load(&self, table: PhysicalAddress, index: usize) -> Descriptor {
         // SAFETY: every table address in this module comes from the root, a table descriptor below

@@ -42,7 +42,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
                 let slot = Slot { table, index };
                 return Place { slot, level, entry };
             }
-            table = self.geometry.address_of(entry, level);
+            table = self.output(entry);
             level = level.next();
         }
     }
@@ -152,7 +152,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// frame.
     pub(crate) fn replace_page(&mut self, offset: u64, slot: Slot, new: Descriptor) -> FreedFrames {
         let old = self.exchange(slot.table, slot.index, Descriptor::INVALID);
-        let frame = self.geometry.address_of(old, Level::L3);
+        let frame = self.output(old);
         let broken = self.flush_pages(offset, offset + P::SIZE.bytes());
         let freed = broken.frames(frame, 1);
         self.set_page(slot, new);
