@@ -71,6 +71,15 @@ impl<'m> Frames<'m> {
         })
     }
 
+    /// Whether the single frame `frame` has more than one owner.
+    pub fn is_shared(&self, frame: Frame) -> bool {
+        let owners = self.locate(frame).ok().and_then(|(index, offset)| {
+            let span = self.spans.get(index)?;
+            span.further_owners(offset)
+        });
+        owners.is_some_and(|owners| owners > 0)
+    }
+
     /// Whether the single frame `first` has more than one owner, and for how many of the `count`
     /// frames from `first` on the answer is the same. The count may be too low where an exact one
     /// would take longer.

@@ -343,7 +343,10 @@ impl<'m> Span<'m> {
     /// frame.
     pub(super) fn further_owners(&self, offset: u32) -> Option<u32> {
         let alone = self.entries.further_owners(offset);
-        alone.or_else(|| self.run_of(offset).map(|(.., owners)| owners))
+        if alone.is_some() {
+            return alone;
+        }
+        self.run_of(offset).map(|(.., owners)| owners)
     }
 
     /// Makes single frames with the same owners of the allocated block of `order` at `offset`, none of

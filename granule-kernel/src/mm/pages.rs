@@ -392,6 +392,12 @@ fn release_all(first: PhysicalAddress, count: u64) {
     });
 }
 
+/// Whether a single frame has more than one owner.
+#[inline(never)]
+pub(crate) fn is_shared(frame: PhysicalAddress) -> bool {
+    PAGES.with(|frames| frames.is_shared(Frame::containing(frame, frames.page_size())))
+}
+
 /// Whether a single frame has more than one owner, and for how many frames from `first` the same answer
 /// holds: at most `count`, and at most as many as one taking of the lock examines.
 #[inline(never)]

@@ -293,9 +293,20 @@ impl<P: Page, E: SpaceEnvironment> Tables for Typed<P, E> {
         done
     }
     fn fault(&mut self, address: u64, access: Access) -> Result<Fault, SpaceError> {
-        let done = self.with_room(|space| {
+        let mut fault = |space: &mut Space<'static, P, E, Memory<P, E>>| {
             space.fault(VirtualAddress(address), access, &mut UserMemory::new())
-        });
+        };
+        let first = self.space.as_mut().ok_or(SpaceError::NotEmpty);
+        let mut done = first.and_then(&mut fault);
+        if let Err(error) = &done
+            && !matches!(
+                error,
+                SpaceError::Denied { .. } | SpaceError::NotMapped { .. }
+            )
+        {
+            // Again, because what failed for want of memory has changed nothing.
+            done = self.with_room(fault);
+        }
         self.assume_visible(address & !(P::SIZE.bytes() - 1), P::SIZE.bytes());
         done
     }

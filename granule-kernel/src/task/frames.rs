@@ -38,6 +38,8 @@ pub(crate) trait Ground: 'static {
     fn share(size: PageSize, first: PhysicalAddress, count: u64);
     /// See [`sized::release`].
     fn release(size: PageSize, first: PhysicalAddress, count: u64);
+    /// Whether a page has more than one owner.
+    fn is_shared(size: PageSize, page: PhysicalAddress) -> bool;
     /// See [`sized::sharing`].
     fn sharing(size: PageSize, first: PhysicalAddress, count: u64) -> (bool, u64);
 }
@@ -76,6 +78,9 @@ impl Ground for KernelSized {
     fn release(_: PageSize, first: PhysicalAddress, count: u64) {
         pages::release(first, count);
     }
+    fn is_shared(_: PageSize, page: PhysicalAddress) -> bool {
+        pages::is_shared(page)
+    }
     fn sharing(_: PageSize, first: PhysicalAddress, count: u64) -> (bool, u64) {
         pages::sharing(first, count)
     }
@@ -106,6 +111,9 @@ impl Ground for AnySized {
     }
     fn release(size: PageSize, first: PhysicalAddress, count: u64) {
         sized::release(size, first, count);
+    }
+    fn is_shared(size: PageSize, page: PhysicalAddress) -> bool {
+        sized::sharing(size, page, 1).0
     }
     fn sharing(size: PageSize, first: PhysicalAddress, count: u64) -> (bool, u64) {
         sized::sharing(size, first, count)
@@ -164,7 +172,7 @@ unsafe impl<P: Page, G: Ground> UserFrames for UserMemory<P, G> {
     }
 
     fn is_shared(&self, frame: PhysicalAddress) -> bool {
-        G::sharing(P::SIZE, frame, 1).0
+        G::is_shared(P::SIZE, frame)
     }
 
     fn sharing(&self, first: PhysicalAddress, count: u64) -> (bool, u64) {

@@ -116,12 +116,18 @@ impl<'s> Vmas<'s> {
 
     /// As [`find`](Self::find), first where the last call found one: a program that touches one page of a VMA
     /// goes on with others.
+    #[inline(always)]
     pub(super) fn find_near(&mut self, address: VirtualAddress) -> Option<Vma> {
         let recent = self.all().get(self.recent).copied();
-        recent.filter(|vma| vma.contains(address)).or_else(|| {
-            self.recent = self.position(address);
-            self.find(address).copied()
-        })
+        recent
+            .filter(|vma| vma.contains(address))
+            .or_else(|| self.find_elsewhere(address))
+    }
+
+    #[inline(never)]
+    fn find_elsewhere(&mut self, address: VirtualAddress) -> Option<Vma> {
+        self.recent = self.position(address);
+        self.find(address).copied()
     }
 
     /// The VMAs that overlap the range from `start` to `end`.

@@ -29,7 +29,11 @@ pub fn invalidate(tlb: &mut impl TlbOps, geometry: &Geometry, what: &Invalidatio
     tlb.dsb_ishst();
     match tlbi::of_one_entry(what, geometry, &can) {
         Some(op) if !can.repeat && regime != Regime::Stage2 => tlb.tlbi(regime, op),
-        _ => issue(tlb, geometry, what, can),
+        _ => {
+            // A copy, so that the usual case keeps what it knows of `what` in registers.
+            let what = *what;
+            issue(tlb, geometry, &what, can);
+        }
     }
     tlb.dsb_ish();
     tlb.isb();
