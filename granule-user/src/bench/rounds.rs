@@ -28,9 +28,11 @@ enum Op {
     Loop,
     /// The end of it.
     Unmap,
+    /// The end of as much memory that was touched and no more: what an unmap takes whatever came before.
+    UnmapTouched,
 }
 
-const OPS: [(Op, &str); 10] = [
+const OPS: [(Op, &str); 11] = [
     (Op::Touch, "touch"),
     (Op::Fork, "fork"),
     (Op::Reuse, "reuse"),
@@ -41,6 +43,7 @@ const OPS: [(Op, &str); 10] = [
     (Op::Rewrite, "rewrite"),
     (Op::Loop, "loop"),
     (Op::Unmap, "munmap"),
+    (Op::UnmapTouched, "munmap-touched"),
 ];
 
 /// The most rounds there is room for.
@@ -173,6 +176,11 @@ fn round(bytes: u64, page: u64, large: bool) -> Result<[Took; OPS.len()], Failur
             Op::ProtectRead => timed(|| done(calls::protect(memory, bytes, PROT_READ))),
             Op::ProtectWrite => timed(|| done(calls::protect(memory, bytes, calls::READ_WRITE))),
             Op::Unmap => timed(|| done(calls::unmap(memory, bytes))),
+            Op::UnmapTouched => {
+                let fresh = mapped(bytes, large)?;
+                write_all(fresh, bytes, page);
+                timed(|| done(calls::unmap(fresh, bytes)))
+            }
         };
         *time = took;
         let result = result.map_err(|error| (name, error))?;
