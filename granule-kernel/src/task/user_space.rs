@@ -391,6 +391,7 @@ fn report(word: u32, before: Counted, after: Counted) {
     say("pages.reused", done.reused);
     say("blocks.mapped", done.blocks);
     say("blocks.split", done.split);
+    say("blocks.merged", done.merged);
     say("groups.mapped", done.groups);
     say("groups.folded", done.folded);
     say("groups.unfolded", done.unfolded);

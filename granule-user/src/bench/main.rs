@@ -15,7 +15,7 @@
 //! ```text
 //! bench begin page=4096 bytes=1073741824 pages=262144 rounds=3 frequency=62500000
 //! bench op=fork best=1639245 median=1639300 worst=1650001 at=11
-//! bench end ops=10 timed=30
+//! bench end ops=11 timed=33
 //! ```
 //!
 //! `at` is the number of the fastest piece of work among all that were timed, `timed` how many these were (`clock`).

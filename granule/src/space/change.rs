@@ -157,6 +157,7 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
             // fold them again.
             self.fold_between(from, to);
         }
+        self.merge_between(from, to);
         Ok(())
     }
 

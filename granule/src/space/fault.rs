@@ -376,6 +376,29 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
         }
     }
 
+    /// Makes blocks again of the tables between two offsets where all pages are alike again, as the policy, the
+    /// advice and the VMA allow.
+    pub(super) fn merge_between(&mut self, from: u64, to: u64) {
+        let bytes = PageTables::<P, E>::block_bytes();
+        let end = to.next_multiple_of(bytes).min(self.geometry().span());
+        let mut at = from & !(bytes - 1);
+        while self.settings.large_leaves.has_groups() && at < end {
+            let (pages, next) = self.tables.pages_from(at, end);
+            let address = VirtualAddress(self.geometry().base().0 + at);
+            if let (Some(_), Some(vma)) = (pages, self.vmas.find(address).copied()) {
+                self.merge(&vma, at);
+            }
+            at = next;
+        }
+    }
+
+    /// As [`merge_between`](Self::merge_between), for the one table of the page at `offset`.
+    pub(super) fn merge(&mut self, vma: &Vma, offset: u64) {
+        let touch = self.touch_of(vma, offset, LargestLeaf::Block);
+        let may = choose(&touch, |_| true) == LargestLeaf::Block;
+        self.stats.merged += u64::from(may && self.tables.merge_block(offset));
+    }
+
     /// Removes the hint from the group of a page, if the group has one.
     pub(super) fn unfold(&mut self, offset: u64) {
         self.stats.unfolded += u64::from(self.tables.unfold(offset));

@@ -95,6 +95,8 @@ pub struct Stats {
     pub blocks: u64,
     /// Blocks that became pages and groups.
     pub split: u64,
+    /// Groups of a whole table that became a block again.
+    pub merged: u64,
     /// Pages copied at the first write after a fork, or with the first write to another page of their group.
     pub copied: u64,
     /// Formerly shared pages that became writable without a copy.
@@ -115,6 +117,7 @@ impl Stats {
         groups: 0,
         blocks: 0,
         split: 0,
+        merged: 0,
         copied: 0,
         reused: 0,
         spurious: 0,
@@ -131,6 +134,7 @@ impl Stats {
             groups: self.groups + other.groups,
             blocks: self.blocks + other.blocks,
             split: self.split + other.split,
+            merged: self.merged + other.merged,
             copied: self.copied + other.copied,
             reused: self.reused + other.reused,
             spurious: self.spurious + other.spurious,

@@ -1,11 +1,15 @@
-//! Blocks of tables that otherwise hold pages and contiguous groups: finding, changing and splitting
-//! them.
+//! Blocks of tables that otherwise hold pages and contiguous groups: finding, changing, splitting and
+//! merging them.
 //!
 //! A block becomes a table of groups by break-before-make (RDDMVT) at every level of FEAT_BBM. Others
 //! fault meanwhile, which a program may: its fault waits for the lock of the space and finds the
 //! pages. So no CPU takes a TLB conflict abort, and the entry that the exchange returns has every
 //! update by hardware, so none is lost. A copy of one page takes the same break.
+//!
+//! A table becomes a block in the same way. What hardware noted in it is read after the invalidation,
+//! when no CPU can reach it any more.
 
+use super::group::{Gathered, comparable};
 use super::page::Slot;
 use super::pending::Invalidated;
 use super::{BitChange, FreedFrames, PageTables, TableEnvironment, TableError, Visibility};
@@ -196,5 +200,71 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         self.pending.made_valid();
         self.publish();
         freed
+    }
+
+    /// Makes a block of the last-level table for `offset`, if it is full of groups that differ only in bits
+    /// that hardware updates and whose frames are one aligned run. Returns whether it did.
+    pub(crate) fn merge_block(&mut self, offset: u64) -> bool {
+        let Some((link, table)) = self.link_of_pages(offset) else {
+            return false;
+        };
+        if !self.is_like_a_block(table) {
+            return false;
+        }
+        let bytes = Self::block_bytes();
+        let start = offset & !(bytes - 1);
+        let how = self.visibility();
+        self.store(link.table, link.index, Descriptor::INVALID, how);
+        self.pending.unlinked(P::SIZE.bytes());
+        self.pending.below(BLOCK.next());
+        self.pending.within(start, start + bytes);
+        let mut broken = self.flush();
+        let tables = broken.tables();
+        let mut gathered = Gathered::NONE;
+        for index in 0..P::SIZE.entries() {
+            gathered.add(tables.load(table, index));
+        }
+        let page = gathered.give(tables.load(table, 0));
+        let bits = tables.geometry.attribute_bits(page, Level::L3);
+        let block = Descriptor::leaf(&tables.geometry, BLOCK, tables.output(page), bits);
+        tables.store(link.table, link.index, block, tables.linking());
+        tables.pending.made_valid();
+        broken.free(table);
+        self.publish();
+        true
+    }
+
+    /// The entry that leads to the last-level table for `offset`, and that table, if a block could be there.
+    fn link_of_pages(&self, offset: u64) -> Option<(Slot, PhysicalAddress)> {
+        let (mut table, mut level) = (self.root, self.geometry.start_level());
+        loop {
+            let index = Self::index(offset, level);
+            let entry = self.load(table, index);
+            if !entry.is_table(level) {
+                return None;
+            }
+            let below = self.output(entry);
+            if level == BLOCK {
+                return Some((Slot { table, index }, below));
+            }
+            (table, level) = (below, level.next());
+        }
+    }
+
+    /// Whether all entries of a last-level table together translate as one block could.
+    fn is_like_a_block(&self, table: PhysicalAddress) -> bool {
+        let first = self.load(table, 0);
+        let output = self.output(first).0;
+        if !first.is_valid() || output & (Self::block_bytes() - 1) != 0 {
+            return false;
+        }
+        let goes_on = |index: usize| {
+            let entry = self.load(table, index);
+            let expected = comparable(first).wrapping_add((index as u64) << P::SIZE.shift());
+            entry.is_contiguous() && comparable(entry) == expected
+        };
+        // The ends rule out most tables.
+        let last = P::SIZE.entries() - 1;
+        goes_on(0) && goes_on(last) && (1..last).all(goes_on)
     }
 }

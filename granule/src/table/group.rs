@@ -23,7 +23,7 @@ const GATHERED: u64 = Descriptor::ACCESS_FLAG | DIRTY;
 /// A descriptor without the bits in which members of a group may differ: the bits that hardware
 /// updates in one member, and the hint. AP\[2\] is such a bit only if the dirty modifier makes it
 /// the dirty state.
-const fn comparable(member: Descriptor) -> u64 {
+pub(super) const fn comparable(member: Descriptor) -> u64 {
     let clean = if member.0 & Descriptor::DIRTY_MODIFIER != 0 {
         Descriptor::AP_READ_ONLY
     } else {
@@ -34,7 +34,7 @@ const fn comparable(member: Descriptor) -> u64 {
 
 /// The state of all members of a group together.
 #[derive(Clone, Copy)]
-struct Gathered {
+pub(super) struct Gathered {
     /// The gathered bits that any member has.
     any: u64,
     /// Whether hardware marked any member dirty.
@@ -42,19 +42,19 @@ struct Gathered {
 }
 
 impl Gathered {
-    const NONE: Self = Self {
+    pub(super) const NONE: Self = Self {
         any: 0,
         dirty: false,
     };
 
-    const fn add(&mut self, member: Descriptor) {
+    pub(super) const fn add(&mut self, member: Descriptor) {
         self.any |= member.0 & GATHERED;
         let clean = Descriptor::DIRTY_MODIFIER | Descriptor::AP_READ_ONLY;
         self.dirty |= member.0 & clean == Descriptor::DIRTY_MODIFIER;
     }
 
     /// `member` with the gathered state.
-    const fn give(self, member: Descriptor) -> Descriptor {
+    pub(super) const fn give(self, member: Descriptor) -> Descriptor {
         let clean = if self.dirty {
             Descriptor::AP_READ_ONLY
         } else {

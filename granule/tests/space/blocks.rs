@@ -71,6 +71,84 @@ impl<P: Page> World<P> {
     }
 }
 
+struct Whole(Geometry, Settings);
+impl Dispatch for Whole {
+    type Output = ();
+    fn run<P: Page>(self) {
+        let (mut world, first, block) = world::<P>(self.0, self.1);
+        let group = world.arch.contiguous(3);
+        world.touch(0, first, Access::Write, 1).unwrap();
+        world.touch(0, first + block, Access::Write, 2).unwrap();
+        // From within one block into the next one, and to a page that is not there.
+        let (from, count) = (first + block - group - 1, 2 * group);
+        world.protect(0, from, count, Rights::READ).unwrap();
+        assert!(!world.is_block(0, first) && !world.is_block(0, first + block));
+        world.check();
+        for page in [first, first + block] {
+            world.touch(0, page + 2, Access::Write, page).unwrap();
+        }
+        world.protect(0, from, count, Rights::READ_WRITE).unwrap();
+        assert!(world.is_block(0, first) && world.is_block(0, first + block));
+        assert_eq!((world.stats(0).split, world.stats(0).merged), (2, 2));
+        world.check();
+        for page in [first + 2, from, from + count, first + block + 2] {
+            world.touch(0, page, Access::Read, 0).unwrap();
+            assert_eq!(world.touch(0, page, Access::Write, page), Ok(None));
+        }
+        // Half a block is another area's now.
+        world.protect(0, first, group, Rights::READ).unwrap();
+        world.protect(0, first, block / 2, Rights::READ).unwrap();
+        assert!(!world.is_block(0, first));
+        // A page that was replaced is in no run with the others.
+        world.fork(0).unwrap();
+        let fault = world.touch(0, first + block + 3, Access::Write, 1);
+        assert_eq!(fault, Ok(Some(Fault::Copied)));
+        world.exit(1);
+        world
+            .protect(0, first + block, block, Rights::READ)
+            .unwrap();
+        assert!(!world.is_block(0, first + block));
+        assert_eq!(world.stats(0).merged, 2);
+        world.check();
+        world.end();
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "thousands of pages")]
+fn a_table_of_which_all_is_alike_again_becomes_a_block() {
+    everywhere(Whole);
+}
+
+struct Written(Geometry, Settings);
+impl Dispatch for Written {
+    type Output = ();
+    fn run<P: Page>(self) {
+        let (mut world, first, block) = world::<P>(self.0, self.1);
+        let group = world.arch.contiguous(3);
+        world.touch(0, first, Access::Write, 1).unwrap();
+        world.protect(0, first, group, Rights::READ).unwrap();
+        world.fork(0).unwrap();
+        world.exit(1);
+        world.protect(0, first, group, Rights::READ_WRITE).unwrap();
+        assert!(!world.is_block(0, first), "some are read-only still");
+        for page in (first..first + block).step_by(group as usize) {
+            assert_eq!(world.stats(0).merged, 0);
+            world.touch(0, page, Access::Write, page).unwrap();
+        }
+        assert!(world.is_block(0, first));
+        assert_eq!(world.stats(0).merged, 1);
+        world.check();
+        world.end();
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "thousands of pages")]
+fn a_table_that_is_written_again_becomes_a_block() {
+    everywhere(Written);
+}
+
 struct Touched(Geometry, Settings);
 impl Dispatch for Touched {
     type Output = ();
@@ -308,6 +386,7 @@ impl Dispatch for Exhausted {
         world.frames.budget = 1;
         let fault = world.touch(0, first + 3, Access::Write, 5);
         assert_eq!(fault, Ok(Some(Fault::Copied)));
+        eprintln!("{:?} {}", world.stats(0), world.is_block(0, first + block));
         world.check();
         world.exit(child);
         world.frames.budget = usize::MAX;

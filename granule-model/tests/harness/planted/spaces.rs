@@ -205,6 +205,34 @@ pub(super) const FAULTS: &[Fault] = &[
         "",
     ),
     fault(
+        "a table becomes a program's block, and its entry is not broken first",
+        merge_block,
+        || drop_all(is_break_of_link),
+        BreakBeforeMake,
+        "",
+    ),
+    fault(
+        "the TLBI between a table and a program's block is missing",
+        merge_block,
+        || drop_all(is_tlbi),
+        BreakBeforeMake,
+        "",
+    ),
+    fault(
+        "the table in whose place a program's block comes is freed before the TLBI",
+        merge_block,
+        || delay(is_tlbi_or_dsb, is_freed),
+        FreedInUse,
+        POINTER,
+    ),
+    fault(
+        "a last-level TLBI where a table becomes a program's block",
+        merge_block,
+        || tlbis(last_level),
+        FreedInUse,
+        POINTER,
+    ),
+    fault(
         "frames of a block are given back before the TLBI",
         unmap_block,
         || delay(is_tlbi_or_dsb, is_given_back),
@@ -294,6 +322,21 @@ const BLOCK_BYTES: u64 = 2 << 20;
 thread_local! {
     /// The entry that leads to the table of the first page, in the machine of this thread.
     static ENTRY_OF_BLOCK: Cell<u64> = const { Cell::new(0) };
+}
+
+fn find_entry_of_block(machine: &Machine) {
+    machine.all[0].space.tables().visit_all(|entry| {
+        if entry.kind == Kind::Table && entry.bytes == BLOCK_BYTES {
+            ENTRY_OF_BLOCK.set(entry.table.0 + entry.index as u64 * 8);
+        }
+        Visit::EVERYTHING
+    });
+}
+
+/// The entry that leads to the table becomes empty.
+fn is_break_of_link(kind: &Event) -> bool {
+    matches!(kind, Event::Store { address, .. } if *address == ENTRY_OF_BLOCK.get())
+        && is_break(kind)
 }
 
 /// In place of the page a block comes into the entry that leads to its table.
@@ -422,12 +465,7 @@ fn touch_beside(planted: Option<Tap>) -> Result {
     let mut machine = machine(0, Access::Write);
     touch(&mut machine, 5, 1, Access::Write);
     machine.frames.runs = true;
-    machine.all[0].space.tables().visit_all(|entry| {
-        if entry.kind == Kind::Table && entry.bytes == BLOCK_BYTES {
-            ENTRY_OF_BLOCK.set(entry.table.0 + entry.index as u64 * 8);
-        }
-        Visit::EVERYTHING
-    });
+    find_entry_of_block(&machine);
     tap(&machine, planted);
     touch(&mut machine, 0, 1, Access::Write);
     end(machine)
@@ -450,6 +488,17 @@ fn copy_in_block(planted: Option<Tap>) -> Result {
     assert!(machine.fork(0).is_ok());
     tap(&machine, planted);
     touch(&mut machine, 3, 1, Access::Write);
+    end(machine)
+}
+
+/// A group of a block was read-only and becomes writable again.
+fn merge_block(planted: Option<Tap>) -> Result {
+    let mut machine = machine_with_block();
+    machine.protect(0, FIRST + 16, 16, Rights::READ);
+    find_entry_of_block(&machine);
+    tap(&machine, planted);
+    machine.protect(0, FIRST + 16, 16, Rights::READ_WRITE);
+    assert_eq!(machine.all[0].space.stats().merged, 1);
     end(machine)
 }
 
