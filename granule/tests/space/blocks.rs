@@ -95,10 +95,12 @@ impl Dispatch for Whole {
             world.touch(0, page, Access::Read, 0).unwrap();
             assert_eq!(world.touch(0, page, Access::Write, page), Ok(None));
         }
-        // Half a block is another area's now.
+        // Half a block is another area's now, although all is alike again.
         world.protect(0, first, group, Rights::READ).unwrap();
-        world.protect(0, first, block / 2, Rights::READ).unwrap();
-        assert!(!world.is_block(0, first));
+        world.advise(0, first, block / 2, Advice::Large).unwrap();
+        let rights = Rights::READ_WRITE;
+        world.protect(0, first, group, rights).unwrap();
+        assert!(!world.is_block(0, first) && world.is_group(0, first));
         // A page that was replaced is in no run with the others.
         world.fork(0).unwrap();
         let fault = world.touch(0, first + block + 3, Access::Write, 1);
