@@ -63,17 +63,18 @@ fn work_on_memory(ran: &Ran) -> impl Iterator<Item = &Op> {
 
 /// The most instructions a page that each kind of work may take.
 fn may_take(op: &str, page_size: PageSize, large_leaves: bool) -> u64 {
+    let blocks = large_leaves && page_size == PageSize::K4;
     match op {
         // A whole leaf at once. The goal for 4K pages, zeroing included; larger pages are zeroed longer.
         "touch" if large_leaves => 230 + (page_size.bytes() - PageSize::K4.bytes()) / 64 * 3,
         // Without leaves that several pages share, each page takes a fault of its own.
         "reuse" if !large_leaves => 900,
-        // Blocks and groups have one count of owners and few entries.
-        "fork" | "fork-held" if large_leaves => 12,
+        // The goals for blocks of 4K pages; the limit of 2 MiB leaves larger pages groups, with an entry a page.
+        "fork" | "fork-held" if blocks => 12,
+        "munmap-touched" if blocks => 8,
+        // What was copied since is in groups.
+        "munmap" if blocks => 40,
         "fork" | "fork-held" => 100,
-        // The goal; what was copied since is in smaller leaves.
-        "munmap-touched" if large_leaves => 8,
-        "munmap" if large_leaves => 40,
         "munmap" | "munmap-touched" => 300,
         // DC ZVA on 64 bytes: one instruction and a little for each is part of it.
         "touch" => 800 + page_size.bytes() / 64 * 5 / 2 + 240,
