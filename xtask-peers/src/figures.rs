@@ -53,7 +53,7 @@ pub(crate) struct Row {
 /// pages of that size alone.
 const FEWER: [&str; 5] = ["touch", "fork", "mprotect-read", "mprotect-write", "munmap"];
 
-/// The same where both may use larger pages. A fork is not among them: Linux counts the owners of a huge page once.
+/// The same where both may use larger pages. A fork is not among them: with 16K pages Linux has one entry for 32 MiB.
 const FEWER_LARGE: [&str; 4] = ["touch", "mprotect-read", "mprotect-write", "munmap"];
 
 impl Figures {
