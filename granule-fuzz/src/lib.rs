@@ -12,6 +12,7 @@ mod inspect;
 mod next_tree;
 mod nodes;
 mod parsers;
+mod pieces;
 mod program;
 mod reader;
 mod records;
@@ -51,6 +52,7 @@ pub const TARGETS: &[Target] = &[
     ("trace_replay", replay::trace_replay),
     ("memblock", tables::memblock),
     ("descriptor", tables::descriptor),
+    ("pieces", pieces::pieces),
     ("walker", tables::walker),
     ("table_view", tables::table_view),
     ("inspect", inspect::inspect),

@@ -31,7 +31,7 @@ impl RecordAt {
 }
 
 /// What is known of one subdivided frame, or of one frame of records.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Record {
     /// The neighbours in a list.
