@@ -7,6 +7,7 @@ use super::tables::{Table, TableId, pages};
 use super::{LINE, Memory, Origin, Tracker};
 use crate::decode::StoreForm;
 use granule_trace::{Event, Visibility};
+use std::sync::atomic::{Ordering::SeqCst, fence};
 
 /// What leads to a table from now on.
 #[derive(Clone, Copy)]
@@ -52,12 +53,16 @@ impl<M: Memory> Tracker<'_, M> {
             }
             return Some(id);
         }
+        self.free_what_waits(by, place);
+        // Another CPU may store to the table as soon as memory leads to it, which is before this. Its store is either
+        // in memory by the load, or finds the mark and comes here.
+        self.marks.set(place.base, place.bytes(), TABLE);
+        fence(SeqCst);
         let mut told = vec![0; place.entries as usize].into_boxed_slice();
         if !self.memory.load(place.base, &mut told) {
             self.miss(by, "tables outside of RAM");
             return None;
         }
-        self.free_what_waits(by, place);
         let below: Vec<u64> = told
             .iter()
             .filter_map(|value| match place.form.entry(*value, place.level) {
@@ -71,7 +76,6 @@ impl<M: Memory> Tracker<'_, M> {
             was_root: false,
             told: told.clone(),
         });
-        self.marks.set(place.base, place.bytes(), TABLE);
         self.marks.clear(place.base, place.bytes(), UNMAPPED);
         for address in below {
             self.link(by, place.below(address), link);

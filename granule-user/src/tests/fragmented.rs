@@ -53,6 +53,8 @@ pub(super) fn fragmented(start: Start) {
     check!(wish_page_size(larger) == 0, "prctl");
     let program = |name: u64, last: u64| [c"init".as_ptr() as u64, name, last, 0];
     let victim = spawned(SELF, &program(c"fragmented-larger".as_ptr() as u64, 0));
+    close(FROM);
+    close(TO);
     await_word(from);
     // Made while there is room for what the kernel keeps of a process.
     let (later, go) = pipe(0);

@@ -282,3 +282,31 @@ fn stores_past_the_caches_are_completed_by_the_barrier_that_came_before_the_mmu(
         assert!(told.iter().any(|it| it.contains("Live")), "{told:?}");
     }
 }
+
+/// Memory of a machine whose other CPU stores to a table in the moment in which it is read.
+struct Raced(Words, &'static Marks);
+
+impl Memory for Raced {
+    fn load(&self, address: u64, to: &mut [u64]) -> bool {
+        let is_table = self.1.store(1, address) & TABLE != 0;
+        assert!(is_table, "a store to {address:#x} would not be seen");
+        self.0.load(address, to)
+    }
+}
+
+#[test]
+fn a_table_is_marked_before_it_is_read() {
+    let Rig {
+        memory, marks, by, ..
+    } = Rig::new();
+    memory.0.borrow_mut().insert(ROOT, L2 | TABLE_BITS);
+    let mut tracker = Tracker::new(Raced(memory, marks), marks, 2);
+    for (register, value) in [
+        (System::TCR_EL1, TCR),
+        (System::TTBR1_EL1, ROOT),
+        (System::SCTLR_EL1, 0b101),
+    ] {
+        tracker.register(by, 1, register, value);
+    }
+    assert!(marks.flags(L2) & TABLE != 0);
+}
