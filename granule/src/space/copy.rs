@@ -148,6 +148,7 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
 
     /// Copies the whole group of the page at `offset`, which `place` maps, if that pays and memory has a
     /// run of frames. The tables have not changed yet.
+    #[inline(always)]
     fn copied_group(
         &mut self,
         vma: &Vma,
@@ -156,9 +157,24 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
         by: By,
         frames: &mut F,
     ) -> Option<GroupCopy> {
-        if !self.copies_group(vma, offset, place) {
-            return None;
+        let may = self.settings.large_leaves.has_groups() && self.copies_group(vma, offset, place);
+        if may {
+            self.copy_group(vma, offset, place, by, frames)
+        } else {
+            None
         }
+    }
+
+    /// As [`copied_group`](Self::copied_group), where it pays.
+    #[inline(never)]
+    fn copy_group(
+        &mut self,
+        vma: &Vma,
+        offset: u64,
+        place: &Place,
+        by: By,
+        frames: &mut F,
+    ) -> Option<GroupCopy> {
         let count = P::SIZE.contiguous_entries(Level::L3) as u64;
         let inside = offset & (Self::group_bytes() - 1);
         let from = PhysicalAddress(self.frame_in(offset, place).0 - inside);

@@ -339,7 +339,9 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
         vma.start.0 <= start && start + bytes <= vma.end.0
     }
 
-    /// Sets the contiguous hint if this page completes a group.
+    /// Sets the contiguous hint if this page completes a group. Inlined, because without large leaves nothing is
+    /// done, after each fault.
+    #[inline(always)]
     pub(super) fn fold(&mut self, vma: &Vma, offset: u64, slot: Slot) -> bool {
         let folded = self.settings.large_leaves.has_groups()
             && self.has_group(vma, offset)

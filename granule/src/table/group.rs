@@ -103,6 +103,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
 
     /// Sets the hint on the group of the page at `offset` if the group is complete. Returns whether
     /// it did.
+    #[inline(never)]
     pub(crate) fn fold(&mut self, offset: u64, slot: Slot) -> bool {
         let first = Self::first_of_group(slot);
         if Self::group_bytes() > self.geometry.span() {
