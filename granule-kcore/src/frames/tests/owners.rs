@@ -191,6 +191,7 @@ proptest! {
                 let alike = (*number..number + most).take_while(same).count() as u32;
                 let (answer, told) = frames.sharing(Frame(*number), 5);
                 prop_assert_eq!(answer, shared(count));
+                prop_assert_eq!(frames.is_shared(Frame(*number)), answer);
                 // It may also end with a run, which then goes on with other frames.
                 let range = *number..number + 5;
                 let any_run = runs.range(range.clone()).next().is_some();
