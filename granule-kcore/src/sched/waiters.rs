@@ -31,8 +31,11 @@ impl<const WORDS: usize> Waiters<WORDS> {
         if let Some(word) = self.words.get(place / 64) {
             self.used.fetch_max(place / 64 + 1, Ordering::SeqCst);
             let bit = 1 << (place % 64);
-            if word.fetch_or(bit, Ordering::SeqCst) & bit == 0 {
-                self.count.fetch_add(1, Ordering::SeqCst);
+            // Counted first: another CPU may remove the task at once, and the count must never be too small for
+            // those that wait.
+            self.count.fetch_add(1, Ordering::SeqCst);
+            if word.fetch_or(bit, Ordering::SeqCst) & bit != 0 {
+                self.count.fetch_sub(1, Ordering::SeqCst);
             }
         }
     }
@@ -47,7 +50,8 @@ impl<const WORDS: usize> Waiters<WORDS> {
         }
     }
 
-    /// Whether the set is empty. A task that is being added on another CPU may not count yet.
+    /// Whether the set is empty. Never true while a task is in the set; a task that is being added or removed on
+    /// another CPU may count already, or still.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.count.load(Ordering::SeqCst) == 0
