@@ -110,8 +110,8 @@ pub const CPU_BYTES: u64 = 384 << 10;
 /// A page that the boot CPU maps while it releases a CPU.
 pub const RELEASE_VADDR: u64 = FIXMAP_VADDR + (64 << 20);
 
-/// The kernel stacks of tasks.
-pub const TASK_STACKS_VADDR: u64 = DTB_VADDR - TASK_STACKS_BYTES;
+/// The kernel stacks of tasks: behind the trace, and in no table of the image.
+pub const TASK_STACKS_VADDR: u64 = 0xffff_ffff_6000_0000;
 /// Bytes of the window at [`TASK_STACKS_VADDR`].
 pub const TASK_STACKS_BYTES: u64 = 512 << 20;
 
@@ -190,7 +190,8 @@ mod tests {
         assert!(KIMAGE_VADDR > bottom_of_36_bits);
         assert_eq!(KIMAGE_VADDR % IMAGE_ALIGN, 0);
         const { assert!(TRACE_VADDR > !0 << 36) };
-        assert!(trace_vaddr(u64::MAX) + TRACE_MOST_BYTES < KIMAGE_VADDR);
+        assert!(trace_vaddr(u64::MAX) + TRACE_MOST_BYTES <= TASK_STACKS_VADDR);
+        const { assert!(TASK_STACKS_VADDR + TASK_STACKS_BYTES <= KIMAGE_VADDR) };
         // The linear map has the lower half.
         assert!(FIRST_OF_LAST_32_GIB >= bottom_of_36_bits + (1 << 35));
         const { assert!(KIMAGE_RANDOM.start >= FIRST_OF_LAST_32_GIB) };
@@ -199,7 +200,7 @@ mod tests {
     /// Bytes of an image like ours, which is not a multiple of 2 MiB.
     const IMAGE_BYTES: u64 = (2 << 20) + (448 << 10);
 
-    /// What the boot tables hold with the image at `image`: its parts, and the windows.
+    /// What the kernel's tables hold with the image at `image`: its parts, and the windows, with a task's stack.
     fn boot_tables(geometry: &Geometry, image: u64) -> LeafStats {
         let piece = |start, output, bytes| Piece {
             start: VirtualAddress(start),
@@ -216,6 +217,7 @@ mod tests {
             piece(trace_vaddr(0x6600_0000), 0x6600_0000, 96 << 20),
             piece(dtb_vaddr(0x4801_0000), 0x4801_0000, 2 << 20),
             piece(UART_VADDR, 0x0900_0000, FIXMAP_SLOT_BYTES),
+            piece(TASK_STACKS_VADDR, 0x5000_0000, FIXMAP_SLOT_BYTES),
         ];
         pieces.sort_by_key(|piece| piece.start);
         let stats = LeafStats::new(geometry, &pieces);
