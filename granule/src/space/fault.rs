@@ -398,6 +398,9 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
     pub(super) fn merge(&mut self, vma: &Vma, offset: u64) {
         let touch = self.touch_of(vma, offset, LargestLeaf::Block);
         let may = choose(&touch, |_| true) == LargestLeaf::Block;
+        // The next write to what a fork left read-only would split the block again.
+        let page = self.tables.page(offset);
+        let may = may && (!vma.rights.write || page.is_some_and(|(_, entry)| is_writable(entry)));
         self.stats.merged += u64::from(may && self.tables.merge_block(offset));
     }
 
