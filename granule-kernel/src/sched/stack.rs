@@ -15,8 +15,9 @@
 //! - or when the task leaves its CPU, by the word at the low end ([`Stack::is_sound`]), which every deep enough overflow by
 //!   calls changes unless a frame skips it.
 //!
-//! Until then it may have changed the other owner's memory. How near it ever comes is measured: the test image paints
-//! stacks, and every test leaves a quarter of one: the most is 11.2K, of which 4K are a buffer for a path or for data.
+//! Until then it may have changed the other owner's memory: another stack, or a table or a page of a program with smaller
+//! pages. A frame that skips the last word can do so unseen. How near it ever comes is measured: `granule.test=stacks`
+//! paints stacks, and the test of it asserts that a quarter of each is never used.
 
 use super::MOST_TASKS;
 use super::hook::STACKS;

@@ -78,7 +78,8 @@ pub(crate) fn task_begins() {
             overflow(1);
         }
         LAST_WORD => {
-            // SAFETY: none; the lowest word of this stack, which is aligned to its size.
+            // SAFETY: the lowest word of this task's own stack, which is mapped and aligned to its size; that the
+            // kernel sees the damage is the test.
             unsafe { ((here & !(BYTES - 1)) as *mut u64).write_volatile(0) };
         }
         SLOWLY if here & (3 * BYTES) != 0 => {

@@ -178,11 +178,11 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
         let count = P::SIZE.contiguous_entries(Level::L3) as u64;
         let inside = offset & (Self::group_bytes() - 1);
         let from = PhysicalAddress(self.frame_in(offset, place).0 - inside);
-        let alone = any_shared::<P>(from, Self::group_bytes(), |first, count| {
+        let some_are_own = any_shared::<P>(from, Self::group_bytes(), |first, count| {
             let (shared, alike) = frames.sharing(first, count);
             (!shared, alike)
         });
-        if alone {
+        if some_are_own {
             return None;
         }
         let first = frames.allocate_run(count)?;
@@ -204,7 +204,8 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
     /// where the next group begins, and that one is a group, or a block, of this space's own. A program that
     /// wrote all of the one probably goes on with the other, and saves a fault and a TLBI for each page.
     ///
-    /// So no more is copied in vain than was written: writes here and there copy a page each.
+    /// Writes here and there copy a page each. But a program that then writes only the first page of each group that
+    /// follows copies the rest of them in vain: whether all of the group beside was written is not known.
     fn copies_group(&self, vma: &Vma, offset: u64, place: &Place) -> bool {
         let page = P::SIZE.bytes();
         let inside = offset & (Self::group_bytes() - 1);
