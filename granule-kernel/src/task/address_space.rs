@@ -10,9 +10,10 @@ use super::file_cache;
 use super::frames::{Ground, UserMemory};
 use super::owned::{self, Array, Boxed};
 use super::platform;
-use super::space_environment::{Plain, PlainSized, Recorded, SpaceEnvironment};
+use super::space_environment::{Plain, PlainSized, Recorded, SpaceKind};
 use crate::lock::{Lock, UnmaskedLock};
 use crate::mm::kernel_tables;
+use crate::mm::sized_tables::SizedTables;
 use crate::percpu;
 use crate::sched::registers;
 use crate::trace::bring_up;
@@ -81,12 +82,12 @@ pub(crate) trait Tables {
 pub(crate) type Done = Result<(), SpaceError>;
 
 /// The memory of a space's pages.
-type Memory<P, E> = UserMemory<P, <E as SpaceEnvironment>::Ground>;
+type Memory<P, E> = UserMemory<P, <E as SpaceKind>::Ground>;
 
 /// A space of one page size.
-struct Typed<P: Page, E: SpaceEnvironment> {
+struct Typed<P: Page, E: SpaceKind> {
     /// `None` only during the drop.
-    space: Option<Space<'static, P, E, Memory<P, E>>>,
+    space: Option<Space<'static, P, E::Environment, Memory<P, E>>>,
     /// The ASID that the space was given last.
     asid: Option<u16>,
 }
@@ -144,7 +145,7 @@ pub(super) fn close_numbers() {
 const FIRST_VMAS: usize = 64;
 
 /// An empty space; `None` if memory is exhausted, also without unused files.
-fn make<P: Page, E: SpaceEnvironment>() -> Option<Boxed<Shared<Typed<P, E>>>> {
+fn make<P: Page, E: SpaceKind>() -> Option<Boxed<Shared<Typed<P, E>>>> {
     loop {
         match try_make() {
             None if file_cache::shrink() => {}
@@ -153,7 +154,7 @@ fn make<P: Page, E: SpaceEnvironment>() -> Option<Boxed<Shared<Typed<P, E>>>> {
     }
 }
 
-fn try_make<P: Page, E: SpaceEnvironment>() -> Option<Boxed<Shared<Typed<P, E>>>> {
+fn try_make<P: Page, E: SpaceKind>() -> Option<Boxed<Shared<Typed<P, E>>>> {
     let (platform, kernel) = (platform::get()?, kernel_tables::kernel()?);
     let shape = platform.shape(P::SIZE)?;
     if E::Ground::ANY_SIZE && P::SIZE != kernel.geometry.page_size() {
@@ -163,13 +164,13 @@ fn try_make<P: Page, E: SpaceEnvironment>() -> Option<Boxed<Shared<Typed<P, E>>>
     let memory = DirectMapped(unsafe { Offset::new(kernel.placement.distance()) });
     // SAFETY: the page allocator has all frames that the boot did not keep, and the linear map
     // covers them.
-    let allocator = unsafe { E::Ground::tables(kernel, P::SIZE) };
+    let allocator = unsafe { SizedTables::new(kernel, P::SIZE) };
     let parts = Environment {
         memory,
         allocator,
         tlb: Hardware::new(platform.capabilities),
     };
-    let environment = E::new(parts, P::SIZE.bytes());
+    let environment = E::environment(parts, P::SIZE.bytes());
     let mut areas = Array::new(FIRST_VMAS, |_| Vma::EMPTY)?;
     // SAFETY: the space is dropped, or returns its areas, before `areas` is freed.
     let lent = unsafe { core::slice::from_raw_parts_mut(areas.as_mut_ptr(), areas.len()) };
@@ -189,7 +190,7 @@ fn try_make<P: Page, E: SpaceEnvironment>() -> Option<Boxed<Shared<Typed<P, E>>>
     })
 }
 
-fn erase<P: Page, E: SpaceEnvironment>(made: Boxed<Shared<Typed<P, E>>>) -> AddressSpace {
+fn erase<P: Page, E: SpaceKind>(made: Boxed<Shared<Typed<P, E>>>) -> AddressSpace {
     let pointer: *mut Shared<dyn Tables> = made.into_pointer().as_ptr();
     // SAFETY: the pointer comes from a non-null pointer.
     AddressSpace(unsafe { NonNull::new_unchecked(pointer) })
@@ -198,12 +199,12 @@ fn erase<P: Page, E: SpaceEnvironment>(made: Boxed<Shared<Typed<P, E>>>) -> Addr
 /// # Safety
 ///
 /// `shared` must come from [`erase`] for this page size and environment, and nothing may use it afterwards.
-unsafe fn drop_typed<P: Page, E: SpaceEnvironment>(shared: NonNull<()>) {
+unsafe fn drop_typed<P: Page, E: SpaceKind>(shared: NonNull<()>) {
     // SAFETY: the caller guarantees it.
     drop(unsafe { Boxed::from_pointer(shared.cast::<Shared<Typed<P, E>>>()) });
 }
 
-impl<P: Page, E: SpaceEnvironment> Typed<P, E> {
+impl<P: Page, E: SpaceKind> Typed<P, E> {
     /// Records that the programs of the space use a range as the tables say from here on.
     fn assume_visible(&self, start: u64, bytes: u64) {
         if E::RECORDS
@@ -218,13 +219,15 @@ impl<P: Page, E: SpaceEnvironment> Typed<P, E> {
     /// if memory is exhausted. An operation that fails has changed nothing.
     fn with_room<R>(
         &mut self,
-        mut what: impl FnMut(&mut Space<'static, P, E, Memory<P, E>>) -> Result<R, SpaceError>,
+        mut what: impl FnMut(
+            &mut Space<'static, P, E::Environment, Memory<P, E>>,
+        ) -> Result<R, SpaceError>,
     ) -> Result<R, SpaceError> {
         let space = self.space.as_mut().ok_or(SpaceError::NotEmpty)?;
         loop {
             match what(space) {
                 Err(full @ SpaceError::VmasFull { capacity }) => {
-                    enlarge(space, capacity * 2).ok_or(full)?;
+                    enlarge::<P, E>(space, capacity * 2).ok_or(full)?;
                 }
                 Err(
                     SpaceError::OutOfFrames { .. }
@@ -237,8 +240,8 @@ impl<P: Page, E: SpaceEnvironment> Typed<P, E> {
 }
 
 /// Gives a space room for `count` areas; `None` if memory is exhausted.
-fn enlarge<P: Page, E: SpaceEnvironment>(
-    space: &mut Space<'static, P, E, Memory<P, E>>,
+fn enlarge<P: Page, E: SpaceKind>(
+    space: &mut Space<'static, P, E::Environment, Memory<P, E>>,
     count: usize,
 ) -> Option<()> {
     let more = Array::new(count, |_| Vma::EMPTY)?;
@@ -249,7 +252,7 @@ fn enlarge<P: Page, E: SpaceEnvironment>(
     Some(())
 }
 
-impl<P: Page, E: SpaceEnvironment> Drop for Typed<P, E> {
+impl<P: Page, E: SpaceKind> Drop for Typed<P, E> {
     fn drop(&mut self) {
         let Some(mut space) = self.space.take() else {
             return;
@@ -266,7 +269,7 @@ impl<P: Page, E: SpaceEnvironment> Drop for Typed<P, E> {
     }
 }
 
-impl<P: Page, E: SpaceEnvironment> Tables for Typed<P, E> {
+impl<P: Page, E: SpaceKind> Tables for Typed<P, E> {
     fn map(&mut self, start: u64, bytes: u64, rights: Rights, label: u8) -> Done {
         self.with_room(|space| space.map(VirtualAddress(start), bytes, rights, label))
     }
@@ -293,7 +296,7 @@ impl<P: Page, E: SpaceEnvironment> Tables for Typed<P, E> {
         done
     }
     fn fault(&mut self, address: u64, access: Access) -> Result<Fault, SpaceError> {
-        let mut fault = |space: &mut Space<'static, P, E, Memory<P, E>>| {
+        let mut fault = |space: &mut Space<'static, P, E::Environment, Memory<P, E>>| {
             space.fault(VirtualAddress(address), access, &mut UserMemory::new())
         };
         let first = self.space.as_mut().ok_or(SpaceError::NotEmpty);
@@ -334,7 +337,7 @@ impl<P: Page, E: SpaceEnvironment> Tables for Typed<P, E> {
         self.with_room(|space| {
             let child = other.space.as_mut().ok_or(SpaceError::NotEmpty)?;
             if child.vmas().capacity() < count {
-                enlarge(child, count).ok_or(SpaceError::OutOfFrames { address })?;
+                enlarge::<P, E>(child, count).ok_or(SpaceError::OutOfFrames { address })?;
             }
             space.fork_into(child, &mut UserMemory::new())
         })?;

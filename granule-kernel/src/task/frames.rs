@@ -1,30 +1,19 @@
 //! The frames of user memory. They come from the page allocator, which counts their owners, and are
 //! accessed through the linear map.
 
-use crate::mm::kernel_tables::{Kernel, pointer};
-use crate::mm::sized_tables::SizedTables;
-use crate::mm::table_pages::TablePages;
+use crate::mm::kernel_tables::pointer;
 use crate::mm::{pages, sized};
 use core::arch::asm;
 use core::marker::PhantomData;
 use granule::arch::{Page, PageSize, PhysicalAddress};
 use granule::space::{UserFrames, Wanted};
-use granule::table::{FreedFrames, TableAllocator};
+use granule::table::FreedFrames;
 
 /// Where the pages of a program come from. The choice is a type, so that a program of the kernel's page size
 /// pays nothing for the others.
 pub(crate) trait Ground: 'static {
-    /// The table pages of such programs.
-    type Tables: TableAllocator + 'static;
     /// Whether pages may have another size than the kernel's.
     const ANY_SIZE: bool;
-
-    /// An allocator of table pages of `size`.
-    ///
-    /// # Safety
-    ///
-    /// As for [`TablePages::new`].
-    unsafe fn tables(kernel: &'static Kernel, size: PageSize) -> Self::Tables;
 
     /// See [`sized::allocate_one`].
     fn allocate_one(size: PageSize) -> Option<PhysicalAddress>;
@@ -53,13 +42,8 @@ pub(crate) struct KernelSized;
 pub(crate) struct AnySized;
 
 impl Ground for KernelSized {
-    type Tables = TablePages<'static>;
     const ANY_SIZE: bool = false;
 
-    unsafe fn tables(kernel: &'static Kernel, _: PageSize) -> Self::Tables {
-        // SAFETY: the caller keeps the rules.
-        unsafe { TablePages::new(kernel) }
-    }
     fn allocate_one(_: PageSize) -> Option<PhysicalAddress> {
         pages::allocate_one()
     }
@@ -87,13 +71,8 @@ impl Ground for KernelSized {
 }
 
 impl Ground for AnySized {
-    type Tables = SizedTables;
     const ANY_SIZE: bool = true;
 
-    unsafe fn tables(kernel: &'static Kernel, size: PageSize) -> Self::Tables {
-        // SAFETY: the caller keeps the rules.
-        unsafe { SizedTables::new(kernel, size) }
-    }
     fn allocate_one(size: PageSize) -> Option<PhysicalAddress> {
         sized::allocate_one(size)
     }

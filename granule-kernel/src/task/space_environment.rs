@@ -1,67 +1,69 @@
 //! What a space of a program stands on: its tables' memory, table pages and TLB maintenance, and where its pages
 //! come from. Each choice is a type, made once for a space, so that a common space asks nothing at run time:
-//! a boot without a trace has environments of its own, and a program of the kernel's page size as well.
+//! a boot without a trace has environments of its own, and a program of the kernel's page size has pages of its own. Table
+//! pages are few, so all programs have one allocator of them, and the image one copy of what changes tables.
 
 use super::frames::{AnySized, Ground, KernelSized};
 use crate::mm::sized_tables::SizedTables;
-use crate::mm::table_pages::TablePages;
 use crate::trace::recorder::{ProgramRecorder, Recorder};
 use granule::hw::Hardware;
 use granule::table::{DirectMapped, Environment, Offset, TableEnvironment};
 use granule_recorder::Traced;
 
-/// The environment of a space's tables, and where the space's pages come from.
-pub(super) trait SpaceEnvironment: TableEnvironment + Sized + 'static {
+/// A kind of space: the environment of its tables, and where its pages come from.
+pub(super) trait SpaceKind: 'static {
     /// Whether a trace is recorded.
     const RECORDS: bool;
     /// Where pages come from.
     type Ground: Ground;
+    /// The environment of the tables.
+    type Environment: TableEnvironment + 'static;
 
-    fn new(parts: PartsOf<Self>, page_bytes: u64) -> Self;
+    fn environment(parts: Parts, page_bytes: u64) -> Self::Environment;
 }
 
-/// An environment without a trace.
-pub(super) type Parts<T> = Environment<DirectMapped<Offset>, T, Hardware>;
-
-/// The parts that an environment is made of.
-pub(super) type PartsOf<E> = Parts<<<E as SpaceEnvironment>::Ground as Ground>::Tables>;
+/// The parts that an environment is made of, and an environment without a trace.
+pub(super) type Parts = Environment<DirectMapped<Offset>, SizedTables, Hardware>;
 
 /// For a program of the kernel's page size.
-pub(super) type Plain = Parts<TablePages<'static>>;
+pub(super) enum Plain {}
 
-impl SpaceEnvironment for Plain {
+impl SpaceKind for Plain {
     const RECORDS: bool = false;
     type Ground = KernelSized;
+    type Environment = Parts;
 
-    fn new(parts: Self, _: u64) -> Self {
+    fn environment(parts: Parts, _: u64) -> Parts {
         parts
     }
 }
 
 /// For a program of any page size.
-pub(super) type PlainSized = Parts<SizedTables>;
+pub(super) enum PlainSized {}
 
-impl SpaceEnvironment for PlainSized {
+impl SpaceKind for PlainSized {
     const RECORDS: bool = false;
     type Ground = AnySized;
+    type Environment = Parts;
 
-    fn new(parts: Self, _: u64) -> Self {
+    fn environment(parts: Parts, _: u64) -> Parts {
         parts
     }
 }
 
 /// For a program of any page size, with a trace.
-pub(super) type Recorded = Environment<
-    Traced<DirectMapped<Offset>, ProgramRecorder>,
-    Traced<SizedTables, ProgramRecorder>,
-    Traced<Hardware, ProgramRecorder>,
->;
+pub(super) enum Recorded {}
 
-impl SpaceEnvironment for Recorded {
+impl SpaceKind for Recorded {
     const RECORDS: bool = true;
     type Ground = AnySized;
+    type Environment = Environment<
+        Traced<DirectMapped<Offset>, ProgramRecorder>,
+        Traced<SizedTables, ProgramRecorder>,
+        Traced<Hardware, ProgramRecorder>,
+    >;
 
-    fn new(parts: PlainSized, page_bytes: u64) -> Self {
+    fn environment(parts: Parts, page_bytes: u64) -> Self::Environment {
         let sink = ProgramRecorder(Recorder::new(page_bytes));
         Environment {
             memory: Traced::new(parts.memory, sink),

@@ -339,8 +339,12 @@ pub(crate) fn of_one_entry(
     can: &TlbCapabilities,
 ) -> Option<TlbiOp> {
     let before = what.start.0 & (what.stride - 1);
-    (what.bytes != 0 && before + what.bytes <= what.stride)
-        .then(|| ByAddress::new(what, geometry, can).at(what.start.0 - before))
+    // No closure: that would be a function of its own, which does not know the size.
+    if what.bytes != 0 && before + what.bytes <= what.stride {
+        Some(ByAddress::new(what, geometry, can).at(what.start.0 - before))
+    } else {
+        None
+    }
 }
 
 /// Calls `issue` with each instruction that `what` needs in tables of `geometry`, which gives the

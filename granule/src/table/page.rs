@@ -150,6 +150,8 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
 
     /// Replaces a page by another one with break-before-make (RDDMVT), and returns the old page's
     /// frame.
+    // A part of the copy at a first write, whoever else has the same tables.
+    #[inline(always)]
     pub(crate) fn replace_page(&mut self, offset: u64, slot: Slot, new: Descriptor) -> FreedFrames {
         let old = self.exchange(slot.table, slot.index, Descriptor::INVALID);
         let frame = self.output(old);
