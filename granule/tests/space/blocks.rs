@@ -201,6 +201,7 @@ fn a_first_touch_maps_a_whole_block_without_a_tlbi() {
 
 /// No advice makes one touch zero more than the limit.
 #[test]
+#[cfg_attr(miri, ignore = "thousands of pages")]
 fn advice_does_not_lift_the_limit() {
     let geometry = LARGE.geometry(PageSize::K16, 36, VaRange::Lower);
     let (mut world, first, block) = world::<granule::arch::Page16K>(geometry, HARDWARE);

@@ -123,6 +123,7 @@ fn after_the_first(change: impl FnOnce(&mut World<Page4K>, u64)) -> u64 {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "six worlds, minutes; the test above has the same code")]
 fn a_page_is_copied_alone_where_its_group_cannot_or_need_not_be() {
     assert_eq!(after_the_first(|_, _| ()), 16);
     assert_eq!(after_the_first(|world, _| world.frames.runs = false), 1);

@@ -66,7 +66,7 @@ impl<P: Page> World<P> {
     pub fn new(geometry: Geometry, settings: Settings) -> Self {
         let (tables, count) = if cfg!(miri) { (40, 300) } else { (400, 1500) };
         // Beside the frames that go one by one, some for whole leaves.
-        let runs = if cfg!(miri) { 0x50 } else { 5 * 512 };
+        let runs = if cfg!(miri) { 0x70 } else { 5 * 512 };
         Self::with_frames(geometry, settings, tables, count, runs)
     }
 
