@@ -26,9 +26,9 @@ pub(crate) struct Step {
 }
 
 /// The factor over the cases of `make test`, for the step `properties`.
-const LONG_TIMES: u32 = 4;
+const LONG_TIMES: u32 = 2;
 /// Operations of the model harness in that step.
-const LONG_OPERATIONS: u64 = 240_000;
+const LONG_OPERATIONS: u64 = 120_000;
 
 const KERNEL: &str = "granule-kernel";
 const CLI: &str = "granule-cli";

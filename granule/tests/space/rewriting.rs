@@ -192,6 +192,7 @@ impl Dispatch for Mixed {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "takes Miri three minutes")]
 fn a_group_of_which_others_have_a_part_is_left_as_it_is() {
     everywhere(Mixed);
 }
