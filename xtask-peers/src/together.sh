@@ -5,7 +5,8 @@
 PATH=/bin; export PATH
 set -o pipefail
 TESTS="memory areas copies groups vfork preempt sizes instructions frames signal-storm"
-[ "$1" = few ] && TESTS="copies sizes instructions"
+BYTES=8388608
+[ "$1" = few ] && TESTS="copies sizes instructions" && BYTES=2097152
 named() {
     name=$1; shift
     "$@" 2>&1 | while IFS= read -r line; do echo "$name: $line"; done
@@ -14,12 +15,12 @@ named() {
 if [ "$1" = alone ]; then
     named shell /init
     for test in $TESTS; do named $test /together/tests $test; done
-    named bench /together/bench 8388608 1
+    named bench /together/bench $BYTES 1
 else
     for size in 4k 16k 64k; do
         named "$size shell" /together/pagesize $size /init &
         for test in $TESTS; do named "$size $test" /together/pagesize $size /together/tests $test & done
-        named "$size bench" /together/pagesize $size /together/bench 8388608 1 &
+        named "$size bench" /together/pagesize $size /together/bench $BYTES 1 &
     done
     wait
 fi
