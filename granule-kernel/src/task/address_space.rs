@@ -307,7 +307,7 @@ impl<P: Page, E: SpaceKind> Tables for Typed<P, E> {
                 SpaceError::Denied { .. } | SpaceError::NotMapped { .. }
             )
         {
-            // Again, because what failed for want of memory has changed nothing.
+            // Again, because what failed for want of memory has changed nothing that a program sees.
             done = self.with_room(fault);
         }
         self.assume_visible(address & !(P::SIZE.bytes() - 1), P::SIZE.bytes());

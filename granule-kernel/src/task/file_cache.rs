@@ -175,7 +175,7 @@ impl Open {
             });
             match next? {
                 Next::Done => return Some(open),
-                // The other CPU goes on to the end of its copy: code of the kernel is not preempted.
+                // The other CPU goes on to its end: the kernel is not preempted, and no space is locked here.
                 Next::Wait => cpu::relax(),
                 Next::Copy => {
                     // Not under the lock, so that programs of other files go on meanwhile.

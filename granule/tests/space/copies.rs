@@ -1,25 +1,11 @@
 //! How much a first write copies after a fork: a page, or the whole group of a program that goes on
 //! where it wrote all of the group beside.
 
+use crate::groups::{HARDWARE, geometries};
 use crate::world::World;
 use granule::arch::bbm::BbmLevel;
-use granule::arch::{Dispatch, Geometry, Page, Page4K, PageSize, VaRange};
+use granule::arch::{Dispatch, Geometry, Page, Page4K, PageSize};
 use granule::space::{Access, Advice, Fault, LargeLeaves, Rights, Settings};
-use granule_testing::shape::{LARGE, PLAIN};
-
-const HARDWARE: Settings = Settings {
-    hardware_access: true,
-    hardware_dirty: true,
-    ..Settings::PLAIN
-};
-
-fn geometries() -> [Geometry; 3] {
-    [
-        PLAIN.geometry(PageSize::K4, 39, VaRange::Lower),
-        LARGE.geometry(PageSize::K16, 47, VaRange::Lower),
-        LARGE.geometry(PageSize::K64, 42, VaRange::Lower),
-    ]
-}
 
 /// A process with a VMA of three groups, each mapped at once, from the page that is returned on, and its child.
 fn world<P: Page>(geometry: Geometry, settings: Settings) -> (World<P>, u64) {

@@ -8,13 +8,13 @@ use granule::table::Visibility;
 use granule_testing::host::Event;
 use granule_testing::shape::{LARGE, PLAIN};
 
-const HARDWARE: Settings = Settings {
+pub const HARDWARE: Settings = Settings {
     hardware_access: true,
     hardware_dirty: true,
     ..Settings::PLAIN
 };
 
-fn geometries() -> [Geometry; 3] {
+pub fn geometries() -> [Geometry; 3] {
     [
         PLAIN.geometry(PageSize::K4, 39, VaRange::Lower),
         LARGE.geometry(PageSize::K16, 47, VaRange::Lower),

@@ -3,6 +3,7 @@
 
 use granule_cli::{Initramfs, Outcome, PageSize, Request};
 
+use crate::user::files;
 use crate::user::machine::{does, ends, machine, program, well};
 
 #[test]
@@ -110,15 +111,7 @@ fn tasks_leave_a_quarter_of_their_kernel_stack() {
             append: Some(format!("granule.test=stacks -- {test}")),
             ..machine(size, 1 + index as u32 % 2 * 3)
         };
-        let archive = Initramfs::new()
-            .program("/init", &program())
-            .directory("/etc")
-            .file("/etc/text", b"0123456789")
-            .link("/etc/link", "text")
-            .program("/script9", b"#!/init exit\n")
-            .program("/text", b"no program\n")
-            .program("/lost", b"#!/none\n");
-        let used = ends(&request, archive, Outcome::Ok).number("user.kernel_stack_used");
+        let used = ends(&request, files::archive(), Outcome::Ok).number("user.kernel_stack_used");
         println!("{test}, {size:?}: {used} bytes");
         assert!(used <= MOST, "{test}, {size:?}: {used} bytes");
         most = most.max(used);

@@ -5,7 +5,7 @@ use granule_cli::{Initramfs, Outcome, PageSize, Request};
 use crate::user::machine::{Ran, ends, machine, program};
 
 /// An archive with what the programs look for.
-fn archive() -> Initramfs {
+pub(super) fn archive() -> Initramfs {
     Initramfs::new()
         .program("/init", &program())
         .directory("/etc")
