@@ -30,7 +30,7 @@ impl Model {
                 self.ordering.check_link(
                     &mut self.memory,
                     &self.cpus,
-                    (cpu, number),
+                    (cpu, (from, to)),
                     visibility,
                     report,
                 );

@@ -99,10 +99,15 @@ impl Model {
             let same = |one: &&mut Pending| one.cpu == cpu && one.may_only_fault == may_only_fault;
             match page.pending.iter_mut().find(same) {
                 _ if is_seen => (),
-                Some(pending) => pending.event = now,
+                Some(pending) => {
+                    let (from, to) = pending.entries;
+                    pending.entries = (from.min(first), to.max(first + count));
+                    pending.event = now;
+                }
                 None => page.pending.push(Pending {
                     cpu,
                     event: now,
+                    entries: (first, first + count),
                     may_only_fault,
                 }),
             }

@@ -27,9 +27,6 @@ impl Model {
             page.granule = None;
             if !is_table {
                 page.forget(at, count);
-                if count == PER_PAGE {
-                    page.pending.clear();
-                }
             }
         }
         self.memory.change_others(first, last, |_, _, extent| {

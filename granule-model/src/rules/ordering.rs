@@ -5,7 +5,7 @@
 
 use crate::config::{Policies, Policy};
 use crate::state::cpu::Cpus;
-use crate::state::ids::{PAGE_SHIFT, PER_PAGE, RootId};
+use crate::state::ids::{PAGE_SHIFT, PER_PAGE, RootId, entries_in};
 use crate::state::memory::{Memory, Pending};
 use crate::state::trees::Trees;
 use crate::violation::Rule;
@@ -30,25 +30,27 @@ impl TableOrdering {
         }
     }
 
-    /// Checks a table in a page that becomes reachable by a store of `cpu`, or by a register write
-    /// of it (`visibility` is `None`).
+    /// Checks the part of a table between two addresses of one page, which becomes reachable by a
+    /// store of `cpu`, or by a register write of it (`visibility` is `None`).
     pub(crate) fn check_link(
         &mut self,
         memory: &mut Memory,
         cpus: &Cpus,
-        (cpu, number): (u32, u64),
+        (cpu, (from, to)): (u32, (u64, u64)),
         visibility: Option<Visibility>,
         report: &mut Report,
     ) {
+        let number = from >> PAGE_SHIFT;
         let Some(page) = memory.known_mut(number) else {
             return;
         };
-        let pending = std::mem::take(&mut page.pending);
-        for one in pending {
+        let (first, count) = entries_in(number, from, to - from);
+        for one in page.take_pending(first, count) {
             let Pending {
                 cpu: by,
                 event,
                 may_only_fault,
+                ..
             } = one;
             let storer = &cpus[by];
             if storer.dsb > event || (may_only_fault && self.spurious_faults) {

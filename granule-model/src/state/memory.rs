@@ -30,8 +30,19 @@ pub(crate) struct Fresh {
 pub(crate) struct Pending {
     pub(crate) cpu: u32,
     pub(crate) event: u64,
+    /// The first entry that was stored, and the one behind the last.
+    pub(crate) entries: (usize, usize),
     /// Every entry was invalid before: a walker that misses the store faults, and does nothing worse.
     pub(crate) may_only_fault: bool,
+}
+
+impl Pending {
+    /// The part of it in the entries between two indices.
+    fn within(self, first: usize, end: usize) -> Option<Self> {
+        let (from, to) = self.entries;
+        let entries = (from.max(first), to.min(end));
+        (entries.0 < entries.1).then_some(Self { entries, ..self })
+    }
 }
 
 /// The state of one page.
@@ -83,8 +94,20 @@ impl Page {
         (first..first + count).find(|index| written[index / 64] & (1 << (index % 64)) == 0)
     }
 
-    /// Marks the contents of `count` entries from `first` as unknown.
+    /// Takes out what is pending of `count` entries from `first`. A table may be smaller than a page.
+    pub(crate) fn take_pending(&mut self, first: usize, count: usize) -> Vec<Pending> {
+        let all = std::mem::take(&mut self.pending);
+        let end = first + count;
+        let beside = |one: &Pending| [one.within(0, first), one.within(end, PER_PAGE)];
+        self.pending = all.iter().flat_map(beside).flatten().collect();
+        let taken = all.iter().filter_map(|one| one.within(first, end));
+        taken.collect()
+    }
+
+    /// Marks the contents of `count` entries from `first` as unknown: what was stored to them is not what a
+    /// walker will read.
     pub(crate) fn forget(&mut self, first: usize, count: usize) {
+        self.take_pending(first, count);
         if count == PER_PAGE {
             self.values = None;
             self.written = Some(Box::new([0; PER_PAGE / 64]));

@@ -224,6 +224,41 @@ fn top_tables_share_a_page_with_others() {
 }
 
 #[test]
+fn stores_to_a_top_table_count_until_its_memory_is_given_back() {
+    const PAGE_OF_TABLES: u64 = 0x6000_0000;
+    let (one, two) = (PAGE_OF_TABLES + 0x40, PAGE_OF_TABLES + 0x80);
+    // Which tables the first CPU stored to, and which of them was given back and is another one since.
+    for (stored, entered, rules) in [
+        (&[one][..], one, &[][..]),
+        (&[one, two], one, &[]),
+        (&[one, two], two, &[Rule::UnorderedLink]),
+    ] {
+        let mut rig = program(2, Policies::NONE);
+        for table in stored {
+            rig.event(Event::Obtained {
+                start: *table,
+                bytes: 16,
+            });
+            rig.fill(*table, 2, 0, 0);
+        }
+        rig.cpu = 1;
+        rig.event(freed(one, 16));
+        rig.event(Event::Obtained {
+            start: one,
+            bytes: 16,
+        });
+        rig.fill(one, 2, 0, 0);
+        rig.barrier(Barrier::DSB_ISHST);
+        rig.register(System::TCR_EL1, SMALL);
+        rig.isb();
+        enter(&mut rig, entered, ASID + 1);
+        let found = rig.model.violations().iter().map(|one| one.rule);
+        let found: Vec<_> = found.filter(|rule| *rule == Rule::UnorderedLink).collect();
+        assert_eq!(found, rules, "{:?}", rig.model.violations());
+    }
+}
+
+#[test]
 fn a_fault_on_a_new_entry_may_be_taken_on_purpose() {
     let taken = Policies::NONE.with(Policy::SpuriousFaults);
     // A page is stored in a tree that no CPU walks, and the tree is entered without a DSB.
