@@ -102,6 +102,9 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
     /// every CPU on return, with one exception: pages shared with another space, and groups and
     /// blocks with such a page, become writable at their first write.
     ///
+    /// A group or block that an end of the range cuts becomes pages or groups. It becomes whole again
+    /// by a later change that covers all of it.
+    ///
     /// # Errors
     ///
     /// [`SpaceError::Tables`] unless the range is whole pages of the lower half,
@@ -152,9 +155,10 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
         for step in steps {
             self.tables.change_by_choice(from, to, *step, sharing);
         }
+        // Only what the range covers wholly becomes large again. A program that changes one page back
+        // and forth would otherwise pay each time for the TLBIs of all pages round it: their entries
+        // may be cached one by one (RLQLSD).
         if rights.write {
-            // Groups that an edge cuts, now or before, get no fault of a first write that would
-            // fold them again.
             self.fold_between(from, to);
         }
         self.merge_between(from, to);

@@ -350,20 +350,21 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
         folded
     }
 
-    /// Sets the hint on every group with a page from `from` to `to` that qualifies.
+    /// Sets the hint on every group that lies wholly between two offsets and qualifies.
     pub(super) fn fold_between(&mut self, from: u64, to: u64) {
-        let mut at = from;
-        while self.settings.large_leaves.has_groups() && at < to {
-            let (first, next) = self.tables.pages_from(at, to);
+        let group = Self::group_bytes();
+        let end = to & !(group - 1);
+        let mut at = from.next_multiple_of(group);
+        while self.settings.large_leaves.has_groups() && at < end {
+            let (first, next) = self.tables.pages_from(at, end);
             if let Some(Slot { table, mut index }) = first {
                 while at < next {
                     let entry = self.tables.entry(Slot { table, index });
                     if entry.is_valid() && !entry.is_contiguous() {
                         self.fold_at(at);
                     }
-                    let group = (at | (Self::group_bytes() - 1)) + 1;
-                    index += ((group - at) >> P::SIZE.shift()) as usize;
-                    at = group;
+                    index += P::SIZE.contiguous_entries(Level::L3);
+                    at += group;
                 }
             }
             at = next;
@@ -378,12 +379,12 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
         }
     }
 
-    /// Makes blocks again of the tables between two offsets where all pages are alike again, as the policy, the
-    /// advice and the VMA allow.
+    /// Makes blocks again of the tables that lie wholly between two offsets and whose pages are all alike again, as
+    /// the policy, the advice and the VMA allow.
     pub(super) fn merge_between(&mut self, from: u64, to: u64) {
         let bytes = PageTables::<P, E>::block_bytes();
-        let end = to.next_multiple_of(bytes).min(self.geometry().span());
-        let mut at = from & !(bytes - 1);
+        let end = to & !(bytes - 1);
+        let mut at = from.next_multiple_of(bytes);
         while self.settings.large_leaves.has_groups() && at < end {
             let (pages, next) = self.tables.pages_from(at, end);
             let address = VirtualAddress(self.geometry().base().0 + at);

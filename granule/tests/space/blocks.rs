@@ -1,10 +1,10 @@
 //! Blocks: when they come, and what they become where a part of one is unmapped, protected or copied.
 
+use crate::groups::counts;
 use crate::world::{World, ran_out};
 use granule::arch::bbm::BbmLevel;
 use granule::arch::{Dispatch, Geometry, Page, Page4K, PageSize, VaRange};
-use granule::space::{Access, Advice, Fault, LargeLeaves, Rights, Settings, Stats};
-use granule_testing::host::Event;
+use granule::space::{Access, Advice, Fault, LargeLeaves, LargestLeaf, Rights, Settings, Stats};
 use granule_testing::shape::{LARGE, PLAIN};
 
 const HARDWARE: Settings = Settings {
@@ -65,9 +65,7 @@ impl<P: Page> World<P> {
     }
 
     fn tlbis(&self) -> usize {
-        let events = self.host.take_events();
-        let is_tlbi = |event: &&Event| matches!(event, Event::Tlbi(_) | Event::OtherTlbi(..));
-        events.iter().filter(is_tlbi).count()
+        counts(&self.host.take_events())[0]
     }
 }
 
@@ -87,7 +85,12 @@ impl Dispatch for Whole {
         for page in [first, first + block] {
             world.touch(0, page + 2, Access::Write, page).unwrap();
         }
+        // Only what a change covers wholly becomes a block again.
         world.protect(0, from, count, Rights::READ_WRITE).unwrap();
+        assert_eq!(world.stats(0).merged, 0);
+        for (rights, count) in [(Rights::READ, 1), (Rights::READ_WRITE, 2 * block)] {
+            world.protect(0, first, count, rights).unwrap();
+        }
         assert!(world.is_block(0, first) && world.is_block(0, first + block));
         assert_eq!((world.stats(0).split, world.stats(0).merged), (2, 2));
         world.check();
@@ -99,7 +102,7 @@ impl Dispatch for Whole {
         world.protect(0, first, group, Rights::READ).unwrap();
         world.advise(0, first, block / 2, Advice::Large).unwrap();
         let rights = Rights::READ_WRITE;
-        world.protect(0, first, group, rights).unwrap();
+        world.protect(0, first, block, rights).unwrap();
         assert!(!world.is_block(0, first) && world.is_group(0, first));
         // A page that was replaced is in no run with the others.
         world.fork(0).unwrap();
@@ -120,6 +123,69 @@ impl Dispatch for Whole {
 #[cfg_attr(miri, ignore = "thousands of pages")]
 fn a_table_of_which_all_is_alike_again_becomes_a_block() {
     everywhere(Whole);
+}
+
+/// The TLBIs and DSBs of changes there and back of a group and of one page, in a block and in groups, on CPUs
+/// without TLBI by range and with it.
+struct Flipped(Geometry, Settings);
+impl Dispatch for Flipped {
+    type Output = ();
+    fn run<P: Page>(self) {
+        let (mut world, first, block) = world::<P>(self.0, self.1);
+        let group = world.arch.contiguous(3);
+        let blocks = self.1.large_leaves.largest == LargestLeaf::Block;
+        // The second process has TLBIs by range.
+        world.start();
+        let rights = Rights::READ_WRITE;
+        world.map(1, first, block, rights, 0).unwrap();
+        for (process, pages) in [(0, group as usize), (1, 1)] {
+            for page in (first..first + block).step_by(group as usize) {
+                world.touch(process, page + 5, Access::Write, 1).unwrap();
+            }
+            assert_eq!(world.is_block(process, first), blocks);
+            let mut flip = |page, count| {
+                [Rights::READ, rights].map(|rights| {
+                    world.host.take_events();
+                    world.protect(process, page, count, rights).unwrap();
+                    let [tlbis, dsbs, ..] = counts(&world.host.take_events());
+                    (tlbis, dsbs)
+                })
+            };
+            // A block is broken once, by one TLBI, and what comes in its place is published.
+            let broken = if blocks { (1, 3) } else { (0, 0) };
+            let each = (pages, 2);
+            let once = (broken.0 + pages, broken.1 + 2);
+            assert_eq!(flip(first + group, group), [once, each]);
+            assert_eq!(flip(first + group, group), [each, each]);
+            // A group is broken page by page, as its pages may be cached.
+            assert_eq!(flip(first + 3, 1), [(pages + 1, 3 + 2), (1, 2)]);
+            for page in [first + 3, first + 7] {
+                assert_eq!(flip(page, 1), [(1, 2), (1, 2)]);
+            }
+            assert!(!world.is_block(process, first) && !world.is_group(process, first));
+            world.check();
+            world.protect(process, first, block, Rights::READ).unwrap();
+            world.protect(process, first, block, rights).unwrap();
+            assert_eq!(world.is_block(process, first), blocks, "whole again");
+            assert!(blocks || world.is_group(process, first), "whole again");
+            world.check();
+        }
+        world.end();
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "thousands of pages")]
+fn what_changes_back_and_forth_is_invalidated_and_nothing_round_it() {
+    everywhere(Flipped);
+    everywhere(|geometry, settings| {
+        let large_leaves = LargeLeaves::GROUPS;
+        let settings = Settings {
+            large_leaves,
+            ..settings
+        };
+        Flipped(geometry, settings)
+    });
 }
 
 struct Written(Geometry, Settings);
@@ -143,7 +209,7 @@ impl Dispatch for Written {
         // What a fork left read-only waits for its next write, which would split a block.
         world.protect(0, first, group, Rights::READ).unwrap();
         let child = world.fork(0).unwrap();
-        world.protect(0, first, group, Rights::READ_WRITE).unwrap();
+        world.protect(0, first, block, Rights::READ_WRITE).unwrap();
         assert!(!world.is_block(0, first));
         assert_eq!(world.stats(0).merged, 1);
         world.check();

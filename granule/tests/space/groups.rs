@@ -272,7 +272,7 @@ impl Dispatch for Emptied {
 }
 
 /// The TLBIs, DSBs and ISBs among events, and the stores of leaves that EL0 may use.
-fn counts(events: &[Event]) -> [usize; 4] {
+pub fn counts(events: &[Event]) -> [usize; 4] {
     let count = |is: fn(&Event) -> bool| events.iter().filter(|event| is(event)).count();
     [
         count(|event| matches!(event, Event::Tlbi(_) | Event::OtherTlbi(..))),

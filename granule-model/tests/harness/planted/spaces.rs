@@ -491,13 +491,13 @@ fn copy_in_block(planted: Option<Tap>) -> Result {
     end(machine)
 }
 
-/// A group of a block was read-only and becomes writable again.
+/// A group of a block was read-only, and all of the block becomes writable.
 fn merge_block(planted: Option<Tap>) -> Result {
     let mut machine = machine_with_block();
     machine.protect(0, FIRST + 16, 16, Rights::READ);
     find_entry_of_block(&machine);
     tap(&machine, planted);
-    machine.protect(0, FIRST + 16, 16, Rights::READ_WRITE);
+    machine.protect(0, FIRST, BLOCK_BYTES / PAGE, Rights::READ_WRITE);
     assert_eq!(machine.all[0].space.stats().merged, 1);
     end(machine)
 }
