@@ -88,7 +88,13 @@ fn prepare<P: Page>(machine: &mut Processes<P>, first: u64, group: u64, before: 
     machine.check();
 }
 
-fn act<P: Page>(machine: &mut Processes<P>, page: u64, access: Access, what: Meanwhile) {
+fn act<P: Page>(
+    machine: &mut Processes<P>,
+    (first, group): (u64, u64),
+    access: Access,
+    what: Meanwhile,
+) {
+    let page = first + 3;
     machine.on(0);
     match what {
         Meanwhile::Nothing => {}
@@ -103,7 +109,8 @@ fn act<P: Page>(machine: &mut Processes<P>, page: u64, access: Access, what: Mea
         Meanwhile::NoRights => machine.protect(0, page, 1, Rights::NONE),
         Meanwhile::ReadOnlyAndBack => {
             machine.protect(0, page, 1, Rights::READ);
-            machine.protect(0, page, 1, Rights::READ_WRITE);
+            // All of it, so that it is whole again.
+            machine.protect(0, first, group, Rights::READ_WRITE);
         }
         Meanwhile::Fork => assert!(machine.fork(0).is_ok()),
         Meanwhile::ChildEnds => {
@@ -137,7 +144,7 @@ fn each<P: Page>(va_bits: u32, group: u64, befores: &[Before]) {
                     machine.start();
                     let first = 4 * group;
                     prepare(&mut machine, first, group, before);
-                    act(&mut machine, first + 3, access, what);
+                    act(&mut machine, (first, group), access, what);
                     machine.check();
                     // The CPU that took the fault has the lock at last. It says itself whether
                     // what came of it is what the program may.

@@ -5,7 +5,7 @@ use crate::machine::{self, World};
 use crate::random::Random;
 use crate::watch::Sample;
 use granule::arch::Descriptor;
-use granule_model::{Access, Model};
+use granule_model::{Access, Model, Outcome};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -109,9 +109,17 @@ impl Hardware {
             panic!("page {:#x} is not there", injection.page);
         };
         let (written, injected) = (Rc::clone(&self.written), Rc::clone(&self.injected));
+        let mut unlinked = false;
         Box::new(move |model: &mut Model| {
             let (moment, done) = injected.get();
             let mut updated = false;
+            let reaches = |outcome: &Outcome| !matches!(outcome, Outcome::Fault(_));
+            let valid = leaf.is_still(Descriptor(model.descriptor(leaf.at)));
+            // From where no CPU reaches a valid entry on, its table leads nowhere.
+            unlinked |= valid && !model.outcomes(1, va, Access::READ).iter().any(reaches);
+            if unlinked {
+                return;
+            }
             if moment == injection.moment {
                 let entry = Descriptor(model.descriptor(leaf.at));
                 let clean = Descriptor::DIRTY_MODIFIER | Descriptor::AP_READ_ONLY;

@@ -45,6 +45,8 @@ pub(super) enum What {
     ForkBlocks,
     CopyInBlock,
     ReuseBlock,
+    /// All of a block, of which a group became read-only before, is to be written again.
+    MergeBlock,
 }
 
 impl What {
@@ -59,6 +61,7 @@ impl What {
                 | Self::ForkBlocks
                 | Self::CopyInBlock
                 | Self::ReuseBlock
+                | Self::MergeBlock
         )
     }
 }
@@ -120,6 +123,10 @@ impl<P: Page> Scene<P> {
         if matches!(what, What::AllowOne | What::AllowAll | What::AllowBlock) {
             machine.protect(0, first, 2 * group, Rights::READ);
         }
+        if what == What::MergeBlock {
+            let count = P::SIZE.contiguous_entries(Level::L3) as u64;
+            machine.protect(0, first + count, count, Rights::READ);
+        }
         let copies = matches!(what, What::Copy | What::CopyInBlock);
         let reuses = matches!(what, What::Reuse | What::ReuseBlock);
         if copies || reuses {
@@ -149,7 +156,7 @@ impl<P: Page> Scene<P> {
             What::ProtectOne | What::ProtectInBlock => machine.protect(0, middle, 1, Rights::READ),
             What::ProtectAll | What::ProtectBlock => machine.protect(0, first, group, Rights::READ),
             What::AllowOne => machine.protect(0, middle, 1, Rights::READ_WRITE),
-            What::AllowAll | What::AllowBlock => {
+            What::AllowAll | What::AllowBlock | What::MergeBlock => {
                 machine.protect(0, first, group, Rights::READ_WRITE)
             }
             What::Fork | What::ForkBlocks => assert_eq!(machine.fork(0), Ok(1)),
@@ -185,6 +192,9 @@ pub(super) fn run_on<P: Page>(
     scene.perform(what);
     let machine = &mut scene.machine;
     machine.world.borrow_mut().torn_exchange = false;
+    if what == What::MergeBlock {
+        assert_eq!(machine.all[0].space.stats().merged, 1);
+    }
     let (moments, updated) = machine.injected();
     machine.check();
     if updated && let Some((accessed, dirty)) = machine.noted(0, page) {
@@ -251,6 +261,9 @@ fn hardware_loses_nothing_of_a_block() {
         let (runs, updates) = all::<Page4K>(39, bbm_level, 1, &BLOCKS);
         assert!(runs > 100 && updates > 40, "{runs} runs, {updates} updates");
     }
+    // Most of its moments are between two TLBIs of pages.
+    let (runs, updates) = all::<Page4K>(39, 0, 23, &[What::MergeBlock]);
+    assert!(runs > 100 && updates > 40, "{runs} runs, {updates} updates");
 }
 
 #[test]
