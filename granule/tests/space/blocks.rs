@@ -143,7 +143,7 @@ impl Dispatch for Flipped {
                 world.touch(process, page + 5, Access::Write, 1).unwrap();
             }
             assert_eq!(world.is_block(process, first), blocks);
-            let mut flip = |page, count| {
+            let flip = |world: &mut World<P>, page, count| {
                 [Rights::READ, rights].map(|rights| {
                     world.host.take_events();
                     world.protect(process, page, count, rights).unwrap();
@@ -155,12 +155,12 @@ impl Dispatch for Flipped {
             let broken = if blocks { (1, 3) } else { (0, 0) };
             let each = (pages, 2);
             let once = (broken.0 + pages, broken.1 + 2);
-            assert_eq!(flip(first + group, group), [once, each]);
-            assert_eq!(flip(first + group, group), [each, each]);
+            assert_eq!(flip(&mut world, first + group, group), [once, each]);
+            assert_eq!(flip(&mut world, first + group, group), [each, each]);
             // A group is broken page by page, as its pages may be cached.
-            assert_eq!(flip(first + 3, 1), [(pages + 1, 3 + 2), (1, 2)]);
+            assert_eq!(flip(&mut world, first + 3, 1), [(pages + 1, 3 + 2), (1, 2)]);
             for page in [first + 3, first + 7] {
-                assert_eq!(flip(page, 1), [(1, 2), (1, 2)]);
+                assert_eq!(flip(&mut world, page, 1), [(1, 2), (1, 2)]);
             }
             assert!(!world.is_block(process, first) && !world.is_group(process, first));
             world.check();
@@ -168,6 +168,9 @@ impl Dispatch for Flipped {
             world.protect(process, first, block, rights).unwrap();
             assert_eq!(world.is_block(process, first), blocks, "whole again");
             assert!(blocks || world.is_group(process, first), "whole again");
+            let first_time = if blocks { 1 } else { pages } + 1;
+            let flipped = flip(&mut world, first + 3, 1);
+            assert_eq!(flipped, [(first_time, 3 + 2), (1, 2)]);
             world.check();
         }
         world.end();

@@ -118,6 +118,11 @@ fn within_bounds(page_size: PageSize, pages: u64, large_leaves: bool) {
         assert_eq!(counts(ran, "touch").tlbi, 0, "{table}");
         // All that is mapped loses its right to be written.
         assert!(counts(ran, "fork").tlbi > 0, "{table}");
+        // One TLBI serves all that changes: nothing is merged or folded where all is large already.
+        let writable = counts(ran, "mprotect-write");
+        assert_eq!(writable.tlbi, 1, "{table}");
+        // A DSB on either side of it, and what a tick of the timer takes.
+        assert!((2..=4).contains(&writable.dsb), "{table}");
     }
     // Of large leaves it depends on where in memory frames lie what those of copies can be merged to.
     let munmap = if large_leaves {
