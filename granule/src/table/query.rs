@@ -108,7 +108,9 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         visit::run_length(self, table, index, step, first, u64::MAX, most)
     }
 
-    /// As [`run_length`](Self::run_length), for pages with consecutive outputs and any attributes.
+    /// As [`run_length`](Self::run_length), for pages with consecutive outputs and any attributes. The first
+    /// entry of a contiguous group answers for all of it, because groups here are whole: the hint is given to
+    /// all members together, whose outputs follow each other, and taken from all together.
     #[inline(always)]
     pub(super) fn output_run_length(
         &self,
@@ -121,7 +123,21 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         let all = PhysicalAddress(((1 << MOST_OUTPUT_BITS) - 1) & !(page - 1));
         // The leaf bits tell an empty entry from an output at zero.
         let looked_at = self.geometry.address_bits(all) | BitChange::LEAVES;
-        visit::run_length(self, table, index, page, first, looked_at, most)
+        let (step, looked_at) = if first.is_contiguous() {
+            let members = P::SIZE.contiguous_entries(Level::L3);
+            (members, looked_at | Descriptor::CONTIGUOUS)
+        } else {
+            (1, looked_at)
+        };
+        let mut count = step - (index & (step - 1));
+        while count < most {
+            let expected = first.0.wrapping_add(count as u64 * page);
+            if (self.load(table, index + count).0 ^ expected) & looked_at != 0 {
+                break;
+            }
+            count += step;
+        }
+        count.min(most)
     }
 
     /// The number of pages from `output` on, at most `most`, whose descriptors can differ by a

@@ -1,9 +1,9 @@
 //! Pages that may be executed no more, on a CPU that must be shown them invalid before (Cortex-A715
-//! 2645198): not one of them goes from one valid entry to the other.
+//! 2645198): not one of them goes from one valid entry to the other. And pages that may be executed from now on.
 
 use crate::world::World;
-use granule::arch::{Dispatch, Geometry, Page, PageSize, VaRange};
-use granule::space::{Access, Rights, Settings};
+use granule::arch::{Dispatch, Geometry, Page, Page4K, PageSize, VaRange};
+use granule::space::{Access, LargeLeaves, Rights, Settings};
 use granule_testing::host::Event;
 use granule_testing::shape::PLAIN;
 use std::collections::BTreeMap;
@@ -90,4 +90,27 @@ fn they_are_invalid_in_between_where_a_cpu_needs_it_and_only_there() {
             }
         }
     }
+}
+
+#[test]
+fn parts_of_groups_are_synchronised_before_they_may_be_executed() {
+    let geometry = PLAIN.geometry(PageSize::K4, 39, VaRange::Lower);
+    let settings = Settings {
+        large_leaves: LargeLeaves::GROUPS,
+        ..Settings::PLAIN
+    };
+    let mut world = World::<Page4K>::new(geometry, settings);
+    world.start();
+    world.map(0, 16, 48, Rights::READ_WRITE, 0).unwrap();
+    // The frames of the second group do not follow those of the first.
+    for page in [16, 48, 32] {
+        world.touch(0, page, Access::Write, page).unwrap();
+    }
+    assert_eq!(world.stats(0).groups, 3);
+    world.protect(0, 21, 22, Rights::READ_EXECUTE).unwrap();
+    for page in 21..43 {
+        world.touch(0, page, Access::Execute, page).unwrap();
+    }
+    world.check();
+    world.end();
 }

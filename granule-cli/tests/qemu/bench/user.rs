@@ -69,11 +69,10 @@ fn may_take(op: &str, page_size: PageSize, large_leaves: bool) -> u64 {
         "touch" if large_leaves => 230 + (page_size.bytes() - PageSize::K4.bytes()) / 64 * 3,
         // Without leaves that several pages share, each page takes a fault of its own.
         "reuse" if !large_leaves => 900,
-        // The goals for blocks of 4K pages; the limit of 2 MiB leaves larger pages groups, with an entry a page.
+        // The goals for 4K pages, which are in blocks, and in groups where they were copied; the limit of 2 MiB leaves
+        // larger pages groups, with an entry a page.
         "fork" | "fork-held" if blocks => 12,
-        "munmap-touched" if blocks => 8,
-        // What was copied since is in groups; it took 34 before there were large leaves.
-        "munmap" if blocks => 34,
+        "munmap" | "munmap-touched" if blocks => 8,
         "fork" | "fork-held" => 100,
         "munmap" | "munmap-touched" => 300,
         // DC ZVA on 64 bytes: one instruction and a little for each is part of it.
