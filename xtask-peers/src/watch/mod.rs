@@ -26,7 +26,8 @@ use crate::peers::Peers;
 
 /// The versions of the plugin interface that the QEMUs have.
 const INTERFACES: [u64; 2] = [4, 7];
-/// The place of the QEMU that systems other than Linux run on.
+/// The places of the QEMUs that systems other than Linux run on.
+const OLDER: usize = 0;
 const NEWEST: usize = 1;
 
 /// The first process where a few programs are enough.
@@ -112,7 +113,7 @@ pub(crate) fn watched(
     let run = |at: usize| -> Result<String> {
         let folder = files.folder(&format!("watch-{at}"))?;
         let done = match &cases[at] {
-            Case::Other(system) => system.watch(qemu(NEWEST)?, &folder),
+            Case::Other(system) => system.watch(qemu(system.qemu())?, &folder),
             Case::Linux(machine) => {
                 let Some((kernel @ Kernel::Linux { image, .. }, page_size)) =
                     peers.linuxes.get(machine.kernel)
