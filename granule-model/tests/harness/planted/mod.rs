@@ -9,6 +9,7 @@ mod page_sizes;
 mod registers;
 mod scenes;
 mod sizes;
+mod space_scenes;
 mod spaces;
 mod tables;
 mod taps;

@@ -1,18 +1,14 @@
 //! Faults in what is done to address spaces of user programs.
 
-use super::scenes::{PAGE, Result};
+use super::scenes::PAGE;
+use super::space_scenes::*;
 use super::tables::{GONE, POINTER, STALE, is_tlbi_or_dsb, last_level};
 use super::taps::*;
 use super::{Fault, fault};
 use crate::machine::Tap;
-use crate::shape::Shape;
-use crate::space::processes::Processes;
-use granule::arch::{Descriptor, Kind, Page4K};
-use granule::space::{Access, Rights};
-use granule::table::Visit;
+use granule::arch::Descriptor;
 use granule_model::Rule::*;
 use granule_model::{BitChange, Event, System, Visibility};
-use std::cell::Cell;
 
 pub(super) const FAULTS: &[Fault] = &[
     fault(
@@ -258,8 +254,6 @@ pub(super) const FAULTS: &[Fault] = &[
 /// Where a TTBR and a TLBI by address have the number.
 const ASID_SHIFT: u32 = 48;
 pub(super) const ASID: u64 = 0xffff << ASID_SHIFT;
-/// That of the first process in the first generation.
-const OLD_NUMBER: u64 = 1;
 
 /// Of the flushes in [`generation_of_another`] every second one is CPU 1's: that at the roll-over
 /// and that before it uses the new generation.
@@ -317,26 +311,9 @@ fn one_grouped(kind: Event) -> Vec<Event> {
     ]
 }
 
-const BLOCK_BYTES: u64 = 2 << 20;
-
-thread_local! {
-    /// The entry that leads to the table of the first page, in the machine of this thread.
-    static ENTRY_OF_BLOCK: Cell<u64> = const { Cell::new(0) };
-}
-
-fn find_entry_of_block(machine: &Machine) {
-    machine.all[0].space.tables().visit_all(|entry| {
-        if entry.kind == Kind::Table && entry.bytes == BLOCK_BYTES {
-            ENTRY_OF_BLOCK.set(entry.table.0 + entry.index as u64 * 8);
-        }
-        Visit::EVERYTHING
-    });
-}
-
 /// The entry that leads to the table becomes empty.
 fn is_break_of_link(kind: &Event) -> bool {
-    matches!(kind, Event::Store { address, .. } if *address == ENTRY_OF_BLOCK.get())
-        && is_break(kind)
+    matches!(kind, Event::Store { address, .. } if *address == entry_of_block()) && is_break(kind)
 }
 
 /// In place of the page a block comes into the entry that leads to its table.
@@ -347,7 +324,7 @@ fn block_over_the_table() -> Tap {
             visibility,
             ..
         } if is_user_page(&kind) => vec![Event::Store {
-            address: ENTRY_OF_BLOCK.get(),
+            address: entry_of_block(),
             count: 1,
             descriptor: descriptor & !Descriptor::TABLE_OR_PAGE & !(BLOCK_BYTES - PAGE),
             step: 0,
@@ -436,284 +413,4 @@ fn by_load_and_store() -> Tap {
             .collect(),
         other => vec![other],
     })
-}
-
-type Machine = Processes<Page4K>;
-
-/// The first page that programs use: of a group, in a table of its own.
-const FIRST: u64 = 0x4000_0000 / PAGE;
-
-/// Two CPUs in one process with so many pages, which `access` touched.
-fn machine(pages: u64, access: Access) -> Machine {
-    let shape = Shape {
-        asid: Some(1),
-        hardware: true,
-        ..Shape::kernel(39)
-    };
-    let mut machine = Machine::new(shape, 1);
-    machine.quiet = true;
-    machine.start();
-    machine.map(0, FIRST, 64, Rights::READ_WRITE);
-    // Groups come together page by page.
-    machine.frames.runs = false;
-    touch(&mut machine, 0, pages, access);
-    machine
-}
-
-/// The first page of a group is touched, of which another page is mapped.
-fn touch_beside(planted: Option<Tap>) -> Result {
-    let mut machine = machine(0, Access::Write);
-    touch(&mut machine, 5, 1, Access::Write);
-    machine.frames.runs = true;
-    find_entry_of_block(&machine);
-    tap(&machine, planted);
-    touch(&mut machine, 0, 1, Access::Write);
-    end(machine)
-}
-
-/// Two CPUs in one process with a block that was written.
-fn machine_with_block() -> Machine {
-    let mut machine = machine(0, Access::Write);
-    machine.unmap(0, FIRST, 64);
-    machine.map(0, FIRST, BLOCK_BYTES / PAGE, Rights::READ_WRITE);
-    machine.frames.runs = true;
-    touch(&mut machine, 5, 1, Access::Write);
-    assert_eq!(machine.all[0].space.stats().blocks, 1);
-    machine
-}
-
-/// After a fork the parent writes a page of a block.
-fn copy_in_block(planted: Option<Tap>) -> Result {
-    let mut machine = machine_with_block();
-    assert!(machine.fork(0).is_ok());
-    tap(&machine, planted);
-    touch(&mut machine, 3, 1, Access::Write);
-    end(machine)
-}
-
-/// A group of a block was read-only, and all of the block becomes writable.
-fn merge_block(planted: Option<Tap>) -> Result {
-    let mut machine = machine_with_block();
-    machine.protect(0, FIRST + 16, 16, Rights::READ);
-    find_entry_of_block(&machine);
-    tap(&machine, planted);
-    machine.protect(0, FIRST, BLOCK_BYTES / PAGE, Rights::READ_WRITE);
-    assert_eq!(machine.all[0].space.stats().merged, 1);
-    end(machine)
-}
-
-/// A block goes.
-fn unmap_block(planted: Option<Tap>) -> Result {
-    let mut machine = machine_with_block();
-    tap(&machine, planted);
-    machine.unmap(0, FIRST, BLOCK_BYTES / PAGE);
-    end(machine)
-}
-
-/// As [`touch_beside`], where the last page of the group is in no VMA.
-fn touch_beside_nothing(planted: Option<Tap>) -> Result {
-    let mut machine = machine(0, Access::Write);
-    touch(&mut machine, 16, 1, Access::Write);
-    machine.unmap(0, FIRST + 15, 1);
-    machine.frames.runs = true;
-    tap(&machine, planted);
-    touch(&mut machine, 0, 1, Access::Write);
-    end(machine)
-}
-
-fn touch(machine: &mut Machine, first: u64, count: u64, access: Access) {
-    for page in first..first + count {
-        // With a fault planted a page may not come to be.
-        let _ = machine.touch(0, FIRST + page, access, page);
-    }
-    machine.on(0);
-}
-
-fn tap(machine: &Machine, tap: Option<Tap>) {
-    machine.settle();
-    assert_eq!(machine.violations(), Vec::<String>::new());
-    machine.world.borrow_mut().tap = tap;
-}
-
-fn end(machine: Machine) -> Result {
-    machine.settle();
-    Result {
-        world: machine.world,
-    }
-}
-
-/// A process with ten pages that were written forks.
-fn fork(planted: Option<Tap>) -> Result {
-    let mut machine = machine(10, Access::Write);
-    tap(&machine, planted);
-    assert!(machine.fork(0).is_ok());
-    end(machine)
-}
-
-/// After a fork the parent writes a page.
-fn copy(planted: Option<Tap>) -> Result {
-    let mut machine = machine(10, Access::Write);
-    assert!(machine.fork(0).is_ok());
-    tap(&machine, planted);
-    touch(&mut machine, 3, 1, Access::Write);
-    end(machine)
-}
-
-/// As [`copy`], where the pages are a group.
-fn copy_in_group(planted: Option<Tap>) -> Result {
-    let mut machine = machine(16, Access::Write);
-    assert!(machine.fork(0).is_ok());
-    tap(&machine, planted);
-    touch(&mut machine, 3, 1, Access::Write);
-    end(machine)
-}
-
-/// As [`copy`], where the page begins a group, and all of the one before was copied already.
-fn copy_next_group(planted: Option<Tap>) -> Result {
-    let mut machine = machine(32, Access::Write);
-    assert!(machine.fork(0).is_ok());
-    touch(&mut machine, 0, 16, Access::Write);
-    machine.frames.runs = true;
-    tap(&machine, planted);
-    touch(&mut machine, 16, 1, Access::Write);
-    assert_eq!(machine.all[0].space.stats().copied, 32);
-    end(machine)
-}
-
-/// As [`copy_next_group`], where a block follows the group that was copied.
-fn copy_group_of_block(planted: Option<Tap>) -> Result {
-    let mut machine = machine(0, Access::Write);
-    machine.unmap(0, FIRST, 64);
-    machine.map(0, FIRST - 16, 16 + BLOCK_BYTES / PAGE, Rights::READ_WRITE);
-    machine.frames.runs = true;
-    for page in [FIRST - 16, FIRST] {
-        assert!(machine.touch(0, page, Access::Write, page).is_ok());
-    }
-    assert!(machine.fork(0).is_ok());
-    for page in FIRST - 16..FIRST {
-        assert!(machine.touch(0, page, Access::Write, page).is_ok());
-    }
-    machine.on(0);
-    tap(&machine, planted);
-    touch(&mut machine, 0, 1, Access::Write);
-    let stats = machine.all[0].space.stats();
-    assert_eq!((stats.blocks, stats.split, stats.copied), (1, 1, 32));
-    end(machine)
-}
-
-/// Four of ten pages are unmapped.
-fn unmap(planted: Option<Tap>) -> Result {
-    let mut machine = machine(10, Access::Write);
-    tap(&machine, planted);
-    machine.unmap(0, FIRST + 2, 4);
-    end(machine)
-}
-
-/// All of a process is unmapped, tables too.
-fn exit(planted: Option<Tap>) -> Result {
-    let mut machine = machine(10, Access::Write);
-    tap(&machine, planted);
-    machine.unmap(0, FIRST, 64);
-    end(machine)
-}
-
-/// The last page of a group is touched; all are clean.
-fn fold(planted: Option<Tap>) -> Result {
-    let mut machine = machine(15, Access::Read);
-    tap(&machine, planted);
-    touch(&mut machine, 15, 1, Access::Read);
-    end(machine)
-}
-
-/// One page goes out of a group.
-fn unmap_in_group(planted: Option<Tap>) -> Result {
-    let mut machine = machine(16, Access::Read);
-    tap(&machine, planted);
-    machine.unmap(0, FIRST + 3, 1);
-    end(machine)
-}
-
-/// Pages that hardware may make dirty become read-only.
-fn restrict(planted: Option<Tap>) -> Result {
-    let mut machine = machine(10, Access::Read);
-    tap(&machine, planted);
-    machine.protect(0, FIRST, 64, Rights::READ);
-    end(machine)
-}
-
-/// More processes than numbers run on one CPU, one after the other, twice.
-fn generations(planted: Option<Tap>) -> Result {
-    let mut machine = machine(2, Access::Write);
-    for _ in 0..5 {
-        assert!(machine.fork(0).is_ok());
-    }
-    tap(&machine, planted);
-    for turn in 0..12 {
-        machine.switch(0, Some(turn % 6));
-        touch(&mut machine, 0, 2, Access::Write);
-    }
-    end(machine)
-}
-
-/// Two CPUs in the first of six processes, all of which have two pages.
-fn six() -> Machine {
-    let mut machine = machine(2, Access::Write);
-    for _ in 0..5 {
-        assert!(machine.fork(0).is_ok());
-    }
-    machine
-}
-
-/// CPU 0 goes through processes until there is a new generation, which it began.
-fn roll_over(machine: &mut Machine) {
-    let before = machine.cpus.rolled();
-    for process in 1..5 {
-        if machine.cpus.rolled() == before {
-            machine.switch(0, Some(process));
-            touch(machine, 0, 2, Access::Write);
-        }
-    }
-    assert_eq!(machine.cpus.rolled(), before + 1);
-}
-
-/// One CPU begins a generation; the other goes to a process that has a number of it.
-fn generation_of_another(planted: Option<Tap>) -> Result {
-    let mut machine = six();
-    for process in 0..3 {
-        // CPU 1 has been in several, so its TLB has something under their numbers.
-        machine.switch(1, Some(process));
-        let _ = machine.touch(1, FIRST, Access::Read, 0);
-    }
-    tap(&machine, planted);
-    roll_over(&mut machine);
-    for process in [5, 4, 3] {
-        machine.switch(1, Some(process));
-        let _ = machine.touch(1, FIRST, Access::Read, 0);
-    }
-    end(machine)
-}
-
-/// A CPU stays in a process while the other one begins a generation, and then follows it.
-fn generation_while_running(planted: Option<Tap>) -> Result {
-    let mut machine = six();
-    tap(&machine, planted);
-    roll_over(&mut machine);
-    let _ = machine.touch(1, FIRST + 1, Access::Write, 7);
-    machine.switch(1, Some(4));
-    let _ = machine.touch(1, FIRST, Access::Write, 7);
-    end(machine)
-}
-
-/// A process gets another number in a new generation; then a page of it is unmapped.
-fn unmap_renewed(planted: Option<Tap>) -> Result {
-    let mut machine = six();
-    machine.switch(1, Some(5));
-    roll_over(&mut machine);
-    machine.switch(0, Some(0));
-    let number = machine.number(0);
-    assert!(number.is_some_and(|number| u64::from(number) != OLD_NUMBER));
-    touch(&mut machine, 0, 2, Access::Write);
-    tap(&machine, planted);
-    machine.unmap(0, FIRST, 1);
-    end(machine)
 }
