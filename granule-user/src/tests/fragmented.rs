@@ -2,10 +2,10 @@
 //! of larger pages asks for is refused then, what it has stays, and the others go on.
 
 use super::alloc_failure::free;
-use super::files::{DUP3, close, pipe, read, write};
+use super::files::{pipe, read, write};
 use super::page;
 use super::processes::{forked, status_of};
-use super::sizes::{FROM, SELF, TO, number, spawned};
+use super::sizes::{FROM, SELF, TO, number, partner, spawned};
 use crate::check;
 use granule_user::calls::{self, EXECVE, call, fork, map, say, unmap, wish_page_size};
 use granule_user::start::Start;
@@ -43,18 +43,9 @@ fn await_word(fd: i64) {
 /// The program with the kernel's page size; the second argument is the larger one.
 pub(super) fn fragmented(start: Start) {
     let (page, larger) = (page(start), number(start, 2));
-    let (from, child_to) = pipe(0);
-    let (child_from, to) = pipe(0);
-    for (fd, as_fd) in [(child_from, FROM), (child_to, TO)] {
-        let made = call(DUP3, [fd as u64, as_fd as u64, 0, 0, 0, 0]);
-        check!(made == as_fd, "dup3: {made}");
-        close(fd);
-    }
     check!(wish_page_size(larger) == 0, "prctl");
     let program = |name: u64, last: u64| [c"init".as_ptr() as u64, name, last, 0];
-    let victim = spawned(SELF, &program(c"fragmented-larger".as_ptr() as u64, 0));
-    close(FROM);
-    close(TO);
+    let (victim, from, to) = partner(&program(c"fragmented-larger".as_ptr() as u64, 0));
     await_word(from);
     // Made while there is room for what the kernel keeps of a process.
     let (later, go) = pipe(0);

@@ -163,11 +163,9 @@ pub(super) fn sizes(start: Start) {
     say(format_args!("{count} pairs of sizes\n"));
 }
 
-/// Makes a program of the second size, speaks with it, and ends it.
-pub(super) fn first(start: Start) {
-    let (own, other) = (number(start, 2), number(start, 3));
-    has_pages(start, own);
-    check!(page_size_wish() == own as i64, "no wish is left");
+/// Makes a program of this file that speaks by pipes, whose ends it finds at [`FROM`] and [`TO`]. Returns it, and the
+/// ends from and to it.
+pub(super) fn partner(arguments: &[u64]) -> (i64, i64, i64) {
     let (from, child_to) = pipe(0);
     let (child_from, to) = pipe(0);
     for (fd, as_fd) in [(child_from, FROM), (child_to, TO)] {
@@ -175,6 +173,17 @@ pub(super) fn first(start: Start) {
         check!(made == as_fd, "dup3: {made}");
         close(fd);
     }
+    let child = spawned(SELF, arguments);
+    close(FROM);
+    close(TO);
+    (child, from, to)
+}
+
+/// Makes a program of the second size, speaks with it, and ends it.
+pub(super) fn first(start: Start) {
+    let (own, other) = (number(start, 2), number(start, 3));
+    has_pages(start, own);
+    check!(page_size_wish() == own as i64, "no wish is left");
     let text = Digits::of(other);
     let arguments = [
         c"init".as_ptr() as u64,
@@ -183,9 +192,7 @@ pub(super) fn first(start: Start) {
         0,
     ];
     check!(wish_page_size(other) == 0, "prctl");
-    let child = spawned(SELF, &arguments);
-    close(FROM);
-    close(TO);
+    let (child, from, to) = partner(&arguments);
     send(to, 0);
     receive(from, 0x55);
     // A child by fork has this program's size, whatever the wish.
