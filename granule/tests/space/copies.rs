@@ -1,5 +1,5 @@
 //! How much a first write copies after a fork: a page, or the whole group of a program that goes on
-//! where it wrote all of the group beside.
+//! where it wrote all of the group beside, and for how long that one vouches.
 
 use crate::groups::{HARDWARE, geometries};
 use crate::world::World;
@@ -95,6 +95,47 @@ fn writes_here_and_there_copy_a_page_each() {
     assert_eq!(world.write_all(ends), 6);
     assert_eq!(world.stats(0).copied, 6);
     world.end();
+}
+
+/// All of the first group, then the first page of each group that follows: as far as the first 32 MiB reach the
+/// groups are copied whole, then a page each.
+struct Stride(Geometry);
+impl Dispatch for Stride {
+    type Output = ();
+    fn run<P: Page>(self) {
+        let settings = Settings {
+            large_leaves: LargeLeaves::GROUPS,
+            ..Settings::PLAIN
+        };
+        let mut world = World::<P>::new(self.0, settings);
+        world.start();
+        let group = world.arch.contiguous(3);
+        let trusted = (32 << 20) / P::SIZE.bytes();
+        let (first, end) = (trusted - 2 * group, trusted + 3 * group);
+        world
+            .map(0, first, end - first, Rights::READ_WRITE, 0)
+            .unwrap();
+        for page in (first..end).step_by(group as usize) {
+            world.touch(0, page, Access::Write, page).unwrap();
+        }
+        world.fork(0).unwrap();
+        assert_eq!(world.write_all(first..first + group), group);
+        let rest = (first + group..end).step_by(group as usize);
+        assert_eq!(world.write_all(rest), 4);
+        assert_eq!(world.stats(0).copied, 2 * group + 3);
+        // Who writes all of a group again is trusted again.
+        assert_eq!(world.write_all(trusted..trusted + group + 1), group - 1);
+        world.check();
+        world.end();
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "thousands of pages")]
+fn a_group_that_was_written_whole_does_not_vouch_for_all_that_follow() {
+    for geometry in geometries() {
+        geometry.page_size().dispatch(Stride(geometry));
+    }
 }
 
 /// What happens to the second group before its first page is written, after all of the first.

@@ -180,18 +180,21 @@ pub(super) fn copy_next_group(planted: Option<Tap>) -> Result {
 pub(super) fn copy_group_of_block(planted: Option<Tap>) -> Result {
     let mut machine = machine(0, Access::Write);
     machine.unmap(0, FIRST, 64);
-    machine.map(0, FIRST - 16, 16 + BLOCK_BYTES / PAGE, Rights::READ_WRITE);
+    // The first address is a multiple of the bytes as far as which groups are copied, so it is not this one.
+    let inside = BLOCK_BYTES / PAGE;
+    let block = FIRST + inside;
+    machine.map(0, block - 16, 16 + inside, Rights::READ_WRITE);
     machine.frames.runs = true;
-    for page in [FIRST - 16, FIRST] {
+    for page in [block - 16, block] {
         assert!(machine.touch(0, page, Access::Write, page).is_ok());
     }
     assert!(machine.fork(0).is_ok());
-    for page in FIRST - 16..FIRST {
+    for page in block - 16..block {
         assert!(machine.touch(0, page, Access::Write, page).is_ok());
     }
     machine.on(0);
     tap(&machine, planted);
-    touch(&mut machine, 0, 1, Access::Write);
+    touch(&mut machine, inside, 1, Access::Write);
     let stats = machine.all[0].space.stats();
     assert_eq!((stats.blocks, stats.split, stats.copied), (1, 1, 32));
     end(machine)
