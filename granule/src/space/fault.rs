@@ -10,7 +10,7 @@ use super::vma::Vma;
 use super::{Space, SpaceError, is_writable};
 use crate::arch::page_size::{Level, Page};
 use crate::arch::{Descriptor, PhysicalAddress, VirtualAddress};
-use crate::table::block::BLOCK;
+use crate::table::block::{BLOCK, BrokenTables};
 use crate::table::group::DIRTY;
 use crate::table::page::{Place, Slot};
 use crate::table::{PageTables, TableEnvironment};
@@ -385,24 +385,36 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
         let bytes = PageTables::<P, E>::block_bytes();
         let end = to & !(bytes - 1);
         let mut at = from.next_multiple_of(bytes);
-        while self.settings.large_leaves.has_groups() && at < end {
+        if !self.settings.large_leaves.has_groups() || at >= end {
+            return;
+        }
+        let mut broken = BrokenTables::NONE;
+        while at < end {
             let (pages, next) = self.tables.pages_from(at, end);
             let address = VirtualAddress(self.geometry().base().0 + at);
             if let (Some(_), Some(vma)) = (pages, self.vmas.find(address).copied()) {
-                self.merge(&vma, at);
+                self.break_table(&vma, at, &mut broken);
             }
             at = next;
         }
+        self.tables.make_blocks(&mut broken);
     }
 
     /// As [`merge_between`](Self::merge_between), for the one table of the page at `offset`.
     pub(super) fn merge(&mut self, vma: &Vma, offset: u64) {
+        let mut broken = BrokenTables::NONE;
+        self.break_table(vma, offset, &mut broken);
+        self.tables.make_blocks(&mut broken);
+    }
+
+    /// Unlinks the table of the page at `offset` if it may become a block.
+    fn break_table(&mut self, vma: &Vma, offset: u64, broken: &mut BrokenTables) {
         let touch = self.touch_of(vma, offset, LargestLeaf::Block);
         let may = choose(&touch, |_| true) == LargestLeaf::Block;
         // The next write to what a fork left read-only would split the block again.
         let page = self.tables.page(offset);
         let may = may && (!vma.rights.write || page.is_some_and(|(_, entry)| is_writable(entry)));
-        self.stats.merged += u64::from(may && self.tables.merge_block(offset));
+        self.stats.merged += u64::from(may && self.tables.break_table(offset, broken));
     }
 
     /// Removes the hint from the group of a page, if the group has one.

@@ -11,7 +11,7 @@
 
 use super::group::{Gathered, comparable};
 use super::page::Slot;
-use super::pending::Invalidated;
+use super::pending::{Invalidated, MOST_KEPT};
 use super::{BitChange, FreedFrames, PageTables, TableEnvironment, TableError, Visibility};
 use crate::arch::page_size::{Level, Page};
 use crate::arch::{Descriptor, PhysicalAddress};
@@ -54,6 +54,27 @@ impl Replaced {
 #[must_use = "a table that is neither linked nor given back is lost"]
 #[derive(Debug)]
 pub(crate) struct NewTable(PhysicalAddress);
+
+/// Tables that were unlinked, with the entries that led to them, in whose places blocks come.
+#[must_use = "in the place of a broken table a block has to come"]
+pub(crate) struct BrokenTables {
+    tables: [(Slot, PhysicalAddress); MOST_KEPT],
+    count: usize,
+}
+
+impl BrokenTables {
+    pub(crate) const NONE: Self = {
+        let nowhere = PhysicalAddress(0);
+        let none = Slot {
+            table: nowhere,
+            index: 0,
+        };
+        Self {
+            tables: [(none, nowhere); MOST_KEPT],
+            count: 0,
+        }
+    };
+}
 
 impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// The bytes of a block.
@@ -202,15 +223,24 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         freed
     }
 
-    /// Makes a block of the last-level table for `offset`, if it is full of groups that differ only in bits
-    /// that hardware updates and whose frames are one aligned run. Returns whether it did.
-    pub(crate) fn merge_block(&mut self, offset: u64) -> bool {
+    /// Unlinks the last-level table for `offset`, if it is full of groups that differ only in bits that hardware
+    /// updates and whose frames are one aligned run. Returns whether it did. A block comes in its place by
+    /// [`make_blocks`](Self::make_blocks), before anything else is done.
+    pub(crate) fn break_table(&mut self, offset: u64, broken: &mut BrokenTables) -> bool {
         let Some((link, table)) = self.link_of_pages(offset) else {
             return false;
         };
         if !self.is_like_a_block(table) {
             return false;
         }
+        if broken.count == MOST_KEPT {
+            self.make_blocks(broken);
+        }
+        let Some(place) = broken.tables.get_mut(broken.count) else {
+            return false;
+        };
+        *place = (link, table);
+        broken.count += 1;
         let bytes = Self::block_bytes();
         let start = offset & !(bytes - 1);
         let how = self.visibility();
@@ -218,20 +248,27 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         self.pending.unlinked(P::SIZE.bytes());
         self.pending.below(BLOCK.next());
         self.pending.within(start, start + bytes);
-        let mut broken = self.flush();
-        let tables = broken.tables();
-        let mut gathered = Gathered::NONE;
-        for index in 0..P::SIZE.entries() {
-            gathered.add(tables.load(table, index));
-        }
-        let page = gathered.give(tables.load(table, 0));
-        let bits = tables.geometry.attribute_bits(page, Level::L3);
-        let block = Descriptor::leaf(&tables.geometry, BLOCK, tables.output(page), bits);
-        tables.store(link.table, link.index, block, tables.linking());
-        tables.pending.made_valid();
-        broken.free(table);
-        self.publish();
         true
+    }
+
+    /// Makes blocks in the places of these tables, after one invalidation for all of them, and frees the tables.
+    pub(crate) fn make_blocks(&mut self, broken: &mut BrokenTables) {
+        let mut invalidated = self.flush();
+        for (link, table) in broken.tables.iter().copied().take(broken.count) {
+            let tables = invalidated.tables();
+            let mut gathered = Gathered::NONE;
+            for index in 0..P::SIZE.entries() {
+                gathered.add(tables.load(table, index));
+            }
+            let page = gathered.give(tables.load(table, 0));
+            let bits = tables.geometry.attribute_bits(page, Level::L3);
+            let block = Descriptor::leaf(&tables.geometry, BLOCK, tables.output(page), bits);
+            tables.store(link.table, link.index, block, tables.linking());
+            tables.pending.made_valid();
+            invalidated.free(table);
+        }
+        broken.count = 0;
+        self.publish();
     }
 
     /// The entry that leads to the last-level table for `offset`, and that table, if a block could be there.

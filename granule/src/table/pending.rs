@@ -559,7 +559,7 @@ pub(super) struct Kept {
 }
 
 /// The most tables that wait for one invalidation.
-const MOST_KEPT: usize = 32;
+pub(super) const MOST_KEPT: usize = 32;
 
 impl Kept {
     pub(super) const NONE: Self = Self {

@@ -88,9 +88,13 @@ impl Dispatch for Whole {
         // Only what a change covers wholly becomes a block again.
         world.protect(0, from, count, Rights::READ_WRITE).unwrap();
         assert_eq!(world.stats(0).merged, 0);
-        for (rights, count) in [(Rights::READ, 1), (Rights::READ_WRITE, 2 * block)] {
-            world.protect(0, first, count, rights).unwrap();
-        }
+        world.protect(0, first, 1, Rights::READ).unwrap();
+        world.host.take_events();
+        let rights = Rights::READ_WRITE;
+        world.protect(0, first, 2 * block, rights).unwrap();
+        // All of both changes, three groups are folded, and one invalidation serves both tables.
+        let [tlbis, dsbs, ..] = counts(&world.host.take_events());
+        assert_eq!((tlbis as u64, dsbs), (1 + 3 * group + 1, 2 + 3 * 3 + 3));
         assert!(world.is_block(0, first) && world.is_block(0, first + block));
         assert_eq!((world.stats(0).split, world.stats(0).merged), (2, 2));
         world.check();
@@ -101,7 +105,6 @@ impl Dispatch for Whole {
         // Half a block is another area's now, although all is alike again.
         world.protect(0, first, group, Rights::READ).unwrap();
         world.advise(0, first, block / 2, Advice::Large).unwrap();
-        let rights = Rights::READ_WRITE;
         world.protect(0, first, block, rights).unwrap();
         assert!(!world.is_block(0, first) && world.is_group(0, first));
         // A page that was replaced is in no run with the others.
@@ -123,6 +126,35 @@ impl Dispatch for Whole {
 #[cfg_attr(miri, ignore = "thousands of pages")]
 fn a_table_of_which_all_is_alike_again_becomes_a_block() {
     everywhere(Whole);
+}
+
+/// One invalidation serves 32 tables; that of a table alone names each page.
+#[test]
+#[cfg_attr(miri, ignore = "thousands of pages")]
+fn many_tables_become_blocks_after_few_invalidations() {
+    let geometry = PLAIN.geometry(PageSize::K4, 39, VaRange::Lower);
+    let (count, block) = (33, Page4K::SIZE.entries() as u64);
+    let frames = ((count + 1) * block) as usize;
+    let mut world = World::<Page4K>::with_frames(geometry, HARDWARE, 100, 0, frames);
+    world.start();
+    let rights = Rights::READ_WRITE;
+    world.map(0, block, count * block, rights, 0).unwrap();
+    for first in (block..=count * block).step_by(block as usize) {
+        world.touch(0, first, Access::Write, first).unwrap();
+        for rights in [Rights::READ, rights] {
+            world.protect(0, first + 16, 16, rights).unwrap();
+        }
+        assert!(!world.is_block(0, first));
+    }
+    world.host.take_events();
+    world
+        .protect(0, block, count * block, Rights::READ)
+        .unwrap();
+    let [tlbis, dsbs, ..] = counts(&world.host.take_events());
+    assert_eq!((tlbis, dsbs), (1 + 1 + 512, 2 + 3 + 3));
+    assert_eq!(world.stats(0).merged, count);
+    world.check();
+    world.end();
 }
 
 /// The TLBIs and DSBs of changes there and back of a group and of one page, in a block and in groups, on CPUs
