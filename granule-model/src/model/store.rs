@@ -96,7 +96,15 @@ impl Model {
             page.mark_written(first, count);
             page.granule = None;
             let cpu = by.cpu;
-            let same = |one: &&mut Pending| one.cpu == cpu && one.may_only_fault == may_only_fault;
+            // A DSB made what this CPU stored before visible, which the next store must not make younger.
+            let dsb = self.cpus[cpu].dsb;
+            page.pending
+                .retain(|one| one.cpu != cpu || dsb <= one.event);
+            let same = |one: &&mut Pending| {
+                let (from, to) = one.entries;
+                let touches = from <= first + count && first <= to;
+                touches && one.cpu == cpu && one.may_only_fault == may_only_fault
+            };
             match page.pending.iter_mut().find(same) {
                 _ if is_seen => (),
                 Some(pending) => {

@@ -93,13 +93,20 @@ impl TableOrdering {
                 continue;
             }
             self.unseen_pages.insert(number);
-            let walked = page
+            let walked: Vec<(usize, usize)> = page
                 .tables
                 .iter()
-                .any(|id| trees.paths(*id).iter().any(|path| path.root == root));
-            if walked {
-                let pending = page.pending.iter();
-                for one in pending.filter(|one| unseen(one) && one.cpu != cpu) {
+                .filter(|id| trees.paths(**id).iter().any(|path| path.root == root))
+                .filter_map(|id| trees.tables.table(*id))
+                .map(|table| entries_in(number, table.base, table.entries * 8))
+                .collect();
+            let is_walked = |one: &Pending| {
+                let mut walked = walked.iter();
+                walked.any(|(first, count)| one.within(*first, first + count).is_some())
+            };
+            let of_others = |one: &&Pending| unseen(one) && one.cpu != cpu;
+            for one in page.pending.iter().filter(of_others) {
+                if is_walked(one) {
                     unordered(cpu, number, one.event, report);
                 }
             }

@@ -38,7 +38,7 @@ pub(crate) struct Pending {
 
 impl Pending {
     /// The part of it in the entries between two indices.
-    fn within(self, first: usize, end: usize) -> Option<Self> {
+    pub(crate) fn within(self, first: usize, end: usize) -> Option<Self> {
         let (from, to) = self.entries;
         let entries = (from.max(first), to.min(end));
         (entries.0 < entries.1).then_some(Self { entries, ..self })

@@ -173,6 +173,88 @@ fn a_tree_is_its_asids_while_the_cpu_is_parked_on_an_empty_one() {
 /// 4K pages and 40-bit addresses in the lower half: top tables of two entries.
 const SMALL: u64 = (TCR & !0x3f) | 24;
 
+/// What CPUs do to the small tables `one`, `two` and `three` of one page before CPU 1 enters one of them.
+type Steps = fn(&mut Rig, [u64; 3]);
+
+#[test]
+fn stores_to_a_top_table_do_not_count_for_those_beside_it() {
+    const PAGE_OF_TABLES: u64 = 0x6000_0000;
+    let tables = [0x40, 0x80, 0xc0].map(|at| PAGE_OF_TABLES + at);
+    fn make(rig: &mut Rig, cpu: u32, start: u64) {
+        rig.cpu = cpu;
+        // All of the room that a table of two entries has to itself, so that nothing lies between.
+        rig.event(Event::Obtained { start, bytes: 64 });
+        rig.fill(start, 8, 0, 0);
+    }
+    let cases: [(Steps, usize, bool); 5] = [
+        // One is complete when CPU 0 begins the next one.
+        (
+            |rig, [one, two, _]| {
+                make(rig, 0, one);
+                rig.barrier(Barrier::DSB_ISHST);
+                make(rig, 0, two);
+            },
+            0,
+            true,
+        ),
+        (
+            |rig, [one, two, _]| {
+                make(rig, 0, one);
+                rig.barrier(Barrier::DSB_ISHST);
+                make(rig, 0, two);
+            },
+            1,
+            false,
+        ),
+        // CPU 0 makes those on both sides.
+        (
+            |rig, [one, two, three]| {
+                make(rig, 1, two);
+                make(rig, 0, one);
+                make(rig, 0, three);
+            },
+            1,
+            true,
+        ),
+        // CPU 0 alone sees its table, walks it and completes it.
+        (
+            |rig, [one, _, three]| {
+                make(rig, 0, one);
+                rig.barrier(Barrier::DSB_NSH);
+                enter(rig, one, ASID + 1);
+                rig.barrier(Barrier::DSB_ISHST);
+                make(rig, 0, three);
+            },
+            0,
+            true,
+        ),
+        (
+            |rig, [one, ..]| {
+                make(rig, 0, one);
+                rig.barrier(Barrier::DSB_NSH);
+                enter(rig, one, ASID + 1);
+            },
+            0,
+            false,
+        ),
+    ];
+    for (number, (steps, entered, legal)) in cases.into_iter().enumerate() {
+        let mut rig = program(2, Policies::NONE);
+        for cpu in [0, 1] {
+            rig.cpu = cpu;
+            rig.register(System::TCR_EL1, SMALL);
+            rig.isb();
+        }
+        steps(&mut rig, tables);
+        rig.cpu = 1;
+        rig.barrier(Barrier::DSB_ISHST);
+        enter(&mut rig, tables[entered], ASID + 1);
+        let found = rig.model.violations();
+        let reported = found.iter().any(|one| one.rule == Rule::UnorderedLink);
+        assert_eq!(!reported, legal, "case {number}: {found:?}");
+    }
+}
+
 #[test]
 fn top_tables_share_a_page_with_others() {
     const PAGE_OF_TABLES: u64 = 0x6000_0000;

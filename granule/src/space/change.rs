@@ -103,7 +103,8 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
     /// blocks with such a page, become writable at their first write.
     ///
     /// A group or block that an end of the range cuts becomes pages or groups. It becomes whole again
-    /// by a later change that covers all of it.
+    /// by a later change to writable that covers all of it, and a block of whole groups by any change
+    /// that does. Rights that the range has already change nothing.
     ///
     /// # Errors
     ///

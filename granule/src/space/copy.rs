@@ -12,8 +12,8 @@ use crate::table::choose::any_shared;
 use crate::table::page::{Place, Slot};
 use crate::table::{FreedFrames, PageTables, TableEnvironment};
 
-/// Groups are copied whole as far as a multiple of these bytes. There a program shows anew that it goes on, by a group
-/// that it writes page by page: one in sixteen of 16K and of 64K pages.
+/// The group behind a multiple of these bytes does not follow the one before it: it is copied page by page, unless the
+/// one on its other side is the program's own. So of 16K and of 64K pages one group in sixteen is.
 const MOST_ON_TRUST: u64 = 32 << 20;
 
 /// A copy of a contiguous group.
@@ -208,9 +208,9 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
     /// where the next group begins, and that one is a group, or a block, of this space's own. A program that
     /// wrote all of the one probably goes on with the other, and saves a fault and a TLBI for each page.
     ///
-    /// Writes here and there copy a page each. But whether all of the group beside was written is not known if it was
-    /// copied whole too, so a program that then writes only the first page of each group that follows has the rest
-    /// of them copied in vain, as far as a multiple of [`MOST_ON_TRUST`].
+    /// Writes here and there copy a page each. But whether all of the group beside was written is not known if it came
+    /// whole, by a first touch or a copy, so a program that then writes only the first page of each group that follows
+    /// has the rest of them copied in vain, as far as a multiple of [`MOST_ON_TRUST`].
     fn copies_group(&self, vma: &Vma, offset: u64, place: &Place) -> bool {
         let page = P::SIZE.bytes();
         let inside = offset & (Self::group_bytes() - 1);

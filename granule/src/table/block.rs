@@ -11,6 +11,8 @@
 
 use super::group::{Gathered, comparable};
 use super::page::Slot;
+#[cfg(debug_assertions)]
+use super::pending::unwinding;
 use super::pending::{Invalidated, MOST_KEPT};
 use super::{BitChange, FreedFrames, PageTables, TableEnvironment, TableError, Visibility};
 use crate::arch::page_size::{Level, Page};
@@ -74,6 +76,18 @@ impl BrokenTables {
             count: 0,
         }
     };
+}
+
+/// A debug build panics when broken tables are dropped: no block would come in their places.
+#[cfg(debug_assertions)]
+impl Drop for BrokenTables {
+    fn drop(&mut self) {
+        assert!(
+            self.count == 0 || unwinding(),
+            "{} broken tables have no blocks in their places",
+            self.count
+        );
+    }
 }
 
 impl<P: Page, E: TableEnvironment> PageTables<P, E> {

@@ -344,14 +344,14 @@ impl Drop for Pending {
 
 /// Whether the thread is unwinding from a panic.
 #[cfg(all(debug_assertions, any(unix, windows)))]
-fn unwinding() -> bool {
+pub(super) fn unwinding() -> bool {
     extern crate std;
     std::thread::panicking()
 }
 
 /// On other targets a panic does not unwind.
 #[cfg(all(debug_assertions, not(any(unix, windows))))]
-const fn unwinding() -> bool {
+pub(super) const fn unwinding() -> bool {
     false
 }
 

@@ -157,6 +157,37 @@ fn many_tables_become_blocks_after_few_invalidations() {
     world.end();
 }
 
+/// Tables far from each other, with nothing and with one that is not whole between them, become blocks together.
+#[test]
+#[cfg_attr(miri, ignore = "gigabytes of addresses")]
+fn tables_far_apart_become_blocks_together() {
+    let geometry = PLAIN.geometry(PageSize::K4, 39, VaRange::Lower);
+    let block = Page4K::SIZE.entries() as u64;
+    let giga = block * block;
+    let mut world = World::<Page4K>::with_frames(geometry, HARDWARE, 100, 0, 5 * block as usize);
+    world.start();
+    let rights = Rights::READ_WRITE;
+    world.map(0, block, 5 * giga, rights, 0).unwrap();
+    let [near, between, far] = [block, giga, 4 * giga];
+    for first in [near, between, far] {
+        world.touch(0, first, Access::Write, first).unwrap();
+        for rights in [Rights::READ, rights] {
+            world.protect(0, first + 16, 16, rights).unwrap();
+        }
+    }
+    world.discard(0, between + 16, 1).unwrap();
+    world.host.take_events();
+    world.protect(0, block, 5 * giga, Rights::READ).unwrap();
+    let [tlbis, dsbs, ..] = counts(&world.host.take_events());
+    // The change, and the tables.
+    assert_eq!((tlbis, dsbs), (1 + 1, 2 + 3));
+    assert_eq!(world.stats(0).merged, 2);
+    let blocks = [near, between, far].map(|first| world.is_block(0, first));
+    assert_eq!(blocks, [true, false, true]);
+    world.check();
+    world.end();
+}
+
 /// The TLBIs and DSBs of changes there and back of a group and of one page, in a block and in groups, on CPUs
 /// without TLBI by range and with it.
 struct Flipped(Geometry, Settings);

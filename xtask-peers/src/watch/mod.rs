@@ -26,9 +26,10 @@ use crate::peers::Peers;
 
 /// The versions of the plugin interface that the QEMUs have.
 const INTERFACES: [u64; 2] = [4, 7];
-/// The places of the QEMUs that systems other than Linux run on.
-const OLDER: usize = 0;
+/// The place of the QEMU that systems other than Linux run on.
 const NEWEST: usize = 1;
+/// The place of the one before.
+const OLDER: usize = 0;
 
 /// The first process where a few programs are enough.
 const SCRIPT: &[u8] = b"#!/bin/busybox sh

@@ -246,13 +246,11 @@ fn a_thousand_small_programs_take_little_more_on_a_kernel_of_large_pages() {
 }
 
 /// Programs of all page sizes at once take what each takes alone, within a percent: no state of one size is in the
-/// way of another.
+/// way of another. An `munmap` may take 3 % less: in how many runs it gives frames back is where they lie, and of so
+/// little memory that is more than a percent.
 #[test]
 fn programs_of_all_sizes_at_once_take_what_each_takes_alone() {
     const SIZES: [PageSize; 3] = [PageSize::K4, PageSize::K16, PageSize::K64];
-    // In how many runs frames are given back depends on where they lie. It is a percent of what an unmap of so
-    // little memory takes.
-    const A_FEW_RUNS: f64 = 1000.0;
     let bench = Bench {
         page_size: SIZES.to_vec(),
         together: true,
@@ -270,13 +268,12 @@ fn programs_of_all_sizes_at_once_take_what_each_takes_alone() {
         let over = row["over_alone_percent"].as_f64().unwrap();
         let (op, pages) = (row["op"].as_str().unwrap(), row["pages"].as_u64());
         // At once, what the program that gives the orders takes is there once; in the sum it is there thrice.
-        let least = if pages.is_some() { -1.0 } else { -5.0 };
-        let taken = row["instructions"].as_f64().unwrap();
-        let apart = taken - taken / (1.0 + over / 100.0);
-        assert!(
-            (least..=1.0).contains(&over) || apart.abs() <= A_FEW_RUNS,
-            "{op}: {over} %:\n{table}"
-        );
+        let least = match op {
+            _ if pages.is_none() => -5.0,
+            "munmap" => -3.0,
+            _ => -1.0,
+        };
+        assert!((least..=1.0).contains(&over), "{op}: {over} %:\n{table}");
         assert!(row["instructions"].as_u64() >= pages, "{op}:\n{table}");
     }
 }

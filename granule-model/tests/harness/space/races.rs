@@ -198,6 +198,7 @@ pub(super) fn run_on<P: Page>(
         assert_eq!(machine.all[0].space.stats().merged, 2);
     }
     let (moments, updated) = machine.injected();
+    assert!(moments > 0, "{what:?}: there was no moment");
     machine.check();
     if updated && let Some((accessed, dirty)) = machine.noted(0, page) {
         assert!(accessed, "{what:?}: the access of page {page:#x} is lost");
@@ -219,10 +220,13 @@ fn all<P: Page>(va_bits: u32, bbm_level: u8, step: usize, things: &[What]) -> (u
         ..Shape::kernel(va_bits)
     };
     let group = P::SIZE.contiguous_entries(Level::L3) as u64;
+    let middle = group / 2 + 1;
     let (mut runs, mut updates) = (0, 0);
     for &what in things {
+        // Of two tables, hardware updates the second one too.
+        let second = (what == What::MergeBlocks).then_some(P::SIZE.entries() as u64 + middle);
         for dirty in [false, true] {
-            for page in [0, group / 2 + 1] {
+            for page in [0, middle].into_iter().chain(second) {
                 for moment in (0..).step_by(step) {
                     let injection = Injection {
                         page,
