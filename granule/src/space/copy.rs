@@ -13,7 +13,7 @@ use crate::table::page::{Place, Slot};
 use crate::table::{FreedFrames, PageTables, TableEnvironment};
 
 /// The group behind a multiple of these bytes does not follow the one before it: it is copied page by page, unless the
-/// one on its other side is the program's own. So of 16K and of 64K pages one group in sixteen is.
+/// one on its other side is the program's own. That is one group in sixteen of 16K and of 64K pages.
 const MOST_ON_TRUST: u64 = 32 << 20;
 
 /// A copy of a contiguous group.

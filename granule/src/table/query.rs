@@ -105,7 +105,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         most: usize,
     ) -> usize {
         let step = P::SIZE.entry_bytes(level);
-        visit::run_length(self, table, index, step, first, u64::MAX, most)
+        visit::run_length(self, table, index, step, first, most)
     }
 
     /// As [`run_length`](Self::run_length), for pages with consecutive outputs and any attributes. The first

@@ -281,7 +281,7 @@ fn visit_table<S: Source, B, const RUNS: bool>(
                 let rest = (1 << OUTPUT_RUN_SHIFT) - (output.0 & ((1 << OUTPUT_RUN_SHIFT) - 1));
                 let in_format = (rest >> size.level_shift(level)) as usize;
                 let most = most.min(in_range).min(in_format);
-                count = run_length(source, table, index, bytes, descriptor, u64::MAX, most);
+                count = run_length(source, table, index, bytes, descriptor, most);
                 next = to.min(first + count as u64 * bytes);
             }
             let entry = Entry {
@@ -312,7 +312,7 @@ fn visit_table<S: Source, B, const RUNS: bool>(
     ControlFlow::Continue(())
 }
 
-/// The number of entries from `index` on, at most `most`, whose `looked_at` bits grow by `step`.
+/// The number of entries from `index` on, at most `most`, each of which is the one before and `step`.
 #[inline(always)]
 pub(super) fn run_length<S: Source>(
     source: &S,
@@ -320,7 +320,6 @@ pub(super) fn run_length<S: Source>(
     index: usize,
     step: u64,
     first: Descriptor,
-    looked_at: u64,
     most: usize,
 ) -> usize {
     let mut expected = first.0;
@@ -328,7 +327,7 @@ pub(super) fn run_length<S: Source>(
     while count < most {
         expected = expected.wrapping_add(step);
         let next = source.load(table, index + count);
-        if !next.is_ok_and(|next| (next.0 ^ expected) & looked_at == 0) {
+        if !next.is_ok_and(|next| next.0 == expected) {
             break;
         }
         count += 1;

@@ -254,6 +254,31 @@ fn what_changes_back_and_forth_is_invalidated_and_nothing_round_it() {
     });
 }
 
+/// A page of a group that goes and is touched again: the group is taken apart and made again, each time with a
+/// TLBI for each of its pages.
+#[test]
+#[cfg_attr(miri, ignore = "hundreds of pages")]
+fn a_page_that_goes_and_comes_back_takes_the_tlbis_of_its_group_twice() {
+    let geometry = PLAIN.geometry(PageSize::K4, 39, VaRange::Lower);
+    let settings = Settings {
+        large_leaves: LargeLeaves::GROUPS,
+        ..HARDWARE
+    };
+    let (mut world, first, _) = world::<Page4K>(geometry, settings);
+    let group = world.arch.contiguous(3) as usize;
+    world.touch(0, first, Access::Write, first).unwrap();
+    for _ in 0..2 {
+        assert!(world.is_group(0, first));
+        world.host.take_events();
+        world.discard(0, first + 3, 1).unwrap();
+        assert_eq!(world.tlbis(), group + 1);
+        world.touch(0, first + 3, Access::Write, first).unwrap();
+        assert_eq!(world.tlbis(), group);
+    }
+    world.check();
+    world.end();
+}
+
 struct Written(Geometry, Settings);
 impl Dispatch for Written {
     type Output = ();

@@ -34,8 +34,8 @@ pub(super) struct System {
     input: &'static str,
     /// What it says when it came to its end.
     says: &'static str,
-    /// Its locks wait by WFE on several CPUs. QEMU 11.1 is the first whose WFE waits, and now and then it misses
-    /// the SEV of another CPU: then both CPUs wait for ever.
+    /// Its locks wait by WFE. QEMU 11.1 is the first whose WFE waits, and there both CPUs were seen to wait for ever in
+    /// that of a lock which it was one's turn to have.
     waits_by_wfe: bool,
     page_sizes: Vec<u64>,
     least: &'static [(&'static str, u64)],

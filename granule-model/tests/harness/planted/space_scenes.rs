@@ -24,7 +24,7 @@ thread_local! {
     static ENTRY_OF_BLOCK: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Finds it.
+/// Finds the entry that leads to the table of the first page.
 fn find_entry_of_block(machine: &Machine) {
     machine.all[0].space.tables().visit_all(|entry| {
         if entry.kind == Kind::Table && entry.bytes == BLOCK_BYTES {
