@@ -309,7 +309,7 @@ pub struct BootArgs {
     kexec: KexecArgs,
 
     /// Time limit of the guest in seconds, without the time it waits for a core of a busy host
-    #[arg(long, value_name = "S", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=31_536_000))]
+    #[arg(long, value_name = "S", default_value_t = Request::TIMEOUT.as_secs(), value_parser = clap::value_parser!(u64).range(1..=31_536_000))]
     timeout: u64,
 
     /// Print one JSON object to standard output, and the console to standard error

@@ -255,8 +255,9 @@ pub(super) fn mend(violation: &Violation) -> &'static str {
         Rule::InstructionCache => "DC CVAU, DSB ISH, IC IVAU, DSB ISH, ISB",
         Rule::LostUpdate => "replace the descriptor by an atomic exchange or a compare-and-swap",
         Rule::NoTranslation => "clear the bit nT before the block is relied on",
-        // It is the trace that lacks something.
-        _ => "nothing in the system: the trace lacks a store",
+        Rule::NotRecorded => "nothing in the system: the trace lacks a store",
+        // A rule that the model gained since.
+        _ => "what docs/rules.md says of the rule",
     }
 }
 

@@ -281,7 +281,7 @@ impl Default for Request {
             icount: false,
             plugin: None,
             kaslr_seed: KaslrSeed::Off,
-            timeout: Duration::from_secs(60),
+            timeout: Self::TIMEOUT,
             trace: None,
             trace_buffer: None,
             ram_file: None,
@@ -296,6 +296,9 @@ impl Default for Request {
 }
 
 impl Request {
+    /// The guest's time limit where nobody says another.
+    pub const TIMEOUT: Duration = Duration::from_secs(60);
+
     /// Whether we place image and tree in RAM ourselves. QEMU's `-kernel` would replace memory
     /// nodes and pick the address itself.
     #[must_use]

@@ -23,7 +23,7 @@ pub(crate) const BLOCK: Level = Level::L2;
 
 /// What the tables hold from an offset on.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Leaves {
+pub(crate) enum MappedBy {
     /// Entries of a last-level table, from this one on.
     Pages(Slot),
     /// A block, valid or present-invalid.
@@ -97,20 +97,20 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     }
 
     /// What there is at `at`, and the end of that, at most `to`: of the table, the block, or the hole.
-    pub(crate) fn leaves_from(&self, at: u64, to: u64) -> (Leaves, u64) {
+    pub(crate) fn mapped_from(&self, at: u64, to: u64) -> (MappedBy, u64) {
         let (slot, next) = self.pages_from(at, to);
-        let leaves = match slot {
-            Some(slot) => Leaves::Pages(slot),
+        let mapped = match slot {
+            Some(slot) => MappedBy::Pages(slot),
             None => {
                 let place = self.place(at);
                 if place.entry.0 & BitChange::LEAVES == 0 {
-                    Leaves::Nothing
+                    MappedBy::Nothing
                 } else {
-                    Leaves::Block(place.slot, place.entry)
+                    MappedBy::Block(place.slot, place.entry)
                 }
             }
         };
-        (leaves, next)
+        (mapped, next)
     }
 
     /// The frame that a block begins with, valid or present-invalid.

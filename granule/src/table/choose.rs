@@ -3,7 +3,7 @@
 //! The code asks about whole runs of frames and changes them together, so it decides nothing page
 //! by page. An end of a range must not cut a contiguous group or a block.
 
-use super::block::{BLOCK, Leaves};
+use super::block::{BLOCK, MappedBy};
 use super::page::Slot;
 use super::{BitChange, PageTables, TableEnvironment};
 use crate::arch::PhysicalAddress;
@@ -71,19 +71,19 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         let (mut pages, mut blocks) = (0, 0);
         let mut at = from;
         while at < to {
-            let (leaves, next) = self.leaves_from(at, to);
-            match leaves {
-                Leaves::Pages(slot) => {
+            let (mapped, next) = self.mapped_from(at, to);
+            match mapped {
+                MappedBy::Pages(slot) => {
                     let count = ((next - at) >> P::SIZE.shift()) as usize;
                     pages += self.change_table(slot, count, choice, &sharing);
                 }
-                Leaves::Block(slot, entry) => {
+                MappedBy::Block(slot, entry) => {
                     let shared = choice.alone != choice.shared
                         && any_shared::<P>(self.block_output(entry), Self::block_bytes(), &sharing);
                     let change = if shared { choice.shared } else { choice.alone };
                     blocks += self.update(slot.table, slot.index, 1, change);
                 }
-                Leaves::Nothing => {}
+                MappedBy::Nothing => {}
             }
             at = next;
         }

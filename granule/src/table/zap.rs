@@ -11,7 +11,7 @@
 //! invalidation. The chain of [`unmap`](PageTables::unmap) would overwrite entries whose frames are
 //! still needed. A detached block and a detached table differ in bit 1, as valid ones do.
 
-use super::block::Leaves;
+use super::block::MappedBy;
 use super::pending::Invalidated;
 use super::{BitChange, FreedFrames, PageTables, TableEnvironment};
 use crate::arch::page_size::{Level, Page};
@@ -123,14 +123,14 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     ) {
         let mut at = from;
         while at < to {
-            let (leaves, next) = self.leaves_from(at, to);
+            let (mapped, next) = self.mapped_from(at, to);
             let count = (next - at) >> P::SIZE.shift();
-            match leaves {
-                Leaves::Pages(slot) => {
+            match mapped {
+                MappedBy::Pages(slot) => {
                     self.visit_table_frames(slot.table, slot.index, count as usize, &mut visit);
                 }
-                Leaves::Block(_, entry) => visit(self.block_output(entry), count),
-                Leaves::Nothing => {}
+                MappedBy::Block(_, entry) => visit(self.block_output(entry), count),
+                MappedBy::Nothing => {}
             }
             at = next;
         }
