@@ -21,7 +21,7 @@ Findings name the guest's functions: those of --symbols, or those that a Linux l
 memory, with its modules. --accept FILE has lines `RULE FUNCTION REASON`; what they name is told
 and does not fail the run.
 
-A run takes two to three times as long as without the plugin; a Linux with one CPU boots in about ten seconds.
+A run takes up to about twice the CPU time that it takes without the plugin; a Linux with one CPU boots in about ten seconds.
 It ends with the guest. Ctrl-C ends the guest, and what was found until then is reported.
 
 The exit code is 1 when a rule was broken that is not accepted. Otherwise it is 2 for bad usage, for a run that was not

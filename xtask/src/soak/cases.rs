@@ -23,7 +23,7 @@ const OPERATIONS: u64 = 1_200_000;
 const TIMES: u32 = 10;
 /// Child processes that make calls on each machine.
 const HOSTILE_CHILDREN: u64 = 1_000;
-/// Events of each kind taken out of each of three traces.
+/// Events of each kind taken out of each of four traces.
 const REMOVALS: u64 = 100;
 /// Cases for each fuzz target, or as many as it runs in this many seconds.
 const FUZZ_CASES: u64 = 1_000_000;
