@@ -8,7 +8,8 @@ pub const BASE: u64 = 0x4000_0000;
 pub const VIRTUAL: u64 = 0xffff_ff80_0000_0000;
 /// Where the parts are: root, list of symbols, types, tasks, what a process has of memory.
 pub const ROOT: usize = 0x1000;
-const SYMBOLS: usize = 0x2000;
+/// The kernel's list of symbols. The offsets of its symbols begin 0x100 bytes on.
+pub const SYMBOLS: usize = 0x2000;
 const TYPES: usize = 0x6000;
 /// The first task, which is the head of the list; the others follow in steps of [`TASK_BYTES`].
 pub const TASKS: usize = 0x8000;

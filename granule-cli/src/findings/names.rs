@@ -81,7 +81,7 @@ impl Names {
         let of = |pc| {
             let place = self.found(pc)?;
             Some(Function {
-                start: pc - place.offset,
+                start: pc.checked_sub(place.offset)?,
                 bytes: place.bytes,
                 name: place.function.to_owned(),
                 module: place.module.map(str::to_owned),
@@ -249,6 +249,21 @@ mod tests {
         for pc in [FUNCTION.0 + 4, physical, 0x10] {
             assert_eq!(others.place(pc), names.place(pc), "{pc:#x}");
         }
+    }
+
+    #[test]
+    fn a_function_that_begins_below_all_memory_is_none() {
+        let mut names = Names {
+            info: Some("NUMBER(kimage_voffset)=0x1800\n".into()),
+            ..Names::default()
+        };
+        names.know([Function {
+            start: 0x1000,
+            bytes: 0x2000,
+            name: "long".into(),
+            module: None,
+        }]);
+        assert_eq!(names.functions(vec![0x10]), []);
     }
 
     #[test]

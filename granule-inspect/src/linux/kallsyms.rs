@@ -73,6 +73,13 @@ impl List {
                 "its list of symbols has no form that is known: {KNOWN} is not at {expected:#x}"
             ));
         }
+        // The next kernel stores where the last one's list was.
+        if !list.symbols().is_sorted_by_key(|(address, _)| address) {
+            return Err(
+                "its list of symbols is not in the order of addresses: other data was stored there"
+                    .into(),
+            );
+        }
         Ok(list)
     }
 

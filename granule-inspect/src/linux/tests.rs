@@ -4,7 +4,7 @@
 use super::*;
 use crate::source::raw;
 use granule_testing::linux::{
-    BASE, FUNCTION, MODULE, MODULE_FUNCTION, NODE, TASK_BYTES, TASKS, USER_ROOTS, VIRTUAL,
+    BASE, FUNCTION, MODULE, MODULE_FUNCTION, NODE, SYMBOLS, TASK_BYTES, TASKS, USER_ROOTS, VIRTUAL,
     count_from_places, memory, vmcoreinfo,
 };
 
@@ -50,6 +50,15 @@ fn symbols_whose_addresses_count_from_their_own_places() {
         let error = error.unwrap_err();
         assert!(error.contains("_stext is not at"), "{error}");
     }
+}
+
+#[test]
+fn symbols_that_something_else_was_stored_over_are_told() {
+    let mut memory = memory();
+    // `do_fault`, the fourth symbol.
+    memory[SYMBOLS + 0x10c..][..4].copy_from_slice(&0x9000_0001_u32.to_le_bytes());
+    let error = found(memory, &vmcoreinfo()).unwrap_err();
+    assert!(error.contains("not in the order of addresses"), "{error}");
 }
 
 #[test]

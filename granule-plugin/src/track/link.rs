@@ -7,6 +7,7 @@ use super::tables::{Table, TableId, pages};
 use super::{LINE, Memory, Origin, Tracker};
 use crate::decode::StoreForm;
 use granule_trace::{Event, Visibility};
+use std::collections::HashSet;
 use std::sync::atomic::{Ordering::SeqCst, fence};
 
 /// What leads to a table from now on.
@@ -291,6 +292,43 @@ impl<M: Memory> Tracker<'_, M> {
                 }
             }
         }
+    }
+
+    /// A table was given back without being unlinked, as by a kernel that leaves for the next one: so were the
+    /// programs that wait whose trees have it, unless a CPU may walk it.
+    pub(super) fn free_roots_that_wait(&mut self, by: Origin, id: TableId) {
+        let walked = self.cpus.iter().flat_map(|cpu| cpu.roots);
+        if walked.flatten().any(|root| self.leads_to(root, id)) {
+            return;
+        }
+        for root in self.tables.all() {
+            let waits = self
+                .tables
+                .get(root)
+                .is_some_and(|table| table.references == 0 && table.was_root);
+            if root != id && waits && self.leads_to(root, id) {
+                self.free(by, root);
+            }
+        }
+    }
+
+    /// Whether a walk from one table may come to another one.
+    fn leads_to(&self, from: TableId, to: TableId) -> bool {
+        let (mut seen, mut open) = (HashSet::from([from]), vec![from]);
+        while let Some(table) = open.pop() {
+            if table == to {
+                return true;
+            }
+            let Some(table) = self.tables.get(table) else {
+                continue;
+            };
+            let below = table.entries().into_iter().filter_map(|entry| match entry {
+                Entry::Table(address) => self.tables.find(table.place.below(address)),
+                _ => None,
+            });
+            open.extend(below.filter(|id| seen.insert(*id)));
+        }
+        false
     }
 
     /// All tables are given back.

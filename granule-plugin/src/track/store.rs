@@ -44,6 +44,9 @@ impl<M: Memory> Tracker<'_, M> {
                 self.memory.load(first, &mut words[..count]);
             }
         }
+        if self.lead_nowhere(&ids, first, &words[..count]) {
+            ids.iter().for_each(|id| self.free_roots_that_wait(by, *id));
+        }
         if self.is_given_back(&ids, first, &words[..count]) {
             ids.into_iter().for_each(|id| self.free(by, id));
             return;
@@ -87,6 +90,21 @@ impl<M: Memory> Tracker<'_, M> {
                 };
                 table.references == 0 && !words.iter().enumerate().all(keeps)
             })
+    }
+
+    /// Whether one of these words would lead to a table where no memory is: it is no descriptor.
+    fn lead_nowhere(&self, ids: &[TableId], first: u64, words: &[u64]) -> bool {
+        let tables = || ids.iter().filter_map(|id| self.tables.place(*id));
+        words.iter().enumerate().any(|(index, word)| {
+            let address = first + index as u64 * 8;
+            tables().any(|place| match place.form.entry(*word, place.level) {
+                Entry::Table(below) => {
+                    address.wrapping_sub(place.base) < place.bytes()
+                        && !self.memory.load(below, &mut [0])
+                }
+                _ => false,
+            })
+        })
     }
 
     /// One descriptor of tables is stored.

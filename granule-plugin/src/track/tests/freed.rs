@@ -82,6 +82,39 @@ fn a_program_s_root_stays_a_table_while_it_waits() {
 }
 
 #[test]
+fn programs_that_wait_are_given_back_where_their_tables_are_stored_over() {
+    /// Code, which would be a table descriptor with an address outside of RAM.
+    const CODE: u64 = 0xaa02_03f4_aa03_03f3;
+    let mut rig = Rig::running();
+    let (program, below) = (RAM + 0x6000, RAM + 0x8000);
+    rig.msr(System::TTBR0_EL1, program | 5 << 48);
+    rig.msr(System::TCR_EL1, TCR & !(1 << 7));
+    rig.store(program + 16, below | TABLE_BITS);
+    rig.msr(System::TTBR0_EL1, (RAM + 0x7000) | 6 << 48);
+    rig.told();
+    // The program may go on: its tables are still told.
+    rig.store(below, L3 | TABLE_BITS);
+    assert_eq!(
+        rig.told(),
+        [format!("cpu0 store {below:x} 1 {:x} Live", L3 | TABLE_BITS)]
+    );
+    rig.store(below + 8, CODE);
+    let freed = [program, below].map(|table| format!("cpu0 free {table:x} 1000"));
+    assert_eq!(rig.told(), freed);
+    rig.store(below + 16, CODE);
+    assert_eq!(rig.told(), [""; 0]);
+    // A CPU may walk this one.
+    rig.store(L2 + 8, CODE);
+    assert_eq!(
+        rig.told(),
+        [
+            r#"cpu0 Missing("tables outside of RAM")"#.to_owned(),
+            format!("cpu0 store {:x} 1 {CODE:x} Live", L2 + 8)
+        ]
+    );
+}
+
+#[test]
 fn a_program_s_empty_root_waits_no_more() {
     let program = RAM + 0x6000;
     // A table of another level, which nothing leads to yet; it was in a list of free pages before, or not.
