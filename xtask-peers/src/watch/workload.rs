@@ -84,6 +84,10 @@ pub(super) fn judge(console: &str, leaves: bool) -> Result<()> {
     let last = console.lines().rev().find(|line| !line.trim().is_empty());
     for name in STEPS {
         if !has(&format!("done: {name}")) {
+            let failed = format!("FAILED: {name}");
+            let lines = || console.lines().map(str::trim_end);
+            let before = lines().zip(lines().skip(1)).find(|pair| pair.1 == failed);
+            let last = before.map(|pair| pair.0).or(last);
             bail!("the guest's step `{name}` was not done; the last line is {last:?}");
         }
     }
@@ -127,6 +131,12 @@ mod tests {
             let failed = console.replace(&format!("done: {name}\r"), &format!("FAILED: {name}\r"));
             let error = judge(&failed, true).unwrap_err().to_string();
             assert!(error.contains(name), "{error}");
+            let told = failed.replace("FAILED", "of memory\r\nFAILED");
+            let error = judge(&told, true).unwrap_err().to_string();
+            assert!(
+                error.ends_with(r#"the last line is Some("of memory")"#),
+                "{error}"
+            );
         }
     }
 

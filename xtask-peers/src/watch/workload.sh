@@ -28,15 +28,20 @@ thp() {
         [ "$(sed -n 's/^thp_fault_alloc //p' /proc/vmstat)" -gt "$before" ]
 }
 
-# Each size of which three take no more than a tenth of a GiB.
+# Each size of which three take no more than a tenth of a GiB. Free memory may lie in pieces: it is moved together.
 hugetlb() {
     sizes=0
     for folder in /sys/kernel/mm/hugepages/hugepages-*kB; do
         kib=${folder##*-}
         kib=${kib%kB}
         [ "$kib" -le 32768 ] || continue
-        echo 3 >"$folder/nr_hugepages"
-        granule-user-memory huge "$kib" || return 1
+        for i in $(seq 10); do
+            echo 3 >"$folder/nr_hugepages"
+            [ "$(cat "$folder/nr_hugepages")" != 3 ] || break
+            echo 1 >/proc/sys/vm/compact_memory
+        done
+        granule-user-memory huge "$kib" ||
+            { echo "$(cat "$folder/nr_hugepages") of 3 pages of $kib KiB"; return 1; }
         echo 0 >"$folder/nr_hugepages"
         sizes=$((sizes + 1))
     done

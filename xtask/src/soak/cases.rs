@@ -223,7 +223,7 @@ fn model(seed: u64) -> Case {
     let program = cargo(&arguments, &variables, 120 * MINUTE);
     Case::program(
         format!("model harness, {OPERATIONS} operations"),
-        8.0,
+        17.0,
         program,
     )
     .alone()
@@ -337,8 +337,8 @@ fn sensitivity(seed: u64) -> Case {
 /// Debian's kernels, watched: every planted fault is found, and what matters in recordings is noticed.
 fn linux() -> impl Iterator<Item = Case> {
     let cases = [
-        ("faults planted in Linux", "faults-all", 12.0),
-        ("sensitivity in recordings of Linux", "sensitivity", 40.0),
+        ("faults planted in Linux", "faults-all", 2.0),
+        ("sensitivity in recordings of Linux", "sensitivity", 2.0),
     ];
     cases.into_iter().map(|(name, part, minutes)| {
         let arguments = ["run", "-p", "xtask-peers", "--", "--only", part];
@@ -366,12 +366,12 @@ fn watched() -> Case {
         tests: false,
         ..cargo(&arguments, &[], 180 * MINUTE)
     };
-    Case::program("watched systems, all machines", 14.0, program).alone()
+    Case::program("watched systems, all machines", 7.0, program).alone()
 }
 
 /// QEMU's boards, with each QEMU and each page size.
 fn boards() -> Case {
-    peers("QEMU's boards", "boards-all", 6.0)
+    peers("QEMU's boards", "boards-all", 1.0)
 }
 
 /// All boots through firmware.
