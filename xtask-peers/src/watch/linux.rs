@@ -8,7 +8,7 @@ use anyhow::{Result, bail, ensure};
 use granule_cli::PageSize;
 use serde_json::Value;
 
-use super::run::{Run, events, findings, line, saw};
+use super::run::{Run, events, findings, lines, saw};
 use super::workload;
 
 /// The findings that are true, or taken on purpose, each with its reason; docs/findings.md has more.
@@ -128,7 +128,7 @@ impl Case<'_> {
         let new = findings(told)
             .iter()
             .filter(|it| it["accepted"].is_null() && it["undecided"].is_null());
-        let new: Vec<String> = new.map(line).collect();
+        let new: Vec<String> = new.map(lines).collect();
         if let Some(first) = new.first() {
             bail!("{} new findings, the first: {first}", new.len());
         }

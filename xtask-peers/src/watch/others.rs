@@ -12,7 +12,7 @@ use granule_cli::{Initramfs, PageSize};
 use serde_json::Value;
 use xtask::workspace::image_path;
 
-use super::run::{Run, Watched, events, findings, line, saw};
+use super::run::{Run, Watched, events, findings, lines, saw};
 use super::{NEWEST, OLDER, workload};
 use crate::machine::{Files, Kernel};
 use crate::peers::{EDK2, Peers, U_BOOT, XEN};
@@ -117,7 +117,7 @@ impl System {
         let decided = findings(told).iter().filter(|it| it["undecided"].is_null());
         let (known, new): (Vec<_>, Vec<_>) = decided.partition(is_known);
         if let Some(first) = new.first() {
-            bail!("{} new findings, the first: {}", new.len(), line(first));
+            bail!("{} new findings, the first: {}", new.len(), lines(first));
         }
         for (rule, _) in self.accepted {
             let is_found = known.iter().any(|it| it["rule"] == *rule);

@@ -182,7 +182,7 @@ pub(super) fn saw(told: &Value, least: &[(&str, u64)]) -> Result<()> {
 }
 
 /// A finding in one line.
-pub(super) fn line(finding: &Value) -> String {
+fn line(finding: &Value) -> String {
     let text = |value: &Value| value.as_str().unwrap_or("?").to_owned();
     let place = match finding["function"].as_str() {
         Some(name) => name.to_owned(),
@@ -190,6 +190,16 @@ pub(super) fn line(finding: &Value) -> String {
     };
     let (rule, example) = (text(&finding["rule"]), text(&finding["example"]));
     format!("{rule} in {place}: {example}")
+}
+
+/// One finding in a line, and the events that led to it in further ones: a rare one may not come again.
+pub(super) fn lines(finding: &Value) -> String {
+    let steps = finding["steps"].as_array().map_or(&[][..], Vec::as_slice);
+    steps.iter().fold(line(finding), |told, step| {
+        let text = |key: &str| step[key].as_str().unwrap_or("").to_owned();
+        let (name, what, role) = (text("name"), text("text"), text("role"));
+        told + &format!("\n       {} {name}: {what}  {role}", step["event"])
+    })
 }
 
 #[cfg(test)]
@@ -209,6 +219,13 @@ mod tests {
         assert_eq!(count(&told), 7);
         assert_eq!(line(&findings(&told)[0]), "a in f: x");
         assert_eq!(line(&findings(&told)[1]), "b in 0x1: y");
+        assert_eq!(lines(&findings(&told)[1]), "b in 0x1: y");
+        let step = json!({"event": 7, "name": "f+0x4", "text": "isb cpu0", "role": "is late"});
+        let finding = json!({"rule": "a", "function": "f", "example": "x", "steps": [step]});
+        assert_eq!(
+            lines(&finding),
+            "a in f: x\n       7 f+0x4: isb cpu0  is late"
+        );
         assert!(saw(&told, &[("tlbi", 2)]).is_ok());
         let error = saw(&told, &[("tlbi", 3)]).unwrap_err().to_string();
         assert!(error.contains("tlbi: 2"), "{error}");
