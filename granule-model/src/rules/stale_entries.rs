@@ -14,6 +14,7 @@ use crate::state::leaf::LeafView;
 use crate::state::relied::Relied;
 use crate::state::stale_range::{StaleKind, StaleRange};
 use crate::state::stale_tlb::{Fate, StaleTlb};
+use crate::state::tables::Root;
 use crate::state::trees::Trees;
 use crate::state::walk::{self, TableAt};
 use crate::violation::Rule;
@@ -137,6 +138,11 @@ fn walked_by(
     relied: Relied,
 ) -> Vec<(RootId, u64)> {
     let space = relied.space;
+    let is_empty = |root: &Root| TableAt::top(&root.key).is_empty(trees.memory);
+    // The table of the address space that a CPU relies on: another CPU that walks an empty tree instead is on
+    // its way to a third one or comes from it, with the ASID of either.
+    let own = relied.by.and_then(|cpu| cpus[cpu].roots[space.index()]);
+    let own = own.and_then(|id| Some(trees.tables.root(id)?.table));
     let mut found: Vec<(RootId, u64)> = Vec::new();
     let mut walking = false;
     let mut holders = range.cpus;
@@ -146,8 +152,11 @@ fn walked_by(
         let Some(id) = cpus[cpu].roots[space.index()] else {
             continue;
         };
-        let root = trees.tables.root(id);
-        if !root.is_some_and(|root| range.matches(root.key.asid)) {
+        let Some(root) = trees.tables.root(id) else {
+            continue;
+        };
+        let parked = || own.is_some_and(|own| own != root.table) && is_empty(root);
+        if !range.matches(root.key.asid) || parked() {
             continue;
         }
         walking = true;
@@ -169,7 +178,7 @@ fn walked_by(
                 .filter(|(_, root)| {
                     root.key.asid == range.asid
                         && root.holders & range.cpus != 0
-                        && (named || !TableAt::top(&root.key).is_empty(trees.memory))
+                        && (named || !is_empty(root))
                 })
                 .map(|(id, root)| (id, root.holders & range.cpus)),
         );
