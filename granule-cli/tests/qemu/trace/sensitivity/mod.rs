@@ -27,7 +27,7 @@ const ALIKE: u64 = 4;
 /// The events after a removal that are looked at in a trace of another kernel.
 const WINDOW: usize = 200_000;
 /// Removals of one instruction's events.
-const OF_ONE_PLACE: usize = 40;
+const OF_ONE_PLACE: usize = 160;
 
 fn asked(name: &str) -> Option<usize> {
     let asked = std::env::var(format!("GRANULE_SENSITIVITY_{name}")).ok();
