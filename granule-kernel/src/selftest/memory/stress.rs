@@ -23,9 +23,9 @@ use crate::mm::{kernel_tables, merge};
 use crate::percpu;
 use crate::percpu::PerCpu;
 use arrayvec::ArrayVec;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering};
 use granule::arch::{PhysicalAddress, VirtualAddress};
-use neighbours::{EACH, NEIGHBOURS, visit};
+use neighbours::{EACH, NEIGHBOURS, Progress, visit};
 
 /// Seconds that the other CPUs may take to finish.
 const PATIENCE_S: u64 = 60;
@@ -86,19 +86,22 @@ fn stress(changes: u64, seed: u64) {
     let counted = kernel_tables::counted();
     let blocks = Quarters::find();
     let mut work = Changes::new(&blocks, seed);
-    let (stop, accesses, merges) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
+    let progress = Progress::default();
+    let (accesses, merges) = (AtomicU64::new(0), AtomicU64::new(0));
     let neighbours = work.neighbours.clone();
     let others_do = |this: &'static PerCpu| {
-        let did = visit(this, &neighbours, others.len() as u64, seed, &stop, &blocks);
+        let cpus = others.len() as u64;
+        let did = visit(this, &neighbours, cpus, seed, &progress, &blocks);
         accesses.fetch_add(did.accesses, Ordering::Relaxed);
         merges.fetch_add(did.merges, Ordering::Relaxed);
     };
     jobs::run_while(others, PATIENCE_S, &others_do, || {
         while work.done() < changes {
             work.change();
+            progress.changes.store(work.done(), Ordering::Relaxed);
         }
         work.put_back();
-        stop.store(true, Ordering::Release);
+        progress.is_over.store(true, Ordering::Release);
     });
     let (counts, refused, in_use) = (work.counts, work.refused, work.in_use);
     let done = work.done();

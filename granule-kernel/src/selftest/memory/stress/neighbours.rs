@@ -6,7 +6,7 @@ use crate::bench::support::{Random, ok};
 use crate::mm::{kernel_tables, merge};
 use crate::percpu;
 use crate::percpu::PerCpu;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use granule::arch::VirtualAddress;
 
 /// Number of neighbours in each changed quarter.
@@ -14,7 +14,7 @@ pub(super) const EACH: u64 = 16;
 pub(super) const NEIGHBOURS: usize = 3 * EACH as usize;
 /// Words that a CPU writes to a neighbour at once: one cache line.
 const WORDS: u64 = 8;
-/// Accesses of a CPU between two of its own merges.
+/// Accesses of a CPU between two of its own merges, at least.
 const ACCESSES_A_MERGE: u64 = 512;
 
 /// The counts of one of these CPUs.
@@ -24,13 +24,22 @@ pub(super) struct Did {
     pub(super) merges: u64,
 }
 
-/// Reads and writes this CPU's neighbours until it is told to stop.
+/// How far the CPU is that makes the changes.
+#[derive(Default)]
+pub(super) struct Progress {
+    /// Changes so far.
+    pub(super) changes: AtomicU64,
+    /// Whether they are all made.
+    pub(super) is_over: AtomicBool,
+}
+
+/// Reads and writes this CPU's neighbours until the changes are over.
 pub(super) fn visit(
     this: &PerCpu,
     neighbours: &[u64],
     cpus: u64,
     seed: u64,
-    stop: &AtomicBool,
+    progress: &Progress,
     quarters: &Quarters,
 ) -> Did {
     let number = this.number() as u64;
@@ -39,6 +48,7 @@ pub(super) fn visit(
     // How often each neighbour was written.
     let mut written = [0u64; NEIGHBOURS];
     let mut did = Did::default();
+    let mut merged_at = 0;
     // CPU numbers may have gaps. The places among these CPUs are 0 to `cpus` - 1.
     let place = percpu::online()
         .without(0)
@@ -51,7 +61,7 @@ pub(super) fn visit(
             write(*neighbour, page, 0);
         }
     }
-    while !stop.load(Ordering::Acquire) {
+    while !progress.is_over.load(Ordering::Acquire) {
         let index = random.below(NEIGHBOURS as u64) as usize;
         if !mine(index) {
             continue;
@@ -63,7 +73,11 @@ pub(super) fn visit(
         *times += 1;
         write(*neighbour, page, *times);
         did.accesses += 2 * WORDS;
-        if did.accesses.is_multiple_of(2 * WORDS * ACCESSES_A_MERGE) {
+        let changes = progress.changes.load(Ordering::Relaxed);
+        // Once between two changes: the lock has no queue, and CPUs that do nothing but merge would leave the CPU
+        // that makes the changes little of it.
+        if changes != merged_at && did.accesses.is_multiple_of(2 * WORDS * ACCESSES_A_MERGE) {
+            merged_at = changes;
             let pages = 4 * QUARTER / page;
             // The whole range one time in two.
             let count = match random.below(2) {
