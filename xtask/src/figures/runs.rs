@@ -210,13 +210,13 @@ pub(super) const RUNS: &[Run] = &[
         "linux-faults",
         &["cargo run --package xtask-peers -- --only faults-all"],
         Phase::Alone,
-        700,
+        90,
     ),
     run(
         "linux-sensitivity",
         &["cargo run --package xtask-peers -- --only sensitivity"],
         Phase::Alone,
-        2400,
+        100,
     ),
     run(
         "host",
