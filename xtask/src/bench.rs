@@ -1,5 +1,5 @@
-//! `cargo xtask bench`: `granule-bench` in several builds, the worst of which counts, and the instructions of
-//! the same rows on arm64.
+//! `cargo xtask bench`: `granule-bench` in several builds, the worst of which counts, or the instructions of the
+//! same rows on arm64.
 //!
 //! Each build has another amount of unrelated code, for the compiler and the linker lay out the same source in
 //! another way beside it. Instructions are counted by `examples/instruction-counts` under QEMU's `-icount`.
@@ -23,8 +23,8 @@ pub(crate) struct Options {
     /// Builds with different amounts of unrelated code
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=10))]
     builds: u16,
-    /// Count instructions only
-    #[arg(long)]
+    /// Count the instructions on arm64 instead
+    #[arg(long, conflicts_with_all = ["builds", "quick", "rounds", "cpu"])]
     instructions: bool,
     /// Print JSON
     #[arg(long)]
@@ -52,9 +52,8 @@ impl Options {
 }
 
 pub(crate) fn bench(options: &Options) -> Result<()> {
-    let counts = counts()?;
     let result = if options.instructions {
-        json!({"rows": counts})
+        json!({"rows": counts()?})
     } else {
         let programs = (0..options.builds).map(build).collect::<Result<Vec<_>>>()?;
         let runs = programs.iter().map(|program| {
@@ -63,7 +62,7 @@ pub(crate) fn bench(options: &Options) -> Result<()> {
             let text = capture(command)?;
             serde_json::from_str(&text).context("granule-bench printed no JSON")
         });
-        merge(&runs.collect::<Result<Vec<Value>>>()?, &counts)?
+        merge(&runs.collect::<Result<Vec<Value>>>()?)?
     };
     if options.json {
         println!("{result:#}");
@@ -89,7 +88,7 @@ fn build(amount: u16) -> Result<std::path::PathBuf> {
 }
 
 /// Builds and boots the program that counts, and returns its rows.
-pub(crate) fn counts() -> Result<Vec<Value>> {
+fn counts() -> Result<Vec<Value>> {
     let manifest = root().join("examples/Cargo.toml");
     let target = target_dir().join("examples");
     let program = build_executable(&[
@@ -158,8 +157,8 @@ fn same(a: &Value, b: &Value, names: &[&str]) -> bool {
     names.iter().all(|name| a[name] == b[name])
 }
 
-/// For each row and goal the run with the worst ratio, what the others had, and the instructions.
-fn merge(runs: &[Value], counts: &[Value]) -> Result<Value> {
+/// For each row and goal the run with the worst ratio, and what the others had.
+fn merge(runs: &[Value]) -> Result<Value> {
     let mut merged = runs.first().context("granule-bench did not run")?.clone();
     for (key, names) in [("rows", &NAMES[..]), ("goals", &["what"][..])] {
         let lists = lists(runs, key)?;
@@ -174,10 +173,6 @@ fn merge(runs: &[Value], counts: &[Value]) -> Result<Value> {
             let (worst, medians) = worst(&all)?;
             let mut worst = worst.clone();
             worst["builds"] = json!(medians);
-            if key == "rows" {
-                worst["instructions_per_leaf"] = per_leaf(counts, row, &row["subject"]);
-                worst["floor_instructions_per_leaf"] = per_leaf(counts, row, &json!("floor"));
-            }
             out.push(worst);
         }
         merged[key] = json!(out);
@@ -188,17 +183,6 @@ fn merge(runs: &[Value], counts: &[Value]) -> Result<Value> {
         .find(|fault| !fault.is_null());
     merged["fault"] = fault.cloned().unwrap_or(Value::Null);
     Ok(merged)
-}
-
-/// The instructions a leaf of a subject at the job and step of a row; null for a job that was not counted.
-fn per_leaf(counts: &[Value], row: &Value, subject: &Value) -> Value {
-    let job = ["bytes", "leaf_bytes", "calls", "step"];
-    let found = counts
-        .iter()
-        .find(|count| same(count, row, &job) && count["subject"] == *subject);
-    let each =
-        found.and_then(|found| Some(found["instructions"].as_f64()? / found["leaves"].as_f64()?));
-    json!(each)
 }
 
 /// A line for each subject and step.
@@ -222,13 +206,10 @@ fn text(result: &Value) -> Result<String> {
             let most = all.fold(0.0, f64::max);
             let _ = write!(text, " {most:>8.2} x floor (best build {least:>8.2})");
         }
-        let each = row["instructions_per_leaf"]
-            .as_f64()
-            .or_else(|| Some(row["instructions"].as_f64()? / row["leaves"].as_f64()?));
-        let _ = match each {
-            Some(each) => writeln!(text, " {each:>9.3} instructions a leaf"),
-            None => writeln!(text),
-        };
+        if let (Some(all), Some(leaves)) = (row["instructions"].as_f64(), row["leaves"].as_f64()) {
+            let _ = write!(text, " {:>9.3} instructions a leaf", all / leaves);
+        }
+        text.push('\n');
     }
     for goal in result["goals"].as_array().into_iter().flatten() {
         let reached = match goal["reached"].as_bool() {
@@ -272,22 +253,25 @@ mod tests {
 
     #[test]
     fn the_worst_build_counts() {
-        let counts = parse(&console()).unwrap();
         let runs = [
             result(1.1, true, None),
             result(1.4, false, Some("x")),
             result(1.2, true, None),
         ];
-        let merged = merge(&runs, &counts).unwrap();
+        let merged = merge(&runs).unwrap();
         let row = &merged["rows"][0];
         assert_eq!(row["ratio"]["median"], 1.4);
         assert_eq!(row["builds"], json!([1.1, 1.4, 1.2]));
-        assert_eq!(row["instructions_per_leaf"], 2.5);
-        assert_eq!(row["floor_instructions_per_leaf"], 2.0);
         assert_eq!(merged["goals"][0]["reached"], false);
         assert_eq!(merged["fault"], "x");
         let text = text(&merged).unwrap();
         assert!(text.contains("in the worst build 1.40: missed"), "{text}");
+    }
+
+    #[test]
+    fn instructions_are_told_for_each_leaf() {
+        let counts = parse(&console()).unwrap();
+        let text = text(&json!({"rows": counts})).unwrap();
         assert!(text.contains("2.500 instructions a leaf"), "{text}");
     }
 
@@ -295,11 +279,11 @@ mod tests {
     fn rows_that_differ_between_builds_are_an_error() {
         let mut other = result(1.0, true, None);
         other["rows"][0]["step"] = json!("unmap");
-        let error = merge(&[result(1.0, true, None), other], &[]).unwrap_err();
+        let error = merge(&[result(1.0, true, None), other]).unwrap_err();
         assert!(error.to_string().contains("different rows"), "{error}");
         let mut fewer = result(1.0, true, None);
         fewer["rows"] = json!([]);
-        let error = merge(&[result(1.0, true, None), fewer], &[]).unwrap_err();
+        let error = merge(&[result(1.0, true, None), fewer]).unwrap_err();
         assert!(error.to_string().contains("different rows"), "{error}");
     }
 

@@ -9,7 +9,6 @@ use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
 
-use crate::bench;
 use crate::guest;
 use crate::packages::LIBRARY;
 use xtask::workspace::{KERNEL_TARGET, cargo, root, run, target_dir};
@@ -81,7 +80,6 @@ pub(crate) fn check() -> Result<()> {
             }
         }
     }
-    println!("ok: instruction-counts, {} rows", bench::counts()?.len());
     println!("examples: {} boots run, {failed} failed", boots.len());
     ensure!(failed == 0, "{failed} of {} boots failed", boots.len());
     Ok(())

@@ -163,7 +163,7 @@ impl Permissions {
 
     /// These permissions as descriptor bits of `regime`.
     #[must_use]
-    #[inline]
+    #[inline(always)]
     pub const fn encode(self, regime: Regime) -> u64 {
         let mut bits = ((self.software & 0b1111) as u64) << 55;
         if !self.writable {
@@ -309,7 +309,7 @@ impl Attributes {
     /// These attributes as bits of a leaf descriptor of `geometry`, without the address, the
     /// contiguous bit and the two low bits.
     #[must_use]
-    #[inline]
+    #[inline(always)]
     pub const fn encode(&self, geometry: &Geometry) -> u64 {
         let regime = geometry.regime();
         let mut bits = self.permissions.encode(regime) | (self.memory.index() as u64) << 2;

@@ -195,6 +195,13 @@ pub(super) const RUNS: &[Run] = &[
     .text()
     .checked(),
     run(
+        "instructions",
+        &["cargo xtask bench --instructions"],
+        Phase::Count,
+        36,
+    )
+    .checked(),
+    run(
         "peers",
         &["cargo run --package xtask-peers -- --only bench"],
         Phase::Alone,

@@ -80,6 +80,7 @@ pub(super) const BLOCKS: &[Block] = &[
     }),
     block("host-goals", "host", host_goals),
     block("host", "host", host),
+    block("instructions", "instructions", instructions),
 ];
 
 fn fenced(text: &str) -> String {
@@ -358,18 +359,36 @@ fn host_goals(said: &[Said]) -> Result<String> {
     Ok(table)
 }
 
-/// A table for each job: subjects in rows, steps in columns.
+/// Times over the floor's. Single calls have no floor: they stand beside the fastest other crate.
 fn host(said: &[Said]) -> Result<String> {
+    jobs(said, |job, row| {
+        Ok(if text(row, "calls")? == "range" {
+            spread(select(row, "ratio")?)?
+        } else {
+            format!("{:.2}", over_the_fastest(job, row)?)
+        })
+    })
+}
+
+/// Instructions a leaf.
+fn instructions(said: &[Said]) -> Result<String> {
+    jobs(said, |_, row| {
+        let each = number(row, "instructions")? / number(row, "leaves")?;
+        Ok(format!("{each:.*}", usize::from(each < 20.0)))
+    })
+}
+
+/// A table for each job: subjects in rows, steps in columns. `cell` is told the rows of the job and one of them.
+fn jobs(said: &[Said], cell: impl Fn(&[&Value], &Value) -> Result<String>) -> Result<String> {
     let said = one(said)?;
     let all = rows(&said.json, "rows")?;
     let mut parts = vec![command(said)];
-    for floor in rows(&said.json, "floors")? {
-        let (bytes, leaf) = (count(floor, "bytes")?, count(floor, "leaf_bytes")?);
-        let calls = text(floor, "calls")?;
-        let job = all.iter().filter(|row| {
-            row["bytes"] == bytes && row["leaf_bytes"] == leaf && row["calls"] == calls
-        });
-        let job: Vec<&Value> = job.collect();
+    let same = |a: &Value, b: &Value| JOB.iter().all(|name| a[name] == b[name]);
+    for job in all.chunk_by(same) {
+        let first = job.first().context("a job has no row")?;
+        let (bytes, leaf) = (count(first, "bytes")?, count(first, "leaf_bytes")?);
+        let calls = text(first, "calls")?;
+        let job: Vec<&Value> = job.iter().collect();
         let leaves = match leaf {
             0x1000 => "4K leaves",
             0x20_0000 => "2M blocks",
@@ -396,14 +415,7 @@ fn host(said: &[Said]) -> Result<String> {
                     .iter()
                     .find(|row| row["subject"] == subject && row["step"] == step);
                 let row = row.with_context(|| format!("{subject} did no {step}"))?;
-                // Single calls have no floor: they stand beside the fastest other crate.
-                let _ = if calls == "range" {
-                    write!(table, " {}", spread(select(row, "ratio")?)?)
-                } else {
-                    write!(table, " {:.2}", over_the_fastest(&job, row)?)
-                };
-                let each = number(row, "instructions_per_leaf")?;
-                let _ = write!(table, "; {each:.*} |", if each < 20.0 { 1 } else { 0 });
+                let _ = write!(table, " {} |", cell(&job, row)?);
             }
             table.push('\n');
         }
@@ -411,6 +423,9 @@ fn host(said: &[Said]) -> Result<String> {
     }
     Ok(parts.join("\n"))
 }
+
+/// What the rows of one job have in common.
+const JOB: [&str; 3] = ["bytes", "leaf_bytes", "calls"];
 
 /// The time of a row over that of the fastest other crate at the same step, medians of the run.
 fn over_the_fastest(job: &[&Value], row: &Value) -> Result<f64> {
@@ -522,11 +537,11 @@ mod tests {
         let ratio = json!({"median": 1.0, "lower_quartile": 0.9, "upper_quartile": 1.1});
         let row = |bytes: u64, step: &str| {
             json!({"bytes": bytes, "leaf_bytes": 4096, "calls": "range", "subject": "granule",
-                "step": step, "ratio": ratio, "instructions_per_leaf": 1.63})
+                "step": step, "ratio": ratio, "instructions": 163, "leaves": 100})
         };
         let page = |subject: &str, step: &str, time: f64| {
             json!({"bytes": 1 << 26, "leaf_bytes": 4096, "calls": "page", "subject": subject,
-                "step": step, "ns_per_leaf": {"median": time}, "instructions_per_leaf": 79.0})
+                "step": step, "ns_per_leaf": {"median": time}, "instructions": 790, "leaves": 10})
         };
         let both = [1_u64 << 30, 64 << 30];
         let mut rows: Vec<Value> = both
@@ -540,17 +555,8 @@ mod tests {
                 page("b", step, 4.0),
             ]);
         }
-        let floor = |bytes: u64, calls| json!({"bytes": bytes, "leaf_bytes": 4096, "calls": calls});
-        let floors = [
-            floor(both[0], "range"),
-            floor(both[1], "range"),
-            floor(1 << 26, "page"),
-        ];
         let goals = json!([{"what": "map", "at_most": 1.25, "ratio": ratio, "reached": false}]);
-        let said = [said(
-            "",
-            json!({"rows": rows, "floors": floors, "goals": goals}),
-        )];
+        let said = [said("", json!({"rows": rows, "goals": goals}))];
         let text = host(&said).unwrap();
         let cell = "1.00 (0.90 to 1.10)";
         assert!(
@@ -558,16 +564,19 @@ mod tests {
             "{text}"
         );
         assert_eq!(
-            text.matches(&format!(
-                "| granule | {cell}; 1.6 | {cell}; 1.6 | {cell}; 1.6 |"
-            ))
-            .count(),
+            text.matches(&format!("| granule | {cell} | {cell} | {cell} |"))
+                .count(),
             2
         );
-        assert!(
-            text.contains("| granule | 1.50; 79 | 1.50; 79 | 1.50; 79 |"),
-            "{text}"
-        );
+        assert!(text.contains("| granule | 1.50 | 1.50 | 1.50 |"), "{text}");
+        let counts = instructions(&said).unwrap();
+        for line in [
+            "| 64 GiB in 4K leaves | map | protect | unmap |",
+            "| granule | 1.6 | 1.6 | 1.6 |",
+            "| granule | 79 | 79 | 79 |",
+        ] {
+            assert!(counts.contains(line), "{counts}");
+        }
         let goals = host_goals(&said).unwrap();
         assert!(
             goals.ends_with(&format!("| map | 1.25 | {cell} | missed |\n")),
