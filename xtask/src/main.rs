@@ -105,7 +105,7 @@ enum Command {
     Check,
     /// Write the library's public interface to granule/api.txt, which a step compares
     Api,
-    /// Time the library beside other crates in several builds, the worst of which counts; count instructions
+    /// Time the library beside other crates in several builds, the worst of which counts, or count its instructions on arm64
     Bench(bench::Options),
     /// Time `granule dump` on 64 GiB in 4K pages
     DumpSpeed(dump_speed::Options),

@@ -87,6 +87,13 @@ pub(super) const RUNS: &[Run] = &[
         300,
     ),
     run(
+        "instructions",
+        &["cargo xtask bench --instructions"],
+        Phase::Count,
+        36,
+    )
+    .checked(),
+    run(
         "kexec",
         &["granule bench kexec --payload 84M,380M"],
         Phase::Count,
@@ -193,13 +200,6 @@ pub(super) const RUNS: &[Run] = &[
         1,
     )
     .text()
-    .checked(),
-    run(
-        "instructions",
-        &["cargo xtask bench --instructions"],
-        Phase::Count,
-        36,
-    )
     .checked(),
     run(
         "peers",

@@ -212,6 +212,12 @@ pub(super) const VALUES: &[Value] = &[
     near("host-unmap-blocks-other", "host", |j| {
         other(j, 1, 2 << 20, "unmap")
     }),
+    exact("one-page-map", "instructions", |j| {
+        one_page_map(j, "granule")
+    }),
+    exact("cursor-map", "instructions", |j| {
+        one_page_map(j, "granule, cursor")
+    }),
     near("host-floor", "host", |j| {
         let path = format!(
             "floors[bytes={},leaf_bytes=4096].floor_over_memset",
@@ -346,6 +352,17 @@ fn per_page_size(json: &Json) -> Result<String> {
         (sum >> 10).to_string()
     });
     Ok(format!("{} KiB", sums.join(", ")))
+}
+
+/// Instructions of a subject for mapping one page a call where the tables are there.
+fn one_page_map(json: &Json, subject: &str) -> Result<String> {
+    let rows = select(json, "rows")?.as_array().context("no rows")?;
+    let row = rows
+        .iter()
+        .find(|row| row["calls"] == "page" && row["step"] == "map" && row["subject"] == subject);
+    let row = row.with_context(|| format!("{subject} mapped no page"))?;
+    let each = number(row, "instructions")? / number(row, "leaves")?;
+    Ok(format!("{each:.0}"))
 }
 
 fn host_row<'a>(
