@@ -370,10 +370,14 @@ fn host(said: &[Said]) -> Result<String> {
     })
 }
 
-/// Instructions a leaf.
+/// The instructions a leaf of a row.
+pub(super) fn per_leaf(row: &Value) -> Result<f64> {
+    Ok(number(row, "instructions")? / number(row, "leaves")?)
+}
+
 fn instructions(said: &[Said]) -> Result<String> {
     jobs(said, |_, row| {
-        let each = number(row, "instructions")? / number(row, "leaves")?;
+        let each = per_leaf(row)?;
         Ok(format!("{each:.*}", usize::from(each < 20.0)))
     })
 }

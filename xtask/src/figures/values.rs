@@ -6,7 +6,7 @@ use serde_json::Value as Json;
 
 use super::path::{count, grouped, number, select};
 use super::runs::Said;
-use super::tables::spread;
+use super::tables::{per_leaf, spread};
 
 /// One figure.
 #[derive(Debug)]
@@ -361,8 +361,7 @@ fn one_page_map(json: &Json, subject: &str) -> Result<String> {
         .iter()
         .find(|row| row["calls"] == "page" && row["step"] == "map" && row["subject"] == subject);
     let row = row.with_context(|| format!("{subject} mapped no page"))?;
-    let each = number(row, "instructions")? / number(row, "leaves")?;
-    Ok(format!("{each:.0}"))
+    Ok(format!("{:.0}", per_leaf(row)?))
 }
 
 fn host_row<'a>(
