@@ -2,7 +2,8 @@
 //!
 //! The file is a row of gzip members. Each holds whole lines and is written whole, so that the file
 //! can be read up to the last one after a full disk or a crash. The first holds the first line alone,
-//! which has the same length whatever it says: it is written anew after each member.
+//! which has the same length whatever it says: it is written anew after each member. If the program dies
+//! between the two, the first line says fewer events than there are, which an incomplete trace may.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -217,6 +218,23 @@ mod tests {
         }
         assert_eq!(read, 3);
         assert_eq!(reader.functions(), functions);
+    }
+
+    #[test]
+    fn a_recorder_may_die_between_a_member_and_the_first_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("trace.gz");
+        let mut recording = Recording::new(&path, 1, 0, Policies::NONE).unwrap();
+        let head = std::fs::read(&path).unwrap();
+        recording.add(0, &Event::Barrier(Barrier::ISB));
+        recording.write_member();
+        recording.file.seek(SeekFrom::Start(0)).unwrap();
+        recording.file.write_all(&head).unwrap();
+        let told = text(&path);
+        let mut reader = Reader::new(BufReader::new(told.as_bytes())).unwrap();
+        assert_eq!(reader.header().events, 0);
+        assert!(reader.next_event().unwrap().is_some());
+        assert!(reader.next_event().unwrap().is_none());
     }
 
     #[test]

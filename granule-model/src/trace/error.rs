@@ -87,7 +87,7 @@ pub enum ReadError {
         /// The number of events that the first line gives.
         expected: u64,
     },
-    /// There are more events than the first line says.
+    /// There are more events than the first line of a complete trace says.
     TooLong {
         /// The first line too many, counted from 1.
         line: u64,

@@ -2,6 +2,7 @@
 //! merges now and then.
 
 use super::super::quarters::{QUARTER, Quarters};
+use crate::arch::cpu;
 use crate::bench::support::{Random, ok};
 use crate::mm::{kernel_tables, merge};
 use crate::percpu;
@@ -74,9 +75,16 @@ pub(super) fn visit(
         write(*neighbour, page, *times);
         did.accesses += 2 * WORDS;
         let changes = progress.changes.load(Ordering::Relaxed);
+        if !did.accesses.is_multiple_of(2 * WORDS * ACCESSES_A_MERGE) {
+            continue;
+        }
         // Once between two changes: the lock has no queue, and CPUs that do nothing but merge would leave the CPU
         // that makes the changes little of it.
-        if changes != merged_at && did.accesses.is_multiple_of(2 * WORDS * ACCESSES_A_MERGE) {
+        if changes == merged_at {
+            // QEMU before 8.1 counts instructions on one thread, where a CPU that never yields can keep the CPUs
+            // after it from running: one of them may hold the lock.
+            cpu::relax();
+        } else {
             merged_at = changes;
             let pages = 4 * QUARTER / page;
             // The whole range one time in two.
