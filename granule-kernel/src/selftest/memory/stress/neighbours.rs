@@ -81,8 +81,8 @@ pub(super) fn visit(
         // Once between two changes: the lock has no queue, and CPUs that do nothing but merge would leave the CPU
         // that makes the changes little of it.
         if changes == merged_at {
-            // QEMU before 8.1 counts instructions on one thread, where a CPU that never yields can keep the CPUs
-            // after it from running: one of them may hold the lock.
+            // QEMU that counts instructions runs all CPUs on one thread. In 7.2 a CPU that never yields can keep the
+            // CPUs after it from running: one of them may hold the lock.
             cpu::relax();
         } else {
             merged_at = changes;
