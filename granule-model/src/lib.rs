@@ -83,6 +83,9 @@
 //!   must use EPD0.
 //! * Entries of the upper half that are not global belong to the ASIDs that were in force while their
 //!   tree was walked: only operations for all ASIDs remove them, and trees with an ASID in common meet.
+//! * A TLBI removes what another CPU replaced only after a DSB of that CPU. By the architecture a DSB of the
+//!   CPU of the TLBI does as well, if that CPU had seen the store; no event tells what a CPU has seen
+//!   ([`Miss::StoreOfAnotherCpu`]).
 //! * An entry that changes to point to another table needs break-before-make, whatever the two
 //!   tables hold. Read-only pages may move in place only with [`Config::equal_contents`].
 //! * All CPUs have one BBM level. A change by a CPU of a higher level, made while the others do not

@@ -264,6 +264,9 @@ pub(super) fn mend(violation: &Violation) -> &'static str {
 const fn of_miss(miss: Miss) -> &'static str {
     match miss {
         Miss::StoreNotVisible => "a DSB ISHST between the store and the TLBI",
+        Miss::StoreOfAnotherCpu => {
+            "a DSB ISHST after the store, or a lock by which the CPU of the TLBI has seen the store"
+        }
         Miss::RegisterNotInEffect => "an ISB between the register write and the TLBI",
         Miss::LastLevelOnly => {
             "a TLBI of all levels: VAE1IS or VAAE1IS in place of VALE1IS or VAALE1IS"

@@ -16,6 +16,8 @@ const MOST_UNGROUPED: usize = 1 << 10;
 const NO_LOADS: &str = "the trace has no loads: hardware may have updated the entry before the guest loaded it for this store";
 /// Why a violation is not decided that the next DSB of another CPU would prevent.
 const NO_ORDER: &str = "the DSB that would prevent it comes next on another CPU, and the order of CPUs is not known that closely";
+/// Why a violation is not decided where another CPU stored than the one that invalidated.
+const NO_LOCKS: &str = "the CPU of the TLBI executed a DSB after the store of another CPU, which completes the store if a lock had ordered it before; the trace has no locks";
 
 /// Violations of one rule that come from one instruction.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,6 +44,17 @@ struct Waiting {
     cpu: u32,
     violation: Violation,
     steps: Vec<Step>,
+}
+
+/// Why a violation is not decided, whatever comes next. A trace that has instructions was taken beside a guest, whose
+/// loads and locks are not in it.
+fn undecided(violation: &Violation) -> Option<&'static str> {
+    violation.origin?;
+    match (violation.missed, violation.rule) {
+        (Some((_, Miss::StoreOfAnotherCpu)), _) => Some(NO_LOCKS),
+        (_, Rule::LostUpdate) => Some(NO_LOADS),
+        _ => None,
+    }
 }
 
 /// The model and what it found.
@@ -130,11 +143,7 @@ impl Judge {
                     steps: self.history.steps(&violation),
                     violation,
                 }),
-                // A trace that has instructions was taken beside a guest.
-                None if violation.rule == Rule::LostUpdate && violation.origin.is_some() => {
-                    self.group(&violation, None, Some(NO_LOADS));
-                }
-                _ => self.group(&violation, None, None),
+                _ => self.group(&violation, None, undecided(&violation)),
             }
         }
         if self.grouped > MOST_UNGROUPED {
@@ -391,6 +400,22 @@ mod tests {
         add(&mut judge, 0, 0x40, store(place(0), block(2)));
         add(&mut judge, 0, 0x24, DSB);
         assert_eq!(groups(judge, 0x40), (vec![("RWHZWS", 1, false)], 1));
+    }
+
+    #[test]
+    fn a_store_that_a_lock_may_have_ordered_before_another_cpu_s_dsb_is_undecided() {
+        for (dsb, undecided) in [(true, true), (false, false)] {
+            let mut judge = running([block(0), 0], 0);
+            add(&mut judge, 0, 0x20, store(place(0), 0));
+            if dsb {
+                add(&mut judge, 1, 0x30, DSB);
+            }
+            add(&mut judge, 1, 0x34, Event::System(System::VMALLE1IS, 0));
+            add(&mut judge, 1, 0x38, DSB);
+            add(&mut judge, 1, 0x40, store(place(0), block(2)));
+            let expected = vec![("RWHZWS", 1, undecided)];
+            assert_eq!(groups(judge, 0x40), (expected, u64::from(!undecided)));
+        }
     }
 
     #[test]

@@ -45,6 +45,7 @@ impl Model {
             op,
             removes: invalidation::read(op, ds, self.config.lpa2, guest.vmid),
             event: self.report.now(),
+            dsb: state.dsb,
             synchronised: state.unsynchronised.is_none(),
             guest,
         };
@@ -158,8 +159,10 @@ impl Model {
         must_remove(pending.removes, range, context).and(match range.settle {
             Settle::At(since) if since < pending.event => Ok(()),
             Settle::At(_) if range.combined => Err(Miss::Stage2Cached),
-            Settle::At(_) | Settle::Dsb(_) => Err(Miss::StoreNotVisible),
             Settle::Isb(_) => Err(Miss::RegisterNotInEffect),
+            // After a store of the same CPU that DSB would have settled the range.
+            _ if range.removed && range.event < pending.dsb => Err(Miss::StoreOfAnotherCpu),
+            Settle::At(_) | Settle::Dsb(_) => Err(Miss::StoreNotVisible),
         })
     }
 
@@ -361,7 +364,11 @@ impl Model {
 
 /// Keeps a stale range with the reason why the invalidation did not remove it.
 fn note(range: &StaleRange, event: u64, miss: Miss) -> Fate {
-    if range.missed.is_some_and(|(_, known)| known == miss) {
+    // One that may have removed it after all says more than what comes later.
+    if range
+        .missed
+        .is_some_and(|(_, known)| known == miss || known == Miss::StoreOfAnotherCpu)
+    {
         return Fate::Keep;
     }
     let mut noted = range.clone();

@@ -20,6 +20,8 @@ pub(crate) struct PendingTlbi {
     /// The entries that it has to remove: its operand, read under the TCR at that time.
     pub(crate) removes: Removes,
     pub(crate) event: u64,
+    /// The last DSB of its CPU that made stores visible to all walkers, when the TLBI was issued.
+    pub(crate) dsb: u64,
     /// Whether every register write had an ISB when the TLBI was issued.
     pub(crate) synchronised: bool,
     /// The guest whose entries of stage 2 it has to remove.

@@ -126,6 +126,9 @@ pub enum Miss {
     /// Walkers could still read the old value when the TLBI was issued: no DSB followed the store
     /// that replaced the entry.
     StoreNotVisible,
+    /// The same, but the CPU of the TLBI executed a DSB between the store of another CPU and the TLBI. It
+    /// completes the store if that CPU had seen it, as by a lock, and events do not tell that.
+    StoreOfAnotherCpu,
     /// The register write that replaced the entry was not in effect: no ISB.
     RegisterNotInEffect,
     /// The operation removes the last level only, and the entry is a pointer to a table.
@@ -158,6 +161,9 @@ impl Miss {
     pub const fn text(self) -> &'static str {
         match self {
             Self::StoreNotVisible => "the new value was not yet visible to walkers (no DSB)",
+            Self::StoreOfAnotherCpu => {
+                "another CPU stored and executed no DSB; that of this CPU covers only stores that it has seen"
+            }
             Self::RegisterNotInEffect => "the register write was not yet in effect (no ISB)",
             Self::LastLevelOnly => "a last-level operation leaves pointers to tables",
             Self::WrongLevel => "its level hint names another level",

@@ -1,7 +1,7 @@
 //! TLBIs: what each form removes, and what it leaves.
 
 use crate::rig::*;
-use granule_model::{Barrier, Config, Event, Rule, System, Visibility};
+use granule_model::{Barrier, Config, Event, Miss, Rule, System, Visibility};
 
 /// One page and the pointer to its table are cached; both entries are cleared.
 fn unlinked() -> Rig {
@@ -66,6 +66,50 @@ fn any_address_below_an_entry_reaches_it() {
     rig.reads(1, VA, &[Some(RAM), None]);
     rig.sync();
     rig.expect(&[Rule::StaleTranslation]);
+}
+
+#[test]
+fn a_store_of_another_cpu_may_not_be_covered_by_the_dsb_before_a_tlbi() {
+    let unmapped = |dsb_of_storing, dsb_of_other: Option<Barrier>, is_late| {
+        let mut rig = Rig::new(0);
+        rig.store(L3, RAM | PAGE | RW);
+        rig.publish();
+        rig.store(L3, 0);
+        if dsb_of_storing {
+            rig.barrier(Barrier::DSB_ISHST);
+        }
+        rig.cpu = 1;
+        if let Some(barrier) = dsb_of_other {
+            rig.barrier(barrier);
+        }
+        for (name, operand) in [("vmalle1is", 0), ("aside1is", 7 << 48)] {
+            rig.tlbi(name, operand);
+            // The storing CPU completes its store before the TLBI is complete, and after it was issued.
+            if is_late {
+                rig.cpu = 0;
+                rig.barrier(Barrier::DSB_SY);
+                rig.cpu = 1;
+            }
+            rig.barrier(Barrier::DSB_ISH);
+        }
+        rig.store(L3, (RAM + 0x1000) | PAGE | RW);
+        let found = rig.model.violations().first();
+        found.map(|one| (one.rule, one.missed.map(|(_, miss)| miss)))
+    };
+    let missed = |miss| Some((Rule::BreakBeforeMake, Some(miss)));
+    assert_eq!(unmapped(true, None, false), None);
+    assert_eq!(unmapped(true, Some(Barrier::DSB_ISHST), false), None);
+    for is_late in [false, true] {
+        let by = |barrier| unmapped(false, barrier, is_late);
+        // The TLBI that comes later could not have removed it at all, and is not named.
+        let of_another = missed(Miss::StoreOfAnotherCpu);
+        assert_eq!(by(Some(Barrier::DSB_ISHST)), of_another);
+        assert_eq!(by(Some(Barrier::DSB_ISH)), of_another);
+        // No DSB of anybody that all walkers see.
+        let not_visible = missed(Miss::WrongAsid);
+        assert_eq!(by(Some(Barrier::DSB_NSH)), not_visible);
+        assert_eq!(by(None), not_visible);
+    }
 }
 
 #[test]

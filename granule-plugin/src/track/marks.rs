@@ -24,6 +24,8 @@ pub struct Marks {
     /// The last DC ZVA or SET of zeros to each page, as in `stamps`.
     cleared: Box<[AtomicU64]>,
     cpus: Box<[CpuMarks]>,
+    /// The stores to tables that were told, of all CPUs.
+    table_stores: AtomicU64,
 }
 
 /// What a CPU did lately; only the CPU itself changes it.
@@ -36,6 +38,8 @@ struct CpuMarks {
     completed: AtomicU64,
     /// The stamp of a store now.
     stamp: AtomicU64,
+    /// `table_stores` at the last DSB that all CPUs see.
+    completed_stores: AtomicU64,
     /// The kinds of barriers that would still change something: a bit each, as in [`kind`].
     open: AtomicU16,
     /// Whether the CPU stores past its data cache.
@@ -113,6 +117,7 @@ impl Marks {
             stamps: (0..pages).map(|_| AtomicU64::new(0)).collect(),
             cleared: (0..pages).map(|_| AtomicU64::new(0)).collect(),
             cpus,
+            table_stores: AtomicU64::new(0),
         }
     }
 
@@ -155,7 +160,8 @@ impl Marks {
     }
 
     /// A CPU executes a barrier. Returns whether the barrier changes anything that was told: one
-    /// that follows an equal or stronger one, with no event between, does not.
+    /// that follows an equal or stronger one, with no event between, does not. For a DSB a store of
+    /// another CPU is an event too: the DSB completes it if this CPU has seen it.
     pub fn barrier(&self, cpu: u16, barrier: Barrier) -> bool {
         let (Some(marks), Some((bit, covered))) = (self.cpus.get(usize::from(cpu)), kind(barrier))
         else {
@@ -176,7 +182,18 @@ impl Marks {
         if barrier.kind != BarrierKind::Isb && !is_local {
             self.stamp(marks, cpu, is_dsb);
         }
-        matters
+        if !is_dsb || is_local {
+            return matters;
+        }
+        let stores = self.table_stores.load(Relaxed);
+        let completed = marks.completed_stores.load(Relaxed);
+        marks.completed_stores.store(stores, Relaxed);
+        matters || stores != completed
+    }
+
+    /// A store to a table was told.
+    pub fn told_store(&self) {
+        self.table_stores.fetch_add(1, Relaxed);
     }
 
     /// A CPU writes SPSR_EL1.
@@ -419,6 +436,25 @@ mod tests {
         assert_eq!(matters(&[Barrier::DSB_NSH, Barrier::DSB_ISH]), [true, true]);
         // Another CPU's events are its own.
         assert!(!marks.barrier(1, Barrier::DSB_SY));
+    }
+
+    #[test]
+    fn a_dsb_after_a_store_of_another_cpu_changes_something() {
+        let marks = Marks::new(0, 1, 2);
+        marks.told(0);
+        assert!(marks.barrier(0, Barrier::DSB_SY));
+        assert!(!marks.barrier(0, Barrier::DSB_ISHST));
+        marks.told(1);
+        marks.told_store();
+        // A barrier of this CPU alone completes nothing of others, and a DMB never does.
+        assert!(!marks.barrier(0, Barrier::DSB_NSH));
+        assert!(!marks.barrier(0, Barrier::DMB_ISH));
+        assert!(marks.barrier(0, Barrier::DSB_ISHST));
+        assert!(!marks.barrier(0, Barrier::DSB_ISH));
+        // What it completed of others is nothing that an ISB of this CPU waits for.
+        marks.barrier(0, Barrier::ISB);
+        marks.told_store();
+        assert!(marks.barrier(0, Barrier::DSB_ISH) && !marks.barrier(0, Barrier::ISB));
     }
 
     #[test]

@@ -150,6 +150,9 @@ impl<'m, M: Memory> Tracker<'m, M> {
     fn tell(&mut self, by: Origin, event: Event) {
         self.flush_lines(by.cpu);
         self.marks.told(by.cpu);
+        if matches!(event, Event::Store { .. }) {
+            self.marks.told_store();
+        }
         self.out.push((by, Seen::Event(event)));
     }
 

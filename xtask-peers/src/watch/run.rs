@@ -158,10 +158,10 @@ pub(super) fn findings(told: &Value) -> &[Value] {
     told["findings"].as_array().map_or(&[][..], Vec::as_slice)
 }
 
-/// Violations of a run, accepted or not.
+/// Violations of a run that are decided, accepted or not.
 fn count(told: &Value) -> u64 {
-    let counts = findings(told).iter().filter_map(|it| it["count"].as_u64());
-    counts.sum()
+    let decided = findings(told).iter().filter(|it| it["undecided"].is_null());
+    decided.filter_map(|it| it["count"].as_u64()).sum()
 }
 
 /// Events of a kind.
@@ -214,6 +214,7 @@ mod tests {
             "findings": [
                 {"rule": "a", "function": "f", "places": [], "count": 3, "example": "x"},
                 {"rule": "b", "function": null, "places": [{"address": "0x1"}], "count": 4, "example": "y"},
+                {"rule": "c", "function": "g", "places": [], "count": 8, "undecided": "no locks", "example": "z"},
             ],
         });
         assert_eq!(count(&told), 7);
