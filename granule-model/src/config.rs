@@ -116,7 +116,7 @@ pub struct Config {
     pub execute_by_privilege: bool,
     /// Also reports legal code that leaves more cached than a careful kernel would: making an entry
     /// valid again without an invalidation, relying on a cleared access flag while the old one may
-    /// be cached, and size changes that may raise a TLB conflict abort or come together with other
+    /// be cached or walkers may not see the store, and size changes that may raise a TLB conflict abort or come together with other
     /// permissions.
     pub strict: bool,
     /// Whether a TLB holds something unknown until its first invalidation, by its own CPU or, once

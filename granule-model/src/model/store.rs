@@ -83,6 +83,8 @@ impl Model {
         if !is_table {
             let mut made_valid = None;
             let mut may_only_fault = page.unknown(first, count).is_none();
+            // A walker that misses such a store finds the access flag set, which harms nobody.
+            let mut clears_access = may_only_fault && !self.config.strict;
             let values = page.values_mut();
             for index in 0..count {
                 let value = &mut values[first + index];
@@ -91,6 +93,9 @@ impl Model {
                     made_valid = Some(index);
                 }
                 may_only_fault &= *value & descriptor::VALID == 0;
+                clears_access &= *value & !new == descriptor::ACCESSED
+                    && new & !*value == 0
+                    && new & descriptor::VALID != 0;
                 *value = new;
             }
             page.mark_written(first, count);
@@ -106,7 +111,7 @@ impl Model {
                 touches && one.cpu == cpu && one.may_only_fault == may_only_fault
             };
             match page.pending.iter_mut().find(same) {
-                _ if is_seen => (),
+                _ if is_seen || clears_access => (),
                 Some(pending) => {
                     let (from, to) = pending.entries;
                     pending.entries = (from.min(first), to.max(first + count));

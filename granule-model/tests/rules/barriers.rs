@@ -195,6 +195,31 @@ fn a_dsb_of_the_cpu_itself_shows_its_stores_to_itself_only() {
 }
 
 #[test]
+fn a_walker_may_miss_that_an_access_flag_was_cleared() {
+    let page = RAM | PAGE | RW;
+    let old = page & !AF;
+    for (new, strict, rules) in [
+        (old, false, &[][..]),
+        (old, true, &[Rule::UnorderedLink]),
+        (old | RO, false, &[Rule::UnorderedLink]),
+        (old & !1, false, &[Rule::UnorderedLink]),
+        (page + 0x1000, false, &[Rule::UnorderedLink]),
+    ] {
+        let mut rig = Rig::with(Config {
+            cpus: 2,
+            strict,
+            ..Config::default()
+        });
+        rig.fill(SPARE, 512, 0, 0);
+        rig.store(SPARE + 8, page);
+        rig.barrier(Barrier::DSB_SY);
+        rig.store(SPARE + 8, new);
+        rig.store(L2 + 8, SPARE | TABLE);
+        rig.expect(rules);
+    }
+}
+
+#[test]
 fn tables_that_one_cpu_has_seen_are_not_walked_by_another() {
     for (barrier, rules) in [
         (Barrier::DSB_SY, &[][..]),
