@@ -115,9 +115,9 @@ pub struct Config {
     /// FEAT_XNX: stage 2 allows execution for EL1 and EL0 separately.
     pub execute_by_privilege: bool,
     /// Also reports legal code that leaves more cached than a careful kernel would: making an entry
-    /// valid again without an invalidation, relying on a cleared access flag while the old one may
-    /// be cached or walkers may not see the store, and size changes that may raise a TLB conflict abort or come together with other
-    /// permissions.
+    /// valid again without an invalidation, relying on a cleared access flag while an entry with
+    /// the flag may be cached or walked, and size changes that may raise a TLB conflict abort or come
+    /// together with other permissions.
     pub strict: bool,
     /// Whether a TLB holds something unknown until its first invalidation, by its own CPU or, once
     /// that CPU did something, by another. The architecture says so; tests of operations on tables

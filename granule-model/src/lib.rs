@@ -83,8 +83,8 @@
 //!   must use EPD0.
 //! * Entries of the upper half that are not global belong to the ASIDs that were in force while their
 //!   tree was walked: only operations for all ASIDs remove them, and trees with an ASID in common meet.
-//! * A TLBI removes what another CPU replaced only after a DSB of that CPU. By the architecture a DSB of the
-//!   CPU of the TLBI does as well, if that CPU had seen the store; no event tells what a CPU has seen
+//! * A TLBI removes what another CPU removed from the tables only after a DSB of that CPU. A DSB of the CPU of the
+//!   TLBI may do as well, if something orders the store before it, such as a lock; no event tells that
 //!   ([`Miss::StoreOfAnotherCpu`]).
 //! * An entry that changes to point to another table needs break-before-make, whatever the two
 //!   tables hold. Read-only pages may move in place only with [`Config::equal_contents`].
@@ -112,6 +112,8 @@
 //! * Which addresses software means to use while a CPU is parked on an empty tree of the lower half
 //!   under an ASID: what it holds of that ASID's own tree stays valid, and is reported only where
 //!   everything is relied on.
+//! * What comes of a walk that misses that an access flag was cleared, where no barrier stands between
+//!   that store and the link of its table: a TLB may then hold a page whose flag is clear in the tables.
 //! * Whether the shareability of walks (TCR.SH0, SH1) includes the CPUs that store to the tables,
 //!   and whether CPUs that share tables agree on MAIR and TCR.
 //! * What firmware or a boot loader left in the data and instruction caches, except with

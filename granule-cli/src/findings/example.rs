@@ -90,7 +90,7 @@ impl History {
             let role = if number == violation.event {
                 format!("breaks {}", violation.rule.name())
             } else if let Some((_, miss)) = missed {
-                format!("is in vain: {}", miss.text())
+                format!("{} in vain: {}", miss.certainty(), miss.text())
             } else if earlier == Some(number) {
                 "what it conflicts with".into()
             } else if orders < MOST_OF_A_KIND
@@ -265,7 +265,7 @@ const fn of_miss(miss: Miss) -> &'static str {
     match miss {
         Miss::StoreNotVisible => "a DSB ISHST between the store and the TLBI",
         Miss::StoreOfAnotherCpu => {
-            "a DSB ISHST after the store, or a lock by which the CPU of the TLBI has seen the store"
+            "a DSB ISHST after the store, on the CPU that stored; nothing, if a lock orders the store before the DSB that the TLBI's CPU executed"
         }
         Miss::RegisterNotInEffect => "an ISB between the register write and the TLBI",
         Miss::LastLevelOnly => {

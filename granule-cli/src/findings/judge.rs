@@ -16,8 +16,8 @@ const MOST_UNGROUPED: usize = 1 << 10;
 const NO_LOADS: &str = "the trace has no loads: hardware may have updated the entry before the guest loaded it for this store";
 /// Why a violation is not decided that the next DSB of another CPU would prevent.
 const NO_ORDER: &str = "the DSB that would prevent it comes next on another CPU, and the order of CPUs is not known that closely";
-/// Why a violation is not decided where another CPU stored than the one that invalidated.
-const NO_LOCKS: &str = "the CPU of the TLBI executed a DSB after the store of another CPU, which completes the store if a lock had ordered it before; the trace has no locks";
+/// Why a violation is not decided where another CPU removed the entry than the one that invalidated it.
+const NO_LOCKS: &str = "another CPU removed the entry; the DSB of the TLBI's CPU counts if a lock orders it after that store, and the trace has no locks";
 
 /// Violations of one rule that come from one instruction.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -306,20 +306,27 @@ mod tests {
         }
     }
 
-    fn add(judge: &mut Judge, cpu: u32, pc: u64, event: Event) {
-        judge.add(cpu, Event::At(pc)).unwrap();
+    fn add(judge: &mut Judge, cpu: u32, pc: impl Into<Option<u64>>, event: Event) {
+        if let Some(pc) = pc.into() {
+            judge.add(cpu, Event::At(pc)).unwrap();
+        }
         judge.add(cpu, event).unwrap();
     }
 
     /// A judge of two CPUs whose MMUs are on; `more` is set in TCR.
     fn running(entries: [u64; 2], more: u64) -> Judge {
+        running_at(entries, more, Some(8))
+    }
+
+    /// The same, by an instruction at this address.
+    fn running_at(entries: [u64; 2], more: u64, pc: Option<u64>) -> Judge {
         let mut judge = judge();
         for (number, entry) in (0..).zip(entries) {
-            add(&mut judge, 0, 4, store(place(number), entry));
+            add(&mut judge, 0, pc.map(|_| 4), store(place(number), entry));
         }
-        add(&mut judge, 0, 8, DSB);
+        add(&mut judge, 0, pc, DSB);
         for cpu in 0..2 {
-            let mut add = |event| add(&mut judge, cpu, 8, event);
+            let mut add = |event| add(&mut judge, cpu, pc, event);
             add(Event::System(System::VMALLE1, 0));
             for (register, value) in [
                 (System::TCR_EL1, 25 | 1 << 23 | 0b101 << 32 | more),
@@ -416,6 +423,25 @@ mod tests {
             let expected = vec![("RWHZWS", 1, undecided)];
             assert_eq!(groups(judge, 0x40), (expected, u64::from(!undecided)));
         }
+    }
+
+    #[test]
+    fn a_trace_without_instructions_is_decided_without_locks() {
+        let mut judge = running_at([block(0), 0], 0, None);
+        let steps = [
+            (0, store(place(0), 0)),
+            (1, DSB),
+            (1, Event::System(System::VMALLE1IS, 0)),
+            (1, DSB),
+            (1, store(place(0), block(2))),
+        ];
+        for (cpu, event) in steps {
+            judge.add(cpu, event).unwrap();
+        }
+        let (judged, done) = judge.finish(false);
+        assert_eq!(done, Ok(()));
+        let groups = judged.groups.iter().map(|it| (it.pc, it.undecided));
+        assert_eq!(groups.collect::<Vec<_>>(), [(None, None)]);
     }
 
     #[test]

@@ -160,7 +160,7 @@ impl Model {
             Settle::At(since) if since < pending.event => Ok(()),
             Settle::At(_) if range.combined => Err(Miss::Stage2Cached),
             Settle::Isb(_) => Err(Miss::RegisterNotInEffect),
-            // After a store of the same CPU that DSB would have settled the range.
+            // That DSB would have settled what its own CPU removed.
             _ if range.removed && range.event < pending.dsb => Err(Miss::StoreOfAnotherCpu),
             Settle::At(_) | Settle::Dsb(_) => Err(Miss::StoreNotVisible),
         })
@@ -199,6 +199,18 @@ impl Model {
             if miss == Miss::Stage2Cached && range.missed.is_some() && !range.combined {
                 return Fate::Keep;
             }
+            let beyond = range.cpus & !mask;
+            if miss == Miss::StoreOfAnotherCpu && beyond != 0 {
+                let part = |cpus, miss| StaleRange {
+                    cpus,
+                    missed: Some(range.missed_or(event, miss)),
+                    ..range.clone()
+                };
+                return Fate::Replace(vec![
+                    part(range.cpus & mask, miss),
+                    part(beyond, Miss::LocalOnly),
+                ]);
+            }
             return note(range, event, miss);
         }
         let mut left = Vec::new();
@@ -233,7 +245,7 @@ impl Model {
                 if cpus != 0 {
                     left.push(StaleRange {
                         cpus,
-                        missed: Some((event, miss)),
+                        missed: Some(run.missed_or(event, miss)),
                         ..run.clone()
                     });
                 }
@@ -364,14 +376,11 @@ impl Model {
 
 /// Keeps a stale range with the reason why the invalidation did not remove it.
 fn note(range: &StaleRange, event: u64, miss: Miss) -> Fate {
-    // One that may have removed it after all says more than what comes later.
-    if range
-        .missed
-        .is_some_and(|(_, known)| known == miss || known == Miss::StoreOfAnotherCpu)
-    {
+    let missed = range.missed_or(event, miss);
+    if range.missed.is_some_and(|(_, known)| known == missed.1) {
         return Fate::Keep;
     }
     let mut noted = range.clone();
-    noted.missed = Some((event, miss));
+    noted.missed = Some(missed);
     Fate::Replace(vec![noted])
 }

@@ -83,7 +83,7 @@ impl Model {
         if !is_table {
             let mut made_valid = None;
             let mut may_only_fault = page.unknown(first, count).is_none();
-            // A walker that misses such a store finds the access flag set, which harms nobody.
+            // To a walker that misses such a store the page looks used.
             let mut clears_access = may_only_fault && !self.config.strict;
             let values = page.values_mut();
             for index in 0..count {

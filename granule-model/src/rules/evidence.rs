@@ -21,7 +21,7 @@ pub(super) fn of_stale(rule: Rule, stale: &StaleRange, text: impl Into<String>) 
 }
 
 /// Reports a violation that concerns a stale range, with the last invalidation of it that no DSB
-/// has completed, if there is one.
+/// has completed, if there is one, or one that may have removed it.
 pub(super) fn report(
     trees: Trees<'_>,
     cpus: &Cpus,
@@ -35,6 +35,7 @@ pub(super) fn report(
     } else {
         incomplete(trees, cpus, stale)
     };
+    let incomplete = incomplete.map(|(event, miss)| stale.missed_or(event, miss));
     found.missed = incomplete.or(stale.missed);
     let regime = trees.tables.context(stale.context).space.regime();
     found.is_intermediate = regime == Regime::Stage2;

@@ -94,6 +94,14 @@ impl StaleRange {
         1 << self.shift
     }
 
+    /// The invalidation to name, when a later one is known not to have removed it: one that may have
+    /// removed it says more.
+    pub(crate) fn missed_or(&self, event: u64, miss: Miss) -> (u64, Miss) {
+        self.missed
+            .filter(|(_, known)| *known == Miss::StoreOfAnotherCpu)
+            .unwrap_or((event, miss))
+    }
+
     /// The last address translated.
     pub(crate) const fn last(&self) -> u64 {
         self.va.wrapping_add((self.count << self.shift) - 1)

@@ -126,8 +126,9 @@ pub enum Miss {
     /// Walkers could still read the old value when the TLBI was issued: no DSB followed the store
     /// that replaced the entry.
     StoreNotVisible,
-    /// The same, but the CPU of the TLBI executed a DSB between the store of another CPU and the TLBI. It
-    /// completes the store if that CPU had seen it, as by a lock, and events do not tell that.
+    /// The same, but another CPU than that of the TLBI removed the entry, and the CPU of the TLBI executed a
+    /// DSB in between. That DSB counts if something orders the store before it, such as a lock; events
+    /// do not tell that.
     StoreOfAnotherCpu,
     /// The register write that replaced the entry was not in effect: no ISB.
     RegisterNotInEffect,
@@ -156,13 +157,22 @@ pub enum Miss {
 }
 
 impl Miss {
+    /// `is`, or `may be` where the invalidation may have removed the entry after all.
+    #[must_use]
+    pub const fn certainty(self) -> &'static str {
+        match self {
+            Self::StoreOfAnotherCpu => "may be",
+            _ => "is",
+        }
+    }
+
     /// The reason in words.
     #[must_use]
     pub const fn text(self) -> &'static str {
         match self {
             Self::StoreNotVisible => "the new value was not yet visible to walkers (no DSB)",
             Self::StoreOfAnotherCpu => {
-                "another CPU stored and executed no DSB; that of this CPU covers only stores that it has seen"
+                "another CPU removed the entry and executed no DSB before it; the DSB of the TLBI's CPU counts if a lock orders it after the store"
             }
             Self::RegisterNotInEffect => "the register write was not yet in effect (no ISB)",
             Self::LastLevelOnly => "a last-level operation leaves pointers to tables",
@@ -239,7 +249,8 @@ impl Violation {
         if let Some((event, miss)) = self.missed
             && let Some(missed) = place(event)
         {
-            text += &format!("; the TLBI of {missed} is in vain: {}", miss.text());
+            let sure = miss.certainty();
+            text += &format!("; the TLBI of {missed} {sure} in vain: {}", miss.text());
         }
         if self.times > 1 {
             text += &format!(" ({} times)", self.times);

@@ -1,7 +1,7 @@
 //! What is visible, in effect and complete after which barrier.
 
 use crate::rig::*;
-use granule_model::{Access, Barrier, Config, Event, Rule, System, Visibility};
+use granule_model::{Access, Barrier, BitChange, Config, Event, Rule, System, Visibility};
 
 #[test]
 fn a_new_entry_may_fault_until_dsb_and_isb() {
@@ -197,25 +197,85 @@ fn a_dsb_of_the_cpu_itself_shows_its_stores_to_itself_only() {
 #[test]
 fn a_walker_may_miss_that_an_access_flag_was_cleared() {
     let page = RAM | PAGE | RW;
-    let old = page & !AF;
-    for (new, strict, rules) in [
-        (old, false, &[][..]),
-        (old, true, &[Rule::UnorderedLink]),
-        (old | RO, false, &[Rule::UnorderedLink]),
-        (old & !1, false, &[Rule::UnorderedLink]),
-        (page + 0x1000, false, &[Rule::UnorderedLink]),
+    let clear = BitChange {
+        of: 1,
+        clear: AF,
+        set: 0,
+    };
+    let update = |address, count, change| Event::Update {
+        address,
+        count,
+        change,
+        visibility: Visibility::Live,
+    };
+    // Of two pages.
+    let cleared = update(SPARE, 2, clear);
+    let read_only = BitChange { set: RO, ..clear };
+    let unordered = &[Rule::UnorderedLink][..];
+    for (steps, strict, rules) in [
+        (&[cleared][..], false, &[][..]),
+        (&[cleared], true, unordered),
+        (&[update(SPARE, 1, read_only)], false, unordered),
+        (
+            &[update(
+                SPARE,
+                1,
+                BitChange {
+                    clear: AF | 1,
+                    ..clear
+                },
+            )],
+            false,
+            unordered,
+        ),
+        // One page has more changed than the other; an earlier store stays unordered.
+        (
+            &[update(SPARE + 8, 1, read_only), cleared],
+            false,
+            unordered,
+        ),
+        (
+            &[
+                update(
+                    SPARE,
+                    1,
+                    BitChange {
+                        of: 1,
+                        clear: 0,
+                        set: RO,
+                    },
+                ),
+                cleared,
+            ],
+            false,
+            unordered,
+        ),
     ] {
-        let mut rig = Rig::with(Config {
-            cpus: 2,
-            strict,
-            ..Config::default()
-        });
-        rig.fill(SPARE, 512, 0, 0);
-        rig.store(SPARE + 8, page);
-        rig.barrier(Barrier::DSB_SY);
-        rig.store(SPARE + 8, new);
-        rig.store(L2 + 8, SPARE | TABLE);
-        rig.expect(rules);
+        for by_register in [false, true] {
+            let mut rig = Rig::with(Config {
+                cpus: 2,
+                strict,
+                ..Config::default()
+            });
+            rig.fill(SPARE, 512, 0, 0);
+            let first = if by_register { L1 | TABLE | AF } else { page };
+            rig.fill(SPARE, 2, first, 0x1000);
+            rig.barrier(Barrier::DSB_SY);
+            for step in steps {
+                rig.event(*step);
+            }
+            if by_register {
+                rig.register(System::TTBR0_EL1, SPARE);
+                rig.isb();
+                rig.register(System::TCR_EL1, TCR);
+                rig.isb();
+            } else {
+                rig.store(L2 + 8, SPARE | TABLE);
+            }
+            let found = rig.model.violations().iter().map(|one| one.rule);
+            let found: Vec<Rule> = found.filter(|it| *it == Rule::UnorderedLink).collect();
+            assert_eq!(found, rules, "{steps:?}, by register: {by_register}");
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! TLBIs: what each form removes, and what it leaves.
 
 use crate::rig::*;
-use granule_model::{Barrier, Config, Event, Miss, Rule, System, Visibility};
+use granule_model::{Barrier, Config, Event, Miss, Rule, System, Violation, Visibility};
 
 /// One page and the pointer to its table are cached; both entries are cleared.
 fn unlinked() -> Rig {
@@ -68,48 +68,106 @@ fn any_address_below_an_entry_reaches_it() {
     rig.expect(&[Rule::StaleTranslation]);
 }
 
-#[test]
-fn a_store_of_another_cpu_may_not_be_covered_by_the_dsb_before_a_tlbi() {
-    let unmapped = |dsb_of_storing, dsb_of_other: Option<Barrier>, is_late| {
-        let mut rig = Rig::new(0);
-        rig.store(L3, RAM | PAGE | RW);
-        rig.publish();
-        rig.store(L3, 0);
-        if dsb_of_storing {
-            rig.barrier(Barrier::DSB_ISHST);
+/// CPU 0 removes a page, CPU 1 executes these steps and maps another there: what is said of that.
+fn handed_over(steps: &[(u32, Step)]) -> Vec<(u32, Option<Miss>)> {
+    let mut rig = Rig::new(0);
+    rig.store(L3, RAM | PAGE | RW);
+    rig.publish();
+    rig.store(L3, 0);
+    for (cpu, step) in steps {
+        rig.cpu = *cpu;
+        match *step {
+            Step::Barrier(barrier) => rig.barrier(barrier),
+            Step::Tlbi(name, operand) => rig.tlbi(name, operand),
         }
-        rig.cpu = 1;
-        if let Some(barrier) = dsb_of_other {
-            rig.barrier(barrier);
-        }
-        for (name, operand) in [("vmalle1is", 0), ("aside1is", 7 << 48)] {
-            rig.tlbi(name, operand);
-            // The storing CPU completes its store before the TLBI is complete, and after it was issued.
-            if is_late {
-                rig.cpu = 0;
-                rig.barrier(Barrier::DSB_SY);
-                rig.cpu = 1;
-            }
-            rig.barrier(Barrier::DSB_ISH);
-        }
-        rig.store(L3, (RAM + 0x1000) | PAGE | RW);
-        let found = rig.model.violations().first();
-        found.map(|one| (one.rule, one.missed.map(|(_, miss)| miss)))
-    };
-    let missed = |miss| Some((Rule::BreakBeforeMake, Some(miss)));
-    assert_eq!(unmapped(true, None, false), None);
-    assert_eq!(unmapped(true, Some(Barrier::DSB_ISHST), false), None);
-    for is_late in [false, true] {
-        let by = |barrier| unmapped(false, barrier, is_late);
-        // The TLBI that comes later could not have removed it at all, and is not named.
-        let of_another = missed(Miss::StoreOfAnotherCpu);
-        assert_eq!(by(Some(Barrier::DSB_ISHST)), of_another);
-        assert_eq!(by(Some(Barrier::DSB_ISH)), of_another);
-        // No DSB of anybody that all walkers see.
-        let not_visible = missed(Miss::WrongAsid);
-        assert_eq!(by(Some(Barrier::DSB_NSH)), not_visible);
-        assert_eq!(by(None), not_visible);
     }
+    rig.cpu = 1;
+    rig.store(L3, (RAM + 0x1000) | PAGE | RW);
+    let violations = rig.model.violations();
+    assert!(
+        violations
+            .iter()
+            .all(|one| one.rule == Rule::BreakBeforeMake)
+    );
+    let missed = |one: &Violation| one.missed.map(|(_, miss)| miss);
+    violations
+        .iter()
+        .map(|one| (one.cpu, missed(one)))
+        .collect()
+}
+
+#[derive(Clone, Copy)]
+enum Step {
+    Barrier(Barrier),
+    Tlbi(&'static str, u64),
+}
+
+#[test]
+fn a_dsb_of_the_tlbi_s_cpu_may_count_for_what_another_cpu_removed() {
+    use Step::{Barrier as B, Tlbi};
+    let dsb = B(Barrier::DSB_ISH);
+    let all = Tlbi("vmalle1is", 0);
+    let of_another = [(0, Some(Miss::StoreOfAnotherCpu))];
+    // The DSB of the CPU that stored counts.
+    assert_eq!(handed_over(&[(0, dsb), (1, all), (1, dsb)]), []);
+    for first in [Barrier::DSB_ISHST, Barrier::DSB_ISH] {
+        let first = B(first);
+        assert_eq!(handed_over(&[(1, first), (1, all), (1, dsb)]), of_another);
+        // A DSB of the CPU that stored between the TLBI and its completion is too late.
+        let late = [(1, first), (1, all), (0, dsb), (1, dsb)];
+        assert_eq!(handed_over(&late), of_another);
+    }
+    // No DSB of anybody that all walkers see.
+    let not_visible = [(0, Some(Miss::StoreNotVisible))];
+    for steps in [
+        &[(1, all), (1, dsb)][..],
+        &[(1, B(Barrier::DSB_NSH)), (1, all), (1, dsb)],
+        &[(1, all), (0, dsb), (1, dsb)],
+    ] {
+        assert_eq!(handed_over(steps), not_visible);
+    }
+}
+
+#[test]
+fn a_tlbi_that_may_have_removed_an_entry_is_named_before_later_ones() {
+    use Step::{Barrier as B, Tlbi};
+    let dsb = B(Barrier::DSB_ISH);
+    let all = [(1, dsb), (1, Tlbi("vmalle1is", 0)), (1, dsb)];
+    let of_another = [(0, Some(Miss::StoreOfAnotherCpu))];
+    let other_asid = (1, Tlbi("aside1is", 7 << 48));
+    let local = (0, Tlbi("vmalle1", 0));
+    for later in [
+        // It reaches no such entry; it is local; no DSB completes it.
+        &[other_asid, (1, dsb)][..],
+        &[(0, dsb), (1, Tlbi("vmalle1", 0)), (1, dsb)],
+        &[(0, dsb), (1, Tlbi("vmalle1is", 0))],
+    ] {
+        assert_eq!(handed_over(&[&all[..], later].concat()), of_another);
+    }
+    // What a TLBI does not reach is not removed by it, whatever a lock orders.
+    let own = [(1, dsb), (1, Tlbi("vmalle1", 0)), (1, dsb)];
+    let of_its_own = (1, Some(Miss::StoreOfAnotherCpu));
+    let both = [of_its_own, (0, Some(Miss::LocalOnly))];
+    assert_eq!(handed_over(&own), both);
+    // And what the other CPU removes itself is gone: only the entry of CPU 1 is left.
+    let both = [&own[..], &[(0, dsb), local, (0, dsb)]].concat();
+    assert_eq!(handed_over(&both), [of_its_own]);
+}
+
+#[test]
+fn only_what_was_removed_may_be_covered_by_another_cpu_s_dsb() {
+    // Changed, not removed: another CPU's DSB is not asked for.
+    let mut rig = Rig::new(0);
+    rig.store(L3, RAM | PAGE | RW);
+    rig.publish();
+    rig.store(L3, RAM | PAGE | RW | RO);
+    rig.cpu = 1;
+    rig.invalidate("vmalle1is", 0);
+    rig.cpu = 0;
+    rig.publish();
+    rig.sync();
+    let miss = rig.model.violations()[0].missed.map(|(_, miss)| miss);
+    assert_eq!(miss, Some(Miss::StoreNotVisible));
 }
 
 #[test]

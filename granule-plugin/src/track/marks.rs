@@ -24,9 +24,14 @@ pub struct Marks {
     /// The last DC ZVA or SET of zeros to each page, as in `stamps`.
     cleared: Box<[AtomicU64]>,
     cpus: Box<[CpuMarks]>,
-    /// The stores to tables that were told, of all CPUs.
-    table_stores: AtomicU64,
+    table_stores: TableStores,
 }
+
+/// The stores to tables that were told, of all CPUs. Alone in its cache line: every store of the guest reads what is
+/// beside it.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct TableStores(AtomicU64);
 
 /// What a CPU did lately; only the CPU itself changes it.
 #[derive(Debug, Default)]
@@ -117,7 +122,7 @@ impl Marks {
             stamps: (0..pages).map(|_| AtomicU64::new(0)).collect(),
             cleared: (0..pages).map(|_| AtomicU64::new(0)).collect(),
             cpus,
-            table_stores: AtomicU64::new(0),
+            table_stores: TableStores::default(),
         }
     }
 
@@ -185,7 +190,7 @@ impl Marks {
         if !is_dsb || is_local {
             return matters;
         }
-        let stores = self.table_stores.load(Relaxed);
+        let stores = self.table_stores.0.load(Relaxed);
         let completed = marks.completed_stores.load(Relaxed);
         marks.completed_stores.store(stores, Relaxed);
         matters || stores != completed
@@ -193,7 +198,7 @@ impl Marks {
 
     /// A store to a table was told.
     pub fn told_store(&self) {
-        self.table_stores.fetch_add(1, Relaxed);
+        self.table_stores.0.fetch_add(1, Relaxed);
     }
 
     /// A CPU writes SPSR_EL1.

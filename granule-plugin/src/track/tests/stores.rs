@@ -102,6 +102,23 @@ fn another_cpu_s_stores_are_that_cpu_s() {
 }
 
 #[test]
+fn a_dsb_is_told_again_once_another_cpu_stored_to_a_table() {
+    let mut rig = Rig::running();
+    let dsb = |rig: &mut Rig, cpu| {
+        rig.by.cpu = cpu;
+        rig.barrier(Barrier::DSB_ISHST);
+        rig.told().iter().filter(|it| it.contains("Dsb")).count()
+    };
+    dsb(&mut rig, 0);
+    assert_eq!(dsb(&mut rig, 0), 0);
+    rig.by.cpu = 1;
+    rig.store(L3, 0);
+    rig.told();
+    assert_eq!(dsb(&mut rig, 0), 1);
+    assert_eq!(dsb(&mut rig, 0), 0);
+}
+
+#[test]
 fn lines_stored_with_the_mmu_off_count_until_they_are_maintained() {
     let mut rig = Rig::new();
     rig.store(ROOT, L2 | TABLE_BITS);
