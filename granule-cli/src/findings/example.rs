@@ -90,7 +90,7 @@ impl History {
             let role = if number == violation.event {
                 format!("breaks {}", violation.rule.name())
             } else if let Some((_, miss)) = missed {
-                format!("{} in vain: {}", miss.certainty(), miss.text())
+                miss.verdict()
             } else if earlier == Some(number) {
                 "what it conflicts with".into()
             } else if orders < MOST_OF_A_KIND

@@ -157,13 +157,15 @@ pub enum Miss {
 }
 
 impl Miss {
-    /// `is`, or `may be` where the invalidation may have removed the entry after all.
+    /// What became of the invalidation, with the reason: `is in vain`, or `may be in vain` where it may have removed
+    /// the entry after all.
     #[must_use]
-    pub const fn certainty(self) -> &'static str {
-        match self {
+    pub fn verdict(self) -> String {
+        let certainty = match self {
             Self::StoreOfAnotherCpu => "may be",
             _ => "is",
-        }
+        };
+        format!("{certainty} in vain: {}", self.text())
     }
 
     /// The reason in words.
@@ -249,8 +251,7 @@ impl Violation {
         if let Some((event, miss)) = self.missed
             && let Some(missed) = place(event)
         {
-            let sure = miss.certainty();
-            text += &format!("; the TLBI of {missed} {sure} in vain: {}", miss.text());
+            text += &format!("; the TLBI of {missed} {}", miss.verdict());
         }
         if self.times > 1 {
             text += &format!(" ({} times)", self.times);

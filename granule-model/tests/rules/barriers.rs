@@ -208,48 +208,27 @@ fn a_walker_may_miss_that_an_access_flag_was_cleared() {
         change,
         visibility: Visibility::Live,
     };
-    // Of two pages.
-    let cleared = update(SPARE, 2, clear);
+    let set_read_only = BitChange {
+        of: 1,
+        clear: 0,
+        set: RO,
+    };
     let read_only = BitChange { set: RO, ..clear };
+    let invalid = BitChange {
+        clear: AF | 1,
+        ..clear
+    };
+    let both = update(SPARE, 2, clear);
     let unordered = &[Rule::UnorderedLink][..];
     for (steps, strict, rules) in [
-        (&[cleared][..], false, &[][..]),
-        (&[cleared], true, unordered),
+        (&[both][..], false, &[][..]),
+        (&[both], true, unordered),
+        // More than the access flag changes.
         (&[update(SPARE, 1, read_only)], false, unordered),
-        (
-            &[update(
-                SPARE,
-                1,
-                BitChange {
-                    clear: AF | 1,
-                    ..clear
-                },
-            )],
-            false,
-            unordered,
-        ),
-        // One page has more changed than the other; an earlier store stays unordered.
-        (
-            &[update(SPARE + 8, 1, read_only), cleared],
-            false,
-            unordered,
-        ),
-        (
-            &[
-                update(
-                    SPARE,
-                    1,
-                    BitChange {
-                        of: 1,
-                        clear: 0,
-                        set: RO,
-                    },
-                ),
-                cleared,
-            ],
-            false,
-            unordered,
-        ),
+        (&[update(SPARE, 1, invalid)], false, unordered),
+        // An earlier store stays unordered.
+        (&[update(SPARE + 8, 1, read_only), both], false, unordered),
+        (&[update(SPARE, 1, set_read_only), both], false, unordered),
     ] {
         for by_register in [false, true] {
             let mut rig = Rig::with(Config {

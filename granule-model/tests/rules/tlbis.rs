@@ -68,7 +68,14 @@ fn any_address_below_an_entry_reaches_it() {
     rig.expect(&[Rule::StaleTranslation]);
 }
 
-/// CPU 0 removes a page, CPU 1 executes these steps and maps another there: what is said of that.
+#[derive(Clone, Copy)]
+enum Step {
+    Barrier(Barrier),
+    Tlbi(&'static str, u64),
+}
+
+/// CPU 0 removes a page, the CPUs execute these steps, and CPU 1 maps another page there. Returns the CPUs whose TLB
+/// may hold both, with the reason.
 fn handed_over(steps: &[(u32, Step)]) -> Vec<(u32, Option<Miss>)> {
     let mut rig = Rig::new(0);
     rig.store(L3, RAM | PAGE | RW);
@@ -94,12 +101,6 @@ fn handed_over(steps: &[(u32, Step)]) -> Vec<(u32, Option<Miss>)> {
         .iter()
         .map(|one| (one.cpu, missed(one)))
         .collect()
-}
-
-#[derive(Clone, Copy)]
-enum Step {
-    Barrier(Barrier),
-    Tlbi(&'static str, u64),
 }
 
 #[test]

@@ -43,8 +43,8 @@ struct CpuMarks {
     completed: AtomicU64,
     /// The stamp of a store now.
     stamp: AtomicU64,
-    /// `table_stores` at the last DSB that all CPUs see.
-    completed_stores: AtomicU64,
+    /// `table_stores` at the last DSB that is not local.
+    stores_at_dsb: AtomicU64,
     /// The kinds of barriers that would still change something: a bit each, as in [`kind`].
     open: AtomicU16,
     /// Whether the CPU stores past its data cache.
@@ -166,7 +166,7 @@ impl Marks {
 
     /// A CPU executes a barrier. Returns whether the barrier changes anything that was told: one
     /// that follows an equal or stronger one, with no event between, does not. For a DSB a store of
-    /// another CPU is an event too: the DSB completes it if this CPU has seen it.
+    /// another CPU is an event too: a lock may order it before the DSB.
     pub fn barrier(&self, cpu: u16, barrier: Barrier) -> bool {
         let (Some(marks), Some((bit, covered))) = (self.cpus.get(usize::from(cpu)), kind(barrier))
         else {
@@ -191,9 +191,9 @@ impl Marks {
             return matters;
         }
         let stores = self.table_stores.0.load(Relaxed);
-        let completed = marks.completed_stores.load(Relaxed);
-        marks.completed_stores.store(stores, Relaxed);
-        matters || stores != completed
+        let before = marks.stores_at_dsb.load(Relaxed);
+        marks.stores_at_dsb.store(stores, Relaxed);
+        matters || stores != before
     }
 
     /// A store to a table was told.
@@ -451,12 +451,12 @@ mod tests {
         assert!(!marks.barrier(0, Barrier::DSB_ISHST));
         marks.told(1);
         marks.told_store();
-        // A barrier of this CPU alone completes nothing of others, and a DMB never does.
+        // A local DSB says nothing of other CPUs' stores, and a DMB completes none.
         assert!(!marks.barrier(0, Barrier::DSB_NSH));
         assert!(!marks.barrier(0, Barrier::DMB_ISH));
         assert!(marks.barrier(0, Barrier::DSB_ISHST));
         assert!(!marks.barrier(0, Barrier::DSB_ISH));
-        // What it completed of others is nothing that an ISB of this CPU waits for.
+        // A DSB that matters for another CPU's store alone makes no ISB matter.
         marks.barrier(0, Barrier::ISB);
         marks.told_store();
         assert!(marks.barrier(0, Barrier::DSB_ISH) && !marks.barrier(0, Barrier::ISB));

@@ -85,9 +85,11 @@ impl Case<'_> {
         workload::judge(&watched.console, self.leaves)?;
         self.judge(&watched.told)?;
         let stores = events(&watched.told, "table_stores");
-        let accepted = findings(&watched.told).len();
+        let is_accepted = |it: &&Value| !it["accepted"].is_null();
+        let accepted = findings(&watched.told).iter().filter(is_accepted).count();
+        let undecided = &watched.told["undecided"];
         Ok(format!(
-            "{stores} stores to tables, {accepted} accepted findings"
+            "{stores} stores to tables, {accepted} accepted findings, {undecided} undecided violations"
         ))
     }
 
