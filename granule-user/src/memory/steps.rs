@@ -29,8 +29,19 @@ struct Memory {
     step: u64,
 }
 
+/// What a child exits with where it reads zeros instead of what its parent wrote.
+const LOST: i32 = 2;
+
 /// What went wrong.
-type Wrong = &'static str;
+#[derive(Clone, Copy)]
+enum Wrong {
+    /// A part that failed.
+    Failed(&'static str),
+    /// `fork` did not give a child what its parent wrote, which Linux is known to do with huge pages.
+    Lost,
+    /// A child ended with another status than it must.
+    Ended { found: u32, wanted: u32 },
+}
 
 pub(crate) fn run(start: Start) -> i32 {
     let size = number(start.argument(2));
@@ -38,15 +49,27 @@ pub(crate) fn run(start: Start) -> i32 {
         b"" => ordinary(page(start)),
         b"huge" => huge(size << 10),
         b"thp" => transparent(size, page(start)),
-        _ => Err("usage: granule-user-memory [huge KIB | thp BYTES]"),
+        _ => failed("usage: granule-user-memory [huge KIB | thp BYTES]"),
     };
     match done {
         Ok(()) => {
             say(format_args!("memory: all was right\n"));
             0
         }
-        Err(wrong) => {
-            say(format_args!("memory: {wrong}\n"));
+        Err(Wrong::Failed(what)) => {
+            say(format_args!("memory: {what}\n"));
+            1
+        }
+        Err(Wrong::Lost) => {
+            say(format_args!(
+                "memory: a child reads zeros where its parent wrote\n"
+            ));
+            LOST
+        }
+        Err(Wrong::Ended { found, wanted }) => {
+            say(format_args!(
+                "memory: a child ended with status {found:#x}, where {wanted:#x} is right\n"
+            ));
             1
         }
     }
@@ -63,7 +86,7 @@ fn ordinary(page: u64) -> Result<(), Wrong> {
 
 fn huge(size: u64) -> Result<(), Wrong> {
     if !size.is_power_of_two() {
-        return Err("the size of huge pages must be a power of two");
+        return failed("the size of huge pages must be a power of two");
     }
     // The child copies one of both pages, which takes a third.
     let flags = HUGETLB | u64::from(size.trailing_zeros()) << HUGE_SHIFT;
@@ -74,7 +97,7 @@ fn huge(size: u64) -> Result<(), Wrong> {
 
 fn transparent(size: u64, page: u64) -> Result<(), Wrong> {
     if !size.is_power_of_two() {
-        return Err("the size of huge pages must be a power of two");
+        return failed("the size of huge pages must be a power of two");
     }
     let all = Memory::map(2 * size, size / 4, 0)?;
     // One aligned huge page is inside.
@@ -84,7 +107,7 @@ fn transparent(size: u64, page: u64) -> Result<(), Wrong> {
         step: size / 4,
     };
     if call(calls::MADVISE, [all.start, all.bytes, HUGE_PAGE, 0, 0, 0]) != 0 {
-        return Err("madvise refused huge pages");
+        return failed("madvise refused huge pages");
     }
     // Rights of single pages of it split it.
     memory.work(page)?;
@@ -93,8 +116,12 @@ fn transparent(size: u64, page: u64) -> Result<(), Wrong> {
     all.away()
 }
 
-fn is(done: bool, wrong: Wrong) -> Result<(), Wrong> {
-    if done { Ok(()) } else { Err(wrong) }
+fn failed(what: &'static str) -> Result<(), Wrong> {
+    Err(Wrong::Failed(what))
+}
+
+fn is(done: bool, wrong: &'static str) -> Result<(), Wrong> {
+    if done { Ok(()) } else { failed(wrong) }
 }
 
 impl Memory {
@@ -117,10 +144,13 @@ impl Memory {
         }
     }
 
+    fn read(self, at: u64) -> u64 {
+        // SAFETY: as in `write`.
+        unsafe { (at as *const u64).read_volatile() }
+    }
+
     fn holds(self, seed: u64) -> bool {
-        self.places()
-            // SAFETY: as in `write`.
-            .all(|at| unsafe { (at as *const u64).read_volatile() } == at ^ seed)
+        self.places().all(|at| self.read(at) == at ^ seed)
     }
 
     /// Everything that leaves the memory mapped and writable. `part` is what rights are changed of alone.
@@ -133,9 +163,13 @@ impl Memory {
         };
         // The child copies a part on its write, and this program the rest.
         child(0, || {
+            // No number that is written is zero. The first zero ends it: each read of a page that was lost takes one.
+            if self.places().any(|at| self.read(at) == 0) {
+                return LOST;
+            }
             let before = self.holds(1);
             first.write(2);
-            before && first.holds(2)
+            i32::from(!(before && first.holds(2)))
         })?;
         is(self.holds(1), "a child's write is seen")?;
         self.write(3);
@@ -143,7 +177,7 @@ impl Memory {
         is(self.holds(3), "read-only memory does not hold what it did")?;
         child(SEGV, || {
             first.write(4);
-            true
+            0
         })?;
         is(
             protect(first.start, part, READ_WRITE) == 0,
@@ -157,9 +191,8 @@ impl Memory {
     fn discard(self) -> Result<(), Wrong> {
         let done = call(calls::MADVISE, [self.start, self.bytes, DONT_NEED, 0, 0, 0]);
         is(done == 0, "madvise refused")?;
-        // SAFETY: as in `write`.
-        let zero = |at| unsafe { (at as *const u64).read_volatile() } == 0;
-        is(self.places().all(zero), "what was discarded is still there")
+        let zeros = self.places().all(|at| self.read(at) == 0);
+        is(zeros, "what was discarded is still there")
     }
 
     /// Moves the memory to where twice as much is free.
@@ -179,18 +212,27 @@ impl Memory {
     fn away(self) -> Result<(), Wrong> {
         self.write(6);
         is(unmap(self.start, self.bytes) == 0, "munmap refused")?;
-        child(SEGV, || self.holds(6))
+        child(SEGV, || i32::from(!self.holds(6)))
     }
 }
 
-/// Runs a child, which ends with this status: 0 if it returns true, or the signal that it dies of.
-fn child(status: u32, run: impl FnOnce() -> bool) -> Result<(), Wrong> {
+/// Runs a child, which must end with this status: 0, or the signal that it dies of.
+fn child(wanted: u32, run: impl FnOnce() -> i32) -> Result<(), Wrong> {
     let pid = fork();
     if pid == 0 {
-        exit(i32::from(!run()));
+        exit(run());
     }
     is(pid > 0, "fork refused")?;
-    let (_, found) = wait(pid).map_err(|_| "there is no child to wait for")?;
+    let Ok((_, found)) = wait(pid) else {
+        return failed("there is no child to wait for");
+    };
     // A memory dump of the child is told in the status too.
-    is(found & 0xff7f == status, "a child did not end as it must")
+    let found = found & 0xff7f;
+    if found == wanted {
+        Ok(())
+    } else if found == (LOST as u32) << 8 {
+        Err(Wrong::Lost)
+    } else {
+        Err(Wrong::Ended { found, wanted })
+    }
 }

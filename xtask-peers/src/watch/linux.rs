@@ -44,6 +44,8 @@ pub(super) struct Case<'a> {
     pub(super) knows_indirection: bool,
     /// Whether it can load the next kernel and leave for it: 6.12 fails in that with five levels of tables.
     pub(super) leaves: bool,
+    /// Whether its `fork` can lose huge pages: docs/findings.md.
+    pub(super) loses: bool,
 }
 
 impl Case<'_> {
@@ -83,13 +85,19 @@ impl Case<'_> {
         }
         .watch()?;
         workload::judge(&watched.console, self.leaves)?;
+        let lost = workload::lost(&watched.console, self.page_size)?;
+        ensure!(
+            lost == 0 || self.loses,
+            "`fork` lost huge pages {lost} times, which is not known of this kernel"
+        );
         self.judge(&watched.told)?;
         let stores = events(&watched.told, "table_stores");
         let is_accepted = |it: &&Value| !it["accepted"].is_null();
         let accepted = findings(&watched.told).iter().filter(is_accepted).count();
         let undecided = &watched.told["undecided"];
         Ok(format!(
-            "{stores} stores to tables, {accepted} accepted findings, {undecided} undecided violations"
+            "{stores} stores to tables, {accepted} accepted findings, {undecided} undecided violations, \
+             {lost} times huge pages lost in fork"
         ))
     }
 
@@ -157,6 +165,7 @@ mod tests {
             is_recorded: false,
             knows_indirection: false,
             leaves: true,
+            loses: false,
         };
         let whole = json!({
             "complete": true,

@@ -126,6 +126,7 @@ pub(crate) fn watched(
                     Some(Err(error)) => bail!("{error:#}"),
                     None => bail!("it has no initramfs"),
                 };
+                let is_6_1 = kernel.name().starts_with("Linux 6.1.");
                 linux::Case {
                     qemu: qemu(machine.qemu)?,
                     interface: INTERFACES.get(machine.qemu).copied().unwrap_or_default(),
@@ -135,10 +136,11 @@ pub(crate) fn watched(
                     cpu: machine.cpu(),
                     cpus: machine.cpus,
                     is_recorded: is_recorded(at),
-                    knows_indirection: !kernel.name().starts_with("Linux 6.1."),
+                    knows_indirection: !is_6_1,
                     leaves: !(kernel.name().starts_with("Linux 6.12.")
                         && page_size.bytes() == 4096
                         && machine.cpu() == "max"),
+                    loses: !is_6_1,
                 }
                 .watch(&folder)
             }

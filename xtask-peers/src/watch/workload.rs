@@ -2,7 +2,7 @@
 //! on memory, modules, and our kernel as the one that Linux leaves for.
 
 use anyhow::{Context, Result, bail, ensure};
-use granule_cli::Initramfs;
+use granule_cli::{Initramfs, PageSize};
 use xtask::workspace::{image_path, target_dir};
 
 const SCRIPT: &[u8] = include_bytes!("workload.sh");
@@ -14,6 +14,8 @@ const STEPS: [&str; 8] = [
 /// The function that fails when Linux 6.12 with five levels of tables copies its linear map for the next kernel:
 /// docs/findings.md.
 const COPIES: &str = "pc : trans_pgd_create_copy+";
+/// What the guest says when `fork` lost a huge page: docs/findings.md.
+const LOST: &str = "lost in fork: ";
 /// What our kernel says last when it was entered and found no program to run.
 const NEXT: &str = "@granule outcome=ok";
 
@@ -105,9 +107,40 @@ pub(super) fn judge(console: &str, leaves: bool) -> Result<()> {
     Ok(())
 }
 
+/// How often `fork` lost huge pages, which is known of the size that takes a contiguous group of page descriptors alone.
+pub(super) fn lost(console: &str, pages: PageSize) -> Result<usize> {
+    let group_kib = match pages {
+        PageSize::K4 => 64,
+        PageSize::K16 | PageSize::K64 => 2048,
+    };
+    let known = format!("{LOST}{group_kib} KiB");
+    let lines = console.lines().map(str::trim_end);
+    let lost: Vec<&str> = lines.filter(|line| line.starts_with(LOST)).collect();
+    match lost.iter().find(|line| **line != known) {
+        Some(line) => bail!("{line:?}, which is known of {group_kib} KiB alone"),
+        None => Ok(lost.len()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_fork_lost_is_counted() {
+        let script = str::from_utf8(SCRIPT).unwrap();
+        assert!(script.contains(&format!("echo \"{LOST}$1 KiB\"")));
+        let line = format!("{LOST}64 KiB\r\n");
+        let console = format!("{line}all was right\r\n{line}");
+        assert_eq!(lost(&console, PageSize::K4).unwrap(), 2);
+        assert_eq!(lost("done: hugetlb\r\n", PageSize::K4).unwrap(), 0);
+        let error = lost(&console, PageSize::K16).unwrap_err().to_string();
+        assert!(error.contains("64 KiB"), "{error}");
+        assert_eq!(
+            lost(&console.replace("64", "2048"), PageSize::K16).unwrap(),
+            2
+        );
+    }
 
     #[test]
     fn a_step_that_was_not_done_is_named() {

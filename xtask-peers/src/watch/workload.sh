@@ -28,6 +28,17 @@ thp() {
         [ "$(sed -n 's/^thp_fault_alloc //p' /proc/vmstat)" -gt "$before" ]
 }
 
+# Linux is known to lose huge pages in `fork` (docs/findings.md): the program says so with 2, and is run again.
+huge() {
+    for i in $(seq 50); do
+        granule-user-memory huge "$1"
+        code=$?
+        [ $code = 2 ] || return $code
+        echo "lost in fork: $1 KiB"
+    done
+    return 1
+}
+
 # Each size of which three take no more than a tenth of a GiB. Free memory may lie in pieces: it is moved together.
 hugetlb() {
     sizes=0
@@ -40,7 +51,7 @@ hugetlb() {
             [ "$(cat "$folder/nr_hugepages")" != 3 ] || break
             echo 1 >/proc/sys/vm/compact_memory
         done
-        granule-user-memory huge "$kib" ||
+        huge "$kib" ||
             { echo "$(cat "$folder/nr_hugepages") of 3 pages of $kib KiB"; return 1; }
         echo 0 >"$folder/nr_hugepages"
         sizes=$((sizes + 1))
