@@ -10,7 +10,7 @@ help:
 	@echo "make test   before each push, 12 minutes: every test, host and QEMU (ONLY=step for one of them)"
 	@echo "make test-all    what CI runs (.ci/run), 45 minutes: with Miri, long properties and Debian's kernels"
 	@echo "make test-peers  Debian's kernels and shell beside ours, and left for (fetches them by apt)"
-	@echo "make soak   everything in full, resumable, at most six hours"
+	@echo "make soak   in full what test-all has samples of, resumable, at most six hours"
 	@echo "make image  build target/granule/Image"
 	@echo "make disk   a disk or USB stick that boots it through UEFI and GRUB (OUTPUT=file; fetches GRUB by apt)"
 	@echo "make setup  install what is missing (run, test and soak do it too)"

@@ -1,4 +1,4 @@
-//! `cargo xtask soak`: everything in full, with a state file from which an interrupted run continues.
+//! `cargo xtask soak`: in full what CI has samples of, with a state file from which an interrupted run continues.
 //!
 //! This file has the command line and the course of a run; [`cases`] has the cases. The last line of a
 //! complete soak is `soak: N cases, N failed, seed S, commit C`, and of no other.
