@@ -33,7 +33,6 @@ struct Memory {
 const LOST: i32 = 2;
 
 /// What went wrong.
-#[derive(Clone, Copy)]
 enum Wrong {
     /// A part that failed.
     Failed(&'static str),

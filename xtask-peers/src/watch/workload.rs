@@ -2,6 +2,7 @@
 //! on memory, modules, and our kernel as the one that Linux leaves for.
 
 use anyhow::{Context, Result, bail, ensure};
+use granule::arch::Level;
 use granule_cli::{Initramfs, PageSize};
 use xtask::workspace::{image_path, target_dir};
 
@@ -109,10 +110,8 @@ pub(super) fn judge(console: &str, leaves: bool) -> Result<()> {
 
 /// How often `fork` lost huge pages, which is known of the size that takes a contiguous group of page descriptors alone.
 pub(super) fn lost(console: &str, pages: PageSize) -> Result<usize> {
-    let group_kib = match pages {
-        PageSize::K4 => 64,
-        PageSize::K16 | PageSize::K64 => 2048,
-    };
+    let pages = pages.value();
+    let group_kib = pages.contiguous_entries(Level::L3) as u64 * pages.bytes() / 1024;
     let known = format!("{LOST}{group_kib} KiB");
     let lines = console.lines().map(str::trim_end);
     let lost: Vec<&str> = lines.filter(|line| line.starts_with(LOST)).collect();
