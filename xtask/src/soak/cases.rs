@@ -112,11 +112,10 @@ impl Case {
 }
 
 /// What `make test-all` has samples of, in full: the model's harness, the properties, the fuzz targets, systems of others,
-/// the whole QEMU matrix, kernels that leave for others, and random boots of both.
+/// the whole QEMU matrix, kernels that leave for others, and random boots of both. The steps of `make test-all` in which
+/// nothing is drawn or longer here are no cases: they have said of the commit what they could say.
 pub(crate) fn all(seed: u64, random: usize) -> Result<Vec<Case>> {
-    let mut cases = builds()?;
-    cases.push(model(seed));
-    cases.push(properties(seed));
+    let mut cases = vec![model(seed), properties(seed)];
     cases.extend(fuzz(seed)?);
     cases.push(hostile_calls(seed));
     cases.push(sensitivity(seed));
@@ -139,10 +138,6 @@ pub(crate) fn all(seed: u64, random: usize) -> Result<Vec<Case>> {
     Ok(cases)
 }
 
-/// The steps that build what other cases start. The other steps are no cases: nothing in them is drawn or longer here,
-/// so `make test-all` has said of the commit what they could say.
-const BUILDS: [&str; 3] = ["image", "user", "probe"];
-
 /// This program with other arguments.
 fn xtask(arguments: &[&str]) -> Result<Program> {
     Ok(Program {
@@ -152,15 +147,6 @@ fn xtask(arguments: &[&str]) -> Result<Program> {
         tests: false,
         limit: 90 * MINUTE,
     })
-}
-
-fn builds() -> Result<Vec<Case>> {
-    let case = |name| {
-        let program = xtask(&["test", "--only", name])?;
-        let case = Case::program(name, 1.5, program);
-        Ok(case.typed(format!("make test ONLY={name}")).alone())
-    };
-    BUILDS.into_iter().map(case).collect()
 }
 
 fn cargo(arguments: &[&str], variables: &[(&'static str, String)], limit: Duration) -> Program {
@@ -400,7 +386,6 @@ fn stress(seed: u64) -> impl Iterator<Item = Case> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::steps::STEPS;
     use std::collections::BTreeSet;
 
     #[test]
@@ -408,12 +393,6 @@ mod tests {
         let cases = all(1, 300).unwrap();
         let names: BTreeSet<_> = cases.iter().map(|case| case.name.as_str()).collect();
         assert_eq!(names.len(), cases.len());
-        for name in BUILDS {
-            assert!(
-                names.contains(name) && STEPS.iter().any(|step| step.name == name),
-                "{name}"
-            );
-        }
         let boots = |cases: &[matrix::Case]| {
             cases
                 .iter()

@@ -21,7 +21,7 @@ use anyhow::{Context, Result, ensure};
 use crate::boot::Expected;
 use crate::image::{self, Image};
 use crate::matrix::payload;
-use crate::{boot, boots, user};
+use crate::{boot, boots, probe, user};
 use cases::{Case, Work};
 use pace::{Pace, about};
 use program::Outcome;
@@ -72,7 +72,7 @@ pub(crate) fn soak(options: &Options) -> Result<ExitCode> {
          which nobody can look at: commit first"
     );
     let stop = Stop::at(Instant::now() + Duration::from_secs(60 * options.minutes))?;
-    let image = image::image(None)?;
+    let image = build()?;
     let granule = boot::build_cli()?;
     let folder = target_dir().join("soak");
     let fresh = State {
@@ -92,8 +92,6 @@ pub(crate) fn soak(options: &Options) -> Result<ExitCode> {
         list(&cases, &state);
         return Ok(ExitCode::SUCCESS);
     }
-    // The program by which a kernel leaves for the next one.
-    user::build()?;
     let logs = folder.join("log");
     std::fs::create_dir_all(&logs).with_context(|| format!("cannot make {}", logs.display()))?;
     let wanted = |case: &Case| {
@@ -129,6 +127,16 @@ pub(crate) fn soak(options: &Options) -> Result<ExitCode> {
         },
     })?;
     finish(&run, &cases, options.record)
+}
+
+/// Builds all that the cases boot. The image for all page sizes comes after that with hooks, so that its ELF file is
+/// the one that stays.
+fn build() -> Result<Image> {
+    image::test_image()?;
+    let image = image::image(None)?;
+    user::build()?;
+    probe::build()?;
+    Ok(image)
 }
 
 /// Prints the end, and returns whether it is a success.
