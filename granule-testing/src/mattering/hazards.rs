@@ -19,6 +19,8 @@ pub(super) enum Use {
         last: u64,
         /// The CPU that relies on what it did itself.
         by: Option<u32>,
+        /// The CPU whose TLB is looked in; `None`: any.
+        on: Option<u32>,
     },
     /// Entries that translate addresses of a half are stored anew. Nothing is accessed, so that what is held of
     /// them beside the tables is in the way only where a change has to go by way of an invalid entry.
@@ -124,6 +126,7 @@ impl Machine {
                 first: start,
                 last: start.saturating_add(bytes - 1),
                 by: asid.is_none().then_some(cpu),
+                on: None,
             }],
             Event::Settled => vec![Use::All],
             Event::Freed { start, bytes } => vec![Use::Free { start, bytes }],
@@ -140,6 +143,7 @@ impl Machine {
                     first: 0,
                     last: u64::MAX >> 16,
                     by: None,
+                    on: Some(cpu),
                 };
                 tree.and_then(|tree| tree.root.asid)
                     .map(range)
@@ -213,9 +217,11 @@ impl Machine {
         asid: Option<u16>,
         range: (u64, u64),
         by: Option<u32>,
+        on: Option<u32>,
     ) -> Vec<Way> {
         let mut ways = Vec::new();
         let held = |cpus: u64| {
+            let cpus = on.map_or(cpus, |cpu| cpus & 1 << cpu);
             let half = usize::from(upper);
             let walks = |(index, cpu): (usize, &super::machine::Cpu)| {
                 cpus >> index & 1 != 0 && (!upper || cpu.trees[half].is_some())
@@ -277,13 +283,13 @@ impl Machine {
                 first,
                 last,
             } => {
-                let by = None;
                 let range = Use::Range {
                     upper,
                     asid,
                     first,
                     last,
-                    by,
+                    by: None,
+                    on: None,
                 };
                 let all = self.hazards(&range, tables).into_iter();
                 return all
@@ -299,9 +305,10 @@ impl Machine {
                 first,
                 last,
                 by,
+                on,
             } => {
                 let range = (first, last);
-                let mut ways = self.beside_tables(upper, asid, range, by);
+                let mut ways = self.beside_tables(upper, asid, range, by, on);
                 if tables {
                     ways.extend(self.in_tables(upper, asid, range));
                 }
@@ -322,7 +329,7 @@ impl Machine {
             }
             Use::All => {
                 for upper in [false, true] {
-                    let ways = self.beside_tables(upper, None, (0, u64::MAX), None);
+                    let ways = self.beside_tables(upper, None, (0, u64::MAX), None, None);
                     found.extend(ways.into_iter().map(Hazard::Way));
                 }
                 for cpu in self.cpus.iter().filter(|_| !self.spurious) {
@@ -338,13 +345,13 @@ impl Machine {
         let Hazard::Way(way) = hazard else {
             return self.hazards(what, false).contains(hazard);
         };
-        let by = match *what {
-            Use::Range { by, .. } => by,
-            _ => None,
+        let (by, on) = match *what {
+            Use::Range { by, on, .. } => (by, on),
+            _ => (None, None),
         };
         let range = (way.first, way.last);
         let mut mine = self.in_tables(way.upper, way.asid, range);
-        mine.extend(self.beside_tables(way.upper, way.asid, range, by));
+        mine.extend(self.beside_tables(way.upper, way.asid, range, by, on));
         if matches!(what, Use::Change { .. }) {
             mine = mine.into_iter().map(Way::without_permissions).collect();
         }
@@ -408,4 +415,67 @@ pub fn matters(
     }
     let hazards = without.hazards(&Use::All, false);
     ends && hazards.iter().any(|hazard| !whole.has(hazard, &Use::All))
+}
+
+#[cfg(test)]
+mod tests {
+    use granule_trace::{Barrier, Visibility};
+
+    use super::*;
+
+    /// T0SZ and T1SZ for 48 bits, EPD1, 16-bit ASIDs.
+    const TCR: u64 = 16 | 16 << 16 | 1 << 23 | 1 << 36;
+    const ASID: u64 = 7 << 48;
+    const TABLE: u64 = 0x1000;
+    const PAGES: u64 = 0x4000;
+
+    fn system(system: System, value: u64) -> Event {
+        Event::System(system, value)
+    }
+
+    /// What makes a CPU walk the program's tree.
+    fn enters(cpu: u32) -> [(u32, Event); 5] {
+        [
+            system(System::TCR_EL1, TCR),
+            system(System::SCTLR_EL1, 1),
+            system(System::TTBR0_EL1, ASID | TABLE),
+            Event::Barrier(Barrier::ISB),
+            Event::User,
+        ]
+        .map(|event| (cpu, event))
+    }
+
+    #[test]
+    fn a_stale_entry_matters_where_a_cpu_that_may_hold_it_runs_the_program() {
+        let mut machine = Machine::new(2);
+        let tables = (TABLE..PAGES).step_by(0x1000).map(|at| (at, at + 0x1003));
+        let pages = [(PAGES, 0x10_0443), (PAGES + 8, 0x10_1443)];
+        for (address, descriptor) in tables.chain(pages) {
+            let found = Event::Found {
+                address,
+                descriptor,
+            };
+            machine.apply(0, &found);
+        }
+        for (cpu, event) in enters(0) {
+            machine.apply(cpu, &event);
+        }
+        let unmaps = Event::Store {
+            address: PAGES,
+            count: 1,
+            descriptor: 0,
+            step: 0,
+            visibility: Visibility::Live,
+        };
+        machine.apply(0, &unmaps);
+        machine.apply(0, &Event::Barrier(Barrier::DSB_ISHST));
+        let tlbi = (0, system(System::VAE1IS, ASID));
+        let completed = [Barrier::DSB_ISH, Barrier::ISB].map(|one| (0, Event::Barrier(one)));
+        let runs_on = |cpu| [&completed[..], &enters(cpu)].concat();
+        assert!(matters(&machine, &tlbi, &runs_on(0), false));
+        assert!(!matters(&machine, &tlbi, &runs_on(1), false));
+        // It runs on the other, and comes back.
+        let back = [runs_on(1), runs_on(0)].concat();
+        assert!(matters(&machine, &tlbi, &back, false));
+    }
 }
