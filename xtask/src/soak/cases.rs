@@ -89,7 +89,7 @@ impl Case {
             typed: format!("cargo run -p granule-cli -- boot {arguments}"),
             work,
             alone: false,
-            expected: Duration::from_secs(2),
+            expected: Duration::from_millis(400),
         }
     }
 
