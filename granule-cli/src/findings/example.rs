@@ -7,7 +7,7 @@ use granule_model::trace::write_event;
 use granule_model::{BarrierKind, Event, Miss, Rule, Violation};
 
 /// The events that are kept: some megabytes.
-const KEPT: usize = 1 << 16;
+pub(super) const KEPT: usize = 1 << 16;
 /// The most events of an example, of each kind that is chosen.
 const MOST_OF_A_KIND: usize = 5;
 
@@ -76,6 +76,12 @@ impl History {
             .events
             .binary_search_by_key(&number, |past| past.number);
         Some(self.events.get(index.ok()?)?.cpu)
+    }
+
+    /// Whether what a violation conflicts with is one of the last events, or is not known at all.
+    pub(super) fn has_cause(&self, violation: &Violation) -> bool {
+        let first = self.events.front().map_or(0, |past| past.number);
+        violation.earlier.is_none_or(|event| event >= first)
     }
 
     /// The steps to a violation of the last event.

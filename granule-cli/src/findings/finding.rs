@@ -21,7 +21,7 @@ pub(crate) struct Finding {
     /// The instructions, the one with the most violations first; none for the end of the run.
     pub(crate) places: Vec<Place>,
     pub(crate) count: u64,
-    /// The first of them in words, its events, and what would mend it.
+    /// One of them in words, its events, and what would mend it.
     pub(crate) example: String,
     pub(crate) steps: Vec<Step>,
     pub(crate) mend: &'static str,
@@ -124,7 +124,13 @@ impl Finding {
 }
 
 /// The findings, those with the most violations first.
-pub(super) fn findings(groups: Vec<Group>, names: &Names, accepted: &mut Accepted) -> Vec<Finding> {
+pub(super) fn findings(
+    mut groups: Vec<Group>,
+    names: &Names,
+    accepted: &mut Accepted,
+) -> Vec<Finding> {
+    // The example of a function is that of its first group.
+    groups.sort_by_key(|group| !group.has_cause);
     let mut found = BTreeMap::<_, Finding>::new();
     for group in groups {
         let named = group.pc.and_then(|pc| names.place(pc));
@@ -253,6 +259,7 @@ mod tests {
             example: format!("at {pc:x?}"),
             steps: Vec::new(),
             mend: "nothing",
+            has_cause: true,
         }
     }
 
@@ -260,7 +267,10 @@ mod tests {
     fn a_finding_has_all_places_of_its_function() {
         let groups = vec![
             group(Rule::MissingIsb, None, 1),
-            group(Rule::MissingIsb, Some(0x10), 2),
+            Group {
+                has_cause: false,
+                ..group(Rule::MissingIsb, Some(0x10), 2)
+            },
             group(Rule::MissingIsb, Some(0x14), 3),
             group(Rule::UnorderedLink, Some(0x10), 9),
             group(Rule::MissingIsb, Some(0x80), 4),
@@ -289,6 +299,7 @@ mod tests {
         assert_eq!(told, expected);
         let places: Vec<_> = found[1].places.iter().map(|it| it.name.clone()).collect();
         assert_eq!(places, [Some("near+0x4".into()), Some("near+0x0".into())]);
+        assert_eq!(found[1].example, "at Some(14)");
         let unused = accepted.unused().unwrap();
         assert!(
             unused.ends_with("accepted findings not found (lines 5)"),

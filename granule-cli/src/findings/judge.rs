@@ -29,10 +29,13 @@ pub(crate) struct Group {
     pub(crate) count: u64,
     /// Why the trace does not decide whether the rule was broken, if it does not.
     pub(crate) undecided: Option<&'static str>,
-    /// The first of them in words, its events, and what would mend it.
+    /// One of them in words, its events, and what would mend it: the first that has its cause among the events
+    /// kept, or else the first.
     pub(crate) example: String,
     pub(crate) steps: Vec<Step>,
     pub(crate) mend: &'static str,
+    /// Whether it has its cause there.
+    pub(crate) has_cause: bool,
 }
 
 /// The rule, the instruction and why it is undecided.
@@ -201,11 +204,20 @@ impl Judge {
                 pc,
                 count: 0,
                 undecided,
-                example: violation.describe(|_| None),
-                steps: steps.unwrap_or_else(|| self.history.steps(violation)),
-                mend: mend(violation),
+                example: String::new(),
+                steps: Vec::new(),
+                mend: "",
+                has_cause: false,
             }
         });
+        // Who made the change matters more than which use of the address was the first.
+        let has_cause = self.history.has_cause(violation);
+        if group.count == 0 || has_cause && !group.has_cause {
+            group.example = violation.describe(|_| None);
+            group.steps = steps.unwrap_or_else(|| self.history.steps(violation));
+            group.mend = mend(violation);
+            group.has_cause = has_cause;
+        }
         group.count += 1;
     }
 
@@ -272,6 +284,7 @@ impl Judge {
 
 #[cfg(test)]
 mod tests {
+    use super::super::example::KEPT;
     use super::*;
     use granule_model::{Barrier, System, Visibility};
 
@@ -382,6 +395,29 @@ mod tests {
         assert_eq!(judged.kept.len(), 1);
         assert_eq!(judged.violations, 2);
         assert_eq!(judged.stopped, None);
+    }
+
+    #[test]
+    fn an_example_is_the_first_whose_cause_is_still_kept() {
+        let mut judge = running([block(0), block(1)], 0);
+        add(&mut judge, 0, 0x20, store(place(0), 0));
+        for _ in 0..KEPT {
+            add(&mut judge, 0, 0x24, ISB);
+        }
+        add(&mut judge, 0, 0x28, store(place(1), 0));
+        // Neither entry was invalidated. The cause of the first violation is forgotten.
+        for number in 0..2 {
+            add(&mut judge, 0, 0x40, store(place(number), block(number + 2)));
+        }
+        let (judged, done) = judge.finish(false);
+        assert_eq!(done, Ok(()));
+        let mut groups = judged.groups.iter().filter(|it| it.pc == Some(0x40));
+        let group = groups.next().unwrap();
+        assert_eq!((groups.next(), group.count), (None, 2));
+        let cause = group.steps.iter().find(|it| it.role.contains("conflicts"));
+        let cause = cause.map(|it| (it.address, it.role.as_str()));
+        assert_eq!(cause, Some((Some(0x28), "what it conflicts with")));
+        assert!(group.example.contains("0x1008"), "{}", group.example);
     }
 
     #[test]
