@@ -51,14 +51,14 @@ pub fn trees(cpus: &[Registers], origin: Origin) -> (Vec<Tree>, Vec<String>) {
     // A kernel may hide its tables from programs (Linux's page-table isolation): in EL0 TTBR1 has then little
     // more than the way into the kernel. So a CPU in the kernel comes first.
     let mut order: Vec<_> = cpus.iter().enumerate().collect();
-    order.sort_by_key(|(_, cpu)| in_el0(cpu));
+    order.sort_by_key(|(_, cpu)| place(cpu));
     for &(number, cpu) in &order {
         found.cpu(number, cpu);
     }
     let has_kernel = found.trees.iter().any(|tree| tree.owner == Owner::Kernel);
-    if has_kernel && cpus.iter().all(in_el0) {
+    if has_kernel && cpus.iter().all(|cpu| place(cpu) != Place::Kernel) {
         found.say(
-            "every CPU runs a program: if the kernel hides its tables from programs, its tree has little here; look again at another moment"
+            "every CPU runs a program, or is on the way between one and the kernel: if the kernel hides its tables from programs, its tree has little here; look again at another moment"
                 .into(),
         );
     }
@@ -222,9 +222,36 @@ impl Found {
     }
 }
 
-/// Whether the CPU is at EL0, by PSTATE.M; `false` if its PSTATE is not known.
-fn in_el0(cpu: &Registers) -> bool {
-    cpu.get("cpsr").is_some_and(|pstate| pstate & 0b1111 == 0)
+/// Where a CPU is, the most likely to have all of the kernel's tables first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Place {
+    /// In the kernel, or at a place that is not known.
+    Kernel,
+    /// In the kernel's exception vectors: TTBR1 may still be, or be again, that of the program.
+    Vectors,
+    /// At EL0.
+    Program,
+}
+
+/// The bytes from VBAR on that count as vectors. The architecture gives them 2 KiB; Linux has its way out to a
+/// program behind four sets of them.
+const VECTORS: u64 = 16 << 10;
+
+/// Where the CPU is, by PSTATE.M, PC and the VBAR of its exception level.
+fn place(cpu: &Registers) -> Place {
+    let pstate = cpu.get("cpsr").unwrap_or(0b0101);
+    let vectors = match pstate >> 2 & 0b11 {
+        0 => return Place::Program,
+        1 => cpu.get("vbar_el1"),
+        2 => cpu.get("vbar_el2"),
+        _ => None,
+    };
+    let distance = vectors.and_then(|vectors| cpu.get("pc")?.checked_sub(vectors));
+    if distance.is_some_and(|distance| distance < VECTORS) {
+        Place::Vectors
+    } else {
+        Place::Kernel
+    }
 }
 
 fn same_shape(one: &Shape, other: &Shape) -> bool {
@@ -301,7 +328,7 @@ mod tests {
             ("kernel", 0x9000),
             ("user half of CPU 0", 0x5000),
         ];
-        let (found, notes) = trees(&[program.clone(), inside], Origin::Registers);
+        let (found, notes) = trees(&[program.clone(), inside.clone()], Origin::Registers);
         assert_eq!(
             owners(&found),
             expected.map(|(name, root)| (name.into(), root))
@@ -313,6 +340,22 @@ mod tests {
             notes.len() == 1 && notes[0].starts_with("every CPU runs a program"),
             "{notes:?}"
         );
+        // A CPU that has just left a program is in the kernel's vectors, with the tables of the program.
+        let mut entering = program.clone();
+        for (name, value) in [
+            ("cpsr", 0x3c5),
+            ("vbar_el1", 0xffff_ffff_ff3f_3800),
+            ("pc", 0xffff_ffff_ff3f_3c80),
+        ] {
+            entering.set(name, value);
+        }
+        let (found, notes) = trees(&[entering.clone(), inside], Origin::Registers);
+        assert_eq!(owners(&found)[0].1, 0x4123_4000);
+        assert!(notes.is_empty(), "{notes:?}");
+        let (found, notes) = trees(&[program, entering.clone()], Origin::Registers);
+        assert_eq!((owners(&found)[0].1, notes.len()), (0x9000, 1), "{notes:?}");
+        entering.set("pc", 0xffff_8000_8001_0000);
+        assert!(trees(&[entering], Origin::Registers).1.is_empty());
         // A dump has a CPU's state without its tables.
         let mut state = Registers::default();
         state.set("cpsr", 0);

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
-/// The registers that are asked of a live machine: those from which trees are made.
-pub(super) const NAMES: [&str; 24] = [
+/// The registers that are asked of a live machine: those from which trees are made, and those that tell
+/// where a CPU is.
+pub(super) const NAMES: [&str; 26] = [
     "sctlr_el1",
     "ttbr0_el1",
     "ttbr1_el1",
@@ -26,6 +27,8 @@ pub(super) const NAMES: [&str; 24] = [
     "id_aa64mmfr0_el1",
     "id_aa64mmfr1_el1",
     "id_aa64mmfr2_el1",
+    "vbar_el1",
+    "vbar_el2",
     "pc",
     "cpsr",
 ];

@@ -279,8 +279,8 @@ fn register_numbers<S: Read + Write>(gdb: &mut Gdb<S>) -> Answer<Vec<(String, u3
             next = number.saturating_add(1);
             let name = attribute(register, "name").unwrap_or_default();
             let name = match name.to_ascii_lowercase().as_str() {
-                // The name of its 32-bit view.
-                "sctlr" => "sctlr_el1".to_owned(),
+                // The names of their 32-bit views.
+                name @ ("sctlr" | "vbar") => format!("{name}_el1"),
                 name => name.to_owned(),
             };
             if NAMES.contains(&name.as_str()) {

@@ -19,8 +19,10 @@ use crate::machine::{CPU, LIMIT};
 pub(super) const MEMORY: &str = "256M";
 /// The seed of the addresses that Linux draws for itself (KASLR), so that two runs have the same.
 pub(super) const SEED: &str = "1";
-/// Only emergency messages on the console.
-pub(super) const WORDS: &str = "console=ttyAMA0 loglevel=1 panic=-1";
+/// Only emergency messages on the console, and tables of the kernel that programs do not have.
+pub(super) const WORDS: &str = "console=ttyAMA0 loglevel=1 panic=-1 kpti=on";
+/// The root table in TTBR: the bits below an ASID, without CnP.
+const ROOT: u64 = (1 << 48) - 2;
 /// A command of QEMU's that writes a dump.
 const DUMP: Duration = Duration::from_secs(120);
 /// The first process. The one that is looked at does nothing for ever and never waits, so a CPU has its
@@ -112,7 +114,7 @@ pub(super) struct Parts<'a> {
 
 impl Guest {
     /// Boots, waits for the end of what the script says, and stops the machine while one CPU is in the
-    /// process that is looked at and one in the kernel.
+    /// process that is looked at and another has the kernel's tables.
     pub(super) fn stopped(parts: &Parts<'_>) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let words = format!("{WORDS} rodata={} -- {}", parts.rodata, parts.page_bytes);
@@ -138,7 +140,7 @@ impl Guest {
         loop {
             guest.run("stop", json!({}))?;
             guest.cpus = source::open(&guest.live()?, None)?.1.cpus;
-            if guest.cpu(true).is_some() && guest.cpu(false).is_some() {
+            if guest.in_process().is_some() && guest.in_kernel().is_some() {
                 return Ok(guest);
             }
             guest.run("cont", json!({}))?;
@@ -147,13 +149,18 @@ impl Guest {
         }
     }
 
-    /// The first CPU that is in the kernel, or in a process.
-    pub(super) fn cpu(&self, in_kernel: bool) -> Option<usize> {
-        let is_it = |cpu: &Registers| {
-            cpu.get("pc")
-                .is_some_and(|pc| pc >> 63 == u64::from(in_kernel))
-        };
+    /// The first CPU that is in a process.
+    pub(super) fn in_process(&self) -> Option<usize> {
+        let is_it = |cpu: &Registers| cpu.get("pc").is_some_and(|pc| pc >> 63 == 0);
         self.cpus.iter().position(is_it)
+    }
+
+    /// The first CPU that has the kernel's tables. A CPU in the kernel's vectors still has those of the process,
+    /// which lack nearly all of the kernel.
+    pub(super) fn in_kernel(&self) -> Option<usize> {
+        let root = |cpu: &Registers| cpu.get("ttbr1_el1").map(|ttbr| ttbr & ROOT);
+        let hidden = root(self.cpus.get(self.in_process()?)?);
+        self.cpus.iter().position(|cpu| root(cpu) != hidden)
     }
 
     /// The machine as a source.

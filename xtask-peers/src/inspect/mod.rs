@@ -127,10 +127,16 @@ impl<'a> Read<'a> {
             rodata: case.rodata,
             page_bytes: case.page_bytes,
         })?;
-        let cpu = guest.cpu(false).context("no CPU is in a process")?;
+        let cpu = guest.in_process().context("no CPU is in a process")?;
+        let ttbr0 = guest.cpus.get(cpu).and_then(|cpu| cpu.get("ttbr0_el1"));
+        let ttbr0 = ttbr0.context("QEMU does not tell TTBR0")?;
         let (live, live_process) = {
             let live = open(&guest.live()?, &guest.options())?;
-            let process = tree(&live, |owner| *owner == Owner::User(cpu));
+            // A CPU in the kernel may have kept the tables of the process that it ran last. Then the tree is that
+            // CPU's.
+            let process = live.trees.iter().find(|tree| {
+                matches!(tree.owner, Owner::User(_)) && tree.root == tree.geometry().root_in(ttbr0)
+            });
             let process = process.context("the CPU in the process has no tables for it")?;
             (of_kernel(&live)?, walked(&*live.memory, process)?)
         };
@@ -172,11 +178,10 @@ impl<'a> Read<'a> {
     /// Each tree by a CPU that may read what it maps.
     fn translation(&mut self) -> Result<String> {
         let mut told = Vec::new();
-        for (whose, in_kernel, walked) in [
-            ("kernel", true, &self.kernel),
-            ("process", false, &self.live_process),
+        for (whose, cpu, walked) in [
+            ("kernel", self.guest.in_kernel(), &self.kernel),
+            ("process", self.guest.in_process(), &self.live_process),
         ] {
-            let cpu = self.guest.cpu(in_kernel);
             let cpu = cpu.with_context(|| format!("no CPU is in a {whose}"))?;
             let agreed = translation(&walked.ranges, |address| {
                 self.guest.translated(cpu, address)

@@ -22,7 +22,8 @@ const MAP: &str = "FlatView #0\n AS \"I/O\", root: io\n  0000000000000000-000000
 /// What a QEMU with one CPU says until its first memory is read.
 fn script() -> String {
     let core = "<reg name=\"x0\" bitsize=\"64\"/><reg name=\"pc\" bitsize=\"64\"/>";
-    let system = "<reg name=\"TCR_EL1\" bitsize=\"64\" regnum=\"90\"/>";
+    let system =
+        "<reg name=\"TCR_EL1\" bitsize=\"64\" regnum=\"90\"/><reg name=\"VBAR\" bitsize=\"64\"/>";
     [
         "T05thread:01;".into(),
         "PacketSize=1000".into(),
@@ -35,6 +36,7 @@ fn script() -> String {
         "OK".into(),
         "3412000000000000".into(),
         "efcdab8967452301".into(),
+        "0008000000000000".into(),
         "OK".into(),
         format!("O{}", hex(&MAP[..100])),
         format!("O{}", hex(&MAP[100..])),
@@ -74,6 +76,7 @@ fn registers_and_memory() {
     let (machine, facts) = machine(&script()).unwrap();
     assert_eq!(facts.cpus[0].get("pc"), Some(0x1234));
     assert_eq!(facts.cpus[0].get("tcr_el1"), Some(0x0123_4567_89ab_cdef));
+    assert_eq!(facts.cpus[0].get("vbar_el1"), Some(0x800));
     assert_eq!(machine.ranges, [0..0x400_0000, 0x4000_0000..0x6000_0000]);
     let mut bytes = [0; 4];
     // Once from the server, and again from the cache: the server has no more to say.
