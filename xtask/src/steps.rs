@@ -25,11 +25,6 @@ pub(crate) struct Step {
     pub(crate) run: fn() -> Result<()>,
 }
 
-/// The factor over the cases of `make test`, for the step `properties`.
-const LONG_TIMES: u32 = 2;
-/// Operations of the model harness in that step.
-const LONG_OPERATIONS: u64 = 120_000;
-
 const KERNEL: &str = "granule-kernel";
 const CLI: &str = "granule-cli";
 const TESTING: &str = "granule-testing";
@@ -149,12 +144,6 @@ pub(crate) const STEPS: &[Step] = &[
         what: "the page of `granule report` in headless Chromium: light, dark, printed",
         long: true,
         run: report::check,
-    },
-    Step {
-        name: "properties",
-        what: "properties, interleavings and the model harness at length",
-        long: true,
-        run: properties,
     },
     Step {
         name: "figures",
@@ -320,16 +309,6 @@ pub(crate) fn runs_on_host(program: &Program) -> bool {
 /// The integration tests of granule-cli that are called `qemu`.
 fn boots_guests(program: &Program) -> bool {
     program.package == CLI && program.kind == "test" && program.target == "qemu"
-}
-
-/// The properties and interleavings of the host tests with other and more cases, and the model harness with
-/// more operations. The soak has still more.
-fn properties() -> Result<()> {
-    let programs = programs::choose(programs::build(&[])?, "tests for the host", runs_on_host)?;
-    let mut variables: Vec<_> = draws().collect();
-    variables.push(("GRANULE_TIMES", LONG_TIMES.to_string()));
-    variables.push(("GRANULE_HARNESS_OPERATIONS", LONG_OPERATIONS.to_string()));
-    programs::run(&programs, pool::parallel(), &[], &variables)
 }
 
 /// A separate program, with packages that no other step needs. Its last lines name its failed checks.
