@@ -1,44 +1,12 @@
 //! Runs the cases of the QEMU matrix and of the boots through firmware, and reports the result of each.
 
 use std::path::Path;
-use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
 use crate::boot::{self, Expected};
 use crate::image::Image;
-use crate::matrix::Case;
 use xtask::{firmware_matrix, pool};
-
-/// The result of a case; `wrong` says in one line what was wrong, if anything.
-#[derive(Debug)]
-pub(crate) struct Outcome {
-    pub(crate) case: usize,
-    pub(crate) wrong: Option<String>,
-    pub(crate) time: Duration,
-}
-
-/// Runs the cases in order, several at a time. `each` receives every outcome as it comes.
-pub(crate) fn run(
-    cases: &[Case],
-    granule: &Path,
-    image: &Image,
-    mut each: impl FnMut(Outcome) -> bool,
-) {
-    pool::run(
-        cases.len(),
-        pool::parallel(),
-        || true,
-        |case| wrong(&cases[case], granule, image),
-        |done| {
-            each(Outcome {
-                case: done.job,
-                wrong: done.result,
-                time: done.time,
-            })
-        },
-    );
-}
 
 /// Boots one case and returns what was wrong, in one line.
 pub(crate) fn wrong(case: &impl Expected, granule: &Path, image: &Image) -> Option<String> {

@@ -223,9 +223,18 @@ pub(crate) fn full() -> Vec<Case> {
     cases
 }
 
-/// A few cases that contain every pair of values that occurs in any case.
-pub(crate) fn covering() -> Vec<Case> {
-    pairwise::covering(&full(), Case::values)
+/// A few boots that contain every pair of values that occurs in any case, the image's kind among the values: true is
+/// the image with hooks for tests.
+pub(crate) fn covering() -> Vec<(Case, bool)> {
+    let each = |case: Case| [(case.clone(), false), (case, true)];
+    let all: Vec<_> = full().into_iter().flat_map(each).collect();
+    pairwise::covering(&all, values)
+}
+
+fn values((case, test): &(Case, bool)) -> Vec<u32> {
+    let mut values = case.values();
+    values.push(u32::from(*test));
+    values
 }
 
 /// `count` cases drawn from the matrix, with a memory size and a strategy added; the same for the same
@@ -270,11 +279,17 @@ mod tests {
     #[test]
     fn the_sample_covers_every_pair_and_is_small() {
         let sample = covering();
-        let pairs = |cases: &[Case]| {
-            let each = cases.iter().map(|case| pairwise::pairs(&case.values()));
-            each.flatten().collect::<BTreeSet<_>>()
-        };
-        assert_eq!(pairs(&full()), pairs(&sample));
+        let each = sample.iter().map(|case| pairwise::pairs(&values(case)));
+        let pairs = each.flatten().collect::<BTreeSet<_>>();
+        for case in full() {
+            for test in [false, true] {
+                let wanted = pairwise::pairs(&values(&(case.clone(), test)));
+                assert!(
+                    wanted.iter().all(|pair| pairs.contains(pair)),
+                    "{case} {test}"
+                );
+            }
+        }
         // 52-bit VA exists for one CPU only, so 26 pairs of CPU and VA size are the least.
         assert!((26..=40).contains(&sample.len()), "{}", sample.len());
         assert_eq!(sample, covering());

@@ -393,12 +393,10 @@ mod tests {
         let cases = all(1, 300).unwrap();
         let names: BTreeSet<_> = cases.iter().map(|case| case.name.as_str()).collect();
         assert_eq!(names.len(), cases.len());
-        let boots = |cases: &[matrix::Case]| {
-            cases
-                .iter()
-                .all(|case| names.contains(Case::one_kernel(case.clone()).name.as_str()))
-        };
-        assert!(boots(&matrix::full()) && boots(&matrix::covering()));
+        let boots = matrix::full().into_iter().map(Case::one_kernel);
+        for case in boots {
+            assert!(names.contains(case.name.as_str()));
+        }
         let leaving = kexec::full()
             .into_iter()
             .chain(kexec::random(1, RANDOM_KEXEC));
