@@ -1,15 +1,16 @@
 # The commands a person types; what they do is in xtask (`cargo xtask --help`).
 
 .DEFAULT_GOAL := help
-.PHONY: help run report check test test-all test-peers soak image disk setup
+.PHONY: help run report check test test-all test-peers audit soak image disk setup
 
 help:
 	@echo "make run    boot one image with 4K, 16K and 64K pages, print one table"
 	@echo "make report page tables of this kernel with each page size beside Debian's, as one HTML page"
 	@echo "make check  before each commit, 3 minutes: format, lints, tests of what changed, three boots"
-	@echo "make test   before each push, 12 minutes: every test, host and QEMU (ONLY=step for one of them)"
-	@echo "make test-all    what CI runs (.ci/run), 45 minutes: with Miri, long properties and Debian's kernels"
+	@echo "make test   before each push, 10 minutes: every test, host and QEMU (ONLY=step for one of them)"
+	@echo "make test-all    what CI runs (.ci/run), 25 minutes: with Miri, long properties and Debian's kernels"
 	@echo "make test-peers  Debian's kernels and shell beside ours, and left for (fetches them by apt)"
+	@echo "make audit  ask the database of advisories about every lock file"
 	@echo "make soak   in full what test-all has samples of, resumable, at most six hours"
 	@echo "make image  build target/granule/Image"
 	@echo "make disk   a disk or USB stick that boots it through UEFI and GRUB (OUTPUT=file; fetches GRUB by apt)"
@@ -43,6 +44,9 @@ test-all: setup
 
 test-peers: setup
 	@cargo run --quiet --package xtask-peers -- $(PEERS)
+
+audit: setup
+	@cargo xtask audit
 
 soak: setup
 	@cargo xtask soak $(SOAK)

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::deadline::run_for;
 use crate::index::{Entry, field, paragraphs};
+use xtask::deadline::run_for;
 
 /// The lists of a suite are a few megabytes, a package a hundred at most.
 const LIMIT: Duration = Duration::from_secs(600);

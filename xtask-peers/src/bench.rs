@@ -7,7 +7,7 @@ use granule_cli::bench::user::counts::Counter;
 use granule_cli::bench::user::lines;
 use granule_cli::sizes::show_size as size;
 use granule_cli::{Initramfs, PageSize};
-use xtask::pool;
+use xtask::graph;
 use xtask::workspace::target_dir;
 
 use crate::check::Check;
@@ -69,10 +69,8 @@ pub(crate) fn bench(
         .flat_map(|large| kernels.iter().map(move |kernel| (*kernel, large)))
         .collect();
     let mut all: Vec<Option<Figures>> = vec![None; runs.len()];
-    pool::run(
+    graph::all(
         runs.len(),
-        pool::parallel(),
-        || true,
         |at| run(runs[at].0, runs[at].1),
         |done| {
             let ((kernel, page_size), large) = runs[done.job];
@@ -88,7 +86,6 @@ pub(crate) fn bench(
                 told
             });
             add(Check::new(name, result));
-            true
         },
     );
     let all: Vec<_> = all.into_iter().flatten().collect();

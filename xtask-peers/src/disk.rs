@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use granule_cli::loader::Loader;
 use granule_cli::{Boot, Firmware, Initramfs, Outcome, PageSize, Request, boot};
-use xtask::pool;
+use xtask::graph;
 use xtask::workspace::{cargo, image_path, run as run_command, target_dir};
 
 use crate::check::Check;
@@ -106,15 +106,12 @@ pub(crate) fn booted(
             judge: greeted,
         });
     }
-    pool::run(
+    graph::all(
         cases.len(),
-        pool::parallel(),
-        || true,
         |at| (cases[at].judge)(&boot::run(&cases[at].request)),
         |done| {
             let name = format!("disk: {}", cases[done.job].name);
             add(Check::new(name, done.result));
-            true
         },
     );
     Ok(())

@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use crate::apt::Apt;
-use crate::deadline::run_for;
+use xtask::deadline::run_for;
 
 /// A QEMU that is wanted: the version that it must have, its suites, the one it is from.
 #[derive(Clone, Copy, Debug)]

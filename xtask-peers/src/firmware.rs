@@ -8,7 +8,7 @@ use granule_cli::Firmware;
 use granule_cli::loader::Loader;
 use xtask::firmware_matrix::{self, Case, FETCHED, Qemu};
 use xtask::workspace::image_path;
-use xtask::{boot, pool};
+use xtask::{boot, graph};
 
 use crate::check::Check;
 use crate::store::hash;
@@ -41,10 +41,8 @@ pub(crate) fn booted(
     let granule = boot::build_cli()?;
     let image = image_path();
     let sha256 = hash(&std::fs::read(&image)?);
-    pool::run(
+    graph::all(
         cases.len(),
-        pool::parallel(),
-        || true,
         |at| {
             let case: &Case = &cases[at];
             case.wrong(&firmware_matrix::Files {
@@ -62,7 +60,6 @@ pub(crate) fn booted(
                 Some(wrong) => Err(anyhow::Error::msg(wrong)),
             };
             add(Check::new(name, result));
-            true
         },
     );
     Ok(())

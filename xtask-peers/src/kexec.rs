@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail, ensure};
 use granule_cli::sizes::show_size as size;
 use granule_cli::{Boot, Initramfs, Kexec, PageSize, Request, boot};
 use serde_json::Value;
-use xtask::pool;
+use xtask::graph;
 
 use crate::check::Check;
 use crate::machine::{Files, Kernel, LIMIT, told};
@@ -170,10 +170,8 @@ pub(crate) fn left_for(
         let (kernel, page_size) = &peers.linuxes[case.kernel];
         (kernel, *page_size)
     };
-    pool::run(
+    graph::all(
         cases.len(),
-        pool::parallel(),
-        || true,
         |at| {
             let case = &cases[at];
             let (kernel, page_size) = next(case);
@@ -199,7 +197,6 @@ pub(crate) fn left_for(
                 case.way.word()
             );
             add(Check::new(name, done.result));
-            true
         },
     );
     Ok(())

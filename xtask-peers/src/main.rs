@@ -15,7 +15,6 @@ mod apt;
 mod bench;
 mod boards;
 mod check;
-mod deadline;
 mod deb;
 mod disk;
 mod emulator;
@@ -56,6 +55,9 @@ struct Options {
     /// Look for newer packages instead of using those that were fetched before
     #[arg(long)]
     fresh: bool,
+    /// Leave out all kernels of Debian's but the oldest and the newest
+    #[arg(long)]
+    few: bool,
     /// Run only this part; may be given several times
     #[arg(long, value_name = "PART")]
     only: Vec<Part>,
@@ -63,7 +65,12 @@ struct Options {
 
 fn main() -> ExitCode {
     let options = Options::parse();
-    match parts::run(&options.only, options.fresh, Summary::new(options.json)) {
+    match parts::run(
+        &options.only,
+        options.few,
+        options.fresh,
+        Summary::new(options.json),
+    ) {
         Ok(code) => code,
         Err(error) => {
             eprintln!("error: {error:#}");

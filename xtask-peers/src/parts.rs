@@ -4,7 +4,8 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use granule_cli::PageSize;
-use xtask::workspace::{cargo, image_path, run as run_command, target_dir};
+use xtask::boot::build_cli;
+use xtask::workspace::{cargo, image_path, is_built, run as run_command, target_dir};
 
 use crate::bench::bench;
 use crate::check::Check;
@@ -16,7 +17,7 @@ use crate::shell::shells;
 use crate::store::Store;
 use crate::summary::Summary;
 use crate::tlb::replays;
-use crate::watch::{self, Extent};
+use crate::watch;
 use crate::{apt, boards, disk, faults, firmware, loaders, report, sensitivity, together, trees};
 
 /// A part.
@@ -30,8 +31,10 @@ pub(crate) enum Part {
     Shell,
     /// Debian's kernels, left for
     Kexec,
-    /// Those and ours, left for on machines that EFI firmware started; a part of kexec
+    /// Those and ours, left for on machines that EFI firmware started
     KexecEfi,
+    /// Ours, left for by Debian's kernel and Debian's program
+    FromLinux,
     /// The device trees of Debian's kernel packages, as our readers and as dtc read them
     Trees,
     /// A sample of the boots on QEMU's boards
@@ -52,8 +55,10 @@ pub(crate) enum Part {
     Makedumpfile,
     /// The page of `granule report` with Debian's kernels beside ours; only if it is asked for
     Report,
-    /// A sample of Debian's kernels, and systems that are no Linux, watched
+    /// A sample of Debian's kernels, watched
     Watch,
+    /// Systems that are no Linux, watched
+    WatchOthers,
     /// All of Debian's kernels on all machines, watched; only if it is asked for
     WatchAll,
     /// A sample of the faults planted in a Debian kernel, watched
@@ -68,19 +73,18 @@ pub(crate) enum Part {
 
 const PAGE_SIZES: [PageSize; 3] = [PageSize::K4, PageSize::K16, PageSize::K64];
 
-/// Builds the programs for the boots: the image, and the user programs.
+/// Builds the programs for the boots: the image, the user programs, and `granule` with its plugin.
 fn build() -> Result<()> {
+    if is_built() {
+        return Ok(());
+    }
     run_command(cargo(&["xtask", "image"]))?;
-    run_command(cargo(&["xtask", "user"]))
-}
-
-/// Builds `granule` with its plugin.
-fn build_granule() -> Result<()> {
-    run_command(cargo(&["build", "-p", "granule-cli", "--bin", "granule"]))
+    run_command(cargo(&["xtask", "user"]))?;
+    build_cli().map(drop)
 }
 
 /// Runs the parts that `only` names, or all but those that must be asked for.
-pub(crate) fn run(only: &[Part], fresh: bool, mut summary: Summary) -> Result<ExitCode> {
+pub(crate) fn run(only: &[Part], few: bool, fresh: bool, mut summary: Summary) -> Result<ExitCode> {
     let asked = |part| only.contains(&part);
     let wants = |part| only.is_empty() || asked(part);
     let files = Files::new()?;
@@ -103,7 +107,9 @@ pub(crate) fn run(only: &[Part], fresh: bool, mut summary: Summary) -> Result<Ex
         }
     };
     summary.packages.clone_from(&packages);
-    let peers = Peers::unpack(&store, &packages, &files, &mut |check| summary.add(check));
+    let peers = Peers::unpack(&store, &packages, few, &files, &mut |check| {
+        summary.add(check)
+    });
     summary.part("packages");
     if asked(Part::Report) {
         let made = report::make(&peers.linuxes, &peers.busybox, &files);
@@ -126,7 +132,7 @@ pub(crate) fn run(only: &[Part], fresh: bool, mut summary: Summary) -> Result<Ex
         summary.part("boards");
     }
     if wants(Part::Firmware) || asked(Part::FirmwareAll) {
-        run_command(cargo(&["xtask", "image"]))?;
+        build()?;
         let extent = if asked(Part::FirmwareAll) {
             firmware::Extent::All
         } else {
@@ -159,20 +165,22 @@ pub(crate) fn run(only: &[Part], fresh: bool, mut summary: Summary) -> Result<Ex
         disk::booted(&peers, &files, &folder, fresh, &mut |it| summary.add(it))?;
         summary.part("disk");
     }
-    if wants(Part::Watch) || asked(Part::WatchAll) {
+    if wants(Part::Watch) || wants(Part::WatchOthers) || asked(Part::WatchAll) {
         build()?;
-        build_granule()?;
-        let extent = if asked(Part::WatchAll) {
-            Extent::All
-        } else {
-            Extent::Sample
+        let all = asked(Part::WatchAll);
+        let extent = watch::Extent {
+            machines: match (all, wants(Part::Watch)) {
+                (true, _) => watch::Machines::All,
+                (false, true) => watch::Machines::Sample,
+                (false, false) => watch::Machines::None,
+            },
+            others: all || wants(Part::WatchOthers),
         };
         watch::watched(&peers, &files, extent, fresh, &mut |it| summary.add(it))?;
         summary.part("watch");
     }
     if wants(Part::Faults) || asked(Part::FaultsAll) {
         build()?;
-        build_granule()?;
         let extent = if asked(Part::FaultsAll) {
             faults::Extent::All
         } else {
@@ -183,17 +191,21 @@ pub(crate) fn run(only: &[Part], fresh: bool, mut summary: Summary) -> Result<Ex
     }
     if asked(Part::Sensitivity) {
         build()?;
-        build_granule()?;
         summary.sensitivity = sensitivity::run(&peers, &files, fresh, &mut |it| summary.add(it))?;
         summary.part("sensitivity");
     }
     if wants(Part::Tlb) {
         build()?;
-        build_granule()?;
         summary.tlb = replays(&peers, &files, fresh, &mut |check| summary.add(check))?;
         summary.part("tlb");
     }
-    let ours = [Part::Bench, Part::Shell, Part::Kexec, Part::KexecEfi];
+    let ours = [
+        Part::Bench,
+        Part::Shell,
+        Part::Kexec,
+        Part::KexecEfi,
+        Part::FromLinux,
+    ];
     if ours.into_iter().any(wants) {
         build()?;
         let image = image_path();
@@ -211,12 +223,15 @@ pub(crate) fn run(only: &[Part], fresh: bool, mut summary: Summary) -> Result<Ex
             kexec::left_for(&peers, &image, &files, &mut |it| summary.add(it))?;
             summary.part("kexec");
         }
-        if wants(Part::Kexec) || wants(Part::KexecEfi) {
+        if wants(Part::KexecEfi) {
             kexec::efi::left_for(&peers, &image, &files, &mut |it| summary.add(it))?;
+            summary.part("kexec-efi");
+        }
+        if wants(Part::FromLinux) {
             kexec::from_linux::left(&peers, &image, &files, &folder, fresh, &mut |it| {
                 summary.add(it)
             })?;
-            summary.part("kexec-efi");
+            summary.part("from-linux");
         }
         if wants(Part::Bench) {
             let (rows, table) = bench(&peers, &granules, &files, &mut |it| summary.add(it))?;

@@ -105,10 +105,12 @@ pub(crate) struct Peers<'a> {
 }
 
 impl<'a> Peers<'a> {
-    /// Unpacks kernels and shell. Each package is a check of its hash and its contents.
+    /// Unpacks the shell and all kernels, or only the oldest and the newest. Each package is a check of its hash and its
+    /// contents.
     pub(crate) fn unpack(
         store: &'a Store,
         packages: &'a [Package],
+        few: bool,
         files: &Files,
         add: &mut impl FnMut(Check),
     ) -> Self {
@@ -118,7 +120,8 @@ impl<'a> Peers<'a> {
             linuxes: Vec::new(),
             busybox: Vec::new(),
         };
-        for linux in &LINUXES {
+        let wanted = LINUXES.iter().enumerate();
+        for (_, linux) in wanted.filter(|(at, _)| !few || [0, LINUXES.len() - 1].contains(at)) {
             let done = peers.kernel(linux, files);
             add(peers.told(&linux.from, done));
         }

@@ -13,11 +13,11 @@ use serde_json::{Value, json};
 use xtask::workspace::{cargo, target_dir};
 
 use crate::check::Check;
-use crate::deadline::run_for;
 use crate::emulator;
 use crate::faults::{self, Subject};
 use crate::machine::{Files, Kernel};
 use crate::peers::Peers;
+use xtask::deadline::run_for;
 
 /// Removals of each kind from each recording.
 const REMOVALS: &str = "100";

@@ -6,7 +6,7 @@ use granule_cli::sizes::show_size as size;
 use granule_cli::{Initramfs, PageSize};
 use object::read::elf::{FileHeader, ProgramHeader};
 use object::{Endianness, elf};
-use xtask::pool;
+use xtask::graph;
 
 use crate::check::Check;
 use crate::machine::{Files, Guest, Kernel, LIMIT};
@@ -80,14 +80,11 @@ pub(crate) fn shells(
     let cases: Vec<_> = linuxes.chain(ours).collect();
     let mut printed: Vec<Option<Result<Vec<String>>>> = Vec::new();
     printed.resize_with(cases.len(), || None);
-    pool::run(
+    graph::all(
         cases.len(),
-        pool::parallel(),
-        || true,
         |at| run(&cases[at].0.0, cases[at].1),
         |done| {
             printed[done.job] = Some(done.result);
-            true
         },
     );
     let mut there: Option<Vec<String>> = None;

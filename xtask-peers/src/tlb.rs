@@ -14,10 +14,10 @@ use serde_json::Value;
 use xtask::workspace::target_dir;
 
 use crate::check::Check;
-use crate::deadline::run_for;
 use crate::machine::{Files, Kernel};
 use crate::peers::Peers;
 use crate::{emulator, shell, watch};
+use xtask::deadline::run_for;
 
 const LIMIT: Duration = Duration::from_secs(1800);
 

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-use crate::workspace::{build_executable, root, show};
+use crate::workspace::{build_executable, is_built, root, show, target_dir};
 
 /// A boot with a known report.
 pub trait Expected {
@@ -23,7 +23,11 @@ pub trait Expected {
 /// Builds `granule` and returns its path. Boots run in parallel; with `cargo run` each would wait for the
 /// others' locks.
 pub fn build_cli() -> Result<PathBuf> {
-    build_executable(&["-p", "granule-cli", "--bin", "granule"])
+    if is_built() {
+        return Ok(target_dir().join("debug").join("granule"));
+    }
+    // With the features that the whole workspace has: with others cargo would compile again.
+    build_executable(&["--workspace", "--bin", "granule"])
 }
 
 /// One finished boot.

@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 
 use crate::boot::{self, Expected};
 use crate::image::Image;
-use xtask::{firmware_matrix, pool};
+use xtask::{firmware_matrix, graph};
 
 /// Boots one case and returns what was wrong, in one line.
 pub(crate) fn wrong(case: &impl Expected, granule: &Path, image: &Image) -> Option<String> {
@@ -35,10 +35,8 @@ pub(crate) fn through_firmware(granule: &Path, image: &Image) -> Result<()> {
     };
     let cases = firmware_matrix::covering(&firmware_matrix::installed());
     let (mut ran, mut failed) = (0, 0);
-    pool::run(
+    graph::all(
         cases.len(),
-        pool::parallel(),
-        || true,
         |at| cases[at].wrong(&files),
         |done| {
             ran += 1;
@@ -50,7 +48,6 @@ pub(crate) fn through_firmware(granule: &Path, image: &Image) -> Result<()> {
                     println!("FAILED: granule boot {case}: {wrong}");
                 }
             }
-            true
         },
     );
     let all = cases.len();

@@ -3,15 +3,20 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::{debian, quiet};
+use crate::debian;
+use xtask::deadline;
 use xtask::workspace::target_dir;
 
 /// The browser without windows, and fonts, so that pages look the same everywhere.
 const PACKAGES: [&str; 2] = ["chromium-headless-shell", "fonts-dejavu-core"];
+/// A page that takes longer hangs.
+const LIMIT: Duration = Duration::from_secs(240);
+
 /// The browser.
 pub(crate) struct Browser(PathBuf);
 
@@ -65,17 +70,15 @@ impl Browser {
         command.arg(format!("--blink-settings=preferredColorScheme={number}"));
         command.args(options);
         command.arg(format!("file://{}", page.display()));
-        // It complains of buses and devices that a page does not need.
-        command.stdin(Stdio::null()).stderr(Stdio::null());
-        let printed = quiet::run(command, quiet::LIMIT)?;
+        let printed = deadline::run_for(command, LIMIT)?;
         ensure!(
-            printed.succeeded(),
+            printed.status.is_some_and(|status| status.success()),
             "{} failed: run it with `{} {}` to see why",
             self.0.display(),
             options.join(" "),
             page.display()
         );
-        Ok(printed.text)
+        Ok(printed.stdout)
     }
 
     /// The page's elements after its scripts have run, as HTML.

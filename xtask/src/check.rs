@@ -1,21 +1,18 @@
-//! `cargo xtask check`: the checks before every commit, in at most three minutes on two cores once things
+//! What `cargo xtask check` selects: the checks before every commit, in at most three minutes on two cores once things
 //! are built. They are format, lints, the unit tests of the changed packages and of those that depend on
 //! them, a short run of the model's harness, and one boot with each page size.
 //!
-//! This file has the steps, and finds the changed packages. Longer checks are in `steps`.
+//! This file selects its tests by the changed packages. The steps are in `steps`.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::Command;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use serde_json::Value;
 
-use crate::packages::{draws, packages};
-use crate::programs::{self, Program};
-use crate::steps::{self, Step, runs_on_host};
-use crate::{ci, run};
-use xtask::pool;
+use crate::nextest::Selection;
+use crate::packages::{on_host, packages};
 use xtask::workspace::{capture, metadata, root};
 
 /// Operations of the model's harness; `make test` has 60 000.
@@ -25,78 +22,32 @@ const OPERATIONS: u64 = 6_000;
 pub(crate) const HARNESS: &str = "every_shape::";
 
 /// The test targets that are built: unit tests, and the harness.
-const TARGETS: [&str; 4] = ["--lib", "--bins", "--test", "harness"];
+pub(crate) const TARGETS: [&str; 4] = ["--lib", "--bins", "--test", "harness"];
 
-const STEPS: [Step; 6] = [
-    Step {
-        name: "fmt",
-        what: "rustfmt agrees with every file",
-        long: false,
-        run: steps::fmt,
-    },
-    Step {
-        name: "clippy",
-        what: "no warning in the host crates",
-        long: false,
-        run: steps::clippy,
-    },
-    Step {
-        name: "clippy-kernel",
-        what: "no warning in the kernel and the probe",
-        long: false,
-        run: steps::clippy_kernel,
-    },
-    Step {
-        name: "unit",
-        what: "unit tests of what changed and of what depends on it",
-        long: false,
-        run: unit,
-    },
-    Step {
-        name: "model",
-        what: "the library on the model of the MMU, briefly",
-        long: false,
-        run: model,
-    },
-    Step {
-        name: "boots",
-        what: "one boot with each page size",
-        long: false,
-        run: boots,
-    },
-];
-
-/// Runs all steps. The last line is `N passed, N failed`.
-pub(crate) fn check() -> ExitCode {
-    ci::run(&STEPS)
-}
-
-fn unit() -> Result<()> {
-    let (metadata, files) = (metadata()?, changed()?);
-    let wanted = affected(&metadata, &root(), &files)?;
-    println!("changed, or dependent on what did: {}", join(&wanted));
-    let is_unit = |program: &Program| {
-        program.kind != "test" && runs_on_host(program) && wanted.contains(&program.package)
+/// The unit tests of the changed packages, and of all that depend on them. xtask's are always among them, because they
+/// read sources and documents of all.
+pub(crate) fn unit() -> Result<Selection> {
+    let wanted = match changed_packages(&metadata()?, &root(), &changed()?) {
+        Some(packages) => packages
+            .iter()
+            .map(|name| format!(" + rdeps(={name})"))
+            .collect(),
+        None => " + all()".to_owned(),
     };
-    let programs = programs::choose(programs::build(&TARGETS)?, "unit tests", is_unit)?;
-    let draws: Vec<_> = draws().collect();
-    programs::run(&programs, pool::parallel(), &[], &draws)
+    let filter = format!("{} & not kind(test) & (package(=xtask){wanted})", on_host());
+    println!("{filter}");
+    Ok(Selection {
+        filter,
+        ..Selection::default()
+    })
 }
 
-fn model() -> Result<()> {
-    let harness = |program: &Program| program.kind == "test" && program.target == "harness";
-    let programs = programs::choose(
-        programs::build(&TARGETS)?,
-        "test program `harness`",
-        harness,
-    )?;
-    let mut variables: Vec<_> = draws().collect();
-    variables.push(("GRANULE_HARNESS_OPERATIONS", OPERATIONS.to_string()));
-    programs::run(&programs, 1, &[HARNESS], &variables)
-}
-
-fn boots() -> Result<()> {
-    run::run(&[])
+pub(crate) fn model() -> Result<Selection> {
+    Ok(Selection {
+        filter: format!("binary(=harness) & test(/^{HARNESS}/)"),
+        variables: vec![("GRANULE_HARNESS_OPERATIONS", OPERATIONS.to_string())],
+        ..Selection::default()
+    })
 }
 
 /// The files that differ from the commit at which this branch left `main`; on `main` itself, from the
@@ -128,50 +79,24 @@ fn changed() -> Result<Vec<PathBuf>> {
         .collect())
 }
 
-/// The packages of these files, and all packages that depend on them. A file outside all packages may
-/// change any of them. xtask is always included, because its tests read sources and documents of all.
-fn affected(metadata: &Value, root: &Path, files: &[PathBuf]) -> Result<BTreeSet<String>> {
-    let members: Vec<_> = packages(metadata)?
-        .iter()
-        .filter_map(|package| {
-            let folder = Path::new(package["manifest_path"].as_str()?).parent()?;
-            Some((package["name"].as_str()?, folder, package))
-        })
-        .collect();
-    let mut wanted = BTreeSet::from(["xtask".to_owned()]);
-    for file in files.iter().filter(|file| is_built(file)) {
+/// The packages of these files; none if one is outside all packages, which may change any of them.
+fn changed_packages(metadata: &Value, root: &Path, files: &[PathBuf]) -> Option<BTreeSet<String>> {
+    let packages = packages(metadata).ok()?;
+    let owner = |file: &PathBuf| {
         let file = root.join(file);
-        let owners: Vec<_> = members
-            .iter()
-            .filter(|(_, folder, _)| file.starts_with(folder))
-            .map(|(name, _, _)| (*name).to_owned())
-            .collect();
-        if owners.is_empty() {
-            wanted.extend(members.iter().map(|(name, _, _)| (*name).to_owned()));
-        }
-        wanted.extend(owners);
-    }
-    loop {
-        let before = wanted.len();
-        for (name, _, package) in &members {
-            let uses = package["dependencies"].as_array().into_iter().flatten();
-            let mut uses = uses.filter_map(|used| used["name"].as_str());
-            if uses.any(|used| wanted.contains(used)) {
-                wanted.insert((*name).to_owned());
-            }
-        }
-        if wanted.len() == before {
-            break;
-        }
-    }
-    ensure!(
-        wanted
-            .iter()
-            .all(|name| members.iter().any(|(member, _, _)| member == name)),
-        "the workspace has no package {}",
-        join(&wanted)
-    );
-    Ok(wanted)
+        let mut owners = packages.iter().filter_map(|package| {
+            let folder = Path::new(package["manifest_path"].as_str()?).parent()?;
+            file.starts_with(folder)
+                .then(|| package["name"].as_str())
+                .flatten()
+        });
+        owners.next().map(str::to_owned)
+    };
+    files
+        .iter()
+        .filter(|file| is_built(file))
+        .map(owner)
+        .collect()
 }
 
 /// Whether the file can affect a build or a test: documents for people cannot.
@@ -180,45 +105,32 @@ fn is_built(file: &Path) -> bool {
     !words && !file.starts_with("docs")
 }
 
-fn join(names: &BTreeSet<String>) -> String {
-    let names: Vec<_> = names.iter().map(String::as_str).collect();
-    names.join(", ")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use serde_json::json;
 
     #[test]
-    fn dependents_of_a_changed_package_are_tested_too() {
-        let package = |name: &str, uses: &[&str]| {
-            let uses: Vec<_> = uses.iter().map(|name| json!({"name": name})).collect();
-            json!({
-                "name": name, "manifest_path": format!("/w/{name}/Cargo.toml"), "dependencies": uses,
-            })
-        };
-        let metadata = json!({"packages": [
-            package("xtask", &["cli"]),
-            package("library", &["proptest"]),
-            package("model", &["library"]),
-            package("cli", &["model"]),
-            package("user", &[]),
-        ]});
+    fn the_packages_of_changed_files_are_found() {
+        let package =
+            |name: &str| json!({"name": name, "manifest_path": format!("/w/{name}/Cargo.toml")});
+        let metadata = json!({"packages": [package("library"), package("model")]});
         let of = |files: &[&str]| {
             let files: Vec<_> = files.iter().map(PathBuf::from).collect();
-            join(&affected(&metadata, Path::new("/w"), &files).unwrap())
+            let packages = changed_packages(&metadata, Path::new("/w"), &files)?;
+            Some(packages.into_iter().collect::<Vec<_>>().join(", "))
         };
-        assert_eq!(of(&[]), "xtask");
+        assert_eq!(of(&[]).unwrap(), "");
         assert_eq!(
-            of(&["README.md", "docs/tables.txt", "library/README.md"]),
-            "xtask"
+            of(&["README.md", "docs/tables.txt", "library/README.md"]).unwrap(),
+            ""
         );
-        assert_eq!(of(&["model/src/lib.rs"]), "cli, model, xtask");
-        assert_eq!(of(&["user/src/main.rs"]), "user, xtask");
-        assert_eq!(of(&["library/src/lib.rs"]), "cli, library, model, xtask");
-        // Files that affect the build of all packages.
-        assert_eq!(of(&["Cargo.lock"]), "cli, library, model, user, xtask");
+        assert_eq!(
+            of(&["model/src/lib.rs", "library/build.rs", "model/a.rs"]).unwrap(),
+            "library, model"
+        );
+        // A file that affects the build of all packages.
+        assert_eq!(of(&["Cargo.lock", "model/src/lib.rs"]), None);
     }
 
     #[test]

@@ -1,16 +1,33 @@
-//! Runs steps in order, times them, and sums up, for `cargo xtask test` and commands with steps of their
-//! own. A failed step does not stop the others, so one run reports all failures.
+//! `cargo xtask test` and `check`: runs steps as processes of their own on two slots, repeats live failures, and sums up.
+//!
+//! A step that fails hides no other. The steps are in `steps`; what earlier runs took, and which tests chance failed
+//! before, is in `history`.
 
-use std::process::ExitCode;
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
-use crate::steps::{STEPS, Step};
+use crate::cargo_tools;
+use crate::history::{self, Flaky, History, PARTS, Record, StepRecord};
+use crate::nextest::folder;
+use crate::results::{Failure, Results, cpu_of_children};
+use crate::steps::{ALL, CHECK, STEPS, Step, TEST};
+use xtask::graph::{self, Job};
+use xtask::workspace::{capture, root};
+
+/// A step without a record takes so long.
+const UNKNOWN: Duration = Duration::from_secs(60);
+/// Repetitions of a live failure, and the failures among them that fail the run.
+const REPEATED: usize = 3;
+const ENOUGH: usize = 2;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Run only this step; may be given several times
+    /// Run only this step, and those that it needs; may be given several times
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
     /// Run the long steps too, as CI does
@@ -19,123 +36,366 @@ pub(crate) struct Options {
     /// List the steps and run none
     #[arg(long)]
     list: bool,
+    /// The part, of ten, of what changes with Debian and not with a commit, instead of that of the commit
+    #[arg(long, value_name = "N", env = "PART", value_parser = clap::value_parser!(u64).range(..PARTS))]
+    part: Option<u64>,
+    /// The step that this process is, with the names that it repeats
+    #[arg(long, hide = true, num_args = 1..)]
+    step: Vec<String>,
 }
 
 /// Runs the chosen steps. The last line is `N passed, N failed`.
 pub(crate) fn test(options: &Options) -> Result<ExitCode> {
-    let steps = choose(options)?;
+    if let [name, again @ ..] = &*options.step {
+        return step(name, again, options.part);
+    }
+    let set = if options.all { ALL } else { TEST };
+    let steps = choose(set, &options.only)?;
     if options.list {
         for step in steps {
-            let long = if step.long { " (--all)" } else { "" };
-            println!("{:13} {}{long}", step.name, step.what);
+            let long = if step.sets & TEST == 0 {
+                " (--all)"
+            } else {
+                ""
+            };
+            println!("{:16} {}{long}", step.name, step.what);
         }
         return Ok(ExitCode::SUCCESS);
     }
-    Ok(run(steps))
+    run(&steps, set, options.part)
 }
 
-/// Runs the steps in order and sums up.
-pub(crate) fn run<'a>(steps: impl IntoIterator<Item = &'a Step>) -> ExitCode {
-    let mut results = Vec::new();
-    for step in steps {
-        println!("\n=== {}: {}", step.name, step.what);
-        let (start, cpu) = (Instant::now(), children_cpu_time());
-        let result = (step.run)();
-        let (time, cpu) = (start.elapsed(), children_cpu_time().saturating_sub(cpu));
-        match &result {
-            Ok(()) => println!("=== {} passed in {}", step.name, seconds(time)),
-            Err(error) => println!("=== {} FAILED in {}: {error:#}", step.name, seconds(time)),
-        }
-        results.push(Ended {
-            name: step.name,
-            error: result.err().map(|error| format!("{error:#}")),
-            time,
-            cpu,
-        });
-    }
-    print!("{}", summary(&results));
-    if results.iter().any(|ended| ended.error.is_some()) {
-        ExitCode::FAILURE
-    } else {
-        ExitCode::SUCCESS
-    }
+/// Runs the steps of `cargo xtask check`.
+pub(crate) fn check() -> Result<ExitCode> {
+    run(&choose(CHECK, &[])?, CHECK, None)
 }
 
-/// The result of a step.
-#[derive(Debug)]
-struct Ended {
-    name: &'static str,
-    error: Option<String>,
-    time: Duration,
-    /// CPU time of all its children, which does not grow on a busy machine.
-    cpu: Duration,
-}
-
-/// CPU time of all children that have ended (`cutime` and `cstime` of proc(5), in hundredths of a second).
-/// Zero on a host without `/proc`.
-fn children_cpu_time() -> Duration {
-    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    let behind_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
-    let words = behind_name.split_ascii_whitespace().skip(13).take(2);
-    let hundredths: u64 = words.filter_map(|word| word.parse::<u64>().ok()).sum();
-    Duration::from_millis(10 * hundredths)
-}
-
-fn choose(options: &Options) -> Result<Vec<&'static Step>> {
-    let only = &options.only;
-    if let Some(unknown) = only
-        .iter()
-        .find(|name| STEPS.iter().all(|step| step.name != **name))
-    {
+/// The steps of a set, or those of the names with all that they need.
+fn choose(set: u8, only: &[String]) -> Result<Vec<&'static Step>> {
+    if let Some(unknown) = only.iter().find(|name| named(name).is_none()) {
         let names: Vec<_> = STEPS.iter().map(|step| step.name).collect();
         bail!(
             "no step is called {unknown}; there are {}",
             names.join(", ")
         );
     }
+    let mut wanted: BTreeSet<&str> = only.iter().map(String::as_str).collect();
+    if only.is_empty() {
+        let all = STEPS.iter().filter(|step| step.sets & set != 0);
+        wanted.extend(all.map(|step| step.name));
+    }
+    loop {
+        let needed: Vec<_> = wanted.iter().filter_map(|name| named(name)).collect();
+        let before = wanted.len();
+        wanted.extend(needed.iter().flat_map(|step| step.needs));
+        if wanted.len() == before {
+            break;
+        }
+    }
     Ok(STEPS
         .iter()
-        .filter(|step| match only.is_empty() {
-            true => options.all || !step.long,
-            false => only.iter().any(|name| name == step.name),
-        })
+        .filter(|step| wanted.contains(step.name))
         .collect())
 }
 
-fn seconds(time: Duration) -> String {
-    format!("{:.1} s", time.as_secs_f32())
+fn named(name: &str) -> Option<&'static Step> {
+    STEPS.iter().find(|step| step.name == name)
 }
 
-fn summary(results: &[Ended]) -> String {
-    use std::fmt::Write;
-    let mut text = format!("\n{:20} {:>9} {:>9}\n", "", "time", "CPU time");
-    for ended in results {
-        let mark = if ended.error.is_some() {
-            "FAILED"
-        } else {
-            "ok"
+/// The process of one step: runs it, and writes its results.
+fn step(name: &str, again: &[String], part: Option<u64>) -> Result<ExitCode> {
+    let step = named(name).with_context(|| format!("no step is called {name}"))?;
+    let mut results = step.run(again, part.unwrap_or_default());
+    results.cpu_seconds = cpu_of_children().as_secs_f64();
+    let text = serde_json::to_string(&results)?;
+    fs::write(results_file(name), text).context("cannot write the results")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn results_file(step: &str) -> PathBuf {
+    folder().join(format!("{step}.json"))
+}
+
+fn log_file(step: &str) -> PathBuf {
+    folder().join(format!("{step}.log"))
+}
+
+/// Runs a step in a process of its own, with its output in its log.
+fn run_apart(step: &Step, again: &[String], set: u8, part: u64) -> Results {
+    let run = || -> Result<Results> {
+        let results = results_file(step.name);
+        let _ = fs::remove_file(&results);
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(log_file(step.name))?;
+        let mut command = Command::new(std::env::current_exe()?);
+        command
+            .args(["test", "--part", &part.to_string(), "--step", step.name])
+            .args(again)
+            .current_dir(root())
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            // A step is one job of the pool, whatever it runs.
+            .env("GRANULE_JOBS", "1");
+        if set != CHECK {
+            command.env("GRANULE_BUILT", "1");
+        }
+        if set & ALL != 0 {
+            // Properties and the model's harness at twice the length of `make test`.
+            command.env("GRANULE_TIMES", "2");
+            command.env("GRANULE_HARNESS_OPERATIONS", "120000");
+        }
+        let status = command.status().context("cannot start the step")?;
+        let text = fs::read_to_string(&results)
+            .with_context(|| format!("the step ended with {status} and wrote no results"))?;
+        Ok(serde_json::from_str(&text)?)
+    };
+    run().unwrap_or_else(|error| Results::of(step.name, step.live, Err(error)))
+}
+
+/// Runs steps and sums up.
+fn run(steps: &[&'static Step], set: u8, part: Option<u64>) -> Result<ExitCode> {
+    let start = Instant::now();
+    let (commit, count) = revision()?;
+    let part = part.unwrap_or(count % PARTS);
+    if set & ALL != 0 {
+        println!("part {part} of {PARTS}; PART={part} repeats it");
+    }
+    let history = History::read(&history::file())?;
+    fs::create_dir_all(folder()).with_context(|| format!("cannot make {}", folder().display()))?;
+    for step in steps {
+        let _ = fs::remove_file(log_file(step.name));
+    }
+    cargo_tools::bin()?;
+    let jobs = jobs(steps, &history);
+    let mut records = Vec::new();
+    let work = |at: usize| {
+        println!("      {} begins: {}", steps[at].name, steps[at].what);
+        run_apart(steps[at], &[], set, part)
+    };
+    let left = graph::run(
+        &jobs,
+        graph::parallel(),
+        || true,
+        work,
+        |done| {
+            let (step, results, seconds) = (steps[done.job], done.result, done.time.as_secs_f64());
+            report(step, &results, seconds);
+            let well = results.failed.is_empty() || !step.is_build;
+            records.push(StepRecord {
+                name: step.name.to_owned(),
+                seconds,
+                results,
+            });
+            well
+        },
+    );
+    for at in left {
+        let name = steps[at].name;
+        let needs = steps[at].needs.join(" or ");
+        let why = Err(anyhow::anyhow!("not run: {needs} had failed"));
+        records.push(StepRecord {
+            name: name.to_owned(),
+            seconds: 0.0,
+            results: Results::of(name, false, why),
+        });
+    }
+    let (flaky, failed) = repeat(&records, set, part);
+    let mut record = Record {
+        commit,
+        command: command(set).to_owned(),
+        machine: machine(),
+        part: (set & ALL != 0).then_some(part),
+        seconds: start.elapsed().as_secs_f64(),
+        passed: records.iter().map(|it| it.results.passed).sum::<u64>() + flaky.len() as u64,
+        failed,
+        flaky,
+        steps: records,
+    };
+    finish(&history, &mut record)
+}
+
+fn jobs(steps: &[&Step], history: &History) -> Vec<Job> {
+    let place = |name: &str| steps.iter().position(|step| step.name == name);
+    let job = |step: &&Step| Job {
+        needs: step.needs.iter().filter_map(|name| place(name)).collect(),
+        lock: step.lock,
+        alone: false,
+        expected: history
+            .seconds(step.name)
+            .map_or(UNKNOWN, Duration::from_secs_f64),
+    };
+    steps.iter().map(job).collect()
+}
+
+/// Prints the end of a step, and of one that failed all that it printed.
+fn report(step: &Step, results: &Results, seconds: f64) {
+    let (name, passed) = (step.name, results.passed);
+    if results.failed.is_empty() {
+        println!("ok    {name}: {passed} passed ({seconds:.1} s)");
+        return;
+    }
+    let log = fs::read(log_file(name)).unwrap_or_default();
+    println!("=== {name}\n{}=== {name}", String::from_utf8_lossy(&log));
+    let failed = results.failed.len();
+    println!("FAILED {name}: {passed} passed, {failed} failed ({seconds:.1} s)");
+    for one in &results.failed {
+        println!("    {}: {}", one.name, one.why);
+    }
+}
+
+/// Repeats the live failures alone, three times each. What fails twice more, and what is exact, fails the run.
+fn repeat(records: &[StepRecord], set: u8, part: u64) -> (Vec<Flaky>, Vec<Failure>) {
+    let (mut flaky, mut failed) = (Vec::new(), Vec::new());
+    for record in records {
+        let (live, exact) = record
+            .results
+            .failed
+            .iter()
+            .partition::<Vec<_>, _>(|it| it.live);
+        failed.extend(exact.into_iter().cloned());
+        let Some(step) = named(&record.name).filter(|_| !live.is_empty()) else {
+            continue;
         };
-        let (time, cpu) = (seconds(ended.time), seconds(ended.cpu));
+        let names: Vec<_> = live.iter().map(|one| one.name.clone()).collect();
+        let repeated: Vec<_> = (1..=REPEATED)
+            .map(|time| {
+                println!("      again, {time} of {REPEATED}: {}", names.join(", "));
+                run_apart(step, &names, set, part)
+            })
+            .collect();
+        for one in live {
+            let again = repeated
+                .iter()
+                .filter(|results| has_failed(results, step, &one.name));
+            let again = again.count();
+            if again >= ENOUGH {
+                failed.push(one.clone());
+            } else {
+                flaky.push(Flaky {
+                    name: one.name.clone(),
+                    failed: 1 + again,
+                });
+            }
+        }
+    }
+    (flaky, failed)
+}
+
+/// Whether a repetition failed in that test, or before it came to it.
+fn has_failed(results: &Results, step: &Step, name: &str) -> bool {
+    let names = |one: &Failure| one.name == name || one.name == step.name;
+    results.failed.iter().any(names)
+}
+
+/// Writes the summary, and prints it as a table.
+fn finish(history: &History, record: &mut Record) -> Result<ExitCode> {
+    for name in history.too_flaky(record) {
+        record.failed.push(Failure {
+            why: format!(
+                "flaky three times in the last ten records: mend it, and add the line \
+                 `mended: {name}, HOW` to {}",
+                history::file().display()
+            ),
+            name,
+            live: false,
+        });
+    }
+    let file = folder().join("summary.json");
+    let text = serde_json::to_string_pretty(&record)? + "\n";
+    fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
+    print!("{}", table(record));
+    for line in history.grown(record) {
+        println!("grown: {line}");
+    }
+    if record.part.is_some() {
+        let missing = history.missing_parts(record);
+        if !missing.is_empty() {
+            let names: Vec<_> = missing.iter().map(u64::to_string).collect();
+            println!("parts not in the last 20 records: {}", names.join(", "));
+        }
+    }
+    for one in &record.flaky {
+        println!("flaky: {} {} of {}", one.name, one.failed, REPEATED + 1);
+    }
+    for one in &record.failed {
+        println!("failed: {}: {}", one.name, one.why);
+    }
+    println!("summary: {}", file.display());
+    println!("{} passed, {} failed", record.passed, record.failed.len());
+    ensure!(record.passed > 0, "nothing was run");
+    Ok(if record.failed.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+fn table(record: &Record) -> String {
+    use std::fmt::Write as _;
+    let mut text = format!(
+        "\n{:16} {:>7} {:>7} {:>8} {:>8}\n",
+        "", "passed", "failed", "s", "CPU s"
+    );
+    for step in &record.steps {
+        let results = &step.results;
         // Writing to a String cannot fail.
-        let _ = writeln!(text, "{:13} {mark:6} {time:>9} {cpu:>9}", ended.name);
+        let _ = writeln!(
+            text,
+            "{:16} {:>7} {:>7} {:>8.1} {:>8.1}",
+            step.name,
+            results.passed,
+            results.failed.len(),
+            step.seconds,
+            results.cpu_seconds
+        );
     }
-    let total = |of: fn(&Ended) -> Duration| seconds(results.iter().map(of).sum());
-    let (time, cpu) = (total(|ended| ended.time), total(|ended| ended.cpu));
-    let _ = writeln!(text, "{:20} {time:>9} {cpu:>9}", "total");
-    let failed: Vec<_> = results
-        .iter()
-        .filter_map(|ended| Some((ended.name, ended.error.as_ref()?)))
-        .collect();
-    for (name, error) in &failed {
-        let _ = writeln!(text, "failed: {name}: {error}");
-    }
+    let cpu: f64 = record.steps.iter().map(|it| it.results.cpu_seconds).sum();
     let _ = writeln!(
         text,
-        "{} passed, {} failed",
-        results.len() - failed.len(),
-        failed.len()
+        "{:32} {:>8.1} {cpu:>8.1}",
+        "whole run", record.seconds
     );
     text
+}
+
+fn command(set: u8) -> &'static str {
+    match set {
+        CHECK => "make check",
+        TEST => "make test",
+        _ => ".ci/run",
+    }
+}
+
+/// The commit, marked if the work tree differs from it, and the number of commits up to it.
+fn revision() -> Result<(String, u64)> {
+    let git = |arguments: &[&str]| {
+        let mut command = Command::new("git");
+        command.args(arguments).current_dir(root());
+        capture(command)
+    };
+    let mut commit = git(&["rev-parse", "--short=12", "HEAD"])?.trim().to_owned();
+    if !git(&["status", "--porcelain"])?.is_empty() {
+        commit += " with changes";
+    }
+    let count = git(&["rev-list", "--count", "HEAD"])?;
+    let count = count.trim().parse().context("git counted no commits")?;
+    Ok((commit, count))
+}
+
+/// The cores and the CPU's name.
+fn machine() -> String {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let text = fs::read_to_string(Path::new("/proc/cpuinfo")).unwrap_or_default();
+    let name = text
+        .lines()
+        .find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    format!(
+        "{cores} cores, {}",
+        name.map_or("unknown CPU", |(_, name)| name)
+    )
 }
 
 #[cfg(test)]
@@ -143,46 +403,53 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_summary_ends_in_the_count() {
-        let second = Duration::from_secs(1);
-        let ended = |name, error: Option<&str>, time| Ended {
-            name,
-            error: error.map(str::to_owned),
-            time,
-            cpu: 2 * time,
+    fn steps_are_chosen_with_what_they_need() {
+        let names = |set, only: &[&str]| {
+            let only: Vec<_> = only.iter().map(|name| (*name).to_owned()).collect();
+            let steps = choose(set, &only);
+            steps.map(|steps| steps.iter().map(|it| it.name).collect::<Vec<_>>())
         };
-        let text = summary(&[
-            ended("fmt", None, second),
-            ended("doc", Some("a warning"), 2 * second),
-        ]);
-        assert!(text.contains("failed: doc: a warning"), "{text}");
-        assert!(text.contains("3.0 s     6.0 s"), "{text}");
-        assert_eq!(text.lines().last(), Some("1 passed, 1 failed"));
-    }
-
-    #[test]
-    fn steps_are_chosen_by_name_in_their_order() {
-        let names = |only: &[&str], all| {
-            let options = Options {
-                only: only.iter().map(|name| (*name).to_owned()).collect(),
-                all,
-                list: false,
-            };
-            choose(&options).map(|steps| steps.iter().map(|s| s.name).collect::<Vec<_>>())
-        };
-        assert_eq!(names(&[], true).unwrap().len(), STEPS.len());
-        assert!(!names(&[], false).unwrap().contains(&"miri"));
-        assert_eq!(names(&["miri", "fmt"], false).unwrap(), ["fmt", "miri"]);
-        let error = names(&["nope"], false).unwrap_err().to_string();
+        assert!(names(ALL, &[]).unwrap().len() > names(TEST, &[]).unwrap().len());
+        assert!(!names(TEST, &[]).unwrap().contains(&"least-rust"));
+        assert!(names(CHECK, &[]).unwrap().contains(&"boots"));
+        assert_eq!(
+            names(TEST, &["fmt", "doc-tests"]).unwrap(),
+            ["fmt", "build", "doc-tests"]
+        );
+        let error = names(TEST, &["nope"]).unwrap_err().to_string();
         assert!(error.contains("qemu-matrix"), "{error}");
     }
 
     #[test]
-    fn cpu_time_of_children_is_counted() {
-        let before = children_cpu_time();
-        let script = "i=0; while [ $i -lt 200000 ]; do i=$((i + 1)); done";
-        let mut shell = std::process::Command::new("sh");
-        assert!(shell.args(["-c", script]).status().unwrap().success());
-        assert!(!cfg!(target_os = "linux") || children_cpu_time() > before);
+    fn the_summary_has_each_step() {
+        let record = Record {
+            commit: "c".into(),
+            command: "make test".into(),
+            machine: machine(),
+            part: None,
+            seconds: 3.0,
+            passed: 1,
+            failed: Vec::new(),
+            flaky: Vec::new(),
+            steps: vec![StepRecord {
+                name: "fmt".into(),
+                seconds: 2.0,
+                results: Results::of("fmt", false, Ok(())),
+            }],
+        };
+        let text = table(&record);
+        assert!(
+            text.contains("fmt                    1       0      2.0      0.0"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_repetition_fails_in_the_test_or_as_a_whole() {
+        let step = STEPS.iter().find(|step| step.name == "peers").unwrap();
+        let failed = |name: &str| Results::of(name, true, Err(anyhow::anyhow!("x")));
+        assert!(has_failed(&failed("a"), step, "a") && !has_failed(&failed("b"), step, "a"));
+        assert!(has_failed(&failed("peers"), step, "a"));
+        assert!(!has_failed(&Results::of("peers", true, Ok(())), step, "a"));
     }
 }

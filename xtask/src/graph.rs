@@ -61,7 +61,9 @@ pub fn run<T: Send>(
             let (send, state, changed, order) = (send.clone(), &state, &changed, &order);
             let (go_on, work) = (&go_on, &work);
             scope.spawn(move || {
-                while let Some(job) = next(jobs, order, state, changed, go_on) {
+                let mut last = None;
+                while let Some(job) = next(jobs, order, state, changed, go_on, last) {
+                    last = Some(job);
                     let start = Instant::now();
                     let result = work(job);
                     let time = start.elapsed();
@@ -111,13 +113,14 @@ fn order(jobs: &[Job]) -> Vec<usize> {
     order
 }
 
-/// Waits for a job that may begin; none once no further one ever may.
+/// Waits for a job that may begin, once the result of the `last` one was taken; none once no further one ever may.
 fn next(
     jobs: &[Job],
     order: &[usize],
     state: &Mutex<State>,
     changed: &Condvar,
     go_on: &impl Fn() -> bool,
+    last: Option<usize>,
 ) -> Option<usize> {
     let mut state = lock(state);
     loop {
@@ -131,18 +134,18 @@ fn next(
         let is_free = |at: usize| {
             let mut beside = state.running.iter().map(|&one| &jobs[one]);
             let job = &jobs[at];
-            beside.all(|one| {
-                !job.alone && !one.alone && (job.lock.is_none() || job.lock != one.lock)
-            })
+            beside
+                .all(|one| !job.alone && !one.alone && (job.lock.is_none() || job.lock != one.lock))
         };
         let mut ready = order.iter().filter(ready).peekable();
         if ready.peek().is_none() && state.running.is_empty() {
             changed.notify_all();
             return None;
         }
+        let taken = last.is_none_or(|last| !state.running.contains(&last));
         // One that needs the machine for itself is not overtaken for ever.
         let mut ready = ready.take_while(|&&at| is_free(at) || !jobs[at].alone);
-        if let Some(&job) = ready.find(|&&at| is_free(at)) {
+        if let Some(&job) = ready.find(|&&at| taken && is_free(at)) {
             drop(ready);
             state.waiting.remove(&job);
             state.running.insert(job);
@@ -156,16 +159,18 @@ fn next(
 }
 
 /// Runs `count` jobs that need no other, in order of their numbers, on all slots.
-pub fn all<T: Send>(
-    count: usize,
-    work: impl Fn(usize) -> T + Sync,
-    mut each: impl FnMut(Done<T>),
-) {
+pub fn all<T: Send>(count: usize, work: impl Fn(usize) -> T + Sync, mut each: impl FnMut(Done<T>)) {
     let jobs = vec![Job::default(); count];
-    run(&jobs, parallel(), || true, work, |done| {
-        each(done);
-        true
-    });
+    run(
+        &jobs,
+        parallel(),
+        || true,
+        work,
+        |done| {
+            each(done);
+            true
+        },
+    );
 }
 
 #[cfg(test)]
@@ -184,10 +189,16 @@ mod tests {
     /// The order in which one slot runs them, and what was not run.
     fn ran(jobs: &[Job], fails: &[usize]) -> (Vec<usize>, Vec<usize>) {
         let mut ran = Vec::new();
-        let left = run(jobs, 1, || true, |at| at, |done| {
-            ran.push(done.result);
-            !fails.contains(&done.job)
-        });
+        let left = run(
+            jobs,
+            1,
+            || true,
+            |at| at,
+            |done| {
+                ran.push(done.result);
+                !fails.contains(&done.job)
+            },
+        );
         (ran, left)
     }
 

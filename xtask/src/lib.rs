@@ -2,9 +2,10 @@
 //! reports, pairwise samples, boots through firmware, machines that are read, and ELF files for tests. Each command is a module of its program.
 
 pub mod boot;
+pub mod deadline;
 pub mod firmware_matrix;
+pub mod graph;
 pub mod machine;
 pub mod pairwise;
-pub mod pool;
 pub mod test_elf;
 pub mod workspace;

@@ -4,10 +4,12 @@
 
 mod a64;
 mod api;
+mod audit;
 mod bench;
 mod boots;
 mod browser;
 mod byte_order;
+mod cargo_tools;
 mod check;
 mod ci;
 mod debian;
@@ -21,24 +23,26 @@ mod examples;
 mod figures;
 mod fuzz;
 mod guest;
+mod history;
 mod image;
 #[cfg(test)]
 mod islands;
 #[cfg(test)]
 mod layers;
 mod least_rust;
-mod licences;
 mod matrix;
 mod miri;
 mod mmu_off;
+mod nextest;
 mod packages;
 #[cfg(test)]
 mod page_constants;
 mod pe;
+mod peers;
 mod probe;
 mod programs;
-mod quiet;
 mod report;
+mod results;
 mod run;
 mod size;
 mod soak;
@@ -115,6 +119,19 @@ enum Command {
     Report(report::Options),
     /// Run every test, host and QEMU
     Test(ci::Options),
+    /// Add the summary of a run, target/ci/summary.json, to docs/results/ci.jsonl
+    Record {
+        /// The summary
+        file: PathBuf,
+    },
+    /// Ask the database of advisories about every lock file; 1: there are some, 3: it cannot be reached
+    Audit,
+    /// Run one test for cargo-nextest
+    #[command(hide = true)]
+    RunTest {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        words: Vec<std::ffi::OsString>,
+    },
     /// Build the cargo-fuzz targets with the pinned nightly, and run each for a moment
     Fuzz,
     /// The long form of the tests, resumable, at most six hours
@@ -150,12 +167,15 @@ fn dispatch(command: Command) -> Result<ExitCode> {
         Command::Fuzz => fuzz::fuzz()?,
         Command::Size { json } => size::size(json)?,
         Command::Api => api::write()?,
-        Command::Check => return Ok(check::check()),
+        Command::Check => return ci::check(),
         Command::Bench(options) => bench::bench(&options)?,
         Command::DumpSpeed(options) => dump_speed::measure(&options)?,
         Command::Figures(options) => return figures::figures(&options),
         Command::Report(options) => report::make(&options)?,
         Command::Test(options) => return ci::test(&options),
+        Command::Record { file } => history::record(&file)?,
+        Command::Audit => return audit::audit(),
+        Command::RunTest { words } => return nextest::run_test(&words),
         Command::Soak(options) => return soak::soak(&options),
     }
     Ok(ExitCode::SUCCESS)

@@ -1,35 +1,38 @@
-//! The libraries' tests under Miri: finds their test programs and runs them in parallel. Tests that Miri
-//! leaves out say so themselves.
+//! The libraries' tests under Miri. Each test takes a second to begin there, so several share a process: the tests of
+//! all programs are dealt out to the steps in turn. Tests that Miri leaves out say so themselves.
 
 use std::process::{Command, Stdio};
 
 use anyhow::{Result, bail};
-use serde_json::Value;
 
 use crate::packages::{LIBRARIES, WITH_UNSAFE_MODULES, draws, package_named, targets};
 use crate::programs::{Sum, run_command};
 use crate::tools;
-use xtask::pool;
-use xtask::workspace::{self, metadata, root};
+use xtask::workspace::{self, capture, metadata, root};
 
-/// Each test program of the libraries is a job of its own, because Miri uses one core. The longest begins
-/// first.
-pub(crate) fn run() -> Result<()> {
-    let slow = is_slow(std::env::var("GRANULE_MIRI").ok().as_deref())?;
+/// The test programs: the words that choose each, and the modules that are wanted of it, or all.
+fn programs() -> Result<Vec<(Vec<String>, &'static [&'static str])>> {
     let metadata = metadata()?;
-    let mut jobs = Vec::new();
+    let words = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect();
+    let mut programs: Vec<(Vec<String>, &[&str])> = Vec::new();
     for library in LIBRARIES {
-        jobs.extend(self::jobs(package_named(&metadata, library)?, slow));
+        let tests = targets(package_named(&metadata, library)?, "test");
+        programs.extend(
+            tests
+                .iter()
+                .map(|test| (words(&["-p", library, "--test", test]), &[][..])),
+        );
+        programs.push((words(&["-p", library, "--lib"]), &[]));
     }
-    if !slow {
-        for (package, modules) in WITH_UNSAFE_MODULES {
-            let words = [&["-p", package, "--lib", "--"], modules].concat();
-            jobs.push(words.into_iter().map(str::to_owned).collect());
-        }
-    }
-    jobs.sort_by_key(|job| !job.iter().any(|word| word == LONGEST));
-    // One build for all jobs; parallel jobs would wait for each other's build.
-    let mut all = Vec::from(["--lib", "--tests", "--no-run"]);
+    programs.extend(
+        WITH_UNSAFE_MODULES.map(|(package, modules)| (words(&["-p", package, "--lib"]), modules)),
+    );
+    Ok(programs)
+}
+
+/// Builds all programs: steps that run beside each other would wait for each other's build.
+pub(crate) fn build() -> Result<()> {
+    let mut all = vec!["--lib", "--tests", "--no-run"];
     let others = WITH_UNSAFE_MODULES.iter().map(|(package, _)| package);
     all.extend(
         LIBRARIES
@@ -37,46 +40,58 @@ pub(crate) fn run() -> Result<()> {
             .chain(others)
             .flat_map(|package| ["-p", package]),
     );
-    workspace::run(command(&all)?)?;
-    let mut sum = Sum::default();
-    let mut broken = Ok(());
-    pool::run(
-        jobs.len(),
-        pool::parallel(),
-        || true,
-        |job| {
-            let job: Vec<_> = jobs[job].iter().map(String::as_str).collect();
-            run_command(command(&job)?)
-        },
-        |done| {
-            println!(
-                "--- {} ({:.1} s)",
-                jobs[done.job].join(" "),
-                done.time.as_secs_f32()
-            );
-            match done.result {
-                Ok(ended) => sum.add(ended),
-                Err(error) => broken = Err(error),
-            }
-            true
-        },
-    );
-    broken.and(sum.result())
+    workspace::run(command(&all)?)
 }
 
-/// The test program that takes as long as all others together.
-const LONGEST: &str = "operations";
+/// Runs the tests of one part of `of`, or, with `GRANULE_MIRI=slow`, those of it that each take minutes.
+pub(crate) fn run(part: usize, of: usize) -> Result<()> {
+    let slow = is_slow(std::env::var("GRANULE_MIRI").ok().as_deref())?;
+    let ignored: &[&str] = if slow { &["--ignored"] } else { &[] };
+    let (mut sum, mut number) = (Sum::default(), 0);
+    for (words, modules) in programs()? {
+        let mut words: Vec<_> = words.iter().map(String::as_str).collect();
+        words.push("--");
+        words.extend(ignored);
+        let listed = capture(command(
+            &[&words[..], &["--list", "--format=terse"], modules].concat(),
+        )?)?;
+        let names = listed
+            .lines()
+            .filter_map(|line| line.strip_suffix(": test"));
+        // On with the number of the program before, so that small programs are dealt out too.
+        let names: Vec<_> = names
+            .filter(|_| {
+                number += 1;
+                number % of == part % of
+            })
+            .collect();
+        if !names.is_empty() {
+            words.push("--exact");
+            words.extend(names);
+            sum.add(run_command(command(&words)?)?);
+        }
+    }
+    sum.result()
+}
+
+/// Runs the examples in the documentation of the libraries.
+pub(crate) fn doc() -> Result<()> {
+    let packages: Vec<_> = LIBRARIES
+        .iter()
+        .flat_map(|package| ["-p", package])
+        .collect();
+    run_command(command(&[&["--doc"], &packages[..]].concat())?)?.result()
+}
 
 fn command(arguments: &[&str]) -> Result<Command> {
     let nightly = tools::nightly()?;
     let mut command = Command::new("rustup");
     command
-        .args(["run", &nightly, "cargo", "miri", "test"])
-        .arg("--all-features")
+        .args(["run", &nightly, "cargo", "miri", "test", "--all-features"])
         .args(arguments)
         .current_dir(root())
         .stdin(Stdio::null())
-        // Cargo tells its children its compiler; the nightly must find its own.
+        // Cargo reports its compiler to its children; the nightly must find its own.
         .env_remove("CARGO")
         .env_remove("RUSTC");
     // A program under Miri sees no variable of the host, only those that the flags set.
@@ -86,26 +101,6 @@ fn command(arguments: &[&str]) -> Result<Command> {
     }
     command.env("MIRIFLAGS", flags);
     Ok(command)
-}
-
-/// The arguments that each job of a package adds to Miri's command.
-fn jobs(package: &Value, slow: bool) -> Vec<Vec<String>> {
-    let name = package["name"].as_str().unwrap_or_default();
-    let job = |words: &[&str]| -> Vec<String> {
-        let words = [&["-p", name], words].concat();
-        words.into_iter().map(str::to_owned).collect()
-    };
-    let tests = targets(package, "test");
-    let mut jobs: Vec<_> = tests.iter().map(|test| job(&["--test", test])).collect();
-    jobs.push(job(&["--lib"]));
-    if slow {
-        for job in &mut jobs {
-            job.extend(["--", "--ignored"].map(str::to_owned));
-        }
-    } else {
-        jobs.push(job(&["--doc"]));
-    }
-    jobs
 }
 
 /// `GRANULE_MIRI=slow` selects the tests that are otherwise left out because each takes minutes.
@@ -120,33 +115,14 @@ fn is_slow(which: Option<&str>) -> Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     #[test]
-    fn there_is_a_job_for_each_test_program_and_its_slow_tests_only_where_asked() {
-        let package = json!({"name": "granule", "targets": [
-            {"name": "granule", "kind": ["lib"]},
-            {"name": "architecture", "kind": ["test"]},
-            {"name": "operations", "kind": ["test"]},
-            {"name": "kernel", "kind": ["example"]},
-        ]});
-        let jobs = |slow| {
-            let jobs = jobs(&package, slow).into_iter();
-            jobs.map(|job| job.join(" ")).collect::<Vec<_>>()
-        };
-        let usual = [
-            "-p granule --test architecture",
-            "-p granule --test operations",
-            "-p granule --lib",
-            "-p granule --doc",
-        ];
-        assert_eq!(jobs(false), usual);
-        assert_eq!(jobs(true).len(), 3);
-        assert!(jobs(true).iter().all(|job| job.ends_with(" -- --ignored")));
+    fn every_test_program_of_the_libraries_is_there() {
+        let programs = programs().unwrap();
+        let has = |text: &str| programs.iter().any(|(words, _)| words.join(" ") == text);
+        assert!(has("-p granule --lib") && has("-p granule --test operations"));
+        assert!(has("-p granule-kcore --lib"));
         assert!(!is_slow(None).unwrap() && is_slow(Some("slow")).unwrap());
         assert!(is_slow(Some("all")).is_err());
-        let metadata = metadata().unwrap();
-        let tests = targets(package_named(&metadata, LIBRARIES[0]).unwrap(), "test");
-        assert!(tests.iter().any(|name| name == LONGEST));
     }
 }

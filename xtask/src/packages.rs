@@ -21,6 +21,23 @@ pub(crate) const WITH_UNSAFE_MODULES: [(&str, &[&str]); 2] = [
     ("granule-linux-abi", &["owned::"]),
 ];
 
+/// What runs on no host.
+pub(crate) const KERNEL: &str = "granule-kernel";
+pub(crate) const USER: &str = "granule-user";
+pub(crate) const PROBE: &str = "granule-probe";
+pub(crate) const CLI: &str = "granule-cli";
+
+/// The tests that boot guests, in the language of nextest's filters.
+pub(crate) fn in_guests() -> String {
+    format!("binary_id(={CLI}::qemu)")
+}
+
+/// All others. The kernel, the probe and programs for EL0 are tested in guests, and granule-testing has no tests.
+pub(crate) fn on_host() -> String {
+    let not = [KERNEL, USER, PROBE, "granule-testing"].map(|name| format!("package(={name})"));
+    format!("not ({} + {})", in_guests(), not.join(" + "))
+}
+
 /// The variables that select the cases of properties and interleavings, with a seed for each that the
 /// caller has not set. So a step repeats a failure that it found once. The soak uses other seeds.
 pub(crate) fn draws() -> impl Iterator<Item = (&'static str, String)> {

@@ -8,10 +8,8 @@ use anyhow::{Context, Result, ensure};
 use crate::elf::Program;
 use crate::image::{self, Image};
 use crate::mmu_off::{self, Rules};
+use crate::packages::PROBE;
 use xtask::workspace::{KERNEL_TARGET, build_executable, image_path};
-
-/// The probe's package.
-pub(crate) const PACKAGE: &str = "granule-probe";
 
 /// The check stops nowhere, because the probe never turns the MMU on.
 const RULES: Rules = Rules {
@@ -46,7 +44,7 @@ pub(crate) fn build() -> Result<Image> {
 fn make(to: &Path) -> Result<Image> {
     let elf = build_executable(&[
         "-p",
-        PACKAGE,
+        PROBE,
         "--target",
         KERNEL_TARGET,
         "--profile",

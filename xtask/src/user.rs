@@ -6,10 +6,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
+use crate::packages::USER;
 use xtask::workspace::{KERNEL_TARGET, MUSL_TARGET, build_executable, target_dir};
-
-/// The programs' package.
-pub(crate) const PACKAGE: &str = "granule-user";
 
 /// A program, its target, and its profile.
 type Program = (&'static str, &'static str, &'static str);
@@ -38,7 +36,7 @@ pub(crate) fn build() -> Result<()> {
 fn make((name, target, profile): Program, to: &Path) -> Result<()> {
     let made = build_executable(&[
         "-p",
-        PACKAGE,
+        USER,
         "--bin",
         name,
         "--target",

@@ -90,6 +90,11 @@ pub fn build_executable<A: AsRef<std::ffi::OsStr>>(args: &[A]) -> Result<PathBuf
     }
 }
 
+/// Whether images and programs are built: a run of tests, whose steps share them, says so.
+pub fn is_built() -> bool {
+    std::env::var_os("GRANULE_BUILT").is_some()
+}
+
 /// The workspace in the form of `cargo metadata`.
 pub fn metadata() -> Result<serde_json::Value> {
     let text = capture(cargo(&["metadata", "--format-version=1", "--no-deps"]))?;

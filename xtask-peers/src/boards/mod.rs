@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail, ensure};
 use granule_cli::sizes::show_size;
 use granule_cli::{Initramfs, PageSize};
-use xtask::pool;
+use xtask::graph;
 use xtask::workspace::{image_path, target_dir};
 
 use self::list::{BOARDS, Board, Tree};
@@ -119,10 +119,8 @@ pub(crate) fn all(
         initramfs: &initramfs,
         test: TEST,
     };
-    pool::run(
+    graph::all(
         cases.len(),
-        pool::parallel(),
-        || true,
         |at| {
             let case = &cases[at];
             let version = case.board.qemus[case.qemu];
@@ -154,7 +152,6 @@ pub(crate) fn all(
                 show_size(case.page_size().bytes())
             );
             add(Check::new(name, done.result));
-            true
         },
     );
     Ok(())

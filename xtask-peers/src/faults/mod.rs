@@ -14,15 +14,15 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use granule_cli::Initramfs;
 use serde_json::{Value, json};
-use xtask::pool;
+use xtask::graph;
 use xtask::workspace::{cargo, image_path, target_dir};
 
 use crate::check::Check;
-use crate::deadline::run_for;
 use crate::emulator;
 use crate::machine::{Files, Kernel};
 use crate::peers::Peers;
 use list::{FAULTS, Fault};
+use xtask::deadline::run_for;
 
 /// The first process: forks and executes, copies on write, protects, unmaps, loads modules, patches the
 /// kernel's code through the fixmap, has pages migrate, and leaves for the next kernel if it is asked to.
@@ -238,10 +238,8 @@ fn all(subject: &Subject<'_>, extent: Extent, add: &mut impl FnMut(Check)) -> Ve
         .collect();
     let mut done: Vec<Option<Result<(String, String)>>> = Vec::new();
     done.resize_with(faults.len(), || None);
-    pool::run(
+    graph::all(
         faults.len(),
-        pool::parallel(),
-        || true,
         |at| {
             // The kernel is somewhere else each time.
             let plant = ["--plant", faults[at].plant];
@@ -250,7 +248,6 @@ fn all(subject: &Subject<'_>, extent: Extent, add: &mut impl FnMut(Check)) -> Ve
         },
         |one| {
             done[one.job] = Some(one.result);
-            true
         },
     );
     let found = done.iter().flatten().flatten();

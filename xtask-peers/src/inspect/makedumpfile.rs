@@ -18,10 +18,10 @@ use super::compare::same;
 use super::{guest, of_kernel};
 use crate::apt;
 use crate::check::Check;
-use crate::deadline::run_for;
 use crate::deb;
 use crate::machine::{CPU, LIMIT};
 use crate::store::{Store, Wanted};
+use xtask::deadline::run_for;
 
 const fn wanted(suite: &'static str, package: &'static str) -> Wanted {
     Wanted {

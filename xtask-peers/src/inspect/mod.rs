@@ -27,7 +27,7 @@ use self::compare::{Walked, pages, same, translation, walked};
 use self::guest::{Guest, Parts};
 use crate::check::Check;
 use crate::machine::{Files, Kernel};
-use xtask::pool;
+use xtask::graph;
 
 /// What `rodata=` can be, and `full` is the default: kernel text and constants read-only in the linear map
 /// too, which takes pages; only in their own place; nowhere.
@@ -53,14 +53,11 @@ pub(crate) fn all(
             }));
         }
     }
-    pool::run(
+    graph::all(
         cases.len(),
-        pool::parallel(),
-        || true,
         |at| run(&cases[at], &initramfs),
         |done| {
             done.result.into_iter().for_each(&mut *add);
-            true
         },
     );
     Ok(())

@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use granule_cli::sizes::show_size as size;
 use granule_cli::{Boot, Firmware, Initramfs, Kexec, Outcome, PageSize, Request, boot};
-use xtask::pool;
+use xtask::graph;
 
 use crate::check::Check;
 use crate::machine::{Files, Kernel, LIMIT, told};
@@ -89,10 +89,8 @@ pub(crate) fn left_for(
         let last = peers.linuxes.len().checked_sub(1)?;
         peers.linuxes.get(if case.is_newest { last } else { 0 })
     };
-    pool::run(
+    graph::all(
         CASES.len(),
-        pool::parallel(),
-        || true,
         |at| {
             let case = &CASES[at];
             let Some((Kernel::Linux { image, .. }, _)) = next(case) else {
@@ -112,7 +110,6 @@ pub(crate) fn left_for(
             let from = size(case.from.bytes());
             let name = format!("kexec by EFI with {what} from {from} to {name}");
             add(Check::new(name, done.result));
-            true
         },
     );
     Ok(())

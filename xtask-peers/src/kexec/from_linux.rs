@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use granule_cli::sizes::show_size as size;
 use granule_cli::{Boot, Firmware, Initramfs, PageSize, Request, boot};
 use serde_json::json;
-use xtask::pool;
+use xtask::graph;
 
 use crate::apt::{ARM64, Apt};
 use crate::check::Check;
@@ -48,10 +48,8 @@ pub(crate) fn left(
         anyhow::bail!("no kernel of Debian's was fetched");
     };
     let our_image = fs::read(ours).context("our image cannot be read")?;
-    pool::run(
+    graph::all(
         CASES.len(),
-        pool::parallel(),
-        || true,
         |at| {
             let (acpi, page_size, el) = CASES[at];
             let archive = archive(&peers.busybox, &tools, &our_image, page_size)?;
@@ -76,7 +74,6 @@ pub(crate) fn left(
             let to = size(page_size.bytes());
             let name = format!("kexec by EFI with {what} from {name} to Granule, {to}, EL{el}");
             add(Check::new(name, done.result));
-            true
         },
     );
     Ok(())

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
-use xtask::pool;
+use xtask::graph;
 
 use self::facts::{Facts, Totals, difference};
 use crate::check::Check;
@@ -90,14 +90,11 @@ fn package_s(package: &[u8], dtc: &Path, files: &Files) -> Result<String> {
     );
     let folder = files.folder("trees")?;
     let mut outcomes = Vec::new();
-    pool::run(
+    graph::all(
         trees.len(),
-        pool::parallel(),
-        || true,
         |at| compare(&trees[at], &folder.join(format!("{at}.dtb")), dtc),
         |done| {
             outcomes.push((done.job, done.result));
-            true
         },
     );
     outcomes.sort_by_key(|(at, _)| *at);

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use granule_cli::Initramfs;
 use granule_cli::sizes::show_size as size;
-use xtask::pool;
+use xtask::graph;
 use xtask::workspace::target_dir;
 
 use self::matrix::Machine;
@@ -51,13 +51,21 @@ pub(crate) fn archive(busybox: &[u8]) -> Initramfs {
         .program("/init", SCRIPT)
 }
 
-/// How many of the machines there are.
+/// The machines with Debian's kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Extent {
+pub(crate) enum Machines {
+    None,
     /// Every pair of kernel, CPU, number of CPUs and QEMU once.
     Sample,
-    /// All.
     All,
+}
+
+/// How much is watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Extent {
+    pub(crate) machines: Machines,
+    /// Systems that are no Linux too.
+    pub(crate) others: bool,
 }
 
 /// What is watched.
@@ -78,12 +86,14 @@ pub(crate) fn watched(
     let qemus = emulator::QEMUS
         .each_ref()
         .map(|wanted| emulator::qemu(wanted, &folder, fresh));
-    let machines = match extent {
-        Extent::Sample => matrix::covering(),
-        Extent::All => matrix::full(),
+    let machines = match extent.machines {
+        Machines::None => Vec::new(),
+        Machines::Sample => matrix::covering(),
+        Machines::All => matrix::full(),
     };
     let mut cases: Vec<Case> = machines.into_iter().map(Case::Linux).collect();
-    match others::all(peers, files) {
+    let others = extent.others.then(|| others::all(peers, files));
+    match others.unwrap_or_else(|| Ok(Vec::new())) {
         Ok(others) => cases.extend(others.into_iter().map(Case::Other)),
         Err(error) => add(Check::new(
             "watch, systems that are no Linux".into(),
@@ -167,19 +177,12 @@ pub(crate) fn watched(
             )
         }
     };
-    pool::run(
-        cases.len(),
-        pool::parallel(),
-        || true,
-        run,
-        |done| {
-            let told = done
-                .result
-                .map(|told| format!("{told}, {:.0} s", done.time.as_secs_f32()));
-            add(Check::new(name(&cases[done.job]), told));
-            true
-        },
-    );
+    graph::all(cases.len(), run, |done| {
+        let told = done
+            .result
+            .map(|told| format!("{told}, {:.0} s", done.time.as_secs_f32()));
+        add(Check::new(name(&cases[done.job]), told));
+    });
     Ok(())
 }
 

@@ -13,7 +13,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use xtask::workspace::target_dir;
 
-use crate::deadline::{Finished, run_for};
+use xtask::deadline::{Finished, run_for};
 
 /// A guest may take 10 minutes, on its own clock; a busy host more.
 const GUEST_LIMIT: &str = "600";

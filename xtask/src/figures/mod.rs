@@ -22,7 +22,7 @@ use anyhow::{Context, Result, bail, ensure};
 use self::document::{Kind, Marker};
 use self::runs::{Phase, RUNS, Run, Said};
 use crate::{boot, image, user};
-use xtask::pool;
+use xtask::graph::{self, Job};
 use xtask::workspace::{capture, root};
 
 /// The documents with figures.
@@ -317,35 +317,34 @@ fn measure(chosen: &[&Run]) -> Result<Measured> {
         time(f64::from(all))
     );
     let (mut measured, mut done) = (Measured::new(), 0);
-    for phase in [Phase::Build, Phase::Count, Phase::Alone] {
-        let runs = chosen.iter().filter(|run| run.phase == phase);
-        let runs: Vec<&Run> = runs.copied().collect();
-        let parallel = if phase == Phase::Count {
-            pool::parallel()
-        } else {
-            1
-        };
-        pool::run(
-            runs.len(),
-            parallel,
-            || true,
-            |job| runs::measure(runs[job], &granule),
-            |finished| {
-                let run = runs[finished.job];
-                done += cost(run);
-                let result = finished.result.map_err(|error| format!("{error:#}"));
-                println!(
-                    "{:18} {} in {}; about {} left",
-                    run.name,
-                    if result.is_ok() { "measured" } else { "FAILED" },
-                    time(finished.time.as_secs_f64()),
-                    time(left(start.elapsed(), done, all))
-                );
-                measured.insert(run.name, result);
-                true
-            },
-        );
-    }
+    let before = |phase| (0..chosen.len()).filter(move |&at| chosen[at].phase < phase);
+    let jobs = chosen.iter().map(|run| Job {
+        needs: before(run.phase).collect(),
+        alone: run.phase != Phase::Count,
+        expected: Duration::from_secs(run.seconds.into()),
+        lock: None,
+    });
+    graph::run(
+        &jobs.collect::<Vec<_>>(),
+        graph::parallel(),
+        || true,
+        |job| runs::measure(chosen[job], &granule),
+        |finished| {
+            let run = chosen[finished.job];
+            done += cost(run);
+            let result = finished.result.map_err(|error| format!("{error:#}"));
+            println!(
+                "{:18} {} in {}; about {} left",
+                run.name,
+                if result.is_ok() { "measured" } else { "FAILED" },
+                time(finished.time.as_secs_f64()),
+                time(left(start.elapsed(), done, all))
+            );
+            measured.insert(run.name, result);
+            // The others are measured all the same.
+            true
+        },
+    );
     Ok(measured)
 }
 

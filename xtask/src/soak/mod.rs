@@ -14,6 +14,7 @@ mod stop;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -27,7 +28,7 @@ use pace::{Pace, about};
 use program::Outcome;
 use state::State;
 use stop::Stop;
-use xtask::pool;
+use xtask::graph::{self, Job};
 use xtask::workspace::{root, target_dir};
 
 /// The longest time of one run, in minutes: six hours, without the last boots, which may finish.
@@ -202,8 +203,7 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// First the cases that need the machine for themselves, one after the other. Then the others, the
-    /// longest first, so that the last one is short.
+    /// The longest first, so that the last one is short; a case that needs the machine for itself has it.
     fn all(
         &mut self,
         todo: &[&Case],
@@ -216,49 +216,52 @@ impl Run<'_> {
             self.state.done.len(),
             about(pace.left(Duration::ZERO))
         );
-        let (alone, mut beside): (Vec<&Case>, Vec<&Case>) =
-            todo.iter().partition(|case| case.alone);
-        beside.sort_by_key(|case| std::cmp::Reverse(case.expected));
+        let jobs: Vec<_> = todo
+            .iter()
+            .map(|case| Job {
+                alone: case.alone,
+                expected: case.expected,
+                ..Job::default()
+            })
+            .collect();
         let start = Instant::now();
-        let mut ended = 0;
-        for (cases, parallel) in [(alone, 1), (beside, pool::parallel())] {
-            let mut kept = Ok(());
-            let Self {
-                state,
-                file,
-                stop,
-                tree,
-            } = &mut *self;
-            let stop = &*stop;
-            pool::run(
-                cases.len(),
-                parallel,
-                || !stop.now(),
-                |index| work(cases[index], stop),
-                |done| {
-                    let case = cases[done.job];
-                    let Some(told) = told(&done.result) else {
-                        println!("soak: {} was not finished", case.name);
-                        return true;
-                    };
-                    ended += 1;
-                    pace.ended(case.share());
-                    println!(
-                        "[{ended}/{}] {}: {told} ({:.1} s); {} to go",
-                        todo.len(),
-                        case.name,
-                        done.time.as_secs_f32(),
-                        about(pace.left(start.elapsed()))
-                    );
-                    if kept.is_ok() {
-                        kept = keep(state, file, tree, &case.name, done.result);
-                    }
-                    kept.is_ok()
-                },
-            );
-            kept?;
-        }
-        Ok(())
+        let (mut ended, mut kept) = (0, Ok(()));
+        let lost = AtomicBool::new(false);
+        let Self {
+            state,
+            file,
+            stop,
+            tree,
+        } = &mut *self;
+        let stop = &*stop;
+        graph::run(
+            &jobs,
+            graph::parallel(),
+            || !stop.now() && !lost.load(Ordering::Relaxed),
+            |index| work(todo[index], stop),
+            |done| {
+                let case = todo[done.job];
+                let Some(told) = told(&done.result) else {
+                    println!("soak: {} was not finished", case.name);
+                    return true;
+                };
+                ended += 1;
+                pace.ended(case.share());
+                println!(
+                    "[{ended}/{}] {}: {told} ({:.1} s); {} to go",
+                    todo.len(),
+                    case.name,
+                    done.time.as_secs_f32(),
+                    about(pace.left(start.elapsed()))
+                );
+                if kept.is_ok() {
+                    kept = keep(state, file, tree, &case.name, done.result);
+                    lost.store(kept.is_err(), Ordering::Relaxed);
+                }
+                true
+            },
+        );
+        kept
     }
 }
 

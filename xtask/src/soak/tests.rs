@@ -2,7 +2,6 @@
 
 use super::*;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 fn some_cases() -> Vec<Case> {
     cases::all(1, 300).unwrap().into_iter().take(40).collect()
@@ -127,8 +126,8 @@ fn cases_that_want_the_machine_have_it() {
     .1
     .unwrap();
     let (left, most) = busy.into_inner().unwrap();
-    assert!(left == 0 && most <= pool::parallel(), "{most} at a time");
-    assert!(most > 1 || pool::parallel() == 1);
+    assert!(left == 0 && most <= graph::parallel(), "{most} at a time");
+    assert!(most > 1 || graph::parallel() == 1);
 }
 
 #[test]

@@ -1,24 +1,23 @@
-//! Runs programs that fetch from a network to their end or to a deadline, because a network may never
-//! answer.
+//! Runs programs to their end or to a deadline, because a network may never answer and a page never end.
 
 use std::io::Read;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::workspace::show;
 use anyhow::{Context, Result};
-use xtask::workspace::show;
 
 /// The result of a child process.
 #[derive(Debug)]
-pub(crate) struct Finished {
+pub struct Finished {
     /// `None`: it was killed at the deadline.
-    pub(crate) status: Option<ExitStatus>,
-    pub(crate) stdout: String,
-    pub(crate) stderr: String,
+    pub status: Option<ExitStatus>,
+    pub stdout: String,
+    pub stderr: String,
 }
 
 /// Runs a command, killing it (and only it) at the deadline.
-pub(crate) fn run_for(mut command: Command, limit: Duration) -> Result<Finished> {
+pub fn run_for(mut command: Command, limit: Duration) -> Result<Finished> {
     let text = show(&command);
     let mut child = command
         .stdin(Stdio::null())

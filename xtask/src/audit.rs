@@ -1,0 +1,47 @@
+//! `make audit`: asks RustSec's database of advisories about the crates of every lock file. What it reports changes from
+//! day to day and not with a commit, so no test run has it.
+
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+
+use crate::cargo_tools;
+use crate::steps::MANIFESTS;
+use xtask::workspace::root;
+
+/// Nothing was checked.
+const NOT_CHECKED: u8 = 3;
+
+pub(crate) fn audit() -> Result<ExitCode> {
+    let deny = |manifest: &str, words: &[&str]| {
+        let path = root().join(manifest);
+        let mut deny = cargo_tools::tool("deny", &["--manifest-path", &path.to_string_lossy()])?;
+        deny.args(words)
+            .arg("--config")
+            .arg(root().join("deny.toml"));
+        deny.status().context("cannot start cargo-deny")
+    };
+    if !deny(MANIFESTS[0], &["fetch", "db"])?.success() {
+        println!("not checked: the database of advisories cannot be reached");
+        return Ok(ExitCode::from(NOT_CHECKED));
+    }
+    let mut found = false;
+    for manifest in MANIFESTS {
+        let words = ["check", "--disable-fetch", "advisories"];
+        let ended = deny(manifest, &words)?;
+        println!(
+            "{manifest}: {}",
+            if ended.success() {
+                "no advisory"
+            } else {
+                "advisories"
+            }
+        );
+        found |= !ended.success();
+    }
+    Ok(if found {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    })
+}
