@@ -23,8 +23,6 @@ mod fuzz;
 mod guest;
 mod image;
 #[cfg(test)]
-mod islands;
-#[cfg(test)]
 mod layers;
 mod least_rust;
 mod licences;
