@@ -9,6 +9,8 @@
 //! The counter is global because one of the crates compared calls its allocator without a
 //! receiver.
 
+#![allow(unsafe_code, reason = "the arena's memory")]
+
 use core::hint::black_box;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};

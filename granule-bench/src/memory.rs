@@ -1,5 +1,7 @@
 //! The host's memory for the arena.
 
+#![allow(unsafe_code, reason = "memory for the arena")]
+
 use anyhow::{Context, Result};
 use granule_bench::arena::{Arena, TABLE};
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};

@@ -1,6 +1,11 @@
 //! One turn: a subject, or the floor, maps, protects and unmaps a job's range once, and each step is measured
 //! by the program's own clock or counter. Whether the step did what it must is asked afterwards.
 
+#![allow(
+    unsafe_code,
+    reason = "a subject that is gone before the arena's next reset"
+)]
+
 use crate::arena::Arena;
 use crate::job::{Calls, Job, VIRTUAL};
 use crate::subjects::{Floor, Found, Subject};

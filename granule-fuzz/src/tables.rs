@@ -1,5 +1,10 @@
 //! Targets for tables with any contents, descriptors with any bits, and memory maps of any shape.
 
+#![allow(
+    unsafe_code,
+    reason = "table memory that reads anything, and stores nothing"
+)]
+
 use crate::bytes::Bytes;
 use core::cell::Cell;
 use core::ops::ControlFlow;

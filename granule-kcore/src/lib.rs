@@ -10,7 +10,6 @@
 #![cfg_attr(not(test), no_std)]
 #![deny(missing_docs)]
 // Miri runs the modules that allow unsafe code, and only these (`xtask/src/packages.rs`).
-#![deny(unsafe_code)]
 
 pub mod bcm2836;
 pub mod conflict_injection;
@@ -21,12 +20,10 @@ pub mod deferred_tlbi;
 pub mod devicetree;
 pub mod efi;
 pub mod exception_frame;
-#[allow(unsafe_code, reason = "entries in memory that is not initialised yet")]
 pub mod frames;
 pub mod kexec;
 pub mod layout;
 pub mod line;
-#[allow(unsafe_code, reason = "a lock gives access by its state")]
 pub mod lock;
 pub mod merge_candidates;
 pub mod parameters;

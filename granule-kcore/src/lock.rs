@@ -27,6 +27,8 @@
 //!
 //! The lock has no queue: a parked CPU could reach its front, and all others would wait for it.
 
+#![allow(unsafe_code, reason = "a lock gives access by its state")]
+
 use crate::timeout::Timeout;
 use core::cell::UnsafeCell;
 use core::fmt;

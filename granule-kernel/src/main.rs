@@ -72,6 +72,7 @@ mod trace;
 
 /// The target of `head::mmu_on`. Only this function knows of hooks and the test image.
 #[cfg(target_os = "none")]
+#[allow(unsafe_code, reason = "assembly calls it by name")]
 #[unsafe(no_mangle)]
 extern "C" fn kmain_entry(handover: &'static handover::Handover) -> ! {
     #[cfg(feature = "test-image")]

@@ -10,6 +10,8 @@
 //! A [`ListMemory`] gives access to the pages, and a [`TableAllocator`] provides them. No segment's
 //! destination may cover one of these pages.
 
+#![allow(unsafe_code, reason = "pages of the list are not tables")]
+
 use super::header::{ListHeader, ListMemory};
 use super::layout::{EL2, END, LINK, RECORD_BYTES, START, UNCACHED};
 use super::plan::{ListRecord, Totals, plan};

@@ -5,6 +5,8 @@
 //! with [`steps`](super::steps). The code makes no decisions; [`leave`] states what must hold
 //! before it runs.
 
+#![allow(unsafe_code, reason = "the relocation code, and the jump to it")]
+
 use super::{header, layout};
 use core::arch::global_asm;
 use core::mem::offset_of;

@@ -8,6 +8,11 @@
 //! change only while nothing is translated. TTBR0's address size is the smallest that reaches the
 //! page.
 
+#![allow(
+    unsafe_code,
+    reason = "an environment for two trees in turn, and a tree by its root"
+)]
+
 use super::segment::{PhysRange, Refusal, Segment, in_the_way};
 use core::fmt;
 use core::ops::ControlFlow;

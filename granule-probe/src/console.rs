@@ -1,5 +1,7 @@
 //! Lines on a PL011, without formatting: text, decimal and hexadecimal numbers.
 
+#![allow(unsafe_code, reason = "the UART's registers")]
+
 /// Registers: data, flags, line control, control.
 const DR: usize = 0x00;
 const FR: usize = 0x18;

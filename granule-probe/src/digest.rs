@@ -1,5 +1,7 @@
 //! Digests ranges of memory, a word at a time, in their present state.
 
+#![allow(unsafe_code, reason = "the memory that is examined")]
+
 use core::arch::asm;
 use granule_kexec::Digest;
 

@@ -1,5 +1,7 @@
 //! The image's header, the entry code that saves the registers, and vectors that report an exception.
 
+#![allow(unsafe_code, reason = "entry and vectors")]
+
 use core::arch::global_asm;
 use core::mem::offset_of;
 

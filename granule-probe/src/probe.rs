@@ -1,6 +1,8 @@
 //! Checks every condition that must hold on arrival and prints all results. The first condition that does not
 //! hold is the reason for the outcome.
 
+#![allow(unsafe_code, reason = "the memory that is examined, and registers")]
+
 use crate::console::Console;
 use crate::digest::{self, SegmentDigest};
 use crate::firmware;

@@ -3,6 +3,8 @@
 //! The slots' own entries, barriers and TLBIs are not recorded here. The code that implements the
 //! slots records them with a [`Traced`](crate::Traced) around the traits that change the slots.
 
+#![allow(unsafe_code, reason = "hands on the promises of the traits")]
+
 use crate::sink::{Sink, stored};
 use granule::arch::{Descriptor, Geometry, PhysicalAddress, VirtualAddress};
 use granule::forward;

@@ -1,5 +1,7 @@
 //! Recording of calls to the three traits beneath page tables.
 
+#![allow(unsafe_code, reason = "hands on the promises of the traits")]
+
 use crate::sink::{Sink, entry, seen_by, stored};
 use granule::arch::tlbi::TlbiOp;
 use granule::arch::{Descriptor, PhysicalAddress, Regime};

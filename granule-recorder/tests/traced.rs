@@ -1,5 +1,6 @@
 //! What a recording wrapper tells, against what the host under it notes by itself.
 
+#![allow(unsafe_code, reason = "the test calls unsafe operations")]
 #![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub)]
 #![allow(
     missing_debug_implementations,

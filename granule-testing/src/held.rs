@@ -1,6 +1,8 @@
 //! Tables under test that are private or live, as a test's case says. Only tests may use this:
 //! nothing walks their tables, so nobody needs to vouch for a change.
 
+#![allow(unsafe_code, reason = "no CPU walks the tables")]
+
 use granule::arch::Page;
 use granule::table::{Live, PageTables, Stage, Stage1, TableEnvironment};
 use std::ops::{Deref, DerefMut};

@@ -5,6 +5,8 @@
 //! that decodes as a valid table). Every access is checked against the pages allocated at that
 //! moment, and every action is recorded. Judging the record does not belong here.
 
+#![allow(unsafe_code, reason = "the traits of tables over the host's memory")]
+
 use granule::arch::tlbi::{TlbCapabilities, TlbiOp};
 use granule::arch::{Descriptor, Geometry, PhysicalAddress, Regime};
 use granule::table::{

@@ -4,6 +4,8 @@
 //! The bits are literals from the architecture's descriptor tables. Only the types come from the
 //! library.
 
+#![allow(unsafe_code, reason = "no CPU walks the tables")]
+
 use super::walk::{Arch, Leaf};
 use granule::arch::{
     Attributes, Execute, Geometry, MemoryType, OutputSpace, Permissions, Shareability,

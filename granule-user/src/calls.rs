@@ -1,5 +1,7 @@
 //! System calls, each by its number in the arm64 ABI.
 
+#![allow(unsafe_code, reason = "system calls")]
+
 use core::arch::asm;
 use core::fmt::{self, Write};
 

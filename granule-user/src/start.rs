@@ -1,5 +1,7 @@
 //! From the first instruction to the program's `run`, and what a panic does.
 
+#![allow(unsafe_code, reason = "the entry, and the words on the first stack")]
+
 use crate::calls;
 use core::arch::global_asm;
 use core::panic::PanicInfo;
@@ -113,6 +115,7 @@ extern "C" fn begin(words: *const u64) -> ! {
 #[macro_export]
 macro_rules! program {
     ($run:path) => {
+        #[allow(unsafe_code, reason = "the entry calls it by name")]
         #[unsafe(no_mangle)]
         fn granule_user_run(start: $crate::start::Start) -> i32 {
             $run(start)

@@ -10,6 +10,11 @@
 //! 5. compute the values of TCR, MAIR and TTBR1,
 //! 6. unmap the boot code from the live tables.
 
+#![allow(
+    unsafe_code,
+    reason = "tables in the host's memory, which no CPU walks"
+)]
+
 mod host;
 
 use core::ops::ControlFlow;

@@ -1,6 +1,7 @@
 //! The published strategies over slots that are checked: what they map, and that what they take
 //! is what the arithmetic says.
 
+#![allow(unsafe_code, reason = "the tests call unsafe operations")]
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use granule::arch::tlbi::{TlbCapabilities, TlbiOp};

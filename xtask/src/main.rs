@@ -26,8 +26,6 @@ mod guest;
 mod history;
 mod image;
 #[cfg(test)]
-mod islands;
-#[cfg(test)]
 mod layers;
 mod least_rust;
 mod matrix;

@@ -5,6 +5,11 @@
 //! documentation says, by mapping it with flags that are not valid. It has no calls for single
 //! pages: a page is a range of one.
 
+#![allow(
+    unsafe_code,
+    reason = "tables in the arena, by the subject's interface"
+)]
+
 use super::{Found, Subject};
 use crate::arena::{self, TABLE};
 use crate::job::{Calls, Job, Leaf, VIRTUAL};

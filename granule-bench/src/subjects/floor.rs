@@ -4,6 +4,8 @@
 //! ORs and stores the entries of the tables that hold leaves. And `memset` of the same bytes,
 //! which the floor is held against.
 
+#![allow(unsafe_code, reason = "tables in the arena")]
+
 use super::descriptor;
 use crate::arena::{self, TABLE};
 use crate::job::{Job, PHYSICAL};

@@ -1,5 +1,7 @@
 //! This library: `map`, `protect` and `unmap` of the range or of one page, and variants of them.
 
+#![allow(unsafe_code, reason = "tables in the arena, which no CPU walks")]
+
 use super::{Found, Subject};
 use crate::arena::{self, TABLE};
 use crate::job::{Calls, Job, Leaf, VIRTUAL};

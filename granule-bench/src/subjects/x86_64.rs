@@ -3,6 +3,11 @@
 //! same sizes of leaves. The flush that each call returns is ignored; the crate is built without
 //! instructions. Empty tables stay, as no call but `clean_up_addr_range` frees them.
 
+#![allow(
+    unsafe_code,
+    reason = "tables in the arena, by the subject's interface"
+)]
+
 use super::{Found, Subject};
 use crate::arena;
 use crate::job::{Job, Leaf, VIRTUAL};

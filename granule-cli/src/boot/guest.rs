@@ -5,6 +5,8 @@
 //! sleeps, and stands still while the host has no core for it. `outcome` decides the meaning of a
 //! run.
 
+#![allow(unsafe_code, reason = "a system call between fork and exec")]
+
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixListener;

@@ -1,6 +1,8 @@
 //! Runs the strategy `direct` on no machine, for tests of the arithmetic: the library's own code on
 //! tables that store only what it reads again, so that some gigabytes take milliseconds.
 
+#![allow(unsafe_code, reason = "tables in a vector, which no CPU walks")]
+
 use std::collections::HashMap;
 
 use granule::arch::{Descriptor, Dispatch, Page, PhysicalAddress};

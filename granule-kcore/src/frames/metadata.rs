@@ -11,6 +11,8 @@
 //! belong to the owner: a reference count and one more word. The two of a frame that is
 //! [subdivided](super::subdivide) are the place of its record.
 
+#![allow(unsafe_code, reason = "entries in memory that is not initialised yet")]
+
 use core::mem::MaybeUninit;
 
 /// Words of an entry: the state and two more.

@@ -4,6 +4,8 @@
 //! So the reservations are kept in [`Frames`] itself. [`Tables`] borrows the frames anew on each call
 //! ([`Source`]) and does not hold their lock in between.
 
+#![allow(unsafe_code, reason = "frames for tables have no other owner")]
+
 use super::{Frame, Frames};
 use granule::table::{FreedTable, TableAllocator, TableRun};
 

@@ -8,6 +8,8 @@
 //! Event counters have 32 bits before PMUv3p5. Their overflow is corrected from the virtual
 //! counter, if the trial shows that it advances with the instructions ([`counter_wrap`]).
 
+#![allow(unsafe_code, reason = "registers of the PMU")]
+
 use crate::arch::cpu;
 use core::arch::asm;
 use core::fmt;

@@ -3,6 +3,8 @@
 //! One macro makes one island of assembly per register. Under VHE the EL1 names access the EL2
 //! registers, so one set of names serves both levels.
 
+#![allow(unsafe_code, reason = "system registers and instructions")]
+
 use core::arch::asm;
 use granule::arch::registers::{Tcr, Ttbr};
 use granule::arch::{FaultStatus, Regime};

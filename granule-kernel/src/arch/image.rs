@@ -3,6 +3,8 @@
 //! They are offsets from the image's first byte, computed as differences of addresses. So they are
 //! correct with the MMU off and on, wherever the image was loaded.
 
+#![allow(unsafe_code, reason = "the linker's symbols")]
+
 use core::ops::Range;
 
 unsafe extern "C" {

@@ -1,6 +1,8 @@
 //! The cost of copying memory with the plainest fast loop, load pairs and store pairs, four lines a round:
 //! `granule.bench=copy[:BYTES]`. `granule bench kexec` compares the relocation's own loop with it.
 
+#![allow(unsafe_code, reason = "blocks of memory that the benchmark owns")]
+
 use super::support::{Block, ok};
 use crate::arch::counter::InstructionCounter;
 use crate::dev::console::println;

@@ -6,6 +6,8 @@
 //! leave the map as it was. With `granule.count=instructions` it counts the instructions of the calls and
 //! nothing else.
 
+#![allow(unsafe_code, reason = "a block of memory that the benchmark owns")]
+
 use super::copy;
 use super::support::{Block, Random, Snapshot, assert_as, ok};
 use crate::arch::counter::InstructionCounter;

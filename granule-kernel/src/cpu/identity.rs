@@ -1,6 +1,11 @@
 //! Register values and physical addresses for a CPU that runs on the identity map, off the kernel's tables.
 //! `smp::identity` makes the map.
 
+#![allow(
+    unsafe_code,
+    reason = "registers of a CPU that leaves the kernel's tables"
+)]
+
 use crate::trace::bring_up;
 use core::sync::atomic::{AtomicU64, Ordering};
 

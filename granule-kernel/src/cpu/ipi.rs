@@ -10,6 +10,8 @@
 //!
 //! A CPU in firmware answers when firmware is done ([`away`]): whoever waits meanwhile waits without limit.
 
+#![allow(unsafe_code, reason = "calls on their callers' stacks")]
+
 use crate::arch::cpu;
 use crate::dev::intc;
 use crate::percpu::{self, PerCpu, per_cpu};

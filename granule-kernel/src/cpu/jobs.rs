@@ -4,6 +4,8 @@
 //! A job may take long, may be interrupted and parked, and may call other CPUs. One CPU gives out one job at
 //! a time, and continues with something else meanwhile.
 
+#![allow(unsafe_code, reason = "jobs on their givers' stacks")]
+
 use super::ipi;
 use crate::arch::cpu;
 use crate::percpu::{self, PerCpu, per_cpu};

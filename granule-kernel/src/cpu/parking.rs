@@ -5,6 +5,8 @@
 //! emptied. It waits for a flag in the identity map's writable page. It returns to the kernel's tables with
 //! an empty TLB.
 
+#![allow(unsafe_code, reason = "parking of CPUs, with interrupts masked")]
+
 use super::identity;
 use crate::arch::{cpu, image};
 use crate::cpu::ipi;

@@ -2,6 +2,8 @@
 //!
 //! `print!` and `println!` as in std. Before `init`, output goes nowhere.
 
+#![allow(unsafe_code, reason = "exclusive use of the console")]
+
 use crate::arch::cpu;
 use crate::dev::uart::Mapped;
 use crate::lock::RawMaskedLock;

@@ -3,6 +3,8 @@
 //! The register names are CNTP's. At EL2 with E2H they access the EL2 physical timer, which has
 //! another interrupt (the device tree names both, see `granule_kcore::devicetree::intc::timer`).
 
+#![allow(unsafe_code, reason = "the timer's registers")]
+
 use crate::arch::cpu;
 use crate::dev::driver::Driver;
 use core::arch::asm;

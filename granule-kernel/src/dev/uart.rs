@@ -1,6 +1,8 @@
 //! The registers of the console's UART in the current address space, and the driver of each family in the list
 //! of drivers. What is written to the registers is decided in [`granule_kcore::uart`].
 
+#![allow(unsafe_code, reason = "the UART's registers")]
+
 use super::driver::Driver;
 use granule_boot::driver::Requirement;
 use granule_boot::uart::{Family, Uart, Width};

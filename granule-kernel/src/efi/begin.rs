@@ -1,6 +1,8 @@
 //! The start of runtime services: firmware's lists are read, its memory is mapped, and its tables are seen to lie
 //! where they say.
 
+#![allow(unsafe_code, reason = "firmware's tables through firmware's mapping")]
+
 use super::call::{self, Functions, Runtime};
 use super::tables::{self, Roots};
 use crate::arch::cpu;

@@ -1,6 +1,11 @@
 //! One call of a runtime service: the lock, firmware's memory, the registers of FP and SIMD, the stack, and a call
 //! that does not come back.
 
+#![allow(
+    unsafe_code,
+    reason = "calls of firmware, and the registers of FP and SIMD"
+)]
+
 use super::tables::Roots;
 use crate::arch::cpu;
 use crate::cpu::ipi;

@@ -1,5 +1,10 @@
 //! The runtime services by name: variables, and the end.
 
+#![allow(
+    unsafe_code,
+    reason = "calls of services with the arguments that they take"
+)]
+
 use super::call::{Error, call};
 #[cfg(feature = "test-image")]
 use uefi_raw::Status;

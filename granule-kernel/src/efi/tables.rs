@@ -1,5 +1,7 @@
 //! The tables that map firmware's memory, and the switch of this CPU to them and back.
 
+#![allow(unsafe_code, reason = "a root of its own for firmware's mapping")]
+
 use crate::arch::cpu;
 use crate::mm::kernel_tables::{self, Kernel, pointer};
 use crate::mm::pages;

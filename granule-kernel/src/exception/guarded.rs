@@ -6,6 +6,8 @@
 //! done stays so, hence it must not be called again. An SError comes at any time, also after the call, and ends the
 //! kernel; so does what the code breaks in the kernel's memory.
 
+#![allow(unsafe_code, reason = "calls of firmware that an exception ends")]
+
 use crate::arch::image::{self, Permission};
 use crate::percpu::per_cpu;
 use core::arch::global_asm;

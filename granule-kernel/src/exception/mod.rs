@@ -15,6 +15,7 @@ pub(crate) use vectors::task_start;
 
 /// Sets this CPU's vectors. Before this call VBAR holds the early vectors' physical address, where nothing is
 /// mapped.
+#[allow(unsafe_code, reason = "installs the vectors")]
 pub(crate) fn init() {
     // SAFETY: the vectors are part of the image's text, which stays mapped.
     unsafe { crate::arch::cpu::set_vbar(vectors::address()) };

@@ -1,5 +1,7 @@
 //! The exception vectors with the MMU on. The handlers are in the other files of this module.
 
+#![allow(unsafe_code, reason = "the vectors")]
+
 use super::{conflict, guarded, spurious};
 use crate::cpu::irq;
 use crate::fatal::panic;

@@ -1,5 +1,10 @@
 //! The fatal report: cause, registers, backtrace and boot record, then power off.
 
+#![allow(
+    unsafe_code,
+    reason = "the registers of a panicking CPU, and the frames on its stack"
+)]
+
 use crate::arch::{cpu, image};
 use crate::dev::console::{self, print, println};
 use crate::dev::psci;

@@ -3,6 +3,8 @@
 //! No code here is compiled for each page size: `mm::walker` opens the tables behind an interface without
 //! one.
 
+#![allow(unsafe_code, reason = "memory that the boot tables map")]
+
 use super::hook::BOOT;
 use super::{bbm_policy, idle, runtime_services};
 use crate::arch::counter::InstructionCounter;

@@ -1,6 +1,8 @@
 //! The kernel from its first instruction at a virtual address: console, hooks, command line, and
 //! the end.
 
+#![allow(unsafe_code, reason = "the console's UART, which the boot tables map")]
+
 use super::boot::{self, Ended};
 use super::hook::BOOT;
 use super::power;

@@ -3,6 +3,8 @@
 //! The device tree is read while its window is mapped; the note is read once the linear map exists. The
 //! report decides nothing: without a readable note the boot proceeds as usual.
 
+#![allow(unsafe_code, reason = "data that another kernel left")]
+
 use crate::arch::{cpu, image};
 use crate::dev::console::println;
 use crate::handover::{Handover, TreeInfo};

@@ -6,6 +6,8 @@
 //! jumps. Every step before the jump can be undone: the caller then gets the reason as an error, and the
 //! kernel goes on unchanged.
 
+#![allow(unsafe_code, reason = "the note's page, and the jump")]
+
 use super::hook::KEXEC;
 use super::loaded::Loaded;
 use super::pages::{self, Words};

@@ -1,6 +1,8 @@
 //! Facts about the machine that loading needs, recorded while the boot still has them: RAM, the ranges
 //! that must not be overwritten, the device tree, and the kexec options of the command line.
 
+#![allow(unsafe_code, reason = "the device tree where the boot loader put it")]
+
 use crate::handover::Handover;
 use crate::lock::Lock;
 use crate::mm::firmware;

@@ -1,6 +1,8 @@
 //! Table pages from early memory, while the boot has no page allocator, and the return of memory to early
 //! memory.
 
+#![allow(unsafe_code, reason = "early memory has no other owner")]
+
 use crate::dev::console::println;
 use crate::fatal::refuse;
 use granule::arch::PhysicalAddress;

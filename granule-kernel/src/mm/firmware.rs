@@ -1,5 +1,7 @@
 //! Reads memory information from the device tree, through the tree's boot-time mapping.
 
+#![allow(unsafe_code, reason = "the device tree through the boot's mapping")]
+
 use crate::fatal::refuse;
 use crate::handover::Handover;
 use granule_kcore::devicetree::memory::{self as tree, Memory};

@@ -5,6 +5,8 @@
 //! descriptor and invalidates the TLB for the page. The descriptors and the instructions that store them are
 //! in [`Fixmap`]; the library chooses the order.
 
+#![allow(unsafe_code, reason = "tables through slots")]
+
 use super::walker::{KernelEnvironment, Tree};
 use crate::trace::recorder::Recorder;
 use core::hint::black_box;

@@ -1,6 +1,8 @@
 //! Drops the mappings that only the boot needed: the identity map, the device tree's mapping, and
 //! the unused part of the static table pool.
 
+#![allow(unsafe_code, reason = "the boot's tables, which nothing else changes")]
+
 use super::early_tables::{EarlyTables, give_back};
 use super::map::Request;
 use super::table_allocator::KernelTableAllocator;

@@ -5,6 +5,8 @@
 //! so both are allowed in an interrupt and with any lock held. While the pool lives, nothing merges
 //! its pages and no other call changes them.
 
+#![allow(unsafe_code, reason = "pages whose entries only the pool changes")]
+
 use super::error::LinearError;
 use super::kernel_tables::{self, Flush};
 use super::pageattr::check_free;

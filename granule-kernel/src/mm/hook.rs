@@ -3,6 +3,8 @@
 //! [`Hooked`] lies under every operation on the kernel's tables. With no hook installed it only
 //! forwards to its inner memory.
 
+#![allow(unsafe_code, reason = "hands on the promises of the traits")]
+
 use super::phys_to_virt::KernelPhysToVirt;
 use crate::hook::Hook;
 use granule::arch::{Descriptor, PhysicalAddress};

@@ -9,6 +9,8 @@
 //! for good (its image, the boot's tables, the frame metadata) does not belong to the allocator and cannot be
 //! removed.
 
+#![allow(unsafe_code, reason = "added and removed memory")]
+
 use super::error::LinearError;
 use super::kernel_tables::{self, Flush, Kernel, TableState, Tree};
 use super::pageattr::check_free;

@@ -6,6 +6,8 @@
 //!
 //! Callers do not depend on the page size; [`walker`] resolves it.
 
+#![allow(unsafe_code, reason = "the kernel's tables, opened under their lock")]
+
 use super::kernel;
 use super::map::Request;
 use super::pages::Pages;

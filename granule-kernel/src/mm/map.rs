@@ -3,6 +3,11 @@
 //! Counting begins before the first instruction that plans the map and ends when this CPU can use all of it.
 //! Nothing is undone on failure, because the boot ends there.
 
+#![allow(
+    unsafe_code,
+    reason = "the kernel's tables while only the boot CPU runs"
+)]
+
 use super::early_tables::EarlyTables;
 use super::fixmap::{Fixmap, FixmapPlace};
 use super::phys_to_virt::KernelPhysToVirt;

@@ -4,6 +4,8 @@
 //! invalid, each by one store to the page's own entry, without a lock and without memory. So both are allowed
 //! in any context, even during a change of the tables, which allocates its own table pages this way.
 
+#![allow(unsafe_code, reason = "pages whose entries only the caller changes")]
+
 use super::kernel_tables::{self, Flush, Kernel};
 use super::pages::{self, PageWatch, Pages};
 use granule::arch::{PhysicalAddress, VirtualAddress};

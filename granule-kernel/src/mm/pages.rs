@@ -2,6 +2,8 @@
 //! handed over. The lock masks interrupts, so interrupt handlers may take it too. Functions that take it for
 //! many pages, or seldom, are not inlined, so that the image has one copy of each.
 
+#![allow(unsafe_code, reason = "the metadata's memory")]
+
 use super::hook::refuses_allocation;
 use crate::lock::Lock;
 use arrayvec::ArrayVec;

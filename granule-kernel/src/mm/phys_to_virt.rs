@@ -1,6 +1,11 @@
 //! Turns physical addresses of tables into pointers, with the MMU on. Tables in the image are accessed
 //! through the image's mapping, all others through the linear map.
 
+#![allow(
+    unsafe_code,
+    reason = "tables as pointers, through the linear map and the image"
+)]
+
 use granule::arch::PhysicalAddress;
 use granule::table::PhysToVirt;
 

@@ -3,6 +3,8 @@
 //!
 //! Each check counts what it examined, so that an empty check is visible.
 
+#![allow(unsafe_code, reason = "a page through two mappings")]
+
 use crate::arch::cpu;
 use crate::mm::map::LinearMap;
 use crate::mm::walker::Tree;

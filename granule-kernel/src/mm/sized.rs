@@ -4,6 +4,11 @@
 //!
 //! The lock of the pieces is taken before that of [`pages`]. It masks interrupts as that one does.
 
+#![allow(
+    unsafe_code,
+    reason = "records of subdivided frames, through the linear map"
+)]
+
 use super::hook::refuses_allocation;
 use super::kernel_tables;
 use super::pages::{self, Counted, Pages, tell_allocated, tell_freed};

@@ -1,5 +1,10 @@
 //! Table pages of programs whose page size may be another than the kernel's, from [`sized`].
 
+#![allow(
+    unsafe_code,
+    reason = "the chain of reserved table pages, through the linear map"
+)]
+
 use super::hook::refuses_allocation;
 use super::kernel::Kernel;
 use super::kernel_tables::pointer;

@@ -8,6 +8,11 @@
 //! piece, like those of the map, and most are linked in runs. It is also done before the other CPUs check
 //! their translations, so that they check the final map.
 
+#![allow(
+    unsafe_code,
+    reason = "the kernel's tables while only the boot CPU runs"
+)]
+
 use super::map::{LinearMap, Request};
 use super::walker::Tree;
 use crate::cpu::parking;

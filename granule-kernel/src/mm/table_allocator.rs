@@ -1,6 +1,8 @@
 //! The kernel's table allocator: one type for all sources of table pages, so that the walker is compiled once
 //! for each page size. The sources themselves are elsewhere.
 
+#![allow(unsafe_code, reason = "hands on the promise of each source of tables")]
+
 use super::early_tables::EarlyTables;
 use super::phys_to_virt::KernelPhysToVirt;
 use super::table_pages::TablePages;

@@ -1,6 +1,8 @@
 //! Allocates the kernel's table pages from the page allocator after the boot, and frees them to it,
 //! including tables that the boot allocated elsewhere.
 
+#![allow(unsafe_code, reason = "frames for tables have no other owner")]
+
 use super::hook::refuses_allocation;
 use super::kernel::Kernel;
 use super::pages::{Pages, tell_allocated, tell_freed};

@@ -8,6 +8,11 @@
 //! type of page size: the strategies of the linear map ([`super::map`]), whose loops run over
 //! entries, and the code that runs with the MMU off, which must not call indirectly.
 
+#![allow(
+    unsafe_code,
+    reason = "hands on what callers promise, for each page size"
+)]
+
 use super::hook::Hooked;
 use super::phys_to_virt::KernelPhysToVirt;
 use super::table_allocator::KernelTableAllocator;

@@ -42,6 +42,7 @@ static ONLINE: AtomicCpuSet = AtomicCpuSet::new();
 macro_rules! per_cpu {
     ($(#[$attribute:meta])* static $name:ident: $value:ty = $first:expr;) => {
         $(#[$attribute])*
+        #[allow(unsafe_code, reason = "the macro keeps the rule of `Local`")]
         // SAFETY: the section holds values of `Local` only, whose owner is this module.
         #[unsafe(link_section = ".bss.percpu")]
         static $name: $crate::percpu::Local<$value> =
@@ -61,6 +62,7 @@ per_cpu! {
 #[repr(align(128))]
 pub(crate) struct Local<T>(T);
 
+#[allow(unsafe_code, reason = "values in the copies of the section")]
 impl<T: Sync> Local<T> {
     /// The boot CPU's value.
     ///
@@ -118,6 +120,7 @@ impl PerCpu {
     }
 }
 
+#[allow(unsafe_code, reason = "the linker's symbols")]
 unsafe extern "C" {
     static __percpu_start: u8;
     static __percpu_end: u8;
@@ -147,6 +150,7 @@ fn data(number: usize) -> u64 {
 ///
 /// The CPU's stacks and data must be mapped at their places for good, and the data must be zero bytes. Only the
 /// boot CPU calls this.
+#[allow(unsafe_code, reason = "memory that the caller mapped for a CPU")]
 pub(crate) unsafe fn add(affinity: u64) -> &'static PerCpu {
     let number = ready();
     let slot = SLOT.at(data(number), start());
@@ -182,6 +186,7 @@ pub(crate) fn of(number: usize) -> Option<&'static PerCpu> {
 }
 
 /// The slot of the running CPU.
+#[allow(unsafe_code, reason = "TPIDR_EL1 has the address of a slot")]
 pub(crate) fn this() -> &'static PerCpu {
     let slot = cpu::tpidr_el1() as *const PerCpu;
     // SAFETY: each CPU sets the register to a slot first of all in the kernel (`init_boot_cpu` and `take`),
@@ -198,6 +203,7 @@ pub(crate) fn init_boot_cpu() {
 }
 
 /// Gives `slot` to this CPU.
+#[allow(unsafe_code, reason = "TPIDR_EL1 has the address of a slot")]
 pub(crate) fn take(slot: &'static PerCpu) {
     // SAFETY: only this module writes the register, and the slot is never freed.
     unsafe { cpu::set_tpidr_el1(&raw const *slot as u64) };

@@ -5,6 +5,8 @@
 //! which is meaningful only under its own page size and refused under another one. [`granule_kcore::persist`]
 //! defines the bytes; this file manages the RAM.
 
+#![allow(unsafe_code, reason = "RAM that is reserved for the next boot")]
+
 use crate::dev::console::println;
 use crate::mm::map::LinearMap;
 use granule::arch::{Geometry, PhysicalAddress};

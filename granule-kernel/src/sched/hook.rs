@@ -1,5 +1,7 @@
 //! The test hook of kernel stacks: called when the stack of a task is made, and when it is used no more.
 
+#![allow(unsafe_code, reason = "stacks that nothing uses")]
+
 use crate::hook::Hook;
 
 /// Looks at stacks, for tests.

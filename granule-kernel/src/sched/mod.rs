@@ -40,6 +40,7 @@ use thread::{Saved, Thread};
 pub(crate) const MOST_TASKS: usize = granule_linux_abi::processes::MOST_PROCESSES;
 
 /// The scheduler's calls to the tasks above it.
+#[allow(unsafe_code, reason = "the address space of a task that this CPU runs")]
 pub(crate) trait TaskCalls: Sync {
     /// Makes this CPU enter the address space of the task at `place`, with interrupts masked.
     ///
@@ -67,6 +68,7 @@ pub(crate) struct Entity {
 /// The tasks by place, set before the first task begins.
 pub(crate) static ENTITIES: Table<Entity> = Table::new();
 
+#[allow(unsafe_code, reason = "a thread stays until its task is buried")]
 impl Entity {
     pub(crate) const fn new() -> Self {
         Self {
@@ -112,6 +114,7 @@ struct Cpu {
     context: UnsafeCell<Context>,
 }
 
+#[allow(unsafe_code, reason = "only its own CPU uses a context")]
 // SAFETY: only its own CPU uses `context`, with interrupts masked.
 unsafe impl Sync for Cpu {}
 
@@ -159,6 +162,7 @@ pub(crate) fn admit(number: usize) {
 /// # Safety
 ///
 /// The place has no other task, and the thread stays where it is until [`TaskCalls::bury`].
+#[allow(unsafe_code, reason = "a thread stays until its task is buried")]
 pub(crate) unsafe fn begin(place: usize, thread: NonNull<Thread>) {
     let entity = entity(place);
     entity.thread.store(thread.as_ptr(), Ordering::Release);
@@ -262,6 +266,10 @@ pub(crate) fn interrupt(place: usize) {
 
 /// Runs the first task of the queue until it leaves this CPU. False if the queue is empty. The loop of a
 /// CPU without a task calls this, with interrupts enabled.
+#[allow(
+    unsafe_code,
+    reason = "contexts and registers of a task that this CPU took"
+)]
 pub(crate) fn run_one() -> bool {
     if !is_open() || is_frozen() {
         return false;
@@ -345,6 +353,7 @@ pub(crate) fn has_left_its_stack(address: u64) -> bool {
 }
 
 /// Leaves the CPU. Returns when a CPU takes the task up again.
+#[allow(unsafe_code, reason = "the context of the task that this CPU runs")]
 fn leave(entity: &Entity) {
     let masked = cpu::mask_interrupts();
     if let Some(thread) = entity.thread() {

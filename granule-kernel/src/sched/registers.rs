@@ -1,6 +1,8 @@
 //! The registers of a CPU that permit or forbid actions of programs while user space exists: FP and
 //! SIMD, cache maintenance by address, the counter, and the shape of walks from TTBR0.
 
+#![allow(unsafe_code, reason = "EL0's registers and vectors")]
+
 use crate::arch::cpu;
 use crate::percpu::per_cpu;
 use crate::trace::bring_up;

@@ -19,6 +19,8 @@
 //! pages. A frame that skips the last word can do so unseen. How near it ever comes is measured: `granule.test=stacks`
 //! paints stacks, and the test of it asserts that a quarter of each is never used.
 
+#![allow(unsafe_code, reason = "a task's first frame on its stack")]
+
 use super::MOST_TASKS;
 use super::hook::STACKS;
 use crate::mm::walker::Flush;

@@ -4,6 +4,8 @@
 //! Kernel code uses neither FP nor SIMD. So these registers keep the state of the task that entered the
 //! kernel until another task is about to run.
 
+#![allow(unsafe_code, reason = "the switch between stacks")]
+
 use core::arch::global_asm;
 use core::mem::offset_of;
 

@@ -1,5 +1,7 @@
 //! A table with an entry for each task, made once, with as many entries as the machine's memory allows.
 
+#![allow(unsafe_code, reason = "a table that is made once")]
+
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 /// The entries of tasks by place; none before [`open`](Self::open).

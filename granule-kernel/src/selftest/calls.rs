@@ -8,6 +8,8 @@
 //! `granule.test=mute`: CPU 1 does not answer, which must end in a panic that names it.
 //! `granule.test=secondary-panic` and `secondary-overflow`: failures on CPU 1.
 
+#![allow(unsafe_code, reason = "a page that the test maps")]
+
 use super::{failures, registers};
 use crate::arch::cpu;
 use crate::cpu::ipi;

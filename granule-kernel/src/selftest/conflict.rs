@@ -9,6 +9,8 @@
 //! handled, which must end in a panic. `granule.test=splits`: splits and reads, for `arm64.inject_conflict=`
 //! to choose from.
 
+#![allow(unsafe_code, reason = "stacks and code in the linear map")]
+
 mod stacks;
 mod test_memory;
 

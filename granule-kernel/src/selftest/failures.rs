@@ -23,6 +23,8 @@
 //! `granule.test=count` and `granule.test=count-alone` count a loop that is too long for a 32-bit counter and
 //! its overflow flag, with and without the virtual counter's help, and print the result.
 
+#![allow(unsafe_code, reason = "deliberate faults")]
+
 use crate::arch::counter::InstructionCounter;
 use crate::arch::cpu;
 use crate::dev::console::println;

@@ -1,6 +1,8 @@
 //! Damages a loaded next kernel, or data that leaving for it relies on: `granule.test=kexec:`, whose words
 //! are in [`granule_kcore::kexec::test_words`].
 
+#![allow(unsafe_code, reason = "the next kernel's tables, which no CPU walks")]
+
 use crate::dev::console::println;
 use crate::kexec::hook::KexecHook;
 use crate::kexec::loaded::Loaded;

@@ -1,6 +1,8 @@
 //! Tests the return from an interrupt: every register and the flags hold known values while calls arrive, and
 //! are checked afterwards.
 
+#![allow(unsafe_code, reason = "registers that keep known values during calls")]
+
 use core::arch::global_asm;
 use core::sync::atomic::AtomicU64;
 

@@ -1,6 +1,8 @@
 //! `granule.test=stacks`: how much of their kernel stacks tasks use. A stack is painted when it is made, and the paint
 //! that is left at its end is measured. Nothing else lives here.
 
+#![allow(unsafe_code, reason = "unused stacks are painted and read")]
+
 use crate::dev::console::println;
 use crate::sched::hook::StackHook;
 use crate::sched::stack::BYTES;

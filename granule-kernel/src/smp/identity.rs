@@ -3,6 +3,8 @@
 //! The boot's identity map contains the one page of code that switches tables. Parking also needs
 //! writable pages, and an empty root that TTBR0 and TTBR1 can be set to.
 
+#![allow(unsafe_code, reason = "a page that was just allocated for a table")]
+
 use crate::arch::image;
 use crate::cpu::identity;
 use crate::fatal::refuse;

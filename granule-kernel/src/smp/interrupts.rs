@@ -1,5 +1,10 @@
 //! Sets up interrupts on the boot CPU, and maps the interrupt controller for all CPUs.
 
+#![allow(
+    unsafe_code,
+    reason = "the interrupt controller's registers, just mapped"
+)]
+
 use super::inputs::{BringUp, Obstacle};
 use crate::dev::intc;
 use crate::dev::registry;

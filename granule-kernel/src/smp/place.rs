@@ -1,6 +1,8 @@
 //! What a secondary CPU has of its own: two stacks, its data and its mailbox, in memory that is allocated for good
 //! when the CPU is started.
 
+#![allow(unsafe_code, reason = "memory of a CPU that has not started")]
+
 use super::inputs::{BringUp, Obstacle};
 use crate::handover::mailbox::Mailbox;
 use crate::percpu::stacks::{self, STACK_BYTES};

@@ -1,6 +1,8 @@
 //! Releases a CPU that waits in firmware's loop until the address of its entry is written to memory: the
 //! `spin-table` of the arm64 boot protocol.
 
+#![allow(unsafe_code, reason = "the word that a CPU in firmware's loop reads")]
+
 use super::inputs::BringUp;
 use crate::arch::cpu;
 use crate::trace::bring_up;

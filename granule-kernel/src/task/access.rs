@@ -4,6 +4,8 @@
 //! The kernel never dereferences a program's address, so a bad address gives an error and no exception.
 //! The space's lock is held for one page at a time; meanwhile the frame cannot leave the program.
 
+#![allow(unsafe_code, reason = "a program's pages through the linear map")]
+
 use super::address_space::AddressSpace;
 use super::platform;
 use crate::mm::kernel_tables::pointer;

@@ -6,6 +6,8 @@
 //! and interrupts never take it. It is the outermost of the kernel's locks, and its holder does not
 //! sleep.
 
+#![allow(unsafe_code, reason = "address spaces shared by their owners")]
+
 use super::file_cache;
 use super::frames::{Ground, UserMemory};
 use super::owned::{self, Array, Boxed};

@@ -1,5 +1,7 @@
 //! The entry of exceptions from EL0 and the return to EL0. No action of a program may panic the kernel.
 
+#![allow(unsafe_code, reason = "the entry of exceptions from EL0")]
+
 use super::hook::TASKS;
 use super::task_table::{self, Current};
 use super::{process, syscall};

@@ -1,5 +1,7 @@
 //! The calling process as system calls see it: its memory and registers, sleeping, the clock, the console.
 
+#![allow(unsafe_code, reason = "EL0's registers of the calling process")]
+
 use super::process_table::{self, Tasks};
 use super::task_table::Current;
 use super::{exec, platform, random, syscall};

@@ -1,5 +1,7 @@
 //! Loads a program into a new address space, and sets up its stack and first registers.
 
+#![allow(unsafe_code, reason = "pages of the cache, mapped for a program")]
+
 use super::address_space::AddressSpace;
 use super::file_cache;
 use super::owned::Array;

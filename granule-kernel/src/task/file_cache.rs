@@ -7,6 +7,8 @@
 //! Files without users go when memory is short, and all of them with user space. If there is no memory for a file's
 //! content, a program gets a copy of its own.
 
+#![allow(unsafe_code, reason = "pages through the linear map")]
+
 use super::frames::sync_instructions;
 use super::owned::Array;
 use crate::arch::cpu;

@@ -1,6 +1,8 @@
 //! The frames of user memory. They come from the page allocator, which counts their owners, and are
 //! accessed through the linear map.
 
+#![allow(unsafe_code, reason = "pages of a program through the linear map")]
+
 use crate::mm::kernel_tables::pointer;
 use crate::mm::{pages, sized};
 use core::arch::asm;

@@ -1,5 +1,7 @@
 //! Makes processes by fork, and ends them.
 
+#![allow(unsafe_code, reason = "EL0's registers of the calling process")]
+
 use super::address_space::{self, AddressSpace};
 use super::hook::TASKS;
 use super::owned::Boxed;

@@ -4,6 +4,8 @@
 //! Without FEAT_RNG the numbers differ between boots and calls, but a reader of the counter can guess
 //! them. They suit hash tables and stack canaries, not keys.
 
+#![allow(unsafe_code, reason = "RNDR")]
+
 use crate::arch::cpu;
 use crate::dev::timer;
 use crate::lock::Lock;

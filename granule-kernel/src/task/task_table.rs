@@ -4,6 +4,11 @@
 //! lies in its own frames; [`Current`] gives access to it, once for the time the task is in the kernel.
 //! The scheduler's [`Thread`] lies beside it.
 
+#![allow(
+    unsafe_code,
+    reason = "the data of a task, which only the task reaches"
+)]
+
 use super::address_space::{AddressSpace, SpaceRef};
 use super::owned::{Array, Boxed, PageFrames};
 use crate::exception::vectors;

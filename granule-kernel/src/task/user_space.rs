@@ -1,6 +1,8 @@
 //! The start and end of user space. User space begins if the initramfs has an `/init` and ends with that
 //! process; every frame is counted before and after.
 
+#![allow(unsafe_code, reason = "the initramfs as bytes")]
+
 use super::hook::TASKS;
 use super::next_kernel;
 use super::owned::PageFrames;

@@ -7,6 +7,11 @@
 //! shows a CPU on the tables for longer than it was. That can make a checker stricter, never more lenient:
 //! the trace never shows a CPU as away while it walks tables that are being changed.
 
+#![allow(
+    unsafe_code,
+    reason = "registers of the CPU that comes up, and their recording"
+)]
+
 use super::recorder::{self, Recorder};
 use super::routine::{Teller, before_tables, with_tables};
 use crate::arch::cpu::{self, Bare};

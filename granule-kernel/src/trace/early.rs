@@ -3,6 +3,8 @@
 //! Addresses are physical and memory is Device memory (RPPDBS): plain volatile stores of words, no
 //! atomics and no lock, on the only running CPU.
 
+#![allow(unsafe_code, reason = "the area of the records, with the MMU off")]
+
 use core::ops::Range;
 use granule::hw::cache;
 use granule_kcore::trace::area::Area;

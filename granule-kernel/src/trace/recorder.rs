@@ -3,6 +3,8 @@
 //! A CPU that is off the kernel's tables cannot access the records or hold their lock.
 //! [`bring_up`](super::bring_up) records its actions.
 
+#![allow(unsafe_code, reason = "the area of the records")]
+
 use crate::lock::RawMaskedLock;
 use crate::percpu;
 use core::cell::UnsafeCell;

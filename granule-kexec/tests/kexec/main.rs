@@ -3,6 +3,7 @@
 //!
 //! Caches and TLBs are not looked at here: that is what the model's tests do with the same steps.
 
+#![allow(unsafe_code, reason = "the tests call unsafe operations")]
 #![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub)]
 #![allow(
     missing_debug_implementations,

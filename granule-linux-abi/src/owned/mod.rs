@@ -4,6 +4,8 @@
 //! [`Array`] is several values, [`Boxed`] is one. The frames come from the kernel's page allocator
 //! through [`Frames`]; tests count them and let them run out.
 
+#![allow(unsafe_code, reason = "values in frames of their own")]
+
 mod array;
 mod boxed;
 #[cfg(test)]

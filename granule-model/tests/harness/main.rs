@@ -7,6 +7,8 @@
 //! operation to the library adds it to [`operation`] and [`draw`], and what can go wrong in it to
 //! [`planted`].
 
+#![allow(unsafe_code, reason = "the tests call unsafe operations")]
+
 mod bench;
 mod cursor;
 mod draw;

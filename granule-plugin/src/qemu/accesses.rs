@@ -3,6 +3,8 @@
 //!
 //! It serves machines of one CPU, so the lock is never waited for.
 
+#![allow(unsafe_code, reason = "data of callbacks, as QEMU gives it back")]
+
 use super::api::{Api, Callbacks, LOADS_AND_STORES, Pointer, Translation};
 use super::ram::Ram;
 use super::{KEPT, SMALLEST_ZERO, THIS, lock};

@@ -3,6 +3,8 @@
 //! of the interface, of which no QEMU accepts all; for what needs no registers, from version 1
 //! (QEMU 7.2) on.
 
+#![allow(unsafe_code, reason = "functions of QEMU, looked up by name")]
+
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicI32, Ordering};
 

@@ -96,6 +96,7 @@ thread_local! {
 /// # Safety
 ///
 /// QEMU's: `info` describes the program, and `argv` has `argc` texts that end in NUL.
+#[allow(unsafe_code, reason = "QEMU calls it by name, with its own pointers")]
 #[unsafe(no_mangle)]
 unsafe extern "C" fn qemu_plugin_install(
     id: u64,
@@ -432,6 +433,7 @@ extern "C" fn stored(cpu: c_uint, info: u32, address: u64, data: Pointer) {
 }
 
 /// An instruction that concerns translation is about to execute.
+#[allow(unsafe_code, reason = "data of callbacks, as QEMU gives it back")]
 extern "C" fn executed(cpu: c_uint, data: Pointer) {
     let Some(plugin) = PLUGIN.get() else { return };
     let Some(machine) = plugin.machine.get() else {

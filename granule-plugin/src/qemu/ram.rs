@@ -3,6 +3,8 @@
 //! `granule watch` has QEMU back the RAM by a memory file of one name, which the list of the
 //! process's mappings has with its addresses.
 
+#![allow(unsafe_code, reason = "the guest's RAM in the process's memory")]
+
 use crate::track::Memory;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

@@ -4,6 +4,8 @@
 //! piece of work: the one with the number `at` lies between the readings `2 * at` and `2 * at + 1` of all that
 //! the program made.
 
+#![allow(unsafe_code, reason = "reads of counters")]
+
 use core::arch::asm;
 use core::cmp::Ordering;
 use core::fmt::Display;

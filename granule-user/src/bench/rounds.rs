@@ -1,5 +1,7 @@
 //! The rounds of the benchmark: what is done, and how long it takes.
 
+#![allow(unsafe_code, reason = "memory that the round mapped")]
+
 use super::clock::{Took, frequency, pieces, tell, timed};
 use super::{switches, turns};
 use granule_user::calls::{self, call, fork, say};

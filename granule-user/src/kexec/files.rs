@@ -1,5 +1,7 @@
 //! Opening and reading files, and what an error number is called.
 
+#![allow(unsafe_code, reason = "memory that was just mapped")]
+
 use core::fmt;
 
 use granule_user::calls::{self, call};

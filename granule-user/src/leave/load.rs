@@ -1,5 +1,7 @@
 //! Reading the files, and the two calls.
 
+#![allow(unsafe_code, reason = "memory that was just mapped")]
+
 use granule_user::calls::{READ_WRITE, call, map, say};
 use granule_user::start::Start;
 

@@ -1,5 +1,7 @@
 //! The steps, on memory of each kind.
 
+#![allow(unsafe_code, reason = "memory that the program mapped")]
+
 use granule_user::calls::{self, READ_WRITE, call, exit, fork, protect, say, unmap, wait};
 use granule_user::start::{Start, number, page};
 

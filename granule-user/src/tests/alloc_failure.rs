@@ -4,6 +4,8 @@
 //!
 //! The second argument is the step from one n to the next, 1 if it is missing.
 
+#![allow(unsafe_code, reason = "memory that the test mapped")]
+
 use super::processes::{forked, status_of};
 use super::{number, page};
 use crate::check;

@@ -1,6 +1,11 @@
 //! Signals that come while processes are between two states: being forked, waiting for who has
 //! their memory, left behind by a parent that never asked.
 
+#![allow(
+    unsafe_code,
+    reason = "memory that the kernel writes, and children on other stacks"
+)]
+
 use super::processes::{forked, status_of};
 use super::signals::{
     SIGCHLD, SIGKILL, SIGUSR1, block, count, handle, kill, pid, ran, sleep_ms, timed_wait,

@@ -1,5 +1,7 @@
 //! The content of programs' files: one copy for all programs that run it, at once and later, until memory is short.
 
+#![allow(unsafe_code, reason = "memory that the test mapped")]
+
 use super::alloc_failure::free;
 use super::page;
 use super::processes::{forked, status_of};

@@ -1,5 +1,7 @@
 //! What a program must not do: each ends who does it, and nobody else.
 
+#![allow(unsafe_code, reason = "deliberate faults")]
+
 use super::page;
 use crate::check;
 use core::arch::asm;

@@ -1,6 +1,8 @@
 //! Memory in pieces of the kernel's page size: half of it is free, and no page of a larger size fits. What a program
 //! of larger pages asks for is refused then, what it has stays, and the others go on.
 
+#![allow(unsafe_code, reason = "memory that the test mapped")]
+
 use super::alloc_failure::free;
 use super::files::{pipe, read, write};
 use super::page;

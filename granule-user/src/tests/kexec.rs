@@ -2,6 +2,8 @@
 //! `PATH,INITRD=ERROR`; whatever comes of each, memory is as it was before, what was loaded before is
 //! still loaded, and other programs still run.
 
+#![allow(unsafe_code, reason = "memory that the test mapped")]
+
 use super::alloc_failure::{arm, free};
 use super::processes::{forked, status_of};
 use super::{number, page};

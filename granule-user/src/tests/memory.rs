@@ -1,5 +1,10 @@
 //! Memory: mapped, unmapped, protected, grown, used up.
 
+#![allow(
+    unsafe_code,
+    reason = "memory that the test mapped, and deliberate faults"
+)]
+
 use super::page;
 use crate::check;
 use granule_user::calls::{self, call, fork, map, protect, say, unmap, wait};

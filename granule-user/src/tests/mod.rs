@@ -114,6 +114,7 @@ const AT_RANDOM: u64 = 25;
 const AT_EXECFN: u64 = 31;
 
 /// Says what it was begun with.
+#[allow(unsafe_code, reason = "reads what the kernel put into memory")]
 fn hello(start: Start) {
     say(format_args!(
         "hello from process {}\n",

@@ -1,5 +1,7 @@
 //! Processes: forks, copies, turns, ends.
 
+#![allow(unsafe_code, reason = "memory that the test mapped")]
+
 use super::files::{DUP3, pipe, read, write};
 use super::page;
 use crate::check;

@@ -1,5 +1,7 @@
 //! Signals: handlers, masks, interrupted calls, faults with a handler.
 
+#![allow(unsafe_code, reason = "registers, and frames that the kernel writes")]
+
 use super::processes::{forked, status_of};
 use crate::check;
 use core::arch::asm;

@@ -1,6 +1,11 @@
 //! Programs of several page sizes at once: each is made by one of every other size, speaks with it through
 //! pipes, and is ended by it. And any other tests, with every size at the same time.
 
+#![allow(
+    unsafe_code,
+    reason = "memory that the test mapped, and children that execute programs"
+)]
+
 use super::files::{DUP3, close, pipe, read, write};
 use super::page;
 use super::processes::{forked, status_of};

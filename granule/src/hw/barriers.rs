@@ -1,5 +1,7 @@
 //! Barriers, one function for each. They decide nothing: `table::flush` has their order.
 
+#![allow(unsafe_code, reason = "barrier instructions")]
+
 use core::arch::asm;
 
 /// Defines a function that issues one instruction without operand.

@@ -16,6 +16,8 @@
 //! `granule_cache_clean_and_invalidate` and `granule_cache_invalidate` take the first byte in x0 and
 //! the end in x1, and change x0, x2, x3 and the flags.
 
+#![allow(unsafe_code, reason = "instructions of cache maintenance")]
+
 use super::id::cache_type;
 use core::arch::global_asm;
 use core::ops::Range;

@@ -1,5 +1,7 @@
 //! Turning translation on.
 
+#![allow(unsafe_code, reason = "the registers that turn translation on")]
+
 use crate::arch::stage2::{Vtcr, Vttbr};
 use crate::arch::{Regime, Stage2Geometry, Translation};
 use core::arch::asm;

@@ -1,5 +1,7 @@
 //! The running CPU's ID registers and exception level.
 
+#![allow(unsafe_code, reason = "reads of ID registers")]
+
 use crate::arch::{CpuFeatures, IdRegisters};
 use core::arch::asm;
 

@@ -4,6 +4,8 @@
 //! broadcast. [`invalidate_local`] is for this CPU alone, before its MMU is on or after a TLB
 //! conflict abort.
 
+#![allow(unsafe_code, reason = "TLBI instructions")]
+
 use super::barriers::{dsb_ish, dsb_ishst, isb};
 use crate::arch::Regime;
 use crate::arch::tlbi::{TlbCapabilities, TlbiOp, TlbiScope, for_constant_op};

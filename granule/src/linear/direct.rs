@@ -6,6 +6,8 @@
 //! The rest of RAM is then mapped in whole tables, each filled while it is still private. No valid
 //! entry ever changes, so no TLBI is needed.
 
+#![allow(unsafe_code, reason = "the arena alone owns its pages")]
+
 use super::LeafStats;
 use crate::arch::PhysicalAddress;
 use crate::arch::page_size::{Level, Page, PageSize};

@@ -4,6 +4,8 @@
 //! and changes nothing for the program, then the VMAs change. The change of the tables comes last. It
 //! cannot fail, because it needs no memory.
 
+#![allow(unsafe_code, reason = "no CPU may walk a space that is destroyed")]
+
 use super::frames::UserFrames;
 use super::rights::Rights;
 use super::vma::{Advice, Vma};

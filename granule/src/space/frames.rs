@@ -3,6 +3,8 @@
 //! A kernel implements the trait on its page allocator, with an owner count for each frame; tests
 //! and models use ordinary memory. The contents of frames are accessed only through this trait.
 
+#![allow(unsafe_code, reason = "the promise of a frame supplier")]
+
 use crate::arch::PhysicalAddress;
 use crate::table::FreedFrames;
 

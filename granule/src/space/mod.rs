@@ -174,6 +174,10 @@ pub struct Space<'s, P: Page, E, F> {
     frames: PhantomData<fn(F)>,
 }
 
+#[allow(
+    unsafe_code,
+    reason = "the tables of a space, live on the caller's word"
+)]
 impl<'s, P: Page, E: TableEnvironment, F: UserFrames> Space<'s, P, E, F> {
     /// An empty space that no CPU walks yet. `geometry` is the geometry of the lower half; `vmas`
     /// is the storage for VMAs.

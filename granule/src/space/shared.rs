@@ -2,6 +2,11 @@
 //! file. The program reads the owner's frames; where its VMA allows writing, its first write copies,
 //! as after a fork.
 
+#![allow(
+    unsafe_code,
+    reason = "frames of another owner, which the caller keeps"
+)]
+
 use super::frames::UserFrames;
 use super::rights::Rights;
 use super::{Space, SpaceError};

@@ -1,6 +1,8 @@
 //! The trait that allocates table pages: the second of the three traits of
 //! [`PageTables`](super::PageTables).
 
+#![allow(unsafe_code, reason = "the promise of an allocator of tables")]
+
 use super::FreedTable;
 use crate::arch::{PageSize, PhysicalAddress};
 

@@ -4,6 +4,11 @@
 //! [`AnyPageTables`] is a [`PageTables`] of stage 1 and one of the page sizes. Macros hand methods on,
 //! so nothing about tables is decided here. A cursor is not handed on: its type has the page size.
 
+#![allow(
+    unsafe_code,
+    reason = "hands on what callers promise, for each page size"
+)]
+
 use super::change_attributes::AttributeChange;
 use super::cost::{Cost, DryRun};
 use super::frames::Frames;

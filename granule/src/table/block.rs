@@ -9,6 +9,8 @@
 //! A table becomes a block in the same way. What hardware noted in it is read after the invalidation,
 //! when no CPU can reach it any more.
 
+#![allow(unsafe_code, reason = "gives back a table that nothing ever led to")]
+
 use super::group::{Gathered, comparable};
 use super::page::Slot;
 #[cfg(debug_assertions)]

@@ -1,5 +1,7 @@
 //! Slices as arrays: `slice::as_chunks`, which the least supported Rust does not have.
 
+#![allow(unsafe_code, reason = "slices as slices of arrays")]
+
 /// The arrays of `N` elements that a slice consists of, and the elements that are left.
 #[inline(always)]
 pub(super) const fn as_chunks<T, const N: usize>(slice: &[T]) -> (&[[T; N]], &[T]) {

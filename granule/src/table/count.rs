@@ -3,6 +3,8 @@
 //! [`Counted`] wraps an implementation of any of the three traits. Code that does not wrap pays
 //! nothing.
 
+#![allow(unsafe_code, reason = "hands on the promises of the traits")]
+
 use super::allocator::{TableAllocator, TableRun};
 use super::memory::{BitChange, BitPattern, TableMemory, Visibility};
 use super::tlb_ops::TlbOps;

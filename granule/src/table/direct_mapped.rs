@@ -3,6 +3,8 @@
 //!
 //! [`TableMemory`] defines how entries must be stored.
 
+#![allow(unsafe_code, reason = "tables through pointers")]
+
 use super::chunks::as_chunks;
 use super::memory::{BitChange, BitPattern, TableMemory, Visibility};
 use super::update::{CHUNK, update_alike_live, update_alike_private, update_live, update_private};

@@ -2,6 +2,8 @@
 //!
 //! The code here only forwards calls.
 
+#![allow(unsafe_code, reason = "hands on the promises of the traits")]
+
 use super::allocator::TableAllocator;
 use super::memory::TableMemory;
 use super::tlb_ops::TlbOps;

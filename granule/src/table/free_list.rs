@@ -4,6 +4,8 @@
 //! place. The first words of a free run of pages hold the run's end and the address of the next
 //! run. The run that pages are taken from is kept in the value, so most calls access no memory.
 
+#![allow(unsafe_code, reason = "free pages through pointers")]
+
 use super::allocator::{TableAllocator, TablePages, TableRun};
 use super::direct_mapped::PhysToVirt;
 use super::pending::FreedTable;

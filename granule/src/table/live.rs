@@ -4,6 +4,8 @@
 //! [`Live`] is a tree whose root may be in a TTBR. Reading stays safe. Every change goes through
 //! [`Live::changes`], where the caller vouches for it. How a change is made is not decided here.
 
+#![allow(unsafe_code, reason = "CPUs walk the tables, on the caller's word")]
+
 use super::stage::{Stage, Stage2};
 use super::{Liveness, PageTables, TableEnvironment, TableError, flush};
 use crate::arch::PhysicalAddress;

@@ -4,6 +4,8 @@
 //! into an entry that no other code changes. It serves guard pages that move in code that must not
 //! wait.
 
+#![allow(unsafe_code, reason = "entries that only the caller changes")]
+
 use super::present_invalid::{SET_INVALID, SET_VALID};
 use super::{Live, PageTables, TableEnvironment, TableError};
 use crate::arch::bbm::BbmLevel;

@@ -5,6 +5,11 @@
 //! that can convert a table's physical address to a pointer. A model of the hardware implements the
 //! trait in its own way. The code here does not interpret descriptors.
 
+#![allow(
+    unsafe_code,
+    reason = "the trait of table memory, whose callers keep its rules"
+)]
+
 use crate::arch::{Descriptor, Level, PhysicalAddress};
 
 /// Whether walkers may read a table while it is written, which decides how its entries are stored.

@@ -128,6 +128,7 @@ pub struct PageTables<P: Page, E, S: Stage = Stage1> {
     types: PhantomData<(P, S)>,
 }
 
+#[allow(unsafe_code, reason = "the caller vouches for the leaves")]
 impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// Limits invalidations to one address space.
     ///
@@ -140,6 +141,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     }
 }
 
+#[allow(unsafe_code, reason = "the only calls into `TableMemory`")]
 impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// Takes over the tree below `root`, which no CPU walks. [`Live::from_root`] takes over a live
     /// one.

@@ -15,6 +15,8 @@
 //! [`flush`](super::flush) has the instructions and their errata. The file of each operation has
 //! the changes of entries.
 
+#![allow(unsafe_code, reason = "tables and TLBIs that the caller answers for")]
+
 use super::stage::{Stage, Stage1};
 use super::{BitChange, Liveness, PageTables, TableEnvironment, flush};
 use crate::arch::page_size::{Level, Page};

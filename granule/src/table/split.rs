@@ -14,6 +14,8 @@
 //! The code assumes whole contiguous groups, as all operations leave them: the hint on all entries
 //! of a group, and all of them valid or all present-invalid.
 
+#![allow(unsafe_code, reason = "the level of BBM that the caller vouches for")]
+
 use super::pending::Pending;
 use super::piece::Leaves;
 use super::plan::{Cursor, Part, Plan};

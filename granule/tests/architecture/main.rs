@@ -4,6 +4,7 @@
 //! Manual (chapter D8 and the register descriptions): bit positions as numbers, levels and sizes
 //! as rows. None is computed by the library or written from its code.
 
+#![allow(unsafe_code, reason = "the tests call unsafe operations")]
 #![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub)]
 #![allow(
     missing_debug_implementations,

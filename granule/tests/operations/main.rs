@@ -3,6 +3,7 @@
 //! Nothing in these tests asks the library what it did: the host notes every store, barrier and
 //! TLBI, and the tables are read back as the architecture says an MMU reads them.
 
+#![allow(unsafe_code, reason = "the tests call unsafe operations")]
 #![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub)]
 #![allow(
     missing_debug_implementations,

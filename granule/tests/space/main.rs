@@ -5,6 +5,7 @@
 //! must, and faults where it must; what it reads is compared with the reference. After each
 //! operation all tables are read, every frame's owners are counted, and nothing may be lost.
 
+#![allow(unsafe_code, reason = "the tests call unsafe operations")]
 #![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub)]
 #![allow(
     missing_debug_implementations,

@@ -2,6 +2,8 @@
 //! makes: a reservation holds whatever other CPUs do in between, no page is allocated twice, none is
 //! lost.
 
+#![allow(unsafe_code, reason = "tables that nothing writes")]
+
 use super::super::tables::{Source, Tables};
 use super::super::{Frame, Frames, metadata::metadata_words};
 use core::mem::MaybeUninit;

@@ -1,6 +1,8 @@
 //! The largest machines and blocks, the metadata that a boot may touch, and spans that cannot be
 //! managed.
 
+#![allow(unsafe_code, reason = "reads the metadata")]
+
 use super::*;
 
 const GIB_SHIFT: u32 = 30;

@@ -1,5 +1,7 @@
 //! Pages for tables: reserved pages stay available, whatever others allocate.
 
+#![allow(unsafe_code, reason = "tables that nothing writes")]
+
 use super::super::tables::{Source, Tables};
 use super::*;
 use granule::table::{FreedTable, TableAllocator};

@@ -1,6 +1,8 @@
 //! Drives the interrupt controller of the Raspberry Pi 2 and 3, each core by its own registers. What is written there
 //! is decided in `granule_kcore::bcm2836`.
 
+#![allow(unsafe_code, reason = "the interrupt controller's registers")]
+
 use super::common::{Error, StillOn, timer};
 use super::registers::Registers;
 use crate::percpu::{self, PerCpu};

@@ -14,6 +14,7 @@ pub(crate) use driver::{
     quiesce_cpu, quiesce_rest, restore, send, send_to,
 };
 
+#[allow(unsafe_code, reason = "the interrupt controller's registers")]
 mod driver {
     use super::bcm2836;
     use super::common::{Error, StillOn};

@@ -1,5 +1,7 @@
 //! A block of 32-bit registers of an interrupt controller.
 
+#![allow(unsafe_code, reason = "the interrupt controller's registers")]
+
 /// A block of 32-bit registers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Registers(u64);

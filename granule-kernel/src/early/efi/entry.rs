@@ -1,6 +1,11 @@
 //! The two ends of the stub: from the firmware's call to Rust, and from Rust to the copy of the image. And what
 //! keeps the firmware's register x18 in between.
 
+#![allow(
+    unsafe_code,
+    reason = "the stub's entry, and the jump to the copied image"
+)]
+
 use crate::arch::sctlr::MMU_AND_CACHES;
 use core::arch::global_asm;
 

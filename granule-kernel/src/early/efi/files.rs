@@ -1,5 +1,7 @@
 //! Files of the volume that the image was loaded from.
 
+#![allow(unsafe_code, reason = "firmware's interfaces of files")]
+
 use super::firmware::{Failure, Firmware, OrFailure, check};
 use core::ptr::null_mut;
 use uefi_raw::protocol::file_system::{

@@ -2,6 +2,8 @@
 //!
 //! Calls and the structures of the specification are here; what they are for is not.
 
+#![allow(unsafe_code, reason = "firmware's boot services")]
+
 use core::ffi::c_void;
 use core::ptr::{null, null_mut};
 use granule_kcore::efi::description::Variable;

@@ -2,6 +2,8 @@
 //! reserves, and the ranges that words of the command line name. It is taken before anything else is, and stays
 //! taken. What is placed where does not belong here.
 
+#![allow(unsafe_code, reason = "pages that firmware allocated")]
+
 use super::firmware::{Failure, Firmware, OrFailure};
 use super::memory::MemoryMap;
 use super::pages::Pages;

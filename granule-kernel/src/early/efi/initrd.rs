@@ -1,6 +1,8 @@
 //! Where the initramfs comes from, in this order: the boot loader's offer (`LoadFile2`), `/chosen` of the
 //! firmware's tree, the files that `initrd=` names.
 
+#![allow(unsafe_code, reason = "the boot loader's initramfs in memory")]
+
 use super::files::Volume;
 use super::firmware::{Failure, Firmware, OrFailure};
 use super::memory::MemoryMap;

@@ -1,5 +1,7 @@
 //! The last steps: the end of the boot services, the final tree, and what is read with the MMU off.
 
+#![allow(unsafe_code, reason = "the jump to the copied image")]
+
 use super::firmware::{Failure, Firmware};
 use super::memory::MemoryMap;
 use super::pages::Pages;

@@ -1,6 +1,8 @@
 //! Memory of the firmware that the stub allocates, and gives back unless the boot goes on. It begins and ends
 //! where pages of every size do, so that no kernel loses a part of it to firmware's memory in the same page.
 
+#![allow(unsafe_code, reason = "pages that firmware allocated")]
+
 use super::firmware::{Failure, Firmware};
 use granule_boot::tree::Range;
 use granule_kcore::efi::place::{UNIT, to_allocate};

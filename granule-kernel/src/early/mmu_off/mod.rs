@@ -6,6 +6,8 @@
 //! everything that it calls use no atomics, no formatting and no code that can panic; a check of
 //! the linked code enforces that. Errors are reported through [`park`].
 
+#![allow(unsafe_code, reason = "flat memory: tree, tables, boot record")]
+
 mod firmware;
 mod park;
 mod peek;

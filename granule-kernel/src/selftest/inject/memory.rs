@@ -1,6 +1,11 @@
 //! The hook over table entries: detects splits of live leaves in the kernel's tables and makes the chosen one
 //! appear as a TLB conflict.
 
+#![allow(
+    unsafe_code,
+    reason = "entries that are invalid for a while, and only its own then"
+)]
+
 use super::pending::{self, Chosen};
 use crate::arch::cpu;
 use crate::mm::hook::{KernelMemory, TableHook};

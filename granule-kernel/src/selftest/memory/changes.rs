@@ -1,5 +1,7 @@
 //! Tests of each call that changes the linear map, and of the merging on idle CPUs afterwards.
 
+#![allow(unsafe_code, reason = "a block that the test owns")]
+
 use super::{Allows, Block, Snapshot, assert_allows, assert_as, ok};
 use crate::arch::{cpu, image};
 use crate::cpu::jobs;

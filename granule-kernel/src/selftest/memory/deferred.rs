@@ -1,5 +1,7 @@
 //! Tests of changes with a deferred TLBI, and of other changes before it. A trace of them must break no rule.
 
+#![allow(unsafe_code, reason = "memory that was just removed")]
+
 use super::quarters::{QUARTER, Quarters};
 use super::{Allows, Block, Snapshot, assert_allows, assert_as, ok};
 use crate::dev::console::println;

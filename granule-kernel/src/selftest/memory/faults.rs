@@ -1,5 +1,7 @@
 //! Tests of accesses that must fault with an explanation, and of free pages that fault.
 
+#![allow(unsafe_code, reason = "deliberate faults")]
+
 use super::{Allows, Block, Snapshot, assert_allows, assert_as, ok};
 use crate::arch::cpu;
 use crate::cpu::jobs;

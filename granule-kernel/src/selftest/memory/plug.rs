@@ -1,5 +1,7 @@
 //! Tests of memory hotplug: memory that is removed and added again, and new memory.
 
+#![allow(unsafe_code, reason = "memory that was just removed")]
+
 use super::{Allows, Block, Snapshot, assert_allows, assert_as, free_allows, ok, size};
 use crate::arch::cpu;
 use crate::cpu::jobs;

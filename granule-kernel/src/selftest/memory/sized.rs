@@ -1,5 +1,7 @@
 //! Test of memory in pages of every size: pieces of frames, frames, and runs of frames.
 
+#![allow(unsafe_code, reason = "pages that the test owns")]
+
 use super::{Random, Snapshot, assert_as, size};
 use crate::cpu::ipi;
 use crate::dev::console::println;

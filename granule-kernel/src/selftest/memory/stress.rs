@@ -9,6 +9,8 @@
 //!
 //! `granule.test=permissions-stress:CHANGES[:SEED]`
 
+#![allow(unsafe_code, reason = "a block that the test owns")]
+
 mod neighbours;
 
 use super::quarters::{QUARTER, Quarters};

@@ -1,5 +1,7 @@
 //! Too much of everything: processes, memory, signals, arguments, descriptors, pipes; at once.
 
+#![allow(unsafe_code, reason = "memory that the test mapped")]
+
 use super::{CLOSE, CLOSE_RANGE, KILL, PIPE2, SIGKILL, Victim, end_all_others, pause};
 use crate::check;
 use crate::tests::page;

@@ -1,6 +1,8 @@
 //! `rt_sigreturn` with frames that no kernel wrote: of all of the processor's state that stands in
 //! one, a program chooses its condition flags.
 
+#![allow(unsafe_code, reason = "frames of signals that no kernel wrote")]
+
 use super::{KERNEL, Victim, end_all_others};
 use crate::check;
 use crate::tests::page;

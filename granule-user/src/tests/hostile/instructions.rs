@@ -1,5 +1,7 @@
 //! Instructions that are not a program's, and accesses to what is not its own.
 
+#![allow(unsafe_code, reason = "deliberate faults")]
+
 use super::{KERNEL, UPPER, Victim, end_all_others};
 use crate::check;
 use crate::tests::page;

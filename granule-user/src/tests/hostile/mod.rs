@@ -124,6 +124,7 @@ const fn pattern(address: u64) -> u64 {
 }
 
 /// Looks at its memory, registers and what it is, again and again.
+#[allow(unsafe_code, reason = "memory that the victim mapped")]
 fn watch(page: u64, tells: i64) -> i32 {
     let own = call(calls::GETPID, [0; 6]);
     let bytes = PAGES * page;
@@ -161,6 +162,7 @@ fn watch(page: u64, tells: i64) -> i32 {
 
 /// Puts something in registers of every kind, and looks whether it stays there while turns end and
 /// calls are made.
+#[allow(unsafe_code, reason = "looks at registers")]
 fn registers_stay(seed: u64) -> bool {
     let lost: u64;
     // SAFETY: uses only registers that it names; the thread pointer is nobody's here.

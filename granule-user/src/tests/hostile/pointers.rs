@@ -1,6 +1,8 @@
 //! Every system call that takes a pointer, with each of its pointers leading everywhere it must not:
 //! the call fails with EFAULT, changes nothing, and goes well when the pointer does.
 
+#![allow(unsafe_code, reason = "memory that the test mapped")]
+
 use super::rows::For::{In, Link, Out, Path};
 use super::rows::{CONSOLE, FILE, FOLDER, For, HERE, NULL, Null, Pointer, ROWS, Row, must};
 use super::{CLOSE_RANGE, KERNEL, READ, UPPER, Victim, end_all_others};

@@ -5,6 +5,8 @@
 //! group of its own, with memory of every kind, a pipe, a directory, the console, and its output
 //! nowhere; it may end, run something else, or wait for ever, and is ended then.
 
+#![allow(unsafe_code, reason = "memory that the test mapped")]
+
 use super::{
     CLOSE_RANGE, End, KERNEL, KILL, PIPE2, SIGKILL, UPPER, Victim, end_all_others, end_of,
 };

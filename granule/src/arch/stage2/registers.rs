@@ -3,6 +3,11 @@
 //! This file computes values; a hypervisor writes them. VTCR_EL2 must not change while a guest of
 //! the same VMID runs on any CPU.
 
+#![allow(
+    unsafe_code,
+    reason = "VTTBR_EL2's value for a root that the caller vouches for"
+)]
+
 use super::geometry::Stage2Geometry;
 use crate::arch::address::PhysicalAddress;
 use crate::arch::features::CpuFeatures;

@@ -33,6 +33,8 @@
 //! Barriers and TLBIs come from `table::flush`, as in the rest of the library, so errata
 //! workarounds apply here too.
 
+#![allow(unsafe_code, reason = "the slots, whose users keep the trait's rules")]
+
 mod slots;
 
 use super::{Barriers, LeafStats, Published, Strategy};

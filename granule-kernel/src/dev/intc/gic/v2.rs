@@ -3,6 +3,8 @@
 //! The `arm-gic` crate's driver must be the only one, so a value of it exists only under this file's lock,
 //! with interrupts masked.
 
+#![allow(unsafe_code, reason = "the interrupt controller's registers")]
+
 use super::super::common::{Error, StillOn};
 use super::super::registers::Registers;
 use super::numbers::{CALL, timer};

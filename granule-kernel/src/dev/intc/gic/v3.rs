@@ -1,6 +1,8 @@
 //! The GICv3 and GICv4 driver: a redistributor for each CPU, and the CPU interface in system
 //! registers.
 
+#![allow(unsafe_code, reason = "the interrupt controller's registers")]
+
 use super::super::common::{Error, StillOn};
 use super::super::registers::Registers;
 use super::numbers::{CALL, timer};
