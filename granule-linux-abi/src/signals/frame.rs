@@ -182,6 +182,10 @@ mod tests {
     }
 
     fn prepared(flags: u64, signal: u8, cause: Cause) -> Prepared {
+        prepared_from(&registers(), flags, signal, cause)
+    }
+
+    fn prepared_from(from: &Registers, flags: u64, signal: u8, cause: Cause) -> Prepared {
         let action = SigAction {
             handler: 0x41_0000,
             flags,
@@ -190,7 +194,7 @@ mod tests {
         };
         let mask = (SignalSet(0x55), SigStack::default());
         prepare(
-            &registers(),
+            from,
             &fp(),
             (signal, cause),
             &action,
@@ -256,6 +260,25 @@ mod tests {
         assert_eq!(restore(&hostile).unwrap().registers.pstate, 0xf000_0000);
         hostile.fpsimd.magic = 0;
         assert_eq!(restore(&hostile), None);
+    }
+
+    /// N, Z, C and V are bits 31 to 28 of SPSR_EL1. The others are the mode, the masks of interrupts, PAN, a step,
+    /// the branch type and the like: a program has none of them in a handler, nor after it.
+    #[test]
+    fn a_handler_and_its_return_get_the_condition_flags_and_no_other_bit_of_pstate() {
+        for bit in 0..64 {
+            let mut interrupted = registers();
+            interrupted.pstate = 1 << bit;
+            let allowed = if (28..32).contains(&bit) { 1 << bit } else { 0 };
+            let made = prepared_from(&interrupted, 0, SIGUSR1, Cause::process(0, 7));
+            let enters = made.registers.pstate;
+            assert_eq!(
+                enters, allowed,
+                "bit {bit} of PSTATE at the handler's entry"
+            );
+            let goes_on = restore(&made.frame).unwrap().registers.pstate;
+            assert_eq!(goes_on, allowed, "bit {bit} of PSTATE after rt_sigreturn");
+        }
     }
 
     #[test]

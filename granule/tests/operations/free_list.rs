@@ -75,6 +75,8 @@ enum Call {
     /// Leave out so many pages, which stay somebody else's.
     Skip(u64),
     Allocate(usize),
+    /// Take so many pages in a row, a power of two, aligned to their bytes.
+    AllocateAligned(usize),
     Reserve(usize),
     /// Free so many of the pages that are in use, from a place on, upwards or downwards.
     Free(usize, usize, bool),
@@ -85,6 +87,7 @@ fn call() -> impl Strategy<Value = Call> {
         2 => (0..9u64).prop_map(Call::Add),
         1 => (0..3u64).prop_map(Call::Skip),
         4 => (0..7usize).prop_map(Call::Allocate),
+        4 => (0..4u32).prop_map(|power| Call::AllocateAligned(1 << power)),
         1 => (0..40usize).prop_map(Call::Reserve),
         4 => (any::<usize>(), 1..6usize, any::<bool>())
             .prop_map(|(at, count, up)| Call::Free(at, count, up)),
@@ -122,6 +125,19 @@ fn sequence(size: PageSize, calls: &[Call]) {
                     assert!(run.count >= 1 && run.count <= most);
                     for index in 0..run.count as u64 {
                         let address = run.first.0 + index * page;
+                        assert!(free.remove(&address), "{address:#x} was not free");
+                        used.insert(address);
+                        scribble(room, address, page);
+                    }
+                }
+            },
+            Call::AllocateAligned(count) => match list.allocate_aligned(count) {
+                // Runs that adjoin may be apart in the list, so a larger group need not be found.
+                None => assert!(free.is_empty() || count > 1, "{free:x?} are free"),
+                Some(first) => {
+                    let bytes = count as u64 * page;
+                    assert_eq!(first.0 % bytes, 0, "{first} of {count} pages");
+                    for address in (first.0..first.0 + bytes).step_by(page as usize) {
                         assert!(free.remove(&address), "{address:#x} was not free");
                         used.insert(address);
                         scribble(room, address, page);
@@ -176,6 +192,40 @@ proptest! {
         calls in proptest::collection::vec(call(), 1..60),
     ) {
         sequence(size, &calls);
+    }
+}
+
+#[test]
+fn a_group_from_any_place_of_the_list_leaves_the_others_in_it() {
+    /// Runs of one page, between pages that are never added. The run of four is at `place` of the list.
+    const RUNS: u64 = 4;
+    let size = PageSize::K4;
+    let page = size.bytes();
+    for place in 0..RUNS {
+        let room = Room::new(8 * (RUNS + 1), size);
+        let mut list = FreeList::new(room, size);
+        let mut free = BTreeSet::new();
+        // The first range is the run in use. Of the others the last added is the first of the list.
+        let large = RUNS - place;
+        for run in 0..=RUNS {
+            let start = FIRST + 8 * run * page;
+            let end = start + if run == large { 4 * page } else { page };
+            // SAFETY: the room is nobody else's, and its parts do not overlap.
+            unsafe { list.add(PhysicalAddress(start), PhysicalAddress(end)) };
+            free.extend((start..end).step_by(page as usize));
+        }
+        let group = FIRST + 8 * large * page;
+        let what = format!("from place {place} of {RUNS}");
+        let found = list.allocate_aligned(4);
+        assert_eq!(found, Some(PhysicalAddress(group)), "{what}");
+        assert_eq!(list.allocate_aligned(2), None, "{what}");
+        free.retain(|&address| address < group || address >= group + 4 * page);
+        assert_eq!(list.available(), free.len() as u64, "{what}");
+        while let Some(run) = list.allocate(1) {
+            assert!(free.remove(&run.first.0), "{what}: {} again", run.first);
+        }
+        assert!(free.is_empty(), "lost {what}: {free:x?}");
+        room.end();
     }
 }
 

@@ -1,6 +1,7 @@
 //! Pages that may be executed no more, on a CPU that must be shown them invalid before (Cortex-A715
 //! 2645198): not one of them goes from one valid entry to the other. And pages that may be executed from now on.
 
+use crate::groups::geometries;
 use crate::world::World;
 use granule::arch::{Dispatch, Geometry, Page, Page4K, PageSize, VaRange};
 use granule::space::{Access, LargeLeaves, Rights, Settings};
@@ -113,4 +114,75 @@ fn parts_of_groups_are_synchronised_before_they_may_be_executed() {
     }
     world.check();
     world.end();
+}
+
+const CODE: Rights = Rights {
+    execute: true,
+    ..Rights::READ_WRITE
+};
+
+/// Pages that may be executed, new and copied: by leaves of one page each, or by groups at once.
+struct FilledPages(Geometry, bool);
+impl Dispatch for FilledPages {
+    type Output = ();
+    fn run<P: Page>(self) {
+        let settings = Settings {
+            large_leaves: LargeLeaves::GROUPS,
+            ..Settings::PLAIN
+        };
+        let mut world = World::<P>::new(self.0, settings);
+        world.frames.runs = self.1;
+        world.start();
+        let group = world.arch.contiguous(3);
+        world.map(0, group, 3 * group, CODE, 0).unwrap();
+        for page in group..4 * group {
+            world.touch(0, page, Access::Write, page).unwrap();
+            world.check();
+        }
+        assert_eq!(world.stats(0).groups, if self.1 { 3 } else { 0 });
+        world.fork(0).unwrap();
+        for page in group..4 * group {
+            world.touch(0, page, Access::Write, page + 1000).unwrap();
+            world.check();
+        }
+        assert_eq!(world.stats(0).copied, 3 * group);
+        world.end();
+    }
+}
+
+#[test]
+#[cfg_attr(
+    miri,
+    ignore = "hundreds of pages; what they run is the code of copies.rs"
+)]
+fn new_and_copied_pages_are_synchronised_before_they_may_be_executed() {
+    for geometry in geometries() {
+        for runs in [false, true] {
+            geometry.page_size().dispatch(FilledPages(geometry, runs));
+        }
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "thousands of pages")]
+fn new_and_copied_blocks_are_synchronised_before_they_may_be_executed() {
+    // A page of a block, and a group of one.
+    for written in [0..1_u64, 0..512 + 1] {
+        let mut world = World::<Page4K>::new(geometries()[0], Settings::PLAIN);
+        world.start();
+        world.map(0, 512, 1024, CODE, 0).unwrap();
+        for page in 512..512 + 1024 {
+            world.touch(0, page, Access::Write, page).unwrap();
+        }
+        world.check();
+        assert_eq!(world.stats(0).blocks, 2);
+        world.fork(0).unwrap();
+        let blocks = written.end.div_ceil(512);
+        for page in written {
+            world.touch(0, 512 + page, Access::Write, page).unwrap();
+            world.check();
+        }
+        assert_eq!(world.stats(0).split, blocks);
+        world.end();
+    }
 }

@@ -14,6 +14,13 @@ pub struct Frame {
     pub synchronised: bool,
 }
 
+impl Frame {
+    /// The kernel fills it: instruction fetches may still find what it held before.
+    fn fill(&mut self, value: u64) {
+        (self.value, self.synchronised) = (value, false);
+    }
+}
+
 /// What a frame holds that nobody made zero.
 const GARBAGE: u64 = 0xdead_dead_dead_dead;
 
@@ -163,14 +170,14 @@ unsafe impl UserFrames for Frames {
 
     fn zero(&mut self, first: PhysicalAddress, count: u64) {
         for frame in 0..count {
-            self.at_mut(first.0 + frame * self.page).value = 0;
+            self.at_mut(first.0 + frame * self.page).fill(0);
         }
     }
 
     fn copy(&mut self, from: PhysicalAddress, to: PhysicalAddress) {
         let value = self.at(from.0).value;
         assert_eq!(self.at(to.0).owners, 1, "copied over what others use");
-        self.at_mut(to.0).value = value;
+        self.at_mut(to.0).fill(value);
     }
 
     fn share(&mut self, first: PhysicalAddress, count: u64) {

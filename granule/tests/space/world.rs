@@ -407,7 +407,10 @@ impl<P: Page> World<P> {
         assert!(bit(11), "not global: {what}");
         assert!(bit(53), "EL1 never executes: {what}");
         assert_eq!(bit(54), !known.rights.execute, "EL0 executes: {what}");
-        assert!(!known.rights.execute || frame.synchronised, "{what}");
+        assert!(
+            !known.rights.execute || frame.synchronised,
+            "EL0 may execute it, and it was not synchronised since it was filled: {what}"
+        );
         let writable = !bit(7) || bit(51);
         assert!(!writable || known.rights.write, "{what}");
         assert!(

@@ -65,6 +65,29 @@ fn a_handler_runs_and_returns_to_where_it_came_from() {
     assert_eq!(fake.registers, registers);
 }
 
+/// Every bit of PSTATE is set where the program is interrupted, and in the frame that it returns from.
+#[test]
+fn a_program_that_runs_on_has_the_condition_flags_and_no_other_bit_of_pstate() {
+    let mut fake = machine();
+    fake.act(SIGUSR1, 0x9000, 0);
+    fake.act(SIGUSR2, 0xa000, 0);
+    send(&mut fake, SIGUSR1);
+    send(&mut fake, SIGUSR2);
+    fake.registers.pstate = u64::MAX;
+    assert_eq!(deliver(&mut fake, None), After::GoesOn);
+    for runs_on in ["in the second handler", "in the first", "behind both"] {
+        let pstate = fake.registers.pstate;
+        assert_eq!(pstate, 0xf000_0000, "{runs_on}: {pstate:#x}");
+        if runs_on != "behind both" {
+            let sp = fake.registers.sp;
+            let mut frame: SigFrame = fake.get(sp);
+            frame.context.pstate = u64::MAX;
+            fake.put(sp, frame);
+            sigreturn(&mut fake);
+        }
+    }
+}
+
 #[test]
 fn an_interrupted_call_fails_or_is_made_again() {
     for (restart, flags, again) in [

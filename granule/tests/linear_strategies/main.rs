@@ -4,193 +4,22 @@
 #![allow(unsafe_code, reason = "the tests call unsafe operations")]
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use granule::arch::tlbi::{TlbCapabilities, TlbiOp};
+mod slots;
+
+use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{
-    Attributes, CpuFeatures, Descriptor, Dispatch, Geometry, IdRegisters, Level, Page, PageSize,
+    Attributes, CpuFeatures, Descriptor, Dispatch, Geometry, IdRegisters, Page, PageSize,
     Permissions, PhysicalAddress, Regime, VaRange, VirtualAddress,
 };
-use granule::linear::fixmap::{FixmapBuilder, FixmapSlots, Slot};
+use granule::linear::fixmap::{FixmapBuilder, Slot};
 use granule::linear::{Barriers, Published, Strategy, expected};
 use granule::table::{
     Counters, Counts, DirectMapped, Environment, FreedTable, Leaves, NoCpu, PageTables, PhysToVirt,
-    Piece, TableAllocator, TableError, TableRun, TableView, TlbOps, Visit, invalidate, publish,
+    Piece, TableAllocator, TableError, TableRun, TableView, Visit,
 };
 use granule_testing::cases::config;
 use proptest::prelude::*;
-use std::cell::Cell;
-
-/// Where tables lie, far from all that is mapped here.
-const TABLES: u64 = 1 << 46;
-/// What no table holds: a page that was not zeroed shows.
-const GARBAGE: u64 = 0xdead_beef_dead_beef;
-
-/// Memory for tables, handed out a page at a time.
-struct Pages {
-    words: Vec<Cell<u64>>,
-    page: u64,
-    next: u64,
-}
-
-impl Pages {
-    fn new(page: u64, pages: u64) -> Self {
-        Self {
-            words: vec![Cell::new(GARBAGE); (page / 8 * pages) as usize],
-            page,
-            next: 0,
-        }
-    }
-
-    fn word(&self, table: PhysicalAddress, index: usize) -> &Cell<u64> {
-        let page = (table.0 - TABLES) / self.page;
-        assert!(page < self.next, "{table} was not given out");
-        &self.words[(page * self.page / 8) as usize + index]
-    }
-
-    /// A pointer to a whole table, in cells, which may be written through it.
-    fn pointer_to(&self, table: PhysicalAddress) -> *mut u64 {
-        let inside = self.word(table, 0) as *const _ as usize - self.words.as_ptr() as usize;
-        self.words.as_ptr().wrapping_byte_add(inside) as *mut u64
-    }
-
-    fn take(&mut self) -> Option<PhysicalAddress> {
-        let table = TABLES + self.next * self.page;
-        let left = self.words.len() as u64 * 8 / self.page - self.next;
-        self.next += u64::from(left > 0);
-        (left > 0).then_some(PhysicalAddress(table))
-    }
-
-    fn empty_root(&mut self) -> PhysicalAddress {
-        let root = self.take().unwrap();
-        for index in 0..self.page as usize / 8 {
-            self.word(root, index).set(0);
-        }
-        root
-    }
-}
-
-// SAFETY: pages lie in a vector that nobody else changes while a walker reads.
-unsafe impl PhysToVirt for &Pages {
-    fn pointer(&self, table: PhysicalAddress) -> *mut u64 {
-        self.pointer_to(table)
-    }
-}
-
-/// Slots that insist on being used as slots are, and count what is done with them.
-struct Checked {
-    pages: Pages,
-    can: Can,
-    shown: [Option<PhysicalAddress>; Slot::COUNT],
-    counters: Counters,
-    waits: u64,
-    /// TLBIs not yet waited for.
-    in_flight: bool,
-}
-
-impl Checked {
-    fn table(&self, slot: Slot) -> PhysicalAddress {
-        self.shown[slot.number()].expect("a closed slot was used")
-    }
-
-    fn clear(&mut self, slot: Slot) {
-        self.counters.stores.add(1);
-        let shown = self.shown[slot.number()].take();
-        assert!(shown.is_some(), "a closed slot was closed");
-    }
-
-    fn invalidate(&mut self, slots: usize) {
-        let page = self.can.geometry.page_size().bytes();
-        let what = granule::arch::tlbi::Invalidation {
-            start: VirtualAddress(0xffff_ffff_e010_0000),
-            bytes: slots as u64 * page,
-            stride: page,
-            scope: granule::arch::tlbi::TlbiScope::LastLevel,
-            asid: None,
-            level: Some(Level::L3),
-        };
-        let geometry = self.can.geometry;
-        invalidate(self, &geometry, &what);
-    }
-}
-
-// SAFETY: every access looks up what its slot shows.
-unsafe impl FixmapSlots for Checked {
-    fn geometry(&self) -> &Geometry {
-        &self.can.geometry
-    }
-
-    fn address(&self, slot: Slot) -> VirtualAddress {
-        VirtualAddress(0xffff_ffff_e010_0000 + (slot.number() << 16) as u64)
-    }
-
-    fn open(&mut self, slot: Slot, table: PhysicalAddress) {
-        assert!(
-            !self.in_flight,
-            "a slot was opened before its TLBI was waited for"
-        );
-        self.counters.stores.add(1);
-        let before = self.shown[slot.number()].replace(table);
-        assert!(before.is_none(), "an open slot was opened");
-        publish(self);
-    }
-
-    fn close(&mut self, slot: Slot) {
-        self.clear(slot);
-        self.invalidate(1);
-    }
-
-    fn close_series(&mut self, count: usize) {
-        (0..count).for_each(|index| self.clear(Slot::Series(index)));
-        self.invalidate(count);
-    }
-
-    unsafe fn load(&self, slot: Slot, index: usize) -> Descriptor {
-        let loaded = self.pages.word(self.table(slot), index).get();
-        assert_ne!(loaded, GARBAGE, "an entry was read before it was zeroed");
-        Descriptor(loaded)
-    }
-
-    unsafe fn store(&mut self, slot: Slot, index: usize, descriptor: Descriptor) {
-        self.counters.stores.add(1);
-        self.pages.word(self.table(slot), index).set(descriptor.0);
-    }
-}
-
-// SAFETY: each page is given out once.
-unsafe impl TableAllocator for Checked {
-    fn reserve(&mut self, tables: usize) -> bool {
-        self.pages.next + tables as u64 <= self.pages.words.len() as u64 * 8 / self.pages.page
-    }
-
-    fn allocate(&mut self, _most: usize) -> Option<TableRun> {
-        self.counters.tables.add(1);
-        self.pages.take().map(|first| TableRun { first, count: 1 })
-    }
-
-    fn free(&mut self, _table: FreedTable) {
-        panic!("a map that only grows frees nothing");
-    }
-}
-
-impl TlbOps for Checked {
-    fn capabilities(&self) -> &TlbCapabilities {
-        &self.can.tlb
-    }
-    fn dsb_ishst(&mut self) {
-        self.counters.dsb.add(1);
-    }
-    fn dsb_ish(&mut self) {
-        self.counters.dsb.add(1);
-        self.waits += u64::from(self.in_flight);
-        self.in_flight = false;
-    }
-    fn isb(&mut self) {
-        self.counters.isb.add(1);
-    }
-    fn tlbi(&mut self, _regime: Regime, _op: TlbiOp) {
-        self.counters.tlbi.add(1);
-        self.in_flight = true;
-    }
-}
+use slots::{Checked, Pages};
 
 /// The geometry of tables, and the TLBIs of their CPUs.
 #[derive(Clone, Copy)]
@@ -332,8 +161,13 @@ fn published() -> impl Iterator<Item = (Published, Barriers)> {
 }
 
 fn check(can: Can, pieces: &[Piece]) {
+    let leaves = can.geometry.page_size().dispatch(Reference(can, pieces));
+    check_leaves(can, pieces, &leaves);
+}
+
+/// Every form makes these leaves of the pieces, and takes what is expected.
+fn check_leaves(can: Can, pieces: &[Piece], leaves: &[Leaf]) {
     let size = can.geometry.page_size();
-    let leaves = size.dispatch(Reference(can, pieces));
     for (strategy, barriers) in published() {
         let made = size
             .dispatch(Make {
@@ -344,7 +178,17 @@ fn check(can: Can, pieces: &[Piece]) {
                 pages: MOST_TABLES,
             })
             .unwrap();
-        assert_eq!(made.leaves, leaves, "{strategy:?} maps something else");
+        let what = format!("{strategy:?}, {barriers}");
+        let pairs = made.leaves.iter().zip(leaves);
+        for ((start, bytes, output, hint), expected) in pairs {
+            assert_eq!(
+                (*start, *bytes, *output, *hint),
+                *expected,
+                "{what}: {bytes:#x} bytes at {start:#x} are mapped to {output:#x}, not to {:#x}",
+                expected.2
+            );
+        }
+        assert_eq!(made.leaves.len(), leaves.len(), "{what}: leaves");
         let said = expected(&can.geometry, &can.tlb, pieces, strategy, barriers);
         assert_eq!(
             made.counts, said.counts,
@@ -385,14 +229,60 @@ fn pieces(
     pieces
 }
 
+/// The leaves of `count` pages from the start of the half on to `output` and what follows it, where a
+/// contiguous group has `group` pages.
+fn pages_to(can: Can, output: u64, count: u64, group: u64) -> Vec<Leaf> {
+    let page = can.geometry.page_size().bytes();
+    let base = can.geometry.base().0;
+    let of = |number| {
+        // The outputs are aligned as the addresses are.
+        let hint = group > 1 && number / group < count / group;
+        (base + number * page, page, output + number * page, hint)
+    };
+    (0..count).map(of).collect()
+}
+
+/// A run of entries is written by adding a step to a descriptor. With 64K pages that gives the next address as far
+/// as 2^48, with 4K and 16K pages and 52-bit addresses as far as 2^50: above, the formats have bits elsewhere.
+#[test]
+#[cfg_attr(
+    miri,
+    ignore = "zeroing tables in each of ten forms takes Miri minutes"
+)]
+fn no_run_goes_beyond_the_address_where_the_descriptor_format_breaks() {
+    for (size, place, group) in [
+        (PageSize::K4, 50, 16),
+        (PageSize::K16, 50, 128),
+        (PageSize::K64, 48, 32),
+    ] {
+        let can = capabilities(size, 52, true, false, false);
+        // In the middle of a table, and for runs of groups between two of them.
+        for (leaves, group, before, count) in [
+            (Leaves::PAGES, 1, 3, 8),
+            (Leaves::LARGEST, group, 2 * group, 4 * group + 1),
+        ] {
+            let output = (1 << place) - before * size.bytes();
+            let piece = Piece {
+                start: can.geometry.base(),
+                output: PhysicalAddress(output),
+                bytes: count * size.bytes(),
+                attributes: Attributes::normal(Permissions::READ_WRITE),
+                leaves,
+            };
+            let expected = pages_to(can, output, count, group);
+            check_leaves(can, &[piece], &expected);
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(config(48, 1))]
 
     #[test]
     #[cfg_attr(miri, ignore = "thousands of entries in each of ten forms take Miri minutes")]
     fn every_form_maps_the_same_and_takes_what_is_expected(
-        which in 0usize..5,
-        (range, repeat, blocks) in any::<(bool, bool, bool)>(),
+        which in 0usize..7,
+        (range, repeat, blocks, high) in any::<(bool, bool, bool, bool)>(),
         agree in 14u32..40,
         at in prop_oneof![Just(0u64), 0u64..40_000],
         runs in prop::collection::vec(
@@ -405,11 +295,21 @@ proptest! {
             1 => capabilities(PageSize::K4, 48, false, range, repeat),
             2 => capabilities(PageSize::K16, 47, false, range, repeat),
             3 => capabilities(PageSize::K16, 52, true, range, repeat),
-            _ => capabilities(PageSize::K64, 42, false, range, repeat),
+            4 => capabilities(PageSize::K64, 42, false, range, repeat),
+            5 => capabilities(PageSize::K4, 52, true, range, repeat),
+            _ => capabilities(PageSize::K64, 52, true, range, repeat),
         };
         let leaves = if blocks { Leaves::LARGEST } else { Leaves::PAGES };
         let agree = agree.max(can.geometry.page_size().shift());
-        check(can, &pieces(&can.geometry, agree, at, &runs, leaves));
+        let mut pieces = pieces(&can.geometry, agree, at, &runs, leaves);
+        if high && can.geometry.pa_bits() == 52 {
+            // Where the format breaks lies among the outputs.
+            let place = if can.geometry.page_size() == PageSize::K64 { 48 } else { 50 };
+            let middle = pieces[0].output.0 + pieces[0].bytes / 2;
+            let more = ((1u64 << place) - middle) >> agree << agree;
+            pieces.iter_mut().for_each(|piece| piece.output.0 += more);
+        }
+        check(can, &pieces);
     }
 }
 
