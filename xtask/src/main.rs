@@ -21,6 +21,7 @@ mod examples;
 mod figures;
 mod fuzz;
 mod guest;
+mod hw_code;
 mod image;
 #[cfg(test)]
 mod islands;
