@@ -209,6 +209,15 @@ impl Program {
             .then(|| code.words[(offset / 4) as usize])
     }
 
+    /// All instruction words, with their addresses.
+    pub(crate) fn instructions(&self) -> impl Iterator<Item = (u64, u32)> {
+        let words = self
+            .code
+            .iter()
+            .flat_map(|code| (code.start..).step_by(4).zip(code.words.iter().copied()));
+        words.filter(|(address, _)| !self.is_data(*address))
+    }
+
     /// All symbols whose address is exactly this one.
     pub(crate) fn symbols_at(&self, address: u64) -> &[Symbol] {
         let first = self.symbols.partition_point(|s| s.address < address);

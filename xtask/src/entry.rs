@@ -49,7 +49,7 @@ fn difference(program: &Program, routine: &Routine) -> Option<String> {
 /// op0 0, op1 3, CRn 3: barriers, with CRm the option and op2 the kind.
 const BARRIERS: u16 = 3 << 11 | 3 << 7;
 
-fn number(step: Step) -> u16 {
+pub(crate) fn number(step: Step) -> u16 {
     match step {
         Step::System(system) => system.0,
         Step::Barrier(barrier) => number_of(barrier),
@@ -67,16 +67,17 @@ fn number_of(barrier: Barrier) -> u16 {
     BARRIERS | u16::from(barrier.option) << 3 | kind
 }
 
-const NAMED: [(Barrier, &str); 6] = [
+const NAMED: [(Barrier, &str); 7] = [
     (Barrier::ISB, "isb"),
     (Barrier::DSB_SY, "dsb sy"),
     (Barrier::DSB_NSH, "dsb nsh"),
+    (Barrier::DSB_NSHST, "dsb nshst"),
     (Barrier::DSB_ISH, "dsb ish"),
     (Barrier::DSB_ISHST, "dsb ishst"),
     (Barrier::DMB_SY, "dmb sy"),
 ];
 
-fn names(numbers: &[u16]) -> String {
+pub(crate) fn names(numbers: &[u16]) -> String {
     let name = |number: &u16| {
         let barriers = NAMED
             .iter()

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail, ensure};
 use sha2::{Digest, Sha256};
 
 use crate::elf::{self, Flat, Program};
-use crate::{byte_order, entry, mmu_off, pe, strict_align};
+use crate::{byte_order, entry, hw_code, mmu_off, pe, strict_align};
 use granule_kcore::trace::entry_code;
 use xtask::workspace::{KERNEL_TARGET, build_executable, image_path};
 
@@ -132,19 +132,21 @@ fn check(elf_path: &Path, to: &Path, fixed: Option<Fixed>) -> Result<Image> {
     Ok(image)
 }
 
-/// Checks the code of an ELF file that runs with the MMU off. Findings go to standard error, one a line.
+/// Checks the code of an ELF file that runs with the MMU off, and the instructions that a trace reports. Findings
+/// go to standard error, one a line.
 pub(crate) fn check_mmu_off(elf_path: &Path) -> Result<()> {
     strict_align::check()?;
     let bytes = read(elf_path)?;
     let program =
         Program::parse(&bytes).with_context(|| format!("cannot read {}", elf_path.display()))?;
-    let different = entry::check(&program, entry_code::ALL);
+    let mut different = entry::check(&program, entry_code::ALL);
+    different.extend(hw_code::check(&bytes, &program)?);
     for finding in &different {
         eprintln!("{finding}");
     }
     ensure!(
         different.is_empty(),
-        "entry code: {} finding(s) in {}: a trace would tell what the kernel does not do",
+        "traces: {} finding(s) in {}: a trace would report what the kernel does not do",
         different.len(),
         elf_path.display()
     );

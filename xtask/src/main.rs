@@ -24,6 +24,7 @@ mod figures;
 mod fuzz;
 mod guest;
 mod history;
+mod hw_code;
 mod image;
 #[cfg(test)]
 mod layers;

@@ -228,8 +228,7 @@ impl Registers for Bare {
     }
 
     fn dsb_nsh(&mut self) {
-        // SAFETY: a barrier changes no memory.
-        unsafe { asm!("dsb nsh", options(nostack, preserves_flags)) };
+        granule::hw::dsb_nsh();
     }
 }
 

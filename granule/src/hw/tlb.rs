@@ -111,31 +111,16 @@ impl TlbOps for Hardware {
     /// The usual operation, on a leaf of EL1&0, is issued in line.
     #[inline(always)]
     fn tlbi(&mut self, regime: Regime, op: TlbiOp) {
-        const LEAF: TlbiOp = TlbiOp::Address {
-            operand: 0,
-            scope: TlbiScope::LastLevel,
-            all_asids: false,
-        };
-        const LEAF_OF_ALL: TlbiOp = TlbiOp::Address {
-            operand: 0,
-            scope: TlbiScope::LastLevel,
-            all_asids: true,
-        };
+        const LEAF: TlbiScope = TlbiScope::LastLevel;
         match (regime, op) {
             (
                 Regime::El1And0,
                 TlbiOp::Address {
                     operand,
-                    scope: TlbiScope::LastLevel,
+                    scope: LEAF,
                     all_asids,
                 },
-            ) => {
-                if all_asids {
-                    tlbi!(LEAF_OF_ALL, Regime::El1And0, operand)
-                } else {
-                    tlbi!(LEAF, Regime::El1And0, operand)
-                }
-            }
+            ) => for_constant_op!(@by Address, operand, LEAF, all_asids, Regime::El1And0, tlbi),
             _ => issue(regime, op),
         }
     }
