@@ -115,8 +115,8 @@ enum Command {
     Report(report::Options),
     /// Run every test, host and QEMU
     Test(ci::Options),
-    /// Build the cargo-fuzz targets with the pinned nightly, and run each for a moment
-    Fuzz,
+    /// Build the fuzz targets with the pinned nightly, and run each, guided by coverage
+    Fuzz(fuzz::Options),
     /// The long form of the tests, resumable, at most six hours
     Soak(soak::Options),
 }
@@ -147,7 +147,7 @@ fn dispatch(command: Command) -> Result<ExitCode> {
             tools::setup()?;
             run::run(&arguments)?;
         }
-        Command::Fuzz => fuzz::fuzz()?,
+        Command::Fuzz(options) => fuzz::fuzz(&options)?,
         Command::Size { json } => size::size(json)?,
         Command::Api => api::write()?,
         Command::Check => return Ok(check::check()),
