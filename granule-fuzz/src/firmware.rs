@@ -37,12 +37,18 @@ pub(crate) fn efi_map(bytes: &[u8]) {
         start: given.word(),
         bytes: given.word(),
     };
-    let map = match Map::new(given.0, step, version) {
+    look(given.0, step, version, range);
+    // A map as firmware writes it.
+    look(bytes, 48, 1, range);
+}
+
+fn look(bytes: &[u8], step: u32, version: u32, range: Range) {
+    let map = match Map::new(bytes, step, version) {
         Ok(map) => map,
         Err(error) => return one_line(&error.to_string()),
     };
-    assert_eq!(map.count(), given.0.len() / step as usize);
-    for (one, bytes) in map.zip(given.0.chunks(step as usize)) {
+    assert_eq!(map.count(), bytes.len() / step as usize);
+    for (one, bytes) in map.zip(bytes.chunks(step as usize)) {
         // The fields by their offsets in the specification.
         let number = |at: usize| u64::from_le_bytes(*bytes[at..].first_chunk().unwrap_or(&[0; 8]));
         assert_eq!((one.start, one.pages), (number(8), number(24)));

@@ -208,18 +208,28 @@ fn one_line(text: &str) {
     assert!(!text.is_empty() && text.lines().count() == 1, "{text:?}");
 }
 
+/// Reads the bytes as a tree, and the tree that is made of them.
+fn both(bytes: &[u8], read: impl Fn(&[u8], u64)) {
+    let (made, number) = tree(bytes);
+    read(bytes, number);
+    read(&made, number);
+}
+
 pub(crate) fn device_tree_memory(bytes: &[u8]) {
-    let (tree, number) = tree(bytes);
+    both(bytes, memory);
+}
+
+fn memory(tree: &[u8], number: u64) {
     let page_size = PageSize::ALL[number as usize % 3];
     let mut memory = Memory::new(page_size);
-    match read_memory(&tree, None, &mut memory, |warning| {
+    match read_memory(tree, None, &mut memory, |warning| {
         one_line(&warning.to_string())
     }) {
         Ok(()) => {
             assert!(!memory.banks().is_empty());
             // What is used is not another kernel's by the look before the MMU is on either. Two nodes may
             // name the same bank and disagree, so nodes must not speak of it.
-            let read = Tree::new(&tree).ok().filter(|tree| {
+            let read = Tree::new(tree).ok().filter(|tree| {
                 let has_own = |node: Node<'_>| node.property(b"linux,usable-memory").is_some();
                 !tree.nodes().any(has_own)
             });
@@ -263,8 +273,11 @@ impl<'a> Found<'a> for SeenCpus {
 }
 
 pub(crate) fn device_tree_cpus(bytes: &[u8]) {
-    let (tree, number) = tree(bytes);
-    let Ok(tree) = Tree::new(&tree) else { return };
+    both(bytes, all_cpus);
+}
+
+fn all_cpus(tree: &[u8], number: u64) {
+    let Ok(tree) = Tree::new(tree) else { return };
     // Usually a name that trees have.
     let boot = if number & 1 == 0 {
         number >> 1 & 7
@@ -295,8 +308,11 @@ pub(crate) fn device_tree_cpus(bytes: &[u8]) {
 }
 
 pub(crate) fn device_tree_intc(bytes: &[u8]) {
-    let (tree, _) = tree(bytes);
-    let Ok(tree) = Tree::new(&tree) else { return };
+    both(bytes, |tree, _| interrupts(tree));
+}
+
+fn interrupts(tree: &[u8]) {
+    let Ok(tree) = Tree::new(tree) else { return };
     for at_el2 in [false, true] {
         let number = timer(&tree, at_el2);
         // A private interrupt of a CPU, by either kind of controller.

@@ -140,7 +140,8 @@ pub(crate) fn bench_lines(bytes: &[u8]) {
             }
         }
     }
-    for console in [text.as_str(), &format!("{beginning}{text}")] {
+    let given = String::from_utf8_lossy(bytes);
+    for console in [&*given, text.as_str(), &format!("{beginning}{text}")] {
         match lines::read(console) {
             Ok(read) => {
                 assert_eq!(read.pages.checked_mul(read.page), Some(read.bytes));
@@ -157,20 +158,27 @@ pub(crate) fn bench_lines(bytes: &[u8]) {
 }
 
 pub(crate) fn trace_line(bytes: &[u8]) {
-    let line = String::from_utf8_lossy(bytes);
-    if let Ok(Some((cpu, event))) = parse_line(&line) {
-        // A parsed event is written in a form that parses to the same event.
-        let mut written = String::new();
-        assert!(write_event(cpu, &event, &mut written).is_ok(), "{line}");
-        assert_eq!(parse_line(&written), Ok(Some((cpu, event))), "{line}");
+    let text = String::from_utf8_lossy(bytes);
+    for line in text.lines() {
+        if let Ok(Some((cpu, event))) = parse_line(line) {
+            // A parsed event is written in a form that parses to the same event.
+            let mut written = String::new();
+            assert!(write_event(cpu, &event, &mut written).is_ok(), "{line}");
+            assert_eq!(parse_line(&written), Ok(Some((cpu, event))), "{line}");
+        }
+        let _ = TraceHeader::parse(line);
     }
-    let _ = TraceHeader::parse(&line);
 }
 
 pub(crate) fn trace_file(bytes: &[u8]) {
     let mut text = b"granule-trace 2 page=4k cpus=2 bbm=2 complete=yes events=3\n".to_vec();
     text.extend_from_slice(bytes);
-    let Ok(mut reader) = Reader::new(&text[..]) else {
+    all_events(&text);
+    all_events(bytes);
+}
+
+fn all_events(text: &[u8]) {
+    let Ok(mut reader) = Reader::new(text) else {
         return;
     };
     // At most as many events as lines, so the reader ends.

@@ -3,10 +3,10 @@
 
 use crate::bytes::Bytes;
 use granule::arch::PageSize;
-use granule_boot::stamp::{Stamp, Units};
+use granule_boot::stamp::{Kind, Stamp, Units};
 use granule_cli::BootRecord;
 use granule_cli::bootrec::{self, BYTES};
-use granule_cli::result::record::{KEYS, Kind, RecordLines};
+use granule_cli::result::record::{self, KEYS, RecordLines};
 use granule_cli::result::records::Records;
 use granule_cli::trace;
 use granule_cli::trace_area::TraceArea;
@@ -18,13 +18,15 @@ pub(crate) fn console_record(bytes: &[u8]) {
     let mut record = RecordLines::default();
     let text = String::from_utf8_lossy(bytes);
     for line in text.lines() {
-        record.line(line);
+        record.line(line.strip_prefix("@granule ").unwrap_or(line));
     }
     assert!(record.faults().len() <= text.lines().count());
     several(&text);
     // Whatever lines came before, a number is read as it was written, and is no fault.
     let mut bytes = Bytes(bytes);
-    let numbers = KEYS.iter().filter(|(_, kind)| *kind == Kind::Integer);
+    let numbers = KEYS
+        .iter()
+        .filter(|(_, kind)| *kind == record::Kind::Integer);
     let keys: Vec<_> = numbers.map(|(key, _)| *key).collect();
     let (key, number) = (keys[bytes.below(keys.len())], bytes.word());
     let faults = record.faults().len();
@@ -75,8 +77,8 @@ fn several(text: &str) {
 
 /// Memory with data of an earlier boot, in any state.
 pub(crate) fn stamp(bytes: &[u8]) {
-    const KIND: [u8; 8] = *b"fuzzing!";
-    let looked_at = |bytes: &[u8]| match Stamp::open(bytes, KIND) {
+    const KIND: Kind = *b"fuzzing!";
+    let looked_at = |bytes: &[u8], kind: Kind| match Stamp::open(bytes, kind) {
         Ok((stamp, data)) => {
             assert_eq!(stamp.length(), data.len() as u64);
             for size in PageSize::ALL {
@@ -93,7 +95,9 @@ pub(crate) fn stamp(bytes: &[u8]) {
             false
         }
     };
-    looked_at(bytes);
+    // Whatever the stamp says that its data is.
+    let kind = bytes.get(16..).and_then(|kind| kind.first_chunk());
+    looked_at(bytes, kind.copied().unwrap_or(KIND));
     // Stamped data is read; data that changed afterwards is not.
     let mut bytes = Bytes(bytes);
     let size = PageSize::ALL[bytes.below(PageSize::ALL.len())];
@@ -102,10 +106,10 @@ pub(crate) fn stamp(bytes: &[u8]) {
         .to_bytes()
         .to_vec();
     stamped.extend(data);
-    assert!(looked_at(&stamped));
+    assert!(looked_at(&stamped, KIND));
     let bit = (flip % (stamped.len() as u64 * 8)) as usize;
     stamped[bit / 8] ^= 1 << (bit % 8);
-    assert!(!looked_at(&stamped), "bit {bit}");
+    assert!(!looked_at(&stamped, KIND), "bit {bit}");
 }
 
 /// A boot record in the layout of docs/boot-record.md.

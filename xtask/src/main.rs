@@ -131,8 +131,8 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         words: Vec<std::ffi::OsString>,
     },
-    /// Build the cargo-fuzz targets with the pinned nightly, and run each for a moment
-    Fuzz,
+    /// Build the fuzz targets with the pinned nightly, and run each, guided by coverage
+    Fuzz(fuzz::Options),
     /// The long form of the tests, resumable, at most six hours
     Soak(soak::Options),
 }
@@ -163,7 +163,7 @@ fn dispatch(command: Command) -> Result<ExitCode> {
             tools::setup()?;
             run::run(&arguments)?;
         }
-        Command::Fuzz => fuzz::fuzz()?,
+        Command::Fuzz(options) => fuzz::fuzz(&options)?,
         Command::Size { json } => size::size(json)?,
         Command::Api => api::write()?,
         Command::Check => return ci::check(),

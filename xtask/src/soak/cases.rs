@@ -24,8 +24,7 @@ const TIMES: u32 = 10;
 const HOSTILE_CHILDREN: u64 = 1_000;
 /// Events of each kind taken out of each of four traces.
 const REMOVALS: u64 = 100;
-/// Cases for each fuzz target, or as many as it runs in this many seconds.
-const FUZZ_CASES: u64 = 1_000_000;
+/// The time of each fuzz target.
 const FUZZ_SECONDS: u64 = 60;
 
 /// Changes of permissions for each page size.
@@ -123,7 +122,6 @@ pub(crate) fn all(seed: u64, random: usize) -> Result<Vec<Case>> {
     cases.push(boards());
     cases.push(firmware());
     cases.extend(linux());
-    cases.push(cargo_fuzz()?);
     cases.extend(stress(seed));
     let mut boots = matrix::full();
     boots.extend(matrix::random(seed, random));
@@ -223,29 +221,17 @@ fn properties(seed: u64) -> Case {
     .alone()
 }
 
+/// Each fuzz target, guided by coverage. Two run at a time.
 fn fuzz(seed: u64) -> Result<Vec<Case>> {
     let cases = targets()?.into_iter().map(|target| {
-        let name = format!("fuzz {target}, {FUZZ_CASES} cases or {FUZZ_SECONDS} s");
-        let variables = [
-            ("GRANULE_FUZZ_TARGET", target),
-            ("GRANULE_FUZZ_SEED", seed.to_string()),
-            ("GRANULE_FUZZ_CASES", FUZZ_CASES.to_string()),
-            ("GRANULE_FUZZ_SECONDS", FUZZ_SECONDS.to_string()),
-        ];
-        let arguments = [
-            "test",
-            "--profile",
-            "fuzz",
-            "-p",
-            "granule-fuzz",
-            "--test",
-            "cases",
-            "--",
-            "--nocapture",
-        ];
-        Case::program(name, 0.8, cargo(&arguments, &variables, 30 * MINUTE))
+        let (name, seconds) = (target.name, FUZZ_SECONDS.to_string());
+        let mut program = xtask(&["fuzz", "--seconds", &seconds, &name])?;
+        program.variables = vec![("GRANULE_FUZZ_SEED", seed.to_string())];
+        let typed = format!("GRANULE_FUZZ_SEED={seed} cargo xtask fuzz --seconds {seconds} {name}");
+        let case = Case::program(format!("fuzz {name}, {seconds} s"), 1.1, program);
+        Ok(case.typed(typed))
     });
-    Ok(cases.collect())
+    cases.collect()
 }
 
 /// System calls of every number with arguments of every kind, from EL0, on the image and the program that
@@ -349,12 +335,6 @@ fn peers(name: &str, part: &str, minutes: f32) -> Case {
         ..cargo(&arguments, &[], 60 * MINUTE)
     };
     Case::program(name, minutes, program).alone()
-}
-
-/// Proves that cargo-fuzz could run each target.
-fn cargo_fuzz() -> Result<Case> {
-    let case = Case::program("cargo-fuzz targets", 3.0, xtask(&["fuzz"])?);
-    Ok(case.typed("cargo xtask fuzz").alone())
 }
 
 /// Changes of permissions beside other CPUs' accesses, a case for each page size, on the image that the

@@ -1,6 +1,0 @@
-#![no_main]
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    if let Some(run) = granule_fuzz::target("device_tree_memory") {
-        run(bytes);
-    }
-});
