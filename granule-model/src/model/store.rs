@@ -5,7 +5,9 @@
 //! Then the rules compare the new entries with what may still be cached.
 
 use super::Model;
+use crate::arch::context::Space;
 use crate::arch::descriptor::{self, Kind};
+use crate::arch::regime::Regime;
 use crate::rules::break_before_make::{self, Made};
 use crate::rules::cache_visibility::Walks;
 use crate::rules::lost_update::{self, Stored};
@@ -15,7 +17,7 @@ use crate::state::ids::{PAGE_SHIFT, PER_PAGE, RootId, TableId};
 use crate::state::memory::Pending;
 use crate::state::sharing::Spans;
 use crate::state::snapshot::{self, Replaced};
-use crate::state::stale_range::{Settle, StaleRanges};
+use crate::state::stale_range::{Settle, StaleKind, StaleRanges};
 use crate::state::tables::Path;
 use crate::state::trees::Trees;
 use crate::state::walk::EntryAt;
@@ -211,6 +213,13 @@ impl Model {
             .find(|change| (change.old | change.new) & descriptor::VALID != 0)
         {
             state.stored = (now, change.location);
+        }
+        if changes
+            .iter()
+            .any(|change| change.new & descriptor::VALID != 0)
+        {
+            // Memory that was stored before may be mapped only now, or be executable only now.
+            self.caches.note_change();
         }
         for (id, paths) in &paths {
             self.make(by, *id, paths, changes);
@@ -435,5 +444,21 @@ impl Model {
         let index = (address >> 3) as usize % PER_PAGE;
         self.memory.page_mut(address >> PAGE_SHIFT).values_mut()[index] = new;
         true
+    }
+
+    /// Whether the TLB of some CPU may still hold the contiguous group that translated an address, where the leaf
+    /// is clean and has no hint any more. By such an entry a CPU with TCR.HD may mark any member of the group dirty,
+    /// whichever it writes (RXDPXQ).
+    #[must_use]
+    pub fn may_mark_another_member(&self, regime: Regime, va: u64) -> bool {
+        let mut may = false;
+        self.stale.visit(Space::of(regime, va), va, va, |stale| {
+            let value = stale.entry_value(0);
+            may |= stale.kind == StaleKind::Leaf
+                && value & descriptor::CONTIGUOUS != 0
+                && descriptor::made_dirty(value, regime) != value
+                && self.tables.context(stale.context).hardware_dirty;
+        });
+        may
     }
 }

@@ -7,7 +7,7 @@ use crate::machine::Meanwhile;
 use crate::operation::Operation;
 use crate::random::Random;
 use crate::stage::Staged;
-use granule::arch::{Descriptor, Geometry, Kind, Page, PhysicalAddress};
+use granule::arch::{Descriptor, Geometry, Kind, Level, Page, PhysicalAddress};
 use granule::table::Harvest;
 use granule_model::Model;
 use std::cell::RefCell;
@@ -44,13 +44,27 @@ pub(crate) struct Notes {
     pub(crate) reported: u64,
 }
 
-/// The leaf of an offset, present-invalid or not, and its address.
-fn leaf(
-    model: &Model,
-    geometry: &Geometry,
-    root: PhysicalAddress,
-    offset: u64,
-) -> Option<(u64, Descriptor)> {
+/// A leaf, present-invalid or not.
+struct Leaf {
+    address: u64,
+    entry: Descriptor,
+    level: Level,
+}
+
+impl Leaf {
+    /// Any leaf of the group that this one may have been in, if hardware may mark it dirty now.
+    fn other_member(&self, model: &Model, geometry: &Geometry, random: &mut Random) -> Option<u64> {
+        let members = geometry.page_size().contiguous_entries(self.level) as u64;
+        let first = self.address & !(members * 8 - 1);
+        let address = first + random.below(members) * 8;
+        let entry = Descriptor(model.descriptor(address));
+        let is_leaf = matches!(entry.kind(geometry, self.level), Kind::Leaf);
+        (is_leaf && geometry.is_clean(entry)).then_some(address)
+    }
+}
+
+/// The leaf of an offset.
+fn leaf(model: &Model, geometry: &Geometry, root: PhysicalAddress, offset: u64) -> Option<Leaf> {
     let size = geometry.page_size();
     let (mut table, mut level) = (root, geometry.start_level());
     // At stage 2 several top tables may follow each other, so an index into them may be larger.
@@ -63,7 +77,13 @@ fn leaf(
         match entry.kind(geometry, level) {
             Kind::Invalid => return None,
             Kind::Table => (table, level) = (geometry.address_of(entry, level), level.next()),
-            _ => return Some((address, entry)),
+            _ => {
+                return Some(Leaf {
+                    address,
+                    entry,
+                    level,
+                });
+            }
         }
     }
 }
@@ -84,10 +104,22 @@ impl Notes {
                 return;
             }
             let offset = random.of(&offsets);
-            let Some((address, entry)) = leaf(model, &geometry, root, offset) else {
+            let Some(leaf) = leaf(model, &geometry, root, offset) else {
                 return;
             };
+            let (mut address, mut entry) = (leaf.address, leaf.entry);
             let dirty = random.either() && geometry.is_clean(entry);
+            let va = geometry.base().0.wrapping_add(offset);
+            if dirty
+                && entry.0 & Descriptor::ACCESS_FLAG != 0
+                && model.may_mark_another_member(S::REGIME, va)
+                && let Some(other) = leaf.other_member(model, &geometry, &mut random)
+            {
+                (address, entry) = (
+                    other,
+                    Descriptor(model.descriptor(other) | Descriptor::ACCESS_FLAG),
+                );
+            }
             if model.update_by_hardware(address, dirty) {
                 let mut now = now.borrow_mut();
                 if entry.0 & Descriptor::ACCESS_FLAG == 0 {
@@ -121,7 +153,7 @@ impl Notes {
         let root = bench.tables.root_table();
         let found = |note: &Note| {
             let leaf = leaf(&world.model, &geometry, root, note.offset);
-            leaf.is_some_and(|(_, leaf)| note.is_in(&geometry, leaf))
+            leaf.is_some_and(|leaf| note.is_in(&geometry, leaf.entry))
         };
         let now = core::mem::take(&mut *self.now.borrow_mut());
         self.made += now.len() as u64;

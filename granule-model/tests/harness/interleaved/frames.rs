@@ -126,5 +126,7 @@ unsafe impl UserFrames for Frames {
         (shared, alike.count() as u64)
     }
 
-    fn sync_instructions(&mut self, _: PhysicalAddress, _: u64) {}
+    fn sync_instructions(&mut self, _: PhysicalAddress, _: u64) {
+        unreachable!("no page of these programs may be executed");
+    }
 }

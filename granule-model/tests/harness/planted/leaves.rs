@@ -81,7 +81,7 @@ pub(super) const FAULTS: &[Fault] = at_both_stages! {
 };
 
 /// What the scenes need of a stage.
-trait Plain: Staged {
+pub(super) trait Plain: Staged {
     const OTHER: Self::Memory;
 
     fn plain() -> Self::Attributes;
@@ -104,7 +104,7 @@ impl Plain for Stage2 {
 }
 
 /// Pages that hardware manages, dirty or clean.
-fn managed<S: Plain>(dirty: bool) -> S::Attributes {
+pub(super) fn managed<S: Plain>(dirty: bool) -> S::Attributes {
     let mut attributes = S::plain();
     let parts = S::parts(&mut attributes);
     *parts.dirty_modifier = true;

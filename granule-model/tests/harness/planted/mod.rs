@@ -1,7 +1,9 @@
 //! The checks can fail: faults planted in what the library and kernels do, each of which the
 //! model must report, with the right rule.
 
+mod code;
 mod guests;
+mod hints;
 mod kernel_scenes;
 mod kexec;
 mod leaves;
@@ -60,8 +62,8 @@ fn faults() -> impl Iterator<Item = &'static Fault> {
         .iter()
         .chain(sizes::FAULTS)
         .chain(leaves::FAULTS);
-    let tables = tables.chain(spaces::FAULTS).chain(registers::FAULTS);
-    let tables = tables.chain(page_sizes::FAULTS);
+    let tables = tables.chain(spaces::FAULTS).chain(code::FAULTS);
+    let tables = tables.chain(registers::FAULTS).chain(page_sizes::FAULTS);
     tables.chain(guests::FAULTS).chain(kexec::FAULTS)
 }
 

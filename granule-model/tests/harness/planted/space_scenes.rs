@@ -4,7 +4,7 @@ use super::scenes::{PAGE, Result};
 use crate::machine::Tap;
 use crate::shape::Shape;
 use crate::space::processes::Processes;
-use granule::arch::{Kind, Page4K};
+use granule::arch::{Kind, Page, Page4K};
 use granule::space::{Access, Rights};
 use granule::table::Visit;
 use std::cell::Cell;
@@ -125,13 +125,13 @@ pub(super) fn touch(machine: &mut Machine, first: u64, count: u64, access: Acces
     machine.on(0);
 }
 
-pub(super) fn tap(machine: &Machine, tap: Option<Tap>) {
+pub(super) fn tap<P: Page>(machine: &Processes<P>, tap: Option<Tap>) {
     machine.settle();
     assert_eq!(machine.violations(), Vec::<String>::new());
     machine.world.borrow_mut().tap = tap;
 }
 
-pub(super) fn end(machine: Machine) -> Result {
+pub(super) fn end<P: Page>(machine: Processes<P>) -> Result {
     machine.settle();
     Result {
         world: machine.world,

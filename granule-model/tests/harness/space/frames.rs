@@ -1,10 +1,12 @@
-//! Frames of user memory: owners, a value each, and a word to the model when one is free.
+//! Frames of user memory: owners, a value each, and a word to the model when one is free, or holds other
+//! instructions than before.
 
+use super::processes::user;
 use crate::machine::Shared;
 use granule::arch::PhysicalAddress;
 use granule::space::{UserFrames, Wanted};
 use granule::table::FreedFrames;
-use granule_model::Event;
+use granule_model::{AccessKind, Barrier, Event, Outcome, System};
 
 /// Where those of the first page size begin, and the bytes for each size.
 pub(super) const FIRST: u64 = 0x10_0000_0000;
@@ -19,6 +21,8 @@ pub(crate) struct Frames {
     first: u64,
     owners: Vec<u32>,
     values: Vec<u64>,
+    /// Which were filled since instruction fetches were last made to find what they hold.
+    filled: Vec<bool>,
     next: usize,
     /// How many can be had.
     pub(crate) left: u64,
@@ -38,6 +42,7 @@ impl Frames {
             first,
             owners: vec![0; COUNT],
             values: vec![0; COUNT],
+            filled: vec![false; COUNT],
             next: 0,
             left: u64::MAX,
             runs: true,
@@ -63,6 +68,47 @@ impl Frames {
 
     pub(crate) fn owned(&self) -> u64 {
         self.owners.iter().map(|owners| u64::from(*owners)).sum()
+    }
+
+    /// The kernel stored what may be instructions.
+    fn fill(&mut self, first: PhysicalAddress, count: u64) {
+        let index = self.index(first);
+        self.filled[index..index + count as usize].fill(true);
+        let stored = Event::Code {
+            start: first.0,
+            bytes: count * self.page,
+        };
+        self.world.borrow_mut().event(stored);
+    }
+
+    /// No CPU may fetch what was filled and not synchronised.
+    fn check_not_fetched(&self, first: PhysicalAddress, count: u64) {
+        let Some((address, bytes)) = self.concerned else {
+            return;
+        };
+        let filled = |at: u64| {
+            let frame = at.wrapping_sub(self.first) / self.page;
+            let among = at.wrapping_sub(first.0) < count * self.page;
+            among && self.filled[frame as usize]
+        };
+        if !(0..count).any(|frame| filled(first.0 + frame * self.page)) {
+            return;
+        }
+        let mut world = self.world.borrow_mut();
+        for va in (address..address + bytes).step_by(self.page as usize) {
+            for cpu in 0..world.model.config().cpus {
+                let outcomes = world.model.outcomes(cpu, va, user(AccessKind::Fetch));
+                let wrong =
+                    |one: &Outcome| matches!(one, Outcome::Memory(to) if filled(to.address));
+                if outcomes.iter().any(wrong) {
+                    world.watch.wrong.get_or_insert_with(|| {
+                        format!(
+                            "CPU {cpu} may fetch at {va:#x} before sync_instructions: {outcomes:?}"
+                        )
+                    });
+                }
+            }
+        }
     }
 
     fn is_free(&self, index: usize) -> bool {
@@ -110,11 +156,13 @@ unsafe impl UserFrames for Frames {
     fn zero(&mut self, first: PhysicalAddress, count: u64) {
         let index = self.index(first);
         self.values[index..index + count as usize].fill(0);
+        self.fill(first, count);
     }
 
     fn copy(&mut self, from: PhysicalAddress, to: PhysicalAddress) {
         let value = self.value(from.0);
         self.write(to.0, value);
+        self.fill(to, 1);
     }
 
     fn share(&mut self, first: PhysicalAddress, count: u64) {
@@ -152,7 +200,24 @@ unsafe impl UserFrames for Frames {
         (shared, alike.count() as u64)
     }
 
-    fn sync_instructions(&mut self, first: PhysicalAddress, _: u64) {
-        let _ = self.index(first);
+    /// As a kernel does it on a CPU whose CTR_EL0 asks for everything.
+    fn sync_instructions(&mut self, first: PhysicalAddress, count: u64) {
+        self.check_not_fetched(first, count);
+        let index = self.index(first);
+        self.filled[index..index + count as usize].fill(false);
+        let mut world = self.world.borrow_mut();
+        for event in [
+            Event::Lines {
+                instruction: System::DC_CVAU,
+                start: first.0,
+                bytes: count * self.page,
+            },
+            Event::Barrier(Barrier::DSB_ISH),
+            Event::System(System::IC_IALLUIS, 0),
+            Event::Barrier(Barrier::DSB_ISH),
+            Event::Barrier(Barrier::ISB),
+        ] {
+            world.event(event);
+        }
     }
 }

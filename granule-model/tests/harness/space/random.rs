@@ -18,7 +18,10 @@ fn rights<P: Page>(machine: &mut Processes<P>) -> Rights {
     machine.random.of(&[
         writable,
         writable,
-        writable,
+        Rights {
+            execute: true,
+            ..writable
+        },
         Rights::READ,
         Rights::NONE,
         Rights::READ_EXECUTE,
