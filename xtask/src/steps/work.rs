@@ -101,11 +101,16 @@ pub(super) fn deny() -> Result<()> {
     for manifest in MANIFESTS {
         let path = root().join(manifest);
         let path = path.to_string_lossy();
-        let words = ["--manifest-path", &path, "check", "--config"];
-        let mut check = cargo_tools::tool("deny", &words)?;
-        check
-            .arg(root().join("deny.toml"))
-            .args(["licenses", "sources", "bans"]);
+        // Defaults are of the folder from which it is called: deny.toml is the workspace's.
+        let words = [
+            "--manifest-path",
+            &path,
+            "check",
+            "licenses",
+            "sources",
+            "bans",
+        ];
+        let check = cargo_tools::tool("deny", &words)?;
         run(check)?;
     }
     Ok(())

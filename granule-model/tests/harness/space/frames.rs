@@ -91,6 +91,9 @@ impl Frames {
             let among = at.wrapping_sub(first.0) < count * self.page;
             among && self.filled[frame as usize]
         };
+        if !(0..count).any(|frame| filled(first.0 + frame * self.page)) {
+            return;
+        }
         let mut world = self.world.borrow_mut();
         for va in (address..address + bytes).step_by(self.page as usize) {
             for cpu in 0..world.model.config().cpus {
