@@ -16,10 +16,7 @@ pub(crate) fn audit() -> Result<ExitCode> {
     let deny = |manifest: &str, words: &[&str]| {
         let path = root().join(manifest);
         let mut deny = cargo_tools::tool("deny", &["--manifest-path", &path.to_string_lossy()])?;
-        deny.args(words)
-            .arg("--config")
-            .arg(root().join("deny.toml"));
-        deny.status().context("cannot start cargo-deny")
+        deny.args(words).status().context("cannot start cargo-deny")
     };
     if !deny(MANIFESTS[0], &["fetch", "db"])?.success() {
         println!("not checked: the database of advisories cannot be reached");

@@ -55,12 +55,8 @@ impl Leaf {
     /// Any leaf of the group that this one may have been in, if hardware may mark it dirty now.
     fn other_member(&self, model: &Model, geometry: &Geometry, random: &mut Random) -> Option<u64> {
         let members = geometry.page_size().contiguous_entries(self.level) as u64;
-<<<<<<< HEAD
-        let address = self.address & !(members * 8 - 1) | random.below(members) * 8;
-=======
         let first = self.address & !(members * 8 - 1);
         let address = first + random.below(members) * 8;
->>>>>>> wt-planted
         let entry = Descriptor(model.descriptor(address));
         let is_leaf = matches!(entry.kind(geometry, self.level), Kind::Leaf);
         (is_leaf && geometry.is_clean(entry)).then_some(address)

@@ -1,11 +1,7 @@
 //! Faults in what is done to pages that programs may execute: an instruction cache may hold what their frames
 //! were before, until they are synchronised.
 
-<<<<<<< HEAD
-use super::scenes::Result;
-=======
 use super::scenes::{Result, Scene};
->>>>>>> wt-planted
 use super::space_scenes::{BLOCK_BYTES, end, tap};
 use super::taps::*;
 use super::{Fault, fault};
@@ -93,11 +89,7 @@ pub(super) const FAULTS: &[Fault] = &[
 ];
 
 /// All page sizes have the same scenes, but for blocks, of which those of 4K pages are the smallest.
-<<<<<<< HEAD
-const OF_OTHER_SIZES: &[(&str, fn(Option<Tap>) -> Result)] = &[
-=======
 const OF_OTHER_SIZES: &[(&str, Scene)] = &[
->>>>>>> wt-planted
     ("new_page 16K", new_page::<Page16K>),
     ("new_page 64K", new_page::<Page64K>),
     ("new_group 16K", new_group::<Page16K>),
