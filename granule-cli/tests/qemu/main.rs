@@ -19,6 +19,7 @@ mod inspect;
 mod kernel;
 mod kexec;
 mod permissions;
+mod repeats;
 mod smp;
 mod trace;
 mod user;
