@@ -33,7 +33,7 @@ fn is_clean(text: &str) -> bool {
     check(text).is_clean()
 }
 
-fn check(text: &str) -> check::Checked {
+pub(crate) fn check(text: &str) -> check::Checked {
     let checked = check::check(text.as_bytes(), &Options::default(), &mut |_| ());
     checked.unwrap_or_else(|error| panic!("{error}"))
 }
