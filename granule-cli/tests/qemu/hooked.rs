@@ -56,8 +56,8 @@ pub(crate) fn granule() -> Command {
     command
 }
 
-/// The request, for [`qemu`] unless it names another one, and on the test image if one of its words is that image's. A word counts for the next
-/// kernel too, which is the same image unless the request names another.
+/// The request, for [`qemu`] unless it names another one, and on the test image if one of its words is that image's.
+/// A word counts for the next kernel too, which is the same image unless the request names another.
 pub(crate) fn hooked(request: &Request) -> Request {
     let next = request
         .kexec
