@@ -124,7 +124,6 @@ impl Thread {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::process::{Child, Command, Stdio};
 
     fn thread(name: &str, used: u64, sleeps: bool) -> Thread {
         Thread {
@@ -184,52 +183,58 @@ mod tests {
         }
     }
 
-    /// A child that is killed at the end of the test.
-    struct Script(Child);
+    /// Children that run and sleep in real time.
+    mod live {
+        use super::*;
+        use std::process::{Child, Command, Stdio};
 
-    impl Script {
-        fn start(script: &str) -> Self {
-            let mut shell = Command::new("sh");
-            shell.args(["-c", script]).stdin(Stdio::null());
-            Self(shell.spawn().unwrap())
-        }
+        /// A child that is killed at the end of the test.
+        struct Script(Child);
 
-        /// The child's clock when it has reached `limit`, and the wall-clock time.
-        fn reaches(&self, limit: Duration) -> Duration {
-            let (mut clock, begun) = (ProcessClock::start(self.0.id()), Instant::now());
-            while clock.look() < limit {
-                std::thread::sleep(TICK);
+        impl Script {
+            fn start(script: &str) -> Self {
+                let mut shell = Command::new("sh");
+                shell.args(["-c", script]).stdin(Stdio::null());
+                Self(shell.spawn().unwrap())
             }
-            begun.elapsed()
-        }
-    }
 
-    impl Drop for Script {
-        fn drop(&mut self) {
-            let _ = self.0.kill();
-            let _ = self.0.wait();
+            /// The child's clock when it has reached `limit`, and the wall-clock time.
+            fn reaches(&self, limit: Duration) -> Duration {
+                let (mut clock, begun) = (ProcessClock::start(self.0.id()), Instant::now());
+                while clock.look() < limit {
+                    std::thread::sleep(TICK);
+                }
+                begun.elapsed()
+            }
         }
-    }
 
-    #[test]
-    fn endless_work_and_endless_sleep_reach_the_limit() {
-        let second = Duration::from_secs(1);
-        for script in ["while :; do :; done", "exec sleep 1000"] {
-            // Never early on any host; a jiffy and a look may be counted twice.
-            let passed = Script::start(script).reaches(second);
-            assert!(passed >= Duration::from_millis(800), "{script}: {passed:?}");
+        impl Drop for Script {
+            fn drop(&mut self) {
+                let _ = self.0.kill();
+                let _ = self.0.wait();
+            }
         }
-    }
 
-    #[test]
-    fn beside_busy_loops_the_clock_goes_slower_than_the_wall_clock() {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let busy: Vec<_> = (0..4 * cores)
-            .map(|_| Script::start("while :; do :; done"))
-            .collect();
-        // The test may get only one core in five of a busy host; half of that must suffice.
-        let passed = Script::start("while :; do :; done").reaches(Duration::from_secs(1));
-        drop(busy);
-        assert!(passed > Duration::from_secs(2), "{passed:?}");
+        #[test]
+        fn endless_work_and_endless_sleep_reach_the_limit() {
+            let second = Duration::from_secs(1);
+            for script in ["while :; do :; done", "exec sleep 1000"] {
+                // Never early on any host; a jiffy and a look may be counted twice.
+                let passed = Script::start(script).reaches(second);
+                assert!(passed >= Duration::from_millis(800), "{script}: {passed:?}");
+            }
+        }
+
+        #[test]
+        fn beside_busy_loops_the_clock_goes_slower_than_the_wall_clock() {
+            let cores = std::thread::available_parallelism().map_or(1, usize::from);
+            let busy: Vec<_> = (0..4 * cores)
+                .map(|_| Script::start("while :; do :; done"))
+                .collect();
+            // The test may get only one core in five of a busy host; half of that must suffice.
+            let passed = Script::start("while :; do :; done").reaches(Duration::from_secs(1));
+            drop(busy);
+            assert!(passed > Duration::from_secs(2), "{passed:?}");
+        }
     }
 }

@@ -2,7 +2,8 @@
 //! cores, whatever they test.
 //!
 //! Each folder is a room of tests, and says what its tests are about. [`image`] and [`hooked`] are what
-//! they share: where built files are, and which requests take the image with hooks for tests. Other tests of the
+//! they share: where built files are, and how guests are started. A test in a module named `live` has CPUs in real
+//! time, keys that are typed, signals or limits of time; each other one repeats bit for bit. Other tests of the
 //! `granule` program, which need no guest, stand in `tests/check.rs` and beside the code.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
@@ -18,6 +19,7 @@ mod inspect;
 mod kernel;
 mod kexec;
 mod permissions;
+mod repeats;
 mod smp;
 mod trace;
 mod user;

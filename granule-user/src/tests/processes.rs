@@ -321,31 +321,22 @@ pub(super) fn orphans(_: Start) {
     say(format_args!("orphaned\n"));
 }
 
-/// As many children as the second argument says, busy at the same time: says on how many CPUs. It tries
-/// again until there are as many CPUs as the third argument says, because a busy host may let one of the
-/// machine's CPUs sleep all that time.
+/// Runs as many children as the second argument says, busy at the same time, and prints on how many CPUs.
 pub(super) fn spread(start: Start) {
-    const MOST_ROUNDS: u32 = 40;
     let mut used = 0u64;
     let children = super::number(start.argument(2));
-    let wanted = super::number(start.argument(3));
-    for _ in 0..MOST_ROUNDS {
-        for _ in 0..children {
-            forked(|| {
-                let begun = counter();
-                while counter() - begun < frequency() / 4 {}
-                let mut cpu = 0u32;
-                let result = call(calls::GETCPU, [&raw mut cpu as u64, 0, 0, 0, 0, 0]);
-                check!(result == 0, "getcpu: {result}");
-                cpu as i32
-            });
-        }
-        for _ in 0..children {
-            used |= 1 << (status_of_any() >> 8);
-        }
-        if u64::from(used.count_ones()) >= wanted {
-            break;
-        }
+    for _ in 0..children {
+        forked(|| {
+            let begun = counter();
+            while counter() - begun < frequency() / 4 {}
+            let mut cpu = 0u32;
+            let result = call(calls::GETCPU, [&raw mut cpu as u64, 0, 0, 0, 0, 0]);
+            check!(result == 0, "getcpu: {result}");
+            cpu as i32
+        });
+    }
+    for _ in 0..children {
+        used |= 1 << (status_of_any() >> 8);
     }
     say(format_args!("on {} CPUs\n", used.count_ones()));
 }

@@ -1,22 +1,20 @@
 //! The commands themselves: what they print, keep and exit with.
 
-use std::process::{Command, Output};
+use std::process::Output;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use granule::arch::bbm::BbmLevel;
 use granule_cli::bench::linear_map::{self, Observer, Row};
 use granule_cli::cost::Job;
-use granule_cli::{PageSize, Request, Rodata, boot};
+use granule_cli::{PageSize, Request, Rodata};
 use serde_json::Value;
 
 use crate::bench::rows::{GIB, bench};
+use crate::hooked;
 use crate::image::image;
 
 fn granule(words: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_granule"))
-        .args(words)
-        .output()
-        .unwrap()
+    hooked::granule().args(words).output().unwrap()
 }
 
 fn json(output: &Output) -> Value {
@@ -169,7 +167,7 @@ fn an_impossible_plan_is_bad_usage() {
 #[test]
 fn plan_knows_the_pool_that_the_kernel_has() {
     for size in [PageSize::K4, PageSize::K16, PageSize::K64] {
-        let boot = boot::run(&Request {
+        let boot = hooked::run(&Request {
             image: Some(image()),
             page_size: Some(size),
             memory: GIB,

@@ -1,7 +1,6 @@
 //! `granule bench kexec`: what leaving for another kernel may take. Counts of what is copied, cleaned
 //! and waited for are exact, from the sizes of what is given; instructions are told in ticks.
 
-use std::process::Command;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
@@ -9,6 +8,7 @@ use granule_cli::PageSize;
 use granule_cli::bench::kexec::{self, Bench, Done, Figures, Mmu, Place, Row};
 use serde_json::Value;
 
+use crate::hooked::{granule, qemu};
 use crate::image::image;
 
 const MIB: u64 = 1 << 20;
@@ -24,7 +24,7 @@ fn bench(page_size: PageSize, payload: &[u64], mmu: &[Mmu], place: &[Place]) -> 
         page_size: vec![page_size],
         memory: 512 * MIB,
         cpu: "neoverse-n1".into(),
-        qemu: "qemu-system-aarch64".into(),
+        qemu: qemu(),
         image: Some(image()),
         timeout: Duration::from_secs(600),
     }
@@ -224,7 +224,7 @@ fn an_impossible_measurement_is_bad_usage() {
         (["--payload", "1M"], "take more"),
         (["--memory", "64M"], "--payload 25M needs 100M"),
     ] {
-        let output = Command::new(env!("CARGO_BIN_EXE_granule"))
+        let output = granule()
             .args(["bench", "kexec", "--json", "--image"])
             .arg(image())
             .args(words)

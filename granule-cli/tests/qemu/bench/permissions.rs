@@ -1,12 +1,13 @@
 //! `granule bench permissions`: what a change may take, and that merging gives all of it back.
 
-use std::process::{Command, Output};
+use std::process::Output;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use granule_cli::bench::permissions::{self, Bench, Listener, Row};
 use granule_cli::{PageSize, Rodata};
 
+use crate::hooked::{granule, qemu};
 use crate::image::image;
 
 /// Random changes of each size: a million is for people.
@@ -19,7 +20,7 @@ fn rows(page_size: &[PageSize]) -> Vec<Row> {
         changes: CHANGES,
         rodata: Rodata::Noalias,
         cpu: "max".into(),
-        qemu: "qemu-system-aarch64".into(),
+        qemu: qemu(),
         image: Some(image()),
         timeout: Duration::from_secs(300),
     };
@@ -95,7 +96,7 @@ fn merging_gives_back_what_changes_of_any_size_took() {
 fn the_command_prints_one_object_or_one_line_of_what_is_wrong() {
     let image = image();
     let bench = |words: &[&str]| {
-        Command::new(env!("CARGO_BIN_EXE_granule"))
+        granule()
             .args(["bench", "permissions", "--json", "--image"])
             .arg(&image)
             .args(words)
@@ -126,7 +127,7 @@ fn the_command_prints_one_object_or_one_line_of_what_is_wrong() {
     ] {
         is_bad_usage(&bench(words), expected);
     }
-    let output = Command::new(env!("CARGO_BIN_EXE_granule"))
+    let output = granule()
         .args(["bench", "permissions", "--json", "--image", "/nonexistent"])
         .output()
         .unwrap();

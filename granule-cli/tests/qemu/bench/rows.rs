@@ -9,6 +9,7 @@ use granule_cli::cost::Job;
 use granule_cli::cost::job::leaves;
 use granule_cli::{LinearMap, PageSize, Rodata};
 
+use crate::hooked::qemu;
 use crate::image::image;
 
 pub(crate) const GIB: u64 = 1 << 30;
@@ -27,7 +28,7 @@ pub(crate) fn bench(page_size: PageSize, memory: &[u64]) -> Bench {
             .to_vec(),
         cpu: "neoverse-n1".into(),
         va_bits: None,
-        qemu: "qemu-system-aarch64".into(),
+        qemu: qemu(),
         image: Some(image()),
         timeout: Duration::from_secs(300),
     }

@@ -1,7 +1,6 @@
 //! `granule bench user`: what user memory may cost, on every build, and that choosing the page size
 //! at boot costs nothing.
 
-use std::process::Command;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
@@ -10,6 +9,7 @@ use granule_cli::bench::user::counts::Counts;
 use granule_cli::bench::user::lines::Op;
 use granule_cli::bench::user::{self, Bench, Build, Done, Ran};
 
+use crate::hooked::{granule, qemu};
 use crate::image::built;
 
 fn bench(page_size: PageSize, builds: &[Build], pages: u64, large_leaves: bool) -> Bench {
@@ -24,7 +24,7 @@ fn bench(page_size: PageSize, builds: &[Build], pages: u64, large_leaves: bool) 
         programs: 0,
         together: false,
         cpu: "neoverse-n1".into(),
-        qemu: "qemu-system-aarch64".into(),
+        qemu: qemu(),
         folder: Some(built("Image", "cargo xtask image").with_file_name("")),
         timeout: Duration::from_secs(600),
     }
@@ -293,7 +293,7 @@ fn twice_the_pages_are_twice_the_work() {
 #[test]
 fn a_folder_without_images_is_an_error_that_says_what_builds_them() {
     let folder = tempfile::tempdir().unwrap();
-    let output = Command::new(env!("CARGO_BIN_EXE_granule"))
+    let output = granule()
         .args(["bench", "user", "--json", "--folder"])
         .arg(folder.path())
         .output()

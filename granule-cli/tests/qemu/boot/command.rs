@@ -1,19 +1,17 @@
 //! The `granule` program as a person or a script meets it: what goes to which
 //! stream, the exit code, the last line.
 
-use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::time::Duration;
+use std::process::{Command, Output, Stdio};
 
-use granule_cli::boot::clock::ProcessClock;
 use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::boot::guests;
+use crate::hooked;
 
-fn granule(dir: &Path, words: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_granule"));
+pub(super) fn granule(dir: &Path, words: &[&str]) -> Command {
+    let mut command = hooked::granule();
     command
         .current_dir(dir)
         .arg("boot")
@@ -22,7 +20,7 @@ fn granule(dir: &Path, words: &[&str]) -> Command {
     command
 }
 
-fn with_image(image: &[u8]) -> (TempDir, PathBuf) {
+pub(super) fn with_image(image: &[u8]) -> (TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("target/granule/Image");
     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -34,7 +32,7 @@ fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap()
 }
 
-fn last_line(output: &Output) -> &str {
+pub(super) fn last_line(output: &Output) -> &str {
     text(&output.stderr).lines().last().unwrap()
 }
 
@@ -170,84 +168,4 @@ fn help_teaches_by_example() {
         assert!(help.contains(word), "{word}");
     }
     assert_eq!(output.status.code(), Some(0));
-}
-
-/// The processes whose parent is `pid`, as Linux lists them.
-#[cfg(target_os = "linux")]
-fn children(pid: u32) -> Vec<u32> {
-    let list = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
-    list.split_whitespace()
-        .map(|pid| pid.parse().unwrap())
-        .collect()
-}
-
-/// Starts a guest that never ends and waits until it has printed.
-#[cfg(target_os = "linux")]
-fn running(dir: &TempDir) -> (Child, u32) {
-    let mut child = granule(dir.path(), &["--memory", "256M"])
-        .env("TMPDIR", dir.path())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut first = [0; 1];
-    child
-        .stdout
-        .as_mut()
-        .unwrap()
-        .read_exact(&mut first)
-        .unwrap();
-    let [qemu] = children(child.id())[..] else {
-        panic!("one QEMU")
-    };
-    (child, qemu)
-}
-
-#[cfg(target_os = "linux")]
-fn wait_until_gone(pid: u32) {
-    let mut clock = ProcessClock::start(pid);
-    let running = || {
-        std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| {
-            // A zombie has ended; who reaps an orphan is the system's affair.
-            !stat
-                .rsplit(')')
-                .next()
-                .is_some_and(|rest| rest.trim_start().starts_with('Z'))
-        })
-    };
-    while running() {
-        assert!(
-            clock.look() < Duration::from_secs(30),
-            "QEMU {pid} was left behind"
-        );
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
-#[cfg(target_os = "linux")]
-#[test]
-fn ctrl_c_ends_qemu_and_leaves_nothing_behind() {
-    let (dir, _) = with_image(&guests::prints_and_spins("x\n"));
-    let (child, qemu) = running(&dir);
-    let pid = rustix::process::Pid::from_child(&child);
-    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
-    let output = child.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(1));
-    assert!(last_line(&output).starts_with("granule: guest-exit: interrupted"));
-    wait_until_gone(qemu);
-    let left: Vec<_> = std::fs::read_dir(dir.path())
-        .unwrap()
-        .map(|e| e.unwrap().file_name())
-        .collect();
-    assert_eq!(left, ["target"]);
-}
-
-#[cfg(target_os = "linux")]
-#[test]
-fn not_even_a_killed_granule_leaves_a_qemu_behind() {
-    let (dir, _) = with_image(&guests::prints_and_spins("x\n"));
-    let (mut child, qemu) = running(&dir);
-    child.kill().unwrap();
-    child.wait().unwrap();
-    wait_until_gone(qemu);
 }

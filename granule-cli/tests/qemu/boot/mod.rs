@@ -5,4 +5,6 @@
 mod command;
 pub(crate) mod guests;
 mod kexec;
+#[cfg(target_os = "linux")]
+mod live;
 mod outcomes;

@@ -2,17 +2,17 @@
 //! of a few instructions in place of the kernel.
 
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use dtoolkit::fdt::Fdt;
 use dtoolkit::{Node, Property};
-use granule_cli::boot::{self, tree};
+use granule_cli::boot::tree;
 use granule_cli::{Boot, Outcome, PageSize, Request};
 use tempfile::TempDir;
 
 use crate::boot::guests;
+use crate::hooked::{self, run};
 
 struct Files(TempDir);
 
@@ -37,11 +37,11 @@ fn request(image: &Path) -> Request {
     }
 }
 
-fn boot_guest(image: &[u8], change: impl FnOnce(&mut Request)) -> Boot {
+pub(super) fn boot_guest(image: &[u8], change: impl FnOnce(&mut Request)) -> Boot {
     let files = Files::new();
     let mut request = request(&files.file("Image", image));
     change(&mut request);
-    boot::run(&request)
+    run(&request)
 }
 
 const RECORD: &str = "hello\n@granule page_size=4096\n@granule page_size_source=fallback\n\
@@ -129,63 +129,6 @@ fn a_guest_that_leaves_without_a_word_is_a_guest_exit() {
 }
 
 #[test]
-fn a_guest_that_spins_is_ended_in_time_and_says_how_far_it_came() {
-    let image = guests::prints_and_spins("here\n@granule reason=stuck\n");
-    let done = boot_guest(&image, |r| r.timeout = Duration::from_secs(5));
-    assert_eq!(
-        done.last_line(),
-        "granule: timeout: no end after 5 s; the kernel had said: stuck"
-    );
-    assert_eq!(done.console_text(), "here\n");
-}
-
-#[test]
-fn a_guest_that_sleeps_for_ever_is_ended_too() {
-    let done = boot_guest(&guests::prints_and_sleeps("here\n"), |r| {
-        r.timeout = Duration::from_secs(3);
-    });
-    assert_eq!(done.last_line(), "granule: timeout: no end after 3 s");
-    assert_eq!(done.console_text(), "here\n");
-}
-
-#[test]
-fn a_slow_guest_beside_busy_loops_is_not_hung() {
-    let slow = guests::prints_the_time_of_a_loop(1 << 13, 2);
-    let quiet = Instant::now();
-    let done = boot_guest(&slow, |_| ());
-    let quiet = quiet.elapsed();
-    assert_eq!(done.console.len(), 8, "{}", done.last_line());
-    // A wall clock would run out: the guest has a core for a fifth of the time.
-    let _busy = Busy::loops();
-    let done = boot_guest(&slow, |r| r.timeout = 2 * quiet);
-    assert_eq!(done.console.len(), 8, "{}", done.last_line());
-    assert_ne!(done.outcome, Outcome::Timeout, "{}", done.last_line());
-}
-
-/// Four processes a core that do nothing but use it.
-struct Busy(Vec<Child>);
-
-impl Busy {
-    fn loops() -> Self {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let start = |_| {
-            let mut shell = Command::new("sh");
-            shell.args(["-c", "while :; do :; done"]).spawn().unwrap()
-        };
-        Self((0..4 * cores).map(start).collect())
-    }
-}
-
-impl Drop for Busy {
-    fn drop(&mut self) {
-        for child in &mut self.0 {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-}
-
-#[test]
 fn a_parked_kernel_is_refused_with_the_message_of_its_boot_record() {
     for change in [
         (|_: &mut Request| ()) as fn(&mut Request),
@@ -210,7 +153,7 @@ fn a_boot_can_be_interrupted() {
     let request = request(&files.file("Image", &guests::prints_and_spins("x\n")));
     let interrupt = AtomicBool::new(false);
     let mut sink = Trigger(&interrupt);
-    let done = boot::boot(&request, &mut sink, &interrupt);
+    let done = hooked::boot(&request, &mut sink, &interrupt);
     assert_eq!(done.outcome, Outcome::GuestExit);
     assert!(done.last_line().contains("interrupted"));
 }
@@ -315,7 +258,7 @@ fn a_dumped_tree_fits_the_machine_and_boots_as_an_exact_tree() {
 
     let image = files.file("Image", &guests::prints_the_tree(1));
     let path = files.file("dtb", &dtb);
-    let done = boot::run(&Request {
+    let done = run(&Request {
         image: Some(image),
         dtb: Some(path),
         ..request

@@ -16,6 +16,7 @@ use std::process::{Command, Stdio};
 
 use granule_cli::Initramfs;
 
+use crate::hooked::qemu;
 use crate::image::{built, image};
 
 /// Debian's package qemu-efi-aarch64, which `cargo xtask setup` installs.
@@ -70,12 +71,9 @@ fn boot_on(
     // A guest that hangs is ended by QEMU's host: the kernel powers off, whatever its outcome.
     let mut command = Command::new("timeout");
     command
-        .args([
-            "300",
-            "qemu-system-aarch64",
-            "-no-user-config",
-            "-nodefaults",
-        ])
+        .arg("300")
+        .arg(qemu())
+        .args(["-no-user-config", "-nodefaults"])
         .args([
             "-display",
             "none",
@@ -218,7 +216,7 @@ fn a_machine_that_acpi_describes_boots_as_with_a_tree() {
 fn an_error_before_the_boot_services_end_is_one_line_and_the_firmware_goes_on() {
     let options = "-no-user-config -nodefaults -display none -nic none -no-reboot -serial stdio -m 512M \
                    -machine virt,acpi=off -cpu cortex-a57 -append granule.trace=0x4000000,0x10000 -bios";
-    let mut qemu = Command::new("qemu-system-aarch64")
+    let mut qemu = Command::new(qemu())
         .args(options.split(' '))
         .arg(EDK2)
         .arg("-kernel")

@@ -3,4 +3,8 @@
 //! apt has to fetch the loaders.
 
 mod edk2;
-mod u_boot;
+
+/// What is typed comes when the host runs this program.
+mod live {
+    mod u_boot;
+}

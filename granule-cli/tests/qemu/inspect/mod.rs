@@ -4,7 +4,7 @@
 //! agree, also with QEMU's own translation. What `granule dump` prints must agree with the kernel's
 //! own record of its linear map ([`record`]).
 
-mod interrupted;
+mod live;
 mod record;
 
 use std::path::{Path, PathBuf};
@@ -22,6 +22,7 @@ use granule_inspect::tree::{Origin, Owner, Shape, Tree};
 use granule_inspect::{Opened, Options, open};
 use serde_json::json;
 
+use crate::hooked::qemu;
 use crate::image::image;
 
 /// The bytes of the guest's RAM: enough for the kernel, and quickly compressed.
@@ -53,7 +54,7 @@ fn console(folder: &Path) -> PathBuf {
 /// Boots the kernel with these bootargs, up to its end.
 fn kept(folder: &Path, bootargs: &str) -> Kept {
     let socket = folder.join("qmp");
-    let qemu = Command::new("qemu-system-aarch64")
+    let qemu = Command::new(qemu())
         .args(["-no-user-config", "-nodefaults", "-display", "none"])
         .args([
             "-machine",

@@ -2,13 +2,13 @@
 //! of the record's pieces and leads where the record says, and the numbers of leaves and tables agree.
 
 use std::collections::BTreeMap;
-use std::process::Command;
 
 use granule_cli::PageSize;
 use granule_inspect::source::Source;
 use serde_json::Value;
 
 use super::{console, kept};
+use crate::hooked::granule;
 use crate::kernel::machine::Leaves;
 use crate::kernel::reference::{entry_bytes, sizes};
 
@@ -41,7 +41,7 @@ fn dumped(source: &Source, arguments: &[&str]) -> Value {
     let Source::File(path) = source else {
         panic!("{source:?}");
     };
-    let output = Command::new(env!("CARGO_BIN_EXE_granule"))
+    let output = granule()
         .arg("dump")
         .arg(path)
         .arg("--json")

@@ -121,24 +121,6 @@ fn instructions_are_not_told_unless_asked_for() {
     assert!(kernel.json["linear_map"]["instructions"].is_null());
 }
 
-#[test]
-fn a_count_that_cannot_be_had_is_refused() {
-    // Without -icount the counters of QEMU's TCG do not count instructions.
-    let kernel = crate::kernel::machine::ends(
-        &Request {
-            append: Some("granule.count=instructions".into()),
-            ..sized(PageSize::K4)
-        },
-        granule_cli::Outcome::Refused,
-    );
-    assert!(
-        kernel.reason().contains("cannot count instructions"),
-        "{}",
-        kernel.reason()
-    );
-    assert!(kernel.reason().contains("--icount"), "{}", kernel.reason());
-}
-
 /// Twice what the PMU's 32 bits and their overflow flag can tell.
 #[test]
 fn more_instructions_than_the_counter_has_bits_are_counted_or_not_told() {
@@ -166,4 +148,28 @@ fn more_instructions_than_the_counter_has_bits_are_counted_or_not_told() {
     }
     boot("neoverse-n1", "count-alone").says("not counted: the PMU's counter has 32 bits");
     boot("max", "count-alone").says(": counted ");
+}
+
+mod live {
+    use granule_cli::{Outcome, PageSize, Request};
+
+    use crate::kernel::machine::{ends, sized};
+
+    #[test]
+    fn a_count_that_cannot_be_had_is_refused() {
+        // Without -icount the counters of QEMU's TCG do not count instructions.
+        let kernel = ends(
+            &Request {
+                append: Some("granule.count=instructions".into()),
+                ..sized(PageSize::K4)
+            },
+            Outcome::Refused,
+        );
+        assert!(
+            kernel.reason().contains("cannot count instructions"),
+            "{}",
+            kernel.reason()
+        );
+        assert!(kernel.reason().contains("--icount"), "{}", kernel.reason());
+    }
 }

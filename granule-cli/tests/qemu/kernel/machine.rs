@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-use granule_cli::{Boot, Outcome, PageSize, Request, boot};
+use granule_cli::{Boot, Outcome, PageSize, Request};
 use serde_json::Value;
 
-use crate::hooked::hooked;
+use crate::hooked::run;
 use crate::image::{built, image};
 
 pub(crate) const SIZES: [PageSize; 3] = [PageSize::K4, PageSize::K16, PageSize::K64];
@@ -53,7 +53,7 @@ pub(crate) fn ok(request: &Request) -> Kernel {
 
 /// Boots what must end that way.
 pub(crate) fn ends(request: &Request, outcome: Outcome) -> Kernel {
-    let boot = boot::run(&hooked(request));
+    let boot = run(request);
     assert_eq!(
         boot.outcome,
         outcome,

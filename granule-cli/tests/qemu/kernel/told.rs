@@ -1,10 +1,8 @@
-//! How failures of a running kernel are told: panic, exceptions, the stack's end, and time.
+//! How failures of a running kernel are told: panic, exceptions, the stack's end, and time, in [`live`].
 
-use std::time::Duration;
+use granule_cli::{Outcome, Request};
 
-use granule_cli::{Outcome, PageSize, Request};
-
-use crate::kernel::machine::{GIB, SIZES, ends, sized};
+use crate::kernel::machine::{SIZES, ends, sized};
 
 #[test]
 fn each_way_to_die_has_its_reason() {
@@ -43,20 +41,28 @@ fn each_way_to_die_has_its_reason() {
     }
 }
 
-/// Half a terabyte takes a guest many times longer than a second.
-#[test]
-fn a_kernel_that_takes_too_long_is_ended() {
-    let kernel = ends(
-        &Request {
-            memory: 512 * GIB,
-            timeout: Duration::from_secs(1),
-            ..sized(PageSize::K4)
-        },
-        Outcome::Timeout,
-    );
-    assert!(
-        kernel.reason().contains("no end after 1 s"),
-        "{}",
-        kernel.reason()
-    );
+mod live {
+    use std::time::Duration;
+
+    use granule_cli::{Outcome, PageSize, Request};
+
+    use crate::kernel::machine::{GIB, ends, sized};
+
+    /// Half a terabyte takes a guest many times longer than a second.
+    #[test]
+    fn a_kernel_that_takes_too_long_is_ended() {
+        let kernel = ends(
+            &Request {
+                memory: 512 * GIB,
+                timeout: Duration::from_secs(1),
+                ..sized(PageSize::K4)
+            },
+            Outcome::Timeout,
+        );
+        assert!(
+            kernel.reason().contains("no end after 1 s"),
+            "{}",
+            kernel.reason()
+        );
+    }
 }

@@ -1,18 +1,20 @@
 //! Random changes of permissions by one CPU, while three others read and write neighbours through the
 //! same leaves and merge what they find: no fault, no wrong byte, and in the end the map and the free
-//! memory of the beginning.
+//! memory of the beginning. They change over at other instructions with each shift, and run beside each other in
+//! [`live`].
 //!
 //! `GRANULE_STRESS_CHANGES` and `GRANULE_STRESS_SEED` take other numbers than these.
 
 use std::str::FromStr;
 use std::time::Duration;
 
-use granule_cli::PageSize;
+use granule_cli::{PageSize, Request};
 
+use crate::hooked::{SHIFTS, shifted};
 use crate::permissions::machine::{Machine, machine, ok, panics};
 
-/// With three page sizes more than 50 000.
-const CHANGES: u64 = 16_700;
+/// With three page sizes and as many shifts about 50 000.
+const CHANGES: u64 = 5_600;
 /// Of the kinds of changes, those that stress.rs in the kernel has.
 const KINDS: [&str; 9] = [
     "ro", "rw", "x", "nx", "invalid", "valid", "default", "merge", "plug",
@@ -26,10 +28,14 @@ fn number(variable: &str, default: u64) -> u64 {
 }
 
 fn changes(size: PageSize) {
-    let (changes, seed) = (
-        number("GRANULE_STRESS_CHANGES", CHANGES),
-        number("GRANULE_STRESS_SEED", 1),
-    );
+    let seed = number("GRANULE_STRESS_SEED", 1);
+    for (shift, seed) in SHIFTS.into_iter().zip(seed..) {
+        change(size, seed, |request| shifted(request, shift));
+    }
+}
+
+fn change(size: PageSize, seed: u64, finish: impl FnOnce(&Request) -> Request) {
+    let changes = number("GRANULE_STRESS_CHANGES", CHANGES);
     let mut request = machine(
         4,
         size,
@@ -39,7 +45,7 @@ fn changes(size: PageSize) {
     request.memory = 3 << 30;
     // The host may have fewer cores than the guest, and other things to do.
     request.timeout = Duration::from_secs(60 + changes / 50);
-    let boot = ok(&request);
+    let boot = ok(&finish(&request));
     let of = |key: &str| boot.tested(&format!("stress.{key}"));
     assert_eq!((of("seed"), of("cpus")), (seed, 4));
     check(&boot, changes);
@@ -94,4 +100,15 @@ fn words_that_cannot_be_read_and_machines_of_one_cpu_are_refused() {
     let words = "granule.test=permissions-stress:10";
     let line = panics(&machine(1, PageSize::K4, words));
     assert!(line.contains("more than one CPU"), "{line}");
+}
+
+mod live {
+    use granule_cli::{PageSize, Request};
+
+    use super::change;
+
+    #[test]
+    fn beside_each_other() {
+        change(PageSize::K4, 4, Request::clone);
+    }
 }

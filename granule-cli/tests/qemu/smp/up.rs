@@ -8,7 +8,7 @@ use crate::smp::machine::{machine, ok};
 const NO_WORDS: &str = "";
 
 /// All CPUs are up, with nothing said against any, and the linear map is what one CPU makes of it.
-fn all_up(request: &Request) {
+pub(crate) fn all_up(request: &Request) {
     let made = ok(request);
     assert_eq!(made.number("cpus"), u64::from(request.smp), "{request:?}");
     assert_eq!(made.number("cpus_expected"), u64::from(request.smp));

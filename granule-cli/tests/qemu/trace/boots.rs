@@ -51,32 +51,44 @@ fn is_in_pages(recorded: &Recorded) -> bool {
     leaves.clone().count() > 0 && leaves.into_iter().all(|leaf| leaf["size"] == page)
 }
 
-#[test]
-fn all_page_sizes_strategies_and_protections() {
+fn all_strategies_and_protections(size: PageSize) {
+    // Both levels with every size, without doubling the number of boots.
     let mut el = 1;
-    for size in SIZES {
-        for strategy in [LinearMap::Direct, LinearMap::Base] {
-            for (rodata, pages) in [
-                (Rodata::Off, false),
-                (Rodata::Noalias, false),
-                (Rodata::On, false),
-                (Rodata::On, true),
-            ] {
-                // Both levels with every size, without doubling the number of boots.
-                el = 3 - el;
-                let recorded = record_ok(|request| {
-                    request.page_size = Some(size);
-                    request.linear_map = Some(strategy);
-                    request.rodata = Some(rodata);
-                    request.el = el;
-                    request.append = pages.then(|| IN_PAGES.into());
-                });
-                let what = format!("{size:?} {strategy:?} {rodata:?} EL{el}, pages: {pages}");
-                is_clean(&recorded, &what);
-                assert_eq!(is_in_pages(&recorded), pages, "{what}");
-            }
+    for strategy in [LinearMap::Direct, LinearMap::Base] {
+        for (rodata, pages) in [
+            (Rodata::Off, false),
+            (Rodata::Noalias, false),
+            (Rodata::On, false),
+            (Rodata::On, true),
+        ] {
+            el = 3 - el;
+            let recorded = record_ok(|request| {
+                request.page_size = Some(size);
+                request.linear_map = Some(strategy);
+                request.rodata = Some(rodata);
+                request.el = el;
+                request.append = pages.then(|| IN_PAGES.into());
+            });
+            let what = format!("{size:?} {strategy:?} {rodata:?} EL{el}, pages: {pages}");
+            is_clean(&recorded, &what);
+            assert_eq!(is_in_pages(&recorded), pages, "{what}");
         }
     }
+}
+
+#[test]
+fn all_strategies_and_protections_with_4k_pages() {
+    all_strategies_and_protections(PageSize::K4);
+}
+
+#[test]
+fn all_strategies_and_protections_with_16k_pages() {
+    all_strategies_and_protections(PageSize::K16);
+}
+
+#[test]
+fn all_strategies_and_protections_with_64k_pages() {
+    all_strategies_and_protections(PageSize::K64);
 }
 
 /// The steps between `base` and `direct`: which table a slot shows, when its TLBI is due, and what

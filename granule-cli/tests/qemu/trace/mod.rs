@@ -5,6 +5,7 @@
 //! test here fails with the same line. Machines are small, because a trace grows with RAM.
 
 mod boots;
+mod live;
 mod programs;
 mod refusals;
 mod runtime_services;

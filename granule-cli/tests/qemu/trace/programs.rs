@@ -33,7 +33,7 @@ fn is_clean(text: &str) -> bool {
     check(text).is_clean()
 }
 
-fn check(text: &str) -> check::Checked {
+pub(crate) fn check(text: &str) -> check::Checked {
     let checked = check::check(text.as_bytes(), &Options::default(), &mut |_| ());
     checked.unwrap_or_else(|error| panic!("{error}"))
 }
@@ -67,33 +67,40 @@ fn a_boot_with_invalid_free_pages_and_a_program_ends() {
     }
 }
 
-/// Each pair of page sizes, on the kernel of each: what every CPU did on its way from a program to one of another
-/// size, with and without TLBIs by range and with hardware that sets flags; and memory tests, a hostile program, the
-/// benchmark and programs that fork and end each other, of all page sizes at once.
+/// Each pair of page sizes: what every CPU did on its way from a program to one of another size, with and without
+/// TLBIs by range and with hardware that sets flags.
+fn programs_of_every_size_keep_the_rules(size: PageSize, cpu: &str, words: &str) {
+    let recorded = runs(words, |request| {
+        request.cpu = cpu.into();
+        request.page_size = Some(size);
+        request.smp = 4;
+    });
+    let checked = check(&recorded.text());
+    assert!(checked.header.complete, "{size:?}");
+    assert!(checked.is_clean(), "{size:?}:\n{}", checked.text());
+    assert_eq!(checked.header.page_bytes, size.bytes());
+    // Not every CPU has 16K pages.
+    assert!(checked.text().contains("4K, "), "{size:?}");
+    assert!(checked.text().contains("64K pages"), "{size:?}");
+}
+
 #[test]
-fn boots_with_programs_of_every_size_keep_the_rules() {
-    for (size, cpu, words) in [
-        (PageSize::K4, "neoverse-n1", "sizes"),
-        (
-            PageSize::K16,
-            "max",
-            "beside copies memory groups areas vfork preempt sizes instructions /bench,1048576,1",
-        ),
-        (PageSize::K64, "max", "sizes"),
-    ] {
-        let recorded = runs(words, |request| {
-            request.cpu = cpu.into();
-            request.page_size = Some(size);
-            request.smp = 4;
-        });
-        let checked = check(&recorded.text());
-        assert!(checked.header.complete, "{size:?}");
-        assert!(checked.is_clean(), "{size:?}:\n{}", checked.text());
-        assert_eq!(checked.header.page_bytes, size.bytes());
-        // Not every CPU has 16K pages.
-        assert!(checked.text().contains("4K, "), "{size:?}");
-        assert!(checked.text().contains("64K pages"), "{size:?}");
-    }
+fn programs_of_every_size_keep_the_rules_with_4k_pages() {
+    programs_of_every_size_keep_the_rules(PageSize::K4, "neoverse-n1", "sizes");
+}
+
+/// And memory tests, a hostile program, the benchmark and programs that fork and end each other, of all page sizes
+/// at once.
+#[test]
+fn programs_of_every_size_keep_the_rules_with_16k_pages() {
+    let words =
+        "beside copies memory groups areas vfork preempt sizes instructions /bench,1048576,1";
+    programs_of_every_size_keep_the_rules(PageSize::K16, "max", words);
+}
+
+#[test]
+fn programs_of_every_size_keep_the_rules_with_64k_pages() {
+    programs_of_every_size_keep_the_rules(PageSize::K64, "max", "sizes");
 }
 
 /// EPD0 in a line that writes TCR.

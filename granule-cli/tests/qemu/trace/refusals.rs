@@ -1,7 +1,5 @@
 //! Traces that cannot be had, or not to their end: one line says why.
 
-use std::time::Duration;
-
 use granule_cli::boot::tree;
 use granule_cli::{LinearMap, Outcome, PageSize, Request};
 
@@ -36,23 +34,6 @@ fn a_kernel_that_panics_leaves_what_it_did_until_then() {
     assert!(!trace.complete && trace.events > 0);
     let checked = checked(&recorded.text());
     assert!(checked.is_clean() && !checked.header.complete);
-}
-
-#[test]
-fn a_kernel_that_never_comes_to_its_end_leaves_what_it_did_until_then() {
-    let recorded = record(|request| {
-        // Half a minute of work here.
-        request.memory = 16 << 30;
-        request.linear_map = Some(LinearMap::Base);
-        request.page_size = Some(PageSize::K4);
-        request.timeout = Duration::from_secs(2);
-        request.append = Some("arm64.bbm=0".into());
-    });
-    let boot = &recorded.boot;
-    assert_eq!(boot.outcome, Outcome::Timeout, "{}", boot.last_line());
-    let trace = boot.trace.as_ref().unwrap();
-    assert!(!trace.complete);
-    assert_eq!(recorded.text().lines().count() as u64, trace.events + 1);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use crate::trace::traces::{Recorded, SIZES, checked, find, record_ok, with_line}
 
 const CPUS: u32 = 4;
 
-fn several(words: &str, change: impl FnOnce(&mut Request)) -> Recorded {
+pub(crate) fn several(words: &str, change: impl FnOnce(&mut Request)) -> Recorded {
     record_ok(|request| {
         request.smp = CPUS;
         request.append = Some(words.into());
@@ -19,7 +19,7 @@ fn several(words: &str, change: impl FnOnce(&mut Request)) -> Recorded {
 }
 
 /// Every CPU turned its MMU on once, and all they did is in the one order.
-fn is_clean(recorded: &Recorded, what: &str) {
+pub(crate) fn is_clean(recorded: &Recorded, what: &str) {
     let text = recorded.text();
     let checked = checked(&text);
     assert!(checked.is_clean(), "{what}:\n{}", checked.text());

@@ -1,14 +1,24 @@
 //! One trace, and what is wrong with it once a line is missing or another.
 
-use std::process::{Command, Output};
-use std::sync::LazyLock;
+use std::process::Output;
 
 use granule_cli::LinearMap;
 
-use crate::trace::traces::{Recorded, checked, find, record_ok, with_line};
+use crate::hooked::granule;
+use crate::trace::traces::{checked, find, record_ok, with_line};
 
-static TRACE: LazyLock<Recorded> =
-    LazyLock::new(|| record_ok(|request| request.linear_map = Some(LinearMap::Direct)));
+/// One boot for all of them.
+#[test]
+fn each_fault_in_a_trace_is_found() {
+    let text = record_ok(|request| request.linear_map = Some(LinearMap::Direct)).text();
+    without_a_tlbi_the_page_may_still_be_found(&text);
+    without_a_dsb_an_invalidation_is_in_vain(&text);
+    barriers_round_new_mappings_are_missed(&text);
+    boot_tables_that_stay_in_a_cache_are_found(&text);
+    lines_that_a_loader_left_in_caches_are_maintained(&text);
+    a_table_freed_early_or_behind_a_last_level_tlbi_is_found(&text);
+    the_command_says_so_with_its_exit_code(&text);
+}
 
 /// The rules that a trace breaks, each once.
 fn rules(text: &str) -> Vec<&'static str> {
@@ -32,28 +42,24 @@ fn first_unmap(text: &str) -> usize {
     text[..at].lines().count() + 1
 }
 
-#[test]
-fn without_a_tlbi_the_page_may_still_be_found() {
-    let text = TRACE.text();
-    let line = find(&text, first_unmap(&text), "tlbi ");
-    let tampered = with_line(&text, line, None);
+fn without_a_tlbi_the_page_may_still_be_found(text: &str) {
+    let line = find(text, first_unmap(text), "tlbi ");
+    let tampered = with_line(text, line, None);
     let checked = checked(&tampered);
     let first = checked.findings.first().expect("nothing was found");
     let rule = first.violation.rule.name();
     assert_eq!(rule, "stale-translation", "{}", checked.text());
     assert!(first.line.is_some_and(|at| at as usize > line));
-    assert_eq!(first.earlier_line, Some(first_unmap(&text) as u64));
+    assert_eq!(first.earlier_line, Some(first_unmap(text) as u64));
 }
 
-#[test]
-fn without_a_dsb_an_invalidation_is_in_vain() {
-    let text = TRACE.text();
-    let tlbi = find(&text, first_unmap(&text), "tlbi ");
+fn without_a_dsb_an_invalidation_is_in_vain(text: &str) {
+    let tlbi = find(text, first_unmap(text), "tlbi ");
     for line in [
-        find(&text, first_unmap(&text), "dsb cpu0 ishst"),
-        find(&text, tlbi, "dsb cpu0 ish"),
+        find(text, first_unmap(text), "dsb cpu0 ishst"),
+        find(text, tlbi, "dsb cpu0 ish"),
     ] {
-        let checked = checked(&with_line(&text, line, None));
+        let checked = checked(&with_line(text, line, None));
         let first = checked.findings.first().expect("nothing was found");
         let rule = first.violation.rule.name();
         assert_eq!(rule, "stale-translation", "{}", checked.text());
@@ -61,48 +67,40 @@ fn without_a_dsb_an_invalidation_is_in_vain() {
     }
 }
 
-#[test]
-fn barriers_round_new_mappings_are_missed() {
-    let text = TRACE.text();
+fn barriers_round_new_mappings_are_missed(text: &str) {
     let used = find(
-        &text,
-        find(&text, 1, "assume-visible cpu0 ") + 3,
+        text,
+        find(text, 1, "assume-visible cpu0 ") + 3,
         "store cpu0 ",
     );
-    let without_dsb = with_line(&text, find(&text, used, "dsb cpu0 ishst"), None);
+    let without_dsb = with_line(text, find(text, used, "dsb cpu0 ishst"), None);
     assert_eq!(rules(&without_dsb), ["store-not-visible"]);
-    let without_isb = with_line(&text, find(&text, used, "isb cpu0"), None);
+    let without_isb = with_line(text, find(text, used, "isb cpu0"), None);
     assert_eq!(rules(&without_isb), ["missing-isb"]);
 }
 
-#[test]
-fn boot_tables_that_stay_in_a_cache_are_found() {
-    let text = TRACE.text();
-    let line = find(&text, 1, "dc cpu0 ivac");
-    assert!(!rules(&with_line(&text, line, None)).is_empty());
-    let line = find(&text, 1, "tlbi cpu0 vmalle1");
+fn boot_tables_that_stay_in_a_cache_are_found(text: &str) {
+    let line = find(text, 1, "dc cpu0 ivac");
+    assert!(!rules(&with_line(text, line, None)).is_empty());
+    let line = find(text, 1, "tlbi cpu0 vmalle1");
     assert_eq!(
-        rules(&with_line(&text, line, None)).first(),
+        rules(&with_line(text, line, None)).first(),
         Some(&"unknown-tlb")
     );
 }
 
-#[test]
-fn lines_that_a_loader_left_in_caches_are_maintained() {
-    let text = TRACE.text();
-    let line = find(&text, 1, "dc cpu0 civac");
+fn lines_that_a_loader_left_in_caches_are_maintained(text: &str) {
+    let line = find(text, 1, "dc cpu0 civac");
     assert_eq!(
-        rules(&with_line(&text, line, None)).first(),
+        rules(&with_line(text, line, None)).first(),
         Some(&"dirty-line-behind")
     );
-    let line = find(&text, 1, "ic cpu0 iallu");
-    assert_eq!(rules(&with_line(&text, line, None)), ["instruction-cache"]);
+    let line = find(text, 1, "ic cpu0 iallu");
+    assert_eq!(rules(&with_line(text, line, None)), ["instruction-cache"]);
 }
 
-#[test]
-fn a_table_freed_early_or_behind_a_last_level_tlbi_is_found() {
-    let text = TRACE.text();
-    let free = find(&text, 1, "free ");
+fn a_table_freed_early_or_behind_a_last_level_tlbi_is_found(text: &str) {
+    let free = find(text, 1, "free ");
     let tlbi = text
         .lines()
         .take(free)
@@ -112,10 +110,10 @@ fn a_table_freed_early_or_behind_a_last_level_tlbi_is_found() {
         .unwrap();
     let last_level = tlbi.1.replace("vaae1is", "vaale1is");
     assert_ne!(last_level, tlbi.1);
-    let rules_then = rules(&with_line(&text, tlbi.0 + 1, Some(&last_level)));
+    let rules_then = rules(&with_line(text, tlbi.0 + 1, Some(&last_level)));
     assert!(rules_then.contains(&"freed-in-use"), "{rules_then:?}");
     let freed = text.lines().nth(free - 1).unwrap();
-    let early = with_line(&text, tlbi.0, Some(freed));
+    let early = with_line(text, tlbi.0, Some(freed));
     assert!(
         rules(&early).contains(&"freed-in-use"),
         "{:?}",
@@ -126,7 +124,7 @@ fn a_table_freed_early_or_behind_a_last_level_tlbi_is_found() {
 fn command(trace: &str, options: &[&str]) -> Output {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), trace).unwrap();
-    Command::new(env!("CARGO_BIN_EXE_granule"))
+    granule()
         .arg("check")
         .args(options)
         .arg(file.path())
@@ -134,15 +132,13 @@ fn command(trace: &str, options: &[&str]) -> Output {
         .unwrap()
 }
 
-#[test]
-fn the_command_says_so_with_its_exit_code() {
-    let text = TRACE.text();
+fn the_command_says_so_with_its_exit_code(text: &str) {
     assert_eq!(
-        command(&text, &["--strict", "--bbm", "0"]).status.code(),
+        command(text, &["--strict", "--bbm", "0"]).status.code(),
         Some(0)
     );
-    let line = find(&text, first_unmap(&text), "tlbi ");
-    let output = command(&with_line(&text, line, None), &[]);
+    let line = find(text, first_unmap(text), "tlbi ");
+    let output = command(&with_line(text, line, None), &[]);
     let said = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(

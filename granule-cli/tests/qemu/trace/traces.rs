@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 
 use granule_cli::check::{self, Checked, Options};
-use granule_cli::{Boot, PageSize, Request, boot};
+use granule_cli::{Boot, PageSize, Request};
 use tempfile::TempDir;
 
-use crate::hooked::hooked;
+use crate::hooked::run;
 use crate::image::image;
 
 pub(crate) const SIZES: [PageSize; 3] = [PageSize::K4, PageSize::K16, PageSize::K64];
@@ -56,7 +56,7 @@ pub(crate) fn record(change: impl FnOnce(&mut Request)) -> Recorded {
     };
     change(&mut request);
     Recorded {
-        boot: boot::run(&hooked(&request)),
+        boot: run(&request),
         path,
         _dir: dir,
     }

@@ -119,30 +119,6 @@ fn tasks_leave_a_quarter_of_their_kernel_stack() {
     assert!(most > 1024, "nothing was measured: {most}");
 }
 
-/// With memory for as many as there are places: small ones, or what they share with their parent.
-#[test]
-fn a_fork_bomb_ends_at_the_limit() {
-    for (size, cpus, memory) in [
-        (PageSize::K4, 2, 256 << 20),
-        (PageSize::K16, 1, 1 << 30),
-        (PageSize::K64, 3, 1 << 30),
-    ] {
-        let request = Request {
-            memory,
-            append: Some("user_pagesize=4k".into()),
-            ..machine(size, cpus)
-        };
-        let ran = does(&request, "bomb", Outcome::Ok);
-        let most = ran.number("user.most_processes");
-        let line = format!("{} processes beside the first", most - 1);
-        assert!(ran.says(&line), "no {line:?} in:\n{}", ran.console);
-        assert_eq!(ran.number("user.processes"), most);
-        // Linux's rule, within a half of it for what the kernel takes first.
-        let by_memory = (memory >> 17).min(4096);
-        assert!((by_memory / 2..=by_memory).contains(&most), "{most}");
-    }
-}
-
 #[test]
 fn a_thousand_programs_wait_at_once_and_all_is_given_back() {
     for (size, cpus) in [(PageSize::K4, 2), (PageSize::K16, 1), (PageSize::K64, 4)] {

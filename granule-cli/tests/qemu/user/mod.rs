@@ -3,11 +3,12 @@
 //! no frame is lost over any of it, which the kernel counts itself.
 //!
 //! Image and program are built before by `cargo xtask image` and `cargo xtask user` (`cargo xtask
-//! test` does). No test measures time.
+//! test` does). No test measures time. In [`live`] the CPUs run beside each other.
 
 mod ends;
 mod files;
 mod hostile;
+mod live;
 pub(crate) mod machine;
 mod programs;
 mod sizes;

@@ -1,7 +1,7 @@
 //! U-Boot's prompt, with README.md's lines.
 
 use granule_cli::boot::prompt::{Way, commands};
-use granule_cli::{Firmware, Initramfs, Outcome, PageSize, Request, boot};
+use granule_cli::{Firmware, Initramfs, Outcome, PageSize, Request};
 
 use crate::boot::guests;
 use crate::hooked;
@@ -93,7 +93,7 @@ fn a_prompt_that_comes_back_ends_the_boot() {
         firmware: Firmware::UBootEfi,
         ..Request::default()
     };
-    let boot = boot::run(&request);
+    let boot = hooked::run(&request);
     assert_eq!(boot.outcome, Outcome::GuestExit, "{}", boot.last_line());
     assert!(!boot.console_text().contains("never"));
     let reason = boot.reason.unwrap();

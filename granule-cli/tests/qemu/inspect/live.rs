@@ -14,13 +14,14 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
 use super::Qemu;
+use crate::hooked::{granule, qemu};
 
 #[test]
 fn a_machine_runs_again_after_a_signal() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let (own, other) = (folder.join("own"), folder.join("other"));
-    let mut qemu = Command::new("qemu-system-aarch64");
+    let mut qemu = Command::new(qemu());
     qemu.args(["-no-user-config", "-nodefaults", "-display", "none"])
         .args(["-machine", "virt", "-cpu", "max", "-m", "64"])
         // A branch to itself.
@@ -48,7 +49,7 @@ fn a_machine_runs_again_after_a_signal() {
     // Between granule and QEMU: the signal comes when the machine stands still.
     let between = folder.join("between");
     let listener = UnixListener::bind(&between).unwrap();
-    let granule = Command::new(env!("CARGO_BIN_EXE_granule"))
+    let granule = granule()
         .arg("dump")
         .arg(format!("qmp:{}", between.display()))
         .stdout(Stdio::null())

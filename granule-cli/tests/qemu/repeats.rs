@@ -1,0 +1,68 @@
+//! Exact boots repeat bit for bit: the console with its times, and the record but for what QEMU took of the host.
+
+use granule_cli::request::KaslrSeed;
+use granule_cli::{Initramfs, Outcome, PageSize, Request};
+use serde_json::Value;
+
+use crate::hooked::ends;
+use crate::user::machine::{machine, program};
+
+/// What a boot left.
+fn once(request: &Request) -> (String, Value) {
+    let boot = ends(request, Outcome::Ok);
+    let mut json = boot.json();
+    json["qemu"]["peak_resident_bytes"] = Value::Null;
+    (boot.console_text(), json)
+}
+
+#[track_caller]
+fn repeats(request: &Request) -> (String, Value) {
+    let first = once(request);
+    assert_eq!(first, once(request));
+    first
+}
+
+/// With programs that meet, on one CPU and on several that take turns.
+#[test]
+fn a_boot_with_programs() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let archive = Initramfs::new().program("/init", &program());
+    archive.write(file.path()).unwrap();
+    for cpus in [1, 4] {
+        repeats(&Request {
+            initrd: Some(file.path().to_owned()),
+            append: Some("-- storm".into()),
+            ..machine(PageSize::K4, cpus)
+        });
+    }
+}
+
+/// Where QEMU draws the kernel's seed.
+#[test]
+fn a_boot_with_addresses_at_random() {
+    let request = Request {
+        kaslr_seed: KaslrSeed::Random,
+        ..machine(PageSize::K16, 1)
+    };
+    let (_, json) = repeats(&request);
+    assert_eq!(json["kaslr"]["state"], "on", "{json}");
+}
+
+mod live {
+    use granule_cli::request::KaslrSeed;
+    use granule_cli::{PageSize, Request};
+
+    use super::once;
+    use crate::user::machine::machine;
+
+    /// The name of a test's module is what makes it live, so here is what differs then.
+    #[test]
+    fn a_boot_in_a_live_module_is_another_each_time() {
+        let request = Request {
+            kaslr_seed: KaslrSeed::Random,
+            ..machine(PageSize::K16, 1)
+        };
+        let [first, second] = [(), ()].map(|()| once(&request).1["kaslr"].clone());
+        assert_ne!(first, second);
+    }
+}

@@ -1,0 +1,66 @@
+//! Programs on CPUs that run beside each other, each in a thread of the host: those in which several meet.
+
+use granule_cli::{Outcome, PageSize, Request};
+
+use crate::user::machine::{does, machine, well};
+
+const CPUS: u32 = 4;
+
+fn meet(words: &str, line: &str) {
+    for size in [PageSize::K4, PageSize::K16, PageSize::K64] {
+        well(&machine(size, CPUS), words, line);
+    }
+}
+
+#[test]
+fn many_processes() {
+    meet("storm", "stormed");
+}
+
+#[test]
+fn signals_meet_forks() {
+    meet("comets", "burnt out");
+}
+
+#[test]
+fn signals_come_from_everywhere() {
+    meet("signal-storm", "stormed");
+}
+
+#[test]
+fn pages_are_shared_and_copied() {
+    meet("copies", "copied");
+}
+
+/// With memory for as many as there are places: small ones, or what they share with their parent. (Bombs take turns
+/// slowly.)
+fn a_fork_bomb_ends_at_the_limit(size: PageSize, cpus: u32, memory: u64) {
+    let request = Request {
+        memory,
+        append: Some("user_pagesize=4k".into()),
+        ..machine(size, cpus)
+    };
+    let ran = does(&request, "bomb", Outcome::Ok);
+    let most = ran.number("user.most_processes");
+    let line = format!("{} processes beside the first", most - 1);
+    assert!(ran.says(&line), "no {line:?} in:\n{}", ran.console);
+    assert_eq!(ran.number("user.processes"), most);
+    // Linux's rule, within a half of it for what the kernel takes first.
+    let by_memory = (memory >> 17).min(4096);
+    assert!((by_memory / 2..=by_memory).contains(&most), "{most}");
+}
+
+#[test]
+fn a_fork_bomb_ends_with_4k_pages() {
+    a_fork_bomb_ends_at_the_limit(PageSize::K4, 2, 256 << 20);
+}
+
+#[test]
+fn a_fork_bomb_ends_with_16k_pages() {
+    a_fork_bomb_ends_at_the_limit(PageSize::K16, 1, 1 << 30);
+}
+
+#[test]
+fn a_fork_bomb_ends_with_64k_pages() {
+    a_fork_bomb_ends_at_the_limit(PageSize::K64, 3, 1 << 30);
+}
