@@ -42,7 +42,7 @@ pub(crate) const CPU: &str = "neoverse-n1";
 const LINUX_WORDS: &str = "console=ttyAMA0 loglevel=1 panic=-1";
 
 /// How long a guest may take; the longest takes about a minute on an idle machine.
-pub(crate) const LIMIT: Duration = Duration::from_secs(600);
+pub(crate) const LIMIT: Duration = Duration::from_secs(240);
 
 impl Kernel {
     /// The name in tables and checks.
