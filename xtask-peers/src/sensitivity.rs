@@ -91,8 +91,7 @@ fn measure(recordings: &[PathBuf]) -> Result<(Vec<Value>, String)> {
     let mut command = cargo(&[
         "test",
         "--quiet",
-        "--package",
-        "granule-cli",
+        "--workspace",
         "--test",
         "qemu",
         "--",

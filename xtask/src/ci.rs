@@ -116,6 +116,10 @@ fn results_file(step: &str) -> PathBuf {
     folder().join(format!("{step}.json"))
 }
 
+fn own_copy() -> PathBuf {
+    folder().join("xtask")
+}
+
 fn log_file(step: &str) -> PathBuf {
     folder().join(format!("{step}.log"))
 }
@@ -129,7 +133,7 @@ fn run_apart(step: &Step, again: &[String], set: u8, part: u64) -> Results {
             .create(true)
             .append(true)
             .open(log_file(step.name))?;
-        let mut command = Command::new(std::env::current_exe()?);
+        let mut command = Command::new(own_copy());
         command
             .args(["test", "--part", &part.to_string(), "--step", step.name])
             .args(again)
@@ -168,6 +172,9 @@ fn run(steps: &[&'static Step], set: u8, part: Option<u64>) -> Result<ExitCode> 
     for step in steps {
         let _ = fs::remove_file(log_file(step.name));
     }
+    // A build may replace the file of this program.
+    let own = std::env::current_exe().context("xtask does not know where it is")?;
+    fs::copy(own, own_copy()).context("cannot copy xtask")?;
     cargo_tools::bin()?;
     let jobs = jobs(steps, &history);
     let mut records = Vec::new();

@@ -19,7 +19,7 @@ const ROWS: [&[&str]; PARTS as usize] = [
     &["makedumpfile", "tlb"],
     &["watch"],
     &["watch-others", "from-linux"],
-    &["faults"],
+    &["sensitivity"],
     &["shell", "kexec", "bench"],
 ];
 

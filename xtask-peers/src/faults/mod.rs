@@ -186,8 +186,7 @@ fn mattering(record: &Path, places: &[String]) -> Result<Vec<(u64, u64)>> {
     let mut command = cargo(&[
         "test",
         "--quiet",
-        "--package",
-        "granule-cli",
+        "--workspace",
         "--test",
         "qemu",
         "--",
@@ -222,7 +221,7 @@ fn rows(text: &str) -> Vec<(u64, u64)> {
 }
 
 /// Plants the faults, and adds a check for each. Returns a row for each that is found and matters.
-fn all(subject: &Subject<'_>, extent: Extent, add: &mut impl FnMut(Check)) -> Vec<Value> {
+fn all(subject: &Subject<'_>, add: &mut impl FnMut(Check)) -> Vec<Value> {
     let record = subject.folder.join("whole.gz");
     let whole = match without(subject, &record) {
         Ok(whole) => whole,
@@ -232,10 +231,7 @@ fn all(subject: &Subject<'_>, extent: Extent, add: &mut impl FnMut(Check)) -> Ve
             return Vec::new();
         }
     };
-    let faults: Vec<&Fault> = FAULTS
-        .iter()
-        .filter(|it| it.sampled || extent == Extent::All)
-        .collect();
+    let faults = &FAULTS;
     let mut done: Vec<Option<Result<(String, String)>>> = Vec::new();
     done.resize_with(faults.len(), || None);
     graph::all(
@@ -244,7 +240,7 @@ fn all(subject: &Subject<'_>, extent: Extent, add: &mut impl FnMut(Check)) -> Ve
             // The kernel is somewhere else each time.
             let plant = ["--plant", faults[at].plant];
             let (told, _) = watch(subject, &format!("fault-{at}"), &plant, LEAVE)?;
-            Ok((shows(&told, &whole, faults[at])?, planted(&told)?))
+            Ok((shows(&told, &whole, &faults[at])?, planted(&told)?))
         },
         |one| {
             done[one.job] = Some(one.result);
@@ -292,15 +288,6 @@ fn all(subject: &Subject<'_>, extent: Extent, add: &mut impl FnMut(Check)) -> Ve
 /// The kernel in which faults are planted, by its place in the list of kernels.
 const PLANTED_IN: usize = 1;
 
-/// How many of the faults are planted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Extent {
-    /// A few, of each kind.
-    Sample,
-    /// All.
-    All,
-}
-
 /// The initramfs for the kernel at this place of the list of kernels.
 pub(crate) fn initrd(peers: &Peers<'_>, at: usize, files: &Files) -> Result<PathBuf> {
     let read = |path: PathBuf| {
@@ -322,7 +309,6 @@ pub(crate) fn initrd(peers: &Peers<'_>, at: usize, files: &Files) -> Result<Path
 pub(crate) fn run(
     peers: &Peers<'_>,
     files: &Files,
-    extent: Extent,
     fresh: bool,
     add: &mut impl FnMut(Check),
 ) -> Result<Vec<Value>> {
@@ -338,7 +324,7 @@ pub(crate) fn run(
         cpus: 1,
         folder: &files.folder("faults")?,
     };
-    Ok(all(&subject, extent, add))
+    Ok(all(&subject, add))
 }
 
 /// The run without a fault, recorded.
@@ -373,7 +359,6 @@ mod tests {
             plant: "f:tlbi",
             rules: STALE,
             function: "copy_page_range",
-            sampled: false,
         };
         let found = with(json!({
             "rule": "stale-translation", "function": "ret_to_user", "count": 3,
