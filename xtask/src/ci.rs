@@ -209,7 +209,7 @@ fn run(steps: &[&'static Step], set: u8, part: Option<u64>) -> Result<ExitCode> 
             results: Results::of(name, false, why),
         });
     }
-    let (flaky, failed) = repeat(&records, set, part);
+    let (flaky, failed) = repeat(&records, |step, names| run_apart(step, names, set, part));
     let mut record = Record {
         commit,
         command: command(set).to_owned(),
@@ -254,7 +254,10 @@ fn report(step: &Step, results: &Results, seconds: f64) {
 }
 
 /// Repeats the live failures alone, three times each. What fails twice more, and what is exact, fails the run.
-fn repeat(records: &[StepRecord], set: u8, part: u64) -> (Vec<Flaky>, Vec<Failure>) {
+fn repeat(
+    records: &[StepRecord],
+    again: impl Fn(&Step, &[String]) -> Results,
+) -> (Vec<Flaky>, Vec<Failure>) {
     let (mut flaky, mut failed) = (Vec::new(), Vec::new());
     for record in records {
         let (live, exact) = record
@@ -270,7 +273,7 @@ fn repeat(records: &[StepRecord], set: u8, part: u64) -> (Vec<Flaky>, Vec<Failur
         let repeated: Vec<_> = (1..=REPEATED)
             .map(|time| {
                 println!("      again, {time} of {REPEATED}: {}", names.join(", "));
-                run_apart(step, &names, set, part)
+                again(step, &names)
             })
             .collect();
         for one in live {
@@ -452,11 +455,44 @@ mod tests {
     }
 
     #[test]
-    fn a_repetition_fails_in_the_test_or_as_a_whole() {
-        let step = STEPS.iter().find(|step| step.name == "peers").unwrap();
-        let failed = |name: &str| Results::of(name, true, Err(anyhow::anyhow!("x")));
-        assert!(has_failed(&failed("a"), step, "a") && !has_failed(&failed("b"), step, "a"));
-        assert!(has_failed(&failed("peers"), step, "a"));
-        assert!(!has_failed(&Results::of("peers", true, Ok(())), step, "a"));
+    fn live_failures_are_repeated_and_exact_ones_are_not() {
+        let failure = |name: &str, live| Failure {
+            name: name.into(),
+            live,
+            why: "x".into(),
+        };
+        let failed = vec![
+            failure("once", true),
+            failure("twice more", true),
+            failure("exact", false),
+        ];
+        let record = |name: &str, failed| StepRecord {
+            name: name.into(),
+            seconds: 1.0,
+            results: Results {
+                failed,
+                ..Results::default()
+            },
+        };
+        let times = std::cell::Cell::new(0);
+        let (flaky, failed) = repeat(&[record("host-tests", failed)], |step, names| {
+            assert_eq!((step.name, names.len()), ("host-tests", 2));
+            times.set(times.get() + 1);
+            let mut results = Results::default();
+            if times.get() < 3 {
+                results.failed.push(failure("twice more", true));
+            }
+            results
+        });
+        assert_eq!(times.get(), REPEATED);
+        assert_eq!(flaky.len(), 1);
+        assert_eq!((flaky[0].name.as_str(), flaky[0].failed), ("once", 1));
+        let names: Vec<_> = failed.iter().map(|one| one.name.as_str()).collect();
+        assert_eq!(names, ["exact", "twice more"]);
+        // A step that fails as a whole decides nothing in a test's favour.
+        let whole =
+            |step: &Step, _: &[String]| Results::of(step.name, true, Err(anyhow::anyhow!("x")));
+        let (flaky, failed) = repeat(&[record("peers", vec![failure("a", true)])], whole);
+        assert!(flaky.is_empty() && failed.len() == 1);
     }
 }
