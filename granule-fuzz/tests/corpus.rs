@@ -33,8 +33,11 @@ use std::path::{Path, PathBuf};
 /// The most bytes of a file: a fuzzer reads it for each input.
 const MOST_BYTES: u64 = 32 << 10;
 
+/// Whether a reader accepts the bytes.
+type Reads = fn(&[u8]) -> bool;
+
 /// Each format: its folder, and whether its readers accept a file.
-const FORMATS: &[(&str, fn(&[u8]) -> bool)] = &[
+const FORMATS: &[(&str, Reads)] = &[
     ("acpi", acpi),
     ("command-line", command_line),
     ("device-tree", device_tree),

@@ -15,14 +15,14 @@ const TABLES: u64 = 1 << 46;
 const GARBAGE: u64 = 0xdead_beef_dead_beef;
 
 /// Memory for tables, handed out a page at a time.
-pub struct Pages {
-    pub words: Vec<Cell<u64>>,
-    pub page: u64,
-    pub next: u64,
+pub(crate) struct Pages {
+    pub(crate) words: Vec<Cell<u64>>,
+    pub(crate) page: u64,
+    pub(crate) next: u64,
 }
 
 impl Pages {
-    pub fn new(page: u64, pages: u64) -> Self {
+    pub(crate) fn new(page: u64, pages: u64) -> Self {
         Self {
             words: vec![Cell::new(GARBAGE); (page / 8 * pages) as usize],
             page,
@@ -30,26 +30,26 @@ impl Pages {
         }
     }
 
-    pub fn word(&self, table: PhysicalAddress, index: usize) -> &Cell<u64> {
+    pub(crate) fn word(&self, table: PhysicalAddress, index: usize) -> &Cell<u64> {
         let page = (table.0 - TABLES) / self.page;
         assert!(page < self.next, "{table} was not given out");
         &self.words[(page * self.page / 8) as usize + index]
     }
 
     /// A pointer to a whole table, in cells, which may be written through it.
-    pub fn pointer_to(&self, table: PhysicalAddress) -> *mut u64 {
+    pub(crate) fn pointer_to(&self, table: PhysicalAddress) -> *mut u64 {
         let inside = self.word(table, 0) as *const _ as usize - self.words.as_ptr() as usize;
         self.words.as_ptr().wrapping_byte_add(inside) as *mut u64
     }
 
-    pub fn take(&mut self) -> Option<PhysicalAddress> {
+    pub(crate) fn take(&mut self) -> Option<PhysicalAddress> {
         let table = TABLES + self.next * self.page;
         let left = self.words.len() as u64 * 8 / self.page - self.next;
         self.next += u64::from(left > 0);
         (left > 0).then_some(PhysicalAddress(table))
     }
 
-    pub fn empty_root(&mut self) -> PhysicalAddress {
+    pub(crate) fn empty_root(&mut self) -> PhysicalAddress {
         let root = self.take().unwrap();
         for index in 0..self.page as usize / 8 {
             self.word(root, index).set(0);
@@ -66,14 +66,14 @@ unsafe impl PhysToVirt for &Pages {
 }
 
 /// Slots that insist on being used as slots are, and count what is done with them.
-pub struct Checked {
-    pub pages: Pages,
-    pub can: Can,
-    pub shown: [Option<PhysicalAddress>; Slot::COUNT],
-    pub counters: Counters,
-    pub waits: u64,
+pub(crate) struct Checked {
+    pub(crate) pages: Pages,
+    pub(crate) can: Can,
+    pub(crate) shown: [Option<PhysicalAddress>; Slot::COUNT],
+    pub(crate) counters: Counters,
+    pub(crate) waits: u64,
     /// TLBIs not yet waited for.
-    pub in_flight: bool,
+    pub(crate) in_flight: bool,
 }
 
 impl Checked {
