@@ -146,11 +146,6 @@ fn run_apart(step: &Step, again: &[String], set: u8, part: u64) -> Results {
         if set != CHECK {
             command.env("GRANULE_BUILT", "1");
         }
-        if set & ALL != 0 {
-            // Properties and the model's harness at twice the length of `make test`.
-            command.env("GRANULE_TIMES", "2");
-            command.env("GRANULE_HARNESS_OPERATIONS", "120000");
-        }
         let status = command.status().context("cannot start the step")?;
         let text = fs::read_to_string(&results)
             .with_context(|| format!("the step ended with {status} and wrote no results"))?;

@@ -217,6 +217,7 @@ impl Model {
         if changes
             .iter()
             .any(|change| change.new & descriptor::VALID != 0)
+            && self.memory.has_lines_for_others()
         {
             // Memory that was stored before may be mapped only now, or be executable only now.
             self.caches.note_change();

@@ -377,6 +377,13 @@ impl Memory {
         found
     }
 
+    /// Whether [`Self::lines_for_others`] has any.
+    pub(crate) fn has_lines_for_others(&self) -> bool {
+        let mut pages = self.other_lines.iter();
+        let is_other = |number: &u64| self.page(*number).is_some_and(|page| page.lines.other != 0);
+        pages.any(is_other) || self.extents.all().any(|(_, _, one)| one.lines.other != 0)
+    }
+
     /// The owner of the memory at an address.
     pub(crate) fn owner(&self, address: u64) -> Owner {
         let number = address >> PAGE_SHIFT;

@@ -112,6 +112,7 @@ impl Notes {
             let va = geometry.base().0.wrapping_add(offset);
             if dirty
                 && entry.0 & Descriptor::ACCESS_FLAG != 0
+                && entry.0 & Descriptor::CONTIGUOUS == 0
                 && model.may_mark_another_member(S::REGIME, va)
                 && let Some(other) = leaf.other_member(model, &geometry, &mut random)
             {
