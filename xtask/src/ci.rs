@@ -169,7 +169,10 @@ fn run(steps: &[&'static Step], set: u8, part: Option<u64>) -> Result<ExitCode> 
     }
     // A build may replace the file of this program.
     let own = std::env::current_exe().context("xtask does not know where it is")?;
-    fs::copy(own, own_copy()).context("cannot copy xtask")?;
+    // Moved into place, because steps of another run may still be running from the old one.
+    let new = own_copy().with_extension("new");
+    fs::copy(own, &new).context("cannot copy xtask")?;
+    fs::rename(&new, own_copy()).context("cannot move the copy of xtask")?;
     cargo_tools::bin()?;
     let jobs = jobs(steps, &history);
     let mut records = Vec::new();
