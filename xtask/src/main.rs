@@ -16,6 +16,7 @@ mod debian;
 mod disk;
 #[cfg(test)]
 mod documents;
+mod drawn;
 mod dump_speed;
 mod elf;
 mod entry;
