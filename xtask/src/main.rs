@@ -34,6 +34,7 @@ mod matrix;
 mod miri;
 mod mmu_off;
 mod nextest;
+mod pace;
 mod packages;
 #[cfg(test)]
 mod page_constants;
