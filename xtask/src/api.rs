@@ -6,12 +6,12 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
-use std::fs;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 
 use crate::packages::LIBRARY;
+use xtask::files;
 use xtask::workspace::{KERNEL_TARGET, cargo, root, run, target_dir};
 
 fn file() -> PathBuf {
@@ -21,7 +21,7 @@ fn file() -> PathBuf {
 /// Writes the file anew.
 pub(crate) fn write() -> Result<()> {
     let file = file();
-    fs::write(&file, list()?).with_context(|| format!("cannot write {}", file.display()))?;
+    files::write(&file, list()?)?;
     println!("{}", file.display());
     Ok(())
 }
@@ -29,8 +29,7 @@ pub(crate) fn write() -> Result<()> {
 /// Compares the file with the sources.
 pub(crate) fn check() -> Result<()> {
     let file = file();
-    let listed =
-        fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
+    let listed = files::text(&file)?;
     let there = list()?;
     let twice = twice(&there);
     ensure!(
@@ -54,19 +53,14 @@ fn list() -> Result<String> {
     let mut command = cargo(&["rustdoc", "--quiet", "-p", LIBRARY, "--all-features"]);
     command.args(["--target", KERNEL_TARGET, "--"]);
     command.args([
-        "-Z",
-        "unstable-options",
-        "--output-format",
-        "json",
+        "-Zunstable-options",
+        "--output-format=json",
         "--cap-lints=allow",
     ]);
     command.env("CARGO_TARGET_DIR", &folder);
     command.env("RUSTC_BOOTSTRAP", "1");
     run(command)?;
-    let json = folder
-        .join(KERNEL_TARGET)
-        .join("doc")
-        .join(format!("{LIBRARY}.json"));
+    let json = folder.join(format!("{KERNEL_TARGET}/doc/{LIBRARY}.json"));
     let api = public_api::Builder::from_rustdoc_json(&json)
         .omit_blanket_impls(true)
         .omit_auto_trait_impls(true)

@@ -13,6 +13,7 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use crate::guest;
+use xtask::files;
 use xtask::workspace::{KERNEL_TARGET, build_executable, capture, cargo, root, run, target_dir};
 
 /// What makes two rows the same.
@@ -75,8 +76,7 @@ pub(crate) fn bench(options: &Options) -> Result<()> {
 /// Builds `granule-bench` with that much unrelated code, into a file of its own.
 fn build(amount: u16) -> Result<std::path::PathBuf> {
     let folder = target_dir().join("bench");
-    std::fs::create_dir_all(&folder)
-        .with_context(|| format!("cannot make {}", folder.display()))?;
+    files::folder(&folder)?;
     let mut command = cargo(&["build", "--release", "-p", "granule-bench"]);
     command.env("GRANULE_BENCH_UNRELATED", amount.to_string());
     run(command)?;
@@ -129,53 +129,37 @@ fn median(value: &Value) -> Result<f64> {
         .context("granule-bench told no median")
 }
 
-/// The worst of the same object of each run, and its median in each run.
-fn worst<'a>(same: &[&'a Value]) -> Result<(&'a Value, Vec<f64>)> {
-    let medians = same
-        .iter()
-        .map(|value| median(value))
-        .collect::<Result<Vec<_>>>()?;
+/// The worst of the same object of each run, with its median in each run.
+fn worst<'a>(same: impl Iterator<Item = &'a Value>) -> Result<Value> {
+    let same: Vec<_> = same.collect();
+    let medians = same.iter().map(|value| median(value));
+    let medians = medians.collect::<Result<Vec<_>>>()?;
     let worst = same.iter().zip(&medians).max_by(|a, b| a.1.total_cmp(b.1));
-    Ok((worst.context("granule-bench did not run")?.0, medians))
-}
-
-/// The objects under a key, one list a run, all of one length.
-fn lists<'a>(runs: &'a [Value], key: &str) -> Result<Vec<&'a Vec<Value>>> {
-    let lists = runs
-        .iter()
-        .map(|run| run[key].as_array())
-        .collect::<Option<Vec<_>>>();
-    let lists = lists.with_context(|| format!("granule-bench told no {key}"))?;
-    ensure!(
-        lists.windows(2).all(|pair| pair[0].len() == pair[1].len()),
-        "the builds of granule-bench told different {key}"
-    );
-    Ok(lists)
-}
-
-fn same(a: &Value, b: &Value, names: &[&str]) -> bool {
-    names.iter().all(|name| a[name] == b[name])
+    let mut worst = (*worst.context("granule-bench did not run")?.0).clone();
+    worst["builds"] = json!(medians);
+    Ok(worst)
 }
 
 /// For each row and goal the run with the worst ratio, and what the others had.
 fn merge(runs: &[Value]) -> Result<Value> {
     let mut merged = runs.first().context("granule-bench did not run")?.clone();
     for (key, names) in [("rows", &NAMES[..]), ("goals", &["what"][..])] {
-        let lists = lists(runs, key)?;
-        let first = lists.first().context("granule-bench did not run")?;
-        let mut out = Vec::new();
-        for (at, row) in first.iter().enumerate() {
-            let all: Vec<&Value> = lists.iter().map(|list| &list[at]).collect();
-            ensure!(
-                all.iter().all(|other| same(row, other, names)),
-                "the builds of granule-bench told different {key}"
-            );
-            let (worst, medians) = worst(&all)?;
-            let mut worst = worst.clone();
-            worst["builds"] = json!(medians);
-            out.push(worst);
-        }
-        merged[key] = json!(out);
+        let lists = runs.iter().map(|run| run[key].as_array());
+        let lists = lists.collect::<Option<Vec<_>>>();
+        let lists = lists.with_context(|| format!("granule-bench has no {key}"))?;
+        let name = |row: &Value| {
+            names
+                .iter()
+                .map(|name| row[name].clone())
+                .collect::<Vec<_>>()
+        };
+        let all = |list: &[Value]| list.iter().map(name).collect::<Vec<_>>();
+        ensure!(
+            lists.iter().all(|list| all(list) == all(lists[0])),
+            "the builds of granule-bench have different {key}"
+        );
+        let each = (0..lists[0].len()).map(|at| worst(lists.iter().map(|list| &list[at])));
+        merged[key] = each.collect::<Result<Vec<_>>>()?.into();
     }
     let fault = runs
         .iter()

@@ -1,7 +1,6 @@
 //! A headless Chromium for tests of pages: Debian's, unpacked beside the build, with Debian's fonts. What
 //! pages must show belongs to the callers.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -9,8 +8,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use crate::debian;
-use xtask::deadline;
 use xtask::workspace::target_dir;
+use xtask::{deadline, files};
 
 /// The browser without windows, and fonts, so that pages look the same everywhere.
 const PACKAGES: [&str; 2] = ["chromium-headless-shell", "fonts-dejavu-core"];
@@ -46,7 +45,7 @@ impl Browser {
                 root.join("usr/share/fonts").display(),
                 folder.join("font-cache").display()
             );
-            fs::write(&fonts, text).with_context(|| format!("cannot write {}", fonts.display()))?;
+            files::write(&fonts, text)?;
             let libraries = debian::libraries(&root);
             let text = format!(
                 "#!/bin/sh\nexport LD_LIBRARY_PATH='{}:{}' FONTCONFIG_FILE='{}'\nexec '{}' \"$@\"\n",
@@ -101,7 +100,7 @@ impl Browser {
             page,
             &[size, format!("--screenshot={}", to.display())],
         )?;
-        fs::read(to).with_context(|| format!("there is no {}", to.display()))
+        files::read(to)
     }
 
     /// The page as it is printed, a PDF.
@@ -112,6 +111,6 @@ impl Browser {
             page,
             &["--no-pdf-header-footer".to_owned(), to_file],
         )?;
-        fs::read(to).with_context(|| format!("there is no {}", to.display()))
+        files::read(to)
     }
 }

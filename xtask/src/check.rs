@@ -6,14 +6,13 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use anyhow::Result;
 use serde_json::Value;
 
 use crate::nextest::Selection;
 use crate::packages::{on_host, packages};
-use xtask::workspace::{capture, metadata, root};
+use xtask::workspace::{git, metadata, root};
 
 /// Operations of the model's harness; `make test` has 60 000.
 const OPERATIONS: u64 = 6_000;
@@ -53,11 +52,7 @@ pub(crate) fn model() -> Result<Selection> {
 /// The files that differ from the commit at which this branch left `main`; on `main` itself, from the
 /// commit before. All files if there is no commit before.
 fn changed() -> Result<Vec<PathBuf>> {
-    let git = |arguments: &[&str]| {
-        let mut command = Command::new("git");
-        command.args(arguments).current_dir(root());
-        capture(command)
-    };
+    let git = |arguments: &[&str]| git(&root(), arguments);
     let head = git(&["rev-parse", "HEAD"])?;
     let main = ["origin/main", "main"]
         .into_iter()

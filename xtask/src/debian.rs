@@ -7,14 +7,14 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
+use xtask::files;
 use xtask::workspace::run;
 
 /// Unpacks packages (`NAME` or `NAME=VERSION`), with those that they need and the machine lacks, into a
 /// folder in `folder`, and returns it.
 pub(crate) fn unpack(folder: &Path, packages: &[String]) -> Result<PathBuf> {
     let archives = folder.join("archives");
-    fs::create_dir_all(archives.join("partial"))
-        .with_context(|| format!("cannot make {}", archives.display()))?;
+    files::folder(&archives.join("partial"))?;
     let folder = folder
         .canonicalize()
         .with_context(|| format!("{} is not reached", folder.display()))?;
@@ -47,7 +47,7 @@ pub(crate) fn libraries(root: &Path) -> PathBuf {
 
 /// Writes a script that can be run.
 pub(crate) fn script(path: &Path, text: &str) -> Result<()> {
-    fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    files::write(path, text)?;
     let mut command = Command::new("chmod");
     command.arg("755").arg(path);
     run(command)

@@ -5,12 +5,13 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Error, Result};
+use anyhow::{Error, Result};
 use clap::Args;
 use granule_cli::loader::{self, Entry, Loader};
 use granule_cli::{Initramfs, PageSize, disk};
 
 use crate::{image, user};
+use xtask::files;
 use xtask::workspace::{cargo, run, target_dir};
 
 /// Seconds in which a person may choose another line of the menu.
@@ -31,23 +32,13 @@ pub(crate) fn make(options: &Options) -> Result<()> {
     let granule = target_dir().join("granule");
     let loader = granule.join(Loader::Grub.file());
     if !loader.is_file() {
-        run(cargo(&[
-            "run",
-            "--quiet",
-            "--package",
-            "xtask-peers",
-            "--",
-            "--only",
-            "loaders",
-        ]))?;
+        let words = "run --quiet --package xtask-peers -- --only loaders";
+        run(cargo(&words.split(' ').collect::<Vec<_>>()))?;
     }
-    let read = |path: PathBuf| {
-        std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))
-    };
-    let program = read(granule.join("granule-user"))?;
-    let files = loader::files(
-        Some(read(loader)?),
-        read(granule.join("Image"))?,
+    let program = files::read(&granule.join("granule-user"))?;
+    let contents = loader::files(
+        Some(files::read(&loader)?),
+        files::read(&granule.join("Image"))?,
         Some(first_program(&program).bytes()),
         &entries(),
         SECONDS,
@@ -56,7 +47,7 @@ pub(crate) fn make(options: &Options) -> Result<()> {
         .output
         .clone()
         .unwrap_or_else(|| granule.join("disk.img"));
-    disk::write(&output, &files).map_err(Error::msg)?;
+    disk::write(&output, &contents).map_err(Error::msg)?;
     println!("{}", output.display());
     Ok(())
 }
@@ -71,7 +62,7 @@ fn first_program(program: &[u8]) -> Initramfs {
 
 /// The kernel's own choice first.
 fn entries() -> Vec<Entry> {
-    let sizes = [PageSize::K4, PageSize::K16, PageSize::K64].map(PageSize::word);
+    let sizes = PageSize::ALL.map(PageSize::word);
     let chosen = sizes.map(|size| Entry {
         name: format!("granule-{size}"),
         title: format!("Granule, {} pages", size.to_uppercase()),

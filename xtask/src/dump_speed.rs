@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 
+use crate::results::cpu_of_children;
 use xtask::workspace::build_executable;
 
 #[derive(Debug, Args)]
@@ -165,7 +166,7 @@ struct Cost {
 }
 
 fn timed(mut command: Command) -> Result<Cost> {
-    let (start, before) = (Instant::now(), childrens_seconds()?);
+    let (start, before) = (Instant::now(), cpu_of_children());
     let mut child = command.stdout(Stdio::null()).spawn()?;
     let status = format!("/proc/{}/status", child.id());
     let mut peak_kib = 0;
@@ -186,33 +187,10 @@ fn timed(mut command: Command) -> Result<Cost> {
         "{status} does not say VmHWM; this needs Linux"
     );
     Ok(Cost {
-        cpu: childrens_seconds()? - before,
+        cpu: (cpu_of_children() - before).as_secs_f64(),
         elapsed,
         peak_kib,
     })
-}
-
-/// The CPU time of all children that have ended: `cutime` and `cstime` of proc_pid_stat(5), in ticks of
-/// 10 ms, which all of Linux's architectures show to programs.
-fn childrens_seconds() -> Result<f64> {
-    let text = std::fs::read_to_string("/proc/self/stat").context("this needs Linux")?;
-    // The second field is the program's name in brackets, which may have spaces.
-    let fields = text
-        .rsplit_once(')')
-        .map(|(_, rest)| rest.split_whitespace());
-    let ticks = |field: &str| field.parse::<f64>().ok();
-    let both: Option<Vec<f64>> = fields
-        .context("/proc/self/stat has no name")?
-        .skip(13)
-        .take(2)
-        .map(ticks)
-        .collect();
-    let both = both.filter(|both| both.len() == 2);
-    Ok(both
-        .context("/proc/self/stat has no cutime and cstime")?
-        .iter()
-        .sum::<f64>()
-        / 100.0)
 }
 
 fn read_peak(status: &str) -> Option<u64> {

@@ -13,8 +13,12 @@ use crate::guest;
 use crate::packages::LIBRARY;
 use xtask::workspace::{KERNEL_TARGET, cargo, root, run, target_dir};
 
-/// The page sizes: name, bytes.
-const SIZES: [(&str, u64); 3] = [("4k", 4 << 10), ("16k", 16 << 10), ("64k", 64 << 10)];
+/// The page sizes: name, bytes, and the word that asks for it.
+const SIZES: [(&str, u64, &str); 3] = [
+    ("4k", 4 << 10, "page=4k"),
+    ("16k", 16 << 10, "page=16k"),
+    ("64k", 64 << 10, "page=64k"),
+];
 
 /// One boot of one program.
 struct Boot {
@@ -27,22 +31,14 @@ struct Boot {
 
 /// Compiles the library's examples for the host; formats, lints, builds and boots those that boot.
 pub(crate) fn check() -> Result<()> {
-    run(cargo(&[
-        "build",
-        "-p",
-        LIBRARY,
-        "--examples",
-        "--all-features",
-    ]))?;
+    let mut own = cargo(&["build", "--examples", "--all-features"]);
+    own.args(["-p", LIBRARY]);
+    run(own)?;
     let manifest = root().join("examples/Cargo.toml");
     let manifest = manifest.to_string_lossy();
-    run(cargo(&[
-        "fmt",
-        "--all",
-        "--check",
-        "--manifest-path",
-        &manifest,
-    ]))?;
+    let mut format = cargo(&["fmt", "--all", "--check"]);
+    format.args(["--manifest-path", &manifest]);
+    run(format)?;
     let target = target_dir().join("examples");
     let target = target.to_string_lossy();
     let place = ["--release", "--workspace", "--target", KERNEL_TARGET];
@@ -109,35 +105,27 @@ fn counts(what: &str, stores: u64, tables: u64, [tlbi, dsb, isb]: [u64; 3]) -> S
 /// The kernel: with a CPU that splits live blocks, and one that must not.
 fn bare_metal() -> impl Iterator<Item = Boot> {
     let boots = [
-        ("max", "4k", "4k"),
-        ("max", "16k", "16k"),
-        ("max", "64k", "64k"),
+        ("max", "page=4k", "4k"),
+        ("max", "page=16k", "16k"),
+        ("max", "page=64k", "64k"),
         // A word that is no page size: the smallest.
-        ("max", "8k", "4k"),
-        ("cortex-a72", "4k", "4k"),
-        ("cortex-a72", "64k", "64k"),
+        ("max", "page=8k", "4k"),
+        ("cortex-a72", "page=4k", "4k"),
+        ("cortex-a72", "page=64k", "64k"),
         // It has no 16K pages.
-        ("cortex-a72", "16k", "4k"),
+        ("cortex-a72", "page=16k", "4k"),
     ];
-    boots.into_iter().map(|(cpu, asked, size)| {
-        let append = match asked {
-            "4k" => "page=4k",
-            "8k" => "page=8k",
-            "16k" => "page=16k",
-            _ => "page=64k",
-        };
-        Boot {
-            program: "bare-metal",
-            options: vec!["-M", "virt", "-cpu", cpu, "-append", append],
-            expected: bare_metal_console(cpu == "max", size),
-        }
+    boots.into_iter().map(|(cpu, append, size)| Boot {
+        program: "bare-metal",
+        options: vec!["-M", "virt", "-cpu", cpu, "-append", append],
+        expected: bare_metal_console(cpu == "max", size),
     })
 }
 
 /// The console of the kernel, if the CPU `splits` live blocks or not.
 fn bare_metal_console(splits: bool, size: &str) -> String {
-    let bytes = SIZES.iter().find(|(name, _)| *name == size);
-    let page = bytes.map_or(0, |(_, bytes)| *bytes);
+    let page = SIZES.iter().find(|(name, ..)| *name == size);
+    let page = page.map_or(0, |(_, bytes, _)| *bytes);
     let entries = page / 8;
     // The second half of RAM, 512 MiB, in the largest leaves that the page size has below 1 GiB.
     let half = 512 << 20;
@@ -186,16 +174,12 @@ fn bare_metal_console(splits: bool, size: &str) -> String {
 /// The firmware at EL3 and at EL2.
 fn firmware() -> impl Iterator<Item = Boot> {
     let levels = [("El3", "virt,secure=on"), ("El2", "virt,virtualization=on")];
-    let appends = ["page=4k", "page=16k", "page=64k"];
     levels.into_iter().flat_map(move |(regime, machine)| {
-        SIZES
-            .into_iter()
-            .zip(appends)
-            .map(move |((size, page), append)| Boot {
-                program: "firmware",
-                options: vec!["-M", machine, "-cpu", "max", "-append", append],
-                expected: firmware_console(regime, size, page),
-            })
+        SIZES.into_iter().map(move |(size, page, append)| Boot {
+            program: "firmware",
+            options: vec!["-M", machine, "-cpu", "max", "-append", append],
+            expected: firmware_console(regime, size, page),
+        })
     })
 }
 
@@ -225,22 +209,12 @@ fn firmware_console(regime: &str, size: &str, page: u64) -> String {
 
 /// The hypervisor, whose guest gets a page, cannot write it any more, and loses it.
 fn hypervisor() -> impl Iterator<Item = Boot> {
-    let appends = ["page=4k", "page=16k", "page=64k"];
-    SIZES
-        .into_iter()
-        .zip(appends)
-        .map(|((size, page), append)| Boot {
-            program: "hypervisor",
-            options: vec![
-                "-M",
-                "virt,virtualization=on",
-                "-cpu",
-                "max",
-                "-append",
-                append,
-            ],
-            expected: hypervisor_console(size, page),
-        })
+    let machine = "virt,virtualization=on";
+    SIZES.into_iter().map(move |(size, page, append)| Boot {
+        program: "hypervisor",
+        options: vec!["-M", machine, "-cpu", "max", "-append", append],
+        expected: hypervisor_console(size, page),
+    })
 }
 
 fn hypervisor_console(size: &str, page: u64) -> String {

@@ -27,7 +27,6 @@ const STARTS: [(Firmware, &[bool]); 6] = [
 
 /// Entered at EL2, QEMU's `max` stays there: it has VHE.
 const ELS: [u8; 2] = [1, 2];
-const PAGE_SIZES: [PageSize; 3] = [PageSize::K4, PageSize::K16, PageSize::K64];
 const CPUS: [u32; 2] = [1, 4];
 
 /// Enough for EDK2, and for what a trace of the boot takes.
@@ -83,7 +82,7 @@ pub fn full(qemus: &[Qemu]) -> Vec<Case> {
     for (firmware, descriptions) in STARTS {
         for &acpi in descriptions {
             for el in ELS {
-                for page_size in PAGE_SIZES {
+                for page_size in PageSize::ALL {
                     for cpus in CPUS {
                         cases.extend(qemus.iter().map(|&qemu| Case {
                             firmware,

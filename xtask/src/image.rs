@@ -12,6 +12,7 @@ use sha2::{Digest, Sha256};
 use crate::elf::{self, Flat, Program};
 use crate::{byte_order, entry, hw_code, mmu_off, pe, strict_align};
 use granule_kcore::trace::entry_code;
+use xtask::files;
 use xtask::workspace::{KERNEL_TARGET, build_executable, image_path};
 
 /// A written image.
@@ -38,58 +39,19 @@ impl Image {
     }
 }
 
-/// Which page sizes the kernel has code for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Fixed {
-    /// 4 KiB pages only.
-    #[value(name = "4k")]
-    K4,
-    /// 16 KiB pages only.
-    #[value(name = "16k")]
-    K16,
-    /// 64 KiB pages only.
-    #[value(name = "64k")]
-    K64,
-}
-
-impl Fixed {
-    /// All of them.
-    pub(crate) const ALL: [Self; 3] = [Self::K4, Self::K16, Self::K64];
-
-    /// The form on command lines.
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::K4 => "4k",
-            Self::K16 => "16k",
-            Self::K64 => "64k",
-        }
-    }
-
-    /// The size's number in the Image header.
-    const fn in_header(self) -> u64 {
-        match self {
-            Self::K4 => 1,
-            Self::K16 => 2,
-            Self::K64 => 3,
-        }
-    }
-}
+/// The one page size that a kernel has code for.
+pub(crate) use granule_cli::PageSize as Fixed;
 
 /// Builds the kernel's ELF file, for all page sizes or one.
 pub(crate) fn build_kernel(fixed: Option<Fixed>) -> Result<PathBuf> {
-    build_with(fixed.map(|size| format!("fixed-{}", size.name())))
+    build_with(fixed.map(|size| format!("fixed-{}", size.word())))
 }
 
 /// Builds the kernel's ELF file with a feature of its crate.
 fn build_with(feature: Option<String>) -> Result<PathBuf> {
-    let mut arguments = vec![
-        "-p".to_owned(),
-        "granule-kernel".to_owned(),
-        "--target".to_owned(),
-        KERNEL_TARGET.to_owned(),
-        "--profile".to_owned(),
-        "kernel".to_owned(),
-    ];
+    let target = format!("--target={KERNEL_TARGET}");
+    let arguments = ["--package=granule-kernel", "--profile=kernel", &target];
+    let mut arguments = arguments.map(str::to_owned).to_vec();
     arguments.extend(feature.map(|feature| format!("--features={feature}")));
     build_executable(&arguments)
 }
@@ -112,7 +74,7 @@ pub(crate) fn test_image() -> Result<Image> {
 pub(crate) fn path(fixed: Option<Fixed>) -> PathBuf {
     match fixed {
         None => image_path(),
-        Some(size) => image_path().with_file_name(format!("Image-{}", size.name())),
+        Some(size) => image_path().with_file_name(format!("Image-{}", size.word())),
     }
 }
 
@@ -123,7 +85,7 @@ fn build(fixed: Option<Fixed>, to: &Path) -> Result<Image> {
 /// Checks the MMU-off code and the PE header of an ELF file and writes the image from it.
 fn check(elf_path: &Path, to: &Path, fixed: Option<Fixed>) -> Result<Image> {
     check_mmu_off(elf_path)?;
-    let elf = read(elf_path)?;
+    let elf = files::read(elf_path)?;
     let flat = elf::flatten(&elf)?;
     pe::check(&elf, &flat.bytes, flat.memory_end)
         .with_context(|| format!("in {}", elf_path.display()))?;
@@ -132,24 +94,19 @@ fn check(elf_path: &Path, to: &Path, fixed: Option<Fixed>) -> Result<Image> {
     Ok(image)
 }
 
-/// Checks the code of an ELF file that runs with the MMU off, and the instructions that a trace reports. Findings
-/// go to standard error, one a line.
+/// Checks the code of an ELF file that runs with the MMU off, and the instructions that a trace reports.
 pub(crate) fn check_mmu_off(elf_path: &Path) -> Result<()> {
     strict_align::check()?;
-    let bytes = read(elf_path)?;
+    let bytes = files::read(elf_path)?;
     let program =
         Program::parse(&bytes).with_context(|| format!("cannot read {}", elf_path.display()))?;
     let mut different = entry::check(&program, entry_code::ALL);
     different.extend(hw_code::check(&bytes, &program)?);
-    for finding in &different {
-        eprintln!("{finding}");
-    }
-    ensure!(
-        different.is_empty(),
-        "traces: {} finding(s) in {}: a trace would report what the kernel does not do",
-        different.len(),
-        elf_path.display()
-    );
+    refuse(
+        &different,
+        elf_path,
+        "a trace would report what the kernel does not do",
+    )?;
     let early = byte_order::check(&program);
     let report = mmu_off::check(&program, &mmu_off::KERNEL);
     let secondary = mmu_off::check(&program, &mmu_off::SECONDARY);
@@ -160,18 +117,18 @@ pub(crate) fn check_mmu_off(elf_path: &Path) -> Result<()> {
         elf_path.display()
     );
     let stub = mmu_off::check(&program, &mmu_off::EFI);
-    let findings = report.findings.iter().chain(&secondary.findings);
-    let findings = findings.chain(&stub.findings).chain(&early);
-    let mut count = 0;
-    for finding in findings {
-        eprintln!("{finding}");
-        count += 1;
-    }
-    ensure!(
-        count == 0,
-        "mmu-off: {count} finding(s) in {}: this code would fault or misbehave before the MMU is on",
-        elf_path.display()
-    );
+    let findings = [
+        &report.findings[..],
+        &secondary.findings,
+        &stub.findings,
+        &early,
+    ]
+    .concat();
+    refuse(
+        &findings,
+        elf_path,
+        "this code would fault or misbehave before the MMU is on",
+    )?;
     eprintln!(
         "mmu-off: {} functions, {} instructions reachable with the MMU off, {} of them on CPUs but \
          the first; {} instructions of the EFI stub; no finding",
@@ -180,29 +137,22 @@ pub(crate) fn check_mmu_off(elf_path: &Path) -> Result<()> {
     Ok(())
 }
 
-fn read(path: &Path) -> Result<Vec<u8>> {
-    std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))
+/// Prints findings on standard error, one a line, and fails if there are any.
+pub(crate) fn refuse(findings: &[String], elf: &Path, why: &str) -> Result<()> {
+    for finding in findings {
+        eprintln!("{finding}");
+    }
+    let (count, elf) = (findings.len(), elf.display());
+    ensure!(count == 0, "{count} finding(s) in {elf}: {why}");
+    Ok(())
 }
 
 /// Flattens an ELF file into an image file.
 pub(crate) fn write(elf_path: &Path, to: &Path, fixed: Option<Fixed>) -> Result<Image> {
-    let flat =
-        elf::flatten(&read(elf_path)?).with_context(|| format!("in {}", elf_path.display()))?;
+    let flat = elf::flatten(&files::read(elf_path)?)
+        .with_context(|| format!("in {}", elf_path.display()))?;
     check_header(&flat, fixed).with_context(|| format!("in {}", elf_path.display()))?;
-    let folder = to.parent().context("the image needs a folder")?;
-    std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    // Written to another file and moved, so that a boot that runs now reads the old or the new file, never
-    // half of one.
-    let mut file = tempfile::NamedTempFile::new_in(folder)?;
-    std::io::Write::write_all(&mut file, &flat.bytes)?;
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::PermissionsExt;
-        file.as_file()
-            .set_permissions(std::fs::Permissions::from_mode(0o644))?;
-    }
-    file.persist(to)
-        .with_context(|| format!("cannot write {}", to.display()))?;
+    files::replace(to, |to| files::write(to, &flat.bytes))?;
     Ok(Image {
         path: to.to_path_buf(),
         elf: elf_path.to_path_buf(),
@@ -254,13 +204,13 @@ fn check_header(flat: &Flat, fixed: Option<Fixed>) -> Result<()> {
         flags & 1 == 0,
         "Image header: flags {flags:#x} say big-endian"
     );
-    let expected = fixed.map_or(0, Fixed::in_header);
+    let expected = fixed.map_or(0, |size| 1 + size as u64);
     ensure!(
         flags >> 1 & 3 == expected,
         "Image header: flags {flags:#x} have {} for the page size, bits 2:1; expected {expected} \
          ({})",
         flags >> 1 & 3,
-        fixed.map_or("any", Fixed::name)
+        fixed.map_or("any", Fixed::word)
     );
     Ok(())
 }

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::debian;
 use crate::packages::{LIBRARY, package_named, packages};
-use xtask::workspace::{capture, cargo, metadata, run, target_dir};
+use xtask::workspace::{capture, cargo, metadata, program, run, target_dir};
 
 /// The compiler's package, and those with its libraries. All have one version.
 const PACKAGES: [&str; 3] = ["rustc-web", "libstd-rust-web-dev", "libstd-rust-web-1.85"];
@@ -55,12 +55,8 @@ fn compiler(folder: &Path, least: &str) -> Result<PathBuf> {
     if wrapper.is_file() {
         return Ok(wrapper);
     }
-    let versions = capture({
-        let mut command = Command::new("apt-cache");
-        command.args(["madison", PACKAGES[0]]);
-        command
-    })
-    .context("the least Rust comes from Debian: apt-cache is needed")?;
+    let versions = capture(program("apt-cache", &["madison", PACKAGES[0]]))
+        .context("the least Rust comes from Debian: apt-cache is needed")?;
     let version = version(&versions, least).with_context(|| {
         format!(
             "apt knows no {} {least}: run `apt-get update`, with Debian 12 among the sources",

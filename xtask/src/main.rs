@@ -16,6 +16,7 @@ mod debian;
 mod disk;
 #[cfg(test)]
 mod documents;
+mod drawn;
 mod dump_speed;
 mod elf;
 mod entry;
@@ -33,6 +34,7 @@ mod matrix;
 mod miri;
 mod mmu_off;
 mod nextest;
+mod pace;
 mod packages;
 #[cfg(test)]
 mod page_constants;

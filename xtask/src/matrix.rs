@@ -26,42 +26,27 @@ pub(crate) struct Cpu {
     splits: bool,
 }
 
+/// A CPU of which all that is newer than its page sizes and VHE is absent.
+const fn cpu(name: &'static str, page_sizes: &'static [u32], vhe: bool) -> Cpu {
+    Cpu {
+        name,
+        page_sizes,
+        vhe,
+        wide: false,
+        splits: false,
+    }
+}
+
 pub(crate) const CPUS: &[Cpu] = &[
     // Cortex-A53 and A72 have no 16K granule (TGRAN16 = 0).
+    cpu("cortex-a53", &[4, 64], false),
+    cpu("cortex-a72", &[4, 64], false),
+    cpu("cortex-a76", &[4, 16, 64], true),
+    cpu("neoverse-n1", &[4, 16, 64], true),
     Cpu {
-        name: "cortex-a53",
-        page_sizes: &[4, 64],
-        vhe: false,
-        wide: false,
-        splits: false,
-    },
-    Cpu {
-        name: "cortex-a72",
-        page_sizes: &[4, 64],
-        vhe: false,
-        wide: false,
-        splits: false,
-    },
-    Cpu {
-        name: "cortex-a76",
-        page_sizes: &[4, 16, 64],
-        vhe: true,
-        wide: false,
-        splits: false,
-    },
-    Cpu {
-        name: "neoverse-n1",
-        page_sizes: &[4, 16, 64],
-        vhe: true,
-        wide: false,
-        splits: false,
-    },
-    Cpu {
-        name: "max",
-        page_sizes: &[4, 16, 64],
-        vhe: true,
         wide: true,
         splits: true,
+        ..cpu("max", &[4, 16, 64], true)
     },
 ];
 

@@ -9,6 +9,7 @@ use crate::elf::Program;
 use crate::image::{self, Image};
 use crate::mmu_off::{self, Rules};
 use crate::packages::PROBE;
+use xtask::files;
 use xtask::workspace::{KERNEL_TARGET, build_executable, image_path};
 
 /// The check stops nowhere, because the probe never turns the MMU on.
@@ -42,28 +43,14 @@ pub(crate) fn build() -> Result<Image> {
 }
 
 fn make(to: &Path) -> Result<Image> {
-    let elf = build_executable(&[
-        "-p",
-        PROBE,
-        "--target",
-        KERNEL_TARGET,
-        "--profile",
-        "kernel",
-    ])?;
-    let bytes = std::fs::read(&elf).with_context(|| format!("cannot read {}", elf.display()))?;
+    let target = format!("--target={KERNEL_TARGET}");
+    let elf = build_executable(&["-p", PROBE, "--profile=kernel", &target])?;
+    let bytes = files::read(&elf)?;
     let program =
         Program::parse(&bytes).with_context(|| format!("cannot read {}", elf.display()))?;
     let report = mmu_off::check(&program, &RULES);
-    for finding in &report.findings {
-        eprintln!("{finding}");
-    }
-    ensure!(
-        report.findings.is_empty(),
-        "mmu-off: {} finding(s) in {}: the probe runs with the MMU off and has nothing to tell a fault \
-         by",
-        report.findings.len(),
-        elf.display()
-    );
+    let why = "the probe runs with the MMU off and has nothing to report a fault by";
+    image::refuse(&report.findings, &elf, why)?;
     ensure!(
         !program.has_relocated(),
         "{} has relocations, and nothing in the probe applies them",

@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use crate::browser::{Browser, Scheme};
 use crate::guest::LIMIT;
 use crate::{boot, image};
+use xtask::files;
 use xtask::machine::Machine;
 use xtask::workspace::{run, target_dir};
 
@@ -90,7 +91,7 @@ pub(crate) fn check() -> Result<()> {
     let browser = Browser::get()?;
     let granule = boot::build_cli()?;
     let folder = target_dir().join("granule").join("report-check");
-    fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    files::folder(&folder)?;
     let folder = folder.canonicalize()?;
     let page = folder.join("page.html");
     let mut report = Command::new(granule);

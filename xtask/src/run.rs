@@ -3,12 +3,11 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use comfy_table::{CellAlignment, ContentArrangement, Table, presets::UTF8_FULL_CONDENSED};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::Value;
 
 use crate::boot::{self, at, number, text};
-use crate::image;
+use crate::{drawn, image};
 use granule_cli::sizes::show_size as size;
 
 const PAGE_SIZES: [&str; 3] = ["4k", "16k", "64k"];
@@ -17,11 +16,7 @@ const PAGE_SIZES: [&str; 3] = ["4k", "16k", "64k"];
 pub(crate) fn run(extra: &[String]) -> Result<()> {
     let image = image::image(None)?;
     let granule = boot::build_cli()?;
-    let mut table = Table::new();
-    table
-        .load_style(UTF8_FULL_CONDENSED)
-        .set_content_arrangement(ContentArrangement::Disabled)
-        .set_header(HEADER);
+    let mut table = drawn::table(2, &HEADER);
     let mut failures = Vec::new();
     for page_size in PAGE_SIZES {
         let progress = progress(page_size);
@@ -38,11 +33,6 @@ pub(crate) fn run(extra: &[String]) -> Result<()> {
                 Ok(cells) => drop(table.add_row(cells)),
                 Err(error) => failures.push(format!("{page_size}: {error:#}")),
             }
-        }
-    }
-    for column in 2..HEADER.len() {
-        if let Some(column) = table.column_mut(column) {
-            column.set_cell_alignment(CellAlignment::Right);
         }
     }
     if !table.is_empty() {

@@ -8,12 +8,12 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
-use comfy_table::{CellAlignment, ContentArrangement, Table, presets::UTF8_FULL_CONDENSED};
 use object::{Object, ObjectSymbol, SymbolKind};
 use serde::Serialize;
 
-use crate::boot;
 use crate::image::{self, Fixed, Image};
+use crate::{boot, drawn};
+use xtask::files;
 
 /// The whole report; `--json` prints it.
 #[derive(Debug, Serialize)]
@@ -106,7 +106,7 @@ pub(crate) fn size(json: bool) -> Result<()> {
     let pairs = builds.iter().zip(&fixed);
     let over_fixed = pairs.map(|(boot, fixed)| over(boot, fixed)).collect();
     builds.extend(fixed);
-    let per_page_size = per_page_size(&functions(&read(&image.elf)?)?);
+    let per_page_size = per_page_size(&functions(&files::read(&image.elf)?)?);
     ensure!(
         !per_page_size.is_empty(),
         "no symbol of {} names a page size: it must be built with v0 names (.cargo/config.toml)",
@@ -126,24 +126,20 @@ pub(crate) fn size(json: bool) -> Result<()> {
     Ok(())
 }
 
-fn read(path: &Path) -> Result<Vec<u8>> {
-    std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))
-}
-
 /// Boots an image with a page size, and returns its sizes.
 fn measure(granule: &Path, image: &Image, fixed: Option<Fixed>, size: Fixed) -> Result<Build> {
-    let build = fixed.map_or("boot".to_owned(), |size| format!("fixed-{}", size.name()));
-    let arguments = [format!("--page-size={}", size.name())];
+    let build = fixed.map_or("boot".to_owned(), |size| format!("fixed-{}", size.word()));
+    let arguments = [format!("--page-size={}", size.word())];
     let boot = boot::boot(granule, &image.path, &arguments)?;
     if let Some(failure) = boot.failure() {
-        bail!("{build} with {} pages: {failure}", size.name());
+        bail!("{build} with {} pages: {failure}", size.word());
     }
     let record = boot
         .record
         .as_ref()
         .map_err(|error| anyhow::anyhow!("{error}"))?;
     let given_back_bytes = boot::number(record, "memory.static_bytes_given_back")?;
-    let symbols = edges(&read(&image.elf)?)?;
+    let symbols = edges(&files::read(&image.elf)?)?;
     let edge = |name: &str| {
         let address = symbols.get(name).copied();
         address.with_context(|| format!("{} has no symbol {name}", image.elf.display()))
@@ -151,7 +147,7 @@ fn measure(granule: &Path, image: &Image, fixed: Option<Fixed>, size: Fixed) -> 
     let text_bytes = edge("__text_end")?;
     Ok(Build {
         build,
-        page_size: size.name(),
+        page_size: size.word(),
         image_bytes: image.bytes,
         code_bytes: edge("__code_end")?,
         text_bytes,
@@ -219,29 +215,20 @@ fn per_page_size(functions: &[(String, u64)]) -> Vec<PerSize> {
 /// A name that fits a line: without paths, and without the environment type of tables, of which there are
 /// two.
 fn short(name: &str) -> String {
+    // Of a path the last part is kept; text after a type in brackets belongs to that part.
+    let mut plain = String::new();
+    let mut parts = name.split("::").peekable();
+    while let Some(part) = parts.next() {
+        let before = part.trim_end_matches(|c: char| c.is_alphanumeric() || c == '_');
+        match parts.peek() {
+            Some(next) if before.len() < part.len() && !next.starts_with('<') => plain += before,
+            Some(_) => plain.extend([part, "::"]),
+            None => plain += part,
+        }
+    }
     let mut short = String::new();
-    let mut word = String::new();
-    let mut characters = name.chars().peekable();
     let mut depth = 0;
-    while let Some(character) = characters.next() {
-        if character.is_alphanumeric() || character == '_' {
-            word.push(character);
-            continue;
-        }
-        if character == ':' && characters.next_if_eq(&':').is_some() {
-            // Keeps the last part of a path; text after a type in brackets belongs to that part.
-            let path = !word.is_empty() && characters.peek() != Some(&'<');
-            if !path && depth < DEEPEST {
-                short.push_str(&word);
-                short.push_str("::");
-            }
-            word.clear();
-            continue;
-        }
-        if depth < DEEPEST {
-            short.push_str(&word);
-        }
-        word.clear();
+    for character in plain.chars() {
         depth -= i32::from(character == '>');
         if depth < DEEPEST {
             short.push(character);
@@ -251,7 +238,6 @@ fn short(name: &str) -> String {
             short.push('…');
         }
     }
-    short.push_str(&word);
     if name.contains("mmu_off::") {
         short.push_str(" (MMU off)");
     }
@@ -266,29 +252,14 @@ fn kib(bytes: u64) -> String {
 }
 
 fn print(sizes: &Sizes) {
-    let right = |table: &mut Table, from: usize| {
-        for column in table.column_iter_mut().skip(from) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    };
-    let new = |header: &[&str]| {
-        let mut table = Table::new();
-        table
-            .load_style(UTF8_FULL_CONDENSED)
-            .set_content_arrangement(ContentArrangement::Disabled)
-            .set_header(header.iter().copied());
-        table
-    };
-    let mut table = new(&[
-        "build",
-        "pages",
-        "Image",
-        "code",
-        "text",
-        "data",
-        "given back",
-        "boot stack",
-    ]);
+    let sizes_of_parts = ["Image", "code", "text", "data"];
+    let head = [
+        &["build", "pages"],
+        &sizes_of_parts[..],
+        &["given back", "boot stack"],
+    ]
+    .concat();
+    let mut table = drawn::table(2, &head);
     for build in &sizes.builds {
         let numbers = [
             build.image_bytes,
@@ -302,22 +273,23 @@ fn print(sizes: &Sizes) {
         row.extend(numbers.map(kib));
         table.add_row(row);
     }
-    right(&mut table, 2);
     println!(
         "KiB. Image: the file. Code; text: the same in whole pages; data: all else in memory after the boot.\n{table}"
     );
 
-    let mut table = new(&["pages", "Image", "code", "text", "data"]);
+    let mut table = drawn::table(1, &[&["pages"], &sizes_of_parts[..]].concat());
     for over in &sizes.over_fixed {
         let cells = [over.image, over.code, over.text, over.data].map(|d| d.to_string());
         let mut row = vec![over.page_size.to_owned()];
         row.extend(cells);
         table.add_row(row);
     }
-    right(&mut table, 1);
     println!("The image for all page sizes against that for one.\n{table}");
 
-    let mut table = new(&["instantiated for each page size, bytes", "4k", "16k", "64k"]);
+    let mut table = drawn::table(
+        1,
+        &["instantiated for each page size, bytes", "4k", "16k", "64k"],
+    );
     let mut sums = [0; 3];
     for row in &sizes.per_page_size {
         let numbers = [row.k4, row.k16, row.k64];
@@ -331,7 +303,6 @@ fn print(sizes: &Sizes) {
     let mut cells = vec!["all of them".to_owned()];
     cells.extend(sums.map(|number| number.to_string()));
     table.add_row(cells);
-    right(&mut table, 1);
     println!("{table}");
 }
 

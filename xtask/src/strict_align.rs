@@ -11,6 +11,7 @@ use anyhow::{Context, Result, ensure};
 use object::{Object, ObjectSection, SectionKind};
 
 use crate::a64;
+use xtask::files;
 use xtask::workspace::{KERNEL_TARGET, root, run};
 
 const PROBE: &str = "#![no_std]\n\
@@ -35,9 +36,7 @@ fn kernel_flags() -> Result<Vec<String>> {
         return Ok(flags.split_whitespace().map(str::to_owned).collect());
     }
     let path = root().join(".cargo").join("config.toml");
-    let text = std::fs::read_to_string(&path)
-        .with_context(|| format!("cannot read {}", path.display()))?;
-    flags_in(&text).with_context(|| format!("in {}", path.display()))
+    flags_in(&files::text(&path)?).with_context(|| format!("in {}", path.display()))
 }
 
 fn flags_in(text: &str) -> Result<Vec<String>> {

@@ -102,30 +102,20 @@ impl TestElf {
         out.extend(&symtab);
         out.extend(&strtab);
         out.extend(names);
-        let mut section =
-            |name: u32, kind: u32, rest: [u64; 4], link: u32, info: u32, entry: u64| {
-                out.extend(name.to_le_bytes());
-                out.extend(kind.to_le_bytes());
-                for value in rest {
-                    out.extend(value.to_le_bytes());
-                }
-                out.extend(link.to_le_bytes());
-                out.extend(info.to_le_bytes());
-                out.extend(4u64.to_le_bytes());
-                out.extend(entry.to_le_bytes());
-            };
-        section(0, 0, [0; 4], 0, 0, 0);
-        section(
-            1,
-            1,
-            [6, self.text.0, text_at, self.text.1.len() as u64],
-            0,
-            0,
-            0,
-        );
-        section(7, 2, [0, 0, symtab_at, symtab.len() as u64], 3, 1, 24);
-        section(15, 3, [0, 0, strtab_at, strtab.len() as u64], 0, 0, 0);
-        section(23, 3, [0, 0, names_at, names.len() as u64], 0, 0, 0);
+        let text = [6, self.text.0, text_at, self.text.1.len() as u64];
+        let sections: [(u32, u32, [u64; 4], u32, u32, u64); 5] = [
+            (0, 0, [0; 4], 0, 0, 0),
+            (1, 1, text, 0, 0, 0),
+            (7, 2, [0, 0, symtab_at, symtab.len() as u64], 3, 1, 24),
+            (15, 3, [0, 0, strtab_at, strtab.len() as u64], 0, 0, 0),
+            (23, 3, [0, 0, names_at, names.len() as u64], 0, 0, 0),
+        ];
+        for (name, kind, place, link, info, entry) in sections {
+            out.extend([name, kind].map(u32::to_le_bytes).as_flattened());
+            out.extend(place.map(u64::to_le_bytes).as_flattened());
+            out.extend([link, info].map(u32::to_le_bytes).as_flattened());
+            out.extend([4, entry].map(u64::to_le_bytes).as_flattened());
+        }
         out
     }
 }

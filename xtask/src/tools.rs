@@ -10,7 +10,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 
 use granule_cli::firmware::{self, FirmwareFile};
-use xtask::workspace::{KERNEL_TARGET, MUSL_TARGET, capture, root, run, show};
+use xtask::workspace::{KERNEL_TARGET, MUSL_TARGET, capture, program, run, show};
 
 /// The oldest QEMU that the tests support (Debian 12's).
 const QEMU_AT_LEAST: (u32, u32) = (7, 2);
@@ -37,72 +37,69 @@ struct HostState {
 /// A package manager and its way to install QEMU for arm64.
 struct Manager {
     program: &'static str,
-    as_root: bool,
     /// The arguments that refresh its lists, if it needs that.
-    refresh: &'static [&'static str],
-    install: &'static [&'static str],
+    refresh: &'static str,
+    install: &'static str,
     qemu: &'static str,
 }
 
+const fn manager(
+    program: &'static str,
+    refresh: &'static str,
+    install: &'static str,
+    qemu: &'static str,
+) -> Manager {
+    Manager {
+        program,
+        refresh,
+        install,
+        qemu,
+    }
+}
+
+/// Homebrew refuses to run as root; the others need it.
+const AS_USER: &str = "brew";
+
 const MANAGERS: &[Manager] = &[
-    Manager {
-        program: "apt-get",
-        as_root: true,
-        refresh: &["update"],
-        install: &["install", "-y", "--no-install-recommends"],
-        qemu: "qemu-system-arm",
-    },
-    Manager {
-        program: "dnf",
-        as_root: true,
-        refresh: &[],
-        install: &["install", "-y"],
-        qemu: "qemu-system-aarch64-core",
-    },
-    Manager {
-        program: "pacman",
-        as_root: true,
-        refresh: &[],
-        install: &["-Sy", "--noconfirm", "--needed"],
-        qemu: "qemu-system-aarch64",
-    },
-    Manager {
-        program: "zypper",
-        as_root: true,
-        refresh: &[],
-        install: &["--non-interactive", "install"],
-        qemu: "qemu-arm",
-    },
-    Manager {
-        program: "brew",
-        as_root: false,
-        refresh: &[],
-        install: &["install"],
-        qemu: "qemu",
-    },
+    manager(
+        "apt-get",
+        "update",
+        "install -y --no-install-recommends",
+        "qemu-system-arm",
+    ),
+    manager("dnf", "", "install -y", "qemu-system-aarch64-core"),
+    manager(
+        "pacman",
+        "",
+        "-Sy --noconfirm --needed",
+        "qemu-system-aarch64",
+    ),
+    manager("zypper", "", "--non-interactive install", "qemu-arm"),
+    manager(AS_USER, "", "install", "qemu"),
 ];
 
 impl Manager {
     /// The commands that install these packages, for a user who is root or has sudo; else the command that
     /// root would run.
     fn commands(&self, machine: &HostState, packages: &[&str]) -> Result<Vec<Vec<String>>, String> {
-        let install: Vec<_> = self.install.iter().chain(packages).copied().collect();
-        let prefix: &[&str] = match self.as_root && !machine.root {
+        let install = format!("{} {}", self.install, packages.join(" "));
+        let sudo = match self.program != AS_USER && !machine.root {
             true if !machine.programs.contains(&"sudo") => {
-                return Err(format!("{} {}", self.program, install.join(" ")));
+                return Err(format!("{} {install}", self.program));
             }
-            true => &["sudo"],
-            false => &[],
+            true => "sudo ",
+            false => "",
         };
         let commands = [self.refresh, &install].into_iter();
         let commands = commands.filter(|arguments| !arguments.is_empty());
         Ok(commands
-            .map(|arguments| {
-                let words = prefix.iter().chain([&self.program]).chain(arguments);
-                words.map(|&word| word.to_owned()).collect()
-            })
+            .map(|arguments| words(&format!("{sudo}{} {arguments}", self.program)))
             .collect())
     }
+}
+
+fn words(command: &str) -> Vec<String> {
+    command.split(' ').map(str::to_owned).collect()
 }
 
 /// The commands that prepare a machine, in order.
@@ -126,11 +123,9 @@ fn plan(machine: &HostState) -> Result<Commands> {
             "the Rust target {target} is not installed and rustup is not in PATH; install \
              rustup (https://rustup.rs) or that target's libraries"
         );
-        commands.needed.push(
-            ["rustup", "target", "add", target]
-                .map(str::to_owned)
-                .to_vec(),
-        );
+        commands
+            .needed
+            .push(words(&format!("rustup target add {target}")));
     }
     let manager = MANAGERS.iter().find(|manager| has(manager.program));
     if !has(QEMU) {
@@ -186,14 +181,12 @@ pub(crate) fn setup() -> Result<()> {
 }
 
 fn install(words: &[String]) -> Result<()> {
-    let Some((program, arguments)) = words.split_first() else {
+    let words: Vec<_> = words.iter().map(String::as_str).collect();
+    let [name, arguments @ ..] = &words[..] else {
         return Ok(());
     };
-    let mut command = Command::new(program);
-    command
-        .args(arguments)
-        .current_dir(root())
-        .env("DEBIAN_FRONTEND", "noninteractive");
+    let mut command = program(name, arguments);
+    command.env("DEBIAN_FRONTEND", "noninteractive");
     run(command)
 }
 
@@ -222,11 +215,8 @@ fn look() -> Result<HostState> {
 fn installed_targets() -> Result<Vec<String>> {
     let mut installed = Vec::new();
     for target in TARGETS {
-        let mut rustc = Command::new("rustc");
-        rustc
-            .args(["--print", "target-libdir", "--target", target])
-            .current_dir(root());
-        let folder = capture(rustc)?;
+        let rustc = ["--print", "target-libdir", "--target", target];
+        let folder = capture(program("rustc", &rustc))?;
         if Path::new(folder.trim()).is_dir() {
             installed.push(target.to_owned());
         }
@@ -243,9 +233,7 @@ pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
 }
 
 fn check_qemu() -> Result<()> {
-    let mut qemu = Command::new(QEMU);
-    qemu.arg("--version");
-    let text = capture(qemu)?;
+    let text = capture(program(QEMU, &["--version"]))?;
     let version = qemu_version(&text).with_context(|| {
         format!(
             "`{QEMU} --version` printed no version: {}",
@@ -276,26 +264,18 @@ fn qemu_version(text: &str) -> Option<(u32, u32)> {
 /// The nightly toolchain for Miri and fuzzing, with its components: `GRANULE_NIGHTLY`, else the dated one
 /// under its own name or under the name `nightly`, else a new one, installed by rustup.
 pub(crate) fn nightly() -> Result<String> {
-    let mut list = Command::new("rustup");
-    list.args(["toolchain", "list"]);
-    let installed = capture(list)?;
+    let installed = capture(program("rustup", &["toolchain", "list"]))?;
     let wanted = std::env::var("GRANULE_NIGHTLY").ok();
     let name = choose_nightly(wanted.as_deref(), &installed, || {
-        let mut rustc = Command::new("rustc");
-        capture({
-            rustc
-                .args(["+nightly", "--version"])
-                .env_remove("RUSTUP_TOOLCHAIN");
-            rustc
-        })
-        .unwrap_or_default()
+        let mut rustc = program("rustc", &["+nightly", "--version"]);
+        rustc.env_remove("RUSTUP_TOOLCHAIN");
+        capture(rustc).unwrap_or_default()
     });
-    let mut rustup = Command::new("rustup");
+    let mut rustup = program("rustup", &[]);
     if has_toolchain(&installed, &name) {
         rustup.args(["component", "add", "--toolchain", &name, "miri", "rust-src"]);
-        let mut components = Command::new("rustup");
-        components.args(["component", "list", "--installed", "--toolchain", &name]);
-        let components = capture(components)?;
+        let components = ["component", "list", "--installed", "--toolchain", &name];
+        let components = capture(program("rustup", &components))?;
         let has = |part| components.lines().any(|line| line.starts_with(part));
         if has("miri") && has("rust-src") {
             return Ok(name);

@@ -7,6 +7,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 
 use crate::packages::USER;
+use xtask::files;
 use xtask::workspace::{KERNEL_TARGET, MUSL_TARGET, build_executable, target_dir};
 
 /// A program, its target, and its profile.
@@ -34,22 +35,10 @@ pub(crate) fn build() -> Result<()> {
 }
 
 fn make((name, target, profile): Program, to: &Path) -> Result<()> {
-    let made = build_executable(&[
-        "-p",
-        USER,
-        "--bin",
-        name,
-        "--target",
-        target,
-        "--profile",
-        profile,
-    ])?;
-    let folder = to.parent().context("the program needs a folder")?;
-    std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    // Written to another file and moved, so that a concurrent test reads the old or the new one.
-    let file = tempfile::NamedTempFile::new_in(folder)?;
-    std::fs::copy(&made, file.path()).with_context(|| format!("cannot copy {}", made.display()))?;
-    file.persist(to)
-        .with_context(|| format!("cannot write {}", to.display()))?;
-    Ok(())
+    let (target, profile) = (format!("--target={target}"), format!("--profile={profile}"));
+    let made = build_executable(&["-p", USER, "--bin", name, &target, &profile])?;
+    files::replace(to, |to| {
+        let copied = std::fs::copy(&made, to).map(drop);
+        copied.with_context(|| format!("cannot copy {}", made.display()))
+    })
 }

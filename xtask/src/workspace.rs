@@ -33,10 +33,17 @@ pub fn image_path() -> PathBuf {
     target_dir().join("granule").join("Image")
 }
 
+/// A call of a program in the workspace.
+pub fn program(name: &str, args: &[&str]) -> Command {
+    let mut command = Command::new(name);
+    command.args(args).current_dir(root());
+    command
+}
+
 /// A `cargo` call in the workspace, without standard input.
 pub fn cargo(args: &[&str]) -> Command {
-    let mut command = Command::new("cargo");
-    command.args(args).current_dir(root()).stdin(Stdio::null());
+    let mut command = program("cargo", args);
+    command.stdin(Stdio::null());
     command
 }
 
@@ -72,6 +79,13 @@ pub fn capture(mut command: Command) -> Result<String> {
         output.status
     );
     String::from_utf8(output.stdout).with_context(|| format!("`{text}` printed no UTF-8"))
+}
+
+/// Runs git in a folder and returns its standard output.
+pub fn git(folder: &Path, arguments: &[&str]) -> Result<String> {
+    let mut command = program("git", arguments);
+    command.current_dir(folder);
+    capture(command)
 }
 
 /// Builds and returns the path of the one resulting executable.

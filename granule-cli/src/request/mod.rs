@@ -73,6 +73,9 @@ pub enum Barriers {
 }
 
 impl PageSize {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::K4, Self::K16, Self::K64];
+
     /// The word on the command line: `4k`, `16k` or `64k`.
     #[must_use]
     pub fn word(self) -> &'static str {

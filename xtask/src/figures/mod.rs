@@ -1,8 +1,9 @@
 //! `cargo xtask figures`: measures every figure of the documents and writes it into them. With `--check` it
 //! makes only the cheap measurements and reports figures that are no longer true.
 //!
-//! `document` finds the markers, `runs` has the commands, `tables` and `values` compute figures from their
-//! output, `compare` has the tolerances. Files are read and written in this file only.
+//! `figures.toml` has the commands and the single figures. `document` finds the markers, `runs` runs the commands,
+//! `tables` and `values` compute figures from their output, `compare` has the tolerances. Files are read and
+//! written in this file only.
 
 mod compare;
 mod document;
@@ -14,16 +15,19 @@ mod values;
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 
 use self::document::{Kind, Marker};
-use self::runs::{Phase, RUNS, Run, Said};
+use self::runs::{Phase, Run, Said};
+use crate::pace::{Pace, about};
 use crate::{boot, image, user};
+use xtask::files;
 use xtask::graph::{self, Job};
-use xtask::workspace::{capture, root};
+use xtask::workspace::{git, root};
 
 /// The documents with figures.
 const DOCUMENTS: [&str; 6] = [
@@ -51,6 +55,20 @@ pub(crate) struct Options {
 /// The measurements: by name of the run, its output or the reason for its absence.
 type Measured = BTreeMap<&'static str, Result<Vec<Said>, String>>;
 
+/// What `figures.toml` contains.
+#[derive(Debug, serde::Deserialize)]
+struct Contents {
+    runs: Vec<Run>,
+    values: Vec<values::Value>,
+}
+
+fn contents() -> Result<&'static Contents> {
+    static CONTENTS: LazyLock<Result<Contents, toml::de::Error>> =
+        LazyLock::new(|| toml::from_str(include_str!("figures.toml")));
+    let contents = CONTENTS.as_ref();
+    contents.map_err(|error| anyhow!("figures.toml: {error}"))
+}
+
 /// The step of `cargo xtask test --all`.
 pub(crate) fn check_all() -> Result<()> {
     let wrong = make(&Options {
@@ -72,11 +90,12 @@ pub(crate) fn figures(options: &Options) -> Result<ExitCode> {
 
 /// Measures, then writes or compares; returns the number of wrong figures or runs.
 fn make(options: &Options) -> Result<usize> {
-    let chosen: Vec<&Run> = RUNS
+    let runs = &contents()?.runs;
+    let chosen: Vec<&'static Run> = runs
         .iter()
         .filter(|run| run.checked || !options.check)
         .filter(|run| {
-            options.only.is_empty() || options.only.iter().any(|glob| fits(glob, run.name))
+            options.only.is_empty() || options.only.iter().any(|glob| fits(glob, &run.name))
         })
         .collect();
     ensure!(
@@ -105,15 +124,14 @@ fn make(options: &Options) -> Result<usize> {
         } else {
             let new = write(text, &measured, &commit).with_context(|| name.to_string())?;
             if new != *text {
-                std::fs::write(root().join(name), new)
-                    .with_context(|| format!("cannot write {name}"))?;
+                files::write(&root().join(name), new)?;
                 println!("wrote {name}");
             }
         }
     }
     if options.check {
-        let rest = RUNS.iter().filter(|run| !run.checked);
-        let rest: Vec<_> = rest.map(|run| run.name).collect();
+        let rest = runs.iter().filter(|run| !run.checked);
+        let rest: Vec<_> = rest.map(|run| run.name.as_str()).collect();
         println!("not checked, for the time they take: {}", rest.join(", "));
     }
     for line in &wrong {
@@ -139,67 +157,55 @@ fn list(chosen: &[&Run]) {
             run.name, run.seconds
         );
     }
-    let all: u32 = chosen.iter().map(|run| cost(run)).sum();
-    println!("about {} on two quiet cores", time(f64::from(all)));
+    let all = chosen.iter().map(|run| cost(run)).sum();
+    println!("about {} on two quiet cores", about(all));
 }
 
 /// The documents; every marker in them has a run or a computation.
 fn read_all() -> Result<Vec<(&'static str, String)>> {
     let mut documents = Vec::new();
     for name in DOCUMENTS {
-        let path = root().join(name);
-        let text = std::fs::read_to_string(&path)
-            .with_context(|| format!("cannot read {}", path.display()))?;
+        let text = files::text(&root().join(name))?;
         for marker in document::markers(&text).with_context(|| name.to_owned())? {
-            run_of(&marker).with_context(|| format!("{name}:{}", marker.line))?;
+            figure(&marker).with_context(|| format!("{name}:{}", marker.line))?;
         }
         documents.push((name, text));
     }
     Ok(documents)
 }
 
-/// The run that a marker's figure comes from; none for the line that names the commit.
-fn run_of(marker: &Marker) -> Result<Option<&'static str>> {
-    let name = marker.name;
-    let run = match marker.kind {
+type Render = Box<dyn Fn(&[Said]) -> Result<String>>;
+
+/// The run that a marker's figure comes from, and its computation; none for the line that names the commit.
+fn figure(marker: &Marker) -> Result<Option<(&'static str, Render)>> {
+    let found = match marker.kind {
         Kind::Measured => return Ok(None),
-        Kind::Block => tables::BLOCKS
-            .iter()
-            .find(|b| b.name == name)
-            .map(|b| b.run),
-        Kind::Value => values::VALUES
-            .iter()
-            .find(|v| v.name == name)
-            .map(|v| v.run),
+        Kind::Block => {
+            let block = tables::BLOCKS.iter().find(|b| b.name == marker.name);
+            block.map(|block| (block.run, Box::new(block.render) as Render))
+        }
+        Kind::Value => {
+            let value = contents()?.values.iter().find(|v| v.name == marker.name);
+            let render = |value: &'static values::Value| Box::new(|said: &[_]| value.render(said));
+            value.map(|value| (value.run.as_str(), render(value) as Render))
+        }
     };
-    match run {
-        Some(run) => Ok(Some(run)),
-        None => bail!("no figure is called {name}; xtask/src/figures has their names"),
-    }
+    found.map(Some).with_context(|| {
+        let name = marker.name;
+        format!("no figure is called {name}; xtask/src/figures has their names")
+    })
 }
 
 /// The new text between the markers; none if its run was not made or failed.
 fn render(marker: &Marker, measured: &Measured) -> Result<Option<String>> {
-    let Some(run) = run_of(marker)? else {
+    let Some((run, render)) = figure(marker)? else {
         return Ok(None);
     };
     let Some(Ok(said)) = measured.get(run) else {
         return Ok(None);
     };
-    let name = marker.name;
-    let text = match marker.kind {
-        Kind::Measured => return Ok(None),
-        Kind::Block => tables::BLOCKS
-            .iter()
-            .find(|block| block.name == name)
-            .map(|block| (block.render)(said)),
-        Kind::Value => values::VALUES
-            .iter()
-            .find(|value| value.name == name)
-            .map(|value| value.render(said)),
-    };
-    let text = text.transpose();
-    text.with_context(|| format!("line {}: {name}", marker.line))
+    let text = render(said).with_context(|| format!("line {}: {}", marker.line, marker.name));
+    text.map(Some)
 }
 
 /// Every figure that differs from the measurement: document, line, found, measured.
@@ -213,9 +219,8 @@ fn check(name: &str, text: &str, measured: &Measured) -> Result<Vec<String>> {
             format!("{name}:{line}: found `{found}`, measured `{measured}`")
         };
         if marker.kind == Kind::Value {
-            let near = values::VALUES
-                .iter()
-                .any(|v| v.name == marker.name && v.near);
+            let mut exact = contents()?.values.iter().filter(|value| value.exact);
+            let near = exact.all(|value| value.name != marker.name);
             if !compare::values(marker.body, &new, near) {
                 wrong.push(tell(marker.line, marker.body, &new));
             }
@@ -235,7 +240,7 @@ fn check(name: &str, text: &str, measured: &Measured) -> Result<Vec<String>> {
 fn write(text: &str, measured: &Measured, commit: &str) -> Result<String> {
     let mut made = Vec::new();
     for marker in document::markers(text)? {
-        if let Some(run) = run_of(&marker)?
+        if let Some((run, _)) = figure(&marker)?
             && !made.contains(&run)
         {
             made.push(run);
@@ -284,11 +289,7 @@ fn head(old: &str, runs: &[&str], new: impl Fn(&str) -> bool, commit: &str) -> O
 
 /// The measured commit, marked if the work tree has changes other than to documents.
 fn commit() -> Result<String> {
-    let git = |arguments: &[&str]| {
-        let mut command = Command::new("git");
-        command.args(arguments).current_dir(root());
-        capture(command)
-    };
+    let git = |arguments: &[&str]| git(&root(), arguments);
     let mut commit = git(&["rev-parse", "--short=12", "HEAD"])?.trim().to_owned();
     let status = git(&["status", "--porcelain", "--untracked-files=no"])?;
     if status.lines().any(|line| !line.ends_with(".md")) {
@@ -298,25 +299,26 @@ fn commit() -> Result<String> {
 }
 
 /// What a run adds to the total time: half for runs that go two at a time.
-fn cost(run: &Run) -> u32 {
+fn cost(run: &Run) -> Duration {
+    let time = Duration::from_secs(run.seconds.into());
     match run.phase {
-        Phase::Count => run.seconds.div_ceil(2),
-        Phase::Build | Phase::Alone => run.seconds,
+        Phase::Count => time / 2,
+        Phase::Build | Phase::Alone => time,
     }
 }
 
 /// Makes the runs, phase by phase, and prints the remaining time after each.
-fn measure(chosen: &[&Run]) -> Result<Measured> {
+fn measure(chosen: &[&'static Run]) -> Result<Measured> {
     println!("building what is measured");
     let granule = prepare(chosen)?;
     let start = Instant::now();
-    let all: u32 = chosen.iter().map(|run| cost(run)).sum();
+    let mut pace = Pace::of(chosen.iter().map(|run| cost(run)).sum());
     println!(
         "{} runs, about {} on two quiet cores",
         chosen.len(),
-        time(f64::from(all))
+        about(pace.left(Duration::ZERO))
     );
-    let (mut measured, mut done) = (Measured::new(), 0);
+    let mut measured = Measured::new();
     let before = |phase| (0..chosen.len()).filter(move |&at| chosen[at].phase < phase);
     let jobs = chosen.iter().map(|run| Job {
         needs: before(run.phase).collect(),
@@ -331,16 +333,16 @@ fn measure(chosen: &[&Run]) -> Result<Measured> {
         |job| runs::measure(chosen[job], &granule),
         |finished| {
             let run = chosen[finished.job];
-            done += cost(run);
+            pace.ended(cost(run));
             let result = finished.result.map_err(|error| format!("{error:#}"));
             println!(
                 "{:18} {} in {}; about {} left",
                 run.name,
                 if result.is_ok() { "measured" } else { "FAILED" },
-                time(finished.time.as_secs_f64()),
-                time(left(start.elapsed(), done, all))
+                about(finished.time),
+                about(pace.left(start.elapsed()))
             );
-            measured.insert(run.name, result);
+            measured.insert(&run.name, result);
             // The others are measured all the same.
             true
         },
@@ -348,23 +350,9 @@ fn measure(chosen: &[&Run]) -> Result<Measured> {
     Ok(measured)
 }
 
-/// The remaining time at the pace so far. No machine is assumed to be faster than the runs' own estimates.
-fn left(elapsed: Duration, done: u32, all: u32) -> f64 {
-    let pace = elapsed.as_secs_f64() / f64::from(done.max(1));
-    f64::from(all.saturating_sub(done)) * pace.max(1.0)
-}
-
-fn time(seconds: f64) -> String {
-    if seconds < 90.0 {
-        format!("{seconds:.0} s")
-    } else {
-        format!("{:.0} min", seconds / 60.0)
-    }
-}
-
 /// Builds everything that the runs boot, so that no build runs beside another.
 fn prepare(chosen: &[&Run]) -> Result<std::path::PathBuf> {
-    let needs = |names: &[&str]| chosen.iter().any(|run| names.contains(&run.name));
+    let needs = |names: &[&str]| chosen.iter().any(|run| names.contains(&run.name.as_str()));
     if needs(&["user", "size"]) {
         for size in image::Fixed::ALL {
             image::image(Some(size))?;

@@ -1,4 +1,4 @@
-//! Finds single figures in the JSON of the benchmarks, by a path.
+//! Finds single figures in the JSON of the benchmarks, by a path; writes figures and tables as documents have them.
 
 use anyhow::{Context, Result};
 use serde_json::Value;
@@ -95,6 +95,20 @@ pub(super) fn grouped(number: u64) -> String {
 /// A page size in words.
 pub(super) fn page_size(bytes: u64) -> String {
     format!("{}K", bytes >> 10)
+}
+
+/// A Markdown table. The first columns and those without a name have words, the others, if any, numbers.
+pub(super) fn table(words: usize, head: &[&str], rows: &[Vec<String>]) -> String {
+    let line = |cells: &[String]| format!("| {} |\n", cells.join(" | ")).replace("|  |", "| |");
+    let columns = head.iter().enumerate().map(|(at, name)| {
+        let is_number = at >= words && !name.is_empty();
+        (
+            (*name).to_owned(),
+            if is_number { "---:" } else { "---" }.to_owned(),
+        )
+    });
+    let (names, rule): (Vec<_>, Vec<_>) = columns.unzip();
+    line(&names) + &line(&rule) + &rows.iter().map(|row| line(row)).collect::<String>()
 }
 
 #[cfg(test)]

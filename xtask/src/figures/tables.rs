@@ -1,11 +1,9 @@
 //! The blocks of the documents: each is a table computed from one run's output. Pure.
 
-use std::fmt::Write as _;
-
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::path::{count, grouped, number, page_size, rows, select, text};
+use super::path::{count, grouped, number, page_size, rows, select, table, text};
 use super::runs::{Said, command, one};
 use super::tlb;
 
@@ -145,68 +143,67 @@ fn kexec_published(said: &[Said]) -> Result<String> {
 
 /// A table of the cost of a map of pages and a map of blocks, from plans in pairs.
 fn plan_memory(said: &[Said]) -> Result<String> {
-    let mut text = String::new();
-    for said in said {
-        text += &command(said);
-    }
-    text += "\n| pages | tables, of pages | bytes | tables, of blocks | bytes | saved |\n\
-             | --- | ---: | ---: | ---: | ---: | ---: |\n";
-    for pair in said.chunks(2) {
+    let kib = |bytes: u64| format!("{} KiB", grouped(bytes >> 10));
+    let pairs = said.chunks(2).map(|pair| {
         let [pages, blocks] = pair else {
             anyhow::bail!("a plan of pages without one of blocks");
         };
-        let figures = |said: &Said| {
-            let tables = count(&said.json, "tables")?;
-            Ok::<_, anyhow::Error>((tables, count(&said.json, "table_bytes")?))
-        };
-        let (many, few) = (figures(pages)?, figures(blocks)?);
-        let saved = many.1.saturating_sub(few.1) as f64;
-        // Writing to a String cannot fail.
-        let _ = writeln!(
-            text,
-            "| {} | {} | {} KiB | {} | {} KiB | {:.1} MiB ({:.1} MB) |",
-            page_size(count(&pages.json, "page_size")?),
-            grouped(many.0),
-            grouped(many.1 >> 10),
-            grouped(few.0),
-            grouped(few.1 >> 10),
-            saved / f64::from(1 << 20),
-            saved / 1e6
-        );
-    }
-    Ok(text)
+        let of = |said: &Said, key| count(&said.json, key);
+        let (many, few) = (of(pages, "table_bytes")?, of(blocks, "table_bytes")?);
+        let saved = many.saturating_sub(few) as f64;
+        let mib = saved / f64::from(1 << 20);
+        Ok(vec![
+            page_size(of(pages, "page_size")?),
+            grouped(of(pages, "tables")?),
+            kib(many),
+            grouped(of(blocks, "tables")?),
+            kib(few),
+            format!("{mib:.1} MiB ({:.1} MB)", saved / 1e6),
+        ])
+    });
+    let rows = pairs.collect::<Result<Vec<_>>>()?;
+    let commands: String = said.iter().map(command).collect();
+    let head = [
+        "pages",
+        "tables, of pages",
+        "bytes",
+        "tables, of blocks",
+        "bytes",
+        "saved",
+    ];
+    Ok(format!("{commands}\n{}", table(1, &head, &rows)))
 }
 
 /// A row for each page size: the image for every size, the one for that size, the difference.
 fn sizes(said: &[Said]) -> Result<String> {
+    const PARTS: [&str; 4] = ["image", "code", "text", "data"];
     let said = one(said)?;
-    let mut table = format!(
-        "{}\n| pages | | Image | code | text | data |\n| --- | --- | ---: | ---: | ---: | ---: |\n",
-        command(said)
-    );
-    let kib = |bytes: f64| format!("{:.1}", bytes / 1024.0);
+    let mut all = Vec::new();
     for over in rows(&said.json, "over_fixed")? {
         let size = text(over, "page_size")?;
+        let mut row = |name: String, cell: &dyn Fn(&str) -> Result<String>| {
+            let cells = PARTS.map(cell).into_iter().collect::<Result<Vec<_>>>()?;
+            all.push([vec![size.to_owned(), name], cells].concat());
+            anyhow::Ok(())
+        };
+        let fixed = format!("fixed-{size}");
         for (build, name) in [
-            ("boot".to_owned(), "one image for every size".to_owned()),
-            (format!("fixed-{size}"), format!("`fixed-{size}`")),
+            ("boot", "one image for every size".to_owned()),
+            (&fixed, format!("`{fixed}`")),
         ] {
-            let _ = write!(table, "| {size} | {name} |");
-            for part in ["image", "code", "text", "data"] {
+            row(name, &|part| {
                 let path = format!("builds[build={build},page_size={size}].{part}_bytes");
-                let _ = write!(table, " {} |", kib(number(&said.json, &path)?));
-            }
-            table.push('\n');
+                Ok(format!("{:.1}", number(&said.json, &path)? / 1024.0))
+            })?;
         }
-        let _ = write!(table, "| {size} | difference |");
-        for part in ["image", "code", "text", "data"] {
-            let bytes = number(over, &format!("{part}.bytes"))?;
+        row("difference".to_owned(), &|part| {
+            let kib = number(over, &format!("{part}.bytes"))? / 1024.0;
             let percent = number(over, &format!("{part}.percent"))?;
-            let _ = write!(table, " {:+.1} ({percent:+.1} %) |", bytes / 1024.0);
-        }
-        table.push('\n');
+            Ok(format!("{kib:+.1} ({percent:+.1} %)"))
+        })?;
     }
-    Ok(table)
+    let head = ["pages", "", "Image", "code", "text", "data"];
+    Ok(format!("{}\n{}", command(said), table(2, &head, &all)))
 }
 
 /// The benchmark's names for kinds of work, in words for people.
@@ -230,102 +227,73 @@ const INVALIDATING: [&str; 5] = ["touch", "fork", "copy", "mprotect-read", "munm
 fn peers(said: &[Said]) -> Result<String> {
     let said = one(said)?;
     let all = rows(&said.json, "rows")?;
-    let mut kernels: Vec<&str> = Vec::new();
-    for row in all {
-        let kernel = text(row, "kernel")?;
-        if !kernels.contains(&kernel) {
-            kernels.push(kernel);
-        }
-    }
+    let kernels = distinct(all, "kernel")?;
     ensure!(kernels.len() > 1, "there is no other kernel");
-    let mut text = format!("{}\n", command(said));
-    let each = |row: &Value| Ok(format!("{:.1}", number(row, "instructions_per_page")?));
-    table_of_kernels(
-        &mut text,
-        "instructions a page",
-        &kernels,
-        all,
-        &WORK,
-        &each,
-    )?;
-    text.push('\n');
-    let work: Vec<_> = WORK
-        .into_iter()
-        .filter(|(op, _)| INVALIDATING.contains(op))
-        .collect();
-    let tlbi = |row: &Value| Ok(grouped(count(row, "tlbi")?));
-    table_of_kernels(&mut text, "TLBIs", &kernels, all, &work, &tlbi)?;
-    Ok(text)
+    let tables = |what, is_told: &dyn Fn(&str) -> bool, show: &dyn Fn(&Value) -> Result<String>| {
+        let mut lines = Vec::new();
+        for (op, name) in WORK.into_iter().filter(|(op, _)| is_told(op)) {
+            for size in [4096, 16384, 65536] {
+                for (large, word) in [(false, "off"), (true, "on")] {
+                    let mut line = vec![name.to_owned(), page_size(size), word.to_owned()];
+                    for kernel in &kernels {
+                        let row = all.iter().find(|row| {
+                            row["op"] == op
+                                && row["page_size"] == size
+                                && row["large"] == large
+                                && row["kernel"] == **kernel
+                        });
+                        line.push(row.map_or(Ok("–".to_owned()), show)?);
+                    }
+                    lines.push(line);
+                }
+            }
+        }
+        let head = [&[what, "pages", "larger ones"], &kernels[..]].concat();
+        anyhow::Ok(table(3, &head, &lines))
+    };
+    let instructions = tables("instructions a page", &|_| true, &|row| {
+        Ok(format!("{:.1}", number(row, "instructions_per_page")?))
+    })?;
+    let invalidating = |op: &str| INVALIDATING.contains(&op);
+    let tlbis = tables("TLBIs", &invalidating, &|row| {
+        Ok(grouped(count(row, "tlbi")?))
+    })?;
+    Ok(format!("{}\n{instructions}\n{tlbis}", command(said)))
 }
 
-fn table_of_kernels(
-    text: &mut String,
-    what: &str,
-    kernels: &[&str],
-    rows: &[Value],
-    work: &[(&str, &str)],
-    show: &dyn Fn(&Value) -> Result<String>,
-) -> Result<()> {
-    let _ = writeln!(
-        text,
-        "| {what} | pages | larger ones | {} |",
-        kernels.join(" | ")
-    );
-    let _ = writeln!(
-        text,
-        "| --- | --- | --- |{}",
-        " ---: |".repeat(kernels.len())
-    );
-    for (op, name) in work {
-        for (size, large) in [4096, 16384, 65536]
-            .map(|size| [(size, false), (size, true)])
-            .concat()
-        {
-            let word = if large { "on" } else { "off" };
-            let _ = write!(text, "| {name} | {} | {word} |", page_size(size));
-            for kernel in kernels {
-                let row = rows.iter().find(|row| {
-                    row["op"] == *op
-                        && row["page_size"] == size
-                        && row["large"] == large
-                        && row["kernel"] == *kernel
-                });
-                let figure = row.map_or(Ok("–".to_owned()), show)?;
-                let _ = write!(text, " {figure} |");
-            }
-            text.push('\n');
+/// The texts under a key, each once, in order.
+fn distinct<'a>(rows: impl IntoIterator<Item = &'a Value>, key: &str) -> Result<Vec<&'a str>> {
+    let mut found = Vec::new();
+    for row in rows {
+        let text = text(row, key)?;
+        if !found.contains(&text) {
+            found.push(text);
         }
     }
-    Ok(())
+    Ok(found)
 }
 
 /// The command with a table of a list of objects: columns and their keys.
 fn told_rows(said: &[Said], list: &str, columns: &[(&str, &str)]) -> Result<String> {
     let said = one(said)?;
-    let names: Vec<&str> = columns.iter().map(|(name, _)| *name).collect();
-    let mut table = format!(
-        "{}\n| {} |\n|{}\n",
-        command(said),
-        names.join(" | "),
-        " --- |".repeat(columns.len())
-    );
     let all = rows(&said.json, list)?;
     ensure!(!all.is_empty(), "there are no {list}");
-    for row in all {
-        table.push('|');
-        for (_, key) in columns {
-            match select(row, key)? {
-                Value::String(text) => {
-                    let _ = write!(table, " {text} |");
-                }
-                figure => {
-                    let _ = write!(table, " {figure} |");
-                }
-            }
-        }
-        table.push('\n');
-    }
-    Ok(table)
+    let row = |row: &Value| {
+        let cells = columns.iter().map(|(_, key)| {
+            let cell = select(row, key)?;
+            Ok(cell
+                .as_str()
+                .map_or_else(|| cell.to_string(), str::to_owned))
+        });
+        cells.collect::<Result<Vec<_>>>()
+    };
+    let lines = all.iter().map(row).collect::<Result<Vec<_>>>()?;
+    let head: Vec<&str> = columns.iter().map(|(name, _)| *name).collect();
+    Ok(format!(
+        "{}\n{}",
+        command(said),
+        table(head.len(), &head, &lines)
+    ))
 }
 
 /// A ratio with its quartiles.
@@ -339,24 +307,22 @@ pub(super) fn spread(ratio: &Value) -> Result<String> {
 }
 
 fn host_goals(said: &[Said]) -> Result<String> {
-    let mut table = String::from(
-        "| goal: time over the floor's | at most | measured | |\n| --- | ---: | ---: | --- |\n",
-    );
-    for goal in rows(&one(said)?.json, "goals")? {
+    let goals = rows(&one(said)?.json, "goals")?.iter().map(|goal| {
         let reached = match select(goal, "reached")?.as_bool() {
             Some(true) => "reached",
             Some(false) => "missed",
             None => "not decided",
         };
-        let _ = writeln!(
-            table,
-            "| {} | {} | {} | {reached} |",
-            text(goal, "what")?,
-            number(goal, "at_most")?,
-            spread(select(goal, "ratio")?)?
-        );
-    }
-    Ok(table)
+        Ok(vec![
+            text(goal, "what")?.to_owned(),
+            number(goal, "at_most")?.to_string(),
+            spread(select(goal, "ratio")?)?,
+            reached.to_owned(),
+        ])
+    });
+    let goals = goals.collect::<Result<Vec<_>>>()?;
+    let head = ["goal: time over the floor's", "at most", "measured", ""];
+    Ok(table(1, &head, &goals))
 }
 
 /// Times over the floor's. Single calls have no floor: they stand beside the fastest other crate.
@@ -403,27 +369,19 @@ fn jobs(said: &[Said], cell: impl Fn(&[&Value], &Value) -> Result<String>) -> Re
             "page" => "one 4K page a call, tables there".to_owned(),
             _ => "one 4K page a call, tables made and emptied".to_owned(),
         };
-        let mut table =
-            format!("| {what} | map | protect | unmap |\n| --- | ---: | ---: | ---: |\n");
-        let mut subjects: Vec<&str> = Vec::new();
-        for row in &job {
-            let subject = text(row, "subject")?;
-            if !subjects.contains(&subject) {
-                subjects.push(subject);
-            }
-        }
-        for subject in subjects {
-            let _ = write!(table, "| {subject} |");
+        let mut lines = Vec::new();
+        for subject in distinct(job.iter().copied(), "subject")? {
+            let mut line = vec![subject.to_owned()];
             for step in ["map", "protect", "unmap"] {
                 let row = job
                     .iter()
                     .find(|row| row["subject"] == subject && row["step"] == step);
                 let row = row.with_context(|| format!("{subject} did no {step}"))?;
-                let _ = write!(table, " {} |", cell(&job, row)?);
+                line.push(cell(&job, row)?);
             }
-            table.push('\n');
+            lines.push(line);
         }
-        parts.push(table);
+        parts.push(table(1, &[&what, "map", "protect", "unmap"], &lines));
     }
     Ok(parts.join("\n"))
 }
@@ -452,7 +410,7 @@ mod tests {
 
     fn said(stderr: &str, json: Value) -> Said {
         Said {
-            command: "granule x",
+            command: "granule x".into(),
             stdout: "out\n".into(),
             stderr: stderr.into(),
             json,

@@ -17,12 +17,31 @@ fn every_marker_has_a_figure_and_every_figure_a_marker() {
         used.extend(markers.iter().map(|m| (m.kind, m.name.to_owned())));
     }
     let blocks = tables::BLOCKS.iter().map(|b| (Kind::Block, b.name, b.run));
-    let values = values::VALUES.iter().map(|v| (Kind::Value, v.name, v.run));
+    let Contents { runs, values } = contents().unwrap();
+    let values = values.iter();
+    let values = values.map(|v| (Kind::Value, v.name.as_str(), v.run.as_str()));
+    let mut names = std::collections::BTreeSet::new();
     for (kind, name, run) in blocks.chain(values) {
-        assert!(RUNS.iter().any(|r| r.name == run), "{name}: no run {run}");
+        assert!(
+            names.insert((kind == Kind::Block, name)),
+            "{name} is there twice"
+        );
+        assert!(runs.iter().any(|r| r.name == run), "{name}: no run {run}");
         assert!(
             used.iter().any(|(k, n)| *k == kind && n == name),
             "no document has {name}"
+        );
+    }
+}
+
+#[test]
+fn runs_have_names_of_their_own_and_stand_in_the_order_of_their_phases() {
+    let runs = &contents().unwrap().runs;
+    for (at, run) in runs.iter().enumerate() {
+        assert!(
+            runs[..at]
+                .iter()
+                .all(|other| other.name != run.name && other.phase <= run.phase)
         );
     }
 }
@@ -34,10 +53,9 @@ fn measured(dsb: u64, instructions: u64) -> Measured {
     let json = json!({"rows": [{"page_size": 4096, "strategy": "direct",
         "linear_map": {"dsb": dsb, "instructions": instructions}}]});
     let said = Said {
-        command: "granule bench",
-        stdout: String::new(),
-        stderr: String::new(),
+        command: "granule bench".into(),
         json,
+        ..Said::default()
     };
     Measured::from([("linear-4g", Ok(vec![said]))])
 }
@@ -106,11 +124,4 @@ fn names_fit_patterns() {
     ] {
         assert_eq!(fits(pattern, name), is, "{pattern} {name}");
     }
-}
-
-#[test]
-fn the_time_left_goes_by_the_pace_so_far() {
-    let second = Duration::from_secs(1);
-    assert_eq!(left(20 * second, 10, 40), 60.0);
-    assert_eq!(left(5 * second, 10, 40), 30.0);
 }

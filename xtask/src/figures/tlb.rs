@@ -1,10 +1,9 @@
 //! The tables of modelled TLB misses. Pure.
 
-use std::fmt::Write as _;
-
 use anyhow::{Result, ensure};
 use serde_json::Value;
 
+use super::path;
 use super::path::{count, grouped, number, page_size, rows, select, text};
 use super::runs::{Said, command, one};
 
@@ -30,19 +29,9 @@ pub(super) fn tables(said: &[Said]) -> Result<String> {
 
 fn table(replayed: &Value) -> Result<String> {
     let workload = text(replayed, "workload")?;
-    let instructions = count(replayed, "instructions")?;
-    let mut table = format!(
-        "{workload}, {} instructions: modelled misses of both levels for each thousand\n\n\
-         | CPU | pages of |",
-        grouped(instructions)
-    );
-    for (_, name) in MAPS {
-        let _ = write!(table, " {name} |");
-    }
-    table.push_str(" kernel |\n| --- | --- |");
-    table.push_str(&" ---: |".repeat(MAPS.len() + 1));
-    table.push('\n');
+    let instructions = grouped(count(replayed, "instructions")?);
     let all = rows(replayed, "rows")?;
+    let mut lines = Vec::new();
     for cpu in rows(replayed, "cpus")? {
         let name = text(cpu, "name")?;
         for size in [4096, 16384, 65536] {
@@ -53,22 +42,25 @@ fn table(replayed: &Value) -> Result<String> {
             if row("pages").is_none() {
                 continue;
             }
-            let _ = write!(table, "| {name} | {} |", page_size(size));
+            let mut line = vec![name.to_owned(), page_size(size)];
             for (map, _) in MAPS {
-                let figure = match row(map) {
-                    Some(row) => format!("{:.3}", number(row, "misses_per_thousand")?),
-                    None => "–".to_owned(),
-                };
-                let _ = write!(table, " {figure} |");
+                let misses = row(map).map(|row| number(row, "misses_per_thousand"));
+                let misses = misses.transpose()?;
+                line.push(misses.map_or("–".to_owned(), |misses| format!("{misses:.3}")));
             }
-            let change = match select(cpu, "kernel_change_percent")?.as_f64() {
+            line.push(match select(cpu, "kernel_change_percent")?.as_f64() {
                 Some(percent) if size == 4096 => format!("{percent:+.1} %"),
                 _ => "–".to_owned(),
-            };
-            let _ = writeln!(table, " {change} |");
+            });
+            lines.push(line);
         }
     }
-    Ok(table)
+    let maps = MAPS.map(|(_, name)| name);
+    let head = [&["CPU", "pages of"], &maps[..], &["kernel"]].concat();
+    Ok(format!(
+        "{workload}, {instructions} instructions: modelled misses of both levels for each thousand\n\n{}",
+        path::table(2, &head, &lines)
+    ))
 }
 
 #[cfg(test)]
@@ -85,10 +77,9 @@ mod tests {
             "rows": [row(4096, "pages", 2.0), row(4096, "guest", 0.12345), row(65536, "pages", 1.0)],
         }]});
         let said = Said {
-            command: "c",
-            stdout: String::new(),
-            stderr: String::new(),
+            command: "c".into(),
             json,
+            ..Said::default()
         };
         let text = tables(&[said]).unwrap();
         let lines: Vec<&str> = text.lines().collect();
@@ -102,10 +93,9 @@ mod tests {
     #[test]
     fn no_replay_is_no_table() {
         let said = Said {
-            command: "c",
-            stdout: String::new(),
-            stderr: String::new(),
+            command: "c".into(),
             json: json!({"tlb": []}),
+            ..Said::default()
         };
         assert!(tables(&[said]).is_err());
     }

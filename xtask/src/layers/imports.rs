@@ -19,19 +19,15 @@ pub(super) struct Import {
     pub(super) to: String,
     file: PathBuf,
     line: usize,
+    /// As written, seen from the module.
     path: String,
 }
 
 impl fmt::Display for Import {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            from,
-            to,
-            file,
-            line,
-            path,
-        } = self;
-        write!(f, "{from} ({}:{line}) -> {to} ({path})", file.display())
+        let Self { from, to, .. } = self;
+        let (file, line, path) = (self.file.display(), self.line, &self.path);
+        write!(f, "{from} ({file}:{line}) -> {to} ({path})")
     }
 }
 
@@ -42,23 +38,12 @@ pub(super) struct Modules {
     pub(super) imports: Vec<Import>,
 }
 
-/// A path as written, and the module that it is written in.
-struct Mention {
-    module: String,
-    file: PathBuf,
-    line: usize,
-    segments: Vec<String>,
-}
-
 impl Modules {
     /// Reads all files of a source folder.
     pub(super) fn read(source: &Path) -> Self {
-        let mut files = Vec::new();
-        collect(source, &mut files);
         let mut names = BTreeSet::from([String::new()]);
-        let mut mentions = Vec::new();
         let mut reader = Reader::default();
-        for path in files {
+        for path in xtask::files::sources(source).unwrap() {
             let relative = path.strip_prefix(source).unwrap().to_owned();
             let module = module_of(&relative);
             let text = std::fs::read_to_string(&path).unwrap();
@@ -70,24 +55,25 @@ impl Modules {
             reader.file = relative;
             reader.module = module;
             reader.visit_file(&parsed);
-            mentions.append(&mut reader.mentions);
         }
+        let Reader {
+            mut imports,
+            macros,
+            tests,
+            ..
+        } = reader;
         // A module declared for tests only is test code with everything inside it.
-        let tests = std::mem::take(&mut reader.tests);
         let is_test = |module: &str| {
-            tests.iter().any(|test| {
-                module
-                    .strip_prefix(test.as_str())
-                    .is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
-            })
+            let mut around = std::iter::successors(Some(module), |&it| Some(super::parent(it)))
+                .take_while(|it| !it.is_empty());
+            around.any(|it| tests.contains(it))
         };
         names.retain(|name| !is_test(name));
-        mentions.retain(|mention| !is_test(&mention.module));
-        let macros = std::mem::take(&mut reader.macros);
-        let imports = mentions
-            .into_iter()
-            .filter_map(|it| resolve(it, &names, &macros))
-            .collect();
+        imports.retain_mut(|import| {
+            let to = resolve(&import.from, &import.path, &names, &macros);
+            import.to = to.clone().unwrap_or_default();
+            to.is_some() && !is_test(&import.from)
+        });
         Self { names, imports }
     }
 
@@ -95,21 +81,6 @@ impl Modules {
     pub(super) fn top_level(&self) -> BTreeSet<&str> {
         let tops = self.names.iter().map(|name| super::top(name));
         tops.filter(|name| !name.is_empty()).collect()
-    }
-}
-
-fn collect(folder: &Path, files: &mut Vec<PathBuf>) {
-    let mut entries: Vec<_> = std::fs::read_dir(folder)
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
-        .collect();
-    entries.sort();
-    for path in entries {
-        if path.is_dir() {
-            collect(&path, files);
-        } else if path.extension().is_some_and(|it| it == "rs") {
-            files.push(path);
-        }
     }
 }
 
@@ -138,72 +109,47 @@ fn is_test(attributes: &[syn::Attribute]) -> bool {
     })
 }
 
+fn inside(module: &str, name: &str) -> String {
+    let parts = [module, name];
+    let parts: Vec<_> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+    parts.join("::")
+}
+
 /// The longest module that the path names, seen from the module that contains it. Paths into other crates
 /// and local names lead nowhere.
 fn resolve(
-    mention: Mention,
+    module: &str,
+    path: &str,
     names: &BTreeSet<String>,
     macros: &BTreeMap<String, String>,
-) -> Option<Import> {
-    let Mention {
-        module,
-        file,
-        line,
-        segments,
-    } = mention;
-    let mut at: Vec<&str> = module.split("::").filter(|part| !part.is_empty()).collect();
-    let mut rest = segments.as_slice();
-    match rest.first()?.as_str() {
-        "crate" => {
-            at.clear();
-            rest = &rest[1..];
-        }
-        "self" => rest = &rest[1..],
-        "super" => {
-            while rest.first().is_some_and(|it| it == "super") {
-                at.pop()?;
-                rest = &rest[1..];
-            }
-        }
+) -> Option<String> {
+    let segments: Vec<&str> = path.split("::").collect();
+    let (mut at, mut rest) = (module.to_owned(), &segments[..]);
+    match segments[0] {
+        "crate" => at.clear(),
+        "self" | "super" => (),
         // A child of this module, by its bare name.
-        first => {
-            let child = at
-                .iter()
-                .copied()
-                .chain([first])
-                .collect::<Vec<_>>()
-                .join("::");
-            if !names.contains(&child) {
-                return None;
-            }
+        first if !names.contains(&inside(module, first)) => return None,
+        _ => (),
+    }
+    while let [first @ ("crate" | "self" | "super"), more @ ..] = rest {
+        if *first == "super" {
+            let own = Some(at).filter(|at| !at.is_empty())?;
+            at = super::parent(&own).to_owned();
         }
+        rest = more;
     }
     for segment in rest {
-        let longer = at
-            .iter()
-            .copied()
-            .chain([segment.as_str()])
-            .collect::<Vec<_>>()
-            .join("::");
+        let longer = inside(&at, segment);
         if !names.contains(&longer) {
             break;
         }
-        at.push(segment);
+        at = longer;
     }
     // The language puts exported macros into the root, whatever module defines them.
     let is_macro = at.is_empty() && segments.len() == 2;
-    let to = match segments.last().and_then(|name| macros.get(name)) {
-        Some(home) if is_macro => home.clone(),
-        _ => at.join("::"),
-    };
-    let path = segments.join("::");
-    Some(Import {
-        from: module,
-        to,
-        file,
-        line,
-        path,
-    })
+    let home = macros.get(segments[segments.len() - 1]);
+    Some(home.filter(|_| is_macro).cloned().unwrap_or(at))
 }
 
 /// Visits a file and collects its paths.
@@ -212,11 +158,11 @@ struct Reader {
     file: PathBuf,
     /// The file's module: code in an inline module counts as the file's.
     module: String,
-    mentions: Vec<Mention>,
+    imports: Vec<Import>,
     /// Exported macros, and the modules that define them.
     macros: BTreeMap<String, String>,
     /// Modules declared for tests only.
-    tests: Vec<String>,
+    tests: BTreeSet<String>,
     /// The number of inline modules around the current place: `super` counts from there.
     depth: usize,
 }
@@ -231,11 +177,12 @@ impl Reader {
         {
             return;
         }
-        self.mentions.push(Mention {
-            module: self.module.clone(),
+        self.imports.push(Import {
+            from: self.module.clone(),
+            to: String::new(),
             file: self.file.clone(),
             line,
-            segments: segments[if supers > 0 { self.depth } else { 0 }..].to_vec(),
+            path: segments[if supers > 0 { self.depth } else { 0 }..].join("::"),
         });
     }
 
@@ -318,9 +265,7 @@ impl<'ast> Visit<'ast> for Reader {
             && module.content.is_none()
         {
             let name = module.ident.to_string();
-            let parts = [self.module.as_str(), name.as_str()];
-            let parts: Vec<_> = parts.into_iter().filter(|part| !part.is_empty()).collect();
-            self.tests.push(parts.join("::"));
+            self.tests.insert(inside(&self.module, &name));
         }
     }
 
@@ -356,29 +301,16 @@ impl<'ast> Visit<'ast> for Reader {
     }
 }
 
-/// A crate's files by module, for a test that checks what was read.
 #[test]
 fn files_are_modules() {
-    let of = |file: &str| module_of(Path::new(file));
-    let read: BTreeMap<_, _> = [
-        "lib.rs",
-        "main.rs",
-        "a.rs",
-        "a/mod.rs",
-        "a/b.rs",
-        "a/main.rs",
-    ]
-    .into_iter()
-    .map(|file| (file, of(file)))
-    .collect();
-    assert_eq!(read["lib.rs"], "");
-    assert_eq!(read["main.rs"], "");
-    assert_eq!(
-        (read["a.rs"].as_str(), read["a/mod.rs"].as_str()),
-        ("a", "a")
-    );
-    assert_eq!(
-        (read["a/b.rs"].as_str(), read["a/main.rs"].as_str()),
-        ("a::b", "a::main")
-    );
+    for (file, module) in [
+        ("lib.rs", ""),
+        ("main.rs", ""),
+        ("a.rs", "a"),
+        ("a/mod.rs", "a"),
+        ("a/b.rs", "a::b"),
+        ("a/main.rs", "a::main"),
+    ] {
+        assert_eq!(module_of(Path::new(file)), module);
+    }
 }

@@ -5,9 +5,10 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use granule_cli::Initramfs;
 
+use xtask::files;
 use xtask::workspace::{root, target_dir};
 
 /// The path of the disk with this many bytes, relative to the workspace's root if it is inside.
@@ -22,17 +23,8 @@ pub(crate) fn path(bytes: usize) -> PathBuf {
 
 /// Writes that disk. Its bytes depend on their number only.
 pub(crate) fn make(bytes: usize) -> Result<()> {
-    let to = root().join(path(bytes));
-    let folder = to.parent().context("the disk needs a folder")?;
-    std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    // Written to another file and moved, so that an existing disk is complete.
-    let file = tempfile::NamedTempFile::new_in(folder)?;
-    archive(bytes)
-        .write(file.path())
-        .with_context(|| format!("cannot write {}", file.path().display()))?;
-    file.persist(&to)
-        .with_context(|| format!("cannot write {}", to.display()))?;
-    Ok(())
+    let archive = archive(bytes);
+    files::replace(&root().join(path(bytes)), |to| Ok(archive.write(to)?))
 }
 
 fn archive(bytes: usize) -> Initramfs {

@@ -55,14 +55,16 @@ pub(crate) struct Case {
 }
 
 impl Case {
-    /// A program that keeps one core busy.
-    fn program(name: impl Into<String>, minutes: f32, program: Program) -> Self {
+    /// A program that keeps one core busy. It counts as hung long after its expected end, on a busy machine too.
+    fn program(name: impl Into<String>, minutes: f32, mut program: Program) -> Self {
+        let expected = MINUTE.mul_f32(minutes);
+        program.limit = 60 * MINUTE + 15 * expected;
         Self {
             name: name.into(),
             typed: program.typed(),
             work: Work::Program(program),
             alone: false,
-            expected: MINUTE.mul_f32(minutes),
+            expected,
         }
     }
 
@@ -70,13 +72,6 @@ impl Case {
     fn alone(self) -> Self {
         Self {
             alone: true,
-            ..self
-        }
-    }
-
-    fn typed(self, typed: impl Into<String>) -> Self {
-        Self {
-            typed: typed.into(),
             ..self
         }
     }
@@ -118,10 +113,7 @@ pub(crate) fn all(seed: u64, random: usize) -> Result<Vec<Case>> {
     cases.extend(fuzz(seed)?);
     cases.push(hostile_calls(seed));
     cases.push(sensitivity(seed));
-    cases.push(watched());
-    cases.push(boards());
-    cases.push(firmware());
-    cases.extend(linux());
+    cases.extend(peers());
     cases.extend(stress(seed));
     let mut boots = matrix::full();
     boots.extend(matrix::random(seed, random));
@@ -136,24 +128,14 @@ pub(crate) fn all(seed: u64, random: usize) -> Result<Vec<Case>> {
     Ok(cases)
 }
 
-/// This program with other arguments.
-fn xtask(arguments: &[&str]) -> Result<Program> {
-    Ok(Program {
-        program: std::env::current_exe().context("xtask does not know where it is")?,
-        arguments: arguments.iter().map(|word| (*word).to_owned()).collect(),
-        variables: Vec::new(),
-        tests: false,
-        limit: 90 * MINUTE,
-    })
-}
-
-fn cargo(arguments: &[&str], variables: &[(&'static str, String)], limit: Duration) -> Program {
+/// A run of `cargo`: its words, the variables, and whether it prints libtest's summaries.
+fn cargo(words: &str, variables: &[(&'static str, String)], tests: bool) -> Program {
     Program {
         program: PathBuf::from("cargo"),
-        arguments: arguments.iter().map(|word| (*word).to_owned()).collect(),
+        arguments: words.split_whitespace().map(str::to_owned).collect(),
         variables: variables.to_vec(),
-        tests: true,
-        limit,
+        tests,
+        limit: Duration::ZERO,
     }
 }
 
@@ -162,23 +144,9 @@ fn model(seed: u64) -> Case {
         ("GRANULE_HARNESS_SEED", seed.to_string()),
         ("GRANULE_HARNESS_OPERATIONS", OPERATIONS.to_string()),
     ];
-    let arguments = [
-        "test",
-        "-p",
-        "granule-model",
-        "--test",
-        "harness",
-        "--",
-        "--nocapture",
-        HARNESS,
-    ];
-    let program = cargo(&arguments, &variables, 120 * MINUTE);
-    Case::program(
-        format!("model harness, {OPERATIONS} operations"),
-        17.0,
-        program,
-    )
-    .alone()
+    let words = format!("test -p granule-model --test harness -- --nocapture {HARNESS}");
+    let name = format!("model harness, {OPERATIONS} operations");
+    Case::program(name, 17.0, cargo(&words, &variables, true)).alone()
 }
 
 /// The properties and interleavings of the host tests, with other draws than in `make test`.
@@ -190,176 +158,94 @@ fn properties(seed: u64) -> Case {
         ("SHUTTLE_RANDOM_SEED", drawn),
         ("GRANULE_TIMES", TIMES.to_string()),
     ];
-    let arguments = [
-        "test",
-        "--no-fail-fast",
-        "-p",
-        "granule",
-        "-p",
-        "granule-boot",
-        "-p",
-        "granule-kexec",
-        "-p",
-        "granule-recorder",
-        "-p",
-        "granule-trace",
-        "-p",
-        "granule-model",
-        "-p",
-        "granule-kcore",
-        "--all-features",
-        "--lib",
-        "--bins",
-        "--tests",
-    ];
-    let program = cargo(&arguments, &variables, 120 * MINUTE);
-    Case::program(
-        format!("properties and interleavings, {TIMES} times as many cases"),
-        4.0,
-        program,
-    )
-    .alone()
+    let words = "test --no-fail-fast -p granule -p granule-boot -p granule-kexec -p granule-recorder \
+                 -p granule-trace -p granule-model -p granule-kcore --all-features --lib --bins --tests";
+    let name = format!("properties and interleavings, {TIMES} times as many cases");
+    Case::program(name, 4.0, cargo(words, &variables, true)).alone()
 }
 
 /// Each fuzz target, guided by coverage. Two run at a time.
 fn fuzz(seed: u64) -> Result<Vec<Case>> {
+    let own = std::env::current_exe().context("xtask does not know where it is")?;
     let cases = targets()?.into_iter().map(|target| {
-        let (name, seconds) = (target.name, FUZZ_SECONDS.to_string());
-        let mut program = xtask(&["fuzz", "--seconds", &seconds, &name])?;
-        program.variables = vec![("GRANULE_FUZZ_SEED", seed.to_string())];
-        let typed = format!("GRANULE_FUZZ_SEED={seed} cargo xtask fuzz --seconds {seconds} {name}");
-        let case = Case::program(format!("fuzz {name}, {seconds} s"), 1.1, program);
-        Ok(case.typed(typed))
+        let name = target.name;
+        let words = format!("fuzz --seconds {FUZZ_SECONDS} {name}");
+        let variables = [("GRANULE_FUZZ_SEED", seed.to_string())];
+        let program = Program {
+            program: own.clone(),
+            ..cargo(&words, &variables, false)
+        };
+        let case = Case::program(format!("fuzz {name}, {FUZZ_SECONDS} s"), 1.1, program);
+        Case {
+            typed: format!("GRANULE_FUZZ_SEED={seed} cargo xtask {words}"),
+            ..case
+        }
     });
-    cases.collect()
+    Ok(cases.collect())
 }
 
-/// System calls of every number with arguments of every kind, from EL0, on the image and the program that
-/// the soak built.
+/// A test of kernels in QEMU, on the image and the programs that the soak built. Not alone: in a guest with more CPUs than
+/// the host, a CPU waits in each TLBI for CPUs that the host does not run. Another guest uses that time.
+fn guests(name: String, minutes: f32, test: &str, variables: [(&'static str, u64); 2]) -> Case {
+    let variables = variables.map(|(name, value)| (name, value.to_string()));
+    let words = format!("test -p granule-cli --test qemu -- --nocapture {test}");
+    Case::program(name, minutes, cargo(&words, &variables, true))
+}
+
+/// System calls of every number with arguments of every kind, from EL0.
 fn hostile_calls(seed: u64) -> Case {
     let variables = [
-        ("GRANULE_HOSTILE_SEED", (seed * 1_000_000).to_string()),
-        ("GRANULE_HOSTILE_CHILDREN", HOSTILE_CHILDREN.to_string()),
-    ];
-    let arguments = [
-        "test",
-        "-p",
-        "granule-cli",
-        "--test",
-        "qemu",
-        "--",
-        "calls_of_every_number_with_anything",
+        ("GRANULE_HOSTILE_SEED", seed * 1_000_000),
+        ("GRANULE_HOSTILE_CHILDREN", HOSTILE_CHILDREN),
     ];
     let name = format!("hostile system calls, {HOSTILE_CHILDREN} children");
-    Case::program(name, 5.0, cargo(&arguments, &variables, 60 * MINUTE))
+    guests(name, 5.0, "calls_of_every_number_with_anything", variables)
 }
 
 /// Events taken out of traces of boots, one at a time: what the checker notices of those that matter.
 fn sensitivity(seed: u64) -> Case {
     let variables = [
-        ("GRANULE_SENSITIVITY_SEED", seed.to_string()),
-        ("GRANULE_SENSITIVITY_REMOVALS", REMOVALS.to_string()),
-    ];
-    let arguments = [
-        "test",
-        "-p",
-        "granule-cli",
-        "--test",
-        "qemu",
-        "--",
-        "--nocapture",
-        "mattering_removals_from_traces_are_noticed",
+        ("GRANULE_SENSITIVITY_SEED", seed),
+        ("GRANULE_SENSITIVITY_REMOVALS", REMOVALS),
     ];
     let name = format!("sensitivity of the trace checker, {REMOVALS} removals of each kind");
-    Case::program(name, 2.0, cargo(&arguments, &variables, 90 * MINUTE))
+    guests(
+        name,
+        2.0,
+        "mattering_removals_from_traces_are_noticed",
+        variables,
+    )
 }
 
-/// Debian's kernels, watched: every planted fault is found, and what matters in recordings is noticed.
-fn linux() -> impl Iterator<Item = Case> {
-    let cases = [
-        ("faults planted in Linux", "faults-all", 2.0),
-        ("sensitivity in recordings of Linux", "sensitivity", 2.0),
-    ];
-    cases.into_iter().map(|(name, part, minutes)| {
-        let arguments = ["run", "-p", "xtask-peers", "--", "--only", part];
-        let program = Program {
-            // The program fails where nothing could be run.
-            tests: false,
-            ..cargo(&arguments, &[], 240 * MINUTE)
-        };
-        Case::program(name, minutes, program).alone()
-    })
-}
-
-/// Debian's kernels on all machines, and systems that are no Linux, under `granule watch`.
-fn watched() -> Case {
-    let arguments = [
-        "run",
-        "--quiet",
-        "--package",
-        "xtask-peers",
-        "--",
-        "--only",
-        "watch-all",
-    ];
-    let program = Program {
-        tests: false,
-        ..cargo(&arguments, &[], 180 * MINUTE)
-    };
-    Case::program("watched systems, all machines", 7.0, program).alone()
-}
-
-/// QEMU's boards, with each QEMU and each page size.
-fn boards() -> Case {
-    peers("QEMU's boards", "boards-all", 1.0)
-}
-
-/// All boots through firmware.
-fn firmware() -> Case {
-    peers("boots through firmware, all", "firmware-all", 10.0)
-}
-
-/// A part of `xtask-peers` that must be asked for.
-fn peers(name: &str, part: &str, minutes: f32) -> Case {
-    let arguments = [
-        "run",
-        "--quiet",
-        "--package",
-        "xtask-peers",
-        "--",
-        "--only",
-        part,
-    ];
-    let program = Program {
-        tests: false,
-        ..cargo(&arguments, &[], 60 * MINUTE)
-    };
-    Case::program(name, minutes, program).alone()
-}
-
-/// Changes of permissions beside other CPUs' accesses, a case for each page size, on the image that the
-/// soak built.
+/// Changes of permissions beside other CPUs' accesses, a case for each page size.
 fn stress(seed: u64) -> impl Iterator<Item = Case> {
     ["4k", "16k", "64k"].into_iter().map(move |size| {
         let variables = [
-            ("GRANULE_STRESS_CHANGES", STRESS_CHANGES.to_string()),
-            ("GRANULE_STRESS_SEED", seed.to_string()),
-        ];
-        let test = format!("stress::in_{size}_pages");
-        let arguments = [
-            "test",
-            "-p",
-            "granule-cli",
-            "--test",
-            "qemu",
-            "--",
-            "--nocapture",
-            &test,
+            ("GRANULE_STRESS_CHANGES", STRESS_CHANGES),
+            ("GRANULE_STRESS_SEED", seed),
         ];
         let name = format!("permissions, {STRESS_CHANGES} changes in {size} pages");
-        // Not alone: in a guest with more CPUs than the host, a CPU waits in each TLBI for CPUs that the host does not
-        // run. Another guest uses that time.
-        Case::program(name, 12.0, cargo(&arguments, &variables, 360 * MINUTE))
+        guests(name, 12.0, &format!("stress::in_{size}_pages"), variables)
+    })
+}
+
+/// Parts of `xtask-peers` that must be asked for: the name, the part, and the minutes. It fails where nothing could be
+/// run.
+const PEERS: [(&str, &str, f32); 5] = [
+    // Debian's kernels on all machines, and systems that are no Linux, under `granule watch`.
+    ("watched systems, all machines", "watch-all", 7.0),
+    // With each QEMU and each page size.
+    ("QEMU's boards", "boards-all", 1.0),
+    ("boots through firmware, all", "firmware-all", 10.0),
+    // Every planted fault is found, and what matters in recordings is noticed.
+    ("faults planted in Linux", "faults-all", 2.0),
+    ("sensitivity in recordings of Linux", "sensitivity", 2.0),
+];
+
+fn peers() -> impl Iterator<Item = Case> {
+    PEERS.into_iter().map(|(name, part, minutes)| {
+        let words = format!("run --quiet --package xtask-peers -- --only {part}");
+        Case::program(name, minutes, cargo(&words, &[], false)).alone()
     })
 }
 

@@ -4,7 +4,6 @@
 //! complete soak is `soak: N cases, N failed, seed S, commit C`, and of no other.
 
 mod cases;
-mod pace;
 mod program;
 mod record;
 mod revision;
@@ -17,17 +16,18 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 
 use crate::boot::Expected;
 use crate::image::{self, Image};
 use crate::matrix::payload;
+use crate::pace::{Pace, about};
 use crate::{boot, boots, probe, user};
 use cases::{Case, Work};
-use pace::{Pace, about};
 use program::Outcome;
 use state::State;
 use stop::Stop;
+use xtask::files;
 use xtask::graph::{self, Job};
 use xtask::workspace::{root, target_dir};
 
@@ -94,7 +94,7 @@ pub(crate) fn soak(options: &Options) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let logs = folder.join("log");
-    std::fs::create_dir_all(&logs).with_context(|| format!("cannot make {}", logs.display()))?;
+    files::folder(&logs)?;
     let wanted = |case: &Case| {
         let named = options
             .only

@@ -10,6 +10,7 @@ use anyhow::{Context, Result};
 
 use super::stop::Stop;
 use crate::programs::passed_in;
+use xtask::files;
 use xtask::workspace::root;
 
 /// The program of a case.
@@ -94,7 +95,7 @@ impl Program {
         if !status.success() && stop.now() {
             return Ok(Outcome::Unfinished);
         }
-        let bytes = std::fs::read(log).with_context(|| format!("cannot read {}", log.display()))?;
+        let bytes = files::read(log)?;
         let told = String::from_utf8_lossy(&bytes);
         let wrong = wrong(status, &told, self.tests);
         Ok(wrong.map_or(Outcome::Passed, |wrong| {

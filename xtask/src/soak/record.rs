@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
+use xtask::files;
 
 /// From the workspace's root.
 pub(crate) const FILE: &str = "docs/reliability.md";
@@ -12,9 +13,8 @@ const MARK: &str = "<!-- soak: the line below is written by `cargo xtask soak --
 /// Replaces the line after the mark.
 pub(crate) fn record(file: &Path, line: &str) -> Result<()> {
     let text =
-        std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
-    let text = with_line(&text, line).with_context(|| format!("in {}", file.display()))?;
-    std::fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
+        with_line(&files::text(file)?, line).with_context(|| format!("in {}", file.display()))?;
+    files::write(file, text)
 }
 
 fn with_line(text: &str, line: &str) -> Result<String> {

@@ -2,13 +2,13 @@
 //! before it counts a case, because one result must not cover two trees.
 
 use std::path::Path;
-use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use sha2::{Digest, Sha256};
 
 use super::record;
-use xtask::workspace::{capture, root};
+use xtask::files;
+use xtask::workspace::{git, root};
 
 /// The commit, and, if the work tree differs from it, `+changes.` with a hash of the difference. The
 /// document that receives the last line is ignored.
@@ -22,11 +22,7 @@ pub(crate) fn is_clean(commit: &str) -> bool {
 }
 
 fn of(folder: &Path) -> Result<String> {
-    let git = |arguments: &[&str]| {
-        let mut command = Command::new("git");
-        command.args(arguments).current_dir(folder);
-        capture(command)
-    };
+    let git = |arguments: &[&str]| git(folder, arguments);
     let but_the_record = format!(":(exclude){}", record::FILE);
     let scope = ["--", ".", &but_the_record];
     let mut commit = git(&["rev-parse", "--short=12", "HEAD"])?.trim().to_owned();
@@ -36,20 +32,10 @@ fn of(folder: &Path) -> Result<String> {
     }
     let mut hash = Sha256::new();
     hash.update(git(&[&["diff", "--binary", "HEAD"], &scope[..]].concat())?);
-    let others = git(&[
-        "ls-files",
-        "--others",
-        "--exclude-standard",
-        "-z",
-        "--",
-        ".",
-    ])?;
+    let others = git(&["ls-files", "--others", "--exclude-standard", "-z"])?;
     for name in others.split('\0').filter(|name| !name.is_empty()) {
-        let file = folder.join(name);
         hash.update(name);
-        hash.update(
-            std::fs::read(&file).with_context(|| format!("cannot read {}", file.display()))?,
-        );
+        hash.update(files::read(&folder.join(name))?);
     }
     commit.push_str("+changes.");
     for byte in &hash.finalize()[..4] {
@@ -67,13 +53,16 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path();
         let git = |arguments: &[&str]| {
-            let mut command = Command::new("git");
-            command.args(["-c", "user.name=x", "-c", "user.email=x@example.org"]);
-            command.args(["-c", "commit.gpgsign=false"]);
-            capture({
-                command.args(arguments).current_dir(folder);
-                command
-            })
+            let own = [
+                "user.name=x",
+                "user.email=x@example.org",
+                "commit.gpgsign=false",
+            ];
+            let own = own.into_iter().flat_map(|setting| ["-c", setting]);
+            super::git(
+                folder,
+                &own.chain(arguments.iter().copied()).collect::<Vec<_>>(),
+            )
             .unwrap()
         };
         std::fs::create_dir(folder.join("docs")).unwrap();

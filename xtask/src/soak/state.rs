@@ -6,6 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
+use xtask::files;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct State {
@@ -69,12 +70,10 @@ impl State {
 
 /// The state in the file if it belongs to the same soak, else the fresh one.
 pub(crate) fn resume(file: &Path, fresh: State) -> Result<State> {
-    let text = match std::fs::read_to_string(file) {
-        Ok(text) => text,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(fresh),
-        Err(error) => return Err(error).with_context(|| format!("cannot read {}", file.display())),
-    };
-    let old: State = serde_json::from_str(&text).with_context(|| {
+    if !file.exists() {
+        return Ok(fresh);
+    }
+    let old: State = serde_json::from_str(&files::text(file)?).with_context(|| {
         format!(
             "{} is no state of a soak; --restart forgets it",
             file.display()
@@ -90,16 +89,10 @@ pub(crate) fn resume(file: &Path, fresh: State) -> Result<State> {
     Ok(fresh)
 }
 
-/// Written to another file and moved: an interrupted run leaves the old state or the new one.
+/// An interrupted run leaves the old state or the new one.
 pub(crate) fn save(file: &Path, state: &State) -> Result<()> {
-    let folder = file.parent().context("the state file needs a folder")?;
-    std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    let mut temporary = tempfile::NamedTempFile::new_in(folder)?;
-    serde_json::to_writer_pretty(&mut temporary, state)?;
-    temporary
-        .persist(file)
-        .with_context(|| format!("cannot write {}", file.display()))?;
-    Ok(())
+    let text = serde_json::to_string_pretty(state)?;
+    files::replace(file, |to| files::write(to, text))
 }
 
 #[cfg(test)]
