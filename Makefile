@@ -6,9 +6,9 @@
 help:
 	@echo "make run    boot one image with 4K, 16K and 64K pages, print one table"
 	@echo "make report page tables of this kernel with each page size beside Debian's, as one HTML page"
-	@echo "make check  before each commit, 3 minutes: format, lints, tests of what changed, three boots"
-	@echo "make test   before each push, 10 minutes: every test, host and QEMU (ONLY=step for one of them)"
-	@echo "make test-all    what CI runs (.ci/run), 25 minutes: with Miri and Debian's kernels"
+	@echo "make check  before each commit: format, lints, tests of what changed, three boots"
+	@echo "make test   before each push: every test, host and QEMU (ONLY=step for one of them)"
+	@echo "make test-all    what CI runs (.ci/run): with Miri and Debian's kernels"
 	@echo "make test-peers  Debian's kernels and shell beside ours, and left for (fetches them by apt)"
 	@echo "make audit  ask the database of advisories about every lock file"
 	@echo "make soak   in full what test-all has samples of, resumable, at most six hours"
