@@ -39,47 +39,62 @@ impl Image {
     }
 }
 
-/// The one page size that a kernel has code for.
+/// The one page size that a kernel has code for, or its default.
 pub(crate) use granule_cli::PageSize as Fixed;
 
-/// Builds the kernel's ELF file, for all page sizes or one.
-pub(crate) fn build_kernel(fixed: Option<Fixed>) -> Result<PathBuf> {
-    build_with(fixed.map(|size| format!("fixed-{}", size.word())))
+/// What a kernel is built with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Build {
+    /// Code for this page size only, or for all.
+    For(Option<Fixed>),
+    /// Code for all, and this page size where nothing else chooses one.
+    Default(Fixed),
+    /// The hooks for tests.
+    Hooks,
 }
 
-/// Builds the kernel's ELF file with a feature of its crate.
-fn build_with(feature: Option<String>) -> Result<PathBuf> {
-    let target = format!("--target={KERNEL_TARGET}");
-    let arguments = ["--package=granule-kernel", "--profile=kernel", &target];
-    let mut arguments = arguments.map(str::to_owned).to_vec();
-    arguments.extend(feature.map(|feature| format!("--features={feature}")));
-    build_executable(&arguments)
-}
+impl Build {
+    /// What the feature of the kernel and the name of the image end in.
+    fn name(self) -> Option<String> {
+        match self {
+            Self::For(size) => size.map(|size| size.word().to_owned()),
+            Self::Default(size) => Some(format!("default-{}", size.word())),
+            Self::Hooks => Some("test".to_owned()),
+        }
+    }
 
-/// Builds the kernel, checks its MMU-off code and writes the image. A failure leaves no image, so that no
-/// test boots, and passes with, the old one.
-pub(crate) fn image(fixed: Option<Fixed>) -> Result<Image> {
-    let path = path(fixed);
-    build(fixed, &path).inspect_err(|_| drop(std::fs::remove_file(&path)))
-}
+    /// Builds the kernel's ELF file.
+    pub(crate) fn elf(self) -> Result<PathBuf> {
+        let feature = self.name().map(|name| match self {
+            Self::For(_) => format!("fixed-{name}"),
+            Self::Default(_) => name,
+            Self::Hooks => "test-image".to_owned(),
+        });
+        let target = format!("--target={KERNEL_TARGET}");
+        let arguments = ["--package=granule-kernel", "--profile=kernel", &target];
+        let mut arguments = arguments.map(str::to_owned).to_vec();
+        arguments.extend(feature.map(|feature| format!("--features={feature}")));
+        build_executable(&arguments)
+    }
 
-/// Like [`image`], for all page sizes and with the hooks for tests.
-pub(crate) fn test_image() -> Result<Image> {
-    let path = image_path().with_file_name("Image-test");
-    let built = build_with(Some("test-image".to_owned())).and_then(|elf| check(&elf, &path, None));
-    built.inspect_err(|_| drop(std::fs::remove_file(&path)))
-}
-
-/// The path of the image for all page sizes, or for one.
-pub(crate) fn path(fixed: Option<Fixed>) -> PathBuf {
-    match fixed {
-        None => image_path(),
-        Some(size) => image_path().with_file_name(format!("Image-{}", size.word())),
+    /// Builds the kernel, checks its MMU-off code and writes the image. A failure leaves no image, so that no
+    /// test boots, and passes with, the old one.
+    pub(crate) fn image(self) -> Result<Image> {
+        let path = self.name().map_or_else(image_path, |name| {
+            image_path().with_file_name(format!("Image-{name}"))
+        });
+        let fixed = match self {
+            Self::For(size) => size,
+            _ => None,
+        };
+        let built = self.elf().and_then(|elf| check(&elf, &path, fixed));
+        built.inspect_err(|_| drop(std::fs::remove_file(&path)))
     }
 }
 
-fn build(fixed: Option<Fixed>, to: &Path) -> Result<Image> {
-    check(&build_kernel(fixed)?, to, fixed)
+/// The image for all page sizes, or for one.
+pub(crate) fn image(fixed: Option<Fixed>) -> Result<Image> {
+    Build::For(fixed).image()
 }
 
 /// Checks the MMU-off code and the PE header of an ELF file and writes the image from it.

@@ -81,6 +81,9 @@ enum Command {
         /// Build the image with the hooks for tests: target/granule/Image-test
         #[arg(long, conflicts_with = "fixed")]
         test: bool,
+        /// Take this page size where nothing else chooses one: target/granule/Image-default-16k
+        #[arg(long, value_name = "SIZE", conflicts_with_all = ["fixed", "test"])]
+        default: Option<image::Fixed>,
     },
     /// Build the user programs that tests run on the kernel
     User,
@@ -133,6 +136,8 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         words: Vec<std::ffi::OsString>,
     },
+    /// Run the libraries' tests under Miri, all or a part
+    Miri(miri::Options),
     /// Build the fuzz targets with the pinned nightly, and run each, guided by coverage
     Fuzz(fuzz::Options),
     /// The long form of the tests, resumable, at most six hours
@@ -152,13 +157,23 @@ fn main() -> ExitCode {
 fn dispatch(command: Command) -> Result<ExitCode> {
     match command {
         Command::Setup => tools::setup()?,
-        Command::Image { test: true, .. } => image::test_image().map(drop)?,
-        Command::Image { fixed, .. } => image::image(fixed).map(drop)?,
+        Command::Image {
+            fixed,
+            test,
+            default,
+        } => {
+            let build = match (test, default) {
+                (true, _) => image::Build::Hooks,
+                (_, Some(size)) => image::Build::Default(size),
+                _ => image::Build::For(fixed),
+            };
+            build.image().map(drop)?;
+        }
         Command::User => user::build()?,
         Command::Disk(options) => disk::make(&options)?,
         Command::Probe => probe::build().map(drop)?,
         Command::CheckMmuOff { elf } => {
-            let elf = elf.map_or_else(|| image::build_kernel(None), Ok)?;
+            let elf = elf.map_or_else(|| image::Build::For(None).elf(), Ok)?;
             image::check_mmu_off(&elf)?;
         }
         Command::Run { arguments } => {
@@ -166,6 +181,7 @@ fn dispatch(command: Command) -> Result<ExitCode> {
             run::run(&arguments)?;
         }
         Command::Fuzz(options) => fuzz::fuzz(&options)?,
+        Command::Miri(options) => miri::chore(&options)?,
         Command::Size { json } => size::size(json)?,
         Command::Api => api::write()?,
         Command::Check => return ci::check(),

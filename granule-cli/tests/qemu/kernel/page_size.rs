@@ -1,10 +1,8 @@
 //! Who chooses the page size: command line, machine, build, nobody; and VA bits likewise.
 
-use std::path::PathBuf;
-use std::process::Command;
-
 use granule_cli::{PageSize, Request};
 
+use crate::image::built;
 use crate::kernel::machine::{Kernel, SIZES, ok, request, sized};
 use crate::kernel::trees::Crafted;
 
@@ -152,12 +150,13 @@ fn va_bits_that_cannot_be_had_fall_through() {
     }
 }
 
-/// Builds an image of its own, beside the usual one: only a build can set this.
 #[test]
 fn the_build_has_a_default() {
-    let image = built_with("16k").unwrap();
     let own = Request {
-        image: Some(image.clone()),
+        image: Some(built(
+            "Image-default-16k",
+            "cargo xtask image --default 16k",
+        )),
         ..request()
     };
     assert_choice(&ok(&own), PageSize::K16, "build-default");
@@ -177,54 +176,4 @@ fn the_build_has_a_default() {
     kernel.says("build default: page size 16k ignored: this CPU does not have it");
     let machine = machine("apple,t7000", &own);
     assert_choice(&machine, PageSize::K4, "machine-table");
-
-    // An image of an earlier build, which a build that fails takes away.
-    let stale = target_of("5k").join("granule/Image");
-    std::fs::create_dir_all(stale.parent().unwrap()).unwrap();
-    std::fs::copy(&image, &stale).unwrap();
-    let error = built_with("5k").unwrap_err();
-    assert!(
-        error.contains("GRANULE_DEFAULT_PAGE_SIZE: expected 4k, 16k or 64k"),
-        "{error}"
-    );
-    assert!(!stale.exists());
-}
-
-/// A target folder for each default, so that nothing is built again while nothing changes.
-fn target_of(size: &str) -> PathBuf {
-    let usual = crate::image::image();
-    let target = usual.ancestors().nth(2).unwrap();
-    target.join(format!("default-page-size-{size}"))
-}
-
-fn built_with(size: &str) -> Result<PathBuf, String> {
-    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
-    let target = target_of(size);
-    let cargo = |words: &[&str]| {
-        let mut command = Command::new(env!("CARGO"));
-        command.current_dir(root).args(words);
-        command
-    };
-    // The chore itself is built where it was built before.
-    let built = cargo(&["build", "--quiet", "--package", "xtask"])
-        .status()
-        .unwrap();
-    assert!(built.success());
-    let usual = crate::image::image()
-        .ancestors()
-        .nth(2)
-        .unwrap()
-        .to_path_buf();
-    let output = Command::new(usual.join("debug/xtask"))
-        .current_dir(root)
-        .arg("image")
-        .env("CARGO_TARGET_DIR", &target)
-        .env("GRANULE_DEFAULT_PAGE_SIZE", size)
-        .output()
-        .unwrap();
-    if output.status.success() {
-        Ok(target.join("granule/Image"))
-    } else {
-        Err(String::from_utf8_lossy(&output.stderr).into_owned())
-    }
 }

@@ -21,18 +21,15 @@ use granule_kcore::sizes;
 use granule_kcore::trace::area::{Area, AreaError};
 use smccc::{Call, Hvc, Smc};
 
-/// The page size that applies where nothing else chooses one: `GRANULE_DEFAULT_PAGE_SIZE` when the kernel was
-/// built.
-const BUILD_DEFAULT: Option<PageSize> = match option_env!("GRANULE_DEFAULT_PAGE_SIZE") {
-    None => None,
-    Some(text) => match text.as_bytes() {
-        b"" => None,
-        b"4k" => Some(PageSize::K4),
-        b"16k" => Some(PageSize::K16),
-        b"64k" => Some(PageSize::K64),
-        // Fails at compile time, not at boot.
-        _ => panic!("GRANULE_DEFAULT_PAGE_SIZE: expected 4k, 16k or 64k, or nothing"),
-    },
+/// The page size that applies where nothing else chooses one: the feature `default-4k` and so on.
+const BUILD_DEFAULT: Option<PageSize> = if cfg!(feature = "default-4k") {
+    Some(PageSize::K4)
+} else if cfg!(feature = "default-16k") {
+    Some(PageSize::K16)
+} else if cfg!(feature = "default-64k") {
+    Some(PageSize::K64)
+} else {
+    None
 };
 
 /// The results of the look at the tree.
