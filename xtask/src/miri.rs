@@ -1,32 +1,76 @@
-//! The libraries' tests under Miri. Each test takes a second to begin there, so several share a process: the tests of
-//! all programs are dealt out to the steps in turn. Tests that Miri leaves out say so themselves.
+//! The libraries' tests under Miri, which runs some hundred times as long as the processor: each run has the unit tests,
+//! which stand beside the unsafe code, and a tenth of the others, which reach it through everything else. Tests that
+//! Miri leaves out say so themselves.
 
 use std::process::{Command, Stdio};
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 
+use crate::history::PARTS;
 use crate::packages::{LIBRARIES, WITH_UNSAFE_MODULES, draws, package_named, targets};
 use crate::programs::{Sum, run_command};
 use crate::tools;
 use xtask::workspace::{self, capture, metadata, root};
 
-/// The test programs: the words that choose each, and the modules that are wanted of it, or all.
-fn programs() -> Result<Vec<(Vec<String>, &'static [&'static str])>> {
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    /// Only this part, of ten, of the integration tests
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(..PARTS))]
+    part: Option<u64>,
+    /// Only the tests that are otherwise left out because each takes Miri minutes
+    #[arg(long, conflicts_with = "part")]
+    slow: bool,
+}
+
+/// Runs what the options choose, or all.
+pub(crate) fn chore(options: &Options) -> Result<()> {
+    let which = match options.part {
+        Some(part) => Which::Part(part),
+        None if options.slow => Which::Slow,
+        None => Which::All,
+    };
+    run(which)
+}
+
+/// The tests of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Which {
+    /// The unit tests.
+    Unit,
+    /// This part, of ten, of the integration tests.
+    Part(u64),
+    All,
+    /// What all others leave out.
+    Slow,
+}
+
+/// A test program.
+struct Program {
+    words: Vec<String>,
+    /// The modules that are wanted of it, or all.
+    modules: &'static [&'static str],
+    is_unit: bool,
+}
+
+fn programs() -> Result<Vec<Program>> {
     let metadata = metadata()?;
-    let words = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect();
-    let mut programs: Vec<(Vec<String>, &[&str])> = Vec::new();
+    let program = |words: &[&str], modules| Program {
+        words: words.iter().map(|&word| word.to_owned()).collect(),
+        modules,
+        is_unit: words.contains(&"--lib"),
+    };
+    let mut programs = Vec::new();
     for library in LIBRARIES {
         let tests = targets(package_named(&metadata, library)?, "test");
-        programs.extend(
-            tests
-                .iter()
-                .map(|test| (words(&["-p", library, "--test", test]), &[][..])),
-        );
-        programs.push((words(&["-p", library, "--lib"]), &[]));
+        let tests = tests
+            .iter()
+            .map(|test| program(&["-p", library, "--test", test], &[]));
+        programs.extend(tests);
+        programs.push(program(&["-p", library, "--lib"], &[]));
     }
-    programs.extend(
-        WITH_UNSAFE_MODULES.map(|(package, modules)| (words(&["-p", package, "--lib"]), modules)),
-    );
+    let others =
+        WITH_UNSAFE_MODULES.map(|(package, modules)| program(&["-p", package, "--lib"], modules));
+    programs.extend(others);
     Ok(programs)
 }
 
@@ -43,30 +87,35 @@ pub(crate) fn build() -> Result<()> {
     workspace::run(command(&all)?)
 }
 
-/// Runs the tests of one part of `of`, or, with `GRANULE_MIRI=slow`, those of it that each take minutes.
-pub(crate) fn run(part: usize, of: usize) -> Result<()> {
-    let slow = is_slow(std::env::var("GRANULE_MIRI").ok().as_deref())?;
-    let ignored: &[&str] = if slow { &["--ignored"] } else { &[] };
+/// Runs tests. Each takes a second to begin, so those of a program share a process.
+pub(crate) fn run(which: Which) -> Result<()> {
+    let ignored: &[&str] = match which {
+        Which::Slow => &["--ignored"],
+        _ => &[],
+    };
     let (mut sum, mut number) = (Sum::default(), 0);
-    for (words, modules) in programs()? {
-        let mut words: Vec<_> = words.iter().map(String::as_str).collect();
+    for program in programs()? {
+        let mut words: Vec<_> = program.words.iter().map(String::as_str).collect();
         words.push("--");
         words.extend(ignored);
-        let listed = capture(command(
-            &[&words[..], &["--list", "--format=terse"], modules].concat(),
-        )?)?;
+        let list = ["--list", "--format=terse"];
+        let listed = capture(command(&[&words[..], &list, program.modules].concat())?)?;
         let names = listed
             .lines()
             .filter_map(|line| line.strip_suffix(": test"));
-        // On with the number of the program before, so that small programs are dealt out too.
-        let names: Vec<_> = names
-            .filter(|_| {
+        let names = names.filter(|_| match which {
+            Which::Unit => program.is_unit,
+            Which::Part(_) if program.is_unit => false,
+            Which::Part(part) => {
+                // On with the number of the program before, so that small programs are dealt out too.
                 number += 1;
-                number % of == part % of
-            })
-            .collect();
+                number % PARTS == part
+            }
+            Which::All | Which::Slow => true,
+        });
+        let names: Vec<_> = names.collect();
         if !names.is_empty() {
-            words.push("--exact");
+            words.extend(["--exact", "-Zunstable-options", "--report-time"]);
             words.extend(names);
             sum.add(run_command(command(&words)?)?);
         }
@@ -103,15 +152,6 @@ fn command(arguments: &[&str]) -> Result<Command> {
     Ok(command)
 }
 
-/// `GRANULE_MIRI=slow` selects the tests that are otherwise left out because each takes minutes.
-fn is_slow(which: Option<&str>) -> Result<bool> {
-    match which {
-        None | Some("") => Ok(false),
-        Some("slow") => Ok(true),
-        Some(other) => bail!("GRANULE_MIRI={other}: expected nothing or slow"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -119,10 +159,12 @@ mod tests {
     #[test]
     fn every_test_program_of_the_libraries_is_there() {
         let programs = programs().unwrap();
-        let has = |text: &str| programs.iter().any(|(words, _)| words.join(" ") == text);
-        assert!(has("-p granule --lib") && has("-p granule --test operations"));
-        assert!(has("-p granule-kcore --lib"));
-        assert!(!is_slow(None).unwrap() && is_slow(Some("slow")).unwrap());
-        assert!(is_slow(Some("all")).is_err());
+        let is_unit = |text: &str| {
+            let found = programs.iter().find(|it| it.words.join(" ") == text);
+            found.map(|it| it.is_unit)
+        };
+        assert_eq!(is_unit("-p granule --lib"), Some(true));
+        assert_eq!(is_unit("-p granule --test operations"), Some(false));
+        assert_eq!(is_unit("-p granule-kcore --lib"), Some(true));
     }
 }

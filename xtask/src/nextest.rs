@@ -21,9 +21,8 @@ use crate::packages::draws;
 use crate::results::{Failure, ProgramTimes, Results, cpu_of_children};
 use xtask::workspace::{capture, cargo, target_dir};
 
-/// The time of a test by its own clock after which it hangs. All but one take at most a minute on an idle machine;
-/// `the_build_has_a_default` builds an image, and a test's clock goes on while it waits for a child.
-const LIMIT: Duration = Duration::from_secs(10 * 60);
+/// The time of a test by its own clock after which it hangs: the longest take a minute on an idle machine.
+const LIMIT: Duration = Duration::from_secs(4 * 60);
 /// The variable with the file to which [`run_test`] adds a line.
 const TIMES: &str = "GRANULE_TEST_TIMES";
 

@@ -76,7 +76,8 @@ pub(crate) fn passed_in(line: &str) -> u64 {
 
 /// The failed test that a line of libtest names.
 fn failed_in(line: &str) -> Option<&str> {
-    line.strip_prefix("test ")?.strip_suffix(" ... FAILED")
+    let (name, _) = line.strip_prefix("test ")?.split_once(" ... FAILED")?;
+    Some(name)
 }
 
 #[cfg(test)]
@@ -89,8 +90,7 @@ mod tests {
         assert_eq!(passed_in(line), 54);
         assert_eq!(passed_in("test result: FAILED. 3 passed; 1 failed"), 3);
         assert_eq!(passed_in("running 5 tests"), 0);
-        let printed =
-            "test a::b ... ok\ntest a::c ... FAILED\ntest result: FAILED. 3 passed; 1 failed";
+        let printed = "test a::b ... ok\ntest a::c ... FAILED <0.1s>\ntest result: FAILED. 3 passed; 1 failed";
         let mut sum = Sum::of("one", line, true);
         sum.result().unwrap();
         sum.add(Sum::of("two", printed, false));

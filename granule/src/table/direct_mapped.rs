@@ -396,6 +396,15 @@ mod tests {
             for (first, count) in runs.into_iter().take(if cfg!(miri) { 3 } else { 6 }) {
                 let one_of = |yes: bool, other| if yes { Is::Valid } else { other };
                 check(first, count, visibility, |_| Is::Valid);
+                check(first, count, visibility, |i| match i % 3 {
+                    0 => Is::Valid,
+                    1 => Is::PresentInvalid,
+                    _ => Is::Empty,
+                });
+                // The same loops with other results.
+                if cfg!(miri) {
+                    continue;
+                }
                 check(first, count, visibility, |_| Is::Empty);
                 check(first, count, visibility, |_| Is::PresentInvalid);
                 check(first, count, visibility, |i| one_of(i != 9, Is::Empty));
@@ -404,11 +413,6 @@ mod tests {
                 });
                 check(first, count, visibility, |i| {
                     one_of(i >= CHUNK, Is::PresentInvalid)
-                });
-                check(first, count, visibility, |i| match i % 3 {
-                    0 => Is::Valid,
-                    1 => Is::PresentInvalid,
-                    _ => Is::Empty,
                 });
             }
         }

@@ -133,7 +133,7 @@ pub(crate) fn soak(options: &Options) -> Result<ExitCode> {
 /// Builds all that the cases boot. The image for all page sizes comes after that with hooks, so that its ELF file is
 /// the one that stays.
 fn build() -> Result<Image> {
-    image::test_image()?;
+    image::Build::Hooks.image()?;
     let image = image::image(None)?;
     user::build()?;
     probe::build()?;

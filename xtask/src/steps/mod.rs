@@ -44,7 +44,8 @@ enum Work {
     Call(fn() -> Result<()>),
     /// The part of how many.
     Tests(fn() -> Result<Selection>, Option<(u32, u32)>),
-    Miri(usize),
+    /// Under Miri: each run's, or the part of ten.
+    Miri(fn(u64) -> miri::Which),
     /// Debian's kernels and programs: what each run has, or the part of ten.
     Peers(fn(u64) -> Vec<String>),
 }
@@ -89,7 +90,7 @@ impl Step {
         let results = match &self.work {
             Work::Cargo(calls) => self.of(calls.iter().try_for_each(|words| run(cargo(words)))),
             Work::Call(work) => self.of(work()),
-            Work::Miri(part) => self.of(miri::run(*part, MIRI)),
+            Work::Miri(which) => self.of(miri::run(which(part))),
             Work::Tests(selection, share) => selection().and_then(|selection| {
                 nextest::run(
                     &Selection {
@@ -112,9 +113,8 @@ impl Step {
 /// The folders that cargo locks, by what is built there.
 const HOST: &str = "debug";
 const GUEST: &str = "kernel";
-/// The number of steps that tests in guests, and tests under Miri, are dealt out to.
+/// The number of steps that tests in guests are dealt out to.
 const GUESTS: u32 = 4;
-const MIRI: usize = 4;
 /// What boots.
 const BOOTED: &[&str] = &["build", "image", "test-image", "fixed-images", "user"];
 
@@ -127,16 +127,6 @@ const fn guests(name: &'static str, part: u32) -> Step {
         work,
     )
     .needs(BOOTED)
-}
-
-const fn under_miri(name: &'static str, part: usize) -> Step {
-    step(
-        name,
-        "the libraries' tests under Miri, a part",
-        ALL,
-        Work::Miri(part),
-    )
-    .needs(&["miri-build"])
 }
 
 /// All steps.
@@ -224,12 +214,12 @@ pub(crate) const STEPS: &[Step] = &[
         "test-image",
         "the image with the hooks for tests",
         TEST | ALL,
-        Work::Call(|| image::test_image().map(drop)),
+        Work::Call(|| image::Build::Hooks.image().map(drop)),
     )
     .builds(GUEST),
     step(
         "fixed-images",
-        "the images for one page size each",
+        "the images for one page size each, and one with a default",
         TEST | ALL,
         Work::Call(work::fixed_images),
     )
@@ -293,10 +283,20 @@ pub(crate) const STEPS: &[Step] = &[
         Work::Call(miri::build),
     )
     .builds("miri"),
-    under_miri("miri-1", 1),
-    under_miri("miri-2", 2),
-    under_miri("miri-3", 3),
-    under_miri("miri-4", 4),
+    step(
+        "miri-unit",
+        "the libraries' unit tests under Miri",
+        ALL,
+        Work::Miri(|_| miri::Which::Unit),
+    )
+    .needs(&["miri-build"]),
+    step(
+        "miri-part",
+        "a tenth of the libraries' integration tests under Miri",
+        ALL,
+        Work::Miri(miri::Which::Part),
+    )
+    .needs(&["miri-build"]),
     step(
         "miri-doc",
         "the libraries' examples under Miri",
@@ -416,9 +416,6 @@ mod tests {
             }
         }
         let parts = |name: &str| STEPS.iter().filter(|it| it.name.starts_with(name)).count();
-        assert_eq!(
-            (parts("guests-"), parts("miri-") - 2),
-            (GUESTS as usize, MIRI)
-        );
+        assert_eq!(parts("guests-"), GUESTS as usize);
     }
 }

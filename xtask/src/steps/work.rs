@@ -148,7 +148,9 @@ pub(super) fn doc_tests() -> Result<()> {
 pub(super) fn fixed_images() -> Result<()> {
     image::Fixed::ALL
         .into_iter()
-        .try_for_each(|size| image::image(Some(size)).map(drop))
+        .map(|size| image::Build::For(Some(size)))
+        .chain([image::Build::Default(image::Fixed::K16)])
+        .try_for_each(|build| build.image().map(drop))
 }
 
 pub(super) fn programs() -> Result<()> {
@@ -159,7 +161,7 @@ pub(super) fn programs() -> Result<()> {
 /// Properties that tests prove of the test image must also hold for the shipped image: each is in part of the boots.
 pub(super) fn qemu_matrix() -> Result<()> {
     let granule = boot::build_cli()?;
-    let images = [image::image(None)?, image::test_image()?];
+    let images = [image::image(None)?, image::Build::Hooks.image()?];
     let cases = matrix::covering();
     let mut failed = 0;
     graph::all(
