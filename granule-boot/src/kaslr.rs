@@ -129,6 +129,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "a statistic of 45 000 draws takes Miri a minute")]
     fn every_choice_is_made_about_equally_often() {
         for purpose in [Purpose::ImagePart, Purpose::ImagePlace, Purpose::LinearMap] {
             let mut times = [0; 15];
