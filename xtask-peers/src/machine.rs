@@ -68,11 +68,10 @@ impl Kernel {
     /// ended with 0.
     pub(crate) fn run(&self, machine: Request, words: &str, arguments: &str) -> Result<String> {
         let first = if self.is_ours { "" } else { LINUX_WORDS };
-        let append = format!("{first} {words} -- {arguments}");
         let booted = boot::run(&Request {
             image: Some(self.image.clone()),
             page_size: self.is_ours.then_some(self.page_size),
-            append: Some(append.trim_start().to_owned()),
+            append: Some(format!("{first} {words} -- {arguments}")),
             // QEMU's default entry level.
             el: 1,
             ..machine
@@ -140,7 +139,7 @@ pub(crate) fn program(name: &str) -> Result<Vec<u8>> {
     files::read(&target_dir().join("granule").join(name))
 }
 
-/// Calls `granule` with a command that prints JSON.
+/// Makes a call of `granule` with a command that prints JSON.
 pub(crate) fn granule(arguments: &[&str]) -> Command {
     let mut command = Command::new(target_dir().join("debug").join("granule"));
     command.args(arguments);

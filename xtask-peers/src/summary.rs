@@ -68,7 +68,7 @@ impl Summary {
         Ok(())
     }
 
-    /// Adds a check: its finding, or why it failed, is told at once.
+    /// Adds a check, and writes its finding, or why it failed, at once.
     pub(crate) fn add(&self, name: &str, result: Result<String>) {
         let passed = result.is_ok();
         let found = result.unwrap_or_else(|error| format!("{error:#}"));

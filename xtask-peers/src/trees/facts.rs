@@ -119,7 +119,7 @@ pub(super) fn difference(ours: &Facts, theirs: &Facts) -> Option<String> {
 }
 
 /// Sums of trees.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Totals {
     different: BTreeSet<String>,
     /// Bytes of banks and of what is reserved.

@@ -11,6 +11,7 @@ mod theirs;
 use std::path::Path;
 
 use anyhow::{Result, bail, ensure};
+use xtask::graph;
 
 use self::facts::{Totals, difference};
 use crate::deb;
@@ -43,8 +44,14 @@ fn of_package(package: &Path) -> Result<String> {
     let mut totals = Totals::default();
     let (mut refused, mut differing) = (0, 0);
     let mut told = Vec::new();
-    for (path, bytes) in &trees {
-        let why = match compare(bytes) {
+    let mut outcomes = vec![Err("it was not read".to_owned()); count];
+    graph::all(
+        count,
+        |at| compare(&trees[at].1),
+        |done| outcomes[done.job] = done.result,
+    );
+    for ((path, _), outcome) in trees.iter().zip(outcomes) {
+        let why = match outcome {
             Ok(Ok(one)) => {
                 totals += one;
                 continue;

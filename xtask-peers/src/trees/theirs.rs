@@ -58,9 +58,12 @@ pub(super) fn facts(bytes: &[u8]) -> Facts {
         if node.name_without_address() == "serial" {
             facts.serial.push((path(way), address(way)));
         }
-        let is_gic = node.is_compatible(GIC_V3) || GIC_V2.iter().any(|it| node.is_compatible(it));
-        let is_bcm2836 =
-            node.is_compatible(BCM2836) && node.property("interrupt-controller").is_some();
+        let (mut is_gic, mut is_bcm2836) = (false, false);
+        for name in node.compatible().into_iter().flatten() {
+            is_gic |= name == GIC_V3 || GIC_V2.contains(&name);
+            is_bcm2836 |= name == BCM2836;
+        }
+        is_bcm2836 &= node.property("interrupt-controller").is_some();
         // A GIC comes before the other one, wherever both are.
         if (is_gic && !has_gic) || (is_bcm2836 && facts.intc.is_none()) {
             has_gic |= is_gic;
