@@ -166,7 +166,8 @@ mod tests {
     use serde_json::json;
 
     fn told() -> Value {
-        let row = |page_size: u64, map: &str, misses: u64| json!({"cpu": "cortex-a76", "page_size": page_size, "map": map, "misses": misses});
+        let cpu = "cortex-a76";
+        let row = |size: u64, map: &str, misses: u64| json!({"cpu": cpu, "page_size": size, "map": map, "misses": misses});
         json!({
             "instructions": 2_000_000, "outcome": "ended", "modelled": true,
             "unseen_accesses": false, "guest_page_size": 4096, "larger_missed_more": null,
