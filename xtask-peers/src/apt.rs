@@ -14,6 +14,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::index::{Entry, field, paragraphs};
 use xtask::deadline::run_for;
+use xtask::files;
 
 /// The lists of a suite are a few megabytes, a package a hundred at most.
 const LIMIT: Duration = Duration::from_secs(600);
@@ -29,21 +30,69 @@ pub(crate) struct Apt {
     architecture: String,
 }
 
-/// This machine's own architecture, in Debian's words.
+/// A program: its package, its path there, and the suites, the last of which it is from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Program<'a> {
+    pub(crate) package: &'static str,
+    pub(crate) path: &'static str,
+    pub(crate) suites: &'a [&'static str],
+}
+
+/// Reads this machine's own architecture, in Debian's words.
 pub(crate) fn own_architecture() -> Result<String> {
     let said = run(Command::new("dpkg").arg("--print-architecture"))?;
     Ok(said.trim().to_owned())
+}
+
+impl Program<'_> {
+    /// Unpacks the program below a folder with all that it depends on, if it is not there or `fresh`. Returns the folder
+    /// with all files.
+    pub(crate) fn unpacked(
+        &self,
+        architecture: &str,
+        folder: &Path,
+        fresh: bool,
+    ) -> Result<PathBuf> {
+        let root = folder.join("root");
+        if fresh || !root.join(self.path).is_file() {
+            let suite = *self.suites.last().context("a program of no suite")?;
+            eprintln!("granule: fetching {} of {suite}", self.package);
+            let fetched = self.unpack(architecture, suite, folder, &root);
+            fetched.with_context(|| format!("{} of {suite}", self.package))?;
+        }
+        let root = root.canonicalize();
+        root.context("the folder of the program is gone")
+    }
+
+    fn unpack(&self, architecture: &str, suite: &str, folder: &Path, root: &Path) -> Result<()> {
+        let apt = Apt::new(&folder.join("apt"), architecture)?;
+        apt.update(&self.suites.iter().copied().collect())?;
+        let packages = apt.download_with_dependencies(self.package, suite)?;
+        let remove = |path: &Path| match path.exists() {
+            true => fs::remove_dir_all(path)
+                .with_context(|| format!("cannot remove {}", path.display())),
+            false => Ok(()),
+        };
+        // Only what is whole gets its name.
+        let new = folder.join("new");
+        remove(&new)?;
+        files::folder(&new)?;
+        for package in packages {
+            run(Command::new("dpkg-deb").arg("-x").arg(package).arg(&new))?;
+        }
+        remove(root)?;
+        fs::rename(&new, root).with_context(|| format!("cannot make {}", root.display()))
+    }
 }
 
 impl Apt {
     /// Its folders, created if they do not exist, for packages of that architecture.
     pub(crate) fn new(folder: &Path, architecture: &str) -> Result<Self> {
         for part in ["lists/partial", "archives/partial", "none"] {
-            let path = folder.join(part);
-            fs::create_dir_all(&path).with_context(|| format!("cannot make {}", path.display()))?;
+            files::folder(&folder.join(part))?;
         }
         // Packages installed here do not count for another architecture.
-        write(&folder.join("status"), "")?;
+        files::write(&folder.join("status"), "")?;
         let folder = folder
             .canonicalize()
             .with_context(|| format!("{} is not reached", folder.display()))?;
@@ -63,17 +112,11 @@ impl Apt {
         );
         let mut why = Vec::new();
         for mirror in &mirrors {
-            write(
-                &self.folder.join("sources.list"),
-                &sources(mirror, suites, &self.architecture),
-            )?;
+            let sources = sources(mirror, suites, &self.architecture);
+            files::write(&self.folder.join("sources.list"), sources)?;
             // Without the last option a failed download is only a warning.
-            let tried = self.call(
-                "apt-get",
-                &["update", "-o", "APT::Update::Error-Mode=any"],
-                &self.folder,
-            );
-            match tried {
+            let words = ["update", "-o", "APT::Update::Error-Mode=any"];
+            match self.call(&words, &self.folder) {
                 Ok(_) => return Ok(()),
                 Err(error) => why.push(format!("{error:#}")),
             }
@@ -83,90 +126,67 @@ impl Apt {
 
     /// A suite's list of packages.
     pub(crate) fn list(&self, suite: &str) -> Result<String> {
-        let targets = self.call(
-            "apt-get",
-            &[
-                "indextargets",
-                "Created-By: Packages",
-                &format!("Release: {suite}"),
-            ],
-            &self.folder,
-        )?;
+        let release = format!("Release: {suite}");
+        let words = ["indextargets", "Created-By: Packages", &release];
+        let targets = self.call(&words, &self.folder)?;
         let file = paragraphs(&targets).find_map(|target| field(target, "Filename"));
         let file = file.with_context(|| format!("apt has no list of {suite}"))?;
-        fs::read_to_string(file).with_context(|| format!("cannot read apt's list of {suite}"))
+        files::text(Path::new(file))
     }
 
     /// Downloads a package into a folder that is otherwise empty.
     pub(crate) fn download(&self, entry: &Entry, to: &Path) -> Result<PathBuf> {
         let package = format!("{}={}", entry.package, entry.version);
-        self.call("apt-get", &["download", &package], to)?;
-        let files = fs::read_dir(to).with_context(|| format!("cannot read {}", to.display()))?;
-        let mut packages = files
-            .filter_map(|file| Some(file.ok()?.path()))
-            .filter(|path| path.extension().is_some_and(|extension| extension == "deb"));
-        packages
-            .next()
-            .with_context(|| format!("apt downloaded no file for {package}"))
+        self.call(&["download", &package], to)?;
+        let mut packages = packages(to)?;
+        let first = packages.pop();
+        first.with_context(|| format!("apt downloaded no file for {package}"))
     }
 
     /// Downloads a package of a suite with all that it depends on, down to the C library.
-    pub(crate) fn download_with_dependencies(
-        &self,
-        package: &str,
-        suite: &str,
-    ) -> Result<Vec<PathBuf>> {
+    fn download_with_dependencies(&self, package: &str, suite: &str) -> Result<Vec<PathBuf>> {
         let archives = self.folder.join("archives");
         // No other version may be among them.
         fs::remove_dir_all(&archives).context("cannot empty apt's archives")?;
-        fs::create_dir_all(archives.join("partial")).context("cannot make apt's archives")?;
-        self.call(
-            "apt-get",
-            &[
-                "install",
-                "--download-only",
-                "--yes",
-                "--no-install-recommends",
-                // Nothing is installed, so the machine's package manager may be at work.
-                "-o",
-                "Debug::NoLocking=true",
-                "-t",
-                suite,
-                package,
-            ],
-            &self.folder,
-        )?;
-        let files = fs::read_dir(&archives).context("cannot read apt's archives")?;
-        let packages: Vec<_> = files
-            .filter_map(|file| Some(file.ok()?.path()))
-            .filter(|path| path.extension().is_some_and(|extension| extension == "deb"))
-            .collect();
+        files::folder(&archives.join("partial"))?;
+        let words = "install --download-only --yes --no-install-recommends";
+        // Nothing is installed, so the machine's package manager may be at work.
+        let more = ["-o", "Debug::NoLocking=true", "-t", suite, package];
+        let words: Vec<&str> = words.split(' ').chain(more).collect();
+        self.call(&words, &self.folder)?;
+        let packages = packages(&archives)?;
         ensure!(!packages.is_empty(), "apt downloaded no file for {package}");
         Ok(packages)
     }
 
-    fn call(&self, program: &str, arguments: &[&str], from: &Path) -> Result<String> {
-        let mut command = Command::new(program);
-        let at = |name: &str| self.folder.join(name).display().to_string();
+    fn call(&self, arguments: &[&str], from: &Path) -> Result<String> {
+        let mut command = Command::new("apt-get");
+        for (option, path) in [
+            ("Dir::State", ""),
+            ("Dir::State::lists", "lists"),
+            ("Dir::State::status", "status"),
+            ("Dir::Cache", ""),
+            ("Dir::Cache::archives", "archives"),
+            ("Dir::Etc::sourcelist", "sources.list"),
+            ("Dir::Etc::sourceparts", "none"),
+            ("Dir::Etc::preferences", "none/preferences"),
+            ("Dir::Etc::preferencesparts", "none"),
+        ] {
+            let path = self.folder.join(path);
+            command
+                .arg("-o")
+                .arg(format!("{option}={}", path.display()));
+        }
         for (option, value) in [
-            ("Dir::State", at("")),
-            ("Dir::State::lists", at("lists")),
-            ("Dir::State::status", at("status")),
-            ("Dir::Cache", at("")),
-            ("Dir::Cache::archives", at("archives")),
-            ("Dir::Etc::sourcelist", at("sources.list")),
-            ("Dir::Etc::sourceparts", at("none")),
-            ("Dir::Etc::preferences", at("none/preferences")),
-            ("Dir::Etc::preferencesparts", at("none")),
-            ("APT::Architecture", self.architecture.clone()),
-            ("APT::Architectures", self.architecture.clone()),
-            ("Acquire::Languages", "none".to_owned()),
+            ("APT::Architecture", self.architecture.as_str()),
+            ("APT::Architectures", &self.architecture),
+            ("Acquire::Languages", "none"),
             // This program reads the lists uncompressed.
-            ("Acquire::GzipIndexes", "false".to_owned()),
-            ("Acquire::Retries", "3".to_owned()),
+            ("Acquire::GzipIndexes", "false"),
+            ("Acquire::Retries", "3"),
             (
                 "Acquire::IndexTargets::deb::DEP-11::DefaultEnabled",
-                "false".to_owned(),
+                "false",
             ),
         ] {
             command.arg("-o").arg(format!("{option}={value}"));
@@ -175,12 +195,17 @@ impl Apt {
     }
 }
 
-fn write(path: &Path, text: &str) -> Result<()> {
-    fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+/// Lists the packages in a folder.
+fn packages(folder: &Path) -> Result<Vec<PathBuf>> {
+    let all = fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
+    let all = all.filter_map(|file| Some(file.ok()?.path()));
+    Ok(all
+        .filter(|path| path.extension().is_some_and(|it| it == "deb"))
+        .collect())
 }
 
-/// The output of an apt command, or apt's own error message if it failed.
-fn run(command: &mut Command) -> Result<String> {
+/// Runs a command of apt's or dpkg's, and returns its output, or its own error message if it failed.
+pub(crate) fn run(command: &mut Command) -> Result<String> {
     command.env("LC_ALL", "C");
     let program = command.get_program().to_string_lossy().into_owned();
     let command = std::mem::replace(command, Command::new(""));

@@ -2,18 +2,15 @@
 //! `granule boot` makes. It must reach its first process with the command line and the initramfs that it was
 //! given, so a failure with our kernel on the same disk is one of our kernel. Then ours, and the disk of `make disk`.
 
-use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use granule_cli::loader::Loader;
 use granule_cli::{Boot, Firmware, Initramfs, Outcome, PageSize, Request, boot};
-use xtask::graph;
-use xtask::workspace::{cargo, image_path, run as run_command, target_dir};
+use xtask::workspace::{cargo, image_path, run as run_command};
 
-use crate::check::Check;
 use crate::loaders;
-use crate::machine::{CPU, Files, Kernel, told};
+use crate::machine::{archive, marked, program, request, told};
 use crate::peers::Peers;
 use crate::store::hash;
 
@@ -27,7 +24,7 @@ echo \"from the disk: sha256=$(sha256sum < /payload) cmdline=$(cat /proc/cmdline
 stty opost && poweroff -f
 ";
 
-const APPLETS: [&str; 6] = ["cat", "echo", "mount", "poweroff", "sha256sum", "stty"];
+const APPLETS: &str = "sh cat echo mount poweroff sha256sum stty";
 
 /// Words that each boot loader must hand over as they are.
 const WORDS: &str = "console=ttyAMA0 loglevel=1 panic=-1 granule.test=a=b,c;d PATH=/bin";
@@ -43,26 +40,17 @@ struct Case {
 }
 
 /// Boots the first of Debian's kernels and ours by each boot loader, and the disk of `make disk` as it is.
-pub(crate) fn booted(
-    peers: &Peers<'_>,
-    files: &Files,
-    folder: &Path,
-    fresh: bool,
-    add: &mut impl FnMut(Check),
-) -> Result<()> {
-    let loaders = loaders::fetch(folder, fresh)?;
-    let Some((Kernel::Linux { image, name }, _)) = peers.linuxes.first() else {
-        bail!("no kernel of Debian's was fetched");
-    };
+pub(crate) fn booted(peers: &Peers<'_>) -> Result<()> {
+    let loaders = loaders::fetch(&peers.folder, peers.fresh)?;
+    let linux = peers.linux(0)?;
+    let files = &peers.files;
     let made = files.folder("made")?.join("disk.img");
     let mut make = cargo(&["xtask", "disk", "--output"]);
     make.arg(&made);
     run_command(make)?;
     let machine = Request {
-        memory: 1 << 30,
-        cpu: CPU.to_owned(),
         timeout: LIMIT,
-        ..Request::default()
+        ..request(1 << 30, 1)
     };
     let mut cases = vec![Case {
         name: "Granule, as `make disk` wrote it".to_owned(),
@@ -73,10 +61,17 @@ pub(crate) fn booted(
         },
         judge: greeted,
     }];
-    let linux_s = files.initramfs("linux.cpio", archive(&peers.busybox))?;
-    let program = std::fs::read(target_dir().join("granule").join("granule-user"))?;
-    let ours = files.initramfs("granule.cpio", greeter(&program))?;
-    for ((loader, program), page_size) in loaders.into_iter().zip(PAGE_SIZES) {
+    let archive = archive(&peers.busybox, "/proc /bin", APPLETS)
+        .file("/payload", PAYLOAD)
+        .program("/init", SCRIPT.as_bytes());
+    let linux_s = files.initramfs("linux.cpio", archive)?;
+    // Its first process greets.
+    let greeter = Initramfs::new()
+        .directory("/bin")
+        .program("/bin/granule-user", &program("granule-user")?)
+        .program("/init", b"#!/bin/granule-user hello\n");
+    let ours = files.initramfs("granule.cpio", greeter)?;
+    for ((loader, program), page_size) in loaders.into_iter().zip(PageSize::ALL) {
         let by_loader = Request {
             firmware: match loader {
                 Loader::Grub | Loader::OlderGrub => Firmware::Grub,
@@ -86,9 +81,9 @@ pub(crate) fn booted(
             ..machine.clone()
         };
         cases.push(Case {
-            name: format!("{name} by {loader:?}"),
+            name: format!("{} by {loader:?}", linux.name),
             request: Request {
-                image: Some(image.clone()),
+                image: Some(linux.image.clone()),
                 initrd: Some(linux_s.clone()),
                 append: Some(WORDS.to_owned()),
                 ..by_loader.clone()
@@ -106,25 +101,12 @@ pub(crate) fn booted(
             judge: greeted,
         });
     }
-    graph::all(
-        cases.len(),
-        |at| (cases[at].judge)(&boot::run(&cases[at].request)),
-        |done| {
-            let name = format!("disk: {}", cases[done.job].name);
-            add(Check::new(name, done.result));
-        },
+    peers.each(
+        &cases,
+        |case| format!("disk: {}", case.name),
+        |case| (case.judge)(&boot::run(&case.request)),
     );
     Ok(())
-}
-
-const PAGE_SIZES: [PageSize; 3] = [PageSize::K4, PageSize::K16, PageSize::K64];
-
-/// An initramfs whose first process greets, for our kernel.
-fn greeter(program: &[u8]) -> Initramfs {
-    Initramfs::new()
-        .directory("/bin")
-        .program("/bin/granule-user", program)
-        .program("/init", b"#!/bin/granule-user hello\n")
 }
 
 /// Our kernel has ended well, and its first process has greeted with the page size that the kernel reports.
@@ -139,20 +121,6 @@ fn greeted(booted: &Boot) -> Result<String> {
     Ok(line)
 }
 
-fn archive(busybox: &[u8]) -> Initramfs {
-    let archive = Initramfs::new()
-        .directory("/proc")
-        .directory("/bin")
-        .program("/bin/busybox", busybox)
-        .link("/bin/sh", "busybox");
-    let archive = APPLETS.into_iter().fold(archive, |archive, applet| {
-        archive.link(&format!("/bin/{applet}"), "busybox")
-    });
-    archive
-        .file("/payload", PAYLOAD)
-        .program("/init", SCRIPT.as_bytes())
-}
-
 const PAYLOAD: &[u8] = b"arrived as it was sent";
 
 fn judge(booted: &Boot) -> Result<String> {
@@ -162,10 +130,7 @@ fn judge(booted: &Boot) -> Result<String> {
 }
 
 fn line(console: &str) -> Result<String> {
-    let mut lines = console.lines().map(str::trim_end);
-    let line = lines
-        .find_map(|line| Some(line.split_once(MARK)?.1))
-        .context("it did not come to its first process")?;
+    let line = marked(console, MARK)?;
     let sum = format!("sha256={} ", hash(PAYLOAD));
     ensure!(line.contains(&sum), "it said{line:?}, expected {sum:?}");
     // Boot loaders add words of their own, in front or behind.

@@ -1,16 +1,15 @@
-//! Debian's programs for this machine, of other versions than its own: QEMUs, and `dtc`. They are unpacked under the
-//! target folder with all that they depend on, and started with the loader and the libraries of their own suite.
+//! Fetches Debian's QEMUs, of other versions than this machine's own. They are unpacked under the target folder with all
+//! that they depend on, and started with the loader and the libraries of their own suite.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use xtask::files;
 
-use crate::apt::Apt;
-use xtask::deadline::run_for;
+use crate::apt::{Program, own_architecture, run};
 
 /// A QEMU that is wanted: the version that it must have, its suites, the one it is from.
 #[derive(Clone, Copy, Debug)]
@@ -31,106 +30,63 @@ pub(crate) const QEMUS: [Wanted; 2] = [
     },
 ];
 
-/// A program: its package, its path there, and the suites, the last of which it is from.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Program<'a> {
-    pub(crate) package: &'static str,
-    pub(crate) path: &'static str,
-    pub(crate) suites: &'a [&'static str],
-}
-
-/// Unpacking takes seconds, starting a moment.
-const LIMIT: Duration = Duration::from_secs(120);
-
-/// The program that starts a QEMU, fetched and unpacked if it is not there or `fresh`.
+/// Finds the program that starts a QEMU, fetched and unpacked if it is not there or `fresh`.
 pub(crate) fn qemu(wanted: &Wanted, folder: &Path, fresh: bool) -> Result<PathBuf> {
     let folder = folder.join(format!("qemu-{}", wanted.version));
-    let program = folder.join("qemu-system-aarch64");
-    if fresh || version(&program).is_err() {
+    let script = folder.join("qemu-system-aarch64");
+    if fresh || version(&script).is_err() {
         let qemu = Program {
             package: "qemu-system-arm",
             path: "usr/bin/qemu-system-aarch64",
             suites: &wanted.suites,
         };
-        unpack(&qemu, &folder, &program)?;
+        let root = qemu.unpacked(&own_architecture()?, &folder, true)?;
+        files::write(&script, starter(&root, qemu.path)?)?;
+        fs::set_permissions(&script, fs::Permissions::from_mode(0o755))
+            .context("cannot make the script that starts it a program")?;
     }
-    let found = version(&program)?;
+    let found = version(&script)?;
     ensure!(
         found.starts_with(&format!("{}.", wanted.version)),
         "{} has QEMU {found}, and {} is wanted",
         wanted.suites[1],
         wanted.version
     );
-    Ok(program)
+    Ok(script)
 }
 
-/// The script that starts a program, fetched and unpacked if it is not there or `fresh`.
-pub(crate) fn program(wanted: &Program<'_>, folder: &Path, fresh: bool) -> Result<PathBuf> {
-    let (_, name) = wanted
-        .path
-        .rsplit_once('/')
-        .context("a path without a folder")?;
-    let program = folder.join(name);
-    if fresh || !program.is_file() {
-        unpack(wanted, folder, &program)?;
-    }
-    Ok(program)
-}
-
-fn unpack(wanted: &Program<'_>, folder: &Path, program: &Path) -> Result<()> {
-    let Program {
-        package, suites, ..
-    } = *wanted;
-    let suite = *suites.last().context("a program of no suite")?;
-    eprintln!("granule: fetching {package} of {suite}");
-    unpack_from(wanted, suite, folder, program).with_context(|| format!("{package} of {suite}"))
-}
-
-fn unpack_from(wanted: &Program<'_>, suite: &str, folder: &Path, program: &Path) -> Result<()> {
-    let architecture = output(Command::new("dpkg").arg("--print-architecture"))?;
-    let apt = Apt::new(&folder.join("apt"), architecture.trim())?;
-    apt.update(&wanted.suites.iter().copied().collect())?;
-    let packages = apt.download_with_dependencies(wanted.package, suite)?;
-    let root = folder.join("root");
-    if root.exists() {
-        fs::remove_dir_all(&root).with_context(|| format!("cannot remove {}", root.display()))?;
-    }
-    fs::create_dir_all(&root).with_context(|| format!("cannot make {}", root.display()))?;
-    for package in &packages {
-        output(Command::new("dpkg-deb").arg("-x").arg(package).arg(&root))?;
-    }
-    let root = root
-        .canonicalize()
-        .context("the folder of the program is gone")?;
-    fs::write(program, script(&root, wanted.path)?)
-        .context("cannot write the script that starts it")?;
-    fs::set_permissions(program, fs::Permissions::from_mode(0o755))
-        .context("cannot make the script that starts it a program")
-}
-
-/// A shell script that starts the program at a path with its own loader and libraries.
-fn script(root: &Path, program: &str) -> Result<String> {
+/// Lists the words that start the program at a path with its own loader and libraries.
+pub(crate) fn words(root: &Path, program: &str) -> Result<Vec<String>> {
     let mut loaders = Vec::new();
     let mut libraries = Vec::new();
     find(root, &mut loaders, &mut libraries)?;
     let loader = loaders.first().context("it has no loader of programs")?;
-    let quoted = |path: &Path| format!("'{}'", path.display().to_string().replace('\'', r"'\''"));
     let libraries: Vec<_> = libraries
         .iter()
         .map(|it| it.display().to_string())
         .collect();
+    Ok(vec![
+        loader.display().to_string(),
+        "--library-path".to_owned(),
+        libraries.join(":"),
+        root.join(program).display().to_string(),
+    ])
+}
+
+/// Writes a shell script that starts the program at a path so.
+fn starter(root: &Path, program: &str) -> Result<String> {
+    let mut words = words(root, program)?;
     // QEMU's firmware.
     let share = root.join("usr/share/qemu");
-    let share = if share.is_dir() {
-        format!(" -L {}", quoted(&share))
-    } else {
-        String::new()
-    };
+    if share.is_dir() {
+        words.extend(["-L".to_owned(), share.display().to_string()]);
+    }
+    let quoted = words
+        .iter()
+        .map(|it| format!("'{}' ", it.replace('\'', r"'\''")));
     Ok(format!(
-        "#!/bin/sh\nexec {} --library-path {} {}{share} \"$@\"\n",
-        quoted(loader),
-        quoted(Path::new(&libraries.join(":"))),
-        quoted(&root.join(program)),
+        "#!/bin/sh\nexec {}\"$@\"\n",
+        quoted.collect::<String>()
     ))
 }
 
@@ -157,23 +113,13 @@ fn find(folder: &Path, loaders: &mut Vec<PathBuf>, libraries: &mut Vec<PathBuf>)
     Ok(())
 }
 
-/// The version that a QEMU reports.
+/// Reads the version that a QEMU reports.
 fn version(program: &Path) -> Result<String> {
-    let told = output(Command::new(program).arg("--version"))?;
+    let told = run(Command::new(program).arg("--version"))?;
     let version = told.strip_prefix("QEMU emulator version ");
     let version = version.and_then(|rest| rest.split_whitespace().next());
     let version = version.with_context(|| format!("{} is no QEMU", program.display()))?;
     Ok(version.to_owned())
-}
-
-fn output(command: &mut Command) -> Result<String> {
-    let command = std::mem::replace(command, Command::new(""));
-    let text = xtask::workspace::show(&command);
-    let finished = run_for(command, LIMIT)?;
-    let ended_well = finished.status.is_some_and(|status| status.success());
-    let why = finished.stderr.lines().next().unwrap_or("it failed");
-    ensure!(ended_well, "`{text}`: {why}");
-    Ok(finished.stdout)
 }
 
 #[cfg(test)]
@@ -184,7 +130,7 @@ mod tests {
     fn a_script_names_loader_and_libraries_of_the_folder() {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path();
-        let error = script(root, "usr/bin/a").unwrap_err();
+        let error = starter(root, "usr/bin/a").unwrap_err();
         assert!(error.to_string().contains("no loader"));
         for path in [
             "lib/a/ld-linux-x.so.2",
@@ -192,16 +138,16 @@ mod tests {
             "usr/lib/b/libz.so.1",
         ] {
             let path = root.join(path);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, "").unwrap();
+            files::folder(path.parent().unwrap()).unwrap();
+            files::write(&path, "").unwrap();
         }
         // A link to the machine's own loader is not taken.
         std::os::unix::fs::symlink("/lib64/ld-linux-y.so.2", root.join("ld-linux-y.so.2")).unwrap();
         let root = root.display();
-        let text = script(folder.path(), "usr/bin/a").unwrap();
+        let text = starter(folder.path(), "usr/bin/a").unwrap();
         assert!(
             text.contains(&format!(
-                "exec '{root}/lib/a/ld-linux-x.so.2' --library-path '"
+                "exec '{root}/lib/a/ld-linux-x.so.2' '--library-path' '"
             )),
             "{text}"
         );
@@ -211,8 +157,8 @@ mod tests {
             "{text}"
         );
         fs::create_dir_all(folder.path().join("usr/share/qemu")).unwrap();
-        let text = script(folder.path(), "usr/bin/a").unwrap();
-        let end = format!(" -L '{root}/usr/share/qemu' \"$@\"\n");
+        let text = starter(folder.path(), "usr/bin/a").unwrap();
+        let end = format!(" '-L' '{root}/usr/share/qemu' \"$@\"\n");
         assert!(text.ends_with(&end), "{text}");
     }
 }

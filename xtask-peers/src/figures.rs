@@ -1,52 +1,33 @@
 //! Reads the benchmark program's output, makes its table, and checks it. Pure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, Result, ensure};
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets::UTF8_FULL_CONDENSED};
-use granule_cli::bench::user::counts::Counts;
 use granule_cli::bench::user::lines::{self, Measured};
 use granule_cli::sizes::show_size as size;
 use serde::Serialize;
 
-use crate::check::Check;
+use crate::machine::Kernel;
 
-/// The costs of one kernel.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Figures {
-    pub(crate) kernel: String,
-    /// Whether it is ours.
-    pub(crate) ours: bool,
-    pub(crate) page_size: u64,
-    /// Whether it may use larger pages.
-    pub(crate) large: bool,
-    pub(crate) pages: u64,
-    /// In the program's order.
-    pub(crate) ops: Vec<Op>,
-}
-
-/// The cost of a kind of work.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Op {
-    name: String,
-    /// The least of all rounds.
-    pub(crate) instructions: u64,
-    /// Of that round.
-    pub(crate) counts: Option<Counts>,
-}
-
-/// One figure, for programs.
+/// One figure: the cost of a kind of work on one kernel.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Row {
     op: String,
     page_size: u64,
+    /// Whether it may use larger pages.
     large: bool,
     kernel: String,
     pages: u64,
+    /// The least of all rounds.
     instructions: u64,
-    instructions_per_page: f64,
-    tlbi: Option<u64>,
+    pub(crate) instructions_per_page: f64,
+    /// Of that round.
+    pub(crate) tlbi: Option<u64>,
     dsb: Option<u64>,
+    /// Whether the kernel is ours.
+    #[serde(skip)]
+    ours: bool,
 }
 
 /// The kinds of work that must take fewer instructions here than on every Linux with the same page size, with
@@ -56,146 +37,113 @@ const FEWER: [&str; 5] = ["touch", "fork", "mprotect-read", "mprotect-write", "m
 /// The same where both may use larger pages. A fork is not among them: with 16K pages Linux has one entry for 32 MiB.
 const FEWER_LARGE: [&str; 4] = ["touch", "mprotect-read", "mprotect-write", "munmap"];
 
-impl Figures {
-    /// Of what the program measured.
-    pub(crate) fn new(measured: Measured, kernel: &str, ours: bool, large: bool) -> Self {
-        let op = |op: lines::Op| {
-            Some(Op {
-                // A nanosecond of the virtual clock is an instruction.
-                instructions: op.time?.best,
-                name: op.name,
-                counts: op.counts,
-            })
-        };
-        Self {
-            kernel: kernel.to_owned(),
-            ours,
+/// Makes a row of each kind of work that the program measured, in its order.
+pub(crate) fn rows(measured: Measured, kernel: &Kernel, large: bool) -> Vec<Row> {
+    let row = |op: lines::Op| {
+        // A nanosecond of the virtual clock is an instruction.
+        let instructions = op.time?.best;
+        Some(Row {
+            op: op.name,
             page_size: measured.page,
             large,
+            kernel: kernel.name.clone(),
             pages: measured.pages,
-            ops: measured.ops.into_iter().filter_map(op).collect(),
-        }
-    }
-
-    fn per_page(&self, op: &str) -> Option<f64> {
-        let op = self.ops.iter().find(|found| found.name == op)?;
-        Some(op.instructions as f64 / self.pages as f64)
-    }
-}
-
-/// All figures, one a row.
-pub(crate) fn rows(all: &[Figures]) -> Vec<Row> {
-    let rows = all.iter().flat_map(|figures| {
-        figures.ops.iter().map(|op| Row {
-            op: op.name.clone(),
-            page_size: figures.page_size,
-            large: figures.large,
-            kernel: figures.kernel.clone(),
-            pages: figures.pages,
-            instructions: op.instructions,
-            instructions_per_page: op.instructions as f64 / figures.pages as f64,
+            instructions,
+            instructions_per_page: instructions as f64 / measured.pages as f64,
             tlbi: op.counts.map(|counts| counts.tlbi),
             dsb: op.counts.map(|counts| counts.dsb),
+            ours: kernel.is_ours,
         })
-    });
-    rows.collect()
+    };
+    measured.ops.into_iter().filter_map(row).collect()
 }
 
-/// A row for each kind of work, page size and whether larger pages may be used; a column for each kernel.
-pub(crate) fn table(all: &[Figures], show: &dyn Fn(&Op, u64) -> Option<String>) -> Table {
-    let mut kernels: Vec<&str> = Vec::new();
-    let mut ops: Vec<&str> = Vec::new();
-    for figures in all {
-        if !kernels.contains(&figures.kernel.as_str()) {
-            kernels.push(&figures.kernel);
-        }
-        for op in &figures.ops {
-            if !ops.contains(&op.name.as_str()) {
-                ops.push(&op.name);
-            }
+/// Lists different values in the order in which they come.
+fn distinct<'a>(values: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+    let mut all = Vec::new();
+    for value in values {
+        if !all.contains(&value) {
+            all.push(value);
         }
     }
-    let mut cells: BTreeMap<(usize, u64, bool), BTreeMap<&str, String>> = BTreeMap::new();
-    for figures in all {
-        for op in &figures.ops {
-            let at = ops.iter().position(|name| *name == op.name);
-            if let (Some(at), Some(figure)) = (at, show(op, figures.pages)) {
-                let row = cells
-                    .entry((at, figures.page_size, figures.large))
-                    .or_default();
-                row.insert(&figures.kernel, figure);
-            }
+    all
+}
+
+/// Draws a row for each kind of work, page size and whether larger pages may be used; a column for each kernel.
+pub(crate) fn table(all: &[Row], show: &dyn Fn(&Row) -> Option<String>) -> Table {
+    let kernels = distinct(all.iter().map(|row| row.kernel.as_str()));
+    let ops = distinct(all.iter().map(|row| row.op.as_str()));
+    let mut cells: BTreeMap<_, BTreeMap<&str, String>> = BTreeMap::new();
+    for row in all {
+        let at = ops.iter().position(|name| *name == row.op);
+        if let Some(figure) = show(row) {
+            let cells = cells.entry((at, row.page_size, row.large)).or_default();
+            cells.insert(&row.kernel, figure);
         }
     }
+    let head = ["work", "page size", "large pages"];
     let mut table = Table::new();
     table
         .load_style(UTF8_FULL_CONDENSED)
         .set_content_arrangement(ContentArrangement::Disabled)
-        .set_header(
-            ["work", "page size", "large pages"]
-                .into_iter()
-                .chain(kernels.iter().copied()),
-        );
+        .set_header(head.iter().chain(&kernels));
     for ((at, page_size, large), row) in cells {
-        let figures = kernels.iter().map(|kernel| match row.get(kernel) {
-            Some(figure) => figure.clone(),
-            None => "–".to_owned(),
-        });
-        let name = ops.get(at).copied().unwrap_or_default().to_owned();
+        let figure = |kernel: &&str| row.get(kernel).map_or("–".to_owned(), String::clone);
+        let name = at.and_then(|at| ops.get(at)).copied().unwrap_or_default();
         let large = if large { "on" } else { "off" };
-        let words = [name, size(page_size), large.to_owned()];
-        table.add_row(words.into_iter().chain(figures));
+        let words = [name.to_owned(), size(page_size), large.to_owned()];
+        table.add_row(words.into_iter().chain(kernels.iter().map(figure)));
     }
-    for column in 3..kernels.len() + 3 {
-        if let Some(column) = table.column_mut(column) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
+    for column in table.column_iter_mut().skip(head.len()) {
+        column.set_cell_alignment(CellAlignment::Right);
     }
     table
 }
 
-/// Our kernel takes fewer instructions than every Linux with the same page size. A missing kind of work or
+/// Checks that our kernel takes fewer instructions than every Linux with the same page size. A missing kind of work or
 /// a missing Linux is a failure.
-pub(crate) fn checks(all: &[Figures]) -> Vec<Check> {
+pub(crate) fn checks(all: &[Row]) -> Vec<(String, Result<String>)> {
+    let machine = |row: &Row| (row.page_size, row.large);
+    let machines = |ours: bool| -> BTreeSet<_> {
+        let rows = all.iter().filter(|row| row.ours == ours);
+        rows.map(machine).collect()
+    };
     let mut checks = Vec::new();
-    for ours in all.iter().filter(|figures| figures.ours) {
-        let others: Vec<_> = all
-            .iter()
-            .filter(|other| {
-                !other.ours && (other.page_size, other.large) == (ours.page_size, ours.large)
-            })
-            .collect();
-        // Debian has no arm64 kernel with 64K pages.
-        if others.is_empty() {
-            continue;
-        }
-        for op in if ours.large { &FEWER_LARGE[..] } else { &FEWER } {
-            let large = if ours.large { ", large ones too" } else { "" };
-            let page_size = size(ours.page_size);
-            let name = format!("{op}, {page_size} pages{large}: fewer than Linux");
-            checks.push(Check::new(name, fewer(op, ours, &others)));
+    // Debian has no arm64 kernel with 64K pages.
+    for &(page_size, is_large) in machines(true).intersection(&machines(false)) {
+        let rows = || {
+            all.iter()
+                .filter(|row| machine(row) == (page_size, is_large))
+        };
+        let large = if is_large { ", large ones too" } else { "" };
+        for op in if is_large { &FEWER_LARGE[..] } else { &FEWER } {
+            let name = format!("{op}, {} pages{large}: fewer than Linux", size(page_size));
+            checks.push((name, fewer(op, &rows().collect::<Vec<_>>())));
         }
     }
     if checks.is_empty() {
         let nothing = anyhow::anyhow!("no kernel of ours stands beside a Linux with its page size");
-        checks.push(Check::new("fewer than Linux".to_owned(), Err(nothing)));
+        checks.push(("fewer than Linux".to_owned(), Err(nothing)));
     }
     checks
 }
 
-fn fewer(op: &str, ours: &Figures, others: &[&Figures]) -> Result<String> {
-    let figure = |figures: &Figures| {
-        let figure = figures.per_page(op);
-        figure.with_context(|| format!("{} has no figure for {op}", figures.kernel))
+/// Compares one kind of work in the rows of one page size.
+fn fewer(op: &str, rows: &[&Row]) -> Result<String> {
+    let figure = |kernel: &str| {
+        let row = rows.iter().find(|row| row.kernel == kernel && row.op == op);
+        let row = row.with_context(|| format!("{kernel} has no figure for {op}"))?;
+        anyhow::Ok(row.instructions_per_page)
     };
-    let here = figure(ours)?;
+    let of = |ours: bool| rows.iter().filter(move |row| row.ours == ours);
+    let kernel = of(true).next().context("ours has no figures")?;
+    let here = figure(&kernel.kernel)?;
     let mut words = Vec::new();
-    for other in others {
+    for other in distinct(of(false).map(|row| row.kernel.as_str())) {
         let there = figure(other)?;
         ensure!(
             here < there,
-            "{here:.1} instructions a page here, {there:.1} on {}",
-            other.kernel
+            "{here:.1} instructions a page here, {there:.1} on {other}"
         );
         words.push(format!("{there:.1}"));
     }
@@ -205,67 +153,72 @@ fn fewer(op: &str, ours: &Figures, others: &[&Figures]) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use granule_cli::PageSize;
+    use granule_cli::bench::user::counts::Counts;
 
     const SAID: &str = "noise\r\nbench begin page=4096 bytes=8192 pages=2 rounds=3 \
         frequency=62500000\r\nbench op=fork best=10 median=11 worst=12 at=0\r\n\
         bench op=munmap best=20 median=20 worst=20 at=1\r\nbench end ops=2 timed=2\r\nmore\r\n";
 
+    fn kernel(name: &str) -> Kernel {
+        Kernel {
+            image: "x".into(),
+            name: name.into(),
+            page_size: PageSize::K4,
+            is_ours: name == "granule",
+        }
+    }
+
     #[test]
     fn ticks_are_instructions() {
         let mut measured = lines::read(SAID).unwrap();
         measured.ops[1].counts = Some(Counts { tlbi: 3, dsb: 4 });
-        let figures = Figures::new(measured, "k", true, true);
-        assert_eq!((figures.page_size, figures.pages), (4096, 2));
-        let told = |op: &Op| (op.name.clone(), op.instructions);
-        let told: Vec<_> = figures.ops.iter().map(told).collect();
-        assert_eq!(told, [("fork".into(), 160), ("munmap".into(), 320)]);
-        assert_eq!(figures.per_page("fork"), Some(80.0));
-        let rows = rows(&[figures]);
-        assert_eq!((rows.len(), rows[0].tlbi), (2, None));
+        let rows = rows(measured, &kernel("k"), true);
+        assert_eq!((rows[0].page_size, rows[0].pages), (4096, 2));
+        let told = rows.iter().map(|row| (row.op.as_str(), row.instructions));
+        assert_eq!(told.collect::<Vec<_>>(), [("fork", 160), ("munmap", 320)]);
+        assert_eq!((rows[0].instructions_per_page, rows[0].tlbi), (80.0, None));
         assert_eq!((rows[1].tlbi, rows[1].dsb), (Some(3), Some(4)));
     }
 
-    fn figures(kernel: &str, page_size: u64, each: u64) -> Figures {
-        Figures {
-            kernel: kernel.into(),
-            ours: kernel == "granule",
-            page_size,
-            large: false,
-            pages: 1,
-            ops: FEWER
-                .iter()
-                .map(|op| Op {
-                    name: (*op).to_owned(),
-                    instructions: each,
-                    counts: None,
-                })
-                .collect(),
-        }
+    fn figures(name: &str, page_size: u64, each: u64) -> Vec<Row> {
+        let mut measured = lines::read(SAID).unwrap();
+        (measured.page, measured.pages) = (page_size, 1);
+        let mut rows = rows(measured, &kernel(name), false);
+        rows.truncate(1);
+        let row = |op: &&str| Row {
+            op: (*op).to_owned(),
+            instructions_per_page: each as f64,
+            ..rows[0].clone()
+        };
+        FEWER.iter().map(row).collect()
     }
 
-    fn failed(all: &[Figures]) -> usize {
-        checks(all).iter().filter(|check| !check.passed()).count()
+    fn failed(all: &[Row]) -> usize {
+        checks(all).iter().filter(|check| check.1.is_err()).count()
     }
 
     #[test]
     fn each_linux_of_the_page_size_counts() {
-        let mut all = vec![
+        let ours = [
             figures("granule", 4096, 10),
             figures("granule", 65536, 1000),
-            figures("one", 4096, 11),
-            figures("two", 4096, 12),
-        ];
+        ]
+        .concat();
+        let one = figures("one", 4096, 11);
+        let with = |two: &[Row]| [&ours[..], &one, two].concat();
+        let all = with(&figures("two", 4096, 12));
         assert_eq!((checks(&all).len(), failed(&all)), (FEWER.len(), 0));
-        all[3] = figures("two", 4096, 10);
-        assert_eq!(failed(&all), FEWER.len());
-        all[3].ops.remove(0);
-        assert_eq!(failed(&all), FEWER.len());
+        let mut equal = figures("two", 4096, 10);
+        assert_eq!(failed(&with(&equal)), FEWER.len());
+        equal.remove(0);
+        assert_eq!(failed(&with(&equal)), FEWER.len());
         // What may use larger pages is compared with what may.
-        all[1] = figures("two", 4096, 1);
-        all[1].large = true;
-        assert_eq!(failed(&all), FEWER.len());
+        let mut large = figures("two", 4096, 1);
+        large.iter_mut().for_each(|row| row.large = true);
+        assert_eq!(failed(&with(&large)), 0);
         // The absence of every Linux must not count as better than all.
-        assert_eq!(failed(&all[..1]), 1);
+        assert_eq!(failed(&ours), 1);
         assert_eq!(failed(&[]), 1);
     }
 
@@ -276,9 +229,8 @@ mod tests {
             figures("granule", 16384, 11),
             figures("one", 4096, 12),
         ];
-        let show =
-            |op: &Op, pages: u64| Some(format!("{:.1}", op.instructions as f64 / pages as f64));
-        let text = table(&all, &show).to_string();
+        let show = |row: &Row| Some(format!("{:.1}", row.instructions_per_page));
+        let text = table(&all.concat(), &show).to_string();
         assert_eq!(text.lines().filter(|line| line.contains("fork")).count(), 2);
         let fork = text.lines().find(|line| line.contains("fork")).unwrap();
         assert!(fork.contains("10.0") && fork.contains("12.0"), "{fork}");

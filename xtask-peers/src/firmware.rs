@@ -1,65 +1,52 @@
 //! Boots of our kernel through firmware, with the boot loaders and the QEMU that are fetched: the matrix is
 //! `xtask::firmware_matrix`, and `make test` has a sample of what needs nothing fetched.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::{Error, Result};
 use granule_cli::Firmware;
 use granule_cli::loader::Loader;
-use xtask::firmware_matrix::{self, Case, FETCHED, Qemu};
+use xtask::firmware_matrix::{self, FETCHED, Qemu};
 use xtask::workspace::image_path;
-use xtask::{boot, graph};
+use xtask::{boot, files};
 
-use crate::check::Check;
+use crate::peers::Peers;
 use crate::store::hash;
 use crate::{emulator, loaders};
 
-/// How many of the boots are run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Extent {
-    /// Every pair of values.
-    Sample,
-    /// All.
-    All,
-}
-
-/// A check for each boot to this extent.
-pub(crate) fn booted(
-    folder: &Path,
-    extent: Extent,
-    fresh: bool,
-    add: &mut impl FnMut(Check),
-) -> Result<()> {
+/// Adds a check for each boot, or for a sample with every pair of values.
+pub(crate) fn booted(peers: &Peers<'_>, is_all: bool) -> Result<()> {
     let all = firmware_matrix::full(&firmware_matrix::QEMUS);
-    let cases = match extent {
-        Extent::Sample => firmware_matrix::covering(&all),
-        Extent::All => all,
+    let cases = if is_all {
+        all
+    } else {
+        firmware_matrix::covering(&all)
     };
-    let loaders = loaders::fetch(folder, fresh)?;
-    let wanted = emulator::QEMUS.iter().find(|it| it.version == FETCHED);
-    let qemu = emulator::qemu(wanted.context("that QEMU is not known")?, folder, fresh)?;
+    let loaders = loaders::fetch(&peers.folder, peers.fresh)?;
+    let mut qemus = emulator::QEMUS.iter();
+    let qemu = peers.qemu(
+        qemus
+            .position(|it| it.version == FETCHED)
+            .unwrap_or_default(),
+    )?;
     let granule = boot::build_cli()?;
     let image = image_path();
-    let sha256 = hash(&std::fs::read(&image)?);
-    graph::all(
-        cases.len(),
-        |at| {
-            let case: &Case = &cases[at];
-            case.wrong(&firmware_matrix::Files {
+    let sha256 = hash(&files::read(&image)?);
+    peers.each(
+        &cases,
+        |case| format!("granule boot {case}"),
+        |case| {
+            let wrong = case.wrong(&firmware_matrix::Files {
                 granule: &granule,
                 image: &image,
                 sha256: &sha256,
                 qemu: (case.qemu == Qemu::Fetched).then(|| qemu.clone()),
                 loader: loader(case.firmware, &loaders),
-            })
-        },
-        |done| {
-            let name = format!("granule boot {}", cases[done.job]);
-            let result = match done.result {
+            });
+            match wrong {
                 None => Ok("as expected, with a clean trace".to_owned()),
-                Some(wrong) => Err(anyhow::Error::msg(wrong)),
-            };
-            add(Check::new(name, result));
+                Some(wrong) => Err(Error::msg(wrong)),
+            }
         },
     );
     Ok(())

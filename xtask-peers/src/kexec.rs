@@ -7,16 +7,13 @@
 pub(crate) mod efi;
 pub(crate) mod from_linux;
 
-use std::path::Path;
-
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use granule_cli::sizes::show_size as size;
 use granule_cli::{Boot, Initramfs, Kexec, PageSize, Request, boot};
 use serde_json::Value;
-use xtask::graph;
+use xtask::workspace::image_path;
 
-use crate::check::Check;
-use crate::machine::{Files, Kernel, LIMIT, told};
+use crate::machine::{self, Kernel, marked, request, told};
 use crate::peers::Peers;
 use crate::store::hash;
 
@@ -35,20 +32,7 @@ linux=$(uname -v | sed 's/.*Debian \\([^-]*\\).*/\\1/') sha256=$(sha256sum < /pa
 stty opost && poweroff -f
 ";
 
-const APPLETS: [&str; 12] = [
-    "awk",
-    "cat",
-    "dmesg",
-    "echo",
-    "grep",
-    "head",
-    "mount",
-    "od",
-    "poweroff",
-    "sed",
-    "sha256sum",
-    "stty",
-];
+const APPLETS: &str = "sh uname awk cat dmesg echo grep head mount od poweroff sed sha256sum stty";
 
 /// The size of a file in the initramfs whose sum the script reports: more than a page of every size.
 const PAYLOAD: usize = 1 << 20;
@@ -130,8 +114,6 @@ const MACHINES: [(u32, u8, &str); 6] = [
     (1, 2, CPUS[1]),
 ];
 
-const PAGE_SIZES: [PageSize; 3] = [PageSize::K4, PageSize::K16, PageSize::K64];
-
 /// Every page size with every machine, every kernel and every way, and every machine with every way, in as
 /// few boots as possible.
 fn cases(kernels: usize) -> Vec<Case> {
@@ -139,7 +121,7 @@ fn cases(kernels: usize) -> Vec<Case> {
     if kernels == 0 {
         return cases;
     }
-    for (place, from) in PAGE_SIZES.into_iter().enumerate() {
+    for (place, from) in PageSize::ALL.into_iter().enumerate() {
         for index in 0..kernels.max(MACHINES.len()) {
             let (cpus, el, cpu) = MACHINES[index % MACHINES.len()];
             cases.push(Case {
@@ -157,63 +139,54 @@ fn cases(kernels: usize) -> Vec<Case> {
     cases
 }
 
-/// Our kernel leaves for each of Debian's.
-pub(crate) fn left_for(
-    peers: &Peers<'_>,
-    ours: &Path,
-    files: &Files,
-    add: &mut impl FnMut(Check),
-) -> Result<()> {
-    let initrd = files.initramfs("next.cpio", archive(&peers.busybox))?;
-    let cases = cases(peers.linuxes.len());
-    let next = |case: &Case| {
-        let (kernel, page_size) = &peers.linuxes[case.kernel];
-        (kernel, *page_size)
-    };
-    graph::all(
-        cases.len(),
-        |at| {
-            let case = &cases[at];
-            let (kernel, page_size) = next(case);
-            let Kernel::Linux { image, name } = kernel else {
-                anyhow::bail!("{} is no kernel of Debian's", kernel.name());
-            };
-            let booted = run(ours, image, &initrd, case)?;
-            // The kernel's name in this program ends with its version.
-            let version = name.rsplit(' ').next().unwrap_or_default();
-            judge(&booted, case, page_size, version)
-        },
-        |done| {
-            let case = &cases[done.job];
-            let (kernel, page_size) = next(case);
-            let name = format!(
+/// Leaves from our kernel for each of Debian's.
+pub(crate) fn left_for(peers: &Peers<'_>) -> Result<()> {
+    let archive = archive(&peers.busybox);
+    let initrd = peers.files.initramfs("next.cpio", archive)?;
+    peers.each(
+        &cases(peers.linuxes.len()),
+        |case| {
+            let next = &peers.linuxes[case.kernel];
+            format!(
                 "kexec from {} to {}, {}, CPUs: {}, EL{}, {}, {}",
                 size(case.from.bytes()),
-                kernel.name(),
-                size(page_size.bytes()),
+                next.name,
+                next.size(),
                 case.cpus,
                 case.el,
                 case.cpu,
                 case.way.word()
-            );
-            add(Check::new(name, done.result));
+            )
+        },
+        |case| {
+            let next = &peers.linuxes[case.kernel];
+            let booted = boot::run(&Request {
+                image: Some(image_path()),
+                page_size: Some(case.from),
+                el: case.el,
+                cpu: case.cpu.to_owned(),
+                kexec: Some(Kexec {
+                    image: Some(next.image.clone()),
+                    initrd: Some(initrd.clone()),
+                    append: Some(words(case)),
+                    copy: case.way != Way::InPlace,
+                    uncached: case.way == Way::Uncached,
+                    ..Kexec::default()
+                }),
+                ..request(MEMORY, case.cpus)
+            });
+            // The machine was powered off, and everything before was right.
+            ensure!(booted.is_ok(), "{}", told(&booted));
+            case.way.judge(&booted)?;
+            line(&booted.console_text(), case, next).with_context(|| told(&booted))
         },
     );
     Ok(())
 }
 
-/// The initramfs of the next kernel.
+/// Makes the initramfs of the next kernel.
 fn archive(busybox: &[u8]) -> Initramfs {
-    let archive = Initramfs::new()
-        .directory("/proc")
-        .directory("/bin")
-        .program("/bin/busybox", busybox)
-        .link("/bin/sh", "busybox")
-        .link("/bin/uname", "busybox");
-    let archive = APPLETS.into_iter().fold(archive, |archive, applet| {
-        archive.link(&format!("/bin/{applet}"), "busybox")
-    });
-    archive
+    machine::archive(busybox, "/proc /bin", APPLETS)
         .file("/payload", &payload())
         .program("/init", SCRIPT.as_bytes())
 }
@@ -221,28 +194,6 @@ fn archive(busybox: &[u8]) -> Initramfs {
 fn payload() -> Vec<u8> {
     let word = |n: u32| (n.wrapping_mul(n) >> 5) as u8;
     (0..PAYLOAD as u32).map(word).collect()
-}
-
-/// Boots our kernel, which leaves for the other; returns the line that reports it.
-fn run(ours: &Path, next: &Path, initrd: &Path, case: &Case) -> Result<Boot> {
-    Ok(boot::run(&Request {
-        image: Some(ours.to_owned()),
-        page_size: Some(case.from),
-        memory: MEMORY,
-        smp: case.cpus,
-        el: case.el,
-        cpu: case.cpu.to_owned(),
-        timeout: LIMIT,
-        kexec: Some(Kexec {
-            image: Some(next.to_owned()),
-            initrd: Some(initrd.to_owned()),
-            append: Some(words(case)),
-            copy: case.way != Way::InPlace,
-            uncached: case.way == Way::Uncached,
-            ..Kexec::default()
-        }),
-        ..Request::default()
-    }))
 }
 
 /// Its command line, which no other boot has.
@@ -255,25 +206,15 @@ fn words(case: &Case) -> String {
     )
 }
 
-/// Whether the boot ended well, with the required line.
-fn judge(booted: &Boot, case: &Case, page_size: PageSize, version: &str) -> Result<String> {
-    // The machine was powered off, and everything before was right.
-    ensure!(booted.is_ok(), "{}", told(booted));
-    case.way.judge(booted)?;
-    let console = booted.console_text();
-    line(&console, case, page_size, version).with_context(|| told(booted))
-}
-
-fn line(console: &str, case: &Case, page_size: PageSize, version: &str) -> Result<String> {
-    let mut lines = console.lines().map(str::trim_end);
-    let Some(line) = lines.find_map(|line| line.strip_prefix(MARK)) else {
-        bail!("it did not come to its first process");
-    };
+/// Checks the line of the next kernel.
+fn line(console: &str, case: &Case, next: &Kernel) -> Result<String> {
+    let line = marked(console, MARK)?;
     let expected = format!(
-        " page={} cpus={} el={} linux={version}",
-        page_size.bytes(),
+        " page={} cpus={} el={} linux={}",
+        next.page_size.bytes(),
         case.cpus,
-        case.el
+        case.el,
+        next.version()
     );
     let rest = line
         .strip_prefix(&expected)
@@ -292,7 +233,7 @@ mod tests {
     fn every_kernel_machine_and_way_with_every_page_size() {
         for kernels in 1..9 {
             let cases = cases(kernels);
-            for from in PAGE_SIZES {
+            for from in PageSize::ALL {
                 let of = || cases.iter().filter(|case| case.from == from);
                 let seen: BTreeSet<_> = of().map(|case| case.kernel).collect();
                 assert_eq!(seen.len(), kernels);
@@ -325,7 +266,13 @@ mod tests {
             hash(&payload()),
             words(&case)
         );
-        let judge = |console: &str| line(console, &case, PageSize::K16, "6.12.107");
+        let next = Kernel {
+            image: "x".into(),
+            name: "Linux 6.12.107".into(),
+            page_size: PageSize::K16,
+            is_ours: false,
+        };
+        let judge = |console: &str| line(console, &case, &next);
         assert!(judge(&good).unwrap().starts_with("page=16384 cpus=4"));
         for (part, other) in [
             (MARK, "no kernel:"),
@@ -343,7 +290,7 @@ mod tests {
 
     #[test]
     fn the_script_has_every_program_it_calls() {
-        for applet in APPLETS {
+        for applet in APPLETS.split(' ') {
             assert!(SCRIPT.contains(applet), "{applet}");
         }
         assert!(SCRIPT.starts_with("#!/bin/busybox sh\n") && SCRIPT.contains(MARK));

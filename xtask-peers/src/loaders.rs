@@ -1,17 +1,16 @@
 //! Debian's boot loaders for arm64 firmware, as programs: fetched, and put where `granule boot` and
 //! `cargo xtask disk` find them. They are started by firmware only, so nothing is installed.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use granule_cli::loader::Loader;
+use xtask::files;
 use xtask::workspace::target_dir;
 
 use crate::apt;
 use crate::deb;
-use crate::peers::wanted;
-use crate::store::{Store, Wanted};
+use crate::store::{Store, Wanted, wanted};
 
 /// GRUB with all its modules in it, which reads its menu from Debian's folder.
 const GRUB: &str = "usr/lib/grub/arm64-efi/monolithic/grubaa64.efi";
@@ -34,12 +33,11 @@ pub(crate) fn fetch(folder: &Path, fresh: bool) -> Result<Vec<(Loader, PathBuf)>
     let mut programs = Vec::new();
     for (loader, from) in Loader::ALL.into_iter().zip(&packages) {
         let path = package(loader).1;
-        let bytes = deb::file(&store.bytes(from)?[..], |it| it == path)
+        let bytes = deb::file(&store.path(from)?, |it| it == path)
             .with_context(|| format!("{path} of {}", from.package))?;
         let to = target_dir().join("granule").join(loader.file());
-        let folder = to.parent().context("the program needs a folder")?;
-        fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
-        fs::write(&to, bytes).with_context(|| format!("cannot write {}", to.display()))?;
+        files::folder(to.parent().context("the program needs a folder")?)?;
+        files::write(&to, bytes)?;
         programs.push((loader, to));
     }
     Ok(programs)

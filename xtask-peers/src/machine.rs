@@ -1,109 +1,96 @@
-//! Debian's kernels and ours on the same machine, booted by the same code: a kernel, an initramfs, and the
-//! console's output.
+//! Boots Debian's kernels and ours on the same machine by the same code: a kernel, an initramfs, and the console's output.
 
-use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
+use granule_cli::sizes::show_size;
 use granule_cli::{Boot, Initramfs, Outcome, PageSize, Request, boot};
+use serde_json::Value;
+use xtask::deadline::{Finished, run_for};
+use xtask::files;
+use xtask::workspace::{image_path, target_dir};
 
 /// A kernel to boot.
 #[derive(Clone, Debug)]
-pub(crate) enum Kernel {
-    /// Our one image, with this page size.
-    Granule { image: PathBuf, page_size: PageSize },
-    /// A Debian kernel, with its name in this program.
-    Linux { image: PathBuf, name: String },
-}
-
-/// The machine, with its initramfs and arguments.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Guest<'a> {
-    pub(crate) memory: u64,
-    pub(crate) cpus: u32,
-    /// Let the virtual clock count instructions.
-    pub(crate) icount: bool,
-    /// The initramfs.
-    pub(crate) initramfs: &'a Path,
-    /// More words for the kernel.
-    pub(crate) words: &'a str,
-    /// Arguments of its first process.
-    pub(crate) arguments: &'a str,
-    /// A plugin for QEMU.
-    pub(crate) plugin: Option<&'a OsStr>,
-    pub(crate) limit: Duration,
+pub(crate) struct Kernel {
+    pub(crate) image: PathBuf,
+    /// Its name in tables and checks: a kernel of Debian's is `Linux VERSION`.
+    pub(crate) name: String,
+    /// The one that it has, or that ours is asked for.
+    pub(crate) page_size: PageSize,
+    pub(crate) is_ours: bool,
 }
 
 /// A CPU with all three page sizes, and no newer feature that would save only one kernel work.
 pub(crate) const CPU: &str = "neoverse-n1";
 
 /// Only emergency messages on the console, and an end when the first process has ended.
-const LINUX_WORDS: &str = "console=ttyAMA0 loglevel=1 panic=-1";
+pub(crate) const LINUX_WORDS: &str = "console=ttyAMA0 loglevel=1 panic=-1";
 
 /// How long a guest may take; the longest takes about a minute on an idle machine.
 pub(crate) const LIMIT: Duration = Duration::from_secs(240);
 
+/// Makes the machine of most boots.
+pub(crate) fn request(memory: u64, cpus: u32) -> Request {
+    Request {
+        memory,
+        smp: cpus,
+        cpu: CPU.to_owned(),
+        timeout: LIMIT,
+        ..Request::default()
+    }
+}
+
+/// Lists our kernel with each page size.
+pub(crate) fn granules() -> [Kernel; 3] {
+    PageSize::ALL.map(|page_size| Kernel {
+        image: image_path(),
+        name: "Granule".to_owned(),
+        page_size,
+        is_ours: true,
+    })
+}
+
 impl Kernel {
-    /// The name in tables and checks.
-    pub(crate) fn name(&self) -> String {
-        match self {
-            Self::Granule { .. } => "Granule".to_owned(),
-            Self::Linux { name, .. } => name.clone(),
-        }
+    /// Reads the version in the name of a kernel of Debian's.
+    pub(crate) fn version(&self) -> &str {
+        self.name.rsplit(' ').next().unwrap_or_default()
     }
 
-    pub(crate) fn is_ours(&self) -> bool {
-        matches!(self, Self::Granule { .. })
+    /// Writes the page size.
+    pub(crate) fn size(&self) -> String {
+        show_size(self.page_size.bytes())
     }
 
-    /// Boots, and returns the console's output if the first process ended with 0.
-    pub(crate) fn run(&self, machine: &Guest<'_>) -> Result<String> {
-        let common = Request {
-            memory: machine.memory,
-            smp: machine.cpus,
-            cpu: CPU.to_owned(),
+    /// Boots with words for the kernel and arguments for its first process, and returns the console's output if that
+    /// ended with 0.
+    pub(crate) fn run(&self, machine: Request, words: &str, arguments: &str) -> Result<String> {
+        let first = if self.is_ours { "" } else { LINUX_WORDS };
+        let booted = boot::run(&Request {
+            image: Some(self.image.clone()),
+            page_size: self.is_ours.then_some(self.page_size),
+            append: Some(format!("{first} {words} -- {arguments}")),
             // QEMU's default entry level.
             el: 1,
-            icount: machine.icount,
-            plugin: machine.plugin.map(OsStr::to_owned),
-            initrd: Some(machine.initramfs.to_owned()),
-            timeout: machine.limit,
-            ..Request::default()
-        };
-        let (words, arguments) = (machine.words, machine.arguments);
-        match self {
-            Self::Granule { image, page_size } => {
-                let booted = boot::run(&Request {
-                    image: Some(image.clone()),
-                    page_size: Some(*page_size),
-                    append: Some(format!("{words} -- {arguments}")),
-                    ..common
-                });
-                // Our kernel has counted its frames and reported the first process's end.
-                ensure!(booted.is_ok(), "{}", told(&booted));
-                Ok(booted.console_text())
-            }
-            Self::Linux { image, .. } => {
-                let booted = boot::run(&Request {
-                    image: Some(image.clone()),
-                    append: Some(format!("{LINUX_WORDS} {words} -- {arguments}")),
-                    ..common
-                });
-                // Linux does not print our record, so its end is recognised in this way.
-                if booted.outcome != Outcome::GuestExit {
-                    bail!("{}", told(&booted));
-                }
-                let console = booted.console_text();
-                linux_ended_well(&console)?;
-                Ok(console)
-            }
+            ..machine
+        });
+        let console = booted.console_text();
+        if self.is_ours {
+            // Our kernel has counted its frames and reported the first process's end.
+            ensure!(booted.is_ok(), "{}", told(&booted));
+        } else {
+            // Linux does not print our record, so its end is recognised in this way.
+            ensure!(booted.outcome == Outcome::GuestExit, "{}", told(&booted));
+            linux_ended_well(&console)?;
         }
+        Ok(console)
     }
 }
 
 /// Linux panics when its first process ends, unless that process powers the machine off. The panic is then
-/// the end, and the output before it tells the result.
+/// the end, and the output before it has the result.
 fn linux_ended_well(console: &str) -> Result<()> {
     let Some((_, panic)) = console.split_once("Kernel panic - not syncing: ") else {
         return Ok(());
@@ -116,18 +103,66 @@ fn linux_ended_well(console: &str) -> Result<()> {
     Ok(())
 }
 
-/// The end of a boot, with the last printed line, on one line.
+/// Finds the last line with something on it.
+pub(crate) fn last_line(text: &str) -> Option<&str> {
+    text.lines().rev().find(|line| !line.trim().is_empty())
+}
+
+/// Writes the end of a boot, with the last printed line, on one line.
 pub(crate) fn told(booted: &Boot) -> String {
-    let console = booted.console_text();
-    let last = console.lines().rev().find(|line| !line.trim().is_empty());
-    match last {
-        Some(last) => format!(
-            "{}; the last line was {:?}",
-            booted.last_line(),
-            last.trim()
-        ),
-        None => booted.last_line(),
+    let end = booted.last_line();
+    match last_line(&booted.console_text()) {
+        Some(last) => format!("{end}; the last line was {:?}", last.trim()),
+        None => end,
     }
+}
+
+/// Finds the rest of the first line with a mark, which a script prints when it is done.
+pub(crate) fn marked<'a>(console: &'a str, mark: &str) -> Result<&'a str> {
+    let mut lines = console.lines().map(str::trim_end);
+    let found = lines.find_map(|line| Some(line.split_once(mark)?.1));
+    found.context("it did not come to its first process")
+}
+
+/// Makes an initramfs with folders, and Debian's busybox by the names of its programs.
+pub(crate) fn archive(busybox: &[u8], folders: &str, programs: &str) -> Initramfs {
+    let folders = folders.split_whitespace();
+    let archive = folders.fold(Initramfs::new(), |all, folder| all.directory(folder));
+    let archive = archive.program("/bin/busybox", busybox);
+    programs.split_whitespace().fold(archive, |all, program| {
+        all.link(&format!("/bin/{program}"), "busybox")
+    })
+}
+
+/// Reads a program of ours, which runs on the guest.
+pub(crate) fn program(name: &str) -> Result<Vec<u8>> {
+    files::read(&target_dir().join("granule").join(name))
+}
+
+/// Makes a call of `granule` with a command that prints JSON.
+pub(crate) fn granule(arguments: &[&str]) -> Command {
+    let mut command = Command::new(target_dir().join("debug").join("granule"));
+    command.args(arguments);
+    command
+}
+
+/// Runs a command of `granule`, and reads the JSON that it prints.
+pub(crate) fn json(command: Command, limit: Duration) -> Result<(Value, Finished)> {
+    parse(run_for(command, limit)?)
+}
+
+/// Reads the JSON that a command of `granule` has printed.
+pub(crate) fn parse(finished: Finished) -> Result<(Value, Finished)> {
+    let told = serde_json::from_str(&finished.stdout).with_context(|| {
+        let said = finished.stderr.lines().last().unwrap_or("nothing");
+        format!("granule printed no JSON, and said {said:?}")
+    })?;
+    Ok((told, finished))
+}
+
+/// Lists the items of an array in JSON.
+pub(crate) fn items(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
 }
 
 /// A folder with files for boots, removed with its owner.
@@ -139,17 +174,27 @@ impl Files {
         Ok(Self(tempfile::tempdir()?))
     }
 
+    pub(crate) fn path(&self) -> &Path {
+        self.0.path()
+    }
+
     pub(crate) fn put(&self, name: &str, bytes: &[u8]) -> Result<PathBuf> {
-        let path = self.0.path().join(name);
-        std::fs::write(&path, bytes)?;
+        let path = self.path().join(name);
+        files::write(&path, bytes)?;
         Ok(path)
     }
 
-    /// A folder of its own.
+    /// Makes a folder of its own.
     pub(crate) fn folder(&self, name: &str) -> Result<PathBuf> {
-        let path = self.0.path().join(name);
-        std::fs::create_dir_all(&path)?;
+        let path = self.path().join(name);
+        files::folder(&path)?;
         Ok(path)
+    }
+
+    /// Makes a folder that is removed with its owner.
+    pub(crate) fn new_folder(&self) -> Result<tempfile::TempDir> {
+        let made = tempfile::tempdir_in(self.path());
+        made.context("cannot make a folder for a boot's files")
     }
 
     pub(crate) fn initramfs(&self, name: &str, archive: Initramfs) -> Result<PathBuf> {

@@ -4,9 +4,9 @@
 //! unmodified busybox runs a script on our kernel with every page size and must print the same as on Linux.
 //! Our kernel leaves for each of Debian's, which must reach its first process. Debian's boot loaders start
 //! Debian's Linux from our boot disk. The device trees of Debian's kernel packages must be to our readers what they
-//! are to `dtc`, and our kernel boots on QEMU's boards with them, and through firmware and boot loaders. Debian's page tables, as
-//! `granule dump` reads them, must be those that QEMU and Debian's kernels say, files of Debian's makedumpfile must
-//! have what the core has that it was given, and Debian's kernels and systems that are no Linux run under
+//! are to another reader, and our kernel boots on QEMU's boards with them, and through firmware and boot loaders.
+//! Debian's page tables, as `granule dump` reads them, must be those that QEMU and Debian's kernels say, files of Debian's
+//! makedumpfile must have what the core has that it was given, and Debian's kernels and systems that are no Linux run under
 //! `granule watch` with the QEMUs of two suites. No file of Debian's is part of the repository.
 //!
 //! This file has the command; `parts` has the order, `summary` the report, and each part has a file of its own.
@@ -14,7 +14,6 @@
 mod apt;
 mod bench;
 mod boards;
-mod check;
 mod deb;
 mod disk;
 mod emulator;
@@ -65,12 +64,8 @@ struct Options {
 
 fn main() -> ExitCode {
     let options = Options::parse();
-    match parts::run(
-        &options.only,
-        options.few,
-        options.fresh,
-        Summary::new(options.json),
-    ) {
+    let summary = Summary::new(options.json);
+    match parts::run(&options.only, options.few, options.fresh, &summary) {
         Ok(code) => code,
         Err(error) => {
             eprintln!("error: {error:#}");

@@ -1,24 +1,20 @@
 //! The parts of `make test-peers` and their order. What a part does is in its own file.
 
 use std::process::ExitCode;
+use std::time::Instant;
 
 use anyhow::Result;
-use granule_cli::PageSize;
 use xtask::boot::build_cli;
-use xtask::workspace::{cargo, image_path, is_built, run as run_command, target_dir};
+use xtask::workspace::{cargo, is_built, run as run_command, target_dir};
 
-use crate::bench::bench;
-use crate::check::Check;
 use crate::inspect::{self, makedumpfile};
-use crate::kexec;
-use crate::machine::{Files, Kernel};
 use crate::peers::{self, Peers};
-use crate::shell::shells;
 use crate::store::Store;
 use crate::summary::Summary;
-use crate::tlb::replays;
-use crate::watch;
-use crate::{apt, boards, disk, faults, firmware, loaders, report, sensitivity, together, trees};
+use crate::{
+    apt, bench, boards, disk, faults, firmware, kexec, loaders, report, sensitivity, shell,
+};
+use crate::{tlb, together, trees, watch};
 
 /// A part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -69,7 +65,16 @@ pub(crate) enum Part {
     Tlb,
 }
 
-const PAGE_SIZES: [PageSize; 3] = [PageSize::K4, PageSize::K16, PageSize::K64];
+impl Part {
+    /// Whether it runs only if it is asked for.
+    fn must_be_asked_for(self) -> bool {
+        use Part::{BoardsAll, FaultsAll, FirmwareAll, Loaders, Report, WatchAll};
+        matches!(
+            self,
+            BoardsAll | FirmwareAll | Loaders | Report | WatchAll | FaultsAll
+        )
+    }
+}
 
 /// Builds the programs for the boots: the image, the user programs, and `granule` with its plugin.
 fn build() -> Result<()> {
@@ -82,16 +87,14 @@ fn build() -> Result<()> {
 }
 
 /// Runs the parts that `only` names, or all but those that must be asked for.
-pub(crate) fn run(only: &[Part], few: bool, fresh: bool, mut summary: Summary) -> Result<ExitCode> {
-    let asked = |part| only.contains(&part);
-    let wants = |part| only.is_empty() || asked(part);
-    let files = Files::new()?;
+pub(crate) fn run(only: &[Part], few: bool, fresh: bool, summary: &Summary) -> Result<ExitCode> {
+    let began = Instant::now();
     let folder = target_dir().join("peers");
     if only == [Part::Loaders] {
         loaders::fetch(&folder, fresh)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let store = Store::new(folder.clone(), apt::ARM64);
+    let store = Store::new(folder, apt::ARM64);
     let packages = match store.packages(&peers::all(), fresh) {
         Ok(packages) => packages,
         Err(why) => {
@@ -104,134 +107,81 @@ pub(crate) fn run(only: &[Part], few: bool, fresh: bool, mut summary: Summary) -
             return summary.not_run(&why);
         }
     };
-    summary.packages.clone_from(&packages);
-    let peers = Peers::unpack(&store, &packages, few, &files, &mut |check| {
-        summary.add(check)
-    });
-    summary.part("packages");
-    if asked(Part::Report) {
-        let made = report::make(&peers.linuxes, &peers.busybox, &files);
-        summary.add(Check::new("report".to_owned(), made));
-    }
-    if wants(Part::Trees) {
-        trees::all(&peers, &files, &folder, fresh, &mut |it| summary.add(it))?;
-        summary.part("trees");
-    }
-    if wants(Part::Boards) || asked(Part::BoardsAll) {
-        build()?;
-        let extent = if asked(Part::BoardsAll) {
-            boards::Extent::All
-        } else {
-            boards::Extent::Sample
-        };
-        boards::all(&peers, &files, &folder, extent, fresh, &mut |it| {
-            summary.add(it)
-        })?;
-        summary.part("boards");
-    }
-    if wants(Part::Firmware) || asked(Part::FirmwareAll) {
-        build()?;
-        let extent = if asked(Part::FirmwareAll) {
-            firmware::Extent::All
-        } else {
-            firmware::Extent::Sample
-        };
-        firmware::booted(&folder, extent, fresh, &mut |it| summary.add(it))?;
-        summary.part("firmware");
-    }
-    if wants(Part::Inspect) {
-        inspect::all(&peers.linuxes, &peers.busybox, &files, &mut |it| {
-            summary.add(it)
-        })?;
-        summary.part("inspect");
-    }
-    if (wants(Part::Inspect) || wants(Part::Makedumpfile))
-        && let Some((Kernel::Linux { image, .. }, _)) = peers.linuxes.first()
-    {
-        let subject = makedumpfile::Subject {
-            image,
-            package: &peers.first()?,
-            busybox: &peers.busybox,
-            packages: &folder,
-            fresh,
-        };
-        let checks = makedumpfile::all(&subject);
-        checks.into_iter().for_each(|it| summary.add(it));
-        summary.part("makedumpfile");
-    }
-    if wants(Part::Disk) {
-        disk::booted(&peers, &files, &folder, fresh, &mut |it| summary.add(it))?;
-        summary.part("disk");
-    }
-    if wants(Part::Watch) || wants(Part::WatchOthers) || asked(Part::WatchAll) {
-        build()?;
-        let all = asked(Part::WatchAll);
-        let extent = watch::Extent {
-            machines: match (all, wants(Part::Watch)) {
-                (true, _) => watch::Machines::All,
-                (false, true) => watch::Machines::Sample,
-                (false, false) => watch::Machines::None,
+    summary.keep("packages", &packages)?;
+    let peers = &Peers::unpack(&store, &packages, (few, fresh), summary)?;
+    let ended = |name: &str, began: Instant| {
+        // A run of all parts has a limit.
+        let seconds = began.elapsed().as_secs_f32();
+        summary.say(&format!("--- {name} ({seconds:.1} s)"));
+    };
+    ended("packages", began);
+    let asked = |part| only.contains(&part);
+    let wants = |part: Part| asked(part) || only.is_empty() && !part.must_be_asked_for();
+    // The values of `--only` that include a row, its name, whether it needs what `build` builds, and its work.
+    type Row<'a> = (&'a [Part], &'a str, bool, &'a dyn Fn() -> Result<()>);
+    let rows: [Row<'_>; 16] = [
+        (&[Part::Report], "report", false, &|| report::make(peers)),
+        (&[Part::Trees], "trees", false, &|| trees::all(peers)),
+        (&[Part::Boards, Part::BoardsAll], "boards", true, &|| {
+            boards::all(peers, asked(Part::BoardsAll))
+        }),
+        (
+            &[Part::Firmware, Part::FirmwareAll],
+            "firmware",
+            true,
+            &|| firmware::booted(peers, asked(Part::FirmwareAll)),
+        ),
+        (&[Part::Inspect], "inspect", false, &|| inspect::all(peers)),
+        (
+            &[Part::Inspect, Part::Makedumpfile],
+            "makedumpfile",
+            false,
+            &|| makedumpfile::all(peers),
+        ),
+        (&[Part::Disk], "disk", false, &|| disk::booted(peers)),
+        (
+            &[Part::Watch, Part::WatchOthers, Part::WatchAll],
+            "watch",
+            true,
+            &|| {
+                let all = asked(Part::WatchAll);
+                let machines = match (all, wants(Part::Watch)) {
+                    (true, _) => watch::Machines::All,
+                    (false, true) => watch::Machines::Sample,
+                    (false, false) => watch::Machines::None,
+                };
+                watch::watched(peers, machines, all || wants(Part::WatchOthers))
             },
-            others: all || wants(Part::WatchOthers),
-        };
-        watch::watched(&peers, &files, extent, fresh, &mut |it| summary.add(it))?;
-        summary.part("watch");
-    }
-    if asked(Part::FaultsAll) {
-        build()?;
-        summary.faults = faults::run(&peers, &files, fresh, &mut |it| summary.add(it))?;
-        summary.part("faults");
-    }
-    if wants(Part::Sensitivity) {
-        build()?;
-        summary.sensitivity = sensitivity::run(&peers, &files, fresh, &mut |it| summary.add(it))?;
-        summary.part("sensitivity");
-    }
-    if wants(Part::Tlb) {
-        build()?;
-        summary.tlb = replays(&peers, &files, fresh, &mut |check| summary.add(check))?;
-        summary.part("tlb");
-    }
-    let ours = [
-        Part::Bench,
-        Part::Shell,
-        Part::Kexec,
-        Part::KexecEfi,
-        Part::FromLinux,
+        ),
+        (&[Part::FaultsAll], "faults", true, &|| faults::run(peers)),
+        (&[Part::Sensitivity], "sensitivity", true, &|| {
+            sensitivity::run(peers)
+        }),
+        (&[Part::Tlb], "tlb", true, &|| tlb::replays(peers)),
+        (&[Part::Shell], "shell", true, &|| {
+            together::all(peers, &shell::shells(peers)?)
+        }),
+        (&[Part::Kexec], "kexec", true, &|| kexec::left_for(peers)),
+        (&[Part::KexecEfi], "kexec-efi", true, &|| {
+            kexec::efi::left_for(peers)
+        }),
+        (&[Part::FromLinux], "from-linux", true, &|| {
+            kexec::from_linux::left(peers)
+        }),
+        (&[Part::Bench], "bench", true, &|| bench::bench(peers)),
     ];
-    if ours.into_iter().any(wants) {
-        build()?;
-        let image = image_path();
-        let granules = PAGE_SIZES.map(|page_size| {
-            let image = image.clone();
-            (Kernel::Granule { image, page_size }, page_size)
-        });
-        if wants(Part::Shell) {
-            let there = shells(&peers, &granules, &files, &mut |it| summary.add(it))?;
-            let there: Vec<&str> = there.iter().flatten().map(String::as_str).collect();
-            together::all(&peers.busybox, &files, &there, &mut |it| summary.add(it));
-            summary.part("shell");
+    let mut is_ready = false;
+    for (parts, name, needs_build, work) in rows {
+        if !parts.iter().any(|&part| wants(part)) {
+            continue;
         }
-        if wants(Part::Kexec) {
-            kexec::left_for(&peers, &image, &files, &mut |it| summary.add(it))?;
-            summary.part("kexec");
+        let began = Instant::now();
+        if needs_build && !is_ready {
+            build()?;
+            is_ready = true;
         }
-        if wants(Part::KexecEfi) {
-            kexec::efi::left_for(&peers, &image, &files, &mut |it| summary.add(it))?;
-            summary.part("kexec-efi");
-        }
-        if wants(Part::FromLinux) {
-            kexec::from_linux::left(&peers, &image, &files, &folder, fresh, &mut |it| {
-                summary.add(it)
-            })?;
-            summary.part("from-linux");
-        }
-        if wants(Part::Bench) {
-            let (rows, table) = bench(&peers, &granules, &files, &mut |it| summary.add(it))?;
-            summary.rows = rows;
-            summary.say(&table);
-            summary.part("bench");
-        }
+        work()?;
+        ended(name, began);
     }
     summary.end()
 }

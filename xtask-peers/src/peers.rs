@@ -1,15 +1,21 @@
-//! The packages of Debian's that everything here is compared with or runs: which they are, and what is taken out of them.
+//! Lists the packages of Debian's that everything here is compared with or runs, and takes out of them what is used.
+//! Every part is given this, with the files of the run and the place of its checks.
 //!
 //! What is done with a kernel or a system is not here, and no package is fetched here.
+
+use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use granule_cli::PageSize;
 use granule_cli::sizes::show_size as size;
+use xtask::graph;
+use xtask::workspace::target_dir;
 
-use crate::check::Check;
 use crate::deb;
+use crate::emulator;
 use crate::machine::{Files, Kernel};
-use crate::store::{Package, Store, Wanted};
+use crate::store::{Package, Store, Wanted, wanted};
+use crate::summary::Summary;
 
 /// A Debian kernel: its package, the one with its modules if it is another, and its page size.
 pub(crate) struct Linux {
@@ -18,54 +24,32 @@ pub(crate) struct Linux {
     pub(crate) page_size: PageSize,
 }
 
-pub(crate) const fn wanted(suite: &'static str, package: &'static str, kernel: bool) -> Wanted {
-    Wanted {
-        suite,
-        package,
-        kernel,
-    }
-}
-
-const fn linux(suite: &'static str, package: &'static str, page_size: PageSize) -> Linux {
-    let from = wanted(suite, package, true);
+/// A kernel, whose modules are in a package of their own since 7.x.
+const fn linux(
+    suite: &'static str,
+    [package, modules]: [&'static str; 2],
+    page_size: PageSize,
+) -> Linux {
     Linux {
-        from,
-        modules: from,
+        from: wanted(suite, package, true),
+        modules: wanted(suite, modules, true),
         page_size,
     }
 }
 
-/// A kernel whose modules are in a package of their own, as since 7.x.
-const fn split(
-    suite: &'static str,
-    package: &'static str,
-    modules: &'static str,
-    page_size: PageSize,
-) -> Linux {
-    Linux {
-        modules: wanted(suite, modules, true),
-        ..linux(suite, package, page_size)
-    }
-}
+const K4: [&str; 2] = ["linux-image-arm64"; 2];
+const K16: [&str; 2] = ["linux-image-arm64-16k"; 2];
+const SPLIT_K4: [&str; 2] = [K4[0], "linux-modules-arm64"];
+const SPLIT_K16: [&str; 2] = [K16[0], "linux-modules-arm64-16k"];
 
 /// From the oldest maintained kernel to the newest. Debian 12 has no 16K kernel, and no suite has a 64K
 /// one.
 pub(crate) const LINUXES: [Linux; 5] = [
-    linux("bookworm", "linux-image-arm64", PageSize::K4),
-    linux("trixie", "linux-image-arm64", PageSize::K4),
-    split(
-        "trixie-backports",
-        "linux-image-arm64",
-        "linux-modules-arm64",
-        PageSize::K4,
-    ),
-    linux("trixie", "linux-image-arm64-16k", PageSize::K16),
-    split(
-        "trixie-backports",
-        "linux-image-arm64-16k",
-        "linux-modules-arm64-16k",
-        PageSize::K16,
-    ),
+    linux("bookworm", K4, PageSize::K4),
+    linux("trixie", K4, PageSize::K4),
+    linux("trixie-backports", SPLIT_K4, PageSize::K4),
+    linux("trixie", K16, PageSize::K16),
+    linux("trixie-backports", SPLIT_K16, PageSize::K16),
 ];
 
 const BUSYBOX: Wanted = wanted("bookworm", "busybox-static", false);
@@ -82,7 +66,7 @@ pub(crate) const U_BOOT: Wanted = wanted("trixie", "u-boot-qemu", false);
 pub(crate) const EDK2: Wanted = wanted("trixie", "qemu-efi-aarch64", false);
 pub(crate) const XEN: Wanted = wanted("trixie", "xen-hypervisor-4.20-arm64", false);
 
-/// All packages, each once.
+/// Lists all packages, each once.
 pub(crate) fn all() -> Vec<Wanted> {
     let mut all: Vec<Wanted> = LINUXES.iter().map(|linux| linux.from).collect();
     all.push(BUSYBOX);
@@ -95,13 +79,20 @@ pub(crate) fn all() -> Vec<Wanted> {
     all
 }
 
-/// The packages' contents, ready to boot, and the packages themselves.
+/// The packages' contents, ready to boot, the packages themselves, and what else a part needs.
 pub(crate) struct Peers<'a> {
     store: &'a Store,
     packages: &'a [Package],
-    /// Kernels with their page sizes.
-    pub(crate) linuxes: Vec<(Kernel, PageSize)>,
+    /// From the oldest to the newest.
+    pub(crate) linuxes: Vec<Kernel>,
     pub(crate) busybox: Vec<u8>,
+    /// Files for the boots of this run.
+    pub(crate) files: Files,
+    /// The folder of what is fetched.
+    pub(crate) folder: PathBuf,
+    /// Whether to look for newer packages.
+    pub(crate) fresh: bool,
+    pub(crate) summary: &'a Summary,
 }
 
 impl<'a> Peers<'a> {
@@ -110,37 +101,73 @@ impl<'a> Peers<'a> {
     pub(crate) fn unpack(
         store: &'a Store,
         packages: &'a [Package],
-        few: bool,
-        files: &Files,
-        add: &mut impl FnMut(Check),
-    ) -> Self {
+        (few, fresh): (bool, bool),
+        summary: &'a Summary,
+    ) -> Result<Self> {
         let mut peers = Self {
             store,
             packages,
             linuxes: Vec::new(),
             busybox: Vec::new(),
+            files: Files::new()?,
+            folder: target_dir().join("peers"),
+            fresh,
+            summary,
         };
         let wanted = LINUXES.iter().enumerate();
         for (_, linux) in wanted.filter(|(at, _)| !few || [0, LINUXES.len() - 1].contains(at)) {
-            let done = peers.kernel(linux, files);
-            add(peers.told(&linux.from, done));
+            let done = peers.kernel(linux);
+            let done = done.map(|it| peers.linuxes.push(it));
+            peers.told(&linux.from, done);
         }
         let done = peers.file(&BUSYBOX, is_busybox);
         let done = done.map(|busybox| peers.busybox = busybox);
-        add(peers.told(&BUSYBOX, done));
-        peers
+        peers.told(&BUSYBOX, done);
+        Ok(peers)
     }
 
-    fn kernel(&mut self, linux: &Linux, files: &Files) -> Result<()> {
-        let page_size = size(linux.page_size.bytes());
+    fn kernel(&self, linux: &Linux) -> Result<Kernel> {
         let image = self.file(&linux.from, is_kernel)?;
         let package = self.package(&linux.from)?;
         let version = package.version.split(['-', '~']).next().unwrap_or_default();
-        let name = format!("Linux {version}");
-        let image = files.put(&format!("linux-{version}-{page_size}"), &image)?;
-        let kernel = Kernel::Linux { image, name };
-        self.linuxes.push((kernel, linux.page_size));
-        Ok(())
+        let page_size = linux.page_size;
+        let file = format!("linux-{version}-{}", size(page_size.bytes()));
+        Ok(Kernel {
+            image: self.files.put(&file, &image)?,
+            name: format!("Linux {version}"),
+            page_size,
+            is_ours: false,
+        })
+    }
+
+    /// Adds a check.
+    pub(crate) fn add(&self, name: impl AsRef<str>, result: Result<String>) {
+        self.summary.add(name.as_ref(), result);
+    }
+
+    /// Runs cases, several at a time, and adds a check for each.
+    pub(crate) fn each<T: Sync>(
+        &self,
+        cases: &[T],
+        name: impl Fn(&T) -> String,
+        work: impl Fn(&T) -> Result<String> + Sync,
+    ) {
+        graph::all(
+            cases.len(),
+            |at| work(&cases[at]),
+            |done| self.add(name(&cases[done.job]), done.result),
+        );
+    }
+
+    /// Finds the kernel of Debian's at this place of those that were unpacked.
+    pub(crate) fn linux(&self, at: usize) -> Result<&Kernel> {
+        let found = self.linuxes.get(at);
+        found.with_context(|| format!("Debian's kernel {at} was not unpacked: see its check"))
+    }
+
+    /// Finds the QEMU at this place of [`emulator::QEMUS`].
+    pub(crate) fn qemu(&self, at: usize) -> Result<PathBuf> {
+        emulator::qemu(&emulator::QEMUS[at], &self.folder, self.fresh)
     }
 
     fn package(&self, wanted: &Wanted) -> Result<&'a Package> {
@@ -148,55 +175,49 @@ impl<'a> Peers<'a> {
         found.with_context(|| format!("{} of {} was not fetched", wanted.package, wanted.suite))
     }
 
-    /// The bytes of the package that is wanted, checked by its hash.
-    pub(crate) fn bytes(&self, wanted: &Wanted) -> Result<Vec<u8>> {
-        self.store.bytes(self.package(wanted)?)
+    /// Finds the package that is wanted, checked by its hash.
+    pub(crate) fn path(&self, wanted: &Wanted) -> Result<PathBuf> {
+        self.store.path(self.package(wanted)?)
     }
 
-    /// One file of a package.
+    /// Reads one file of a package.
     pub(crate) fn file(&self, wanted: &Wanted, is_it: impl Fn(&str) -> bool) -> Result<Vec<u8>> {
-        deb::file(&self.bytes(wanted)?[..], is_it)
+        deb::file(&self.path(wanted)?, is_it)
     }
 
-    /// The modules of these names that the kernel at this place of [`LINUXES`] has, unpacked; what it has
-    /// not is part of it.
+    /// Reads the modules of these names that the kernel at this place of [`LINUXES`] has; what it has not is part of
+    /// it.
     pub(crate) fn modules(&self, at: usize, names: &[&str]) -> Result<Vec<(String, Vec<u8>)>> {
         let linux = LINUXES.get(at).context("there is no such kernel")?;
-        let package = self.bytes(&linux.modules)?;
-        let found = deb::files(&package[..], |path| {
-            module(path).is_some_and(|it| names.contains(&it))
-        })?;
-        let unpacked = found.into_iter().map(|(path, bytes)| {
-            let name = module(&path).unwrap_or_default().to_owned();
-            let bytes = if path.ends_with(".xz") {
-                deb::unpacked(&bytes[..]).with_context(|| format!("its {path}"))?
-            } else {
-                bytes
-            };
-            Ok((name, bytes))
-        });
+        let package = self.path(&linux.modules)?;
+        let is_it = |path: &str| module(path).is_some_and(|it| names.contains(&it));
+        let unpacked = deb::files(&package, is_it)?
+            .into_iter()
+            .map(|(path, bytes)| {
+                let name = module(&path).unwrap_or_default().to_owned();
+                let bytes = if path.ends_with(".xz") {
+                    deb::unpacked(&bytes[..]).with_context(|| format!("its {path}"))?
+                } else {
+                    bytes
+                };
+                Ok((name, bytes))
+            });
         unpacked.collect()
     }
 
-    /// The first kernel's package.
-    pub(crate) fn first(&self) -> Result<Vec<u8>> {
-        self.bytes(&LINUXES[0].from)
+    /// Finds the first kernel's package.
+    pub(crate) fn first(&self) -> Result<PathBuf> {
+        self.path(&LINUXES[0].from)
     }
 
-    fn told(&self, wanted: &Wanted, done: Result<()>) -> Check {
-        let package = match self.package(wanted) {
-            Ok(package) => package,
-            Err(error) => return Check::new(format!("package {}", wanted.package), Err(error)),
-        };
-        let Package {
-            package,
-            version,
-            suite,
-            sha256,
-            ..
-        } = package;
-        let name = format!("package {package} {version} ({suite})");
-        Check::new(name, done.map(|()| format!("SHA-256 {sha256}")))
+    fn told(&self, wanted: &Wanted, done: Result<()>) {
+        match self.package(wanted) {
+            Err(error) => self.add(format!("package {}", wanted.package), Err(error)),
+            Ok(it) => self.add(
+                format!("package {} {} ({})", it.package, it.version, it.suite),
+                done.map(|()| format!("SHA-256 {}", it.sha256)),
+            ),
+        }
     }
 }
 

@@ -1,12 +1,11 @@
 //! Debian's kernels in the page of `granule report`, beside ours: machines that run while they are read.
 
-use anyhow::{Context, Result};
-use granule_cli::sizes::show_size as size;
-use granule_cli::{Initramfs, PageSize};
+use anyhow::Result;
 use xtask::machine::Machine;
 use xtask::workspace::{cargo, run as run_command};
 
-use crate::machine::{Files, Kernel, LIMIT};
+use crate::machine::{LIMIT, archive};
+use crate::peers::Peers;
 
 /// As much as ours has there.
 const MEMORY: &str = "2G";
@@ -17,39 +16,27 @@ const SCRIPT: &str =
     "#!/bin/busybox sh\necho ready to be read\nwhile :; do /bin/busybox sleep 1000; done\n";
 
 /// Makes the page: our kernel with each page size, and of Debian's kernels the newest of each page size.
-pub(crate) fn make(
-    linuxes: &[(Kernel, PageSize)],
-    busybox: &[u8],
-    files: &Files,
-) -> Result<String> {
-    let archive = Initramfs::new()
-        .directory("/bin")
-        .program("/bin/busybox", busybox)
-        .program("/init", SCRIPT.as_bytes());
-    let initramfs = files.initramfs("report.cpio", archive)?;
-    let folder = initramfs
-        .parent()
-        .context("the initramfs is in no folder")?;
+pub(crate) fn make(peers: &Peers<'_>) -> Result<()> {
+    peers.add("report", page(peers));
+    Ok(())
+}
+
+fn page(peers: &Peers<'_>) -> Result<String> {
+    let archive = archive(&peers.busybox, "/bin", "").program("/init", SCRIPT.as_bytes());
+    let initramfs = peers.files.initramfs("report.cpio", archive)?;
     let mut guests = Vec::new();
     let mut command = cargo(&["xtask", "report", "--"]);
-    for (at, (kernel, page_size)) in linuxes.iter().enumerate() {
-        let newer = linuxes
-            .iter()
-            .skip(at + 1)
-            .any(|other| other.1 == *page_size);
-        let Kernel::Linux { image, name } = kernel else {
-            continue;
-        };
-        if newer {
+    for (at, kernel) in peers.linuxes.iter().enumerate() {
+        let mut newer = peers.linuxes.iter().skip(at + 1);
+        if newer.any(|other| other.page_size == kernel.page_size) {
             continue;
         }
-        let name = format!("{name} (Debian), {} pages", size(page_size.bytes()));
+        let name = format!("{} (Debian), {} pages", kernel.name, kernel.size());
+        let folder = peers.files.path();
         let mut guest = Machine::start(&format!("linux-{at}"), folder, LIMIT, |qemu| {
             qemu.args(["-cpu", "max", "-seed", "1", "-m", MEMORY, "-append", WORDS]);
-            qemu.arg("-kernel")
-                .arg(image)
-                .arg("-initrd")
-                .arg(&initramfs);
+            qemu.arg("-kernel").arg(&kernel.image);
+            qemu.arg("-initrd").arg(&initramfs);
         })?;
         while !guest.said().contains(READY) {
             guest.wait()?;
@@ -58,7 +45,6 @@ pub(crate) fn make(
         command.args(["--name", &name]);
         guests.push(guest);
     }
-    let number = guests.len();
     run_command(command)?;
-    Ok(format!("beside {number} of Debian's kernels"))
+    Ok(format!("beside {} of Debian's kernels", guests.len()))
 }

@@ -7,17 +7,12 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use granule_cli::PageSize;
 use serde_json::{Value, json};
-use xtask::workspace::{cargo, target_dir};
 
-use crate::check::Check;
-use crate::emulator;
 use crate::faults::{self, Subject};
-use crate::machine::{Files, Kernel};
 use crate::peers::Peers;
-use xtask::deadline::run_for;
 
 /// Removals of each kind from each recording.
 const REMOVALS: &str = "100";
@@ -26,49 +21,31 @@ const LIMIT: Duration = Duration::from_secs(3 * 3600);
 /// The recordings that are measured: a kernel with 4K pages of each suite.
 const RECORDINGS: usize = 3;
 
-/// The part: records each kernel with 4K pages, and measures what is noticed in all recordings.
-pub(crate) fn run(
-    peers: &Peers<'_>,
-    files: &Files,
-    fresh: bool,
-    add: &mut impl FnMut(Check),
-) -> Result<Vec<Value>> {
-    let qemu = emulator::qemu(&emulator::QEMUS[1], &target_dir().join("peers"), fresh)?;
-    let folder = files.folder("sensitivity")?;
+/// Records each kernel with 4K pages, and measures what is noticed in all recordings.
+pub(crate) fn run(peers: &Peers<'_>) -> Result<()> {
+    let qemu = peers.qemu(1)?;
+    let folder = peers.files.folder("sensitivity")?;
     let kernels = peers.linuxes.iter().enumerate();
-    let kernels = kernels.filter(|(_, (_, page_size))| *page_size == PageSize::K4);
     let mut recordings = Vec::new();
-    for (number, (kernel, _)) in kernels {
-        let Kernel::Linux { image, name } = kernel else {
-            continue;
-        };
+    for (number, kernel) in kernels.filter(|(_, kernel)| kernel.page_size == PageSize::K4) {
         let subject = Subject {
             qemu: &qemu,
-            image,
-            initrd: &faults::initrd(peers, number, files)?,
+            image: &kernel.image,
+            initrd: &faults::initrd(peers, number)?,
             cpus: 2,
             folder: &folder,
         };
         let recorded = record(&subject, &format!("recording-{number}"));
         let done = recorded.map(|path| recordings.push(path));
-        let name = format!("recording of {name}");
-        add(Check::new(name, done.map(|()| "to its end".to_owned())));
+        let name = format!("recording of {}", kernel.name);
+        peers.add(name, done.map(|()| "to its end".to_owned()));
     }
-    let mut rows = Vec::new();
-    let measured = if recordings.len() == RECORDINGS {
-        measure(&recordings).map(|(all, said)| {
-            rows = all;
-            said
-        })
-    } else {
-        Err(anyhow!(
-            "there are {} recordings, and {RECORDINGS} are needed",
-            recordings.len()
-        ))
-    };
-    let name = "what is noticed in recordings".to_owned();
-    add(Check::new(name, measured));
-    Ok(rows)
+    let measured = measure(&recordings).and_then(|(rows, said)| {
+        peers.summary.keep("sensitivity", rows)?;
+        Ok(said)
+    });
+    peers.add("what is noticed in recordings", measured);
+    Ok(())
 }
 
 /// Records a kernel.
@@ -86,23 +63,15 @@ fn record(subject: &Subject<'_>, name: &str) -> Result<PathBuf> {
 
 /// Leaves events out of the recordings: a row for each kind, and the line that says whether enough was noticed.
 fn measure(recordings: &[PathBuf]) -> Result<(Vec<Value>, String)> {
+    let count = recordings.len();
+    if count != RECORDINGS {
+        bail!("there are {count} recordings, and {RECORDINGS} are needed");
+    }
     let files: Option<Vec<&str>> = recordings.iter().map(|path| path.to_str()).collect();
     let files = files.context("the folder's name is not UTF-8")?;
-    let mut command = cargo(&[
-        "test",
-        "--quiet",
-        "--workspace",
-        "--test",
-        "qemu",
-        "--",
-        "--ignored",
-        "--nocapture",
-        "mattering_removals_from_recordings_of_linux_are_noticed",
-    ]);
-    command
-        .env("GRANULE_SENSITIVITY_TRACES", files.join(","))
-        .env("GRANULE_SENSITIVITY_REMOVALS", REMOVALS);
-    let finished = run_for(command, LIMIT)?;
+    let test = "mattering_removals_from_recordings_of_linux_are_noticed";
+    let (traces, removals) = (files.join(","), ("GRANULE_SENSITIVITY_REMOVALS", REMOVALS));
+    let finished = faults::judged(test, &traces, removals, LIMIT)?;
     let rows = rows(&finished.stdout);
     let why = finished.stderr.lines().find(|line| !line.trim().is_empty());
     ensure!(
@@ -111,12 +80,8 @@ fn measure(recordings: &[PathBuf]) -> Result<(Vec<Value>, String)> {
         why.unwrap_or("it said nothing")
     );
     let of = |family: &str, key: &str| -> u64 {
-        let rows = rows.iter();
-        let rows = rows.filter(|row| {
-            row["kind"]
-                .as_str()
-                .is_some_and(|it| it.starts_with(family))
-        });
+        let kind = |row: &Value| row["kind"].as_str().unwrap_or_default().to_owned();
+        let rows = rows.iter().filter(|row| kind(row).starts_with(family));
         rows.filter_map(|row| row[key].as_u64()).sum()
     };
     let said = ["tlbi", "dsb"].map(|family| {

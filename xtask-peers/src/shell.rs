@@ -1,15 +1,13 @@
 //! Debian's unmodified shell with a script that uses a little of everything: it must print the same on our
 //! kernel as on Debian's. `machine` does the booting.
 
-use anyhow::{Context, Result, ensure};
-use granule_cli::sizes::show_size as size;
-use granule_cli::{Initramfs, PageSize};
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use granule_cli::{Initramfs, Request};
 use object::read::elf::{FileHeader, ProgramHeader};
 use object::{Endianness, elf};
 use xtask::graph;
 
-use crate::check::Check;
-use crate::machine::{Files, Guest, Kernel, LIMIT};
+use crate::machine::{self, Kernel, granules, request};
 use crate::peers::Peers;
 
 const SCRIPT: &[u8] = include_bytes!("script.sh");
@@ -37,93 +35,66 @@ const LARGEST_PAGE: u64 = 64 << 10;
 const MEMORY: u64 = 512 << 20;
 const CPUS: [u32; 2] = [1, 4];
 
-/// Debian's shell on its own kernels, then on ours, with the same output required. Returns what it prints on
+/// Runs Debian's shell on its own kernels, then on ours, with the same output required. Returns what it prints on
 /// Debian's.
-pub(crate) fn shells(
-    peers: &Peers<'_>,
-    granules: &[(Kernel, PageSize)],
-    files: &Files,
-    add: &mut impl FnMut(Check),
-) -> Result<Option<Vec<String>>> {
-    let aligned = aligned(&peers.busybox);
-    add(Check::new(
-        "busybox: aligned for 64K pages".to_owned(),
-        aligned,
-    ));
-    let initramfs = files.initramfs("shell.cpio", archive(&peers.busybox))?;
+pub(crate) fn shells(peers: &Peers<'_>) -> Result<Vec<String>> {
+    peers.add("busybox: aligned for 64K pages", aligned(&peers.busybox));
+    let initramfs = peers
+        .files
+        .initramfs("shell.cpio", archive(&peers.busybox))?;
     let run = |kernel: &Kernel, cpus| {
-        let words = if kernel.is_ours() {
+        let machine = Request {
+            initrd: Some(initramfs.clone()),
+            ..request(MEMORY, cpus)
+        };
+        let words = if kernel.is_ours {
             ""
         } else {
             "transparent_hugepage=never"
         };
-        let console = kernel.run(&Guest {
-            words,
-            plugin: None,
-            memory: MEMORY,
-            cpus,
-            icount: false,
-            initramfs: &initramfs,
-            arguments: "",
-            limit: LIMIT,
-        })?;
+        let console = kernel.run(machine, words, "")?;
         known(&console)?;
         let printed = printed(&console)?;
-        Ok::<Vec<String>, anyhow::Error>(printed.into_iter().map(str::to_owned).collect())
+        anyhow::Ok(printed.into_iter().map(str::to_owned).collect())
     };
+    let granules = granules();
     // The oldest and the newest: few CPUs with small pages, and many with larger ones.
     let ends = [peers.linuxes.first(), peers.linuxes.last()];
     let linuxes = ends.into_iter().flatten().zip(CPUS);
-    let ours = granules
-        .iter()
-        .flat_map(|kernel| CPUS.map(|cpus| (kernel, cpus)));
+    let ours = granules.iter();
+    let ours = ours.flat_map(|kernel| CPUS.map(|cpus| (kernel, cpus)));
     let cases: Vec<_> = linuxes.chain(ours).collect();
-    let mut printed: Vec<Option<Result<Vec<String>>>> = Vec::new();
-    printed.resize_with(cases.len(), || None);
+    let mut printed: Vec<Result<Vec<String>>> = Vec::new();
+    printed.resize_with(cases.len(), || Err(anyhow!("it was not run")));
     graph::all(
         cases.len(),
-        |at| run(&cases[at].0.0, cases[at].1),
-        |done| {
-            printed[done.job] = Some(done.result);
-        },
+        |at| run(cases[at].0, cases[at].1),
+        |done| printed[done.job] = done.result,
     );
     let mut there: Option<Vec<String>> = None;
-    for (((kernel, _), cpus), printed) in cases.iter().zip(printed) {
-        let sizes = match kernel {
-            Kernel::Granule { page_size, .. } => format!(", {}", size(page_size.bytes())),
-            Kernel::Linux { .. } => String::new(),
+    for ((kernel, cpus), here) in cases.iter().zip(printed) {
+        let sizes = if kernel.is_ours {
+            format!(", {}", kernel.size())
+        } else {
+            String::new()
         };
-        let name = format!("shell, {}{sizes}, CPUs: {cpus}", kernel.name());
-        let here = printed.unwrap_or_else(|| Err(anyhow::anyhow!("it was not run")));
+        let name = format!("shell, {}{sizes}, CPUs: {cpus}", kernel.name);
         let result = here.and_then(|here| {
-            let lines: Vec<&str> = here.iter().map(String::as_str).collect();
-            if kernel.is_ours() || there.is_some() {
-                let there = there
-                    .as_ref()
-                    .context("there is no Linux to compare with")?;
-                let there: Vec<&str> = there.iter().map(String::as_str).collect();
-                return same(&lines, &there);
+            if !kernel.is_ours && there.is_none() {
+                there = Some(here.clone());
             }
-            let told = same(&lines, &lines);
-            there = Some(here);
-            told
+            let there = there.as_ref();
+            same(&here, there.context("there is no Linux to compare with")?)
         });
-        add(Check::new(name, result));
+        peers.add(name, result);
     }
-    Ok(there)
+    Ok(there.unwrap_or_default())
 }
 
-/// The initramfs for every kernel.
+/// Makes the initramfs for every kernel.
 pub(crate) fn archive(busybox: &[u8]) -> Initramfs {
     let large: Vec<u8> = (0..LARGE).map(|n| (n.wrapping_mul(n) >> 4) as u8).collect();
-    let archive = Initramfs::new()
-        .directory("/bin")
-        .program("/bin/busybox", busybox);
-    let archive = APPLETS.split_whitespace().fold(archive, |archive, applet| {
-        archive.link(&format!("/bin/{applet}"), "busybox")
-    });
-    archive
-        .directory("/etc")
+    machine::archive(busybox, "/bin /etc", APPLETS)
         .file("/etc/text", b"one two three\nfour five\n")
         .file("/etc/empty", b"")
         .file("/etc/large", &large)
@@ -132,7 +103,7 @@ pub(crate) fn archive(busybox: &[u8]) -> Initramfs {
 }
 
 /// Whether the program can run unchanged with every page size: its segments share no page.
-pub(crate) fn aligned(program: &[u8]) -> Result<String> {
+fn aligned(program: &[u8]) -> Result<String> {
     let header = elf::FileHeader64::<Endianness>::parse(program).context("it is no ELF file")?;
     let endian = header.endian().context("it is no ELF file")?;
     let segments = header
@@ -169,13 +140,13 @@ pub(crate) fn printed(console: &str) -> Result<Vec<&str>> {
         }
     }
     let last = printed.last().copied().unwrap_or(BEGIN);
-    anyhow::bail!("the script did not end: its last line is {last:?}");
+    bail!("the script did not end: its last line is {last:?}");
 }
 
-/// Both outputs are equal.
-pub(crate) fn same(here: &[&str], there: &[&str]) -> Result<String> {
+/// Checks that both outputs are equal.
+pub(crate) fn same<T: AsRef<str>>(here: &[impl AsRef<str>], there: &[T]) -> Result<String> {
     for (at, line) in there.iter().enumerate() {
-        let found = here.get(at);
+        let (found, line) = (here.get(at).map(AsRef::as_ref), line.as_ref());
         ensure!(
             found == Some(line),
             "line {} is {}, and on Linux {line:?}",
@@ -199,12 +170,12 @@ pub(crate) fn same(here: &[&str], there: &[&str]) -> Result<String> {
 }
 
 /// Every missing call is one that programs can do without on all kernels.
-pub(crate) fn known(console: &str) -> Result<()> {
+fn known(console: &str) -> Result<()> {
     let missed = console.lines().find(|line| {
         line.contains(UNKNOWN) && !DONE_WITHOUT.iter().any(|call| line.contains(call))
     });
     match missed {
-        Some(line) => anyhow::bail!("{}", line.trim()),
+        Some(line) => bail!("{}", line.trim()),
         None => Ok(()),
     }
 }
@@ -242,7 +213,7 @@ mod tests {
         let error = same(&there, &there[..119]).unwrap_err().to_string();
         assert!(error.contains("there are 120 lines"), "{error}");
         // Two empty outputs are no agreement.
-        assert!(same(&[], &[]).is_err());
+        assert!(same(&[""; 0], &[""; 0]).is_err());
     }
 
     #[test]

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
+use xtask::files;
 
 use crate::apt::Apt;
 use crate::index::{self, Entry};
@@ -20,6 +21,15 @@ pub(crate) struct Wanted {
     /// A kernel or its modules: the package only depends on the newest one.
     pub(crate) package: &'static str,
     pub(crate) kernel: bool,
+}
+
+/// Names a package.
+pub(crate) const fn wanted(suite: &'static str, package: &'static str, kernel: bool) -> Wanted {
+    Wanted {
+        suite,
+        package,
+        kernel,
+    }
 }
 
 /// A package in the store.
@@ -79,11 +89,10 @@ impl Store {
         self.fetch(wanted)
     }
 
-    /// A package's bytes, checked by its hash.
-    pub(crate) fn bytes(&self, package: &Package) -> Result<Vec<u8>> {
+    /// Finds a package's file, and checks it by its hash.
+    pub(crate) fn path(&self, package: &Package) -> Result<PathBuf> {
         let path = self.folder.join(&package.file);
-        let bytes = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
-        let found = hash(&bytes);
+        let found = hash(&files::read(&path)?);
         ensure!(
             found == package.sha256,
             "{} has the SHA-256 {found}, and {} of {} has {}",
@@ -92,7 +101,7 @@ impl Store {
             package.suite,
             package.sha256
         );
-        Ok(bytes)
+        Ok(path)
     }
 
     fn kept(&self, wanted: &[Wanted]) -> Result<Vec<Package>> {
@@ -105,7 +114,7 @@ impl Store {
             let (suite, package) = (wanted.suite, wanted.package);
             let found = found.with_context(|| format!("{package} of {suite} is not kept"))?;
             // Checked now, so that a package that must be fetched anew is known before anything runs.
-            self.bytes(found)?;
+            self.path(found)?;
             Ok(found.clone())
         };
         wanted.iter().map(find).collect()
@@ -150,7 +159,7 @@ impl Store {
             sha256: entry.sha256.clone(),
             file: format!("{}.deb", entry.sha256),
         };
-        if self.bytes(&package).is_ok() {
+        if self.path(&package).is_ok() {
             return Ok(package);
         }
         eprintln!("granule: fetching {} {}", entry.package, entry.version);
@@ -159,7 +168,7 @@ impl Store {
         let file = apt.download(entry, folder.path())?;
         fs::rename(&file, self.folder.join(&package.file))
             .with_context(|| format!("cannot keep {}", file.display()))?;
-        self.bytes(&package)?;
+        self.path(&package)?;
         Ok(package)
     }
 
@@ -227,7 +236,7 @@ mod tests {
             error.contains("has the SHA-256") && !error.contains('\n'),
             "{error}"
         );
-        assert!(store.bytes(&package).is_err());
+        assert!(store.path(&package).is_err());
         fs::remove_file(folder.path().join("file.deb")).unwrap();
         assert!(
             store

@@ -1,67 +1,58 @@
-//! What a run of `xtask-peers` says: lines for people while it goes on, one JSON object at its end, and the exit code.
+//! Reports a run of `xtask-peers`: lines for people while it goes on, one JSON object at its end, and the exit code.
 //!
 //! Nothing is run or compared here.
 
 use std::process::ExitCode;
-use std::time::Instant;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::Result;
 use serde::Serialize;
-
-use crate::check::Check;
-use crate::figures::Row;
-use crate::store::Package;
+use serde_json::{Map, Value, json};
 
 /// The schema of the `--json` output.
 const SCHEMA: u32 = 1;
 /// The finding if there is nothing to compare with, which is a failure.
 const NOT_RUN: &str = "not run: no package source";
-
-/// The whole report; `--json` prints it.
-#[derive(Debug, Serialize)]
-struct Told<'a> {
-    schema: u32,
-    packages: &'a [Package],
-    rows: &'a [Row],
-    tlb: &'a [serde_json::Value],
-    faults: &'a [serde_json::Value],
-    sensitivity: &'a [serde_json::Value],
-    checks: &'a [Check],
-    passed: usize,
-    failed: usize,
-}
+/// The lists for programs, which the JSON object has even where no part made them.
+const LISTS: [&str; 5] = ["packages", "rows", "tlb", "faults", "sensitivity"];
 
 /// What was found so far.
 #[derive(Debug)]
 pub(crate) struct Summary {
     /// Whether standard output is for one JSON object.
     json: bool,
-    pub(crate) packages: Vec<Package>,
-    pub(crate) rows: Vec<Row>,
-    pub(crate) tlb: Vec<serde_json::Value>,
-    pub(crate) faults: Vec<serde_json::Value>,
-    pub(crate) sensitivity: Vec<serde_json::Value>,
-    checks: Vec<Check>,
-    /// When the part that runs began.
-    began: Instant,
+    found: Mutex<Found>,
+}
+
+#[derive(Debug)]
+struct Found {
+    lists: Map<String, Value>,
+    checks: Vec<Value>,
+    failed: usize,
 }
 
 impl Summary {
-    /// Nothing yet.
+    /// Begins with nothing.
     pub(crate) fn new(json: bool) -> Self {
+        let found = Found {
+            lists: LISTS
+                .map(|name| (name.to_owned(), json!([])))
+                .into_iter()
+                .collect(),
+            checks: Vec::new(),
+            failed: 0,
+        };
         Self {
             json,
-            packages: Vec::new(),
-            rows: Vec::new(),
-            tlb: Vec::new(),
-            faults: Vec::new(),
-            sensitivity: Vec::new(),
-            checks: Vec::new(),
-            began: Instant::now(),
+            found: Mutex::new(found),
         }
     }
 
-    /// A line for people.
+    fn found(&self) -> MutexGuard<'_, Found> {
+        self.found.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes a line for people.
     pub(crate) fn say(&self, line: &str) {
         if self.json {
             eprintln!("{line}");
@@ -70,53 +61,55 @@ impl Summary {
         }
     }
 
-    /// A part has ended: its time, because a run of all parts has a limit.
-    pub(crate) fn part(&mut self, name: &str) {
-        self.say(&format!(
-            "--- {name} ({:.1} s)",
-            self.began.elapsed().as_secs_f32()
-        ));
-        self.began = Instant::now();
+    /// Keeps a list for programs.
+    pub(crate) fn keep(&self, name: &str, list: impl Serialize) -> Result<()> {
+        let list = serde_json::to_value(list)?;
+        self.found().lists.insert(name.to_owned(), list);
+        Ok(())
     }
 
-    /// A check's result, told at once.
-    pub(crate) fn add(&mut self, check: Check) {
-        self.say(&check.line());
-        self.checks.push(check);
+    /// Adds a check, and writes its finding, or why it failed, at once.
+    pub(crate) fn add(&self, name: &str, result: Result<String>) {
+        let passed = result.is_ok();
+        let found = result.unwrap_or_else(|error| format!("{error:#}"));
+        let mark = if passed { "ok    " } else { "FAILED" };
+        self.say(&format!("{mark} {name}: {found}"));
+        let mut all = self.found();
+        all.failed += usize::from(!passed);
+        all.checks
+            .push(json!({ "name": name, "passed": passed, "found": found }));
     }
 
-    /// Nothing was compared, and the result must not read like a comparison.
+    /// Ends where nothing was compared: the result must not read like a comparison.
     pub(crate) fn not_run(&self, why: &anyhow::Error) -> Result<ExitCode> {
         self.say(NOT_RUN);
-        if self.json {
-            let told = serde_json::json!({ "schema": SCHEMA, "not_run": format!("{why:#}") });
-            println!("{}", serde_json::to_string_pretty(&told)?);
-        }
+        self.print(&json!({ "schema": SCHEMA, "not_run": format!("{why:#}") }))?;
         Ok(ExitCode::FAILURE)
     }
 
-    /// The end: the last line is `N passed, N failed`.
+    /// Ends: the last line is `N passed, N failed`.
     pub(crate) fn end(&self) -> Result<ExitCode> {
-        let failed = self.checks.iter().filter(|check| !check.passed()).count();
-        let told = Told {
-            schema: SCHEMA,
-            packages: &self.packages,
-            rows: &self.rows,
-            tlb: &self.tlb,
-            faults: &self.faults,
-            sensitivity: &self.sensitivity,
-            checks: &self.checks,
-            passed: self.checks.len() - failed,
-            failed,
-        };
-        if self.json {
-            println!("{}", serde_json::to_string_pretty(&told)?);
+        let found = self.found();
+        let (failed, passed) = (found.failed, found.checks.len() - found.failed);
+        let mut told = found.lists.clone();
+        let checks = json!(found.checks);
+        for (key, value) in [
+            ("schema", json!(SCHEMA)),
+            ("checks", checks),
+            ("passed", json!(passed)),
+            ("failed", json!(failed)),
+        ] {
+            told.insert(key.to_owned(), value);
         }
-        self.say(&format!("{} passed, {failed} failed", told.passed));
-        Ok(if failed == 0 {
-            ExitCode::SUCCESS
-        } else {
-            ExitCode::FAILURE
-        })
+        self.print(&Value::Object(told))?;
+        self.say(&format!("{passed} passed, {failed} failed"));
+        Ok(ExitCode::from(u8::from(failed > 0)))
+    }
+
+    fn print(&self, told: &Value) -> Result<()> {
+        if self.json {
+            println!("{}", serde_json::to_string_pretty(told)?);
+        }
+        Ok(())
     }
 }

@@ -4,20 +4,15 @@
 //! The models and their figures are granule's; here it is seen that they come out, and that larger leaves
 //! do not miss more.
 
-use std::ffi::OsString;
 use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
-use xtask::workspace::target_dir;
 
-use crate::check::Check;
-use crate::machine::{Files, Kernel};
+use crate::machine::{granule, items, json};
 use crate::peers::Peers;
 use crate::{emulator, shell, watch};
-use xtask::deadline::run_for;
 
 const LIMIT: Duration = Duration::from_secs(1800);
 
@@ -38,36 +33,29 @@ const REPLAYED: [&str; 2] = ["16M", "64M"];
 /// The watched kernel on which Debian's shell is replayed, by its place in `LINUXES`.
 const REPLAYED_LINUX: usize = 1;
 
-/// Modelled TLB misses: one object for each workload, of the newest QEMU.
-pub(crate) fn replays(
-    peers: &Peers<'_>,
-    files: &Files,
-    fresh: bool,
-    add: &mut impl FnMut(Check),
-) -> Result<Vec<serde_json::Value>> {
-    let shell = files.initramfs("replayed.cpio", shell::archive(&peers.busybox))?;
-    let watched = files.initramfs("watched.cpio", watch::archive(&peers.busybox))?;
-    let folder = target_dir().join("peers");
+/// Models TLB misses: one object for each workload, of the newest QEMU.
+pub(crate) fn replays(peers: &Peers<'_>) -> Result<()> {
+    let initramfs = |name: &str, archive| peers.files.initramfs(name, archive);
+    let shell = initramfs("replayed.cpio", shell::archive(&peers.busybox))?;
+    let watched = initramfs("watched.cpio", watch::archive(&peers.busybox))?;
     let mut all = Vec::new();
-    for (wanted, bytes) in emulator::QEMUS.iter().zip(REPLAYED) {
-        let qemu = match emulator::qemu(wanted, &folder, fresh) {
+    for (at, bytes) in REPLAYED.into_iter().enumerate() {
+        let is_newest = at == 1;
+        let version = emulator::QEMUS[at].version;
+        let qemu = match peers.qemu(at) {
             Ok(qemu) => qemu,
             Err(error) => {
-                add(Check::new(
-                    format!("TLB, QEMU {}", wanted.version),
-                    Err(error),
-                ));
+                peers.add(format!("TLB, QEMU {version}"), Err(error));
                 continue;
             }
         };
-        let is_newest = wanted.version == emulator::QEMUS[1].version;
         let name = format!("`granule-user-bench`, {bytes}");
         let mut cases = vec![(name, Workload::Program(bytes))];
         if is_newest {
             cases.push(("busybox".to_owned(), Workload::Initramfs(&shell)));
-            if let Some((Kernel::Linux { image, name }, _)) = peers.linuxes.get(REPLAYED_LINUX) {
-                let name = format!("busybox on {name}");
-                cases.push((name, Workload::Linux(image, &watched)));
+            if let Ok(linux) = peers.linux(REPLAYED_LINUX) {
+                let name = format!("busybox on {}", linux.name);
+                cases.push((name, Workload::Linux(&linux.image, &watched)));
             }
         }
         for (name, workload) in cases {
@@ -79,19 +67,16 @@ pub(crate) fn replays(
                 }
                 Ok(line)
             });
-            let name = format!("TLB, QEMU {}, {name}", wanted.version);
-            add(Check::new(name, result));
+            peers.add(format!("TLB, QEMU {version}, {name}"), result);
         }
     }
-    Ok(all)
+    peers.summary.keep("tlb", all)
 }
 
 /// Replays a workload. The object that granule prints has `name` for its workload, so that no path of
 /// this machine gets into a document.
 fn run(qemu: &Path, workload: Workload<'_>, name: &str) -> Result<Value> {
-    let granule = target_dir().join("debug").join("granule");
-    let mut command = Command::new(granule);
-    command.args(["bench", "tlb", "--json", "--timeout", "1500"]);
+    let mut command = granule(&["bench", "tlb", "--json", "--timeout", "1500"]);
     match workload {
         Workload::Program(bytes) => {
             command.args(["--bytes", bytes, "--qemu"]).arg(qemu);
@@ -100,14 +85,14 @@ fn run(qemu: &Path, workload: Workload<'_>, name: &str) -> Result<Value> {
             command.arg("--qemu").arg(qemu).arg("--initrd").arg(initrd);
         }
         Workload::Linux(image, initrd) => {
-            command.arg("--").args(linux(qemu, image, initrd));
+            let machine = "-machine virt,gic-version=3 -cpu neoverse-n1 -m 1G -display none -nodefaults -serial null";
+            command.arg("--").arg(qemu).args(machine.split(' '));
+            command.arg("-kernel").arg(image).arg("-initrd").arg(initrd);
+            // With page-table isolation the kernel's addresses are no longer everybody's, as the models have it.
+            command.args(["-append", "panic=-1 quiet kpti=off"]);
         }
     }
-    let finished = run_for(command, LIMIT)?;
-    let mut told: Value = serde_json::from_str(&finished.stdout).with_context(|| {
-        let said = finished.stderr.lines().last().unwrap_or("nothing");
-        format!("granule bench tlb printed no JSON, and said {said:?}")
-    })?;
+    let (mut told, finished) = json(command, LIMIT)?;
     ensure!(
         finished.status.is_some_and(|status| status.success()),
         "the exit code is not 0: {}",
@@ -117,48 +102,27 @@ fn run(qemu: &Path, workload: Workload<'_>, name: &str) -> Result<Value> {
     Ok(told)
 }
 
-fn linux(qemu: &Path, image: &Path, initrd: &Path) -> Vec<OsString> {
-    let mut words: Vec<OsString> = vec![qemu.into()];
-    let machine =
-        "-machine virt,gic-version=3 -cpu neoverse-n1 -m 1G -display none -nodefaults -serial null";
-    words.extend(machine.split(' ').map(OsString::from));
-    words.extend([
-        "-kernel".into(),
-        image.into(),
-        "-initrd".into(),
-        initrd.into(),
-    ]);
-    // With page-table isolation the kernel's addresses are no longer everybody's, as the models have it.
-    words.extend(["-append".into(), "panic=-1 quiet kpti=off".into()]);
-    words
-}
-
 /// Whether a replay saw a workload and not a fragment, and larger leaves do not miss more. Only a program
 /// that goes through its memory is known to be served by larger leaves.
 fn judge(told: &Value, goes_through_memory: bool) -> Result<String> {
     let instructions = told["instructions"].as_u64().unwrap_or_default();
     ensure!(instructions > 1_000_000, "{instructions} instructions only");
-    ensure!(
-        told["outcome"] == "ended",
-        "the outcome is {}",
-        told["outcome"]
-    );
-    ensure!(told["modelled"] == true, "it is not called modelled");
-    ensure!(
-        told["unseen_accesses"] == false,
-        "some accesses were not seen"
-    );
-    ensure!(
-        told["guest_page_size"] == 4096,
-        "the page size is {}",
-        told["guest_page_size"]
-    );
+    for (key, expected, what) in [
+        ("outcome", "ended".into(), "the outcome"),
+        ("modelled", true.into(), "whether it is called modelled"),
+        (
+            "unseen_accesses",
+            false.into(),
+            "whether some accesses were not seen",
+        ),
+        ("guest_page_size", 4096.into(), "the page size"),
+    ] {
+        let expected: Value = expected;
+        let found = &told[key];
+        ensure!(*found == expected, "{what} is {found}, expected {expected}");
+    }
     let misses = |map: &str, page_size: u64| {
-        let mut rows = told["rows"]
-            .as_array()
-            .map_or(&[][..], Vec::as_slice)
-            .iter();
-        let found = rows.find(|row| {
+        let found = items(&told["rows"]).iter().find(|row| {
             row["cpu"] == "cortex-a76" && row["map"] == map && row["page_size"] == page_size
         });
         let misses = found.and_then(|row| row["misses"].as_u64());
@@ -202,7 +166,8 @@ mod tests {
     use serde_json::json;
 
     fn told() -> Value {
-        let row = |page_size: u64, map: &str, misses: u64| json!({"cpu": "cortex-a76", "page_size": page_size, "map": map, "misses": misses});
+        let cpu = "cortex-a76";
+        let row = |size: u64, map: &str, misses: u64| json!({"cpu": cpu, "page_size": size, "map": map, "misses": misses});
         json!({
             "instructions": 2_000_000, "outcome": "ended", "modelled": true,
             "unseen_accesses": false, "guest_page_size": 4096, "larger_missed_more": null,

@@ -2,16 +2,15 @@
 //! alone, the shell what it says on Debian's kernel, and a recording of the boot must break no rule.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use granule_cli::check::{self, Options};
 use granule_cli::sizes::show_size as size;
 use granule_cli::{Initramfs, PageSize, Request, boot};
-use xtask::workspace::{image_path, target_dir};
+use xtask::workspace::image_path;
 
-use crate::check::Check;
-use crate::machine::{CPU, Files, LIMIT, told};
+use crate::machine::{LIMIT, program, request, told};
+use crate::peers::Peers;
 use crate::shell;
 
 const SCRIPT: &[u8] = include_bytes!("together.sh");
@@ -26,14 +25,9 @@ pub(crate) const END: &str = "together: ends";
 /// Memory, with what a recording takes.
 const MEMORY: u64 = 2 << 30;
 const TRACE: u64 = 1 << 30;
-const SIZES: [PageSize; 3] = [PageSize::K4, PageSize::K16, PageSize::K64];
 
-/// The initramfs.
+/// Makes the initramfs.
 pub(crate) fn archive(busybox: &[u8]) -> Result<Initramfs> {
-    let program = |name: &str| {
-        let path = target_dir().join("granule").join(name);
-        std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))
-    };
     Ok(shell::archive(busybox)
         .directory("/together")
         .program("/together/tests", &program("granule-user")?)
@@ -46,40 +40,35 @@ pub(crate) fn archive(busybox: &[u8]) -> Result<Initramfs> {
 type Said = BTreeMap<String, Vec<String>>;
 
 /// Boots the kernel of each page size, one of them with a recording. `linux` is what the shell prints on Debian's kernel.
-pub(crate) fn all(busybox: &[u8], files: &Files, linux: &[&str], add: &mut impl FnMut(Check)) {
-    let alone = archive(busybox)
-        .and_then(|archive| files.initramfs("together.cpio", archive))
-        .and_then(|initrd| {
-            let request = Request {
-                image: Some(image_path()),
-                memory: MEMORY,
-                smp: 4,
-                cpu: CPU.to_owned(),
-                initrd: Some(initrd),
-                timeout: LIMIT,
-                ..Request::default()
-            };
-            let alone = run(&request, PageSize::K4, "alone")?;
-            Ok((request, alone))
-        });
-    let (request, alone) = match alone {
-        Ok(alone) => alone,
-        Err(error) => return add(Check::new("together: alone".into(), Err(error))),
+pub(crate) fn all(peers: &Peers<'_>, linux: &[String]) -> Result<()> {
+    let archive = archive(&peers.busybox)?;
+    let request = Request {
+        image: Some(image_path()),
+        initrd: Some(peers.files.initramfs("together.cpio", archive)?),
+        ..request(MEMORY, 4)
     };
-    for page_size in SIZES {
+    let alone = match run(&request, PageSize::K4, "alone") {
+        Ok(alone) => alone,
+        Err(error) => {
+            peers.add("together: alone", Err(error));
+            return Ok(());
+        }
+    };
+    for page_size in PageSize::ALL {
         let traced = page_size == PageSize::K16;
         let with = if traced { ", recorded" } else { "" };
         let name = format!("together, {}{with}", size(page_size.bytes()));
         let result = if traced {
-            recorded(&request, page_size, files, &alone, linux)
+            recorded(peers, &request, page_size, &alone, linux)
         } else {
             run(&request, page_size, "").and_then(|said| compare(&said, &alone, linux))
         };
-        add(Check::new(name, result));
+        peers.add(name, result);
     }
+    Ok(())
 }
 
-/// What the programs of a boot said.
+/// Boots, and reads what the programs said.
 fn run(request: &Request, page_size: PageSize, argument: &str) -> Result<Said> {
     let booted = boot::run(&Request {
         page_size: Some(page_size),
@@ -92,25 +81,21 @@ fn run(request: &Request, page_size: PageSize, argument: &str) -> Result<Said> {
 }
 
 fn recorded(
+    peers: &Peers<'_>,
     request: &Request,
     page_size: PageSize,
-    files: &Files,
     alone: &Said,
-    linux: &[&str],
+    linux: &[String],
 ) -> Result<String> {
-    let trace = files.folder("together")?.join("boot.trace");
-    let said = run(
-        &Request {
-            trace: Some(trace.clone()),
-            trace_buffer: Some(TRACE),
-            memory: MEMORY + TRACE,
-            timeout: 2 * LIMIT.max(Duration::from_secs(1)),
-            ..request.clone()
-        },
-        page_size,
-        "",
-    )?;
-    let compared = compare(&said, alone, linux)?;
+    let trace = peers.files.folder("together")?.join("boot.trace");
+    let recorded = Request {
+        trace: Some(trace.clone()),
+        trace_buffer: Some(TRACE),
+        memory: MEMORY + TRACE,
+        timeout: 2 * LIMIT,
+        ..request.clone()
+    };
+    let compared = compare(&run(&recorded, page_size, "")?, alone, linux)?;
     let trace = std::fs::File::open(&trace).context("there is no trace")?;
     let options = Options::default();
     let checked = check::check(std::io::BufReader::new(trace), &options, &mut |_| ())?;
@@ -148,8 +133,8 @@ fn lasting(line: &str) -> &str {
 }
 
 /// Programs of each size said what they say alone, and the shell what it says on Linux.
-fn compare(together: &Said, alone: &Said, linux: &[&str]) -> Result<String> {
-    for name in SIZES.map(PageSize::word) {
+fn compare(together: &Said, alone: &Said, linux: &[String]) -> Result<String> {
+    for name in PageSize::ALL.map(PageSize::word) {
         for (program, alone) in alone {
             let name = format!("{name} {program}");
             let here = together

@@ -3,23 +3,20 @@
 use granule_cli::PageSize::{self, K4, K16, K64};
 use granule_cli::sizes::show_size;
 
-/// A board.
+/// A board, on which all CPUs come up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Board {
     /// QEMU's name of it.
     pub(super) name: &'static str,
     /// More options of QEMU's. Serial lines here come before the console.
-    pub(super) options: &'static [&'static str],
+    pub(super) options: &'static str,
     pub(super) tree: Tree,
     /// The QEMUs that have the board.
     pub(super) qemus: &'static [&'static str],
     /// The page sizes that its CPU has.
     pub(super) page_sizes: &'static [PageSize],
-    /// The CPUs that the tree names, and those that come up.
+    /// The CPUs that the tree names.
     pub(super) cpus: usize,
-    pub(super) up: usize,
-    /// Why no more come up.
-    pub(super) missing: &'static str,
 }
 
 /// Where a board's tree is from.
@@ -33,110 +30,42 @@ pub(super) enum Tree {
 }
 
 const ALL: &[&str] = &["7.2", "10.0", "11.1"];
+const NEWER: &[&str] = &["10.0", "11.1"];
+const NEWEST: &[&str] = &["11.1"];
+const EACH: &[PageSize] = &[K4, K16, K64];
+const NO_16K: &[PageSize] = &[K4, K64];
 /// The Raspberry Pi's trees name the mini UART as the console, which is QEMU's second serial line.
-const PI: &[&str] = &["-serial", "null"];
+const PI: &str = "-serial null";
 
+const fn board(
+    name: &'static str,
+    options: &'static str,
+    tree: Tree,
+    (qemus, page_sizes): (&'static [&'static str], &'static [PageSize]),
+    cpus: usize,
+) -> Board {
+    Board {
+        name,
+        options,
+        tree,
+        qemus,
+        page_sizes,
+        cpus,
+    }
+}
+
+#[rustfmt::skip]
 pub(super) const BOARDS: [Board; 10] = [
-    Board {
-        name: "virt",
-        options: &["-cpu", "max", "-smp", "4", "-m", "1G", "-nic", "none"],
-        tree: Tree::Qemu,
-        qemus: ALL,
-        page_sizes: &[K4, K16, K64],
-        cpus: 4,
-        up: 4,
-        missing: "",
-    },
-    Board {
-        name: "raspi3ap",
-        options: PI,
-        tree: Tree::Debian("broadcom/bcm2837-rpi-3-a-plus.dtb"),
-        qemus: ALL,
-        page_sizes: &[K4, K64],
-        cpus: 4,
-        up: 4,
-        missing: "",
-    },
-    Board {
-        name: "raspi3b",
-        options: PI,
-        tree: Tree::Debian("broadcom/bcm2837-rpi-3-b.dtb"),
-        qemus: ALL,
-        page_sizes: &[K4, K64],
-        cpus: 4,
-        up: 4,
-        missing: "",
-    },
-    Board {
-        name: "raspi4b",
-        options: PI,
-        tree: Tree::Debian("broadcom/bcm2711-rpi-4-b.dtb"),
-        qemus: &["10.0", "11.1"],
-        page_sizes: &[K4, K64],
-        cpus: 4,
-        up: 4,
-        missing: "",
-    },
-    Board {
-        name: "xlnx-zcu102",
-        options: &["-smp", "4", "-m", "1G"],
-        tree: Tree::Debian("xilinx/zynqmp-zcu102-rev1.0.dtb"),
-        qemus: ALL,
-        page_sizes: &[K4, K64],
-        cpus: 4,
-        up: 4,
-        missing: "",
-    },
-    Board {
-        name: "imx8mp-evk",
-        options: &["-smp", "4", "-m", "1G", "-serial", "null"],
-        tree: Tree::Debian("freescale/imx8mp-evk.dtb"),
-        qemus: &["10.0", "11.1"],
-        page_sizes: &[K4, K64],
-        cpus: 4,
-        up: 4,
-        missing: "",
-    },
-    Board {
-        name: "imx8mm-evk",
-        options: &["-smp", "4", "-m", "1G", "-serial", "null"],
-        tree: Tree::Debian("freescale/imx8mm-evk.dtb"),
-        qemus: &["11.1"],
-        page_sizes: &[K4, K64],
-        cpus: 4,
-        up: 4,
-        missing: "",
-    },
-    Board {
-        name: "npcm845-evb",
-        options: &["-m", "1G"],
-        tree: Tree::Npcm845,
-        qemus: &["10.0", "11.1"],
-        page_sizes: &[K4, K64],
-        cpus: 4,
-        up: 4,
-        missing: "",
-    },
-    Board {
-        name: "xlnx-versal-virt",
-        options: &["-m", "1G"],
-        tree: Tree::Qemu,
-        qemus: ALL,
-        page_sizes: &[K4, K64],
-        cpus: 2,
-        up: 2,
-        missing: "",
-    },
-    Board {
-        name: "amd-versal2-virt",
-        options: &["-m", "1G"],
-        tree: Tree::Qemu,
-        qemus: &["11.1"],
-        page_sizes: &[K4, K16, K64],
-        cpus: 8,
-        up: 8,
-        missing: "",
-    },
+    board("virt", "-cpu max -smp 4 -m 1G -nic none", Tree::Qemu, (ALL, EACH), 4),
+    board("raspi3ap", PI, Tree::Debian("broadcom/bcm2837-rpi-3-a-plus.dtb"), (ALL, NO_16K), 4),
+    board("raspi3b", PI, Tree::Debian("broadcom/bcm2837-rpi-3-b.dtb"), (ALL, NO_16K), 4),
+    board("raspi4b", PI, Tree::Debian("broadcom/bcm2711-rpi-4-b.dtb"), (NEWER, NO_16K), 4),
+    board("xlnx-zcu102", "-smp 4 -m 1G", Tree::Debian("xilinx/zynqmp-zcu102-rev1.0.dtb"), (ALL, NO_16K), 4),
+    board("imx8mp-evk", "-smp 4 -m 1G -serial null", Tree::Debian("freescale/imx8mp-evk.dtb"), (NEWER, NO_16K), 4),
+    board("imx8mm-evk", "-smp 4 -m 1G -serial null", Tree::Debian("freescale/imx8mm-evk.dtb"), (NEWEST, NO_16K), 4),
+    board("npcm845-evb", "-m 1G", Tree::Npcm845, (NEWER, NO_16K), 4),
+    board("xlnx-versal-virt", "-m 1G", Tree::Qemu, (ALL, NO_16K), 2),
+    board("amd-versal2-virt", "-m 1G", Tree::Qemu, (NEWEST, EACH), 8),
 ];
 
 impl Board {
@@ -151,25 +80,15 @@ impl Board {
     /// Its row in the document.
     #[cfg_attr(not(test), allow(dead_code, reason = "a test compares the document"))]
     pub(super) fn row(&self) -> String {
-        let Self {
-            name,
-            cpus,
-            up,
-            missing,
-            ..
-        } = self;
+        let Self { name, cpus, .. } = self;
         let tree = match self.tree {
             Tree::Debian(path) => format!("`{path}`"),
             Tree::Qemu => "QEMU's".to_owned(),
             Tree::Npcm845 => "ours".to_owned(),
         };
-        let sizes: Vec<_> = self
-            .page_sizes
-            .iter()
-            .map(|it| show_size(it.bytes()))
-            .collect();
+        let sizes = self.page_sizes.iter().map(|it| show_size(it.bytes()));
+        let sizes: Vec<_> = sizes.collect();
         let (qemus, sizes) = (self.qemus.join(", "), sizes.join(", "));
-        let row = format!("| `{name}` | {qemus} | {tree} | {sizes} | {up} of {cpus} | {missing}");
-        format!("{} |", row.trim_end())
+        format!("| `{name}` | {qemus} | {tree} | {sizes} | {cpus} of {cpus} | |")
     }
 }

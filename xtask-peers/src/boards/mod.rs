@@ -10,34 +10,19 @@ mod npcm845;
 mod run;
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail, ensure};
 use granule_cli::sizes::show_size;
 use granule_cli::{Initramfs, PageSize};
-use xtask::graph;
-use xtask::workspace::{image_path, target_dir};
+use xtask::workspace::image_path;
 
 use self::list::{BOARDS, Board, Tree};
 use self::npcm845::Method;
-use crate::check::Check;
 use crate::deb;
-use crate::emulator;
-use crate::machine::Files;
+use crate::emulator::QEMUS;
+use crate::machine::program;
 use crate::peers::{Peers, TREES};
-
-/// How many of the boots are run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Extent {
-    /// Each board with each of its page sizes, and each QEMU with each of its boards.
-    Sample,
-    /// Every board with every QEMU and every page size.
-    All,
-}
-
-/// What the first program does: more children than there are CPUs never call the kernel, so only the timer lets
-/// others run.
-const TEST: &str = "preempt";
 
 /// A boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,8 +39,9 @@ impl Case {
     }
 }
 
-/// The boots. In the sample a board's page sizes go along its QEMUs, for as long as the longer list is.
-fn cases(extent: Extent) -> Vec<Case> {
+/// Lists every board with every QEMU and every page size; or a sample in which a board's page sizes go along its QEMUs,
+/// for as long as the longer list is.
+fn cases(is_all: bool) -> Vec<Case> {
     let mut cases = Vec::new();
     for board in &BOARDS {
         let (qemus, page_sizes) = (board.qemus.len(), board.page_sizes.len());
@@ -64,34 +50,21 @@ fn cases(extent: Extent) -> Vec<Case> {
             qemu,
             page_size,
         };
-        match extent {
-            Extent::All => {
-                for qemu in 0..qemus {
-                    cases.extend((0..page_sizes).map(|page_size| case(qemu, page_size)));
-                }
-            }
-            Extent::Sample => {
-                let along = 0..qemus.max(page_sizes);
-                cases.extend(along.map(|at| case(at % qemus, at % page_sizes)));
-            }
+        if is_all {
+            let every = 0..qemus * page_sizes;
+            cases.extend(every.map(|at| case(at / page_sizes, at % page_sizes)));
+        } else {
+            let along = 0..qemus.max(page_sizes);
+            cases.extend(along.map(|at| case(at % qemus, at % page_sizes)));
         }
     }
     cases
 }
 
-/// A check for each boot to this extent.
-pub(crate) fn all(
-    peers: &Peers<'_>,
-    files: &Files,
-    folder: &Path,
-    extent: Extent,
-    fresh: bool,
-    add: &mut impl FnMut(Check),
-) -> Result<()> {
-    let cases = cases(extent);
-    let fetched = emulator::QEMUS
-        .each_ref()
-        .map(|wanted| (wanted.version, emulator::qemu(wanted, folder, fresh)));
+/// Adds a check for each boot, or for a sample: each board with each of its page sizes, and each QEMU with each of its
+/// boards.
+pub(crate) fn all(peers: &Peers<'_>, is_all: bool) -> Result<()> {
+    let fetched = [0, 1].map(|at| (QEMUS[at].version, peers.qemu(at)));
     let qemu = |version: &str| -> Result<PathBuf> {
         match fetched.iter().find(|(it, _)| *it == version) {
             // The oldest is the machine's own.
@@ -100,74 +73,54 @@ pub(crate) fn all(
             Some((_, Err(error))) => bail!("{error:#}"),
         }
     };
-    let trees = trees(peers, files)?;
-    let start = files.put("npcm845.bin", &npcm845::code())?;
-    let own_tree = |name: &str, method| files.put(name, &npcm845::tree(method)?);
-    let own_trees = [
-        (
-            Method::SpinTable,
-            own_tree("npcm845.dtb", Method::SpinTable)?,
-        ),
-        (Method::Psci, own_tree("npcm845-psci.dtb", Method::Psci)?),
-    ];
+    let trees = trees(peers)?;
+    let start = peers.files.put("npcm845.bin", &npcm845::code())?;
+    let own_tree = |name: &str, method| peers.files.put(name, &npcm845::tree(method)?);
+    let spin_table = own_tree("npcm845.dtb", Method::SpinTable)?;
+    let psci = own_tree("npcm845-psci.dtb", Method::Psci)?;
     let image = image_path();
-    let program = target_dir().join("granule").join("granule-user");
-    let program =
-        std::fs::read(&program).with_context(|| format!("cannot read {}", program.display()))?;
-    let initramfs = files.initramfs("boards.cpio", Initramfs::new().program("/init", &program))?;
-    let program = run::Program {
-        initramfs: &initramfs,
-        test: TEST,
-    };
-    graph::all(
-        cases.len(),
-        |at| {
-            let case = &cases[at];
+    let initramfs = Initramfs::new().program("/init", &program("granule-user")?);
+    let initramfs = peers.files.initramfs("boards.cpio", initramfs)?;
+    peers.each(
+        &cases(is_all),
+        |case| {
+            let (name, version) = (case.board.name, case.board.qemus[case.qemu]);
+            let size = show_size(case.page_size().bytes());
+            format!("board {name} of QEMU {version}, {size} pages")
+        },
+        |case| {
             let version = case.board.qemus[case.qemu];
             let (tree, start) = match case.board.tree {
                 Tree::Qemu => (None, None),
                 Tree::Debian(tree) => (trees.get(tree), None),
-                Tree::Npcm845 => {
-                    let method = Method::of(version);
-                    let mut trees = own_trees.iter();
-                    let tree = trees.find_map(|(it, tree)| (*it == method).then_some(tree));
-                    (tree, Some(start.as_path()))
-                }
+                Tree::Npcm845 => match Method::of(version) {
+                    Method::SpinTable => (Some(&spin_table), Some(start.as_path())),
+                    Method::Psci => (Some(&psci), Some(start.as_path())),
+                },
             };
             let with = run::With {
                 image: &image,
                 tree: tree.map(PathBuf::as_path),
                 start,
-                program,
+                initramfs: &initramfs,
             };
-            let qemu = qemu(version)?;
-            run::boot(case.board, case.page_size(), &qemu, &with)
-        },
-        |done| {
-            let case = &cases[done.job];
-            let name = format!(
-                "board {} of QEMU {}, {} pages",
-                case.board.name,
-                case.board.qemus[case.qemu],
-                show_size(case.page_size().bytes())
-            );
-            add(Check::new(name, done.result));
+            run::boot(case.board, case.page_size(), &qemu(version)?, &with)
         },
     );
     Ok(())
 }
 
 /// The trees of Debian's that the boards boot with: their files by their names.
-fn trees(peers: &Peers<'_>, files: &Files) -> Result<BTreeMap<&'static str, PathBuf>> {
-    let package = peers.bytes(&TREES[1])?;
+fn trees(peers: &Peers<'_>) -> Result<BTreeMap<&'static str, PathBuf>> {
+    let package = peers.path(&TREES[1])?;
     let named = |path: &str| {
         let mut trees = BOARDS.iter().filter_map(Board::debian_tree);
         trees.find(|tree| path.ends_with(&format!("/{tree}")))
     };
     let mut trees = BTreeMap::new();
-    for (path, bytes) in deb::files(&package[..], |path| named(path).is_some())? {
+    for (path, bytes) in deb::files(&package, |path| named(path).is_some())? {
         let tree = named(&path).context("a tree that is not asked for")?;
-        trees.insert(tree, files.put(&tree.replace('/', "-"), &bytes)?);
+        trees.insert(tree, peers.files.put(&tree.replace('/', "-"), &bytes)?);
     }
     for tree in BOARDS.iter().filter_map(Board::debian_tree) {
         ensure!(
@@ -197,7 +150,7 @@ mod tests {
 
     #[test]
     fn the_sample_has_each_board_with_each_page_size_and_each_qemu() {
-        let (sample, all) = (cases(Extent::Sample), cases(Extent::All));
+        let (sample, all) = (cases(false), cases(true));
         assert!(sample.len() < all.len());
         for case in &all {
             let has = |test: &dyn Fn(&Case) -> bool| {

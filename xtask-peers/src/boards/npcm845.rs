@@ -1,6 +1,6 @@
 //! What stands in for firmware on Nuvoton's NPCM845 board: its tree, which neither Debian's packages nor QEMU have, and the
-//! code that starts its CPUs. QEMU's own such code is not reached, because it lies where the board's boot ROM is, and for all CPUs
-//! but the first it is code of 32 bits. The addresses are those of QEMU's machine `npcm845-evb`.
+//! code that starts its CPUs. QEMU's own such code is not reached, because it lies where the board's boot ROM is, and for
+//! all CPUs but the first it is code of 32 bits. The addresses are those of QEMU's machine `npcm845-evb`.
 
 use anyhow::{Result, anyhow};
 use granule_boot::tree::{Range, WriteError, Writer};

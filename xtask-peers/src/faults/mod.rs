@@ -8,21 +8,17 @@ mod list;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
-use granule_cli::Initramfs;
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde_json::{Value, json};
-use xtask::graph;
-use xtask::workspace::{cargo, image_path, target_dir};
+use xtask::deadline::{Finished, run_for};
+use xtask::workspace::{cargo, image_path};
+use xtask::{files, graph};
 
-use crate::check::Check;
-use crate::emulator;
-use crate::machine::{Files, Kernel};
+use crate::machine::{archive, granule, items, program};
 use crate::peers::Peers;
 use list::{FAULTS, Fault};
-use xtask::deadline::run_for;
 
 /// The first process: forks and executes, copies on write, protects, unmaps, loads modules, patches the
 /// kernel's code through the fixmap, has pages migrate, and leaves for the next kernel if it is asked to.
@@ -52,20 +48,6 @@ const LAST_LINE: &str = "@granule outcome=ok";
 /// A module that does something when it comes and goes.
 const MODULE: &str = "brd";
 
-/// The initramfs. `bench` is the benchmark of user memory, `leave` the program that loads `next` and leaves for it.
-fn archive(busybox: &[u8], [bench, leave, next]: [&[u8]; 3], module: &[u8]) -> Initramfs {
-    Initramfs::new()
-        .directory("/bin")
-        .directory("/proc")
-        .directory("/sys")
-        .program("/bin/busybox", busybox)
-        .program("/bench", bench)
-        .program("/leave", leave)
-        .file("/next", next)
-        .file("/module.ko", module)
-        .program("/init", SCRIPT)
-}
-
 /// The time of one run, and of the other judge.
 const LIMIT: Duration = Duration::from_secs(900);
 const JUDGE_LIMIT: Duration = Duration::from_secs(3600);
@@ -89,9 +71,8 @@ pub(crate) fn watch(
     words: &str,
 ) -> Result<(Value, String)> {
     let console = subject.folder.join(format!("{name}.console"));
-    let mut command = Command::new(target_dir().join("debug").join("granule"));
+    let mut command = granule(&["watch", "--json", "--timeout", "300"]);
     command
-        .args(["watch", "--json", "--timeout", "300"])
         .args(options)
         .arg("--")
         .arg(subject.qemu)
@@ -109,28 +90,19 @@ pub(crate) fn watch(
         .arg(format!(
             "console=ttyAMA0 panic=-1 quiet nowatchdog kpti=off {words}"
         ));
-    let finished = run_for(command, LIMIT)?;
-    let told = serde_json::from_str(&finished.stdout).with_context(|| {
-        let said = finished.stderr.lines().last().unwrap_or("nothing");
-        format!("granule watch printed no JSON, and said {said:?}")
-    })?;
+    let (told, _) = crate::machine::json(command, LIMIT)?;
     let console = std::fs::read(&console).unwrap_or_default();
     Ok((told, String::from_utf8_lossy(&console).into_owned()))
 }
 
-fn findings(told: &Value) -> &[Value] {
-    told["findings"].as_array().map_or(&[], Vec::as_slice)
-}
-
 /// The functions that a finding is about: that of its place, and those of the events that it conflicts with.
 fn names(finding: &Value) -> BTreeSet<String> {
-    let of = |list: &str| finding[list].as_array().map_or(&[][..], Vec::as_slice);
     let conflicts = |step: &&Value| {
         let role = step["role"].as_str();
         role.is_some_and(|role| role.starts_with("what it conflicts with"))
     };
-    let steps = of("steps").iter().filter(conflicts);
-    let places = of("places").iter().chain(steps);
+    let steps = items(&finding["steps"]).iter().filter(conflicts);
+    let places = items(&finding["places"]).iter().chain(steps);
     let names = places.filter_map(|one| Some(one["name"].as_str()?.split_once("+0x")?.0));
     names.map(str::to_owned).collect()
 }
@@ -139,65 +111,58 @@ fn names(finding: &Value) -> BTreeSet<String> {
 /// not have.
 fn shows(told: &Value, whole: &Value, fault: &Fault) -> Result<String> {
     let site = |finding: &Value| (finding["rule"].clone(), finding["function"].clone());
-    let known: Vec<_> = findings(whole).iter().map(site).collect();
-    let mut new = findings(told)
-        .iter()
-        .filter(|finding| !known.contains(&site(finding)))
-        .peekable();
-    if new.peek().is_none() {
-        bail!("nothing is found");
-    }
+    let known: Vec<_> = items(&whole["findings"]).iter().map(site).collect();
+    let all = items(&told["findings"]).iter();
+    let new: Vec<_> = all.filter(|it| !known.contains(&site(it))).collect();
+    ensure!(!new.is_empty(), "nothing is found");
+    let Fault(_, _, rules, function) = fault;
     let mut others = BTreeSet::new();
     for finding in new {
         let rule = finding["rule"].as_str().unwrap_or_default();
         let named = names(finding);
         let is_named = named.iter().any(|name| {
-            let rest = name.strip_prefix(fault.function);
+            let rest = name.strip_prefix(function);
             rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
         });
-        if is_named && fault.rules.contains(&rule) {
+        if is_named && rules.contains(&rule) {
             let times = finding["count"].as_u64().unwrap_or_default();
-            return Ok(format!("{rule}, {times} times, naming {}", fault.function));
+            return Ok(format!("{rule}, {times} times, naming {function}"));
         }
         others.extend(named.into_iter().map(|name| format!("{rule} {name}")));
     }
     let others: Vec<_> = others.into_iter().collect();
-    bail!(
-        "{} is not named; found: {}",
-        fault.function,
-        others.join(", ")
-    )
+    bail!("{function} is not named; found: {}", others.join(", "))
 }
 
 /// The addresses of a run's planted instructions, where the kernel was linked.
 fn planted(told: &Value) -> Result<String> {
-    let all = told["planted"].as_array().context("nothing was planted")?;
-    let addresses: Vec<_> = all
-        .iter()
-        .filter_map(|one| one["linked"].as_str())
-        .collect();
+    let all = items(&told["planted"]).iter();
+    let addresses: Vec<_> = all.filter_map(|one| one["linked"].as_str()).collect();
     ensure!(!addresses.is_empty(), "nothing was planted");
     Ok(addresses.join(","))
+}
+
+/// Runs a test of `granule-cli` that judges recordings, with one more variable of its environment.
+pub(crate) fn judged(
+    test: &str,
+    traces: &str,
+    (name, value): (&str, &str),
+    limit: Duration,
+) -> Result<Finished> {
+    let words = "test --quiet --workspace --test qemu -- --ignored --nocapture";
+    let mut command = cargo(&words.split(' ').chain([test]).collect::<Vec<_>>());
+    command
+        .env("GRANULE_SENSITIVITY_TRACES", traces)
+        .env(name, value);
+    run_for(command, limit)
 }
 
 /// Whether removals of each fault's instructions from the recording matter, in the order of the faults: the
 /// removals that matter, and all.
 fn mattering(record: &Path, places: &[String]) -> Result<Vec<(u64, u64)>> {
-    let mut command = cargo(&[
-        "test",
-        "--quiet",
-        "--workspace",
-        "--test",
-        "qemu",
-        "--",
-        "--ignored",
-        "--nocapture",
-        "planted_faults_matter",
-    ]);
-    command
-        .env("GRANULE_SENSITIVITY_TRACES", record)
-        .env("GRANULE_SENSITIVITY_PLACES", places.join(";"));
-    let finished = run_for(command, JUDGE_LIMIT)?;
+    let places_of = ("GRANULE_SENSITIVITY_PLACES", &*places.join(";"));
+    let traces = record.to_str().context("the folder's name is not UTF-8")?;
+    let finished = judged("planted_faults_matter", traces, places_of, JUDGE_LIMIT)?;
     let rows = rows(&finished.stdout);
     ensure!(
         rows.len() == places.len(),
@@ -221,32 +186,28 @@ fn rows(text: &str) -> Vec<(u64, u64)> {
 }
 
 /// Plants the faults, and adds a check for each. Returns a row for each that is found and matters.
-fn all(subject: &Subject<'_>, add: &mut impl FnMut(Check)) -> Vec<Value> {
+fn all(subject: &Subject<'_>, peers: &Peers<'_>) -> Vec<Value> {
     let record = subject.folder.join("whole.gz");
     let whole = match without(subject, &record) {
         Ok(whole) => whole,
         Err(error) => {
-            let name = "planted faults: the kernel without one".to_owned();
-            add(Check::new(name, Err(error)));
+            peers.add("planted faults: the kernel without one", Err(error));
             return Vec::new();
         }
     };
-    let faults = &FAULTS;
-    let mut done: Vec<Option<Result<(String, String)>>> = Vec::new();
-    done.resize_with(faults.len(), || None);
+    let mut done: Vec<Result<(String, String)>> = Vec::new();
+    done.resize_with(FAULTS.len(), || Err(anyhow!("it was not run")));
     graph::all(
-        faults.len(),
+        FAULTS.len(),
         |at| {
             // The kernel is somewhere else each time.
-            let plant = ["--plant", faults[at].plant];
+            let plant = ["--plant", FAULTS[at].1];
             let (told, _) = watch(subject, &format!("fault-{at}"), &plant, LEAVE)?;
-            Ok((shows(&told, &whole, &faults[at])?, planted(&told)?))
+            Ok((shows(&told, &whole, &FAULTS[at])?, planted(&told)?))
         },
-        |one| {
-            done[one.job] = Some(one.result);
-        },
+        |one| done[one.job] = one.result,
     );
-    let found = done.iter().flatten().flatten();
+    let found = done.iter().flatten();
     let places: Vec<String> = found.map(|(_, places)| places.clone()).collect();
     // What was not found is told below; there may be nothing left to judge.
     let judged = if places.is_empty() {
@@ -254,33 +215,25 @@ fn all(subject: &Subject<'_>, add: &mut impl FnMut(Check)) -> Vec<Value> {
     } else {
         mattering(&record, &places)
     };
-    let mut mattering = judged
-        .unwrap_or_else(|error| {
-            add(Check::new(
-                "planted faults: the other judge".to_owned(),
-                Err(error),
-            ));
-            Vec::new()
-        })
-        .into_iter();
+    let judged = judged.unwrap_or_else(|error| {
+        peers.add("planted faults: the other judge", Err(error));
+        Vec::new()
+    });
+    let mut mattering = judged.into_iter();
     let mut rows = Vec::new();
-    for (fault, result) in faults.iter().zip(done) {
-        let result = result.unwrap_or_else(|| Err(anyhow::anyhow!("it was not run")));
+    for (Fault(what, plant, ..), result) in FAULTS.iter().zip(done) {
         let result = result.and_then(|(found, _)| {
             let (mattered, removed) = mattering.next().context("no other judge looked at it")?;
             ensure!(
                 mattered > 0,
                 "{found}; but none of {removed} removals matters"
             );
-            rows.push(json!({
-                "what": fault.what,
-                "plant": fault.plant,
-                "found": found,
-                "matter": format!("{mattered} of {removed}"),
-            }));
-            Ok(format!("{found}; {mattered} of {removed} removals matter"))
+            let matter = format!("{mattered} of {removed}");
+            let told = format!("{found}; {matter} removals matter");
+            rows.push(json!({ "what": what, "plant": plant, "found": found, "matter": matter }));
+            Ok(told)
         });
-        add(Check::new(format!("planted fault, {}", fault.what), result));
+        peers.add(format!("planted fault, {what}"), result);
     }
     rows
 }
@@ -288,43 +241,31 @@ fn all(subject: &Subject<'_>, add: &mut impl FnMut(Check)) -> Vec<Value> {
 /// The kernel in which faults are planted, by its place in the list of kernels.
 const PLANTED_IN: usize = 1;
 
-/// The initramfs for the kernel at this place of the list of kernels.
-pub(crate) fn initrd(peers: &Peers<'_>, at: usize, files: &Files) -> Result<PathBuf> {
-    let read = |path: PathBuf| {
-        std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))
-    };
-    let programs = target_dir().join("granule");
-    let bench = read(programs.join("granule-user-bench"))?;
-    let leave = read(programs.join("granule-user-leave"))?;
-    let next = read(image_path())?;
+/// Makes the initramfs for the kernel at this place of the list of kernels: with the benchmark of user memory, and the
+/// program that loads the next kernel and leaves for it.
+pub(crate) fn initrd(peers: &Peers<'_>, at: usize) -> Result<PathBuf> {
     let modules = peers.modules(at, &[MODULE])?;
-    let (_, module) = modules
-        .first()
-        .with_context(|| format!("the kernel has no module {MODULE}"))?;
-    let archive = archive(&peers.busybox, [&bench, &leave, &next], module);
-    files.initramfs(&format!("faults-{at}.cpio"), archive)
+    let module = modules.first();
+    let (_, module) = module.with_context(|| format!("the kernel has no module {MODULE}"))?;
+    let archive = archive(&peers.busybox, "/bin /proc /sys", "")
+        .program("/bench", &program("granule-user-bench")?)
+        .program("/leave", &program("granule-user-leave")?)
+        .file("/next", &files::read(&image_path())?)
+        .file("/module.ko", module)
+        .program("/init", SCRIPT);
+    peers.files.initramfs(&format!("faults-{at}.cpio"), archive)
 }
 
-/// The part: plants the faults. A row for each that is found and matters.
-pub(crate) fn run(
-    peers: &Peers<'_>,
-    files: &Files,
-    fresh: bool,
-    add: &mut impl FnMut(Check),
-) -> Result<Vec<Value>> {
-    let folder = target_dir().join("peers");
-    let qemu = emulator::qemu(&emulator::QEMUS[0], &folder, fresh)?;
-    let Some((Kernel::Linux { image, .. }, _)) = peers.linuxes.get(PLANTED_IN) else {
-        bail!("the kernel that faults are planted in is missing");
-    };
+/// Plants the faults, and keeps a row for each that is found and matters.
+pub(crate) fn run(peers: &Peers<'_>) -> Result<()> {
     let subject = Subject {
-        qemu: &qemu,
-        image,
-        initrd: &initrd(peers, PLANTED_IN, files)?,
+        qemu: &peers.qemu(0)?,
+        image: &peers.linux(PLANTED_IN)?.image,
+        initrd: &initrd(peers, PLANTED_IN)?,
         cpus: 1,
-        folder: &files.folder("faults")?,
+        folder: &peers.files.folder("faults")?,
     };
-    Ok(all(&subject, add))
+    peers.summary.keep("faults", all(&subject, peers))
 }
 
 /// The run without a fault, recorded.
@@ -354,12 +295,7 @@ mod tests {
         let known = json!({"rule": "RWHZWS", "function": "map_range", "places": []});
         let whole = json!({ "findings": [known] });
         let with = |finding: Value| json!({ "findings": [known, finding] });
-        let one = Fault {
-            what: "",
-            plant: "f:tlbi",
-            rules: STALE,
-            function: "copy_page_range",
-        };
+        let one = Fault("", "f:tlbi", STALE, "copy_page_range");
         let found = with(json!({
             "rule": "stale-translation", "function": "ret_to_user", "count": 3,
             "places": [{"address": "0x10", "name": "ret_to_user+0x10"}],

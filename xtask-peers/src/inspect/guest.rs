@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use xtask::machine::Machine;
 
 use super::told;
-use crate::machine::{CPU, LIMIT};
+use crate::machine::{self, CPU, Kernel, LIMIT};
 
 /// Enough for a kernel and a shell, and quickly dumped.
 pub(super) const MEMORY: &str = "256M";
@@ -64,19 +64,12 @@ echo inspect ends
 wait
 ";
 
-const APPLETS: [&str; 4] = ["sh", "mount", "dd", "od"];
+const APPLETS: &str = "sh mount dd od";
 
-/// The initramfs of these guests.
+/// Makes the initramfs of these guests.
 pub(super) fn archive(busybox: &[u8]) -> Initramfs {
-    let archive = Initramfs::new()
-        .directory("/proc")
-        .directory("/dev")
-        .directory("/bin")
-        .program("/bin/busybox", busybox)
-        .program("/init", SCRIPT.as_bytes());
-    APPLETS.into_iter().fold(archive, |archive, applet| {
-        archive.link(&format!("/bin/{applet}"), "busybox")
-    })
+    let archive = machine::archive(busybox, "/proc /dev /bin", APPLETS);
+    archive.program("/init", SCRIPT.as_bytes())
 }
 
 /// Dumps the machine behind the monitor in that format, into a file of that name.
@@ -103,29 +96,21 @@ pub(super) struct Guest {
     pub(super) cpus: Vec<Registers>,
 }
 
-/// What a guest is made of.
-pub(super) struct Parts<'a> {
-    pub(super) image: &'a Path,
-    pub(super) initramfs: &'a Path,
-    /// The value of `rodata=`.
-    pub(super) rodata: &'a str,
-    pub(super) page_bytes: u64,
-}
-
 impl Guest {
     /// Boots, waits for the end of what the script says, and stops the machine while one CPU is in the
     /// process that is looked at and another has the kernel's tables.
-    pub(super) fn stopped(parts: &Parts<'_>) -> Result<Self> {
+    pub(super) fn stopped(kernel: &Kernel, rodata: &str, initramfs: &Path) -> Result<Self> {
         let folder = tempfile::tempdir()?;
-        let words = format!("{WORDS} rodata={} -- {}", parts.rodata, parts.page_bytes);
+        let page_bytes = kernel.page_size.bytes();
+        let words = format!("{WORDS} rodata={rodata} -- {page_bytes}");
         let mut machine = Machine::start("linux", folder.path(), LIMIT, |qemu| {
             qemu.args(["-cpu", CPU, "-m", MEMORY, "-seed", SEED, "-append", &words]);
-            qemu.arg("-kernel").arg(parts.image);
-            qemu.arg("-initrd").arg(parts.initramfs);
+            qemu.arg("-kernel").arg(&kernel.image);
+            qemu.arg("-initrd").arg(initramfs);
         })?;
         let qmp = machine.qmp()?;
         let told = loop {
-            if let Some(told) = told::read(&machine.said(), parts.page_bytes)? {
+            if let Some(told) = told::read(&machine.said(), page_bytes)? {
                 break told;
             }
             machine.wait()?;
@@ -192,9 +177,9 @@ impl Guest {
         }
         let output = text.strip_prefix("gpa: 0x");
         let output = output.and_then(|output| u64::from_str_radix(output, 16).ok());
-        Ok(Some(output.with_context(|| {
-            format!("QEMU's gva2gpa says {text:?}")
-        })?))
+        output
+            .map(Some)
+            .with_context(|| format!("QEMU's gva2gpa says {text:?}"))
     }
 
     fn run(&mut self, command: &str, arguments: Value) -> Result<Value> {
@@ -208,7 +193,7 @@ mod tests {
 
     #[test]
     fn the_script_has_every_program_it_calls_and_says_what_is_read() {
-        for applet in APPLETS {
+        for applet in APPLETS.split(' ') {
             assert!(SCRIPT.contains(applet), "{applet}");
         }
         assert!(SCRIPT.starts_with("#!/bin/busybox sh\n"));

@@ -1,4 +1,4 @@
-//! Files that Debian's own makedumpfile writes, beside the ELF core that it was given. It is a program of
+//! Compares files that Debian's own makedumpfile writes with the ELF core that it was given. It is a program of
 //! arm64 and runs under qemu-user with its libraries in a folder of its own; nothing is installed.
 
 use std::fs::{self, File, OpenOptions};
@@ -9,47 +9,32 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use granule::arch::PhysicalAddress;
-use granule_cli::Initramfs;
 use granule_inspect::source::{ReadError, Source};
 use granule_inspect::{Opened, Options, open};
+use xtask::deadline::run_for;
+use xtask::files;
 use xtask::machine::Machine;
 
 use super::compare::same;
 use super::{guest, of_kernel};
-use crate::apt;
-use crate::check::Check;
+use crate::apt::{ARM64, Program, own_architecture};
 use crate::deb;
-use crate::machine::{CPU, LIMIT};
-use crate::store::{Store, Wanted};
-use xtask::deadline::run_for;
+use crate::emulator;
+use crate::machine::{CPU, LIMIT, archive};
+use crate::peers::Peers;
 
-const fn wanted(suite: &'static str, package: &'static str) -> Wanted {
-    Wanted {
-        suite,
-        package,
-        kernel: false,
-    }
-}
-
-/// What is in the folder: a package, how the path of a file in it ends before its version, and the name by
-/// which the program or the loader looks for it.
-const FILES: [(&str, &str, &str); 10] = [
-    ("makedumpfile", "bin/makedumpfile", "makedumpfile"),
-    ("libc6", "/ld-linux-aarch64.so.1", "ld-linux-aarch64.so.1"),
-    ("libc6", "/libc.so.6", "libc.so.6"),
-    ("libdw1t64", "/libdw-", "libdw.so.1"),
-    ("libelf1t64", "/libelf-", "libelf.so.1"),
-    ("liblzo2-2", "/liblzo2.so.2", "liblzo2.so.2"),
-    ("libzstd1", "/libzstd.so.1", "libzstd.so.1"),
-    ("zlib1g", "/libz.so.1", "libz.so.1"),
-    ("liblzma5", "/liblzma.so.5", "liblzma.so.5"),
-    ("libbz2-1.0", "/libbz2.so.1.0", "libbz2.so.1.0"),
-];
-const SUITE: &str = "trixie";
+const MAKEDUMPFILE: Program<'_> = Program {
+    package: "makedumpfile",
+    path: "usr/bin/makedumpfile",
+    suites: &["trixie"],
+};
 
 /// For this machine's own architecture, and with no libraries: Debian 13's emulator is of several packages.
-const EMULATOR: Wanted = wanted("bookworm", "qemu-user-static");
-const EMULATOR_PATH: &str = "usr/bin/qemu-aarch64-static";
+const EMULATOR: Program<'_> = Program {
+    package: "qemu-user-static",
+    path: "usr/bin/qemu-aarch64-static",
+    suites: &["bookworm"],
+};
 
 /// The driver by which Linux tells QEMU its VMCOREINFO.
 const MODULE: &str = "/kernel/drivers/firmware/qemu_fw_cfg.ko";
@@ -77,39 +62,36 @@ const CASES: [(&str, &[&str], Option<&str>); 8] = [
 const PAGE: usize = 4096;
 const EVERY: usize = 61;
 
-/// What the check is about: a kernel that makedumpfile knows (it refuses 4K pages built for 52 bits), its package, and
-/// what it boots with.
-pub(crate) struct Subject<'a> {
-    pub(crate) image: &'a Path,
-    pub(crate) package: &'a [u8],
-    pub(crate) busybox: &'a [u8],
-    /// The folder of packages, and whether to look for newer ones.
-    pub(crate) packages: &'a Path,
-    pub(crate) fresh: bool,
-}
-
-/// A check for each way to write a file.
-pub(crate) fn all(subject: &Subject<'_>) -> Vec<Check> {
-    let check = |name: &str, result| Check::new(format!("inspect, makedumpfile: {name}"), result);
-    let made = Made::new(subject);
-    let made = match made {
+/// Adds a check for each way to write a file of the oldest kernel, which makedumpfile knows: it refuses 4K pages built for
+/// 52 bits.
+pub(crate) fn all(peers: &Peers<'_>) -> Result<()> {
+    let add = |name: &str, result| peers.add(format!("inspect, makedumpfile: {name}"), result);
+    let made = match Made::new(peers) {
         Ok(made) => made,
-        Err(error) => return vec![check("not run", Err(error))],
+        Err(error) => {
+            add("not run", Err(error));
+            return Ok(());
+        }
     };
-    let of = |(name, options, needs): &(&str, &[&str], Option<&str>)| match needs {
-        // Then the program says so and writes a file without compression.
-        Some(needs) if !made.enabled(needs) => check(
-            &format!("not compressed, because it is built without {needs}"),
-            made.compare(options),
-        ),
-        _ => check(name, made.compare(options)),
-    };
-    CASES.iter().map(of).collect()
+    for (name, options, needs) in CASES {
+        let compared = made.compare(options);
+        match needs {
+            // Then the program says so and writes a file without compression.
+            Some(needs) if !made.enabled(needs) => {
+                let name = format!("not compressed, because it is built without {needs}");
+                add(&name, compared);
+            }
+            _ => add(name, compared),
+        }
+    }
+    Ok(())
 }
 
 /// The program, and the core that it reads.
 struct Made {
     folder: tempfile::TempDir,
+    /// The words that start the program.
+    words: Vec<String>,
     /// What `makedumpfile -v` says.
     version: String,
     core: PathBuf,
@@ -117,13 +99,18 @@ struct Made {
 }
 
 impl Made {
-    fn new(subject: &Subject<'_>) -> Result<Self> {
+    fn new(peers: &Peers<'_>) -> Result<Self> {
+        let (fresh, packages) = (peers.fresh, |name| peers.folder.join(name));
+        let root = EMULATOR.unpacked(&own_architecture()?, &packages("emulator"), fresh)?;
+        let mut words = vec![root.join(EMULATOR.path).display().to_string()];
+        let root = MAKEDUMPFILE.unpacked(ARM64, &packages("makedumpfile"), fresh)?;
+        words.extend(emulator::words(&root, MAKEDUMPFILE.path)?);
         let folder = tempfile::tempdir()?;
-        programs(subject, folder.path())?;
-        let core = core(subject, folder.path())?;
+        let core = core(peers, folder.path())?;
         let opened = open(&Source::File(core.clone()), &Options::default())?;
         let mut made = Self {
             folder,
+            words,
             version: String::new(),
             core,
             opened,
@@ -139,17 +126,13 @@ impl Made {
 
     /// Runs the program, and returns what it says. What it writes to standard output may go to a file.
     fn run(&self, arguments: &[&str], output: Option<&Path>) -> Result<String> {
-        let folder = self.folder.path();
         let mut command = Command::new("sh");
         let script = match output {
             Some(_) => "out=$1; shift; exec \"$@\" > \"$out\"",
             None => "exec \"$@\"",
         };
         command.args(["-c", script, "sh"]).args(output);
-        command.arg(folder.join("emulator"));
-        command.arg(folder.join("ld-linux-aarch64.so.1"));
-        command.arg("--library-path").arg(folder);
-        command.arg(folder.join("makedumpfile")).args(arguments);
+        command.args(&self.words).args(arguments);
         let done = run_for(command, PATIENCE)?;
         let said = done.stdout + &done.stderr;
         // Progress is on one line, with carriage returns.
@@ -219,62 +202,20 @@ fn memory(one: &Opened, other: &Opened) -> Result<(u64, u64)> {
     Ok((pages, left_out))
 }
 
-/// Puts the program, its libraries and the emulator into a folder.
-fn programs(subject: &Subject<'_>, folder: &Path) -> Result<()> {
-    let mut names: Vec<&str> = FILES.iter().map(|file| file.0).collect();
-    names.dedup();
-    let wants: Vec<Wanted> = names.iter().map(|&name| wanted(SUITE, name)).collect();
-    let store = Store::new(subject.packages.join("makedumpfile"), apt::ARM64);
-    let packages = store.packages(&wants, subject.fresh)?;
-    for (package, path, name) in FILES {
-        let found = packages.iter().find(|it| it.wanted == package);
-        let bytes = store.bytes(found.with_context(|| format!("{package} is missing"))?)?;
-        let file = deb::file(&bytes[..], |at| is_file(at, path));
-        let file = file.with_context(|| format!("the package {package}"))?;
-        put(&folder.join(name), &file)?;
-    }
-    let store = Store::new(subject.packages.join("emulator"), &apt::own_architecture()?);
-    let packages = store.packages(&[EMULATOR], subject.fresh)?;
-    let bytes = store.bytes(packages.first().context("the emulator is missing")?)?;
-    let file = deb::file(&bytes[..], |at| at == EMULATOR_PATH);
-    put(
-        &folder.join("emulator"),
-        &file.context("the package qemu-user-static")?,
-    )
-}
-
-/// Whether a path in a package ends so, or goes on with a version.
-fn is_file(at: &str, path: &str) -> bool {
-    let rest = at.rsplit_once(path).map(|(_, rest)| rest);
-    rest.is_some_and(|rest| {
-        rest.bytes().all(|it| it.is_ascii_digit() || it == b'.') || rest.ends_with(".so")
-    })
-}
-
-fn put(path: &Path, bytes: &[u8]) -> Result<()> {
-    fs::write(path, bytes)?;
-    Ok(fs::set_permissions(
-        path,
-        fs::Permissions::from_mode(0o755),
-    )?)
-}
-
 /// An ELF core of a running Linux, with its own VMCOREINFO.
-fn core(subject: &Subject<'_>, folder: &Path) -> Result<PathBuf> {
-    let module = deb::file(subject.package, |path| path.ends_with(MODULE));
+fn core(peers: &Peers<'_>, folder: &Path) -> Result<PathBuf> {
+    let module = deb::file(&peers.first()?, |path| path.ends_with(MODULE));
     let module = module.context("the kernel's package has no module for QEMU's fw_cfg")?;
-    let archive = Initramfs::new()
-        .directory("/dev")
-        .directory("/bin")
-        .program("/bin/busybox", subject.busybox)
+    let archive = archive(&peers.busybox, "/dev /bin", "")
         .file("/qemu_fw_cfg.ko", &module)
         .program("/init", SCRIPT.as_bytes());
+    let image = &peers.linux(0)?.image;
     let initramfs = folder.join("makedumpfile.cpio");
-    fs::write(&initramfs, archive.bytes())?;
+    files::write(&initramfs, archive.bytes())?;
     let mut machine = Machine::start("makedumpfile", folder, LIMIT, |qemu| {
         qemu.args(["-cpu", CPU, "-m", guest::MEMORY, "-seed", guest::SEED]);
         qemu.args(["-device", "vmcoreinfo", "-append", guest::WORDS]);
-        qemu.arg("-kernel").arg(subject.image);
+        qemu.arg("-kernel").arg(image);
         qemu.arg("-initrd").arg(&initramfs);
     })?;
     let mut qmp = machine.qmp()?;
@@ -309,26 +250,6 @@ fn as_linux_writes(core: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn files_are_found_with_their_versions_and_nothing_beside_them() {
-        let lib = |name: &str| format!("usr/lib/aarch64-linux-gnu/{name}");
-        for (at, path) in [
-            ("usr/bin/makedumpfile".to_owned(), "bin/makedumpfile"),
-            (lib("libdw-0.192.so"), "/libdw-"),
-            (lib("libz.so.1.3.1"), "/libz.so.1"),
-            (lib("libc.so.6"), "/libc.so.6"),
-        ] {
-            assert!(is_file(&at, path), "{at}");
-        }
-        for (at, path) in [
-            ("usr/bin/makedumpfile-R.pl".to_owned(), "bin/makedumpfile"),
-            (lib("libdw.so.1"), "/libdw-"),
-            (lib("libzstd.so.1.5.7"), "/libz.so.1"),
-        ] {
-            assert!(!is_file(&at, path), "{at}");
-        }
-    }
 
     #[test]
     fn headers_move_and_the_core_stays_the_same() {

@@ -16,82 +16,61 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use granule_cli::PageSize;
-use granule_cli::sizes::show_size as size;
 use granule_inspect::lint::{self, Rule, lint};
 use granule_inspect::source::Source;
 use granule_inspect::tree::{Owner, Tree};
 use granule_inspect::{Opened, open};
+use xtask::graph;
 
 use self::compare::{Walked, pages, same, translation, walked};
-use self::guest::{Guest, Parts};
-use crate::check::Check;
-use crate::machine::{Files, Kernel};
-use xtask::graph;
+use self::guest::Guest;
+use crate::machine::Kernel;
+use crate::peers::Peers;
 
 /// What `rodata=` can be, and `full` is the default: kernel text and constants read-only in the linear map
 /// too, which takes pages; only in their own place; nowhere.
 const RODATA: [&str; 3] = ["full", "on", "off"];
 
-/// Each kernel with each of these words, several at a time.
-pub(crate) fn all(
-    kernels: &[(Kernel, PageSize)],
-    busybox: &[u8],
-    files: &Files,
-    add: &mut impl FnMut(Check),
-) -> Result<()> {
-    let initramfs = files.initramfs("inspect.cpio", guest::archive(busybox))?;
-    let mut cases = Vec::new();
-    for (kernel, page_size) in kernels {
-        if let Kernel::Linux { image, name } = kernel {
-            cases.extend(RODATA.map(|rodata| Case {
-                image,
-                // The kernel's name in this program ends with its version.
-                version: name.rsplit(' ').next().unwrap_or_default(),
-                page_bytes: page_size.bytes(),
-                rodata,
-            }));
-        }
-    }
+/// Reads each kernel with each of these words, several at a time, in each way and compares: a check for each subject.
+pub(crate) fn all(peers: &Peers<'_>) -> Result<()> {
+    let archive = guest::archive(&peers.busybox);
+    let initramfs = peers.files.initramfs("inspect.cpio", archive)?;
+    let kernels = peers.linuxes.iter();
+    let cases = kernels.flat_map(|kernel| RODATA.map(|rodata| Case { kernel, rodata }));
+    let cases: Vec<_> = cases.collect();
     graph::all(
         cases.len(),
         |at| run(&cases[at], &initramfs),
         |done| {
-            done.result.into_iter().for_each(&mut *add);
+            let Case { kernel, rodata } = cases[done.job];
+            for (subject, result) in done.result {
+                let (name, size) = (&kernel.name, kernel.size());
+                let name = format!("inspect, {name}, {size}, rodata={rodata}: {subject}");
+                peers.add(name, result);
+            }
         },
     );
     Ok(())
 }
 
-/// One kernel to be read.
+/// One kernel to be read, and a value of `rodata=`.
+#[derive(Clone, Copy)]
 struct Case<'a> {
-    image: &'a Path,
-    /// As `6.12.107`.
-    version: &'a str,
-    page_bytes: u64,
+    kernel: &'a Kernel,
     rodata: &'a str,
 }
 
-/// Boots the kernel, reads it in each way and compares: a check for each subject.
-fn run(case: &Case<'_>, initramfs: &Path) -> Vec<Check> {
-    let name = format!(
-        "inspect, Linux {}, {}, rodata={}",
-        case.version,
-        size(case.page_bytes),
-        case.rodata
-    );
-    let check = |subject: &str, result| Check::new(format!("{name}: {subject}"), result);
-    let read = Read::new(case, initramfs);
-    let mut read = match read {
+fn run(case: &Case<'_>, initramfs: &Path) -> Vec<(&'static str, Result<String>)> {
+    let mut read = match Read::new(case, initramfs) {
         Ok(read) => read,
-        Err(error) => return vec![check("reading", Err(error))],
+        Err(error) => return vec![("reading", Err(error))],
     };
     vec![
-        check("sources", read.sources()),
-        check("translation", read.translation()),
-        check("pages of a process", read.pages()),
-        check("table memory", read.tables()),
-        check("lint", read.lint()),
+        ("sources", read.sources()),
+        ("translation", read.translation()),
+        ("pages of a process", read.pages()),
+        ("table memory", read.tables()),
+        ("lint", read.lint()),
     ]
 }
 
@@ -118,12 +97,7 @@ fn of_kernel(opened: &Opened) -> Result<Walked> {
 
 impl<'a> Read<'a> {
     fn new(case: &'a Case<'a>, initramfs: &Path) -> Result<Self> {
-        let mut guest = Guest::stopped(&Parts {
-            image: case.image,
-            initramfs,
-            rodata: case.rodata,
-            page_bytes: case.page_bytes,
-        })?;
+        let mut guest = Guest::stopped(case.kernel, case.rodata, initramfs)?;
         let cpu = guest.in_process().context("no CPU is in a process")?;
         let ttbr0 = guest.cpus.get(cpu).and_then(|cpu| cpu.get("ttbr0_el1"));
         let ttbr0 = ttbr0.context("QEMU does not tell TTBR0")?;
@@ -190,29 +164,24 @@ impl<'a> Read<'a> {
 
     /// The tree of the process in the dump; `None` if this kernel's dump has no processes.
     fn process(&self, pid: u32) -> Result<Option<Walked>> {
-        if !known::has_processes(self.case.version) {
-            let note = self
-                .dump
-                .notes
-                .iter()
-                .find(|note| note.contains("KALLSYMS_ALL"));
+        if !known::has_processes(self.case.kernel.version()) {
+            let mut notes = self.dump.notes.iter();
+            let note = notes.find(|note| note.contains("KALLSYMS_ALL"));
             note.context("it does not say why there are no processes")?;
             return Ok(None);
         }
         let is_it = |owner: &Owner| matches!(owner, Owner::Process { pid: it, .. } if *it == pid);
-        let tree = tree(&self.dump, is_it);
-        let tree = tree.with_context(|| {
-            format!(
-                "process {pid} is not in the dump: {}",
-                self.dump.notes.join("; ")
-            )
+        let tree = tree(&self.dump, is_it).with_context(|| {
+            let notes = self.dump.notes.join("; ");
+            format!("process {pid} is not in the dump: {notes}")
         })?;
         walked(&*self.dump.memory, tree).map(Some)
     }
 
     fn pages(&mut self) -> Result<String> {
         let told = &self.guest.told;
-        let same_pages = |walked: &Walked| pages(walked, &told.pages, self.case.page_bytes);
+        let same_pages =
+            |walked: &Walked| pages(walked, &told.pages, self.case.kernel.page_size.bytes());
         let found = same_pages(&self.live_process).context("by TTBR0")?;
         let by = match self.process(told.pid)? {
             Some(process) => {
@@ -228,7 +197,7 @@ impl<'a> Read<'a> {
     }
 
     fn tables(&mut self) -> Result<String> {
-        let (told, page) = (&self.guest.told, self.case.page_bytes);
+        let (told, page) = (&self.guest.told, self.case.kernel.page_size.bytes());
         let agree = |pid: u32, walked: &Walked| {
             // All but the root, and there is one.
             let found = (walked.tables.values().sum::<u64>() - 1) * page / 1024;
@@ -240,7 +209,7 @@ impl<'a> Read<'a> {
             Ok(())
         };
         agree(told.pid, &self.live_process)?;
-        let counted = known::counted(self.case.version, &self.live_process.tables);
+        let counted = known::counted(self.case.kernel.version(), &self.live_process.tables);
         let kib = |tables: u64| i64::try_from(tables * page / 1024).unwrap_or(i64::MAX);
         ensure!(
             counted.iter().any(|&tables| kib(tables) == told.grown),
@@ -250,7 +219,7 @@ impl<'a> Read<'a> {
             told.grown,
         );
         let mut processes = 1;
-        if known::has_processes(self.case.version) {
+        if known::has_processes(self.case.kernel.version()) {
             for &pid in told.tables.keys() {
                 let process = self.process(pid)?.context("it has no processes")?;
                 agree(pid, &process)?;
@@ -264,12 +233,8 @@ impl<'a> Read<'a> {
     }
 
     fn lint(&mut self) -> Result<String> {
-        let found = lint(
-            &*self.dump.memory,
-            &self.dump.trees,
-            &lint::Options::default(),
-            &mut |_| {},
-        );
+        let (dump, options) = (&self.dump, lint::Options::default());
+        let found = lint(&*dump.memory, &dump.trees, &options, &mut |_| {});
         let mut counts: BTreeMap<Rule, u64> = BTreeMap::new();
         for finding in &found.findings.list {
             *counts.entry(finding.rule).or_default() += 1;
@@ -277,6 +242,6 @@ impl<'a> Read<'a> {
         for ((rule, _), more) in &found.findings.more {
             *counts.entry(*rule).or_default() += more;
         }
-        known::judge(&counts, self.case.version, self.case.rodata)
+        known::judge(&counts, self.case.kernel.version(), self.case.rodata)
     }
 }

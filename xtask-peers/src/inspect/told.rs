@@ -93,8 +93,8 @@ pub(super) fn read(console: &str, page_bytes: u64) -> Result<Option<Told>> {
 mod tests {
     use super::*;
 
-    const GOOD: &str = "boot\r\ninspect begins\r\nbefore 50 44\r\nwith 90 48\r\nprocess 57\r\narea 400000 3\r\n 8100000000012345\r\n \
-                        0000000000000000\r\n 8000000000000007\r\ntables 1 44\r\ntables 57 40\r\n\
+    const GOOD: &str = "boot\r\ninspect begins\r\nbefore 50 44\r\nwith 90 48\r\nprocess 57\r\narea 400000 3\r\n \
+                        8100000000012345\r\n 0000000000000000\r\n 8000000000000007\r\ntables 1 44\r\ntables 57 40\r\n\
                         inspect ends\r\n";
 
     #[test]

@@ -2,15 +2,12 @@
 //! EDK2 starts it itself on the same machine: the tables that the system table names, ACPI's tables, the attributes of
 //! firmware's memory, and services of the firmware that can be called.
 
-use std::path::Path;
-
 use anyhow::{Context, Result, ensure};
 use granule_cli::sizes::show_size as size;
-use granule_cli::{Boot, Firmware, Initramfs, Kexec, Outcome, PageSize, Request, boot};
-use xtask::graph;
+use granule_cli::{Boot, Firmware, Kexec, Outcome, PageSize, Request, boot};
+use xtask::workspace::image_path;
 
-use crate::check::Check;
-use crate::machine::{Files, Kernel, LIMIT, told};
+use crate::machine::{Kernel, archive, marked, request, told};
 use crate::peers::Peers;
 
 /// The beginning of the script's one line.
@@ -33,146 +30,80 @@ clock=$(cat /sys/class/rtc/rtc0/name) memory=$memory bad=$bad.\"
 stty opost && poweroff -f
 ";
 
-const APPLETS: [&str; 13] = [
-    "cat",
-    "dmesg",
-    "echo",
-    "grep",
-    "ls",
-    "mount",
-    "poweroff",
-    "sed",
-    "sh",
-    "sha256sum",
-    "stty",
-    "tr",
-    "xargs",
-];
+const APPLETS: &str = "cat dmesg echo grep ls mount poweroff sed sh sha256sum stty tr xargs";
 
 /// Only emergency messages on the console, and the attributes of firmware's memory among the others.
 const WORDS: &str = "console=ttyAMA0 loglevel=1 panic=-1 efi=debug PATH=/bin";
 
 const MEMORY: u64 = 1 << 30;
 const CPUS: u32 = 2;
-/// It has every page size.
-const CPU: &str = "neoverse-n1";
 
-/// A machine, the page size from which our kernel leaves, and the place of the next one among Debian's from either end.
-struct Case {
-    acpi: bool,
-    from: PageSize,
-    is_newest: bool,
-}
+/// Whether ACPI describes the machine, the page size from which our kernel leaves, and whether it leaves for the newest of
+/// Debian's kernels, or the oldest.
+type Case = (bool, PageSize, bool);
 
-const CASES: [Case; 2] = [
-    Case {
-        acpi: true,
-        from: PageSize::K64,
-        is_newest: false,
-    },
-    Case {
-        acpi: false,
-        from: PageSize::K16,
-        is_newest: true,
-    },
-];
+const CASES: [Case; 2] = [(true, PageSize::K64, false), (false, PageSize::K16, true)];
 
-/// A check for each machine.
-pub(crate) fn left_for(
-    peers: &Peers<'_>,
-    ours: &Path,
-    files: &Files,
-    add: &mut impl FnMut(Check),
-) -> Result<()> {
-    let initrd = files.initramfs("efi.cpio", archive(&peers.busybox))?;
-    let next = |case: &Case| {
-        let last = peers.linuxes.len().checked_sub(1)?;
-        peers.linuxes.get(if case.is_newest { last } else { 0 })
+/// Adds a check for each machine.
+pub(crate) fn left_for(peers: &Peers<'_>) -> Result<()> {
+    let archive = archive(&peers.busybox, "/proc /sys /bin", APPLETS);
+    let archive = archive.program("/init", SCRIPT.as_bytes());
+    let initrd = peers.files.initramfs("efi.cpio", archive)?;
+    let next = |is_newest: bool| -> Result<&Kernel> {
+        let last = peers.linuxes.len().saturating_sub(1);
+        peers.linux(if is_newest { last } else { 0 })
     };
-    graph::all(
-        CASES.len(),
-        |at| {
-            let case = &CASES[at];
-            let Some((Kernel::Linux { image, .. }, _)) = next(case) else {
-                anyhow::bail!("no kernel of Debian's was fetched");
+    peers.each(
+        &CASES,
+        |&(acpi, from, is_newest)| {
+            let what = if acpi { "ACPI" } else { "a device tree" };
+            let name = next(is_newest).map_or("", |kernel| &kernel.name);
+            let from = size(from.bytes());
+            format!("kexec by EFI with {what} from {from} to {name}")
+        },
+        |&(acpi, from, is_newest)| {
+            let image = &next(is_newest)?.image;
+            let machine = Request {
+                firmware: Firmware::Uefi,
+                acpi,
+                ..request(MEMORY, CPUS)
             };
-            let started = started_by_edk2(case, image, &initrd);
+            let started = boot::run(&Request {
+                image: Some(image.clone()),
+                initrd: Some(initrd.clone()),
+                append: Some(WORDS.to_owned()),
+                ..machine.clone()
+            });
             ensure!(started.outcome == Outcome::GuestExit, "{}", told(&started));
             let expected = line(&started)?;
-            let left_for = left_for_by_ours(case, ours, image, &initrd);
+            let left_for = boot::run(&Request {
+                image: Some(image_path()),
+                page_size: Some(from),
+                kexec: Some(Kexec {
+                    image: Some(image.clone()),
+                    initrd: Some(initrd.clone()),
+                    append: Some(WORDS.to_owned()),
+                    ..Kexec::default()
+                }),
+                ..machine
+            });
             ensure!(left_for.is_ok(), "{}", told(&left_for));
-            judge(case, &line(&left_for)?, &expected)
-        },
-        |done| {
-            let case = &CASES[done.job];
-            let what = if case.acpi { "ACPI" } else { "a device tree" };
-            let name = next(case).map_or_else(String::new, |(kernel, _)| kernel.name());
-            let from = size(case.from.bytes());
-            let name = format!("kexec by EFI with {what} from {from} to {name}");
-            add(Check::new(name, done.result));
+            judge(acpi, &line(&left_for)?, &expected)
         },
     );
     Ok(())
 }
 
-fn machine(case: &Case) -> Request {
-    Request {
-        firmware: Firmware::Uefi,
-        acpi: case.acpi,
-        memory: MEMORY,
-        smp: CPUS,
-        cpu: CPU.to_owned(),
-        timeout: LIMIT,
-        ..Request::default()
-    }
-}
-
-fn started_by_edk2(case: &Case, image: &Path, initrd: &Path) -> Boot {
-    boot::run(&Request {
-        image: Some(image.to_owned()),
-        initrd: Some(initrd.to_owned()),
-        append: Some(WORDS.to_owned()),
-        ..machine(case)
-    })
-}
-
-fn left_for_by_ours(case: &Case, ours: &Path, image: &Path, initrd: &Path) -> Boot {
-    boot::run(&Request {
-        image: Some(ours.to_owned()),
-        page_size: Some(case.from),
-        kexec: Some(Kexec {
-            image: Some(image.to_owned()),
-            initrd: Some(initrd.to_owned()),
-            append: Some(WORDS.to_owned()),
-            ..Kexec::default()
-        }),
-        ..machine(case)
-    })
-}
-
-fn archive(busybox: &[u8]) -> Initramfs {
-    let archive = Initramfs::new()
-        .directory("/proc")
-        .directory("/sys")
-        .directory("/bin")
-        .program("/bin/busybox", busybox);
-    let archive = APPLETS.into_iter().fold(archive, |archive, applet| {
-        archive.link(&format!("/bin/{applet}"), "busybox")
-    });
-    archive.program("/init", SCRIPT.as_bytes())
-}
-
-/// What the script says.
+/// Reads what the script says.
 fn line(booted: &Boot) -> Result<String> {
     let console = booted.console_text();
-    let mut lines = console.lines().map(str::trim_end);
-    let found = lines.find_map(|line| Some(line.split_once(MARK)?.1.to_owned()));
-    found.with_context(|| format!("it did not come to its first process: {}", told(booted)))
+    let found = marked(&console, MARK).with_context(|| told(booted))?;
+    Ok(found.to_owned())
 }
 
 /// Whether a line is right: the one of the kernel that firmware started, which has everything.
-fn judge(case: &Case, line: &str, expected: &str) -> Result<String> {
-    let acpi = if case.acpi {
+fn judge(acpi: bool, line: &str, expected: &str) -> Result<String> {
+    let acpi = if acpi {
         "systab=ACPI20 SMBIOS3  acpi=APIC "
     } else {
         "systab=SMBIOS3  acpi= "
@@ -198,9 +129,7 @@ mod tests {
 
     #[test]
     fn whatever_differs_from_a_start_by_firmware_is_wrong() {
-        let case = &CASES[0];
-        assert!(case.acpi);
-        assert!(judge(case, GOOD, GOOD).unwrap().ends_with("rtc-efi.0"));
+        assert!(judge(true, GOOD, GOOD).unwrap().ends_with("rtc-efi.0"));
         for (part, other) in [
             ("cpus=2", "cpus=1"),
             ("ACPI20 ", ""),
@@ -212,21 +141,21 @@ mod tests {
         ] {
             assert!(GOOD.contains(part), "{part}");
             let wrong = GOOD.replace(part, other);
-            assert!(judge(case, &wrong, GOOD).is_err(), "{part}");
+            assert!(judge(true, &wrong, GOOD).is_err(), "{part}");
         }
     }
 
     #[test]
     fn a_start_by_firmware_that_says_nothing_proves_nothing() {
         let empty = " cpus=2 systab= acpi= clock= memory= bad=.";
-        for case in &CASES {
-            assert!(judge(case, empty, empty).is_err());
+        for acpi in [true, false] {
+            assert!(judge(acpi, empty, empty).is_err());
         }
     }
 
     #[test]
     fn the_script_has_every_program_it_calls() {
-        for applet in APPLETS {
+        for applet in APPLETS.split(' ') {
             assert!(SCRIPT.contains(applet), "{applet}");
         }
         assert!(SCRIPT.starts_with("#!/bin/busybox sh\n") && SCRIPT.contains(MARK));

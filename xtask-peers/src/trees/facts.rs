@@ -22,7 +22,7 @@ pub(super) type Console = (u64, &'static str, u32, u32);
 pub(super) struct Facts {
     /// Nodes, properties, and the bytes of all values.
     pub(super) size: [usize; 3],
-    /// Whole pages of RAM, in order and each once.
+    /// RAM, exact to the byte, in order and each once.
     pub(super) banks: Vec<Piece>,
     /// What is reserved, in the tree's order, and what must not be mapped.
     pub(super) reserved: Vec<Piece>,
@@ -77,18 +77,26 @@ impl Facts {
 
     /// The sums of this one tree, whose bytes have that hash.
     pub(super) fn totals(&self, hash: String) -> Totals {
-        let count = |pieces: &[Piece]| (pieces.len(), pieces.iter().map(|it| it.1 - it.0).sum());
+        // Trees of test machines reserve ranges as large as the address space.
+        let bytes = |pieces: &[Piece]| {
+            let bytes = pieces.iter().map(|it| it.1 - it.0);
+            bytes.fold(0, u64::saturating_add)
+        };
+        let counts = [
+            self.banks.len(),
+            self.reserved.len(),
+            self.cpus,
+            self.others.iter().filter(|it| it.1.is_some()).count(),
+            self.left_out.len(),
+            usize::from(self.console.is_some()),
+            usize::from(matches!(self.console, Some(Ok(_)))),
+            self.serial.len(),
+            usize::from(matches!(self.intc, Some(Ok(_)))),
+        ];
         Totals {
             different: BTreeSet::from([hash]),
-            banks: count(&self.banks),
-            reserved: count(&self.reserved),
-            cpus: self.cpus,
-            released: self.others.iter().filter(|it| it.1.is_some()).count(),
-            left_out: self.left_out.len(),
-            consoles: usize::from(self.console.is_some()),
-            console_addresses: usize::from(matches!(self.console, Some(Ok(_)))),
-            serial: self.serial.len(),
-            controllers: usize::from(matches!(self.intc, Some(Ok(_)))),
+            bytes: [bytes(&self.banks), bytes(&self.reserved)],
+            counts,
         }
     }
 }
@@ -103,64 +111,55 @@ pub(super) fn difference(ours: &Facts, theirs: &Facts) -> Option<String> {
             .cloned()
             .unwrap_or_else(|| "nothing".to_owned())
     };
-    Some(format!("ours: {}, dtc's: {}", line(&ours), line(&theirs)))
+    Some(format!(
+        "ours: {}, dtoolkit's: {}",
+        line(&ours),
+        line(&theirs)
+    ))
 }
 
 /// Sums of trees.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Totals {
     different: BTreeSet<String>,
-    /// Numbers and bytes.
-    banks: (usize, u64),
-    reserved: (usize, u64),
-    cpus: usize,
-    released: usize,
-    left_out: usize,
-    consoles: usize,
-    console_addresses: usize,
-    serial: usize,
-    controllers: usize,
+    /// Bytes of banks and of what is reserved.
+    bytes: [u64; 2],
+    /// Numbers, in the order in which they are written.
+    counts: [usize; 9],
 }
 
 impl AddAssign for Totals {
     fn add_assign(&mut self, other: Self) {
         self.different.extend(other.different);
-        for (sum, one) in [
-            (&mut self.banks, other.banks),
-            (&mut self.reserved, other.reserved),
-        ] {
-            sum.0 += one.0;
-            // Trees of test machines reserve ranges as large as the address space.
-            sum.1 = sum.1.saturating_add(one.1);
+        for (sum, one) in self.bytes.iter_mut().zip(other.bytes) {
+            *sum = sum.saturating_add(one);
         }
-        self.cpus += other.cpus;
-        self.released += other.released;
-        self.left_out += other.left_out;
-        self.consoles += other.consoles;
-        self.console_addresses += other.console_addresses;
-        self.serial += other.serial;
-        self.controllers += other.controllers;
+        for (sum, one) in self.counts.iter_mut().zip(other.counts) {
+            *sum += one;
+        }
     }
 }
 
 impl fmt::Display for Totals {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [in_banks, in_reserved] = self.bytes;
+        let [
+            banks,
+            reserved,
+            cpus,
+            released,
+            left_out,
+            consoles,
+            usable,
+            serial,
+            intc,
+        ] = self.counts;
         write!(
             f,
-            "{} of them different: {} banks of {:#x} bytes, {} reserved ranges of {:#x} bytes, {} CPUs, {} of which \
-             have a release address and {} cannot be started, {} consoles, {} of which can be used, {} serial lines, {} interrupt controllers",
+            "{} of them different: {banks} banks of {in_banks:#x} bytes, {reserved} reserved ranges of {in_reserved:#x} \
+             bytes, {cpus} CPUs, {released} of which have a release address and {left_out} cannot be started, \
+             {consoles} consoles, {usable} of which can be used, {serial} serial lines, {intc} interrupt controllers",
             self.different.len(),
-            self.banks.0,
-            self.banks.1,
-            self.reserved.0,
-            self.reserved.1,
-            self.cpus,
-            self.released,
-            self.left_out,
-            self.consoles,
-            self.console_addresses,
-            self.serial,
-            self.controllers
         )
     }
 }

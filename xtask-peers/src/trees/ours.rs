@@ -10,13 +10,19 @@ use granule_kcore::devicetree::memory::{self, Memory, MemoryNodeError};
 
 use super::facts::{Console, Facts, Piece};
 
-/// The facts, with the CPU that boots; or why the tree is refused.
-pub(super) fn facts(bytes: &[u8], boot_cpu: u64) -> Result<Facts, String> {
+/// Reads a tree that has no damage, or finds why it is refused.
+pub(super) fn sound(bytes: &[u8]) -> Result<Tree<'_>, String> {
     let tree = Tree::new(bytes).map_err(|error| error.to_string())?;
-    let seen = tree.peek();
-    if let Some(error) = seen.damage {
-        return Err(format!("{error}, in {}", tree.damaged_node()));
+    match tree.damage() {
+        Some(error) => Err(format!("{error}, in {}", tree.damaged_node())),
+        None => Ok(tree),
     }
+}
+
+/// Finds the facts, with the CPU that boots; or why the tree is refused.
+pub(super) fn facts(bytes: &[u8], boot_cpu: u64) -> Result<Facts, String> {
+    let tree = sound(bytes)?;
+    let seen = tree.peek();
     let mut facts = Facts {
         boot_cpu,
         ..Facts::default()

@@ -8,7 +8,7 @@ use anyhow::{Result, bail, ensure};
 use granule_cli::PageSize;
 use serde_json::Value;
 
-use super::run::{Run, events, findings, lines, saw};
+use super::run::{Run, events, findings, is_new, lines, saw};
 use super::workload;
 
 /// The findings that are true, or taken on purpose, each with its reason; docs/findings.md has more.
@@ -63,13 +63,9 @@ impl Case<'_> {
             "console=ttyAMA0 panic=-1 quiet memhp_default_state=online_movable arm64.pagesize={}",
             self.page_size.word()
         );
-        for (option, value) in [
-            ("-kernel", self.image.into()),
-            ("-initrd", self.initrd.into()),
-            ("-append", OsString::from(append)),
-        ] {
-            options.extend([option.into(), value]);
-        }
+        options.extend(["-kernel".into(), self.image.into()]);
+        options.extend(["-initrd".into(), self.initrd.into()]);
+        options.extend(["-append".into(), append.into()]);
         options
     }
 
@@ -135,9 +131,7 @@ impl Case<'_> {
         // All but the first are unplugged, and go off once more before the next kernel.
         let times = 1 + u64::from(self.leaves);
         saw(told, &[("cpus_off", times * u64::from(self.cpus - 1))])?;
-        let new = findings(told)
-            .iter()
-            .filter(|it| it["accepted"].is_null() && it["undecided"].is_null());
+        let new = findings(told).iter().filter(|it| is_new(it));
         let new: Vec<String> = new.map(lines).collect();
         if let Some(first) = new.first() {
             bail!("{} new findings, the first: {first}", new.len());

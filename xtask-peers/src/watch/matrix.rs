@@ -6,27 +6,9 @@ use xtask::pairwise;
 
 use crate::peers::LINUXES;
 
-/// A CPU of QEMU's, and whether it has 16K pages.
-struct Cpu {
-    name: &'static str,
-    has_16k: bool,
-}
-
-/// Without VHE and hardware's updates; with both; with everything that QEMU has.
-const CPUS: [Cpu; 3] = [
-    Cpu {
-        name: "cortex-a57",
-        has_16k: false,
-    },
-    Cpu {
-        name: "neoverse-n1",
-        has_16k: true,
-    },
-    Cpu {
-        name: "max",
-        has_16k: true,
-    },
-];
+/// CPUs of QEMU's, and whether they have 16K pages: without VHE and hardware's updates; with both; with everything that
+/// QEMU has.
+const CPUS: [(&str, bool); 3] = [("cortex-a57", false), ("neoverse-n1", true), ("max", true)];
 
 const NUMBERS: [u32; 2] = [1, 4];
 /// The places of the QEMUs in `emulator::QEMUS`.
@@ -45,7 +27,7 @@ pub(super) struct Machine {
 
 impl Machine {
     pub(super) fn cpu(&self) -> &'static str {
-        CPUS.get(self.cpu).map_or("max", |cpu| cpu.name)
+        CPUS[self.cpu].0
     }
 
     /// The value in each dimension, for pairwise covering.
@@ -54,12 +36,12 @@ impl Machine {
     }
 }
 
-/// Every machine that the CPUs allow.
+/// Lists every machine that the CPUs allow.
 pub(super) fn full() -> Vec<Machine> {
     let mut all = Vec::new();
     for (kernel, linux) in LINUXES.iter().enumerate() {
-        for (cpu, model) in CPUS.iter().enumerate() {
-            if linux.page_size == PageSize::K16 && !model.has_16k {
+        for (cpu, (_, has_16k)) in CPUS.into_iter().enumerate() {
+            if linux.page_size == PageSize::K16 && !has_16k {
                 continue;
             }
             for cpus in NUMBERS {
@@ -75,7 +57,7 @@ pub(super) fn full() -> Vec<Machine> {
     all
 }
 
-/// A few of them that contain every pair of values that occurs.
+/// Lists a few of them that contain every pair of values that occurs.
 pub(super) fn covering() -> Vec<Machine> {
     pairwise::covering(&full(), Machine::values)
 }

@@ -8,20 +8,16 @@ mod others;
 mod run;
 mod workload;
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use granule_cli::Initramfs;
-use granule_cli::sizes::show_size as size;
-use xtask::graph;
-use xtask::workspace::target_dir;
+use granule_cli::{Initramfs, PageSize};
 
 use self::matrix::Machine;
 use self::others::System;
-use crate::check::Check;
 use crate::emulator;
-use crate::machine::{Files, Kernel};
+use crate::machine;
 use crate::peers::Peers;
 
 /// The versions of the plugin interface that the QEMUs have.
@@ -43,12 +39,9 @@ echo watched to the end
 ";
 const LAST_LINE: &str = "watched to the end";
 
-/// The initramfs with it.
+/// Makes the initramfs with it.
 pub(crate) fn archive(busybox: &[u8]) -> Initramfs {
-    Initramfs::new()
-        .directory("/bin")
-        .program("/bin/busybox", busybox)
-        .program("/init", SCRIPT)
+    machine::archive(busybox, "/bin", "").program("/init", SCRIPT)
 }
 
 /// The machines with Debian's kernels.
@@ -60,139 +53,98 @@ pub(crate) enum Machines {
     All,
 }
 
-/// How much is watched.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Extent {
-    pub(crate) machines: Machines,
-    /// Systems that are no Linux too.
-    pub(crate) others: bool,
-}
-
 /// What is watched.
 enum Case {
     Linux(Machine),
     Other(System),
 }
 
-/// Watches Debian's kernels on machines to this extent, and the other systems: a check for each.
-pub(crate) fn watched(
-    peers: &Peers<'_>,
-    files: &Files,
-    extent: Extent,
-    fresh: bool,
-    add: &mut impl FnMut(Check),
-) -> Result<()> {
-    let folder = target_dir().join("peers");
-    let qemus = emulator::QEMUS
-        .each_ref()
-        .map(|wanted| emulator::qemu(wanted, &folder, fresh));
-    let machines = match extent.machines {
+/// Takes what was made once for several cases, or why it could not be made.
+fn made<T>(all: &[Result<T>], at: usize) -> Result<&T> {
+    match all.get(at) {
+        Some(Ok(made)) => Ok(made),
+        Some(Err(error)) => bail!("{error:#}"),
+        None => bail!("there is no number {at} of {}", all.len()),
+    }
+}
+
+/// Watches Debian's kernels on these machines, and systems that are no Linux too: a check for each.
+pub(crate) fn watched(peers: &Peers<'_>, machines: Machines, with_others: bool) -> Result<()> {
+    let qemus = [OLDER, NEWEST].map(|at| peers.qemu(at));
+    let machines = match machines {
         Machines::None => Vec::new(),
         Machines::Sample => matrix::covering(),
         Machines::All => matrix::full(),
     };
     let mut cases: Vec<Case> = machines.into_iter().map(Case::Linux).collect();
-    let others = extent.others.then(|| others::all(peers, files));
+    let others = with_others.then(|| others::all(peers));
     match others.unwrap_or_else(|| Ok(Vec::new())) {
         Ok(others) => cases.extend(others.into_iter().map(Case::Other)),
-        Err(error) => add(Check::new(
-            "watch, systems that are no Linux".into(),
-            Err(error),
-        )),
+        Err(error) => peers.add("watch, systems that are no Linux", Err(error)),
     }
-    let initrds: BTreeMap<usize, Result<PathBuf>> = (0..peers.linuxes.len())
-        .map(|at| (at, initrd(peers, files, at)))
+    let initrds: Vec<_> = (0..peers.linuxes.len())
+        .map(|at| initrd(peers, at))
         .collect();
-    let qemu = |at: usize| -> Result<&Path> {
-        match qemus.get(at) {
-            Some(Ok(qemu)) => Ok(qemu),
-            Some(Err(error)) => bail!("{error:#}"),
-            None => bail!("there is no such QEMU"),
-        }
-    };
     // A recording has the same verdict: of the first run with each QEMU.
-    let is_recorded = |at: usize| {
-        let qemu_of = |case: &Case| match case {
-            Case::Linux(machine) => Some(machine.qemu),
+    let is_recorded = |machine: &Machine| {
+        let linuxes = cases.iter().filter_map(|case| match case {
+            Case::Linux(other) => Some(other),
             Case::Other(_) => None,
-        };
-        let first = cases
-            .iter()
-            .position(|it| qemu_of(it) == qemu_of(&cases[at]));
-        first == Some(at)
+        });
+        let mut same = linuxes.filter(|it| it.qemu == machine.qemu);
+        same.next() == Some(machine)
     };
-    let run = |at: usize| -> Result<String> {
-        let folder = files.folder(&format!("watch-{at}"))?;
-        let done = match &cases[at] {
-            Case::Other(system) => system.watch(qemu(system.qemu())?, &folder),
-            Case::Linux(machine) => {
-                let Some((kernel @ Kernel::Linux { image, .. }, page_size)) =
-                    peers.linuxes.get(machine.kernel)
-                else {
-                    bail!("the kernel's package was not unpacked");
-                };
-                let initrd = match initrds.get(&machine.kernel) {
-                    Some(Ok(path)) => path,
-                    Some(Err(error)) => bail!("{error:#}"),
-                    None => bail!("it has no initramfs"),
-                };
-                let is_6_1 = kernel.name().starts_with("Linux 6.1.");
-                linux::Case {
-                    qemu: qemu(machine.qemu)?,
-                    interface: INTERFACES.get(machine.qemu).copied().unwrap_or_default(),
-                    image,
-                    initrd,
-                    page_size: *page_size,
-                    cpu: machine.cpu(),
-                    cpus: machine.cpus,
-                    is_recorded: is_recorded(at),
-                    knows_indirection: !is_6_1,
-                    leaves: !(kernel.name().starts_with("Linux 6.12.")
-                        && page_size.bytes() == 4096
-                        && machine.cpu() == "max"),
-                    loses: !is_6_1,
-                }
-                .watch(&folder)
+    let run = |case: &Case, folder: &Path| match case {
+        Case::Other(system) => system.watch(made(&qemus, system.qemu())?, folder),
+        Case::Linux(machine) => {
+            let kernel = peers.linux(machine.kernel)?;
+            let is_6_1 = kernel.version().starts_with("6.1.");
+            linux::Case {
+                qemu: made(&qemus, machine.qemu)?,
+                interface: INTERFACES[machine.qemu],
+                image: &kernel.image,
+                initrd: made(&initrds, machine.kernel)?,
+                page_size: kernel.page_size,
+                cpu: machine.cpu(),
+                cpus: machine.cpus,
+                is_recorded: is_recorded(machine),
+                knows_indirection: !is_6_1,
+                leaves: !(kernel.version().starts_with("6.12.")
+                    && kernel.page_size == PageSize::K4
+                    && machine.cpu() == "max"),
+                loses: !is_6_1,
             }
-        };
-        // Recordings and flashes are large.
-        std::fs::remove_dir_all(&folder).context("cannot remove the files of a run")?;
-        done
+            .watch(folder)
+        }
     };
     let name = |case: &Case| match case {
         Case::Other(system) => format!("watch, {}", system.name),
         Case::Linux(machine) => {
-            let kernel = peers.linuxes.get(machine.kernel);
-            let (kernel, pages) = kernel.map_or(("Linux".into(), 0), |(kernel, page_size)| {
-                (kernel.name(), page_size.bytes())
+            let kernel = peers.linux(machine.kernel);
+            let kernel = kernel.map_or("Linux".to_owned(), |it| {
+                format!("{}, {}", it.name, it.size())
             });
-            let version = emulator::QEMUS
-                .get(machine.qemu)
-                .map_or("?", |it| it.version);
-            format!(
-                "watch, QEMU {version}, {kernel}, {}, {}, CPUs: {}",
-                size(pages),
-                machine.cpu(),
-                machine.cpus
-            )
+            let version = emulator::QEMUS[machine.qemu].version;
+            let (cpu, cpus) = (machine.cpu(), machine.cpus);
+            format!("watch, QEMU {version}, {kernel}, {cpu}, CPUs: {cpus}")
         }
     };
-    graph::all(cases.len(), run, |done| {
-        let told = done
-            .result
-            .map(|told| format!("{told}, {:.0} s", done.time.as_secs_f32()));
-        add(Check::new(name(&cases[done.job]), told));
-    });
+    let work = |case: &Case| {
+        let began = Instant::now();
+        let folder = peers.files.new_folder()?;
+        // Recordings and flashes are large, and go with their folder.
+        let told = run(case, folder.path())?;
+        Ok(format!("{told}, {:.0} s", began.elapsed().as_secs_f32()))
+    };
+    peers.each(&cases, name, work);
     Ok(())
 }
 
-/// The initramfs for the kernel at this place.
-fn initrd(peers: &Peers<'_>, files: &Files, at: usize) -> Result<PathBuf> {
-    let modules = peers
-        .modules(at, &workload::MODULES)
-        .context("the kernel's modules")?;
-    files.initramfs(
-        &format!("watched-{at}.cpio"),
-        workload::archive(&peers.busybox, &modules)?,
-    )
+/// Makes the initramfs for the kernel at this place.
+fn initrd(peers: &Peers<'_>, at: usize) -> Result<PathBuf> {
+    let modules = peers.modules(at, &workload::MODULES);
+    let archive = workload::archive(&peers.busybox, &modules.context("the kernel's modules")?)?;
+    peers
+        .files
+        .initramfs(&format!("watched-{at}.cpio"), archive)
 }

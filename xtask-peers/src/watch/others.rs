@@ -5,16 +5,17 @@
 //! them is a rule, with a reason.
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
 use granule_cli::{Initramfs, PageSize};
 use serde_json::Value;
+use xtask::files;
 use xtask::workspace::image_path;
 
 use super::run::{Run, Watched, events, findings, lines, saw};
-use super::{NEWEST, OLDER, workload};
-use crate::machine::{Files, Kernel};
+use super::{NEWEST, OLDER};
+use crate::machine::{items, last_line, program};
 use crate::peers::{EDK2, Peers, U_BOOT, XEN};
 use crate::{shell, together};
 
@@ -24,7 +25,7 @@ const U_BOOT_INPUT: &str = "\n\n\nmw.l 0x9040000 0x71\nmw.l 0x9040000 0xa\n";
 const EDK2_SCRIPT: &[u8] = b"reset -s\r\n";
 
 /// Bytes of a flash of QEMU's virt machine.
-const FLASH: u64 = 64 << 20;
+const FLASH: usize = 64 << 20;
 
 /// A system on a machine.
 #[derive(Debug, Default)]
@@ -50,10 +51,17 @@ fn options(text: &str) -> Vec<OsString> {
 }
 
 impl System {
-    /// An option with a value that may have spaces.
+    /// Adds an option with a value that may have spaces.
     fn with(mut self, option: &str, value: impl Into<OsString>) -> Self {
         self.options.extend([option.into(), value.into()]);
         self
+    }
+
+    /// Adds our kernel, its initramfs, and words for it.
+    fn granule(self, initrd: &Path, words: String) -> Self {
+        self.with("-kernel", image_path())
+            .with("-initrd", initrd)
+            .with("-append", format!("console=ttyAMA0 arm64.pagesize={words}"))
     }
 
     /// The place of its QEMU.
@@ -88,7 +96,7 @@ impl System {
             console.contains(self.says),
             "it did not say {:?}; its last line is {:?}",
             self.says,
-            console.lines().rev().find(|line| !line.trim().is_empty())
+            last_line(console)
         );
         ensure!(
             told["guest"]["page_sizes"] == serde_json::json!(self.page_sizes),
@@ -96,12 +104,8 @@ impl System {
             told["guest"]["page_sizes"]
         );
         saw(told, self.least)?;
-        let mut unchecked: Vec<&str> = told["unchecked"]
-            .as_array()
-            .into_iter()
-            .flatten()
-            .filter_map(Value::as_str)
-            .collect();
+        let unchecked = items(&told["unchecked"]).iter();
+        let mut unchecked: Vec<&str> = unchecked.filter_map(Value::as_str).collect();
         unchecked.sort_unstable();
         ensure!(
             unchecked == self.unchecked,
@@ -127,13 +131,14 @@ impl System {
     }
 }
 
-/// All systems, with their files.
-pub(super) fn all(peers: &Peers<'_>, files: &Files) -> Result<Vec<System>> {
-    let tests = Initramfs::new().program("/init", &workload::program("granule-user")?);
-    let tests = files.initramfs("watched-tests.cpio", tests)?;
-    let shell = files.initramfs("watched-shell.cpio", shell::archive(&peers.busybox))?;
+/// Lists all systems, with their files.
+pub(super) fn all(peers: &Peers<'_>) -> Result<Vec<System>> {
+    let initramfs = |name: &str, archive| peers.files.initramfs(name, archive);
+    let tests = Initramfs::new().program("/init", &program("granule-user")?);
+    let tests = initramfs("watched-tests.cpio", tests)?;
+    let shell = initramfs("watched-shell.cpio", shell::archive(&peers.busybox))?;
     let mut all = Vec::new();
-    for page_size in [PageSize::K4, PageSize::K16, PageSize::K64] {
+    for page_size in PageSize::ALL {
         for (cpus, el, (words, initrd)) in [
             (1, 1, ("groups", &tests)),
             (4, 2, ("storm", &tests)),
@@ -142,16 +147,14 @@ pub(super) fn all(peers: &Peers<'_>, files: &Files) -> Result<Vec<System>> {
             all.push(granule(page_size, (cpus, el), words, initrd));
         }
     }
-    let together = together::archive(&peers.busybox)?;
-    let together = files.initramfs("watched-together.cpio", together)?;
+    let together = initramfs("watched-together.cpio", together::archive(&peers.busybox)?)?;
     all.push(programs_of_all_sizes(&together));
-    let u_boot = peers.file(&U_BOOT, |path| {
-        path == "usr/lib/u-boot/qemu_arm64/u-boot.bin"
-    })?;
-    let u_boot = files.put("u-boot.bin", &u_boot)?;
+    let is_u_boot = |path: &str| path == "usr/lib/u-boot/qemu_arm64/u-boot.bin";
+    let u_boot = peers.file(&U_BOOT, is_u_boot)?;
+    let u_boot = peers.files.put("u-boot.bin", &u_boot)?;
     all.extend([1, 2, 3].map(|el| at(&u_boot, el)));
-    all.push(edk2(peers, files)?);
-    all.push(xen(peers, files)?);
+    all.push(edk2(peers)?);
+    all.push(xen(peers)?);
     Ok(all)
 }
 
@@ -160,11 +163,9 @@ fn granule(page_size: PageSize, (cpus, el): (u32, u8), words: &str, initrd: &Pat
     let virtualization = if el == 2 { ",virtualization=on" } else { "" };
     let machine =
         format!("-machine virt,gic-version=3{virtualization} -cpu max -m 512M -smp {cpus}");
+    let size = page_size.word();
     System {
-        name: format!(
-            "Granule, {}, CPUs: {cpus}, EL{el} {words}",
-            page_size.word()
-        ),
+        name: format!("Granule, {size}, CPUs: {cpus}, EL{el} {words}"),
         options: options(&machine),
         says: "@granule outcome=ok",
         page_sizes: vec![page_size.bytes()],
@@ -179,15 +180,7 @@ fn granule(page_size: PageSize, (cpus, el): (u32, u8), words: &str, initrd: &Pat
         ],
         ..System::default()
     }
-    .with("-kernel", image_path())
-    .with("-initrd", initrd)
-    .with(
-        "-append",
-        format!(
-            "console=ttyAMA0 arm64.pagesize={} -- {words}",
-            page_size.word()
-        ),
-    )
+    .granule(initrd, format!("{size} -- {words}"))
 }
 
 /// This kernel with programs of every page size at once.
@@ -206,15 +199,7 @@ fn programs_of_all_sizes(initrd: &Path) -> System {
         ],
         ..System::default()
     }
-    .with("-kernel", image_path())
-    .with("-initrd", initrd)
-    .with(
-        "-append",
-        format!(
-            "console=ttyAMA0 arm64.pagesize=16k {} -- few",
-            together::WORDS
-        ),
-    )
+    .granule(initrd, format!("16k {} -- few", together::WORDS))
 }
 
 fn at(u_boot: &Path, el: u8) -> System {
@@ -244,21 +229,17 @@ fn at(u_boot: &Path, el: u8) -> System {
 }
 
 /// UEFI firmware, up to its shell.
-fn edk2(peers: &Peers<'_>, files: &Files) -> Result<System> {
-    let code = peers.file(&EDK2, |path| {
-        path == "usr/share/qemu-efi-aarch64/QEMU_EFI.fd"
-    })?;
-    let flash = |name: &str, bytes: &[u8]| -> Result<PathBuf> {
-        let path = files.put(name, bytes)?;
-        let file = std::fs::OpenOptions::new().write(true).open(&path)?;
-        file.set_len(FLASH).context("cannot make a flash")?;
-        Ok(path)
+fn edk2(peers: &Peers<'_>) -> Result<System> {
+    let is_code = |path: &str| path == "usr/share/qemu-efi-aarch64/QEMU_EFI.fd";
+    let code = peers.file(&EDK2, is_code)?;
+    let flash = |name: &str, mut bytes: Vec<u8>| {
+        bytes.resize(FLASH, 0);
+        let path = peers.files.put(name, &bytes)?;
+        anyhow::Ok(format!("if=pflash,format=raw,file={}", path.display()))
     };
-    let drive =
-        |path: &Path, more: &str| format!("if=pflash,format=raw,file={}{more}", path.display());
-    let folder = files.folder("edk2")?;
-    std::fs::write(folder.join("startup.nsh"), EDK2_SCRIPT).context("cannot write a script")?;
-    let (code, variables) = (flash("edk2.fd", &code)?, flash("edk2-variables.fd", b"")?);
+    let folder = peers.files.folder("edk2")?;
+    files::write(&folder.join("startup.nsh"), EDK2_SCRIPT)?;
+    let folder = folder.display();
     Ok(System {
         name: "EDK2".into(),
         options: options("-machine virt,gic-version=3 -cpu neoverse-n1 -m 1G"),
@@ -269,27 +250,26 @@ fn edk2(peers: &Peers<'_>, files: &Files) -> Result<System> {
         unchecked: &["what happens with tables outside of RAM"],
         ..System::default()
     }
-    .with("-drive", drive(&code, ",readonly=on"))
-    .with("-drive", drive(&variables, ""))
+    .with("-drive", flash("edk2.fd", code)? + ",readonly=on")
+    .with("-drive", flash("edk2-variables.fd", Vec::new())?)
     .with(
         "-drive",
-        format!(
-            "file=fat:{},format=raw,if=virtio,readonly=on",
-            folder.display()
-        ),
+        format!("file=fat:{folder},format=raw,if=virtio,readonly=on"),
     ))
 }
 
 /// A hypervisor at EL2 with the oldest Linux as its first guest, whose own tables are under stage 2.
-fn xen(peers: &Peers<'_>, files: &Files) -> Result<System> {
+fn xen(peers: &Peers<'_>) -> Result<System> {
     let xen = peers.file(&XEN, |path| {
         path.starts_with("boot/xen-") && !path.ends_with(".config") && !path.ends_with(".efi")
     })?;
-    let xen = files.put("xen", &xen)?;
-    let Some((Kernel::Linux { image, .. }, _)) = peers.linuxes.first() else {
-        bail!("there is no Linux for the first domain");
-    };
-    let initrd = files.initramfs("watched-domain.cpio", super::archive(&peers.busybox))?;
+    let xen = peers.files.put("xen", &xen)?;
+    let image = peers.linux(0)?.image.display();
+    let archive = super::archive(&peers.busybox);
+    let initrd = peers.files.initramfs("watched-domain.cpio", archive)?;
+    let domain =
+        format!("guest-loader,addr=0x50000000,kernel={image},bootargs=console=hvc0 panic=-1 quiet");
+    let ramdisk = format!("guest-loader,addr=0x58000000,initrd={}", initrd.display());
     Ok(System {
         name: "Xen with Linux".into(),
         options: options(
@@ -320,17 +300,8 @@ fn xen(peers: &Peers<'_>, files: &Files) -> Result<System> {
         "-append",
         "console=dtuart dtuart=/pl011@9000000 dom0_mem=256M",
     )
-    .with(
-        "-device",
-        format!(
-            "guest-loader,addr=0x50000000,kernel={},bootargs=console=hvc0 panic=-1 quiet",
-            image.display()
-        ),
-    )
-    .with(
-        "-device",
-        format!("guest-loader,addr=0x58000000,initrd={}", initrd.display()),
-    ))
+    .with("-device", domain)
+    .with("-device", ramdisk))
 }
 
 #[cfg(test)]

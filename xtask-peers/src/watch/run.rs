@@ -11,9 +11,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
-use xtask::workspace::target_dir;
-
 use xtask::deadline::{Finished, run_for};
+use xtask::files;
+
+use crate::machine::{granule, items, json, last_line, parse};
 
 /// A guest may take 10 minutes, on its own clock; a busy host more.
 const GUEST_LIMIT: &str = "600";
@@ -46,15 +47,13 @@ impl Run<'_> {
     /// Watches it to its end.
     pub(super) fn watch(&self) -> Result<Watched> {
         let file = |name: &str| self.folder.join(name);
-        std::fs::write(file("input"), self.input).context("cannot write what is typed")?;
+        files::write(&file("input"), self.input)?;
         // What the guest writes to its second serial port is typed into the monitor.
         for name in ["monitor.in", "monitor.out"] {
             let made = Command::new("mkfifo").arg(file(name)).status();
             ensure!(made.is_ok_and(|it| it.success()), "mkfifo failed");
         }
-        let granule = target_dir().join("debug").join("granule");
-        let mut command = Command::new(&granule);
-        command.args(["watch", "--json", "--timeout", GUEST_LIMIT]);
+        let mut command = granule(&["watch", "--json", "--timeout", GUEST_LIMIT]);
         if self.is_recorded {
             command.arg("--record").arg(file("trace.gz"));
         }
@@ -63,50 +62,39 @@ impl Run<'_> {
         }
         command.arg("--").arg(self.qemu);
         command.args(["-display", "none", "-nodefaults"]);
+        let path = |name: &str| file(name).display().to_string();
+        let monitor = format!("pipe,id=monitor,path={}", path("monitor"));
+        let (output, input) = (path("console"), path("input"));
+        let console = format!("file,id=console,path={output},input-path={input}");
+        let second = format!("file:{}", path("monitor.in"));
         for (option, value) in [
-            (
-                "-chardev",
-                format!("pipe,id=monitor,path={}", file("monitor").display()),
-            ),
-            ("-mon", "chardev=monitor,mode=readline".to_owned()),
-            (
-                "-chardev",
-                format!(
-                    "file,id=console,path={},input-path={}",
-                    file("console").display(),
-                    file("input").display()
-                ),
-            ),
-            ("-serial", "chardev:console".to_owned()),
-            ("-serial", format!("file:{}", file("monitor.in").display())),
+            ("-chardev", monitor.as_str()),
+            ("-mon", "chardev=monitor,mode=readline"),
+            ("-chardev", &console),
+            ("-serial", "chardev:console"),
+            ("-serial", &second),
         ] {
-            command.arg(option).arg(value);
+            command.args([option, value]);
         }
         command.args(&self.options);
-        let finished = self.run(command)?;
+        let (told, finished) = parse(self.run(command)?)?;
         let code = finished.status.and_then(|status| status.code());
-        let told: Value = serde_json::from_str(&finished.stdout).with_context(|| {
-            let said = finished.stderr.lines().last().unwrap_or("nothing");
-            format!("granule watch printed no JSON, and said {said:?}")
-        })?;
-        let console = std::fs::read(file("console")).context("the guest wrote no console")?;
+        let console = files::read(&file("console")).context("the guest wrote no console")?;
         let console = String::from_utf8_lossy(&console).into_owned();
         ensure!(
             told["outcome"] == "ended",
             "the outcome is {}; the console's last line is {:?}",
             told["outcome"],
-            console.lines().rev().find(|line| !line.trim().is_empty())
+            last_line(&console)
         );
-        let is_new = findings(&told)
-            .iter()
-            .any(|it| it["accepted"].is_null() && it["undecided"].is_null());
+        let is_new = findings(&told).iter().any(is_new);
         ensure!(
             code == Some(i32::from(is_new)),
             "the exit code was {code:?}, with {} findings",
             findings(&told).len()
         );
         if self.is_recorded {
-            self.check(&granule, count(&told))?;
+            self.check(count(&told))?;
         }
         Ok(Watched { told, console })
     }
@@ -137,13 +125,10 @@ impl Run<'_> {
     }
 
     /// The recording has as many violations.
-    fn check(&self, granule: &Path, count: u64) -> Result<()> {
-        let mut check = Command::new(granule);
-        check.args(["check", "--json", "--most", "0"]);
+    fn check(&self, count: u64) -> Result<()> {
+        let mut check = granule(&["check", "--json", "--most", "0"]);
         check.arg(self.folder.join("trace.gz"));
-        let checked = run_for(check, LIMIT)?;
-        let checked: Value = serde_json::from_str(&checked.stdout)
-            .with_context(|| format!("granule check: {}", checked.stderr.trim()))?;
+        let (checked, _) = json(check, LIMIT)?;
         let later = checked["violation_count"].as_u64();
         ensure!(
             later == Some(count),
@@ -155,7 +140,12 @@ impl Run<'_> {
 
 /// The findings of a run.
 pub(super) fn findings(told: &Value) -> &[Value] {
-    told["findings"].as_array().map_or(&[][..], Vec::as_slice)
+    items(&told["findings"])
+}
+
+/// Whether a finding is neither accepted nor undecided.
+pub(super) fn is_new(finding: &Value) -> bool {
+    finding["accepted"].is_null() && finding["undecided"].is_null()
 }
 
 /// Violations of a run that are decided, accepted or not.
@@ -194,12 +184,13 @@ fn line(finding: &Value) -> String {
 
 /// One finding in a line, and the events that led to it in further ones: a rare one may not come again.
 pub(super) fn lines(finding: &Value) -> String {
-    let steps = finding["steps"].as_array().map_or(&[][..], Vec::as_slice);
-    steps.iter().fold(line(finding), |told, step| {
-        let text = |key: &str| step[key].as_str().unwrap_or("").to_owned();
-        let (name, what, role) = (text("name"), text("text"), text("role"));
-        told + &format!("\n       {} {name}: {what}  {role}", step["event"])
-    })
+    items(&finding["steps"])
+        .iter()
+        .fold(line(finding), |told, step| {
+            let text = |key: &str| step[key].as_str().unwrap_or("").to_owned();
+            let (name, what, role) = (text("name"), text("text"), text("role"));
+            told + &format!("\n       {} {name}: {what}  {role}", step["event"])
+        })
 }
 
 #[cfg(test)]

@@ -1,10 +1,13 @@
 //! What a watched Linux does after its boot: an initramfs with a script, Debian's shell, a program of ours that works
 //! on memory, modules, and our kernel as the one that Linux leaves for.
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
 use granule::arch::Level;
 use granule_cli::{Initramfs, PageSize};
-use xtask::workspace::{image_path, target_dir};
+use xtask::files;
+use xtask::workspace::image_path;
+
+use crate::machine::{self, last_line, program};
 
 const SCRIPT: &[u8] = include_bytes!("workload.sh");
 
@@ -20,24 +23,8 @@ const LOST: &str = "lost in fork: ";
 /// What our kernel says last when it was entered and found no program to run.
 const NEXT: &str = "@granule outcome=ok";
 
-const APPLETS: [&str; 16] = [
-    "cat",
-    "dd",
-    "echo",
-    "grep",
-    "insmod",
-    "ls",
-    "mount",
-    "poweroff",
-    "rmmod",
-    "sed",
-    "seq",
-    "sh",
-    "sha256sum",
-    "sleep",
-    "test",
-    "true",
-];
+const APPLETS: &str =
+    "cat dd echo grep insmod ls mount poweroff rmmod sed seq sh sha256sum sleep test true";
 
 /// Modules in the order in which they can be loaded; a kernel that lacks one has it built in.
 pub(super) const MODULES: [&str; 5] = [
@@ -56,35 +43,20 @@ pub(super) fn archive(busybox: &[u8], modules: &[(String, Vec<u8>)]) -> Result<I
         let is_there = modules.iter().any(|(it, _)| it == name);
         ensure!(is_there, "the package has no module {name}");
     }
-    let image = image_path();
-    let next = std::fs::read(&image).with_context(|| format!("cannot read {}", image.display()))?;
-    let archive = ["/proc", "/sys", "/dev", "/bin", "/modules"]
-        .into_iter()
-        .fold(Initramfs::new(), |archive, path| archive.directory(path));
-    let archive = archive
-        .program("/bin/busybox", busybox)
+    let archive = machine::archive(busybox, "/proc /sys /dev /bin /modules", APPLETS)
         .program("/bin/granule-user-memory", &program("granule-user-memory")?)
         .program("/bin/granule-user-leave", &program("granule-user-leave")?)
-        .file("/next", &next);
-    let archive = APPLETS.into_iter().fold(archive, |archive, applet| {
-        archive.link(&format!("/bin/{applet}"), "busybox")
-    });
+        .file("/next", &files::read(&image_path())?);
     let archive = modules.iter().fold(archive, |archive, (name, bytes)| {
         archive.file(&format!("/modules/{name}.ko"), bytes)
     });
     Ok(archive.program("/init", SCRIPT))
 }
 
-/// A program of ours.
-pub(super) fn program(name: &str) -> Result<Vec<u8>> {
-    let path = target_dir().join("granule").join(name);
-    std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))
-}
-
 /// Whether every step was done, and the next kernel came to its end; or Linux failed in it, where that is known.
 pub(super) fn judge(console: &str, leaves: bool) -> Result<()> {
     let has = |line: &str| console.lines().any(|it| it.trim_end() == line);
-    let last = console.lines().rev().find(|line| !line.trim().is_empty());
+    let last = last_line(console);
     for name in STEPS {
         if !has(&format!("done: {name}")) {
             let failed = format!("FAILED: {name}");
@@ -181,7 +153,7 @@ mod tests {
         for name in &STEPS[..7] {
             assert!(script.contains(&format!("\n{name}() {{")), "{name}");
         }
-        for applet in APPLETS {
+        for applet in APPLETS.split(' ') {
             // `sh` runs the script, and the shell has its own `test` and `true`.
             let is_used = script.contains(applet) || ["test", "true"].contains(&applet);
             assert!(is_used, "{applet}");
