@@ -14,7 +14,7 @@ use crate::nextest::Selection;
 use crate::packages::{on_host, packages};
 use xtask::workspace::{git, metadata, root};
 
-/// Operations of the model's harness; `make test` has 60 000.
+/// Operations of the model's harness; `make test` has 30 000.
 const OPERATIONS: u64 = 6_000;
 
 /// The module of the model's harness that plays random operations.

@@ -11,7 +11,7 @@ use granule::table::{Stage1, Stage2};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 /// Operations of a run unless told otherwise, over all shapes.
-const OPERATIONS: u64 = 60_000;
+const OPERATIONS: u64 = 30_000;
 /// Operations after which a run goes on with an empty tree on a new machine.
 const PER_MACHINE: u64 = 200;
 

@@ -116,6 +116,7 @@ pub(crate) fn all(seed: u64, random: usize) -> Result<Vec<Case>> {
     cases.push(hostile_calls(seed));
     cases.push(sensitivity(seed));
     cases.extend(peers());
+    cases.push(stress_in_real_time());
     cases.extend(stress(seed));
     let mut boots = matrix::full();
     boots.extend(matrix::random(seed, random));
@@ -225,6 +226,12 @@ fn sensitivity(seed: u64) -> Case {
         "mattering_removals_from_traces_are_noticed",
         variables,
     )
+}
+
+/// What CPUs in real time are stressed with, which the tests of `make test` leave out.
+fn stress_in_real_time() -> Case {
+    let words = "test -p granule-cli --test qemu -- --nocapture --ignored live::";
+    Case::program("stress in real time", 3.0, cargo(words, &[], true))
 }
 
 /// Changes of permissions beside other CPUs' accesses, a case for each page size.

@@ -20,6 +20,7 @@ fn several_come_up_and_are_parked() {
 }
 
 #[test]
+#[ignore = "stress in real time: a case of the soak"]
 fn programs_meet() {
     for size in SIZES {
         let recorded = runs("storm", |request| {

@@ -197,7 +197,7 @@ fn the_empty_root_serves_every_size() {
 
 /// What tests of memory, hostile programs, programs that fork and end each other, and the benchmark do.
 const TOGETHER: &str = "memory areas copies registers heap groups vfork pelted preempt sizes instructions \
-    every-pointer signal-storm frames random,1,6 /bench,8388608,1";
+    every-pointer signal-storm frames random,1,6 /bench,1048576,1";
 
 /// The lines of programs, counted, without what depends on time.
 fn lines(ran: &Ran) -> BTreeMap<String, u32> {

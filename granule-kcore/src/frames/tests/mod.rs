@@ -40,6 +40,10 @@ fn shuffled<T: Copy>(of: &[T]) -> Vec<T> {
 #[test]
 fn every_frame_is_given_once_and_all_come_back() {
     for page_size in PageSize::ALL {
+        // The same accesses with each size, and minutes under Miri.
+        if cfg!(miri) && page_size != PageSize::K4 {
+            continue;
+        }
         let (first, count) = (0x4_0003, 300);
         let mut memory = uninitialised(count);
         let mut frames = filled(page_size, first, count, &mut memory);
