@@ -7,10 +7,11 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use granule_cli::loader::Loader;
 use granule_cli::{Boot, Firmware, Initramfs, Outcome, PageSize, Request, boot};
-use xtask::workspace::{cargo, image_path, run as run_command};
+use xtask::workspace::{image_path, run as run_command};
 
 use crate::loaders;
 use crate::machine::{archive, marked, program, request, told};
+use crate::parts::chore;
 use crate::peers::Peers;
 use crate::store::hash;
 
@@ -45,7 +46,7 @@ pub(crate) fn booted(peers: &Peers<'_>) -> Result<()> {
     let linux = peers.linux(0)?;
     let files = &peers.files;
     let made = files.folder("made")?.join("disk.img");
-    let mut make = cargo(&["xtask", "disk", "--output"]);
+    let mut make = chore(&["disk", "--output"]);
     make.arg(&made);
     run_command(make)?;
     let machine = Request {

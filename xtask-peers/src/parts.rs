@@ -1,6 +1,6 @@
 //! The parts of `make test-peers` and their order. What a part does is in its own file.
 
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::time::Instant;
 
 use anyhow::Result;
@@ -76,13 +76,20 @@ impl Part {
     }
 }
 
+/// Prepares `cargo xtask`. What it prints goes to standard error, because ours may be JSON.
+pub(crate) fn chore(words: &[&str]) -> Command {
+    let mut command = cargo(&[&["xtask"], words].concat());
+    command.stdout(std::io::stderr());
+    command
+}
+
 /// Builds the programs for the boots: the image, the user programs, and `granule` with its plugin.
 fn build() -> Result<()> {
     if is_built() {
         return Ok(());
     }
-    run_command(cargo(&["xtask", "image"]))?;
-    run_command(cargo(&["xtask", "user"]))?;
+    run_command(chore(&["image"]))?;
+    run_command(chore(&["user"]))?;
     build_cli().map(drop)
 }
 
@@ -101,7 +108,7 @@ pub(crate) fn run(only: &[Part], few: bool, fresh: bool, summary: &Summary) -> R
             summary.say(&format!("{why:#}"));
             if only == [Part::Report] {
                 summary.say("without Debian's kernels");
-                run_command(cargo(&["xtask", "report"]))?;
+                run_command(chore(&["report"]))?;
                 return Ok(ExitCode::SUCCESS);
             }
             return summary.not_run(&why);

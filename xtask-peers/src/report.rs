@@ -2,9 +2,10 @@
 
 use anyhow::Result;
 use xtask::machine::Machine;
-use xtask::workspace::{cargo, run as run_command};
+use xtask::workspace::run as run_command;
 
 use crate::machine::{LIMIT, archive};
+use crate::parts::chore;
 use crate::peers::Peers;
 
 /// As much as ours has there.
@@ -25,7 +26,7 @@ fn page(peers: &Peers<'_>) -> Result<String> {
     let archive = archive(&peers.busybox, "/bin", "").program("/init", SCRIPT.as_bytes());
     let initramfs = peers.files.initramfs("report.cpio", archive)?;
     let mut guests = Vec::new();
-    let mut command = cargo(&["xtask", "report", "--"]);
+    let mut command = chore(&["report", "--"]);
     for (at, kernel) in peers.linuxes.iter().enumerate() {
         let mut newer = peers.linuxes.iter().skip(at + 1);
         if newer.any(|other| other.page_size == kernel.page_size) {
