@@ -54,7 +54,7 @@ struct Options {
     /// Look for newer packages instead of using those that were fetched before
     #[arg(long)]
     fresh: bool,
-    /// Leave out all kernels of Debian's but the oldest and the newest
+    /// Leave out all kernels of Debian's but the oldest, and what is slow
     #[arg(long)]
     few: bool,
     /// Run only this part; may be given several times

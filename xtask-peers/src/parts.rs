@@ -140,7 +140,11 @@ pub(crate) fn run(only: &[Part], few: bool, fresh: bool, summary: &Summary) -> R
         ),
         (&[Part::Inspect], "inspect", false, &|| inspect::all(peers)),
         (
-            &[Part::Inspect, Part::Makedumpfile],
+            if few {
+                &[Part::Makedumpfile]
+            } else {
+                &[Part::Inspect, Part::Makedumpfile]
+            },
             "makedumpfile",
             false,
             &|| makedumpfile::all(peers),

@@ -58,8 +58,9 @@ pub(crate) fn shells(peers: &Peers<'_>) -> Result<Vec<String>> {
         anyhow::Ok(printed.into_iter().map(str::to_owned).collect())
     };
     let granules = granules();
-    // The oldest and the newest: few CPUs with small pages, and many with larger ones.
-    let ends = [peers.linuxes.first(), peers.linuxes.last()];
+    // The oldest and the newest, if there are several: few CPUs with small pages, and many with larger ones.
+    let others = peers.linuxes.get(1..).and_then(<[_]>::last);
+    let ends = [peers.linuxes.first(), others];
     let linuxes = ends.into_iter().flatten().zip(CPUS);
     let ours = granules.iter();
     let ours = ours.flat_map(|kernel| CPUS.map(|cpus| (kernel, cpus)));

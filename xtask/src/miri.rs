@@ -7,10 +7,11 @@ use std::process::{Command, Stdio};
 use anyhow::Result;
 
 use crate::history::PARTS;
-use crate::packages::{LIBRARIES, WITH_UNSAFE_MODULES, draws, package_named, targets};
+use crate::nextest;
+use crate::packages::{LIBRARIES, WITH_UNSAFE_MODULES, draws};
 use crate::programs::{Sum, run_command};
 use crate::tools;
-use xtask::workspace::{self, capture, metadata, root};
+use xtask::workspace::{self, root};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
@@ -44,34 +45,17 @@ pub(crate) enum Which {
     Slow,
 }
 
-/// A test program.
-struct Program {
-    words: Vec<String>,
-    /// The modules that are wanted of it, or all.
-    modules: &'static [&'static str],
-    is_unit: bool,
+/// The words that choose the programs of unit tests, each with the modules that are wanted of it, or all.
+fn unit_programs() -> impl Iterator<Item = (&'static str, &'static [&'static str])> {
+    let libraries = LIBRARIES.map(|library| (library, &[][..]));
+    libraries.into_iter().chain(WITH_UNSAFE_MODULES)
 }
 
-fn programs() -> Result<Vec<Program>> {
-    let metadata = metadata()?;
-    let program = |words: &[&str], modules| Program {
-        words: words.iter().map(|&word| word.to_owned()).collect(),
-        modules,
-        is_unit: words.contains(&"--lib"),
-    };
-    let mut programs = Vec::new();
-    for library in LIBRARIES {
-        let tests = targets(package_named(&metadata, library)?, "test");
-        let tests = tests
-            .iter()
-            .map(|test| program(&["-p", library, "--test", test], &[]));
-        programs.extend(tests);
-        programs.push(program(&["-p", library, "--lib"], &[]));
-    }
-    let others =
-        WITH_UNSAFE_MODULES.map(|(package, modules)| program(&["-p", package, "--lib"], modules));
-    programs.extend(others);
-    Ok(programs)
+/// The integration tests of the libraries: package, program and names. The host's programs list them, because a program
+/// under Miri takes ten seconds for it.
+fn integration_tests() -> Result<Vec<(String, String, Vec<String>)>> {
+    let libraries = LIBRARIES.map(|library| format!("package(={library})"));
+    nextest::list(&format!("kind(test) & ({})", libraries.join(" + ")))
 }
 
 /// Builds all programs: steps that run beside each other would wait for each other's build.
@@ -89,38 +73,43 @@ pub(crate) fn build() -> Result<()> {
 
 /// Runs tests. Each takes a second to begin, so those of a program share a process.
 pub(crate) fn run(which: Which) -> Result<()> {
+    let mut sum = Sum::default();
+    if !matches!(which, Which::Part(_)) {
+        for (package, modules) in unit_programs() {
+            sum.add(tests(&["-p", package, "--lib"], which, modules)?);
+        }
+    }
+    if which != Which::Unit {
+        let mut number = 0;
+        for (package, program, mut names) in integration_tests()? {
+            if let Which::Part(part) = which {
+                names.retain(|_| {
+                    // On with the number of the program before, so that small programs are dealt out too.
+                    number += 1;
+                    number % PARTS == part
+                });
+            }
+            if !names.is_empty() {
+                let names: Vec<_> = ["--exact"]
+                    .into_iter()
+                    .chain(names.iter().map(String::as_str))
+                    .collect();
+                let program = ["-p", &package, "--test", &program];
+                sum.add(tests(&program, which, &names)?);
+            }
+        }
+    }
+    sum.result()
+}
+
+/// Runs tests of a program, with the time of each.
+fn tests(program: &[&str], which: Which, names: &[&str]) -> Result<Sum> {
     let ignored: &[&str] = match which {
         Which::Slow => &["--ignored"],
         _ => &[],
     };
-    let (mut sum, mut number) = (Sum::default(), 0);
-    for program in programs()? {
-        let mut words: Vec<_> = program.words.iter().map(String::as_str).collect();
-        words.push("--");
-        words.extend(ignored);
-        let list = ["--list", "--format=terse"];
-        let listed = capture(command(&[&words[..], &list, program.modules].concat())?)?;
-        let names = listed
-            .lines()
-            .filter_map(|line| line.strip_suffix(": test"));
-        let names = names.filter(|_| match which {
-            Which::Unit => program.is_unit,
-            Which::Part(_) if program.is_unit => false,
-            Which::Part(part) => {
-                // On with the number of the program before, so that small programs are dealt out too.
-                number += 1;
-                number % PARTS == part
-            }
-            Which::All | Which::Slow => true,
-        });
-        let names: Vec<_> = names.collect();
-        if !names.is_empty() {
-            words.extend(["--exact", "-Zunstable-options", "--report-time"]);
-            words.extend(names);
-            sum.add(run_command(command(&words)?)?);
-        }
-    }
-    sum.result()
+    let times = ["--", "-Zunstable-options", "--report-time"];
+    run_command(command(&[program, &times, ignored, names].concat())?)
 }
 
 /// Runs the examples in the documentation of the libraries.
@@ -157,14 +146,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_test_program_of_the_libraries_is_there() {
-        let programs = programs().unwrap();
-        let is_unit = |text: &str| {
-            let found = programs.iter().find(|it| it.words.join(" ") == text);
-            found.map(|it| it.is_unit)
-        };
-        assert_eq!(is_unit("-p granule --lib"), Some(true));
-        assert_eq!(is_unit("-p granule --test operations"), Some(false));
-        assert_eq!(is_unit("-p granule-kcore --lib"), Some(true));
+    fn every_program_of_unit_tests_is_there() {
+        let modules = |name| unit_programs().find(|it| it.0 == name).map(|it| it.1);
+        assert_eq!(modules("granule"), Some(&[][..]));
+        assert!(modules("granule-kcore").unwrap().contains(&"lock::"));
     }
 }

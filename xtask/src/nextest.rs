@@ -19,7 +19,7 @@ use serde_json::Value;
 use crate::cargo_tools;
 use crate::packages::draws;
 use crate::results::{Failure, ProgramTimes, Results, cpu_of_children};
-use xtask::workspace::{capture, cargo, target_dir};
+use xtask::workspace::{capture, cargo, is_built, target_dir};
 
 /// The time of a test by its own clock after which it hangs: the longest take a minute on an idle machine.
 const LIMIT: Duration = Duration::from_secs(4 * 60);
@@ -57,15 +57,9 @@ pub(crate) struct Selection {
 
 /// Runs the tests of the selection, or only those of these names, one at a time.
 pub(crate) fn run(selection: &Selection, only: &[String]) -> Result<Results> {
-    let folder = folder();
     let mut command = cargo_tools::tool("nextest", &["run", "--no-fail-fast"])?;
     command.args(["--test-threads", "1"]);
-    for (option, file) in [
-        ("--binaries-metadata", "binaries.json"),
-        ("--cargo-metadata", "metadata.json"),
-    ] {
-        command.arg(option).arg(folder.join(file));
-    }
+    is_built_already(&mut command);
     let filter = if only.is_empty() {
         selection.filter.clone()
     } else {
@@ -81,6 +75,43 @@ pub(crate) fn run(selection: &Selection, only: &[String]) -> Result<Results> {
     let variables: Vec<_> = draws().collect();
     command.envs(variables).envs(selection.variables.clone());
     measured(command)
+}
+
+/// Lets a command of nextest use what [`build`] has built.
+fn is_built_already(command: &mut Command) {
+    for (option, file) in [
+        ("--binaries-metadata", "binaries.json"),
+        ("--cargo-metadata", "metadata.json"),
+    ] {
+        command.arg(option).arg(folder().join(file));
+    }
+}
+
+/// Lists the tests that fit a filter: package, program and names.
+pub(crate) fn list(filter: &str) -> Result<Vec<(String, String, Vec<String>)>> {
+    let mut command = cargo_tools::tool("nextest", &["list", "--message-format", "json"])?;
+    if is_built() {
+        is_built_already(&mut command);
+    } else {
+        command.arg("--workspace");
+    }
+    command.args(["-E", filter]);
+    let listed: Value = serde_json::from_str(&capture(command)?)?;
+    let suites = listed["rust-suites"].as_object();
+    let suites = suites.context("cargo-nextest listed no programs")?.values();
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let suites = suites.map(|suite| {
+        let tests = suite["testcases"].as_object().into_iter().flatten();
+        // Programs without a fitting test are listed too, and their other tests.
+        let fits = tests.filter(|(_, test)| test["filter-match"]["status"] == "matches");
+        let names = fits.map(|(name, _)| name.clone()).collect();
+        (
+            text(&suite["package-name"]),
+            text(&suite["binary-name"]),
+            names,
+        )
+    });
+    Ok(suites.collect())
 }
 
 /// Runs a command of nextest and reads its results.

@@ -64,15 +64,3 @@ pub(crate) fn package_named<'a>(metadata: &'a Value, name: &str) -> Result<&'a V
         None => bail!("the workspace has no package {name}"),
     }
 }
-
-/// The names of a package's targets of one kind.
-pub(crate) fn targets(package: &Value, kind: &str) -> Vec<String> {
-    let all = package["targets"].as_array().into_iter().flatten();
-    all.filter(|target| {
-        target["kind"]
-            .as_array()
-            .is_some_and(|k| k.iter().any(|k| k == kind))
-    })
-    .filter_map(|target| Some(target["name"].as_str()?.to_owned()))
-    .collect()
-}

@@ -9,7 +9,7 @@ use crate::history::PARTS;
 use crate::results::{Failure, Results};
 use xtask::workspace::{root, run as run_command, target_dir};
 
-/// The words for `xtask-peers`, a row for each part; `--few` leaves all kernels out but the oldest and the newest.
+/// The words for `xtask-peers`, a row for each part; `--few` leaves all kernels out but the oldest.
 const ROWS: [&[&str]; PARTS as usize] = [
     &["trees"],
     &["boards"],

@@ -296,7 +296,7 @@ pub(crate) const STEPS: &[Step] = &[
         ALL,
         Work::Miri(miri::Which::Part),
     )
-    .needs(&["miri-build"]),
+    .needs(&["build", "miri-build"]),
     step(
         "miri-doc",
         "the libraries' examples under Miri",
@@ -333,7 +333,7 @@ pub(crate) const STEPS: &[Step] = &[
     .needs(&["build"]),
     step(
         "peers",
-        "Debian's oldest and newest kernel beside this one",
+        "Debian's oldest kernel beside this one",
         ALL,
         Work::Peers(peers::always),
     )
