@@ -27,8 +27,6 @@ mod guest;
 mod history;
 mod hw_code;
 mod image;
-#[cfg(test)]
-mod layers;
 mod least_rust;
 mod matrix;
 mod miri;
