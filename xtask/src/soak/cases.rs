@@ -116,7 +116,7 @@ pub(crate) fn all(seed: u64, random: usize) -> Result<Vec<Case>> {
     cases.push(hostile_calls(seed));
     cases.push(sensitivity(seed));
     cases.extend(peers());
-    cases.push(stress_in_real_time());
+    cases.extend([sizes(), instructions(), stress_in_real_time()]);
     cases.extend(stress(seed));
     let mut boots = matrix::full();
     boots.extend(matrix::random(seed, random));
@@ -226,6 +226,18 @@ fn sensitivity(seed: u64) -> Case {
         "mattering_removals_from_traces_are_noticed",
         variables,
     )
+}
+
+/// The images for one page size, of which CI boots that for 16K.
+fn sizes() -> Case {
+    let words = "xtask size";
+    Case::program("images for one page size", 3.0, cargo(words, &[], false)).alone()
+}
+
+/// The library's instructions in each kind of build.
+fn instructions() -> Case {
+    let words = "xtask figures --check --only instructions";
+    Case::program("instructions of the library", 1.0, cargo(words, &[], false)).alone()
 }
 
 /// What CPUs in real time are stressed with, which the tests of `make test` leave out.

@@ -219,7 +219,7 @@ pub(crate) const STEPS: &[Step] = &[
     .builds(GUEST),
     step(
         "fixed-images",
-        "the images for one page size each, and one with a default",
+        "an image for one page size, and one with a default",
         TEST | ALL,
         Work::Call(work::fixed_images),
     )
