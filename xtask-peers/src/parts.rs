@@ -31,7 +31,7 @@ pub(crate) enum Part {
     KexecEfi,
     /// Ours, left for by Debian's kernel and Debian's program
     FromLinux,
-    /// The device trees of Debian's kernel packages, as our readers and as dtc read them
+    /// The device trees of Debian's kernel packages, as our readers and as dtoolkit read them
     Trees,
     /// A sample of the boots on QEMU's boards
     Boards,

@@ -19,7 +19,7 @@ pub(crate) fn audit() -> Result<ExitCode> {
         deny.args(words).status().context("cannot start cargo-deny")
     };
     if !deny(MANIFESTS[0], &["fetch", "db"])?.success() {
-        println!("not checked: the database of advisories cannot be reached");
+        println!("not checked: cargo-deny could not fetch the database of advisories");
         return Ok(ExitCode::from(NOT_CHECKED));
     }
     let mut found = false;

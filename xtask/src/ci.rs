@@ -16,11 +16,14 @@ use crate::history::{self, Flaky, History, PARTS, Record, StepRecord};
 use crate::nextest::folder;
 use crate::results::{Failure, Results, cpu_of_children};
 use crate::steps::{ALL, CHECK, STEPS, Step, TEST};
+use xtask::deadline;
 use xtask::graph::{self, Job};
 use xtask::workspace::{capture, root};
 
 /// A step without a record takes so long.
 const UNKNOWN: Duration = Duration::from_secs(60);
+/// The time after which a step hangs: the longest takes ten minutes.
+const LIMIT: Duration = Duration::from_secs(40 * 60);
 /// Repetitions of a live failure, and the failures among them that fail the run.
 const REPEATED: usize = 3;
 const ENOUGH: usize = 2;
@@ -146,7 +149,9 @@ fn run_apart(step: &Step, again: &[String], set: u8, part: u64) -> Results {
         if set != CHECK {
             command.env("GRANULE_BUILT", "1");
         }
-        let status = command.status().context("cannot start the step")?;
+        let mut child = command.spawn().context("cannot start the step")?;
+        let status = deadline::wait(&mut child, LIMIT)?
+            .with_context(|| format!("it did not end in {} minutes", LIMIT.as_secs() / 60))?;
         let text = fs::read_to_string(&results)
             .with_context(|| format!("the step ended with {status} and wrote no results"))?;
         Ok(serde_json::from_str(&text)?)
@@ -161,6 +166,11 @@ fn run(steps: &[&'static Step], set: u8, part: Option<u64>) -> Result<ExitCode> 
     let part = part.unwrap_or(count % PARTS);
     if set & ALL != 0 {
         println!("part {part} of {PARTS}; PART={part} repeats it");
+    }
+    if count == 1 {
+        println!(
+            "the part is that of one commit: a shallow clone does not know how many there are"
+        );
     }
     let history = History::read(&history::file())?;
     fs::create_dir_all(folder()).with_context(|| format!("cannot make {}", folder().display()))?;
@@ -212,7 +222,7 @@ fn run(steps: &[&'static Step], set: u8, part: Option<u64>) -> Result<ExitCode> 
         commit,
         command: command(set).to_owned(),
         machine: machine(),
-        part: (set & ALL != 0).then_some(part),
+        part: has_run(&records, &["peers-part", "miri-part"]).then_some(part),
         seconds: start.elapsed().as_secs_f64(),
         passed: records.iter().map(|it| it.results.passed).sum::<u64>() + flaky.len() as u64,
         failed,
@@ -220,6 +230,16 @@ fn run(steps: &[&'static Step], set: u8, part: Option<u64>) -> Result<ExitCode> 
         steps: records,
     };
     finish(&history, &mut record)
+}
+
+/// Whether these steps were run.
+fn has_run(records: &[StepRecord], names: &[&str]) -> bool {
+    let has = |name: &&str| {
+        records
+            .iter()
+            .any(|it| it.name == **name && it.seconds > 0.0)
+    };
+    names.iter().all(has)
 }
 
 fn jobs(steps: &[&Step], history: &History) -> Vec<Job> {
@@ -292,9 +312,10 @@ fn repeat(
     (flaky, failed)
 }
 
-/// Whether a repetition failed in that test, or before it came to it.
+/// Whether a repetition failed in that test, or before it came to it. A step that cannot repeat single ones has failed in
+/// all that failed before.
 fn has_failed(results: &Results, step: &Step, name: &str) -> bool {
-    let names = |one: &Failure| one.name == name || one.name == step.name;
+    let names = |one: &Failure| one.name == name || one.name == step.name || !step.has_tests();
     results.failed.iter().any(names)
 }
 

@@ -38,7 +38,8 @@ pub fn run_for(mut command: Command, limit: Duration) -> Result<Finished> {
     })
 }
 
-fn wait(child: &mut Child, limit: Duration) -> Result<Option<ExitStatus>> {
+/// Waits for a child, killing it (and only it) after `limit` of the wall clock; then there is no status.
+pub fn wait(child: &mut Child, limit: Duration) -> Result<Option<ExitStatus>> {
     let start = Instant::now();
     loop {
         if let Some(status) = child.try_wait()? {

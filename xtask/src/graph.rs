@@ -38,6 +38,20 @@ struct State {
     waiting: BTreeSet<usize>,
     running: BTreeSet<usize>,
     ended_well: BTreeSet<usize>,
+    /// A thread panicked: nothing else begins.
+    is_broken: bool,
+}
+
+/// Tells the other threads when its own one panics: its job never ends for them.
+struct Guard<'a>(&'a Mutex<State>, &'a Condvar);
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            lock(self.0).is_broken = true;
+            self.1.notify_all();
+        }
+    }
 }
 
 /// Runs the jobs on `slots` slots; `each` receives every result as it comes, and returns whether the job ended well.
@@ -57,10 +71,12 @@ pub fn run<T: Send>(
     let changed = Condvar::new();
     let (send, receive) = mpsc::channel();
     std::thread::scope(|scope| {
+        let _guard = Guard(&state, &changed);
         for _ in 0..slots {
             let (send, state, changed, order) = (send.clone(), &state, &changed, &order);
             let (go_on, work) = (&go_on, &work);
             scope.spawn(move || {
+                let _guard = Guard(state, changed);
                 let mut last = None;
                 while let Some(job) = next(jobs, order, state, changed, go_on, last) {
                     last = Some(job);
@@ -124,7 +140,7 @@ fn next(
 ) -> Option<usize> {
     let mut state = lock(state);
     loop {
-        if !go_on() {
+        if !go_on() || state.is_broken {
             return None;
         }
         let ready = |at: &&usize| {
@@ -239,6 +255,27 @@ mod tests {
             |_| true,
         );
         assert!(left.is_empty() && most.load(SeqCst) > 1);
+    }
+
+    #[test]
+    fn a_panic_ends_the_run() {
+        for in_work in [false, true] {
+            let panics = |wanted: bool| assert!(wanted != in_work, "on purpose");
+            let jobs = vec![Job::default(); 9];
+            let ran = std::panic::catch_unwind(|| {
+                run(
+                    &jobs,
+                    2,
+                    || true,
+                    |_| panics(true),
+                    |_| {
+                        panics(false);
+                        true
+                    },
+                )
+            });
+            assert!(ran.is_err());
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::elf::{self, Flat, Program};
 use crate::{byte_order, entry, hw_code, mmu_off, pe, strict_align};
 use granule_kcore::trace::entry_code;
 use xtask::files;
-use xtask::workspace::{KERNEL_TARGET, build_executable, image_path};
+use xtask::workspace::{KERNEL_TARGET, build_executable, image_path, is_built, target_dir};
 
 /// A written image.
 #[derive(Clone, Debug)]
@@ -27,6 +27,16 @@ pub(crate) struct Image {
 }
 
 impl Image {
+    fn of(path: &Path, elf: &Path, bytes: &[u8], memory: u64) -> Self {
+        Self {
+            path: path.to_path_buf(),
+            elf: elf.to_path_buf(),
+            bytes: bytes.len() as u64,
+            memory,
+            sha256: hex(&Sha256::digest(bytes)),
+        }
+    }
+
     /// One line with all facts about the image.
     pub(crate) fn line(&self) -> String {
         format!(
@@ -77,12 +87,32 @@ impl Build {
         build_executable(&arguments)
     }
 
+    fn path(self) -> PathBuf {
+        self.name().map_or_else(image_path, |name| {
+            image_path().with_file_name(format!("Image-{name}"))
+        })
+    }
+
+    /// Builds the image, or takes that of the run of tests, whose steps share it: builds beside each other put their ELF
+    /// files in one place.
+    pub(crate) fn image(self) -> Result<Image> {
+        if !is_built() {
+            return self.build();
+        }
+        let path = self.path();
+        let bytes = files::read(&path)?;
+        let elf = target_dir()
+            .join(KERNEL_TARGET)
+            .join("kernel/granule-kernel");
+        let size = bytes.get(16..24).and_then(|it| it.try_into().ok());
+        let size = size.with_context(|| format!("{} has no header", path.display()))?;
+        Ok(Image::of(&path, &elf, &bytes, u64::from_le_bytes(size)))
+    }
+
     /// Builds the kernel, checks its MMU-off code and writes the image. A failure leaves no image, so that no
     /// test boots, and passes with, the old one.
-    pub(crate) fn image(self) -> Result<Image> {
-        let path = self.name().map_or_else(image_path, |name| {
-            image_path().with_file_name(format!("Image-{name}"))
-        });
+    pub(crate) fn build(self) -> Result<Image> {
+        let path = self.path();
         let fixed = match self {
             Self::For(size) => size,
             _ => None,
@@ -168,13 +198,7 @@ pub(crate) fn write(elf_path: &Path, to: &Path, fixed: Option<Fixed>) -> Result<
         .with_context(|| format!("in {}", elf_path.display()))?;
     check_header(&flat, fixed).with_context(|| format!("in {}", elf_path.display()))?;
     files::replace(to, |to| files::write(to, &flat.bytes))?;
-    Ok(Image {
-        path: to.to_path_buf(),
-        elf: elf_path.to_path_buf(),
-        bytes: flat.bytes.len() as u64,
-        memory: flat.memory_end,
-        sha256: hex(&Sha256::digest(&flat.bytes)),
-    })
+    Ok(Image::of(to, elf_path, &flat.bytes, flat.memory_end))
 }
 
 fn hex(bytes: &[u8]) -> String {

@@ -11,7 +11,6 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// The interval between looks at the clock: each look samples the child's threads.
@@ -27,7 +26,9 @@ const JIFFY: Duration = Duration::from_millis(10);
 /// The time that a child process has run or slept.
 #[derive(Debug)]
 pub struct ProcessClock {
-    threads: PathBuf,
+    process: u32,
+    /// Whether the processes that it started count too.
+    family: bool,
     /// CPU time of each thread at the last look.
     used: HashMap<String, Duration>,
     looked: Instant,
@@ -39,10 +40,21 @@ impl ProcessClock {
     #[must_use]
     pub fn start(process: u32) -> Self {
         Self {
-            threads: format!("/proc/{process}/task").into(),
+            process,
+            family: false,
             used: HashMap::new(),
             looked: Instant::now(),
             elapsed: Duration::ZERO,
+        }
+    }
+
+    /// A clock that starts now, for the child and all processes that it starts: what waits for a guest waits for a core
+    /// as long as the guest does.
+    #[must_use]
+    pub fn start_family(process: u32) -> Self {
+        Self {
+            family: true,
+            ..Self::start(process)
         }
     }
 
@@ -82,15 +94,26 @@ impl ProcessClock {
     }
 
     fn threads(&self) -> Vec<Thread> {
-        let folder = fs::read_dir(&self.threads).into_iter().flatten();
-        let threads = folder.filter_map(|thread| {
-            let thread = thread.ok()?;
-            let name = thread.file_name().into_string().ok()?;
-            // A thread that has just ended has no file any more.
-            let stat = fs::read_to_string(thread.path().join("stat")).ok()?;
-            Thread::read(name, &stat)
-        });
-        threads.collect()
+        let (mut found, mut left) = (Vec::new(), vec![self.process]);
+        while let Some(process) = left.pop() {
+            let folder = fs::read_dir(format!("/proc/{process}/task"));
+            for thread in folder.into_iter().flatten().flatten() {
+                // A thread that has just ended has no file any more.
+                let stat = fs::read_to_string(thread.path().join("stat")).ok();
+                let name = thread.file_name().into_string().ok();
+                found.extend(
+                    name.zip(stat)
+                        .and_then(|(name, stat)| Thread::read(name, &stat)),
+                );
+                if self.family {
+                    let children = fs::read_to_string(thread.path().join("children"));
+                    let children = children.unwrap_or_default();
+                    let numbers = children.split_ascii_whitespace();
+                    left.extend(numbers.filter_map(|number| number.parse::<u32>().ok()));
+                }
+            }
+        }
+        found
     }
 }
 
@@ -200,7 +223,11 @@ mod tests {
 
             /// The child's clock when it has reached `limit`, and the wall-clock time.
             fn reaches(&self, limit: Duration) -> Duration {
-                let (mut clock, begun) = (ProcessClock::start(self.0.id()), Instant::now());
+                self.reaches_by(ProcessClock::start, limit)
+            }
+
+            fn reaches_by(&self, start: fn(u32) -> ProcessClock, limit: Duration) -> Duration {
+                let (mut clock, begun) = (start(self.0.id()), Instant::now());
                 while clock.look() < limit {
                     std::thread::sleep(TICK);
                 }
@@ -232,9 +259,15 @@ mod tests {
                 .map(|_| Script::start("while :; do :; done"))
                 .collect();
             // The test may get only one core in five of a busy host; half of that must suffice.
-            let passed = Script::start("while :; do :; done").reaches(Duration::from_secs(1));
+            let second = Duration::from_secs(1);
+            let passed = Script::start("while :; do :; done").reaches(second);
+            assert!(passed > 2 * second, "{passed:?}");
+            // One that sleeps until its own child ends: the child waits for a core. It ends with its parent.
+            let child = "while kill -0 $PPID 2>/dev/null; do :; done";
+            let parent = Script::start(&format!("sh -c '{child}'; true"));
+            let passed = parent.reaches_by(ProcessClock::start_family, second);
             drop(busy);
-            assert!(passed > Duration::from_secs(2), "{passed:?}");
+            assert!(passed > 2 * second, "{passed:?}");
         }
     }
 }

@@ -260,7 +260,7 @@ fn stress(seed: u64) -> impl Iterator<Item = Case> {
 
 /// Parts of `xtask-peers` that must be asked for: the name, the part, and the minutes. It fails where nothing could be
 /// run.
-const PEERS: [(&str, &str, f32); 5] = [
+const PEERS: [(&str, &str, f32); 14] = [
     // Debian's kernels on all machines, and systems that are no Linux, under `granule watch`.
     ("watched systems, all machines", "watch-all", 7.0),
     // With each QEMU and each page size.
@@ -269,6 +269,15 @@ const PEERS: [(&str, &str, f32); 5] = [
     // Every planted fault is found, and what matters in recordings is noticed.
     ("faults planted in Linux", "faults-all", 2.0),
     ("sensitivity in recordings of Linux", "sensitivity", 2.0),
+    ("device trees", "trees", 1.0),
+    ("boot disks", "disk", 2.0),
+    ("page tables of Linux, and makedumpfile", "inspect", 4.0),
+    ("TLBs that are replayed", "tlb", 1.0),
+    ("Debian's shell", "shell", 3.0),
+    ("kernels that leave for each other", "kexec", 3.0),
+    ("benchmarks beside Linux", "bench", 3.0),
+    ("kexec after EFI", "kexec-efi", 1.0),
+    ("kernels that Linux leaves for", "from-linux", 1.0),
 ];
 
 fn peers() -> impl Iterator<Item = Case> {
@@ -314,8 +323,8 @@ mod tests {
     }
 
     #[test]
-    fn the_whole_is_planned_for_less_than_two_and_a_half_hours() {
+    fn the_whole_is_planned_for_less_than_three_hours() {
         let total: Duration = all(1, 300).unwrap().iter().map(Case::share).sum();
-        assert!(total <= 150 * MINUTE, "{} min", total.as_secs() / 60);
+        assert!(total <= 180 * MINUTE, "{} min", total.as_secs() / 60);
     }
 }

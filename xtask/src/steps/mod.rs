@@ -105,6 +105,11 @@ impl Step {
         results.unwrap_or_else(|error| Results::of(self.name, self.live, Err(error)))
     }
 
+    /// Whether it has tests that can be repeated alone.
+    pub(crate) fn has_tests(&self) -> bool {
+        matches!(self.work, Work::Tests(..))
+    }
+
     fn of(&self, result: Result<()>) -> Result<Results> {
         Ok(Results::of(self.name, self.live, result))
     }
@@ -207,14 +212,14 @@ pub(crate) const STEPS: &[Step] = &[
         "image",
         "the kernel image and its MMU-off code",
         TEST | ALL,
-        Work::Call(|| image::image(None).map(drop)),
+        Work::Call(|| image::Build::For(None).build().map(drop)),
     )
     .builds(GUEST),
     step(
         "test-image",
         "the image with the hooks for tests",
         TEST | ALL,
-        Work::Call(|| image::Build::Hooks.image().map(drop)),
+        Work::Call(|| image::Build::Hooks.build().map(drop)),
     )
     .builds(GUEST),
     step(

@@ -148,7 +148,7 @@ pub(super) fn doc_tests() -> Result<()> {
 pub(super) fn fixed_images() -> Result<()> {
     use image::{Build, Fixed};
     let builds = [Build::For(Some(Fixed::K16)), Build::Default(Fixed::K16)];
-    builds.iter().try_for_each(|build| build.image().map(drop))
+    builds.iter().try_for_each(|build| build.build().map(drop))
 }
 
 pub(super) fn programs() -> Result<()> {

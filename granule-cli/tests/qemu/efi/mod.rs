@@ -71,7 +71,8 @@ fn boot_on(
     // A guest that hangs is ended by QEMU's host: the kernel powers off, whatever its outcome.
     let mut command = Command::new("timeout");
     command
-        .arg("300")
+        // In our process group, with which a test that hangs is ended.
+        .args(["--foreground", "300"])
         .arg(qemu())
         .args(["-no-user-config", "-nodefaults"])
         .args([

@@ -40,7 +40,8 @@ fn boot_with(board: &str, cpu: &str, more: &[String], line: &str) -> Booted {
     let machine = format!("virt,{board}");
     let mut command = Command::new("timeout");
     command
-        .arg("300")
+        // In our process group, with which a test that hangs is ended.
+        .args(["--foreground", "300"])
         .arg(qemu())
         .arg("-no-user-config")
         .args(["-nodefaults", "-display", "none", "-nic", "none"])
