@@ -116,7 +116,7 @@ pub(crate) fn all(seed: u64, random: usize) -> Result<Vec<Case>> {
     cases.push(hostile_calls(seed));
     cases.push(sensitivity(seed));
     cases.extend(peers());
-    cases.extend([sizes(), instructions(), stress_in_real_time()]);
+    cases.extend([instructions(), stress_in_real_time()]);
     cases.extend(stress(seed));
     let mut boots = matrix::full();
     boots.extend(matrix::random(seed, random));
@@ -226,12 +226,6 @@ fn sensitivity(seed: u64) -> Case {
         "mattering_removals_from_traces_are_noticed",
         variables,
     )
-}
-
-/// The images for one page size, of which CI boots that for 16K.
-fn sizes() -> Case {
-    let words = "xtask size";
-    Case::program("images for one page size", 3.0, cargo(words, &[], false)).alone()
 }
 
 /// The library's instructions in each kind of build.

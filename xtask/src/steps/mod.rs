@@ -224,7 +224,7 @@ pub(crate) const STEPS: &[Step] = &[
     .builds(GUEST),
     step(
         "fixed-images",
-        "an image for one page size, and one with a default",
+        "the images for one page size each, and one with a default",
         TEST | ALL,
         Work::Call(work::fixed_images),
     )

@@ -146,9 +146,11 @@ pub(super) fn doc_tests() -> Result<()> {
 }
 
 pub(super) fn fixed_images() -> Result<()> {
-    use image::{Build, Fixed};
-    let builds = [Build::For(Some(Fixed::K16)), Build::Default(Fixed::K16)];
-    builds.iter().try_for_each(|build| build.build().map(drop))
+    image::Fixed::ALL
+        .into_iter()
+        .map(|size| image::Build::For(Some(size)))
+        .chain([image::Build::Default(image::Fixed::K16)])
+        .try_for_each(|build| build.build().map(drop))
 }
 
 pub(super) fn programs() -> Result<()> {

@@ -3,15 +3,11 @@
 
 use granule_cli::{Outcome, PageSize, Request};
 
-use crate::image::image;
-use crate::kernel::machine::{ends, fixed_image, ok, request};
+use crate::kernel::machine::{SIZES, ends, fixed_image, ok, request};
 
-/// The soak builds and boots the images for the others (`cargo xtask size`).
-const SIZE: PageSize = PageSize::K16;
-
-fn fixed() -> Request {
+fn with(size: PageSize) -> Request {
     Request {
-        image: Some(fixed_image(SIZE)),
+        image: Some(fixed_image(size)),
         ..request()
     }
 }
@@ -20,70 +16,87 @@ fn fixed() -> Request {
 #[test]
 fn the_header_names_the_page_size() {
     let number = |image: std::path::PathBuf| std::fs::read(image).unwrap()[24] >> 1 & 3;
-    assert_eq!(number(fixed_image(SIZE)), 2);
-    assert_eq!(number(image()), 0);
+    for (size, expected) in SIZES.into_iter().zip(1..) {
+        assert_eq!(number(fixed_image(size)), expected, "{size:?}");
+    }
+    assert_eq!(number(crate::image::image()), 0);
 }
 
 #[test]
 fn it_boots_with_its_size_asked_or_not() {
-    for page_size in [None, Some(SIZE)] {
-        let kernel = ok(&Request {
-            page_size,
-            ..fixed()
-        });
-        assert_eq!(kernel.number("page_size"), SIZE.bytes());
-        kernel.does_not_say("ignored");
+    for size in SIZES {
+        for page_size in [None, Some(size)] {
+            let kernel = ok(&Request {
+                page_size,
+                ..with(size)
+            });
+            assert_eq!(kernel.number("page_size"), size.bytes());
+            kernel.does_not_say("ignored");
+        }
     }
 }
 
 #[test]
 fn another_size_falls_through_with_a_line() {
-    let kernel = ok(&Request {
-        page_size: Some(PageSize::K4),
-        ..fixed()
-    });
-    assert_eq!(kernel.number("page_size"), SIZE.bytes());
-    assert_eq!(kernel.text("page_size_source"), "fallback");
-    kernel.says("command line: page size 4k ignored: this kernel was built for 16k only");
+    for size in SIZES {
+        let other = SIZES.into_iter().find(|other| *other != size).unwrap();
+        let kernel = ok(&Request {
+            page_size: Some(other),
+            ..with(size)
+        });
+        assert_eq!(kernel.number("page_size"), size.bytes());
+        assert_eq!(kernel.text("page_size_source"), "fallback");
+        let (other, size) = (other.word(), size.word());
+        kernel.says(&format!(
+            "command line: page size {other} ignored: this kernel was built for {size} only"
+        ));
+    }
 }
 
 #[test]
 fn address_sizes_are_chosen_at_boot() {
-    for (cpu, bits, formats) in [
-        ("max", 39, true),
-        ("max", 52, true),
-        ("max,lpa2=off", 48, false),
-    ] {
-        let kernel = ok(&Request {
-            cpu: cpu.into(),
-            va_bits: Some(bits),
-            ..fixed()
-        });
-        assert_eq!(kernel.number("va_bits"), u64::from(bits));
-        assert_eq!(kernel.flag("lpa2"), formats, "{cpu} {bits}");
+    for size in SIZES {
+        for (cpu, bits, formats) in [
+            ("max", 39, true),
+            ("max", 52, true),
+            ("max,lpa2=off", 48, false),
+        ] {
+            let kernel = ok(&Request {
+                cpu: cpu.into(),
+                va_bits: Some(bits),
+                ..with(size)
+            });
+            assert_eq!(kernel.number("va_bits"), u64::from(bits));
+            let formats = formats && size != PageSize::K64;
+            assert_eq!(kernel.flag("lpa2"), formats, "{size:?} {cpu} {bits}");
+        }
     }
 }
 
 /// The self-check, several CPUs, and live splits while the kernel runs, with the one instance there is.
 #[test]
 fn everything_else_is_there_too() {
-    let kernel = ok(&Request {
-        cpu: "max".into(),
-        smp: 2,
-        append: Some("granule.bench=permissions:1000".into()),
-        ..fixed()
-    });
-    assert_eq!(kernel.number("cpus"), 2);
-    assert!(kernel.number("bench.page.random.stores") > 0);
+    for size in SIZES {
+        let kernel = ok(&Request {
+            cpu: "max".into(),
+            smp: 2,
+            append: Some("granule.bench=permissions:1000".into()),
+            ..with(size)
+        });
+        assert_eq!(kernel.number("cpus"), 2);
+        assert!(kernel.number("bench.page.random.stores") > 0);
+    }
 }
 
 #[test]
 fn a_cpu_without_the_size_is_told() {
-    let request = Request {
-        cpu: "cortex-a72".into(),
-        ..fixed()
-    };
-    let kernel = ends(&request, Outcome::Refused);
+    let kernel = ends(
+        &Request {
+            cpu: "cortex-a72".into(),
+            ..with(PageSize::K16)
+        },
+        Outcome::Refused,
+    );
     let expected = "none of the page sizes that this kernel was built for";
     assert!(kernel.reason().contains(expected), "{}", kernel.reason());
 }

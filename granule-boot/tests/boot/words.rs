@@ -1,10 +1,5 @@
 //! Splitting the command line.
 
-// What is tested here has no unsafe code, and the tests are exhaustive: hours under Miri,
-// which has nothing to find.
-#![cfg(not(miri))]
-#![allow(clippy::unwrap_used)]
-
 use granule::arch::PageSize::{K4, K16, K64};
 use granule_boot::Text;
 use granule_boot::choice::Wish;

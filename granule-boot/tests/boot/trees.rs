@@ -1,8 +1,5 @@
 //! Device trees for tests.
 
-#![allow(dead_code, reason = "each test file uses some of it")]
-#![allow(clippy::unwrap_used)]
-
 use dtoolkit::model::{DeviceTree, DeviceTreeNode, DeviceTreeProperty};
 use granule_boot::peek::Peek;
 use granule_boot::tree::Tree;

@@ -1,17 +1,11 @@
 //! Asking firmware what the machine is: only what the answers before allow, at any age of firmware.
 
-// What is tested here has no unsafe code.
-#![cfg(not(miri))]
-#![allow(clippy::unwrap_used)]
-
-mod trees;
-
+use crate::trees::{node, peek, tree, virt};
 use granule::arch::PageSize::{K4, K16, K64};
 use granule_boot::choice::{PageSizeInputs, Source, Wish, choose_page_size};
 use granule_boot::firmware::soc_id;
 use granule_boot::machines::{Identity, find};
 use granule_boot::sizes::SizeSet;
-use trees::{node, peek, tree, virt};
 
 const GRACE: u32 = 0x036b_0241;
 const NOT_SUPPORTED: u32 = u32::MAX;

@@ -1,10 +1,6 @@
 //! Early memory against a bitmap that does the same the slow and obvious way, and at the edges
 //! of the address space.
 
-// What is tested here has no unsafe code, and the tests are exhaustive: hours under Miri,
-// which has nothing to find.
-#![cfg(not(miri))]
-
 use granule::arch::PageSize;
 use granule_boot::memblock::{Direction, Error, LeftOut, Memblock, RangeList, Region};
 use granule_testing::cases::config;

@@ -1,18 +1,11 @@
 //! The reader of device trees against trees that a writer of its own made from a model: any names,
 //! any order of blocks, any nesting. Hostile bytes are read without a panic and to an end.
 
-// What is tested here has no unsafe code, and the tests are exhaustive: hours under Miri,
-// which has nothing to find.
-#![cfg(not(miri))]
-#![allow(clippy::unwrap_used)]
-
-mod trees;
-
+use crate::trees::{cells, node, tree, virt};
 use granule_boot::tree::{Cells, Node, Range, Reg, Tree, TreeError};
 use granule_testing::cases::config;
 use proptest::prelude::*;
 use std::collections::HashSet;
-use trees::{cells, node, tree, virt};
 
 /// A node as it was meant.
 #[derive(Clone, Debug, Default)]

@@ -1,16 +1,10 @@
 //! Every kind of UART that can be the console, as trees and command lines name it.
 
-// What is tested here has no unsafe code.
-#![cfg(not(miri))]
-#![allow(clippy::unwrap_used)]
-
-mod trees;
-
+use crate::trees::{TWO_CELLS, cells, node, peek, tree};
 use granule_boot::peek::ConsoleError;
 use granule_boot::tree::Tree;
 use granule_boot::uart::Width::{self, Bits8, Bits16, Bits32};
 use granule_boot::uart::{Family, Layout, Uart};
-use trees::{TWO_CELLS, cells, node, peek, tree};
 
 fn uart(family: Family, base: u64, shift: u8, width: Width) -> Uart {
     Uart {

@@ -1,9 +1,5 @@
 //! Trees that are written are read back with another crate, and with the one reader.
 
-// What is tested here has no unsafe code, and Miri has nothing to find.
-#![cfg(not(miri))]
-#![allow(clippy::unwrap_used)]
-
 use dtoolkit::fdt::Fdt;
 use dtoolkit::memreserve::MemoryReservation;
 use dtoolkit::model::{DeviceTree, DeviceTreeNode, DeviceTreeProperty};

@@ -1,12 +1,6 @@
 //! No tree whatever makes the first look panic or go on for ever, and damage is told.
 
-// What is tested here has no unsafe code, and the tests are exhaustive: hours under Miri,
-// which has nothing to find.
-#![cfg(not(miri))]
-#![allow(clippy::unwrap_used)]
-
-mod trees;
-
+use crate::trees::{cells, peek, tree, virt};
 use dtoolkit::fdt::Fdt;
 use dtoolkit::{Node, Property};
 use granule_boot::peek::Consoles;
@@ -14,7 +8,6 @@ use granule_boot::tree::{Tree, TreeError, total_size};
 use granule_testing::cases::config;
 use proptest::prelude::*;
 use std::collections::HashSet;
-use trees::{cells, peek, tree, virt};
 
 fn with_word(mut bytes: Vec<u8>, at: usize, word: u32) -> Vec<u8> {
     bytes[at..at + 4].copy_from_slice(&word.to_be_bytes());

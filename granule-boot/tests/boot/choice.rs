@@ -1,11 +1,6 @@
 //! The choice of page size and VA size, for every combination of CPU and wishes, and the table
 //! of machines.
 
-// What is tested here has no unsafe code, and the tests are exhaustive: hours under Miri,
-// which has nothing to find.
-#![cfg(not(miri))]
-#![allow(clippy::unwrap_used)]
-
 use granule::arch::PageSize::{self, K4, K16, K64};
 use granule::arch::{CpuFeatures, IdRegisters};
 use granule_boot::Text;

@@ -1,16 +1,9 @@
 //! What the first look into the device tree finds in sound trees.
 
-// What is tested here has no unsafe code, and the tests are exhaustive: hours under Miri,
-// which has nothing to find.
-#![cfg(not(miri))]
-#![allow(clippy::unwrap_used)]
-
-mod trees;
-
+use crate::trees::{TWO_CELLS, cells, node, peek, strings, tree, virt};
 use dtoolkit::model::DeviceTreeNode;
 use granule_boot::peek::{Conduit, ConsoleError, ConsoleSource, Consoles};
 use granule_boot::tree::{Range, Tree, total_size};
-use trees::{TWO_CELLS, cells, node, peek, strings, tree, virt};
 
 #[test]
 fn finds_all_in_a_tree_like_qemus() {

@@ -1,9 +1,5 @@
 //! The reader of the memory attributes table, against tables built from the specification.
 
-// What is tested here has no unsafe code, and Miri has nothing to find.
-#![cfg(not(miri))]
-#![allow(clippy::unwrap_used)]
-
 use granule_boot::efi::{AttributesError, Map, MemoryAttributes, Physical, Tables};
 use granule_boot::tree::Range;
 use granule_testing::firmware as firm;
