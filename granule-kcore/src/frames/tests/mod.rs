@@ -48,7 +48,7 @@ fn every_frame_is_given_once_and_all_come_back() {
         let mut memory = uninitialised(count);
         let mut frames = filled(page_size, first, count, &mut memory);
         let initial = free_blocks(&frames);
-        for order in [0, 1, 3] {
+        for order in [3, 1, 0].into_iter().take(if cfg!(miri) { 1 } else { 3 }) {
             let mut blocks = Vec::new();
             while let Some(frame) = frames.allocate(order) {
                 assert_eq!(frame.0 % (1 << order), 0);

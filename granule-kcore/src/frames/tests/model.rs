@@ -387,7 +387,7 @@ proptest! {
         fill in any::<bool>(),
         // Uninitialised, or words that say free or allocated of order 0 or 3.
         content in prop::sample::select(&[None, Some(1), Some(2), Some(0x301), Some(0x302)][..]),
-        ops in prop::collection::vec(op(), 1..if cfg!(miri) { 20 } else { 120 }),
+        ops in prop::collection::vec(op(), 1..if cfg!(miri) { 6 } else { 120 }),
     ) {
         run(page_size, spans, fill, content, &ops);
     }
