@@ -137,7 +137,7 @@ fn random_16k() {
 #[test]
 fn random_64k() {
     let sizes = [(42, false), (48, true), (52, true), (36, false)];
-    all::<Page64K, Stage1>(&sizes, 12, false);
+    all::<Page64K, Stage1>(&sizes, 6, false);
 }
 
 #[test]
@@ -161,7 +161,7 @@ fn stage_2_random_16k() {
 #[test]
 fn stage_2_random_64k() {
     let sizes = [(42, false), (48, true), (52, true), (36, false)];
-    all::<Page64K, Stage2>(&sizes, 12, false);
+    all::<Page64K, Stage2>(&sizes, 6, false);
 }
 
 // Hardware sets access flags and makes pages dirty in the middle of the operations.
