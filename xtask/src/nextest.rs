@@ -185,10 +185,13 @@ fn is_live(name: &str) -> bool {
 
 /// The filter that only this test fits.
 fn filter_of(name: &str) -> Result<String> {
-    let Some((program, test)) = name.split_once('$') else {
-        bail!("{name} is no test's name: expected PROGRAM$TEST");
-    };
-    Ok(format!("(binary_id(={program}) & test(={test}))"))
+    let parts = name.split_once('$').and_then(|(program, test)| {
+        let (package, program) = program.split_once("::")?;
+        Some(format!(
+            "(package(={package}) & binary(={program}) & test(={test}))"
+        ))
+    });
+    parts.with_context(|| format!("{name} is no test's name: expected PACKAGE::PROGRAM$TEST"))
 }
 
 /// Adds up the lines of [`run_test`] by program.
@@ -294,7 +297,7 @@ no JSON
             assert!(!is_live(exact), "{exact}");
         }
         let filter = filter_of("a::b$m::one").unwrap();
-        assert_eq!(filter, "(binary_id(=a::b) & test(=m::one))");
+        assert_eq!(filter, "(package(=a) & binary(=b) & test(=m::one))");
         assert!(filter_of("one").is_err());
     }
 
