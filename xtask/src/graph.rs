@@ -42,7 +42,7 @@ struct State {
     is_broken: bool,
 }
 
-/// Tells the other threads when its own one panics: its job never ends for them.
+/// Ends the run if the thread that has it panics: the other threads would wait for its job for ever.
 struct Guard<'a>(&'a Mutex<State>, &'a Condvar);
 
 impl Drop for Guard<'_> {

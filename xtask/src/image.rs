@@ -52,7 +52,7 @@ impl Image {
 /// The one page size that a kernel has code for, or its default.
 pub(crate) use granule_cli::PageSize as Fixed;
 
-/// What a kernel is built with.
+/// A build of the kernel.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Build {
     /// Code for this page size only, or for all.
@@ -64,7 +64,7 @@ pub(crate) enum Build {
 }
 
 impl Build {
-    /// What the feature of the kernel and the name of the image end in.
+    /// Returns the end of the name of the image, and of that of the feature.
     fn name(self) -> Option<String> {
         match self {
             Self::For(size) => size.map(|size| size.word().to_owned()),

@@ -61,7 +61,7 @@ pub(crate) struct Selection {
 pub(crate) fn run(selection: &Selection, only: &[String]) -> Result<Results> {
     let mut command = cargo_tools::tool("nextest", &["run", "--no-fail-fast"])?;
     command.args(["--test-threads", "1"]);
-    is_built_already(&mut command);
+    use_built(&mut command);
     let filter = if only.is_empty() {
         selection.filter.clone()
     } else {
@@ -80,7 +80,7 @@ pub(crate) fn run(selection: &Selection, only: &[String]) -> Result<Results> {
 }
 
 /// Lets a command of nextest use what [`build`] has built.
-fn is_built_already(command: &mut Command) {
+fn use_built(command: &mut Command) {
     for (option, file) in [
         ("--binaries-metadata", "binaries.json"),
         ("--cargo-metadata", "metadata.json"),
@@ -93,7 +93,7 @@ fn is_built_already(command: &mut Command) {
 pub(crate) fn list(filter: &str) -> Result<Vec<(String, String, Vec<String>)>> {
     let mut command = cargo_tools::tool("nextest", &["list", "--message-format", "json"])?;
     if is_built() {
-        is_built_already(&mut command);
+        use_built(&mut command);
     } else {
         command.arg("--workspace");
     }

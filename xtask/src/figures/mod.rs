@@ -44,7 +44,7 @@ pub(crate) struct Options {
     /// Measure what is cheap and exact, write nothing, and fail where a document says something else
     #[arg(long)]
     check: bool,
-    /// Only the runs whose names fit, with --check those too that are not cheap; `*` stands for anything; may be given several times
+    /// Only the runs whose names fit, cheap or not; `*` stands for anything; may be given several times
     #[arg(long, value_name = "GLOB")]
     only: Vec<String>,
     /// List the runs, how long each takes and whether --check makes it

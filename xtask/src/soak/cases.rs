@@ -234,7 +234,7 @@ fn instructions() -> Case {
     Case::program("instructions of the library", 1.0, cargo(words, &[], false)).alone()
 }
 
-/// What CPUs in real time are stressed with, which the tests of `make test` leave out.
+/// The tests that stress CPUs in real time, which `make test` leaves out.
 fn stress_in_real_time() -> Case {
     let words = "test -p granule-cli --test qemu -- --nocapture --ignored live::";
     Case::program("stress in real time", 3.0, cargo(words, &[], true))
