@@ -18,7 +18,7 @@ help:
 
 # A linker must be there before xtask can be built; xtask then sees to the rest.
 setup:
-	@./xtask/bootstrap.sh
+	@./tools/xtask/bootstrap.sh
 	@cargo xtask setup
 
 image: setup
@@ -31,7 +31,7 @@ run: setup
 	@cargo xtask run
 
 report: setup
-	@cargo run --quiet --package xtask-peers -- --only report
+	@cargo run --quiet --package granule-peers -- --only report
 
 test: setup
 	@cargo xtask test $(foreach step,$(ONLY),--only $(step))
@@ -43,7 +43,7 @@ test-all: setup
 	@cargo xtask test --all
 
 test-peers: setup
-	@cargo run --quiet --package xtask-peers -- $(PEERS)
+	@cargo run --quiet --package granule-peers -- $(PEERS)
 
 audit: setup
 	@cargo xtask audit

@@ -1,0 +1,96 @@
+//! Page tables for arm64 kernels, hypervisors and firmware.
+//!
+//! Granule manages the page tables of an arm64 kernel. It covers all of VMSAv8-64 stage 1: 4K, 16K
+//! and 64K pages, virtual addresses of up to 52 bits, blocks at every level where the architecture
+//! has them, and the contiguous hint. The same operations serve a guest's memory in stage 2
+//! ([`table::Stage2`]). One program can serve all three page sizes. The size is a type
+//! ([`arch::Page`]), so the compiler folds generic code as it does in a kernel built for one size.
+//! [`arch::PageSize::dispatch`] turns the size chosen at boot into that type.
+//!
+//! # The parts
+//!
+//! - [`arch`]: the architecture as values.
+//! - [`table`]: maps, unmaps, changes permissions, queries and visits. It uses three small traits:
+//!   access to a table's memory, allocation of table pages, and barriers with TLBIs.
+//! - [`linear`]: the linear map of all RAM.
+//! - [`space`]: address spaces of user programs: demand faults, copy-on-write, ASIDs.
+//! - `hw`, on arm64 only: the running CPU. It has the third trait, the ID registers, cache
+//!   maintenance, the switch of the MMU, and a handler of TLB conflict aborts. No other module
+//!   issues an instruction.
+//! - [`guide`]: how to write code that assumes no page size, with examples.
+//!
+//! Three crates build on this one for what a kernel needs besides page tables: `granule-boot`
+//! (the choice of a page size, the device tree before the MMU is on, early memory), `granule-kexec`
+//! (starting another kernel) and `granule-recorder` (a trace of the calls to the three traits).
+//!
+//! # An example
+//!
+//! The example builds tables in a plain vector, on any machine.
+//!
+//! ```
+//! use granule::arch::tlbi::TlbCapabilities;
+//! use granule::arch::*;
+//! use granule::table::*;
+//!
+//! // What a CPU with 16K pages and 48 bits of physical address says of itself.
+//! let cpu = CpuFeatures::new(IdRegisters::new().mmfr0(0x0010_0005));
+//! let geometry = Geometry::new(&cpu, PageSize::K16, 48, VaRange::Upper, Regime::El1And0)?;
+//!
+//! // Sixteen pages for tables, reached where they lie. No CPU uses them: there is no TLB.
+//! let mut memory = vec![0u64; 17 * 2048];
+//! let start = PhysicalAddress(memory.as_mut_ptr().expose_provenance() as u64);
+//! let flat = unsafe { Offset::new(0) }; // SAFETY: the vector outlives the tables.
+//! let mut allocator = FreeList::new(flat, PageSize::K16);
+//! unsafe { allocator.add(start, PhysicalAddress(start.0 + 17 * 16384)) }; // SAFETY: as above.
+//! let environment =
+//!     Environment { memory: DirectMapped(flat), allocator, tlb: NoCpu(TlbCapabilities::BASIC) };
+//!
+//! let mut tables = PageTables::<Page16K, _>::new(geometry, environment)?;
+//! let (base, ram) = (geometry.base(), Attributes::normal(Permissions::READ_WRITE));
+//! tables.map(base, PhysicalAddress(0x8000_0000), 1 << 30, ram, Leaves::LARGEST)?;
+//! let there = tables.query(base).ok_or("not mapped")?;
+//! assert_eq!((there.bytes, there.contiguous), (32 << 20, true)); // 1 GiB by the contiguous hint
+//! # Ok::<(), Box<dyn core::error::Error>>(())
+//! ```
+//!
+//! A kernel passes its own memory, and on arm64 `hw::Hardware` for the instructions. The module
+//! `hw` has the whole way from MMU off to on, step by step, and `examples` in the repository has a
+//! kernel and firmware that boot.
+//!
+//! # Features
+//!
+//! - `linear` (default): the module [`linear`].
+//! - `space` (default): the module [`space`].
+//!
+//! [`arch`], [`table`] and `hw` are always there. The crate has no dependencies. The manifest states
+//! the minimum Rust version.
+
+#![no_std]
+// Documentation that says which feature an item needs, on docs.rs.
+#![cfg_attr(docsrs, feature(doc_cfg))]
+#![deny(missing_docs)]
+// A new enum variant must not break a user's build.
+#![deny(clippy::exhaustive_enums)]
+
+pub mod arch;
+pub mod guide;
+#[cfg(target_arch = "aarch64")]
+pub mod hw;
+#[cfg(feature = "linear")]
+pub mod linear;
+mod setters;
+#[cfg(feature = "space")]
+pub mod space;
+#[cfg_attr(
+    not(all(feature = "linear", feature = "space")),
+    allow(
+        dead_code,
+        reason = "methods that only a module that is left out calls"
+    )
+)]
+pub mod table;
+
+/// Tests that the README's code compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

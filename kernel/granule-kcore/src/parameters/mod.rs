@@ -1,0 +1,544 @@
+//! The command line, parsed once into one value that holds every word the kernel knows.
+//!
+//! `words` is the only place that splits the command line; the choice of page size and VA size before
+//! the MMU is on uses it too. The words that are read there are known here by name only. An invalid
+//! value, or an unknown word that looks like one of the kernel's, is a [`Problem`], which prints as one
+//! line; the boot continues as that line says. The last occurrence of a key counts, except that every
+//! `efi=`, `granule.test=` and `arm64.fake_cpu=` counts.
+
+mod efi;
+mod leaves;
+mod problem;
+#[cfg(any(test, feature = "test-image"))]
+pub mod test;
+
+pub use problem::{Instead, Problem};
+
+use crate::persist;
+use core::ops::Range;
+use granule::arch::PageSize;
+use granule::arch::bbm::BbmLevel;
+use granule::arch::errata::Errata;
+use granule::linear::{Barriers, Strategy};
+use granule::space::LargeLeaves;
+use granule_boot::choice::Wish;
+use granule_boot::words::{self, Word};
+
+/// The parsed command line.
+#[derive(Clone, Debug)]
+pub struct Parameters<'a> {
+    /// `maxcpus=`: the most CPUs that run, the boot CPU included.
+    pub most_cpus: usize,
+    /// `rodata=`.
+    pub rodata: Rodata,
+    /// `arm64.bbm=`: an upper limit for the FEAT_BBM level, whatever the CPUs have.
+    pub bbm: BbmLevel,
+    /// `arm64.errata=`: errata that all CPUs are assumed to have.
+    pub errata: Errata,
+    /// `linear_map=`.
+    pub strategy: Strategy,
+    /// `linear_map_barriers=`; the default is the barriers that the strategy was published with.
+    pub barriers: Barriers,
+    /// `debug_pagealloc=on`: free pages are invalid in the linear map.
+    pub debug_pagealloc: bool,
+    /// `granule.merge=idle`: idle CPUs merge pages of the linear map into large leaves.
+    pub merges_when_idle: bool,
+    /// `granule.count=instructions`.
+    pub counts_instructions: bool,
+    /// `granule.bench=`.
+    pub bench: Option<Bench>,
+    /// `granule.persist=`: RAM in which a boot leaves data for the next.
+    pub persist: Option<Range<u64>>,
+    /// `granule.kexec=`.
+    pub kexec: KexecOptions,
+    /// `efi=runtime` and `efi=noruntime`, the last of them: whether EFI's runtime services may be called.
+    pub runtime_services: bool,
+    /// `user_pagesize=`: the page size for programs that ask for none themselves.
+    pub user_page_size: Option<PageSize>,
+    /// `user_large_leaves=`: the leaves that a first touch of a program's memory maps.
+    pub large_leaves: LargeLeaves,
+    /// `rdinit=`: the path of the first program in the initramfs.
+    pub init: &'a [u8],
+    /// The command line itself.
+    line: &'a [u8],
+    /// The words of the test image.
+    #[cfg(any(test, feature = "test-image"))]
+    pub test: test::TestParameters<'a>,
+}
+
+/// What is read-only in the linear map after the kernel is placed, and whether single pages may change
+/// later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rodata {
+    /// Nothing is read-only in the linear map. The image's own mapping keeps its permissions: no page
+    /// is ever writable and executable.
+    Off,
+    /// The kernel's text and constants, and their alias in the linear map, are read-only.
+    NoAlias,
+    /// As `noalias`; in addition the permissions of any page can change later.
+    On,
+    /// The same as `on`.
+    Full,
+}
+
+impl Rodata {
+    /// The name on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::NoAlias => "noalias",
+            Self::On => "on",
+            Self::Full => "full",
+        }
+    }
+
+    /// Whether text and constants are read-only.
+    pub const fn protects_image(self) -> bool {
+        !matches!(self, Self::Off)
+    }
+
+    /// Whether single pages of the linear map must be able to change.
+    pub const fn changes_pages(self) -> bool {
+        matches!(self, Self::On | Self::Full)
+    }
+}
+
+/// `granule.bench=`: the measurement, and its size if the word states one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bench {
+    /// The number of permission changes.
+    Permissions(Option<u64>),
+    /// The number of bytes to copy.
+    Copy(Option<u64>),
+}
+
+/// `granule.kexec=`: options separated by commas.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KexecOptions {
+    /// `uncached`: the MMU goes off before the first copy.
+    pub uncached: bool,
+    /// `digest`: this kernel computes digests of the segments it was given, once it is up.
+    pub digest: bool,
+}
+
+/// The keys of the words that are read here, in the order of [`Values`].
+const KEYS: [&str; 16] = [
+    "maxcpus=",
+    "rodata=",
+    "arm64.bbm=",
+    "arm64.errata=",
+    "linear_map=",
+    "linear_map_barriers=",
+    "debug_pagealloc=",
+    "granule.merge=",
+    "granule.count=",
+    "granule.bench=",
+    "granule.persist=",
+    "granule.kexec=",
+    "efi=",
+    "rdinit=",
+    "user_pagesize=",
+    "user_large_leaves=",
+];
+
+/// The keys of the words that are read before the MMU is on.
+const READ_BEFORE: [&str; 4] = [
+    "arm64.pagesize=",
+    "arm64.vabits=",
+    "granule.trace=",
+    "acpi=",
+];
+
+/// The words without a value that are read before the MMU is on.
+const FLAGS_BEFORE: [&str; 1] = ["nokaslr="];
+
+/// The keys of the words that only the test image knows.
+const OF_TESTS: [&str; 3] = ["granule.test=", "arm64.fake_cpu=", "arm64.inject_conflict="];
+
+/// The prefixes of the kernel's own words. A word with such a prefix and an unknown key is a problem.
+const PREFIXES: [&str; 3] = ["arm64.", "granule.", "linear_map"];
+
+/// The keys of the words that name a console, which is found before the MMU is on.
+const OF_CONSOLES: [&str; 2] = ["earlycon=", "console="];
+
+/// Whether an unknown key looks like one of the kernel's: it has one of its prefixes, or is a known key
+/// with one typing error.
+fn looks_like_ours(key: &[u8]) -> bool {
+    let mut known = KEYS.iter().chain(&OF_CONSOLES).chain(&FLAGS_BEFORE);
+    let misspelt = |known: &&str| {
+        let known = known.strip_suffix('=').unwrap_or(known).as_bytes();
+        key != known && is_one_edit(key, known)
+    };
+    PREFIXES
+        .iter()
+        .any(|prefix| key.starts_with(prefix.as_bytes()))
+        || known.any(misspelt)
+}
+
+/// Whether two texts differ by at most one letter that is missing, added or another, or by two
+/// neighbours that are swapped.
+fn is_one_edit(a: &[u8], b: &[u8]) -> bool {
+    let same = |(a, b): &(&u8, &u8)| a == b;
+    let head = a.iter().zip(b).take_while(same).count();
+    let [a, b] = [a, b].map(|text| text.get(head..).unwrap_or_default());
+    let tail = a.iter().rev().zip(b.iter().rev());
+    let tail = tail.take_while(same).count();
+    match [a, b].map(|text| {
+        text.get(..text.len().saturating_sub(tail))
+            .unwrap_or_default()
+    }) {
+        [[a, b], [c, d]] => a == d && b == c,
+        [a, b] => a.len() <= 1 && b.len() <= 1,
+    }
+}
+
+/// Whether `word` has `key`, which is given with its `=`.
+fn has_key(word: &Word<'_>, key: &str) -> bool {
+    key.strip_suffix('=')
+        .is_some_and(|key| key.as_bytes() == word.key)
+}
+
+/// The last value of each of [`KEYS`].
+type Values<'a> = [Option<&'a [u8]>; KEYS.len()];
+
+impl<'a> Parameters<'a> {
+    /// Parses `line`, and calls `problem` for each word that cannot be used.
+    pub fn parse(line: &'a [u8], mut problem: impl FnMut(Problem<'a>)) -> Self {
+        let values = last_values(line, &mut problem);
+        let [
+            most_cpus,
+            rodata,
+            bbm,
+            errata,
+            strategy,
+            barriers,
+            debug_pagealloc,
+            merge,
+            count,
+            bench,
+            persist,
+            kexec,
+            _,
+            init,
+            user_page_size,
+            large_leaves,
+        ] = values;
+        let mut read = Reader(&mut problem);
+        read.earlycon(words::find(line, words::EARLYCON_KEY));
+        read.console(words::console(line));
+        read.acpi(line);
+        let strategy = read.strategy(strategy);
+        Self {
+            most_cpus: read.most_cpus(most_cpus),
+            rodata: read.rodata(rodata),
+            bbm: read.bbm(bbm),
+            errata: read.errata(errata),
+            strategy,
+            barriers: read.barriers(barriers, strategy),
+            debug_pagealloc: read.one_of(
+                "debug_pagealloc=",
+                debug_pagealloc,
+                [("on", true), ("off", false)],
+                "on or off",
+                false,
+            ),
+            merges_when_idle: read.one_of(
+                "granule.merge=",
+                merge,
+                [("idle", true), ("off", false)],
+                "idle or off",
+                true,
+            ),
+            counts_instructions: read.is("granule.count=", count, "instructions"),
+            bench: read.bench(bench),
+            persist: read.persist(persist),
+            kexec: read.kexec(kexec),
+            runtime_services: read.runtime_services(line),
+            user_page_size: read.one_of(
+                "user_pagesize=",
+                user_page_size,
+                PageSize::ALL.map(|size| (size.name(), Some(size))),
+                "4k, 16k or 64k",
+                None,
+            ),
+            large_leaves: read.large_leaves(large_leaves),
+            init: init.unwrap_or(b"/init"),
+            line,
+            #[cfg(any(test, feature = "test-image"))]
+            test: test::TestParameters::parse(line, &mut problem),
+        }
+    }
+
+    /// The words after `--`: further arguments of the first program.
+    pub fn init_arguments(&self) -> impl Iterator<Item = &'a [u8]> + Clone + use<'a> {
+        words::init_arguments(self.line)
+    }
+}
+
+/// Collects the last value of each key, and calls `problem` for each unknown word.
+fn last_values<'a>(line: &'a [u8], problem: &mut impl FnMut(Problem<'a>)) -> Values<'a> {
+    let mut values = Values::default();
+    for word in words::words(line) {
+        let key = word.key;
+        let of_tests = OF_TESTS.iter().any(|key| has_key(&word, key));
+        let known = of_tests || READ_BEFORE.iter().any(|key| has_key(&word, key));
+        let flag = FLAGS_BEFORE.iter().find(|key| has_key(&word, key));
+        let index = KEYS.iter().position(|key| has_key(&word, key));
+        if let Some(slot) = index.and_then(|index| values.get_mut(index)) {
+            match word.value {
+                Some(_) => *slot = word.value,
+                None => problem(Problem::NoValue { key }),
+            }
+        } else if of_tests && !cfg!(any(test, feature = "test-image")) {
+            problem(Problem::TestImageOnly { key });
+        } else if known {
+            if word.value.is_none() {
+                problem(Problem::NoValue { key });
+            }
+        } else if let Some((key, value)) = flag.zip(word.value) {
+            problem(Problem::BadValue {
+                key,
+                value,
+                expected: "the word alone, without a value",
+                instead: Instead::Ignores,
+            });
+        } else if looks_like_ours(key) {
+            problem(Problem::UnknownWord { key });
+        }
+    }
+    values
+}
+
+/// Parses values, and reports invalid ones.
+struct Reader<'p, P>(&'p mut P);
+
+impl<'a, P: FnMut(Problem<'a>)> Reader<'_, P> {
+    /// Reports an invalid value.
+    fn bad(
+        &mut self,
+        key: &'static str,
+        value: &'a [u8],
+        expected: &'static str,
+        instead: Instead,
+    ) {
+        (self.0)(Problem::BadValue {
+            key,
+            value,
+            expected,
+            instead,
+        });
+    }
+
+    /// The choice that the value names; `default` if there is no value or it names none.
+    fn one_of<T: Copy + PartialEq, const N: usize>(
+        &mut self,
+        key: &'static str,
+        value: Option<&'a [u8]>,
+        choices: [(&'static str, T); N],
+        expected: &'static str,
+        default: T,
+    ) -> T {
+        let Some(value) = value else { return default };
+        let named = |(name, _): &&(&str, T)| name.as_bytes() == value;
+        if let Some((_, choice)) = choices.iter().find(named) {
+            return *choice;
+        }
+        let taken = choices.iter().find(|(_, choice)| *choice == default);
+        let instead = taken.map_or(Instead::Ignores, |(name, _)| Instead::Takes(name));
+        self.bad(key, value, expected, instead);
+        default
+    }
+
+    /// Whether the value is `only`, the one value that the key allows.
+    fn is(&mut self, key: &'static str, value: Option<&'a [u8]>, only: &'static str) -> bool {
+        let Some(value) = value else { return false };
+        let is_it = value == only.as_bytes();
+        if !is_it {
+            self.bad(key, value, only, Instead::Ignores);
+        }
+        is_it
+    }
+
+    /// The console was found before the MMU is on. Here a value that named none is told.
+    fn earlycon(&mut self, value: Option<&'a [u8]>) {
+        if let Some(value) = value.filter(|value| words::earlycon(value).is_none()) {
+            let expected = "a UART and the address of its registers, as in pl011,0x9000000 or \
+                            uart8250,mmio32,0x9000000";
+            self.bad("earlycon=", value, expected, Instead::Ignores);
+        }
+    }
+
+    fn console(&mut self, value: Option<&'a [u8]>) {
+        if let Some(value) = value.filter(|value| words::console_device(value).is_none()) {
+            let expected = "ttyAMA, ttyS, ttyPS or ttymxc and one digit, as in ttyAMA0";
+            self.bad("console=", value, expected, Instead::Ignores);
+        }
+    }
+
+    fn most_cpus(&mut self, value: Option<&'a [u8]>) -> usize {
+        let Some(value) = value else {
+            return usize::MAX;
+        };
+        let most = decimal(value).map(|most| usize::try_from(most).unwrap_or(usize::MAX));
+        if most.is_none() {
+            self.bad("maxcpus=", value, "a number of CPUs", Instead::Ignores);
+        }
+        // As for Linux, 0 means that no other CPU is started.
+        most.map_or(usize::MAX, |most| most.max(1))
+    }
+
+    /// The word was read before the MMU is on. Here a value that says nothing is told.
+    fn acpi(&mut self, line: &'a [u8]) {
+        if let (Wish::Garbled(_), Some(value)) =
+            (words::acpi(line), words::find(line, words::ACPI_KEY))
+        {
+            self.bad("acpi=", value, "off, on or force", Instead::Ignores);
+        }
+    }
+
+    fn rodata(&mut self, value: Option<&'a [u8]>) -> Rodata {
+        let all = [Rodata::Off, Rodata::NoAlias, Rodata::On, Rodata::Full];
+        let choices = all.map(|choice| (choice.name(), choice));
+        let expected = "off, noalias, on or full";
+        self.one_of("rodata=", value, choices, expected, Rodata::On)
+    }
+
+    fn bbm(&mut self, value: Option<&'a [u8]>) -> BbmLevel {
+        match value {
+            None | Some(b"3") => BbmLevel::Level3,
+            Some(b"2") => BbmLevel::Level2,
+            Some(b"1") => BbmLevel::Level1,
+            Some(b"0") => BbmLevel::Level0,
+            Some(value) => {
+                let taken = Instead::Takes("what the CPUs have");
+                self.bad("arm64.bbm=", value, "0, 1, 2 or 3", taken);
+                BbmLevel::Level3
+            }
+        }
+    }
+
+    fn errata(&mut self, value: Option<&'a [u8]>) -> Errata {
+        let mut errata = Errata::NONE;
+        for name in listed(value) {
+            if !errata.force(name) {
+                let expected = "the name of an erratum (crates/granule/src/arch/errata.rs)";
+                self.bad("arm64.errata=", name, expected, Instead::Ignores);
+            }
+        }
+        errata
+    }
+
+    fn strategy(&mut self, value: Option<&'a [u8]>) -> Strategy {
+        let choices = Strategy::ALL.map(|choice| (choice.name(), choice));
+        let expected = "base, no-cont-remap, batch-barriers, no-alloc-remap, lazy-unmap or direct";
+        self.one_of("linear_map=", value, choices, expected, Strategy::Direct)
+    }
+
+    fn barriers(&mut self, value: Option<&'a [u8]>, strategy: Strategy) -> Barriers {
+        let default = strategy.barriers();
+        let choices = Barriers::ALL.map(|choice| (choice.name(), choice));
+        let key = "linear_map_barriers=";
+        let barriers = self.one_of(key, value, choices, "entry or table", default);
+        if barriers == Barriers::Entry && strategy == Strategy::Direct {
+            let expected = "table, as direct has no slots to close between entries";
+            let taken = Instead::Takes(default.name());
+            self.bad(key, Barriers::Entry.name().as_bytes(), expected, taken);
+            return default;
+        }
+        barriers
+    }
+
+    fn bench(&mut self, value: Option<&'a [u8]>) -> Option<Bench> {
+        let value = value?;
+        let mut parts = value.splitn(2, |byte| *byte == b':');
+        let what = parts.next().unwrap_or_default();
+        let bench = match parts.next().filter(|number| !number.is_empty()) {
+            None => Some(None),
+            Some(number) => decimal(number).map(Some),
+        };
+        let bench = bench.and_then(|number| match what {
+            b"permissions" => Some(Bench::Permissions(number)),
+            b"copy" => Some(Bench::Copy(number)),
+            _ => None,
+        });
+        if bench.is_none() {
+            let expected = "permissions or copy, or with `:` and a number";
+            self.bad("granule.bench=", value, expected, Instead::Ignores);
+        }
+        bench
+    }
+
+    fn persist(&mut self, value: Option<&'a [u8]>) -> Option<Range<u64>> {
+        let value = value?;
+        match persist::range(value) {
+            Ok(range) => Some(range),
+            Err(expected) => {
+                self.bad("granule.persist=", value, expected, Instead::KeepsNothing);
+                None
+            }
+        }
+    }
+
+    fn large_leaves(&mut self, value: Option<&'a [u8]>) -> LargeLeaves {
+        let read = value.map(|value| (value, leaves::policy(value)));
+        if let Some((value, None)) = read {
+            self.bad(
+                "user_large_leaves=",
+                value,
+                "off, groups or blocks, the last two perhaps with the most bytes of a touch as in blocks,2M",
+                Instead::Takes("blocks"),
+            );
+        }
+        read.and_then(|(_, policy)| policy)
+            .unwrap_or(LargeLeaves::BLOCKS)
+    }
+
+    fn runtime_services(&mut self, line: &'a [u8]) -> bool {
+        efi::runtime_services(line, |part| {
+            self.bad("efi=", part, "runtime or noruntime", Instead::Ignores);
+        })
+    }
+
+    fn kexec(&mut self, value: Option<&'a [u8]>) -> KexecOptions {
+        let mut options = KexecOptions::default();
+        for word in listed(value) {
+            match word {
+                b"uncached" => options.uncached = true,
+                b"digest" => options.digest = true,
+                _ => {
+                    let expected = "uncached, digest, or both with a comma between them";
+                    self.bad("granule.kexec=", word, expected, Instead::Ignores);
+                }
+            }
+        }
+        options
+    }
+}
+
+/// Whether the line asks for digests of what an earlier kernel gave (`granule.kexec=digest`). Code with the MMU off
+/// asks this, so nothing here formats or panics.
+#[must_use]
+pub fn wants_digest(line: &[u8]) -> bool {
+    let mut all = listed(words::find(line, b"granule.kexec="));
+    all.any(|word| matches!(word, b"digest"))
+}
+
+/// The parts of a value between its commas.
+fn listed(value: Option<&[u8]>) -> impl Iterator<Item = &[u8]> {
+    let parts = value.unwrap_or_default().split(|byte| *byte == b',');
+    parts.filter(|part| !part.is_empty())
+}
+
+/// A decimal number without any other character.
+fn decimal(text: &[u8]) -> Option<u64> {
+    if text.is_empty() {
+        return None;
+    }
+    text.iter().try_fold(0u64, |number, byte| {
+        let digit = byte.is_ascii_digit().then_some(u64::from(byte & 0xf))?;
+        number.checked_mul(10)?.checked_add(digit)
+    })
+}
+
+#[cfg(test)]
+mod tests;

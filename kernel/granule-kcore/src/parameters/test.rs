@@ -1,0 +1,180 @@
+//! Words of the test image: `granule.test=`, `arm64.fake_cpu=` and `arm64.inject_conflict=`.
+//! Self-tests, deliberate failures and fault injection read them here; each test interprets its own
+//! text. A test runs only if its name is in `NAMES` here.
+
+use super::{Instead, Problem};
+use crate::cpus::fake::{self, Changes};
+use crate::kexec::test_words;
+use core::num::NonZeroU64;
+use granule_boot::words;
+
+const KEY: &str = "granule.test=";
+
+/// The tests whose name is the whole value. Each is explained where the kernel runs it
+/// (kernel/granule-kernel/src/selftest).
+const NAMES: [&str; 54] = [
+    "alloc-failure",
+    "background",
+    "background-busy",
+    "conflict",
+    "conflict-again",
+    "corrupt-hint",
+    "corrupt-missing",
+    "corrupt-output",
+    "corrupt-pattern",
+    "corrupt-permission",
+    "corrupt-read-only",
+    "corrupt-translation",
+    "count",
+    "count-alone",
+    "efi-fault",
+    "efi-reset",
+    "efi-slow",
+    "efi-variables",
+    "exception",
+    "execute",
+    "exhaustion",
+    "guard",
+    "guard-beside",
+    "hotplug",
+    "hotplug-new",
+    "ipi",
+    "lines",
+    "mute",
+    "needs-16k",
+    "needs-4k",
+    "needs-4k-or-64k",
+    "needs-64k",
+    "needs-at-most-16k",
+    "noflush",
+    "overflow",
+    "overflow-task",
+    "overflow-task-briefly",
+    "overflow-task-slowly",
+    "pagealloc",
+    "panic",
+    "park",
+    "permission-counts",
+    "permissions",
+    "read-guard",
+    "read-invalid",
+    "secondary-overflow",
+    "secondary-panic",
+    "sized",
+    "splits",
+    "spurious",
+    "stacks",
+    "use-after-free",
+    "write-read-only",
+    "write-text",
+];
+
+/// The beginnings of tests with arguments, which the test itself checks.
+const WITH_ARGUMENTS: [&str; 2] = ["permissions-stress:", KEXEC];
+
+/// Faults of a kexec; [`test_words`] reads the rest.
+const KEXEC: &str = "kexec:";
+
+fn is_known(test: &[u8]) -> bool {
+    let begins = |start: &&str| test.starts_with(start.as_bytes());
+    NAMES.iter().any(|name| name.as_bytes() == test) || WITH_ARGUMENTS.iter().any(begins)
+}
+
+/// The test image's part of the command line.
+#[derive(Clone, Debug)]
+pub struct TestParameters<'a> {
+    /// `arm64.inject_conflict=`: the number of the split that imitates a TLB conflict.
+    pub inject_conflict: Option<NonZeroU64>,
+    line: &'a [u8],
+}
+
+impl<'a> TestParameters<'a> {
+    /// Parses `line`, and calls `problem` for each of these words that cannot be used.
+    pub(super) fn parse(line: &'a [u8], problem: &mut impl FnMut(Problem<'a>)) -> Self {
+        fake::of_cpu(line, 0, |bad| {
+            problem(Problem::BadValue {
+                key: "arm64.fake_cpu=",
+                value: bad.value,
+                expected: "N:FIELD=VALUE[,...] with N from 1 and ID fields such as parange, tgran4, bbm",
+                instead: Instead::Ignores,
+            });
+        });
+        for value in values(line) {
+            let mut bad = |key, value, expected| {
+                let instead = Instead::Ignores;
+                problem(Problem::BadValue {
+                    key,
+                    value,
+                    expected,
+                    instead,
+                });
+            };
+            if !is_known(value) {
+                bad(
+                    KEY,
+                    value,
+                    "the name of a test (kernel/granule-kcore/src/parameters/test.rs)",
+                );
+            } else if let Some(words) = value.strip_prefix(KEXEC.as_bytes()) {
+                test_words::read(words, |word| {
+                    bad("granule.test=kexec:", word, test_words::EXPECTED);
+                });
+            }
+        }
+        let key = "arm64.inject_conflict=";
+        let inject_conflict = words::find(line, key.as_bytes()).and_then(|value| {
+            let number = super::decimal(value).and_then(NonZeroU64::new);
+            if number.is_none() {
+                problem(Problem::BadValue {
+                    key,
+                    value,
+                    expected: "the number of a split, from 1",
+                    instead: Instead::Ignores,
+                });
+            }
+            number
+        });
+        Self {
+            inject_conflict,
+            line,
+        }
+    }
+
+    /// The known tests among the values of `granule.test=`, in order.
+    pub fn tests(&self) -> impl Iterator<Item = &'a [u8]> + Clone + use<'a> {
+        values(self.line).filter(|test| is_known(test))
+    }
+
+    /// Whether one of the tests is `name`.
+    #[must_use]
+    pub fn asks_for(&self, name: &[u8]) -> bool {
+        self.tests().any(|test| test == name)
+    }
+
+    /// The text after `prefix` in the last test that begins with it.
+    #[must_use]
+    pub fn after(&self, prefix: &[u8]) -> Option<&'a [u8]> {
+        self.tests()
+            .filter_map(|test| test.strip_prefix(prefix))
+            .last()
+    }
+
+    /// The faults of the last `granule.test=kexec:`.
+    #[must_use]
+    pub fn kexec(&self) -> test_words::TestWords {
+        let words = self.after(KEXEC.as_bytes()).unwrap_or_default();
+        test_words::read(words, |_| ())
+    }
+
+    /// The ID fields that CPU `number` reports instead of its own.
+    #[must_use]
+    pub fn fake_cpu(&self, number: usize) -> Changes {
+        fake::of_cpu(self.line, number, |_| ())
+    }
+}
+
+/// The values of all `granule.test=` words, in order.
+fn values(line: &[u8]) -> impl Iterator<Item = &[u8]> + Clone {
+    let words = words::words(line).filter(|word| super::has_key(word, KEY));
+    words.filter_map(|word| word.value)
+}

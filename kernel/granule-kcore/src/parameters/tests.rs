@@ -1,0 +1,329 @@
+//! Tests of the parser: every word is read back, the last one counts, and an unusable word gives one
+//! line.
+
+use super::*;
+use crate::cpus::fake::Changes;
+use granule_boot::words::words;
+
+/// The parsed line, and the problems as text.
+fn parse(line: &str) -> (Parameters<'_>, Vec<String>) {
+    let mut problems = Vec::new();
+    let read = Parameters::parse(line.as_bytes(), |problem| {
+        problems.push(problem.to_string());
+    });
+    (read, problems)
+}
+
+/// Parses a line that must have no problem.
+fn good(line: &str) -> Parameters<'_> {
+    let (read, problems) = parse(line);
+    assert!(problems.is_empty(), "{line}: {problems:?}");
+    read
+}
+
+#[test]
+fn without_words_everything_has_its_default() {
+    let others =
+        "quiet console=ttyAMA0 console=tty0 root=/dev/sda rodata_other=x rodatas2 odat init=/x";
+    let read = good(others);
+    assert_eq!((read.rodata, read.bbm), (Rodata::On, BbmLevel::Level3));
+    assert_eq!(
+        (read.strategy, read.barriers),
+        (Strategy::Direct, Barriers::Table)
+    );
+    assert!(!read.debug_pagealloc && read.merges_when_idle && !read.counts_instructions);
+    assert!(read.bench.is_none() && read.persist.is_none());
+    assert_eq!(read.kexec, KexecOptions::default());
+    assert!(read.runtime_services);
+    assert_eq!(read.user_page_size, None);
+    assert_eq!(
+        (read.init, read.init_arguments().count()),
+        (&b"/init"[..], 0)
+    );
+    assert!(!read.errata.repeats_tlbi(false));
+}
+
+#[test]
+fn every_name_is_read_back() {
+    for value in [Rodata::Off, Rodata::NoAlias, Rodata::On, Rodata::Full] {
+        assert_eq!(
+            good(&format!("quiet rodata={} x", value.name())).rodata,
+            value
+        );
+    }
+    for number in 0..4 {
+        let level = good(&format!("arm64.bbm={number} x")).bbm;
+        assert_eq!(level.number(), number);
+    }
+    for value in Strategy::ALL {
+        let line = format!("linear_map={}", value.name());
+        let read = good(&line);
+        assert_eq!((read.strategy, read.barriers), (value, value.barriers()));
+    }
+    for value in Barriers::ALL {
+        let line = format!("linear_map=base linear_map_barriers={} x", value.name());
+        assert_eq!(good(&line).barriers, value);
+    }
+    assert!(good("debug_pagealloc=on").debug_pagealloc);
+    assert!(!good("debug_pagealloc=on debug_pagealloc=off").debug_pagealloc);
+    assert!(!good("granule.merge=off").merges_when_idle);
+    good("earlycon earlycon=pl011,mmio32,0x9000000,115200n8");
+    assert!(good("granule.count=instructions").counts_instructions);
+    assert_eq!(good("granule.bench=copy").bench, Some(Bench::Copy(None)));
+    let bench = Some(Bench::Permissions(Some(70)));
+    assert_eq!(good("granule.bench=permissions:70").bench, bench);
+    let persist = good("granule.persist=0x4f000000,0x1000").persist;
+    assert_eq!(persist, Some(0x4f00_0000..0x4f00_1000));
+    for line in [
+        "granule.kexec=uncached",
+        "granule.kexec=,digest",
+        "granule.kexec=digest granule.kexec=digests",
+        "x granule.kexec=uncached,digest -- granule.kexec=uncached",
+        "granule.kexec=digest",
+        "granule.kexec",
+    ] {
+        let (read, _) = parse(line);
+        assert_eq!(wants_digest(line.as_bytes()), read.kexec.digest, "{line}");
+    }
+    let kexec = good("granule.kexec=digest,uncached").kexec;
+    assert!(kexec.digest && kexec.uncached);
+    for size in PageSize::ALL {
+        let line = format!("user_pagesize=4k user_pagesize={}", size.name());
+        assert_eq!(good(&line).user_page_size, Some(size));
+    }
+    let read = good("rdinit=/bin/sh -- -c \"a b\" rodata=maybe");
+    assert_eq!(read.init, b"/bin/sh");
+    let arguments: Vec<_> = read.init_arguments().collect();
+    assert_eq!(arguments, [&b"-c"[..], b"a b", b"rodata=maybe"]);
+    assert!(
+        good("arm64.errata=cortex-a76-1286807")
+            .errata
+            .repeats_tlbi(false)
+    );
+}
+
+/// Linux's list has words for it alone, and several lists add up.
+#[test]
+fn the_last_word_on_runtime_services_counts_among_others_of_linux() {
+    for (line, are_allowed) in [
+        ("efi=noruntime", false),
+        ("efi=noruntime efi=runtime", true),
+        ("efi=runtime,noruntime", false),
+        ("efi=noruntime,runtime", true),
+        ("efi=noruntime efi=debug", false),
+        ("efi=debug,noruntime,nochunk=4096", false),
+        ("efi=novamap efi=nosoftreserve,,old_map", true),
+        ("efi=disable_early_pci_dma,no_disable_early_pci_dma", true),
+        ("efi=debug -- efi=noruntime", true),
+    ] {
+        assert_eq!(good(line).runtime_services, are_allowed, "{line}");
+    }
+    let (read, problems) = parse("efi=noruntime,off,debug=1,nochunk efi=on");
+    assert!(!read.runtime_services);
+    let lines = ["off", "debug=1", "nochunk", "on"];
+    let lines = lines.map(|part| format!("efi={part}: expected runtime or noruntime; ignored"));
+    assert_eq!(problems, lines);
+}
+
+#[test]
+fn words_that_are_read_before_are_known() {
+    good("arm64.pagesize=4k arm64.vabits=48 granule.trace=0x0,0x0");
+    let (_, problems) = parse("arm64.pagesize arm64.vabits=");
+    assert_eq!(
+        problems,
+        ["arm64.pagesize: expected a value, arm64.pagesize=VALUE; ignored"]
+    );
+}
+
+#[test]
+fn a_word_that_cannot_be_used_is_told_in_one_line() {
+    for (line, told) in [
+        (
+            "user_pagesize=8k",
+            "user_pagesize=8k: expected 4k, 16k or 64k; ignored",
+        ),
+        (
+            "rodata=maybe",
+            "rodata=maybe: expected off, noalias, on or full; taking on",
+        ),
+        (
+            "rodata=",
+            "rodata=: expected off, noalias, on or full; taking on",
+        ),
+        ("rodata", "rodata: expected a value, rodata=VALUE; ignored"),
+        (
+            "earlycon=uart8250,io,0x3f8",
+            "earlycon=uart8250,io,0x3f8: expected a UART and the address of its registers, as in pl011,0x9000000 or uart8250,mmio32,0x9000000; ignored",
+        ),
+        (
+            "console=ttyAMA0 console=ttyAMA0x console=tty0",
+            "console=ttyAMA0x: expected ttyAMA, ttyS, ttyPS or ttymxc and one digit, as in ttyAMA0; ignored",
+        ),
+        (
+            "arm64.bbm=4",
+            "arm64.bbm=4: expected 0, 1, 2 or 3; taking what the CPUs have",
+        ),
+        (
+            "arm64.bbm=00",
+            "arm64.bbm=00: expected 0, 1, 2 or 3; taking what the CPUs have",
+        ),
+        (
+            "linear_map=fast",
+            "linear_map=fast: expected base, no-cont-remap, batch-barriers, no-alloc-remap, lazy-unmap or direct; taking direct",
+        ),
+        (
+            "linear_map=base linear_map_barriers=page",
+            "linear_map_barriers=page: expected entry or table; taking entry",
+        ),
+        (
+            "linear_map_barriers=entry",
+            "linear_map_barriers=entry: expected table, as direct has no slots to close between entries; taking table",
+        ),
+        (
+            "debug_pagealloc=1",
+            "debug_pagealloc=1: expected on or off; taking off",
+        ),
+        (
+            "user_large_leaves=huge",
+            "user_large_leaves=huge: expected off, groups or blocks, the last two perhaps with the most bytes of a touch as in blocks,2M; taking blocks",
+        ),
+        (
+            "granule.merge=never",
+            "granule.merge=never: expected idle or off; taking idle",
+        ),
+        (
+            "granule.count=tables",
+            "granule.count=tables: expected instructions; ignored",
+        ),
+        (
+            "granule.bench=copy:x",
+            "granule.bench=copy:x: expected permissions or copy, or with `:` and a number; ignored",
+        ),
+        (
+            "granule.persist=1",
+            "granule.persist=1: expected START,BYTES as two hexadecimal numbers, such as 0x4f000000,0x1000; nothing is kept for the next boot",
+        ),
+        (
+            "granule.kexec=fast,digest,",
+            "granule.kexec=fast: expected uncached, digest, or both with a comma between them; ignored",
+        ),
+        (
+            "arm64.errata=cortex-a99-1",
+            "arm64.errata=cortex-a99-1: expected the name of an erratum (crates/granule/src/arch/errata.rs); ignored",
+        ),
+        ("rdinit", "rdinit: expected a value, rdinit=VALUE; ignored"),
+        (
+            "granule.kexce=digest",
+            "granule.kexce: no such word; ignored",
+        ),
+        ("arm64.nosve", "arm64.nosve: no such word; ignored"),
+        ("linear_maps=base", "linear_maps: no such word; ignored"),
+        ("rodta=off", "rodta: no such word; ignored"),
+        ("roadta=off", "roadta: no such word; ignored"),
+        ("debug_pagealoc=on", "debug_pagealoc: no such word; ignored"),
+        ("earlycom=x", "earlycom: no such word; ignored"),
+        ("consolle=ttyAMA0", "consolle: no such word; ignored"),
+        (
+            "arm64.inject_conflict=2nd",
+            "arm64.inject_conflict=2nd: expected the number of a split, from 1; ignored",
+        ),
+        (
+            "arm64.fake_cpu=1:colour=2",
+            "arm64.fake_cpu=1:colour=2: expected N:FIELD=VALUE[,...] with N from 1 and ID fields such as parange, tgran4, bbm; ignored",
+        ),
+    ] {
+        let (_, problems) = parse(line);
+        assert_eq!(problems, [told]);
+        assert!(told.is_ascii() && !told.contains('\n'));
+    }
+    let (read, _) = parse("granule.kexec=fast,digest,");
+    assert!(read.kexec.digest && !read.kexec.uncached);
+}
+
+#[test]
+fn the_last_one_counts_and_is_the_one_that_is_told() {
+    let read = good("rodata=maybe rodata=off");
+    assert_eq!(read.rodata, Rodata::Off);
+    let (read, problems) = parse("rodata=off rodata=maybe");
+    assert_eq!((read.rodata, problems.len()), (Rodata::On, 1));
+}
+
+#[test]
+fn words_of_tests_are_all_read() {
+    let read = good(
+        "granule.test=park granule.test=kexec:map@1 arm64.fake_cpu=2:bbm=1 granule.test=kexec:flip@2",
+    );
+    let tests: Vec<_> = read.test.tests().collect();
+    assert_eq!(tests, [&b"park"[..], b"kexec:map@1", b"kexec:flip@2"]);
+    assert!(read.test.asks_for(b"park") && !read.test.asks_for(b"kexec:"));
+    assert_eq!(read.test.after(b"kexec:"), Some(&b"flip@2"[..]));
+    let kexec = read.test.kexec();
+    assert_eq!((kexec.map, kexec.flip), (None, Some(2)));
+    assert_eq!(read.test.fake_cpu(1), Changes::NONE);
+    assert_ne!(read.test.fake_cpu(2), Changes::NONE);
+    assert_eq!(read.test.inject_conflict, None);
+    let conflict = good("arm64.inject_conflict=3").test.inject_conflict;
+    assert_eq!(conflict.map(core::num::NonZeroU64::get), Some(3));
+}
+
+#[test]
+fn a_test_that_does_not_exist_is_told_and_left_out() {
+    let expected = "expected the name of a test (kernel/granule-kcore/src/parameters/test.rs); ignored";
+    for name in [
+        "prak",
+        "",
+        "Park",
+        "park ing",
+        "corrupt-",
+        "permissions-stress",
+        "kexec",
+    ] {
+        let line = format!("granule.test=\"{name}\" granule.test=park");
+        let (read, problems) = parse(&line);
+        assert_eq!(problems, [format!("granule.test={name}: {expected}")]);
+        assert_eq!(read.test.tests().collect::<Vec<_>>(), [b"park"]);
+    }
+    let (read, problems) = parse("granule.test=kexec:flip@2,filp@3,stays@one");
+    assert_eq!(read.test.kexec().flip, Some(2));
+    let told = ["filp@3", "stays@one"].map(|word| {
+        let words = crate::kexec::test_words::EXPECTED;
+        format!("granule.test=kexec:{word}: expected {words}; ignored")
+    });
+    assert_eq!(problems, told);
+    good("granule.test=permissions-stress:10:7 granule.test=corrupt-hint");
+}
+
+/// The problem that an image without tests reports for these words; this build parses them.
+#[test]
+fn the_test_image_is_named() {
+    let problem = Problem::TestImageOnly {
+        key: b"granule.test",
+    };
+    let told = "granule.test=: known to the test image only; ignored";
+    assert_eq!(problem.to_string(), told);
+}
+
+#[test]
+fn a_number_is_digits_and_nothing_else() {
+    assert_eq!(decimal(b"0020"), Some(20));
+    assert_eq!(decimal(b"18446744073709551615"), Some(u64::MAX));
+    for garbled in ["", "-1", "+1", "0x2", "1,2", " 1", "18446744073709551616"] {
+        assert_eq!(decimal(garbled.as_bytes()), None, "{garbled}");
+    }
+    let (read, problems) = parse("arm64.inject_conflict=00");
+    assert_eq!((read.test.inject_conflict, problems.len()), (None, 1));
+}
+
+#[test]
+fn each_key_is_listed_once() {
+    let all = KEYS.iter().chain(&READ_BEFORE).chain(&OF_TESTS);
+    for key in all.clone() {
+        assert!(key.ends_with('='), "{key}");
+        assert_eq!(
+            all.clone().filter(|other| *other == key).count(),
+            1,
+            "{key}"
+        );
+        assert_eq!(words(format!("{key}x").as_bytes()).count(), 1);
+    }
+}

@@ -1,0 +1,368 @@
+//! The result of a watched run in words and in JSON.
+
+use std::fmt::Write as _;
+
+use granule_model::{Policies, Policy};
+use serde_json::{Value, json};
+
+use super::plant::Planted;
+use super::tally::Tally;
+use crate::findings::report::{Page, sizes};
+use crate::findings::{Finding, Judged};
+
+/// The schema's number. Keys may be added to a schema but never removed.
+const SCHEMA: u32 = 1;
+
+/// How the run ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// QEMU ended by itself, and well.
+    Ended,
+    /// QEMU ended in another way: with this status or signal.
+    Died(String),
+    /// The guest reached its time limit.
+    TimedOut,
+    /// The user interrupted the run.
+    Interrupted,
+}
+
+impl Outcome {
+    pub(crate) const fn name(&self) -> &'static str {
+        match self {
+            Self::Ended => "ended",
+            Self::Died(_) => "died",
+            Self::TimedOut => "timeout",
+            Self::Interrupted => "interrupted",
+        }
+    }
+}
+
+/// A watched run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Watched {
+    pub(super) outcome: Outcome,
+    /// The version of QEMU and of its plugin interface.
+    pub(super) qemu: String,
+    pub(super) api: u32,
+    pub(super) cpus: u16,
+    pub(super) bbm_level: u8,
+    /// What the kernel may leave undone.
+    pub(super) policies: Policies,
+    /// Whether it was to be judged.
+    pub(super) checks: bool,
+    /// What was seen.
+    pub(super) tally: Tally,
+    pub(super) judged: Judged,
+    pub(super) findings: Vec<Finding>,
+    /// The instructions that were left out on purpose.
+    pub(super) planted: Vec<Planted>,
+    /// Whether there are none, although some were to be.
+    pub(super) is_unplanted: bool,
+    /// What else is to be said, a line each.
+    pub(super) notes: Vec<String>,
+    /// What was not checked, a line each; nothing for a complete run.
+    pub(super) unchecked: Vec<String>,
+    /// The file that was recorded and the events in it.
+    pub(super) record: Option<(String, u64)>,
+}
+
+impl Watched {
+    /// The exit code of `granule watch`.
+    #[must_use]
+    pub fn exit_code(&self) -> u8 {
+        let judged = self.judged.stopped.is_none() && self.saw_tables();
+        if self.findings.iter().any(Finding::fails) {
+            1
+        } else if self.outcome == Outcome::Ended && (judged || !self.checks) && !self.is_unplanted {
+            0
+        } else {
+            2
+        }
+    }
+
+    /// Whether there was anything to judge.
+    const fn saw_tables(&self) -> bool {
+        self.tally.obtained > 0 && !self.judged.page_sizes.is_empty()
+    }
+
+    /// The violations that are decided, or that are not.
+    fn violations(&self, decided: bool) -> u64 {
+        let of = |finding: &&Finding| finding.undecided.is_none() == decided;
+        self.findings.iter().filter(of).map(|it| it.count).sum()
+    }
+
+    /// The report for people.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        // Writing into a String cannot fail.
+        for finding in &self.findings {
+            text += &finding.text();
+        }
+        for one in &self.planted {
+            let _ = writeln!(
+                text,
+                "planted: {} is a NOP in the place of {}",
+                one.place, one.instruction
+            );
+        }
+        for line in &self.notes {
+            let _ = writeln!(text, "note: {line}");
+        }
+        let rows = self.tally.rows();
+        let rows = rows.iter().filter(|(_, count)| *count > 0);
+        let rows: Vec<_> = rows
+            .map(|(name, count)| format!("{count} {}", name.replace('_', " ")))
+            .collect();
+        let seen = if rows.is_empty() {
+            "nothing".into()
+        } else {
+            rows.join(", ")
+        };
+        let _ = writeln!(text, "told: {seen}");
+        if let Some(totals) = self.tally.totals {
+            let _ = writeln!(
+                text,
+                "seen: {} stores of privileged code, {} barriers; tables took {} KiB",
+                totals.stores,
+                totals.barriers,
+                totals.table_bytes.div_ceil(1024)
+            );
+        }
+        if self.policies != Policies::NONE {
+            let _ = writeln!(text, "allowed: {}", self.policies);
+        }
+        for line in &self.unchecked {
+            let _ = writeln!(text, "not checked: {line}");
+        }
+        if let Some((file, events)) = &self.record {
+            let _ = writeln!(text, "{file}: {events} events");
+        }
+        text += &self.last_line();
+        text.push('\n');
+        text
+    }
+
+    /// The verdict.
+    fn last_line(&self) -> String {
+        let how = match &self.outcome {
+            Outcome::Ended => String::new(),
+            Outcome::Died(how) => format!(" until QEMU died ({how})"),
+            Outcome::TimedOut => " until its time was over".into(),
+            Outcome::Interrupted => " until it was interrupted".into(),
+        };
+        let complete = if self.unchecked.is_empty() {
+            ""
+        } else {
+            ", not complete"
+        };
+        let result = match self.violations(true) {
+            0 if self.checks && !self.saw_tables() => "nothing was judged".to_owned(),
+            0 if self.checks => "clean".to_owned(),
+            0 => "not judged".to_owned(),
+            1 => "1 violation".to_owned(),
+            n => match self
+                .findings
+                .iter()
+                .filter(|it| it.undecided.is_none())
+                .count()
+            {
+                1 => format!("{n} violations in one place"),
+                places => format!("{n} violations in {places} places"),
+            },
+        };
+        let undecided = match self.violations(false) {
+            0 => String::new(),
+            n => format!(", {n} undecided"),
+        };
+        format!(
+            "QEMU {}, {} CPU(s), BBM level {}{how}: {result}{undecided}{complete}",
+            self.qemu, self.cpus, self.bbm_level
+        )
+    }
+
+    /// The page of `--report`.
+    pub(super) fn page(&self) -> String {
+        let mut facts = vec![
+            ("QEMU", self.qemu.clone()),
+            ("plugin interface", self.api.to_string()),
+            ("CPUs", self.cpus.to_string()),
+            ("BBM level", self.bbm_level.to_string()),
+            ("page sizes", sizes(&self.judged.page_sizes)),
+        ];
+        if let Some(totals) = self.tally.totals {
+            facts.push(("stores of privileged code", totals.stores.to_string()));
+            facts.push(("barriers", totals.barriers.to_string()));
+        }
+        Page {
+            title: "a watched run",
+            result: &self.last_line(),
+            facts,
+            findings: &self.findings,
+            timeline: &self.judged.timeline,
+            policies: self.policies,
+            notes: &self.notes,
+            unchecked: &self.unchecked,
+        }
+        .html()
+    }
+
+    /// The JSON object, documented in `docs/watch-json.md`.
+    #[must_use]
+    pub fn json(&self) -> Value {
+        let events: serde_json::Map<String, Value> = self
+            .tally
+            .rows()
+            .iter()
+            .map(|(name, count)| ((*name).to_owned(), (*count).into()))
+            .collect();
+        let planted = self.planted.iter().map(|one| {
+            json!({
+                "name": one.place,
+                "address": format!("{:#x}", one.address),
+                "linked": format!("{:#x}", one.linked),
+                "instruction": one.instruction,
+            })
+        });
+        let totals = self.tally.totals;
+        json!({
+            "schema": SCHEMA,
+            "outcome": self.outcome.name(),
+            "guest": {
+                "qemu": self.qemu,
+                "plugin_interface": self.api,
+                "cpus": self.cpus,
+                "bbm_level": self.bbm_level,
+                "allowed": self.policies.iter().map(Policy::name).collect::<Vec<_>>(),
+                "page_sizes": self.judged.page_sizes,
+                "stores": totals.map(|it| it.stores),
+                "barriers": totals.map(|it| it.barriers),
+                "table_bytes": totals.map(|it| it.table_bytes),
+            },
+            "events": events,
+            "complete": self.unchecked.is_empty(),
+            "unchecked": self.unchecked,
+            "planted": planted.collect::<Vec<_>>(),
+            "notes": self.notes,
+            "record": self.record.as_ref().map(|(file, _)| file),
+            "recorded": self.record.as_ref().map(|(_, events)| events),
+            "findings": self.findings.iter().map(Finding::json).collect::<Vec<_>>(),
+            "undecided": self.violations(false),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn watched(findings: Vec<Finding>) -> Watched {
+        Watched {
+            outcome: Outcome::Ended,
+            qemu: "10.0.2".into(),
+            api: 4,
+            cpus: 1,
+            bbm_level: 0,
+            policies: Policies::all(),
+            checks: true,
+            tally: Tally {
+                obtained: 1,
+                ..Tally::default()
+            },
+            judged: Judged {
+                page_sizes: vec![4096],
+                ..Judged::default()
+            },
+            findings,
+            planted: vec![Planted {
+                place: "ptep_clear_flush+0x78".into(),
+                address: 0x1078,
+                linked: 0x78,
+                instruction: "tlbi vale1is".into(),
+            }],
+            is_unplanted: false,
+            notes: Vec::new(),
+            unchecked: Vec::new(),
+            record: None,
+        }
+    }
+
+    fn finding() -> Finding {
+        Finding {
+            rule: "missing-isb",
+            function: None,
+            places: Vec::new(),
+            count: 2,
+            example: "CPU 0 may fault".into(),
+            steps: Vec::new(),
+            mend: "an ISB",
+            undecided: None,
+            accepted: None,
+        }
+    }
+
+    #[test]
+    fn every_key_is_documented() {
+        fn keys(value: &Value, all: &mut Vec<String>) {
+            match value {
+                Value::Object(map) => {
+                    for (key, value) in map {
+                        all.push(key.clone());
+                        keys(value, all);
+                    }
+                }
+                Value::Array(list) => list.iter().for_each(|value| keys(value, all)),
+                _ => (),
+            }
+        }
+        let document = include_str!("../../../../docs/watch-json.md");
+        let mut all = Vec::new();
+        keys(&watched(vec![finding()]).json(), &mut all);
+        assert!(all.len() > 30, "{all:?}");
+        for key in all {
+            assert!(document.contains(&format!("`{key}`")), "{key}");
+        }
+    }
+
+    #[test]
+    fn the_exit_code_says_whether_everything_was_judged() {
+        assert_eq!(watched(Vec::new()).exit_code(), 0);
+        assert_eq!(watched(vec![finding()]).exit_code(), 1);
+        let mut accepted = finding();
+        accepted.accepted = Some("it is known".into());
+        assert_eq!(watched(vec![accepted.clone()]).exit_code(), 0);
+        assert_eq!(watched(vec![accepted, finding()]).exit_code(), 1);
+        let mut died = watched(Vec::new());
+        died.outcome = Outcome::Died("signal: 9".into());
+        assert_eq!(died.exit_code(), 2);
+        let mut unplanted = watched(Vec::new());
+        unplanted.is_unplanted = true;
+        assert_eq!(unplanted.exit_code(), 2);
+        let mut off = watched(Vec::new());
+        off.judged.page_sizes.clear();
+        assert_eq!(off.exit_code(), 2);
+        // Registers were written, but the tables are where nobody looks.
+        let mut unseen = watched(Vec::new());
+        unseen.tally.obtained = 0;
+        assert_eq!(unseen.exit_code(), 2);
+        assert!(unseen.text().ends_with(": nothing was judged\n"));
+        let mut stopped = watched(Vec::new());
+        stopped.judged.stopped = Some("the beginning".into());
+        assert_eq!(stopped.exit_code(), 2);
+        stopped.checks = false;
+        assert_eq!(stopped.exit_code(), 0);
+    }
+
+    #[test]
+    fn people_read_the_place_the_count_and_the_end() {
+        let text = watched(vec![finding()]).text();
+        assert!(
+            text.contains("missing-isb in end, 2 times: CPU 0 may fault\n"),
+            "{text}"
+        );
+        let planted = "planted: ptep_clear_flush+0x78 is a NOP in the place of tlbi vale1is\n";
+        assert!(text.contains(planted), "{text}");
+        let last = text.lines().last().unwrap();
+        assert!(last.ends_with(": 2 violations in one place"), "{last}");
+    }
+}

@@ -1,0 +1,104 @@
+//! U-Boot's prompt, with README.md's lines.
+
+use granule_cli::boot::prompt::{Way, commands};
+use granule_cli::{Firmware, Initramfs, Outcome, PageSize, Request};
+
+use crate::boot::guests;
+use crate::hooked;
+use crate::image::image;
+use crate::user::machine::{Ran, ends, machine, program};
+
+/// The lines between README.md's marker and the end of its block.
+fn lines_of_readme(marker: &str) -> Vec<String> {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md");
+    let readme = std::fs::read_to_string(path).unwrap();
+    let (_, rest) = readme.split_once(marker).unwrap();
+    let block = rest.split("```").nth(1).unwrap();
+    // The first line is the block's language; the last one is the end's indentation.
+    let lines = block.lines().skip(1).map(str::trim);
+    let lines = lines.filter(|line| !line.is_empty());
+    lines.map(str::to_owned).collect()
+}
+
+/// A boot by README.md's lines behind a marker, which must be those that are typed for this way.
+#[track_caller]
+fn booted(marker: &str, way: Way, request: &Request, name: &str) -> Ran {
+    let typed = lines_of_readme(marker);
+    assert_eq!(
+        typed,
+        commands(way, &format!("arm64.pagesize={name}"), true)
+    );
+    let archive = Initramfs::new()
+        .directory("/bin")
+        .program("/bin/prog", &program())
+        .program("/init", b"#!/bin/prog hello\n");
+    let ran = ends(request, archive, Outcome::Ok);
+    for line in &typed {
+        assert!(ran.says(&format!("=> {line}")), "{}", ran.console);
+    }
+    let bytes = request.page_size.unwrap().bytes();
+    assert!(ran.says(&format!("page size {bytes}")), "{}", ran.console);
+    assert_eq!(ran.number("page_size"), bytes);
+    ran
+}
+
+#[test]
+fn readme_s_lines_boot_the_kernel_and_its_first_program() {
+    let request = Request {
+        firmware: Firmware::UBoot,
+        ..machine(PageSize::K16, 2)
+    };
+    let ran = booted("<!-- typed: u-boot -->", Way::Booti, &request, "16k");
+    assert_eq!(ran.number("cpus"), 2);
+    assert_eq!(ran.number("entry_el"), 2);
+    assert_eq!(ran.number("linear_map.ram_bytes"), 256 << 20);
+    assert_eq!(ran.json["qemu"]["firmware"], "u-boot");
+    assert_eq!(ran.json["page_size_source"], "command-line");
+}
+
+#[test]
+fn readme_s_lines_boot_it_as_an_efi_program() {
+    let request = Request {
+        firmware: Firmware::UBootEfi,
+        ..machine(PageSize::K4, 1)
+    };
+    booted("<!-- typed: u-boot-efi -->", Way::Bootefi, &request, "4k");
+}
+
+#[test]
+fn long_bootargs_arrive_whole_and_no_initramfs_is_needed() {
+    let words = "x=0123456789;$a ".repeat(30);
+    let request = Request {
+        image: Some(image()),
+        memory: 256 << 20,
+        firmware: Firmware::UBoot,
+        el: 1,
+        append: Some(format!("{words}arm64.pagesize=64k")),
+        ..Request::default()
+    };
+    let boot = hooked::ends(&request, Outcome::Ok);
+    assert_eq!(boot.json()["page_size"], 64 << 10);
+    assert_eq!(boot.json()["page_size_source"], "command-line");
+    assert_eq!(boot.json()["entry_el"], 1);
+}
+
+#[test]
+fn a_prompt_that_comes_back_ends_the_boot() {
+    // Without a PE header it is no EFI program.
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), guests::prints("never", 2)).unwrap();
+    let request = Request {
+        image: Some(file.path().to_owned()),
+        memory: 256 << 20,
+        firmware: Firmware::UBootEfi,
+        ..Request::default()
+    };
+    let boot = hooked::run(&request);
+    assert_eq!(boot.outcome, Outcome::GuestExit, "{}", boot.last_line());
+    assert!(!boot.console_text().contains("never"));
+    let reason = boot.reason.unwrap();
+    assert!(
+        reason.ends_with("prompt after `bootefi ${kernel_addr_r} ${fdt_addr}`"),
+        "{reason}"
+    );
+}

@@ -1,0 +1,10 @@
+//! Boots through firmware: EDK2 and U-Boot start the same image, and what is on README.md's lines for
+//! U-Boot is what is typed at its prompt. Boots with boot loaders from a disk are in `granule-peers`, because
+//! apt has to fetch the loaders.
+
+mod edk2;
+
+/// What is typed comes when the host runs this program.
+mod live {
+    mod u_boot;
+}

@@ -1,0 +1,75 @@
+//! `make test-peers`: Debian's arm64 kernels and shell, fetched by apt, beside this kernel.
+//!
+//! The benchmark of user memory runs on each kernel, and our kernel must need fewer instructions. Debian's
+//! unmodified busybox runs a script on our kernel with every page size and must print the same as on Linux.
+//! Our kernel leaves for each of Debian's, which must reach its first process. Debian's boot loaders start
+//! Debian's Linux from our boot disk. The device trees of Debian's kernel packages must be to our readers what they
+//! are to another reader, and our kernel boots on QEMU's boards with them, and through firmware and boot loaders.
+//! Debian's page tables, as `granule dump` reads them, must be those that QEMU and Debian's kernels say, files of Debian's
+//! makedumpfile must have what the core has that it was given, and Debian's kernels and systems that are no Linux run under
+//! `granule watch` with the QEMUs of two suites. No file of Debian's is part of the repository.
+//!
+//! This file has the command; `parts` has the order, `summary` the report, and each part has a file of its own.
+
+mod apt;
+mod bench;
+mod boards;
+mod deb;
+mod disk;
+mod emulator;
+mod faults;
+mod figures;
+mod firmware;
+mod index;
+mod inspect;
+mod kexec;
+mod loaders;
+mod machine;
+mod parts;
+mod peers;
+mod report;
+mod sensitivity;
+mod shell;
+mod store;
+mod summary;
+mod tlb;
+mod together;
+mod trees;
+mod watch;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::parts::Part;
+use crate::summary::Summary;
+
+/// Debian's arm64 kernels and shell beside this kernel
+#[derive(Debug, Parser)]
+#[command(name = "granule-peers")]
+struct Options {
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    /// Look for newer packages instead of using those that were fetched before
+    #[arg(long)]
+    fresh: bool,
+    /// Leave out all kernels of Debian's but the oldest, and what is slow
+    #[arg(long)]
+    few: bool,
+    /// Run only this part; may be given several times
+    #[arg(long, value_name = "PART")]
+    only: Vec<Part>,
+}
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    let summary = Summary::new(options.json);
+    match parts::run(&options.only, options.few, options.fresh, &summary) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! Debian's kernels under `granule watch`: the run is seen to its end and whole, the guest did all it was told, and
+//! every finding is accepted by name, with a reason.
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use anyhow::{Result, bail, ensure};
+use granule_cli::PageSize;
+use serde_json::Value;
+
+use super::run::{Run, events, findings, is_new, lines, saw};
+use super::workload;
+
+/// The findings that are true, or taken on purpose, each with its reason; docs/findings.md has more.
+pub(super) const ACCEPTED: &str =
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/accepted-findings.txt");
+
+/// What a boot with the workload cannot do without.
+const LEAST: [(&str, u64); 9] = [
+    ("table_stores", 10_000),
+    ("tables", 100),
+    ("tables_freed", 20),
+    ("registers", 100),
+    ("tlbi", 100),
+    ("dsb", 1000),
+    ("isb", 1000),
+    ("exceptions", 100),
+    ("frames_reused", 100),
+];
+
+/// One kernel on one machine.
+#[derive(Debug)]
+pub(super) struct Case<'a> {
+    pub(super) qemu: &'a Path,
+    /// The version of QEMU's plugin interface that it must have.
+    pub(super) interface: u64,
+    pub(super) image: &'a Path,
+    pub(super) initrd: &'a Path,
+    pub(super) page_size: PageSize,
+    pub(super) cpu: &'a str,
+    pub(super) cpus: u32,
+    pub(super) is_recorded: bool,
+    /// Whether the kernel uses permission indirection where the CPU has it.
+    pub(super) knows_indirection: bool,
+    /// Whether it can load the next kernel and leave for it: 6.12 fails in that with five levels of tables.
+    pub(super) leaves: bool,
+    /// Whether its `fork` can lose huge pages: docs/findings.md.
+    pub(super) loses: bool,
+}
+
+impl Case<'_> {
+    fn options(&self) -> Vec<OsString> {
+        // The memory of the device is added while the guest runs, and given back; no tables go there.
+        let words = format!(
+            "-machine virt,gic-version=3 -cpu {} -m 1G,maxmem=2G -smp {} \
+             -object memory-backend-ram,id=more,size=256M \
+             -device virtio-mem-pci,id=hotplug,memdev=more,requested-size=256M",
+            self.cpu, self.cpus
+        );
+        let mut options: Vec<OsString> = words.split_whitespace().map(OsString::from).collect();
+        // The last word is for the kernel that Linux leaves for.
+        let append = format!(
+            "console=ttyAMA0 panic=-1 quiet memhp_default_state=online_movable arm64.pagesize={}",
+            self.page_size.word()
+        );
+        options.extend(["-kernel".into(), self.image.into()]);
+        options.extend(["-initrd".into(), self.initrd.into()]);
+        options.extend(["-append".into(), append.into()]);
+        options
+    }
+
+    /// Watches it, with files in a folder of its own.
+    pub(super) fn watch(&self, folder: &Path) -> Result<String> {
+        let watched = Run {
+            qemu: self.qemu,
+            options: self.options(),
+            input: "",
+            accepted: Some(Path::new(ACCEPTED)),
+            is_recorded: self.is_recorded,
+            folder,
+        }
+        .watch()?;
+        workload::judge(&watched.console, self.leaves)?;
+        let lost = workload::lost(&watched.console, self.page_size)?;
+        ensure!(
+            lost == 0 || self.loses,
+            "`fork` lost huge pages {lost} times, which is not known of this kernel"
+        );
+        self.judge(&watched.told)?;
+        let stores = events(&watched.told, "table_stores");
+        let is_accepted = |it: &&Value| !it["accepted"].is_null();
+        let accepted = findings(&watched.told).iter().filter(is_accepted).count();
+        let undecided = &watched.told["undecided"];
+        Ok(format!(
+            "{stores} stores to tables, {accepted} accepted findings, {undecided} undecided violations, \
+             {lost} times huge pages lost in fork"
+        ))
+    }
+
+    /// What is not modelled of a machine: permission indirection, which QEMU's `max` has from 11 on and Linux uses
+    /// from 6.12 on.
+    fn unchecked(&self) -> Vec<&'static str> {
+        if self.knows_indirection && self.cpu == "max" && self.interface >= 7 {
+            vec!["what happens with tcr2_el1"]
+        } else {
+            Vec::new()
+        }
+    }
+
+    /// Whether it was seen whole but for that, and nothing new was found.
+    fn judge(&self, told: &Value) -> Result<()> {
+        let unchecked = self.unchecked();
+        ensure!(
+            told["complete"] == unchecked.is_empty()
+                && told["unchecked"] == serde_json::json!(unchecked),
+            "not checked: {}, where {unchecked:?} is expected",
+            told["unchecked"]
+        );
+        let guest = &told["guest"];
+        ensure!(
+            guest["plugin_interface"] == self.interface,
+            "the plugin interface is {}",
+            guest["plugin_interface"]
+        );
+        ensure!(
+            guest["page_sizes"] == serde_json::json!([self.page_size.bytes()]),
+            "the page sizes are {}",
+            guest["page_sizes"]
+        );
+        saw(told, &LEAST)?;
+        // All but the first are unplugged, and go off once more before the next kernel.
+        let times = 1 + u64::from(self.leaves);
+        saw(told, &[("cpus_off", times * u64::from(self.cpus - 1))])?;
+        let new = findings(told).iter().filter(|it| is_new(it));
+        let new: Vec<String> = new.map(lines).collect();
+        if let Some(first) = new.first() {
+            bail!("{} new findings, the first: {first}", new.len());
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_run_that_was_not_seen_whole_or_found_something_is_told() {
+        let path = Path::new("x");
+        let case = Case {
+            qemu: path,
+            interface: 7,
+            image: path,
+            initrd: path,
+            page_size: PageSize::K4,
+            cpu: "max",
+            cpus: 4,
+            is_recorded: false,
+            knows_indirection: false,
+            leaves: true,
+            loses: false,
+        };
+        let whole = json!({
+            "complete": true,
+            "unchecked": [],
+            "guest": {"plugin_interface": 7, "page_sizes": [4096]},
+            "events": {
+                "table_stores": 10_000, "tables": 100, "tables_freed": 20, "registers": 100,
+                "tlbi": 100, "dsb": 1000, "isb": 1000, "exceptions": 100, "frames_reused": 100,
+                "cpus_off": 6,
+            },
+            "findings": [{"rule": "r", "function": "f", "accepted": "it is known"}],
+        });
+        case.judge(&whole).unwrap();
+        for (pointer, value, part) in [
+            ("/complete", json!(false), "not checked"),
+            ("/unchecked", json!(["x"]), "not checked"),
+            ("/guest/plugin_interface", json!(4), "interface"),
+            ("/guest/page_sizes", json!([4096, 16384]), "page sizes"),
+            ("/events/tlbi", json!(99), "tlbi"),
+            ("/events/cpus_off", json!(5), "cpus_off"),
+            (
+                "/findings/0/accepted",
+                json!(null),
+                "1 new findings, the first: r in f",
+            ),
+        ] {
+            let mut broken = whole.clone();
+            *broken.pointer_mut(pointer).unwrap() = value;
+            let error = case.judge(&broken).unwrap_err().to_string();
+            assert!(error.contains(part), "{error}");
+        }
+        // What is known to go unchecked must be told.
+        let newer = Case {
+            knows_indirection: true,
+            ..case
+        };
+        newer.judge(&whole).unwrap_err();
+        let mut told = whole;
+        told["complete"] = json!(false);
+        told["unchecked"] = json!(["what happens with tcr2_el1"]);
+        newer.judge(&told).unwrap();
+    }
+
+    #[test]
+    fn the_accepted_findings_are_there_with_reasons() {
+        let text = std::fs::read_to_string(ACCEPTED).unwrap();
+        let lines = text
+            .lines()
+            .filter(|line| !line.is_empty() && !line.starts_with('#'));
+        for line in lines {
+            assert!(line.split_whitespace().count() > 5, "no reason: {line}");
+        }
+    }
+}

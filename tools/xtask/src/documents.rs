@@ -1,0 +1,95 @@
+//! A test that the files and places exist which the documents name. Figures in documents are checked by
+//! `figures`.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use xtask::workspace::root;
+
+/// The documents: those in the root folder, and all of `docs`.
+fn documents() -> Vec<String> {
+    let mut names = Vec::new();
+    for folder in ["", "docs/"] {
+        for entry in std::fs::read_dir(root().join(folder)).unwrap() {
+            let name = entry.unwrap().file_name().into_string().unwrap();
+            if name.ends_with(".md") {
+                names.push(format!("{folder}{name}"));
+            }
+        }
+    }
+    names
+}
+
+/// A heading in the form of a link's anchor: lower case, words joined by `-`, without other characters.
+fn anchor(heading: &str) -> String {
+    let kept = heading.trim().chars().filter_map(|c| match c {
+        ' ' => Some('-'),
+        c if c.is_alphanumeric() || c == '-' || c == '_' => Some(c.to_ascii_lowercase()),
+        _ => None,
+    });
+    kept.collect()
+}
+
+fn anchors(text: &str) -> BTreeSet<String> {
+    let headings = text.lines().filter(|line| line.starts_with('#'));
+    headings
+        .map(|line| anchor(line.trim_start_matches('#')))
+        .collect()
+}
+
+/// Targets of links within the repository.
+fn links(text: &str) -> impl Iterator<Item = &str> {
+    let targets = text.split("](").skip(1);
+    let targets = targets.filter_map(|rest| Some(rest.split_once(')')?.0));
+    targets.filter(|target| !target.starts_with("http"))
+}
+
+/// Text in backquotes that looks like a file or folder of one of the crates.
+fn paths(text: &str) -> impl Iterator<Item = &str> {
+    let quoted = text
+        .lines()
+        .flat_map(|line| line.split('`').skip(1).step_by(2));
+    quoted.filter(|word| {
+        let crates = ["crates/", "kernel/", "tools/"].iter().any(|group| word.starts_with(group));
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);
+        // Names in capitals are placeholders.
+        crates && word.chars().all(plain) && !word.contains("NAME")
+    })
+}
+
+#[test]
+fn links_and_paths_lead_somewhere() {
+    let mut wrong = Vec::new();
+    for name in documents() {
+        let text = std::fs::read_to_string(root().join(&name)).unwrap();
+        let folder = Path::new(&name).parent().unwrap();
+        for link in links(&text) {
+            let (file, place) = link.split_once('#').unwrap_or((link, ""));
+            let file = if file.is_empty() {
+                root().join(&name)
+            } else {
+                root().join(folder).join(file)
+            };
+            let there = place.is_empty()
+                || std::fs::read_to_string(&file).is_ok_and(|text| anchors(&text).contains(place));
+            if !file.exists() || !there {
+                wrong.push(format!("{name}: link to {link}"));
+            }
+        }
+        for path in paths(&text).filter(|path| !root().join(path).exists()) {
+            wrong.push(format!("{name}: `{path}`"));
+        }
+    }
+    assert!(wrong.is_empty(), "lead nowhere:\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn headings_links_and_paths_are_recognised() {
+    assert_eq!(
+        anchor(" Page size at boot, at `no` cost"),
+        "page-size-at-boot-at-no-cost"
+    );
+    let text = "a [b](docs/c.md#d) [e](https://f) `crates/granule/src/lib.rs`, `granule boot`, `x/y`";
+    assert_eq!(links(text).collect::<Vec<_>>(), ["docs/c.md#d"]);
+    assert_eq!(paths(text).collect::<Vec<_>>(), ["crates/granule/src/lib.rs"]);
+}

@@ -1,0 +1,197 @@
+//! Developer chores of the Granule workspace: `cargo xtask COMMAND`.
+//!
+//! This file has the command line only; each command is a module of its own.
+
+mod a64;
+mod api;
+mod audit;
+mod bench;
+mod boots;
+mod browser;
+mod byte_order;
+mod cargo_tools;
+mod check;
+mod ci;
+mod debian;
+mod disk;
+#[cfg(test)]
+mod documents;
+mod drawn;
+mod dump_speed;
+mod elf;
+mod entry;
+mod examples;
+mod figures;
+mod fuzz;
+mod guest;
+mod history;
+mod hw_code;
+mod image;
+mod least_rust;
+mod matrix;
+mod miri;
+mod mmu_off;
+mod nextest;
+mod pace;
+mod packages;
+#[cfg(test)]
+mod page_constants;
+mod pe;
+mod peers;
+mod probe;
+mod programs;
+mod report;
+mod results;
+mod run;
+mod size;
+mod soak;
+mod steps;
+mod strict_align;
+mod tools;
+mod user;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+use xtask::boot;
+
+#[derive(Debug, Parser)]
+#[command(
+    name = "cargo xtask",
+    about = "Developer chores of the Granule workspace"
+)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Install what building and testing need, saying so first
+    Setup,
+    /// Build the kernel, check its MMU-off code and write the flat arm64 Image
+    Image {
+        /// Build for one page size only, into a file of its own: target/granule/Image-4k
+        #[arg(long, value_name = "SIZE")]
+        fixed: Option<image::Fixed>,
+        /// Build the image with the hooks for tests: target/granule/Image-test
+        #[arg(long, conflicts_with = "fixed")]
+        test: bool,
+        /// Take this page size where nothing else chooses one: target/granule/Image-default-16k
+        #[arg(long, value_name = "SIZE", conflicts_with_all = ["fixed", "test"])]
+        default: Option<image::Fixed>,
+    },
+    /// Build the user programs that tests run on the kernel
+    User,
+    /// Make a disk for firmware to boot from, with a boot loader that apt fetches: target/granule/disk.img
+    Disk(disk::Options),
+    /// Build the probe, a next kernel that only looks: target/granule/Image-probe
+    Probe,
+    /// Check the kernel's MMU-off code only
+    CheckMmuOff {
+        /// An ELF file to check instead of building the kernel
+        #[arg(long)]
+        elf: Option<PathBuf>,
+    },
+    /// Boot one image with 4K, 16K and 64K pages and print one table
+    Run {
+        /// Further arguments for each `granule boot`, after `--`
+        #[arg(last = true)]
+        arguments: Vec<String>,
+    },
+    /// Tell what an image for every page size costs over one for a single size
+    Size {
+        /// Print one JSON object
+        #[arg(long)]
+        json: bool,
+    },
+    /// What to run before a commit, in three minutes: format, lints, tests of what changed, three boots
+    Check,
+    /// Write the library's public interface to crates/granule/api.txt, which a step compares
+    Api,
+    /// Time the library beside other crates in several builds, the worst of which counts, or count its instructions on arm64
+    Bench(bench::Options),
+    /// Time `granule dump` on 64 GiB in 4K pages
+    DumpSpeed(dump_speed::Options),
+    /// Measure every figure of the documents and write it where it stands
+    Figures(figures::Options),
+    /// Make the page of `granule report` of this kernel with each page size
+    Report(report::Options),
+    /// Run every test, host and QEMU
+    Test(ci::Options),
+    /// Add the summary of a run, target/ci/summary.json, to docs/results/ci.jsonl
+    Record {
+        /// The summary
+        file: PathBuf,
+    },
+    /// Ask the database of advisories about every lock file; 1: there are some, 3: it cannot be reached
+    Audit,
+    /// Run one test for cargo-nextest
+    #[command(hide = true)]
+    RunTest {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        words: Vec<std::ffi::OsString>,
+    },
+    /// Run the libraries' tests under Miri, all or a part
+    Miri(miri::Options),
+    /// Build the fuzz targets with the pinned nightly, and run each, guided by coverage
+    Fuzz(fuzz::Options),
+    /// The long form of the tests, resumable, at most six hours
+    Soak(soak::Options),
+}
+
+fn main() -> ExitCode {
+    match dispatch(Arguments::parse().command) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn dispatch(command: Command) -> Result<ExitCode> {
+    match command {
+        Command::Setup => tools::setup()?,
+        Command::Image {
+            fixed,
+            test,
+            default,
+        } => {
+            let build = match (test, default) {
+                (true, _) => image::Build::Hooks,
+                (_, Some(size)) => image::Build::Default(size),
+                _ => image::Build::For(fixed),
+            };
+            build.image().map(drop)?;
+        }
+        Command::User => user::build()?,
+        Command::Disk(options) => disk::make(&options)?,
+        Command::Probe => probe::build().map(drop)?,
+        Command::CheckMmuOff { elf } => {
+            let elf = elf.map_or_else(|| image::Build::For(None).elf(), Ok)?;
+            image::check_mmu_off(&elf)?;
+        }
+        Command::Run { arguments } => {
+            tools::setup()?;
+            run::run(&arguments)?;
+        }
+        Command::Fuzz(options) => fuzz::fuzz(&options)?,
+        Command::Miri(options) => miri::chore(&options)?,
+        Command::Size { json } => size::size(json)?,
+        Command::Api => api::write()?,
+        Command::Check => return ci::check(),
+        Command::Bench(options) => bench::bench(&options)?,
+        Command::DumpSpeed(options) => dump_speed::measure(&options)?,
+        Command::Figures(options) => return figures::figures(&options),
+        Command::Report(options) => report::make(&options)?,
+        Command::Test(options) => return ci::test(&options),
+        Command::Record { file } => history::record(&file)?,
+        Command::Audit => return audit::audit(),
+        Command::RunTest { words } => return nextest::run_test(&words),
+        Command::Soak(options) => return soak::soak(&options),
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,66 @@
+//! The packages of the workspace as the steps choose them, and the seeds of their tests. Running them
+//! is in `steps` and `miri`.
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+pub(crate) const LIBRARY: &str = "granule";
+/// The crates that a kernel links: `no_std`, published, and tested under Miri. A crate comes after those
+/// that it depends on.
+pub(crate) const LIBRARIES: [&str; 5] = [
+    LIBRARY,
+    "granule-trace",
+    "granule-boot",
+    "granule-kexec",
+    "granule-recorder",
+];
+/// The kernel's libraries, and their modules with unsafe code, which run under Miri. The other modules of
+/// these crates deny unsafe code.
+pub(crate) const WITH_UNSAFE_MODULES: [(&str, &[&str]); 2] = [
+    ("granule-kcore", &["frames::", "lock::"]),
+    ("granule-linux-abi", &["owned::"]),
+];
+
+/// What runs on no host.
+pub(crate) const KERNEL: &str = "granule-kernel";
+pub(crate) const USER: &str = "granule-programs";
+pub(crate) const PROBE: &str = "granule-probe";
+pub(crate) const CLI: &str = "granule-cli";
+
+/// The tests that boot guests, in the language of nextest's filters.
+pub(crate) fn in_guests() -> String {
+    format!("binary_id(={CLI}::qemu)")
+}
+
+/// All others. The kernel, the probe and programs for EL0 are tested in guests, and granule-testing has no tests.
+pub(crate) fn on_host() -> String {
+    let not = [KERNEL, USER, PROBE, "granule-testing"].map(|name| format!("package(={name})"));
+    format!("not ({} + {})", in_guests(), not.join(" + "))
+}
+
+/// The variables that select the cases of properties and interleavings, with a seed for each that the
+/// caller has not set. So a step repeats a failure that it found once. The soak uses other seeds.
+pub(crate) fn draws() -> impl Iterator<Item = (&'static str, String)> {
+    ["PROPTEST_RNG_SEED", "SHUTTLE_RANDOM_SEED"]
+        .into_iter()
+        .map(|name| {
+            let given = std::env::var(name);
+            (name, given.unwrap_or_else(|_| "1".to_owned()))
+        })
+}
+
+pub(crate) fn packages(metadata: &Value) -> Result<&Vec<Value>> {
+    metadata["packages"]
+        .as_array()
+        .context("`cargo metadata` told no packages")
+}
+
+pub(crate) fn package_named<'a>(metadata: &'a Value, name: &str) -> Result<&'a Value> {
+    match packages(metadata)?
+        .iter()
+        .find(|package| package["name"] == name)
+    {
+        Some(package) => Ok(package),
+        None => bail!("the workspace has no package {name}"),
+    }
+}

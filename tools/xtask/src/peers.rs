@@ -1,0 +1,107 @@
+//! `granule-peers` as steps: what every run has, and the ten parts of what changes with Debian and not with a commit.
+
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+use crate::history::PARTS;
+use crate::results::{Failure, Results};
+use xtask::workspace::{root, run as run_command, target_dir};
+
+/// The words for `granule-peers`, a row for each part; `--few` leaves all kernels out but the oldest.
+const ROWS: [&[&str]; PARTS as usize] = [
+    &["trees"],
+    &["boards"],
+    &["firmware"],
+    &["disk", "kexec-efi"],
+    &["inspect"],
+    &["makedumpfile", "tlb"],
+    &["watch"],
+    &["watch-others", "from-linux"],
+    &["sensitivity"],
+    &["shell", "kexec", "bench"],
+];
+
+/// What every run has.
+const ALWAYS: [&str; 4] = ["shell", "kexec", "inspect", "bench"];
+
+fn words(parts: &[&str]) -> Vec<String> {
+    let words = parts.iter().flat_map(|&part| ["--only", part]);
+    words.map(str::to_owned).collect()
+}
+
+/// The arguments for what every run has.
+pub(crate) fn always(_: u64) -> Vec<String> {
+    let mut words = words(&ALWAYS);
+    words.push("--few".into());
+    words
+}
+
+/// The arguments for a part.
+pub(crate) fn part(part: u64) -> Vec<String> {
+    words(
+        usize::try_from(part)
+            .ok()
+            .and_then(|part| ROWS.get(part))
+            .copied()
+            .unwrap_or_default(),
+    )
+}
+
+/// Fetches the packages of all parts.
+pub(crate) fn fetch() -> Result<()> {
+    run_command(command(&words(&["packages"])))
+}
+
+/// The program, which the step `build` has built.
+fn command(arguments: &[String]) -> Command {
+    let program = target_dir().join("debug").join("granule-peers");
+    let mut command = Command::new(program);
+    command
+        .args(arguments)
+        .current_dir(root())
+        .stdin(Stdio::null());
+    command
+}
+
+/// Runs with these arguments: each check is live, for its kernels are others' and run in real time.
+pub(crate) fn run(arguments: &[String]) -> Result<Results> {
+    let mut command = command(arguments);
+    command.arg("--json").stderr(Stdio::inherit());
+    let output = command.output().context("cannot start granule-peers")?;
+    let report: Value = serde_json::from_slice(&output.stdout).with_context(|| {
+        format!(
+            "granule-peers ended with {} and printed no JSON",
+            output.status
+        )
+    })?;
+    let checks = report["checks"].as_array();
+    let checks =
+        checks.with_context(|| format!("granule-peers checked nothing: {}", report["not_run"]))?;
+    let failed = checks
+        .iter()
+        .filter(|check| check["passed"] != true)
+        .map(|check| Failure {
+            name: check["name"].as_str().unwrap_or_default().to_owned(),
+            live: true,
+            why: check["found"].as_str().unwrap_or_default().to_owned(),
+        });
+    let failed: Vec<_> = failed.collect();
+    Ok(Results {
+        passed: (checks.len() - failed.len()) as u64,
+        failed,
+        ..Results::default()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_part_has_work() {
+        assert!((0..PARTS).all(|number| !part(number).is_empty()));
+        assert!(part(PARTS).is_empty());
+    }
+}
