@@ -4,7 +4,7 @@
 //! This crate defines the events ([`Event`]), their encoding in four words ([`EncodedEvent`]), the
 //! head of the buffer that holds them ([`BufferHeader`]), and the encodings of system registers and
 //! instructions ([`System`]). It has no dependencies, so a writer and a reader need only this crate
-//! to agree.
+//! to agree. The feature `recorder` adds wrappers that record what the tables of the crate `granule` do.
 //!
 //! Encoding is shifts and stores. It cannot fail, and code that runs with the MMU off can use it.
 //! The kernel writes the words into a buffer, in one order for all CPUs. The reader interprets a
@@ -26,6 +26,8 @@
 
 mod buffer;
 mod record;
+#[cfg(feature = "recorder")]
+pub mod recorder;
 mod system;
 
 pub use buffer::{BufferHeader, HeaderError};

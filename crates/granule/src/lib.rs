@@ -21,7 +21,7 @@
 //!
 //! Three crates build on this one for what a kernel needs besides page tables: `granule-boot`
 //! (the choice of a page size, the device tree before the MMU is on, early memory), `granule-kexec`
-//! (starting another kernel) and `granule-recorder` (a trace of the calls to the three traits).
+//! (starting another kernel) and `granule-trace` (a trace of the calls to the three traits, by its feature `recorder`).
 //!
 //! # An example
 //!

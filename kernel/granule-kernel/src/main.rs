@@ -22,15 +22,6 @@ mod dev;
 #[cfg(target_os = "none")]
 mod early;
 #[cfg(target_os = "none")]
-#[cfg_attr(
-    not(feature = "test-image"),
-    allow(
-        dead_code,
-        reason = "part of what a kernel offers its modules only self-tests call here"
-    )
-)]
-mod efi;
-#[cfg(target_os = "none")]
 mod exception;
 #[cfg(target_os = "none")]
 mod fatal;
@@ -45,13 +36,6 @@ mod kexec;
 #[cfg(target_os = "none")]
 mod lock;
 #[cfg(target_os = "none")]
-#[cfg_attr(
-    not(feature = "test-image"),
-    allow(
-        dead_code,
-        reason = "part of what a kernel offers its modules only self-tests call here"
-    )
-)]
 mod mm;
 #[cfg(target_os = "none")]
 mod percpu;

@@ -48,21 +48,6 @@ pub(crate) fn firmware(efi: &Option<Efi>, handover: &Handover) {
     }
 }
 
-/// Prints that EFI's runtime services are on, and what they say of Secure Boot.
-pub(crate) fn efi_runtime(secure_boot: Option<bool>, regions: usize) {
-    say("efi.runtime", "on");
-    say("efi.regions", regions);
-    if let Some(secure_boot) = secure_boot {
-        say("efi.secure_boot", if secure_boot { "on" } else { "off" });
-    }
-}
-
-/// Prints that they are off, and why.
-pub(crate) fn efi_off(why: impl Display) {
-    say("efi.runtime", "off");
-    say("efi.reason", why);
-}
-
 /// Prints what the boot chose, and the CPU.
 // Not inlined: the boot's stack frame is large and stays under every later call.
 #[inline(never)]

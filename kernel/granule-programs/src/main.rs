@@ -13,7 +13,7 @@
 mod tests;
 
 #[cfg(target_os = "none")]
-granule_user::program!(tests::run);
+granule_programs::program!(tests::run);
 
 #[cfg(not(target_os = "none"))]
 fn main() {

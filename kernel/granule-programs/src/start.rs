@@ -103,12 +103,12 @@ pub fn page(start: Start) -> u64 {
 
 unsafe extern "Rust" {
     /// The program, which [`program!`](crate::program) names.
-    safe fn granule_user_run(start: Start) -> i32;
+    safe fn granule_programs_run(start: Start) -> i32;
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn begin(words: *const u64) -> ! {
-    calls::exit(granule_user_run(Start { words }))
+    calls::exit(granule_programs_run(Start { words }))
 }
 
 /// Names the function that the program is: it takes a [`Start`] and returns the exit status.
@@ -117,7 +117,7 @@ macro_rules! program {
     ($run:path) => {
         #[allow(unsafe_code, reason = "the entry calls it by name")]
         #[unsafe(no_mangle)]
-        fn granule_user_run(start: $crate::start::Start) -> i32 {
+        fn granule_programs_run(start: $crate::start::Start) -> i32 {
             $run(start)
         }
     };

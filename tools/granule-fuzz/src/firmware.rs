@@ -9,7 +9,7 @@ use crate::bytes::Bytes;
 use dtoolkit::fdt::Fdt;
 use dtoolkit::{Node, Property};
 use granule_boot::acpi::{Console, Madt, Srat, Tables, timers};
-use granule_boot::efi::{self, Map, MemoryAttributes, MemoryReservations, Physical};
+use granule_boot::efi::{self, Map, MemoryReservations, Physical};
 use granule_boot::expand::{Expanded, Notes, Request, expand};
 use granule_boot::tree::{Range, Tree, Writer};
 use granule_boot::words::Acpi;
@@ -100,9 +100,19 @@ pub(crate) fn acpi_tables(bytes: &[u8]) {
         if let Err(error) = efi::Tables::read(&memory, map, START + at) {
             one_line(&error.to_string());
         }
-        match MemoryAttributes::read(&memory, START + at) {
-            Ok(table) => assert!(table.range.bytes <= bytes.len() as u64),
-            Err(error) => one_line(&error.to_string()),
+        let tables = efi::Tables {
+            attributes: Some(START + at),
+            resources: Some(START + at),
+            properties: Some(START + at),
+            ..efi::Tables::default()
+        };
+        let ranges = [
+            tables.attributes_range(&memory),
+            tables.resources_range(&memory),
+            tables.properties_range(&memory),
+        ];
+        for range in ranges.into_iter().flatten() {
+            assert!(range.bytes <= bytes.len() as u64);
         }
         // A list that names itself ends.
         let list = MemoryReservations::new(&memory, Some(START + at));

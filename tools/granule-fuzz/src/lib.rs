@@ -17,7 +17,6 @@ mod program;
 mod reader;
 mod records;
 mod replay;
-mod runtime;
 mod tables;
 mod watched;
 
@@ -36,7 +35,6 @@ pub const TARGETS: &[Target] = &[
     ("exact_tree", parsers::exact_tree, &["device-tree"]),
     ("kexec_tree", next_tree::kexec_tree, &["device-tree"]),
     ("efi_map", firmware::efi_map, &[]),
-    ("efi_runtime", runtime::efi_runtime, &[]),
     ("acpi_tables", firmware::acpi_tables, &["acpi"]),
     ("firmware_tree", firmware::firmware_tree, &[]),
     ("command_line", parsers::command_line, &["command-line"]),

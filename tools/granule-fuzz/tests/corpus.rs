@@ -83,7 +83,6 @@ const DRAWN: &[(&str, &[&str])] = &[
     (
         "it builds its format from numbers in the bytes, so that the parts agree",
         &[
-            "efi_runtime",
             "firmware_tree",
             "trace_replay",
             "trace_record",

@@ -7,13 +7,7 @@ use serde_json::Value;
 pub(crate) const LIBRARY: &str = "granule";
 /// The crates that a kernel links: `no_std`, published, and tested under Miri. A crate comes after those
 /// that it depends on.
-pub(crate) const LIBRARIES: [&str; 5] = [
-    LIBRARY,
-    "granule-trace",
-    "granule-boot",
-    "granule-kexec",
-    "granule-recorder",
-];
+pub(crate) const LIBRARIES: [&str; 4] = [LIBRARY, "granule-trace", "granule-boot", "granule-kexec"];
 /// The kernel's libraries, and their modules with unsafe code, which run under Miri. The other modules of
 /// these crates deny unsafe code.
 pub(crate) const WITH_UNSAFE_MODULES: [(&str, &[&str]); 2] = [
@@ -24,7 +18,6 @@ pub(crate) const WITH_UNSAFE_MODULES: [(&str, &[&str]); 2] = [
 /// What runs on no host.
 pub(crate) const KERNEL: &str = "granule-kernel";
 pub(crate) const USER: &str = "granule-programs";
-pub(crate) const PROBE: &str = "granule-probe";
 pub(crate) const CLI: &str = "granule-cli";
 
 /// The tests that boot guests, in the language of nextest's filters.
@@ -32,9 +25,9 @@ pub(crate) fn in_guests() -> String {
     format!("binary_id(={CLI}::qemu)")
 }
 
-/// All others. The kernel, the probe and programs for EL0 are tested in guests, and granule-testing has no tests.
+/// All others. The kernel and the programs that it starts are tested in guests, and granule-testing has no tests.
 pub(crate) fn on_host() -> String {
-    let not = [KERNEL, USER, PROBE, "granule-testing"].map(|name| format!("package(={name})"));
+    let not = [KERNEL, USER, "granule-testing"].map(|name| format!("package(={name})"));
     format!("not ({} + {})", in_guests(), not.join(" + "))
 }
 

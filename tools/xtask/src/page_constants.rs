@@ -104,7 +104,6 @@ fn no_page_size_is_a_constant_in_code_that_all_share() {
         ("granule-boot", 10),
         ("granule-kexec", 10),
         ("granule-trace", 4),
-        ("granule-recorder", 4),
         ("granule-kcore", 30),
         ("granule-kernel", 50),
         ("granule-linux-abi", 25),

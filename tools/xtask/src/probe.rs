@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use crate::elf::Program;
 use crate::image::{self, Image};
 use crate::mmu_off::{self, Rules};
-use crate::packages::PROBE;
+use crate::packages::USER;
 use xtask::files;
 use xtask::workspace::{KERNEL_TARGET, build_executable, image_path};
 
@@ -44,7 +44,7 @@ pub(crate) fn build() -> Result<Image> {
 
 fn make(to: &Path) -> Result<Image> {
     let target = format!("--target={KERNEL_TARGET}");
-    let elf = build_executable(&["-p", PROBE, "--profile=kernel", &target])?;
+    let elf = build_executable(&["-p", USER, "--bin", "granule-probe", "--profile=kernel", &target])?;
     let bytes = files::read(&elf)?;
     let program =
         Program::parse(&bytes).with_context(|| format!("cannot read {}", elf.display()))?;

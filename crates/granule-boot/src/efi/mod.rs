@@ -1,14 +1,12 @@
 //! What EFI firmware leaves in memory: its memory map, and the tables that its system table names. All
 //! of it is untrusted: every read is bounded, and every walk ends. Calling firmware does not belong here.
 
-mod attributes;
 mod map;
 mod system;
 
-pub use attributes::{AttributesError, MemoryAttributes};
 pub(crate) use map::EFI_PAGE;
 pub use map::{Descriptor, Map, MapError, Role};
-pub use system::{MemoryReservations, Supported, SystemError, Tables};
+pub use system::{MemoryReservations, SystemError, Tables};
 
 /// Physical memory that firmware wrote.
 pub trait Physical {

@@ -1,5 +1,5 @@
 //! The system table, and the configuration tables that it names: ACPI's root, the list of memory that an earlier
-//! kernel asks to keep, and the runtime services that are supported.
+//! kernel asks to keep, and tables that a next kernel reads.
 
 use super::super::bytes::{le32, le64, same};
 use super::super::tree::Range;
@@ -38,7 +38,10 @@ const RESOURCES: [u8; 16] = [
 const PROPERTIES: [u8; 16] = [
     0x8a, 0x91, 0x66, 0xeb, 0xef, 0x7e, 0x2a, 0x40, 0x84, 0x2e, 0x93, 0x1d, 0x21, 0xc3, 0x8a, 0xe9,
 ];
-/// Bytes of that table, and its first word: version 1, and its length in the upper half.
+/// Bytes of the memory attributes table before its descriptors, and of the largest table.
+const ATTRIBUTES_BYTES: u64 = 16;
+const MOST_ATTRIBUTES_BYTES: u64 = 1 << 20;
+/// Bytes of the table of supported services, and its first word: version 1, and its length in the upper half.
 const PROPERTIES_BYTES: u64 = 8;
 const PROPERTIES_HEAD: u32 = 8 << 16 | 1;
 /// Bytes of the system resource table before its entries, of an entry, and of the largest table.
@@ -94,29 +97,6 @@ pub struct Tables {
     pub properties: Option<u64>,
 }
 
-/// The runtime services that firmware supports after the boot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Supported(u32);
-
-impl Supported {
-    /// GetVariable.
-    pub const GET_VARIABLE: u32 = 1 << 4;
-    /// GetNextVariableName.
-    pub const NEXT_VARIABLE: u32 = 1 << 5;
-    /// SetVariable.
-    pub const SET_VARIABLE: u32 = 1 << 6;
-    /// ResetSystem.
-    pub const RESET_SYSTEM: u32 = 1 << 9;
-    /// What firmware that says nothing supports.
-    pub const ALL: Self = Self(u32::MAX);
-
-    /// Whether all services of a mask are supported.
-    #[must_use]
-    pub const fn has(self, services: u32) -> bool {
-        self.0 & services == services
-    }
-}
-
 impl Tables {
     /// Reads the system table at this physical address. The table names the list of tables by an address that
     /// `map` may have to translate; the tables themselves are named by physical addresses.
@@ -161,14 +141,6 @@ impl Tables {
         Ok(tables)
     }
 
-    /// The runtime services that firmware says it supports; all if it says nothing that is known.
-    pub fn supported(&self, memory: &impl Physical) -> Supported {
-        let range = self.properties_range(memory);
-        let table = range.and_then(|range| memory.read(range.start, range.bytes));
-        let mask = table.and_then(|table| le32(table, 4));
-        mask.map_or(Supported::ALL, Supported)
-    }
-
     /// The memory of the table of supported services, which a next kernel reads too; `None` if it cannot be read.
     pub fn properties_range(&self, memory: &impl Physical) -> Option<Range> {
         let start = self.properties?;
@@ -178,6 +150,18 @@ impl Tables {
             start,
             bytes: PROPERTIES_BYTES,
         })
+    }
+
+    /// The memory of the memory attributes table, of either known version; `None` if it cannot be read.
+    pub fn attributes_range(&self, memory: &impl Physical) -> Option<Range> {
+        let start = self.attributes?;
+        // The fields: version, number of descriptors, bytes of each.
+        let head = memory.read(start, ATTRIBUTES_BYTES)?;
+        let is_known = matches!(le32(head, 0)?, 1 | 2);
+        let list = u64::from(le32(head, 4)?).checked_mul(u64::from(le32(head, 8)?))?;
+        let bytes = list.checked_add(ATTRIBUTES_BYTES)?;
+        let fits = bytes <= MOST_ATTRIBUTES_BYTES && memory.read(start, bytes).is_some();
+        (is_known && fits).then_some(Range { start, bytes })
     }
 
     /// The memory of the system resource table; `None` if it cannot be read.

@@ -18,7 +18,7 @@ mod request;
 pub use note::{ExpandError, Note, Notes};
 pub use request::Request;
 
-use super::efi::{self, Map, MemoryAttributes, MemoryReservations, Physical, Supported};
+use super::efi::{self, Map, MemoryReservations, Physical};
 use super::tree::{self, Range, Tree};
 use super::words::Acpi;
 use machine::Machine;
@@ -38,10 +38,6 @@ pub struct Expanded {
     pub bytes: usize,
     /// Whether ACPI's tables describe the machine.
     pub is_acpi: bool,
-    /// The memory of the table that says what of firmware's run-time memory is written and executed.
-    pub attributes: Option<Range>,
-    /// The runtime services that firmware supports.
-    pub supported: Supported,
     /// What firmware's tables have that has no effect.
     pub notes: Notes,
 }
@@ -91,18 +87,12 @@ pub fn expand<'t>(
     if list.is_cut {
         notes.add(Note::Reservations);
     }
-    let attributes = tables.attributes.and_then(|at| {
-        let read = MemoryAttributes::read(memory, at);
-        read.map_err(|error| notes.add(Note::Attributes(error)))
-            .ok()
-            .map(|table| table.range)
-    });
     let is_acpi = machine.is_some();
     let mut edit = edit::Expand::new(old, is_bare, map, &banks, machine, notes)?;
     let reserved = [request.map]
         .into_iter()
         .chain(memory::tables(map))
-        .chain(attributes)
+        .chain(tables.attributes_range(memory))
         .chain(tables.resources_range(memory))
         .chain(tables.properties_range(memory))
         .chain(MemoryReservations::new(memory, tables.reservations));
@@ -113,8 +103,6 @@ pub fn expand<'t>(
     Ok(Expanded {
         bytes,
         is_acpi,
-        attributes,
-        supported: tables.supported(memory),
         notes: edit.notes,
     })
 }

@@ -2,7 +2,7 @@
 //! line and a plain value, because it is printed after the MMU is on.
 
 use super::super::acpi::AcpiError;
-use super::super::efi::{AttributesError, MapError, SystemError};
+use super::super::efi::{MapError, SystemError};
 use super::super::tree::{Range, TreeError, WriteError};
 use super::machine::MOST_CPUS;
 use core::fmt;
@@ -109,8 +109,6 @@ pub enum Note {
     MapFull(Range),
     /// The system table cannot be read.
     System(SystemError),
-    /// The memory attributes table cannot be read.
-    Attributes(AttributesError),
     /// The list of memory to keep breaks off.
     Reservations,
     /// Memory at this address does not fit into the cells of the tree's node.
@@ -153,7 +151,6 @@ impl fmt::Display for Note {
                 "EFI memory map: too many separate ranges of RAM; {bytes:#x} bytes at {start:#x} are left out"
             ),
             Self::System(error) => write!(f, "the EFI system table {error}; not read"),
-            Self::Attributes(error) => write!(f, "the EFI memory attributes table {error}; not used"),
             Self::Reservations => f.write_str(
                 "the EFI list of reserved memory breaks off or does not end; its first ranges are kept",
             ),

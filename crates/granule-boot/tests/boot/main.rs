@@ -14,7 +14,6 @@ mod firmware;
 #[cfg(not(miri))]
 mod memblock;
 #[cfg(not(miri))]
-mod memory_attributes;
 #[cfg(not(miri))]
 mod peek;
 #[cfg(not(miri))]

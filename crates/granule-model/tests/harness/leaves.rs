@@ -6,7 +6,7 @@ use crate::random::Random;
 use crate::reference::Reference;
 use crate::stage::Staged;
 use granule::arch::{Geometry, Kind, Page, Shareability};
-use granule::table::{AttributeChange, Cost, Harvest, Holes, Stage1, TableError, Visit};
+use granule::table::{AttributeChange, Harvest, Holes, Stage1, TableError, Visit};
 use granule_model::{Barrier, Event};
 
 /// An operation on leaves, of a range that [`Operation`](crate::operation::Operation) has.
@@ -156,23 +156,6 @@ impl<S: Staged> OfLeaves<S> {
                 }
                 Ok(())
             }
-        }
-    }
-
-    /// What the library says that it would do; it has no answer for a harvest.
-    pub(crate) fn dry_run<P: Page>(
-        &self,
-        bench: &Bench<P, S>,
-        (from, to): (u64, u64),
-    ) -> Option<Result<Cost, TableError>> {
-        let at = S::at(bench.geometry.base().0.wrapping_add(from));
-        let dry = bench.tables.dry_run();
-        match *self {
-            Self::Change(change, holes) => {
-                Some(dry.change_attributes(at, to - from, change, holes))
-            }
-            Self::SetDirty(dirty, holes) => Some(dry.set_dirty(at, to - from, dirty, holes)),
-            Self::Harvest { .. } => None,
         }
     }
 

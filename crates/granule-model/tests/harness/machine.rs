@@ -10,7 +10,7 @@ use crate::watch::Watch;
 use granule::arch::PageSize;
 use granule::arch::PhysicalAddress;
 use granule::arch::tlbi::TlbCapabilities;
-use granule::table::{Cost, Environment, FreedTable, TableAllocator, TableRun};
+use granule::table::{Environment, FreedTable, TableAllocator, TableRun};
 use granule_model::{Barrier, Event, Model};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -37,8 +37,6 @@ pub(crate) struct World {
     pub(crate) watch: Watch,
     /// Table pages given out and not freed.
     pub(crate) tables: u64,
-    /// What the library has done so far.
-    pub(crate) cost: Cost,
 }
 
 pub(crate) type Shared = Rc<RefCell<World>>;
@@ -54,7 +52,6 @@ impl World {
             planted: 0,
             watch: Watch::new(seed),
             tables: 0,
-            cost: Cost::default(),
         }))
     }
 
@@ -76,7 +73,6 @@ impl World {
     }
 
     pub(crate) fn event(&mut self, kind: Event) {
-        self.count(kind);
         let Some(tap) = &mut self.tap else {
             return self.pass(kind);
         };
@@ -84,27 +80,6 @@ impl World {
         self.planted += u64::from(instead != [kind]);
         for kind in instead {
             self.pass(kind);
-        }
-    }
-
-    fn count(&mut self, kind: Event) {
-        let cost = &mut self.cost;
-        match kind {
-            Event::Store { count, .. } => cost.stores += u64::from(count),
-            Event::Update {
-                address,
-                count,
-                change,
-                ..
-            } => {
-                let entries = (0..u64::from(count)).map(|index| address + index * 8);
-                let concerned = |&at: &u64| self.model.descriptor(at) & change.of != 0;
-                cost.stores += entries.filter(concerned).count() as u64;
-            }
-            Event::System(op, _) => cost.tlbi += u64::from(op.is_tlbi()),
-            Event::Barrier(Barrier::ISB) => cost.isb += 1,
-            Event::Barrier(_) => cost.dsb += 1,
-            _ => {}
         }
     }
 
@@ -211,7 +186,6 @@ unsafe impl TableAllocator for Pages {
         let count = run.count as u64;
         let mut world = self.world.borrow_mut();
         world.tables += count;
-        world.cost.tables += count;
         world.event(Event::Obtained {
             start: run.first.0,
             bytes: count * self.bytes,
@@ -238,7 +212,6 @@ unsafe impl TableAllocator for Pages {
         self.free.push(table.address().0);
         let mut world = self.world.borrow_mut();
         world.tables -= 1;
-        world.cost.freed += 1;
         world.event(Event::Freed {
             start: table.address().0,
             bytes: self.bytes,

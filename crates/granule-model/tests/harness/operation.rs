@@ -8,7 +8,7 @@ use crate::reference::{Reference, Stretch};
 use crate::stage::Staged;
 use granule::arch::{Geometry, Page, PhysicalAddress, VirtualAddress};
 use granule::table::{
-    Cost, EmptyTables, FrameRun, Frames, Holes, Leaves, Piece, Stage1, TableError, Visit, lock_free,
+    EmptyTables, FrameRun, Frames, Holes, Leaves, Piece, Stage1, TableError, Visit, lock_free,
 };
 
 #[derive(Clone, Debug)]
@@ -205,52 +205,6 @@ impl<S: Staged> Operation<S> {
         if let Self::OfLeaves { does, .. } = self {
             does.look(bench, range);
         }
-    }
-
-    /// What the library says that it would do, if it can say.
-    pub(crate) fn dry_run<P: Page>(&self, bench: &Bench<P, S>) -> Option<Result<Cost, TableError>> {
-        let base = bench.geometry.base().0;
-        let address = |from: u64| S::at(base.wrapping_add(from));
-        let dry = bench.tables.dry_run();
-        Some(match self {
-            Self::Map(piece) => dry.map(
-                piece.start,
-                piece.output,
-                piece.bytes,
-                piece.attributes,
-                piece.leaves,
-            ),
-            Self::MapPieces(pieces) => dry.map_pieces(pieces),
-            Self::MapFrames {
-                from,
-                frames,
-                attributes,
-                leaves,
-                ..
-            } => dry.map_frames(address(*from), Frames::Runs(frames), *attributes, *leaves),
-            &Self::Unmap {
-                from,
-                bytes,
-                empty: EmptyTables::Free,
-            } => dry.unmap(address(from), bytes),
-            Self::Protect {
-                from,
-                bytes,
-                change,
-                holes,
-            } => dry.protect(address(*from), *bytes, *change, *holes),
-            &Self::SetInvalid { from, bytes } => dry.set_invalid(address(from), bytes),
-            &Self::SetValid { from, bytes } => dry.set_valid(address(from), bytes),
-            &Self::Limit {
-                from,
-                bytes,
-                leaves,
-            } => dry.limit_leaves(address(from), bytes, leaves),
-            Self::OfLeaves { from, bytes, does } => {
-                return does.dry_run(bench, (*from, from + bytes));
-            }
-            _ => return None,
-        })
     }
 
     /// Does it with the library.

@@ -19,7 +19,7 @@ use crate::shape::{Shape, units};
 use crate::stage::Staged;
 use crate::watch::{Sample, conflict_allowed};
 use granule::arch::{Geometry, Kind, Page};
-use granule::table::{Cost, Stage1, TableError, Visit};
+use granule::table::{Stage1, TableError, Visit};
 use granule_model::{Access, AccessKind, Barrier, Event, Outcome, System};
 use std::collections::BTreeMap;
 
@@ -40,8 +40,6 @@ pub(crate) struct Done {
     /// Accesses at the regions of the reference, and leaves that were compared with it.
     pub(crate) regions: u64,
     pub(crate) leaves: u64,
-    /// Dry runs that were compared with the operation.
-    pub(crate) dry_runs: u64,
     /// Notes of hardware, and those that were harvested.
     pub(crate) notes: (u64, u64),
 }
@@ -55,7 +53,6 @@ impl Done {
         self.accesses.1 += more.accesses.1;
         self.regions += more.regions;
         self.leaves += more.leaves;
-        self.dry_runs += more.dry_runs;
         self.notes.0 += more.notes.0;
         self.notes.1 += more.notes.1;
         for (name, times) in more.succeeded {
@@ -118,18 +115,6 @@ fn breaks<S: Staged>(
         (*parts.memory, *parts.shareability)
     };
     before.map(memory) != after.map(memory)
-}
-
-/// What was done between two counts.
-fn difference(before: Cost, after: Cost) -> Cost {
-    let mut cost = after;
-    cost.tables -= before.tables;
-    cost.freed -= before.freed;
-    cost.stores -= before.stores;
-    cost.tlbi -= before.tlbi;
-    cost.dsb -= before.dsb;
-    cost.isb -= before.isb;
-    cost
 }
 
 /// A machine of `shape` with a tree, and what the tree is to say.
@@ -195,29 +180,16 @@ impl<P: Page, S: Staged> Run<P, S> {
             world.cpu = self.random.below(u64::from(self.bench.shape.cpus)) as u32;
             world.watch.samples = samples.clone();
         }
-        // Hardware is quiet now and then, so that dry runs meet what it left.
+        // Hardware is quiet now and then.
         let updates = self.bench.shape.hardware && !self.random.once_in(3);
-        let dry = if updates {
-            None
-        } else {
-            self.dry_run(operation)
-        };
         self.bench.harvested.clear();
         if updates {
             let random = Random::new(self.random.next());
             let meanwhile = self.notes.meanwhile(&self.bench, offsets, random);
             self.bench.world.borrow_mut().meanwhile = Some(meanwhile);
         }
-        let (tables, before) = {
-            let world = self.bench.world.borrow();
-            (world.tables, world.cost)
-        };
+        let tables = self.bench.world.borrow().tables;
         let result = operation.perform(&mut self.bench, &self.reference);
-        if let Some(dry) = dry {
-            let cost = result.map(|()| difference(before, self.bench.world.borrow().cost));
-            assert_eq!(dry, cost, "the dry run of {operation:?}");
-            self.done.dry_runs += 1;
-        }
         self.bench.world.borrow_mut().meanwhile = None;
         self.notes.check(&self.bench, operation, result.is_ok());
         self.done.notes = (self.notes.made, self.notes.reported);
@@ -254,22 +226,6 @@ impl<P: Page, S: Staged> Run<P, S> {
         self.compare_leaves();
         let violations = self.bench.violations();
         assert!(violations.is_empty(), "{operation:?}: {violations:#?}");
-    }
-
-    /// What the library says that an operation would do. Planted faults change that, and so may
-    /// updates by hardware meanwhile.
-    fn dry_run(&self, operation: &Operation<S>) -> Option<Result<Cost, TableError>> {
-        if self.bench.world.borrow().tap.is_some() {
-            return None;
-        }
-        let before = self.bench.world.borrow().cost;
-        let dry = operation.dry_run(&self.bench);
-        assert_eq!(
-            self.bench.world.borrow().cost,
-            before,
-            "a dry run does nothing"
-        );
-        dry
     }
 
     /// Accesses at the edges of each region of the reference, beside them, and inside.

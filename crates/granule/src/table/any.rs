@@ -10,7 +10,6 @@
 )]
 
 use super::change_attributes::AttributeChange;
-use super::cost::{Cost, DryRun};
 use super::frames::Frames;
 use super::harvest::Harvest;
 use super::live::Live;
@@ -87,12 +86,6 @@ pub struct AnyPageTables<E>(
     BySize<PageTables<Page4K, E>, PageTables<Page16K, E>, PageTables<Page64K, E>>,
 );
 
-/// The operations of a tree, none of which changes anything: [`AnyPageTables::dry_run`].
-#[derive(Debug)]
-pub struct AnyDryRun<'t, E>(
-    BySize<DryRun<'t, Page4K, E>, DryRun<'t, Page16K, E>, DryRun<'t, Page64K, E>>,
-);
-
 /// A value for each page size, of which there is one.
 #[derive(Debug)]
 enum BySize<A, B, C> {
@@ -143,45 +136,6 @@ macro_rules! same_size {
     };
 }
 
-/// Hands the operations that [`DryRun`] has too to the macro `$write`, which writes their methods.
-macro_rules! operations {
-    ($write:ident) => {
-        $write! {
-            fn map(
-                start: VirtualAddress,
-                output: PhysicalAddress,
-                bytes: u64,
-                attributes: Attributes,
-                leaves: Leaves
-            ) -> ();
-            fn map_pieces(pieces: &[Piece]) -> ();
-            fn map_frames(
-                start: VirtualAddress,
-                frames: Frames<'_>,
-                attributes: Attributes,
-                leaves: Leaves
-            ) -> ();
-            fn unmap(start: VirtualAddress, bytes: u64) -> ();
-            fn protect(
-                start: VirtualAddress,
-                bytes: u64,
-                change: PermissionChange,
-                holes: Holes
-            ) -> ();
-            fn change_attributes(
-                start: VirtualAddress,
-                bytes: u64,
-                change: AttributeChange,
-                holes: Holes
-            ) -> ();
-            fn set_dirty(start: VirtualAddress, bytes: u64, dirty: bool, holes: Holes) -> ();
-            fn set_invalid(start: VirtualAddress, bytes: u64) -> ();
-            fn set_valid(start: VirtualAddress, bytes: u64) -> ();
-            fn limit_leaves(start: VirtualAddress, bytes: u64, leaves: Leaves) -> usize;
-        }
-    };
-}
-
 /// Writes methods that read the tables.
 macro_rules! reads {
     ($($(#[$attribute:meta])* fn $name:ident($($argument:ident: $type:ty),*) -> $result:ty;)+) => {
@@ -209,26 +163,6 @@ macro_rules! changes {
             }
         )+
     };
-}
-
-/// Writes methods that return the cost of a change.
-macro_rules! costs {
-    ($(fn $name:ident($($argument:ident: $type:ty),*) -> $result:ty;)+) => {
-        $(
-            #[doc = concat!("[`DryRun::", stringify!($name), "`].")]
-            ///
-            /// # Errors
-            ///
-            /// As for that method.
-            pub fn $name(&self, $($argument: $type),*) -> Result<Cost, TableError> {
-                sized!(&self.0, run => run.$name($($argument),*))
-            }
-        )+
-    };
-}
-
-impl<E: TableEnvironment> AnyDryRun<'_, E> {
-    operations! { costs }
 }
 
 impl<E: TableEnvironment> AnyPageTables<E> {
@@ -341,7 +275,39 @@ impl<E: TableEnvironment> AnyPageTables<E> {
         sized!(&self.0, tables => tables.visit_runs(visit))
     }
 
-    operations! { changes }
+    changes! {
+        fn map(
+            start: VirtualAddress,
+            output: PhysicalAddress,
+            bytes: u64,
+            attributes: Attributes,
+            leaves: Leaves
+        ) -> ();
+        fn map_pieces(pieces: &[Piece]) -> ();
+        fn map_frames(
+            start: VirtualAddress,
+            frames: Frames<'_>,
+            attributes: Attributes,
+            leaves: Leaves
+        ) -> ();
+        fn unmap(start: VirtualAddress, bytes: u64) -> ();
+        fn protect(
+            start: VirtualAddress,
+            bytes: u64,
+            change: PermissionChange,
+            holes: Holes
+        ) -> ();
+        fn change_attributes(
+            start: VirtualAddress,
+            bytes: u64,
+            change: AttributeChange,
+            holes: Holes
+        ) -> ();
+        fn set_dirty(start: VirtualAddress, bytes: u64, dirty: bool, holes: Holes) -> ();
+        fn set_invalid(start: VirtualAddress, bytes: u64) -> ();
+        fn set_valid(start: VirtualAddress, bytes: u64) -> ();
+        fn limit_leaves(start: VirtualAddress, bytes: u64, leaves: Leaves) -> usize;
+    }
 
     changes! {
         fn unmap_keeping_tables(start: VirtualAddress, bytes: u64) -> ();

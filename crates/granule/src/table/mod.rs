@@ -17,11 +17,9 @@ mod change_attributes;
 #[cfg(feature = "space")]
 pub(crate) mod choose;
 mod chunks;
-mod cost;
 pub(crate) mod count;
 mod cursor;
 pub(crate) mod direct_mapped;
-mod dry_run;
 #[cfg(feature = "space")]
 pub(crate) mod duplicate;
 mod environment;
@@ -61,9 +59,8 @@ mod visit;
 mod zap;
 
 pub use allocator::{TableAllocator, TablePages, TableRun};
-pub use any::{AnyDryRun, AnyPageTables};
+pub use any::AnyPageTables;
 pub use change_attributes::AttributeChange;
-pub use cost::{Cost, DryRun};
 pub use count::{Counted, Counter, Counters, Counts};
 pub use cursor::PageCursor;
 pub use direct_mapped::{DirectMapped, Offset, PhysToVirt};

@@ -6,7 +6,7 @@ use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{Geometry, Page, PhysicalAddress};
 use granule::linear::LeafStats;
 use granule::table::{
-    AttributeChange, Cost, FrameRun, Frames, Harvest, Holes, Leaves, Merged, PageTables, Piece,
+    AttributeChange, FrameRun, Frames, Harvest, Holes, Leaves, Merged, PageTables, Piece,
     Stage1, TableError,
 };
 use granule_testing::held::Held;
@@ -127,8 +127,6 @@ impl<P: Page, S: TestStage> Bench<P, S> {
     ) -> Result<(), TableError> {
         let start = self.reference.address(offset);
         let output_address = PhysicalAddress(output);
-        let dry = self.tables.dry_run();
-        let dry = dry.map(start, output_address, bytes, attributes, leaves);
         let found = self
             .tables
             .map(start, output_address, bytes, attributes, leaves);
@@ -136,7 +134,7 @@ impl<P: Page, S: TestStage> Bench<P, S> {
             .reference
             .map(offset, output, bytes, attributes, leaves);
         assert_eq!(found, expected, "map {start} {output:#x} {bytes:#x}");
-        self.settle_as(Operation::Map, found, Some(dry));
+        self.settle_as(Operation::Map, found);
         found
     }
 
@@ -168,11 +166,10 @@ impl<P: Page, S: TestStage> Bench<P, S> {
             .is_empty()
             .then(|| S::stats(self.tables.geometry(), pieces))
             .flatten();
-        let dry = self.tables.dry_run().map_pieces(pieces);
         let found = self.tables.map_pieces(pieces);
         let expected = self.reference.map_pieces(pieces);
         assert_eq!(found, expected, "map {pieces:x?}");
-        self.settle_as(Operation::Map, found, Some(dry));
+        self.settle_as(Operation::Map, found);
         if let (Some(stats), Ok(())) = (stats, found) {
             self.compare_stats(&stats);
         }
@@ -199,8 +196,6 @@ impl<P: Page, S: TestStage> Bench<P, S> {
             }
         };
         let start = self.reference.address(offset);
-        let dry = self.tables.dry_run();
-        let dry = dry.map_frames(start, frames, attributes, leaves);
         let found = self.tables.map_frames(start, frames, attributes, leaves);
         let mut pieces = Vec::new();
         let mut at = offset;
@@ -221,7 +216,7 @@ impl<P: Page, S: TestStage> Bench<P, S> {
             self.reference.map_pieces(&pieces)
         };
         assert_eq!(found, expected, "map {frames:x?}");
-        self.settle_as(Operation::Map, found, Some(dry));
+        self.settle_as(Operation::Map, found);
         found
     }
 
@@ -247,11 +242,10 @@ impl<P: Page, S: TestStage> Bench<P, S> {
 
     pub fn unmap(&mut self, offset: u64, bytes: u64) -> Result<(), TableError> {
         let start = self.reference.address(offset);
-        let dry = self.tables.dry_run().unmap(start, bytes);
         let found = self.tables.unmap(start, bytes);
         let expected = self.reference.unmap(offset, bytes);
         assert_eq!(found, expected, "unmap {start} {bytes:#x}");
-        self.settle_as(Operation::Unmap, found, Some(dry));
+        self.settle_as(Operation::Unmap, found);
         found
     }
 
@@ -263,31 +257,28 @@ impl<P: Page, S: TestStage> Bench<P, S> {
         holes: Holes,
     ) -> Result<(), TableError> {
         let start = self.reference.address(offset);
-        let dry = self.tables.dry_run().protect(start, bytes, change, holes);
         let found = self.tables.protect(start, bytes, change, holes);
         let expected = self.reference.protect(offset, bytes, change, holes);
         assert_eq!(found, expected, "protect {start} {bytes:#x} {change:?}");
-        self.settle_as(Operation::Protect, found, Some(dry));
+        self.settle_as(Operation::Protect, found);
         found
     }
 
     pub fn set_invalid(&mut self, offset: u64, bytes: u64) -> Result<(), TableError> {
         let start = self.reference.address(offset);
-        let dry = self.tables.dry_run().set_invalid(start, bytes);
         let found = self.tables.set_invalid(start, bytes);
         let expected = self.reference.set_invalid(offset, bytes);
         assert_eq!(found, expected, "hide {start} {bytes:#x}");
-        self.settle_as(Operation::SetInvalid, found, Some(dry));
+        self.settle_as(Operation::SetInvalid, found);
         found
     }
 
     pub fn set_valid(&mut self, offset: u64, bytes: u64) -> Result<(), TableError> {
         let start = self.reference.address(offset);
-        let dry = self.tables.dry_run().set_valid(start, bytes);
         let found = self.tables.set_valid(start, bytes);
         let expected = self.reference.set_valid(offset, bytes);
         assert_eq!(found, expected, "show {start} {bytes:#x}");
-        self.settle_as(Operation::SetValid, found, Some(dry));
+        self.settle_as(Operation::SetValid, found);
         found
     }
 
@@ -296,7 +287,7 @@ impl<P: Page, S: TestStage> Bench<P, S> {
         let found = self.tables.merge(start, bytes, leaves);
         let expected = self.reference.merge(offset, bytes, leaves);
         assert_eq!(found, expected, "merge {start} {bytes:#x} {leaves:?}");
-        self.settle_as(Operation::Merge, found.map(|_| ()), None);
+        self.settle_as(Operation::Merge, found.map(|_| ()));
         found
     }
 
@@ -332,14 +323,12 @@ impl<P: Page, S: TestStage> Bench<P, S> {
         holes: Holes,
     ) -> Result<(), TableError> {
         let start = self.reference.address(offset);
-        let dry = self.tables.dry_run();
-        let dry = dry.change_attributes(start, bytes, change, holes);
         let found = self.tables.change_attributes(start, bytes, change, holes);
         let expected = self
             .reference
             .change_attributes(offset, bytes, change, holes);
         assert_eq!(found, expected, "change {start} {bytes:#x} {change:?}");
-        self.settle_as(Operation::Attributes, found, Some(dry));
+        self.settle_as(Operation::Attributes, found);
         found
     }
 
@@ -351,11 +340,10 @@ impl<P: Page, S: TestStage> Bench<P, S> {
         holes: Holes,
     ) -> Result<(), TableError> {
         let start = self.reference.address(offset);
-        let dry = self.tables.dry_run().set_dirty(start, bytes, dirty, holes);
         let found = self.tables.set_dirty(start, bytes, dirty, holes);
         let expected = self.reference.set_dirty(offset, bytes, dirty, holes);
         assert_eq!(found, expected, "dirty {start} {bytes:#x} {dirty}");
-        self.settle_as(Operation::Attributes, found, Some(dry));
+        self.settle_as(Operation::Attributes, found);
         found
     }
 
@@ -379,7 +367,7 @@ impl<P: Page, S: TestStage> Bench<P, S> {
             Harvest::Accessed { invalidate: false } => Operation::Unflushed,
             _ => Operation::Attributes,
         };
-        self.settle_as(operation, found.as_ref().map(|_| ()).map_err(|e| *e), None);
+        self.settle_as(operation, found.as_ref().map(|_| ()).map_err(|e| *e));
         found
     }
 
@@ -391,10 +379,8 @@ impl<P: Page, S: TestStage> Bench<P, S> {
         leaves: Leaves,
     ) -> Result<usize, TableError> {
         let start = self.reference.address(offset);
-        let dry = self.tables.dry_run().limit_leaves(start, bytes, leaves);
         let found = self.tables.limit_leaves(start, bytes, leaves);
-        let events = self.host.take_events();
-        compare_dry(found.map(|_| ()), dry, &events);
+        self.host.take_events();
         self.tree = self.arch.walk(&self.host, self.tables.root_table());
         found
     }
@@ -404,15 +390,11 @@ impl<P: Page, S: TestStage> Bench<P, S> {
         &mut self,
         operation: Operation,
         found: Result<(), TableError>,
-        dry: Option<Result<Cost, TableError>>,
     ) {
         let done = found.is_ok();
         let after = self.arch.walk(&self.host, self.tables.root_table());
         self.reference.compare(&after);
         let events = self.host.take_events();
-        if let Some(dry) = dry {
-            compare_dry(found, dry, &events);
-        }
         if done {
             Performed {
                 arch: self.arch,
@@ -449,34 +431,4 @@ impl<P: Page, S: TestStage> Bench<P, S> {
         assert_eq!(self.host.reserved_in_vain(), 0, "tables reserved in vain");
         self.tree = after;
     }
-}
-
-/// What a dry run said, against what the operation then did.
-fn compare_dry(found: Result<(), TableError>, dry: Result<Cost, TableError>, events: &[Event]) {
-    let (cost, needed) = match (found, dry) {
-        (Ok(()), Ok(cost)) => (cost, None),
-        (Err(TableError::OutOfTables { needed }), Ok(cost)) => (cost, Some(needed)),
-        (found, dry) => {
-            assert_eq!(found.err(), dry.err(), "the error of a dry run");
-            return;
-        }
-    };
-    if let Some(needed) = needed {
-        assert_eq!(cost.tables, needed as u64);
-        return;
-    }
-    let mut done = Cost::default();
-    for event in events {
-        match *event {
-            Event::Store { count, .. } => done.stores += count as u64,
-            Event::Change { .. } => done.stores += 1,
-            Event::Allocate { count, .. } => done.tables += count as u64,
-            Event::Free(_) => done.freed += 1,
-            Event::Tlbi(_) | Event::OtherTlbi(..) => done.tlbi += 1,
-            Event::DsbIshst | Event::DsbIsh => done.dsb += 1,
-            Event::Isb => done.isb += 1,
-            Event::Reserve(_) => {}
-        }
-    }
-    assert_eq!(cost, done, "dry run, done");
 }

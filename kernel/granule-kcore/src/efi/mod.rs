@@ -1,8 +1,7 @@
-//! What the kernel decides about EFI. For the stub: its command line, the files of the initramfs, the image's
-//! place in memory, the device tree that it hands to the kernel, and the addresses in the memory map ([`flat`]). After the boot: how firmware's runtime
-//! services are mapped ([`runtime`]).
+//! Decides for the EFI stub: its command line, the files of the initramfs, the image's place in memory, the device
+//! tree that it hands to the kernel, and the addresses in the memory map ([`flat`]).
 //!
-//! Pure, and tested on the host. Calls to the firmware are in the kernel's `early::efi` and `efi`. All input
+//! Pure, and tested on the host. Calls to the firmware are in the kernel's `early::efi`. All input
 //! comes from firmware or a boot loader: nothing here panics, and what the stub uses does not format.
 
 pub mod description;
@@ -10,5 +9,4 @@ pub mod flat;
 pub mod initrd;
 pub mod options;
 pub mod place;
-pub mod runtime;
 pub mod wanted;

@@ -6,7 +6,6 @@
 //! line; the boot continues as that line says. The last occurrence of a key counts, except that every
 //! `efi=`, `granule.test=` and `arm64.fake_cpu=` counts.
 
-mod efi;
 mod leaves;
 mod problem;
 #[cfg(any(test, feature = "test-image"))]
@@ -51,8 +50,6 @@ pub struct Parameters<'a> {
     pub persist: Option<Range<u64>>,
     /// `granule.kexec=`.
     pub kexec: KexecOptions,
-    /// `efi=runtime` and `efi=noruntime`, the last of them: whether EFI's runtime services may be called.
-    pub runtime_services: bool,
     /// `user_pagesize=`: the page size for programs that ask for none themselves.
     pub user_page_size: Option<PageSize>,
     /// `user_large_leaves=`: the leaves that a first touch of a program's memory maps.
@@ -253,7 +250,6 @@ impl<'a> Parameters<'a> {
             bench: read.bench(bench),
             persist: read.persist(persist),
             kexec: read.kexec(kexec),
-            runtime_services: read.runtime_services(line),
             user_page_size: read.one_of(
                 "user_pagesize=",
                 user_page_size,
@@ -491,12 +487,6 @@ impl<'a, P: FnMut(Problem<'a>)> Reader<'_, P> {
         }
         read.and_then(|(_, policy)| policy)
             .unwrap_or(LargeLeaves::BLOCKS)
-    }
-
-    fn runtime_services(&mut self, line: &'a [u8]) -> bool {
-        efi::runtime_services(line, |part| {
-            self.bad("efi=", part, "runtime or noruntime", Instead::Ignores);
-        })
     }
 
     fn kexec(&mut self, value: Option<&'a [u8]>) -> KexecOptions {

@@ -34,7 +34,6 @@ fn without_words_everything_has_its_default() {
     assert!(!read.debug_pagealloc && read.merges_when_idle && !read.counts_instructions);
     assert!(read.bench.is_none() && read.persist.is_none());
     assert_eq!(read.kexec, KexecOptions::default());
-    assert!(read.runtime_services);
     assert_eq!(read.user_page_size, None);
     assert_eq!(
         (read.init, read.init_arguments().count()),
@@ -100,29 +99,6 @@ fn every_name_is_read_back() {
             .errata
             .repeats_tlbi(false)
     );
-}
-
-/// Linux's list has words for it alone, and several lists add up.
-#[test]
-fn the_last_word_on_runtime_services_counts_among_others_of_linux() {
-    for (line, are_allowed) in [
-        ("efi=noruntime", false),
-        ("efi=noruntime efi=runtime", true),
-        ("efi=runtime,noruntime", false),
-        ("efi=noruntime,runtime", true),
-        ("efi=noruntime efi=debug", false),
-        ("efi=debug,noruntime,nochunk=4096", false),
-        ("efi=novamap efi=nosoftreserve,,old_map", true),
-        ("efi=disable_early_pci_dma,no_disable_early_pci_dma", true),
-        ("efi=debug -- efi=noruntime", true),
-    ] {
-        assert_eq!(good(line).runtime_services, are_allowed, "{line}");
-    }
-    let (read, problems) = parse("efi=noruntime,off,debug=1,nochunk efi=on");
-    assert!(!read.runtime_services);
-    let lines = ["off", "debug=1", "nochunk", "on"];
-    let lines = lines.map(|part| format!("efi={part}: expected runtime or noruntime; ignored"));
-    assert_eq!(problems, lines);
 }
 
 #[test]

@@ -7,8 +7,6 @@
 //!
 //! A called function must not take a lock that a caller may hold, must not call other CPUs, and
 //! should be short. It runs with interrupts masked.
-//!
-//! A CPU in firmware answers when firmware is done ([`away`]): whoever waits meanwhile waits without limit.
 
 #![allow(unsafe_code, reason = "calls on their callers' stacks")]
 
@@ -44,21 +42,6 @@ per_cpu! {
     static ANSWERED: AtomicU64 = AtomicU64::new(0);
 }
 
-/// The number of CPUs in code that answers no calls and takes as long as it likes.
-static AWAY: AtomicUsize = AtomicUsize::new(0);
-
-/// Runs `work`, during which this CPU answers no calls, for as long as it takes.
-pub(crate) fn away<R>(work: impl FnOnce() -> R) -> R {
-    AWAY.fetch_add(1, Ordering::Relaxed);
-    let result = work();
-    AWAY.fetch_sub(1, Ordering::Relaxed);
-    result
-}
-
-/// Whether a CPU is [`away`], for which a wait must start again.
-pub(crate) fn is_any_away() -> bool {
-    AWAY.load(Ordering::Relaxed) != 0
-}
 
 /// The number of calls that CPU `number` has answered.
 pub(crate) fn answered(number: usize) -> u64 {
@@ -146,9 +129,6 @@ fn wait(mut done: impl FnMut() -> bool, left: impl Fn() -> CpuSet) {
             // This CPU was away, perhaps parked, and the others may have been too, so the wait
             // starts again.
             answered = now;
-            timeout.restart();
-        }
-        if is_any_away() {
             timeout.restart();
         }
         assert!(

@@ -1,12 +1,10 @@
 //! Exceptions with the MMU on: the vectors, the register frame, and the handlers.
 //!
-//! Interrupts, TLB conflict aborts and spurious translation faults are handled and return; an exception of
-//! firmware ends its call (`guarded`). Every other exception of the kernel ends in a fatal report. `task::entry`
-//! handles exceptions from EL0. Code here that runs before an exception is handled must not access memory whose mapping
+//! Interrupts, TLB conflict aborts and spurious translation faults are handled and return. Every other exception
+//! of the kernel ends in a fatal report. `task::entry` handles exceptions from EL0. Code here that runs before an exception is handled must not access memory whose mapping
 //! is ever split: see `conflict`.
 
 pub(crate) mod conflict;
-pub(crate) mod guarded;
 pub(crate) mod hook;
 pub(crate) mod spurious;
 pub(crate) mod vectors;

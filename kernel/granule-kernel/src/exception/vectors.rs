@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code, reason = "the vectors")]
 
-use super::{conflict, guarded, spurious};
+use super::{conflict, spurious};
 use crate::cpu::irq;
 use crate::fatal::panic;
 use crate::percpu::EXCEPTION_STACK_TOP;
@@ -273,10 +273,6 @@ extern "C" fn exception_taken(frame: &mut Frame, vector: u64) {
         );
     }
     if vector == SYNCHRONOUS && (conflict::handle(frame) || spurious::handle(frame)) {
-        return;
-    }
-    // Firmware may have left its stack, or have used it up.
-    if vector % OVERFLOW == SYNCHRONOUS && guarded::recover(frame) {
         return;
     }
     if vector != IRQ {

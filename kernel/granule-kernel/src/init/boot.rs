@@ -6,7 +6,7 @@
 #![allow(unsafe_code, reason = "memory that the boot tables map")]
 
 use super::hook::BOOT;
-use super::{bbm_policy, idle, runtime_services};
+use super::{bbm_policy, idle};
 use crate::arch::counter::InstructionCounter;
 use crate::arch::image;
 use crate::dev::console::println;
@@ -189,7 +189,6 @@ fn boot(
         parameters,
     );
     drop(tables);
-    let runtime = runtime_services::inputs(handover, parameters);
     let arrival = arrive::look(handover, parameters.kexec.digest);
     let (unused_pool, pool_end) = arena.unused_pool();
     // The memory for a tree of firmware's tables follows the pool. It is unused where `entry.dtb` is another.
@@ -233,9 +232,6 @@ fn boot(
     arrive::report(&arrival, handover, &placement, &geometry);
     if let Some(left) = persist.and_then(|area| area.exchange(&placement, &geometry, &map)) {
         report::left_by_last_boot(&left);
-    }
-    if let Some(inputs) = &runtime {
-        runtime_services::begin(inputs, handover, page_size);
     }
     if let Some(hook) = BOOT.get()
         && let Err(error) = hook.tables_are_up(parameters)

@@ -52,10 +52,7 @@ pub(crate) fn run(handover: &'static Handover) -> ! {
     }
     passed_over(&handover.consoles);
     let parameters = Parameters::parse(line, |problem| println!("granule: {problem}"));
-    // With EFI firmware it depends on more, which is told later.
-    if handover.expanded.is_none() {
-        power::tell_no_way(handover);
-    }
+    power::tell_no_way(handover);
     if let Some(hook) = BOOT.get() {
         hook.console_is_up(&parameters);
     }

@@ -1,8 +1,8 @@
 //! The boot in order, from the first virtual address to the end of the user programs.
 //!
 //! [`kmain`] is the first code, [`boot`] the boot after the choice of page size, and [`idle`] the loop of the
-//! other CPUs. [`runtime_services`] turns EFI's services on, [`power`] the machine off. [`bbm_policy`] decides how far CPUs may split live leaves. [`hook`] is the test image's way
-//! into the boot.
+//! other CPUs. [`power`] turns the machine off. [`bbm_policy`] decides how far CPUs may split live leaves.
+//! [`hook`] is the test image's way into the boot.
 
 mod bbm_policy;
 mod boot;
@@ -10,6 +10,5 @@ pub(crate) mod hook;
 mod idle;
 mod kmain;
 mod power;
-mod runtime_services;
 
 pub(crate) use kmain::run;

@@ -1,9 +1,8 @@
-//! The end of the machine: by PSCI, else by EFI's ResetSystem.
+//! Powers the machine off by PSCI, the only way that this kernel has.
 
 use crate::arch::cpu;
 use crate::dev::console::{self, println};
 use crate::dev::psci;
-use crate::efi;
 use crate::handover::{Conduit, Handover};
 
 /// Prints why the machine will not be powered off, if PSCI cannot do it.
@@ -20,9 +19,8 @@ pub(super) fn tell_no_way(handover: &Handover) {
 
 /// Powers the machine off, or halts and says so.
 pub(super) fn off() -> ! {
-    // Each returns if it cannot.
+    // Returns if it cannot.
     psci::system_off();
-    efi::shut_down();
     println!("granule: nothing powers this machine off: the CPU is halted");
     console::flush();
     cpu::halt()

@@ -25,7 +25,7 @@ use granule::table::{
     invalidate, publish,
 };
 use granule_kcore::layout;
-use granule_recorder::Sink;
+use granule_trace::recorder::Sink;
 
 /// The fixmap's slots. `environment` provides the table that translates them, table pages (from early memory,
 /// mapped or not), and the TLB maintenance.

@@ -28,7 +28,7 @@ use granule_kcore::deferred_tlbi::DeferredTlbi;
 use granule_kcore::frames::Frame;
 use granule_kcore::frames::tables::Source;
 use granule_kcore::merge_candidates::MergeCandidates;
-use granule_recorder::Sink;
+use granule_trace::recorder::Sink;
 
 pub(crate) use super::kernel::{Kernel, kernel, pointer};
 pub(crate) use super::walker::{Done, Flush, Tree};

@@ -44,7 +44,7 @@ use granule::{
     table::{TableMemory, Visibility},
 };
 use granule_kcore::sizes;
-use granule_recorder::{Sink, Traced};
+use granule_trace::recorder::{Sink, Traced};
 
 /// Where the TLB is invalidated before an operation returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -114,21 +114,6 @@ pub(crate) fn close() {
     set_sctlr(SCTLR_SPAN, SCTLR_USER);
 }
 
-/// Whether the kernel's level may use FP and SIMD: that is so while programs run.
-pub(crate) fn has_fp() -> bool {
-    let cpacr: u64;
-    // SAFETY: reading CPACR_EL1 has no side effect.
-    unsafe { asm!("mrs {}, cpacr_el1", out(reg) cpacr, options(nomem, nostack, preserves_flags)) };
-    cpacr & CPACR_FP == CPACR_FP
-}
-
-/// Lets this CPU's code use FP and SIMD, outside of user space.
-pub(crate) fn let_fp(allowed: bool) {
-    let value = if allowed { CPACR_FP } else { 0 };
-    // SAFETY: no FP register is in use by the kernel, and no program runs.
-    unsafe { asm!("msr cpacr_el1, {}", "isb", in(reg) value, options(nostack, preserves_flags)) };
-}
-
 /// Whether the CPU has PAN. The kernel never dereferences a program's address; with PAN set by each
 /// exception, an accidental access faults.
 fn has_pan() -> bool {

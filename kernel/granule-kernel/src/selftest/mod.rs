@@ -13,7 +13,6 @@
 //! | `granule.test=conflict` and its like | [`conflict`] |
 //! | `granule.test=needs-4k` and its like | [`drivers`] |
 //! | `granule.test=kexec:` | [`kexec`] |
-//! | `granule.test=efi-variables`, `efi-reset`, `efi-fault`, `efi-slow` | [`efi`] |
 //! | `granule.test=alloc-failure` | [`alloc_failure`] |
 //! | `granule.test=stacks` | [`stacks`] |
 //! | `arm64.inject_conflict=` | [`inject`] |
@@ -25,7 +24,6 @@ mod conflict;
 mod cpus;
 mod drivers;
 mod early_walk;
-mod efi;
 mod failures;
 mod inject;
 mod kexec;
@@ -37,8 +35,8 @@ pub(crate) use installed::install;
 
 mod installed {
     use super::{
-        alloc_failure, calls, conflict, cpus, drivers, early_walk, efi, failures, inject, kexec,
-        memory, stacks,
+        alloc_failure, calls, conflict, cpus, drivers, early_walk, failures, inject, kexec, memory,
+        stacks,
     };
     use crate::arch::counter::InstructionCounter;
     use crate::exception::hook::{ABORTS, AbortHook};
@@ -96,7 +94,6 @@ mod installed {
             calls::run(request, parameters);
             conflict::run(request, parameters);
             memory::run(parameters);
-            efi::run(parameters);
         }
     }
 

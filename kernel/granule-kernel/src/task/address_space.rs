@@ -32,7 +32,7 @@ use granule::space::{Access, Advice, Fault, Rights, Space, SpaceError, Stats, Vm
 use granule::table::{DirectMapped, Environment, Offset, TableError};
 use granule_kcore::cpus::MOST_CPUS;
 use granule_kcore::sizes;
-use granule_recorder::Sink;
+use granule_trace::recorder::Sink;
 
 static ASID_CPUS: [AsidCpu; MOST_CPUS] = [const { AsidCpu::unused() }; MOST_CPUS];
 static ASIDS: Asids<'static> = Asids::of(&ASID_CPUS);

@@ -8,7 +8,7 @@ use crate::mm::sized_tables::SizedTables;
 use crate::trace::recorder::{ProgramRecorder, Recorder};
 use granule::hw::Hardware;
 use granule::table::{DirectMapped, Environment, Offset, TableEnvironment};
-use granule_recorder::Traced;
+use granule_trace::recorder::Traced;
 
 /// A kind of space: the environment of its tables, and where its pages come from.
 pub(super) trait SpaceKind: 'static {

@@ -8,7 +8,7 @@
 use core::ops::Range;
 use granule::hw::cache;
 use granule_kcore::trace::area::Area;
-use granule_recorder::Sink;
+use granule_trace::recorder::Sink;
 use granule_trace::{BufferHeader, EncodedEvent, Event, RECORD_WORDS};
 
 /// Most records before the MMU is on. The boot tables take a few hundred. Further records count as

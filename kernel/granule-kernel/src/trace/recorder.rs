@@ -12,7 +12,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use granule::hw::cache;
 use granule_kcore::layout;
 use granule_kcore::trace::area::Area;
-use granule_recorder::Sink;
+use granule_trace::recorder::Sink;
 use granule_trace::{BufferHeader, EncodedEvent, Event, RECORD_WORDS};
 
 /// The buffer, and the lock under which an event happens and is recorded.

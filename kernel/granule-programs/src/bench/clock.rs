@@ -10,7 +10,7 @@ use core::arch::asm;
 use core::cmp::Ordering;
 use core::fmt::Display;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use granule_user::calls::say;
+use granule_programs::calls::say;
 
 /// How long a piece of work took, and its number.
 #[derive(Clone, Copy, Default)]

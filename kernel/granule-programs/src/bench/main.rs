@@ -40,7 +40,7 @@ mod switches;
 mod turns;
 
 #[cfg(target_os = "none")]
-granule_user::program!(rounds::run);
+granule_programs::program!(rounds::run);
 
 #[cfg(not(target_os = "none"))]
 fn main() {

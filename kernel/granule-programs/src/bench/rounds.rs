@@ -4,8 +4,8 @@
 
 use super::clock::{Took, frequency, pieces, tell, timed};
 use super::{switches, turns};
-use granule_user::calls::{self, call, fork, say};
-use granule_user::start::{Start, number, page};
+use granule_programs::calls::{self, call, fork, say};
+use granule_programs::start::{Start, number, page};
 
 /// The kinds of work, in the order of a round.
 #[derive(Clone, Copy)]

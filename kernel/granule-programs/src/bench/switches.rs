@@ -12,8 +12,8 @@
 
 use super::clock::{Took, tell, timed};
 use super::rounds::Failure;
-use granule_user::calls::{self, EXECVE, call, fork, say, wait, wish_page_size};
-use granule_user::start::Start;
+use granule_programs::calls::{self, EXECVE, call, fork, say, wait, wish_page_size};
+use granule_programs::start::Start;
 
 const DUP3: u64 = 24;
 const CLOSE: u64 = 57;

@@ -14,8 +14,8 @@ use super::rounds::{
     Failure, MOST_ROUNDS, bytes, done, ended_well, fork_and, has, mapped, pipe, write_all,
 };
 use core::ffi::CStr;
-use granule_user::calls::{self, EXECVE, call, fork, say, wish_page_size};
-use granule_user::start::{Start, number, page};
+use granule_programs::calls::{self, EXECVE, call, fork, say, wish_page_size};
+use granule_programs::start::{Start, number, page};
 
 const DUP3: u64 = 24;
 const CLOSE: u64 = 57;

@@ -4,7 +4,7 @@
 
 use core::fmt;
 
-use granule_user::calls::{self, call};
+use granule_programs::calls::{self, call};
 
 const OPENAT: u64 = 56;
 const CLOSE: u64 = 57;

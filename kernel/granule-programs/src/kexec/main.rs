@@ -29,7 +29,7 @@ mod perform;
 mod words;
 
 #[cfg(target_os = "none")]
-granule_user::program!(perform::run);
+granule_programs::program!(perform::run);
 
 #[cfg(not(target_os = "none"))]
 fn main() {

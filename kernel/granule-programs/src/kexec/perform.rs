@@ -4,8 +4,8 @@ use core::fmt::{self, Write};
 
 use crate::files::{Errno, File, done, memory};
 use crate::words::{Command, Load, Text, Words};
-use granule_user::calls::{self, StandardError, call};
-use granule_user::start::Start;
+use granule_programs::calls::{self, StandardError, call};
+use granule_programs::start::Start;
 
 const REBOOT: u64 = 142;
 const KEXEC_FILE_LOAD: u64 = 294;

@@ -3,7 +3,7 @@
 
 use core::fmt;
 
-use granule_user::start::Start;
+use granule_programs::start::Start;
 
 /// What a command looks like, for lines that say that one does not.
 const USAGE: &str = "kexec load IMAGE [--initrd FILE] [--copy] [--append TEXT], kexec unload, kexec status \

@@ -2,8 +2,8 @@
 
 #![allow(unsafe_code, reason = "memory that was just mapped")]
 
-use granule_user::calls::{READ_WRITE, call, map, say};
-use granule_user::start::Start;
+use granule_programs::calls::{READ_WRITE, call, map, say};
+use granule_programs::start::Start;
 
 const OPENAT: u64 = 56;
 const READ: u64 = 63;

@@ -15,7 +15,7 @@
 mod load;
 
 #[cfg(target_os = "none")]
-granule_user::program!(load::run);
+granule_programs::program!(load::run);
 
 #[cfg(not(target_os = "none"))]
 fn main() {

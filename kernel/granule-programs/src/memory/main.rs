@@ -15,7 +15,7 @@
 mod steps;
 
 #[cfg(target_os = "none")]
-granule_user::program!(steps::run);
+granule_programs::program!(steps::run);
 
 #[cfg(not(target_os = "none"))]
 fn main() {

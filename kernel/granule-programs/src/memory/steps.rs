@@ -2,8 +2,8 @@
 
 #![allow(unsafe_code, reason = "memory that the program mapped")]
 
-use granule_user::calls::{self, READ_WRITE, call, exit, fork, protect, say, unmap, wait};
-use granule_user::start::{Start, number, page};
+use granule_programs::calls::{self, READ_WRITE, call, exit, fork, protect, say, unmap, wait};
+use granule_programs::start::{Start, number, page};
 
 const MREMAP: u64 = 216;
 

@@ -22,7 +22,7 @@
 mod run;
 
 #[cfg(target_os = "none")]
-granule_user::program!(run::run);
+granule_programs::program!(run::run);
 
 #[cfg(not(target_os = "none"))]
 fn main() {

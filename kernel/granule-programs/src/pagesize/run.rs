@@ -1,8 +1,8 @@
 //! Wishes for the page size, and becomes the program.
 
 use core::fmt::{self, Write};
-use granule_user::calls::{ENOENT, EXECVE, StandardError, call, say, wish_page_size};
-use granule_user::start::{Start, page};
+use granule_programs::calls::{ENOENT, EXECVE, StandardError, call, say, wish_page_size};
+use granule_programs::start::{Start, page};
 
 /// What a shell too returns for a program that it cannot run, or does not find.
 const NO_SIZE: i32 = 125;

@@ -10,8 +10,8 @@ use super::processes::{forked, status_of};
 use super::{number, page};
 use crate::check;
 use core::sync::atomic::{AtomicU64, Ordering};
-use granule_user::calls::{self, call, map, protect, say, unmap};
-use granule_user::start::Start;
+use granule_programs::calls::{self, call, map, protect, say, unmap};
+use granule_programs::start::Start;
 
 const OPENAT: u64 = 56;
 const CLOSE: u64 = 57;

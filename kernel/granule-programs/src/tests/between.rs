@@ -12,8 +12,8 @@ use super::signals::{
 };
 use crate::check;
 use core::arch::asm;
-use granule_user::calls::{self, call, map, say, wait};
-use granule_user::start::Start;
+use granule_programs::calls::{self, call, map, say, wait};
+use granule_programs::start::Start;
 
 const CLOSE: u64 = 57;
 const PIPE2: u64 = 59;

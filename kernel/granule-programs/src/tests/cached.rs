@@ -7,8 +7,8 @@ use super::page;
 use super::processes::{forked, status_of};
 use crate::check;
 use core::ffi::CStr;
-use granule_user::calls::{self, EXECVE, call, map, say};
-use granule_user::start::{Start, number};
+use granule_programs::calls::{self, EXECVE, call, map, say};
+use granule_programs::start::{Start, number};
 
 /// Another program than this one, with words that it ends by at once.
 const OTHER: &CStr = c"/other";

@@ -5,8 +5,8 @@
 use super::page;
 use crate::check;
 use core::arch::asm;
-use granule_user::calls::{self, EFAULT, call, fork, map, say, wait};
-use granule_user::start::Start;
+use granule_programs::calls::{self, EFAULT, call, fork, map, say, wait};
+use granule_programs::start::Start;
 
 const SIGILL: u32 = 4;
 const SIGTRAP: u32 = 5;

@@ -3,8 +3,8 @@
 
 use super::processes::{forked, status_of};
 use crate::check;
-use granule_user::calls::{self, call, say};
-use granule_user::start::Start;
+use granule_programs::calls::{self, call, say};
+use granule_programs::start::Start;
 
 const GETCWD: u64 = 17;
 pub(super) const DUP3: u64 = 24;

@@ -9,8 +9,8 @@ use super::page;
 use super::processes::{forked, status_of};
 use super::sizes::{FROM, SELF, TO, number, partner, spawned};
 use crate::check;
-use granule_user::calls::{self, EXECVE, call, fork, map, say, unmap, wish_page_size};
-use granule_user::start::Start;
+use granule_programs::calls::{self, EXECVE, call, fork, map, say, unmap, wish_page_size};
+use granule_programs::start::Start;
 
 const GETRANDOM: u64 = 278;
 const DONT_NEED: u64 = 4;

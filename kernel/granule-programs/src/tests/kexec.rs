@@ -8,8 +8,8 @@ use super::alloc_failure::{arm, free};
 use super::processes::{forked, status_of};
 use super::{number, page};
 use crate::check;
-use granule_user::calls::{self, call, map, say};
-use granule_user::start::Start;
+use granule_programs::calls::{self, call, map, say};
+use granule_programs::start::Start;
 
 const OPENAT: u64 = 56;
 const CLOSE: u64 = 57;

@@ -4,8 +4,8 @@ use super::kexec::{GOOD, close, leave, load_with, open, still_works};
 use super::number;
 use super::processes::{counter, forked, frequency, status_of};
 use crate::check;
-use granule_user::calls::{self, call, say};
-use granule_user::start::Start;
+use granule_programs::calls::{self, call, say};
+use granule_programs::start::Start;
 
 /// With so many other processes as the second argument says: some only compute, some yield, some fork,
 /// some wait for a child. One that is not the first asks, wherever it runs. The third argument is the

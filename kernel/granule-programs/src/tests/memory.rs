@@ -7,8 +7,8 @@
 
 use super::page;
 use crate::check;
-use granule_user::calls::{self, call, fork, map, protect, say, unmap, wait};
-use granule_user::start::Start;
+use granule_programs::calls::{self, call, fork, map, protect, say, unmap, wait};
+use granule_programs::start::Start;
 
 const EINVAL: i64 = -22;
 const ENOMEM: i64 = -12;

@@ -14,21 +14,21 @@ mod processes;
 mod signals;
 mod sizes;
 
-use granule_user::calls::{self, say};
-use granule_user::start::{Start, number, page};
+use granule_programs::calls::{self, say};
+use granule_programs::start::{Start, number, page};
 
 /// Something is not as it must be.
 #[macro_export]
 macro_rules! check {
     ($condition:expr, $($words:tt)*) => {
         if !$condition {
-            granule_user::calls::say(format_args!(
+            granule_programs::calls::say(format_args!(
                 "{}:{}: {}\n",
                 file!(),
                 line!(),
                 format_args!($($words)*)
             ));
-            granule_user::calls::exit(1);
+            granule_programs::calls::exit(1);
         }
     };
 }
@@ -128,7 +128,7 @@ fn hello(start: Start) {
     }
     let path = start
         .auxiliary(AT_EXECFN)
-        .map_or(&b""[..], granule_user::start::text);
+        .map_or(&b""[..], granule_programs::start::text);
     say(format_args!("path {}\n", path.escape_ascii()));
     say(format_args!("page size {}\n", page(start)));
     let headers = start.auxiliary(AT_PHDR).unwrap_or(0);

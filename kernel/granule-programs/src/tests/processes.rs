@@ -6,8 +6,8 @@ use super::files::{DUP3, pipe, read, write};
 use super::page;
 use crate::check;
 use core::arch::asm;
-use granule_user::calls::{self, EXECVE, call, map, say, unmap, wait, wish_page_size};
-use granule_user::start::Start;
+use granule_programs::calls::{self, EXECVE, call, map, say, unmap, wait, wish_page_size};
+use granule_programs::start::Start;
 
 const KILL: u64 = 129;
 

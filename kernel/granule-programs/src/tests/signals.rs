@@ -6,8 +6,8 @@ use super::processes::{forked, status_of};
 use crate::check;
 use core::arch::asm;
 use core::sync::atomic::{AtomicU64, Ordering};
-use granule_user::calls::{self, call, say};
-use granule_user::start::Start;
+use granule_programs::calls::{self, call, say};
+use granule_programs::start::Start;
 
 const PIPE2: u64 = 59;
 const READ: u64 = 63;

@@ -12,8 +12,8 @@ use super::processes::{forked, status_of};
 use crate::check;
 use core::arch::asm;
 use core::ffi::CStr;
-use granule_user::calls::{self, EXECVE, call, map, page_size_wish, say, unmap, wish_page_size};
-use granule_user::start::Start;
+use granule_programs::calls::{self, EXECVE, call, map, page_size_wish, say, unmap, wish_page_size};
+use granule_programs::start::Start;
 
 const KILL: u64 = 129;
 const EINVAL: i64 = -22;
@@ -223,7 +223,7 @@ pub(super) fn second(start: Start) {
 }
 
 pub(super) fn number(start: Start, index: usize) -> u64 {
-    granule_user::start::number(start.argument(index))
+    granule_programs::start::number(start.argument(index))
 }
 
 /// What the other arguments say, each with every page size, all at once: a test of this program, or the path of

@@ -161,8 +161,8 @@ fn properties(seed: u64) -> Case {
         ("SHUTTLE_RANDOM_SEED", drawn),
         ("GRANULE_TIMES", TIMES.to_string()),
     ];
-    let words = "test --no-fail-fast -p granule -p granule-boot -p granule-kexec -p granule-recorder \
-                 -p granule-trace -p granule-model -p granule-kcore --all-features --lib --bins --tests";
+    let words = "test --no-fail-fast -p granule -p granule-boot -p granule-kexec -p granule-trace \
+                 -p granule-model -p granule-kcore --all-features --lib --bins --tests";
     let name = format!("properties and interleavings, {TIMES} times as many cases");
     Case::program(name, 4.0, cargo(words, &variables, true)).alone()
 }

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use crate::nextest::{self, Selection};
 use crate::packages::{
-    CLI, KERNEL, LIBRARIES, LIBRARY, PROBE, draws, in_guests, on_host, package_named,
+    CLI, KERNEL, LIBRARIES, LIBRARY, draws, in_guests, on_host, package_named,
 };
 use crate::programs::run_command;
 use crate::{boot, boots, cargo_tools, image, matrix, probe, user};
@@ -50,7 +50,7 @@ pub(super) fn doc() -> Result<()> {
         .flat_map(|library| ["--exclude", library])
         .collect();
     let (private, target) = ("--document-private-items", ["--target", KERNEL_TARGET]);
-    let without = ["--exclude", KERNEL, "--exclude", PROBE, "--exclude", CLI];
+    let without = ["--exclude", KERNEL, "--exclude", CLI];
     for words in [
         [&["--all-features"][..], &libraries].concat(),
         [&["--all-features"][..], &target, &libraries].concat(),
@@ -61,8 +61,8 @@ pub(super) fn doc() -> Result<()> {
         ]
         .concat(),
         vec!["--all-features", private, "-p", CLI],
-        // No other crate links these.
-        [&[private, "-p", KERNEL, "-p", PROBE][..], &target].concat(),
+        // No other crate links it.
+        [&[private, "-p", KERNEL][..], &target].concat(),
     ] {
         let mut document = cargo(&["doc", "--no-deps"]);
         document.args(words).env("RUSTDOCFLAGS", "-D warnings");

@@ -23,7 +23,7 @@ use granule_boot::kaslr::{Kaslr, Purpose};
 use granule_kcore::layout;
 use granule_kcore::sizes;
 use granule_kcore::trace::area::Area;
-use granule_recorder::Traced;
+use granule_trace::recorder::Traced;
 
 /// The tables that were built.
 pub(super) struct BootTables {

@@ -7,8 +7,8 @@ use crate::check;
 use crate::tests::page;
 use crate::tests::processes::{forked, status_of};
 use core::sync::atomic::{AtomicU64, Ordering};
-use granule_user::calls::{self, call, fork, map, say};
-use granule_user::start::Start;
+use granule_programs::calls::{self, call, fork, map, say};
+use granule_programs::start::Start;
 
 const EAGAIN: i64 = -11;
 const ENOMEM: i64 = -12;

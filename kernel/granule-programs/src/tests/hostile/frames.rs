@@ -8,8 +8,8 @@ use crate::check;
 use crate::tests::page;
 use crate::tests::processes::{forked, status_of};
 use core::arch::asm;
-use granule_user::calls::{map, say};
-use granule_user::start::Start;
+use granule_programs::calls::{map, say};
+use granule_programs::start::Start;
 
 const RT_SIGRETURN: u64 = 139;
 const SIGSEGV: u32 = 11;

@@ -7,8 +7,8 @@ use crate::check;
 use crate::tests::page;
 use crate::tests::processes::{forked, status_of};
 use core::arch::asm;
-use granule_user::calls::{self, call, map, protect, say};
-use granule_user::start::Start;
+use granule_programs::calls::{self, call, map, protect, say};
+use granule_programs::start::Start;
 
 const SIGILL: u32 = 4;
 const SIGTRAP: u32 = 5;

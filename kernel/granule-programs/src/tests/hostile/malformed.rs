@@ -6,8 +6,8 @@ use super::{End, Victim, end_all_others, end_of};
 use crate::check;
 use crate::tests::page;
 use crate::tests::processes::forked;
-use granule_user::calls::{call, say};
-use granule_user::start::Start;
+use granule_programs::calls::{call, say};
+use granule_programs::start::Start;
 
 const EXECVE: u64 = 221;
 const OPENAT: u64 = 56;

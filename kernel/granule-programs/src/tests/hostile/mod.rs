@@ -21,7 +21,7 @@ pub(super) use random::random;
 use super::processes::{forked, status_of};
 use crate::check;
 use core::arch::asm;
-use granule_user::calls::{self, call, map};
+use granule_programs::calls::{self, call, map};
 
 const DUP3: u64 = 24;
 pub(super) const CLOSE: u64 = 57;

@@ -9,8 +9,8 @@ use super::{CLOSE_RANGE, KERNEL, READ, UPPER, Victim, end_all_others};
 use crate::check;
 use crate::tests::page;
 use crate::tests::processes::{forked, status_of};
-use granule_user::calls::{self, EFAULT, call, map, protect, say, unmap};
-use granule_user::start::Start;
+use granule_programs::calls::{self, EFAULT, call, map, protect, say, unmap};
+use granule_programs::start::Start;
 
 /// Memory of every kind.
 struct Memory {

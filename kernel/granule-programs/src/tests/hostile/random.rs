@@ -13,8 +13,8 @@ use super::{
 use crate::check;
 use crate::tests::processes::forked;
 use crate::tests::{number, page};
-use granule_user::calls::{self, call, map, protect, say, unmap};
-use granule_user::start::Start;
+use granule_programs::calls::{self, call, map, protect, say, unmap};
+use granule_programs::start::Start;
 
 /// Calls of each child.
 const CALLS: u64 = 150;

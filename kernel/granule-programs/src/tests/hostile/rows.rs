@@ -2,7 +2,7 @@
 //! call gives when all of them are good.
 
 use super::{NANOSLEEP, PIPE2, READ};
-use granule_user::calls;
+use granule_programs::calls;
 
 /// What a pointer is for.
 #[derive(Clone, Copy)]

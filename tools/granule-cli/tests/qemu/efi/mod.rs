@@ -6,7 +6,6 @@
 //! initramfs of `-initrd` by LoadFile2.
 
 mod kexec;
-mod runtime;
 mod trace;
 
 use std::collections::BTreeMap;

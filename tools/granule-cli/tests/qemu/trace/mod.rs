@@ -8,7 +8,6 @@ mod boots;
 mod live;
 mod programs;
 mod refusals;
-mod runtime_services;
 mod sensitivity;
 mod several_cpus;
 mod tampered;

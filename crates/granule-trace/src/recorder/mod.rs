@@ -2,7 +2,7 @@
 //!
 //! [`Traced`] wraps an implementation of any of the three traits of `granule::table`.
 //! [`TracedFixmap`] wraps the fixmap slots through which a linear map is made. Both make events of
-//! `granule-trace` and give them to a [`Sink`], which may be a buffer, a file or a model. Encoding
+//! this crate and give them to a [`Sink`], which may be a buffer, a file or a model. Encoding
 //! and judging events do not belong here.
 //!
 //! The sink is a type parameter, so a wrapper with [`NoSink`] adds no code. A sink can also be on
@@ -12,15 +12,12 @@
 //!
 //! ```
 //! use granule::table::NoCpu;
-//! use granule_recorder::{NoSink, Traced};
+//! use granule_trace::recorder::{NoSink, Traced};
 //!
 //! // No event is recorded, and the wrapper takes no space.
 //! let _ = Traced::new((), NoSink);
 //! assert_eq!(size_of::<Traced<NoCpu, NoSink>>(), size_of::<NoCpu>());
 //! ```
-
-#![no_std]
-#![deny(missing_docs)]
 
 mod fixmap;
 mod sink;

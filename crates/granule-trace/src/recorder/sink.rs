@@ -2,9 +2,9 @@
 
 use granule::arch::{Descriptor, PhysicalAddress, VirtualAddress};
 use granule::table::Visibility;
-use granule_trace::Event;
+use crate::Event;
 
-/// Takes the events of [`Traced`](crate::Traced) and [`TracedFixmap`](crate::TracedFixmap).
+/// Takes the events of [`Traced`](super::Traced) and [`TracedFixmap`](super::TracedFixmap).
 pub trait Sink: Copy {
     /// Whether descriptors that hardware may have changed are recorded as they are found, for
     /// tables of CPUs with TCR.HA or TCR.HD. Loads are the hottest operation, so the answer is a
@@ -85,13 +85,13 @@ pub(crate) const fn entry(table: PhysicalAddress, index: usize) -> u64 {
 }
 
 /// Converts the walker's visibility to the event's.
-pub(crate) const fn seen_by(visibility: Visibility) -> granule_trace::Visibility {
+pub(crate) const fn seen_by(visibility: Visibility) -> crate::Visibility {
     match visibility {
-        Visibility::Private => granule_trace::Visibility::Private,
-        Visibility::Live => granule_trace::Visibility::Live,
-        Visibility::Publish => granule_trace::Visibility::Publish,
+        Visibility::Private => crate::Visibility::Private,
+        Visibility::Live => crate::Visibility::Live,
+        Visibility::Publish => crate::Visibility::Publish,
         // A visibility that the walker gains later is recorded as the strongest order.
-        _ => granule_trace::Visibility::Exchange,
+        _ => crate::Visibility::Exchange,
     }
 }
 

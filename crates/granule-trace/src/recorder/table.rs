@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code, reason = "hands on the promises of the traits")]
 
-use crate::sink::{Sink, entry, seen_by, stored};
+use super::sink::{Sink, entry, seen_by, stored};
 use granule::arch::tlbi::TlbiOp;
 use granule::arch::{Descriptor, PhysicalAddress, Regime};
 use granule::forward;
@@ -10,7 +10,7 @@ use granule::linear::{Arena, HasArena};
 use granule::table::{
     BitChange, FreedTable, TableAllocator, TableMemory, TableRun, TlbOps, Visibility,
 };
-use granule_trace::{Barrier, Event, System};
+use crate::{Barrier, Event, System};
 
 /// An implementation of the walker's traits, with recorded calls.
 #[derive(Clone, Copy, Debug)]
@@ -100,7 +100,7 @@ const fn updated(
     Event::Update {
         address: entry(table, first),
         count: count as u32,
-        change: granule_trace::BitChange {
+        change: crate::BitChange {
             of: change.of,
             clear: change.clear,
             set: change.set,

@@ -1,11 +1,11 @@
 //! Recording of stores through fixmap slots, as stores to the tables that the slots map.
 //!
 //! The slots' own entries, barriers and TLBIs are not recorded here. The code that implements the
-//! slots records them with a [`Traced`](crate::Traced) around the traits that change the slots.
+//! slots records them with a [`Traced`](super::Traced) around the traits that change the slots.
 
 #![allow(unsafe_code, reason = "hands on the promises of the traits")]
 
-use crate::sink::{Sink, stored};
+use super::sink::{Sink, stored};
 use granule::arch::{Descriptor, Geometry, PhysicalAddress, VirtualAddress};
 use granule::forward;
 use granule::linear::fixmap::{Entries, FixmapSlots, Slot};
