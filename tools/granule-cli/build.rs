@@ -27,7 +27,7 @@ fn main() {
 
 /// Compiles a crate of the workspace for the target.
 fn compile(name: &str, kind: &str, to: &Path, trace: Option<&Path>) {
-    let source = format!("../granule-{name}/src");
+    let source = format!("../../crates/granule-{name}/src");
     println!("cargo::rerun-if-changed={source}");
     let mut rustc = Command::new(env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
     rustc

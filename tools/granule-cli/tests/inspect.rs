@@ -434,7 +434,7 @@ fn every_key_is_documented() {
     let output = granule("lint", &file(&broken), &["--json", "--most", "0"]);
     keys(&serde_json::from_slice(&output.stdout).unwrap(), &mut found);
     assert!(found.len() > 40, "{found:?}");
-    let document = std::fs::read_to_string("../docs/dump-json.md").unwrap();
+    let document = std::fs::read_to_string("../../docs/dump-json.md").unwrap();
     for key in found {
         assert!(document.contains(&format!("`{key}`")), "{key}");
     }

@@ -127,7 +127,7 @@ fn no_page_size_is_a_constant_in_code_that_all_share() {
         new.is_empty(),
         "these may stand for a page size, which is a type (P: Page) or a value (PageSize, \
          Geometry), never a constant (granule::guide); if one is something else, say so in \
-         xtask/page_constants.txt: {new:#?}"
+         tools/xtask/page_constants.txt: {new:#?}"
     );
     let gone: Vec<_> = allowed.difference(&found).collect();
     assert!(gone.is_empty(), "allowed, and not there: {gone:#?}");

@@ -4,6 +4,7 @@
 #![allow(unsafe_code, reason = "the tests call unsafe operations")]
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod expected;
 mod slots;
 
 use granule::arch::tlbi::TlbCapabilities;
@@ -12,13 +13,14 @@ use granule::arch::{
     Permissions, PhysicalAddress, Regime, VaRange, VirtualAddress,
 };
 use granule::linear::fixmap::{FixmapBuilder, Slot};
-use granule::linear::{Barriers, Published, Strategy, expected};
+use granule::linear::{Barriers, Published, Strategy};
 use granule::table::{
     Counters, Counts, DirectMapped, Environment, FreedTable, Leaves, NoCpu, PageTables, PhysToVirt,
     Piece, TableAllocator, TableError, TableRun, TableView, Visit,
 };
 use granule_testing::cases::config;
 use proptest::prelude::*;
+use expected::expected;
 use slots::{Checked, Pages};
 
 /// The geometry of tables, and the TLBIs of their CPUs.

@@ -41,8 +41,8 @@ pub fn cells() -> Vec<Cell> {
             continue;
         };
         for line in &LINES {
-            let (Some(&published_ms), Ok(expected)) =
-                (line.ms.get(place), job.expect(line.strategy, line.barriers))
+            let (Some(&published_ms), Ok(cost)) =
+                (line.ms.get(place), job.cost(line.strategy, line.barriers))
             else {
                 continue;
             };
@@ -50,7 +50,7 @@ pub fn cells() -> Vec<Cell> {
                 column,
                 line,
                 published_ms,
-                predicted_ms: machine.predict(&expected).low_ms,
+                predicted_ms: machine.predict(&cost).low_ms,
                 fitted: line.fitted && FITTED_COLUMNS.contains(&place),
             });
         }

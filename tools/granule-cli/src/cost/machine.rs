@@ -8,9 +8,7 @@ use std::array;
 
 use granule::arch::PageSize;
 use granule::arch::bbm::BbmLevel;
-use granule::linear::Expected;
-
-use super::Job;
+use super::{Cost, Job};
 use super::published::{COLUMNS, Column, FITTED_COLUMNS, LINES, Line};
 use crate::request::Rodata;
 
@@ -60,13 +58,13 @@ pub struct Predicted {
 }
 
 /// The count of each cost.
-fn paid(expected: &Expected) -> [f64; COSTS] {
-    let counts = &expected.counts;
+fn paid(cost: &Cost) -> [f64; COSTS] {
+    let counts = &cost.counts;
     [
         counts.tlbi as f64,
-        expected.waits as f64,
+        cost.waits as f64,
         // Each wait includes two DSBs.
-        counts.dsb.saturating_sub(2 * expected.waits) as f64,
+        counts.dsb.saturating_sub(2 * cost.waits) as f64,
         counts.stores as f64,
     ]
 }
@@ -103,7 +101,7 @@ impl CostModel {
         let mut counts = Vec::new();
         let mut times = Vec::new();
         for line in &lines {
-            counts.push(paid(&job.expect(line.strategy, line.barriers).ok()?));
+            counts.push(paid(&job.cost(line.strategy, line.barriers).ok()?));
             times.push(f64::from(*line.ms.get(column)?) * 1e6);
         }
         let fit = |times: &[f64]| {
@@ -151,14 +149,14 @@ impl CostModel {
         self.page_sizes.contains(&page_size)
     }
 
-    /// The time of a map that takes `expected`.
+    /// The time of a map that costs `cost`.
     #[must_use]
-    pub fn predict(&self, expected: &Expected) -> Predicted {
-        let sum = sum(&paid(expected), &self.costs());
+    pub fn predict(&self, cost: &Cost) -> Predicted {
+        let sum = sum(&paid(cost), &self.costs());
         // Where nothing is zeroed, the cost of a store by itself is unknown: between half of what
         // storing and zeroing cost together (if they cost the same) and all of it.
-        let unzeroed = if expected.zeroed == 0 {
-            expected.counts.stores as f64 * self.store_ns
+        let unzeroed = if cost.zeroed == 0 {
+            cost.counts.stores as f64 * self.store_ns
         } else {
             0.0
         };
@@ -292,11 +290,11 @@ mod tests {
             let fitted = LINES.iter().filter(|line| line.fitted);
             let rows: Vec<_> = fitted
                 .map(|line| {
-                    let expected = job.expect(line.strategy, line.barriers).unwrap();
-                    let predicted = machine.predict(&expected);
+                    let cost = job.cost(line.strategy, line.barriers).unwrap();
+                    let predicted = machine.predict(&cost);
                     // Maps like the published ones have one exact time.
                     assert_eq!(predicted.low_ms, predicted.high_ms);
-                    paid(&expected).map(|paid| paid / (predicted.low_ms * 1e6))
+                    paid(&cost).map(|paid| paid / (predicted.low_ms * 1e6))
                 })
                 .collect();
             let again = least_squares(&rows).unwrap();
@@ -314,8 +312,8 @@ mod tests {
         let machine = CostModel::named("altra").unwrap();
         let job = published_job(&COLUMNS[1]).unwrap();
         for strategy in granule::linear::Strategy::ALL {
-            let expected = job.expect(strategy, strategy.barriers()).unwrap();
-            let predicted = machine.predict(&expected);
+            let cost = job.cost(strategy, strategy.barriers()).unwrap();
+            let predicted = machine.predict(&cost);
             let direct = strategy == granule::linear::Strategy::Direct;
             assert_eq!(predicted.high_ms > predicted.low_ms, direct, "{strategy}");
         }

@@ -8,12 +8,11 @@ pub mod args;
 use std::fmt::Write as _;
 
 use granule::arch::bbm::BbmLevel;
-use granule::linear::Expected;
 use granule::table::Leaves;
 use serde_json::{Value, json};
 
 use crate::cost::machine::Predicted;
-use crate::cost::{CostModel, Job, job};
+use crate::cost::{Cost, CostModel, Job, job};
 use crate::request::{Barriers, LinearMap, PageSize, Rodata};
 use crate::sizes::show_size;
 
@@ -49,7 +48,7 @@ pub struct Taken {
     /// The barriers of its page entries.
     pub barriers: &'static str,
     /// Its counts.
-    pub expected: Expected,
+    pub cost: Cost,
     /// Its time on the machine, if one is named.
     pub predicted: Option<Predicted>,
 }
@@ -92,15 +91,15 @@ impl Plan {
                     Some(barriers) if strategy != LinearMap::Direct => barriers.value(),
                     _ => strategy.strategy().barriers(),
                 };
-                let expected = job.expect(strategy.strategy(), barriers)?;
+                let cost = job.cost(strategy.strategy(), barriers)?;
                 Ok(Taken {
                     strategy,
                     barriers: barriers.name(),
-                    expected,
+                    cost,
                     predicted: self
                         .machine
                         .as_ref()
-                        .map(|machine| machine.predict(&expected)),
+                        .map(|machine| machine.predict(&cost)),
                 })
             })
             .collect::<Result<_, String>>()?;
@@ -135,7 +134,7 @@ impl Planned {
             .taken
             .iter()
             .map(|taken| {
-                let counts = &taken.expected.counts;
+                let counts = &taken.cost.counts;
                 let low = taken.predicted.map(|predicted| predicted.low_ms);
                 let high = taken.predicted.map(|predicted| predicted.high_ms);
                 json!({
@@ -220,7 +219,7 @@ impl Planned {
             },
         );
         for taken in &self.taken {
-            let counts = &taken.expected.counts;
+            let counts = &taken.cost.counts;
             let time = taken.predicted.map_or_else(String::new, |predicted| {
                 let (low, high) = (predicted.low_ms, predicted.high_ms);
                 if high > low * 1.01 {

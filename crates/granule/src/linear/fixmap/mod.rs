@@ -319,7 +319,7 @@ where
 
 /// The bytes of a table of `level` that `base` maps at a time: a contiguous group at the last two
 /// levels, else the whole table.
-pub(super) const fn base_span(size: PageSize, level: Level) -> u64 {
+const fn base_span(size: PageSize, level: Level) -> u64 {
     let entries = match level {
         Level::L2 | Level::L3 => size.contiguous_entries(level),
         _ => size.entries(),

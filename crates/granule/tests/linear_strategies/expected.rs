@@ -1,28 +1,22 @@
-//! The expected cost of each published strategy, for any amount of RAM.
+//! The expected cost of each published strategy: an oracle that walks no table.
 //!
-//! Pure code, and independent of the builder: the builder walks tables, this module computes per
-//! level how many tables, spans and entries a range touches. It shares two definitions with the
-//! builder, the slots and the span that `base` maps at a time, because these define the strategies.
-//! Tests compare the spans with literal numbers, and the counts with the builder and the kernel.
+//! It computes per level how many tables, spans and entries a range touches.
 
-use super::fixmap::{Slot, base_span};
-use super::{Barriers, Published, Strategy};
-use crate::arch::page_size::{Level, PageSize};
-use crate::arch::tlbi::{Invalidation, TlbCapabilities, TlbiScope};
-use crate::arch::{Geometry, VirtualAddress};
-use crate::table::Piece;
-use crate::table::plan::Plan;
-use crate::table::{Counted, Counters, Counts, NoCpu, invalidate};
+use granule::arch::tlbi::{Invalidation, TlbCapabilities, TlbiScope};
+use granule::arch::{Geometry, Level, PageSize, VirtualAddress};
+use granule::linear::fixmap::Slot;
+use granule::linear::{Barriers, Published, Strategy};
+use granule::table::{Counted, Counters, Counts, NoCpu, Piece, invalidate};
 
 /// The cost of a linear map.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Expected {
+pub(crate) struct Expected {
     /// Stores, tables, TLBIs and barriers.
-    pub counts: Counts,
+    pub(crate) counts: Counts,
     /// The number of stores that make an entry of a new table invalid before the table is filled.
-    pub zeroed: u64,
+    pub(crate) zeroed: u64,
     /// The number of waits for TLBIs; one wait may cover several TLBIs.
-    pub waits: u64,
+    pub(crate) waits: u64,
 }
 
 /// Counts of one level for one piece.
@@ -40,8 +34,7 @@ struct Touched {
 
 /// The cost of a published strategy for `pieces`, which ascend, in an empty half. A piece outside
 /// `geometry` is skipped.
-#[must_use]
-pub fn expected(
+pub(crate) fn expected(
     geometry: &Geometry,
     can: &TlbCapabilities,
     pieces: &[Piece],
@@ -62,8 +55,8 @@ pub fn expected(
         if piece.bytes == 0 {
             continue;
         }
-        let plan = Plan::shape(geometry, piece, from);
-        let touched = touch(geometry, &plan, &mut tabled, from, from + piece.bytes);
+        let top = top(geometry, piece, from);
+        let touched = touch(geometry, top, &mut tabled, from, from + piece.bytes);
         for (level, touched) in Level::ALL.into_iter().zip(touched) {
             let mut opened = match strategy {
                 Strategy::Base => touched.spans,
@@ -108,7 +101,7 @@ impl Expected {
 /// Computes the counts of one piece.
 fn touch(
     geometry: &Geometry,
-    plan: &Plan,
+    top: Level,
     tabled: &mut [u64; Level::ALL.len()],
     from: u64,
     to: u64,
@@ -135,7 +128,7 @@ fn touch(
             touched.new += last - first + 1 - u64::from(*tabled == first);
             *tabled = last;
         }
-        if level >= plan.top() {
+        if level >= top {
             let entry = size.entry_bytes(level);
             let whole = |(start, end): (u64, u64)| {
                 let inner = (start.next_multiple_of(entry), end & !(entry - 1));
@@ -193,4 +186,28 @@ impl Cost {
         }
         Self(counters.get())
     }
+}
+
+/// The highest level of the leaves of a piece that begins at an offset.
+fn top(geometry: &Geometry, piece: &Piece, from: u64) -> Level {
+    let distance = piece.output.0.wrapping_sub(from);
+    let fits = |level: &Level| {
+        let aligned = distance.is_multiple_of(geometry.page_size().entry_bytes(*level));
+        aligned && *level >= piece.leaves.top && geometry.leaf_allowed(*level)
+    };
+    let levels = [Level::L2, Level::L1, Level::L0].into_iter();
+    let levels = levels.filter(|level| *level >= geometry.start_level());
+    levels.take_while(fits).last().unwrap_or(Level::L3)
+}
+
+/// The bytes of a table of `level` that `base` maps at a time, as published: 16, 128 and 32 entries of level 3, and
+/// 16, 32 and 32 of level 2; all of a table above.
+fn base_span(size: PageSize, level: Level) -> u64 {
+    let entries = match (level, size) {
+        (Level::L3, PageSize::K16) => 128,
+        (Level::L2 | Level::L3, PageSize::K4) => 16,
+        (Level::L2 | Level::L3, _) => 32,
+        _ => size.entries() as u64,
+    };
+    size.entry_bytes(level) * entries
 }

@@ -1,4 +1,4 @@
-//! A linear map to build, and its counts by arithmetic.
+//! A linear map to build.
 //!
 //! All assumptions about a machine that is not booted are here: the start of its RAM, and the size
 //! of the kernel.
@@ -9,10 +9,10 @@ use granule::arch::{
     Attributes, CpuFeatures, Geometry, IdRegisters, PageSize, Permissions, PhysicalAddress, Regime,
     VaRange, VirtualAddress,
 };
-use granule::linear::{self, Barriers, Expected, LeafStats, Placement, Strategy};
+use granule::linear::{Barriers, LeafStats, Placement, Strategy};
 use granule::table::{Leaves, Piece};
 
-pub(super) mod direct;
+use super::{Cost, periodic};
 use crate::request::Rodata;
 use crate::sizes::show_size;
 
@@ -147,22 +147,17 @@ impl Job {
         LeafStats::new(&self.geometry, &self.pieces)
     }
 
-    /// The expected counts, without instructions.
+    /// The counts of making it, without instructions.
     ///
     /// # Errors
     ///
-    /// One line if the library's own code would refuse the map.
-    pub fn expect(&self, strategy: Strategy, barriers: Barriers) -> Result<Expected, String> {
-        match strategy.published() {
-            None => direct::expected(self),
-            Some(strategy) => Ok(linear::expected(
-                &self.geometry,
-                &self.capabilities,
-                &self.pieces,
-                strategy,
-                barriers,
-            )),
-        }
+    /// One line if the library's code refuses the map.
+    pub fn cost(&self, strategy: Strategy, barriers: Barriers) -> Result<Cost, String> {
+        let cost = match strategy.published() {
+            None => periodic::direct(self),
+            Some(published) => periodic::published(self, published, barriers),
+        };
+        cost.map_err(|error| format!("`{strategy}`: {error}"))
     }
 }
 
@@ -219,9 +214,9 @@ mod tests {
                         let job =
                             Job::with_image(image_bytes, 4 << 30, shape, Rodata::Full, bbm, false)
                                 .unwrap();
-                        let expected = job.expect(strategy, strategy.barriers()).unwrap();
+                        let cost = job.cost(strategy, strategy.barriers()).unwrap();
                         let leaves: Vec<_> = job.stats().leaves().collect();
-                        (expected.counts, leaves)
+                        (cost.counts, leaves)
                     };
                     let usual = counts(IMAGE_BYTES);
                     for image_bytes in [64 << 10, 704 << 10, MOST_IMAGE_BYTES - (64 << 10)] {
