@@ -1,6 +1,6 @@
-//! Boots through firmware: EDK2 and U-Boot start the same image, and what is on README.md's lines for
-//! U-Boot is what is typed at its prompt. Boots with boot loaders from a disk are in `granule-peers`, because
-//! apt has to fetch the loaders.
+//! Boots through firmware: EDK2 and U-Boot start the same image, and U-Boot's lines in docs/booting.md are those
+//! that are typed at its prompt. Boots with boot loaders from a disk are in `granule-peers`, because apt has to
+//! fetch the loaders.
 
 mod edk2;
 

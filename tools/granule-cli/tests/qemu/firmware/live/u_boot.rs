@@ -1,4 +1,4 @@
-//! U-Boot's prompt, with README.md's lines.
+//! U-Boot's prompt, with the lines of docs/booting.md.
 
 use granule_cli::boot::prompt::{Way, commands};
 use granule_cli::{Firmware, Initramfs, Outcome, PageSize, Request};
@@ -8,11 +8,11 @@ use crate::hooked;
 use crate::image::image;
 use crate::user::machine::{Ran, ends, machine, program};
 
-/// The lines between README.md's marker and the end of its block.
-fn lines_of_readme(marker: &str) -> Vec<String> {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md");
-    let readme = std::fs::read_to_string(path).unwrap();
-    let (_, rest) = readme.split_once(marker).unwrap();
+/// The lines of the block behind a marker of docs/booting.md.
+fn documented_lines(marker: &str) -> Vec<String> {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/booting.md");
+    let document = std::fs::read_to_string(path).unwrap();
+    let (_, rest) = document.split_once(marker).unwrap();
     let block = rest.split("```").nth(1).unwrap();
     // The first line is the block's language; the last one is the end's indentation.
     let lines = block.lines().skip(1).map(str::trim);
@@ -20,10 +20,10 @@ fn lines_of_readme(marker: &str) -> Vec<String> {
     lines.map(str::to_owned).collect()
 }
 
-/// A boot by README.md's lines behind a marker, which must be those that are typed for this way.
+/// A boot by the lines behind a marker, which must be those that are typed for this way.
 #[track_caller]
 fn booted(marker: &str, way: Way, request: &Request, name: &str) -> Ran {
-    let typed = lines_of_readme(marker);
+    let typed = documented_lines(marker);
     assert_eq!(
         typed,
         commands(way, &format!("arm64.pagesize={name}"), true)
@@ -43,7 +43,7 @@ fn booted(marker: &str, way: Way, request: &Request, name: &str) -> Ran {
 }
 
 #[test]
-fn readme_s_lines_boot_the_kernel_and_its_first_program() {
+fn documented_lines_boot_the_kernel_and_its_first_program() {
     let request = Request {
         firmware: Firmware::UBoot,
         ..machine(PageSize::K16, 2)
@@ -57,7 +57,7 @@ fn readme_s_lines_boot_the_kernel_and_its_first_program() {
 }
 
 #[test]
-fn readme_s_lines_boot_it_as_an_efi_program() {
+fn documented_lines_boot_it_as_an_efi_program() {
     let request = Request {
         firmware: Firmware::UBootEfi,
         ..machine(PageSize::K4, 1)
