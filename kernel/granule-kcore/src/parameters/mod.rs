@@ -4,7 +4,7 @@
 //! the MMU is on uses it too. The words that are read there are known here by name only. An invalid
 //! value, or an unknown word that looks like one of the kernel's, is a [`Problem`], which prints as one
 //! line; the boot continues as that line says. The last occurrence of a key counts, except that every
-//! `efi=`, `granule.test=` and `arm64.fake_cpu=` counts.
+//! `granule.test=` and `arm64.fake_cpu=` counts.
 
 mod leaves;
 mod problem;
@@ -119,7 +119,7 @@ pub struct KexecOptions {
 }
 
 /// The keys of the words that are read here, in the order of [`Values`].
-const KEYS: [&str; 16] = [
+const KEYS: [&str; 15] = [
     "maxcpus=",
     "rodata=",
     "arm64.bbm=",
@@ -132,7 +132,6 @@ const KEYS: [&str; 16] = [
     "granule.bench=",
     "granule.persist=",
     "granule.kexec=",
-    "efi=",
     "rdinit=",
     "user_pagesize=",
     "user_large_leaves=",
@@ -215,7 +214,6 @@ impl<'a> Parameters<'a> {
             bench,
             persist,
             kexec,
-            _,
             init,
             user_page_size,
             large_leaves,
