@@ -57,7 +57,10 @@
 //! The relocation code exists twice: `relocate.s`, and [`steps`], the same in Rust through a trait. A test
 //! executes the assembly on the host, one instruction at a time, and compares every load, store, cache
 //! operation, barrier and register write with the Rust steps. It repeats this with each instruction left out,
-//! and each omission must be detected. docs/performance.md has the instructions that a line takes.
+//! and each omission must be detected. A copied line takes 8.5 instructions, a copied and cleaned one 9.5, an
+//! only cleaned one 2.5, a record about 8 more. The limit is 1.1 times (9.5 instructions for each copied line
+//! and 1 for each cleaned one). One segment that is copied stays below it; lines that are only cleaned do
+//! not.
 
 #![no_std]
 #![deny(missing_docs)]

@@ -3,7 +3,7 @@
 //!
 //! The next kernel's image is not validated here: the leaving kernel does that and reports it.
 //!
-//! The archive has the program `kexec` as `/init`, the next kernel's files, and `/etc/kexec`.
+//! The program is `/init`, and its orders are in `/etc/kexec`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
