@@ -22,10 +22,11 @@
 //! little of it. All tables use one kind of environment: recording, counting and conflict injection are
 //! switched at run time and tested once a call, a call stores a run of entries, and the source of table pages
 //! is a value. Each operation thus has one instance per page size, behind `dyn Tree` of [`walker`]; callers
-//! take the size as a value and are compiled once, and bulk stores are functions without any page size. Two
+//! take the size as a value and are compiled once, and bulk stores are functions without any page size. Other
 //! parts have instances of their own: the boot tables, because code with the MMU off may not call through
-//! pointers, and the published strategies of the linear map. `cargo xtask size` lists all code per page size
-//! by symbol; docs/performance.md has the cost of an image for every size.
+//! pointers, the published strategies of the linear map ([`map`]), the tables that lead out of this kernel
+//! ([`transition`]), and the spaces of programs (`task::address_space`). `cargo xtask size` lists all code
+//! per page size by symbol; docs/performance.md has the cost of an image for every size.
 
 pub(crate) mod early_tables;
 pub(crate) mod error;
