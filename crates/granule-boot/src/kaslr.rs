@@ -3,6 +3,10 @@
 //!
 //! The seed is the 64-bit number that firmware leaves in `/chosen/kaslr-seed`. Every number is drawn
 //! from it, so a boot with the same seed has the same addresses.
+//!
+//! The code that reads the seed overwrites it in the tree, so that no later reader can compute the addresses.
+//! Each purpose has a number of its own: the image's place is taken with the MMU off, that of the linear map
+//! once RAM is known, and the seed for a next kernel last.
 
 use super::words;
 use core::fmt;

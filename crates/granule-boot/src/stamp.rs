@@ -5,7 +5,7 @@
 //! before such data. Its reader calls [`Stamp::check`], which refuses another page size with a
 //! one-line message; data whose [`Units`] are bytes is readable under every size. A reader that can
 //! convert gets the writer's numbers in bytes ([`Stamp::bytes`]) or in its own pages
-//! ([`Stamp::pages`]).
+//! ([`Stamp::pages`]). Memory that one kernel hands to another is meant to have the same stamp.
 //!
 //! Fixed layout, little-endian, [`BYTES`] long, no padding:
 //!

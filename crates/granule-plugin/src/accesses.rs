@@ -8,6 +8,11 @@
 //! has as many entries and replaces the one that was not used for longest. All that such accesses
 //! change is the order of these pages, which the next record tells. So time and size of a stream
 //! depend on how often a program goes to another page, and no TLB model can see the difference.
+//!
+//! The stream is for machines of one CPU. A test compares the counts with those that all accesses give. DC
+//! ZVA stores without a callback, and is recorded from its register. CPY and SET are not followed; the stream
+//! records that they ran. A record has the bits of the guest's own leaf, from a walk of its tables in RAM.
+//! The upper half is taken to be global.
 
 use crate::track::{Memory, PAGE_SHIFT, Translation};
 use granule_trace::System;

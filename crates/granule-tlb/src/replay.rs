@@ -1,4 +1,8 @@
 //! The stream of accesses through the TLBs of every CPU with every map, all at once.
+//!
+//! The maps that are compared are rules on addresses, so one run serves all page sizes. All models go along
+//! with the guest, in constant memory: a CPU with a map each. TTBR writes that change the ASID and TLBIs
+//! apply to every model. Slow models make the guest wait.
 
 use granule::arch::PageSize;
 use granule_plugin::accesses::{KEPT, Kind, Page, Record, What};

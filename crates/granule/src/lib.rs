@@ -19,6 +19,13 @@
 //!   issues an instruction.
 //! - [`guide`]: how to write code that assumes no page size, with examples.
 //!
+//! Modules import in one direction; `hw` is behind a trait of [`table`]:
+//!
+//! ```text
+//! arch <- table <- linear, space
+//!         table <- hw
+//! ```
+//!
 //! Three crates build on this one for what a kernel needs besides page tables: `granule-boot`
 //! (the choice of a page size, the device tree before the MMU is on, early memory), `granule-kexec`
 //! (starting another kernel) and `granule-trace` (a trace of the calls to the three traits, by its feature `recorder`).

@@ -25,6 +25,26 @@
 //! contiguous group of pages, and no leaf of the image is larger. The image stays inside one span of
 //! 32 MiB, so it never crosses from one table into the next above that. And no place shares a table of
 //! 4K pages' level 2 (1 GiB) or of 64K pages' level 3 (512 MiB) with a window.
+//!
+//! # Address randomisation
+//!
+//! A seed (`granule_boot::kaslr`) moves the image and the linear map; the windows never move. Without a seed
+//! both have the addresses above, or the lowest. Benchmarks and figures boot without a seed.
+//!
+//! The map has the same leaves and tables at every place, so no count depends on the seed but that of
+//! instructions, which differs by less than a thousandth. For the image the rules above ensure this. For the
+//! linear map `granule::linear::Places` does: RAM keeps its offset in the largest leaf that it can contain,
+//! and in every table into which it crosses from another. As much room as RAM takes stays free above it, for
+//! memory that is added later. If RAM has no room, the map has one place, and a line on the console reports
+//! it.
+//!
+//! The image could have 480 places inside the last 4 GiB. It has 28 GiB, because the vectors' test for a
+//! stack that is never split is as cheap for the last 32 GiB. A wider range at more address bits would take
+//! another table with some page sizes, so counts would depend on the seed.
+//!
+//! The addresses are in the console record only (`kaslr.image`, `kaslr.linear_map`), which is for those who
+//! test the kernel. A panic prints addresses in the ELF file, which do not depend on the image's place;
+//! registers are printed as they are.
 
 use core::ops::Range;
 

@@ -3,6 +3,9 @@
 //!
 //! Each family of UARTs has a file with its registers. What a console does with them is here, once for all:
 //! all families have a register for data, and flags that say when it may be written and when all has left.
+//!
+//! Firmware has set the speed of the line, and it stays as it is. A transmitter that is off, as after a start
+//! without firmware, is turned on.
 
 mod cadence;
 mod imx;

@@ -2,7 +2,18 @@
 //!
 //! The owner of the place defines a trait and one static [`Hook`] of it. `selftest` implements the trait and
 //! installs it, in the test image only. In every other image a hook is a zero-sized value whose [`Hook::get`]
-//! is the constant `None`, so the compiler removes the branch. Nothing else lives here.
+//! is the constant `None`, so the compiler removes the branch. The hooks themselves do not live here.
+//!
+//! There are two images. `Image` is shipped and measured. `Image-test` (cargo feature `test-image`) is the
+//! same kernel with self-tests, deliberate failures and fault injection. One image with all of it would have
+//! unused code in every shipped kernel, a command line that could break it, and imports from the lowest parts
+//! of the kernel to its tests. That the tested code is the shipped code is shown otherwise: the boot matrix
+//! runs on both images, the checks of MMU-off code and of entry code read both ELF files, and tests without
+//! words of the test image boot `Image`.
+//!
+//! Entry points that only self-tests call stand beside the private parts that they need, under `cfg(feature =
+//! "test-image")`. A CPU with its MMU off can call no hook: the request of `arm64.fake_cpu=` is data in its
+//! command (`handover::mailbox::Disguise`), of size zero in `Image`.
 
 /// A place for one implementation of the trait `T`.
 pub(crate) struct Hook<T: ?Sized + Sync + 'static> {

@@ -1,13 +1,40 @@
 //! Granule's reference kernel: one bootable image for every page size.
 //!
-//! The boot loader enters [`early`] with the MMU off. [`early`] reads the device tree, builds the boot
-//! tables, turns the MMU on and jumps to `kmain_entry` here, at its virtual address. [`init`] boots on from
-//! there; [`smp`] starts the other CPUs, which enter through `early` too. [`handover`] is the data between
-//! the two sides. Code that touches no hardware is in `granule-kcore`. docs/architecture.md, section Layers,
-//! says which module may import which.
+//! Code that touches no hardware is in `granule-kcore`. On the host this crate is a program that prints how
+//! the image is built, and nothing else: what can be tested there is in other crates. No other file of this
+//! crate has a condition on the target.
 //!
-//! On the host this crate is a program that says how the image is built, and nothing else: what can be tested
-//! there is in other crates. No other file of this crate has a condition on the target.
+//! # The boot, step by step
+//!
+//! 1. `early::head::entry` refuses EL3, a running MMU and a load address that is not 2 MiB aligned. It cleans
+//!    the image's writable range to the point of coherency before the first write, because a loader may have
+//!    left dirty lines, and relocates the image for its load address. At EL2 with VHE the kernel stays at
+//!    EL2; without VHE it drops to EL1. (`early::efi` comes before that, where EFI firmware starts the image
+//!    as an application.)
+//! 2. `early::mmu_off` cleans the device tree's lines and reads the tree byte by byte. It asks firmware for
+//!    the SoC's identity, if PSCI and SMCCC are new enough for that call. Page size and VA bits are then a
+//!    pure function of the ID registers and, in this order, the command line, the table of machines, the
+//!    build's default and the smallest size. The choice precedes the first table, so there is no second
+//!    identity map, and the MMU goes on once.
+//! 3. The boot tables come from a static pool in the image: in TTBR0 the identity map of one page of code,
+//!    with as few levels as the address allows; in TTBR1 image, device tree and console.
+//! 4. `early::head` relocates the image once more, for its virtual address, drops all lines that may have
+//!    been fetched meanwhile, turns the MMU on and jumps to `kmain_entry` here.
+//! 5. `init::boot` takes early memory from the tree, places and builds the linear map, runs the self-check
+//!    and starts the other CPUs (`smp`). It then drops the identity map (unless there are other CPUs), the
+//!    tree's window and the unused part of the pool, and frees their memory. It prints the record and runs
+//!    the programs, if there are any; `init::kmain` powers the machine off.
+//!
+//! The code of steps 1 to 3 uses no atomics, no SIMD and no unaligned access, and cannot panic. `cargo xtask
+//! image` follows every call in the finished file and fails otherwise. `handover` is the data that this code
+//! leaves for the code with the MMU on.
+//!
+//! # Layers
+//!
+//! A module imports only from modules that stand before it here: `hook`, `arch`, `handover`, `percpu`,
+//! `lock`, `trace`, `dev`, `early`, `fatal`, `cpu`, `exception`, `mm`, `smp`, `persist`, `report`, `sched`,
+//! `efi`, `task`, `kexec`, `bench`, `init`, `selftest`. Nothing calls into `early`: the code after it finds
+//! its results in `handover`. No code outside of `selftest` names `selftest`, except `kmain_entry`.
 
 #![cfg_attr(target_os = "none", no_std, no_main)]
 

@@ -1,6 +1,8 @@
 //! Prints the machine-readable record that `granule boot` reads from the console.
 //!
 //! Keys and values are documented in docs/boot-json.md and docs/boot-record.md.
+//!
+//! Nothing is measured here.
 
 use crate::arch::image;
 use crate::cpu::ipi;

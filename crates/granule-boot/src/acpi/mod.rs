@@ -3,6 +3,10 @@
 //!
 //! Firmware's bytes are untrusted. Each table is read only where firmware lists memory, has a bounded
 //! length and a checksum, and each list in it is walked once, from entry to entry.
+//!
+//! The readers are our own code. The crate `acpi` reaches memory through a callback that cannot refuse an
+//! address, and logs formatted text; with the MMU off firmware's addresses must be checked first, and nothing
+//! may format.
 
 mod entries;
 mod fadt;

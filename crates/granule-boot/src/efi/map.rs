@@ -1,5 +1,11 @@
 //! The EFI memory map (UEFI specification, `GetMemoryMap`): an array of descriptors, whose size firmware
 //! states.
+//!
+//! Memory counts as RAM if one descriptor marks it usable and none reserves it, as in Linux. Usable is memory
+//! of the loader, of boot services, and free memory, if it is write-back and not soft-reserved. ACPI's tables
+//! are RAM and reserved. Memory that firmware uses at run time is not RAM. Devices that firmware uses
+//! (memory-mapped I/O) get no node in the device tree, because the kernel may use them too. Everything else
+//! is not RAM.
 
 use super::super::bytes::{le32, le64};
 use super::super::tree::Range;

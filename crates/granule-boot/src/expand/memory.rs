@@ -1,4 +1,8 @@
 //! RAM by the EFI memory map, and the nodes that say it.
+//!
+//! Memory that firmware uses at run time is a child of `/reserved-memory` with `no-map` and the `compatible`
+//! `granule,efi-runtime`. Kept memory of an absurd size reaches to the next descriptor. Of more than 128
+//! separate ranges of RAM the smallest are left out.
 
 use super::super::acpi::Srat;
 use super::super::efi::{Descriptor, EFI_PAGE, Map, Role};

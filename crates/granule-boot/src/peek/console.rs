@@ -1,5 +1,14 @@
 //! Finds the console's registers, from the command line and from `/chosen/stdout-path`, and checks
 //! that an access there is safe. Drivers for the console do not belong here.
+//!
+//! The console is the first of these that can be used: `earlycon=NAME,ADDRESS` on the command line,
+//! `/chosen/stdout-path` (or `linux,stdout-path`), and the last `console=` on the command line that has one
+//! of Linux's names for a UART and a digit, as `ttyAMA0`. The kernel prints a line for each candidate that it
+//! passed over. Without a console the kernel boots on, and the boot record has the reason for each candidate.
+//!
+//! The registers must lie in 4 KiB that begin at a multiple of 4 KiB, because one page is mapped. This page
+//! must be outside of the image, the device tree, the area of `granule.trace=`, no-map ranges and the banks
+//! of RAM, which are Normal memory in the linear map.
 
 use super::super::bytes::before;
 use super::super::tree::{Node, Range, Tree};

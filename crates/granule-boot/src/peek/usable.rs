@@ -1,4 +1,8 @@
 //! The memory that another kernel left to this one. Which of it is RAM does not belong here.
+//!
+//! The properties are `linux,usable-memory-range` in `/chosen` and `linux,usable-memory` in a memory node.
+//! The area of `granule.trace=` is written before the kernel's memory map exists, so an area outside of the
+//! usable memory is refused with the MMU off already.
 
 use super::super::bytes::same;
 use super::super::chosen::USABLE_MEMORY_RANGE;

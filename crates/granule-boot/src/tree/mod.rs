@@ -18,6 +18,14 @@
 //! - [`Writer`] writes a tree, and [`rewrite`] copies one with the changes of an [`Edit`].
 //!
 //! In a damaged tree all iterators end at the damage.
+//!
+//! The kernel with the MMU off and on, kexec, the probe, the program `granule` and the fuzz targets use this
+//! one reader, so all of them agree on the content of a tree. It is our own code, although the project
+//! prefers a crate for everything outside page tables: with the MMU off nothing may panic, format or access
+//! memory unaligned, and the crate `dtoolkit` refuses names of more than 31 characters, which real trees
+//! have. `dtoolkit` writes trees on the host, and tests compare both readers.
+//!
+//! `/reserved-memory` has the root's numbers of cells unless it states its own.
 
 mod bus;
 mod error;

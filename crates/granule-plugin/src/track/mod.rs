@@ -4,6 +4,21 @@
 //! descriptor leads to it, when its contents are told, until it is stored to while nothing leads to
 //! it. Everything here is free of QEMU; the caller decodes, reads registers, and gives each call
 //! the CPU and the address of the instruction.
+//!
+//! - The contents of a page that becomes a table are emitted at that moment: with ORDER `earlier` where the
+//!   stamp shows a barrier after the last store to the page, and as plain stores of the CPU that made them
+//!   where it does not. So a table that is linked without a barrier is found, although nothing marked it as a
+//!   table before. Tables smaller than a page are ranges.
+//! - A page stays a table until it is stored to, while nothing leads to it, with a value that taking a tree
+//!   apart does not store. A top table that a TTBR led to stays one while descriptors are stored to it,
+//!   because a program that waits has no TTBR.
+//! - Each CPU's TCR at its write of TTBR fixes the size of the tree's tables; while EPD0 is set nothing is
+//!   walked. An empty root that CPUs walk with several page sizes is given back when no CPU walks it.
+//! - Barriers are emitted only where they change something: not after an equal or stronger one of the same
+//!   CPU with no event between. Exceptions and their returns are emitted as ISBs are.
+//! - Hardware's updates of a table are emitted with the next store to it, and at the end.
+//! - The order of events of one CPU is exact. Among CPUs it is the order in which they took the lock, which
+//!   is close to the order of their instructions and not always the same.
 
 mod geometry;
 mod link;

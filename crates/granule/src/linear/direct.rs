@@ -5,6 +5,9 @@
 //! that part map the next, far larger part, and so on. Two or three rounds reach a GiB of tables.
 //! The rest of RAM is then mapped in whole tables, each filled while it is still private. No valid
 //! entry ever changes, so no TLBI is needed.
+//!
+//! Tables in the arena map a part of it that is 512 (4K), 2048 (16K) or 8192 (64K) times as large as they
+//! are. Each round ends in one DSB ISHST and one ISB.
 
 #![allow(unsafe_code, reason = "the arena alone owns its pages")]
 

@@ -3,6 +3,15 @@
 //! A group or block that is mapped at once needs no TLBI, because its entries were invalid before
 //! (IWZCBG). It is chosen only where one VMA covers all of it and nothing in it is mapped. Whether
 //! memory has frames for it is not decided here: the caller goes on with the next smaller leaf.
+//!
+//! Where an empty last-level table is, groups come and no block, because unlinking the table would take a
+//! TLBI. A block that was split becomes one again, by break-before-make, once all of its table is alike and
+//! its frames are still one aligned run: where the rights of all of it change at once, and where a program
+//! wrote its last group after the other owners are gone. One invalidation serves up to 32 tables. A change of
+//! a part merges nothing: a page that changes back and forth would split and merge each time, with a TLBI for
+//! each page of the table on CPUs without TLBI by range. So a block of which a part changed, there and back,
+//! stays groups and pages until all of it becomes writable, or, if it is whole groups, until any rights of
+//! all of it change.
 
 use super::vma::Advice;
 use crate::arch::page_size::{Level, PageSize};

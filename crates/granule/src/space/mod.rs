@@ -22,6 +22,36 @@
 //! - A frame is released only after no CPU can reach it by a cached translation.
 //! - No hardware update is lost: entries that hardware may be updating are changed in one atomic
 //!   step. When a dirty page becomes read-only, the software dirty bit keeps the fact.
+//!
+//! # The operations
+//!
+//! - **First touch**: missing tables are filled empty and linked by one store-release, frames are zeroed,
+//!   entries are stored; then DSB ISHST, ISB. No TLBI is needed, because an invalid entry is not cached
+//!   (IWZCBG).
+//! - **Fold**, when the last page of a group comes that could not be mapped at once: each member is exchanged
+//!   for an empty entry, its bits are gathered, each member is invalidated, then all are stored with the
+//!   hint. Hardware may have set the access flag or the dirty state in one member for all (RXDPXQ, RLCGVS),
+//!   and a TLBI does not follow the hint (RLQLSD). **Unfold** does the same before a member changes alone,
+//!   because members must agree (RJQQTC). Where FEAT_BBM level 1 allows it and hardware has nothing left to
+//!   set, one store of the hint in each member does both (RPVTFW).
+//! - **Split of a block**: a table is reserved; the entry is exchanged for an empty one and invalidated; the
+//!   table is filled with groups while private and linked by a store-release. This is so at every level of
+//!   FEAT_BBM, so no CPU takes a conflict abort: other CPUs fault meanwhile and wait for the lock.
+//! - **Fork**: the child's tables are reserved; one pass makes the parent's entries read-only in place
+//!   (RWHZWS), fills the child's front to back while private, and shares the frames, all in runs; one TLBI.
+//! - **Write to a shared page**: break-before-make with the copy (RWHZWS), then the old frame is released; in
+//!   a block the same break serves its split. `copy` decides when a whole group is copied.
+//! - **Write to a page that is no longer shared**: made writable in place with its whole group or block,
+//!   TLBI. A block of which other spaces have a part is split.
+//! - **Change of rights to writable**: one pass makes pages with one owner writable in place, in whole groups
+//!   only; one TLBI; then groups within the range are folded again, and what the ends cut stays cut. A shared
+//!   page, and a group with such a page, waits for its next write.
+//! - **Unmap, exit**: blocks that an end cuts are split before the VMAs change. Entries become
+//!   present-invalid, or the one entry that leads to a table without other content does; one TLBI; then those
+//!   entries are visited, frames released in runs and tables freed. Gathering takes no memory.
+//!
+//! Tables and frames are reserved before the first store. So running out of memory at any point is an error
+//! without partial effects, and a fork that fails changes nothing in the parent and leaves the child empty.
 
 pub mod asid;
 mod change;

@@ -6,6 +6,11 @@
 //! its stride: stale small entries translate alike, but the next change of the block invalidates
 //! only one address and would miss them. An unlinked table is [kept](super::pending::Kept)
 //! unchanged until the invalidation.
+//!
+//! Groups are folded after the tables, and only in tables that remain: a table that becomes a block never
+//! needs the hint. A merge stores nothing to a table that it unlinked, because its mappings stay valid and
+//! CPUs may still walk it; so unlinked tables wait in a list, up to 32 for one invalidation, and not in the
+//! chain that unmapping threads through them.
 
 use super::pending::Kept;
 use super::piece::Leaves;

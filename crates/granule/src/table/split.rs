@@ -13,6 +13,19 @@
 //!
 //! The code assumes whole contiguous groups, as all operations leave them: the hint on all entries
 //! of a group, and all of them valid or all present-invalid.
+//!
+//! # The order of the steps
+//!
+//! 1. All tables of both edges are reserved before the first store. Running out of them is one error, and
+//!    leaves the tables unchanged.
+//! 2. All members of a group lose the hint, one store each (RPVTFW; level 1 allows it). If hardware may
+//!    update a member, the group is then invalidated, and all members get what any has: hardware may note a
+//!    write to one member in another until no TLB holds the group (RXDPXQ).
+//! 3. A block becomes a table (level 2 allows it, RKFLJB). If hardware may update the block, an exchange
+//!    links the table, and a late update goes to the whole new table, so none is lost (RWLTNL).
+//! 4. The change of the leaves follows, with its TLBI. The stride of that is the smallest changed entry,
+//!    because each member of a group needs its own TLBI (RLQLSD), and it has no level hint, because the hint
+//!    of the small leaves would leave the large one cached (RSQXYZ).
 
 #![allow(unsafe_code, reason = "the level of BBM that the caller vouches for")]
 

@@ -3,6 +3,13 @@
 //!
 //! A tree that cannot be used is described in one line, with the node. A piece of memory that has no
 //! effect is left out and told as a [`Warning`]. Devices are not looked up here.
+//!
+//! - A bank that reaches the end of the address space is left out. Cut at the largest physical address it
+//!   would be terabytes that do not exist, and no memory would hold the tables for them. A reservation that
+//!   reaches the end counts in RAM only, and a reservation outside RAM takes no room in early memory.
+//! - Part of an entry at the end of a `reg` is ignored, but memory without a whole entry is refused.
+//! - If another kernel left memory to this one (`linux,usable-memory-range` in `/chosen`,
+//!   `linux,usable-memory` in a memory node), no other RAM is mapped.
 
 use super::{OwnPath, own};
 use core::fmt;

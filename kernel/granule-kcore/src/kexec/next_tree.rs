@@ -6,6 +6,13 @@
 //! reads those tables itself, by the properties of `/chosen` that name them.
 //! The old tree came from firmware or another kernel and is untrusted: the pass ends for any bytes, with a
 //! tree or with an error that states the offset.
+//!
+//! The new tree keeps the properties that leave memory to this kernel (`linux,usable-memory-range`,
+//! `linux,usable-memory`): the memory outside is still another kernel's, for example the dump of a kernel
+//! that crashed. It loses `linux,elfcorehdr` and `linux,ima-kexec-buffer`, because nothing here keeps the
+//! memory that they name. `kaslr-seed` is fresh, from hardware (FEAT_RNG) and this kernel's own seed, and
+//! absent if there is neither; `rng-seed`, which its reader counts as secret, comes from hardware or is
+//! absent.
 
 use super::handoff_note as note;
 use core::fmt;

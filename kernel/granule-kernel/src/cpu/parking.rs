@@ -4,6 +4,9 @@
 //! A parked CPU runs in the identity map with interrupts masked, TTBR1 set to an empty root, and its TLB
 //! emptied. It waits for a flag in the identity map's writable page. It returns to the kernel's tables with
 //! an empty TLB.
+//!
+//! Before it waits, a parked CPU proves by an AT that a kernel address no longer translates. At all other
+//! times TTBR0 has the empty root too.
 
 #![allow(unsafe_code, reason = "parking of CPUs, with interrupts masked")]
 

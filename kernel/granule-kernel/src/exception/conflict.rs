@@ -8,6 +8,17 @@
 //! of the address space: the vectors and this code, the stack (another one if the interrupted one lies in the
 //! linear map), the frame, and the CPU's own slot. The handler takes no lock, does not print, and follows no
 //! pointer into the linear map, because a conflict inside it would recur for ever.
+//!
+//! The abort may happen at any access, fetch or stack access in the leaf, until the entry of the old size is
+//! gone. A conflict in the vectors' first store would overwrite ELR and SPSR, and a thread's stack may lie in
+//! the linear map. So before any store, for interrupts too, the vector checks by the stack pointer's upper
+//! bits whether the stack lies in the last 32 GiB. If it does not, or has no room left, the frame goes to the
+//! CPU's exception stack.
+//!
+//! Because it uses nothing of the linear map, the handler may interrupt a holder of the tables' lock that
+//! reaches tables in the very block that was split. A second conflict during the handler means that the rule
+//! was broken, and ends in a panic. Handled conflicts are `tlb_conflicts` in the record. An AT reports a
+//! conflict in PAR_EL1 and not as an exception: `arch::cpu::translate` invalidates and tries once more.
 
 use super::hook::ABORTS;
 use crate::arch::cpu;

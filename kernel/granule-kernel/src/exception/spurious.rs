@@ -7,6 +7,8 @@
 //!
 //! Like [`conflict`](super::conflict) this file takes no lock and accesses no memory whose mapping is ever
 //! split.
+//!
+//! The record counts such faults as `spurious_faults`.
 
 use super::hook::ABORTS;
 use crate::arch::cpu;

@@ -7,6 +7,56 @@
 //! Leaving: [`leave`](mod@leave) takes the steps from the call to the jump. [`verify_tables`] verifies the tables
 //! once more, and [`quiesce`] quiesces the devices. Arriving: [`arrive`] reports the handoff note. The device tree,
 //! the note, the options and the request to the boot CPU are in `granule_kcore::kexec`.
+//!
+//! # Loading
+//!
+//! All that a load takes is owned by values that free it ([`loaded`]). So a refusal at any point leaves
+//! nothing behind, and a kernel that was loaded before stays loaded.
+//!
+//! 1. The machine's facts (RAM, firmware's reservations, the device tree's address) are noted at boot,
+//!    because the tree's window is dropped.
+//! 2. The next tree is the machine's own with another `/chosen` (`granule_kcore::kexec::next_tree`). Its
+//!    length must be known for the places, and does not depend on them.
+//! 3. Places are the lowest that fit in free memory, counting blocks of 2 MiB and more. If there is none, or
+//!    no memory is left for the rest, they are the lowest in RAM that is not reserved, over this kernel. They
+//!    follow the arm64 boot protocol (`granule_kexec::place`): an image without the flag that it may be
+//!    anywhere goes as near to RAM's first byte as possible; the initramfs is within 32 GiB of the image,
+//!    counted from a multiple of 1 GiB; the tree has at most 2 MiB and a 2 MiB block of its own if there is
+//!    one, and never a block with memory that must not be mapped.
+//! 4. Every free page of every place is taken first ([`pages`]). A segment's bytes keep these pages, bytes
+//!    without such a page go elsewhere. If the bytes are to be copied anyway, the place's pages are only
+//!    held, and freed at the end. Memory inside a place that others free meanwhile is put aside until all is
+//!    taken. So no later page can be in the way, and no page is searched for twice.
+//! 5. Bytes are copied, followed by zeros, and digested. Image and tree are cleaned now where they are in
+//!    place. If all memory behind the image's bytes is free, it is kept and cleaned too.
+//! 6. The list and the tables are made and sealed. The list's pages are known apart from the list, so a list
+//!    that was written over loses none.
+//!
+//! Cleaning follows CTR_EL0 of the CPU that loads. Machines whose CPUs differ in the smallest line, or in
+//! whether instruction fetches need maintenance (IDC, DIC), are not supported.
+//!
+//! # Leaving
+//!
+//! The boot CPU leaves from its own loop, with no task on any CPU and no lock held. Each step is undone if a
+//! later one fails:
+//!
+//! 1. Freeze: no CPU takes up a task; running tasks leave at the end of their call or time slice (undone by
+//!    `sched::thaw`).
+//! 2. Verify: the list's digest; the transitional tables, walked and compared with the list, the places and
+//!    the list's pages; the copy of the relocation code.
+//! 3. CPUs off: each CPU quiesces its part of the interrupt controller and calls CPU_OFF from its own loop;
+//!    AFFINITY_INFO is asked until the CPU is off, one CPU after the other (undone by the way of the first
+//!    start). The kernel refuses to leave while a CPU waits in its image (parked, given up).
+//! 4. Quiesce: timer and PMU; of GICv2 and v3 all enables, pending and active states, groups and the CPU
+//!    interface, read back (undone by setting the controller up again; instruction counting stays off).
+//! 5. Programs' registers: TCR and TTBR0 as before user space, the list sealed for them.
+//! 6. Note: totals, digests and counts in a page that both kernels keep, cleaned; the record ends; a trace
+//!    gets the coming steps ([`trace::leaving`](crate::trace::leaving)).
+//! 7. Jump: the counter is stored last, then `relocate::leave`.
+//!
+//! The next kernel finds the note by `/chosen/granule,kexec-note`. With `granule.kexec=digest` it digests
+//! tree, initramfs and its own text and constants. The note's page, a trace's memory and the memory of
+//! `granule.persist=` are in the tree's memory reservations, so that a Linux keeps off them too.
 
 pub(crate) mod arrive;
 pub(crate) mod hook;

@@ -8,6 +8,9 @@
 //! Memory that was present at boot can be removed too, if none of it is in use. Memory that the kernel keeps
 //! for good (its image, the boot's tables, the frame metadata) does not belong to the allocator and cannot be
 //! removed.
+//!
+//! The metadata of new frames comes from the memory that was there before, so that all of the new memory can
+//! be removed again.
 
 #![allow(unsafe_code, reason = "added and removed memory")]
 

@@ -5,6 +5,8 @@
 //! without the lock, on pages that nothing else changes.
 //!
 //! Callers do not depend on the page size; [`walker`] resolves it.
+//!
+//! [`counted`] returns the cost of changes, including how often the lock was taken.
 
 #![allow(unsafe_code, reason = "the kernel's tables, opened under their lock")]
 

@@ -2,6 +2,15 @@
 //!
 //! Counting begins before the first instruction that plans the map and ends when this CPU can use all of it.
 //! Nothing is undone on failure, because the boot ends there.
+//!
+//! With `rodata=on|full` the permission of any page may change later. The map then has the largest leaves if
+//! the CPUs can split them live (`init::bbm_policy`), and pages if they cannot. The alias of the image's text
+//! and constants is read-only. A published strategy has instances of its own for each page size, because its
+//! loops are over entries.
+//!
+//! Stores (zeroing included), tables, TLBIs, DSBs and ISBs are counted by wrappers round the library's three
+//! traits (`granule::table::Counted`), instructions by the PMU (`arch::counter`). The record has the value of
+//! SCTLR at the beginning.
 
 #![allow(
     unsafe_code,

@@ -6,6 +6,11 @@
 //! the boot CPU does this when the boot has nothing else to do ([`settle`]). `granule.merge=idle|off` turns
 //! this on or off. Merging breaks no translation first, so no access is disturbed. The library frees a table
 //! only once no CPU can walk it.
+//!
+//! The candidates are few ranges; one range too many joins the two closest, so nothing is forgotten
+//! (`granule_kcore::merge_candidates`). A step looks at a few entries above the last level, merges the larger
+//! leaves that end at each, and ends with the first last-level table, which it merges too. A change that
+//! notes a range wakes one idle CPU, if none is awake.
 
 use super::error::LinearError;
 use super::kernel_tables::{self, Flush, Kernel, TableState, Tree};

@@ -15,6 +15,18 @@
 //! changed from any context) and [`pagealloc`] (`debug_pagealloc=on`). `granule_kcore` keeps the merge
 //! candidates and the ranges whose TLBI is deferred. [`transition`] builds the tables for leaving this
 //! kernel. [`fault`] explains a faulting address.
+//!
+//! # Page sizes
+//!
+//! An image for every page size has the code that is compiled per page size three times, so the kernel needs
+//! little of it. All tables use one kind of environment: recording, counting and conflict injection are
+//! switched at run time and tested once a call, a call stores a run of entries, and the source of table pages
+//! is a value. Each operation thus has one instance per page size, behind `dyn Tree` of [`walker`]; callers
+//! take the size as a value and are compiled once, and bulk stores are functions without any page size. Other
+//! parts have instances of their own: the boot tables, because code with the MMU off may not call through
+//! pointers, the published strategies of the linear map ([`map`]), the tables that lead out of this kernel
+//! ([`transition`]), and the spaces of programs (`task::address_space`). `cargo xtask size` lists all code
+//! per page size by symbol; docs/performance.md has the cost of an image for every size.
 
 pub(crate) mod early_tables;
 pub(crate) mod error;

@@ -3,6 +3,14 @@
 //! larger one is an aligned run of frames, each with one owner, that are shared and released together.
 //!
 //! The lock of the pieces is taken before that of [`pages`]. It masks interrupts as that one does.
+//!
+//! A frame is subdivided when a piece is wanted and no subdivided frame has room, and goes back with its last
+//! piece, so sharing and releasing need no memory, and a boot that has no smaller programs pays nothing.
+//! (With pages of 64K kernel stacks are pieces, whatever the programs'.) If there is no free run for a larger
+//! page, memory is exhausted. A program of the kernel's page size has its pages without this module:
+//! `task::space_environment` chooses by type, when the space is made. Table pages are few, so there is one
+//! allocator of them ([`sized_tables`](super::sized_tables)), and one copy in the image of what changes
+//! tables for programs of a page size.
 
 #![allow(
     unsafe_code,

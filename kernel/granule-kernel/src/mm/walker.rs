@@ -2,11 +2,11 @@
 //! size known at run time.
 //!
 //! Code that works on tables once the MMU is on describes their environment ([`environment`]), opens them
-//! ([`open`]) and uses [`Tree`], which has no page size. So the code for each page size is compiled
-//! for one kind of environment, and its callers are compiled once. Hot loops see the page size as a
-//! constant; every operation costs one indirect call. Only two other places in the kernel name a
-//! type of page size: the strategies of the linear map ([`super::map`]), whose loops run over
-//! entries, and the code that runs with the MMU off, which must not call indirectly.
+//! ([`open`]) and uses [`Tree`], which has no page size. So the code for each page size is compiled for one
+//! kind of environment, and its callers are compiled once. Hot loops see the page size as a constant; every
+//! operation costs one indirect call. Few other places in the kernel name a type of page size: the strategies
+//! of the linear map ([`super::map`]), whose loops run over entries, [`super::transition`], the spaces of
+//! programs, and the code that runs with the MMU off, which must not call indirectly.
 
 #![allow(
     unsafe_code,

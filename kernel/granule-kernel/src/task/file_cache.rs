@@ -6,6 +6,9 @@
 //!
 //! Files without users go when memory is short, and all of them with user space. If there is no memory for a file's
 //! content, a program gets a copy of its own.
+//!
+//! A page of a program is the file's if nothing but content is in it; the first write copies it. Segments at
+//! another place in a page than in the file are copied.
 
 #![allow(unsafe_code, reason = "pages through the linear map")]
 

@@ -5,6 +5,9 @@
 //! [`path`] resolves names to nodes; [`about`] describes files, and [`kexec`] the next kernel. Nothing
 //! here waits, touches a program's memory or knows processes. An operation that would have to wait says
 //! so, and [`syscall`](super::syscall) waits.
+//!
+//! Files are the archive's own bytes, and nothing can be written: an attempt is `EROFS`. The console is a
+//! plain file: programs write to it, and reads end of file.
 
 pub mod about;
 pub mod cpio;

@@ -3,6 +3,8 @@
 //!
 //! [`Array`] is several values, [`Boxed`] is one. The frames come from the kernel's page allocator
 //! through [`Frames`]; tests count them and let them run out.
+//!
+//! Memory is whole frames, or pieces of frames once a program has another page size than the kernel.
 
 #![allow(unsafe_code, reason = "values in frames of their own")]
 

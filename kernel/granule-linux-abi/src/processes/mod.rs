@@ -4,6 +4,19 @@
 //! program's memory. A [`Process`] has the same place as its task in the kernel's table of tasks. That
 //! table ([`TaskTable`]) stores how processes are related; [`relatives`] has the rules among relatives.
 //! A change collects the processes to [wake](Processes::woken), which the lock's holder does afterwards.
+//!
+//! The table is made before the first process, with a number of places that follows from the free memory
+//! ([`places_for`]) and limits a fork bomb; beyond it `fork` returns EAGAIN. A machine without programs has
+//! no table. Nothing that a process does often looks through it: a bit set has the free places, an array the
+//! place of each number, and rings the children of each task and the sleepers of a channel.
+//!
+//! A change names the *channel* (a pipe, a process's children) that it concerns; a sleeper has the channel
+//! that it sleeps on; the lock's holder wakes the sleepers once the lock is free. Steps that must be atomic
+//! share one holding of the lock: the begin of a child with the look at its parent's signals, and the point
+//! from which a child can be waited for with the SIGCHLD for it. So a signal to a group arrives either after
+//! the child exists, and the child gets it too, or before. Then the parent handles the signal first, and its
+//! `fork` is repeated. If the parent blocks the signal, as C libraries do round a fork, the child also begins
+//! with it, pending and blocked.
 
 pub mod numbers;
 pub mod places;

@@ -3,6 +3,9 @@
 //!
 //! The bytes are untrusted: every number is checked before use, and a file that breaks a rule is refused
 //! with a line that names the rule. Pure; fuzzed.
+//!
+//! Programs are static, at fixed addresses or movable. Segments that share a page are refused, so a program
+//! linked for 64K runs with every page size.
 
 pub mod page_size;
 

@@ -1,13 +1,20 @@
 //! The choice of the page size that a program runs with. Pure; fuzzed with the reader of programs.
 //!
-//! A file allows a size if it can be loaded with it, up to the largest alignment of its segments. Among the
-//! sizes that it allows and that programs can have on this boot a wish decides: that of the process
-//! (`prctl`), else that of a note in the file, else that of the command line. A wish for any other size is no
-//! error: the default is taken, and the reason is kept for a line. The default is the kernel's size, else the
-//! largest.
+//! A file allows a size if its segments can be loaded with it and the largest alignment of a segment
+//! (`p_align`) is not smaller. Among the sizes that the file allows and that programs can have on this boot,
+//! the first of these wishes counts:
 //!
-//! The note is in a PT_NOTE segment: its name is `Granule`, its type is [`NT_PAGE_SIZE`], and its descriptor
-//! is the page size in bytes, as a little-endian number of 4 or 8 bytes.
+//! 1. The process's: `prctl(0x47525053, bytes)` ("GRPS"). Children inherit it, it takes effect at the next
+//!    `execve`, and 0 takes it back. A size that programs cannot have is `EINVAL`. `prctl(0x47525047)`
+//!    ("GRPG") returns the wish. The program `granule-pagesize SIZE PROGRAM …` sets it and executes a
+//!    program.
+//! 2. The file's: a note in a PT_NOTE segment with the name `Granule`, the type [`NT_PAGE_SIZE`], and the
+//!    bytes of a page as a little-endian number of 4 or 8 bytes.
+//! 3. The command line's: `user_pagesize=4k|16k|64k`.
+//!
+//! A wish that cannot be granted is not an error: a line has the reason, and the default is taken. The
+//! default is the kernel's size if the file allows it, else the largest allowed size. Only if none is left
+//! `execve` fails with `ENOEXEC`, and a line lists the sizes that there are and those that the file allows.
 
 use super::{Place, Program, ProgramError, read};
 use core::fmt;

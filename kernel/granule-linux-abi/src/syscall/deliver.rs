@@ -1,5 +1,10 @@
 //! Handles signals on the return to the program: starts handlers, fails or repeats interrupted calls,
 //! and ends the process.
+//!
+//! A call that a signal interrupts returns neither value nor error, but the way to repeat it. Delivery
+//! decides, because only then it is known whether a handler runs. All deliverable signals are delivered
+//! before the program goes on: each handler's frame lies on the one before. Programs without a restorer of
+//! their own return from handlers to a page behind the stack that every program has.
 
 use super::{Fail, Restart};
 use crate::abi::Errno;

@@ -2,6 +2,8 @@
 //! kernel's files.
 //!
 //! The next kernel's image is not validated here: the leaving kernel does that and reports it.
+//!
+//! The program is `/init`, and its orders are in `/etc/kexec`.
 
 use std::fs;
 use std::path::{Path, PathBuf};

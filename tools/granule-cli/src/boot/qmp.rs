@@ -5,6 +5,9 @@
 //! guest's power-off. QEMU keeps the machine after that, so the thread reads the record's last state
 //! and the trace, and then tells QEMU to end. It does the same when it is told to stop. The thread
 //! ends then, or when QEMU disconnects.
+//!
+//! A next kernel that parks with its MMU off has only its boot record, which lies in its image. So once a
+//! kernel leaves, the thread looks there (`Place`).
 
 use std::fs;
 use std::io;

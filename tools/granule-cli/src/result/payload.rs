@@ -1,5 +1,8 @@
 //! The payload: the host's copy of the files that start the next kernel, and the check that both
 //! kernels report the same bytes and digests.
+//!
+//! The digests are taken of the files before any kernel saw them, because agreement of the two kernels alone
+//! would prove little.
 
 use granule_kexec::Digest;
 

@@ -2,6 +2,9 @@
 //! begins the next kernel's.
 //!
 //! `record` parses the lines of a record.
+//!
+//! All records are judged together (`boot::outcome`): if the next kernel fails or never reports, the boot has
+//! failed.
 
 use super::record::RecordLines;
 

@@ -6,6 +6,41 @@
 //! entry relocates them for its own place. Before the boot services end, an error is one line on the firmware's console
 //! and a status for the firmware, and all memory is given back. After that nothing can fail but the tree,
 //! which the kernel checks for itself. What is decided is in `granule_kcore::efi`.
+//!
+//! # The steps, in order
+//!
+//! 1. The assembly (`entry`) relocates the image for the address where it was loaded. The file has no PE
+//!    relocations, because the kernel has its own, which may be applied any number of times.
+//! 2. The load options become the command line. If they are empty, the tree's bootargs count. The device tree
+//!    is the one in the configuration table, or an empty one.
+//! 3. Memory that the tree reserves, the area of `granule.trace=` and the range of `granule.persist=` are
+//!    allocated (`held`), so that nothing else is placed there; the firmware need not know of them. An area
+//!    in memory that the firmware keeps is refused.
+//! 4. The kernel's seed (`kaslr-seed`) comes from the firmware's random number generator. With one, and
+//!    without `nokaslr`, the image is copied to a random multiple of 2 MiB, each free one as likely as the
+//!    others; else to the lowest. It is always copied, also where it could stay: every boot tests the one
+//!    path, and the copy is what the kernel's entry expects, an image as it is in the file, with memory
+//!    behind it for `.bss`, stacks and the pool.
+//! 5. The initramfs is loaded (`initrd` has the order of its sources). All that is allocated begins and ends
+//!    at multiples of the largest page. An initramfs of the tree's that shares such a page with memory that
+//!    the firmware keeps is copied: a kernel with pages of 64 KiB could not map it.
+//! 6. An empty list of memory to keep (Linux's `LINUX_EFI_MEMRESERVE`) becomes a configuration table, unless
+//!    there is one (`reservations`).
+//! 7. The new tree is the old one with other properties in `/chosen`: Linux's, and `linux,uefi-secure-boot`
+//!    too, without which a distribution's Linux that follows by kexec finds no EFI. It is written once before
+//!    the boot services end, to see that it can be, and once more after that, with the final memory map: its
+//!    length does not depend on the numbers.
+//! 8. ExitBootServices. A stale memory map is read again, as the specification demands. In the final map,
+//!    memory that the firmware uses at run time gets its physical addresses as the virtual ones: the firmware
+//!    is given no new addresses, and a Linux that follows by kexec calls its services where the map has them.
+//! 9. What is read with the MMU off is cleaned to the point of coherency: the image, the tree, the memory
+//!    map, the tables of the firmware and of ACPI, the initramfs, and the last instructions of the stub.
+//!    These turn the MMU and the caches off at the present exception level, invalidate the TLB and the
+//!    instruction cache, and jump to the copy, which begins as in any other boot.
+//!
+//! All memory is of the type `EfiLoaderData`, which nobody keeps for the firmware. The PE header, by which
+//! firmware loads the image, is `early::head::pe`: offsets in the file are addresses in memory, so boot
+//! loaders for arm64 Images, kexec and EFI firmware load the same file.
 
 mod entry;
 mod files;

@@ -1,5 +1,9 @@
 //! `granule report`: a page of HTML. The data of the page is made here, and the page is put together of
 //! its files: what it shows and how is in `page.html`, `page.css` and the scripts.
+//!
+//! `common.js` has words and colours (their values are in `page.css`), `rows.js` the places of cells,
+//! `map.js` the map of memory, `charts.js` totals and benchmarks, `page.js` the controls. The page loads
+//! nothing from the network.
 
 mod bench;
 mod data;
