@@ -22,8 +22,7 @@
 //! A waiter whose interrupts were already masked does *not* answer: it may hold another of these locks
 //! half way through a change, or be answering a call. It need not answer either, because a holder
 //! waits for nothing but a further lock, and locks are taken in one order: `mm::kernel_tables`,
-//! then `mm::sized`, then `mm::pages`, then the locks of the trace and the console. The lock of the kernel's `efi`, which is held
-//! for as long as firmware takes and has the policy [`Unmasked`], is taken before all of them.
+//! then `mm::sized`, then `mm::pages`, then the locks of the trace and the console.
 //!
 //! The lock has no queue: a parked CPU could reach its front, and all others would wait for it.
 

@@ -320,11 +320,6 @@ impl<E: TableEnvironment> AnyPageTables<E> {
         fn merge(start: VirtualAddress, bytes: u64, leaves: Leaves) -> Merged;
     }
 
-    /// [`PageTables::dry_run`].
-    pub fn dry_run(&self) -> AnyDryRun<'_, E> {
-        AnyDryRun(same_size!(&self.0, tables => tables.dry_run()))
-    }
-
     /// [`PageTables::set_asid`].
     ///
     /// # Safety
