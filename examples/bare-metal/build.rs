@@ -1,6 +1,6 @@
-//! Links the kernel by its script.
+//! Links the program by the board's script.
 
 fn main() {
-    println!("cargo:rustc-link-arg=-T{}/kernel.ld", env!("CARGO_MANIFEST_DIR"));
-    println!("cargo:rerun-if-changed=kernel.ld");
+    println!("cargo:rustc-link-arg=-T{}/../board/kernel.ld", env!("CARGO_MANIFEST_DIR"));
+    println!("cargo:rerun-if-changed=../board/kernel.ld");
 }

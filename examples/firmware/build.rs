@@ -1,6 +1,6 @@
-//! Links the firmware by its script.
+//! Links the program by the board's script.
 
 fn main() {
-    println!("cargo:rustc-link-arg=-T{}/firmware.ld", env!("CARGO_MANIFEST_DIR"));
-    println!("cargo:rerun-if-changed=firmware.ld");
+    println!("cargo:rustc-link-arg=-T{}/../board/kernel.ld", env!("CARGO_MANIFEST_DIR"));
+    println!("cargo:rerun-if-changed=../board/kernel.ld");
 }

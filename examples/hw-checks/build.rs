@@ -1,6 +1,6 @@
-//! Links the checks by its script.
+//! Links the program by the board's script.
 
 fn main() {
-    println!("cargo:rustc-link-arg=-T{}/hw-checks.ld", env!("CARGO_MANIFEST_DIR"));
-    println!("cargo:rerun-if-changed=hw-checks.ld");
+    println!("cargo:rustc-link-arg=-T{}/../board/kernel.ld", env!("CARGO_MANIFEST_DIR"));
+    println!("cargo:rerun-if-changed=../board/kernel.ld");
 }

@@ -7,14 +7,12 @@
 #![no_std]
 #![no_main]
 
-use core::arch::{asm, global_asm};
-use core::fmt::{self, Write};
+use board::{RAM, UART, finish, println, reported};
+use core::arch::global_asm;
 use granule::arch::{bbm::*, bbm_policy::*, errata::Errata, tlbi::TlbCapabilities, *};
 use granule::hw;
 use granule::table::*;
 
-const UART: u64 = 0x0900_0000;
-const RAM: u64 = 0x4000_0000;
 const RAM_END: u64 = 0x8000_0000;
 /// The upper half of RAM, in which mappings change.
 const TEST: u64 = 0x6000_0000;
@@ -50,39 +48,12 @@ unsafe extern "C" {
     fn probe_write(address: u64) -> u64;
 }
 
-struct Uart;
-
-impl Write for Uart {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        for byte in text.bytes() {
-            // SAFETY: the data register of the PL011, which is mapped wherever this runs.
-            unsafe { (UART as *mut u32).write_volatile(byte.into()) };
-        }
-        Ok(())
-    }
-}
-
-macro_rules! println {
-    ($($arguments:tt)*) => {{ let _ = writeln!(Uart, $($arguments)*); }};
-}
-
 /// The page size after `page=` on the command line if the CPU has it, else the CPU's smallest.
 fn choose(cpu: &CpuFeatures) -> Option<PageSize> {
-    // SAFETY: QEMU puts the device tree at the start of RAM; the second word has its length.
-    let tree = unsafe {
-        let bytes = u32::from_be(((RAM + 4) as *const u32).read_volatile());
-        core::slice::from_raw_parts(RAM as *const u8, bytes as usize)
-    };
-    let mut words = (0..tree.len()).filter_map(|at| tree[at..].strip_prefix(b"page="));
-    let word = words.next().unwrap_or_default();
+    let word = board::word(b"page=");
     let asked = PageSize::ALL.into_iter().find(|size| word.starts_with(size.name().as_bytes()));
     let has = |size: &PageSize| cpu.page_size(*size) != Support::No;
     asked.filter(has).or(PageSize::ALL.into_iter().find(has))
-}
-
-/// The value, or `None` after the error is printed.
-fn told<T, E: fmt::Display>(result: Result<T, E>) -> Option<T> {
-    result.map_err(|error| println!("error: {error}")).ok()
 }
 
 /// A range that is mapped to its own address.
@@ -109,7 +80,7 @@ impl Dispatch for Kernel {
     /// From here on the page size is a type.
     fn run<P: Page>(self) -> Option<()> {
         let Self(cpu, [text, rodata, data, pool, end]) = self;
-        let geometry = told(Geometry::new(&cpu, P::SIZE, 39, VaRange::Lower, Regime::El1And0))?;
+        let geometry = reported(Geometry::new(&cpu, P::SIZE, 39, VaRange::Lower, Regime::El1And0))?;
         // SAFETY: RAM is mapped to its own address, with the MMU on as with it off.
         let flat = unsafe { Offset::new(0) };
         let mut allocator = FreeList::new(flat, P::SIZE);
@@ -128,9 +99,9 @@ impl Dispatch for Kernel {
         println!("{} pages, {policy}", P::SIZE);
 
         // No CPU walks these tables yet.
-        let mut tables = told(PageTables::<P, _>::new(geometry, environment))?;
-        told(tables.map(VirtualAddress(UART), PhysicalAddress(UART), 0x1_0000, Attributes::device(), large))?;
-        told(tables.map_pieces(&[
+        let mut tables = reported(PageTables::<P, _>::new(geometry, environment))?;
+        reported(tables.map(VirtualAddress(UART), PhysicalAddress(UART), 0x1_0000, Attributes::device(), large))?;
+        reported(tables.map_pieces(&[
             piece(RAM, text, Permissions::READ, large),
             piece(text, rodata, Permissions::READ_EXECUTE, large),
             piece(rodata, data, Permissions::READ, large),
@@ -143,7 +114,7 @@ impl Dispatch for Kernel {
 
         // SAFETY: this CPU alone walks the tables, with the registers below.
         let mut live = unsafe { tables.make_live() };
-        let translation = told(Translation::new(&cpu, Some((&geometry, live.ttbr(0))), None))?;
+        let translation = reported(Translation::new(&cpu, Some((&geometry, live.ttbr(0))), None))?;
         // SAFETY: the MMU was off until here, so no line of the data is dirty.
         unsafe { hw::cache::invalidate(data..end) };
         // SAFETY: the tables map code, data and stack to their own addresses.
@@ -156,18 +127,18 @@ impl Dispatch for Kernel {
         let (test, bytes, page) = (VirtualAddress(TEST), RAM_END - TEST, P::SIZE.bytes());
         probed("write", write(TEST));
         let read_only = PermissionChange::NONE.writable(false);
-        told(tables.protect(test, bytes, read_only, Holes::Refuse))?;
+        reported(tables.protect(test, bytes, read_only, Holes::Refuse))?;
         count("read-only");
         probed("write", write(TEST));
 
         // A page in the middle of a leaf: the leaf is split, if the CPU allows that while it is live.
         let middle = TEST + bytes / 2 + page;
         let writable = PermissionChange::NONE.writable(true);
-        told(tables.protect(VirtualAddress(middle), page, writable, Holes::Refuse))?;
+        reported(tables.protect(VirtualAddress(middle), page, writable, Holes::Refuse))?;
         count("split");
         probed("write", write(middle));
         probed("write beside", write(middle - 8));
-        told(tables.unmap(VirtualAddress(middle), page))?;
+        reported(tables.unmap(VirtualAddress(middle), page))?;
         count("unmapped");
         probed("read", read(middle));
         probed("read beside", read(middle - 8));
@@ -179,22 +150,5 @@ impl Dispatch for Kernel {
 extern "C" fn kernel(text: u64, rodata: u64, data: u64, pool: u64, end: u64) -> ! {
     let (cpu, image) = (hw::cpu_features(), [text, rodata, data, pool, end]);
     let done = choose(&cpu).and_then(|size| size.dispatch(Kernel(cpu, image)));
-    println!("{}", if done.is_some() { "done" } else { "failed" });
-    power_off()
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn unexpected_exception(esr: u64, elr: u64) -> ! {
-    panic!("exception at {elr:#x}, ESR {esr:#x}")
-}
-
-#[panic_handler]
-fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
-    println!("{info}");
-    power_off()
-}
-
-fn power_off() -> ! {
-    // SAFETY: PSCI's SYSTEM_OFF does not return.
-    unsafe { asm!("hvc #0", in("x0") 0x8400_0008_u64, options(noreturn)) }
+    finish(done)
 }

@@ -7,14 +7,12 @@
 #![no_std]
 #![no_main]
 
-use core::arch::{asm, global_asm};
-use core::fmt::{self, Write};
+use board::{RAM, UART, finish, println, reported};
+use core::arch::global_asm;
 use granule::arch::{tlbi::TlbCapabilities, *};
 use granule::hw;
 use granule::table::*;
 
-const UART: u64 = 0x0900_0000;
-const RAM: u64 = 0x4000_0000;
 const RAM_END: u64 = 0x8000_0000;
 /// The configuration space of PCI, and behind RAM's end nothing.
 const PCI: (u64, u64) = (0x3f00_0000, 0x4000_0000);
@@ -46,39 +44,12 @@ unsafe extern "C" {
     fn probe_write(address: u64) -> u64;
 }
 
-struct Uart;
-
-impl Write for Uart {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        for byte in text.bytes() {
-            // SAFETY: the data register of the PL011, which is mapped wherever this runs.
-            unsafe { (UART as *mut u32).write_volatile(byte.into()) };
-        }
-        Ok(())
-    }
-}
-
-macro_rules! println {
-    ($($arguments:tt)*) => {{ let _ = writeln!(Uart, $($arguments)*); }};
-}
-
 /// The page size after `page=` on the command line if the CPU has it, else the CPU's smallest.
 fn choose(cpu: &CpuFeatures) -> Option<PageSize> {
-    // SAFETY: QEMU puts the device tree at the start of RAM; the second word has its length.
-    let tree = unsafe {
-        let bytes = u32::from_be(((RAM + 4) as *const u32).read_volatile());
-        core::slice::from_raw_parts(RAM as *const u8, bytes as usize)
-    };
-    let mut words = (0..tree.len()).filter_map(|at| tree[at..].strip_prefix(b"page="));
-    let word = words.next().unwrap_or_default();
+    let word = board::word(b"page=");
     let asked = PageSize::ALL.into_iter().find(|size| word.starts_with(size.name().as_bytes()));
     let has = |size: &PageSize| cpu.page_size(*size) != Support::No;
     asked.filter(has).or(PageSize::ALL.into_iter().find(has))
-}
-
-/// The value, or `None` after the error is printed.
-fn told<T, E: fmt::Display>(result: Result<T, E>) -> Option<T> {
-    result.map_err(|error| println!("error: {error}")).ok()
 }
 
 /// A range that is mapped to its own address.
@@ -107,7 +78,7 @@ impl Dispatch for Firmware {
         let Self(cpu, [text, rodata, data, pool, end]) = self;
         let regime = if hw::exception_level() == 3 { Regime::El3 } else { Regime::El2 };
         // An identity map needs as many bits as the last physical address.
-        let geometry = told(Geometry::new(&cpu, P::SIZE, 36, VaRange::Lower, regime))?;
+        let geometry = reported(Geometry::new(&cpu, P::SIZE, 36, VaRange::Lower, regime))?;
         // SAFETY: the pool is mapped to its own address, with the MMU on as with it off.
         let flat = unsafe { Offset::new(0) };
         let mut allocator = FreeList::new(flat, P::SIZE);
@@ -117,7 +88,7 @@ impl Dispatch for Firmware {
         let counters = Counters::new();
         let environment = Counted::new(Environment { memory, allocator, tlb }, &counters);
 
-        let mut tables = told(PageTables::<P, _>::new(geometry, environment))?;
+        let mut tables = reported(PageTables::<P, _>::new(geometry, environment))?;
         let [read, execute, write] = [Permissions::READ, Permissions::READ_EXECUTE, Permissions::READ_WRITE];
         // One call maps all regions or none. At EL3 a leaf is in the Secure address space.
         let pieces = [
@@ -135,14 +106,14 @@ impl Dispatch for Firmware {
                 Attributes::normal(write).memory(MemoryType::NormalNonCacheable),
             ),
         ];
-        told(tables.map_pieces(&pieces))?;
+        reported(tables.map_pieces(&pieces))?;
         // A mistake in the description of the board is an error, and changes nothing.
         if let Err(error) = tables.map_pieces(&pieces[1..2]) {
             println!("twice: {error}");
         }
         // SAFETY: this CPU alone walks the tables, with the registers below.
         let live = unsafe { tables.make_live() };
-        let translation = told(Translation::new(&cpu, Some((&geometry, live.ttbr(0))), None))?;
+        let translation = reported(Translation::new(&cpu, Some((&geometry, live.ttbr(0))), None))?;
         println!("{regime:?}, {} pages, TCR {:#x}", P::SIZE, translation.tcr);
         // SAFETY: the MMU was off until here, so no line of the data is dirty.
         unsafe { hw::cache::invalidate(data..end) };
@@ -160,25 +131,5 @@ impl Dispatch for Firmware {
 extern "C" fn firmware(text: u64, rodata: u64, data: u64, pool: u64, end: u64) -> ! {
     let (cpu, image) = (hw::cpu_features(), [text, rodata, data, pool, end]);
     let done = choose(&cpu).and_then(|size| size.dispatch(Firmware(cpu, image)));
-    println!("{}", if done.is_some() { "done" } else { "failed" });
-    power_off()
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn unexpected_exception(esr: u64, elr: u64) -> ! {
-    panic!("exception at {elr:#x}, ESR {esr:#x}")
-}
-
-#[panic_handler]
-fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
-    println!("{info}");
-    power_off()
-}
-
-/// Ends QEMU by semihosting. There is no PSCI below firmware.
-fn power_off() -> ! {
-    let [exit, reason, status] = [0x18_u64, 0x2_0026, 0];
-    let block = [reason, status];
-    // SAFETY: SYS_EXIT reads the two words and does not return.
-    unsafe { asm!("hlt #0xf000", in("x0") exit, in("x1") &block, options(noreturn)) }
+    finish(done)
 }

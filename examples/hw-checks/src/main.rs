@@ -6,8 +6,8 @@
 #![no_std]
 #![no_main]
 
-use core::arch::{asm, global_asm};
-use core::fmt::{self, Write};
+use board::{exit, println};
+use core::arch::global_asm;
 use granule::arch::Regime;
 use granule::hw;
 
@@ -49,22 +49,6 @@ unsafe extern "C" {
     static vector_el3: u8;
     static vectors_end: u8;
     static __pool_start: u8;
-}
-
-struct Uart;
-
-impl Write for Uart {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        for byte in text.bytes() {
-            // SAFETY: the data register of the PL011.
-            unsafe { (0x0900_0000 as *mut u32).write_volatile(byte.into()) };
-        }
-        Ok(())
-    }
-}
-
-macro_rules! println {
-    ($($arguments:tt)*) => {{ let _ = writeln!(Uart, $($arguments)*); }};
 }
 
 /// The exception classes, each with the fault status codes, that `resolves` takes for a conflict.
@@ -133,18 +117,5 @@ extern "C" fn checks() -> ! {
     // SAFETY: as above.
     let kept = (0..64).all(|index| unsafe { words.add(index).read_volatile() } == index as u64);
     println!("kept: {kept}, lines of {} bytes", hw::cache::line_bytes());
-    end()
-}
-
-#[panic_handler]
-fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
-    println!("{info}");
-    end()
-}
-
-/// Ends QEMU by semihosting.
-fn end() -> ! {
-    let block = [0x2_0026_u64, 0];
-    // SAFETY: SYS_EXIT reads the two words and does not return.
-    unsafe { asm!("hlt #0xf000", in("x0") 0x18, in("x1") &block, options(noreturn)) }
+    exit()
 }

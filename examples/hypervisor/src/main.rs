@@ -6,14 +6,12 @@
 #![no_std]
 #![no_main]
 
+use board::{RAM, UART, finish, println, reported};
 use core::arch::{asm, global_asm};
-use core::fmt::{self, Write};
 use granule::arch::{tlbi::TlbCapabilities, *};
 use granule::hw;
 use granule::table::*;
 
-const UART: u64 = 0x0900_0000;
-const RAM: u64 = 0x4000_0000;
 /// Where the guest sees its memory, and the page that it does not have at first.
 const GUEST: IntermediateAddress = IntermediateAddress(0x1_0000_0000);
 const MORE: IntermediateAddress = IntermediateAddress(0x2_0000_0000);
@@ -50,40 +48,13 @@ unsafe extern "C" {
     fn run_guest(state: &mut [u64; 4]) -> u64;
 }
 
-struct Uart;
-
-impl Write for Uart {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        for byte in text.bytes() {
-            // SAFETY: the data register of the PL011, which is mapped wherever this runs.
-            unsafe { (UART as *mut u32).write_volatile(byte.into()) };
-        }
-        Ok(())
-    }
-}
-
-macro_rules! println {
-    ($($arguments:tt)*) => {{ let _ = writeln!(Uart, $($arguments)*); }};
-}
-
 /// The page size after `page=` on the command line if the CPU has it, else the CPU's smallest.
 fn choose(cpu: &CpuFeatures) -> Option<PageSize> {
-    // SAFETY: QEMU puts the device tree at the start of RAM; the second word has its length.
-    let tree = unsafe {
-        let bytes = u32::from_be(((RAM + 4) as *const u32).read_volatile());
-        core::slice::from_raw_parts(RAM as *const u8, bytes as usize)
-    };
-    let mut words = (0..tree.len()).filter_map(|at| tree[at..].strip_prefix(b"page="));
-    let word = words.next().unwrap_or_default();
+    let word = board::word(b"page=");
     let asked = PageSize::ALL.into_iter().find(|size| word.starts_with(size.name().as_bytes()));
     let has =
         |size: &PageSize| cpu.page_size(*size) != Support::No && cpu.stage2_page_size(*size) != Support::No;
     asked.filter(has).or(PageSize::ALL.into_iter().find(has))
-}
-
-/// The value, or `None` after the error is printed.
-fn told<T, E: fmt::Display>(result: Result<T, E>) -> Option<T> {
-    result.map_err(|error| println!("error: {error}")).ok()
 }
 
 /// A range that the hypervisor maps to its own address.
@@ -112,9 +83,9 @@ impl Dispatch for Hypervisor {
             Environment { memory, allocator, tlb }
         };
         // Its own tables.
-        let geometry = told(Geometry::new(&cpu, P::SIZE, 36, VaRange::Lower, Regime::El2))?;
-        let mut own = told(PageTables::<P, _>::new(geometry, tables(pool, half)))?;
-        told(own.map_pieces(&[
+        let geometry = reported(Geometry::new(&cpu, P::SIZE, 36, VaRange::Lower, Regime::El2))?;
+        let mut own = reported(PageTables::<P, _>::new(geometry, tables(pool, half)))?;
+        reported(own.map_pieces(&[
             piece(UART, UART + 0x1_0000, Attributes::device()),
             piece(RAM, text, Attributes::normal(Permissions::READ)),
             piece(text, rodata, Attributes::normal(Permissions::READ_EXECUTE)),
@@ -123,19 +94,19 @@ impl Dispatch for Hypervisor {
         ]))?;
         // SAFETY: this CPU alone walks the tables, with the registers below.
         let own = unsafe { own.make_live() };
-        let translation = told(Translation::new(&cpu, Some((&geometry, own.ttbr(0))), None))?;
+        let translation = reported(Translation::new(&cpu, Some((&geometry, own.ttbr(0))), None))?;
         // SAFETY: the MMU was off until here, so no line of the data is dirty.
         unsafe { hw::cache::invalidate(data..end) };
         // SAFETY: the tables map code, data and stack to their own addresses.
         unsafe { hw::enable(&translation) };
 
         // The guest's tables. Its memory is the first part of the data.
-        let geometry = told(Stage2Geometry::new(&cpu, P::SIZE, 36))?;
+        let geometry = reported(Stage2Geometry::new(&cpu, P::SIZE, 36))?;
         let counters = Counters::new();
         let environment = Counted::new(tables(half, end), &counters);
-        let mut guest = told(PageTables::<P, _, Stage2>::new(geometry, environment))?;
+        let mut guest = reported(PageTables::<P, _, Stage2>::new(geometry, environment))?;
         let all = Stage2Attributes::normal(Stage2Permissions::ALL);
-        told(guest.map(GUEST, PhysicalAddress(data), ROOM, all, Leaves::LARGEST))?;
+        reported(guest.map(GUEST, PhysicalAddress(data), ROOM, all, Leaves::LARGEST))?;
         // SAFETY: this CPU alone walks the tables, with the registers below.
         let mut guest = unsafe { guest.make_live() };
         // SAFETY: the guest gets no memory but its own, and VMID 1 is nobody else's.
@@ -159,14 +130,14 @@ impl Dispatch for Hypervisor {
                 }
                 // The guest tries again, and finds the page.
                 let attributes = Stage2Attributes::normal(Stage2Permissions::READ_WRITE);
-                told(tables.map(address, PhysicalAddress(data + ROOM), page, attributes, Leaves::PAGES))?;
+                reported(tables.map(address, PhysicalAddress(data + ROOM), page, attributes, Leaves::PAGES))?;
             } else {
                 println!("call {}: {}", esr & 0xffff, state[0]);
                 let read_only = Stage2PermissionChange::NONE.writable(false);
                 match esr & 0xffff {
                     1 => continue,
-                    2 => told(tables.protect(MORE, page, read_only, Holes::Refuse))?,
-                    3 => told(tables.unmap(MORE, page))?,
+                    2 => reported(tables.protect(MORE, page, read_only, Holes::Refuse))?,
+                    3 => reported(tables.unmap(MORE, page))?,
                     _ => return Some(()),
                 }
             }
@@ -179,22 +150,5 @@ impl Dispatch for Hypervisor {
 extern "C" fn hypervisor(text: u64, rodata: u64, data: u64, pool: u64, end: u64) -> ! {
     let (cpu, image) = (hw::cpu_features(), [text, rodata, data, pool, end]);
     let done = choose(&cpu).and_then(|size| size.dispatch(Hypervisor(cpu, image)));
-    println!("{}", if done.is_some() { "done" } else { "failed" });
-    power_off()
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn unexpected_exception(esr: u64, elr: u64) -> ! {
-    panic!("exception at {elr:#x}, ESR {esr:#x}")
-}
-
-#[panic_handler]
-fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
-    println!("{info}");
-    power_off()
-}
-
-fn power_off() -> ! {
-    // SAFETY: PSCI's SYSTEM_OFF does not return.
-    unsafe { asm!("smc #0", in("x0") 0x8400_0008_u64, options(noreturn)) }
+    finish(done)
 }

@@ -10,8 +10,8 @@ extern crate alloc;
 
 use alloc::boxed::Box;
 use core::alloc::{GlobalAlloc, Layout};
+use board::{power_off, println};
 use core::arch::{asm, global_asm};
-use core::fmt::{self, Write};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use granule_bench::arena::{Arena, TABLE};
@@ -19,7 +19,6 @@ use granule_bench::job::{Job, jobs};
 use granule_bench::subjects;
 use granule_bench::turn::{self, Measured, STEPS};
 
-const UART: u64 = 0x0900_0000;
 
 global_asm!(
     ".global _start; _start: msr daifset, #0xf",
@@ -30,22 +29,6 @@ global_asm!(
     "adrp x0, __arena_start; b count",
     ".balign 2048; vectors: .rept 16; mrs x0, esr_el1; mrs x1, elr_el1; b unexpected_exception; .balign 128; .endr",
 );
-
-struct Uart;
-
-impl Write for Uart {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        for byte in text.bytes() {
-            // SAFETY: the data register of the PL011, which the machine has at this address.
-            unsafe { (UART as *mut u32).write_volatile(byte.into()) };
-        }
-        Ok(())
-    }
-}
-
-macro_rules! println {
-    ($($arguments:tt)*) => {{ let _ = writeln!(Uart, $($arguments)*); }};
-}
 
 /// Memory that is never given back: the lists of trees are all that is allocated, and they are kept.
 struct Heap(AtomicUsize);
@@ -140,20 +123,4 @@ extern "C" fn count(arena: u64) -> ! {
         Err(error) => println!("failed: {error:#}"),
     }
     power_off()
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn unexpected_exception(esr: u64, elr: u64) -> ! {
-    panic!("exception at {elr:#x}, ESR {esr:#x}")
-}
-
-#[panic_handler]
-fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
-    println!("{info}");
-    power_off()
-}
-
-fn power_off() -> ! {
-    // SAFETY: PSCI's SYSTEM_OFF does not return.
-    unsafe { asm!("hvc #0", in("x0") 0x8400_0008_u64, options(noreturn)) }
 }

@@ -13,9 +13,9 @@ use aarch64_paging::idmap::IdMap;
 use aarch64_paging::mair::{Mair, MairAttribute, NormalMemory};
 use aarch64_paging::paging::{Constraints, El1And0, MemoryRegion};
 use core::alloc::{GlobalAlloc, Layout};
+use board::{finish, println, reported};
 use core::arch::{asm, global_asm};
 use core::cell::Cell;
-use core::fmt::{self, Write};
 
 const UART: usize = 0x0900_0000;
 const RAM: usize = 0x4000_0000;
@@ -54,22 +54,6 @@ unsafe extern "C" {
     fn probe_write(address: usize) -> u64;
 }
 
-struct Uart;
-
-impl Write for Uart {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        for byte in text.bytes() {
-            // SAFETY: the data register of the PL011, which is mapped wherever this runs.
-            unsafe { (UART as *mut u32).write_volatile(byte.into()) };
-        }
-        Ok(())
-    }
-}
-
-macro_rules! println {
-    ($($arguments:tt)*) => {{ let _ = writeln!(Uart, $($arguments)*); }};
-}
-
 /// The heap, which tables come from: what is freed is lost.
 struct Heap(Cell<(usize, usize)>);
 
@@ -101,11 +85,6 @@ const MAIR: Mair = {
         .with_attribute(1, MairAttribute::DEVICE_NGNRE)
 };
 
-/// The value, or `None` after the error is printed.
-fn told<T, E: fmt::Display>(result: Result<T, E>) -> Option<T> {
-    result.map_err(|error| println!("error: {error}")).ok()
-}
-
 /// Prints the status of the fault that an access had, if it had one.
 fn probed(what: &str, esr: u64) {
     match esr {
@@ -131,7 +110,7 @@ fn run([text, rodata, data, pool, end]: [usize; 5]) -> Option<()> {
         (TEST, RAM_END, normal | never, Constraints::NO_BLOCK_MAPPINGS),
     ] {
         let region = MemoryRegion::new(start, end);
-        told(map.map_range_with_constraints(&region, attributes, constraints))?;
+        reported(map.map_range_with_constraints(&region, attributes, constraints))?;
     }
     let (mmfr0, ctr): (u64, usize);
     // SAFETY: reads two registers.
@@ -156,16 +135,16 @@ fn run([text, rodata, data, pool, end]: [usize; 5]) -> Option<()> {
     probed("write", write(TEST));
     let test = MemoryRegion::new(TEST, RAM_END);
     let (read_only, nothing) = (El1Attributes::READ_ONLY, El1Attributes::empty());
-    told(map.modify_range(&test, &|_, entry| entry.modify_flags(read_only, nothing)))?;
+    reported(map.modify_range(&test, &|_, entry| entry.modify_flags(read_only, nothing)))?;
     println!("read-only");
     probed("write", write(TEST));
     let middle = TEST + (RAM_END - TEST) / 2 + PAGE;
     let page = MemoryRegion::new(middle, middle + PAGE);
-    told(map.modify_range(&page, &|_, entry| entry.modify_flags(nothing, read_only)))?;
+    reported(map.modify_range(&page, &|_, entry| entry.modify_flags(nothing, read_only)))?;
     println!("writable");
     probed("write", write(middle));
     probed("write beside", write(middle - 8));
-    told(map.modify_range(&page, &|_, entry| entry.modify_flags(nothing, El1Attributes::VALID)))?;
+    reported(map.modify_range(&page, &|_, entry| entry.modify_flags(nothing, El1Attributes::VALID)))?;
     println!("unmapped");
     probed("read", read(middle));
     probed("read beside", read(middle - 8));
@@ -177,22 +156,5 @@ fn run([text, rodata, data, pool, end]: [usize; 5]) -> Option<()> {
 #[unsafe(no_mangle)]
 extern "C" fn kernel(text: usize, rodata: usize, data: usize, pool: usize, end: usize) -> ! {
     let done = run([text, rodata, data, pool, end]);
-    println!("{}", if done.is_some() { "done" } else { "failed" });
-    power_off()
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn unexpected_exception(esr: u64, elr: u64) -> ! {
-    panic!("exception at {elr:#x}, ESR {esr:#x}")
-}
-
-#[panic_handler]
-fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
-    println!("{info}");
-    power_off()
-}
-
-fn power_off() -> ! {
-    // SAFETY: PSCI's SYSTEM_OFF does not return.
-    unsafe { asm!("hvc #0", in("x0") 0x8400_0008_u64, options(noreturn)) }
+    finish(done)
 }
