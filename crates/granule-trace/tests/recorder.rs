@@ -17,10 +17,10 @@ use granule::table::{
     BitChange, Environment, FreedTable, Holes, Leaves, PageTables, PermissionChange,
     TableAllocator, TableMemory, TableRun, TlbOps, Visibility,
 };
-use granule_trace::recorder::{NoSink, Sink, Traced, TracedFixmap};
 use granule_testing::held::Held;
 use granule_testing::host::{self, Event as Noted, Host};
 use granule_testing::shape::PLAIN;
+use granule_trace::recorder::{NoSink, Sink, Traced, TracedFixmap};
 use granule_trace::{Barrier, Event, System};
 use std::cell::{Cell, RefCell};
 

@@ -50,7 +50,9 @@ fn paths(text: &str) -> impl Iterator<Item = &str> {
         .lines()
         .flat_map(|line| line.split('`').skip(1).step_by(2));
     quoted.filter(|word| {
-        let crates = ["crates/", "kernel/", "tools/"].iter().any(|group| word.starts_with(group));
+        let crates = ["crates/", "kernel/", "tools/"]
+            .iter()
+            .any(|group| word.starts_with(group));
         let plain = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);
         // Names in capitals are placeholders.
         crates && word.chars().all(plain) && !word.contains("NAME")
@@ -89,7 +91,11 @@ fn headings_links_and_paths_are_recognised() {
         anchor(" Page size at boot, at `no` cost"),
         "page-size-at-boot-at-no-cost"
     );
-    let text = "a [b](docs/c.md#d) [e](https://f) `crates/granule/src/lib.rs`, `granule boot`, `x/y`";
+    let text =
+        "a [b](docs/c.md#d) [e](https://f) `crates/granule/src/lib.rs`, `granule boot`, `x/y`";
     assert_eq!(links(text).collect::<Vec<_>>(), ["docs/c.md#d"]);
-    assert_eq!(paths(text).collect::<Vec<_>>(), ["crates/granule/src/lib.rs"]);
+    assert_eq!(
+        paths(text).collect::<Vec<_>>(),
+        ["crates/granule/src/lib.rs"]
+    );
 }

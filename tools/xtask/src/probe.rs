@@ -44,7 +44,14 @@ pub(crate) fn build() -> Result<Image> {
 
 fn make(to: &Path) -> Result<Image> {
     let target = format!("--target={KERNEL_TARGET}");
-    let elf = build_executable(&["-p", USER, "--bin", "granule-probe", "--profile=kernel", &target])?;
+    let elf = build_executable(&[
+        "-p",
+        USER,
+        "--bin",
+        "granule-probe",
+        "--profile=kernel",
+        &target,
+    ])?;
     let bytes = files::read(&elf)?;
     let program =
         Program::parse(&bytes).with_context(|| format!("cannot read {}", elf.display()))?;

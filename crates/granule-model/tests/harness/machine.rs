@@ -11,7 +11,7 @@ use granule::arch::PageSize;
 use granule::arch::PhysicalAddress;
 use granule::arch::tlbi::TlbCapabilities;
 use granule::table::{Environment, FreedTable, TableAllocator, TableRun};
-use granule_model::{Barrier, Event, Model};
+use granule_model::{Event, Model};
 use std::cell::RefCell;
 use std::rc::Rc;
 

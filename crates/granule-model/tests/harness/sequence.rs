@@ -19,7 +19,7 @@ use crate::shape::{Shape, units};
 use crate::stage::Staged;
 use crate::watch::{Sample, conflict_allowed};
 use granule::arch::{Geometry, Kind, Page};
-use granule::table::{Stage1, TableError, Visit};
+use granule::table::{Stage1, Visit};
 use granule_model::{Access, AccessKind, Barrier, Event, Outcome, System};
 use std::collections::BTreeMap;
 

@@ -1,8 +1,8 @@
 //! The destination of recorded events, and the encoding of stores to tables as events.
 
+use crate::Event;
 use granule::arch::{Descriptor, PhysicalAddress, VirtualAddress};
 use granule::table::Visibility;
-use crate::Event;
 
 /// Takes the events of [`Traced`](super::Traced) and [`TracedFixmap`](super::TracedFixmap).
 pub trait Sink: Copy {

@@ -3,6 +3,7 @@
 #![allow(unsafe_code, reason = "hands on the promises of the traits")]
 
 use super::sink::{Sink, entry, seen_by, stored};
+use crate::{Barrier, Event, System};
 use granule::arch::tlbi::TlbiOp;
 use granule::arch::{Descriptor, PhysicalAddress, Regime};
 use granule::forward;
@@ -10,7 +11,6 @@ use granule::linear::{Arena, HasArena};
 use granule::table::{
     BitChange, FreedTable, TableAllocator, TableMemory, TableRun, TlbOps, Visibility,
 };
-use crate::{Barrier, Event, System};
 
 /// An implementation of the walker's traits, with recorded calls.
 #[derive(Clone, Copy, Debug)]

@@ -304,11 +304,6 @@ impl Pending {
         core::mem::forget(self);
     }
 
-    /// Whether entries became valid.
-    pub(super) const fn has_new(&self) -> bool {
-        self.new
-    }
-
     /// Whether a TLB may hold entries that are no longer in the tables.
     pub(super) const fn is_stale(&self) -> bool {
         self.first < self.end

@@ -7,6 +7,7 @@
 mod expected;
 mod slots;
 
+use expected::expected;
 use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{
     Attributes, CpuFeatures, Descriptor, Dispatch, Geometry, IdRegisters, Page, PageSize,
@@ -20,7 +21,6 @@ use granule::table::{
 };
 use granule_testing::cases::config;
 use proptest::prelude::*;
-use expected::expected;
 use slots::{Checked, Pages};
 
 /// The geometry of tables, and the TLBIs of their CPUs.

@@ -6,8 +6,8 @@ use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{Geometry, Page, PhysicalAddress};
 use granule::linear::LeafStats;
 use granule::table::{
-    AttributeChange, FrameRun, Frames, Harvest, Holes, Leaves, Merged, PageTables, Piece,
-    Stage1, TableError,
+    AttributeChange, FrameRun, Frames, Harvest, Holes, Leaves, Merged, PageTables, Piece, Stage1,
+    TableError,
 };
 use granule_testing::held::Held;
 use granule_testing::host::{self, Event, Host, HostEnvironment, Runs};
@@ -386,11 +386,7 @@ impl<P: Page, S: TestStage> Bench<P, S> {
     }
 
     /// Compares everything after an operation.
-    fn settle_as(
-        &mut self,
-        operation: Operation,
-        found: Result<(), TableError>,
-    ) {
+    fn settle_as(&mut self, operation: Operation, found: Result<(), TableError>) {
         let done = found.is_ok();
         let after = self.arch.walk(&self.host, self.tables.root_table());
         self.reference.compare(&after);

@@ -12,7 +12,7 @@ const KEY: &str = "granule.test=";
 
 /// The tests whose name is the whole value. Each is explained where the kernel runs it
 /// (kernel/granule-kernel/src/selftest).
-const NAMES: [&str; 54] = [
+const NAMES: [&str; 50] = [
     "alloc-failure",
     "background",
     "background-busy",

@@ -244,7 +244,8 @@ fn words_of_tests_are_all_read() {
 
 #[test]
 fn a_test_that_does_not_exist_is_told_and_left_out() {
-    let expected = "expected the name of a test (kernel/granule-kcore/src/parameters/test.rs); ignored";
+    let expected =
+        "expected the name of a test (kernel/granule-kcore/src/parameters/test.rs); ignored";
     for name in [
         "prak",
         "",

@@ -14,7 +14,7 @@ use crate::arch::cpu;
 use crate::dev::intc;
 use crate::percpu::{self, PerCpu, per_cpu};
 use core::fmt;
-use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use granule_kcore::cpus::set::{AtomicCpuSet, CpuSet};
 
 /// Seconds that a CPU may take to answer, of the caller's own time. Answers take microseconds.
@@ -41,7 +41,6 @@ per_cpu! {
     /// The number of calls that the CPU has answered.
     static ANSWERED: AtomicU64 = AtomicU64::new(0);
 }
-
 
 /// The number of calls that CPU `number` has answered.
 pub(crate) fn answered(number: usize) -> u64 {

@@ -125,7 +125,7 @@ fn wait_for(number: usize, epoch: u64) {
     let Some(slot) = CONTROL.slots.get(number) else {
         return;
     };
-    let timeout = cpu::timeout(PATIENCE_S);
+    let mut timeout = cpu::timeout(PATIENCE_S);
     while slot.parked.load(Ordering::Acquire) != epoch {
         assert!(
             !timeout.is_over(cpu::counter_now()),

@@ -36,10 +36,7 @@ pub(crate) mod fixmap;
 pub(crate) mod free_initmem;
 #[cfg_attr(
     not(feature = "test-image"),
-    allow(
-        dead_code,
-        reason = "its users are self-tests until there are modules"
-    )
+    allow(dead_code, reason = "its users are self-tests until there are modules")
 )]
 pub(crate) mod guard;
 pub(crate) mod hook;

@@ -12,7 +12,9 @@ use super::processes::{forked, status_of};
 use crate::check;
 use core::arch::asm;
 use core::ffi::CStr;
-use granule_programs::calls::{self, EXECVE, call, map, page_size_wish, say, unmap, wish_page_size};
+use granule_programs::calls::{
+    self, EXECVE, call, map, page_size_wish, say, unmap, wish_page_size,
+};
 use granule_programs::start::Start;
 
 const KILL: u64 = 129;

@@ -12,9 +12,8 @@ use granule::arch::{
 use granule::linear::fixmap::{Entries, FixmapBuilder, FixmapSlots, Slot};
 use granule::linear::{self, Arena, Barriers, Published};
 use granule::table::{
-    BitChange, Counted, Counters, Environment, FreedTable, Live, NoCpu, Offset, PageTables,
-    Piece, TableAllocator, TableError, TableMemory, TableRun, TlbOps, Visibility, invalidate,
-    publish,
+    BitChange, Counted, Counters, Environment, FreedTable, Live, NoCpu, Offset, PageTables, Piece,
+    TableAllocator, TableError, TableMemory, TableRun, TlbOps, Visibility, invalidate, publish,
 };
 
 use super::Cost;
@@ -57,7 +56,8 @@ impl Dispatch for Direct<'_> {
         };
         // SAFETY: the root is an empty table of `Tables`, as are all that follow; no CPU walks them. They count as
         // live only so that barriers are counted.
-        let mut tables = unsafe { Live::<PageTables<P, _>>::from_root(root, self.geometry, parts)? };
+        let mut tables =
+            unsafe { Live::<PageTables<P, _>>::from_root(root, self.geometry, parts)? };
         // SAFETY: no CPU walks the tables.
         linear::create(unsafe { tables.changes() }, self.pieces)?;
         Ok(Cost {

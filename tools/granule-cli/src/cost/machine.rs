@@ -6,11 +6,11 @@
 
 use std::array;
 
+use super::published::{COLUMNS, Column, FITTED_COLUMNS, LINES, Line};
+use super::{Cost, Job};
+use crate::request::Rodata;
 use granule::arch::PageSize;
 use granule::arch::bbm::BbmLevel;
-use super::{Cost, Job};
-use super::published::{COLUMNS, Column, FITTED_COLUMNS, LINES, Line};
-use crate::request::Rodata;
 
 /// The costs of a machine, in nanoseconds.
 #[derive(Debug, Clone, PartialEq)]

@@ -47,7 +47,9 @@ pub(super) fn direct(job: &Job) -> Result<Cost, TableError> {
 
 /// The boundaries between entries of the levels above `level` that the last piece crosses.
 fn crossed(geometry: &Geometry, level: Level, pieces: &[Piece]) -> u64 {
-    let above = Level::ALL.into_iter().filter(|one| *one < level && *one >= geometry.start_level());
+    let above = Level::ALL
+        .into_iter()
+        .filter(|one| *one < level && *one >= geometry.start_level());
     above.map(|one| boundaries(geometry, one, pieces)).sum()
 }
 
@@ -63,7 +65,10 @@ fn boundaries(geometry: &Geometry, level: Level, pieces: &[Piece]) -> u64 {
 /// The job's pieces with the last one shorter by whole periods, but at least `least` bytes long; the same with one
 /// period more; and the number of periods left out. `None` where nothing is to be left out.
 fn shortened(job: &Job, period: u64, least: u64) -> Option<(Vec<Piece>, Vec<Piece>, u64)> {
-    let last = job.pieces.last().filter(|piece| piece.leaves.top.is_last())?;
+    let last = job
+        .pieces
+        .last()
+        .filter(|piece| piece.leaves.top.is_last())?;
     let times = last.bytes.checked_sub(least)? / period;
     let with = |bytes| {
         let mut pieces = job.pieces.clone();
@@ -148,9 +153,18 @@ mod tests {
     /// Whole maps, as far as they take no minutes, against those that are put together.
     #[test]
     fn what_is_left_out_costs_what_it_would() {
-        let odd = [100 * MIB + (192 << 10), GIB, 5 * GIB, 33 * GIB + 7 * MIB, 64 * GIB];
+        let odd = [
+            100 * MIB + (192 << 10),
+            GIB,
+            5 * GIB,
+            33 * GIB + 7 * MIB,
+            64 * GIB,
+        ];
         for size in PageSize::ALL {
-            for (memory, va_bits) in odd.into_iter().flat_map(|it| [(it, 39), (it, 42), (it, 47), (it, 48), (it, 52)]) {
+            for (memory, va_bits) in odd
+                .into_iter()
+                .flat_map(|it| [(it, 39), (it, 42), (it, 47), (it, 48), (it, 52)])
+            {
                 let Ok(job) = job(memory, size, va_bits, Rodata::Full) else {
                     continue;
                 };
@@ -198,7 +212,10 @@ mod tests {
                     assert_eq!(cost.counts.tables, job.stats().tables(), "{size}");
                 }
                 // Seconds on no host; work that grows with the RAM would take minutes.
-                assert!(cpu_time() - begun < Duration::from_secs(10), "{size} {rodata:?}");
+                assert!(
+                    cpu_time() - begun < Duration::from_secs(10),
+                    "{size} {rodata:?}"
+                );
             }
         }
     }

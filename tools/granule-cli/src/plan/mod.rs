@@ -96,10 +96,7 @@ impl Plan {
                     strategy,
                     barriers: barriers.name(),
                     cost,
-                    predicted: self
-                        .machine
-                        .as_ref()
-                        .map(|machine| machine.predict(&cost)),
+                    predicted: self.machine.as_ref().map(|machine| machine.predict(&cost)),
                 })
             })
             .collect::<Result<_, String>>()?;

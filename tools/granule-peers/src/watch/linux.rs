@@ -12,8 +12,10 @@ use super::run::{Run, events, findings, is_new, lines, saw};
 use super::workload;
 
 /// The findings that are true, or taken on purpose, each with its reason; docs/findings.md has more.
-pub(super) const ACCEPTED: &str =
-    concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/accepted-findings.txt");
+pub(super) const ACCEPTED: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../../docs/accepted-findings.txt"
+);
 
 /// What a boot with the workload cannot do without.
 const LEAST: [(&str, u64); 9] = [

@@ -4,9 +4,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use crate::nextest::{self, Selection};
-use crate::packages::{
-    CLI, KERNEL, LIBRARIES, LIBRARY, draws, in_guests, on_host, package_named,
-};
+use crate::packages::{CLI, KERNEL, LIBRARIES, LIBRARY, draws, in_guests, on_host, package_named};
 use crate::programs::run_command;
 use crate::{boot, boots, cargo_tools, image, matrix, probe, user};
 use xtask::graph;
