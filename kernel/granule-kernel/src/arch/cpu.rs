@@ -144,15 +144,6 @@ address_translations! {
     address_translation_to_write = "s1e1w";
 }
 
-/// The stack pointer.
-#[inline(always)]
-pub(crate) fn sp() -> u64 {
-    let value: u64;
-    // SAFETY: reads a register.
-    unsafe { asm!("mov {}, sp", out(reg) value, options(nomem, nostack, preserves_flags)) };
-    value
-}
-
 /// ISB: later instructions see the effects of earlier register writes.
 pub(crate) fn isb() {
     // SAFETY: a barrier.

@@ -79,6 +79,7 @@ pub(crate) fn merge_candidates() -> Merged {
 }
 
 /// What idle CPUs have merged.
+#[cfg(feature = "test-image")]
 pub(crate) fn in_background() -> Merged {
     let mut all = Merged::default();
     all.tables = TABLES.load(Ordering::Relaxed);
