@@ -1,5 +1,5 @@
-//! The plugin for `granule bench tlb`: every executed block, load and store calls back, and goes to a
-//! [`Collector`].
+//! The plugin for `granule bench tlb`: every executed block, load and store calls back, and goes to
+//! a [`Collector`].
 //!
 //! It supports machines with one CPU, so the lock is never contended.
 

@@ -100,8 +100,8 @@ macro_rules! functions {
                         if found.is_null() {
                             return Err(stringify!($name));
                         }
-                        // SAFETY: `found` is the function of this name, whose type is this one in all
-                        // versions of the interface that the structure is for.
+                        // SAFETY: `found` is the function of this name, whose type is this one in
+                        // all versions of the interface that the structure is for.
                         unsafe { std::mem::transmute::<
                             Pointer,
                             unsafe extern "C" fn($($argument),*) $(-> $result)?,
@@ -310,8 +310,8 @@ impl Api {
                 trapped_before_7::<C> as *const () as Pointer,
             )
         };
-        // SAFETY: each callback has the type that this version calls. A version whose functions take
-        // no pointer ignores the last argument, which is passed in a register.
+        // SAFETY: each callback has the type that this version calls. A version whose functions
+        // take no pointer ignores the last argument, which is passed in a register.
         unsafe {
             (self.on_init)(id, on_init, null);
             (self.on_idle)(id, on_idle, null);
