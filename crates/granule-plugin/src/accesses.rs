@@ -2,12 +2,13 @@
 //! `granule bench tlb`.
 //!
 //! [`Collector`] makes it in QEMU, [`Reader`] reads it. It begins with the first instruction of a
-//! program at EL0, and has what EL0 and EL1 fetch, load and store, the changes of ASID and the TLBIs.
+//! program at EL0, and contains the fetches, loads and stores of EL0 and EL1, the changes of ASID
+//! and the TLBIs.
 //!
-//! An access to one of the last [`KEPT`] pages of its kind is not told: it hits in every TLB that
-//! has as many entries and replaces the one that was not used for longest. All that such accesses
-//! change is the order of these pages, which the next record tells. So time and size of a stream
-//! depend on how often a program goes to another page, and no TLB model can see the difference.
+//! An access to one of the last [`KEPT`] pages of its kind is not recorded: it hits in every TLB
+//! that has as many entries and replaces the least recently used one. Such accesses change only the
+//! order of these pages, which the next record contains. So time and size of a stream depend on how
+//! often a program accesses another page, and the difference is invisible to every TLB model.
 //!
 //! The stream is for machines of one CPU. A test compares the counts with those that all accesses give. DC
 //! ZVA stores without a callback, and is recorded from its register. CPY and SET are not followed; the stream
@@ -34,10 +35,10 @@ const TLBI: u8 = 4;
 const PASS: u8 = 5;
 const END: u8 = 6;
 
-/// The most instructions of one record, so that a loop within few pages tells that it runs.
+/// The most instructions of one record, so that a loop within few pages still emits records.
 const MOST_INSTRUCTIONS: u32 = 1 << 20;
 
-/// What an access is for, which says by which TLB of the first level it is translated.
+/// The kind of an access, which selects the first-level TLB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Fetching instructions.
@@ -62,17 +63,17 @@ pub enum Region {
 pub struct Page {
     /// The virtual address of its first byte.
     pub address: u64,
-    /// Where it is.
+    /// The part of the address space.
     pub region: Region,
-    /// The bits of an address that its leaf, or contiguous group, leaves untranslated in the guest's
-    /// own tables; 0 if they could not be read.
+    /// The address bits that its leaf, or contiguous group, leaves untranslated in the guest's own
+    /// tables; 0 if these could not be read.
     pub leaf_bits: u8,
 }
 
-/// What a record tells.
+/// The content of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
-    /// A program runs for the first time; the bits of the kernel's page size.
+    /// A program runs for the first time; with the bits of the kernel's page size.
     Begin(u8),
     /// An access to another page.
     Access(Kind, Page),
@@ -80,27 +81,28 @@ pub enum What {
     Asid(u16),
     /// A TLBI and its operand.
     Tlbi(System, u64),
-    /// Instructions that tell nothing else.
+    /// Only instructions, with no other event.
     Pass,
-    /// The machine ended; whether there were accesses that could not be seen.
+    /// The machine ended.
     End {
-        /// CPY or SET, which load and store without being seen.
+        /// Whether CPY or SET executed, whose accesses are not seen.
         unseen: bool,
     },
 }
 
-/// A record: what happens, and what happened since the record before.
+/// A record: an event, and the progress since the previous record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Instructions since the record before.
+    /// Instructions since the previous record.
     pub instructions: u32,
-    /// Where each kept page was in the order after the record before: of fetches, and of data.
+    /// The position of each kept page in the order after the previous record: of fetches, and of
+    /// data.
     pub order: [[u8; KEPT]; 2],
-    /// What happens now.
+    /// The event.
     pub what: What,
 }
 
-/// The order that changes nothing.
+/// The unchanged order.
 pub const SAME: [u8; KEPT] = [0, 1, 2, 3];
 
 fn pack(order: [u8; KEPT]) -> u64 {
@@ -115,7 +117,7 @@ fn unpack(bits: u64) -> [u8; KEPT] {
 }
 
 impl Record {
-    /// The words.
+    /// Encodes the record.
     #[must_use]
     pub fn words(&self) -> [u64; 3] {
         let (kind, detail, a, b) = match self.what {
@@ -137,7 +139,7 @@ impl Record {
         [first, a, b]
     }
 
-    /// The record in three words, or `None` if they are none.
+    /// Decodes a record, or returns `None` if the words are not one.
     #[must_use]
     pub fn new([first, a, b]: [u64; 3]) -> Option<Self> {
         let detail = (first >> 8) as u8;
@@ -186,7 +188,7 @@ impl Record {
 struct Recent {
     /// The page numbers; all ones where there is none.
     pages: [u64; KEPT],
-    /// Where each was when a record last told their order.
+    /// The position of each in the last recorded order.
     order: [u8; KEPT],
 }
 
@@ -196,7 +198,7 @@ impl Recent {
         order: SAME,
     };
 
-    /// An access. Returns whether the page is kept.
+    /// Makes a kept page the most recent one. Returns whether the page is kept.
     fn access(&mut self, page: u64) -> bool {
         let Some(at) = self.pages.iter().position(|kept| *kept == page) else {
             return false;
@@ -206,14 +208,14 @@ impl Recent {
         true
     }
 
-    /// Keeps a page in the place of the oldest.
+    /// Keeps a page in place of the oldest.
     fn keep(&mut self, page: u64) {
         self.pages.rotate_right(1);
         self.pages[0] = page;
     }
 
-    /// The order, which is told now.
-    fn told(&mut self) -> [u8; KEPT] {
+    /// Returns the order for a record, and starts from it.
+    fn take_order(&mut self) -> [u8; KEPT] {
         std::mem::replace(&mut self.order, SAME)
     }
 }
@@ -231,7 +233,7 @@ pub struct Block {
     pub el: u8,
 }
 
-/// Makes the stream from what one CPU does.
+/// Makes the stream from the accesses of one CPU.
 #[derive(Debug)]
 pub struct Collector<M> {
     memory: M,
@@ -250,7 +252,7 @@ const fn untagged(va: u64) -> u64 {
 }
 
 impl<M: Memory> Collector<M> {
-    /// For a CPU that was just switched on.
+    /// Creates a collector for a CPU that was just switched on.
     pub fn new(memory: M) -> Self {
         Self {
             memory,
@@ -266,12 +268,12 @@ impl<M: Memory> Collector<M> {
         }
     }
 
-    /// The bytes of the stream that nobody has taken yet.
+    /// Returns the bytes of the stream that are not yet written.
     pub const fn out(&mut self) -> &mut Vec<u8> {
         &mut self.out
     }
 
-    /// A block is executed.
+    /// Records the execution of a block.
     pub fn block(&mut self, block: &Block) {
         if !self.begun {
             if block.el != 0 || !self.translation.is_on(0, block.first) {
@@ -279,18 +281,18 @@ impl<M: Memory> Collector<M> {
             }
             self.begun = true;
             let granule = self.translation.granule(u64::MAX);
-            self.tell(What::Begin(granule.unwrap_or_default()), true);
-            self.tell(What::Asid(self.translation.asid()), true);
+            self.emit(What::Begin(granule.unwrap_or_default()), true);
+            self.emit(What::Asid(self.translation.asid()), true);
         }
         self.instructions += block.instructions;
         self.access(Kind::Fetch, block.el, block.first);
         self.access(Kind::Fetch, block.el, block.last);
         if self.instructions >= MOST_INSTRUCTIONS {
-            self.tell(What::Pass, false);
+            self.emit(What::Pass, false);
         }
     }
 
-    /// A load or store, or an instruction that is fetched.
+    /// Records a load, a store or a fetch.
     pub fn access(&mut self, kind: Kind, el: u8, va: u64) {
         let page = untagged(va) >> PAGE_SHIFT;
         if self.recent[kind as usize].access(page) || !self.begun {
@@ -308,48 +310,48 @@ impl<M: Memory> Collector<M> {
             Region::Kernel
         };
         let leaf_bits = self.translation.leaf_bits(&self.memory, address);
-        let page_told = Page {
+        let accessed = Page {
             address,
             region,
             leaf_bits: leaf_bits.unwrap_or_default(),
         };
-        self.tell(What::Access(kind, page_told), false);
+        self.emit(What::Access(kind, accessed), false);
         self.recent[kind as usize].keep(page);
     }
 
-    /// A system register is written.
+    /// Records a write of a system register.
     pub fn register(&mut self, register: System, value: u64) {
         let before = self.translation.asid();
         self.translation.set(register, value);
         let asid = self.translation.asid();
         if asid != before && self.begun {
-            self.tell(What::Asid(asid), true);
+            self.emit(What::Asid(asid), true);
         }
     }
 
-    /// TLBI.
+    /// Records a TLBI.
     pub fn invalidated(&mut self, op: System, operand: u64) {
         if self.begun {
-            self.tell(What::Tlbi(op, operand), true);
+            self.emit(What::Tlbi(op, operand), true);
         }
     }
 
-    /// An instruction loads and stores without being seen.
+    /// Records that an instruction loads or stores without being seen.
     pub fn unseen(&mut self) {
         self.unseen |= self.begun;
     }
 
-    /// The machine ends.
+    /// Records the end of the machine.
     pub fn finish(&mut self) {
         let unseen = self.unseen;
-        self.tell(What::End { unseen }, false);
+        self.emit(What::End { unseen }, false);
     }
 
-    /// Tells something. If it changes what addresses mean or what TLBs hold, no page is kept.
-    fn tell(&mut self, what: What, forget: bool) {
+    /// Emits a record. `forget` drops all kept pages, because addresses or TLB entries change.
+    fn emit(&mut self, what: What, forget: bool) {
         let record = Record {
             instructions: std::mem::take(&mut self.instructions),
-            order: self.recent.each_mut().map(Recent::told),
+            order: self.recent.each_mut().map(Recent::take_order),
             what,
         };
         if forget {
@@ -361,14 +363,14 @@ impl<M: Memory> Collector<M> {
     }
 }
 
-/// Why a stream cannot be read.
+/// The reason why a stream cannot be read.
 #[derive(Debug)]
 pub enum AccessesError {
     /// The bytes could not be read.
     Read(io::Error),
-    /// It begins as no stream of this version.
+    /// The first record is not a head, or is of another version.
     Head,
-    /// A record is none.
+    /// A record is malformed.
     Record,
 }
 
@@ -378,12 +380,12 @@ impl std::fmt::Display for AccessesError {
             Self::Read(error) => write!(f, "the plugin's accesses: {error}"),
             Self::Head => write!(
                 f,
-                "the plugin's accesses begin as those of another version; build granule and \
-                 granule-plugin together"
+                "the plugin's accesses are of another version; build granule and granule-plugin \
+                 together"
             ),
             Self::Record => write!(
                 f,
-                "the plugin's accesses: a record of no known kind; build granule and \
+                "the plugin's accesses: a record of an unknown kind; build granule and \
                  granule-plugin together"
             ),
         }
@@ -412,11 +414,12 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// The next record, or `None` where the stream ends, with or without a [`What::End`].
+    /// Reads the next record, or returns `None` at the end of the stream, with or without a
+    /// [`What::End`].
     ///
     /// # Errors
     ///
-    /// If it cannot be read, or is no record.
+    /// If it cannot be read, or is malformed.
     pub fn next_record(&mut self) -> Result<Option<Record>, AccessesError> {
         let Some(words) = self.words()? else {
             return Ok(None);

@@ -1,14 +1,14 @@
 //! TLBIs and DSBs that execute between two readings of the clock by a program, for
-//! `granule bench user`: which instructions count, and the lines that tell the counts. Pure.
+//! `granule bench user`: which instructions count, and the lines with the counts. Pure.
 //!
-//! A program that measures itself reads CNTVCT_EL0 before and after its work. Each reading is told as
-//! a line with what executed until then, so counting adds no instruction to what is measured.
+//! A program that measures itself reads CNTVCT_EL0 before and after its work. Each reading writes a
+//! line with the counts so far, so counting adds no instruction to the measured work.
 
 use granule_trace::BarrierKind;
 
 use crate::decode::{self, Instruction};
 
-/// What is counted, and what asks for the counts.
+/// An instruction that is counted, or that makes the plugin write the counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Counted {
     /// A TLB invalidation, of whatever scope.
@@ -29,7 +29,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// What was added after `before`, if that is earlier.
+    /// Returns the difference to `before`, or `None` if `before` is later.
     #[must_use]
     pub fn since(self, before: Self) -> Option<Self> {
         Some(Self {
@@ -38,13 +38,13 @@ impl Counts {
         })
     }
 
-    /// The line that tells them.
+    /// Formats the counts as a line.
     #[must_use]
     pub fn line(self) -> String {
         format!("{} {}\n", self.tlbi, self.dsb)
     }
 
-    /// The counts of a line without its end.
+    /// Parses the counts from a line without its line ending.
     #[must_use]
     pub fn read(line: &str) -> Option<Self> {
         let (tlbi, dsb) = line.split_once(' ')?;
@@ -55,17 +55,17 @@ impl Counts {
     }
 }
 
-/// What an instruction at an address counts as.
+/// Classifies an instruction at an address.
 #[must_use]
 pub fn counted(pc: u64, word: u32) -> Option<Counted> {
-    // MRS of CNTVCT_EL0. An upper half is a kernel's, which reads the counter for itself.
+    // MRS of CNTVCT_EL0. Code in the upper half is a kernel's, which reads the counter for itself.
     if word & !0x1f == 0xd53b_e040 {
         return (pc >> 55 & 1 == 0).then_some(Counted::Reading);
     }
     match decode::decode(word)? {
         Instruction::Tlbi { .. } => Some(Counted::Tlbi),
         Instruction::Barrier(barrier) if barrier.kind == BarrierKind::Dsb => Some(Counted::Dsb),
-        // Those that no event has count as well.
+        // Instructions that no event can express count as well.
         Instruction::Unmodelled(decode::DSB_NXS) => Some(Counted::Dsb),
         Instruction::Unmodelled(decode::OTHER_TLBI | decode::WIDE_TLBI) => Some(Counted::Tlbi),
         _ => None,
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_s_reading_of_the_virtual_counter_asks_for_the_counts() {
+    fn a_program_s_reading_of_the_virtual_counter_is_recognised() {
         // mrs x0 and x30, cntvct_el0; the physical counter is not the clock.
         for word in [0xd53b_e040, 0xd53b_e05e] {
             assert_eq!(counted(0x40_0000, word), Some(Counted::Reading));

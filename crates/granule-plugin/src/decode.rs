@@ -1,7 +1,7 @@
-//! Which A64 instructions concern translation, and how a store is made.
+//! Decodes the A64 instructions that concern translation, and the forms of stores.
 //!
-//! Everything here is a pure function of the instruction's word. What an instruction does when it
-//! runs belongs to `track`.
+//! Everything here is a pure function of the instruction's word. The effect of an instruction
+//! belongs to `track`.
 
 use granule_trace::{Barrier, BarrierKind, System};
 
@@ -37,7 +37,7 @@ pub enum Instruction {
         /// The register with the address.
         rt: u8,
     },
-    /// DC ISW, which drops what the CPU's own caches hold.
+    /// DC ISW, which discards lines of the CPU's own caches.
     DropOwn,
     /// IC IALLU and IC IALLUIS.
     InstructionCache(System),
@@ -58,13 +58,13 @@ pub enum Instruction {
     Unmodelled(&'static str),
 }
 
-/// The DSBs that no event has.
+/// DSBs that no event can express.
 pub(crate) const DSB_NXS: &str = "DSB with nXS";
-/// The invalidations that no event has.
+/// Invalidations that no event can express.
 pub(crate) const OTHER_TLBI: &str = "unknown invalidation";
 pub(crate) const WIDE_TLBI: &str = "128-bit invalidation";
 
-/// How a store is made.
+/// The form of a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StoreForm {
     /// A store-release.
@@ -79,9 +79,9 @@ const fn system(op0: u16, op1: u16, crn: u16, crm: u16, op2: u16) -> System {
 
 /// `SCTLR_EL12`, the EL1 register of a guest for a host at EL2.
 pub const SCTLR_EL12: System = system(3, 5, 1, 0, 0);
-/// `SPSR_EL1`, which says where an ERET of EL1 goes.
+/// `SPSR_EL1`, the target state of an ERET at EL1.
 pub const SPSR_EL1: System = system(3, 0, 4, 0, 0);
-/// `SPSR_EL2`, which says where an ERET of EL2 goes.
+/// `SPSR_EL2`, the target state of an ERET at EL2.
 pub const SPSR_EL2: System = system(3, 4, 4, 0, 0);
 /// `VBAR_EL1`.
 pub const VBAR_EL1: System = system(3, 0, 12, 0, 0);
@@ -89,10 +89,10 @@ pub const VBAR_EL1: System = system(3, 0, 12, 0, 0);
 pub const VBAR_EL2: System = system(3, 4, 12, 0, 0);
 /// `VBAR_EL3`.
 pub const VBAR_EL3: System = system(3, 6, 12, 0, 0);
-/// `SCR_EL3`, which says in which security state the levels below EL3 are.
+/// `SCR_EL3`, which sets the security state of the levels below EL3.
 pub const SCR_EL3: System = system(3, 6, 1, 1, 0);
 
-/// Registers that change translation unless they are zero, and that the model has no name for.
+/// Registers that change translation unless they are zero, and that the model does not have.
 const UNMODELLED: &[(System, &str)] = &[
     (system(3, 4, 2, 0, 1), "ttbr1_el2"),
     (SCTLR_EL12, "sctlr_el12"),
@@ -106,7 +106,7 @@ const UNMODELLED: &[(System, &str)] = &[
     (system(3, 4, 2, 6, 2), "vstcr_el2"),
 ];
 
-/// Whether a trace has a line for writes of this register, or the tracker needs them.
+/// Returns whether a trace has an event for writes of this register, or the tracker needs them.
 #[must_use]
 pub const fn is_watched(register: System) -> bool {
     matches!(
@@ -136,26 +136,27 @@ pub const fn is_watched(register: System) -> bool {
     )
 }
 
-/// The name of a register that changes translation unless it is zero, and that no event has.
+/// Returns the name of a register that changes translation unless it is zero, and that no event
+/// has.
 #[must_use]
 pub fn unmodelled(register: System) -> Option<&'static str> {
     let mut known = UNMODELLED.iter();
     known.find_map(|(other, name)| (*other == register).then_some(*name))
 }
 
-/// Whether an SPSR names EL0, with registers of 64 or of 32 bits.
+/// Returns whether an SPSR names EL0, in AArch64 or AArch32.
 #[must_use]
 pub const fn is_user(spsr: u64) -> bool {
     spsr & 0b1111 == 0
 }
 
-/// Whether an SPSR of EL2 names EL1 or EL0: EL2 itself has 64 bits.
+/// Returns whether an SPSR of EL2 names EL1 or EL0; EL2 itself is AArch64.
 #[must_use]
 pub const fn is_below_el2(spsr: u64) -> bool {
     spsr & 0b1_0000 != 0 || spsr & 0b1100 < 0b1000
 }
 
-/// The instruction in a word, if it concerns translation.
+/// Decodes a word, if its instruction concerns translation.
 #[must_use]
 pub fn decode(word: u32) -> Option<Instruction> {
     let rt = (word & 31) as u8;
@@ -186,8 +187,8 @@ pub fn decode(word: u32) -> Option<Instruction> {
         // MSR (register): op0 is 2 or 3.
         0x1aa2 | 0x1aa3 => {
             let register = encoding;
-            let is_told = is_watched(register) || unmodelled(register).is_some();
-            is_told.then_some(Instruction::Msr { register, rt })
+            let is_relevant = is_watched(register) || unmodelled(register).is_some();
+            is_relevant.then_some(Instruction::Msr { register, rt })
         }
         // SYS: op0 is 1.
         0x1aa1 => system_instruction(encoding, rt),
@@ -203,9 +204,9 @@ pub fn decode(word: u32) -> Option<Instruction> {
 fn system_instruction(op: System, rt: u8) -> Option<Instruction> {
     match op.crn() {
         8 | 9 => {
-            // CRn 9 is the same with nXS, which waits for less and invalidates as much.
+            // CRn 9 is the same with nXS: it invalidates the same entries, and waits for less.
             let op = System(op.0 & !(1 << 7));
-            // An operation without a name here is one by granules of realms or of a PA.
+            // An operation without a name is one for granules of realms, or by PA.
             if op.name().is_none() {
                 return Some(Instruction::Unmodelled(OTHER_TLBI));
             }
@@ -220,8 +221,8 @@ fn system_instruction(op: System, rt: u8) -> Option<Instruction> {
             }),
             _ if op.is_data_cache() => Some(Instruction::DataCache { op, rt }),
             _ if op.is_instruction_cache() => Some(Instruction::InstructionCache(op)),
-            // By set and way the CPU's own caches alone are cleaned (CRm 10 and 14) or invalidated: nothing
-            // that another observer finds, and a walk is one, follows from it.
+            // By set and way, only the CPU's own caches are cleaned (CRm 10 and 14) or invalidated.
+            // Cleaning is not visible to other observers, which include table walks.
             (0, 6, 2) => Some(Instruction::DropOwn),
             _ => None,
         },
@@ -241,15 +242,15 @@ fn barrier(word: u32) -> Option<Barrier> {
     Some(Barrier { kind, option })
 }
 
-/// The form of the store in a word that stores.
+/// Decodes the form of a store instruction.
 #[must_use]
 pub const fn store_form(word: u32) -> StoreForm {
     let (release, exchange) = if word & 0x3fe0_8000 == 0x0880_8000 {
         // STLR.
         (true, false)
     } else if word & 0x3fc0_0000 == 0x0800_0000 {
-        // Store-exclusive, one or a pair; bit 15 makes it a release. Bit 31 clear with bit 21 set is
-        // CASP.
+        // Store-exclusive, one or a pair; bit 15 makes it a release. With bit 31 clear and bit 21
+        // set it is CASP.
         (word & 1 << 15 != 0, true)
     } else if word & 0x3fa0_7c00 == 0x08a0_7c00 || word & 0xbfa0_7c00 == 0x0820_7c00 {
         // CAS and CASP.
@@ -273,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn words_of_an_assembler_are_told_apart() {
+    fn words_of_an_assembler_are_decoded() {
         use Instruction as I;
         let msr = |register| Some(I::Msr { register, rt: 3 });
         let tlbi = |op, rt| Some(I::Tlbi { op, rt });
@@ -284,7 +285,7 @@ mod tests {
             (0xd51e_1003, msr(System::SCTLR_EL3)),
             (0xd518_c003, msr(VBAR_EL1)),
             (0xd51d_2023, msr(system(3, 5, 2, 0, 1))),
-            // msr tpidr_el0, x3: no part of translation. mrs x3, ttbr1_el1: reads.
+            // msr tpidr_el0, x3: not part of translation. mrs x3, ttbr1_el1: a read.
             (0xd51b_d043, None),
             (0xd538_2023, None),
             (0xd508_831f, tlbi(System::VMALLE1IS, 31)),
@@ -311,7 +312,7 @@ mod tests {
             (0xd508_7640, Some(I::DropOwn)),
             (0xd508_7a40, None),
             (0xd508_7e40, None),
-            // ic ivau, x5: invalidates no translation.
+            // ic ivau, x5: does not invalidate translations.
             (0xd50b_7525, None),
             (0xd503_3b9f, Some(I::Barrier(Barrier::DSB_ISH))),
             (0xd503_3a9f, Some(I::Barrier(Barrier::DSB_ISHST))),
@@ -360,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn the_level_that_an_exception_returns_to_is_told() {
+    fn the_level_that_an_exception_returns_to_is_decoded() {
         // EL0t, usr, EL1t, EL1h, svc, EL2t, EL2h.
         for (spsr, user, below) in [
             (0x3c0_u64, true, true),
@@ -380,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn forms_of_stores_are_told_apart() {
+    fn forms_of_stores_are_decoded() {
         for (word, release, exchange) in [
             // str x0, [x1]; stp x0, x1, [x2]; str x0, [x1, x2].
             (0xf900_0020_u32, false, false),

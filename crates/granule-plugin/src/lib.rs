@@ -1,16 +1,16 @@
-//! A plugin for QEMU that tells what an unmodified arm64 system does to its own translation.
+//! A plugin for QEMU that records how an unmodified arm64 system changes its own translation.
 //!
 //! QEMU loads this crate as a shared library and calls it when it translates instructions, when the
-//! guest stores, and when the instructions run that concern translation. The plugin keeps track of
-//! the guest's tables ([`track`]), and sends what it sees to `granule watch` ([`stream`]).
+//! guest stores, and when instructions execute that concern translation. The plugin tracks the
+//! guest's tables ([`track`]) and sends a stream of records to `granule watch` ([`stream`]).
 //!
-//! For `granule bench tlb` it tells the pages that the system accesses instead ([`accesses`]).
+//! For `granule bench tlb` it records the pages that the system accesses instead ([`accesses`]).
 //!
-//! For `granule bench user` it tells how many TLBIs and DSBs executed ([`counts`]).
+//! For `granule bench user` it counts the TLBIs and DSBs that execute ([`counts`]).
 //!
-//! [`decode`], [`track`], [`stream`], [`accesses`] and [`counts`] know nothing of QEMU and have no unsafe code. Everything
-//! that does is in the private module `qemu`, which speaks QEMU's plugin interface in declarations
-//! of its own.
+//! [`decode`], [`track`], [`stream`], [`accesses`] and [`counts`] are independent of QEMU and have
+//! no unsafe code. Everything else is in the private module `qemu`, which calls QEMU's plugin
+//! interface through its own declarations.
 //!
 //! ```text
 //! guest -> QEMU -> decode, track -> socket -> granule watch: model, --record, report

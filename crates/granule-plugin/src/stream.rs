@@ -1,8 +1,8 @@
-//! The stream from the plugin to `granule watch`: what was seen, as records of a fixed size.
+//! The stream from the plugin to `granule watch`: events as records of a fixed size.
 //!
-//! A record is five words: an event as `granule-trace` encodes it, or one of the kinds below, which only count, and
-//! the address of the instruction that it comes from. The first record is the head; the last one is
-//! the end, so that a stream that was cut off is known.
+//! A record is five words: an event as `granule-trace` encodes it, or one of the kinds below, which
+//! are only counted, and the address of the instruction that it comes from. The first record is the
+//! head. The last one is the end, so that a truncated stream is recognised.
 
 use granule_trace::{EncodedEvent, Event, RecordError};
 use std::io::{self, Read};
@@ -16,11 +16,11 @@ pub const BYTES: usize = WORDS * 8;
 const MAGIC: u64 = u64::from_le_bytes(*b"GRNLWTCH");
 const VERSION: u64 = 1;
 
-/// The kinds of records that a trace's events do not have.
+/// The kinds of records that are not events of a trace.
 const EXCEPTION: u8 = 0x80;
 const END: u8 = 0xff;
 
-/// Something that was seen.
+/// The content of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seen {
     /// An event of a trace.
@@ -31,14 +31,14 @@ pub enum Seen {
     End(Totals),
 }
 
-/// What the plugin counted.
+/// Totals that the plugin counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
     /// Stores of privileged code.
     pub stores: u64,
     /// DSBs, DMBs and ISBs.
     pub barriers: u64,
-    /// The most bytes that the plugin's copy of the tables took.
+    /// The largest size of the plugin's copy of the tables, in bytes.
     pub table_bytes: u64,
 }
 
@@ -52,14 +52,14 @@ pub struct Head {
 }
 
 impl Head {
-    /// The record.
+    /// Encodes the head as a record.
     #[must_use]
     pub fn words(&self) -> [u64; WORDS] {
         [MAGIC, VERSION, self.api.into(), self.cpus.into(), 0]
     }
 }
 
-/// One record: the CPU, the address of the instruction, what was seen.
+/// Encodes one record: the CPU, the address of the instruction, and the content.
 #[must_use]
 pub fn encode(cpu: u16, pc: u64, seen: &Seen) -> [u64; WORDS] {
     let (kind, [a, b, c]) = match seen {
@@ -77,11 +77,11 @@ pub fn encode(cpu: u16, pc: u64, seen: &Seen) -> [u64; WORDS] {
     [u64::from(kind) | u64::from(cpu) << 16, a, b, c, pc]
 }
 
-/// The CPU, the address of the instruction and what was seen.
+/// Decodes one record: the CPU, the address of the instruction, and the content.
 ///
 /// # Errors
 ///
-/// If the words are no record.
+/// If the words are not a record.
 pub fn decode(words: [u64; WORDS]) -> Result<(u16, u64, Seen), RecordError> {
     let [first, a, b, c, pc] = words;
     let seen = match first as u8 {
@@ -99,14 +99,14 @@ pub fn decode(words: [u64; WORDS]) -> Result<(u16, u64, Seen), RecordError> {
     Ok(((first >> 16) as u16, pc, seen))
 }
 
-/// Why a stream cannot be read.
+/// The reason why a stream cannot be read.
 #[derive(Debug)]
 pub enum StreamError {
     /// The bytes could not be read.
     Read(io::Error),
-    /// The first record is no head, or one of another version.
+    /// The first record is not a head, or is of another version.
     Head,
-    /// A record is none.
+    /// A record is malformed.
     Record(RecordError),
 }
 
@@ -116,8 +116,8 @@ impl std::fmt::Display for StreamError {
             Self::Read(error) => write!(f, "the plugin's stream: {error}"),
             Self::Head => write!(
                 f,
-                "the plugin's stream begins as that of another version; build granule and \
-                 granule-plugin together"
+                "the plugin's stream is of another version; build granule and granule-plugin \
+                 together"
             ),
             Self::Record(error) => write!(f, "the plugin's stream: {error}"),
         }
@@ -150,11 +150,12 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// The next record, or `None` where the stream ends, with or without an [`Seen::End`].
+    /// Reads the next record, or returns `None` at the end of the stream, with or without a
+    /// [`Seen::End`].
     ///
     /// # Errors
     ///
-    /// If it cannot be read, or is no record.
+    /// If it cannot be read, or is malformed.
     pub fn next_seen(&mut self) -> Result<Option<(u16, u64, Seen)>, StreamError> {
         let Some(words) = self.words()? else {
             return Ok(None);
@@ -202,7 +203,7 @@ mod tests {
             bytes.extend(words.iter().flat_map(|word| word.to_le_bytes()));
         }
         let whole = bytes.len();
-        // Half a record at the end is no record.
+        // Half a record at the end is ignored.
         bytes.push(1);
         let (mut reader, read) = Reader::new(&bytes[..]).unwrap();
         assert_eq!(read, head);
@@ -218,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_record_are_refused() {
+    fn bytes_that_are_not_a_record_are_refused() {
         assert!(decode([0x7f, 0, 0, 0, 0]).is_err());
     }
 }

@@ -1,8 +1,9 @@
-//! Calls the ordinary apt client with an architecture, lists and a cache of its own. It installs nothing,
-//! changes no file of the machine, needs no root user, and checks the lists' signatures.
+//! Calls the ordinary apt client with an architecture, lists and a cache of its own. It installs
+//! nothing, does not change files of the machine, does not need root, and checks the signatures of
+//! the lists.
 //!
-//! Packages come from the sources that the machine's own apt is configured with; this file names only the
-//! suites.
+//! Packages come from the sources that the machine's apt is configured with; only the suites are
+//! chosen here.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,11 +17,11 @@ use crate::index::{Entry, field, paragraphs};
 use xtask::deadline::run_for;
 use xtask::files;
 
-/// The lists of a suite are a few megabytes, a package a hundred at most.
+/// The time limit: the lists of a suite are a few megabytes, a package a hundred at most.
 const LIMIT: Duration = Duration::from_secs(600);
-/// The architecture of what is compared.
+/// The architecture of the compared packages.
 pub(crate) const ARM64: &str = "arm64";
-/// Debian's signing keys, on a machine that has them apart from apt's trusted keys.
+/// Debian's signing keys, on a machine that does not have them among apt's trusted keys.
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 /// apt with folders of its own.
@@ -30,7 +31,7 @@ pub(crate) struct Apt {
     architecture: String,
 }
 
-/// A program: its package, its path there, and the suites, the last of which it is from.
+/// A program: its package, its path there, and the suites, of which it is from the last.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Program<'a> {
     pub(crate) package: &'static str,
@@ -38,15 +39,15 @@ pub(crate) struct Program<'a> {
     pub(crate) suites: &'a [&'static str],
 }
 
-/// Reads this machine's own architecture, in Debian's words.
+/// Returns Debian's name of this machine's architecture.
 pub(crate) fn own_architecture() -> Result<String> {
-    let said = run(Command::new("dpkg").arg("--print-architecture"))?;
-    Ok(said.trim().to_owned())
+    let output = run(Command::new("dpkg").arg("--print-architecture"))?;
+    Ok(output.trim().to_owned())
 }
 
 impl Program<'_> {
-    /// Unpacks the program below a folder with all that it depends on, if it is not there or `fresh`. Returns the folder
-    /// with all files.
+    /// Unpacks the program with all its dependencies below a folder, if it is missing or `fresh`.
+    /// Returns the folder with all files.
     pub(crate) fn unpacked(
         &self,
         architecture: &str,
@@ -73,7 +74,7 @@ impl Program<'_> {
                 .with_context(|| format!("cannot remove {}", path.display())),
             false => Ok(()),
         };
-        // Only what is whole gets its name.
+        // Only a complete folder gets its final name.
         let new = folder.join("new");
         remove(&new)?;
         files::folder(&new)?;
@@ -86,16 +87,16 @@ impl Program<'_> {
 }
 
 impl Apt {
-    /// Its folders, created if they do not exist, for packages of that architecture.
+    /// Creates the folders, if they do not exist, for packages of an architecture.
     pub(crate) fn new(folder: &Path, architecture: &str) -> Result<Self> {
         for part in ["lists/partial", "archives/partial", "none"] {
             files::folder(&folder.join(part))?;
         }
-        // Packages installed here do not count for another architecture.
+        // Installed packages do not count for another architecture.
         files::write(&folder.join("status"), "")?;
         let folder = folder
             .canonicalize()
-            .with_context(|| format!("{} is not reached", folder.display()))?;
+            .with_context(|| format!("cannot open {}", folder.display()))?;
         let architecture = architecture.to_owned();
         Ok(Self {
             folder,
@@ -103,13 +104,11 @@ impl Apt {
         })
     }
 
-    /// Fetches the lists of these suites from the first of the machine's own sources that has all of them.
+    /// Fetches the lists of these suites from the first of the machine's sources that has all of
+    /// them.
     pub(crate) fn update(&self, suites: &BTreeSet<&str>) -> Result<()> {
         let mirrors = mirrors(&run(Command::new("apt-get").arg("indextargets"))?);
-        ensure!(
-            !mirrors.is_empty(),
-            "apt is set up with no source of packages"
-        );
+        ensure!(!mirrors.is_empty(), "apt has no package source");
         let mut why = Vec::new();
         for mirror in &mirrors {
             let sources = sources(mirror, suites, &self.architecture);
@@ -124,7 +123,7 @@ impl Apt {
         bail!("{}", why.join("; "));
     }
 
-    /// A suite's list of packages.
+    /// Reads a suite's list of packages.
     pub(crate) fn list(&self, suite: &str) -> Result<String> {
         let release = format!("Release: {suite}");
         let words = ["indextargets", "Created-By: Packages", &release];
@@ -134,7 +133,7 @@ impl Apt {
         files::text(Path::new(file))
     }
 
-    /// Downloads a package into a folder that is otherwise empty.
+    /// Downloads a package into an empty folder.
     pub(crate) fn download(&self, entry: &Entry, to: &Path) -> Result<PathBuf> {
         let package = format!("{}={}", entry.package, entry.version);
         self.call(&["download", &package], to)?;
@@ -143,14 +142,14 @@ impl Apt {
         first.with_context(|| format!("apt downloaded no file for {package}"))
     }
 
-    /// Downloads a package of a suite with all that it depends on, down to the C library.
+    /// Downloads a package of a suite with all its dependencies, including the C library.
     fn download_with_dependencies(&self, package: &str, suite: &str) -> Result<Vec<PathBuf>> {
         let archives = self.folder.join("archives");
-        // No other version may be among them.
+        // Other versions must not be among them.
         fs::remove_dir_all(&archives).context("cannot empty apt's archives")?;
         files::folder(&archives.join("partial"))?;
         let words = "install --download-only --yes --no-install-recommends";
-        // Nothing is installed, so the machine's package manager may be at work.
+        // Nothing is installed, so the machine's package manager may run at the same time.
         let more = ["-o", "Debug::NoLocking=true", "-t", suite, package];
         let words: Vec<&str> = words.split(' ').chain(more).collect();
         self.call(&words, &self.folder)?;
@@ -204,7 +203,7 @@ fn packages(folder: &Path) -> Result<Vec<PathBuf>> {
         .collect())
 }
 
-/// Runs a command of apt's or dpkg's, and returns its output, or its own error message if it failed.
+/// Runs a command of apt or dpkg. Returns its output, or its own error message if it failed.
 pub(crate) fn run(command: &mut Command) -> Result<String> {
     command.env("LC_ALL", "C");
     let program = command.get_program().to_string_lossy().into_owned();
@@ -217,17 +216,17 @@ pub(crate) fn run(command: &mut Command) -> Result<String> {
     }
 }
 
-/// The first error that apt printed, on one line.
+/// Finds the first error that apt printed.
 fn complaint(stderr: &str) -> &str {
     let mut lines = stderr.lines().map(str::trim);
     let error = lines.clone().find_map(|line| line.strip_prefix("E: "));
     error
         .or_else(|| lines.rfind(|line| !line.is_empty()))
-        .unwrap_or("it failed and said nothing")
+        .unwrap_or("it failed without an error message")
 }
 
-/// The origins of the machine's packages, in the order of its sources. Sources with security fixes alone
-/// are left out: their kernels do not stay.
+/// Lists the origins of the machine's packages, in the order of its sources. Security suites are
+/// left out, because their kernels do not stay.
 fn mirrors(targets: &str) -> Vec<String> {
     let mut mirrors: Vec<String> = Vec::new();
     for target in paragraphs(targets) {
@@ -242,7 +241,7 @@ fn mirrors(targets: &str) -> Vec<String> {
     mirrors
 }
 
-/// Sources for apt: these suites from that origin.
+/// Formats the sources for apt: these suites from one origin.
 fn sources(mirror: &str, suites: &BTreeSet<&str>, architecture: &str) -> String {
     let signed = if Path::new(KEYRING).is_file() {
         format!(" signed-by={KEYRING}")
@@ -260,7 +259,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_machine_s_own_sources_are_asked() {
+    fn the_machine_s_own_sources_are_used() {
         let targets = "Release: a-security\nRepo-URI: file:/fixes/\n\nRelease: a\nRepo-URI: \
                        file:/one/\n\nRelease: a-updates\nRepo-URI: file:/one/\n\nRelease: b\n\
                        Repo-URI: file:/two/\n\nRelease: c\n";
@@ -272,9 +271,9 @@ mod tests {
     }
 
     #[test]
-    fn apt_s_own_words_are_told() {
+    fn apt_s_own_errors_are_reported() {
         assert_eq!(complaint("W: a\nE: b\nE: c\n"), "b");
         assert_eq!(complaint("a\nb\n\n"), "b");
-        assert_eq!(complaint("\n"), "it failed and said nothing");
+        assert_eq!(complaint("\n"), "it failed without an error message");
     }
 }

@@ -1,6 +1,6 @@
-//! The benchmark of user memory on Debian's kernels and ours: instructions that each kernel takes.
+//! The benchmark of user memory on Debian's kernels and ours: the instructions of each kernel.
 //!
-//! What the figures must be is in `figures`.
+//! The checks of the figures are in `figures`.
 
 use anyhow::{Error, Result, ensure};
 use granule_cli::bench::user::counts::Counter;
@@ -17,14 +17,14 @@ use crate::peers::Peers;
 const ARGUMENTS: &str = "1G 2";
 const MEMORY: u64 = 4 << 30;
 
-/// Runs the benchmark on every kernel, several at a time: the figures, and their table for people.
+/// Runs the benchmark on every kernel, several at a time. Reports the figures, also as a table.
 pub(crate) fn bench(peers: &Peers<'_>) -> Result<()> {
     let program = program("granule-user-bench")?;
     let initramfs = Initramfs::new().program("/init", &program);
     let initramfs = peers.files.initramfs("bench.cpio", initramfs)?;
     let granules = granules();
     let run = |kernel: &Kernel, large: bool| {
-        // Linux's first process must not end, so it gets an argument to power the machine off.
+        // Linux's first process must not exit, so it gets an argument to power the machine off.
         let off = if kernel.is_ours { "" } else { " off" };
         let words = match (kernel.is_ours, large) {
             (true, true) => "user_large_leaves=on",
@@ -51,7 +51,7 @@ pub(crate) fn bench(peers: &Peers<'_>) -> Result<()> {
         );
         Ok(figures::rows(measured, kernel, large))
     };
-    // With pages of the base size alone, and in what each kernel takes for the best.
+    // With pages of the base size only, and with the sizes that each kernel chooses.
     let kernels = || granules.iter().chain(&peers.linuxes);
     let runs = [false, true].map(|large| kernels().map(move |kernel| (kernel, large)));
     let runs: Vec<_> = runs.into_iter().flatten().collect();
@@ -64,9 +64,9 @@ pub(crate) fn bench(peers: &Peers<'_>) -> Result<()> {
             let large = if large { ", large pages" } else { "" };
             let name = format!("benchmark, {}, {}{large}", kernel.name, kernel.size());
             let result = done.result.map(|rows| {
-                let told = format!("{} in {:.0} s", rows.len(), done.time.as_secs_f32());
+                let line = format!("{} in {:.0} s", rows.len(), done.time.as_secs_f32());
                 all[done.job] = rows;
-                told
+                line
             });
             peers.add(name, result);
         },
@@ -75,7 +75,7 @@ pub(crate) fn bench(peers: &Peers<'_>) -> Result<()> {
     for (name, result) in figures::checks(&all) {
         peers.add(name, result);
     }
-    peers.summary.say(&format!(
+    peers.summary.print_line(&format!(
         "instructions a page, `granule-user-bench {ARGUMENTS}`, the least of the rounds\n{}\n\
          TLBIs of all pages in that round\n{}",
         figures::table(&all, &|row| Some(format!(

@@ -1,5 +1,5 @@
-//! Reads files out of Debian packages, which `dpkg-deb` turns into `tar` archives. Nothing is written to a package's own
-//! paths.
+//! Reads files of Debian packages, which `dpkg-deb` converts to `tar` archives. Nothing is
+//! installed.
 
 use std::io::Read;
 use std::path::Path;
@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 /// Reads the first regular file whose path `wanted` accepts; paths begin without a slash or dot.
 pub(crate) fn file(package: &Path, wanted: impl Fn(&str) -> bool) -> Result<Vec<u8>> {
     let mut found = take(package, wanted, 1)?;
-    let (_, bytes) = found.pop().context("what was looked for is not in it")?;
+    let (_, bytes) = found.pop().context("the file is not in the package")?;
     Ok(bytes)
 }
 
@@ -22,11 +22,11 @@ pub(crate) fn files(
     take(package, wanted, usize::MAX)
 }
 
-/// Unpacks what is compressed by `xz`, as modules of kernels are.
+/// Unpacks data that is compressed by `xz`, as kernel modules are.
 pub(crate) fn unpacked(compressed: impl Read) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let mut reader = lzma_rust2::XzReader::new(compressed, true);
-    let broken = "what is compressed in it is broken or cut off";
+    let broken = "the compressed data is broken or cut off";
     reader.read_to_end(&mut bytes).context(broken)?;
     Ok(bytes)
 }
@@ -45,14 +45,14 @@ fn take(
         .context("cannot start dpkg-deb: install Debian's package `dpkg`")?;
     let tar = dpkg.stdout.take().context("dpkg-deb has no output")?;
     let found = data(tar, wanted, most);
-    // Enough may be found before the end, and dpkg-deb then has nobody to write to.
+    // The search may stop before the end; then dpkg-deb fails to write.
     let is_enough = found.as_ref().is_ok_and(|found| found.len() >= most);
     let ended = dpkg.wait_with_output().context("dpkg-deb does not end")?;
-    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
-    let why = said.lines().next().unwrap_or("it said nothing");
+    let errors = String::from_utf8_lossy(&ended.stderr).into_owned();
+    let why = errors.lines().next().unwrap_or("no error message");
     ensure!(
         is_enough || ended.status.success(),
-        "it is no Debian package, or cut off: {why}"
+        "it is not a Debian package, or cut off: {why}"
     );
     found
 }
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_are_found_and_a_package_that_is_cut_off_is_one_line() {
+    fn files_are_found_and_a_truncated_package_is_an_error_of_one_line() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         for (path, text) in [
@@ -106,13 +106,13 @@ mod tests {
             .args(["-Zxz", "--build"])
             .arg(at("tree"))
             .arg(at("whole.deb"));
-        let built = build.output().expect("no part runs without dpkg-deb");
+        let built = build.output().expect("dpkg-deb is needed");
         assert!(built.status.success(), "{built:?}");
         let kernel = |name: &str| file(&at(name), |path| path.starts_with("boot/vmlinuz-"));
         assert_eq!(kernel("whole.deb").unwrap().len(), 5400);
         assert_eq!(files(&at("whole.deb"), |_| true).unwrap().len(), 2);
         let error = file(&at("whole.deb"), |path| path == "vmlinuz-1").unwrap_err();
-        assert_eq!(error.to_string(), "what was looked for is not in it");
+        assert_eq!(error.to_string(), "the file is not in the package");
         let whole = std::fs::read(at("whole.deb")).unwrap();
         for length in (0..whole.len() - 100).step_by(whole.len() / 8) {
             std::fs::write(at("cut.deb"), &whole[..length]).unwrap();

@@ -1,6 +1,7 @@
-//! The boot disk with another kernel on it: each boot loader starts Debian's unmodified Linux from a disk that
-//! `granule boot` makes. It must reach its first process with the command line and the initramfs that it was
-//! given, so a failure with our kernel on the same disk is one of our kernel. Then ours, and the disk of `make disk`.
+//! The boot disk with another kernel on it: each boot loader starts Debian's unmodified Linux from
+//! a disk that `granule boot` makes. Linux must reach its first process with its command line and
+//! its initramfs, so a failure with our kernel on the same disk is due to our kernel. Our kernel
+//! and the disk of `make disk` follow.
 
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use granule_cli::{Boot, Firmware, Initramfs, Outcome, PageSize, Request, boot};
 use xtask::workspace::{image_path, run as run_command};
 
 use crate::loaders;
-use crate::machine::{archive, marked, program, request, told};
+use crate::machine::{archive, ending, marked, program, request};
 use crate::parts::chore;
 use crate::peers::Peers;
 use crate::store::hash;
@@ -18,7 +19,8 @@ use crate::store::hash;
 /// The beginning of the script's one line.
 const MARK: &str = "from the disk:";
 
-/// The first process: reports what it was given and powers off, when its output is written.
+/// The first process: reports its initramfs and command line, and powers off when its output is
+/// written.
 const SCRIPT: &str = "#!/bin/busybox sh
 mount -t proc proc /proc
 echo \"from the disk: sha256=$(sha256sum < /payload) cmdline=$(cat /proc/cmdline)\"
@@ -27,7 +29,7 @@ stty opost && poweroff -f
 
 const APPLETS: &str = "sh cat echo mount poweroff sha256sum stty";
 
-/// Words that each boot loader must hand over as they are.
+/// Words that each boot loader must pass on unchanged.
 const WORDS: &str = "console=ttyAMA0 loglevel=1 panic=-1 granule.test=a=b,c;d PATH=/bin";
 
 /// Firmware, boot loader and Linux take ten seconds on an idle machine.
@@ -40,7 +42,8 @@ struct Case {
     judge: fn(&Boot) -> Result<String>,
 }
 
-/// Boots the first of Debian's kernels and ours by each boot loader, and the disk of `make disk` as it is.
+/// Boots the first of Debian's kernels and ours by each boot loader, and the disk of `make disk` as
+/// it is.
 pub(crate) fn booted(peers: &Peers<'_>) -> Result<()> {
     let loaders = loaders::fetch(&peers.folder, peers.fresh)?;
     let linux = peers.linux(0)?;
@@ -110,33 +113,34 @@ pub(crate) fn booted(peers: &Peers<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Our kernel has ended well, and its first process has greeted with the page size that the kernel reports.
+/// Checks that our kernel ended well, and that its first process printed the page size that the
+/// kernel reports.
 fn greeted(booted: &Boot) -> Result<String> {
-    ensure!(booted.is_ok(), "{}", told(booted));
+    ensure!(booted.is_ok(), "{}", ending(booted));
     let json = booted.json();
     let bytes = json["page_size"].as_u64().context("it has no page size")?;
     let line = format!("page size {bytes}");
     let console = booted.console_text();
-    let has_line = console.lines().any(|said| said.trim_end() == line);
-    ensure!(has_line, "its first process did not say {line:?}");
+    let has_line = console.lines().any(|printed| printed.trim_end() == line);
+    ensure!(has_line, "its first process did not print {line:?}");
     Ok(line)
 }
 
 const PAYLOAD: &[u8] = b"arrived as it was sent";
 
 fn judge(booted: &Boot) -> Result<String> {
-    // Linux prints no record of ours.
-    ensure!(booted.outcome == Outcome::GuestExit, "{}", told(booted));
-    line(&booted.console_text()).with_context(|| told(booted))
+    // Linux does not print our record.
+    ensure!(booted.outcome == Outcome::GuestExit, "{}", ending(booted));
+    line(&booted.console_text()).with_context(|| ending(booted))
 }
 
 fn line(console: &str) -> Result<String> {
     let line = marked(console, MARK)?;
     let sum = format!("sha256={} ", hash(PAYLOAD));
-    ensure!(line.contains(&sum), "it said{line:?}, expected {sum:?}");
+    ensure!(line.contains(&sum), "it printed{line:?}, expected {sum:?}");
     // Boot loaders add words of their own, in front or behind.
     let has_words = line.contains(&format!("={WORDS}")) || line.contains(&format!(" {WORDS}"));
-    ensure!(has_words, "it said{line:?}, expected {WORDS:?}");
+    ensure!(has_words, "it printed{line:?}, expected {WORDS:?}");
     Ok(line.trim().to_owned())
 }
 

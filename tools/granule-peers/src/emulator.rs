@@ -1,5 +1,5 @@
-//! Fetches Debian's QEMUs, of other versions than this machine's own. They are unpacked under the target folder with all
-//! that they depend on, and started with the loader and the libraries of their own suite.
+//! Fetches Debian's QEMUs of other versions than this machine's. They are unpacked under the target
+//! folder with all dependencies, and started with the loader and the libraries of their suite.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -11,14 +11,14 @@ use xtask::files;
 
 use crate::apt::{Program, own_architecture, run};
 
-/// A QEMU that is wanted: the version that it must have, its suites, the one it is from.
+/// A QEMU: the required version, and the suites, the last of which it is from.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted {
     pub(crate) version: &'static str,
     pub(crate) suites: [&'static str; 2],
 }
 
-/// The oldest and the newest that can be watched.
+/// The oldest and the newest supported QEMU.
 pub(crate) const QEMUS: [Wanted; 2] = [
     Wanted {
         version: "10.0",
@@ -30,7 +30,7 @@ pub(crate) const QEMUS: [Wanted; 2] = [
     },
 ];
 
-/// Finds the program that starts a QEMU, fetched and unpacked if it is not there or `fresh`.
+/// Returns the program that starts a QEMU, and fetches it if it is missing or `fresh`.
 pub(crate) fn qemu(wanted: &Wanted, folder: &Path, fresh: bool) -> Result<PathBuf> {
     let folder = folder.join(format!("qemu-{}", wanted.version));
     let script = folder.join("qemu-system-aarch64");
@@ -48,19 +48,19 @@ pub(crate) fn qemu(wanted: &Wanted, folder: &Path, fresh: bool) -> Result<PathBu
     let found = version(&script)?;
     ensure!(
         found.starts_with(&format!("{}.", wanted.version)),
-        "{} has QEMU {found}, and {} is wanted",
+        "{} has QEMU {found}, expected {}",
         wanted.suites[1],
         wanted.version
     );
     Ok(script)
 }
 
-/// Lists the words that start the program at a path with its own loader and libraries.
+/// Returns the command line that starts the program at a path with its own loader and libraries.
 pub(crate) fn words(root: &Path, program: &str) -> Result<Vec<String>> {
     let mut loaders = Vec::new();
     let mut libraries = Vec::new();
     find(root, &mut loaders, &mut libraries)?;
-    let loader = loaders.first().context("it has no loader of programs")?;
+    let loader = loaders.first().context("it has no program loader")?;
     let libraries: Vec<_> = libraries
         .iter()
         .map(|it| it.display().to_string())
@@ -73,10 +73,10 @@ pub(crate) fn words(root: &Path, program: &str) -> Result<Vec<String>> {
     ])
 }
 
-/// Writes a shell script that starts the program at a path so.
+/// Writes a shell script that starts the program at a path with its own loader and libraries.
 fn starter(root: &Path, program: &str) -> Result<String> {
     let mut words = words(root, program)?;
-    // QEMU's firmware.
+    // The folder of QEMU's firmware.
     let share = root.join("usr/share/qemu");
     if share.is_dir() {
         words.extend(["-L".to_owned(), share.display().to_string()]);
@@ -90,7 +90,7 @@ fn starter(root: &Path, program: &str) -> Result<String> {
     ))
 }
 
-/// The loaders of programs below a folder, and the folders with shared libraries.
+/// Finds the program loaders below a folder, and the folders with shared libraries.
 fn find(folder: &Path, loaders: &mut Vec<PathBuf>, libraries: &mut Vec<PathBuf>) -> Result<()> {
     let mut entries: Vec<_> = fs::read_dir(folder)
         .with_context(|| format!("cannot read {}", folder.display()))?
@@ -100,7 +100,7 @@ fn find(folder: &Path, loaders: &mut Vec<PathBuf>, libraries: &mut Vec<PathBuf>)
     for entry in entries {
         let path = entry.path();
         let name = entry.file_name().to_string_lossy().into_owned();
-        // A link may lead out of the folder.
+        // A link may point out of the folder.
         let kind = entry.file_type().context("cannot read a file's type")?;
         if kind.is_dir() {
             find(&path, loaders, libraries)?;
@@ -115,10 +115,10 @@ fn find(folder: &Path, loaders: &mut Vec<PathBuf>, libraries: &mut Vec<PathBuf>)
 
 /// Reads the version that a QEMU reports.
 fn version(program: &Path) -> Result<String> {
-    let told = run(Command::new(program).arg("--version"))?;
-    let version = told.strip_prefix("QEMU emulator version ");
+    let output = run(Command::new(program).arg("--version"))?;
+    let version = output.strip_prefix("QEMU emulator version ");
     let version = version.and_then(|rest| rest.split_whitespace().next());
-    let version = version.with_context(|| format!("{} is no QEMU", program.display()))?;
+    let version = version.with_context(|| format!("{} is not a QEMU", program.display()))?;
     Ok(version.to_owned())
 }
 
@@ -131,7 +131,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path();
         let error = starter(root, "usr/bin/a").unwrap_err();
-        assert!(error.to_string().contains("no loader"));
+        assert!(error.to_string().contains("no program loader"));
         for path in [
             "lib/a/ld-linux-x.so.2",
             "lib/a/libc.so.6",
@@ -141,7 +141,7 @@ mod tests {
             files::folder(path.parent().unwrap()).unwrap();
             files::write(&path, "").unwrap();
         }
-        // A link to the machine's own loader is not taken.
+        // A link to the machine's own loader is ignored.
         std::os::unix::fs::symlink("/lib64/ld-linux-y.so.2", root.join("ld-linux-y.so.2")).unwrap();
         let root = root.display();
         let text = starter(folder.path(), "usr/bin/a").unwrap();

@@ -1,4 +1,4 @@
-//! Reads the benchmark program's output, makes its table, and checks it. Pure.
+//! Makes a table of the benchmark program's output, and checks it. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,10 +19,10 @@ pub(crate) struct Row {
     large: bool,
     kernel: String,
     pages: u64,
-    /// The least of all rounds.
+    /// The minimum of all rounds.
     instructions: u64,
     pub(crate) instructions_per_page: f64,
-    /// Of that round.
+    /// The number in that round.
     pub(crate) tlbi: Option<u64>,
     dsb: Option<u64>,
     /// Whether the kernel is ours.
@@ -30,14 +30,15 @@ pub(crate) struct Row {
     ours: bool,
 }
 
-/// The kinds of work that must take fewer instructions here than on every Linux with the same page size, with
-/// pages of that size alone.
+/// The kinds of work that must take fewer instructions here than on every Linux with the same page
+/// size, with pages of that size only.
 const FEWER: [&str; 5] = ["touch", "fork", "mprotect-read", "mprotect-write", "munmap"];
 
-/// The same where both may use larger pages. A fork is not among them: with 16K pages Linux has one entry for 32 MiB.
+/// The same where both may use larger pages. It excludes `fork`: with 16K pages Linux has one entry
+/// for 32 MiB.
 const FEWER_LARGE: [&str; 4] = ["touch", "mprotect-read", "mprotect-write", "munmap"];
 
-/// Makes a row of each kind of work that the program measured, in its order.
+/// Makes a row for each kind of work that the program measured, in its order.
 pub(crate) fn rows(measured: Measured, kernel: &Kernel, large: bool) -> Vec<Row> {
     let row = |op: lines::Op| {
         // A nanosecond of the virtual clock is an instruction.
@@ -58,7 +59,7 @@ pub(crate) fn rows(measured: Measured, kernel: &Kernel, large: bool) -> Vec<Row>
     measured.ops.into_iter().filter_map(row).collect()
 }
 
-/// Lists different values in the order in which they come.
+/// Lists distinct values in their order of occurrence.
 fn distinct<'a>(values: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     let mut all = Vec::new();
     for value in values {
@@ -69,7 +70,8 @@ fn distinct<'a>(values: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     all
 }
 
-/// Draws a row for each kind of work, page size and whether larger pages may be used; a column for each kernel.
+/// Makes a table with a row for each kind of work, page size and use of larger pages, and a column
+/// for each kernel.
 pub(crate) fn table(all: &[Row], show: &dyn Fn(&Row) -> Option<String>) -> Table {
     let kernels = distinct(all.iter().map(|row| row.kernel.as_str()));
     let ops = distinct(all.iter().map(|row| row.op.as_str()));
@@ -100,8 +102,8 @@ pub(crate) fn table(all: &[Row], show: &dyn Fn(&Row) -> Option<String>) -> Table
     table
 }
 
-/// Checks that our kernel takes fewer instructions than every Linux with the same page size. A missing kind of work or
-/// a missing Linux is a failure.
+/// Checks that our kernel takes fewer instructions than every Linux with the same page size. A
+/// missing kind of work or a missing Linux is a failure.
 pub(crate) fn checks(all: &[Row]) -> Vec<(String, Result<String>)> {
     let machine = |row: &Row| (row.page_size, row.large);
     let machines = |ours: bool| -> BTreeSet<_> {
@@ -122,7 +124,7 @@ pub(crate) fn checks(all: &[Row]) -> Vec<(String, Result<String>)> {
         }
     }
     if checks.is_empty() {
-        let nothing = anyhow::anyhow!("no kernel of ours stands beside a Linux with its page size");
+        let nothing = anyhow::anyhow!("there is no Linux with the page size of one of our kernels");
         checks.push(("fewer than Linux".to_owned(), Err(nothing)));
     }
     checks
@@ -156,7 +158,7 @@ mod tests {
     use granule_cli::PageSize;
     use granule_cli::bench::user::counts::Counts;
 
-    const SAID: &str = "noise\r\nbench begin page=4096 bytes=8192 pages=2 rounds=3 \
+    const OUTPUT: &str = "noise\r\nbench begin page=4096 bytes=8192 pages=2 rounds=3 \
         frequency=62500000\r\nbench op=fork best=10 median=11 worst=12 at=0\r\n\
         bench op=munmap best=20 median=20 worst=20 at=1\r\nbench end ops=2 timed=2\r\nmore\r\n";
 
@@ -171,18 +173,18 @@ mod tests {
 
     #[test]
     fn ticks_are_instructions() {
-        let mut measured = lines::read(SAID).unwrap();
+        let mut measured = lines::read(OUTPUT).unwrap();
         measured.ops[1].counts = Some(Counts { tlbi: 3, dsb: 4 });
         let rows = rows(measured, &kernel("k"), true);
         assert_eq!((rows[0].page_size, rows[0].pages), (4096, 2));
-        let told = rows.iter().map(|row| (row.op.as_str(), row.instructions));
-        assert_eq!(told.collect::<Vec<_>>(), [("fork", 160), ("munmap", 320)]);
+        let found = rows.iter().map(|row| (row.op.as_str(), row.instructions));
+        assert_eq!(found.collect::<Vec<_>>(), [("fork", 160), ("munmap", 320)]);
         assert_eq!((rows[0].instructions_per_page, rows[0].tlbi), (80.0, None));
         assert_eq!((rows[1].tlbi, rows[1].dsb), (Some(3), Some(4)));
     }
 
     fn figures(name: &str, page_size: u64, each: u64) -> Vec<Row> {
-        let mut measured = lines::read(SAID).unwrap();
+        let mut measured = lines::read(OUTPUT).unwrap();
         (measured.page, measured.pages) = (page_size, 1);
         let mut rows = rows(measured, &kernel(name), false);
         rows.truncate(1);
@@ -213,7 +215,7 @@ mod tests {
         assert_eq!(failed(&with(&equal)), FEWER.len());
         equal.remove(0);
         assert_eq!(failed(&with(&equal)), FEWER.len());
-        // What may use larger pages is compared with what may.
+        // Rows with larger pages are compared with each other only.
         let mut large = figures("two", 4096, 1);
         large.iter_mut().for_each(|row| row.large = true);
         assert_eq!(failed(&with(&large)), 0);

@@ -1,5 +1,5 @@
-//! Boots of our kernel through firmware, with the boot loaders and the QEMU that are fetched: the matrix is
-//! `xtask::firmware_matrix`, and `make test` has a sample of what needs nothing fetched.
+//! Boots of our kernel through firmware, with fetched boot loaders and a fetched QEMU. The matrix
+//! is `xtask::firmware_matrix`; `make test` has a sample that needs nothing fetched.
 
 use std::path::PathBuf;
 
@@ -52,7 +52,7 @@ pub(crate) fn booted(peers: &Peers<'_>, is_all: bool) -> Result<()> {
     Ok(())
 }
 
-/// The program that this way of booting needs.
+/// Finds the boot loader of a kind of firmware.
 fn loader(firmware: Firmware, loaders: &[(Loader, PathBuf)]) -> Option<PathBuf> {
     let wanted = match firmware {
         Firmware::Grub => Loader::Grub,

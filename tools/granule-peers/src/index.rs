@@ -1,5 +1,5 @@
-//! Debian's package lists as text: paragraphs of `Field: value` lines, and the search for packages in them.
-//! Pure: `apt` fetches the lists.
+//! Parses Debian's package lists, which are paragraphs of `Field: value` lines, and finds packages
+//! in them. Pure: `apt` fetches the lists.
 
 use anyhow::{Context, Result, bail};
 
@@ -8,22 +8,23 @@ use anyhow::{Context, Result, bail};
 pub(crate) struct Entry {
     pub(crate) package: String,
     pub(crate) version: String,
-    /// In hexadecimal, small letters.
+    /// In lower-case hexadecimal.
     pub(crate) sha256: String,
     depends: String,
 }
 
-/// The package that always depends on the newest kernel is two or three steps from that kernel.
+/// The most steps from the package that depends on the newest kernel to that kernel: two or three
+/// are usual.
 const MOST_STEPS: usize = 4;
 
-/// The paragraphs of a list.
+/// Splits a list into its paragraphs.
 pub(crate) fn paragraphs(list: &str) -> impl Iterator<Item = &str> {
     list.split("\n\n")
         .map(|paragraph| paragraph.trim_start_matches('\n'))
         .filter(|paragraph| !paragraph.is_empty())
 }
 
-/// A field of a paragraph, if it is on one line.
+/// Finds a field of a paragraph, if it is on one line.
 pub(crate) fn field<'a>(paragraph: &'a str, name: &str) -> Option<&'a str> {
     paragraph.lines().find_map(|line| {
         let value = line.strip_prefix(name)?.strip_prefix(':')?.trim();
@@ -31,9 +32,9 @@ pub(crate) fn field<'a>(paragraph: &'a str, name: &str) -> Option<&'a str> {
     })
 }
 
-/// The package of that name.
+/// Finds a package by its name.
 pub(crate) fn find(list: &str, package: &str) -> Result<Entry> {
-    // A search by text, not by paragraph, because a list has some sixty thousand.
+    // Searches the text, because a list has some sixty thousand paragraphs.
     let first = format!("Package: {package}\n");
     let start = if list.starts_with(&first) {
         Some(0)
@@ -48,7 +49,7 @@ pub(crate) fn find(list: &str, package: &str) -> Result<Entry> {
     };
     let sha256 = text("SHA256")?.to_ascii_lowercase();
     if sha256.len() != 64 || !sha256.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        bail!("the package {package} has a SHA256 that is none: {sha256}");
+        bail!("the package {package} has an invalid SHA256: {sha256}");
     }
     Ok(Entry {
         package: package.to_owned(),
@@ -58,9 +59,9 @@ pub(crate) fn find(list: &str, package: &str) -> Result<Entry> {
     })
 }
 
-/// The package with the kernel itself, with its modules or with its device trees, found from one that only depends on
-/// others. The kernel's name is `linux-binary-…` since 7.x, and was `linux-image-…` before; the trees are in
-/// `linux-base-…` since.
+/// Finds the package with the kernel, its modules or its device trees from one that only depends on
+/// others. The kernel's package is `linux-binary-…` since 7.x, and was `linux-image-…` before; the
+/// trees are in `linux-base-…` since.
 pub(crate) fn kernel(list: &str, package: &str) -> Result<Entry> {
     let mut entry = find(list, package)?;
     for _ in 0..MOST_STEPS {
@@ -73,7 +74,8 @@ pub(crate) fn kernel(list: &str, package: &str) -> Result<Entry> {
 }
 
 impl Entry {
-    /// The dependency, of exactly the same version, that is a kernel or modules, or leads there.
+    /// Finds the dependency, of exactly the same version, that is a kernel or modules, or leads to
+    /// one.
     fn kernel_below(&self) -> Option<&str> {
         let exactly = format!("(= {})", self.version);
         let names = self.depends.split(',').filter_map(|dependency| {
@@ -81,7 +83,7 @@ impl Entry {
             (condition == exactly && name != self.package).then_some(name)
         });
         let base = "linux-base-";
-        // A kernel and its modules depend on the base too, so only a base leads there.
+        // A kernel and its modules depend on the base too, so only a base leads to one.
         let base = self.package.starts_with(base).then_some(base);
         ["linux-binary-", "linux-image-", "linux-modules-"]
             .into_iter()
@@ -142,11 +144,11 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_list_is_told() {
+    fn a_damaged_list_is_reported() {
         let error = |package| kernel(&list(), package).unwrap_err().to_string();
         assert_eq!(error("linux-image"), "there is no package linux-image");
         assert!(error("round").contains("no kernel in 4 steps"));
-        assert!(error("short").contains("SHA256 that is none: abc"));
+        assert!(error("short").contains("invalid SHA256: abc"));
         assert_eq!(error("none"), "the package none has no SHA256");
     }
 

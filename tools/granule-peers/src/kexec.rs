@@ -1,8 +1,8 @@
-//! This kernel leaves for Debian's kernels: for each of them from each page size, with one CPU and four,
-//! entered at EL1, at EL2, and at EL2 on a CPU on which this kernel itself runs at EL1; with everything in
-//! place, and copied with the MMU on and off. The next kernel must reach its first process, a script in
-//! Debian's shell, which reports its findings. Machines that firmware started are in [`efi`],
-//! and the other direction is in [`from_linux`].
+//! This kernel leaves for Debian's kernels: for each of them from each page size, with one CPU and
+//! four, entered at EL1, at EL2, and at EL2 on a CPU on which this kernel itself runs at EL1; with
+//! everything in place, and copied with the MMU on and off. The next kernel must reach its first
+//! process, a script in Debian's shell, which reports its findings. Machines that firmware started
+//! are in [`efi`], and the other direction is in [`from_linux`].
 
 pub(crate) mod efi;
 pub(crate) mod from_linux;
@@ -13,16 +13,16 @@ use granule_cli::{Boot, Initramfs, Kexec, PageSize, Request, boot};
 use serde_json::Value;
 use xtask::workspace::image_path;
 
-use crate::machine::{self, Kernel, marked, request, told};
+use crate::machine::{self, Kernel, ending, marked, request};
 use crate::peers::Peers;
 use crate::store::hash;
 
 /// The beginning of the script's one line.
 const MARK: &str = "next kernel:";
 
-/// The first process: reports its machine and powers off. The page size is the kernel's value in the
-/// auxiliary vector (6, AT_PAGESZ), as programs get it. Any change of the terminal's settings waits until
-/// its output is written. The kernel's last messages do not wait, and unwritten output would be lost.
+/// The first process: reports its machine and powers off. The page size is the kernel's value in
+/// the auxiliary vector (6, AT_PAGESZ). `stty` waits until the terminal's output is written;
+/// otherwise the output would be lost, because `poweroff` does not wait.
 const SCRIPT: &str = "#!/bin/busybox sh
 mount -t proc proc /proc
 page=$(od -A n -v -t u8 -w16 /proc/self/auxv | awk '$1 == 6 { print $2 }')
@@ -34,7 +34,7 @@ stty opost && poweroff -f
 
 const APPLETS: &str = "sh uname awk cat dmesg echo grep head mount od poweroff sed sha256sum stty";
 
-/// The size of a file in the initramfs whose sum the script reports: more than a page of every size.
+/// The size of a file in the initramfs, whose hash the script reports: larger than every page size.
 const PAYLOAD: usize = 1 << 20;
 
 /// Only emergency messages, and no waiting for entropy or devices.
@@ -42,7 +42,7 @@ const WORDS: &str = "console=ttyAMA0 loglevel=1 panic=-1";
 
 const MEMORY: u64 = 1 << 30;
 
-/// The way of the next kernel's bytes to their places.
+/// The way in which the next kernel's bytes get to their places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Way {
     /// Loaded in place.
@@ -64,15 +64,15 @@ impl Way {
         }
     }
 
-    /// Whether the report of the leaving kernel agrees with this way.
+    /// Checks that the report of the leaving kernel agrees with this way.
     fn judge(self, booted: &Boot) -> Result<()> {
         let figures = booted.kexec.as_ref().context("it did not leave")?;
         let total = figures.bytes_total.filter(|total| *total > 0);
-        let total = total.context("it did not say what it had loaded")?;
+        let total = total.context("it did not report the loaded bytes")?;
         let copied = figures.bytes_copied;
         let right = match self {
             Self::InPlace => copied == Some(0),
-            // Whole pages are copied, so it is a little more.
+            // Whole pages are copied, so it may be a little more.
             Self::Copied | Self::Uncached => copied >= Some(total),
         };
         ensure!(right, "of {total} bytes it copied {copied:?}");
@@ -91,7 +91,7 @@ impl Way {
 struct Case {
     /// The next kernel's index.
     kernel: usize,
-    /// Our page size.
+    /// The page size of this kernel.
     from: PageSize,
     cpus: u32,
     /// The entry level of this kernel, which the next one must have too.
@@ -100,8 +100,8 @@ struct Case {
     way: Way,
 }
 
-/// Both have every page size. The second has no VHE: entered at EL2, this kernel runs at EL1, and returns
-/// to EL2 by the vectors that it left there.
+/// Two CPUs with every page size. The second has no VHE: entered at EL2, this kernel runs at EL1,
+/// and returns to EL2 by the vectors that it left there.
 const CPUS: [&str; 2] = ["neoverse-n1", "cortex-a35"];
 
 /// Numbers of CPUs, level, CPU: each occurs once with each page size.
@@ -114,8 +114,8 @@ const MACHINES: [(u32, u8, &str); 6] = [
     (1, 2, CPUS[1]),
 ];
 
-/// Every page size with every machine, every kernel and every way, and every machine with every way, in as
-/// few boots as possible.
+/// Lists every page size with every machine, every kernel and every way, and every machine with
+/// every way, in as few boots as possible.
 fn cases(kernels: usize) -> Vec<Case> {
     let mut cases = Vec::new();
     if kernels == 0 {
@@ -139,7 +139,7 @@ fn cases(kernels: usize) -> Vec<Case> {
     cases
 }
 
-/// Leaves from our kernel for each of Debian's.
+/// Leaves our kernel for each of Debian's, and adds a check for each case.
 pub(crate) fn left_for(peers: &Peers<'_>) -> Result<()> {
     let archive = archive(&peers.busybox);
     let initrd = peers.files.initramfs("next.cpio", archive)?;
@@ -175,10 +175,10 @@ pub(crate) fn left_for(peers: &Peers<'_>) -> Result<()> {
                 }),
                 ..request(MEMORY, case.cpus)
             });
-            // The machine was powered off, and everything before was right.
-            ensure!(booted.is_ok(), "{}", told(&booted));
+            // The machine was powered off without any failure before.
+            ensure!(booted.is_ok(), "{}", ending(&booted));
             case.way.judge(&booted)?;
-            line(&booted.console_text(), case, next).with_context(|| told(&booted))
+            line(&booted.console_text(), case, next).with_context(|| ending(&booted))
         },
     );
     Ok(())
@@ -196,7 +196,7 @@ fn payload() -> Vec<u8> {
     (0..PAYLOAD as u32).map(word).collect()
 }
 
-/// Its command line, which no other boot has.
+/// Makes the next kernel's command line, which differs in every boot.
 fn words(case: &Case) -> String {
     format!(
         "{WORDS} PATH=/bin from={} smp={} el={}",
@@ -218,9 +218,9 @@ fn line(console: &str, case: &Case, next: &Kernel) -> Result<String> {
     );
     let rest = line
         .strip_prefix(&expected)
-        .with_context(|| format!("it said{line:?}, expected{expected:?}"))?;
+        .with_context(|| format!("it printed{line:?}, expected{expected:?}"))?;
     let given = format!(" sha256={}  - cmdline={}", hash(&payload()), words(case));
-    ensure!(rest == given, "it said{rest:?}, expected{given:?}");
+    ensure!(rest == given, "it printed{rest:?}, expected{given:?}");
     Ok(expected.trim_start().to_owned())
 }
 
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn each_part_of_the_line_is_held_against_the_boot() {
+    fn each_part_of_the_line_is_compared_with_the_boot() {
         let case = Case {
             kernel: 0,
             from: PageSize::K64,
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn the_script_has_every_program_it_calls() {
+    fn every_applet_is_used_in_the_script() {
         for applet in APPLETS.split(' ') {
             assert!(SCRIPT.contains(applet), "{applet}");
         }

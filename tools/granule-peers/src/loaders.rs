@@ -1,5 +1,5 @@
-//! Debian's boot loaders for arm64 firmware, as programs: fetched, and put where `granule boot` and
-//! `cargo xtask disk` find them. They are started by firmware only, so nothing is installed.
+//! Fetches Debian's boot loaders for arm64 firmware, and puts them where `granule boot` and `cargo
+//! xtask disk` find them. Only firmware starts them, so nothing is installed.
 
 use std::path::{Path, PathBuf};
 
@@ -12,11 +12,11 @@ use crate::apt;
 use crate::deb;
 use crate::store::{Store, Wanted, wanted};
 
-/// GRUB with all its modules in it, which reads its menu from Debian's folder.
+/// GRUB with all its modules, which reads its menu from Debian's folder.
 const GRUB: &str = "usr/lib/grub/arm64-efi/monolithic/grubaa64.efi";
 const SYSTEMD_BOOT: &str = "usr/lib/systemd/boot/efi/systemd-bootaa64.efi";
 
-/// The package of a boot loader, and its path there.
+/// Returns the package of a boot loader, and its path there.
 const fn package(loader: Loader) -> (Wanted, &'static str) {
     match loader {
         Loader::Grub => (wanted("trixie", "grub-efi-arm64-unsigned", false), GRUB),
@@ -25,7 +25,7 @@ const fn package(loader: Loader) -> (Wanted, &'static str) {
     }
 }
 
-/// Fetches the packages to `folder`, unless they are there, and takes the programs out of them.
+/// Fetches the packages to `folder`, unless they are there, and unpacks the boot loaders.
 pub(crate) fn fetch(folder: &Path, fresh: bool) -> Result<Vec<(Loader, PathBuf)>> {
     let store = Store::new(folder.join("loaders"), apt::ARM64);
     let wanted = Loader::ALL.map(|loader| package(loader).0);

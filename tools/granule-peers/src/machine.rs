@@ -1,4 +1,5 @@
-//! Boots Debian's kernels and ours on the same machine by the same code: a kernel, an initramfs, and the console's output.
+//! Boots Debian's kernels and ours on the same machine by the same code: a kernel, an initramfs,
+//! and the console's output.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -18,18 +19,18 @@ pub(crate) struct Kernel {
     pub(crate) image: PathBuf,
     /// Its name in tables and checks: a kernel of Debian's is `Linux VERSION`.
     pub(crate) name: String,
-    /// The one that it has, or that ours is asked for.
+    /// The page size that it has, or that ours is started with.
     pub(crate) page_size: PageSize,
     pub(crate) is_ours: bool,
 }
 
-/// A CPU with all three page sizes, and no newer feature that would save only one kernel work.
+/// A CPU with all three page sizes, and without newer features that only one kernel would use.
 pub(crate) const CPU: &str = "neoverse-n1";
 
-/// Only emergency messages on the console, and an end when the first process has ended.
+/// Only emergency messages on the console, and an exit when the first process has ended.
 pub(crate) const LINUX_WORDS: &str = "console=ttyAMA0 loglevel=1 panic=-1";
 
-/// How long a guest may take; the longest takes about a minute on an idle machine.
+/// The time limit of a guest; the longest takes about a minute on an idle machine.
 pub(crate) const LIMIT: Duration = Duration::from_secs(240);
 
 /// Makes the machine of most boots.
@@ -59,13 +60,13 @@ impl Kernel {
         self.name.rsplit(' ').next().unwrap_or_default()
     }
 
-    /// Writes the page size.
+    /// Formats the page size.
     pub(crate) fn size(&self) -> String {
         show_size(self.page_size.bytes())
     }
 
-    /// Boots with words for the kernel and arguments for its first process, and returns the console's output if that
-    /// ended with 0.
+    /// Boots with words for the kernel and arguments for its first process. Returns the console's
+    /// output if the process ended with 0.
     pub(crate) fn run(&self, machine: Request, words: &str, arguments: &str) -> Result<String> {
         let first = if self.is_ours { "" } else { LINUX_WORDS };
         let booted = boot::run(&Request {
@@ -79,18 +80,18 @@ impl Kernel {
         let console = booted.console_text();
         if self.is_ours {
             // Our kernel has counted its frames and reported the first process's end.
-            ensure!(booted.is_ok(), "{}", told(&booted));
+            ensure!(booted.is_ok(), "{}", ending(&booted));
         } else {
-            // Linux does not print our record, so its end is recognised in this way.
-            ensure!(booted.outcome == Outcome::GuestExit, "{}", told(&booted));
+            // Linux does not print our record, so its end is recognised by its messages.
+            ensure!(booted.outcome == Outcome::GuestExit, "{}", ending(&booted));
             linux_ended_well(&console)?;
         }
         Ok(console)
     }
 }
 
-/// Linux panics when its first process ends, unless that process powers the machine off. The panic is then
-/// the end, and the output before it has the result.
+/// Checks that Linux ended well. It panics when its first process ends, unless that process powers
+/// the machine off. Then the output before the panic has the result.
 fn linux_ended_well(console: &str) -> Result<()> {
     let Some((_, panic)) = console.split_once("Kernel panic - not syncing: ") else {
         return Ok(());
@@ -108,8 +109,8 @@ pub(crate) fn last_line(text: &str) -> Option<&str> {
     text.lines().rev().find(|line| !line.trim().is_empty())
 }
 
-/// Writes the end of a boot, with the last printed line, on one line.
-pub(crate) fn told(booted: &Boot) -> String {
+/// Describes the end of a boot in one line, with the last line of the console.
+pub(crate) fn ending(booted: &Boot) -> String {
     let end = booted.last_line();
     match last_line(&booted.console_text()) {
         Some(last) => format!("{end}; the last line was {:?}", last.trim()),
@@ -117,7 +118,7 @@ pub(crate) fn told(booted: &Boot) -> String {
     }
 }
 
-/// Finds the rest of the first line with a mark, which a script prints when it is done.
+/// Finds the rest of the first line with a mark, which a script prints at its end.
 pub(crate) fn marked<'a>(console: &'a str, mark: &str) -> Result<&'a str> {
     let mut lines = console.lines().map(str::trim_end);
     let found = lines.find_map(|line| Some(line.split_once(mark)?.1));
@@ -139,7 +140,7 @@ pub(crate) fn program(name: &str) -> Result<Vec<u8>> {
     files::read(&target_dir().join("granule").join(name))
 }
 
-/// Makes a call of `granule` with a command that prints JSON.
+/// Prepares a call of `granule` with a command that prints JSON.
 pub(crate) fn granule(arguments: &[&str]) -> Command {
     let mut command = Command::new(target_dir().join("debug").join("granule"));
     command.args(arguments);
@@ -153,14 +154,14 @@ pub(crate) fn json(command: Command, limit: Duration) -> Result<(Value, Finished
 
 /// Reads the JSON that a command of `granule` has printed.
 pub(crate) fn parse(finished: Finished) -> Result<(Value, Finished)> {
-    let told = serde_json::from_str(&finished.stdout).with_context(|| {
-        let said = finished.stderr.lines().last().unwrap_or("nothing");
-        format!("granule printed no JSON, and said {said:?}")
+    let report = serde_json::from_str(&finished.stdout).with_context(|| {
+        let last = finished.stderr.lines().last().unwrap_or("nothing");
+        format!("granule printed no JSON; its last line is {last:?}")
     })?;
-    Ok((told, finished))
+    Ok((report, finished))
 }
 
-/// Lists the items of an array in JSON.
+/// Returns the items of a JSON array.
 pub(crate) fn items(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
@@ -207,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn linux_ends_well_only_by_its_first_process_ending_so() {
+    fn linux_ends_well_only_if_its_first_process_does() {
         let end = |line: &str| linux_ended_well(&format!("x\r\n[ 1.0] Kernel panic - {line}\r\ny"));
         assert!(end("not syncing: Attempted to kill init! exitcode=0x00000000").is_ok());
         assert!(end("not syncing: Attempted to kill init! exitcode=0x00000100").is_err());

@@ -1,15 +1,18 @@
 //! `make test-peers`: Debian's arm64 kernels and shell, fetched by apt, beside this kernel.
 //!
-//! The benchmark of user memory runs on each kernel, and our kernel must need fewer instructions. Debian's
-//! unmodified busybox runs a script on our kernel with every page size and must print the same as on Linux.
-//! Our kernel leaves for each of Debian's, which must reach its first process. Debian's boot loaders start
-//! Debian's Linux from our boot disk. The device trees of Debian's kernel packages must be to our readers what they
-//! are to another reader, and our kernel boots on QEMU's boards with them, and through firmware and boot loaders.
-//! Debian's page tables, as `granule dump` reads them, must be those that QEMU and Debian's kernels say, files of Debian's
-//! makedumpfile must have what the core has that it was given, and Debian's kernels and systems that are no Linux run under
-//! `granule watch` with the QEMUs of two suites. No file of Debian's is part of the repository.
+//! The benchmark of user memory runs on each kernel, and our kernel must need fewer instructions.
+//! Debian's unmodified busybox runs a script on our kernel with every page size and must print the
+//! same as on Linux. Our kernel leaves for each of Debian's, which must reach its first process.
+//! Debian's boot loaders start Debian's Linux from our boot disk. Our readers and another reader
+//! must find the same in the device trees of Debian's kernel packages. Our kernel boots on QEMU's
+//! boards with these trees, and through firmware and boot loaders. Debian's page tables, as
+//! `granule dump` reads them, must be the same as for QEMU and for Debian's kernels. Files of
+//! Debian's makedumpfile must have the contents of the original core. Debian's kernels and other
+//! systems run under `granule watch` with the QEMUs of two suites. No file of Debian's is part of
+//! the repository.
 //!
-//! This file has the command; `parts` has the order, `summary` the report, and each part has a file of its own.
+//! This file has the command; `parts` has the order, `summary` the report, and each part has a file
+//! of its own.
 
 mod apt;
 mod bench;

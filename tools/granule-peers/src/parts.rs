@@ -1,4 +1,4 @@
-//! The parts of `make test-peers` and their order. What a part does is in its own file.
+//! The parts of `make test-peers` and their order. The work of each part is in its own file.
 
 use std::process::{Command, ExitCode};
 use std::time::Instant;
@@ -16,7 +16,7 @@ use crate::{
 };
 use crate::{tlb, together, trees, watch};
 
-/// A part.
+/// A part of the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Part {
     /// Fetch packages only
@@ -25,49 +25,49 @@ pub(crate) enum Part {
     Bench,
     /// Debian's shell
     Shell,
-    /// Debian's kernels, left for
+    /// Kexec from our kernel to Debian's kernels
     Kexec,
-    /// Those and ours, left for on machines that EFI firmware started
+    /// Kexec from our kernel to Debian's kernels, on machines that EFI firmware started
     KexecEfi,
-    /// Ours, left for by Debian's kernel and Debian's program
+    /// Kexec from Debian's kernel to ours, by Debian's program
     FromLinux,
-    /// The device trees of Debian's kernel packages, as our readers and as dtoolkit read them
+    /// The device trees of Debian's kernel packages, by our readers and by dtoolkit
     Trees,
     /// A sample of the boots on QEMU's boards
     Boards,
-    /// All of them; only if it is asked for
+    /// All boots on QEMU's boards; only by name
     BoardsAll,
     /// A sample of our kernel's boots through firmware and boot loaders, on two QEMUs
     Firmware,
-    /// All of them; only if it is asked for
+    /// All boots through firmware and boot loaders; only by name
     FirmwareAll,
     /// Debian's Linux by each boot loader, from our boot disk
     Disk,
-    /// Fetch the boot loaders only; only if it is asked for
+    /// Fetch the boot loaders only; only by name
     Loaders,
     /// The page tables of Debian's kernels, read from outside
     Inspect,
     /// Files of Debian's makedumpfile; a part of inspect
     Makedumpfile,
-    /// The page of `granule report` with Debian's kernels beside ours; only if it is asked for
+    /// The page of `granule report` with Debian's kernels beside ours; only by name
     Report,
     /// A sample of Debian's kernels, watched
     Watch,
-    /// Systems that are no Linux, watched
+    /// Systems other than Linux, watched
     WatchOthers,
-    /// All of Debian's kernels on all machines, watched; only if it is asked for
+    /// All of Debian's kernels on all machines, watched; only by name
     WatchAll,
-    /// Faults planted in a Debian kernel, watched; only if it is asked for
+    /// Faults planted in a Debian kernel, watched; only by name
     FaultsAll,
-    /// What `granule check` notices in recordings of Debian's kernels, with events taken out
+    /// Recordings of Debian's kernels with events removed, which `granule check` must notice
     Sensitivity,
-    /// TLB misses, modelled: our program, and Debian's shell
+    /// Modelled TLB misses of our program and of Debian's shell
     Tlb,
 }
 
 impl Part {
-    /// Whether it runs only if it is asked for.
-    fn must_be_asked_for(self) -> bool {
+    /// Returns whether it runs only if `--only` names it.
+    fn is_by_name_only(self) -> bool {
         use Part::{BoardsAll, FaultsAll, FirmwareAll, Loaders, Report, WatchAll};
         matches!(
             self,
@@ -76,7 +76,7 @@ impl Part {
     }
 }
 
-/// Prepares `cargo xtask`. What it prints goes to standard error, because ours may be JSON.
+/// Prepares `cargo xtask`, with its output to standard error, because ours may be JSON.
 pub(crate) fn chore(words: &[&str]) -> Command {
     let mut command = cargo(&[&["xtask"], words].concat());
     command.stdout(std::io::stderr());
@@ -93,7 +93,7 @@ fn build() -> Result<()> {
     build_cli().map(drop)
 }
 
-/// Runs the parts that `only` names, or all but those that must be asked for.
+/// Runs the parts that `only` names, or by default all except those that run only by name.
 pub(crate) fn run(only: &[Part], few: bool, fresh: bool, summary: &Summary) -> Result<ExitCode> {
     let began = Instant::now();
     let folder = target_dir().join("peers");
@@ -105,9 +105,9 @@ pub(crate) fn run(only: &[Part], few: bool, fresh: bool, summary: &Summary) -> R
     let packages = match store.packages(&peers::all(), fresh) {
         Ok(packages) => packages,
         Err(why) => {
-            summary.say(&format!("{why:#}"));
+            summary.print_line(&format!("{why:#}"));
             if only == [Part::Report] {
-                summary.say("without Debian's kernels");
+                summary.print_line("without Debian's kernels");
                 run_command(chore(&["report"]))?;
                 return Ok(ExitCode::SUCCESS);
             }
@@ -119,24 +119,24 @@ pub(crate) fn run(only: &[Part], few: bool, fresh: bool, summary: &Summary) -> R
     let ended = |name: &str, began: Instant| {
         // A run of all parts has a limit.
         let seconds = began.elapsed().as_secs_f32();
-        summary.say(&format!("--- {name} ({seconds:.1} s)"));
+        summary.print_line(&format!("--- {name} ({seconds:.1} s)"));
     };
     ended("packages", began);
-    let asked = |part| only.contains(&part);
-    let wants = |part: Part| asked(part) || only.is_empty() && !part.must_be_asked_for();
-    // The values of `--only` that include a row, its name, whether it needs what `build` builds, and its work.
+    let is_named = |part| only.contains(&part);
+    let is_included = |part: Part| is_named(part) || only.is_empty() && !part.is_by_name_only();
+    // The values of `--only` that include a row, its name, whether it needs `build`, and its work.
     type Row<'a> = (&'a [Part], &'a str, bool, &'a dyn Fn() -> Result<()>);
     let rows: [Row<'_>; 16] = [
         (&[Part::Report], "report", false, &|| report::make(peers)),
         (&[Part::Trees], "trees", false, &|| trees::all(peers)),
         (&[Part::Boards, Part::BoardsAll], "boards", true, &|| {
-            boards::all(peers, asked(Part::BoardsAll))
+            boards::all(peers, is_named(Part::BoardsAll))
         }),
         (
             &[Part::Firmware, Part::FirmwareAll],
             "firmware",
             true,
-            &|| firmware::booted(peers, asked(Part::FirmwareAll)),
+            &|| firmware::booted(peers, is_named(Part::FirmwareAll)),
         ),
         (&[Part::Inspect], "inspect", false, &|| inspect::all(peers)),
         (
@@ -155,13 +155,13 @@ pub(crate) fn run(only: &[Part], few: bool, fresh: bool, summary: &Summary) -> R
             "watch",
             true,
             &|| {
-                let all = asked(Part::WatchAll);
-                let machines = match (all, wants(Part::Watch)) {
+                let all = is_named(Part::WatchAll);
+                let machines = match (all, is_included(Part::Watch)) {
                     (true, _) => watch::Machines::All,
                     (false, true) => watch::Machines::Sample,
                     (false, false) => watch::Machines::None,
                 };
-                watch::watched(peers, machines, all || wants(Part::WatchOthers))
+                watch::watched(peers, machines, all || is_included(Part::WatchOthers))
             },
         ),
         (&[Part::FaultsAll], "faults", true, &|| faults::run(peers)),
@@ -183,7 +183,7 @@ pub(crate) fn run(only: &[Part], few: bool, fresh: bool, summary: &Summary) -> R
     ];
     let mut is_ready = false;
     for (parts, name, needs_build, work) in rows {
-        if !parts.iter().any(|&part| wants(part)) {
+        if !parts.iter().any(|&part| is_included(part)) {
             continue;
         }
         let began = Instant::now();

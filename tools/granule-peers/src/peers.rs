@@ -1,7 +1,5 @@
-//! Lists the packages of Debian's that everything here is compared with or runs, and takes out of them what is used.
-//! Every part is given this, with the files of the run and the place of its checks.
-//!
-//! What is done with a kernel or a system is not here, and no package is fetched here.
+//! Lists the Debian packages that are compared or run, and reads the needed files from them. Every
+//! part gets these, with the files of the run and the summary for its checks.
 
 use std::path::PathBuf;
 
@@ -24,7 +22,7 @@ pub(crate) struct Linux {
     pub(crate) page_size: PageSize,
 }
 
-/// A kernel, whose modules are in a package of their own since 7.x.
+/// Makes a [`Linux`], whose modules are in a package of their own since 7.x.
 const fn linux(
     suite: &'static str,
     [package, modules]: [&'static str; 2],
@@ -42,8 +40,8 @@ const K16: [&str; 2] = ["linux-image-arm64-16k"; 2];
 const SPLIT_K4: [&str; 2] = [K4[0], "linux-modules-arm64"];
 const SPLIT_K16: [&str; 2] = [K16[0], "linux-modules-arm64-16k"];
 
-/// From the oldest maintained kernel to the newest. Debian 12 has no 16K kernel, and no suite has a 64K
-/// one.
+/// The kernels, from the oldest maintained to the newest. Debian 12 has no 16K kernel, and no suite
+/// has a 64K one.
 pub(crate) const LINUXES: [Linux; 5] = [
     linux("bookworm", K4, PageSize::K4),
     linux("trixie", K4, PageSize::K4),
@@ -61,7 +59,7 @@ pub(crate) const TREES: [Wanted; 3] = [
     wanted("trixie-backports", "linux-base-arm64", true),
 ];
 
-/// Systems that are no Linux.
+/// Systems other than Linux.
 pub(crate) const U_BOOT: Wanted = wanted("trixie", "u-boot-qemu", false);
 pub(crate) const EDK2: Wanted = wanted("trixie", "qemu-efi-aarch64", false);
 pub(crate) const XEN: Wanted = wanted("trixie", "xen-hypervisor-4.20-arm64", false);
@@ -79,25 +77,25 @@ pub(crate) fn all() -> Vec<Wanted> {
     all
 }
 
-/// The packages' contents, ready to boot, the packages themselves, and what else a part needs.
+/// The packages with their contents, ready to boot, and the context of a run.
 pub(crate) struct Peers<'a> {
     store: &'a Store,
     packages: &'a [Package],
-    /// From the oldest to the newest.
+    /// The kernels, from the oldest to the newest.
     pub(crate) linuxes: Vec<Kernel>,
     pub(crate) busybox: Vec<u8>,
     /// Files for the boots of this run.
     pub(crate) files: Files,
-    /// The folder of what is fetched.
+    /// The folder of fetched packages.
     pub(crate) folder: PathBuf,
-    /// Whether to look for newer packages.
+    /// Whether to fetch newer packages.
     pub(crate) fresh: bool,
     pub(crate) summary: &'a Summary,
 }
 
 impl<'a> Peers<'a> {
-    /// Unpacks the shell and all kernels, or only the oldest. Each package is a check of its hash and its
-    /// contents.
+    /// Unpacks the shell and all kernels, or only the oldest. Adds a check of hash and contents for
+    /// each package.
     pub(crate) fn unpack(
         store: &'a Store,
         packages: &'a [Package],
@@ -118,11 +116,11 @@ impl<'a> Peers<'a> {
         for linux in LINUXES.iter().take(most) {
             let done = peers.kernel(linux);
             let done = done.map(|it| peers.linuxes.push(it));
-            peers.told(&linux.from, done);
+            peers.add_package(&linux.from, done);
         }
         let done = peers.file(&BUSYBOX, is_busybox);
         let done = done.map(|busybox| peers.busybox = busybox);
-        peers.told(&BUSYBOX, done);
+        peers.add_package(&BUSYBOX, done);
         Ok(peers)
     }
 
@@ -159,13 +157,13 @@ impl<'a> Peers<'a> {
         );
     }
 
-    /// Finds the kernel of Debian's at this place of those that were unpacked.
+    /// Returns the unpacked Debian kernel at this place.
     pub(crate) fn linux(&self, at: usize) -> Result<&Kernel> {
         let found = self.linuxes.get(at);
         found.with_context(|| format!("Debian's kernel {at} was not unpacked: see its check"))
     }
 
-    /// Finds the QEMU at this place of [`emulator::QEMUS`].
+    /// Returns the QEMU at this place of [`emulator::QEMUS`].
     pub(crate) fn qemu(&self, at: usize) -> Result<PathBuf> {
         emulator::qemu(&emulator::QEMUS[at], &self.folder, self.fresh)
     }
@@ -175,7 +173,7 @@ impl<'a> Peers<'a> {
         found.with_context(|| format!("{} of {} was not fetched", wanted.package, wanted.suite))
     }
 
-    /// Finds the package that is wanted, checked by its hash.
+    /// Returns the path of a wanted package, whose hash is checked.
     pub(crate) fn path(&self, wanted: &Wanted) -> Result<PathBuf> {
         self.store.path(self.package(wanted)?)
     }
@@ -185,8 +183,8 @@ impl<'a> Peers<'a> {
         deb::file(&self.path(wanted)?, is_it)
     }
 
-    /// Reads the modules of these names that the kernel at this place of [`LINUXES`] has; what it has not is part of
-    /// it.
+    /// Reads the modules of these names of the kernel at this place of [`LINUXES`]. Missing ones
+    /// are built in.
     pub(crate) fn modules(&self, at: usize, names: &[&str]) -> Result<Vec<(String, Vec<u8>)>> {
         let linux = LINUXES.get(at).context("there is no such kernel")?;
         let package = self.path(&linux.modules)?;
@@ -205,12 +203,12 @@ impl<'a> Peers<'a> {
         unpacked.collect()
     }
 
-    /// Finds the first kernel's package.
+    /// Returns the path of the first kernel's package.
     pub(crate) fn first(&self) -> Result<PathBuf> {
         self.path(&LINUXES[0].from)
     }
 
-    fn told(&self, wanted: &Wanted, done: Result<()>) {
+    fn add_package(&self, wanted: &Wanted, done: Result<()>) {
         match self.package(wanted) {
             Err(error) => self.add(format!("package {}", wanted.package), Err(error)),
             Ok(it) => self.add(
@@ -221,7 +219,7 @@ impl<'a> Peers<'a> {
     }
 }
 
-/// Paths of the kernel in packages: until 6.x, and since.
+/// Returns whether a path is that of the kernel: until 6.x, or since.
 fn is_kernel(path: &str) -> bool {
     let modules = || {
         path.strip_prefix("usr/lib/modules/")?
@@ -234,7 +232,7 @@ fn is_busybox(path: &str) -> bool {
     matches!(path, "bin/busybox" | "usr/bin/busybox")
 }
 
-/// The name of the module at a path.
+/// Returns the name of the module at a path.
 fn module(path: &str) -> Option<&str> {
     let file = path.rsplit('/').next()?;
     let file = file.strip_suffix(".xz").unwrap_or(file);

@@ -1,4 +1,4 @@
-//! Debian's kernels in the page of `granule report`, beside ours: machines that run while they are read.
+//! Debian's kernels in the page of `granule report`, beside ours: reads running machines.
 
 use anyhow::Result;
 use xtask::machine::Machine;
@@ -8,15 +8,16 @@ use crate::machine::{LIMIT, archive};
 use crate::parts::chore;
 use crate::peers::Peers;
 
-/// As much as ours has there.
+/// The same as the memory of our machines there.
 const MEMORY: &str = "2G";
 const WORDS: &str = "console=ttyAMA0 loglevel=1";
-/// What the first process says when the machine can be read. Then it waits for ever.
+/// The line that the first process prints when the machine can be read. Then it waits forever.
 const READY: &str = "ready to be read";
 const SCRIPT: &str =
     "#!/bin/busybox sh\necho ready to be read\nwhile :; do /bin/busybox sleep 1000; done\n";
 
-/// Makes the page: our kernel with each page size, and of Debian's kernels the newest of each page size.
+/// Makes the page with our kernel of each page size, and the newest of Debian's kernels of each
+/// page size.
 pub(crate) fn make(peers: &Peers<'_>) -> Result<()> {
     peers.add("report", page(peers));
     Ok(())

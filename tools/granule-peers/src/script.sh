@@ -1,7 +1,7 @@
 #!/bin/busybox sh
-# What busybox's shell does on Debian's kernels and on Granule, which must print the same. Only what the
-# two differ in by design is left out: numbers of processes, times, files that are written, /proc, the
-# terminal, stopped processes.
+# Uses busybox's shell on Debian's kernels and on Granule, which must print the same. Only deliberate
+# differences are left out: process IDs, times, files that are written, /proc, the terminal, stopped
+# processes.
 PATH=/bin; export PATH
 # Linux has an empty /dev here.
 [ -e /dev/null ] || mount -t devtmpfs dev /dev
@@ -83,12 +83,12 @@ for i in 1 2 3 4 5; do (exit $i) & done; wait; echo all
 sh -c 'kill -TERM $$'; echo $?
 sh -c 'kill -USR1 $$'; echo $?
 sh -c 'kill -SEGV $$' ; echo $?
-# Whether the shell says how a job ended depends on when it looks.
+# Whether the shell prints how a job ended depends on the time at which it checks.
 end() { wait $1 2>/dev/null; echo $?; }
 sleep 60 & kill $!; end $!
 sleep 60 & kill -0 $! && echo alive; kill -9 $!; end $!
 kill -0 $! 2>/dev/null || echo gone
-# What runs in the background of a script does not mind the keyboard's signals, once it has begun.
+# A background job of a script ignores the keyboard's signals, once it has started.
 sleep 60 & sleep 1; kill -INT $!; kill -QUIT $!; sleep 0.1; kill -0 $! && echo unmoved; kill $!; end $!
 timeout 0.1 sleep 60; echo $?
 yes > /dev/null & kill $!; end $!
@@ -108,5 +108,5 @@ echo "== the machine"
 uname -s -m; id -u; echo $HOME $TERM
 ulimit -n > /dev/null && echo limits
 echo "script ends"
-# Waits until the output is out, which Linux's own last words do not. Our console is no terminal.
+# Waits until the output is written, which Linux does not do at its end. Our console is not a terminal.
 stty opost 2> /dev/null || true

@@ -1,8 +1,7 @@
-//! How much `granule check` notices in recordings of Debian's kernels of three generations: TLBIs and DSBs are
-//! left out one by one, and another judge says which matter.
+//! Measures how many removed events `granule check` notices in recordings of three generations of
+//! Debian's kernels: TLBIs and DSBs are removed one by one, and another judge decides which matter.
 //!
-//! The removals and both judges are a test of `granule-cli`; here the recordings are made, which that test
-//! cannot do without.
+//! The removals and both judges are a test of `granule-cli`; this file makes the recordings for it.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,14 +13,14 @@ use serde_json::{Value, json};
 use crate::faults::{self, Subject};
 use crate::peers::Peers;
 
-/// Removals of each kind from each recording.
+/// The number of removals of each kind from each recording.
 const REMOVALS: &str = "100";
 const LIMIT: Duration = Duration::from_secs(3 * 3600);
 
-/// The recordings that are measured: a kernel with 4K pages of each suite.
+/// The number of recordings: of the kernel with 4K pages of each suite.
 const RECORDINGS: usize = 3;
 
-/// Records each kernel with 4K pages, and measures what is noticed in all recordings.
+/// Records each kernel with 4K pages, and measures how many removals are noticed.
 pub(crate) fn run(peers: &Peers<'_>) -> Result<()> {
     let qemu = peers.qemu(1)?;
     let folder = peers.files.folder("sensitivity")?;
@@ -40,11 +39,11 @@ pub(crate) fn run(peers: &Peers<'_>) -> Result<()> {
         let name = format!("recording of {}", kernel.name);
         peers.add(name, done.map(|()| "to its end".to_owned()));
     }
-    let measured = measure(&recordings).and_then(|(rows, said)| {
+    let measured = measure(&recordings).and_then(|(rows, line)| {
         peers.summary.keep("sensitivity", rows)?;
-        Ok(said)
+        Ok(line)
     });
-    peers.add("what is noticed in recordings", measured);
+    peers.add("removals noticed in recordings", measured);
     Ok(())
 }
 
@@ -52,16 +51,17 @@ pub(crate) fn run(peers: &Peers<'_>) -> Result<()> {
 fn record(subject: &Subject<'_>, name: &str) -> Result<PathBuf> {
     let path = subject.folder.join(format!("{name}.gz"));
     let file = path.to_str().context("the folder's name is not UTF-8")?;
-    let (told, _) = faults::watch(subject, name, &["--no-check", "--record", file], "")?;
+    let (report, _) = faults::watch(subject, name, &["--no-check", "--record", file], "")?;
     ensure!(
-        told["outcome"] == "ended" && told["recorded"].as_u64().is_some_and(|events| events > 0),
+        report["outcome"] == "ended"
+            && report["recorded"].as_u64().is_some_and(|events| events > 0),
         "it was not recorded to its end: {}",
-        told["unchecked"]
+        report["unchecked"]
     );
     Ok(path)
 }
 
-/// Leaves events out of the recordings: a row for each kind, and the line that says whether enough was noticed.
+/// Removes events from the recordings. Returns a row for each kind, and a summary line.
 fn measure(recordings: &[PathBuf]) -> Result<(Vec<Value>, String)> {
     let count = recordings.len();
     if count != RECORDINGS {
@@ -77,21 +77,21 @@ fn measure(recordings: &[PathBuf]) -> Result<(Vec<Value>, String)> {
     ensure!(
         finished.status.is_some_and(|status| status.success()) && !rows.is_empty(),
         "the test failed: {}",
-        why.unwrap_or("it said nothing")
+        why.unwrap_or("no error message")
     );
     let of = |family: &str, key: &str| -> u64 {
         let kind = |row: &Value| row["kind"].as_str().unwrap_or_default().to_owned();
         let rows = rows.iter().filter(|row| kind(row).starts_with(family));
         rows.filter_map(|row| row[key].as_u64()).sum()
     };
-    let said = ["tlbi", "dsb"].map(|family| {
+    let sums = ["tlbi", "dsb"].map(|family| {
         let (noticed, mattered) = (of(family, "noticed"), of(family, "mattered"));
         format!("{noticed} of {mattered} {family} that matter are noticed")
     });
-    Ok((rows, said.join(", ")))
+    Ok((rows, sums.join(", ")))
 }
 
-/// The rows of the test's table.
+/// Parses the rows of the test's table.
 fn rows(text: &str) -> Vec<Value> {
     let row = |line: &str| {
         let (kind, rest) = line.strip_prefix("| `")?.split_once("` |")?;

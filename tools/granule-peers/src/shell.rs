@@ -1,5 +1,5 @@
-//! Debian's unmodified shell with a script that uses a little of everything: it must print the same on our
-//! kernel as on Debian's. `machine` does the booting.
+//! Debian's unmodified shell with a script that uses a little of everything. It must print the same
+//! on our kernel as on Debian's.
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use granule_cli::{Initramfs, Request};
@@ -21,12 +21,12 @@ const APPLETS: &str = "awk basename cat cksum cmp cut dd dirname env expr false 
     head id kill ls md5sum mount od printf readlink sed seq sh sha256sum sleep sort stat stty tail \
     timeout tr true uname uniq wc xargs yes";
 
-/// One byte more than any page has, so that reads in parts cross page edges.
+/// Not a multiple of any page size, so that reads in parts cross page edges.
 const LARGE: u32 = 300_001;
 
-/// Our kernel's message about a missing system call.
+/// A part of our kernel's message about a missing system call.
 const UNKNOWN: &str = "which there is not: ENOSYS";
-/// Calls that a C library tries once and can do without, as on kernels before 4.18.
+/// Calls that a C library tries once and does not need, as on kernels before 4.18.
 const DONE_WITHOUT: &[&str] = &["(RSEQ)"];
 
 /// The largest page size that programs must be aligned for.
@@ -35,8 +35,8 @@ const LARGEST_PAGE: u64 = 64 << 10;
 const MEMORY: u64 = 512 << 20;
 const CPUS: [u32; 2] = [1, 4];
 
-/// Runs Debian's shell on its own kernels, then on ours, with the same output required. Returns what it prints on
-/// Debian's.
+/// Runs Debian's shell on its own kernels, then on ours, and requires the same output. Returns its
+/// output on Debian's.
 pub(crate) fn shells(peers: &Peers<'_>) -> Result<Vec<String>> {
     peers.add("busybox: aligned for 64K pages", aligned(&peers.busybox));
     let initramfs = peers
@@ -58,7 +58,7 @@ pub(crate) fn shells(peers: &Peers<'_>) -> Result<Vec<String>> {
         anyhow::Ok(printed.into_iter().map(str::to_owned).collect())
     };
     let granules = granules();
-    // The oldest and the newest, if there are several: few CPUs with small pages, and many with larger ones.
+    // The oldest and the newest, if there are several: one with few CPUs, the other with many.
     let others = peers.linuxes.get(1..).and_then(<[_]>::last);
     let ends = [peers.linuxes.first(), others];
     let linuxes = ends.into_iter().flatten().zip(CPUS);
@@ -103,10 +103,11 @@ pub(crate) fn archive(busybox: &[u8]) -> Initramfs {
         .program("/init", SCRIPT)
 }
 
-/// Whether the program can run unchanged with every page size: its segments share no page.
+/// Checks that a program can run unchanged with every page size: its segments share no page.
 fn aligned(program: &[u8]) -> Result<String> {
-    let header = elf::FileHeader64::<Endianness>::parse(program).context("it is no ELF file")?;
-    let endian = header.endian().context("it is no ELF file")?;
+    let header =
+        elf::FileHeader64::<Endianness>::parse(program).context("it is not an ELF file")?;
+    let endian = header.endian().context("it is not an ELF file")?;
     let segments = header
         .program_headers(endian, program)
         .context("its program headers are not in it")?;
@@ -127,7 +128,7 @@ fn aligned(program: &[u8]) -> Result<String> {
     Ok(format!("{count} segments"))
 }
 
-/// The script's output, without our kernel's messages in between.
+/// Extracts the script's output, without our kernel's messages in between.
 pub(crate) fn printed(console: &str) -> Result<Vec<&str>> {
     let mut lines = console.lines().map(|line| line.trim_end_matches('\r'));
     ensure!(lines.any(|line| line == BEGIN), "the script did not begin");
@@ -170,7 +171,7 @@ pub(crate) fn same<T: AsRef<str>>(here: &[impl AsRef<str>], there: &[T]) -> Resu
     Ok(format!("{} lines", there.len()))
 }
 
-/// Every missing call is one that programs can do without on all kernels.
+/// Checks that programs do not need any of the missing calls.
 fn known(console: &str) -> Result<()> {
     let missed = console.lines().find(|line| {
         line.contains(UNKNOWN) && !DONE_WITHOUT.iter().any(|call| line.contains(call))
@@ -196,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_line_that_differs_is_told() {
+    fn the_first_line_that_differs_is_reported() {
         let line = |n: usize| format!("line {n}");
         let there: Vec<String> = (0..120).map(line).collect();
         let there: Vec<&str> = there.iter().map(String::as_str).collect();
@@ -213,12 +214,12 @@ mod tests {
         );
         let error = same(&there, &there[..119]).unwrap_err().to_string();
         assert!(error.contains("there are 120 lines"), "{error}");
-        // Two empty outputs are no agreement.
+        // Two empty outputs do not count as equal.
         assert!(same(&[""; 0], &[""; 0]).is_err());
     }
 
     #[test]
-    fn a_call_that_is_missing_is_told() {
+    fn a_missing_call_is_reported() {
         let line = |call| format!("granule: process 1 calls 9 ({call}), {UNKNOWN}; said once");
         assert!(known("all well\n").is_ok());
         assert!(known(&line("RSEQ")).is_ok());
@@ -236,7 +237,7 @@ mod tests {
             let mut program = xtask::test_elf::TestElf::new()
                 .segment(0x40_0000, b"x", 1)
                 .build();
-            // The last field of the first program header, which follows the file's own header.
+            // The last field of the first program header, which follows the file header.
             program[64 + 48..64 + 56].copy_from_slice(&alignment.to_le_bytes());
             program
         };
@@ -254,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn the_script_says_when_it_begins_and_ends() {
+    fn the_script_prints_its_begin_and_end_once() {
         let script = std::str::from_utf8(SCRIPT).unwrap();
         assert!(script.starts_with("#!/bin/busybox sh\n"));
         for line in [BEGIN, END] {

@@ -1,5 +1,5 @@
-//! Debian's packages on this machine: fetched once, kept under the target folder, and checked whenever they
-//! are used. A package whose bytes do not have the hash of Debian's signed list is not used.
+//! Stores Debian's packages under the target folder: fetches them once, and checks them at each
+//! use. A package whose hash is not that of Debian's signed list is not used.
 
 use std::collections::btree_map::Entry as MapEntry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,16 +14,16 @@ use xtask::files;
 use crate::apt::Apt;
 use crate::index::{self, Entry};
 
-/// A wanted package, by its place.
+/// A wanted package, by its suite and name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Wanted {
     pub(crate) suite: &'static str,
-    /// A kernel or its modules: the package only depends on the newest one.
     pub(crate) package: &'static str,
+    /// Whether it is a kernel or its modules, where the named package only depends on the newest.
     pub(crate) kernel: bool,
 }
 
-/// Names a package.
+/// Makes a [`Wanted`].
 pub(crate) const fn wanted(suite: &'static str, package: &'static str, kernel: bool) -> Wanted {
     Wanted {
         suite,
@@ -35,7 +35,7 @@ pub(crate) const fn wanted(suite: &'static str, package: &'static str, kernel: b
 /// A package in the store.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Package {
-    /// The package as it was wanted.
+    /// The suite and the name that were wanted.
     pub(crate) suite: String,
     pub(crate) wanted: String,
     pub(crate) package: String,
@@ -52,7 +52,7 @@ impl Package {
     }
 }
 
-/// The kept packages.
+/// The list of the stored packages.
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
 struct Kept {
     packages: Vec<Package>,
@@ -68,7 +68,7 @@ pub(crate) struct Store {
 const KEPT: &str = "packages.json";
 
 impl Store {
-    /// The folder for packages of that architecture.
+    /// Creates a store for packages of an architecture.
     pub(crate) fn new(folder: PathBuf, architecture: &str) -> Self {
         let architecture = architecture.to_owned();
         Self {
@@ -77,19 +77,19 @@ impl Store {
         }
     }
 
-    /// All wanted packages, in order. They come from the store if all of them are there with their hashes
-    /// and `fresh` does not ask for the newest; else apt fetches them.
+    /// Returns all wanted packages, in order. apt fetches them if `fresh`, or if one of them is
+    /// missing or has another hash.
     pub(crate) fn packages(&self, wanted: &[Wanted], fresh: bool) -> Result<Vec<Package>> {
         if !fresh {
             match self.kept(wanted) {
                 Ok(packages) => return Ok(packages),
-                Err(why) => eprintln!("granule: {why:#}: asking apt"),
+                Err(why) => eprintln!("granule: {why:#}: fetching with apt"),
             }
         }
         self.fetch(wanted)
     }
 
-    /// Finds a package's file, and checks it by its hash.
+    /// Returns the path of a package's file, whose hash is checked.
     pub(crate) fn path(&self, package: &Package) -> Result<PathBuf> {
         let path = self.folder.join(&package.file);
         let found = hash(&files::read(&path)?);
@@ -108,12 +108,12 @@ impl Store {
         let path = self.folder.join(KEPT);
         let text = fs::read(&path).with_context(|| format!("there is no {}", path.display()))?;
         let kept: Kept = serde_json::from_slice(&text)
-            .with_context(|| format!("{} is not what was written", path.display()))?;
+            .with_context(|| format!("{} is damaged", path.display()))?;
         let find = |wanted: &Wanted| {
             let found = kept.packages.iter().find(|package| package.is(wanted));
             let (suite, package) = (wanted.suite, wanted.package);
             let found = found.with_context(|| format!("{package} of {suite} is not kept"))?;
-            // Checked now, so that a package that must be fetched anew is known before anything runs.
+            // Checked now, so that a damaged package is fetched before anything runs.
             self.path(found)?;
             Ok(found.clone())
         };
@@ -144,12 +144,12 @@ impl Store {
         }
         let kept = Kept { packages };
         let text = serde_json::to_string_pretty(&kept)?;
-        fs::write(self.folder.join(KEPT), text).context("cannot write what is kept")?;
+        fs::write(self.folder.join(KEPT), text).context("cannot write the list of packages")?;
         self.drop_others(&kept);
         Ok(kept.packages)
     }
 
-    /// One package, which may be in the store already.
+    /// Returns one package, and fetches it if it is not in the store.
     fn get(&self, apt: &Apt, wanted: &Wanted, entry: &Entry) -> Result<Package> {
         let package = Package {
             suite: wanted.suite.to_owned(),
@@ -172,7 +172,7 @@ impl Store {
         Ok(package)
     }
 
-    /// Removes files of older versions, which only take room. A file that cannot be removed does no harm.
+    /// Removes files of older versions, as far as possible.
     fn drop_others(&self, kept: &Kept) {
         let files: BTreeSet<&str> = kept.packages.iter().map(|one| one.file.as_str()).collect();
         for entry in fs::read_dir(&self.folder).into_iter().flatten().flatten() {
@@ -186,7 +186,7 @@ impl Store {
     }
 }
 
-/// SHA-256 in hexadecimal, as `sha256sum` prints it.
+/// Returns the SHA-256 in hexadecimal, as `sha256sum` prints it.
 pub(crate) fn hash(bytes: &[u8]) -> String {
     let digest = Sha256::digest(bytes);
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
@@ -253,11 +253,11 @@ mod tests {
         assert_eq!(error, "wanted of other is not kept");
         fs::write(folder.path().join(KEPT), "{").unwrap();
         let error = store.kept(&[WANTED]).unwrap_err().to_string();
-        assert!(error.contains("is not what was written"), "{error}");
+        assert!(error.contains("is damaged"), "{error}");
     }
 
     #[test]
-    fn hashes_are_as_sha256sum_has_them() {
+    fn hashes_are_those_of_sha256sum() {
         assert_eq!(
             hash(b"abc"),
             "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"

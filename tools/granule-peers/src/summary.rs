@@ -1,6 +1,5 @@
-//! Reports a run of `granule-peers`: lines for people while it goes on, one JSON object at its end, and the exit code.
-//!
-//! Nothing is run or compared here.
+//! Reports a run of `granule-peers`: lines for people during the run, one JSON object at its end,
+//! and the exit code.
 
 use std::process::ExitCode;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,12 +10,12 @@ use serde_json::{Map, Value, json};
 
 /// The schema of the `--json` output.
 const SCHEMA: u32 = 1;
-/// The finding if there is nothing to compare with, which is a failure.
+/// The result if there is nothing to compare with, which is a failure.
 const NOT_RUN: &str = "not run: no package source";
-/// The lists for programs, which the JSON object has even where no part made them.
+/// The lists of the JSON object, which it always has.
 const LISTS: [&str; 5] = ["packages", "rows", "tlb", "faults", "sensitivity"];
 
-/// What was found so far.
+/// The results so far.
 #[derive(Debug)]
 pub(crate) struct Summary {
     /// Whether standard output is for one JSON object.
@@ -32,7 +31,7 @@ struct Found {
 }
 
 impl Summary {
-    /// Begins with nothing.
+    /// Creates an empty summary.
     pub(crate) fn new(json: bool) -> Self {
         let found = Found {
             lists: LISTS
@@ -52,8 +51,8 @@ impl Summary {
         self.found.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes a line for people.
-    pub(crate) fn say(&self, line: &str) {
+    /// Prints a line for people.
+    pub(crate) fn print_line(&self, line: &str) {
         if self.json {
             eprintln!("{line}");
         } else {
@@ -61,37 +60,37 @@ impl Summary {
         }
     }
 
-    /// Keeps a list for programs.
+    /// Adds a list to the JSON object.
     pub(crate) fn keep(&self, name: &str, list: impl Serialize) -> Result<()> {
         let list = serde_json::to_value(list)?;
         self.found().lists.insert(name.to_owned(), list);
         Ok(())
     }
 
-    /// Adds a check, and writes its finding, or why it failed, at once.
+    /// Adds a check, and prints its result or its error at once.
     pub(crate) fn add(&self, name: &str, result: Result<String>) {
         let passed = result.is_ok();
         let found = result.unwrap_or_else(|error| format!("{error:#}"));
         let mark = if passed { "ok    " } else { "FAILED" };
-        self.say(&format!("{mark} {name}: {found}"));
+        self.print_line(&format!("{mark} {name}: {found}"));
         let mut all = self.found();
         all.failed += usize::from(!passed);
         all.checks
             .push(json!({ "name": name, "passed": passed, "found": found }));
     }
 
-    /// Ends where nothing was compared: the result must not read like a comparison.
+    /// Ends a run without any comparison. Its result must not look like that of a comparison.
     pub(crate) fn not_run(&self, why: &anyhow::Error) -> Result<ExitCode> {
-        self.say(NOT_RUN);
-        self.print(&json!({ "schema": SCHEMA, "not_run": format!("{why:#}") }))?;
+        self.print_line(NOT_RUN);
+        self.print_json(&json!({ "schema": SCHEMA, "not_run": format!("{why:#}") }))?;
         Ok(ExitCode::FAILURE)
     }
 
-    /// Ends: the last line is `N passed, N failed`.
+    /// Ends a run. The last line is `N passed, N failed`.
     pub(crate) fn end(&self) -> Result<ExitCode> {
         let found = self.found();
         let (failed, passed) = (found.failed, found.checks.len() - found.failed);
-        let mut told = found.lists.clone();
+        let mut report = found.lists.clone();
         let checks = json!(found.checks);
         for (key, value) in [
             ("schema", json!(SCHEMA)),
@@ -99,16 +98,16 @@ impl Summary {
             ("passed", json!(passed)),
             ("failed", json!(failed)),
         ] {
-            told.insert(key.to_owned(), value);
+            report.insert(key.to_owned(), value);
         }
-        self.print(&Value::Object(told))?;
-        self.say(&format!("{passed} passed, {failed} failed"));
+        self.print_json(&Value::Object(report))?;
+        self.print_line(&format!("{passed} passed, {failed} failed"));
         Ok(ExitCode::from(u8::from(failed > 0)))
     }
 
-    fn print(&self, told: &Value) -> Result<()> {
+    fn print_json(&self, report: &Value) -> Result<()> {
         if self.json {
-            println!("{}", serde_json::to_string_pretty(told)?);
+            println!("{}", serde_json::to_string_pretty(report)?);
         }
         Ok(())
     }

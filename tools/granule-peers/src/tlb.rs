@@ -1,8 +1,8 @@
-//! `granule bench tlb` with the QEMUs that it serves: the program of ours, and Debian's busybox on our
-//! kernel and on its own.
+//! `granule bench tlb` with the supported QEMUs: our program, and Debian's busybox on our kernel
+//! and on Debian's.
 //!
-//! The models and their figures are granule's; here it is seen that they come out, and that larger leaves
-//! do not miss more.
+//! The models are granule's. The checks are that figures are produced, and that larger leaves do
+//! not miss more.
 
 use std::path::Path;
 use std::time::Duration;
@@ -16,24 +16,23 @@ use crate::{emulator, shell, watch};
 
 const LIMIT: Duration = Duration::from_secs(1800);
 
-/// What is replayed.
+/// A replayed workload.
 #[derive(Clone, Copy, Debug)]
 enum Workload<'a> {
-    /// The program of ours, with so much memory.
+    /// Our program, with this much memory.
     Program(&'a str),
     /// An initramfs on our kernel.
     Initramfs(&'a Path),
-    /// An initramfs on a kernel of Debian's.
+    /// An initramfs on a Debian kernel.
     Linux(&'a Path, &'a Path),
 }
 
-/// The memory of the program whose accesses are replayed: with the oldest QEMU, and with the newest for
-/// figures.
+/// The memory of the replayed program: with the oldest QEMU, and with the newest, for figures.
 const REPLAYED: [&str; 2] = ["16M", "64M"];
 /// The watched kernel on which Debian's shell is replayed, by its place in `LINUXES`.
 const REPLAYED_LINUX: usize = 1;
 
-/// Models TLB misses: one object for each workload, of the newest QEMU.
+/// Models TLB misses. Keeps one object for each workload on the newest QEMU.
 pub(crate) fn replays(peers: &Peers<'_>) -> Result<()> {
     let initramfs = |name: &str, archive| peers.files.initramfs(name, archive);
     let shell = initramfs("replayed.cpio", shell::archive(&peers.busybox))?;
@@ -60,10 +59,10 @@ pub(crate) fn replays(peers: &Peers<'_>) -> Result<()> {
         }
         for (name, workload) in cases {
             let is_program = matches!(workload, Workload::Program(_));
-            let result = run(&qemu, workload, &name).and_then(|told| {
-                let line = judge(&told, is_program)?;
+            let result = run(&qemu, workload, &name).and_then(|report| {
+                let line = judge(&report, is_program)?;
                 if is_newest {
-                    all.push(told);
+                    all.push(report);
                 }
                 Ok(line)
             });
@@ -73,8 +72,8 @@ pub(crate) fn replays(peers: &Peers<'_>) -> Result<()> {
     peers.summary.keep("tlb", all)
 }
 
-/// Replays a workload. The object that granule prints has `name` for its workload, so that no path of
-/// this machine gets into a document.
+/// Replays a workload. `name` replaces the workload in granule's object, so that documents have no
+/// paths of this machine.
 fn run(qemu: &Path, workload: Workload<'_>, name: &str) -> Result<Value> {
     let mut command = granule(&["bench", "tlb", "--json", "--timeout", "1500"]);
     match workload {
@@ -88,55 +87,56 @@ fn run(qemu: &Path, workload: Workload<'_>, name: &str) -> Result<Value> {
             let machine = "-machine virt,gic-version=3 -cpu neoverse-n1 -m 1G -display none -nodefaults -serial null";
             command.arg("--").arg(qemu).args(machine.split(' '));
             command.arg("-kernel").arg(image).arg("-initrd").arg(initrd);
-            // With page-table isolation the kernel's addresses are no longer everybody's, as the models have it.
+            // The models assume that all processes share the kernel's addresses, so page-table
+            // isolation is off.
             command.args(["-append", "panic=-1 quiet kpti=off"]);
         }
     }
-    let (mut told, finished) = json(command, LIMIT)?;
+    let (mut report, finished) = json(command, LIMIT)?;
     ensure!(
         finished.status.is_some_and(|status| status.success()),
         "the exit code is not 0: {}",
-        told["outcome"]
+        report["outcome"]
     );
-    told["workload"] = name.into();
-    Ok(told)
+    report["workload"] = name.into();
+    Ok(report)
 }
 
-/// Whether a replay saw a workload and not a fragment, and larger leaves do not miss more. Only a program
-/// that goes through its memory is known to be served by larger leaves.
-fn judge(told: &Value, goes_through_memory: bool) -> Result<String> {
-    let instructions = told["instructions"].as_u64().unwrap_or_default();
+/// Checks that a replay covered the whole workload, and that larger leaves do not miss more. Larger
+/// leaves are known to help only a program that goes through its memory.
+fn judge(report: &Value, goes_through_memory: bool) -> Result<String> {
+    let instructions = report["instructions"].as_u64().unwrap_or_default();
     ensure!(instructions > 1_000_000, "{instructions} instructions only");
     for (key, expected, what) in [
         ("outcome", "ended".into(), "the outcome"),
-        ("modelled", true.into(), "whether it is called modelled"),
+        ("modelled", true.into(), "whether it is modelled"),
         (
             "unseen_accesses",
             false.into(),
-            "whether some accesses were not seen",
+            "whether accesses were not seen",
         ),
         ("guest_page_size", 4096.into(), "the page size"),
     ] {
         let expected: Value = expected;
-        let found = &told[key];
+        let found = &report[key];
         ensure!(*found == expected, "{what} is {found}, expected {expected}");
     }
     let misses = |map: &str, page_size: u64| {
-        let found = items(&told["rows"]).iter().find(|row| {
+        let found = items(&report["rows"]).iter().find(|row| {
             row["cpu"] == "cortex-a76" && row["map"] == map && row["page_size"] == page_size
         });
         let misses = found.and_then(|row| row["misses"].as_u64());
         misses.with_context(|| format!("there is no row of {map}, {page_size}"))
     };
     let pages = misses("pages", 4096)?;
-    // Its leaves are between those two, as nothing else is possible.
+    // The guest's own leaves are between pages and blocks.
     let (guest, blocks) = (misses("guest", 4096)?, misses("blocks", 4096)?);
     ensure!(pages > 0, "no page was ever missed");
     if goes_through_memory {
         ensure!(
-            told["larger_missed_more"].is_null(),
+            report["larger_missed_more"].is_null(),
             "larger leaves missed more: {}",
-            told["larger_missed_more"]
+            report["larger_missed_more"]
         );
         ensure!(
             (blocks..=pages).contains(&guest),
@@ -165,7 +165,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn told() -> Value {
+    fn report() -> Value {
         let cpu = "cortex-a76";
         let row = |size: u64, map: &str, misses: u64| json!({"cpu": cpu, "page_size": size, "map": map, "misses": misses});
         json!({
@@ -180,8 +180,8 @@ mod tests {
     }
 
     #[test]
-    fn a_replay_that_cannot_be_right_is_told() {
-        judge(&told(), true).unwrap();
+    fn an_implausible_replay_is_refused() {
+        judge(&report(), true).unwrap();
         for (pointer, value, part) in [
             ("/instructions", json!(7), "instructions only"),
             ("/outcome", json!("died"), "outcome"),
@@ -190,7 +190,7 @@ mod tests {
             ("/rows/0/misses", json!(0), "ever missed"),
             ("/rows", json!([]), "no row"),
         ] {
-            let mut broken = told();
+            let mut broken = report();
             *broken.pointer_mut(pointer).unwrap() = value;
             for goes_through_memory in [false, true] {
                 let error = judge(&broken, goes_through_memory).unwrap_err().to_string();
@@ -203,7 +203,7 @@ mod tests {
             ("/rows/4/misses", json!(1001), "own leaves"),
             ("/rows/5/misses", json!(500), "64K pages"),
         ] {
-            let mut broken = told();
+            let mut broken = report();
             *broken.pointer_mut(pointer).unwrap() = value;
             judge(&broken, false).unwrap();
             let error = judge(&broken, true).unwrap_err().to_string();

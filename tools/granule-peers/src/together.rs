@@ -1,5 +1,6 @@
-//! One boot in which programs of every page size run at once, Debian's shell among them: each must say what it says
-//! alone, the shell what it says on Debian's kernel, and a recording of the boot must break no rule.
+//! One boot in which programs of every page size run at once, Debian's shell among them. Each must
+//! print the same as alone, the shell the same as on Debian's kernel, and a recording of the boot
+//! must not violate a rule.
 
 use std::collections::BTreeMap;
 
@@ -9,20 +10,20 @@ use granule_cli::sizes::show_size as size;
 use granule_cli::{Initramfs, PageSize, Request, boot};
 use xtask::workspace::image_path;
 
-use crate::machine::{LIMIT, program, request, told};
+use crate::machine::{LIMIT, ending, program, request};
 use crate::peers::Peers;
 use crate::shell;
 
 const SCRIPT: &[u8] = include_bytes!("together.sh");
-/// Its place in the initramfs, whose `/init` is the shell's script.
+/// The script's path in the initramfs, whose `/init` is the shell's script.
 const PATH: &str = "/together/all";
 
-/// Words of our kernel's command line for it.
+/// Words of our kernel's command line that start the script.
 pub(crate) const WORDS: &str = "rdinit=/together/all";
 /// The last line of a boot in which all programs ended.
 pub(crate) const END: &str = "together: ends";
 
-/// Memory, with what a recording takes.
+/// The memory, without the space for a recording.
 const MEMORY: u64 = 2 << 30;
 const TRACE: u64 = 1 << 30;
 
@@ -36,10 +37,11 @@ pub(crate) fn archive(busybox: &[u8]) -> Result<Initramfs> {
         .program(PATH, SCRIPT))
 }
 
-/// What each program said.
-type Said = BTreeMap<String, Vec<String>>;
+/// The lines of each program.
+type Printed = BTreeMap<String, Vec<String>>;
 
-/// Boots the kernel of each page size, one of them with a recording. `linux` is what the shell prints on Debian's kernel.
+/// Boots the kernel of each page size, one of them with a recording. `linux` is the shell's output
+/// on Debian's kernel.
 pub(crate) fn all(peers: &Peers<'_>, linux: &[String]) -> Result<()> {
     let archive = archive(&peers.busybox)?;
     let request = Request {
@@ -61,30 +63,30 @@ pub(crate) fn all(peers: &Peers<'_>, linux: &[String]) -> Result<()> {
         let result = if traced {
             recorded(peers, &request, page_size, &alone, linux)
         } else {
-            run(&request, page_size, "").and_then(|said| compare(&said, &alone, linux))
+            run(&request, page_size, "").and_then(|here| compare(&here, &alone, linux))
         };
         peers.add(name, result);
     }
     Ok(())
 }
 
-/// Boots, and reads what the programs said.
-fn run(request: &Request, page_size: PageSize, argument: &str) -> Result<Said> {
+/// Boots, and reads the output of the programs.
+fn run(request: &Request, page_size: PageSize, argument: &str) -> Result<Printed> {
     let booted = boot::run(&Request {
         page_size: Some(page_size),
         append: Some(format!("{WORDS} -- {argument}")),
         ..request.clone()
     });
     // The kernel has counted its frames.
-    ensure!(booted.is_ok(), "{}", told(&booted));
-    said(&booted.console_text())
+    ensure!(booted.is_ok(), "{}", ending(&booted));
+    printed(&booted.console_text())
 }
 
 fn recorded(
     peers: &Peers<'_>,
     request: &Request,
     page_size: PageSize,
-    alone: &Said,
+    alone: &Printed,
     linux: &[String],
 ) -> Result<String> {
     let trace = peers.files.folder("together")?.join("boot.trace");
@@ -104,27 +106,24 @@ fn recorded(
     Ok(format!("{compared}, {} events", checked.tally.events))
 }
 
-/// The lines of each program.
-fn said(console: &str) -> Result<Said> {
-    let mut said = Said::new();
+/// Splits a console's output by program.
+fn printed(console: &str) -> Result<Printed> {
+    let mut all = Printed::new();
     for line in console.lines().map(|line| line.trim_end_matches('\r')) {
         if let Some((name, line)) = line.split_once(": ")
             && !name.starts_with("granule")
             && name != "map_mem"
         {
-            said.entry(name.to_owned())
+            all.entry(name.to_owned())
                 .or_default()
                 .push(line.to_owned());
         }
     }
-    ensure!(
-        said.remove("together").is_some(),
-        "the programs did not end"
-    );
-    Ok(said)
+    ensure!(all.remove("together").is_some(), "the programs did not end");
+    Ok(all)
 }
 
-/// What of a line does not depend on time or the page size.
+/// Returns the part of a line that does not depend on time or the page size.
 fn lasting(line: &str) -> &str {
     match line.strip_prefix("bench ") {
         Some(bench) => bench.split(' ').next().unwrap_or(bench),
@@ -132,19 +131,20 @@ fn lasting(line: &str) -> &str {
     }
 }
 
-/// Programs of each size said what they say alone, and the shell what it says on Linux.
-fn compare(together: &Said, alone: &Said, linux: &[String]) -> Result<String> {
+/// Checks that programs of each page size printed the same as alone, and the shell the same as on
+/// Linux.
+fn compare(together: &Printed, alone: &Printed, linux: &[String]) -> Result<String> {
     for name in PageSize::ALL.map(PageSize::word) {
         for (program, alone) in alone {
             let name = format!("{name} {program}");
             let here = together
                 .get(&name)
-                .with_context(|| format!("{name} said nothing"))?;
+                .with_context(|| format!("{name} printed nothing"))?;
             let here: Vec<&str> = here.iter().map(|line| lasting(line)).collect();
             let ended = here.last() == Some(&"status 0");
             ensure!(
                 ended,
-                "{name} ended so: {:?}",
+                "{name} ended with {:?}",
                 here.get(here.len().saturating_sub(2)..)
             );
             if program == "shell" {
@@ -155,7 +155,7 @@ fn compare(together: &Said, alone: &Said, linux: &[String]) -> Result<String> {
             let differs = here.iter().zip(&alone).find(|(here, alone)| here != alone);
             ensure!(
                 here == alone,
-                "{name} said {} lines, alone {}, the first that differs is {differs:?}",
+                "{name} printed {} lines, alone {}, the first that differs is {differs:?}",
                 here.len(),
                 alone.len()
             );
@@ -182,28 +182,32 @@ mod tests {
     }
 
     fn judge(console: &str) -> Result<String> {
-        compare(&said(console)?, &said(ALONE).unwrap(), &[])
+        compare(&printed(console)?, &printed(ALONE).unwrap(), &[])
     }
 
     #[test]
-    fn what_differs_from_alone_is_told() {
+    fn a_difference_from_alone_is_reported() {
         assert_eq!(judge(&together(|all| all)).unwrap(), "6 programs");
         // A time may differ.
         judge(&together(|all| all.replacen("best=7", "best=8", 1))).unwrap();
         for (from, to, part) in [
-            ("16k tests: mapped", "16k tests: lost", "16k tests said 2"),
+            (
+                "16k tests: mapped",
+                "16k tests: lost",
+                "16k tests printed 2",
+            ),
             (
                 "64k tests: status 0",
                 "64k tests: status 9",
-                "64k tests ended so",
+                "64k tests ended with",
             ),
-            ("4k bench: ", "4k other: ", "4k bench said nothing"),
+            ("4k bench: ", "4k other: ", "4k bench printed nothing"),
             ("op=touch", "op=fork\r\n4k bench: x", "4k bench"),
         ] {
             let console = together(|all| all.replace(from, to));
             let error = judge(&console).unwrap_err().to_string();
             assert!(error.contains(part), "{error}");
         }
-        assert!(said("4k tests: mapped\n").is_err());
+        assert!(printed("4k tests: mapped\n").is_err());
     }
 }

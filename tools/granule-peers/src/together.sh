@@ -1,7 +1,7 @@
 #!/bin/busybox sh
-# Debian's shell with its script, tests of memory, hostile programs, programs that fork and end each other, and the
-# benchmark, with every page size, all at once; with the argument `alone` with the kernel's page size, one after the
-# other; with `few` with fewer programs. Before each line is the name of its program.
+# Runs Debian's shell with its script, tests of memory, hostile programs, programs that fork and end each other, and
+# the benchmark, with every page size, all at once. With the argument `alone` they have the kernel's page size, and run
+# one after the other; with `few` there are fewer. Each line begins with the name of its program.
 PATH=/bin; export PATH
 set -o pipefail
 TESTS="memory areas copies groups vfork preempt sizes instructions frames signal-storm"

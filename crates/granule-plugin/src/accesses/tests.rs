@@ -1,4 +1,4 @@
-//! The stream of a CPU whose tables a test writes: no QEMU.
+//! Tests of the stream of a CPU with tables in test memory, without QEMU.
 
 use super::*;
 use std::collections::HashMap;
@@ -71,14 +71,14 @@ const fn page(address: u64, region: Region, leaf_bits: u8) -> Page {
 }
 
 #[test]
-fn the_stream_begins_with_the_first_program_and_has_what_the_guest_mapped() {
+fn the_stream_begins_with_the_first_program_and_has_the_guest_s_leaf_sizes() {
     let mut cpu = collector();
     cpu.block(&block(IMAGE, 1));
     cpu.access(Kind::Data, 1, LINEAR + 0x5000);
     cpu.block(&block(0x1000, 0));
     cpu.access(Kind::Data, 0, 0x4000_0000);
     cpu.access(Kind::Data, 0, 0x4001_1008);
-    // A tag in the highest byte is no part of the address.
+    // A tag in the highest byte is not part of the address.
     cpu.access(Kind::Data, 0, 0x5500_0000_4000_0000);
     cpu.access(Kind::Data, 1, LINEAR + 0x6008);
     cpu.block(&block(IMAGE + 0xffc, 1));
@@ -116,7 +116,7 @@ fn physical_addresses_are_not_translated() {
 }
 
 #[test]
-fn another_asid_and_a_tlbi_forget_the_pages_and_tell_their_order() {
+fn another_asid_and_a_tlbi_forget_the_pages_and_record_their_order() {
     let mut cpu = collector();
     cpu.block(&block(0x1000, 0));
     let go = |cpu: &mut Collector<Words>| {
@@ -125,7 +125,7 @@ fn another_asid_and_a_tlbi_forget_the_pages_and_tell_their_order() {
         }
     };
     go(&mut cpu);
-    // The same ASID again tells nothing.
+    // The same ASID again emits nothing.
     cpu.register(System::TTBR0_EL1, ROOT | 7 << 48);
     cpu.register(System::TTBR0_EL1, ROOT | 8 << 48);
     go(&mut cpu);
@@ -154,7 +154,7 @@ fn another_asid_and_a_tlbi_forget_the_pages_and_tell_their_order() {
 
 /// The pages in the order of their last use, by a list of all accesses and by the stream.
 #[test]
-fn the_stream_tells_the_order_of_all_pages() {
+fn the_stream_has_the_order_of_all_pages() {
     let mut cpu = collector();
     cpu.block(&block(0x1000, 0));
     let mut state = 1_u32;
@@ -167,7 +167,7 @@ fn the_stream_tells_the_order_of_all_pages() {
     };
     let accesses: Vec<u64> = (0..2000).map(|_| next() << PAGE_SHIFT).collect();
     let mut found: Vec<u64> = Vec::new();
-    let mut told = 0;
+    let mut count = 0;
     records(&mut cpu);
     *cpu.out() = Collector::new(Words::default()).out().clone();
     for address in accesses {
@@ -177,7 +177,7 @@ fn the_stream_tells_the_order_of_all_pages() {
     }
     cpu.finish();
     for record in records(&mut cpu) {
-        told += 1;
+        count += 1;
         let kept = found.clone();
         for (at, from) in record.order[1].iter().enumerate() {
             if let Some(page) = kept.get(usize::from(*from)) {
@@ -190,7 +190,7 @@ fn the_stream_tells_the_order_of_all_pages() {
         }
     }
     assert_eq!(found, expected);
-    assert!(told < 1000, "{told}");
+    assert!(count < 1000, "{count}");
 }
 
 #[test]
@@ -212,7 +212,7 @@ fn instructions_are_counted_also_where_nothing_else_happens() {
 }
 
 #[test]
-fn bytes_that_are_no_stream_are_refused() {
+fn bytes_that_are_not_a_stream_are_refused() {
     assert!(matches!(
         Reader::new(&[0_u8; 48][..]),
         Err(AccessesError::Head)
@@ -225,7 +225,7 @@ fn bytes_that_are_no_stream_are_refused() {
     };
     assert_eq!(Record::new(good.words()), Some(good));
     let [first, a, b] = good.words();
-    // No kind, no region, and an order that names a place twice.
+    // An unknown kind, an unknown region, and an order that names a place twice.
     assert_eq!(Record::new([0xff, a, b]), None);
     assert_eq!(Record::new([u64::from(ACCESS) | 0xe4e4 << 16, 0, 3]), None);
     assert_eq!(Record::new([first & !(0xff << 16), a, b]), None);

@@ -1,9 +1,9 @@
-//! The plugin for `granule bench tlb`: every block that runs and every load and store calls back, and
-//! goes to a [`Collector`].
+//! The plugin for `granule bench tlb`: every executed block, load and store calls back, and goes to
+//! a [`Collector`].
 //!
-//! It serves machines of one CPU, so the lock is never waited for.
+//! It supports machines with one CPU, so the lock is never contended.
 
-#![allow(unsafe_code, reason = "data of callbacks, as QEMU gives it back")]
+#![allow(unsafe_code, reason = "data of callbacks, as QEMU passes it back")]
 
 use super::api::{Api, Callbacks, LOADS_AND_STORES, Pointer, Translation};
 use super::ram::Ram;
@@ -24,7 +24,7 @@ struct Accesses {
     sites: Mutex<Sites>,
 }
 
-/// What callbacks are given; QEMU may translate the same code again and again.
+/// The data of callbacks, one for each block or instruction, as QEMU may translate code repeatedly.
 #[derive(Default)]
 struct Sites {
     blocks: HashMap<Block, &'static Block>,
@@ -56,7 +56,7 @@ impl Accesses {
         // Its memory exists from the first translation on.
         let collector = self.collector.get_or_init(|| {
             let (name, base, bytes) = &self.ram;
-            // Without RAM the guest's own leaves are not known, and all else is.
+            // Without RAM only the sizes of the guest's own leaves are unknown.
             let ram = Ram::find(name, *base, *bytes).unwrap_or_default();
             Mutex::new(Collector::new(ram))
         });
@@ -69,7 +69,7 @@ impl Accesses {
 
     fn write(&self, bytes: &mut Vec<u8>) {
         let mut stream = lock(&self.stream);
-        // Without a reader nothing is told any more; the reader has ended, and ends QEMU.
+        // The reader has ended, and will end QEMU.
         if let Some(open) = &mut *stream
             && open.write_all(bytes).is_err()
         {
@@ -93,7 +93,7 @@ impl Translation for Accesses {
                 first: pc,
                 last: pc,
                 instructions: 0,
-                // An upper half is a kernel's.
+                // Code in the upper half is a kernel's.
                 el: level.unwrap_or((pc >> 55 & 1) as u8),
             });
             whole.last = pc;
@@ -149,7 +149,7 @@ impl Callbacks for Accesses {
             collector.finish();
             accesses.write(collector.out());
         });
-        // The reader learns that nothing follows.
+        // Closing it ends the stream for the reader.
         *lock(&accesses.stream) = None;
     }
 
@@ -173,7 +173,7 @@ extern "C" fn accessed(_cpu: c_uint, _info: u32, address: u64, data: Pointer) {
     }
 }
 
-/// An instruction is about to run that changes translation, or stores without being seen.
+/// An instruction is about to run that changes translation, or accesses memory unseen.
 extern "C" fn executed(_cpu: c_uint, data: Pointer) {
     let Some(accesses) = ACCESSES.get() else {
         return;

@@ -1,31 +1,31 @@
-//! QEMU's plugin interface, in declarations of our own: the functions that this plugin calls, looked
-//! up by name in the program that loaded it. One binary so serves versions 4 (QEMU 10.0) to 7 (11.1)
-//! of the interface, of which no QEMU accepts all; for what needs no registers, from version 1
-//! (QEMU 7.2) on.
+//! Declarations of QEMU's plugin interface: the functions that this plugin calls, looked up by name
+//! in the program that loaded it. So one binary supports versions 4 (QEMU 10.0) to 7 (11.1) of the
+//! interface, although no QEMU accepts all of them. Versions from 1 (QEMU 7.2) on suffice where no
+//! registers are needed.
 
 #![allow(unsafe_code, reason = "functions of QEMU, looked up by name")]
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicI32, Ordering};
 
-/// The least version with all that is needed: values of stores, and registers.
+/// The first version with values of stores and with registers.
 const LEAST: i32 = 4;
-/// The version from which an instruction's bytes are copied to where the plugin says.
+/// The version from which an instruction's bytes are copied to a buffer of the plugin's.
 const COPIES: i32 = 3;
 /// The version from which callbacks get a pointer of the plugin's instead of its number.
 const POINTERS: i32 = 7;
 
-/// The name of the variable by which `granule watch` says which version QEMU has.
+/// The name of the variable with which `granule watch` passes the version that QEMU has.
 pub(crate) const API_VARIABLE: &str = "GRANULE_PLUGIN_API";
 
 pub(crate) type Pointer = *mut c_void;
 pub(crate) type InsnCallback = extern "C" fn(c_uint, Pointer);
 pub(crate) type MemoryCallback = extern "C" fn(c_uint, u32, u64, Pointer);
 
-/// What a callback on an instruction may do with registers.
+/// The use of registers in a callback on an instruction.
 pub(crate) const NO_REGISTERS: c_int = 0;
 pub(crate) const READS_REGISTERS: c_int = 1;
-/// The accesses that a memory callback is for.
+/// The accesses of a memory callback.
 pub(crate) const STORES: c_int = 2;
 pub(crate) const LOADS_AND_STORES: c_int = 3;
 /// The discontinuities that are interrupts and exceptions.
@@ -38,7 +38,7 @@ pub(crate) struct Value {
     pub(crate) words: [u64; 2],
 }
 
-/// What QEMU says of itself when it installs a plugin.
+/// QEMU's description of itself when it installs a plugin.
 #[repr(C)]
 pub(crate) struct Info {
     target: *const c_char,
@@ -50,18 +50,18 @@ pub(crate) struct Info {
 }
 
 impl Info {
-    /// What QEMU says, if it is the QEMU for arm64 systems.
+    /// Returns the description, if it is of the QEMU for arm64 systems.
     ///
     /// # Safety
     ///
-    /// `info` is what QEMU gave to `qemu_plugin_install`.
+    /// `info` is the argument of `qemu_plugin_install`.
     unsafe fn of<'a>(info: *const Self) -> Result<&'a Self, String> {
         // SAFETY: the caller vouches for the pointer, and the structure begins so in all versions.
         let info = unsafe { &*info };
         // SAFETY: QEMU's name of its target ends in a NUL.
         let target = unsafe { CStr::from_ptr(info.target) };
         if !info.is_system || target != c"aarch64" {
-            return Err("it watches qemu-system-aarch64, and this is another program".into());
+            return Err("only qemu-system-aarch64 is supported".into());
         }
         Ok(info)
     }
@@ -75,7 +75,7 @@ struct RegisterName {
     feature: *const c_char,
 }
 
-/// The public part of GLib's arrays: their elements and how many there are.
+/// The public part of GLib's arrays: the elements and their number.
 #[repr(C)]
 struct Array {
     data: *mut u8,
@@ -100,8 +100,8 @@ macro_rules! functions {
                         if found.is_null() {
                             return Err(stringify!($name));
                         }
-                        // SAFETY: `found` is the function of this name, whose type is this one in all
-                        // versions of the interface that the structure is for.
+                        // SAFETY: `found` is the function of this name, whose type is this one in
+                        // all versions of the interface that the structure is for.
                         unsafe { std::mem::transmute::<
                             Pointer,
                             unsafe extern "C" fn($($argument),*) $(-> $result)?,
@@ -114,7 +114,7 @@ macro_rules! functions {
 }
 
 functions! {
-    /// What all versions from 1 on have: instructions, and callbacks on them.
+    /// The functions of all versions from 1 on: instructions, and callbacks on them.
     Basics(version: i32):
     tb_n_insns = c"qemu_plugin_tb_n_insns": fn(Pointer) -> usize;
     tb_get_insn = c"qemu_plugin_tb_get_insn": fn(Pointer, usize) -> Pointer;
@@ -135,7 +135,7 @@ functions! {
     mem_size_shift = c"qemu_plugin_mem_size_shift": fn(u32) -> c_uint;
     mem_get_value = c"qemu_plugin_mem_get_value": fn(u32) -> Value;
     get_registers = c"qemu_plugin_get_registers": fn() -> *mut Array;
-    // Returns a number of bytes or a truth, by version; the length of the array tells both.
+    // Returns a number of bytes or a boolean, by version; the length of the array replaces both.
     read_register = c"qemu_plugin_read_register": fn(Pointer, *mut Array) -> c_int;
     on_init = c"qemu_plugin_register_vcpu_init_cb": fn(u64, Pointer, Pointer);
     on_idle = c"qemu_plugin_register_vcpu_idle_cb": fn(u64, Pointer, Pointer);
@@ -151,14 +151,14 @@ unsafe extern "C" {
     fn dlsym(handle: Pointer, name: *const c_char) -> Pointer;
 }
 
-/// A function of the program or of a library that it loaded, or null.
+/// Looks up a function of the program or of a library that it loaded; null if there is none.
 fn symbol(name: &CStr) -> Pointer {
-    // SAFETY: the name ends in a NUL, and a null handle asks the whole program.
+    // SAFETY: the name ends in a NUL, and a null handle searches the whole program.
     unsafe { dlsym(std::ptr::null_mut(), name.as_ptr()) }
 }
 
-/// The version of the interface that this plugin is written for. QEMU reads the variable once it has
-/// loaded the library, and refuses a version that it does not have; `choose_version` runs before.
+/// The version of the interface that this plugin is written for. QEMU reads the variable after
+/// loading the library, and refuses an unknown version; `choose_version` runs before.
 #[unsafe(no_mangle)]
 #[allow(non_upper_case_globals)]
 static qemu_plugin_version: AtomicI32 = AtomicI32::new(LEAST);
@@ -167,12 +167,13 @@ static qemu_plugin_version: AtomicI32 = AtomicI32::new(LEAST);
 #[unsafe(link_section = ".init_array")]
 static CHOOSE: extern "C" fn() = choose_version;
 
-/// Chooses the version by what `granule watch` says, or else by the functions that QEMU has.
+/// Chooses the version that `granule watch` passes, or else one by the functions that QEMU has.
 extern "C" fn choose_version() {
-    let said = std::env::var(API_VARIABLE).ok();
-    let version = said.and_then(|said| said.parse().ok()).unwrap_or_else(|| {
+    let passed = std::env::var(API_VARIABLE).ok();
+    let passed = passed.and_then(|passed| passed.parse().ok());
+    let version = passed.unwrap_or_else(|| {
         let has = |name| !symbol(name).is_null();
-        // The version that each came with.
+        // The version that introduced each function.
         if has(c"qemu_plugin_register_vcpu_syscall_filter_cb") {
             7
         } else if has(c"qemu_plugin_register_vcpu_discon_cb") {
@@ -190,13 +191,13 @@ extern "C" fn choose_version() {
     qemu_plugin_version.store(version, Ordering::Relaxed);
 }
 
-/// What QEMU calls every plugin for.
+/// The callback of every plugin.
 pub(crate) trait Translation {
     /// A block of instructions is translated.
     fn translated(block: Pointer);
 }
 
-/// What QEMU calls a plugin for that follows the machine.
+/// The callbacks of a plugin that follows the machine.
 pub(crate) trait Callbacks: Translation {
     /// A CPU begins, in its own thread.
     fn init(cpu: c_uint);
@@ -261,34 +262,35 @@ extern "C" fn trapped<C: Callbacks>(
 }
 
 impl Api {
-    /// The functions of the QEMU that installs the plugin, and how many CPUs it has.
+    /// Looks up the functions of the QEMU that installs the plugin. Returns them with its number of
+    /// CPUs.
     ///
     /// # Safety
     ///
-    /// `info` is what QEMU gave to `qemu_plugin_install`.
+    /// `info` is the argument of `qemu_plugin_install`.
     pub(crate) unsafe fn new(info: *const Info) -> Result<(Self, u16), String> {
         // SAFETY: the caller vouches for the pointer.
         let (info, basics) = unsafe { (Info::of(info)?, Basics::new(info)?) };
         let api = Self::look_up(basics)
-            .map_err(|name| format!("this QEMU has no {name}; QEMU 10.0 to 11.1 are known"))?;
+            .map_err(|name| format!("this QEMU has no {name}; QEMU 10.0 to 11.1 are supported"))?;
         let cpus = u16::try_from(info.most_cpus.max(info.cpus))
             .ok()
             .filter(|cpus| (1..=64).contains(cpus))
             .ok_or_else(|| {
                 format!(
-                    "a machine may have 64 CPUs, this one has {}",
+                    "up to 64 CPUs are supported; this machine has {}",
                     info.most_cpus
                 )
             })?;
         Ok((api, cpus))
     }
 
-    /// The version of the interface.
+    /// Returns the version of the interface.
     pub(crate) const fn version(&self) -> i32 {
         self.basics.version
     }
 
-    /// Asks QEMU to call `C`. Returns whether it tells of exceptions.
+    /// Registers the callbacks of `C`. Returns whether QEMU reports exceptions.
     pub(crate) fn register<C: Callbacks>(&self, id: u64) -> bool {
         let null = std::ptr::null_mut();
         self.basics.on_translation::<C>(id);
@@ -308,8 +310,8 @@ impl Api {
                 trapped_before_7::<C> as *const () as Pointer,
             )
         };
-        // SAFETY: each callback has the type that this version calls. A version whose functions take
-        // no pointer ignores the last argument, which is passed in a register.
+        // SAFETY: each callback has the type that this version calls. A version whose functions
+        // take no pointer ignores the last argument, which is passed in a register.
         unsafe {
             (self.on_init)(id, on_init, null);
             (self.on_idle)(id, on_idle, null);
@@ -320,20 +322,20 @@ impl Api {
             return false;
         }
         type Register = unsafe extern "C" fn(u64, c_int, Pointer, Pointer);
-        // SAFETY: this is the function's type from the version on that has it; the last argument is
-        // as above.
+        // SAFETY: the function has this type in all versions that have it; the last argument is as
+        // above.
         unsafe {
             std::mem::transmute::<Pointer, Register>(on_discontinuity)(id, TRAPS, on_trap, null);
         }
         true
     }
 
-    /// As [`Basics::instructions`].
+    /// See [`Basics::instructions`].
     pub(crate) fn instructions(&self, block: Pointer) -> impl Iterator<Item = (Pointer, u64, u32)> {
         self.basics.instructions(block)
     }
 
-    /// As [`Basics::call_before`].
+    /// See [`Basics::call_before`].
     pub(crate) fn call_before(
         &self,
         insn: Pointer,
@@ -344,13 +346,13 @@ impl Api {
         self.basics.call_before(insn, call, reads, data);
     }
 
-    /// Has a callback run before the block that is being translated.
+    /// Registers a callback before the block that is being translated.
     pub(crate) fn call_before_block(&self, block: Pointer, call: InsnCallback, data: Pointer) {
         // SAFETY: the block is the one of the callback that is running.
         unsafe { (self.on_block)(block, call, NO_REGISTERS, data) };
     }
 
-    /// Has a callback run after each access of this kind (`STORES`, `LOADS_AND_STORES`) of an
+    /// Registers a callback after each access of this kind (`STORES`, `LOADS_AND_STORES`) of an
     /// instruction of the block that is being translated.
     pub(crate) fn call_at_memory(
         &self,
@@ -363,35 +365,35 @@ impl Api {
         unsafe { (self.on_memory)(insn, call, NO_REGISTERS, kind, data) };
     }
 
-    /// The physical address of the store whose callback runs.
+    /// Returns the physical address of the store whose callback runs.
     pub(crate) fn physical(&self, info: u32, address: u64) -> Option<u64> {
-        // SAFETY: both are what the running callback was called with. The handle is QEMU's own, which
-        // stays valid until the callback returns.
+        // SAFETY: both are arguments of the running callback. The handle is QEMU's own, which stays
+        // valid until the callback returns.
         unsafe {
             let handle = (self.get_hwaddr)(info, address);
             (!handle.is_null()).then(|| (self.hwaddr_phys_addr)(handle))
         }
     }
 
-    /// The size of the store whose callback runs, and its value.
+    /// Returns the size of the store whose callback runs, and its value.
     pub(crate) fn value(&self, info: u32) -> (u8, [u64; 2]) {
-        // SAFETY: `info` is what the running callback was called with.
+        // SAFETY: `info` is an argument of the running callback.
         let (shift, value) = unsafe { ((self.mem_size_shift)(info), (self.mem_get_value)(info)) };
         (1 << shift.min(7), value.words)
     }
 
-    /// Prints a line where QEMU prints those of plugins.
+    /// Prints a line to QEMU's output of plugins.
     pub(crate) fn print(&self, line: &CStr) {
         // SAFETY: the line ends in a NUL.
         unsafe { (self.print)(line.as_ptr()) };
     }
 
-    /// The registers of the CPU whose thread this is.
+    /// Returns the handles of the registers of this thread's CPU.
     pub(crate) fn registers(&self) -> CpuRegisters {
         let mut found = CpuRegisters {
             general: [std::ptr::null_mut(); 31],
             status: std::ptr::null_mut(),
-            // SAFETY: it takes nothing.
+            // SAFETY: it has no argument.
             buffer: unsafe { (self.array_new)() },
         };
         // SAFETY: this is a callback in a CPU's thread.
@@ -410,8 +412,8 @@ impl Api {
             count
         };
         for index in 0..count {
-            // SAFETY: the array has `count` elements of `stride` bytes that begin as `RegisterName`
-            // does, and a register's name ends in a NUL.
+            // SAFETY: the array has `count` elements of `stride` bytes, each of which begins with a
+            // `RegisterName`, and a register's name ends in a NUL.
             let (register, name) = unsafe {
                 let register = &*data.add(index * stride).cast::<RegisterName>();
                 (register, CStr::from_ptr(register.name).to_bytes())
@@ -433,14 +435,14 @@ impl Api {
         found
     }
 
-    /// The value of a register of the CPU whose thread this is.
+    /// Reads a register of this thread's CPU.
     fn read(&self, registers: &CpuRegisters, handle: Pointer) -> Option<u64> {
         if handle.is_null() {
             return None;
         }
         let buffer = registers.buffer;
-        // SAFETY: the buffer is an array of bytes that only this CPU's thread uses, and the handle one
-        // of its registers.
+        // SAFETY: the buffer is an array of bytes that only this CPU's thread uses, and the handle
+        // is of one of its registers.
         let bytes = unsafe {
             (self.array_set_size)(buffer, 0);
             (self.read_register)(handle, buffer);
@@ -456,7 +458,7 @@ impl Api {
         Some(u64::from_le_bytes(value))
     }
 
-    /// A general register by its number; 31 is zero.
+    /// Reads a general register by its number; 31 is zero.
     pub(crate) fn general(&self, registers: &CpuRegisters, number: u8) -> Option<u64> {
         match registers.general.get(usize::from(number)) {
             Some(handle) => self.read(registers, *handle),
@@ -464,7 +466,7 @@ impl Api {
         }
     }
 
-    /// The exception level.
+    /// Reads the exception level.
     pub(crate) fn level(&self, registers: &CpuRegisters) -> Option<u8> {
         let status = self.read(registers, registers.status)?;
         Some((status >> 2 & 3) as u8)
@@ -472,19 +474,19 @@ impl Api {
 }
 
 impl Basics {
-    /// The functions of the QEMU that installs the plugin.
+    /// Looks up the functions of the QEMU that installs the plugin.
     ///
     /// # Safety
     ///
-    /// As for [`Api::new`].
+    /// See [`Api::new`].
     pub(crate) unsafe fn new(info: *const Info) -> Result<Self, String> {
         // SAFETY: the caller vouches for the pointer.
         let info = unsafe { Info::of(info) }?;
         Self::look_up(info.version)
-            .map_err(|name| format!("this QEMU has no {name}; QEMU 7.2 to 11.1 are known"))
+            .map_err(|name| format!("this QEMU has no {name}; QEMU 7.2 to 11.1 are supported"))
     }
 
-    /// Asks QEMU to call back for each block that it translates.
+    /// Registers the callback for each block that QEMU translates.
     pub(crate) fn on_translation<C: Translation>(&self, id: u64) {
         let null = std::ptr::null_mut();
         let call = if self.version >= POINTERS {
@@ -497,7 +499,7 @@ impl Basics {
         unsafe { (self.on_translation)(id, call, null) };
     }
 
-    /// The instructions of a block that is being translated: for each its handle, address and word.
+    /// Lists the instructions of a block that is being translated: handle, address and word.
     pub(crate) fn instructions(&self, block: Pointer) -> impl Iterator<Item = (Pointer, u64, u32)> {
         // SAFETY: the block is the one of the callback that is running.
         let count = unsafe { (self.tb_n_insns)(block) };
@@ -505,13 +507,13 @@ impl Basics {
             // SAFETY: as above, and the index is one of the block's.
             let insn = unsafe { (self.tb_get_insn)(block, index) };
             let mut word = [0_u8; 4];
-            // SAFETY: `insn` is one of the block's. `word` has room for four bytes; a version that
-            // copies nothing ignores the arguments for it, which are passed in registers, and returns
+            // SAFETY: `insn` is one of the block's. `word` has room for four bytes. A version that
+            // does not copy ignores the arguments for it, which are passed in registers. It returns
             // the address of an instruction's bytes, four on arm64.
             let address = unsafe {
-                let said = (self.insn_data)(insn, word.as_mut_ptr().cast(), word.len());
+                let result = (self.insn_data)(insn, word.as_mut_ptr().cast(), word.len());
                 if self.version < COPIES {
-                    word = (said as *const [u8; 4]).read();
+                    word = (result as *const [u8; 4]).read();
                 }
                 (self.insn_vaddr)(insn)
             };
@@ -519,7 +521,7 @@ impl Basics {
         })
     }
 
-    /// Has a callback run before an instruction of the block that is being translated.
+    /// Registers a callback before an instruction of the block that is being translated.
     pub(crate) fn call_before(
         &self,
         insn: Pointer,
@@ -533,7 +535,7 @@ impl Basics {
     }
 }
 
-/// The handles of the registers of one CPU. They stay in its thread, as the buffer does.
+/// The handles of the registers of one CPU, and a buffer for values; both stay in its thread.
 pub(crate) struct CpuRegisters {
     general: [Pointer; 31],
     status: Pointer,

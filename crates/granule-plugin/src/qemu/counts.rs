@@ -1,8 +1,8 @@
-//! The plugin for `granule bench user`: TLBIs and DSBs are counted when they execute, and each reading
-//! of the clock by a program writes a line with the counts.
+//! The plugin for `granule bench user`: counts TLBIs and DSBs when they execute, and writes a line
+//! with the counts when a program reads the clock.
 //!
-//! It reads no register and no memory of the guest, so that QEMU 7.2 will do, and nothing else calls
-//! back: the guest runs the same instructions as without it. All CPUs count together.
+//! It reads no register and no memory of the guest, so QEMU 7.2 is sufficient. Nothing else calls
+//! back, so the guest executes the same instructions as without it. All CPUs count together.
 
 use super::api::{Basics, InsnCallback, Pointer, Translation};
 use crate::counts::{Counted, Counts, counted};
@@ -21,7 +21,7 @@ struct Counting {
 
 static COUNTING: OnceLock<Counting> = OnceLock::new();
 
-/// Counts from now on, into a new file at `path`.
+/// Starts to count, into a new file at `path`.
 pub(super) fn install(id: u64, basics: Basics, path: &str) -> Result<(), String> {
     let file = File::create(path).map_err(|error| format!("{path}: {error}"))?;
     let counting = COUNTING.get_or_init(|| Counting {
@@ -64,7 +64,7 @@ extern "C" fn dsb(_cpu: c_uint, _data: Pointer) {
     }
 }
 
-/// Written at once: QEMU may be killed when the guest has powered off.
+/// Writes the counts at once, because QEMU may be killed when the guest has powered off.
 extern "C" fn reading(_cpu: c_uint, _data: Pointer) {
     let Some(counting) = COUNTING.get() else {
         return;
@@ -73,6 +73,6 @@ extern "C" fn reading(_cpu: c_uint, _data: Pointer) {
         tlbi: counting.tlbi.load(Relaxed),
         dsb: counting.dsb.load(Relaxed),
     };
-    // A reader that misses a line says so.
+    // The reader reports a missing line.
     let _ = (&counting.file).write_all(counts.line().as_bytes());
 }

@@ -1,9 +1,9 @@
-//! The plugin as QEMU sees it: installs itself, has the instructions that matter call back, and
-//! tells what the tracker finds.
+//! The plugin's side of QEMU: installs itself, registers callbacks on relevant instructions, and
+//! writes the tracker's events to the stream.
 //!
-//! QEMU calls from the threads of all CPUs at once. A store to ordinary memory and a barrier with
-//! nothing before it take no lock; everything else takes the one lock, under which the tracker and
-//! the stream are.
+//! QEMU calls from the threads of all CPUs at once. A store to ordinary memory and a redundant
+//! barrier take no lock. Everything else takes the one lock, which protects the tracker and the
+//! stream.
 
 mod accesses;
 mod api;
@@ -24,25 +24,25 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// The bytes that are kept before they are written.
+/// The number of bytes that are buffered before a write.
 const KEPT: usize = 1 << 16;
-/// DC ZVA stores a block of 64 bytes at least and of 2 KiB at most.
+/// The block of DC ZVA has 64 bytes at least and 2 KiB at most.
 const SMALLEST_ZERO: u64 = 64;
 const LARGEST_ZERO: u64 = 2048;
 /// PSCI CPU_OFF.
 const CPU_OFF: u32 = 0x8400_0002;
-/// The most pages of one CPY or SET that are looked at: 4 GiB.
+/// The most pages of one CPY or SET that are checked: 4 GiB.
 const MOST_PAGES: u64 = 1 << 20;
 
 /// The plugin, from its installation on.
 struct Plugin {
     api: Api,
     cpus: u16,
-    /// Where the RAM should be.
+    /// The expected mapping of the RAM.
     ram_name: String,
     ram_base: u64,
     ram_bytes: u64,
-    tells_exceptions: OnceLock<bool>,
+    reports_exceptions: OnceLock<bool>,
     sites: Mutex<HashMap<(u64, u32), &'static Site>>,
     stream: Mutex<Option<UnixStream>>,
     machine: OnceLock<Machine>,
@@ -51,11 +51,11 @@ struct Plugin {
 /// The machine, from its first instruction on.
 struct Machine {
     marks: &'static Marks,
-    told: Mutex<Told>,
+    output: Mutex<Output>,
     counts: Box<[Counts]>,
 }
 
-/// What one CPU did.
+/// The counters of one CPU.
 #[derive(Default)]
 #[repr(align(64))]
 struct Counts {
@@ -63,8 +63,8 @@ struct Counts {
     barriers: AtomicU64,
 }
 
-/// What is under the lock.
-struct Told {
+/// The state under the lock.
+struct Output {
     tracker: Tracker<'static, Ram>,
     bytes: Vec<u8>,
     stream: Option<UnixStream>,
@@ -87,15 +87,15 @@ enum Action {
 static PLUGIN: OnceLock<Plugin> = OnceLock::new();
 
 thread_local! {
-    /// The CPU whose thread this is, and its registers.
+    /// This thread's CPU, and its registers.
     static THIS: OnceCell<(u16, CpuRegisters)> = const { OnceCell::new() };
 }
 
-/// Called by QEMU once it has loaded the plugin. A result that is not 0 ends QEMU.
+/// Installs the plugin; called by QEMU. A result other than 0 ends QEMU.
 ///
 /// # Safety
 ///
-/// QEMU's: `info` describes the program, and `argv` has `argc` texts that end in NUL.
+/// `info` describes the program, and `argv` has `argc` strings that end in NUL.
 #[allow(unsafe_code, reason = "QEMU calls it by name, with its own pointers")]
 #[unsafe(no_mangle)]
 unsafe extern "C" fn qemu_plugin_install(
@@ -106,7 +106,7 @@ unsafe extern "C" fn qemu_plugin_install(
 ) -> c_int {
     let mut options = HashMap::new();
     for index in 0..argc.max(0) as usize {
-        // SAFETY: `argv` has `argc` texts.
+        // SAFETY: `argv` has `argc` strings.
         let text = unsafe { CStr::from_ptr(*argv.add(index)) }.to_string_lossy();
         if let Some((key, value)) = text.split_once('=') {
             options.insert(key.to_owned(), value.to_owned());
@@ -135,7 +135,7 @@ unsafe extern "C" fn qemu_plugin_install(
 
 fn install(id: u64, api: Api, cpus: u16, options: &HashMap<String, String>) -> Result<(), String> {
     let option = |name: &str| {
-        let hint = "`granule watch` gives it";
+        let hint = "`granule watch` passes it";
         options
             .get(name)
             .ok_or_else(|| format!("no {name}=; {hint}"))
@@ -144,11 +144,11 @@ fn install(id: u64, api: Api, cpus: u16, options: &HashMap<String, String>) -> R
         let value = option(name)?;
         value
             .parse()
-            .map_err(|_| format!("{name}={value} is no number"))
+            .map_err(|_| format!("{name}={value} is not a number"))
     };
     if options.contains_key("accesses") && cpus != 1 {
         return Err(format!(
-            "accesses are those of one CPU, and -smp gives it {cpus}"
+            "accesses are recorded of one CPU only, and -smp is {cpus}"
         ));
     }
     let socket = option("socket")?;
@@ -177,24 +177,24 @@ fn install(id: u64, api: Api, cpus: u16, options: &HashMap<String, String>) -> R
         ram_name,
         ram_base,
         ram_bytes,
-        tells_exceptions: OnceLock::new(),
+        reports_exceptions: OnceLock::new(),
         sites: Mutex::default(),
         stream: Mutex::new(Some(stream)),
         machine: OnceLock::new(),
     };
     let plugin = PLUGIN.get_or_init(|| plugin);
-    let tells = plugin.api.register::<Plugin>(id);
-    let _ = plugin.tells_exceptions.set(tells);
+    let reports = plugin.api.register::<Plugin>(id);
+    let _ = plugin.reports_exceptions.set(reports);
     Ok(())
 }
 
-/// Locks, also after a panic elsewhere: the state is then as good as it can be.
+/// Locks a mutex, also after a panic of another holder.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Plugin {
-    /// The machine. Its memory exists from the first translation on.
+    /// Returns the machine. Its memory exists from the first translation on.
     fn machine(&self) -> &Machine {
         self.machine.get_or_init(|| {
             let ram = Ram::find(&self.ram_name, self.ram_base, self.ram_bytes);
@@ -204,7 +204,7 @@ impl Plugin {
                 Ram::default()
             });
             let pages = ram.bytes >> crate::track::PAGE_SHIFT;
-            // It lives as long as QEMU does.
+            // It lives as long as QEMU.
             let marks: &'static Marks = Box::leak(Box::new(Marks::new(ram.base, pages, self.cpus)));
             let mut tracker = Tracker::new(ram, marks, self.cpus);
             if ram.bytes == 0 {
@@ -212,7 +212,7 @@ impl Plugin {
             }
             Machine {
                 marks,
-                told: Mutex::new(Told {
+                output: Mutex::new(Output {
                     tracker,
                     bytes: Vec::with_capacity(KEPT + 1024),
                     stream: lock(&self.stream).take(),
@@ -223,7 +223,7 @@ impl Plugin {
         })
     }
 
-    /// The one leaked description of an instruction that calls back.
+    /// Returns the single leaked description of an instruction that calls back.
     fn site(&self, pc: u64, word: u32, action: Action) -> Pointer {
         let mut sites = lock(&self.sites);
         let site = sites
@@ -232,9 +232,9 @@ impl Plugin {
         std::ptr::from_ref::<Site>(site).cast_mut().cast()
     }
 
-    /// Whether the block at an address is code of EL0, whose stores concern no table.
+    /// Returns whether the block at an address is code of EL0, which does not store to tables.
     fn is_program(&self, machine: &Machine, pc: u64) -> bool {
-        // An upper half is a kernel's.
+        // Code in the upper half is a kernel's.
         if pc >> 55 & 1 != 0 {
             return false;
         }
@@ -244,23 +244,23 @@ impl Plugin {
             };
             match self.api.level(registers) {
                 Some(level) => level == 0,
-                None => lock(&machine.told).tracker.is_program(*cpu, pc),
+                None => lock(&machine.output).tracker.is_program(*cpu, pc),
             }
         })
     }
 
-    /// Whether some CPU has a vector at an address.
+    /// Returns whether some CPU has a vector at an address.
     fn is_vector(&self, machine: &Machine, pc: u64) -> bool {
-        if pc & 0x7f != 0 || self.tells_exceptions.get() == Some(&true) {
+        if pc & 0x7f != 0 || self.reports_exceptions.get() == Some(&true) {
             return false;
         }
-        let told = lock(&machine.told);
-        let mut vectors = (0..self.cpus).flat_map(|cpu| told.tracker.vectors(cpu));
+        let output = lock(&machine.output);
+        let mut vectors = (0..self.cpus).flat_map(|cpu| output.tracker.vectors(cpu));
         vectors.any(|vectors| vectors.is_some_and(|base| pc.wrapping_sub(base) < 0x800))
     }
 }
 
-/// The bits of a store's data beside the address of its instruction.
+/// Bits in a store's callback data, beside the address of its instruction.
 const RELEASE: u64 = 1;
 const EXCHANGE: u64 = 2;
 
@@ -275,7 +275,7 @@ impl Translation for Plugin {
                     return;
                 }
                 if plugin.is_vector(machine, pc) {
-                    // No instruction has this word, so that the site is one of its own.
+                    // No instruction has this word, so the site is separate.
                     let site = plugin.site(pc, 0, Action::Vector);
                     api.call_before(insn, executed, false, site);
                 }
@@ -308,12 +308,12 @@ impl Callbacks for Plugin {
         }
     }
 
-    // A QEMU that is killed while its guest waits loses nothing.
+    // Written now, because QEMU may be killed while its guest waits.
     fn idle() {
         if let Some(machine) = PLUGIN.get().and_then(|plugin| plugin.machine.get()) {
-            let mut told = lock(&machine.told);
-            if !told.bytes.is_empty() {
-                told.write();
+            let mut output = lock(&machine.output);
+            if !output.bytes.is_empty() {
+                output.write();
             }
         }
     }
@@ -321,8 +321,8 @@ impl Callbacks for Plugin {
     fn exit() {
         let machine = PLUGIN.get().and_then(|plugin| plugin.machine.get());
         let Some(machine) = machine else { return };
-        let mut told = lock(&machine.told);
-        told.tracker.finish();
+        let mut output = lock(&machine.output);
+        output.tracker.finish();
         let sum = |count: fn(&Counts) -> &AtomicU64| {
             machine
                 .counts
@@ -333,14 +333,14 @@ impl Callbacks for Plugin {
         let totals = Totals {
             stores: sum(|one| &one.stores),
             barriers: sum(|one| &one.barriers),
-            table_bytes: told.most_table_bytes,
+            table_bytes: output.most_table_bytes,
         };
-        told.tell();
+        output.collect();
         let end = stream::encode(0, 0, &Seen::End(totals));
-        told.push(end);
-        told.write();
-        // The reader learns that nothing follows.
-        told.stream = None;
+        output.push(end);
+        output.write();
+        // Closing it ends the stream for the reader.
+        output.stream = None;
     }
 
     fn trapped(cpu: c_uint, from: u64) {
@@ -352,24 +352,24 @@ impl Callbacks for Plugin {
 }
 
 impl Machine {
-    /// An exception or the return from one.
+    /// Records an exception or the return from one.
     fn synchronised(&self, by: Origin) {
         let left = self.marks.leave_user(by.cpu);
         if self.marks.barrier(by.cpu, Barrier::ISB) || left {
-            self.tell(|tracker| tracker.synchronised(by));
+            self.track(|tracker| tracker.synchronised(by));
         }
     }
 
-    fn tell(&self, change: impl FnOnce(&mut Tracker<'static, Ram>)) {
-        let mut told = lock(&self.told);
-        change(&mut told.tracker);
-        told.tell();
+    fn track(&self, change: impl FnOnce(&mut Tracker<'static, Ram>)) {
+        let mut output = lock(&self.output);
+        change(&mut output.tracker);
+        output.collect();
     }
 }
 
-impl Told {
-    /// Keeps what the tracker found, and writes it when there is enough.
-    fn tell(&mut self) {
+impl Output {
+    /// Encodes the tracker's new events, and writes them when the buffer is full.
+    fn collect(&mut self) {
         let Self { tracker, bytes, .. } = self;
         for (by, seen) in tracker.take() {
             for word in stream::encode(by.cpu, by.pc, &seen) {
@@ -388,7 +388,7 @@ impl Told {
     }
 
     fn write(&mut self) {
-        // Without a reader nothing is told any more; the reader has ended, and ends QEMU.
+        // The reader has ended, and will end QEMU.
         if let Some(stream) = &mut self.stream
             && stream.write_all(&self.bytes).is_err()
         {
@@ -421,7 +421,7 @@ extern "C" fn stored(cpu: c_uint, info: u32, address: u64, data: Pointer) {
     let store = Store {
         address,
         bytes,
-        // What QEMU tells of an atomic instruction is its operand, also where a comparison failed.
+        // Of an atomic instruction QEMU passes the operand, even if a comparison failed.
         words: (bytes >= 8 && data & EXCHANGE == 0).then_some(words),
         form: StoreForm {
             release: data & RELEASE != 0,
@@ -429,11 +429,11 @@ extern "C" fn stored(cpu: c_uint, info: u32, address: u64, data: Pointer) {
         },
     };
     let by = Origin { cpu, pc: data & !3 };
-    machine.tell(|tracker| tracker.store(by, store));
+    machine.track(|tracker| tracker.store(by, store));
 }
 
 /// An instruction that concerns translation is about to execute.
-#[allow(unsafe_code, reason = "data of callbacks, as QEMU gives it back")]
+#[allow(unsafe_code, reason = "data of callbacks, as QEMU passes it back")]
 extern "C" fn executed(cpu: c_uint, data: Pointer) {
     let Some(plugin) = PLUGIN.get() else { return };
     let Some(machine) = plugin.machine.get() else {
@@ -451,14 +451,14 @@ extern "C" fn executed(cpu: c_uint, data: Pointer) {
                 counts.barriers.store(barriers + 1, Relaxed);
             }
             if machine.marks.barrier(cpu, barrier) {
-                machine.tell(|tracker| tracker.barrier(by, barrier));
+                machine.track(|tracker| tracker.barrier(by, barrier));
             }
         }
         Action::Instruction(Instruction::DropOwn) => {
-            machine.tell(|tracker| tracker.dropped(by));
+            machine.track(|tracker| tracker.dropped(by));
         }
         Action::Instruction(Instruction::Unmodelled(what)) => {
-            machine.tell(|tracker| tracker.miss(by, what));
+            machine.track(|tracker| tracker.miss(by, what));
         }
         Action::Instruction(instruction) => {
             let done = THIS.with(|this| {
@@ -466,13 +466,13 @@ extern "C" fn executed(cpu: c_uint, data: Pointer) {
                 with_registers(plugin, machine, by, instruction, registers)
             });
             if done.is_none() {
-                machine.tell(|tracker| tracker.miss(by, "unread registers"));
+                machine.track(|tracker| tracker.miss(by, "unread registers"));
             }
         }
     }
 }
 
-/// An instruction that reads registers; `None` if one cannot be read.
+/// Handles an instruction that reads registers. Returns `None` if one cannot be read.
 fn with_registers(
     plugin: &Plugin,
     machine: &Machine,
@@ -489,7 +489,7 @@ fn with_registers(
                 || level == 2 && machine.marks.goes_to_guest(by.cpu) =>
         {
             if machine.marks.enter_user(by.cpu) {
-                machine.tell(|tracker| tracker.returned(by, level));
+                machine.track(|tracker| tracker.returned(by, level));
             }
         }
         Instruction::Eret => machine.synchronised(by),
@@ -501,7 +501,7 @@ fn with_registers(
             if register == decode::SPSR_EL1 {
                 machine.marks.set_to_user(by.cpu, decode::is_user(mode));
             }
-            // With VHE a host has its own SPSR_EL2 by the name SPSR_EL1.
+            // With VHE, a host accesses its own SPSR_EL2 by the name SPSR_EL1.
             if level == 2 {
                 machine
                     .marks
@@ -510,18 +510,18 @@ fn with_registers(
         }
         Instruction::Msr { register, rt } => {
             let value = general(rt)?;
-            machine.tell(|tracker| tracker.register(by, level, register, value));
+            machine.track(|tracker| tracker.register(by, level, register, value));
         }
         Instruction::Tlbi { op, rt } => {
             let operand = general(rt)?;
-            machine.tell(|tracker| tracker.invalidated(by, level, op, operand));
+            machine.track(|tracker| tracker.invalidated(by, level, op, operand));
         }
         Instruction::InstructionCache(op) => {
-            machine.tell(|tracker| tracker.invalidated(by, level, op, 0));
+            machine.track(|tracker| tracker.invalidated(by, level, op, 0));
         }
         Instruction::DataCache { op, rt } => {
             let address = general(rt)?;
-            machine.tell(|tracker| tracker.maintained(by, level, op, address));
+            machine.track(|tracker| tracker.maintained(by, level, op, address));
         }
         Instruction::Zero { rt } => {
             let start = general(rt)? & !(SMALLEST_ZERO - 1);
@@ -533,8 +533,8 @@ fn with_registers(
         }
         Instruction::FirmwareCall => {
             if general(0)? as u32 == CPU_OFF {
-                machine.tell(|tracker| {
-                    // A level with vectors has firmware of its own, which goes on.
+                machine.track(|tracker| {
+                    // If EL2 or EL3 has vectors, the guest itself handles the call.
                     if tracker.vectors(by.cpu)[1..].iter().all(Option::is_none) {
                         tracker.reset(by);
                     }
@@ -547,8 +547,8 @@ fn with_registers(
 }
 
 impl Machine {
-    /// A range of virtual addresses is about to be stored to by an instruction without a callback for
-    /// its stores.
+    /// Handles an instruction that is about to store to a range of virtual addresses, without
+    /// callbacks for its stores.
     fn will_store(
         &self,
         by: Origin,
@@ -559,21 +559,21 @@ impl Machine {
     ) {
         const PAGE: u64 = 1 << crate::track::PAGE_SHIFT;
         let end = address.saturating_add(bytes.min(MOST_PAGES * PAGE));
-        let mut told = lock(&self.told);
+        let mut output = lock(&self.output);
         let mut at = address;
         while at < end {
             let next = (at & !(PAGE - 1)).saturating_add(PAGE).min(end);
-            if let Some(physical) = told.tracker.translate(by.cpu, level, at) {
+            if let Some(physical) = output.tracker.translate(by.cpu, level, at) {
                 let flags = self.marks.store(by.cpu, physical);
                 if zeros {
                     self.marks.zero(by.cpu, physical);
                 }
                 if flags & (TABLE | UNMAPPED) != 0 || self.marks.is_uncached(by.cpu) {
-                    told.tracker.will_store(by, physical, next - at, block);
+                    output.tracker.will_store(by, physical, next - at, block);
                 }
             }
             at = next;
         }
-        told.tell();
+        output.collect();
     }
 }

@@ -1,14 +1,14 @@
-//! Guest RAM, in the memory of the process that the plugin is part of.
+//! Guest RAM, in the memory of QEMU's process.
 //!
-//! `granule watch` has QEMU back the RAM by a memory file of one name, which the list of the
-//! process's mappings has with its addresses.
+//! `granule watch` makes QEMU back the RAM by a memory file of a fixed name, which the list of the
+//! process's mappings contains.
 
 #![allow(unsafe_code, reason = "the guest's RAM in the process's memory")]
 
 use crate::track::Memory;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Where guest RAM is.
+/// The place of guest RAM.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Ram {
     /// The first physical address.
@@ -20,7 +20,7 @@ pub(crate) struct Ram {
 }
 
 impl Ram {
-    /// Finds RAM of so many bytes in a mapping whose name has this text.
+    /// Finds RAM of this size in a mapping with `name` in its name.
     pub(crate) fn find(name: &str, base: u64, bytes: u64) -> Option<Self> {
         let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
         let host = maps.lines().find_map(|line| mapping(line, name, bytes))?;
@@ -28,7 +28,7 @@ impl Ram {
     }
 }
 
-/// The address of a mapping of this size that can be read and has this text in its name.
+/// Parses the address of a readable mapping of this size with `name` in its name.
 fn mapping(line: &str, name: &str, bytes: u64) -> Option<usize> {
     let mut words = line.split_ascii_whitespace();
     let (from, to) = words.next()?.split_once('-')?;
@@ -51,8 +51,8 @@ impl Memory for Ram {
         }
         for (index, word) in to.iter_mut().enumerate() {
             let at = self.host + offset as usize + index * 8;
-            // SAFETY: `at` is an aligned word of the mapping that `find` found, which QEMU keeps until
-            // it ends. The guest may store to it at any time, which an atomic load allows.
+            // SAFETY: `at` is an aligned word of the mapping that `find` found, which QEMU keeps
+            // until it ends. The guest may store to it at any time, which an atomic load allows.
             *word = unsafe { &*(at as *const AtomicU64) }.load(Relaxed);
         }
         true

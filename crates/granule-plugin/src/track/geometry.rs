@@ -29,7 +29,7 @@ pub struct Place {
     pub form: Form,
 }
 
-/// What a descriptor is.
+/// The kind of a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry {
     /// No translation.
@@ -41,14 +41,14 @@ pub enum Entry {
 }
 
 impl Form {
-    /// The number of address bits below a table of this level.
+    /// Returns the number of address bits that an entry of this level leaves untranslated.
     #[must_use]
     pub const fn shift(self, level: i8) -> u32 {
         let granule = self.granule as u32;
         granule + (3 - level) as u32 * (granule - 3)
     }
 
-    /// The address in a descriptor, of an object of `1 << low` bytes.
+    /// Decodes the address in a descriptor, of an object of `1 << low` bytes.
     const fn address(self, descriptor: u64, low: u32) -> u64 {
         let (top, high) = if self.granule == 16 {
             let high = if self.wide { descriptor >> 12 & 15 } else { 0 };
@@ -61,7 +61,7 @@ impl Form {
         descriptor & ((1 << top) - 1) & !((1 << low) - 1) | high
     }
 
-    /// What a descriptor at a level is.
+    /// Decodes a descriptor at a level.
     #[must_use]
     pub const fn entry(self, descriptor: u64, level: i8) -> Entry {
         if descriptor & VALID == 0 {
@@ -91,7 +91,7 @@ impl Form {
 }
 
 impl Place {
-    /// The table below one of this table's entries.
+    /// Returns the table at an address, one level below this one.
     #[must_use]
     pub const fn below(&self, address: u64) -> Self {
         Self {
@@ -102,21 +102,21 @@ impl Place {
         }
     }
 
-    /// The size in bytes.
+    /// Returns the size in bytes.
     #[must_use]
     pub const fn bytes(&self) -> u64 {
         self.entries as u64 * 8
     }
 }
 
-/// The fields of a TCR that shape one half.
+/// The fields of a TCR that define one half.
 #[derive(Clone, Copy, Debug)]
 struct Fields {
     txsz: u64,
     granule: Option<u8>,
     ds: bool,
     wide: bool,
-    /// The level of the top tables, if a field names it.
+    /// The level of the top tables, if a field sets it.
     start: Option<i8>,
 }
 
@@ -138,7 +138,8 @@ const fn granule1(tg: u64) -> Option<u8> {
     }
 }
 
-/// The top table of a half of EL1&0, or `None` if walks of it are off (EPD) or its size is none.
+/// Returns the top table of a half of EL1&0, or `None` if its walks are disabled (EPD) or its size
+/// is invalid.
 #[must_use]
 pub(super) const fn el1(tcr: u64, ttbr: u64, upper: bool) -> Option<Place> {
     let half = if upper { tcr >> 16 } else { tcr };
@@ -161,7 +162,7 @@ pub(super) const fn el1(tcr: u64, ttbr: u64, upper: bool) -> Option<Place> {
     )
 }
 
-/// The top table of EL2 without VHE, or of EL3.
+/// Returns the top table of EL2 without VHE, or of EL3.
 #[must_use]
 pub(super) const fn el2(tcr: u64, ttbr: u64) -> Option<Place> {
     top(
@@ -176,7 +177,7 @@ pub(super) const fn el2(tcr: u64, ttbr: u64) -> Option<Place> {
     )
 }
 
-/// The top tables of stage 2, which may be several beside each other.
+/// Returns the top tables of stage 2, which may be concatenated.
 #[must_use]
 pub(super) const fn stage2(vtcr: u64, vttbr: u64) -> Option<Place> {
     let granule = granule0(vtcr >> 14);
@@ -216,7 +217,7 @@ const fn top(fields: Fields, ttbr: u64) -> Option<Place> {
     let Some(bits) = 64_u64.checked_sub(fields.txsz) else {
         return None;
     };
-    // A size that is too large may be taken for the largest, which QEMU does.
+    // A size that is too large may be treated as the largest, as QEMU does.
     let bits = if bits > most { most } else { bits };
     if bits <= granule as u64 {
         return None;
@@ -290,8 +291,8 @@ mod tests {
     }
 
     #[test]
-    fn stage_2_starts_where_sl0_says() {
-        // 40 bits, 4K, from level 1: two tables beside each other.
+    fn stage_2_starts_at_the_level_of_sl0() {
+        // 40 bits, 4K, from level 1: two concatenated tables.
         let place = stage2(24 | 1 << 6 | 2 << 16, 7 << 48 | 0x4000_2000).unwrap();
         assert_eq!((place.level, place.entries), (1, 1024));
         assert_eq!(place.base, 0x4000_2000);
@@ -302,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn descriptors_are_told_apart() {
+    fn descriptors_are_decoded() {
         let form = |granule, ds, wide| Form { granule, ds, wide };
         let plain = form(12, false, false);
         assert_eq!(plain.entry(0x4000_0701, 3), Entry::Invalid);

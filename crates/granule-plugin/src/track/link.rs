@@ -1,5 +1,6 @@
-//! Memory becomes a table when a TTBR or a descriptor leads to it, and its contents are told then, as they were
-//! stored. It is given back when nothing leads to it any more.
+//! Linking and freeing of tables. Memory becomes a table when a TTBR or a descriptor leads to it;
+//! its contents are reported then, as they were stored. It is freed when it is stored to while
+//! nothing leads to it.
 
 use super::geometry::{Entry, Place};
 use super::marks::{LastStore, PAGE_SHIFT, TABLE, UNMAPPED};
@@ -10,17 +11,17 @@ use granule_trace::{Event, Visibility};
 use std::collections::HashSet;
 use std::sync::atomic::{Ordering::SeqCst, fence};
 
-/// What leads to a table from now on.
+/// The new reference to a table.
 #[derive(Clone, Copy)]
 pub(super) enum Link {
     Register,
-    /// A register, to a table that has other data in its page: which of them was stored to last is not
-    /// known.
+    /// A register, to a table that shares its page with other data, so that the last store to the
+    /// page may not be to the table.
     Shared,
     Store(StoreForm),
 }
 
-/// The longest run of equal steps that begins at the first value: its length and step.
+/// Returns the length and step of the longest run of equal steps from the first value on.
 fn run(values: &[u64]) -> (usize, u64) {
     let [first, second, ..] = values else {
         return (values.len(), 0);
@@ -33,14 +34,14 @@ fn run(values: &[u64]) -> (usize, u64) {
 }
 
 impl<M: Memory> Tracker<'_, M> {
-    /// A TTBR leads to a table.
+    /// Links a table from a TTBR.
     pub(super) fn link_root(&mut self, by: Origin, place: Place) -> Option<TableId> {
         let id = self.link(by, place, Link::Register)?;
         self.tables.get_mut(id)?.was_root = true;
         Some(id)
     }
 
-    /// Something leads to a table. A table that is new here is told, with all below it.
+    /// Adds a reference to a table. Reports a new table with all tables below it.
     pub(super) fn link(&mut self, by: Origin, place: Place, link: Link) -> Option<TableId> {
         if let Some(id) = self.tables.find(place) {
             let table = self.tables.get_mut(id)?;
@@ -55,16 +56,16 @@ impl<M: Memory> Tracker<'_, M> {
             return Some(id);
         }
         self.free_what_waits(by, place);
-        // Another CPU may store to the table as soon as memory leads to it, which is before this. Its store is either
-        // in memory by the load, or finds the mark and comes here.
+        // Another CPU may already store to the table. Its store is either in memory before the
+        // load, or it reads the mark and calls the tracker.
         self.marks.set(place.base, place.bytes(), TABLE);
         fence(SeqCst);
-        let mut told = vec![0; place.entries as usize].into_boxed_slice();
-        if !self.memory.load(place.base, &mut told) {
+        let mut contents = vec![0; place.entries as usize].into_boxed_slice();
+        if !self.memory.load(place.base, &mut contents) {
             self.miss(by, "tables outside of RAM");
             return None;
         }
-        let below: Vec<u64> = told
+        let below: Vec<u64> = contents
             .iter()
             .filter_map(|value| match place.form.entry(*value, place.level) {
                 Entry::Table(address) => Some(address),
@@ -75,49 +76,51 @@ impl<M: Memory> Tracker<'_, M> {
             place,
             references: 1,
             was_root: false,
-            told: told.clone(),
+            reported: contents.clone(),
         });
         self.marks.clear(place.base, place.bytes(), UNMAPPED);
         for address in below {
             self.link(by, place.below(address), link);
         }
         let (start, bytes) = (place.base, place.bytes());
-        self.tell(by, Event::Obtained { start, bytes });
+        self.emit(by, Event::Obtained { start, bytes });
         let is_page = place.bytes() >= 1 << PAGE_SHIFT;
-        self.tell_contents(by, start, &told, if is_page { link } else { Link::Shared });
+        let link = if is_page { link } else { Link::Shared };
+        self.report_contents(by, start, &contents, link);
         Some(id)
     }
 
-    /// Tells what a table holds that is linked now, as it was stored: before or after a barrier,
-    /// through or past the caches.
-    fn tell_contents(&mut self, by: Origin, base: u64, values: &[u64], link: Link) {
+    /// Reports the contents of a new table as they were stored: before or after a barrier, through
+    /// or past the caches.
+    fn report_contents(&mut self, by: Origin, base: u64, values: &[u64], link: Link) {
         let mut at = 0;
         while let Some(rest) = values.get(at..).filter(|rest| !rest.is_empty()) {
             let address = base + at as u64 * 8;
-            // Stamps are of pages.
+            // Each page has one stamp.
             let left = ((1 << PAGE_SHIFT) - address % (1 << PAGE_SHIFT)) / 8;
             let page = &rest[..rest.len().min(left as usize)];
             at += page.len();
             let all = self.stored_how(by, address, link).1 != Visibility::Earlier;
             if all && self.was_cleared(by, address, link) {
-                // The page was cleared some time ago, and something was stored to it since.
-                self.tell_run(by, address, (page.len(), 0, 0), Visibility::Earlier);
-                self.tell_page(by, address, page, link, true);
+                // The page was cleared before, and stored to since.
+                self.report_run(by, address, (page.len(), 0, 0), Visibility::Earlier);
+                self.report_page(by, address, page, link, true);
             } else {
-                self.tell_page(by, address, page, link, false);
+                self.report_page(by, address, page, link, false);
             }
         }
     }
 
-    /// Whether a page was cleared, through the caches, by stores that come before the link.
+    /// Returns whether a page was cleared, through the caches, by stores that are ordered before
+    /// the link.
     fn was_cleared(&self, by: Origin, address: u64, link: Link) -> bool {
         let last = self.marks.last_zero(address);
         let uncached = self.uncached.contains_key(&(address >> PAGE_SHIFT));
         !uncached && last.cpu.is_some() && Self::is_ordered(by, last, link)
     }
 
-    /// Tells what a page holds, or only what is not zero.
-    fn tell_page(&mut self, by: Origin, base: u64, values: &[u64], link: Link, nonzero: bool) {
+    /// Reports the contents of a page, or only those that are not zero.
+    fn report_page(&mut self, by: Origin, base: u64, values: &[u64], link: Link, nonzero: bool) {
         const WORDS: usize = LINE as usize / 8;
         let mut at = 0;
         while let Some(rest) = values.get(at..).filter(|rest| !rest.is_empty()) {
@@ -134,7 +137,7 @@ impl<M: Memory> Tracker<'_, M> {
                 self.late.completed |= is_completed;
                 self.late.others |= !is_completed;
             }
-            // A run ends where something was stored in another way.
+            // A run ends where a line was stored in another way.
             let (mut count, step) = run(rest);
             if nonzero {
                 let zero = rest.iter().position(|value| *value == 0);
@@ -147,19 +150,19 @@ impl<M: Memory> Tracker<'_, M> {
                 }
                 next += WORDS;
             }
-            self.tell_run(by, address, (count, rest[0], step), visibility);
+            self.report_run(by, address, (count, rest[0], step), visibility);
             at += count;
         }
     }
 
-    fn tell_run(
+    fn report_run(
         &mut self,
         by: Origin,
         address: u64,
         (count, descriptor, step): (usize, u64, u64),
         visibility: Visibility,
     ) {
-        self.tell(
+        self.emit(
             by,
             Event::Store {
                 address,
@@ -171,8 +174,8 @@ impl<M: Memory> Tracker<'_, M> {
         );
     }
 
-    /// The CPU that stored to a line of memory that becomes a table, and how the store relates to
-    /// the link.
+    /// Returns the CPU that stored to a line of memory that becomes a table, and the order of the
+    /// store and the link.
     fn stored_how(&self, by: Origin, address: u64, link: Link) -> (Origin, Visibility) {
         let line = 1 << (address % (1 << PAGE_SHIFT) / LINE);
         let lines = self.uncached.get(&(address >> PAGE_SHIFT));
@@ -188,7 +191,7 @@ impl<M: Memory> Tracker<'_, M> {
         }
     }
 
-    /// Whether a store comes before a link for everybody who sees the link.
+    /// Returns whether a store is ordered before a link for every observer of the link.
     fn is_ordered(by: Origin, last: LastStore, link: Link) -> bool {
         let own = last.cpu.is_none_or(|cpu| cpu == by.cpu);
         match link {
@@ -198,14 +201,14 @@ impl<M: Memory> Tracker<'_, M> {
         }
     }
 
-    /// A TTBR leads to a table no more.
+    /// Removes the reference of a TTBR to a table.
     pub(super) fn leave(&mut self, id: TableId) {
         if let Some(table) = self.tables.get_mut(id) {
             table.references = table.references.saturating_sub(1);
         }
     }
 
-    /// A descriptor leads to a table no more.
+    /// Removes the reference of a descriptor to a table.
     pub(super) fn unlink(&mut self, place: Place) {
         let Some(id) = self.tables.find(place) else {
             return;
@@ -236,21 +239,22 @@ impl<M: Memory> Tracker<'_, M> {
         Some(table)
     }
 
-    /// A table is none any more in this shape, which nobody is told.
+    /// Removes a table of this shape without an event.
     fn forget(&mut self, id: TableId) {
         let _ = self.take_out(id);
     }
 
-    /// A table was given back: it is stored to while nothing leads to it.
+    /// Frees a table, which is stored to while nothing leads to it.
     pub(super) fn free(&mut self, by: Origin, id: TableId) {
         let Some(table) = self.take_out(id) else {
             return;
         };
         let place = table.place;
         let (start, bytes) = (place.base, place.bytes());
-        // An empty root serves programs of every page size: it may be a table of another one still.
+        // An empty root is shared by programs of every page size: it may still be a table of
+        // another size.
         if !self.leads_to_part(place) {
-            self.tell(by, Event::Freed { start, bytes });
+            self.emit(by, Event::Freed { start, bytes });
         }
         if !table.leads() {
             return;
@@ -262,7 +266,7 @@ impl<M: Memory> Tracker<'_, M> {
         }
     }
 
-    /// Whether something leads to a table that has memory in common with this place.
+    /// Returns whether something leads to a table that overlaps this place.
     fn leads_to_part(&self, place: Place) -> bool {
         let end = place.base + place.bytes();
         pages(place).any(|page| {
@@ -274,8 +278,8 @@ impl<M: Memory> Tracker<'_, M> {
         })
     }
 
-    /// Tables were given back where another one is now, if nothing leads to them. An empty root that another
-    /// page size gives another shape was not: a CPU may walk it until its next ISB.
+    /// Frees the tables in the place of a new one, if nothing leads to them. An empty root that
+    /// gets another shape by another page size is not freed: a CPU may walk it until its next ISB.
     fn free_what_waits(&mut self, by: Origin, place: Place) {
         let end = place.base + place.bytes();
         for page in pages(place) {
@@ -294,8 +298,9 @@ impl<M: Memory> Tracker<'_, M> {
         }
     }
 
-    /// A table was given back without being unlinked, as by a kernel that leaves for the next one: so were the
-    /// programs that wait whose trees have it, unless a CPU may walk it.
+    /// Frees the roots of waiting programs whose trees contain a table that was freed without being
+    /// unlinked, as by a kernel that leaves for the next one. They stay if a CPU may walk the
+    /// table.
     pub(super) fn free_roots_that_wait(&mut self, by: Origin, id: TableId) {
         let walked = self.cpus.iter().flat_map(|cpu| cpu.roots);
         if walked.flatten().any(|root| self.leads_to(root, id)) {
@@ -312,7 +317,7 @@ impl<M: Memory> Tracker<'_, M> {
         }
     }
 
-    /// Whether a walk from one table may come to another one.
+    /// Returns whether a walk from one table may reach another one.
     fn leads_to(&self, from: TableId, to: TableId) -> bool {
         let (mut seen, mut open) = (HashSet::from([from]), vec![from]);
         while let Some(table) = open.pop() {
@@ -331,7 +336,7 @@ impl<M: Memory> Tracker<'_, M> {
         false
     }
 
-    /// All tables are given back.
+    /// Frees all tables.
     pub(super) fn free_all(&mut self, by: Origin) {
         for id in self.tables.all() {
             self.free(by, id);

@@ -1,5 +1,4 @@
-//! What is known of each page of guest memory: whether a store to it is of interest, and when it
-//! was last stored to.
+//! Marks of each page of guest memory: whether a store to it is relevant, and its last store.
 //!
 //! Every store of the guest comes here first, from all CPUs at once and without a lock, so this is
 //! a few relaxed accesses. The lock of the tracker orders everything that follows from them.
@@ -7,12 +6,12 @@
 use granule_trace::{Barrier, BarrierKind};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU64, Ordering::Relaxed};
 
-/// Pages are counted in the smallest size.
+/// The bits of the smallest page size, in which pages are counted.
 pub const PAGE_SHIFT: u32 = 12;
 
 /// A page holds (part of) a table.
 pub const TABLE: u8 = 1 << 0;
-/// A mapping led to the page, and was removed since.
+/// A mapping of the page was removed.
 pub const UNMAPPED: u8 = 1 << 1;
 
 /// The marks of guest memory.
@@ -27,13 +26,13 @@ pub struct Marks {
     table_stores: TableStores,
 }
 
-/// The stores to tables that were told, of all CPUs. Alone in its cache line: every store of the guest reads what is
-/// beside it.
+/// The number of emitted stores to tables, of all CPUs. It has a cache line of its own, because
+/// every store of the guest reads the neighbouring data.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct TableStores(AtomicU64);
 
-/// What a CPU did lately; only the CPU itself changes it.
+/// The recent history of a CPU, which only the CPU itself changes.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct CpuMarks {
@@ -41,42 +40,42 @@ struct CpuMarks {
     ordered: AtomicU64,
     /// DSBs.
     completed: AtomicU64,
-    /// The stamp of a store now.
+    /// The stamp for stores from now on.
     stamp: AtomicU64,
-    /// `table_stores` at the last DSB that is not local.
+    /// The value of `table_stores` at the last DSB that is not local.
     stores_at_dsb: AtomicU64,
-    /// The kinds of barriers that would still change something: a bit each, as in [`kind`].
+    /// The kinds of barriers that would still have an effect: a bit each, as in [`kind`].
     open: AtomicU16,
-    /// Whether the CPU stores past its data cache.
+    /// Whether stores of the CPU bypass its data cache.
     uncached: AtomicBool,
     /// Whether an ERET of EL1 goes to EL0, by the last value written to SPSR_EL1.
     to_user: AtomicBool,
     /// Whether an ERET of EL2 goes to EL1 or EL0, by the last value written to SPSR_EL2.
     to_guest: AtomicBool,
-    /// Whether the CPU was told to be at EL0 or in a guest.
+    /// Whether its entry to EL0 or to a guest was emitted.
     in_user: AtomicBool,
 }
 
-/// How the last store to a page relates to what its CPU did since.
+/// The last store to a page, and the barriers of its CPU since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LastStore {
     /// The CPU; `None` if no store was seen.
     pub cpu: Option<u16>,
-    /// A barrier orders it before what its CPU does now.
+    /// Whether a barrier orders it before later accesses of its CPU.
     pub ordered: bool,
-    /// A DSB completed it.
+    /// Whether a DSB completed it.
     pub completed: bool,
 }
 
-/// The bits of what a barrier would still change after an event.
+/// The bits of barriers that would have an effect after an event.
 const DMB: u16 = 1 << 6;
 const ISB: u16 = 1 << 7;
-/// A program goes on.
+/// Not a barrier: the entry to a program.
 const USER: u16 = 1 << 8;
 const ANY: u16 = u16::MAX;
 
-/// The bit of a barrier, and the bits of all barriers that have no effect right after it. `None`
-/// for a barrier that waits for loads only.
+/// Returns the bit of a barrier, and the bits of all barriers that have no effect right after it.
+/// `None` for a barrier that waits for loads only.
 const fn kind(barrier: Barrier) -> Option<(u16, u16)> {
     let option = barrier.option;
     match barrier.kind {
@@ -108,7 +107,7 @@ const FIELD: u64 = (1 << 24) - 1;
 const STORED: u64 = 1 << 63;
 
 impl Marks {
-    /// The marks of `pages` pages from the physical address `base` on.
+    /// Creates the marks of `pages` pages from the physical address `base` on.
     #[must_use]
     pub fn new(base: u64, pages: u64, cpus: u16) -> Self {
         let cpus: Box<[CpuMarks]> = (0..cpus).map(|_| CpuMarks::default()).collect();
@@ -131,13 +130,13 @@ impl Marks {
         (address >> PAGE_SHIFT).wrapping_sub(self.first) as usize
     }
 
-    /// Whether an address is one of the memory.
+    /// Returns whether an address is in the memory.
     #[must_use]
     pub fn has(&self, address: u64) -> bool {
         self.index(address) < self.flags.len()
     }
 
-    /// The flags of the page of an address; 0 outside of the memory.
+    /// Returns the flags of the page of an address; 0 outside of the memory.
     #[must_use]
     pub fn flags(&self, address: u64) -> u8 {
         self.flags
@@ -145,7 +144,7 @@ impl Marks {
             .map_or(0, |flags| flags.load(Relaxed))
     }
 
-    /// A CPU stores to a page. Returns the page's flags.
+    /// Records a store of a CPU to a page. Returns the page's flags.
     pub fn store(&self, cpu: u16, address: u64) -> u8 {
         let index = self.index(address);
         let (Some(stamp), Some(cpu)) = (self.stamps.get(index), self.cpus.get(usize::from(cpu)))
@@ -156,7 +155,7 @@ impl Marks {
         self.flags.get(index).map_or(0, |flags| flags.load(Relaxed))
     }
 
-    /// A CPU stores zeros to a page by DC ZVA.
+    /// Records that a CPU stores zeros to a page by DC ZVA.
     pub fn zero(&self, cpu: u16, address: u64) {
         let places = self.cleared.get(self.index(address));
         if let (Some(stamp), Some(cpu)) = (places, self.cpus.get(usize::from(cpu))) {
@@ -164,9 +163,9 @@ impl Marks {
         }
     }
 
-    /// A CPU executes a barrier. Returns whether the barrier changes anything that was told: one
-    /// that follows an equal or stronger one, with no event between, does not. For a DSB a store of
-    /// another CPU is an event too: a lock may order it before the DSB.
+    /// Records a barrier of a CPU. Returns whether it has an effect: it has none after an equal or
+    /// stronger one without an event in between. For a DSB, a store of another CPU is an event too,
+    /// because a lock may order it before the DSB.
     pub fn barrier(&self, cpu: u16, barrier: Barrier) -> bool {
         let (Some(marks), Some((bit, covered))) = (self.cpus.get(usize::from(cpu)), kind(barrier))
         else {
@@ -175,7 +174,7 @@ impl Marks {
         let open = marks.open.load(Relaxed);
         let matters = open & bit != 0;
         let after = open & !covered;
-        // What a DSB completes takes effect for its own CPU at an ISB.
+        // For its own CPU, operations that a DSB completes take effect at an ISB.
         let is_dsb = barrier.kind == BarrierKind::Dsb;
         let after = if is_dsb && matters {
             after | ISB
@@ -196,54 +195,54 @@ impl Marks {
         matters || stores != before
     }
 
-    /// A store to a table was told.
-    pub fn told_store(&self) {
+    /// Records that a store to a table was emitted.
+    pub fn note_table_store(&self) {
         self.table_stores.0.fetch_add(1, Relaxed);
     }
 
-    /// A CPU writes SPSR_EL1.
+    /// Records that a CPU writes SPSR_EL1.
     pub fn set_to_user(&self, cpu: u16, to_user: bool) {
         if let Some(marks) = self.cpus.get(usize::from(cpu)) {
             marks.to_user.store(to_user, Relaxed);
         }
     }
 
-    /// Whether an ERET of EL1 goes to EL0.
+    /// Returns whether an ERET of EL1 goes to EL0.
     #[must_use]
     pub fn goes_to_user(&self, cpu: u16) -> bool {
         let marks = self.cpus.get(usize::from(cpu));
         marks.is_some_and(|marks| marks.to_user.load(Relaxed))
     }
 
-    /// A CPU writes SPSR_EL2.
+    /// Records that a CPU writes SPSR_EL2.
     pub fn set_to_guest(&self, cpu: u16, to_guest: bool) {
         if let Some(marks) = self.cpus.get(usize::from(cpu)) {
             marks.to_guest.store(to_guest, Relaxed);
         }
     }
 
-    /// Whether an ERET of EL2 goes to EL1 or EL0.
+    /// Returns whether an ERET of EL2 goes to EL1 or EL0.
     #[must_use]
     pub fn goes_to_guest(&self, cpu: u16) -> bool {
         let marks = self.cpus.get(usize::from(cpu));
         marks.is_some_and(|marks| marks.to_guest.load(Relaxed))
     }
 
-    /// A CPU goes on at EL0 or in a guest. Returns whether anything was told since it last did, or since its last
-    /// ISB.
+    /// Records that a CPU enters EL0 or a guest. Returns whether the entry must be emitted: an
+    /// event followed the previous entry or ISB.
     pub fn enter_user(&self, cpu: u16) -> bool {
         let Some(marks) = self.cpus.get(usize::from(cpu)) else {
             return false;
         };
         let open = marks.open.load(Relaxed);
         marks.open.store(open & !(ISB | USER), Relaxed);
-        let told = open & (ISB | USER) != 0;
-        marks.in_user.store(told, Relaxed);
-        told
+        let is_emitted = open & (ISB | USER) != 0;
+        marks.in_user.store(is_emitted, Relaxed);
+        is_emitted
     }
 
-    /// A CPU takes an exception, or returns from one. Returns whether it was last told to be at EL0 or in a guest:
-    /// then it is told that it is there no more, and when it goes on there again.
+    /// Records that a CPU takes an exception, or returns from one. Returns whether its last entry
+    /// to EL0 or a guest was emitted: then the exit must be emitted, and the next entry too.
     pub fn leave_user(&self, cpu: u16) -> bool {
         let Some(marks) = self.cpus.get(usize::from(cpu)) else {
             return false;
@@ -255,21 +254,21 @@ impl Marks {
         left
     }
 
-    /// An event of a CPU was told.
-    pub fn told(&self, cpu: u16) {
+    /// Records that an event of a CPU was emitted, so that every barrier has an effect again.
+    pub fn note_event(&self, cpu: u16) {
         if let Some(marks) = self.cpus.get(usize::from(cpu)) {
             marks.open.store(ANY, Relaxed);
         }
     }
 
-    /// A CPU stores past its data cache, or through it.
+    /// Records whether stores of a CPU bypass its data cache.
     pub fn set_uncached(&self, cpu: u16, uncached: bool) {
         if let Some(marks) = self.cpus.get(usize::from(cpu)) {
             marks.uncached.store(uncached, Relaxed);
         }
     }
 
-    /// Whether a CPU stores past its data cache.
+    /// Returns whether stores of a CPU bypass its data cache.
     #[must_use]
     pub fn is_uncached(&self, cpu: u16) -> bool {
         let marks = self.cpus.get(usize::from(cpu));
@@ -289,14 +288,14 @@ impl Marks {
         marks.stamp.store(stamp, Relaxed);
     }
 
-    /// The last store to the page of an address.
+    /// Returns the last store to the page of an address.
     #[must_use]
     pub fn last_store(&self, address: u64) -> LastStore {
         let stamp = self.stamps.get(self.index(address));
         self.last(stamp.map_or(0, |stamp| stamp.load(Relaxed)))
     }
 
-    /// The last DC ZVA to the page of an address.
+    /// Returns the last DC ZVA to the page of an address.
     #[must_use]
     pub fn last_zero(&self, address: u64) -> LastStore {
         let stamp = self.cleared.get(self.index(address));
@@ -324,14 +323,14 @@ impl Marks {
         }
     }
 
-    /// Sets flags of the pages of a range.
+    /// Sets a flag of the pages of a range.
     pub fn set(&self, address: u64, bytes: u64, flag: u8) {
         self.change(address, bytes, |flags| {
             flags.fetch_or(flag, Relaxed);
         });
     }
 
-    /// Clears flags of the pages of a range.
+    /// Clears a flag of the pages of a range.
     pub fn clear(&self, address: u64, bytes: u64, flag: u8) {
         self.change(address, bytes, |flags| {
             flags.fetch_and(!flag, Relaxed);
@@ -358,23 +357,23 @@ mod tests {
     #[test]
     fn a_store_is_as_old_as_its_cpu_s_last_barrier() {
         let marks = Marks::new(0x4000_0000, 16, 2);
-        let told = |address| {
+        let last_store = |address| {
             let last = marks.last_store(address);
             (last.cpu, last.ordered, last.completed)
         };
-        assert_eq!(told(0x4000_1000), (None, true, true));
+        assert_eq!(last_store(0x4000_1000), (None, true, true));
         assert_eq!(marks.store(1, 0x4000_1ff8), 0);
-        assert_eq!(told(0x4000_1000), (Some(1), false, false));
+        assert_eq!(last_store(0x4000_1000), (Some(1), false, false));
         marks.barrier(0, Barrier::DSB_ISH);
         marks.barrier(1, Barrier::ISB);
         marks.barrier(1, Barrier::DSB_NSH);
-        assert_eq!(told(0x4000_1000), (Some(1), false, false));
+        assert_eq!(last_store(0x4000_1000), (Some(1), false, false));
         marks.barrier(1, Barrier::DMB_ISHST);
-        assert_eq!(told(0x4000_1000), (Some(1), true, false));
+        assert_eq!(last_store(0x4000_1000), (Some(1), true, false));
         marks.barrier(1, Barrier::DSB_ISHST);
-        assert_eq!(told(0x4000_1000), (Some(1), true, true));
+        assert_eq!(last_store(0x4000_1000), (Some(1), true, true));
         marks.store(1, 0x4000_1000);
-        assert_eq!(told(0x4000_1000), (Some(1), false, false));
+        assert_eq!(last_store(0x4000_1000), (Some(1), false, false));
     }
 
     #[test]
@@ -391,29 +390,29 @@ mod tests {
     }
 
     #[test]
-    fn a_program_goes_on_once_after_what_was_told() {
+    fn an_entry_to_a_program_is_emitted_once_after_an_event() {
         let marks = Marks::new(0, 1, 1);
         assert!(!marks.goes_to_user(0));
         marks.set_to_user(0, true);
         assert!(marks.goes_to_user(0));
-        marks.told(0);
-        // The program matters after an ISB too.
+        marks.note_event(0);
+        // The entry is relevant after an ISB too.
         assert!(marks.barrier(0, Barrier::ISB));
         assert!(marks.enter_user(0) && !marks.enter_user(0));
         assert!(!marks.barrier(0, Barrier::ISB));
-        marks.told(0);
+        marks.note_event(0);
         assert!(marks.enter_user(0));
         marks.set_to_user(0, false);
         assert!(!marks.goes_to_user(0) && !marks.goes_to_user(9));
     }
 
     #[test]
-    fn a_barrier_right_after_a_stronger_one_changes_nothing() {
+    fn a_barrier_right_after_a_stronger_one_has_no_effect() {
         let marks = Marks::new(0, 1, 2);
         let matters = |barriers: &[Barrier]| {
-            marks.told(0);
-            let told = barriers.iter().map(|one| marks.barrier(0, *one));
-            told.collect::<Vec<_>>()
+            marks.note_event(0);
+            let each = barriers.iter().map(|one| marks.barrier(0, *one));
+            each.collect::<Vec<_>>()
         };
         let dsb_ld = Barrier {
             kind: BarrierKind::Dsb,
@@ -439,26 +438,26 @@ mod tests {
             ]
         );
         assert_eq!(matters(&[Barrier::DSB_NSH, Barrier::DSB_ISH]), [true, true]);
-        // Another CPU's events are its own.
+        // Events of one CPU do not concern another.
         assert!(!marks.barrier(1, Barrier::DSB_SY));
     }
 
     #[test]
-    fn a_dsb_after_a_store_of_another_cpu_changes_something() {
+    fn a_dsb_after_a_store_of_another_cpu_has_an_effect() {
         let marks = Marks::new(0, 1, 2);
-        marks.told(0);
+        marks.note_event(0);
         assert!(marks.barrier(0, Barrier::DSB_SY));
         assert!(!marks.barrier(0, Barrier::DSB_ISHST));
-        marks.told(1);
-        marks.told_store();
-        // A local DSB says nothing of other CPUs' stores, and a DMB completes none.
+        marks.note_event(1);
+        marks.note_table_store();
+        // A local DSB does not concern other CPUs' stores, and a DMB completes none.
         assert!(!marks.barrier(0, Barrier::DSB_NSH));
         assert!(!marks.barrier(0, Barrier::DMB_ISH));
         assert!(marks.barrier(0, Barrier::DSB_ISHST));
         assert!(!marks.barrier(0, Barrier::DSB_ISH));
-        // A DSB that matters for another CPU's store alone makes no ISB matter.
+        // A DSB that is relevant only for another CPU's store does not make an ISB relevant.
         marks.barrier(0, Barrier::ISB);
-        marks.told_store();
+        marks.note_table_store();
         assert!(marks.barrier(0, Barrier::DSB_ISH) && !marks.barrier(0, Barrier::ISB));
     }
 
@@ -474,7 +473,7 @@ mod tests {
         assert_eq!((flags(0x4001_0000), flags(0x3fff_f000)), (0, 0));
         marks.clear(0x4000_2000, 1, UNMAPPED);
         assert_eq!(marks.store(0, 0x4000_2000), TABLE);
-        // Outside of the memory nothing happens.
+        // Addresses outside of the memory are ignored.
         marks.set(0x5000_0000, 0x1000, TABLE);
         assert_eq!(marks.store(0, 0x5000_0000), 0);
         assert_eq!(marks.store(9, 0x4000_2000), 0);

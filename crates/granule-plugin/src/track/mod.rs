@@ -1,9 +1,9 @@
-//! What a system does to its translation, told from what its CPUs execute.
+//! Tracks a system's translation tables by the instructions that its CPUs execute.
 //!
-//! [`Tracker`] knows which memory holds tables: a page is a table from the moment a TTBR or a table
-//! descriptor leads to it, when its contents are told, until it is stored to while nothing leads to
-//! it. Everything here is free of QEMU; the caller decodes, reads registers, and gives each call
-//! the CPU and the address of the instruction.
+//! [`Tracker`] keeps the set of tables. A page becomes a table when a TTBR or a table descriptor
+//! leads to it, and its contents are reported then. It stops being one when it is stored to while
+//! nothing leads to it. Everything here is independent of QEMU; the caller decodes, reads
+//! registers, and passes the CPU and the address of the instruction to each call.
 //!
 //! - The contents of a page that becomes a table are emitted at that moment: with ORDER `earlier` where the
 //!   stamp shows a barrier after the last store to the page, and as plain stores of the CPU that made them
@@ -39,7 +39,7 @@ use registers::{Registers, SLOTS};
 use std::collections::{BTreeSet, HashMap};
 use tables::{TableId, Tables};
 
-/// Guest memory, as it is now.
+/// The current contents of guest memory.
 pub trait Memory {
     /// Loads the 64-bit words from a physical address on. Returns whether all of them are memory.
     fn load(&self, address: u64, to: &mut [u64]) -> bool;
@@ -63,23 +63,23 @@ pub struct Store {
     pub bytes: u8,
     /// The value, if it is of whole words; otherwise it is loaded from memory.
     pub words: Option<[u64; 2]>,
-    /// How the store is made.
+    /// The form of the store.
     pub form: StoreForm,
 }
 
-/// What a CPU has in its registers, and what of it is still to be told.
+/// The registers of a CPU, and its events that are not emitted yet.
 #[derive(Debug, Default)]
 struct Cpu {
     registers: Registers,
     /// The top tables that the CPU may walk.
     roots: [Option<TableId>; SLOTS],
-    /// Data cache operations on adjacent lines, which are told as one.
+    /// Data cache operations on adjacent lines, which are emitted as one event.
     lines: Option<Lines>,
-    /// Memory that an instruction stores after its call here: looked at with the next one.
+    /// Memory that an instruction stores to after its call here; checked at the next call.
     stored_later: Vec<(Origin, u64, u64)>,
-    /// The virtual page that was translated last, and where it is.
+    /// The virtual page that was translated last, and its physical address.
     translated: Option<(u64, u64)>,
-    /// Whether it stored through its caches since it was reset.
+    /// Whether its caches were enabled since its reset.
     has_cached: bool,
 }
 
@@ -91,16 +91,17 @@ struct Lines {
     bytes: u64,
 }
 
-/// Stores that are told when something leads to their table, and were made before.
+/// Stores to a table that are reported late, when something leads to the table.
 #[derive(Clone, Copy, Debug, Default)]
 struct Late {
-    /// Some were past the caches and completed by a DSB, which a trace can only say by a DSB that follows.
+    /// Some bypassed the caches and were completed by a DSB, which a trace can only express by a
+    /// DSB after them.
     completed: bool,
     /// Some were not completed.
     others: bool,
 }
 
-/// The size of a cache line, of which the least that QEMU's CPUs have are a half.
+/// The assumed size of a cache line; the smallest of QEMU's CPUs is half of it.
 const LINE: u64 = 64;
 
 /// The state of a system's translation.
@@ -110,20 +111,20 @@ pub struct Tracker<'m, M> {
     marks: &'m Marks,
     cpus: Vec<Cpu>,
     tables: Tables,
-    /// Lines that were stored past the caches and not maintained since: a bit for each line of a
+    /// Lines that were stored to past the caches and not maintained since: a bit for each line of a
     /// page of 4 KiB.
     uncached: HashMap<u64, u64>,
-    /// What was told of new top tables although it was stored before.
+    /// The late stores to the tables that are linked now.
     late: Late,
     /// Whether some CPU lets hardware change descriptors.
     hardware_updates: bool,
-    /// What is not seen or not told, by a few words.
+    /// The names of what events cannot express, each reported once.
     missing: BTreeSet<&'static str>,
     out: Vec<(Origin, Seen)>,
 }
 
 impl<'m, M: Memory> Tracker<'m, M> {
-    /// A machine that was just switched on.
+    /// Creates a tracker for a machine that was just switched on.
     pub fn new(memory: M, marks: &'m Marks, cpus: u16) -> Self {
         Self {
             memory,
@@ -138,18 +139,18 @@ impl<'m, M: Memory> Tracker<'m, M> {
         }
     }
 
-    /// What was found since the last call, in order.
+    /// Takes the events since the last call, in order.
     pub fn take(&mut self) -> std::vec::Drain<'_, (Origin, Seen)> {
         self.out.drain(..)
     }
 
-    /// Bytes that the tables take here, about: 8 for each entry of the guest's tables.
+    /// Returns the approximate size of the copies of tables: 8 bytes for each entry of the guest's.
     #[must_use]
     pub fn table_bytes(&self) -> u64 {
         self.tables.bytes()
     }
 
-    /// Something happens that cannot be told: its name is told once.
+    /// Reports something that events cannot express, once for each name.
     pub fn miss(&mut self, by: Origin, what: &'static str) {
         if self.missing.insert(what) {
             let what = Text::new(what.as_bytes());
@@ -161,39 +162,41 @@ impl<'m, M: Memory> Tracker<'m, M> {
         self.cpus.get_mut(usize::from(cpu))
     }
 
-    /// Tells an event.
-    fn tell(&mut self, by: Origin, event: Event) {
+    /// Emits an event.
+    fn emit(&mut self, by: Origin, event: Event) {
         self.flush_lines(by.cpu);
-        self.marks.told(by.cpu);
+        self.marks.note_event(by.cpu);
         if matches!(event, Event::Store { .. }) {
-            self.marks.told_store();
+            self.marks.note_table_store();
         }
         self.out.push((by, Seen::Event(event)));
     }
 
-    /// To be called first for each new instruction of a CPU: what its last one stored is looked at.
+    /// Checks the memory that the previous instruction of a CPU stored to. The handler of each
+    /// instruction calls it first.
     fn begin(&mut self, by: Origin) {
         let Some(cpu) = self.cpu(by.cpu) else { return };
         for (by, address, bytes) in std::mem::take(&mut cpu.stored_later) {
-            self.look_at_stored(by, address, bytes);
+            self.check_stored(by, address, bytes);
         }
     }
 
-    /// A barrier that [`Marks::barrier`] found to matter.
+    /// Emits a barrier for which [`Marks::barrier`] returned true.
     pub fn barrier(&mut self, by: Origin, barrier: Barrier) {
         self.begin(by);
         self.flush_lines(by.cpu);
         self.out.push((by, Seen::Event(Event::Barrier(barrier))));
     }
 
-    /// An exception or the return from one, where [`Marks::barrier`] finds an ISB to matter.
+    /// Emits an exception or the return from one, at which [`Marks::barrier`] returned true for an
+    /// ISB.
     pub fn synchronised(&mut self, by: Origin) {
         self.begin(by);
         self.flush_lines(by.cpu);
         self.out.push((by, Seen::Exception));
     }
 
-    /// An ERET at an exception level, to EL0 by EL1's registers, or to a level below EL2.
+    /// Emits an ERET at an exception level, to EL0 by EL1's registers, or to a level below EL2.
     pub fn returned(&mut self, by: Origin, level: u8) {
         self.begin(by);
         self.flush_lines(by.cpu);
@@ -210,7 +213,7 @@ impl<'m, M: Memory> Tracker<'m, M> {
         self.out.push((by, seen));
     }
 
-    /// TLBI or IC.
+    /// Emits a TLBI or IC.
     pub fn invalidated(&mut self, by: Origin, el: u8, op: System, operand: u64) {
         self.begin(by);
         if let Some(cpu) = self.cpu(by.cpu) {
@@ -219,10 +222,10 @@ impl<'m, M: Memory> Tracker<'m, M> {
                 return self.miss(by, "a guest's own tables");
             }
         }
-        self.tell(by, Event::System(op, operand));
+        self.emit(by, Event::System(op, operand));
     }
 
-    /// DC by virtual address.
+    /// Tracks a DC by virtual address.
     pub fn maintained(&mut self, by: Origin, el: u8, op: System, va: u64) {
         self.begin(by);
         let Some(address) = self.translate(by.cpu, el, va) else {
@@ -250,7 +253,7 @@ impl<'m, M: Memory> Tracker<'m, M> {
             return;
         }
         self.flush_lines(by.cpu);
-        self.marks.told(by.cpu);
+        self.marks.note_event(by.cpu);
         if let Some(cpu) = self.cpu(by.cpu) {
             let bytes = LINE;
             cpu.lines = Some(Lines {
@@ -262,8 +265,8 @@ impl<'m, M: Memory> Tracker<'m, M> {
         }
     }
 
-    /// DC ISW. Before a CPU ever stored through its caches they hold nothing of the trace; later, what it
-    /// stored may be lost.
+    /// Tracks a DC ISW. It loses nothing unless the CPU's caches were enabled; then the CPU's
+    /// stores may be lost.
     pub fn dropped(&mut self, by: Origin) {
         self.begin(by);
         if self.cpu(by.cpu).is_some_and(|cpu| cpu.has_cached) {
@@ -290,7 +293,7 @@ impl<'m, M: Memory> Tracker<'m, M> {
         }
     }
 
-    /// MSR.
+    /// Tracks an MSR.
     pub fn register(&mut self, by: Origin, el: u8, register: System, value: u64) {
         self.begin(by);
         let index = usize::from(by.cpu);
@@ -328,22 +331,22 @@ impl<'m, M: Memory> Tracker<'m, M> {
         self.late = Late::default();
         self.begin_anew(by, places);
         let before = self.move_roots(by, places);
-        self.tell_late_barrier(by);
-        self.tell(by, Event::System(register, value));
+        self.emit_late_barrier(by);
+        self.emit(by, Event::System(register, value));
         for id in before {
             self.leave(id);
         }
     }
 
-    /// The barrier that completed what was told only now: every store that was told so was completed.
-    fn tell_late_barrier(&mut self, by: Origin) {
+    /// Emits the barrier that completed the late stores, if all of them were completed.
+    fn emit_late_barrier(&mut self, by: Origin) {
         if self.late.completed && !self.late.others {
-            self.tell(by, Event::Barrier(Barrier::DSB_ST));
+            self.emit(by, Event::Barrier(Barrier::DSB_ST));
         }
     }
 
-    /// A CPU turns translation on while none walks any table: what was left with translation off, as by kexec or
-    /// firmware, is gone, unless the CPU goes on with a table of it.
+    /// Frees all tables if a CPU enables translation while no CPU walks any: they are of the
+    /// previous kernel, or of firmware. They stay if the CPU uses one of them again.
     fn begin_anew(&mut self, by: Origin, places: [Option<Place>; SLOTS]) {
         let walks = self
             .cpus
@@ -355,7 +358,7 @@ impl<'m, M: Memory> Tracker<'m, M> {
         }
     }
 
-    /// Links the top tables that a CPU may walk from now on, and returns those that it leaves.
+    /// Links the top tables that a CPU may walk from now on. Returns those that it leaves.
     fn move_roots(&mut self, by: Origin, places: [Option<Place>; SLOTS]) -> Vec<TableId> {
         let mut left = Vec::new();
         for (slot, place) in places.into_iter().enumerate() {
@@ -374,7 +377,7 @@ impl<'m, M: Memory> Tracker<'m, M> {
         left
     }
 
-    /// A CPU was switched off or reset.
+    /// Tracks that a CPU was switched off or reset.
     pub fn reset(&mut self, by: Origin) {
         self.begin(by);
         let Some(cpu) = self.cpu(by.cpu) else { return };
@@ -383,20 +386,20 @@ impl<'m, M: Memory> Tracker<'m, M> {
         cpu.translated = None;
         cpu.has_cached = false;
         self.marks.set_uncached(by.cpu, true);
-        self.tell(by, Event::Reset);
+        self.emit(by, Event::Reset);
         for id in roots.into_iter().flatten() {
             self.leave(id);
         }
     }
 
-    /// The vectors of the exception levels 1 to 3 of a CPU, where they were set.
+    /// Returns the vectors of the exception levels 1 to 3 of a CPU, where they were set.
     #[must_use]
     pub fn vectors(&self, cpu: u16) -> [Option<u64>; 3] {
         let cpu = self.cpus.get(usize::from(cpu));
         cpu.map_or([None; 3], |cpu| cpu.registers.vectors)
     }
 
-    /// The machine ends: what is left is told.
+    /// Emits all pending events at the end of the machine.
     pub fn finish(&mut self) {
         for number in 0..self.cpus.len() {
             let cpu = number as u16;

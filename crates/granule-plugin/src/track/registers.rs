@@ -17,7 +17,7 @@ const STAGE_2: u64 = 1 << 0;
 const TGE: u64 = 1 << 27;
 /// HCR_EL2.E2H.
 const E2H: u64 = 1 << 34;
-/// SCR_EL3.NS, EEL2 and NSE: the security state of the levels below EL3, and whether it has an EL2.
+/// SCR_EL3.NS, EEL2 and NSE: the security state of the levels below EL3, and its use of EL2.
 const STATE: u64 = 1 << 0 | 1 << 18 | 1 << 62;
 
 /// The registers of one regime.
@@ -29,7 +29,7 @@ struct Regime {
     ttbr1: u64,
 }
 
-/// The translation registers of a CPU. Reset sets all to zero as far as translation goes.
+/// The translation registers of a CPU. Reset clears all bits that matter for translation.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Registers {
     el1: Regime,
@@ -44,7 +44,7 @@ pub(super) struct Registers {
 }
 
 impl Registers {
-    /// Writes a register. Returns whether a trace has a line for it.
+    /// Writes a register. Returns whether a trace has an event for it.
     pub(super) fn set(&mut self, register: System, value: u64) -> bool {
         let to = match register {
             System::SCTLR_EL1 => &mut self.el1.sctlr,
@@ -73,14 +73,14 @@ impl Registers {
                 self.scr = value;
                 return false;
             }
-            // MAIR names no table.
+            // MAIR has no address of a table.
             _ => return true,
         };
         *to = value;
         true
     }
 
-    /// The top tables that walks may begin at now.
+    /// Returns the top tables at which walks may begin now.
     pub(super) const fn roots(&self) -> [Option<Place>; SLOTS] {
         let mut roots = [None; SLOTS];
         if self.el1.sctlr & MMU != 0 {
@@ -99,7 +99,7 @@ impl Registers {
         roots
     }
 
-    /// A half that is walked and whose size or granule makes no sense.
+    /// Names a half that is walked, but whose size or granule is invalid.
     pub(super) const fn unchecked_half(&self) -> Option<&'static str> {
         let roots = self.roots();
         let on = self.el1.sctlr & MMU != 0;
@@ -115,7 +115,7 @@ impl Registers {
         None
     }
 
-    /// The ASID of EL1&0 that is in force: TCR.A1 says of which TTBR, TCR.AS how long it is.
+    /// Returns the current ASID of EL1&0: TCR.A1 selects the TTBR, TCR.AS the size.
     pub(super) const fn asid(&self) -> u16 {
         let ttbr = if self.el1.tcr >> 22 & 1 != 0 {
             self.el1.ttbr1
@@ -130,26 +130,28 @@ impl Registers {
         }
     }
 
-    /// The bits of an address in the upper half of EL1&0; TCR.T1SZ is the number of the others.
+    /// Returns the number of address bits in the upper half of EL1&0, by TCR.T1SZ.
     pub(super) const fn upper_bits(&self) -> u32 {
         let bits = 64 - (self.el1.tcr >> 16 & 63) as u32;
         if bits < 16 { 16 } else { bits }
     }
 
-    /// Whether a program at this exception level runs under stage 2, so that its tables are at
-    /// addresses that are no addresses of memory.
+    /// Returns whether an exception level runs under stage 2, so that the addresses in its tables
+    /// are not physical.
     pub(super) const fn is_guest(&self, el: u8) -> bool {
         el < 2 && self.hcr & STAGE_2 != 0 && self.hcr & TGE == 0
     }
 
-    /// Whether a value of SCR_EL3 leads from one security state into another, while a level below EL3 translates. The
-    /// registers of EL1 and EL2 are the same in both, so EL3 exchanges their values, and TLB entries are of one state.
+    /// Returns whether a value of SCR_EL3 changes the security state while a level below EL3
+    /// translates. EL3 switches the registers of EL1 and EL2 then, and TLB entries are of one
+    /// state.
     pub(super) const fn changes_state(&self, scr: u64) -> bool {
         let is_on = (self.el1.sctlr | self.el2.sctlr) & MMU != 0 || self.hcr & STAGE_2 != 0;
         is_on && (self.scr ^ scr) & STATE != 0
     }
 
-    /// Whether a register is of EL1&0 while stage 2 is on: EL2 without VHE writes what a guest has in it.
+    /// Returns whether a register is of EL1&0 while stage 2 is on, so that EL2 without VHE writes
+    /// the guest's value.
     pub(super) const fn is_of_guest(&self, register: System) -> bool {
         let is_el1 = matches!(
             register,
@@ -162,24 +164,25 @@ impl Registers {
         is_el1 && self.hcr & (STAGE_2 | TGE | E2H) == STAGE_2
     }
 
-    /// Whether the EL1 names reach this exception level's registers, and its programs are not guests.
+    /// Returns whether the EL1 names access this exception level's registers, and its programs are
+    /// not guests.
     pub(super) const fn is_kernel(&self, el: u8) -> bool {
         (el == 1 && !self.is_guest(1)) || (el == 2 && self.hcr & E2H != 0)
     }
 
-    /// Whether stores go past the data cache, as far as that can be told without the level.
+    /// Returns whether stores bypass the data cache at every exception level.
     pub(super) const fn is_uncached(&self) -> bool {
         let on = MMU | CACHES;
         self.el1.sctlr & on != on && self.el2.sctlr & on != on && self.el3.sctlr & on != on
     }
 
-    /// Whether hardware may set the access flag or the dirty state.
+    /// Returns whether hardware may set the access flag or the dirty state.
     pub(super) const fn hardware_updates(&self) -> bool {
         self.el1.tcr >> 39 & 3 != 0 || (self.el2.tcr | self.el3.tcr | self.vtcr) >> 21 & 3 != 0
     }
 
-    /// The slot of the top table that translates an address at an exception level, or `None` if the
-    /// address is physical. The error is a translation that cannot be followed.
+    /// Returns the slot of the top table that translates an address at an exception level, or
+    /// `None` if the address is physical. It fails if the translation cannot be followed.
     pub(super) fn slot(&self, el: u8, va: u64) -> Result<Option<usize>, ()> {
         let regime = match el {
             3 => (self.el3.sctlr, 3),

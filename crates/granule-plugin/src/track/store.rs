@@ -1,5 +1,5 @@
-//! Stores to memory that is or was a table, or that a mapping led to: what is told of each, and what hardware
-//! stored to tables meanwhile.
+//! Stores to memory that is or was a table, or that was mapped: the events of each, and hardware's
+//! updates of tables.
 
 use super::geometry::Entry;
 use super::link::Link;
@@ -10,17 +10,17 @@ use crate::decode::StoreForm;
 use crate::stream::Seen;
 use granule_trace::{Event, Visibility};
 
-/// Bits that kernels leave zero where they link a table, and that a page's descriptor has some of: memory
-/// type, AP, SH and nG. The access flag may be a table's too (FEAT_HAFT).
+/// Bits that kernels leave zero in a table descriptor, and of which a page descriptor has some:
+/// memory type, AP, SH and nG. A table descriptor may have the access flag (FEAT_HAFT).
 const OF_LEAVES: u64 = 0xbfc;
 
 impl<M: Memory> Tracker<'_, M> {
-    /// A store to a page with a flag, or past the caches.
+    /// Tracks a store to a page with a flag, or past the caches.
     pub fn store(&mut self, by: Origin, store: Store) {
         self.begin(by);
         let address = store.address;
         let bytes = u64::from(store.bytes);
-        // A device's registers.
+        // The registers of a device.
         if !self.marks.has(address) {
             return;
         }
@@ -47,7 +47,7 @@ impl<M: Memory> Tracker<'_, M> {
         if self.lead_nowhere(&ids, first, &words[..count]) {
             ids.iter().for_each(|id| self.free_roots_that_wait(by, *id));
         }
-        if self.is_given_back(&ids, first, &words[..count]) {
+        if self.are_freed(&ids, first, &words[..count]) {
             ids.into_iter().for_each(|id| self.free(by, id));
             return;
         }
@@ -61,11 +61,12 @@ impl<M: Memory> Tracker<'_, M> {
         }
     }
 
-    /// Whether a store of these words means that the tables there were given back: nothing leads to
-    /// any of them, and the words are no change of a tree that is taken apart, or of a program's
-    /// that waits. A list of tables that wait for their invalidation may be in their first words, or
-    /// in a word that keeps the address of the table below: a walk finds no valid descriptor there.
-    fn is_given_back(&self, ids: &[TableId], first: u64, words: &[u64]) -> bool {
+    /// Returns whether a store of these words means that the tables there were freed: nothing leads
+    /// to any of them, and the words do not change a tree that is being taken apart, or that of a
+    /// waiting program. A list of tables that wait for their invalidation may be in their first
+    /// words, or in a word that keeps the address of the table below; neither is a valid
+    /// descriptor.
+    fn are_freed(&self, ids: &[TableId], first: u64, words: &[u64]) -> bool {
         let mut tables = ids.iter().filter_map(|id| self.tables.get(*id)).peekable();
         tables.peek().is_some()
             && tables.all(|table| {
@@ -73,7 +74,7 @@ impl<M: Memory> Tracker<'_, M> {
                     let place = table.place;
                     let index = first.wrapping_sub(place.base) / 8 + index as u64;
                     let entry = |value| place.form.entry(value, place.level);
-                    let told = table.told.get(index as usize).map(|it| entry(*it));
+                    let reported = table.reported.get(index as usize).map(|it| entry(*it));
                     let leads_to_memory = |address| self.memory.load(address, &mut [0]);
                     match entry(*word) {
                         Entry::Table(address) => {
@@ -84,7 +85,8 @@ impl<M: Memory> Tracker<'_, M> {
                         Entry::Invalid => {
                             *word == 0
                                 || is_link(index as usize, *word)
-                                || told != Some(Entry::Invalid) && told == Some(entry(*word | 1))
+                                || reported != Some(Entry::Invalid)
+                                    && reported == Some(entry(*word | 1))
                         }
                     }
                 };
@@ -92,7 +94,8 @@ impl<M: Memory> Tracker<'_, M> {
             })
     }
 
-    /// Whether one of these words would lead to a table where no memory is: it is no descriptor.
+    /// Returns whether one of these words would lead to a table outside of memory, so that it is
+    /// not a descriptor.
     fn lead_nowhere(&self, ids: &[TableId], first: u64, words: &[u64]) -> bool {
         let tables = || ids.iter().filter_map(|id| self.tables.place(*id));
         words.iter().enumerate().any(|(index, word)| {
@@ -107,7 +110,7 @@ impl<M: Memory> Tracker<'_, M> {
         })
     }
 
-    /// One descriptor of tables is stored.
+    /// Tracks a store of one descriptor.
     fn store_word(&mut self, by: Origin, ids: &[TableId], address: u64, new: u64, form: StoreForm) {
         let mut changed = Vec::new();
         for id in ids {
@@ -115,7 +118,7 @@ impl<M: Memory> Tracker<'_, M> {
                 continue;
             };
             let index = address.wrapping_sub(table.place.base) / 8;
-            if let Some(old) = table.told.get(index as usize)
+            if let Some(old) = table.reported.get(index as usize)
                 && *old != new
             {
                 changed.push((*id, table.place, index as usize, *old, table.leads()));
@@ -132,17 +135,17 @@ impl<M: Memory> Tracker<'_, M> {
                 is_link = true;
                 self.late = Late::default();
                 self.link(by, place.below(below), Link::Store(form));
-                self.tell_late_barrier(by);
+                self.emit_late_barrier(by);
             }
         }
-        // A line names one form: for a link the release matters, else that nothing comes between.
+        // An event has one form: of a link, release is the one that matters; otherwise, exchange.
         let visibility = match form {
             StoreForm { release: true, .. } if is_link => Visibility::Publish,
             StoreForm { exchange: true, .. } => Visibility::Exchange,
             StoreForm { release: true, .. } => Visibility::Publish,
             _ => Visibility::Live,
         };
-        self.tell(
+        self.emit(
             by,
             Event::Store {
                 address,
@@ -153,12 +156,12 @@ impl<M: Memory> Tracker<'_, M> {
             },
         );
         for (id, place, index, old, leads) in changed {
-            if let Some(told) = self
+            if let Some(reported) = self
                 .tables
                 .get_mut(id)
-                .and_then(|table| table.told.get_mut(index))
+                .and_then(|table| table.reported.get_mut(index))
             {
-                *told = new;
+                *reported = new;
             }
             match place.form.entry(old, place.level) {
                 Entry::Table(below) if leads => self.unlink(place.below(below)),
@@ -171,16 +174,16 @@ impl<M: Memory> Tracker<'_, M> {
         }
     }
 
-    /// Memory is stored to that a mapping led to before: told once.
+    /// Emits the first store to memory after a mapping of it was removed.
     fn reuse(&mut self, by: Origin, address: u64, bytes: u64) {
         let flags = self.marks.flags(address);
         if flags & UNMAPPED != 0 {
             self.marks.clear(address, 1, UNMAPPED);
         }
-        // A store to a table is told anyway.
+        // A store to a table is emitted anyway.
         if flags & (UNMAPPED | TABLE) == UNMAPPED {
             self.flush_lines(by.cpu);
-            self.marks.told(by.cpu);
+            self.marks.note_event(by.cpu);
             let event = Event::Reused {
                 start: address,
                 bytes,
@@ -189,9 +192,9 @@ impl<M: Memory> Tracker<'_, M> {
         }
     }
 
-    /// An instruction that has no store of its own (DC ZVA, CPY, SET) will store to a range inside
-    /// of one page, or fault. It may store to more: to all of the block of `block` bytes, a power of
-    /// two, that the range is in.
+    /// Tracks an instruction whose stores have no callback (DC ZVA, CPY, SET): it will store to a
+    /// range inside of one page, or fault. It may store to the whole block of `block` bytes, a
+    /// power of two, that contains the range.
     pub fn will_store(&mut self, by: Origin, address: u64, bytes: u64, block: u64) {
         self.begin(by);
         if !self.marks.has(address) {
@@ -220,12 +223,12 @@ impl<M: Memory> Tracker<'_, M> {
         if let Some(cpu) = self.cpu(by.cpu) {
             cpu.stored_later.push((by, start, bytes));
         }
-        // The next barrier of the CPU must come here.
-        self.marks.told(by.cpu);
+        // The next barrier of the CPU must be passed to the tracker.
+        self.marks.note_event(by.cpu);
     }
 
-    /// Tells what an earlier instruction stored to tables.
-    pub(super) fn look_at_stored(&mut self, by: Origin, address: u64, bytes: u64) {
+    /// Emits the stores of an earlier instruction to tables.
+    pub(super) fn check_stored(&mut self, by: Origin, address: u64, bytes: u64) {
         let ids = self.tables.at(address, bytes);
         let first = address & !7;
         let mut words = vec![0; (address + bytes - first).div_ceil(8) as usize];
@@ -235,13 +238,14 @@ impl<M: Memory> Tracker<'_, M> {
         let form = StoreForm::default();
         for (index, word) in words.into_iter().enumerate() {
             let at = first + index as u64 * 8;
-            // More was looked at than was stored: another CPU's store may be in memory whose call is to come.
+            // The range may be larger than the store: it may have a store of another CPU whose
+            // callback is still to come.
             let ids: Vec<TableId> = ids
                 .iter()
                 .copied()
-                .filter(|id| self.tells_other(*id, at, word))
+                .filter(|id| self.differs(*id, at, word))
                 .collect();
-            if self.is_given_back(&ids, at, &[word]) {
+            if self.are_freed(&ids, at, &[word]) {
                 ids.into_iter().for_each(|id| self.free(by, id));
             } else {
                 self.store_word(by, &ids, at, word, form);
@@ -249,17 +253,17 @@ impl<M: Memory> Tracker<'_, M> {
         }
     }
 
-    /// Whether a word of a table is not the one that was last told.
-    fn tells_other(&self, id: TableId, address: u64, word: u64) -> bool {
+    /// Returns whether a word of a table differs from the last reported one.
+    fn differs(&self, id: TableId, address: u64, word: u64) -> bool {
         self.tables.get(id).is_some_and(|table| {
             let index = address.wrapping_sub(table.place.base) / 8;
-            let told = table.told.get(index as usize);
-            told.is_some_and(|told| *told != word)
+            let reported = table.reported.get(index as usize);
+            reported.is_some_and(|reported| *reported != word)
         })
     }
 
-    /// Tells what hardware changed in a table since it was last looked at, but at the address that
-    /// is stored to now.
+    /// Emits hardware's updates of a table since the last check, except at the address of the
+    /// current store.
     fn look_for_hardware_updates(&mut self, by: Origin, id: TableId, but: u64) {
         const ACCESSED: u64 = 1 << 10;
         const READ_ONLY: u64 = 1 << 7;
@@ -267,20 +271,20 @@ impl<M: Memory> Tracker<'_, M> {
         let Some(table) = self.tables.get_mut(id) else {
             return;
         };
-        let mut now = vec![0; table.told.len()];
-        if !self.memory.load(table.place.base, &mut now) || now == *table.told {
+        let mut now = vec![0; table.reported.len()];
+        if !self.memory.load(table.place.base, &mut now) || now == *table.reported {
             return;
         }
-        for (index, (told, now)) in table.told.iter_mut().zip(now).enumerate() {
+        for (index, (reported, now)) in table.reported.iter_mut().zip(now).enumerate() {
             let address = table.place.base + index as u64 * 8;
-            let changed = *told ^ now;
-            // In stage 2 the bit that hardware changes for a write is S2AP[1], which it sets.
+            let changed = *reported ^ now;
+            // In stage 2 this bit is S2AP[1], which hardware sets for a write.
             let by_hardware = changed & !(ACCESSED | READ_ONLY) == 0
-                && *told & now & 1 != 0
+                && *reported & now & 1 != 0
                 && (changed & ACCESSED == 0 || now & ACCESSED != 0)
                 && (changed & READ_ONLY == 0 || now & DBM != 0);
             if changed != 0 && by_hardware && address != but {
-                *told = now;
+                *reported = now;
                 let descriptor = now;
                 let event = Event::Found {
                     address,

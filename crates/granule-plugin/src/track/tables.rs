@@ -1,5 +1,5 @@
-//! The tables that are known: where they are, how many TTBRs and descriptors lead to each, and what was told of
-//! their contents. Nothing here tells an event: `link` and `store` do.
+//! The known tables: their places, the number of TTBRs and descriptors that lead to each, and the
+//! contents that were reported. Events are emitted in `link` and `store` only.
 
 use super::geometry::{Entry, Place};
 use super::marks::PAGE_SHIFT;
@@ -7,47 +7,48 @@ use std::collections::HashMap;
 
 pub(super) type TableId = u32;
 
-/// Bits that are zero in the address of a page with a mark in it, which is no valid descriptor.
+/// Bits that are zero in the address of a page with a mark in it, which is not a valid descriptor.
 const LINK_ZEROS: u64 = 0xff9;
 
-/// Whether a word of a table may link it in a list of free pages.
+/// Returns whether a word of a table may link it in a list of free pages.
 pub(super) const fn is_link(index: usize, word: u64) -> bool {
     index == 0 && word & LINK_ZEROS == 0
 }
 
-/// A table, with what was last told of its contents.
+/// A table, with the contents that were last reported.
 #[derive(Debug)]
 pub(super) struct Table {
     pub(super) place: Place,
-    /// How many TTBRs and table descriptors lead to it.
+    /// The number of TTBRs and table descriptors that lead to it.
     pub(super) references: u32,
-    /// A TTBR led to it once: while no TTBR does, it may be a program's that waits.
+    /// Whether a TTBR once led to it. While none does, it may be the root of a waiting program.
     pub(super) was_root: bool,
-    pub(super) told: Box<[u64]>,
+    pub(super) reported: Box<[u64]>,
 }
 
 impl Table {
-    /// Whether what it leads to counts it: nothing leads to what only a table leads to that nothing leads to.
+    /// Returns whether its descriptors count as references to the tables below. Those of an
+    /// unlinked table do not, unless it was a root.
     pub(super) const fn leads(&self) -> bool {
         self.references > 0 || self.was_root
     }
 
-    /// Whether it may be the root of a program that waits. A program's that is taken apart is empty at its end,
-    /// and in its first word may be the link of a list of free pages.
+    /// Returns whether it may be the root of a waiting program. The root of a program that ended is
+    /// empty, except that its first word may be the link of a list of free pages.
     pub(super) fn waits(&self) -> bool {
-        let mut used = self.told.iter().enumerate();
+        let mut used = self.reported.iter().enumerate();
         self.was_root && used.any(|(index, value)| *value != 0 && !is_link(index, *value))
     }
 
-    /// Whether it is a root in which nothing is mapped.
+    /// Returns whether it is an empty root.
     pub(super) fn is_empty_root(&self) -> bool {
-        self.was_root && self.told.iter().all(|value| *value == 0)
+        self.was_root && self.reported.iter().all(|value| *value == 0)
     }
 
-    /// The tables and the leaves that it leads to.
+    /// Lists the tables and the leaves that it leads to.
     pub(super) fn entries(&self) -> Vec<Entry> {
         let Place { form, level, .. } = self.place;
-        let entries = self.told.iter().map(|value| form.entry(*value, level));
+        let entries = self.reported.iter().map(|value| form.entry(*value, level));
         entries.filter(|it| *it != Entry::Invalid).collect()
     }
 }
@@ -84,7 +85,7 @@ impl Tables {
         ids.iter().find(is_it).copied()
     }
 
-    /// Whether this is a table.
+    /// Returns whether this is a table.
     pub(super) fn has(&self, place: Place) -> bool {
         self.find(place).is_some()
     }
@@ -95,7 +96,7 @@ impl Tables {
             .collect()
     }
 
-    /// The tables that hold some byte of a range inside of one page.
+    /// Lists the tables that overlap a range inside of one page.
     pub(super) fn at(&self, address: u64, bytes: u64) -> Vec<TableId> {
         let Some(ids) = self.by_page.get(&(address >> PAGE_SHIFT)) else {
             return Vec::new();
@@ -128,7 +129,7 @@ impl Tables {
         id
     }
 
-    /// Forgets a table. Returns it, and the pages that hold no table any more.
+    /// Removes a table. Returns it, and the pages that no longer hold a table.
     pub(super) fn remove(&mut self, id: TableId) -> Option<(Table, Vec<u64>)> {
         let table = self.tables.get_mut(id as usize)?.take()?;
         self.free.push(id);

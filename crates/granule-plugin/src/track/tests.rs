@@ -1,5 +1,6 @@
-//! The tracker on memory that a test writes: no QEMU. Here is the machine; the tests are in [`stores`] (what is told of
-//! stores, and when), [`freed`] (tables that are given back) and [`states`] (CPUs, levels, security states, guests).
+//! Tests of the tracker on memory that a test writes, without QEMU. This file has the machine; the
+//! tests are in [`stores`] (the events of stores), [`freed`] (freed tables) and [`states`] (CPUs,
+//! levels, security states, guests).
 
 mod freed;
 mod states;
@@ -43,7 +44,7 @@ impl Memory for Words {
     }
 }
 
-/// A machine whose instructions a test gives one by one.
+/// A machine whose instructions a test executes one by one.
 struct Rig {
     memory: Words,
     marks: &'static Marks,
@@ -63,7 +64,7 @@ impl Rig {
         }
     }
 
-    /// A machine with its MMU on: root, second and third level, and one page.
+    /// Creates a machine with its MMU on: root, second and third level, and one page.
     fn running() -> Self {
         let mut rig = Self::new();
         rig.raw(ROOT, L2 | TABLE_BITS);
@@ -80,12 +81,12 @@ impl Rig {
         self.msr(System::SCTLR_EL1, 0b101);
     }
 
-    /// Memory changes, by nobody that is seen.
+    /// Changes memory without a callback.
     fn raw(&self, address: u64, value: u64) {
         self.memory.0.borrow_mut().insert(address, value);
     }
 
-    /// A store of the guest, as QEMU's callback tells it.
+    /// Executes a store of the guest, as QEMU's callback reports it.
     fn store(&mut self, address: u64, value: u64) {
         self.store_as(address, value, StoreForm::default());
     }
@@ -118,7 +119,7 @@ impl Rig {
         self.tracker.register(self.by, 1, register, value);
     }
 
-    /// DC ZVA of one line.
+    /// Executes a DC ZVA of one line.
     fn zero(&mut self, address: u64) {
         self.marks.store(self.by.cpu, address);
         self.tracker.will_store(self.by, address, LINE, 2048);
@@ -127,10 +128,10 @@ impl Rig {
         }
     }
 
-    /// What was told, in few words.
-    fn told(&mut self) -> Vec<String> {
-        let told = self.tracker.take();
-        told.map(|(by, seen)| {
+    /// Takes the emitted events, in short.
+    fn emitted(&mut self) -> Vec<String> {
+        let all = self.tracker.take();
+        all.map(|(by, seen)| {
             let what = match seen {
                 Seen::Event(Event::Store {
                     address,
@@ -159,7 +160,7 @@ impl Rig {
     }
 }
 
-/// The lines of a table with one entry at its beginning, told in one way.
+/// Lists the events of a new table with one entry at its beginning.
 fn table(base: u64, first: u64, visibility: Visibility) -> [String; 3] {
     [
         format!("cpu0 obtain {base:x} 1000"),

@@ -1,11 +1,11 @@
-//! Translation of an address as the tables in memory say now.
+//! Translates addresses by the tables that are in memory now.
 
 use super::geometry::{Entry, Place};
 use super::registers::Registers;
 use super::{Memory, PAGE_SHIFT, Tracker};
 use granule_trace::System;
 
-/// The leaf that a walk came to.
+/// The leaf at the end of a walk.
 struct Walked {
     address: u64,
     descriptor: u64,
@@ -37,7 +37,7 @@ fn walk(memory: &impl Memory, mut place: Place, va: u64) -> Option<Walked> {
 }
 
 impl<M: Memory> Tracker<'_, M> {
-    /// The physical address of a virtual one, for a CPU at an exception level.
+    /// Translates a virtual address to a physical one, for a CPU at an exception level.
     pub fn translate(&mut self, cpu: u16, el: u8, va: u64) -> Option<u64> {
         let offset = va & ((1 << PAGE_SHIFT) - 1);
         let state = self.cpus.get(usize::from(cpu))?;
@@ -56,7 +56,8 @@ impl<M: Memory> Tracker<'_, M> {
         Some(address)
     }
 
-    /// Whether EL0 may execute code at an address of the lower half: then it is a program's.
+    /// Returns whether EL0 may execute code at an address of the lower half, so that the code is a
+    /// program's.
     pub fn is_program(&mut self, cpu: u16, va: u64) -> bool {
         let state = self.cpus.get(usize::from(cpu));
         let place = state.and_then(|cpu| cpu.registers.roots()[0]);
@@ -69,44 +70,46 @@ impl<M: Memory> Tracker<'_, M> {
 /// The contiguous bit of a descriptor.
 const CONTIGUOUS: u64 = 1 << 52;
 
-/// The translation of EL1 and EL0 on one CPU, whose tables are followed and not kept.
+/// The translation of EL1 and EL0 on one CPU, by tables in memory, of which no copy is kept.
 #[derive(Debug, Default)]
 pub struct Translation {
     registers: Registers,
 }
 
 impl Translation {
-    /// A register is written.
+    /// Writes a register.
     pub fn set(&mut self, register: System, value: u64) {
         self.registers.set(register, value);
     }
 
-    /// Whether an access at an exception level is translated by EL1&0.
+    /// Returns whether an access at an exception level is translated by EL1&0.
     #[must_use]
     pub fn is_on(&self, el: u8, va: u64) -> bool {
         matches!(self.registers.slot(el, va), Ok(Some(0 | 1)))
     }
 
-    /// The ASID in force.
+    /// Returns the current ASID.
     #[must_use]
     pub const fn asid(&self) -> u16 {
         self.registers.asid()
     }
 
-    /// The bits of the page size, of the half that an address is in.
+    /// Returns the bits of the page size of the half that contains an address.
     #[must_use]
     pub fn granule(&self, va: u64) -> Option<u8> {
         let place = self.registers.roots()[(va >> 55 & 1) as usize]?;
         Some(place.form.granule)
     }
 
-    /// Whether an address is in the lower part of the upper half, where kernels have their linear map.
+    /// Returns whether an address is in the lower part of the upper half, where kernels have their
+    /// linear map.
     #[must_use]
     pub const fn is_linear(&self, va: u64) -> bool {
         va >> 55 & 1 != 0 && va >> (self.registers.upper_bits() - 1) & 1 == 0
     }
 
-    /// The bits of an address that its leaf leaves untranslated, or those of its contiguous group.
+    /// Returns the number of address bits that the leaf, or its contiguous group, leaves
+    /// untranslated.
     pub fn leaf_bits(&self, memory: &impl Memory, va: u64) -> Option<u8> {
         let place = self.registers.roots()[(va >> 55 & 1) as usize]?;
         let leaf = walk(memory, place, va)?;

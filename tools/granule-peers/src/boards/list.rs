@@ -1,14 +1,15 @@
-//! The boards: how QEMU is started for each, and how far our kernel comes on it. `docs/boards.md` has a row for each.
+//! The list of boards: the options of QEMU, and the expected boot. `docs/boards.md` has a row for
+//! each.
 
 use granule_cli::PageSize::{self, K4, K16, K64};
 use granule_cli::sizes::show_size;
 
-/// A board, on which all CPUs come up.
+/// A board, on which all CPUs must come up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Board {
-    /// QEMU's name of it.
+    /// QEMU's name of the board.
     pub(super) name: &'static str,
-    /// More options of QEMU's. Serial lines here come before the console.
+    /// More options for QEMU. Serial lines here come before the console.
     pub(super) options: &'static str,
     pub(super) tree: Tree,
     /// The QEMUs that have the board.
@@ -19,10 +20,10 @@ pub(super) struct Board {
     pub(super) cpus: usize,
 }
 
-/// Where a board's tree is from.
+/// The origin of a board's tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tree {
-    /// Debian's packages, with its path there.
+    /// Debian's packages, with the tree's path there.
     Debian(&'static str),
     Qemu,
     /// This project, with the code that starts the CPUs (`npcm845.rs`).
@@ -69,7 +70,7 @@ pub(super) const BOARDS: [Board; 10] = [
 ];
 
 impl Board {
-    /// The tree's path among Debian's.
+    /// Returns the tree's path in Debian's packages.
     pub(super) fn debian_tree(&self) -> Option<&'static str> {
         match self.tree {
             Tree::Debian(path) => Some(path),
@@ -77,7 +78,7 @@ impl Board {
         }
     }
 
-    /// Its row in the document.
+    /// Formats the row in the document.
     #[cfg_attr(not(test), allow(dead_code, reason = "a test compares the document"))]
     pub(super) fn row(&self) -> String {
         let Self { name, cpus, .. } = self;

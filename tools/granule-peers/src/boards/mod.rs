@@ -1,9 +1,8 @@
-//! QEMU's boards that are not its machine `virt`: our one image boots on each with the tree that Debian's kernel
-//! package carries for it, or with QEMU's own where there is none, with each page size of its CPU, and runs its first
-//! program.
+//! QEMU's boards: our one image boots on each with each page size of its CPU, and runs its first
+//! program. The tree is from Debian's kernel package, QEMU's own, or ours.
 //!
-//! This file has the order; the boards are in `list`, what one of them needs of its own is in
-//! `npcm845`, and `run` boots one.
+//! The boards are in `list`, the files that one of them needs are in `npcm845`, and `run` boots
+//! one.
 
 mod list;
 mod npcm845;
@@ -39,8 +38,8 @@ impl Case {
     }
 }
 
-/// Lists every board with every QEMU and every page size; or a sample in which a board's page sizes go along its QEMUs,
-/// for as long as the longer list is.
+/// Lists every board with every QEMU and every page size, or a sample that pairs each board's page
+/// sizes with its QEMUs.
 fn cases(is_all: bool) -> Vec<Case> {
     let mut cases = Vec::new();
     for board in &BOARDS {
@@ -61,13 +60,13 @@ fn cases(is_all: bool) -> Vec<Case> {
     cases
 }
 
-/// Adds a check for each boot, or for a sample: each board with each of its page sizes, and each QEMU with each of its
-/// boards.
+/// Adds a check for each boot, or for a sample: each board with each of its page sizes, and each
+/// QEMU with each of its boards.
 pub(crate) fn all(peers: &Peers<'_>, is_all: bool) -> Result<()> {
     let fetched = [0, 1].map(|at| (QEMUS[at].version, peers.qemu(at)));
     let qemu = |version: &str| -> Result<PathBuf> {
         match fetched.iter().find(|(it, _)| *it == version) {
-            // The oldest is the machine's own.
+            // The oldest is installed on this machine.
             None => Ok(PathBuf::from("qemu-system-aarch64")),
             Some((_, Ok(program))) => Ok(program.clone()),
             Some((_, Err(error))) => bail!("{error:#}"),
@@ -110,7 +109,7 @@ pub(crate) fn all(peers: &Peers<'_>, is_all: bool) -> Result<()> {
     Ok(())
 }
 
-/// The trees of Debian's that the boards boot with: their files by their names.
+/// Unpacks the Debian trees of the boards, and returns their files by name.
 fn trees(peers: &Peers<'_>) -> Result<BTreeMap<&'static str, PathBuf>> {
     let package = peers.path(&TREES[1])?;
     let named = |path: &str| {
@@ -119,7 +118,7 @@ fn trees(peers: &Peers<'_>) -> Result<BTreeMap<&'static str, PathBuf>> {
     };
     let mut trees = BTreeMap::new();
     for (path, bytes) in deb::files(&package, |path| named(path).is_some())? {
-        let tree = named(&path).context("a tree that is not asked for")?;
+        let tree = named(&path).context("an unexpected tree")?;
         trees.insert(tree, peers.files.put(&tree.replace('/', "-"), &bytes)?);
     }
     for tree in BOARDS.iter().filter_map(Board::debian_tree) {

@@ -1,22 +1,23 @@
-//! What stands in for firmware on Nuvoton's NPCM845 board: its tree, which neither Debian's packages nor QEMU have, and the
-//! code that starts its CPUs. QEMU's own such code is not reached, because it lies where the board's boot ROM is, and for
-//! all CPUs but the first it is code of 32 bits. The addresses are those of QEMU's machine `npcm845-evb`.
+//! A replacement for firmware on Nuvoton's NPCM845 board: its tree, which neither Debian's packages
+//! nor QEMU have, and the code that starts its CPUs. QEMU's own start code cannot be used: it is at
+//! the address of the board's boot ROM, and it is 32-bit code for all CPUs but the first. The
+//! addresses are those of QEMU's machine `npcm845-evb`.
 
 use anyhow::{Result, anyhow};
 use granule_boot::tree::{Range, WriteError, Writer};
 
-/// Where every CPU starts: RAM above the boot ROM, below the image.
+/// The start address of every CPU: in RAM, above the boot ROM and below the image.
 pub(super) const START: u64 = 0x10_0000;
-/// The eight bytes that the CPUs but the first watch.
+/// The address of the eight bytes that all CPUs but the first poll.
 const RELEASE: u64 = START + 0x80;
-/// What of RAM is not the kernel's: the boot ROM, and the code here.
+/// The bytes at the start of RAM that are reserved: the boot ROM, and the code here.
 const RESERVED: u64 = 0x11_0000;
 
 /// The number of CPUs.
 pub(super) const CPUS: u64 = 4;
 
-/// The code at [`START`]. The first CPU finds the tree, which QEMU puts after the initramfs, at a multiple of 2 MiB from
-/// 128 MiB on, and enters the image at 2 MiB. The others watch [`RELEASE`].
+/// The code at [`START`]. The first CPU finds the tree, which QEMU puts after the initramfs, at a
+/// multiple of 2 MiB from 128 MiB on, and enters the image at 2 MiB. The others poll [`RELEASE`].
 #[rustfmt::skip]
 const CODE: [u32; 25] = [
     0xd538_00a1, // mrs  x1, mpidr_el1
@@ -46,17 +47,18 @@ const CODE: [u32; 25] = [
     0xd503_201f, // nop
 ];
 
-/// How the CPUs but the first start.
+/// The start method of all CPUs but the first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Method {
-    /// They run from the start, and watch [`RELEASE`].
+    /// They run from the start, and poll [`RELEASE`].
     SpinTable,
     /// QEMU's own PSCI.
     Psci,
 }
 
 impl Method {
-    /// That of a QEMU with the board: 10.0 has no PSCI there, and starts all CPUs at once; 11.1 starts the first alone.
+    /// Returns the method of a QEMU version: 10.0 has no PSCI on this board, and starts all CPUs at
+    /// once; 11.1 starts only the first.
     pub(super) fn of(qemu: &str) -> Self {
         if qemu == "10.0" {
             Self::SpinTable
@@ -66,14 +68,14 @@ impl Method {
     }
 }
 
-/// The bytes of the code, up to the end of what the CPUs watch, which is zero.
+/// Returns the bytes of the code, up to the end of the polled bytes, which are zero.
 pub(super) fn code() -> Vec<u8> {
     let mut bytes: Vec<u8> = CODE.iter().flat_map(|it| it.to_le_bytes()).collect();
     bytes.resize((RELEASE - START) as usize + 8, 0);
     bytes
 }
 
-/// The tree.
+/// Makes the tree.
 pub(super) fn tree(method: Method) -> Result<Vec<u8>> {
     let mut bytes = vec![0; 0x4000];
     let used =
@@ -171,12 +173,12 @@ mod tests {
     }
 
     #[test]
-    fn the_code_ends_before_what_it_watches() {
+    fn the_code_ends_before_the_polled_bytes() {
         let bytes = code();
         assert!(4 * CODE.len() as u64 <= RELEASE - START);
         assert_eq!(bytes.len() as u64, RELEASE - START + 8);
         assert!(bytes.ends_with(&[0; 8]));
-        // As long as RAM below the image is not the kernel's.
+        // RAM below the image is reserved.
         assert!(START + (bytes.len() as u64) <= RESERVED && RESERVED <= 0x20_0000);
     }
 }

@@ -1,5 +1,5 @@
-//! One boot on a board, from its start to the end of the kernel's record, which must be what the list says. Boards
-//! without PSCI cannot be powered off, so the record's end is the boot's.
+//! One boot on a board, from its start to the end of the kernel's record, which must be as expected
+//! by the list. Boards without PSCI cannot be powered off, so the boot ends with the record.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -16,22 +16,22 @@ use xtask::workspace::show;
 use super::list::Board;
 use super::npcm845;
 
-/// A boot takes seconds on an idle machine.
+/// The time limit of a boot, which takes seconds on an idle machine.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// What a board boots with.
+/// The files of a boot.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct With<'a> {
     pub(super) image: &'a Path,
-    /// Its tree, if QEMU makes none.
+    /// The tree, unless QEMU makes one.
     pub(super) tree: Option<&'a Path>,
-    /// The code that starts its CPUs, in place of QEMU's.
+    /// The code that starts the CPUs, in place of QEMU's.
     pub(super) start: Option<&'a Path>,
     pub(super) initramfs: &'a Path,
 }
 
-/// What the first program does: more children than there are CPUs never call the kernel, so only the timer lets
-/// others run.
+/// The test of the first program: more children than CPUs never call the kernel, so others run only
+/// by the timer.
 const TEST: &str = "preempt";
 
 /// The kernel's record: the values of each key.
@@ -40,7 +40,7 @@ type Record = BTreeMap<String, Vec<String>>;
 /// The record's line of the timer's driver.
 const TIMER: &str = "name=arm-timer page_sizes=4k,16k,64k in_use=true";
 
-/// Boots, and says how many CPUs came up.
+/// Boots, and returns a line with the number of CPUs.
 pub(super) fn boot(
     board: &Board,
     page_size: PageSize,
@@ -70,11 +70,11 @@ pub(super) fn boot(
     let words = format!("arm64.pagesize={size} -- {}", TEST);
     command.arg("-initrd").arg(with.initramfs);
     command.args(["-append", &words]);
-    let record = heard(command)?;
+    let record = run(command)?;
     compare(&record, board, page_size)
 }
 
-/// Whether the boot went as the list says.
+/// Checks that the boot was as expected by the list.
 fn compare(record: &Record, board: &Board, page_size: PageSize) -> Result<String> {
     let all = |key: &str| record.get(key).map(Vec::as_slice).unwrap_or_default();
     for (key, wanted) in [
@@ -87,7 +87,7 @@ fn compare(record: &Record, board: &Board, page_size: PageSize) -> Result<String
     ] {
         ensure!(
             all(key) == [wanted.clone()],
-            "{key} is {:?}, and {wanted} is expected: {}",
+            "{key} is {:?}, expected {wanted}: {}",
             all(key),
             all("reason").join("; ")
         );
@@ -105,8 +105,8 @@ fn compare(record: &Record, board: &Board, page_size: PageSize) -> Result<String
     ))
 }
 
-/// Starts QEMU, and ends it when the record is whole.
-fn heard(mut command: Command) -> Result<Record> {
+/// Starts QEMU, and ends it when the record is complete.
+fn run(mut command: Command) -> Result<Record> {
     let text = show(&command);
     let mut child = command
         .stdin(Stdio::null())
@@ -124,7 +124,7 @@ fn heard(mut command: Command) -> Result<Record> {
             }
         }
     });
-    let record = listen(&receive);
+    let record = read(&receive);
     // It may have ended by itself.
     let _ = child.kill();
     child.wait().context("QEMU does not end")?;
@@ -133,7 +133,7 @@ fn heard(mut command: Command) -> Result<Record> {
     record.with_context(|| format!("`{text}`"))
 }
 
-fn listen(lines: &mpsc::Receiver<String>) -> Result<Record> {
+fn read(lines: &mpsc::Receiver<String>) -> Result<Record> {
     let deadline = Instant::now() + PATIENCE;
     let patience = PATIENCE.as_secs();
     let mut record = Record::new();
@@ -166,17 +166,17 @@ mod tests {
     use super::super::list::BOARDS;
     use super::*;
 
-    fn told(lines: &[&str]) -> Result<Record> {
+    fn record(lines: &[&str]) -> Result<Record> {
         let (send, receive) = mpsc::channel();
         for line in lines {
             send.send((*line).to_owned()).unwrap();
         }
         drop(send);
-        listen(&receive)
+        read(&receive)
     }
 
     #[test]
-    fn a_boot_must_be_what_the_list_says() {
+    fn a_boot_must_be_as_expected_by_the_list() {
         let board = Board {
             cpus: 2,
             ..BOARDS[0]
@@ -192,9 +192,9 @@ mod tests {
             "@granule outcome=ok",
             "@granule end",
         ];
-        let judged = |lines: &[&str]| compare(&told(lines)?, &board, PageSize::K4);
-        let told_well = judged(&good).unwrap();
-        assert!(told_well.starts_with("2 of 2 CPUs up, "), "{told_well}");
+        let judged = |lines: &[&str]| compare(&record(lines)?, &board, PageSize::K4);
+        let line = judged(&good).unwrap();
+        assert!(line.starts_with("2 of 2 CPUs up, "), "{line}");
         for at in 1..good.len() {
             let mut less = good.to_vec();
             less.remove(at);
@@ -203,6 +203,6 @@ mod tests {
         }
         let other = [&["@granule cpu_mismatch=CPU 1 is broken"], &good[..]].concat();
         assert!(judged(&other).unwrap_err().to_string().contains("broken"));
-        assert!(compare(&told(&good).unwrap(), &board, PageSize::K64).is_err());
+        assert!(compare(&record(&good).unwrap(), &board, PageSize::K64).is_err());
     }
 }

@@ -1,6 +1,7 @@
-//! Lists the faults: which instruction is left out, and the finding that each must have.
+//! The list of faults: the removed instructions, and the expected findings.
 
-/// A fault: what is planted, the instruction, the rules of which one is broken, and the function that the finding names.
+/// A fault: its description, the instruction, the rules of which one is violated, and the function
+/// that the finding names.
 #[derive(Debug)]
 pub(super) struct Fault(
     pub(super) &'static str,
@@ -12,7 +13,7 @@ pub(super) struct Fault(
 pub(super) const STALE: &[&str] = &["stale-translation", "stale-reuse", "RWHZWS"];
 const TABLES: &[&str] = &["freed-in-use", "unlinked-in-use"];
 
-/// The faults. Names of functions are those of Debian's Linux 6.12.
+/// The faults, with the function names of Debian's Linux 6.12.
 #[rustfmt::skip]
 pub(super) const FAULTS: [Fault; 24] = [
     Fault("copy on write: no TLBI of the page that is copied", "ptep_clear_flush:tlbi", STALE, "ptep_clear_flush"),
@@ -30,7 +31,8 @@ pub(super) const FAULTS: [Fault; 24] = [
     Fault("reclaim and migration: no TLBI", "set_tlb_ubc_flush_pending:tlbi", STALE, "try_to_migrate_one"),
     Fault("fixmap: the TLBI before the store is visible", "__set_fixmap:dsb ishst", STALE, "__set_fixmap"),
     Fault("fixmap: no TLBI of a slot that is cleared", "__set_fixmap:tlbi", STALE, "__set_fixmap"),
-    // Several files have a function of this name, in the order of the files: here and below mm/mprotect.c's.
+    // Several files have a function of this name; the numbers select that of mm/mprotect.c, here
+    // and below.
     Fault("mprotect of many pages: no TLBI by ASID", "tlb_flush:tlbi aside1is:9", STALE, "ptep_modify_prot_start"),
     Fault("mprotect of many pages: the TLBI before the stores are visible",
         "tlb_flush:dsb ishst:8", STALE, "ptep_modify_prot_start"),
@@ -38,13 +40,13 @@ pub(super) const FAULTS: [Fault; 24] = [
         "set_tlb_ubc_flush_pending:dsb ishst", STALE, "try_to_migrate_one"),
     Fault("exec: the TLBI of the stack before the stores are visible",
         "__flush_tlb_range_nosync:dsb ishst", STALE, "move_page_tables"),
-    // That of mm/mmu_gather.c.
+    // The function of mm/mmu_gather.c.
     Fault("munmap: the TLBI of pointers before the stores are visible", "tlb_flush:dsb ishst:4", TABLES, "free_pgd_range"),
     Fault("vmalloc: no TLBI of areas before they are given out again",
         "__purge_vmap_area_lazy:tlbi", STALE, "__vunmap_range_noflush"),
     Fault("vmalloc: the TLBI of areas before the stores are visible",
         "__purge_vmap_area_lazy:dsb ishst", STALE, "__vunmap_range_noflush"),
-    // Its fourth ISB and second TLBI are those before the identity map is in TTBR0.
+    // The fourth ISB and the second TLBI precede the write of the identity map to TTBR0.
     Fault("kexec: no ISB between the empty tree in TTBR0 and the TLBI", "machine_kexec:isb:4", STALE, "machine_kexec"),
     Fault("kexec: no TLBI of the program's pages before the identity map", "machine_kexec:tlbi:2", STALE, "machine_kexec"),
 ];

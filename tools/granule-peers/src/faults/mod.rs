@@ -1,8 +1,8 @@
-//! Faults planted in Debian's kernel while it runs under `granule watch`: single TLBIs and barriers become
-//! NOPs in its memory. Each must be found, with the name of the function that it is about. That each
-//! matters is confirmed by another judge, on a recording of the kernel without faults.
+//! Plants faults in Debian's kernel while it runs under `granule watch`: single TLBIs and barriers
+//! become NOPs in its memory. Each must be found, with the name of the affected function. Another
+//! judge confirms that each matters, on a recording of the kernel without faults.
 //!
-//! [`list`] has the faults and what is expected of each; what breaks a rule is the model's.
+//! [`list`] has the faults with the expected findings. The rules are the model's.
 
 mod list;
 
@@ -20,10 +20,11 @@ use crate::machine::{archive, granule, items, program};
 use crate::peers::Peers;
 use list::{FAULTS, Fault};
 
-/// The first process: forks and executes, copies on write, protects, unmaps, loads modules, patches the
-/// kernel's code through the fixmap, has pages migrate, and leaves for the next kernel if it is asked to.
-/// A DSB of an interrupt or of a switch between programs may make up for one that is left out. So a module is loaded
-/// nine times, many pages are protected five times, and the benchmark forks often with few pages.
+/// The first process: forks and executes, copies on write, protects, unmaps, loads modules, patches
+/// the kernel's code through the fixmap, migrates pages, and leaves for the next kernel if `leave`
+/// is set. A DSB of an interrupt or of a context switch may replace a removed one. So a module is
+/// loaded nine times, many pages are protected five times, and the benchmark forks often with few
+/// pages.
 const SCRIPT: &[u8] = b"#!/bin/busybox sh
 /bin/busybox mount -t proc proc /proc
 /bin/busybox mount -t sysfs sysfs /sys
@@ -41,14 +42,15 @@ echo watched to the end
 [ $leave ] && /leave /next 50000000
 /bin/busybox poweroff -f
 ";
-/// The word for the first process to leave for the next kernel, and what that kernel says last.
+/// The word that makes the first process leave for the next kernel, and the last line of that
+/// kernel.
 const LEAVE: &str = "leave=1";
 const LAST_LINE: &str = "@granule outcome=ok";
 
-/// A module that does something when it comes and goes.
+/// A module that does work when it is loaded and removed.
 const MODULE: &str = "brd";
 
-/// The time of one run, and of the other judge.
+/// The time limits of one run, and of the other judge.
 const LIMIT: Duration = Duration::from_secs(900);
 const JUDGE_LIMIT: Duration = Duration::from_secs(3600);
 
@@ -63,7 +65,7 @@ pub(crate) struct Subject<'a> {
     pub(crate) folder: &'a Path,
 }
 
-/// A run as `granule watch --json` tells it, and its console.
+/// Runs `granule watch --json`. Returns its report, and the console.
 pub(crate) fn watch(
     subject: &Subject<'_>,
     name: &str,
@@ -76,7 +78,8 @@ pub(crate) fn watch(
         .args(options)
         .arg("--")
         .arg(subject.qemu)
-        // Without the erratum for which Linux repeats TLBIs, and the second would hide what the first lacks.
+        // A CPU without the erratum for which Linux repeats TLBIs: a second TLBI would hide a fault
+        // in the first.
         .args(["-machine", "virt,gic-version=3", "-cpu", "cortex-a57"])
         .args(["-m", "512M", "-smp", &subject.cpus.to_string()])
         .args(["-display", "none", "-nodefaults", "-serial"])
@@ -86,16 +89,16 @@ pub(crate) fn watch(
         .arg("-initrd")
         .arg(subject.initrd)
         .arg("-append")
-        // The other judge does not know page-table isolation.
+        // The other judge does not support page-table isolation.
         .arg(format!(
             "console=ttyAMA0 panic=-1 quiet nowatchdog kpti=off {words}"
         ));
-    let (told, _) = crate::machine::json(command, LIMIT)?;
+    let (report, _) = crate::machine::json(command, LIMIT)?;
     let console = std::fs::read(&console).unwrap_or_default();
-    Ok((told, String::from_utf8_lossy(&console).into_owned()))
+    Ok((report, String::from_utf8_lossy(&console).into_owned()))
 }
 
-/// The functions that a finding is about: that of its place, and those of the events that it conflicts with.
+/// Lists the functions of a finding: that of its place, and those of the conflicting events.
 fn names(finding: &Value) -> BTreeSet<String> {
     let conflicts = |step: &&Value| {
         let role = step["role"].as_str();
@@ -107,12 +110,12 @@ fn names(finding: &Value) -> BTreeSet<String> {
     names.map(str::to_owned).collect()
 }
 
-/// What of a run with a fault shows it: the rules and the functions of findings that the run without it does
-/// not have.
-fn shows(told: &Value, whole: &Value, fault: &Fault) -> Result<String> {
+/// Describes the finding that shows a fault: it names the fault's rule and function, and the run
+/// without the fault does not have it.
+fn shows(report: &Value, whole: &Value, fault: &Fault) -> Result<String> {
     let site = |finding: &Value| (finding["rule"].clone(), finding["function"].clone());
     let known: Vec<_> = items(&whole["findings"]).iter().map(site).collect();
-    let all = items(&told["findings"]).iter();
+    let all = items(&report["findings"]).iter();
     let new: Vec<_> = all.filter(|it| !known.contains(&site(it))).collect();
     ensure!(!new.is_empty(), "nothing is found");
     let Fault(_, _, rules, function) = fault;
@@ -134,15 +137,15 @@ fn shows(told: &Value, whole: &Value, fault: &Fault) -> Result<String> {
     bail!("{function} is not named; found: {}", others.join(", "))
 }
 
-/// The addresses of a run's planted instructions, where the kernel was linked.
-fn planted(told: &Value) -> Result<String> {
-    let all = items(&told["planted"]).iter();
+/// Lists the link addresses of a run's planted instructions.
+fn planted(report: &Value) -> Result<String> {
+    let all = items(&report["planted"]).iter();
     let addresses: Vec<_> = all.filter_map(|one| one["linked"].as_str()).collect();
     ensure!(!addresses.is_empty(), "nothing was planted");
     Ok(addresses.join(","))
 }
 
-/// Runs a test of `granule-cli` that judges recordings, with one more variable of its environment.
+/// Runs a test of `granule-cli` that judges recordings, with one more environment variable.
 pub(crate) fn judged(
     test: &str,
     traces: &str,
@@ -157,8 +160,8 @@ pub(crate) fn judged(
     run_for(command, limit)
 }
 
-/// Whether removals of each fault's instructions from the recording matter, in the order of the faults: the
-/// removals that matter, and all.
+/// Counts the removals of each fault's instructions from the recording, in the order of the faults:
+/// those that matter, and all.
 fn mattering(record: &Path, places: &[String]) -> Result<Vec<(u64, u64)>> {
     let places_of = ("GRANULE_SENSITIVITY_PLACES", &*places.join(";"));
     let traces = record.to_str().context("the folder's name is not UTF-8")?;
@@ -166,15 +169,15 @@ fn mattering(record: &Path, places: &[String]) -> Result<Vec<(u64, u64)>> {
     let rows = rows(&finished.stdout);
     ensure!(
         rows.len() == places.len(),
-        "the other judge told of {} faults, and not of {}: {}",
+        "the other judge reported {} faults, expected {}: {}",
         rows.len(),
         places.len(),
-        finished.stderr.lines().last().unwrap_or("it said nothing")
+        finished.stderr.lines().last().unwrap_or("no error message")
     );
     Ok(rows)
 }
 
-/// The rows `fault N: M of R removals mattered`.
+/// Parses the rows `fault N: M of R removals mattered`.
 fn rows(text: &str) -> Vec<(u64, u64)> {
     let row = |line: &str| {
         let (_, rest) = line.split_once("fault ")?.1.split_once(": ")?;
@@ -185,7 +188,8 @@ fn rows(text: &str) -> Vec<(u64, u64)> {
     text.lines().filter_map(row).collect()
 }
 
-/// Plants the faults, and adds a check for each. Returns a row for each that is found and matters.
+/// Plants the faults, and adds a check for each. Returns a row for each fault that is found and
+/// matters.
 fn all(subject: &Subject<'_>, peers: &Peers<'_>) -> Vec<Value> {
     let record = subject.folder.join("whole.gz");
     let whole = match without(subject, &record) {
@@ -200,16 +204,16 @@ fn all(subject: &Subject<'_>, peers: &Peers<'_>) -> Vec<Value> {
     graph::all(
         FAULTS.len(),
         |at| {
-            // The kernel is somewhere else each time.
+            // KASLR places the kernel at another address each time.
             let plant = ["--plant", FAULTS[at].1];
-            let (told, _) = watch(subject, &format!("fault-{at}"), &plant, LEAVE)?;
-            Ok((shows(&told, &whole, &FAULTS[at])?, planted(&told)?))
+            let (report, _) = watch(subject, &format!("fault-{at}"), &plant, LEAVE)?;
+            Ok((shows(&report, &whole, &FAULTS[at])?, planted(&report)?))
         },
         |one| done[one.job] = one.result,
     );
     let found = done.iter().flatten();
     let places: Vec<String> = found.map(|(_, places)| places.clone()).collect();
-    // What was not found is told below; there may be nothing left to judge.
+    // Faults that were not found are reported below.
     let judged = if places.is_empty() {
         Ok(Vec::new())
     } else {
@@ -229,20 +233,20 @@ fn all(subject: &Subject<'_>, peers: &Peers<'_>) -> Vec<Value> {
                 "{found}; but none of {removed} removals matters"
             );
             let matter = format!("{mattered} of {removed}");
-            let told = format!("{found}; {matter} removals matter");
+            let line = format!("{found}; {matter} removals matter");
             rows.push(json!({ "what": what, "plant": plant, "found": found, "matter": matter }));
-            Ok(told)
+            Ok(line)
         });
         peers.add(format!("planted fault, {what}"), result);
     }
     rows
 }
 
-/// The kernel in which faults are planted, by its place in the list of kernels.
+/// The kernel in which faults are planted, by its place in `LINUXES`.
 const PLANTED_IN: usize = 1;
 
-/// Makes the initramfs for the kernel at this place of the list of kernels: with the benchmark of user memory, and the
-/// program that loads the next kernel and leaves for it.
+/// Makes the initramfs for the kernel at this place of `LINUXES`, with the benchmark of user
+/// memory, and the program that loads the next kernel and leaves for it.
 pub(crate) fn initrd(peers: &Peers<'_>, at: usize) -> Result<PathBuf> {
     let modules = peers.modules(at, &[MODULE])?;
     let module = modules.first();
@@ -256,7 +260,7 @@ pub(crate) fn initrd(peers: &Peers<'_>, at: usize) -> Result<PathBuf> {
     peers.files.initramfs(&format!("faults-{at}.cpio"), archive)
 }
 
-/// Plants the faults, and keeps a row for each that is found and matters.
+/// Plants the faults, and keeps a row for each fault that is found and matters.
 pub(crate) fn run(peers: &Peers<'_>) -> Result<()> {
     let subject = Subject {
         qemu: &peers.qemu(0)?,
@@ -268,21 +272,21 @@ pub(crate) fn run(peers: &Peers<'_>) -> Result<()> {
     peers.summary.keep("faults", all(&subject, peers))
 }
 
-/// The run without a fault, recorded.
+/// Records the run without a fault.
 fn without(subject: &Subject<'_>, record: &Path) -> Result<Value> {
     let record = record.to_str().context("the folder's name is not UTF-8")?;
-    let (told, console) = watch(
+    let (report, console) = watch(
         subject,
         "whole",
         &["--record", record],
         &format!("nokaslr {LEAVE}"),
     )?;
     ensure!(
-        told["complete"] == true && console.contains(LAST_LINE),
+        report["complete"] == true && console.contains(LAST_LINE),
         "it was not seen to its end: {}",
-        told["unchecked"]
+        report["unchecked"]
     );
-    Ok(told)
+    Ok(report)
 }
 
 #[cfg(test)]
@@ -325,10 +329,10 @@ mod tests {
     }
 
     #[test]
-    fn nothing_planted_and_nothing_judged_are_told() {
+    fn rows_are_read_and_a_run_without_planted_faults_is_refused() {
         assert!(planted(&json!({"planted": []})).is_err());
-        let told = json!({"planted": [{"linked": "0x10"}, {"linked": "0x20"}]});
-        assert_eq!(planted(&told).unwrap(), "0x10,0x20");
+        let report = json!({"planted": [{"linked": "0x10"}, {"linked": "0x20"}]});
+        assert_eq!(planted(&report).unwrap(), "0x10,0x20");
         let text = "running 1 test\nfault 0: 3 of 40 removals mattered\nfault 1: 0 of 0 removals mattered\n";
         assert_eq!(rows(text), [(3, 40), (0, 0)]);
         assert!(rows("test result: ok").is_empty());

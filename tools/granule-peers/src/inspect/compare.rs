@@ -1,4 +1,5 @@
-//! What the tree reader found beside what QEMU and the guest's kernel say. Pure: QEMU is a function here.
+//! Compares the trees that were read with QEMU's translation and the guest kernel's pages. Pure:
+//! QEMU is a function here.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -9,20 +10,20 @@ use granule_inspect::source::Memory;
 use granule_inspect::tree::Tree;
 use granule_inspect::walk::{EVERYTHING, Event, Tables, walk};
 
-/// Up to so many ranges are all compared; of more, so many.
+/// The most ranges that are compared; of more, a sample of this size is.
 const MOST_RANGES: usize = 2000;
-/// The seed of what is drawn.
+/// The seed of the sample.
 const SEED: u64 = 1;
 
 /// A tree as it was read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Walked {
     pub(super) ranges: Vec<Range>,
-    /// The number of tables by level, that of pages last.
+    /// The number of tables by level.
     pub(super) tables: BTreeMap<i32, u64>,
 }
 
-/// Reads a tree, all of which must be there.
+/// Reads a tree, which must be complete.
 pub(super) fn walked(memory: &dyn Memory, tree: &Tree) -> Result<Walked> {
     let (mut walked, mut merger) = (Walked::default(), Merger::default());
     let ended = walk(&Tables::new(memory, tree), tree, EVERYTHING, |event| {
@@ -44,10 +45,10 @@ pub(super) fn walked(memory: &dyn Memory, tree: &Tree) -> Result<Walked> {
     Ok(walked)
 }
 
-/// Two readings of one tree are the same.
+/// Checks that two readings of one tree are the same.
 pub(super) fn same(one: &Walked, other: &Walked) -> Result<()> {
     for (one, other) in one.ranges.iter().zip(&other.ranges) {
-        ensure!(one == other, "{one:x?} is {other:x?} there");
+        ensure!(one == other, "{one:x?} is {other:x?} in the other");
     }
     let (one, other) = (
         (one.ranges.len(), &one.tables),
@@ -55,16 +56,16 @@ pub(super) fn same(one: &Walked, other: &Walked) -> Result<()> {
     );
     ensure!(
         one == other,
-        "ranges and tables are {one:?}, and {other:?} there"
+        "ranges and tables are {one:?}, and {other:?} in the other"
     );
     Ok(())
 }
 
-/// The ranges that are compared: all, or one drawn from each of as many equal stretches of the list.
+/// Chooses the ranges to compare: all, or a random one of each of as many equal parts of the list.
 fn drawn(number: usize) -> Vec<usize> {
     let mut state = SEED;
     let mut random = move || {
-        // Knuth's MMIX generator, of which the upper bits are good.
+        // Knuth's MMIX generator, whose upper bits are random enough.
         state = state
             .wrapping_mul(6_364_136_223_846_793_005)
             .wrapping_add(1_442_695_040_888_963_407);
@@ -78,7 +79,8 @@ fn drawn(number: usize) -> Vec<usize> {
         .collect()
 }
 
-/// QEMU translates as the ranges say, at both ends and in the middle, and nothing beside them.
+/// Checks that QEMU translates like the ranges, at both ends and in the middle, and does not
+/// translate the addresses beside them.
 pub(super) fn translation(
     ranges: &[Range],
     mut translate: impl FnMut(u64) -> Result<Option<u64>>,
@@ -116,7 +118,7 @@ pub(super) fn translation(
             beside += 1;
         }
     }
-    // Ranges that all touch would leave nothing to see beside them.
+    // If all ranges were adjacent, no address beside them would be compared.
     ensure!(beside > 0, "no address beside a range was compared");
     let of = match ranges.len() {
         all if all == drawn.len() => "all".to_owned(),
@@ -128,8 +130,12 @@ pub(super) fn translation(
     ))
 }
 
-/// A process's pages are those that its kernel told.
-pub(super) fn pages(walked: &Walked, told: &BTreeMap<u64, u64>, page_bytes: u64) -> Result<String> {
+/// Checks that a process's pages are those that its kernel reported.
+pub(super) fn pages(
+    walked: &Walked,
+    reported: &BTreeMap<u64, u64>,
+    page_bytes: u64,
+) -> Result<String> {
     let mut found = BTreeMap::new();
     for range in &walked.ranges {
         let pages = (0..range.bytes / page_bytes).map(|page| {
@@ -140,22 +146,23 @@ pub(super) fn pages(walked: &Walked, told: &BTreeMap<u64, u64>, page_bytes: u64)
         });
         found.extend(pages);
     }
-    for (page, frame) in told {
+    for (page, frame) in reported {
         let there = found.get(page);
         ensure!(
             there == Some(frame),
             "page {page:#x} has the frame {frame:#x} for Linux, and {there:#x?} in its tables"
         );
     }
-    let more = found.keys().find(|page| !told.contains_key(page));
+    let more = found.keys().find(|page| !reported.contains_key(page));
     ensure!(
         more.is_none(),
-        "page {:#x} is in its tables and Linux told of no frame",
+        "page {:#x} is in its tables, but Linux reported no frame",
         more.copied().unwrap_or_default()
     );
-    // A process without pages would agree as well.
-    ensure!(told.len() > 16, "the process has {} pages", told.len());
-    Ok(format!("{} pages", told.len()))
+    // A process without pages would also agree.
+    let count = reported.len();
+    ensure!(count > 16, "the process has {count} pages");
+    Ok(format!("{count} pages"))
 }
 
 #[cfg(test)]
@@ -166,7 +173,8 @@ mod tests {
 
     const PAGE: u64 = 4096;
 
-    /// 39 bits: a root, a table of level 2, one of level 3 with pages 0 to 39 at 2 GiB and page 50.
+    /// Makes a tree of 39 bits: a root, a table of level 2, and one of level 3 with pages 0 to 39
+    /// at 2 GiB, and page 50.
     fn small() -> Walked {
         let base = 0x4000_0000;
         let mut words = vec![0_u64; 3 * 512];
@@ -197,17 +205,17 @@ mod tests {
         let small = small();
         assert_eq!(small.ranges.len(), 2);
         assert_eq!(small.tables, BTreeMap::from([(1, 1), (2, 1), (3, 1)]));
-        let told = translation(&small.ranges, |address| Ok(by(&small, address))).unwrap();
+        let line = translation(&small.ranges, |address| Ok(by(&small, address))).unwrap();
         assert_eq!(
-            told,
+            line,
             "2 ranges (all): 6 addresses agree, 4 beside them are mapped by neither"
         );
         let first = small.ranges[0].start / PAGE;
-        let pages_told: BTreeMap<u64, u64> = (0..40)
+        let reported: BTreeMap<u64, u64> = (0..40)
             .chain([50])
             .map(|page| (first + page, 0x8_0000 + page))
             .collect();
-        assert_eq!(pages(&small, &pages_told, PAGE).unwrap(), "41 pages");
+        assert_eq!(pages(&small, &reported, PAGE).unwrap(), "41 pages");
         assert!(same(&small, &small).is_ok());
     }
 
@@ -238,12 +246,12 @@ mod tests {
         other.insert(page + 3, 1);
         more.insert(page + 45, 1);
         fewer.remove(&(page + 50));
-        for (told, words) in [
+        for (reported, words) in [
             (&other, "has the frame 0x1 for Linux"),
             (&more, "in its tables"),
-            (&fewer, "Linux told of no frame"),
+            (&fewer, "Linux reported no frame"),
         ] {
-            let error = pages(&small, told, PAGE).unwrap_err().to_string();
+            let error = pages(&small, reported, PAGE).unwrap_err().to_string();
             assert!(error.contains(words), "{error}");
         }
         let mut changed = small.clone();

@@ -1,5 +1,5 @@
-//! A Debian kernel that runs until its first process has told what it is to tell, and then stands still:
-//! QEMU, its monitor, dumps. Nothing here knows what is compared.
+//! Runs a Debian kernel until its first process has printed its output, and then stops it: QEMU,
+//! its monitor, and dumps.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,22 +12,22 @@ use granule_inspect::source::{self, Registers, Source};
 use serde_json::{Value, json};
 use xtask::machine::Machine;
 
-use super::told;
+use super::output::{self, Output};
 use crate::machine::{self, CPU, Kernel, LIMIT};
 
-/// Enough for a kernel and a shell, and quickly dumped.
+/// The memory: enough for a kernel and a shell, and quickly dumped.
 pub(super) const MEMORY: &str = "256M";
-/// The seed of the addresses that Linux draws for itself (KASLR), so that two runs have the same.
+/// The seed of the random addresses of Linux (KASLR), so that two runs have the same.
 pub(super) const SEED: &str = "1";
-/// Only emergency messages on the console, and tables of the kernel that programs do not have.
+/// Only emergency messages on the console, and page-table isolation.
 pub(super) const WORDS: &str = "console=ttyAMA0 loglevel=1 panic=-1 kpti=on";
 /// The root table in TTBR: the bits below an ASID, without CnP.
 const ROOT: u64 = (1 << 48) - 2;
-/// A command of QEMU's that writes a dump.
+/// The time limit of QEMU's command that writes a dump.
 const DUMP: Duration = Duration::from_secs(120);
-/// The first process. The one that is looked at does nothing for ever and never waits, so a CPU has its
-/// tables. `stat_refresh` makes the kernel add up what its CPUs have counted. `read` waits for two seconds: another
-/// process, such as a `sleep`, would have tables of its own.
+/// The first process. The inspected process loops forever and never waits, so a CPU has its tables.
+/// `stat_refresh` makes the kernel sum up the counters of its CPUs. `read` waits for two seconds;
+/// another process, such as `sleep`, would have tables of its own.
 const SCRIPT: &str = "#!/bin/busybox sh
 count() {
   echo > /proc/sys/vm/stat_refresh
@@ -72,7 +72,7 @@ pub(super) fn archive(busybox: &[u8]) -> Initramfs {
     archive.program("/init", SCRIPT.as_bytes())
 }
 
-/// Dumps the machine behind the monitor in that format, into a file of that name.
+/// Dumps the machine of a monitor in a format, into a file of that name.
 pub(super) fn dump(qmp: &mut Qmp, folder: &Path, format: &str) -> Result<PathBuf> {
     let path = folder.join(format);
     let arguments = json!({
@@ -85,20 +85,20 @@ pub(super) fn dump(qmp: &mut Qmp, folder: &Path, format: &str) -> Result<PathBuf
     Ok(path)
 }
 
-/// A machine that stands still.
+/// A stopped machine.
 pub(super) struct Guest {
     machine: Machine,
     qmp: Qmp,
     folder: tempfile::TempDir,
-    /// What the script said.
-    pub(super) told: told::Told,
+    /// The output of the script.
+    pub(super) output: Output,
     /// The registers of its CPUs.
     pub(super) cpus: Vec<Registers>,
 }
 
 impl Guest {
-    /// Boots, waits for the end of what the script says, and stops the machine while one CPU is in the
-    /// process that is looked at and another has the kernel's tables.
+    /// Boots, waits for the end of the script's output, and stops the machine while one CPU is in
+    /// the inspected process and another has the kernel's tables.
     pub(super) fn stopped(kernel: &Kernel, rodata: &str, initramfs: &Path) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let page_bytes = kernel.page_size.bytes();
@@ -109,9 +109,9 @@ impl Guest {
             qemu.arg("-initrd").arg(initramfs);
         })?;
         let qmp = machine.qmp()?;
-        let told = loop {
-            if let Some(told) = told::read(&machine.said(), page_bytes)? {
-                break told;
+        let output = loop {
+            if let Some(output) = output::read(&machine.said(), page_bytes)? {
+                break output;
             }
             machine.wait()?;
         };
@@ -119,7 +119,7 @@ impl Guest {
             machine,
             qmp,
             folder,
-            told,
+            output,
             cpus: Vec::new(),
         };
         loop {
@@ -134,26 +134,26 @@ impl Guest {
         }
     }
 
-    /// The first CPU that is in a process.
+    /// Finds the first CPU that is in a process.
     pub(super) fn in_process(&self) -> Option<usize> {
         let is_it = |cpu: &Registers| cpu.get("pc").is_some_and(|pc| pc >> 63 == 0);
         self.cpus.iter().position(is_it)
     }
 
-    /// The first CPU that has the kernel's tables. A CPU in the kernel's vectors still has those of the process,
-    /// which lack nearly all of the kernel.
+    /// Finds the first CPU that has the kernel's tables. A CPU in the kernel's vectors still has
+    /// those of the process, without nearly all of the kernel.
     pub(super) fn in_kernel(&self) -> Option<usize> {
         let root = |cpu: &Registers| cpu.get("ttbr1_el1").map(|ttbr| ttbr & ROOT);
         let hidden = root(self.cpus.get(self.in_process()?)?);
         self.cpus.iter().position(|cpu| root(cpu) != hidden)
     }
 
-    /// The machine as a source.
+    /// Returns the machine as a source.
     pub(super) fn live(&self) -> Result<Source> {
         Ok(self.machine.source().parse()?)
     }
 
-    /// What a dump does not say.
+    /// Returns options with the register values that a dump lacks.
     pub(super) fn options(&self) -> Options {
         Options {
             mair: self.cpus.first().and_then(|cpu| cpu.get("mair_el1")),
@@ -161,12 +161,12 @@ impl Guest {
         }
     }
 
-    /// Dumps the machine in that format.
+    /// Dumps the machine in a format.
     pub(super) fn dump(&mut self, format: &str) -> Result<PathBuf> {
         dump(&mut self.qmp, self.folder.path(), format)
     }
 
-    /// QEMU's own translation of a virtual address by the tables of that CPU.
+    /// Translates a virtual address by QEMU, with the tables of a CPU.
     pub(super) fn translated(&mut self, cpu: usize, address: u64) -> Result<Option<u64>> {
         let arguments =
             json!({ "command-line": format!("gva2gpa {address:#x}"), "cpu-index": cpu });
@@ -175,11 +175,11 @@ impl Guest {
         if text == "Unmapped" {
             return Ok(None);
         }
-        let output = text.strip_prefix("gpa: 0x");
-        let output = output.and_then(|output| u64::from_str_radix(output, 16).ok());
-        output
+        let address = text.strip_prefix("gpa: 0x");
+        let address = address.and_then(|address| u64::from_str_radix(address, 16).ok());
+        address
             .map(Some)
-            .with_context(|| format!("QEMU's gva2gpa says {text:?}"))
+            .with_context(|| format!("QEMU's gva2gpa returned {text:?}"))
     }
 
     fn run(&mut self, command: &str, arguments: Value) -> Result<Value> {
@@ -192,12 +192,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_script_has_every_program_it_calls_and_says_what_is_read() {
+    fn every_applet_is_used_in_the_script_and_its_edges_are_printed_once() {
         for applet in APPLETS.split(' ') {
             assert!(SCRIPT.contains(applet), "{applet}");
         }
         assert!(SCRIPT.starts_with("#!/bin/busybox sh\n"));
-        for line in [told::BEGIN, told::END] {
+        for line in [output::BEGIN, output::END] {
             assert_eq!(SCRIPT.matches(&format!("echo {line}\n")).count(), 1);
         }
     }

@@ -1,5 +1,6 @@
-//! Compares files that Debian's own makedumpfile writes with the ELF core that it was given. It is a program of
-//! arm64 and runs under qemu-user with its libraries in a folder of its own; nothing is installed.
+//! Compares files that Debian's makedumpfile writes with the original ELF core. makedumpfile is an
+//! arm64 program, which runs under qemu-user with its libraries in a folder of its own; nothing is
+//! installed.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -29,24 +30,25 @@ const MAKEDUMPFILE: Program<'_> = Program {
     suites: &["trixie"],
 };
 
-/// For this machine's own architecture, and with no libraries: Debian 13's emulator is of several packages.
+/// The emulator, for this machine's architecture and without libraries: Debian 13's is in several
+/// packages.
 const EMULATOR: Program<'_> = Program {
     package: "qemu-user-static",
     path: "usr/bin/qemu-aarch64-static",
     suites: &["bookworm"],
 };
 
-/// The driver by which Linux tells QEMU its VMCOREINFO.
+/// The driver with which Linux passes its VMCOREINFO to QEMU.
 const MODULE: &str = "/kernel/drivers/firmware/qemu_fw_cfg.ko";
 const READY: &str = "makedumpfile begins";
 const SCRIPT: &str = "#!/bin/busybox sh\n\
     /bin/busybox insmod /qemu_fw_cfg.ko && echo makedumpfile begins\n\
     while :; do :; done\n";
 
-/// A few seconds on an idle machine.
+/// The time limit of makedumpfile, which takes a few seconds on an idle machine.
 const PATIENCE: Duration = Duration::from_secs(1200);
 
-/// The name, the options, and the line of `makedumpfile -v` that must say `enabled`.
+/// The name, the options, and the required compression, which is `enabled` in `makedumpfile -v`.
 const CASES: [(&str, &[&str], Option<&str>); 8] = [
     ("not compressed, all pages", &["-d", "0"], None),
     ("zlib, all pages", &["-c", "-d", "0"], None),
@@ -58,12 +60,12 @@ const CASES: [(&str, &[&str], Option<&str>); 8] = [
     ("ELF", &["-E", "-d", "31"], None),
 ];
 
-/// The kernel's pages, and the one that is compared of so many.
+/// The kernel's page size, and the number of pages of which one is compared.
 const PAGE: usize = 4096;
 const EVERY: usize = 61;
 
-/// Adds a check for each way to write a file of the oldest kernel, which makedumpfile knows: it refuses 4K pages built for
-/// 52 bits.
+/// Adds a check for each way to write a file, with the oldest kernel: makedumpfile refuses newer
+/// ones with 4K pages, which are built for 52 bits.
 pub(crate) fn all(peers: &Peers<'_>) -> Result<()> {
     let add = |name: &str, result| peers.add(format!("inspect, makedumpfile: {name}"), result);
     let made = match Made::new(peers) {
@@ -76,7 +78,7 @@ pub(crate) fn all(peers: &Peers<'_>) -> Result<()> {
     for (name, options, needs) in CASES {
         let compared = made.compare(options);
         match needs {
-            // Then the program says so and writes a file without compression.
+            // Without the compression it prints a line, and writes an uncompressed file.
             Some(needs) if !made.enabled(needs) => {
                 let name = format!("not compressed, because it is built without {needs}");
                 add(&name, compared);
@@ -92,7 +94,7 @@ struct Made {
     folder: tempfile::TempDir,
     /// The words that start the program.
     words: Vec<String>,
-    /// What `makedumpfile -v` says.
+    /// The output of `makedumpfile -v`.
     version: String,
     core: PathBuf,
     opened: Opened,
@@ -124,7 +126,7 @@ impl Made {
         lines.any(|line| line.eq([compression, "enabled"]))
     }
 
-    /// Runs the program, and returns what it says. What it writes to standard output may go to a file.
+    /// Runs the program, and returns its messages. Its standard output may go to a file.
     fn run(&self, arguments: &[&str], output: Option<&Path>) -> Result<String> {
         let mut command = Command::new("sh");
         let script = match output {
@@ -134,13 +136,13 @@ impl Made {
         command.args(["-c", script, "sh"]).args(output);
         command.args(&self.words).args(arguments);
         let done = run_for(command, PATIENCE)?;
-        let said = done.stdout + &done.stderr;
+        let messages = done.stdout + &done.stderr;
         // Progress is on one line, with carriage returns.
-        let last = said
+        let last = messages
             .split(['\r', '\n'])
             .rfind(|line| !line.trim().is_empty());
         match done.status {
-            Some(status) if status.success() => Ok(said),
+            Some(status) if status.success() => Ok(messages),
             Some(status) => bail!(
                 "makedumpfile ended with {status}: {}",
                 last.unwrap_or_default()
@@ -149,7 +151,7 @@ impl Made {
         }
     }
 
-    /// The file that these options make has the tables and the memory of the core.
+    /// Checks that the file of these options has the tables and the memory of the core.
     fn compare(&self, options: &[&str]) -> Result<String> {
         let file = self.folder.path().join("file");
         let _ = fs::remove_file(&file);
@@ -178,7 +180,8 @@ impl Made {
     }
 }
 
-/// Some pages of two memories: how many are the same, and how many the second says that it leaves out.
+/// Compares some pages of two memories. Returns the numbers of those that are the same, and of
+/// those that the second leaves out.
 fn memory(one: &Opened, other: &Opened) -> Result<(u64, u64)> {
     let (mut pages, mut left_out) = (0, 0);
     for range in one.memory.ranges() {
@@ -202,7 +205,7 @@ fn memory(one: &Opened, other: &Opened) -> Result<(u64, u64)> {
     Ok((pages, left_out))
 }
 
-/// An ELF core of a running Linux, with its own VMCOREINFO.
+/// Makes an ELF core of a running Linux, with its own VMCOREINFO.
 fn core(peers: &Peers<'_>, folder: &Path) -> Result<PathBuf> {
     let module = deb::file(&peers.first()?, |path| path.ends_with(MODULE));
     let module = module.context("the kernel's package has no module for QEMU's fw_cfg")?;
@@ -227,8 +230,8 @@ fn core(peers: &Peers<'_>, folder: &Path) -> Result<PathBuf> {
     Ok(core)
 }
 
-/// makedumpfile looks for the program headers right behind the file's header, where Linux's own dumps have
-/// them. QEMU puts a section header between the two.
+/// Moves the program headers right behind the file header, where makedumpfile and Linux's own dumps
+/// have them. QEMU puts a section header between the two.
 fn as_linux_writes(core: &Path) -> Result<()> {
     fs::set_permissions(core, fs::Permissions::from_mode(0o600))?;
     let file = OpenOptions::new().read(true).write(true).open(core)?;
@@ -241,7 +244,7 @@ fn as_linux_writes(core: &Path) -> Result<()> {
     let mut headers = vec![0; 56 * usize::try_from(count)?];
     file.read_exact_at(&mut headers, first)?;
     file.write_all_at(&headers, 64)?;
-    // The place of the program headers, that of section headers, and the number of these.
+    // The offsets of the program headers and section headers, and the number of section headers.
     file.write_all_at(&[64_u64, 0].map(u64::to_le_bytes).concat(), 32)?;
     file.write_all_at(&[0; 4], 60)?;
     Ok(())
@@ -254,7 +257,7 @@ mod tests {
     #[test]
     fn headers_move_and_the_core_stays_the_same() {
         let core = granule_testing::dumps::elf_core(&[(0x4000_0000, vec![7; 64])], &[0; 64]);
-        // As QEMU: a section header of 64 bytes behind the file's header.
+        // Like QEMU: a section header of 64 bytes behind the file header.
         let mut moved = core[..64].to_vec();
         moved[32..40].copy_from_slice(&128_u64.to_le_bytes());
         moved.extend([0xff; 64]);

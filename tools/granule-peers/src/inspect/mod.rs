@@ -1,16 +1,14 @@
-//! Debian's kernels read from outside: the ranges of a kernel's tree beside QEMU's own translation, table
-//! memory beside what the kernel counted, a process's pages beside its `/proc/PID/pagemap`, and what `granule
-//! lint` finds, with protected and unprotected kernel text. And the files of Debian's makedumpfile beside the core that
-//! it was given (`makedumpfile`).
-//!
-//! This file has the order; the guest, what it says, the comparisons and the known findings are in the
-//! other files.
+//! Reads the page tables of Debian's kernels from outside, and compares: the ranges of a kernel's
+//! tree with QEMU's own translation, table memory with the kernel's count, a process's pages with
+//! its `/proc/PID/pagemap`, and the findings of `granule lint` with the known ones, with protected
+//! and unprotected kernel text. `makedumpfile` compares files of Debian's makedumpfile with the
+//! original core.
 
 mod compare;
 mod guest;
 mod known;
 pub(crate) mod makedumpfile;
-mod told;
+mod output;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -27,11 +25,12 @@ use self::guest::Guest;
 use crate::machine::Kernel;
 use crate::peers::Peers;
 
-/// What `rodata=` can be, and `full` is the default: kernel text and constants read-only in the linear map
-/// too, which takes pages; only in their own place; nowhere.
+/// The values of `rodata=`: kernel text and constants are read-only in the linear map too, which
+/// takes pages (`full`, the default), only in the kernel image (`on`), or nowhere (`off`).
 const RODATA: [&str; 3] = ["full", "on", "off"];
 
-/// Reads each kernel with each of these words, several at a time, in each way and compares: a check for each subject.
+/// Reads each kernel with each value of `rodata=`, several at a time, and adds a check for each
+/// subject.
 pub(crate) fn all(peers: &Peers<'_>) -> Result<()> {
     let archive = guest::archive(&peers.busybox);
     let initramfs = peers.files.initramfs("inspect.cpio", archive)?;
@@ -53,7 +52,7 @@ pub(crate) fn all(peers: &Peers<'_>) -> Result<()> {
     Ok(())
 }
 
-/// One kernel to be read, and a value of `rodata=`.
+/// A kernel, and a value of `rodata=`.
 #[derive(Clone, Copy)]
 struct Case<'a> {
     kernel: &'a Kernel,
@@ -74,14 +73,14 @@ fn run(case: &Case<'_>, initramfs: &Path) -> Vec<(&'static str, Result<String>)>
     ]
 }
 
-/// A kernel that was read from a dump and alive.
+/// A kernel that was read from a dump and from the live machine.
 struct Read<'a> {
     case: &'a Case<'a>,
     guest: Guest,
     dump: Opened,
     /// The kernel's tree in the dump.
     kernel: Walked,
-    /// The same, and that of the process, through the registers of the live machine.
+    /// The same tree, and that of the process, by the registers of the live machine.
     live: Walked,
     live_process: Walked,
 }
@@ -100,11 +99,11 @@ impl<'a> Read<'a> {
         let mut guest = Guest::stopped(case.kernel, case.rodata, initramfs)?;
         let cpu = guest.in_process().context("no CPU is in a process")?;
         let ttbr0 = guest.cpus.get(cpu).and_then(|cpu| cpu.get("ttbr0_el1"));
-        let ttbr0 = ttbr0.context("QEMU does not tell TTBR0")?;
+        let ttbr0 = ttbr0.context("QEMU does not report TTBR0")?;
         let (live, live_process) = {
             let live = open(&guest.live()?, &guest.options())?;
-            // A CPU in the kernel may have kept the tables of the process that it ran last. Then the tree is that
-            // CPU's.
+            // A CPU in the kernel may still have the tables of its last process, and then owns the
+            // tree.
             let process = live.trees.iter().find(|tree| {
                 matches!(tree.owner, Owner::User(_)) && tree.root == tree.geometry().root_in(ttbr0)
             });
@@ -123,7 +122,7 @@ impl<'a> Read<'a> {
         })
     }
 
-    /// The live machine and both kinds of dump have the same ranges.
+    /// Checks that the live machine and both kinds of dump have the same ranges.
     fn sources(&mut self) -> Result<String> {
         same(&self.kernel, &self.live).context("the live machine differs from the dump")?;
         let kdump = Source::File(self.guest.dump("kdump-zlib")?);
@@ -146,9 +145,9 @@ impl<'a> Read<'a> {
         ))
     }
 
-    /// Each tree by a CPU that may read what it maps.
+    /// Compares each tree with the translation of a CPU that uses it.
     fn translation(&mut self) -> Result<String> {
-        let mut told = Vec::new();
+        let mut lines = Vec::new();
         for (whose, cpu, walked) in [
             ("kernel", self.guest.in_kernel(), &self.kernel),
             ("process", self.guest.in_process(), &self.live_process),
@@ -157,17 +156,17 @@ impl<'a> Read<'a> {
             let agreed = translation(&walked.ranges, |address| {
                 self.guest.translated(cpu, address)
             });
-            told.push(format!("{whose}: {}", agreed.context(whose)?));
+            lines.push(format!("{whose}: {}", agreed.context(whose)?));
         }
-        Ok(told.join("; "))
+        Ok(lines.join("; "))
     }
 
-    /// The tree of the process in the dump; `None` if this kernel's dump has no processes.
+    /// Reads the tree of the process in the dump; `None` if this kernel's dump has no processes.
     fn process(&self, pid: u32) -> Result<Option<Walked>> {
         if !known::has_processes(self.case.kernel.version()) {
             let mut notes = self.dump.notes.iter();
             let note = notes.find(|note| note.contains("KALLSYMS_ALL"));
-            note.context("it does not say why there are no processes")?;
+            note.context("it does not report why there are no processes")?;
             return Ok(None);
         }
         let is_it = |owner: &Owner| matches!(owner, Owner::Process { pid: it, .. } if *it == pid);
@@ -179,11 +178,11 @@ impl<'a> Read<'a> {
     }
 
     fn pages(&mut self) -> Result<String> {
-        let told = &self.guest.told;
+        let output = &self.guest.output;
         let same_pages =
-            |walked: &Walked| pages(walked, &told.pages, self.case.kernel.page_size.bytes());
+            |walked: &Walked| pages(walked, &output.pages, self.case.kernel.page_size.bytes());
         let found = same_pages(&self.live_process).context("by TTBR0")?;
-        let by = match self.process(told.pid)? {
+        let by = match self.process(output.pid)? {
             Some(process) => {
                 same_pages(&process).context("in the dump")?;
                 "by TTBR0 and in the dump"
@@ -191,44 +190,44 @@ impl<'a> Read<'a> {
             None => "by TTBR0 (the dump has no processes: KALLSYMS_ALL)",
         };
         Ok(format!(
-            "{found} of {} that /proc/{}/pagemap was asked for, {by}",
-            told.asked, told.pid
+            "{found} of {} in /proc/{}/pagemap, {by}",
+            output.looked_up, output.pid
         ))
     }
 
     fn tables(&mut self) -> Result<String> {
-        let (told, page) = (&self.guest.told, self.case.kernel.page_size.bytes());
+        let (output, page) = (&self.guest.output, self.case.kernel.page_size.bytes());
         let agree = |pid: u32, walked: &Walked| {
-            // All but the root, and there is one.
+            // All but the root.
             let found = (walked.tables.values().sum::<u64>() - 1) * page / 1024;
-            let counted = told.tables.get(&pid);
+            let counted = output.tables.get(&pid);
             ensure!(
                 counted == Some(&found),
-                "process {pid} has {found} KiB of tables below its root, and for Linux {counted:?}"
+                "process {pid} has {found} KiB of tables below its root; Linux reports {counted:?}"
             );
             Ok(())
         };
-        agree(told.pid, &self.live_process)?;
+        agree(output.pid, &self.live_process)?;
         let counted = known::counted(self.case.kernel.version(), &self.live_process.tables);
         let kib = |tables: u64| i64::try_from(tables * page / 1024).unwrap_or(i64::MAX);
         ensure!(
-            counted.iter().any(|&tables| kib(tables) == told.grown),
+            counted.iter().any(|&tables| kib(tables) == output.grown),
             "process {} has {:?} tables by level, of which this kernel counts {counted:?}; PageTables grew by {} KiB with it",
-            told.pid,
+            output.pid,
             self.live_process.tables,
-            told.grown,
+            output.grown,
         );
         let mut processes = 1;
         if known::has_processes(self.case.kernel.version()) {
-            for &pid in told.tables.keys() {
+            for &pid in output.tables.keys() {
                 let process = self.process(pid)?.context("it has no processes")?;
                 agree(pid, &process)?;
             }
-            processes = told.tables.len();
+            processes = output.tables.len();
         }
         Ok(format!(
-            "as VmPTE says of {processes} processes; PageTables grew by {} KiB with process {}, as its tables",
-            told.grown, told.pid
+            "as VmPTE of {processes} processes; PageTables grew by {} KiB with process {}, as its tables",
+            output.grown, output.pid
         ))
     }
 

@@ -1,21 +1,22 @@
-//! Our kernel, started by EDK2, leaves for Debian's kernels. What such a kernel finds of firmware must be what it finds when
-//! EDK2 starts it itself on the same machine: the tables that the system table names, ACPI's tables, the attributes of
-//! firmware's memory, and services of the firmware that can be called.
+//! Our kernel, started by EDK2, leaves for Debian's kernels. Such a kernel must find the same
+//! firmware as when EDK2 starts it on the same machine: the tables of the system table, ACPI's
+//! tables, the attributes of firmware's memory, and working runtime services.
 
 use anyhow::{Context, Result, ensure};
 use granule_cli::sizes::show_size as size;
 use granule_cli::{Boot, Firmware, Kexec, Outcome, PageSize, Request, boot};
 use xtask::workspace::image_path;
 
-use crate::machine::{Kernel, archive, marked, request, told};
+use crate::machine::{Kernel, archive, ending, marked, request};
 use crate::peers::Peers;
 
 /// The beginning of the script's one line.
 const MARK: &str = "by EFI:";
 
-/// The first process. `dmesg` has the attributes only with `efi=debug`. The clock is read by a call of the firmware. Where
-/// firmware puts ACPI's tables depends on the size of what it loads, so addresses are left out: those of the system table,
-/// and FACP, which has some. Complaints must be those of a start by firmware: QEMU's timer earns one from new kernels.
+/// The first process. `dmesg` has the attributes only with `efi=debug`. The clock is read by a
+/// runtime service. The addresses of ACPI's tables depend on the size of the loaded files, so
+/// addresses are excluded: those of the system table, and FACP, which has some. Warnings must be
+/// the same as after a start by firmware; new kernels print one about QEMU's timer.
 const SCRIPT: &str = "#!/bin/busybox sh
 mount -t proc proc /proc
 mount -t sysfs sysfs /sys
@@ -32,14 +33,15 @@ stty opost && poweroff -f
 
 const APPLETS: &str = "cat dmesg echo grep ls mount poweroff sed sh sha256sum stty tr xargs";
 
-/// Only emergency messages on the console, and the attributes of firmware's memory among the others.
+/// Only emergency messages on the console, and the attributes of firmware's memory among the
+/// others.
 const WORDS: &str = "console=ttyAMA0 loglevel=1 panic=-1 efi=debug PATH=/bin";
 
 const MEMORY: u64 = 1 << 30;
 const CPUS: u32 = 2;
 
-/// Whether ACPI describes the machine, the page size from which our kernel leaves, and whether it leaves for the newest of
-/// Debian's kernels, or the oldest.
+/// Whether ACPI describes the machine, our kernel's page size, and whether it leaves for the newest
+/// of Debian's kernels, or the oldest.
 type Case = (bool, PageSize, bool);
 
 const CASES: [Case; 2] = [(true, PageSize::K64, false), (false, PageSize::K16, true)];
@@ -74,7 +76,11 @@ pub(crate) fn left_for(peers: &Peers<'_>) -> Result<()> {
                 append: Some(WORDS.to_owned()),
                 ..machine.clone()
             });
-            ensure!(started.outcome == Outcome::GuestExit, "{}", told(&started));
+            ensure!(
+                started.outcome == Outcome::GuestExit,
+                "{}",
+                ending(&started)
+            );
             let expected = line(&started)?;
             let left_for = boot::run(&Request {
                 image: Some(image_path()),
@@ -87,21 +93,21 @@ pub(crate) fn left_for(peers: &Peers<'_>) -> Result<()> {
                 }),
                 ..machine
             });
-            ensure!(left_for.is_ok(), "{}", told(&left_for));
+            ensure!(left_for.is_ok(), "{}", ending(&left_for));
             judge(acpi, &line(&left_for)?, &expected)
         },
     );
     Ok(())
 }
 
-/// Reads what the script says.
+/// Finds the line of the script.
 fn line(booted: &Boot) -> Result<String> {
     let console = booted.console_text();
-    let found = marked(&console, MARK).with_context(|| told(booted))?;
+    let found = marked(&console, MARK).with_context(|| ending(booted))?;
     Ok(found.to_owned())
 }
 
-/// Whether a line is right: the one of the kernel that firmware started, which has everything.
+/// Checks that a line is that of the kernel that firmware started, which must be complete.
 fn judge(acpi: bool, line: &str, expected: &str) -> Result<String> {
     let acpi = if acpi {
         "systab=ACPI20 SMBIOS3  acpi=APIC "
@@ -112,12 +118,12 @@ fn judge(acpi: bool, line: &str, expected: &str) -> Result<String> {
     for words in [cpus.as_str(), acpi, "clock=rtc-efi", "memory=0x"] {
         ensure!(
             expected.contains(words),
-            "started by EDK2 it said{expected:?}, which has no {words:?}"
+            "started by EDK2 it printed{expected:?}, without {words:?}"
         );
     }
-    ensure!(line == expected, "it said{line:?}, expected{expected:?}");
-    let (told, _) = line.split_once(" memory=").unwrap_or((line, ""));
-    Ok(told.trim().to_owned())
+    ensure!(line == expected, "it printed{line:?}, expected{expected:?}");
+    let (start, _) = line.split_once(" memory=").unwrap_or((line, ""));
+    Ok(start.trim().to_owned())
 }
 
 #[cfg(test)]
@@ -128,7 +134,7 @@ mod tests {
                         clock=rtc-efi rtc-efi.0 memory=0x00007c440000-0x00007c44ffff  bad=.";
 
     #[test]
-    fn whatever_differs_from_a_start_by_firmware_is_wrong() {
+    fn every_difference_from_a_start_by_firmware_is_refused() {
         assert!(judge(true, GOOD, GOOD).unwrap().ends_with("rtc-efi.0"));
         for (part, other) in [
             ("cpus=2", "cpus=1"),
@@ -146,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_start_by_firmware_that_says_nothing_proves_nothing() {
+    fn an_incomplete_line_of_a_start_by_firmware_is_refused() {
         let empty = " cpus=2 systab= acpi= clock= memory= bad=.";
         for acpi in [true, false] {
             assert!(judge(acpi, empty, empty).is_err());
@@ -154,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn the_script_has_every_program_it_calls() {
+    fn every_applet_is_used_in_the_script() {
         for applet in APPLETS.split(' ') {
             assert!(SCRIPT.contains(applet), "{applet}");
         }

@@ -1,5 +1,5 @@
-//! Debian's Linux, started by EDK2, leaves for our kernel with Debian's `kexec`: our kernel must find firmware's tables
-//! by what Linux hands on, and every CPU that Linux has switched off.
+//! Debian's Linux, started by EDK2, leaves for our kernel with Debian's `kexec`. Our kernel must
+//! find firmware's tables by the data from Linux, and every CPU that Linux has switched off.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,7 @@ use xtask::files;
 use xtask::workspace::image_path;
 
 use crate::apt::{ARM64, Program};
-use crate::machine::{self, request, told};
+use crate::machine::{self, ending, request};
 use crate::peers::Peers;
 
 const KEXEC: Program<'_> = Program {
@@ -20,7 +20,7 @@ const KEXEC: Program<'_> = Program {
     path: "sbin/kexec",
     suites: &["bookworm"],
 };
-/// Where its packages have libraries. The loader of programs is among them.
+/// The folders of libraries in its packages, which include the program loader.
 const LIBRARIES: [&str; 2] = ["lib/aarch64-linux-gnu", "usr/lib/aarch64-linux-gnu"];
 
 const APPLETS: &str = "mount poweroff sh";
@@ -29,10 +29,11 @@ const WORDS: &str = "console=ttyAMA0 loglevel=1 panic=-1 PATH=/bin";
 const MEMORY: u64 = 1 << 30;
 const CPUS: u32 = 4;
 
-/// Whether ACPI describes the machine, the page size of our kernel, and the level at which Linux was entered.
+/// Whether ACPI describes the machine, the page size of our kernel, and the level at which Linux
+/// was entered.
 const CASES: [(bool, PageSize, u8); 2] = [(true, PageSize::K64, 2), (false, PageSize::K16, 1)];
 
-/// Adds a check for each machine, from the first of Debian's kernels.
+/// Adds a check for each machine, with the first of Debian's kernels.
 pub(crate) fn left(peers: &Peers<'_>) -> Result<()> {
     let folder = peers.folder.join(KEXEC.package);
     let tools = KEXEC.unpacked(ARM64, &folder, peers.fresh)?;
@@ -63,7 +64,8 @@ pub(crate) fn left(peers: &Peers<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Makes the initramfs of Linux. Each library goes by the name that programs ask for, which is a link in its package.
+/// Makes the initramfs of Linux. Each library has the name that programs refer to, which is a link
+/// in its package.
 fn archive(busybox: &[u8], tools: &Path, ours: &[u8], page_size: PageSize) -> Result<Initramfs> {
     let mut archive = machine::archive(busybox, "/proc /sys /bin /boot /lib", APPLETS)
         .program("/bin/kexec", &files::read(&tools.join(KEXEC.path))?)
@@ -81,7 +83,7 @@ fn archive(busybox: &[u8], tools: &Path, ours: &[u8], page_size: PageSize) -> Re
     Ok(archive.program("/init", script(page_size).as_bytes()))
 }
 
-/// The first process. Nothing comes after `kexec -e` if all is well.
+/// Makes the script of the first process. `kexec -e` does not return if it succeeds.
 fn script(page_size: PageSize) -> String {
     format!(
         "#!/bin/busybox sh
@@ -94,9 +96,9 @@ poweroff -f
     )
 }
 
-/// Whether our kernel came up as it does when firmware starts it. What it prints is the only record.
+/// Checks that our kernel booted as if firmware had started it, by its console alone.
 fn judge(booted: &Boot, acpi: bool, page_size: PageSize, el: u8) -> Result<String> {
-    ensure!(booted.is_ok(), "{}", told(booted));
+    ensure!(booted.is_ok(), "{}", ending(booted));
     let record = booted.json();
     let described_by = if acpi { "acpi" } else { "device-tree" };
     for (key, expected) in [
@@ -116,7 +118,7 @@ fn judge(booted: &Boot, acpi: bool, page_size: PageSize, el: u8) -> Result<Strin
     for words in ["EFI memory map:", "ACPI:", "EFI system table", "EFI list"] {
         let mut lines = console.lines().filter(|line| line.starts_with("granule: "));
         if let Some(line) = lines.find(|line| line.contains(words)) {
-            bail!("our kernel said {:?}", line.trim_end());
+            bail!("our kernel printed {:?}", line.trim_end());
         }
     }
     Ok(format!("{CPUS} CPUs, the memory map at {map}"))
@@ -127,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_script_has_every_program_it_calls() {
+    fn every_applet_is_used_in_the_script() {
         let script = script(PageSize::K16);
         assert!(script.starts_with("#!/bin/busybox sh\n"));
         assert!(APPLETS.split(' ').all(|applet| script.contains(applet)));

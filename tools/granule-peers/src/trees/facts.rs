@@ -1,4 +1,4 @@
-//! What is compared of a tree, and the sums of many trees. Nothing is read here.
+//! The compared facts of a tree, and the sums of many trees.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -14,32 +14,34 @@ impl fmt::Display for Piece {
     }
 }
 
-/// A UART: its address, its family, the distance of its registers as a power of two, and the bytes of an access.
+/// A UART: its address, its family, the distance of its registers as a power of two, and the bytes
+/// of an access.
 pub(super) type Console = (u64, &'static str, u32, u32);
 
-/// What is found in one tree.
+/// The facts of one tree.
 #[derive(Debug, Default)]
 pub(super) struct Facts {
     /// Nodes, properties, and the bytes of all values.
     pub(super) size: [usize; 3],
-    /// RAM, exact to the byte, in order and each once.
+    /// RAM, exact to the byte, sorted and without overlaps.
     pub(super) banks: Vec<Piece>,
-    /// What is reserved, in the tree's order, and what must not be mapped.
+    /// Reserved ranges, in the tree's order, and those that must not be mapped.
     pub(super) reserved: Vec<Piece>,
     pub(super) no_map: Vec<Piece>,
-    /// The affinity fields of the first CPU, which is taken as the one that boots.
+    /// The affinity fields of the first CPU, which is assumed to boot.
     pub(super) boot_cpu: u64,
-    /// The other CPUs that can be started: affinity fields, and the address by which one is that PSCI does not start.
+    /// The other CPUs that can be started: the affinity fields, and the release address unless PSCI
+    /// starts the CPU.
     pub(super) others: Vec<(u64, Option<u64>)>,
-    /// The paths of those that cannot.
+    /// The paths of CPUs that cannot be started.
     pub(super) left_out: Vec<String>,
-    /// All of them.
+    /// The number of all CPUs.
     pub(super) cpus: usize,
-    /// How PSCI is called.
+    /// The method of PSCI calls.
     pub(super) psci: Option<String>,
-    /// What `stdout-path` leads to, or why that is no console.
+    /// The console of `stdout-path`, or the reason why there is none.
     pub(super) console: Option<Result<Console, &'static str>>,
-    /// Nodes of serial lines, with the address by which the CPU reaches each.
+    /// Nodes of serial lines, each with its address for the CPU.
     pub(super) serial: Vec<(String, Option<u64>)>,
     /// The interrupt controller: its kind and the regions of its registers.
     pub(super) intc: Option<Result<(&'static str, Vec<Piece>), String>>,
@@ -48,7 +50,7 @@ pub(super) struct Facts {
 }
 
 impl Facts {
-    /// The facts as lines.
+    /// Formats the facts as lines.
     fn lines(&self) -> Vec<String> {
         let [nodes, properties, bytes] = self.size;
         let mut lines = vec![format!(
@@ -75,7 +77,7 @@ impl Facts {
         lines
     }
 
-    /// The sums of this one tree, whose bytes have that hash.
+    /// Returns the sums of this tree, whose bytes have this hash.
     pub(super) fn totals(&self, hash: String) -> Totals {
         // Trees of test machines reserve ranges as large as the address space.
         let bytes = |pieces: &[Piece]| {
@@ -101,7 +103,7 @@ impl Facts {
     }
 }
 
-/// The first line in which both readings differ.
+/// Returns the first line in which both readings differ.
 pub(super) fn difference(ours: &Facts, theirs: &Facts) -> Option<String> {
     let (ours, theirs) = (ours.lines(), theirs.lines());
     let at = (0..ours.len().max(theirs.len())).find(|at| ours.get(*at) != theirs.get(*at))?;
@@ -122,9 +124,9 @@ pub(super) fn difference(ours: &Facts, theirs: &Facts) -> Option<String> {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Totals {
     different: BTreeSet<String>,
-    /// Bytes of banks and of what is reserved.
+    /// Bytes of banks and of reserved ranges.
     bytes: [u64; 2],
-    /// Numbers, in the order in which they are written.
+    /// Numbers, in the order of the output.
     counts: [usize; 9],
 }
 

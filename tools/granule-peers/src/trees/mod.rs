@@ -1,8 +1,8 @@
-//! Compares the device trees of Debian's kernel packages, over a thousand boards: what this kernel's readers find in each
-//! of them is what another reader finds in the same bytes, and no tree is refused.
+//! Compares the device trees of Debian's kernel packages, for over a thousand boards: this kernel's
+//! readers and another reader must find the same facts in each, and no tree may be refused.
 //!
-//! This file has the order; what is compared is in `facts`, `ours` asks this kernel's readers, and `theirs` finds the same
-//! facts with the crate dtoolkit.
+//! `facts` defines the compared facts, `ours` finds them with this kernel's readers, and `theirs`
+//! with the crate dtoolkit.
 
 mod facts;
 mod ours;
@@ -18,10 +18,10 @@ use crate::deb;
 use crate::peers::{Peers, TREES};
 use crate::store;
 
-/// The differences that are told of one package.
-const MOST_TOLD: usize = 8;
+/// The most differences that are reported of one package.
+const MOST_REPORTED: usize = 8;
 
-/// The fewest trees of a package. A package of which none is found is no success.
+/// The least number of trees in a package, so that a package without any is a failure.
 const FEWEST: usize = 500;
 
 /// Adds a check for each package with trees.
@@ -39,11 +39,11 @@ fn of_package(package: &Path) -> Result<String> {
     let count = trees.len();
     ensure!(
         count >= FEWEST,
-        "{count} trees are in it, and {FEWEST} at least are expected"
+        "it has {count} trees; at least {FEWEST} are expected"
     );
     let mut totals = Totals::default();
     let (mut refused, mut differing) = (0, 0);
-    let mut told = Vec::new();
+    let mut lines = Vec::new();
     let mut outcomes = vec![Err("it was not read".to_owned()); count];
     graph::all(
         count,
@@ -65,20 +65,21 @@ fn of_package(package: &Path) -> Result<String> {
                 why
             }
         };
-        if told.len() < MOST_TOLD {
-            told.push(format!("{path}: {why}"));
+        if lines.len() < MOST_REPORTED {
+            lines.push(format!("{path}: {why}"));
         }
     }
     let line = format!(
         "{count} trees, {refused} refused, {differing} that differ from dtoolkit's reading"
     );
-    if !told.is_empty() {
-        bail!("{line}: {}", told.join("; "));
+    if !lines.is_empty() {
+        bail!("{line}: {}", lines.join("; "));
     }
     Ok(format!("{line}, {totals}"))
 }
 
-/// Compares both readings of a tree: its sums, or the first difference; or why our readers refuse it.
+/// Compares both readings of a tree. Returns its sums or the first difference, or the reason why
+/// our readers refuse it.
 fn compare(bytes: &[u8]) -> Result<Result<Totals, String>, String> {
     ours::sound(bytes)?;
     let theirs = theirs::facts(bytes);

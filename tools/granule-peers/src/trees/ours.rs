@@ -1,4 +1,4 @@
-//! The facts of a tree as this kernel's readers find them.
+//! Finds the facts of a tree with this kernel's readers.
 
 use granule::arch::PageSize;
 use granule_boot::peek::{ConsoleError, ConsoleSource};
@@ -10,7 +10,7 @@ use granule_kcore::devicetree::memory::{self, Memory, MemoryNodeError};
 
 use super::facts::{Console, Facts, Piece};
 
-/// Reads a tree that has no damage, or finds why it is refused.
+/// Reads an undamaged tree, or returns the reason why it is refused.
 pub(super) fn sound(bytes: &[u8]) -> Result<Tree<'_>, String> {
     let tree = Tree::new(bytes).map_err(|error| error.to_string())?;
     match tree.damage() {
@@ -19,7 +19,7 @@ pub(super) fn sound(bytes: &[u8]) -> Result<Tree<'_>, String> {
     }
 }
 
-/// Finds the facts, with the CPU that boots; or why the tree is refused.
+/// Finds the facts, given the CPU that boots, or returns the reason why the tree is refused.
 pub(super) fn facts(bytes: &[u8], boot_cpu: u64) -> Result<Facts, String> {
     let tree = sound(bytes)?;
     let seen = tree.peek();
@@ -85,7 +85,7 @@ fn count(tree: &Tree<'_>, size: &mut [usize; 3]) {
     }
 }
 
-/// Banks and reservations. A tree whose memory is filled in by firmware has none, and is not refused.
+/// Finds banks and reservations. A tree without memory is accepted, because firmware fills it in.
 fn memory(bytes: &[u8], facts: &mut Facts) -> Result<(), String> {
     let mut early = Box::new(Memory::new(PageSize::K4));
     match memory::memory(bytes, None, &mut early, |_| ()) {

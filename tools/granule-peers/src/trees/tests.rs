@@ -28,7 +28,8 @@ impl<T: ToPropertyValue> Value for T {
     }
 }
 
-/// Makes a tree with buses above a serial line, and a bank of two pieces, the second of which is no whole page.
+/// Makes a tree with buses above a serial line, and a bank of two pieces, of which the second is
+/// not a multiple of a page.
 fn tree() -> Vec<u8> {
     let serial = [
         node(
@@ -94,7 +95,7 @@ fn a_tree_is_read() {
 }
 
 #[test]
-fn the_first_difference_is_told() {
+fn the_first_difference_is_reported() {
     let bytes = tree();
     let (one, mut other) = (theirs::facts(&bytes), theirs::facts(&bytes));
     assert_eq!(difference(&one, &other), None);

@@ -1,5 +1,5 @@
-//! Finds the facts of a tree by the Devicetree Specification and the bindings of Linux, with the crate dtoolkit, which
-//! shares no code with this kernel's readers.
+//! Finds the facts of a tree by the Devicetree Specification and the bindings of Linux, with the
+//! crate dtoolkit, which shares no code with this kernel's readers.
 
 use std::collections::BTreeSet;
 
@@ -9,10 +9,10 @@ use dtoolkit::{Node as _, Property as _};
 
 use super::facts::{Console, Facts, Piece};
 
-/// The fields of an MPIDR that `reg` of a CPU may have.
+/// The affinity fields of an MPIDR, which `reg` of a CPU may have.
 const AFFINITY: u64 = 0xff_00ff_ffff;
 
-/// Interrupt controllers have whole pages of registers.
+/// The unit of the register regions of interrupt controllers.
 const PAGE: u64 = 4096;
 
 const GIC_V3: &str = "arm,gic-v3";
@@ -28,9 +28,9 @@ const GIC_V2: [&str; 7] = [
 
 const BCM2836: &str = "brcm,bcm2836-l1-intc";
 
-/// Finds the facts of a tree that has no damage.
+/// Finds the facts of an undamaged tree.
 pub(super) fn facts(bytes: &[u8]) -> Facts {
-    // A check by dtoolkit refuses names of more than 31 letters, which many trees have.
+    // dtoolkit's check refuses names of more than 31 characters, which many trees have.
     let tree = Fdt::new_unchecked(bytes);
     let root = &tree.root();
     let mut facts = Facts {
@@ -64,7 +64,7 @@ pub(super) fn facts(bytes: &[u8]) -> Facts {
             is_bcm2836 |= name == BCM2836;
         }
         is_bcm2836 &= node.property("interrupt-controller").is_some();
-        // A GIC comes before the other one, wherever both are.
+        // A GIC takes precedence over the other controller.
         if (is_gic && !has_gic) || (is_bcm2836 && facts.intc.is_none()) {
             has_gic |= is_gic;
             let found = if is_gic { gic(way) } else { bcm2836(way) };
@@ -86,13 +86,13 @@ fn cell(node: &FdtNode<'_>, name: &str) -> Option<u32> {
     node.property(name)?.value_as().ok()
 }
 
-/// Reads the cells of an address and of a size on the bus that a node is.
+/// Reads the numbers of cells of an address and of a size on a bus.
 fn cells(bus: &FdtNode<'_>) -> (usize, usize) {
     let cells = bus.address_space();
     (cells.address_cells as usize, cells.size_cells as usize)
 }
 
-/// Reads the whole entries of `reg` on a bus with these cells.
+/// Reads the complete entries of `reg` on a bus with these numbers of cells.
 fn reg(node: &FdtNode<'_>, (address, size): (usize, usize)) -> Option<Vec<(u128, u128)>> {
     let property = node.property("reg")?;
     if address == 0 || address > 4 || size > 4 {
@@ -118,7 +118,7 @@ fn piece(start: u64, bytes: u64) -> Piece {
     Piece(start, start.saturating_add(bytes))
 }
 
-/// Finds RAM, exact to the byte: pieces that touch are one.
+/// Finds RAM, exact to the byte; adjacent pieces are merged.
 fn banks(root: &FdtNode<'_>) -> Vec<Piece> {
     let mut pieces: Vec<Piece> = Vec::new();
     for node in root.children().filter(may_be_used) {
@@ -187,7 +187,8 @@ fn cpus(root: &FdtNode<'_>, facts: &mut Facts) {
     facts.cpus = facts.cpus.max(1);
 }
 
-/// Finds the address that starts a CPU; none is needed where PSCI does. `None` if the CPU cannot be started.
+/// Finds the release address of a CPU, which PSCI does not need. `None` if the CPU cannot be
+/// started.
 fn release(cpu: &FdtNode<'_>) -> Option<Option<u64>> {
     match string(cpu, "enable-method")?.as_str() {
         "psci" => Some(None),
@@ -202,7 +203,7 @@ fn release(cpu: &FdtNode<'_>) -> Option<Option<u64>> {
     }
 }
 
-/// Finds what `stdout-path` of `/chosen` leads to.
+/// Finds the console of `stdout-path` of `/chosen`.
 fn console(root: &FdtNode<'_>) -> Option<Result<Console, &'static str>> {
     let chosen = root.child("chosen")?;
     let named = string(&chosen, "stdout-path").or_else(|| string(&chosen, "linux,stdout-path"))?;
@@ -228,8 +229,8 @@ fn console(root: &FdtNode<'_>) -> Option<Result<Console, &'static str>> {
     Some(uart(&way[way.len() - 1], at).ok_or("not known"))
 }
 
-/// Finds the UART of a node, by the first of its names that is one: a node names what it is before what that resembles
-/// (the LX2160A's are an SBSA UART, then a PL011).
+/// Finds the UART of a node, by the first of its compatible strings that is one. The most specific
+/// comes first (the LX2160A's are an SBSA UART, then a PL011).
 fn uart(node: &FdtNode<'_>, at: u64) -> Option<Console> {
     let or = |name, otherwise| cell(node, name).unwrap_or(otherwise);
     let of_name = |name: &str| match name {
@@ -331,8 +332,8 @@ fn bcm2836(way: &[FdtNode<'_>]) -> Option<(&'static str, Vec<Piece>)> {
     (bytes >= 256 && start % 256 == 0).then(|| ("BCM2836", vec![piece(start, bytes)]))
 }
 
-/// Finds the second and the fourth interrupt of the timer, if they are private ones of this controller: of a GIC by kind
-/// and number, of the other by number alone.
+/// Finds the second and the fourth interrupt of the timer, if they are private ones of this
+/// controller: by kind and number for a GIC, by number only for the other.
 fn timer(root: &FdtNode<'_>, controller: &FdtNode<'_>, is_gic: bool) -> [Option<u32>; 2] {
     let find = |which: usize| {
         let is_timer = |it: &FdtNode<'_>| {

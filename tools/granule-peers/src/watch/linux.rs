@@ -1,5 +1,5 @@
-//! Debian's kernels under `granule watch`: the run is seen to its end and whole, the guest did all it was told, and
-//! every finding is accepted by name, with a reason.
+//! Debian's kernels under `granule watch`: the run must be observed completely and to its end, the
+//! guest must complete its workload, and every finding must be accepted by name, with a reason.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -11,13 +11,14 @@ use serde_json::Value;
 use super::run::{Run, events, findings, is_new, lines, saw};
 use super::workload;
 
-/// The findings that are true, or taken on purpose, each with its reason; docs/findings.md has more.
+/// The accepted findings, which are real or deliberate, each with its reason; docs/findings.md has
+/// more.
 pub(super) const ACCEPTED: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
     "/../../docs/accepted-findings.txt"
 );
 
-/// What a boot with the workload cannot do without.
+/// The least number of events of a boot with the workload.
 const LEAST: [(&str, u64); 9] = [
     ("table_stores", 10_000),
     ("tables", 100),
@@ -34,7 +35,7 @@ const LEAST: [(&str, u64); 9] = [
 #[derive(Debug)]
 pub(super) struct Case<'a> {
     pub(super) qemu: &'a Path,
-    /// The version of QEMU's plugin interface that it must have.
+    /// The required version of QEMU's plugin interface.
     pub(super) interface: u64,
     pub(super) image: &'a Path,
     pub(super) initrd: &'a Path,
@@ -44,7 +45,8 @@ pub(super) struct Case<'a> {
     pub(super) is_recorded: bool,
     /// Whether the kernel uses permission indirection where the CPU has it.
     pub(super) knows_indirection: bool,
-    /// Whether it can load the next kernel and leave for it: 6.12 fails in that with five levels of tables.
+    /// Whether it can load the next kernel and leave for it: 6.12 with five levels of tables fails
+    /// to.
     pub(super) leaves: bool,
     /// Whether its `fork` can lose huge pages: docs/findings.md.
     pub(super) loses: bool,
@@ -52,7 +54,7 @@ pub(super) struct Case<'a> {
 
 impl Case<'_> {
     fn options(&self) -> Vec<OsString> {
-        // The memory of the device is added while the guest runs, and given back; no tables go there.
+        // The memory of the device is added while the guest runs, and removed; it has no tables.
         let words = format!(
             "-machine virt,gic-version=3 -cpu {} -m 1G,maxmem=2G -smp {} \
              -object memory-backend-ram,id=more,size=256M \
@@ -60,7 +62,7 @@ impl Case<'_> {
             self.cpu, self.cpus
         );
         let mut options: Vec<OsString> = words.split_whitespace().map(OsString::from).collect();
-        // The last word is for the kernel that Linux leaves for.
+        // The last word is for the next kernel.
         let append = format!(
             "console=ttyAMA0 panic=-1 quiet memhp_default_state=online_movable arm64.pagesize={}",
             self.page_size.word()
@@ -71,7 +73,7 @@ impl Case<'_> {
         options
     }
 
-    /// Watches it, with files in a folder of its own.
+    /// Watches the machine, with files in a folder of its own.
     pub(super) fn watch(&self, folder: &Path) -> Result<String> {
         let watched = Run {
             qemu: self.qemu,
@@ -86,21 +88,21 @@ impl Case<'_> {
         let lost = workload::lost(&watched.console, self.page_size)?;
         ensure!(
             lost == 0 || self.loses,
-            "`fork` lost huge pages {lost} times, which is not known of this kernel"
+            "`fork` lost huge pages {lost} times, which is not a known fault of this kernel"
         );
-        self.judge(&watched.told)?;
-        let stores = events(&watched.told, "table_stores");
+        self.judge(&watched.report)?;
+        let stores = events(&watched.report, "table_stores");
         let is_accepted = |it: &&Value| !it["accepted"].is_null();
-        let accepted = findings(&watched.told).iter().filter(is_accepted).count();
-        let undecided = &watched.told["undecided"];
+        let accepted = findings(&watched.report).iter().filter(is_accepted).count();
+        let undecided = &watched.report["undecided"];
         Ok(format!(
             "{stores} stores to tables, {accepted} accepted findings, {undecided} undecided violations, \
-             {lost} times huge pages lost in fork"
+             huge pages lost {lost} times in fork"
         ))
     }
 
-    /// What is not modelled of a machine: permission indirection, which QEMU's `max` has from 11 on and Linux uses
-    /// from 6.12 on.
+    /// Lists the unmodelled features of a machine: permission indirection, which QEMU's `max` has
+    /// from 11 on, and Linux uses from 6.12 on.
     fn unchecked(&self) -> Vec<&'static str> {
         if self.knows_indirection && self.cpu == "max" && self.interface >= 7 {
             vec!["what happens with tcr2_el1"]
@@ -109,16 +111,16 @@ impl Case<'_> {
         }
     }
 
-    /// Whether it was seen whole but for that, and nothing new was found.
-    fn judge(&self, told: &Value) -> Result<()> {
+    /// Checks that the run was observed completely except for these, and has no new findings.
+    fn judge(&self, report: &Value) -> Result<()> {
         let unchecked = self.unchecked();
         ensure!(
-            told["complete"] == unchecked.is_empty()
-                && told["unchecked"] == serde_json::json!(unchecked),
-            "not checked: {}, where {unchecked:?} is expected",
-            told["unchecked"]
+            report["complete"] == unchecked.is_empty()
+                && report["unchecked"] == serde_json::json!(unchecked),
+            "not checked: {}, expected {unchecked:?}",
+            report["unchecked"]
         );
-        let guest = &told["guest"];
+        let guest = &report["guest"];
         ensure!(
             guest["plugin_interface"] == self.interface,
             "the plugin interface is {}",
@@ -129,11 +131,11 @@ impl Case<'_> {
             "the page sizes are {}",
             guest["page_sizes"]
         );
-        saw(told, &LEAST)?;
-        // All but the first are unplugged, and go off once more before the next kernel.
+        saw(report, &LEAST)?;
+        // All CPUs but the first are unplugged, and switched off again before the next kernel.
         let times = 1 + u64::from(self.leaves);
-        saw(told, &[("cpus_off", times * u64::from(self.cpus - 1))])?;
-        let new = findings(told).iter().filter(|it| is_new(it));
+        saw(report, &[("cpus_off", times * u64::from(self.cpus - 1))])?;
+        let new = findings(report).iter().filter(|it| is_new(it));
         let new: Vec<String> = new.map(lines).collect();
         if let Some(first) = new.first() {
             bail!("{} new findings, the first: {first}", new.len());
@@ -148,7 +150,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_run_that_was_not_seen_whole_or_found_something_is_told() {
+    fn an_incomplete_run_or_one_with_new_findings_is_refused() {
         let path = Path::new("x");
         let case = Case {
             qemu: path,
@@ -193,20 +195,20 @@ mod tests {
             let error = case.judge(&broken).unwrap_err().to_string();
             assert!(error.contains(part), "{error}");
         }
-        // What is known to go unchecked must be told.
+        // The known unchecked features must be reported.
         let newer = Case {
             knows_indirection: true,
             ..case
         };
         newer.judge(&whole).unwrap_err();
-        let mut told = whole;
-        told["complete"] = json!(false);
-        told["unchecked"] = json!(["what happens with tcr2_el1"]);
-        newer.judge(&told).unwrap();
+        let mut report = whole;
+        report["complete"] = json!(false);
+        report["unchecked"] = json!(["what happens with tcr2_el1"]);
+        newer.judge(&report).unwrap();
     }
 
     #[test]
-    fn the_accepted_findings_are_there_with_reasons() {
+    fn the_accepted_findings_have_reasons() {
         let text = std::fs::read_to_string(ACCEPTED).unwrap();
         let lines = text
             .lines()

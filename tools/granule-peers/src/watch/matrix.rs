@@ -1,13 +1,13 @@
-//! The machines on which Debian's kernels are watched: each kernel with each CPU that can run it, one and four of them,
-//! and both QEMUs. Pure.
+//! The machines on which Debian's kernels are watched: each kernel with each CPU that can run it,
+//! one and four of them, and both QEMUs. Pure.
 
 use granule_cli::PageSize;
 use xtask::pairwise;
 
 use crate::peers::LINUXES;
 
-/// CPUs of QEMU's, and whether they have 16K pages: without VHE and hardware's updates; with both; with everything that
-/// QEMU has.
+/// CPUs of QEMU, and whether they have 16K pages: one without VHE and hardware updates, one with
+/// both, and one with all features of QEMU.
 const CPUS: [(&str, bool); 3] = [("cortex-a57", false), ("neoverse-n1", true), ("max", true)];
 
 const NUMBERS: [u32; 2] = [1, 4];
@@ -30,13 +30,13 @@ impl Machine {
         CPUS[self.cpu].0
     }
 
-    /// The value in each dimension, for pairwise covering.
+    /// Returns the value in each dimension, for pairwise covering.
     fn values(&self) -> Vec<usize> {
         vec![self.kernel, self.cpu, self.cpus as usize, self.qemu]
     }
 }
 
-/// Lists every machine that the CPUs allow.
+/// Lists every machine that is possible with the CPUs.
 pub(super) fn full() -> Vec<Machine> {
     let mut all = Vec::new();
     for (kernel, linux) in LINUXES.iter().enumerate() {
@@ -57,7 +57,7 @@ pub(super) fn full() -> Vec<Machine> {
     all
 }
 
-/// Lists a few of them that contain every pair of values that occurs.
+/// Lists a few of them that cover every pair of values.
 pub(super) fn covering() -> Vec<Machine> {
     pairwise::covering(&full(), Machine::values)
 }
@@ -68,9 +68,10 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn the_matrix_is_what_the_cpus_allow() {
+    fn the_matrix_has_every_possible_machine() {
         let all = full();
-        // Three kernels of 4K on three CPUs and two of 16K on two, with one and four CPUs, and two QEMUs.
+        // Three kernels of 4K on three CPUs and two of 16K on two, with one and four CPUs, and two
+        // QEMUs.
         assert_eq!(all.len(), (3 * 3 + 2 * 2) * 2 * 2);
         for (at, machine) in all.iter().enumerate() {
             assert!(!all[..at].contains(machine));

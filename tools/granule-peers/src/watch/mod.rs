@@ -1,6 +1,5 @@
-//! Systems of others under `granule watch`: Debian's kernels on many machines, with a workload, and systems that are no
-//! Linux. Which findings a system deserves is not decided here: the rules are the model's, and what is accepted has a
-//! reason.
+//! Other systems under `granule watch`: Debian's kernels on many machines, with a workload, and
+//! systems other than Linux. The rules are the model's, and each accepted finding has a reason.
 
 mod linux;
 mod matrix;
@@ -20,14 +19,14 @@ use crate::emulator;
 use crate::machine;
 use crate::peers::Peers;
 
-/// The versions of the plugin interface that the QEMUs have.
+/// The versions of the plugin interface of the QEMUs.
 const INTERFACES: [u64; 2] = [4, 7];
-/// The place of the QEMU that systems other than Linux run on.
+/// The place of the QEMU for systems other than Linux.
 const NEWEST: usize = 1;
-/// The place of the one before.
+/// The place of the older QEMU.
 const OLDER: usize = 0;
 
-/// The first process where a few programs are enough.
+/// The first process, where a few programs are enough.
 const SCRIPT: &[u8] = b"#!/bin/busybox sh
 /bin/busybox mkdir -p /proc /sys /dev
 /bin/busybox mount -t proc proc /proc
@@ -39,12 +38,12 @@ echo watched to the end
 ";
 const LAST_LINE: &str = "watched to the end";
 
-/// Makes the initramfs with it.
+/// Makes the initramfs with this first process.
 pub(crate) fn archive(busybox: &[u8]) -> Initramfs {
     machine::archive(busybox, "/bin", "").program("/init", SCRIPT)
 }
 
-/// The machines with Debian's kernels.
+/// The selection of machines with Debian's kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Machines {
     None,
@@ -53,13 +52,13 @@ pub(crate) enum Machines {
     All,
 }
 
-/// What is watched.
+/// A watched system.
 enum Case {
     Linux(Machine),
     Other(System),
 }
 
-/// Takes what was made once for several cases, or why it could not be made.
+/// Returns a value that several cases share, or the reason why it could not be made.
 fn made<T>(all: &[Result<T>], at: usize) -> Result<&T> {
     match all.get(at) {
         Some(Ok(made)) => Ok(made),
@@ -68,7 +67,7 @@ fn made<T>(all: &[Result<T>], at: usize) -> Result<&T> {
     }
 }
 
-/// Watches Debian's kernels on these machines, and systems that are no Linux too: a check for each.
+/// Watches Debian's kernels on these machines, and other systems too. Adds a check for each.
 pub(crate) fn watched(peers: &Peers<'_>, machines: Machines, with_others: bool) -> Result<()> {
     let qemus = [OLDER, NEWEST].map(|at| peers.qemu(at));
     let machines = match machines {
@@ -80,12 +79,12 @@ pub(crate) fn watched(peers: &Peers<'_>, machines: Machines, with_others: bool) 
     let others = with_others.then(|| others::all(peers));
     match others.unwrap_or_else(|| Ok(Vec::new())) {
         Ok(others) => cases.extend(others.into_iter().map(Case::Other)),
-        Err(error) => peers.add("watch, systems that are no Linux", Err(error)),
+        Err(error) => peers.add("watch, systems other than Linux", Err(error)),
     }
     let initrds: Vec<_> = (0..peers.linuxes.len())
         .map(|at| initrd(peers, at))
         .collect();
-    // A recording has the same verdict: of the first run with each QEMU.
+    // The first run with each QEMU is recorded; the recording must have the same verdict.
     let is_recorded = |machine: &Machine| {
         let linuxes = cases.iter().filter_map(|case| match case {
             Case::Linux(other) => Some(other),
@@ -132,9 +131,9 @@ pub(crate) fn watched(peers: &Peers<'_>, machines: Machines, with_others: bool) 
     let work = |case: &Case| {
         let began = Instant::now();
         let folder = peers.files.new_folder()?;
-        // Recordings and flashes are large, and go with their folder.
-        let told = run(case, folder.path())?;
-        Ok(format!("{told}, {:.0} s", began.elapsed().as_secs_f32()))
+        // Recordings and flashes are large, and removed with their folder.
+        let line = run(case, folder.path())?;
+        Ok(format!("{line}, {:.0} s", began.elapsed().as_secs_f32()))
     };
     peers.each(&cases, name, work);
     Ok(())

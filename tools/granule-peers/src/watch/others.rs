@@ -1,8 +1,8 @@
-//! Systems that are no Linux under `granule watch`: this kernel with each page size, U-Boot at three exception levels,
-//! EDK2, and Xen with a Linux in it.
+//! Systems other than Linux under `granule watch`: this kernel with each page size, U-Boot at three
+//! exception levels, EDK2, and Xen with a Linux guest.
 //!
-//! Nothing names the functions of the last three, and their addresses change with each version, so what is accepted of
-//! them is a rule, with a reason.
+//! The last three have no symbols, and their addresses change with each version, so whole rules are
+//! accepted of them, each with a reason.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -19,12 +19,13 @@ use crate::machine::{items, last_line, program};
 use crate::peers::{EDK2, Peers, U_BOOT, XEN};
 use crate::{shell, together};
 
-/// What is typed at U-Boot's prompt: `q` goes to the monitor by the second serial port, and the machine ends.
+/// The input at U-Boot's prompt: `q` is sent to the monitor by the second serial port, and ends
+/// QEMU.
 const U_BOOT_INPUT: &str = "\n\n\nmw.l 0x9040000 0x71\nmw.l 0x9040000 0xa\n";
-/// The file that EDK2's shell executes when nobody types.
+/// The file that EDK2's shell executes without any input.
 const EDK2_SCRIPT: &[u8] = b"reset -s\r\n";
 
-/// Bytes of a flash of QEMU's virt machine.
+/// The size of a flash of QEMU's virt machine.
 const FLASH: usize = 64 << 20;
 
 /// A system on a machine.
@@ -33,16 +34,16 @@ pub(super) struct System {
     pub(super) name: String,
     options: Vec<OsString>,
     input: &'static str,
-    /// What it says when it came to its end.
-    says: &'static str,
-    /// Its locks wait by WFE. QEMU 11.1 is the first whose WFE waits, and there both CPUs were seen to wait for ever in
-    /// that of a lock which it was one's turn to have.
+    /// The text on its console at its end.
+    prints: &'static str,
+    /// Whether its locks wait by WFE. QEMU 11.1 is the first whose WFE waits, and there both CPUs
+    /// were seen to wait forever for a lock that was free for one of them.
     waits_by_wfe: bool,
     page_sizes: Vec<u64>,
     least: &'static [(&'static str, u64)],
-    /// What is not checked: no more and no less.
+    /// The exact list of things that are not checked.
     unchecked: &'static [&'static str],
-    /// Rules that it is known to break, each with the reason.
+    /// Rules that it is known to violate, each with the reason.
     accepted: &'static [(&'static str, &'static str)],
 }
 
@@ -64,12 +65,12 @@ impl System {
             .with("-append", format!("console=ttyAMA0 arm64.pagesize={words}"))
     }
 
-    /// The place of its QEMU.
+    /// Returns the place of its QEMU.
     pub(super) const fn qemu(&self) -> usize {
         if self.waits_by_wfe { OLDER } else { NEWEST }
     }
 
-    /// Watches it, with files in a folder of its own.
+    /// Watches the system, with files in a folder of its own.
     pub(super) fn watch(&self, qemu: &Path, folder: &Path) -> Result<String> {
         let watched = Run {
             qemu,
@@ -83,28 +84,28 @@ impl System {
         self.judge(&watched)?;
         Ok(format!(
             "{} stores to tables, {} TLBIs, {} known findings, {} things not checked",
-            events(&watched.told, "table_stores"),
-            events(&watched.told, "tlbi"),
-            findings(&watched.told).len(),
+            events(&watched.report, "table_stores"),
+            events(&watched.report, "tlbi"),
+            findings(&watched.report).len(),
             self.unchecked.len()
         ))
     }
 
     fn judge(&self, watched: &Watched) -> Result<()> {
-        let Watched { told, console } = watched;
+        let Watched { report, console } = watched;
         ensure!(
-            console.contains(self.says),
-            "it did not say {:?}; its last line is {:?}",
-            self.says,
+            console.contains(self.prints),
+            "it did not print {:?}; its last line is {:?}",
+            self.prints,
             last_line(console)
         );
         ensure!(
-            told["guest"]["page_sizes"] == serde_json::json!(self.page_sizes),
+            report["guest"]["page_sizes"] == serde_json::json!(self.page_sizes),
             "the page sizes are {}",
-            told["guest"]["page_sizes"]
+            report["guest"]["page_sizes"]
         );
-        saw(told, self.least)?;
-        let unchecked = items(&told["unchecked"]).iter();
+        saw(report, self.least)?;
+        let unchecked = items(&report["unchecked"]).iter();
         let mut unchecked: Vec<&str> = unchecked.filter_map(Value::as_str).collect();
         unchecked.sort_unstable();
         ensure!(
@@ -113,12 +114,14 @@ impl System {
             self.unchecked
         );
         ensure!(
-            told["complete"] == self.unchecked.is_empty(),
+            report["complete"] == self.unchecked.is_empty(),
             "complete is {}",
-            told["complete"]
+            report["complete"]
         );
         let is_known = |it: &&Value| self.accepted.iter().any(|(rule, _)| it["rule"] == *rule);
-        let decided = findings(told).iter().filter(|it| it["undecided"].is_null());
+        let decided = findings(report)
+            .iter()
+            .filter(|it| it["undecided"].is_null());
         let (known, new): (Vec<_>, Vec<_>) = decided.partition(is_known);
         if let Some(first) = new.first() {
             bail!("{} new findings, the first: {}", new.len(), lines(first));
@@ -158,7 +161,8 @@ pub(super) fn all(peers: &Peers<'_>) -> Result<Vec<System>> {
     Ok(all)
 }
 
-/// This kernel with a program that is called with `words`, on a CPU with everything that QEMU has.
+/// Makes this kernel with a program that is called with `words`, on a CPU with all features of
+/// QEMU.
 fn granule(page_size: PageSize, (cpus, el): (u32, u8), words: &str, initrd: &Path) -> System {
     let virtualization = if el == 2 { ",virtualization=on" } else { "" };
     let machine =
@@ -167,7 +171,7 @@ fn granule(page_size: PageSize, (cpus, el): (u32, u8), words: &str, initrd: &Pat
     System {
         name: format!("Granule, {size}, CPUs: {cpus}, EL{el} {words}"),
         options: options(&machine),
-        says: "@granule outcome=ok",
+        prints: "@granule outcome=ok",
         page_sizes: vec![page_size.bytes()],
         least: &[
             ("table_stores", 2000),
@@ -183,12 +187,12 @@ fn granule(page_size: PageSize, (cpus, el): (u32, u8), words: &str, initrd: &Pat
     .granule(initrd, format!("{size} -- {words}"))
 }
 
-/// This kernel with programs of every page size at once.
+/// Makes this kernel with programs of every page size at once.
 fn programs_of_all_sizes(initrd: &Path) -> System {
     System {
         name: "Granule, programs of every page size at once, CPUs: 4".into(),
         options: options("-machine virt,gic-version=3 -cpu max -m 2G -smp 4"),
-        says: together::END,
+        prints: together::END,
         page_sizes: vec![4096, 16384, 65536],
         least: &[
             ("table_stores", 20_000),
@@ -214,7 +218,7 @@ fn at(u_boot: &Path, el: u8) -> System {
             "-machine virt,gic-version=3{more} -cpu neoverse-n1 -m 512M"
         )),
         input: U_BOOT_INPUT,
-        says: "=> mw.l 0x9040000 0x71",
+        prints: "=> mw.l 0x9040000 0x71",
         waits_by_wfe: false,
         page_sizes: vec![4096],
         least: &[("tables", 5), ("registers", 6), ("tlbi", 1), ("isb", 8)],
@@ -228,7 +232,7 @@ fn at(u_boot: &Path, el: u8) -> System {
     .with("-bios", u_boot)
 }
 
-/// UEFI firmware, up to its shell.
+/// Makes EDK2, up to its shell.
 fn edk2(peers: &Peers<'_>) -> Result<System> {
     let is_code = |path: &str| path == "usr/share/qemu-efi-aarch64/QEMU_EFI.fd";
     let code = peers.file(&EDK2, is_code)?;
@@ -243,10 +247,10 @@ fn edk2(peers: &Peers<'_>) -> Result<System> {
     Ok(System {
         name: "EDK2".into(),
         options: options("-machine virt,gic-version=3 -cpu neoverse-n1 -m 1G"),
-        says: "UEFI Interactive Shell",
+        prints: "UEFI Interactive Shell",
         page_sizes: vec![4096],
         least: &[("table_stores", 1000), ("tables", 8), ("tlbi", 1000)],
-        // Its first tables are in the flash.
+        // Its first tables are in flash.
         unchecked: &["what happens with tables outside of RAM"],
         ..System::default()
     }
@@ -258,7 +262,7 @@ fn edk2(peers: &Peers<'_>) -> Result<System> {
     ))
 }
 
-/// A hypervisor at EL2 with the oldest Linux as its first guest, whose own tables are under stage 2.
+/// Makes Xen at EL2 with the oldest Linux as its first guest, whose own tables are under stage 2.
 fn xen(peers: &Peers<'_>) -> Result<System> {
     let xen = peers.file(&XEN, |path| {
         path.starts_with("boot/xen-") && !path.ends_with(".config") && !path.ends_with(".efi")
@@ -275,7 +279,7 @@ fn xen(peers: &Peers<'_>) -> Result<System> {
         options: options(
             "-machine virt,gic-version=3,virtualization=on -cpu neoverse-n1 -m 2G -smp 2",
         ),
-        says: super::LAST_LINE,
+        prints: super::LAST_LINE,
         waits_by_wfe: true,
         page_sizes: vec![4096],
         least: &[
@@ -310,7 +314,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn new_missing_and_vanished_findings_are_told() {
+    fn new_and_missing_findings_are_refused() {
         let system = System {
             unchecked: &["what happens with tables outside of RAM"],
             ..at(Path::new("u-boot.bin"), 3)
@@ -322,15 +326,15 @@ mod tests {
             "unchecked": ["what happens with tables outside of RAM"],
             "findings": [{"rule": "not-invalidated", "places": [{"address": "0x1"}], "example": "e"}],
         });
-        let judge = |told: &Value, console: &str| {
+        let judge = |report: &Value, console: &str| {
             system.judge(&Watched {
-                told: told.clone(),
+                report: report.clone(),
                 console: console.into(),
             })
         };
         judge(&whole, "=> mw.l 0x9040000 0x71").unwrap();
         let error = judge(&whole, "=> ").unwrap_err().to_string();
-        assert!(error.contains("did not say"), "{error}");
+        assert!(error.contains("did not print"), "{error}");
         for (pointer, value, part) in [
             ("/guest/page_sizes", json!([16384]), "page sizes"),
             ("/events/tlbi", json!(0), "tlbi"),

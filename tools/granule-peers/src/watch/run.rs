@@ -1,4 +1,4 @@
-//! One run of `granule watch`: its files, its exit code, and whether its recording has the same verdict.
+//! One run of `granule watch`: its files, its exit code, and the verdict of its recording.
 
 use std::ffi::OsString;
 use std::fs::OpenOptions;
@@ -16,39 +16,39 @@ use xtask::files;
 
 use crate::machine::{granule, items, json, last_line, parse};
 
-/// A guest may take 10 minutes, on its own clock; a busy host more.
+/// The time limit of a guest: 10 minutes, on its own clock; a busy host may take longer.
 const GUEST_LIMIT: &str = "600";
 const LIMIT: Duration = Duration::from_secs(3600);
 
-/// What is watched.
+/// A watched machine.
 #[derive(Debug)]
 pub(super) struct Run<'a> {
     pub(super) qemu: &'a Path,
-    /// QEMU's options but for the console, which is a file.
+    /// QEMU's options, without those of the console, which is a file.
     pub(super) options: Vec<OsString>,
-    /// What the guest reads from its console.
+    /// The input of the console.
     pub(super) input: &'a str,
-    /// Findings that are accepted, as `granule watch --accept` takes them.
+    /// The file of accepted findings for `granule watch --accept`.
     pub(super) accepted: Option<&'a Path>,
-    /// Whether the recording is checked too.
+    /// Whether the run is recorded, and the recording is checked too.
     pub(super) is_recorded: bool,
-    /// A folder of its own.
+    /// A folder for the files of the run.
     pub(super) folder: &'a Path,
 }
 
-/// What was seen.
+/// The results of a run.
 #[derive(Debug)]
 pub(super) struct Watched {
-    pub(super) told: Value,
+    pub(super) report: Value,
     pub(super) console: String,
 }
 
 impl Run<'_> {
-    /// Watches it to its end.
+    /// Watches the machine to its end.
     pub(super) fn watch(&self) -> Result<Watched> {
         let file = |name: &str| self.folder.join(name);
         files::write(&file("input"), self.input)?;
-        // What the guest writes to its second serial port is typed into the monitor.
+        // The output of the second serial port is the input of the monitor.
         for name in ["monitor.in", "monitor.out"] {
             let made = Command::new("mkfifo").arg(file(name)).status();
             ensure!(made.is_ok_and(|it| it.success()), "mkfifo failed");
@@ -77,35 +77,35 @@ impl Run<'_> {
             command.args([option, value]);
         }
         command.args(&self.options);
-        let (told, finished) = parse(self.run(command)?)?;
+        let (report, finished) = parse(self.run(command)?)?;
         let code = finished.status.and_then(|status| status.code());
         let console = files::read(&file("console")).context("the guest wrote no console")?;
         let console = String::from_utf8_lossy(&console).into_owned();
         ensure!(
-            told["outcome"] == "ended",
+            report["outcome"] == "ended",
             "the outcome is {}; the console's last line is {:?}",
-            told["outcome"],
+            report["outcome"],
             last_line(&console)
         );
-        let is_new = findings(&told).iter().any(is_new);
+        let is_new = findings(&report).iter().any(is_new);
         ensure!(
             code == Some(i32::from(is_new)),
             "the exit code was {code:?}, with {} findings",
-            findings(&told).len()
+            findings(&report).len()
         );
         if self.is_recorded {
-            self.check(count(&told))?;
+            self.check(count(&report))?;
         }
-        Ok(Watched { told, console })
+        Ok(Watched { report, console })
     }
 
-    /// Runs the command. QEMU looks for what is typed only when something wakes it, which a guest that waits in a loop
-    /// never does: empty lines in the monitor do.
+    /// Runs the command. QEMU reads the console's input only when an event wakes it, which a guest
+    /// that waits in a loop never does. Empty lines for the monitor wake it.
     fn run(&self, command: Command) -> Result<Finished> {
         if self.input.is_empty() {
             return run_for(command, LIMIT);
         }
-        // Opened for both, it waits for nobody.
+        // Opened for reading and writing, it does not wait for the other side.
         let mut monitor = OpenOptions::new()
             .read(true)
             .write(true)
@@ -124,7 +124,7 @@ impl Run<'_> {
         })
     }
 
-    /// The recording has as many violations.
+    /// Checks that the recording has the same number of violations.
     fn check(&self, count: u64) -> Result<()> {
         let mut check = granule(&["check", "--json", "--most", "0"]);
         check.arg(self.folder.join("trace.gz"));
@@ -132,46 +132,48 @@ impl Run<'_> {
         let later = checked["violation_count"].as_u64();
         ensure!(
             later == Some(count),
-            "{count} violations beside the guest, {later:?} in its recording"
+            "{count} violations in the run, {later:?} in its recording"
         );
         Ok(())
     }
 }
 
-/// The findings of a run.
-pub(super) fn findings(told: &Value) -> &[Value] {
-    items(&told["findings"])
+/// Returns the findings of a run.
+pub(super) fn findings(report: &Value) -> &[Value] {
+    items(&report["findings"])
 }
 
-/// Whether a finding is neither accepted nor undecided.
+/// Returns whether a finding is neither accepted nor undecided.
 pub(super) fn is_new(finding: &Value) -> bool {
     finding["accepted"].is_null() && finding["undecided"].is_null()
 }
 
-/// Violations of a run that are decided, accepted or not.
-fn count(told: &Value) -> u64 {
-    let decided = findings(told).iter().filter(|it| it["undecided"].is_null());
+/// Counts the decided violations of a run, accepted or not.
+fn count(report: &Value) -> u64 {
+    let decided = findings(report)
+        .iter()
+        .filter(|it| it["undecided"].is_null());
     decided.filter_map(|it| it["count"].as_u64()).sum()
 }
 
-/// Events of a kind.
-pub(super) fn events(told: &Value, kind: &str) -> u64 {
-    told["events"][kind].as_u64().unwrap_or_default()
+/// Returns the number of events of a kind.
+pub(super) fn events(report: &Value, kind: &str) -> u64 {
+    report["events"][kind].as_u64().unwrap_or_default()
 }
 
-/// Each kind of event was seen as often as it must be at least.
-pub(super) fn saw(told: &Value, least: &[(&str, u64)]) -> Result<()> {
+/// Checks that each kind of event was seen at least as often as required.
+pub(super) fn saw(report: &Value, least: &[(&str, u64)]) -> Result<()> {
     for (kind, least) in least {
-        let found = events(told, kind);
+        let found = events(report, kind);
         ensure!(
             found >= *least,
-            "{kind}: {found}, where {least} is the least"
+            "{kind}: {found}, expected at least {least}"
         );
     }
     Ok(())
 }
 
-/// A finding in one line.
+/// Formats a finding in one line.
 fn line(finding: &Value) -> String {
     let text = |value: &Value| value.as_str().unwrap_or("?").to_owned();
     let place = match finding["function"].as_str() {
@@ -182,14 +184,15 @@ fn line(finding: &Value) -> String {
     format!("{rule} in {place}: {example}")
 }
 
-/// One finding in a line, and the events that led to it in further ones: a rare one may not come again.
+/// Formats a finding in one line, and the events that led to it in further ones, because a rare
+/// finding may not occur again.
 pub(super) fn lines(finding: &Value) -> String {
     items(&finding["steps"])
         .iter()
-        .fold(line(finding), |told, step| {
+        .fold(line(finding), |all, step| {
             let text = |key: &str| step[key].as_str().unwrap_or("").to_owned();
             let (name, what, role) = (text("name"), text("text"), text("role"));
-            told + &format!("\n       {} {name}: {what}  {role}", step["event"])
+            all + &format!("\n       {} {name}: {what}  {role}", step["event"])
         })
 }
 
@@ -199,8 +202,8 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn findings_are_counted_and_told() {
-        let told = json!({
+    fn findings_are_counted_and_formatted() {
+        let report = json!({
             "events": {"tlbi": 2},
             "findings": [
                 {"rule": "a", "function": "f", "places": [], "count": 3, "example": "x"},
@@ -208,20 +211,20 @@ mod tests {
                 {"rule": "c", "function": "g", "places": [], "count": 8, "undecided": "no locks", "example": "z"},
             ],
         });
-        assert_eq!(count(&told), 7);
-        assert_eq!(line(&findings(&told)[0]), "a in f: x");
-        assert_eq!(line(&findings(&told)[1]), "b in 0x1: y");
-        assert_eq!(lines(&findings(&told)[1]), "b in 0x1: y");
+        assert_eq!(count(&report), 7);
+        assert_eq!(line(&findings(&report)[0]), "a in f: x");
+        assert_eq!(line(&findings(&report)[1]), "b in 0x1: y");
+        assert_eq!(lines(&findings(&report)[1]), "b in 0x1: y");
         let step = json!({"event": 7, "name": "f+0x4", "text": "isb cpu0", "role": "is late"});
         let finding = json!({"rule": "a", "function": "f", "example": "x", "steps": [step]});
         assert_eq!(
             lines(&finding),
             "a in f: x\n       7 f+0x4: isb cpu0  is late"
         );
-        assert!(saw(&told, &[("tlbi", 2)]).is_ok());
-        let error = saw(&told, &[("tlbi", 3)]).unwrap_err().to_string();
+        assert!(saw(&report, &[("tlbi", 2)]).is_ok());
+        let error = saw(&report, &[("tlbi", 3)]).unwrap_err().to_string();
         assert!(error.contains("tlbi: 2"), "{error}");
-        assert!(saw(&told, &[("dsb", 1)]).is_err());
+        assert!(saw(&report, &[("dsb", 1)]).is_err());
         assert_eq!(count(&json!({})), 0);
     }
 }

@@ -1,5 +1,5 @@
-//! What a watched Linux does after its boot: an initramfs with a script, Debian's shell, a program of ours that works
-//! on memory, modules, and our kernel as the one that Linux leaves for.
+//! The workload of a watched Linux: an initramfs with a script, Debian's shell, our program that
+//! tests memory, modules, and our kernel as the next one.
 
 use anyhow::{Result, bail, ensure};
 use granule::arch::Level;
@@ -11,16 +11,16 @@ use crate::machine::{self, last_line, program};
 
 const SCRIPT: &[u8] = include_bytes!("workload.sh");
 
-/// The steps of the script, which are told as they are done.
+/// The steps of the script, which prints a line after each.
 const STEPS: [&str; 8] = [
     "programs", "memory", "thp", "hugetlb", "modules", "cpus", "hotplug", "kexec",
 ];
-/// The function that fails when Linux 6.12 with five levels of tables copies its linear map for the next kernel:
-/// docs/findings.md.
+/// The function that fails when Linux 6.12 with five levels of tables copies its linear map for the
+/// next kernel: docs/findings.md.
 const COPIES: &str = "pc : trans_pgd_create_copy+";
-/// What the guest says when `fork` lost a huge page: docs/findings.md.
+/// The line of the guest when `fork` lost a huge page: docs/findings.md.
 const LOST: &str = "lost in fork: ";
-/// What our kernel says last when it was entered and found no program to run.
+/// The last line of our kernel, which has no program to run.
 const NEXT: &str = "@granule outcome=ok";
 
 const APPLETS: &str =
@@ -34,10 +34,10 @@ pub(super) const MODULES: [&str; 5] = [
     "virtio_mem",
     "dummy",
 ];
-/// Those that every kernel of Debian's has as modules.
+/// Modules that are not built into any of Debian's kernels.
 const ALWAYS: [&str; 2] = ["virtio_mem", "dummy"];
 
-/// The initramfs for a kernel with these modules.
+/// Makes the initramfs for a kernel with these modules.
 pub(super) fn archive(busybox: &[u8], modules: &[(String, Vec<u8>)]) -> Result<Initramfs> {
     for name in ALWAYS {
         let is_there = modules.iter().any(|(it, _)| it == name);
@@ -53,7 +53,8 @@ pub(super) fn archive(busybox: &[u8], modules: &[(String, Vec<u8>)]) -> Result<I
     Ok(archive.program("/init", SCRIPT))
 }
 
-/// Whether every step was done, and the next kernel came to its end; or Linux failed in it, where that is known.
+/// Checks that every step was done and the next kernel reached its end, or that Linux failed to
+/// start it where that is known.
 pub(super) fn judge(console: &str, leaves: bool) -> Result<()> {
     let has = |line: &str| console.lines().any(|it| it.trim_end() == line);
     let last = last_line(console);
@@ -75,12 +76,13 @@ pub(super) fn judge(console: &str, leaves: bool) -> Result<()> {
     }
     ensure!(
         has(NEXT),
-        "the next kernel did not come to its end; the last line is {last:?}"
+        "the next kernel did not reach its end; the last line is {last:?}"
     );
     Ok(())
 }
 
-/// How often `fork` lost huge pages, which is known of the size that takes a contiguous group of page descriptors alone.
+/// Counts how often `fork` lost huge pages. This is known only for the size of a contiguous group
+/// of page descriptors.
 pub(super) fn lost(console: &str, pages: PageSize) -> Result<usize> {
     let pages = pages.value();
     let group_kib = pages.contiguous_entries(Level::L3) as u64 * pages.bytes() / 1024;
@@ -88,7 +90,7 @@ pub(super) fn lost(console: &str, pages: PageSize) -> Result<usize> {
     let lines = console.lines().map(str::trim_end);
     let lost: Vec<&str> = lines.filter(|line| line.starts_with(LOST)).collect();
     match lost.iter().find(|line| **line != known) {
-        Some(line) => bail!("{line:?}, which is known of {group_kib} KiB alone"),
+        Some(line) => bail!("{line:?}, which is known for {group_kib} KiB only"),
         None => Ok(lost.len()),
     }
 }
@@ -98,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_fork_lost_is_counted() {
+    fn huge_pages_lost_in_fork_are_counted() {
         let script = str::from_utf8(SCRIPT).unwrap();
         assert!(script.contains(&format!("echo \"{LOST}$1 KiB\"")));
         let line = format!("{LOST}64 KiB\r\n");
@@ -135,8 +137,8 @@ mod tests {
             let failed = console.replace(&format!("done: {name}\r"), &format!("FAILED: {name}\r"));
             let error = judge(&failed, true).unwrap_err().to_string();
             assert!(error.contains(name), "{error}");
-            let told = failed.replace("FAILED", "of memory\r\nFAILED");
-            let error = judge(&told, true).unwrap_err().to_string();
+            let with_reason = failed.replace("FAILED", "of memory\r\nFAILED");
+            let error = judge(&with_reason, true).unwrap_err().to_string();
             assert!(
                 error.ends_with(r#"the last line is Some("of memory")"#),
                 "{error}"
@@ -145,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn the_script_has_each_step_and_calls_what_is_there() {
+    fn the_script_has_each_step_and_uses_every_file() {
         let script = str::from_utf8(SCRIPT).unwrap();
         assert!(script.starts_with("#!/bin/busybox sh\n"));
         let order = STEPS[..7].join(" ");

@@ -1,6 +1,6 @@
 #!/bin/busybox sh
 # The first process of a Linux that is watched: one line for each step, `done: NAME` or `FAILED: NAME`.
-# Then it leaves for the next kernel, which is given as /next.
+# Then it leaves for the next kernel, /next.
 export PATH=/bin
 mount -t proc proc /proc
 mount -t sysfs sysfs /sys
@@ -28,7 +28,7 @@ thp() {
         [ "$(sed -n 's/^thp_fault_alloc //p' /proc/vmstat)" -gt "$before" ]
 }
 
-# Linux is known to lose huge pages in `fork` (docs/findings.md): the program says so with 2, and is run again.
+# Linux is known to lose huge pages in `fork` (docs/findings.md). The program then exits with 2, and is run again.
 huge() {
     for i in $(seq 50); do
         granule-user-memory huge "$1"
@@ -39,7 +39,8 @@ huge() {
     return 1
 }
 
-# Each size of which three take no more than a tenth of a GiB. Free memory may lie in pieces: it is moved together.
+# Tests each size of which three pages take no more than a tenth of a GiB. Free memory may be fragmented, so it is
+# compacted.
 hugetlb() {
     sizes=0
     for folder in /sys/kernel/mm/hugepages/hugepages-*kB; do

@@ -1,9 +1,9 @@
-//! What is told of stores to tables, of hardware's updates and of cache maintenance, and when.
+//! Tests of the events of stores to tables, of hardware's updates and of cache maintenance.
 
 use super::*;
 
 #[test]
-fn tables_are_told_when_the_mmu_goes_on_from_the_last_level_up() {
+fn tables_are_reported_from_the_last_level_up_when_the_mmu_is_enabled() {
     let mut rig = Rig::new();
     rig.raw(ROOT, L2 | TABLE_BITS);
     rig.raw(L2, L3 | TABLE_BITS);
@@ -17,16 +17,16 @@ fn tables_are_told_when_the_mmu_goes_on_from_the_last_level_up() {
     expected.extend(table(L2, L3 | TABLE_BITS, Earlier));
     expected.extend(table(ROOT, L2 | TABLE_BITS, Earlier));
     expected.push("cpu0 sctlr_el1 5".into());
-    assert_eq!(rig.told(), expected);
+    assert_eq!(rig.emitted(), expected);
 }
 
 #[test]
-fn stores_to_tables_are_told_and_others_are_not() {
+fn only_stores_to_tables_are_emitted() {
     let mut rig = Rig::running();
     rig.store(FRAME, 7);
     rig.store(RAM + 0x8000, L3 | TABLE_BITS);
     rig.store(L3 + 8, (FRAME + 0x1000) | PAGE);
-    // The same value again changes nothing.
+    // The same value again is not a change.
     rig.store(L3 + 8, (FRAME + 0x1000) | PAGE);
     let exchange = StoreForm {
         exchange: true,
@@ -34,7 +34,7 @@ fn stores_to_tables_are_told_and_others_are_not() {
     };
     rig.store_as(L3 + 8, 0, exchange);
     assert_eq!(
-        rig.told(),
+        rig.emitted(),
         [
             format!(
                 "cpu0 store {:x} 1 {:x} Live",
@@ -47,7 +47,7 @@ fn stores_to_tables_are_told_and_others_are_not() {
 }
 
 #[test]
-fn a_new_table_is_told_as_it_was_stored() {
+fn a_new_table_is_reported_as_it_was_stored() {
     let new = RAM + 0x5000;
     let link = |barrier: Option<Barrier>, form: StoreForm| {
         let mut rig = Rig::running();
@@ -56,11 +56,11 @@ fn a_new_table_is_told_as_it_was_stored() {
             rig.barrier(barrier);
         }
         rig.store_as(L2 + 8, new | TABLE_BITS, form);
-        let mut told = rig.told();
+        let mut emitted = rig.emitted();
         if barrier.is_some() {
-            told.remove(0);
+            emitted.remove(0);
         }
-        told
+        emitted
     };
     let plain = StoreForm::default();
     let release = StoreForm {
@@ -86,34 +86,34 @@ fn a_new_table_is_told_as_it_was_stored() {
 }
 
 #[test]
-fn another_cpu_s_stores_are_that_cpu_s() {
+fn stores_of_another_cpu_are_attributed_to_it() {
     let new = RAM + 0x5000;
     let mut rig = Rig::running();
     rig.by.cpu = 1;
-    // Only what goes past the caches is looked at line by line.
+    // Only stores past the caches are tracked by lines.
     rig.marks.set_uncached(1, false);
     rig.store(new, FRAME | PAGE);
     rig.by.cpu = 0;
     rig.barrier(Barrier::DSB_ISHST);
     rig.store(L2 + 8, new | TABLE_BITS);
-    let told = rig.told();
+    let emitted = rig.emitted();
     let stored = format!("cpu1 store {new:x} 2 {:x} Live", FRAME | PAGE);
-    assert!(told.contains(&stored), "{told:#?}");
+    assert!(emitted.contains(&stored), "{emitted:#?}");
 }
 
 #[test]
-fn a_dsb_is_told_again_once_another_cpu_stored_to_a_table() {
+fn a_dsb_is_emitted_again_after_another_cpu_stored_to_a_table() {
     let mut rig = Rig::running();
     let dsb = |rig: &mut Rig, cpu| {
         rig.by.cpu = cpu;
         rig.barrier(Barrier::DSB_ISHST);
-        rig.told().iter().filter(|it| it.contains("Dsb")).count()
+        rig.emitted().iter().filter(|it| it.contains("Dsb")).count()
     };
     dsb(&mut rig, 0);
     assert_eq!(dsb(&mut rig, 0), 0);
     rig.by.cpu = 1;
     rig.store(L3, 0);
-    rig.told();
+    rig.emitted();
     assert_eq!(dsb(&mut rig, 0), 1);
     assert_eq!(dsb(&mut rig, 0), 0);
 }
@@ -132,8 +132,8 @@ fn lines_stored_with_the_mmu_off_count_until_they_are_maintained() {
     // Cleaning to the point of unification does not count.
     rig.tracker.maintained(rig.by, 1, System::DC_CVAU, L2);
     rig.on(TCR);
-    let told = rig.told();
-    let stored: Vec<_> = told.iter().filter(|it| it.contains("store")).collect();
+    let emitted = rig.emitted();
+    let stored: Vec<_> = emitted.iter().filter(|it| it.contains("store")).collect();
     let (l2, l3) = (L2 | TABLE_BITS, L3 | TABLE_BITS);
     assert_eq!(
         stored,
@@ -150,7 +150,7 @@ fn lines_stored_with_the_mmu_off_count_until_they_are_maintained() {
 }
 
 #[test]
-fn zeros_of_a_page_that_was_cleared_are_older_than_what_was_stored_since() {
+fn zeros_of_a_cleared_page_are_older_than_later_stores() {
     const OTHER: u64 = RAM + 0x4000;
     for (between, zeros) in [(Some(Barrier::DSB_ISHST), Earlier), (None, Live)] {
         let mut rig = Rig::running();
@@ -160,28 +160,28 @@ fn zeros_of_a_page_that_was_cleared_are_older_than_what_was_stored_since() {
             rig.barrier(barrier);
         }
         rig.store(OTHER + 24, FRAME | PAGE);
-        rig.told();
+        rig.emitted();
         rig.store(L2 + 8, OTHER | TABLE_BITS);
-        let told = rig.told();
+        let emitted = rig.emitted();
         let entry = format!("cpu0 store {:x} 1 {:x} Live", OTHER + 24, FRAME | PAGE);
-        let stores: Vec<_> = told.iter().filter(|it| it.contains("store")).collect();
+        let stores: Vec<_> = emitted.iter().filter(|it| it.contains("store")).collect();
         if zeros == Earlier {
-            // First what was there before, then what a walker may miss.
+            // First the earlier contents, then the store that a walker may miss.
             let before = format!("cpu0 store {OTHER:x} 512 0 Earlier");
             assert_eq!(stores[..2], [&before, &entry]);
             assert_eq!(stores.len(), 3);
         } else {
-            assert!(stores.iter().all(|it| it.ends_with("Live")), "{told:?}");
+            assert!(stores.iter().all(|it| it.ends_with("Live")), "{emitted:?}");
         }
     }
 }
 
 #[test]
-fn a_frame_that_was_unmapped_is_told_when_it_is_stored_to_next() {
+fn the_next_store_to_an_unmapped_frame_is_emitted() {
     let mut rig = Rig::running();
     rig.store(FRAME, 1);
     rig.store(L3, 0);
-    rig.told();
+    rig.emitted();
     rig.store(FRAME + 0x1000, 1);
     rig.store(FRAME + 8, 1);
     rig.store(FRAME + 16, 1);
@@ -189,49 +189,49 @@ fn a_frame_that_was_unmapped_is_told_when_it_is_stored_to_next() {
         start: FRAME + 8,
         bytes: 8,
     };
-    assert_eq!(rig.told(), [format!("cpu0 {seen:?}")]);
-    // Other permissions, the same frame: no reuse.
+    assert_eq!(rig.emitted(), [format!("cpu0 {seen:?}")]);
+    // Other permissions, but the same frame: not a reuse.
     rig.store(L3, FRAME | PAGE);
     rig.store(L3, FRAME | PAGE | 1 << 7);
-    rig.told();
+    rig.emitted();
     rig.zero(FRAME);
-    assert_eq!(rig.told(), [""; 0]);
-    // With its whole table.
+    assert_eq!(rig.emitted(), [""; 0]);
+    // The whole table is unlinked.
     rig.store(L2, 0);
-    rig.told();
+    rig.emitted();
     rig.zero(FRAME);
-    assert_eq!(rig.told().len(), 1);
+    assert_eq!(rig.emitted().len(), 1);
 }
 
 #[test]
-fn hardware_updates_are_told_with_the_next_store_to_the_table() {
+fn hardware_updates_are_emitted_at_the_next_store_to_the_table() {
     let mut rig = Rig::running();
     let old = FRAME | TABLE_BITS | 1 << 51 | 1 << 7;
     rig.store(L3, old);
-    rig.told();
+    rig.emitted();
     rig.raw(L3, old & !(1 << 7) | 1 << 10);
-    // Not a change that hardware makes: another CPU's store, whose callback is to come.
+    // Not a change by hardware: a store of another CPU, whose callback is still to come.
     rig.store(L3 + 8, (FRAME + 0x1000) | PAGE);
-    assert_eq!(rig.told().len(), 1);
+    assert_eq!(rig.emitted().len(), 1);
     rig.msr(System::TCR_EL1, TCR | 3 << 39);
-    rig.told();
+    rig.emitted();
     rig.raw(L3 + 16, FRAME | PAGE);
     rig.store(L3 + 8, 0);
     let update = Event::Found {
         address: L3,
         descriptor: old & !(1 << 7) | 1 << 10,
     };
-    let told = rig.told();
-    assert_eq!(told[0], format!("cpu0 {update:?}"));
-    assert_eq!(told.len(), 2);
+    let emitted = rig.emitted();
+    assert_eq!(emitted[0], format!("cpu0 {update:?}"));
+    assert_eq!(emitted.len(), 2);
 }
 
 #[test]
-fn cache_maintenance_of_tables_is_told_as_ranges() {
+fn cache_maintenance_of_tables_is_emitted_as_ranges() {
     let mut rig = Rig::running();
-    // The tables map no tables: the addresses are physical with the MMU off.
+    // The tables do not map themselves: with the MMU off, the addresses are physical.
     rig.msr(System::SCTLR_EL1, 0);
-    rig.told();
+    rig.emitted();
     for line in 0..4 {
         rig.tracker
             .maintained(rig.by, 1, System::DC_CIVAC, L3 + line * LINE);
@@ -240,7 +240,7 @@ fn cache_maintenance_of_tables_is_told_as_ranges() {
     rig.tracker.maintained(rig.by, 1, System::DC_CIVAC, L2);
     rig.barrier(Barrier::DSB_SY);
     assert_eq!(
-        rig.told(),
+        rig.emitted(),
         [
             format!("cpu0 lines {L3:x} 100"),
             format!("cpu0 lines {L2:x} 40"),
@@ -250,7 +250,7 @@ fn cache_maintenance_of_tables_is_told_as_ranges() {
 }
 
 #[test]
-fn addresses_are_translated_as_the_tables_say() {
+fn addresses_are_translated_by_the_tables() {
     let mut rig = Rig::running();
     let va = 0xffff_ff80_0000_0123;
     assert_eq!(rig.tracker.translate(0, 1, va), Some(FRAME | 0x123));
@@ -263,24 +263,27 @@ fn addresses_are_translated_as_the_tables_say() {
 }
 
 #[test]
-fn caches_that_were_in_use_may_lose_what_they_are_told_to_drop() {
+fn discarding_lines_of_caches_in_use_is_reported_as_missing() {
     let mut rig = Rig::new();
     rig.tracker.dropped(rig.by);
-    assert!(rig.told().is_empty());
+    assert!(rig.emitted().is_empty());
     rig.on(TCR);
     rig.msr(System::SCTLR_EL1, 0);
-    rig.told();
+    rig.emitted();
     rig.tracker.dropped(rig.by);
-    assert_eq!(rig.told(), [r#"cpu0 Missing("dc isw of caches in use")"#]);
+    assert_eq!(
+        rig.emitted(),
+        [r#"cpu0 Missing("dc isw of caches in use")"#]
+    );
     let mut rig = Rig::running();
     rig.tracker.reset(rig.by);
-    rig.told();
+    rig.emitted();
     rig.tracker.dropped(rig.by);
-    assert!(rig.told().is_empty());
+    assert!(rig.emitted().is_empty());
 }
 
 #[test]
-fn stores_past_the_caches_are_completed_by_the_barrier_that_came_before_the_mmu() {
+fn stores_past_the_caches_are_completed_by_a_barrier_before_the_mmu_is_enabled() {
     for is_completed in [true, false] {
         let mut rig = Rig::new();
         rig.store(ROOT, 0);
@@ -288,19 +291,19 @@ fn stores_past_the_caches_are_completed_by_the_barrier_that_came_before_the_mmu(
         if is_completed {
             rig.barrier(Barrier::DSB_SY);
         }
-        rig.told();
+        rig.emitted();
         rig.on(TCR);
-        let told = rig.told();
-        let [.., before, last] = &told[..] else {
-            panic!("{told:?}");
+        let emitted = rig.emitted();
+        let [.., before, last] = &emitted[..] else {
+            panic!("{emitted:?}");
         };
         assert_eq!(last, "cpu0 sctlr_el1 5");
-        assert_eq!(before == "cpu0 Dsb", is_completed, "{told:?}");
-        assert!(told.iter().any(|it| it.contains("Live")), "{told:?}");
+        assert_eq!(before == "cpu0 Dsb", is_completed, "{emitted:?}");
+        assert!(emitted.iter().any(|it| it.contains("Live")), "{emitted:?}");
     }
 }
 
-/// Memory of a machine whose other CPU stores to a table in the moment in which it is read.
+/// Memory in which the other CPU stores to a table at the moment when it is read.
 struct Raced(Words, &'static Marks);
 
 impl Memory for Raced {
