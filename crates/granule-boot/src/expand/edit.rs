@@ -7,7 +7,7 @@ use super::machine::{self, Machine};
 use super::memory::{self, Banks};
 use super::{ExpandError, FROM_ACPI, FROM_EFI, Notes};
 
-/// The cells of a root that says nothing else of the machine.
+/// The cells of a root that describes nothing else of the machine.
 const TWO: Cells = Cells {
     address: 2,
     size: 2,
@@ -93,7 +93,7 @@ impl<'t> Edit<'t> for Expand<'_> {
             Place::Root => {
                 !(self.has_own_cells && (name.is(b"#address-cells") || name.is(b"#size-cells")))
             }
-            // The node that it names is no more.
+            // The node that it names is not copied.
             Place::Chosen => {
                 let names_console = name.is(b"stdout-path") || name.is(b"linux,stdout-path");
                 let changes =

@@ -135,7 +135,7 @@ fn addresses_pass_through_the_buses_above() {
         on_a_bus(&[one_a, one_s, empty], &[0x3f20_1000, 0x1000]),
         found(0x3f20_1000)
     );
-    // A bus that says nothing has two address cells.
+    // A bus without `#address-cells` has two address cells.
     assert_eq!(on_a_bus(&[empty], &[1, 2, 0]), found(0x1_0000_0002));
     // As on a Raspberry Pi 4: child, parent and size in 1, 2 and 1 cells.
     let ranges = cells(&[
@@ -274,9 +274,9 @@ fn earlycon_names_a_console_before_anything_else() {
         let error = (ConsoleSource::Earlycon, ConsoleError::NotUnderstood);
         let none = named(&[bootargs], &[]);
         let is_word = words.starts_with(b"earlycon=");
-        let told: Vec<_> = none.passed_over().collect();
-        assert_eq!(told, vec![error; usize::from(is_word)], "{line}");
-        assert_eq!(of_tree.passed_over().count(), told.len(), "{line}");
+        let reported: Vec<_> = none.passed_over().collect();
+        assert_eq!(reported, vec![error; usize::from(is_word)], "{line}");
+        assert_eq!(of_tree.passed_over().count(), reported.len(), "{line}");
     }
 }
 
@@ -313,7 +313,7 @@ fn a_device_by_linuxs_name_is_an_alias_or_counted_and_comes_last() {
     assert_eq!(base(b"console=ttyS0 console=ttyAMA0", &[], &[]), Ok(6));
     let none = Err(ConsoleError::NoSuchNode);
     assert_eq!(base(b"console=ttyAMA2", &[], &[]), none);
-    // The last one counts, and it is told if it cannot be read.
+    // The last one counts, and it is reported if it cannot be read.
     for words in [
         &b"console=ttyAMA"[..],
         b"console=ttyAMA0 console=ttyAMAx",
@@ -333,7 +333,7 @@ fn a_device_by_linuxs_name_is_an_alias_or_counted_and_comes_last() {
     }
 }
 
-/// What becomes of `earlycon=` with this address, in a tree with RAM, forbidden memory and a UART.
+/// Checks `earlycon=` with this address in a tree with RAM, forbidden memory and a UART.
 fn checked(address: u64) -> Result<u64, ConsoleError> {
     let words = format!("earlycon=pl011,{address:#x}\0");
     let bank = |name, status: &[u8], reg: &[u32]| {

@@ -1,4 +1,4 @@
-//! No tree whatever makes the first look panic or go on for ever, and damage is told.
+//! No tree whatever makes the first look panic or go on for ever, and damage is reported.
 
 use crate::trees::{cells, peek, tree, virt};
 use dtoolkit::fdt::Fdt;
@@ -270,9 +270,9 @@ fn errors_are_one_line_and_their_codes_are_their_own() {
         TreeError::TooDeep { at },
         TreeError::BadReservations { at },
     ];
-    let told = tree_errors.map(|error| (error.code(), error.text(), error.to_string()));
+    let texts = tree_errors.map(|error| (error.code(), error.text(), error.to_string()));
     let mut codes = HashSet::new();
-    for (code, text, line) in told {
+    for (code, text, line) in texts {
         assert!(codes.insert(code), "{code:#x} twice");
         assert!(
             text.is_ascii() && text.len() <= 80 && !line.contains('\n'),
