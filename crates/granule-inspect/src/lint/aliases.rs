@@ -24,11 +24,11 @@ struct Mapping<'t> {
     text: bool,
 }
 
-/// What all mappings of a memory must have in common.
+/// The attributes that all mappings of a memory must share.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Class {
     memory: MemoryType,
-    /// `None` where the descriptor does not say it.
+    /// `None` where the descriptor does not encode it.
     shareability: Option<Shareability>,
 }
 

@@ -7,7 +7,7 @@ use super::rule::{Rule, Severity};
 use crate::fields::{self, Reserved};
 use granule::arch::{Descriptor, Kind, PhysicalAddress};
 
-/// What is wrong with an entry.
+/// A fault of an entry.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fault {
     Reserved(Reserved),

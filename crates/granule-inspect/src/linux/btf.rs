@@ -37,7 +37,7 @@ impl Btf {
         };
         let bytes = end.checked_sub(start).filter(|bytes| *bytes <= MOST);
         let bytes =
-            bytes.ok_or_else(|| format!("its BTF from {start:#x} to {end:#x} is no BTF"))?;
+            bytes.ok_or_else(|| format!("its BTF from {start:#x} to {end:#x} is not BTF"))?;
         Self::new(space.bytes(start, bytes)?)
     }
 

@@ -47,7 +47,7 @@ impl<S: Read + Write> Gdb<S> {
         let until = Instant::now() + PATIENCE;
         loop {
             let answer = self.receive(until)?;
-            // A machine that ran tells that the connection stopped it.
+            // For a machine that ran, the server reports that the connection stopped it.
             if !matches!(answer.first(), Some(b'T' | b'S')) {
                 return Ok(answer);
             }
@@ -164,7 +164,7 @@ impl<S: Read + Write> Gdb<S> {
         self.order(&format!("M{address:x},4:{:08x}", word.swap_bytes()))
     }
 
-    /// What QEMU's monitor answers to a command.
+    /// Returns the answer of QEMU's monitor to a command.
     pub(super) fn monitor(&mut self, command: &str) -> Answer<String> {
         let hex: String = command.bytes().map(|byte| format!("{byte:02x}")).collect();
         let mut text = Vec::new();
@@ -266,7 +266,7 @@ mod tests {
         }
     }
 
-    /// A server that says yes, and keeps what it is asked.
+    /// A server that answers `OK`, and records its requests.
     #[derive(Default)]
     struct Agrees {
         asked: Vec<u8>,

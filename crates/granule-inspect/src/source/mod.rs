@@ -50,7 +50,7 @@ impl FromStr for Source {
     }
 }
 
-/// The memory of a source and what it says about its machine. `base` is the address of the first
+/// Returns the memory of a source and its facts about the machine. `base` is the address of the first
 /// byte of a raw image.
 ///
 /// # Errors

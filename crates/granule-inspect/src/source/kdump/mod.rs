@@ -25,7 +25,7 @@ const MOST_NOTES: u64 = 64 << 20;
 /// A bit of `status`.
 const INCOMPLETE: u32 = 0x8;
 
-/// The memory of a kdump-compressed file and what it says about the machine.
+/// Returns the memory of a kdump-compressed file and its facts about the machine.
 ///
 /// # Errors
 ///
