@@ -82,7 +82,7 @@ impl BufferHeader {
     pub const LOST: usize = 5;
     /// The index of the word with the capacity in records.
     pub const ROOM: usize = 6;
-    /// The index of the word that says whether the kernel finished its run.
+    /// The index of the word that records whether the kernel finished its run.
     pub const STATE: usize = 2;
     /// The index of the word with the page size, the number of CPUs and their BBM level.
     pub const SHAPE: usize = 3;
