@@ -273,7 +273,7 @@ fn no_page_is_given_back_if_the_links_are_wrong() {
 }
 
 #[test]
-fn the_header_says_what_it_was_told() {
+fn the_header_contains_what_it_is_given() {
     let (memory, list, header) = sealed();
     let transition = transition();
     assert_eq!(header.magic.to_le_bytes(), *b"granKEXC");

@@ -104,14 +104,14 @@ fn cpu(loaded: &Loaded, line: u32) -> Cpu {
     cpu
 }
 
-/// What the steps in Rust did.
+/// Runs the steps in Rust.
 fn in_rust(loaded: &Loaded, line: u32) -> (Begin, Cpu) {
     let mut cpu = cpu(loaded, line);
     let begin = leave(&mut cpu, loaded.at);
     (begin, cpu)
 }
 
-/// What the assembly did, and in how many instructions.
+/// Runs the assembly; returns the number of instructions too.
 pub fn in_assembly(
     program: &Program,
     loaded: &Loaded,
@@ -518,7 +518,7 @@ fn the_recorded_events_are_the_executed_steps() {
         let loaded = everything(&way, if cfg!(miri) { 4 } else { 30 });
         let (begin, cpu) = in_rust(&loaded, 4);
         let segments = &loaded.segments;
-        let told = |at: u64| {
+        let is_emitted = |at: u64| {
             segments.iter().any(|(destination, _, memory, clean, _)| {
                 (*destination..destination + memory).contains(&at)
                     && (way.uncached || *clean != Clean::Nothing)
@@ -531,7 +531,7 @@ fn the_recorded_events_are_the_executed_steps() {
             loaded.header.distance,
             cpu.tcr,
             64,
-            told,
+            is_emitted,
             emit,
         );
         assert_eq!(leave(&mut recorder, loaded.at), begin);
@@ -557,7 +557,7 @@ fn the_recorded_events_are_the_executed_steps() {
                 other => panic!("{other:?}"),
             }
         }
-        // Lines are told by physical addresses, whatever the MMU.
+        // Lines are emitted by physical address, whether the MMU is on or off.
         let mut mmu_off = false;
         let done = cpu.did.iter().filter_map(|did| match *did {
             Did::System(system, operand) => {
@@ -578,7 +578,7 @@ fn the_recorded_events_are_the_executed_steps() {
             .iter()
             .filter_map(stored)
             .map(|at| at.wrapping_sub(distance));
-        assert!(written == stores.filter(|at| told(*at)).collect());
+        assert!(written == stores.filter(|at| is_emitted(*at)).collect());
         // Runs, not lines: far fewer events than steps.
         assert!(
             events.len() < 40 + 8 * loaded.header.records as usize,

@@ -58,7 +58,7 @@ fn make<P: Page>(needs: &Needs<'_>, budget: usize, runs: Runs) -> Made {
     Made { host, made }
 }
 
-/// What is usual: an image that is moved to 2 MiB, an initramfs, sources and list pages.
+/// The usual segments: an image that is moved to 2 MiB, an initramfs, sources and list pages.
 const WRITTEN: [PhysRange; 2] = [
     PhysRange::new(RAM[0].start, 34 * MIB),
     PhysRange::new(RAM[0].start + 40 * MIB, MIB),

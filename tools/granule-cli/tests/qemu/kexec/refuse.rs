@@ -103,7 +103,7 @@ fn wrong() -> Vec<Wrong> {
             ENOEXEC,
             "is 63 bytes long",
         ),
-        one("text", vec![b'x'; 5000], ENOEXEC, "is no arm64 Image"),
+        one("text", vec![b'x'; 5000], ENOEXEC, "is not an arm64 Image"),
         one("elf", elf, ENOEXEC, "is an ELF file"),
         one("gzip", gzip, ENOEXEC, "is compressed (gzip)"),
         one(
