@@ -195,7 +195,7 @@ impl Model {
             return note(range, event, Miss::LocalOnly);
         }
         if let Err(miss) = self.is_removed(range, pending) {
-            // The operation that came before says more.
+            // The reason of the earlier operation is the more precise one.
             if miss == Miss::Stage2Cached && range.missed.is_some() && !range.combined {
                 return Fate::Keep;
             }

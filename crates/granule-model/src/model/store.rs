@@ -431,7 +431,7 @@ impl Model {
 
     /// Updates a leaf as the MMU of some CPU does with TCR.HA and TCR.HD: sets the access flag of
     /// the leaf at a physical address, and with `dirty` makes a clean writable page dirty. An entry
-    /// that is no leaf with the bits for it stays as it is. Returns whether anything changed.
+    /// that is not a leaf with the bits for it stays as it is. Returns whether anything changed.
     pub fn update_by_hardware(&mut self, address: u64, dirty: bool) -> bool {
         let old = self.memory.load(address);
         let mut new = old | descriptor::ACCESSED;

@@ -1,4 +1,4 @@
-//! What kernels other than this one do on purpose, and the nearest thing that is wrong: page tables in
+//! Deliberate behaviour of other kernels, and the nearest thing that is wrong: page tables in
 //! isolation, an empty tree to park on, tables smaller than a page, faults that are taken, unmaps that
 //! are put off, and memory that is used again.
 
@@ -173,7 +173,8 @@ fn a_tree_is_its_asids_while_the_cpu_is_parked_on_an_empty_one() {
 /// 4K pages and 40-bit addresses in the lower half: top tables of two entries.
 const SMALL: u64 = (TCR & !0x3f) | 24;
 
-/// What CPUs do to the small tables `one`, `two` and `three` of one page before CPU 1 enters one of them.
+/// The stores of CPUs to the small tables `one`, `two` and `three` of one page before CPU 1 enters
+/// one of them.
 type Steps = fn(&mut Rig, [u64; 3]);
 
 #[test]
@@ -366,7 +367,7 @@ fn a_fault_on_a_new_entry_may_be_taken_on_purpose() {
         assert_eq!(found.is_empty(), legal, "{found:?}");
         assert!(found.iter().all(|rule| *rule == Rule::UnorderedLink));
     }
-    // An entry that was valid before is no fault.
+    // An entry that was valid before is not a fault.
     let mut rig = program(1, taken);
     chain(&mut rig, L0 + 0x8000);
     rig.store(L0 + 0xb000, RAM | PAGE | RW | NG);

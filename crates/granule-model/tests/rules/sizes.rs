@@ -49,7 +49,7 @@ fn an_event_may_name_all_of_memory() {
     // It is linked, and its pointer may be cached.
     rig.expect(&[Rule::FreedInUse, Rule::FreedInUse]);
 
-    // Of all lines, those cleaned are told from those that are not.
+    // Of all lines, those cleaned are distinguished from those that are not.
     let mut rig = Rig::with(Config::default());
     rig.store(L3, RAM | PAGE | RW | DEVICE);
     rig.publish();
