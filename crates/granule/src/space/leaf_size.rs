@@ -29,7 +29,7 @@ pub struct LargeLeaves {
     reason = "the tables of a space hold no other leaves"
 )]
 pub enum LargestLeaf {
-    /// A page. Nothing ever gets the contiguous hint, whatever a program asks for.
+    /// A page. Nothing ever gets the contiguous hint, whatever a program requests.
     Page,
     /// A contiguous group of pages: 64 KiB of 4K pages, 2 MiB of 16K and of 64K pages.
     Group,
@@ -84,7 +84,7 @@ pub(super) struct Touch {
     pub(super) at_most: LargestLeaf,
 }
 
-/// The leaf for a touch. `is_empty` tells whether nothing is mapped in the naturally aligned range
+/// The leaf for a touch. `is_empty` returns whether nothing is mapped in the naturally aligned range
 /// round the address that a leaf of a kind would map.
 pub(super) fn choose(touch: &Touch, is_empty: impl Fn(LargestLeaf) -> bool) -> LargestLeaf {
     let Touch { policy, advice, .. } = *touch;

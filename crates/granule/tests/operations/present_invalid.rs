@@ -192,7 +192,7 @@ fn hidden_leaves_are_never_merged_with_others() {
     let mut bench = bench(3);
     bench.map(BLOCK, BLOCK, BLOCK, RW, Leaves::PAGES).unwrap();
     let nothing = Merged::default();
-    // A whole group: all present-invalid is no group, for the hint says that they translate.
+    // A whole group: all present-invalid is not a group, for the hint implies that they translate.
     bench.set_invalid(BLOCK, GROUP).unwrap();
     let merged = bench.merge(BLOCK, GROUP, Leaves::LARGEST).unwrap();
     assert_eq!(merged, nothing);

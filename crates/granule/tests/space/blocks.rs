@@ -592,7 +592,7 @@ fn groups_come_where_an_empty_table_is() {
     world.end();
 }
 
-/// A program that asks for pages gets pages; one that asks for large leaves gets them beyond the
+/// A program that requests pages gets pages; one that requests large leaves gets them beyond the
 /// limit.
 #[test]
 #[cfg_attr(miri, ignore = "thousands of pages")]
