@@ -36,12 +36,12 @@ pub(super) fn check(whole: &Whole<'_>, findings: &mut Findings) {
             continue;
         }
         if let Some((first, fault)) = begun {
-            tell(whole, fault, first, index, findings);
+            report(whole, fault, first, index, findings);
         }
         begun = found.map(|fault| (index, fault));
     }
     if let Some((first, fault)) = begun {
-        tell(whole, fault, first, whole.words.len(), findings);
+        report(whole, fault, first, whole.words.len(), findings);
     }
 }
 
@@ -55,7 +55,7 @@ fn fault(whole: &Whole<'_>, entry: Descriptor) -> Option<Fault> {
     Some(Fault::Beyond(kind, bits, field))
 }
 
-fn tell(whole: &Whole<'_>, fault: Fault, first: usize, end: usize, findings: &mut Findings) {
+fn report(whole: &Whole<'_>, fault: Fault, first: usize, end: usize, findings: &mut Findings) {
     let place = || {
         let table = whole.table;
         match end - first {

@@ -33,7 +33,7 @@ impl fmt::Debug for Call<'_> {
 }
 
 per_cpu! {
-    /// The call that the CPU is asked to answer.
+    /// The call that the CPU is to answer.
     static INBOX: AtomicPtr<Call<'static>> = AtomicPtr::new(core::ptr::null_mut());
 }
 
@@ -41,7 +41,6 @@ per_cpu! {
     /// The number of calls that the CPU has answered.
     static ANSWERED: AtomicU64 = AtomicU64::new(0);
 }
-
 
 /// The number of calls that CPU `number` has answered.
 pub(crate) fn answered(number: usize) -> u64 {
@@ -114,7 +113,7 @@ fn post(call: &Call<'_>, others: CpuSet) {
     }
 }
 
-/// Waits until `done`, and answers calls meanwhile. `left` says which CPUs it waits for.
+/// Waits until `done`, and answers calls meanwhile. `left` returns the CPUs that it waits for.
 fn wait(mut done: impl FnMut() -> bool, left: impl Fn() -> CpuSet) {
     let this = percpu::this();
     let mut timeout = cpu::timeout(PATIENCE_S);

@@ -271,7 +271,7 @@ fn go(loaded: &Loaded, header: &ListHeader, call: u64, stood: u64) -> ! {
             digest: it.digest,
         }),
     };
-    tell(&note, sched::switches().wrapping_sub(stood));
+    print_summary(&note, sched::switches().wrapping_sub(stood));
     let running = loaded.list.page;
     let header_at = virtual_address(loaded, loaded.list.head);
     let note_at = virtual_address(loaded, loaded.note);
@@ -292,8 +292,8 @@ fn go(loaded: &Loaded, header: &ListHeader, call: u64, stood: u64) -> ! {
     console::flush();
     last_count(note_at.0);
     // SAFETY: all other CPUs are off and interrupts are masked. The list was verified, its tables were
-    // made for this kernel's linear map, and nothing has changed since. The code is where the header
-    // says, cleaned and in no instruction cache; the list's pages are cleaned too if the code runs
+    // made for this kernel's linear map, and nothing has changed since. The code is where the header has
+    // it, cleaned and in no instruction cache; the list's pages are cleaned too if the code runs
     // uncached. The vectors of EL2 are `head::el2`'s, which serve hypervisor call 0.
     unsafe { relocate::leave(header_at) }
 }
@@ -314,7 +314,7 @@ fn last_count(note_at: u64) {
 /// Prints the end of this kernel's record.
 // A frame of its own keeps the caller's stack small.
 #[inline(never)]
-fn tell(note: &HandoffNote, taken_up: u64) {
+fn print_summary(note: &HandoffNote, taken_up: u64) {
     report::exceptions();
     report::boot_stack(boot_stack::most_used(), boot_stack::bytes());
     let say = |key: &str, value: u64| println!("@granule kexec.leaving.{key}={value}");

@@ -288,7 +288,7 @@ fn soc_id(seen: &Peek<'_>, conduit: Conduit) -> Option<u32> {
         let [answer, ..] = match conduit {
             Conduit::Smc => Smc::call32(function, arguments(first)),
             Conduit::Hvc => Hvc::call32(function, arguments(first)),
-            // NOT_SUPPORTED: there is no firmware to ask.
+            // NOT_SUPPORTED: there is no firmware to call.
             Conduit::Unknown | Conduit::OwnHvc => [u32::MAX; 8],
         };
         answer
