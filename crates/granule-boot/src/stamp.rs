@@ -448,7 +448,7 @@ impl fmt::Display for StampError {
             ),
             Self::OtherKind { expected, found } => write!(
                 f,
-                "the stamp says {}, expected {}; this is somebody else's data",
+                "the stamp has {}, expected {}; this is somebody else's data",
                 found.escape_ascii(),
                 expected.escape_ascii()
             ),

@@ -197,7 +197,7 @@ fn faults(decoded: &Decoded) -> Vec<String> {
         }
     };
     let managed = match decoded.dirty_modifier {
-        true => " (unless hardware manages the dirty state, as DBM asks)",
+        true => " (unless hardware manages the dirty state, which DBM enables)",
         false => "",
     };
     if decoded.stage2 {

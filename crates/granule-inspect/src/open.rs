@@ -309,7 +309,7 @@ mod tests {
             found.memory.ranges().first(),
             Some(&(0x4000_0000..0x4000_2000))
         );
-        assert!(found.notes[0].contains("the base address is not used"));
+        assert!(found.notes[0].contains("ignoring the base address"));
         // Memory that begins with a program.
         let mut program = core;
         program[16] = 2;

@@ -134,7 +134,7 @@ fn shape(
     match Geometry::from_tcr(tcr, half) {
         Ok(Some(shape)) => Ok(shape),
         _ => Err(format!(
-            "VMCOREINFO says {} bits of virtual address with {page_size} pages, which arm64 does not have",
+            "VMCOREINFO gives {} bits of virtual address with {page_size} pages, which arm64 does not have",
             64_u64.wrapping_sub(unused).cast_signed()
         )),
     }
@@ -215,8 +215,12 @@ mod tests {
             ),
             // A dump cannot send control sequences to the terminal.
             ("=4096", "=\u{1b}[2J", "PAGESIZE=\\u{1b}[2J of"),
-            ("T1SZ)=0x10", "T1SZ)=0x3f", "says 1 bits of virtual address"),
-            ("T1SZ)=0x10", "T1SZ)=-1", "says 65 bits of virtual address"),
+            (
+                "T1SZ)=0x10",
+                "T1SZ)=0x3f",
+                "gives 1 bits of virtual address",
+            ),
+            ("T1SZ)=0x10", "T1SZ)=-1", "gives 65 bits of virtual address"),
             ("swapper_pg_dir", "other", "no SYMBOL(swapper_pg_dir)"),
             ("kimage_voffset", "other", "no NUMBER(kimage_voffset)"),
             (

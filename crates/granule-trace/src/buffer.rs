@@ -65,7 +65,7 @@ impl fmt::Display for HeaderError {
                 )
             }
             Self::Overfull => {
-                f.write_str("the trace buffer's head says that it holds more than it can")
+                f.write_str("the trace buffer's head states more records than it can hold")
             }
         }
     }

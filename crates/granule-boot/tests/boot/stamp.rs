@@ -97,7 +97,7 @@ fn each_error_is_one_line() {
         (sealed(&|b| b[25] = 0x20), "page size is 8192 bytes"),
         (
             sealed(&|b| b[16] = b'G'),
-            r"says Granule\x00, expected granule\x00",
+            r"has Granule\x00, expected granule\x00",
         ),
         (
             sealed(&|b| b[39] = 0x80),

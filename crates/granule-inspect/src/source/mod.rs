@@ -84,7 +84,7 @@ pub fn open(source: &Source, base: Option<u64>) -> Result<(Box<dyn Memory>, Fact
             let (memory, mut facts) = opened.map_err(|error| named(&error))?;
             if base.is_some() {
                 facts.say(format!(
-                    "{}: it says itself where its memory is, so the base address is not used",
+                    "{}: ignoring the base address: the file gives its own addresses",
                     path.display()
                 ));
             }

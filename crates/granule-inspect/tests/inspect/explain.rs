@@ -187,7 +187,7 @@ fn privileges_are_distinguished() {
     let clean = all.writable(false).dirty_modifier(true);
     assert_eq!(
         faults_of(clean),
-        "stores (unless hardware manages the dirty state, as DBM asks)"
+        "stores (unless hardware manages the dirty state, which DBM enables)"
     );
     assert_eq!(faults_of(all.writable(false)), "stores");
     assert_eq!(

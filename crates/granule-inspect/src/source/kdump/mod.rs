@@ -128,7 +128,7 @@ fn read<R: ReadAt + 'static>(file: R, stored: u64) -> Result<(Box<dyn Memory>, F
 
     let mut facts = Facts::default();
     if header.status & INCOMPLETE != 0 {
-        facts.say("the kdump file says that it is incomplete".into());
+        facts.say("the kdump file is marked as incomplete".into());
     }
     if header.version >= 3 {
         match file.take(sub.u64_at(32), sub.u64_at(40), MOST_NOTES) {
