@@ -210,7 +210,10 @@ fn a_file_that_is_no_program_is_refused_with_the_reason() {
     let mut other_machine = good.clone();
     other_machine[18] = 62;
     for (content, why) in [
-        (&b"#!/init\n"[..], "it is no 64-bit little-endian ELF file"),
+        (
+            &b"#!/init\n"[..],
+            "it is not a 64-bit little-endian ELF file",
+        ),
         (&good[..good.len() / 2], "cut off"),
         (&other_machine, "it is not for AArch64"),
     ] {

@@ -115,7 +115,7 @@ fn a_program_for_which_no_size_is_left_gets_an_error_that_says_so() {
 fn a_wish_that_cannot_be_granted_leaves_a_line() {
     let asks = appended(machine(PageSize::K64, 1), "user_pagesize=64k");
     let ran = says_pages(&asks, &linked_for(4096), 4096);
-    let line = "granule: /init runs with 4k pages: user_pagesize= asks for pages of 65536 bytes: its segments are aligned to 4096 bytes, too few for pages of 65536 bytes";
+    let line = "granule: /init runs with 4k pages: user_pagesize= requests pages of 65536 bytes: its segments are aligned to 4096 bytes, too few for pages of 65536 bytes";
     assert!(ran.says(line), "{}", ran.console);
 }
 
