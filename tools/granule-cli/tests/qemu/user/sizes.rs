@@ -154,7 +154,7 @@ fn pagesize_says_what_it_cannot_do() {
     };
     let none = "pagesize: programs cannot have 16k pages on this boot";
     runs("cortex-a72", "16k /init", 125, none);
-    let line = "pagesize: 8k is no page size: 4k, 16k, 64k or default";
+    let line = "pagesize: 8k is not a page size: 4k, 16k, 64k or default";
     runs("max", "8k /init", 125, line);
     runs("max", "4k /none", 127, "pagesize: there is no /none");
 }
