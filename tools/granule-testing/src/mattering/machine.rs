@@ -34,7 +34,7 @@ pub(super) struct Tree {
     pub(super) holders: u64,
 }
 
-/// What a table is for a tree: the first address that it translates, and its level.
+/// A table's place in a tree: the first address that it translates, and its level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Place {
     tree: usize,
