@@ -190,7 +190,7 @@ impl Map {
     fn push(&mut self, tree: &Tree, range: &Range, most: usize) {
         self.ranges += 1;
         let cell = Cell::of(range);
-        // What the next shrinking would put together anyway.
+        // Cells that the next shrinking would put together anyway.
         if let (Some(shift), Some(last)) = (self.window, self.cells.last_mut())
             && in_one(last, &cell, shift)
         {

@@ -415,7 +415,7 @@ mod tests {
                 },
                 "give 1, 2 or 3",
             ),
-            // What would be left aside in silence.
+            // Options that would be ignored silently.
             (
                 Options {
                     vhe: true,

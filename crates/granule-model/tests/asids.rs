@@ -77,7 +77,7 @@ impl World {
         self.wrong |= found != now;
     }
 
-    /// A walk that nobody asked for, under what TTBR0 still is.
+    /// A speculative walk, under the present TTBR0.
     fn speculate(&mut self, cpu: usize, number: u16, space: usize) {
         let now = (space, self.versions[space]);
         self.tlbs[cpu].entry(number).or_insert(now);

@@ -125,8 +125,8 @@ impl Text {
     /// The most bytes of a text.
     pub const LONGEST: usize = 24;
 
-    /// As much of a text as fits. What cannot be printed becomes a question mark, because the text
-    /// may come from elsewhere and reach a terminal.
+    /// As much of a text as fits. A character that cannot be printed becomes a question mark,
+    /// because the text may come from elsewhere and reach a terminal.
     #[must_use]
     pub const fn new(text: &[u8]) -> Self {
         let mut kept = [0; Self::LONGEST];

@@ -11,7 +11,7 @@ use crate::job::{Calls, Job, VIRTUAL};
 use crate::subjects::{Floor, Found, Subject};
 use anyhow::{Context, Result, ensure};
 
-/// The leaves asked for in a turn without a full check, of each tree.
+/// The leaves queried in a turn without a full check, of each tree.
 const SAMPLE: u64 = 61;
 
 /// The measured steps, in their order.
@@ -94,7 +94,7 @@ fn check(job: &Job, subject: &dyn Subject, all: bool, writable: Option<bool>) ->
         for leaf in sample {
             // Not only the first page of a block.
             let offset = leaf * bytes + (leaf * 4096) % bytes;
-            // What is mapped before stays as it is.
+            // Earlier mappings stay as they are.
             let kept = job.is_kept(leaf * bytes).then_some(true);
             let expected = kept.or(writable).map(|writable| Found {
                 output: job.physical() + offset,

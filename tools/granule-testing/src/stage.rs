@@ -43,7 +43,7 @@ pub trait TestStage: Stage {
     fn read_write() -> Self::Attributes;
     /// The change to read-only.
     fn read_only() -> Self::PermissionChange;
-    /// Gives the tables an address space, where the stage knows any.
+    /// Gives the tables an address space, where the stage has any.
     fn set_asid<P: granule::arch::Page, E: TableEnvironment>(
         tables: &mut PageTables<P, E, Self>,
         asid: Option<u16>,

@@ -79,7 +79,7 @@ impl<'t> Edit<'t> for Expand<'_> {
     fn keeps(&mut self, place: &Place<'t>, node: &Node<'t>) -> bool {
         match place {
             Place::Root | Place::Chosen => true,
-            // What an earlier kernel added of the same tables.
+            // Nodes that an earlier kernel added from the same tables.
             _ if is_marked(node) => false,
             Place::Child(node) if node.is_named(b"reserved-memory") => true,
             // ACPI describes the machine, and no second description counts.
@@ -121,7 +121,7 @@ impl<'t> Edit<'t> for Expand<'_> {
                     None => Ok(()),
                 }
             }
-            // What it does not state is the root's, which changes.
+            // Cells that it does not state are the root's, which change.
             Place::Child(node)
                 if self.cells != self.old_cells && node.is_named(b"reserved-memory") =>
             {

@@ -108,7 +108,7 @@ fn stdout_path_is_a_path_or_an_alias_with_or_without_options() {
 /// The console of a tree where it lies on a bus with these properties.
 fn on_a_bus(properties: &[(&str, &[u8])], reg: &[u32]) -> Result<u64, ConsoleError> {
     let mut bus = node("soc", properties, vec![uart("uart@0", b"arm,pl011\0", reg)]);
-    // What is beside and below the node must not be taken for it.
+    // Nodes beside and below the node must not be taken for it.
     bus.add_child(uart("uart@9", b"x\0", &[9, 9, 9, 9]));
     let decoy = node("socket", &[], vec![uart("uart@0", b"x\0", &[7, 7, 7, 7])]);
     let bytes = console(b"/soc/uart@0\0", &[], vec![decoy, bus]);
@@ -490,7 +490,7 @@ fn no_map_ranges_are_found_and_only_those() {
     let wide = cells(&[1, 0x2000, 0, 0x1000, 2, 0, 1, 0x10]);
     let plain = cells(&[0, 0x8000, 0, 0x1000]);
     let mut deep = reserved("deep@1", &[("reg", &plain)]);
-    // What is below a child is not the child.
+    // A node below a child is not the child.
     deep.add_child(reserved("no@8000", &[("no-map", b""), ("reg", &plain)]));
     let children = vec![
         reserved("two@2000", &[("no-map", b""), ("reg", &wide)]),

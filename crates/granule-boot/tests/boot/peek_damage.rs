@@ -120,7 +120,7 @@ fn a_tree_cut_off_still_tells_what_stood_before_and_that_it_is_cut() {
     let structure_at = u32::from_be_bytes(good[8..12].try_into().unwrap()) as usize;
     let last_string = good.len() - 1 - good.iter().rev().skip(1).position(|b| *b == 0).unwrap();
     let mut consoles = 0;
-    // What a loader that stopped early leaves: the rest of the memory is zero. The last byte of a
+    // The remains of a loader that stopped early: the rest of the memory is zero. The last byte of a
     // tree is the NUL of its last string.
     for len in structure_at..good.len() - 1 {
         let mut bytes = good.clone();

@@ -140,7 +140,7 @@ fn data_in_pieces_is_the_same_data() {
     assert!(whole.verify(&data[1..]).is_err());
 }
 
-/// A reader with another page size learns what was meant.
+/// A reader with another page size understands numbers of pages as the writer does.
 #[test]
 fn the_writers_numbers_are_understood_under_every_page_size() {
     for written in PageSize::ALL {

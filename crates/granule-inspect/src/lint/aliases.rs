@@ -33,7 +33,7 @@ struct Class {
 }
 
 impl Class {
-    /// Whether the two disagree. What is not known disagrees with nothing.
+    /// Whether the two disagree. An unknown attribute disagrees with nothing.
     fn disagrees(self, other: Self) -> bool {
         let known = self.shareability.zip(other.shareability);
         self.memory != other.memory || known.is_some_and(|(one, other)| one != other)

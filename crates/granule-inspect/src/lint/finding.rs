@@ -85,7 +85,7 @@ impl Findings {
         (address, bytes): (u64, u64),
         what: impl FnOnce() -> String,
     ) {
-        // Before any is counted: what nobody asked for takes no other's place in the list.
+        // Before any is counted: a finding that was not requested takes no other's place in the list.
         let last = address.wrapping_add(bytes.wrapping_sub(1));
         if !self.rules.is_empty() && !self.rules.contains(&rule)
             || self.accepted.accepts(rule, address, last)

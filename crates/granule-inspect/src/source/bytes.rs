@@ -120,7 +120,7 @@ impl Extents {
         if bytes == 0 {
             return;
         }
-        // What begins before the new range and reaches into it or beyond it.
+        // A range that begins before the new one and reaches into it or beyond it.
         if let Some((&before, old)) = self.0.range_mut(..start).next_back()
             && old.end > start
         {

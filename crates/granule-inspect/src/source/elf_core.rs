@@ -88,7 +88,7 @@ pub fn open<R: ReadAt + 'static>(core: R) -> Result<(Box<dyn Memory>, Facts), Op
                 let there = bytes.min(core.bytes().saturating_sub(offset));
                 cut_off = cut_off.saturating_add(bytes - there);
                 all = all.saturating_add(there);
-                // What is cut off stays in the map: reading it is an error with that reason.
+                // A part that is cut off stays in the map: reading it is an error with that reason.
                 extents.insert(segment.p_paddr(ENDIAN), bytes, offset);
             }
             PT_NOTE => match core.take(offset, bytes, notes_left) {

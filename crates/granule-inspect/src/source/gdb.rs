@@ -158,7 +158,7 @@ impl<S: Read + Write> Gdb<S> {
         }
     }
 
-    /// Stores a word at an address. What QEMU translated of that memory, it translates anew.
+    /// Stores a word at an address. QEMU translates code in that memory anew.
     pub(super) fn store(&mut self, address: u64, word: u32) -> Answer<()> {
         // The letters are those of the bytes, in their order in memory.
         self.order(&format!("M{address:x},4:{:08x}", word.swap_bytes()))
@@ -185,7 +185,7 @@ impl<S: Read + Write> Gdb<S> {
 
 /// The first whole packet of what came, which is removed; `None` if it is not whole yet.
 fn take_packet(input: &mut Vec<u8>) -> Answer<Option<Vec<u8>>> {
-    // What precedes it acknowledges our request.
+    // Bytes before it acknowledge our request.
     let Some(start) = input.iter().position(|&byte| byte == b'$') else {
         input.clear();
         return Ok(None);

@@ -237,7 +237,7 @@ fn no_instruction_is_idle() {
     let mut expected = vec![stop; 15];
     // The list's end leaves zeros there, which is not relied on.
     expected.extend(["mov     x1, xzr", "mov     x2, xzr"]);
-    // What stops a CPU that takes an exception no one expects, as the vectors above.
+    // The loop of a CPU that takes an unexpected exception, as the vectors above.
     expected.extend(["wfi", stop]);
     if !cfg!(miri) {
         assert_eq!(idle, expected);
@@ -420,7 +420,7 @@ fn all_but_lines_that_are_only_cleaned_is_below_the_limit_and_barriers_do_not_gr
             1.1 * (9.5 * lines(loaded.header.bytes_copied) + lines(loaded.header.bytes_cleaned));
         // The code's beginning and end, and three instructions for each record and each page.
         let fixed = 150.0 + 12.0 * loaded.header.records as f64;
-        // What is cleaned and not copied takes two and a half instructions a line.
+        // Memory that is cleaned and not copied takes two and a half instructions a line.
         let only_cleaned = 2.5
             * lines(
                 loaded.segments[0].2 - loaded.segments[0].1.next_multiple_of(PAGE)

@@ -105,7 +105,7 @@ fn half_pages() {
             "{why}"
         );
     }
-    // What is right for 4K need not be for 64K.
+    // Places that are valid for 4K need not be for 64K.
     let memory_map = MemoryMap {
         page: PageSize::K64,
         ..memory_map()

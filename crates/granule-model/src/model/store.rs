@@ -71,7 +71,7 @@ impl Model {
     ) {
         let number = address >> PAGE_SHIFT;
         let first = (address >> 3) as usize % PER_PAGE;
-        // What was stored earlier is where all walkers see it, past barriers and caches.
+        // A value that was stored earlier is where all walkers see it, past barriers and caches.
         let is_seen = by.visibility == Visibility::Earlier;
         if !is_seen {
             let mask = line_mask(number, address, count as u64 * 8);

@@ -86,7 +86,7 @@ fn all<P: Page, S: Staged>(sizes: &[(u32, bool)], share: u64, hardware: bool) {
     }
     let splits = total.operations / if hardware { 1000 } else { 200 };
     assert!(total.split > splits, "{} splits", total.split);
-    // What hardware may update is not merged.
+    // Leaves that hardware may update are not merged.
     let merges = total.operations / 10_000;
     assert!(
         hardware || total.merged >= merges,

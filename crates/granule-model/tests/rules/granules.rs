@@ -305,7 +305,7 @@ fn an_asid_changes_its_size_after_an_invalidation() {
     let mut rig = machine(K4, K64);
     same(&mut rig, 1, TCR, 2);
     rig.expect(&[]);
-    // That CPU has left, and holds what it held: it is to invalidate before it uses the number.
+    // The CPU has left, and holds what it held: it is to invalidate before it uses the number.
     let mut rig = machine(K4, K64);
     rig.cpu = 0;
     rig.register(System::TTBR0_EL1, ttbr(ONE, 7));

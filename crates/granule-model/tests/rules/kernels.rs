@@ -61,7 +61,7 @@ fn trees_of_two_asids_share_what_is_global_at_no_cost() {
     }
     // Less than the entries of one table for each switch.
     assert!(rig.model.visits() - before < 2000 * 512);
-    // What changes in between is what counts.
+    // The change in between counts.
     for index in 0..100 {
         rig.store(L3 + index * 8, 0);
         rig.invalidate("vaale1is", at(VA + index * 0x1000));
@@ -348,7 +348,7 @@ fn a_fault_on_a_new_entry_may_be_taken_on_purpose() {
     for (policies, ordered, legal) in [
         (Policies::NONE, true, false),
         (taken, true, true),
-        // What was in the memory before may be anything, and a walker may still find it.
+        // The memory may have held anything before, and a walker may still find it.
         (taken, false, false),
     ] {
         let mut rig = program(1, policies);
@@ -409,7 +409,7 @@ fn an_unmap_of_the_kernel_may_be_put_off_until_the_addresses_are_mapped_again() 
 #[test]
 fn a_hypervisor_may_put_off_an_unmap_as_a_kernel_does() {
     let lazy = Policies::NONE.with(Policy::LazyUnmap);
-    // What becomes of the second mapping of a page, and whether that may be put off.
+    // The fate of the second mapping of a page, and whether its unmap may be put off.
     for (policies, next, rules) in [
         (lazy, 0, &[][..]),
         (Policies::NONE, 0, &[Rule::StaleReuse]),

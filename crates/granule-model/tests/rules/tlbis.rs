@@ -145,7 +145,7 @@ fn a_tlbi_that_may_have_removed_an_entry_is_named_before_later_ones() {
     ] {
         assert_eq!(handed_over(&[&all[..], later].concat()), of_another);
     }
-    // What a TLBI does not reach is not removed by it, whatever a lock orders.
+    // An entry that a TLBI does not reach is not removed by it, whatever a lock orders.
     let own = [(1, dsb), (1, Tlbi("vmalle1", 0)), (1, dsb)];
     let of_its_own = (1, Some(Miss::StoreOfAnotherCpu));
     let both = [of_its_own, (0, Some(Miss::LocalOnly))];
@@ -157,7 +157,7 @@ fn a_tlbi_that_may_have_removed_an_entry_is_named_before_later_ones() {
 
 #[test]
 fn only_what_was_removed_may_be_covered_by_another_cpu_s_dsb() {
-    // Changed, not removed: another CPU's DSB is not asked for.
+    // Changed, not removed: another CPU's DSB is not required.
     let mut rig = Rig::new(0);
     rig.store(L3, RAM | PAGE | RW);
     rig.publish();

@@ -10,11 +10,11 @@ use crate::arch::page_size::{Level, PageSize};
 /// The leaves that a first touch of anonymous memory may map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LargeLeaves {
-    /// The largest kind. A program that asked for more by [`Advice::Large`] gets blocks too, unless this
+    /// The largest kind. A program that requested more by [`Advice::Large`] gets blocks too, unless this
     /// is a page.
     pub largest: LargestLeaf,
     /// The most bytes that one touch maps, and so zeroes, or one write after a fork copies, whatever a
-    /// program asked for by [`Advice::Large`]. A page is mapped whatever the limit.
+    /// program requested by [`Advice::Large`]. A page is mapped whatever the limit.
     ///
     /// The default is 2 MiB, which every page size has a leaf of: a block of 4K pages, a group of
     /// 16K and of 64K pages. Blocks of larger pages (32 MiB, 512 MiB) would let the write of one

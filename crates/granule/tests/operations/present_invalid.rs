@@ -48,13 +48,13 @@ fn a_guard_page_and_back() {
     ];
     assert_eq!(events[1..], rest);
     assert_eq!(bench.tables.query(guard), None);
-    // What was invalid is not cached: no TLBI.
+    // An entry that was invalid is not cached: no TLBI.
     bench.tables.set_valid(guard, PAGE).unwrap();
     let events = bench.host.take_events();
     assert!(matches!(events[0], Event::Change { .. }));
     assert_eq!(events[1..], [Event::DsbIshst, Event::Isb]);
     assert_eq!(bench.dump(), before);
-    // What is shown already takes nothing at all.
+    // A page that is valid already takes nothing at all.
     bench.tables.set_valid(guard, PAGE).unwrap();
     assert_eq!(bench.host.take_events(), []);
 }

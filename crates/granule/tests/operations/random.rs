@@ -249,7 +249,7 @@ fn run<P: Page, S: TestStage>(
     };
     for step in steps {
         let mut at = 0;
-        // What the operations answer is compared inside; whether they succeed does not matter.
+        // The answers of operations are compared inside; whether they succeed does not matter.
         match step {
             Step::Map {
                 at: place,

@@ -123,7 +123,7 @@ impl Dispatch for Stride {
         let rest = (first + group..end).step_by(group as usize);
         assert_eq!(world.write_all(rest), 4);
         assert_eq!(world.stats(0).copied, 2 * group + 3);
-        // Who writes all of a group again is trusted again.
+        // A program that writes all of a group again is trusted again.
         assert_eq!(world.write_all(trusted..trusted + group + 1), group - 1);
         world.check();
         world.end();

@@ -45,7 +45,7 @@ pub trait Others {
 /// Why a CPU is not off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why<E> {
-    /// It was asked to go off, and firmware refused.
+    /// It was requested to go off, and firmware refused.
     Stays,
     /// Firmware has not reported it as off in time.
     Late,

@@ -23,7 +23,7 @@ pub enum Request<W> {
     Leaving,
     /// The boot CPU did not leave.
     Refused {
-        /// The number of the task that asked.
+        /// The number of the requesting task.
         by: usize,
         /// Why the boot CPU did not leave.
         why: W,
@@ -61,7 +61,7 @@ impl<W: Copy> Request<W> {
         *self = Self::Refused { by, why };
     }
 
-    /// The answer to the task that asked.
+    /// The answer to the requesting task.
     fn answer(&mut self, to: usize) -> Option<W> {
         match *self {
             Self::Refused { by, why } if by == to => {

@@ -44,7 +44,7 @@ impl Modelled {
         }
     }
 
-    /// Parks if asked to, until all may continue, whether or not interrupts are masked.
+    /// Parks on request, until all may continue, whether or not interrupts are masked.
     fn answer() {
         let Some(machine) = MACHINE.with(Cell::get) else {
             return;

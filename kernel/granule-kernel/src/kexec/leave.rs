@@ -41,7 +41,7 @@ const PATIENCE_S: u64 = 10;
 pub(crate) enum Stays {
     /// No next kernel is loaded.
     NothingLoaded,
-    /// Another process has asked already.
+    /// Another process has made a request already.
     Busy,
     /// The calling process is about to end.
     Interrupted,
@@ -159,7 +159,7 @@ pub(crate) fn is_asked() -> bool {
     REQUEST.with(|request| request.is_asked())
 }
 
-/// Leaves if a process has asked for it. The boot CPU's loop calls this.
+/// Leaves if a process has requested it. The boot CPU's loop calls this.
 pub(crate) fn serve() {
     let Some((call, by)) = REQUEST.with(Request::accept) else {
         return;

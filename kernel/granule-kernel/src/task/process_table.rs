@@ -144,7 +144,7 @@ pub(super) fn ended(task: &Task) {
 }
 
 /// Calls `zombie`, which gives an ended child, and notifies the child's parent that it can reap the
-/// child. Forgets the child if the parent does not want to wait. False if there is no such child.
+/// child. Forgets the child if the parent does not wait. False if there is no such child.
 ///
 /// All of this happens in one step under the lock: SIGCHLD comes before the parent can reap.
 // `inline(never)`: the code is about a kilobyte.

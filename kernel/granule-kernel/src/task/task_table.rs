@@ -542,7 +542,7 @@ pub(super) fn can_reap(parent: &Task, which: Selection) -> bool {
     found.flatten() != Some(Reaped::None)
 }
 
-/// Forgets a zombie that its parent does not want to reap, if it still exists.
+/// Forgets a zombie that its parent does not reap, if it still exists.
 pub(super) fn forget(task: &Task, pid: u32) {
     with_kin(|kin| {
         if task.is_zombie() && task.pid() == pid {

@@ -187,7 +187,7 @@ fn round(bytes: u64, page: u64, large: bool) -> Result<[Took; OPS.len()], Failur
         };
         *time = took;
         let result = result.map_err(|error| (name, error))?;
-        // What is not to be measured.
+        // Work that is not to be measured.
         match op {
             Op::Fork => ended_well(result)?,
             Op::ForkHeld => child = result,

@@ -33,7 +33,7 @@ const FREE: usize = 5;
 const YIELDS: &[u8] = b"yields";
 const WAITS: &[u8] = b"waits";
 
-/// The work of a partner that was asked for; `None` if this process is none.
+/// Does the requested work of a partner; `None` if this process is none.
 pub(crate) fn partner(start: Start) -> Option<i32> {
     match start.argument(1) {
         YIELDS => loop {

@@ -162,7 +162,7 @@ fn handlers() {
     );
     let last = LAST.load(Ordering::SeqCst);
     check!(last == SIGUSR1 | (pid() as u64) << 32, "last {last:#x}");
-    // What is blocked comes when it is let in, once.
+    // A blocked signal comes when it is unblocked, once.
     block(1 << (SIGUSR1 - 1));
     kill(pid(), SIGUSR1);
     kill(pid(), SIGUSR1);

@@ -316,7 +316,7 @@ impl Machine {
                 let there = |entry: &Entry| {
                     self.finds(upper, asid, entry) && entry.va <= last && entry.last() >= first
                 };
-                // Who does not find a new entry takes a fault.
+                // A CPU that does not find a new entry takes a fault.
                 let cpus = if self.spurious { &[][..] } else { &self.cpus };
                 for (index, cpu) in cpus.iter().enumerate() {
                     let new = cpu.unseen.iter().filter(|new| there(&new.entry));

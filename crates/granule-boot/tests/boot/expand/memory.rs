@@ -94,7 +94,7 @@ fn absurd_kept_memory_costs_little_and_is_reported() {
             (whole.clone(), vec![note(start, pages)])
         );
     }
-    // What it does cover is not RAM.
+    // The memory that it does cover is not RAM.
     let (ram, reported) = made((5, 0x4000_f800, 1, WB | RUNTIME));
     assert_eq!(
         ram,

@@ -477,7 +477,7 @@ impl<P: Page> Processes<P> {
         assert_eq!(self.frames.owned(), leaves, "owners and pages");
         let wrong = self.world.borrow_mut().watch.wrong.take();
         assert_eq!(wrong, None);
-        // What each CPU finds is what the program that it runs has.
+        // Each CPU finds the memory of the program that it runs.
         for cpu in 0..self.cpus() as u32 {
             let Some(process) = self.running(cpu) else {
                 continue;

@@ -54,7 +54,7 @@ struct Cpu {
     /// Nothing can switch it off.
     for_good: bool,
     given_up: bool,
-    /// Polls since it was asked, and queries to firmware about it.
+    /// Polls since the request, and queries to firmware about it.
     looks: u32,
     questions: u32,
 }
@@ -133,7 +133,7 @@ impl Others for Fake {
         !self.with(number, |cpu| cpu.for_good)
     }
 
-    /// Advances the time: a CPU that was asked does its next step.
+    /// Advances the time: a CPU with a request does its next step.
     fn is_off(&self, number: usize) -> Result<bool, u8> {
         self.time.set(self.time.get() + 1);
         self.with(number, |cpu| {
@@ -311,7 +311,7 @@ fn firmware_that_refuses_too_late_finds_it_given_up() {
     assert!(!fake.online.get().contains(2));
 }
 
-/// The CPU was never asked to go: it must not be started a second time.
+/// The CPU was never requested to go: it must not be started a second time.
 #[test]
 fn firmware_that_does_not_answer_at_first_takes_no_cpu_away() {
     let silent = cpu(Reaction::GoesAfter(0), Answers::ErrorFrom(1));

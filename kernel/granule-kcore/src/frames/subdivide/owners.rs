@@ -18,7 +18,7 @@ pub enum PieceError {
     NoPiece {
         /// The first address of the refused piece.
         at: PhysicalAddress,
-        /// Log2 of the units asked for.
+        /// Log2 of the units requested.
         order: u32,
     },
     /// The piece already has the most owners.

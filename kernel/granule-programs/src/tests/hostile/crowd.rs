@@ -149,7 +149,7 @@ pub(in crate::tests) fn signals(start: Start) {
         0
     }));
     check!(deep == 11, "handlers without end: {deep:#x}");
-    // What nobody may send, and to whom nobody may.
+    // Signals to the first process, and signals that do not exist.
     let to_first = forked(|| {
         for signal in [9, 15, 19, 11, 1] {
             for number in [KILL, 130] {

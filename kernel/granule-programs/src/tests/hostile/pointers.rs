@@ -104,7 +104,7 @@ fn made(memory: &Memory, row: &Row, other: Option<(usize, u64)>) -> i64 {
         *argument = value;
     }
     let result = call(row.number, arguments);
-    // What it opened.
+    // The descriptors that it opened.
     call(CLOSE_RANGE, [CONSOLE + 1, 60, 0, 0, 0, 0]);
     result
 }
