@@ -19,7 +19,7 @@ use granule_boot::peek::Consoles;
 use granule_boot::uart::Uart;
 use granule_kcore::trace::area::Area;
 
-/// How and where the CPU entered the image. `entry` stores the first six fields.
+/// The state and the address with which the CPU entered the image. `entry` stores the first six fields.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub(crate) struct EntryInfo {

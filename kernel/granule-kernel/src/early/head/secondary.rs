@@ -126,7 +126,7 @@ secondary_wrong:
 3:  isb
     b       .Lsecondary_listens
 
-    // w0 = the reason. The values that it compares are zero in memory.
+    // w0 = the reason. The report's values `needs` and `has` are zero in memory.
 secondary_park:
     ldr     x3, [x20, #{report}]
     str     x0, [x3, #{reason}]
