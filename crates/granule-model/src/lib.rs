@@ -67,7 +67,7 @@
 //! that are not global meet those of their ASID, global ones everything. What was found of two trees
 //! holds until one of them changes, so that a switch between them costs no walk.
 //!
-//! A stale entry alone is not a violation. The model reports a stale entry in four cases: an entry
+//! A stale entry alone is no violation. The model reports a stale entry in four cases: an entry
 //! that it must not coexist with becomes valid, a table that it leads to is freed or filled, the
 //! memory that it leads to is taken for something else ([`Event::Reused`]), or the tables are relied
 //! on (at [`Event::Settled`], [`Event::AssumeVisible`], [`Event::User`] and [`Model::access`]).

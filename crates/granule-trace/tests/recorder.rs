@@ -1,4 +1,4 @@
-//! Events of a recording wrapper, against the notes of the host under it.
+//! What a recording wrapper tells, against what the host under it notes by itself.
 
 #![allow(unsafe_code, reason = "the test calls unsafe operations")]
 #![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub)]

@@ -1,4 +1,4 @@
-//! Visibility, effect and completion after each barrier.
+//! What is visible, in effect and complete after which barrier.
 
 use crate::rig::*;
 use granule_model::{Access, Barrier, BitChange, Config, Event, Rule, System, Visibility};

@@ -1,4 +1,4 @@
-//! Deliberate behaviour of other kernels, and the nearest thing that is wrong: page tables in
+//! What kernels other than this one do on purpose, and the nearest thing that is wrong: page tables in
 //! isolation, an empty tree to park on, tables smaller than a page, faults that are taken, unmaps that
 //! are put off, and memory that is used again.
 

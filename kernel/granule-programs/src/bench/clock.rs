@@ -1,4 +1,4 @@
-//! Times of work by the virtual counter, and the lines that report them.
+//! Times of work by the virtual counter, and the lines that tell them.
 //!
 //! No program reads the counter for anything else, so that who counts the readings from outside finds each
 //! piece of work: the one with the number `at` lies between the readings `2 * at` and `2 * at + 1` of all that
