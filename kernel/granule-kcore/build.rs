@@ -1,7 +1,7 @@
 //! Which page sizes there is code for: all three, or those whose features are on. `src/sizes.rs`
 //! reads the answer as `page_4k`, `page_16k` and `page_64k`.
 
-/// The features that ask for one page size, and what `src/sizes.rs` calls it.
+/// The features that select one page size, and its name in `src/sizes.rs`.
 const SIZES: [(&str, &str); 3] = [
     ("CARGO_FEATURE_FIXED_4K", "page_4k"),
     ("CARGO_FEATURE_FIXED_16K", "page_16k"),

@@ -4,7 +4,7 @@
 //! Linking is only for the bare-metal target: on the host the crate is a small program and
 //! a set of unit tests, linked as any other.
 
-/// The features that ask for one page size, what `src/sizes.rs` calls it, and its bytes.
+/// The features that select one page size, its name in `src/sizes.rs`, and its bytes.
 const SIZES: [(&str, &str, u64); 3] = [
     ("CARGO_FEATURE_FIXED_4K", "page_4k", 4 << 10),
     ("CARGO_FEATURE_FIXED_16K", "page_16k", 16 << 10),

@@ -111,8 +111,8 @@ impl core::error::Error for NoPageSize {}
 /// machine's preferences, the build's default, the smallest size that the CPU and the kernel have
 /// and the machine may use.
 ///
-/// A size that the table of machines forbids is used if the command line asks for it, with a note:
-/// the table can be wrong, and a user who asks wants to find out.
+/// A size that the table of machines forbids is used if the command line requests it, with a note:
+/// the table can be wrong, and a user who requests the size may want to find out.
 ///
 /// The fallback is the smallest size because software and devices expect small pages, and small
 /// pages waste the least memory. If a machine may use none of its CPU's sizes, it gets the CPU's
@@ -275,7 +275,7 @@ pub enum Refused {
     PageSizeCpuLacks(PageSize),
     /// The machine must not use this page size.
     PageSizeForbidden(PageSize),
-    /// The machine must not use this page size, but the command line asks for it: the size is used.
+    /// The machine must not use this page size, but the command line requests it: the size is used.
     ForbiddenButAsked(PageSize),
     /// The machine must not use any size that the CPU has: this size is used all the same.
     AllForbidden(PageSize),

@@ -17,7 +17,7 @@ pub const UEFI_MAP_BYTES: &[u8] = b"linux,uefi-mmap-size";
 pub const UEFI_DESCRIPTOR_BYTES: &[u8] = b"linux,uefi-mmap-desc-size";
 /// The version of the descriptors of that map.
 pub const UEFI_DESCRIPTOR_VERSION: &[u8] = b"linux,uefi-mmap-desc-ver";
-/// What another kernel leaves of all memory.
+/// The memory that the previous kernel leaves to this one.
 pub const USABLE_MEMORY_RANGE: &str = "linux,usable-memory-range";
 
 impl Tree<'_> {

@@ -26,7 +26,7 @@ use granule::arch::PageSize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Requirement {
-    /// Every size: the driver asks for the page size or does not depend on it. Every driver should
+    /// Every size: the driver reads the page size or does not depend on it. Every driver should
     /// be like this.
     Any,
     /// Only this size.

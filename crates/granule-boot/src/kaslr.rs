@@ -54,7 +54,7 @@ impl Kaslr {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Seed(u64);
 
-/// What a number is drawn for. Each purpose has its own number, so that one address does not tell
+/// The purpose of a random number. Each purpose has its own number, so that one address does not disclose
 /// another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]

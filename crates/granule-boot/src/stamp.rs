@@ -63,7 +63,7 @@ pub enum Units {
     Pages,
 }
 
-/// A tag that tells one reader's data from another's.
+/// A tag that distinguishes one reader's data from another's.
 pub type Kind = [u8; 8];
 
 /// The description of the data that follows the stamp.
@@ -128,7 +128,7 @@ impl Stamp {
     ///
     /// # Errors
     ///
-    /// There is no stamp, it cannot be decoded, or it is for data of another kind.
+    /// The stamp is missing, cannot be decoded, or is for data of another kind.
     pub fn read(bytes: &[u8], kind: Kind) -> Result<Self, StampError> {
         let found = bytes.len();
         let Some((bytes, _)) = bytes.split_first_chunk::<BYTES>() else {
@@ -174,7 +174,7 @@ impl Stamp {
         Ok(stamp)
     }
 
-    /// Decodes a stamp and verifies that the data after it is intact. [`check`](Self::check) tells
+    /// Decodes a stamp and verifies that the data after it is intact. [`check`](Self::check) decides
     /// whether the reader's page size may read it.
     ///
     /// # Errors
@@ -448,7 +448,7 @@ impl fmt::Display for StampError {
             ),
             Self::OtherKind { expected, found } => write!(
                 f,
-                "the stamp says {}, expected {}; this is somebody else's data",
+                "the stamp has {}, expected {}; this is somebody else's data",
                 found.escape_ascii(),
                 expected.escape_ascii()
             ),

@@ -50,7 +50,7 @@ impl Family {
     }
 }
 
-/// What Linux calls a UART in a value of `console=`, without its number.
+/// Linux's name of a UART in a value of `console=`, without its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Device {
@@ -88,7 +88,7 @@ impl Width {
     }
 }
 
-/// How far apart registers are, and how wide an access is.
+/// The distance of the registers, and the width of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// Register `n` is `n << shift` bytes after the first.
@@ -138,7 +138,7 @@ pub struct Uart {
     pub base: u64,
     /// Its family.
     pub family: Family,
-    /// How its registers are reached.
+    /// The layout of its registers.
     pub layout: Layout,
 }
 
@@ -162,7 +162,7 @@ impl Uart {
     }
 }
 
-/// A family, and the layout of its registers where the name of a device says it.
+/// A family, and the layout of its registers where the name of a device determines it.
 type Kind = (Family, Option<Layout>);
 
 const PL011: Kind = (Family::Pl011, Some(Layout::WORDS));

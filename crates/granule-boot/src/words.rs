@@ -149,7 +149,7 @@ pub fn is_given(line: &[u8], key: &[u8]) -> bool {
     words(line).any(|word| same(word.key, key) && word.value.is_none())
 }
 
-/// The page size that the command line asks for: `arm64.pagesize=4k`, `16k` or `64k`.
+/// Returns the page size that the command line requests: `arm64.pagesize=4k`, `16k` or `64k`.
 #[must_use]
 pub fn page_size(line: &[u8]) -> Wish<PageSize> {
     let Some(text) = find(line, PAGE_SIZE_KEY) else {
@@ -163,7 +163,7 @@ pub fn page_size(line: &[u8]) -> Wish<PageSize> {
     Wish::Garbled(Text::new(text))
 }
 
-/// The VA size that the command line asks for: `arm64.vabits=` and a decimal number.
+/// Returns the VA size that the command line requests: `arm64.vabits=` and a decimal number.
 /// [`choice`](super::choice) decides whether the number is a valid VA size.
 #[must_use]
 pub fn va_bits(line: &[u8]) -> Wish<u32> {
@@ -176,7 +176,7 @@ pub fn va_bits(line: &[u8]) -> Wish<u32> {
     }
 }
 
-/// What the command line says about ACPI: `acpi=off`, `acpi=on` or `acpi=force`.
+/// Returns the command line's choice about ACPI: `acpi=off`, `acpi=on` or `acpi=force`.
 #[must_use]
 pub fn acpi(line: &[u8]) -> Wish<Acpi> {
     match find(line, ACPI_KEY) {
@@ -203,7 +203,7 @@ pub enum Acpi {
 
 /// The UART that a value of `earlycon=` names, in Linux's spelling: `NAME,ADDRESS` or
 /// `NAME,ACCESS,ADDRESS`, with optional settings after a further comma. `ACCESS` is `mmio`, `mmio16`
-/// or `mmio32`, and says how the registers of an 8250 are reached.
+/// or `mmio32`: the layout of an 8250's registers.
 #[must_use]
 pub fn earlycon(value: &[u8]) -> Option<Uart> {
     let (name, rest) = split_once(value, b',')?;

@@ -10,11 +10,11 @@ use granule::arch::{
 };
 use std::fmt;
 
-/// What is known of the shareability of a leaf.
+/// The source of a leaf's shareability.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(clippy::exhaustive_enums, reason = "the architecture has no more")]
 pub enum Sharing {
-    /// The descriptor says it.
+    /// The descriptor encodes it.
     Known(Shareability),
     /// The descriptor has the reserved encoding.
     Reserved,
@@ -24,7 +24,7 @@ pub enum Sharing {
     Unknown,
 }
 
-/// What a leaf allows and how its memory behaves, for both stages.
+/// The permissions and the memory attributes of a leaf, for both stages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Decoded {
@@ -125,7 +125,7 @@ impl Decoded {
         self.writable && self.user && self.user_execute
     }
 
-    /// The words, each in a column of its own; a column is empty where there is nothing to say.
+    /// The words, each in a column of its own; a column is empty where the leaf has no word.
     #[must_use]
     pub fn columns(&self) -> Vec<Word> {
         let access = match (self.readable, self.writable) {
@@ -179,7 +179,7 @@ pub enum Word {
 }
 
 impl Word {
-    /// Whether there is something to say.
+    /// Whether the leaf has this word.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::Fixed("")

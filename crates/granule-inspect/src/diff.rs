@@ -23,9 +23,9 @@ pub struct Difference {
     pub start: u64,
     /// The bytes.
     pub bytes: u64,
-    /// What the first tree says in words; `None` if it does not map them.
+    /// The first tree's mapping in words; `None` if it does not map them.
     pub old: Option<String>,
-    /// What the second tree says.
+    /// The second tree's mapping.
     pub new: Option<String>,
 }
 
@@ -130,7 +130,7 @@ impl<'l> Cursor<'l> {
         self.ranges.first().filter(|range| range.start <= at)
     }
 
-    /// The last address up to which the list says the same as at `at`.
+    /// Returns the last address up to which the list maps the same as at `at`.
     fn edge(&self, at: u64) -> u64 {
         match self.ranges.first() {
             None => u64::MAX,

@@ -22,7 +22,7 @@ pub struct Step {
     pub index: usize,
     /// The descriptor.
     pub descriptor: Descriptor,
-    /// What it is, in words.
+    /// The meaning of the descriptor, in words.
     pub text: String,
 }
 
@@ -57,19 +57,19 @@ pub enum End {
         level: Level,
         /// The bits of output addresses.
         bits: u32,
-        /// The register's field that says so.
+        /// The register's field that sets them.
         field: &'static str,
     },
     /// An access flag fault, unless hardware manages the flag.
     AccessFlag {
         /// The level of the entry.
         level: Level,
-        /// What the address would translate to.
+        /// The output address without the fault.
         output: PhysicalAddress,
     },
     /// It is translated.
     Output {
-        /// What the address translates to.
+        /// The output address.
         output: PhysicalAddress,
         /// The accesses that fault nevertheless, in words.
         faults: Vec<String>,
@@ -197,7 +197,7 @@ fn faults(decoded: &Decoded) -> Vec<String> {
         }
     };
     let managed = match decoded.dirty_modifier {
-        true => " (unless hardware manages the dirty state, as DBM asks)",
+        true => " (unless hardware manages the dirty state, which DBM enables)",
         false => "",
     };
     if decoded.stage2 {

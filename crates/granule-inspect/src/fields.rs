@@ -8,7 +8,7 @@ use granule::arch::{
     Attributes, Descriptor, Kind, Level, OutputSpace, PageSize, PhysicalAddress, Regime,
 };
 
-/// What is wrong with the bits of a descriptor, whatever its address translates to.
+/// A fault in the bits of a descriptor, whatever its address translates to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reserved {
@@ -72,7 +72,7 @@ fn allowed(tree: &Tree, level: Level, kind: Kind) -> u64 {
     bits
 }
 
-/// What is reserved in a descriptor of `level`, if something is.
+/// Returns the reserved bits or encoding of a descriptor of `level`, if it has any.
 #[must_use]
 pub fn reserved(tree: &Tree, level: Level, descriptor: Descriptor) -> Option<Reserved> {
     let geometry = tree.geometry();

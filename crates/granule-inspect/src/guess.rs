@@ -37,9 +37,9 @@ const SHAPES: [(PageSize, u32, bool); 10] = [
 const MOST_TABLES: u32 = 1 << 16;
 const MOST_TABLES_OF_ALL: u64 = 1 << 20;
 
-/// The tree that is most like a kernel's, and a line that says why; `cpus` are those of the dump, if
-/// it has any. `progress` is called with the bytes that were looked at since; all of them are looked at
-/// once for each page size.
+/// Returns the tree that is most like a kernel's, and a line with the reasons; `cpus` are those of
+/// the dump, if it has any. `progress` is called with the bytes that were looked at since; all of
+/// them are looked at once for each page size.
 #[must_use]
 pub fn kernel(
     memory: &dyn Memory,
@@ -133,7 +133,7 @@ struct Candidate<'a> {
 }
 
 impl Candidate<'_> {
-    /// How many bytes of the memory the tree below `root` maps, or `None` if it is no tree.
+    /// Returns the bytes of memory that the tree below `root` maps, or `None` if it is not a tree.
     fn judge(&self, root: PhysicalAddress, page: &[u8]) -> Option<u64> {
         let level = self.geometry.start_level();
         let (entries, rest) = page.split_at_checked(8 * self.geometry.root_entries())?;
@@ -141,7 +141,7 @@ impl Candidate<'_> {
         if rest.iter().any(|&byte| byte != 0) {
             return None;
         }
-        // Most pages are no root, and are refused before any other memory is read.
+        // Most pages are not a root, and are refused before any other memory is read.
         self.each(entries, level, &mut |_, _| Some(()))?;
         let (mut mapped, mut left) = (0, MOST_TABLES);
         self.descend(entries, level, &[root], &mut mapped, &mut left)?;
@@ -257,7 +257,7 @@ mod tests {
     const BASE: u64 = 0x4000_0000;
 
     /// Memory of 4 MiB with a root of `size` pages and `bits` bits in page 3, which maps all of it in
-    /// pages at the begin of the upper half, and words that are no tables.
+    /// pages at the begin of the upper half, and words that are not tables.
     fn memory(size: PageSize, bits: u32) -> (Vec<u8>, Geometry, PhysicalAddress) {
         let geometry = geometry(size, bits, false, 0).unwrap();
         let bytes = size.bytes();

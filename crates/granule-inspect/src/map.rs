@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::ControlFlow;
 
-/// Who may do what: loads, stores and execution, by EL0 or by the privileged level alone.
+/// The permitted accesses: loads, stores and execution, by EL0 or by the privileged level alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub struct Access {
@@ -30,7 +30,7 @@ pub struct Access {
 }
 
 impl Access {
-    /// What the attributes allow.
+    /// Returns the accesses that the attributes permit.
     #[must_use]
     pub const fn of(decoded: &Decoded) -> Self {
         let by_user_alone = decoded.user_execute && !decoded.privileged_execute;
@@ -74,11 +74,11 @@ pub struct Cell {
     pub bytes: u64,
     /// The number of its ranges.
     pub ranges: u64,
-    /// What is there.
+    /// The cell's content.
     pub content: Content,
 }
 
-/// What a cell maps.
+/// The mappings of a cell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(clippy::exhaustive_enums, reason = "alike or not")]
 pub enum Content {
@@ -190,7 +190,7 @@ impl Map {
     fn push(&mut self, tree: &Tree, range: &Range, most: usize) {
         self.ranges += 1;
         let cell = Cell::of(range);
-        // What the next shrinking would put together anyway.
+        // Cells that the next shrinking would put together anyway.
         if let (Some(shift), Some(last)) = (self.window, self.cells.last_mut())
             && in_one(last, &cell, shift)
         {

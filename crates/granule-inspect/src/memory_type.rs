@@ -19,7 +19,7 @@ pub enum MemoryType {
         /// Whether it has allocation tags (FEAT_MTE2).
         tagged: bool,
     },
-    /// Stage 2 with FEAT_S2FWB: the type that the guest's own tables say.
+    /// Stage 2 with FEAT_S2FWB: the type in the guest's own tables.
     AsStage1,
     /// An encoding that the architecture reserves.
     Reserved(u8),
@@ -39,7 +39,7 @@ pub enum Device {
     GRE,
 }
 
-/// How a level of caches may hold Normal memory.
+/// The cacheability of Normal memory at a level of caches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[allow(clippy::exhaustive_enums, reason = "the architecture has no more")]
 pub enum Cache {
@@ -101,7 +101,7 @@ impl MemoryType {
         }
     }
 
-    /// The type that MemAttr of stage 2 gives. `forced` says whether HCR_EL2.FWB is set.
+    /// Returns the type that MemAttr of stage 2 encodes. `forced` is HCR_EL2.FWB.
     #[must_use]
     pub const fn of_stage2(bits: u8, forced: bool) -> Self {
         if forced {
@@ -144,7 +144,7 @@ impl MemoryType {
         known.chain([Self::AsStage1])
     }
 
-    /// The same type as far as mappings of one memory must agree: tags are no difference.
+    /// Returns the type as far as mappings of one memory must agree: without tags.
     #[must_use]
     pub const fn untagged(self) -> Self {
         match self {
@@ -153,7 +153,7 @@ impl MemoryType {
         }
     }
 
-    /// Whether the memory is outer shareable whatever its descriptor says: Device memory and memory
+    /// Whether the memory is outer shareable whatever its descriptor encodes: Device memory and memory
     /// that no cache may hold.
     #[must_use]
     pub const fn always_outer(self) -> bool {

@@ -9,7 +9,7 @@ use granule::arch::PageSize;
 use granule::arch::registers::Mair;
 use std::path::{Path, PathBuf};
 
-/// What a user says about a source that does not say it itself.
+/// The user's settings for a source that does not contain them itself.
 #[derive(Clone, Debug, Default)]
 #[expect(
     clippy::exhaustive_structs,
@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 pub struct Options {
     /// The address of the first byte of a raw image.
     pub base: Option<u64>,
-    /// The exception level of the registers below, 1 to 3; 1 if nothing is said.
+    /// The exception level of the registers below, 1 to 3; the default is 1.
     pub el: Option<u8>,
     /// Whether EL2 runs an operating system's kernel (HCR_EL2.E2H), with both halves.
     pub vhe: bool,
@@ -136,7 +136,7 @@ pub struct Opened {
     pub memory: Box<dyn Memory>,
     /// Its trees, the kernel's first.
     pub trees: Vec<Tree>,
-    /// What a user should know about both, a line each.
+    /// Notes for the user about both, a line each.
     pub notes: Vec<String>,
 }
 
@@ -309,7 +309,7 @@ mod tests {
             found.memory.ranges().first(),
             Some(&(0x4000_0000..0x4000_2000))
         );
-        assert!(found.notes[0].contains("the base address is not used"));
+        assert!(found.notes[0].contains("ignoring the base address"));
         // Memory that begins with a program.
         let mut program = core;
         program[16] = 2;
@@ -323,16 +323,16 @@ mod tests {
         let core = elf_core(&[(0x4000_0000, vec![0; 3 << 20])], &[]);
         let mut file = tempfile::NamedTempFile::new().unwrap();
         file.write_all(&core).unwrap();
-        let mut told = Vec::new();
+        let mut steps_seen = Vec::new();
         let source = Source::File(file.path().into());
         let found = open_telling(&source, &Options::default(), &mut |done, all| {
-            told.push((done, all));
+            steps_seen.push((done, all));
         });
         assert!(found.is_err());
         // Nothing is found, so everything is looked at.
         let all = 4 * (3 << 20);
         let steps = (1..=12).map(|step| (step << 20, all));
-        assert!(told.iter().copied().eq(steps), "{told:?}");
+        assert!(steps_seen.iter().copied().eq(steps), "{steps_seen:?}");
     }
 
     #[test]
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_register_is_told_in_one_line() {
+    fn a_missing_register_is_reported_in_one_line() {
         let core = elf_core(&[(0x4000_0000, vec![0; 8192])], &[]);
         let root = Some(0x4000_0000);
         for (options, words) in [
@@ -415,7 +415,7 @@ mod tests {
                 },
                 "give 1, 2 or 3",
             ),
-            // What would be left aside in silence.
+            // Options that would be ignored silently.
             (
                 Options {
                     vhe: true,

@@ -38,7 +38,7 @@ const TCR2: [(u64, &str); 4] = [
     ),
 ];
 
-/// The trees that these CPUs walk, and what is to be said of them, a line each. A tree that several
+/// Returns the trees that these CPUs walk, and notes about them, a line each. A tree that several
 /// CPUs walk is there once, with the first of them. A register that is missing reads as one that
 /// is not used; SCTLR alone may be missing.
 #[must_use]
@@ -134,7 +134,7 @@ impl Found {
                     let root = shape.root_in(ttbr);
                     self.push(owner, root, Shape::Stage1(shape), mair);
                 }
-                // A CPU may well leave a half unused; whoever names a root wants it read.
+                // A CPU may well leave a half unused, but a root that the user names should be read.
                 Ok(None) if self.origin == Origin::Options => self.say(format!(
                     "{}_EL{el} is not read: TCR_EL{el} is {tcr:#x}, and with its {epd} no CPU walks there; to read it all the same give the TCR {:#x}",
                     name.to_uppercase(),
@@ -363,32 +363,32 @@ mod tests {
     }
 
     #[test]
-    fn register_fields_that_change_the_meaning_of_descriptors_are_told() {
-        let told = |name: &str, value: u64| {
+    fn register_fields_that_change_the_meaning_of_descriptors_are_reported() {
+        let with = |name: &str, value: u64| {
             let mut cpu = kernel(0x5000);
             cpu.set(name, value);
             let (found, notes) = trees(&[cpu.clone(), cpu], Origin::Registers);
             (found.len(), notes.join("; "))
         };
-        let (found, notes) = told("tcr2_el1", 0b11110);
+        let (found, notes) = with("tcr2_el1", 0b11110);
         assert_eq!(
             (found, notes.matches("TCR2_EL1 has ").count()),
             (2, 4),
             "{notes}"
         );
-        let (found, notes) = told("tcr2_el1", 0b10);
+        let (found, notes) = with("tcr2_el1", 0b10);
         assert!(
             found == 2 && notes.starts_with("TCR2_EL1 has PIE: "),
             "{notes}"
         );
-        // HPD0 is of the lower half, which EPD0 (bit 7) switches off.
+        // HPD0 is for the lower half, which EPD0 (bit 7) switches off.
         for (bits, halves) in [
             (1 << 41, 1),
             (1 << 42, 1),
             (1 << 41 | 1 << 7, 0),
             (1 << 43, 0),
         ] {
-            let (_, notes) = told("tcr_el1", TCR | bits);
+            let (_, notes) = with("tcr_el1", TCR | bits);
             assert_eq!(
                 notes.matches("has HPD").count(),
                 halves,
@@ -396,7 +396,7 @@ mod tests {
             );
         }
         // Descriptors of 16 bytes read as two of 8 would be nonsense.
-        let (found, notes) = told("tcr2_el1", 1 << 5);
+        let (found, notes) = with("tcr2_el1", 1 << 5);
         assert!(found == 0 && notes.contains("has D128"), "{notes}");
     }
 
@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reserved_field_is_told_and_the_rest_is_read() {
+    fn a_reserved_field_is_reported_and_the_rest_is_read() {
         let mut cpu = kernel(0x5000);
         cpu.set("tcr_el1", TCR & !(0b11 << 30));
         let (trees, notes) = trees(&[cpu], Origin::Options);

@@ -23,7 +23,7 @@ pub struct LeafKind {
 pub struct Count {
     /// Their number.
     pub leaves: u64,
-    /// What they map.
+    /// The bytes that they map.
     pub bytes: u64,
 }
 
@@ -144,7 +144,7 @@ impl Totals {
         self.leaves.values().map(|count| count.bytes).sum()
     }
 
-    /// The TLB entries that hold everything: with the contiguous hint, if `hint` says so, or without.
+    /// The TLB entries that hold everything: with the contiguous hint, if `hint` is set, or without.
     #[must_use]
     pub const fn tlb(&self, hint: bool) -> &Entries {
         if hint {
@@ -154,8 +154,8 @@ impl Totals {
         }
     }
 
-    /// How much of what is mapped a TLB of `entries` entries holds at best: its largest leaves. This
-    /// is a model, in which every entry can hold every size.
+    /// Returns the bytes of mapped memory that a TLB of `entries` entries holds at best: the
+    /// largest leaves. This is a model, in which every entry can hold every size.
     #[must_use]
     pub fn reach(&self, entries: u64, hint: bool) -> u64 {
         self.tlb(hint).reach(entries).min(self.mapped())

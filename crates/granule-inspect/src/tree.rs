@@ -16,7 +16,7 @@ pub struct Tree {
     pub shape: Shape,
     /// The memory types of stage 1. Without them types are indices.
     pub memory_types: Option<Mair>,
-    /// What told where the tree is and how to read it.
+    /// The source of the root's address and the tree's shape.
     pub origin: Origin,
 }
 
@@ -49,8 +49,8 @@ impl Tree {
         }
     }
 
-    /// Whether it is known which format its descriptors have. A guess cannot tell apart the formats of 4K
-    /// and 16K pages as long as no output needs the 52 bits of FEAT_LPA2.
+    /// Whether it is known which format its descriptors have. A guess cannot distinguish the
+    /// formats of 4K and 16K pages as long as no output needs the 52 bits of FEAT_LPA2.
     #[must_use]
     pub fn knows_format(&self) -> bool {
         let geometry = self.geometry();
@@ -58,7 +58,7 @@ impl Tree {
     }
 
     /// The bits of output addresses, and which register sets them. `None` if only the format bounds them:
-    /// what told of the tree does not say this register.
+    /// the origin of the tree does not contain this register.
     #[must_use]
     pub fn output_size(&self) -> Option<(u32, &'static str)> {
         let field = match self.geometry().regime() {
@@ -80,7 +80,7 @@ pub enum Shape {
     Stage2(Stage2Geometry),
 }
 
-/// What told where a tree is and how to read it, from the most certain on.
+/// The source of a root's address and a tree's shape, from the most certain on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Origin {

@@ -51,7 +51,7 @@ impl<'a> Vmcoreinfo<'a> {
     ///
     /// # Errors
     ///
-    /// If there is no such shape.
+    /// If the architecture has no such shape.
     pub(crate) fn user_shape(self, kernel: &Geometry) -> Result<Geometry, String> {
         let highest = if kernel.pa_bits() > 48 { u64::MAX } else { 0 };
         let unused = 64 - u64::from(kernel.va_bits());
@@ -59,7 +59,7 @@ impl<'a> Vmcoreinfo<'a> {
     }
 
     /// The tree of the kernel half. `highest` is the end of the machine's memory: it decides
-    /// whether 64K pages have the format with 52 bits, of which the text says nothing.
+    /// whether 64K pages have the format with 52 bits, which the text does not contain.
     ///
     /// # Errors
     ///
@@ -73,7 +73,7 @@ impl<'a> Vmcoreinfo<'a> {
             .and_then(PageSize::from_bytes)
             .ok_or_else(|| {
                 let said = page_size.escape_debug();
-                format!("PAGESIZE={said} of VMCOREINFO is no arm64 page size")
+                format!("PAGESIZE={said} of VMCOREINFO is not an arm64 page size")
             })?;
         let built_for = self.number("VA_BITS");
         let unused = match self.number("TCR_EL1_T1SZ") {
@@ -97,7 +97,7 @@ impl<'a> Vmcoreinfo<'a> {
         }
         if root >= 1 << 52 || root % 64 != 0 {
             return Err(format!(
-                "VMCOREINFO puts {swapper} at {symbol:#x}, physical {root:#x}, which is no table"
+                "VMCOREINFO puts {swapper} at {symbol:#x}, physical {root:#x}, which is not a table"
             ));
         }
         Ok(Tree {
@@ -134,7 +134,7 @@ fn shape(
     match Geometry::from_tcr(tcr, half) {
         Ok(Some(shape)) => Ok(shape),
         _ => Err(format!(
-            "VMCOREINFO says {} bits of virtual address with {page_size} pages, which arm64 does not have",
+            "VMCOREINFO gives {} bits of virtual address with {page_size} pages, which arm64 does not have",
             64_u64.wrapping_sub(unused).cast_signed()
         )),
     }
@@ -213,16 +213,20 @@ mod tests {
                 "PAGESIZE=8192",
                 "PAGESIZE=8192 of VMCOREINFO is no",
             ),
-            // A dump says nothing to the terminal.
+            // A dump cannot send control sequences to the terminal.
             ("=4096", "=\u{1b}[2J", "PAGESIZE=\\u{1b}[2J of"),
-            ("T1SZ)=0x10", "T1SZ)=0x3f", "says 1 bits of virtual address"),
-            ("T1SZ)=0x10", "T1SZ)=-1", "says 65 bits of virtual address"),
+            (
+                "T1SZ)=0x10",
+                "T1SZ)=0x3f",
+                "gives 1 bits of virtual address",
+            ),
+            ("T1SZ)=0x10", "T1SZ)=-1", "gives 65 bits of virtual address"),
             ("swapper_pg_dir", "other", "no SYMBOL(swapper_pg_dir)"),
             ("kimage_voffset", "other", "no NUMBER(kimage_voffset)"),
             (
                 "e1d1000",
                 "e1d1001",
-                "physical 0x43bd1001, which is no table",
+                "physical 0x43bd1001, which is not a table",
             ),
             (
                 "kimage_voffset)=0x",
@@ -238,7 +242,7 @@ mod tests {
     #[test]
     fn the_text_is_found_in_memory() {
         let mut memory = vec![0; 64 << 10];
-        // A page that begins like it but says nothing, and text that begins in the middle of a page.
+        // A page that begins like it but has no contents, and text that begins in the middle of a page.
         memory[0x2000..0x2000 + FIRST.len()].copy_from_slice(FIRST);
         memory[0x3100..0x3100 + DEBIAN.len()].copy_from_slice(DEBIAN.as_bytes());
         memory[0x5000..0x5000 + DEBIAN.len()].copy_from_slice(DEBIAN.as_bytes());

@@ -19,7 +19,7 @@ use std::ops::ControlFlow;
 /// can refer to a few tables very often; some kernels do so too, where much memory reads as zero.
 pub const REPEATED_ENTRIES: u64 = 1 << 25;
 
-/// The most tables of one tree that a walk enters if nothing else is said: with 4K pages they map
+/// The most tables of one tree that a walk enters by default: with 4K pages they map
 /// 8 TiB in pages. A damaged dump can have more memory than bytes.
 pub const MOST_TABLES: u64 = 1 << 22;
 
@@ -239,7 +239,7 @@ impl fmt::Display for LeftOut {
     }
 }
 
-/// What a walk meets.
+/// A table, leaves, or an omission that a walk reports.
 #[derive(Debug)]
 #[allow(
     clippy::exhaustive_enums,
@@ -257,8 +257,8 @@ pub enum Event<'e> {
 /// The addresses that a walk is about, first and last.
 pub const EVERYTHING: (u64, u64) = (0, u64::MAX);
 
-/// Walks `tree` by ascending address and tells what it meets for the addresses from `within.0` to
-/// `within.1`. The walk ends when `see` returns [`ControlFlow::Break`].
+/// Walks `tree` by ascending address and reports the tables and leaves for the addresses from
+/// `within.0` to `within.1`. The walk ends when `see` returns [`ControlFlow::Break`].
 pub fn walk<B>(
     tables: &Tables<'_>,
     tree: &Tree,
@@ -302,9 +302,9 @@ struct Walk<'w, F> {
     restrictions: [u64; Level::ALL.len()],
     /// The first use of each table.
     met: HashMap<PhysicalAddress, (Level, u64)>,
-    /// How many more tables may be entered.
+    /// The number of further tables that may be entered.
     left: u64,
-    /// How many more of them may have been entered before.
+    /// The number of further ones that may have been entered before.
     repeats: u64,
     see: F,
 }
@@ -329,7 +329,7 @@ impl<F> Walk<'_, F> {
         let mut start = self.geometry.base().0;
         for table in tree.roots() {
             self.path[place(level)] = table;
-            // The view tells of a root that cannot be read.
+            // The view reports a root that cannot be read.
             if self.tables.words(table, |_| ()).is_some() {
                 self.left = self.left.saturating_sub(1);
                 let before = self.met.insert(table, (level, start));

@@ -12,7 +12,7 @@ pub const HEADER_BYTES: usize = 64;
 /// Alignment, in bytes, of an image's address less its [`text_offset`](ImageHeader::text_offset).
 pub const IMAGE_ALIGN: u64 = 2 << 20;
 
-/// What the first bytes of a file say about its type, if it is not an arm64 Image.
+/// The type of a file that is not an arm64 Image, judged by its first bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Looks {
@@ -53,7 +53,7 @@ impl fmt::Display for ImageError {
                 "is {bytes} bytes long, and the header alone is {HEADER_BYTES}; is it cut short?"
             ),
             Self::NotAnImage(Looks::Elf) => f.write_str(
-                "is an ELF file; the boot protocol wants the flat arm64 Image that is made of it",
+                "is an ELF file; the boot protocol requires the flat arm64 Image that is made of it",
             ),
             Self::NotAnImage(Looks::Compressed(how)) => write!(
                 f,
@@ -63,13 +63,13 @@ impl fmt::Display for ImageError {
                 write!(f, "is a kernel for {architecture}, not for arm64")
             }
             Self::NotAnImage(Looks::Unknown) => {
-                f.write_str("is no arm64 Image: the magic \"ARM\\x64\" is not at offset 56")
+                f.write_str("is not an arm64 Image: the magic \"ARM\\x64\" is not at offset 56")
             }
             Self::BigEndian => f.write_str(
                 "is big-endian (flags bit 0 at offset 24); only little-endian is booted",
             ),
             Self::NoSize => f.write_str(
-                "has an image_size of 0 at offset 16, so it cannot be told where it ends",
+                "has an image_size of 0 at offset 16, so its end is unknown",
             ),
             Self::PageSize(size) => write!(
                 f,

@@ -22,7 +22,7 @@ use core::mem::size_of;
 use granule::arch::{PageSize, PhysicalAddress};
 use granule::table::{FreedTable, TableAllocator};
 
-/// How the relocation code enters the next kernel.
+/// The entry of the next kernel by the relocation code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Way {
     /// Whether the MMU goes off before the first copy. This is far slower where there are caches,

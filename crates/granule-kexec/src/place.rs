@@ -8,8 +8,8 @@ use super::segment::{MemoryMap, PhysRange, Refusal, Segment, is_ram};
 pub const ANYWHERE: PhysRange = PhysRange::new(0, u64::MAX);
 
 /// The most bytes that a device tree may have, and the size of the blocks in which a kernel may map
-/// the tree before it knows its memory. The blocks are mapped as Normal memory, so everything else
-/// in them must be Normal memory too.
+/// the tree before it has read the memory map from it. The blocks are mapped as Normal memory, so
+/// everything else in them must be Normal memory too.
 pub const TREE_BLOCK: u64 = 2 << 20;
 
 /// A kernel maps its image and its initramfs in one window that starts at a multiple of 1 GiB.
@@ -77,7 +77,7 @@ pub fn check_boot(
 /// RAM are neither reserved, nor kept, nor part of a destination in `taken`. All bytes lie in
 /// `within`. `align` is a power of two.
 ///
-/// A caller that wants to avoid copying first reserves all memory in use.
+/// To avoid copying, a caller first reserves all memory in use.
 ///
 /// # Errors
 ///
@@ -125,7 +125,7 @@ pub fn find_place(
     })
 }
 
-/// How many bytes from an address on are RAM that nothing is in.
+/// Returns the bytes of free RAM from an address on.
 fn free_from(start: u64, taken: &[Segment<'_>], memory_map: &MemoryMap<'_>) -> u64 {
     let mut end = start;
     // Adjacent banks count as one.

@@ -19,7 +19,7 @@ pub struct Recorder<'a, M, T, F> {
     tcr: u64,
     line: u64,
     /// Whether stores to a physical address are emitted.
-    told: T,
+    is_emitted: T,
     emit: F,
     mmu_off: bool,
     /// Stores not emitted yet: physical address and bytes.
@@ -30,16 +30,23 @@ pub struct Recorder<'a, M, T, F> {
 
 impl<'a, M: ListMemory, T: Fn(u64) -> bool, F: FnMut(Event)> Recorder<'a, M, T, F> {
     /// A recorder for a CPU whose TCR is `tcr`, whose smallest data cache line has `line` bytes, a
-    /// power of two, and whose linear map has the header's `distance`. `told` says whether stores
-    /// to a physical address are emitted: those that are [cleaned](super::Clean), or on the
+    /// power of two, and whose linear map has the header's `distance`. `is_emitted` decides whether
+    /// stores to a physical address are emitted: those that are [cleaned](super::Clean), or on the
     /// uncached way all that are copied.
-    pub const fn new(memory: &'a M, distance: u64, tcr: u64, line: u64, told: T, emit: F) -> Self {
+    pub const fn new(
+        memory: &'a M,
+        distance: u64,
+        tcr: u64,
+        line: u64,
+        is_emitted: T,
+        emit: F,
+    ) -> Self {
         Self {
             memory,
             distance,
             tcr,
             line,
-            told,
+            is_emitted,
             emit,
             mmu_off: false,
             stores: (0, 0),
@@ -86,7 +93,7 @@ impl<M: ListMemory, T: Fn(u64) -> bool, F: FnMut(Event)> RelocationCpu for Recor
 
     fn move_line(&mut self, to: u64, _from: u64) {
         let at = self.physical(to);
-        if !(self.told)(at) {
+        if !(self.is_emitted)(at) {
             return;
         }
         let (start, bytes) = self.stores;

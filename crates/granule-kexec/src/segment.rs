@@ -210,8 +210,8 @@ pub enum Refusal {
         /// Length of the longest free stretch at the requested alignment.
         longest: u64,
     },
-    /// The initramfs is too far from the image: a kernel maps both in one window before it knows
-    /// its memory.
+    /// The initramfs is too far from the image: a kernel maps both in one window before it has read
+    /// its memory map.
     Far {
         /// The segment.
         segment: &'static str,
@@ -243,7 +243,7 @@ pub enum Refusal {
     OutOfPages {
         /// Purpose of the pages.
         what: &'static str,
-        /// How many more pages are needed, at least.
+        /// The pages that are missing, at least.
         needed: usize,
     },
     /// A page of the transition lies in a segment's destination.
@@ -375,7 +375,7 @@ pub fn in_the_way<'a, 'b>(segments: &'b [Segment<'a>], of: &PhysRange) -> Option
 }
 
 /// Checks the destinations of all segments, each alone and against each other. Source pages are not
-/// checked, so a caller can ask before it allocates them.
+/// checked, so a caller can check before it allocates them.
 ///
 /// # Errors
 ///

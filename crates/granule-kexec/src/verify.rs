@@ -127,7 +127,7 @@ pub(super) fn digest(
 }
 
 /// Reads the whole list whose first page is at `head` and returns its header if nothing has changed
-/// since it was sealed. Each record is passed to `each` before the digest is known to match.
+/// since it was sealed. Each record is passed to `each` before the digest is compared.
 ///
 /// # Errors
 ///

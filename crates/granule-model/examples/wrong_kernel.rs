@@ -1,9 +1,9 @@
 //! A kernel that is wrong on purpose, with the model under it.
 //!
 //! Nothing of Granule's library is used: whatever stores descriptors, issues TLBIs and barriers
-//! can tell the model so, here through one `tell` in each of three tiny functions. The kernel
-//! takes the write permission from a page, and forgets the TLBI. The model says what CPU 1 can
-//! still do, and which rule was broken when the page is then given away.
+//! can pass them to the model as events, here through one `emit` in each of three tiny functions.
+//! The kernel takes the write permission from a page, and forgets the TLBI. The model reports what
+//! CPU 1 can still do, and which rule was broken when the page is then given away.
 //!
 //!     cargo run -p granule-model --example wrong_kernel
 
@@ -16,20 +16,20 @@ const ROOT: u64 = 0x1000;
 const LEAF: u64 = 1 | 0b11 << 8 | 1 << 10;
 const READ_ONLY: u64 = 1 << 7;
 
-/// What a kernel's lowest layer would be: three instructions, each told to the model.
+/// A kernel's lowest layer: three instructions, each passed to the model as an event.
 struct Kernel {
     model: Model,
     forgets_the_tlbi: bool,
 }
 
 impl Kernel {
-    fn tell(&mut self, cpu: u32, kind: Event) -> Result<(), EventError> {
+    fn emit(&mut self, cpu: u32, kind: Event) -> Result<(), EventError> {
         self.model.event(cpu, kind)
     }
 
     fn store(&mut self, index: u64, value: u64) -> Result<(), EventError> {
         let address = ROOT + 8 * index;
-        self.tell(
+        self.emit(
             0,
             Event::Store {
                 address,
@@ -42,7 +42,7 @@ impl Kernel {
     }
 
     fn barrier(&mut self, cpu: u32, barrier: Barrier) -> Result<(), EventError> {
-        self.tell(cpu, Event::Barrier(barrier))
+        self.emit(cpu, Event::Barrier(barrier))
     }
 
     /// Two CPUs with the MMU on: 4K pages, 39 bits, a root of blocks of 1 GiB.
@@ -51,7 +51,7 @@ impl Kernel {
         // Stored past the caches, which may hold an older copy of the line: walks are cacheable.
         // Without these two the model objects as well.
         let (address, bytes) = (ROOT, 64);
-        self.tell(
+        self.emit(
             0,
             Event::Lines {
                 instruction: System::DC_IVAC,
@@ -70,7 +70,7 @@ impl Kernel {
                 (System::SCTLR_EL1, 1 | 1 << 2),
             ] {
                 self.barrier(cpu, Barrier::DSB_SY)?;
-                self.tell(cpu, Event::System(register, value))?;
+                self.emit(cpu, Event::System(register, value))?;
                 self.barrier(cpu, Barrier::ISB)?;
             }
         }
@@ -82,13 +82,13 @@ impl Kernel {
         self.store(0, 0x4000_0000 | LEAF | READ_ONLY)?;
         self.barrier(0, Barrier::DSB_ISHST)?;
         if !self.forgets_the_tlbi {
-            self.tell(0, Event::System(System::VAAE1IS, 0))?;
+            self.emit(0, Event::System(System::VAAE1IS, 0))?;
         }
         self.barrier(0, Barrier::DSB_ISH)?;
         self.barrier(0, Barrier::ISB)?;
         // Everyone goes on as if it were so.
         self.barrier(1, Barrier::ISB)?;
-        self.tell(1, Event::Settled)
+        self.emit(1, Event::Settled)
     }
 }
 
@@ -99,9 +99,9 @@ fn main() -> Result<(), EventError> {
     Ok(())
 }
 
-/// Both kernels, and what is said of them.
+/// Runs both kernels and returns a line on each.
 fn run() -> Result<Vec<String>, EventError> {
-    let mut said = Vec::new();
+    let mut lines = Vec::new();
     for forgets_the_tlbi in [false, true] {
         let config = Config {
             cpus: 2,
@@ -114,32 +114,32 @@ fn run() -> Result<Vec<String>, EventError> {
         };
         kernel.start()?;
         kernel.write_protect()?;
-        said.push(format!("forgets the TLBI: {forgets_the_tlbi}"));
+        lines.push(format!("forgets the TLBI: {forgets_the_tlbi}"));
         let outcomes = kernel.model.outcomes(1, 0x1234, Access::WRITE);
         let may_write = outcomes
             .iter()
             .any(|outcome| matches!(outcome, Outcome::Memory(_)));
-        said.push(format!("  CPU 1 writes to the page: {outcomes:?}"));
+        lines.push(format!("  CPU 1 writes to the page: {outcomes:?}"));
         for violation in kernel.model.violations() {
-            said.push(format!("  {violation}"));
+            lines.push(format!("  {violation}"));
         }
         // The right kernel is clean, the wrong one is found out.
         assert_eq!(may_write, forgets_the_tlbi);
         assert_eq!(!kernel.model.violations().is_empty(), forgets_the_tlbi);
     }
-    Ok(said)
+    Ok(lines)
 }
 
 #[cfg(test)]
 mod tests {
     #[test]
     fn the_wrong_kernel_is_found_out_and_the_right_one_is_not() {
-        let said = match super::run() {
-            Ok(said) => said,
+        let lines = match super::run() {
+            Ok(lines) => lines,
             Err(error) => panic!("{error}"),
         };
-        let [right, right_writes, wrong, wrong_writes, violation] = &said[..] else {
-            panic!("{said:#?}");
+        let [right, right_writes, wrong, wrong_writes, violation] = &lines[..] else {
+            panic!("{lines:#?}");
         };
         assert_eq!(right, "forgets the TLBI: false");
         assert_eq!(

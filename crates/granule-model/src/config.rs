@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-/// Something that a kernel leaves undone on purpose, and that is no violation if the kernel's author
-/// says so.
+/// An omission on purpose, which is not a violation if the kernel's author
+/// declares it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Policy {
@@ -120,7 +120,7 @@ pub struct Config {
     /// together with other permissions.
     pub strict: bool,
     /// Whether a TLB holds something unknown until its first invalidation, by its own CPU or, once
-    /// that CPU did something, by another. The architecture says so; tests of operations on tables
+    /// that CPU did something, by another. The architecture allows it; tests of operations on tables
     /// that are already in use turn it off.
     pub tlb_unknown_at_reset: bool,
     /// Whether the caches hold unknown lines from before the trace until they are maintained: the
@@ -132,9 +132,9 @@ pub struct Config {
     /// the first [`Obtained`](crate::Event::Obtained).
     pub track_tables: Option<bool>,
     /// Whether a read-only mapping that changes its output address has the same contents before and
-    /// after, which RWHZWS then allows. The model knows no data, so the caller must say so.
+    /// after, which RWHZWS then allows. The model has no data, so the caller must state it.
     pub equal_contents: bool,
-    /// What the kernel leaves undone on purpose.
+    /// The omissions that the kernel makes on purpose.
     pub policies: Policies,
     /// Violations kept in full; the rest are only counted.
     pub most_violations: usize,

@@ -49,20 +49,20 @@ impl Word for Watched {
     }
 }
 
-/// What a kernel leaves out.
+/// The step that a kernel omits.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fault {
     None,
-    /// A CPU does not flush when it is told to.
+    /// A CPU omits a requested flush.
     Flush,
-    /// A space is renewed by who may not change its tables.
+    /// A space is renewed by a CPU that may not change its tables.
     SpaceLock,
 }
 
-/// Which space, and which version of its tables, an entry is of.
+/// The space, and the version of its tables, that an entry comes from.
 type Entry = (usize, u64);
 
-/// What the CPUs' TLBs hold by number, and the tables.
+/// The contents of the CPUs' TLBs by number, and the tables.
 struct World {
     tlbs: [BTreeMap<u16, Entry>; CPUS],
     versions: [u64; SPACES],
@@ -77,7 +77,7 @@ impl World {
         self.wrong |= found != now;
     }
 
-    /// A walk that nobody asked for, under what TTBR0 still is.
+    /// A speculative walk, under the present TTBR0.
     fn speculate(&mut self, cpu: usize, number: u16, space: usize) {
         let now = (space, self.versions[space]);
         self.tlbs[cpu].entry(number).or_insert(now);

@@ -218,7 +218,7 @@ fn a_file_cut_anywhere_is_refused() {
     let error = read(longer.as_bytes()).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "line 8, column 1: more than the 5 events that line 1 says"
+        "line 8, column 1: more than the 5 events that line 1 states"
     );
     // The recorder may have died before it counted the last one.
     let incomplete = longer.replace("complete=yes", "complete=no");
@@ -277,36 +277,36 @@ fn errors_name_line_and_column() {
         ("isb c\u{e9}u", "column 5: "),
     ] {
         let file = format!("{}\n# one\n{line}\n", header(1));
-        let told = read(file.as_bytes()).unwrap_err().to_string();
+        let message = read(file.as_bytes()).unwrap_err().to_string();
         assert!(
-            told.starts_with(&format!("line 3, {error}")),
-            "{line}: {told}"
+            message.starts_with(&format!("line 3, {error}")),
+            "{line}: {message}"
         );
     }
 }
 
 #[test]
-fn errors_say_what_was_found() {
-    let told = |line: &str| {
+fn errors_name_what_was_found() {
+    let error_of = |line: &str| {
         let file = format!("{}\n{line}\n", header(1));
         read(file.as_bytes()).unwrap_err().to_string()
     };
     assert_eq!(
-        told("store cpu0 0x1004 0"),
+        error_of("store cpu0 0x1004 0"),
         "line 2, column 12: expected the address of a descriptor, a multiple of 8, found \"0x1004\""
     );
     assert_eq!(
-        told("tlbi cpu0 vaale1is"),
+        error_of("tlbi cpu0 vaale1is"),
         "line 2, column 19: expected the register operand, but the line ends"
     );
 }
 
 #[test]
-fn files_that_are_no_text_are_refused_early() {
-    let told = |file: &[u8]| read(file).unwrap_err().to_string();
-    assert!(told(b"").ends_with("in the first line of every trace, but the line ends"));
-    assert!(told(b"\x7fELF\x02\x01\n").starts_with("line 1, column 1: "));
-    assert!(told(b"granule\xff\n").starts_with("line 1, column 8: not UTF-8"));
+fn files_that_are_not_text_are_refused_early() {
+    let error_of = |file: &[u8]| read(file).unwrap_err().to_string();
+    assert!(error_of(b"").ends_with("in the first line of every trace, but the line ends"));
+    assert!(error_of(b"\x7fELF\x02\x01\n").starts_with("line 1, column 1: "));
+    assert!(error_of(b"granule\xff\n").starts_with("line 1, column 8: not UTF-8"));
     let endless = vec![b'#'; 1 << 20];
-    assert!(told(&endless).starts_with("line 1, column 4097: the line is longer"));
+    assert!(error_of(&endless).starts_with("line 1, column 4097: the line is longer"));
 }

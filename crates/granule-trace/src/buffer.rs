@@ -65,7 +65,7 @@ impl fmt::Display for HeaderError {
                 )
             }
             Self::Overfull => {
-                f.write_str("the trace buffer's head says that it holds more than it can")
+                f.write_str("the trace buffer's head states more records than it can hold")
             }
         }
     }
@@ -82,7 +82,7 @@ impl BufferHeader {
     pub const LOST: usize = 5;
     /// The index of the word with the capacity in records.
     pub const ROOM: usize = 6;
-    /// The index of the word that says whether the kernel finished its run.
+    /// The index of the word that records whether the kernel finished its run.
     pub const STATE: usize = 2;
     /// The index of the word with the page size, the number of CPUs and their BBM level.
     pub const SHAPE: usize = 3;

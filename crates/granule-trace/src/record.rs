@@ -77,7 +77,7 @@ impl Barrier {
     }
 }
 
-/// How a store appears to walkers.
+/// The way in which walkers see a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 #[non_exhaustive]
@@ -91,8 +91,8 @@ pub enum Visibility {
     Publish,
     /// As [`Live`](Self::Live), in one atomic step with a load of the old entry.
     Exchange,
-    /// Stored some time ago, when this was no table yet, and visible to all walkers by now: told
-    /// late, by an observer that did not know then that this would become a table.
+    /// Stored some time ago, when this was not yet a table, and visible to all walkers by now: recorded
+    /// late, by an observer that could not foresee that this would become a table.
     Earlier,
 }
 
@@ -125,8 +125,8 @@ impl Text {
     /// The most bytes of a text.
     pub const LONGEST: usize = 24;
 
-    /// As much of a text as fits. What cannot be printed becomes a question mark, because the text
-    /// may come from elsewhere and reach a terminal.
+    /// As much of a text as fits. A character that cannot be printed becomes a question mark,
+    /// because the text may come from elsewhere and reach a terminal.
     #[must_use]
     pub const fn new(text: &[u8]) -> Self {
         let mut kept = [0; Self::LONGEST];
@@ -193,7 +193,7 @@ pub enum Event {
         descriptor: u64,
         /// The number added, with wrapping, for each next entry.
         step: u64,
-        /// How the entries were stored.
+        /// The way in which walkers see the stores.
         visibility: Visibility,
     },
     /// Bits were changed in the entries to which the change applies, among `count` descriptors from
@@ -205,7 +205,7 @@ pub enum Event {
         count: u32,
         /// The change.
         change: BitChange,
-        /// How the entries were stored.
+        /// The way in which walkers see the stores.
         visibility: Visibility,
     },
     /// Memory was obtained for tables.
@@ -222,7 +222,7 @@ pub enum Event {
         /// The number of bytes.
         bytes: u64,
     },
-    /// From here on the CPU uses a range of virtual addresses as the tables say.
+    /// From here on the CPU uses a range of virtual addresses as the tables map it.
     AssumeVisible {
         /// The first address.
         start: u64,

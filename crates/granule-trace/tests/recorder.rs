@@ -59,7 +59,7 @@ impl Sink for &Kept {
     }
 }
 
-/// What happened, in words that both sides have.
+/// A step that both sides can express.
 #[derive(Debug, PartialEq)]
 enum Word {
     Noted(Noted),
@@ -67,7 +67,7 @@ enum Word {
     Tlbi(u16, u64),
 }
 
-/// The host's notes, reservations left out: no event tells these.
+/// Returns the host's notes without reservations, which have no event.
 fn noted(notes: Vec<Noted>) -> Vec<Word> {
     let notes = notes.into_iter();
     notes
@@ -210,7 +210,7 @@ impl Dispatch for Compare {
         compare("protect");
         // One page would be a store.
         tables.unmap(middle, 2 * page).unwrap();
-        // Clearing all bits leaves nothing to tell the entry by: it is as the host says.
+        // Clearing all bits leaves nothing by which to recognise the entry: the host's note counts.
         let events = kept.events.take();
         assert!(
             events
@@ -387,7 +387,8 @@ fn stores_through_slots_are_recorded_by_their_table() {
             entries.barriers = true;
             assert_eq!(fixmap.write(slot, &entries), entries.count);
         }
-        // What has barriers between its entries is told entry by entry, so that they stand there.
+        // Entries with barriers between them are recorded one by one, so that the barriers keep
+        // their places.
         let expected = [
             stored(table, 7, 1, 3, 0),
             stored(table, 0, 512, 0, 0),
@@ -427,7 +428,7 @@ fn some_work(kept: &Kept) -> Vec<Noted> {
 }
 
 #[test]
-fn a_sink_that_is_off_changes_nothing_and_is_told_nothing() {
+fn a_sink_that_is_off_changes_nothing_and_records_nothing() {
     let on = Kept::default();
     let off = Kept {
         off: true,
@@ -463,10 +464,10 @@ fn no_sink_has_no_size() {
     NoSink.assume_visible(VirtualAddress(0), 1);
 }
 
-/// The constants that a reader of a trace has for TLBIs are the instructions that page tables ask
-/// for.
+/// The constants that a reader of a trace has for TLBIs are the instructions that page tables
+/// request.
 #[test]
-fn each_tlbi_is_told_by_its_name() {
+fn each_tlbi_is_recorded_by_its_name() {
     use Regime::{El1And0, El2, El3};
     use TlbiScope::{AllLevels, LastLevel};
     let address = |scope, all_asids| TlbiOp::Address {

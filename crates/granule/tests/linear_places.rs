@@ -46,7 +46,7 @@ fn usual(geometry: &Geometry, start: u64, end: u64) -> Placement {
     Placement::choose(geometry, geometry.base(), geometry.span() / 2, start, end)
 }
 
-/// What a map of `banks` holds at `placement`; `None` if a bank does not fit.
+/// Counts the leaves of a map of `banks` at `placement`; `None` if a bank does not fit.
 fn held(geometry: &Geometry, placement: &Placement, banks: &[(u64, u64)]) -> Option<LeafStats> {
     let pieces: Option<Vec<_>> = banks
         .iter()
@@ -141,7 +141,7 @@ fn the_usual_place_is_one_of_them() {
     }
 }
 
-/// How many places there are for 4 GiB at 1 GiB, worked out by hand: GiB by GiB in each 512 GiB with 4K
+/// The number of places for 4 GiB at 1 GiB, worked out by hand: GiB by GiB in each 512 GiB with 4K
 /// pages, by contiguous groups of 1 GiB with 16K, by blocks of 512 MiB with 64K.
 #[test]
 fn the_number_of_places() {

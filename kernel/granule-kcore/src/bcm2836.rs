@@ -25,7 +25,7 @@ const TIMERS: u32 = 4;
 const MONITORS_OFF: u64 = 0x14;
 /// Bit 20: the watch over accesses of the bus interrupts core 0.
 const BUS_CONTROL: u64 = 0x30;
-/// Bit 29: the one timer that is no core's interrupts. Bit 28: it counts.
+/// Bit 29: the interrupts of the one timer that belongs to no core. Bit 28: it counts.
 const ONE_TIMER_CONTROL: u64 = 0x34;
 /// For each core one register at a distance of 4: the timers whose interrupts it takes, by their numbers. Bits 7:4
 /// do the same for FIQs.
@@ -40,8 +40,9 @@ const SET: u64 = 0x80;
 /// bit is set.
 const CLEAR: u64 = 0xc0;
 
-/// Registers of the shared controller (BCM2835 ARM peripherals, 7.5, with offsets less 0x200): bit 7 of the first lets
-/// one interrupt come as FIQ; bits of the others that are written as 1 turn interrupts off.
+/// Registers of the shared controller (BCM2835 ARM peripherals, 7.5, with offsets less 0x200): bit
+/// 7 of the first makes one interrupt come as FIQ; bits of the others that are written as 1 turn
+/// interrupts off.
 const FIQ_CONTROL: u64 = 0x0c;
 const DISABLE: [u64; 3] = [0x1c, 0x20, 0x24];
 
@@ -115,8 +116,9 @@ impl<R: Registers> Core<R> {
         }
     }
 
-    /// Empties a mailbox. Device memory may say that a write is done before it is, and a call that another core made
-    /// meanwhile would be cleared with the one before it; a read of the device comes after the write.
+    /// Empties a mailbox. A write to Device memory may be acknowledged before it is done, and a
+    /// call that another core made meanwhile would be cleared with the one before it; a read of the
+    /// device comes after the write.
     fn clear(self, mailbox: u64) {
         let at = CLEAR + 16 * self.number + 4 * mailbox;
         self.registers.write(at, u32::MAX);
@@ -132,8 +134,8 @@ impl<R: Registers> Core<R> {
     }
 }
 
-/// Stops what is no register of one core: the performance monitors of all cores, the bus, and the timer that is no
-/// core's. A bootloader may have left each on.
+/// Stops what is shared by the cores: the performance monitors of all cores, the bus, and the timer
+/// that belongs to no core. A bootloader may have left each on.
 pub fn silence(registers: impl Registers) {
     registers.write(MONITORS_OFF, u32::MAX);
     registers.write(BUS_CONTROL, 0);
@@ -182,8 +184,8 @@ mod tests {
     }
 
     impl Device {
-        /// The sources from bit 8 on that a core has, and whether it has an FIQ, if every device wants to interrupt. All
-        /// but the performance monitors are core 0's, as after reset.
+        /// The sources from bit 8 on that a core has, and whether it has an FIQ, if every device
+        /// requests an interrupt. All but the performance monitors are core 0's, as after reset.
         fn others(&self, core: usize) -> (u32, bool) {
             let first = |is: bool| u32::from(is && core == 0);
             let source = first(self.shared != [0; 3]) << 8
@@ -312,7 +314,7 @@ mod tests {
         assert_eq!(it.take(), Some(2));
         device.borrow_mut().timers[1] = 0b1011;
         assert_eq!(it.take(), None);
-        // A number that is no timer's turns nothing on.
+        // A number without a timer turns nothing on.
         it.enable(Some(9));
         assert_eq!(device.borrow().timer_control, [0; 4]);
     }

@@ -45,7 +45,7 @@ impl fmt::Display for Lost {
             ),
             Self::ClockDisagrees { counted, clock } => write!(
                 f,
-                "the PMU's 32-bit counter and its flag say {counted}, or 2^32 times something more, the clock says {clock}"
+                "the PMU's 32-bit counter and its flag give {counted}, or 2^32 times something more, the clock gives {clock}"
             ),
         }
     }

@@ -143,7 +143,7 @@ pub const INTC_VADDR: u64 = FIXMAP_VADDR + (128 << 20);
 pub const REDISTRIBUTORS_VADDR: u64 = FIXMAP_VADDR + (192 << 20);
 /// The end of the window at [`REDISTRIBUTORS_VADDR`].
 pub const REDISTRIBUTORS_END: u64 = FIXMAP_VADDR + (480 << 20);
-/// What the place of a region of redistributors is a multiple of.
+/// The alignment of a region of redistributors.
 pub const REDISTRIBUTORS_ALIGN: u64 = 2 << 20;
 
 /// Two pages for tests that change a translation.
@@ -220,7 +220,8 @@ mod tests {
     /// Bytes of an image like ours, which is not a multiple of 2 MiB.
     const IMAGE_BYTES: u64 = (2 << 20) + (448 << 10);
 
-    /// What the kernel's tables hold with the image at `image`: its parts, and the windows, with a task's stack.
+    /// Counts the leaves of the kernel's tables with the image at `image`: its parts, and the
+    /// windows, with a task's stack.
     fn boot_tables(geometry: &Geometry, image: u64) -> LeafStats {
         let piece = |start, output, bytes| Piece {
             start: VirtualAddress(start),

@@ -46,7 +46,7 @@ impl Timeout {
     }
 }
 
-/// How long each of many CPUs is waited for, and all of those together that do not come. A machine with a
+/// The time limit for each of many CPUs, and for all of those together that do not come. A machine with a
 /// thousand CPUs whose firmware started none of them would otherwise take hours.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Patience {

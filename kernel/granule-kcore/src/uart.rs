@@ -35,7 +35,7 @@ struct Bits {
     value: u32,
 }
 
-/// What a console must know of a family. Registers are counted, not addressed.
+/// The registers of a family that a console uses. Registers are counted, not addressed.
 struct Model {
     /// A byte that is written here is sent.
     data: usize,
@@ -43,10 +43,10 @@ struct Model {
     ready: Bits,
     /// When all bytes have left.
     idle: Bits,
-    /// What holds while the transmitter is on. Firmware that used the UART has left it on; an emulator that
-    /// starts a kernel without firmware has not.
+    /// The bits that hold while the transmitter is on. Firmware that used the UART has left it on;
+    /// an emulator that starts a kernel without firmware has not.
     on: &'static [Bits],
-    /// What is written to turn it on, in this order. Other bits of the registers stay.
+    /// The bits that are written to turn it on, in this order. Other bits of the registers stay.
     turn_on: &'static [Bits],
 }
 
@@ -81,7 +81,7 @@ impl<R: Registers> Port<R> {
     }
 
     /// Turns the transmitter on if the firmware left it off. The line speed stays as it is: the firmware
-    /// knows the clock, and an emulated UART has none.
+    /// has set it for the clock, and an emulated UART has none.
     pub fn enable(self) {
         let model = Model::of(self.family);
         if model.on.iter().all(|bits| self.holds(bits)) {

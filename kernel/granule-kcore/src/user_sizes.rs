@@ -82,8 +82,8 @@ pub fn shape(
 }
 
 /// The bytes of the largest root table of programs of `usable` sizes. A page of zeros of this size and
-/// alignment is an empty root whatever size TCR.TG0 says: a root is aligned to its own bytes, and to 64 where
-/// TTBR0 holds address bits 51 to 48.
+/// alignment is an empty root whatever size TCR.TG0 selects: a root is aligned to its own bytes,
+/// and to 64 where TTBR0 holds address bits 51 to 48.
 pub fn largest_root(usable: impl Iterator<Item = Geometry>) -> u64 {
     let bytes = usable.map(|lower| 8 * lower.root_entries() as u64);
     bytes.fold(64, u64::max)
@@ -142,7 +142,7 @@ mod tests {
             assert_eq!(of(both, K64, K4, RAM_END), Err(Unusable::Cpus));
             assert!(of(both, K64, K16, RAM_END).is_ok());
         }
-        // Only one CPU has 16K pages with 52 bits, which the kernel's DS asks for.
+        // Only one CPU has 16K pages with 52 bits, which the kernel's DS requires.
         let narrow = Cpu {
             tgran16: 1,
             ..LARGE

@@ -81,7 +81,7 @@ mod task;
 #[cfg(target_os = "none")]
 mod trace;
 
-/// The target of `head::mmu_on`. Only this function knows of hooks and the test image.
+/// The target of `head::mmu_on`. Only this function refers to hooks and the test image.
 #[cfg(target_os = "none")]
 #[allow(unsafe_code, reason = "assembly calls it by name")]
 #[unsafe(no_mangle)]

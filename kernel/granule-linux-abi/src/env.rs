@@ -9,7 +9,7 @@ use crate::signals::frame::{FpRegisters, Registers};
 use granule_boot::sizes::SizeSet;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// How a sleep ended.
+/// The reason why a sleep ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Slept {
     /// The condition came true.

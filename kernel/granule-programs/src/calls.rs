@@ -9,7 +9,7 @@ use core::fmt::{self, Write};
 pub fn call(number: u64, arguments: [u64; 6]) -> i64 {
     let [a, b, c, d, e, f] = arguments;
     let result;
-    // SAFETY: what a call does to memory its arguments say, which are its callers' to answer for;
+    // SAFETY: a call accesses the memory that its arguments name, for which its callers answer;
     // the kernel keeps all registers but x0.
     unsafe {
         asm!(
@@ -80,7 +80,7 @@ impl Write for StandardError {
     }
 }
 
-/// What is kept of a text until it is written.
+/// The part of a text that is kept until it is written.
 struct Console {
     kept: [u8; 200],
     used: usize,

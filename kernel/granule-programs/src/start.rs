@@ -20,7 +20,7 @@ _start:
 "#
 );
 
-/// What a program finds on its stack.
+/// The words on a program's initial stack.
 #[derive(Clone, Copy, Debug)]
 pub struct Start {
     words: *const u64,
@@ -28,11 +28,11 @@ pub struct Start {
 
 impl Start {
     fn word(self, index: usize) -> u64 {
-        // SAFETY: only words are asked for that the ones before say are there.
+        // SAFETY: only words are read that the ones before announce.
         unsafe { self.words.add(index).read() }
     }
 
-    /// How many arguments there are, the program's name among them.
+    /// Returns the number of arguments, the program's name among them.
     pub fn count(self) -> usize {
         self.word(0) as usize
     }
@@ -96,7 +96,7 @@ pub fn number(text: &[u8]) -> u64 {
 /// Of the auxiliary vector: the bytes of a page.
 const AT_PAGESZ: u64 = 6;
 
-/// The page size that the kernel says it has.
+/// Returns the page size that the kernel reports.
 pub fn page(start: Start) -> u64 {
     start.auxiliary(AT_PAGESZ).unwrap_or(0)
 }

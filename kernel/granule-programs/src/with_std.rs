@@ -14,7 +14,7 @@ use std::{env, fs, io, thread};
 
 type Done = Result<(), Box<dyn Error>>;
 
-/// Something is not as it must be: says so and goes no further.
+/// Prints a condition that does not hold and ends the program.
 macro_rules! check {
     ($condition:expr, $($words:tt)*) => {
         if !$condition {
@@ -38,7 +38,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// What a child does: its input in capitals, and the word from its environment.
+/// Prints the input of a child in capitals, and the word from its environment.
 fn upper() -> Done {
     let mut text = String::new();
     io::stdin().read_to_string(&mut text)?;

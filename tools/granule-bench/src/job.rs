@@ -1,4 +1,4 @@
-//! What every subject is asked to do: which range, in which leaves, by which calls.
+//! The job of every subject: which range, in which leaves, by which calls.
 
 use crate::arena::TABLE;
 use core::fmt;
@@ -8,7 +8,7 @@ use core::hint::black_box;
 /// tables as the range needs.
 pub const VIRTUAL: u64 = 1 << 39;
 
-/// What it translates to in all but the largest leaves: aligned to 2 MiB and no more, so that who
+/// The output address in all but the largest leaves: aligned to 2 MiB and no more, so that a subject that
 /// takes the largest leaf that fits takes 2 MiB blocks.
 pub const PHYSICAL: u64 = (1 << 39) + (2 << 20);
 
@@ -95,7 +95,7 @@ impl Job {
         self.leaf == Leaf::Page4K && self.calls == Calls::Range
     }
 
-    /// What the range translates to.
+    /// Returns the output address of the range.
     pub const fn physical(&self) -> u64 {
         match self.leaf {
             Leaf::Page4K | Leaf::Block2M => PHYSICAL,
@@ -127,7 +127,7 @@ impl Job {
     }
 
     /// The addresses of the leaves of one tree, virtual and physical, as the calls name them. The
-    /// compiler knows nothing about them.
+    /// compiler cannot see them.
     #[inline(always)]
     pub fn each(&self) -> impl Iterator<Item = (u64, u64)> + use<> {
         let job = *self;

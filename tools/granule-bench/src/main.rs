@@ -84,7 +84,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A bar on standard error; indicatif shows none where that is no terminal.
+/// A bar on standard error; indicatif shows none where that is not a terminal.
 fn progress(job: &Job, turns: usize) -> ProgressBar {
     let bar = ProgressBar::new(turns as u64);
     if let Ok(style) = ProgressStyle::with_template("{msg} {wide_bar} {eta} left") {

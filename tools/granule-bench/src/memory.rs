@@ -9,7 +9,7 @@ use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The alignment that lets the host map the arena with its huge pages.
+/// The alignment with which the host can map the arena with its huge pages.
 const HOST_HUGE_PAGE: usize = 2 << 20;
 
 /// Held by the arena that exists.

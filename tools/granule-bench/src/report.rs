@@ -7,8 +7,9 @@ use granule_bench::turn::STEPS;
 use serde_json::{Value, json};
 use std::ops::RangeInclusive;
 
-/// What the floor's time over that of `memset` of the same bytes may be. `memset` chooses its stores when it
-/// starts: with AVX-512 it takes stores of whole cache lines, which code for the default target may not use.
+/// Returns the allowed ratio of the floor's time to that of `memset` of the same bytes. `memset`
+/// chooses its stores when it starts: with AVX-512 it takes stores of whole cache lines, which code
+/// for the default target may not use.
 fn floor_over_memset() -> RangeInclusive<f64> {
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx512f") {
@@ -87,7 +88,7 @@ fn judge(outcomes: &[Outcome]) -> Vec<Judged<'_>> {
     judged.collect()
 }
 
-/// What is wrong with the harness, if its floor is not where it must be.
+/// Returns the fault of the harness, if its floor is not where it must be.
 pub(crate) fn fault(outcomes: &[Outcome]) -> Option<String> {
     let judged = outcomes
         .iter()

@@ -11,16 +11,16 @@ use crate::job::{Calls, Job, VIRTUAL};
 use crate::subjects::{Floor, Found, Subject};
 use anyhow::{Context, Result, ensure};
 
-/// The leaves asked for in a turn without a full check, of each tree.
+/// The leaves queried in a turn without a full check, of each tree.
 const SAMPLE: u64 = 61;
 
-/// What is measured, in the order in which it is done.
+/// The measured steps, in their order.
 pub const STEPS: [&str; 3] = ["map", "protect", "unmap"];
 
-/// How far the program's clock went in each of the steps.
+/// The advance of the program's clock in each of the steps.
 pub type Measured = [u64; 3];
 
-/// What `work` returns, and how far the clock went.
+/// Runs `work`. Returns its result, and the advance of the clock.
 fn measure<T>(now: fn() -> u64, work: impl FnOnce() -> T) -> (T, u64) {
     let before = now();
     let value = work();
@@ -47,7 +47,8 @@ pub fn floor(job: &Job, arena: &Arena, check: bool, now: fn() -> u64) -> Result<
     Ok(([map, protect, unmap], memset))
 }
 
-/// Measures a subject, and counts its tables. After each step all leaves are asked for, or a sample of them.
+/// Measures a subject, and counts its tables. After each step all leaves are queried, or a sample
+/// of them.
 pub fn subject(
     job: &Job,
     subject: &mut dyn Subject,
@@ -82,7 +83,7 @@ pub fn subject(
     Ok(([map, protect, unmap], taken))
 }
 
-/// Asks the subject for leaves, all or a sample: mapped as the job says, writable or not, or not
+/// Queries the subject for leaves, all or a sample: mapped as the job has it, writable or not, or not
 /// at all; and for what lies next to the range, which must not be mapped.
 fn check(job: &Job, subject: &dyn Subject, all: bool, writable: Option<bool>) -> Result<()> {
     let bytes = job.leaf.bytes();
@@ -93,7 +94,7 @@ fn check(job: &Job, subject: &dyn Subject, all: bool, writable: Option<bool>) ->
         for leaf in sample {
             // Not only the first page of a block.
             let offset = leaf * bytes + (leaf * 4096) % bytes;
-            // What is mapped before stays as it is.
+            // Earlier mappings stay as they are.
             let kept = job.is_kept(leaf * bytes).then_some(true);
             let expected = kept.or(writable).map(|writable| Found {
                 output: job.physical() + offset,
@@ -103,7 +104,7 @@ fn check(job: &Job, subject: &dyn Subject, all: bool, writable: Option<bool>) ->
             let found = subject.query(tree, VIRTUAL + offset);
             ensure!(
                 found == expected,
-                "tree {tree}, {:#x}: expected {expected:?}, its query says {found:?}",
+                "tree {tree}, {:#x}: expected {expected:?}, its query returns {found:?}",
                 VIRTUAL + offset
             );
         }
@@ -111,7 +112,7 @@ fn check(job: &Job, subject: &dyn Subject, all: bool, writable: Option<bool>) ->
             let found = subject.query(tree, outside);
             ensure!(
                 found.is_none(),
-                "tree {tree}, {outside:#x} is outside of the range, its query says {found:?}"
+                "tree {tree}, {outside:#x} is outside of the range, its query returns {found:?}"
             );
         }
     }

@@ -14,7 +14,7 @@ use granule_testing::linux;
 /// The page size of dumps that are made here.
 const PAGE: u64 = PageSize::MIN.bytes();
 
-/// What holds for every source.
+/// Checks what holds for every source.
 fn look(memory: &dyn Memory, facts: &Facts) {
     assert!(facts.notes.iter().all(|note| note.lines().count() == 1));
     let ranges = memory.ranges();
@@ -165,7 +165,7 @@ pub(crate) fn gdb_answers(bytes: &[u8]) {
     let _ = qemu::read_scripted(&stream);
 }
 
-/// What a kernel says of itself, and a search of a memory for it and for a root.
+/// Reads a kernel's description of itself, and searches a memory for it and for a root.
 pub(crate) fn kernel_in_memory(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     if let Err(error) = Vmcoreinfo(&text).kernel(u64::MAX) {
@@ -182,8 +182,8 @@ pub(crate) fn kernel_in_memory(bytes: &[u8]) {
         rest.word() & !0xfff,
         rest.byte(),
     );
-    let told = Vmcoreinfo(&text).kernel(0);
-    if let Ok(tree) = &told {
+    let tree_of_text = Vmcoreinfo(&text).kernel(0);
+    if let Ok(tree) = &tree_of_text {
         assert!(tree.root.0 < 1 << 52 && tree.origin == Origin::Vmcoreinfo);
     }
 
@@ -201,7 +201,7 @@ pub(crate) fn kernel_in_memory(bytes: &[u8]) {
     memory[page + text.len()] = 0;
     let (memory, _) = raw::open(memory, base & !(PAGE - 1));
     let found = vmcoreinfo::find(&*memory, &mut |_| {});
-    assert_eq!(found.is_some(), told.is_ok(), "{text}");
+    assert_eq!(found.is_some(), tree_of_text.is_ok(), "{text}");
     let mut cpu = Registers::default();
     cpu.set("pc", number);
     if let Some((tree, why)) = guess::kernel(&*memory, &[cpu], &mut |_| {}) {

@@ -54,7 +54,7 @@ fn look(bytes: &[u8], step: u32, version: u32, range: Range) {
         assert_eq!((one.start, one.pages), (number(8), number(24)));
         if let Some(range) = one.range() {
             assert_eq!(u128::from(range.bytes), u128::from(one.pages) * 4096);
-            // The first byte is readable only if no descriptor over it says otherwise.
+            // The first byte is readable only if no descriptor over it forbids that.
             let first = Range { bytes: 1, ..range };
             assert!(!map.is_readable(first) || range.bytes == 0 || one.is_readable());
         }
@@ -244,12 +244,12 @@ pub(crate) fn firmware_tree(bytes: &[u8]) {
         }
     };
     assert!(into[made.bytes..].iter().all(|byte| *byte == 0xa5));
-    told(&made.notes);
+    check_notes(&made.notes);
     let new = &into[..made.bytes];
     let read = Tree::new(new);
     assert!(read.is_ok_and(|read| read.damage().is_none()));
     if is_bare {
-        says(new, &all);
+        check_memory(new, &all);
         again(new, &made, &request, map, &memory, acpi);
     }
 }
@@ -267,14 +267,14 @@ fn bare() -> Vec<u8> {
     bytes
 }
 
-fn told(notes: &Notes) {
+fn check_notes(notes: &Notes) {
     for note in notes.iter() {
         one_line(&note.to_string());
     }
 }
 
-/// The tree's memory is what the descriptors say, page by page.
-fn says(new: &[u8], all: &[Descriptor]) {
+/// Checks that the tree's memory is that of the descriptors, page by page.
+fn check_memory(new: &[u8], all: &[Descriptor]) {
     let read = Fdt::new(new).unwrap_or_else(|error| panic!("nobody can read the tree: {error}"));
     let mut banks = Vec::new();
     for node in read.root().children() {

@@ -39,7 +39,7 @@ impl Memory for Repeated {
     }
 
     fn ranges(&self) -> Vec<core::ops::Range<u64>> {
-        // Nobody here asks.
+        // Nothing here calls this.
         Vec::new()
     }
 }
@@ -155,7 +155,7 @@ fn listed(memory: &Repeated, tree: &Tree) -> Vec<Range> {
     found
 }
 
-/// What is explained agrees with what is listed: a listed address is translated as listed.
+/// Checks that an explanation agrees with the list: a listed address is translated as listed.
 fn explained(memory: &Repeated, tree: &Tree, address: u64, found: &[Range]) {
     let tables = Tables::new(memory, tree);
     for range in found.iter().take(3) {
@@ -163,8 +163,8 @@ fn explained(memory: &Repeated, tree: &Tree, address: u64, found: &[Range]) {
         let output = range.output.wrapping_add(range.bytes - 1);
         let decoded = Decoded::new(tree, range.attributes);
         let beyond = output >> tree.geometry().pa_bits() != 0;
-        let told = text.contains(&format!("{output:#x}")) || beyond || !decoded.accessed;
-        assert!(told, "{range:x?} {text}");
+        let is_explained = text.contains(&format!("{output:#x}")) || beyond || !decoded.accessed;
+        assert!(is_explained, "{range:x?} {text}");
     }
     assert!(explain(&tables, tree, address).steps.len() <= 5);
 }

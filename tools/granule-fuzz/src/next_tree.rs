@@ -183,7 +183,7 @@ fn rewritten(old: &[u8], changes: &Changes<'_>) -> Option<Vec<u8>> {
     if let Ok(read) = Fdt::new(&old[..size]) {
         let new = Fdt::new(&into);
         let new = new.unwrap_or_else(|error| panic!("nobody can read what was made: {error}"));
-        says(&new, &read, changes);
+        check_changes(&new, &read, changes);
         all_else(&new, &read);
     }
     Some(into)
@@ -196,7 +196,7 @@ fn chosen_of<'a>(tree: &Fdt<'a>) -> Option<FdtNode<'a>> {
 }
 
 /// The values that the next kernel gets.
-fn says(new: &Fdt<'_>, old: &Fdt<'_>, changes: &Changes<'_>) {
+fn check_changes(new: &Fdt<'_>, old: &Fdt<'_>, changes: &Changes<'_>) {
     let chosen = chosen_of(new).unwrap_or_else(|| panic!("no /chosen"));
     let once = |name: &str| {
         let found: Vec<_> = chosen.properties().filter(|it| it.name() == name).collect();

@@ -110,7 +110,7 @@ fn property(node: &mut DeviceTreeNode, bytes: &mut Bytes<'_>) {
 }
 
 /// The properties that make the readers use a node of its kind: addresses and sizes of two cells each, as
-/// the root says, except for CPUs.
+/// the root defines, except for CPUs.
 fn plausible(name: &str, bytes: &mut Bytes<'_>) -> Vec<(&'static str, Vec<u32>)> {
     let small = u32::from(bytes.byte() % 8);
     let page = small * 0x1_0000;
@@ -228,7 +228,7 @@ fn memory(tree: &[u8], number: u64) {
         Ok(()) => {
             assert!(!memory.banks().is_empty());
             // What is used is not another kernel's by the look before the MMU is on either. Two nodes may
-            // name the same bank and disagree, so nodes must not speak of it.
+            // name the same bank and disagree, so nodes must not have the property.
             let read = Tree::new(tree).ok().filter(|tree| {
                 let has_own = |node: Node<'_>| node.property(b"linux,usable-memory").is_some();
                 !tree.nodes().any(has_own)
@@ -302,7 +302,7 @@ fn all_cpus(tree: &[u8], number: u64) {
             assert!(release != 0 && release.is_multiple_of(8), "{release:#x}");
         }
     }
-    // Every CPU is started or told.
+    // Every CPU is started or reported.
     assert_eq!(1 + others.len() + seen.left_out, expected, "{others:?}");
     let _ = has_psci(&tree);
 }

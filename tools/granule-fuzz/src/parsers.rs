@@ -51,7 +51,7 @@ pub(crate) fn device_tree_peek(bytes: &[u8]) {
     }
 }
 
-/// `--dtb`: a user's tree is examined for what its command line asks for, and never refused.
+/// `--dtb`: a user's tree is examined for what its command line requests, and never refused.
 pub(crate) fn exact_tree(bytes: &[u8]) {
     let (made, _) = crate::nodes::tree(bytes);
     for tree in [bytes, &made] {
@@ -72,16 +72,16 @@ pub(crate) fn command_line(bytes: &[u8]) {
         assert!(bits < 1000);
     }
     // The kernel's own words: each unusable word is one line.
-    let mut told = 0;
+    let mut reported = 0;
     let parameters = Parameters::parse(bytes, |problem| {
         let line = problem.to_string();
         assert!(line.is_ascii() && !line.contains('\n'), "{line}");
         if let Problem::BadValue { key, value, .. } = problem {
             assert!(line.starts_with(key) && value.len() <= bytes.len());
         }
-        told += 1;
+        reported += 1;
     });
-    assert!(told <= bytes.len());
+    assert!(reported <= bytes.len());
     assert!(parameters.init_arguments().count() <= bytes.len());
     let last = words::find(bytes, b"rodata=");
     assert_eq!(last == Some(b"off"), parameters.rodata == Rodata::Off);

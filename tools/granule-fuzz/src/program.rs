@@ -95,7 +95,7 @@ fn file(given: &mut Bytes<'_>, page: u64, end: u64) -> Vec<u8> {
     out
 }
 
-/// Statements about every accepted program: it can be loaded as it says.
+/// Checks every accepted program: it can be loaded as its headers require.
 fn check(file: &[u8], place: &Place, program: &Program) {
     let mut end = place.addresses.start;
     assert!(!program.segments.is_empty());

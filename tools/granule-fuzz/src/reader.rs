@@ -67,7 +67,7 @@ fn last_open(tree: &Tree<'_>) -> String {
     format!("/{}", open.get(1..).unwrap_or_default().join("/"))
 }
 
-/// What holds for any node.
+/// Checks what holds for any node.
 fn look(node: &Node<'_>, most: usize) {
     let _ = (node.child_cells(), node.to_cpu(0x1000), node.is_usable());
     assert!(node.reg().map_or(0, Iterator::count) <= most);
@@ -106,7 +106,7 @@ fn same(node: &Node<'_>, other: &FdtNode<'_>) {
 mod tests {
     use super::*;
 
-    /// If the other reader took no tree, nothing would be compared.
+    /// If the other reader accepted no tree, nothing would be compared.
     #[test]
     fn trees_are_compared() {
         let mut state = 1_u64;

@@ -22,7 +22,7 @@ pub(crate) fn console_record(bytes: &[u8]) {
     }
     assert!(record.faults().len() <= text.lines().count());
     several(&text);
-    // Whatever lines came before, a number is read as it was written, and is no fault.
+    // Whatever lines came before, a number is read as it was written, and is not a fault.
     let mut bytes = Bytes(bytes);
     let numbers = KEYS
         .iter()
@@ -95,7 +95,7 @@ pub(crate) fn stamp(bytes: &[u8]) {
             false
         }
     };
-    // Whatever the stamp says that its data is.
+    // Whatever the kind of data in the stamp.
     let kind = bytes.get(16..).and_then(|kind| kind.first_chunk());
     looked_at(bytes, kind.copied().unwrap_or(KIND));
     // Stamped data is read; data that changed afterwards is not.
@@ -131,12 +131,13 @@ fn boot_record_of(state: u32, reason: u32, message: &[u8]) -> [u8; BYTES] {
 pub(crate) fn boot_record(bytes: &[u8]) {
     // A guest's memory in any state is refused, or printed as one line of plain text.
     if let Ok(found) = BootRecord::decode(bytes) {
-        let told = found.message();
+        let message = found.message();
         assert!(
-            told.bytes()
+            message
+                .bytes()
                 .all(|byte| byte.is_ascii_graphic() || byte == b' ')
         );
-        assert!(told.len() <= 224);
+        assert!(message.len() <= 224);
     }
 
     // A kernel's record is read with the meaning that the kernel gave it.
@@ -251,8 +252,8 @@ pub(crate) fn trace_area(bytes: &[u8]) {
         );
     }
 
-    // The kernel does as `granule` asks, or refuses with a reason, whatever other words precede it on the
-    // command line.
+    // The kernel does what `granule` requests, or refuses with a reason, whatever other words
+    // precede it on the command line.
     let mut rest = Bytes(bytes);
     let asked = TraceArea {
         start: rest.word() & !0xffff >> (rest.byte() & 1),

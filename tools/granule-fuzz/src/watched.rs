@@ -1,5 +1,5 @@
-//! What a watched guest may do to the plugin, which is part of QEMU's process, and what the plugin's
-//! stream may do to its reader.
+//! Effects of a watched guest on the plugin, which is part of QEMU's process, and of the plugin's
+//! stream on its reader.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -55,7 +55,7 @@ fn tcr(bytes: &mut Bytes<'_>) -> u64 {
     size | size << 16 | granules | (more & 1) << 59 | (more >> 1 & 7) << 32 | (more >> 4 & 3) << 39
 }
 
-/// A guest does anything: the tracker says what it saw of tables inside RAM, each once, and every
+/// A guest does anything: the tracker reports what it saw of tables inside RAM, each once, and every
 /// record comes back from the stream.
 pub(crate) fn watched_guest(bytes: &[u8]) {
     let bytes = &mut Bytes(bytes);
@@ -125,16 +125,16 @@ pub(crate) fn watched_guest(bytes: &[u8]) {
             }
         }
         for (by, seen) in tracker.take() {
-            told(by, &seen, &mut tables);
+            check(by, &seen, &mut tables);
         }
     }
     tracker.finish();
     for (by, seen) in tracker.take() {
-        told(by, &seen, &mut tables);
+        check(by, &seen, &mut tables);
     }
 }
 
-fn told(by: Origin, seen: &Seen, tables: &mut BTreeSet<(u64, u64)>) {
+fn check(by: Origin, seen: &Seen, tables: &mut BTreeSet<(u64, u64)>) {
     let end = RAM + PAGES * 4096;
     match *seen {
         Seen::Event(Event::Obtained { start, bytes }) => {
@@ -142,7 +142,10 @@ fn told(by: Origin, seen: &Seen, tables: &mut BTreeSet<(u64, u64)>) {
             tables.insert((start, bytes));
         }
         Seen::Event(Event::Freed { start, bytes }) => {
-            assert!(tables.contains(&(start, bytes)), "{seen:x?} was no table");
+            assert!(
+                tables.contains(&(start, bytes)),
+                "{seen:x?} was not a table"
+            );
         }
         Seen::Event(Event::Store { address, count, .. }) => {
             let bytes = u64::from(count) * 8;
@@ -192,7 +195,7 @@ fn seen(reader: &mut Reader<&[u8]>, bytes: usize) {
 /// The most records that go through all models, each of which a TLBI searches.
 const MOST_REPLAYED: usize = 16;
 
-/// A guest with any tables accesses anything: what is told of it are records, which the models take.
+/// A guest with any tables accesses anything: the plugin reports it in records, which the models accept.
 pub(crate) fn accessed_guest(bytes: &[u8]) {
     let bytes = &mut Bytes(bytes);
     let ram = RefCell::new(vec![0; WORDS]);
@@ -227,10 +230,10 @@ pub(crate) fn accessed_guest(bytes: &[u8]) {
         }
     }
     collector.finish();
-    let told = std::mem::take(collector.out());
-    let (records, ended) = replayed(&told);
+    let stream = std::mem::take(collector.out());
+    let (records, ended) = replayed(&stream);
     assert!(ended || records > MOST_REPLAYED);
-    assert_eq!(told.len() % accesses::BYTES, 0);
+    assert_eq!(stream.len() % accesses::BYTES, 0);
 }
 
 /// Any bytes after a head are records, which the models take, or an error.

@@ -22,7 +22,7 @@ impl Random {
     }
 }
 
-/// Texts that the parsers know, to be damaged.
+/// Texts that the parsers accept, to be damaged.
 const TEXTS: &[&str] = &[
     "arm64.pagesize=16k arm64.vabits=48 rodata=\"on\" -- x",
     "@granule page_size=4096\n@granule linear_map.leaf=65536,true,3\n@granule end\n",
@@ -80,7 +80,7 @@ fn number(name: &str, otherwise: u64) -> u64 {
     match std::env::var(name) {
         Ok(text) => match text.parse() {
             Ok(number) => number,
-            Err(error) => panic!("{name}={text} is no number: {error}"),
+            Err(error) => panic!("{name}={text} is not a number: {error}"),
         },
         Err(_) => otherwise,
     }
@@ -111,7 +111,7 @@ fn every_target_survives() {
         println!("{name}: {most} cases of GRANULE_FUZZ_SEED={seed}");
         ran += 1;
     }
-    assert!(ran > 0, "GRANULE_FUZZ_TARGET={only:?} is no target");
+    assert!(ran > 0, "GRANULE_FUZZ_TARGET={only:?} is not a target");
 }
 
 /// cargo-fuzz has a lock file of its own, which nothing that is built otherwise reads: what a package of

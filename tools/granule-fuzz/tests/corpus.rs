@@ -254,7 +254,7 @@ fn written() -> [(&'static str, Vec<u8>); 4] {
     }
     let end = stream::Seen::End(stream::Totals::default());
     words.push(stream::encode(0, 0, &end));
-    // What a kernel leaves for the next one.
+    // The note that a kernel leaves for the next one.
     let mut page = [0; BYTES];
     let note = HandoffNote {
         bytes_total: 1 << 20,

@@ -25,7 +25,7 @@ const APPLETS: &str = "awk basename cat cksum cmp cut dd dirname env expr false 
 const LARGE: u32 = 300_001;
 
 /// A part of our kernel's message about a missing system call.
-const UNKNOWN: &str = "which there is not: ENOSYS";
+const UNKNOWN: &str = "which is not implemented: ENOSYS";
 /// Calls that a C library tries once and does not need, as on kernels before 4.18.
 const DONE_WITHOUT: &[&str] = &["(RSEQ)"];
 
@@ -220,7 +220,7 @@ mod tests {
 
     #[test]
     fn a_missing_call_is_reported() {
-        let line = |call| format!("granule: process 1 calls 9 ({call}), {UNKNOWN}; said once");
+        let line = |call| format!("granule: process 1 calls 9 ({call}), {UNKNOWN}; reported once");
         assert!(known("all well\n").is_ok());
         assert!(known(&line("RSEQ")).is_ok());
         assert!(

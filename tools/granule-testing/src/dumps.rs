@@ -17,7 +17,7 @@ pub fn note(name: &str, kind: u32, text: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The note that tells a CPU's sp, pc and pstate.
+/// Returns the note with a CPU's sp, pc and pstate.
 #[must_use]
 pub fn cpu_note(sp: u64, pc: u64, pstate: u64) -> Vec<u8> {
     let mut text = vec![0; 392];
@@ -62,7 +62,7 @@ pub fn elf_core(memory: &[(u64, Vec<u8>)], notes: &[u8]) -> Vec<u8> {
     file
 }
 
-/// What a kdump file is made of.
+/// The contents of a kdump file.
 #[derive(Clone, Debug, Default)]
 pub struct Kdump {
     /// The bytes of a page.

@@ -60,7 +60,7 @@ const fn guid(first: u32, second: u16, third: u16, last: [u8; 8]) -> [u8; 16] {
 pub struct Memory {
     /// The address of its first byte.
     pub start: u64,
-    /// What lies there.
+    /// The bytes there.
     pub bytes: Vec<u8>,
 }
 

@@ -50,7 +50,7 @@ pub enum Event {
     OtherTlbi(Regime, TlbiOp),
 }
 
-/// How the allocator picks pages.
+/// The way in which the allocator picks pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Runs {
     /// As many consecutive pages as requested.
@@ -220,7 +220,7 @@ impl Host {
     fn page_of(&self, table: u64) -> usize {
         assert!(
             table >= self.first && table % self.page == 0,
-            "{table:#x} is no page of the table memory"
+            "{table:#x} is not a page of the table memory"
         );
         let page = ((table - self.first) / self.page) as usize;
         assert!(

@@ -333,7 +333,7 @@ impl Replay<'_> {
         self.stale.extend(leaves.into_iter().filter(cached));
     }
 
-    /// How a walker reads `word` at an offset and level.
+    /// Returns the entry that a walker reads from `word` at an offset and level.
     fn read(&self, offset: u64, level: i32, word: u64) -> Entry {
         match word & 0b11 {
             0b11 if level < 3 => Entry::Table(self.arch.table_address(word)),

@@ -43,7 +43,7 @@ pub trait TestStage: Stage {
     fn read_write() -> Self::Attributes;
     /// The change to read-only.
     fn read_only() -> Self::PermissionChange;
-    /// Gives the tables an address space, where the stage knows any.
+    /// Gives the tables an address space, where the stage has any.
     fn set_asid<P: granule::arch::Page, E: TableEnvironment>(
         tables: &mut PageTables<P, E, Self>,
         asid: Option<u16>,
@@ -54,7 +54,7 @@ pub trait TestStage: Stage {
     fn unmanaged() -> Self::PermissionChange;
     /// Attributes of memory that hardware may update: clean if it manages the dirty state.
     fn watched(dirty_modifier: bool, accessed: bool) -> Self::Attributes;
-    /// What is counted before a map of an empty tree, where the stage has that.
+    /// Counts before a map of an empty tree, where the stage has that.
     fn stats(
         geometry: &Geometry,
         pieces: &[Piece<Self::Input, Self::Attributes>],

@@ -11,7 +11,7 @@ const COMPLIANT: u16 = 1;
 /// PSCI is called by HVC.
 const USE_HVC: u16 = 2;
 
-/// How firmware starts CPUs.
+/// The call by which firmware starts CPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Psci {
@@ -24,11 +24,11 @@ pub enum Psci {
 }
 
 impl<P: Physical> Tables<'_, P> {
-    /// How firmware starts CPUs.
+    /// Returns the call by which firmware starts CPUs.
     ///
     /// # Errors
     ///
-    /// What is wrong with the FADT.
+    /// The FADT is missing or malformed.
     pub fn psci(&self) -> Result<Psci, AcpiError> {
         let table = self.find(*b"FACP")?;
         let flags = le16(table, BOOT_ARCH_AT).ok_or(error(*b"FACP", Fault::Length))?;

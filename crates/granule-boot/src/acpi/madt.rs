@@ -33,7 +33,7 @@ pub struct Cpu {
 pub struct Distributor {
     /// Its address.
     pub address: u64,
-    /// The controller's version; 0 if the table does not say it.
+    /// The controller's version; 0 if the table does not contain it.
     pub version: u8,
 }
 

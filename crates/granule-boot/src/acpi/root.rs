@@ -21,11 +21,11 @@ const MOST_TABLES: usize = 256;
 pub struct AcpiError {
     /// The table's signature.
     pub table: [u8; 4],
-    /// What is wrong with it.
+    /// The fault that was found in it.
     pub fault: Fault,
 }
 
-/// What is wrong with a table.
+/// A fault of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fault {
@@ -75,11 +75,11 @@ pub struct Tables<'p, P> {
 }
 
 impl<'p, P: Physical> Tables<'p, P> {
-    /// The tables below the root pointer at this address.
+    /// Reads the list of tables below the root pointer at this address.
     ///
     /// # Errors
     ///
-    /// What is wrong with the pointer or with the list.
+    /// The pointer or the list is missing or malformed.
     pub fn new(memory: &'p P, rsdp: u64) -> Result<Self, AcpiError> {
         let wrong = |fault| error(*b"RSDP", fault);
         let pointer = memory.read(rsdp, RSDP_BYTES);
@@ -115,7 +115,7 @@ impl<'p, P: Physical> Tables<'p, P> {
             match found {
                 Ok(table) => return Ok(table),
                 Err(error) if matches!(error.fault, Fault::Signature) => {}
-                // Which table it is cannot be told.
+                // A fault of this table, or of one whose signature cannot be read.
                 Err(error) => fault = fault.or(Some(error)),
             }
         }

@@ -69,7 +69,7 @@ impl fmt::Display for MapError {
 
 impl core::error::Error for MapError {}
 
-/// What a kernel may do with the memory of a descriptor.
+/// The use that a kernel may make of a descriptor's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Role {
@@ -79,9 +79,10 @@ pub enum Role {
     Tables,
     /// Firmware uses it at run time: no RAM, and not in the linear map.
     Runtime,
-    /// It is a device that firmware uses at run time. It is no memory, and others may use the device too.
+    /// It is a device that firmware uses at run time. It is not memory, and others may use the
+    /// device too.
     Device,
-    /// It is no RAM for a kernel.
+    /// A kernel may not use it as RAM.
     Kept,
 }
 
@@ -92,7 +93,7 @@ pub struct Descriptor {
     pub kind: u32,
     /// Its first address.
     pub start: u64,
-    /// The first address that firmware knows it by at run time; 0 before a kernel chose one.
+    /// Firmware's virtual address of it at run time; 0 before a kernel chose one.
     pub virtual_start: u64,
     /// Its size in EFI's pages.
     pub pages: u64,
@@ -113,7 +114,8 @@ impl Descriptor {
         })
     }
 
-    /// What a kernel may do with the memory, as Linux decides it. Persistent memory is not used as RAM.
+    /// Returns the use that a kernel may make of the memory, by Linux's rules. Persistent memory is
+    /// not used as RAM.
     #[must_use]
     pub const fn role(&self) -> Role {
         let is_cacheable = self.attributes & WB != 0;
@@ -182,7 +184,7 @@ impl<'a> Map<'a> {
     ///
     /// # Errors
     ///
-    /// What is wrong with them.
+    /// A size or the version is out of range.
     pub const fn check(bytes: u64, descriptor: u32, version: u32) -> Result<(), MapError> {
         if version != VERSION {
             return Err(MapError::Version);
@@ -245,7 +247,7 @@ impl<'a> Map<'a> {
 
     /// The physical address behind an address of a table that firmware keeps for run time: a kernel before this
     /// one may have had firmware change these to addresses of its own (`SetVirtualAddressMap`). It also
-    /// wrote them into the map. An address that the map does not know so is physical.
+    /// wrote them into the map. An address outside all of them is physical.
     #[must_use]
     pub fn physical(&self, address: u64) -> u64 {
         for one in *self {

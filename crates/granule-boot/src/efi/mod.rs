@@ -10,6 +10,6 @@ pub use system::{MemoryReservations, SystemError, Tables};
 
 /// Physical memory that firmware wrote.
 pub trait Physical {
-    /// The bytes from a physical address on; `None` unless firmware says that all of them are memory.
+    /// Returns the bytes from a physical address on; `None` unless firmware lists all of them as memory.
     fn read(&self, start: u64, bytes: u64) -> Option<&[u8]>;
 }

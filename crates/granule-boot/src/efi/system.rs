@@ -25,7 +25,7 @@ const ACPI_20: [u8; 16] = [
 const ATTRIBUTES: [u8; 16] = [
     0x1d, 0x91, 0xfa, 0xdc, 0xeb, 0x26, 0x9f, 0x46, 0xa2, 0x20, 0x38, 0xb7, 0xdc, 0x46, 0x12, 0x20,
 ];
-/// The GUID of the list of memory that a Linux kernel asks the kernels behind it to keep.
+/// The GUID of the list of memory that a Linux kernel has the next kernels keep.
 const MEMRESERVE: [u8; 16] = [
     0xc6, 0xb0, 0x8e, 0x88, 0xde, 0x8e, 0xf5, 0x4f, 0xa8, 0xf0, 0x9a, 0xee, 0x5c, 0xb9, 0x77, 0xc2,
 ];
@@ -176,8 +176,8 @@ impl Tables {
     }
 }
 
-/// The memory that an earlier kernel asks to keep: a list of parts, each with a few ranges. The memory of a part
-/// comes before its ranges, because the next kernel reads the list too.
+/// The memory that an earlier kernel has this one keep: a list of parts, each with a few ranges.
+/// The memory of a part comes before its ranges, because the next kernel reads the list too.
 #[derive(Debug)]
 pub struct MemoryReservations<'p, P> {
     memory: &'p P,

@@ -7,7 +7,7 @@ use super::machine::{self, Machine};
 use super::memory::{self, Banks};
 use super::{ExpandError, FROM_ACPI, FROM_EFI, Notes};
 
-/// The cells of a root that says nothing else of the machine.
+/// The cells of a root that describes nothing else of the machine.
 const TWO: Cells = Cells {
     address: 2,
     size: 2,
@@ -79,7 +79,7 @@ impl<'t> Edit<'t> for Expand<'_> {
     fn keeps(&mut self, place: &Place<'t>, node: &Node<'t>) -> bool {
         match place {
             Place::Root | Place::Chosen => true,
-            // What an earlier kernel added of the same tables.
+            // Nodes that an earlier kernel added from the same tables.
             _ if is_marked(node) => false,
             Place::Child(node) if node.is_named(b"reserved-memory") => true,
             // ACPI describes the machine, and no second description counts.
@@ -93,7 +93,7 @@ impl<'t> Edit<'t> for Expand<'_> {
             Place::Root => {
                 !(self.has_own_cells && (name.is(b"#address-cells") || name.is(b"#size-cells")))
             }
-            // The node that it names is no more.
+            // The node that it names is not copied.
             Place::Chosen => {
                 let names_console = name.is(b"stdout-path") || name.is(b"linux,stdout-path");
                 let changes =
@@ -121,7 +121,7 @@ impl<'t> Edit<'t> for Expand<'_> {
                     None => Ok(()),
                 }
             }
-            // What it does not state is the root's, which changes.
+            // Cells that it does not state are the root's, which change.
             Place::Child(node)
                 if self.cells != self.old_cells && node.is_named(b"reserved-memory") =>
             {

@@ -50,16 +50,16 @@ impl<'p> Machine<'p> {
         };
         let tables = Tables::new(memory, rsdp.ok_or(missing)?)?;
         let madt = Madt::new(tables.find(*b"APIC")?);
-        let mut told = |error: AcpiError| notes.add(Note::Acpi(error));
+        let mut report = |error: AcpiError| notes.add(Note::Acpi(error));
         let found = tables.find(*b"GTDT").and_then(timers);
-        let timers = found.map_err(&mut told).ok();
-        let psci = tables.psci().map_err(&mut told).unwrap_or(Psci::None);
+        let timers = found.map_err(&mut report).ok();
+        let psci = tables.psci().map_err(&mut report).unwrap_or(Psci::None);
         // Machines without a console or with one node have no such table.
         let mut optional = |signature| match tables.find(signature) {
             Ok(table) => Some(table),
             Err(error) => {
                 if !matches!(error.fault, Fault::Missing) {
-                    told(error);
+                    report(error);
                 }
                 None
             }
@@ -230,7 +230,7 @@ fn mark(to: &mut Writer<'_>) -> Done {
 }
 
 /// The cells of a timer's interrupt: kind (1 is private), number among its kind, flags. A timer without
-/// a private interrupt has zeros, because the place in the list says which timer it is.
+/// a private interrupt has zeros, because the position in the list identifies the timer.
 fn interrupt(timer: Timer) -> [[u8; 4]; 3] {
     let number = timer.number.checked_sub(16).filter(|number| *number < 16);
     let flags = match (timer.is_edge, timer.is_low) {

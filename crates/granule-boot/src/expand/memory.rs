@@ -12,7 +12,7 @@ use super::{EFI_RUNTIME, ExpandError, FROM_EFI, Note, Notes, end};
 
 /// The most separate ranges of RAM; early memory has room for no more.
 const MOST_BANKS: usize = 128;
-/// The most that are told apart before the smallest are left out.
+/// The most separate ranges that are collected before the smallest are left out.
 const MOST_RANGES: usize = 512;
 /// The most ranges of memory that get a node of their own, because something is near them.
 const MOST_NEAR: usize = 256;
@@ -89,7 +89,7 @@ impl<const N: usize> Banks<N> {
         banks
     }
 
-    /// Takes `range` away, and tells what of it was RAM.
+    /// Takes `range` away, and notes the RAM in it.
     fn take(&mut self, range: Range, notes: &mut Notes) {
         let end = end(range);
         let Some(region) = Region::new(range.start, end) else {
@@ -176,7 +176,7 @@ pub(super) fn nodes<'t>(
                 break;
             }
             node(to, cells, &rest, one.range, Some(one.domain), notes)?;
-            // Without room, the node of the rest says some memory a second time.
+            // Without room, the node of the rest describes some memory a second time.
             let _ = rest.0.remove(region);
         }
     }
@@ -242,7 +242,7 @@ pub(super) fn runtime<'t>(
     Ok(())
 }
 
-/// Whether a `reg` with these cells can say any memory.
+/// Whether a `reg` with these cells can describe any memory.
 pub(super) const fn can_hold(cells: Cells) -> bool {
     cells.address >= 1 && cells.address <= 4 && cells.size >= 1 && cells.size <= 4
 }

@@ -54,12 +54,12 @@ pub struct Expanded {
     pub bytes: usize,
     /// Whether ACPI's tables describe the machine.
     pub is_acpi: bool,
-    /// What firmware's tables have that has no effect.
+    /// The entries of firmware's tables that have no effect.
     pub notes: Notes,
 }
 
-/// Writes the tree of the whole machine to `into`. `request` is what `old` says of firmware's tables, `map`
-/// the memory map that it names, and `acpi` the command line's word.
+/// Writes the tree of the whole machine to `into`. `request` is what `old` contains of firmware's
+/// tables, `map` the memory map that it names, and `acpi` the command line's word.
 ///
 /// # Errors
 ///
@@ -123,7 +123,7 @@ pub fn expand<'t>(
     })
 }
 
-/// Whether a tree says nothing of the machine: its root has no child but `/chosen`.
+/// Whether a tree does not describe the machine: its root has no child but `/chosen`.
 fn is_bare(tree: &Tree<'_>) -> bool {
     let mut children = tree.root().into_iter().flat_map(|root| root.children());
     children.all(|child| child.is_named(b"chosen"))

@@ -31,7 +31,7 @@ pub enum ExpandError {
 }
 
 impl ExpandError {
-    /// The error as one line. With the MMU off there is no more than this.
+    /// The error as one line. With the MMU off, this is all that can be printed.
     #[must_use]
     pub const fn text(self) -> &'static str {
         match self {
@@ -85,7 +85,7 @@ impl From<TreeError> for ExpandError {
     }
 }
 
-/// Something in firmware's tables that has no effect, or less than it says.
+/// Something in firmware's tables that has no effect, or less than it states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Note {
@@ -105,7 +105,7 @@ pub enum Note {
     },
     /// RAM that another descriptor keeps.
     MapOverlap(Range),
-    /// RAM that there is no room for, because the map has too many separate ranges of it.
+    /// RAM without room in the list, because the map has too many separate ranges of it.
     MapFull(Range),
     /// The system table cannot be read.
     System(SystemError),
@@ -123,7 +123,7 @@ pub enum Note {
     Redistributors(u64),
     /// The MADT has this many CPUs, more than are described.
     Cpus(u32),
-    /// The SRAT is too long to say of all CPUs and memory which are near each other.
+    /// The SRAT is too long: the NUMA nodes of some CPUs or memory are left out.
     Near,
     /// The machine has no PSCI.
     NoPsci,
@@ -214,7 +214,7 @@ impl Notes {
         self.first.iter().flatten().copied()
     }
 
-    /// How many more there were.
+    /// Returns the number of further notes.
     #[must_use]
     pub fn more(&self) -> u32 {
         let kept = self.first.iter().flatten().count();

@@ -23,7 +23,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// What `tree` says; `None` if the machine was not started by EFI firmware.
+    /// Reads the request from `tree`; `None` if the machine was not started by EFI firmware.
     ///
     /// # Errors
     ///

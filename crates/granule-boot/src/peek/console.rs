@@ -50,11 +50,11 @@ pub enum ConsoleError {
     NotUnderstood,
     /// `stdout-path` is an alias that is not in `/aliases`.
     NoSuchAlias,
-    /// There is no such node.
+    /// The node does not exist.
     NoSuchNode,
     /// The node has no address that the CPU can use.
     NoAddress,
-    /// The node is no UART of a known family.
+    /// The node is not a UART of a known family.
     NotKnown,
     /// The node's `reg-shift` or `reg-io-width` cannot be.
     NoLayout,
@@ -84,7 +84,7 @@ impl ConsoleError {
             Self::NoSuchAlias => "names no entry of /aliases",
             Self::NoSuchNode => "leads to no node",
             Self::NoAddress => "leads to a node without an address for the CPU",
-            Self::NotKnown => "leads to a device that is no UART of a known kind",
+            Self::NotKnown => "leads to a device that is not a UART of a known kind",
             Self::NoLayout => "leads to a UART whose reg-shift or reg-io-width cannot be",
             Self::Misaligned => "has registers at 0, unaligned, or across a multiple of 4096",
             Self::OutOfReach => "has registers beyond the CPU's physical addresses",
@@ -122,7 +122,8 @@ impl Consoles {
         self.named.iter().flatten().find_map(|named| named.ok())
     }
 
-    /// What `source` leads to; `None` if it names nothing.
+    /// Returns the UART that `source` leads to, or the reason why there is none; `None` if it names
+    /// nothing.
     #[must_use]
     pub fn of(&self, source: ConsoleSource) -> Option<Result<Uart, ConsoleError>> {
         let mut named = ConsoleSource::ALL.into_iter().zip(self.named);

@@ -31,7 +31,7 @@ pub struct Peek<'a> {
     pub bootargs: &'a [u8],
     /// The consoles that are named, not yet checked.
     pub consoles: Consoles,
-    /// How to call the firmware's power and CPU functions, from `/psci`.
+    /// The call of the firmware's power and CPU functions, from `/psci`.
     pub psci: Option<Psci<'a>>,
     /// The identity of the machine: the root's `compatible`, most exact first.
     pub compatible: Strings<'a>,

@@ -72,7 +72,7 @@ impl TreeError {
     #[must_use]
     pub const fn text(self) -> &'static str {
         match self {
-            Self::TooShort => "device tree: shorter than its header says",
+            Self::TooShort => "device tree: shorter than its header states",
             Self::BadMagic => "device tree: bad magic at the address in x0, expected d00dfeed",
             Self::BadSize => "device tree: total size out of range, expected 40 bytes to 2 MiB",
             Self::BadVersion => "device tree: unsupported version, expected 16 or 17",

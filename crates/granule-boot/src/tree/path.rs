@@ -89,12 +89,12 @@ impl<'a> Path<'a> {
 
 impl fmt::Display for Path<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut told = Ok(());
+        let mut written = Ok(());
         self.parts(|part| {
-            if told.is_ok() {
-                told = write!(f, "{}", part.escape_ascii());
+            if written.is_ok() {
+                written = write!(f, "{}", part.escape_ascii());
             }
         });
-        told
+        written
     }
 }

@@ -9,7 +9,7 @@ use super::node::Node;
 use super::walk::{Name, Token, Tree};
 use super::write::{WriteError, Writer};
 
-/// A node of the tree that is copied, by what an [`Edit`] tells apart.
+/// A node of the tree that is copied, in the classes that an [`Edit`] distinguishes.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Place<'t> {

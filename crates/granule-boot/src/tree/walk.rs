@@ -25,7 +25,7 @@ const PROPERTY: u32 = 3;
 const NOP: u32 = 4;
 const END: u32 = 9;
 
-/// The size of a tree in bytes, from its first eight bytes. It serves a caller that knows only an
+/// The size of a tree in bytes, from its first eight bytes. It serves a caller that has only an
 /// address and needs the length for [`Tree::new`].
 ///
 /// # Errors
@@ -265,7 +265,7 @@ impl<'a> Walk<'a> {
             .ok_or(TreeError::Truncated { at })?;
         let name = rest.get(..len).ok_or(TreeError::Truncated { at })?;
         self.skip(len.wrapping_add(1));
-        // A node whose name is cut off never began: its damage is told in the node around it.
+        // A node whose name is cut off never began: its damage is reported in the node around it.
         self.depth = self.depth.wrapping_add(1);
         Ok(Token::Begin { name })
     }

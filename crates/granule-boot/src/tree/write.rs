@@ -11,7 +11,7 @@ use core::fmt;
 
 const MAGIC: u32 = 0xd00d_feed;
 const HEADER_BYTES: usize = 40;
-/// The version of the written tree, and the oldest version that its readers must know; both are from
+/// The version of the written tree, and the oldest version that its readers must support; both are from
 /// the specification.
 const VERSION: u32 = 17;
 const LAST_COMPATIBLE: u32 = 16;

@@ -51,7 +51,7 @@ fn machine(preferred: &[PageSize], forbidden: SizeSet) -> KnownMachine {
     }
 }
 
-/// What the rules say, from the list of all wishes in the order of their weight.
+/// Applies the rules to a list of all wishes in the order of their weight.
 fn expected(inputs: &PageSizeInputs) -> Option<(PageSize, Source, Vec<ChoiceNote>)> {
     let forbidden = inputs
         .machine
@@ -367,7 +367,7 @@ fn machines_are_found_by_what_they_are() {
     assert_eq!(
         name(identity(&["apple,t81"])),
         None,
-        "a part of a name is no name"
+        "a part of a name is not a name"
     );
     assert_eq!(name(identity(&["apple,t81030"])), None);
     let grace = Identity {

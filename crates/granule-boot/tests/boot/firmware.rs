@@ -19,7 +19,7 @@ const ALL: [((u32, u32), u32); 5] = [
     ((0x8000_0002, 0), GRACE),
 ];
 
-/// Asks a firmware that answers so, and tells what it was asked.
+/// Reads the identity from a firmware with these answers; returns it and the calls that were made.
 fn asked(dtb: &[u8], answers: &[((u32, u32), u32)]) -> (Option<u32>, Vec<(u32, u32)>) {
     let psci = peek(dtb).psci.unwrap();
     let mut asked = vec![];
@@ -40,8 +40,8 @@ fn the_identity_is_asked_for_step_by_step() {
     assert_eq!(calls, ALL.map(|(call, _)| call));
 }
 
-/// After an answer that says there is no more, nothing more is asked: older firmware may take a
-/// call that it does not know for an undefined instruction.
+/// After an answer that rules out further functions, none is called: older firmware may take a
+/// call that it does not support for an undefined instruction.
 #[test]
 fn nothing_is_asked_that_may_not_exist() {
     for (step, answer) in [

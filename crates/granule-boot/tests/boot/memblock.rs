@@ -430,7 +430,7 @@ fn refuses_what_cannot_be() {
     assert_eq!(
         memory.add_bank(0x1000, 0),
         Ok(0),
-        "a bank of no bytes is no bank"
+        "a bank of no bytes is not a bank"
     );
     let overflow = Error::Overflow {
         start: u64::MAX,

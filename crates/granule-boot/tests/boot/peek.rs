@@ -108,7 +108,7 @@ fn stdout_path_is_a_path_or_an_alias_with_or_without_options() {
 /// The console of a tree where it lies on a bus with these properties.
 fn on_a_bus(properties: &[(&str, &[u8])], reg: &[u32]) -> Result<u64, ConsoleError> {
     let mut bus = node("soc", properties, vec![uart("uart@0", b"arm,pl011\0", reg)]);
-    // What is beside and below the node must not be taken for it.
+    // Nodes beside and below the node must not be taken for it.
     bus.add_child(uart("uart@9", b"x\0", &[9, 9, 9, 9]));
     let decoy = node("socket", &[], vec![uart("uart@0", b"x\0", &[7, 7, 7, 7])]);
     let bytes = console(b"/soc/uart@0\0", &[], vec![decoy, bus]);
@@ -135,7 +135,7 @@ fn addresses_pass_through_the_buses_above() {
         on_a_bus(&[one_a, one_s, empty], &[0x3f20_1000, 0x1000]),
         found(0x3f20_1000)
     );
-    // A bus that says nothing has two address cells.
+    // A bus without `#address-cells` has two address cells.
     assert_eq!(on_a_bus(&[empty], &[1, 2, 0]), found(0x1_0000_0002));
     // As on a Raspberry Pi 4: child, parent and size in 1, 2 and 1 cells.
     let ranges = cells(&[
@@ -274,9 +274,9 @@ fn earlycon_names_a_console_before_anything_else() {
         let error = (ConsoleSource::Earlycon, ConsoleError::NotUnderstood);
         let none = named(&[bootargs], &[]);
         let is_word = words.starts_with(b"earlycon=");
-        let told: Vec<_> = none.passed_over().collect();
-        assert_eq!(told, vec![error; usize::from(is_word)], "{line}");
-        assert_eq!(of_tree.passed_over().count(), told.len(), "{line}");
+        let reported: Vec<_> = none.passed_over().collect();
+        assert_eq!(reported, vec![error; usize::from(is_word)], "{line}");
+        assert_eq!(of_tree.passed_over().count(), reported.len(), "{line}");
     }
 }
 
@@ -313,7 +313,7 @@ fn a_device_by_linuxs_name_is_an_alias_or_counted_and_comes_last() {
     assert_eq!(base(b"console=ttyS0 console=ttyAMA0", &[], &[]), Ok(6));
     let none = Err(ConsoleError::NoSuchNode);
     assert_eq!(base(b"console=ttyAMA2", &[], &[]), none);
-    // The last one counts, and it is told if it cannot be read.
+    // The last one counts, and it is reported if it cannot be read.
     for words in [
         &b"console=ttyAMA"[..],
         b"console=ttyAMA0 console=ttyAMAx",
@@ -333,7 +333,7 @@ fn a_device_by_linuxs_name_is_an_alias_or_counted_and_comes_last() {
     }
 }
 
-/// What becomes of `earlycon=` with this address, in a tree with RAM, forbidden memory and a UART.
+/// Checks `earlycon=` with this address in a tree with RAM, forbidden memory and a UART.
 fn checked(address: u64) -> Result<u64, ConsoleError> {
     let words = format!("earlycon=pl011,{address:#x}\0");
     let bank = |name, status: &[u8], reg: &[u32]| {
@@ -490,7 +490,7 @@ fn no_map_ranges_are_found_and_only_those() {
     let wide = cells(&[1, 0x2000, 0, 0x1000, 2, 0, 1, 0x10]);
     let plain = cells(&[0, 0x8000, 0, 0x1000]);
     let mut deep = reserved("deep@1", &[("reg", &plain)]);
-    // What is below a child is not the child.
+    // A node below a child is not the child.
     deep.add_child(reserved("no@8000", &[("no-map", b""), ("reg", &plain)]));
     let children = vec![
         reserved("two@2000", &[("no-map", b""), ("reg", &wide)]),

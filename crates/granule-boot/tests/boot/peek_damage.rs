@@ -1,4 +1,4 @@
-//! No tree whatever makes the first look panic or go on for ever, and damage is told.
+//! No tree whatever makes the first look panic or go on for ever, and damage is reported.
 
 use crate::trees::{cells, peek, tree, virt};
 use dtoolkit::fdt::Fdt;
@@ -120,7 +120,7 @@ fn a_tree_cut_off_still_tells_what_stood_before_and_that_it_is_cut() {
     let structure_at = u32::from_be_bytes(good[8..12].try_into().unwrap()) as usize;
     let last_string = good.len() - 1 - good.iter().rev().skip(1).position(|b| *b == 0).unwrap();
     let mut consoles = 0;
-    // What a loader that stopped early leaves: the rest of the memory is zero. The last byte of a
+    // The remains of a loader that stopped early: the rest of the memory is zero. The last byte of a
     // tree is the NUL of its last string.
     for len in structure_at..good.len() - 1 {
         let mut bytes = good.clone();
@@ -270,9 +270,9 @@ fn errors_are_one_line_and_their_codes_are_their_own() {
         TreeError::TooDeep { at },
         TreeError::BadReservations { at },
     ];
-    let told = tree_errors.map(|error| (error.code(), error.text(), error.to_string()));
+    let texts = tree_errors.map(|error| (error.code(), error.text(), error.to_string()));
     let mut codes = HashSet::new();
-    for (code, text, line) in told {
+    for (code, text, line) in texts {
         assert!(codes.insert(code), "{code:#x} twice");
         assert!(
             text.is_ascii() && text.len() <= 80 && !line.contains('\n'),

@@ -97,7 +97,7 @@ fn each_error_is_one_line() {
         (sealed(&|b| b[25] = 0x20), "page size is 8192 bytes"),
         (
             sealed(&|b| b[16] = b'G'),
-            r"says Granule\x00, expected granule\x00",
+            r"has Granule\x00, expected granule\x00",
         ),
         (
             sealed(&|b| b[39] = 0x80),
@@ -140,7 +140,7 @@ fn data_in_pieces_is_the_same_data() {
     assert!(whole.verify(&data[1..]).is_err());
 }
 
-/// A reader with another page size learns what was meant.
+/// A reader with another page size understands numbers of pages as the writer does.
 #[test]
 fn the_writers_numbers_are_understood_under_every_page_size() {
     for written in PageSize::ALL {

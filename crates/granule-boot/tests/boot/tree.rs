@@ -267,10 +267,10 @@ proptest! {
         everything(&bytes);
     }
 
-    /// A structure block that ends too early is told in the innermost node that was begun and not
+    /// A structure block that ends too early is reported in the innermost node that was begun and not
     /// ended, wherever it ends: in a name, a property, the padding or a token.
     #[test]
-    fn a_cut_tree_is_told_in_the_node_that_was_cut(
+    fn a_cut_tree_is_reported_in_the_node_that_was_cut(
         written in written(), cut in any::<prop::sample::Index>(),
     ) {
         let written = Written { version: 17, ..written };
@@ -425,7 +425,7 @@ fn every_byte_of_a_tree_like_qemus_may_be_wrong() {
 }
 
 #[test]
-fn damage_is_told_with_the_path_of_its_node() {
+fn damage_is_reported_with_the_path_of_its_node() {
     let long = "a".repeat(60);
     let inner = Model {
         name: format!("{long}@1").into(),

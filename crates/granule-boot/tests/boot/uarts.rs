@@ -197,7 +197,7 @@ fn a_layout_that_cannot_be_is_an_error() {
     for properties in wrong {
         let found = described(b"ns16550a\0", &[0x7e00_0000, 0x1000], properties);
         assert_eq!(found, Err(ConsoleError::NoLayout), "{properties:?}");
-        // The name of the device says the layout, whatever else the node says.
+        // The name of the device determines the layout, whatever else the node contains.
         let found = described(b"ti,am654-uart\0", &[0x7e00_0000, 0x1000], properties);
         assert_eq!(found, Ok(uart(Family::Uart8250, 0x3f00_0000, 2, Bits32)));
     }
@@ -258,7 +258,7 @@ fn earlycon_has_linuxs_spellings() {
     }
 }
 
-/// What becomes of `earlycon=` with this value.
+/// Checks `earlycon=` with this value.
 fn checked(value: &str) -> Result<Uart, ConsoleError> {
     let bootargs = format!("earlycon={value}\0");
     let chosen = node("chosen", &[("bootargs", bootargs.as_bytes())], vec![]);

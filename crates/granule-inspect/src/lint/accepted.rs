@@ -22,7 +22,7 @@ struct Entry {
     uses: u64,
 }
 
-/// A line that is no accepted finding.
+/// A line that is not an accepted finding.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "line {line}: {what}; a line is RULE START-END REASON, as in `loop 0x0-0xfff recursive map`"
@@ -112,7 +112,7 @@ fn entry(line: usize, text: &str) -> Result<Entry, String> {
         .split_once('-')
         .and_then(|(first, last)| Some((hex(first)?, hex(last)?)))
         .filter(|(first, last)| first <= last)
-        .ok_or_else(|| format!("{range:?} is no range of addresses"))?;
+        .ok_or_else(|| format!("{range:?} is not a range of addresses"))?;
     let reason = words.next().map(str::trim).unwrap_or_default();
     if reason.is_empty() {
         return Err("there is no reason".to_owned());
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_that_are_no_entries_are_told_one_by_one() {
+    fn lines_that_are_not_entries_are_reported_one_by_one() {
         let text = "\
 # a comment
 
@@ -156,8 +156,8 @@ loop 0-1";
             bad,
             [
                 (4, "no rule is called \"lop\""),
-                (5, "\"5\" is no range of addresses"),
-                (6, "\"2-1\" is no range of addresses"),
+                (5, "\"5\" is not a range of addresses"),
+                (6, "\"2-1\" is not a range of addresses"),
                 (7, "there is no reason"),
             ]
         );

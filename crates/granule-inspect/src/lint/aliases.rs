@@ -24,16 +24,16 @@ struct Mapping<'t> {
     text: bool,
 }
 
-/// What all mappings of a memory must have in common.
+/// The attributes that all mappings of a memory must share.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Class {
     memory: MemoryType,
-    /// `None` where the descriptor does not say it.
+    /// `None` where the descriptor does not encode it.
     shareability: Option<Shareability>,
 }
 
 impl Class {
-    /// Whether the two disagree. What is not known disagrees with nothing.
+    /// Whether the two disagree. An unknown attribute disagrees with nothing.
     fn disagrees(self, other: Self) -> bool {
         let known = self.shareability.zip(other.shareability);
         self.memory != other.memory || known.is_some_and(|(one, other)| one != other)

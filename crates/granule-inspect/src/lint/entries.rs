@@ -7,7 +7,7 @@ use super::rule::{Rule, Severity};
 use crate::fields::{self, Reserved};
 use granule::arch::{Descriptor, Kind, PhysicalAddress};
 
-/// What is wrong with an entry.
+/// A fault of an entry.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fault {
     Reserved(Reserved),
@@ -36,12 +36,12 @@ pub(super) fn check(whole: &Whole<'_>, findings: &mut Findings) {
             continue;
         }
         if let Some((first, fault)) = begun {
-            tell(whole, fault, first, index, findings);
+            report(whole, fault, first, index, findings);
         }
         begun = found.map(|fault| (index, fault));
     }
     if let Some((first, fault)) = begun {
-        tell(whole, fault, first, whole.words.len(), findings);
+        report(whole, fault, first, whole.words.len(), findings);
     }
 }
 
@@ -55,7 +55,7 @@ fn fault(whole: &Whole<'_>, entry: Descriptor) -> Option<Fault> {
     Some(Fault::Beyond(kind, bits, field))
 }
 
-fn tell(whole: &Whole<'_>, fault: Fault, first: usize, end: usize, findings: &mut Findings) {
+fn report(whole: &Whole<'_>, fault: Fault, first: usize, end: usize, findings: &mut Findings) {
     let place = || {
         let table = whole.table;
         match end - first {

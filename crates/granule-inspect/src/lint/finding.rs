@@ -19,9 +19,9 @@ pub struct Finding {
     pub address: u64,
     /// The bytes.
     pub bytes: u64,
-    /// How bad it is.
+    /// The severity.
     pub severity: Severity,
-    /// What is there and what it leads to, in words.
+    /// The fault and its consequence, in words.
     pub text: String,
 }
 
@@ -49,13 +49,13 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Findings that were asked for and not accepted, of each rule and severity at most a given number; more
+/// Findings that were requested and not accepted, of each rule and severity at most a given number; more
 /// are counted.
 #[derive(Clone, Debug)]
 pub struct Findings {
     most: usize,
     rules: Vec<Rule>,
-    /// What is accepted, with the number of findings that were.
+    /// The accepted findings, each with the number that were found.
     pub accepted: Accepted,
     /// Those that are kept, in the order in which they were found.
     pub list: Vec<Finding>,
@@ -65,7 +65,7 @@ pub struct Findings {
 }
 
 impl Findings {
-    /// No findings yet, and those that `options` ask for.
+    /// Returns an empty list for the findings that `options` request.
     pub(super) fn new(options: &Options) -> Self {
         Self {
             most: options.most,
@@ -85,7 +85,7 @@ impl Findings {
         (address, bytes): (u64, u64),
         what: impl FnOnce() -> String,
     ) {
-        // Before any is counted: what nobody asked for takes no other's place in the list.
+        // Before any is counted: a finding that was not requested takes no other's place in the list.
         let last = address.wrapping_add(bytes.wrapping_sub(1));
         if !self.rules.is_empty() && !self.rules.contains(&rule)
             || self.accepted.accepts(rule, address, last)

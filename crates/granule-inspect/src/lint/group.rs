@@ -48,7 +48,7 @@ pub(super) fn check(whole: &Whole<'_>, findings: &mut Findings) {
     }
 }
 
-/// What is wrong with a group that has the hint.
+/// Returns the fault of a group that has the hint.
 fn fault(whole: &Whole<'_>, members: &[u64], group: usize) -> Option<String> {
     let geometry = whole.tree.geometry();
     let bytes = geometry.page_size().entry_bytes(whole.level);

@@ -117,7 +117,7 @@ fn best(sizes: &[LeafSize], start: u64, output: u64, bytes: u64) -> Vec<(LeafSiz
 fn saved(tree: &Tree, ranges: &[Range], best: &[(LeafSize, u64)]) -> u64 {
     let size = tree.geometry().page_size();
     let mut tables = 0;
-    // What a leaf of a level or above maps needs no table of the next level.
+    // Addresses that a leaf of a level or above maps need no table of the next level.
     for level in Level::ALL.into_iter().filter(|level| !level.is_last()) {
         let without: u64 = best
             .iter()

@@ -62,7 +62,7 @@ impl Whole<'_> {
     }
 }
 
-/// What a user can ask for.
+/// The options of a run.
 #[derive(Clone, Debug)]
 #[allow(clippy::exhaustive_structs, reason = "options of one function")]
 pub struct Options {
@@ -177,7 +177,7 @@ impl Lint<'_> {
         self.tables += 1;
         (self.progress)(self.tables);
         let findings = &mut self.findings;
-        // What cannot be read is told by the walk.
+        // The walk reports tables that cannot be read.
         let _ = tables.words(table.table, |words| {
             let whole = Whole {
                 tree,
@@ -239,7 +239,7 @@ impl Lint<'_> {
                     || format!("the table of level {level} at {table} cannot be read, {why}"),
                 );
             }
-            // That there are too many is no fault of the tables.
+            // Too many tables are not a fault of the tables.
             Why::Limit => self.beyond_limit += 1,
         }
     }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// How bad a finding is.
+/// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[allow(clippy::exhaustive_enums, reason = "as exit codes, 0 to 2")]
 pub enum Severity {
@@ -26,7 +26,7 @@ impl fmt::Display for Severity {
 
 macro_rules! rules {
     ($($variant:ident $name:literal $consequence:literal $about:literal),* $(,)?) => {
-        /// What can be wrong or wasteful.
+        /// A fault or a waste that the check looks for.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         #[non_exhaustive]
         pub enum Rule {
@@ -43,13 +43,13 @@ macro_rules! rules {
                 match self { $(Self::$variant => $name,)* }
             }
 
-            /// What it leads to.
+            /// Returns the consequence of a violation.
             #[must_use]
             pub const fn consequence(self) -> &'static str {
                 match self { $(Self::$variant => $consequence,)* }
             }
 
-            /// What it looks for.
+            /// Returns a description of the rule.
             #[must_use]
             pub const fn about(self) -> &'static str {
                 match self { $(Self::$variant => $about,)* }

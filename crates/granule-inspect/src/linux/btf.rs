@@ -37,7 +37,7 @@ impl Btf {
         };
         let bytes = end.checked_sub(start).filter(|bytes| *bytes <= MOST);
         let bytes =
-            bytes.ok_or_else(|| format!("its BTF from {start:#x} to {end:#x} is no BTF"))?;
+            bytes.ok_or_else(|| format!("its BTF from {start:#x} to {end:#x} is not BTF"))?;
         Self::new(space.bytes(start, bytes)?)
     }
 
@@ -62,7 +62,7 @@ impl Btf {
             btf.types.push(at);
             let info = btf.word(at + 4);
             let many = (info & 0xffff) as usize;
-            // What follows the 12 bytes that all kinds have.
+            // The bytes after the 12 that all kinds have.
             at += 12
                 + match info >> 24 & 0x1f {
                     1 | 14 | 17 => 4,

@@ -33,7 +33,8 @@ impl List {
     ///
     /// # Errors
     ///
-    /// One line: VMCOREINFO does not say where the list is, it cannot be read, or it has another form.
+    /// One line: VMCOREINFO does not contain the list's address, or the list cannot be read or has
+    /// another form.
     pub(super) fn read(space: &Space<'_>, info: Vmcoreinfo<'_>) -> Result<Self, String> {
         let place = |name: &str| {
             let symbol = info.symbol(name);

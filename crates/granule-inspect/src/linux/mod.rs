@@ -27,8 +27,8 @@ const MOST_CODE: u64 = 1 << 20;
 
 /// The most processes that are read: Linux has room for 4 million.
 const MOST: usize = 1 << 22;
-/// The most tasks that cannot be read which are told one by one; a damaged dump may have very many.
-const MOST_TOLD: usize = 10;
+/// The most unreadable tasks that are reported one by one; a damaged dump may have very many.
+const MOST_UNREADABLE: usize = 10;
 /// The bytes of a process's name.
 const NAME: usize = 16;
 /// The most bytes of the name of a function or a module. Linux itself has 512.
@@ -106,13 +106,13 @@ pub fn processes(
             Ok(tree) => trees.extend(tree),
             Err(why) => {
                 unreadable += 1;
-                if unreadable <= MOST_TOLD {
+                if unreadable <= MOST_UNREADABLE {
                     notes.push(format!("the task at {task:#x} cannot be read: {why}"));
                 }
             }
         }
     }
-    if let Some(more @ 1..) = unreadable.checked_sub(MOST_TOLD) {
+    if let Some(more @ 1..) = unreadable.checked_sub(MOST_UNREADABLE) {
         notes.push(format!("{more} more tasks cannot be read"));
     }
     Ok((trees, notes))
@@ -122,7 +122,7 @@ pub fn processes(
 ///
 /// # Errors
 ///
-/// One line: the code is no whole words, or too large, or cannot be read.
+/// One line: the code is not whole words, or too large, or cannot be read.
 pub fn code(
     memory: &dyn Memory,
     kernel: &Tree,
@@ -131,7 +131,7 @@ pub fn code(
 ) -> Result<Vec<(PhysicalAddress, u32)>, String> {
     let space = Space::new(memory, kernel).ok_or("the kernel's tree is not of stage 1")?;
     if !start.is_multiple_of(4) || bytes > MOST_CODE {
-        return Err(format!("{bytes} bytes at {start:#x} are no function"));
+        return Err(format!("{bytes} bytes at {start:#x} are not a function"));
     }
     let words = space.bytes(start, bytes)?;
     let words = words.as_chunks::<4>().0.iter().zip((start..).step_by(4));

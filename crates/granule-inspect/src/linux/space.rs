@@ -57,7 +57,8 @@ impl<'a> Space<'a> {
         Ok(buffer)
     }
 
-    /// The text at `address` up to its NUL, at most `most` bytes of it. What cannot be printed is `?`.
+    /// The text at `address` up to its NUL, at most `most` bytes of it. Characters that cannot be
+    /// printed are `?`.
     pub(super) fn text(&self, address: u64, most: usize) -> Result<String, String> {
         let page = self.shape.page_size().bytes();
         let (mut at, mut text) = (address, String::new());

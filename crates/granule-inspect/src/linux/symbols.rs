@@ -106,7 +106,7 @@ impl Symbols {
         symbols
     }
 
-    /// Whether there is no function.
+    /// Whether the list has no function.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.all.is_empty()
@@ -150,7 +150,7 @@ impl Symbols {
     /// end that is known, so it is left out.
     fn add_kernel(&mut self, symbols: impl Iterator<Item = (u64, char, String)>) {
         let mut sorted: Vec<_> = symbols
-            // Absolute values and offsets in a CPU's own data are no addresses of the kernel.
+            // Absolute values and offsets in a CPU's own data are not addresses of the kernel.
             .filter(|(address, kind, _)| *kind != 'A' && *kind != 'a' && *address != 0)
             .collect();
         sorted.sort_by_key(|(address, ..)| *address);

@@ -19,7 +19,7 @@ fn found(memory: Vec<u8>, info: &str) -> Found {
 #[test]
 fn processes_by_name_number_and_root() {
     let (trees, notes) = found(memory(), &vmcoreinfo()).unwrap();
-    let told: Vec<_> = trees
+    let listed: Vec<_> = trees
         .iter()
         .map(|tree| (tree.owner.to_string(), tree.root.0))
         .collect();
@@ -27,7 +27,7 @@ fn processes_by_name_number_and_root() {
         ("process 1 (init)", USER_ROOTS[0]),
         ("process 77 (a??b)", USER_ROOTS[1]),
     ];
-    assert_eq!(told, expected.map(|(name, root)| (name.into(), root)));
+    assert_eq!(listed, expected.map(|(name, root)| (name.into(), root)));
     assert!(notes.is_empty(), "{notes:?}");
     let Shape::Stage1(shape) = trees[0].shape else {
         panic!("{:?}", trees[0]);
@@ -45,7 +45,7 @@ fn symbols_whose_addresses_count_from_their_own_places() {
         trees.iter().map(|tree| tree.root.0).collect()
     };
     assert_eq!(roots(found(newer.clone(), &info)), USER_ROOTS);
-    // Each form in the place of the other is told.
+    // Each form in the place of the other is reported.
     for error in [found(memory(), &info), found(newer, &vmcoreinfo())] {
         let error = error.unwrap_err();
         assert!(error.contains("_stext is not at"), "{error}");
@@ -53,7 +53,7 @@ fn symbols_whose_addresses_count_from_their_own_places() {
 }
 
 #[test]
-fn symbols_that_something_else_was_stored_over_are_told() {
+fn symbols_that_something_else_was_stored_over_are_reported() {
     let mut memory = memory();
     // `do_fault`, the fourth symbol.
     memory[SYMBOLS + 0x10c..][..4].copy_from_slice(&0x9000_0001_u32.to_le_bytes());
@@ -62,7 +62,7 @@ fn symbols_that_something_else_was_stored_over_are_told() {
 }
 
 #[test]
-fn a_list_that_never_ends_and_one_that_leads_nowhere_are_told() {
+fn a_list_that_never_ends_and_one_that_leads_nowhere_are_reported() {
     let last = TASKS + 3 * TASK_BYTES + NODE;
     for (next, words) in [
         (VIRTUAL + (TASKS + TASK_BYTES + NODE) as u64, "never ends"),
@@ -79,7 +79,7 @@ fn a_list_that_never_ends_and_one_that_leads_nowhere_are_told() {
 }
 
 #[test]
-fn tasks_that_cannot_be_read_are_told_up_to_a_number() {
+fn tasks_that_cannot_be_read_are_reported_up_to_a_number() {
     let mut memory = memory();
     // Fifteen more tasks, whose memory is at an address that is none.
     memory[0x100..0x1000].fill(0x11);
@@ -162,8 +162,8 @@ fn a_system_map_serves_where_the_kernel_has_no_such_symbols() {
     // The list of symbols is lost, and the kernel lies where it was not linked to.
     let info = vmcoreinfo().replace("kallsyms", "lost");
     let (memory, _) = raw::open(memory(), BASE);
-    let told = Vmcoreinfo(&info);
-    let find = |map: &str| processes(&*memory, &told.kernel(0)?, told, Some(map));
+    let parsed = Vmcoreinfo(&info);
+    let find = |map: &str| processes(&*memory, &parsed.kernel(0)?, parsed, Some(map));
     let [task, types] = [TASKS, 0x6000].map(|offset| 0x1000_0000 + offset as u64);
     let map = format!(
         "0000000010000000 T _stext\n0000000010001000 D swapper_pg_dir\n\nodd line\n\

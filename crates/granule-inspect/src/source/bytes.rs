@@ -27,7 +27,7 @@ pub trait ReadAt {
     ///
     /// # Errors
     ///
-    /// If there are fewer bytes, or more than `most` are asked for, or the file cannot be read.
+    /// If there are fewer bytes, or more than `most` are requested, or the file cannot be read.
     fn take(&self, offset: u64, bytes: u64, most: u64) -> io::Result<Vec<u8>> {
         let fits = offset
             .checked_add(bytes)
@@ -101,7 +101,7 @@ impl<R: ReadAt + ?Sized> ReadAt for Box<R> {
     }
 }
 
-/// Which addresses are at which offsets. Ranges do not overlap: a later one replaces what it covers.
+/// The offsets of addresses. Ranges do not overlap: a later one replaces what it covers.
 #[derive(Debug, Default)]
 pub(super) struct Extents(BTreeMap<u64, Extent>);
 
@@ -120,7 +120,7 @@ impl Extents {
         if bytes == 0 {
             return;
         }
-        // What begins before the new range and reaches into it or beyond it.
+        // A range that begins before the new one and reaches into it or beyond it.
         if let Some((&before, old)) = self.0.range_mut(..start).next_back()
             && old.end > start
         {
@@ -242,7 +242,7 @@ impl Words for [u8] {
 mod tests {
     use super::*;
 
-    /// The offset of each address below 32, told by a list of all that was inserted.
+    /// Finds the offset of an address below 32 in a list of all that was inserted.
     fn by_hand(inserted: &[(u64, u64, u64)], address: u64) -> Option<u64> {
         let of = |&&(start, bytes, _): &&(u64, u64, u64)| (start..start + bytes).contains(&address);
         let (start, _, offset) = inserted.iter().rev().find(of)?;

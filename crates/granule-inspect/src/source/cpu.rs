@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-/// The registers that are asked of a live machine: those from which trees are made, and those that tell
+/// The registers that are read from a live machine: those from which trees are made, and those that show
 /// where a CPU is.
 pub(super) const NAMES: [&str; 26] = [
     "sctlr_el1",

@@ -20,11 +20,11 @@ const MOST_HEADERS: u64 = 56 << 20;
 /// The place of sp, pc and pstate in the descriptor of a note with a CPU's registers.
 const SP: usize = 112 + 31 * 8;
 
-/// The memory of a core and what its notes say.
+/// Returns the memory of a core and the contents of its notes.
 ///
 /// # Errors
 ///
-/// If the file is no core of an arm64 machine, or its headers are damaged or cut off.
+/// If the file is not a core of an arm64 machine, or its headers are damaged or cut off.
 pub fn open<R: ReadAt + 'static>(core: R) -> Result<(Box<dyn Memory>, Facts), OpenError> {
     let damaged = |what: &str| OpenError(format!("the ELF core is damaged: {what}"));
     let header = core
@@ -46,7 +46,7 @@ pub fn open<R: ReadAt + 'static>(core: R) -> Result<(Box<dyn Memory>, Facts), Op
     }
     if header.e_type.get(ENDIAN) != ET_CORE {
         return Err(OpenError(
-            "this ELF file is no core; give a memory dump, for example of QEMU's dump-guest-memory"
+            "this ELF file is not a core; give a memory dump, for example of QEMU's dump-guest-memory"
                 .into(),
         ));
     }
@@ -88,7 +88,7 @@ pub fn open<R: ReadAt + 'static>(core: R) -> Result<(Box<dyn Memory>, Facts), Op
                 let there = bytes.min(core.bytes().saturating_sub(offset));
                 cut_off = cut_off.saturating_add(bytes - there);
                 all = all.saturating_add(there);
-                // What is cut off stays in the map: reading it is an error that says so.
+                // A part that is cut off stays in the map: reading it is an error with that reason.
                 extents.insert(segment.p_paddr(ENDIAN), bytes, offset);
             }
             PT_NOTE => match core.take(offset, bytes, notes_left) {

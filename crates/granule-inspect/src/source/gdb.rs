@@ -47,7 +47,7 @@ impl<S: Read + Write> Gdb<S> {
         let until = Instant::now() + PATIENCE;
         loop {
             let answer = self.receive(until)?;
-            // A machine that ran tells that the connection stopped it.
+            // For a machine that ran, the server reports that the connection stopped it.
             if !matches!(answer.first(), Some(b'T' | b'S')) {
                 return Ok(answer);
             }
@@ -158,13 +158,13 @@ impl<S: Read + Write> Gdb<S> {
         }
     }
 
-    /// Stores a word at an address. What QEMU translated of that memory, it translates anew.
+    /// Stores a word at an address. QEMU translates code in that memory anew.
     pub(super) fn store(&mut self, address: u64, word: u32) -> Answer<()> {
         // The letters are those of the bytes, in their order in memory.
         self.order(&format!("M{address:x},4:{:08x}", word.swap_bytes()))
     }
 
-    /// What QEMU's monitor answers to a command.
+    /// Returns the answer of QEMU's monitor to a command.
     pub(super) fn monitor(&mut self, command: &str) -> Answer<String> {
         let hex: String = command.bytes().map(|byte| format!("{byte:02x}")).collect();
         let mut text = Vec::new();
@@ -185,7 +185,7 @@ impl<S: Read + Write> Gdb<S> {
 
 /// The first whole packet of what came, which is removed; `None` if it is not whole yet.
 fn take_packet(input: &mut Vec<u8>) -> Answer<Option<Vec<u8>>> {
-    // What precedes it acknowledges our request.
+    // Bytes before it acknowledge our request.
     let Some(start) = input.iter().position(|&byte| byte == b'$') else {
         input.clear();
         return Ok(None);
@@ -266,7 +266,7 @@ mod tests {
         }
     }
 
-    /// A server that says yes, and keeps what it is asked.
+    /// A server that answers `OK`, and records its requests.
     #[derive(Default)]
     struct Agrees {
         asked: Vec<u8>,

@@ -50,15 +50,15 @@ pub enum ReadError {
 #[error("{0}")]
 pub struct OpenError(pub String);
 
-/// What a source says about its machine.
+/// The facts about its machine that a source contains.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Facts {
     /// The registers of its CPUs, in their order.
     pub cpus: Vec<Registers>,
-    /// What a Linux kernel says about itself (VMCOREINFO): lines `KEY=VALUE`.
+    /// A Linux kernel's description of itself (VMCOREINFO): lines `KEY=VALUE`.
     pub vmcoreinfo: Option<String>,
-    /// What a user should know about the source, a line each.
+    /// Notes for the user about the source, a line each.
     pub notes: Vec<String>,
 }
 

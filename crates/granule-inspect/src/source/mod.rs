@@ -50,7 +50,7 @@ impl FromStr for Source {
     }
 }
 
-/// The memory of a source and what it says about its machine. `base` is the address of the first
+/// Returns the memory of a source and its facts about the machine. `base` is the address of the first
 /// byte of a raw image.
 ///
 /// # Errors
@@ -84,7 +84,7 @@ pub fn open(source: &Source, base: Option<u64>) -> Result<(Box<dyn Memory>, Fact
             let (memory, mut facts) = opened.map_err(|error| named(&error))?;
             if base.is_some() {
                 facts.say(format!(
-                    "{}: it says itself where its memory is, so the base address is not used",
+                    "{}: ignoring the base address: the file gives its own addresses",
                     path.display()
                 ));
             }

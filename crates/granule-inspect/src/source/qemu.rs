@@ -67,8 +67,8 @@ pub(super) fn by_qmp(endpoint: &Endpoint) -> Result<(Box<dyn Memory>, Facts), Op
     Ok((Box::new(memory), facts))
 }
 
-/// Stores words in the memory of the QEMU at this gdb socket. Its machine stands still while `words` says
-/// which, and runs afterwards.
+/// Stores words in the memory of the QEMU at this gdb socket. Its VM is paused while `words` lists
+/// them, and resumes afterwards.
 ///
 /// # Errors
 ///
@@ -351,7 +351,7 @@ fn memory_range(line: &str) -> Option<Range<u64>> {
     (matches!(kind, "ram" | "rom" | "romd" | "nv-ram") && start < end).then_some(start..end)
 }
 
-/// Reads a machine whose gdb server sends `answers`, whatever it is asked: for fuzzing.
+/// Reads a machine whose gdb server sends `answers`, whatever the requests: for fuzzing.
 #[doc(hidden)]
 pub fn read_scripted(answers: &[u8]) -> Option<usize> {
     struct Script<'a>(&'a [u8]);

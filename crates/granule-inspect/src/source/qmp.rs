@@ -8,7 +8,7 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// How long [`Qmp::poll`] waits.
+/// The time for which [`Qmp::poll`] waits.
 const TICK: Duration = Duration::from_millis(50);
 /// The most bytes of a line.
 const MOST_LINE: u64 = 64 << 20;
@@ -46,7 +46,7 @@ impl Qmp {
     ///
     /// # Errors
     ///
-    /// If nothing listens there, or it is no QMP socket.
+    /// If nothing listens there, or it is not a QMP socket.
     pub fn connect(endpoint: &Endpoint) -> Result<Self, OpenError> {
         let named = |error: &dyn std::fmt::Display| OpenError(format!("{endpoint}: {error}"));
         let mut qmp = Self::of(endpoint.connect()?).map_err(|error| named(&error))?;

@@ -36,7 +36,7 @@ impl FromStr for Endpoint {
             Some(("", number)) if port(number) => Ok(Self::Tcp(format!("localhost:{number}"))),
             Some((_, number)) if port(number) => Ok(Self::Tcp(text.into())),
             _ => Err(OpenError(format!(
-                "{text:?} is no socket: give the path of a unix socket (./NAME here) or HOST:PORT"
+                "{text:?} is not a socket: give the path of a unix socket (./NAME here) or HOST:PORT"
             ))),
         }
     }
@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sockets_are_told_from_each_other() {
+    fn sockets_are_distinguished() {
         for (text, endpoint) in [
             (
                 "/run/qemu.sock",
@@ -147,7 +147,7 @@ mod tests {
             assert_eq!(text.parse().ok(), endpoint, "{text}");
         }
         let error = "nowhere".parse::<Endpoint>().unwrap_err().to_string();
-        assert!(error.contains("\"nowhere\" is no socket"), "{error}");
+        assert!(error.contains("\"nowhere\" is not a socket"), "{error}");
         let error = Endpoint::Unix("/nowhere/at/all".into())
             .connect()
             .unwrap_err();

@@ -53,7 +53,7 @@ fn clashing_memory_types_within_a_tree_and_across_trees() {
         ..user.clone()
     };
     assert_eq!(findings(&pages, &[kernel.tree.clone(), guess]), []);
-    // Tags are no clash, and neither is another index for the same type.
+    // Tags are not a clash, and neither is another index for the same type.
     let tagged = RW.memory(MemoryType::NormalTagged);
     let world = World::plain(&[
         (0, MEMORY, 4 * PAGE, RW, Leaves::PAGES),
@@ -116,13 +116,13 @@ fn writable_aliases_of_text() {
             (0, MEMORY, 4 * PAGE, first, Leaves::PAGES),
             (BLOCK, MEMORY + PAGE, PAGE, second, Leaves::PAGES),
         ]);
-        let (rule, place, told) = one(&world);
+        let (rule, place, finding) = one(&world);
         assert_eq!(rule, (Rule::WritableText, Severity::Warning));
         let writable = if first == RW { PAGE } else { BLOCK };
         assert_eq!(place, (writable, PAGE));
         assert!(
-            told.starts_with("text at 0x80001000, which kernel executes at"),
-            "{told}"
+            finding.starts_with("text at 0x80001000, which kernel executes at"),
+            "{finding}"
         );
     }
     // A program's text is written through the kernel's map of all memory: how it was loaded.

@@ -34,7 +34,7 @@ fn equal_ranges_are_no_difference() {
 }
 
 #[test]
-fn changed_pages_in_the_middle_are_told_alone() {
+fn changed_pages_in_the_middle_are_reported_alone() {
     let read = Attributes::normal(Permissions::READ);
     let found = compared(
         &[(0, MEMORY, 16 * PAGE, RW, Leaves::PAGES)],
@@ -60,7 +60,7 @@ fn changed_pages_in_the_middle_are_told_alone() {
 }
 
 #[test]
-fn ends_that_only_one_maps_are_told_each() {
+fn ends_that_only_one_maps_are_reported_each() {
     let found = compared(
         &[(0, MEMORY, 8 * PAGE, RW, Leaves::PAGES)],
         &[(4 * PAGE, MEMORY + 4 * PAGE, 8 * PAGE, RW, Leaves::PAGES)],

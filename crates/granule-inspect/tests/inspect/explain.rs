@@ -26,7 +26,7 @@ fn end(world: &World, offset: u64) -> End {
 }
 
 #[test]
-fn every_level_is_told_in_words() {
+fn every_level_is_described_in_words() {
     let mut world = world();
     world.change(0, Level::L2, |word| word | 1 << 62 | 1 << 59 | 1 << 50);
     world.change(0x1000, Level::L3, |word| word | 1 << 51 | 1 << 55 | 1 << 52);
@@ -53,7 +53,7 @@ normal-WB contiguous software=0x1
 }
 
 #[test]
-fn the_output_space_of_firmware_is_told() {
+fn the_output_space_of_firmware_is_named() {
     for (regime, space, words) in [
         (Regime::El3, OutputSpace::Unmarked, ""),
         (
@@ -78,13 +78,13 @@ fn the_output_space_of_firmware_is_told() {
         );
         let tables = Tables::new(&world.pages, &world.tree);
         let explained = explain(&tables, &world.tree, 0).to_string();
-        let told = format!("RW XN AF ISH normal-WB{words}\n");
-        assert!(explained.contains(&told), "{explained}");
+        let line = format!("RW XN AF ISH normal-WB{words}\n");
+        assert!(explained.contains(&line), "{explained}");
     }
 }
 
 #[test]
-fn every_end_is_told_apart() {
+fn every_end_is_distinguished() {
     let mut world = world();
     let (first, last) = (BASE, u64::MAX);
     assert_eq!(end(&world, 1 << 39), End::Outside { first, last });
@@ -164,8 +164,8 @@ fn an_address_beyond_the_output_size_faults_at_its_level() {
 }
 
 #[test]
-fn privileges_are_told_apart() {
-    let told = |permissions| {
+fn privileges_are_distinguished() {
+    let faults_of = |permissions| {
         let piece = (
             0,
             MEMORY,
@@ -183,15 +183,15 @@ fn privileges_are_told_apart() {
         .user_execute(true)
         .privileged_execute(true);
     // What EL0 may write, EL1 never executes.
-    assert_eq!(told(all), "execution by the privileged level");
+    assert_eq!(faults_of(all), "execution by the privileged level");
     let clean = all.writable(false).dirty_modifier(true);
     assert_eq!(
-        told(clean),
-        "stores (unless hardware manages the dirty state, as DBM asks)"
+        faults_of(clean),
+        "stores (unless hardware manages the dirty state, which DBM enables)"
     );
-    assert_eq!(told(all.writable(false)), "stores");
+    assert_eq!(faults_of(all.writable(false)), "stores");
     assert_eq!(
-        told(Permissions::READ_EXECUTE),
+        faults_of(Permissions::READ_EXECUTE),
         "stores; loads and stores of EL0; execution at EL0"
     );
     let nothing = Stage2Permissions::READ.readable(false);

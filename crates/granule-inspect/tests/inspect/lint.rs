@@ -162,7 +162,7 @@ fn contiguous_groups() {
     assert_eq!(rule, (Rule::Contiguous, Severity::Error));
     assert_eq!(place, (group, group));
     assert!(text.contains("is not aligned to the group"), "{text}");
-    // Hardware's own updates, invalid members and software bits are no fault.
+    // Hardware's own updates, invalid members and software bits are not a fault.
     let mut world = clean();
     world.change(group, Level::L3, |word| word & !Descriptor::ACCESS_FLAG);
     world.change(2 * group, Level::L3, |_| 0);
@@ -194,7 +194,7 @@ fn outputs_beyond_the_cpu() {
         text.contains("the output 0x20080000000 has more than the 40 bits of TCR.IPS"),
         "{text}"
     );
-    // Who does not know TCR does not know its IPS.
+    // Without a value of TCR, its IPS is unknown.
     for origin in [Origin::Vmcoreinfo, Origin::KernelData, Origin::Guess] {
         world.tree.origin = origin;
         let found = findings(&world.pages, std::slice::from_ref(&world.tree));
@@ -308,7 +308,7 @@ fn tables_that_are_not_there() {
 }
 
 #[test]
-fn accepted_findings_are_taken_out_and_unused_lines_told() {
+fn accepted_findings_are_taken_out_and_unused_lines_reported() {
     let mut world = clean();
     let root = world.tree.root.0;
     world.change(3 << 30, Level::L1, |_| root | 0b11);
@@ -329,10 +329,10 @@ fn accepted_findings_are_taken_out_and_unused_lines_told() {
         let unused = accepted.unused(rules);
         unused.map(|it| it.to_string()).collect::<Vec<_>>()
     };
-    let told = ["line 2: no loop from 0x0 to 0xffff (nobody): remove the line"];
-    assert_eq!(unused(&[]), told);
-    assert_eq!(unused(&[Rule::Loop]), told);
-    // Nothing is known of a rule that nobody asked for.
+    let remark = ["line 2: no loop from 0x0 to 0xffff (nobody): remove the line"];
+    assert_eq!(unused(&[]), remark);
+    assert_eq!(unused(&[Rule::Loop]), remark);
+    // A rule that was not requested has no result.
     assert_eq!(unused(&[Rule::Contiguous]), [""; 0]);
 }
 
@@ -389,7 +389,7 @@ fn accepted_and_unwanted_findings_hide_none_beyond_the_limit() {
 }
 
 #[test]
-fn a_table_beyond_the_limit_is_told() {
+fn a_table_beyond_the_limit_is_reported() {
     let world = clean();
     let options = Options {
         most_tables: 2,

@@ -20,7 +20,7 @@ fn drawn(world: &World, most: usize) -> Drawn {
     draw(&world.pages, &world.tree, most, &mut |_| {})
 }
 
-/// What every map must be, however few cells it may have.
+/// Checks the invariants of every map, however few cells it may have.
 #[track_caller]
 fn is_right(tree: &Tree, drawn: &Drawn, most: usize) {
     let cells = &drawn.map.cells;
@@ -76,7 +76,7 @@ fn sums_are_exact_with_fewer_cells() {
         let span: u64 = drawn.map.cells.iter().map(|cell| cell.bytes).sum();
         assert_eq!(span, 1000 * PAGE);
     }
-    // Windows are no larger than they must be.
+    // Windows are not larger than they must be.
     assert_eq!(drawn(&world, 500).map.window, Some(13));
     assert_eq!(drawn(&world, 500).map.cells.len(), 500);
 }

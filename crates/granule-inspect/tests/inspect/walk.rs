@@ -136,7 +136,7 @@ fn only_what_lies_within_is_shown_and_only_its_tables_are_read() {
         (0, 0x4000_0000, 0x20_0000, RW, Leaves::PAGES),
         (0x20_0000, 0x4020_0000, 0x20_0000, RW, Leaves::PAGES),
     ]);
-    // A walk that read this table would tell that it is missing.
+    // A walk that read this table would report that it is missing.
     let (table, _) = world.entry(0x20_0000, Level::L3);
     world.pages.0.remove(&table);
     let within = (BASE + 0x3fff, BASE + 0x5000);

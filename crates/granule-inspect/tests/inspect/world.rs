@@ -55,7 +55,7 @@ impl Memory for Pages {
 /// Where the tables of tests are.
 pub const TABLES: u64 = 0x9000_0000;
 
-/// What to map: an offset in the half, the output, the bytes, the attributes and the leaf sizes.
+/// A piece to map: an offset in the half, the output, the bytes, the attributes and the leaf sizes.
 pub type Piece<A> = (u64, u64, u64, A, Leaves);
 
 /// A memory with one tree.

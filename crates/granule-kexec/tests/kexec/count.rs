@@ -7,13 +7,13 @@ use granule::arch::PhysicalAddress;
 use granule_kexec::{Clean, InstructionCounts, RECORD_BYTES, UNCACHED, Way, copy_accesses};
 use granule_trace::{BarrierKind, System};
 
-/// What was counted without executing anything.
+/// Returns the counts that are computed without executing anything.
 fn counted(loaded: &Loaded, line: u32) -> InstructionCounts {
     let head = PhysicalAddress(loaded.at.wrapping_sub(loaded.header.distance));
     InstructionCounts::of(&loaded.memory, head, &loaded.header, 4 << line)
 }
 
-/// What the assembly executed.
+/// Returns the counts of what the assembly executed.
 fn executed(cpu: &Cpu) -> InstructionCounts {
     let of = |which: fn(&Did) -> bool| cpu.count(which) as u64;
     InstructionCounts {

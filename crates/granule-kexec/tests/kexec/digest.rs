@@ -26,7 +26,7 @@ fn every_bit_of_every_word_counts() {
 
 #[test]
 fn the_upper_bits_of_two_words_do_not_cancel() {
-    // What a digest of multiplications alone does not see.
+    // A change that a digest of multiplications alone does not detect.
     let words = [0u64; 6];
     for (first, second) in [(0, 1), (0, 5), (3, 4)] {
         for bit in 56..64 {

@@ -187,7 +187,7 @@ fn every_word_that_is_written_over_is_noticed() {
     let (mut memory, list, header) = sealed();
     let mut words: Vec<u64> = memory.written.keys().copied().collect();
     words.sort_unstable();
-    // What is behind the end is not followed: the last page's link, where its room is not filled.
+    // Words behind the end are not followed: the last page's link, where its room is not filled.
     let followed = |at: &u64| {
         let second = memory.load(list.head.0 + 4096 - 32).unwrap();
         *at < list.head.0 + 4096 || *at < second + (130 - 123 + 1) * 32
@@ -273,7 +273,7 @@ fn no_page_is_given_back_if_the_links_are_wrong() {
 }
 
 #[test]
-fn the_header_says_what_it_was_told() {
+fn the_header_contains_what_it_is_given() {
     let (memory, list, header) = sealed();
     let transition = transition();
     assert_eq!(header.magic.to_le_bytes(), *b"granKEXC");

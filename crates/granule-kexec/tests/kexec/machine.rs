@@ -83,7 +83,7 @@ impl Cpu {
         }
     }
 
-    /// How often something was done.
+    /// Returns the number of steps of a kind.
     pub fn count(&self, what: impl Fn(&Did) -> bool) -> usize {
         self.did.iter().filter(|did| what(did)).count()
     }

@@ -211,7 +211,7 @@ proptest! {
             prop_assert!(record.kind != 0 && record.kind < 4);
         }
 
-        // What is said to be reached is all that the records name.
+        // `reached` reports all memory that the records name.
         let (mut written, mut read) = (BTreeSet::new(), BTreeSet::new());
         reached(&segments, |extent, writes| {
             let pages = (extent.start..extent.start + extent.bytes).step_by(4096);

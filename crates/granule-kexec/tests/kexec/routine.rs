@@ -104,14 +104,14 @@ fn cpu(loaded: &Loaded, line: u32) -> Cpu {
     cpu
 }
 
-/// What the steps in Rust did.
+/// Runs the steps in Rust.
 fn in_rust(loaded: &Loaded, line: u32) -> (Begin, Cpu) {
     let mut cpu = cpu(loaded, line);
     let begin = leave(&mut cpu, loaded.at);
     (begin, cpu)
 }
 
-/// What the assembly did, and in how many instructions.
+/// Runs the assembly; returns the number of instructions too.
 pub fn in_assembly(
     program: &Program,
     loaded: &Loaded,
@@ -237,7 +237,7 @@ fn no_instruction_is_idle() {
     let mut expected = vec![stop; 15];
     // The list's end leaves zeros there, which is not relied on.
     expected.extend(["mov     x1, xzr", "mov     x2, xzr"]);
-    // What stops a CPU that takes an exception no one expects, as the vectors above.
+    // The loop of a CPU that takes an unexpected exception, as the vectors above.
     expected.extend(["wfi", stop]);
     if !cfg!(miri) {
         assert_eq!(idle, expected);
@@ -420,7 +420,7 @@ fn all_but_lines_that_are_only_cleaned_is_below_the_limit_and_barriers_do_not_gr
             1.1 * (9.5 * lines(loaded.header.bytes_copied) + lines(loaded.header.bytes_cleaned));
         // The code's beginning and end, and three instructions for each record and each page.
         let fixed = 150.0 + 12.0 * loaded.header.records as f64;
-        // What is cleaned and not copied takes two and a half instructions a line.
+        // Memory that is cleaned and not copied takes two and a half instructions a line.
         let only_cleaned = 2.5
             * lines(
                 loaded.segments[0].2 - loaded.segments[0].1.next_multiple_of(PAGE)
@@ -518,7 +518,7 @@ fn the_recorded_events_are_the_executed_steps() {
         let loaded = everything(&way, if cfg!(miri) { 4 } else { 30 });
         let (begin, cpu) = in_rust(&loaded, 4);
         let segments = &loaded.segments;
-        let told = |at: u64| {
+        let is_emitted = |at: u64| {
             segments.iter().any(|(destination, _, memory, clean, _)| {
                 (*destination..destination + memory).contains(&at)
                     && (way.uncached || *clean != Clean::Nothing)
@@ -531,7 +531,7 @@ fn the_recorded_events_are_the_executed_steps() {
             loaded.header.distance,
             cpu.tcr,
             64,
-            told,
+            is_emitted,
             emit,
         );
         assert_eq!(leave(&mut recorder, loaded.at), begin);
@@ -557,7 +557,7 @@ fn the_recorded_events_are_the_executed_steps() {
                 other => panic!("{other:?}"),
             }
         }
-        // Lines are told by physical addresses, whatever the MMU.
+        // Lines are emitted by physical address, whether the MMU is on or off.
         let mut mmu_off = false;
         let done = cpu.did.iter().filter_map(|did| match *did {
             Did::System(system, operand) => {
@@ -578,7 +578,7 @@ fn the_recorded_events_are_the_executed_steps() {
             .iter()
             .filter_map(stored)
             .map(|at| at.wrapping_sub(distance));
-        assert!(written == stores.filter(|at| told(*at)).collect());
+        assert!(written == stores.filter(|at| is_emitted(*at)).collect());
         // Runs, not lines: far fewer events than steps.
         assert!(
             events.len() < 40 + 8 * loaded.header.records as usize,

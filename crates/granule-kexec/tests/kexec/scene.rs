@@ -17,7 +17,7 @@ pub struct Memory {
     pub written: BTreeMap<u64, u64>,
 }
 
-/// What a word is that nobody has written.
+/// Returns the contents of a word that nobody has written.
 pub fn untouched(address: u64) -> u64 {
     (address ^ 0x5bd1_e995).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
@@ -25,7 +25,7 @@ pub fn untouched(address: u64) -> u64 {
 impl Memory {
     pub fn read(&self, address: u64) -> u64 {
         assert_eq!(address % 8, 0, "{address:#x} is read");
-        assert!(is_ram(address), "{address:#x} is read, and is no RAM");
+        assert!(is_ram(address), "{address:#x} is read, and is not RAM");
         self.written
             .get(&address)
             .copied()
@@ -34,7 +34,7 @@ impl Memory {
 
     pub fn write(&mut self, address: u64, word: u64) {
         assert_eq!(address % 8, 0, "{address:#x} is written");
-        assert!(is_ram(address), "{address:#x} is written, and is no RAM");
+        assert!(is_ram(address), "{address:#x} is written, and is not RAM");
         self.written.insert(address, word);
     }
 }
@@ -57,10 +57,10 @@ impl ListMemory for Memory {
 /// Pages for the list, a few at a time and not in order.
 pub struct Pages {
     pub free: Vec<u64>,
-    /// How many are still given out; what is reserved counts.
+    /// The number that is still given out; reserved ones count.
     pub budget: usize,
     pub out: BTreeSet<u64>,
-    /// `reserve` says yes to whatever is asked for.
+    /// `reserve` accepts every request.
     pub lies: bool,
 }
 

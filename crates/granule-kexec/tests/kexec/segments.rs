@@ -46,7 +46,7 @@ fn tree() -> Segment<'static> {
     }
 }
 
-/// What a wrong pair of segments is refused with, by all that judges them; nothing is emitted, no
+/// Returns the refusal of a wrong pair of segments, the same by all checks; nothing is emitted, no
 /// page taken, nothing written.
 fn refused(segments: &[Segment<'_>]) -> Refusal {
     let why = check(segments, &memory_map()).unwrap_err();
@@ -105,7 +105,7 @@ fn half_pages() {
             "{why}"
         );
     }
-    // What is right for 4K need not be for 64K.
+    // Places that are valid for 4K need not be for 64K.
     let memory_map = MemoryMap {
         page: PageSize::K64,
         ..memory_map()
@@ -324,7 +324,7 @@ fn pages_of_the_transition_must_be_elsewhere() {
 }
 
 #[test]
-fn the_lowest_place_is_found_and_too_big_is_told() {
+fn the_lowest_place_is_found_and_too_big_is_refused() {
     let place = |memory, align, taken: &[Segment<'_>]| {
         find_place("image", memory, align, &ANYWHERE, taken, &memory_map())
     };
@@ -445,7 +445,7 @@ fn an_initramfs_is_within_32_gib_of_its_image() {
     let line = boots(image, GIB, tree).unwrap_err().to_string();
     assert!(line.contains("0x240000000..0x1200000000"), "{line}");
     assert_eq!(near(&PhysRange::new(GIB, MIB)), PhysRange::new(0, 33 * GIB));
-    // Whatever an image says, no address wraps.
+    // Whatever an image contains, no address wraps.
     let last = near(&PhysRange::new(u64::MAX - 0xfff, 0x1000));
     assert_eq!(last.start, 32_u64.wrapping_mul(GIB).wrapping_neg());
 }

@@ -58,7 +58,7 @@ fn make<P: Page>(needs: &Needs<'_>, budget: usize, runs: Runs) -> Made {
     Made { host, made }
 }
 
-/// What is usual: an image that is moved to 2 MiB, an initramfs, sources and list pages.
+/// The usual segments: an image that is moved to 2 MiB, an initramfs, sources and list pages.
 const WRITTEN: [PhysRange; 2] = [
     PhysRange::new(RAM[0].start, 34 * MIB),
     PhysRange::new(RAM[0].start + 40 * MIB, MIB),
@@ -314,7 +314,7 @@ fn tcr_changes_in_the_lower_half_only() {
         };
         let made = made.made.unwrap();
         let user = high.with_va_range(&cpu, VaRange::Lower, 40).unwrap();
-        // What a kernel runs programs with: another T0SZ, hardware updates, TBI, an erratum's bits.
+        // TCR of a kernel that runs programs: another T0SZ, hardware updates, TBI, an erratum's bits.
         let own = 0b11 << 39 | 1 << 37 | 0b11 << 53;
         for now in [
             Tcr::new(&cpu, Some(&user), Some(&high)).0 | own,

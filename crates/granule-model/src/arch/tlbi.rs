@@ -5,7 +5,7 @@
 use super::regime::Regime;
 use granule_trace::System;
 
-/// Which CPUs' TLBs a TLBI reaches.
+/// The CPUs whose TLBs a TLBI reaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum TlbiScope {
     /// The CPU that issues it.
@@ -16,7 +16,7 @@ pub(crate) enum TlbiScope {
     OuterShareable,
 }
 
-/// What a TLBI removes.
+/// The entries that a TLBI removes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Target {
     /// All of the regime.
@@ -50,7 +50,7 @@ pub(crate) struct Tlbi {
     pub(crate) target: Target,
     /// The raw register operand, 0 where the instruction has none.
     pub(crate) operand: u64,
-    /// What an operation on all of EL1&0 removes of stage 2.
+    /// The entries of stage 2 that an operation on all of EL1&0 removes.
     pub(crate) guests: Option<Guests>,
 }
 
@@ -163,7 +163,7 @@ impl Tlbi {
 mod tests {
     use super::*;
 
-    /// Every TLBI that has a name is known, and says what its name does.
+    /// Every TLBI that has a name is decoded, and with the effect that its name implies.
     #[test]
     fn encodings_say_what_names_do() {
         let mut known = 0;

@@ -36,7 +36,7 @@ impl Model {
 
     /// Checks an access that relies on the tables. A result other than the tables' own is a
     /// violation, and so is a read of data that caches or memory may not hold yet. A TLB conflict
-    /// abort is no violation at levels 1 and 2 of FEAT_BBM: sizes change in place there, and
+    /// abort is not a violation at levels 1 and 2 of FEAT_BBM: sizes change in place there, and
     /// software that changes them handles the abort.
     pub fn access(&mut self, cpu: u32, va: u64, access: Access) -> Vec<Outcome> {
         let outcomes = self.outcomes(cpu, va, access);

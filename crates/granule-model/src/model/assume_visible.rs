@@ -66,7 +66,7 @@ impl Model {
         self.check_tlbs(cpu, range);
     }
 
-    /// Checks that TLBs hold nothing of a range but what the tables say.
+    /// Checks that TLBs hold no entries of a range but those of the tables.
     fn check_tlbs(&mut self, cpu: u32, range: Relied) {
         if range.asid.is_none() {
             self.check_disabled(range);

@@ -66,7 +66,7 @@ impl fmt::Display for EventError {
             Self::NoSuchCpu { cpu, cpus } => {
                 write!(f, "CPU {cpu} does not exist, there are {cpus}")
             }
-            Self::Unknown { event } => write!(f, "{event:x?} is nothing that the model knows"),
+            Self::Unknown { event } => write!(f, "{event:x?} is unknown to the model"),
             Self::Misaligned { address } => {
                 write!(
                     f,

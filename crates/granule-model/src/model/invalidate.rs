@@ -160,7 +160,7 @@ impl Model {
             Settle::At(since) if since < pending.event => Ok(()),
             Settle::At(_) if range.combined => Err(Miss::Stage2Cached),
             Settle::Isb(_) => Err(Miss::RegisterNotInEffect),
-            // That DSB would have settled what its own CPU removed.
+            // That DSB would have settled the entries that its own CPU removed.
             _ if range.removed && range.event < pending.dsb => Err(Miss::StoreOfAnotherCpu),
             Settle::At(_) | Settle::Dsb(_) => Err(Miss::StoreNotVisible),
         })
@@ -195,7 +195,7 @@ impl Model {
             return note(range, event, Miss::LocalOnly);
         }
         if let Err(miss) = self.is_removed(range, pending) {
-            // The operation that came before says more.
+            // The reason of the earlier operation is the more precise one.
             if miss == Miss::Stage2Cached && range.missed.is_some() && !range.combined {
                 return Fate::Keep;
             }
@@ -228,8 +228,9 @@ impl Model {
             }
             let by_address = matches!(pending.removes, Removes::Addresses { .. });
             if part.space.regime() == Regime::Stage2 && by_address && run.kind == StaleKind::Leaf {
-                // What a walk of the guest combined with the entry stays until another TLBI, which
-                // must come after this one completed: until now a walk may have combined it again.
+                // An entry that a walk of the guest combined with this one stays until another
+                // TLBI, which must come after this one completed: until now a walk may have
+                // combined it again.
                 left.push(StaleRange {
                     cpus: removed,
                     settle: Settle::At(self.report.now()),

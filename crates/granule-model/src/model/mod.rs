@@ -60,7 +60,7 @@ pub struct Model {
     caches: CacheVisibility,
     /// The violations that the rules found.
     report: Report,
-    /// What goes unchecked.
+    /// The halves that go unchecked.
     unchecked: Vec<Unchecked>,
     /// Halves that a CPU cannot walk by the registers that an event wrote, until its next ISB.
     refused: Vec<(u32, Space, u64)>,

@@ -337,8 +337,8 @@ impl Model {
         }
     }
 
-    /// What a lookup in a new tree may find of another one that the CPU holds: everything (`true`),
-    /// global leaves only, or nothing that matters (`None`).
+    /// Returns the entries of another tree that a lookup in a new one may find in the CPU's TLB:
+    /// everything (`true`), global leaves only, or nothing that matters (`None`).
     fn displaced(&mut self, new: RootId, other: RootId) -> Option<bool> {
         let (one, two) = (self.tables.root(new)?, self.tables.root(other)?);
         let space = one.key.context.space;

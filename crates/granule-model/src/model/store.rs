@@ -71,7 +71,7 @@ impl Model {
     ) {
         let number = address >> PAGE_SHIFT;
         let first = (address >> 3) as usize % PER_PAGE;
-        // What was stored earlier is where all walkers see it, past barriers and caches.
+        // A value that was stored earlier is where all walkers see it, past barriers and caches.
         let is_seen = by.visibility == Visibility::Earlier;
         if !is_seen {
             let mask = line_mask(number, address, count as u64 * 8);
@@ -431,7 +431,7 @@ impl Model {
 
     /// Updates a leaf as the MMU of some CPU does with TCR.HA and TCR.HD: sets the access flag of
     /// the leaf at a physical address, and with `dirty` makes a clean writable page dirty. An entry
-    /// that is no leaf with the bits for it stays as it is. Returns whether anything changed.
+    /// that is not a leaf with the bits for it stays as it is. Returns whether anything changed.
     pub fn update_by_hardware(&mut self, address: u64, dirty: bool) -> bool {
         let old = self.memory.load(address);
         let mut new = old | descriptor::ACCESSED;

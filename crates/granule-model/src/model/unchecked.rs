@@ -7,7 +7,7 @@ use std::fmt;
 /// The most halves and reasons that are kept.
 pub(super) const MOST_UNCHECKED: usize = 64;
 
-/// A half of the addresses of a regime that goes unchecked, since the registers ask for what the
+/// A half of the addresses of a regime that goes unchecked, since the registers select what the
 /// architecture, or the machine, does not have. Named once for each reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unchecked {

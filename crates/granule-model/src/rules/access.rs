@@ -9,7 +9,7 @@ use crate::state::stale_tlb::StaleTlb;
 use crate::violation::Rule;
 use crate::violation::report::{Found, Report};
 
-/// Checks the possible results of an access. A TLB conflict abort is no violation at levels 1 and 2
+/// Checks the possible results of an access. A TLB conflict abort is not a violation at levels 1 and 2
 /// of FEAT_BBM: sizes change in place there, and software that changes them handles the abort.
 pub(crate) fn check(
     stale: &StaleTlb,

@@ -30,7 +30,7 @@ pub(crate) struct CacheVisibility {
     suspect_pages: BTreeSet<u64>,
 }
 
-/// How the walkers of some trees read tables: through the caches or past them.
+/// The way in which the walkers of some trees read tables: through the caches or past them.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Walks {
     cached: bool,

@@ -88,8 +88,8 @@ impl LostUpdates {
 }
 
 /// Checks a descriptor that a CPU found at an address in place of the one that was stored there:
-/// hardware may have set the access flag and made the page dirty. Anything else was stored by
-/// somebody, and the trace does not say so.
+/// hardware may have set the access flag and made the page dirty. Anything else is a store
+/// that is not in the trace.
 pub(crate) fn check_found(
     trees: Trees<'_>,
     cpu: u32,

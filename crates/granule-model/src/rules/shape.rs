@@ -33,7 +33,7 @@ pub(crate) struct Change<'a> {
 }
 
 impl Change<'_> {
-    /// Checks the write. `holds` says whether a root has valid entries.
+    /// Checks the write. `holds` returns whether a root has valid entries.
     pub(crate) fn check(
         self,
         config: &Config,

@@ -238,7 +238,7 @@ pub(crate) fn held_of_disabled(
         let disabled = registers.walks_disabled(space);
         let current = state.roots[space.index()];
         let asid = registers.asid(space);
-        // What it holds of trees without an ASID became stale when it left them.
+        // Entries of trees without an ASID became stale when it left them.
         let parked = asid.is_some() && current.is_some_and(|id| trees.tables.was_empty(id));
         if !registers.mmu_on() || !(disabled || parked) {
             continue;

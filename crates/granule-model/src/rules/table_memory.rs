@@ -14,7 +14,7 @@ use crate::state::trees::Trees;
 use crate::violation::Rule;
 use crate::violation::report::{Found, Report};
 
-/// The state of the rule: whether the trace says which memory is for tables.
+/// The state of the rule: whether the trace records which memory is for tables.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TableMemory {
     /// Table memory was obtained at least once.

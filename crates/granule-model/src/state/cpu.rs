@@ -86,7 +86,7 @@ pub(crate) struct Cpu {
     pub(crate) maintenance: PendingCacheMaintenance,
     /// Ranges removed from the TLB that instructions under way may still use until an ISB.
     pub(crate) draining: Vec<(Space, StaleRange)>,
-    /// Whether it is at EL0: a program runs, and nothing of the CPU's kernel was told since.
+    /// Whether it is at EL0: a program runs, and no event of the CPU's kernel followed.
     pub(crate) in_user: bool,
     /// Whether it has done something since it was switched on or reset: before, it takes part in
     /// nothing.
@@ -142,7 +142,7 @@ impl Cpu {
         &self.registers[regime.index()]
     }
 
-    /// The registers of stage 1, whichever regime: those that say how the CPU itself accesses
+    /// The registers of stage 1, whichever regime: those that control how the CPU itself accesses
     /// memory.
     fn stage1(&self) -> impl Iterator<Item = &Registers> {
         self.registers.iter().take(Regime::Stage2.index())

@@ -67,7 +67,7 @@ pub(crate) fn read(op: Tlbi, ds: bool, lpa2: bool, vmid: u16) -> Removes {
             };
             let granule = descriptor::granule_code(operand >> 46);
             let level = ((operand >> 44) & 0b11) as i8;
-            // Reserved encodings are no hint.
+            // Reserved encodings are not a hint.
             let hint = match (granule, level) {
                 (None, _) | (Some(Granule::K16 | Granule::K64), 0) => None,
                 (Some(Granule::K4), 0) | (Some(Granule::K16), 1) if !lpa2 => None,

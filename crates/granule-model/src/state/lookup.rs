@@ -151,7 +151,7 @@ impl Lookup<'_> {
     }
 
     /// The entries of other members that a lookup of one member of a contiguous group may use: each
-    /// member with the bit speaks for all of the group (RJQQTC, RNGLXZ).
+    /// member with the bit may serve for all of the group (RJQQTC, RNGLXZ).
     fn member_candidates(
         self,
         entry: &EntryAt,

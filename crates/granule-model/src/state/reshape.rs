@@ -1,7 +1,7 @@
 //! How far a CPU has come since it changed the granule or the size of a half whose walks are
 //! disabled. No rule is checked here.
 
-/// What followed the change. Each step needs the one before.
+/// The last step after the change. Each step needs the one before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Step {
     /// Nothing: the register is written.

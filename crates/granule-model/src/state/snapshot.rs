@@ -11,7 +11,7 @@ use crate::arch::descriptor::{self, Kind};
 /// The visits that a kept stale range counts as, since it takes memory.
 const VISITS_OF_A_RANGE: u64 = 32;
 
-/// How entries were replaced, and the CPUs that may hold them.
+/// The circumstances in which entries were replaced, and the CPUs that may hold them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Replaced {
     /// The CPUs that may hold them.

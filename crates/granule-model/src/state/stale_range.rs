@@ -71,7 +71,7 @@ pub(crate) struct StaleRange {
     /// The event that replaced it, and the CPU that did.
     pub(crate) event: u64,
     pub(crate) by: Option<u32>,
-    /// The event that took the memory it leads to for something else; 0 if none did.
+    /// The event that reused the memory to which it leads; 0 if none did.
     pub(crate) reused: u64,
     pub(crate) settle: Settle,
     /// Whether it was replaced by an invalid entry.
@@ -95,7 +95,7 @@ impl StaleRange {
     }
 
     /// The invalidation to name, when a later one is known not to have removed it: one that may have
-    /// removed it says more.
+    /// removed it is the better explanation.
     pub(crate) fn missed_or(&self, event: u64, miss: Miss) -> (u64, Miss) {
         self.missed
             .filter(|(_, known)| *known == Miss::StoreOfAnotherCpu)

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 
 /// The most characters of a wrong word that an error shows.
-const LONGEST_TOLD: usize = 40;
+const LONGEST_SHOWN: usize = 40;
 
 /// The error of one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,7 +25,7 @@ impl LineError {
         let word = rest.split(' ').next().unwrap_or_default();
         // A space in place of a word is shown with the text after it.
         let word = if word.is_empty() { rest } else { word };
-        let mut found: String = word.chars().take(LONGEST_TOLD).collect();
+        let mut found: String = word.chars().take(LONGEST_SHOWN).collect();
         if found.len() < word.len() {
             found.push_str("...");
         }
@@ -52,14 +52,14 @@ impl fmt::Display for LineError {
 
 impl std::error::Error for LineError {}
 
-/// The reasons why a file is no trace.
+/// The reasons why a file is not a trace.
 #[derive(Debug)]
 pub enum ReadError {
     /// A line is wrong.
     Line {
         /// The line, counted from 1.
         line: u64,
-        /// What is wrong with it.
+        /// The error in it.
         error: LineError,
     },
     /// A line is not UTF-8.
@@ -87,7 +87,7 @@ pub enum ReadError {
         /// The number of events that the first line gives.
         expected: u64,
     },
-    /// There are more events than the first line of a complete trace says.
+    /// The trace has more events than the first line of a complete trace states.
     TooLong {
         /// The first line too many, counted from 1.
         line: u64,
@@ -159,12 +159,12 @@ impl fmt::Display for ReadError {
                 "the file ends after {found} of {expected} events: it was cut short; record it again"
             ),
             Self::TooLong { expected, .. } => {
-                write!(f, "more than the {expected} events that line 1 says")
+                write!(f, "more than the {expected} events that line 1 states")
             }
             Self::UnknownCpu { cpu, cpus, .. } => {
                 write!(
                     f,
-                    "CPU {cpu} of {cpus}, counted from 0; line 1 says cpus={cpus}"
+                    "CPU {cpu} of {cpus}, counted from 0; line 1 has cpus={cpus}"
                 )
             }
             Self::Io { error, .. } => write!(f, "cannot be read: {error}"),

@@ -24,7 +24,7 @@ pub struct TraceHeader {
     pub cpus: u32,
     /// The BBM level that all of the CPUs have, 0 to 3.
     pub bbm_level: u8,
-    /// What the kernel leaves undone on purpose.
+    /// The omissions that the kernel makes on purpose.
     pub policies: Policies,
     /// Whether the trace has every event up to the end of the recording.
     pub complete: bool,

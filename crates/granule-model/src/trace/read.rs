@@ -136,7 +136,7 @@ impl<R: BufRead> Reader<R> {
     }
 
     /// The next event: its line, counted from 1, its CPU and the event; `None` at the end of a
-    /// trace that has as many events as its first line says. An incomplete trace may have more.
+    /// trace that has as many events as its first line states. An incomplete trace may have more.
     ///
     /// # Errors
     ///

@@ -127,8 +127,8 @@ pub enum Miss {
     /// that replaced the entry.
     StoreNotVisible,
     /// The same, but another CPU than that of the TLBI removed the entry, and the CPU of the TLBI executed a
-    /// DSB in between. That DSB counts if something orders the store before it, such as a lock; events
-    /// do not tell that.
+    /// DSB in between. That DSB counts if something orders the store before it, such as a lock,
+    /// which events do not show.
     StoreOfAnotherCpu,
     /// The register write that replaced the entry was not in effect: no ISB.
     RegisterNotInEffect,
@@ -157,15 +157,15 @@ pub enum Miss {
 }
 
 impl Miss {
-    /// What became of the invalidation, with the reason: `is in vain`, or `may be in vain` where it may have removed
-    /// the entry after all.
+    /// Returns the result of the invalidation with the reason: `has no effect`, or `may have no
+    /// effect` where it may have removed the entry after all.
     #[must_use]
     pub fn verdict(self) -> String {
         let certainty = match self {
-            Self::StoreOfAnotherCpu => "may be",
-            _ => "is",
+            Self::StoreOfAnotherCpu => "may have",
+            _ => "has",
         };
-        format!("{certainty} in vain: {}", self.text())
+        format!("{certainty} no effect: {}", self.text())
     }
 
     /// The reason in words.
@@ -222,7 +222,7 @@ pub struct Violation {
     pub location: Option<u64>,
     /// The effect that a CPU could observe.
     pub observation: String,
-    /// How often the event broke the rule in the same way.
+    /// The number of times that the event broke the rule in the same way.
     pub times: u64,
 }
 

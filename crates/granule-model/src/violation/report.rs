@@ -63,7 +63,7 @@ impl Found {
     }
 }
 
-/// How many of the last violations a new one may join.
+/// The number of the last violations that a new one may join.
 const RECENT: usize = 16;
 
 /// The current event, and the violations found so far.

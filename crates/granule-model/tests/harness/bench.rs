@@ -18,7 +18,7 @@ pub(crate) struct Bench<P: Page, S: Staged = Stage1> {
     pub(crate) shape: Shape,
     /// The ranges that the last harvest reported, by offset.
     pub(crate) harvested: Vec<(u64, u64)>,
-    /// What the tables are to say after the last operation, if its parts may fail one by one.
+    /// The expected contents of the tables after the last operation, if its parts may fail one by one.
     pub(crate) left: Option<Reference<S>>,
 }
 

@@ -13,8 +13,8 @@ use std::rc::Rc;
 /// The most pages that a cursor advances over; it moves farther.
 const ADVANCES: u64 = 4;
 
-/// Does the steps one after the other, those that are refused too, and leaves what the tables are
-/// to say in `bench.left`. Each step is complete when it returns: nothing is left to the next one.
+/// Does the steps one after the other, those that are refused too, and leaves the expected tables
+/// in `bench.left`. Each step is complete when it returns: nothing is left to the next one.
 pub(crate) fn perform<P: Page, S: Staged>(
     steps: &[Operation<S>],
     bench: &mut Bench<P, S>,

@@ -10,7 +10,7 @@ use granule::arch::{Geometry, Level, PhysicalAddress};
 use granule::table::{EmptyTables, FrameRun, Holes, Leaves, Piece, Stage1};
 use std::marker::PhantomData;
 
-/// Entries that one operation is asked to make at most, beyond what blocks make of it.
+/// The most entries that one operation is to make, beyond what blocks make of it.
 const MOST_ENTRIES: u64 = 700;
 /// Entries that limiting leaves makes of blocks at most.
 const MOST_LIMITED: u64 = 1 << 13;
@@ -130,7 +130,7 @@ impl<S: Staged> Draw<S> {
         }
     }
 
-    /// Smaller leaves for a range; as small as is asked for unless that made too many of them.
+    /// Smaller leaves for a range; as small as requested unless that made too many of them.
     fn limit(&self, random: &mut Random, reference: &Reference<S>) -> Operation<S> {
         let (from, bytes) = if random.either() {
             self.inside(random, reference)

@@ -14,9 +14,9 @@ pub(crate) trait Gate {
     /// From now on it is this CPU.
     fn on(&self, cpu: u32);
     fn event(&self, kind: Event);
-    /// What memory holds at an address.
+    /// Returns the descriptor at an address.
     fn descriptor(&self, address: u64) -> u64;
-    /// The event `store`, which is one to `address`, and what that held just before: nothing comes
+    /// Stores by the event `store` to `address`, and returns the descriptor of just before: nothing comes
     /// between the two.
     fn exchange(&self, address: u64, store: Event) -> u64;
 }

@@ -10,7 +10,7 @@ use granule::arch::{Page, Page4K, Page16K, Page64K};
 use granule::table::{Stage1, Stage2};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-/// Operations of a run unless told otherwise, over all shapes.
+/// Operations of a run by default, over all shapes.
 const OPERATIONS: u64 = 30_000;
 /// Operations after which a run goes on with an empty tree on a new machine.
 const PER_MACHINE: u64 = 200;
@@ -86,7 +86,7 @@ fn all<P: Page, S: Staged>(sizes: &[(u32, bool)], share: u64, hardware: bool) {
     }
     let splits = total.operations / if hardware { 1000 } else { 200 };
     assert!(total.split > splits, "{} splits", total.split);
-    // What hardware may update is not merged.
+    // Leaves that hardware may update are not merged.
     let merges = total.operations / 10_000;
     assert!(
         hardware || total.merged >= merges,

@@ -47,7 +47,7 @@ fn run<P: Page, S: Staged>(shape: Shape, operations: u64) -> u64 {
         let mut operation = draw.operation(&mut random, &reference);
         operation.look(&bench);
         if let Operation::Cursor(steps) = &mut operation {
-            // What fails as a whole.
+            // Operations that fail as a whole.
             steps.truncate(1);
         }
         let before = (dump(&bench), given_out(&bench));

@@ -16,7 +16,7 @@ use std::rc::Rc;
 /// The most notes that are followed at a time.
 const MOST: usize = 200;
 
-/// What a CPU noted in the leaf of an offset.
+/// A bit that a CPU set in the leaf of an offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Note {
     offset: u64,
@@ -39,7 +39,7 @@ pub(crate) struct Notes {
     before: Vec<Note>,
     /// Those of the operation under way.
     now: Rc<RefCell<Vec<Note>>>,
-    /// How many there were, and how many a harvest reported.
+    /// The number of all, and of those that a harvest reported.
     pub(crate) made: u64,
     pub(crate) reported: u64,
 }
@@ -89,7 +89,7 @@ fn leaf(model: &Model, geometry: &Geometry, root: PhysicalAddress, offset: u64) 
 }
 
 impl Notes {
-    /// What CPUs do at these offsets, now and then, and more often where they did before.
+    /// Has CPUs access these offsets now and then, and more often where they did before.
     pub(crate) fn meanwhile<P: Page, S: Staged>(
         &self,
         bench: &Bench<P, S>,

@@ -16,7 +16,7 @@ pub(crate) enum OfLeaves<S: Staged = Stage1> {
     SetDirty(bool, Holes),
     Harvest {
         what: Harvest,
-        /// The offsets of the leaves that the range meets, which the tables know.
+        /// The offsets of the leaves that the range meets, as the tables have them.
         whole: (u64, u64),
     },
 }
@@ -44,7 +44,7 @@ impl<S: Staged> OfLeaves<S> {
     }
 
     /// Any of them. Without updates by hardware an access flag that is harvested without a TLBI
-    /// lets some accesses fault and others not, so that is left out there.
+    /// makes some accesses fault and others not, so that is left out there.
     pub(crate) fn draw(random: &mut Random, hardware: bool) -> Self {
         let holes = random.of(&[Holes::Refuse, Holes::Skip]);
         match random.below(8) {

@@ -18,10 +18,10 @@ use std::rc::Rc;
 /// Where table pages begin.
 pub(crate) const TABLES: u64 = 0x4000_0000;
 
-/// What becomes of an event: usually itself.
+/// Replaces an event: usually by itself.
 pub(crate) type Tap = Box<dyn FnMut(&Model, Event) -> Vec<Event>>;
 
-/// What other CPUs do between two events.
+/// The actions of other CPUs between two events.
 pub(crate) type Meanwhile = Box<dyn FnMut(&mut Model)>;
 
 /// The machine, and who is doing something on it.
@@ -55,7 +55,7 @@ impl World {
         }))
     }
 
-    /// What the descriptor that `store` replaces was just before: what others do comes first.
+    /// Stores, and returns the descriptor of just before: what others do comes first.
     fn exchange(&mut self, address: u64, store: Event) -> u64 {
         let mut meanwhile = self.meanwhile.take();
         let before = self.model.descriptor(address);
@@ -132,7 +132,7 @@ pub(crate) struct Pages {
     bytes: u64,
     free: Vec<u64>,
     next: u64,
-    /// How many pages are still to be had, for [`reserve`](TableAllocator::reserve).
+    /// The number of pages that are left, for [`reserve`](TableAllocator::reserve).
     pub(crate) left: u64,
 }
 

@@ -199,7 +199,7 @@ impl<S: Staged> Operation<S> {
         }
     }
 
-    /// Finds out what the tables know and the reference does not.
+    /// Reads from the tables what the reference does not contain.
     pub(crate) fn look<P: Page>(&mut self, bench: &Bench<P, S>) {
         let range = self.range(&bench.geometry);
         if let Self::OfLeaves { does, .. } = self {

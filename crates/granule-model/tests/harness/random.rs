@@ -55,6 +55,6 @@ pub(crate) fn from_environment(name: &str) -> Option<u64> {
     };
     match number {
         Ok(number) => Some(number),
-        Err(error) => panic!("{name}={text} is no number: {error}"),
+        Err(error) => panic!("{name}={text} is not a number: {error}"),
     }
 }

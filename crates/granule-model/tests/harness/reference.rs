@@ -81,14 +81,14 @@ impl<S: Staged> Reference<S> {
         Some(stretch.output + inside)
     }
 
-    /// What `offset` maps to.
+    /// Returns the address and the attributes of `offset`.
     pub(crate) fn at(&self, offset: u64) -> Option<(u64, S::Attributes)> {
         let (inside, stretch) = self.stretch(offset)?;
         let attributes = self.known(stretch.attributes);
         (!stretch.present_invalid).then_some((stretch.output + inside, attributes))
     }
 
-    /// What is known of attributes: nothing of what hardware may change.
+    /// Normalises attributes, so that what hardware may change always compares equal.
     pub(crate) fn known(&self, mut attributes: S::Attributes) -> S::Attributes {
         if self.hardware {
             let parts = S::parts(&mut attributes);
@@ -211,7 +211,7 @@ impl<S: Staged> Reference<S> {
         }
     }
 
-    /// What an access to `offset` must result in.
+    /// Returns the expected outcome of an access to `offset`.
     pub(crate) fn outcome(&self, geometry: &Geometry, offset: u64, access: Access) -> Outcome {
         let Some((address, attributes)) = self.at(offset) else {
             return Outcome::Fault(FaultKind::Translation);

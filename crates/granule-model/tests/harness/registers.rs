@@ -1,13 +1,13 @@
-//! The registers and instructions of a CPU that goes to another space, each told as an event.
+//! The registers and instructions of a CPU that goes to another space, each recorded as an event.
 
 use granule::arch::registers::{Tcr, Ttbr};
 use granule::space::switch::Registers;
 use granule_model::{Barrier, Event, System};
 
-/// Registers whose writes a closure is told.
-pub(crate) struct Told<F: FnMut(Event)>(pub(crate) F);
+/// Registers whose writes are passed to a closure.
+pub(crate) struct Recorded<F: FnMut(Event)>(pub(crate) F);
 
-impl<F: FnMut(Event)> Registers for Told<F> {
+impl<F: FnMut(Event)> Registers for Recorded<F> {
     unsafe fn write_tcr(&mut self, value: Tcr) {
         (self.0)(Event::System(System::TCR_EL1, value.0));
     }

@@ -26,7 +26,7 @@ use std::collections::BTreeMap;
 /// Addresses looked at in the middle of each operation, and after it beside those of the regions.
 const SAMPLES: usize = 10;
 
-/// What was done.
+/// Counts of what was done.
 #[derive(Debug, Default)]
 pub(crate) struct Done {
     pub(crate) operations: u64,
@@ -117,7 +117,7 @@ fn breaks<S: Staged>(
     before.map(memory) != after.map(memory)
 }
 
-/// A machine of `shape` with a tree, and what the tree is to say.
+/// A machine of `shape` with a tree, and the tree's expected contents.
 pub(crate) struct Run<P: Page, S: Staged = Stage1> {
     bench: Bench<P, S>,
     reference: Reference<S>,
@@ -247,8 +247,8 @@ impl<P: Page, S: Staged> Run<P, S> {
         }
     }
 
-    /// Every run of leaves that follow each other says of its first and its last address what the
-    /// reference says; a region that begins or ends inside one was looked at there. And there are
+    /// Every run of leaves that follow each other maps its first and its last address as the
+    /// reference does; a region that begins or ends inside one was looked at there. And there are
     /// no more bytes.
     fn compare_leaves(&mut self) {
         let base = self.bench.geometry.base().0;
@@ -281,7 +281,7 @@ impl<P: Page, S: Staged> Run<P, S> {
         self.done.leaves += leaves;
     }
 
-    /// One access by one CPU, and what the library says about the address.
+    /// Makes one access by one CPU, and compares the library's answer for the address.
     fn look(&mut self, va: u64, access: Access) {
         let geometry = self.bench.geometry;
         let offset = va.wrapping_sub(geometry.base().0);

@@ -2,7 +2,7 @@
 
 use granule::arch::{CpuFeatures, Geometry, IdRegisters, Page, Regime, VaRange};
 
-/// What an address space and its machine are like.
+/// The shape of an address space, and the features of its machine.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
     pub(crate) va_bits: u32,
@@ -14,7 +14,7 @@ pub(crate) struct Shape {
     pub(crate) bbm_level: u8,
     /// FEAT_TLBIRANGE and FEAT_TTL.
     pub(crate) tlbi_range: bool,
-    /// Every TLBI twice, as an erratum asks.
+    /// Every TLBI twice, as an erratum requires.
     pub(crate) repeat: bool,
     /// The model reports what is legal but careless too.
     pub(crate) strict: bool,
@@ -90,7 +90,7 @@ impl Shape {
     }
 }
 
-/// The sizes in which operations are asked for: the leaves and groups that there are, and a
+/// The sizes in which operations are requested: the existing leaves and groups, and a
 /// whole table of pages.
 pub(crate) fn units(geometry: &Geometry) -> Vec<u64> {
     let page = geometry.page_size().bytes();

@@ -21,14 +21,14 @@ pub(crate) const VMID: u16 = 0x2a;
 /// The hypervisor's own top table, which is empty.
 const HOST: u64 = 0x3000_0000;
 
-/// What a leaf gives an access: the memory attribute byte, and the rights of both privileges.
+/// The memory attribute byte that a leaf gives an access, and the rights of both privileges.
 pub(crate) struct Given {
     pub(crate) memory: u8,
     pub(crate) privileged: Rights,
     pub(crate) user: Rights,
 }
 
-/// What attributes have that other operations than those of permissions change too.
+/// The parts of attributes that other operations than those of permissions change too.
 pub(crate) struct Parts<'a, M> {
     pub(crate) memory: &'a mut M,
     pub(crate) shareability: &'a mut Shareability,
@@ -37,7 +37,7 @@ pub(crate) struct Parts<'a, M> {
     pub(crate) dirty_modifier: &'a mut bool,
 }
 
-/// A stage that the harness knows.
+/// A stage that the harness supports.
 pub(crate) trait Staged: Stage + Default + PartialEq {
     /// The regime of accesses to what the tables translate.
     const REGIME: granule_model::Regime;
@@ -46,7 +46,7 @@ pub(crate) trait Staged: Stage + Default + PartialEq {
 
     fn geometry<P: Page>(shape: &Shape) -> Self::Geometry;
     fn set_asid<P: Page, E: TableEnvironment>(tables: &mut PageTables<P, E, Self>, shape: &Shape);
-    /// Cleans the root and lets every CPU walk it.
+    /// Cleans the root and makes every CPU walk it.
     fn turn_on(world: &Shared, shape: &Shape, geometry: &Self::Geometry, root: u64);
     fn attributes(random: &mut Random, global: bool) -> Self::Attributes;
     /// Kinds of memory to change to. Mostly the usual one, so that some leaves have it already.
@@ -58,9 +58,9 @@ pub(crate) trait Staged: Stage + Default + PartialEq {
     /// Whether a change names no permission.
     fn changes_nothing(change: &Self::PermissionChange) -> bool;
     fn changed(attributes: Self::Attributes, change: &Self::PermissionChange) -> Self::Attributes;
-    /// What a descriptor keeps of attributes: the rest has no place in it.
+    /// Returns the part of attributes that a descriptor can encode.
     fn as_kept(geometry: &Geometry, attributes: Self::Attributes) -> Self::Attributes;
-    /// What an access finds, and the shareability; `None` while the access flag is clear.
+    /// Returns the result of an access, and the shareability; `None` while the access flag is clear.
     fn given(attributes: &Self::Attributes) -> Option<(Given, Shareability)>;
 
     fn at(address: u64) -> Self::Input {
@@ -245,7 +245,7 @@ impl Staged for Stage2 {
     ) {
     }
 
-    /// Turns the MMU of the hypervisor on, which walks an empty tree of its own, and lets every CPU
+    /// Turns the MMU of the hypervisor on, which walks an empty tree of its own, and makes every CPU
     /// run the guest.
     fn turn_on(world: &Shared, shape: &Shape, geometry: &Stage2Geometry, root: u64) {
         let features = shape.features();

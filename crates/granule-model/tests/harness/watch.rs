@@ -15,7 +15,7 @@ pub(crate) struct Sample {
 }
 
 /// Whether this is a TLB conflict abort where it may be taken: sizes change in place at levels 1
-/// and 2 of FEAT_BBM, and who asks for that handles it.
+/// and 2 of FEAT_BBM, and software that enables that handles it.
 pub(crate) fn conflict_allowed(model: &Model, outcome: &Outcome) -> bool {
     *outcome == Outcome::Conflict && matches!(model.config().bbm_level, 1 | 2)
 }
@@ -29,7 +29,7 @@ pub(crate) struct Watch {
     pub(crate) cpus: u64,
     /// Something may be broken before it is made anew: an access may fault in between.
     pub(crate) may_fault: bool,
-    /// What was wrong first.
+    /// The first error.
     pub(crate) wrong: Option<String>,
     pub(crate) accesses: u64,
 }

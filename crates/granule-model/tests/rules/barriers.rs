@@ -109,7 +109,7 @@ fn tables_are_filled_before_they_are_linked() {
         steps.iter().for_each(|step| step(&mut rig));
         rig.expect(&[Rule::UnorderedLink]);
     }
-    // An observer that learnt late of the table says that walkers saw it before; what is stored
+    // An observer that learnt late of the table records that walkers saw it before; what is stored
     // to it since is like any other store.
     for (later, rules) in [(None, &[][..]), (Some(fill), &[Rule::UnorderedLink])] {
         let mut rig = Rig::new(0);

@@ -236,7 +236,7 @@ fn a_block_is_split_in_place_from_level_2_on() {
 }
 
 #[test]
-fn a_conflict_abort_is_told_of_strictly() {
+fn a_conflict_abort_is_reported_in_strict_mode() {
     for (level, rules) in [(2, &[Rule::ConflictPossible][..]), (3, &[])] {
         let mut rig = Rig::with(Config {
             cpus: 2,

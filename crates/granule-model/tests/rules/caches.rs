@@ -402,11 +402,11 @@ fn stores_with_the_mmu_off_are_relied_on_after_an_invalidation() {
         rig.expect(&[]);
         rig.event(assume_visible(VA));
         rig.expect(rules);
-        // By all that the tables say.
+        // By all that the tables map.
         let mut rig = stored_off(maintenance);
         rig.sync();
         rig.expect(rules);
-        // What was said is not said again.
+        // A reported violation is not reported again.
         rig.sync();
         rig.expect(&[]);
         // By a fetch.

@@ -87,7 +87,7 @@ const TWO: u64 = 0x5100_0000;
 const RAM_ONE: u64 = 0x9000_0000;
 const RAM_TWO: u64 = 0xa000_0000;
 
-/// What a CPU does on its way from `from` to the tree at `base` of size `to` under an ASID.
+/// Returns the steps of a CPU on its way from `from` to the tree at `base` of size `to` under an ASID.
 fn steps(from: u64, to: u64, ttbr: u64) -> Vec<Event> {
     let write = Event::System;
     let isb = Event::Barrier(Barrier::ISB);
@@ -119,7 +119,7 @@ fn ttbr(base: u64, asid: u64) -> u64 {
 /// under ASID 1.
 fn machine(one: Size, two: Size) -> Rig {
     let mut rig = Rig::new(0);
-    // Memory is told of from here on, so the kernel's tables are too.
+    // Memory for tables is recorded from here on, so the kernel's tables are recorded too.
     rig.event(Event::Obtained {
         start: L0,
         bytes: 0x4000,
@@ -305,7 +305,7 @@ fn an_asid_changes_its_size_after_an_invalidation() {
     let mut rig = machine(K4, K64);
     same(&mut rig, 1, TCR, 2);
     rig.expect(&[]);
-    // That CPU has left, and holds what it held: it is to invalidate before it uses the number.
+    // The CPU has left, and holds what it held: it is to invalidate before it uses the number.
     let mut rig = machine(K4, K64);
     rig.cpu = 0;
     rig.register(System::TTBR0_EL1, ttbr(ONE, 7));
@@ -379,7 +379,7 @@ fn a_tlbi_names_the_granule_of_the_tree_and_not_that_of_the_cpu() {
 }
 
 #[test]
-fn a_group_of_pages_with_a_hole_is_told_in_every_granule() {
+fn a_group_of_pages_with_a_hole_is_reported_in_every_granule() {
     for (size, members) in [(K4, 16), (K16, 128), (K64, 32)] {
         for hole in [false, true] {
             let mut rig = machine(size, size);

@@ -61,7 +61,7 @@ fn trees_of_two_asids_share_what_is_global_at_no_cost() {
     }
     // Less than the entries of one table for each switch.
     assert!(rig.model.visits() - before < 2000 * 512);
-    // What changes in between is what counts.
+    // The change in between counts.
     for index in 0..100 {
         rig.store(L3 + index * 8, 0);
         rig.invalidate("vaale1is", at(VA + index * 0x1000));
@@ -173,7 +173,8 @@ fn a_tree_is_its_asids_while_the_cpu_is_parked_on_an_empty_one() {
 /// 4K pages and 40-bit addresses in the lower half: top tables of two entries.
 const SMALL: u64 = (TCR & !0x3f) | 24;
 
-/// What CPUs do to the small tables `one`, `two` and `three` of one page before CPU 1 enters one of them.
+/// The stores of CPUs to the small tables `one`, `two` and `three` of one page before CPU 1 enters
+/// one of them.
 type Steps = fn(&mut Rig, [u64; 3]);
 
 #[test]
@@ -347,7 +348,7 @@ fn a_fault_on_a_new_entry_may_be_taken_on_purpose() {
     for (policies, ordered, legal) in [
         (Policies::NONE, true, false),
         (taken, true, true),
-        // What was in the memory before may be anything, and a walker may still find it.
+        // The memory may have held anything before, and a walker may still find it.
         (taken, false, false),
     ] {
         let mut rig = program(1, policies);
@@ -366,7 +367,7 @@ fn a_fault_on_a_new_entry_may_be_taken_on_purpose() {
         assert_eq!(found.is_empty(), legal, "{found:?}");
         assert!(found.iter().all(|rule| *rule == Rule::UnorderedLink));
     }
-    // An entry that was valid before is no fault.
+    // An entry that was valid before is not a fault.
     let mut rig = program(1, taken);
     chain(&mut rig, L0 + 0x8000);
     rig.store(L0 + 0xb000, RAM | PAGE | RW | NG);
@@ -408,7 +409,7 @@ fn an_unmap_of_the_kernel_may_be_put_off_until_the_addresses_are_mapped_again() 
 #[test]
 fn a_hypervisor_may_put_off_an_unmap_as_a_kernel_does() {
     let lazy = Policies::NONE.with(Policy::LazyUnmap);
-    // What becomes of the second mapping of a page, and whether that may be put off.
+    // The fate of the second mapping of a page, and whether its unmap may be put off.
     for (policies, next, rules) in [
         (lazy, 0, &[][..]),
         (Policies::NONE, 0, &[Rule::StaleReuse]),

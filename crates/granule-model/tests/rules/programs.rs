@@ -77,7 +77,7 @@ fn an_entry_is_found_as_it_was_stored_or_as_hardware_made_it() {
         (HA, clean | AF, (clean | AF) & !RO, false),
         (HA | HD, page | AF | RO, page | AF, false),
         (HA | HD, page | AF, page | AF | RO, false),
-        // What hardware never does.
+        // Changes that hardware never makes.
         (HA | HD, clean, (clean | AF) + 0x1000, false),
         (HA | HD, 0, page | AF, false),
         (HA | HD, page & !1, (page & !1) | AF, false),

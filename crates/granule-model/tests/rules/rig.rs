@@ -14,7 +14,7 @@ pub(crate) const L3: u64 = 0x4000_3000;
 pub(crate) const SPARE: u64 = 0x4000_4000;
 /// The first address of the upper half, which the tree translates.
 pub(crate) const VA: u64 = 0xffff_0000_0000_0000;
-/// What pages map to.
+/// The memory that pages map to.
 pub(crate) const RAM: u64 = 0x8000_0000;
 
 pub(crate) const PAGE: u64 = 0b11;
@@ -174,7 +174,7 @@ impl Rig {
         self.event(Event::System(op, operand));
     }
 
-    /// What makes invalid entries valid: DSB ISHST, ISB.
+    /// Makes stores to invalid entries take effect: DSB ISHST, ISB.
     pub(crate) fn publish(&mut self) {
         self.barrier(Barrier::DSB_ISHST);
         self.isb();

@@ -18,7 +18,7 @@ fn a_trace_that_is_wrong_all_the_way_is_replayed_too() {
         rig.model.config().most_violations
     );
     assert!(rig.model.violation_count() > 18_000);
-    // What was reported is dropped, however long it goes on.
+    // Entries that were reported are dropped, however long it goes on.
     assert!(rig.model.kept() < 2000, "{} kept", rig.model.kept());
 }
 

@@ -32,7 +32,7 @@ fn an_event_may_name_all_of_memory() {
     };
     let mut rig = Rig::with(Config::default());
     let tables = (L0, 0x4000);
-    // Whoever has memory is known of all of it, and of pages that were something else.
+    // The state of all memory is tracked, and of pages that were something else.
     rig.event(obtain(0, ALL));
     rig.event(free(SPARE, 0x1000));
     rig.expect(&[]);
@@ -40,7 +40,7 @@ fn an_event_may_name_all_of_memory() {
     assert_eq!(rig.model.violations()[0].rule, Rule::NotTableMemory);
     rig.model.clear_violations();
     rig.store(L2 + 8, 0);
-    // What is in memory that was obtained is unknown, wherever it is.
+    // The contents of obtained memory are unknown, wherever it is.
     rig.store(L2 + 16, 0x7_0000_0000 | TABLE);
     assert_eq!(rig.model.violations()[0].rule, Rule::UninitialisedTable);
     rig.model.clear_violations();
@@ -49,7 +49,7 @@ fn an_event_may_name_all_of_memory() {
     // It is linked, and its pointer may be cached.
     rig.expect(&[Rule::FreedInUse, Rule::FreedInUse]);
 
-    // Of all lines, those cleaned are told from those that are not.
+    // Of all lines, those cleaned are distinguished from those that are not.
     let mut rig = Rig::with(Config::default());
     rig.store(L3, RAM | PAGE | RW | DEVICE);
     rig.publish();

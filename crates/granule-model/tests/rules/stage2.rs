@@ -321,7 +321,7 @@ fn a_table_is_freed_after_an_invalidation_of_all_levels() {
         ("ipas2e1is", &[][..]),
         ("vmalls12e1is", &[]),
         ("ipas2le1is", &[Rule::FreedInUse]),
-        // Combined entries hold no pointer to a table of stage 2, but removing them is no help.
+        // Combined entries hold no pointer to a table of stage 2, but removing them does not help.
         ("vmalle1is", &[Rule::FreedInUse]),
     ] {
         let mut guest = Guest::new(0);
@@ -352,7 +352,7 @@ fn break_before_make_takes_both_invalidations() {
         guest.store(L3, (RAM + 0x10_0000) | PAGE | ALL);
         guest.expect(rules);
     }
-    // In place, what is no permission.
+    // In place, changes other than of permissions.
     for (new, rules) in [
         (RAM | PAGE | ALL & !READ, &[][..]),
         (RAM | PAGE | ALL | 0b10 << 53, &[]),
@@ -396,7 +396,7 @@ fn a_block_is_split_in_place_from_level_2_on() {
 }
 
 #[test]
-fn guests_are_told_apart_by_vmid() {
+fn guests_are_distinguished_by_vmid() {
     let mut guest = Guest::new(0);
     // CPU 0 goes to another guest, with another VMID and nothing mapped.
     guest.register(System::VTTBR_EL2, OTHER | 8 << 48);
@@ -524,7 +524,7 @@ fn an_invalidation_is_that_of_the_vmid_in_effect() {
         guest.event(Event::User);
         guest.expect(rules);
     }
-    // A CPU that was off heard nothing, and one that was reset knows nothing any more.
+    // A CPU that was off received no TLBI, and one that was reset has an unknown TLB.
     let mut guest = at_el2();
     guest.tlbi("vmalls12e1is", 0);
     guest.barrier(Barrier::DSB_ISH);
@@ -535,7 +535,7 @@ fn an_invalidation_is_that_of_the_vmid_in_effect() {
     guest.register(System::HCR_EL2, VM);
     guest.event(Event::User);
     guest.expect(&[Rule::UnknownTlb]);
-    // The host's own programs are no guest.
+    // The host's own programs are not a guest.
     let mut guest = at_el2();
     guest.register(System::HCR_EL2, VM | 1 << 34 | 1 << 27);
     guest.event(Event::User);

@@ -72,7 +72,7 @@ fn tables_below_an_unlinked_one_may_be_walked_too() {
 fn an_unlinked_table_is_not_filled_while_it_may_be_walked() {
     let mut rig = Rig::new(0);
     rig.store(L2, 0);
-    // Links of a free list are no valid entries.
+    // Links of a free list are not valid entries.
     rig.store(L3, 0x4000_5000);
     rig.expect(&[]);
     rig.store(L3, RAM | PAGE | RW);

@@ -145,7 +145,7 @@ fn a_tlbi_that_may_have_removed_an_entry_is_named_before_later_ones() {
     ] {
         assert_eq!(handed_over(&[&all[..], later].concat()), of_another);
     }
-    // What a TLBI does not reach is not removed by it, whatever a lock orders.
+    // An entry that a TLBI does not reach is not removed by it, whatever a lock orders.
     let own = [(1, dsb), (1, Tlbi("vmalle1", 0)), (1, dsb)];
     let of_its_own = (1, Some(Miss::StoreOfAnotherCpu));
     let both = [of_its_own, (0, Some(Miss::LocalOnly))];
@@ -157,7 +157,7 @@ fn a_tlbi_that_may_have_removed_an_entry_is_named_before_later_ones() {
 
 #[test]
 fn only_what_was_removed_may_be_covered_by_another_cpu_s_dsb() {
-    // Changed, not removed: another CPU's DSB is not asked for.
+    // Changed, not removed: another CPU's DSB is not required.
     let mut rig = Rig::new(0);
     rig.store(L3, RAM | PAGE | RW);
     rig.publish();
@@ -187,7 +187,7 @@ fn a_missed_invalidation_says_why() {
     );
 }
 
-/// A page narrowed to read-only, then invalidated as told; whether that sufficed.
+/// Narrows a page to read-only, then invalidates it by this TLBI; returns whether that sufficed.
 fn narrowed(va: u64, name: &str, operand: u64) -> bool {
     let mut rig = Rig::new(0);
     let entry = L3 + ((va >> 12) & 511) * 8;
@@ -260,7 +260,7 @@ fn a_range_with_a_misaligned_base_or_that_wraps_is_unpredictable() {
 }
 
 #[test]
-fn asids_are_told_apart() {
+fn asids_are_distinguished() {
     // Process pages in the lower half, ASID 5; another CPU has ASID 6.
     let run = |asid: u64, name: &str, operand: u64| {
         let mut rig = Rig::new(0);
@@ -505,7 +505,7 @@ fn an_asid_form_leaves_table_entries_that_lead_to_global_leaves() {
 
 #[test]
 fn a_level_hint_is_for_table_entries_too() {
-    // A hint says the level of the leaf, and tables from there on are not on the way to it.
+    // A hint gives the level of the leaf, and tables from there on are not on the way to it.
     for (hint, rules) in [(3, &[][..]), (2, &[Rule::FreedInUse])] {
         let mut rig = unlinked();
         rig.tlbi("vaae1is", at(VA) | (0b01 << 2 | hint) << 44);

@@ -30,15 +30,15 @@ pub trait Sink: Copy {
     /// Takes one event. Only code inside [`atomically`](Self::atomically) calls this.
     fn record(&self, event: Event);
 
-    /// Records that the CPU uses `bytes` bytes from `start` as the tables say from now on. The
-    /// caller of an operation on tables records this, because the operation does not know its
-    /// purpose.
+    /// Records that the CPU uses `bytes` bytes from `start` as the tables map them from now on. The
+    /// caller of an operation on tables records this, because the operation itself has no
+    /// information about its purpose.
     #[inline(always)]
     fn assume_visible(&self, start: VirtualAddress, bytes: u64) {
         self.assume(start, bytes, None);
     }
 
-    /// Records that programs of an address space use `bytes` bytes from `start` as the tables say
+    /// Records that programs of an address space use `bytes` bytes from `start` as the tables map them
     /// from now on, whichever CPU they run on.
     #[inline(always)]
     fn assume_visible_in(&self, asid: u16, start: VirtualAddress, bytes: u64) {

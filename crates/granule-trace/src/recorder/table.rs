@@ -157,7 +157,7 @@ unsafe impl<T: TableMemory, S: Sink> TableMemory for Recorded<T, S> {
         visibility: Visibility,
     ) -> Descriptor {
         self.sink.atomically(|sink| {
-            let told = match visibility {
+            let noted = match visibility {
                 // No other code can have changed a private entry.
                 Visibility::Private => Visibility::Private,
                 // A trace has one word for a store. The release is what a link is judged by.
@@ -169,7 +169,7 @@ unsafe impl<T: TableMemory, S: Sink> TableMemory for Recorded<T, S> {
             if S::LOADS {
                 record_found(sink, table, index, found);
             }
-            sink.record(stored(table, index, 1, descriptor, 0, told));
+            sink.record(stored(table, index, 1, descriptor, 0, noted));
             found
         })
     }

@@ -56,7 +56,7 @@ global_asm!(
     .endm
     granule_cache_by_line granule_cache_clean, cvac
     granule_cache_by_line granule_cache_clean_and_invalidate, civac
-    // What was stored past the caches comes first.
+    // Stores past the caches are ordered before it.
     granule_cache_by_line granule_cache_invalidate, ivac, "dmb sy"
     .purgem granule_cache_by_line
     .text

@@ -15,7 +15,7 @@ use crate::arch::{FaultStatus, Regime};
 #[inline]
 #[must_use]
 pub fn resolve_tlb_conflict(regime: Regime, esr: u64) -> bool {
-    // Bit 26 tells the class of an abort from the same level from that of one from a lower level.
+    // Bit 26 distinguishes the class of an abort from the same level from that of one from a lower level.
     let same_level = esr >> 26 & 1 == 1;
     let own = match regime {
         Regime::El1And0 => true,

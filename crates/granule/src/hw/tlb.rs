@@ -44,7 +44,7 @@ pub fn invalidate_local(regime: Regime) {
 }
 
 /// Issues one TLBI: the SYS instruction of a constant operation in a constant regime. Written as
-/// SYS, because the assembler knows the range forms only with FEAT_TLBIRANGE enabled for the whole
+/// SYS, because the assembler accepts the range forms only with FEAT_TLBIRANGE enabled for the whole
 /// build.
 macro_rules! tlbi {
     ($op:expr, $regime:expr) => {

@@ -198,7 +198,7 @@ unsafe impl<R: PhysToVirt> TableAllocator for Arena<R> {
 
 /// An allocator that may be, or wrap, an [`Arena`].
 pub trait HasArena {
-    /// How the arena reaches freed pages.
+    /// The access of the arena to freed pages.
     type Memory: PhysToVirt;
     /// The arena, if tables come from one.
     fn arena(&mut self) -> Option<&mut Arena<Self::Memory>>;

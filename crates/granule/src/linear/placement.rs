@@ -17,7 +17,8 @@ impl Placement {
     /// Chooses the origin for RAM from `ram_start` to `ram_end` in a window of `span` bytes at
     /// `base`. The origin is the start of RAM rounded down to the largest leaf size with which all
     /// of RAM still fits. If RAM fits with no block size, the origin is rounded to the smallest
-    /// block, and RAM beyond the window stays unmapped ([`reaches`](Self::reaches) tells).
+    /// block, and RAM beyond the window stays unmapped ([`reaches`](Self::reaches) returns how much
+    /// is mapped).
     ///
     /// `base` must be aligned to the largest leaf of `geometry`. The base of a half is, unless the
     /// half is smaller than that leaf.

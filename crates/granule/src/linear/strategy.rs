@@ -70,7 +70,7 @@ impl Strategy {
 
 /// A published strategy: any one except [`Direct`](Strategy::Direct). It maps tables through slots.
 ///
-/// The builder and the cost arithmetic take this type, so they cannot be asked for `Direct`.
+/// The builder and the cost arithmetic take this type, so they cannot be called with `Direct`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Published(Strategy);
 

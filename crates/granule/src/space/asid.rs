@@ -225,7 +225,7 @@ pub struct Renewed {
     /// This CPU must invalidate all of its own TLB (TLBI VMALLE1, DSB NSH, ISB) before it runs
     /// under the number.
     pub flush: bool,
-    /// A new generation began. Every other CPU is told to flush when it next switches to a space.
+    /// A new generation began. Every other CPU must flush when it next switches to a space.
     pub rolled_over: bool,
 }
 

@@ -53,7 +53,7 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
             self.fold(vma, offset, slot);
             let behind = (offset | (Self::group_bytes() - 1)) + 1;
             if behind & (PageTables::<P, E>::block_bytes() - 1) == 0 {
-                // Who comes to the end of a table has probably written all of it.
+                // A program that reaches the end of a table has probably written all of it.
                 self.merge(vma, offset);
             }
             return Ok((Fault::Reused, frame));

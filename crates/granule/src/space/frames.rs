@@ -46,14 +46,14 @@ pub enum Wanted {
 /// Consecutive frames are frames whose addresses differ by the page size.
 ///
 /// No method may panic and unwind. A space calls them in the middle of its operations, when TLBs may
-/// still hold what the tables do not say any more.
+/// still hold translations that the tables do not contain any more.
 pub unsafe trait UserFrames {
     /// A frame with one owner and undefined contents; `None` if there is none.
     fn allocate(&mut self, wanted: Wanted) -> Option<PhysicalAddress>;
     /// The first of `frames` consecutive frames, aligned to the bytes of all together, each as from
     /// [`allocate`](Self::allocate): with one owner of its own, to be shared and released by itself.
     /// `frames` is a power of two, the pages of a contiguous group or of a block. `None` if there is no
-    /// such run, which is no shortage: the space goes on with a smaller leaf.
+    /// such run, which is not a shortage: the space goes on with a smaller leaf.
     ///
     /// An allocator without such runs keeps this default.
     fn allocate_run(&mut self, _frames: u64) -> Option<PhysicalAddress> {

@@ -19,11 +19,11 @@ use crate::arch::page_size::{Level, PageSize};
 /// The leaves that a first touch of anonymous memory may map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LargeLeaves {
-    /// The largest kind. A program that asked for more by [`Advice::Large`] gets blocks too, unless this
+    /// The largest kind. A program that requested more by [`Advice::Large`] gets blocks too, unless this
     /// is a page.
     pub largest: LargestLeaf,
     /// The most bytes that one touch maps, and so zeroes, or one write after a fork copies, whatever a
-    /// program asked for by [`Advice::Large`]. A page is mapped whatever the limit.
+    /// program requested by [`Advice::Large`]. A page is mapped whatever the limit.
     ///
     /// The default is 2 MiB, which every page size has a leaf of: a block of 4K pages, a group of
     /// 16K and of 64K pages. Blocks of larger pages (32 MiB, 512 MiB) would let the write of one
@@ -38,7 +38,7 @@ pub struct LargeLeaves {
     reason = "the tables of a space hold no other leaves"
 )]
 pub enum LargestLeaf {
-    /// A page. Nothing ever gets the contiguous hint, whatever a program asks for.
+    /// A page. Nothing ever gets the contiguous hint, whatever a program requests.
     Page,
     /// A contiguous group of pages: 64 KiB of 4K pages, 2 MiB of 16K and of 64K pages.
     Group,
@@ -93,7 +93,7 @@ pub(super) struct Touch {
     pub(super) at_most: LargestLeaf,
 }
 
-/// The leaf for a touch. `is_empty` tells whether nothing is mapped in the naturally aligned range
+/// The leaf for a touch. `is_empty` returns whether nothing is mapped in the naturally aligned range
 /// round the address that a leaf of a kind would map.
 pub(super) fn choose(touch: &Touch, is_empty: impl Fn(LargestLeaf) -> bool) -> LargestLeaf {
     let Touch { policy, advice, .. } = *touch;

@@ -92,8 +92,8 @@ pub struct Settings {
     /// The leaves that a first touch maps. Unless they are pages alone, whole and aligned groups of
     /// pages that came one by one get the contiguous hint too.
     pub large_leaves: LargeLeaves,
-    /// How far the hint may change in place, see [`PageTables::set_bbm`]. At level 0 groups are
-    /// made and split by break-before-make.
+    /// The level of FEAT_BBM, which limits in-place changes of the hint, see
+    /// [`PageTables::set_bbm`]. At level 0 groups are made and split by break-before-make.
     pub bbm: BbmLevel,
     /// Pages that lose the right to execute go through break-before-make, for a CPU erratum
     /// ([`BreakOnExecuteRemoval`](crate::arch::errata::Workaround::BreakOnExecuteRemoval)).
@@ -181,7 +181,7 @@ pub struct PageState {
     pub frame: PhysicalAddress,
     /// EL0 may write, or hardware will permit the first write and note it.
     pub writable: bool,
-    /// The page was used, as far as the access flag tells.
+    /// The page was used, as far as the access flag shows.
     pub accessed: bool,
     /// The page may have been written since it was mapped.
     pub dirty: bool,

@@ -7,11 +7,11 @@ use super::error::SpaceError;
 use super::rights::Rights;
 use crate::arch::VirtualAddress;
 
-/// What a program asks for about the size of the leaves of a VMA.
+/// A program's request about the size of the leaves of a VMA.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(
     clippy::exhaustive_enums,
-    reason = "a program wants more, less or does not say"
+    reason = "a program requests more, less or nothing"
 )]
 pub enum Advice {
     /// Nothing: the [policy](super::LargeLeaves) decides.

@@ -164,7 +164,7 @@ fn rwhzws() {
         ("page to invalid", Level::L3, PAGE, 0, [IN_PLACE; 4]),
         ("table to invalid", Level::L0, TABLE, 0, [IN_PLACE; 4]),
         ("nothing", Level::L3, PAGE, PAGE, [Change::Nothing; 4]),
-        // Patterns that are invalid at their level are no leaves: 01 at level 3, and a block at
+        // Patterns that are invalid at their level are not leaves: 01 at level 3, and a block at
         // level 0 without DS.
         ("01 at level 3", Level::L3, BLOCK, PAGE, [Change::Store; 4]),
         ("01 at level 0", Level::L0, BLOCK, TABLE, [Change::Store; 4]),
@@ -258,7 +258,7 @@ fn numbers() {
     assert_eq!(BbmLevel::from_number(15), BbmLevel::Level3);
 }
 
-/// How much a change takes, least first.
+/// Ranks a change by its cost, least first.
 fn cost(change: Change) -> u32 {
     match change {
         Change::Nothing => 0,
@@ -277,7 +277,7 @@ fn cost(change: Change) -> u32 {
 proptest! {
     #![proptest_config(config(3000, 30))]
 
-    /// A higher level never asks for more, and a change of a live leaf outside the bits that the
+    /// A higher level never requires more, and a change of a live leaf outside the bits that the
     /// rule lists as free is never made in place.
     #[test]
     fn in_place_only_what_the_rule_lists(

@@ -87,7 +87,7 @@ fn listed_cpus_with_level_2_count_as_level_3() {
             let (level, why) = one(before, 2, &system);
             assert_eq!((level, known_name(why)), (0, None), "{name} too early");
         }
-        // The list lifts nobody who says less than 2, and is not asked of who says 3.
+        // The list raises no CPU with a level below 2, and is not consulted for one with level 3.
         assert_eq!(one(first, 0, &SYSTEM), (0, Why::NoRelaxation));
         assert_eq!(one(first, 1, &SYSTEM), (1, Why::ConflictsHandled));
         assert_eq!(one(first, 3, &SYSTEM), (3, Why::Level3));

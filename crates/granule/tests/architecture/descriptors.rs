@@ -42,7 +42,7 @@ fn bit_positions() {
     assert_eq!(Descriptor::INVALID.0 & 1, 0);
 }
 
-/// What changes in the attributes, and the bits that must then be set and clear in EL1&0.
+/// Changes of the attributes, and the bits that must then be set and clear in EL1&0.
 const EL1_AND_0: &[(&str, Attributes, u64, u64)] = {
     const BASE: Attributes = Attributes::normal(Permissions::READ);
     const fn with(permissions: Permissions) -> Attributes {
@@ -185,7 +185,7 @@ fn output_spaces() {
 
 #[test]
 fn shareability_is_not_in_the_descriptor_with_ds() {
-    // Bits 9:8 are address bits 51:50 there, and TCR.SH says it for every leaf.
+    // Bits 9:8 are address bits 51:50 there, and TCR.SH sets it for every leaf.
     for size in [K4, K16] {
         let geometry = LARGE.geometry(size, 52, VaRange::Upper);
         for shareability in [Shareability::None, Shareability::Outer, Shareability::Inner] {

@@ -28,7 +28,7 @@ fn physical_address_range() {
 #[test]
 fn page_sizes() {
     use Support::{No, With52Bits, Yes};
-    // Field, value, what it says. TGran4 (31:28) and TGran64 (27:24) are signed, TGran16 (23:20)
+    // Field, value, meaning. TGran4 (31:28) and TGran64 (27:24) are signed, TGran16 (23:20)
     // is not; a value above those known still means support.
     let rows = [
         (PageSize::K4, 28, 0b0000, Yes),
@@ -52,8 +52,8 @@ fn page_sizes() {
         let others = mmfr0(value << low | !(0xf << low));
         assert_eq!(others.page_size(size), support, "{size} {value:#06b}");
     }
-    // What QEMU's cpu "max" says: TGran4 = 1, TGran16 = 2, TGran64 = 0, PARange = 6. Kernels
-    // that ask whether a field equals plain support refuse 4K and 16K pages there.
+    // The fields of QEMU's cpu "max": TGran4 = 1, TGran16 = 2, TGran64 = 0, PARange = 6. Kernels
+    // that compare a field with plain support refuse 4K and 16K pages there.
     let max = LARGE.features();
     assert_eq!(max.page_size(PageSize::K4), With52Bits);
     assert_eq!(max.page_size(PageSize::K16), With52Bits);

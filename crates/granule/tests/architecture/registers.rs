@@ -208,7 +208,7 @@ fn shapes_are_read_back() {
                 let tcr = Tcr::new(&features, Some(&lower), Some(&upper));
                 assert_eq!(Geometry::from_tcr(tcr, VaRange::Upper), Ok(Some(upper)));
                 assert_eq!(Geometry::from_tcr(tcr, VaRange::Lower), Ok(Some(lower)));
-                // A register for one half says nothing of the other.
+                // A register for one half does not describe the other.
                 let only = Tcr::new(&features, None, Some(&upper));
                 assert_eq!(Geometry::from_tcr(only, VaRange::Lower), Ok(None));
                 assert_eq!(Geometry::from_tcr(only, VaRange::Upper), Ok(Some(upper)));
@@ -216,7 +216,11 @@ fn shapes_are_read_back() {
                 let root = PhysicalAddress(0x1234_5678_0000 | high);
                 // SAFETY: no CPU gets this register.
                 let ttbr = unsafe { Ttbr::from_root(&upper, root, 0xabcd) };
-                assert_eq!(upper.root_in(ttbr.bits() | 1), root, "CnP is no address");
+                assert_eq!(
+                    upper.root_in(ttbr.bits() | 1),
+                    root,
+                    "CnP is not an address bit"
+                );
                 for regime in [Regime::El2, Regime::El3] {
                     let half = VaRange::Lower;
                     let one = Geometry::new(&features, size, va_bits, half, regime).unwrap();

@@ -282,7 +282,7 @@ fn permission_bits() {
             "{what}"
         );
     }
-    // Without FEAT_XNX bit 53 is no permission.
+    // Without FEAT_XNX bit 53 is not a permission.
     let decoded = Execute::decode(Descriptor(0b01 << 53), false);
     assert_eq!(decoded, Execute::Any);
     assert_eq!(

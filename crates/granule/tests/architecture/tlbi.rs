@@ -213,7 +213,7 @@ fn level_hints_only_where_they_are_legal() {
     // In a range too, where the base is aligned to the level: four blocks of 2 MiB.
     let blocks = leaves(&plain, 4 << 20, 8 << 20, Level::L2);
     assert_eq!(hints(&plain, &blocks, true), [Some(2)]);
-    // Its TTL cannot say level 0: 16 blocks of 512 GiB are all at once, and so are fewer than
+    // Its TTL cannot encode level 0: 16 blocks of 512 GiB are all at once, and so are fewer than
     // the longest range; three of 1 GiB are a range of level 1.
     let gib = leaves(&plain, 1 << 30, 3 << 30, Level::L1);
     let found = hints(&plain, &gib, true);
@@ -243,7 +243,7 @@ fn cases() -> impl Strategy<Value = (Geometry, bool, bool, Invalidation)> {
             };
             let level = Level::ALL[level].max(geometry.start_level());
             let stride = geometry.page_size().entry_bytes(level);
-            // With a hint the caller says that all leaves are of that level, so the range is of
+            // With a hint the caller states that all leaves are of that level, so the range is of
             // whole ones.
             let whole = flags[3] && stride <= geometry.span();
             let round = |offset: u64| {

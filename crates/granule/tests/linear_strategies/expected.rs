@@ -192,7 +192,7 @@ impl Cost {
 fn top(geometry: &Geometry, piece: &Piece, from: u64) -> Level {
     let distance = piece.output.0.wrapping_sub(from);
     let fits = |level: &Level| {
-        let aligned = distance.is_multiple_of(geometry.page_size().entry_bytes(*level));
+        let aligned = distance & (geometry.page_size().entry_bytes(*level) - 1) == 0;
         aligned && *level >= piece.leaves.top && geometry.leaf_allowed(*level)
     };
     let levels = [Level::L2, Level::L1, Level::L0].into_iter();

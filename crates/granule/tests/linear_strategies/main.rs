@@ -414,7 +414,7 @@ fn no_step_takes_more_than_the_one_before_it() {
 }
 
 #[test]
-fn running_out_of_tables_is_told_before_anything_is_done() {
+fn running_out_of_tables_is_reported_before_anything_is_done() {
     let can = capabilities(PageSize::K4, 48, false, false, false);
     let pieces = pieces(&can.geometry, 30, 0, &[(0, 2048)], Leaves::PAGES);
     for (strategy, barriers) in published() {
@@ -453,8 +453,9 @@ fn mapped_pages_are_not_written_over() {
     }
 }
 
-/// What `base` shows of a table at a time, in pages of 4K, 16K and 64K: the published kernel looks
-/// for contiguous groups of pages and of level 2 blocks, 16, 128 and 32 entries and 16, 32 and 32.
+/// The part of a table that `base` shows at a time, in pages of 4K, 16K and 64K: the published
+/// kernel looks for contiguous groups of pages and of level 2 blocks, 16, 128 and 32 entries and
+/// 16, 32 and 32.
 #[test]
 fn base_shows_a_contiguous_span_at_a_time() {
     for (size, va_bits, pages, blocks) in [

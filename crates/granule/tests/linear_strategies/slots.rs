@@ -11,7 +11,7 @@ use std::cell::Cell;
 
 /// Where tables lie, far from all that is mapped here.
 const TABLES: u64 = 1 << 46;
-/// What no table holds: a page that was not zeroed shows.
+/// A word that no table contains, so that a page which was not zeroed is noticed.
 const GARBAGE: u64 = 0xdead_beef_dead_beef;
 
 /// Memory for tables, handed out a page at a time.

@@ -28,7 +28,7 @@ fn new_host(geometry: &Geometry) -> (Rc<Host>, HostEnvironment) {
     (host, environment)
 }
 
-/// What one call answers.
+/// Pushes the answer of one call.
 macro_rules! answer {
     ($answers:ident, $tables:ident, $method:ident($($argument:expr),*)) => {
         $answers.push(format!("{:?}", $tables.$method($($argument),*)));

@@ -17,7 +17,7 @@ use granule_testing::walk::{Arch, Tree};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// How tables under test are used.
+/// The settings of tables under test.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
     pub live: bool,
@@ -25,7 +25,7 @@ pub struct Setting {
     pub level_hint: bool,
     pub repeat: bool,
     pub asid: Option<u16>,
-    /// The level of FEAT_BBM that the tables are told.
+    /// The level of FEAT_BBM that is set for the tables.
     pub bbm: u32,
     /// The physical address of the first page for tables.
     pub first: u64,
@@ -220,7 +220,7 @@ impl<P: Page, S: TestStage> Bench<P, S> {
         found
     }
 
-    /// What was counted beforehand, against what is there.
+    /// Compares the counts of a dry run with the tables.
     fn compare_stats(&self, stats: &LeafStats) {
         assert_eq!(stats.tables() as usize, self.reference.tables() - 1);
         let mut expected: BTreeMap<(u64, bool), u64> = BTreeMap::new();

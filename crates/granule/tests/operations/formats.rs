@@ -48,7 +48,7 @@ fn runs_stop_where_the_descriptor_format_breaks() {
 
 #[test]
 fn a_visited_run_ends_where_the_addition_would_carry_into_other_bits() {
-    // Address bits end at 49 with DS, and bit 50 says "guarded": one page more than the last
+    // Address bits end at 49 with DS, and bit 50 means "guarded": one page more than the last
     // address below 2^50, unguarded, looks like address zero, guarded.
     let geometry = LARGE.geometry(PageSize::K4, 52, VaRange::Lower);
     let mut bench = Bench::<Page4K>::new(&geometry, Setting::PRIVATE);

@@ -62,7 +62,7 @@ impl Room {
 unsafe impl PhysToVirt for Room {
     fn pointer(&self, table: PhysicalAddress) -> *mut u64 {
         let word = (table.0.wrapping_sub(FIRST) / 8) as usize;
-        assert!(word < self.count, "{table} is no page of the allocator");
+        assert!(word < self.count, "{table} is not a page of the allocator");
         self.words.wrapping_add(word)
     }
 }
@@ -375,7 +375,7 @@ fn refusal<P: Page>(allocator: impl TableAllocator) -> Option<TableError> {
 fn refusals<P: Page>(size: PageSize, end: u64) -> [Option<TableError>; 2] {
     let (start, end) = (PhysicalAddress(end - size.bytes()), PhysicalAddress(end));
     let mut list = FreeList::new(Room::NONE, size);
-    // SAFETY: the range is no page of anything, and the tables refuse it before they access it.
+    // SAFETY: the range is not a page of anything, and the tables refuse it before they access it.
     let arena = unsafe {
         list.add(start, end);
         let mut arena = Arena::new(Room::NONE, PhysicalAddress(0), PhysicalAddress(0), size);

@@ -27,7 +27,7 @@ use std::rc::Rc;
 const ACCESSED: u64 = 1 << 10;
 const MODIFIER: u64 = 1 << 51;
 
-/// What a CPU does with a page.
+/// An access of a CPU to a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Does {
     /// Reads it: the access flag is set.
@@ -473,7 +473,7 @@ fn perform<S: TestStage>(
     cpus.left.set(Some(number));
     let reported = (scene.operation)(&mut tables, start, scene.bytes);
     let reached = cpus.left.replace(None).is_none();
-    // The tables are walked as the architecture says, and the page has its note.
+    // The tables are well-formed, and the page has its note.
     let tree = arch.walk(&host, tables.root_table());
     let holds = |leaf: &&Leaf| (leaf.offset..leaf.offset + leaf.bytes).contains(&cpus.at);
     let leaf = tree.leaves.iter().find(holds).unwrap();

@@ -25,7 +25,7 @@ const READ: Attributes = Attributes::normal(Permissions::READ);
 /// More than this many tables a test does not make.
 const MOST_TABLES: u64 = if cfg!(miri) { 8 } else { 1100 };
 
-/// What splitting one leaf or group of size `from` down to leaves of size `to` takes.
+/// The cost of splitting one leaf or group of size `from` down to leaves of size `to`.
 struct Takes {
     tables: u64,
     /// Stores into tables that were there before.

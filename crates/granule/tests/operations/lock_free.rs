@@ -249,7 +249,7 @@ unsafe impl<M: TableMemory> TableMemory for Watched<M> {
     }
 }
 
-/// What others may change meanwhile: every entry but the pages' own and those on the way to them.
+/// Others may change every entry meanwhile but the pages' own and those on the way to them.
 /// A table that was behind the range may be somebody's data by the time it is looked at.
 #[test]
 fn nothing_beside_the_pages_and_the_way_to_them_is_looked_at() {
@@ -305,7 +305,7 @@ fn nothing_beside_the_pages_and_the_way_to_them_is_looked_at() {
     }
 }
 
-/// A group, or a block, is no page, whether or not it is valid: to change a part of it takes stores
+/// A group, or a block, is not a page, whether or not it is valid: to change a part of it takes stores
 /// to entries that are not the page's own.
 #[test]
 fn a_part_of_a_group_or_a_block_is_refused() {
@@ -373,7 +373,7 @@ unsafe impl TableAllocator for NoTables {
     fn free(&mut self, _table: FreedTable) {}
 }
 
-/// Reading live tables is safe, also beside this. Under Miri a load that is no atomic is a data race.
+/// Reading live tables is safe, also beside this. Under Miri a load that is not atomic is a data race.
 #[test]
 fn a_query_may_run_meanwhile() {
     #[repr(align(4096))]

@@ -33,7 +33,7 @@ pub fn merged(tables: u64, groups: u64) -> Merged {
     merged
 }
 
-/// How many leaves there are at a level, and with the hint.
+/// Counts the leaves at a level, and those with the hint.
 fn leaves(tree: &Tree, level: i32) -> (usize, usize) {
     let at = tree.leaves.iter().filter(|leaf| leaf.level == level);
     let hinted = at.clone().filter(|leaf| leaf.word >> 52 & 1 == 1);

@@ -24,7 +24,7 @@ const OLD: Attributes = RW.accessed(false);
 /// The pages of a sequence: half of them before the end of a table, half behind it.
 const PAGES: u64 = 12;
 
-/// What is done with a page.
+/// An operation on a page.
 #[derive(Clone, Copy, Debug)]
 enum Act {
     Map(Attributes),

@@ -48,13 +48,13 @@ fn a_guard_page_and_back() {
     ];
     assert_eq!(events[1..], rest);
     assert_eq!(bench.tables.query(guard), None);
-    // What was invalid is not cached: no TLBI.
+    // An entry that was invalid is not cached: no TLBI.
     bench.tables.set_valid(guard, PAGE).unwrap();
     let events = bench.host.take_events();
     assert!(matches!(events[0], Event::Change { .. }));
     assert_eq!(events[1..], [Event::DsbIshst, Event::Isb]);
     assert_eq!(bench.dump(), before);
-    // What is shown already takes nothing at all.
+    // A page that is valid already takes nothing at all.
     bench.tables.set_valid(guard, PAGE).unwrap();
     assert_eq!(bench.host.take_events(), []);
 }
@@ -192,7 +192,7 @@ fn hidden_leaves_are_never_merged_with_others() {
     let mut bench = bench(3);
     bench.map(BLOCK, BLOCK, BLOCK, RW, Leaves::PAGES).unwrap();
     let nothing = Merged::default();
-    // A whole group: all present-invalid is no group, for the hint says that they translate.
+    // A whole group: all present-invalid is not a group, for the hint implies that they translate.
     bench.set_invalid(BLOCK, GROUP).unwrap();
     let merged = bench.merge(BLOCK, GROUP, Leaves::LARGEST).unwrap();
     assert_eq!(merged, nothing);

@@ -179,7 +179,7 @@ fn check_runs<P: Page, S: TestStage>(bench: &Bench<P, S>) {
                 found.push((at, entry.level.number(), output, attributes));
             }
         } else {
-            assert_eq!(entry.count, 1, "tables are no runs");
+            assert_eq!(entry.count, 1, "tables are not runs");
         }
         Visit::EVERYTHING
     });
@@ -249,7 +249,7 @@ fn run<P: Page, S: TestStage>(
     };
     for step in steps {
         let mut at = 0;
-        // What the operations answer is compared inside; whether they succeed does not matter.
+        // The answers of operations are compared inside; whether they succeed does not matter.
         match step {
             Step::Map {
                 at: place,
@@ -399,7 +399,7 @@ fn settings() -> impl Strategy<Value = (Setting, usize, Runs)> {
         )
 }
 
-/// Where the tables are: at zero, low, across 2^48, across 2^50, or high, if the format can say.
+/// Where the tables are: at zero, low, across 2^48, across 2^50, or high, if the format can encode it.
 fn table_memory(arch: &Arch, setting: Setting, choice: usize) -> u64 {
     let few = arch.page() * 4;
     let first = match choice {

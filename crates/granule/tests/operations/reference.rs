@@ -22,12 +22,12 @@ pub struct Mapped<S: TestStage = Stage1> {
 }
 
 impl<S: TestStage> Mapped<S> {
-    /// What cannot be told apart by a walker: the entry or the group, as first offset and bytes.
+    /// Returns what a walker cannot distinguish: the entry or the group, as first offset and bytes.
     pub fn whole(&self) -> (u64, u64) {
         self.group.unwrap_or((self.leaf.offset, self.leaf.bytes))
     }
 
-    /// This with its word as everything else says it should be.
+    /// Computes the word from all other fields.
     fn encoded(mut self, arch: &Arch) -> Self {
         let leaf = &mut self.leaf;
         let contiguous = self.group.is_some();
@@ -43,7 +43,7 @@ impl<S: TestStage> Mapped<S> {
 pub struct Reference<S: TestStage = Stage1> {
     pub arch: Arch,
     pub live: bool,
-    /// The level of FEAT_BBM that the tables were told.
+    /// The level of FEAT_BBM that was set for the tables.
     pub bbm: u32,
     pub mapped: BTreeMap<u64, Mapped<S>>,
 }
@@ -161,7 +161,7 @@ impl<S: TestStage> Reference<S> {
         Ok(())
     }
 
-    /// Splits what the ends of a change cut, if the change would tell the sides apart, or
+    /// Splits what the ends of a change cut, if the change would make the sides different, or
     /// refuses it.
     fn cut(
         &mut self,
@@ -449,7 +449,7 @@ impl<S: TestStage> Reference<S> {
             .collect()
     }
 
-    /// How many tables it takes, the root's among them: one for each piece of address space that
+    /// Returns the number of tables it takes, with the root's: one for each piece of address space that
     /// some leaf of a deeper level needs resolved.
     pub fn tables(&self) -> usize {
         let mut needed = BTreeSet::new();

@@ -61,7 +61,7 @@ struct Pair {
 impl Dispatch for Pair {
     type Output = u64;
 
-    /// Gives the tables it took.
+    /// Returns the number of tables it took.
     fn run<P: Page>(self) -> u64 {
         let Self { geometry, from, to } = self;
         let arch = Arch::of(&geometry);

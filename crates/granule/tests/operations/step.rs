@@ -16,7 +16,7 @@ pub struct Distance {
     from_top: bool,
 }
 
-/// What is done with a range.
+/// An operation on a range.
 #[derive(Clone, Copy, Debug)]
 pub enum Action<S: TestStage> {
     Unmap,
@@ -34,7 +34,7 @@ pub enum Step<S: TestStage> {
     Map {
         at: Distance,
         length: Distance,
-        /// How output and input agree: modulo the unit of this index.
+        /// The agreement of output and input: modulo the unit of this index.
         agree: usize,
         output: usize,
         attributes: S::Attributes,

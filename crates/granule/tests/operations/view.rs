@@ -108,7 +108,7 @@ fn geometry() -> Geometry {
 }
 
 #[test]
-fn a_missing_table_is_told_and_the_rest_is_shown() {
+fn a_missing_table_is_reported_and_the_rest_is_shown() {
     let missing = 0xdead_b000;
     let dump = Dump::new(&[(ROOT.0, 0, missing | 0b11), (ROOT.0, 1, 0x4000_0701)]);
     let view = TableView::new(geometry(), ROOT, |table, index| dump.read(table, index));
@@ -182,7 +182,7 @@ fn tables_met_again_and_again_are_limited() {
         }
         Visit::EVERYTHING
     });
-    // Root, one table of level 2, 98 of level 3; the other 414 and the root's other 511 are told.
+    // Root, one table of level 2, 98 of level 3; the other 414 and the root's other 511 are reported.
     assert_eq!((pages, limited), (98, 414 + 511));
     assert_eq!(dump.loads.get(), 100 * 512);
     // The next visit begins anew.

@@ -297,7 +297,7 @@ impl Dispatch for Written {
         }
         assert!(world.is_block(0, first));
         assert_eq!(world.stats(0).merged, 1);
-        // What a fork left read-only waits for its next write, which would split a block.
+        // A page that a fork left read-only waits for its next write, which would split a block.
         world.protect(0, first, group, Rights::READ).unwrap();
         let child = world.fork(0).unwrap();
         world.protect(0, first, block, Rights::READ_WRITE).unwrap();
@@ -592,7 +592,7 @@ fn groups_come_where_an_empty_table_is() {
     world.end();
 }
 
-/// A program that asks for pages gets pages; one that asks for large leaves gets them beyond the
+/// A program that requests pages gets pages; one that requests large leaves gets them beyond the
 /// limit.
 #[test]
 #[cfg_attr(miri, ignore = "thousands of pages")]

@@ -123,7 +123,7 @@ impl Dispatch for Stride {
         let rest = (first + group..end).step_by(group as usize);
         assert_eq!(world.write_all(rest), 4);
         assert_eq!(world.stats(0).copied, 2 * group + 3);
-        // Who writes all of a group again is trusted again.
+        // A program that writes all of a group again is trusted again.
         assert_eq!(world.write_all(trusted..trusted + group + 1), group - 1);
         world.check();
         world.end();
@@ -138,7 +138,8 @@ fn a_group_that_was_written_whole_does_not_vouch_for_all_that_follow() {
     }
 }
 
-/// What happens to the second group before its first page is written, after all of the first.
+/// Writes all of the first group, changes the second, writes its first page, and returns the pages
+/// copied for that.
 fn after_the_first(change: impl FnOnce(&mut World<Page4K>, u64)) -> u64 {
     let (mut world, group) = world::<Page4K>(geometries()[0], Settings::PLAIN);
     assert_eq!(world.write_all(group..2 * group), group);

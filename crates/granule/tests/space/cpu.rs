@@ -5,7 +5,7 @@ use granule::space::Access;
 use granule_testing::host::Host;
 use granule_testing::walk::Arch;
 
-/// What a program's access came to.
+/// The outcome of a program's access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The frame that is accessed.
@@ -60,7 +60,7 @@ pub fn access(
     if access == Access::Execute && word & 1 << 54 != 0 {
         return Outcome::Fault;
     }
-    // With the contiguous bit any member may speak for all, and hardware need not update one where
+    // With the contiguous bit any member may serve for all, and hardware need not update one where
     // another has what it would set (RXDPXQ): this CPU never does.
     let members = if word & 1 << 52 != 0 {
         assert_eq!(level, 3, "a group of blocks");

@@ -52,7 +52,7 @@ impl Dispatch for NoMore<'_> {
                 _ => {}
             }
         }
-        // What a program may do with them is the model's to say.
+        // The model decides what a program may do with them.
         for page in [group, group + pages - 1] {
             let access = if rights.write {
                 Access::Write

@@ -8,7 +8,7 @@ use granule::table::FreedFrames;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Frame {
     pub owners: u32,
-    /// What it holds.
+    /// The contents.
     pub value: u64,
     /// Instruction fetches find what it held when it came.
     pub synchronised: bool,
@@ -21,16 +21,16 @@ impl Frame {
     }
 }
 
-/// What a frame holds that nobody made zero.
+/// The contents of a frame that nobody zeroed.
 const GARBAGE: u64 = 0xdead_dead_dead_dead;
 
 pub struct Frames {
     pub first: u64,
     pub page: u64,
     pub frames: Vec<Frame>,
-    /// How many go one by one.
+    /// The number that are given out one by one.
     single: usize,
-    /// How many can still be had.
+    /// The number that can still be had.
     pub budget: usize,
     /// Whether wishes are fulfilled.
     pub obliging: bool,
@@ -62,7 +62,7 @@ impl Frames {
 
     fn index(&self, frame: PhysicalAddress) -> usize {
         let offset = frame.0.checked_sub(self.first).expect("a frame below all");
-        assert_eq!(offset % self.page, 0, "{frame} is no frame");
+        assert_eq!(offset % self.page, 0, "{frame} is not a frame");
         (offset / self.page) as usize
     }
 

@@ -172,7 +172,7 @@ fn hardware_updates_of_one_member_are_kept_for_the_group() {
         // And none in another: the group is dirty already.
         world.touch(0, group + 5, Access::Write, 2).unwrap();
         assert!(state(&world, group + 5).dirty);
-        // Taken apart, each must say so for itself.
+        // Taken apart, each must record that for itself.
         world.unmap(0, group + 4, 1).unwrap();
         assert!(!state(&world, group + 5).contiguous);
         assert!(state(&world, group + 5).dirty, "the write is forgotten");
@@ -334,7 +334,7 @@ fn a_first_touch_maps_a_whole_group_without_a_tlbi() {
     }
 }
 
-/// Without large leaves a page is a page, whatever frames there are and whatever a program asks for.
+/// Without large leaves a page is a page, whatever frames there are and whatever a program requests.
 #[test]
 fn pages_alone_take_no_tlbi_and_get_no_hint() {
     let settings = Settings {
@@ -381,7 +381,7 @@ fn a_group_is_made_only_where_nothing_is_mapped_and_one_area_has_all_of_it() {
     world.map(0, 3 * group - 1, 1, Rights::READ, 0).unwrap();
     world.touch(0, 2 * group + 1, Access::Write, 1).unwrap();
     assert_eq!(world.processes[0].space.stats().groups, 0);
-    // A program that wants pages gets pages.
+    // A program that requests pages gets pages.
     world.discard(0, group, group).unwrap();
     world.advise(0, group, group, Advice::Pages).unwrap();
     world.touch(0, group, Access::Write, 1).unwrap();

@@ -8,7 +8,7 @@ use granule_testing::cases::config;
 use granule_testing::shape::{LARGE, PLAIN};
 use proptest::prelude::*;
 
-/// What is done; pages count from the beginning of a window.
+/// One step; pages count from the beginning of a window.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Map(u64, u64, Rights, u8),
@@ -26,7 +26,7 @@ enum Step {
     Oblige(bool),
     /// There are no runs of frames for whole leaves.
     Runs(bool),
-    /// Who has no wish gets the frame that was given back last.
+    /// An allocation without a wish gets the frame that was given back last.
     Reuse(bool),
     /// The next step finds only so many tables and frames.
     Scarce(usize, usize),

@@ -8,13 +8,13 @@ pub struct Page {
     pub rights: Rights,
     pub label: u8,
     pub advice: Advice,
-    /// What the page holds; 0 until it is written.
+    /// The page's contents; 0 until it is written.
     pub value: u64,
     /// It was written since it was mapped, or may have been.
     pub dirty: bool,
 }
 
-/// What pages of one VMA have in common.
+/// The properties that pages of one VMA share.
 pub type Kind = (Rights, u8, Advice);
 
 /// Page numbers to pages.

@@ -58,7 +58,7 @@ impl<P: Page> World<P> {
         self.check();
     }
 
-    /// What a write of the first process to a page takes.
+    /// Writes a page as the first process, and returns the fault that it takes.
     fn write(&mut self, page: u64) -> Option<Fault> {
         let fault = self.touch(0, page, Access::Write, page + 100).unwrap();
         self.check();
@@ -133,7 +133,7 @@ impl Dispatch for Shared {
         let (mut world, group, pages) = world::<P>(self.0, self.1);
         let child = world.fork(0).unwrap();
         world.there_and_back(group, pages);
-        // The model's pages tell of a write that the child would see.
+        // The reference detects a write that the child would see.
         for page in [group + 1, 2 * group, group + pages - 1] {
             assert_eq!(world.write(page), Some(Fault::Copied), "page {page:#x}");
         }

@@ -54,7 +54,7 @@ fn use_frame(frame: &mut Frame, known: &mut Known, access: Access, value: u64) {
     }
 }
 
-/// Room for VMAs that stays for good: a static says where, so that Miri does not take it for lost.
+/// Room for VMAs that stays for good: a static has its address, so that Miri does not report a leak.
 fn storage(capacity: usize) -> &'static mut [Vma] {
     static KEPT: Mutex<Vec<AtomicPtr<Vma>>> = Mutex::new(Vec::new());
     let vmas = Vec::leak(vec![Vma::EMPTY; capacity]);

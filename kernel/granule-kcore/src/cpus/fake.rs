@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_request_is_told() {
+    fn an_unknown_request_is_reported() {
         for line in [
             "arm64.fake_cpu=",
             "arm64.fake_cpu",

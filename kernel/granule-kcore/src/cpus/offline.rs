@@ -36,7 +36,7 @@ pub trait Others {
     fn is_gone(&self, cpu: usize);
     /// Starts the CPUs again.
     fn bring_back(&self, gone: CpuSet);
-    /// The time limit of a CPU that is asked now.
+    /// Returns the time limit of a CPU that is requested to go now.
     fn timeout(&self) -> Timeout;
     /// Whether that time is over; once in each round of the wait.
     fn is_late(&self, timeout: &mut Timeout) -> bool;
@@ -45,7 +45,7 @@ pub trait Others {
 /// Why a CPU is not off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why<E> {
-    /// It was asked to go off, and firmware refused.
+    /// It was requested to go off, and firmware refused.
     Stays,
     /// Firmware has not reported it as off in time.
     Late,
@@ -98,7 +98,7 @@ pub fn all<O: Others>(others: &O) -> Result<CpuSet, StillOn<O::Error>> {
 
 /// Switches a CPU off. The error is the reason, and whether the CPU counts as running from now on.
 fn one<O: Others>(others: &O, cpu: usize) -> Result<(), (Why<O::Error>, bool)> {
-    // If firmware does not know the CPU, its end cannot be detected.
+    // If firmware has no record of the CPU, its end cannot be detected.
     match others.is_off(cpu) {
         Ok(false) => {}
         Ok(true) => return Err((Why::Runs, true)),

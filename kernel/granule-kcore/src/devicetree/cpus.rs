@@ -9,11 +9,11 @@ use granule_boot::tree::{Node, Path, Tree};
 pub struct Other {
     /// The affinity fields of its MPIDR.
     pub affinity: u64,
-    /// How it is started.
+    /// The way in which it is started.
     pub by: EnableMethod,
 }
 
-/// How a CPU is started.
+/// The way in which a CPU is started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EnableMethod {
     /// By PSCI CPU_ON.
@@ -25,7 +25,7 @@ pub enum EnableMethod {
     },
 }
 
-/// What [`cpus`] tells of.
+/// The receiver of what [`cpus`] finds.
 pub trait Found<'a> {
     /// Whether a CPU with this affinity was [`found`](Self::found) before.
     fn is_known(&self, affinity: u64) -> bool;
@@ -195,7 +195,7 @@ mod tests {
 
     const PSCI: (&str, &[u8]) = ("enable-method", b"psci\0");
 
-    /// What was found, in order.
+    /// The CPUs that were found, in order.
     #[derive(Default)]
     struct Seen {
         others: Vec<Other>,

@@ -2,7 +2,7 @@
 //! [`Memblock`].
 //!
 //! A tree that cannot be used is described in one line, with the node. A piece of memory that has no
-//! effect is left out and told as a [`Warning`]. Devices are not looked up here.
+//! effect is left out and reported as a [`Warning`]. Devices are not looked up here.
 //!
 //! - A bank that reaches the end of the address space is left out. Cut at the largest physical address it
 //!   would be terabytes that do not exist, and no memory would hold the tables for them. A reservation that
@@ -64,7 +64,7 @@ impl From<memblock::Error> for MemoryNodeError {
     }
 }
 
-/// Memory in the tree that has no effect, or less than its `reg` says.
+/// Memory in the tree that has no effect, or less than its `reg` states.
 #[derive(Clone, Copy, Debug)]
 pub enum Warning<'a> {
     /// A bank reaches the end of the address space, where no RAM is.
@@ -225,7 +225,7 @@ fn sound(bytes: &[u8]) -> Result<Tree<'_>, MemoryNodeError> {
 }
 
 /// The bytes of a range up to the end of the address space. The last byte there is never RAM, and the
-/// address behind it is no number of 64 bits.
+/// address behind it does not fit into 64 bits.
 fn bytes_before_end(range: tree::Range) -> u64 {
     range.bytes.min(u64::MAX - range.start)
 }
@@ -252,7 +252,7 @@ fn for_each_reserved<'a>(
         }
     }
     for node in tree.reserved_memory().into_iter().flatten() {
-        // A child without reg asks for an allocation; nothing here uses one.
+        // A child without reg requests an allocation; nothing here uses one.
         let Some(ranges) = node.reg().filter(|_| node.is_usable()) else {
             continue;
         };
@@ -270,7 +270,7 @@ fn for_each_reserved<'a>(
 }
 
 /// Calls `each` with every range that `tree` reserves: start and bytes. Ranges that the last kernel
-/// hands over by request are excluded. They are reserved so that a kernel that does not know them
+/// hands over by request are excluded. They are reserved so that a kernel that does not recognise them
 /// keeps off, and this kernel learns of them from its command line.
 #[cfg_attr(
     not(target_os = "none"),
@@ -323,7 +323,7 @@ fn pairs<'a>(node: &Node<'a>, property: &str) -> Option<Reg<'a>> {
     Some(Reg::new(value, node.cells()))
 }
 
-/// The whole entries of a property. Part of an entry at its end is told and has no effect; a property
+/// The whole entries of a property. Part of an entry at its end is reported and has no effect; a property
 /// without a whole entry is left as it is.
 fn whole<'a>(
     entries: Reg<'a>,

@@ -37,7 +37,7 @@ pub struct Map {
 /// without this; ours has no use for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SecureBoot {
-    /// The firmware does not say.
+    /// A variable is missing or cannot be read.
     Unknown = 1,
     /// It starts others too.
     Disabled = 2,
@@ -57,8 +57,8 @@ pub enum Variable {
 }
 
 impl SecureBoot {
-    /// What the variables `SecureBoot` and `SetupMode` say: keys can be replaced in setup mode, so nothing is
-    /// secure there.
+    /// Returns the state by the variables `SecureBoot` and `SetupMode`: keys can be replaced in
+    /// setup mode, so nothing is secure there.
     #[must_use]
     pub const fn of(secure: Variable, setup: Variable) -> Self {
         match (secure, setup) {
@@ -70,7 +70,7 @@ impl SecureBoot {
     }
 }
 
-/// What the kernel is told. The old tree's value of what is `None` stays.
+/// The properties that the kernel is given. The old tree's value of what is `None` stays.
 #[derive(Clone, Copy, Debug)]
 pub struct Description<'a> {
     /// The command line, without a NUL.

@@ -9,11 +9,11 @@ use granule_boot::tree::Range;
 const END: u64 = 1 << 48;
 
 /// Bytes and alignment of what the stub allocates: pages of the largest size. The kernel cannot use a page that it
-/// shares with memory of firmware's, and does not know yet which page size it will have.
+/// shares with memory of firmware's, and the kernel's page size is not chosen yet.
 pub const UNIT: u64 = sizes::MAX.bytes();
 
-/// The bytes to ask firmware for, whose memory is aligned to less, so that [`UNIT`]s for `bytes` bytes lie inside
-/// wherever it is. `None` if there are too many.
+/// Returns the bytes to request of firmware, whose memory is aligned to less, so that [`UNIT`]s for
+/// `bytes` bytes lie inside wherever it is. `None` if there are too many.
 #[must_use]
 pub const fn to_allocate(bytes: u64, alignment: u64) -> Option<u64> {
     // None is as much as one.

@@ -15,7 +15,7 @@ pub fn persist(line: &[u8]) -> Option<Range> {
     })
 }
 
-/// What the tree reserves, by its list and by its nodes.
+/// Returns the memory that the tree reserves, by its list and by its nodes.
 pub fn reserved<'a>(tree: &Tree<'a>) -> impl Iterator<Item = Range> + use<'a> {
     let listed = tree.reservations().into_iter().flatten();
     let nodes = tree.reserved_memory().into_iter().flatten();

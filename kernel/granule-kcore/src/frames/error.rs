@@ -10,7 +10,7 @@ pub enum FrameError {
     BadSpan {
         /// The first frame of the refused span.
         first: Frame,
-        /// Number of frames asked for.
+        /// Number of frames requested.
         count: u64,
     },
     /// A span overlaps another one.
@@ -51,14 +51,14 @@ pub enum FrameError {
     },
     /// Too few frames are unreserved to take so many out.
     SetAside {
-        /// Number of frames asked for.
+        /// Number of frames requested.
         count: u64,
         /// Free frames that are not reserved.
         unreserved: u64,
     },
     /// The order exceeds the largest block.
     OrderTooLarge {
-        /// The order asked for.
+        /// The order requested.
         order: u32,
         /// The largest order there is.
         most: u32,
@@ -67,7 +67,7 @@ pub enum FrameError {
     Misaligned {
         /// The frame in question.
         frame: Frame,
-        /// The order asked for.
+        /// The order requested.
         order: u32,
     },
     /// A frame already has the most owners.
@@ -94,7 +94,7 @@ pub enum FrameError {
     OtherBlock {
         /// The frame in question.
         frame: Frame,
-        /// The order asked for.
+        /// The order requested.
         order: u32,
         /// The first frame of the allocated block.
         head: Frame,

@@ -32,8 +32,8 @@ const KIND_FREE: u32 = 1;
 const KIND_ALLOCATED: u32 = 2;
 const KIND_RUN: u32 = 3;
 const ORDER_SHIFT: u32 = 8;
-/// In the byte of the order: a frame allocated by itself that is subdivided. So it is no single frame for
-/// [`ALONE_MASK`], and of no order that a caller could free; nothing else has to ask for it.
+/// In the byte of the order: a frame allocated by itself that is subdivided. So it is not a single
+/// frame for [`ALONE_MASK`], and of no order that a caller could free; nothing else has to check it.
 pub(super) const SUBDIVIDED: u32 = 0x40;
 /// Mask of kind and order: a frame allocated by itself has [`KIND_ALLOCATED`] there.
 const ALONE_MASK: u32 = 0xffff;
@@ -227,7 +227,7 @@ impl<'m> Entries<'m> {
         let (_, owners) = self.owned(offset)?;
         let shared = owners > 0;
         if count == 1 {
-            // Every copy on write asks for one frame only.
+            // Every copy on write queries one frame only.
             return Some((shared, 1));
         }
         let left = CHUNK_ENTRIES - offset % CHUNK_ENTRIES;
@@ -279,8 +279,8 @@ impl<'m> Entries<'m> {
     /// Removes an owner from each of the single frames from `first` to `end`, or from the frames of the run
     /// that begins there, up to the first one that is neither, is in a run that reaches beyond `end`, or has
     /// `further` owners where the first one has none, and the other way round, at most to the end of the
-    /// chunk. Frames without owners are no blocks any more. Returns the number of frames, and whether they
-    /// have no owners left.
+    /// chunk. Frames without owners are not blocks any more. Returns the number of frames, and
+    /// whether they have no owners left.
     pub(super) fn unshare(&mut self, first: u32, end: u32) -> (u32, bool) {
         let Some(further) = self.further_owners(first) else {
             return self.unshare_run(first, end);

@@ -62,7 +62,7 @@ impl<'m> Frames<'m> {
 
     /// Removes an owner of `frame` if it is a single frame with others, which then keep it: what a copy on
     /// write leaves behind, without the search for runs. Otherwise nothing has changed, and
-    /// [`release`](Self::release) does it or says why not.
+    /// [`release`](Self::release) does it or returns the reason why not.
     #[must_use]
     pub fn leave(&mut self, frame: Frame) -> bool {
         self.locate(frame).is_ok_and(|(index, offset)| {

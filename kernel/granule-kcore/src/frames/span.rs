@@ -289,8 +289,8 @@ impl<'m> Span<'m> {
     /// Whether the single frame at `offset` has more than one owner, and for how many of the `count` frames
     /// from there on the answer is the same: see [`Entries::sharing`].
     pub(super) fn sharing(&self, offset: u32, count: u32) -> Option<(bool, u32)> {
-        if let Some(told) = self.entries.sharing(offset, count) {
-            return Some(told);
+        if let Some(answer) = self.entries.sharing(offset, count) {
+            return Some(answer);
         }
         let (head, frames, owners) = self.run_of(offset)?;
         Some((owners > 0, count.min(head + frames - offset)))

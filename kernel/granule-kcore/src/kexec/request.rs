@@ -23,7 +23,7 @@ pub enum Request<W> {
     Leaving,
     /// The boot CPU did not leave.
     Refused {
-        /// The number of the task that asked.
+        /// The number of the requesting task.
         by: usize,
         /// Why the boot CPU did not leave.
         why: W,
@@ -61,7 +61,7 @@ impl<W: Copy> Request<W> {
         *self = Self::Refused { by, why };
     }
 
-    /// The answer to the task that asked.
+    /// The answer to the requesting task.
     fn answer(&mut self, to: usize) -> Option<W> {
         match *self {
             Self::Refused { by, why } if by == to => {
@@ -73,7 +73,7 @@ impl<W: Copy> Request<W> {
     }
 }
 
-/// The task that asks, and its access to all other tasks.
+/// The requesting task, and its access to all other tasks.
 pub trait Requester {
     /// Why the boot CPU did not leave.
     type Why: Copy;
@@ -254,7 +254,7 @@ mod tests {
     }
 
     /// In every order the request is answered if the boot CPU accepted it, and withdrawn otherwise.
-    /// Then the next task can ask, and no task is frozen.
+    /// Then the next task can request, and no task is frozen.
     #[test]
     fn in_every_order_it_is_answered_or_withdrawn() {
         let (mut answered, mut withdrawn, mut killed_in_between) = (0, 0, 0);

@@ -34,7 +34,7 @@ pub struct TestWords {
     pub loud: Option<u64>,
 }
 
-/// What a word may be.
+/// The valid words.
 pub const EXPECTED: &str =
     "kernel, initrd, tree, flip, frees, map, loosen, decay, stays or loud, with `@` and a number";
 
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn each_word_that_is_not_understood_is_told() {
+    fn each_word_that_is_not_understood_is_reported() {
         assert_eq!(parse(""), (TestWords::default(), vec![""]));
         let (test, bad) = parse("kernel@x,other@1,tree,tree@7,flip@,@1");
         assert_eq!(test.places, [None, None, Some(7)]);

@@ -44,7 +44,7 @@ impl Modelled {
         }
     }
 
-    /// Parks if asked to, until all may continue, whether or not interrupts are masked.
+    /// Parks on request, until all may continue, whether or not interrupts are masked.
     fn answer() {
         let Some(machine) = MACHINE.with(Cell::get) else {
             return;
@@ -113,7 +113,7 @@ fn be(number: usize, machine: Option<&'static Machine>) {
     MACHINE.with(|own| own.set(machine));
 }
 
-/// Reads, lets others run, and writes: an addition is lost unless the caller is alone.
+/// Reads, yields to others, and writes: an addition is lost unless the caller is alone.
 fn add(value: &mut u64) {
     let before = *value;
     shuttle::thread::yield_now();
@@ -312,7 +312,7 @@ fn the_parking_cpu_finds_the_locks_free() {
 
 #[test]
 #[should_panic(expected = "CPU 2 takes a lock that it holds already")]
-fn to_take_it_twice_is_told() {
+fn to_take_it_twice_is_reported() {
     run(|| {
         be(2, None);
         let lock = Lock::<u64, Modelled>::new(0);

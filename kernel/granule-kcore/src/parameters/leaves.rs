@@ -4,7 +4,7 @@
 use super::{decimal, listed};
 use granule::space::LargeLeaves;
 
-/// The policy in a value such as `off`, `groups` or `blocks,32M`; `None` if it is no such value.
+/// The policy in a value such as `off`, `groups` or `blocks,32M`; `None` if it is not such a value.
 pub(super) fn policy(value: &[u8]) -> Option<LargeLeaves> {
     let mut parts = listed(Some(value));
     let named = match parts.next()? {

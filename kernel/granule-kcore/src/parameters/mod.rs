@@ -50,7 +50,7 @@ pub struct Parameters<'a> {
     pub persist: Option<Range<u64>>,
     /// `granule.kexec=`.
     pub kexec: KexecOptions,
-    /// `user_pagesize=`: the page size for programs that ask for none themselves.
+    /// `user_pagesize=`: the page size for programs that request none themselves.
     pub user_page_size: Option<PageSize>,
     /// `user_large_leaves=`: the leaves that a first touch of a program's memory maps.
     pub large_leaves: LargeLeaves,
@@ -63,8 +63,8 @@ pub struct Parameters<'a> {
     pub test: test::TestParameters<'a>,
 }
 
-/// What is read-only in the linear map after the kernel is placed, and whether single pages may change
-/// later.
+/// The extent of read-only memory in the linear map after the kernel is placed, and whether single
+/// pages may change later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rodata {
     /// Nothing is read-only in the linear map. The image's own mapping keeps its permissions: no page
@@ -148,7 +148,7 @@ const READ_BEFORE: [&str; 4] = [
 /// The words without a value that are read before the MMU is on.
 const FLAGS_BEFORE: [&str; 1] = ["nokaslr="];
 
-/// The keys of the words that only the test image knows.
+/// The keys of the words that only the test image has.
 const OF_TESTS: [&str; 3] = ["granule.test=", "arm64.fake_cpu=", "arm64.inject_conflict="];
 
 /// The prefixes of the kernel's own words. A word with such a prefix and an unknown key is a problem.
@@ -353,7 +353,7 @@ impl<'a, P: FnMut(Problem<'a>)> Reader<'_, P> {
         is_it
     }
 
-    /// The console was found before the MMU is on. Here a value that named none is told.
+    /// The console was found before the MMU is on. Here a value that named none is reported.
     fn earlycon(&mut self, value: Option<&'a [u8]>) {
         if let Some(value) = value.filter(|value| words::earlycon(value).is_none()) {
             let expected = "a UART and the address of its registers, as in pl011,0x9000000 or \
@@ -381,7 +381,7 @@ impl<'a, P: FnMut(Problem<'a>)> Reader<'_, P> {
         most.map_or(usize::MAX, |most| most.max(1))
     }
 
-    /// The word was read before the MMU is on. Here a value that says nothing is told.
+    /// The word was read before the MMU is on. Here a value without a meaning is reported.
     fn acpi(&mut self, line: &'a [u8]) {
         if let (Wish::Garbled(_), Some(value)) =
             (words::acpi(line), words::find(line, words::ACPI_KEY))
@@ -503,8 +503,8 @@ impl<'a, P: FnMut(Problem<'a>)> Reader<'_, P> {
     }
 }
 
-/// Whether the line asks for digests of what an earlier kernel gave (`granule.kexec=digest`). Code with the MMU off
-/// asks this, so nothing here formats or panics.
+/// Whether the line requests digests of what an earlier kernel gave (`granule.kexec=digest`). Code
+/// with the MMU off calls this, so nothing here formats or panics.
 #[must_use]
 pub fn wants_digest(line: &[u8]) -> bool {
     let mut all = listed(words::find(line, b"granule.kexec="));

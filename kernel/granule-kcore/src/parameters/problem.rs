@@ -22,9 +22,9 @@ pub enum Problem<'a> {
         key: &'static str,
         /// The value, or the part of it that cannot be read.
         value: &'a [u8],
-        /// What was expected.
+        /// The expected value.
         expected: &'static str,
-        /// What the kernel does instead.
+        /// The action of the kernel instead.
         instead: Instead,
     },
     /// The word needs the test image.

@@ -112,8 +112,8 @@ fn words_that_are_read_before_are_known() {
 }
 
 #[test]
-fn a_word_that_cannot_be_used_is_told_in_one_line() {
-    for (line, told) in [
+fn a_word_that_cannot_be_used_is_reported_in_one_line() {
+    for (line, expected) in [
         (
             "user_pagesize=8k",
             "user_pagesize=8k: expected 4k, 16k or 64k; ignored",
@@ -209,15 +209,15 @@ fn a_word_that_cannot_be_used_is_told_in_one_line() {
         ),
     ] {
         let (_, problems) = parse(line);
-        assert_eq!(problems, [told]);
-        assert!(told.is_ascii() && !told.contains('\n'));
+        assert_eq!(problems, [expected]);
+        assert!(expected.is_ascii() && !expected.contains('\n'));
     }
     let (read, _) = parse("granule.kexec=fast,digest,");
     assert!(read.kexec.digest && !read.kexec.uncached);
 }
 
 #[test]
-fn the_last_one_counts_and_is_the_one_that_is_told() {
+fn the_last_one_counts_and_is_the_one_that_is_reported() {
     let read = good("rodata=maybe rodata=off");
     assert_eq!(read.rodata, Rodata::Off);
     let (read, problems) = parse("rodata=off rodata=maybe");
@@ -243,7 +243,7 @@ fn words_of_tests_are_all_read() {
 }
 
 #[test]
-fn a_test_that_does_not_exist_is_told_and_left_out() {
+fn a_test_that_does_not_exist_is_reported_and_left_out() {
     let expected =
         "expected the name of a test (kernel/granule-kcore/src/parameters/test.rs); ignored";
     for name in [
@@ -262,11 +262,11 @@ fn a_test_that_does_not_exist_is_told_and_left_out() {
     }
     let (read, problems) = parse("granule.test=kexec:flip@2,filp@3,stays@one");
     assert_eq!(read.test.kexec().flip, Some(2));
-    let told = ["filp@3", "stays@one"].map(|word| {
+    let expected = ["filp@3", "stays@one"].map(|word| {
         let words = crate::kexec::test_words::EXPECTED;
         format!("granule.test=kexec:{word}: expected {words}; ignored")
     });
-    assert_eq!(problems, told);
+    assert_eq!(problems, expected);
     good("granule.test=permissions-stress:10:7 granule.test=corrupt-hint");
 }
 
@@ -276,8 +276,8 @@ fn the_test_image_is_named() {
     let problem = Problem::TestImageOnly {
         key: b"granule.test",
     };
-    let told = "granule.test=: known to the test image only; ignored";
-    assert_eq!(problem.to_string(), told);
+    let expected = "granule.test=: known to the test image only; ignored";
+    assert_eq!(problem.to_string(), expected);
 }
 
 #[test]

@@ -83,7 +83,7 @@ impl TaskState {
                 let slept = self.0.compare_exchange(
                     PREPARING,
                     ASLEEP,
-                    // The registers are saved before a waker lets the task run.
+                    // The registers are saved before a waker makes the task run.
                     Ordering::Release,
                     Ordering::Relaxed,
                 );

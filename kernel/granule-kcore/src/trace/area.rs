@@ -47,7 +47,7 @@ impl AreaError {
 }
 
 impl Area {
-    /// The area that the command line asks for; empty if it has no such word.
+    /// Returns the area that the command line requests; empty if it has no such word.
     pub fn of(line: &[u8]) -> Result<Self, AreaError> {
         let Some(value) = words::find(line, b"granule.trace=") else {
             return Ok(Self::default());

@@ -41,7 +41,7 @@ pub enum When {
     /// Left out of a trace because the part runs on some machines only, or has no consequence. It is
     /// an ISB that only orders a register's reading, which can make a checker stricter and never more
     /// lenient, or a register that a trace does not model.
-    Untold,
+    Unrecorded,
 }
 
 /// A routine of `head`: its symbol, and its parts in the order of their addresses.
@@ -81,7 +81,7 @@ pub const SETUP_EL2: Routine = Routine {
     symbol: "setup_el2",
     parts: &[
         // Between the write and the read of ICC_SRE_EL2.
-        (When::Untold, &[ISB]),
+        (When::Unrecorded, &[ISB]),
         (
             When::Vhe,
             &[
@@ -112,7 +112,10 @@ pub const SETUP_RUN_LEVEL: Routine = Routine {
     symbol: "setup_run_level",
     parts: &[
         // TCR2_EL1 (3 0 2 0 3): gets the value that behaves as on a CPU without it.
-        (When::Untold, &[Step::System(System(3 << 14 | 2 << 7 | 3))]),
+        (
+            When::Unrecorded,
+            &[Step::System(System(3 << 14 | 2 << 7 | 3))],
+        ),
         (When::Always, &[ISB]),
     ],
 };
@@ -186,7 +189,7 @@ pub const PARK_CODE: Routine = Routine {
         (When::Leaving, &[Step::System(System::TTBR1_EL1), ISB]),
         (When::Leaving, &EMPTY_TLB),
         // Between AT and the read of PAR.
-        (When::Untold, &[ISB]),
+        (When::Unrecorded, &[ISB]),
         (When::Returning, &[Step::System(System::TTBR1_EL1), ISB]),
         (When::Returning, &EMPTY_TLB),
     ],

@@ -13,7 +13,7 @@ struct Device {
     /// The flags while a byte is being sent, and else.
     sending: u32,
     idle: u32,
-    /// How many more reads of flags find a byte being sent.
+    /// The number of further reads of flags that find a byte being sent.
     delay: u32,
     slow: u32,
     sent: Vec<u8>,
@@ -196,7 +196,7 @@ fn a_device_that_is_never_ready_does_not_hang() {
     }
 }
 
-/// What `enable` writes to the registers with these values.
+/// Returns what `enable` writes to the registers with these values.
 fn enabling(case: &Case, registers: &[(usize, u32)]) -> Vec<(usize, u32)> {
     let device = case.device(0);
     for (offset, value) in registers {

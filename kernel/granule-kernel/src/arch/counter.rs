@@ -85,7 +85,7 @@ impl fmt::Display for InstructionCounter {
 }
 
 impl InstructionCounter {
-    /// Sets up a counter and tries it. `dfr0` is ID_AA64DFR0_EL1. `at_el2` says whether the kernel
+    /// Sets up a counter and tries it. `dfr0` is ID_AA64DFR0_EL1. `at_el2` is true if the kernel
     /// runs at EL2.
     pub(crate) fn new(dfr0: u64, at_el2: bool) -> Result<Self, NotCounting> {
         let source = choose(dfr0, at_el2);

@@ -99,7 +99,7 @@ pub(crate) fn translate_to_write(address: u64) -> Result<u64, u64> {
 
 fn asked(address: u64, ask: fn(u64) -> u64) -> Result<u64, u64> {
     let mut par = ask(address);
-    // A TLB conflict during address translation is reported in PAR and is no exception. One retry
+    // A TLB conflict during address translation is reported in PAR and is not an exception. One retry
     // suffices, because the TLB is empty then.
     if FaultStatus::of_par(par).is_some_and(FaultStatus::is_tlb_conflict) {
         tlbi_vmalle1_local();

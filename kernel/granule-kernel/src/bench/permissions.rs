@@ -241,7 +241,7 @@ impl Leaves {
         self.range = low..=high;
     }
 
-    /// How many of the listed leaves have been split.
+    /// Counts the listed leaves that have been split.
     fn split(&mut self) -> u64 {
         let count = self.count;
         let remembered = self.words().get(..count).unwrap_or_default();

@@ -15,7 +15,7 @@ pub(crate) struct Snapshot {
     pub(crate) digest: u64,
     pub(crate) leaves: u64,
     pub(crate) present_invalid: u64,
-    /// How many of the leaves are in contiguous groups.
+    /// The number of leaves in contiguous groups.
     pub(crate) grouped: u64,
     pub(crate) tables: u64,
     /// Bytes mapped, present-invalid ones included.

@@ -33,7 +33,7 @@ impl fmt::Debug for Call<'_> {
 }
 
 per_cpu! {
-    /// The call that the CPU is asked to answer.
+    /// The call that the CPU is to answer.
     static INBOX: AtomicPtr<Call<'static>> = AtomicPtr::new(core::ptr::null_mut());
 }
 
@@ -113,7 +113,7 @@ fn post(call: &Call<'_>, others: CpuSet) {
     }
 }
 
-/// Waits until `done`, and answers calls meanwhile. `left` says which CPUs it waits for.
+/// Waits until `done`, and answers calls meanwhile. `left` returns the CPUs that it waits for.
 fn wait(mut done: impl FnMut() -> bool, left: impl Fn() -> CpuSet) {
     let this = percpu::this();
     let mut timeout = cpu::timeout(PATIENCE_S);

@@ -31,7 +31,7 @@ impl fmt::Debug for Job<'_> {
 }
 
 /// Runs `work` on `others`, none of which may have a job, and `meanwhile` here. Returns the result of
-/// `meanwhile` once all are done. `work` must end by itself or because `meanwhile` told it to. A CPU that
+/// `meanwhile` once all are done. `work` must end by itself or at a request of `meanwhile`. A CPU that
 /// still runs `work` when this CPU waited `patience_s` seconds of its own time causes a panic that names it.
 #[cfg_attr(
     not(feature = "test-image"),

@@ -26,7 +26,7 @@ const PATIENCE_S: u64 = 10;
 static PROGRAMS_RUN: AtomicBool = AtomicBool::new(false);
 
 per_cpu! {
-    /// How often the CPU was parked and came back.
+    /// The number of times that the CPU was parked and came back.
     static PARKINGS: AtomicU64 = AtomicU64::new(0);
 }
 
@@ -35,7 +35,7 @@ pub(crate) fn programs_run(run: bool) {
     PROGRAMS_RUN.store(run, Ordering::Release);
 }
 
-/// How often CPU `number` was parked.
+/// Returns the number of times that CPU `number` was parked.
 #[cfg(feature = "test-image")]
 pub(crate) fn parkings(number: usize) -> u64 {
     PARKINGS

@@ -14,7 +14,7 @@ pub(crate) trait AbortHook: Sync {
     /// Called before the TLB is invalidated for such a fault.
     fn before_conflict(&self);
 
-    /// Called before the walker is asked whether the address translates now.
+    /// Called before a walk checks whether the address translates now.
     fn before_translation_fault(&self);
 }
 

@@ -1,9 +1,9 @@
 //! Handles translation faults on an address that another CPU has just made valid.
 //!
-//! Without FEAT_ETS2, nothing orders a CPU's walk for an access after the load that told it that the address
-//! is valid. So a page that another CPU made valid, and published with a DSB, may fault once here because
-//! this CPU walked too early. Taking the exception forces a new walk, so the access is retried if the walker
-//! now finds a translation.
+//! Without FEAT_ETS2, nothing orders a CPU's walk for an access after the load that showed that the
+//! address is valid. So a page that another CPU made valid, and published with a DSB, may fault
+//! once here because this CPU walked too early. Taking the exception forces a new walk, so the
+//! access is retried if the walker now finds a translation.
 //!
 //! Like [`conflict`](super::conflict) this file takes no lock and accesses no memory whose mapping is ever
 //! split.

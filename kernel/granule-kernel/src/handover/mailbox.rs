@@ -53,7 +53,7 @@ pub(crate) struct Command {
     pub(crate) argument: u64,
     /// The boot CPU's values.
     pub(crate) mmu: MmuConfig,
-    /// What the tables require of the CPU. `None` only before the command is written.
+    /// The features that the tables require of the CPU. `None` only before the command is written.
     pub(crate) needs: Option<Needs>,
     /// ID fields that the CPU reports in place of its own.
     pub(crate) disguise: Disguise,
@@ -110,7 +110,7 @@ impl Report {
     }
 }
 
-/// What lies in memory that holds no other data: no cache line is larger (2 KiB at most, CTR_EL0.CWG).
+/// A value in memory that holds no other data: no cache line is larger (2 KiB at most, CTR_EL0.CWG).
 #[repr(C, align(2048))]
 struct Alone<T>(T);
 
@@ -142,7 +142,7 @@ pub(crate) struct Doorbell {
     pub(crate) command: AtomicU64,
 }
 
-/// The bit of [`Doorbell::who`] that says that a CPU is named. In MPIDR_EL1 it is always set.
+/// The bit of [`Doorbell::who`] that is set if a CPU is named. In MPIDR_EL1 it is always set.
 pub(crate) const RUNG: u64 = 1 << 31;
 
 /// Read with the MMU off, by any CPU and at any time: `head::secondary` names it.
@@ -202,8 +202,8 @@ impl Mailbox {
         let address = self.report_address();
         drop_lines(address);
         let report = address as *const Report;
-        // SAFETY: the report. The state is read first, and the other fields are used only if the state says that
-        // they are complete.
+        // SAFETY: the report. The state is read first, and the other fields are used only if the
+        // state shows that they are complete.
         unsafe {
             let state = (&raw const (*report).state).read_volatile();
             if state == NOT_ENTERED || state == ENTERED {

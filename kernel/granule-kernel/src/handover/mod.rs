@@ -19,7 +19,7 @@ use granule_boot::peek::Consoles;
 use granule_boot::uart::Uart;
 use granule_kcore::trace::area::Area;
 
-/// How and where the CPU entered the image. `entry` stores the first six fields.
+/// The state and the address with which the CPU entered the image. `entry` stores the first six fields.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub(crate) struct EntryInfo {
@@ -105,8 +105,8 @@ pub(crate) enum Conduit {
     Hvc,
     /// By SMC.
     Smc,
-    /// The device tree says HVC, but the kernel was entered at EL2: an HVC would trap to the kernel itself
-    /// and never reach firmware.
+    /// The device tree gives HVC, but the kernel was entered at EL2: an HVC would trap to the
+    /// kernel itself and never reach firmware.
     OwnHvc,
 }
 
@@ -139,7 +139,8 @@ pub(crate) struct Handover {
     pub(crate) consoles: Consoles,
     /// The tree that was made of firmware's tables, if `entry.dtb` is it.
     pub(crate) expanded: Option<Expanded>,
-    /// The digest of the tree that an earlier kernel gave, if `entry.dtb` is another and digests are asked for.
+    /// The digest of the tree that an earlier kernel gave, if `entry.dtb` is another and digests
+    /// are requested.
     pub(crate) given_digest: Option<u64>,
     pub(crate) mmu: MmuConfig,
     /// `None` until the choice is made. The kernel never sees `None`.

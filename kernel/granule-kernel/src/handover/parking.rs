@@ -18,7 +18,7 @@ pub(crate) struct Control {
 pub(crate) struct Slot {
     /// The number of the parking that the CPU is in, or was in last.
     pub(crate) parked: AtomicU64,
-    /// PAR_EL1 of translating a kernel address: bit 0 says that it does not translate.
+    /// PAR_EL1 of translating a kernel address: bit 0 is set if it does not translate.
     pub(crate) translation: AtomicU64,
 }
 

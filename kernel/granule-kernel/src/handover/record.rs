@@ -33,7 +33,7 @@ pub(crate) const STATE_PARKED: u32 = 3;
 /// `state` of a kernel that ended by itself.
 pub(crate) const STATE_FINISHED: u32 = 4;
 
-/// Why a kernel parked or failed. The message says the same in words.
+/// The reason why a kernel parked or failed. The message gives it in words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Reason {
@@ -43,7 +43,7 @@ pub(crate) enum Reason {
     EnteredWithMmuOn = 2,
     /// Not loaded at a 2 MiB aligned address.
     Misaligned = 3,
-    /// A relocation of a kind that the entry code does not know.
+    /// A relocation of a kind that the entry code does not support.
     Relocation = 4,
     /// An exception while the MMU was off.
     Exception = 5,
@@ -178,9 +178,9 @@ pub(crate) fn is_parked() -> bool {
 /// printing it must not hide it.
 pub(crate) fn finished(failure: Option<(Reason, &[u8])>) {
     // SAFETY: as in `write`.
-    let told = unsafe { BOOT_RECORD.reason.get().read_volatile() };
+    let recorded = unsafe { BOOT_RECORD.reason.get().read_volatile() };
     match failure {
-        _ if told != 0 && told != Reason::NoConsole as u32 => {}
+        _ if recorded != 0 && recorded != Reason::NoConsole as u32 => {}
         None => write_state(STATE_FINISHED),
         Some((reason, message)) => write(STATE_FINISHED, reason as u32, message),
     }

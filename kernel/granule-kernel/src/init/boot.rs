@@ -58,7 +58,7 @@ pub(crate) fn run(handover: &Handover, parameters: &Parameters<'_>) -> Ended {
     boot(handover, choice, roots, parameters)
 }
 
-/// What the device tree says of EFI's tables. The code with the MMU off has refused a tree that says it wrong.
+/// Reads EFI's tables from the device tree. The code with the MMU off has refused a tree with wrong ones.
 fn efi_tables(tree: &[u8]) -> Option<expand::Request> {
     expand::Request::of(&Tree::new(tree).ok()?).ok()?
 }
@@ -321,20 +321,20 @@ fn place(geometry: &Geometry, kaslr: Kaslr, memory: &mut Memory) -> (Placement, 
         image_places: layout::KIMAGE_SPANS * layout::kimage_places(image::bytes()),
         linear_map_places: places.count(),
     };
-    tell_kaslr(kaslr, &randomised);
+    print_kaslr(kaslr, &randomised);
     let moved = kaslr
         .seed()
         .and_then(|seed| places.get(seed.choose(Purpose::LinearMap, places.count())));
     let placement = moved.unwrap_or(placement);
     let (first, last) = placement.reaches();
     memory.keep_only(first.0, last.0, LeftOut::BeyondVirtual);
-    tell_memory(memory, geometry);
+    print_memory(memory, geometry);
     (placement, randomised)
 }
 
 /// Prints whether addresses are randomised, and never an address: the console may have other readers than
 /// the record.
-fn tell_kaslr(kaslr: Kaslr, randomised: &Randomised) {
+fn print_kaslr(kaslr: Kaslr, randomised: &Randomised) {
     let (image, linear_map) = (randomised.image_places, randomised.linear_map_places);
     match kaslr {
         Kaslr::On(_) if linear_map > 1 => println!(
@@ -348,7 +348,7 @@ fn tell_kaslr(kaslr: Kaslr, randomised: &Randomised) {
     }
 }
 
-fn tell_memory(memory: &Memory, geometry: &Geometry) {
+fn print_memory(memory: &Memory, geometry: &Geometry) {
     for bank in memory.banks() {
         println!(
             "granule: RAM {:#014x} to {:#014x}",

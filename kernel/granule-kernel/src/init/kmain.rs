@@ -52,7 +52,7 @@ pub(crate) fn run(handover: &'static Handover) -> ! {
     }
     passed_over(&handover.consoles);
     let parameters = Parameters::parse(line, |problem| println!("granule: {problem}"));
-    power::tell_no_way(handover);
+    power::print_no_way(handover);
     if let Some(hook) = BOOT.get() {
         hook.console_is_up(&parameters);
     }
@@ -96,7 +96,8 @@ fn bootargs<'a>(handover: &Handover, into: &'a mut [u8; MOST_BOOTARGS]) -> &'a [
     into.get(..length).unwrap_or_default()
 }
 
-/// A value that is not understood is told with the other words.
+/// Prints the consoles that cannot be used. A value that is not understood is printed with the
+/// other words.
 fn passed_over(consoles: &Consoles) {
     for (source, error) in consoles.passed_over() {
         if error != ConsoleError::NotUnderstood {
@@ -105,7 +106,7 @@ fn passed_over(consoles: &Consoles) {
     }
 }
 
-/// What describes the machine, and what of it is not used.
+/// Prints what describes the machine, and what of it is not used.
 fn of_firmware(expanded: &Expanded) {
     let what = if expanded.is_acpi {
         "ACPI's tables"

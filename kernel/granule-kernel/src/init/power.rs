@@ -6,7 +6,7 @@ use crate::dev::psci;
 use crate::handover::{Conduit, Handover};
 
 /// Prints why the machine will not be powered off, if PSCI cannot do it.
-pub(super) fn tell_no_way(handover: &Handover) {
+pub(super) fn print_no_way(handover: &Handover) {
     let why = match handover.tree.psci {
         Conduit::Smc | Conduit::Hvc => return,
         Conduit::Unknown => "the device tree names no PSCI method",
@@ -17,7 +17,7 @@ pub(super) fn tell_no_way(handover: &Handover) {
     println!("granule: no way to power off: {why}; the kernel will halt at its end");
 }
 
-/// Powers the machine off, or halts and says so.
+/// Powers the machine off, or prints that it cannot and halts.
 pub(super) fn off() -> ! {
     // Returns if it cannot.
     psci::system_off();

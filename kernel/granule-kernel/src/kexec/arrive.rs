@@ -25,7 +25,7 @@ pub(crate) fn console_comes() {
     CONSOLE.store(cpu::counter_now(), Ordering::Relaxed);
 }
 
-/// What the device tree says about an earlier kernel.
+/// The earlier kernel's properties in the device tree.
 #[derive(Debug)]
 pub(crate) struct Arrival {
     note: Option<u64>,
@@ -106,7 +106,7 @@ pub(crate) fn report(
     );
     let Some(page) = page.and_then(<[u8]>::first_chunk) else {
         println!(
-            "granule: /chosen/{} of the device tree names {at:#x}, which is no RAM that is mapped: ignored",
+            "granule: /chosen/{} of the device tree names {at:#x}, which is not in RAM that is mapped: ignored",
             note::PROPERTY
         );
         return;

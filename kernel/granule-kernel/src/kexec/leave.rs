@@ -41,7 +41,7 @@ const PATIENCE_S: u64 = 10;
 pub(crate) enum Stays {
     /// No next kernel is loaded.
     NothingLoaded,
-    /// Another process has asked already.
+    /// Another process has made a request already.
     Busy,
     /// The calling process is about to end.
     Interrupted,
@@ -159,7 +159,7 @@ pub(crate) fn is_asked() -> bool {
     REQUEST.with(|request| request.is_asked())
 }
 
-/// Leaves if a process has asked for it. The boot CPU's loop calls this.
+/// Leaves if a process has requested it. The boot CPU's loop calls this.
 pub(crate) fn serve() {
     let Some((call, by)) = REQUEST.with(Request::accept) else {
         return;
@@ -271,7 +271,7 @@ fn go(loaded: &Loaded, header: &ListHeader, call: u64, stood: u64) -> ! {
             digest: it.digest,
         }),
     };
-    tell(&note, sched::switches().wrapping_sub(stood));
+    print_summary(&note, sched::switches().wrapping_sub(stood));
     let running = loaded.list.page;
     let header_at = virtual_address(loaded, loaded.list.head);
     let note_at = virtual_address(loaded, loaded.note);
@@ -292,8 +292,8 @@ fn go(loaded: &Loaded, header: &ListHeader, call: u64, stood: u64) -> ! {
     console::flush();
     last_count(note_at.0);
     // SAFETY: all other CPUs are off and interrupts are masked. The list was verified, its tables were
-    // made for this kernel's linear map, and nothing has changed since. The code is where the header
-    // says, cleaned and in no instruction cache; the list's pages are cleaned too if the code runs
+    // made for this kernel's linear map, and nothing has changed since. The code is where the header has
+    // it, cleaned and in no instruction cache; the list's pages are cleaned too if the code runs
     // uncached. The vectors of EL2 are `head::el2`'s, which serve hypervisor call 0.
     unsafe { relocate::leave(header_at) }
 }
@@ -314,7 +314,7 @@ fn last_count(note_at: u64) {
 /// Prints the end of this kernel's record.
 // A frame of its own keeps the caller's stack small.
 #[inline(never)]
-fn tell(note: &HandoffNote, taken_up: u64) {
+fn print_summary(note: &HandoffNote, taken_up: u64) {
     report::exceptions();
     report::boot_stack(boot_stack::most_used(), boot_stack::bytes());
     let say = |key: &str, value: u64| println!("@granule kexec.leaving.{key}={value}");

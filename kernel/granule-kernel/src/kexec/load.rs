@@ -350,7 +350,7 @@ impl Loader<'_> {
     }
 
     /// Takes the free memory in a segment's place. Pages for the segment's bytes go to `in_place`. The
-    /// rest of the place is cleaned here if all of it was free. If the request asks for copies, all of
+    /// rest of the place is cleaned here if all of it was free. If the request requires copies, all of
     /// it is only put aside.
     fn take_free(
         &self,

@@ -46,7 +46,8 @@ pub(crate) struct MachineFacts {
 }
 
 static MACHINE: spin::Once<MachineFacts> = spin::Once::new();
-/// What the tree reserves, while the facts are recorded. On the boot's stack it would take a tenth of that.
+/// The memory that the tree reserves, while the facts are recorded. On the boot's stack it would
+/// take a tenth of that.
 static RESERVED: Lock<Memory> = Lock::new(Memory::new(PageSize::K4));
 
 /// The recorded facts, if all of them fitted.
@@ -54,7 +55,7 @@ pub(crate) fn machine() -> Option<&'static MachineFacts> {
     MACHINE.get().filter(|machine| machine.is_whole)
 }
 
-/// Records the facts while the device tree is in its window and early memory knows RAM. The record is
+/// Records the facts while the device tree is in its window and early memory has all RAM. The record is
 /// marked incomplete if the ranges exceed the storage.
 // A frame of its own keeps the boot's stack small: every later call of the boot lies below it.
 #[inline(never)]
@@ -94,8 +95,8 @@ pub(crate) fn begin(
             fits &= machine.reserved.try_push(range).is_ok();
         }
         // As coarse as in early memory, which leaves out the same memory then.
-        let told = RESERVED.with(|reserved| {
-            let told = firmware::with_tree(handover, |tree| {
+        let listed = RESERVED.with(|reserved| {
+            let listed = firmware::with_tree(handover, |tree| {
                 tree::each_reserved(tree, parameters.persist.clone(), |start, bytes| {
                     let range = PhysRange::new(start, bytes);
                     // Segments lie in RAM, so only what is reserved there takes room.
@@ -108,12 +109,12 @@ pub(crate) fn begin(
                 let range = PhysRange::new(range.start(), range.len());
                 fits &= machine.reserved.try_push(range).is_ok();
             }
-            told
+            listed
         });
         let tree = PhysRange::new(entry.dtb, handover.tree.bytes);
         let in_ram = machine.ram.iter().any(|bank| bank.holds(&tree));
         machine.tree = in_ram.then_some(tree);
-        machine.is_whole = fits && told.is_ok();
+        machine.is_whole = fits && listed.is_ok();
         machine
     });
 }

@@ -233,7 +233,7 @@ impl ListMemory for Words {
     }
 }
 
-/// What [`table_reader`] returns.
+/// The closure that [`table_reader`] returns.
 pub(super) trait ReadTables: Fn(PhysicalAddress, usize) -> Option<Descriptor> {}
 
 impl<R: Fn(PhysicalAddress, usize) -> Option<Descriptor>> ReadTables for R {}
@@ -244,7 +244,7 @@ pub(super) fn table_reader() -> impl ReadTables {
     let (page, last) = (page_bytes(), Cell::new(None));
     move |table, index| {
         let at = pointer(table)?;
-        // A table is one page, so it is asked for once, as long as the walk stays in it.
+        // A table is one page, so it is looked up once, as long as the walk stays in it.
         if last.get() != Some(table) {
             cpu::translate(at.as_ptr() as u64).ok()?;
             last.set(Some(table));

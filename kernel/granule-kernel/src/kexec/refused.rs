@@ -138,7 +138,7 @@ impl fmt::Display for Call {
                 what, descriptor, ..
             } => write!(
                 f,
-                "descriptor {} of the {what} is no file that can be read: expected a regular file, opened for reading",
+                "descriptor {} of the {what} is not a file that can be read: expected a regular file, opened for reading",
                 descriptor as i32
             ),
             Self::Flags { flags } => write!(

@@ -57,10 +57,10 @@ fn load(
     [kernel, initrd, line_bytes, line, flags, _]: Arguments,
 ) -> CallResult {
     if flags & !(UNLOAD | NO_INITRAMFS | DEBUG | NO_CMA) != 0 {
-        return Err(tell(&Call::Flags { flags }.into()));
+        return Err(refuse(&Call::Flags { flags }.into()));
     }
     let Some(busy) = Busy::take() else {
-        return Err(tell(&Refused::Busy));
+        return Err(refuse(&Refused::Busy));
     };
     if flags & UNLOAD != 0 {
         unload(&busy);
@@ -81,7 +81,7 @@ fn load(
     };
     let loaded = load_kernel(&busy, &request);
     publish(current);
-    loaded.map_err(|why| tell(&why))?;
+    loaded.map_err(|why| refuse(&why))?;
     Ok(0)
 }
 
@@ -108,7 +108,7 @@ fn content(
             descriptor,
             error,
         };
-        tell(&why.into())
+        refuse(&why.into())
     })
 }
 
@@ -116,17 +116,17 @@ fn content(
 fn command_line(current: &mut Current<'_>, at: u64, bytes: u64) -> Result<Array<u8>, Errno> {
     let refused = Call::Line { bytes }.into();
     if bytes > MOST_COMMAND_LINE as u64 {
-        return Err(tell(&refused));
+        return Err(refuse(&refused));
     }
     let what = "command line";
     let line = Array::new(bytes as usize, |_| 0);
-    let mut line = line.ok_or_else(|| tell(&Refused::Memory { what }))?;
+    let mut line = line.ok_or_else(|| refuse(&Refused::Memory { what }))?;
     current
         .read(at, &mut line)
-        .map_err(|error| tell(&Call::Address { at, bytes, error }.into()))?;
+        .map_err(|error| refuse(&Call::Address { at, bytes, error }.into()))?;
     match line.last() {
         None | Some(0) => Ok(line),
-        _ => Err(tell(&refused)),
+        _ => Err(refuse(&refused)),
     }
 }
 
@@ -136,7 +136,7 @@ fn publish(current: &mut Current<'_>) {
     current.with(|processes, _| processes.files.kexec = text);
 }
 
-fn tell(why: &Refused) -> Errno {
+fn refuse(why: &Refused) -> Errno {
     say(why.kind(), why);
     why.errno()
 }
@@ -161,10 +161,10 @@ fn reboot(_: &mut Current<'_>, [magic, second, command, ..]: Arguments) -> CallR
             second,
             command,
         };
-        return Err(tell(&why.into()));
+        return Err(refuse(&why.into()));
     }
     let Some(busy) = Busy::take() else {
-        return Err(tell(&Refused::Busy));
+        return Err(refuse(&Refused::Busy));
     };
     let why = leave::execute(&busy);
     say(Kind::Stays, &why);

@@ -15,7 +15,7 @@ use granule::arch::{Attributes, Kind, Permissions, VirtualAddress};
 use granule::table::{Entry, TableView, UnreadTable, Visit};
 use granule_kexec::{ListRecord, PhysRange};
 
-/// How the relocation code uses memory.
+/// The use that the relocation code makes of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Use {
     Read,
@@ -51,7 +51,7 @@ pub(crate) enum TableMismatch {
     Page {
         /// The physical address that should be mapped.
         address: u64,
-        /// How the relocation code uses that address.
+        /// The use that the relocation code makes of that address.
         used: Use,
     },
     /// The tables map more or fewer bytes than the list and the segments require.

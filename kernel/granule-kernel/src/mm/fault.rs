@@ -8,7 +8,7 @@ use granule::arch::{Kind, VirtualAddress};
 use granule::table::Visit;
 use granule_kcore::frames::Frame;
 
-/// The reason why an access to `address` faults, if this module knows it.
+/// Returns the reason why an access to `address` faults, if this module has one.
 pub(crate) fn why(address: u64) -> Option<&'static str> {
     kernel_tables::try_look(|kernel, state, tree| {
         let page = kernel.page();

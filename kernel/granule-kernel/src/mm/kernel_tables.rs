@@ -56,7 +56,7 @@ static STATE: Lock<TableState> = Lock::new(TableState {
     counters: Counters::new(),
 });
 
-/// How often a change took the lock.
+/// The number of times that a change took the lock.
 static TAKEN: AtomicU64 = AtomicU64::new(0);
 
 /// Starts changes through this module. `bbm` is the BBM level to rely on.
@@ -284,12 +284,12 @@ impl TableState {
     }
 }
 
-/// What all changes of the tables took so far.
+/// The cost of all changes of the tables so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Taken {
     /// Stores, tables (allocated less freed), TLBIs and barriers.
     pub(crate) counts: Counts,
-    /// How often the lock was taken.
+    /// The number of times that the lock was taken.
     pub(crate) locks: u64,
 }
 
@@ -315,7 +315,7 @@ pub(crate) fn hold<R>(work: impl FnOnce() -> R) -> R {
     STATE.with(|_| work())
 }
 
-/// What all changes of the tables took so far, on all CPUs.
+/// Returns the cost of all changes of the tables so far, on all CPUs.
 // Not inlined: tests call it everywhere.
 #[inline(never)]
 pub(crate) fn counted() -> Taken {

@@ -131,8 +131,8 @@ pub(crate) struct Request<'a> {
     pub(crate) placement: Placement,
     pub(crate) image_start: u64,
     pub(crate) pool: (PhysicalAddress, PhysicalAddress),
-    /// How far the boot CPU is trusted to split live blocks. A map whose pages must be able to change has
-    /// blocks only if this CPU may split them.
+    /// The BBM level up to which the boot CPU is trusted to split live blocks. A map whose pages
+    /// must be able to change has blocks only if this CPU may split them.
     pub(crate) bbm_policy: Decision,
     pub(crate) parameters: &'a Parameters<'a>,
     pub(crate) counter: Option<&'a InstructionCounter>,

@@ -32,7 +32,7 @@ use granule::table::{Leaves, Merged, TableError, Visit};
 /// soon changes others, or changes the same one back.
 const QUIET: u64 = 500;
 
-/// Most entries and tables that one step passes over before it lets go of the tables.
+/// Most entries and tables that one step passes over before it releases the tables.
 const MOST_SKIPPED: u32 = 64;
 
 /// Whether idle CPUs merge.
@@ -78,7 +78,7 @@ pub(crate) fn merge_candidates() -> Merged {
     all
 }
 
-/// What idle CPUs have merged.
+/// Returns the merges of idle CPUs.
 #[cfg(feature = "test-image")]
 pub(crate) fn in_background() -> Merged {
     let mut all = Merged::default();

@@ -11,8 +11,8 @@ use super::pages::{self, PageWatch, Pages};
 use granule::arch::{PhysicalAddress, VirtualAddress};
 use granule_kcore::frames::tables::Source;
 
-/// Makes every free page invalid, and from here on every page when it is freed, if the command line asked for
-/// it. No CPU may allocate during this call.
+/// Makes every free page invalid, and from here on every page when it is freed, if the command line
+/// requested it. No CPU may allocate during this call.
 pub(crate) fn invalidate_free_pages() {
     let Some(kernel) = kernel_tables::kernel().filter(|kernel| kernel.debug_pagealloc) else {
         return;

@@ -124,13 +124,13 @@ pub(super) fn watch_by(watch: &'static dyn PageWatch) {
     WATCH.call_once(|| watch);
 }
 
-pub(super) fn tell_allocated(start: PhysicalAddress, bytes: u64) {
+pub(super) fn notify_allocated(start: PhysicalAddress, bytes: u64) {
     if let Some(watch) = WATCH.get() {
         watch.allocated(start, bytes);
     }
 }
 
-pub(super) fn tell_freed(start: PhysicalAddress, bytes: u64) {
+pub(super) fn notify_freed(start: PhysicalAddress, bytes: u64) {
     if let Some(watch) = WATCH.get() {
         watch.freed(start, bytes);
     }
@@ -144,7 +144,7 @@ pub(crate) fn allocate(order: u32) -> Option<Frame> {
         return None;
     }
     let (frame, size) = PAGES.with(|frames| Some((frames.allocate(order)?, frames.page_size())))?;
-    tell_allocated(frame.address(size), size.bytes() << order);
+    notify_allocated(frame.address(size), size.bytes() << order);
     Some(frame)
 }
 
@@ -156,7 +156,7 @@ pub(crate) fn free(frame: Frame, order: u32) -> Result<(), FrameError> {
         let size = frames.page_size();
         frames.free(frame, order)?;
         // Under the lock, so no other CPU can have allocated the block yet.
-        tell_freed(frame.address(size), size.bytes() << order);
+        notify_freed(frame.address(size), size.bytes() << order);
         Ok(())
     })
 }
@@ -254,7 +254,7 @@ pub(crate) fn allocate_singles(count: u64) -> Option<PhysicalAddress> {
     let (frame, size) =
         PAGES.with(|frames| Some((frames.allocate_singles(order)?, frames.page_size())))?;
     let first = frame.address(size);
-    tell_allocated(first, size.bytes() << order);
+    notify_allocated(first, size.bytes() << order);
     Some(first)
 }
 
@@ -264,7 +264,7 @@ fn single(take: impl FnOnce(&mut Frames<'static>) -> Option<Frame>) -> Option<Ph
     }
     let (frame, size) = PAGES.with(|frames| Some((take(frames)?, frames.page_size())))?;
     let address = frame.address(size);
-    tell_allocated(address, size.bytes());
+    notify_allocated(address, size.bytes());
     Some(address)
 }
 
@@ -318,7 +318,7 @@ pub(crate) fn allocate_free_in(range: Range<u64>) -> Result<Option<Run>, NoMemor
             (size, run)
         });
         if let Some((first, count)) = run {
-            tell_allocated(first, count << size.shift());
+            notify_allocated(first, count << size.shift());
             return Ok(run);
         }
     }
@@ -342,7 +342,7 @@ pub(crate) fn allocate_run(most: u64) -> Result<Run, NoMemory> {
         (size, run.map(|(first, count)| (first.address(size), count)))
     });
     let (first, count) = run.ok_or(NoMemory)?;
-    tell_allocated(first, count << size.shift());
+    notify_allocated(first, count << size.shift());
     Ok((first, count))
 }
 
@@ -389,7 +389,7 @@ fn release_all(first: PhysicalAddress, count: u64) {
         // Under the lock, so no other CPU can have allocated the freed frames yet. The frame allocator counts
         // the calls that it refuses.
         let _ = frames.release(first, count, |frame, count| {
-            tell_freed(frame.address(size), count << size.shift());
+            notify_freed(frame.address(size), count << size.shift());
         });
     });
 }

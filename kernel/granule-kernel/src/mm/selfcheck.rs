@@ -20,7 +20,7 @@ use granule_kcore::layout;
 /// Number of random addresses to translate, and most pages to write and read.
 const SAMPLES: u64 = 4096;
 
-/// What a check found wrong.
+/// A fault that a check found.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Fault {
     /// The CPU's translation of an address differs from the plan.
@@ -120,7 +120,7 @@ impl From<TableError> for Fault {
     }
 }
 
-/// What the checks examined.
+/// The amount that the checks examined.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Looked {
     pub(crate) translations: u64,

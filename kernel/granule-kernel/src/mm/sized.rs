@@ -19,7 +19,7 @@
 
 use super::hook::refuses_allocation;
 use super::kernel_tables;
-use super::pages::{self, Counted, Pages, tell_allocated, tell_freed};
+use super::pages::{self, Counted, Pages, notify_allocated, notify_freed};
 use crate::lock::Lock;
 use granule::arch::{PageSize, PhysicalAddress};
 use granule_kcore::frames::subdivide::{Pieces, Record, RecordAt, Store, UNIT_SHIFT};
@@ -49,18 +49,18 @@ impl Store for KernelStore {
     }
 
     fn allocated(&mut self, first: PhysicalAddress, bytes: u64) {
-        tell_allocated(first, bytes);
+        notify_allocated(first, bytes);
     }
 
     fn freed(&mut self, first: PhysicalAddress, bytes: u64) {
-        tell_freed(first, bytes);
+        notify_freed(first, bytes);
     }
 }
 
 /// `None` until a piece is wanted.
 static PIECES: Lock<Option<Pieces<KernelStore>>> = Lock::new(None);
 
-/// How pages of a size lie in the kernel's frames.
+/// The placement of pages of a size in the kernel's frames.
 #[derive(Clone, Copy)]
 enum Fit {
     /// A page is a frame.
@@ -124,7 +124,7 @@ fn allocate_frames(
         Some((first, frames.page_size()))
     })?;
     let address = first.address(size);
-    tell_allocated(address, size.bytes() << order);
+    notify_allocated(address, size.bytes() << order);
     Some(address)
 }
 

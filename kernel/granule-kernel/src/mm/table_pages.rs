@@ -5,7 +5,7 @@
 
 use super::hook::refuses_allocation;
 use super::kernel::Kernel;
-use super::pages::{Pages, tell_allocated, tell_freed};
+use super::pages::{Pages, notify_allocated, notify_freed};
 use granule::table::{FreedTable, TableAllocator, TableRun};
 use granule_kcore::frames::Frame;
 use granule_kcore::frames::tables::{Source, Tables};
@@ -44,7 +44,7 @@ unsafe impl TableAllocator for TablePages<'_> {
         }
         let run = self.inner.allocate(most)?;
         let bytes = run.count as u64 * self.kernel.page();
-        tell_allocated(run.first, bytes);
+        notify_allocated(run.first, bytes);
         Some(run)
     }
 
@@ -53,7 +53,7 @@ unsafe impl TableAllocator for TablePages<'_> {
         let frame = Frame::containing(table.address(), self.kernel.geometry.page_size());
         let given = Pages.with(|frames| frames.is_given(frame));
         // Before another CPU can allocate the page.
-        tell_freed(table.address(), page);
+        notify_freed(table.address(), page);
         if given {
             self.inner.free(table);
         } else {

@@ -145,7 +145,7 @@ pub(crate) fn environment<'a>(
     }
 }
 
-/// What [`Tree`] calls for each entry of a visit.
+/// The closure that [`Tree`] calls for each entry of a visit.
 type Visitor<'a> = dyn FnMut(&Entry) -> ControlFlow<(), Visit> + 'a;
 
 /// The result of most operations.
@@ -203,7 +203,7 @@ pub(crate) trait Tree {
     /// Invalidates the TLB for a range in which leaves of any size were changed with
     /// [`Flush::Later`].
     fn flush(&mut self, start: VirtualAddress, bytes: u64);
-    /// Records for the trace that a range is used as the tables say from here on.
+    /// Records for the trace that a range is used as the tables map it from here on.
     fn assume_visible(&mut self, start: VirtualAddress, bytes: u64);
     /// Replaces an entry that a visit showed with `descriptor`, and
     /// invalidates the TLB for it.
@@ -285,7 +285,7 @@ fn keep<B>(
     Ok(end.map_or(ControlFlow::Continue(()), ControlFlow::Break))
 }
 
-/// What only the trait [`Tree`] needs of a walker.
+/// Helpers used only by the implementation of [`Tree`].
 trait Relies {
     /// Records that a range is relied on as empty from here on, unless its TLBIs come later or are
     /// left out by a self-test: that is what its owner made it empty for.
@@ -315,7 +315,7 @@ impl<P: Page> Tree for Walker<'_, P> {
     fn protect(&mut self, start: VirtualAddress, bytes: u64, change: PermissionChange) -> Done {
         self.protect(start, bytes, change, Holes::Refuse)
     }
-    // The caller says what is relied on: pages that were invalid before may have TLBIs to come.
+    // The caller records what is relied on: pages that were invalid before may have TLBIs to come.
     fn set_invalid(&mut self, start: VirtualAddress, bytes: u64) -> Done {
         self.set_invalid(start, bytes)
     }

@@ -56,7 +56,7 @@ pub(crate) trait TaskCalls: Sync {
 /// The tasks' implementation, set before the first task begins.
 pub(crate) static TASK_CALLS: spin::Once<&'static dyn TaskCalls> = spin::Once::new();
 
-/// A task as the scheduler knows it.
+/// The scheduler's part of a task.
 pub(crate) struct Entity {
     state: TaskState,
     /// The deadline of its sleep, by the timer's counter.
@@ -78,7 +78,8 @@ impl Entity {
         }
     }
 
-    /// The thread of the task. The task itself asks, or the CPU that took it out of the queue.
+    /// Returns the thread of the task. The task itself calls this, or the CPU that took it out of
+    /// the queue.
     fn thread(&self) -> Option<&Thread> {
         let thread = NonNull::new(self.thread.load(Ordering::Acquire))?;
         // SAFETY: the caller of `begin` keeps the thread until its task is buried, and the pointer is
@@ -147,10 +148,10 @@ static OPEN: AtomicBool = AtomicBool::new(false);
 static FROZEN: AtomicBool = AtomicBool::new(false);
 /// Tasks whose sleep has a deadline.
 static TIMED: Waiters<{ MOST_TASKS / 64 }> = Waiters::new();
-/// How often a CPU took up a task.
+/// The number of times that a CPU took up a task.
 static SWITCHES: AtomicU64 = AtomicU64::new(0);
 
-/// Lets a CPU that was off and is up again run programs, if user space exists.
+/// Makes a CPU that was off and is up again run programs, if user space exists.
 pub(crate) fn admit(number: usize) {
     if is_open() {
         ipi::call(CpuSet::one(number), &|_| registers::open());
@@ -218,7 +219,7 @@ pub(crate) fn still_runs() -> Option<(usize, usize)> {
     first
 }
 
-/// How often a CPU took up a task.
+/// Returns the number of times that a CPU took up a task.
 pub(crate) fn switches() -> u64 {
     SWITCHES.load(Ordering::Relaxed)
 }

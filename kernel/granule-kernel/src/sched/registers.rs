@@ -139,8 +139,8 @@ pub(crate) fn take_empty_root() -> PhysicalAddress {
 ///
 /// # Safety
 ///
-/// `ttbr0` must have tables of the shape that `tcr` says, and nothing may access an address in the lower half that
-/// they do not map. The fields of the upper half but HA and HD must stay as they are.
+/// `ttbr0` must have tables of the shape that `tcr` encodes, and nothing may access an address in
+/// the lower half that they do not map. The fields of the upper half but HA and HD must stay as they are.
 pub(crate) unsafe fn shape(tcr: u64, ttbr0: u64) {
     let masked = cpu::mask_interrupts();
     let repeat = REPEAT.load(Ordering::Relaxed);

@@ -148,7 +148,8 @@ impl Stack {
         address.wrapping_sub(self.bottom) < BYTES
     }
 
-    /// Whether the word at the low end is what it was at first. The task itself asks, or the CPU that buries it.
+    /// Whether the word at the low end is what it was at first. The task itself calls this, or the
+    /// CPU that buries it.
     #[inline]
     pub(super) fn is_sound(&self) -> bool {
         // SAFETY: the stack is mapped while this value lives.

@@ -31,7 +31,7 @@ static FIRST: AtomicU64 = AtomicU64::new(0);
 /// Whether all later allocations fail too.
 static ALL: AtomicBool = AtomicBool::new(false);
 
-/// Offers the injection if the command line asks for it.
+/// Offers the injection if the command line requests it.
 pub(super) fn open(parameters: &Parameters<'_>) {
     let asked = parameters.test.asks_for(b"alloc-failure");
     OFFERED.store(asked, Ordering::Relaxed);

@@ -35,13 +35,13 @@ const ROUNDS: u64 = 800;
 const CROSS_ROUNDS: u64 = 400;
 /// Calls that interrupt each CPU while it holds its registers.
 const INTERRUPTIONS: u64 = 20;
-/// How often all other CPUs are parked.
+/// The number of times that all other CPUs are parked.
 const PARKINGS: u64 = 10;
 /// Seconds that a job may take.
 const PATIENCE_S: u64 = 30;
 
 per_cpu! {
-    /// What the running test counts on the CPU.
+    /// The running test's counter on the CPU.
     static COUNT: AtomicU64 = AtomicU64::new(0);
 }
 
@@ -72,7 +72,7 @@ fn keep(now: impl Fn(usize) -> u64) {
     }
 }
 
-/// What [`keep`] kept of the CPU.
+/// Returns the value that [`keep`] kept of the CPU.
 fn kept(cpu: usize) -> u64 {
     value(&BEFORE, cpu)
 }
@@ -83,7 +83,7 @@ fn value(values: &'static Local<AtomicU64>, cpu: usize) -> u64 {
         .map_or(0, |value| value.load(Ordering::Relaxed))
 }
 
-/// Runs the tests that the command line asks for.
+/// Runs the tests that the command line requests.
 // Not inlined: the boot's stack frame is large and stays under every later call.
 #[inline(never)]
 pub(crate) fn run(request: &Request<'_>, parameters: &Parameters<'_>) {
@@ -105,7 +105,7 @@ pub(crate) fn run(request: &Request<'_>, parameters: &Parameters<'_>) {
     }
 }
 
-/// How many calls each CPU answered, by its own count.
+/// Returns the number of calls that the CPU answered, by its own count.
 fn answered(cpu: usize) -> u64 {
     ipi::answered(cpu)
 }
@@ -207,7 +207,7 @@ pub(crate) fn point(tables: &mut dyn Tree, output: u64) -> Result<(), TableError
 }
 
 pub(crate) fn read_scratch() -> u64 {
-    // SAFETY: the boot CPU maps the page before any CPU is asked to read it.
+    // SAFETY: the boot CPU maps the page before any CPU reads it.
     unsafe { (layout::SCRATCH_VADDR as *const u64).read_volatile() }
 }
 

@@ -41,7 +41,7 @@ const INTERRUPTIONS: u64 = 20;
 /// Seconds that a job may take.
 const PATIENCE_S: u64 = 30;
 
-/// Runs the test that the command line asks for.
+/// Runs the test that the command line requests.
 // Not inlined: the boot's stack frame is large and stays under every later call.
 #[inline(never)]
 pub(crate) fn run(request: &Request<'_>, parameters: &Parameters<'_>) {

@@ -37,7 +37,7 @@ use granule::linear::Placement;
 use granule::table::{Entry, Visit};
 use granule_kcore::parameters::Parameters;
 
-/// Causes the failure that the command line asks for, if any.
+/// Causes the failure that the command line requests, if any.
 pub(crate) fn run(parameters: &Parameters<'_>) {
     for test in parameters.test.tests() {
         match test {
@@ -62,7 +62,7 @@ pub(crate) fn run(parameters: &Parameters<'_>) {
     }
 }
 
-/// How a task must use up its kernel stack.
+/// The way in which a task must use up its kernel stack.
 static TASK_OVERFLOWS: AtomicU32 = AtomicU32::new(0);
 /// Without end.
 const ALL: u32 = 1;
@@ -111,7 +111,7 @@ fn overflow_to(end: u64) -> u64 {
 const LOOP: u64 = 256;
 const ROUNDS: u64 = ((1 << 33) + (1 << 20)) / LOOP;
 
-/// Counts a long loop, if the command line asks for it.
+/// Counts a long loop, if the command line requests it.
 pub(crate) fn count(parameters: &Parameters<'_>, counter: &InstructionCounter) {
     let counter = match parameters.test.tests().last() {
         Some(b"count") => *counter,
@@ -146,7 +146,7 @@ const READ_ONLY: u64 = 1 << 7;
 const CONTIGUOUS: u64 = 1 << 52;
 const NEVER_EXECUTE: u64 = 0b11 << 53;
 
-/// Corrupts the linear map before `stage` of the self-check, if the command line asks for that stage.
+/// Corrupts the linear map before `stage` of the self-check, if the command line requests that stage.
 pub(crate) fn corrupt(
     parameters: &Parameters<'_>,
     stage: Stage,

@@ -9,7 +9,7 @@ use crate::sched::stack::BYTES;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use granule_kcore::parameters::Parameters;
 
-/// What no stack frame is likely to have in many words.
+/// A value that no stack frame is likely to have in many words.
 const PAINT: u64 = 0x5041_494e_5450_4149;
 
 /// Whether stacks are measured.
@@ -17,7 +17,7 @@ static ASKED: AtomicBool = AtomicBool::new(false);
 /// The most bytes that a task has used of its stack.
 static MOST_USED: AtomicU64 = AtomicU64::new(0);
 
-/// Measures from here on if the command line asks for it.
+/// Measures from here on if the command line requests it.
 pub(super) fn open(parameters: &Parameters<'_>) {
     ASKED.store(parameters.test.asks_for(b"stacks"), Ordering::Relaxed);
 }
@@ -25,7 +25,7 @@ pub(super) fn open(parameters: &Parameters<'_>) {
 /// The hook that paints and measures.
 pub(super) struct Painter;
 
-/// The words of a stack but the lowest, which tells overflows.
+/// Returns the words of a stack but the lowest, which detects overflows.
 fn words(bottom: u64) -> impl Iterator<Item = *mut u64> {
     (bottom + 8..bottom + BYTES)
         .step_by(8)

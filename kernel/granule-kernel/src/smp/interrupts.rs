@@ -71,7 +71,7 @@ fn map_controller(
             let align = layout::REDISTRIBUTORS_ALIGN;
             let mut window = layout::REDISTRIBUTORS_VADDR;
             for region in redistributors {
-                // CPUs whose redistributors have no place here are told when they look for them.
+                // CPUs whose redistributors have no place here get an error when they look for them.
                 let most = (layout::REDISTRIBUTORS_END - 2 * align).saturating_sub(window);
                 let bytes = (region.end - region.start).min(most);
                 if bytes == 0 {

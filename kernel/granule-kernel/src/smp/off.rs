@@ -25,7 +25,7 @@ const PATIENCE_S: u64 = 10;
 /// Called on the starting CPU for each CPU that was off and is up again.
 pub(crate) static CAME_BACK: spin::Once<fn(usize)> = spin::Once::new();
 
-/// The CPUs that were told to go off.
+/// The CPUs that were requested to go off.
 static ASKED: AtomicCpuSet = AtomicCpuSet::new();
 
 /// Why some of the other CPUs are not off. Those that were off have been started again.
@@ -51,10 +51,10 @@ impl fmt::Display for StillOn {
             Why::Stays => f.write_str("firmware refuses PSCI CPU_OFF"),
             Why::Late => write!(
                 f,
-                "PSCI AFFINITY_INFO has not said within {PATIENCE_S} s that it is off"
+                "PSCI AFFINITY_INFO has not reported it as off within {PATIENCE_S} s"
             ),
-            Why::Firmware(error) => write!(f, "PSCI AFFINITY_INFO says: {error}"),
-            Why::Runs => f.write_str("PSCI AFFINITY_INFO says that it is off, and it runs"),
+            Why::Firmware(error) => write!(f, "PSCI AFFINITY_INFO returns: {error}"),
+            Why::Runs => f.write_str("PSCI AFFINITY_INFO reports it as off, but it runs"),
             Why::ForGood => f.write_str(
                 "it was started by its cpu-release-addr, and nothing switches such a CPU off; boot with maxcpus=1 to leave",
             ),
@@ -65,7 +65,7 @@ impl fmt::Display for StillOn {
     }
 }
 
-/// Whether this CPU was told to go off, from its idle loop ([`go`]).
+/// Whether this CPU was requested to go off, from its idle loop ([`go`]).
 pub(crate) fn is_asked(this: &PerCpu) -> bool {
     ASKED.contains(this.number(), Ordering::Acquire)
 }
@@ -211,12 +211,12 @@ pub(crate) fn bring_back(gone: CpuSet) {
                     came_back(number);
                 }
             }
-            Err(failure) => tell(number, &failure),
+            Err(failure) => print_failure(number, &failure),
         }
     }
 }
 
-fn tell(number: usize, failure: &Failure) {
+fn print_failure(number: usize, failure: &Failure) {
     println!(
         "granule: CPU {number}, which was switched off to leave for the next kernel, {failure}"
     );

@@ -3,7 +3,7 @@
 //! No failure here is fatal: a machine on which no other CPU can be started runs with one CPU, and the boot
 //! record says why.
 
-#![allow(unsafe_code, reason = "the entry's address, which the linker knows")]
+#![allow(unsafe_code, reason = "the entry's address, which the linker defines")]
 
 use super::hook::CPUS;
 use super::inputs::{BringUp, Obstacle};

@@ -13,7 +13,7 @@ pub(super) const UP: u32 = 2;
 pub(super) const FAILED: u32 = 3;
 /// The boot CPU gave up waiting. The CPU must go off if it still arrives or still runs.
 pub(super) const GIVEN_UP: u32 = 4;
-/// The CPU was told to go off and could not.
+/// The CPU was requested to go off and could not.
 pub(super) const STAYS: u32 = 5;
 
 per_cpu! {

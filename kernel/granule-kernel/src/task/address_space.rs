@@ -207,7 +207,7 @@ unsafe fn drop_typed<P: Page, E: SpaceKind>(shared: NonNull<()>) {
 }
 
 impl<P: Page, E: SpaceKind> Typed<P, E> {
-    /// Records that the programs of the space use a range as the tables say from here on.
+    /// Records that the programs of the space use a range as the tables map it from here on.
     fn assume_visible(&self, start: u64, bytes: u64) {
         if E::RECORDS
             && let Some(asid) = self.asid

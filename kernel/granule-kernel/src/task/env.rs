@@ -148,7 +148,7 @@ impl Env for Current<'_> {
     }
 
     fn log_unknown(&mut self, number: u64) {
-        syscall::tell_unknown(self.task.pid(), number);
+        syscall::report_unknown(self.task.pid(), number);
     }
 
     fn registers(&self) -> Registers {

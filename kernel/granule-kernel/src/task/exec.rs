@@ -38,7 +38,7 @@ const MOVABLE_AT: u64 = 1 << 32;
 /// The most bytes of a path shown in a line. A program chooses the path, and interrupts wait for the
 /// line.
 const MOST_SHOWN: usize = 128;
-/// The unit of times told to programs: parts of a second.
+/// The unit of times that programs are given: parts of a second.
 const CLOCK_TICKS: u64 = 100;
 
 /// A program that is ready to run.

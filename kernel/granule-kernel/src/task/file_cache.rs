@@ -28,7 +28,7 @@ const MOST_FILES: usize = 32;
 
 /// The content of one file.
 struct File {
-    /// Where the file is in the archive, which says which one it is.
+    /// The offset of the file in the archive, which identifies it.
     start: usize,
     bytes: usize,
     content: Content,
@@ -36,11 +36,11 @@ struct File {
     users: usize,
 }
 
-/// How far a file is in memory.
+/// The state of a file's content in memory.
 enum Content {
-    /// Not at all: who wants it next copies it.
+    /// Not in memory: the next CPU that needs it copies it.
     Absent,
-    /// A CPU copies it; others that want it wait for that.
+    /// A CPU copies it; others that need it wait for that.
     Copying,
     There(Chunks),
 }
@@ -62,7 +62,7 @@ impl Chunks {
     /// Copies a file's content; `None` if there is no memory.
     fn of(content: &[u8]) -> Option<Self> {
         let count = content.len().div_ceil(CHUNK as usize);
-        // An address that is no chunk's, until there is one.
+        // An address without a chunk, until there is one.
         let mut chunks = Self(Array::new(count, |_| NONE)?);
         for (chunk, piece) in chunks.0.iter_mut().zip(content.chunks(CHUNK as usize)) {
             let to = pages::allocate_singles(frames())?;
@@ -126,7 +126,7 @@ impl File {
     }
 }
 
-/// What a CPU that wants a file does next.
+/// The next step of a CPU that needs a file.
 enum Next {
     Copy,
     Wait,

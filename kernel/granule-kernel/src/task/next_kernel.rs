@@ -18,10 +18,10 @@ pub(crate) trait NextKernel: Sync {
     /// `reboot`.
     fn reboot(&self, current: &mut Current<'_>, arguments: Arguments) -> CallResult;
 
-    /// Whether a task has asked for the next kernel.
+    /// Whether a task has requested the next kernel.
     fn is_asked(&self) -> bool;
 
-    /// Leaves for the next kernel if a task has asked for it. The boot CPU calls this.
+    /// Leaves for the next kernel if a task has requested it. The boot CPU calls this.
     fn serve(&self);
 
     /// Frees the loaded kernel once no program is left that could leave for it.

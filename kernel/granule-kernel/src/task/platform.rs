@@ -7,7 +7,7 @@ use granule::arch::{Geometry, PageSize};
 use granule::space::Settings;
 use granule_boot::sizes::SizeSet;
 
-/// What goes with one page size.
+/// The properties of one page size.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
     /// The shape of the lower half. All have the same bits of virtual address.
@@ -26,7 +26,7 @@ pub(super) struct Platform {
     pub(super) settings: Settings,
     /// The end of user addresses.
     pub(super) end: u64,
-    /// The page size for programs that ask for none themselves.
+    /// The page size for programs that request none themselves.
     pub(super) command_line: Option<PageSize>,
 }
 
@@ -61,7 +61,7 @@ pub(super) fn page_sizes() -> SizeSet {
     get().map_or(SizeSet::NONE, Platform::page_sizes)
 }
 
-/// The page size of the command line, for programs that ask for none themselves.
+/// The page size of the command line, for programs that request none themselves.
 pub(super) fn command_line() -> Option<PageSize> {
     get()?.command_line
 }

@@ -104,7 +104,7 @@ pub(crate) fn end(current: &mut Current<'_>, status: u32) -> ! {
     let task = current.task;
     process_table::ended(task);
     give_up_memory(current);
-    while process_table::tell_parent(&mut || task_table::end(task, status)) {}
+    while process_table::notify_parent(&mut || task_table::end(task, status)) {}
     if task.pid() == task_table::INIT {
         end_all();
     }
@@ -147,8 +147,8 @@ fn end_all() {
 /// Moves the process to another space and frees the old one.
 ///
 /// The old space may have another page size than TCR gives the lower half by now. A TLBI by address without a level
-/// says nothing of the granule, and the low bits of its address count by the granule in use. But a space is freed as
-/// a whole, by a TLBI of its ASID, or by range, which names the granule of its tables.
+/// does not name the granule, and the low bits of its address count by the granule in use. But a
+/// space is freed as a whole, by a TLBI of its ASID, or by range, which names the granule of its tables.
 pub(super) fn change_memory(current: &mut Current<'_>, space: AddressSpace) {
     let masked = crate::arch::cpu::mask_interrupts();
     let reference = space.reference();
@@ -190,7 +190,8 @@ impl TaskCalls for Calls {
         }
     }
 
-    /// Frees the rest of an ended task and tells its parent, in one step under the process table's lock.
+    /// Frees the rest of an ended task and notifies its parent, in one step under the process
+    /// table's lock.
     fn bury(&self, place: usize) {
         let Some(task) = task_table::at(place) else {
             return;
@@ -199,7 +200,7 @@ impl TaskCalls for Calls {
         // code still uses shared state.
         BURYING.fetch_add(1, Ordering::SeqCst);
         task_table::free_body(task);
-        process_table::tell_parent(&mut || task_table::bury(task));
+        process_table::notify_parent(&mut || task_table::bury(task));
         BURYING.fetch_sub(1, Ordering::SeqCst);
         if none_left() {
             // The boot CPU waits for the last task.

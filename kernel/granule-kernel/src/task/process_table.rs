@@ -143,13 +143,13 @@ pub(super) fn ended(task: &Task) {
     with(|processes| processes.end(task.place()));
 }
 
-/// Calls `zombie`, which gives an ended child, and tells the child's parent that it can reap the child.
-/// Forgets the child if the parent does not want to wait. False if there is no such child.
+/// Calls `zombie`, which gives an ended child, and notifies the child's parent that it can reap the
+/// child. Forgets the child if the parent does not wait. False if there is no such child.
 ///
 /// All of this happens in one step under the lock: SIGCHLD comes before the parent can reap.
 // `inline(never)`: the code is about a kilobyte.
 #[inline(never)]
-pub(super) fn tell_parent(zombie: &mut dyn FnMut() -> Option<Zombie>) -> bool {
+pub(super) fn notify_parent(zombie: &mut dyn FnMut() -> Option<Zombie>) -> bool {
     with(|processes| {
         let Some(child) = zombie() else {
             return false;

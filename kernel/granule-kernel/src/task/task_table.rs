@@ -450,7 +450,7 @@ pub(super) fn is_in_vfork(pid: u32) -> bool {
     task.is_some_and(|task| task.vfork_parent.load(Ordering::Acquire) != 0)
 }
 
-/// An ended child and the number of the parent to tell. That is the first process if the child's own
+/// An ended child and the number of the parent to notify. That is the first process if the child's own
 /// parent has ended.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Zombie {
@@ -461,9 +461,9 @@ pub(super) struct Zombie {
 }
 
 /// Records the end of a task: sets `status` and gives its children to the first process. Returns an
-/// ended child that the first process must be told about; the caller then calls this again.
+/// ended child about which the first process must be notified; the caller then calls this again.
 pub(super) fn end(task: &Task, status: u32) -> Option<Zombie> {
-    let told = with_kin(|kin| {
+    let zombie = with_kin(|kin| {
         task.status.store(status, Ordering::Relaxed);
         if task.pid() == INIT {
             // They are its own already.
@@ -487,7 +487,7 @@ pub(super) fn end(task: &Task, status: u32) -> Option<Zombie> {
         }
         None
     });
-    told.flatten()
+    zombie.flatten()
 }
 
 /// Frees the frames of a task that will never run again.
@@ -501,9 +501,9 @@ pub(super) fn free_body(task: &Task) {
 }
 
 /// Makes a task that has left its CPU for good, and whose frames are freed, a zombie. Returns it with
-/// the parent to tell. Without a parent the task is forgotten.
+/// the parent to notify. Without a parent the task is forgotten.
 pub(super) fn bury(task: &'static Task) -> Option<Zombie> {
-    let told = with_kin(|kin| {
+    let zombie = with_kin(|kin| {
         // Only the first process still has children at this point. Nobody reaps those that have ended.
         while let Some(child) = kin.child(task, Task::is_zombie) {
             kin.forget(child);
@@ -517,7 +517,7 @@ pub(super) fn bury(task: &'static Task) -> Option<Zombie> {
         task.life.store(ZOMBIE, Ordering::Release);
         Some(task.zombie_of(number))
     });
-    told.flatten()
+    zombie.flatten()
 }
 
 /// Finds a zombie child of `parent` and forgets it.
@@ -542,7 +542,7 @@ pub(super) fn can_reap(parent: &Task, which: Selection) -> bool {
     found.flatten() != Some(Reaped::None)
 }
 
-/// Forgets a zombie that its parent does not want to reap, if it still exists.
+/// Forgets a zombie that its parent does not reap, if it still exists.
 pub(super) fn forget(task: &Task, pid: u32) {
     with_kin(|kin| {
         if task.is_zombie() && task.pid() == pid {

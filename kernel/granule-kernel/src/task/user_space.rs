@@ -186,7 +186,7 @@ impl fmt::Display for Refused {
             Self::Program(error) => write!(f, "{error:?}"),
             Self::Interpreter(path) => write!(
                 f,
-                "its first line names {}, which is no file in the initramfs",
+                "its first line names {}, which is not a file in the initramfs",
                 path.escape_ascii()
             ),
         }

@@ -41,7 +41,7 @@ pub(crate) struct Roots {
 ///
 /// As for that function.
 pub(crate) unsafe fn set_ttbr0_el1(value: u64) {
-    recorder::tell(|trace| {
+    recorder::in_order(|trace| {
         // SAFETY: the caller keeps the rules of the inner call.
         unsafe { cpu::set_ttbr0_el1(value) };
         trace.push(Event::System(System::TTBR0_EL1, value));
@@ -58,7 +58,7 @@ pub(crate) unsafe fn set_ttbr0_el1(value: u64) {
 #[cold]
 #[inline(never)]
 pub(crate) unsafe fn switch(from: Tcr, to: Tcr, ttbr0: Ttbr, repeat: bool) {
-    recorder::tell(|trace| {
+    recorder::in_order(|trace| {
         // SAFETY: the caller keeps the rules of the inner call.
         unsafe { switch::enter_anew(&mut Switch(trace), from, to, ttbr0, repeat) };
     });
@@ -102,7 +102,7 @@ impl Registers for Switch<'_> {
 ///
 /// As for [`cpu::set_sctlr_el1`].
 pub(crate) unsafe fn set_sctlr_el1(value: u64) {
-    recorder::tell(|trace| {
+    recorder::in_order(|trace| {
         // SAFETY: the caller keeps the rules of the inner call.
         unsafe { cpu::set_sctlr_el1(value) };
         trace.push(Event::System(System::SCTLR_EL1, value));
@@ -112,7 +112,7 @@ pub(crate) unsafe fn set_sctlr_el1(value: u64) {
 
 /// Records that a page was obtained for tables and zeroed.
 pub(crate) fn zeroed_table(start: u64, bytes: u64) {
-    recorder::tell(|trace| {
+    recorder::in_order(|trace| {
         trace.push(Event::Obtained { start, bytes });
         trace.push(Event::Store {
             address: start,
@@ -124,14 +124,14 @@ pub(crate) fn zeroed_table(start: u64, bytes: u64) {
     });
 }
 
-/// Records that a page is no table any more.
+/// Records that a page is not a table any more.
 pub(crate) fn table_freed(start: u64, bytes: u64) {
-    recorder::tell(|trace| trace.push(Event::Freed { start, bytes }));
+    recorder::in_order(|trace| trace.push(Event::Freed { start, bytes }));
 }
 
 /// As [`cpu::tlbi_vmalle1_local`], recorded.
 pub(crate) fn tlbi_vmalle1_local() {
-    recorder::tell(|trace| {
+    recorder::in_order(|trace| {
         cpu::tlbi_vmalle1_local();
         trace.push(Event::Barrier(Barrier::DSB_NSHST));
         trace.push(Event::System(System::VMALLE1, 0));
@@ -142,7 +142,7 @@ pub(crate) fn tlbi_vmalle1_local() {
 
 /// DSB ISHST, recorded.
 pub(crate) fn dsb_ishst() {
-    recorder::tell(|trace| {
+    recorder::in_order(|trace| {
         hw::dsb_ishst();
         trace.push(Event::Barrier(Barrier::DSB_ISHST));
     });
@@ -150,7 +150,7 @@ pub(crate) fn dsb_ishst() {
 
 /// Records that a command of `bytes` bytes was written at a physical address and cleaned.
 pub(crate) fn command_left(start: u64, bytes: u64) {
-    recorder::tell(|trace| {
+    recorder::in_order(|trace| {
         trace.data(start, bytes);
         trace.lines(&CLEAN, start, bytes);
     });
@@ -159,14 +159,14 @@ pub(crate) fn command_left(start: u64, bytes: u64) {
 /// Records that the lines of memory were cleaned and dropped: a CPU writes there past the caches next, or has
 /// done so.
 pub(crate) fn lines_dropped(start: u64, bytes: u64) {
-    recorder::tell(|trace| trace.lines(&CLEAN_AND_INVALIDATE, start, bytes));
+    recorder::in_order(|trace| trace.lines(&CLEAN_AND_INVALIDATE, start, bytes));
 }
 
 /// Records this CPU's actions since it was switched on: `head::secondary`, `mmu_off::secondary` and
 /// `head::mmu_on`.
 pub(crate) fn came_up(command: &Command, report: &Report) {
     let early = |system| Event::System(system, before_tables(system));
-    recorder::tell(|trace| {
+    recorder::in_order(|trace| {
         let at_el2 = report.entry_el == 2;
         let when = if at_el2 {
             When::EnteredAtEl2
@@ -195,7 +195,7 @@ pub(crate) fn came_up(command: &Command, report: &Report) {
 /// Records that these CPUs are parked.
 pub(crate) fn parked(cpus: CpuSet, roots: Roots) {
     for number in cpus.iter() {
-        recorder::tell(|trace| {
+        recorder::in_order(|trace| {
             let other = trace.on(number);
             let event = |system| Event::System(system, of(system, roots.identity, roots.empty));
             other.ran(&PARK, When::Leaving, event);
@@ -208,7 +208,7 @@ pub(crate) fn parked(cpus: CpuSet, roots: Roots) {
 pub(crate) fn returning(cpus: CpuSet, roots: Roots) {
     let kernel = cpu::ttbr1_el1();
     for number in cpus.iter() {
-        recorder::tell(|trace| {
+        recorder::in_order(|trace| {
             let other = trace.on(number);
             let event = |system| Event::System(system, of(system, roots.empty, kernel));
             other.ran(&PARK_CODE, When::Returning, event);

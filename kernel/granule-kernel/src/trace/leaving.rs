@@ -21,7 +21,7 @@ pub(crate) fn leaves(
     tcr: u64,
     line: u64,
 ) {
-    recorder::tell(|trace| {
+    recorder::in_order(|trace| {
         if !trace.records() {
             return;
         }
@@ -36,12 +36,12 @@ pub(crate) fn leaves(
                 all |= cleaned.insert(extent).is_err();
             }
         });
-        let told = |at: u64| {
+        let is_emitted = |at: u64| {
             let line = PhysRange::new(at, granule_kexec::LINE as u64);
             all || cleaned.all().iter().any(|place| place.holds(&line))
         };
         let emit = |event: Event| trace.push(event);
-        let mut steps = Recorder::new(memory, header.distance, tcr, line, told, emit);
+        let mut steps = Recorder::new(memory, header.distance, tcr, line, is_emitted, emit);
         // The steps are long code, and the speed of a trace does not matter: one copy, called
         // indirectly.
         let steps: &mut dyn steps::RelocationCpu = &mut steps;

@@ -54,7 +54,7 @@ pub(crate) unsafe fn begin(area: Area) {
     // SAFETY: no recorder exists yet, so there is no reader.
     unsafe { *BUFFER.words.get() = window };
     // Image, stack and tree were in use before; now the area's mapping is too.
-    tell(|recorder| recorder.push(Event::Settled));
+    in_order(|recorder| recorder.push(Event::Settled));
 }
 
 /// Access to the buffer, by the CPU that uses it. One type serves with and without recording, so that
@@ -121,7 +121,7 @@ impl Recorder {
 
 /// Runs an action that does not change tables, and records it in one order with the records of all
 /// CPUs. Only runs the action if nothing is recorded.
-pub(crate) fn tell<R>(action: impl FnOnce(&Recorder) -> R) -> R {
+pub(crate) fn in_order<R>(action: impl FnOnce(&Recorder) -> R) -> R {
     let recorder = Recorder::new(0);
     if recorder.is_active() {
         recorder.atomically(action)
@@ -139,7 +139,7 @@ pub(crate) fn machine(cpus: usize, page_bytes: u64, bbm_level: u32) {
         ..BufferHeader::default()
     };
     let shape = header.words()[BufferHeader::SHAPE];
-    tell(|_| {
+    in_order(|_| {
         let first = words();
         if !first.is_null() {
             // SAFETY: a word of the header; the lock is held.
@@ -202,7 +202,7 @@ impl Sink for ProgramRecorder {
 
 /// Ends the trace: a reader that accesses memory past this CPU's caches finds all records, and no
 /// later action of other CPUs. Works without the lock, because a panicking CPU may hold it. A
-/// caller that wants a complete trace ensures that no CPU changes anything.
+/// caller that needs a complete trace ensures that no CPU changes anything.
 pub(crate) fn finish(complete: bool) {
     BUFFER.closed.store(true, Ordering::Relaxed);
     let words = words();

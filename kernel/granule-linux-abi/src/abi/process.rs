@@ -7,12 +7,12 @@ pub const WNOHANG: u32 = 1;
 /// Words of `struct rusage`, which `wait4` fills with zeros.
 pub const USAGE_WORDS: usize = 18;
 
-/// How a process ended, as `wait4` reports it.
+/// The end of a process, as `wait4` reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
     /// By `exit`, with the low byte of its argument.
     Exited(u8),
-    /// By a signal. `core` says that the default action is to dump core; no core file is written.
+    /// By a signal. `core` is set if the default action is to dump core; no core file is written.
     Killed { signal: u8, core: bool },
 }
 

@@ -292,7 +292,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn damage_is_told_with_its_place() {
+    fn damage_is_reported_with_its_place() {
         let good = entry((1, 0o100644, 1), (0, 0), "name", b"12345678");
         let first = good.len();
         let wrong = |archive: &[u8]| read(archive).unwrap_err();

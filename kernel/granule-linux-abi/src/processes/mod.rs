@@ -67,7 +67,7 @@ const EVENT_LISTS: usize = 64;
 /// The list of processes that wait for any event.
 const ANY_EVENT: usize = EVENT_LISTS;
 
-/// The list of the processes that wait for an event; `None` for what is no event.
+/// The list of the processes that wait for an event; `None` for what is not an event.
 const fn list_of(channel: Channel) -> Option<usize> {
     match channel {
         Channel::Pipe(number) => Some(number as usize % EVENT_LISTS),
@@ -92,7 +92,7 @@ pub struct Process {
     pub umask: u32,
     /// The name for `prctl`.
     pub name: [u8; NAME_BYTES],
-    /// The page size that it wants for the next program that it executes.
+    /// The page size that it requests for the next program that it executes.
     pub page_size: Option<PageSize>,
     /// The channel that the process sleeps on, set by [`Processes::set_waits`].
     waits: Option<Channel>,
@@ -235,7 +235,7 @@ impl<'a, T: TaskTable> Processes<'a, T> {
         Ok(())
     }
 
-    /// `execve`: lets the process run `exe`.
+    /// `execve`: makes the process run `exe`.
     ///
     /// # Errors
     ///

@@ -210,7 +210,7 @@ impl<T: TaskTable> Processes<'_, T> {
         true
     }
 
-    /// Tells process `parent` that its child has ended. False if the parent does not want to reap, so
+    /// Notifies process `parent` that its child has ended. False if the parent does not reap, so
     /// that the child must be forgotten at once. If the parent is ending, the next parent decides.
     pub fn child_ended(&mut self, parent: u32, child: u32, status: Status) -> bool {
         let action = self.place_of(parent).and_then(|parent| self.get(parent));

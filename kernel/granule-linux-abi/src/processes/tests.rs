@@ -267,7 +267,7 @@ fn a_signal_for_a_group_meets_a_child_that_one_of_it_is_making() {
 }
 
 #[test]
-fn a_parent_is_told_and_waits_for_whom_it_names() {
+fn a_parent_is_notified_and_waits_for_whom_it_names() {
     let mut processes = processes();
     let (a, b) = (child(&mut processes, 0), child(&mut processes, 0));
     act(&mut processes, 0, SIGCHLD, 0x1000, 0);

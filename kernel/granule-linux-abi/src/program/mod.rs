@@ -145,11 +145,11 @@ pub enum ProgramError {
 impl fmt::Display for ProgramError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            Self::NotElf => f.write_str("it is no 64-bit little-endian ELF file, or is cut off"),
+            Self::NotElf => f.write_str("it is not a 64-bit little-endian ELF file, or is cut off"),
             Self::Machine => f.write_str("it is not for AArch64"),
             Self::Kind(kind) => write!(f, "its type is {kind}, expected 2 (EXEC) or 3 (DYN)"),
             Self::Interpreter => {
-                f.write_str("it wants a dynamic linker; link it statically (-static, -static-pie)")
+                f.write_str("it needs a dynamic linker; link it statically (-static, -static-pie)")
             }
             Self::Segments => write!(f, "it has no segment to load, or more than {MOST_SEGMENTS}"),
             Self::Extent { address } => write!(

@@ -27,10 +27,10 @@ use granule_boot::sizes::SizeSet;
 
 /// The name of the note, which may have a NUL behind it.
 const NOTE_NAME: &[u8] = b"Granule";
-/// The type of the note with the page size that a program wants.
+/// The type of the note with the page size that a program requests.
 pub const NT_PAGE_SIZE: u64 = 1;
 
-/// Who wishes for a page size.
+/// The source of a wish for a page size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wisher {
     /// The process, or one before it that it inherited the wish from.
@@ -79,7 +79,7 @@ impl fmt::Display for Refused {
             Wisher::Note => "its note",
             Wisher::CommandLine => "user_pagesize=",
         };
-        write!(f, "{by} asks for pages of {} bytes: ", self.bytes)?;
+        write!(f, "{by} requests pages of {} bytes: ", self.bytes)?;
         match self.why {
             Why::NoSize => f.write_str("there are none"),
             Why::Unusable(usable) => write!(f, "programs have {usable} on this boot"),
@@ -104,7 +104,8 @@ pub struct Chosen {
 ///
 /// # Errors
 ///
-/// [`ProgramError::NoPageSize`] if the file allows none of `usable`, else why it is no program.
+/// [`ProgramError::NoPageSize`] if the file allows none of `usable`, else the reason why it is not
+/// a program.
 pub fn choose(
     file: &[u8],
     place: &Place,
@@ -144,7 +145,7 @@ pub fn choose(
             });
         }
     }
-    // The smallest pages ask the least of a file.
+    // The smallest pages require the least of a file.
     with(PageSize::MIN)?;
     let allowed = PageSize::ALL.into_iter().filter(|size| with(*size).is_ok());
     let allowed = allowed.collect();
@@ -159,8 +160,8 @@ fn wish(file: &[u8], wishes: &Wishes) -> Option<(Wisher, u64)> {
         .or_else(|| known(Wisher::CommandLine, wishes.command_line))
 }
 
-/// The page size, in bytes, that the first such note of the file asks for. A note that cannot be read asks for
-/// nothing.
+/// The page size, in bytes, that the first such note of the file requests. A note that cannot be
+/// read requests nothing.
 fn note(file: &[u8]) -> Option<u64> {
     let elf = ElfBytes::<LittleEndian>::minimal_parse(file).ok()?;
     let segments = elf.segments()?;

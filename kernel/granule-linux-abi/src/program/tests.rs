@@ -352,7 +352,7 @@ fn pages_of_content_alone_are_the_files() {
         let end = shared.end - segment.start + segment.file.start as u64;
         assert!(shared.is_empty() || end <= IN_MEMORY, "{what}");
     }
-    // More than there is of the file.
+    // More than the file has.
     let last = segment(0x22_f000, 0x800, 0x2_f000..0x2_f800, false);
     assert_eq!(last.shared_pages(0x1000, 0x2_f800), 0x22_f000..0x22_f000);
 }

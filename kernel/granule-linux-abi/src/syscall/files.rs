@@ -189,7 +189,7 @@ pub(super) fn pipe<E: Env>(env: &mut E, to: u64, flags: u32) -> Result {
     Ok(0)
 }
 
-/// `ioctl`: only FIONBIO. The console is a plain file, so ENOTTY says that it is not a terminal.
+/// `ioctl`: only FIONBIO. The console is a plain file, so ENOTTY means that it is not a terminal.
 pub(super) fn ioctl<E: Env>(env: &mut E, fd: u32, request: u32, argument: u64) -> Result {
     file_of(env, fd)?;
     if request != FIONBIO {

@@ -37,7 +37,7 @@ pub enum Fail {
 /// When an interrupted call is repeated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Restart {
-    /// If no handler ran, or the handler's action says SA_RESTART.
+    /// If no handler ran, or the handler's action has SA_RESTART.
     IfAsked,
     /// If no handler ran.
     IfNoHandler,

@@ -72,7 +72,7 @@ pub(super) fn umask<E: Env>(env: &mut E, mask: u32) -> Result {
     })
 }
 
-/// `prctl`: only the name of the process, and the page size that it wants for its next program.
+/// `prctl`: only the name of the process, and the page size that it requests for its next program.
 pub(super) fn prctl<E: Env>(env: &mut E, what: u64, argument: u64) -> Result {
     match what {
         PR_SET_NAME => {

@@ -12,7 +12,7 @@ use core::fmt::Display;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use granule_programs::calls::say;
 
-/// How long a piece of work took, and its number.
+/// The time of a piece of work, and its number.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Took {
     pub(crate) ticks: u64,
@@ -36,14 +36,14 @@ pub(crate) fn took(ticks: u64) -> Took {
     Took { ticks, at }
 }
 
-/// How many pieces of work were timed.
+/// Returns the number of timed pieces of work.
 pub(crate) fn pieces() -> u64 {
     NEXT.load(Relaxed)
 }
 
-/// A line for all the times of a kind of work: `bench NAME best=1 median=2 worst=3 at=0`, with the number of
-/// the fastest, the first of them if there are several.
-pub(crate) fn tell(name: impl Display, times: &mut [Took]) {
+/// Prints a line for all the times of a kind of work: `bench NAME best=1 median=2 worst=3 at=0`,
+/// with the number of the fastest, the first of them if there are several.
+pub(crate) fn print(name: impl Display, times: &mut [Took]) {
     times.sort_unstable_by(|one, other| match one.ticks.cmp(&other.ticks) {
         Ordering::Equal => one.at.cmp(&other.at),
         order => order,

@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code, reason = "memory that the round mapped")]
 
-use super::clock::{Took, frequency, pieces, tell, timed};
+use super::clock::{Took, frequency, pieces, print, timed};
 use super::{switches, turns};
 use granule_programs::calls::{self, call, fork, say};
 use granule_programs::start::{Start, number, page};
@@ -70,7 +70,7 @@ const AT_FDCWD: u64 = -100i64 as u64;
 const MADV_NOHUGEPAGE: u64 = 15;
 const PROT_READ: u64 = 1;
 
-/// Why there are no figures: what was done, and what the kernel said to it.
+/// The reason why there are no figures: the call, and its result.
 pub(crate) type Failure = (&'static str, i64);
 
 /// Runs all rounds; the exit code.
@@ -87,10 +87,11 @@ pub(crate) fn run(start: Start) -> i32 {
             1
         }
     };
-    // Linux says how the machine ends past the output that its terminal still holds, and may lose that.
+    // Linux prints the end of the machine past the output that its terminal still holds, and may
+    // lose that.
     call(IOCTL, [1, TCSBRK, 1, 0, 0, 0]);
     if off {
-        // LINUX_REBOOT_CMD_POWER_OFF, with the two numbers that say it is meant. Who may not, or
+        // LINUX_REBOOT_CMD_POWER_OFF, with the two numbers that confirm it. A program that may not, or
         // is on a kernel without it, just ends.
         let order = [0xfee1_dead, 672_274_793, 0x4321_fedc, 0, 0, 0];
         call(REBOOT, order);
@@ -106,7 +107,7 @@ fn measure(start: Start) -> Result<(), Failure> {
     };
     let page = page(start);
     if page == 0 || !bytes.is_multiple_of(page) {
-        return Err(("bytes that are no whole pages", bytes as i64));
+        return Err(("bytes that are not whole pages", bytes as i64));
     }
     let frequency = frequency();
     say(format_args!(
@@ -118,7 +119,7 @@ fn measure(start: Start) -> Result<(), Failure> {
         end(lines);
         return Ok(());
     }
-    // What the kernel takes for the best, which may be large pages, or pages of the base size alone.
+    // The kernel's choice, which may be large pages, or pages of the base size alone.
     let large = has(start, b"large");
     let mut times = [[Took::default(); MOST_ROUNDS]; OPS.len()];
     for at in 0..rounds {
@@ -128,7 +129,7 @@ fn measure(start: Start) -> Result<(), Failure> {
         }
     }
     for ((_, name), times) in OPS.iter().zip(&mut times) {
-        tell(format_args!("op={name}"), &mut times[..rounds]);
+        print(format_args!("op={name}"), &mut times[..rounds]);
     }
     let mut lines = OPS.len();
     if has(start, b"switches") {
@@ -146,7 +147,7 @@ fn end(lines: usize) {
     say(format_args!("bench end ops={lines} timed={}\n", pieces()));
 }
 
-/// What follows these bytes in the first argument that begins with them.
+/// Returns what follows these bytes in the first argument that begins with them.
 fn after(start: Start, begin: &[u8]) -> Option<&'static [u8]> {
     let mut words = (1..start.count()).map(|index| start.argument(index));
     words.find_map(|word| word.strip_prefix(begin))
@@ -186,7 +187,7 @@ fn round(bytes: u64, page: u64, large: bool) -> Result<[Took; OPS.len()], Failur
         };
         *time = took;
         let result = result.map_err(|error| (name, error))?;
-        // What is not to be measured.
+        // Work that is not to be measured.
         match op {
             Op::Fork => ended_well(result)?,
             Op::ForkHeld => child = result,
@@ -202,11 +203,11 @@ fn round(bytes: u64, page: u64, large: bool) -> Result<[Took; OPS.len()], Failur
     Ok(times)
 }
 
-/// Memory of what the kernel takes for the best, or of pages of the base size.
+/// Maps memory in the pages that the kernel chooses, or in pages of the base size.
 pub(crate) fn mapped(bytes: u64, large: bool) -> Result<u64, Failure> {
     let memory = calls::map(bytes, calls::READ_WRITE).map_err(|error| ("mmap", error))?;
     if !large {
-        // A kernel without huge pages may not know the word.
+        // A kernel without huge pages may not support the call.
         call(calls::MADVISE, [memory, bytes, MADV_NOHUGEPAGE, 0, 0, 0]);
     }
     Ok(memory)

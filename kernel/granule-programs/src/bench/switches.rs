@@ -10,7 +10,7 @@
 //! bench op=programs-1000 page=4096 bytes=49152000
 //! ```
 
-use super::clock::{Took, tell, timed};
+use super::clock::{Took, print, timed};
 use super::rounds::Failure;
 use granule_programs::calls::{self, EXECVE, call, fork, say, wait, wish_page_size};
 use granule_programs::start::Start;
@@ -29,11 +29,11 @@ const SMALL: u64 = 4096;
 const SYSINFO_WORDS: usize = 14;
 const FREE: usize = 5;
 
-/// What a partner does, as the first word of its arguments.
+/// The action of a partner, as the first word of its arguments.
 const YIELDS: &[u8] = b"yields";
 const WAITS: &[u8] = b"waits";
 
-/// The work of a partner that was asked for; `None` if this process is none.
+/// Does the requested work of a partner; `None` if this process is none.
 pub(crate) fn partner(start: Start) -> Option<i32> {
     match start.argument(1) {
         YIELDS => loop {
@@ -74,7 +74,7 @@ fn sizes(own: u64) -> impl Iterator<Item = u64> {
     core::iter::once(own).chain(others)
 }
 
-/// Switches to a program of each size; how many lines it told.
+/// Switches to a program of each size. Returns the number of lines printed.
 pub(crate) fn switches(own: u64) -> Result<usize, Failure> {
     let mut lines = 0;
     for other in sizes(own) {
@@ -92,13 +92,14 @@ pub(crate) fn switches(own: u64) -> Result<usize, Failure> {
         let op = if other == own { "same" } else { "other" };
         let switches = 2 * ROUNDS;
         let name = format_args!("op=switch-{op} other={other} times={switches}");
-        tell(name, &mut times);
+        print(name, &mut times);
         lines += 1;
     }
     Ok(lines)
 }
 
-/// What `count` programs of small pages take, if the kernel can have such; how many lines it told.
+/// Measures `count` programs of small pages, if the kernel can have such. Returns the number of
+/// lines printed.
 pub(crate) fn programs(own: u64, count: u64) -> Result<usize, Failure> {
     if count == 0 || !sizes(own).any(|size| size == SMALL) {
         return Ok(0);

@@ -1,15 +1,16 @@
 //! Programs of several page sizes at once: `granule-user-bench BYTES ROUNDS together=4096,65536`.
 //!
 //! One program of each size has BYTES of its own, and they take turns: one works while the others, with all
-//! their memory, wait. So what is told of each is its own, however many there are. Then they all do the same
-//! without waiting for each other, which takes what their sum takes, and the switches between them.
+//! their memory, wait. So the times of each are its own, however many there are. Then they all do
+//! the same without waiting for each other, which takes what their sum takes, and the switches
+//! between them.
 //!
 //! ```text
 //! bench op=fork page=4096 best=1639245 median=1639300 worst=1650001 at=3
 //! bench op=fork-at-once times=1 best=4917735 median=4917735 worst=4917735 at=20
 //! ```
 
-use super::clock::{Took, tell, timed, took};
+use super::clock::{Took, print, timed, took};
 use super::rounds::{
     Failure, MOST_ROUNDS, bytes, done, ended_well, fork_and, has, mapped, pipe, write_all,
 };
@@ -194,7 +195,7 @@ fn sizes(word: &[u8]) -> impl Iterator<Item = u64> {
     word.split(|byte| *byte == b',').map(number).take(MOST)
 }
 
-/// All that programs of the sizes in `word` do in turns and at once; how many lines it told.
+/// Measures programs of the sizes in `word` in turns and at once. Returns the number of lines printed.
 pub(crate) fn measure(start: Start, word: &[u8], rounds: usize) -> Result<usize, Failure> {
     let workers = Workers::begin(start, sizes(word))?;
     let mut turns = [[[Took::default(); MOST_ROUNDS]; MOST]; OPS.len()];
@@ -211,9 +212,9 @@ pub(crate) fn measure(start: Start, word: &[u8], rounds: usize) -> Result<usize,
     }
     for ((name, turns), together) in OPS.iter().zip(&mut turns).zip(&mut together) {
         for (size, times) in sizes(word).zip(turns) {
-            tell(format_args!("op={name} page={size}"), &mut times[..rounds]);
+            print(format_args!("op={name} page={size}"), &mut times[..rounds]);
         }
-        tell(
+        print(
             format_args!("op={name}-at-once times=1"),
             &mut together[..rounds],
         );

@@ -26,7 +26,7 @@ const NAMES: [(i64, &str); 24] = [
     (4, "EINTR: interrupted"),
     (5, "EIO: it cannot be read"),
     (7, "E2BIG: it is too long"),
-    (8, "ENOEXEC: it is no kernel that can be entered"),
+    (8, "ENOEXEC: it is not a kernel that can be entered"),
     (9, "EBADF: it cannot be read"),
     (12, "ENOMEM: there is no memory for it"),
     (13, "EACCES: not permitted"),
@@ -115,6 +115,6 @@ pub(crate) fn memory(bytes: usize) -> Result<&'static mut [u8], Errno> {
     let address = calls::map(bytes as u64, calls::READ_WRITE)
         .map_err(|error| Errno(error.saturating_neg()))?;
     // SAFETY: the kernel has just mapped so many bytes there, readable, writable and zeroed, and
-    // nobody else knows of them; they are never unmapped.
+    // nothing else has a pointer to them; they are never unmapped.
     Ok(unsafe { core::slice::from_raw_parts_mut(address as *mut u8, bytes) })
 }

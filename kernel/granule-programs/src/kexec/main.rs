@@ -11,9 +11,9 @@
 //! `kexec` before it, so that an initramfs needs no shell to leave for another kernel. There the TEXT of
 //! `--append` is the rest of the line; lines that are empty or begin with `#` are passed over.
 //!
-//! It ends with 0 when all it was told was done, and with 1 and one line on standard error at the first
-//! that was not. What is in a file or a kernel is not judged here: the kernel does that, and says on its
-//! log what it refuses.
+//! It ends with 0 when all commands were done, and with 1 and one line on standard error at the first
+//! that was not. What is in a file or a kernel is not judged here: the kernel does that, and prints
+//! on its log what it refuses.
 
 #![cfg_attr(target_os = "none", no_std, no_main)]
 #![cfg_attr(

@@ -10,7 +10,7 @@ use granule_programs::start::Start;
 const REBOOT: u64 = 142;
 const KEXEC_FILE_LOAD: u64 = 294;
 
-/// What `reboot` wants to see, so that nobody calls it by mistake, and what it is to do.
+/// The numbers that `reboot` requires, so that nobody calls it by mistake, and the command.
 const REBOOT_MAGIC: [u64; 2] = [0xfee1_dead, 672_274_793];
 const REBOOT_KEXEC: u64 = 0x4558_4543;
 
@@ -21,12 +21,12 @@ const FILE_NO_CMA: u64 = 0x10;
 
 const NO_FILE: u64 = -1_i64 as u64;
 
-/// What the first process does when nothing else is asked for.
+/// The file of commands for the first process without arguments.
 const LINES: &[u8] = b"/etc/kexec";
 /// Bytes of that file at most: lines with a command line each.
 const LINES_BYTES: usize = 64 << 10;
 
-/// What is loaded, a line a segment.
+/// The file of loaded segments, a line each.
 const SEGMENTS: &[u8] = b"/sys/kernel/kexec_segments";
 
 const ENOENT: i64 = 2;
@@ -37,12 +37,12 @@ fn complain(what: fmt::Arguments<'_>) {
     let _ = writeln!(StandardError, "kexec: {what}");
 }
 
-/// Something was said about why it was not done.
-struct Told;
+/// The reason of a failure was printed.
+struct Reported;
 
-fn told(what: fmt::Arguments<'_>) -> Told {
+fn report(what: fmt::Arguments<'_>) -> Reported {
     complain(what);
-    Told
+    Reported
 }
 
 pub(crate) fn run(start: Start) -> i32 {
@@ -55,15 +55,15 @@ pub(crate) fn run(start: Start) -> i32 {
     i32::from(done.is_err())
 }
 
-/// Does what the lines of the file say, one after the other.
-fn lines() -> Result<(), Told> {
-    let unread = |error| told(format_args!("{}: {error}", Text(LINES)));
+/// Performs the commands in the lines of the file, one after the other.
+fn lines() -> Result<(), Reported> {
+    let unread = |error| report(format_args!("{}: {error}", Text(LINES)));
     let room = memory(LINES_BYTES + 1).map_err(unread)?;
     let text = File::open(LINES)
         .and_then(|mut file| file.read_all(room))
         .map_err(unread)?;
     if text.len() > LINES_BYTES {
-        return Err(told(format_args!(
+        return Err(report(format_args!(
             "{}: longer than {LINES_BYTES} bytes: a command a line is expected",
             Text(LINES)
         )));
@@ -74,8 +74,8 @@ fn lines() -> Result<(), Told> {
         .try_for_each(|line| command(Words::Line(line)))
 }
 
-fn command(words: Words<'_>) -> Result<(), Told> {
-    match Command::read(words).map_err(|wrong| told(format_args!("{wrong}")))? {
+fn command(words: Words<'_>) -> Result<(), Reported> {
+    match Command::read(words).map_err(|wrong| report(format_args!("{wrong}")))? {
         Command::Load(what) => load(&what),
         Command::Unload => unload(),
         Command::Status => status(),
@@ -83,18 +83,18 @@ fn command(words: Words<'_>) -> Result<(), Told> {
     }
 }
 
-fn load(what: &Load<'_>) -> Result<(), Told> {
+fn load(what: &Load<'_>) -> Result<(), Reported> {
     let open =
-        |path| File::open(path).map_err(|error| told(format_args!("{}: {error}", Text(path))));
+        |path| File::open(path).map_err(|error| report(format_args!("{}: {error}", Text(path))));
     let image = open(what.image)?;
     let initrd = what.initrd.map(open).transpose()?;
     let unloaded = |error: Errno| {
-        told(format_args!(
-            "{} was not loaded: {error}; the kernel's log says more",
+        report(format_args!(
+            "{} was not loaded: {error}; see the kernel's log",
             Text(what.image)
         ))
     };
-    // The kernel wants the NUL and counts it.
+    // The kernel requires the NUL and counts it.
     let append = memory(what.append.len() + 1).map_err(unloaded)?;
     append[..what.append.len()].copy_from_slice(what.append);
     let mut flags = 0;
@@ -117,14 +117,14 @@ fn load(what: &Load<'_>) -> Result<(), Told> {
         .map_err(unloaded)
 }
 
-fn unload() -> Result<(), Told> {
+fn unload() -> Result<(), Reported> {
     let arguments = [NO_FILE, NO_FILE, 0, 0, FILE_UNLOAD, 0];
     done(call(KEXEC_FILE_LOAD, arguments))
         .map(drop)
-        .map_err(|error| told(format_args!("nothing was unloaded: {error}")))
+        .map_err(|error| report(format_args!("nothing was unloaded: {error}")))
 }
 
-fn status() -> Result<(), Told> {
+fn status() -> Result<(), Reported> {
     show(b"/sys/kernel/kexec_loaded", "loaded ")?;
     // Linux has no such file.
     if File::open(SEGMENTS).is_err_and(|error| error.0 == ENOENT) {
@@ -134,8 +134,8 @@ fn status() -> Result<(), Told> {
 }
 
 /// Prints what the kernel has in a file.
-fn show(path: &[u8], before: &str) -> Result<(), Told> {
-    let unread = |error| told(format_args!("{}: {error}", Text(path)));
+fn show(path: &[u8], before: &str) -> Result<(), Reported> {
+    let unread = |error| report(format_args!("{}: {error}", Text(path)));
     let mut file = File::open(path).map_err(unread)?;
     calls::say(format_args!("{before}"));
     let mut piece = [0; 512];
@@ -148,12 +148,12 @@ fn show(path: &[u8], before: &str) -> Result<(), Told> {
 }
 
 /// Does not return if it is done.
-fn exec() -> Result<(), Told> {
+fn exec() -> Result<(), Reported> {
     let [first, second] = REBOOT_MAGIC;
     let result = call(REBOOT, [first, second, REBOOT_KEXEC, 0, 0, 0]);
     let error = done(result).err().unwrap_or(Errno(0));
-    Err(told(format_args!(
-        "the next kernel was not entered: {error}; the kernel's log says more, and `kexec status` \
+    Err(report(format_args!(
+        "the next kernel was not entered: {error}; see the kernel's log, and `kexec status` for \
          whether one is loaded"
     )))
 }

@@ -5,7 +5,7 @@ use core::fmt;
 
 use granule_programs::start::Start;
 
-/// What a command looks like, for lines that say that one does not.
+/// The form of commands, for lines about a wrong one.
 const USAGE: &str = "kexec load IMAGE [--initrd FILE] [--copy] [--append TEXT], kexec unload, kexec status \
                      or kexec exec";
 
@@ -14,7 +14,7 @@ const USAGE: &str = "kexec load IMAGE [--initrd FILE] [--copy] [--append TEXT], 
 pub(crate) enum Words<'a> {
     /// The arguments from this one on.
     Arguments(Start, usize),
-    /// What is left of a line.
+    /// The rest of a line.
     Line(&'a [u8]),
 }
 
@@ -58,7 +58,7 @@ pub(crate) enum Command<'a> {
     Exec,
 }
 
-/// What to load.
+/// The files to load.
 #[derive(Clone, Copy)]
 pub(crate) struct Load<'a> {
     pub(crate) image: &'a [u8],
@@ -68,7 +68,7 @@ pub(crate) struct Load<'a> {
     pub(crate) copy: bool,
 }
 
-/// Words that are no command.
+/// Words that are not a command.
 #[derive(Clone, Copy)]
 pub(crate) enum Wrong<'a> {
     NoCommand,

@@ -13,7 +13,7 @@ const REBOOT: u64 = 142;
 /// The current folder, for `openat`.
 const HERE: u64 = -100_i64 as u64;
 const ARM64: u64 = 183 << 16;
-/// What `reboot` wants to see, and what it is to do.
+/// The numbers that `reboot` requires, and the command.
 const REBOOT_MAGIC: [u64; 2] = [0xfee1_dead, 672_274_793];
 const REBOOT_KEXEC: u64 = 0x4558_4543;
 
@@ -116,6 +116,7 @@ fn without_initrd(tree: &mut [u8]) {
 }
 
 /// A file's bytes. Arguments end with a NUL after what is given here.
+#[expect(clippy::mut_from_ref, reason = "the memory is new, not the path's")]
 fn read(path: &'static [u8]) -> Result<&'static mut [u8], i64> {
     let file = call(OPENAT, [HERE, path.as_ptr() as u64, 0, 0, 0, 0]);
     if file < 0 {

@@ -31,10 +31,10 @@ struct Memory {
     step: u64,
 }
 
-/// What a child exits with where it reads zeros instead of what its parent wrote.
+/// The exit code of a child that reads zeros instead of what its parent wrote.
 const LOST: i32 = 2;
 
-/// What went wrong.
+/// A failure.
 enum Wrong {
     /// A part that failed.
     Failed(&'static str),
@@ -227,7 +227,7 @@ fn child(wanted: u32, run: impl FnOnce() -> i32) -> Result<(), Wrong> {
     let Ok((_, found)) = wait(pid) else {
         return failed("there is no child to wait for");
     };
-    // A memory dump of the child is told in the status too.
+    // The status also shows a memory dump of the child.
     let found = found & 0xff7f;
     if found == wanted {
         Ok(())

@@ -4,7 +4,7 @@ use core::fmt::{self, Write};
 use granule_programs::calls::{ENOENT, EXECVE, StandardError, call, say, wish_page_size};
 use granule_programs::start::{Start, page};
 
-/// What a shell too returns for a program that it cannot run, or does not find.
+/// Exit codes, as of a shell for a program that it cannot run, or does not find.
 const NO_SIZE: i32 = 125;
 const NOT_RUN: i32 = 126;
 const NOT_FOUND: i32 = 127;
@@ -31,7 +31,7 @@ pub(crate) fn run(start: Start) -> i32 {
         _ => {
             return fail(
                 NO_SIZE,
-                format_args!("{shown} is no page size: 4k, 16k, 64k or default"),
+                format_args!("{shown} is not a page size: 4k, 16k, 64k or default"),
             );
         }
     };

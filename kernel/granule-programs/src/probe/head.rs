@@ -96,7 +96,7 @@ entry:
     msr     spsel, #1
     mrs     x14, isr_el1
 
-    // The stack: the last bytes of the memory that the header asks for. Whatever a cache holds of it
+    // The stack: the last bytes of the memory that the header requires. Whatever a cache holds of it
     // would be written back over what is stored past the caches.
     ldr     x5, [x8, #16]
     add     x5, x5, x8

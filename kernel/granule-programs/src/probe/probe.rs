@@ -67,7 +67,7 @@ extern "C" fn probe_main(entered: &mut Entered) -> ! {
         stop()
     };
     entered.uart = uart.base;
-    // SAFETY: the tree says that a PL011 is there.
+    // SAFETY: the tree has a PL011 there.
     let console = unsafe { Console::new(uart.base) };
     let mut probe = Probe {
         console,
@@ -188,7 +188,7 @@ impl Probe {
         let tree = unsafe { SegmentDigest::at(tree, tree_bytes) };
         let note = chosen.note.map(|at| {
             console.hexadecimal(b"probe.note", at);
-            // SAFETY: the previous kernel says that a page is there.
+            // SAFETY: the previous kernel guarantees that a page is there.
             HandoffNote::read(unsafe { core::slice::from_raw_parts(at as *const u8, note::BYTES) })
         });
         match note {
@@ -217,28 +217,30 @@ impl Probe {
 
     fn report_segments(&mut self, found: [Option<SegmentDigest>; 3], note: Option<&HandoffNote>) {
         let [kernel, initrd, tree] = found;
-        let told = |index: usize| note.and_then(|note| note.segments.get(index).copied());
+        let recorded = |index: usize| note.and_then(|note| note.segments.get(index).copied());
         let console = self.console;
-        let mut one =
-            |found: Option<SegmentDigest>, told: Option<SegmentDigest>, keys: [&[u8]; 3], wrong| {
-                let found = found.unwrap_or_default();
-                if found.bytes != 0 {
-                    let [start, bytes, digest] = keys;
-                    console.hexadecimal(start, found.start);
-                    console.number(bytes, found.bytes);
-                    console.hexadecimal(digest, found.digest);
-                }
-                if let Some(told) = told {
-                    // An empty range has no address and no digest to compare.
-                    let same = told.bytes == found.bytes
-                        && (told.bytes == 0
-                            || told.start == found.start && told.digest == found.digest);
-                    self.holds(same, wrong);
-                }
-            };
+        let mut one = |found: Option<SegmentDigest>,
+                       recorded: Option<SegmentDigest>,
+                       keys: [&[u8]; 3],
+                       wrong| {
+            let found = found.unwrap_or_default();
+            if found.bytes != 0 {
+                let [start, bytes, digest] = keys;
+                console.hexadecimal(start, found.start);
+                console.number(bytes, found.bytes);
+                console.hexadecimal(digest, found.digest);
+            }
+            if let Some(recorded) = recorded {
+                // An empty range has no address and no digest to compare.
+                let same = recorded.bytes == found.bytes
+                    && (recorded.bytes == 0
+                        || recorded.start == found.start && recorded.digest == found.digest);
+                self.holds(same, wrong);
+            }
+        };
         one(
             kernel,
-            told(0),
+            recorded(0),
             [
                 b"probe.kernel.start",
                 b"probe.kernel.bytes",
@@ -248,7 +250,7 @@ impl Probe {
         );
         one(
             initrd,
-            told(1),
+            recorded(1),
             [
                 b"probe.initrd.start",
                 b"probe.initrd.bytes",
@@ -258,7 +260,7 @@ impl Probe {
         );
         one(
             tree,
-            told(2),
+            recorded(2),
             [
                 b"probe.tree.start",
                 b"probe.tree.bytes",

@@ -38,12 +38,12 @@ pub(super) fn arm(first: u64, all: u64) -> i64 {
 /// Bytes of RAM that are free.
 pub(super) fn free() -> u64 {
     let mut info = [0_u64; 16];
-    let told = call(SYSINFO, [info.as_mut_ptr() as u64, 0, 0, 0, 0, 0]);
-    check!(told == 0, "sysinfo: {told}");
+    let result = call(SYSINFO, [info.as_mut_ptr() as u64, 0, 0, 0, 0, 0]);
+    check!(result == 0, "sysinfo: {result}");
     info[5]
 }
 
-/// A call that did what it is to, or says that there is no memory; false then.
+/// Checks that a call succeeded, or failed for want of memory; false then.
 #[track_caller]
 fn went_well(result: i64) -> bool {
     // EAGAIN, ENOMEM, ENFILE.

@@ -24,11 +24,11 @@ const SETSID: u64 = 157;
 
 const WNOHANG: u64 = 1;
 
-/// How often the tests look whether something has happened, ten milliseconds apart, before they take
-/// it that it never will.
+/// The number of times that the tests look whether something has happened, ten milliseconds apart,
+/// before they take it that it never will.
 const LOOKS: u32 = 1000;
 
-/// Looks until `there` says so; false if it never does.
+/// Polls `there` until it is true; false if it never is.
 fn comes(mut there: impl FnMut() -> bool) -> bool {
     for _ in 0..LOOKS {
         if there() {
@@ -85,7 +85,7 @@ pub(super) fn comets(_: Start) {
 
 /// A fork that a signal with a handler comes upon is made all the same, once.
 pub(super) fn pelted(_: Start) {
-    // Without SA_RESTART: a fork does not ask for it.
+    // Without SA_RESTART: a fork does not need it.
     handle(SIGUSR1, count, 0);
     let parent = pid();
     let sender = forked(|| {
@@ -124,7 +124,7 @@ pub(super) fn pelted(_: Start) {
     say(format_args!("pelted\n"));
 }
 
-/// Who waits for the child that has its memory is ended by SIGKILL, and the child goes on.
+/// A parent that waits for the child that has its memory is ended by SIGKILL, and the child goes on.
 pub(super) fn lender(_: Start) {
     let mut both = [0_u32; 2];
     let made = call(PIPE2, [both.as_mut_ptr() as u64, 0, 0, 0, 0, 0]);
@@ -206,7 +206,7 @@ fn leave_one_behind() -> (i64, i64) {
         let child = forked(|| 11);
         let bytes = child.to_ne_bytes();
         call(calls::WRITE, [into, bytes.as_ptr() as u64, 8, 0, 0, 0]);
-        // A parent is told of one that it can ask after.
+        // A parent is notified of one that it can reap.
         i32::from(!comes(|| ran() == 1))
     });
     let mut child = 0_i64;
@@ -219,20 +219,20 @@ fn leave_one_behind() -> (i64, i64) {
     (parent, unsafe { (&raw const child).read_volatile() })
 }
 
-/// The first process is told of those that had ended before they became its children.
+/// The first process is notified of those that had ended before they became its children.
 pub(super) fn adopted(_: Start) {
     handle(SIGCHLD, count, 0);
     block(1 << (SIGCHLD - 1));
     let (parent, child) = leave_one_behind();
     check!(status_of(parent) == 0, "the parent");
-    // The first of those that come while one is pending is the one that is told.
-    let told = timed_wait(1 << (SIGCHLD - 1));
+    // The first of those that come while one is pending is the one that is reported.
+    let taken = timed_wait(1 << (SIGCHLD - 1));
     check!(
-        told == Some((SIGCHLD, child)),
-        "of {parent}'s child {child}: {told:?}"
+        taken == Some((SIGCHLD, child)),
+        "of {parent}'s child {child}: {taken:?}"
     );
     check!(status_of(child) == 11 << 8, "the orphan");
-    // Who does not want to know is not kept waiting for them.
+    // A process that ignores the signal is not kept waiting for them.
     let ignore = [1_u64, 0, 0, 0];
     let set = call(RT_SIGACTION, [SIGCHLD, ignore.as_ptr() as u64, 0, 8, 0, 0]);
     check!(set == 0, "rt_sigaction: {set}");

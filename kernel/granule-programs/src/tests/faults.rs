@@ -177,7 +177,7 @@ pub(super) fn pointers(start: Start) {
         check!(result == EFAULT, "clone with {address:#x}: {result}");
         check!(
             expected == pid || wait(pid) == Err(-10),
-            "forgotten, although nobody was told"
+            "forgotten, although nobody was notified"
         );
     }
     let pid = fork();

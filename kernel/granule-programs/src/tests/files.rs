@@ -70,8 +70,8 @@ fn tree() {
     check!(read(fd, &mut bytes) == 4, "read behind a seek");
     check!(read(fd, &mut bytes) == 0, "read at the end");
     let mut stat = [0_u64; 16];
-    let told = call(FSTAT, [fd as u64, stat.as_mut_ptr() as u64, 0, 0, 0, 0]);
-    check!(told == 0 && stat[6] == 10, "fstat: {told}, {}", stat[6]);
+    let result = call(FSTAT, [fd as u64, stat.as_mut_ptr() as u64, 0, 0, 0, 0]);
+    check!(result == 0 && stat[6] == 10, "fstat: {result}, {}", stat[6]);
     check!(open(b"/etc/text\0", 1) == -30, "open for writing");
     check!(open(b"/etc/new\0", 0o101) == -30, "creating");
     check!(open(b"/etc/none/x\0", 0) == -2, "what there is not");
@@ -148,7 +148,7 @@ fn directory() {
     close(fd);
 }
 
-/// What comes through a pipe is what went in, whatever the pieces, and its end is told.
+/// The bytes from a pipe are those that went in, whatever the pieces, and its end is reported.
 fn pipes() {
     const BYTES: usize = 300_000;
     let (out, into) = pipe(0);
@@ -242,7 +242,7 @@ pub(super) fn execs(_: Start) {
         check!(ended == status, "{}: {ended:#x}", path.escape_ascii());
     };
     ends(b"/init\0", &[b"init\0", b"exit\0", b"7\0"], 7 << 8);
-    // `/init exit /script9`: the only digit says how it ends.
+    // `/init exit /script9`: the only digit is the exit code.
     ends(b"/script9\0", &[b"x\0"], 9 << 8);
     ends(b"/proc/self/exe\0", &[b"init\0", b"exit\0", b"3\0"], 3 << 8);
     let fails = |path: &[u8], error: i32| {

@@ -21,7 +21,7 @@ const ENOMEM: i64 = -12;
 const SLACK: u64 = 4 << 20;
 /// The most that larger pages find, what others leave meanwhile included.
 const MOST: u64 = 4 * SLACK;
-/// What is free in pieces at least.
+/// The least memory that is free in pieces.
 const IN_PIECES: u64 = 32 << 20;
 
 fn set(address: u64, value: u64) {
@@ -34,7 +34,7 @@ fn get(address: u64) -> u64 {
     unsafe { (address as *const u64).read_volatile() }
 }
 
-fn tell(fd: i64) {
+fn send_word(fd: i64) {
     check!(write(fd, b"x") == 1, "write");
 }
 
@@ -68,14 +68,14 @@ pub(super) fn fragmented(start: Start) {
         let gone = call(calls::MADVISE, [at + index, page, DONT_NEED, 0, 0, 0]);
         check!(gone == 0, "madvise: {gone}");
     }
-    tell(to);
+    send_word(to);
     await_word(from);
     check!(free() >= IN_PIECES, "{} bytes are free", free());
     // A program of larger pages cannot be executed; who wanted to goes on.
-    tell(go);
+    send_word(go);
     let status = status_of(executes);
     check!(status == 12 << 8, "execve: {status:#x}");
-    tell(to);
+    send_word(to);
     let status = status_of(victim);
     check!(status == 9, "who touches what there is not: {status:#x}");
     for index in (page..bytes).step_by(2 * page as usize) {
@@ -101,9 +101,9 @@ pub(super) fn larger(start: Start) {
     let at = map((most + 2) * page, calls::READ_WRITE).unwrap_or(0);
     check!(at != 0, "no room");
     set(at, 7);
-    tell(TO);
+    send_word(TO);
     await_word(FROM);
-    // The kernel writes to pages until none fits: a call says so, and does not end the process.
+    // The kernel writes to pages until none fits: a call fails, and does not end the process.
     let mut count = 1;
     let refused = loop {
         let result = call(GETRANDOM, [at + count * page, 8, 0, 0, 0, 0]);
@@ -120,7 +120,7 @@ pub(super) fn larger(start: Start) {
     // Addresses need no memory.
     let more = map(page, calls::READ_WRITE).unwrap_or(0);
     check!(more != 0 && unmap(more, page) == 0, "mmap and munmap");
-    tell(TO);
+    send_word(TO);
     await_word(FROM);
     // A process that has ended meanwhile may have left room for some.
     for index in count..=most {

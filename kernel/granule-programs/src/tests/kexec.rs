@@ -64,8 +64,8 @@ fn unload() {
     check!(done == 0, "unload: {done}");
 }
 
-/// What the kernel says is loaded.
-fn told() -> [u8; 512] {
+/// Reads the list of loaded segments from the kernel.
+fn segments() -> [u8; 512] {
     let mut text = [0; 512];
     let fd = open(b"/sys/kernel/kexec_segments");
     let got = call(READ, [fd, text.as_mut_ptr() as u64, 512, 0, 0, 0]);
@@ -99,11 +99,11 @@ pub(super) fn still_works() {
 /// Something that is to fail so, and to leave everything as it was.
 #[track_caller]
 fn fails(what: &[u8], error: i64, work: impl FnOnce() -> i64) {
-    let (before, was) = (free(), told());
+    let (before, was) = (free(), segments());
     let result = work();
     let what = what.escape_ascii();
     check!(result == error, "{what}: {result}, expected {error}");
-    check!(told() == was, "{what}: something else is loaded");
+    check!(segments() == was, "{what}: something else is loaded");
     still_works();
     let now = free();
     check!(now == before, "{what}: {before} bytes were free, now {now}");
@@ -118,7 +118,7 @@ pub(super) fn refused(start: Start) {
             let done = load_with(kernel, None, LINE, 0);
             check!(done == 0, "load: {done}");
             close(kernel);
-            check!(told()[0] != 0 && free() < before, "nothing is loaded");
+            check!(segments()[0] != 0 && free() < before, "nothing is loaded");
         }
         for index in 2..start.count() {
             one(start.argument(index));
@@ -126,7 +126,7 @@ pub(super) fn refused(start: Start) {
         arguments();
     }
     unload();
-    check!(told()[0] == 0, "something is loaded");
+    check!(segments()[0] == 0, "something is loaded");
     let now = free();
     check!(now == before, "{before} bytes were free, now {now}");
     // Of nothing.
@@ -137,7 +137,7 @@ pub(super) fn refused(start: Start) {
 fn one(argument: &[u8]) {
     let mut parts = argument.split(|byte| *byte == b'=');
     let (Some(paths), Some(error)) = (parts.next(), parts.next()) else {
-        check!(false, "{} is no PATH=ERROR", argument.escape_ascii());
+        check!(false, "{} is not PATH=ERROR", argument.escape_ascii());
         return;
     };
     let error = -(number(error) as i64);
@@ -153,7 +153,7 @@ fn one(argument: &[u8]) {
     }
 }
 
-/// What is wrong with the call itself.
+/// Calls with wrong arguments.
 fn arguments() {
     let kernel = open(GOOD);
     let directory = open(b"/boot");
@@ -190,7 +190,8 @@ fn arguments() {
     }
 }
 
-/// Refusals without end: each is an error, and the log is not told of each. Nor is it of what is loaded.
+/// Refusals without end: each is an error, and the log does not name each. Nor does it name what is
+/// loaded.
 pub(super) fn flood(_: Start) {
     for _ in 0..500 {
         let result = call(REBOOT, [1, 2, 0x4558_4543, 0, 0, 0]);
@@ -203,7 +204,7 @@ pub(super) fn flood(_: Start) {
     }
     close(kernel);
     unload();
-    // Of another kind, which is told.
+    // Of another kind, which is reported.
     let result = leave();
     check!(result == EINVAL, "leave: {result}");
     say(format_args!("flooded\n"));
@@ -263,7 +264,7 @@ pub(super) fn fragmented(start: Start) {
         let line = b"granule.kexec=digest\0";
         let done = load_with(kernel, Some(open(b"/init")), line, 0);
         check!(done == 0, "load: {done}");
-        let text = told();
+        let text = segments();
         calls::write(text.split(|byte| *byte == 0).next().unwrap_or_default());
         check!(false, "left: {}", leave());
     }
@@ -320,7 +321,7 @@ fn run_out(step: usize, all_flags: &[u64]) {
                 );
                 let now = free();
                 check!(
-                    now == before && told()[0] == 0,
+                    now == before && segments()[0] == 0,
                     "allocation {first} fails, {all}: {before} bytes were free, now {now}"
                 );
             }

@@ -7,10 +7,10 @@ use crate::check;
 use granule_programs::calls::{self, call, say};
 use granule_programs::start::Start;
 
-/// With so many other processes as the second argument says: some only compute, some yield, some fork,
-/// some wait for a child. One that is not the first asks, wherever it runs. The third argument is the
-/// error that it must get; there is none if the next kernel is to begin. Then, as before, processes
-/// run on all CPUs, of which there are as many as the fourth says.
+/// With as many other processes as the second argument gives: some only compute, some yield, some fork,
+/// some wait for a child. One that is not the first calls `reboot`, wherever it runs. The third
+/// argument is the error that it must get; there is none if the next kernel is to begin. Then, as
+/// before, processes run on all CPUs, of which there are as many as the fourth gives.
 pub(super) fn busy(start: Start) {
     load();
     for index in 0..number(start.argument(2)) {
@@ -53,7 +53,7 @@ fn load() {
 }
 
 const EBUSY: i64 = -16;
-/// What comes of asking where the last look finds something (`granule.test=kexec:loosen@1`).
+/// The result of a call where the last check finds something (`granule.test=kexec:loosen@1`).
 const LOOKED_AT: i64 = -22;
 
 /// Spins until the counter is there: who does so on several CPUs goes on at once.
@@ -63,12 +63,13 @@ fn until(count: u64) {
     }
 }
 
-/// How each that asks ends: it was looked at what it asked for, or another was.
+/// The exit code of each caller: its request was checked, or another's.
 const SERVED: i32 = 1;
-const TOLD_BUSY: i32 = 2;
+const REFUSED_BUSY: i32 = 2;
 
-/// As many as the second argument says ask at the same time, so often as the third says: one is looked
-/// at, and each other is either refused at once or looked at after that one. Says how many were what.
+/// As many as the second argument gives call at the same time, as often as the third gives: one is
+/// checked, and each other is either refused at once or checked after that one. Prints the number
+/// of both.
 pub(super) fn crowd(start: Start) {
     load();
     let askers = number(start.argument(2)) as usize;
@@ -80,7 +81,7 @@ pub(super) fn crowd(start: Start) {
                 until(at);
                 match leave() {
                     LOOKED_AT => SERVED,
-                    EBUSY => TOLD_BUSY,
+                    EBUSY => REFUSED_BUSY,
                     result => {
                         check!(false, "leave: {result}");
                         0
@@ -95,11 +96,11 @@ pub(super) fn crowd(start: Start) {
                     served += 1;
                     one_served = true;
                 }
-                Ok((_, status)) if status == (TOLD_BUSY as u32) << 8 => busy += 1,
+                Ok((_, status)) if status == (REFUSED_BUSY as u32) << 8 => busy += 1,
                 other => check!(false, "who asked: {other:?}"),
             }
         }
-        check!(one_served, "all were told that another asks");
+        check!(one_served, "all were refused because of another");
     }
     still_works();
     let result = leave();

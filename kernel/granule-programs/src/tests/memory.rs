@@ -69,7 +69,7 @@ pub(super) fn memory(start: Start) {
         protect(at + 3 * page, 2 * page, 1) == ENOMEM,
         "mprotect over a hole"
     );
-    // What makes no sense.
+    // Arguments that make no sense.
     check!(unmap(at + 1, page) == EINVAL, "misaligned");
     check!(unmap(at, 0) == EINVAL, "nothing");
     check!(

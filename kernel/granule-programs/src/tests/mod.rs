@@ -132,7 +132,7 @@ fn hello(start: Start) {
     say(format_args!("path {}\n", path.escape_ascii()));
     say(format_args!("page size {}\n", page(start)));
     let headers = start.auxiliary(AT_PHDR).unwrap_or(0);
-    // SAFETY: what the kernel says is there; the first program header's type.
+    // SAFETY: the kernel reports that address; the first program header's type.
     let kind = unsafe { (headers as *const u32).read() };
     check!(
         (1..=6).contains(&kind),

@@ -187,18 +187,19 @@ pub(super) fn bomb(_: Start) {
     say(format_args!("{count} processes beside the first\n"));
 }
 
-/// Where each of the thousand finds what it waits at, and what it says into that it is there.
+/// The descriptors of each of the thousand: the pipe at which it waits, and the one into which it
+/// writes when it is ready.
 const HELD: i64 = 20;
-const TOLD: i64 = 21;
+const READY: i64 = 21;
 
 /// A thousand programs at once, with the smallest pages that they can have: each waits, and is ended. Then there is
 /// room for as many again.
 pub(super) fn thousand(_: Start) {
     const COUNT: usize = 1000;
     let (held, _held_open) = pipe(0);
-    let (there, told) = pipe(0);
+    let (there, ready) = pipe(0);
     call(DUP3, [held as u64, HELD as u64, 0, 0, 0, 0]);
-    call(DUP3, [told as u64, TOLD as u64, 0, 0, 0, 0]);
+    call(DUP3, [ready as u64, READY as u64, 0, 0, 0, 0]);
     for _ in 0..2 {
         for made in 0..COUNT {
             let pid = calls::fork();
@@ -229,7 +230,7 @@ pub(super) fn thousand(_: Start) {
 
 /// One of the thousand.
 pub(super) fn waits(_: Start) {
-    write(TOLD, b"x");
+    write(READY, b"x");
     read(HELD, &mut [0]);
 }
 
@@ -321,7 +322,8 @@ pub(super) fn orphans(_: Start) {
     say(format_args!("orphaned\n"));
 }
 
-/// Runs as many children as the second argument says, busy at the same time, and prints on how many CPUs.
+/// Runs as many children as the second argument gives, busy at the same time, and prints on how
+/// many CPUs.
 pub(super) fn spread(start: Start) {
     let mut used = 0u64;
     let children = super::number(start.argument(2));
@@ -366,7 +368,7 @@ pub(super) fn frequency() -> u64 {
     value
 }
 
-/// Is gone as soon as the last of its children can be asked how it ended; they end one after the
+/// Is gone as soon as the last of its children can be reaped; they end one after the
 /// other, each on another CPU where there are so many.
 pub(super) fn hasty(_: Start) {
     say(format_args!("hastened\n"));
@@ -460,7 +462,7 @@ pub(super) fn left(_: Start) {
                 core::hint::spin_loop();
             }
         });
-        // One that nobody asks how it ended.
+        // One that nobody reaps.
         forked(|| 0);
         // One that sleeps for ever.
         forked(|| {

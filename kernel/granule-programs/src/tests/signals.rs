@@ -26,16 +26,16 @@ pub(super) const SIGCHLD: u64 = 17;
 const SA_SIGINFO: u64 = 4;
 const SA_RESTART: u64 = 0x1000_0000;
 
-/// How often a handler ran, and what it was told last.
+/// The number of times that a handler ran, and the signal and the sender of the last time.
 static RAN: AtomicU64 = AtomicU64::new(0);
-static TOLD: AtomicU64 = AtomicU64::new(0);
+static LAST: AtomicU64 = AtomicU64::new(0);
 
 /// A handler that counts.
 pub(super) extern "C" fn count(signal: u64, info: *const u64, _context: *mut u64) {
     RAN.fetch_add(1, Ordering::SeqCst);
     // SAFETY: the kernel gives a `siginfo` of 16 words.
     let sender = unsafe { info.add(2).read() };
-    TOLD.store(signal | sender << 32, Ordering::SeqCst);
+    LAST.store(signal | sender << 32, Ordering::SeqCst);
     // All that a call may change, is changed.
     // SAFETY: registers that this function may use; d16 is not kept by calls.
     unsafe {
@@ -89,7 +89,7 @@ pub(super) fn block(set: u64) {
     check!(done == 0, "rt_sigprocmask: {done}");
 }
 
-/// Takes one of these signals that has come, and who it tells of.
+/// Takes one of these signals that has come, and its sender.
 pub(super) fn timed_wait(set: u64) -> Option<(u64, i64)> {
     let now = [0_u64; 2];
     take(set, now.as_ptr() as u64)
@@ -102,10 +102,10 @@ fn take(set: u64, time: u64) -> Option<(u64, i64)> {
     let set = &raw const set as u64;
     let taken = call(RT_SIGTIMEDWAIT, [set, at as u64, time, 8, 0, 0]);
     // SAFETY: just written by the kernel, behind the compiler's back.
-    let told = unsafe { at.add(2).read_volatile() };
+    let sender = unsafe { at.add(2).read_volatile() };
     u64::try_from(taken)
         .ok()
-        .map(|signal| (signal, i64::from(told as u32)))
+        .map(|signal| (signal, i64::from(sender as u32)))
 }
 
 pub(super) fn sleep_ms(ms: u64) -> i64 {
@@ -123,7 +123,7 @@ fn all() -> i32 {
     handlers();
     faults();
     children();
-    told_first();
+    notified_first();
     interrupted();
     awaited();
     0
@@ -160,9 +160,9 @@ fn handlers() {
         after == 0x3333_3333_3333_3333,
         "v16 behind a handler: {after:#x}"
     );
-    let told = TOLD.load(Ordering::SeqCst);
-    check!(told == SIGUSR1 | (pid() as u64) << 32, "told {told:#x}");
-    // What is blocked comes when it is let in, once.
+    let last = LAST.load(Ordering::SeqCst);
+    check!(last == SIGUSR1 | (pid() as u64) << 32, "last {last:#x}");
+    // A blocked signal comes when it is unblocked, once.
     block(1 << (SIGUSR1 - 1));
     kill(pid(), SIGUSR1);
     kill(pid(), SIGUSR1);
@@ -207,8 +207,8 @@ fn children() {
     while ran() == before {
         call(RT_SIGSUSPEND, [&raw const none as u64, 8, 0, 0, 0, 0]);
     }
-    let told = TOLD.load(Ordering::SeqCst);
-    check!(told == SIGCHLD | (child as u64) << 32, "told {told:#x}");
+    let last = LAST.load(Ordering::SeqCst);
+    check!(last == SIGCHLD | (child as u64) << 32, "last {last:#x}");
     block(0);
     check!(status_of(child) == 5 << 8, "how it ended");
     let child = forked(|| {
@@ -224,20 +224,23 @@ fn children() {
     );
 }
 
-/// The handler has run when a parent knows how its child ended, however it asks.
-fn told_first() {
+/// The handler has run when a parent has its child's status, by whichever call.
+fn notified_first() {
     const WNOHANG: u64 = 1;
     handle(SIGCHLD, count, SA_RESTART);
     for round in 0..200 {
         let before = ran();
         let child = forked(|| 0);
-        // Without a pause, so that it asks in the moment in which the child can be asked after.
+        // Without a pause, so that it calls in the moment in which the child can be reaped.
         while call(calls::WAIT4, [child as u64, 0, WNOHANG, 0, 0, 0]) != child {}
-        check!(ran() > before, "round {round}: asked before it was told");
+        check!(
+            ran() > before,
+            "round {round}: reaped before the signal came"
+        );
     }
 }
 
-/// A read that waits is ended by a signal, or goes on if the action says so.
+/// A read that waits is ended by a signal, or goes on if the action has SA_RESTART.
 fn interrupted() {
     for (flags, again) in [(0, false), (SA_RESTART, true)] {
         handle(SIGUSR1, count, flags);

@@ -35,7 +35,7 @@ fn usable() -> impl Iterator<Item = u64> {
         .filter(|bytes| wish_page_size(*bytes) == 0)
 }
 
-/// What a text of a number is made of.
+/// The digits of a number.
 struct Digits([u8; 8]);
 
 impl Digits {
@@ -170,8 +170,8 @@ pub(super) fn sizes(start: Start) {
     say(format_args!("{count} pairs of sizes\n"));
 }
 
-/// Makes a program of this file that speaks by pipes, whose ends it finds at [`FROM`] and [`TO`]. Returns it, and the
-/// ends from and to it.
+/// Makes a program of this file that communicates by pipes, whose ends it finds at [`FROM`] and
+/// [`TO`]. Returns it, and the ends from and to it.
 pub(super) fn partner(arguments: &[u64]) -> (i64, i64, i64) {
     let (from, child_to) = pipe(0);
     let (child_from, to) = pipe(0);
@@ -186,7 +186,7 @@ pub(super) fn partner(arguments: &[u64]) -> (i64, i64, i64) {
     (child, from, to)
 }
 
-/// Makes a program of the second size, speaks with it, and ends it.
+/// Makes a program of the second size, exchanges words with it, and ends it.
 pub(super) fn first(start: Start) {
     let (own, other) = (number(start, 2), number(start, 3));
     has_pages(start, own);
@@ -228,8 +228,8 @@ pub(super) fn number(start: Start, index: usize) -> u64 {
     granule_programs::start::number(start.argument(index))
 }
 
-/// What the other arguments say, each with every page size, all at once: a test of this program, or the path of
-/// another; its arguments follow, with commas between.
+/// Runs the other arguments, each with every page size, all at once: a test of this program, or the
+/// path of another; its arguments follow, with commas between.
 pub(super) fn beside(start: Start) {
     all(start, usable());
 }
@@ -249,7 +249,7 @@ fn all(start: Start, sizes: impl Iterator<Item = u64>) {
                 check!(false, "too many tests");
                 return;
             };
-            *child = said(start.argument(index));
+            *child = child_of(start.argument(index));
             count += 1;
         }
     }
@@ -260,8 +260,8 @@ fn all(start: Start, sizes: impl Iterator<Item = u64>) {
     say(format_args!("{count} tests side by side\n"));
 }
 
-/// A child that does what a word says.
-fn said(word: &[u8]) -> i64 {
+/// Makes a child that runs the test or the program in a word.
+fn child_of(word: &[u8]) -> i64 {
     let mut text = [0; 64];
     check!(word.len() < text.len(), "too long: {}", word.escape_ascii());
     for (to, byte) in text.iter_mut().zip(word) {

@@ -33,7 +33,7 @@ impl Pages {
 }
 
 impl Translation<El1Attributes> for Pages {
-    /// The trait asks for a zeroed table and has no way to say that there is none left: the
+    /// The trait requires a zeroed table and has no way to report that none is left: the
     /// arena is as large as the job needs.
     #[inline(always)]
     fn allocate_table(&mut self) -> (NonNull<PageTable<El1Attributes>>, PhysicalAddress) {

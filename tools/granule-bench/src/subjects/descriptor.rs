@@ -14,7 +14,7 @@ const PXN: u64 = 1 << 53;
 const UXN: u64 = 1 << 54;
 const ADDRESS: u64 = 0x0000_FFFF_FFFF_F000;
 
-/// What every leaf says that is not executable; memory attribute index 0.
+/// The bits of every leaf that is not executable; memory attribute index 0.
 const ALWAYS: u64 = VALID | INNER_SHAREABLE | ACCESSED | PXN | UXN;
 
 /// The attributes of leaves that can be written.
@@ -42,7 +42,7 @@ impl Entry {
     }
 }
 
-/// What a leaf with `attributes` is, found at `output`.
+/// Returns the query's answer for a leaf with `attributes` at `output`.
 pub(super) const fn found(output: u64, bytes: u64, attributes: u64) -> Found {
     Found {
         output,
@@ -110,7 +110,7 @@ impl GenericPTE for Entry {
         self.0 & VALID != 0
     }
 
-    // As the crate's own arm64 format: asked of what is no table.
+    // As the crate's own arm64 format: called for what is not a table.
     #[inline(always)]
     fn is_huge(&self) -> bool {
         self.0 & TABLE_OR_PAGE == 0

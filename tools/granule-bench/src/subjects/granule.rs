@@ -73,7 +73,7 @@ impl Held {
     }
 }
 
-/// Which of the library's calls are used.
+/// The library's calls that are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Variant {
     /// `map`, `protect` that skips holes, `unmap`.
@@ -100,7 +100,7 @@ const READ_WRITE: Attributes = Attributes::normal(Permissions::READ_WRITE);
 const READ_ONLY: PermissionChange = PermissionChange::NONE.writable(false);
 
 impl Granule {
-    /// With `live`, the tables are told that CPUs walk them before anything is mapped.
+    /// With `live`, the tables are made live before anything is mapped.
     pub(super) fn new(live: bool, variant: Variant) -> Result<Self> {
         // 48 bits of physical address, 4K pages.
         let cpu = CpuFeatures::new(IdRegisters::new().mmfr0(0x5));
@@ -115,7 +115,7 @@ impl Granule {
 
     /// Makes an empty tree.
     fn make(&mut self) -> Result<&mut Tree> {
-        // SAFETY: tables are where their addresses say, in this program's own memory.
+        // SAFETY: tables are at their addresses, in this program's own memory.
         let offset = unsafe { Offset::new(0) };
         let environment = Environment {
             memory: DirectMapped(offset),

@@ -1,7 +1,8 @@
 //! What is compared: each maps, protects and unmaps the same ranges with tables from the arena.
 //!
 //! One file a subject. Each is used in the fastest way that its documentation shows, not in use
-//! by any CPU ("live" rows: told that it is), and answers through its own query what it mapped.
+//! by any CPU ("live" rows: in use, as far as the subject can be set to that), and answers through
+//! its own query what it mapped.
 
 mod aarch64_paging;
 mod descriptor;
@@ -18,10 +19,10 @@ use alloc::{boxed::Box, vec, vec::Vec};
 use anyhow::Result;
 use granule::Variant;
 
-/// A leaf, as a subject's own query tells it.
+/// A leaf, as a subject's own query returns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// What the address asked for translates to.
+    /// The output address of the queried address.
     pub output: u64,
     /// The bytes of its leaf.
     pub bytes: u64,
@@ -50,7 +51,7 @@ pub trait Subject {
     /// Unmaps the range in each tree.
     fn unmap(&mut self, job: &Job) -> Result<()>;
 
-    /// How `address` is mapped in one of the trees.
+    /// Returns the mapping of `address` in one of the trees.
     fn query(&self, tree: usize, address: u64) -> Option<Found>;
 
     /// Leaves the trees as they are and forgets them; the arena is reset next. Makes room for

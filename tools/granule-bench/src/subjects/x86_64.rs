@@ -56,7 +56,7 @@ fn tree() -> Result<Tree> {
         root.write(PageTable::new());
         &mut *root
     };
-    // SAFETY: tables are where their addresses say, in this program's own memory.
+    // SAFETY: tables are at their addresses, in this program's own memory.
     Ok(unsafe { OffsetPageTable::new(root, VirtAddr::new(0)) })
 }
 

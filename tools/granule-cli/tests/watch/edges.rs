@@ -164,7 +164,7 @@ fn options_without_an_effect_are_refused() {
         refused(command.spawn().unwrap())
     };
     let line = linux(&[image.to_str().unwrap()]);
-    assert!(line.contains("it is no arm64 Image"), "{line}");
+    assert!(line.contains("it is not an arm64 Image"), "{line}");
     let mut header = [0; 64];
     header[17] = 1;
     header[56..60].copy_from_slice(b"ARM\x64");

@@ -65,7 +65,7 @@ pub(super) enum Hazard {
     Way(Way),
     /// The kernel's addresses lead to memory that is another's.
     Leads { va: u64, output: u64 },
-    /// A walk goes on in memory that is no table any more.
+    /// A walk goes on in memory that is not a table any more.
     Walk(u64),
     /// A walk finds what was in a table before it was filled.
     Garbage(u64),
@@ -94,7 +94,7 @@ impl Way {
         })
     }
 
-    /// What two translations of one address must have in common.
+    /// Reduces to what two translations of one address must share.
     const fn without_permissions(self) -> Self {
         Self {
             attributes: self.attributes & TYPE,
@@ -117,7 +117,7 @@ impl Way {
 }
 
 impl Machine {
-    /// What an event uses, seen after it (before it, if memory is given back).
+    /// Returns what an event uses, seen after it (before it, if memory is given back).
     pub(super) fn uses(&self, cpu: u32, event: &Event) -> Vec<Use> {
         match *event {
             Event::AssumeVisible { start, bytes, asid } => vec![Use::Range {
@@ -193,7 +193,7 @@ impl Machine {
         entry.upper == upper && same
     }
 
-    /// What the tables give.
+    /// Returns the translations of the tables.
     fn in_tables(&self, upper: bool, asid: Option<u16>, range: (u64, u64)) -> Vec<Way> {
         let mut ways = Vec::new();
         for (index, tree) in self.trees.iter().enumerate() {
@@ -210,7 +210,7 @@ impl Machine {
         ways
     }
 
-    /// What TLBs and instructions under way may give beside the tables.
+    /// Returns the translations of TLBs and instructions under way beside those of the tables.
     fn beside_tables(
         &self,
         upper: bool,
@@ -316,7 +316,7 @@ impl Machine {
                 let there = |entry: &Entry| {
                     self.finds(upper, asid, entry) && entry.va <= last && entry.last() >= first
                 };
-                // Who does not find a new entry takes a fault.
+                // A CPU that does not find a new entry takes a fault.
                 let cpus = if self.spurious { &[][..] } else { &self.cpus };
                 for (index, cpu) in cpus.iter().enumerate() {
                     let new = cpu.unseen.iter().filter(|new| there(&new.entry));
@@ -433,7 +433,7 @@ mod tests {
         Event::System(system, value)
     }
 
-    /// What makes a CPU walk the program's tree.
+    /// Returns the events that make a CPU walk the program's tree.
     fn enters(cpu: u32) -> [(u32, Event); 5] {
         [
             system(System::TCR_EL1, TCR),

@@ -34,7 +34,7 @@ pub(super) struct Tree {
     pub(super) holders: u64,
 }
 
-/// What a table is for a tree: the first address that it translates, and its level.
+/// A table's place in a tree: the first address that it translates, and its level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Place {
     tree: usize,
@@ -286,7 +286,7 @@ impl Machine {
             self.link(tree, root.base, bytes, root.first(), root.start_level());
             tree
         });
-        // What it holds of other trees under the same ASID is stale from here on.
+        // Its entries of other trees under the same ASID are stale from here on.
         for other in 0..self.trees.len() {
             let Some(tree) = self.trees[other] else {
                 continue;
@@ -572,7 +572,7 @@ impl Machine {
         }
         self.set(location, raw);
         let now = self.entries_at(location);
-        // What was stored earlier is where every walker sees it.
+        // A value that was stored earlier is where every walker sees it.
         if now.is_empty() && visibility != Visibility::Earlier {
             self.unordered
                 .entry(location >> 12)

@@ -16,7 +16,7 @@ pub(super) enum Wait {
 }
 
 impl Wait {
-    /// What was waited for happened.
+    /// Ends the wait for a condition.
     pub(super) fn over(&mut self, what: Self, now: u64) {
         if *self == what {
             *self = Self::Over(now);

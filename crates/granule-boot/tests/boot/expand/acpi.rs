@@ -43,7 +43,7 @@ fn a_machine_without_a_tree_is_described_by_its_tables() {
         assert_eq!(numbers(&value(&node, "reg").unwrap()), [start, bytes]);
         assert!(node.property("no-map").is_some());
     }
-    // A device is no memory: its node would forbid to map it, and it may be the console.
+    // A device is not memory: its node would forbid to map it, and it may be the console.
     assert_eq!(at("/reserved-memory").children().count(), 2);
     let text = |path: &str, name: &str| value(&at(path), name).unwrap();
     assert_eq!(text("/chosen", "bootargs"), b"words\0");
@@ -81,9 +81,9 @@ fn a_machine_without_a_tree_is_described_by_its_tables() {
     assert_eq!(cells, [1, 13, 4, 1, 14, 4, 1, 11, 8, 1, 10, 1]);
 }
 
-/// Each of a machine's tables with a fault: what is said, and that the rest is used.
+/// Each of a machine's tables with a fault: it is reported, and the rest is used.
 #[test]
-fn a_lie_of_a_table_is_told_and_costs_that_table_alone() {
+fn a_malformed_table_is_reported_and_costs_that_table_alone() {
     let broken = |place: usize, at: usize, xor: u8| {
         let mut tables = tables();
         tables[place][at] ^= xor;
@@ -161,8 +161,8 @@ fn a_lie_of_a_table_is_told_and_costs_that_table_alone() {
         (broken(4, 60, 1), "SRAT has a wrong checksum", [true; 4]),
         (tables()[..1].to_vec(), "APIC is missing", no_cpus),
     ] {
-        let (told, found) = fault(&tables);
-        assert!(told.contains(words), "{told:?} for {words}");
+        let (reported, found) = fault(&tables);
+        assert!(reported.contains(words), "{reported:?} for {words}");
         assert_eq!(found, parts, "{words}");
     }
     let mut twice = tables();
@@ -296,7 +296,7 @@ fn cpus(bytes: &[u8]) -> (usize, usize) {
     (all.children().count(), near.count())
 }
 
-/// More CPUs than a tree has room for: the first come up, and one line says so.
+/// More CPUs than a tree has room for: the first come up, and one line reports the rest.
 #[test]
 fn of_too_many_cpus_the_first_are_described() {
     let made = |count: u32| {
@@ -366,7 +366,7 @@ fn a_tree_has_room_for_memory_that_is_near_many_things() {
 }
 
 #[test]
-fn redistributors_that_cannot_be_described_are_told() {
+fn redistributors_that_cannot_be_described_are_reported() {
     let apart = |count: u64| {
         let mut madt = vec![firm::gicd(0x800_0000, 3)];
         madt.extend((0..count).map(|place| firm::gicr(0x80a_0000 + (place << 20), 0x2_0000)));
@@ -375,8 +375,11 @@ fn redistributors_that_cannot_be_described_are_told() {
         let tree = Fdt::new(&bytes).unwrap();
         let gic = tree.find_node("/interrupt-controller@8000000").unwrap();
         let regions = numbers(&value(&gic, "reg").unwrap()).len() / 2 - 1;
-        let told = |note: &Note| matches!(note, Note::NoGic | Note::Redistributors(_));
-        (regions, made.notes.iter().filter(told).collect::<Vec<_>>())
+        let of_the_gic = |note: &Note| matches!(note, Note::NoGic | Note::Redistributors(_));
+        (
+            regions,
+            made.notes.iter().filter(of_the_gic).collect::<Vec<_>>(),
+        )
     };
     assert_eq!(apart(32), (32, vec![]));
     let first = 0x80a_0000 + (32 << 20);

@@ -24,7 +24,7 @@ fn a_map_that_cannot_be_is_refused() {
     for size in [0, 1, 39, 44, 520, u32::MAX] {
         assert_eq!(step(size), wrong(MapError::DescriptorSize), "{size}");
     }
-    // Twelve descriptors of 40 bytes that say nothing sensible.
+    // Twelve descriptors of 40 bytes without sensible contents.
     assert_eq!(step(40), Some(ExpandError::NoMemory));
     assert_eq!(step(56), wrong(MapError::Size));
     assert_eq!(with(&|machine| machine.map.clear()), wrong(MapError::Size));
@@ -93,7 +93,7 @@ fn the_table_of_supported_services_is_kept() {
     }
 }
 
-/// The table that says what is executed lies in memory that would be free: it is reserved, unless it is not as the
+/// The memory attributes table lies in memory that would be free: it is reserved, unless it is not as the
 /// specification has it.
 #[test]
 fn the_memory_attributes_table_is_kept() {
@@ -149,7 +149,7 @@ fn the_system_resource_table_is_kept() {
     }
 }
 
-/// Memory that an earlier kernel asks to keep; a list that names itself ends.
+/// Memory that an earlier kernel has the next one keep; a list that names itself ends.
 #[test]
 fn the_list_of_reserved_memory_ends() {
     let mut machine = machine(&usual(), &[]);
@@ -194,9 +194,9 @@ fn the_list_of_reserved_memory_ends() {
     let at = (last - TABLES) as usize + 8;
     for next in [first, last, 7, u64::MAX] {
         machine.memory.bytes[at..at + 8].copy_from_slice(&next.to_le_bytes());
-        let (found, told) = reserved(&machine);
+        let (found, reported) = reserved(&machine);
         assert_eq!(found[..5], all);
-        assert_eq!(told, [Note::Reservations], "{next:#x}");
+        assert_eq!(reported, [Note::Reservations], "{next:#x}");
     }
 }
 

@@ -133,7 +133,7 @@ pub(crate) fn bare(machine: &Machine) -> DeviceTree {
     tree
 }
 
-/// The new tree and what was said of it.
+/// Returns the new tree and its result.
 pub(crate) fn expanded(
     machine: &Machine,
     old: &DeviceTree,
@@ -145,7 +145,7 @@ pub(crate) fn expanded(
     Ok((into, made))
 }
 
-/// What was said of the new tree, which fits into memory of the caller's.
+/// Returns the result of the new tree, which fits into memory of the caller's.
 pub(crate) fn expanded_into(
     machine: &Machine,
     old: &DeviceTree,

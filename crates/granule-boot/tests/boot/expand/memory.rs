@@ -9,7 +9,8 @@ use granule_testing::cases::config;
 use granule_testing::firmware::{RUNTIME, SP, WB};
 use proptest::prelude::*;
 
-/// Seven hundred descriptors in any order are merged; more separate ranges than there is room for are told.
+/// Seven hundred descriptors in any order are merged; those of too many separate ranges that find
+/// no room are reported.
 #[test]
 fn a_map_has_hundreds_of_descriptors() {
     let banks = |all: Vec<Descriptor>| {
@@ -22,15 +23,15 @@ fn a_map_has_hundreds_of_descriptors() {
         .rev()
         .map(|page| (1 + (page % 4) as u32, at(page), 1, WB))
         .collect();
-    let (merged, told) = banks(close);
+    let (merged, reported) = banks(close);
     assert_eq!(merged, [(at(0), 700 * PAGE, None)]);
-    assert_eq!(told.iter().count(), 0);
+    assert_eq!(reported.iter().count(), 0);
     let apart: Vec<_> = (0..700).map(|page| (7, at(2 * page), 1, WB)).collect();
-    let (separate, told) = banks(apart);
+    let (separate, reported) = banks(apart);
     assert_eq!(separate.len(), 128);
-    assert_eq!(told.iter().count() as u32 + told.more(), 700 - 128);
+    assert_eq!(reported.iter().count() as u32 + reported.more(), 700 - 128);
     assert!(matches!(
-        told.iter().next(),
+        reported.iter().next(),
         Some(Note::MapFull(Range { .. }))
     ));
     // Hundreds of them, and the largest last: it is what stays.
@@ -44,7 +45,7 @@ fn a_map_has_hundreds_of_descriptors() {
     // A hole that makes one too many costs the smaller part.
     let mut full: Vec<_> = (0..128).map(|page| (7, at(8 * page), 5, WB)).collect();
     full.push((5, at(8) + 3 * PAGE, 1, WB));
-    let (holed, told) = banks(full);
+    let (holed, reported) = banks(full);
     assert_eq!(
         (holed[1].clone(), holed.len()),
         ((at(8), 3 * PAGE, None), 128)
@@ -53,8 +54,8 @@ fn a_map_has_hundreds_of_descriptors() {
         start: at(8) + 4 * PAGE,
         bytes: PAGE,
     };
-    assert!(told.iter().any(|note| note == Note::MapFull(lost)));
-    // More than are told apart: what is above the hole goes.
+    assert!(reported.iter().any(|note| note == Note::MapFull(lost)));
+    // More separate ranges than are collected: what is above the hole goes.
     let mut full: Vec<_> = (0..512).map(|page| (7, at(8 * page), 5, WB)).collect();
     full.push((5, at(8) + 4 * PAGE, 1, WB));
     full.push((5, at(8) + PAGE, 1, WB));
@@ -64,7 +65,7 @@ fn a_map_has_hundreds_of_descriptors() {
 
 /// Kept memory with an absurd size or place takes what it covers, to the next descriptor, and not all RAM above.
 #[test]
-fn absurd_kept_memory_costs_little_and_is_told() {
+fn absurd_kept_memory_costs_little_and_is_reported() {
     let ram = |start: u64, pages: u64| (7, start, pages, WB);
     let made = |kept: Descriptor| {
         let all = [
@@ -93,13 +94,13 @@ fn absurd_kept_memory_costs_little_and_is_told() {
             (whole.clone(), vec![note(start, pages)])
         );
     }
-    // What it does cover is no RAM.
-    let (ram, told) = made((5, 0x4000_f800, 1, WB | RUNTIME));
+    // The memory that it does cover is not RAM.
+    let (ram, reported) = made((5, 0x4000_f800, 1, WB | RUNTIME));
     assert_eq!(
         ram,
         [(0x4000_0000, 15), (0x4001_4000, 16), (0x8000_0000, 16)]
     );
-    assert_eq!(told[0], note(0x4000_f800, 1));
+    assert_eq!(reported[0], note(0x4000_f800, 1));
     let (ram, _) = made((0, 0x4000_8000, u64::MAX, 0));
     assert_eq!(
         ram,
@@ -125,7 +126,7 @@ fn descriptors() -> impl Strategy<Value = Vec<Descriptor>> {
 proptest! {
     #![proptest_config(config(400, 0))]
 
-    /// Each page is RAM exactly if a descriptor says that it may be used, and none says otherwise.
+    /// Each page is RAM exactly if a descriptor marks it usable and none reserves it.
     #[test]
     fn ram_is_what_is_usable_and_not_kept(all in descriptors()) {
         let machine = machine(&all, &[]);

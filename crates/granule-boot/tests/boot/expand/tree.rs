@@ -62,7 +62,7 @@ fn a_tree_of_the_machine_is_kept_but_for_its_memory() {
     assert!(tree.find_node("/reserved-memory/one@70000000").is_some());
 }
 
-/// The root's cells become two and two with ACPI. What counts in them is written anew.
+/// The root's cells become two and two with ACPI. The properties that count in them are written anew.
 #[test]
 fn what_counts_in_the_cells_of_the_root_changes_with_them() {
     let machine = machine(&usual(), &tables());

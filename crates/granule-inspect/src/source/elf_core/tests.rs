@@ -176,11 +176,11 @@ fn notes_in_several_segments_are_read_and_all_of_them_are_bounded() {
         header(&mut file, number, P_FILESZ, 1 << 20);
     }
     let (_, facts) = open(file).unwrap();
-    let told = facts
+    let unread = facts
         .notes
         .iter()
         .filter(|note| note.contains("cannot be read"));
-    assert_eq!(told.count(), 1, "{:?}", facts.notes);
+    assert_eq!(unread.count(), 1, "{:?}", facts.notes);
 }
 
 #[test]

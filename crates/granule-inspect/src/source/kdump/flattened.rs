@@ -1,5 +1,5 @@
 //! The flattened form of a kdump file, for a stream that cannot go back: pieces with the offsets
-//! that they have in the real file. QEMU writes this form unless it is told otherwise.
+//! that they have in the real file. QEMU writes this form by default.
 
 use super::damaged;
 use crate::source::bytes::{Extents, ReadAt, cut_off};

@@ -25,7 +25,7 @@ const MOST_NOTES: u64 = 64 << 20;
 /// A bit of `status`.
 const INCOMPLETE: u32 = 0x8;
 
-/// The memory of a kdump-compressed file and what it says about the machine.
+/// Returns the memory of a kdump-compressed file and its facts about the machine.
 ///
 /// # Errors
 ///
@@ -128,7 +128,7 @@ fn read<R: ReadAt + 'static>(file: R, stored: u64) -> Result<(Box<dyn Memory>, F
 
     let mut facts = Facts::default();
     if header.status & INCOMPLETE != 0 {
-        facts.say("the kdump file says that it is incomplete".into());
+        facts.say("the kdump file is marked as incomplete".into());
     }
     if header.version >= 3 {
         match file.take(sub.u64_at(32), sub.u64_at(40), MOST_NOTES) {

@@ -17,7 +17,7 @@ const LZO: u32 = 0x2;
 const SNAPPY: u32 = 0x4;
 const ZSTD: u32 = 0x20;
 
-/// The most bytes of memory that a compressed page may ask for (zstd's window).
+/// The most bytes of memory that a compressed page may require (zstd's window).
 const MOST_WINDOW: u64 = 8 << 20;
 
 /// The bytes of a bitmap that are counted together.

@@ -197,7 +197,7 @@ fn a_flattened_file_has_no_more_pages_than_bytes() {
 }
 
 #[test]
-fn damaged_pages_are_told_with_their_reason() {
+fn damaged_pages_are_reported_with_their_reason() {
     for (flags, words) in [
         (1, "zlib: "),
         (2, "lzo: "),

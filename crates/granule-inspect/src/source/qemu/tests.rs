@@ -19,7 +19,7 @@ const MAP: &str = "FlatView #0\n AS \"I/O\", root: io\n  0000000000000000-000000
     0000000040000000-0000000040000fff (prio 0, ram): ram\n  \
     0000000040001000-000000005fffffff (prio 0, ram): ram @0000000000001000\n";
 
-/// What a QEMU with one CPU says until its first memory is read.
+/// The answers of a QEMU with one CPU until its first memory is read.
 fn script() -> String {
     let core = "<reg name=\"x0\" bitsize=\"64\"/><reg name=\"pc\" bitsize=\"64\"/>";
     let system =
@@ -49,7 +49,7 @@ fn script() -> String {
     .collect()
 }
 
-/// A server that answers as it was told to.
+/// A server that answers from a script.
 struct Script(std::io::Cursor<Vec<u8>>);
 
 impl Read for Script {
@@ -79,7 +79,7 @@ fn registers_and_memory() {
     assert_eq!(facts.cpus[0].get("vbar_el1"), Some(0x800));
     assert_eq!(machine.ranges, [0..0x400_0000, 0x4000_0000..0x6000_0000]);
     let mut bytes = [0; 4];
-    // Once from the server, and again from the cache: the server has no more to say.
+    // Once from the server, and again from the cache: the server has no more answers.
     for _ in 0..2 {
         let middle = PhysicalAddress(0x4000_0000 + MOST_MEMORY as u64 - 2);
         machine.read(middle, &mut bytes).unwrap();
@@ -109,7 +109,7 @@ fn a_server_that_stops_anywhere_is_an_error() {
 }
 
 #[test]
-fn missing_answers_of_qemu_are_told() {
+fn missing_answers_of_qemu_are_reported() {
     for (from, to, words) in [
         ("TCR_EL1", "TCR_EL9", "no system registers of arm64"),
         ("3412000000000000", "E00", ""),

@@ -59,7 +59,7 @@ impl Space {
     }
 }
 
-/// How one half is translated, without the address of its top table and its ASID.
+/// The translation of one half, without the address of its top table and its ASID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Context {
     pub(crate) space: Space,
@@ -274,7 +274,7 @@ impl Registers {
         }
     }
 
-    /// The fields that give a half its shape: TGx and TxSZ, whatever they say.
+    /// The fields that give a half its shape: TGx and TxSZ, even if their values are reserved.
     pub(crate) const fn shape(&self, space: Space) -> (u64, u32) {
         let granule = field(self.tcr, if space.upper() { 30 } else { 14 }, 2);
         (granule, self.size(space))
@@ -349,7 +349,7 @@ impl Registers {
         field(self.tcr, if space.upper() { 16 } else { 0 }, 6) as u32
     }
 
-    /// The reason why a half that is translated has no root: TCR asks for what does not exist.
+    /// The reason why a half that is translated has no root: TCR selects what does not exist.
     pub(crate) fn refusal(&self, space: Space, machine: &Config) -> Option<String> {
         if !self.mmu_on() || self.walks_disabled(space) || self.root(space, machine).is_some() {
             return None;
@@ -376,7 +376,7 @@ impl Registers {
         ))
     }
 
-    /// The root of a half, or `None`: the MMU is off, walks are disabled, or TCR asks for a feature
+    /// The root of a half, or `None`: the MMU is off, walks are disabled, or TCR selects a feature
     /// that the machine does not have.
     pub(crate) fn root(&self, space: Space, machine: &Config) -> Option<RootKey> {
         let regime = space.regime();

@@ -14,7 +14,7 @@ pub(crate) const HCR: u64 = 1 | 1 << 27 | 1 << 34 | 1 << 46;
 const HOST: u64 = 1 << 27 | 1 << 34;
 
 impl Registers {
-    /// VTTBR_EL2.VMID, of stage 2's registers. VTCR_EL2.VS says whether it has 8 or 16 bits.
+    /// VTTBR_EL2.VMID, of stage 2's registers. VTCR_EL2.VS selects 8 or 16 bits.
     pub(crate) const fn vmid(&self) -> u16 {
         let vmid = (self.ttbr[0] >> 48) as u16;
         if field(self.tcr, 19, 1) != 0 {
@@ -51,7 +51,7 @@ fn start_level(vtcr: u64, granule: Granule, ds: bool, machine: &Config) -> Optio
     })
 }
 
-/// The root of a guest's tables, or `None`: stage 2 is off, or VTCR_EL2 asks for what the machine
+/// The root of a guest's tables, or `None`: stage 2 is off, or VTCR_EL2 selects what the machine
 /// does not have.
 pub(crate) fn root(registers: &Registers, machine: &Config) -> Option<RootKey> {
     let space = Space::new(Regime::Stage2, false);

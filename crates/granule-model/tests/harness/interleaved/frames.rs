@@ -1,5 +1,5 @@
-//! Frames of a program's memory, each with the page that it came for: what an access finds is told
-//! from what it must not find by that.
+//! Frames of a program's memory, each with the page that it came for: by that, what an access finds is
+//! distinguished from what it must not find.
 
 use super::machine::PAGE;
 use granule::arch::PhysicalAddress;

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 const TABLES: u64 = 0x4000_0000;
 pub(crate) const PAGE: u64 = 0x1000;
 
-/// What all CPUs share.
+/// The state that all CPUs share.
 pub(crate) struct World {
     pub(crate) model: Model,
     free: Vec<u64>,
@@ -30,7 +30,7 @@ impl World {
     }
 }
 
-/// What a tree's tables are reached by. Clones are of one tree, and so of the CPU that has its
+/// The environment of a tree's tables. Clones are of one tree, and so of the CPU that has its
 /// lock.
 #[derive(Clone)]
 pub(crate) struct Machine {

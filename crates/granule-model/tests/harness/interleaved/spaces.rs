@@ -35,7 +35,7 @@ const GROUP: u64 = 16;
 
 type Tested = Space<'static, Page4K, TableEnvironment, Frames>;
 
-/// What is left out.
+/// The step that is left out.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fault {
     None,
@@ -298,7 +298,7 @@ fn start(fault: Fault) -> Program {
     }
 }
 
-/// What came of so many interleavings: in how many the model reported something, in how many an
+/// The results of many interleavings: in how many the model reported something, in how many an
 /// access found what it must not, how many accesses found memory, and groups that came to be.
 #[derive(Default)]
 struct Sums {
@@ -372,7 +372,7 @@ fn finish(program: &Program, fault: Fault, sums: &Sums) {
     if fault != Fault::None {
         return;
     }
-    // What was written is known to have been, and every frame has one owner.
+    // Every written page is known to be dirty, and every frame has one owner.
     let mut mapped = 0;
     for page in FIRST..FIRST + PAGES {
         let Some(state) = space.page(at(page)) else {

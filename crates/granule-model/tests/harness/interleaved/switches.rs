@@ -2,7 +2,7 @@
 //! a point where the other CPUs go on with what they do to the space that the CPU comes from.
 
 use super::machine::{Machine, Shared};
-use crate::registers::Told;
+use crate::registers::Recorded;
 use granule::arch::registers::{Tcr, Ttbr};
 use granule::arch::{
     CpuFeatures, Geometry, PageSize, PhysicalAddress, Regime as LibraryRegime, VaRange,
@@ -64,7 +64,7 @@ impl Other {
     /// A CPU goes there, uses the page, and comes back. Whether it found the page and nothing else.
     pub(super) fn visit(&self, world: &Shared, cpu: u32) -> bool {
         let (home, there) = (self.home, self.there);
-        let mut here = Told(|event| world.lock().unwrap().event(cpu, event));
+        let mut here = Recorded(|event| world.lock().unwrap().event(cpu, event));
         // SAFETY: only the model's CPUs get the values, which are those of live trees.
         unsafe { enter(&mut here, home.0, there.0, there.1, false) };
         let access = Access {

@@ -24,7 +24,7 @@ const CPUS: u32 = 3;
 const WALKER: u32 = 2;
 const ROUNDS: u64 = 2;
 
-/// What is left out.
+/// The step that is left out.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fault {
     None,
@@ -124,7 +124,7 @@ fn walk(world: &Shared, geometry: &Geometry, found: &AtomicU64, fault: Fault) {
             .model
             .outcomes(WALKER, va, Access::READ);
         if fault != Fault::None {
-            // What may be found then is the model's to say.
+            // The model decides what may be found then.
             continue;
         }
         for outcome in outcomes {

@@ -7,7 +7,7 @@ use granule_kexec::steps::RelocationCpu;
 use granule_model::{Access, AccessKind, Barrier, BarrierKind, Event, Outcome, System, Visibility};
 use std::collections::HashMap;
 
-/// What the steps are left with when an access went wrong.
+/// The payload of the panic that ends the steps when an access went wrong.
 pub(crate) struct Stopped;
 
 /// Accesses at most: several times those of the longest.
@@ -16,7 +16,7 @@ const MOST_STEPS: u64 = 100_000;
 /// Words of physical memory.
 pub(crate) type Data = HashMap<u64, u64>;
 
-/// What a word is that nobody has written.
+/// Returns the contents of a word that nobody has written.
 pub(crate) const fn untouched(address: u64) -> u64 {
     (address ^ 0x5bd1_e995).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
@@ -31,14 +31,14 @@ pub(crate) struct Cpu {
     /// Virtual less physical address in both linear maps.
     pub(crate) distance: u64,
     pub(crate) tcr: u64,
-    /// Where stores matter to someone who looks past the caches; nothing is told of others.
+    /// Where stores matter to an observer behind the caches; others have no events.
     pub(crate) roles: Vec<Role>,
     /// Memory of tables: what is stored there are descriptors.
     pub(crate) tables: (u64, u64),
     /// Where instructions are fetched from, and the physical address of that.
     pub(crate) fetched: (u64, u64),
     pub(crate) mmu_off: bool,
-    /// What went elsewhere first, or nowhere.
+    /// The first access that went elsewhere, or nowhere.
     pub(crate) wrong: Option<String>,
     pub(crate) steps: u64,
 }

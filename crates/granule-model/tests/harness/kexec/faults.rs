@@ -50,7 +50,7 @@ fn the_next_kernel_finds_its_bytes_and_no_rule_is_broken() {
     right::<Page64K>(48);
 }
 
-/// What is planted in the list or the tables, and what is said then. The library refuses to make
+/// Faults planted in the list or the tables, each with the expected report. The library refuses to make
 /// such lists, and to follow one that is changed: `crates/granule-kexec/tests/kexec`.
 #[test]
 fn each_wrong_record_is_found() {
@@ -140,11 +140,11 @@ fn each_wrong_record_is_found() {
             "Fetch",
         ),
     ];
-    for (name, plan, says) in cases {
+    for (name, plan, report) in cases {
         let left = left::<Page4K>(48, plan, 1);
         let wrong = left.wrong.unwrap_or_default();
         assert!(
-            !wrong.is_empty() && wrong.contains(says),
+            !wrong.is_empty() && wrong.contains(report),
             "{name}: {wrong:?}"
         );
     }

@@ -27,7 +27,7 @@ use std::rc::Rc;
 
 const SCTLR_ON: u64 = 1 | 1 << 2 | 1 << 12;
 
-/// What is done otherwise than it should be, beside what a tap does.
+/// The planted mistakes, beside those of a tap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Plan {
     pub(crate) uncached: bool,
@@ -88,10 +88,10 @@ pub(crate) struct Leaving<P: Page> {
     pub(crate) transition: Transition,
 }
 
-/// What came of it.
+/// The result.
 pub(crate) struct Left {
     pub(crate) world: Shared,
-    /// What went wrong without breaking a rule.
+    /// The error that broke no rule.
     pub(crate) wrong: Option<String>,
     pub(crate) steps: u64,
 }
@@ -138,7 +138,7 @@ impl<P: Page> Leaving<P> {
             kept: &[],
         };
         let mut pages = Pages::from(&world, page, LIST);
-        // The list's pages are no tables, whoever gives them.
+        // The list's pages are not tables, whoever gives them.
         let mut list_pages = Quiet(&mut pages);
         let list = RelocationList::write(
             &mut ListData(&mut data),

@@ -25,7 +25,7 @@ pub(super) const TABLES_END: u64 = RAM + RAM_BYTES;
 pub(super) const TEXT: u64 = 0x6000_0000;
 pub(super) const TEXT_OFFSET: u64 = 0x60_0000_0000;
 
-/// What is to be moved, with the pages that it is in.
+/// Returns the segments to be moved, with the pages that they are in.
 pub(super) fn segments(page: u64, random: &mut Random) -> Vec<(Segment<'static>, Vec<PhysRange>)> {
     // Sources anywhere among theirs, one after the other now and then.
     let mut next = 0;
@@ -62,7 +62,7 @@ pub(super) fn digest(of: &Segment<'_>, word: impl Fn(u64) -> u64) -> u64 {
     digest.value()
 }
 
-/// What the next kernel is given is loaded: what is in place is stored where it is to be, and what
+/// Loads the next kernel's segments: what is in place is stored where it is to be, and what
 /// is to be moved past the caches is stored in its sources. Before that all destinations were used,
 /// and lines of theirs are dirty.
 pub(super) fn load(
@@ -74,10 +74,10 @@ pub(super) fn load(
     let mut roles = Vec::new();
     for (segment, pages) in segments {
         let image = segment.destination == IMAGE;
-        let told = segment.clean != Clean::Nothing || plan.uncached;
+        let is_recorded = segment.clean != Clean::Nothing || plan.uncached;
         let end = segment.destination + segment.memory;
-        roles.push(((segment.destination, end), told.then_some(image)));
-        if told {
+        roles.push(((segment.destination, end), is_recorded.then_some(image)));
+        if is_recorded {
             stored(world, segment.destination, segment.memory);
         }
         let mut at = segment.destination;

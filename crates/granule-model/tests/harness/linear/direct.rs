@@ -102,7 +102,7 @@ pub(super) fn with_arena<P: Page>(shape: &Shape, pool: u64) -> (Shared, Held<P, 
     (world, Held::new(tables, true))
 }
 
-/// The map of pieces by `direct`, with a pool of so many pages. The pages of RAM it took.
+/// Maps pieces by `direct`, with a pool of so many pages. Returns the pages of RAM that it took.
 fn direct<P: Page>(shape: Shape, leaves: Leaves, pool: u64) -> u64 {
     let geometry = shape.geometry::<P>();
     let page = P::SIZE.bytes();

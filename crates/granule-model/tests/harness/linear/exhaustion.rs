@@ -24,7 +24,7 @@ where
     found
 }
 
-/// Each builder runs out of pages at each single one that it needs: it says so, the tables are as
+/// Each builder runs out of pages at each single one that it needs: it reports that, the tables are as
 /// they were, no slot is left open, and no rule is broken.
 fn exhausted<P: Page>(shape: Shape, leaves: Leaves) -> u64 {
     let geometry = shape.geometry::<P>();

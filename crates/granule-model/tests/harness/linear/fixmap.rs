@@ -27,7 +27,7 @@ pub(super) struct Fixmap {
     /// The descriptor of the first slot, and the address that it translates.
     entries: u64,
     va: u64,
-    /// What each slot shows.
+    /// The address that each slot maps.
     pub(super) open: [Option<u64>; Slot::COUNT],
 }
 

@@ -45,7 +45,7 @@ fn pieces(geometry: &Geometry, leaves: Leaves) -> Vec<Piece> {
     .to_vec()
 }
 
-/// What the CPUs find is what the pieces say, and no rule was broken.
+/// Checks that the CPUs find the memory of the pieces, and that no rule was broken.
 fn check(world: &Shared, shape: &Shape, geometry: &Geometry, pieces: &[Piece], seed: u64) {
     let mut reference: Reference = Reference::default();
     for piece in pieces {

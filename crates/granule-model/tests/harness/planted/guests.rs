@@ -229,7 +229,7 @@ const HARDWARE: Shape = Shape {
     ..Shape::kernel(40)
 };
 
-/// What the guest wrote is read from the tables, and marked clean.
+/// Reads from the tables which pages the guest wrote, and marks them clean.
 fn log_dirty(tap: Option<Tap>) -> Result {
     let mut guest = with_pages(HARDWARE);
     guest.plant(tap);
@@ -323,7 +323,7 @@ fn write_through(mut kind: Event) -> Vec<Event> {
     vec![kind]
 }
 
-/// What is loaded and stored again is not changed in one step.
+/// Replaces an update by a store of what was loaded before, which is not one step.
 fn by_load_and_store(kind: Event) -> Vec<Event> {
     match kind {
         Event::Update {

@@ -90,7 +90,7 @@ pub(super) fn start_cpu(tap: Option<Tap>) -> Result {
     }
 }
 
-/// What was written with the MMU off is read with it on.
+/// Writes with the MMU off and reads with it on.
 pub(super) fn write_with_mmu_off(tap: Option<Tap>) -> Result {
     let kernel = with_pages(Shape::kernel(48), Leaves::PAGES);
     kernel.tap(tap);
@@ -151,7 +151,7 @@ pub(super) fn store_code(tap: Option<Tap>) -> Result {
     kernel.end()
 }
 
-/// What TCR was, with the half that is used.
+/// Returns the earlier value of TCR, with the half that is used.
 fn tcr(kernel: &Kernel) -> u64 {
     use granule::arch::registers::Tcr;
     let (lower, upper) = match kernel.shape.asid {

@@ -24,17 +24,17 @@ use granule_model::{BitChange, Event, Visibility};
 
 /// Each fault at both stages.
 macro_rules! at_both_stages {
-    ($($name:literal, $scene:ident, $plant:expr, $rule:expr, $says:expr;)*) => {
+    ($($name:literal, $scene:ident, $plant:expr, $rule:expr, $text:expr;)*) => {
         &[
             $({
                 #[allow(dead_code, reason = "few faults differ between the stages")]
                 type S = Stage1;
-                fault($name, $scene::<S>, $plant, $rule, $says)
+                fault($name, $scene::<S>, $plant, $rule, $text)
             },)*
             $({
                 #[allow(dead_code, reason = "few faults differ between the stages")]
                 type S = Stage2;
-                fault(concat!("stage 2: ", $name), $scene::<S>, $plant, $rule, $says)
+                fault(concat!("stage 2: ", $name), $scene::<S>, $plant, $rule, $text)
             },)*
         ]
     };
@@ -80,7 +80,7 @@ pub(super) const FAULTS: &[Fault] = at_both_stages! {
         cursor_maps_again, || drop_all(is_ishst), StoreNotVisible, "no DSB";
 };
 
-/// What the scenes need of a stage.
+/// The items that the scenes need of a stage.
 pub(super) trait Plain: Staged {
     const OTHER: Self::Memory;
 

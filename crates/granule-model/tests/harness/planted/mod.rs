@@ -29,15 +29,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// One kind.
 struct Fault {
-    /// What is done wrong.
+    /// The mistake.
     name: &'static str,
-    /// Where.
+    /// The sequence in which it is made.
     scene: Scene,
     plant: fn() -> Tap,
-    /// What must be among the rules reported.
+    /// A rule that must be reported.
     rule: Rule,
-    /// What must be in the report's text.
-    says: &'static str,
+    /// A part of the expected report.
+    text: &'static str,
 }
 
 const fn fault(
@@ -45,14 +45,14 @@ const fn fault(
     scene: Scene,
     plant: fn() -> Tap,
     rule: Rule,
-    says: &'static str,
+    text: &'static str,
 ) -> Fault {
     Fault {
         name,
         scene,
         plant,
         rule,
-        says,
+        text,
     }
 }
 
@@ -67,7 +67,7 @@ fn faults() -> impl Iterator<Item = &'static Fault> {
     tables.chain(guests::FAULTS).chain(kexec::FAULTS)
 }
 
-/// What a scene ends with: rules with the text of the violation, and how many events a fault
+/// Plays a scene. Returns rules with the text of the violation, and how many events a fault
 /// changed.
 fn play(fault: &Fault, tap: Option<Tap>) -> (Vec<(Rule, String)>, u64) {
     let result = (fault.scene)(tap);
@@ -92,11 +92,11 @@ fn each_fault_is_reported_by_its_rule() {
             wrong.push(format!("{}: nothing was planted", fault.name));
         }
         let reported =
-            |(rule, text): &(Rule, String)| *rule == fault.rule && text.contains(fault.says);
+            |(rule, text): &(Rule, String)| *rule == fault.rule && text.contains(fault.text);
         if !found.iter().any(reported) {
             wrong.push(format!(
                 "{}: {:?} saying {:?} expected, {found:#?}",
-                fault.name, fault.rule, fault.says
+                fault.name, fault.rule, fault.text
             ));
         }
     }
@@ -140,12 +140,12 @@ fn the_document_has_this_list() {
 }
 
 /// The event numbers and addresses in a violation change with every change of the library's
-/// order; what it says does not.
+/// order; its text does not.
 fn row(fault: &Fault) -> String {
     let result = (fault.scene)(Some((fault.plant)()));
     let world = result.world.borrow();
     let reported =
-        |one: &&Violation| one.rule == fault.rule && one.to_string().contains(fault.says);
+        |one: &&Violation| one.rule == fault.rule && one.to_string().contains(fault.text);
     let text = world.model.violations().iter().find(reported).map(|one| {
         let missed = one
             .missed

@@ -11,7 +11,7 @@ use granule::arch::{
 use granule::table::{Entry, Holes, Leaves, PermissionChange, Visit};
 use granule_model::{Barrier, BitChange, Event, System, Visibility};
 
-/// What was found, and how many events were not what they should be.
+/// The world at the end of a scene, with its violations and the number of planted events.
 pub(super) struct Result {
     pub(super) world: Shared,
 }
@@ -239,7 +239,7 @@ pub(super) fn clear_hint(tap: Option<Tap>) -> Result {
     kernel.end()
 }
 
-/// A block is broken, and a table of pages that say the same put in its place.
+/// A block is broken, and a table of pages with the same mapping put in its place.
 fn split(shape: Shape, tap: Option<Tap>, breaks: bool) -> Result {
     let mut kernel = kernel(shape);
     let block = Leaves {

@@ -106,7 +106,7 @@ pub(super) const FAULTS: &[Fault] = &[
         STALE,
     ),
     fault(
-        "a block says something else than the table that it replaces",
+        "a block maps something else than the table that it replaces",
         merge,
         || nth(0, is_block, bits(1 << 2)),
         SizeWithOtherChange,
@@ -331,7 +331,7 @@ fn unguard(tap: Option<Tap>) -> Result {
     kernel.end()
 }
 
-/// What limiting leaves promises beside the rules: no TLB holds a larger one any more, so that no
+/// Checks a promise of limiting leaves beside the rules: no TLB holds a larger one any more, so that no
 /// access can end in a TLB conflict abort. Without its invalidation one could.
 #[test]
 fn no_tlb_holds_a_leaf_that_was_limited() {

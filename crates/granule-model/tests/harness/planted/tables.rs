@@ -380,7 +380,7 @@ const fn fewer(op: Tlbi) -> Tlbi {
     }
 }
 
-/// TG, bits 47:46, says 64K.
+/// Sets TG, bits 47:46, to 64K.
 const fn granule_64k(op: Tlbi) -> Tlbi {
     if is_range(op) {
         with_operand(op, op.1 | 0b11 << 46)
@@ -389,7 +389,7 @@ const fn granule_64k(op: Tlbi) -> Tlbi {
     }
 }
 
-/// TTL, bits 38:37, says level 2.
+/// Sets TTL, bits 38:37, to level 2.
 const fn level_2(op: Tlbi) -> Tlbi {
     if is_range(op) {
         with_operand(op, op.1 & !(0b11 << 37) | 0b10 << 37)

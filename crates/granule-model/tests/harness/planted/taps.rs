@@ -165,7 +165,7 @@ pub(super) fn one_line_less(kind: Event) -> Vec<Event> {
     }
 }
 
-/// Stores one entry less than was asked for.
+/// Stores one entry less than requested.
 pub(super) fn one_less(kind: Event) -> Vec<Event> {
     vec![match kind {
         Event::Update {

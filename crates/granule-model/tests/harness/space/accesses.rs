@@ -104,7 +104,7 @@ impl<P: Page> Processes<P> {
     }
 
     /// A fault that a CPU took some time ago is dealt with now, whatever the tables are by now.
-    /// What comes of it must be what the program may do.
+    /// The result must be what the program may do.
     pub(crate) fn late_fault(&mut self, cpu: u32, page: u64, wish: Wish) {
         let Some(process) = self.running(cpu) else {
             return;
@@ -125,7 +125,7 @@ impl<P: Page> Processes<P> {
             ),
         }
         if done.is_ok() && wish == Wish::Write {
-            // Whoever asks for a writable page has it made dirty, by the program's next access.
+            // A request for a writable page makes it dirty, for the program's next access.
             let state = self.all[process].space.page(address);
             assert!(state.is_some_and(|state| state.dirty), "{state:?}");
         }

@@ -6,7 +6,7 @@
 use super::processes::Process;
 use crate::environment;
 use crate::machine::Shared;
-use crate::registers::Told;
+use crate::registers::Recorded;
 use crate::shape::Shape;
 use granule::arch::registers::{Tcr, Ttbr};
 use granule::arch::{Geometry, Page, PhysicalAddress};
@@ -30,7 +30,7 @@ pub(crate) struct Cpus {
 struct State {
     /// Whom each CPU runs, by id.
     running: Vec<Option<u64>>,
-    /// What TCR of each CPU says.
+    /// The value of TCR of each CPU.
     tcr: Vec<Tcr>,
     /// The root of no process.
     idle: Ttbr,
@@ -166,7 +166,7 @@ impl Cpus {
         // idle root.
         unsafe {
             switch::enter(
-                &mut Told(|event| self.event(event)),
+                &mut Recorded(|event| self.event(event)),
                 from,
                 tcr,
                 ttbr,

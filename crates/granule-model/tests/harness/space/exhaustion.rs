@@ -1,5 +1,5 @@
 //! Running out of frames or tables at each single allocation of each operation on a space, while
-//! other CPUs run in it and hardware updates its entries: the error is told, no rule is broken,
+//! other CPUs run in it and hardware updates its entries: the error is reported, no rule is broken,
 //! what the programs have is as it was, and nothing is lost or owned twice.
 
 use super::processes::Processes;

@@ -11,7 +11,7 @@ use granule_model::{AccessKind, Barrier, Event, Outcome, System};
 /// Where those of the first page size begin, and the bytes for each size.
 pub(super) const FIRST: u64 = 0x10_0000_0000;
 pub(super) const APART: u64 = 0x10_0000_0000;
-/// How many there are for single pages, and how many beside them for whole leaves.
+/// The number of frames for single pages, and of all with those for whole leaves.
 const SINGLE: usize = 4096;
 const COUNT: usize = SINGLE + 4096;
 
@@ -21,10 +21,10 @@ pub(crate) struct Frames {
     first: u64,
     owners: Vec<u32>,
     values: Vec<u64>,
-    /// Which were filled since instruction fetches were last made to find what they hold.
+    /// The frames that were filled since instruction fetches were last made to find what they hold.
     filled: Vec<bool>,
     next: usize,
-    /// How many can be had.
+    /// The number that can be had.
     pub(crate) left: u64,
     /// Whether there are runs for whole leaves.
     pub(crate) runs: bool,
@@ -200,7 +200,7 @@ unsafe impl UserFrames for Frames {
         (shared, alike.count() as u64)
     }
 
-    /// As a kernel does it on a CPU whose CTR_EL0 asks for everything.
+    /// As a kernel does it on a CPU whose CTR_EL0 requires everything.
     fn sync_instructions(&mut self, first: PhysicalAddress, count: u64) {
         self.check_not_fetched(first, count);
         let index = self.index(first);

@@ -7,7 +7,7 @@ use crate::shape::Shape;
 use granule::arch::{Page, Page4K, Page16K, Page64K};
 use granule::space::{Access, Rights};
 
-/// What a page is when the fault is taken.
+/// The state of a page when the fault is taken.
 #[derive(Clone, Copy, Debug)]
 enum Before {
     Absent,
@@ -25,7 +25,7 @@ enum Before {
     BlockShared,
 }
 
-/// What the other CPU does meanwhile.
+/// The action of the other CPU meanwhile.
 #[derive(Clone, Copy, Debug)]
 enum Meanwhile {
     Nothing,
@@ -146,7 +146,7 @@ fn each<P: Page>(va_bits: u32, group: u64, befores: &[Before]) {
                     prepare(&mut machine, first, group, before);
                     act(&mut machine, (first, group), access, what);
                     machine.check();
-                    // The CPU that took the fault has the lock at last. It says itself whether
+                    // The CPU that took the fault has the lock at last. `late_fault` checks whether
                     // what came of it is what the program may.
                     machine.late_fault(1, first + 3, access);
                     machine.check();

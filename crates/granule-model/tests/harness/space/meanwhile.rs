@@ -23,9 +23,9 @@ pub(crate) struct Injection {
 /// The hardware that updates entries.
 #[derive(Default)]
 pub(crate) struct Hardware {
-    /// What it wrote, by address.
+    /// The pages that it made dirty, by address.
     written: Rc<RefCell<BTreeSet<u64>>>,
-    /// What it is to do at one moment of the next operation.
+    /// Its update at one moment of the next operation.
     injection: Option<Injection>,
     /// The moments of that operation so far, and whether it did something.
     injected: Rc<Cell<(u64, bool)>>,
@@ -66,7 +66,7 @@ impl Hardware {
         self.injection = Some(injection);
     }
 
-    /// What is to be done in the next operation, once.
+    /// Takes the update that is to be made in the next operation, once.
     pub(super) const fn take_injection(&mut self) -> Option<Injection> {
         self.injection.take()
     }
@@ -75,7 +75,7 @@ impl Hardware {
         self.injected.get()
     }
 
-    /// The addresses of what was made dirty since this was asked last.
+    /// Takes the addresses of what was made dirty since the last call.
     pub(super) fn take_written(&self) -> BTreeSet<u64> {
         core::mem::take(&mut *self.written.borrow_mut())
     }
@@ -136,8 +136,8 @@ impl Hardware {
     }
 }
 
-/// What `cpus`, a mask, may find at these addresses in the middle of an operation that is not about
-/// them: the frames that are there before and after it, or a fault.
+/// Watches what `cpus`, a mask, may find at these addresses in the middle of an operation that is
+/// not about them: the frames that are there before and after it, or a fault.
 pub(super) fn watch(
     world: &mut World,
     cpus: u64,

@@ -107,8 +107,8 @@ impl<P: Page> Processes<P> {
         Self::of((&world, &cpus), shape, seed, 0, tables)
     }
 
-    /// Processes of this page size beside those of others, on the same CPUs. `number` tells the sizes
-    /// apart.
+    /// Processes of this page size beside those of others, on the same CPUs. `number` distinguishes
+    /// the sizes. apart.
     pub(crate) fn beside(
         (world, cpus): (&Shared, &Cpus),
         shape: Shape,
@@ -232,7 +232,7 @@ impl<P: Page> Processes<P> {
         }
     }
 
-    /// What hardware wrote of a process since this was asked last is known to be dirty.
+    /// Records as dirty what hardware wrote of a process since the last call.
     fn note_written(&mut self, process: usize) {
         for va in self.hardware.take_written() {
             let page = va / self.page();
@@ -259,7 +259,7 @@ impl<P: Page> Processes<P> {
         found
     }
 
-    /// What other CPUs in the space may find beside the pages that an operation is about, in the
+    /// Watches what other CPUs in the space may find beside the pages that an operation is about, in the
     /// middle of it.
     pub(super) fn watch(&self, process: usize, (from, pages): (u64, u64)) {
         let beside = [0, 1, pages / 2, pages.saturating_sub(1), pages, pages + 1];
@@ -294,7 +294,7 @@ impl<P: Page> Processes<P> {
         self.hardware.inject(injection);
     }
 
-    /// How many moments that operation had, and whether hardware did something.
+    /// Returns the number of moments of that operation, and whether hardware did something.
     pub(crate) fn injected(&self) -> (u64, bool) {
         self.hardware.injected()
     }
@@ -477,7 +477,7 @@ impl<P: Page> Processes<P> {
         assert_eq!(self.frames.owned(), leaves, "owners and pages");
         let wrong = self.world.borrow_mut().watch.wrong.take();
         assert_eq!(wrong, None);
-        // What each CPU finds is what the program that it runs has.
+        // Each CPU finds the memory of the program that it runs.
         for cpu in 0..self.cpus() as u32 {
             let Some(process) = self.running(cpu) else {
                 continue;

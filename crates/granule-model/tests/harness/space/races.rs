@@ -12,7 +12,7 @@ use granule::arch::{Page, Page4K, Page16K, Page64K};
 use granule::space::{Access, Rights};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// What is done to a group and its neighbour, while all of their pages are clean, and how far the
+/// The operation on a group and its neighbour, while all of their pages are clean, and how far the
 /// setup is from whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum What {

@@ -34,7 +34,7 @@ fn access<P: Page>(machine: &mut Processes<P>) -> Access {
         .of(&[Access::Write, Access::Write, Access::Read, Access::Execute])
 }
 
-/// What ran out is told; anything else is wrong.
+/// Returns whether something ran out; any other error is wrong.
 fn ran_out(done: &Result<(), SpaceError>) -> bool {
     match done {
         Ok(()) => false,

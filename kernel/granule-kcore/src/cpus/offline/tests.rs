@@ -7,9 +7,9 @@ use crate::cpus::set::CpuSet;
 use crate::timeout::Timeout;
 use std::cell::{Cell, RefCell};
 
-/// A CPU's reaction once it is asked to go off.
+/// A CPU's reaction to a request to go off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Told {
+enum Reaction {
     /// Accepts at once, and is off after that many polls.
     GoesAfter(u32),
     /// Accepts; firmware refuses after that many polls.
@@ -20,7 +20,7 @@ enum Told {
 
 /// Firmware's answers about a CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Says {
+enum Answers {
     TheTruth,
     /// An error, from that query on.
     ErrorFrom(u32),
@@ -47,22 +47,22 @@ enum State {
 
 #[derive(Clone, Copy, Debug)]
 struct Cpu {
-    told: Told,
-    says: Says,
+    reaction: Reaction,
+    answers: Answers,
     state: State,
     asked: bool,
     /// Nothing can switch it off.
     for_good: bool,
     given_up: bool,
-    /// Polls since it was asked, and queries to firmware about it.
+    /// Polls since the request, and queries to firmware about it.
     looks: u32,
     questions: u32,
 }
 
-const fn cpu(told: Told, says: Says) -> Cpu {
+const fn cpu(reaction: Reaction, answers: Answers) -> Cpu {
     Cpu {
-        told,
-        says,
+        reaction,
+        answers,
         state: State::Runs,
         asked: false,
         for_good: false,
@@ -77,7 +77,7 @@ fn set(cpus: &[usize]) -> CpuSet {
         .fold(CpuSet::default(), |set, cpu| set.with(*cpu))
 }
 
-const WELL: Cpu = cpu(Told::GoesAfter(2), Says::TheTruth);
+const WELL: Cpu = cpu(Reaction::GoesAfter(2), Answers::TheTruth);
 
 /// The time limit in polls.
 const PATIENCE: u64 = 20;
@@ -133,20 +133,20 @@ impl Others for Fake {
         !self.with(number, |cpu| cpu.for_good)
     }
 
-    /// Advances the time: a CPU that was asked does its next step.
+    /// Advances the time: a CPU with a request does its next step.
     fn is_off(&self, number: usize) -> Result<bool, u8> {
         self.time.set(self.time.get() + 1);
         self.with(number, |cpu| {
             cpu.questions += 1;
-            if cpu.asked && cpu.told != Told::Deaf {
+            if cpu.asked && cpu.reaction != Reaction::Deaf {
                 cpu.asked = false;
                 cpu.state = State::Goes;
             }
             if cpu.state == State::Goes {
                 cpu.looks += 1;
-                match cpu.told {
-                    Told::GoesAfter(looks) if cpu.looks > looks => cpu.state = State::Off,
-                    Told::RefusedAfter(looks) if cpu.looks > looks => {
+                match cpu.reaction {
+                    Reaction::GoesAfter(looks) if cpu.looks > looks => cpu.state = State::Off,
+                    Reaction::RefusedAfter(looks) if cpu.looks > looks => {
                         cpu.state = match cpu.given_up {
                             true => State::Halted,
                             false => State::Stays,
@@ -155,12 +155,12 @@ impl Others for Fake {
                     _ => {}
                 }
             }
-            match cpu.says {
-                Says::TheTruth => Ok(cpu.state == State::Off),
-                Says::ErrorFrom(first) if cpu.questions >= first => Err(7),
-                Says::ErrorOnce(at) if cpu.questions == at => Err(7),
-                Says::ErrorFrom(_) | Says::ErrorOnce(_) => Ok(cpu.state == State::Off),
-                Says::Off => Ok(true),
+            match cpu.answers {
+                Answers::TheTruth => Ok(cpu.state == State::Off),
+                Answers::ErrorFrom(first) if cpu.questions >= first => Err(7),
+                Answers::ErrorOnce(at) if cpu.questions == at => Err(7),
+                Answers::ErrorFrom(_) | Answers::ErrorOnce(_) => Ok(cpu.state == State::Off),
+                Answers::Off => Ok(true),
             }
         })
     }
@@ -260,14 +260,14 @@ fn stays(cpus: &[Cpu], number: usize, why: Why<u8>) -> Fake {
 }
 
 #[test]
-fn all_that_run_go_and_are_told() {
+fn all_that_run_go_and_are_reported() {
     let parked_off = Cpu {
         state: State::Off,
         ..WELL
     };
     let never = Cpu {
         state: State::NeverStarted,
-        says: Says::ErrorFrom(1),
+        answers: Answers::ErrorFrom(1),
         ..WELL
     };
     let fake = Fake::new(&[WELL, parked_off, WELL, never]);
@@ -285,7 +285,7 @@ fn all_that_run_go_and_are_told() {
 #[test]
 fn firmware_that_refuses_cpu_off_leaves_it_running() {
     for looks in 0..4 {
-        let refused = cpu(Told::RefusedAfter(looks), Says::TheTruth);
+        let refused = cpu(Reaction::RefusedAfter(looks), Answers::TheTruth);
         let fake = stays(&[WELL, refused, WELL], 2, Why::Stays);
         assert_eq!(fake.started_again.get(), CpuSet::one(1));
         assert_eq!(fake.with(3, |cpu| cpu.questions), 0);
@@ -300,7 +300,7 @@ fn firmware_that_refuses_cpu_off_leaves_it_running() {
 #[test]
 fn firmware_that_refuses_too_late_finds_it_given_up() {
     let looks = PATIENCE as u32 + 5;
-    let refused = cpu(Told::RefusedAfter(looks), Says::TheTruth);
+    let refused = cpu(Reaction::RefusedAfter(looks), Answers::TheTruth);
     let fake = stays(&[WELL, refused], 2, Why::Late);
     assert_eq!(fake.state(2), State::Goes);
     for _ in 0..looks {
@@ -311,10 +311,10 @@ fn firmware_that_refuses_too_late_finds_it_given_up() {
     assert!(!fake.online.get().contains(2));
 }
 
-/// The CPU was never asked to go: it must not be started a second time.
+/// The CPU was never requested to go: it must not be started a second time.
 #[test]
 fn firmware_that_does_not_answer_at_first_takes_no_cpu_away() {
-    let silent = cpu(Told::GoesAfter(0), Says::ErrorFrom(1));
+    let silent = cpu(Reaction::GoesAfter(0), Answers::ErrorFrom(1));
     let fake = stays(&[silent, WELL], 1, Why::Firmware(7));
     assert!(fake.started_again.get().is_empty());
     let fake = stays(&[WELL, silent], 2, Why::Firmware(7));
@@ -324,21 +324,21 @@ fn firmware_that_does_not_answer_at_first_takes_no_cpu_away() {
 #[test]
 fn firmware_that_stops_answering_is_believed_nothing() {
     for first in 2..6 {
-        let says = Says::ErrorFrom(first);
+        let answers = Answers::ErrorFrom(first);
         // The CPU had accepted when firmware began to fail: it is off, or will be.
         for looks in first..8 {
             let fake = stays(
-                &[WELL, cpu(Told::GoesAfter(looks), says)],
+                &[WELL, cpu(Reaction::GoesAfter(looks), answers)],
                 2,
                 Why::Firmware(7),
             );
             assert_eq!(fake.started_again.get(), set(&[1, 2]));
         }
         // The CPU has not seen the request, which is withdrawn, and it stays.
-        let fake = stays(&[WELL, cpu(Told::Deaf, says)], 2, Why::Firmware(7));
+        let fake = stays(&[WELL, cpu(Reaction::Deaf, answers)], 2, Why::Firmware(7));
         assert_eq!(fake.started_again.get(), CpuSet::one(1));
         // Firmware refused just when it began to fail.
-        let refused = cpu(Told::RefusedAfter(first - 2), says);
+        let refused = cpu(Reaction::RefusedAfter(first - 2), answers);
         let fake = stays(&[WELL, refused], 2, Why::Stays);
         assert_eq!(fake.started_again.get(), CpuSet::one(1));
     }
@@ -348,7 +348,7 @@ fn firmware_that_stops_answering_is_believed_nothing() {
 #[test]
 fn firmware_that_fails_once_takes_no_cpu_away() {
     let looks = 8;
-    let once = cpu(Told::GoesAfter(looks), Says::ErrorOnce(3));
+    let once = cpu(Reaction::GoesAfter(looks), Answers::ErrorOnce(3));
     let fake = Fake::new(&[WELL, once]);
     assert_eq!(all(&fake), Ok(set(&[1, 2])));
     assert_eq!(fake.state(2), State::Off);
@@ -356,8 +356,8 @@ fn firmware_that_fails_once_takes_no_cpu_away() {
 
 #[test]
 fn firmware_that_takes_a_running_cpu_for_one_that_is_off_is_not_believed() {
-    for told in [Told::GoesAfter(0), Told::Deaf] {
-        let fake = stays(&[WELL, cpu(told, Says::Off)], 2, Why::Runs);
+    for reaction in [Reaction::GoesAfter(0), Reaction::Deaf] {
+        let fake = stays(&[WELL, cpu(reaction, Answers::Off)], 2, Why::Runs);
         assert_eq!(fake.started_again.get(), CpuSet::one(1));
     }
 }
@@ -366,13 +366,17 @@ fn firmware_that_takes_a_running_cpu_for_one_that_is_off_is_not_believed() {
 fn a_cpu_that_takes_too_long_is_not_waited_for_without_end() {
     // Just in time, and just too late.
     let patience = PATIENCE as u32;
-    let fake = Fake::new(&[cpu(Told::GoesAfter(patience), Says::TheTruth), WELL]);
+    let fake = Fake::new(&[cpu(Reaction::GoesAfter(patience), Answers::TheTruth), WELL]);
     assert_eq!(all(&fake), Ok(set(&[1, 2])));
-    let late = cpu(Told::GoesAfter(patience + 1), Says::TheTruth);
+    let late = cpu(Reaction::GoesAfter(patience + 1), Answers::TheTruth);
     let fake = stays(&[WELL, late, WELL], 2, Why::Late);
     assert_eq!(fake.started_again.get(), set(&[1, 2]));
     // A CPU that never saw the request is kept, and not started again.
-    let fake = stays(&[WELL, cpu(Told::Deaf, Says::TheTruth)], 2, Why::Late);
+    let fake = stays(
+        &[WELL, cpu(Reaction::Deaf, Answers::TheTruth)],
+        2,
+        Why::Late,
+    );
     assert_eq!(fake.started_again.get(), CpuSet::one(1));
 }
 
@@ -393,16 +397,16 @@ fn one_that_nothing_can_switch_off_is_seen_first() {
     assert_eq!(all(&Fake::new(&[WELL, never])), Ok(set(&[1])));
 }
 
-/// The parked CPU is found before any CPU is asked to go.
+/// The parked CPU is found before any CPU is requested to go.
 #[test]
 fn one_that_waits_in_this_kernels_memory_is_seen_first() {
-    for (says, why) in [
-        (Says::TheTruth, Why::Parked),
-        (Says::ErrorFrom(1), Why::Firmware(7)),
+    for (answers, why) in [
+        (Answers::TheTruth, Why::Parked),
+        (Answers::ErrorFrom(1), Why::Firmware(7)),
     ] {
         let parked = Cpu {
             state: State::Parked,
-            ..cpu(Told::Deaf, says)
+            ..cpu(Reaction::Deaf, answers)
         };
         let fake = stays(&[WELL, WELL, parked], 3, why);
         assert_eq!(fake.with(1, |cpu| cpu.questions), 0);
@@ -415,29 +419,29 @@ fn one_that_waits_in_this_kernels_memory_is_seen_first() {
 fn all_cpus_go_off_or_none() {
     let patience = PATIENCE as u32;
     let mut each = Vec::new();
-    for told in [
-        Told::GoesAfter(0),
-        Told::GoesAfter(3),
-        Told::GoesAfter(patience + 5),
-        Told::RefusedAfter(0),
-        Told::RefusedAfter(2),
-        Told::RefusedAfter(patience + 5),
-        Told::Deaf,
+    for reaction in [
+        Reaction::GoesAfter(0),
+        Reaction::GoesAfter(3),
+        Reaction::GoesAfter(patience + 5),
+        Reaction::RefusedAfter(0),
+        Reaction::RefusedAfter(2),
+        Reaction::RefusedAfter(patience + 5),
+        Reaction::Deaf,
     ] {
-        for says in [
-            Says::TheTruth,
-            Says::ErrorFrom(1),
-            Says::ErrorFrom(2),
-            Says::ErrorFrom(4),
-            Says::Off,
+        for answers in [
+            Answers::TheTruth,
+            Answers::ErrorFrom(1),
+            Answers::ErrorFrom(2),
+            Answers::ErrorFrom(4),
+            Answers::Off,
         ] {
-            each.push(cpu(told, says));
+            each.push(cpu(reaction, answers));
         }
     }
     let (mut left, mut refused) = (0, 0);
     for &first in &each {
         for &second in &each {
-            for third in [WELL, cpu(Told::Deaf, Says::TheTruth)] {
+            for third in [WELL, cpu(Reaction::Deaf, Answers::TheTruth)] {
                 let cpus = [first, second, third];
                 match all(&Fake::new(&cpus)) {
                     Ok(gone) => {

@@ -6,7 +6,7 @@ use core::ops::Range;
 use granule_boot::tree::{Node, Tree};
 
 /// The kind of a node that is one. The tree of the Raspberry Pi 4 names the same registers for other uses, with
-/// a node that is no interrupt controller.
+/// a node that is not an interrupt controller.
 pub(super) fn kind(node: &Node<'_>) -> Option<Kind> {
     let takes_interrupts = node.property(b"interrupt-controller").is_some();
     (takes_interrupts && node.is_compatible(b"brcm,bcm2836-l1-intc")).then_some(Kind::Bcm2836)

@@ -37,7 +37,7 @@ pub enum Controller {
         /// The regions of redistributors.
         redistributors: ArrayVec<Range<u64>, MOST_REGIONS>,
     },
-    /// That of the Raspberry Pi 2 and 3, beside its cores.
+    /// The controller of the Raspberry Pi 2 and 3, beside its cores.
     Bcm2836 {
         /// All its registers.
         registers: Range<u64>,

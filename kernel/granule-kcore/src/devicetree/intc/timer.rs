@@ -8,9 +8,9 @@ use granule_boot::tree::Tree;
 /// interrupt of each CPU.
 ///
 /// `interrupts` of the timer's node names up to five interrupts. The second is the physical timer of the
-/// Non-secure state, the fourth that of EL2. Each takes as many cells as the interrupt controller
-/// says. A GIC's are kind (1 is private), number among its kind, flags; those of the other controller are number and
-/// flags.
+/// Non-secure state, the fourth that of EL2. Each takes the number of cells that the interrupt controller
+/// gives. A GIC's are kind (1 is private), number among its kind, flags; those of the other
+/// controller are number and flags.
 pub fn timer(tree: &Tree<'_>, at_el2: bool) -> Option<u32> {
     // Trees that also serve kernels of 32 bits name the older timer, which is described likewise.
     let timer = tree.root()?.children().find(|node| {

@@ -67,10 +67,10 @@ fn memory_handed_over_is_reserved_only_where_the_range_differs() {
         })
         .unwrap();
         let starts: Vec<_> = early.reserved().iter().map(|it| it.start()).collect();
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         let handed_over = Some(0x4200_0000..0x4200_1000).filter(|_| starts.len() == 1);
-        each_reserved(&tree, handed_over, |start, _| told.push(start)).unwrap();
-        assert_eq!(told, starts);
+        each_reserved(&tree, handed_over, |start, _| reported.push(start)).unwrap();
+        assert_eq!(reported, starts);
         starts
     };
     let both = [0x4100_0000, 0x4200_0000];
@@ -141,7 +141,7 @@ fn another_kernel_s_memory_is_left_out() {
     let both = read(reg, None, None, &[]).unwrap();
     assert_eq!(both.banks, [(0x1000, 0x9000), (0x2_0000, 0x2_8000)]);
     assert!(both.warnings.is_empty());
-    // Ranges in any order; what is in no bank, empty or endless adds nothing that is no RAM.
+    // Ranges in any order; what is in no bank, empty or endless adds nothing but RAM.
     let usable: Pairs<'_> = &[
         (0x2_4000, u64::MAX),
         (0x4000, 0x1000),
@@ -158,7 +158,7 @@ fn another_kernel_s_memory_is_left_out() {
     assert_eq!(own.warnings, [line]);
     let both = read(reg, Some(&[(0x3000, 0x2000)]), Some(usable), &[]).unwrap();
     assert_eq!(both.banks, [(0x4000, 0x5000)]);
-    // Nothing is left: that is no reason to take it all.
+    // Nothing is left: that is not a reason to use all of it.
     // RAM that two ranges or two banks name counts once.
     let twice: Pairs<'_> = &[(0x1000, 0x2000), (0x2000, 0x2000), (0x1000, 0x2000)];
     let again = read(&[reg[0], reg[0]], None, Some(twice), &[]).unwrap();
@@ -279,7 +279,7 @@ fn reservations_outside_ram_take_no_room() {
 }
 
 #[test]
-fn part_of_an_entry_at_the_end_is_told_and_ignored() {
+fn part_of_an_entry_at_the_end_is_reported_and_ignored() {
     let cut = |name: &str, mut value: Vec<u8>| {
         value.extend([0; 12]);
         [(name.to_owned(), value)]
@@ -307,7 +307,7 @@ fn part_of_an_entry_at_the_end_is_told_and_ignored() {
     let [ranges, _, warnings] = kept(&one_gib(&[], vec![reserved])).unwrap();
     assert_eq!(ranges, ["0x40000000..0x40001000"]);
     assert!(warnings[0].contains("/reserved-memory/a@0 has a reg that ends"));
-    // A part alone says nothing: the tree is wrong.
+    // A part alone has no meaning: the tree is wrong.
     let tree = one_gib(&[("reg", vec![0; 12])], vec![]);
     assert!(
         kept(&tree)
@@ -340,7 +340,7 @@ fn reserved_memory_has_the_cells_of_the_root_unless_it_states_its_own() {
         assert_eq!(reserved, ["0x41000000..0x41001000"]);
         assert_eq!(no_map, reserved);
         assert!(warnings.is_empty(), "{warnings:?}");
-        // The look before the MMU is on says the same.
+        // The look before the MMU is on gives the same.
         let early = Tree::new(&tree).unwrap().no_map().next().unwrap();
         assert_eq!((early.start, early.bytes), (0x4100_0000, 0x1000));
     }
@@ -348,7 +348,7 @@ fn reserved_memory_has_the_cells_of_the_root_unless_it_states_its_own() {
 
 /// Eight bytes that a CPU watches: the kernel writes there, so they must not be its own.
 #[test]
-fn memory_of_the_kernel_is_told_from_firmware_s() {
+fn memory_of_the_kernel_is_distinguished_from_firmware_s() {
     use dtoolkit::memreserve::MemoryReservation;
     use dtoolkit::model::DeviceTree;
     let mut built = DeviceTree::new();
@@ -379,12 +379,12 @@ fn memory_of_the_kernel_is_told_from_firmware_s() {
     assert!(!taken(0x4040_0000));
 }
 
-/// A tree that reserves memory in hundreds of places boots, and says in one line what it costs.
+/// A tree that reserves memory in hundreds of places boots, and one line states what it costs.
 #[test]
 fn hundreds_of_reservations_fit() {
     use dtoolkit::memreserve::MemoryReservation;
     use dtoolkit::model::{DeviceTree, DeviceTreeNode, DeviceTreeProperty};
-    let told = |count: u64| {
+    let warnings_of = |count: u64| {
         let mut tree = DeviceTree::new();
         let mut bank = DeviceTreeNode::new_unchecked("memory");
         let reg = [0x4000_0000_u64, 0x4000_0000]
@@ -420,8 +420,8 @@ fn hundreds_of_reservations_fit() {
         }
         warnings
     };
-    assert_eq!(told(96), [""; 0]);
-    let many = told(700);
+    assert_eq!(warnings_of(96), [""; 0]);
+    let many = warnings_of(700);
     assert_eq!(many.len(), 1);
     assert!(
         many[0].starts_with("the device tree reserves memory in more than 96 places; "),

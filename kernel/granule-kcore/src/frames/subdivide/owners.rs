@@ -18,7 +18,7 @@ pub enum PieceError {
     NoPiece {
         /// The first address of the refused piece.
         at: PhysicalAddress,
-        /// Log2 of the units asked for.
+        /// Log2 of the units requested.
         order: u32,
     },
     /// The piece already has the most owners.
@@ -155,7 +155,7 @@ impl<S: Store> Pieces<S> {
                 };
                 let shared = owners.is_some_and(|owners| owners > 0);
                 if ended || owners.is_none() || *answer.get_or_insert(shared) != shared {
-                    // Ends the walk; it is no refusal.
+                    // Ends the walk; it is not a refusal.
                     ended = true;
                     return Err(RefusedAt {
                         unit,

@@ -30,7 +30,7 @@ impl RecordAt {
     }
 }
 
-/// What is known of one subdivided frame, or of one frame of records.
+/// The record of one subdivided frame, or of one frame of records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Record {

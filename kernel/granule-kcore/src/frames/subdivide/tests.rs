@@ -17,7 +17,7 @@ struct Host<'m> {
     records: HashMap<u64, Record>,
     /// Allocations that may still succeed.
     left: u64,
-    /// Frames that are told to be in use.
+    /// Frames that are registered as in use.
     used: BTreeSet<u64>,
 }
 

@@ -385,7 +385,7 @@ proptest! {
         page_size in prop::sample::select(&PageSize::ALL[..]),
         spans in spans(),
         fill in any::<bool>(),
-        // Uninitialised, or words that say free or allocated of order 0 or 3.
+        // Uninitialised, or words that mean free or allocated of order 0 or 3.
         content in prop::sample::select(&[None, Some(1), Some(2), Some(0x301), Some(0x302)][..]),
         ops in prop::collection::vec(op(), 1..if cfg!(miri) { 6 } else { 120 }),
     ) {

@@ -189,7 +189,7 @@ proptest! {
                 let chunk = u64::from(CHUNK_ENTRIES);
                 let most = 5.min(frames_in - offset).min(chunk - offset % chunk);
                 let alike = (*number..number + most).take_while(same).count() as u32;
-                let (answer, told) = frames.sharing(Frame(*number), 5);
+                let (answer, length) = frames.sharing(Frame(*number), 5);
                 prop_assert_eq!(answer, shared(count));
                 prop_assert_eq!(frames.is_shared(Frame(*number)), answer);
                 // It may also end with a run, which then goes on with other frames.
@@ -197,9 +197,9 @@ proptest! {
                 let any_run = runs.range(range.clone()).next().is_some();
                 if any_run {
                     let sound = range.take_while(same).count() as u32;
-                    prop_assert!((1..=sound).contains(&told));
+                    prop_assert!((1..=sound).contains(&length));
                 } else {
-                    prop_assert_eq!(told, alike);
+                    prop_assert_eq!(length, alike);
                 }
             }
         }

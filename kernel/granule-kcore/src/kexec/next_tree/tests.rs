@@ -294,7 +294,7 @@ proptest! {
     }
 }
 
-/// The node that the rest of the kernel takes for `/chosen` is the one that changes: the first of that
+/// The node that the rest of the kernel reads as `/chosen` is the one that changes: the first of that
 /// name, with or without a unit address.
 #[test]
 fn chosen_is_the_node_that_the_kernel_reads() {
@@ -314,7 +314,7 @@ fn chosen_is_the_node_that_the_kernel_reads() {
     }
 }
 
-/// What comes from firmware's tables stays behind, with what lies in it, and the properties that name the
+/// Nodes from firmware's tables stay behind, with what lies in them, and the properties that name the
 /// tables go along.
 #[test]
 fn nodes_of_firmware_s_tables_stay_behind() {

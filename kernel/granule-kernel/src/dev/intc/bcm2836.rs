@@ -38,7 +38,7 @@ fn registers() -> Registers {
     unsafe { Registers::at(REGISTERS.load(Ordering::Relaxed)) }
 }
 
-/// Stops all that is no core's own: nothing here turns it on, but a bootloader may have.
+/// Stops all that the cores share: nothing here turns it on, but a bootloader may have.
 fn silence() {
     bcm2836::silence(registers());
     let shared = SHARED.load(Ordering::Relaxed);

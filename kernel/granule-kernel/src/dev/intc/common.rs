@@ -54,7 +54,7 @@ impl StillOn {
         Self::stays(number, "enabled")
     }
 
-    /// An interrupt that stays what an adjective says.
+    /// An interrupt that keeps a state, named by an adjective.
     pub(super) const fn stays(number: u32, what: &'static str) -> Self {
         Self { number, what }
     }
@@ -64,7 +64,7 @@ impl fmt::Display for StillOn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "interrupt {} stays {} though the interrupt controller was told otherwise",
+            "interrupt {} stays {} although the interrupt controller was programmed otherwise",
             self.number, self.what
         )
     }

@@ -150,8 +150,8 @@ mod driver {
     }
 
     fn send_each(cpus: impl Iterator<Item = usize>) {
-        // Sending is no access to memory that the receiver reads, so only a barrier orders it after the stores
-        // that it announces.
+        // Sending is not an access to memory that the receiver reads, so only a barrier orders it
+        // after the stores that it announces.
         granule::hw::dsb_ishst();
         match kind() {
             GIC_V2 => v2::send(cpus),

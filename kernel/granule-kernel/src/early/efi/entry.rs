@@ -10,7 +10,7 @@ use crate::arch::sctlr::MMU_AND_CACHES;
 use core::arch::global_asm;
 
 // x0 = the image's handle, x1 = the system table; a function of the firmware's C ABI. The image has no
-// relocations that a PE loader knows, so it relocates itself for the address at which it was loaded, as
+// relocations that a PE loader applies, so it relocates itself for the address at which it was loaded, as
 // `entry` does: Rust's pointers in constants are right from then on. A second pass by the copy's entry
 // does no harm. `cargo xtask image` checks that there is only one kind, so the park in `apply_relocations`
 // is never reached here.

@@ -61,7 +61,7 @@ pub(super) fn check(status: Status, what: &'static str) -> Result<(), Failure> {
     done.then_some(()).or_failure(status, what)
 }
 
-/// How the image was started.
+/// The options and the device with which the image was started.
 pub(super) struct Loaded {
     pub(super) options: &'static [u8],
     /// The device that the image was loaded from.
@@ -135,7 +135,7 @@ impl Firmware {
         if entries.is_null() {
             return None;
         }
-        // SAFETY: the firmware's list has as many entries as it says, and changes only inside a call.
+        // SAFETY: the firmware's list has as many entries as it states, and changes only inside a call.
         let entries = unsafe { core::slice::from_raw_parts(entries, count) };
         let entry = entries.iter().find(|it| it.vendor_guid == *kind)?;
         let start = entry.vendor_table.cast::<u8>().cast_const();
@@ -166,7 +166,7 @@ impl Firmware {
         }))
     }
 
-    /// How the image was started.
+    /// Returns the options and the device with which the image was started.
     pub(super) fn loaded_image(&self) -> Result<Loaded, Failure> {
         let loaded = self.protocol::<LoadedImageProtocol>(self.image, &LoadedImageProtocol::GUID);
         // SAFETY: the protocol of the running image stays while it runs.
@@ -179,7 +179,7 @@ impl Firmware {
         let options = if start.is_null() {
             &[]
         } else {
-            // SAFETY: whoever started the image says how long its options are.
+            // SAFETY: the starter of the image gives the length of its options.
             unsafe { core::slice::from_raw_parts(start, bytes as usize) }
         };
         Ok(Loaded {
@@ -206,7 +206,7 @@ impl Firmware {
         if status != Status::SUCCESS || generator.is_null() {
             return false;
         }
-        // SAFETY: the firmware's interface writes as many bytes as it is asked for; no algorithm means its
+        // SAFETY: the firmware's interface writes as many bytes as requested; no algorithm means its
         // default.
         let status =
             unsafe { ((*generator).get_rng)(generator, null(), into.len(), into.as_mut_ptr()) };
@@ -223,7 +223,7 @@ impl Firmware {
         };
         let (mut value, mut bytes) = (0_u8, 1);
         // SAFETY: the name ends with a NUL, and the other pointers are to constants and variables of this
-        // function; the value has room for as many bytes as are asked for.
+        // function; the value has room for as many bytes as are requested.
         let status = unsafe {
             (services.get_variable)(name.as_ptr(), &GLOBAL, null_mut(), &mut bytes, &mut value)
         };
@@ -301,7 +301,7 @@ impl Firmware {
         } else {
             into.as_mut_ptr().cast()
         };
-        // SAFETY: the firmware writes at most as many bytes as it is told, and the other pointers are to
+        // SAFETY: the firmware writes at most the given number of bytes, and the other pointers are to
         // this function's variables.
         let status = unsafe {
             (self.boot.get_memory_map)(
@@ -325,7 +325,7 @@ impl Firmware {
     }
 }
 
-/// What the firmware tells of its memory map.
+/// The sizes and the key of the firmware's memory map.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct MapFacts {
     pub(super) bytes: usize,

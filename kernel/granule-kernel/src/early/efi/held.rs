@@ -78,7 +78,7 @@ impl Drop for Held<'_> {
 }
 
 /// Takes memory that the tree reserves, the area of a trace, and the range that is kept for the next boot: the
-/// firmware need not know of any of them.
+/// firmware may have no record of any of them.
 pub(super) fn hold<'f>(
     firmware: &'f Firmware,
     tree: &Tree<'_>,
@@ -100,7 +100,7 @@ pub(super) fn hold<'f>(
         );
     }
     held.hold(map.regions(), area);
-    // One that the firmware keeps is for the kernel to tell of: it boots without.
+    // If the firmware keeps the range, the kernel reports that and boots without.
     if let Some(range) = wanted::persist(line) {
         held.hold(map.regions(), range);
     }

@@ -12,7 +12,7 @@ use granule_boot::tree::{Range, Tree};
 use granule_kcore::efi::{initrd, place};
 use uefi_raw::{Handle, Status};
 
-/// Loads the initramfs. `None` if there is none, or it is where the tree says.
+/// Loads the initramfs. `None` if there is none, or it is where the tree has it.
 pub(super) fn load<'f>(
     firmware: &'f Firmware,
     device: Handle,
@@ -47,7 +47,8 @@ fn beside_kept(firmware: &Firmware, range: Range) -> Result<Option<Pages<'_>>, F
         return Ok(None);
     }
     let mut pages = Pages::new(firmware, range.bytes as usize)?;
-    // SAFETY: the tree says that the initramfs is there, the firmware's map is flat, and the pages are others.
+    // SAFETY: the tree gives this place of the initramfs, the firmware's map is flat, and the pages
+    // are others.
     let from =
         unsafe { core::slice::from_raw_parts(range.start as *const u8, range.bytes as usize) };
     for (to, from) in pages.bytes_mut().iter_mut().zip(from) {

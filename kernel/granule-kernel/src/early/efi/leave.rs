@@ -19,8 +19,8 @@ unsafe extern "C" {
     static efi_leave_end: u8;
 }
 
-/// How often a memory map may have changed until its key was used. Firmware that needs more has timers that
-/// allocate for ever.
+/// The number of times that a memory map may have changed until its key was used. Firmware that
+/// needs more has timers that allocate for ever.
 const TRIES: u32 = 8;
 
 /// All that the kernel gets.
@@ -50,7 +50,7 @@ impl Leaving<'_> {
         }
         self.map.make_flat();
         self.description.map = self.map.facts();
-        // An error cannot be told here. The kernel would find the tree damaged, and say so.
+        // An error cannot be printed here. The kernel would find the tree damaged, and report that.
         let _ = self.describe();
         self.clean();
         // SAFETY: the boot services have ended, and what the copy reads with the MMU off is clean. The tree is a

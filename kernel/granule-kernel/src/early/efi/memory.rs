@@ -46,20 +46,20 @@ impl<'f> MemoryMap<'f> {
         }
     }
 
-    /// Says that the firmware's memory at run time is mapped flat, as it is: the stub has asked for no other
-    /// addresses, and a Linux that is started after this kernel calls the firmware at those that the map says.
+    /// Marks the firmware's memory at run time as mapped flat, as it is: the stub has requested no other
+    /// addresses, and a Linux that is started after this kernel calls the firmware at those in the map.
     pub(super) fn make_flat(&mut self) {
         let apart = self.facts.descriptor_bytes;
         let map = self.buffer.bytes_mut().get_mut(..self.facts.bytes);
         flat::make_flat(map.unwrap_or_default(), apart);
     }
 
-    /// The number by which the firmware knows this map.
+    /// Returns the firmware's key of this map.
     pub(super) const fn key(&self) -> usize {
         self.facts.key
     }
 
-    /// What the kernel is told of the map.
+    /// Returns the map's properties for the kernel's tree.
     pub(super) const fn facts(&self) -> description::Map {
         description::Map {
             start: self.buffer.range().start,
@@ -88,7 +88,7 @@ impl<'f> MemoryMap<'f> {
 }
 
 /// Copies the image, as it is in the file, to a place that suits its entry: a random one if the firmware has
-/// random numbers and the command line does not say `nokaslr`, else the lowest.
+/// random numbers and the command line does not contain `nokaslr`, else the lowest.
 pub(super) fn image<'f>(firmware: &'f Firmware, line: &[u8]) -> Result<Pages<'f>, Failure> {
     let map = MemoryMap::new(firmware)?;
     let mut bits = [0; 8];

@@ -12,7 +12,7 @@ use uefi_raw::table::boot::PAGE_SIZE;
 /// Pages of the type `EfiLoaderData`, of which `bytes` bytes are used.
 pub(super) struct Pages<'f> {
     firmware: &'f Firmware,
-    /// What was allocated: the first address, and the number of pages.
+    /// The allocation: the first address, and the number of pages.
     allocated: (u64, usize),
     start: u64,
     bytes: usize,

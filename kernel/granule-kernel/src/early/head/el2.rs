@@ -25,7 +25,7 @@ setup_el2:
     // Leave every event counter to the levels below (HPMN = PMCR.N) and count at
     // EL2 too (HPMD = 0): the reset value of HPMN is all of them, but a
     // hypervisor that ran before us may have kept some. 15 in PMUVer is an
-    // implementation's own PMU, of which PMCR_EL0 is no part.
+    // implementation's own PMU, of which PMCR_EL0 is not a part.
     mov     x1, xzr
     mrs     x0, id_aa64dfr0_el1
     ubfx    x0, x0, #8, #4

@@ -21,7 +21,7 @@ entry:
     b.eq    park_el3
 
     // Off at the level we are at? A kernel entered with the MMU on would run in
-    // tables that it does not know, and overwrite them. SCTLR is set to a known
+    // tables that are not its own, and overwrite them. SCTLR is set to a known
     // value before the first data access: that fixes the byte order. No data access
     // at all, hence no literal pool, before the alignment of the image is known: a
     // load of eight bytes that lie at a multiple of four faults on Device memory
@@ -50,7 +50,7 @@ entry:
     tst     x21, #{image_align_mask}
     b.ne    park_misaligned
 
-    // Early exceptions are to be told, not lost.
+    // Early exceptions are to be reported, not lost.
     adrp    x0, early_vectors
     add     x0, x0, :lo12:early_vectors
     cmp     x19, #2

@@ -22,7 +22,7 @@ global_asm!(
 _start:
     ccmp    x18, #0, #0xd, pl       // code0: its first bytes are "MZ"; it changes only the flags
     b       entry                   // code1: where the boot loader's jump to code0 leads
-    .quad   0                       // text_offset: none, 2 MiB aligned is all we ask
+    .quad   0                       // text_offset: none, 2 MiB alignment suffices
     .quad   __image_size            // with .bss, stacks and the table pool
     .quad   {flags}                 // little endian, the page size, placed anywhere
     .quad   0

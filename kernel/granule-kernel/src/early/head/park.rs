@@ -30,8 +30,8 @@ global_asm!(
     .endm
 
     .section .head.text.park, "ax"
-    park_entry park_el3, {el3}, "entered at EL3: the boot protocol asks for EL2 or EL1"
-    park_entry park_mmu_on, {mmu_on}, "entered with the MMU on: the boot protocol asks for it to be off"
+    park_entry park_el3, {el3}, "entered at EL3: the boot protocol requires EL2 or EL1"
+    park_entry park_mmu_on, {mmu_on}, "entered with the MMU on: the boot protocol requires it to be off"
     park_entry park_misaligned, {misaligned}, "loaded at an address that is not 2 MiB aligned: load the image at a multiple of 0x200000"
     park_entry park_relocation, {relocation}, "the image has a relocation that is not R_AARCH64_RELATIVE: build it with its own linker script"
 

@@ -15,8 +15,8 @@ use granule_kcore::cpus::compare::Reason;
 //
 // SCTLR is set to a known value before the first data access, literals included: that fixes the byte order and
 // turns checks of alignment off, as in `entry`. A CPU that came with its MMU on, or at EL3, cannot go on, and its
-// map may be any. All that it does is to tell, once it is named: `secondary_wrong` makes the byte order right
-// for that and leaves the rest as it is.
+// map may be any. All that it does is to report that, once it is named: `secondary_wrong` makes the
+// byte order right for that and leaves the rest as it is.
 global_asm!(
     r#"
     .section .head.text.secondary, "ax"
@@ -126,7 +126,7 @@ secondary_wrong:
 3:  isb
     b       .Lsecondary_listens
 
-    // w0 = the reason. What it is about is zero in memory.
+    // w0 = the reason. The report's values `needs` and `has` are zero in memory.
 secondary_park:
     ldr     x3, [x20, #{report}]
     str     x0, [x3, #{reason}]
@@ -136,7 +136,7 @@ secondary_park:
     dsb     sy
     b       park_loop
 
-    // An exception with the MMU off: tells the boot CPU, which has the console.
+    // An exception with the MMU off: reports to the boot CPU, which has the console.
     .balign 2048
 secondary_vectors:
     .rept   16

@@ -20,9 +20,9 @@ use granule_kexec::Digest;
 /// The tree that the kernel reads.
 pub(super) struct Read {
     pub(super) bytes: &'static [u8],
-    /// What was said about firmware's tables, if the tree was made of them.
+    /// The notes about firmware's tables, if the tree was made of them.
     pub(super) expanded: Option<Expanded>,
-    /// The digest of the tree that it was made of, if the command line asks for digests.
+    /// The digest of the tree that it was made of, if the command line requests digests.
     pub(super) given_digest: Option<u64>,
 }
 
@@ -34,7 +34,7 @@ pub(super) fn expand(entry: &mut EntryInfo, given: &'static [u8]) -> Read {
         expanded: None,
         given_digest: None,
     };
-    // The reader of the tree that is used tells what is wrong with it.
+    // The reader of the tree that is used reports its fault.
     let Ok(tree) = Tree::new(given) else {
         return as_given;
     };

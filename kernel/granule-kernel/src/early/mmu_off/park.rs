@@ -38,7 +38,7 @@ pub(super) fn park(reason: Reason, message: &[u8]) -> ! {
         )
     };
     if let Some(console) = console {
-        // SAFETY: the device tree or the command line says that such a UART is at this address, and the MMU is
+        // SAFETY: the device tree or the command line gives such a UART at this address, and the MMU is
         // off: flat addresses, Device memory. `Consoles::check` has seen to the alignment.
         let uart = unsafe { uart::at(&console, console.base) };
         uart.enable();

@@ -91,8 +91,8 @@ pub(super) fn learn(entry: &EntryInfo, tree: &Tree<'_>, bytes: &[u8]) {
     park::learn(&facts(entry, bytes, &seen, consoles.first()));
 }
 
-/// Overwrites a seed of `bytes` bytes at `start`. Whoever reads the tree later must not be able to compute the
-/// kernel's addresses from it.
+/// Overwrites a seed of `bytes` bytes at `start`. A later reader of the tree must not be able to
+/// compute the kernel's addresses from it.
 pub(super) fn wipe(start: u64, bytes: u64) {
     let seed: *mut u8 = core::ptr::with_exposed_provenance_mut(start as usize);
     for offset in 0..bytes as usize {
@@ -288,7 +288,7 @@ fn soc_id(seen: &Peek<'_>, conduit: Conduit) -> Option<u32> {
         let [answer, ..] = match conduit {
             Conduit::Smc => Smc::call32(function, arguments(first)),
             Conduit::Hvc => Hvc::call32(function, arguments(first)),
-            // NOT_SUPPORTED: there is no firmware to ask.
+            // NOT_SUPPORTED: there is no firmware to call.
             Conduit::Unknown | Conduit::OwnHvc => [u32::MAX; 8],
         };
         answer

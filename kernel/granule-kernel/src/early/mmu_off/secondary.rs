@@ -25,7 +25,7 @@ extern "C" fn mmu_off_secondary(command: &Command, entry_el: u64, run_el: u64) {
             .mmfr2(cpu::id_aa64mmfr2_el1())
             .isar0(cpu::id_aa64isar0_el1()),
     );
-    let mut told = Report {
+    let mut contents = Report {
         state: ENTERED,
         reason: 0,
         needs: 0,
@@ -40,7 +40,7 @@ extern "C" fn mmu_off_secondary(command: &Command, entry_el: u64, run_el: u64) {
             registers.isar0,
         ],
     };
-    tell(report, &told, ENTERED);
+    write_report(report, &contents, ENTERED);
     let fits = match &command.needs {
         Some(needs) => compare(needs, &CpuFeatures::new(registers), run_el as u32),
         None => Err(Mismatch {
@@ -50,18 +50,18 @@ extern "C" fn mmu_off_secondary(command: &Command, entry_el: u64, run_el: u64) {
         }),
     };
     match fits {
-        Ok(()) => tell(report, &told, FITS),
+        Ok(()) => write_report(report, &contents, FITS),
         Err(Mismatch { reason, needs, has }) => {
-            told.reason = reason as u64;
-            told.needs = needs;
-            told.has = has;
-            tell(report, &told, PARKED);
+            contents.reason = reason as u64;
+            contents.needs = needs;
+            contents.has = has;
+            write_report(report, &contents, PARKED);
             wait();
         }
     }
 }
 
-/// Stops silently or takes an exception, if the disguise asks for it.
+/// Stops silently or takes an exception, if the disguise requires it.
 #[cfg(feature = "test-image")]
 fn fail_as_asked(command: &Command) {
     if command.disguise.absent != 0 {
@@ -74,16 +74,16 @@ fn fail_as_asked(command: &Command) {
 }
 
 /// Writes the report, its state last.
-fn tell(report: *mut Report, told: &Report, state: u64) {
+fn write_report(report: *mut Report, contents: &Report, state: u64) {
     // SAFETY: the command names this CPU's report, which no other CPU writes. The MMU is off, so
     // the physical address is the pointer.
     unsafe {
-        (&raw mut (*report).reason).write_volatile(told.reason);
-        (&raw mut (*report).needs).write_volatile(told.needs);
-        (&raw mut (*report).has).write_volatile(told.has);
-        (&raw mut (*report).entry_el).write_volatile(told.entry_el);
-        (&raw mut (*report).run_el).write_volatile(told.run_el);
-        let [midr, mmfr0, mmfr1, mmfr2, isar0] = told.registers;
+        (&raw mut (*report).reason).write_volatile(contents.reason);
+        (&raw mut (*report).needs).write_volatile(contents.needs);
+        (&raw mut (*report).has).write_volatile(contents.has);
+        (&raw mut (*report).entry_el).write_volatile(contents.entry_el);
+        (&raw mut (*report).run_el).write_volatile(contents.run_el);
+        let [midr, mmfr0, mmfr1, mmfr2, isar0] = contents.registers;
         let registers = (&raw mut (*report).registers).cast::<u64>();
         registers.write_volatile(midr);
         registers.add(1).write_volatile(mmfr0);

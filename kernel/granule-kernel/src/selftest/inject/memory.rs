@@ -202,7 +202,7 @@ fn walk(
     (entry(table, size.index(offset, level)) == wanted).then_some(path)
 }
 
-/// Counts a split of these entries. If it is the chosen one, changes them as `change` says, leaves them
+/// Counts a split of these entries. If it is the chosen one, applies `change` to them, leaves them
 /// invalid, and returns how many. Returns `None` if they are not in the kernel's linear map, or not the
 /// chosen ones.
 #[inline(never)]

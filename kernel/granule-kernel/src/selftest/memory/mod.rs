@@ -38,8 +38,8 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use granule::arch::VirtualAddress;
 use granule_kcore::parameters::Parameters;
 
-/// Runs the tests that the command line asks for. Neither this function nor any test is inlined: all frames
-/// together would overflow the boot's stack.
+/// Runs the tests that the command line requests. Neither this function nor any test is inlined:
+/// all frames together would overflow the boot's stack.
 #[inline(never)]
 pub(crate) fn run(parameters: &Parameters<'_>) {
     for test in parameters.test.tests() {

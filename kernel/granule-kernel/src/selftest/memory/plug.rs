@@ -194,7 +194,7 @@ fn nobody_gets(start: u64, bytes: u64) {
     }
 }
 
-/// The machine has more RAM than its device tree says. The rest is added, used, and removed again.
+/// The machine has more RAM than its device tree lists. The rest is added, used, and removed again.
 #[inline(never)]
 pub(super) fn new_bank() {
     let Some(kernel) = kernel_tables::kernel() else {

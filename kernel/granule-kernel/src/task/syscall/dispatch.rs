@@ -70,22 +70,22 @@ pub(crate) fn enter(current: &mut Current<'_>) -> Option<Interrupted> {
 
 const WORDS: usize = (number::COUNT as usize).div_ceil(64);
 /// A bit for each number already reported; the last word is for all larger numbers.
-static TOLD: [AtomicU64; WORDS + 1] = [const { AtomicU64::new(0) }; WORDS + 1];
+static REPORTED: [AtomicU64; WORDS + 1] = [const { AtomicU64::new(0) }; WORDS + 1];
 
 /// Reports an unknown number, once for each number.
-pub(crate) fn tell_unknown(pid: u32, number: u64) {
+pub(crate) fn report_unknown(pid: u32, number: u64) {
     let (word, bit) = if number < number::COUNT {
         ((number / 64) as usize, 1 << (number % 64))
     } else {
         (WORDS, 1)
     };
-    let told = TOLD
+    let reported = REPORTED
         .get(word)
         .is_none_or(|word| word.fetch_or(bit, Ordering::Relaxed) & bit != 0);
-    if !told {
+    if !reported {
         let name = number::name(number).unwrap_or("no name here");
         println!(
-            "granule: process {pid} calls {number} ({name}), which there is not: ENOSYS; said once a number"
+            "granule: process {pid} calls {number} ({name}), which is not implemented: ENOSYS; reported once per number"
         );
     }
 }

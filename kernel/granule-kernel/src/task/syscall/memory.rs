@@ -79,7 +79,7 @@ pub(super) fn mmap(
                 start = hint;
             } else {
                 let top = VirtualAddress(crate::task::exec::mappings_end());
-                // Alignment to the largest group lets larger ranges consist of whole contiguous groups.
+                // Alignment to the largest group makes larger ranges consist of whole contiguous groups.
                 let align = if bytes >= GROUP { GROUP } else { page };
                 let gap =
                     tables

@@ -5,6 +5,6 @@ mod dispatch;
 mod memory;
 mod tasks;
 
-pub(crate) use dispatch::{enter, tell_unknown};
+pub(crate) use dispatch::{enter, report_unknown};
 
 use super::next_kernel::{Arguments, CallResult};

@@ -45,7 +45,7 @@ pub(super) fn clone(
     }
     let given = |flag, value| (flags & flag != 0).then_some(value);
     let clone = Clone {
-        // CLONE_VFORK alone would be a copy that the parent waits for; no program can tell the
+        // CLONE_VFORK alone would be a copy that the parent waits for; no program can observe the
         // difference from a plain copy.
         vfork: alone == CLONE_VM | CLONE_VFORK,
         stack,
@@ -58,7 +58,7 @@ pub(super) fn clone(
     })
 }
 
-/// Repeats the call once signals are handled, whatever the flags of their handlers say: for the handlers
+/// Repeats the call once signals are handled, whatever the flags of their handlers: for the handlers
 /// the call has not begun. Returns the old x0.
 fn again(current: &mut Current<'_>) -> u64 {
     current.frame.elr = current.frame.elr.wrapping_sub(SVC_BYTES);

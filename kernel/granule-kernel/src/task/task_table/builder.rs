@@ -87,7 +87,7 @@ impl TaskBuilder {
             .store(vfork_parent.map_or(0, Task::pid), Ordering::Relaxed);
         task.body.store(body.as_ptr(), Ordering::Release);
         // A sender to a group or to all processes holds this lock during the whole search. So it either
-        // finds the child, or found the parent and `finish_fork` knows.
+        // finds the child, or found the parent and `finish_fork` detects that.
         let closed = process_table::with(|processes| {
             let parent = self.parent.map(Task::place);
             if parent.is_some_and(|parent| !processes.finish_fork(parent, task.place())) {

@@ -140,7 +140,7 @@ fn names_that_lead_out_or_through_a_file_are_refused() {
 }
 
 #[test]
-fn storage_that_is_too_small_is_told() {
+fn storage_that_is_too_small_is_reported() {
     let mut archive = entry((1, 0o100644, 1), (0, 0), "a/b/c", b"");
     archive.extend(entry((1, 0o100644, 1), (0, 0), "d", b""));
     let needed = nodes_needed(&archive).unwrap();

@@ -93,7 +93,7 @@ fn a_link_at_the_end_may_be_what_is_looked_for() {
     assert_eq!(kept("sbin"), "/sbin");
     assert_eq!(kept("gone"), "/gone");
     assert_eq!(kept("/proc/self/exe"), "/proc/self/exe");
-    // A trailing slash asks for the directory.
+    // A trailing slash selects the directory.
     assert_eq!(kept("sbin/"), "/bin");
 }
 

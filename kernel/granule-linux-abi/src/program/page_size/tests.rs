@@ -168,7 +168,7 @@ fn a_wish_that_cannot_be_granted_leaves_the_default_and_a_line() {
             usable,
             NONE,
             K16,
-            "its note asks",
+            "its note requests",
         ),
         (
             &small,
@@ -205,7 +205,7 @@ fn an_error_says_which_sizes_there_are_and_which_the_file_allows() {
         line.contains("have 16k, 64k on this boot") && line.contains("allows 4k"),
         "{line}"
     );
-    // What is wrong with every size is said as it is.
+    // A fault with every size is reported as it is.
     let none = elf(ET_EXEC, 62, 0x20_0100, &[TEXT]);
     let error = choose(&none, &at(K64), SizeSet::ALL, &NONE);
     assert_eq!(error, Err(ProgramError::Machine));

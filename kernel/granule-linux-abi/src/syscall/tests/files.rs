@@ -4,7 +4,7 @@ use super::*;
 use crate::signals::set::SignalSet;
 
 #[test]
-fn a_file_is_opened_read_told_of_and_closed() {
+fn a_file_is_opened_read_described_and_closed() {
     let mut fake = Fake::new();
     let fd = fake.open("etc/text", 0);
     assert_eq!(fd, 3);

@@ -60,7 +60,7 @@ fn a_page_size_is_wished_for_inherited_and_read_back() {
 }
 
 #[test]
-fn unknown_system_calls_are_told() {
+fn unknown_system_calls_are_reported() {
     let mut fake = Fake::new();
     assert!(call(&mut fake, 1000, Args([0; 6])).is_none());
     assert_eq!(unknown(&mut fake, 1000), Err(Fail::Error(Errno::ENOSYS)));

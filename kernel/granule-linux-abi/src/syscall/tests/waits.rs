@@ -102,8 +102,8 @@ fn poll_tells_what_is_ready_and_waits_for_the_rest() {
         [asks(out, 1), asks(63, 1), asks(into, 4), asks(u32::MAX, 1)],
     );
     assert_eq!(fake.ok(n::PPOLL, &[at, 4]), 2);
-    let told: [PollFd; 4] = fake.get(at);
-    assert_eq!(told.map(|fd| fd.revents), [0, 0x20, 4, 0]);
+    let answered: [PollFd; 4] = fake.get(at);
+    assert_eq!(answered.map(|fd| fd.revents), [0, 0x20, 4, 0]);
     // No event within the timeout: the remaining time is written.
     let time = fake.put(BASE + 0x100, TimeSpec::from_ns(5_000));
     let before = fake.clock;

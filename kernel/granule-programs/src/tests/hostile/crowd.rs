@@ -90,7 +90,7 @@ fn explode(page: u64, takes_all: bool) -> i32 {
     0
 }
 
-/// How often a handler ran.
+/// The number of times that a handler ran.
 static RAN: AtomicU64 = AtomicU64::new(0);
 
 extern "C" fn count(_: u64) {
@@ -149,7 +149,7 @@ pub(in crate::tests) fn signals(start: Start) {
         0
     }));
     check!(deep == 11, "handlers without end: {deep:#x}");
-    // What nobody may send, and to whom nobody may.
+    // Signals to the first process, and signals that do not exist.
     let to_first = forked(|| {
         for signal in [9, 15, 19, 11, 1] {
             for number in [KILL, 130] {
@@ -170,7 +170,7 @@ pub(in crate::tests) fn signals(start: Start) {
     say(format_args!("stormed\n"));
 }
 
-/// What the first process keeps out, and lets in later, does not end it either.
+/// Signals that the first process blocks, and unblocks later, do not end it either.
 fn masked() {
     let all = u64::MAX;
     let set = call(135, [0, &raw const all as u64, 0, 8, 0, 0]);

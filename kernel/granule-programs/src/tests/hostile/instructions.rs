@@ -103,7 +103,7 @@ const UNDEFINED: &[(u32, &str)] = &[
     (0xd4a0_0001, "dcps1"),
 ];
 
-/// What a program may do: it comes back.
+/// Instructions that a program may execute: it goes on.
 const ALLOWED: &[(u32, &str)] = &[
     (0xd503_207f, "wfi"),
     (0xd503_205f, "wfe"),
@@ -137,7 +137,7 @@ const AT_ADDRESS: &[(u32, &str)] = &[
     (0xd61f_0000, "br"),
 ];
 
-/// How a child ended that ran one instruction.
+/// Returns the status of a child that ran one instruction.
 fn after(code: u64, x0: u64) -> u32 {
     status_of(forked(|| {
         run(code, x0);
@@ -202,7 +202,7 @@ fn breakpoints(page: u64) {
     }
 }
 
-/// Stack pointers that are no such: misaligned, the kernel's, nowhere.
+/// Stack pointers that are invalid: misaligned, the kernel's, nowhere.
 fn stacks(page: u64) {
     let with = |sp: u64, load: bool| {
         status_of(forked(|| {
@@ -300,7 +300,7 @@ fn writable_code(page: u64) {
     calls::unmap(at, page);
 }
 
-/// Who spins with nothing but instructions that wait is not in the way of others.
+/// A program that spins with nothing but instructions that wait does not hinder others.
 fn timer() {
     let pids = [0_u32; 3].map(|_| {
         forked(|| {

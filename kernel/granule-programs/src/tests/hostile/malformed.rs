@@ -14,7 +14,7 @@ const OPENAT: u64 = 56;
 const GETDENTS64: u64 = 61;
 const HERE: u64 = -100_i64 as u64;
 
-/// What a child ends with whose `execve` came back.
+/// The exit code of a child whose `execve` came back.
 const REFUSED: i32 = 77;
 /// As above, but with another error than those there are for it.
 const OTHER: i32 = 78;

@@ -78,7 +78,7 @@ impl Victim {
         victim
     }
 
-    /// Takes what it told so far; whether it did.
+    /// Takes what it reported so far; returns whether it did.
     fn has_looked(&self) -> bool {
         let mut bytes = [0_u8; 64];
         let mut any = false;
@@ -118,7 +118,7 @@ impl Victim {
     }
 }
 
-/// What stands in a word of the victim's.
+/// Returns the contents of a word of the victim's.
 const fn pattern(address: u64) -> u64 {
     address.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x5555
 }
@@ -151,12 +151,15 @@ fn watch(page: u64, tells: i64) -> i32 {
         let pid = call(calls::GETPID, [0; 6]);
         check!(pid == own, "the victim is {pid}");
         let byte = 1_u8;
-        let told = call(
+        let written = call(
             calls::WRITE,
             [tells as u64, &raw const byte as u64, 1, 0, 0, 0],
         );
         // Nobody may have looked for long: then the pipe is full.
-        check!(told == 1 || told == -11, "the victim cannot tell: {told}");
+        check!(
+            written == 1 || written == -11,
+            "the victim cannot report: {written}"
+        );
     }
 }
 
@@ -212,7 +215,7 @@ fn registers_stay(seed: u64) -> bool {
     lost == 0
 }
 
-/// How a child ended that was given so long, if it was not too long.
+/// The end of a child with a time limit.
 pub(super) enum End {
     Status(u32),
     TooLong,

@@ -50,7 +50,7 @@ impl Memory {
         }
     }
 
-    /// A good place for the pointer of an argument, with what a call takes for good.
+    /// A good place for the pointer of an argument, with contents that a call accepts.
     fn place(&self, argument: usize, is_for: For) -> u64 {
         let at = self.good + 4096 / 8 * argument as u64;
         clear(at, 512);
@@ -104,7 +104,7 @@ fn made(memory: &Memory, row: &Row, other: Option<(usize, u64)>) -> i64 {
         *argument = value;
     }
     let result = call(row.number, arguments);
-    // What it opened.
+    // The descriptors that it opened.
     call(CLOSE_RANGE, [CONSOLE + 1, 60, 0, 0, 0, 0]);
     result
 }
@@ -184,7 +184,7 @@ pub(in crate::tests) fn pointers(start: Start) {
                 let result = made(&memory, row, Some((argument, address)));
                 // The last bytes of user space may be a page that can be read.
                 let is_readable = address >= top - page && !matches!(pointer.is_for, Out(_));
-                // A misaligned word of a lock is told of first.
+                // A misaligned word of a lock is reported first.
                 let misaligned = row.number == 98 && address % 4 != 0 && result == -22;
                 // Random bytes are given in pieces: those before are there.
                 let some = row.number == 278 && result > 0 && result < 1000;
@@ -341,7 +341,7 @@ fn of_processes(memory: &Memory, top: u64) {
                 i32::from(failed != EFAULT && address < top && address >= top - memory.page)
                     + i32::from(failed != EFAULT) * 2
             }));
-            // Null is no list; what is run then has no test of that name, and says so.
+            // Null is not a list; what is run then has no test of that name, and fails with that.
             let runs = address == 0 && path != 0 && ended == 2 << 8;
             check!(
                 ended == 0 || runs || address >= top - memory.page && address < top,

@@ -177,7 +177,7 @@ const TO_OTHERS: [u64; 3] = [129, 130, 131];
 /// Those that wait, or end the run, more often than not.
 const WAITING: [u64; 4] = [133, 139, 73, 137];
 
-/// What a child does.
+/// Makes the calls of a child.
 fn calls_of(seed: u64, page: u64) -> i32 {
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let own = call(calls::GETPID, [0; 6]) as u64;
@@ -226,7 +226,7 @@ fn set_up_files() {
         call(24, [from, to, 0, 0, 0, 0]);
     }
     open(c"/init", 0);
-    // Only to be asked: it writes nowhere.
+    // Only for queries: it writes nowhere.
     open(c"/dev/console", 0o4000);
     open(c"/dev/zero", 2);
     let pipes = [0_u32; 2];

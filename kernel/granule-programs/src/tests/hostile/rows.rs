@@ -4,7 +4,7 @@
 use super::{NANOSLEEP, PIPE2, READ};
 use granule_programs::calls;
 
-/// What a pointer is for.
+/// The purpose of a pointer.
 #[derive(Clone, Copy)]
 pub(super) enum For {
     /// So many bytes are read, at least.
@@ -13,7 +13,7 @@ pub(super) enum For {
     Out(u64),
     /// The path of a file.
     Path,
-    /// That of a link.
+    /// The path of a link.
     Link,
 }
 use For::{In, Link, Out, Path};
@@ -34,7 +34,7 @@ pub(super) struct Pointer {
     pub(super) null: Null,
 }
 
-/// What null is for a pointer.
+/// The validity of null for a pointer.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Null {
     /// As bad as any other that leads nowhere.
@@ -73,7 +73,7 @@ pub(super) struct Row {
     pub(super) number: u64,
     pub(super) arguments: [u64; 6],
     pub(super) pointers: &'static [Pointer],
-    /// What it gives with good pointers: at least 0, or this error.
+    /// The result with good pointers: at least 0, or this error.
     pub(super) error: i64,
 }
 
@@ -98,7 +98,7 @@ const fn row(number: u64, arguments: [u64; 6], pointers: &'static [Pointer], err
 pub(super) const ROWS: &[Row] = &[
     row(17, [0, 64, 0, 0, 0, 0], &[must(0, Out(2))], 0),
     row(29, [NULL, 0x5421, 0, 0, 0, 0], &[must(2, In(4))], 0),
-    // It is no directory.
+    // It is not a directory.
     row(49, [0; 6], &[must(0, Path)], -20),
     row(56, [HERE, 0, 0, 0, 0, 0], &[must(1, Path)], 0),
     row(PIPE2, [0; 6], &[must(0, Out(8))], 0),

@@ -164,7 +164,7 @@ fn a_console_that_cannot_be_used_is_passed_over_and_told() {
     other.set("/chosen", "stdout-path", "/uart@a000000");
     let kernel = other.ok();
     kernel.says(
-        "not the console: /chosen/stdout-path leads to a device that is no UART of a known kind",
+        "not the console: /chosen/stdout-path leads to a device that is not a UART of a known kind",
     );
 }
 

@@ -103,7 +103,7 @@ fn wrong() -> Vec<Wrong> {
             ENOEXEC,
             "is 63 bytes long",
         ),
-        one("text", vec![b'x'; 5000], ENOEXEC, "is no arm64 Image"),
+        one("text", vec![b'x'; 5000], ENOEXEC, "is not an arm64 Image"),
         one("elf", elf, ENOEXEC, "is an ELF file"),
         one("gzip", gzip, ENOEXEC, "is compressed (gzip)"),
         one(
@@ -209,7 +209,7 @@ fn each_call_that_is_wrong_is_told() {
         ("descriptor 77 of the kernel is no file", 2),
         // A directory and a device.
         (
-            "of the kernel is no file that can be read: expected a regular file",
+            "of the kernel is not a file that can be read: expected a regular file",
             6,
         ),
         ("descriptor 77 of the initrd is no file", 2),

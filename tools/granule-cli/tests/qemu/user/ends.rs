@@ -146,7 +146,10 @@ fn a_program_that_breaks_a_rule_is_ended_alone() {
 fn bad_pointers_are_errors() {
     for size in [PageSize::K4, PageSize::K16, PageSize::K64] {
         let ran = well(&machine(size, 1), "pointers", "pointed");
-        let told = ran.console.matches("which there is not: ENOSYS").count();
+        let told = ran
+            .console
+            .matches("which is not implemented: ENOSYS")
+            .count();
         // Two numbers that are known by none, and all that are too large together.
         assert!((2..=4).contains(&told), "{told} in:\n{}", ran.console);
     }
@@ -207,7 +210,10 @@ fn a_file_that_is_no_program_is_refused_with_the_reason() {
     let mut other_machine = good.clone();
     other_machine[18] = 62;
     for (content, why) in [
-        (&b"#!/init\n"[..], "it is no 64-bit little-endian ELF file"),
+        (
+            &b"#!/init\n"[..],
+            "it is not a 64-bit little-endian ELF file",
+        ),
         (&good[..good.len() / 2], "cut off"),
         (&other_machine, "it is not for AArch64"),
     ] {
@@ -218,7 +224,7 @@ fn a_file_that_is_no_program_is_refused_with_the_reason() {
     }
     let archive = Initramfs::new().program("/init", b"#!/bin/none -e\n");
     let ran = ends(&machine(PageSize::K4, 1), archive, Outcome::Refused);
-    let reason = "/init cannot be run: its first line names /bin/none, which is no file in the \
+    let reason = "/init cannot be run: its first line names /bin/none, which is not a file in the \
                   initramfs";
     assert_eq!(ran.reason.as_deref(), Some(reason));
 }

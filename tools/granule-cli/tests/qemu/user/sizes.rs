@@ -115,7 +115,7 @@ fn a_program_for_which_no_size_is_left_gets_an_error_that_says_so() {
 fn a_wish_that_cannot_be_granted_leaves_a_line() {
     let asks = appended(machine(PageSize::K64, 1), "user_pagesize=64k");
     let ran = says_pages(&asks, &linked_for(4096), 4096);
-    let line = "granule: /init runs with 4k pages: user_pagesize= asks for pages of 65536 bytes: its segments are aligned to 4096 bytes, too few for pages of 65536 bytes";
+    let line = "granule: /init runs with 4k pages: user_pagesize= requests pages of 65536 bytes: its segments are aligned to 4096 bytes, too few for pages of 65536 bytes";
     assert!(ran.says(line), "{}", ran.console);
 }
 
@@ -154,7 +154,7 @@ fn pagesize_says_what_it_cannot_do() {
     };
     let none = "pagesize: programs cannot have 16k pages on this boot";
     runs("cortex-a72", "16k /init", 125, none);
-    let line = "pagesize: 8k is no page size: 4k, 16k, 64k or default";
+    let line = "pagesize: 8k is not a page size: 4k, 16k, 64k or default";
     runs("max", "8k /init", 125, line);
     runs("max", "4k /none", 127, "pagesize: there is no /none");
 }

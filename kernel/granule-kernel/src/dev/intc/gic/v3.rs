@@ -86,7 +86,7 @@ fn redistributor(affinity: u64) -> Result<NonNull<GicrSgi>, Error> {
         // after the other.
         let mut all = unsafe { GicRedistributorIterator::new(base) }.map_err(Error::V3)?;
         let mut at = start;
-        // The region may end before a redistributor says that it is the last.
+        // The region may end before a redistributor that is marked as the last.
         while at + REDISTRIBUTOR <= end
             && let Some(redistributor) = all.next()
         {
@@ -132,7 +132,7 @@ fn send_to_cluster(cluster: Option<(u64, u16)>) {
         affinity1: affinity as u8,
         target_list,
     };
-    // Fails only for an interrupt that is no SGI.
+    // Fails only for an interrupt that is not an SGI.
     let _ = GicCpuInterface::send_sgi(CALL, target, SgiTargetGroup::CurrentGroup1);
 }
 

@@ -25,7 +25,7 @@ pub(super) struct Did {
     pub(super) merges: u64,
 }
 
-/// How far the CPU is that makes the changes.
+/// The progress of the CPU that makes the changes.
 #[derive(Default)]
 pub(super) struct Progress {
     /// Changes so far.
