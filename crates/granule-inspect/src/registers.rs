@@ -56,7 +56,7 @@ pub fn trees(cpus: &[Registers], origin: Origin) -> (Vec<Tree>, Vec<String>) {
         found.cpu(number, cpu);
     }
     let has_kernel = found.trees.iter().any(|tree| tree.owner == Owner::Kernel);
-    if has_kernel && cpus.iter().all(|cpu| place(cpu) != Place::Kernel) {
+    if has_kernel && cpus.iter().all(|cpu| place(cpu) != CpuPlace::Kernel) {
         found.say(
             "every CPU runs a program, or is on the way between one and the kernel: if the kernel hides its tables from programs, its tree has little here; look again at another moment"
                 .into(),
@@ -224,7 +224,7 @@ impl Found {
 
 /// Where a CPU is, the most likely to have all of the kernel's tables first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Place {
+enum CpuPlace {
     /// In the kernel, or at a place that is not known.
     Kernel,
     /// In the kernel's exception vectors: TTBR1 may still be, or be again, that of the program.
@@ -238,19 +238,19 @@ enum Place {
 const VECTORS: u64 = 16 << 10;
 
 /// Where the CPU is, by PSTATE.M, PC and the VBAR of its exception level.
-fn place(cpu: &Registers) -> Place {
+fn place(cpu: &Registers) -> CpuPlace {
     let pstate = cpu.get("cpsr").unwrap_or(0b0101);
     let vectors = match pstate >> 2 & 0b11 {
-        0 => return Place::Program,
+        0 => return CpuPlace::Program,
         1 => cpu.get("vbar_el1"),
         2 => cpu.get("vbar_el2"),
         _ => None,
     };
     let distance = vectors.and_then(|vectors| cpu.get("pc")?.checked_sub(vectors));
     if distance.is_some_and(|distance| distance < VECTORS) {
-        Place::Vectors
+        CpuPlace::Vectors
     } else {
-        Place::Kernel
+        CpuPlace::Kernel
     }
 }
 

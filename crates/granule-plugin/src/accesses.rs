@@ -40,7 +40,7 @@ const MOST_INSTRUCTIONS: u32 = 1 << 20;
 
 /// The kind of an access, which selects the first-level TLB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum AccessKind {
     /// Fetching instructions.
     Fetch,
     /// Loading and storing.
@@ -76,7 +76,7 @@ pub enum What {
     /// A program runs for the first time; with the bits of the kernel's page size.
     Begin(u8),
     /// An access to another page.
-    Access(Kind, Page),
+    Access(AccessKind, Page),
     /// Another ASID is in force.
     Asid(u16),
     /// A TLBI and its operand.
@@ -123,7 +123,7 @@ impl Record {
         let (kind, detail, a, b) = match self.what {
             What::Begin(granule) => (BEGIN, granule, 0, 0),
             What::Access(kind, page) => {
-                let detail = page.leaf_bits & 63 | u8::from(kind == Kind::Data) << 6;
+                let detail = page.leaf_bits & 63 | u8::from(kind == AccessKind::Data) << 6;
                 (ACCESS, detail, page.address, page.region as u64)
             }
             What::Asid(asid) => (ASID, 0, asid.into(), 0),
@@ -147,9 +147,9 @@ impl Record {
             BEGIN => What::Begin(detail),
             ACCESS => {
                 let kind = if detail >> 6 & 1 == 0 {
-                    Kind::Fetch
+                    AccessKind::Fetch
                 } else {
-                    Kind::Data
+                    AccessKind::Data
                 };
                 let region = match b {
                     0 => Region::Program,
@@ -285,15 +285,15 @@ impl<M: Memory> Collector<M> {
             self.emit(What::Asid(self.translation.asid()), true);
         }
         self.instructions += block.instructions;
-        self.access(Kind::Fetch, block.el, block.first);
-        self.access(Kind::Fetch, block.el, block.last);
+        self.access(AccessKind::Fetch, block.el, block.first);
+        self.access(AccessKind::Fetch, block.el, block.last);
         if self.instructions >= MOST_INSTRUCTIONS {
             self.emit(What::Pass, false);
         }
     }
 
     /// Records a load, a store or a fetch.
-    pub fn access(&mut self, kind: Kind, el: u8, va: u64) {
+    pub fn access(&mut self, kind: AccessKind, el: u8, va: u64) {
         let page = untagged(va) >> PAGE_SHIFT;
         if self.recent[kind as usize].access(page) || !self.begun {
             return;

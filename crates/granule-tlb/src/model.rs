@@ -3,7 +3,7 @@
 //! It knows virtual addresses only: which entries are there, not what they translate to.
 
 use granule::arch::PageSize;
-use granule_plugin::accesses::Kind;
+use granule_plugin::accesses::AccessKind;
 use granule_trace::System;
 
 use super::cpus::{Cpu, Tlb};
@@ -243,10 +243,10 @@ impl Tlbs {
     }
 
     /// An access through a leaf of a size.
-    pub fn access(&mut self, kind: Kind, address: Address, leaf_bits: u8) {
+    pub fn access(&mut self, kind: AccessKind, address: Address, leaf_bits: u8) {
         let (first, missed) = match kind {
-            Kind::Fetch => (&mut self.fetch, &mut self.misses.fetch),
-            Kind::Data => (&mut self.data, &mut self.misses.data),
+            AccessKind::Fetch => (&mut self.fetch, &mut self.misses.fetch),
+            AccessKind::Data => (&mut self.data, &mut self.misses.data),
         };
         if first.access(address, leaf_bits) {
             return;

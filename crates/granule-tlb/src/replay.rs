@@ -5,7 +5,7 @@
 //! apply to every model. Slow models make the guest wait.
 
 use granule::arch::PageSize;
-use granule_plugin::accesses::{KEPT, Kind, Page, Record, What};
+use granule_plugin::accesses::{AccessKind, KEPT, Page, Record, What};
 
 use super::cpus::{CPUS, Cpu};
 use super::maps::{Map, Shape};
@@ -13,14 +13,14 @@ use super::model::{Address, Invalidation, Misses, Tlbs};
 
 /// One CPU with one map.
 #[derive(Debug)]
-struct Case {
+struct ReplayCase {
     cpu: &'static Cpu,
     map: Map,
     tlbs: Tlbs,
 }
 
-impl Case {
-    fn access(&mut self, kind: Kind, asid: u16, page: &Page) {
+impl ReplayCase {
+    fn access(&mut self, kind: AccessKind, asid: u16, page: &Page) {
         let va = page.address;
         let leaf_bits = self.map.leaf_bits(page);
         self.tlbs.access(kind, Address { va, asid }, leaf_bits);
@@ -56,7 +56,7 @@ pub struct Counted {
 /// The models, and the state of the stream.
 #[derive(Debug)]
 pub struct Replay {
-    cases: Vec<Case>,
+    cases: Vec<ReplayCase>,
     asid: u16,
     page_bits: u8,
     /// The pages that the stream keeps, of fetches and of data.
@@ -64,16 +64,16 @@ pub struct Replay {
     counted: Counted,
 }
 
-const KINDS: [Kind; 2] = [Kind::Fetch, Kind::Data];
+const KINDS: [AccessKind; 2] = [AccessKind::Fetch, AccessKind::Data];
 
-fn cases(maps: &[Shape], page_sizes: &[PageSize]) -> Vec<Case> {
+fn cases(maps: &[Shape], page_sizes: &[PageSize]) -> Vec<ReplayCase> {
     let mut cases = Vec::new();
     for cpu in CPUS {
         for &page_size in page_sizes {
             if cpu.second.sizes_with(page_size).is_empty() {
                 continue;
             }
-            cases.extend(maps.iter().map(|&shape| Case {
+            cases.extend(maps.iter().map(|&shape| ReplayCase {
                 cpu,
                 map: Map { page_size, shape },
                 tlbs: Tlbs::new(cpu, page_size),
@@ -150,7 +150,7 @@ impl Replay {
 
     /// Kept pages were used in another order: those before the last that moved, the latest last. That one
     /// only fell back. They hit in every first level.
-    fn use_again(&mut self, kind: Kind, order: [u8; KEPT]) {
+    fn use_again(&mut self, kind: AccessKind, order: [u8; KEPT]) {
         let before = self.recent[kind as usize];
         let moved = |at: &usize| order.get(*at).is_some_and(|from| usize::from(*from) != *at);
         let Some(last) = (0..KEPT).rev().find(moved) else {

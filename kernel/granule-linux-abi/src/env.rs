@@ -4,7 +4,7 @@
 
 use crate::abi::Errno;
 use crate::files::Channel;
-use crate::processes::{Place, Processes, TaskTable};
+use crate::processes::{ProcessPlace, Processes, TaskTable};
 use crate::signals::frame::{FpRegisters, Registers};
 use granule_boot::sizes::SizeSet;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -58,7 +58,10 @@ pub trait Env {
 
     /// Calls `work` with the process table under its lock, then wakes the processes that the table
     /// collected. `work` must neither sleep nor touch the caller's memory.
-    fn with<R>(&mut self, work: impl FnOnce(&mut Processes<'_, Self::Tasks>, Place) -> R) -> R;
+    fn with<R>(
+        &mut self,
+        work: impl FnOnce(&mut Processes<'_, Self::Tasks>, ProcessPlace) -> R,
+    ) -> R;
 
     /// Sleeps until `ready` returns true (checked at each wake-up of `channel`), until the caller has a
     /// signal to handle, or until the time `until` on the clock of [`now`](Self::now).
@@ -66,7 +69,7 @@ pub trait Env {
         &mut self,
         channel: Channel,
         until: Option<u64>,
-        ready: impl FnMut(&mut Processes<'_, Self::Tasks>, Place) -> bool,
+        ready: impl FnMut(&mut Processes<'_, Self::Tasks>, ProcessPlace) -> bool,
     ) -> Slept;
 
     /// Lets other tasks run between two parts of a long call. True if the caller has a signal to handle,

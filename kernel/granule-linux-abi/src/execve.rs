@@ -4,10 +4,10 @@
 use crate::abi::Errno;
 use crate::abi::file::PATH_MAX;
 use crate::env::{Env, get, text};
-use crate::files::file_tree::{Kind, NodeId};
+use crate::files::file_tree::{NodeId, NodeKind};
 use crate::files::path::Last;
 use crate::owned::{Array, Frames};
-use crate::processes::{Place, Processes, TaskTable};
+use crate::processes::{ProcessPlace, Processes, TaskTable};
 use crate::script::{self, Script};
 use crate::start_stack::Texts;
 
@@ -162,7 +162,7 @@ pub fn prepare<'b, E: Env>(
 /// The file at a path, if it may be executed.
 fn executable<T: TaskTable>(
     processes: &Processes<'_, T>,
-    place: Place,
+    place: ProcessPlace,
     path: &[u8],
 ) -> Known<NodeId> {
     let process = processes.get(place)?;
@@ -171,7 +171,7 @@ fn executable<T: TaskTable>(
         .files
         .find(from, path, Last::Follow, Some(process.exe))?;
     let tree = &processes.files.tree;
-    if tree.kind(node) != Kind::File || tree.about(node).mode & 0o111 == 0 {
+    if tree.kind(node) != NodeKind::File || tree.about(node).mode & 0o111 == 0 {
         return Err(Errno::EACCES);
     }
     Ok(node)

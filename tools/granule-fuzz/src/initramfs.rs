@@ -4,7 +4,7 @@
 use crate::bytes::Bytes;
 use granule_linux_abi::files::cpio;
 use granule_linux_abi::files::file_tree::{
-    Kind, MOST_NAME_BYTES, Node, NodeId, Tree, nodes_needed,
+    MOST_NAME_BYTES, Node, NodeId, NodeKind, Tree, nodes_needed,
 };
 use granule_linux_abi::files::path::{Last, PathError, lookup, path_of};
 
@@ -207,7 +207,7 @@ pub(crate) fn path_lookup(bytes: &[u8]) {
             match find(path, last) {
                 Ok(node) => {
                     let kind = tree.kind(node);
-                    let is_link = matches!(kind, Kind::Link | Kind::ExeLink);
+                    let is_link = matches!(kind, NodeKind::Link | NodeKind::ExeLink);
                     assert!(last == Last::Keep || !is_link, "{path:?} ends at a link");
                     let mut room = [0; 256];
                     let plain = path_of(&tree, node, &mut room);
@@ -216,7 +216,7 @@ pub(crate) fn path_lookup(bytes: &[u8]) {
                     // A slash at the end: the same directory, or an error.
                     let slash = [path, b"/"].concat();
                     let again = find(&slash, last);
-                    if kind == Kind::Directory {
+                    if kind == NodeKind::Directory {
                         assert_eq!(again, Ok(node), "{path:?}");
                     } else if !is_link {
                         assert_eq!(again, Err(PathError::NotDirectory), "{path:?}");

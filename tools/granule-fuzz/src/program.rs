@@ -7,7 +7,7 @@ use crate::bytes::Bytes;
 use granule::arch::PageSize;
 use granule_boot::sizes::SizeSet;
 use granule_linux_abi::program::page_size::{Wishes, choose};
-use granule_linux_abi::program::{Place, Program, ProgramError, read};
+use granule_linux_abi::program::{Program, ProgramError, ProgramPlace, read};
 use granule_linux_abi::script;
 
 /// Page sizes, each with possible address widths of user space.
@@ -96,7 +96,7 @@ fn file(given: &mut Bytes<'_>, page: u64, end: u64) -> Vec<u8> {
 }
 
 /// Checks every accepted program: it can be loaded as its headers require.
-fn check(file: &[u8], place: &Place, program: &Program) {
+fn check(file: &[u8], place: &ProgramPlace, program: &Program) {
     let mut end = place.addresses.start;
     assert!(!program.segments.is_empty());
     for segment in &program.segments {
@@ -123,7 +123,7 @@ fn check(file: &[u8], place: &Place, program: &Program) {
 }
 
 /// Statements about the choice of a page size: it can be had, and is the wish if that can be had.
-fn choice(file: &[u8], place: &Place, wish: Option<PageSize>) {
+fn choice(file: &[u8], place: &ProgramPlace, wish: Option<PageSize>) {
     let wishes = Wishes {
         process: wish,
         command_line: None,
@@ -147,7 +147,7 @@ pub(crate) fn program(bytes: &[u8]) {
     let mut given = Bytes(bytes);
     let page = PAGES[given.below(3)];
     let end = 1 << BITS[given.below(4)];
-    let place = Place {
+    let place = ProgramPlace {
         page,
         addresses: 64 << 10..end - (9 << 20),
         movable_at: 1 << 32,
@@ -206,7 +206,7 @@ mod tests {
             let mut given = Bytes(&bytes);
             let page = PAGES[given.below(3)];
             let end = 1 << BITS[given.below(4)];
-            let place = Place {
+            let place = ProgramPlace {
                 page,
                 addresses: 64 << 10..end - (9 << 20),
                 movable_at: 1 << 32,

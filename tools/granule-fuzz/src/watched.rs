@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
-use granule_plugin::accesses::{self, Block, Collector, Kind};
+use granule_plugin::accesses::{self, AccessKind, Block, Collector};
 use granule_plugin::decode::StoreForm;
 use granule_plugin::stream::{self, Reader, Seen};
 use granule_plugin::track::{Marks, Memory, Origin, Store, Tracker};
@@ -226,7 +226,7 @@ pub(crate) fn accessed_guest(bytes: &[u8]) {
                 let named = System::NAMED[bytes.below(System::NAMED.len())].0;
                 collector.invalidated(named, bytes.word());
             }
-            _ => collector.access(Kind::Data, el, value(bytes)),
+            _ => collector.access(AccessKind::Data, el, value(bytes)),
         }
     }
     collector.finish();

@@ -24,7 +24,7 @@ use granule_kcore::kexec::handoff_note::{BYTES, HandoffNote};
 use granule_kcore::parameters::Parameters;
 use granule_kcore::trace::area::Area;
 use granule_linux_abi::files::cpio;
-use granule_linux_abi::program::{Place, read};
+use granule_linux_abi::program::{ProgramPlace, read};
 use granule_model::trace::Reader;
 use granule_plugin::stream;
 use std::collections::BTreeSet;
@@ -158,7 +158,7 @@ fn device_tree(bytes: &[u8]) -> bool {
 
 /// Its segments lie as a linker for 4K pages places them.
 fn program(bytes: &[u8]) -> bool {
-    let place = Place {
+    let place = ProgramPlace {
         page: PageSize::K4.bytes(),
         addresses: 64 << 10..1 << 39,
         movable_at: 1 << 32,

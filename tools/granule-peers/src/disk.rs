@@ -36,7 +36,7 @@ const WORDS: &str = "console=ttyAMA0 loglevel=1 panic=-1 granule.test=a=b,c;d PA
 const LIMIT: Duration = Duration::from_secs(300);
 
 /// A boot from the disk.
-struct Case {
+struct DiskBoot {
     name: String,
     request: Request,
     judge: fn(&Boot) -> Result<String>,
@@ -56,7 +56,7 @@ pub(crate) fn booted(peers: &Peers<'_>) -> Result<()> {
         timeout: LIMIT,
         ..request(1 << 30, 1)
     };
-    let mut cases = vec![Case {
+    let mut cases = vec![DiskBoot {
         name: "Granule, as `make disk` wrote it".to_owned(),
         request: Request {
             firmware: Firmware::Uefi,
@@ -84,7 +84,7 @@ pub(crate) fn booted(peers: &Peers<'_>) -> Result<()> {
             loader: Some(program),
             ..machine.clone()
         };
-        cases.push(Case {
+        cases.push(DiskBoot {
             name: format!("{} by {loader:?}", linux.name),
             request: Request {
                 image: Some(linux.image.clone()),
@@ -94,7 +94,7 @@ pub(crate) fn booted(peers: &Peers<'_>) -> Result<()> {
             },
             judge,
         });
-        cases.push(Case {
+        cases.push(DiskBoot {
             name: format!("Granule by {loader:?}, {}", page_size.word()),
             request: Request {
                 image: Some(image_path()),

@@ -88,7 +88,7 @@ impl Way {
 
 /// The settings of a boot, beside image and initramfs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Case {
+struct Handover {
     /// The next kernel's index.
     kernel: usize,
     /// The page size of this kernel.
@@ -116,7 +116,7 @@ const MACHINES: [(u32, u8, &str); 6] = [
 
 /// Lists every page size with every machine, every kernel and every way, and every machine with
 /// every way, in as few boots as possible.
-fn cases(kernels: usize) -> Vec<Case> {
+fn cases(kernels: usize) -> Vec<Handover> {
     let mut cases = Vec::new();
     if kernels == 0 {
         return cases;
@@ -124,7 +124,7 @@ fn cases(kernels: usize) -> Vec<Case> {
     for (place, from) in PageSize::ALL.into_iter().enumerate() {
         for index in 0..kernels.max(MACHINES.len()) {
             let (cpus, el, cpu) = MACHINES[index % MACHINES.len()];
-            cases.push(Case {
+            cases.push(Handover {
                 // Another machine for each page size.
                 kernel: (index + 2 * place) % kernels,
                 from,
@@ -197,7 +197,7 @@ fn payload() -> Vec<u8> {
 }
 
 /// Makes the next kernel's command line, which differs in every boot.
-fn words(case: &Case) -> String {
+fn words(case: &Handover) -> String {
     format!(
         "{WORDS} PATH=/bin from={} smp={} el={}",
         case.from.word(),
@@ -207,7 +207,7 @@ fn words(case: &Case) -> String {
 }
 
 /// Checks the line of the next kernel.
-fn line(console: &str, case: &Case, next: &Kernel) -> Result<String> {
+fn line(console: &str, case: &Handover, next: &Kernel) -> Result<String> {
     let line = marked(console, MARK)?;
     let expected = format!(
         " page={} cpus={} el={} linux={}",
@@ -243,7 +243,7 @@ mod tests {
                 assert_eq!(seen.len(), WAYS.len());
             }
             for (cpus, el, cpu) in MACHINES {
-                let of = |case: &&Case| (case.cpus, case.el, case.cpu) == (cpus, el, cpu);
+                let of = |case: &&Handover| (case.cpus, case.el, case.cpu) == (cpus, el, cpu);
                 let seen: BTreeSet<_> = cases.iter().filter(of).map(|it| it.way).collect();
                 assert_eq!(seen.len(), WAYS.len());
             }
@@ -253,7 +253,7 @@ mod tests {
 
     #[test]
     fn each_part_of_the_line_is_compared_with_the_boot() {
-        let case = Case {
+        let case = Handover {
             kernel: 0,
             from: PageSize::K64,
             cpus: 4,

@@ -50,7 +50,7 @@ use crate::summary::Summary;
 /// Debian's arm64 kernels and shell beside this kernel
 #[derive(Debug, Parser)]
 #[command(name = "granule-peers")]
-struct Options {
+struct PeersOptions {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -66,7 +66,7 @@ struct Options {
 }
 
 fn main() -> ExitCode {
-    let options = Options::parse();
+    let options = PeersOptions::parse();
     let summary = Summary::new(options.json);
     match parts::run(&options.only, options.few, options.fresh, &summary) {
         Ok(code) => code,

@@ -2,7 +2,7 @@
 
 use super::super::chosen::USABLE_MEMORY_RANGE;
 use super::super::efi::Map;
-use super::super::tree::{Cells, Edit, Name, Node, Place, Reg, Tree, WriteError, Writer};
+use super::super::tree::{Cells, Edit, EditPlace, Name, Node, Reg, Tree, WriteError, Writer};
 use super::machine::{self, Machine};
 use super::memory::{self, Banks};
 use super::{ExpandError, FROM_ACPI, FROM_EFI, Notes};
@@ -76,25 +76,25 @@ impl<'e> Expand<'e> {
 }
 
 impl<'t> Edit<'t> for Expand<'_> {
-    fn keeps(&mut self, place: &Place<'t>, node: &Node<'t>) -> bool {
+    fn keeps(&mut self, place: &EditPlace<'t>, node: &Node<'t>) -> bool {
         match place {
-            Place::Root | Place::Chosen => true,
+            EditPlace::Root | EditPlace::Chosen => true,
             // Nodes that an earlier kernel added from the same tables.
             _ if is_marked(node) => false,
-            Place::Child(node) if node.is_named(b"reserved-memory") => true,
+            EditPlace::Child(node) if node.is_named(b"reserved-memory") => true,
             // ACPI describes the machine, and no second description counts.
-            Place::Child(node) => self.machine.is_none() && !node.is_memory(),
+            EditPlace::Child(node) => self.machine.is_none() && !node.is_memory(),
             _ => true,
         }
     }
 
-    fn keeps_property(&mut self, place: &Place<'t>, name: Name<'t>) -> bool {
+    fn keeps_property(&mut self, place: &EditPlace<'t>, name: Name<'t>) -> bool {
         match place {
-            Place::Root => {
+            EditPlace::Root => {
                 !(self.has_own_cells && (name.is(b"#address-cells") || name.is(b"#size-cells")))
             }
             // The node that it names is not copied.
-            Place::Chosen => {
+            EditPlace::Chosen => {
                 let names_console = name.is(b"stdout-path") || name.is(b"linux,stdout-path");
                 let changes =
                     self.cells != self.old_cells && OF_THE_ROOT.iter().any(|one| name.is(one));
@@ -104,13 +104,13 @@ impl<'t> Edit<'t> for Expand<'_> {
         }
     }
 
-    fn begins(&mut self, place: &Place<'t>, to: &mut Writer<'t>) -> Done {
+    fn begins(&mut self, place: &EditPlace<'t>, to: &mut Writer<'t>) -> Done {
         match place {
-            Place::Root if self.has_own_cells => {
+            EditPlace::Root if self.has_own_cells => {
                 to.cells(b"#address-cells", &[self.cells.address])?;
                 to.cells(b"#size-cells", &[self.cells.size])
             }
-            Place::Chosen => {
+            EditPlace::Chosen => {
                 for (entries, name) in self.changed.into_iter().zip(OF_THE_ROOT) {
                     if let Some(entries) = entries {
                         memory::reg(to, name, self.cells, entries.flatten())?;
@@ -122,7 +122,7 @@ impl<'t> Edit<'t> for Expand<'_> {
                 }
             }
             // Cells that it does not state are the root's, which change.
-            Place::Child(node)
+            EditPlace::Child(node)
                 if self.cells != self.old_cells && node.is_named(b"reserved-memory") =>
             {
                 let cells = node.child_cells_or(self.old_cells);
@@ -138,14 +138,14 @@ impl<'t> Edit<'t> for Expand<'_> {
         }
     }
 
-    fn ends(&mut self, place: &Place<'t>, to: &mut Writer<'t>) -> Done {
+    fn ends(&mut self, place: &EditPlace<'t>, to: &mut Writer<'t>) -> Done {
         match place {
-            Place::Child(node) if !self.has_reserved && node.is_named(b"reserved-memory") => {
+            EditPlace::Child(node) if !self.has_reserved && node.is_named(b"reserved-memory") => {
                 self.has_reserved = true;
                 let cells = node.child_cells_or(self.old_cells);
                 memory::runtime(to, cells, self.map, &mut self.notes)
             }
-            Place::Root => {
+            EditPlace::Root => {
                 let near = self.machine.and_then(|machine| machine.srat);
                 memory::nodes(to, self.cells, self.banks, near, &mut self.notes)?;
                 if !self.has_reserved {

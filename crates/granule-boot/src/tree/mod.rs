@@ -41,6 +41,6 @@ pub use error::TreeError;
 pub use node::{Cells, Children, Node, Nodes, Properties, Property, Strings};
 pub use path::Path;
 pub use reservations::Reservations;
-pub use rewrite::{Edit, Place, rewrite};
+pub use rewrite::{Edit, EditPlace, rewrite};
 pub use walk::{Name, Token, Tree, Walk, total_size};
 pub use write::{MOST_NAMES, WriteError, Writer, hexadecimal};

@@ -12,7 +12,7 @@ use super::write::{WriteError, Writer};
 /// A node of the tree that is copied, in the classes that an [`Edit`] distinguishes.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
-pub enum Place<'t> {
+pub enum EditPlace<'t> {
     /// The root.
     Root,
     /// `/chosen`, as [`Node::child`] finds it: the first, with or without a unit address.
@@ -26,13 +26,13 @@ pub enum Place<'t> {
 /// The changes from the old tree. Each function has a default that changes nothing.
 pub trait Edit<'t> {
     /// Whether a node is copied, with all that it contains.
-    fn keeps(&mut self, place: &Place<'t>, node: &Node<'t>) -> bool {
+    fn keeps(&mut self, place: &EditPlace<'t>, node: &Node<'t>) -> bool {
         let _ = (place, node);
         true
     }
 
     /// Whether a property is copied.
-    fn keeps_property(&mut self, place: &Place<'t>, name: Name<'t>) -> bool {
+    fn keeps_property(&mut self, place: &EditPlace<'t>, name: Name<'t>) -> bool {
         let _ = (place, name);
         true
     }
@@ -42,7 +42,7 @@ pub trait Edit<'t> {
     /// # Errors
     ///
     /// Those of the writer.
-    fn begins(&mut self, place: &Place<'t>, to: &mut Writer<'t>) -> Result<(), WriteError> {
+    fn begins(&mut self, place: &EditPlace<'t>, to: &mut Writer<'t>) -> Result<(), WriteError> {
         let _ = (place, to);
         Ok(())
     }
@@ -52,7 +52,7 @@ pub trait Edit<'t> {
     /// # Errors
     ///
     /// Those of the writer.
-    fn ends(&mut self, place: &Place<'t>, to: &mut Writer<'t>) -> Result<(), WriteError> {
+    fn ends(&mut self, place: &EditPlace<'t>, to: &mut Writer<'t>) -> Result<(), WriteError> {
         let _ = (place, to);
         Ok(())
     }
@@ -74,7 +74,7 @@ pub fn rewrite<'t>(
     let mut to = Writer::with_strings(into, tree.strings(), reservations)?;
     let mut walk = tree.walk();
     // The innermost open child of the root.
-    let mut child = Place::Root;
+    let mut child = EditPlace::Root;
     let mut has_chosen = false;
     // The depth of the node that is left out.
     let mut without = None;
@@ -93,9 +93,9 @@ pub fn rewrite<'t>(
                 if depth == 2 {
                     child = if !has_chosen && node.is_named(b"chosen") {
                         has_chosen = true;
-                        Place::Chosen
+                        EditPlace::Chosen
                     } else {
-                        Place::Child(node)
+                        EditPlace::Child(node)
                     };
                 }
                 let place = at(depth, child);
@@ -113,10 +113,10 @@ pub fn rewrite<'t>(
             }
             Token::End => {
                 let place = at(depth.wrapping_add(1), child);
-                if matches!(place, Place::Root) && !has_chosen {
+                if matches!(place, EditPlace::Root) && !has_chosen {
                     to.begin(b"chosen")?;
-                    edit.begins(&Place::Chosen, &mut to)?;
-                    edit.ends(&Place::Chosen, &mut to)?;
+                    edit.begins(&EditPlace::Chosen, &mut to)?;
+                    edit.ends(&EditPlace::Chosen, &mut to)?;
                     to.end()?;
                 }
                 edit.ends(&place, &mut to)?;
@@ -128,10 +128,10 @@ pub fn rewrite<'t>(
 }
 
 /// The place of a node at this depth, inside this child of the root.
-const fn at(depth: u32, child: Place<'_>) -> Place<'_> {
+const fn at(depth: u32, child: EditPlace<'_>) -> EditPlace<'_> {
     match depth {
-        1 => Place::Root,
+        1 => EditPlace::Root,
         2 => child,
-        _ => Place::Inner,
+        _ => EditPlace::Inner,
     }
 }

@@ -5,7 +5,7 @@ use dtoolkit::memreserve::MemoryReservation;
 use dtoolkit::model::{DeviceTree, DeviceTreeNode, DeviceTreeProperty};
 use dtoolkit::{Node as _, Property as _};
 use granule_boot::tree::{
-    Edit, MOST_NAMES, Name, Node, Place, Range, Tree, TreeError, WriteError, Writer, rewrite,
+    Edit, EditPlace, MOST_NAMES, Name, Node, Range, Tree, TreeError, WriteError, Writer, rewrite,
 };
 
 fn value(tree: &Fdt<'_>, path: &str, name: &str) -> Option<Vec<u8>> {
@@ -129,26 +129,26 @@ fn node(name: &str, properties: &[(&str, &[u8])]) -> DeviceTreeNode {
 struct Changes;
 
 impl<'t> Edit<'t> for Changes {
-    fn keeps(&mut self, place: &Place<'t>, node: &Node<'t>) -> bool {
-        !matches!(place, Place::Child(_)) || !node.is_memory()
+    fn keeps(&mut self, place: &EditPlace<'t>, node: &Node<'t>) -> bool {
+        !matches!(place, EditPlace::Child(_)) || !node.is_memory()
     }
-    fn keeps_property(&mut self, place: &Place<'t>, name: Name<'t>) -> bool {
-        !(matches!(place, Place::Chosen) && name.is(b"bootargs"))
+    fn keeps_property(&mut self, place: &EditPlace<'t>, name: Name<'t>) -> bool {
+        !(matches!(place, EditPlace::Chosen) && name.is(b"bootargs"))
     }
-    fn begins(&mut self, place: &Place<'t>, to: &mut Writer<'t>) -> Result<(), WriteError> {
+    fn begins(&mut self, place: &EditPlace<'t>, to: &mut Writer<'t>) -> Result<(), WriteError> {
         match place {
-            Place::Chosen => to.text(b"bootargs", b"new"),
+            EditPlace::Chosen => to.text(b"bootargs", b"new"),
             _ => Ok(()),
         }
     }
-    fn ends(&mut self, place: &Place<'t>, to: &mut Writer<'t>) -> Result<(), WriteError> {
+    fn ends(&mut self, place: &EditPlace<'t>, to: &mut Writer<'t>) -> Result<(), WriteError> {
         match place {
-            Place::Root => {
+            EditPlace::Root => {
                 to.begin(b"added")?;
                 to.text(b"compatible", b"granule,test")?;
                 to.end()
             }
-            Place::Child(node) if node.is_named(b"bus") => {
+            EditPlace::Child(node) if node.is_named(b"bus") => {
                 to.begin(b"more")?;
                 to.end()
             }

@@ -20,7 +20,7 @@ use granule::arch::PhysicalAddress;
 use kallsyms::List;
 use space::Space;
 use std::collections::HashSet;
-pub use symbols::{Place, Symbols};
+pub use symbols::{SymbolPlace, Symbols};
 
 /// The most bytes of a function that is read. Linux's largest have a tenth.
 const MOST_CODE: u64 = 1 << 20;

@@ -21,7 +21,7 @@ pub struct Symbols {
 /// The place of an instruction: `ptep_clear_flush+0x2c`, or `ext4_sync_fs+0x10 [ext4]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Place<'a> {
+pub struct SymbolPlace<'a> {
     /// The function.
     pub function: &'a str,
     /// The module that has the function; `None` for the kernel itself.
@@ -121,13 +121,13 @@ impl Symbols {
 
     /// The function that has the instruction at `address`.
     #[must_use]
-    pub fn place(&self, address: u64) -> Option<Place<'_>> {
+    pub fn place(&self, address: u64) -> Option<SymbolPlace<'_>> {
         let after = self.all.partition_point(|symbol| symbol.start <= address);
         // Of several names for one address the first counts, as the kernel's own backtraces have it.
         let start = self.all.get(after.checked_sub(1)?)?.start;
         let first = self.all.partition_point(|symbol| symbol.start < start);
         let symbol = self.all.get(first)?;
-        (address < symbol.end).then_some(Place {
+        (address < symbol.end).then_some(SymbolPlace {
             function: &symbol.name,
             module: symbol.module.as_deref(),
             offset: address - start,
@@ -175,7 +175,7 @@ impl Symbols {
     }
 }
 
-impl fmt::Display for Place<'_> {
+impl fmt::Display for SymbolPlace<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}+{:#x}", self.function, self.offset)?;
         match self.module {

@@ -1,7 +1,7 @@
 //! Tables that become reachable: asks every rule about reachable tables.
 
 use super::Model;
-use crate::arch::descriptor::{self, Kind};
+use crate::arch::descriptor::{self, EntryKind};
 use crate::rules::cache_visibility::{self, Walks};
 use crate::rules::table_memory;
 use crate::state::caches::line_mask;
@@ -49,7 +49,7 @@ impl Model {
                 for index in 0..table.entries {
                     let location = base + index * 8;
                     let raw = self.memory.load(location);
-                    if descriptor::kind(raw, table.level, table.format) == Kind::Table {
+                    if descriptor::kind(raw, table.level, table.format) == EntryKind::Table {
                         let pointer = (raw, location);
                         self.table_memory.check_target(
                             &self.memory,

@@ -3,7 +3,7 @@
 use super::Model;
 use super::unchecked::{MOST_UNCHECKED, Unchecked};
 use crate::arch::context::{Fields, Registers, RootKey, Space};
-use crate::arch::descriptor::{self, Kind};
+use crate::arch::descriptor::{self, EntryKind};
 use crate::arch::regime::Regime;
 use crate::rules;
 use crate::rules::asid_sizes;
@@ -379,7 +379,7 @@ impl Model {
         let format = key.context.format;
         let whole = (key.context.base(), key.last());
         Trees::new(&self.memory, &self.tables).entries(key, whole, |entry| {
-            if entry.kind == Kind::Table {
+            if entry.kind == EntryKind::Table {
                 let base = descriptor::table_address(entry.raw, format);
                 tables.push((base, 1 << format.granule.shift()));
             }

@@ -6,7 +6,7 @@
 
 use super::Model;
 use crate::arch::context::Space;
-use crate::arch::descriptor::{self, Kind};
+use crate::arch::descriptor::{self, EntryKind};
 use crate::arch::regime::Regime;
 use crate::rules::break_before_make::{self, Made};
 use crate::rules::cache_visibility::Walks;
@@ -278,15 +278,16 @@ impl Model {
             let mut ranges = StaleRanges::default();
             for change in changes {
                 let kind = descriptor::kind(change.old, level, format);
-                let (Some(index), true) =
-                    (self.index_in(id, change.location), kind != Kind::Invalid)
-                else {
+                let (Some(index), true) = (
+                    self.index_in(id, change.location),
+                    kind != EntryKind::Invalid,
+                ) else {
                     continue;
                 };
                 let replaced = Replaced {
                     cpus: self.holders(path),
                     settle: Settle::Dsb(cpu),
-                    removed: descriptor::kind(change.new, level, format) == Kind::Invalid,
+                    removed: descriptor::kind(change.new, level, format) == EntryKind::Invalid,
                     all: true,
                     event: self.report.now(),
                     by: Some(cpu),
@@ -307,7 +308,7 @@ impl Model {
         }
         let mut unlinked = false;
         for change in changes {
-            if descriptor::kind(change.old, level, format) == Kind::Table
+            if descriptor::kind(change.old, level, format) == EntryKind::Table
                 && let Some(index) = self.index_in(id, change.location)
             {
                 self.tables.unlink(&mut self.memory, id, index, change.old);
@@ -340,8 +341,8 @@ impl Model {
             };
             touched = Some(touched.map_or((index, index), |(from, _)| (from, index)));
             match descriptor::kind(new, level, format) {
-                Kind::Invalid => {}
-                Kind::Leaf => {
+                EntryKind::Invalid => {}
+                EntryKind::Leaf => {
                     if new & descriptor::NOT_GLOBAL == 0 {
                         globals.add(index, index);
                     }
@@ -349,7 +350,7 @@ impl Model {
                         self.blocks.note(location, self.report.now());
                     }
                 }
-                Kind::Table => {
+                EntryKind::Table => {
                     globals.add(index, index);
                     self.table_memory.check_target(
                         &self.memory,

@@ -5,7 +5,7 @@
 
 use super::change::{Comparison, compare};
 use super::evidence;
-use crate::arch::descriptor::{self, Kind};
+use crate::arch::descriptor::{self, EntryKind};
 use crate::config::Config;
 use crate::state::cpu::Cpus;
 use crate::state::stale_range::StaleRange;
@@ -70,7 +70,8 @@ pub(crate) fn check(
                     // A global leaf conflicts with entries of every ASID, others with those of
                     // their own.
                     let meets = old.matches(asid)
-                        || (entry.kind == Kind::Leaf && descriptor::is_global(entry.raw, &context));
+                        || (entry.kind == EntryKind::Leaf
+                            && descriptor::is_global(entry.raw, &context));
                     if !meets {
                         return;
                     }

@@ -6,7 +6,7 @@
 
 use crate::access::{Access, AccessKind, Translation};
 use crate::arch::context::Space;
-use crate::arch::descriptor::{self, Kind};
+use crate::arch::descriptor::{self, EntryKind};
 use crate::state::caches::{LineRange, Lines, addresses_of, line_mask};
 use crate::state::cpu::{Cpu, Cpus};
 use crate::state::ids::{PAGE_SHIFT, RootId};
@@ -207,7 +207,7 @@ pub(crate) fn check_fetched_in(
         return;
     };
     trees.entries(&key, (first, last), |entry| {
-        if entry.kind != Kind::Leaf {
+        if entry.kind != EntryKind::Leaf {
             return;
         }
         let leaf = descriptor::attributes(entry.raw, entry.level, entry.hierarchy, &key.context);
@@ -253,7 +253,7 @@ pub(crate) fn check_mapped(
             continue;
         };
         trees.entries(&key, (first, last), |entry| {
-            if entry.kind != Kind::Leaf {
+            if entry.kind != EntryKind::Leaf {
                 return;
             }
             let leaf =

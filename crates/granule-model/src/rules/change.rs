@@ -5,7 +5,7 @@
 //! tables.
 
 use crate::arch::context::Context;
-use crate::arch::descriptor::{self, Kind};
+use crate::arch::descriptor::{self, EntryKind};
 use crate::config::Config;
 use crate::state::leaf::LeafView;
 use crate::state::stale_range::{StaleKind, StaleRange};
@@ -123,8 +123,8 @@ pub(crate) fn compare(
     let level = config.bbm_level;
     let old_raw = stale.entry_value(index);
     match (stale.kind, new.kind) {
-        (_, Kind::Invalid) => Comparison::Allowed,
-        (StaleKind::Table, Kind::Table) => {
+        (_, EntryKind::Invalid) => Comparison::Allowed,
+        (StaleKind::Table, EntryKind::Table) => {
             if stale.shift != new.shift {
                 return Comparison::Allowed;
             }
@@ -140,7 +140,7 @@ pub(crate) fn compare(
                 Comparison::Allowed
             }
         }
-        (StaleKind::Table, Kind::Leaf) => {
+        (StaleKind::Table, EntryKind::Leaf) => {
             // A pointer above the leaf was compared with the entry that now stands in its place. A
             // pointer below leads to other entries for some of the leaf's addresses.
             if stale.shift > new.shift {
@@ -149,14 +149,14 @@ pub(crate) fn compare(
             let attributes = LeafView::of_entry(new, context).attributes;
             resized(level, attributes.no_translation)
         }
-        (StaleKind::Leaf, Kind::Table) => {
+        (StaleKind::Leaf, EntryKind::Table) => {
             if stale.shift != new.shift {
                 return Comparison::Allowed;
             }
             let attributes = stale.attributes(index, stale_context);
             resized(level, attributes.no_translation)
         }
-        (StaleKind::Leaf, Kind::Leaf) => {
+        (StaleKind::Leaf, EntryKind::Leaf) => {
             let old = LeafView::of_stale(stale, index, stale_context);
             let new = LeafView::of_entry(new, context);
             compare_leaves(&old, &new, together, config)

@@ -1,6 +1,6 @@
 //! Contiguous groups: the valid members must agree (RQTRPM, RJQQTC, IPGVGZ, INFFSV).
 
-use crate::arch::descriptor::{self, Kind};
+use crate::arch::descriptor::{self, EntryKind};
 use crate::arch::format::Format;
 use crate::config::Config;
 use crate::state::ids::TableId;
@@ -27,7 +27,7 @@ pub(crate) struct ContiguousGroups {
 
 /// The place of a group, for a violation.
 #[derive(Clone, Copy)]
-struct Place {
+struct GroupPlace {
     cpu: u32,
     /// Its first entry.
     location: u64,
@@ -66,7 +66,7 @@ fn examine(memory: &Memory, base: u64, level: i8, format: Format) -> Option<Faul
     let mut fault = None;
     for index in 0..members {
         let raw = memory.load(base + index * 8);
-        if descriptor::kind(raw, level, format) != Kind::Leaf {
+        if descriptor::kind(raw, level, format) != EntryKind::Leaf {
             continue;
         }
         if raw & descriptor::CONTIGUOUS == 0 {
@@ -126,7 +126,7 @@ impl ContiguousGroups {
             let last = (group + members).min(table.entries);
             if has_contiguous(trees.memory, table, group, last) {
                 let location = table.base + group * 8;
-                let place = Place {
+                let place = GroupPlace {
                     cpu,
                     location,
                     range: path.map_or((location, location + members * 8 - 1), |path| {
@@ -151,7 +151,7 @@ impl ContiguousGroups {
         memory: &Memory,
         config: &Config,
         (id, table): (TableId, &Table),
-        place: Place,
+        place: GroupPlace,
         report: &mut Report,
     ) {
         match examine(memory, place.location, table.level, table.format) {
@@ -199,7 +199,7 @@ impl ContiguousGroups {
                     continue;
                 }
             }
-            let place = Place {
+            let place = GroupPlace {
                 cpu,
                 location,
                 range: (va, group_last),
@@ -216,7 +216,7 @@ impl ContiguousGroups {
     }
 }
 
-impl Place {
+impl GroupPlace {
     fn found(self, rule: Rule, text: &str, report: &mut Report) {
         let mut found = Found::at(rule, self.cpu, self.range, text).located(self.location);
         found.is_virtual = self.is_virtual;
@@ -230,6 +230,6 @@ fn has_contiguous(memory: &Memory, table: &Table, from: u64, to: u64) -> bool {
         let raw = memory.load(table.base + index * 8);
         raw & (descriptor::VALID | descriptor::CONTIGUOUS)
             == descriptor::VALID | descriptor::CONTIGUOUS
-            && descriptor::kind(raw, table.level, table.format) == Kind::Leaf
+            && descriptor::kind(raw, table.level, table.format) == EntryKind::Leaf
     })
 }

@@ -5,7 +5,7 @@
 
 use super::change::Difference;
 use crate::arch::context::RootKey;
-use crate::arch::descriptor::Kind;
+use crate::arch::descriptor::EntryKind;
 use crate::state::leaf::LeafView;
 use crate::state::sharing::Spans;
 use crate::state::tables::Root;
@@ -49,7 +49,7 @@ fn have_all(trees: Trees<'_>, leaves: &[EntryAt], of: &RootKey, other: &RootKey)
         trees.entries(other, (leaf.va, leaf.last()), |entry| {
             let is_alike =
                 || Difference::between(&view, &LeafView::of_entry(entry, &other.context)).none();
-            same |= entry.kind == Kind::Leaf && is_alike();
+            same |= entry.kind == EntryKind::Leaf && is_alike();
         });
         same
     })

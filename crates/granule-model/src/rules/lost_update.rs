@@ -4,7 +4,7 @@
 //! it. Software that loads such an entry and stores a changed value with a plain store may undo the
 //! hardware's update, so it must use one step (an exchange) too.
 
-use crate::arch::descriptor::{self, Kind};
+use crate::arch::descriptor::{self, EntryKind};
 use crate::state::ids::TableId;
 use crate::state::tables::Path;
 use crate::state::trees::Trees;
@@ -56,7 +56,7 @@ impl LostUpdates {
         let Stored {
             location, old, new, ..
         } = stored;
-        let is_leaf = |value| descriptor::kind(value, table.level, table.format) == Kind::Leaf;
+        let is_leaf = |value| descriptor::kind(value, table.level, table.format) == EntryKind::Leaf;
         let found = |event: u64| {
             let range = (location, location + 7);
             Found::in_memory(Rule::LostUpdate, stored.cpu, range, TEXT)

@@ -2,7 +2,7 @@
 //! are relied on.
 
 use crate::arch::context::Context;
-use crate::arch::descriptor::{self, Kind};
+use crate::arch::descriptor::{self, EntryKind};
 use crate::state::ids::PAGE_SHIFT;
 use crate::state::trees::Trees;
 use crate::state::walk::EntryAt;
@@ -35,7 +35,7 @@ impl NoTranslationBlocks {
                 .filter_map(|id| trees.tables.table(*id))
                 .filter(|table| location.wrapping_sub(table.base) / 8 < table.entries)
                 .any(|table| {
-                    descriptor::kind(raw, table.level, table.format) == Kind::Leaf
+                    descriptor::kind(raw, table.level, table.format) == EntryKind::Leaf
                         && descriptor::refuses(raw, table.level, table.format)
                 });
             if left {
@@ -55,7 +55,8 @@ pub(super) fn check_entry(
     event: u64,
     report: &mut Report,
 ) {
-    if entry.kind == Kind::Leaf && descriptor::refuses(entry.raw, entry.level, context.format) {
+    if entry.kind == EntryKind::Leaf && descriptor::refuses(entry.raw, entry.level, context.format)
+    {
         let found = Found::at(Rule::NoTranslation, cpu, (entry.va, entry.last()), TEXT);
         report.add(found.because_of(event).located(entry.location));
     }

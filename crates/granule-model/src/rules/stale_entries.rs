@@ -6,7 +6,7 @@
 use super::change::Difference;
 use super::evidence;
 use crate::arch::context::{RootKey, Space};
-use crate::arch::descriptor::{self, Kind};
+use crate::arch::descriptor::{self, EntryKind};
 use crate::config::{Config, Policy};
 use crate::state::cpu::Cpus;
 use crate::state::ids::RootId;
@@ -215,7 +215,7 @@ fn leads_to_leaf(trees: Trees<'_>, range: &StaleRange) -> bool {
         let below = range.table_below(index, context);
         let last = va + (range.entry_bytes() - 1);
         walk::entries(trees.memory, context, &below, va, last, &mut |entry| {
-            leaf |= entry.kind == Kind::Leaf && descriptor::cacheable(entry.raw, context);
+            leaf |= entry.kind == EntryKind::Leaf && descriptor::cacheable(entry.raw, context);
         });
     }
     leaf
@@ -257,7 +257,7 @@ pub(crate) fn held_of_disabled(
             }
             let mut held: Option<(u64, u64)> = None;
             trees.entries(key, (first, last), |entry| {
-                let cached = entry.kind == Kind::Leaf
+                let cached = entry.kind == EntryKind::Leaf
                     && descriptor::cacheable(entry.raw, &key.context)
                     && (mine || descriptor::is_global(entry.raw, &key.context));
                 if cached {
@@ -303,7 +303,7 @@ fn difference(
             let mut text = None;
             walk::entries(trees.memory, context, &below, va, last, &mut |entry| {
                 if text.is_none()
-                    && entry.kind == Kind::Leaf
+                    && entry.kind == EntryKind::Leaf
                     && descriptor::cacheable(entry.raw, context)
                 {
                     let old = LeafView::of_entry(entry, context);
@@ -325,7 +325,7 @@ fn leaf_difference(
     let mut covered: u64 = 0;
     let mut text = None;
     trees.entries(key, (first, last), |entry| {
-        if entry.kind != Kind::Leaf {
+        if entry.kind != EntryKind::Leaf {
             return;
         }
         covered += entry.last().min(last) - entry.va.max(first) + 1;

@@ -9,7 +9,7 @@ use super::trees::Trees;
 use super::walk::{self, EntryAt, TableAt, Walked};
 use crate::access::{Access, FaultKind, Outcome, Translation};
 use crate::arch::context::{Context, Space};
-use crate::arch::descriptor::{self, Attributes, Kind, Rights};
+use crate::arch::descriptor::{self, Attributes, EntryKind, Rights};
 use crate::config::Config;
 
 /// A tree for a lookup: the top table, the context and the ASID.
@@ -170,7 +170,7 @@ impl Lookup<'_> {
                 .load(entry.location - mine * 8 + index * 8);
             let other = EntryAt { raw, ..*entry };
             if raw & descriptor::CONTIGUOUS == 0
-                || descriptor::kind(raw, entry.level, context.format) != Kind::Leaf
+                || descriptor::kind(raw, entry.level, context.format) != EntryKind::Leaf
                 || !descriptor::cacheable(raw, context)
             {
                 continue;

@@ -6,7 +6,7 @@ use super::stale_tlb::StaleTlb;
 use super::tables::{Path, Root, Tables};
 use super::trees::Trees;
 use super::walk::{self, EntryAt};
-use crate::arch::descriptor::{self, Kind};
+use crate::arch::descriptor::{self, EntryKind};
 
 /// The visits that a kept stale range counts as, since it takes memory.
 const VISITS_OF_A_RANGE: u64 = 32;
@@ -40,7 +40,7 @@ pub(crate) fn entry(
     let context = &root.key.context;
     let mut push = |entry: &EntryAt| ranges.extend(one(root, entry, replaced));
     push(entry);
-    if entry.kind == Kind::Table {
+    if entry.kind == EntryKind::Table {
         walk::entries(
             trees.memory,
             context,
@@ -72,15 +72,15 @@ fn one(root: &Root, entry: &EntryAt, replaced: Replaced) -> Option<StaleRange> {
     let context = &root.key.context;
     let global = descriptor::is_global(entry.raw, context);
     let (kind, asid) = match entry.kind {
-        Kind::Invalid => return None,
-        Kind::Leaf => {
+        EntryKind::Invalid => return None,
+        EntryKind::Leaf => {
             if !descriptor::cacheable(entry.raw, context) || (!replaced.all && !global) {
                 return None;
             }
             (StaleKind::Leaf, if global { None } else { root.key.asid })
         }
-        Kind::Table if !replaced.all => return None,
-        Kind::Table => (StaleKind::Table, root.key.asid),
+        EntryKind::Table if !replaced.all => return None,
+        EntryKind::Table => (StaleKind::Table, root.key.asid),
     };
     Some(StaleRange {
         va: entry.va,

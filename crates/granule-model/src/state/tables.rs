@@ -10,7 +10,7 @@ use super::memory::Memory;
 use super::sharing::{Asids, Spans};
 use super::walk::TableAt;
 use crate::arch::context::{Context, RootKey, Space};
-use crate::arch::descriptor::{self, Kind};
+use crate::arch::descriptor::{self, EntryKind};
 use crate::arch::format::Format;
 use crate::arch::regime::Regime;
 use std::collections::{BTreeSet, HashMap};
@@ -196,7 +196,7 @@ impl Tables {
         if shape.level < 3 {
             for index in 0..shape.entries {
                 let raw = memory.load(shape.base + index * 8);
-                if descriptor::kind(raw, shape.level, shape.format) == Kind::Table {
+                if descriptor::kind(raw, shape.level, shape.format) == EntryKind::Table {
                     self.link(memory, id, index, raw, new);
                 }
             }
@@ -271,7 +271,7 @@ impl Tables {
         if level < 3 {
             for index in 0..entries {
                 let raw = memory.load(base + index * 8);
-                if descriptor::kind(raw, level, format) == Kind::Table {
+                if descriptor::kind(raw, level, format) == EntryKind::Table {
                     self.unlink(memory, id, index, raw);
                 }
             }

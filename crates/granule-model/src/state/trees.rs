@@ -5,7 +5,7 @@ use super::memory::Memory;
 use super::tables::{Path, Root, Tables};
 use super::walk::{self, EntryAt, TableAt};
 use crate::arch::context::RootKey;
-use crate::arch::descriptor::{self, Kind};
+use crate::arch::descriptor::{self, EntryKind};
 use crate::arch::regime::Regime;
 
 /// The trees of tables as memory has them now.
@@ -83,7 +83,7 @@ impl<'a> Trees<'a> {
     ) -> Vec<EntryAt> {
         let mut found = Vec::new();
         walk::entries(self.memory, &key.context, at, first, last, &mut |entry| {
-            if entry.kind == Kind::Leaf && descriptor::is_global(entry.raw, &key.context) {
+            if entry.kind == EntryKind::Leaf && descriptor::is_global(entry.raw, &key.context) {
                 found.push(*entry);
             }
         });

@@ -6,7 +6,7 @@
 use super::memory::Memory;
 use crate::access::FaultKind;
 use crate::arch::context::{Context, RootKey};
-use crate::arch::descriptor::{self, Hierarchy, Kind};
+use crate::arch::descriptor::{self, EntryKind, Hierarchy};
 
 /// A table that a walk reads: its place and the addresses that it translates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +55,7 @@ impl TableAt {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EntryAt {
     pub(crate) raw: u64,
-    pub(crate) kind: Kind,
+    pub(crate) kind: EntryKind,
     pub(crate) level: i8,
     pub(crate) shift: u32,
     /// The first address it translates.
@@ -109,15 +109,15 @@ pub(crate) fn walk(
         };
         seen(&entry);
         match entry.kind {
-            Kind::Invalid => return Walked::Fault(FaultKind::Translation, table.level),
-            Kind::Leaf => {
+            EntryKind::Invalid => return Walked::Fault(FaultKind::Translation, table.level),
+            EntryKind::Leaf => {
                 let to = descriptor::leaf_address(raw, table.level, context.format);
                 if too_large(to) {
                     return Walked::Fault(FaultKind::AddressSize, table.level);
                 }
                 return Walked::Leaf(entry);
             }
-            Kind::Table => {
+            EntryKind::Table => {
                 let level = table.level;
                 table = table.below(raw, entry.va, context);
                 if too_large(table.base) {
@@ -156,7 +156,7 @@ pub(crate) fn entries(
             continue;
         }
         let kind = descriptor::kind(raw, table.level, context.format);
-        if kind == Kind::Invalid {
+        if kind == EntryKind::Invalid {
             continue;
         }
         let va = table.va + (index << shift);
@@ -169,7 +169,7 @@ pub(crate) fn entries(
             location,
             hierarchy: table.hierarchy,
         });
-        if kind == Kind::Table {
+        if kind == EntryKind::Table {
             entries(
                 memory,
                 context,

@@ -74,17 +74,17 @@ const fn page(address: u64, region: Region, leaf_bits: u8) -> Page {
 fn the_stream_begins_with_the_first_program_and_has_the_guest_s_leaf_sizes() {
     let mut cpu = collector();
     cpu.block(&block(IMAGE, 1));
-    cpu.access(Kind::Data, 1, LINEAR + 0x5000);
+    cpu.access(AccessKind::Data, 1, LINEAR + 0x5000);
     cpu.block(&block(0x1000, 0));
-    cpu.access(Kind::Data, 0, 0x4000_0000);
-    cpu.access(Kind::Data, 0, 0x4001_1008);
+    cpu.access(AccessKind::Data, 0, 0x4000_0000);
+    cpu.access(AccessKind::Data, 0, 0x4001_1008);
     // A tag in the highest byte is not part of the address.
-    cpu.access(Kind::Data, 0, 0x5500_0000_4000_0000);
-    cpu.access(Kind::Data, 1, LINEAR + 0x6008);
+    cpu.access(AccessKind::Data, 0, 0x5500_0000_4000_0000);
+    cpu.access(AccessKind::Data, 1, LINEAR + 0x6008);
     cpu.block(&block(IMAGE + 0xffc, 1));
     cpu.finish();
-    let data = |page| What::Access(Kind::Data, page);
-    let fetch = |page| What::Access(Kind::Fetch, page);
+    let data = |page| What::Access(AccessKind::Data, page);
+    let fetch = |page| What::Access(AccessKind::Fetch, page);
     assert_eq!(
         whats(&mut cpu),
         [
@@ -110,8 +110,8 @@ fn physical_addresses_are_not_translated() {
     assert_eq!(whats(&mut cpu), [What::End { unseen: false }]);
     let mut cpu = collector();
     cpu.block(&block(0x1000, 0));
-    cpu.access(Kind::Data, 3, 0x9000_0000);
-    cpu.access(Kind::Data, 2, 0x9000_0000);
+    cpu.access(AccessKind::Data, 3, 0x9000_0000);
+    cpu.access(AccessKind::Data, 2, 0x9000_0000);
     assert_eq!(whats(&mut cpu).len(), 3);
 }
 
@@ -121,7 +121,7 @@ fn another_asid_and_a_tlbi_forget_the_pages_and_record_their_order() {
     cpu.block(&block(0x1000, 0));
     let go = |cpu: &mut Collector<Words>| {
         for at in [0x2000, 0x3000, 0x2000] {
-            cpu.access(Kind::Data, 0, at);
+            cpu.access(AccessKind::Data, 0, at);
         }
     };
     go(&mut cpu);
@@ -133,7 +133,7 @@ fn another_asid_and_a_tlbi_forget_the_pages_and_record_their_order() {
     go(&mut cpu);
     let records = records(&mut cpu);
     let kinds: Vec<_> = records.iter().skip(3).map(|record| record.what).collect();
-    let data = |address| What::Access(Kind::Data, page(address, Region::Program, 30));
+    let data = |address| What::Access(AccessKind::Data, page(address, Region::Program, 30));
     let pair = [data(0x2000), data(0x3000)];
     let all = [
         &pair[..],
@@ -173,7 +173,7 @@ fn the_stream_has_the_order_of_all_pages() {
     for address in accesses {
         expected.retain(|at| *at != address);
         expected.insert(0, address);
-        cpu.access(Kind::Data, 0, address);
+        cpu.access(AccessKind::Data, 0, address);
     }
     cpu.finish();
     for record in records(&mut cpu) {
@@ -184,7 +184,7 @@ fn the_stream_has_the_order_of_all_pages() {
                 found[at] = *page;
             }
         }
-        if let What::Access(Kind::Data, page) = record.what {
+        if let What::Access(AccessKind::Data, page) = record.what {
             found.retain(|at| *at != page.address);
             found.insert(0, page.address);
         }

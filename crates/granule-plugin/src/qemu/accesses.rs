@@ -8,7 +8,7 @@
 use super::api::{Api, Callbacks, LOADS_AND_STORES, Pointer, Translation};
 use super::ram::Ram;
 use super::{KEPT, SMALLEST_ZERO, THIS, lock};
-use crate::accesses::{Block, Collector, Kind};
+use crate::accesses::{AccessKind, Block, Collector};
 use crate::decode::{self, Instruction};
 use std::collections::HashMap;
 use std::ffi::c_uint;
@@ -169,7 +169,7 @@ extern "C" fn entered(_cpu: c_uint, data: Pointer) {
 extern "C" fn accessed(_cpu: c_uint, _info: u32, address: u64, data: Pointer) {
     if let Some(accesses) = ACCESSES.get() {
         let el = data as usize as u8;
-        accesses.change(|collector| collector.access(Kind::Data, el, address));
+        accesses.change(|collector| collector.access(AccessKind::Data, el, address));
     }
 }
 
@@ -196,7 +196,7 @@ extern "C" fn executed(_cpu: c_uint, data: Pointer) {
         (Instruction::Msr { register, .. }, Some(value)) => collector.register(register, value),
         (Instruction::Tlbi { op, .. }, Some(operand)) => collector.invalidated(op, operand),
         (Instruction::Zero { .. }, Some(address)) => {
-            collector.access(Kind::Data, site.el, address & !(SMALLEST_ZERO - 1));
+            collector.access(AccessKind::Data, site.el, address & !(SMALLEST_ZERO - 1));
         }
         _ => collector.unseen(),
     });

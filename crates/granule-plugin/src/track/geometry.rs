@@ -18,7 +18,7 @@ pub struct Form {
 
 /// The place and shape of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Place {
+pub struct TablePlace {
     /// The physical address of the first entry.
     pub base: u64,
     /// The number of entries.
@@ -90,7 +90,7 @@ impl Form {
     }
 }
 
-impl Place {
+impl TablePlace {
     /// Returns the table at an address, one level below this one.
     #[must_use]
     pub const fn below(&self, address: u64) -> Self {
@@ -141,7 +141,7 @@ const fn granule1(tg: u64) -> Option<u8> {
 /// Returns the top table of a half of EL1&0, or `None` if its walks are disabled (EPD) or its size
 /// is invalid.
 #[must_use]
-pub(super) const fn el1(tcr: u64, ttbr: u64, upper: bool) -> Option<Place> {
+pub(super) const fn el1(tcr: u64, ttbr: u64, upper: bool) -> Option<TablePlace> {
     let half = if upper { tcr >> 16 } else { tcr };
     if half >> 7 & 1 != 0 {
         return None;
@@ -164,7 +164,7 @@ pub(super) const fn el1(tcr: u64, ttbr: u64, upper: bool) -> Option<Place> {
 
 /// Returns the top table of EL2 without VHE, or of EL3.
 #[must_use]
-pub(super) const fn el2(tcr: u64, ttbr: u64) -> Option<Place> {
+pub(super) const fn el2(tcr: u64, ttbr: u64) -> Option<TablePlace> {
     top(
         Fields {
             txsz: tcr & 63,
@@ -179,7 +179,7 @@ pub(super) const fn el2(tcr: u64, ttbr: u64) -> Option<Place> {
 
 /// Returns the top tables of stage 2, which may be concatenated.
 #[must_use]
-pub(super) const fn stage2(vtcr: u64, vttbr: u64) -> Option<Place> {
+pub(super) const fn stage2(vtcr: u64, vttbr: u64) -> Option<TablePlace> {
     let granule = granule0(vtcr >> 14);
     let ds = vtcr >> 32 & 1 != 0;
     let sl0 = (vtcr >> 6 & 3) as i8;
@@ -204,7 +204,7 @@ pub(super) const fn stage2(vtcr: u64, vttbr: u64) -> Option<Place> {
     )
 }
 
-const fn top(fields: Fields, ttbr: u64) -> Option<Place> {
+const fn top(fields: Fields, ttbr: u64) -> Option<TablePlace> {
     let Some(granule) = fields.granule else {
         return None;
     };
@@ -243,7 +243,7 @@ const fn top(fields: Fields, ttbr: u64) -> Option<Place> {
     let bytes = entries as u64 * 8;
     // With addresses of 52 bits the table is aligned to 64 bytes at least.
     let align = if high != 0 && bytes < 64 { 64 } else { bytes };
-    Some(Place {
+    Some(TablePlace {
         base: ttbr & 0x0000_ffff_ffff_fffe & !(align - 1) | high,
         entries,
         level,

@@ -2,7 +2,7 @@
 //! its contents are reported then, as they were stored. It is freed when it is stored to while
 //! nothing leads to it.
 
-use super::geometry::{Entry, Place};
+use super::geometry::{Entry, TablePlace};
 use super::marks::{LastStore, PAGE_SHIFT, TABLE, UNMAPPED};
 use super::tables::{Table, TableId, pages};
 use super::{LINE, Memory, Origin, Tracker};
@@ -35,14 +35,14 @@ fn run(values: &[u64]) -> (usize, u64) {
 
 impl<M: Memory> Tracker<'_, M> {
     /// Links a table from a TTBR.
-    pub(super) fn link_root(&mut self, by: Origin, place: Place) -> Option<TableId> {
+    pub(super) fn link_root(&mut self, by: Origin, place: TablePlace) -> Option<TableId> {
         let id = self.link(by, place, Link::Register)?;
         self.tables.get_mut(id)?.was_root = true;
         Some(id)
     }
 
     /// Adds a reference to a table. Reports a new table with all tables below it.
-    pub(super) fn link(&mut self, by: Origin, place: Place, link: Link) -> Option<TableId> {
+    pub(super) fn link(&mut self, by: Origin, place: TablePlace, link: Link) -> Option<TableId> {
         if let Some(id) = self.tables.find(place) {
             let table = self.tables.get_mut(id)?;
             let led = table.leads();
@@ -209,7 +209,7 @@ impl<M: Memory> Tracker<'_, M> {
     }
 
     /// Removes the reference of a descriptor to a table.
-    pub(super) fn unlink(&mut self, place: Place) {
+    pub(super) fn unlink(&mut self, place: TablePlace) {
         let Some(id) = self.tables.find(place) else {
             return;
         };
@@ -267,7 +267,7 @@ impl<M: Memory> Tracker<'_, M> {
     }
 
     /// Returns whether something leads to a table that overlaps this place.
-    fn leads_to_part(&self, place: Place) -> bool {
+    fn leads_to_part(&self, place: TablePlace) -> bool {
         let end = place.base + place.bytes();
         pages(place).any(|page| {
             let start = (page << PAGE_SHIFT).max(place.base);
@@ -280,7 +280,7 @@ impl<M: Memory> Tracker<'_, M> {
 
     /// Frees the tables in the place of a new one, if nothing leads to them. An empty root that
     /// gets another shape by another page size is not freed: a CPU may walk it until its next ISB.
-    fn free_what_waits(&mut self, by: Origin, place: Place) {
+    fn free_what_waits(&mut self, by: Origin, place: TablePlace) {
         let end = place.base + place.bytes();
         for page in pages(place) {
             let start = (page << PAGE_SHIFT).max(place.base);

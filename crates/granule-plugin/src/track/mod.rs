@@ -28,7 +28,7 @@ mod store;
 mod tables;
 mod walk;
 
-pub use geometry::{Entry, Form, Place};
+pub use geometry::{Entry, Form, TablePlace};
 pub use marks::{LastStore, Marks, PAGE_SHIFT, TABLE, UNMAPPED};
 pub use walk::Translation;
 
@@ -347,7 +347,7 @@ impl<'m, M: Memory> Tracker<'m, M> {
 
     /// Frees all tables if a CPU enables translation while no CPU walks any: they are of the
     /// previous kernel, or of firmware. They stay if the CPU uses one of them again.
-    fn begin_anew(&mut self, by: Origin, places: [Option<Place>; SLOTS]) {
+    fn begin_anew(&mut self, by: Origin, places: [Option<TablePlace>; SLOTS]) {
         let walks = self
             .cpus
             .iter()
@@ -359,7 +359,7 @@ impl<'m, M: Memory> Tracker<'m, M> {
     }
 
     /// Links the top tables that a CPU may walk from now on. Returns those that it leaves.
-    fn move_roots(&mut self, by: Origin, places: [Option<Place>; SLOTS]) -> Vec<TableId> {
+    fn move_roots(&mut self, by: Origin, places: [Option<TablePlace>; SLOTS]) -> Vec<TableId> {
         let mut left = Vec::new();
         for (slot, place) in places.into_iter().enumerate() {
             let index = usize::from(by.cpu);

@@ -1,6 +1,6 @@
 //! The translation registers of a CPU, and the top tables that they name.
 
-use super::geometry::{self, Place};
+use super::geometry::{self, TablePlace};
 use crate::decode::{SCR_EL3, VBAR_EL1, VBAR_EL2, VBAR_EL3};
 use granule_trace::System;
 
@@ -81,7 +81,7 @@ impl Registers {
     }
 
     /// Returns the top tables at which walks may begin now.
-    pub(super) const fn roots(&self) -> [Option<Place>; SLOTS] {
+    pub(super) const fn roots(&self) -> [Option<TablePlace>; SLOTS] {
         let mut roots = [None; SLOTS];
         if self.el1.sctlr & MMU != 0 {
             roots[0] = geometry::el1(self.el1.tcr, self.el1.ttbr0, false);

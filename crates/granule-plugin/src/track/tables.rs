@@ -1,7 +1,7 @@
 //! The known tables: their places, the number of TTBRs and descriptors that lead to each, and the
 //! contents that were reported. Events are emitted in `link` and `store` only.
 
-use super::geometry::{Entry, Place};
+use super::geometry::{Entry, TablePlace};
 use super::marks::PAGE_SHIFT;
 use std::collections::HashMap;
 
@@ -18,7 +18,7 @@ pub(super) const fn is_link(index: usize, word: u64) -> bool {
 /// A table, with the contents that were last reported.
 #[derive(Debug)]
 pub(super) struct Table {
-    pub(super) place: Place,
+    pub(super) place: TablePlace,
     /// The number of TTBRs and table descriptors that lead to it.
     pub(super) references: u32,
     /// Whether a TTBR once led to it. While none does, it may be the root of a waiting program.
@@ -47,7 +47,7 @@ impl Table {
 
     /// Lists the tables and the leaves that it leads to.
     pub(super) fn entries(&self) -> Vec<Entry> {
-        let Place { form, level, .. } = self.place;
+        let TablePlace { form, level, .. } = self.place;
         let entries = self.reported.iter().map(|value| form.entry(*value, level));
         entries.filter(|it| *it != Entry::Invalid).collect()
     }
@@ -71,7 +71,7 @@ impl Tables {
         self.tables.get_mut(id as usize)?.as_mut()
     }
 
-    pub(super) fn place(&self, id: TableId) -> Option<Place> {
+    pub(super) fn place(&self, id: TableId) -> Option<TablePlace> {
         Some(self.get(id)?.place)
     }
 
@@ -79,14 +79,14 @@ impl Tables {
         self.entries * 8
     }
 
-    pub(super) fn find(&self, place: Place) -> Option<TableId> {
+    pub(super) fn find(&self, place: TablePlace) -> Option<TableId> {
         let ids = self.by_page.get(&(place.base >> PAGE_SHIFT))?;
         let is_it = |id: &&TableId| self.place(**id) == Some(place);
         ids.iter().find(is_it).copied()
     }
 
     /// Returns whether this is a table.
-    pub(super) fn has(&self, place: Place) -> bool {
+    pub(super) fn has(&self, place: TablePlace) -> bool {
         self.find(place).is_some()
     }
 
@@ -148,6 +148,6 @@ impl Tables {
     }
 }
 
-pub(super) fn pages(place: Place) -> std::ops::RangeInclusive<u64> {
+pub(super) fn pages(place: TablePlace) -> std::ops::RangeInclusive<u64> {
     place.base >> PAGE_SHIFT..=(place.base + place.bytes() - 1) >> PAGE_SHIFT
 }

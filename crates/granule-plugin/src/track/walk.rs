@@ -1,6 +1,6 @@
 //! Translates addresses by the tables that are in memory now.
 
-use super::geometry::{Entry, Place};
+use super::geometry::{Entry, TablePlace};
 use super::registers::Registers;
 use super::{Memory, PAGE_SHIFT, Tracker};
 use granule_trace::System;
@@ -10,11 +10,11 @@ struct Walked {
     address: u64,
     descriptor: u64,
     /// The table with the leaf.
-    place: Place,
+    place: TablePlace,
 }
 
 /// Walks the tables below a top table.
-fn walk(memory: &impl Memory, mut place: Place, va: u64) -> Option<Walked> {
+fn walk(memory: &impl Memory, mut place: TablePlace, va: u64) -> Option<Walked> {
     loop {
         let shift = place.form.shift(place.level);
         let index = va >> shift & (u64::from(place.entries) - 1);

@@ -33,7 +33,7 @@ const KERNEL: u64 = 0xffff_8000_0000_0000;
 fn loads(pages: &[u64], leaf_bits: u8) -> Misses {
     let mut tlbs = Tlbs::new(&CPU, PageSize::K4);
     for page in pages {
-        tlbs.access(Kind::Data, at(page << 12), leaf_bits);
+        tlbs.access(AccessKind::Data, at(page << 12), leaf_bits);
     }
     tlbs.misses()
 }
@@ -69,7 +69,7 @@ fn an_entry_is_as_large_as_the_leaf_or_the_next_smaller_size() {
     ] {
         let mut tlbs = Tlbs::new(cpu, page_size);
         for page in 0..512 {
-            tlbs.access(Kind::Data, at(page << 12), leaf_bits);
+            tlbs.access(AccessKind::Data, at(page << 12), leaf_bits);
         }
         let misses = tlbs.misses();
         // A miss of the first level asks the second, so the second misses no more often.
@@ -81,9 +81,9 @@ fn an_entry_is_as_large_as_the_leaf_or_the_next_smaller_size() {
 #[test]
 fn fetches_and_data_have_a_first_level_each_and_share_the_second() {
     let mut tlbs = Tlbs::new(&CPU, PageSize::K4);
-    tlbs.access(Kind::Fetch, at(0), 12);
-    tlbs.access(Kind::Data, at(0), 12);
-    tlbs.access(Kind::Data, at(KERNEL), 12);
+    tlbs.access(AccessKind::Fetch, at(0), 12);
+    tlbs.access(AccessKind::Data, at(0), 12);
+    tlbs.access(AccessKind::Data, at(KERNEL), 12);
     let misses = tlbs.misses();
     let expected = Misses {
         fetch: 1,
@@ -98,8 +98,8 @@ fn fetches_and_data_have_a_first_level_each_and_share_the_second() {
 fn an_address_space_has_its_own_entries_and_the_kernel_s_are_everybody_s() {
     let mut tlbs = Tlbs::new(&CPU, PageSize::K4);
     for asid in [1, 2, 1] {
-        tlbs.access(Kind::Data, Address { va: 0x1000, asid }, 12);
-        tlbs.access(Kind::Fetch, Address { va: KERNEL, asid }, 12);
+        tlbs.access(AccessKind::Data, Address { va: 0x1000, asid }, 12);
+        tlbs.access(AccessKind::Fetch, Address { va: KERNEL, asid }, 12);
     }
     assert_eq!((tlbs.misses().program, tlbs.misses().kernel), (2, 1));
 }
@@ -159,13 +159,13 @@ fn a_tlbi_removes_what_it_names() {
 fn a_tlbi_of_a_larger_page_removes_all_its_smaller_entries() {
     let mut tlbs = Tlbs::new(&CPU, PageSize::K4);
     let (first, last) = (at(0x1_0000), at(0x1_f000));
-    tlbs.access(Kind::Data, first, 12);
-    tlbs.access(Kind::Data, last, 12);
+    tlbs.access(AccessKind::Data, first, 12);
+    tlbs.access(AccessKind::Data, last, 12);
     let operand = 1 << 48 | 0x13;
     let what = Invalidation::of(System::VALE1IS, operand, 16).unwrap();
     tlbs.invalidate(&what);
-    tlbs.access(Kind::Data, first, 12);
-    tlbs.access(Kind::Data, last, 12);
+    tlbs.access(AccessKind::Data, first, 12);
+    tlbs.access(AccessKind::Data, last, 12);
     assert_eq!(tlbs.misses().program, 4);
 }
 
@@ -173,13 +173,13 @@ fn a_tlbi_of_a_larger_page_removes_all_its_smaller_entries() {
 fn an_entry_that_was_removed_is_the_first_to_be_used_again() {
     let mut tlbs = Tlbs::new(&CPU, PageSize::K4);
     for page in [0, 1] {
-        tlbs.access(Kind::Data, at(page << 12), 12);
+        tlbs.access(AccessKind::Data, at(page << 12), 12);
     }
     // 1 was used last, and goes: 0 stays when 2 comes.
     let what = Invalidation::of(System::VALE1IS, 1 << 48 | 1, 12).unwrap();
     tlbs.invalidate(&what);
     for page in [2, 0] {
-        tlbs.access(Kind::Data, at(page << 12), 12);
+        tlbs.access(AccessKind::Data, at(page << 12), 12);
     }
     assert_eq!(tlbs.misses().data, 3);
 }

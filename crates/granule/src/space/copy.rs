@@ -9,7 +9,7 @@ use crate::arch::page_size::{Level, Page};
 use crate::arch::{Descriptor, PhysicalAddress};
 use crate::table::block::Replaced;
 use crate::table::choose::any_shared;
-use crate::table::page::{Place, Slot};
+use crate::table::page::{PagePlace, Slot};
 use crate::table::{FreedFrames, PageTables, TableEnvironment};
 
 /// The group behind a multiple of these bytes does not follow the one before it: it is copied page by page, unless the
@@ -43,7 +43,7 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
                 // unfolded.
                 self.unfold(offset);
             }
-            let place = Place {
+            let place = PagePlace {
                 slot,
                 level: Level::L3,
                 entry: self.tables.entry(slot),
@@ -58,7 +58,7 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
             }
             return Ok((Fault::Reused, frame));
         }
-        let place = Place {
+        let place = PagePlace {
             slot,
             level: Level::L3,
             entry,
@@ -91,7 +91,7 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
         &mut self,
         vma: &Vma,
         offset: u64,
-        place: &Place,
+        place: &PagePlace,
         by: By,
         frames: &mut F,
     ) -> Result<(Fault, PhysicalAddress), SpaceError> {
@@ -110,7 +110,7 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
                 .tables
                 .split_block(offset, place.slot, table, &[], None);
             self.stats.split += 1;
-            let Place { slot, entry, .. } = self.tables.place(offset);
+            let PagePlace { slot, entry, .. } = self.tables.place(offset);
             return self.first_write(vma, offset, slot, entry, by, frames);
         }
         let count = P::SIZE.contiguous_entries(Level::L3) as u64;
@@ -157,7 +157,7 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
         &mut self,
         vma: &Vma,
         offset: u64,
-        place: &Place,
+        place: &PagePlace,
         by: By,
         frames: &mut F,
     ) -> Option<GroupCopy> {
@@ -175,7 +175,7 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
         &mut self,
         vma: &Vma,
         offset: u64,
-        place: &Place,
+        place: &PagePlace,
         by: By,
         frames: &mut F,
     ) -> Option<GroupCopy> {
@@ -211,7 +211,7 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
     /// Writes here and there copy a page each. But whether all of the group beside was written is not known if it came
     /// whole, by a first touch or a copy, so a program that then writes only the first page of each group that follows
     /// has the rest of them copied in vain, as far as a multiple of [`MOST_ON_TRUST`].
-    fn copies_group(&self, vma: &Vma, offset: u64, place: &Place) -> bool {
+    fn copies_group(&self, vma: &Vma, offset: u64, place: &PagePlace) -> bool {
         let page = P::SIZE.bytes();
         let inside = offset & (Self::group_bytes() - 1);
         let beside = if inside == 0 {
@@ -226,7 +226,7 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
         let Some(beside) = beside.filter(goes_on) else {
             return false;
         };
-        let is_large = |place: &Place| !place.level.is_last() || place.entry.is_contiguous();
+        let is_large = |place: &PagePlace| !place.level.is_last() || place.entry.is_contiguous();
         if !is_large(place) || !self.allows_group(vma, offset) {
             return false;
         }

@@ -12,7 +12,7 @@ use crate::arch::page_size::{Level, Page};
 use crate::arch::{Descriptor, PhysicalAddress, VirtualAddress};
 use crate::table::block::{BLOCK, BrokenTables};
 use crate::table::group::DIRTY;
-use crate::table::page::{Place, Slot};
+use crate::table::page::{PagePlace, Slot};
 use crate::table::{PageTables, TableEnvironment};
 
 /// The result of a fault. The program continues in every case.
@@ -95,7 +95,7 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
             .ok_or(SpaceError::NotMapped { address })?
             & !(P::SIZE.bytes() - 1);
         let mut place = self.tables.place(offset);
-        let Place { slot, entry, .. } = place;
+        let PagePlace { slot, entry, .. } = place;
         if !entry.is_valid() {
             let frame = self
                 .first_touch(&vma, offset, &mut place, access, by, frames)
@@ -127,7 +127,7 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
     }
 
     /// The frame of the page at `offset`, which `place` maps.
-    pub(super) fn frame_in(&self, offset: u64, place: &Place) -> PhysicalAddress {
+    pub(super) fn frame_in(&self, offset: u64, place: &PagePlace) -> PhysicalAddress {
         if place.level.is_last() {
             self.tables.output(place.entry)
         } else {
@@ -142,7 +142,7 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
         &mut self,
         vma: &Vma,
         offset: u64,
-        place: &mut Place,
+        place: &mut PagePlace,
         access: Access,
         by: By,
         frames: &mut F,
@@ -190,7 +190,13 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
     }
 
     /// The leaf for a first touch.
-    fn leaf_for(&self, vma: &Vma, offset: u64, place: &Place, at_most: LargestLeaf) -> LargestLeaf {
+    fn leaf_for(
+        &self,
+        vma: &Vma,
+        offset: u64,
+        place: &PagePlace,
+        at_most: LargestLeaf,
+    ) -> LargestLeaf {
         if !self.settings.large_leaves.has_groups() {
             // The usual answer where it is always the same.
             return LargestLeaf::Page;
@@ -238,8 +244,8 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
 
     /// Makes a page that this space owns alone, and its whole group or block, writable and dirty in
     /// place. Permissions may change without break-before-make (RWHZWS).
-    pub(super) fn allow_writing(&mut self, offset: u64, place: &Place) {
-        let Place { slot, entry, .. } = *place;
+    pub(super) fn allow_writing(&mut self, offset: u64, place: &PagePlace) {
+        let PagePlace { slot, entry, .. } = *place;
         let set = if self.settings.hardware_dirty {
             DIRTY | Descriptor::DIRTY_MODIFIER
         } else {

@@ -78,7 +78,7 @@ use crate::arch::page_size::{Level, Page};
 use crate::arch::registers::Ttbr;
 use crate::arch::{Attributes, Descriptor, Geometry, Permissions, PhysicalAddress, VirtualAddress};
 use crate::table::group::DIRTY;
-use crate::table::page::Place;
+use crate::table::page::PagePlace;
 use crate::table::{PageTables, TableEnvironment};
 use core::marker::PhantomData;
 
@@ -320,7 +320,7 @@ impl<'s, P: Page, E: TableEnvironment, F: UserFrames> Space<'s, P, E, F> {
     #[must_use]
     pub fn page(&self, address: VirtualAddress) -> Option<PageState> {
         let offset = self.geometry().offset(address)? & !(P::SIZE.bytes() - 1);
-        let Place { level, entry, .. } = self.tables.place(offset);
+        let PagePlace { level, entry, .. } = self.tables.place(offset);
         if !entry.is_valid() {
             return None;
         }

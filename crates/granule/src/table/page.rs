@@ -12,7 +12,7 @@ use crate::arch::{Descriptor, PhysicalAddress};
 
 /// The last entry on the way to an offset.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct PagePlace {
     pub(crate) slot: Slot,
     /// The level of its table.
     pub(crate) level: Level,
@@ -33,14 +33,14 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
 
     /// The last entry on the way to `offset`: its leaf, or the empty entry where the tables end.
     #[inline(always)]
-    pub(crate) fn place(&self, offset: u64) -> Place {
+    pub(crate) fn place(&self, offset: u64) -> PagePlace {
         let (mut table, mut level) = (self.root, self.geometry.start_level());
         loop {
             let index = Self::index(offset, level);
             let entry = self.load(table, index);
             if !entry.is_table(level) {
                 let slot = Slot { table, index };
-                return Place { slot, level, entry };
+                return PagePlace { slot, level, entry };
             }
             table = self.output(entry);
             level = level.next();
@@ -54,7 +54,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     pub(crate) fn make_slot(
         &mut self,
         offset: u64,
-        place: &mut Place,
+        place: &mut PagePlace,
         level: Level,
     ) -> Result<Slot, TableError> {
         if place.level < level {
@@ -72,10 +72,10 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     fn make_tables(
         &mut self,
         offset: u64,
-        place: &Place,
+        place: &PagePlace,
         to: Level,
     ) -> Result<PhysicalAddress, TableError> {
-        let Place { slot, level, .. } = *place;
+        let PagePlace { slot, level, .. } = *place;
         let needed = (to.number() - level.number()) as usize;
         let exhausted = TableError::OutOfTables { needed };
         if !self.environment.reserve(needed) {

@@ -18,7 +18,7 @@ use granule_testing::shape::{LARGE, PLAIN};
 const RW: Attributes = Attributes::normal(Permissions::READ_WRITE);
 
 /// One mapping into an empty tree and what it takes.
-struct Case {
+struct CountCase {
     what: &'static str,
     start: u64,
     output: u64,
@@ -32,7 +32,7 @@ struct Case {
     leaf_entries: u64,
 }
 
-fn count<P: Page>(geometry: &Geometry, live: bool, case: &Case) {
+fn count<P: Page>(geometry: &Geometry, live: bool, case: &CountCase) {
     let entries = P::SIZE.bytes() / 8;
     let host = Host::new(geometry, 0x4000_0000, case.tables as usize + 1);
     let counters = Counters::new();
@@ -122,7 +122,7 @@ fn stores_and_tables_with_4k_pages() {
     let geometry = PLAIN.geometry(PageSize::K4, 48, VaRange::Upper);
     let gib = 1 << 30;
     let cases = [
-        Case {
+        CountCase {
             what: "one table of pages",
             start: 0,
             output: 0,
@@ -132,7 +132,7 @@ fn stores_and_tables_with_4k_pages() {
             root_stores: 1,
             leaf_entries: 512,
         },
-        Case {
+        CountCase {
             what: "64 MiB in pages",
             start: gib,
             output: 0x8000_0000,
@@ -142,7 +142,7 @@ fn stores_and_tables_with_4k_pages() {
             root_stores: 1,
             leaf_entries: 32 * 512,
         },
-        Case {
+        CountCase {
             what: "four blocks of 1 GiB",
             start: 0,
             output: 0x4000_0000,
@@ -152,7 +152,7 @@ fn stores_and_tables_with_4k_pages() {
             root_stores: 1,
             leaf_entries: 4,
         },
-        Case {
+        CountCase {
             what: "1 GiB and a page on either side",
             start: gib - 0x1000,
             output: 3 * gib - 0x1000,
@@ -163,7 +163,7 @@ fn stores_and_tables_with_4k_pages() {
             root_stores: 1,
             leaf_entries: 3,
         },
-        Case {
+        CountCase {
             what: "pages across two entries of the root",
             start: 512 * gib - 0x2000,
             output: 0x1000,
@@ -190,7 +190,7 @@ fn stores_and_tables_with_16k_pages() {
     let geometry = PLAIN.geometry(PageSize::K16, 47, VaRange::Upper);
     let mib = 1 << 20;
     let cases = [
-        Case {
+        CountCase {
             what: "two tables of pages",
             start: 64 * mib,
             output: 64 * mib,
@@ -200,7 +200,7 @@ fn stores_and_tables_with_16k_pages() {
             root_stores: 1,
             leaf_entries: 2 * 2048,
         },
-        Case {
+        CountCase {
             what: "32 blocks with the hint",
             start: 0,
             output: 1 << 30,
@@ -227,7 +227,7 @@ fn stores_and_tables_with_64k_pages() {
     let geometry = LARGE.geometry(PageSize::K64, 52, VaRange::Upper);
     let tib = 1 << 40;
     let cases = [
-        Case {
+        CountCase {
             what: "a table of pages",
             start: 512 << 20,
             output: 0,
@@ -237,7 +237,7 @@ fn stores_and_tables_with_64k_pages() {
             root_stores: 1,
             leaf_entries: 8192,
         },
-        Case {
+        CountCase {
             what: "three blocks of 4 TiB in the root itself",
             start: 4 * tib,
             output: 8 * tib,

@@ -200,7 +200,7 @@ fn running_out_at_every_table() {
 
 /// A random list of frames at a random place that is partly mapped.
 #[derive(Clone, Debug)]
-struct Case {
+struct FramesCase {
     geometry: Geometry,
     live: bool,
     /// Where in the first or last table's worth of pages.
@@ -213,7 +213,7 @@ struct Case {
     alone: bool,
 }
 
-impl Dispatch for Case {
+impl Dispatch for FramesCase {
     type Output = ();
 
     fn run<P: Page>(self) {
@@ -254,7 +254,7 @@ impl Dispatch for Case {
     }
 }
 
-fn case() -> impl Strategy<Value = Case> {
+fn case() -> impl Strategy<Value = FramesCase> {
     let place = prop_oneof![3 => Just(None), 1 => (0..1000_u64).prop_map(Some)];
     let count = prop_oneof![4 => 0..4_u64, 2 => Just(16), 2 => 100..700_u64, 1 => Just(2048)];
     let leaves = prop_oneof![Just(Leaves::LARGEST), Just(Leaves::PAGES)];
@@ -267,7 +267,7 @@ fn case() -> impl Strategy<Value = Case> {
         leaves,
     )
         .prop_map(
-            |(geometry, (live, from_end, alone), at, runs, mapped, leaves)| Case {
+            |(geometry, (live, from_end, alone), at, runs, mapped, leaves)| FramesCase {
                 geometry,
                 live,
                 from_end,

@@ -347,14 +347,14 @@ fn run<P: Page, S: TestStage>(
 }
 
 /// One case, for the page size of its geometry.
-struct Case<'a, S: TestStage> {
+struct RandomCase<'a, S: TestStage> {
     geometry: S::Geometry,
     setting: Setting,
     runs: Runs,
     steps: &'a [Step<S>],
 }
 
-impl<S: TestStage> Dispatch for Case<'_, S> {
+impl<S: TestStage> Dispatch for RandomCase<'_, S> {
     type Output = ();
     fn run<P: Page>(self) {
         run::<P, S>(self.geometry, self.setting, self.runs, self.steps);
@@ -363,7 +363,7 @@ impl<S: TestStage> Dispatch for Case<'_, S> {
 
 fn run_on<S: TestStage>(geometry: S::Geometry, setting: Setting, runs: Runs, steps: &[Step<S>]) {
     let shape: Geometry = geometry.into();
-    shape.page_size().dispatch(Case {
+    shape.page_size().dispatch(RandomCase {
         geometry,
         setting,
         runs,

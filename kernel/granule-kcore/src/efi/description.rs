@@ -6,7 +6,7 @@ use granule_boot::chosen::{
     UEFI_MAP_START, UEFI_SYSTEM_TABLE,
 };
 use granule_boot::peek::KASLR_SEED;
-use granule_boot::tree::{Edit, Name, Place, Range, Tree, WriteError, Writer, rewrite};
+use granule_boot::tree::{Edit, EditPlace, Name, Range, Tree, WriteError, Writer, rewrite};
 
 const BOOTARGS: &[u8] = b"bootargs";
 const SECURE_BOOT: &[u8] = b"linux,uefi-secure-boot";
@@ -145,12 +145,12 @@ impl Chosen<'_> {
 }
 
 impl<'t> Edit<'t> for Chosen<'_> {
-    fn keeps_property(&mut self, place: &Place<'t>, name: Name<'t>) -> bool {
-        !matches!(place, Place::Chosen) || !self.replaces(name)
+    fn keeps_property(&mut self, place: &EditPlace<'t>, name: Name<'t>) -> bool {
+        !matches!(place, EditPlace::Chosen) || !self.replaces(name)
     }
 
-    fn begins(&mut self, place: &Place<'t>, to: &mut Writer<'t>) -> Result<(), WriteError> {
-        if !matches!(place, Place::Chosen) {
+    fn begins(&mut self, place: &EditPlace<'t>, to: &mut Writer<'t>) -> Result<(), WriteError> {
+        if !matches!(place, EditPlace::Chosen) {
             return Ok(());
         }
         let description = self.0;

@@ -19,7 +19,7 @@ use core::fmt;
 use granule_boot::chosen::{INITRD_END, INITRD_START};
 use granule_boot::expand::{FROM_ACPI, FROM_EFI};
 use granule_boot::peek::KASLR_SEED;
-use granule_boot::tree::{self, Edit, Name, Node, Place, Tree, WriteError, Writer};
+use granule_boot::tree::{self, Edit, EditPlace, Name, Node, Tree, WriteError, Writer};
 use granule_kexec::PhysRange;
 
 const BOOTARGS: &[u8] = b"bootargs";
@@ -214,22 +214,22 @@ struct NextKernel<'a> {
 }
 
 impl<'t> Edit<'t> for NextKernel<'_> {
-    fn keeps(&mut self, place: &Place<'t>, node: &Node<'t>) -> bool {
+    fn keeps(&mut self, place: &EditPlace<'t>, node: &Node<'t>) -> bool {
         let is_from_tables = |mark: &[u8]| node.property(mark).is_some();
-        matches!(place, Place::Root | Place::Chosen)
+        matches!(place, EditPlace::Root | EditPlace::Chosen)
             || !(is_from_tables(FROM_EFI) || is_from_tables(FROM_ACPI))
     }
 
-    fn keeps_property(&mut self, place: &Place<'t>, name: Name<'t>) -> bool {
+    fn keeps_property(&mut self, place: &EditPlace<'t>, name: Name<'t>) -> bool {
         let name = name.bytes();
         let is_of_acpi = self.has_console_of_acpi && (name == FROM_ACPI || name == b"stdout-path");
-        !matches!(place, Place::Chosen)
+        !matches!(place, EditPlace::Chosen)
             || !(NAMES.contains(&name) || LEFT_BEHIND.contains(&name) || is_of_acpi)
     }
 
     /// Writes the properties that `/chosen` begins with.
-    fn begins(&mut self, place: &Place<'t>, to: &mut Writer<'t>) -> Result<(), WriteError> {
-        if !matches!(place, Place::Chosen) {
+    fn begins(&mut self, place: &EditPlace<'t>, to: &mut Writer<'t>) -> Result<(), WriteError> {
+        if !matches!(place, EditPlace::Chosen) {
             return Ok(());
         }
         let changes = self.changes;

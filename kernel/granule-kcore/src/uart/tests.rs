@@ -61,7 +61,7 @@ const WORDS: Layout = Layout {
 };
 
 /// A family as its manual has it, by offsets.
-struct Case {
+struct UartCase {
     family: Family,
     layout: Layout,
     data: usize,
@@ -70,7 +70,7 @@ struct Case {
     idle: u32,
 }
 
-const CASES: [Case; 6] = [
+const CASES: [UartCase; 6] = [
     case(
         Family::Pl011,
         WORDS,
@@ -108,8 +108,8 @@ const fn case(
     flags: usize,
     sending: u32,
     idle: u32,
-) -> Case {
-    Case {
+) -> UartCase {
+    UartCase {
         family,
         layout,
         data,
@@ -119,7 +119,7 @@ const fn case(
     }
 }
 
-impl Case {
+impl UartCase {
     fn device(&self, slow: u32) -> RefCell<Device> {
         // A driver that went further would leave the page that is checked and mapped.
         let bytes = self.family.registers() << self.layout.shift;
@@ -170,7 +170,7 @@ fn a_flush_waits_until_all_has_left() {
         port.flush();
         assert_eq!(device.borrow().delay, 0, "{:?}", case.family);
     }
-    let imx = Case {
+    let imx = UartCase {
         flags: 0x98,
         sending: 0,
         idle: 1 << 3,
@@ -197,7 +197,7 @@ fn a_device_that_is_never_ready_does_not_hang() {
 }
 
 /// Returns what `enable` writes to the registers with these values.
-fn enabling(case: &Case, registers: &[(usize, u32)]) -> Vec<(usize, u32)> {
+fn enabling(case: &UartCase, registers: &[(usize, u32)]) -> Vec<(usize, u32)> {
     let device = case.device(0);
     for (offset, value) in registers {
         device.borrow_mut().registers[*offset] = *value;

@@ -8,7 +8,7 @@ use granule_kcore::rate_limit::RateLimit;
 
 /// The subject of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum Subject {
     /// A next kernel was loaded.
     Loaded,
     /// The call itself: descriptors, flags, magic numbers, the command line.
@@ -31,10 +31,10 @@ pub(crate) enum Kind {
     Stays,
 }
 
-const KINDS: usize = Kind::Stays as usize + 1;
+const KINDS: usize = Subject::Stays as usize + 1;
 
 /// Prints a line of `kind`, if its rate limit allows it.
-pub(crate) fn say(kind: Kind, say: impl FnOnce()) {
+pub(crate) fn say(kind: Subject, say: impl FnOnce()) {
     static LIMITS: Lock<[RateLimit; KINDS]> = Lock::new([RateLimit::NEW; KINDS]);
 
     let now = cpu::counter_now();

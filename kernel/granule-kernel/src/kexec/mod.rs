@@ -77,7 +77,7 @@ pub(crate) use state::{Busy, load, unload, with_loaded};
 mod state {
     use super::Request;
     use super::loaded::Loaded;
-    use super::messages::{self, Kind};
+    use super::messages::{self, Subject};
     use super::refused::Refused;
     use crate::dev::console::print;
     use crate::lock::Lock;
@@ -108,7 +108,7 @@ mod state {
     /// Loads a next kernel in place of the loaded one. On refusal the loaded one stays.
     pub(crate) fn load(_busy: &Busy, request: &Request<'_>) -> Result<(), Refused> {
         let new = super::load::load(request)?;
-        messages::say(Kind::Loaded, || {
+        messages::say(Subject::Loaded, || {
             print!("granule: kexec: the next kernel is loaded\n{new}");
         });
         let old = LOADED.with(|slot| slot.replace(new));

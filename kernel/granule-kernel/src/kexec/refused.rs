@@ -1,6 +1,6 @@
 //! Why a next kernel is refused: one line for people, one error for the program that asked.
 
-use super::messages::Kind;
+use super::messages::Subject;
 use crate::mm::pages::NoMemory;
 use core::fmt;
 use granule_kcore::kexec::next_tree::NextTreeError;
@@ -72,16 +72,16 @@ impl Refused {
     }
 
     /// The kind of its console line.
-    pub(crate) fn kind(&self) -> Kind {
+    pub(crate) fn kind(&self) -> Subject {
         match self {
-            Self::Call(_) => Kind::Call,
-            Self::Image(_) => Kind::Image,
-            Self::Segment(Refusal::OutOfPages { .. }) | Self::Transition(_) => Kind::Over,
-            Self::Segment(_) => Kind::Place,
-            Self::Memory { what: PAGES } => Kind::Pages,
-            Self::Memory { .. } => Kind::Memory,
-            Self::Tree(_) | Self::Machine(_) | Self::RelocationList(_) => Kind::Machine,
-            Self::Busy => Kind::Busy,
+            Self::Call(_) => Subject::Call,
+            Self::Image(_) => Subject::Image,
+            Self::Segment(Refusal::OutOfPages { .. }) | Self::Transition(_) => Subject::Over,
+            Self::Segment(_) => Subject::Place,
+            Self::Memory { what: PAGES } => Subject::Pages,
+            Self::Memory { .. } => Subject::Memory,
+            Self::Tree(_) | Self::Machine(_) | Self::RelocationList(_) => Subject::Machine,
+            Self::Busy => Subject::Busy,
         }
     }
 

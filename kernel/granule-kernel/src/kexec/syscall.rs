@@ -1,7 +1,7 @@
 //! The system calls that load a next kernel and leave for it.
 
 use super::leave;
-use super::messages::{self, Kind};
+use super::messages::{self, Subject};
 use super::refused::{Call, Refused};
 use super::{Busy, Request, load as load_kernel, unload, with_loaded};
 use crate::dev::console::println;
@@ -141,7 +141,7 @@ fn refuse(why: &Refused) -> Errno {
     why.errno()
 }
 
-fn say(kind: Kind, why: &impl Display) {
+fn say(kind: Subject, why: &impl Display) {
     messages::say(kind, || {
         println!("granule: kexec refused: {why}\n@granule kexec.refused={why}");
     });
@@ -167,6 +167,6 @@ fn reboot(_: &mut Current<'_>, [magic, second, command, ..]: Arguments) -> CallR
         return Err(refuse(&Refused::Busy));
     };
     let why = leave::execute(&busy);
-    say(Kind::Stays, &why);
+    say(Subject::Stays, &why);
     Err(why.errno())
 }

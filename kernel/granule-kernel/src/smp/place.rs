@@ -15,7 +15,7 @@ use granule::table::{Leaves, Piece};
 use granule_boot::memblock::Direction;
 
 /// The place of a CPU.
-pub(super) struct Place {
+pub(super) struct CpuPlace {
     pub(super) cpu: &'static PerCpu,
     pub(super) mailbox: &'static Mailbox,
     /// Physical address of the bottom of the CPU's own stack.
@@ -50,7 +50,7 @@ pub(super) fn mailbox(number: usize) -> Option<&'static Mailbox> {
 }
 
 /// Gives the next CPU its place.
-pub(super) fn prepare(machine: &mut BringUp<'_, '_>, affinity: u64) -> Result<Place, Obstacle> {
+pub(super) fn prepare(machine: &mut BringUp<'_, '_>, affinity: u64) -> Result<CpuPlace, Obstacle> {
     let number = percpu::ready();
     let page = machine.request.geometry.page_size().bytes();
     let data_bytes = (mailbox_offset() + size_of::<Mailbox>() as u64).next_multiple_of(page);
@@ -100,7 +100,7 @@ pub(super) fn prepare(machine: &mut BringUp<'_, '_>, affinity: u64) -> Result<Pl
         bring_up::lines_dropped(start, size_of::<Mailbox>() as u64);
     }
     let mailbox = mailbox(number).ok_or(Obstacle::NoPlace)?;
-    Ok(Place {
+    Ok(CpuPlace {
         cpu,
         mailbox,
         stack: physical,

@@ -7,7 +7,7 @@
 
 use super::hook::CPUS;
 use super::inputs::{BringUp, Obstacle};
-use super::place::{self, Place};
+use super::place::{self, CpuPlace};
 use super::{identity as identity_map, interrupts, release, secondary, state};
 use crate::arch::{cpu, image};
 use crate::cpu::identity;
@@ -440,13 +440,13 @@ impl fmt::Display for Failure {
 
 fn start_one(
     machine: &mut BringUp<'_, '_>,
-    place: &Place,
+    place: &CpuPlace,
     other: Other,
     needs: &Needs,
     psci: bool,
     patience: u64,
 ) -> Result<Facts, Failure> {
-    let Place { cpu, mailbox, .. } = *place;
+    let CpuPlace { cpu, mailbox, .. } = *place;
     let number = cpu.number();
     if other.by == EnableMethod::Psci && !psci {
         return Err(Failure::Obstacle(Obstacle::NoPsci));

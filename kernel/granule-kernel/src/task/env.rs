@@ -20,7 +20,7 @@ use granule_linux_abi::abi::Errno;
 use granule_linux_abi::abi::time::NANOSECONDS;
 use granule_linux_abi::env::{Env, Ram, Slept};
 use granule_linux_abi::files::Channel;
-use granule_linux_abi::processes::{Place, Processes};
+use granule_linux_abi::processes::{ProcessPlace, Processes};
 use granule_linux_abi::signals::frame::{FpRegisters, Registers};
 
 /// The most bytes written to the console at once.
@@ -79,7 +79,7 @@ impl Env for Current<'_> {
         self.memory().ok_or(Errno::EFAULT)?.make_writable(at, bytes)
     }
 
-    fn with<R>(&mut self, work: impl FnOnce(&mut Processes<'_, Tasks>, Place) -> R) -> R {
+    fn with<R>(&mut self, work: impl FnOnce(&mut Processes<'_, Tasks>, ProcessPlace) -> R) -> R {
         let place = self.task.place();
         process_table::with(|processes| work(processes, place))
     }
@@ -88,7 +88,7 @@ impl Env for Current<'_> {
         &mut self,
         channel: Channel,
         until: Option<u64>,
-        mut ready: impl FnMut(&mut Processes<'_, Tasks>, Place) -> bool,
+        mut ready: impl FnMut(&mut Processes<'_, Tasks>, ProcessPlace) -> bool,
     ) -> Slept {
         let place = self.task.place();
         let waits = |channel| {

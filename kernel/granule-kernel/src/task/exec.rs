@@ -23,7 +23,7 @@ use granule_linux_abi::abi::auxv::{
 };
 use granule_linux_abi::execve::MOST_TEXT_BYTES;
 use granule_linux_abi::program::page_size::{self, Chosen, Wishes};
-use granule_linux_abi::program::{Place, Program, Segment};
+use granule_linux_abi::program::{Program, ProgramPlace, Segment};
 use granule_linux_abi::start_stack::{Start, Texts};
 use granule_linux_abi::syscall::STACK_BYTES;
 
@@ -103,7 +103,7 @@ pub(crate) fn load(
     texts: Texts<'_>,
     wish: Option<PageSize>,
 ) -> Result<Loaded, Errno> {
-    let place = Place {
+    let place = ProgramPlace {
         page: kernel_tables::kernel().map_or(0, Kernel::page),
         addresses: LOWEST..mappings_end(),
         movable_at: MOVABLE_AT,

@@ -11,9 +11,13 @@ use arrayvec::ArrayVec;
 use core::sync::atomic::Ordering;
 use granule_linux_abi::abi::process::Status;
 use granule_linux_abi::files::Files;
-use granule_linux_abi::files::file_tree::{ArchiveError, Kind, Node, NodeId, Tree, nodes_needed};
+use granule_linux_abi::files::file_tree::{
+    ArchiveError, Node, NodeId, NodeKind, Tree, nodes_needed,
+};
 use granule_linux_abi::files::path::Last;
-use granule_linux_abi::processes::{Place, Processes, Reaped, Relation, Selection, TaskTable};
+use granule_linux_abi::processes::{
+    ProcessPlace, Processes, Reaped, Relation, Selection, TaskTable,
+};
 
 type Table = Processes<'static, Tasks>;
 
@@ -26,27 +30,27 @@ pub(crate) struct Tasks;
 impl TaskTable for Tasks {
     type Frames = PageFrames;
 
-    fn relation(&self, place: Place) -> Option<Relation> {
+    fn relation(&self, place: ProcessPlace) -> Option<Relation> {
         let task = task_table::at(place).filter(|task| task.is_known())?;
         Some(task.relation())
     }
 
-    fn find(&self, pid: u32) -> Option<Place> {
+    fn find(&self, pid: u32) -> Option<ProcessPlace> {
         task_table::place_of(pid)
     }
 
-    fn set_group(&mut self, place: Place, group: u32) {
+    fn set_group(&mut self, place: ProcessPlace, group: u32) {
         if let Some(task) = task_table::at(place) {
             task_table::set_group(task, group);
         }
     }
 
-    fn can_reap(&self, parent: Place, which: Selection) -> bool {
+    fn can_reap(&self, parent: ProcessPlace, which: Selection) -> bool {
         let parent = task_table::at(parent);
         parent.is_none_or(|parent| task_table::can_reap(parent, which))
     }
 
-    fn reap(&mut self, parent: Place, which: Selection) -> Reaped {
+    fn reap(&mut self, parent: ProcessPlace, which: Selection) -> Reaped {
         task_table::at(parent).map_or(Reaped::NoChildren, |parent| task_table::reap(parent, which))
     }
 }
@@ -86,7 +90,7 @@ const WOKEN_AT_ONCE: usize = 16;
 fn with_all(work: &mut dyn FnMut(&mut Table)) {
     let mut work = Some(work);
     loop {
-        let mut woken = ArrayVec::<Place, WOKEN_AT_ONCE>::new();
+        let mut woken = ArrayVec::<ProcessPlace, WOKEN_AT_ONCE>::new();
         TABLE.with(|slot| {
             let Some(processes) = slot else {
                 return;
@@ -133,7 +137,7 @@ pub(super) fn program(path: &[u8]) -> Option<(NodeId, &'static [u8])> {
             .files
             .find(NodeId::ROOT, path, Last::Follow, None)
             .ok()?;
-        let is_file = processes.files.tree.kind(node) == Kind::File;
+        let is_file = processes.files.tree.kind(node) == NodeKind::File;
         is_file.then(|| (node, processes.files.tree.content(node)))
     })
 }

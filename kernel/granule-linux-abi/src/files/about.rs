@@ -1,7 +1,7 @@
 //! Metadata of files: `stat`, and the entries of a directory.
 
 use super::Files;
-use super::file_tree::{About, Kind, NodeId};
+use super::file_tree::{About, NodeId, NodeKind};
 use super::open::{OpenFile, What};
 use crate::abi::Errno;
 use crate::abi::file::{DIRECTORY_ENTRY_HEAD, DirectoryEntry, S_IFIFO, Stat, device_number};
@@ -23,7 +23,7 @@ const FIRST_CHILD: u64 = 2;
 /// Makes the `stat` structure.
 pub fn stat(about: &About, device: u32) -> Stat {
     let rdev = match about.kind {
-        Kind::Device { major, minor } => device_number(major, minor),
+        NodeKind::Device { major, minor } => device_number(major, minor),
         _ => 0,
     };
     let time = [i64::from(about.mtime), 0];
@@ -56,7 +56,7 @@ impl<F: Frames> Files<'_, F> {
         match file.what {
             What::PipeOut(index) | What::PipeIn(index) => {
                 let about = About {
-                    kind: Kind::Other,
+                    kind: NodeKind::Other,
                     mode: S_IFIFO | 0o600,
                     uid: 0,
                     gid: 0,

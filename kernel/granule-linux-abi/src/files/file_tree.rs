@@ -46,7 +46,7 @@ enum Name {
 
 /// The type of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum NodeKind {
     /// A directory, which may have children.
     Directory,
     /// A regular file.
@@ -81,7 +81,7 @@ pub enum Status {
 #[derive(Clone, Copy, Debug)]
 pub struct Node {
     name: Name,
-    kind: Kind,
+    kind: NodeKind,
     content: Piece,
     parent: u32,
     first_child: u32,
@@ -101,7 +101,7 @@ impl Node {
     /// The initial value of unused storage.
     pub const EMPTY: Self = Self {
         name: Name::Own(b""),
-        kind: Kind::Directory,
+        kind: NodeKind::Directory,
         content: Piece {
             start: 0,
             length: 0,
@@ -123,7 +123,7 @@ impl Node {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct About {
     /// The type of the node.
-    pub kind: Kind,
+    pub kind: NodeKind,
     /// File type and permissions, in C's encoding.
     pub mode: u32,
     /// The user number.
@@ -237,20 +237,20 @@ impl<'a, S: AsRef<[Node]> + AsMut<[Node]>> Tree<'a, S> {
         }
         if let Some(dev) = tree.own_directory(root, b"dev")? {
             for (name, major, minor) in DEVICES {
-                let kind = Kind::Device { major, minor };
+                let kind = NodeKind::Device { major, minor };
                 tree.own_node(dev, name, kind, CHARACTERS | 0o666)?;
             }
         }
         if let Some(proc) = tree.own_directory(root, b"proc")?
             && let Some(own) = tree.own_directory(proc, b"self")?
         {
-            tree.own_node(own, b"exe", Kind::ExeLink, LINK | 0o777)?;
+            tree.own_node(own, b"exe", NodeKind::ExeLink, LINK | 0o777)?;
         }
         if let Some(sys) = tree.own_directory(root, b"sys")?
             && let Some(kernel) = tree.own_directory(sys, b"kernel")?
         {
             for (name, status) in STATUS {
-                tree.own_node(kernel, name, Kind::Status(status), FILE | 0o444)?;
+                tree.own_node(kernel, name, NodeKind::Status(status), FILE | 0o444)?;
             }
         }
         tree.count_links();
@@ -293,22 +293,22 @@ impl<'a, S: AsRef<[Node]> + AsMut<[Node]>> Tree<'a, S> {
             length,
         };
         let kind = match entry.mode & KIND {
-            DIRECTORY => Kind::Directory,
-            FILE => Kind::File,
-            LINK => Kind::Link,
-            CHARACTERS => Kind::Device {
+            DIRECTORY => NodeKind::Directory,
+            FILE => NodeKind::File,
+            LINK => NodeKind::Link,
+            CHARACTERS => NodeKind::Device {
                 major: entry.rdev.0,
                 minor: entry.rdev.1,
             },
-            _ => Kind::Other,
+            _ => NodeKind::Other,
         };
-        let is_directory = self.node_mut(at)?.kind == Kind::Directory;
-        if !made && is_directory != (kind == Kind::Directory) {
+        let is_directory = self.node_mut(at)?.kind == NodeKind::Directory;
+        if !made && is_directory != (kind == NodeKind::Directory) {
             return Err(bad);
         }
         let archived = (entry.ino, entry.device.0, entry.device.1);
         let same = match kind {
-            Kind::File if entry.links > 1 => self.hard_link_of(at, archived).unwrap_or(at),
+            NodeKind::File if entry.links > 1 => self.hard_link_of(at, archived).unwrap_or(at),
             _ => at,
         };
         let node = self.node_mut(at)?;
@@ -330,7 +330,7 @@ impl<'a, S: AsRef<[Node]> + AsMut<[Node]>> Tree<'a, S> {
         let nodes = self.nodes.as_ref().get(..self.used as usize)?;
         let is_it = |(id, node): &(usize, &Node)| {
             *id != not.0 as usize
-                && node.kind == Kind::File
+                && node.kind == NodeKind::File
                 && node.archived == archived
                 && node.same as usize == *id
         };
@@ -348,7 +348,7 @@ impl<'a, S: AsRef<[Node]> + AsMut<[Node]>> Tree<'a, S> {
         name: Piece,
         bad: ArchiveError,
     ) -> Result<(NodeId, bool), ArchiveError> {
-        if self.node(parent).kind != Kind::Directory {
+        if self.node(parent).kind != NodeKind::Directory {
             return Err(bad);
         }
         if let Some(child) = self.child(parent, self.piece(name)) {
@@ -382,7 +382,7 @@ impl<'a, S: AsRef<[Node]> + AsMut<[Node]>> Tree<'a, S> {
         name: &'static [u8],
     ) -> Result<Option<NodeId>, ArchiveError> {
         match self.child(parent, name) {
-            Some(child) if self.node(child).kind == Kind::Directory => Ok(Some(child)),
+            Some(child) if self.node(child).kind == NodeKind::Directory => Ok(Some(child)),
             Some(_) => Ok(None),
             None => self.append(parent, Name::Own(name)).map(Some),
         }
@@ -392,7 +392,7 @@ impl<'a, S: AsRef<[Node]> + AsMut<[Node]>> Tree<'a, S> {
         &mut self,
         parent: NodeId,
         name: &'static [u8],
-        kind: Kind,
+        kind: NodeKind,
         mode: u32,
     ) -> Result<(), ArchiveError> {
         if self.child(parent, name).is_some() {
@@ -407,7 +407,7 @@ impl<'a, S: AsRef<[Node]> + AsMut<[Node]>> Tree<'a, S> {
     /// Counts links: the names of a file; the subdirectories of a directory and two more.
     fn count_links(&mut self) {
         for id in 0..self.used {
-            let directory = self.node(NodeId(id)).kind == Kind::Directory;
+            let directory = self.node(NodeId(id)).kind == NodeKind::Directory;
             if let Ok(node) = self.node_mut(NodeId(id)) {
                 node.links = if directory { 2 } else { 0 };
             }
@@ -415,7 +415,7 @@ impl<'a, S: AsRef<[Node]> + AsMut<[Node]>> Tree<'a, S> {
         for id in 0..self.used {
             let node = *self.node(NodeId(id));
             let counted = match node.kind {
-                Kind::Directory => node.parent,
+                NodeKind::Directory => node.parent,
                 _ => node.same,
             };
             // No directory contains the root.
@@ -465,7 +465,7 @@ impl<'a, S: AsRef<[Node]>> Tree<'a, S> {
     }
 
     /// The type of a node.
-    pub fn kind(&self, id: NodeId) -> Kind {
+    pub fn kind(&self, id: NodeId) -> NodeKind {
         self.node(id).kind
     }
 
@@ -473,7 +473,7 @@ impl<'a, S: AsRef<[Node]>> Tree<'a, S> {
     pub fn content(&self, id: NodeId) -> &'a [u8] {
         let node = self.node(id);
         match node.kind {
-            Kind::File | Kind::Link => self.piece(self.node(NodeId(node.same)).content),
+            NodeKind::File | NodeKind::Link => self.piece(self.node(NodeId(node.same)).content),
             _ => &[],
         }
     }
@@ -487,7 +487,7 @@ impl<'a, S: AsRef<[Node]>> Tree<'a, S> {
             mode: node.mode,
             uid: node.uid,
             gid: node.gid,
-            links: if node.kind == Kind::Directory {
+            links: if node.kind == NodeKind::Directory {
                 node.links
             } else {
                 shared.links
@@ -501,7 +501,7 @@ impl<'a, S: AsRef<[Node]>> Tree<'a, S> {
     /// The children of a directory, in the order of the archive.
     pub fn children(&self, directory: NodeId) -> impl Iterator<Item = NodeId> {
         let first = match self.node(directory).kind {
-            Kind::Directory => self.node(directory).first_child,
+            NodeKind::Directory => self.node(directory).first_child,
             _ => NONE,
         };
         core::iter::successors(self.existing(first), |id| {

@@ -25,7 +25,7 @@ use crate::abi::file::{
 };
 use crate::owned::{Array, Frames};
 use descriptors::OpenId;
-use file_tree::{Kind, Node, NodeId, Tree};
+use file_tree::{Node, NodeId, NodeKind, Tree};
 use kexec::Kexec;
 use open::{Device, OpenFile, What};
 use path::{Last, PathError, lookup};
@@ -120,7 +120,7 @@ impl<'a, F: Frames> Files<'a, F> {
             Err(error) => return Err(error.into()),
         };
         let kind = self.tree.kind(node);
-        if flags & O_DIRECTORY != 0 && kind != Kind::Directory {
+        if flags & O_DIRECTORY != 0 && kind != NodeKind::Directory {
             return Err(Errno::ENOTDIR);
         }
         if flags & O_PATH != 0 {
@@ -128,19 +128,19 @@ impl<'a, F: Frames> Files<'a, F> {
         }
         let writes = flags & O_ACCMODE != 0;
         let what = match kind {
-            Kind::Directory if writes || flags & O_CREAT != 0 => return Err(Errno::EISDIR),
-            Kind::File | Kind::Status(_) if writes || flags & O_TRUNC != 0 => {
+            NodeKind::Directory if writes || flags & O_CREAT != 0 => return Err(Errno::EISDIR),
+            NodeKind::File | NodeKind::Status(_) if writes || flags & O_TRUNC != 0 => {
                 return Err(Errno::EROFS);
             }
-            Kind::Directory => What::Directory(node),
-            Kind::File => What::File(node),
-            Kind::Status(status) => What::Status(status, node),
-            Kind::Link | Kind::ExeLink => return Err(Errno::ELOOP),
-            Kind::Device { major, minor } => {
+            NodeKind::Directory => What::Directory(node),
+            NodeKind::File => What::File(node),
+            NodeKind::Status(status) => What::Status(status, node),
+            NodeKind::Link | NodeKind::ExeLink => return Err(Errno::ELOOP),
+            NodeKind::Device { major, minor } => {
                 let device = Device::of(major, minor).ok_or(Errno::ENODEV)?;
                 What::Device(device, node)
             }
-            Kind::Other => return Err(Errno::ENODEV),
+            NodeKind::Other => return Err(Errno::ENODEV),
         };
         // Flags with an effect on the opening only are not kept.
         let kept = flags & !(O_CREAT | O_EXCL | O_TRUNC | O_NOFOLLOW | O_CLOEXEC | O_DIRECTORY);

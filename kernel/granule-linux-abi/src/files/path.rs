@@ -3,7 +3,7 @@
 //! The code neither recurses nor allocates: a stack of slices, bounded by the most symbolic links, holds
 //! the rest of the path and of each link's target.
 
-use super::file_tree::{Kind, MOST_NAME_BYTES, Node, NodeId, Tree};
+use super::file_tree::{MOST_NAME_BYTES, Node, NodeId, NodeKind, Tree};
 use arrayvec::ArrayVec;
 
 /// The most symbolic links followed in one lookup.
@@ -71,7 +71,7 @@ pub fn lookup<S: AsRef<[Node]>>(
             .iter()
             .all(|rest| rest.iter().all(|byte| *byte == b'/'));
 
-        if tree.kind(at) != Kind::Directory {
+        if tree.kind(at) != NodeKind::Directory {
             return Err(PathError::NotDirectory);
         }
         if name.len() > MOST_NAME_BYTES {
@@ -85,13 +85,13 @@ pub fn lookup<S: AsRef<[Node]>>(
                 .ok_or(PathError::NotFound { only_last: is_last })?,
         };
         let kind = tree.kind(next);
-        let is_link = matches!(kind, Kind::Link | Kind::ExeLink);
+        let is_link = matches!(kind, NodeKind::Link | NodeKind::ExeLink);
         at = if is_link && (!is_last || needs_directory || last == Last::Follow) {
             links += 1;
             if links > MOST_LINKS {
                 return Err(PathError::Loop);
             }
-            if kind == Kind::ExeLink {
+            if kind == NodeKind::ExeLink {
                 exe.ok_or(GONE)?
             } else {
                 let target = tree.content(next);
@@ -110,7 +110,7 @@ pub fn lookup<S: AsRef<[Node]>>(
         } else {
             next
         };
-        if needs_directory && tree.kind(at) != Kind::Directory {
+        if needs_directory && tree.kind(at) != NodeKind::Directory {
             return Err(PathError::NotDirectory);
         }
     }

@@ -59,7 +59,7 @@ pub const fn places_for(free_bytes: u64) -> usize {
 }
 
 /// A place in the table.
-pub type Place = usize;
+pub type ProcessPlace = usize;
 
 /// The number of lists of processes that wait for one of several events.
 const EVENT_LISTS: usize = 64;
@@ -168,7 +168,7 @@ impl<'a, T: TaskTable> Processes<'a, T> {
     /// # Errors
     ///
     /// `ESRCH` if there is none.
-    pub fn get(&self, place: Place) -> Result<&Process, Errno> {
+    pub fn get(&self, place: ProcessPlace) -> Result<&Process, Errno> {
         let slot = self.slots.get(place).and_then(Option::as_ref);
         slot.and_then(|process| process.first()).ok_or(Errno::ESRCH)
     }
@@ -178,14 +178,14 @@ impl<'a, T: TaskTable> Processes<'a, T> {
     /// # Errors
     ///
     /// As for [`get`](Self::get).
-    pub fn get_mut(&mut self, place: Place) -> Result<&mut Process, Errno> {
+    pub fn get_mut(&mut self, place: ProcessPlace) -> Result<&mut Process, Errno> {
         Ok(self.files_and(place)?.1)
     }
 
     /// The files and a process, both mutably.
     pub(crate) fn files_and(
         &mut self,
-        place: Place,
+        place: ProcessPlace,
     ) -> Result<(&mut Files<'a, T::Frames>, &mut Process), Errno> {
         let slot = self.slots.get_mut(place).and_then(Option::as_mut);
         let process = slot.and_then(|process| process.first_mut());
@@ -197,7 +197,7 @@ impl<'a, T: TaskTable> Processes<'a, T> {
     /// # Errors
     ///
     /// `ENOMEM`.
-    pub fn begin(&mut self, place: Place, exe: NodeId) -> Result<(), Errno> {
+    pub fn begin(&mut self, place: ProcessPlace, exe: NodeId) -> Result<(), Errno> {
         let mut array = Process::allocate()?;
         let process = array.first_mut().ok_or(Errno::ENOMEM)?;
         process.signals.set_init();
@@ -223,7 +223,7 @@ impl<'a, T: TaskTable> Processes<'a, T> {
     /// # Errors
     ///
     /// `ENOMEM`, without any trace of the child; `EAGAIN` for an invalid place.
-    pub fn fork(&mut self, parent: Place, place: Place) -> Result<(), Errno> {
+    pub fn fork(&mut self, parent: ProcessPlace, place: ProcessPlace) -> Result<(), Errno> {
         let mut array = Process::allocate()?;
         let process = array.first_mut().ok_or(Errno::ENOMEM)?;
         process.copy(self.get(parent)?);
@@ -240,7 +240,7 @@ impl<'a, T: TaskTable> Processes<'a, T> {
     /// # Errors
     ///
     /// As for [`get`](Self::get).
-    pub fn execute(&mut self, place: Place, exe: NodeId, path: &[u8]) -> Result<(), Errno> {
+    pub fn execute(&mut self, place: ProcessPlace, exe: NodeId, path: &[u8]) -> Result<(), Errno> {
         loop {
             let (files, process) = self.files_and(place)?;
             let Some(open) = process.descriptors.take_close_on_exec() else {
@@ -259,7 +259,7 @@ impl<'a, T: TaskTable> Processes<'a, T> {
     }
 
     /// Ends the process at a place and frees its state; also for a child that could not be completed.
-    pub fn end(&mut self, place: Place) {
+    pub fn end(&mut self, place: ProcessPlace) {
         while let Ok((files, process)) = self.files_and(place)
             && let Some(open) = process.descriptors.take_any()
         {
@@ -274,7 +274,7 @@ impl<'a, T: TaskTable> Processes<'a, T> {
     }
 
     /// Sets the channel that the process sleeps on, `None` while it runs.
-    pub fn set_waits(&mut self, place: Place, channel: Option<Channel>) {
+    pub fn set_waits(&mut self, place: ProcessPlace, channel: Option<Channel>) {
         let Ok(process) = self.get_mut(place) else {
             return;
         };
@@ -286,7 +286,7 @@ impl<'a, T: TaskTable> Processes<'a, T> {
     }
 
     /// Sends a signal to the process at `place`.
-    pub(crate) fn send(&mut self, place: Place, signal: u8, cause: Cause) {
+    pub(crate) fn send(&mut self, place: ProcessPlace, signal: u8, cause: Cause) {
         if let Ok(process) = self.get_mut(place)
             && process.signals.send(signal, cause)
         {
@@ -317,12 +317,12 @@ impl<'a, T: TaskTable> Processes<'a, T> {
     }
 
     /// Wakes the process at a place.
-    pub(crate) fn wake_place(&mut self, place: Place) {
+    pub(crate) fn wake_place(&mut self, place: ProcessPlace) {
         self.woken.insert(place);
     }
 
     /// Wakes a process after a change of its mask, if it has a signal to handle now.
-    pub(crate) fn unblocked(&mut self, place: Place) {
+    pub(crate) fn unblocked(&mut self, place: ProcessPlace) {
         if self
             .get(place)
             .is_ok_and(|process| process.signals.has_work())

@@ -1,6 +1,6 @@
 //! The numbers of processes: which place has a number, and which number is next.
 
-use super::{MOST_PROCESSES, Place};
+use super::{MOST_PROCESSES, ProcessPlace};
 use crate::owned::{Array, Frames};
 
 /// Numbers for each place. A process takes up to two, its own and that of a group that has outlived the
@@ -37,7 +37,7 @@ impl<F: Frames> Numbers<F> {
     }
 
     /// Gives the process at `place` a number that no process and no group has.
-    pub fn give(&mut self, place: Place) -> Option<u32> {
+    pub fn give(&mut self, place: ProcessPlace) -> Option<u32> {
         let count = self.numbers.len() as u32;
         for _ in 1..count {
             self.last = if self.last + 1 < count {
@@ -63,7 +63,7 @@ impl<F: Frames> Numbers<F> {
 
     /// The place of the process with this number.
     #[must_use]
-    pub fn place(&self, pid: u32) -> Option<Place> {
+    pub fn place(&self, pid: u32) -> Option<ProcessPlace> {
         let number = self.numbers.get(pid as usize)?;
         usize::from(number.process).checked_sub(1)
     }

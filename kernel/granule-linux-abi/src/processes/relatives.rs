@@ -1,7 +1,7 @@
 //! The rules among parents, children and process groups: which processes a call selects, and which
 //! process learns of a child's end. The kernel's table of tasks stores the relations.
 
-use super::{Place, Processes};
+use super::{ProcessPlace, Processes};
 use crate::abi::Errno;
 use crate::abi::process::Status;
 use crate::abi::signal::{
@@ -29,19 +29,19 @@ pub trait TaskTable {
     type Frames: Frames;
 
     /// The relations of the process at a place. `None` unless the process runs or is a zombie.
-    fn relation(&self, place: Place) -> Option<Relation>;
+    fn relation(&self, place: ProcessPlace) -> Option<Relation>;
 
     /// The place of the process with this number, if it runs or is a zombie.
-    fn find(&self, pid: u32) -> Option<Place>;
+    fn find(&self, pid: u32) -> Option<ProcessPlace>;
 
     /// Moves a process to a group.
-    fn set_group(&mut self, place: Place, group: u32);
+    fn set_group(&mut self, place: ProcessPlace, group: u32);
 
     /// Whether [`reap`](Self::reap) would find a child, or no such child exists.
-    fn can_reap(&self, parent: Place, which: Selection) -> bool;
+    fn can_reap(&self, parent: ProcessPlace, which: Selection) -> bool;
 
     /// Finds an ended child and forgets it.
-    fn reap(&mut self, parent: Place, which: Selection) -> Reaped;
+    fn reap(&mut self, parent: ProcessPlace, which: Selection) -> Reaped;
 }
 
 /// A selection of processes.
@@ -122,21 +122,21 @@ const fn cause_of(pid: u32, status: Status) -> Cause {
 
 impl<T: TaskTable> Processes<'_, T> {
     /// The relations of the process at a place.
-    pub(crate) fn relation(&self, place: Place) -> Result<Relation, Errno> {
+    pub(crate) fn relation(&self, place: ProcessPlace) -> Result<Relation, Errno> {
         self.tasks.relation(place).ok_or(Errno::ESRCH)
     }
 
-    fn relations(&self) -> impl Iterator<Item = (Place, Relation)> {
+    fn relations(&self) -> impl Iterator<Item = (ProcessPlace, Relation)> {
         (0..self.slots.len()).filter_map(|place| Some((place, self.tasks.relation(place)?)))
     }
 
     /// The place of the process with this number.
-    pub(crate) fn place_of(&self, pid: u32) -> Result<Place, Errno> {
+    pub(crate) fn place_of(&self, pid: u32) -> Result<ProcessPlace, Errno> {
         self.tasks.find(pid).ok_or(Errno::ESRCH)
     }
 
     /// `kill`: signals a process, a group or all processes.
-    pub(crate) fn kill(&mut self, from: Place, to: i32, signal: i32) -> Result<(), Errno> {
+    pub(crate) fn kill(&mut self, from: ProcessPlace, to: i32, signal: i32) -> Result<(), Errno> {
         let signal = signal_number(signal)?;
         let caller = self.relation(from)?;
         let chosen = Selection::of(to, caller.group);
@@ -175,7 +175,7 @@ impl<T: TaskTable> Processes<'_, T> {
     }
 
     /// Starts the making of a child, which stays invisible until [`finish_fork`](Self::finish_fork).
-    pub fn begin_fork(&mut self, parent: Place) {
+    pub fn begin_fork(&mut self, parent: ProcessPlace) {
         if let Ok(process) = self.get_mut(parent) {
             process.signals.take_for_child();
         }
@@ -183,7 +183,7 @@ impl<T: TaskTable> Processes<'_, T> {
 
     /// Records a group's signal for a child that the process is making: the child belongs to the group,
     /// too.
-    fn send_to_forked(&mut self, parent: Place, signal: u8) {
+    fn send_to_forked(&mut self, parent: ProcessPlace, signal: u8) {
         if let Ok(process) = self.get_mut(parent) {
             process.signals.send_to_child(signal);
         }
@@ -192,7 +192,7 @@ impl<T: TaskTable> Processes<'_, T> {
     /// Makes the new child at `place` visible. False if the parent must first handle a signal, which may
     /// be meant for both. A signal that the parent blocks goes to both as well, since the child has the
     /// parent's mask.
-    pub fn finish_fork(&mut self, parent: Place, place: Place) -> bool {
+    pub fn finish_fork(&mut self, parent: ProcessPlace, place: ProcessPlace) -> bool {
         let Ok(process) = self.get_mut(parent) else {
             return true;
         };
@@ -226,7 +226,7 @@ impl<T: TaskTable> Processes<'_, T> {
     }
 
     /// `wait4` without waiting: an ended child, or the news that none has ended yet.
-    pub(crate) fn wait(&mut self, parent: Place, which: Selection) -> Result<Waited, Errno> {
+    pub(crate) fn wait(&mut self, parent: ProcessPlace, which: Selection) -> Result<Waited, Errno> {
         match self.tasks.reap(parent, which) {
             Reaped::NoChildren => Err(Errno::ECHILD),
             Reaped::One { pid, status } => Ok(Waited::Child { pid, status }),
@@ -235,7 +235,7 @@ impl<T: TaskTable> Processes<'_, T> {
     }
 
     /// Makes the process the leader of its own group, whose number is the process number.
-    pub(crate) fn lead_group(&mut self, caller: Place) -> Result<u32, Errno> {
+    pub(crate) fn lead_group(&mut self, caller: ProcessPlace) -> Result<u32, Errno> {
         let pid = self.relation(caller)?.pid;
         if self.relations().any(|(_, other)| other.group == pid) {
             return Err(Errno::EPERM);

@@ -13,23 +13,23 @@ use crate::owned::host::{self, HostFrames};
 #[derive(Debug, Default)]
 pub(crate) struct Kin(
     pub(crate) Vec<Option<(Relation, Option<u32>)>>,
-    Option<Place>,
+    Option<ProcessPlace>,
 );
 
 impl TaskTable for Kin {
     type Frames = HostFrames;
 
-    fn relation(&self, place: Place) -> Option<Relation> {
+    fn relation(&self, place: ProcessPlace) -> Option<Relation> {
         let slot = self.0.get(place).filter(|_| self.1 != Some(place))?;
         Some((*slot)?.0)
     }
-    fn find(&self, pid: u32) -> Option<Place> {
+    fn find(&self, pid: u32) -> Option<ProcessPlace> {
         (0..self.0.len()).find(|place| self.relation(*place).is_some_and(|it| it.pid == pid))
     }
-    fn set_group(&mut self, place: Place, group: u32) {
+    fn set_group(&mut self, place: ProcessPlace, group: u32) {
         self.0[place].as_mut().unwrap().0.group = group;
     }
-    fn can_reap(&self, parent: Place, which: Selection) -> bool {
+    fn can_reap(&self, parent: ProcessPlace, which: Selection) -> bool {
         let pid = self.relation(parent).unwrap().pid;
         let children = self.0.iter().flatten();
         let mut children = children
@@ -37,7 +37,7 @@ impl TaskTable for Kin {
             .peekable();
         children.peek().is_none() || children.any(|it| it.1.is_some())
     }
-    fn reap(&mut self, parent: Place, which: Selection) -> Reaped {
+    fn reap(&mut self, parent: ProcessPlace, which: Selection) -> Reaped {
         let pid = self.relation(parent).unwrap().pid;
         let mut result = Reaped::NoChildren;
         for slot in &mut self.0 {
@@ -86,7 +86,7 @@ pub(crate) fn processes() -> HostProcesses {
 }
 
 /// Makes a child of the process at `parent`. Returns its place, which is its number minus one.
-pub(crate) fn child(processes: &mut HostProcesses, parent: Place) -> Place {
+pub(crate) fn child(processes: &mut HostProcesses, parent: ProcessPlace) -> ProcessPlace {
     let place = processes.tasks.0.len();
     let from = processes.tasks.relation(parent).unwrap();
     let relation = Relation {
@@ -100,7 +100,7 @@ pub(crate) fn child(processes: &mut HostProcesses, parent: Place) -> Place {
 }
 
 /// Begins a fork of the process at `parent`. Returns the place of the invisible child.
-fn unborn(processes: &mut HostProcesses, parent: Place) -> Place {
+fn unborn(processes: &mut HostProcesses, parent: ProcessPlace) -> ProcessPlace {
     processes.begin_fork(parent);
     let place = child(processes, parent);
     processes.tasks.1 = Some(place);
@@ -108,21 +108,25 @@ fn unborn(processes: &mut HostProcesses, parent: Place) -> Place {
 }
 
 /// Completes the fork. Returns the child's pending signals; `None` if the parent must handle one first.
-fn born(processes: &mut HostProcesses, parent: Place, place: Place) -> Option<Vec<u8>> {
+fn born(
+    processes: &mut HostProcesses,
+    parent: ProcessPlace,
+    place: ProcessPlace,
+) -> Option<Vec<u8>> {
     let born = processes.finish_fork(parent, place);
     processes.tasks.1 = None;
     born.then(|| pending(processes, place))
 }
 
 /// Ends the process in the steps that the kernel takes.
-pub(crate) fn ends(processes: &mut HostProcesses, place: Place, status: Status) {
+pub(crate) fn ends(processes: &mut HostProcesses, place: ProcessPlace, status: Status) {
     processes.end(place);
     let (relation, _) = processes.tasks.0[place].unwrap();
     let wanted = processes.child_ended(relation.parent, relation.pid, status);
     processes.tasks.0[place] = wanted.then_some((relation, Some(status.word())));
 }
 
-fn act(processes: &mut HostProcesses, place: Place, signal: u8, handler: u64, flags: u64) {
+fn act(processes: &mut HostProcesses, place: ProcessPlace, signal: u8, handler: u64, flags: u64) {
     let action = SigAction {
         handler,
         flags,
@@ -132,12 +136,12 @@ fn act(processes: &mut HostProcesses, place: Place, signal: u8, handler: u64, fl
     process.signals.set_action(signal, action).unwrap();
 }
 
-fn pending(processes: &HostProcesses, place: Place) -> Vec<u8> {
+fn pending(processes: &HostProcesses, place: ProcessPlace) -> Vec<u8> {
     let set = processes.get(place).unwrap().signals.pending();
     (1..=64).filter(|signal| set.has(*signal)).collect()
 }
 
-fn woken(processes: &mut HostProcesses) -> Vec<Place> {
+fn woken(processes: &mut HostProcesses) -> Vec<ProcessPlace> {
     core::mem::take(&mut processes.woken).iter().collect()
 }
 
@@ -231,7 +235,7 @@ fn kill_finds_whom_it_means() {
 
 #[test]
 fn a_signal_for_a_group_meets_a_child_that_one_of_it_is_making() {
-    type Send = fn(&mut HostProcesses, Place, u8);
+    type Send = fn(&mut HostProcesses, ProcessPlace, u8);
     let group: Send = |processes, _, signal| processes.kill(0, 0, signal.into()).unwrap();
     let all: Send = |processes, _, signal| processes.kill(0, -1, signal.into()).unwrap();
     let one: Send = |processes, a, signal| processes.kill(0, a as i32 + 1, signal.into()).unwrap();

@@ -189,7 +189,7 @@ impl core::error::Error for ProgramError {}
 
 /// The addresses that programs may have, and the place of movable programs.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct ProgramPlace {
     /// Bytes of a page.
     pub page: u64,
     /// The addresses for programs.
@@ -198,7 +198,7 @@ pub struct Place {
     pub movable_at: u64,
 }
 
-impl Place {
+impl ProgramPlace {
     /// The same place, in pages of another size.
     #[must_use]
     pub fn with_pages(&self, size: PageSize) -> Self {
@@ -210,7 +210,7 @@ impl Place {
 }
 
 /// Reads and checks a program.
-pub fn read(file: &[u8], place: &Place) -> Result<Program, ProgramError> {
+pub fn read(file: &[u8], place: &ProgramPlace) -> Result<Program, ProgramError> {
     let elf = ElfBytes::<LittleEndian>::minimal_parse(file).map_err(|_| ProgramError::NotElf)?;
     let header = &elf.ehdr;
     if header.class != Class::ELF64 {
@@ -284,7 +284,7 @@ pub fn read(file: &[u8], place: &Place) -> Result<Program, ProgramError> {
 
 fn segment(
     file: &[u8],
-    place: &Place,
+    place: &ProgramPlace,
     header: &elf::segment::ProgramHeader,
     bias: u64,
 ) -> Result<Segment, ProgramError> {

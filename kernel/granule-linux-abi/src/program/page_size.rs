@@ -16,7 +16,7 @@
 //! default is the kernel's size if the file allows it, else the largest allowed size. Only if none is left
 //! `execve` fails with `ENOEXEC`, and a line lists the sizes that there are and those that the file allows.
 
-use super::{Place, Program, ProgramError, read};
+use super::{Program, ProgramError, ProgramPlace, read};
 use core::fmt;
 use elf::ElfBytes;
 use elf::abi::PT_NOTE;
@@ -108,7 +108,7 @@ pub struct Chosen {
 /// a program.
 pub fn choose(
     file: &[u8],
-    place: &Place,
+    place: &ProgramPlace,
     usable: SizeSet,
     wishes: &Wishes,
 ) -> Result<Chosen, ProgramError> {

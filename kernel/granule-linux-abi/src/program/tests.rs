@@ -4,7 +4,7 @@ use super::*;
 use granule_testing::cases::config;
 use proptest::prelude::*;
 
-pub(super) const PLACE: Place = Place {
+pub(super) const PLACE: ProgramPlace = ProgramPlace {
     page: 0x1_0000,
     addresses: 0x1_0000..1 << 36,
     movable_at: 0x1_0000_0000,
@@ -217,7 +217,7 @@ fn each_broken_rule_is_named() {
 
 #[test]
 fn a_segment_may_share_no_page_only_where_pages_are_large() {
-    let small = Place {
+    let small = ProgramPlace {
         page: 0x1000,
         ..PLACE
     };

@@ -11,11 +11,15 @@ use crate::files::about;
 use crate::files::descriptors::{MOST, OpenId};
 use crate::files::open::{OpenFile, What};
 use crate::files::path::path_of;
-use crate::processes::{Place, Processes, TaskTable};
+use crate::processes::{ProcessPlace, Processes, TaskTable};
 
 type Known<T> = core::result::Result<T, Errno>;
 
-fn open_of<T: TaskTable>(processes: &Processes<'_, T>, place: Place, fd: u32) -> Known<OpenId> {
+fn open_of<T: TaskTable>(
+    processes: &Processes<'_, T>,
+    place: ProcessPlace,
+    fd: u32,
+) -> Known<OpenId> {
     processes.get(place)?.descriptors.get(fd)
 }
 

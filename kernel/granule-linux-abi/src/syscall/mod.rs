@@ -4,7 +4,7 @@
 //! tasks or address spaces (`execve`, `clone`, `mmap` and their like) are in the kernel's own table.
 //! [`deliver`] handles signals on the return to the program.
 //!
-//! A system call is a function over [`Env`](crate::env::Env), so every call is tested on the host, with bad
+//! A system call is a function over [`Env`], so every call is tested on the host, with bad
 //! pointers too. The calls are those that the programs here make. There is no terminal, no job control
 //! (SIGSTOP and SIGCONT do nothing) and no session; `setsid` makes the caller lead a process group, so that
 //! hostile programs can be ended. Any other call is ENOSYS, logged once.

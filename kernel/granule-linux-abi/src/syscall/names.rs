@@ -7,10 +7,10 @@ use crate::abi::file::{
 };
 use crate::env::{Env, put, text};
 use crate::files::about;
-use crate::files::file_tree::{About, Kind, NodeId};
+use crate::files::file_tree::{About, NodeId, NodeKind};
 use crate::files::open::What;
 use crate::files::path::{Last, path_of};
-use crate::processes::{Place, Processes, TaskTable};
+use crate::processes::{ProcessPlace, Processes, TaskTable};
 
 type Known<T> = core::result::Result<T, Errno>;
 
@@ -19,7 +19,7 @@ type Known<T> = core::result::Result<T, Errno>;
 fn with_path<E: Env, R>(
     env: &mut E,
     at: u64,
-    work: impl FnOnce(&mut Processes<'_, E::Tasks>, Place, &[u8]) -> Known<R>,
+    work: impl FnOnce(&mut Processes<'_, E::Tasks>, ProcessPlace, &[u8]) -> Known<R>,
 ) -> Known<R> {
     let mut buffer = [0; PATH_MAX];
     let path = text(env, at, &mut buffer, Errno::ENAMETOOLONG)?;
@@ -29,7 +29,7 @@ fn with_path<E: Env, R>(
 /// The directory that a path starts from. An empty path is an error from any directory.
 fn start<T: TaskTable>(
     processes: &Processes<'_, T>,
-    place: Place,
+    place: ProcessPlace,
     at: i32,
     path: &[u8],
 ) -> Known<NodeId> {
@@ -53,7 +53,7 @@ fn start<T: TaskTable>(
 /// The node at a path.
 fn find<T: TaskTable>(
     processes: &Processes<'_, T>,
-    place: Place,
+    place: ProcessPlace,
     (at, path): (i32, &[u8]),
     last: Last,
 ) -> Known<NodeId> {
@@ -102,7 +102,7 @@ pub(super) fn stat_at<E: Env>(env: &mut E, at: i32, path: u64, to: u64, flags: u
 
 fn about_descriptor<T: TaskTable>(
     processes: &Processes<'_, T>,
-    place: Place,
+    place: ProcessPlace,
     at: i32,
 ) -> Known<(About, u32)> {
     let process = processes.get(place)?;
@@ -126,8 +126,8 @@ pub(super) fn readlink<E: Env>(env: &mut E, at: i32, path: u64, to: u64, bytes: 
     let used = env.with(|processes, place| {
         let tree = &processes.files.tree;
         let target = match tree.kind(node) {
-            Kind::Link => tree.content(node),
-            Kind::ExeLink => {
+            NodeKind::Link => tree.content(node),
+            NodeKind::ExeLink => {
                 let exe = processes.get(place)?.exe;
                 // `path_of` writes to the end of the buffer, so the path is moved to the front.
                 let length = path_of(tree, exe, &mut buffer).map(<[u8]>::len);
@@ -151,7 +151,7 @@ pub(super) fn readlink<E: Env>(env: &mut E, at: i32, path: u64, to: u64, bytes: 
 pub(super) fn chdir<E: Env>(env: &mut E, path: u64) -> Result {
     with_path(env, path, |processes, place, path| {
         let node = find(processes, place, (AT_FDCWD, path), Last::Follow)?;
-        if processes.files.tree.kind(node) != Kind::Directory {
+        if processes.files.tree.kind(node) != NodeKind::Directory {
             return Err(Errno::ENOTDIR);
         }
         processes.get_mut(place)?.directory = node;

@@ -8,14 +8,18 @@ use crate::abi::time::TimeSpec;
 use crate::env::{Env, Slept, get, put, put_if};
 use crate::files::Channel;
 use crate::files::descriptors::MOST;
-use crate::processes::{Place, Processes, TaskTable};
+use crate::processes::{ProcessPlace, Processes, TaskTable};
 use crate::signals::set::SignalSet;
 use arrayvec::ArrayVec;
 
 type Fds = ArrayVec<PollFd, MOST>;
 
 /// Checks every descriptor. Returns the number of ready ones, and the channel to wait on if none is.
-fn look<T: TaskTable>(processes: &Processes<'_, T>, place: Place, fds: &mut Fds) -> (u64, Channel) {
+fn look<T: TaskTable>(
+    processes: &Processes<'_, T>,
+    place: ProcessPlace,
+    fds: &mut Fds,
+) -> (u64, Channel) {
     let mut ready = 0;
     let mut channel = Channel::Nothing;
     for entry in fds {

@@ -17,7 +17,7 @@ use crate::env::{Env, Ram, Slept};
 use crate::files::Channel;
 use crate::files::descriptors::MOST;
 use crate::processes::tests::{HostProcesses, Kin, child, ends, processes};
-use crate::processes::{Place, Places, Processes};
+use crate::processes::{Places, ProcessPlace, Processes};
 use crate::signals::frame::{FpRegisters, Registers};
 use crate::signals::set::SignalSet;
 use granule::arch::PageSize;
@@ -41,7 +41,7 @@ type Event = Box<dyn FnOnce(&mut HostProcesses)>;
 /// A machine with one running program; the test plays all other processes.
 pub(crate) struct Fake {
     pub(crate) processes: HostProcesses,
-    pub(crate) place: Place,
+    pub(crate) place: ProcessPlace,
     pub(crate) registers: Registers,
     pub(crate) fp: FpRegisters,
     memory: Vec<u8>,
@@ -186,7 +186,7 @@ impl Env for Fake {
             Ok(())
         }
     }
-    fn with<R>(&mut self, work: impl FnOnce(&mut Processes<'_, Kin>, Place) -> R) -> R {
+    fn with<R>(&mut self, work: impl FnOnce(&mut Processes<'_, Kin>, ProcessPlace) -> R) -> R {
         let result = work(&mut self.processes, self.place);
         if let Some(event) = self.at_unlocks.pop_front() {
             event(&mut self.processes);
@@ -204,7 +204,7 @@ impl Env for Fake {
         &mut self,
         channel: Channel,
         until: Option<u64>,
-        mut ready: impl FnMut(&mut Processes<'_, Kin>, Place) -> bool,
+        mut ready: impl FnMut(&mut Processes<'_, Kin>, ProcessPlace) -> bool,
     ) -> Slept {
         let place = self.place;
         self.processes.set_waits(place, Some(channel));

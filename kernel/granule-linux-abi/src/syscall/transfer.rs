@@ -13,7 +13,7 @@ use crate::abi::signal::SIGPIPE;
 use crate::env::{Env, Slept};
 use crate::files::descriptors::OpenId;
 use crate::files::{Channel, Moved};
-use crate::processes::{Place, Processes, TaskTable};
+use crate::processes::{ProcessPlace, Processes, TaskTable};
 use crate::signals::Cause;
 
 /// The buffer size that suffices for most calls.
@@ -183,7 +183,7 @@ fn write_piece<E: Env>(
 fn wait<E: Env>(
     env: &mut E,
     channel: Channel,
-    ready: impl FnMut(&mut Processes<'_, E::Tasks>, Place) -> bool,
+    ready: impl FnMut(&mut Processes<'_, E::Tasks>, ProcessPlace) -> bool,
 ) -> core::result::Result<(), Fail> {
     match env.sleep(channel, None, ready) {
         Slept::Ready | Slept::TimeUp => Ok(()),

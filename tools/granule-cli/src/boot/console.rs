@@ -7,7 +7,7 @@ const PREFIX: &[u8] = record::PREFIX.as_bytes();
 /// How much of the console's end is kept.
 const KEPT: usize = 4 << 20;
 
-enum Place {
+enum LinePlace {
     /// At the start of a line that may still turn out to be a record line.
     Start(Vec<u8>),
     /// In a line of text.
@@ -18,13 +18,13 @@ enum Place {
 
 /// Splits a console that arrives in pieces of any size.
 pub(crate) struct Splitter {
-    place: Place,
+    place: LinePlace,
 }
 
 impl Splitter {
     pub(crate) fn new() -> Self {
         Self {
-            place: Place::Start(Vec::new()),
+            place: LinePlace::Start(Vec::new()),
         }
     }
 
@@ -34,31 +34,31 @@ impl Splitter {
         let mut visible = Vec::with_capacity(bytes.len());
         for &byte in bytes {
             match &mut self.place {
-                Place::Start(held) => {
+                LinePlace::Start(held) => {
                     held.push(byte);
                     if held == PREFIX {
-                        self.place = Place::Record(Vec::new());
+                        self.place = LinePlace::Record(Vec::new());
                     } else if !PREFIX.starts_with(held) {
                         visible.append(held);
                         if byte != b'\n' {
-                            self.place = Place::Text;
+                            self.place = LinePlace::Text;
                         }
                     }
                 }
-                Place::Text => {
+                LinePlace::Text => {
                     visible.push(byte);
                     if byte == b'\n' {
-                        self.place = Place::Start(Vec::new());
+                        self.place = LinePlace::Start(Vec::new());
                     }
                 }
-                Place::Record(line) if byte == b'\n' => {
+                LinePlace::Record(line) if byte == b'\n' => {
                     let line = line.strip_suffix(b"\r").unwrap_or(line);
                     record(&String::from_utf8_lossy(line));
-                    self.place = Place::Start(Vec::new());
+                    self.place = LinePlace::Start(Vec::new());
                 }
                 // A broken guest may never end a line. A line that was cut at the limit still has
                 // the limit's length, so the record refuses it.
-                Place::Record(line) => {
+                LinePlace::Record(line) => {
                     if line.len() < LONGEST_LINE {
                         line.push(byte);
                     }
@@ -72,9 +72,9 @@ impl Splitter {
     /// may be cut short.
     pub(crate) fn finish(self) -> Vec<u8> {
         match self.place {
-            Place::Start(held) => held,
-            Place::Text => Vec::new(),
-            Place::Record(line) => [PREFIX, &line].concat(),
+            LinePlace::Start(held) => held,
+            LinePlace::Text => Vec::new(),
+            LinePlace::Record(line) => [PREFIX, &line].concat(),
         }
     }
 }

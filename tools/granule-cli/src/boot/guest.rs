@@ -23,7 +23,7 @@ use tempfile::TempDir;
 use super::clock::{ProcessClock, TICK};
 use super::console::{Splitter, Tail};
 use super::prompt::Typist;
-use super::qmp::{self, Place, Sight, Watch};
+use super::qmp::{self, RecordPlace, Sight, Watch};
 use crate::bootrec::BootRecord;
 use crate::result::records::Records;
 use crate::result::{left, number};
@@ -145,7 +145,7 @@ pub(crate) fn run(plan: Plan<'_>, sink: &mut dyn Write, interrupt: &AtomicBool) 
     } = plan;
     let place = match &watch {
         Some((_, watch)) => watch.boot_record.clone(),
-        None => Place::default(),
+        None => RecordPlace::default(),
     };
     let last_look = match &watch {
         Some((_, watch)) if watch.trace.is_some() => TRACE,
@@ -322,7 +322,7 @@ struct Seen<'a> {
     records: Records,
     boot_record: Option<BootRecord>,
     /// The address of the running kernel's boot record, for the watcher.
-    place: Place,
+    place: RecordPlace,
     /// Offset of the record in the image of the first next kernel, until that runs.
     next_boot_record: Option<u64>,
     trace: Option<Result<BufferHeader, String>>,
@@ -330,7 +330,7 @@ struct Seen<'a> {
 }
 
 impl<'a> Seen<'a> {
-    fn new(sink: &'a mut dyn Write, place: Place, next_boot_record: Option<u64>) -> Self {
+    fn new(sink: &'a mut dyn Write, place: RecordPlace, next_boot_record: Option<u64>) -> Self {
         Self {
             sink,
             sink_works: true,
@@ -491,7 +491,7 @@ mod tests {
             }
         }
         let mut sink = Broken;
-        let mut seen = Seen::new(&mut sink, Place::default(), None);
+        let mut seen = Seen::new(&mut sink, RecordPlace::default(), None);
         assert!(!seen.take(b"a\n"));
         assert!(seen.take(b"@granule end\nb"));
         let run = seen.finish(End::TimedOut, String::new(), None);

@@ -28,7 +28,7 @@ use tempfile::TempDir;
 use self::guest::Plan;
 use self::outcome::Next;
 use self::qemu::Start;
-use self::qmp::{Place, Trace, Watch};
+use self::qmp::{RecordPlace, Trace, Watch};
 use self::raw::{Layout, Pieces};
 use crate::image::{Image, ImageError};
 use crate::request::Request;
@@ -188,7 +188,7 @@ fn try_boot(
             Some((
                 listener,
                 Watch {
-                    boot_record: Place::new(boot_record),
+                    boot_record: RecordPlace::new(boot_record),
                     trace: trace.map(|area| Trace {
                         area,
                         file: saved.clone(),

@@ -7,7 +7,7 @@
 //! ends then, or when QEMU disconnects.
 //!
 //! A next kernel that parks with its MMU off has only its boot record, which lies in its image. So once a
-//! kernel leaves, the thread looks there (`Place`).
+//! kernel leaves, the thread looks there (`RecordPlace`).
 
 use std::fs;
 use std::io;
@@ -132,9 +132,9 @@ pub(crate) enum Sight {
 
 /// Guest-physical address of the boot record to watch; after a hop, the next kernel's.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Place(Arc<Mutex<Option<u64>>>);
+pub(crate) struct RecordPlace(Arc<Mutex<Option<u64>>>);
 
-impl Place {
+impl RecordPlace {
     pub(crate) fn new(address: Option<u64>) -> Self {
         Self(Arc::new(Mutex::new(address)))
     }
@@ -151,7 +151,7 @@ impl Place {
 /// The data to read from the guest.
 pub(crate) struct Watch {
     /// The address of the boot record.
-    pub(crate) boot_record: Place,
+    pub(crate) boot_record: RecordPlace,
     /// The trace to save at the end of the guest.
     pub(crate) trace: Option<Trace>,
     /// A file of ours through which QEMU passes the bytes.
@@ -349,7 +349,7 @@ mod tests {
         let qemu = fake_qemu(&socket, memory, 3, false);
         let (_stop, stopped) = mpsc::channel();
         let place = Watch {
-            boot_record: Place::new(Some(0x1_4000_0000)),
+            boot_record: RecordPlace::new(Some(0x1_4000_0000)),
             trace: None,
             scratch: dir.path().join("record"),
         };
@@ -380,7 +380,7 @@ mod tests {
         let qemu = fake_qemu(&socket, memory, 2, true);
         let (_stop, stopped) = mpsc::channel();
         let place = Watch {
-            boot_record: Place::new(Some(0)),
+            boot_record: RecordPlace::new(Some(0)),
             trace: None,
             scratch: dir.path().join("record"),
         };
@@ -418,7 +418,7 @@ mod tests {
         });
         let (_stop, stopped) = mpsc::channel();
         let place = Watch {
-            boot_record: Place::default(),
+            boot_record: RecordPlace::default(),
             trace: None,
             scratch: dir.path().join("record"),
         };
@@ -438,7 +438,7 @@ mod tests {
         let (stop, stopped) = mpsc::channel();
         drop(stop);
         let place = Watch {
-            boot_record: Place::new(Some(0)),
+            boot_record: RecordPlace::new(Some(0)),
             trace: None,
             scratch: dir.path().join("record"),
         };

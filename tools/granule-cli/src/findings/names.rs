@@ -6,7 +6,7 @@ use std::fs::{self, File, OpenOptions};
 use std::path::Path;
 
 use granule::arch::PhysicalAddress;
-use granule_inspect::linux::{self, Place, Symbols};
+use granule_inspect::linux::{self, SymbolPlace, Symbols};
 use granule_inspect::source::bytes::DumpFile;
 use granule_inspect::source::{Memory, raw};
 use granule_inspect::vmcoreinfo::{self, Vmcoreinfo};
@@ -176,7 +176,7 @@ impl Names {
         Some((place.function, place.to_string()))
     }
 
-    fn found(&self, pc: u64) -> Option<Place<'_>> {
+    fn found(&self, pc: u64) -> Option<SymbolPlace<'_>> {
         // Before the MMU is on, and in the identity map, code runs at its physical address.
         self.symbols.place(pc).or_else(|| {
             let offset = Vmcoreinfo(self.info.as_deref()?).number("kimage_voffset")?;

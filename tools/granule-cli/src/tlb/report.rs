@@ -162,7 +162,7 @@ pub fn json(ran: &Ran) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use granule_plugin::accesses::{Kind, Page, Record, Region, SAME, What};
+    use granule_plugin::accesses::{AccessKind, Page, Record, Region, SAME, What};
     use granule_tlb::replay::Replay;
 
     /// One program that loads from two pages of the linear map, next to each other.
@@ -175,8 +175,14 @@ mod tests {
         };
         for (instructions, what) in [
             (0, What::Begin(12)),
-            (500, What::Access(Kind::Data, page(0xffff_0000_0000_0000))),
-            (500, What::Access(Kind::Data, page(0xffff_0000_0000_1000))),
+            (
+                500,
+                What::Access(AccessKind::Data, page(0xffff_0000_0000_0000)),
+            ),
+            (
+                500,
+                What::Access(AccessKind::Data, page(0xffff_0000_0000_1000)),
+            ),
             (0, What::End { unseen: true }),
         ] {
             replay.add(&Record {

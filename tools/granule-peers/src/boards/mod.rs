@@ -25,14 +25,14 @@ use crate::peers::{Peers, TREES};
 
 /// A boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Case {
+struct BoardBoot {
     board: &'static Board,
     /// The place in the board's QEMUs, and in its page sizes.
     qemu: usize,
     page_size: usize,
 }
 
-impl Case {
+impl BoardBoot {
     fn page_size(&self) -> PageSize {
         self.board.page_sizes[self.page_size]
     }
@@ -40,11 +40,11 @@ impl Case {
 
 /// Lists every board with every QEMU and every page size, or a sample that pairs each board's page
 /// sizes with its QEMUs.
-fn cases(is_all: bool) -> Vec<Case> {
+fn cases(is_all: bool) -> Vec<BoardBoot> {
     let mut cases = Vec::new();
     for board in &BOARDS {
         let (qemus, page_sizes) = (board.qemus.len(), board.page_sizes.len());
-        let case = |qemu, page_size| Case {
+        let case = |qemu, page_size| BoardBoot {
             board,
             qemu,
             page_size,
@@ -152,7 +152,7 @@ mod tests {
         let (sample, all) = (cases(false), cases(true));
         assert!(sample.len() < all.len());
         for case in &all {
-            let has = |test: &dyn Fn(&Case) -> bool| {
+            let has = |test: &dyn Fn(&BoardBoot) -> bool| {
                 sample.iter().any(|it| it.board == case.board && test(it))
             };
             assert!(has(&|it| it.qemu == case.qemu), "{case:?}");

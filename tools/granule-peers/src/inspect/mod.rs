@@ -35,13 +35,13 @@ pub(crate) fn all(peers: &Peers<'_>) -> Result<()> {
     let archive = guest::archive(&peers.busybox);
     let initramfs = peers.files.initramfs("inspect.cpio", archive)?;
     let kernels = peers.linuxes.iter();
-    let cases = kernels.flat_map(|kernel| RODATA.map(|rodata| Case { kernel, rodata }));
+    let cases = kernels.flat_map(|kernel| RODATA.map(|rodata| InspectBoot { kernel, rodata }));
     let cases: Vec<_> = cases.collect();
     graph::all(
         cases.len(),
         |at| run(&cases[at], &initramfs),
         |done| {
-            let Case { kernel, rodata } = cases[done.job];
+            let InspectBoot { kernel, rodata } = cases[done.job];
             for (subject, result) in done.result {
                 let (name, size) = (&kernel.name, kernel.size());
                 let name = format!("inspect, {name}, {size}, rodata={rodata}: {subject}");
@@ -54,12 +54,12 @@ pub(crate) fn all(peers: &Peers<'_>) -> Result<()> {
 
 /// A kernel, and a value of `rodata=`.
 #[derive(Clone, Copy)]
-struct Case<'a> {
+struct InspectBoot<'a> {
     kernel: &'a Kernel,
     rodata: &'a str,
 }
 
-fn run(case: &Case<'_>, initramfs: &Path) -> Vec<(&'static str, Result<String>)> {
+fn run(case: &InspectBoot<'_>, initramfs: &Path) -> Vec<(&'static str, Result<String>)> {
     let mut read = match Read::new(case, initramfs) {
         Ok(read) => read,
         Err(error) => return vec![("reading", Err(error))],
@@ -75,7 +75,7 @@ fn run(case: &Case<'_>, initramfs: &Path) -> Vec<(&'static str, Result<String>)>
 
 /// A kernel that was read from a dump and from the live machine.
 struct Read<'a> {
-    case: &'a Case<'a>,
+    case: &'a InspectBoot<'a>,
     guest: Guest,
     dump: Opened,
     /// The kernel's tree in the dump.
@@ -95,7 +95,7 @@ fn of_kernel(opened: &Opened) -> Result<Walked> {
 }
 
 impl<'a> Read<'a> {
-    fn new(case: &'a Case<'a>, initramfs: &Path) -> Result<Self> {
+    fn new(case: &'a InspectBoot<'a>, initramfs: &Path) -> Result<Self> {
         let mut guest = Guest::stopped(case.kernel, case.rodata, initramfs)?;
         let cpu = guest.in_process().context("no CPU is in a process")?;
         let ttbr0 = guest.cpus.get(cpu).and_then(|cpu| cpu.get("ttbr0_el1"));

@@ -42,9 +42,9 @@ const CPUS: u32 = 2;
 
 /// Whether ACPI describes the machine, our kernel's page size, and whether it leaves for the newest
 /// of Debian's kernels, or the oldest.
-type Case = (bool, PageSize, bool);
+type EfiHandover = (bool, PageSize, bool);
 
-const CASES: [Case; 2] = [(true, PageSize::K64, false), (false, PageSize::K16, true)];
+const CASES: [EfiHandover; 2] = [(true, PageSize::K64, false), (false, PageSize::K16, true)];
 
 /// Adds a check for each machine.
 pub(crate) fn left_for(peers: &Peers<'_>) -> Result<()> {

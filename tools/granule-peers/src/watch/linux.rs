@@ -33,7 +33,7 @@ const LEAST: [(&str, u64); 9] = [
 
 /// One kernel on one machine.
 #[derive(Debug)]
-pub(super) struct Case<'a> {
+pub(super) struct LinuxRun<'a> {
     pub(super) qemu: &'a Path,
     /// The required version of QEMU's plugin interface.
     pub(super) interface: u64,
@@ -52,7 +52,7 @@ pub(super) struct Case<'a> {
     pub(super) loses: bool,
 }
 
-impl Case<'_> {
+impl LinuxRun<'_> {
     fn options(&self) -> Vec<OsString> {
         // The memory of the device is added while the guest runs, and removed; it has no tables.
         let words = format!(
@@ -152,7 +152,7 @@ mod tests {
     #[test]
     fn an_incomplete_run_or_one_with_new_findings_is_refused() {
         let path = Path::new("x");
-        let case = Case {
+        let case = LinuxRun {
             qemu: path,
             interface: 7,
             image: path,
@@ -196,7 +196,7 @@ mod tests {
             assert!(error.contains(part), "{error}");
         }
         // The known unchecked features must be reported.
-        let newer = Case {
+        let newer = LinuxRun {
             knows_indirection: true,
             ..case
         };

@@ -53,7 +53,7 @@ pub(crate) enum Machines {
 }
 
 /// A watched system.
-enum Case {
+enum WatchedSystem {
     Linux(Machine),
     Other(System),
 }
@@ -75,10 +75,10 @@ pub(crate) fn watched(peers: &Peers<'_>, machines: Machines, with_others: bool) 
         Machines::Sample => matrix::covering(),
         Machines::All => matrix::full(),
     };
-    let mut cases: Vec<Case> = machines.into_iter().map(Case::Linux).collect();
+    let mut cases: Vec<WatchedSystem> = machines.into_iter().map(WatchedSystem::Linux).collect();
     let others = with_others.then(|| others::all(peers));
     match others.unwrap_or_else(|| Ok(Vec::new())) {
-        Ok(others) => cases.extend(others.into_iter().map(Case::Other)),
+        Ok(others) => cases.extend(others.into_iter().map(WatchedSystem::Other)),
         Err(error) => peers.add("watch, systems other than Linux", Err(error)),
     }
     let initrds: Vec<_> = (0..peers.linuxes.len())
@@ -87,18 +87,18 @@ pub(crate) fn watched(peers: &Peers<'_>, machines: Machines, with_others: bool) 
     // The first run with each QEMU is recorded; the recording must have the same verdict.
     let is_recorded = |machine: &Machine| {
         let linuxes = cases.iter().filter_map(|case| match case {
-            Case::Linux(other) => Some(other),
-            Case::Other(_) => None,
+            WatchedSystem::Linux(other) => Some(other),
+            WatchedSystem::Other(_) => None,
         });
         let mut same = linuxes.filter(|it| it.qemu == machine.qemu);
         same.next() == Some(machine)
     };
-    let run = |case: &Case, folder: &Path| match case {
-        Case::Other(system) => system.watch(made(&qemus, system.qemu())?, folder),
-        Case::Linux(machine) => {
+    let run = |case: &WatchedSystem, folder: &Path| match case {
+        WatchedSystem::Other(system) => system.watch(made(&qemus, system.qemu())?, folder),
+        WatchedSystem::Linux(machine) => {
             let kernel = peers.linux(machine.kernel)?;
             let is_6_1 = kernel.version().starts_with("6.1.");
-            linux::Case {
+            linux::LinuxRun {
                 qemu: made(&qemus, machine.qemu)?,
                 interface: INTERFACES[machine.qemu],
                 image: &kernel.image,
@@ -116,9 +116,9 @@ pub(crate) fn watched(peers: &Peers<'_>, machines: Machines, with_others: bool) 
             .watch(folder)
         }
     };
-    let name = |case: &Case| match case {
-        Case::Other(system) => format!("watch, {}", system.name),
-        Case::Linux(machine) => {
+    let name = |case: &WatchedSystem| match case {
+        WatchedSystem::Other(system) => format!("watch, {}", system.name),
+        WatchedSystem::Linux(machine) => {
             let kernel = peers.linux(machine.kernel);
             let kernel = kernel.map_or("Linux".to_owned(), |it| {
                 format!("{}, {}", it.name, it.size())
@@ -128,7 +128,7 @@ pub(crate) fn watched(peers: &Peers<'_>, machines: Machines, with_others: bool) 
             format!("watch, QEMU {version}, {kernel}, {cpu}, CPUs: {cpus}")
         }
     };
-    let work = |case: &Case| {
+    let work = |case: &WatchedSystem| {
         let began = Instant::now();
         let folder = peers.files.new_folder()?;
         // Recordings and flashes are large, and removed with their folder.

@@ -36,7 +36,7 @@ pub(super) struct Tree {
 
 /// A table's place in a tree: the first address that it translates, and its level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place {
+struct TreePlace {
     tree: usize,
     va: u64,
     level: u8,
@@ -45,7 +45,7 @@ struct Place {
 #[derive(Clone, Debug)]
 struct Table {
     bytes: u64,
-    places: Vec<Place>,
+    places: Vec<TreePlace>,
 }
 
 /// An entry that TLBs may hold and the tables no longer have.
@@ -343,7 +343,7 @@ impl Machine {
 
     /// A table becomes part of a tree, with all below it.
     fn link(&mut self, tree: usize, base: u64, bytes: u64, va: u64, level: u8) {
-        let place = Place { tree, va, level };
+        let place = TreePlace { tree, va, level };
         let empty = || Table {
             bytes,
             places: Vec::new(),
@@ -541,7 +541,7 @@ impl Machine {
         };
         let index = (location - base) / 8;
         let raw = self.load(location);
-        let entry = |place: &Place| {
+        let entry = |place: &TreePlace| {
             let root = self.trees[place.tree].as_ref()?.root;
             let va = place.va + (index << root.shift(place.level));
             Some((place.tree, self.entry(place.tree, va, place.level, raw)?))

@@ -30,7 +30,7 @@ pub(crate) const CONTIGUOUS: u64 = 1 << 52;
 
 /// The type of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Kind {
+pub(crate) enum EntryKind {
     /// Not valid, or a reserved encoding, which decodes as invalid.
     Invalid,
     /// A block or page.
@@ -41,12 +41,12 @@ pub(crate) enum Kind {
 
 /// Decodes the two type bits at `level`. A block where none is allowed and 01 at level 3 are
 /// invalid.
-pub(crate) fn kind(raw: u64, level: i8, format: Format) -> Kind {
+pub(crate) fn kind(raw: u64, level: i8, format: Format) -> EntryKind {
     match raw & 0b11 {
-        0b11 if level == 3 => Kind::Leaf,
-        0b11 => Kind::Table,
-        0b01 if level < 3 && format.leaf_allowed(level) => Kind::Leaf,
-        _ => Kind::Invalid,
+        0b11 if level == 3 => EntryKind::Leaf,
+        0b11 => EntryKind::Table,
+        0b01 if level < 3 && format.leaf_allowed(level) => EntryKind::Leaf,
+        _ => EntryKind::Invalid,
     }
 }
 

@@ -1,6 +1,6 @@
 //! The GIC: its version, and the regions of its registers.
 
-use super::{Controller, Kind, NodeError, regions};
+use super::{Controller, ControllerKind, NodeError, regions};
 use arrayvec::ArrayVec;
 use granule_boot::tree::Node;
 
@@ -25,14 +25,14 @@ const V2: [&[u8]; 7] = [
 const V3: &[u8] = b"arm,gic-v3";
 
 /// The kind of a node that is a GIC.
-pub(super) fn kind(node: &Node<'_>) -> Option<Kind> {
+pub(super) fn kind(node: &Node<'_>) -> Option<ControllerKind> {
     let compatible = node.strings(b"compatible");
     if compatible.has(V3) {
-        return Some(Kind::GicV3);
+        return Some(ControllerKind::GicV3);
     }
     V2.iter()
         .any(|name| compatible.has(name))
-        .then_some(Kind::GicV2)
+        .then_some(ControllerKind::GicV2)
 }
 
 pub(super) fn version_2(node: &Node<'_>) -> Result<Controller, NodeError> {

@@ -93,7 +93,7 @@ impl fmt::Display for NodeError {
 
 /// The kind of the controller that a node describes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum ControllerKind {
     GicV2,
     GicV3,
     Bcm2836,
@@ -103,16 +103,16 @@ enum Kind {
 pub fn controller(tree: &Tree<'_>) -> Result<Controller, ControllerError> {
     let (node, kind) = find(tree).ok_or(ControllerError::None)?;
     let read = match kind {
-        Kind::GicV2 => gic::version_2(&node),
-        Kind::GicV3 => gic::version_3(&node),
-        Kind::Bcm2836 => bcm2836::read(tree, &node),
+        ControllerKind::GicV2 => gic::version_2(&node),
+        ControllerKind::GicV3 => gic::version_3(&node),
+        ControllerKind::Bcm2836 => bcm2836::read(tree, &node),
     };
     read.map_err(|error| ControllerError::Node(own(node.path()), error))
 }
 
 /// The first GIC, or without one the other controller: the Raspberry Pi 4 has both, and its GIC has the interrupts.
-fn find<'a>(tree: &Tree<'a>) -> Option<(Node<'a>, Kind)> {
-    let of = |kind: fn(&Node<'_>) -> Option<Kind>| {
+fn find<'a>(tree: &Tree<'a>) -> Option<(Node<'a>, ControllerKind)> {
+    let of = |kind: fn(&Node<'_>) -> Option<ControllerKind>| {
         let mut all = tree.nodes();
         all.find_map(|node| Some((node, kind(&node)?)))
     };

@@ -1,6 +1,6 @@
 //! The interrupt of the CPUs' timers, as the driver of the interrupt controller numbers it.
 
-use super::{Kind, find};
+use super::{ControllerKind, find};
 use crate::bcm2836;
 use granule_boot::tree::Tree;
 
@@ -19,18 +19,18 @@ pub fn timer(tree: &Tree<'_>, at_el2: bool) -> Option<u32> {
     })?;
     let (cells, kind) = match find(tree) {
         Some((node, kind)) => (node.number(b"#interrupt-cells")?, kind),
-        None => (3, Kind::GicV3),
+        None => (3, ControllerKind::GicV3),
     };
     let which: usize = if at_el2 { 3 } else { 1 };
     let (words, _) = timer.property(b"interrupts")?.as_chunks::<4>();
     let interrupt = words.get(which.checked_mul(usize::try_from(cells).ok()?)?..)?;
     match (kind, interrupt) {
-        (Kind::GicV2 | Kind::GicV3, [kind, number, ..]) => {
+        (ControllerKind::GicV2 | ControllerKind::GicV3, [kind, number, ..]) => {
             let number = u32::from_be_bytes(*number);
             // Private interrupts are 16 to 31.
             (u32::from_be_bytes(*kind) == 1 && number < 16).then(|| 16 + number)
         }
-        (Kind::Bcm2836, [number, ..]) => {
+        (ControllerKind::Bcm2836, [number, ..]) => {
             let number = u32::from_be_bytes(*number);
             // A level's own timer is never the first, which is that of the Secure state.
             (number != 0 && bcm2836::is_timer(number)).then_some(number)

@@ -38,20 +38,20 @@ const EXECUTABLE: u8 = 2;
 const INVALID: u8 = 4;
 
 /// Kinds of changes, and how often each is drawn.
-const KINDS: [(Kind, &str, u64); 9] = [
-    (Kind::ReadOnly, "ro", 4),
-    (Kind::Writable, "rw", 4),
-    (Kind::Executable, "x", 2),
-    (Kind::NotExecutable, "nx", 2),
-    (Kind::Invalid, "invalid", 4),
-    (Kind::Valid, "valid", 3),
-    (Kind::Default, "default", 6),
-    (Kind::Merge, "merge", 3),
-    (Kind::Plug, "plug", 2),
+const KINDS: [(LeafKind, &str, u64); 9] = [
+    (LeafKind::ReadOnly, "ro", 4),
+    (LeafKind::Writable, "rw", 4),
+    (LeafKind::Executable, "x", 2),
+    (LeafKind::NotExecutable, "nx", 2),
+    (LeafKind::Invalid, "invalid", 4),
+    (LeafKind::Valid, "valid", 3),
+    (LeafKind::Default, "default", 6),
+    (LeafKind::Merge, "merge", 3),
+    (LeafKind::Plug, "plug", 2),
 ];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum LeafKind {
     ReadOnly,
     Writable,
     Executable,
@@ -64,7 +64,7 @@ enum Kind {
     Plug,
 }
 
-impl Kind {
+impl LeafKind {
     const fn is_permissions(self) -> bool {
         !matches!(self, Self::Merge | Self::Plug)
     }
@@ -242,8 +242,8 @@ impl<'q> Changes<'q> {
         }
         let (kind, ..) = KINDS[index];
         let changes = match kind {
-            Kind::Plug => self.plug(),
-            Kind::Merge if self.random.below(2) == 0 => {
+            LeafKind::Plug => self.plug(),
+            LeafKind::Merge if self.random.below(2) == 0 => {
                 let start = VirtualAddress(self.quarters.start);
                 ok("merging", merge::merge_linear_map(start, 4 * self.pages));
                 1
@@ -254,7 +254,7 @@ impl<'q> Changes<'q> {
     }
 
     /// Makes one change of permissions. Returns the number of changes made.
-    fn permissions(&mut self, kind: Kind) -> u64 {
+    fn permissions(&mut self, kind: LeafKind) -> u64 {
         let (quarter, first, count) = self.range();
         let start = self.quarters.blocks[quarter].at(first);
         let place = quarter * self.pages as usize + first as usize;
@@ -266,19 +266,19 @@ impl<'q> Changes<'q> {
             Some(VirtualAddress(start.0 + at as u64 * page))
         };
         let expected = match kind {
-            Kind::Writable => forbids(pages, |page| page & EXECUTABLE != 0),
-            Kind::Executable => forbids(pages, |page| page & READ_ONLY == 0),
+            LeafKind::Writable => forbids(pages, |page| page & EXECUTABLE != 0),
+            LeafKind::Executable => forbids(pages, |page| page & READ_ONLY == 0),
             _ => None,
         };
         let result = match kind {
-            Kind::ReadOnly => pageattr::set_memory_ro(start, count),
-            Kind::Writable => pageattr::set_memory_rw(start, count),
-            Kind::Executable => pageattr::set_memory_x(start, count),
-            Kind::NotExecutable => pageattr::set_memory_nx(start, count),
-            Kind::Invalid => pageattr::set_direct_map_invalid(start, count),
-            Kind::Valid => pageattr::set_memory_valid(start, count, true),
-            Kind::Default => pageattr::set_direct_map_default(start, count),
-            Kind::Merge | Kind::Plug => merge::merge_linear_map(start, count).map(|_| ()),
+            LeafKind::ReadOnly => pageattr::set_memory_ro(start, count),
+            LeafKind::Writable => pageattr::set_memory_rw(start, count),
+            LeafKind::Executable => pageattr::set_memory_x(start, count),
+            LeafKind::NotExecutable => pageattr::set_memory_nx(start, count),
+            LeafKind::Invalid => pageattr::set_direct_map_invalid(start, count),
+            LeafKind::Valid => pageattr::set_memory_valid(start, count, true),
+            LeafKind::Default => pageattr::set_direct_map_default(start, count),
+            LeafKind::Merge | LeafKind::Plug => merge::merge_linear_map(start, count).map(|_| ()),
         };
         if let Some(address) = expected {
             let refusal = Err(LinearError::WritableExecutable { address });
@@ -293,14 +293,14 @@ impl<'q> Changes<'q> {
             );
             for page in &mut *pages {
                 *page = match kind {
-                    Kind::ReadOnly => *page | READ_ONLY,
-                    Kind::Writable => *page & !READ_ONLY,
-                    Kind::Executable => *page | EXECUTABLE,
-                    Kind::NotExecutable => *page & !EXECUTABLE,
-                    Kind::Invalid => *page | INVALID,
-                    Kind::Valid => *page & !INVALID,
-                    Kind::Default => 0,
-                    Kind::Merge | Kind::Plug => *page,
+                    LeafKind::ReadOnly => *page | READ_ONLY,
+                    LeafKind::Writable => *page & !READ_ONLY,
+                    LeafKind::Executable => *page | EXECUTABLE,
+                    LeafKind::NotExecutable => *page & !EXECUTABLE,
+                    LeafKind::Invalid => *page | INVALID,
+                    LeafKind::Valid => *page & !INVALID,
+                    LeafKind::Default => 0,
+                    LeafKind::Merge | LeafKind::Plug => *page,
                 };
             }
         }
@@ -317,7 +317,7 @@ impl<'q> Changes<'q> {
     }
 
     /// Checks that this CPU's walker agrees with the shadow about a page.
-    fn assert_page(&mut self, quarter: usize, page: u64, after: Kind) {
+    fn assert_page(&mut self, quarter: usize, page: u64, after: LeafKind) {
         let place = quarter * self.pages as usize + page as usize;
         let lacks = self.shadow()[place];
         let block = &self.quarters.blocks[quarter];

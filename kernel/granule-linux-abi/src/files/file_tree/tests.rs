@@ -22,7 +22,7 @@ fn an_empty_archive_has_the_devices_and_the_own_program() {
     assert_eq!(names(&tree, NodeId::ROOT), ["dev", "proc", "sys"]);
     let dev = tree.child(NodeId::ROOT, b"dev").unwrap();
     let console = tree.child(dev, b"console").unwrap();
-    assert_eq!(tree.kind(console), Kind::Device { major: 5, minor: 1 });
+    assert_eq!(tree.kind(console), NodeKind::Device { major: 5, minor: 1 });
     assert_eq!(tree.about(console).mode, 0o020666);
     assert_eq!(tree.about(dev).links, 2);
     // Three subdirectories, "..", and ".".
@@ -34,7 +34,7 @@ fn an_empty_archive_has_the_devices_and_the_own_program() {
         });
     assert_eq!(names(&tree, kernel), ["kexec_loaded", "kexec_segments"]);
     let loaded = tree.child(kernel, b"kexec_loaded").unwrap();
-    assert_eq!(tree.kind(loaded), Kind::Status(Status::KexecLoaded));
+    assert_eq!(tree.kind(loaded), NodeKind::Status(Status::KexecLoaded));
     assert_eq!(tree.about(loaded).mode, 0o100444);
     assert_eq!(tree.parent(NodeId::ROOT), NodeId::ROOT);
 }
@@ -61,7 +61,7 @@ fn directories_that_are_only_named_on_the_way_are_made() {
     let sh = tree.child(bin, b"sh").unwrap();
     assert_eq!(
         (tree.kind(sh), tree.content(sh)),
-        (Kind::Link, &b"busybox"[..])
+        (NodeKind::Link, &b"busybox"[..])
     );
 }
 
@@ -101,7 +101,7 @@ fn entries_of_the_archive_are_not_replaced() {
     let dev = tree.child(NodeId::ROOT, b"dev").unwrap();
     assert_eq!(tree.children(dev).count(), DEVICES.len());
     let console = tree.child(dev, b"console").unwrap();
-    let kind = Kind::Device {
+    let kind = NodeKind::Device {
         major: 204,
         minor: 64,
     };
@@ -155,7 +155,7 @@ fn storage_that_is_too_small_is_reported() {
 fn an_id_that_is_not_there_is_the_root() {
     let tree = tree(&[]).unwrap();
     let id = NodeId(1000);
-    assert_eq!(tree.kind(id), Kind::Directory);
+    assert_eq!(tree.kind(id), NodeKind::Directory);
     assert_eq!(tree.existing(1000), None);
     assert_eq!(tree.parent(id), NodeId::ROOT);
 }

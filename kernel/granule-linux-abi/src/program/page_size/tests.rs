@@ -58,8 +58,8 @@ fn asking(align: u64, size: PageSize) -> Vec<u8> {
     with_note(align, b"Granule\0", 1, &size.bytes().to_le_bytes())
 }
 
-fn at(kernel: PageSize) -> Place {
-    Place {
+fn at(kernel: PageSize) -> ProgramPlace {
+    ProgramPlace {
         page: kernel.bytes(),
         ..PLACE
     }
@@ -239,7 +239,7 @@ fn a_file_allows_no_more_than_its_largest_alignment() {
             0x20_0100,
             &[Header { align, ..TEXT }, Header { align, ..DATA }],
         );
-        let read = read(&file, &Place { page, ..PLACE });
+        let read = read(&file, &ProgramPlace { page, ..PLACE });
         let refused = Err(ProgramError::Alignment {
             bytes: align.max(0x1000),
             page,
