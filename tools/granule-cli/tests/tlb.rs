@@ -11,7 +11,7 @@ use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
-use granule_plugin::accesses::{Block, Collector, Kind};
+use granule_plugin::accesses::{AccessKind, Block, Collector};
 use granule_plugin::track::Memory;
 use granule_trace::System;
 use serde_json::Value;
@@ -100,7 +100,7 @@ fn collector(pages: u64) -> Collector<Nothing> {
     };
     for page in 0..pages {
         collector.block(&block);
-        collector.access(Kind::Data, 0, 0x1000_0000 + (page << 12));
+        collector.access(AccessKind::Data, 0, 0x1000_0000 + (page << 12));
     }
     collector
 }
@@ -205,7 +205,7 @@ fn a_run_that_cannot_be_counted_is_one_line() {
             "the machine ended before a program ran at EL0",
         ),
         (&[7; 48], "another version"),
-        (&damaged.out()[..], "no known kind"),
+        (&damaged.out()[..], "unknown kind"),
     ] {
         let (output, json) = run(stream, "exit 0", &[]);
         assert!(json.is_none());

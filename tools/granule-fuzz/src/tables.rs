@@ -14,8 +14,7 @@ use granule::arch::{
     Page64K, PageSize, PhysicalAddress, Regime, VaRange, VirtualAddress,
 };
 use granule::table::{
-    BitChange, Entry, FreedTable, NoCpu, PageTables, TableAllocator, TableMemory, TableRun,
-    Visibility, Visit,
+    Entry, FreedTable, NoCpu, PageTables, TableAllocator, TableMemory, TableRun, Visibility, Visit,
 };
 use granule::table::{Environment, TableError, TableView, UnreadTable};
 use granule_boot::memblock::{Direction, LeftOut, Memblock};
@@ -75,35 +74,6 @@ unsafe impl TableMemory for Hostile {
         Descriptor(self.word(table, index))
     }
     unsafe fn store(&mut self, _: PhysicalAddress, _: usize, _: Descriptor, _: Visibility) {}
-    unsafe fn exchange(
-        &mut self,
-        table: PhysicalAddress,
-        index: usize,
-        _: Descriptor,
-        _: Visibility,
-    ) -> Descriptor {
-        Descriptor(self.word(table, index))
-    }
-    unsafe fn fill(
-        &mut self,
-        _: PhysicalAddress,
-        _: usize,
-        _: usize,
-        _: Descriptor,
-        _: u64,
-        _: Visibility,
-    ) {
-    }
-    unsafe fn update(
-        &mut self,
-        _: PhysicalAddress,
-        _: usize,
-        _: usize,
-        _: BitChange,
-        _: Visibility,
-    ) -> usize {
-        0
-    }
 }
 
 struct Empty;

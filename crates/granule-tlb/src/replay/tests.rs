@@ -23,7 +23,7 @@ const TCR: u64 = 16 | 16 << 16 | 2 << 30 | 1 << 36;
 /// What a made-up CPU does.
 #[derive(Clone, Copy)]
 enum Step {
-    Access(Kind, u64),
+    Access(AccessKind, u64),
     Asid(u16),
     Tlbi(System, u64),
 }
@@ -43,7 +43,7 @@ fn replay(steps: &[Step]) -> Counted {
     collector.block(&block(0x40_0000));
     for step in steps {
         match *step {
-            Step::Access(Kind::Fetch, va) => collector.block(&block(va)),
+            Step::Access(AccessKind::Fetch, va) => collector.block(&block(va)),
             Step::Access(kind, va) => collector.access(kind, 1, va),
             Step::Asid(asid) => collector.register(System::TTBR0_EL1, u64::from(asid) << 48),
             Step::Tlbi(op, operand) => collector.invalidated(op, operand),
@@ -76,18 +76,21 @@ impl Random {
 fn workload(seed: u64) -> Vec<Step> {
     let mut random = Random(seed);
     let mut steps = Vec::new();
-    let data = |va| Step::Access(Kind::Data, va);
+    let data = |va| Step::Access(AccessKind::Data, va);
     for page in 0..4000_u64 {
         let address = 0x1_0000_0000 + (page << 12);
         for _ in 0..3 {
             steps.push(Step::Access(
-                Kind::Fetch,
+                AccessKind::Fetch,
                 0x40_0000 + (random.below(6) << 12),
             ));
             steps.push(data(0x7fff_0000 + (random.below(3) << 12)));
             steps.push(data(address));
         }
-        steps.push(Step::Access(Kind::Fetch, IMAGE + (random.below(40) << 12)));
+        steps.push(Step::Access(
+            AccessKind::Fetch,
+            IMAGE + (random.below(40) << 12),
+        ));
         steps.push(data(LINEAR + 0x4000_0000 + (page << 12)));
         steps.push(data(LINEAR + (random.below(1500) << 12)));
         match random.below(400) {
@@ -122,7 +125,7 @@ fn directly(steps: &[Step], cpu: &Cpu, map: Map) -> Misses {
         };
         tlbs.access(kind, Address { va: address, asid }, map.leaf_bits(&page));
     };
-    access(&mut tlbs, Kind::Fetch, asid, 0x40_0000);
+    access(&mut tlbs, AccessKind::Fetch, asid, 0x40_0000);
     for step in steps {
         match *step {
             Step::Access(kind, va) => access(&mut tlbs, kind, asid, va),

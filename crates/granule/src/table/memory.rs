@@ -137,7 +137,8 @@ impl BitPattern {
 ///
 /// An implementation must access exactly the named entries. For [`Visibility::Live`] and
 /// [`Visibility::Publish`] it must store each entry with a single 64-bit access in the requested
-/// order.
+/// order. The default bodies of [`exchange`](Self::exchange) and [`update`](Self::update) are a load
+/// and a store, so memory whose entries hardware or another CPU may change meanwhile needs its own.
 pub unsafe trait TableMemory {
     /// Loads one entry.
     ///
@@ -192,7 +193,14 @@ pub unsafe trait TableMemory {
         descriptor: Descriptor,
         step: u64,
         visibility: Visibility,
-    );
+    ) {
+        let mut next = descriptor;
+        for index in first..first.wrapping_add(count) {
+            // SAFETY: the caller promises this for each of the entries.
+            unsafe { self.store(table, index, next, visibility) };
+            next.0 = next.0.wrapping_add(step);
+        }
+    }
 
     /// Stores one entry and returns the old one, atomically. An update by hardware (of the access
     /// flag or the dirty state) either comes before and is in the returned entry, or finds the new
@@ -207,7 +215,14 @@ pub unsafe trait TableMemory {
         index: usize,
         descriptor: Descriptor,
         visibility: Visibility,
-    ) -> Descriptor;
+    ) -> Descriptor {
+        // SAFETY: the caller keeps the rules of both.
+        unsafe {
+            let old = self.load(table, index);
+            self.store(table, index, descriptor, visibility);
+            old
+        }
+    }
 
     /// Applies `change` to those of `count` entries from index `first` that it concerns, and
     /// returns their number. The other entries stay as they are.
@@ -225,7 +240,20 @@ pub unsafe trait TableMemory {
         count: usize,
         change: BitChange,
         visibility: Visibility,
-    ) -> usize;
+    ) -> usize {
+        let mut changed = 0;
+        for index in first..first.wrapping_add(count) {
+            // SAFETY: the caller promises this for each of the entries.
+            unsafe {
+                let old = self.load(table, index);
+                if change.concerns(old) {
+                    self.store(table, index, change.apply(old), visibility);
+                    changed += 1;
+                }
+            }
+        }
+        changed
+    }
 
     /// As [`update`](Self::update), but of the entries before the first one that does not match
     /// `pattern`, whose bits make `change` concern each entry that matches. Returns their number.

@@ -12,7 +12,7 @@ use granule::arch::{
 use granule::linear::fixmap::{Entries, FixmapBuilder, FixmapSlots, Slot};
 use granule::linear::{self, Arena, Barriers, Published};
 use granule::table::{
-    BitChange, Counted, Counters, Environment, FreedTable, Live, NoCpu, Offset, PageTables, Piece,
+    Counted, Counters, Environment, FreedTable, Live, NoCpu, Offset, PageTables, Piece,
     TableAllocator, TableError, TableMemory, TableRun, TlbOps, Visibility, invalidate, publish,
 };
 
@@ -124,21 +124,6 @@ unsafe impl TableMemory for Tables {
         }
     }
 
-    unsafe fn exchange(
-        &mut self,
-        table: PhysicalAddress,
-        index: usize,
-        descriptor: Descriptor,
-        visibility: Visibility,
-    ) -> Descriptor {
-        // SAFETY: the caller keeps the contract of this function; no CPU walks these tables.
-        unsafe {
-            let old = self.load(table, index);
-            self.store(table, index, descriptor, visibility);
-            old
-        }
-    }
-
     unsafe fn fill(
         &mut self,
         table: PhysicalAddress,
@@ -157,24 +142,6 @@ unsafe impl TableMemory for Tables {
             *entry = value;
             value = value.wrapping_add(step);
         }
-    }
-
-    unsafe fn update(
-        &mut self,
-        table: PhysicalAddress,
-        first: usize,
-        count: usize,
-        change: BitChange,
-        _visibility: Visibility,
-    ) -> usize {
-        let mut changed = 0;
-        for entry in self.each(table).iter_mut().skip(first).take(count) {
-            if change.concerns(Descriptor(*entry)) {
-                *entry = change.apply(Descriptor(*entry)).0;
-                changed += 1;
-            }
-        }
-        changed
     }
 }
 

@@ -17,7 +17,7 @@ use granule::arch::{
 use granule::hw::Hardware;
 use granule::linear::Arena;
 use granule::table::{
-    BitChange, Environment, Leaves, Offset, PageTables, TableError, TableMemory, Visibility,
+    Environment, Leaves, Offset, PageTables, TableError, TableMemory, Visibility,
 };
 use granule_boot::kaslr::{Kaslr, Purpose};
 use granule_kcore::layout;
@@ -283,59 +283,5 @@ unsafe impl TableMemory for Flat {
     ) {
         // SAFETY: as for `load`.
         unsafe { entry(table, index).write_volatile(descriptor.0) };
-    }
-
-    unsafe fn exchange(
-        &mut self,
-        table: PhysicalAddress,
-        index: usize,
-        descriptor: Descriptor,
-        visibility: Visibility,
-    ) -> Descriptor {
-        // SAFETY: the caller keeps the rules; no CPU walks the boot tables yet.
-        unsafe {
-            let old = self.load(table, index);
-            self.store(table, index, descriptor, visibility);
-            old
-        }
-    }
-
-    unsafe fn fill(
-        &mut self,
-        table: PhysicalAddress,
-        first: usize,
-        count: usize,
-        descriptor: Descriptor,
-        step: u64,
-        _visibility: Visibility,
-    ) {
-        let mut value = descriptor.0;
-        for index in 0..count {
-            // SAFETY: as for `load`.
-            unsafe { entry(table, first.wrapping_add(index)).write_volatile(value) };
-            value = value.wrapping_add(step);
-        }
-    }
-
-    unsafe fn update(
-        &mut self,
-        table: PhysicalAddress,
-        first: usize,
-        count: usize,
-        change: BitChange,
-        visibility: Visibility,
-    ) -> usize {
-        let mut changed = 0;
-        for index in first..first.wrapping_add(count) {
-            // SAFETY: as for `load`.
-            unsafe {
-                let old = self.load(table, index);
-                if change.concerns(old) {
-                    self.store(table, index, change.apply(old), visibility);
-                    changed += 1;
-                }
-            }
-        }
-        changed
     }
 }
