@@ -211,7 +211,7 @@ mod tests {
             (
                 "PAGESIZE=4096",
                 "PAGESIZE=8192",
-                "PAGESIZE=8192 of VMCOREINFO is no",
+                "PAGESIZE=8192 of VMCOREINFO is not",
             ),
             // A dump cannot send control sequences to the terminal.
             ("=4096", "=\u{1b}[2J", "PAGESIZE=\\u{1b}[2J of"),

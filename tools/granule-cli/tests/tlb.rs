@@ -205,7 +205,7 @@ fn a_run_that_cannot_be_counted_is_one_line() {
             "the machine ended before a program ran at EL0",
         ),
         (&[7; 48], "another version"),
-        (&damaged.out()[..], "no known kind"),
+        (&damaged.out()[..], "an unknown kind"),
     ] {
         let (output, json) = run(stream, "exit 0", &[]);
         assert!(json.is_none());

@@ -112,7 +112,7 @@ fn other_files_are_refused_in_one_line() {
             "of a big-endian machine; those of little-endian arm64",
         ),
         (18, 62, "machine 62"),
-        (16, 2, "no core"),
+        (16, 2, "not a core"),
         (54, 32, "its program headers have another size"),
     ] {
         let error = changed(at, byte);

@@ -223,7 +223,7 @@ fn without_a_console_the_kernel_boots_on_and_leaves_its_record() {
     );
     without_console(
         |tree| tree.set(UART, "compatible", "vendor,uart"),
-        "no UART of a known kind",
+        "leads to a device that is not a UART of a known kind",
     );
 }
 

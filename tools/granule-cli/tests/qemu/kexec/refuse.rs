@@ -206,13 +206,13 @@ fn each_call_that_is_wrong_is_told() {
         "refused",
     );
     for (words, times) in [
-        ("descriptor 77 of the kernel is no file", 2),
+        ("descriptor 77 of the kernel is not a file", 2),
         // A directory and a device.
         (
             "of the kernel is not a file that can be read: expected a regular file",
             6,
         ),
-        ("descriptor 77 of the initrd is no file", 2),
+        ("descriptor 77 of the initrd is not a file", 2),
         ("the command line has 5 bytes with its NUL", 2),
         ("kexec_file_load has flags 0x6, of which only", 2),
         ("kexec_file_load has flags 0x100004, of which only", 2),
