@@ -21,7 +21,7 @@
 //! | 44 | 4 | CRC-32 of the 44 bytes before |
 //!
 //! The checksums detect data that decayed, was cut short or was never written. They do not detect
-//! forgery. The place of the data and its writer are no concern of this module.
+//! forgery. The place of the data and its writer are not this module's concern.
 //!
 //! ```
 //! use granule::arch::PageSize::{K4, K64};

@@ -1,5 +1,5 @@
-//! A search of the memory for a kernel's root table, where nothing says where it is. The result may
-//! be wrong, and says that it is a guess.
+//! Searches the memory for a kernel's root table if no register or note locates it. The result may
+//! be wrong, and is marked as a guess.
 //!
 //! A candidate is a page whose entries all make sense as a root's, and so do those of all tables
 //! below it: tables lie in the memory, outputs are aligned, and no reserved bit is set. If CPUs

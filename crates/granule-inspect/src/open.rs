@@ -1,5 +1,5 @@
-//! From a source to its memory and its trees. This file decides which of a source's words to
-//! believe: the user's options, then registers, then what Linux says of itself, then a guess.
+//! From a source to its memory and its trees. This file decides which source to trust: the user's
+//! options first, then registers, then Linux's VMCOREINFO, then a guess.
 
 use crate::source::{self, Memory, OpenError, Registers, Source};
 use crate::tree::{Origin, Shape, Tree};

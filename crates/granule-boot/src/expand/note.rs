@@ -1,5 +1,5 @@
-//! What the step says of firmware's tables: errors that end the boot, and notes that do not. Each is one
-//! line and a plain value, because it is printed after the MMU is on.
+//! Messages of the step about firmware's tables: errors that end the boot, and notes that do not.
+//! Each is one line and a plain value, because it is printed after the MMU is on.
 
 use super::super::acpi::AcpiError;
 use super::super::efi::{MapError, SystemError};
