@@ -1,4 +1,5 @@
-//! Why a next kernel is refused: one line for people, one error for the program that asked.
+//! The reasons to refuse a next kernel: one line for people, one error for the program that
+//! requested it.
 
 use super::messages::Kind;
 use crate::mm::pages::NoMemory;

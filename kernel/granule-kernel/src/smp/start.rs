@@ -1,7 +1,7 @@
 //! Starts the secondary CPUs, one after the other, from the boot CPU.
 //!
-//! No failure here is fatal: a machine on which no other CPU can be started runs with one CPU, and the boot
-//! record says why.
+//! No failure here is fatal: a machine on which no other CPU can be started runs with one CPU, and
+//! the boot record has the reason.
 
 #![allow(unsafe_code, reason = "the entry's address, which the linker defines")]
 
