@@ -12,7 +12,7 @@ pub(crate) fn psci_conduit(el: u8) -> u32 {
     }
 }
 
-/// An Image whose header says that it occupies `image_size` bytes.
+/// An Image whose header claims `image_size` bytes of memory.
 fn image(code: &[u32], data: &[u8], image_size: u64) -> Vec<u8> {
     let mut bytes = vec![0; 64];
     bytes[0..4].copy_from_slice(&0x1400_0010_u32.to_le_bytes()); // b .+64
