@@ -454,7 +454,8 @@ impl fmt::Display for StampError {
             ),
             Self::OtherPageSize { written, running } => write!(
                 f,
-                "written under {written} pages, and this kernel runs with {running}: not read; boot with arm64.pagesize={written} to read it"
+                "written under {written} pages, and this kernel runs with {running}: not read; \
+                 boot with arm64.pagesize={written} to read it"
             ),
         }
     }

@@ -104,7 +104,8 @@ pub fn kernel(
         false => "shareability (TCR.DS) and the size of output addresses (TCR.IPS) are not known",
     };
     let why = format!(
-        "guessed: the table at {root} looks like a kernel's root with {} pages and {} bits; it maps {} MiB of the memory{executes}{early}; {unknown}",
+        "guessed: the table at {root} looks like a kernel's root with {} pages and {} bits; it \
+         maps {} MiB of the memory{executes}{early}; {unknown}",
         geometry.page_size(),
         geometry.va_bits(),
         mapped >> 20

@@ -469,7 +469,8 @@ mod tests {
                     tcr: Some(25 << 16 | 0b10 << 30 | 1 << 23 | 1 << 7),
                     ..Options::default()
                 },
-                "TTBR1_EL1 is not read: TCR_EL1 is 0x80990080, and with its EPD1 no CPU walks there; to read it all the same give the TCR 0x80190080",
+                "TTBR1_EL1 is not read: TCR_EL1 is 0x80990080, and with its EPD1 no CPU walks \
+                 there; to read it all the same give the TCR 0x80190080",
             ),
         ] {
             let error = opened(&core, &options).err().unwrap();

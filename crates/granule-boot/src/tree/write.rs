@@ -48,7 +48,8 @@ impl WriteError {
             Self::Malformed(error) => error.text(),
             Self::Full { .. } => "the new device tree does not fit into its memory",
             Self::Misused => {
-                "the new device tree has nodes that do not nest or too many names, a fault of this kernel's: report it with the device tree"
+                "the new device tree has nodes that do not nest or too many names, a fault of this \
+                 kernel's: report it with the device tree"
             }
         }
     }

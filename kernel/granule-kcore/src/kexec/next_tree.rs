@@ -87,7 +87,9 @@ impl fmt::Display for NextTreeError {
             Self::Tree(error) => write!(f, "the device tree for the next kernel: {error}"),
             Self::Length { measured, written } => write!(
                 f,
-                "the device tree for the next kernel has {written} bytes, and {measured} were measured for its place: this is a fault of this kernel's, report it with the device tree"
+                "the device tree for the next kernel has {written} bytes, and {measured} were \
+                 measured for its place: this is a fault of this kernel's, report it with the \
+                 device tree"
             ),
         }
     }

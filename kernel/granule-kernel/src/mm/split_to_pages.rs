@@ -50,7 +50,8 @@ impl fmt::Display for Failure {
                 error,
             } => write!(
                 f,
-                "no free range of RAM holds the {pages} tables of {page_bytes} bytes that it takes ({error}); arm64.bbm=0 makes it of pages from the start"
+                "no free range of RAM holds the {pages} tables of {page_bytes} bytes that it takes \
+                 ({error}); arm64.bbm=0 makes it of pages from the start"
             ),
             Self::Table(error) => write!(f, "{error}"),
             Self::SelfCheck(fault) => write!(f, "{fault}"),

@@ -416,7 +416,8 @@ impl fmt::Display for Failure {
             Self::Psci(error) => write!(f, "is not started: the firmware refuses: {error}"),
             Self::Parked(mismatch) => write!(f, "is parked: {mismatch}"),
             Self::Interrupts => f.write_str(
-                "is off again: it cannot take interrupts (a GICv3 has no redistributor for it, or no list names its Aff0 of 16 or more)",
+                "is off again: it cannot take interrupts (a GICv3 has no redistributor for it, or \
+                 no list names its Aff0 of 16 or more)",
             ),
             Self::Late {
                 state: mailbox::NOT_ENTERED,

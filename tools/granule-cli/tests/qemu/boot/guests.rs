@@ -2,8 +2,8 @@
 //! a boot can end without a kernel. Instructions are words with their assembly
 //! beside them; the labels are counted by hand.
 
-/// How the machine takes PSCI calls: QEMU listens on `hvc` when the guest is
-/// entered at EL1 and on `smc` when it has EL2 to itself.
+/// The conduit of PSCI calls: QEMU listens on `hvc` when the guest is entered at EL1 and on `smc`
+/// when it has EL2 to itself.
 pub(crate) fn psci_conduit(el: u8) -> u32 {
     if el == 2 {
         0xd400_0003 // smc #0

@@ -13,7 +13,7 @@ use crate::kexec::machine::{NEXT, Ran, SIZES, ends, program};
 /// Where an archive has that of the next kernel.
 const INNER: &str = "/boot/next.cpio";
 
-/// How a kernel leaves for the next.
+/// The way out of a kernel into the next.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct How {
     /// Nothing is loaded where it goes.

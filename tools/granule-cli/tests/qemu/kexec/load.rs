@@ -256,7 +256,8 @@ fn an_image_that_may_not_be_anywhere_is_where_ram_begins() {
 #[test]
 fn the_last_one_that_is_loaded_counts() {
     let lines = format!(
-        "load {NEXT} --initrd /init\nstatus\nload {NEXT}\nstatus\nload {NEXT} --copy\nstatus\nload {NEXT} --initrd /etc/kexec\nstatus\n"
+        "load {NEXT} --initrd /init\nstatus\nload {NEXT}\nstatus\n\
+         load {NEXT} --copy\nstatus\nload {NEXT} --initrd /etc/kexec\nstatus\n"
     );
     for size in SIZES {
         let all = loads(&machine(size, 2), &lines);

@@ -13,7 +13,7 @@ use crate::kexec::machine::{Ran, SIZES, boots, machine};
 /// CPU and level at which this kernel is entered; on the last it runs at EL1 all the same.
 const LEVELS: [(&str, u8); 3] = [("neoverse-n1", 1), ("neoverse-n1", 2), ("cortex-a35", 2)];
 
-/// How the bytes get there.
+/// The way of the bytes to their place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Way {
     copy: bool,

@@ -109,7 +109,8 @@ fn a_cpu_that_never_comes_is_reported_and_the_next_one_started() {
 fn words_that_are_not_understood_are_reported_once() {
     let made = ok(&machine(2, "arm64.fake_cpu=1:colour=2"));
     made.prints(
-        "arm64.fake_cpu=1:colour=2: expected N:FIELD=VALUE[,...] with N from 1 and ID fields such as parange, tgran4, bbm; ignored",
+        "arm64.fake_cpu=1:colour=2: expected N:FIELD=VALUE[,...] with N from 1 and ID fields such \
+         as parange, tgran4, bbm; ignored",
     );
     assert_eq!(made.number("cpus"), 2);
 }

@@ -106,7 +106,8 @@ fn a_program_for_which_no_size_is_left_gets_an_error() {
     let request = appended(machine(PageSize::K64, 2), "arm64.fake_cpu=1:tgran4=15");
     let archive = Initramfs::new().program("/init", &linked_for(4096));
     let ran = ends(&request, archive, Outcome::Refused);
-    let line = "granule: /init cannot be run: no page size is left: programs have 16k, 64k on this boot, and the file allows 4k; link it for pages of 64K (-z max-page-size=65536)";
+    let line = "granule: /init cannot be run: no page size is left: programs have 16k, 64k on this \
+                boot, and the file allows 4k; link it for pages of 64K (-z max-page-size=65536)";
     assert!(ran.prints(line), "{}", ran.console);
     assert_eq!(ran.reason.as_deref(), Some("/init cannot be run: ENOEXEC"));
     says_pages(&request, &linked_for(16384), 16384);
@@ -116,7 +117,8 @@ fn a_program_for_which_no_size_is_left_gets_an_error() {
 fn a_wish_that_cannot_be_granted_leaves_a_line() {
     let asks = appended(machine(PageSize::K64, 1), "user_pagesize=64k");
     let ran = says_pages(&asks, &linked_for(4096), 4096);
-    let line = "granule: /init runs with 4k pages: user_pagesize= requests pages of 65536 bytes: its segments are aligned to 4096 bytes, too few for pages of 65536 bytes";
+    let line = "granule: /init runs with 4k pages: user_pagesize= requests pages of 65536 bytes: \
+                its segments are aligned to 4096 bytes, too few for pages of 65536 bytes";
     assert!(ran.prints(line), "{}", ran.console);
 }
 
