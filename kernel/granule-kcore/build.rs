@@ -1,5 +1,5 @@
-//! Which page sizes there is code for: all three, or those whose features are on. `src/sizes.rs`
-//! reads the answer as `page_4k`, `page_16k` and `page_64k`.
+//! The page sizes that the build has code for: all three, or those whose features are on.
+//! `src/sizes.rs` reads them as `page_4k`, `page_16k` and `page_64k`.
 
 /// The features that select one page size, and its name in `src/sizes.rs`.
 const SIZES: [(&str, &str); 3] = [

@@ -1,5 +1,5 @@
-//! Which page sizes there is code for, and linking the kernel as a static position-independent
-//! executable at base 0.
+//! The page sizes that the build has code for, and the flags that link the kernel as a static
+//! position-independent executable at base 0.
 //!
 //! Linking is only for the bare-metal target: on the host the crate is a small program and
 //! a set of unit tests, linked as any other.

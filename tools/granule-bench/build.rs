@@ -1,4 +1,4 @@
-//! Unrelated code for the program, as much as `GRANULE_BENCH_UNRELATED` says (0 to 9, else none).
+//! Unrelated code for the program, in the amount of `GRANULE_BENCH_UNRELATED` (0 to 9, else none).
 //!
 //! The compiler lays out and inlines the same source in another way beside other code, and the program's time
 //! follows. `cargo xtask bench` measures several builds and reports the worst. The code is kept by the linker

@@ -1,8 +1,8 @@
-//! Questions to firmware about the machine, in a safe order.
+//! Queries firmware about the machine, in a safe order.
 //!
 //! Depending on its age, firmware answers an unknown call with NOT_SUPPORTED or with an exception,
-//! and no exception vectors exist yet. So each question is asked only after an earlier answer says
-//! that the call exists: PSCI from 1.0 on can be asked for SMCCC, SMCCC from 1.1 on for its own
+//! and no exception vectors exist yet. So each call is made only after an earlier answer proves
+//! that it exists: PSCI from 1.0 on reports whether SMCCC exists, SMCCC from 1.1 on reports its own
 //! calls, and SMCCC from 1.2 on has the SoC's identity. The kernel issues the calls.
 
 use super::peek::Psci;

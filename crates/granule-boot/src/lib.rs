@@ -8,7 +8,7 @@
 //! - [`peek`] finds a few facts in the tree.
 //! - [`words`] splits the command line.
 //! - [`kaslr`] draws the kernel's addresses from firmware's seed.
-//! - [`firmware`] asks firmware for the SoC's identity, by calls that are sure to exist.
+//! - [`firmware`] gets the SoC's identity from firmware, by calls that are sure to exist.
 //! - [`machines`] is the table of machines that need a page size, or cannot use one.
 //! - [`uart`] describes a UART that can be the console, by the names that a tree and a command line have for it.
 //! - [`sizes`] is a set of page sizes.
@@ -24,7 +24,7 @@
 //! Three more modules serve the kernel once the page size is chosen:
 //!
 //! - [`memblock`] is early memory: banks, reservations, a first allocator.
-//! - [`driver`] tells whether a driver works with that page size.
+//! - [`driver`] decides whether a driver works with that page size.
 //! - [`stamp`] marks data for the next boot, which may run with another page size.
 //!
 //! Every function is pure: bytes and register values in, plain values out.

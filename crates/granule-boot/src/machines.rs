@@ -15,11 +15,11 @@
 //!   forbid. The SoC identity (SMCCC_ARCH_SOC_ID) is for machines that only firmware calls
 //!   identify.
 //! - `preferred`: the sizes to try, best first. A size that the CPU lacks leaves a note.
-//! - `forbidden`: sizes that are used only if the command line asks for them, with a warning. A
-//!   size belongs here if the machine does not work with it or protects less than it promises, not
-//!   if it is merely slow. A device whose unit is *smaller* than the page is no obstacle, because
-//!   one page is then several of its units. A device whose unit is *larger* cannot tell
-//!   neighbouring pages apart.
+//! - `forbidden`: sizes that are used only if the command line selects them, with a warning. A size
+//!   belongs here if the machine does not work with it or protects less than it promises, not if it
+//!   is merely slow. A device whose unit is *smaller* than the page is not an obstacle, because one
+//!   page is then several of its units. A device whose unit is *larger* cannot separate
+//!   neighbouring pages.
 //! - `reason`: half a sentence that a person understands.
 //!
 //! The tests check that no entry prefers a size that it forbids, and that no earlier entry hides a

@@ -21,7 +21,7 @@
 //! | 44 | 4 | CRC-32 of the 44 bytes before |
 //!
 //! The checksums detect data that decayed, was cut short or was never written. They do not detect
-//! forgery. The place of the data and its writer are no concern of this module.
+//! forgery. The place of the data and its writer are not this module's concern.
 //!
 //! ```
 //! use granule::arch::PageSize::{K4, K64};
@@ -454,7 +454,8 @@ impl fmt::Display for StampError {
             ),
             Self::OtherPageSize { written, running } => write!(
                 f,
-                "written under {written} pages, and this kernel runs with {running}: not read; boot with arm64.pagesize={written} to read it"
+                "written under {written} pages, and this kernel runs with {running}: not read; \
+                 boot with arm64.pagesize={written} to read it"
             ),
         }
     }

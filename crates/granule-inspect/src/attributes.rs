@@ -1,7 +1,7 @@
 //! Attributes of leaves, decoded and in words. The words are those of the Arm ARM where it has one.
 //!
-//! Only what the descriptors say is here. That accesses fault for other reasons (SCTLR.WXN, PAN,
-//! permission overlays) is not.
+//! Only descriptors are decoded here. Other reasons for a fault (SCTLR.WXN, PAN, permission
+//! overlays) are not.
 
 use crate::memory_type::MemoryType;
 use crate::tree::{Shape, Tree};

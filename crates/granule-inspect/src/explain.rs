@@ -1,7 +1,8 @@
-//! One address, level by level: what each descriptor says, and why an access faults where it does.
+//! Explains one address level by level: the contents of each descriptor, and the reason for each
+//! access that faults.
 //!
-//! It walks as a CPU does: a table that leads to itself is no obstacle, and there are at most as many
-//! steps as levels.
+//! It walks as a CPU does: a table that leads to itself is not an obstacle, and there are at most
+//! as many steps as levels.
 
 use crate::attributes::Decoded;
 use crate::fields::{self, Reserved};

@@ -1,5 +1,5 @@
-//! A search of the memory for a kernel's root table, where nothing says where it is. The result may
-//! be wrong, and says that it is a guess.
+//! Searches the memory for a kernel's root table if no register or note locates it. The result may
+//! be wrong, and is marked as a guess.
 //!
 //! A candidate is a page whose entries all make sense as a root's, and so do those of all tables
 //! below it: tables lie in the memory, outputs are aligned, and no reserved bit is set. If CPUs
@@ -104,7 +104,8 @@ pub fn kernel(
         false => "shareability (TCR.DS) and the size of output addresses (TCR.IPS) are not known",
     };
     let why = format!(
-        "guessed: the table at {root} looks like a kernel's root with {} pages and {} bits; it maps {} MiB of the memory{executes}{early}; {unknown}",
+        "guessed: the table at {root} looks like a kernel's root with {} pages and {} bits; it \
+         maps {} MiB of the memory{executes}{early}; {unknown}",
         geometry.page_size(),
         geometry.va_bits(),
         mapped >> 20

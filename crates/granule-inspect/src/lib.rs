@@ -1,10 +1,10 @@
 //! Page tables seen from outside: those of a memory dump or of a live virtual machine, of any arm64
 //! kernel.
 //!
-//! [`source`] finds the bytes of physical memory and what a dump or a machine says about itself.
-//! [`tree`] says which trees of tables there are, and with which registers; [`registers`],
-//! [`vmcoreinfo`], [`linux`] and [`guess`] find them. [`open`](open()) does all of that. The other modules read
-//! trees and never ask where their bytes come from.
+//! [`source`] finds the bytes of physical memory and the data that a dump or a machine has about
+//! itself. [`tree`] describes the trees of tables and their registers; [`registers`],
+//! [`vmcoreinfo`], [`linux`] and [`guess`] find them. [`open`](open()) does all of that. The other
+//! modules read trees and do not depend on the source of their bytes.
 //!
 //! Nothing here trusts what it reads: whatever the bytes are, every call ends and none panics.
 

@@ -1,5 +1,5 @@
 //! Memory types as hardware encodes them: the bytes of MAIR and MemAttr of stage 2. This module
-//! knows neither descriptors nor trees.
+//! uses neither descriptors nor trees.
 
 use granule::arch::registers::Mair;
 use std::fmt;

@@ -1,5 +1,5 @@
-//! From a source to its memory and its trees. This file decides which of a source's words to
-//! believe: the user's options, then registers, then what Linux says of itself, then a guess.
+//! From a source to its memory and its trees. This file decides which source to trust: the user's
+//! options first, then registers, then Linux's VMCOREINFO, then a guess.
 
 use crate::source::{self, Memory, OpenError, Registers, Source};
 use crate::tree::{Origin, Shape, Tree};
@@ -469,7 +469,8 @@ mod tests {
                     tcr: Some(25 << 16 | 0b10 << 30 | 1 << 23 | 1 << 7),
                     ..Options::default()
                 },
-                "TTBR1_EL1 is not read: TCR_EL1 is 0x80990080, and with its EPD1 no CPU walks there; to read it all the same give the TCR 0x80190080",
+                "TTBR1_EL1 is not read: TCR_EL1 is 0x80990080, and with its EPD1 no CPU walks \
+                 there; to read it all the same give the TCR 0x80190080",
             ),
         ] {
             let error = opened(&core, &options).err().unwrap();

@@ -58,7 +58,8 @@ pub fn trees(cpus: &[Registers], origin: Origin) -> (Vec<Tree>, Vec<String>) {
     let has_kernel = found.trees.iter().any(|tree| tree.owner == Owner::Kernel);
     if has_kernel && cpus.iter().all(|cpu| place(cpu) != CpuPlace::Kernel) {
         found.say(
-            "every CPU runs a program, or is on the way between one and the kernel: if the kernel hides its tables from programs, its tree has little here; look again at another moment"
+            "every CPU runs a program, or is on the way between one and the kernel: if the kernel \
+             hides its tables from programs, its tree has little here; look again at another moment"
                 .into(),
         );
     }
@@ -108,7 +109,8 @@ impl Found {
         let tcr2 = register("tcr2").unwrap_or(0);
         if tcr2 & D128 != 0 {
             self.say(format!(
-                "the tables of EL{el} are not read: TCR2_EL{el} of CPU {number} has D128, and descriptors of 128 bits are not known"
+                "the tables of EL{el} are not read: TCR2_EL{el} of CPU {number} has D128, and \
+                 descriptors of 128 bits are not known"
             ));
             return;
         }
@@ -136,7 +138,8 @@ impl Found {
                 }
                 // A CPU may well leave a half unused, but a root that the user names should be read.
                 Ok(None) if self.origin == Origin::Options => self.say(format!(
-                    "{}_EL{el} is not read: TCR_EL{el} is {tcr:#x}, and with its {epd} no CPU walks there; to read it all the same give the TCR {:#x}",
+                    "{}_EL{el} is not read: TCR_EL{el} is {tcr:#x}, and with its {epd} no CPU \
+                     walks there; to read it all the same give the TCR {:#x}",
                     name.to_uppercase(),
                     tcr & !bit,
                 )),
@@ -204,7 +207,8 @@ impl Found {
     fn hierarchical(&mut self, register: &str, off: bool) {
         if off {
             self.say(format!(
-                "{register} has HPD: no CPU obeys the restrictions of tables (APTable, PXNTable, UXNTable) there, and here leaves are shown as if it did"
+                "{register} has HPD: no CPU obeys the restrictions of tables (APTable, PXNTable, \
+                 UXNTable) there, and here leaves are shown as if it did"
             ));
         }
     }

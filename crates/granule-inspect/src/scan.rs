@@ -1,4 +1,4 @@
-//! Looking at all of the memory of a source, page by page. This file does not know what is looked
+//! Looking at all of the memory of a source, page by page. This file does not define what is looked
 //! for.
 
 use crate::source::Memory;

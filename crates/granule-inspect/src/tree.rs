@@ -1,4 +1,4 @@
-//! Trees of page tables and the registers that give them their meaning. This module knows neither
+//! Trees of page tables and the registers that give them their meaning. This module uses neither
 //! dumps nor machines, and does not walk trees.
 
 use granule::arch::registers::Mair;

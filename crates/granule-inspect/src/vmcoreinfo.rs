@@ -1,4 +1,4 @@
-//! What a Linux kernel says about itself (VMCOREINFO), and the tree of its kernel half. Linux's
+//! The notes of a Linux kernel about itself (VMCOREINFO), and the tree of its kernel half. Linux's
 //! Documentation/admin-guide/kdump/vmcoreinfo.rst describes the keys.
 
 use crate::scan;
@@ -72,8 +72,8 @@ impl<'a> Vmcoreinfo<'a> {
             .ok()
             .and_then(PageSize::from_bytes)
             .ok_or_else(|| {
-                let said = page_size.escape_debug();
-                format!("PAGESIZE={said} of VMCOREINFO is not an arm64 page size")
+                let value = page_size.escape_debug();
+                format!("PAGESIZE={value} of VMCOREINFO is not an arm64 page size")
             })?;
         let built_for = self.number("VA_BITS");
         let unused = match self.number("TCR_EL1_T1SZ") {
@@ -205,13 +205,13 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_says_too_little_is_refused_in_one_line() {
+    fn an_incomplete_text_is_refused_in_one_line() {
         for (from, to, words) in [
             ("PAGESIZE=4096", "X=1", "VMCOREINFO has no PAGESIZE"),
             (
                 "PAGESIZE=4096",
                 "PAGESIZE=8192",
-                "PAGESIZE=8192 of VMCOREINFO is no",
+                "PAGESIZE=8192 of VMCOREINFO is not",
             ),
             // A dump cannot send control sequences to the terminal.
             ("=4096", "=\u{1b}[2J", "PAGESIZE=\\u{1b}[2J of"),

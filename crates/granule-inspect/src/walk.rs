@@ -1,8 +1,8 @@
 //! The walk of a tree: the library's read-only view over a source of memory, table by table.
 //!
-//! [`Tables`] reads whole tables and keeps the last few. [`walk`] tells what it meets as events and
-//! keeps nothing but the addresses of tables, so its memory does not grow with the leaves. What
-//! events mean is the business of other modules.
+//! [`Tables`] reads whole tables and keeps the last few. [`walk`] reports the entries that it
+//! visits as events and keeps nothing but the addresses of tables, so its memory does not grow with
+//! the leaves. Other modules interpret the events.
 
 use crate::source::Memory;
 use crate::tree::{Shape, Tree};

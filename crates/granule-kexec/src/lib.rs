@@ -19,8 +19,8 @@
 //!    [`check_boot`]. The first search reserves all memory in use; the second search, needed only
 //!    if no free stretch is long enough, does not.
 //! 2. Allocate pages for the bytes: the destination's own pages where they are free, other pages
-//!    elsewhere. [`in_the_way`] says whether a page collides with a destination. Load the bytes and
-//!    zero the rest of the last page.
+//!    elsewhere. [`in_the_way`] reports whether a page collides with a destination. Load the bytes
+//!    and zero the rest of the last page.
 //! 3. Allocate pages for the relocation code, for the list ([`RelocationList::write`]) and for the
 //!    tables ([`build`]). No segment's destination may cover any of them. [`Ranges`] collects the
 //!    memory to map, from [`reached`] and [`RelocationList::each_page`].

@@ -67,11 +67,11 @@
 //! that are not global meet those of their ASID, global ones everything. What was found of two trees
 //! holds until one of them changes, so that a switch between them costs no walk.
 //!
-//! A stale entry alone is no violation. The model reports a stale entry in four cases: an entry
+//! A stale entry alone is not a violation. The model reports a stale entry in four cases: an entry
 //! that it must not coexist with becomes valid, a table that it leads to is freed or filled, the
-//! memory that it leads to is taken for something else ([`Event::Reused`]), or the tables are relied
-//! on (at [`Event::Settled`], [`Event::AssumeVisible`], [`Event::User`] and [`Model::access`]).
-//! [`Policies`] name what a kernel leaves undone on purpose.
+//! memory that it leads to is taken for something else ([`Event::Reused`]), or the tables are
+//! relied on (at [`Event::Settled`], [`Event::AssumeVisible`], [`Event::User`] and
+//! [`Model::access`]). [`Policies`] name what a kernel leaves undone on purpose.
 //!
 //! # Where the model is stricter than the architecture
 //!
@@ -83,9 +83,9 @@
 //!   must use EPD0.
 //! * Entries of the upper half that are not global belong to the ASIDs that were in force while their
 //!   tree was walked: only operations for all ASIDs remove them, and trees with an ASID in common meet.
-//! * A TLBI removes what another CPU removed from the tables only after a DSB of that CPU. A DSB of the CPU of the
-//!   TLBI may do as well, if something orders the store before it, such as a lock; no event tells that
-//!   ([`Miss::StoreOfAnotherCpu`]).
+//! * A TLBI removes what another CPU removed from the tables only after a DSB of that CPU. A DSB of
+//!   the CPU of the TLBI may do as well, if something orders the store before it, such as a lock;
+//!   no event records that ([`Miss::StoreOfAnotherCpu`]).
 //! * An entry that changes to point to another table needs break-before-make, whatever the two
 //!   tables hold. Read-only pages may move in place only with [`Config::equal_contents`].
 //! * All CPUs have one BBM level. A change by a CPU of a higher level, made while the others do not
@@ -93,7 +93,7 @@
 //! * Lines stored with the MMU off are outdated in the caches even if they were invalidated before
 //!   the store and nothing could have fetched them since.
 //! * Widened permissions count as relied on only after an invalidation: the model does not assume
-//!   that software handles spurious faults, unless [`Policy::SpuriousFaults`] says so.
+//!   that software handles spurious faults, unless [`Policy::SpuriousFaults`] is set.
 //! * A table is reported if some of its entries were never stored since it was obtained, even if
 //!   its memory happens to be zero.
 //!
@@ -121,17 +121,17 @@
 //! * Data stored over a table, and table memory obtained while it still is a table.
 //! * The time of a hardware update: with TCR.HA a leaf without the access flag may be cached and
 //!   with TCR.HD a clean page is writable, but memory changes only at
-//!   [`Model::update_by_hardware`], and where a trace says that software found the changed entry
-//!   ([`Event::Found`]); an update that software never found is not known. A plain store that may lose an
-//!   update is reported whether an update happened or not, but a plain store that empties an entry
-//!   only when the possibly lost value is stored there again.
+//!   [`Model::update_by_hardware`], and where a trace records that software found the changed entry
+//!   ([`Event::Found`]); an update that software never found is not known. A plain store that may
+//!   lose an update is reported whether an update happened or not, but a plain store that empties
+//!   an entry only when the possibly lost value is stored there again.
 //! * The order of the stores within one bulk event, and what a walker finds halfway through it.
 //! * Exceptions as context synchronisation: record an ISB where software relies on one.
 //! * The mapping of a store: whether the store is cached follows from the CPU's SCTLR. Maintenance
 //!   by set and way has no event: it reaches the CPU's own caches alone, so nothing that another observer
 //!   relies on follows from it. DC CVAU counts as done when issued.
-//! * Memory that is mapped with different memory types (Device and Write-Back): nothing says which
-//!   of the mappings software uses, and kernels keep an unused cacheable one of memory that a
+//! * Memory that is mapped with different memory types (Device and Write-Back): no event records
+//!   which of the mappings software uses, and kernels keep an unused cacheable one of memory that a
 //!   device shares.
 //! * A half whose registers name no granule, or a size that the machine does not have:
 //!   [`Model::unchecked`] names it.

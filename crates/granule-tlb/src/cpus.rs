@@ -1,16 +1,16 @@
 //! The TLBs of CPUs whose manuals are public, each figure with its source.
 //!
-//! What a manual leaves open is an assumption, named in [`Cpu::assumed`]. [`ASSUMED`] has those that
-//! are the same for all.
+//! Facts that a manual leaves open are assumptions, named in [`Cpu::assumed`]. [`ASSUMED`] has the
+//! assumptions that are the same for all CPUs.
 
 use granule::arch::PageSize;
 
-/// A TLB: its entries, in sets of so many ways, and how much an entry translates.
+/// A TLB: the number of its entries, its associativity, and the sizes of its entries.
 #[derive(Debug)]
 pub struct Tlb {
     /// The number of entries.
     pub entries: usize,
-    /// The entries of a set; all for a fully associative TLB.
+    /// The number of entries in a set; all for a fully associative TLB.
     pub ways: usize,
     /// The sizes of entries with 4K, 16K and 64K pages, as bits of an address, ascending. None for
     /// pages that the CPU does not have.
@@ -42,13 +42,13 @@ pub struct Cpu {
     pub data: Tlb,
     /// The second level, for both.
     pub second: Tlb,
-    /// Where the figures are from.
+    /// The manuals that have the figures.
     pub source: &'static str,
-    /// What the source leaves open.
+    /// The assumptions where the source leaves something open.
     pub assumed: &'static str,
 }
 
-/// What is assumed of every CPU, because no manual says it.
+/// The assumptions about every CPU, because no manual specifies them.
 pub const ASSUMED: &str = "The entry that was not used for longest is replaced; the lowest bits of an entry's number \
      choose its set; a contiguous group is one entry where the TLB has entries of its size; larger \
      leaves take the largest entry that fits. Walk caches, prefetching and speculation are left out, \

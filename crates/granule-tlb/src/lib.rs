@@ -1,8 +1,8 @@
 //! Models of the TLBs of published CPUs, through which the accesses of a workload are replayed.
 //!
-//! [`cpus`] has the TLBs with their sources, [`maps`] the leaves that translate a page, [`model`] one
-//! CPU's TLBs, [`replay`] all of them at once. The accesses are those that `granule-plugin` tells.
-//! Nothing here runs a guest or prints.
+//! [`cpus`] lists the TLBs with their sources, [`maps`] selects the leaf that translates a page,
+//! [`model`] models the TLBs of one CPU, and [`replay`] runs all models at once. The accesses come
+//! from `granule-plugin`. Nothing here runs a guest or prints.
 
 #![deny(missing_docs)]
 

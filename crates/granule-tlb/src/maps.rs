@@ -1,4 +1,4 @@
-//! The maps that are compared: which leaf translates a page in each.
+//! The maps that are compared: the leaf that translates a page in each.
 //!
 //! A map is a rule, not a tree of tables: wherever a page is, it lies in a leaf of the map's size that
 //! is aligned and full. A real kernel reaches that only as far as memory and permissions allow.

@@ -1,6 +1,6 @@
-//! A model of one CPU's TLBs: two levels, sets, and the entry that was not used for longest goes.
+//! A model of one CPU's TLBs: two levels of set-associative TLBs with LRU replacement.
 //!
-//! It knows virtual addresses only: which entries are there, not what they translate to.
+//! It models virtual addresses only: the presence of entries, not their outputs.
 
 use granule::arch::PageSize;
 use granule_plugin::accesses::AccessKind;
@@ -17,7 +17,7 @@ pub struct Address {
     pub asid: u16,
 }
 
-/// An entry in a word: whether it is there, its size, ASID, half, and its page number of 4 KiB.
+/// An entry in a word: valid or not, its size, ASID, half, and its page number in units of 4 KiB.
 type Entry = u64;
 
 const PAGE_BITS: u32 = 12;
@@ -43,14 +43,14 @@ impl Address {
     }
 }
 
-/// What a TLBI removes.
+/// The entries that a TLBI removes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Invalidation {
     /// Everything.
     All,
-    /// What an ASID has.
+    /// The entries of an ASID.
     Asid(u16),
-    /// What translates one of these addresses, in one address space or in all.
+    /// The entries that translate one of these addresses, in one address space or in all.
     Range {
         /// The first address.
         first: u64,
@@ -62,7 +62,7 @@ pub enum Invalidation {
 }
 
 impl Invalidation {
-    /// The invalidation of EL1&0 that a TLBI of a kernel with pages of so many bits is, if it is one.
+    /// Decodes a TLBI of EL1&0 from a kernel with pages of `page_bits` bits; `None` for any other.
     #[must_use]
     pub const fn of(op: System, operand: u64, page_bits: u8) -> Option<Self> {
         let range = match op.crm() {
@@ -101,7 +101,7 @@ impl Invalidation {
         }
     }
 
-    /// Whether an entry goes.
+    /// Whether the invalidation removes an entry.
     const fn removes(&self, entry: Entry) -> bool {
         let is_upper = entry & UPPER != 0;
         let asid = (entry >> ASID_SHIFT) as u16;
@@ -135,7 +135,7 @@ impl Invalidation {
 /// One TLB.
 #[derive(Debug)]
 struct Structure {
-    /// The entries, set by set, in each the one that was used last first; 0 for none.
+    /// The entries, set by set, each set from most to least recently used; 0 for none.
     entries: Vec<Entry>,
     ways: usize,
     sizes: &'static [u8],
@@ -156,8 +156,8 @@ impl Structure {
         &mut self.entries[first..first + self.ways]
     }
 
-    /// An access through a leaf of a size. Returns whether it hits; if not, the entry is there
-    /// afterwards.
+    /// Accesses an address through a leaf of a size. Returns whether it hits; after a miss the
+    /// entry is present.
     fn access(&mut self, address: Address, leaf_bits: u8) -> bool {
         let fitting = self.sizes.iter().rev().find(|bits| **bits <= leaf_bits);
         let bits = fitting.copied().unwrap_or(leaf_bits);
@@ -200,7 +200,7 @@ fn remove(set: &mut [Entry], what: &Invalidation) {
     set.sort_by_key(|entry| *entry == 0);
 }
 
-/// How often there was no entry.
+/// The numbers of misses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Misses {
     /// In the first level, of fetches.
@@ -270,7 +270,7 @@ impl Tlbs {
         }
     }
 
-    /// What was missed.
+    /// Returns the misses so far.
     #[must_use]
     pub const fn misses(&self) -> Misses {
         self.misses

@@ -1,4 +1,4 @@
-//! The stream of accesses through the TLBs of every CPU with every map, all at once.
+//! Replays the stream of accesses through the TLBs of every CPU with every map, all at once.
 //!
 //! The maps that are compared are rules on addresses, so one run serves all page sizes. All models go along
 //! with the guest, in constant memory: a CPU with a map each. TTBR writes that change the ASID and TLBIs
@@ -27,18 +27,18 @@ impl ReplayCase {
     }
 }
 
-/// What one CPU missed with one map.
+/// The misses of one CPU with one map.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
     /// The CPU.
     pub cpu: &'static Cpu,
     /// The map.
     pub map: Map,
-    /// What it missed.
+    /// The misses.
     pub misses: Misses,
 }
 
-/// All that was counted.
+/// All counts of a replay.
 #[derive(Clone, Debug, Default)]
 pub struct Counted {
     /// The instructions of the workload.
@@ -148,8 +148,8 @@ impl Replay {
         }
     }
 
-    /// Kept pages were used in another order: those before the last that moved, the latest last. That one
-    /// only fell back. They hit in every first level.
+    /// Applies a new order of use of the kept pages: those before the last that moved, the latest
+    /// last. The last one only fell back. They hit in every first level.
     fn use_again(&mut self, kind: AccessKind, order: [u8; KEPT]) {
         let before = self.recent[kind as usize];
         let moved = |at: &usize| order.get(*at).is_some_and(|from| usize::from(*from) != *at);
@@ -187,7 +187,7 @@ impl Replay {
 }
 
 impl Counted {
-    /// What a CPU missed with a map.
+    /// Returns the misses of a CPU with a map.
     #[must_use]
     pub fn row(&self, cpu: &Cpu, page_size: PageSize, shape: Shape) -> Option<&Row> {
         let map = Map { page_size, shape };
@@ -195,8 +195,8 @@ impl Counted {
         rows.find(|row| row.cpu.name == cpu.name && row.map == map)
     }
 
-    /// The change of misses of kernel addresses when the linear map has blocks in place of pages, in
-    /// percent.
+    /// Returns the change of misses of kernel addresses when the linear map has blocks in place of
+    /// pages, in percent.
     #[must_use]
     pub fn linear_change(&self, cpu: &Cpu, page_size: PageSize) -> Option<f64> {
         let kernel = |shape| Some(self.row(cpu, page_size, shape)?.misses.kernel as f64);
@@ -205,14 +205,15 @@ impl Counted {
         (pages > 0.0).then(|| 100.0 * (blocks / pages - 1.0))
     }
 
-    /// Misses of both levels for each thousand instructions.
+    /// Returns misses of both levels per thousand instructions.
     #[must_use]
     pub fn per_thousand(&self, misses: u64) -> f64 {
         1000.0 * misses as f64 / self.instructions.max(1) as f64
     }
 
-    /// The first place where larger leaves missed more often: contiguous groups more than pages, blocks
-    /// more than groups, the linear map in blocks more than pages, larger pages more than smaller ones.
+    /// Checks that larger leaves never missed more often, and finds the first place where they did:
+    /// contiguous groups more than pages, blocks more than groups, the linear map in blocks more
+    /// than pages, larger pages more than smaller ones.
     ///
     /// # Errors
     ///

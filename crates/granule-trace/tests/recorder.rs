@@ -1,4 +1,4 @@
-//! What a recording wrapper tells, against what the host under it notes by itself.
+//! Compares the events of a recording wrapper with those that the host below it notes itself.
 
 #![allow(unsafe_code, reason = "the test calls unsafe operations")]
 #![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub)]

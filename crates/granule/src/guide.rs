@@ -31,7 +31,7 @@
 //! assert_eq!(pages::<Page64K>(70_000), pages_of(PageSize::K64, 70_000));
 //! ```
 //!
-//! A page size does not convert to a number implicitly. Code asks for bytes, shift or entries by
+//! A page size does not convert to a number implicitly. Code requests bytes, shift or entries by
 //! name:
 //!
 //! ```compile_fail,E0308
@@ -121,5 +121,5 @@
 //!   numbers that are the bytes, mask or shift of one. A list holds the exceptions, each with its
 //!   reason. A kernel with its own drivers should have the same test.
 //! - Data that another kernel left behind under another page size: `granule_boot::stamp`.
-//! - The abilities of a device, its firmware and its driver: the kernel asks `granule_boot::driver`
-//!   when it probes the device.
+//! - The abilities of a device, its firmware and its driver: the kernel calls
+//!   `granule_boot::driver` when it probes the device.

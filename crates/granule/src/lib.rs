@@ -39,7 +39,7 @@
 //! use granule::arch::*;
 //! use granule::table::*;
 //!
-//! // What a CPU with 16K pages and 48 bits of physical address says of itself.
+//! // The ID registers of a CPU with 16K pages and 48 bits of physical address.
 //! let cpu = CpuFeatures::new(IdRegisters::new().mmfr0(0x0010_0005));
 //! let geometry = Geometry::new(&cpu, PageSize::K16, 48, VaRange::Upper, Regime::El1And0)?;
 //!
@@ -73,7 +73,7 @@
 //! the minimum Rust version.
 
 #![no_std]
-// Documentation that says which feature an item needs, on docs.rs.
+// Documentation that names the feature that an item needs, on docs.rs.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![deny(missing_docs)]
 // A new enum variant must not break a user's build.

@@ -40,7 +40,8 @@ impl fmt::Display for Lost {
         match self {
             Self::MayHaveOverflown { ns } => write!(
                 f,
-                "the PMU's counter has 32 bits and a flag, {} us are enough for it to overflow twice, and no clock here counts instructions",
+                "the PMU's counter has 32 bits and a flag, {} us are enough for it to overflow \
+                 twice, and no clock here counts instructions",
                 ns / 1000
             ),
             Self::ClockDisagrees { counted, clock } => write!(

@@ -1,8 +1,9 @@
 //! The parts of the reference kernel that touch no hardware.
 //!
-//! Everything here is tested on the host, and fuzzed where it reads bytes that somebody else wrote. Code that
-//! reads a register, prints, or knows a device's address belongs in `granule-kernel`. Where a decision depends on the
-//! running CPU, the kernel implements a trait ([`lock::Cpu`], [`cpus::offline::Others`]).
+//! Everything here is tested on the host, and fuzzed where it reads bytes that somebody else wrote.
+//! Code that reads a register, prints, or uses a device's address belongs in `granule-kernel`.
+//! Where a decision depends on the running CPU, the kernel implements a trait ([`lock::Cpu`],
+//! [`cpus::offline::Others`]).
 //!
 //! [`mod@line`], [`trace`], [`uart`], [`layout`], [`sizes`] and [`cpus::compare`] also serve code that runs with
 //! the MMU off: they do not format, and cannot panic.

@@ -1,9 +1,9 @@
 //! A limit on waiting for another CPU, measured in the time that the waiter itself ran.
 //!
-//! Under a hypervisor or an emulator a CPU is a thread of the host, and the host may run other threads
-//! instead. The counter continues meanwhile, so a wait of many seconds says nothing about the CPU that is
-//! waited for: neither may have run. A host divides its time fairly among the CPUs of one guest, so a
-//! waiter that ran for seconds waits for a CPU that had seconds too.
+//! Under a hypervisor or an emulator a CPU is a thread of the host, and the host may run other
+//! threads instead. The counter continues meanwhile, so a wait of many seconds proves nothing about
+//! the other CPU: neither may have run. A host divides its time fairly among the CPUs of one guest,
+//! so a waiter that ran for seconds waits for a CPU that had seconds too.
 
 /// The part of a second that one round of a waiting loop may count for. A round takes microseconds; a
 /// longer one means that the host ran something else.

@@ -1,8 +1,9 @@
 //! The parts of a UART that a console needs: turn the transmitter on, send a byte, wait until it has left.
 //! Used with the MMU off and on. No locks, no formatting, and no address.
 //!
-//! Each family of UARTs has a file with its registers. What a console does with them is here, once for all:
-//! all families have a register for data, and flags that say when it may be written and when all has left.
+//! Each family of UARTs has a file with its registers. The code of a console is here, once for all
+//! families: each has a register for data, and flags that show when it may be written and when all
+//! bytes have left.
 //!
 //! Firmware has set the speed of the line, and it stays as it is. A transmitter that is off, as after a start
 //! without firmware, is turned on.

@@ -11,11 +11,11 @@
 //!    left dirty lines, and relocates the image for its load address. At EL2 with VHE the kernel stays at
 //!    EL2; without VHE it drops to EL1. (`early::efi` comes before that, where EFI firmware starts the image
 //!    as an application.)
-//! 2. `early::mmu_off` cleans the device tree's lines and reads the tree byte by byte. It asks firmware for
-//!    the SoC's identity, if PSCI and SMCCC are new enough for that call. Page size and VA bits are then a
-//!    pure function of the ID registers and, in this order, the command line, the table of machines, the
-//!    build's default and the smallest size. The choice precedes the first table, so there is no second
-//!    identity map, and the MMU goes on once.
+//! 2. `early::mmu_off` cleans the device tree's lines and reads the tree byte by byte. It gets the
+//!    SoC's identity from firmware, if PSCI and SMCCC are new enough for that call. Page size and
+//!    VA bits are then a pure function of the ID registers and, in this order, the command line,
+//!    the table of machines, the build's default and the smallest size. The choice precedes the
+//!    first table, so there is no second identity map, and the MMU goes on once.
 //! 3. The boot tables come from a static pool in the image: in TTBR0 the identity map of one page of code,
 //!    with as few levels as the address allows; in TTBR1 image, device tree and console.
 //! 4. `early::head` relocates the image once more, for its virtual address, drops all lines that may have

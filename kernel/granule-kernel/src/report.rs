@@ -270,7 +270,8 @@ pub(crate) fn cpus(started: &Started, page_size: PageSize) {
         let cpu = &facts.features;
         let calls = ipi::answered(facts.number);
         println!(
-            "@granule cpu=number={} mpidr={:#x} midr={:#010x} entry_el={} run_el={} pa_bits={} va_bits={} asid_bits={} bbm_level={} translations={} calls={calls}",
+            "@granule cpu=number={} mpidr={:#x} midr={:#010x} entry_el={} run_el={} pa_bits={} \
+             va_bits={} asid_bits={} bbm_level={} translations={} calls={calls}",
             facts.number,
             facts.affinity,
             cpu.midr(),

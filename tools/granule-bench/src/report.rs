@@ -1,4 +1,4 @@
-//! What is printed: tables for people, JSON for programs, and how the figures stand to the goals.
+//! Prints tables for people, JSON for programs, and how the figures compare with the goals.
 
 use crate::rounds::{Outcome, ROUNDS};
 use crate::stats::Spread;

@@ -1,10 +1,10 @@
 //! The rounds: every subject beside the floor, one after the other, over and over.
 //!
-//! In each round each subject has its turn, in an order that moves by one from round to round,
-//! and just before it the floor does the same job in the same memory. A ratio is a subject's time
-//! over that floor's; its median over all rounds is what counts. Round 0 is not timed: in it each
-//! leaf of each tree is asked for through the subject's own query, after each step. In the other
-//! rounds a sample of leaves is.
+//! In each round each subject has its turn, in an order that moves by one from round to round, and
+//! just before it the floor does the same job in the same memory. A ratio is a subject's time over
+//! that floor's; its median over all rounds is what counts. Round 0 is not timed: in it each leaf
+//! of each tree is looked up through the subject's own query, after each step. In the other rounds
+//! a sample of leaves is looked up.
 
 use crate::clock;
 use crate::stats::Spread;

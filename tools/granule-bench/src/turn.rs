@@ -1,5 +1,5 @@
-//! One turn: a subject, or the floor, maps, protects and unmaps a job's range once, and each step is measured
-//! by the program's own clock or counter. Whether the step did what it must is asked afterwards.
+//! One turn: a subject, or the floor, maps, protects and unmaps a job's range once, and each step
+//! is measured by the program's own clock or counter. The effect of the step is checked afterwards.
 
 #![allow(
     unsafe_code,

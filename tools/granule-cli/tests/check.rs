@@ -1,5 +1,5 @@
-//! `granule check` as a person or a script meets it: traces made by hand, what is said of them,
-//! and the exit code. No QEMU.
+//! `granule check` as a person or a script meets it: handmade traces, the output for them, and the
+//! exit code. No QEMU.
 
 #![allow(clippy::unwrap_used)]
 
@@ -76,30 +76,30 @@ fn text(bytes: &[u8]) -> &str {
 #[test]
 fn a_clean_trace_exits_with_0_and_a_summary() {
     let output = check(&good_and(&[]), &[]);
-    let said = text(&output.stdout);
-    assert_eq!(output.status.code(), Some(0), "{said}");
-    assert!(said.ends_with("\nclean\n"), "{said}");
+    let printed = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{printed}");
+    assert!(printed.ends_with("\nclean\n"), "{printed}");
     assert!(
-        said.contains("18 events of 1 CPU(s), 4K pages, BBM level 0"),
-        "{said}"
+        printed.contains("18 events of 1 CPU(s), 4K pages, BBM level 0"),
+        "{printed}"
     );
     assert!(
-        said.contains("514 descriptors, 1 TLBI, 3 DSB, 3 ISB"),
-        "{said}"
+        printed.contains("514 descriptors, 1 TLBI, 3 DSB, 3 ISB"),
+        "{printed}"
     );
-    assert!(!said.contains('\x1b') && output.stderr.is_empty());
+    assert!(!printed.contains('\x1b') && output.stderr.is_empty());
 }
 
 #[test]
 fn a_violation_exits_with_1_and_names_rule_lines_cpu_and_address() {
     let output = check(&good_and(CHANGED), &[]);
-    let said = text(&output.stdout);
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    let line = said.lines().next().unwrap();
+    let printed = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{printed}");
+    let line = printed.lines().next().unwrap();
     assert!(line.starts_with("line 22: RWHZWS: CPU 0 "), "{line}");
     assert!(line.contains("VA 0x40000000 to 0x7fffffff"), "{line}");
-    assert!(said.ends_with("\n1 violation\n"), "{said}");
-    assert!(!said.contains('\x1b'));
+    assert!(printed.ends_with("\n1 violation\n"), "{printed}");
+    assert!(!printed.contains('\x1b'));
 
     let output = check(&good_and(CHANGED), &["--json"]);
     assert_eq!(output.status.code(), Some(1));
@@ -146,12 +146,12 @@ const OTHER_SIZE: &[&str] = &[
 fn tables_of_two_page_sizes_are_judged_in_one_trace() {
     let trace = good_and(OTHER_SIZE);
     let output = check(&trace, &[]);
-    let said = text(&output.stdout);
-    assert_eq!(output.status.code(), Some(0), "{said}");
-    assert!(said.contains("4K, 64K pages"), "{said}");
+    let printed = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{printed}");
+    assert!(printed.contains("4K, 64K pages"), "{printed}");
     assert!(
-        said.contains("tables: 12 obtained, 0 freed (KiB)"),
-        "{said}"
+        printed.contains("tables: 12 obtained, 0 freed (KiB)"),
+        "{printed}"
     );
     let json: Value = serde_json::from_slice(&check(&trace, &["--json"]).stdout).unwrap();
     assert_eq!(json["page_size"], 4096);
@@ -171,9 +171,9 @@ fn tables_of_two_page_sizes_are_judged_in_one_trace() {
         let mut lines = OTHER_SIZE.to_vec();
         lines.remove(at);
         let output = check(&good_and(&lines), &[]);
-        let said = text(&output.stdout);
-        assert_eq!(output.status.code(), Some(1), "{at}: {said}");
-        assert!(said.contains(rule), "{at}: {said}");
+        let printed = text(&output.stdout);
+        assert_eq!(output.status.code(), Some(1), "{at}: {printed}");
+        assert!(printed.contains(rule), "{at}: {printed}");
     }
 }
 
@@ -205,15 +205,15 @@ fn an_invalidation_in_vain_is_named() {
 fn the_end_of_a_complete_trace_relies_on_everything() {
     let more = ["store cpu0 0x1010 0x80000701"];
     let output = check(&good_and(&more), &[]);
-    let said = text(&output.stdout);
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.starts_with("end of trace: "), "{said}");
-    assert!(said.contains("because of line 22"), "{said}");
+    let printed = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{printed}");
+    assert!(printed.starts_with("end of trace: "), "{printed}");
+    assert!(printed.contains("because of line 22"), "{printed}");
     let incomplete = good_and(&more).replace("complete=yes", "complete=no");
     let output = check(&incomplete, &[]);
-    let said = text(&output.stdout);
-    assert_eq!(output.status.code(), Some(0), "{said}");
-    assert!(said.contains("the trace is not complete"), "{said}");
+    let printed = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{printed}");
+    assert!(printed.contains("the trace is not complete"), "{printed}");
 }
 
 #[test]
@@ -288,11 +288,11 @@ fn a_half_that_goes_unchecked_is_named() {
     let json: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(json["unchecked"].as_array().map(Vec::len), Some(0));
     let open = whole.replace("0x200803519", "0x200003519");
-    let said = check(&open, &[]);
-    let said = text(&said.stdout);
+    let printed = check(&open, &[]);
+    let printed = text(&printed.stdout);
     let line = "goes unchecked from line 15 on: the upper half of EL1&0 of CPU 0: \
                 TG1 is 0b00, which names no granule\n";
-    assert!(said.contains(line), "{said}");
+    assert!(printed.contains(line), "{printed}");
     let output = check(&open, &["--json"]);
     let json: Value = serde_json::from_slice(&output.stdout).unwrap();
     let one = &json["unchecked"][0];
@@ -302,7 +302,7 @@ fn a_half_that_goes_unchecked_is_named() {
 }
 
 #[test]
-fn absurd_sizes_are_no_trouble() {
+fn absurd_sizes_are_harmless() {
     let more = [
         "obtain cpu0 0x10000 0xfffffffff0000",
         "free cpu0 0x20000 0xffffffffe0000",
@@ -371,7 +371,7 @@ fn files_that_cannot_be_read_exit_with_2_and_name_line_and_column() {
             whole.replace("isb cpu0\n", "isb cpu0\r\n"),
             "line 14, column 5: ",
         ),
-        // What no machine has, and what takes too long.
+        // Sizes that no machine has, and checks that take too long.
         (
             whole.replace("fill cpu0 0x1000 512", "fill cpu0 0x1000 0x1ffffffffff"),
             "line 4, column 18: ",
@@ -380,13 +380,13 @@ fn files_that_cannot_be_read_exit_with_2_and_name_line_and_column() {
         (whole.replace("page=4k", "page=64k"), "line 1, column 17: "),
     ] {
         let output = check(&trace, &[]);
-        let said = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{said}");
+        let printed = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{printed}");
         assert!(
-            said.starts_with(&format!("granule: -: {place}")),
-            "{place}: {said}"
+            printed.starts_with(&format!("granule: -: {place}")),
+            "{place}: {printed}"
         );
-        assert_eq!(said.lines().count(), 1, "{said}");
+        assert_eq!(printed.lines().count(), 1, "{printed}");
         assert!(output.stdout.is_empty());
     }
     let missing = Command::new(env!("CARGO_BIN_EXE_granule"))
@@ -408,14 +408,15 @@ fn violations_beyond_the_limit_are_counted() {
     more.push("isb cpu0".into());
     let more: Vec<&str> = more.iter().map(String::as_str).collect();
     let output = check(&good_and(&more), &["--most", "3"]);
-    let said = text(&output.stdout);
+    let printed = text(&output.stdout);
     assert_eq!(
-        said.lines()
+        printed
+            .lines()
             .filter(|line| line.starts_with("line "))
             .count(),
         3,
-        "{said}"
+        "{printed}"
     );
-    assert!(said.contains("... and 7 more"), "{said}");
-    assert!(said.ends_with("\n10 violations\n"), "{said}");
+    assert!(printed.contains("... and 7 more"), "{printed}");
+    assert!(printed.ends_with("\n10 violations\n"), "{printed}");
 }

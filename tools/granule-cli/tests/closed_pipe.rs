@@ -1,5 +1,5 @@
-//! Standard output that nobody reads any more, as of `granule dump FILE | head -1`: the program ends as other
-//! programs do, by SIGPIPE and without a word. No QEMU.
+//! Standard output that nobody reads any more, as of `granule dump FILE | head -1`: the program
+//! ends as other programs do, by SIGPIPE and without a message. No QEMU.
 
 #![allow(clippy::unwrap_used)]
 
@@ -62,15 +62,19 @@ fn every_command_ends_quietly() {
     commands.push(vec!["plan", "--memory=1G"]);
     for command in commands {
         let output = unread(&command);
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.signal(), Some(SIGPIPE), "{command:?}: {said}");
-        assert_eq!(said, "", "{command:?}");
+        let printed = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(
+            output.status.signal(),
+            Some(SIGPIPE),
+            "{command:?}: {printed}"
+        );
+        assert_eq!(printed, "", "{command:?}");
     }
 }
 
 /// A full disk is an error with a word.
 #[test]
-fn output_that_cannot_be_written_for_another_reason_is_told() {
+fn output_that_cannot_be_written_for_another_reason_is_reported() {
     let trace = file(TRACE.as_bytes());
     let full = std::fs::File::options()
         .write(true)
@@ -85,10 +89,10 @@ fn output_that_cannot_be_written_for_another_reason_is_told() {
         .unwrap()
         .wait_with_output()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{said}");
+    let printed = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{printed}");
     assert!(
-        said.starts_with("granule: standard output: ") && said.lines().count() == 1,
-        "{said}"
+        printed.starts_with("granule: standard output: ") && printed.lines().count() == 1,
+        "{printed}"
     );
 }

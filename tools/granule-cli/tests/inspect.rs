@@ -1,5 +1,5 @@
-//! `granule dump` and `granule lint` as a person or a script meets them: raw images of tables written
-//! by hand, what is said of them, and the exit code. No QEMU.
+//! `granule dump` and `granule lint` as a person or a script meets them: raw images of handwritten
+//! tables, the output for them, and the exit code. No QEMU.
 
 #![allow(clippy::unwrap_used)]
 
@@ -62,9 +62,9 @@ fn granule(command: &str, file: &NamedTempFile, options: &[&str]) -> Output {
 
 #[track_caller]
 fn text(output: &Output, code: i32) -> String {
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(code), "{said}");
-    assert!(said.is_empty(), "{said}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{stderr}");
+    assert!(stderr.is_empty(), "{stderr}");
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
@@ -138,15 +138,15 @@ fn a_guess_claims_no_more_than_it_knows() {
             .unwrap()
     };
     let output = guessed("dump", &[]);
-    let said = String::from_utf8_lossy(&output.stderr);
+    let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(
-        said.starts_with("granule: guessed: ")
-            && said.contains("shareability (TCR.DS) and the size of output addresses (TCR.IPS)"),
-        "{said}"
+        stderr.starts_with("granule: guessed: ")
+            && stderr.contains("shareability (TCR.DS) and the size of output addresses (TCR.IPS)"),
+        "{stderr}"
     );
-    let told = String::from_utf8_lossy(&output.stdout);
-    let ranges = told.lines().filter(|line| line.starts_with("0x"));
-    assert!(ranges.clone().count() == 4, "{told}");
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    let ranges = stdout.lines().filter(|line| line.starts_with("0x"));
+    assert!(ranges.clone().count() == 4, "{stdout}");
     for range in ranges {
         assert!(
             range.contains(" SH-unknown ") && range.contains(" index-"),
@@ -188,9 +188,12 @@ fn filters_by_address_and_by_words() {
     assert_eq!(lines(&part), ["0xffffff800000e000", "0xffffff8000010000"]);
     // Nothing would be listed, as if nothing were mapped.
     let output = granule("dump", &image, &["--from", "0x2", "--to", "0x1"]);
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(3), "{said}");
-    assert!(said.contains("--from 0x2 lies above --to 0x1"), "{said}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{stderr}");
+    assert!(
+        stderr.contains("--from 0x2 lies above --to 0x1"),
+        "{stderr}"
+    );
 }
 
 #[test]
@@ -199,9 +202,9 @@ fn a_word_that_no_range_can_have_is_refused() {
     for option in ["--with", "--without"] {
         let output = granule("dump", &image, &[option, "ro,PNX"]);
         assert_eq!(output.status.code(), Some(3));
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(said.contains("\"PNX\"; there are block page"), "{said}");
-        assert_eq!(said.lines().count(), 1, "{said}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(stderr.contains("\"PNX\"; there are block page"), "{stderr}");
+        assert_eq!(stderr.lines().count(), 1, "{stderr}");
     }
     for word in [
         "CONTIGUOUS",
@@ -213,7 +216,7 @@ fn a_word_that_no_range_can_have_is_refused() {
     ] {
         text(&granule("dump", &image, &["--with", word]), 0);
     }
-    // Every word that is printed can be asked for.
+    // Every printed word can be used as a filter.
     let object = object(&granule("dump", &image, &["--json"]), 0);
     for range in object["ranges"].as_array().unwrap() {
         for word in range["attributes"].as_array().unwrap() {
@@ -229,17 +232,20 @@ fn a_word_that_no_range_can_have_is_refused() {
 fn one_address_explained() {
     let image = file(&words());
     let explain = |address: &str| text(&granule("dump", &image, &["--explain", address]), 0);
-    let told = explain("0xffffff8000010123");
+    let stdout = explain("0xffffff8000010123");
     assert!(
-        told.contains("level  3  table 0x40002000  entry 16"),
-        "{told}"
+        stdout.contains("level  3  table 0x40002000  entry 16"),
+        "{stdout}"
     );
     assert!(
-        told.contains("translated to 0x80010123; permission fault for: stores, loads"),
-        "{told}"
+        stdout.contains("translated to 0x80010123; permission fault for: stores, loads"),
+        "{stdout}"
     );
-    let told = explain("0xffffff8000020000");
-    assert!(told.contains("translation fault, level 3: bit 0"), "{told}");
+    let stdout = explain("0xffffff8000020000");
+    assert!(
+        stdout.contains("translation fault, level 3: bit 0"),
+        "{stdout}"
+    );
     let outside = "outside: these tables translate 0xffffff8000000000 to 0xffffffffffffffff";
     assert!(explain("0x1000").contains(outside));
     // The CPU ignores a tag in the address, but it is none of the tables.
@@ -261,15 +267,15 @@ fn two_dumps_compared() {
     changed[1024 + 20] |= 1 << 11;
     changed[513] = 0;
     let new = file(&changed);
-    let told = text(&granule("dump", &old, &["--diff", &path(&new)]), 1);
-    assert_eq!(told.lines().count(), 2, "{told}");
+    let stdout = text(&granule("dump", &old, &["--diff", &path(&new)]), 1);
+    assert_eq!(stdout.lines().count(), 2, "{stdout}");
     assert!(
-        told.contains("0xffffff8000014000 - 0xffffff8000014fff       4K  changed: "),
-        "{told}"
+        stdout.contains("0xffffff8000014000 - 0xffffff8000014fff       4K  changed: "),
+        "{stdout}"
     );
     assert!(
-        told.contains("2M  only in the first: 2M block at 0x9000000"),
-        "{told}"
+        stdout.contains("2M  only in the first: 2M block at 0x9000000"),
+        "{stdout}"
     );
     let object = object(
         &granule("dump", &old, &["--diff", &path(&new), "--json"]),
@@ -288,14 +294,14 @@ fn missing_parts_of_a_comparison_are_in_its_object() {
         &old,
         &["--json", "--diff", new.path().to_str().unwrap()],
     );
-    let said = String::from_utf8_lossy(&output.stderr);
+    let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(
-        said.contains("is left out: the table of level 3 at 0x40100000"),
-        "{said}"
+        stderr.contains("is left out: the table of level 3 at 0x40100000"),
+        "{stderr}"
     );
     let object: Value = serde_json::from_slice(&output.stdout).unwrap();
     let notes = object["notes"].as_array().unwrap();
-    assert_eq!(notes.len(), said.lines().count(), "{notes:?}");
+    assert_eq!(notes.len(), stderr.lines().count(), "{notes:?}");
 }
 
 /// A damaged dump may lack more tables than anybody reads of.
@@ -306,15 +312,15 @@ fn tables_that_are_left_out_are_all_counted() {
     cut[1..4].fill((BASE + 0x1000) | 0b11);
     cut[516..1024].fill(missing);
     let image = file(&cut);
-    let told = text(&granule("dump", &image, &[]), 0);
-    let lines = told
+    let stdout = text(&granule("dump", &image, &[]), 0);
+    let lines = stdout
         .lines()
         .filter(|line| line.contains("is left out: "))
         .count();
     assert_eq!(lines, 1000);
     assert!(
-        told.contains(&format!("{} more tables are left out", 4 * 508 - 1000)),
-        "{told}"
+        stdout.contains(&format!("{} more tables are left out", 4 * 508 - 1000)),
+        "{stdout}"
     );
 }
 
@@ -347,13 +353,13 @@ fn exit_codes_and_keys_of_findings() {
     let mut shared = words();
     shared[515] = shared[512];
     let shared = file(&shared);
-    let told = text(&granule("lint", &shared, &[]), 1);
+    let stdout = text(&granule("lint", &shared, &[]), 1);
     assert!(
-        told.starts_with("warning shared-table 0xffffff8000600000+2M kernel: "),
-        "{told}"
+        stdout.starts_with("warning shared-table 0xffffff8000600000+2M kernel: "),
+        "{stdout}"
     );
-    let told = text(&granule("lint", &shared, &["--rule", "loop"]), 0);
-    assert_eq!(told, "errors: 0, warnings: 0, infos: 0; accepted: 0\n");
+    let stdout = text(&granule("lint", &shared, &["--rule", "loop"]), 0);
+    assert_eq!(stdout, "errors: 0, warnings: 0, infos: 0; accepted: 0\n");
     // No root.
     let output = granule("lint", &file(&[]), &[]);
     assert_eq!(output.status.code(), Some(3));
@@ -373,16 +379,16 @@ fn accepted_findings_and_lines_that_are_none() {
     let path = accept.path().to_str().unwrap();
     let output = granule("lint", &file(&shared), &["--accept", path]);
     assert_eq!(output.status.code(), Some(0));
-    let told = String::from_utf8_lossy(&output.stdout);
-    assert_eq!(told, "errors: 0, warnings: 0, infos: 0; accepted: 1\n");
-    let said = String::from_utf8_lossy(&output.stderr);
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(stdout, "errors: 0, warnings: 0, infos: 0; accepted: 1\n");
+    let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(
-        said.contains("line 2: no rule is called \"nonsense\""),
-        "{said}"
+        stderr.contains("line 2: no rule is called \"nonsense\""),
+        "{stderr}"
     );
     assert!(
-        said.contains("line 3: no loop from 0x0 to 0x1 (never): remove the line"),
-        "{said}"
+        stderr.contains("line 3: no loop from 0x0 to 0x1 (never): remove the line"),
+        "{stderr}"
     );
 }
 
@@ -393,13 +399,16 @@ fn an_unreadable_source_is_one_line_and_code_3() {
         .output()
         .unwrap();
     assert_eq!(missing.status.code(), Some(3));
-    let said = String::from_utf8_lossy(&missing.stderr);
-    assert!(said.starts_with("granule: /nonexistent/vmcore: "), "{said}");
-    assert_eq!(said.lines().count(), 1);
+    let stderr = String::from_utf8_lossy(&missing.stderr);
+    assert!(
+        stderr.starts_with("granule: /nonexistent/vmcore: "),
+        "{stderr}"
+    );
+    assert_eq!(stderr.lines().count(), 1);
     let image = file(&words());
     let output = granule("lint", &image, &["--accept", "/nonexistent/accepted"]);
     assert_eq!(output.status.code(), Some(3));
-    // 2 would say that the tables are wrong.
+    // 2 would mean that the tables are wrong.
     let output = granule("lint", &image, &["--rule", "nonsense"]);
     assert_eq!(output.status.code(), Some(3));
 }

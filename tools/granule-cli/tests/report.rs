@@ -52,8 +52,8 @@ fn granule(arguments: &[&str]) -> Output {
 
 #[track_caller]
 fn data(output: &Output) -> Value {
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(0), "{said}");
+    let printed = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{printed}");
     let page = String::from_utf8(output.stdout.clone()).unwrap();
     let (_, after) = page.split_once(r#"id="data">"#).unwrap();
     serde_json::from_str(after.split_once("</script>").unwrap().0).unwrap()
@@ -97,7 +97,7 @@ fn of_totals(totals: &Value) -> Vec<(u64, bool, u64)> {
 }
 
 #[test]
-fn the_page_has_what_dump_and_lint_say() {
+fn the_page_has_what_dump_and_lint_report() {
     let folder = tempfile::tempdir().unwrap();
     let image = image(folder.path());
     let dumped = json(&["dump", &image, "--json"]);
@@ -154,7 +154,7 @@ fn refusals_are_one_line() {
     let image = image(folder.path());
     let absent = folder.path().join("absent/page.html");
     let absent = absent.to_str().unwrap();
-    for (arguments, says) in [
+    for (arguments, expected) in [
         (&["report", "/nonexistent", "-o", "-"][..], "/nonexistent"),
         (&["report", &image, "-o", absent], "absent/page.html: "),
         (
@@ -170,10 +170,10 @@ fn refusals_are_one_line() {
         let output = granule(arguments);
         assert_eq!(output.status.code(), Some(3), "{arguments:?}");
         assert!(output.stdout.is_empty());
-        let said = String::from_utf8(output.stderr).unwrap();
+        let printed = String::from_utf8(output.stderr).unwrap();
         assert!(
-            said.contains(says) && said.trim_end().lines().count() == 1,
-            "{said}"
+            printed.contains(expected) && printed.trim_end().lines().count() == 1,
+            "{printed}"
         );
     }
     assert_eq!(granule(&["report", &image]).status.code(), Some(3));

@@ -16,7 +16,7 @@ use granule_plugin::track::Memory;
 use granule_trace::System;
 use serde_json::Value;
 
-/// In the program: waits until the test says so.
+/// In the program: waits for the test's signal.
 const WAIT: &str = "while [ ! -e FOLDER/go ]; do sleep 0.02; done";
 
 /// A program that answers as QEMU does, and ends in some way.
@@ -105,7 +105,7 @@ fn collector(pages: u64) -> Collector<Nothing> {
     collector
 }
 
-/// What comes of a stream if the program then ends in some way.
+/// The result for a stream if the program then ends in some way.
 fn run(stream: &[u8], then: &str, options: &[&str]) -> (Output, Option<Value>) {
     let fake = Fake::new("11.1.3", &format!("{WAIT}\n{then}"));
     let child = fake.bench(options);
@@ -205,7 +205,7 @@ fn a_run_that_cannot_be_counted_is_one_line() {
             "the machine ended before a program ran at EL0",
         ),
         (&[7; 48], "another version"),
-        (&damaged.out()[..], "unknown kind"),
+        (&damaged.out()[..], "an unknown kind"),
     ] {
         let (output, json) = run(stream, "exit 0", &[]);
         assert!(json.is_none());

@@ -26,9 +26,11 @@ impl Random {
 const TEXTS: &[&str] = &[
     "arm64.pagesize=16k arm64.vabits=48 rodata=\"on\" -- x",
     "@granule page_size=4096\n@granule linear_map.leaf=65536,true,3\n@granule end\n",
-    "@granule page_size=4096\n@granule kexec.leaving.dsb=2\n@granule outcome=ok\n@granule end\n@granule page_size=65536\n@granule end\n",
+    "@granule page_size=4096\n@granule kexec.leaving.dsb=2\n@granule outcome=ok\n@granule end\n\
+     @granule page_size=65536\n@granule end\n",
     "512G",
-    "bench begin page=4096 bytes=8192 pages=2 rounds=1 frequency=62500000\nbench op=fork best=1 median=2 worst=3 at=0\nbench end ops=1 timed=1\n",
+    "bench begin page=4096 bytes=8192 pages=2 rounds=1 frequency=62500000\n\
+     bench op=fork best=1 median=2 worst=3 at=0\nbench end ops=1 timed=1\n",
     "tlbi cpu0 vaae1is 0x0000000080000",
     "store cpu0 0x40000000 0x40001003 release\nisb cpu1\ndsb cpu0 ish\n",
     "0x4020_0000",

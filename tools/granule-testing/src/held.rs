@@ -1,5 +1,5 @@
-//! Tables under test that are private or live, as a test's case says. Only tests may use this:
-//! nothing walks their tables, so nobody needs to vouch for a change.
+//! Tables under test that are private or live, by the test's case. Only tests may use this: nothing
+//! walks their tables, so nobody needs to vouch for a change.
 
 #![allow(unsafe_code, reason = "no CPU walks the tables")]
 

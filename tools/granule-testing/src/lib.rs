@@ -2,7 +2,7 @@
 //!
 //! - [`host`]: the three traits of `granule::table` over ordinary memory. It records every event
 //!   and panics on any access that a kernel's memory would not survive.
-//! - [`held`]: tables that are private or live, as a case says.
+//! - [`held`]: tables that are private or live, by the test's case.
 //! - [`walk`]: reads tables as the architecture defines it for an MMU. It shares no code with the
 //!   library, so that the two cannot share mistakes.
 //! - [`performed`]: one operation with its events, the input of the checks.
@@ -15,7 +15,8 @@
 //! - [`dumps`]: memory dumps as files.
 //! - [`firmware`]: EFI's and ACPI's tables in memory.
 //! - [`linux`]: the memory of a Linux kernel with processes.
-//! - [`mattering`]: whether an event that is left out of a trace matters, without code of the model.
+//! - [`mattering`]: whether an event that is left out of a trace matters, without code of the
+//!   model.
 //! - [`cases`]: the number of cases of a property.
 
 #![allow(

@@ -179,7 +179,8 @@ impl Replay<'_> {
     }
 
     /// Whether the operation may invalidate before its last stores: a merge frees tables in
-    /// between, a change of memory type breaks leaves and makes them again, and a group that hardware may update is split in a round of its own.
+    /// between, a change of memory type breaks leaves and makes them again, and a group that
+    /// hardware may update is split in a round of its own.
     fn several_rounds(&self) -> bool {
         let updated =
             |leaf: &Leaf| leaf.word & CONTIGUOUS != 0 && self.arch.may_be_updated(leaf.word);

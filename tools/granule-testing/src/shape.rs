@@ -1,7 +1,7 @@
 //! Shapes of address spaces to test, and the ID registers that allow them.
 //!
-//! The register fields are placed by hand from the architecture's tables: a test that asked the
-//! library where TGran4 is would repeat the library's mistakes.
+//! The register fields are placed by hand from the architecture's tables: a test that took the
+//! place of TGran4 from the library would repeat the library's mistakes.
 
 use granule::arch::{
     CpuFeatures, Geometry, IdRegisters, PageSize, Regime, Stage2Geometry, VaRange,

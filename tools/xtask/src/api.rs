@@ -1,8 +1,8 @@
-//! `cargo xtask api`: writes the library's public interface to `crates/granule/api.txt`, one item a line. The step
-//! `api` compares, so that a change of the interface is seen as one.
+//! `cargo xtask api`: writes the library's public interface to `crates/granule/api.txt`, one item a
+//! line. The step `api` compares, so that no change of the interface goes unnoticed.
 //!
-//! rustdoc tells the interface as JSON. The pinned toolchain does so only when it is told to act as a nightly,
-//! and the package `public-api` is of the release that reads its format.
+//! rustdoc writes the interface as JSON. The pinned toolchain does so only with `RUSTC_BOOTSTRAP`,
+//! as if it were a nightly, and the pinned package `public-api` reads this format.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -18,7 +18,7 @@ fn file() -> PathBuf {
     package_dir(LIBRARY).join("api.txt")
 }
 
-/// Writes the file anew.
+/// Rewrites the file.
 pub(crate) fn write() -> Result<()> {
     let file = file();
     files::write(&file, list()?)?;
@@ -71,7 +71,7 @@ fn list() -> Result<String> {
     Ok(items)
 }
 
-/// The names of types that stand on more than one line.
+/// The names of types that appear on more than one line.
 fn twice(there: &str) -> Vec<&str> {
     let mut seen = BTreeSet::new();
     let names = there.lines().filter_map(|line| {
@@ -90,7 +90,8 @@ fn twice(there: &str) -> Vec<&str> {
     names.filter(|name| !seen.insert(*name)).collect()
 }
 
-/// The lines of one text alone, with a sign each: `-` for the first, `+` for the second.
+/// The lines that only one of the texts has, each with a sign: `-` for the first, `+` for the
+/// second.
 fn differences(listed: &str, there: &str) -> String {
     let (listed, there): (BTreeSet<_>, BTreeSet<_>) =
         (listed.lines().collect(), there.lines().collect());

@@ -1,5 +1,5 @@
-//! `make audit`: asks RustSec's database of advisories about the crates of every lock file. What it reports changes from
-//! day to day and not with a commit, so no test run has it.
+//! `make audit`: looks up the crates of every lock file in RustSec's database of advisories. Its
+//! result changes from day to day and not with a commit, so it is not part of a test run.
 
 use std::process::ExitCode;
 

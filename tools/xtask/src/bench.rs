@@ -1,9 +1,9 @@
 //! `cargo xtask bench`: `granule-bench` in several builds, the worst of which counts, or the instructions of the
 //! same rows on arm64.
 //!
-//! Each build has another amount of unrelated code, for the compiler and the linker lay out the same source in
-//! another way beside it. Instructions are counted by `examples/instruction-counts` under QEMU's `-icount`.
-//! docs/host-benchmarks.md has the keys of both JSON objects.
+//! Each build has a different amount of unrelated code, because that changes how compiler and
+//! linker lay out the same source. Instructions are counted by `examples/instruction-counts` under
+//! QEMU's `-icount`. docs/host-benchmarks.md has the keys of both JSON objects.
 
 use std::fmt::Write as _;
 use std::process::Command;
@@ -16,7 +16,7 @@ use crate::guest;
 use xtask::files;
 use xtask::workspace::{KERNEL_TARGET, build_executable, capture, cargo, root, run, target_dir};
 
-/// What makes two rows the same.
+/// The keys by which rows of different runs are matched.
 const NAMES: [&str; 5] = ["bytes", "leaf_bytes", "calls", "subject", "step"];
 
 #[derive(Debug, Args)]
@@ -126,7 +126,7 @@ fn parse(console: &str) -> Result<Vec<Value>> {
 fn median(value: &Value) -> Result<f64> {
     value["ratio"]["median"]
         .as_f64()
-        .context("granule-bench told no median")
+        .context("granule-bench printed no median")
 }
 
 /// The worst of the same object of each run, with its median in each run.
@@ -140,7 +140,7 @@ fn worst<'a>(same: impl Iterator<Item = &'a Value>) -> Result<Value> {
     Ok(worst)
 }
 
-/// For each row and goal the run with the worst ratio, and what the others had.
+/// For each row and goal the run with the worst ratio, and the ratios of the others.
 fn merge(runs: &[Value]) -> Result<Value> {
     let mut merged = runs.first().context("granule-bench did not run")?.clone();
     for (key, names) in [("rows", &NAMES[..]), ("goals", &["what"][..])] {

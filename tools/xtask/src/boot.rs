@@ -125,14 +125,14 @@ pub fn at<'a>(record: &'a Value, path: &str) -> Result<&'a Value> {
 pub fn number(record: &Value, path: &str) -> Result<u64> {
     at(record, path)?
         .as_u64()
-        .with_context(|| format!("{path} in the boot record is no integer"))
+        .with_context(|| format!("{path} in the boot record is not an integer"))
 }
 
 /// A text by its path.
 pub fn text<'a>(record: &'a Value, path: &str) -> Result<&'a str> {
     at(record, path)?
         .as_str()
-        .with_context(|| format!("{path} in the boot record is no text"))
+        .with_context(|| format!("{path} in the boot record is not a text"))
 }
 
 /// The difference in one line, if the value is not the expected one.

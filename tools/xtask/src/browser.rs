@@ -19,7 +19,7 @@ const LIMIT: Duration = Duration::from_secs(240);
 /// The browser.
 pub(crate) struct Browser(PathBuf);
 
-/// How a page is shown.
+/// The colour scheme of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scheme {
     Light,

@@ -1,8 +1,9 @@
 //! The check that no CPU accesses memory before its SCTLR has a known value.
 //!
-//! That register has the byte order of data accesses, and whether they are checked for alignment. Whoever had the
-//! CPU before may have left any value there. Every way from an entry is followed to the first write of SCTLR; the
-//! entries and the ways that are excused are in the tables. The rest of the MMU-off code is for `mmu_off`.
+//! This register sets the byte order of data accesses, and whether their alignment is checked. The
+//! previous owner of the CPU may have left any value there. Every way from an entry is followed to
+//! the first write of SCTLR; the entries and the ways that are excused are in the tables. The rest
+//! of the MMU-off code is for `mmu_off`.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +12,7 @@ use crate::elf::Program;
 
 /// Where a CPU comes from firmware, a boot loader or another kernel.
 const ENTRIES: [&str; 2] = ["_start", "secondary_entry"];
-/// Code that is not followed, and why: it only tells why the CPU stops.
+/// Code that is not followed, and why: it only reports why the CPU stops.
 const EXCUSED: [&str; 1] = ["park_with"];
 
 /// The findings, one line each.

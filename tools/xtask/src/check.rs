@@ -1,8 +1,9 @@
-//! What `cargo xtask check` selects: the checks before every commit, in at most three minutes on two cores once things
-//! are built. They are format, lints, the unit tests of the changed packages and of those that depend on
-//! them, a short run of the model's harness, and one boot with each page size.
+//! Selects the tests of `cargo xtask check`, the checks before every commit. It takes at most three
+//! minutes on two cores once things are built: format, lints, the unit tests of the changed
+//! packages and of those that depend on them, a short run of the model's harness, and one boot with
+//! each page size.
 //!
-//! This file selects its tests by the changed packages. The steps are in `steps`.
+//! The steps themselves are in `steps`.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,7 @@
 //! `cargo xtask test` and `check`: runs steps as processes of their own on two slots, repeats live failures, and sums up.
 //!
-//! A step that fails hides no other. The steps are in `steps`; what earlier runs took, and which tests chance failed
-//! before, is in `history`.
+//! A failed step hides no other. The steps are in `steps`; `history` has the times of earlier runs
+//! and the tests that chance failed.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -39,7 +39,8 @@ pub(crate) struct Options {
     /// List the steps and run none
     #[arg(long)]
     list: bool,
-    /// The part, of ten, of what changes with Debian and not with a commit, instead of that of the commit
+    /// The part, of ten, of what changes with Debian and not with a commit, instead of that of the
+    /// commit
     #[arg(long, value_name = "N", env = "PART", value_parser = clap::value_parser!(u64).range(..PARTS))]
     part: Option<u64>,
     /// The step that this process is, with the names that it repeats
@@ -168,9 +169,7 @@ fn run(steps: &[&'static Step], set: u8, part: Option<u64>) -> Result<ExitCode> 
         println!("part {part} of {PARTS}; PART={part} repeats it");
     }
     if count == 1 {
-        println!(
-            "the part is that of one commit: a shallow clone does not know how many there are"
-        );
+        println!("the part depends on the number of commits, which a shallow clone does not have");
     }
     let history = History::read(&history::file())?;
     fs::create_dir_all(folder()).with_context(|| format!("cannot make {}", folder().display()))?;
@@ -271,7 +270,8 @@ fn report(step: &Step, results: &Results, seconds: f64) {
     }
 }
 
-/// Repeats the live failures alone, three times each. What fails twice more, and what is exact, fails the run.
+/// Repeats the live failures alone, three times each. A failure that repeats twice, or of an exact
+/// test, fails the run.
 fn repeat(
     records: &[StepRecord],
     again: impl Fn(&Step, &[String]) -> Results,
@@ -312,8 +312,8 @@ fn repeat(
     (flaky, failed)
 }
 
-/// Whether a repetition failed in that test, or before it came to it. A step that cannot repeat single ones has failed in
-/// all that failed before.
+/// Whether a repetition failed in that test, or before it came to it. A step that cannot repeat
+/// single tests counts as failed in all that failed before.
 fn has_failed(results: &Results, step: &Step, name: &str) -> bool {
     let names = |one: &Failure| one.name == name || one.name == step.name || !step.has_tests();
     results.failed.iter().any(names)

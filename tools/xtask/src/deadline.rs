@@ -38,7 +38,8 @@ pub fn run_for(mut command: Command, limit: Duration) -> Result<Finished> {
     })
 }
 
-/// Waits for a child, killing it (and only it) after `limit` of the wall clock; then there is no status.
+/// Waits for a child and returns its status. After `limit` of wall time, kills it (and only it) and
+/// returns `None`.
 pub fn wait(child: &mut Child, limit: Duration) -> Result<Option<ExitStatus>> {
     let start = Instant::now();
     loop {
@@ -59,7 +60,7 @@ fn drain(pipe: Option<impl Read + Send + 'static>) -> std::thread::JoinHandle<Ve
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
         if let Some(mut pipe) = pipe {
-            // A read error ends the text early; the exit status still tells the outcome.
+            // A read error ends the text early; the exit status still has the outcome.
             let _ = pipe.read_to_end(&mut bytes);
         }
         bytes

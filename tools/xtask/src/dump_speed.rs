@@ -40,7 +40,8 @@ const MAIR: u64 = 0xff;
 const PAGE_BITS: u64 = 0x60_0000_0000_0703;
 const READ_ONLY: u64 = 1 << 7;
 const TABLE: u64 = 0b11;
-/// The lines of a list that are no ranges: the heading, what is mapped by what, tables, TLB entries.
+/// The lines of a list that are not ranges: the heading, what is mapped by what, tables, TLB
+/// entries.
 const OTHER_LINES: u64 = 5;
 
 /// The pages alike, or each other than the next.
@@ -158,7 +159,7 @@ fn lines(mut command: Command) -> Result<u64> {
     Ok(lines)
 }
 
-/// What a command takes: seconds, and resident memory as Linux counts it.
+/// The resources of a command: seconds, and resident memory as Linux counts it.
 struct Cost {
     cpu: f64,
     elapsed: f64,
@@ -182,10 +183,7 @@ fn timed(mut command: Command) -> Result<Cost> {
     };
     let elapsed = start.elapsed().as_secs_f64();
     ensure!(ended.success(), "granule dump failed ({ended})");
-    ensure!(
-        peak_kib > 0,
-        "{status} does not say VmHWM; this needs Linux"
-    );
+    ensure!(peak_kib > 0, "{status} has no VmHWM; this needs Linux");
     Ok(Cost {
         cpu: (cpu_of_children() - before).as_secs_f64(),
         elapsed,

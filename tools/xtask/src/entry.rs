@@ -35,13 +35,13 @@ fn difference(program: &Program, routine: &Routine) -> Option<String> {
         .filter_map(|pc| a64::maintenance(program.word(pc)?))
         .collect();
     let steps = routine.parts.iter().flat_map(|(_, steps)| *steps);
-    let told: Vec<u16> = steps.map(|step| number(*step)).collect();
-    (there != told).then(|| {
+    let recorded: Vec<u16> = steps.map(|step| number(*step)).collect();
+    (there != recorded).then(|| {
         format!(
-            "entry code: {symbol} has [{}], a trace would tell [{}]: bring \
+            "entry code: {symbol} has [{}], a trace would report [{}]: bring \
              kernel/granule-kcore/src/trace/entry_code.rs to what the assembly does",
             names(&there),
-            names(&told)
+            names(&recorded)
         )
     })
 }
@@ -61,7 +61,7 @@ fn number_of(barrier: Barrier) -> u16 {
         BarrierKind::Dsb => 4,
         BarrierKind::Dmb => 5,
         BarrierKind::Isb => 6,
-        // No list can have a word that is unknown here; 0 is no barrier's number and differs from all.
+        // No list has an unknown word; 0 is not a barrier's number and differs from all.
         _ => 0,
     };
     BARRIERS | u16::from(barrier.option) << 3 | kind

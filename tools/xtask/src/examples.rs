@@ -13,7 +13,7 @@ use crate::guest;
 use crate::packages::LIBRARY;
 use xtask::workspace::{KERNEL_TARGET, cargo, root, run, target_dir};
 
-/// The page sizes: name, bytes, and the word that asks for it.
+/// The page sizes: name, bytes, and the word that selects it.
 const SIZES: [(&str, u64, &str); 3] = [
     ("4k", 4 << 10, "page=4k"),
     ("16k", 16 << 10, "page=16k"),
@@ -108,7 +108,7 @@ fn bare_metal() -> impl Iterator<Item = Boot> {
         ("max", "page=4k", "4k"),
         ("max", "page=16k", "16k"),
         ("max", "page=64k", "64k"),
-        // A word that is no page size: the smallest.
+        // A word that is not a page size: the smallest.
         ("max", "page=8k", "4k"),
         ("cortex-a72", "page=4k", "4k"),
         ("cortex-a72", "page=64k", "64k"),

@@ -1,8 +1,8 @@
-//! Boots through firmware: what starts the kernel × what describes the machine × EL × page size × CPUs × QEMU, the few
-//! that cover them, and the report and the trace that each must give.
+//! Boots through firmware: firmware × machine description × EL × page size × CPUs × QEMU, a sample
+//! that covers all pairs, and the report and the trace that each boot must give.
 //!
-//! `make test` has a sample of what needs nothing fetched. The sample with all of it is a part of `granule-peers`, which
-//! fetches boot loaders and the other QEMU.
+//! `make test` runs a sample of the boots that need no download. The sample of all boots is a part
+//! of `granule-peers`, which fetches boot loaders and the other QEMU.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::boot::{self, Expected};
 use crate::pairwise;
 
-/// What starts the kernel, and whether ACPI's tables may describe the machine.
+/// The firmware that starts the kernel, and whether ACPI tables may describe the machine.
 const STARTS: [(Firmware, &[bool]); 6] = [
     (Firmware::Direct, &[false]),
     (Firmware::Uefi, &[false, true]),
@@ -29,7 +29,7 @@ const STARTS: [(Firmware, &[bool]); 6] = [
 const ELS: [u8; 2] = [1, 2];
 const CPUS: [u32; 2] = [1, 4];
 
-/// Enough for EDK2, and for what a trace of the boot takes.
+/// Enough for EDK2 and for a trace of the boot.
 const MEMORY: u64 = 512 << 20;
 
 /// A QEMU.
@@ -50,14 +50,14 @@ pub const QEMUS: [Qemu; 2] = [Qemu::Installed, Qemu::Fetched];
 /// One boot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Case {
-    /// What starts the kernel.
+    /// The firmware that starts the kernel.
     pub firmware: Firmware,
     /// Whether ACPI's tables alone describe the machine.
     pub acpi: bool,
     el: u8,
     page_size: PageSize,
     cpus: u32,
-    /// What runs it.
+    /// The QEMU that runs it.
     pub qemu: Qemu,
 }
 
@@ -100,7 +100,7 @@ pub fn full(qemus: &[Qemu]) -> Vec<Case> {
     cases
 }
 
-/// Those that run with what `cargo xtask setup` installs.
+/// The cases that run with the tools that `cargo xtask setup` installs.
 #[must_use]
 pub fn installed() -> Vec<Case> {
     let mut cases = full(&[Qemu::Installed]);
@@ -132,13 +132,13 @@ impl Case {
         !matches!(self.firmware, Firmware::Direct | Firmware::UBoot)
     }
 
-    /// Boots it and returns what was wrong, in one line: with the report, or with the trace.
+    /// Boots the case and returns the faults of its report and trace, in one line.
     #[must_use]
     pub fn wrong(&self, files: &Files<'_>) -> Option<String> {
-        let told = self
+        let wrong = self
             .run(files)
             .unwrap_or_else(|error| vec![format!("{error:#}")]);
-        (!told.is_empty()).then(|| told.join("; "))
+        (!wrong.is_empty()).then(|| wrong.join("; "))
     }
 
     fn run(&self, files: &Files<'_>) -> Result<Vec<String>> {
@@ -159,7 +159,7 @@ impl Case {
         Ok(wrong)
     }
 
-    /// What the map of a boot that ended well must be: all of RAM, as a direct boot has it.
+    /// Checks the map of a successful boot: it must cover all of RAM, as in a direct boot.
     fn map_mismatches(&self, record: &Value) -> Result<Vec<String>> {
         let mut wrong = Vec::new();
         let ram = boot::number(record, "linear_map.ram_bytes")?;
@@ -189,7 +189,7 @@ impl Case {
     }
 }
 
-/// Whether the trace keeps to every rule, at their severest.
+/// Checks that the trace breaks no rule, in strict mode.
 fn is_clean(trace: &Path) -> Result<()> {
     let strict = Options {
         strict: true,
@@ -200,8 +200,8 @@ fn is_clean(trace: &Path) -> Result<()> {
     let text = std::fs::read(trace).context("there is no trace")?;
     let checked = check::check(&text[..], &strict, &mut |_| ()).map_err(anyhow::Error::msg)?;
     ensure!(checked.header.complete, "the trace is not complete");
-    let told = checked.text();
-    let first = told.lines().next().unwrap_or_default();
+    let text = checked.text();
+    let first = text.lines().next().unwrap_or_default();
     ensure!(checked.is_clean(), "the trace is not clean: {first}");
     Ok(())
 }

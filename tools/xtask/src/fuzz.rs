@@ -25,7 +25,7 @@ const RUNS: u32 = 5000;
 /// The options of `cargo xtask fuzz`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// How long each target runs; else 5000 inputs
+    /// Run each target for this time; else for 5000 inputs
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     seconds: Option<u32>,
     /// Some targets; else all
@@ -33,7 +33,7 @@ pub(crate) struct Options {
     only: Vec<String>,
 }
 
-/// A target, and the folders with its beginnings.
+/// A target, and the folders with its first inputs.
 pub(crate) struct Target {
     pub(crate) name: String,
     corpus: Vec<String>,
@@ -97,7 +97,8 @@ fn chosen(names: &[String]) -> Result<Vec<Target>> {
     Ok(all.into_iter().filter(wanted).collect())
 }
 
-/// Runs one target from its beginnings. Inputs that reach more go to a folder that is new each time.
+/// Runs one target from its first inputs. Inputs that reach more code go to a folder that is new
+/// each time.
 fn try_out(built: &Path, target: &Target, words: &[String]) -> Result<String> {
     let name = &target.name;
     let found = tempfile::tempdir().context("no folder for inputs")?;
@@ -133,7 +134,8 @@ fn try_out(built: &Path, target: &Target, words: &[String]) -> Result<String> {
 /// Sums a run up in a line, from libFuzzer's output; an error if coverage did not guide it.
 fn guided(printed: &str) -> Result<String> {
     ensure!(printed.contains(COUNTERS), "no coverage counters");
-    // `#23  INITED cov: 300 ft: 423 corp: 5/90b ...` behind the beginnings, the same with DONE at the end.
+    // `#23  INITED cov: 300 ft: 423 corp: 5/90b ...` after the first inputs, the same with DONE at
+    // the end.
     let at = |word: &str| -> Result<(u64, u64, &str, &str)> {
         let line = printed.lines().find(|line| line.contains(word));
         let line = line.with_context(|| format!("no line with {word}"))?;
@@ -172,8 +174,8 @@ fn on(toolchain: &str, words: &[&str]) -> Command {
 
 /// The toolchain's default target; a sanitizer needs it spelled out.
 fn host(toolchain: &str) -> Result<String> {
-    let told = capture(on(toolchain, &["rustc", "-vV"]))?;
-    let host = told.lines().find_map(|line| line.strip_prefix("host: "));
+    let printed = capture(on(toolchain, &["rustc", "-vV"]))?;
+    let host = printed.lines().find_map(|line| line.strip_prefix("host: "));
     host.map(str::to_owned)
         .with_context(|| format!("`rustc -vV` of {toolchain} names no host"))
 }

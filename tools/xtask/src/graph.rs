@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
-/// The number of jobs at a time that keep one core busy each: the cores, or what `GRANULE_JOBS` says.
+/// The number of jobs at a time that keep one core busy each: the cores, or the value of
+/// `GRANULE_JOBS`.
 pub fn parallel() -> usize {
     let given = std::env::var("GRANULE_JOBS").ok();
     let given = given.and_then(|text| text.parse().ok()).filter(|&n| n > 0);
@@ -17,7 +18,7 @@ pub fn parallel() -> usize {
 pub struct Job {
     /// The jobs that must have ended well before it, by their places.
     pub needs: Vec<usize>,
-    /// What no other job uses meanwhile, such as a folder that cargo locks.
+    /// A resource that no other job uses meanwhile, such as a folder that cargo locks.
     pub lock: Option<&'static str>,
     /// Whether it takes all slots.
     pub alone: bool,
@@ -42,7 +43,8 @@ struct State {
     is_broken: bool,
 }
 
-/// Ends the run if the thread that has it panics: the other threads would wait for its job for ever.
+/// Ends the run if the thread that holds it panics: the other threads would wait for its job for
+/// ever.
 struct Guard<'a>(&'a Mutex<State>, &'a Condvar);
 
 impl Drop for Guard<'_> {

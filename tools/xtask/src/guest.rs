@@ -1,6 +1,6 @@
-//! Boots a program that is no kernel of ours on QEMU, and returns its console.
+//! Boots a program other than our kernel on QEMU, and returns its console.
 //!
-//! What the console must say belongs to the callers.
+//! The expected output belongs to the callers.
 
 use std::io::Read as _;
 use std::path::Path;

@@ -1,8 +1,8 @@
-//! The records of whole runs, `docs/results/ci.jsonl`: one JSON object in each line, of a run or of a flaky test that
-//! was mended. `cargo xtask record` adds a run's; commits keep them.
+//! The records of whole runs, `docs/results/ci.jsonl`: one JSON object a line, for a run or for a
+//! flaky test that was fixed. `cargo xtask record` adds a run's; commits keep them.
 //!
-//! What the records are asked: the usual time and share of each step, the tests that chance failed too often, and the
-//! parts that have not run for long. Pure but for reading and adding.
+//! From the records come the usual time and share of each step, the tests that fail too often by
+//! chance, and the parts that have not run for long. All but reading and adding is pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -54,7 +54,7 @@ pub(crate) struct Record {
     pub(crate) part: Option<u64>,
     pub(crate) seconds: f64,
     pub(crate) passed: u64,
-    /// What failed the run, after repetitions.
+    /// The failures that remain after repetitions.
     pub(crate) failed: Vec<Failure>,
     pub(crate) flaky: Vec<Flaky>,
     pub(crate) steps: Vec<StepRecord>,
@@ -93,7 +93,7 @@ pub(crate) fn file() -> PathBuf {
 }
 
 impl History {
-    /// Reads the file; without one there is no record.
+    /// Reads the file; without a file there are no records.
     pub(crate) fn read(file: &Path) -> Result<Self> {
         match fs::read_to_string(file) {
             Ok(text) => Self::of(&text).with_context(|| format!("in {}", file.display())),
@@ -114,7 +114,7 @@ impl History {
             let read = serde_json::from_str(line);
             read.with_context(|| {
                 format!(
-                    "line {} is no record of a run and no `mended: NAME, how`",
+                    "line {} is neither a record of a run nor `mended: NAME, how`",
                     at + 1
                 )
             })
@@ -167,7 +167,7 @@ impl History {
         steps.collect()
     }
 
-    /// The names that were flaky so often that chance is no excuse any more, this run included.
+    /// The names that are too flaky for chance to excuse, this run included.
     pub(crate) fn too_flaky(&self, run: &Record) -> Vec<String> {
         let before = self.runs().count();
         let mut number = 0;
@@ -218,7 +218,7 @@ pub(crate) fn record(from: &Path) -> Result<()> {
     let text =
         fs::read_to_string(from).with_context(|| format!("cannot read {}", from.display()))?;
     let record: Record = serde_json::from_str(&text)
-        .with_context(|| format!("{} is no summary of a run", from.display()))?;
+        .with_context(|| format!("{} is not a summary of a run", from.display()))?;
     let to = file();
     let history = History::read(&to)?;
     ensure!(

@@ -2,11 +2,12 @@
 //! of `crates/granule/src/hw` and of `kernel/granule-kernel/src/arch/cpu.rs`. A trace reports what the wrapper calls; this check
 //! compares it with the instructions of the finished kernel.
 //!
-//! These functions are in line wherever they are used, so no symbol leads to them. The kernel's line table does: it
-//! has the file and the in-line function of each instruction. So every copy that was linked is looked at, and the
-//! kernel needs no code for it. Which of several TLBIs an operation becomes is tested with `for_constant_op!` on the
-//! host; here each of them must exist, and no other. A copy that has become no such instruction at all is noticed only
-//! if it is a part of a sequence, or if all copies have.
+//! These functions are in line wherever they are used, so no symbol leads to them. The kernel's
+//! line table does: it has the file and the in-line function of each instruction. So every copy
+//! that was linked is looked at, and the kernel needs no code for it. Which of several TLBIs an
+//! operation becomes is tested with `for_constant_op!` on the host; here each of them must exist,
+//! and no other. A copy that contains no such instruction at all is noticed only as part of a
+//! sequence, or if no copy contains one.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -157,8 +157,8 @@ pub(crate) fn check_mmu_off(elf_path: &Path) -> Result<()> {
     let secondary = mmu_off::check(&program, &mmu_off::SECONDARY);
     ensure!(
         program.has_relocated(),
-        "mmu-off: {} has no relocations, so what code may not follow cannot be told: it must be \
-         linked as a static PIE",
+        "mmu-off: {} has no relocations, so the pointers that code must not follow are unknown: \
+         link it as a static PIE",
         elf_path.display()
     );
     let stub = mmu_off::check(&program, &mmu_off::EFI);
@@ -241,7 +241,7 @@ fn check_header(flat: &Flat, fixed: Option<Fixed>) -> Result<()> {
     );
     ensure!(
         flags & 1 == 0,
-        "Image header: flags {flags:#x} say big-endian"
+        "Image header: flags {flags:#x} are big-endian"
     );
     let expected = fixed.map_or(0, |size| 1 + size as u64);
     ensure!(

@@ -1,5 +1,5 @@
-//! Compiles the libraries with the least Rust that their manifests declare: Debian 12's `rustc-web`, which apt
-//! downloads. It is unpacked beside the build and installed nowhere.
+//! Compiles the libraries with the oldest Rust that their manifests declare: Debian 12's
+//! `rustc-web`, which apt downloads. It is unpacked beside the build and installed nowhere.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -19,19 +19,19 @@ pub(crate) fn check() -> Result<()> {
         .context("granule declares no rust-version")?;
     let folder = target_dir().join("least-rust");
     let compiler = compiler(&folder, least)?;
-    let told = capture({
+    let version = capture({
         let mut command = Command::new(&compiler);
         command.arg("--version");
         command
     })?;
     ensure!(
-        told.starts_with(&format!("rustc {least}.")),
-        "{} says `{}`, expected Rust {least}: remove {}",
+        version.starts_with(&format!("rustc {least}.")),
+        "{} is `{}`, expected Rust {least}: remove {}",
         compiler.display(),
-        told.trim(),
+        version.trim(),
         folder.display()
     );
-    println!("{}", told.trim());
+    println!("{}", version.trim());
     let with = |words: &[&str], crates: &[&str]| {
         let mut command = cargo(words);
         command.args(crates.iter().flat_map(|name| ["-p", name]));
@@ -59,7 +59,7 @@ fn compiler(folder: &Path, least: &str) -> Result<PathBuf> {
         .context("the least Rust comes from Debian: apt-cache is needed")?;
     let version = version(&versions, least).with_context(|| {
         format!(
-            "apt knows no {} {least}: run `apt-get update`, with Debian 12 among the sources",
+            "apt has no {} {least}: run `apt-get update`, with Debian 12 among the sources",
             PACKAGES[0]
         )
     })?;

@@ -1,5 +1,5 @@
-//! A QEMU whose memory is read from outside, while its guest runs or after its end: its sockets, its
-//! console and its time. What runs in it is the caller's.
+//! A QEMU whose memory is read from outside, while its guest runs or after its end: its sockets,
+//! its console and its time. The guest is the caller's.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -18,7 +18,7 @@ pub struct Machine {
     clock: ProcessClock,
     limit: Duration,
     name: String,
-    /// A socket serves one client at a time: one for us, one for what reads the memory.
+    /// A socket serves one client at a time: one for us, one for the program that reads the memory.
     ours: PathBuf,
     theirs: PathBuf,
     console: PathBuf,
@@ -89,7 +89,7 @@ impl Machine {
         }
     }
 
-    /// What the guest has said so far.
+    /// The console output of the guest so far.
     #[must_use]
     pub fn said(&self) -> String {
         let said = std::fs::read(&self.console).unwrap_or_default();

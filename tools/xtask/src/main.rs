@@ -89,7 +89,7 @@ enum Command {
     Disk(disk::Options),
     /// Build the probe, a next kernel that only looks: target/granule/Image-probe
     Probe,
-    /// Check the kernel's MMU-off code only
+    /// Only check the kernel's MMU-off code
     CheckMmuOff {
         /// An ELF file to check instead of building the kernel
         #[arg(long)]
@@ -101,13 +101,14 @@ enum Command {
         #[arg(last = true)]
         arguments: Vec<String>,
     },
-    /// Tell what an image for every page size costs over one for a single size
+    /// Compare the image for every page size with those for a single size
     Size {
         /// Print one JSON object
         #[arg(long)]
         json: bool,
     },
-    /// What to run before a commit, in three minutes: format, lints, tests of what changed, three boots
+    /// Run the checks before a commit, in three minutes: format, lints, tests of what changed,
+    /// three boots
     Check,
     /// Write the library's public interface to crates/granule/api.txt, which a step compares
     Api,
@@ -126,7 +127,8 @@ enum Command {
         /// The summary
         file: PathBuf,
     },
-    /// Ask the database of advisories about every lock file; 1: there are some, 3: it cannot be reached
+    /// Look up every lock file in the database of advisories; 1: there are some, 3: it cannot be
+    /// reached
     Audit,
     /// Run one test for cargo-nextest
     #[command(hide = true)]

@@ -1,8 +1,8 @@
 //! The QEMU matrix: the boots, the few that cover them, and the report that each must give.
 //!
-//! Pure functions over tables; `boots` does the booting. CPU facts are those of QEMU's models as their ID
-//! registers tell them (ID_AA64MMFR0_EL1.TGRAN*, ID_AA64MMFR1_EL1.VH, ID_AA64MMFR2_EL1.VARange). Boots of
-//! two kernels are in [`kexec`].
+//! Pure functions over tables; `boots` does the booting. CPU facts are those of QEMU's models as
+//! their ID registers report them (ID_AA64MMFR0_EL1.TGRAN*, ID_AA64MMFR1_EL1.VH,
+//! ID_AA64MMFR2_EL1.VARange). Boots of two kernels are in [`kexec`].
 
 pub(crate) mod kexec;
 pub(crate) mod payload;

@@ -1,6 +1,6 @@
-//! The libraries' tests under Miri, which runs some hundred times as long as the processor: each run has the unit tests,
-//! which stand beside the unsafe code, and a tenth of the others, which reach it through everything else. Tests that
-//! Miri leaves out say so themselves.
+//! The libraries' tests under Miri, which runs some hundred times as long as the processor: each
+//! run has the unit tests, which stand beside the unsafe code, and a tenth of the others, which
+//! reach it through everything else. Tests that Miri leaves out are marked in their source.
 
 use std::process::{Command, Stdio};
 

@@ -25,7 +25,8 @@ pub(crate) struct Rules {
     pub(crate) stops: &'static [Entry],
     /// Functions that may contain `BR` or `BLR`, with the reason why their targets are bounded.
     pub(crate) indirect: &'static [Entry],
-    /// Whether every function may contain `BLR`: the code calls firmware, which is no part of the program.
+    /// Whether every function may contain `BLR`: the code calls firmware, which is not part of the
+    /// program.
     pub(crate) calls_firmware: bool,
     /// Whether the code must leave x18 alone, and the functions that may use it: it belongs to the firmware that
     /// the code calls (UEFI specification, binding for AArch64: the platform's register).

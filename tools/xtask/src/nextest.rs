@@ -28,7 +28,7 @@ const TESTS_FAILED: i32 = 100;
 /// The variable with the file to which [`run_test`] adds a line.
 const TIMES: &str = "GRANULE_TEST_TIMES";
 
-/// The folder of what steps hand to each other.
+/// The folder of the files that steps pass to each other.
 pub(crate) fn folder() -> PathBuf {
     target_dir().join("ci")
 }
@@ -165,7 +165,7 @@ fn results(printed: &str) -> Results {
     results
 }
 
-/// The line of a failed test's output that says why: of its panic, else its last one.
+/// The line of a failed test's output that gives the reason: that of its panic, else the last one.
 fn why(output: &str) -> String {
     let mut lines = output.lines().map(str::trim);
     let panicked = lines.by_ref().find(|line| line.contains("panicked at "));
@@ -191,7 +191,9 @@ fn filter_of(name: &str) -> Result<String> {
             "(package(={package}) & binary(={program}) & test(={test}))"
         ))
     });
-    parts.with_context(|| format!("{name} is no test's name: expected PACKAGE::PROGRAM$TEST"))
+    parts.with_context(|| {
+        format!("{name} is not the name of a test: expected PACKAGE::PROGRAM$TEST")
+    })
 }
 
 /// Adds up the lines of [`run_test`] by program.
@@ -279,7 +281,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn results_are_read_and_live_tests_known_by_their_module() {
+    fn results_are_read_and_live_tests_recognized_by_their_module() {
         let printed = r#"{"type":"suite","event":"started","test_count":3}
 {"type":"test","event":"started","name":"a::b$m::one"}
 {"type":"test","event":"ok","name":"a::b$m::one","exec_time":0.1}

@@ -15,7 +15,7 @@ pub(crate) const WITH_UNSAFE_MODULES: [(&str, &[&str]); 2] = [
     ("granule-linux-abi", &["owned::"]),
 ];
 
-/// What runs on no host.
+/// The packages that run on no host.
 pub(crate) const KERNEL: &str = "granule-kernel";
 pub(crate) const USER: &str = "granule-programs";
 pub(crate) const CLI: &str = "granule-cli";
@@ -45,7 +45,7 @@ pub(crate) fn draws() -> impl Iterator<Item = (&'static str, String)> {
 pub(crate) fn packages(metadata: &Value) -> Result<&Vec<Value>> {
     metadata["packages"]
         .as_array()
-        .context("`cargo metadata` told no packages")
+        .context("`cargo metadata` listed no packages")
 }
 
 pub(crate) fn package_named<'a>(metadata: &'a Value, name: &str) -> Result<&'a Value> {

@@ -26,8 +26,8 @@ const SHIFTS: [u128; 3] = [12, 14, 16];
 /// Kibibytes of a page, where code shifts them by 10.
 const KIB: [u128; 3] = [4, 16, 64];
 
-/// Adds the words, numbers and operators of a file, in order, up to its tests. The parser leaves out comments. Text in
-/// raw strings is assembly.
+/// Adds the words, numbers and operators of a file, in order, up to its tests. The parser leaves
+/// out comments. Text in raw strings is assembly.
 fn words(tokens: TokenStream, words: &mut Vec<String>) {
     let mut tokens = tokens.into_iter().peekable();
     while let Some(token) = tokens.next() {

@@ -1,7 +1,7 @@
 //! The check that the kernel's image is an EFI application with the ELF file's segments.
 //!
-//! Firmware maps each section with its own permissions and loads no byte outside of them, so a section that
-//! lies says nothing until a machine fails to boot.
+//! Firmware maps each section with its own permissions and loads no byte outside of them, so a
+//! wrong section shows only when a machine fails to boot.
 
 use anyhow::{Context, Result, ensure};
 use object::elf::{PF_W, PF_X, PT_LOAD};
@@ -220,7 +220,8 @@ mod tests {
         check(&elf(), &image(), MEMORY).unwrap();
     }
 
-    /// What sbsign does: a checksum, and a certificate behind the file that a directory names.
+    /// Applies the changes of sbsign: a checksum, and a certificate at the end of the file that a
+    /// directory names.
     #[test]
     fn a_signed_image_passes() {
         let mut signed = image();
@@ -246,7 +247,7 @@ mod tests {
             (section(1) + 12, 0x1000, 4, "not at 0x2000"),
             (section(1) + 20, 0x1000, 4, "bytes of the file from 0x1000"),
             (section(1) + 36, 0x6000_0020, 4, "other permissions"),
-            // The data's file part ends early, is no whole sector, or its memory is short.
+            // The data's file part ends early or is not a whole sector, or its memory is short.
             (section(2) + 16, 0, 4, "ends before"),
             (section(2) + 16, 0x1ff, 4, "bytes of the file"),
             (section(2) + 8, 0xe00, 4, "sections end at 0x3e00"),

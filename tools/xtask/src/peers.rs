@@ -1,4 +1,5 @@
-//! `granule-peers` as steps: what every run has, and the ten parts of what changes with Debian and not with a commit.
+//! `granule-peers` as steps: the checks of every run, and ten parts that depend on Debian and not
+//! on the commit.
 
 use std::process::{Command, Stdio};
 
@@ -23,7 +24,7 @@ const ROWS: [&[&str]; PARTS as usize] = [
     &["shell", "kexec", "bench"],
 ];
 
-/// What every run has.
+/// The checks of every run.
 const ALWAYS: [&str; 4] = ["shell", "kexec", "inspect", "bench"];
 
 fn words(parts: &[&str]) -> Vec<String> {
@@ -31,7 +32,7 @@ fn words(parts: &[&str]) -> Vec<String> {
     words.map(str::to_owned).collect()
 }
 
-/// The arguments for what every run has.
+/// The arguments for the checks of every run.
 pub(crate) fn always(_: u64) -> Vec<String> {
     let mut words = words(&ALWAYS);
     words.push("--few".into());

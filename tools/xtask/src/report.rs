@@ -1,5 +1,5 @@
-//! The pages of `granule report` and of `--report`: their tests in a browser, and `cargo xtask report`, which makes one of this
-//! kernel with each page size.
+//! The pages of `granule report` and of `--report`: their tests in a browser, and `cargo xtask
+//! report`, which makes a page about this kernel with each page size.
 
 mod findings;
 mod scene;
@@ -85,7 +85,7 @@ fn ended(guest: &mut Machine) -> Result<()> {
     }
 }
 
-/// The page of tables written by hand, in the browser: what it has, what keys and pointer do, light and
+/// Tests the page of handwritten tables in the browser: its elements, keys and pointer, light and
 /// dark, and printed.
 pub(crate) fn check() -> Result<()> {
     let browser = Browser::get()?;
@@ -107,7 +107,7 @@ pub(crate) fn check() -> Result<()> {
         .args(findings::write(&folder)?)
         .arg("--report")
         .arg(&page);
-    // Something new is found.
+    // There is a new finding.
     let status = check.stdout(Stdio::null()).status()?;
     ensure!(status.code() == Some(1), "granule check: {status}");
     let text = fs::read_to_string(&page)?;
@@ -123,7 +123,7 @@ pub(crate) fn check() -> Result<()> {
     )
 }
 
-/// Has a browser show a page, light and dark, do what the script does, and print the page.
+/// Shows a page in a browser, light and dark, runs the script in it, and prints the page.
 fn in_browser(
     browser: &Browser,
     folder: &Path,
@@ -140,14 +140,14 @@ fn in_browser(
         expected["dark"] = json!(scheme == Scheme::Dark);
         let checked = folder.join(format!("{of}-{name}.html"));
         fs::write(&checked, with_checks(text, &expected, script)?)?;
-        let told = result(&browser.elements(scheme, &checked)?)?;
-        let failures = told["failures"]
+        let results = result(&browser.elements(scheme, &checked)?)?;
+        let failures = results["failures"]
             .as_array()
-            .context("no failures are told")?;
+            .context("the result has no failures")?;
         for failure in failures {
             println!("FAILED, {name}: {}", failure.as_str().unwrap_or_default());
         }
-        let checks = told["checks"].as_u64().unwrap_or_default();
+        let checks = results["checks"].as_u64().unwrap_or_default();
         ensure!(checks > least, "only {checks} checks ran");
         ensure!(
             failures.is_empty(),
@@ -155,12 +155,12 @@ fn in_browser(
             failures.len(),
             checked.display()
         );
-        println!("{of}, {name}: {checks} checks, {}", told["shown"]);
+        println!("{of}, {name}: {checks} checks, {}", results["shown"]);
         let to = folder.join(format!("{of}-{name}.png"));
         let picture = browser.picture(scheme, &page, (1400, 1400), &to)?;
         ensure!(
             picture.starts_with(b"\x89PNG"),
-            "{} is no picture",
+            "{} is not a PNG",
             to.display()
         );
         pictures.push(picture);
@@ -206,7 +206,7 @@ fn with_checks(page: &str, expected: &Value, script: &str) -> Result<String> {
     ))
 }
 
-/// What the checks told, in the elements of the page.
+/// Parses the results of the checks from the elements of the page.
 fn result(elements: &str) -> Result<Value> {
     let (_, after) = elements
         .split_once(r#"<pre id="result">"#)

@@ -14,7 +14,7 @@ pub(crate) struct Failure {
     pub(crate) why: String,
 }
 
-/// What a test program took over all of its tests.
+/// The time of a test program over all of its tests.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct ProgramTimes {
     pub(crate) name: String,
@@ -23,7 +23,7 @@ pub(crate) struct ProgramTimes {
     pub(crate) cpu_seconds: f64,
 }
 
-/// How the tests or checks of a step ended.
+/// The results of the tests or checks of a step.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Results {
     pub(crate) passed: u64,

@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_tells_what_the_record_says() {
+    fn a_row_has_the_values_of_the_record() {
         assert_eq!(
             row(&record()).unwrap(),
             [

@@ -1,8 +1,8 @@
 //! `cargo xtask size`: the cost of an image for every page size compared with an image for one size, on
 //! disk and in memory, and the code that exists once for each size.
 //!
-//! Sizes come from the finished files; memory that a boot gives back comes from the boot's record. Types in
-//! the symbols' names tell which code belongs to a page size.
+//! Sizes come from the finished files; memory that a boot gives back comes from the boot's record.
+//! Types in the symbols' names show which code belongs to a page size.
 
 use std::collections::BTreeMap;
 use std::path::Path;

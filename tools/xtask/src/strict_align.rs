@@ -1,8 +1,9 @@
 //! Proof that the kernel's target is compiled with strict alignment.
 //!
-//! Unaligned accesses fault with the MMU off whatever SCTLR.A says (Arm ARM RWFZPW). The finished code does
-//! not show them, because the alignment of a register is unknown there. So the check asks the compiler: a
-//! four-byte load of unknown alignment, compiled with the kernel's own flags, must become byte loads.
+//! Unaligned accesses fault with the MMU off whatever the value of SCTLR.A (Arm ARM RWFZPW). The
+//! finished code does not show them, because the alignment of a register is unknown there. So the
+//! check tests the compiler: a four-byte load of unknown alignment, compiled with the kernel's own
+//! flags, must become byte loads.
 
 use std::path::Path;
 use std::process::Command;

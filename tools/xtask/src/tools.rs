@@ -210,8 +210,8 @@ fn look() -> Result<HostState> {
     })
 }
 
-/// The targets whose libraries are in the toolchain's folder. It asks rustc, so it works without rustup
-/// too.
+/// The targets whose libraries are in the toolchain's folder. The folder comes from rustc, so this
+/// works without rustup too.
 fn installed_targets() -> Result<Vec<String>> {
     let mut installed = Vec::new();
     for target in TARGETS {

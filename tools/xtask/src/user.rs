@@ -13,7 +13,8 @@ use xtask::workspace::{KERNEL_TARGET, MUSL_TARGET, build_executable, target_dir}
 /// A program, its target, and its profile.
 type Program = (&'static str, &'static str, &'static str);
 
-/// The test program, the benchmark, work on memory, leaving Linux, `kexec`, `pagesize`, and the program with a standard library, which unwinds.
+/// The test program, the benchmark, work on memory, leaving Linux, `kexec`, `pagesize`, and the
+/// program with a standard library, which unwinds.
 const PROGRAMS: [Program; 7] = [
     ("granule-user", KERNEL_TARGET, "kernel"),
     ("granule-user-bench", KERNEL_TARGET, "kernel"),

@@ -113,7 +113,8 @@ pub fn build_executable<A: AsRef<std::ffi::OsStr>>(args: &[A]) -> Result<PathBuf
     }
 }
 
-/// Whether images and programs are built: a run of tests, whose steps share them, says so.
+/// Whether images and programs are built already: a run of tests, whose steps share them, sets
+/// this.
 pub fn is_built() -> bool {
     std::env::var_os("GRANULE_BUILT").is_some()
 }

@@ -49,7 +49,8 @@ impl MapError {
     pub const fn text(self) -> &'static str {
         match self {
             Self::DescriptorSize => {
-                "EFI memory map: the size of a descriptor is out of range, expected 40 to 512 bytes and a multiple of 8 (linux,uefi-mmap-desc-size)"
+                "EFI memory map: the size of a descriptor is out of range, expected 40 to 512 \
+                 bytes and a multiple of 8 (linux,uefi-mmap-desc-size)"
             }
             Self::Version => {
                 "EFI memory map: unknown version of the descriptors, expected 1 (linux,uefi-mmap-desc-ver)"

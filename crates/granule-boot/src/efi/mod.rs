@@ -1,5 +1,6 @@
-//! What EFI firmware leaves in memory: its memory map, and the tables that its system table names. All
-//! of it is untrusted: every read is bounded, and every walk ends. Calling firmware does not belong here.
+//! Reads the data that EFI firmware leaves in memory: its memory map, and the tables that its
+//! system table names. All of it is untrusted: every read is bounded, and every walk ends. Calling
+//! firmware does not belong here.
 
 mod map;
 mod system;

@@ -1,5 +1,5 @@
-//! The system table, and the configuration tables that it names: ACPI's root, the list of memory that an earlier
-//! kernel asks to keep, and tables that a next kernel reads.
+//! The system table, and the configuration tables that it names: ACPI's root, the list of memory
+//! that an earlier kernel keeps, and tables that a next kernel reads.
 
 use super::super::bytes::{le32, le64, same};
 use super::super::tree::Range;

@@ -1,5 +1,5 @@
-//! The machine by ACPI's tables, and the nodes that say it: CPUs, interrupt controller, timer, PSCI and
-//! console, in the bindings that the readers of device trees know.
+//! The machine by ACPI's tables, and the nodes that describe it: CPUs, interrupt controller, timer,
+//! PSCI and console, in the bindings that the readers of device trees support.
 
 use super::super::acpi::{
     AcpiError, Console, ConsoleKind, Cpu, Domains, Fault, Madt, Psci, Srat, Tables, Timer, timers,

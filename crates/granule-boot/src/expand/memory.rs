@@ -1,4 +1,4 @@
-//! RAM by the EFI memory map, and the nodes that say it.
+//! RAM by the EFI memory map, and the nodes that describe it.
 //!
 //! Memory that firmware uses at run time is a child of `/reserved-memory` with `no-map` and the `compatible`
 //! `granule,efi-runtime`. Kept memory of an absurd size reaches to the next descriptor. Of more than 128

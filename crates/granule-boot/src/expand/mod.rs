@@ -9,8 +9,9 @@
 //! Firmware's tables are untrusted. What cannot boot is an [`ExpandError`]; everything else is a [`Note`]
 //! and has no effect.
 //!
-//! Nothing behind this step knows ACPI or EFI's map, and a machine with ACPI boots through the same readers
-//! as a board. With both descriptions the tree counts; `acpi=` chooses otherwise.
+//! No code after this step reads ACPI or EFI's map, and a machine with ACPI boots through the same
+//! readers as a board. If a machine has both descriptions, the tree counts; `acpi=` chooses
+//! otherwise.
 //!
 //! - A malformed table is ignored, with one line on the console. Only a map without a sensible size or
 //!   without RAM, and a tree that does not fit, end the boot.
@@ -18,10 +19,11 @@
 //!   and four million entries of the SRAT are looked at.
 //! - An earlier kernel may have made firmware change its addresses to virtual ones. The list of configuration
 //!   tables is found through the memory map, which has both addresses.
-//! - The memory map, ACPI's tables, the list of memory that an earlier kernel asked to keep, and that memory
-//!   are reserved in the tree, and stay so. Three tables of firmware are reserved too, because they are read
-//!   late or by a next kernel, and firmware may leave them in free memory: the memory attributes table, the
-//!   system resource table, and that of the supported runtime services.
+//! - The memory map, ACPI's tables, the list of memory that an earlier kernel keeps, and that
+//!   memory are reserved in the tree, and stay so. Three tables of firmware are reserved too,
+//!   because they are read late or by a next kernel, and firmware may leave them in free memory:
+//!   the memory attributes table, the system resource table, and that of the supported runtime
+//!   services.
 //! - The tree for a next kernel keeps the properties of `/chosen` that name the tables, so a Linux reads the
 //!   tables itself, as after a boot by EFI.
 

@@ -1,5 +1,5 @@
-//! What the step says of firmware's tables: errors that end the boot, and notes that do not. Each is one
-//! line and a plain value, because it is printed after the MMU is on.
+//! Messages of the step about firmware's tables: errors that end the boot, and notes that do not.
+//! Each is one line and a plain value, because it is printed after the MMU is on.
 
 use super::super::acpi::AcpiError;
 use super::super::efi::{MapError, SystemError};
@@ -36,7 +36,8 @@ impl ExpandError {
     pub const fn text(self) -> &'static str {
         match self {
             Self::Incomplete => {
-                "/chosen names EFI's tables incompletely: expected linux,uefi-system-table, -mmap-start, -mmap-size, -mmap-desc-size, -mmap-desc-ver"
+                "/chosen names EFI's tables incompletely: expected linux,uefi-system-table, \
+                 -mmap-start, -mmap-size, -mmap-desc-size, -mmap-desc-ver"
             }
             Self::Map(error) => error.text(),
             Self::MapPlace => {
@@ -140,7 +141,8 @@ impl fmt::Display for Note {
             ),
             Self::MapKept { start, pages } => write!(
                 f,
-                "EFI memory map: {pages:#x} pages of kept memory at {start:#x} are not aligned or reach the end of the address space; kept from that page on, to the next descriptor"
+                "EFI memory map: {pages:#x} pages of kept memory at {start:#x} are not aligned or \
+                 reach the end of the address space; kept from that page on, to the next descriptor"
             ),
             Self::MapOverlap(Range { start, bytes }) => write!(
                 f,

@@ -8,7 +8,7 @@
 //! [`Tree::peek`] walks the tree once to its end. A tree that breaks off half way still gives the
 //! facts before the break, and [`Peek::damage`] describes the error, so that the error can be
 //! printed on the console that the tree names. [`Tree::no_map`] goes through the memory that no
-//! table may map, and [`Tree::is_another_kernels`] knows the memory that another kernel keeps.
+//! table may map, and [`Tree::is_another_kernels`] identifies the memory that another kernel keeps.
 
 mod console;
 mod no_map;

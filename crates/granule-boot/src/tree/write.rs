@@ -1,7 +1,8 @@
 //! The one writer of flattened device trees: tokens, names and header, into a buffer of the caller's.
 //!
-//! It writes byte by byte, allocates nothing and does not panic, so that code with the MMU off can use it.
-//! What is written does not belong here; [`rewrite`](super::rewrite) copies a tree with changes.
+//! It writes byte by byte, allocates nothing and does not panic, so that code with the MMU off can
+//! use it. The contents of trees do not belong here; [`rewrite`](super::rewrite) copies a tree with
+//! changes.
 
 use super::super::bytes::same;
 use super::bus::Range;
@@ -47,7 +48,8 @@ impl WriteError {
             Self::Malformed(error) => error.text(),
             Self::Full { .. } => "the new device tree does not fit into its memory",
             Self::Misused => {
-                "the new device tree has nodes that do not nest or too many names, a fault of this kernel's: report it with the device tree"
+                "the new device tree has nodes that do not nest or too many names, a fault of this \
+                 kernel's: report it with the device tree"
             }
         }
     }

@@ -1,4 +1,5 @@
-//! What happens before the first table, against readers and models that share no code with it.
+//! Tests of the code that runs before the first table, against readers and models that share no
+//! code with it.
 
 #![allow(clippy::unwrap_used)]
 

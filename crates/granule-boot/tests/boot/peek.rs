@@ -1,4 +1,4 @@
-//! What the first look into the device tree finds in sound trees.
+//! Tests of the first look into the device tree, on sound trees.
 
 use crate::trees::{TWO_CELLS, cells, node, peek, strings, tree, virt};
 use dtoolkit::model::DeviceTreeNode;

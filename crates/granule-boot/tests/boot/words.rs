@@ -70,7 +70,7 @@ fn the_last_one_counts() {
     assert_eq!(
         find(line, b"x"),
         None,
-        "a key is asked for with its equals sign"
+        "a key is looked up with its equals sign"
     );
     assert_eq!(find(b"a=\"x=9\"", b"x="), None);
 }

@@ -1,8 +1,8 @@
 //! The rule `contiguous`: groups of entries with the contiguous hint.
 //!
-//! All valid entries of a group must have the hint, translate to one aligned range in order, and have
-//! the same attributes (RQTRPM, RJQQTC). Invalid entries among them are no fault (IPGVGZ). Access flag
-//! and dirty state may differ, because hardware updates one entry.
+//! All valid entries of a group must have the hint, translate to one aligned range in order, and
+//! have the same attributes (RQTRPM, RJQQTC). Invalid entries among them are not a fault (IPGVGZ).
+//! Access flag and dirty state may differ, because hardware updates one entry.
 
 use super::Whole;
 use super::finding::Findings;

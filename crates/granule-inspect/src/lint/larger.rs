@@ -54,7 +54,11 @@ fn one(tree: &Tree, sizes: &[LeafSize], ranges: &[Range], findings: &mut Finding
                     let entry = tree.geometry().page_size().entry_bytes(leaf.level);
                     let plural = if *count == 1 { "" } else { "s" };
                     match leaf.contiguous {
-                        true => format!("{count} group{plural} of {} entries of {}", leaf.bytes / entry, size(entry)),
+                        true => format!(
+                            "{count} group{plural} of {} entries of {}",
+                            leaf.bytes / entry,
+                            size(entry)
+                        ),
                         false => format!("{count} x {}", size(entry)),
                     }
                 })
@@ -67,7 +71,8 @@ fn one(tree: &Tree, sizes: &[LeafSize], ranges: &[Range], findings: &mut Finding
                 }
             };
             format!(
-                "{has} TLB entries hold {} where {needs} would: {} would do{memory}, and an entry would reach {} instead of {} on average",
+                "{has} TLB entries hold {} where {needs} would: {} would do{memory}, and an entry \
+                 would reach {} instead of {} on average",
                 size(bytes),
                 leaves.join(", "),
                 about(bytes / needs),

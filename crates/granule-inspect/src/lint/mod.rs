@@ -1,5 +1,5 @@
-//! What is wrong or wasteful in trees. Each rule is in a module of its own, or a few that look at the
-//! same thing; this one walks and asks them.
+//! Finds what is wrong or wasteful in trees. Each rule, or a few that look at the same thing, has a
+//! module of its own; this one walks and calls them.
 //!
 //! Rules about single tables see whole tables; rules about what is mapped see ranges, after the walk.
 

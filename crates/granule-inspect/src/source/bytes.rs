@@ -1,4 +1,4 @@
-//! Bytes at offsets of a file, and a map from addresses to offsets. This file knows no format.
+//! Bytes at offsets of a file, and a map from addresses to offsets. No file format is read here.
 //!
 //! A file is read where it is needed and never as a whole, so its size does not matter. It may be
 //! cut off, or shrink while it is read: that is an error like any other.

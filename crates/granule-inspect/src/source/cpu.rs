@@ -1,4 +1,4 @@
-//! The registers of a CPU, by name. This file does not know what they mean.
+//! The registers of a CPU, by name. This file does not interpret them.
 
 use std::collections::BTreeMap;
 

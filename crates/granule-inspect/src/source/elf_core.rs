@@ -1,5 +1,5 @@
-//! ELF cores: `dump-guest-memory` of QEMU, and /proc/vmcore of Linux. The program headers say which
-//! physical memory is where; notes have the CPUs' general registers and what Linux says of itself.
+//! ELF cores: `dump-guest-memory` of QEMU, and /proc/vmcore of Linux. The program headers locate
+//! physical memory in the file; notes have the CPUs' general registers and Linux's VMCOREINFO.
 //!
 //! System registers are in no such file.
 

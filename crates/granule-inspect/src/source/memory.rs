@@ -1,5 +1,5 @@
-//! What all sources are: memory that can be read, what is said beside it, and errors. This file knows
-//! no source.
+//! The interface of all sources: memory that can be read, facts and notes beside it, and errors. No
+//! source is named here.
 
 use super::cpu::Registers;
 use granule::arch::PhysicalAddress;

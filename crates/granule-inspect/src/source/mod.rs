@@ -1,5 +1,5 @@
-//! Where the bytes of physical memory come from, and what their source says about the machine. This
-//! module reads no page tables.
+//! Sources of the bytes of physical memory, and of facts about the machine. This module reads no
+//! page tables.
 
 pub mod bytes;
 mod cache;

@@ -1,5 +1,5 @@
 //! QEMU's machine protocol (QMP): JSON objects, one on each line. This file sends commands and
-//! receives answers and events; it does not know what they do.
+//! receives answers and events; it does not interpret them.
 
 use super::memory::OpenError;
 use super::socket::{Endpoint, PATIENCE, Socket};

@@ -1,4 +1,4 @@
-//! Sockets of a QEMU, by path or by host and port. This file knows no protocol.
+//! Sockets of a QEMU, by path or by host and port. No protocol is used here.
 
 use super::memory::OpenError;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! The walk: what it tells of whole trees, how it obeys restrictions of tables, and that it ends.
+//! Tests of the walk: its events for whole trees, the restrictions of tables, and that it ends.
 
 use crate::world::{BASE, Pages, TABLES, World, kernel};
 use granule::arch::{

@@ -1,7 +1,7 @@
 //! The relocation code's assembly, read as text and executed one instruction at a time.
 //!
-//! It knows the instructions and directives that stand there and no others: what it does not know
-//! is an error, not a step. What an instruction does is from the architecture's manual.
+//! It supports only the instructions and directives that the text contains: any other is an error,
+//! not a step. What an instruction does is from the architecture's manual.
 
 use crate::machine::Cpu;
 use granule::arch::registers::Tcr;

@@ -1,5 +1,5 @@
-//! What the relocation code executes, as it is counted before, against the assembly, which is
-//! interpreted here and seen to execute it: DSBs, TLBIs, operations on lines, loads and stores.
+//! Compares the predicted counts of the relocation code with its assembly, which is interpreted
+//! here: DSBs, TLBIs, operations on lines, loads and stores.
 
 use crate::machine::{Cpu, Did};
 use crate::routine::{LINES, Loaded, everything, in_assembly, one_run, program, ways};

@@ -1,4 +1,4 @@
-//! What the digest must tell apart.
+//! Inputs that the digest must distinguish.
 
 use granule_kexec::Digest;
 use std::collections::BTreeSet;

@@ -1,4 +1,4 @@
-//! The header of an Image: what it says, and everything that is not one.
+//! The header of an Image: its fields, and bytes that are not a header.
 
 use granule::arch::{CpuFeatures, IdRegisters, PageSize};
 use granule_kexec::image::{HEADER_BYTES, Looks};

@@ -1,5 +1,5 @@
-//! A CPU without caches and TLBs that notes all it is asked for, word by word: for the steps in
-//! Rust and for their assembly alike.
+//! A CPU without caches and TLBs that notes all requests, word by word: for the steps in Rust and
+//! for their assembly alike.
 
 use crate::scene::{Memory, is_ram};
 use granule_kexec::LINE;

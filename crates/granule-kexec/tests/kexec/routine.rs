@@ -1,5 +1,5 @@
-//! The relocation code, in Rust and in assembly: they do the same, it is what the list says, no
-//! instruction is idle, and how many there are.
+//! The relocation code, in Rust and in assembly: both do the same and follow the list, no
+//! instruction is idle, and the number of instructions is fixed.
 
 use crate::assembly::{Program, Run, TEXT};
 use crate::list::way;

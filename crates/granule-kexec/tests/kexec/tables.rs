@@ -1,5 +1,5 @@
-//! Transitional tables: exactly what was asked for is mapped, as it was asked for, and running out
-//! of pages takes none.
+//! Transitional tables: exactly the requested pages are mapped, with the requested attributes, and
+//! a call that runs out of pages takes none.
 
 use crate::scene::RAM;
 use granule::arch::registers::{Tcr, Ttbr};
@@ -134,7 +134,7 @@ fn exactly<P: Page>(wide: bool, va_bits: u32) {
         }
         assert!(
             found == expected,
-            "other pages are mapped than those asked for"
+            "other pages are mapped than those requested"
         );
         // The largest leaves: 32 MiB and more are there for every page size but 64K, whose block
         // is larger than the image.

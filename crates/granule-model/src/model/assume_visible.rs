@@ -1,6 +1,6 @@
 //! The points at which the tables are relied on.
 //!
-//! A missing barrier or invalidation breaks nothing before these points, so they ask every rule
+//! A missing barrier or invalidation breaks nothing before these points, so they check every rule
 //! that reports something left undone.
 
 use super::Model;

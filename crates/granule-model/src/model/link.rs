@@ -1,4 +1,4 @@
-//! Tables that become reachable: asks every rule about reachable tables.
+//! Tables that become reachable: checks every rule about reachable tables.
 
 use super::Model;
 use crate::arch::descriptor::{self, EntryKind};

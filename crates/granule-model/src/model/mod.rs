@@ -1,4 +1,4 @@
-//! The machine: applies events to the state, and asks the rules.
+//! The machine: applies events to the state, and checks the rules.
 //!
 //! Each file here handles one kind of event: it changes the state, and gives each rule the parts of
 //! the state that the rule needs. Only the [`rules`](crate::rules) decide what is a violation.

@@ -1,7 +1,8 @@
-//! What a program may reach: memory that is taken for something else, and the return to a program.
+//! Checks what a program may reach: memory that is taken for something else, and the return to a
+//! program.
 //!
-//! Both are moments at which an unmap must be over: everything that a TLB still holds of it is
-//! reported, whoever would use it.
+//! At both moments an unmap must be complete: every entry that a TLB still holds is reported,
+//! whoever would use it.
 
 use super::Model;
 use crate::arch::context::Space;

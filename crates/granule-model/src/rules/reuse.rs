@@ -1,8 +1,8 @@
 //! Memory that is taken for something else while a TLB may still lead to it.
 //!
-//! That is the contract of every unmap: before its memory is another's, no translation of it is left.
-//! An entry of a program's matters where the program runs, then or later. A kernel may unmap all of a
-//! program that has ended before it invalidates.
+//! This is the contract of every unmap: before the memory gets another owner, no translation of it
+//! is left. An entry of a program's matters where the program runs, then or later. A kernel may
+//! unmap all of a program that has ended before it invalidates.
 
 use super::evidence;
 use crate::arch::context::Space;

@@ -1,7 +1,7 @@
 //! Stale TLB entries that matter when the tables are relied on.
 //!
-//! A stale entry alone is no violation. It is one where a lookup that hits it gives another result
-//! than the tables.
+//! A stale entry alone is not a violation. It becomes one where a lookup that hits it gives another
+//! result than the tables.
 
 use super::change::Difference;
 use super::evidence;

@@ -2,7 +2,7 @@
 //!
 //! A line that was stored through the caches may reach memory at any time or never, until it is
 //! cleaned. A line that was stored past the caches may be cached with its old contents until it is
-//! invalidated. Nothing here knows the page of a line: pages are [`memory`](super::memory).
+//! invalidated. The page of a line is unknown here: pages are [`memory`](super::memory).
 
 use super::ids::PAGE_SHIFT;
 use granule_trace::System;

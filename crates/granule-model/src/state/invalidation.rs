@@ -1,7 +1,7 @@
 //! TLBIs: the entries that each operand names, and the stale entries that each TLBI must remove.
 //!
-//! A TLBI removes an entry only if the architecture says that it must. Pure functions: the model
-//! does the removal.
+//! A TLBI removes an entry only if the architecture requires it. Pure functions: the model does the
+//! removal.
 
 use super::stale_range::{StaleKind, StaleRange};
 use crate::arch::context::Context;

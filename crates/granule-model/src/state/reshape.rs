@@ -1,4 +1,4 @@
-//! How far a CPU has come since it changed the granule or the size of a half whose walks are
+//! The progress of a CPU since it changed the granule or the size of a half whose walks are
 //! disabled. No rule is checked here.
 
 /// The last step after the change. Each step needs the one before.

@@ -1,4 +1,5 @@
-//! What of a tree may meet other trees in a TLB: its global leaves, and the ASIDs it is walked under.
+//! The parts of a tree that may meet other trees in a TLB: its global leaves, and the ASIDs under
+//! which it is walked.
 //!
 //! A CPU may hold entries of several trees of one half. Those of different ASIDs never meet, global
 //! leaves meet everything. Both are kept as sets that may be too large and never too small, so that a

@@ -1,4 +1,4 @@
-//! Ranges of stale entries: what a TLB may hold although the tables no longer say it.
+//! Ranges of stale entries: entries that a TLB may hold although the tables no longer contain them.
 //!
 //! A [`StaleRange`] is a number of neighbouring entries of one table that were replaced together.
 //! It holds the entries' old values, the event that replaced them, the CPUs that may still hold

@@ -1,5 +1,5 @@
-//! The lines that name the functions of the recorded system. They are no events: the model does not see
-//! them.
+//! The lines that name the functions of the recorded system. They are not events: the model does
+//! not see them.
 
 use std::fmt;
 

@@ -2,8 +2,8 @@
 //! `docs/trace-format.md`.
 //!
 //! [`parse_line`] and [`write_event`] convert one line, [`TraceHeader`] is the first line,
-//! [`Function`] names one of the recorded system, [`Reader`] reads a whole file. Nothing here checks an event against the architecture; only its
-//! written form is known.
+//! [`Function`] names one of the recorded system, [`Reader`] reads a whole file. Nothing here
+//! checks an event against the architecture; only its written form is known.
 //!
 //! A kernel's record, a trace and the model's input have this one type of event.
 

@@ -174,7 +174,8 @@ impl Miss {
         match self {
             Self::StoreNotVisible => "the new value was not yet visible to walkers (no DSB)",
             Self::StoreOfAnotherCpu => {
-                "another CPU removed the entry and executed no DSB before it; the DSB of the TLBI's CPU counts if a lock orders it after the store"
+                "another CPU removed the entry and executed no DSB before it; the DSB of the \
+                 TLBI's CPU counts if a lock orders it after the store"
             }
             Self::RegisterNotInEffect => "the register write was not yet in effect (no ISB)",
             Self::LastLevelOnly => "a last-level operation leaves pointers to tables",

@@ -1,7 +1,7 @@
-//! What the library's tables are reached by on the model: each load, store, barrier and TLBI is an
-//! event of it, for every program of tests whose CPUs change tables. How events get to the model,
-//! and which CPU they are of, is the program's ([`Gate`]), and so is who gives out pages for
-//! tables.
+//! The environment in which the library's tables reach the model: each load, store, barrier and
+//! TLBI is an event, for every test program whose CPUs change tables. The program ([`Gate`])
+//! decides how events get to the model, which CPU they belong to, and which allocator supplies
+//! pages for tables.
 
 use granule::arch::registers::{Mair, Tcr, Ttbr};
 use granule::arch::tlbi::{TlbCapabilities, TlbiOp};

@@ -1,5 +1,5 @@
-//! The operations on what leaves say beside their output and permissions: memory type, shareability,
-//! access flag and dirty state; done by the library, and done to the reference.
+//! The operations on the other fields of leaves, beside output and permissions: memory type,
+//! shareability, access flag and dirty state; done by the library, and done to the reference.
 
 use crate::bench::Bench;
 use crate::random::Random;

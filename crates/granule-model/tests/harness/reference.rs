@@ -1,4 +1,4 @@
-//! What the tables are to say, as a plain map: no tables, no levels, no leaves.
+//! The expected contents of the tables, as a plain map: no tables, no levels, no leaves.
 
 use crate::stage::Staged;
 use granule::arch::Geometry;

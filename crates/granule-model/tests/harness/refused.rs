@@ -1,5 +1,5 @@
-//! Whether an operation was refused, or not, as the reference says. An operation that is refused for
-//! no reason would pass every other check.
+//! Checks whether an operation was refused as the reference requires. An operation that is refused
+//! for no reason would pass every other check.
 
 use crate::operation::Operation;
 use crate::reference::Reference;

@@ -1,4 +1,4 @@
-//! What is visible, in effect and complete after which barrier.
+//! The barrier after which each change is visible, in effect and complete.
 
 use crate::rig::*;
 use granule_model::{Access, Barrier, BitChange, Config, Event, Rule, System, Visibility};

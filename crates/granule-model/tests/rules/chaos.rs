@@ -1,4 +1,4 @@
-//! Events without sense: whatever a trace says, the model goes on.
+//! Events without sense: whatever a trace contains, the model goes on.
 
 use crate::rig::*;
 use granule_model::{

@@ -1,6 +1,6 @@
-//! What kernels other than this one do on purpose, and the nearest thing that is wrong: page tables in
-//! isolation, an empty tree to park on, tables smaller than a page, faults that are taken, unmaps that
-//! are put off, and memory that is used again.
+//! Deliberate practices of other kernels, each with its nearest fault: page tables in isolation, an
+//! empty tree to park on, tables smaller than a page, faults that are taken, unmaps that are put
+//! off, and memory that is used again.
 
 use crate::rig::*;
 use granule_model::{Barrier, Config, Event, Policies, Policy, Rule, System};

@@ -83,7 +83,11 @@ struct Array {
 }
 
 macro_rules! functions {
-    ($(#[$doc:meta])* $api:ident($given:ident: $type:ty): $($name:ident = $symbol:literal: fn($($argument:ty),*) $(-> $result:ty)?;)*) => {
+    (
+        $(#[$doc:meta])*
+        $api:ident($given:ident: $type:ty):
+        $($name:ident = $symbol:literal: fn($($argument:ty),*) $(-> $result:ty)?;)*
+    ) => {
         $(#[$doc])*
         pub(crate) struct $api {
             $given: $type,

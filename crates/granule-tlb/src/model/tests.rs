@@ -1,4 +1,4 @@
-//! The model, by accesses that are counted by hand.
+//! Tests of the model: accesses whose misses are counted by hand.
 
 use super::*;
 use crate::cpus::CPUS;
@@ -72,7 +72,7 @@ fn an_entry_is_as_large_as_the_leaf_or_the_next_smaller_size() {
             tlbs.access(AccessKind::Data, at(page << 12), leaf_bits);
         }
         let misses = tlbs.misses();
-        // A miss of the first level asks the second, so the second misses no more often.
+        // Only a miss of the first level looks up the second, so the second misses no more often.
         let expected = (first, second.min(first));
         assert_eq!((misses.data, misses.all()), expected, "{}", cpu.name);
     }

@@ -1,4 +1,4 @@
-//! Replays of workloads that a test makes up, through the plugin's own collector.
+//! Replays made-up workloads through the plugin's own collector.
 
 use super::*;
 use granule_plugin::accesses::{Block, Collector, Reader};
@@ -20,7 +20,7 @@ const IMAGE: u64 = 0xffff_ffff_8000_0000;
 /// 48 bits in both halves with 4K pages, ASIDs of 16 bits.
 const TCR: u64 = 16 | 16 << 16 | 2 << 30 | 1 << 36;
 
-/// What a made-up CPU does.
+/// A step of a made-up CPU.
 #[derive(Clone, Copy)]
 enum Step {
     Access(AccessKind, u64),
@@ -28,7 +28,7 @@ enum Step {
     Tlbi(System, u64),
 }
 
-/// The replay of what the collector tells of the steps.
+/// Replays the records that the collector emits for the steps.
 fn replay(steps: &[Step]) -> Counted {
     let mut collector = Collector::new(Nothing);
     for (register, value) in [(System::TCR_EL1, TCR), (System::SCTLR_EL1, 1)] {

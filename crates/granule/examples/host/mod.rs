@@ -124,5 +124,5 @@ pub(crate) fn page_size_argument() -> Result<Option<PageSize>, String> {
     let named = PageSize::ALL.into_iter().find(|size| size.name() == word);
     named
         .map(Some)
-        .ok_or_else(|| format!("{word:?} is no page size: say 4k, 16k or 64k"))
+        .ok_or_else(|| format!("{word:?} is not a page size: expected 4k, 16k or 64k"))
 }

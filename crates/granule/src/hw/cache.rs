@@ -2,7 +2,7 @@
 //!
 //! A CPU with its MMU off accesses memory past the caches, so the memory that it wrote or will read
 //! needs the instructions here. Tables that are written and walked with the MMU and caches on need
-//! none, because walks use the caches (`Tcr` asks for that).
+//! none, because walks use the caches (`Tcr` selects that).
 //!
 //! A range is of addresses as the CPU uses them now: virtual with the MMU on, physical with it off.
 //! An instruction aborts where nothing is mapped.

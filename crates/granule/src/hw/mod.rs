@@ -24,7 +24,7 @@
 //!    ([`Sctlr::off`](crate::arch::Sctlr::off)). With the MMU off code must not use atomics,
 //!    unaligned accesses or SIMD registers that spill unaligned, because all memory is Device
 //!    memory.
-//! 2. **Page size**: [`cpu_features`] says which sizes the CPU has; choose one, and the
+//! 2. **Page size**: [`cpu_features`] reports which sizes the CPU has; choose one, and the
 //!    [`Geometry`](crate::arch::Geometry) of each half. One call of
 //!    [`PageSize::dispatch`](crate::arch::PageSize::dispatch) enters the code for it.
 //! 3. **Tables**: [`PageTables::new`](crate::table::PageTables::new), then `map` the code, its
@@ -88,8 +88,8 @@
 //!
 //! A CPU of FEAT_BBM level 1 or 2 may take such an abort after a live leaf changed its size, as
 //! long as its TLB holds entries of both sizes (RNGLXZ, IHYQMB). The abort is synchronous and
-//! nothing was accessed, so the handler removes this CPU's entries and the instruction is
-//! retried. A system that has the handler may say `handles_conflicts: true` to
+//! nothing was accessed, so the handler removes this CPU's entries and the instruction is retried.
+//! A system that has the handler may set `handles_conflicts: true` to
 //! [`bbm_policy::decide`](crate::arch::bbm_policy::decide).
 //!
 //! Whatever the handler touches before the TLB is empty must lie in memory whose mapping never

@@ -7,8 +7,8 @@
 //! free except those in use by CPUs at that moment, which stay with their spaces. Every CPU must
 //! invalidate all of its own TLB before it uses a number of the new generation.
 //!
-//! This module issues no TLBI and writes no TTBR; its results tell the caller what to issue. Number
-//! 0 belongs to no space and serves a TTBR0 without tables.
+//! This module issues no TLBI and writes no TTBR; its results name what the caller must issue.
+//! Number 0 belongs to no space and serves a TTBR0 without tables.
 //!
 //! # Locks
 //!

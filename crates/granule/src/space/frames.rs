@@ -31,10 +31,10 @@ pub enum Wanted {
 ///
 /// # Safety
 ///
-/// A frame from [`allocate`](Self::allocate) or [`allocate_run`](Self::allocate_run) must be of the space's page size, aligned to it, below
-/// the physical address size of the space's geometry, and not used otherwise while it has an owner.
-/// Both give a frame one owner, each [`share`](Self::share) adds one, and
-/// [`release`](Self::release) removes one.
+/// A frame from [`allocate`](Self::allocate) or [`allocate_run`](Self::allocate_run) must be of the
+/// space's page size, aligned to it, below the physical address size of the space's geometry, and
+/// not used otherwise while it has an owner. Both give a frame one owner, each
+/// [`share`](Self::share) adds one, and [`release`](Self::release) removes one.
 ///
 /// [`is_shared`](Self::is_shared) and [`sharing`](Self::sharing) must answer correctly for a frame
 /// with one owner until that owner shares it. For a frame with several owners they may still answer

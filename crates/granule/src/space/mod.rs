@@ -1,21 +1,21 @@
 //! Address spaces of user programs: VMAs, demand paging, copy-on-write.
 //!
 //! A [`Space`] belongs to one process. It consists of the page tables of the lower half and of the
-//! [VMAs](vma::Vma) that say what may be mapped there. Frames come from an implementation of
+//! [VMAs](vma::Vma) that define what may be mapped there. Frames come from an implementation of
 //! [`UserFrames`]; table pages, barriers and TLBIs come from the same [`TableEnvironment`] as for
-//! other tables. The numbers of spaces are in [`asid`],
-//! the way of a CPU from one space to another in [`switch`].
+//! other tables. The numbers of spaces are in [`asid`], the way of a CPU from one space to another
+//! in [`switch`].
 //!
-//! No code here allocates, waits, or knows of processes, files or registers. One CPU at a time
+//! No code here allocates, waits, or depends on processes, files or registers. One CPU at a time
 //! changes a space (`&mut`: a kernel's lock). Other CPUs may meanwhile run in the space, walk its
 //! tables and, with TCR.HA and TCR.HD, update its entries.
 //!
 //! # Invariants
 //!
-//! - Only pages, contiguous groups of pages and blocks of level 2 are mapped, and a group or block is
-//!   made only where one VMA has all of it. They are not global, never executable at
-//!   EL1, and accessible to EL0 exactly as their VMA allows. A VMA may be both writable and
-//!   executable if a caller asks for it, as the Linux ABI permits.
+//! - Only pages, contiguous groups of pages and blocks of level 2 are mapped, and a group or block
+//!   is made only where one VMA has all of it. They are not global, never executable at EL1, and
+//!   accessible to EL0 exactly as their VMA allows. A VMA may be both writable and executable if a
+//!   caller requests it, as the Linux ABI permits.
 //! - If a VMA allows writing but a page's entry does not (AP\[2\] set, DBM clear), the page, or
 //!   another one of its group or block, is or was shared with another space. The first write finds
 //!   out which.

@@ -1,4 +1,4 @@
-//! Which changes need break-before-make: rule RWHZWS's table with a column for each BBM level.
+//! The changes that need break-before-make: rule RWHZWS's table with a column for each BBM level.
 
 use granule::arch::bbm::{BbmLevel, Change, classify};
 use granule::arch::{Geometry, Level, PageSize, VaRange};

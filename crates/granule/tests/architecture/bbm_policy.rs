@@ -1,4 +1,5 @@
-//! Which level of FEAT_BBM a system is trusted with: the table of situations, as ID registers.
+//! The level of FEAT_BBM that the policy chooses for a system: the table of situations, as ID
+//! registers.
 
 use granule::arch::bbm::BbmLevel;
 use granule::arch::bbm_policy::{Decision, KNOWN, SystemLimits, Why, decide};

@@ -1,5 +1,5 @@
-//! The published strategies over slots that are checked: what they map, and that what they take
-//! is what the arithmetic says.
+//! The published strategies over slots that are checked: what they map, and that what they take is
+//! what the arithmetic requires.
 
 #![allow(unsafe_code, reason = "the tests call unsafe operations")]
 #![allow(clippy::unwrap_used, clippy::expect_used)]

@@ -21,7 +21,7 @@ fn one_line(error: TableError, words: &[&str]) {
     let text = error.to_string();
     assert!(!text.contains('\n') && !text.is_empty(), "{text:?}");
     for word in words {
-        assert!(text.contains(word), "{text:?} does not say {word:?}");
+        assert!(text.contains(word), "{text:?} does not contain {word:?}");
     }
 }
 

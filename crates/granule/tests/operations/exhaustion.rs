@@ -1,7 +1,7 @@
 //! Running out of table pages, at every allocation that an operation makes.
 //!
-//! The tables must then be bit for bit as they were, nothing allocated, nothing stored, no
-//! barrier issued, and the error must say how many tables the operation takes.
+//! The tables must then be bit for bit as they were, nothing allocated, nothing stored, no barrier
+//! issued, and the error must have the number of tables that the operation takes.
 
 use crate::bench::{Bench, Setting};
 use crate::split::{only, pairs, shapes};

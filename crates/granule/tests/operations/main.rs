@@ -1,7 +1,7 @@
 //! The operations on tables, against a plain reference and an independent reader of tables.
 //!
-//! Nothing in these tests asks the library what it did: the host notes every store, barrier and
-//! TLBI, and the tables are read back as the architecture says an MMU reads them.
+//! These tests do not rely on the library's account of what it did: the host notes every store,
+//! barrier and TLBI, and the tables are read back as an MMU must read them.
 
 #![allow(unsafe_code, reason = "the tests call unsafe operations")]
 #![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub)]

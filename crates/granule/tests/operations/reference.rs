@@ -1,4 +1,4 @@
-//! What is mapped, as an ordered map of leaves, and what each operation should answer.
+//! The expected mappings, as an ordered map of leaves, and the expected result of each operation.
 //!
 //! The rules are those of the operations' documentation; the leaves are chosen by
 //! [`Arch::greedy`].

@@ -1,4 +1,4 @@
-//! What splitting takes, exactly, and where it is refused.
+//! The exact cost of splitting, and where it is refused.
 //!
 //! The numbers are worked out from the architecture's geometry (entries of a table, members of a
 //! contiguous group, levels between two sizes); that the translations stay right is the bench's.

@@ -1,5 +1,5 @@
-//! How much a first write copies after a fork: a page, or the whole group of a program that goes on
-//! where it wrote all of the group beside, and for how long that one vouches.
+//! The amount that a first write copies after a fork: a page, or a whole group if the program wrote
+//! all of the group beside and goes on there, and for how long that group counts.
 
 use crate::groups::{HARDWARE, geometries};
 use crate::world::World;

@@ -1,9 +1,10 @@
 //! Address spaces against a plain reference: a program's memory as a map of pages to values.
 //!
-//! Nothing asks the library what it did. A CPU in [`cpu`] walks the tables as the architecture
-//! says, with hardware updates of the access flag and the dirty state that do no more than they
-//! must, and faults where it must; what it reads is compared with the reference. After each
-//! operation all tables are read, every frame's owners are counted, and nothing may be lost.
+//! Nothing relies on the library's account of what it did. A CPU in [`cpu`] walks the tables as the
+//! architecture requires, with hardware updates of the access flag and the dirty state that do no
+//! more than they must, and faults where it must; what it reads is compared with the reference.
+//! After each operation all tables are read, every frame's owners are counted, and nothing may be
+//! lost.
 
 #![allow(unsafe_code, reason = "the tests call unsafe operations")]
 #![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub)]

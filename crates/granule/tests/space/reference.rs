@@ -1,4 +1,4 @@
-//! What a program's memory is: pages with rights and values.
+//! The expected memory of a program: pages with rights and values.
 
 use granule::space::{Advice, Rights};
 use std::collections::BTreeMap;

@@ -331,7 +331,8 @@ mod tests {
             lines,
             [
                 "the CPU /cpus/cpu@b (MPIDR 0x1) is not started: its enable-method is neither \"psci\" nor \"spin-table\"",
-                "the CPU /cpus/cpu@c (MPIDR 0x2) is not started: its cpu-release-addr is not one address, of 32 or 64 bits and a multiple of 8",
+                "the CPU /cpus/cpu@c (MPIDR 0x2) is not started: its cpu-release-addr is not one \
+                 address, of 32 or 64 bits and a multiple of 8",
                 "the CPU /cpus/cpu@e (MPIDR 0x3) is not started: another node has the same reg",
                 "the CPU /cpus/cpu@f (MPIDR 0x0) is not started: another node has the same reg",
                 "the CPU /cpus/cpu@g is not started: its reg is not one address of at most 64 bits",

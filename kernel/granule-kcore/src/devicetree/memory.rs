@@ -96,7 +96,8 @@ impl fmt::Display for Warning<'_> {
             ),
             Self::EndlessReservation(tree::Range { start, bytes }) => write!(
                 f,
-                "the device tree reserves {bytes:#x} bytes at {start:#x}, which reach the end of the address space; ignored outside RAM"
+                "the device tree reserves {bytes:#x} bytes at {start:#x}, which reach the end of \
+                 the address space; ignored outside RAM"
             ),
             Self::ReservedBetween(bytes) => write!(
                 f,

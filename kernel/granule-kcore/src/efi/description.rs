@@ -1,5 +1,5 @@
-//! The device tree that the stub hands to the kernel: the firmware's, or an empty one, with other properties in
-//! `/chosen`. It is what the boot protocol of arm64 Linux says of a boot by EFI.
+//! The device tree that the stub hands to the kernel: the firmware's, or an empty one, with other
+//! properties in `/chosen`. It follows the boot protocol of arm64 Linux for a boot by EFI.
 
 use granule_boot::chosen::{
     INITRD_END, INITRD_START, UEFI_DESCRIPTOR_BYTES, UEFI_DESCRIPTOR_VERSION, UEFI_MAP_BYTES,

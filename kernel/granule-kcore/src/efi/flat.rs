@@ -1,5 +1,5 @@
-//! The virtual addresses in the memory map. The firmware is given no new addresses, so its memory at run time stays where
-//! it is; a later kernel calls its services at the addresses that the map says.
+//! The virtual addresses in the memory map. The firmware is given no new addresses, so its memory
+//! at run time stays where it is; a later kernel calls its services at the addresses in the map.
 
 /// The attribute of memory that the firmware uses at run time.
 const RUNTIME: u64 = 1 << 63;

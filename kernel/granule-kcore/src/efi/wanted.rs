@@ -1,5 +1,5 @@
-//! Memory that firmware takes for free and that somebody wants to find untouched: what the device tree reserves,
-//! and what `granule.persist=` names.
+//! Memory that firmware takes for free and that must stay untouched: the reservations of the device
+//! tree, and the range of `granule.persist=`.
 
 use crate::persist;
 use granule_boot::tree::{Range, Tree};

@@ -108,7 +108,8 @@ impl fmt::Display for FrameError {
         match *self {
             Self::BadSpan { first, count } => write!(
                 f,
-                "the span of {count} frames from {first} cannot be managed: a span has 1 to 2^32 - 2 frames below 2^52 bytes; split or cut it"
+                "the span of {count} frames from {first} cannot be managed: a span has 1 to 2^32 - \
+                 2 frames below 2^52 bytes; split or cut it"
             ),
             Self::SpansOverlap { first, other } => write!(
                 f,

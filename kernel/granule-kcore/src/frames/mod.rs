@@ -2,10 +2,10 @@
 //! allocator (memblock) once the linear map exists.
 //!
 //! [`Frames`] manages a few spans of frame numbers (`span`). Each frame has page metadata
-//! ([`metadata`]) of 12 bytes in RAM that the caller picks; the metadata is initialised on first use.
-//! A single frame may have several owners. [`tables`] hands frames to page tables, and [`subdivide`]
-//! makes smaller pieces of frames. A frame is a number here: this module never touches a frame's memory
-//! and does not know how it is mapped.
+//! ([`metadata`]) of 12 bytes in RAM that the caller picks; the metadata is initialised on first
+//! use. A single frame may have several owners. [`tables`] hands frames to page tables, and
+//! [`subdivide`] makes smaller pieces of frames. A frame is a number here: this module never
+//! touches a frame's memory and does not depend on its mapping.
 //!
 //! A [`Frames`] is for one CPU at a time: code that shares one takes a lock around it.
 

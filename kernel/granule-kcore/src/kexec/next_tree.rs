@@ -1,11 +1,11 @@
 //! The device tree for the next kernel: a copy of the machine's own tree, except for `/chosen` and the
 //! memory reservations. Pure.
 //!
-//! `granule_boot::tree` reads the old tree and writes the new one in one pass; this file says what changes.
-//! What this kernel added to firmware's tree, from the tables of EFI and ACPI, is left out: the next kernel
-//! reads those tables itself, by the properties of `/chosen` that name them.
-//! The old tree came from firmware or another kernel and is untrusted: the pass ends for any bytes, with a
-//! tree or with an error that states the offset.
+//! `granule_boot::tree` reads the old tree and writes the new one in one pass; this file defines
+//! the changes. Nodes that this kernel added to firmware's tree, from the tables of EFI and ACPI,
+//! are left out: the next kernel reads those tables itself, by the properties of `/chosen` that
+//! name them. The old tree came from firmware or another kernel and is untrusted: the pass ends for
+//! any bytes, with a tree or with an error that states the offset.
 //!
 //! The new tree keeps the properties that leave memory to this kernel (`linux,usable-memory-range`,
 //! `linux,usable-memory`): the memory outside is still another kernel's, for example the dump of a kernel
@@ -87,7 +87,9 @@ impl fmt::Display for NextTreeError {
             Self::Tree(error) => write!(f, "the device tree for the next kernel: {error}"),
             Self::Length { measured, written } => write!(
                 f,
-                "the device tree for the next kernel has {written} bytes, and {measured} were measured for its place: this is a fault of this kernel's, report it with the device tree"
+                "the device tree for the next kernel has {written} bytes, and {measured} were \
+                 measured for its place: this is a fault of this kernel's, report it with the \
+                 device tree"
             ),
         }
     }

@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | `kernel@ADDRESS`, `initrd@ADDRESS`, `tree@ADDRESS` | forces the segment's destination, whatever is there |
 //! | `flip@BIT` | changes that bit of the list once it is complete |
-//! | `frees@PAGES` | frees so many pages in each segment's destination while the next kernel is loaded, the kernel's just before the transitional tables are made |
+//! | `frees@PAGES` | frees so many pages in each destination during the load, the kernel's right before the tables are made |
 //! | `map@PAGES` | maps so many more pages in the transitional tables when the kernel leaves |
 //! | `loosen@1` | makes the list's first page writable when the kernel leaves |
 //! | `decay@BYTE` | changes that byte of all that is copied, after the last check |

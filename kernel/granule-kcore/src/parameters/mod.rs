@@ -1,10 +1,10 @@
-//! The command line, parsed once into one value that holds every word the kernel knows.
+//! The command line, parsed once into one value that holds every word that the kernel supports.
 //!
-//! `words` is the only place that splits the command line; the choice of page size and VA size before
-//! the MMU is on uses it too. The words that are read there are known here by name only. An invalid
-//! value, or an unknown word that looks like one of the kernel's, is a [`Problem`], which prints as one
-//! line; the boot continues as that line says. The last occurrence of a key counts, except that every
-//! `granule.test=` and `arm64.fake_cpu=` counts.
+//! `words` is the only place that splits the command line; the choice of page size and VA size
+//! before the MMU is on uses it too. The words that are read there are known here by name only. An
+//! invalid value, or an unknown word that looks like one of the kernel's, is a [`Problem`], which
+//! prints as one line; the boot continues as that line states. The last occurrence of a key counts,
+//! except that every `granule.test=` and `arm64.fake_cpu=` counts.
 
 mod leaves;
 mod problem;

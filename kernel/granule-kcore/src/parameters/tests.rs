@@ -129,7 +129,8 @@ fn a_word_that_cannot_be_used_is_reported_in_one_line() {
         ("rodata", "rodata: expected a value, rodata=VALUE; ignored"),
         (
             "earlycon=uart8250,io,0x3f8",
-            "earlycon=uart8250,io,0x3f8: expected a UART and the address of its registers, as in pl011,0x9000000 or uart8250,mmio32,0x9000000; ignored",
+            "earlycon=uart8250,io,0x3f8: expected a UART and the address of its registers, as in \
+             pl011,0x9000000 or uart8250,mmio32,0x9000000; ignored",
         ),
         (
             "console=ttyAMA0 console=ttyAMA0x console=tty0",
@@ -161,7 +162,8 @@ fn a_word_that_cannot_be_used_is_reported_in_one_line() {
         ),
         (
             "user_large_leaves=huge",
-            "user_large_leaves=huge: expected off, groups or blocks, the last two perhaps with the most bytes of a touch as in blocks,2M; taking blocks",
+            "user_large_leaves=huge: expected off, groups or blocks, the last two perhaps with the \
+             most bytes of a touch as in blocks,2M; taking blocks",
         ),
         (
             "granule.merge=never",
@@ -177,7 +179,8 @@ fn a_word_that_cannot_be_used_is_reported_in_one_line() {
         ),
         (
             "granule.persist=1",
-            "granule.persist=1: expected START,BYTES as two hexadecimal numbers, such as 0x4f000000,0x1000; nothing is kept for the next boot",
+            "granule.persist=1: expected START,BYTES as two hexadecimal numbers, such as \
+             0x4f000000,0x1000; nothing is kept for the next boot",
         ),
         (
             "granule.kexec=fast,digest,",
@@ -205,7 +208,8 @@ fn a_word_that_cannot_be_used_is_reported_in_one_line() {
         ),
         (
             "arm64.fake_cpu=1:colour=2",
-            "arm64.fake_cpu=1:colour=2: expected N:FIELD=VALUE[,...] with N from 1 and ID fields such as parange, tgran4, bbm; ignored",
+            "arm64.fake_cpu=1:colour=2: expected N:FIELD=VALUE[,...] with N from 1 and ID fields \
+             such as parange, tgran4, bbm; ignored",
         ),
     ] {
         let (_, problems) = parse(line);

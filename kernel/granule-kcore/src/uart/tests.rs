@@ -1,4 +1,4 @@
-//! Each family on a device in memory, which says in which order it was accessed.
+//! Tests of each family on a device in memory, which records the order of accesses.
 
 use super::*;
 use granule_boot::uart::Width;

@@ -1,4 +1,4 @@
-//! Counts instructions when `granule.count=instructions` asks for it.
+//! Counts instructions with `granule.count=instructions`.
 //!
 //! The source is the PMU's retired-instruction event, or without a PMU the virtual counter, which
 //! advances by one nanosecond an instruction under QEMU's `-icount shift=0`. The virtual counter is
@@ -59,7 +59,7 @@ impl fmt::Display for NotCounting {
         };
         write!(
             f,
-            "cannot count instructions: {by} says {} for a loop of {TRIAL_INSTRUCTIONS}; \
+            "cannot count instructions: {by} counts {} for a loop of {TRIAL_INSTRUCTIONS}; \
              under QEMU run with -icount shift=0 (granule boot --icount)",
             self.seen
         )

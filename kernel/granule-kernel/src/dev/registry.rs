@@ -1,7 +1,7 @@
-//! The list of drivers. Before a driver touches its device, the kernel asks whether it supports the
-//! page size that was chosen.
+//! The list of drivers. Before a driver touches its device, the kernel checks that it supports the
+//! chosen page size.
 //!
-//! A driver that does not is left out, with a line that says what to do, and the boot continues
+//! A driver that does not is left out, with a line that gives the remedy, and the boot continues
 //! without it. Each driver declares its requirements beside its own code.
 
 use super::console::println;

@@ -66,7 +66,8 @@ pub(super) fn handle(frame: &Frame) -> bool {
         panic::exception(
             frame,
             format_args!(
-                "TLB conflict abort at {:#018x} while another one was dealt with, by code that must touch nothing that is ever split",
+                "TLB conflict abort at {:#018x} while another one was dealt with, by code that \
+                 must touch nothing that is ever split",
                 frame.far
             ),
         );

@@ -1,8 +1,9 @@
 //! Exceptions with the MMU on: the vectors, the register frame, and the handlers.
 //!
-//! Interrupts, TLB conflict aborts and spurious translation faults are handled and return. Every other exception
-//! of the kernel ends in a fatal report. `task::entry` handles exceptions from EL0. Code here that runs before an exception is handled must not access memory whose mapping
-//! is ever split: see `conflict`.
+//! Interrupts, TLB conflict aborts and spurious translation faults are handled and return. Every
+//! other exception of the kernel ends in a fatal report. `task::entry` handles exceptions from EL0.
+//! Code here that runs before an exception is handled must not access memory whose mapping is ever
+//! split: see `conflict`.
 
 pub(crate) mod conflict;
 pub(crate) mod hook;

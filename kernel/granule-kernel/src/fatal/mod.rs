@@ -1,4 +1,5 @@
-//! The two fatal ends: a refusal, which says in one line why the boot cannot continue, and a panic.
+//! The two fatal ends: a refusal, which prints in one line why the boot cannot continue, and a
+//! panic.
 //!
 //! Errors that the boot survives do not belong here.
 

@@ -1,4 +1,4 @@
-//! Ends a boot that cannot continue with the MMU on. One line says why.
+//! Ends a boot that cannot continue with the MMU on. One line gives the reason.
 
 use crate::arch::cpu;
 use crate::dev::console::{self, println};

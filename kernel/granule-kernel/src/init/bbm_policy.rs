@@ -1,6 +1,6 @@
 //! Decides how far this machine's CPUs are trusted to change the sizes of live leaves. The rules
-//! are the library's; this file asks for the boot CPU before the linear map is built, and for all
-//! CPUs once they are up.
+//! are the library's; this file applies them to the boot CPU before the linear map is built, and to
+//! all CPUs once they are up.
 
 use crate::dev::console::println;
 use crate::mm::map::Request;

@@ -282,7 +282,8 @@ fn read_memory(handover: &Handover, parameters: &Parameters<'_>, memory: &mut Me
         };
         if let Some(range) = memory.no_map().iter().find(meets) {
             refuse::refuse(format_args!(
-                "the {what}, {bytes:#x} bytes at {start:#x}, lies in the no-map range {:#x} to {:#x} of the device tree: load it elsewhere",
+                "the {what}, {bytes:#x} bytes at {start:#x}, lies in the no-map range {:#x} to \
+                 {:#x} of the device tree: load it elsewhere",
                 range.start(),
                 range.end()
             ));
@@ -293,7 +294,8 @@ fn read_memory(handover: &Handover, parameters: &Parameters<'_>, memory: &mut Me
         |bank: &memblock::Region| bank.start() <= entry.load && image_end <= bank.end();
     if !memory.banks().iter().any(holds_image) {
         refuse::refuse(format_args!(
-            "the image, {:#x} bytes at {:#x}, does not lie in one bank of the device tree's memory: RAM is too small, or the image was loaded at a wrong address",
+            "the image, {:#x} bytes at {:#x}, does not lie in one bank of the device tree's \
+             memory: RAM is too small, or the image was loaded at a wrong address",
             image::bytes(),
             entry.load
         ));
@@ -341,7 +343,8 @@ fn print_kaslr(kaslr: Kaslr, randomised: &Randomised) {
             "granule: KASLR: the image lies at one of {image} places, the linear map at one of {linear_map}"
         ),
         Kaslr::On(_) => println!(
-            "granule: KASLR: the image lies at one of {image} places; the linear map has one place only, for it has no room beside RAM"
+            "granule: KASLR: the image lies at one of {image} places; the linear map has one place \
+             only, for it has no room beside RAM"
         ),
         Kaslr::TurnedOff => println!("granule: KASLR is off: nokaslr is in the command line"),
         _ => println!("granule: KASLR is off: /chosen has no kaslr-seed"),

@@ -44,9 +44,10 @@
 //!    `sched::thaw`).
 //! 2. Verify: the list's digest; the transitional tables, walked and compared with the list, the places and
 //!    the list's pages; the copy of the relocation code.
-//! 3. CPUs off: each CPU quiesces its part of the interrupt controller and calls CPU_OFF from its own loop;
-//!    AFFINITY_INFO is asked until the CPU is off, one CPU after the other (undone by the way of the first
-//!    start). The kernel refuses to leave while a CPU waits in its image (parked, given up).
+//! 3. CPUs off: each CPU quiesces its part of the interrupt controller and calls CPU_OFF from its
+//!    own loop; AFFINITY_INFO is polled until the CPU is off, one CPU after the other (undone by
+//!    the way of the first start). The kernel refuses to leave while a CPU waits in its image
+//!    (parked, given up).
 //! 4. Quiesce: timer and PMU; of GICv2 and v3 all enables, pending and active states, groups and the CPU
 //!    interface, read back (undone by setting the controller up again; instruction counting stays off).
 //! 5. Programs' registers: TCR and TTBR0 as before user space, the list sealed for them.

@@ -1,4 +1,5 @@
-//! Why a next kernel is refused: one line for people, one error for the program that asked.
+//! The reasons to refuse a next kernel: one line for people, one error for the program that
+//! requested it.
 
 use super::messages::Subject;
 use crate::mm::pages::NoMemory;
@@ -143,7 +144,8 @@ impl fmt::Display for Call {
             ),
             Self::Flags { flags } => write!(
                 f,
-                "kexec_file_load has flags {flags:#x}, of which only 0x1 (unload), 0x4 (no initramfs), 0x8 (debug) and 0x10 (copy all) are there: leave the others out"
+                "kexec_file_load has flags {flags:#x}, of which only 0x1 (unload), 0x4 (no \
+                 initramfs), 0x8 (debug) and 0x10 (copy all) are there: leave the others out"
             ),
             Self::Reboot {
                 magic,
@@ -151,7 +153,9 @@ impl fmt::Display for Call {
                 command,
             } => write!(
                 f,
-                "reboot has magic {magic:#x}, {second:#x} and command {command:#x}: expected 0xfee1dead, 0x28121969 and 0x45584543 (leave for the next kernel), the only command there is"
+                "reboot has magic {magic:#x}, {second:#x} and command {command:#x}: expected \
+                 0xfee1dead, 0x28121969 and 0x45584543 (leave for the next kernel), the only \
+                 command there is"
             ),
         }
     }

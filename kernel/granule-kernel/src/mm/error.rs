@@ -30,7 +30,8 @@ impl fmt::Display for LinearError {
             ),
             Self::Outside { start, bytes } => write!(
                 f,
-                "{bytes:#x} bytes at {start:#x} are not whole pages of the linear map; give the linear-map address of a page and a number of pages"
+                "{bytes:#x} bytes at {start:#x} are not whole pages of the linear map; give the \
+                 linear-map address of a page and a number of pages"
             ),
             Self::Image { start, bytes } => write!(
                 f,
@@ -42,7 +43,8 @@ impl fmt::Display for LinearError {
             ),
             Self::WritableExecutable { address } => write!(
                 f,
-                "{address} would be writable and executable: make it read-only (set_memory_ro) before executable, not executable (set_memory_nx) before writable"
+                "{address} would be writable and executable: make it read-only (set_memory_ro) \
+                 before executable, not executable (set_memory_nx) before writable"
             ),
             Self::Table(error) => write!(f, "{error}"),
         }

@@ -75,7 +75,8 @@ impl fmt::Display for MapError {
                 error,
             } => write!(
                 f,
-                "no free range of RAM holds the tables of the linear map, {pages} pages of {page_bytes} bytes: RAM is too small, or in too many pieces: {error}"
+                "no free range of RAM holds the tables of the linear map, {pages} pages of \
+                 {page_bytes} bytes: RAM is too small, or in too many pieces: {error}"
             ),
             Self::Table(error) => write!(f, "the linear map cannot be made: {error}"),
         }

@@ -1,9 +1,10 @@
 //! Changes the permissions of pages in the linear map (pageattr). The functions have Linux's names.
 //!
-//! Each function takes the linear-map address of a page and a number of pages. It changes all of them or
-//! none: obstacles are found before the first change. A leaf that straddles an end of the range is split if
-//! the CPUs' BBM level allows that, and is an error otherwise, unless the map is in pages (`rodata=on|full`
-//! without such CPUs, `debug_pagealloc=on`). An empty range is no error and changes nothing.
+//! Each function takes the linear-map address of a page and a number of pages. It changes all of
+//! them or none: obstacles are found before the first change. A leaf that straddles an end of the
+//! range is split if the CPUs' BBM level allows that, and is an error otherwise, unless the map is
+//! in pages (`rodata=on|full` without such CPUs, `debug_pagealloc=on`). An empty range is not an
+//! error and changes nothing.
 //!
 //! | call | afterwards |
 //! |---|---|

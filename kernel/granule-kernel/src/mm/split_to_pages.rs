@@ -1,8 +1,9 @@
 //! Splits the whole linear map to pages, for a system in which not all CPUs allow live splits.
 //!
-//! The boot CPU chooses the size of leaves before it knows the other CPUs. If one of those has a lower BBM
-//! level, the permission of a single page could no longer change. So the boot CPU splits all blocks at once.
-//! Its own level allows that, and no other CPU uses the tables meanwhile.
+//! The boot CPU chooses the size of leaves before it has the features of the other CPUs. If one of
+//! those has a lower BBM level, the permission of a single page could no longer change. So the boot
+//! CPU splits all blocks at once. Its own level allows that, and no other CPU uses the tables
+//! meanwhile.
 //!
 //! The split is done before the frame allocator takes over, so that its tables come from early memory in one
 //! piece, like those of the map, and most are linked in runs. It is also done before the other CPUs check
@@ -49,7 +50,8 @@ impl fmt::Display for Failure {
                 error,
             } => write!(
                 f,
-                "no free range of RAM holds the {pages} tables of {page_bytes} bytes that it takes ({error}); arm64.bbm=0 makes it of pages from the start"
+                "no free range of RAM holds the {pages} tables of {page_bytes} bytes that it takes \
+                 ({error}); arm64.bbm=0 makes it of pages from the start"
             ),
             Self::Table(error) => write!(f, "{error}"),
             Self::SelfCheck(fault) => write!(f, "{fault}"),

@@ -1,12 +1,13 @@
-//! Per-CPU data: what each CPU has of its own, found through TPIDR_EL1.
+//! Per-CPU data: each CPU's own values, found through TPIDR_EL1.
 //!
-//! The linker gathers the statics that [`per_cpu`] declares, in any part of the kernel, in one section. The
-//! section itself is the boot CPU's copy, and each other CPU has a copy in memory that is allocated when the CPU is
-//! started. In every copy a value has the same distance from the CPU's slot, [`PerCpu`], whose address is in
-//! TPIDR_EL1. All copies begin as zero bytes. The slot does not know the values.
+//! The linker gathers the statics that [`per_cpu`] declares, in any part of the kernel, in one
+//! section. The section itself is the boot CPU's copy, and each other CPU has a copy in memory that
+//! is allocated when the CPU is started. In every copy a value has the same distance from the CPU's
+//! slot, [`PerCpu`], whose address is in TPIDR_EL1. All copies begin as zero bytes. The slot does
+//! not depend on the values.
 //!
-//! TPIDR_EL1 serves at EL2 too: E2H does not redirect its name, but the register is accessible, and nothing
-//! runs at EL1 beside this kernel. So the vectors need not know the exception level.
+//! TPIDR_EL1 serves at EL2 too: E2H does not redirect its name, but the register is accessible, and
+//! nothing runs at EL1 beside this kernel. So the vectors do not depend on the exception level.
 
 pub(crate) mod stacks;
 

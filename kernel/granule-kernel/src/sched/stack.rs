@@ -6,10 +6,11 @@
 //!
 //! Pages of 4K and 16K: the stack is the first 16K of its slot, and the page below is unmapped.
 //!
-//! Pages of 64K: a page for each stack would take 48K more for each task than the other kernels do. So the stack is a piece
-//! of a subdivided frame, and the slot maps that whole frame. Only a stack in the first quarter of its frame has the guard
-//! right below it; below another one is memory of another owner, up to three quarters of a frame until the guard. An overflow into
-//! that is not seen when it happens, but
+//! Pages of 64K: a page for each stack would take 48K more for each task than the other kernels do.
+//! So the stack is a piece of a subdivided frame, and the slot maps that whole frame. Only a stack
+//! in the first quarter of its frame has the guard right below it; below another one is memory of
+//! another owner, up to three quarters of a frame until the guard. An overflow into that is not
+//! seen when it happens, but
 //!
 //! - by the next exception that the kernel takes on this stack ([`super::has_left_its_stack`]),
 //! - or when the task leaves its CPU, by the word at the low end ([`Stack::is_sound`]), which every deep enough overflow by

@@ -1,11 +1,11 @@
 //! Allocation-failure injection: the n-th allocation for a process fails, or every one from the n-th on.
 //! Nothing else lives here.
 //!
-//! `granule.test=alloc-failure` on the command line offers programs a `prctl` for it ([`is_asked`]), so that one
-//! boot runs as many rounds as a test wants: a parent forks a child, the child arms the injection and works
-//! until an allocation fails, and the parent counts the free memory. An allocation counts if it is made by a
-//! process that armed the injection or descends from one: frames, blocks of frames, and reservations for
-//! tables, of programs and of the kernel.
+//! `granule.test=alloc-failure` on the command line offers programs a `prctl` for it
+//! ([`is_asked`]), so that one boot runs as many rounds as a test needs: a parent forks a child,
+//! the child arms the injection and works until an allocation fails, and the parent counts the free
+//! memory. An allocation counts if it is made by a process that armed the injection or descends
+//! from one: frames, blocks of frames, and reservations for tables, of programs and of the kernel.
 
 use crate::arch::cpu;
 use crate::mm::hook::AllocationHook;

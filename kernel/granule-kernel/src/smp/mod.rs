@@ -1,10 +1,11 @@
 //! Starts the other CPUs and switches them off.
 //!
-//! [`start`] starts them, one after the other, from its [`inputs`]: each gets its [`place`], and is switched on by
-//! firmware, or by a write to its [`release`] address. [`interrupts`] maps the interrupt controller. [`identity`] makes the map that a CPU runs on while its MMU is
-//! turned on. [`secondary`] is the CPU's first code at a virtual address, and [`check`] its part of the
-//! self-check. [`off`] switches CPUs off. `granule_kcore::cpus` compares CPUs and orders the steps of going
-//! offline. Code that runs with the MMU off is in `early`.
+//! [`start`] starts them, one after the other, from its [`inputs`]: each gets its [`place`], and is
+//! switched on by firmware, or by a write to its [`release`] address. [`interrupts`] maps the
+//! interrupt controller. [`identity`] makes the map that a CPU runs on while its MMU is turned on.
+//! [`secondary`] is the CPU's first code at a virtual address, and [`check`] its part of the
+//! self-check. [`off`] switches CPUs off. `granule_kcore::cpus` compares CPUs and orders the steps
+//! of going offline. Code that runs with the MMU off is in `early`.
 //!
 //! The linear map is built before any other CPU runs, so its counts do not depend on other CPUs. Then CPUs
 //! are started one after the other at `early::head::secondary`: by PSCI CPU_ON, or, if `enable-method` is

@@ -1,8 +1,9 @@
 //! Switches off all CPUs but the boot CPU, for leaving the kernel, and starts them again if leaving fails.
 //!
-//! A CPU goes off from its own idle loop, where it holds no lock and runs no task, after it has quiesced its
-//! part of the interrupt controller. Its own report does not count: the boot CPU asks firmware until that
-//! says the CPU is off. [`offline`] defines the order of the steps and what is undone.
+//! A CPU goes off from its own idle loop, where it holds no lock and runs no task, after it has
+//! quiesced its part of the interrupt controller. Its own report does not count: the boot CPU polls
+//! firmware until firmware reports the CPU off. [`offline`] defines the order of the steps and what
+//! is undone.
 
 use super::hook::CPUS;
 use super::start::{self, Failure};

@@ -1,5 +1,5 @@
-//! What a secondary CPU has of its own: two stacks, its data and its mailbox, in memory that is allocated for good
-//! when the CPU is started.
+//! The memory of a secondary CPU: two stacks, its data and its mailbox, allocated for good when the
+//! CPU is started.
 
 #![allow(unsafe_code, reason = "memory of a CPU that has not started")]
 

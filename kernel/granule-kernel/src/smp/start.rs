@@ -1,7 +1,7 @@
 //! Starts the secondary CPUs, one after the other, from the boot CPU.
 //!
-//! No failure here is fatal: a machine on which no other CPU can be started runs with one CPU, and the boot
-//! record says why.
+//! No failure here is fatal: a machine on which no other CPU can be started runs with one CPU, and
+//! the boot record has the reason.
 
 #![allow(unsafe_code, reason = "the entry's address, which the linker defines")]
 
@@ -416,7 +416,8 @@ impl fmt::Display for Failure {
             Self::Psci(error) => write!(f, "is not started: the firmware refuses: {error}"),
             Self::Parked(mismatch) => write!(f, "is parked: {mismatch}"),
             Self::Interrupts => f.write_str(
-                "is off again: it cannot take interrupts (a GICv3 has no redistributor for it, or no list names its Aff0 of 16 or more)",
+                "is off again: it cannot take interrupts (a GICv3 has no redistributor for it, or \
+                 no list names its Aff0 of 16 or more)",
             ),
             Self::Late {
                 state: mailbox::NOT_ENTERED,

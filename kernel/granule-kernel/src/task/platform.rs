@@ -1,5 +1,6 @@
-//! What the address spaces of all programs have in common: which page sizes they may have, the shape of
-//! the lower half and TCR for each, and what all CPUs can do. Set once, before the first program.
+//! Facts that the address spaces of all programs share: the page sizes that they may have, the
+//! shape of the lower half and TCR for each, and the features of all CPUs. Set once, before the
+//! first program.
 
 use granule::arch::registers::Tcr;
 use granule::arch::tlbi::TlbCapabilities;

@@ -1,7 +1,8 @@
-//! What a space of a program stands on: its tables' memory, table pages and TLB maintenance, and where its pages
-//! come from. Each choice is a type, made once for a space, so that a common space asks nothing at run time:
-//! a boot without a trace has environments of its own, and a program of the kernel's page size has pages of its own. Table
-//! pages are few, so all programs have one allocator of them, and the image one copy of what changes tables.
+//! The environment of a program's space: its tables' memory, table pages and TLB maintenance, and
+//! the source of its pages. Each choice is a type, made once for a space, so that a common space
+//! decides nothing at run time: a boot without a trace has environments of its own, and a program
+//! of the kernel's page size has pages of its own. Table pages are few, so all programs have one
+//! allocator of them, and the image one copy of what changes tables.
 
 use super::frames::{AnySized, Ground, KernelSized};
 use crate::mm::sized_tables::SizedTables;

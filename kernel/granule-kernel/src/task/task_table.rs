@@ -1,8 +1,9 @@
 //! The table of tasks, whose size limits fork bombs, and the state of each task.
 //!
-//! The size follows from the free memory before the first process; the table is made then and never freed. State visible to others lies in the table, as atomics. State that only the task itself uses ([`Own`])
-//! lies in its own frames; [`Current`] gives access to it, once for the time the task is in the kernel.
-//! The scheduler's [`Thread`] lies beside it.
+//! The size follows from the free memory before the first process; the table is made then and never
+//! freed. State visible to others lies in the table, as atomics. State that only the task itself
+//! uses ([`Own`]) lies in its own frames; [`Current`] gives access to it, once for the time the
+//! task is in the kernel. The scheduler's [`Thread`] lies beside it.
 
 #![allow(
     unsafe_code,

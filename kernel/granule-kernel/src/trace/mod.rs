@@ -1,4 +1,4 @@
-//! Records the kernel's actions on its own translation, if the command line asks for a trace.
+//! Records the kernel's actions on its own translation, if the command line requests a trace.
 //!
 //! `granule.trace=START,BYTES` names the RAM for the records, whose format is the library's
 //! (`granule_trace`). [`early`] records with the MMU off. [`head`] records the entry code's actions before

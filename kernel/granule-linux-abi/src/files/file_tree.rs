@@ -163,7 +163,9 @@ impl fmt::Display for ArchiveError {
             Self::Cpio(error) => error.fmt(f),
             Self::Name { at } => write!(
                 f,
-                "initramfs: the entry whose content is at byte {at:#x} has a name with `..` or a part of more than 255 bytes in it, or what one entry has as a directory another has as something else"
+                "initramfs: the entry whose content is at byte {at:#x} has a name with `..` or a \
+                 part of more than 255 bytes in it, or what one entry has as a directory another \
+                 has as something else"
             ),
             Self::TooLarge => f.write_str("initramfs: it has 4 GiB or more; make it smaller"),
             Self::NoRoom => f.write_str("initramfs: there is no memory for its names"),

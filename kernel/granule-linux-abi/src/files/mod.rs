@@ -1,10 +1,10 @@
 //! Files as user space sees them: a read-only [tree](file_tree) from the [`cpio`] archive of an initramfs,
 //! [`pipe`]s, and the console, a plain file.
 //!
-//! [`Files`] has the open files of all processes; [`descriptors`] maps one process's numbers to them;
-//! [`path`] resolves names to nodes; [`about`] describes files, and [`kexec`] the next kernel. Nothing
-//! here waits, touches a program's memory or knows processes. An operation that would have to wait says
-//! so, and [`syscall`](super::syscall) waits.
+//! [`Files`] has the open files of all processes; [`descriptors`] maps one process's numbers to
+//! them; [`path`] resolves names to nodes; [`about`] describes files, and [`kexec`] the next
+//! kernel. Nothing here waits, touches a program's memory or depends on processes. An operation
+//! that would have to wait returns that, and [`syscall`](super::syscall) waits.
 //!
 //! Files are the archive's own bytes, and nothing can be written: an attempt is `EROFS`. The console is a
 //! plain file: programs write to it, and reads end of file.

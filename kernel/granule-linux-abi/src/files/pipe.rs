@@ -95,7 +95,12 @@ mod tests {
         #![proptest_config(config(256, 1))]
 
         #[test]
-        fn bytes_come_out_as_they_went_in(steps in proptest::collection::vec((any::<bool>(), 0usize..9000), 1..if cfg!(miri) { 6 } else { 60 })) {
+        fn bytes_come_out_as_they_went_in(
+            steps in proptest::collection::vec(
+                (any::<bool>(), 0usize..9000),
+                1..if cfg!(miri) { 6 } else { 60 },
+            )
+        ) {
             // A small buffer, so that the data wraps around.
             host::run_out_after(usize::MAX);
             let mut pipe = Pipe::<HostFrames>::new().unwrap();

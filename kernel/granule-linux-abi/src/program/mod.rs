@@ -165,7 +165,8 @@ impl fmt::Display for ProgramError {
             ),
             Self::Overlap { address, page } => write!(
                 f,
-                "the segment at {address:#x} shares a page of {page} bytes with another one, or is out of order; link it for pages of 64K (-z max-page-size=65536)"
+                "the segment at {address:#x} shares a page of {page} bytes with another one, or is \
+                 out of order; link it for pages of 64K (-z max-page-size=65536)"
             ),
             Self::Entry { address } => {
                 write!(
@@ -179,7 +180,8 @@ impl fmt::Display for ProgramError {
             ),
             Self::NoPageSize { usable, allowed } => write!(
                 f,
-                "no page size is left: programs have {usable} on this boot, and the file allows {allowed}; link it for pages of 64K (-z max-page-size=65536)"
+                "no page size is left: programs have {usable} on this boot, and the file allows \
+                 {allowed}; link it for pages of 64K (-z max-page-size=65536)"
             ),
         }
     }

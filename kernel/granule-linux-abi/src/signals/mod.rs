@@ -3,7 +3,7 @@
 //!
 //! This file is a state machine without a clock, memory or other processes.
 //! [`processes`](super::processes) sends signals, [`frame`] has the stack frame of a handler, and
-//! [`syscall::deliver`](super::syscall::deliver) asks for the next action.
+//! [`syscall::deliver`](super::syscall::deliver) takes the next action.
 //!
 //! A blocked signal wakes only a process that sleeps for it (`rt_sigtimedwait`). A process learns of signals
 //! on the way back to EL0.

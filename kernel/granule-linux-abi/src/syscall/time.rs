@@ -1,4 +1,4 @@
-//! Clocks and sleeping. Every clock counts from the machine's start: no device knows the date.
+//! Clocks and sleeping. Every clock counts from the machine's start: no device has the date.
 
 use super::{Fail, Restart, Result};
 use crate::abi::Errno;

@@ -1,8 +1,8 @@
-//! Times of work by the virtual counter, and the lines that tell them.
+//! Times of work by the virtual counter, and the lines that report them.
 //!
-//! No program reads the counter for anything else, so that who counts the readings from outside finds each
-//! piece of work: the one with the number `at` lies between the readings `2 * at` and `2 * at + 1` of all that
-//! the program made.
+//! No program reads the counter for anything else, so that a reader that counts them from outside
+//! finds each piece of work: the one with the number `at` lies between the readings `2 * at` and `2 *
+//! at + 1` of all that the program made.
 
 #![allow(unsafe_code, reason = "reads of counters")]
 

@@ -1,10 +1,11 @@
-//! What user memory costs: `granule-user-bench [BYTES] [ROUNDS] [large] [switches] [programs=COUNT] [together=SIZES] [off]`.
+//! The cost of user memory: `granule-user-bench [BYTES] [ROUNDS] [large] [switches]
+//! [programs=COUNT] [together=SIZES] [off]`.
 //!
-//! Maps BYTES (1G) of private anonymous memory in pages of the base size, or with `large` in what the
-//! kernel takes for the best, and times what is done to all of it, ROUNDS (3) times. One source for every
-//! kernel with the arm64 Linux system calls, and for every page size: it can be `/init` with nothing else in the initramfs. With `off` it asks for
-//! the machine to be powered off when it is done, as the first process of Linux has to, and then
-//! ends, as it does anyway.
+//! Maps BYTES (1G) of private anonymous memory in pages of the base size, or with `large` in the
+//! size that the kernel takes for the best, and times each kind of work on all of it, ROUNDS (3)
+//! times. One source for every kernel with the arm64 Linux system calls, and for every page size:
+//! it can be `/init` with nothing else in the initramfs. With `off` it powers the machine off when
+//! it is done, as the first process of Linux has to, and then ends, as it does anyway.
 //!
 //! With `switches` it then counts switches between programs, and with `programs=` what programs take that
 //! wait (`switches`). With `together=` and page sizes in bytes, separated by commas, programs of these sizes do the

@@ -1,4 +1,5 @@
-//! What it costs to go from one program to another, and what programs that do nothing take. For one CPU.
+//! The cost of a switch from one program to another, and the memory of programs that do nothing.
+//! For one CPU.
 //!
 //! Two processes yield to each other, the second with each page size that programs can have: a piece of work is
 //! `times` switches, each with its call of `sched_yield`. Then programs of 4K pages wait for their end, and

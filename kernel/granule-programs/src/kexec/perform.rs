@@ -1,4 +1,4 @@
-//! Does what is asked for, by the system calls that Linux has for it too.
+//! Performs a command, by the system calls that Linux has for it too.
 
 use core::fmt::{self, Write};
 

@@ -1,4 +1,4 @@
-//! What is asked for: commands out of the words of an argument list or of a line. Nothing is opened or
+//! The requested commands, out of the words of an argument list or of a line. Nothing is opened or
 //! called here.
 
 use core::fmt;

@@ -5,9 +5,9 @@
 //! pagesize
 //! ```
 //!
-//! SIZE is `4k`, `16k` or `64k`, or `default` for what the kernel chooses; PROGRAM is a path. The program and the
-//! children that it makes run with that size as far as their files allow it; the kernel says where they do not.
-//! Without words it says the bytes of its own page.
+//! SIZE is `4k`, `16k` or `64k`, or `default` for the kernel's choice; PROGRAM is a path. The
+//! program and the children that it makes run with that size as far as their files allow it; the
+//! kernel reports where they do not. Without words it prints the bytes of its own page.
 //!
 //! It ends with 125 if there is no such size here, with 126 if the program cannot be run, with 127 if there is
 //! none, each with one line on standard error; else it is the program.

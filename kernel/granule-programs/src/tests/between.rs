@@ -1,5 +1,5 @@
-//! Signals that come while processes are between two states: being forked, waiting for who has
-//! their memory, left behind by a parent that never asked.
+//! Signals that come while processes are between two states: being forked, waiting for the process
+//! that has their memory, left behind by a parent that never waited.
 
 #![allow(
     unsafe_code,
@@ -119,7 +119,7 @@ pub(super) fn pelted(_: Start) {
             "child {child}, found {found}: {status:#x}"
         );
     }
-    check!(wait(-1) == Err(-10), "a child that fork did not tell of");
+    check!(wait(-1) == Err(-10), "a child that fork did not return");
     check!(ran() > 0, "no handler ran beside {children} forks");
     say(format_args!("pelted\n"));
 }
@@ -239,7 +239,7 @@ pub(super) fn adopted(_: Start) {
     block(0);
     let (parent, child) = leave_one_behind();
     check!(comes(|| !is_there(parent)), "process {parent} stays");
-    check!(!is_there(child), "nobody asks after {child}, and it stays");
-    check!(wait(-1) == Err(-10), "children that nobody asks after");
+    check!(!is_there(child), "nobody waits for {child}, and it stays");
+    check!(wait(-1) == Err(-10), "children that nobody waits for");
     say(format_args!("adopted\n"));
 }

@@ -1,4 +1,4 @@
-//! What a program must not do: each ends who does it, and nobody else.
+//! Actions that a program must not take: each ends the program that takes it, and no other.
 
 #![allow(unsafe_code, reason = "deliberate faults")]
 

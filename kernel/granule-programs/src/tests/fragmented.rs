@@ -1,5 +1,6 @@
-//! Memory in pieces of the kernel's page size: half of it is free, and no page of a larger size fits. What a program
-//! of larger pages asks for is refused then, what it has stays, and the others go on.
+//! Memory in pieces of the kernel's page size: half of it is free, and no page of a larger size
+//! fits. Requests of a program of larger pages are refused then, its memory stays, and the others
+//! go on.
 
 #![allow(unsafe_code, reason = "memory that the test mapped")]
 

@@ -1,4 +1,5 @@
-//! Leaving for a next kernel while other processes run, sleep and call; several that ask at once.
+//! Leaving for a next kernel while other processes run, sleep and call; several that request it at
+//! once.
 
 use super::kexec::{GOOD, close, leave, load_with, open, still_works};
 use super::number;

@@ -1,4 +1,4 @@
-//! What the program does, by the name that is its first argument.
+//! The tests of the program, by the name that is its first argument.
 
 mod alloc_failure;
 mod between;

@@ -1,5 +1,6 @@
-//! Programs of several page sizes at once: each is made by one of every other size, speaks with it through
-//! pipes, and is ended by it. And any other tests, with every size at the same time.
+//! Programs of several page sizes at once: each is started by one of every other size, exchanges
+//! data with it through pipes, and is ended by it. Any other tests run too, with every size at the
+//! same time.
 
 #![allow(
     unsafe_code,

@@ -1,9 +1,9 @@
 //! aarch64-paging: `Mapping` over a `Translation` of our own, for its two ready-made ones take
 //! tables from the global allocator.
 //!
-//! Blocks are left to it, pages asked for by its constraint; a range is unmapped as its
-//! documentation says, by mapping it with flags that are not valid. It has no calls for single
-//! pages: a page is a range of one.
+//! Blocks are left to it, pages requested by its constraint; a range is unmapped as documented, by
+//! mapping it with flags that are not valid. It has no calls for single pages: a page is a range of
+//! one.
 
 #![allow(
     unsafe_code,

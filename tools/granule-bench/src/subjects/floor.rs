@@ -1,8 +1,8 @@
-//! What no subject can be faster than by making the same stores: plain loops, no tree.
+//! The floor: no subject that makes the same stores can be faster. Plain loops, no tree.
 //!
-//! Mapping and unmapping store 512 entries into each table that the job has; protecting loads,
-//! ORs and stores the entries of the tables that hold leaves. And `memset` of the same bytes,
-//! which the floor is held against.
+//! Mapping and unmapping store 512 entries into each table that the job has; protecting loads, ORs
+//! and stores the entries of the tables that hold leaves. `memset` of the same bytes is there for
+//! comparison with the floor.
 
 #![allow(unsafe_code, reason = "tables in the arena")]
 

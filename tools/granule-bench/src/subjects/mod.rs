@@ -1,4 +1,5 @@
-//! What is compared: each maps, protects and unmaps the same ranges with tables from the arena.
+//! The subjects of the comparison: each maps, protects and unmaps the same ranges with tables from
+//! the arena.
 //!
 //! One file a subject. Each is used in the fastest way that its documentation shows, not in use
 //! by any CPU ("live" rows: in use, as far as the subject can be set to that), and answers through

@@ -1,8 +1,9 @@
-//! Where built files are: the kernel's image and what tests put beside it. Only this file says where.
+//! The places of built files: the kernel's image, and the files that tests put beside it. No other
+//! file has these places.
 
 use std::path::PathBuf;
 
-/// The image, or the one line that says how to get it.
+/// The image, or the one line with the command that builds it.
 pub(crate) fn image() -> PathBuf {
     built("Image", "cargo xtask image")
 }

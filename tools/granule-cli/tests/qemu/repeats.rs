@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::hooked::ends;
 use crate::user::machine::{machine, program};
 
-/// What a boot left.
+/// The results of a boot.
 fn once(request: &Request) -> (String, Value) {
     let boot = ends(request, Outcome::Ok);
     let mut json = boot.json();

@@ -1,4 +1,4 @@
-//! Runs that cannot begin, or that cannot do all that was asked of them: what was found stays, and no empty file
+//! Runs that cannot begin, or cannot do all that was requested: findings stay, and no empty file
 //! does.
 
 use super::*;
@@ -71,7 +71,7 @@ fn a_page_that_cannot_be_written_at_the_end_takes_nothing_else_away() {
 fn a_fault_that_cannot_be_planted_takes_no_finding_away() {
     for (moves, expected) in [(true, 1), (false, 2)] {
         let all = [machine(moves), vec![end()]].concat();
-        let (json, code, _) = told(&all, "exit 0", &["--plant", "f:tlbi"]);
+        let (json, code, _) = watched(&all, "exit 0", &["--plant", "f:tlbi"]);
         let findings = json["findings"].as_array().unwrap().len();
         assert_eq!(findings, usize::from(moves), "{json:#}");
         let unchecked = json["unchecked"].to_string();
@@ -92,7 +92,7 @@ fn a_recording_ends_before_an_event_that_the_model_refuses() {
         visibility: Visibility::Live,
     });
     let all = [machine(true), vec![odd, Seen::Exception, end()]].concat();
-    let (json, code, _) = told(&all, "exit 0", &["--record", record.to_str().unwrap()]);
+    let (json, code, _) = watched(&all, "exit 0", &["--record", record.to_str().unwrap()]);
     let unchecked = json["unchecked"].to_string();
     assert!(unchecked.contains("the model refuses"), "{unchecked}");
     assert_eq!(code, Some(1));
@@ -117,7 +117,7 @@ fn a_recording_is_complete_if_the_run_was() {
             true,
         ),
     ] {
-        let (json, ..) = told(&all, "exit 0", options);
+        let (json, ..) = watched(&all, "exit 0", options);
         assert_eq!(json["complete"], false, "{json:#}");
         assert_eq!(check(&record)["complete"], complete);
     }
@@ -141,7 +141,7 @@ fn accepted_findings_that_were_not_found_are_one_note() {
     let accept = folder.path().join("accepted");
     fs::write(&accept, "RWHZWS 0x40 meant\nRWHZWS f old\nRDDMVT f old\n").unwrap();
     let all = [machine(true), vec![end()]].concat();
-    let (json, code, _) = told(&all, "exit 0", &["--accept", accept.to_str().unwrap()]);
+    let (json, code, _) = watched(&all, "exit 0", &["--accept", accept.to_str().unwrap()]);
     let notes = json["notes"].to_string();
     let part = "2 of 3 accepted findings not found (lines 2, 3)";
     assert_eq!(notes.matches("--accept").count(), 1, "{notes}");

@@ -11,7 +11,7 @@ fn a_recording_outlives_its_recorder() {
     let folder = tempfile::tempdir().unwrap();
     let record = folder.path().join("trace.gz");
     let fake = Fake::new("10.0.2", "exec sleep 60");
-    // What a killed command cannot remove stays in the test's own folder.
+    // Files that a killed command cannot remove stay in the test's own folder.
     let own = format!("TMPDIR={}", folder.path().display());
     let options = ["--record", record.to_str().unwrap()];
     let mut child = fake.watch_by(&["env", &own], &options);

@@ -89,7 +89,7 @@ impl Fake {
     }
 }
 
-/// In the program: waits until the test says so.
+/// In the program: waits for the test's signal.
 const WAIT: &str = "while [ ! -e FOLDER/go ]; do sleep 0.02; done";
 
 fn send(stream: &mut UnixStream, all: &[Seen]) {
@@ -148,8 +148,9 @@ fn end() -> Seen {
     Seen::End(Totals::default())
 }
 
-/// The JSON object of a run in which the plugin tells these things and the program then ends.
-fn told(all: &[Seen], then: &str, options: &[&str]) -> (Value, Option<i32>, Fake) {
+/// Returns the JSON object of a run in which the plugin sends these records and the program then
+/// ends.
+fn watched(all: &[Seen], then: &str, options: &[&str]) -> (Value, Option<i32>, Fake) {
     let fake = Fake::new("10.0.2", &format!("{WAIT}\n{then}"));
     let child = fake.watch(&[&["--json"], options].concat());
     let mut stream = fake.connect();
@@ -164,7 +165,7 @@ fn told(all: &[Seen], then: &str, options: &[&str]) -> (Value, Option<i32>, Fake
 
 #[test]
 fn a_good_run_is_clean_and_a_broken_rule_is_found_where_it_was_broken() {
-    let (json, code, _) = told(&[machine(false), vec![end()]].concat(), "exit 0", &[]);
+    let (json, code, _) = watched(&[machine(false), vec![end()]].concat(), "exit 0", &[]);
     assert_eq!(
         (&json["outcome"], &json["complete"]),
         (&"ended".into(), &true.into()),
@@ -172,7 +173,7 @@ fn a_good_run_is_clean_and_a_broken_rule_is_found_where_it_was_broken() {
     );
     assert_eq!(json["findings"].as_array().unwrap().len(), 0, "{json:#}");
     assert_eq!(code, Some(0));
-    let (json, code, _) = told(&[machine(true), vec![end()]].concat(), "exit 0", &[]);
+    let (json, code, _) = watched(&[machine(true), vec![end()]].concat(), "exit 0", &[]);
     assert_eq!(json["findings"][0]["rule"], "RWHZWS", "{json:#}");
     assert_eq!(json["findings"][0]["places"][0]["address"], "0x40");
     assert_eq!(json["events"]["tlbi"], 2);
@@ -180,7 +181,7 @@ fn a_good_run_is_clean_and_a_broken_rule_is_found_where_it_was_broken() {
 }
 
 #[test]
-fn the_command_gets_what_watching_needs_and_people_are_told() {
+fn the_command_gets_what_watching_needs_and_people_see_it() {
     let fake = Fake::new("10.0.2", WAIT);
     let child = fake.watch(&[]);
     drop(fake.connect());
@@ -200,7 +201,7 @@ fn the_command_gets_what_watching_needs_and_people_are_told() {
 
 #[test]
 fn a_guest_without_an_mmu_is_not_called_clean_and_complete() {
-    let (json, code, _) = told(&[end()], "exit 0", &[]);
+    let (json, code, _) = watched(&[end()], "exit 0", &[]);
     assert_eq!(json["complete"], false);
     let unchecked = json["unchecked"].to_string();
     assert!(unchecked.contains("no MMU was turned on"), "{unchecked}");
@@ -212,7 +213,7 @@ fn events_before_the_death_of_qemu_are_kept() {
     let folder = tempfile::tempdir().unwrap();
     let record = folder.path().join("trace.gz");
     let options = ["--record", record.to_str().unwrap()];
-    let (json, code, _) = told(&machine(true), "kill -9 $$", &options);
+    let (json, code, _) = watched(&machine(true), "kill -9 $$", &options);
     assert_eq!(
         (&json["outcome"], code),
         (&"died".into(), Some(1)),
@@ -254,7 +255,7 @@ fn a_recording_has_the_verdict_of_the_run() {
     for moves in [false, true] {
         let all = [machine(moves), vec![Seen::Exception, end()]].concat();
         let options = ["--record", record.to_str().unwrap()];
-        let (json, _, _) = told(&all, "exit 0", &options);
+        let (json, _, _) = watched(&all, "exit 0", &options);
         let checked = check(&record);
         assert_eq!(checked["complete"], true);
         assert_eq!(checked["clean"], !moves, "{checked:#} {json:#}");
@@ -263,7 +264,7 @@ fn a_recording_has_the_verdict_of_the_run() {
 }
 
 #[test]
-fn a_recording_names_functions_and_says_what_led_to_a_finding() {
+fn a_recording_names_functions_and_what_led_to_a_finding() {
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let (record, symbols, accept) = (file("trace.gz"), file("System.map"), file("accepted"));
@@ -282,7 +283,7 @@ fn a_recording_names_functions_and_says_what_led_to_a_finding() {
         "--report",
         &live,
     ];
-    let (json, code, _) = told(&all, "exit 0", &options);
+    let (json, code, _) = watched(&all, "exit 0", &options);
     let finding = &json["findings"][0];
     assert_eq!(
         (&finding["function"], code),
@@ -295,7 +296,7 @@ fn a_recording_names_functions_and_says_what_led_to_a_finding() {
     assert_eq!(last["name"], "mover+0x0");
     let stored = |step: &Value| step["text"].as_str().unwrap().contains("0x40000701");
     assert!(steps.iter().any(stored), "{finding:#}");
-    // Whoever has the recording alone is told the same.
+    // The recording alone gives the same result.
     let (checked, code) = check_with(Path::new(&record), &["--report", &later]);
     assert_eq!((&checked["findings"], code), (&json["findings"], Some(1)));
     let data = |page: &str| -> Value {
@@ -314,7 +315,7 @@ fn a_recording_names_functions_and_says_what_led_to_a_finding() {
     assert_eq!(code, Some(0), "{checked:#}");
 }
 
-/// So many stores to memory that is no table, which do not compress well.
+/// So many stores to memory that is not a table, which do not compress well.
 fn stores(count: u64) -> Vec<Seen> {
     let mut draw = 0x9e37_79b9_7f4a_7c15_u64;
     let mut next = || {
@@ -340,7 +341,7 @@ fn a_recording_that_was_cut_short_is_judged_as_far_as_it_goes() {
     let folder = tempfile::tempdir().unwrap();
     let record = folder.path().join("trace.gz");
     let all = [machine(true), stores(50_000), vec![end()]].concat();
-    let (json, ..) = told(&all, "exit 0", &["--record", record.to_str().unwrap()]);
+    let (json, ..) = watched(&all, "exit 0", &["--record", record.to_str().unwrap()]);
     let whole = fs::read(&record).unwrap();
     let mut seen = 0;
     for part in [2, 3, 5, 10_000] {
@@ -357,7 +358,7 @@ fn a_recording_that_was_cut_short_is_judged_as_far_as_it_goes() {
     }
     // Without a finding before its end there is no verdict.
     let all = [machine(false), stores(50_000), vec![end()]].concat();
-    told(&all, "exit 0", &["--record", record.to_str().unwrap()]);
+    watched(&all, "exit 0", &["--record", record.to_str().unwrap()]);
     let whole = fs::read(&record).unwrap();
     fs::write(&record, &whole[..whole.len() - 9]).unwrap();
     let (checked, code) = check_with(&record, &[]);
@@ -365,7 +366,7 @@ fn a_recording_that_was_cut_short_is_judged_as_far_as_it_goes() {
 }
 
 #[test]
-fn a_disk_that_fills_up_meanwhile_is_told_and_the_beginning_kept() {
+fn a_disk_that_fills_up_meanwhile_is_reported_and_the_beginning_kept() {
     let folder = tempfile::tempdir().unwrap();
     let record = folder.path().join("trace.gz");
     let options = ["--json", "--record", record.to_str().unwrap()];
@@ -427,7 +428,7 @@ fn a_run_that_cannot_be_watched_is_one_line_with_what_to_do() {
 }
 
 #[test]
-fn a_stream_of_another_version_is_told() {
+fn a_stream_of_another_version_is_reported() {
     let fake = Fake::new("10.0.2", "exec sleep 60");
     let child = fake.watch(&[]);
     let mut stream = fake.connect();

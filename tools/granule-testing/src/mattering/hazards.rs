@@ -1,5 +1,5 @@
-//! What could go wrong: the translations that an access, a walk or a reuse of memory may use, and
-//! whether another machine forbids them.
+//! The hazards: the translations that an access, a walk or a reuse of memory may use, and whether
+//! another machine forbids them.
 
 use std::collections::HashSet;
 

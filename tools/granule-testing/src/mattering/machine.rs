@@ -1,8 +1,8 @@
 //! A machine of the judge's own: memory, the trees that CPUs walk, and the entries that TLBs may hold
 //! although the tables no longer have them.
 //!
-//! It shares no code with the model that `granule check` uses, and it reports nothing: it only keeps
-//! what may be used. It knows EL1&0 with 48-bit output addresses, and no caches.
+//! It shares no code with the model that `granule check` uses, and it reports nothing: it only
+//! keeps what may be used. It models EL1&0 with 48-bit output addresses, and no caches.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 

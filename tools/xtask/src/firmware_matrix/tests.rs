@@ -92,11 +92,11 @@ fn a_true_record_passes_and_each_lie_is_found() {
 }
 
 #[test]
-fn a_trace_that_is_missing_or_no_trace_is_told() {
+fn a_missing_or_malformed_trace_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("trace");
-    let told = |error: anyhow::Error| format!("{error:#}");
-    assert!(told(is_clean(&path).unwrap_err()).starts_with("there is no trace"));
+    let message = |error: anyhow::Error| format!("{error:#}");
+    assert!(message(is_clean(&path).unwrap_err()).starts_with("there is no trace"));
     std::fs::write(&path, "not one\n").unwrap();
     assert!(is_clean(&path).is_err());
 }

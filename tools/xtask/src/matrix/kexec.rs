@@ -61,7 +61,7 @@ pub(crate) struct Case {
     copy: bool,
     uncached: bool,
     memory: &'static str,
-    /// Bytes of the file in the next kernel's initial RAM disk; `None` is no disk.
+    /// Bytes of the file in the next kernel's initial RAM disk; `None` means without a disk.
     payload: Option<usize>,
 }
 

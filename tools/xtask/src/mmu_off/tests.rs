@@ -181,7 +181,7 @@ fn code_that_calls_firmware_may_call_through_any_register() {
     };
     let count = |helper: &[u32]| check(&program(helper), &firmware).findings.len();
     assert_eq!(count(&[BLR_X8, RET]), 0);
-    // A jump is no call, and what comes after the call is checked.
+    // A jump is not a call, and the code after the call is checked.
     assert_eq!((count(&[BR_X10]), count(&[BLR_X8, LDXR, RET])), (1, 1));
 }
 

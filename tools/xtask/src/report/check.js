@@ -1,10 +1,10 @@
-// What a person does with the page, done by events; what the page then has, told as JSON in an element.
-// `expected` comes from the test that adds this script.
+// Uses the page as a person does, by events, and writes the results of the checks as JSON into an
+// element. `expected` comes from the test that adds this script.
 {
-  const told = { failures: [...errors], checks: 0 };
+  const results = { failures: [...errors], checks: 0 };
   const check = (what, holds) => {
-    told.checks += 1;
-    if (!holds) told.failures.push(what);
+    results.checks += 1;
+    if (!holds) results.failures.push(what);
   };
   const all = (selector, from = document) => [...from.querySelectorAll(selector)];
   const same = (what, found, wanted) => check(`${what}: ${JSON.stringify(found)}, expected ${JSON.stringify(wanted)}`, JSON.stringify(found) === JSON.stringify(wanted));
@@ -43,7 +43,7 @@
   same("foreign elements", all("img, iframe, object, link[href]").length, 0);
   const shown = maps.map((map) => ({ ranges: map.tree.ranges, cells: map.cells.length, rows: map.rows.length }));
   same("ranges", shown.map((one) => one.ranges), expected.ranges);
-  told.shown = shown;
+  results.shown = shown;
   maps.forEach((map, at) => {
     const segments = all(".cell", map.map);
     check(`source ${at} has ${segments.length} segments`, segments.length >= map.rows.length);
@@ -112,10 +112,10 @@
     const cell = map.cells[map.cursor];
     check(`the pointer in row ${at} shows a cell of it`, cell.offset < row.high && cell.end > row.low && (at === 0 || map.cursor !== before));
   });
-  check("the pointer's address is told with its output", /pointer0xffffff/.test(detail()) && detail().includes("→"));
+  check("the pointer's address is shown with its output", /pointer0xffffff/.test(detail()) && detail().includes("→"));
 
   point(map.bars[1], 0.7);
-  check("a hole is told", detail().includes("is not mapped"));
+  check("a hole is shown", detail().includes("is not mapped"));
 
   // Colours by access, and their legend.
   const legend = () => all("#legend li").map((one) => one.textContent);
@@ -125,7 +125,7 @@
   document.querySelector("input[value=access]").click();
   same("legend by access", legend(), expected.legend_access);
   check("access changes the colours", painted() !== before);
-  check("letters say it too", all(".cell b", map.map).some((one) => one.textContent === "rw-"));
+  check("letters show it too", all(".cell b", map.map).some((one) => one.textContent === "rw-"));
 
   // Findings lead into the map, and can be chosen by severity.
   const link = document.querySelector("#findings-in tbody a");
@@ -144,8 +144,8 @@
     return detail();
   };
   check("an address is found", find(expected.device).includes("device-nGnRE"));
-  check("an address that is not mapped is said", find("0xffffff8010000000").includes("not mapped"));
-  check("what is no address is said", find("<b>x").includes("no address") && !map.detail.querySelector("b"));
+  check("an address that is not mapped is reported", find("0xffffff8010000000").includes("not mapped"));
+  check("text that is not an address is reported", find("<b>x").includes("no address") && !map.detail.querySelector("b"));
 
   // Another measure.
   const measure = document.querySelector("#benches-in select");
@@ -158,6 +158,6 @@
 
   const element = document.createElement("pre");
   element.id = "result";
-  element.textContent = JSON.stringify(told).replace(/[<>&]/g, "?");
+  element.textContent = JSON.stringify(results).replace(/[<>&]/g, "?");
   document.body.append(element);
 }

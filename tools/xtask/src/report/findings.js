@@ -1,10 +1,10 @@
-// What a person does with the page of findings, done by events; what the page then has, told as JSON in an
-// element. `expected` comes from the test that adds this script.
+// Uses the page of findings as a person does, by events, and writes the results of the checks as
+// JSON into an element. `expected` comes from the test that adds this script.
 {
-  const told = { failures: [...errors], checks: 0 };
+  const results = { failures: [...errors], checks: 0 };
   const check = (what, holds) => {
-    told.checks += 1;
-    if (!holds) told.failures.push(what);
+    results.checks += 1;
+    if (!holds) results.failures.push(what);
   };
   const all = (selector, from = document) => [...from.querySelectorAll(selector)];
   const same = (what, found, wanted) => check(`${what}: ${JSON.stringify(found)}, expected ${JSON.stringify(wanted)}`, JSON.stringify(found) === JSON.stringify(wanted));
@@ -18,9 +18,9 @@
   all("#findings-in article").forEach((one) => {
     const rows = all("tbody tr", one.querySelector("table"));
     check("the last event breaks the rule", rows[rows.length - 1].textContent.includes(`breaks ${expected.rule}`));
-    check("what would mend it is told", one.textContent.includes("would mend it"));
+    check("the fix is shown", one.textContent.includes("would mend it"));
   });
-  check("the reason is told", document.getElementById("findings-in").textContent.includes(expected.reason));
+  check("the reason is shown", document.getElementById("findings-in").textContent.includes(expected.reason));
   same("counts", all("#counts-in tbody tr").length, expected.sites.length);
   check("a bar for the violations", all("#timeline-in svg path").length >= 4);
   check("the kinds are named", all("#timeline-in tbody td").some((one) => one.textContent === "violations"));
@@ -41,10 +41,10 @@
   check("new findings alone", choose("new").every((text) => text.includes("new")) && shown().length === 1);
   check("accepted findings alone", choose("accepted").every((text) => text.includes("accepted")) && shown().length === 1);
   same("all findings", choose("").length, expected.sites.length);
-  told.shown = heads.length;
+  results.shown = heads.length;
 
   const element = document.createElement("pre");
   element.id = "result";
-  element.textContent = JSON.stringify(told).replace(/[<>&]/g, "?");
+  element.textContent = JSON.stringify(results).replace(/[<>&]/g, "?");
   document.body.append(element);
 }

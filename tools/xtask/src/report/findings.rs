@@ -1,5 +1,5 @@
-//! A trace written by hand for the test of the page of `--report`, and what the page must have of it. A foreign
-//! name is that of a function.
+//! A handwritten trace for the test of the page of `--report`, and the expected elements of the
+//! page. One function has a hostile name.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::Result;
 use serde_json::{Value, json};
 
-/// What a person does with the page, and what it then has.
+/// The script that uses the page as a person does, and checks it.
 pub(super) const CHECK: &str = include_str!("findings.js");
 
 const HOSTILE: &str = "<img src=x onerror=errors.push(1)>";
@@ -63,7 +63,7 @@ pub(super) fn write(folder: &Path) -> Result<Vec<String>> {
     ])
 }
 
-/// What the page must have.
+/// The expected elements of the page.
 pub(super) fn expected(data: &Value) -> Value {
     let findings = data["findings"].as_array().into_iter().flatten();
     let steps: Vec<_> = findings

@@ -1,5 +1,5 @@
-//! Tables written by hand for the test of the page, as raw images; and what the page must have of them.
-//! A foreign name is that of a source.
+//! Handwritten tables for the test of the page, as raw images, and the expected elements of the
+//! page. One source has a hostile name.
 
 use std::fs;
 use std::path::Path;
@@ -88,7 +88,7 @@ pub(super) fn write(folder: &Path) -> Result<Vec<String>> {
     Ok(arguments)
 }
 
-/// What the page must have, of its data where they say it.
+/// The expected elements of the page; some come from its data.
 pub(super) fn expected(data: &Value) -> Value {
     let sources = data["sources"].as_array().into_iter().flatten();
     let ranges: Vec<_> = sources

@@ -1,8 +1,8 @@
 //! The cases of a soak. A new case goes into [`all`]: a boot, or a program with the command that repeats
 //! it.
 //!
-//! A case's name is its key in the state. The name says everything that the case depends on besides the
-//! files, the image and the seed.
+//! A case's name is its key in the state. The name contains everything that the case depends on
+//! besides the files, the image and the seed.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -106,9 +106,10 @@ impl Case {
     }
 }
 
-/// What `make test-all` has samples of, in full: the model's harness, the properties, the fuzz targets, systems of others,
-/// the whole QEMU matrix, kernels that leave for others, and random boots of both. The steps of `make test-all` in which
-/// nothing is drawn or longer here are no cases: they have said of the commit what they could say.
+/// All cases of which `make test-all` runs samples: the model's harness, the properties, the fuzz
+/// targets, systems of others, the whole QEMU matrix, kernels that leave for others, and random
+/// boots of both. Steps of `make test-all` that would draw nothing and last no longer here are not
+/// cases: a repetition would add nothing.
 pub(crate) fn all(seed: u64, random: usize) -> Result<Vec<Case>> {
     let mut cases = vec![model(seed), properties(seed)];
     cases.extend(fuzz(seed)?);
@@ -213,7 +214,7 @@ fn hostile_calls(seed: u64) -> Case {
     guests(name, 5.0, "calls_of_every_number_with_anything", variables)
 }
 
-/// Events taken out of traces of boots, one at a time: what the checker notices of those that matter.
+/// Events taken out of traces of boots, one at a time: the checker must notice those that matter.
 fn sensitivity(seed: u64) -> Case {
     let variables = [
         ("GRANULE_SENSITIVITY_SEED", seed),
@@ -252,15 +253,15 @@ fn stress(seed: u64) -> impl Iterator<Item = Case> {
     })
 }
 
-/// Parts of `granule-peers` that must be asked for: the name, the part, and the minutes. It fails where nothing could be
-/// run.
+/// Parts of `granule-peers` that run only on request: the name, the part, and the minutes. It fails
+/// where nothing could be run.
 const PEERS: [(&str, &str, f32); 14] = [
-    // Debian's kernels on all machines, and systems that are no Linux, under `granule watch`.
+    // Debian's kernels on all machines, and systems other than Linux, under `granule watch`.
     ("watched systems, all machines", "watch-all", 7.0),
     // With each QEMU and each page size.
     ("QEMU's boards", "boards-all", 1.0),
     ("boots through firmware, all", "firmware-all", 10.0),
-    // Every planted fault is found, and what matters in recordings is noticed.
+    // Every planted fault is found, and so is every removed event that matters in a recording.
     ("faults planted in Linux", "faults-all", 2.0),
     ("sensitivity in recordings of Linux", "sensitivity", 2.0),
     ("device trees", "trees", 1.0),

@@ -1,4 +1,5 @@
-//! `cargo xtask soak`: in full what CI has samples of, with a state file from which an interrupted run continues.
+//! `cargo xtask soak`: all cases of which CI runs samples, with a state file from which an
+//! interrupted run continues.
 //!
 //! This file has the command line and the course of a run; [`cases`] has the cases. The last line of a
 //! complete soak is `soak: N cases, N failed, seed S, commit C`, and of no other.
@@ -41,7 +42,7 @@ pub(crate) struct Options {
     /// Stop after this many minutes; the same command goes on from there
     #[arg(long, default_value_t = LONGEST, value_parser = clap::value_parser!(u64).range(1..=LONGEST))]
     minutes: u64,
-    /// What random cases are drawn from
+    /// Draw random cases from this seed
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Random boots after the matrix
@@ -187,7 +188,7 @@ fn log(folder: &Path, case: &str) -> PathBuf {
 fn outcome_of_boot(case: &impl Expected, granule: &Path, image: &Image, stop: &Stop) -> Outcome {
     match boots::wrong(case, granule, image) {
         None => Outcome::Passed,
-        // The signal that asked the soak to end may have ended the boot.
+        // The signal that stops the soak may have ended the boot.
         Some(_) if stop.now() => Outcome::Unfinished,
         Some(wrong) => Outcome::Failed(wrong),
     }
@@ -241,14 +242,14 @@ impl Run<'_> {
             |index| work(todo[index], stop),
             |done| {
                 let case = todo[done.job];
-                let Some(told) = told(&done.result) else {
+                let Some(shown) = shown(&done.result) else {
                     println!("soak: {} was not finished", case.name);
                     return true;
                 };
                 ended += 1;
                 pace.ended(case.share());
                 println!(
-                    "[{ended}/{}] {}: {told} ({:.1} s); {} to go",
+                    "[{ended}/{}] {}: {shown} ({:.1} s); {} to go",
                     todo.len(),
                     case.name,
                     done.time.as_secs_f32(),
@@ -265,7 +266,8 @@ impl Run<'_> {
     }
 }
 
-fn told(outcome: &Outcome) -> Option<&str> {
+/// The end of a case in words; `None` if it is unfinished.
+fn shown(outcome: &Outcome) -> Option<&str> {
     match outcome {
         Outcome::Passed => Some("ok"),
         Outcome::Failed(wrong) => Some(wrong),

@@ -25,13 +25,13 @@ pub(crate) struct Program {
     pub(crate) limit: Duration,
 }
 
-/// How a case ended.
+/// The end of a case.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Passed,
     /// The failure, in one line.
     Failed(String),
-    /// The soak was told to stop before the case had an end of its own.
+    /// The soak was stopped before the case ended.
     Unfinished,
 }
 
@@ -96,8 +96,8 @@ impl Program {
             return Ok(Outcome::Unfinished);
         }
         let bytes = files::read(log)?;
-        let told = String::from_utf8_lossy(&bytes);
-        let wrong = wrong(status, &told, self.tests);
+        let output = String::from_utf8_lossy(&bytes);
+        let wrong = wrong(status, &output, self.tests);
         Ok(wrong.map_or(Outcome::Passed, |wrong| {
             Outcome::Failed(format!("{wrong}; {}", log.display()))
         }))
@@ -105,9 +105,9 @@ impl Program {
 }
 
 /// The failure of a program with this end and this output.
-fn wrong(status: ExitStatus, told: &str, tests: bool) -> Option<String> {
+fn wrong(status: ExitStatus, output: &str, tests: bool) -> Option<String> {
     if !status.success() {
-        let why = told
+        let why = output
             .lines()
             .rev()
             .find(|line| line.starts_with("failed: ") || line.starts_with("error"));
@@ -116,7 +116,7 @@ fn wrong(status: ExitStatus, told: &str, tests: bool) -> Option<String> {
             None => status.to_string(),
         });
     }
-    let none = tests && told.lines().map(passed_in).sum::<u64>() == 0;
+    let none = tests && output.lines().map(passed_in).sum::<u64>() == 0;
     none.then(|| "no test was run".to_owned())
 }
 

@@ -1,5 +1,5 @@
-//! The identity of the files that a soak tests: the commit, and the changes on top of it. The soak asks
-//! before it counts a case, because one result must not cover two trees.
+//! The identity of the files that a soak tests: the commit, and the changes on top of it. The soak
+//! compares it before it counts a case, because one result must not cover two trees.
 
 use std::path::Path;
 

@@ -75,7 +75,7 @@ pub(crate) fn resume(file: &Path, fresh: State) -> Result<State> {
     }
     let old: State = serde_json::from_str(&files::text(file)?).with_context(|| {
         format!(
-            "{} is no state of a soak; --restart forgets it",
+            "{} is not a state of a soak; --restart forgets it",
             file.display()
         )
     })?;

@@ -26,7 +26,7 @@ pub(crate) struct Step {
     pub(crate) name: &'static str,
     pub(crate) what: &'static str,
     pub(crate) sets: u8,
-    /// The steps that make what it uses.
+    /// The steps whose output it uses.
     pub(crate) needs: &'static [&'static str],
     /// The folder that cargo locks while it builds there.
     pub(crate) lock: Option<&'static str>,
@@ -115,12 +115,12 @@ impl Step {
     }
 }
 
-/// The folders that cargo locks, by what is built there.
+/// The folders that cargo locks, by the kind of build.
 const HOST: &str = "debug";
 const GUEST: &str = "kernel";
 /// The number of steps that tests in guests are dealt out to.
 const GUESTS: u32 = 4;
-/// What boots.
+/// The steps whose output guests boot.
 const BOOTED: &[&str] = &["build", "image", "test-image", "fixed-images", "user"];
 
 const fn guests(name: &'static str, part: u32) -> Step {

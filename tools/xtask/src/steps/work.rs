@@ -83,13 +83,13 @@ fn arm64_examples() -> Result<()> {
     ]);
     // Cargo starts the program of all examples that can run on a host, to find that none is chosen.
     command.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_RUNNER", "true");
-    let told = capture(command)?;
-    let compiled = told
+    let printed = capture(command)?;
+    let compiled = printed
         .lines()
         .filter(|line| line.ends_with("- compile ... ok"));
     ensure!(
         compiled.count() >= 2,
-        "the examples of granule::hw were not compiled:\n{told}"
+        "the examples of granule::hw were not compiled:\n{printed}"
     );
     Ok(())
 }
@@ -215,15 +215,15 @@ pub(super) fn package() -> Result<()> {
     let output = command
         .output()
         .with_context(|| format!("cannot start `{text}`"))?;
-    let told = String::from_utf8_lossy(&output.stderr);
-    eprint!("{told}");
+    let printed = String::from_utf8_lossy(&output.stderr);
+    eprint!("{printed}");
     ensure!(
         output.status.success(),
         "`{text}` failed ({})",
         output.status
     );
     ensure!(
-        !told.lines().any(|line| line.starts_with("warning")),
+        !printed.lines().any(|line| line.starts_with("warning")),
         "`{text}` warned"
     );
     Ok(())

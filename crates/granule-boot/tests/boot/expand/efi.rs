@@ -1,4 +1,5 @@
-//! What names the EFI memory map and the system table, and the list of memory to keep: damage of each.
+//! Damage to the properties that name the EFI memory map and the system table, and to the list of
+//! memory to keep.
 
 use super::machine::{Machine, Ram, TABLES, bare, expanded, machine, map, notes, tables, usual};
 use dtoolkit::fdt::Fdt;

@@ -1,5 +1,5 @@
-//! Trees that are made of firmware's tables, against what the tables were built to say. The trees are read
-//! with another crate, and what is RAM is decided a second time, page by page.
+//! Trees that are made of firmware's tables, against the machine for which the tables were built.
+//! The trees are read with another crate, and what is RAM is decided a second time, page by page.
 
 mod acpi;
 mod efi;

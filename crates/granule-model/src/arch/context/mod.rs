@@ -1,6 +1,6 @@
 //! The translation registers of one CPU, decoded into the inputs of a walk.
 //!
-//! A [`Context`] says how descriptors of one half of a regime are read, a [`RootKey`] where the
+//! A [`Context`] defines how descriptors of one half of a regime are read, a [`RootKey`] where the
 //! walk starts. Nothing here walks.
 
 mod stage2;

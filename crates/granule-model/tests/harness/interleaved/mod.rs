@@ -1,5 +1,6 @@
 //! CPUs that share tables, in many interleavings: a step is an event, and between any two of them
-//! the others run. What they may find at each point the model says, with all that a TLB may hold.
+//! the others run. The model decides what they may find at each point, with all that a TLB may
+//! hold.
 //!
 //! [`tables`] has the kernel's tables and a walker, [`spaces`] the threads of one program, whose CPUs also go
 //! to one of another page size ([`switches`]).

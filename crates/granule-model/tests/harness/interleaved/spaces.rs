@@ -418,8 +418,8 @@ fn a_step_that_is_left_out_is_found_out_by_the_model_and_by_what_threads_find() 
         assert!(broken > 20, "reported in {broken}");
         assert!(wrong > 1, "found by an access in {wrong}");
     }
-    // An access finds nothing wrong: what the CPU holds has another ASID, and what it may hold of TCR is no
-    // translation.
+    // An access finds nothing wrong: what the CPU holds has another ASID, and what it may hold of
+    // TCR is not a translation.
     let sums = play(30, Fault::SwitchTlbi);
     let broken = sums.broken.load(Ordering::Relaxed);
     assert!(broken > 10, "reported in {broken}");

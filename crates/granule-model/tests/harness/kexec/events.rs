@@ -1,4 +1,4 @@
-//! What one CPU does beside the steps, as events.
+//! The actions of one CPU beside the steps, as events.
 
 use crate::machine::Shared;
 use granule_model::{Barrier, Event, System};

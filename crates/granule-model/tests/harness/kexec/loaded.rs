@@ -1,5 +1,5 @@
-//! What is loaded, and where everything is: an image of some pages, one of them in place, with a
-//! page behind them that the next kernel zeroes itself; a device tree; an initramfs.
+//! A loaded kernel, and the place of each part: an image of some pages, one of them in place, with
+//! a page behind them that the next kernel zeroes itself; a device tree; an initramfs.
 
 use super::cpu::Role;
 use super::events::{stored, stored_code};

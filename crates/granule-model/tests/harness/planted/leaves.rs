@@ -1,4 +1,4 @@
-//! Faults in the operations on what leaves say and in the maps of scattered frames, each at both
+//! Faults in the operations on fields of leaves and in the maps of scattered frames, each at both
 //! stages: harvests, dirty states, memory types, frames, tables that are kept, and cursors.
 
 use super::scenes::{BLOCK, OUTPUT, PAGE, Result};

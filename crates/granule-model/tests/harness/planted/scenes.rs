@@ -1,4 +1,4 @@
-//! What faults are planted in: short sequences, each of which breaks no rule as it is.
+//! Scenes in which faults are planted: short sequences, each of which breaks no rule as it is.
 //!
 //! These are about tables, and mostly the library's own operations.
 

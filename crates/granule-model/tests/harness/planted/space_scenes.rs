@@ -1,4 +1,4 @@
-//! What processes do with their address spaces, as scenes in which faults are planted.
+//! Scenes in which faults are planted: operations of processes on their address spaces.
 
 use super::scenes::{PAGE, Result};
 use crate::machine::Tap;

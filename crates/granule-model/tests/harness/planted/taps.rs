@@ -1,4 +1,4 @@
-//! What a fault does to the events that pass: small pieces that the list puts together.
+//! Changes that a fault makes to the events that pass: small pieces that the list combines.
 
 use crate::machine::Tap;
 use granule_model::{Barrier, BitChange, Event, System, Visibility};

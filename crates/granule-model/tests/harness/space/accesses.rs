@@ -1,5 +1,5 @@
-//! What is done to the pages of a process: a program's accesses, with the faults that they take and
-//! hardware's account of them, faults that come late, and the kernel's accesses for it.
+//! Accesses to the pages of a process: the program's, with the faults that they take and the
+//! updates by hardware, faults that come late, and the kernel's on its behalf.
 
 use super::meanwhile::find;
 use super::processes::{Processes, user};

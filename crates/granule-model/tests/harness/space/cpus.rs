@@ -1,7 +1,7 @@
 //! The CPUs: which process each runs, and how it goes to another one or to none, as a kernel does
 //! it. TTBR0 with a current number, TCR for the process's page size in the library's order, a flush
-//! where the library says so, and a barrier of its own on each CPU that is to rely on what another
-//! one did.
+//! where the library requires it, and a barrier of its own on each CPU that is to rely on what
+//! another one did.
 
 use super::processes::Process;
 use crate::environment;

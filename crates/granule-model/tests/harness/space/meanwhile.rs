@@ -1,5 +1,5 @@
-//! What goes on in the middle of an operation on a space: hardware sets access flags and makes
-//! pages dirty for the other CPUs in it, and what these may find is looked at.
+//! Events in the middle of an operation on a space: hardware sets access flags and makes pages
+//! dirty for the other CPUs in it, and the translations that these may find are checked.
 
 use crate::machine::{self, World};
 use crate::random::Random;

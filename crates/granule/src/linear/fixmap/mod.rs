@@ -23,10 +23,10 @@
 //! From the second posting on, `base` and `no-cont-remap` also paid barriers for each entry, so
 //! that is their default. `lazy-unmap` was never merged.
 //!
-//! The description of `lazy-unmap` says that a slot stays mapped until the next table of its level
-//! needs it. A single slot for each level cannot explain the savings that were measured: before a
-//! slot maps another table its entry must be made invalid and invalidated in the TLB (RWHZWS), so
-//! each table would still cost a TLBI and a wait. On an Altra with 64 GiB the step saved 48 ms for
+//! By the description of `lazy-unmap`, a slot stays mapped until the next table of its level needs
+//! it. A single slot for each level cannot explain the savings that were measured: before a slot
+//! maps another table its entry must be made invalid and invalidated in the TLB (RWHZWS), so each
+//! table would still cost a TLBI and a wait. On an Altra with 64 GiB the step saved 48 ms for
 //! 32 841 tables, 1.5 us each, which is about one wait. So many tables must share a wait, hence a
 //! series of slots.
 //!

@@ -70,7 +70,8 @@ impl fmt::Display for ControllerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::None => f.write_str(
-                "the device tree names no interrupt controller that is known (arm,gic-v3, arm,gic-400, arm,cortex-a15-gic, brcm,bcm2836-l1-intc)",
+                "the device tree names no interrupt controller that is known (arm,gic-v3, \
+                 arm,gic-400, arm,cortex-a15-gic, brcm,bcm2836-l1-intc)",
             ),
             Self::Node(node, error) => {
                 write!(f, "the interrupt controller {} {error}", node.text())

@@ -1,6 +1,6 @@
-//! What [`Frames`] knows about subdivided frames: the mark in the metadata and the place of the record.
-//! While a frame has the mark, nothing shares, releases or frees it as a whole. A frame of records has
-//! the mark too, without a record.
+//! The metadata of subdivided frames in [`Frames`]: the mark, and the place of the record. While a
+//! frame has the mark, nothing shares, releases or frees it as a whole. A frame of records has the
+//! mark too, without a record.
 
 use super::RecordAt;
 use super::records::NONE;

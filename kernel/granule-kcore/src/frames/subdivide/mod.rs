@@ -1,13 +1,13 @@
 //! Subdivided frames: smaller pieces of frames, for programs whose pages are smaller than the kernel's.
 //!
 //! A frame has units of the smallest page size, 4K. A piece is a power of two of units, naturally
-//! aligned in its frame, and has an owner count of its own; `order` is log2 of its units. A frame is
-//! subdivided when a piece is wanted and no subdivided frame has room for it, and goes back to
-//! [`Frames`] with its last piece. So whoever asks for no piece pays nothing.
+//! aligned in its frame, and has an owner count of its own; `order` is log2 of its units. A frame
+//! is subdivided when a piece is requested and no subdivided frame has room for it, and goes back
+//! to [`Frames`] with its last piece. So a system without pieces pays nothing.
 //!
-//! What a subdivided frame keeps is in a [`Record`], and the frame's metadata has the record's place
-//! (`marks`). Records are in frames of their own (`records`), which are allocated on demand and go
-//! back as well. This module finds room for pieces; `owners` counts their owners.
+//! The state of a subdivided frame is in a [`Record`], and the frame's metadata has the record's
+//! place (`marks`). Records are in frames of their own (`records`), which are allocated on demand
+//! and go back as well. This module finds room for pieces; `owners` counts their owners.
 //!
 //! A frame with room is in the list of its largest free piece, so that a piece is found without a
 //! search, and large pieces stay whole as long as small ones fit elsewhere.

@@ -1,7 +1,8 @@
 //! The interrupt controller: the parts needed for calls between CPUs and each CPU's timer.
 //!
-//! `granule_kcore::devicetree::intc` finds the controller; [`gic`] drives both versions of the GIC, [`bcm2836`] that of
-//! the Raspberry Pi 2 and 3; the rest of the kernel calls the functions here, which know the kind alone.
+//! `granule_kcore::devicetree::intc` finds the controller; [`gic`] drives both versions of the GIC,
+//! [`bcm2836`] that of the Raspberry Pi 2 and 3; the rest of the kernel calls the functions here,
+//! and only they depend on the kind.
 
 mod bcm2836;
 mod common;

@@ -13,9 +13,9 @@
 //!    relocations, because the kernel has its own, which may be applied any number of times.
 //! 2. The load options become the command line. If they are empty, the tree's bootargs count. The device tree
 //!    is the one in the configuration table, or an empty one.
-//! 3. Memory that the tree reserves, the area of `granule.trace=` and the range of `granule.persist=` are
-//!    allocated (`held`), so that nothing else is placed there; the firmware need not know of them. An area
-//!    in memory that the firmware keeps is refused.
+//! 3. Memory that the tree reserves, the area of `granule.trace=` and the range of
+//!    `granule.persist=` are allocated (`held`), so that nothing else is placed there; the firmware
+//!    need not list them. An area in memory that the firmware keeps is refused.
 //! 4. The kernel's seed (`kaslr-seed`) comes from the firmware's random number generator. With one, and
 //!    without `nokaslr`, the image is copied to a random multiple of 2 MiB, each free one as likely as the
 //!    others; else to the lowest. It is always copied, also where it could stay: every boot tests the one

@@ -1,5 +1,5 @@
-//! The list by which kernels ask later ones to keep memory: the stub installs an empty one, because only firmware's
-//! boot services can, and a Linux that is started after this kernel adds to it.
+//! The list of memory that later kernels must keep: the stub installs an empty one, because only
+//! firmware's boot services can, and a Linux that is started after this kernel adds to it.
 
 use super::firmware::{Failure, Firmware};
 use super::pages::Pages;

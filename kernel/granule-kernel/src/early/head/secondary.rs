@@ -8,10 +8,11 @@ use core::arch::global_asm;
 use core::mem::offset_of;
 use granule_kcore::cpus::compare::Reason;
 
-// No register holds anything: firmware that a CPU left by its release address passes nothing on. Several CPUs may
-// share such an address, so each waits until the doorbell names it. The image is relocated for its virtual
-// address. The parts read here have been cleaned: text by the loader, doorbell and commands by the boot CPU. Registers as in `entry`: x19
-// exception level at entry, x20 the command, x21 the reason to park or 0, x24 present exception level, x25 VHE.
+// No register holds anything: firmware that a CPU left by its release address passes nothing on.
+// Several CPUs may share such an address, so each waits until the doorbell names it. The image is
+// relocated for its virtual address. The parts read here have been cleaned: text by the loader,
+// doorbell and commands by the boot CPU. Registers as in `entry`: x19 exception level at entry, x20
+// the command, x21 the reason to park or 0, x24 present exception level, x25 VHE.
 //
 // SCTLR is set to a known value before the first data access, literals included: that fixes the byte order and
 // turns checks of alignment off, as in `entry`. A CPU that came with its MMU on, or at EL3, cannot go on, and its

@@ -169,7 +169,8 @@ fn keep_off(entry: &EntryInfo, tree: &Tree<'_>, info: &TreeInfo, choice: &BootCh
     if area.is_wanted() && tree.is_another_kernels(trace) {
         park::park(
             Reason::Trace,
-            b"granule.trace= names memory that another kernel keeps (linux,usable-memory-range, linux,usable-memory): name another range",
+            b"granule.trace= names memory that another kernel keeps (linux,usable-memory-range, \
+              linux,usable-memory): name another range",
         );
     }
     if console.is_some_and(|registers| registers.outward(page).meets(device_tree)) {
@@ -188,7 +189,8 @@ fn keep_off(entry: &EntryInfo, tree: &Tree<'_>, info: &TreeInfo, choice: &BootCh
         if range.meets(device_tree) {
             park::park(
                 Reason::NoMap,
-                b"a no-map range of /reserved-memory lies in the pages of the device tree: place the tree elsewhere, or boot with smaller pages",
+                b"a no-map range of /reserved-memory lies in the pages of the device tree: place \
+                  the tree elsewhere, or boot with smaller pages",
             );
         }
         if range.meets(trace) {
@@ -226,7 +228,8 @@ fn keep_off_image(entry: &EntryInfo, tree: Range) {
     if tree.meets(image_range(entry)) {
         park::park(
             Reason::Overlap,
-            b"the device tree overlaps the memory of the image, which is more than its file (image_size in its header): place the tree elsewhere",
+            b"the device tree overlaps the memory of the image, which is more than its file \
+              (image_size in its header): place the tree elsewhere",
         );
     }
 }

@@ -1,11 +1,11 @@
 //! Random changes of permissions while other CPUs use neighbouring pages in the same leaves.
 //!
-//! Three quarters of a block of 1 GiB are changed. The fourth is free memory that is removed and added. Among
-//! the changed pages lie neighbours, which are never changed. Every other CPU writes its own neighbours and
-//! reads them back, so a translation that is wrong or missing for a moment shows as a wrong byte or a fault.
-//! Now and then such a CPU merges, at the same time as the CPU that makes the changes. That CPU records what
-//! each page allows, and asks its walker after each change. Its code is in this file; the others' is in
-//! [`neighbours`].
+//! Three quarters of a block of 1 GiB are changed. The fourth is free memory that is removed and
+//! added. Among the changed pages lie neighbours, which are never changed. Every other CPU writes
+//! its own neighbours and reads them back, so a translation that is wrong or missing for a moment
+//! shows as a wrong byte or a fault. Now and then such a CPU merges, at the same time as the CPU
+//! that makes the changes. That CPU records the permissions of each page, and checks them with its
+//! walker after each change. Its code is in this file; the others' is in [`neighbours`].
 //!
 //! `granule.test=permissions-stress:CHANGES[:SEED]`
 

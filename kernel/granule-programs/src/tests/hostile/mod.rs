@@ -1,7 +1,7 @@
-//! Programs that mean harm, each beside a victim that looks at its own memory and registers all the
-//! time: whatever they do ends them, and nobody else.
+//! Hostile programs, each beside a victim that checks its own memory and registers all the time:
+//! whatever they do ends them, and no other program.
 //!
-//! What is done is in the files below; the victim, and what all of them need, is here.
+//! The attacks are in the files below; the victim and the shared code are here.
 
 mod crowd;
 mod frames;

@@ -93,10 +93,10 @@ fn finished_rows_are_kept_when_a_benchmark_is_interrupted() {
     assert_eq!(object["rows"][0]["linear_map"]["strategy"], "base");
 }
 
-/// A CPU without the page size makes the kernel choose another: that is no row of what was asked
-/// for.
+/// A CPU without the page size makes the kernel choose another: that is not a row of what was
+/// requested for.
 #[test]
-fn a_page_size_the_cpu_lacks_is_no_result() {
+fn a_page_size_the_cpu_lacks_is_not_a_result() {
     let image = image();
     let output = granule(&[
         "bench",
@@ -163,9 +163,10 @@ fn an_impossible_plan_is_bad_usage() {
     );
 }
 
-/// What `granule plan` takes for granted of the kernel, as the kernel is: its counts are exact then.
+/// Compares the assumptions of `granule plan` about the kernel with the kernel: its counts are
+/// exact then.
 #[test]
-fn plan_knows_the_pool_that_the_kernel_has() {
+fn plan_has_the_pool_of_the_kernel() {
     for size in [PageSize::K4, PageSize::K16, PageSize::K64] {
         let boot = hooked::run(&Request {
             image: Some(image()),
@@ -176,7 +177,7 @@ fn plan_knows_the_pool_that_the_kernel_has() {
         });
         assert!(boot.is_ok(), "{}", boot.last_line());
         let job = Job::assumed(GIB, size.value(), 48, Rodata::Full, BbmLevel::Level0, false);
-        let told = &boot.json()["linear_map"];
-        assert_eq!(told["pool_pages"], job.unwrap().pool_pages, "{size:?}");
+        let record = &boot.json()["linear_map"];
+        assert_eq!(record["pool_pages"], job.unwrap().pool_pages, "{size:?}");
     }
 }

@@ -1,12 +1,12 @@
-//! What the strategies take: exactly what the library takes without a machine, less from step to step, and for
-//! `direct` what a loop of paired stores takes.
+//! The cost of the strategies: exactly that of the library without a machine, less from step to
+//! step, and for `direct` that of a loop of paired stores.
 
 use granule_cli::bench::linear_map::{Form, Row};
 use granule_cli::{Barriers, LinearMap, PageSize, Rodata};
 
 use crate::bench::rows::{GIB, bench, figure, job, rows};
 
-/// The kernel counted what [`granule_cli::cost`] says without a kernel.
+/// The kernel's counts equal those that [`granule_cli::cost`] computes without a kernel.
 fn counted_as_expected(row: &Row) {
     let barriers = match row.cell.form.barriers {
         Some(barriers) => barriers.value(),
@@ -71,7 +71,7 @@ fn strategies(page_size: PageSize, most: u64) -> Vec<Row> {
             "{stores} into {bytes} bytes"
         );
     }
-    // What a page more costs. Paired stores out of a loop that is not rolled: 1.55 to 1.63
+    // The cost of one page more. Paired stores out of a loop that is not rolled: 1.55 to 1.63
     // instructions an entry; rolled, or with volatile stores, it is 3 and more.
     let [less, more] = [LinearMap::ALL.len() - 1, rows.len() - 1]
         .map(|place| figure(&rows[place], "instructions"));

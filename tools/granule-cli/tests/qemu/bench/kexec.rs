@@ -1,5 +1,6 @@
-//! `granule bench kexec`: what leaving for another kernel may take. Counts of what is copied, cleaned
-//! and waited for are exact, from the sizes of what is given; instructions are told in ticks.
+//! `granule bench kexec`: limits on the cost of leaving for another kernel. Counts of copied bytes,
+//! cleaned lines and waits are exact, from the sizes of the given files; instructions are reported
+//! in ticks.
 
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -43,8 +44,8 @@ fn figures(row: &Row) -> &Figures {
     row.figures.as_ref().unwrap()
 }
 
-/// The sizes of what was given, as the next kernel says them: image, initramfs, tree; and the memory
-/// that the image asks for.
+/// The sizes of the given files, as the next kernel reports them: image, initramfs, tree; and the
+/// memory that the image requires.
 struct Given {
     bytes: [u64; 3],
     memory: u64,
@@ -72,14 +73,14 @@ impl Given {
     }
 }
 
-/// What the list comes to, from the sizes alone.
+/// The totals of the list, from the sizes alone.
 fn expected(row: &Row) -> (u64, u64) {
     let ([kernel, initrd, tree], memory) = Given::of(row).pages(row.cell.page_size);
     let copied = match row.cell.place {
         Place::Copied => kernel + initrd + tree,
         Place::InPlace => 0,
     };
-    // What the image zeroes itself is cleaned too.
+    // The memory that the image zeroes itself is cleaned too.
     let behind = memory - kernel;
     let bytes = match (row.cell.mmu, row.cell.place) {
         // All was cleaned when it was loaded.
@@ -115,28 +116,28 @@ fn counts_are_exact(row: &Row) {
 }
 
 #[test]
-fn each_way_does_what_its_sizes_say() {
+fn each_way_does_what_its_sizes_require() {
     let ways = [Mmu::Off, Mmu::On];
     let places = [Place::Copied, Place::InPlace];
     let bench = bench(PageSize::K4, &[6 * MIB], &ways, &places);
     let done = measure(&bench);
     done.rows.iter().for_each(counts_are_exact);
     let object = kexec::report::json(&bench, &done);
-    for (row, told) in done.rows.iter().zip(object["rows"].as_array().unwrap()) {
-        assert_eq!(told["digest_ok"], true);
-        accesses_are_those_executed(row, told);
-        let predicted = told["predicted_ms"].as_object().unwrap();
+    for (row, reported) in done.rows.iter().zip(object["rows"].as_array().unwrap()) {
+        assert_eq!(reported["digest_ok"], true);
+        accesses_are_those_executed(row, reported);
+        let predicted = reported["predicted_ms"].as_object().unwrap();
         assert_eq!(predicted.is_empty(), row.cell.place == Place::InPlace);
     }
 }
 
 /// Each load and store is an instruction; beside them there is one of the loop for sixteen, the
-/// operations on lines, and at most 800 for what is done once and for each record. So what was measured
-/// says whether what is told was done. Of which memory they are the interpreted code shows
-/// (`crates/granule-kexec/tests/kexec/count.rs`).
-fn accesses_are_those_executed(row: &Row, told: &Value) {
+/// operations on lines, and at most 800 for what is done once and for each record. So the
+/// measurement shows whether the reported accesses were made. The interpreted code shows to which
+/// memory (`crates/granule-kexec/tests/kexec/count.rs`).
+fn accesses_are_those_executed(row: &Row, reported: &Value) {
     let [cached, device] =
-        ["accesses_cached", "accesses_device"].map(|key| told[key].as_u64().unwrap());
+        ["accesses_cached", "accesses_device"].map(|key| reported[key].as_u64().unwrap());
     let [executed, idle] = match row.cell.mmu {
         Mmu::On => [cached, device],
         Mmu::Off => [device, cached],
@@ -232,10 +233,10 @@ fn an_impossible_measurement_is_bad_usage() {
             .unwrap();
         assert_eq!(output.status.code(), Some(2));
         assert!(output.stdout.is_empty());
-        let said = String::from_utf8(output.stderr).unwrap();
+        let printed = String::from_utf8(output.stderr).unwrap();
         assert!(
-            said.contains(expected) && said.lines().count() == 1,
-            "{said}"
+            printed.contains(expected) && printed.lines().count() == 1,
+            "{printed}"
         );
     }
 }

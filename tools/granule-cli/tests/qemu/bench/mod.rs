@@ -1,5 +1,5 @@
-//! `granule bench` under QEMU: what each strategy takes, against the arithmetic that
-//! `granule plan` answers from, and against what the strategies are known for.
+//! `granule bench` under QEMU: the cost of each strategy, against the arithmetic behind `granule
+//! plan`, and against the known properties of the strategies.
 //!
 //! Every figure here is exact: counts do not depend on the host.
 

@@ -1,4 +1,5 @@
-//! `granule bench permissions`: what a change may take, and that merging gives all of it back.
+//! `granule bench permissions`: limits on the cost of a change, and merging, which gives all of it
+//! back.
 
 use std::process::Output;
 use std::sync::atomic::AtomicBool;
@@ -81,7 +82,7 @@ fn merging_gives_back_what_changes_of_any_size_took() {
         }
         assert_eq!(figure(single, "locks"), 1);
         assert_eq!(figure(random, "locks"), CHANGES);
-        // By range: one for the change of a range, or two where its length is no single one's.
+        // By range: one for the change of a range, or two where no single one has its length.
         assert!((1..=2).contains(&figure(single, "tlbi")), "{single:?}");
         assert!(figure(random, "tlbi") <= 2 * CHANGES, "{random:?}");
         assert!(figure(random, "leaves_split") >= figure(single, "leaves_split"));
@@ -111,7 +112,7 @@ fn the_command_prints_one_object_or_one_line_of_what_is_wrong() {
     assert_eq!(object["rows"].as_array().unwrap().len(), 16);
     assert_eq!(object["rows"][2]["kind"], "random");
     assert_eq!(object["rows"][2]["locks"], 10);
-    // A CPU that may not split live blocks: the kernel says so, and there is no result.
+    // A CPU that may not split live blocks: the kernel reports it, and there is no result.
     let words = ["--memory", "4G", "--page-size", "4k", "--cpu", "cortex-a53"];
     let output = bench(&words);
     assert_eq!(output.status.code(), Some(1));
@@ -138,6 +139,6 @@ fn the_command_prints_one_object_or_one_line_of_what_is_wrong() {
 fn is_bad_usage(output: &Output, expected: &str) {
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     assert!(output.stdout.is_empty(), "{output:?}");
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert!(told.contains(expected), "{told}");
+    let printed = String::from_utf8_lossy(&output.stderr);
+    assert!(printed.contains(expected), "{printed}");
 }

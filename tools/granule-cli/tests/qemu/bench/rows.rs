@@ -1,4 +1,4 @@
-//! Running a benchmark and asking its rows: what all rooms share.
+//! Runs a benchmark and reads its rows: code that all rooms share.
 
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -44,10 +44,10 @@ pub(crate) fn rows(bench: &Bench) -> Vec<Row> {
 
 pub(crate) fn figure(row: &Row, name: &str) -> u64 {
     row.figure(name)
-        .unwrap_or_else(|| panic!("linear_map.{name} is no number in {}", row.boot.json()))
+        .unwrap_or_else(|| panic!("linear_map.{name} is not a number in {}", row.boot.json()))
 }
 
-/// The job that the kernel says it did.
+/// The job that the kernel recorded.
 pub(crate) fn job(row: &Row) -> Job {
     let object = row.boot.json();
     let map = &object["linear_map"];

@@ -1,4 +1,4 @@
-//! `granule bench user`: what user memory may cost, on every build, and that choosing the page size
+//! `granule bench user`: limits on the cost of user memory, on every build; choosing the page size
 //! at boot costs nothing.
 
 use std::sync::atomic::AtomicBool;
@@ -54,7 +54,7 @@ fn counts(ran: &Ran, op: &str) -> Counts {
         .unwrap_or_else(|| panic!("no counts of {op} in {ops:?}"))
 }
 
-/// What was done to all of the memory.
+/// The kinds of work on all of the memory.
 fn work_on_memory(ran: &Ran) -> impl Iterator<Item = &Op> {
     let ops = &ran.measured.as_ref().unwrap().ops;
     ops.iter()
@@ -278,7 +278,7 @@ fn programs_of_all_sizes_at_once_take_what_each_takes_alone() {
     }
 }
 
-/// What a call takes once is no more than a few pages' worth: twice the pages are twice the work.
+/// The fixed cost of a call is at most that of a few pages: twice the pages are twice the work.
 #[test]
 fn twice_the_pages_are_twice_the_work() {
     let of = |pages| measure(&bench(PageSize::K16, &[Build::Boot], pages, false));
@@ -291,7 +291,7 @@ fn twice_the_pages_are_twice_the_work() {
 }
 
 #[test]
-fn a_folder_without_images_is_an_error_that_says_what_builds_them() {
+fn a_folder_without_images_is_an_error_with_the_command_that_builds_them() {
     let folder = tempfile::tempdir().unwrap();
     let output = granule()
         .args(["bench", "user", "--json", "--folder"])
@@ -300,10 +300,10 @@ fn a_folder_without_images_is_an_error_that_says_what_builds_them() {
         .unwrap();
     assert_eq!(output.status.code(), Some(2));
     assert!(output.stdout.is_empty());
-    let said = String::from_utf8(output.stderr).unwrap();
+    let printed = String::from_utf8(output.stderr).unwrap();
     let expected = format!(
         "granule: {}/Image is not there: build it with `cargo xtask image`\n",
         folder.path().display()
     );
-    assert_eq!(said, expected);
+    assert_eq!(printed, expected);
 }

@@ -1,5 +1,5 @@
-//! The `granule` program as a person or a script meets it: what goes to which
-//! stream, the exit code, the last line.
+//! The `granule` program as a person or a script meets it: the contents of each stream, the exit
+//! code, the last line.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -90,7 +90,7 @@ fn with_json_there_is_one_object_also_on_failure() {
 }
 
 #[test]
-fn bad_usage_exits_with_2_and_says_what_is_wrong() {
+fn bad_usage_exits_with_2_and_one_line() {
     let dir = tempfile::tempdir().unwrap();
     for (words, expected) in [
         (&["--memory", "4096"][..], "no unit"),
@@ -111,10 +111,10 @@ fn bad_usage_exits_with_2_and_says_what_is_wrong() {
             text(&output.stderr)
         );
         assert!(output.stdout.is_empty());
-        let told = text(&output.stderr);
+        let printed = text(&output.stderr);
         assert!(
-            told.starts_with("granule: ") && told.lines().count() == 1,
-            "{told}"
+            printed.starts_with("granule: ") && printed.lines().count() == 1,
+            "{printed}"
         );
     }
 }

@@ -2,8 +2,8 @@
 //! a boot can end without a kernel. Instructions are words with their assembly
 //! beside them; the labels are counted by hand.
 
-/// How the machine takes PSCI calls: QEMU listens on `hvc` when the guest is
-/// entered at EL1 and on `smc` when it has EL2 to itself.
+/// The conduit of PSCI calls: QEMU listens on `hvc` when the guest is entered at EL1 and on `smc`
+/// when it has EL2 to itself.
 pub(crate) fn psci_conduit(el: u8) -> u32 {
     if el == 2 {
         0xd400_0003 // smc #0
@@ -12,7 +12,7 @@ pub(crate) fn psci_conduit(el: u8) -> u32 {
     }
 }
 
-/// An Image whose header says that it occupies `image_size` bytes.
+/// An Image whose header claims `image_size` bytes of memory.
 fn image(code: &[u32], data: &[u8], image_size: u64) -> Vec<u8> {
     let mut bytes = vec![0; 64];
     bytes[0..4].copy_from_slice(&0x1400_0010_u32.to_le_bytes()); // b .+64

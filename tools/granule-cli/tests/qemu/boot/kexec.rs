@@ -34,7 +34,7 @@ pub(super) fn leaves(first: &[u8], next: &[u8], change: impl FnOnce(&mut Request
 pub(super) const LEAVING: &str = "first\n@granule page_size=4096\n@granule kexec.leaving.dsb=3\n\
                        @granule outcome=ok\n@granule end\n";
 
-fn said(rest: &str) -> Vec<u8> {
+fn leaver(rest: &str) -> Vec<u8> {
     guests::prints(&format!("{LEAVING}{rest}"), 2)
 }
 
@@ -42,7 +42,7 @@ fn said(rest: &str) -> Vec<u8> {
 fn each_kernel_has_its_record() {
     let second = "second\n@granule page_size=65536\n@granule kexec.from_page_size=4096\n\
                   @granule outcome=ok\n@granule end\n";
-    let done = leaves(&said(second), &guests::parks("unused"), |_| ());
+    let done = leaves(&leaver(second), &guests::parks("unused"), |_| ());
     assert_eq!(done.outcome, Outcome::Ok, "{}", done.last_line());
     assert_eq!(done.console_text(), "first\nsecond\n");
     let json = done.json();
@@ -58,18 +58,18 @@ fn each_kernel_has_its_record() {
     assert_eq!(json["kexec"]["from_page_size"], 4096);
     assert_eq!(json["kexec"]["to_page_size"], 65536);
     assert_eq!(json["kexec"]["dsb"], 3);
-    // It did not say what it got.
+    // It did not report what it got.
     assert_eq!(json["kexec"]["digest_ok"], serde_json::Value::Null);
 }
 
 #[test]
-fn a_second_record_that_is_cut_short_is_no_good_end() {
+fn a_second_record_that_is_cut_short_is_not_a_good_end() {
     for rest in [
         "@granule page_size=65536\n",
         "@granule outcome=ok\n",
         "@granule outcome=ok\n@granule en",
     ] {
-        let done = leaves(&said(rest), &guests::parks("unused"), |_| ());
+        let done = leaves(&leaver(rest), &guests::parks("unused"), |_| ());
         let line = done.last_line();
         assert_eq!(done.outcome, Outcome::GuestExit, "{rest:?}: {line}");
         assert!(line.contains("the next kernel: "), "{line}");
@@ -79,11 +79,11 @@ fn a_second_record_that_is_cut_short_is_no_good_end() {
 
 #[test]
 fn of_one_of_ours_something_must_be_heard() {
-    let done = leaves(&said("no record\n"), &guests::parks("unused"), |_| ());
+    let done = leaves(&leaver("no record\n"), &guests::parks("unused"), |_| ());
     assert_eq!(done.outcome, Outcome::GuestExit, "{}", done.last_line());
     // Any other may be silent.
     let other = guests::prints("", 2);
-    let done = leaves(&said("Linux version\n"), &other, |_| ());
+    let done = leaves(&leaver("Linux version\n"), &other, |_| ());
     assert_eq!(done.outcome, Outcome::Ok, "{}", done.last_line());
     let json = done.json();
     assert_eq!(
@@ -91,16 +91,16 @@ fn of_one_of_ours_something_must_be_heard() {
         (&4096.into(), &3.into())
     );
     assert_eq!(json["boots"].as_array().map(Vec::len), Some(1));
-    let panics = said("[    1.0] Kernel panic - not syncing: no init\n");
+    let panics = leaver("[    1.0] Kernel panic - not syncing: no init\n");
     let done = leaves(&panics, &other, |_| ());
     assert_eq!(done.outcome, Outcome::Panic, "{}", done.last_line());
 }
 
 #[test]
-fn bytes_that_changed_on_the_way_are_told() {
+fn bytes_that_changed_on_the_way_are_reported() {
     let second = "@granule page_size=65536\n@granule kexec.segment.kernel.bytes=7\n\
                   @granule kexec.segment.kernel.digest=0x1\n@granule outcome=ok\n@granule end\n";
-    let done = leaves(&said(second), &guests::parks("unused"), |_| ());
+    let done = leaves(&leaver(second), &guests::parks("unused"), |_| ());
     assert_eq!(
         done.outcome,
         Outcome::SelfCheckFailed,
@@ -115,7 +115,7 @@ fn bytes_that_changed_on_the_way_are_told() {
 }
 
 #[test]
-fn a_first_kernel_that_stays_is_no_good_end() {
+fn a_first_kernel_that_stays_is_not_a_good_end() {
     let stays = "@granule page_size=4096\n@granule outcome=ok\n@granule end\n";
     let done = leaves(&guests::prints(stays, 2), &guests::parks("unused"), |_| ());
     assert_eq!(done.outcome, Outcome::GuestExit, "{}", done.last_line());
@@ -131,7 +131,7 @@ fn a_first_kernel_that_stays_is_no_good_end() {
 
 /// A next kernel that parks with its MMU off never prints: its reason lies where its image was put.
 #[test]
-fn a_next_kernel_that_parks_is_told_with_its_reason() {
+fn a_next_kernel_that_parks_is_reported_with_its_reason() {
     let message = "no page size that this CPU has";
     let (guest, record) = guests::prints_and_parks_elsewhere(
         |record| {

@@ -14,7 +14,7 @@ use crate::boot::kexec::{LEAVING, leaves};
 use crate::boot::outcomes::boot_guest;
 
 #[test]
-fn a_guest_that_spins_is_ended_in_time_and_says_how_far_it_came() {
+fn a_guest_that_spins_is_ended_in_time_with_its_last_line() {
     let image = guests::prints_and_spins("here\n@granule reason=stuck\n");
     let done = boot_guest(&image, |r| r.timeout = Duration::from_secs(5));
     assert_eq!(
@@ -47,9 +47,9 @@ fn a_slow_guest_beside_busy_loops_is_not_hung() {
     assert_ne!(done.outcome, Outcome::Timeout, "{}", done.last_line());
 }
 
-/// Where nobody said where the next kernel was put, nothing is found of how it ended.
+/// Without a record of the place of the next kernel, its end cannot be found.
 #[test]
-fn a_next_kernel_that_says_nothing_is_ended() {
+fn a_next_kernel_that_prints_nothing_is_ended() {
     let message = "device tree: bad magic 0x0";
     let (guest, _) = guests::prints_and_parks_elsewhere(|_| LEAVING.into(), message);
     let done = leaves(&guest, &guests::parks(message), |r| {

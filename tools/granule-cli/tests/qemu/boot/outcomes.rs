@@ -48,7 +48,7 @@ const RECORD: &str = "hello\n@granule page_size=4096\n@granule page_size_source=
                       @granule linear_map.leaf=4096,false,7\n@granule outcome=ok\nworld\n@granule end\n";
 
 #[test]
-fn a_guest_that_says_ok_and_powers_off_is_ok_at_either_level() {
+fn a_guest_that_reports_ok_and_powers_off_is_ok_at_either_level() {
     for el in [1, 2] {
         let done = boot_guest(&guests::prints(RECORD, el), |r| r.el = el);
         assert_eq!(done.outcome, Outcome::Ok, "EL{el}: {}", done.last_line());
@@ -174,7 +174,7 @@ impl std::io::Write for Trigger<'_> {
 #[test]
 fn an_exact_tree_arrives_untouched_with_the_registers_of_the_boot_protocol() {
     // Not a tree at all: QEMU must neither read nor replace it.
-    let text = "this is no device tree\n@granule outcome=ok\n@granule end\n\0";
+    let text = "this is not a device tree\n@granule outcome=ok\n@granule end\n\0";
     for el in [1, 2] {
         let files = Files::new();
         let dtb = files.file("tree,with comma.dtb", text.as_bytes());
@@ -183,7 +183,7 @@ fn an_exact_tree_arrives_untouched_with_the_registers_of_the_boot_protocol() {
             r.dtb = Some(dtb);
         });
         assert_eq!(done.outcome, Outcome::Ok, "{}", done.last_line());
-        assert_eq!(done.console_text(), "this is no device tree\n");
+        assert_eq!(done.console_text(), "this is not a device tree\n");
     }
 }
 
@@ -272,7 +272,7 @@ fn a_dumped_tree_fits_the_machine_and_boots_as_an_exact_tree() {
 }
 
 #[test]
-fn a_disk_beside_an_exact_tree_lies_where_the_tree_says() {
+fn a_disk_beside_an_exact_tree_lies_where_the_tree_puts_it() {
     let files = Files::new();
     let disk = files.file("disk", b"text from the disk\0");
     let no_place = files.file("dtb", &tree::dump(&Request::default()).unwrap());
@@ -288,7 +288,7 @@ fn a_disk_beside_an_exact_tree_lies_where_the_tree_says() {
 }
 
 #[test]
-fn a_refusal_of_qemus_is_told_in_its_words() {
+fn a_refusal_of_qemus_is_printed_in_its_words() {
     type Case = (fn(&mut Request), &'static str);
     let cases: [Case; 3] = [
         (|r| r.cpu = "z80".into(), "z80"),

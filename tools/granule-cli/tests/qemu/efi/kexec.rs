@@ -1,5 +1,6 @@
-//! Leaving for the next kernel on a machine that EFI firmware started: the next kernel finds the same system table
-//! and the same memory map, and is told the machine by the same tree or the same tables of ACPI's.
+//! Leaving for the next kernel on a machine that EFI firmware started: the next kernel finds the
+//! same system table and the same memory map, and gets the same device tree or the same ACPI
+//! tables.
 
 use granule_cli::{Firmware, Kexec, Outcome, PageSize, Request};
 use serde_json::{Value, json};
@@ -26,9 +27,9 @@ fn by_efi(acpi: bool, size: PageSize, cpus: u32, el: u8) -> Request {
     }
 }
 
-/// Each kernel has been told the same of the machine, and all of it came up again.
+/// Each kernel has got the same description of the machine, and all of the machine came up again.
 #[track_caller]
-fn is_told_the_same(ran: &Ran, request: &Request, sizes: &[PageSize]) {
+fn gets_the_same_machine(ran: &Ran, request: &Request, sizes: &[PageSize]) {
     let kernels = ran.value("boots").as_array().unwrap();
     assert_eq!(kernels.len(), sizes.len(), "{}", ran.console);
     let first = &kernels[0];
@@ -71,7 +72,7 @@ fn leaves(acpi: bool) {
             ..by_efi(acpi, from, cpus, el)
         };
         let ran = boots(&request, Outcome::Ok);
-        is_told_the_same(&ran, &request, &[from, to]);
+        gets_the_same_machine(&ran, &request, &[from, to]);
         // The tree that arrived is the one that was loaded, although the kernel reads another.
         assert_eq!(ran.value("kexec.digest_ok"), &json!(true), "{}", ran.json);
     }
@@ -89,7 +90,7 @@ fn with_acpi_alone_the_next_kernel_gets_its_tables() {
 
 /// Nothing is lost on the way, however many kernels it goes through.
 #[test]
-fn the_third_kernel_is_told_what_the_first_was() {
+fn the_third_kernel_gets_what_the_first_got() {
     let again = format!("load {NEXT} --append arm64.pagesize=64k\nexec\n");
     let inner = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(inner.path(), archive(&again).bytes()).unwrap();
@@ -104,6 +105,6 @@ fn the_third_kernel_is_told_what_the_first_was() {
             ..by_efi(acpi, first, 2, 2)
         };
         let ran = boots(&request, Outcome::Ok);
-        is_told_the_same(&ran, &request, &[first, second, third]);
+        gets_the_same_machine(&ran, &request, &[first, second, third]);
     }
 }

@@ -142,8 +142,8 @@ fn a_program_runs_from_the_initramfs_of_the_firmware() {
     }
 }
 
-/// At EL1, and at EL2 without VHE, at the lowest place: the firmware has random numbers, but is told not to use
-/// them.
+/// At EL1, and at EL2 without VHE, at the lowest place: the firmware has random numbers, but must
+/// not use them.
 #[test]
 fn without_randomness_the_image_goes_to_the_lowest_place() {
     for (el, size, bytes) in [(1, "64k", "65536"), (2, "4k", "4096")] {
@@ -161,7 +161,8 @@ fn without_randomness_the_image_goes_to_the_lowest_place() {
     }
 }
 
-/// EDK2 has no device tree for the kernel where QEMU has ACPI's tables: the machine is what they say.
+/// EDK2 has no device tree for the kernel where QEMU has ACPI's tables: the machine is as they
+/// describe it.
 #[test]
 fn a_machine_that_acpi_describes_boots_as_with_a_tree() {
     let nodes = [
@@ -211,7 +212,7 @@ fn a_machine_that_acpi_describes_boots_as_with_a_tree() {
     }
 }
 
-/// The board's flash is no memory for a trace. The firmware tries its next boot option after that.
+/// The board's flash is not memory for a trace. The firmware tries its next boot option after that.
 #[test]
 fn an_error_before_the_boot_services_end_is_one_line_and_the_firmware_goes_on() {
     let options = "-no-user-config -nodefaults -display none -nic none -no-reboot -serial stdio -m 512M \
@@ -227,19 +228,19 @@ fn an_error_before_the_boot_services_end_is_one_line_and_the_firmware_goes_on() 
         .unwrap();
     let lines = BufReader::new(qemu.stdout.take().unwrap()).split(b'\n');
     let lines = lines.map(|line| String::from_utf8_lossy(&line.unwrap()).into_owned());
-    let mut said = Vec::new();
+    let mut printed = Vec::new();
     for line in lines {
         let is_last = line.starts_with("BdsDxe: starting");
-        said.push(line);
+        printed.push(line);
         if is_last {
             break;
         }
     }
     qemu.kill().unwrap();
     qemu.wait().unwrap();
-    let ours = said.iter().filter_map(|line| line.split_once("granule"));
+    let ours = printed.iter().filter_map(|line| line.split_once("granule"));
     let ours: Vec<_> = ours.map(|(_, rest)| rest.trim_end()).collect();
     let refused = ": granule.trace= names memory that the firmware keeps: name another range";
-    assert_eq!(ours, [refused], "{said:#?}");
-    assert!(said.last().unwrap().starts_with("BdsDxe: starting"));
+    assert_eq!(ours, [refused], "{printed:#?}");
+    assert!(printed.last().unwrap().starts_with("BdsDxe: starting"));
 }

@@ -1,4 +1,4 @@
-//! EDK2 with the kernel from QEMU. What the kernel makes of EDK2 is tested in the folder `efi`.
+//! EDK2 with the kernel from QEMU. The folder `efi` tests the kernel's use of EDK2.
 
 use granule_cli::{Firmware, Initramfs, Outcome, PageSize, Request};
 
@@ -16,7 +16,7 @@ fn edk2_hands_over_command_line_initramfs_and_memory() {
         .program("/bin/prog", &program())
         .program("/init", b"#!/bin/prog hello\n");
     let ran = ends(&request, archive, Outcome::Ok);
-    assert!(ran.says("argument more"), "{}", ran.console);
+    assert!(ran.prints("argument more"), "{}", ran.console);
     assert_eq!(ran.number("page_size"), 64 << 10);
     assert_eq!(ran.number("cpus"), 2);
     assert_eq!(ran.json["qemu"]["firmware"], "uefi");

@@ -4,7 +4,7 @@
 
 mod edk2;
 
-/// What is typed comes when the host runs this program.
+/// Typed keys come when the host runs this program.
 mod live {
     mod u_boot;
 }

@@ -53,7 +53,7 @@ fn a_machine_runs_again_after_a_signal() {
         .arg("dump")
         .arg(format!("qmp:{}", between.display()))
         .stdout(Stdio::null())
-        .stderr(fs::File::create(folder.join("said")).unwrap())
+        .stderr(fs::File::create(folder.join("printed")).unwrap())
         .spawn()
         .unwrap();
     let mut granule = Qemu(granule);
@@ -73,11 +73,11 @@ fn a_machine_runs_again_after_a_signal() {
         writeln!(server, "{line}").unwrap();
     }
     let ended = granule.0.wait().unwrap();
-    let said = fs::read_to_string(folder.join("said")).unwrap();
-    assert_eq!((signals, ended.code()), (1, Some(3)), "{said}");
+    let printed = fs::read_to_string(folder.join("printed")).unwrap();
+    assert_eq!((signals, ended.code()), (1, Some(3)), "{printed}");
     assert!(
-        said.ends_with("granule: interrupted: there is no whole result\n"),
-        "{said}"
+        printed.ends_with("granule: interrupted: there is no whole result\n"),
+        "{printed}"
     );
     assert_eq!(qmp.run("query-status", json!({})).unwrap()["running"], true);
 }

@@ -1,8 +1,8 @@
 //! A running kernel read from outside: the live machine through its sockets, and dumps of it.
 //!
 //! One guest boots and ends, and QEMU keeps it. It is then read in each way, and the ways must
-//! agree, also with QEMU's own translation. What `granule dump` prints must agree with the kernel's
-//! own record of its linear map ([`record`]).
+//! agree, also with QEMU's own translation. The output of `granule dump` must agree with the
+//! kernel's own record of its linear map ([`record`]).
 
 mod live;
 mod record;
@@ -210,12 +210,16 @@ fn ways_agree(bootargs: &str, page_bytes: u64) {
     for (start, bytes, descriptor) in leaves.iter().step_by(leaves.len().div_ceil(20)) {
         let output = descriptor & 0x0000_ffff_ffff_f000 & !(bytes - 1);
         for offset in [0, bytes / 2, bytes - 1] {
-            let told = guest.translated(start + offset);
-            assert_eq!(told, format!("gpa: {:#x}", output + offset), "{start:#x}");
+            let translated = guest.translated(start + offset);
+            assert_eq!(
+                translated,
+                format!("gpa: {:#x}", output + offset),
+                "{start:#x}"
+            );
         }
     }
 
-    // Dumps say nothing of system registers: the root is guessed, and guessed right.
+    // Dumps have no system registers: the root is guessed, and guessed right.
     let elf = guest.dump(folder, "elf");
     let dump = opened(&elf, &plain);
     assert_eq!(kernel(&dump).origin, Origin::Guess);

@@ -1,5 +1,6 @@
-//! `granule dump` of this kernel beside the kernel's own record of its linear map: each leaf lies in one
-//! of the record's pieces and leads where the record says, and the numbers of leaves and tables agree.
+//! `granule dump` of this kernel beside the kernel's own record of its linear map: each leaf lies
+//! in one of the record's pieces and has the output of the record, and the numbers of leaves and
+//! tables agree.
 
 use std::collections::BTreeMap;
 
@@ -48,8 +49,8 @@ fn dumped(source: &Source, arguments: &[&str]) -> Value {
         .args(arguments)
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
@@ -60,9 +61,9 @@ fn agrees(size: PageSize, words: &str) {
     let bootargs = format!("arm64.pagesize={} {words}", size.word());
     let mut guest = kept(folder, &bootargs);
     let elf = guest.dump(folder, "elf");
-    let said = std::fs::read(console(folder)).unwrap();
-    let said = String::from_utf8_lossy(&said);
-    let record = record(&said);
+    let console_text = std::fs::read(console(folder)).unwrap();
+    let console_text = String::from_utf8_lossy(&console_text);
+    let record = record(&console_text);
     let one = |key: &str| *record[key].last().unwrap();
     let number = |key: &str| one(key).parse::<u64>().unwrap();
     assert_eq!(number("page_size"), size.bytes(), "{bootargs}");
@@ -76,7 +77,7 @@ fn agrees(size: PageSize, words: &str) {
     let mapped: u64 = pieces.iter().map(|piece| piece.1).sum();
     assert_eq!(mapped, number("linear_map.mapped_bytes"));
 
-    // What is mapped between the first and the last address of the linear map.
+    // The mappings between the first and the last address of the linear map.
     let ((first, _), (last, bytes)) = (pieces[0], pieces[pieces.len() - 1]);
     let edges = [first, last + bytes - 1].map(|at| format!("{:#x}", at.wrapping_add(distance)));
     let dump = dumped(&elf, &["--from", &edges[0], "--to", &edges[1]]);
@@ -115,7 +116,7 @@ fn agrees(size: PageSize, words: &str) {
 
     // The record counts groups, the dump their entries.
     let wide = one("lpa2") == "true" || size == PageSize::K64;
-    let mut told: Leaves = record["linear_map.leaf"]
+    let mut recorded: Leaves = record["linear_map.leaf"]
         .iter()
         .map(|leaf| {
             let words: Vec<&str> = leaf.split(',').collect();
@@ -142,8 +143,8 @@ fn agrees(size: PageSize, words: &str) {
         })
         .collect();
     found.sort_unstable();
-    told.sort_unstable();
-    assert_eq!(found, told, "{bootargs}");
+    recorded.sort_unstable();
+    assert_eq!(found, recorded, "{bootargs}");
     assert_eq!(
         dump["totals"]["tables"].as_u64().unwrap() - 1,
         number("linear_map.tables"),

@@ -1,5 +1,5 @@
-//! RAM in odd pieces. `virt` has one contiguous bank, so its tree is rewritten: the kernel must
-//! map exactly what the tree says, to the page.
+//! RAM in odd pieces. `virt` has one contiguous bank, so its tree is rewritten: the kernel must map
+//! exactly the tree's memory, to the page.
 
 use granule_cli::{PageSize, Request, Rodata};
 
@@ -15,7 +15,7 @@ fn crafted(size: PageSize) -> Crafted {
     })
 }
 
-/// What is mapped must be these ranges, with the largest leaves.
+/// The mapped memory must be these ranges, with the largest leaves.
 #[track_caller]
 fn assert_maps(kernel: &Kernel, size: PageSize, ranges: &[Range]) {
     let expected = Reference::new(size, false, false, ranges);
@@ -53,7 +53,7 @@ fn several_banks_with_holes_in_several_nodes() {
         let sum = BANKS.iter().map(|(_, bytes)| bytes).sum::<u64>();
         assert_eq!(kernel.number("linear_map.ram_bytes"), sum);
         for (start, bytes) in BANKS {
-            kernel.says(&format!("RAM {start:#014x} to {:#014x}", start + bytes));
+            kernel.prints(&format!("RAM {start:#014x} to {:#014x}", start + bytes));
         }
     }
 }
@@ -85,7 +85,7 @@ fn odd_edges_are_rounded_inward() {
         let ram = banks[0].1 + banks[1].1;
         assert_eq!(kernel.number("linear_map.ram_bytes"), ram);
         let left = ram - kernel.mapped();
-        kernel.says(&format!("{left} bytes of RAM at the edges of banks"));
+        kernel.prints(&format!("{left} bytes of RAM at the edges of banks"));
     }
 }
 
@@ -97,12 +97,12 @@ fn banks_that_meet_in_a_page_lose_nothing() {
     for size in SIZES {
         let kernel = crafted(size).banks(&banks).ok();
         assert_maps(&kernel, size, &[range(RAM, RAM + 512 * MIB)]);
-        kernel.does_not_say("edges of banks");
+        kernel.does_not_print("edges of banks");
     }
 }
 
 #[test]
-fn overlapping_banks_are_counted_once_and_told() {
+fn overlapping_banks_are_counted_once_and_reported() {
     let banks = [
         (RAM, 300 * MIB),
         (RAM + 200 * MIB, 300 * MIB),
@@ -110,7 +110,7 @@ fn overlapping_banks_are_counted_once_and_told() {
     ];
     let kernel = crafted(PageSize::K16).banks(&banks).ok();
     assert_maps(&kernel, PageSize::K16, &[range(RAM, RAM + 500 * MIB)]);
-    kernel.says(&format!(
+    kernel.prints(&format!(
         "{} bytes of RAM are in more than one bank",
         101 * MIB
     ));
@@ -125,7 +125,7 @@ fn a_bank_smaller_than_a_page_and_one_of_no_bytes_add_nothing() {
     ];
     let kernel = crafted(PageSize::K64).banks(&banks).ok();
     assert_maps(&kernel, PageSize::K64, &[range(RAM, RAM + 512 * MIB)]);
-    kernel.says("4096 bytes of RAM at the edges of banks");
+    kernel.prints("4096 bytes of RAM at the edges of banks");
 }
 
 #[test]
@@ -153,7 +153,7 @@ fn no_map_ranges_are_rounded_outward_and_never_mapped() {
         ];
         assert_maps(&kernel, size, &ranges);
         assert_eq!(kernel.number("linear_map.ram_bytes"), GIB);
-        kernel.says(&format!("no-map {hole:#014x} to {hole_end:#014x}"));
+        kernel.prints(&format!("no-map {hole:#014x} to {hole_end:#014x}"));
     }
 }
 
@@ -242,7 +242,7 @@ fn a_reserved_range_in_the_images_static_storage_is_kept() {
     }
 }
 
-/// The bytes of memory that the image's header asks for.
+/// The bytes of memory that the image's header requires.
 fn image_memory() -> u64 {
     let image = std::fs::read(crate::image::image()).unwrap();
     u64::from_le_bytes(image[16..24].try_into().unwrap())
@@ -259,7 +259,7 @@ fn an_initial_ram_disk_by_qemu_is_kept() {
     };
     let with = crate::kernel::machine::ok(&request).number("memory.free_bytes");
     let without = crate::kernel::machine::ok(&sized(PageSize::K64)).number("memory.free_bytes");
-    // The tree that QEMU makes grows by the two properties that tell of the disk.
+    // The tree that QEMU makes grows by the two properties that describe the disk.
     assert!(
         (5 * MIB..=5 * MIB + PageSize::K64.bytes()).contains(&(without - with)),
         "{without} {with}"
@@ -267,14 +267,14 @@ fn an_initial_ram_disk_by_qemu_is_kept() {
 }
 
 #[test]
-fn a_reserved_range_outside_ram_is_told_and_harmless() {
+fn a_reserved_range_outside_ram_is_reported_and_harmless() {
     let mut tree = crafted(PageSize::K4);
     tree.reserved(0x1_0000_0000, 0x1000, false)
         .memreserve(RAM + GIB - 0x1000, 0x3000);
     let kernel = tree.ok();
     assert_maps(&kernel, PageSize::K4, &[range(RAM, RAM + GIB)]);
-    kernel.says("reserved range 0x100000000 to 0x100001000 lies outside RAM");
-    kernel.says("reserved range 0x80000000 to 0x80002000 lies outside RAM");
+    kernel.prints("reserved range 0x100000000 to 0x100001000 lies outside RAM");
+    kernel.prints("reserved range 0x80000000 to 0x80002000 lies outside RAM");
 }
 
 #[test]
@@ -342,7 +342,7 @@ fn one_range_too_many_is_refused_or_joined_by_its_kind() {
     }
     // Reservations need only be kept, so near ones are taken together: 33 gaps leave 96 of 129.
     let between = 33 * MIB;
-    reserved.ok().says(&format!(
+    reserved.ok().prints(&format!(
         "reserves memory in more than 96 places; {between} bytes between the nearest are not used either"
     ));
 }

@@ -1,4 +1,5 @@
-//! How far the CPUs are trusted to split live blocks, and what the linear map is made of then.
+//! The policy for splitting live blocks on these CPUs, and the leaves of the linear map that
+//! follow.
 
 use granule_cli::{PageSize, Request, Rodata};
 
@@ -9,7 +10,7 @@ use crate::kernel::trees::Crafted;
 
 const END: u64 = RAM + 4 * GIB;
 
-/// QEMU's `max` says level 2; as a CPU that is known for taking no TLB conflict abort; and as one
+/// QEMU's `max` reports level 2; as a CPU that is known to take no TLB conflict abort; and as one
 /// with an erratum.
 const MAX: &str = "max";
 const NEOVERSE_V3: &str = "max,midr=0x410fd842";
@@ -126,20 +127,20 @@ fn the_level_and_the_reason_of_each_cpu() {
         } else {
             "it has the largest leaves, which are split live"
         };
-        kernel.says(&format!("granule: {why}; linear map: {map}"));
+        kernel.prints(&format!("granule: {why}; linear map: {map}"));
         has_map(&kernel, PageSize::K16, true, used < 2, RAM + GIB);
         assert!(!kernel.flag("linear_map.rewritten_to_pages"));
     }
 }
 
 #[test]
-fn a_word_that_is_no_level_is_told_and_ignored() {
+fn a_word_that_is_not_a_level_is_reported_and_ignored() {
     for word in ["arm64.bbm=", "arm64.bbm=4", "arm64.bbm=two"] {
         let kernel = ok(&Request {
             memory: GIB,
             ..request(PageSize::K64, MAX, Rodata::On, word)
         });
-        kernel.says(&format!(
+        kernel.prints(&format!(
             "granule: {word}: expected 0, 1, 2 or 3; taking what the CPUs have"
         ));
         assert_eq!(levels(&kernel), (2, 2));
@@ -160,7 +161,7 @@ fn full_protection_has_blocks_where_they_can_be_split() {
         has_map(&boot(Rodata::Off, ""), size, false, false, END);
         for words in ["arm64.bbm=0", "arm64.bbm=1"] {
             has_map(&boot(Rodata::On, words), size, true, true, END);
-            // What need not change keeps its blocks.
+            // Memory that need not change keeps its blocks.
             has_map(&boot(Rodata::Noalias, words), size, true, false, END);
         }
     }
@@ -178,18 +179,18 @@ fn for_a_weak_cpu_the_map_is_rewritten_to_pages() {
             let kernel = ok(&several(size, cpu, words));
             assert!(kernel.flag("linear_map.rewritten_to_pages"));
             assert_eq!(kernel.number("cpus"), 3);
-            kernel.says("linear map: it has the largest leaves, which are split live");
-            kernel.says("granule: the linear map is rewritten to pages");
+            kernel.prints("linear map: it has the largest leaves, which are split live");
+            kernel.prints("granule: the linear map is rewritten to pages");
             has_map(&kernel, size, true, true, RAM + GIB);
             let used = if words.ends_with('1') { 1 } else { 0 };
             assert_eq!(levels(&kernel), (2, used));
             let why = format!("BBM level {used}: CPU 2 has no more, others have");
             assert_eq!(kernel.text("bbm_level.why"), why);
-            kernel.says(&format!("granule: {why}"));
-            // What making it took is told as it was: a few tables of blocks.
+            kernel.prints(&format!("granule: {why}"));
+            // The record has the cost of the original map: a few tables of blocks.
             let stores = kernel.number("linear_map.descriptor_stores");
             assert!(stores < 10 * size.bytes() / 8, "{stores}");
-            // Both walks asked the CPU.
+            // Both walks used the CPU.
             assert!(kernel.number("self_check.translations") > 2 * 4096);
 
             // The same image: its text and constants are read-only in the map too.
@@ -224,7 +225,7 @@ fn it_is_not_rewritten_where_nothing_is_gained() {
         "arm64.fake_cpu=1:midr=0x410fd841",
     ));
     assert_eq!(levels(&kernel), (2, 2));
-    kernel.says("granule: BBM level 2: CPU 1 has no more, others have");
+    kernel.prints("granule: BBM level 2: CPU 1 has no more, others have");
     assert!(!kernel.flag("linear_map.rewritten_to_pages"));
     has_map(&kernel, PageSize::K4, true, false, RAM + GIB);
     // No page changes later.
@@ -254,7 +255,7 @@ fn it_is_not_rewritten_where_nothing_is_gained() {
     has_map(&kernel, PageSize::K4, true, true, RAM + GIB);
 }
 
-/// No memory for the tables: the boot ends before any entry has changed, and says what to do.
+/// No memory for the tables: the boot ends before any entry has changed, and prints the remedy.
 #[test]
 fn without_memory_for_the_tables_it_is_refused() {
     let crafted = |words| {
@@ -280,7 +281,7 @@ fn without_memory_for_the_tables_it_is_refused() {
             && reason.ends_with("arm64.bbm=0 makes it of pages from the start"),
         "{reason}"
     );
-    kernel.does_not_say("is rewritten to pages");
+    kernel.does_not_print("is rewritten to pages");
     // It is that CPU's fault, and nothing else's.
     let kernel = crafted("").ok();
     assert_eq!((levels(&kernel), kernel.number("cpus")), ((2, 2), 3));

@@ -1,4 +1,5 @@
-//! What making the map costs, exactly: the same each time, and what the strategies are known for.
+//! The exact cost of making the map: the same each time, with the known properties of the
+//! strategies.
 
 use granule_cli::{LinearMap, PageSize, Request};
 
@@ -116,14 +117,14 @@ fn instructions_are_counted_exactly() {
 }
 
 #[test]
-fn instructions_are_not_told_unless_asked_for() {
+fn instructions_are_not_recorded_unless_requested() {
     let kernel = boot(PageSize::K64, LinearMap::Direct);
     assert!(kernel.json["linear_map"]["instructions"].is_null());
 }
 
-/// Twice what the PMU's 32 bits and their overflow flag can tell.
+/// Twice the range of the PMU's 32 bits and their overflow flag.
 #[test]
-fn more_instructions_than_the_counter_has_bits_are_counted_or_not_told() {
+fn more_instructions_than_the_counter_has_bits_are_counted_or_not_recorded() {
     let instructions = (1_u64 << 33) + (1 << 20);
     let boot = |cpu: &str, what: &str| {
         ok(&Request {
@@ -140,14 +141,14 @@ fn more_instructions_than_the_counter_has_bits_are_counted_or_not_told() {
         let line = format!("granule: a loop of {instructions}: counted ");
         let counted: u64 = console
             .lines()
-            .find_map(|said| said.trim_end().strip_prefix(&line))
+            .find_map(|printed| printed.trim_end().strip_prefix(&line))
             .unwrap_or_else(|| panic!("{cpu}: {console}"))
             .parse()
             .unwrap();
         assert!(counted.abs_diff(instructions) <= 64, "{cpu}: {counted}");
     }
-    boot("neoverse-n1", "count-alone").says("not counted: the PMU's counter has 32 bits");
-    boot("max", "count-alone").says(": counted ");
+    boot("neoverse-n1", "count-alone").prints("not counted: the PMU's counter has 32 bits");
+    boot("max", "count-alone").prints(": counted ");
 }
 
 mod live {

@@ -1,4 +1,4 @@
-//! Drivers that work with some page sizes only, asked when they are probed.
+//! Drivers that work with some page sizes only, checked when they are probed.
 
 use granule_cli::{PageSize, Request};
 use serde_json::{Value, json};
@@ -68,7 +68,7 @@ fn a_driver_that_needs_another_page_size_is_left_out_and_the_boot_goes_on() {
 }
 
 #[test]
-fn the_other_interrupt_controller_is_asked_where_it_is_there() {
+fn the_other_interrupt_controller_is_probed_where_it_is_there() {
     let kernel = ok(&Request {
         smp: 2,
         gic: 2,

@@ -50,12 +50,12 @@ fn a_map_without_tlbis_repeats_none() {
 }
 
 #[test]
-fn several_are_told_in_the_tables_order_and_unknown_ones_ignored() {
+fn several_are_reported_in_the_tables_order_and_unknown_ones_ignored() {
     let names = "falkor-1009,cortex-a99-1,,cortex-a76-1286807";
     let kernel = forced(PageSize::K4, LinearMap::Direct, names);
     assert_eq!(kernel.errata(), ["cortex-a76-1286807", "falkor-1009"]);
-    kernel.says("arm64.errata=cortex-a99-1: expected the name of an erratum");
-    kernel.does_not_say("arm64.errata=: ");
+    kernel.prints("arm64.errata=cortex-a99-1: expected the name of an erratum");
+    kernel.does_not_print("arm64.errata=: ");
 }
 
 /// By MIDR: QEMU's A64FX is r1p0 (010001 is up to r1p0), its A76 r4p1 (1286807 is up to r3p0, 4193800

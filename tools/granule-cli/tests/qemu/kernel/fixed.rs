@@ -1,5 +1,5 @@
-//! Images that have code for one page size only: nothing else about them is fixed, and what cannot
-//! be had is said in a line.
+//! Images that have code for one page size only: nothing else about them is fixed, and a request
+//! that they cannot serve gives one line.
 
 use granule_cli::{Outcome, PageSize, Request};
 
@@ -23,7 +23,7 @@ fn the_header_names_the_page_size() {
 }
 
 #[test]
-fn it_boots_with_its_size_asked_or_not() {
+fn it_boots_with_its_size_requested_or_not() {
     for size in SIZES {
         for page_size in [None, Some(size)] {
             let kernel = ok(&Request {
@@ -31,7 +31,7 @@ fn it_boots_with_its_size_asked_or_not() {
                 ..with(size)
             });
             assert_eq!(kernel.number("page_size"), size.bytes());
-            kernel.does_not_say("ignored");
+            kernel.does_not_print("ignored");
         }
     }
 }
@@ -47,7 +47,7 @@ fn another_size_falls_through_with_a_line() {
         assert_eq!(kernel.number("page_size"), size.bytes());
         assert_eq!(kernel.text("page_size_source"), "fallback");
         let (other, size) = (other.word(), size.word());
-        kernel.says(&format!(
+        kernel.prints(&format!(
             "command line: page size {other} ignored: this kernel was built for {size} only"
         ));
     }
@@ -89,7 +89,7 @@ fn everything_else_is_there_too() {
 }
 
 #[test]
-fn a_cpu_without_the_size_is_told() {
+fn a_cpu_without_the_size_is_reported() {
     let kernel = ends(
         &Request {
             cpu: "cortex-a72".into(),

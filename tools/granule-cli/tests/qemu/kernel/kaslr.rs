@@ -31,7 +31,7 @@ fn a_seed_moves_image_and_linear_map_and_changes_no_count() {
         let fixed = seeded(size, KaslrSeed::Number(0));
         assert_eq!(fixed.text("kaslr.state"), "no-seed");
         assert_eq!(fixed.text("kaslr.image"), FIXED_IMAGE);
-        fixed.says("KASLR is off: /chosen has no kaslr-seed");
+        fixed.prints("KASLR is off: /chosen has no kaslr-seed");
         let mut seen = vec![addresses(&fixed)];
         for seed in [1, 0xfedc_ba98_7654_3210] {
             let moved = seeded(size, KaslrSeed::Number(seed));
@@ -67,7 +67,7 @@ fn a_seed_moves_image_and_linear_map_and_changes_no_count() {
             assert!((0xffff_fff8_0000_0000..0xffff_ffff_0000_0000).contains(&image));
             assert!(image.is_multiple_of(2 * MIB));
             assert!((0xffff_0000_0000_0000..0xffff_8000_0000_0000).contains(&linear_map));
-            // Only the record tells where.
+            // Only the record has the place.
             assert!(!moved.console.contains(&format!("{image:x}")));
             seen.push([image, linear_map]);
         }
@@ -86,7 +86,7 @@ fn nokaslr_turns_it_off() {
     assert_eq!(kernel.text("kaslr.state"), "nokaslr");
     assert_eq!(kernel.text("kaslr.image"), FIXED_IMAGE);
     assert_eq!(kernel.text("kaslr.linear_map"), "0xffff000000000000");
-    kernel.says("KASLR is off: nokaslr is in the command line");
+    kernel.prints("KASLR is off: nokaslr is in the command line");
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn a_linear_map_without_room_stays() {
     assert_eq!(kernel.number("kaslr.linear_map_places"), 1);
     assert_eq!(kernel.text("kaslr.linear_map"), "0xfffffff000000000");
     assert_ne!(kernel.text("kaslr.image"), FIXED_IMAGE);
-    kernel.says("the linear map has one place only");
+    kernel.prints("the linear map has one place only");
 }
 
 /// The seed is gone from the machine's device tree, and every copy that firmware made is that tree.

@@ -1,4 +1,5 @@
-//! More RAM than the CPU or the address space can hold: what fits is mapped, what does not is told.
+//! More RAM than the CPU or the address space can hold: as much as fits is mapped, and the rest is
+//! reported.
 //!
 //! A CPU's own limit is shown with a bank that only the tree has, as nothing may touch it. RAM above
 //! 2^48 cannot be had from QEMU.
@@ -20,11 +21,11 @@ fn more_ram_than_36_bits_can_map() {
         // The linear map has half of the kernel's 2^36 bytes.
         assert_eq!(kernel.mapped(), 32 * GIB, "{size:?}");
         assert_eq!(kernel.number("linear_map.ram_bytes"), 32 * GIB);
-        kernel.says(&format!(
+        kernel.prints(&format!(
             "{} bytes of RAM do not fit the linear map",
             32 * GIB
         ));
-        kernel.says("36 of virtual address");
+        kernel.prints("36 of virtual address");
     }
 }
 
@@ -56,7 +57,7 @@ fn ram_just_fits_39_bits() {
     });
     assert_eq!(kernel.mapped(), 256 * GIB);
     assert_eq!(kernel.leaves(), [(GIB, false, 256)]);
-    kernel.does_not_say("left out");
+    kernel.does_not_print("left out");
 }
 
 /// ID_AA64MMFR0_EL1.PARange: 40 bits on the A53, 44 on the A72.
@@ -72,9 +73,9 @@ fn a_bank_beyond_the_cpus_physical_addresses_is_left_out() {
         let kernel = tree.banks(&[(RAM, GIB), (limit, GIB)]).ok();
         assert_eq!(kernel.mapped(), GIB, "{cpu}");
         assert_eq!(kernel.number("linear_map.ram_bytes"), GIB);
-        kernel.says(&format!(
+        kernel.prints(&format!(
             "{GIB} bytes of RAM lie beyond the physical addresses"
         ));
-        kernel.says(&format!("{bits} bits of physical"));
+        kernel.prints(&format!("{bits} bits of physical"));
     }
 }

@@ -1,4 +1,4 @@
-//! Booting the kernel and asking its record: what all rooms share.
+//! Boots the kernel and reads its record: code that all rooms share.
 
 use std::path::PathBuf;
 
@@ -11,7 +11,7 @@ use crate::image::{built, image};
 pub(crate) const SIZES: [PageSize; 3] = [PageSize::K4, PageSize::K16, PageSize::K64];
 pub(crate) const GIB: u64 = 1 << 30;
 pub(crate) const MIB: u64 = 1 << 20;
-/// Where `virt` has its RAM, and where images lie unless told otherwise.
+/// Where `virt` has its RAM, and where images lie by default.
 pub(crate) const RAM: u64 = 0x4000_0000;
 pub(crate) const IMAGE: u64 = 0x4020_0000;
 
@@ -24,7 +24,7 @@ pub(crate) fn fixed_image(size: PageSize) -> PathBuf {
     )
 }
 
-/// What no boot may use of the boot CPU's stack.
+/// The part of the boot CPU's stack that no boot may use.
 const BOOT_STACK_ROOM: u64 = 12 << 10;
 
 /// A machine like most here: 4 GiB, neoverse-n1 (all page sizes, 48 bits, VHE), at EL2.
@@ -36,7 +36,7 @@ pub(crate) fn request() -> Request {
     }
 }
 
-/// The same with a page size asked for.
+/// The same with a requested page size.
 pub(crate) fn sized(size: PageSize) -> Request {
     Request {
         page_size: Some(size),
@@ -88,32 +88,32 @@ impl Kernel {
     pub(crate) fn number(&self, path: &str) -> u64 {
         self.at(path)
             .as_u64()
-            .unwrap_or_else(|| panic!("{path} is no number in {}", self.json))
+            .unwrap_or_else(|| panic!("{path} is not a number in {}", self.json))
     }
 
     pub(crate) fn integer(&self, path: &str) -> i64 {
         self.at(path)
             .as_i64()
-            .unwrap_or_else(|| panic!("{path} is no number in {}", self.json))
+            .unwrap_or_else(|| panic!("{path} is not a number in {}", self.json))
     }
 
     pub(crate) fn text(&self, path: &str) -> &str {
         self.at(path)
             .as_str()
-            .unwrap_or_else(|| panic!("{path} is no text in {}", self.json))
+            .unwrap_or_else(|| panic!("{path} is not a text in {}", self.json))
     }
 
     pub(crate) fn flag(&self, path: &str) -> bool {
         self.at(path)
             .as_bool()
-            .unwrap_or_else(|| panic!("{path} is no truth value in {}", self.json))
+            .unwrap_or_else(|| panic!("{path} is not a truth value in {}", self.json))
     }
 
     pub(crate) fn mapped(&self) -> u64 {
         self.number("linear_map.mapped_bytes")
     }
 
-    /// The leaves as the kernel tells them, largest first, a group before a block of its size.
+    /// The leaves as the kernel records them, largest first, a group before a block of its size.
     pub(crate) fn leaves(&self) -> Leaves {
         let leaves = self.at("linear_map.leaves").as_array().unwrap();
         let mut leaves: Leaves = leaves
@@ -154,13 +154,13 @@ impl Kernel {
 
     /// The console must have exactly one line with this text in it.
     #[track_caller]
-    pub(crate) fn says(&self, text: &str) {
+    pub(crate) fn prints(&self, text: &str) {
         let lines = self.console.lines().filter(|line| line.contains(text));
         assert_eq!(lines.count(), 1, "{text:?} once in:\n{}", self.console);
     }
 
     #[track_caller]
-    pub(crate) fn does_not_say(&self, text: &str) {
+    pub(crate) fn does_not_print(&self, text: &str) {
         assert!(
             !self.console.contains(text),
             "{text:?} in:\n{}",
@@ -168,8 +168,8 @@ impl Kernel {
         );
     }
 
-    /// What holds for any boot that ended well: the parts of the record agree, and the self-check
-    /// has looked at everything it is to look at.
+    /// Checks what holds for any boot that ended well: the parts of the record agree, and the
+    /// self-check has looked at everything it is to look at.
     fn check_itself(&self) {
         let page = self.number("page_size");
         let leaves = self.leaves();
@@ -193,9 +193,9 @@ impl Kernel {
             patterns <= 4096 && patterns + 2 * 128 >= pages / stride,
             "{patterns} patterns, {pages} free pages"
         );
-        // The walk meets each entry of a group, so it sees at least as many as are told.
-        let told: u64 = leaves.iter().map(|(_, _, count)| count).sum();
-        assert!(self.number("self_check.leaves") > told);
+        // The walk meets each entry of a group, so it sees at least as many as are recorded.
+        let recorded: u64 = leaves.iter().map(|(_, _, count)| count).sum();
+        assert!(self.number("self_check.leaves") > recorded);
         assert!(self.number("self_check.tables") > tables);
         assert_eq!(
             self.number("linear_map.tlbi") == 0,

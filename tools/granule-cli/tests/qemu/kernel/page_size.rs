@@ -1,4 +1,4 @@
-//! Who chooses the page size: command line, machine, build, nobody; and VA bits likewise.
+//! The source of the page size: command line, machine, build, none; and VA bits likewise.
 
 use granule_cli::{PageSize, Request};
 
@@ -65,7 +65,7 @@ fn the_machine_prefers_and_forbids() {
     // The command line wins over what the machine may not use, with a warning.
     let kernel = machine("apple,t8103", &with(PageSize::K4));
     assert_choice(&kernel, PageSize::K4, "command-line");
-    kernel.says("page size 4k taken, though the machine table forbids it");
+    kernel.prints("page size 4k taken, though the machine table forbids it");
     let kernel = machine("apple,t8103", &with(PageSize::K64));
     assert_choice(&kernel, PageSize::K64, "command-line");
 
@@ -78,7 +78,7 @@ fn the_machine_prefers_and_forbids() {
         },
     );
     assert_choice(&kernel, PageSize::K64, "fallback");
-    kernel.says("page size 16k ignored: this CPU does not have it");
+    kernel.prints("page size 16k ignored: this CPU does not have it");
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn a_size_that_the_cpu_lacks_falls_through() {
             ..sized(PageSize::K16)
         });
         assert_choice(&kernel, PageSize::K4, "fallback");
-        kernel.says("command line: page size 16k ignored: this CPU does not have it");
+        kernel.prints("command line: page size 16k ignored: this CPU does not have it");
     }
 }
 
@@ -101,7 +101,7 @@ fn a_garbled_size_falls_through() {
             ..request()
         });
         assert_choice(&kernel, PageSize::K4, "fallback");
-        kernel.says("ignored: expected 4k, 16k or 64k");
+        kernel.prints("ignored: expected 4k, 16k or 64k");
     }
 }
 
@@ -146,7 +146,7 @@ fn va_bits_that_cannot_be_had_fall_through() {
             ..sized(size)
         });
         assert_eq!(kernel.number("va_bits"), 48);
-        kernel.says(line);
+        kernel.prints(line);
     }
 }
 
@@ -173,7 +173,7 @@ fn the_build_has_a_default() {
     };
     let kernel = ok(&lacking);
     assert_choice(&kernel, PageSize::K4, "fallback");
-    kernel.says("build default: page size 16k ignored: this CPU does not have it");
+    kernel.prints("build default: page size 16k ignored: this CPU does not have it");
     let machine = machine("apple,t7000", &own);
     assert_choice(&machine, PageSize::K4, "machine-table");
 }

@@ -70,7 +70,7 @@ fn data_of_another_page_size_is_read_if_its_units_allow_and_else_refused() {
 }
 
 #[test]
-fn an_area_that_cannot_be_used_is_told_and_the_boot_goes_on() {
+fn an_area_that_cannot_be_used_is_reported_and_the_boot_goes_on() {
     for (area, why) in [
         ("0x4f000000", "START,BYTES"),
         ("0x40200000,0x1000", "something else lies there"),
@@ -82,8 +82,8 @@ fn an_area_that_cannot_be_used_is_told_and_the_boot_goes_on() {
             ..sized(PageSize::K16)
         });
         let line = format!("granule: granule.persist={area}: ");
-        let told = kernel.console.lines().find(|one| one.contains(&line));
-        assert!(told.unwrap().contains(why), "{told:?}");
+        let printed = kernel.console.lines().find(|one| one.contains(&line));
+        assert!(printed.unwrap().contains(why), "{printed:?}");
         assert_eq!(kernel.json.get("persist"), None);
     }
 }

@@ -16,7 +16,7 @@ fn each_page_size_at_three_load_addresses() {
                 load_address: Some(load),
                 ..sized(size)
             });
-            kernel.says(&format!("image at {load:#x}"));
+            kernel.prints(&format!("image at {load:#x}"));
             let expected = Reference::new(size, false, true, &[range(RAM, RAM + memory)]);
             assert_eq!(kernel.leaves(), expected.leaves(), "{size:?} at {load:#x}");
             assert_eq!(kernel.mapped(), memory);
@@ -45,7 +45,7 @@ fn el1_and_el2_with_and_without_vhe() {
 }
 
 #[test]
-fn several_cpus_are_no_harm() {
+fn several_cpus_are_harmless() {
     let kernel = ok(&Request {
         smp: 4,
         ..sized(granule_cli::PageSize::K16)

@@ -1,6 +1,6 @@
-//! What a linear map must consist of, worked out apart from the library: greedily, the largest leaf
-//! that fits at each address, from the architecture's table of leaves (Arm ARM D8, tables of block
-//! sizes and contiguous spans).
+//! The expected leaves of a linear map, worked out apart from the library: greedily, the largest
+//! leaf that fits at each address, from the architecture's table of leaves (Arm ARM D8, tables of
+//! block sizes and contiguous spans).
 //!
 //! It holds where virtual and physical address agree below the largest leaf, which they do when all
 //! of RAM fits the linear map.

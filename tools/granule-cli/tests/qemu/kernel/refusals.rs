@@ -1,5 +1,5 @@
-//! What the kernel will not boot on: one clear line each, on the console or in the boot record, and
-//! never silence.
+//! Conditions on which the kernel refuses to boot: one clear line each, on the console or in the
+//! boot record, and never silence.
 
 use dtoolkit::model::{DeviceTreeNode, DeviceTreeProperty};
 use granule_cli::boot::tree;
@@ -56,7 +56,7 @@ fn a_tree_with_a_bad_header() {
     assert_parked(&with(8, u32::MAX - 3), "device tree: the header's blocks");
 }
 
-/// Cut off at a dozen places: the header says more than there is, and zeroes follow in RAM.
+/// Cut off at a dozen places: the header claims more than there is, and zeroes follow in RAM.
 #[test]
 fn a_truncated_tree() {
     let whole = Crafted::new(&request()).bytes();
@@ -98,7 +98,7 @@ fn a_bank_that_cannot_be() {
 }
 
 #[test]
-fn damage_is_told_with_the_path_of_its_node() {
+fn damage_is_reported_with_the_path_of_its_node() {
     let long = format!("bridge-with-a-name-of-more-than-{}@1", 31);
     let mut tree = Crafted::new(&request());
     let mut node = DeviceTreeNode::new_unchecked(long.as_str());
@@ -201,7 +201,7 @@ fn an_image_at_a_misaligned_address() {
 }
 
 #[test]
-fn words_that_are_not_understood_are_told_and_passed_over() {
+fn words_that_are_not_understood_are_reported_and_passed_over() {
     for (words, line) in [
         (
             "rodata=maybe",
@@ -241,17 +241,17 @@ fn words_that_are_not_understood_are_told_and_passed_over() {
             append: Some(words.into()),
             ..sized(PageSize::K64)
         });
-        kernel.says(line);
+        kernel.prints(line);
         assert_eq!(kernel.text("linear_map.rodata"), "on");
         assert_eq!(kernel.text("linear_map.strategy"), "direct");
     }
 }
 
 #[test]
-fn a_command_line_that_is_too_long_is_told() {
+fn a_command_line_that_is_too_long_is_reported() {
     let kernel = ok(&Request {
         append: Some("x".repeat(3000)),
         ..sized(PageSize::K16)
     });
-    kernel.says("only 2048 are read");
+    kernel.prints("only 2048 are read");
 }

@@ -76,7 +76,7 @@ fn on_is_the_default() {
     let kernel = ok(&sized(PageSize::K16));
     assert_eq!(kernel.text("linear_map.rodata"), "on");
     assert_eq!(kernel.text("linear_map.strategy"), "direct");
-    // What only the boot needed of the image is given back and counted.
+    // The parts of the image that only the boot needs are given back and counted.
     let given_back = kernel.number("memory.static_bytes_given_back");
     assert!(
         given_back > 0 && given_back.is_multiple_of(PageSize::K16.bytes()),

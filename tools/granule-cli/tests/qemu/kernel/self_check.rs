@@ -1,4 +1,4 @@
-//! The self-check sees what it is there for: one leaf is made wrong, and it must say so.
+//! The self-check works: one leaf is made wrong, and the check must report it.
 
 use granule_cli::{Outcome, PageSize, Request, Rodata};
 
@@ -64,7 +64,7 @@ fn the_walk_sees_a_wrong_block() {
 
 /// A block of a GiB, which some of 4096 random addresses must lie in.
 #[test]
-fn the_cpus_translations_are_asked() {
+fn the_cpus_translations_are_checked() {
     let kernel = corrupted("translation", PageSize::K4, Rodata::Noalias);
     assert!(
         kernel.reason().contains(" translates to 0x"),
@@ -84,7 +84,7 @@ fn memory_is_written_and_read_back() {
 }
 
 #[test]
-fn the_self_check_tells_exactly_what_it_checked() {
+fn the_self_check_reports_exactly_what_it_checked() {
     for size in SIZES {
         let kernel = ok(&sized(size));
         // Pages only: a run of leaves ends where the hint or the level changes or RAM has a hole,

@@ -56,7 +56,7 @@ fn a_tree_by_qemu_with_a_long_name_is_read() {
         .unwrap();
     assert!(done.status.success(), "{done:?}");
     let dumped = std::fs::read(&path).unwrap();
-    // What is written of it is read again.
+    // The written part of it is read again.
     let written = tree::model(&dumped).unwrap().to_dtb();
     for bytes in [dumped, written] {
         let tree = Tree::new(&bytes).unwrap();
@@ -118,23 +118,24 @@ fn earlycon_names_the_console_before_anything_else() {
     let mut lost = saying("earlycon=pl011,mmio32,0x9000000,115200n8");
     lost.set("/chosen", "stdout-path", "/nowhere@1");
     lost.ok();
-    // What a node says of the device makes no difference to an address.
+    // The properties of a node make no difference to an address.
     let mut other = saying("earlycon=pl011,0x9000000");
     other.set(UART, "compatible", "vendor,uart");
     other.ok();
 }
 
 #[test]
-fn an_earlycon_that_is_not_understood_is_told() {
+fn an_earlycon_that_is_not_understood_is_reported() {
     let kernel = saying("earlycon=uart8250,io,0x3f8").ok();
-    kernel.says("earlycon=uart8250,io,0x3f8: expected a UART and the address");
+    kernel.prints("earlycon=uart8250,io,0x3f8: expected a UART and the address");
     // Without a value it means the console that the tree names.
-    saying("earlycon").ok().does_not_say("granule: earlycon");
+    saying("earlycon").ok().does_not_print("granule: earlycon");
 }
 
-/// A console that cannot be used does not silence the next one, which tells why it was passed over.
+/// A console that cannot be used does not silence the next one, which prints why it was passed
+/// over.
 #[test]
-fn a_console_that_cannot_be_used_is_passed_over_and_told() {
+fn a_console_that_cannot_be_used_is_passed_over_and_reported() {
     for (base, why) in [
         (0x900_0001, "at 0, unaligned, or across a multiple of 4096"),
         (0x900_0ff0, "at 0, unaligned, or across a multiple of 4096"),
@@ -150,7 +151,7 @@ fn a_console_that_cannot_be_used_is_passed_over_and_told() {
         tree.reserved(RAM + 256 * MIB, 8192, true);
         let kernel = tree.ok();
         let line = format!("granule: not the console: earlycon= has registers {why}");
-        kernel.says(&line);
+        kernel.prints(&line);
     }
     let mut other = saying("console=ttyAMA0");
     let mut uart = DeviceTreeNode::new_unchecked("uart@a000000");
@@ -163,7 +164,7 @@ fn a_console_that_cannot_be_used_is_passed_over_and_told() {
     other.tree.root.add_child(uart);
     other.set("/chosen", "stdout-path", "/uart@a000000");
     let kernel = other.ok();
-    kernel.says(
+    kernel.prints(
         "not the console: /chosen/stdout-path leads to a device that is not a UART of a known kind",
     );
 }
@@ -172,11 +173,11 @@ fn a_console_that_cannot_be_used_is_passed_over_and_told() {
 #[test]
 fn a_console_in_the_area_of_the_trace_is_passed_over() {
     let kernel = saying("granule.trace=0x50000000,0x4000000 earlycon=pl011,0x50001000").ok();
-    kernel.says("not the console: earlycon= has registers in the area of granule.trace=");
+    kernel.prints("not the console: earlycon= has registers in the area of granule.trace=");
 }
 
 #[test]
-fn every_console_that_is_named_is_told_if_none_can_be_used() {
+fn every_console_that_is_named_is_reported_if_none_can_be_used() {
     without_console(
         |tree| {
             let words = "earlycon=pl011,0x9000001 console=ttyAMA0 console=ttyAMAx";
@@ -223,13 +224,13 @@ fn without_a_console_the_kernel_boots_on_and_leaves_its_record() {
     );
     without_console(
         |tree| tree.set(UART, "compatible", "vendor,uart"),
-        "no UART of a known kind",
+        "leads to a device that is not a UART of a known kind",
     );
 }
 
 /// An access there would fault, or write where something else lies.
 #[test]
-fn a_console_that_cannot_be_where_the_tree_says() {
+fn a_console_that_cannot_be_where_the_tree_puts_it() {
     for (base, why) in [
         (0x900_0002, "unaligned"),
         (0, "at 0"),
@@ -250,9 +251,9 @@ fn without_chosen_the_kernel_boots_on() {
     );
 }
 
-/// The failure replaces the reason why there is no console. It is what the user must know.
+/// The failure replaces the reason why there is no console. The user needs it more.
 #[test]
-fn without_a_console_a_later_failure_is_told() {
+fn without_a_console_a_later_failure_is_recorded() {
     let line = "the device tree's /chosen has a linux,usable-memory-range that is not whole pairs";
     without_console(
         |tree| {
@@ -292,18 +293,18 @@ fn ranges_that_reach_the_end_of_the_address_space_have_no_effect() {
         assert_eq!(kernel.mapped(), GIB);
         assert_eq!(kernel.number("linear_map.ram_bytes"), GIB);
         let node = "the device tree's /memory@fffffffffffff000 has";
-        kernel.says(&format!(
+        kernel.prints(&format!(
             "{node} 0x1000 bytes at {end:#x}, which reach the end of the address space; left out"
         ));
-        kernel.says(&format!("{node} 0x2000 bytes at {end:#x}"));
-        kernel.says(&format!(
+        kernel.prints(&format!("{node} 0x2000 bytes at {end:#x}"));
+        kernel.prints(&format!(
             "the device tree reserves 0x1000 bytes at {end:#x}"
         ));
-        kernel.says(&format!(
+        kernel.prints(&format!(
             "the device tree reserves 0x4000 bytes at {:#x}",
             end - page
         ));
-        kernel.says("reserved range 0x1000000000000000 to 0x1004000000000000 lies outside RAM");
+        kernel.prints("reserved range 0x1000000000000000 to 0x1004000000000000 lies outside RAM");
     }
 }
 
@@ -340,13 +341,13 @@ fn a_list_of_pieces_that_is_too_long_for_its_line_is_cut_and_counted() {
         tree.reserved(start + MIB, 4096, true);
     }
     let kernel = tree.ok();
-    let told = pieces(&kernel);
+    let recorded = pieces(&kernel);
     let left_out = kernel.number("linear_map.pieces_left_out");
-    assert!(left_out > 0, "{}", told.len());
-    assert_eq!(told.len() as u64 + left_out, 1 + 2 * 127);
+    assert!(left_out > 0, "{}", recorded.len());
+    assert_eq!(recorded.len() as u64 + left_out, 1 + 2 * 127);
     let line = kernel.text("linear_map.pieces").len() + "@granule linear_map.pieces=".len();
     assert!((4096 - 32..=4094).contains(&line), "{line}");
-    assert_eq!(told[2], (RAM + 9 * MIB + 4096, 3 * MIB - 4096));
+    assert_eq!(recorded[2], (RAM + 9 * MIB + 4096, 3 * MIB - 4096));
     let few = pieces(&one_gib(PageSize::K4).ok());
     assert_eq!(few, [(RAM, GIB)]);
 }
@@ -363,7 +364,7 @@ fn memory_outside_linux_usable_memory_range_is_neither_mapped_nor_used() {
             [(RAM, 512 * MIB), (RAM + 640 * MIB, 64 * MIB)]
         );
         assert_eq!(kernel.mapped(), 576 * MIB);
-        kernel.says(&format!(
+        kernel.prints(&format!(
             "linux,usable-memory-range leaves {} bytes of RAM; other RAM",
             576 * MIB
         ));
@@ -386,7 +387,7 @@ fn the_tree_may_lie_outside_the_usable_memory() {
 
 /// An initial RAM disk there is RAM that may not be mapped, so there is nothing to run.
 #[test]
-fn an_initial_ram_disk_outside_the_usable_memory_is_told() {
+fn an_initial_ram_disk_outside_the_usable_memory_is_reported() {
     let mut tree = one_gib(PageSize::K4);
     let range = cells(&[(RAM, 512 * MIB)]);
     tree.set("/chosen", "linux,usable-memory-range", range);
@@ -395,13 +396,13 @@ fn an_initial_ram_disk_outside_the_usable_memory_is_told() {
     let (request, _files) = tree.request();
     let kernel = ok(&request);
     assert_eq!(pieces(&kernel), [(RAM, 512 * MIB)]);
-    kernel.says("is not in RAM that is mapped: no user space");
+    kernel.prints("is not in RAM that is mapped: no user space");
 }
 
 /// Records are written there before the memory map exists.
 #[test]
 fn a_trace_outside_the_usable_memory_is_refused() {
-    for (area, said) in [
+    for (area, expected) in [
         (RAM + 600 * MIB, Some("another kernel keeps")),
         (RAM + 300 * MIB, None),
     ] {
@@ -411,10 +412,10 @@ fn a_trace_outside_the_usable_memory_is_refused() {
             "linux,usable-memory-range",
             cells(&[(RAM, 512 * MIB)]),
         );
-        match said {
-            Some(said) => {
+        match expected {
+            Some(expected) => {
                 let kernel = tree.refused();
-                assert!(kernel.reason().contains(said), "{}", kernel.reason());
+                assert!(kernel.reason().contains(expected), "{}", kernel.reason());
             }
             None => drop(tree.ok()),
         }
@@ -472,7 +473,7 @@ fn a_memory_node_gives_only_what_linux_usable_memory_leaves_of_it() {
         pieces(&kernel),
         [(RAM, 512 * MIB), (RAM + 600 * MIB, 8 * MIB)]
     );
-    kernel.says("the device tree's /memory@60000000 has linux,usable-memory; other memory");
+    kernel.prints("the device tree's /memory@60000000 has linux,usable-memory; other memory");
 }
 
 #[test]

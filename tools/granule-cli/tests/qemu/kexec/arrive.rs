@@ -1,13 +1,13 @@
-//! How the next kernel arrives: what it is told, what it looks at by itself, and what the way took.
+//! The arrival of the next kernel: the facts that it gets, its own checks, and the cost of the way.
 
 use granule_cli::{Outcome, PageSize, Request};
 
-use crate::kexec::chain::{How, Said, goes_through, machine, number, records};
+use crate::kexec::chain::{How, Record, goes_through, machine, number, records};
 use crate::kexec::machine::{NEXT, archive, ends};
 
 /// Instructions between two counts, under `-icount shift=0`, where one is a nanosecond.
-fn between(said: &Said, from: &str, to: &str) -> u64 {
-    let at = |key: &str| number(said, &format!("kexec.count.{key}"));
+fn between(recorded: &Record, from: &str, to: &str) -> u64 {
+    let at = |key: &str| number(recorded, &format!("kexec.count.{key}"));
     (at(to) - at(from)) * (1_000_000_000 / at("hz"))
 }
 
@@ -35,8 +35,8 @@ fn the_way_takes_few_instructions() {
             ..machine(1, 2, 3, "neoverse-n1")
         };
         // This CPU has 16K pages, too.
-        let said = goes_through(&sizes, &request, how, "");
-        for one in &said[1..] {
+        let recorded = goes_through(&sizes, &request, how, "");
+        for one in &recorded[1..] {
             let all = between(one, "call", "console");
             let relocation = between(one, "leave", "entry");
             let get = |key: &str| number(one, &format!("kexec.{key}"));
@@ -63,14 +63,16 @@ fn the_way_takes_few_instructions() {
 }
 
 #[test]
-fn digests_are_made_only_if_they_are_asked_for() {
+fn digests_are_made_only_on_request() {
     let lines = format!("load {NEXT} --initrd /etc/kexec --append quiet\nexec\n");
     let ran = ends(&machine(1, 1, 3, "max"), archive(&lines), Outcome::Ok);
-    let said = records(&ran);
+    let recorded = records(&ran);
     assert_eq!(
-        number(&said[1], "kexec.segment.initrd.bytes"),
+        number(&recorded[1], "kexec.segment.initrd.bytes"),
         lines.len() as u64
     );
-    let arrived = said[1].keys().find(|key| key.starts_with("kexec.arrived"));
+    let arrived = recorded[1]
+        .keys()
+        .find(|key| key.starts_with("kexec.arrived"));
     assert_eq!(arrived, None);
 }

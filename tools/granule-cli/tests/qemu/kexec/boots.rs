@@ -1,5 +1,5 @@
-//! What `granule boot --kexec` says of several kernels on one console: from every page size into every
-//! other, each with its record, and the bytes that arrived held against the files.
+//! The report of `granule boot --kexec` about several kernels on one console: from every page size
+//! into every other, each with its record, and the bytes that arrived held against the files.
 
 use granule_cli::{Initramfs, Kexec, Outcome, PageSize, Request};
 use serde_json::{Value, json};
@@ -25,7 +25,7 @@ fn into(size: PageSize, request: Request, change: impl FnOnce(&mut Kexec)) -> Re
     }
 }
 
-/// What must be so whenever a kernel has left for another of ours.
+/// Checks that hold whenever a kernel has left for another of ours.
 #[track_caller]
 fn arrived(ran: &Ran, from: PageSize, to: PageSize) {
     assert_eq!(ran.value("boots").as_array().map(Vec::len), Some(2));
@@ -40,7 +40,7 @@ fn arrived(ran: &Ran, from: PageSize, to: PageSize) {
     assert_eq!(ran.value("kexec.digest_ok"), &json!(true), "{}", ran.json);
     let image = std::fs::metadata(image()).unwrap().len();
     assert!(ran.number("kexec.bytes_total") > image);
-    // What is in place was cleaned when it was loaded.
+    // Bytes in place were cleaned when they were loaded.
     assert_eq!(
         ran.number("kexec.lines_cleaned") > 0,
         ran.number("kexec.bytes_copied") > 0
@@ -137,7 +137,7 @@ fn the_next_kernel_has_its_own_initramfs_and_command_line() {
         let ran = boots(&request, Outcome::Ok);
         arrived(&ran, size, to);
         for line in ["hello from process 1", "argument you"] {
-            assert!(ran.says(line), "no {line:?} in:\n{}", ran.console);
+            assert!(ran.prints(line), "no {line:?} in:\n{}", ran.console);
         }
         assert_eq!(ran.number("boots.1.user.exit_code"), 0);
     }
@@ -155,7 +155,7 @@ fn a_failure_of_the_next_kernel_is_its_own() {
     assert_eq!(ran.value("boots.1.outcome"), &json!("panic"));
 }
 
-/// Before its tables are built it refuses with its MMU off, where it has only what its tree says.
+/// Before its tables are built it refuses with its MMU off, where it has only its tree.
 #[test]
 fn a_refusal_of_the_next_kernel_is_its_own() {
     let request = into(PageSize::K4, machine(PageSize::K64, 1), |kexec| {
@@ -187,7 +187,7 @@ fn file(bytes: &[u8]) -> NamedTempFile {
 
 /// Without a console there is only the boot record, and that lies where the first kernel put the image.
 #[test]
-fn a_next_kernel_that_parks_without_a_word_is_told_with_its_reason() {
+fn a_next_kernel_that_parks_without_a_word_is_reported_with_its_reason() {
     let next = file(&guests::parks("nothing to boot on"));
     for (size, cpus) in [(PageSize::K4, 2), (PageSize::K16, 1), (PageSize::K64, 1)] {
         let ran = boots(
@@ -210,8 +210,8 @@ fn a_next_kernel_of_others_may_print_what_it_likes() {
         };
         let next = file(&guests::prints("another kernel\n", el));
         let ran = boots(&for_image(next.path(), machine.clone()), Outcome::Ok);
-        assert!(ran.says("another kernel"), "{}", ran.console);
-        // What is known is what the first one said.
+        assert!(ran.prints("another kernel"), "{}", ran.console);
+        // The known facts are those of the first one.
         assert_eq!(ran.number("page_size"), size.bytes());
         assert_eq!(ran.number("kexec.from_page_size"), size.bytes());
         assert!(ran.number("kexec.bytes_total") > 0);
@@ -230,7 +230,7 @@ fn a_next_kernel_of_others_may_print_what_it_likes() {
 /// Three kernels: the second is left for with an initramfs that leaves again.
 #[test]
 fn a_kernel_that_was_left_for_leaves_in_its_turn() {
-    // With another disk than the host gave: what it has is no measure for the third.
+    // With another disk than the host gave: its disk is not a measure for the third.
     let again = format!(
         "load {NEXT} --initrd /etc/kexec --append arm64.pagesize=64k granule.kexec=digest\nexec\n"
     );
@@ -262,10 +262,10 @@ fn handed_over_data_is_read_under_another_page_size() {
     assert_eq!(ran.number("boots.1.persist.last_page_size"), 4096);
 }
 
-/// The kernel's own line about what it will not load is the reason, and the exit code says that it
+/// The kernel's own line about what it will not load is the reason, and the exit code shows that it
 /// was not done.
 #[test]
-fn a_refusal_is_told_in_the_kernels_words() {
+fn a_refusal_is_printed_in_the_kernels_words() {
     let whole = std::fs::read(image()).unwrap();
     let mut endless = whole.clone();
     endless[16..24].copy_from_slice(&(8_u64 << 30).to_le_bytes());

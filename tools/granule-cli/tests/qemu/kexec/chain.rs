@@ -1,4 +1,5 @@
-//! Several kernels one after the other on one machine: archives in archives, and what each said.
+//! Several kernels one after the other on one machine: archives in archives, and the record of
+//! each.
 
 use std::collections::HashMap;
 
@@ -12,7 +13,7 @@ use crate::kexec::machine::{NEXT, Ran, SIZES, ends, program};
 /// Where an archive has that of the next kernel.
 const INNER: &str = "/boot/next.cpio";
 
-/// How a kernel leaves for the next.
+/// The way out of a kernel into the next.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct How {
     /// Nothing is loaded where it goes.
@@ -33,23 +34,23 @@ pub(crate) fn every_pair(sizes: &[PageSize]) -> Vec<PageSize> {
     }
 }
 
-/// What a kernel's record says, by dotted key.
-pub(crate) type Said = HashMap<String, String>;
+/// A kernel's record, by dotted key.
+pub(crate) type Record = HashMap<String, String>;
 
 /// The records of a boot, one a kernel, each of which has ended.
-pub(crate) fn records(ran: &Ran) -> Vec<Said> {
+pub(crate) fn records(ran: &Ran) -> Vec<Record> {
     let boots = ran.value("boots").as_array().unwrap();
     let records = boots.iter().map(|boot| {
         assert_eq!(boot["ended"], true, "{boot}");
         assert_eq!(boot["record_faults"], json!([]), "{boot}");
-        let mut said = Said::new();
-        flatten("", boot, &mut said);
-        said
+        let mut recorded = Record::new();
+        flatten("", boot, &mut recorded);
+        recorded
     });
     records.collect()
 }
 
-fn flatten(key: &str, value: &Value, into: &mut Said) {
+fn flatten(key: &str, value: &Value, into: &mut Record) {
     match value {
         Value::Object(object) => {
             for (name, value) in object {
@@ -63,8 +64,10 @@ fn flatten(key: &str, value: &Value, into: &mut Said) {
     }
 }
 
-pub(crate) fn number(said: &Said, key: &str) -> u64 {
-    let text = said.get(key).unwrap_or_else(|| panic!("{key} in {said:?}"));
+pub(crate) fn number(recorded: &Record, key: &str) -> u64 {
+    let text = recorded
+        .get(key)
+        .unwrap_or_else(|| panic!("{key} in {recorded:?}"));
     let number = match text.strip_prefix("0x") {
         Some(digits) => u64::from_str_radix(digits, 16),
         None => text.parse(),
@@ -115,14 +118,14 @@ fn append(size: PageSize, how: How, words: &str) -> String {
     )
 }
 
-/// Goes through these page sizes and looks at all that each kernel said; gives the records.
+/// Goes through these page sizes, checks the record of each kernel, and returns the records.
 #[track_caller]
 pub(crate) fn goes_through(
     sizes: &[PageSize],
     first: &Request,
     how: How,
     words: &str,
-) -> Vec<Said> {
+) -> Vec<Record> {
     let (size, rest) = sizes.split_first().unwrap();
     let inside = archive(rest, how, words).unwrap();
     let file = tempfile::NamedTempFile::new().unwrap();
@@ -134,16 +137,16 @@ pub(crate) fn goes_through(
         ..first.clone()
     };
     let ran = crate::kexec::machine::boots(&request, Outcome::Ok);
-    let said = records(&ran);
-    assert_eq!(said.len(), sizes.len(), "{}", ran.console);
+    let recorded = records(&ran);
+    assert_eq!(recorded.len(), sizes.len(), "{}", ran.console);
     let kernel = std::fs::read(image()).unwrap();
-    for (index, (one, size)) in said.iter().zip(sizes).enumerate() {
+    for (index, (one, size)) in recorded.iter().zip(sizes).enumerate() {
         assert_eq!(one["outcome"], "ok", "kernel {index}");
         assert_eq!(number(one, "page_size"), size.bytes(), "kernel {index}");
         assert_eq!(number(one, "cpus"), u64::from(request.smp));
-        assert_eq!(one["entry_el"], said[0]["entry_el"]);
-        assert_eq!(one["run_el"], said[0]["run_el"]);
-        // What is handed over goes on, whatever the page sizes.
+        assert_eq!(one["entry_el"], recorded[0]["entry_el"]);
+        assert_eq!(one["run_el"], recorded[0]["run_el"]);
+        // Handed-over data goes on, whatever the page sizes.
         assert_eq!(number(one, "persist.boots"), index as u64 + 1);
         if index == 0 {
             assert!(!one.contains_key("kexec.from_page_size"));
@@ -151,13 +154,13 @@ pub(crate) fn goes_through(
         }
         let before = sizes[index - 1];
         assert_eq!(number(one, "persist.last_page_size"), before.bytes());
-        arrived(one, &said[index - 1], before, *size, how, &kernel);
+        arrived(one, &recorded[index - 1], before, *size, how, &kernel);
     }
-    said
+    recorded
 }
 
-/// What a kernel that was begun by another says.
-fn arrived(one: &Said, left: &Said, from: PageSize, to: PageSize, how: How, kernel: &[u8]) {
+/// Checks the record of a kernel that was started by another.
+fn arrived(one: &Record, left: &Record, from: PageSize, to: PageSize, how: How, kernel: &[u8]) {
     assert_eq!(number(one, "kexec.from_page_size"), from.bytes());
     assert_eq!(number(one, "kexec.to_page_size"), to.bytes());
     assert_eq!(one["kexec.uncached"], how.uncached.to_string());
@@ -168,8 +171,8 @@ fn arrived(one: &Said, left: &Said, from: PageSize, to: PageSize, how: How, kern
         "dsb",
         "tlbi",
     ] {
-        let told = &one[&format!("kexec.{key}")];
-        assert_eq!(told, &left[&format!("kexec.leaving.{key}")], "{key}");
+        let value = &one[&format!("kexec.{key}")];
+        assert_eq!(value, &left[&format!("kexec.leaving.{key}")], "{key}");
     }
     assert_eq!(number(one, "kexec.dsb"), if how.uncached { 7 } else { 5 });
     let (total, copied) = (
@@ -188,12 +191,12 @@ fn arrived(one: &Said, left: &Said, from: PageSize, to: PageSize, how: How, kern
         assert_eq!(given, arrived, "{name}");
         assert!(given.is_some() || name == "initrd");
     }
-    let said = |key: &str| number(one, &format!("kexec.{key}"));
-    assert_eq!(said("segment.kernel.bytes"), kernel.len() as u64);
-    assert_eq!(said("segment.kernel.digest"), digest(kernel));
-    let prefix = said("arrived.kernel.bytes") as usize;
+    let recorded = |key: &str| number(one, &format!("kexec.{key}"));
+    assert_eq!(recorded("segment.kernel.bytes"), kernel.len() as u64);
+    assert_eq!(recorded("segment.kernel.digest"), digest(kernel));
+    let prefix = recorded("arrived.kernel.bytes") as usize;
     assert!(prefix > kernel.len() / 2);
-    assert_eq!(said("arrived.kernel.digest"), digest(&kernel[..prefix]));
+    assert_eq!(recorded("arrived.kernel.digest"), digest(&kernel[..prefix]));
 }
 
 /// A request of 512 MiB.

@@ -1,5 +1,5 @@
-//! How a kernel leaves: from each page size into each, on every kind of machine; tasks stand still,
-//! CPUs go off, devices fall silent; and what is refused at the last moment leaves all as it was.
+//! The way out of a kernel: from each page size into each, on every kind of machine; tasks stand
+//! still, CPUs go off, devices fall silent; and a refusal at the last moment leaves all as it was.
 
 use granule_cli::{Outcome, PageSize, Request};
 
@@ -35,10 +35,10 @@ const TWO_WAYS: &[(How, u32)] = &[(COPIED, 4), (IN_PLACE, 1)];
 fn on(el: u8, gic: u8, cpu: &str, sizes: &[PageSize], ways: &[(How, u32)]) {
     for (how, cpus) in ways.iter().copied() {
         let machine = machine(cpus, el, gic, cpu);
-        let said = goes_through(&every_pair(sizes), &machine, how, "");
+        let recorded = goes_through(&every_pair(sizes), &machine, how, "");
         let vhe = el == 2 && !cpu.starts_with("cortex-a72");
-        assert_eq!(said[0]["vhe"], vhe.to_string());
-        assert_eq!(said[0]["entry_el"], el.to_string());
+        assert_eq!(recorded[0]["vhe"], vhe.to_string());
+        assert_eq!(recorded[0]["entry_el"], el.to_string());
     }
 }
 
@@ -84,28 +84,32 @@ fn while_other_processes_run_fork_and_sleep() {
             ..machine(cpus, 2, 3, "max")
         };
         let ran = program_does(&request, &format!("kexec-busy {others} 0 0"), Outcome::Ok);
-        let said = records(&ran);
-        assert_eq!(said.len(), 2, "{}", ran.console);
+        let recorded = records(&ran);
+        assert_eq!(recorded.len(), 2, "{}", ran.console);
         // All stay where they are from when they stood still.
-        assert_eq!(said[0]["kexec.leaving.taken_up"], "0");
-        assert_eq!(said[1]["kexec.from_page_size"], size.bytes().to_string());
-        assert_eq!(said[1]["cpus"], cpus.to_string());
+        assert_eq!(recorded[0]["kexec.leaving.taken_up"], "0");
+        assert_eq!(
+            recorded[1]["kexec.from_page_size"],
+            size.bytes().to_string()
+        );
+        assert_eq!(recorded[1]["cpus"], cpus.to_string());
     }
 }
 
 /// The lines of what was refused.
 fn refused(ran: &Ran) -> Vec<&str> {
     let lines = ran.console.lines();
-    let refused = lines.filter_map(|said| said.trim_end().strip_prefix("granule: kexec refused: "));
+    let refused =
+        lines.filter_map(|printed| printed.trim_end().strip_prefix("granule: kexec refused: "));
     refused.collect()
 }
 
 const ANOTHER: &str = "another process is loading a kernel, or leaving for one: try again";
 
-/// The last look at the tables refuses: whoever is looked at is told so, each time.
+/// The last check of the tables refuses: each request that reaches it gets this line.
 const LOOKED_AT: &str = "the transitional tables do not map ";
 
-/// The numbers of a line that a program said, whose words these are.
+/// Returns the numbers of the program's line with these words.
 #[track_caller]
 fn numbers<const N: usize>(ran: &Ran, words: [&str; N]) -> [usize; N] {
     let mut lines = ran.console.lines().map(|line| line.split_whitespace());
@@ -117,10 +121,10 @@ fn numbers<const N: usize>(ran: &Ran, words: [&str; N]) -> [usize; N] {
     })
 }
 
-/// One leaves, or is looked at, and no other comes between.
+/// One leaves, or is verified, and no other comes between.
 #[test]
-fn of_several_that_ask_at_once_one_is_looked_at() {
-    let mut told_busy = 0;
+fn of_several_requests_at_once_one_is_verified() {
+    let mut all_busy = 0;
     for (cpus, size) in [(2, PageSize::K4), (4, PageSize::K64)] {
         let request = Request {
             page_size: Some(size),
@@ -130,19 +134,19 @@ fn of_several_that_ask_at_once_one_is_looked_at() {
         let ran = program_does(&request, "kexec-crowd 4 15", Outcome::Ok);
         let [served, busy] = numbers(&ran, ["served", "busy"]);
         assert_eq!(served + busy, 4 * 15 + 1);
-        let said = refused(&ran);
-        let looked = said.iter().filter(|line| line.starts_with(LOOKED_AT));
+        let printed = refused(&ran);
+        let looked = printed.iter().filter(|line| line.starts_with(LOOKED_AT));
         assert_eq!(looked.count(), served, "{}", ran.console);
-        // Before anything is asked of the boot CPU.
-        let another = said.iter().filter(|line| **line == ANOTHER);
+        // Before the boot CPU gets a request.
+        let another = printed.iter().filter(|line| **line == ANOTHER);
         assert_eq!(another.count(), busy, "{}", ran.console);
         assert_eq!(
             ran.number("user.frames_before"),
             ran.number("user.frames_after")
         );
-        told_busy += busy;
+        all_busy += busy;
     }
-    assert!(told_busy > 0, "no two of them ever asked at once");
+    assert!(all_busy > 0, "no two requests ever came at once");
     // And if nothing is wrong, the next kernel begins once.
     let ran = program_does(&machine(4, 2, 3, "max"), "kexec-crowd 8 1", Outcome::Ok);
     assert_eq!(records(&ran).len(), 2, "{}", ran.console);
@@ -153,8 +157,8 @@ fn of_several_that_ask_at_once_one_is_looked_at() {
     );
 }
 
-/// What is refused at the last moment: the program is told, twice, and then processes run on all CPUs
-/// as before.
+/// Checks a refusal at the last moment: the program gets the error, twice, and then processes run
+/// on all CPUs as before.
 #[track_caller]
 fn stays(cpus: u32, gic: u8, test: &str, error: u32, line: &str) -> Ran {
     let request = Request {
@@ -163,11 +167,11 @@ fn stays(cpus: u32, gic: u8, test: &str, error: u32, line: &str) -> Ran {
     };
     let words = format!("kexec-busy 9 {error} {cpus}");
     let ran = program_does(&request, &words, Outcome::Ok);
-    assert!(ran.says("stayed"), "{}", ran.console);
+    assert!(ran.prints("stayed"), "{}", ran.console);
     let refused = refused(&ran);
     assert_eq!(refused.len(), 2, "{}", ran.console);
-    for said in refused {
-        assert!(said.contains(line), "{said}");
+    for printed in refused {
+        assert!(printed.contains(line), "{printed}");
     }
     assert_eq!(
         ran.number("user.frames_before"),
@@ -185,9 +189,12 @@ fn a_cpu_that_does_not_go_off_keeps_all_as_it_was() {
         let line = "CPU 3 (MPIDR 0x3) cannot be switched off: firmware refuses PSCI CPU_OFF";
         let ran = stays(4, gic, "stays@3", EBUSY, line);
         let again = "granule: switched off to leave, and started again: CPU 1, 2";
-        let said = ran.console.lines().filter(|said| said.trim_end() == again);
-        assert_eq!(said.count(), 2, "{}", ran.console);
-        // The first one asked: nobody is off yet.
+        let printed = ran
+            .console
+            .lines()
+            .filter(|printed| printed.trim_end() == again);
+        assert_eq!(printed.count(), 2, "{}", ran.console);
+        // The first CPU: none is off yet.
         let ran = stays(3, gic, "stays@1", EBUSY, "CPU 1 (MPIDR 0x1)");
         assert!(!ran.console.contains("started again"));
     }
@@ -215,7 +222,7 @@ fn nothing_loaded_is_nothing_to_leave_for() {
         let ran = ends(&request, archive(&lines), Outcome::GuestExit);
         let refused =
             "granule: kexec refused: no next kernel is loaded: load one first (kexec load IMAGE)";
-        assert!(ran.says(refused), "{}", ran.console);
+        assert!(ran.prints(refused), "{}", ran.console);
     }
 }
 
@@ -227,7 +234,7 @@ fn a_cpu_that_is_parked_is_not_left_behind() {
         ..machine(3, 2, 3, "max")
     };
     let ran = program_does(&request, "kexec-busy 3 16 2", Outcome::Ok);
-    assert!(ran.says("stayed"), "{}", ran.console);
+    assert!(ran.prints("stayed"), "{}", ran.console);
     let line = "granule: kexec refused: CPU 1 (MPIDR 0x1) cannot be switched off: it waits in this kernel's memory";
     assert!(ran.console.contains(line), "{}", ran.console);
 }

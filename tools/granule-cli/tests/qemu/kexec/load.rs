@@ -1,4 +1,4 @@
-//! What is loaded, where it lies, and how it is listed, replaced and unloaded.
+//! Loaded segments: their contents, their places, and how they are listed, replaced and unloaded.
 
 use granule_cli::{Outcome, PageSize, Request};
 
@@ -15,7 +15,7 @@ struct Segment {
     in_place: u64,
 }
 
-/// What `kexec status` said one time.
+/// One output of `kexec status`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Status {
     loaded: bool,
@@ -25,7 +25,7 @@ struct Status {
     cleaned: u64,
 }
 
-/// Each time that `kexec status` said something.
+/// Returns each output of `kexec status`.
 fn statuses(ran: &Ran) -> Vec<Status> {
     let mut all = Vec::new();
     let mut lines = ran.console.lines().peekable();
@@ -149,14 +149,14 @@ fn segments_lie_where_they_are_to_be_and_nothing_is_to_be_copied() {
         // Nothing else is in the block that it is mapped with.
         assert_eq!(tree.start % (2 << 20), 0);
         assert!(tree.bytes > 1000 && tree.bytes < 1 << 20, "{tree:?}");
-        // What is in place was cleaned when it was loaded, and so was what is kept for the next kernel
-        // behind its bytes.
+        // Bytes in place were cleaned when they were loaded, and so was the memory that is kept for
+        // the next kernel behind its bytes.
         assert_eq!(status.cleaned, 0);
     }
 }
 
 #[test]
-fn all_of_it_is_copied_if_that_is_asked_for() {
+fn all_of_it_is_copied_on_request() {
     for size in SIZES {
         let lines = format!("load {NEXT} --initrd /init --copy\nstatus\n");
         let [status] = &loads(&machine(size, 1), &lines)[..] else {
@@ -181,8 +181,8 @@ fn a_place_that_is_partly_free_is_used() {
             append: Some("granule.test=kexec:initrd@0x40000000".into()),
             ..machine(size, 1)
         };
-        // Longer than what there is before this kernel's image. It is no archive, which its reader
-        // says and boots without.
+        // Longer than what there is before this kernel's image. It is not an archive, which its
+        // reader reports and boots without.
         let long: Vec<u8> = (0..3_u32 << 20)
             .map(|at| (at.wrapping_mul(at) >> 7) as u8)
             .collect();
@@ -233,7 +233,7 @@ fn memory_that_becomes_free_meanwhile_is_not_in_the_way() {
     }
 }
 
-/// An image that does not say that it may be anywhere goes where RAM begins, over the kernel that is
+/// An image without the flag that it may be anywhere goes where RAM begins, over the kernel that is
 /// there, and everything else behind it; it runs there.
 #[test]
 fn an_image_that_may_not_be_anywhere_is_where_ram_begins() {
@@ -256,7 +256,8 @@ fn an_image_that_may_not_be_anywhere_is_where_ram_begins() {
 #[test]
 fn the_last_one_that_is_loaded_counts() {
     let lines = format!(
-        "load {NEXT} --initrd /init\nstatus\nload {NEXT}\nstatus\nload {NEXT} --copy\nstatus\nload {NEXT} --initrd /etc/kexec\nstatus\n"
+        "load {NEXT} --initrd /init\nstatus\nload {NEXT}\nstatus\n\
+         load {NEXT} --copy\nstatus\nload {NEXT} --initrd /etc/kexec\nstatus\n"
     );
     for size in SIZES {
         let all = loads(&machine(size, 2), &lines);
@@ -272,8 +273,8 @@ fn the_last_one_that_is_loaded_counts() {
     }
 }
 
-/// What is handed over by request is where it was, for a kernel with another page size that is told of
-/// it by a word that nobody gave; and again for the one after that.
+/// Data handed over on request is where it was, for a kernel with another page size that gets its
+/// place by a word that nobody gave; and again for the one after that.
 #[test]
 fn memory_that_is_handed_over_is_read_by_the_next_kernel() {
     for (from, to) in [(0, 1), (1, 2), (2, 0)] {
@@ -290,7 +291,7 @@ fn memory_that_is_handed_over_is_read_by_the_next_kernel() {
         let other = "granule.persist=0x4e000000,0x1000";
         let lines = format!("load {NEXT} --append {other}\nexec\n");
         let ran = ends(&request, archive(&lines), Outcome::Ok);
-        // Who says otherwise is not told.
+        // A command line with another place is not changed.
         assert_eq!(ran.number("persist.boots"), 1, "{}", ran.json);
     }
 }

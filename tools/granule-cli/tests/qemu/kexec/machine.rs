@@ -1,4 +1,4 @@
-//! Booting a machine whose first process is the `kexec` program: what all rooms share.
+//! Boots a machine whose first process is the `kexec` program: code that all rooms share.
 
 use granule_cli::{Boot, Initramfs, Outcome, PageSize, Request};
 use serde_json::Value;
@@ -28,8 +28,8 @@ pub(crate) fn machine(size: PageSize, cpus: u32) -> Request {
     }
 }
 
-/// An archive whose first process does what these lines say, as `/etc/kexec` has them; this kernel's
-/// own image is at [`NEXT`].
+/// An archive whose first process does these lines of `/etc/kexec`; this kernel's own image is at
+/// [`NEXT`].
 pub(crate) fn archive(lines: &str) -> Initramfs {
     bare(lines)
         .directory("/boot")
@@ -58,10 +58,10 @@ impl Ran {
     pub(crate) fn number(&self, path: &str) -> u64 {
         self.value(path)
             .as_u64()
-            .unwrap_or_else(|| panic!("{path} is no number in {}", self.json))
+            .unwrap_or_else(|| panic!("{path} is not a number in {}", self.json))
     }
 
-    /// What the JSON object has there; null for what it does not have.
+    /// Returns the value at that place of the JSON object; null if there is none.
     pub(crate) fn value(&self, path: &str) -> &Value {
         path.split('.').fold(&self.json, |value, key| {
             match (value.is_array(), key.parse::<usize>()) {
@@ -72,8 +72,10 @@ impl Ran {
     }
 
     /// Whether the console has this line.
-    pub(crate) fn says(&self, line: &str) -> bool {
-        self.console.lines().any(|said| said.trim_end() == line)
+    pub(crate) fn prints(&self, line: &str) -> bool {
+        self.console
+            .lines()
+            .any(|printed| printed.trim_end() == line)
     }
 }
 

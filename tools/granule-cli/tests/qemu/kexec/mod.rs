@@ -1,6 +1,6 @@
-//! One kernel leaving for the next on a real QEMU, with the MMU on: what is loaded and what is refused,
-//! how the old kernel leaves and the next arrives, from every page size into every other, and what
-//! `granule boot --kexec` says of it.
+//! One kernel leaving for the next on a real QEMU, with the MMU on: loading and refusals, the way
+//! out of the old kernel and into the next, from every page size into every other, and the report
+//! of `granule boot --kexec`.
 //!
 //! Image and programs are built before by `cargo xtask image`, `cargo xtask user` and `cargo xtask
 //! probe` (`cargo xtask test` does). No test measures time.

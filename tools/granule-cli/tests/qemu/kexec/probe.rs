@@ -13,7 +13,7 @@ use crate::kexec::machine::{Ran, SIZES, boots, machine};
 /// CPU and level at which this kernel is entered; on the last it runs at EL1 all the same.
 const LEVELS: [(&str, u8); 3] = [("neoverse-n1", 1), ("neoverse-n1", 2), ("cortex-a35", 2)];
 
-/// How the bytes get there.
+/// The way of the bytes to their place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Way {
     copy: bool,
@@ -91,7 +91,7 @@ fn witnessed(request: Request, kernel: &[u8], initrd: Option<&[u8]>, way: Way) -
     let request = leaving(request, kernel_file.path(), initrd_path, way);
     let ran = boots(&request, Outcome::Ok);
     assert_eq!(ran.value("boots").as_array().map(Vec::len), Some(2));
-    // It says `ok` only if the note, the tree and memory agree, all that it looks at being right.
+    // It prints `ok` only if the note, the tree and memory agree and all of its checks pass.
     assert_eq!(ran.value("boots.1.outcome"), "ok");
     assert_eq!(ran.value("boots.1.ended"), true);
     let probe = |key: &str| ran.value(&format!("boots.1.probe.{key}"));
@@ -117,7 +117,7 @@ fn witnessed(request: Request, kernel: &[u8], initrd: Option<&[u8]>, way: Way) -
     assert_eq!(sctlr & (1 << 0 | 1 << 2), 0, "{sctlr:#x}");
     let size = request.page_size.unwrap().bytes();
     assert_eq!(*probe("from_page_size"), size);
-    // Not what the kernels say of each other, but what the host gave.
+    // Compared with the host's files, not with the kernels' records of each other.
     assert_eq!(probe("kernel.bytes").as_u64(), Some(kernel.len() as u64));
     assert_eq!(probe("kernel.digest"), &*digest(kernel));
     match initrd {
@@ -197,11 +197,12 @@ fn odd_sizes_are_whole() {
 }
 
 #[test]
-fn an_image_that_asks_for_much_more_memory_than_it_has_bytes_gets_it() {
+fn an_image_that_needs_much_more_memory_than_it_has_bytes_gets_it() {
     for (size, way) in SIZES.into_iter().zip(WAYS) {
         let kernel = image(100_000, 96 << 20);
         let ran = witnessed(machine(size, 4), &kernel, None, way);
-        // What it zeroes itself may be in no cache; what was in place was cleaned when it was loaded.
+        // The memory that it zeroes itself may be in no cache; bytes in place were cleaned when
+        // they were loaded.
         let cleaned = ran.number("kexec.lines_cleaned");
         if way.copy {
             assert!(cleaned >= (95 << 20) / 64, "{cleaned}");
@@ -212,7 +213,7 @@ fn an_image_that_asks_for_much_more_memory_than_it_has_bytes_gets_it() {
 }
 
 #[test]
-fn without_an_initramfs_none_is_told_of() {
+fn without_an_initramfs_none_is_reported() {
     for (size, way) in SIZES.into_iter().zip(WAYS.into_iter().rev()) {
         witnessed(machine(size, 1), &image(0, 0), None, way);
     }

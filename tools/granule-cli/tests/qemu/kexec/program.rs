@@ -1,10 +1,10 @@
-//! The `kexec` program itself: its words, and what it says when something is wrong.
+//! The `kexec` program itself: its words, and its lines for errors.
 
 use granule_cli::{Initramfs, Outcome, PageSize, Request};
 
 use crate::kexec::machine::{NEXT, SIZES, archive, bare, ends, machine, program};
 
-/// What ends the program with 1, and the line it says.
+/// Inputs that end the program with 1, and the line that it prints.
 #[test]
 fn each_error_of_the_program_is_one_line() {
     for (size, lines, line) in [
@@ -30,14 +30,14 @@ fn each_error_of_the_program_is_one_line() {
         ),
     ] {
         let ran = ends(&machine(size, 1), bare(lines), Outcome::GuestExit);
-        let said: Vec<_> = ran
+        let printed: Vec<_> = ran
             .console
             .lines()
-            .filter(|said| said.starts_with("kexec: "))
+            .filter(|printed| printed.starts_with("kexec: "))
             .collect();
         assert!(
-            matches!(said[..], [said] if said.contains(line)),
-            "{lines:?}: {said:?}"
+            matches!(printed[..], [printed] if printed.contains(line)),
+            "{lines:?}: {printed:?}"
         );
         assert_eq!(ran.number("user.exit_code"), 1);
     }
@@ -73,7 +73,7 @@ fn arguments_are_a_command() {
     };
     let nothing = "not a command";
     let ran = ends(&with("status"), bare(nothing), Outcome::Ok);
-    assert!(ran.says("loaded 0"), "{}", ran.console);
+    assert!(ran.prints("loaded 0"), "{}", ran.console);
     let words = format!("load {NEXT} --append quiet --copy");
     ends(&with(&words), archive(nothing), Outcome::Ok);
     for (words, line) in [
@@ -83,9 +83,12 @@ fn arguments_are_a_command() {
         ("load /boot", "/boot was not loaded: "),
     ] {
         let ran = ends(&with(words), archive(nothing), Outcome::GuestExit);
-        let said = ran.console.lines().find(|said| said.starts_with("kexec: "));
+        let printed = ran
+            .console
+            .lines()
+            .find(|printed| printed.starts_with("kexec: "));
         assert!(
-            said.is_some_and(|said| said.contains(line)),
+            printed.is_some_and(|printed| printed.contains(line)),
             "{}",
             ran.console
         );
@@ -93,11 +96,11 @@ fn arguments_are_a_command() {
 }
 
 #[test]
-fn without_its_file_it_says_so() {
+fn without_its_file_it_prints_a_line() {
     let archive = Initramfs::new().program("/init", &program());
     let ran = ends(&machine(PageSize::K4, 1), archive, Outcome::GuestExit);
     assert!(
-        ran.says("kexec: /etc/kexec: ENOENT: there is no such file"),
+        ran.prints("kexec: /etc/kexec: ENOENT: there is no such file"),
         "{}",
         ran.console
     );

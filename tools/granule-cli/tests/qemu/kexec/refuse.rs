@@ -1,7 +1,7 @@
-//! What is refused, with its line, leaving the running kernel as it was.
+//! Refusals, each with its line, that leave the running kernel as it was.
 //!
-//! The program for tests asks for each; it sees that memory and what was loaded before are as they
-//! were, and that programs still run. The kernel counts its pages, too.
+//! The program for tests requests each; it checks that memory and the kernel that was loaded before
+//! are as they were, and that programs still run. The kernel counts its pages, too.
 
 use std::ops::Range;
 use std::path::Path;
@@ -29,7 +29,7 @@ fn tests_with(image: &Path) -> Initramfs {
         .file("/boot/Image", &std::fs::read(image).unwrap())
 }
 
-/// The first process does what these words say, well.
+/// Boots a first process that does these words and succeeds.
 #[track_caller]
 fn does(request: &Request, archive: Initramfs, words: &str, line: &str) -> Ran {
     let append = request.append.clone().unwrap_or_default();
@@ -38,7 +38,7 @@ fn does(request: &Request, archive: Initramfs, words: &str, line: &str) -> Ran {
         ..request.clone()
     };
     let ran = ends(&request, archive, Outcome::Ok);
-    assert!(ran.says(line), "no {line:?} in:\n{}", ran.console);
+    assert!(ran.prints(line), "no {line:?} in:\n{}", ran.console);
     assert_eq!(
         ran.number("user.frames_before"),
         ran.number("user.frames_after")
@@ -46,14 +46,14 @@ fn does(request: &Request, archive: Initramfs, words: &str, line: &str) -> Ran {
     ran
 }
 
-/// How often the kernel said that.
-fn told(ran: &Ran, words: &str) -> usize {
+/// Counts the kernel's refusals with these words.
+fn refusals(ran: &Ran, words: &str) -> usize {
     let lines = ran.console.lines();
     let refused = lines.filter_map(|line| line.strip_prefix("granule: kexec refused: "));
     refused.filter(|line| line.contains(words)).count()
 }
 
-/// A file that is refused: its bytes, the error, and words of the line that says why.
+/// A file that is refused: its bytes, the error, and words of the line with the reason.
 struct Wrong {
     name: &'static str,
     bytes: Vec<u8>,
@@ -142,8 +142,8 @@ fn with(wrong: &[Wrong]) -> (Initramfs, String) {
     (archive, words)
 }
 
-/// As often as a line is said: with nothing loaded and with something, with pages in place and with
-/// none.
+/// The number of times that a line is printed: with nothing loaded and with something, with pages
+/// in place and with none.
 const TIMES: usize = 4;
 
 #[test]
@@ -157,7 +157,7 @@ fn an_image_for_another_machine_is_refused_and_changes_nothing() {
         let ran = does(&request, archive, &words, "refused");
         for one in wrong() {
             assert_eq!(
-                told(&ran, one.words),
+                refusals(&ran, one.words),
                 TIMES,
                 "{}:\n{}",
                 one.name,
@@ -165,7 +165,7 @@ fn an_image_for_another_machine_is_refused_and_changes_nothing() {
             );
         }
         // And the command line, on both rounds.
-        assert_eq!(told(&ran, "the command line has"), 6, "{}", ran.console);
+        assert_eq!(refusals(&ran, "the command line has"), 6, "{}", ran.console);
     }
 }
 
@@ -185,20 +185,20 @@ fn an_image_for_a_page_size_that_the_cpu_lacks_is_refused() {
         };
         if refused {
             let ran = does(&request, archive, &words, "refused");
-            assert_eq!(told(&ran, wrong[0].words), TIMES, "{}", ran.console);
+            assert_eq!(refusals(&ran, wrong[0].words), TIMES, "{}", ran.console);
         } else {
-            // A CPU that has it is not told so.
+            // A CPU that has it gets no such line.
             let append = Some(format!(" -- {words}"));
             let request = Request { append, ..request };
             let ran = ends(&request, archive, Outcome::GuestExit);
-            assert_eq!(told(&ran, wrong[0].words), 0, "{}", ran.console);
+            assert_eq!(refusals(&ran, wrong[0].words), 0, "{}", ran.console);
         }
     }
 }
 
-/// What is wrong with the call itself, each twice: with nothing loaded and with something.
+/// Faults of the call itself, each twice: with nothing loaded and with something.
 #[test]
-fn each_call_that_is_wrong_is_told() {
+fn each_wrong_call_is_reported() {
     let ran = does(
         &machine(PageSize::K4, 1),
         tests(),
@@ -206,13 +206,13 @@ fn each_call_that_is_wrong_is_told() {
         "refused",
     );
     for (words, times) in [
-        ("descriptor 77 of the kernel is no file", 2),
+        ("descriptor 77 of the kernel is not a file", 2),
         // A directory and a device.
         (
             "of the kernel is not a file that can be read: expected a regular file",
             6,
         ),
-        ("descriptor 77 of the initrd is no file", 2),
+        ("descriptor 77 of the initrd is not a file", 2),
         ("the command line has 5 bytes with its NUL", 2),
         ("kexec_file_load has flags 0x6, of which only", 2),
         ("kexec_file_load has flags 0x100004, of which only", 2),
@@ -222,22 +222,22 @@ fn each_call_that_is_wrong_is_told() {
             2,
         ),
     ] {
-        assert_eq!(told(&ran, words), times, "{words}\n{}", ran.console);
+        assert_eq!(refusals(&ran, words), times, "{words}\n{}", ran.console);
     }
 }
 
-/// However often a program asks, the log stays short.
+/// However often a program calls, the log stays short.
 #[test]
 fn endless_requests_do_not_fill_the_log() {
     let ran = does(&machine(PageSize::K4, 1), tests(), "kexec-flood", "flooded");
     let loaded = "granule: kexec: the next kernel is loaded";
     let loaded = ran.console.lines().filter(|line| *line == loaded).count();
-    let reboots = told(&ran, "reboot has magic");
+    let reboots = refusals(&ran, "reboot has magic");
     // 64, and one a second: of 500 and of 100.
     assert!((64..200).contains(&reboots), "{}", ran.console);
     assert!((64..100).contains(&loaded), "{}", ran.console);
-    assert_eq!(told(&ran, "no next kernel is loaded"), 1);
-    assert!(ran.says("granule: kexec: more lines as this one come once a second at most"));
+    assert_eq!(refusals(&ran, "no next kernel is loaded"), 1);
+    assert!(ran.prints("granule: kexec: more lines as this one come once a second at most"));
 }
 
 #[test]
@@ -245,7 +245,7 @@ fn an_initramfs_without_bytes_is_refused() {
     let archive = tests().file("/none", &[]);
     let words = format!("kexec-refused /boot/Image,/none={EINVAL}");
     let ran = does(&machine(PageSize::K4, 1), archive, &words, "refused");
-    assert_eq!(told(&ran, "the initrd has no bytes"), TIMES);
+    assert_eq!(refusals(&ran, "the initrd has no bytes"), TIMES);
 }
 
 /// An image that takes all memory but a little: it could be placed, but nothing else is left.
@@ -261,11 +261,11 @@ fn an_image_that_leaves_no_memory_is_refused() {
         }];
         let (archive, words) = with(&wrong);
         let ran = does(&request, archive, &words, "refused");
-        assert_eq!(told(&ran, wrong[0].words), TIMES, "{}", ran.console);
+        assert_eq!(refusals(&ran, wrong[0].words), TIMES, "{}", ran.console);
     }
 }
 
-/// Where a test says that segments are to be, and the line.
+/// The places of segments that a test requests, and the line.
 #[test]
 fn places_that_cannot_be_are_refused() {
     for (size, places, error, words) in [
@@ -339,7 +339,7 @@ fn places_that_cannot_be_are_refused() {
         let ran = ends(&request, archive, outcome);
         let all = &ran.console;
         assert_eq!(
-            told(&ran, words),
+            refusals(&ran, words),
             usize::from(error != 0),
             "{places}:\n{all}"
         );
@@ -366,7 +366,7 @@ fn memory_may_run_out_at_every_allocation_of_loading() {
             "transitional tables",
         ] {
             let words = format!("out of memory for the {what}: ");
-            assert!(told(&ran, &words) > 0, "{words}\n{}", ran.console);
+            assert!(refusals(&ran, &words) > 0, "{words}\n{}", ran.console);
         }
     }
 }
@@ -396,9 +396,14 @@ fn a_list_that_changed_is_not_followed() {
             ..machine(SIZES[index % 3], 1 + index as u32 % 2)
         };
         let ran = does(&request, tests(), "kexec-corrupted", "corrupted");
-        assert_eq!(told(&ran, "no next kernel is loaded"), 1, "{}", ran.console);
         assert_eq!(
-            told(&ran, "the list of what is to be relocated"),
+            refusals(&ran, "no next kernel is loaded"),
+            1,
+            "{}",
+            ran.console
+        );
+        assert_eq!(
+            refusals(&ran, "the list of what is to be relocated"),
             4,
             "bit {bit}\n{}",
             ran.console
@@ -406,8 +411,8 @@ fn a_list_that_changed_is_not_followed() {
     }
 }
 
-/// A device tree for a machine, in which firmware has reserved memory in each of the ways there are to
-/// say so, and which names an initramfs from there on.
+/// A device tree for a machine, in which firmware has reserved memory in each of the ways there are
+/// to report it, and which names an initramfs from there on.
 fn reserving(request: &Request, initrd: Range<u64>) -> Vec<u8> {
     let dtb = tree::dump(request).unwrap();
     let mut dtb = tree::model(&dtb).unwrap();
@@ -501,7 +506,7 @@ fn memory_that_firmware_has_reserved_is_not_overwritten() {
         };
         let ran = ends(&request, archive(), outcome);
         assert_eq!(
-            told(&ran, words),
+            refusals(&ran, words),
             usize::from(refused),
             "{place}:\n{}",
             ran.console
@@ -520,7 +525,11 @@ fn memory_in_pieces_is_enough_and_may_run_out() {
             ..machine(size, 1)
         };
         let ran = does(&request, tests(), "kexec-fragmented", "in pieces");
-        assert!(told(&ran, "out of memory for the ") > 50, "{}", ran.console);
+        assert!(
+            refusals(&ran, "out of memory for the ") > 50,
+            "{}",
+            ran.console
+        );
         let request = Request {
             append: Some("-- kexec-fragmented leave".into()),
             ..request

@@ -133,8 +133,8 @@ fn past_the_caches_too() {
     }
 }
 
-/// What of the end of a trace is seen to be missing when it is left out, by its place in
-/// [`TO_ITS_TABLES`] and behind it.
+/// The events at the end of a trace whose removal is noticed, by their place in [`TO_ITS_TABLES`]
+/// and behind it.
 ///
 /// Between the linear maps: the walks switched off (EPD1), in effect before the TLBI, the TLBI, and the
 /// wait for it. Each of the two cleans, and the one wait for both.

@@ -5,7 +5,7 @@ use granule_cli::{PageSize, Request, Rodata};
 use crate::permissions::machine::{SIZES, machine, ok, panics};
 
 #[test]
-fn each_call_does_what_it_says_on_every_cpu() {
+fn each_call_does_its_work_on_every_cpu() {
     for (size, cpus, el, rodata) in [
         (PageSize::K4, 4, 2, Rodata::Noalias),
         (PageSize::K4, 1, 1, Rodata::Off),

@@ -1,4 +1,4 @@
-//! What changes in a block of 1 GiB take, worked out here from the page size alone.
+//! The cost of changes in a block of 1 GiB, worked out here from the page size alone.
 
 use granule_cli::PageSize;
 
@@ -46,7 +46,7 @@ fn expected(size: PageSize, start: u64, bytes: u64) -> (u64, u64, u64) {
     for (row, (entry, group)) in shape.iter().enumerate() {
         let whole = row + 1 == shape.len();
         if row == 0 && *group > 1 {
-            // What is there already is a group, which loses its hint.
+            // The existing pages are a group, which loses its hint.
             stores += group * cuts(entry * group).len() as u64;
         }
         if whole {
@@ -76,7 +76,7 @@ fn expected(size: PageSize, start: u64, bytes: u64) -> (u64, u64, u64) {
 }
 
 #[test]
-fn a_change_takes_what_the_geometry_says() {
+fn a_change_takes_what_the_geometry_requires() {
     for size in SIZES {
         let mut request = machine(1, size, "granule.test=permission-counts");
         // Room for a free GiB beside the one that the image is in.

@@ -1,4 +1,4 @@
-//! Accesses that must fault, and what is said of them; free pages that fault.
+//! Accesses that must fault, and their reports; free pages that fault.
 
 use granule_cli::{PageSize, Request};
 
@@ -41,7 +41,7 @@ fn a_forbidden_access_faults_with_the_reason() {
 /// On one CPU a page is made valid while another has faulted on it. That one goes on; where it stays
 /// invalid (`read-guard`) it is a panic.
 #[test]
-fn a_fault_on_what_is_valid_by_now_is_no_fault() {
+fn a_fault_on_what_is_valid_by_now_is_spurious() {
     for (size, el) in [(PageSize::K4, 1), (PageSize::K16, 2), (PageSize::K64, 2)] {
         let made = ok(&Request {
             el,
@@ -55,7 +55,7 @@ fn a_fault_on_what_is_valid_by_now_is_no_fault() {
 }
 
 #[test]
-fn free_pages_are_invalid_when_that_is_asked_for() {
+fn free_pages_are_invalid_on_request() {
     for (size, cpus) in [(PageSize::K4, 4), (PageSize::K16, 1), (PageSize::K64, 2)] {
         let words = "debug_pagealloc=on granule.test=pagealloc granule.test=permissions granule.test=hotplug granule.test=guard";
         let request = Request {
@@ -80,6 +80,7 @@ fn use_after_free_is_said_to_be_that() {
             "{reason}"
         );
     }
-    // Without that word nobody notices, and that is said, too: the word does what it says.
+    // Without that word the access goes unnoticed, and that is reported, too: the word has its
+    // effect.
     ok(&machine(1, PageSize::K4, "granule.test=use-after-free"));
 }

@@ -1,4 +1,4 @@
-//! Booting a machine and asking its record: what all rooms share.
+//! Boots a machine and reads its record: code that all rooms share.
 
 use granule_cli::{Outcome, PageSize, Request, Rodata};
 use serde_json::Value;
@@ -8,8 +8,8 @@ use crate::image::image;
 
 pub(crate) const SIZES: [PageSize; 3] = [PageSize::K4, PageSize::K16, PageSize::K64];
 
-/// A machine of 2 GiB with so many CPUs of QEMU's `max`, which say level 2 of FEAT_BBM, whose map
-/// is in blocks and whose bootargs have these words. Nothing is merged unless it is asked for.
+/// A machine of 2 GiB with so many CPUs of QEMU's `max`, which report level 2 of FEAT_BBM, whose
+/// map is in blocks and whose bootargs have these words. Nothing is merged except on request.
 pub(crate) fn machine(cpus: u32, size: PageSize, words: &str) -> Request {
     Request {
         image: Some(image()),
@@ -54,16 +54,16 @@ impl Machine {
     #[track_caller]
     pub(crate) fn number(&self, key: &str) -> u64 {
         let number = self.json[key].as_u64();
-        number.unwrap_or_else(|| panic!("{key} is no number in {}", self.json))
+        number.unwrap_or_else(|| panic!("{key} is not a number in {}", self.json))
     }
 
-    /// What a test in the kernel said: that it ran at all is in there.
+    /// The result of a test in the kernel, which also shows that it ran.
     #[track_caller]
     pub(crate) fn tested(&self, path: &str) -> u64 {
         let seen = path
             .split('.')
             .fold(&self.json["test"], |value, key| &value[key]);
         seen.as_u64()
-            .unwrap_or_else(|| panic!("test.{path} is no number in {}", self.json["test"]))
+            .unwrap_or_else(|| panic!("test.{path} is not a number in {}", self.json["test"]))
     }
 }

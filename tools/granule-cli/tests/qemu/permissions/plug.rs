@@ -26,9 +26,9 @@ fn removed_memory_is_gone_and_comes_back_as_it_was() {
     }
 }
 
-/// The tree tells of less RAM than there is; the kernel is told of the rest later.
+/// The tree lists less RAM than there is; the kernel gets the rest later.
 #[test]
-fn memory_that_the_tree_does_not_tell_of_is_added() {
+fn memory_that_the_tree_does_not_describe_is_added() {
     const TOLD: u64 = 512 * MIB;
     const ADDED: u64 = 256 * MIB;
     for size in SIZES {

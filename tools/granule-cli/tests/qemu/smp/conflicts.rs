@@ -67,7 +67,7 @@ fn a_conflict_is_dealt_with_wherever_it_is_met() {
 }
 
 #[test]
-fn a_conflict_while_one_is_dealt_with_is_a_panic_that_says_so() {
+fn a_conflict_while_one_is_dealt_with_is_a_panic_with_that_reason() {
     for (cpus, size, el) in [(1, PageSize::K4, 2), (4, PageSize::K64, 1)] {
         let request = blocks(cpus, size, el, "granule.test=conflict-again");
         let made = ends(&request, Outcome::Panic);
@@ -97,14 +97,14 @@ fn the_word_chooses_the_split() {
 }
 
 #[test]
-fn a_garbled_word_is_told_and_ignored() {
+fn a_garbled_word_is_reported_and_ignored() {
     let made = ok(&blocks(
         1,
         PageSize::K4,
         1,
         "granule.test=splits arm64.inject_conflict=2nd",
     ));
-    made.says("arm64.inject_conflict=2nd: expected the number of a split, from 1; ignored");
+    made.prints("arm64.inject_conflict=2nd: expected the number of a split, from 1; ignored");
     assert_eq!(made.number("tlb_conflicts"), 0);
     // Nor is anything counted.
     assert_eq!(made.number("test.splits"), 0);

@@ -1,4 +1,4 @@
-//! What goes wrong on another CPU is told as well as on the first.
+//! Failures on another CPU are reported as well as on the first.
 
 use granule_cli::Outcome;
 

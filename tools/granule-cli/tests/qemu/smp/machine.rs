@@ -1,4 +1,4 @@
-//! Booting a machine of several CPUs and asking its record: what all rooms share.
+//! Boots a machine of several CPUs and reads its record: code that all rooms share.
 
 use granule_cli::{Boot, Outcome, Request};
 use serde_json::Value;
@@ -51,13 +51,13 @@ impl Machine {
     #[track_caller]
     pub(crate) fn number(&self, path: &str) -> u64 {
         let number = self.at(path).as_u64();
-        number.unwrap_or_else(|| panic!("{path} is no number in {}", self.json))
+        number.unwrap_or_else(|| panic!("{path} is not a number in {}", self.json))
     }
 
     #[track_caller]
     pub(crate) fn flag(&self, path: &str) -> bool {
         let flag = self.at(path).as_bool();
-        flag.unwrap_or_else(|| panic!("{path} is no truth value in {}", self.json))
+        flag.unwrap_or_else(|| panic!("{path} is not a truth value in {}", self.json))
     }
 
     pub(crate) fn facts(&self) -> &[Value] {
@@ -69,18 +69,18 @@ impl Machine {
         texts.iter().map(|text| text.as_str().unwrap()).collect()
     }
 
-    /// Why CPUs are not up; the console says each, too.
+    /// The reasons why CPUs are not up; the console has each, too.
     pub(crate) fn mismatches(&self) -> Vec<&str> {
         let lines = self.texts("cpu_mismatch");
         for line in &lines {
-            self.says(line);
+            self.prints(line);
         }
         lines
     }
 
     /// The console has exactly one line that ends like this.
     #[track_caller]
-    pub(crate) fn says(&self, text: &str) {
+    pub(crate) fn prints(&self, text: &str) {
         let lines = self.console.lines().filter(|line| line.ends_with(text));
         assert_eq!(lines.count(), 1, "{text:?} once in:\n{}", self.console);
     }
@@ -94,7 +94,7 @@ impl Machine {
             let number = |key: &str| {
                 cpu[key]
                     .as_u64()
-                    .unwrap_or_else(|| panic!("{key} is no number in {cpu}"))
+                    .unwrap_or_else(|| panic!("{key} is not a number in {cpu}"))
             };
             assert_eq!(
                 number("number") == 0,
@@ -104,7 +104,7 @@ impl Machine {
             for key in ["entry_el", "run_el"] {
                 assert_eq!(number(key), self.number(key), "{key} in {cpu}");
             }
-            // Every CPU has asked its own walker.
+            // Every CPU has used its own walker.
             assert!(number("translations") >= 4096, "{cpu}");
             // One call, that of the self-check, and one to park while the linear map is rewritten;
             // the boot CPU makes them.

@@ -1,5 +1,5 @@
-//! A CPU that cannot live with the boot CPU's tables is parked, and the boot CPU says why; one that
-//! merely can do less lowers what the system relies on.
+//! A CPU that cannot live with the boot CPU's tables is parked, and the boot CPU prints the reason;
+//! one that merely can do less lowers what the system relies on.
 
 use granule_cli::{Outcome, PageSize, Request};
 
@@ -7,7 +7,7 @@ use crate::hooked::shifted;
 use crate::smp::machine::{ends, machine, ok};
 
 #[test]
-fn each_mismatch_parks_its_cpu_and_says_why() {
+fn each_mismatch_parks_its_cpu_with_a_reason() {
     for (size, va_bits, fields, why) in [
         (PageSize::K4, 48, "tgran4=15", "no 4K pages"),
         (PageSize::K16, 48, "tgran16=0", "no 16K pages"),
@@ -64,7 +64,7 @@ fn the_system_relies_on_what_all_can_do() {
     assert_eq!(made.facts()[1]["midr"], "0x410fd0b0");
 }
 
-/// What a CPU that stays away cannot do does not count.
+/// Missing features of a CPU that stays away do not count.
 #[test]
 fn a_parked_cpu_lowers_nothing() {
     let made = ok(&machine(2, "arm64.fake_cpu=1:tgran4=15,bbm=0,tlb=0,ttl=0"));
@@ -74,7 +74,7 @@ fn a_parked_cpu_lowers_nothing() {
 }
 
 #[test]
-fn an_exception_before_its_mmu_is_on_is_told() {
+fn an_exception_before_its_mmu_is_on_is_reported() {
     for el in [1, 2] {
         let made = ok(&Request {
             el,
@@ -94,7 +94,7 @@ fn an_exception_before_its_mmu_is_on_is_told() {
 }
 
 #[test]
-fn a_cpu_that_never_comes_is_told_and_the_next_one_started() {
+fn a_cpu_that_never_comes_is_reported_and_the_next_one_started() {
     let request = machine(3, "arm64.fake_cpu=1:absent=1");
     // The seconds are the fewest instructions.
     let made = ok(&shifted(&request, 7));
@@ -106,10 +106,11 @@ fn a_cpu_that_never_comes_is_told_and_the_next_one_started() {
 }
 
 #[test]
-fn words_that_are_not_understood_are_told_once() {
+fn words_that_are_not_understood_are_reported_once() {
     let made = ok(&machine(2, "arm64.fake_cpu=1:colour=2"));
-    made.says(
-        "arm64.fake_cpu=1:colour=2: expected N:FIELD=VALUE[,...] with N from 1 and ID fields such as parange, tgran4, bbm; ignored",
+    made.prints(
+        "arm64.fake_cpu=1:colour=2: expected N:FIELD=VALUE[,...] with N from 1 and ID fields such \
+         as parange, tgran4, bbm; ignored",
     );
     assert_eq!(made.number("cpus"), 2);
 }

@@ -64,7 +64,7 @@ fn with_firmware(el: u8) -> (Vec<u8>, u64) {
     // One of the header's first two instructions is the branch to the entry.
     let at = usize::from(word(&bytes, 0) >> 26 != 0b101) * 4;
     let old = word(&bytes, at);
-    assert_eq!(old >> 26, 0b101, "{old:#x} is no branch");
+    assert_eq!(old >> 26, 0b101, "{old:#x} is not a branch");
     let entry = at as i64 + i64::from((old << 6) as i32 >> 6) * 4;
     let mut firmware = FIRMWARE;
     if el == 2 {
@@ -80,7 +80,8 @@ fn with_firmware(el: u8) -> (Vec<u8>, u64) {
     (bytes, size)
 }
 
-/// CPU 1 has a word of its own; CPUs 2 and 3 watch one, so that CPU 3 comes in before it is asked for.
+/// CPU 1 has a word of its own; CPUs 2 and 3 watch one, so that CPU 3 comes in before it is
+/// requested.
 fn boots(el: u8, size: &str, page_bytes: u64) {
     let (bytes, offset) = with_firmware(el);
     let files = tempfile::tempdir().unwrap();

@@ -1,4 +1,5 @@
-//! Device trees that make it impossible to start other CPUs: the boot goes on with one, and says why.
+//! Device trees that make it impossible to start other CPUs: the boot goes on with one, and reports
+//! why.
 
 use dtoolkit::model::{DeviceTree, DeviceTreeProperty};
 use granule_cli::Request;

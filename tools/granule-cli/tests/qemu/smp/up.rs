@@ -7,7 +7,8 @@ use crate::smp::machine::{machine, ok};
 
 const NO_WORDS: &str = "";
 
-/// All CPUs are up, with nothing said against any, and the linear map is what one CPU makes of it.
+/// Checks that all CPUs are up, that no reason is recorded against any, and that the linear map is
+/// that of one CPU.
 pub(crate) fn all_up(request: &Request) {
     let made = ok(request);
     assert_eq!(made.number("cpus"), u64::from(request.smp), "{request:?}");
@@ -108,7 +109,7 @@ fn more_cpus_than_memory_has_room_for() {
 }
 
 #[test]
-fn no_more_cpus_than_asked_for() {
+fn no_more_cpus_than_requested() {
     for (words, cpus, line) in [
         (
             "maxcpus=2",

@@ -15,7 +15,7 @@ fn is_clean(recorded: &Recorded, what: &str) {
     assert_eq!(u64::from(header.bbm_level), recorded.number("bbm_level.id"));
     assert_eq!(header.events, recorded.number("trace.events"));
     assert_eq!(header.events, text.lines().count() as u64 - 1);
-    // What the linear map took is in it, and more: boot tables, self-check, giving back.
+    // The cost of the linear map is in it, and more: boot tables, self-check, giving back.
     for (key, traced) in [
         ("descriptor_stores", tally.descriptors),
         ("tlbi", tally.tlbi),
@@ -39,7 +39,7 @@ fn is_clean(recorded: &Recorded, what: &str) {
     assert!(first.starts_with("msr cpu0 sctlr_el"), "{first}");
 }
 
-/// With full protection the map is in pages where live blocks cannot be split; QEMU's `max` says
+/// With full protection the map is in pages where live blocks cannot be split; QEMU's `max` reports
 /// that it can.
 const IN_PAGES: &str = "arm64.bbm=0";
 
@@ -109,7 +109,7 @@ fn all_published_strategies() {
                 request.page_size = Some(size);
                 request.linear_map = Some(strategy);
                 request.linear_map_barriers = Some(barriers);
-                // What the steps leave out is nearly all in last-level tables.
+                // The events that the steps leave out are nearly all in last-level tables.
                 request.append = Some(IN_PAGES.into());
             });
             is_clean(&recorded, &format!("{size:?} {strategy:?} {barriers:?}"));

@@ -1,5 +1,5 @@
-//! Traces of boots with programs: the tables of processes, TTBR0 with its ASIDs, invalidations by ASID
-//! and what hardware made of entries are recorded like the kernel's own.
+//! Traces of boots with programs: the tables of processes, TTBR0 with its ASIDs, invalidations by
+//! ASID and updates of entries by hardware are recorded like the kernel's own.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use tempfile::NamedTempFile;
 use crate::image::built;
 use crate::trace::traces::{Recorded, SIZES, checked, record_ok, with_line};
 
-/// Boots with the program for tests, which does what `words` say, and records.
+/// Boots with the program for tests, which does what `words` name, and records.
 pub(crate) fn runs(words: &str, change: impl FnOnce(&mut Request)) -> Recorded {
     let file = NamedTempFile::new().unwrap();
     let program = |name| std::fs::read(built(name, "cargo xtask user")).unwrap();

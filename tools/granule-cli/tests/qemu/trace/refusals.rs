@@ -1,4 +1,4 @@
-//! Traces that cannot be had, or not to their end: one line says why.
+//! Traces that cannot be recorded, or not to their end: one line gives the reason.
 
 use granule_cli::boot::tree;
 use granule_cli::{LinearMap, Outcome, PageSize, Request};
@@ -38,7 +38,7 @@ fn a_kernel_that_panics_leaves_what_it_did_until_then() {
 
 #[test]
 fn areas_that_cannot_be_used_are_refused_by_the_kernel() {
-    for (word, said) in [
+    for (word, expected) in [
         ("granule.trace=1", "granule.trace= cannot be read"),
         ("granule.trace=0x48000001,0x10000", "whole 64K pages"),
         ("granule.trace=0x44000000,0x80000000", "at most 1G"),
@@ -53,7 +53,7 @@ fn areas_that_cannot_be_used_are_refused_by_the_kernel() {
         });
         let line = recorded.boot.last_line();
         assert_eq!(recorded.boot.outcome, Outcome::Refused, "{line}");
-        assert!(line.contains(said), "{line}");
+        assert!(line.contains(expected), "{line}");
     }
 }
 
@@ -69,7 +69,7 @@ fn files_that_cannot_be_written_are_refused_before_the_boot() {
 }
 
 #[test]
-fn an_exact_tree_must_ask_for_the_trace_itself() {
+fn an_exact_tree_must_request_the_trace_itself() {
     let dir = tempfile::tempdir().unwrap();
     let machine = Request {
         image: Some(image()),

@@ -173,7 +173,7 @@ fn work_before_a_deferred_tlbi_breaks_no_rule() {
 }
 
 /// A CPU that allows no live splits comes up, and the map of blocks becomes one of pages with the
-/// others off the tables. The CPU that does it may split: the model knows one level for all.
+/// others off the tables. The CPU that does it may split: the model has one level for all.
 #[test]
 fn a_map_that_is_rewritten_to_pages() {
     for size in SIZES {
@@ -209,7 +209,7 @@ fn changes(size: PageSize) {
     assert!(checked.header.complete && checked.header.cpus == CPUS);
     assert_eq!(checked.header.bbm_level, 2);
     assert!(recorded.number("test.stress.accesses") > 0);
-    // What was split was merged, and split again: more tables were freed than a boot alone frees.
+    // Blocks were split, merged, and split again: more tables were freed than a boot alone frees.
     let alone = of_level(&boot("").text(), 2, false).tally.freed_bytes;
     let (obtained, freed) = (checked.tally.obtained_bytes, checked.tally.freed_bytes);
     assert!(

@@ -1,4 +1,4 @@
-//! One trace, and what is wrong with it once a line is missing or another.
+//! One trace, and its violations once a line is missing or changed.
 
 use std::process::Output;
 
@@ -17,7 +17,7 @@ fn each_fault_in_a_trace_is_found() {
     boot_tables_that_stay_in_a_cache_are_found(&text);
     lines_that_a_loader_left_in_caches_are_maintained(&text);
     a_table_freed_early_or_behind_a_last_level_tlbi_is_found(&text);
-    the_command_says_so_with_its_exit_code(&text);
+    the_command_reports_it_with_its_exit_code(&text);
 }
 
 /// The rules that a trace breaks, each once.
@@ -132,18 +132,18 @@ fn command(trace: &str, options: &[&str]) -> Output {
         .unwrap()
 }
 
-fn the_command_says_so_with_its_exit_code(text: &str) {
+fn the_command_reports_it_with_its_exit_code(text: &str) {
     assert_eq!(
         command(text, &["--strict", "--bbm", "0"]).status.code(),
         Some(0)
     );
     let line = find(text, first_unmap(text), "tlbi ");
     let output = command(&with_line(text, line, None), &[]);
-    let said = String::from_utf8(output.stdout).unwrap();
-    assert_eq!(output.status.code(), Some(1), "{said}");
+    let printed = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{printed}");
     assert!(
-        said.starts_with("line ") && said.contains(": stale-translation: CPU 0 "),
-        "{said}"
+        printed.starts_with("line ") && printed.contains(": stale-translation: CPU 0 "),
+        "{printed}"
     );
     // Cut in the middle of a line, behind a line, and behind the header.
     let lines = text.lines().count();
@@ -156,8 +156,8 @@ fn the_command_says_so_with_its_exit_code(text: &str) {
         (header - 4, "line 1, column ".into()),
     ] {
         let output = command(&text[..length], &[]);
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(2), "{length}: {said}");
-        assert!(said.contains(&place), "{length}: {said}");
+        let printed = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{length}: {printed}");
+        assert!(printed.contains(&place), "{length}: {printed}");
     }
 }

@@ -1,4 +1,4 @@
-//! Recording a boot and checking text: what all rooms share.
+//! Records a boot and checks text: code that all rooms share.
 
 use std::path::PathBuf;
 
@@ -17,7 +17,7 @@ const STRICT: Options = Options {
     most_violations: 10,
 };
 
-/// A boot that was asked for a trace, and what became of it.
+/// A boot with a trace, and its result.
 pub(crate) struct Recorded {
     pub(crate) boot: Boot,
     pub(crate) path: PathBuf,

@@ -1,5 +1,5 @@
-//! How programs end, well and badly, and what the kernel makes of it; what it says where there is
-//! none to run.
+//! The ends of programs, good and bad, and the kernel's reports of them; its line where there is no
+//! program to run.
 
 use granule_cli::{Initramfs, Outcome, PageSize, Request};
 
@@ -39,7 +39,7 @@ fn remaining_processes_end_with_the_first_one() {
 
 /// The kernel's stack of a task has a guard, whatever the page size.
 #[test]
-fn a_task_that_uses_up_its_kernel_stack_is_told_by_the_guard() {
+fn a_task_that_uses_up_its_kernel_stack_is_caught_by_the_guard() {
     for (size, cpus) in [(PageSize::K4, 2), (PageSize::K16, 1), (PageSize::K64, 2)] {
         let request = Request {
             append: Some("granule.test=overflow-task".into()),
@@ -55,10 +55,11 @@ fn a_task_that_uses_up_its_kernel_stack_is_told_by_the_guard() {
     }
 }
 
-/// Where the guard is not right below a stack, because the frame has another owner there, an exception tells it. And a task that
-/// comes back from where it should not have been is told by the last word of its stack, whatever the page size.
+/// Where the guard is not right below a stack, because the frame has another owner there, an
+/// exception catches it. A task that comes back from below its stack is caught by the last word of
+/// its stack, whatever the page size.
 #[test]
-fn a_task_that_leaves_its_kernel_stack_without_a_fault_is_told() {
+fn a_task_that_leaves_its_kernel_stack_without_a_fault_is_caught() {
     let ends = |size, cpus, test: &str, reason: &str| {
         let request = Request {
             append: Some(format!("granule.test={test} -- storm")),
@@ -66,8 +67,8 @@ fn a_task_that_leaves_its_kernel_stack_without_a_fault_is_told() {
         };
         let archive = Initramfs::new().program("/init", &program());
         let ran = ends(&request, archive, Outcome::Panic);
-        let told = ran.reason.as_deref().unwrap_or_default();
-        assert!(told.contains(reason), "{size:?}: {told}");
+        let actual = ran.reason.as_deref().unwrap_or_default();
+        assert!(actual.contains(reason), "{size:?}: {actual}");
     };
     // With a CPU alone: another could run the owner of what is below before the interrupt comes.
     ends(
@@ -146,12 +147,16 @@ fn a_program_that_breaks_a_rule_is_ended_alone() {
 fn bad_pointers_are_errors() {
     for size in [PageSize::K4, PageSize::K16, PageSize::K64] {
         let ran = well(&machine(size, 1), "pointers", "pointed");
-        let told = ran
+        let unimplemented = ran
             .console
             .matches("which is not implemented: ENOSYS")
             .count();
-        // Two numbers that are known by none, and all that are too large together.
-        assert!((2..=4).contains(&told), "{told} in:\n{}", ran.console);
+        // Two unknown numbers, and all that are too large together.
+        assert!(
+            (2..=4).contains(&unimplemented),
+            "{unimplemented} in:\n{}",
+            ran.console
+        );
     }
 }
 
@@ -174,11 +179,11 @@ fn another_program_can_be_the_first() {
             .program("/bin/other", &program())
     };
     let ran = ends(&request, archive(), Outcome::Ok);
-    assert!(ran.says("path /bin/other"), "{}", ran.console);
+    assert!(ran.prints("path /bin/other"), "{}", ran.console);
     let request = machine(PageSize::K16, 1);
     let ran = ends(&request, archive(), Outcome::Ok);
     let line = "granule: the initramfs has no /init: no user space";
-    assert!(ran.says(line), "{}", ran.console);
+    assert!(ran.prints(line), "{}", ran.console);
     assert!(ran.json.get("user").is_none());
 }
 
@@ -193,11 +198,12 @@ fn the_first_process_may_be_a_script() {
         .program("/bin/prog", &program())
         .program("/init", b"#!/bin/prog hello\nnot read\n");
     let ran = ends(&request, archive, Outcome::Ok);
-    let said: Vec<_> = ran.console.lines().map(str::trim_end).collect();
+    let printed: Vec<_> = ran.console.lines().map(str::trim_end).collect();
     let arguments = ["/bin/prog", "hello", "/init", "more"];
     let arguments = arguments.map(|argument| format!("argument {argument}"));
     assert!(
-        said.windows(arguments.len())
+        printed
+            .windows(arguments.len())
             .any(|lines| lines == arguments),
         "{}",
         ran.console
@@ -205,7 +211,7 @@ fn the_first_process_may_be_a_script() {
 }
 
 #[test]
-fn a_file_that_is_no_program_is_refused_with_the_reason() {
+fn a_file_that_is_not_a_program_is_refused_with_the_reason() {
     let good = program();
     let mut other_machine = good.clone();
     other_machine[18] = 62;

@@ -16,14 +16,15 @@ pub(super) fn archive() -> Initramfs {
         .program("/lost", b"#!/none\n")
 }
 
-/// Runs one of the program's tests, which must end well and say so, with every frame given back.
+/// Runs one of the program's tests, which must end well and print its line, with every frame given
+/// back.
 fn well(request: &Request, words: &str, line: &str) -> Ran {
     let request = Request {
         append: Some(format!("-- {words}")),
         ..request.clone()
     };
     let ran = ends(&request, archive(), Outcome::Ok);
-    assert!(ran.says(line), "no {line:?} in:\n{}", ran.console);
+    assert!(ran.prints(line), "no {line:?} in:\n{}", ran.console);
     let frames = |when| ran.number(&format!("user.frames_{when}"));
     assert_eq!(frames("before"), frames("after"));
     ran
@@ -72,7 +73,7 @@ fn the_first_process_may_be_a_link_and_an_archive_may_be_bad() {
         ..machine(PageSize::K4, 1)
     };
     let ran = ends(&request, archive, Outcome::Ok);
-    assert!(ran.says("hello from process 1"), "{}", ran.console);
+    assert!(ran.prints("hello from process 1"), "{}", ran.console);
     let twice = Initramfs::new().file("/a", b"").file("/a/b", b"");
     let ran = ends(&request, twice, Outcome::Ok);
     assert!(

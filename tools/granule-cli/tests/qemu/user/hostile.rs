@@ -1,5 +1,5 @@
-//! Programs that mean harm, beside one that looks at itself all the time: nobody else notices, the
-//! kernel goes on, and every frame comes back. What each does is in `granule-user`.
+//! Hostile programs, beside one that checks itself all the time: no other program notices, the
+//! kernel goes on, and every frame comes back. The programs are in `granule-user`.
 
 use std::time::Duration;
 
@@ -235,20 +235,20 @@ fn damaged_programs_are_refused_or_end_themselves() {
             ..machine(size, cpus)
         };
         let ran = ends(&request, archive, Outcome::Ok);
-        assert!(ran.says("malformed"), "{}", ran.console);
+        assert!(ran.prints("malformed"), "{}", ran.console);
         let frames = |when| ran.number(&format!("user.frames_{when}"));
         assert_eq!(frames("before"), frames("after"));
         // Something of both kinds was tried.
-        let told = ran
+        let counts = ran
             .console
             .lines()
             .find(|line| line.starts_with("programs: "));
-        let told: Vec<u32> = told
+        let counts: Vec<u32> = counts
             .unwrap()
             .split([' ', ','])
             .filter_map(|word| word.parse().ok())
             .collect();
-        assert_eq!(told.iter().sum::<u32>(), 321, "{told:?}");
-        assert!(told[0] > 50 && told[1] > 50, "{told:?}");
+        assert_eq!(counts.iter().sum::<u32>(), 321, "{counts:?}");
+        assert!(counts[0] > 50 && counts[1] > 50, "{counts:?}");
     }
 }

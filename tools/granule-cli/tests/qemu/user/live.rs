@@ -47,7 +47,7 @@ fn a_fork_bomb_ends_at_the_limit(size: PageSize, cpus: u32, memory: u64) {
     let ran = does(&request, "bomb", Outcome::Ok);
     let most = ran.number("user.most_processes");
     let line = format!("{} processes beside the first", most - 1);
-    assert!(ran.says(&line), "no {line:?} in:\n{}", ran.console);
+    assert!(ran.prints(&line), "no {line:?} in:\n{}", ran.console);
     assert_eq!(ran.number("user.processes"), most);
     // Linux's rule, within a half of it for what the kernel takes first.
     let by_memory = (memory >> 17).min(4096);

@@ -1,4 +1,4 @@
-//! Booting a machine with programs on it: what all rooms share.
+//! Boots a machine with programs on it: code that all rooms share.
 
 use granule_cli::{Initramfs, Outcome, PageSize, Request};
 use serde_json::Value;
@@ -52,12 +52,14 @@ impl Ran {
         let value = path.split('.').fold(&self.json, |value, key| &value[key]);
         value
             .as_u64()
-            .unwrap_or_else(|| panic!("{path} is no number in {}", self.json))
+            .unwrap_or_else(|| panic!("{path} is not a number in {}", self.json))
     }
 
     /// Whether the console has this line.
-    pub(crate) fn says(&self, line: &str) -> bool {
-        self.console.lines().any(|said| said.trim_end() == line)
+    pub(crate) fn prints(&self, line: &str) -> bool {
+        self.console
+            .lines()
+            .any(|printed| printed.trim_end() == line)
     }
 }
 
@@ -78,7 +80,7 @@ pub(crate) fn ends(request: &Request, archive: Initramfs, outcome: Outcome) -> R
     }
 }
 
-/// The first process is the program for tests, which does what these words say.
+/// The first process is the program for tests, which does what these words name.
 #[track_caller]
 pub(crate) fn does(request: &Request, words: &str, outcome: Outcome) -> Ran {
     let append = request.append.clone().unwrap_or_default();
@@ -101,7 +103,7 @@ pub(crate) fn does(request: &Request, words: &str, outcome: Outcome) -> Ran {
 #[track_caller]
 pub(crate) fn well(request: &Request, words: &str, line: &str) -> Ran {
     let ran = does(request, words, Outcome::Ok);
-    assert!(ran.says(line), "no {line:?} in:\n{}", ran.console);
+    assert!(ran.prints(line), "no {line:?} in:\n{}", ran.console);
     assert_eq!(ran.number("user.exit_code"), 0);
     ran
 }

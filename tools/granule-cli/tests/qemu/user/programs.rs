@@ -1,5 +1,4 @@
-//! What programs do, and that it is as it must be: each test of the program for tests, on machines of
-//! every kind.
+//! The behaviour of programs: each test of the program for tests, on machines of every kind.
 
 use granule_cli::{PageSize, Request};
 
@@ -26,7 +25,7 @@ fn everywhere(words: &str, line: &str) {
 }
 
 #[test]
-fn a_program_says_hello_and_what_it_was_begun_with() {
+fn a_program_prints_hello_and_its_arguments() {
     for (size, bytes) in SIZES.into_iter().zip([4096, 16384, 65536]) {
         for cpus in [1, 2] {
             let ran = well(&machine(size, cpus), "hello you", "hello from process 1");
@@ -36,12 +35,12 @@ fn a_program_says_hello_and_what_it_was_begun_with() {
                 "argument you",
                 "path /init",
                 &format!("page size {bytes}"),
-                // What only looks like the kernel's is not taken for it.
+                // Lines that only look like the kernel's are not taken for them.
                 "@granul e outcome=panic",
                 "@granul e end",
                 "without a newline",
             ] {
-                assert!(ran.says(line), "no {line:?} in:\n{}", ran.console);
+                assert!(ran.prints(line), "no {line:?} in:\n{}", ran.console);
             }
             assert_eq!(ran.number("user.processes"), 1);
         }
@@ -99,7 +98,7 @@ fn a_parent_that_waits_for_its_vfork_child_can_be_ended() {
 }
 
 #[test]
-fn the_first_process_is_told_of_orphans_that_have_ended() {
+fn the_first_process_gets_orphans_that_have_ended() {
     everywhere("adopted", "adopted");
 }
 

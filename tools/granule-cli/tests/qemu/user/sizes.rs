@@ -16,7 +16,7 @@ fn pairs() -> impl Iterator<Item = (PageSize, PageSize)> {
         .filter(|(kernel, size)| kernel != size)
 }
 
-/// The size as the command line says it.
+/// The size as a word of the command line.
 fn name(size: PageSize) -> String {
     format!("{}k", size.bytes() >> 10)
 }
@@ -43,7 +43,8 @@ fn linked_for(bytes: u64) -> Vec<u8> {
     file
 }
 
-/// As [`linked_for`] 64K, with the note that asks for `bytes` in the place of a segment that is not loaded.
+/// As [`linked_for`] 64K, with the note that requests `bytes` in the place of a segment that is not
+/// loaded.
 fn noting(bytes: u64) -> Vec<u8> {
     let mut file = program();
     let offset = file.len().next_multiple_of(8);
@@ -56,7 +57,7 @@ fn noting(bytes: u64) -> Vec<u8> {
     let length = (file.len() - offset) as u64;
     let first = u64::from_le_bytes(file[32..40].try_into().unwrap()) as usize;
     let mut headers = (0..usize::from(file[56])).map(|index| first + index * 56);
-    // GNU_STACK says nothing to this kernel.
+    // GNU_STACK has no meaning to this kernel.
     let at = headers
         .find(|at| file[*at..at + 4] == 0x6474_e551_u32.to_le_bytes())
         .expect("a segment to spare");
@@ -76,7 +77,7 @@ fn says_pages(request: &Request, file: &[u8], bytes: u64) -> Ran {
         Initramfs::new().program("/init", file),
         Outcome::Ok,
     );
-    assert!(ran.says(&format!("page size {bytes}")), "{}", ran.console);
+    assert!(ran.prints(&format!("page size {bytes}")), "{}", ran.console);
     ran
 }
 
@@ -100,13 +101,14 @@ fn a_program_linked_for_4k_runs_on_every_kernel() {
 }
 
 #[test]
-fn a_program_for_which_no_size_is_left_gets_an_error_that_says_so() {
-    // CPU 1 says that it has no 4K pages.
+fn a_program_for_which_no_size_is_left_gets_an_error() {
+    // CPU 1 reports that it has no 4K pages.
     let request = appended(machine(PageSize::K64, 2), "arm64.fake_cpu=1:tgran4=15");
     let archive = Initramfs::new().program("/init", &linked_for(4096));
     let ran = ends(&request, archive, Outcome::Refused);
-    let line = "granule: /init cannot be run: no page size is left: programs have 16k, 64k on this boot, and the file allows 4k; link it for pages of 64K (-z max-page-size=65536)";
-    assert!(ran.says(line), "{}", ran.console);
+    let line = "granule: /init cannot be run: no page size is left: programs have 16k, 64k on this \
+                boot, and the file allows 4k; link it for pages of 64K (-z max-page-size=65536)";
+    assert!(ran.prints(line), "{}", ran.console);
     assert_eq!(ran.reason.as_deref(), Some("/init cannot be run: ENOEXEC"));
     says_pages(&request, &linked_for(16384), 16384);
 }
@@ -115,8 +117,9 @@ fn a_program_for_which_no_size_is_left_gets_an_error_that_says_so() {
 fn a_wish_that_cannot_be_granted_leaves_a_line() {
     let asks = appended(machine(PageSize::K64, 1), "user_pagesize=64k");
     let ran = says_pages(&asks, &linked_for(4096), 4096);
-    let line = "granule: /init runs with 4k pages: user_pagesize= requests pages of 65536 bytes: its segments are aligned to 4096 bytes, too few for pages of 65536 bytes";
-    assert!(ran.says(line), "{}", ran.console);
+    let line = "granule: /init runs with 4k pages: user_pagesize= requests pages of 65536 bytes: \
+                its segments are aligned to 4096 bytes, too few for pages of 65536 bytes";
+    assert!(ran.prints(line), "{}", ran.console);
 }
 
 #[test]
@@ -135,13 +138,13 @@ fn a_note_the_command_line_and_the_process_choose() {
         let ran = ends(&request, archive, Outcome::Ok);
         let page = format!("page size {}", size.bytes());
         for line in [&page, "argument you", "path /hello"] {
-            assert!(ran.says(line), "no {line:?} in:\n{}", ran.console);
+            assert!(ran.prints(line), "no {line:?} in:\n{}", ran.console);
         }
     }
 }
 
 #[test]
-fn pagesize_says_what_it_cannot_do() {
+fn pagesize_reports_what_it_cannot_do() {
     let runs = |cpu: &str, words: &str, status: u64, line: &str| {
         let request = Request {
             cpu: cpu.into(),
@@ -149,7 +152,7 @@ fn pagesize_says_what_it_cannot_do() {
         };
         let archive = Initramfs::new().program("/init", &pagesize());
         let ran = ends(&request, archive, Outcome::GuestExit);
-        assert!(ran.says(line), "no {line:?} in:\n{}", ran.console);
+        assert!(ran.prints(line), "no {line:?} in:\n{}", ran.console);
         assert_eq!(ran.number("user.exit_code"), status);
     };
     let none = "pagesize: programs cannot have 16k pages on this boot";
@@ -195,7 +198,8 @@ fn the_empty_root_serves_every_size() {
     }
 }
 
-/// What tests of memory, hostile programs, programs that fork and end each other, and the benchmark do.
+/// Runs tests of memory, hostile programs, programs that fork and end each other, and the
+/// benchmark.
 const TOGETHER: &str = "memory areas copies registers heap groups vfork pelted preempt sizes instructions \
     every-pointer signal-storm frames random,1,6 /bench,1048576,1";
 
@@ -205,8 +209,8 @@ fn lines(ran: &Ran) -> BTreeMap<String, u32> {
     for line in ran.console.lines().map(str::trim_end) {
         let line = match line.split_once(' ') {
             _ if line.is_empty() || line.contains("granule") => continue,
-            // What the kernel took for its map, how many children of the random test waited too long, and the
-            // count of tests.
+            // The cost of the kernel's map, how many children of the random test waited too long,
+            // and the count of tests.
             Some(("map_mem:" | "seed", _)) => continue,
             Some((_, "tests side by side")) => continue,
             Some(("bench", rest)) => rest.split(' ').next().unwrap_or(rest),
@@ -217,7 +221,8 @@ fn lines(ran: &Ran) -> BTreeMap<String, u32> {
     found
 }
 
-/// Programs of all three sizes at once on four CPUs say what each says alone, on the kernel of each size.
+/// Programs of all three sizes at once on four CPUs print what each prints alone, on the kernel of
+/// each size.
 #[test]
 fn programs_of_every_size_run_side_by_side_as_alone() {
     let request = |kernel| Request {
@@ -246,7 +251,7 @@ fn programs_of_every_size_run_side_by_side_as_alone() {
     for kernel in SIZES {
         let together = runs(kernel, &format!("beside {TOGETHER}"));
         let line = format!("{count} tests side by side");
-        assert!(together.says(&line), "{}", together.console);
+        assert!(together.prints(&line), "{}", together.console);
         assert_eq!(lines(&together), alone, "{kernel:?}: {}", together.console);
         for page in SIZES.map(PageSize::bytes) {
             let begins = format!("bench begin page={page} ");
@@ -268,7 +273,7 @@ fn a_file_is_copied_once_and_kept_until_memory_is_short() {
         let archive = Initramfs::new()
             .program("/init", &program())
             .program("/other", &other);
-        // What `pagesize` ends by when it is asked for what there is not.
+        // The exit codes of `pagesize` for requests that it cannot serve.
         let words = format!("-- cached {} 125", other.len());
         let words = format!("user_pagesize={} {words}", name(size));
         let ran = ends(
@@ -276,12 +281,12 @@ fn a_file_is_copied_once_and_kept_until_memory_is_short() {
             archive,
             Outcome::Ok,
         );
-        assert!(ran.says("cached"), "{}", ran.console);
+        assert!(ran.prints("cached"), "{}", ran.console);
     }
 }
 
-/// A program whose pages are larger than the pieces in which memory is free is refused what it asks for, and nothing
-/// else happens.
+/// A program whose pages are larger than the pieces in which memory is free is refused its request,
+/// and nothing else happens.
 #[test]
 fn larger_pages_are_refused_where_memory_is_in_pieces() {
     for (kernel, larger, cpus) in [

@@ -1,5 +1,5 @@
-//! A program that knows nothing of this kernel: Rust's standard library on musl, static, unmodified under
-//! every page size.
+//! A program written without this kernel in mind: Rust's standard library on musl, static,
+//! unmodified under every page size.
 
 use granule_cli::{Initramfs, Outcome, PageSize, Request};
 
@@ -30,7 +30,7 @@ fn a_program_with_a_standard_library_runs_on_every_page_size() {
         };
         let ran = ends(&request, archive(), Outcome::Ok);
         for line in ["std: /bin/prog, HOME=/", "std: all is well"] {
-            assert!(ran.says(line), "no {line:?} in:\n{}", ran.console);
+            assert!(ran.prints(line), "no {line:?} in:\n{}", ran.console);
         }
         let frames = |when| ran.number(&format!("user.frames_{when}"));
         assert_eq!(frames("before"), frames("after"));
@@ -39,7 +39,7 @@ fn a_program_with_a_standard_library_runs_on_every_page_size() {
 }
 
 #[test]
-fn missing_system_calls_are_told() {
+fn missing_system_calls_are_reported() {
     let request = Request {
         append: Some("rdinit=/bin/prog".into()),
         ..machine(PageSize::K16, 1)

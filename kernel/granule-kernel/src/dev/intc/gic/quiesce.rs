@@ -1,8 +1,8 @@
 //! Quiesces interrupts, for both GIC versions, by the registers that enable, pend and activate 32 interrupts
 //! each.
 //!
-//! Distributor and redistributor have these registers at the same offsets. The GIC is quiesced for a next
-//! kernel, which does not know which interrupts this one used.
+//! Distributor and redistributor have these registers at the same offsets. The GIC is quiesced for
+//! a next kernel, which has no record of the interrupts that this one used.
 
 use super::super::common::StillOn;
 use super::super::registers::Registers;

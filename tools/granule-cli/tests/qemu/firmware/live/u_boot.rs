@@ -34,10 +34,10 @@ fn booted(marker: &str, way: Way, request: &Request, name: &str) -> Ran {
         .program("/init", b"#!/bin/prog hello\n");
     let ran = ends(request, archive, Outcome::Ok);
     for line in &typed {
-        assert!(ran.says(&format!("=> {line}")), "{}", ran.console);
+        assert!(ran.prints(&format!("=> {line}")), "{}", ran.console);
     }
     let bytes = request.page_size.unwrap().bytes();
-    assert!(ran.says(&format!("page size {bytes}")), "{}", ran.console);
+    assert!(ran.prints(&format!("page size {bytes}")), "{}", ran.console);
     assert_eq!(ran.number("page_size"), bytes);
     ran
 }
@@ -84,7 +84,7 @@ fn long_bootargs_arrive_whole_and_no_initramfs_is_needed() {
 
 #[test]
 fn a_prompt_that_comes_back_ends_the_boot() {
-    // Without a PE header it is no EFI program.
+    // Without a PE header it is not an EFI program.
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), guests::prints("never", 2)).unwrap();
     let request = Request {

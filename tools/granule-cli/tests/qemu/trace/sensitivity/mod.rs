@@ -1,11 +1,12 @@
-//! How much the checker notices: one event is taken out of a good trace, and two judges look at the rest.
+//! The sensitivity of the checker: one event is taken out of a good trace, and two judges check the
+//! rest.
 //!
-//! `granule check`'s model, in its default mode, *notices* or does not. `granule_testing::mattering` says
-//! whether the removal *matters*. The two share the reader of traces, and no code of the judgement.
-//! docs/reliability.md has the last result.
+//! `granule check`'s model, in its default mode, *notices* or does not.
+//! `granule_testing::mattering` decides whether the removal *matters*. The two share the reader of
+//! traces, and no code of the judgement. docs/reliability.md has the last result.
 //!
-//! A trace of another kernel is long, and says nothing of what the kernel relies on. So both look at a
-//! window of the events that follow, and neither at an end of it.
+//! A trace of another kernel is long, and does not record what the kernel relies on. So both judges
+//! check a window of the events that follow, and neither checks the end of the trace.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::File;
@@ -20,7 +21,7 @@ use crate::trace::programs::runs;
 use crate::trace::traces::Recorded;
 use granule_testing::mattering::{Machine, matters};
 
-/// Removals of each kind, from one trace. The soak asks for more, from all.
+/// Removals of each kind, from one trace. The soak runs more, from all.
 const REMOVALS: usize = 3;
 /// The most removals of like events with like events before them: a loop would be most of the sample.
 const ALIKE: u64 = 4;
@@ -45,7 +46,7 @@ fn seed() -> u64 {
 struct Trace {
     config: Config,
     events: Vec<(u32, Event)>,
-    /// What the model reports of the whole trace: the rule and the event.
+    /// The model's reports on the whole trace: the rule and the event.
     known: HashSet<(Rule, u64)>,
     /// The events after a removal that are looked at; `None`: all of them, and the end.
     window: Option<usize>,
@@ -81,8 +82,8 @@ impl Trace {
         trace
     }
 
-    /// Goes on with the events from `from` to `to`, and at the end of the trace with what is relied on
-    /// there. Returns whether `found` asked to stop at what the model reports.
+    /// Goes on with the events from `from` to `to`, and at the end of the trace with what is relied
+    /// on there. Returns whether `found` stopped at a report of the model.
     fn replay(
         &self,
         model: &mut Model,
@@ -301,7 +302,7 @@ fn mattering_removals_from_recordings_of_linux_are_noticed() {
         measure(&trace, &mut rows);
     }
     judge(&rows);
-    // Fewer would say little.
+    // Fewer would prove little.
     if removals().is_some_and(|number| number >= 100) {
         for family in ["tlbi", "dsb"] {
             let (mattered, _) = family_of(&rows, family);
@@ -313,10 +314,10 @@ fn mattering_removals_from_recordings_of_linux_are_noticed() {
     }
 }
 
-/// What a fault leaves out matters in one trace of another kernel, which was recorded without faults: some of
-/// what its instructions did is used. `GRANULE_SENSITIVITY_PLACES` has the addresses of each fault's
-/// instructions with commas, and semicolons between faults. `all`: every TLBI and barrier, with what the
-/// checker notices, and none needs to matter.
+/// The events that a fault leaves out matter in one trace of another kernel, which was recorded
+/// without faults: some effects of its instructions are used. `GRANULE_SENSITIVITY_PLACES` has the
+/// addresses of each fault's instructions with commas, and semicolons between faults. `all`: every
+/// TLBI and barrier, with what the checker notices, and none needs to matter.
 #[test]
 #[ignore = "GRANULE_SENSITIVITY_TRACES and GRANULE_SENSITIVITY_PLACES name trace and instructions"]
 fn planted_faults_matter() {

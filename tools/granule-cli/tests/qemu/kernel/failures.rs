@@ -1,4 +1,5 @@
-//! How failures of a running kernel are told: panic, exceptions, the stack's end, and time, in [`live`].
+//! Reports of failures of a running kernel: panic, exceptions, the stack's end, and time, in
+//! [`live`].
 
 use granule_cli::{Outcome, Request};
 
