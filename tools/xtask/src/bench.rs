@@ -20,7 +20,7 @@ use xtask::workspace::{KERNEL_TARGET, build_executable, capture, cargo, root, ru
 const NAMES: [&str; 5] = ["bytes", "leaf_bytes", "calls", "subject", "step"];
 
 #[derive(Debug, Args)]
-pub(crate) struct Options {
+pub(crate) struct BenchOptions {
     /// Builds with different amounts of unrelated code
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=10))]
     builds: u16,
@@ -41,7 +41,7 @@ pub(crate) struct Options {
     cpu: Option<usize>,
 }
 
-impl Options {
+impl BenchOptions {
     /// The arguments of `granule-bench`.
     fn arguments(&self) -> Vec<String> {
         let rounds = self.rounds.map(|rounds| format!("--rounds={rounds}"));
@@ -52,7 +52,7 @@ impl Options {
     }
 }
 
-pub(crate) fn bench(options: &Options) -> Result<()> {
+pub(crate) fn bench(options: &BenchOptions) -> Result<()> {
     let result = if options.instructions {
         json!({"rows": counts()?})
     } else {

@@ -29,7 +29,7 @@ const REPEATED: usize = 3;
 const ENOUGH: usize = 2;
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct Options {
+pub(crate) struct TestOptions {
     /// Run only this step, and those that it needs; may be given several times
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
@@ -49,7 +49,7 @@ pub(crate) struct Options {
 }
 
 /// Runs the chosen steps. The last line is `N passed, N failed`.
-pub(crate) fn test(options: &Options) -> Result<ExitCode> {
+pub(crate) fn test(options: &TestOptions) -> Result<ExitCode> {
     if let [name, again @ ..] = &*options.step {
         return step(name, again, options.part);
     }

@@ -19,14 +19,14 @@ const SECONDS: u32 = 3;
 
 /// The options of the command.
 #[derive(Debug, Args)]
-pub(crate) struct Options {
+pub(crate) struct DiskOptions {
     /// The disk's file; default: target/granule/disk.img
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
 }
 
 /// Builds everything and writes the disk.
-pub(crate) fn make(options: &Options) -> Result<()> {
+pub(crate) fn make(options: &DiskOptions) -> Result<()> {
     image::image(None)?;
     user::build()?;
     let granule = target_dir().join("granule");

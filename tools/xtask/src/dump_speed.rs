@@ -20,7 +20,7 @@ use crate::results::cpu_of_children;
 use xtask::workspace::build_executable;
 
 #[derive(Debug, Args)]
-pub(crate) struct Options {
+pub(crate) struct DumpSpeedOptions {
     /// Timed runs of each row
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
     rounds: u16,
@@ -60,7 +60,7 @@ impl Map {
     }
 }
 
-pub(crate) fn measure(options: &Options) -> Result<()> {
+pub(crate) fn measure(options: &DumpSpeedOptions) -> Result<()> {
     let granule = build_executable(&["--release", "-p", "granule-cli", "--bin", "granule"])?;
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("memory");

@@ -49,7 +49,7 @@ pub const QEMUS: [Qemu; 2] = [Qemu::Installed, Qemu::Fetched];
 
 /// One boot.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Case {
+pub struct FirmwareBoot {
     /// The firmware that starts the kernel.
     pub firmware: Firmware,
     /// Whether ACPI's tables alone describe the machine.
@@ -77,14 +77,14 @@ pub struct Files<'a> {
 
 /// Every case on these QEMUs.
 #[must_use]
-pub fn full(qemus: &[Qemu]) -> Vec<Case> {
+pub fn full(qemus: &[Qemu]) -> Vec<FirmwareBoot> {
     let mut cases = Vec::new();
     for (firmware, descriptions) in STARTS {
         for &acpi in descriptions {
             for el in ELS {
                 for page_size in PageSize::ALL {
                     for cpus in CPUS {
-                        cases.extend(qemus.iter().map(|&qemu| Case {
+                        cases.extend(qemus.iter().map(|&qemu| FirmwareBoot {
                             firmware,
                             acpi,
                             el,
@@ -102,7 +102,7 @@ pub fn full(qemus: &[Qemu]) -> Vec<Case> {
 
 /// The cases that run with the tools that `cargo xtask setup` installs.
 #[must_use]
-pub fn installed() -> Vec<Case> {
+pub fn installed() -> Vec<FirmwareBoot> {
     let mut cases = full(&[Qemu::Installed]);
     cases.retain(|case| !case.firmware.has_loader());
     cases
@@ -110,11 +110,11 @@ pub fn installed() -> Vec<Case> {
 
 /// A few of the cases, with every pair of values that occurs in any of them.
 #[must_use]
-pub fn covering(cases: &[Case]) -> Vec<Case> {
-    pairwise::covering(cases, Case::values)
+pub fn covering(cases: &[FirmwareBoot]) -> Vec<FirmwareBoot> {
+    pairwise::covering(cases, FirmwareBoot::values)
 }
 
-impl Case {
+impl FirmwareBoot {
     fn values(&self) -> Vec<u64> {
         let start = STARTS.iter().position(|(it, _)| *it == self.firmware);
         vec![
@@ -206,7 +206,7 @@ fn is_clean(trace: &Path) -> Result<()> {
     Ok(())
 }
 
-impl Expected for Case {
+impl Expected for FirmwareBoot {
     fn arguments(&self) -> Vec<String> {
         let mut words = vec![
             format!("--firmware={}", self.firmware.word()),
@@ -252,7 +252,7 @@ impl Expected for Case {
     }
 }
 
-impl fmt::Display for Case {
+impl fmt::Display for FirmwareBoot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.arguments().join(" "))?;
         match self.qemu {

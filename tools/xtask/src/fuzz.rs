@@ -24,7 +24,7 @@ const RUNS: u32 = 5000;
 
 /// The options of `cargo xtask fuzz`.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Options {
+pub(crate) struct FuzzOptions {
     /// Run each target for this time; else for 5000 inputs
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     seconds: Option<u32>,
@@ -40,7 +40,7 @@ pub(crate) struct Target {
 }
 
 /// Builds the targets and runs them, two at a time.
-pub(crate) fn fuzz(options: &Options) -> Result<()> {
+pub(crate) fn fuzz(options: &FuzzOptions) -> Result<()> {
     let targets = chosen(&options.only)?;
     let seed = std::env::var("GRANULE_FUZZ_SEED").unwrap_or_else(|_| "1".into());
     ensure!(

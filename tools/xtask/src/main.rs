@@ -86,7 +86,7 @@ enum Command {
     /// Build the user programs that tests run on the kernel
     User,
     /// Make a disk for firmware to boot from, with a boot loader that apt fetches: target/granule/disk.img
-    Disk(disk::Options),
+    Disk(disk::DiskOptions),
     /// Build the probe, a next kernel that only looks: target/granule/Image-probe
     Probe,
     /// Only check the kernel's MMU-off code
@@ -113,15 +113,15 @@ enum Command {
     /// Write the library's public interface to crates/granule/api.txt, which a step compares
     Api,
     /// Time the library beside other crates in several builds, the worst of which counts, or count its instructions on arm64
-    Bench(bench::Options),
+    Bench(bench::BenchOptions),
     /// Time `granule dump` on 64 GiB in 4K pages
-    DumpSpeed(dump_speed::Options),
+    DumpSpeed(dump_speed::DumpSpeedOptions),
     /// Measure every figure of the documents and write it where it stands
     Figures(figures::Options),
     /// Make the page of `granule report` of this kernel with each page size
-    Report(report::Options),
+    Report(report::ReportOptions),
     /// Run every test, host and QEMU
-    Test(ci::Options),
+    Test(ci::TestOptions),
     /// Add the summary of a run, target/ci/summary.json, to docs/results/ci.jsonl
     Record {
         /// The summary
@@ -137,11 +137,11 @@ enum Command {
         words: Vec<std::ffi::OsString>,
     },
     /// Run the libraries' tests under Miri, all or a part
-    Miri(miri::Options),
+    Miri(miri::MiriOptions),
     /// Build the fuzz targets with the pinned nightly, and run each, guided by coverage
-    Fuzz(fuzz::Options),
+    Fuzz(fuzz::FuzzOptions),
     /// The long form of the tests, resumable, at most six hours
-    Soak(soak::Options),
+    Soak(soak::SoakOptions),
 }
 
 fn main() -> ExitCode {

@@ -57,7 +57,7 @@ const ELS: &[u32] = &[1, 2];
 
 /// One boot of the matrix.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Case {
+pub(crate) struct MatrixBoot {
     /// Index into `CPUS`.
     cpu: usize,
     /// In KiB.
@@ -70,7 +70,7 @@ pub(crate) struct Case {
     pub(crate) linear_map: Option<&'static str>,
 }
 
-impl Case {
+impl MatrixBoot {
     fn cpu(&self) -> &'static Cpu {
         &CPUS[self.cpu]
     }
@@ -136,7 +136,7 @@ impl Case {
     }
 }
 
-impl Expected for Case {
+impl Expected for MatrixBoot {
     fn arguments(&self) -> Vec<String> {
         let mut words = vec![
             format!("--cpu={}", self.cpu().name),
@@ -176,14 +176,14 @@ impl Expected for Case {
     }
 }
 
-impl std::fmt::Display for Case {
+impl std::fmt::Display for MatrixBoot {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.arguments().join(" "))
     }
 }
 
 /// Every case that the CPUs allow.
-pub(crate) fn full() -> Vec<Case> {
+pub(crate) fn full() -> Vec<MatrixBoot> {
     let mut cases = Vec::new();
     for (cpu, model) in CPUS.iter().enumerate() {
         for &page_size in model.page_sizes {
@@ -191,7 +191,7 @@ pub(crate) fn full() -> Vec<Case> {
                 for &el in ELS {
                     for &rodata in RODATA {
                         let (memory, linear_map) = (None, None);
-                        cases.push(Case {
+                        cases.push(MatrixBoot {
                             cpu,
                             page_size,
                             va_bits,
@@ -210,13 +210,13 @@ pub(crate) fn full() -> Vec<Case> {
 
 /// A few boots that contain every pair of values that occurs in any case, the image's kind among the values: true is
 /// the image with hooks for tests.
-pub(crate) fn covering() -> Vec<(Case, bool)> {
-    let each = |case: Case| [(case.clone(), false), (case, true)];
+pub(crate) fn covering() -> Vec<(MatrixBoot, bool)> {
+    let each = |case: MatrixBoot| [(case.clone(), false), (case, true)];
     let all: Vec<_> = full().into_iter().flat_map(each).collect();
     pairwise::covering(&all, values)
 }
 
-fn values((case, test): &(Case, bool)) -> Vec<u32> {
+fn values((case, test): &(MatrixBoot, bool)) -> Vec<u32> {
     let mut values = case.values();
     values.push(u32::from(*test));
     values
@@ -224,7 +224,7 @@ fn values((case, test): &(Case, bool)) -> Vec<u32> {
 
 /// `count` cases drawn from the matrix, with a memory size and a strategy added; the same for the same
 /// seed.
-pub(crate) fn random(seed: u64, count: usize) -> Vec<Case> {
+pub(crate) fn random(seed: u64, count: usize) -> Vec<MatrixBoot> {
     const MEMORY: &[&str] = &["256M", "384M", "1G", "1539M", "3G", "4G", "6G", "16G"];
     const STRATEGIES: &[&str] = &["base", "direct"];
     let all = full();
@@ -250,7 +250,7 @@ mod tests {
         // a53 and a72: 2 sizes × 5 VA × 2 EL × 4 rodata; a76, n1: 3 × 5 × 8; max: 3 × 6 × 8.
         assert_eq!(all.len(), 2 * 80 + 2 * 120 + 144);
         assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), all.len());
-        let old = |c: &&Case| c.cpu().name == "cortex-a72";
+        let old = |c: &&MatrixBoot| c.cpu().name == "cortex-a72";
         assert!(
             all.iter()
                 .filter(old)
@@ -291,7 +291,7 @@ mod tests {
         );
     }
 
-    fn case(cpu: &str, rodata: &'static str) -> Case {
+    fn case(cpu: &str, rodata: &'static str) -> MatrixBoot {
         let all = full();
         let found = all
             .iter()
@@ -299,7 +299,7 @@ mod tests {
         found.unwrap().clone()
     }
 
-    fn record(case: &Case) -> Value {
+    fn record(case: &MatrixBoot) -> Value {
         json!({
             "page_size": u64::from(case.page_size) << 10, "page_size_source": "command-line",
             "va_bits": case.va_bits, "entry_el": case.el, "run_el": case.run_el(),

@@ -15,7 +15,7 @@ use crate::tools;
 use xtask::workspace::{self, root};
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct Options {
+pub(crate) struct MiriOptions {
     /// Only this part, of ten, of the integration tests
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(..PARTS))]
     part: Option<u64>,
@@ -25,7 +25,7 @@ pub(crate) struct Options {
 }
 
 /// Runs what the options choose, or all.
-pub(crate) fn chore(options: &Options) -> Result<()> {
+pub(crate) fn chore(options: &MiriOptions) -> Result<()> {
     let which = match options.part {
         Some(part) => Which::Part(part),
         None if options.slow => Which::Slow,

@@ -28,7 +28,7 @@ const WATCH: &str = "<script>const errors = []; \
 const CHECK: &str = include_str!("report/check.js");
 
 #[derive(Debug, Args)]
-pub(crate) struct Options {
+pub(crate) struct ReportOptions {
     /// File to write, instead of target/granule/report.html
     #[arg(short, long, value_name = "FILE.html")]
     output: Option<PathBuf>,
@@ -41,7 +41,7 @@ pub(crate) struct Options {
 }
 
 /// Boots the kernel with each page size and makes the page.
-pub(crate) fn make(options: &Options) -> Result<()> {
+pub(crate) fn make(options: &ReportOptions) -> Result<()> {
     let image = image::image(None)?;
     let granule = boot::build_cli()?;
     let folder = tempfile::tempdir()?;

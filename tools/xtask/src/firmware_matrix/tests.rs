@@ -15,7 +15,7 @@ fn the_matrix_has_every_combination_once() {
 
 #[test]
 fn the_samples_cover_every_pair_and_are_small() {
-    let pairs = |cases: &[Case]| {
+    let pairs = |cases: &[FirmwareBoot]| {
         let each = cases.iter().map(|case| pairwise::pairs(&case.values()));
         each.flatten().collect::<BTreeSet<_>>()
     };
@@ -28,8 +28,8 @@ fn the_samples_cover_every_pair_and_are_small() {
     }
 }
 
-fn case(firmware: Firmware, acpi: bool) -> Case {
-    Case {
+fn case(firmware: Firmware, acpi: bool) -> FirmwareBoot {
+    FirmwareBoot {
         firmware,
         acpi,
         el: 2,
@@ -39,7 +39,7 @@ fn case(firmware: Firmware, acpi: bool) -> Case {
     }
 }
 
-fn record(case: &Case) -> Value {
+fn record(case: &FirmwareBoot) -> Value {
     let ram = MEMORY - u64::from(case.is_efi()) * (8 << 20);
     json!({
         "qemu": {"firmware": case.firmware.word(), "version": "10.0.8"},

@@ -50,7 +50,7 @@ const WITHOUT_VHE: usize = 1;
 
 /// One boot of two kernels.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Case {
+pub(crate) struct KexecBoot {
     /// Index into `MACHINES`.
     machine: usize,
     cpus: u32,
@@ -65,7 +65,7 @@ pub(crate) struct Case {
     payload: Option<usize>,
 }
 
-impl Case {
+impl KexecBoot {
     /// In place, on the smallest machine.
     fn new(machine: usize, el: u32, (from, to): (u32, u32)) -> Self {
         Self {
@@ -91,7 +91,7 @@ impl Case {
     }
 }
 
-impl Expected for Case {
+impl Expected for KexecBoot {
     fn arguments(&self) -> Vec<String> {
         let mut words = vec![
             format!("--cpu={}", self.machine().cpu),
@@ -153,7 +153,7 @@ impl Expected for Case {
     }
 }
 
-impl Case {
+impl KexecBoot {
     /// Exactly two kernels, every given file, and all bytes copied or none.
     fn moved(&self, record: &Value) -> anyhow::Result<Vec<String>> {
         let mut wrong = Vec::new();
@@ -203,7 +203,7 @@ impl Case {
     }
 }
 
-impl std::fmt::Display for Case {
+impl std::fmt::Display for KexecBoot {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.arguments().join(" "))
     }
@@ -218,18 +218,18 @@ fn pairs() -> impl Iterator<Item = (u32, u32)> {
 /// Every page size into every other, on every number of CPUs, at either level, in every way. Cases that are
 /// more alike get fewer machines: every page size into itself in every way, and without VHE every pair
 /// once, with ways and CPUs that take turns.
-pub(crate) fn full() -> Vec<Case> {
+pub(crate) fn full() -> Vec<KexecBoot> {
     let mut cases = Vec::new();
     for pair in pairs() {
         let same = pair.0 == pair.1;
         for &el in MACHINES[WITH_VHE].els {
             for &cpus in CPUS {
                 for &(copy, uncached) in WAYS {
-                    cases.extend((!same || (el, cpus) == (2, 2)).then(|| Case {
+                    cases.extend((!same || (el, cpus) == (2, 2)).then(|| KexecBoot {
                         cpus,
                         copy,
                         uncached,
-                        ..Case::new(WITH_VHE, el, pair)
+                        ..KexecBoot::new(WITH_VHE, el, pair)
                     }));
                 }
             }
@@ -238,12 +238,12 @@ pub(crate) fn full() -> Vec<Case> {
     for (turn, pair) in pairs().enumerate() {
         let (copy, uncached) = WAYS[turn % WAYS.len()];
         for &el in MACHINES[WITHOUT_VHE].els {
-            cases.push(Case {
+            cases.push(KexecBoot {
                 // Three pairs have the same first size.
                 cpus: CPUS[(turn + turn / 3) % CPUS.len()],
                 copy,
                 uncached,
-                ..Case::new(WITHOUT_VHE, el, pair)
+                ..KexecBoot::new(WITHOUT_VHE, el, pair)
             });
         }
     }
@@ -251,7 +251,7 @@ pub(crate) fn full() -> Vec<Case> {
 }
 
 /// `count` cases with a memory size and a disk drawn as well; the same for the same seed.
-pub(crate) fn random(seed: u64, count: usize) -> Vec<Case> {
+pub(crate) fn random(seed: u64, count: usize) -> Vec<KexecBoot> {
     const MEMORY: &[&str] = &["256M", "384M", "1G", "1539M", "3G", "6G", "16G"];
     let mut random = fastrand::Rng::with_seed(seed);
     let pairs: Vec<_> = pairs().collect();
@@ -262,13 +262,13 @@ pub(crate) fn random(seed: u64, count: usize) -> Vec<Case> {
         let (copy, uncached) = *random.choice(WAYS)?;
         // Disks of some bytes are as frequent as disks of some MiB.
         let bits = random.u32(4..=24);
-        Some(Case {
+        Some(KexecBoot {
             cpus: random.u32(1..=4),
             copy,
             uncached,
             memory: random.choice(MEMORY)?,
             payload: Some(random.usize(1..=1 << bits)),
-            ..Case::new(machine, *el, *pair)
+            ..KexecBoot::new(machine, *el, *pair)
         })
     };
     (0..count).filter_map(|_| draw()).collect()

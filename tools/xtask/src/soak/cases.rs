@@ -38,13 +38,13 @@ const RANDOM_KEXEC: usize = 10;
 #[derive(Clone, Debug)]
 pub(crate) enum Work {
     Program(Program),
-    Boot(matrix::Case),
-    Kexec(kexec::Case),
+    Boot(matrix::MatrixBoot),
+    Kexec(kexec::KexecBoot),
 }
 
 /// One case of the soak.
 #[derive(Clone, Debug)]
-pub(crate) struct Case {
+pub(crate) struct SoakCase {
     pub(crate) name: String,
     pub(crate) work: Work,
     /// The command that repeats it alone.
@@ -55,7 +55,7 @@ pub(crate) struct Case {
     pub(crate) expected: Duration,
 }
 
-impl Case {
+impl SoakCase {
     /// A program that keeps one core busy. It counts as hung long after its expected end, on a busy machine too.
     fn program(name: impl Into<String>, minutes: f32, mut program: Program) -> Self {
         let expected = MINUTE.mul_f32(minutes);
@@ -88,11 +88,11 @@ impl Case {
         }
     }
 
-    fn one_kernel(case: matrix::Case) -> Self {
+    fn one_kernel(case: matrix::MatrixBoot) -> Self {
         Self::boot(&case, Work::Boot(case.clone()))
     }
 
-    fn two_kernels(case: kexec::Case) -> Self {
+    fn two_kernels(case: kexec::KexecBoot) -> Self {
         Self::boot(&case, Work::Kexec(case.clone()))
     }
 
@@ -110,7 +110,7 @@ impl Case {
 /// targets, systems of others, the whole QEMU matrix, kernels that leave for others, and random
 /// boots of both. Steps of `make test-all` that would draw nothing and last no longer here are not
 /// cases: a repetition would add nothing.
-pub(crate) fn all(seed: u64, random: usize) -> Result<Vec<Case>> {
+pub(crate) fn all(seed: u64, random: usize) -> Result<Vec<SoakCase>> {
     let mut cases = vec![model(seed), properties(seed)];
     cases.extend(fuzz(seed)?);
     cases.extend(under_miri());
@@ -123,12 +123,12 @@ pub(crate) fn all(seed: u64, random: usize) -> Result<Vec<Case>> {
     boots.extend(matrix::random(seed, random));
     boots.sort();
     boots.dedup();
-    cases.extend(boots.into_iter().map(Case::one_kernel));
+    cases.extend(boots.into_iter().map(SoakCase::one_kernel));
     let mut leaving = kexec::full();
     leaving.extend(kexec::random(seed, RANDOM_KEXEC));
     leaving.sort();
     leaving.dedup();
-    cases.extend(leaving.into_iter().map(Case::two_kernels));
+    cases.extend(leaving.into_iter().map(SoakCase::two_kernels));
     Ok(cases)
 }
 
@@ -143,18 +143,18 @@ fn cargo(words: &str, variables: &[(&'static str, String)], tests: bool) -> Prog
     }
 }
 
-fn model(seed: u64) -> Case {
+fn model(seed: u64) -> SoakCase {
     let variables = [
         ("GRANULE_HARNESS_SEED", seed.to_string()),
         ("GRANULE_HARNESS_OPERATIONS", OPERATIONS.to_string()),
     ];
     let words = format!("test -p granule-model --test harness -- --nocapture {HARNESS}");
     let name = format!("model harness, {OPERATIONS} operations");
-    Case::program(name, 17.0, cargo(&words, &variables, true)).alone()
+    SoakCase::program(name, 17.0, cargo(&words, &variables, true)).alone()
 }
 
 /// The properties and interleavings of the host tests, with other draws than in `make test`.
-fn properties(seed: u64) -> Case {
+fn properties(seed: u64) -> SoakCase {
     // Far from the seed of `packages::draws`.
     let drawn = (seed * 1_000_000).to_string();
     let variables = [
@@ -165,11 +165,11 @@ fn properties(seed: u64) -> Case {
     let words = "test --no-fail-fast -p granule -p granule-boot -p granule-kexec -p granule-trace \
                  -p granule-model -p granule-kcore --all-features --lib --bins --tests";
     let name = format!("properties and interleavings, {TIMES} times as many cases");
-    Case::program(name, 4.0, cargo(words, &variables, true)).alone()
+    SoakCase::program(name, 4.0, cargo(words, &variables, true)).alone()
 }
 
 /// Each fuzz target, guided by coverage. Two run at a time.
-fn fuzz(seed: u64) -> Result<Vec<Case>> {
+fn fuzz(seed: u64) -> Result<Vec<SoakCase>> {
     let own = std::env::current_exe().context("xtask does not know where it is")?;
     let cases = targets()?.into_iter().map(|target| {
         let name = target.name;
@@ -179,8 +179,8 @@ fn fuzz(seed: u64) -> Result<Vec<Case>> {
             program: own.clone(),
             ..cargo(&words, &variables, false)
         };
-        let case = Case::program(format!("fuzz {name}, {FUZZ_SECONDS} s"), 1.1, program);
-        Case {
+        let case = SoakCase::program(format!("fuzz {name}, {FUZZ_SECONDS} s"), 1.1, program);
+        SoakCase {
             typed: format!("GRANULE_FUZZ_SEED={seed} cargo xtask {words}"),
             ..case
         }
@@ -189,23 +189,23 @@ fn fuzz(seed: u64) -> Result<Vec<Case>> {
 }
 
 /// The integration tests under Miri, of which each run of CI has a part. Two run at a time.
-fn under_miri() -> impl Iterator<Item = Case> {
+fn under_miri() -> impl Iterator<Item = SoakCase> {
     (0..PARTS).map(|part| {
         let words = format!("xtask miri --part {part}");
-        Case::program(format!("Miri, part {part}"), 6.0, cargo(&words, &[], true))
+        SoakCase::program(format!("Miri, part {part}"), 6.0, cargo(&words, &[], true))
     })
 }
 
 /// A test of kernels in QEMU, on the image and the programs that the soak built. Not alone: in a guest with more CPUs than
 /// the host, a CPU waits in each TLBI for CPUs that the host does not run. Another guest uses that time.
-fn guests(name: String, minutes: f32, test: &str, variables: [(&'static str, u64); 2]) -> Case {
+fn guests(name: String, minutes: f32, test: &str, variables: [(&'static str, u64); 2]) -> SoakCase {
     let variables = variables.map(|(name, value)| (name, value.to_string()));
     let words = format!("test -p granule-cli --test qemu -- --nocapture {test}");
-    Case::program(name, minutes, cargo(&words, &variables, true))
+    SoakCase::program(name, minutes, cargo(&words, &variables, true))
 }
 
 /// System calls of every number with arguments of every kind, from EL0.
-fn hostile_calls(seed: u64) -> Case {
+fn hostile_calls(seed: u64) -> SoakCase {
     let variables = [
         ("GRANULE_HOSTILE_SEED", seed * 1_000_000),
         ("GRANULE_HOSTILE_CHILDREN", HOSTILE_CHILDREN),
@@ -215,7 +215,7 @@ fn hostile_calls(seed: u64) -> Case {
 }
 
 /// Events taken out of traces of boots, one at a time: the checker must notice those that matter.
-fn sensitivity(seed: u64) -> Case {
+fn sensitivity(seed: u64) -> SoakCase {
     let variables = [
         ("GRANULE_SENSITIVITY_SEED", seed),
         ("GRANULE_SENSITIVITY_REMOVALS", REMOVALS),
@@ -230,19 +230,19 @@ fn sensitivity(seed: u64) -> Case {
 }
 
 /// The library's instructions in each kind of build.
-fn instructions() -> Case {
+fn instructions() -> SoakCase {
     let words = "xtask figures --check --only instructions";
-    Case::program("instructions of the library", 1.0, cargo(words, &[], false)).alone()
+    SoakCase::program("instructions of the library", 1.0, cargo(words, &[], false)).alone()
 }
 
 /// The tests that stress CPUs in real time, which `make test` leaves out.
-fn stress_in_real_time() -> Case {
+fn stress_in_real_time() -> SoakCase {
     let words = "test -p granule-cli --test qemu -- --nocapture --ignored live::";
-    Case::program("stress in real time", 3.0, cargo(words, &[], true))
+    SoakCase::program("stress in real time", 3.0, cargo(words, &[], true))
 }
 
 /// Changes of permissions beside other CPUs' accesses, a case for each page size.
-fn stress(seed: u64) -> impl Iterator<Item = Case> {
+fn stress(seed: u64) -> impl Iterator<Item = SoakCase> {
     ["4k", "16k", "64k"].into_iter().map(move |size| {
         let variables = [
             ("GRANULE_STRESS_CHANGES", STRESS_CHANGES),
@@ -275,10 +275,10 @@ const PEERS: [(&str, &str, f32); 14] = [
     ("kernels that Linux leaves for", "from-linux", 1.0),
 ];
 
-fn peers() -> impl Iterator<Item = Case> {
+fn peers() -> impl Iterator<Item = SoakCase> {
     PEERS.into_iter().map(|(name, part, minutes)| {
         let words = format!("run --quiet --package granule-peers -- --only {part}");
-        Case::program(name, minutes, cargo(&words, &[], false)).alone()
+        SoakCase::program(name, minutes, cargo(&words, &[], false)).alone()
     })
 }
 
@@ -292,14 +292,14 @@ mod tests {
         let cases = all(1, 300).unwrap();
         let names: BTreeSet<_> = cases.iter().map(|case| case.name.as_str()).collect();
         assert_eq!(names.len(), cases.len());
-        let boots = matrix::full().into_iter().map(Case::one_kernel);
+        let boots = matrix::full().into_iter().map(SoakCase::one_kernel);
         for case in boots {
             assert!(names.contains(case.name.as_str()));
         }
         let leaving = kexec::full()
             .into_iter()
             .chain(kexec::random(1, RANDOM_KEXEC));
-        for case in leaving.map(Case::two_kernels) {
+        for case in leaving.map(SoakCase::two_kernels) {
             // The cases that `--only kexec` selects.
             assert!(names.contains(case.name.as_str()) && case.name.contains("kexec"));
         }
@@ -319,7 +319,7 @@ mod tests {
 
     #[test]
     fn the_whole_is_planned_for_less_than_three_hours() {
-        let total: Duration = all(1, 300).unwrap().iter().map(Case::share).sum();
+        let total: Duration = all(1, 300).unwrap().iter().map(SoakCase::share).sum();
         assert!(total <= 180 * MINUTE, "{} min", total.as_secs() / 60);
     }
 }

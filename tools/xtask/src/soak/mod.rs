@@ -24,7 +24,7 @@ use crate::image::{self, Image};
 use crate::matrix::payload;
 use crate::pace::{Pace, about};
 use crate::{boot, boots, probe, user};
-use cases::{Case, Work};
+use cases::{SoakCase, Work};
 use program::Outcome;
 use state::State;
 use stop::Stop;
@@ -38,7 +38,7 @@ const LONGEST: u64 = 6 * 60 - 5;
 const RANDOM: u64 = 300;
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct Options {
+pub(crate) struct SoakOptions {
     /// Stop after this many minutes; the same command goes on from there
     #[arg(long, default_value_t = LONGEST, value_parser = clap::value_parser!(u64).range(1..=LONGEST))]
     minutes: u64,
@@ -66,7 +66,7 @@ pub(crate) struct Options {
 }
 
 /// Runs the remaining cases. Success only when every case has run and none failed.
-pub(crate) fn soak(options: &Options) -> Result<ExitCode> {
+pub(crate) fn soak(options: &SoakOptions) -> Result<ExitCode> {
     let commit = revision::commit()?;
     ensure!(
         !options.record || revision::is_clean(&commit),
@@ -96,7 +96,7 @@ pub(crate) fn soak(options: &Options) -> Result<ExitCode> {
     }
     let logs = folder.join("log");
     files::folder(&logs)?;
-    let wanted = |case: &Case| {
+    let wanted = |case: &SoakCase| {
         let named = options
             .only
             .as_ref()
@@ -142,7 +142,7 @@ fn build() -> Result<Image> {
 }
 
 /// Prints the end, and returns whether it is a success.
-fn finish(run: &Run<'_>, cases: &[Case], record: bool) -> Result<ExitCode> {
+fn finish(run: &Run<'_>, cases: &[SoakCase], record: bool) -> Result<ExitCode> {
     let state = &run.state;
     for case in cases {
         if let Some(Some(wrong)) = state.done.get(&case.name) {
@@ -165,7 +165,7 @@ fn finish(run: &Run<'_>, cases: &[Case], record: bool) -> Result<ExitCode> {
     })
 }
 
-fn list(cases: &[Case], state: &State) {
+fn list(cases: &[SoakCase], state: &State) {
     for case in cases {
         let ended = match state.done.get(&case.name) {
             None => "",
@@ -207,8 +207,8 @@ impl Run<'_> {
     /// The longest first, so that the last one is short; a case that needs the machine for itself has it.
     fn all(
         &mut self,
-        todo: &[&Case],
-        work: &(dyn Fn(&Case, &Stop) -> Outcome + Sync),
+        todo: &[&SoakCase],
+        work: &(dyn Fn(&SoakCase, &Stop) -> Outcome + Sync),
     ) -> Result<()> {
         let mut pace = Pace::of(todo.iter().map(|case| case.share()).sum());
         println!(

@@ -3,7 +3,7 @@
 use super::*;
 use std::sync::Mutex;
 
-fn some_cases() -> Vec<Case> {
+fn some_cases() -> Vec<SoakCase> {
     cases::all(1, 300).unwrap().into_iter().take(40).collect()
 }
 
@@ -26,8 +26,8 @@ fn run_in<'a>(folder: &Path, tree: &'a dyn Fn() -> Result<String>) -> Run<'a> {
 /// Runs the remaining cases and returns those that began.
 fn go_on(
     run: &mut Run<'_>,
-    cases: &[Case],
-    work: impl Fn(&Case, &Stop) -> Outcome + Sync,
+    cases: &[SoakCase],
+    work: impl Fn(&SoakCase, &Stop) -> Outcome + Sync,
 ) -> (Vec<String>, Result<()>) {
     let begun = Mutex::new(Vec::new());
     let todo: Vec<_> = cases
@@ -41,7 +41,7 @@ fn go_on(
     (begun.into_inner().unwrap(), result)
 }
 
-fn line(run: &Run<'_>, cases: &[Case]) -> String {
+fn line(run: &Run<'_>, cases: &[SoakCase]) -> String {
     let names = cases.iter().map(|case| case.name.as_str());
     run.state.line(run.state.progress(names))
 }

@@ -45,7 +45,7 @@ fn random_cases_follow_the_seed_and_have_a_disk() {
     assert!(small && large);
 }
 
-fn record(case: &Case) -> Value {
+fn record(case: &KexecBoot) -> Value {
     let stays = case.el == 2 && case.machine().vhe;
     let boot = |kib: u32| {
         json!({
