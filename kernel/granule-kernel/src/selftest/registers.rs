@@ -49,7 +49,8 @@ hold_registers:
 "#
 );
 
-/// Holds values in all registers until `flag` is not zero. Returns the number of the first lost register.
+/// Holds values in the general registers but x0, x18 and x29, and in the flags, until `flag` is not zero. Returns 0,
+/// the number of the first register that was lost, or 32 for the flags.
 pub(crate) fn hold(flag: &AtomicU64) -> u64 {
     unsafe extern "C" {
         fn hold_registers(flag: *const u64) -> u64;

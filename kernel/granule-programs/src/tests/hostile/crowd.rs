@@ -13,7 +13,7 @@ use granule_programs::start::Start;
 const EAGAIN: i64 = -11;
 const ENOMEM: i64 = -12;
 
-/// Fork bombs up to the limit, each process taking memory until there is none, twice.
+/// Runs two fork bombs up to the limit; the processes of the second take memory until there is none.
 pub(in crate::tests) fn crowd(start: Start) {
     let page = page(start);
     let victim = Victim::new(page);
