@@ -106,10 +106,8 @@ pub fn json(bench: &Bench, done: &Done) -> Value {
     })
 }
 
-/// The tables, in Markdown: phases, the relocation's work, the published times. Boots that were not
-/// ok are listed below.
-#[must_use]
-pub fn table(bench: &Bench, done: &Done) -> String {
+/// The tables, in Markdown: phases, the relocation's work, the published times.
+pub(super) fn table(done: &Done) -> String {
     let measured = || {
         done.rows
             .iter()
@@ -181,25 +179,6 @@ pub fn table(bench: &Bench, done: &Done) -> String {
             line.phase,
             1000.0 * line.off,
             1000.0 * line.on
-        );
-    }
-    for row in done.rows.iter().filter(|row| !row.boot.is_ok()) {
-        let _ = writeln!(
-            text,
-            "granule: {} pages, {}, MMU {}, {}: {}",
-            row.cell.page_size.word(),
-            show_size(row.cell.payload),
-            row.cell.mmu.word(),
-            row.cell.place.word(),
-            row.boot.last_line()
-        );
-    }
-    if done.interrupted {
-        let _ = writeln!(
-            text,
-            "granule: interrupted after {} of {} boots",
-            done.rows.len(),
-            bench.cells().len()
         );
     }
     text

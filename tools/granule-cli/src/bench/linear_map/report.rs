@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use serde_json::{Map, Value, json};
 
 use super::{Bench, Done, Row};
+use crate::bench::series::Benchmark;
 use crate::bench::text::{SCHEMA, grouped};
 use crate::sizes::show_size;
 
@@ -80,9 +81,7 @@ pub fn json(bench: &Bench, done: &Done) -> Value {
     })
 }
 
-/// The table, in Markdown; boots that were not ok are listed below it.
-#[must_use]
-pub fn table(bench: &Bench, done: &Done) -> String {
+pub(super) fn table(done: &Done) -> String {
     let mut text = String::new();
     // Writing into a String cannot fail.
     let _ = writeln!(
@@ -90,30 +89,8 @@ pub fn table(bench: &Bench, done: &Done) -> String {
         "| pages | RAM | rodata | strategy | barriers | instructions | TLBI | DSB | ISB | stores | tables | instructions / base | TLBI / base | DSB / base |\n\
          | --- | ---: | --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
     );
-    let mut failed = String::new();
-    for row in &done.rows {
+    for row in done.rows.iter().filter(|row| row.boot.is_ok()) {
         let cell = &row.cell;
-        if !row.boot.is_ok() {
-            let _ = writeln!(
-                failed,
-                "granule: {} pages, {}, {}: {}",
-                cell.page_size.word(),
-                show_size(cell.memory),
-                cell.form.strategy.word(),
-                row.boot.last_line()
-            );
-            continue;
-        }
-        if let Some(why) = row.boot.record.get("linear_map.not_counted") {
-            let _ = writeln!(
-                failed,
-                "granule: {} pages, {}, {}: instructions not counted: {}",
-                cell.page_size.word(),
-                show_size(cell.memory),
-                cell.form.strategy.word(),
-                why.as_str().unwrap_or_default(),
-            );
-        }
         let base = base(&done.rows, row);
         let figure = |name| row.figure(name).map_or_else(|| "-".into(), grouped);
         let share = |name| {
@@ -138,15 +115,6 @@ pub fn table(bench: &Bench, done: &Done) -> String {
             share("dsb"),
         );
     }
-    text += &failed;
-    if done.interrupted {
-        let _ = writeln!(
-            text,
-            "granule: interrupted after {} of {} boots",
-            done.rows.len(),
-            bench.cells().len()
-        );
-    }
     text
 }
 
@@ -154,6 +122,7 @@ pub fn table(bench: &Bench, done: &Done) -> String {
 mod tests {
     use super::*;
     use crate::bench::linear_map::{Cell, Form};
+    use crate::bench::series;
     use crate::boot;
     use crate::request::{LinearMap, PageSize, Request, Rodata};
     use crate::result::Outcome;
@@ -180,25 +149,18 @@ mod tests {
             rodata: Rodata::Full,
             form,
         };
-        Row { cell, boot }
+        Row {
+            cell,
+            boot,
+            figures: None,
+        }
     }
 
     fn bench() -> Bench {
         Bench {
             memory: vec![4 << 30],
             page_size: vec![PageSize::K4],
-            rodata: vec![Rodata::Full],
-            forms: LinearMap::ALL
-                .map(|strategy| Form {
-                    strategy,
-                    barriers: None,
-                })
-                .to_vec(),
-            cpu: "neoverse-n1".into(),
-            va_bits: None,
-            qemu: "q".into(),
-            image: None,
-            timeout: std::time::Duration::from_secs(1),
+            ..super::super::tests::bench()
         }
     }
 
@@ -223,7 +185,7 @@ mod tests {
 
     #[test]
     fn rows_have_their_figures_and_the_ratio_to_base() {
-        let object = json(&bench(), &done());
+        let object = bench().json(&done());
         assert_eq!(object["schema"], 1);
         assert_eq!(object["interrupted"], true);
         assert_eq!(object["cells"], 6);
@@ -245,14 +207,14 @@ mod tests {
     fn without_base_there_is_no_ratio() {
         let mut done = done();
         done.rows.remove(0);
-        let object = json(&bench(), &done);
+        let object = bench().json(&done);
         assert_eq!(object["rows"][0]["ratio_to_base"]["tlbi"], Value::Null);
-        assert!(table(&bench(), &done).contains("| - | - | - |"));
+        assert!(series::table(&bench(), &done).contains("| - | - | - |"));
     }
 
     #[test]
     fn the_table_leaves_out_what_failed_and_says_so() {
-        let text = table(&bench(), &done());
+        let text = series::table(&bench(), &done());
         assert!(
             text.contains("| 4k | 4G | full | base | entry | 1,234,560 | 400 |"),
             "{text}"
@@ -270,13 +232,13 @@ mod tests {
             rows: vec![row(LinearMap::Base, Outcome::Ok, &lines)],
             interrupted: false,
         };
-        let text = table(&bench(), &done);
+        let text = series::table(&bench(), &done);
         assert!(text.contains("| base | entry | - | 400 |"), "{text}");
         assert!(
             text.contains("base: instructions not counted: too many"),
             "{text}"
         );
-        let object = json(&bench(), &done);
+        let object = bench().json(&done);
         let map = &object["rows"][0]["linear_map"];
         assert_eq!(map["instructions"], Value::Null);
         assert_eq!(map["not_counted"], "too many");
@@ -296,7 +258,7 @@ mod tests {
                 }
             }
         }
-        let object = json(&bench(), &done());
+        let object = bench().json(&done());
         let mut found = Vec::new();
         keys(&object, "", &mut found);
         keys(&object["rows"][0], "rows[].", &mut found);

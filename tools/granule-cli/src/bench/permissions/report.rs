@@ -4,27 +4,27 @@ use std::fmt::Write as _;
 
 use serde_json::{Map, Value, json};
 
-use super::{Bench, Done, FIGURES, Row};
+use super::{Bench, Done, FIGURES, Row, number};
 use crate::bench::text::{SCHEMA, grouped};
 use crate::sizes::show_size;
 
 /// The JSON object (schema 1, docs/bench-json.md).
 #[must_use]
 pub fn json(bench: &Bench, done: &Done) -> Value {
-    let first = done.boots.first().map(|measured| measured.boot.json());
+    let first = done.rows.first().map(|ran| ran.boot.json());
     let of_first = |key: &str| first.as_ref().map_or(Value::Null, |boot| boot[key].clone());
     let boots: Vec<Value> = done
-        .boots
+        .rows
         .iter()
-        .map(|measured| {
-            let boot = measured.boot.json();
+        .map(|ran| {
+            let boot = ran.boot.json();
             json!({
-                "page_size": measured.page_size.bytes(),
+                "page_size": ran.cell.bytes(),
                 "outcome": boot["outcome"],
                 "reason": boot["reason"],
                 "bbm_level": boot["bbm_level"],
                 "tlbi_range": boot["tlbi_range"],
-                "blocks": measured.number("blocks"),
+                "blocks": number(&ran.boot, "blocks"),
                 "peak_resident_bytes": boot["qemu"]["peak_resident_bytes"],
             })
         })
@@ -41,13 +41,11 @@ pub fn json(bench: &Bench, done: &Done) -> Value {
         "changes": bench.changes,
         "interrupted": done.interrupted,
         "boots": boots,
-        "rows": done.rows().iter().map(line).collect::<Vec<_>>(),
+        "rows": done.lines().iter().map(line).collect::<Vec<_>>(),
     })
 }
 
-/// The table, in Markdown; boots that were not ok are listed below it.
-#[must_use]
-pub fn table(bench: &Bench, done: &Done) -> String {
+pub(super) fn table(done: &Done) -> String {
     let mut text = String::new();
     // Writing into a String cannot fail.
     let _ = writeln!(
@@ -55,7 +53,7 @@ pub fn table(bench: &Bench, done: &Done) -> String {
         "| pages | change | kind | leaves split | tables | stores | TLBI | DSB | ISB | instructions | locks |\n\
          | --- | ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
     );
-    for row in done.rows() {
+    for row in done.lines() {
         let _ = write!(
             text,
             "| {} | {} | {} |",
@@ -67,22 +65,6 @@ pub fn table(bench: &Bench, done: &Done) -> String {
             let _ = write!(text, " {} |", grouped(figure));
         }
         text.push('\n');
-    }
-    for measured in done.boots.iter().filter(|one| !one.boot.is_ok()) {
-        let _ = writeln!(
-            text,
-            "granule: {} pages: {}",
-            measured.page_size.word(),
-            measured.boot.last_line()
-        );
-    }
-    if done.interrupted {
-        let _ = writeln!(
-            text,
-            "granule: interrupted after {} of {} boots",
-            done.boots.len(),
-            bench.page_size.len()
-        );
     }
     text
 }

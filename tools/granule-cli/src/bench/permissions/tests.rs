@@ -1,7 +1,12 @@
 //! Tests that turn a boot's figures into rows, a table and JSON.
 
-use super::report::{json, table};
+use std::sync::atomic::AtomicBool;
+
 use super::*;
+use crate::bench::args::ImageArgs;
+use crate::bench::progress::Bar;
+use crate::boot;
+use crate::request::Rodata;
 use crate::result::Outcome;
 
 fn bench() -> Bench {
@@ -11,16 +16,14 @@ fn bench() -> Bench {
         changes: 100,
         rodata: Rodata::Noalias,
         cpu: "max".into(),
-        qemu: "/nonexistent/qemu".into(),
-        image: Some("/nonexistent/Image".into()),
-        timeout: Duration::from_secs(1),
+        on: ImageArgs::nowhere(),
     }
 }
 
 /// A boot whose kernel reported every figure of one size.
-fn measured(bench: &Bench) -> Measured {
+fn measured(bench: &Bench) -> Ran {
     let page_size = PageSize::K4;
-    let mut boot = boot::run(&bench.request(page_size));
+    let mut boot = boot::run(&bench.asked(page_size));
     boot.outcome = Outcome::Ok;
     boot.reason = None;
     boot.record.line("page_size=4096");
@@ -33,26 +36,30 @@ fn measured(bench: &Bench) -> Measured {
             boot.record.line(&line);
         }
     }
-    Measured { page_size, boot }
+    Ran {
+        cell: page_size,
+        boot,
+        figures: None,
+    }
 }
 
 #[test]
 fn rows_are_what_the_kernel_said_in_order() {
     let bench = bench();
     let one = measured(&bench);
-    assert_eq!(one.other_than_asked(&bench), None);
-    let rows = one.rows();
+    assert_eq!(bench.figures(&one.cell, &(), &one.boot), Ok(()));
+    let rows = rows(one.cell, &one.boot);
     let kinds: Vec<_> = rows.iter().map(|row| row.kind.as_str()).collect();
     assert_eq!(kinds, ["single", "single-merge", "random", "random-merge"]);
     assert_eq!(rows[2].figure("tlbi"), Some(2003));
     assert_eq!(rows[0].figure("locks"), Some(7));
     assert_eq!(rows[0].figure("none"), None);
     let done = Done {
-        boots: vec![one],
+        rows: vec![one],
         interrupted: true,
     };
     assert!(!done.is_ok());
-    let text = table(&bench, &done);
+    let text = series::table(&bench, &done);
     assert!(
         text.contains("| 4K | 4K | random | 2,000 | 2,001 |"),
         "{text}"
@@ -65,45 +72,39 @@ fn a_record_with_a_hole_or_of_something_else_is_no_result() {
     let bench = bench();
     let mut hole = measured(&bench);
     hole.boot.record.line("bench.m2.bytes=2097152");
-    let told = hole.other_than_asked(&bench).unwrap();
-    assert!(told.contains("4 rows, expected 8"), "{told}");
+    let line = bench.figures(&hole.cell, &(), &hole.boot).unwrap_err();
+    assert!(line.contains("4 rows, expected 8"), "{line}");
     let mut less = measured(&bench);
     less.boot.record.line("bench.changes=99");
-    let told = less.other_than_asked(&bench).unwrap();
-    assert!(told.contains("100 random changes"), "{told}");
+    let line = bench.figures(&less.cell, &(), &less.boot).unwrap_err();
+    assert!(line.contains("100 random changes"), "{line}");
     let mut other = measured(&bench);
-    other.page_size = PageSize::K16;
-    assert!(other.other_than_asked(&bench).unwrap().contains("16384"));
+    other.cell = PageSize::K16;
+    let line = bench.figures(&other.cell, &(), &other.boot).unwrap_err();
+    assert!(line.contains("16384"), "{line}");
 }
 
 #[test]
 fn bad_usage_ends_it_and_an_interrupted_boot_is_no_row() {
     let bench = bench();
-    let mut listener = Listener::new(&bench);
-    let done = run(&bench, &mut listener, &AtomicBool::new(false));
-    assert!(done.boots.len() == 1 && !done.is_ok() && done.boots[0].boot.bad_usage);
-    let done = run(&bench, &mut listener, &AtomicBool::new(true));
-    assert!(done.interrupted && done.boots.is_empty());
-}
-
-#[test]
-fn the_bar_moves_when_a_size_is_done() {
-    let mut listener = Listener::new(&bench());
-    let said = "x\n@granule bench.page.random.locks=1\n@granule bench.page.random_merge.lo";
-    listener.write_all(said.as_bytes()).unwrap();
-    assert_eq!(listener.bar.position(), 0);
-    listener.write_all(b"cks=1\r\n").unwrap();
-    assert_eq!(listener.bar.position(), 1);
+    let run = |interrupt| {
+        let bar = &mut Bar::of(&bench);
+        series::run(&bench, (), bar, &AtomicBool::new(interrupt)).unwrap()
+    };
+    let done = run(false);
+    assert!(done.rows.len() == 1 && !done.is_ok() && done.rows[0].boot.bad_usage);
+    let done = run(true);
+    assert!(done.interrupted && done.rows.is_empty());
 }
 
 #[test]
 fn every_key_is_documented() {
     let bench = bench();
     let done = Done {
-        boots: vec![measured(&bench)],
+        rows: vec![measured(&bench)],
         interrupted: false,
     };
-    let object = json(&bench, &done);
+    let object = bench.json(&done);
     let document = include_str!("../../../../../docs/bench-json.md");
     let mut keys: Vec<String> = object.as_object().unwrap().keys().cloned().collect();
     for list in ["boots", "rows"] {

@@ -60,16 +60,16 @@ fn rounded(number: f64, places: i32) -> f64 {
 
 fn rows(done: &Done) -> Vec<Row<'_>> {
     let mut rows = Vec::new();
-    for ran in &done.boots {
-        let Some(measured) = &ran.measured else {
+    for ran in &done.rows {
+        let Some(measured) = &ran.figures else {
             continue;
         };
-        let fixed = done.boots.iter().find(|other| {
+        let fixed = done.rows.iter().find(|other| {
             ran.cell.build == Build::Boot
                 && other.cell.build == Build::Fixed
                 && other.cell.page_size == ran.cell.page_size
         });
-        let fixed = fixed.and_then(|ran| ran.measured.as_ref());
+        let fixed = fixed.and_then(|ran| ran.figures.as_ref());
         // What they are for stands beside those of the programs together.
         if let Programs::Alone(_) = ran.cell.programs {
             continue;
@@ -88,10 +88,10 @@ fn rows(done: &Done) -> Vec<Row<'_>> {
 /// The JSON object.
 #[must_use]
 pub fn json(bench: &Bench, done: &Done) -> Value {
-    let first = done.boots.first().map(|ran| ran.boot.json());
+    let first = done.rows.first().map(|ran| ran.boot.json());
     let version = first.map_or(Value::Null, |boot| boot["qemu"]["version"].clone());
     let boots: Vec<Value> = done
-        .boots
+        .rows
         .iter()
         .map(|ran| {
             let boot = ran.boot.json();
@@ -146,9 +146,7 @@ pub fn json(bench: &Bench, done: &Done) -> Value {
     })
 }
 
-/// The table, in Markdown; boots that were not ok are listed below it.
-#[must_use]
-pub fn table(bench: &Bench, done: &Done) -> String {
+pub(super) fn table(bench: &Bench, done: &Done) -> String {
     let beside = if bench.together { "alone" } else { "fixed" };
     let mut text = format!(
         "| build | pages | op | instructions | each | over {beside} | TLBI | DSB | bytes |\n\
@@ -180,24 +178,6 @@ pub fn table(bench: &Bench, done: &Done) -> String {
             number(row.op.bytes),
         );
     }
-    for ran in done.boots.iter().filter(|ran| !ran.boot.is_ok()) {
-        let _ = writeln!(
-            text,
-            "granule: {}, {} pages, {}: {}",
-            ran.cell.build(),
-            ran.cell.page_size.word(),
-            ran.cell.programs(),
-            ran.boot.last_line()
-        );
-    }
-    if done.interrupted {
-        let _ = writeln!(
-            text,
-            "granule: interrupted after {} of {} boots",
-            done.boots.len(),
-            bench.cells().len()
-        );
-    }
     text
 }
 
@@ -205,17 +185,18 @@ pub fn table(bench: &Bench, done: &Done) -> String {
 mod tests {
     use super::super::tests::{bench, console, ran};
     use super::*;
+    use crate::bench::series::{self, Benchmark};
 
     fn done(bench: &Bench) -> Done {
         let cells = bench.cells();
         let ops = |fork| [("touch", 16_384_000), ("fork", fork)];
         let said = |place: usize, fork| {
             let cell: super::super::Cell = cells[place];
-            ran(bench, cell, &console(bench, cell, &ops(fork)))
+            ran(bench, &cell, &console(bench, &cell, &ops(fork)))
         };
-        let cut = ran(bench, cells[3], "bench begin");
+        let cut = ran(bench, &cells[3], "bench begin");
         Done {
-            boots: vec![said(0, 1_010_000), said(1, 1_000_000), said(2, 5), cut],
+            rows: vec![said(0, 1_010_000), said(1, 1_000_000), said(2, 5), cut],
             interrupted: true,
         }
     }
@@ -223,7 +204,7 @@ mod tests {
     #[test]
     fn rows_have_instructions_a_page_and_what_the_choice_at_boot_costs() {
         let bench = bench();
-        let object = json(&bench, &done(&bench));
+        let object = bench.json(&done(&bench));
         assert_eq!(
             (&object["schema"], &object["bytes"]),
             (&json!(1), &json!(1 << 30))
@@ -249,7 +230,7 @@ mod tests {
     #[test]
     fn the_table_leaves_out_what_failed_and_says_so() {
         let bench = bench();
-        let text = table(&bench, &done(&bench));
+        let text = series::table(&bench, &done(&bench));
         assert!(
             text.contains("| boot | 4k | fork | 16,160,000 | 61.6 | +1.000 % | - | - | - |"),
             "{text}"
@@ -265,7 +246,7 @@ mod tests {
     #[test]
     fn every_key_is_documented() {
         let bench = bench();
-        let object = json(&bench, &done(&bench));
+        let object = bench.json(&done(&bench));
         let document = include_str!("../../../../../docs/bench-json.md");
         let section = document
             .split("\n## ")

@@ -1,12 +1,12 @@
 //! `granule bench permissions`: what a change may take, and that merging gives all of it back.
 
 use std::process::Output;
-use std::sync::atomic::AtomicBool;
-use std::time::Duration;
 
-use granule_cli::bench::permissions::{self, Bench, Listener, Row};
+use granule_cli::bench::args::{ImageArgs, RunArgs};
+use granule_cli::bench::permissions::{Bench, Row};
 use granule_cli::{PageSize, Rodata};
 
+use crate::bench::rows::measure;
 use crate::hooked::{granule, qemu};
 use crate::image::image;
 
@@ -20,18 +20,16 @@ fn rows(page_size: &[PageSize]) -> Vec<Row> {
         changes: CHANGES,
         rodata: Rodata::Noalias,
         cpu: "max".into(),
-        qemu: qemu(),
-        image: Some(image()),
-        timeout: Duration::from_secs(300),
+        on: ImageArgs {
+            image: Some(image()),
+            run: RunArgs {
+                qemu: qemu(),
+                timeout: 300,
+                json: false,
+            },
+        },
     };
-    let mut listener = Listener::new(&bench);
-    let done = permissions::run(&bench, &mut listener, &AtomicBool::new(false));
-    assert!(
-        done.is_ok(),
-        "{}",
-        permissions::report::table(&bench, &done)
-    );
-    done.rows()
+    measure(&bench).lines()
 }
 
 fn figure(row: &Row, name: &str) -> u64 {
