@@ -20,7 +20,7 @@ use granule_cli::plan::args::PlanArgs;
 use granule_cli::result::record::RecordLines;
 use granule_cli::result::report;
 use granule_cli::watch::{self, args::WatchArgs};
-use granule_cli::{Boot, boot, check, cost, tlb, usage};
+use granule_cli::{Boot, boot, check, cost, schema, tlb, usage};
 use indicatif::{ProgressBar, ProgressStyle};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGPIPE, SIGTERM};
 use signal_hook::low_level::emulate_default_handler;
@@ -67,6 +67,10 @@ fn main() -> ExitCode {
                 inspect::report::run(&args, out, notes, progress, interrupt)
             })
         }
+        Command::Schema(args) => match schema::text(&args) {
+            Ok(text) => exit_code(true, print(text)),
+            Err(line) => bad_usage(&line),
+        },
     }
 }
 

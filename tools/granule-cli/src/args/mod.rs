@@ -16,6 +16,7 @@ use crate::findings::parse_policies;
 use crate::inspect::args::{self as inspect, DumpArgs, LintArgs, ReportArgs};
 use crate::plan::{self, args::PlanArgs};
 use crate::request::{Barriers, Firmware, KaslrSeed, LinearMap, PageSize, Request, Rodata};
+use crate::schema::{self, SchemaArgs};
 use crate::sizes::{parse_address, parse_size};
 use crate::watch::args::{self as watch, WatchArgs};
 
@@ -66,6 +67,10 @@ pub enum Command {
     /// Make one HTML page of page tables: a map of memory, charts, findings, benchmarks
     #[command(long_about = inspect::REPORT_LONG, after_help = REPORT_HINT, after_long_help = inspect::REPORT_EXAMPLES)]
     Report(Box<ReportArgs>),
+
+    /// Print the JSON Schema of what a command prints with --json: its keys, outcomes and exit codes
+    #[command(long_about = schema::LONG, after_long_help = schema::EXAMPLES)]
+    Schema(SchemaArgs),
 }
 
 const REPORT_HINT: &str = "`granule report --help` has examples and says what is in the page.";

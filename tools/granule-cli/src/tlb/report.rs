@@ -8,7 +8,10 @@ use granule_tlb::maps::Shape;
 use serde_json::{Value, json};
 
 use super::Ran;
-use crate::bench::text::{SCHEMA, grouped};
+use crate::bench::text::grouped;
+
+/// The schema's number.
+const SCHEMA: u32 = 1;
 use crate::watch::Outcome;
 
 /// The published change of the kernel's TLB misses for each thousand instructions, in percent, when its

@@ -8,6 +8,8 @@ pub mod report;
 #[cfg(test)]
 mod tests;
 
+use schemars::JsonSchema;
+use serde::Serialize;
 use serde_json::Value;
 
 pub use self::args::Bench;
@@ -20,42 +22,85 @@ use crate::result::Boot;
 const SIZES: [&str; 4] = ["page", "k64", "m2", "g1"];
 const KINDS: [&str; 4] = ["single", "single_merge", "random", "random_merge"];
 
-/// The figures that the kernel reports for each.
-const FIGURES: [&str; 8] = [
-    "leaves_split",
-    "tables",
-    "stores",
-    "tlbi",
-    "dsb",
-    "isb",
-    "instructions",
-    "locks",
-];
-
 /// A finished boot.
 pub type Ran = series::Row<PageSize, ()>;
 /// All finished boots.
 pub type Done = series::Done<PageSize, ()>;
 
-/// One line of the results.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A size and kind of change.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Row {
-    /// The page size.
+    /// Page size.
     pub page_size: u64,
-    /// The bytes of each change.
+    /// Bytes of each change: a page, 64 KiB, 2 MiB, 1 GiB; aligned to its size.
     pub bytes: u64,
-    /// The kind of changes: `single`, `random`, or one of them with `-merge`.
+    /// `single`: one range in the middle of a leaf becomes read-only. `random`: beginning with a merged map,
+    /// `changes` ranges become read-only or writable, one after the other. `single-merge`, `random-merge`:
+    /// everything becomes writable again and is merged.
     pub kind: String,
-    /// The figures, in the order of their names.
-    pub figures: [u64; FIGURES.len()],
+    /// Counts.
+    #[serde(flatten)]
+    pub figures: Figures,
 }
 
-impl Row {
-    /// A figure by its name in JSON.
-    #[must_use]
-    pub fn figure(&self, name: &str) -> Option<u64> {
-        let place = FIGURES.iter().position(|figure| *figure == name)?;
-        Some(self.figures[place])
+/// Counts of the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Figures {
+    /// Leaves of the merged map that are no leaves afterwards; a contiguous group is one leaf; 0 for merges.
+    pub leaves_split: u64,
+    /// Tables added; for merges, tables given back.
+    pub tables: u64,
+    /// Descriptors written, those of new tables included.
+    pub stores: u64,
+    /// TLBIs.
+    pub tlbi: u64,
+    /// DSBs.
+    pub dsb: u64,
+    /// ISBs.
+    pub isb: u64,
+    /// Instructions of the calls.
+    pub instructions: u64,
+    /// Acquisitions of the tables' lock.
+    pub locks: u64,
+}
+
+impl Figures {
+    /// The counts of the kernel's names; `None` if one is missing.
+    fn read(figure: impl Fn(&str) -> Option<u64>) -> Option<Self> {
+        Some(Self {
+            leaves_split: figure("leaves_split")?,
+            tables: figure("tables")?,
+            stores: figure("stores")?,
+            tlbi: figure("tlbi")?,
+            dsb: figure("dsb")?,
+            isb: figure("isb")?,
+            instructions: figure("instructions")?,
+            locks: figure("locks")?,
+        })
+    }
+
+    /// The counts in the order of the table's columns.
+    fn all(&self) -> [u64; 8] {
+        let Self {
+            leaves_split,
+            tables,
+            stores,
+            tlbi,
+            dsb,
+            isb,
+            instructions,
+            locks,
+        } = *self;
+        [
+            leaves_split,
+            tables,
+            stores,
+            tlbi,
+            dsb,
+            isb,
+            instructions,
+            locks,
+        ]
     }
 }
 
@@ -67,16 +112,12 @@ fn number(boot: &Boot, path: &str) -> Option<u64> {
 /// The figures that the kernel reported; missing ones have no row.
 fn rows(page_size: PageSize, boot: &Boot) -> Vec<Row> {
     let of = |size: &&str, kind: &str| {
-        let figure = |name| number(boot, &format!("{size}.{kind}.{name}"));
-        let mut figures = [0; FIGURES.len()];
-        for (figure_of, name) in figures.iter_mut().zip(FIGURES) {
-            *figure_of = figure(name)?;
-        }
+        let figure = |name: &str| number(boot, &format!("{size}.{kind}.{name}"));
         Some(Row {
             page_size: page_size.bytes(),
             bytes: number(boot, &format!("{size}.bytes"))?,
             kind: kind.replace('_', "-"),
-            figures,
+            figures: Figures::read(figure)?,
         })
     };
     let rows = SIZES

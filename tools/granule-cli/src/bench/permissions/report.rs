@@ -2,49 +2,91 @@
 
 use std::fmt::Write as _;
 
-use serde_json::{Map, Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::Value;
 
-use super::{Bench, Done, FIGURES, Row, number};
-use crate::bench::text::{SCHEMA, grouped};
+use super::{Bench, Done, Ran, Row, number};
+use crate::bench::text::{Head, grouped};
+use crate::json::value;
+use crate::result::Outcome;
+use crate::result::guest::BbmLevel;
 use crate::sizes::show_size;
 
-/// The JSON object (schema 1, docs/bench-json.md).
+/// Result of `granule bench permissions --json`. The table for people goes to standard error. The exit code is 0
+/// only if every boot was `ok` and none is missing. For a command line that cannot be understood or carried out
+/// there is no object, but a line on standard error, and the exit code is 2.
+///
+/// After each merge the kernel compares every leaf of the map, and the free pages, with those before the
+/// changes. A boot in which they differ is not `ok`. Sizes are in bytes.
+#[derive(Serialize, JsonSchema)]
+#[schemars(title = "granule bench permissions --json")]
+pub(crate) struct Object {
+    #[serde(flatten)]
+    head: Head,
+    /// RAM of the machine.
+    memory: u64,
+    /// Protection asked for.
+    rodata: &'static str,
+    /// Random changes of each size.
+    changes: u64,
+    /// Whether it was interrupted; the lists then have what was finished before.
+    interrupted: bool,
+    /// One object for each page size.
+    boots: Vec<BootObject>,
+    /// One object for each page size, size of change and kind, in this order.
+    rows: Vec<Row>,
+}
+
+/// A boot.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Boot")]
+struct BootObject {
+    /// Page size asked for.
+    page_size: u64,
+    /// Outcome as of `granule boot`; also `refused` if the kernel measured something else than was asked for.
+    outcome: Outcome,
+    /// Why the outcome is not `ok`; else null.
+    reason: Option<String>,
+    #[schemars(with = "BbmLevel")]
+    bbm_level: Value,
+    /// Whether every CPU that is up has TLB invalidation by range; null if the kernel did not print it.
+    #[schemars(with = "Option<bool>")]
+    tlbi_range: Value,
+    /// GiB in which random changes are made; the boot and the tables keep the rest of RAM. Null if the kernel did
+    /// not print it.
+    blocks: Option<u64>,
+    /// Peak of QEMU's resident host memory; null where the host does not count it.
+    peak_resident_bytes: Option<u64>,
+}
+
+/// The JSON object.
 #[must_use]
 pub fn json(bench: &Bench, done: &Done) -> Value {
-    let first = done.rows.first().map(|ran| ran.boot.json());
-    let of_first = |key: &str| first.as_ref().map_or(Value::Null, |boot| boot[key].clone());
-    let boots: Vec<Value> = done
-        .rows
-        .iter()
-        .map(|ran| {
-            let boot = ran.boot.json();
-            json!({
-                "page_size": ran.cell.bytes(),
-                "outcome": boot["outcome"],
-                "reason": boot["reason"],
-                "bbm_level": boot["bbm_level"],
-                "tlbi_range": boot["tlbi_range"],
-                "blocks": number(&ran.boot, "blocks"),
-                "peak_resident_bytes": boot["qemu"]["peak_resident_bytes"],
-            })
-        })
-        .collect();
-    json!({
-        "schema": SCHEMA,
-        "image": of_first("image"),
-        "qemu": {
-            "version": of_first("qemu")["version"],
-            "cpu": bench.cpu,
-        },
-        "memory": bench.memory,
-        "rodata": bench.rodata.word(),
-        "changes": bench.changes,
-        "interrupted": done.interrupted,
-        "boots": boots,
-        "rows": done.lines().iter().map(line).collect::<Vec<_>>(),
+    let boot = |ran: &Ran| {
+        let mut boot = ran.boot.json();
+        BootObject {
+            page_size: ran.cell.bytes(),
+            outcome: ran.boot.outcome,
+            reason: ran.boot.reason.clone(),
+            bbm_level: boot["bbm_level"].take(),
+            tlbi_range: boot["tlbi_range"].take(),
+            blocks: number(&ran.boot, "blocks"),
+            peak_resident_bytes: ran.boot.peak_resident_bytes,
+        }
+    };
+    value(Object {
+        head: Head::of(&done.rows, &bench.cpu),
+        memory: bench.memory,
+        rodata: bench.rodata.word(),
+        changes: bench.changes,
+        interrupted: done.interrupted,
+        boots: done.rows.iter().map(boot).collect(),
+        rows: done.lines(),
     })
 }
 
+/// The table, in Markdown.
 pub(super) fn table(done: &Done) -> String {
     let mut text = String::new();
     // Writing into a String cannot fail.
@@ -61,22 +103,10 @@ pub(super) fn table(done: &Done) -> String {
             show_size(row.bytes),
             row.kind
         );
-        for figure in row.figures {
+        for figure in row.figures.all() {
             let _ = write!(text, " {} |", grouped(figure));
         }
         text.push('\n');
     }
     text
-}
-
-/// One line of the results.
-fn line(row: &Row) -> Value {
-    let mut line = Map::new();
-    line.insert("page_size".into(), row.page_size.into());
-    line.insert("bytes".into(), row.bytes.into());
-    line.insert("kind".into(), row.kind.as_str().into());
-    for (name, value) in FIGURES.iter().zip(row.figures) {
-        line.insert((*name).into(), value.into());
-    }
-    Value::Object(line)
 }

@@ -33,7 +33,7 @@ fn rows(page_size: &[PageSize]) -> Vec<Row> {
 }
 
 fn figure(row: &Row, name: &str) -> u64 {
-    row.figure(name).unwrap()
+    serde_json::to_value(row).unwrap()[name].as_u64().unwrap()
 }
 
 /// The row of a kind.
