@@ -66,6 +66,19 @@ impl JsonSchema for Hex {
     }
 }
 
+/// Serializes an address as [`Hex`].
+pub(crate) fn hex<S: Serializer>(address: &u64, serializer: S) -> Result<S::Ok, S::Error> {
+    Hex(*address).serialize(serializer)
+}
+
+/// Serializes an address as [`Hex`], or null.
+pub(crate) fn maybe_hex<S: Serializer>(
+    address: &Option<u64>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    address.map(Hex).serialize(serializer)
+}
+
 /// Keys that are in an object only if there is something to report.
 pub(crate) fn optional(schema: &mut Schema) {
     schema.remove("required");

@@ -101,7 +101,7 @@ Examples:
   From a pipe, as JSON:
     zcat boot.trace.gz | granule check --json - | jq '.violations[].rule'
 
-docs/trace-format.md documents traces, docs/check-json.md the JSON object.";
+docs/trace-format.md documents traces, `granule schema check` prints the keys of the JSON object.";
 
 /// The options of `granule check`.
 #[derive(Debug, Args)]
@@ -190,8 +190,8 @@ Examples:
     granule boot --dtb board.dtb
     granule boot --memory 8G --load-address 0x140000000
 
-RAM starts at 0x40000000. docs/boot-json.md documents the JSON object,
-docs/boot-record.md what the kernel prints and leaves in memory.";
+RAM starts at 0x40000000. `granule schema boot` prints the keys of the JSON object, and what each
+outcome means; docs/boot-record.md documents what the kernel prints and leaves in memory.";
 
 /// The options of `granule boot`.
 #[derive(Debug, Args)]

@@ -32,7 +32,7 @@ Examples:
   Quickly, for a program:
     granule bench kexec --payload 8M --memory 256M --mmu on --json
 
-docs/bench-json.md documents the JSON object, docs/performance.md has results.";
+`granule schema bench kexec` prints the keys of the JSON object; docs/performance.md has results.";
 
 /// The benchmark: the options of `granule bench kexec`.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]

@@ -29,7 +29,7 @@ Examples:
   The first posting's form of the published strategies, and the later one's:
     granule bench linear-map --memory 4G --barriers entry,table
 
-docs/bench-json.md documents the JSON object, docs/performance.md has results.";
+`granule schema bench linear-map` prints the keys of the JSON object; docs/performance.md has results.";
 
 /// The benchmark: the options of `granule bench linear-map`.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]

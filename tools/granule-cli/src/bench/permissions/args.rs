@@ -23,7 +23,7 @@ Examples:
   Only the single ones, for a program:
     granule bench permissions --page-size 4k --changes 1 --json
 
-docs/bench-json.md documents the JSON object, docs/performance.md has results.";
+`granule schema bench permissions` prints the keys of the JSON object; docs/performance.md has results.";
 
 /// The benchmark: the options of `granule bench permissions`.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]

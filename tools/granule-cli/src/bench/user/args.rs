@@ -41,7 +41,8 @@ Examples:
   Programs of all page sizes at once against each alone, on the kernel with 64K pages:
     granule bench user --together --page-size 64k --bytes 256M
 
-docs/bench-json.md documents the JSON object, docs/performance.md has results, and Linux's.";
+`granule schema bench user` prints the keys of the JSON object, and the kinds of work;
+docs/performance.md has results, and Linux's.";
 
 /// The words for whether something is done.
 fn on_or_off() -> impl TypedValueParser<Value = bool> {

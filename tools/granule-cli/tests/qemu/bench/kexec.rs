@@ -3,11 +3,11 @@
 
 use granule_cli::PageSize;
 use granule_cli::bench::args::{ImageArgs, RunArgs};
-use granule_cli::bench::kexec::{Bench, Figures, Mmu, Place, Row};
+use granule_cli::bench::kexec::{Bench, Done, Figures, Mmu, Place, Row};
 use granule_cli::bench::series::Benchmark;
 use serde_json::Value;
 
-use crate::bench::rows::measure;
+use crate::bench::rows;
 use crate::hooked::{granule, qemu};
 use crate::image::image;
 
@@ -33,6 +33,10 @@ fn bench(page_size: PageSize, payload: &[u64], mmu: &[Mmu], place: &[Place]) -> 
             },
         },
     }
+}
+
+fn measure(bench: &Bench) -> Done {
+    rows::measure("bench kexec", bench)
 }
 
 fn figures(row: &Row) -> &Figures {

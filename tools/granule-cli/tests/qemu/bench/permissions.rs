@@ -6,7 +6,7 @@ use granule_cli::bench::args::{ImageArgs, RunArgs};
 use granule_cli::bench::permissions::{Bench, Row};
 use granule_cli::{PageSize, Rodata};
 
-use crate::bench::rows::measure;
+use crate::bench::rows;
 use crate::hooked::{granule, qemu};
 use crate::image::image;
 
@@ -29,7 +29,7 @@ fn rows(page_size: &[PageSize]) -> Vec<Row> {
             },
         },
     };
-    measure(&bench).lines()
+    rows::measure("bench permissions", &bench).lines()
 }
 
 fn figure(row: &Row, name: &str) -> u64 {

@@ -9,7 +9,8 @@ use granule_cli::bench::progress::Bar;
 use granule_cli::bench::series::{self, Benchmark, DoneOf};
 use granule_cli::cost::Job;
 use granule_cli::cost::job::leaves;
-use granule_cli::{LinearMap, PageSize, Rodata};
+use granule_cli::{LinearMap, PageSize, Rodata, schema};
+use granule_testing::schema::assert_matches;
 
 use crate::hooked::qemu;
 use crate::image::image;
@@ -37,19 +38,23 @@ pub(crate) fn bench(page_size: PageSize, memory: &[u64]) -> Bench {
     }
 }
 
-/// A whole benchmark that must go well.
-pub(crate) fn measure<B: Benchmark>(bench: &B) -> DoneOf<B> {
+/// A whole benchmark that must go well, and whose JSON is as the schema of `command` describes it.
+pub(crate) fn measure<B: Benchmark>(command: &str, bench: &B) -> DoneOf<B> {
     let files = bench.check().unwrap();
     let never = AtomicBool::new(false);
     let done = series::run(bench, files, &mut Bar::of(bench), &never).unwrap();
     assert!(done.is_ok(), "{}", series::table(bench, &done));
     assert_eq!(done.rows.len(), bench.cells().len());
+    assert_matches(&schema::of(command).unwrap(), &bench.json(&done));
+    for row in &done.rows {
+        assert_matches(&schema::of("boot").unwrap(), &row.boot.json());
+    }
     done
 }
 
 /// The rows of a benchmark that must go well.
 pub(crate) fn rows(bench: &Bench) -> Vec<Row> {
-    measure(bench).rows
+    measure("bench linear-map", bench).rows
 }
 
 pub(crate) fn figure(row: &Row, name: &str) -> u64 {

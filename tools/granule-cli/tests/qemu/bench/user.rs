@@ -6,9 +6,9 @@ use granule_cli::bench::args::RunArgs;
 use granule_cli::bench::series::{self, Benchmark};
 use granule_cli::bench::user::counts::Counts;
 use granule_cli::bench::user::lines::Op;
-use granule_cli::bench::user::{Bench, Build, Ran};
+use granule_cli::bench::user::{Bench, Build, Done, Ran};
 
-use crate::bench::rows::measure;
+use crate::bench::rows;
 use crate::hooked::{granule, qemu};
 use crate::image::built;
 
@@ -31,6 +31,10 @@ fn bench(page_size: PageSize, builds: &[Build], pages: u64, large_leaves: bool) 
             json: false,
         },
     }
+}
+
+fn measure(bench: &Bench) -> Done {
+    rows::measure("bench user", bench)
 }
 
 fn instructions(ran: &Ran, op: &str) -> u64 {
