@@ -3,7 +3,10 @@
 
 #![expect(dead_code, reason = "the fields describe keys of a map")]
 
+use std::collections::BTreeMap;
+
 use schemars::JsonSchema;
+use serde_json::{Map, Value};
 
 use crate::json::{Hex, optional};
 
@@ -89,7 +92,9 @@ struct BbmMore {
 struct CpuFacts {
     /// Number; 0 is the boot CPU. A CPU that is not up keeps its number, so there may be gaps.
     number: u64,
+    /// MPIDR_EL1, the affinity of the CPU.
     mpidr: Hex,
+    /// MIDR_EL1, the model of the CPU.
     midr: Hex,
     /// Exception level it was entered at.
     entry_el: u64,
@@ -113,6 +118,7 @@ struct CpuFacts {
 #[derive(JsonSchema)]
 #[schemars(transform = optional, extend("additionalProperties" = true))]
 struct Driver {
+    /// Its name.
     name: String,
     /// Page sizes it works with, such as `4k,16k`.
     page_sizes: String,
@@ -168,14 +174,14 @@ struct LinearMapMore {
     /// the first map.
     rewritten_to_pages: bool,
     /// SCTLR of the kernel's level when the counting began; bits 0 (M) and 2 (C) are set.
-    sctlr: serde_json::Value,
+    sctlr: u64,
     /// Physical ranges that are mapped with the same attributes, `FIRST+BYTES` in hexadecimal with commas
     /// between them.
     pieces: String,
     /// Further such ranges, for which the line of `pieces` has no room; 0 but for RAM in hundreds of pieces.
     pieces_left_out: u64,
     /// Virtual address minus physical address, wrapping at 2^64.
-    distance: serde_json::Number,
+    distance: u64,
     /// Whether TLBIs by range are used.
     tlbi_range: bool,
     /// Table pages that existed before any RAM was mapped.
@@ -205,10 +211,11 @@ struct More {
     user: User,
     /// Counts of the tests that `granule.test=` selects: `counts.CHANGE.STEP.{tables,stores,tlbi,dsb,isb,locks}`
     /// of a change of the linear map, `stress` of a stress of random changes.
-    test: serde_json::Map<String, serde_json::Value>,
+    test: Map<String, Value>,
     /// Counts of `granule.bench=`: `copy.bytes` and `copy.instructions` for `granule bench kexec`, and
     /// `SIZE.KIND.FIGURE` for `granule bench permissions`.
-    bench: serde_json::Map<String, serde_json::Value>,
+    bench: Map<String, Value>,
+    kexec: KexecRecord,
 }
 
 /// EFI's tables, which each kernel hands on to the next.
@@ -244,7 +251,7 @@ struct Kaslr {
 #[schemars(transform = optional, extend("additionalProperties" = true))]
 struct SelfCheck {
     /// Seed of its random addresses.
-    seed: serde_json::Value,
+    seed: u64,
     /// Addresses that the CPU's own walker translated.
     translations: u64,
     /// Pages written through the linear map and read through a second mapping.
@@ -354,11 +361,54 @@ struct Groups {
 }
 
 /// The last departure for another kernel. Counts are those that the next kernel was handed; if that is not ours
-/// and prints no record, those that the leaving kernel printed. The kernels of this repository print more keys
-/// (docs/boot-record.md).
+/// and prints no record, those that the leaving kernel printed.
 #[derive(JsonSchema)]
 #[schemars(extend("additionalProperties" = true))]
 pub(crate) struct Kexec {
     #[schemars(flatten)]
     figures: super::Figures,
+    #[schemars(flatten)]
+    printed: KexecPrinted,
+}
+
+/// What a kernel printed of kexec, if it left or was started by another kernel (docs/boot-record.md).
+#[derive(JsonSchema)]
+#[schemars(transform = optional, extend("additionalProperties" = true))]
+struct KexecRecord {
+    /// Page size of the kernel before, in bytes.
+    from_page_size: u64,
+    /// Page size of this kernel, in bytes.
+    to_page_size: u64,
+    /// Bytes of all segments.
+    bytes_total: u64,
+    /// Bytes of these that the relocation copied.
+    bytes_copied: u64,
+    /// Operations of the relocation on cache lines.
+    lines_cleaned: u64,
+    /// DSBs of the relocation.
+    dsb: u64,
+    #[schemars(flatten)]
+    printed: KexecPrinted,
+}
+
+#[derive(JsonSchema)]
+#[schemars(transform = optional)]
+struct KexecPrinted {
+    /// TLBIs of the relocation.
+    tlbi: u64,
+    /// Whether the MMU was off while bytes were copied.
+    uncached: bool,
+    /// Readings of the counter: `call` when leaving was asked for, `leave` just before the relocation code, `entry`
+    /// at this kernel's entry, `console` just before its first line, `up` before its first process; and `hz`, its
+    /// ticks a second.
+    count: BTreeMap<String, u64>,
+    /// Segments `kernel`, `initrd` and `tree`: `start`, where each is, its `bytes`, and their `digest` when it was
+    /// loaded.
+    segment: Map<String, Value>,
+    /// What arrived: `bytes` and `digest` of segments, with `granule.kexec=digest`.
+    arrived: Map<String, Value>,
+    /// What the relocation will do, of a kernel that leaves.
+    leaving: Map<String, Value>,
+    /// Why a next kernel was not loaded or not started.
+    refused: String,
 }

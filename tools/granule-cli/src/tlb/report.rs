@@ -78,6 +78,7 @@ struct Published {
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Cpu")]
 struct CpuObject {
+    /// Its name, in QEMU's words.
     name: &'static str,
     /// Manual that the figures are from.
     source: &'static str,
