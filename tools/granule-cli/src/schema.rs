@@ -106,16 +106,19 @@ fn readable(schema: Value) -> Value {
     }
 }
 
+/// Joins the lines of each paragraph and of each point of a list.
 fn paragraphs(text: &str) -> String {
-    let lines: Vec<_> = text
-        .split("\n\n")
-        .map(|one| {
-            one.replace("\n- ", "\u{0}")
-                .replace('\n', " ")
-                .replace('\u{0}', "\n- ")
-        })
-        .collect();
-    lines.join("\n\n")
+    let mut joined = String::new();
+    for line in text.lines().map(str::trim) {
+        joined += match line {
+            "" => "\n\n",
+            _ if line.starts_with("- ") => "\n",
+            _ if joined.is_empty() || joined.ends_with('\n') => "",
+            _ => " ",
+        };
+        joined += line;
+    }
+    joined
 }
 
 /// The text of `granule schema`: the schema of the command, or the list.
@@ -152,6 +155,13 @@ mod tests {
         SchemaArgs {
             command: command.iter().map(|word| (*word).to_owned()).collect(),
         }
+    }
+
+    #[test]
+    fn lines_are_joined_and_paragraphs_and_points_are_not() {
+        let text = "One\ntwo.\n\nThree:\n- four\n  five;\n- six.\n\nSeven";
+        let expected = "One two.\n\nThree:\n- four five;\n- six.\n\nSeven";
+        assert_eq!(paragraphs(text), expected);
     }
 
     #[test]

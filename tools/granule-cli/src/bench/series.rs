@@ -49,12 +49,22 @@ pub trait Benchmark {
         0
     }
 
-    /// The request of a boot.
+    /// The request of a boot, without what [`prepare`](Self::prepare) makes for it.
+    fn request(&self, cell: &Self::Cell) -> Request;
+
+    /// Makes what a boot needs besides its request.
     ///
     /// # Errors
     ///
-    /// One line when a file that it needs cannot be written.
-    fn request(&self, cell: &Self::Cell, files: &mut Self::Files) -> Result<Request, String>;
+    /// One line when a file cannot be written.
+    fn prepare(
+        &self,
+        _cell: &Self::Cell,
+        _files: &mut Self::Files,
+        request: Request,
+    ) -> Result<Request, String> {
+        Ok(request)
+    }
 
     /// Reads the figures of a boot that ended well.
     ///
@@ -147,7 +157,8 @@ pub fn run_by<B: Benchmark>(
     let mut rows = Vec::new();
     for cell in &cells {
         bar.next(B::name(cell));
-        let boot = boot(&bench.request(cell, &mut files)?, bar);
+        let request = bench.prepare(cell, &mut files, bench.request(cell))?;
+        let boot = boot(&request, bar);
         let interrupted = interrupt.load(Ordering::Relaxed);
         if interrupted && !boot.is_ok() {
             // The boot was cut short: its counts are no result.

@@ -6,6 +6,7 @@ use serde::Serialize;
 use super::series::Row;
 use crate::json::Version;
 use crate::result::json::ImageObject;
+use crate::result::{Boot, Outcome};
 
 /// The first keys of a benchmark of one image.
 #[derive(Serialize, JsonSchema)]
@@ -40,6 +41,25 @@ impl Qemu {
         Self {
             version: rows.first().and_then(|row| row.boot.qemu_version.clone()),
             cpu: cpu.to_owned(),
+        }
+    }
+}
+
+/// How a boot ended.
+#[derive(Serialize, JsonSchema)]
+pub(super) struct Ended {
+    /// Outcome as of `granule boot`; also `refused` if a kernel or program did or measured something else than was
+    /// asked for, or not everything.
+    outcome: Outcome,
+    /// Why the outcome is not `ok`; else null.
+    reason: Option<String>,
+}
+
+impl Ended {
+    pub(super) fn of(boot: &Boot) -> Self {
+        Self {
+            outcome: boot.outcome,
+            reason: boot.reason.clone(),
         }
     }
 }

@@ -124,7 +124,7 @@ struct RangeTail {
     /// - `RW`, `ro`, `wo`, `none`: loads and stores; loads; at stage 2 also stores alone, and neither.
     /// - `PX` or `PXN`, `UX` or `UXN`: the privileged level may execute, or never; EL0.
     /// - `X` or `XN`: the same where there is one privilege, and at stage 2 without FEAT_XNX.
-    /// - `user`: EL0 may access (AP\[1\]).
+    /// - `user`: EL0 may access (`AP[1]`).
     /// - `AF`, `nG`: the access flag is set; the translation belongs to one address space.
     /// - `ISH`, `OSH`, `NSH`, `SH-reserved`: inner, outer, not shareable; the reserved encoding.
     /// - `SH-TCR`: TCR gives the shareability of every leaf (TCR.DS).

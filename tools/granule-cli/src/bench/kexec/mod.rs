@@ -10,8 +10,6 @@ pub mod report;
 #[cfg(test)]
 mod tests;
 
-use std::path::Path;
-
 use granule_kexec::copy_accesses;
 use serde_json::Value;
 use tempfile::NamedTempFile;
@@ -154,25 +152,6 @@ pub struct Files {
     archive: Option<(u64, NamedTempFile)>,
 }
 
-impl Bench {
-    fn asked(&self, cell: &Cell, initrd: &Path) -> Request {
-        Request {
-            page_size: Some(cell.page_size),
-            memory: self.memory,
-            cpu: self.cpu.clone(),
-            append: Some("granule.bench=copy".into()),
-            kexec: Some(Kexec {
-                initrd: Some(initrd.to_owned()),
-                page_size: Some(cell.page_size),
-                copy: cell.place == Place::Copied,
-                uncached: cell.mmu == Mmu::Off,
-                ..Kexec::default()
-            }),
-            ..self.on.request()
-        }
-    }
-}
-
 impl Benchmark for Bench {
     type Cell = Cell;
     type Files = Files;
@@ -227,7 +206,7 @@ impl Benchmark for Bench {
                     show_size(self.memory)
                 ));
             }
-            self.asked(&cell, Path::new("initrd")).check()?;
+            self.request(&cell).check()?;
         }
         Ok(files)
     }
@@ -248,7 +227,28 @@ impl Benchmark for Bench {
         BOOT + cell.payload
     }
 
-    fn request(&self, cell: &Cell, files: &mut Files) -> Result<Request, String> {
+    fn request(&self, cell: &Cell) -> Request {
+        Request {
+            page_size: Some(cell.page_size),
+            memory: self.memory,
+            cpu: self.cpu.clone(),
+            append: Some("granule.bench=copy".into()),
+            kexec: Some(Kexec {
+                page_size: Some(cell.page_size),
+                copy: cell.place == Place::Copied,
+                uncached: cell.mmu == Mmu::Off,
+                ..Kexec::default()
+            }),
+            ..self.on.request()
+        }
+    }
+
+    fn prepare(
+        &self,
+        cell: &Cell,
+        files: &mut Files,
+        mut request: Request,
+    ) -> Result<Request, String> {
         let archive = match files.archive.take() {
             Some((payload, file)) if payload == cell.payload => file,
             _ => {
@@ -256,7 +256,9 @@ impl Benchmark for Bench {
                 temporary(|path| std::fs::write(path, bytes))?
             }
         };
-        let request = self.asked(cell, archive.path());
+        if let Some(kexec) = &mut request.kexec {
+            kexec.initrd = Some(archive.path().to_owned());
+        }
         files.archive = Some((cell.payload, archive));
         Ok(request)
     }

@@ -7,11 +7,10 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::published::{self, LINES};
+use super::published::{self, LINES, Line};
 use super::{Bench, Cell, Done, Figures, Mmu, Row};
-use crate::bench::text::{Head, grouped};
+use crate::bench::text::{Ended, Head, grouped};
 use crate::json::{optional, rounded, value};
-use crate::result::Outcome;
 use crate::sizes::show_size;
 
 /// Result of `granule bench kexec --json`. The table for people goes to standard error. The exit code is 0 only
@@ -32,7 +31,7 @@ pub(crate) struct Object {
     /// the MMU.
     rows: Vec<RowObject>,
     /// Published results of Linux, whatever was measured.
-    published: Vec<Published>,
+    published: &'static [Line],
 }
 
 /// A boot; it has figures only if its outcome is `ok`.
@@ -47,11 +46,8 @@ struct RowObject {
     place: &'static str,
     /// MMU while bytes are copied: `off` or `on`.
     mmu: &'static str,
-    /// Outcome as of `granule boot`; also `refused` if the kernels did something else than was asked for, or did
-    /// not print enough.
-    outcome: Outcome,
-    /// Why the outcome is not `ok`; else null.
-    reason: Option<String>,
+    #[serde(flatten)]
+    ended: Ended,
     /// Whether the files arrived intact, as in `granule boot`.
     digest_ok: Option<bool>,
     /// Peak of QEMU's resident host memory; null where the host does not count it.
@@ -105,21 +101,6 @@ struct FiguresObject {
     predicted_ms: serde_json::Map<String, Value>,
 }
 
-/// A published result.
-#[derive(Serialize, JsonSchema)]
-struct Published {
-    /// Machine.
-    machine: &'static str,
-    /// MiB of image and initramfs.
-    payload_mib: u32,
-    /// What was measured.
-    phase: &'static str,
-    /// Seconds with the MMU off.
-    mmu_off_s: f64,
-    /// Seconds with the MMU on.
-    mmu_on_s: f64,
-}
-
 /// No prediction where nothing is copied: the published times are for copying.
 fn predicted(cell: &Cell, figures: &Figures) -> Vec<(&'static str, f64)> {
     if figures.bytes_copied == 0 {
@@ -171,8 +152,7 @@ pub fn json(bench: &Bench, done: &Done) -> Value {
         payload: row.cell.payload,
         place: row.cell.place.word(),
         mmu: row.cell.mmu.word(),
-        outcome: row.boot.outcome,
-        reason: row.boot.reason.clone(),
+        ended: Ended::of(&row.boot),
         digest_ok: row.boot.kexec.as_ref().and_then(|kexec| kexec.digest_ok),
         peak_resident_bytes: row.boot.peak_resident_bytes,
         figures: row
@@ -180,19 +160,12 @@ pub fn json(bench: &Bench, done: &Done) -> Value {
             .as_ref()
             .map(|figures| figures_object(&row.cell, figures)),
     };
-    let published = LINES.iter().map(|line| Published {
-        machine: line.machine,
-        payload_mib: line.payload_mib,
-        phase: line.phase,
-        mmu_off_s: line.off,
-        mmu_on_s: line.on,
-    });
     value(Object {
         head: Head::of(&done.rows, &bench.cpu),
         memory: bench.memory,
         interrupted: done.interrupted,
         rows: done.rows.iter().map(row).collect(),
-        published: published.collect(),
+        published: &LINES,
     })
 }
 

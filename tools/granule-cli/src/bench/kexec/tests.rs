@@ -65,7 +65,7 @@ fn files(program: Vec<u8>) -> Files {
 fn ran(first: &[String], next: &[String]) -> Row {
     let bench = bench();
     let cell = bench.cells()[0];
-    let mut boot = boot::run(&bench.asked(&cell, Path::new("/nonexistent/initrd")));
+    let mut boot = boot::run(&bench.request(&cell));
     (boot.outcome, boot.reason, boot.bad_usage) = (Outcome::Ok, None, false);
     boot.boots = vec![record(first), record(next)];
     boot.record = record(next);

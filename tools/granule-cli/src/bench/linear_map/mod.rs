@@ -88,19 +88,6 @@ impl Bench {
         }
         forms
     }
-
-    fn asked(&self, cell: &Cell) -> Request {
-        Request {
-            page_size: Some(cell.page_size),
-            va_bits: self.va_bits,
-            memory: cell.memory,
-            cpu: self.cpu.clone(),
-            rodata: Some(cell.rodata),
-            linear_map: Some(cell.form.strategy),
-            linear_map_barriers: cell.form.barriers,
-            ..self.on.request()
-        }
-    }
 }
 
 impl Benchmark for Bench {
@@ -132,7 +119,7 @@ impl Benchmark for Bench {
 
     fn check(&self) -> Result<(), String> {
         for cell in self.cells() {
-            self.asked(&cell).check()?;
+            self.request(&cell).check()?;
         }
         self.on.open().map(drop)
     }
@@ -161,8 +148,17 @@ impl Benchmark for Bench {
         BOOT + cell.memory / cell.page_size.bytes() * (each + CHECKED)
     }
 
-    fn request(&self, cell: &Cell, (): &mut ()) -> Result<Request, String> {
-        Ok(self.asked(cell))
+    fn request(&self, cell: &Cell) -> Request {
+        Request {
+            page_size: Some(cell.page_size),
+            va_bits: self.va_bits,
+            memory: cell.memory,
+            cpu: self.cpu.clone(),
+            rodata: Some(cell.rodata),
+            linear_map: Some(cell.form.strategy),
+            linear_map_barriers: cell.form.barriers,
+            ..self.on.request()
+        }
     }
 
     fn figures(&self, cell: &Cell, (): &(), boot: &Boot) -> Result<(), String> {

@@ -8,9 +8,8 @@ use serde_json::Value;
 
 use super::{Bench, Done, Row};
 use crate::bench::series::Benchmark;
-use crate::bench::text::{Head, grouped};
+use crate::bench::text::{Ended, Head, grouped};
 use crate::json::{rounded, value};
-use crate::result::Outcome;
 use crate::result::guest::LinearMap;
 use crate::sizes::show_size;
 
@@ -48,11 +47,8 @@ struct RowObject {
     strategy: &'static str,
     /// Whether a published way issues barriers for each page `entry` or each `table`; `table` for `direct`.
     barriers: &'static str,
-    /// Outcome as of `granule boot`; also `refused` if the kernel took another page size, strategy, barriers,
-    /// protection or VA size than was asked for.
-    outcome: Outcome,
-    /// Why the outcome is not `ok`; else null.
-    reason: Option<String>,
+    #[serde(flatten)]
+    ended: Ended,
     /// Bits of virtual address; null if the kernel did not print it.
     #[schemars(with = "Option<u64>")]
     va_bits: Value,
@@ -116,8 +112,7 @@ pub fn json(bench: &Bench, done: &Done) -> Value {
             rodata: row.cell.rodata.word(),
             strategy: row.cell.form.strategy.word(),
             barriers: row.cell.form.barriers(),
-            outcome: row.boot.outcome,
-            reason: row.boot.reason.clone(),
+            ended: Ended::of(&row.boot),
             va_bits: boot["va_bits"].take(),
             lpa2: boot["lpa2"].take(),
             peak_resident_bytes: row.boot.peak_resident_bytes,
@@ -185,6 +180,7 @@ mod tests {
     use crate::bench::series;
     use crate::boot;
     use crate::request::{LinearMap, PageSize, Request, Rodata};
+    use crate::result::Outcome;
     use crate::schema::assert_matches;
 
     fn row(strategy: LinearMap, outcome: Outcome, lines: &[&str]) -> Row {

@@ -89,7 +89,7 @@ fn a_wrong_request_is_refused_before_the_first_boot() {
 #[test]
 fn a_kernel_that_took_something_else_is_no_result() {
     let cell = bench().cells()[0];
-    let mut boot = boot::run(&bench().asked(&cell));
+    let mut boot = boot::run(&bench().request(&cell));
     for line in [
         "page_size=4096",
         "linear_map.strategy=base",

@@ -9,7 +9,7 @@ pub mod report;
 mod tests;
 
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use self::args::Bench;
@@ -44,7 +44,7 @@ pub struct Row {
 }
 
 /// Counts of the kernel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Figures {
     /// Leaves of the merged map that are no leaves afterwards; a contiguous group is one leaf; 0 for merges.
     pub leaves_split: u64,
@@ -65,20 +65,6 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// The counts of the kernel's names; `None` if one is missing.
-    fn read(figure: impl Fn(&str) -> Option<u64>) -> Option<Self> {
-        Some(Self {
-            leaves_split: figure("leaves_split")?,
-            tables: figure("tables")?,
-            stores: figure("stores")?,
-            tlbi: figure("tlbi")?,
-            dsb: figure("dsb")?,
-            isb: figure("isb")?,
-            instructions: figure("instructions")?,
-            locks: figure("locks")?,
-        })
-    }
-
     /// The counts in the order of the table's columns.
     fn all(&self) -> [u64; 8] {
         let Self {
@@ -112,12 +98,12 @@ fn number(boot: &Boot, path: &str) -> Option<u64> {
 /// The figures that the kernel reported; missing ones have no row.
 fn rows(page_size: PageSize, boot: &Boot) -> Vec<Row> {
     let of = |size: &&str, kind: &str| {
-        let figure = |name: &str| number(boot, &format!("{size}.{kind}.{name}"));
+        let figures = boot.record.get(&format!("bench.{size}.{kind}"))?;
         Some(Row {
             page_size: page_size.bytes(),
             bytes: number(boot, &format!("{size}.bytes"))?,
             kind: kind.replace('_', "-"),
-            figures: Figures::read(figure)?,
+            figures: Figures::deserialize(figures).ok()?,
         })
     };
     let rows = SIZES
@@ -132,23 +118,6 @@ impl Done {
     pub fn lines(&self) -> Vec<Row> {
         let of = |ran: &Ran| rows(ran.cell, &ran.boot);
         self.rows.iter().flat_map(of).collect()
-    }
-}
-
-impl Bench {
-    fn asked(&self, page_size: PageSize) -> Request {
-        Request {
-            page_size: Some(page_size),
-            memory: self.memory,
-            cpu: self.cpu.clone(),
-            rodata: Some(self.rodata),
-            // Merging happens only when a change asks for it.
-            append: Some(format!(
-                "granule.merge=off granule.bench=permissions:{}",
-                self.changes
-            )),
-            ..self.on.request()
-        }
     }
 }
 
@@ -169,8 +138,8 @@ impl Benchmark for Bench {
         if self.changes == 0 {
             return Err("--changes 0: there is nothing to measure; take at least 1".into());
         }
-        for &page_size in &self.page_size {
-            self.asked(page_size).check()?;
+        for page_size in &self.page_size {
+            self.request(page_size).check()?;
         }
         self.on.open().map(drop)
     }
@@ -189,8 +158,19 @@ impl Benchmark for Bench {
         u64::from(line.starts_with("@granule bench.") && is_last)
     }
 
-    fn request(&self, page_size: &PageSize, (): &mut ()) -> Result<Request, String> {
-        Ok(self.asked(*page_size))
+    fn request(&self, page_size: &PageSize) -> Request {
+        Request {
+            page_size: Some(*page_size),
+            memory: self.memory,
+            cpu: self.cpu.clone(),
+            rodata: Some(self.rodata),
+            // Merging happens only when a change asks for it.
+            append: Some(format!(
+                "granule.merge=off granule.bench=permissions:{}",
+                self.changes
+            )),
+            ..self.on.request()
+        }
     }
 
     fn figures(&self, page_size: &PageSize, (): &(), boot: &Boot) -> Result<(), String> {

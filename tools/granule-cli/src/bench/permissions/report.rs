@@ -7,9 +7,8 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::{Bench, Done, Ran, Row, number};
-use crate::bench::text::{Head, grouped};
+use crate::bench::text::{Ended, Head, grouped};
 use crate::json::value;
-use crate::result::Outcome;
 use crate::result::guest::BbmLevel;
 use crate::sizes::show_size;
 
@@ -44,10 +43,8 @@ pub(crate) struct Object {
 struct BootObject {
     /// Page size asked for.
     page_size: u64,
-    /// Outcome as of `granule boot`; also `refused` if the kernel measured something else than was asked for.
-    outcome: Outcome,
-    /// Why the outcome is not `ok`; else null.
-    reason: Option<String>,
+    #[serde(flatten)]
+    ended: Ended,
     #[schemars(with = "BbmLevel")]
     bbm_level: Value,
     /// Whether every CPU that is up has TLB invalidation by range; null if the kernel did not print it.
@@ -67,8 +64,7 @@ pub fn json(bench: &Bench, done: &Done) -> Value {
         let mut boot = ran.boot.json();
         BootObject {
             page_size: ran.cell.bytes(),
-            outcome: ran.boot.outcome,
-            reason: ran.boot.reason.clone(),
+            ended: Ended::of(&ran.boot),
             bbm_level: boot["bbm_level"].take(),
             tlbi_range: boot["tlbi_range"].take(),
             blocks: number(&ran.boot, "blocks"),

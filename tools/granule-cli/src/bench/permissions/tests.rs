@@ -24,7 +24,7 @@ fn bench() -> Bench {
 /// A boot whose kernel reported every figure of one size.
 fn measured(bench: &Bench) -> Ran {
     let page_size = PageSize::K4;
-    let mut boot = boot::run(&bench.asked(page_size));
+    let mut boot = boot::run(&bench.request(&page_size));
     boot.outcome = Outcome::Ok;
     boot.reason = None;
     boot.record.line("page_size=4096");

@@ -12,7 +12,7 @@ pub mod report;
 mod tests;
 pub mod together;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde_json::Value;
 use tempfile::NamedTempFile;
@@ -161,18 +161,6 @@ impl Bench {
             )),
         }
     }
-
-    fn asked(&self, cell: &Cell, image: &Path, initrd: &Path) -> Request {
-        Request {
-            image: Some(image.to_owned()),
-            initrd: Some(initrd.to_owned()),
-            page_size: Some(cell.page_size),
-            memory: self.memory,
-            cpu: self.cpu.clone(),
-            append: Some(self.words(cell)),
-            ..self.run.request()
-        }
-    }
 }
 
 impl Benchmark for Bench {
@@ -246,8 +234,8 @@ impl Benchmark for Bench {
         };
         for cell in self.cells() {
             let (file, command) = cell.image();
-            let image = there((&file, &command))?;
-            self.asked(&cell, &image, &image).check()?;
+            there((&file, &command))?;
+            self.request(&cell).check()?;
         }
         let path = there(PROGRAM)?;
         let program =
@@ -282,12 +270,23 @@ impl Benchmark for Bench {
         BOOT + u64::from(self.rounds) * programs * (pages * PAGE + self.bytes / 4)
     }
 
-    fn request(&self, cell: &Cell, files: &mut Files) -> Result<Request, String> {
+    fn request(&self, cell: &Cell) -> Request {
+        Request {
+            page_size: Some(cell.page_size),
+            memory: self.memory,
+            cpu: self.cpu.clone(),
+            append: Some(self.words(cell)),
+            ..self.run.request()
+        }
+    }
+
+    fn prepare(&self, cell: &Cell, files: &mut Files, request: Request) -> Result<Request, String> {
         files.counter = Counter::new().ok();
-        let image = files.folder.join(cell.image().0);
         Ok(Request {
+            image: Some(files.folder.join(cell.image().0)),
+            initrd: Some(files.archive.path().to_owned()),
             plugin: files.counter.as_ref().map(Counter::option),
-            ..self.asked(cell, &image, files.archive.path())
+            ..request
         })
     }
 

@@ -8,9 +8,8 @@ use serde_json::Value;
 
 use super::lines::{Measured, Op};
 use super::{Bench, Build, Done, Programs, Ran, together};
-use crate::bench::text::{Qemu, grouped};
+use crate::bench::text::{Ended, Qemu, grouped};
 use crate::json::{Version, rounded, value};
-use crate::result::Outcome;
 use crate::result::json::ImageObject;
 use crate::sizes::show_size;
 
@@ -77,11 +76,8 @@ struct BootObject {
     /// of each.
     programs: String,
     image: ImageObject,
-    /// Outcome as of `granule boot`; also `refused` if the program measured something else than was asked for, or
-    /// did not end.
-    outcome: Outcome,
-    /// Why the outcome is not `ok`; else null.
-    reason: Option<String>,
+    #[serde(flatten)]
+    ended: Ended,
     /// Peak of QEMU's resident host memory; null where the host does not count it.
     peak_resident_bytes: Option<u64>,
 }
@@ -212,8 +208,7 @@ pub fn json(bench: &Bench, done: &Done) -> Value {
         page_size: ran.cell.page_size.bytes(),
         programs: ran.cell.programs(),
         image: ImageObject::of(&ran.boot),
-        outcome: ran.boot.outcome,
-        reason: ran.boot.reason.clone(),
+        ended: Ended::of(&ran.boot),
         peak_resident_bytes: ran.boot.peak_resident_bytes,
     };
     let row = |row: &Row<'_>| {

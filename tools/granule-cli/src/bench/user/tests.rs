@@ -22,8 +22,10 @@ pub(super) fn bench() -> Bench {
 
 /// A boot that ended well, with this output on its console.
 pub(super) fn ran(bench: &Bench, cell: &Cell, console: &str) -> Ran {
-    let nowhere = Path::new("/nonexistent/file");
-    let mut boot = boot::run(&bench.asked(cell, nowhere, nowhere));
+    let mut boot = boot::run(&Request {
+        image: Some("/nonexistent/file".into()),
+        ..bench.request(cell)
+    });
     (boot.outcome, boot.reason, boot.bad_usage) = (Outcome::Ok, None, false);
     boot.console = console.as_bytes().to_vec();
     let files = Files {
