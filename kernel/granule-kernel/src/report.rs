@@ -1,6 +1,6 @@
 //! Prints the machine-readable record that `granule boot` reads from the console.
 //!
-//! Keys and values are documented in docs/boot-json.md and docs/boot-record.md.
+//! `granule schema boot` and docs/boot-record.md document keys and values.
 //!
 //! Nothing is measured here.
 

@@ -12,20 +12,15 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use granule_cli::args::{BootArgs, CheckArgs, Cli, Command};
-use granule_cli::bench::args::{
-    KexecArgs, LinearMapArgs, PermissionsArgs, TlbArgs, UserArgs, What,
-};
-use granule_cli::bench::kexec;
-use granule_cli::bench::linear_map;
-use granule_cli::bench::permissions::{self, Listener};
+use granule_cli::bench::args::{TlbArgs, What};
 use granule_cli::bench::progress::Bar;
-use granule_cli::bench::user;
+use granule_cli::bench::series::{self, Benchmark};
 use granule_cli::inspect::{self, Failure};
 use granule_cli::plan::args::PlanArgs;
 use granule_cli::result::record::RecordLines;
 use granule_cli::result::report;
 use granule_cli::watch::{self, args::WatchArgs};
-use granule_cli::{Boot, boot, check, cost, tlb, usage};
+use granule_cli::{Boot, boot, check, cost, schema, tlb, usage};
 use indicatif::{ProgressBar, ProgressStyle};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGPIPE, SIGTERM};
 use signal_hook::low_level::emulate_default_handler;
@@ -50,10 +45,10 @@ fn main() -> ExitCode {
         Command::Check(args) => check_command(&args),
         Command::Watch(args) => watch_command(&args),
         Command::Bench(args) => match args.what {
-            What::LinearMap(args) => bench_command(&args),
-            What::Permissions(args) => permissions_command(&args),
-            What::User(args) => user_command(&args),
-            What::Kexec(args) => kexec_command(&args),
+            What::LinearMap(bench) => bench_command(&bench),
+            What::Permissions(bench) => bench_command(&bench),
+            What::User(bench) => bench_command(&bench),
+            What::Kexec(bench) => bench_command(&bench),
             What::Tlb(args) => tlb_command(&args),
         },
         Command::Plan(args) => plan_command(&args),
@@ -72,6 +67,10 @@ fn main() -> ExitCode {
                 inspect::report::run(&args, out, notes, progress, interrupt)
             })
         }
+        Command::Schema(args) => match schema::text(&args) {
+            Ok(text) => exit_code(true, print(text)),
+            Err(line) => bad_usage(&line),
+        },
     }
 }
 
@@ -116,81 +115,21 @@ fn exit_code(ok: bool, printed: io::Result<()>) -> ExitCode {
     }
 }
 
-fn bench_command(args: &LinearMapArgs) -> ExitCode {
+fn bench_command(bench: &impl Benchmark) -> ExitCode {
     let interrupt = match interrupt() {
         Ok(interrupt) => interrupt,
         Err(code) => return code,
     };
-    let bench = args.bench();
-    if let Err(line) = bench.check() {
-        return bad_usage(&line);
-    }
-    let mut bar = Bar::of(bench.cells().iter().map(linear_map::Cell::weight));
-    let done = linear_map::run(&bench, &mut bar, &interrupt);
-    drop(bar);
-    let table = linear_map::report::table(&bench, &done);
-    let object = args
-        .run
-        .json
-        .then(|| linear_map::report::json(&bench, &done));
-    exit_code(done.is_ok(), print_rows(&table, object))
-}
-
-fn permissions_command(args: &PermissionsArgs) -> ExitCode {
-    let interrupt = match interrupt() {
-        Ok(interrupt) => interrupt,
-        Err(code) => return code,
-    };
-    let bench = args.bench();
-    if let Err(line) = bench.check() {
-        return bad_usage(&line);
-    }
-    let mut listener = Listener::new(&bench);
-    let done = permissions::run(&bench, &mut listener, &interrupt);
-    drop(listener);
-    let table = permissions::report::table(&bench, &done);
-    let object = args
-        .run
-        .json
-        .then(|| permissions::report::json(&bench, &done));
-    exit_code(done.is_ok(), print_rows(&table, object))
-}
-
-fn user_command(args: &UserArgs) -> ExitCode {
-    let interrupt = match interrupt() {
-        Ok(interrupt) => interrupt,
-        Err(code) => return code,
-    };
-    let bench = args.bench();
     let done = bench.check().and_then(|files| {
-        let mut bar = user::bar(&bench);
-        user::run(&bench, &files, &mut bar, &interrupt)
+        let mut bar = Bar::of(bench);
+        series::run(bench, files, &mut bar, &interrupt)
     });
     let done = match done {
         Ok(done) => done,
         Err(line) => return bad_usage(&line),
     };
-    let table = user::report::table(&bench, &done);
-    let object = args.run.json.then(|| user::report::json(&bench, &done));
-    exit_code(done.is_ok(), print_rows(&table, object))
-}
-
-fn kexec_command(args: &KexecArgs) -> ExitCode {
-    let interrupt = match interrupt() {
-        Ok(interrupt) => interrupt,
-        Err(code) => return code,
-    };
-    let bench = args.bench();
-    let done = bench.check().and_then(|files| {
-        let mut bar = kexec::bar(&bench);
-        kexec::run(&bench, &files, &mut bar, &interrupt)
-    });
-    let done = match done {
-        Ok(done) => done,
-        Err(line) => return bad_usage(&line),
-    };
-    let table = kexec::report::table(&bench, &done);
-    let object = args.run.json.then(|| kexec::report::json(&bench, &done));
+    let table = series::table(bench, &done);
+    let object = bench.run_args().json.then(|| bench.json(&done));
     exit_code(done.is_ok(), print_rows(&table, object))
 }
 

@@ -3,7 +3,6 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::collections::BTreeSet;
 use std::io::Write;
 use std::process::{Command, Output};
 
@@ -411,40 +410,4 @@ fn an_unreadable_source_is_one_line_and_code_3() {
     // 2 would mean that the tables are wrong.
     let output = granule("lint", &image, &["--rule", "nonsense"]);
     assert_eq!(output.status.code(), Some(3));
-}
-
-fn keys(value: &Value, found: &mut BTreeSet<String>) {
-    match value {
-        Value::Object(object) => {
-            found.extend(object.keys().cloned());
-            object.values().for_each(|value| keys(value, found));
-        }
-        Value::Array(values) => values.iter().for_each(|value| keys(value, found)),
-        _ => {}
-    }
-}
-
-#[test]
-fn every_key_is_documented() {
-    let mut broken = words();
-    broken[1024 + 3] |= 1 << 11;
-    let (image, other) = (file(&words()), file(&broken));
-    let other = other.path().to_str().unwrap();
-    let mut found = BTreeSet::new();
-    for (command, options) in [
-        ("dump", &["--json"][..]),
-        ("dump", &["--json", "--explain", "0xffffff8000000000"]),
-        ("dump", &["--json", "--diff", other]),
-        ("lint", &["--json", "--tlb", "48"]),
-    ] {
-        let output = granule(command, &image, options);
-        keys(&serde_json::from_slice(&output.stdout).unwrap(), &mut found);
-    }
-    let output = granule("lint", &file(&broken), &["--json", "--most", "0"]);
-    keys(&serde_json::from_slice(&output.stdout).unwrap(), &mut found);
-    assert!(found.len() > 40, "{found:?}");
-    let document = std::fs::read_to_string("../../docs/dump-json.md").unwrap();
-    for key in found {
-        assert!(document.contains(&format!("`{key}`")), "{key}");
-    }
 }

@@ -11,8 +11,10 @@ use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
+use granule_cli::schema;
 use granule_plugin::accesses::{AccessKind, Block, Collector};
 use granule_plugin::track::Memory;
+use granule_testing::schema::assert_matches;
 use granule_trace::System;
 use serde_json::Value;
 
@@ -116,6 +118,9 @@ fn run(stream: &[u8], then: &str, options: &[&str]) -> (Output, Option<Value>) {
     fake.go();
     let output = output(child);
     let json = serde_json::from_slice(&output.stdout).ok();
+    if let Some(json) = &json {
+        assert_matches(&schema::of("bench tlb").unwrap(), json);
+    }
     (output, json)
 }
 

@@ -17,6 +17,7 @@
 //! - [`linux`]: the memory of a Linux kernel with processes.
 //! - [`mattering`]: whether an event that is left out of a trace matters, without code of the
 //!   model.
+//! - [`schema`]: whether JSON is as its schema describes it.
 //! - [`cases`]: the number of cases of a property.
 
 #![allow(
@@ -36,6 +37,7 @@ pub mod mattering;
 pub mod order;
 pub mod performed;
 pub mod replay;
+pub mod schema;
 pub mod shape;
 pub mod stage;
 pub mod tlbi;

@@ -1,6 +1,6 @@
 //! Boots through the `granule` program and reads the JSON object that it prints.
 //!
-//! The contract is that of `granule boot --json` (docs/boot-json.md): one object on standard output, also
+//! The contract is that of `granule boot --json` (`granule schema boot`): one object on standard output, also
 //! on failure. `granule` ends a guest that hangs. Expectations about a boot belong to the callers.
 
 use std::path::{Path, PathBuf};

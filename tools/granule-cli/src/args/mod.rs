@@ -2,20 +2,21 @@
 //!
 //! Parsing ends in a [`Request`]; nothing is opened or started here.
 
+mod check;
 mod kexec;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
-use granule_model::Policies;
 
+pub use self::check::CheckArgs;
 use self::kexec::KexecArgs;
 use crate::bench::args::BenchArgs;
-use crate::findings::parse_policies;
 use crate::inspect::args::{self as inspect, DumpArgs, LintArgs, ReportArgs};
 use crate::plan::{self, args::PlanArgs};
 use crate::request::{Barriers, Firmware, KaslrSeed, LinearMap, PageSize, Request, Rodata};
+use crate::schema::{self, SchemaArgs};
 use crate::sizes::{parse_address, parse_size};
 use crate::watch::args::{self as watch, WatchArgs};
 
@@ -41,7 +42,7 @@ pub enum Command {
     Boot(Box<BootArgs>),
 
     /// Replay a trace through the model of the MMU and say what breaks the architecture's rules
-    #[command(long_about = CHECK_LONG, after_help = CHECK_HINT, after_long_help = CHECK_EXAMPLES)]
+    #[command(long_about = check::LONG, after_help = check::HINT, after_long_help = check::EXAMPLES)]
     Check(CheckArgs),
 
     /// Run any arm64 system under QEMU and judge what it does to its page tables
@@ -66,78 +67,15 @@ pub enum Command {
     /// Make one HTML page of page tables: a map of memory, charts, findings, benchmarks
     #[command(long_about = inspect::REPORT_LONG, after_help = REPORT_HINT, after_long_help = inspect::REPORT_EXAMPLES)]
     Report(Box<ReportArgs>),
+
+    /// Print the JSON Schema of what a command prints with --json: its keys, outcomes and exit codes
+    #[command(long_about = schema::LONG, after_long_help = schema::EXAMPLES)]
+    Schema(SchemaArgs),
 }
 
 const REPORT_HINT: &str = "`granule report --help` has examples and says what is in the page.";
 const DUMP_HINT: &str = "`granule dump --help` has examples and explains the words.";
 const LINT_HINT: &str = "`granule lint --help` has examples and the rules.";
-
-const CHECK_LONG: &str = "\
-Replay a trace through the model of the MMU and say what breaks the architecture's rules.
-
-A violation is a line: the rule, the event's line in the file, the CPU, the address, what
-a CPU could observe, and the earlier event that it conflicts with. Of a trace that says which
-instruction did what, as `granule watch` records it, violations are told by rule and function.
-The exit code is 0 when there is none that is not accepted, 1 when there are some, and 2 for bad
-usage, for a file that cannot be read as a trace, with line and column, and for a recording
-that was cut short without a violation before that.";
-
-const CHECK_HINT: &str = "`granule check --help` has examples.";
-
-const CHECK_EXAMPLES: &str = "\
-Examples:
-  Record a boot and check it:
-    granule boot --page-size 16k --trace boot.trace
-    granule check boot.trace
-
-  As if the CPUs had no relaxations of break-before-make, and as severe as can be:
-    granule check --bbm 0 --strict boot.trace
-
-  From a pipe, as JSON:
-    zcat boot.trace.gz | granule check --json - | jq '.violations[].rule'
-
-docs/trace-format.md documents traces, docs/check-json.md the JSON object.";
-
-/// The options of `granule check`.
-#[derive(Debug, Args)]
-pub struct CheckArgs {
-    /// The trace; `-` for standard input
-    #[arg(value_name = "FILE")]
-    pub file: PathBuf,
-
-    /// Also report what is legal but leaves more cached than a careful kernel would
-    #[arg(long)]
-    pub strict: bool,
-
-    /// What the kernel leaves undone on purpose: spurious-faults, lazy-unmap, both with a comma, or none;
-    /// default: what the trace says
-    #[arg(long, value_name = "LIST", value_parser = parse_policies)]
-    pub allow: Option<Policies>,
-
-    /// BBM level to check against, 0 to 3, instead of the one the trace gives for its CPUs
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=3))]
-    pub bbm: Option<u8>,
-
-    /// System.map of the recorded system, or what nm prints of it, for a trace that names no functions
-    #[arg(long, value_name = "FILE")]
-    pub symbols: Option<PathBuf>,
-
-    /// File of accepted findings: lines of rule, function and reason
-    #[arg(long, value_name = "FILE")]
-    pub accept: Option<PathBuf>,
-
-    /// Write what was found to FILE too, as one page of HTML
-    #[arg(long, value_name = "FILE.html")]
-    pub report: Option<PathBuf>,
-
-    /// Violations to list; more are only counted
-    #[arg(long, value_name = "N", default_value_t = 100)]
-    pub most: usize,
-
-    /// Print one JSON object to standard output
-    #[arg(long)]
-    pub json: bool,
-}
 
 const BOOT_LONG: &str = "\
 Boot the kernel image under QEMU's `virt` machine and say how it ended.
@@ -185,8 +123,8 @@ Examples:
     granule boot --dtb board.dtb
     granule boot --memory 8G --load-address 0x140000000
 
-RAM starts at 0x40000000. docs/boot-json.md documents the JSON object,
-docs/boot-record.md what the kernel prints and leaves in memory.";
+RAM starts at 0x40000000. `granule schema boot` prints the keys of the JSON object, and what each
+outcome means; docs/boot-record.md documents what the kernel prints and leaves in memory.";
 
 /// The options of `granule boot`.
 #[derive(Debug, Args)]

@@ -1,8 +1,68 @@
-//! Parts shared by the reports of all benchmarks: the schema of their JSON, and the form of
-//! numbers.
+//! Parts shared by the reports of all benchmarks: the head of their JSON, and the form of numbers.
 
-/// The schema's number. Keys may be added to a schema but never removed.
-pub(crate) const SCHEMA: u32 = 1;
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::series::Row;
+use crate::json::Version;
+use crate::result::json::ImageObject;
+use crate::result::{Boot, Outcome};
+
+/// The first keys of a benchmark of one image.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct Head {
+    schema: Version,
+    /// Image; null if no boot was finished.
+    image: Option<ImageObject>,
+    qemu: Qemu,
+}
+
+/// The emulator.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct Qemu {
+    /// QEMU's own version; null if no boot was finished, or QEMU is missing.
+    version: Option<String>,
+    /// Text of `--cpu`.
+    cpu: String,
+}
+
+impl Head {
+    pub(super) fn of<C, F>(rows: &[Row<C, F>], cpu: &str) -> Self {
+        Self {
+            schema: Version,
+            image: rows.first().map(|row| ImageObject::of(&row.boot)),
+            qemu: Qemu::of(rows, cpu),
+        }
+    }
+}
+
+impl Qemu {
+    pub(super) fn of<C, F>(rows: &[Row<C, F>], cpu: &str) -> Self {
+        Self {
+            version: rows.first().and_then(|row| row.boot.qemu_version.clone()),
+            cpu: cpu.to_owned(),
+        }
+    }
+}
+
+/// How a boot ended.
+#[derive(Serialize, JsonSchema)]
+pub(super) struct Ended {
+    /// Outcome as of `granule boot`; also `refused` if a kernel or program did or measured something else than was
+    /// asked for, or not everything.
+    outcome: Outcome,
+    /// Why the outcome is not `ok`; else null.
+    reason: Option<String>,
+}
+
+impl Ended {
+    pub(super) fn of(boot: &Boot) -> Self {
+        Self {
+            outcome: boot.outcome,
+            reason: boot.reason.clone(),
+        }
+    }
+}
 
 /// A number with commas between its thousands.
 pub(crate) fn grouped(number: u64) -> String {
@@ -15,4 +75,16 @@ pub(crate) fn grouped(number: u64) -> String {
         text.push(digit);
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thousands_have_commas() {
+        assert_eq!(grouped(0), "0");
+        assert_eq!(grouped(999), "999");
+        assert_eq!(grouped(1_719_085), "1,719,085");
+    }
 }

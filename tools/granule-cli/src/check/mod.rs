@@ -2,7 +2,7 @@
 //!
 //! The model decides what breaks a rule; the trace format decides what a line means.
 
-mod words;
+pub(crate) mod words;
 
 use std::fmt;
 use std::io::{self, BufRead, BufReader};

@@ -2,14 +2,14 @@
 
 use anstyle::{AnsiColor, Style};
 use granule_model::{Policies, Policy};
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::Value;
 
 use super::{Checked, Finding, Tally};
 use crate::findings;
 use crate::findings::report::{Page, sizes};
-
-/// The schema's number. Keys may be added to a schema but never removed.
-const SCHEMA: u32 = 1;
+use crate::json::{Hex, Version, value};
 
 impl Finding {
     /// The three parts of the line for people: the place, the rule, the observation.
@@ -180,64 +180,183 @@ impl Checked {
         self.options.bbm_level.unwrap_or(self.header.bbm_level)
     }
 
-    /// The JSON object, documented in `docs/check-json.md`.
+    /// The JSON object.
     #[must_use]
     pub fn json(&self) -> Value {
-        let violations: Vec<_> = self.findings.iter().map(finding_json).collect();
-        json!({
-            "schema": SCHEMA,
-            "clean": self.is_clean(),
-            "page_size": self.header.page_bytes,
-            "page_sizes": self.page_sizes(),
-            "cpus": self.header.cpus,
-            "bbm_level": self.bbm_level(),
-            "strict": self.options.strict,
-            "allowed": self.policies().iter().map(Policy::name).collect::<Vec<_>>(),
-            "complete": self.is_complete(),
-            "events": self.tally.events,
-            "descriptors": self.tally.descriptors,
-            "tlbi": self.tally.tlbi,
-            "dsb": self.tally.dsb,
-            "isb": self.tally.isb,
-            "cache_operations": self.tally.cache,
-            "table_bytes_obtained": self.tally.obtained_bytes,
-            "table_bytes_freed": self.tally.freed_bytes,
-            "missing": self.missing.iter().map(|(line, what)| json!({
-                "line": line,
-                "what": what,
-            })).collect::<Vec<_>>(),
-            "unchecked": self.unchecked.iter().map(|(line, one)| json!({
-                "line": line,
-                "cpu": one.cpu,
-                "half": one.half(),
-                "reason": one.reason(),
-            })).collect::<Vec<_>>(),
-            "cut": self.cut,
-            "findings": self.found.iter().map(findings::Finding::json).collect::<Vec<_>>(),
-            "notes": self.notes,
-            "undecided": self.undecided(),
-            "violation_count": self.violations,
-            "violations": violations,
+        let missing = |(line, what): &(u64, String)| Missing {
+            line: *line,
+            what: what.clone(),
+        };
+        let unchecked = |(line, one): &(Option<u64>, granule_model::Unchecked)| Unchecked {
+            line: *line,
+            cpu: one.cpu,
+            half: one.half(),
+            reason: one.reason().to_owned(),
+        };
+        value(Object {
+            schema: Version,
+            clean: self.is_clean(),
+            page_size: self.header.page_bytes,
+            page_sizes: self.page_sizes(),
+            cpus: self.header.cpus,
+            bbm_level: self.bbm_level(),
+            strict: self.options.strict,
+            allowed: self.policies().iter().map(Policy::name).collect(),
+            complete: self.is_complete(),
+            events: self.tally.events,
+            descriptors: self.tally.descriptors,
+            tlbi: self.tally.tlbi,
+            dsb: self.tally.dsb,
+            isb: self.tally.isb,
+            cache_operations: self.tally.cache,
+            table_bytes_obtained: self.tally.obtained_bytes,
+            table_bytes_freed: self.tally.freed_bytes,
+            missing: self.missing.iter().map(missing).collect(),
+            unchecked: self.unchecked.iter().map(unchecked).collect(),
+            cut: self.cut.as_deref(),
+            findings: &self.found,
+            notes: &self.notes,
+            undecided: self.undecided(),
+            violation_count: self.violations,
+            violations: self.findings.iter().map(violation).collect(),
         })
     }
 }
 
-fn finding_json(finding: &Finding) -> Value {
+/// Result of `granule check --json`: exactly one object, on one line of standard output, if the file could be
+/// read to its end. For a file that is no trace, that no machine makes, or that takes too much to check there is
+/// no object, but one line on standard error with line and column, and the exit code is 2 (docs/trace-format.md).
+/// A recording of `granule watch` that was cut short is judged as far as it goes, with exit code 2 if nothing was
+/// found in that part. Else the exit code is 1 if something was found that is not accepted, and 0 if not.
+#[derive(Serialize, JsonSchema)]
+#[schemars(title = "granule check --json")]
+pub(crate) struct Object<'a> {
+    schema: Version,
+    /// Whether nothing was found.
+    clean: bool,
+    /// Page size in bytes, as the trace has it.
+    page_size: u64,
+    /// Page sizes of all tables that were walked, in bytes: a kernel's, and those of its programs.
+    page_sizes: Vec<u64>,
+    /// Number of CPUs.
+    cpus: u32,
+    /// Break-before-make level that the rules were applied with: the trace's, or that of `--bbm`.
+    bbm_level: u8,
+    /// Whether `--strict` was given.
+    strict: bool,
+    /// What the kernel may leave undone, by the trace or `--allow` (docs/trace-format.md).
+    allowed: Vec<&'static str>,
+    /// Whether the trace is complete: its first line has so, and it has no `missing` line.
+    complete: bool,
+    /// Events in it.
+    events: u64,
+    /// Descriptors stored; each of a run counts, and each that an `update` line looked at.
+    descriptors: u64,
+    /// TLB invalidations.
+    tlbi: u64,
+    /// DSBs.
+    dsb: u64,
+    /// ISBs.
+    isb: u64,
+    /// `dc` and `ic` lines.
+    cache_operations: u64,
+    /// Bytes of `obtain` lines.
+    table_bytes_obtained: u64,
+    /// Bytes of `free` lines.
+    table_bytes_freed: u64,
+    /// What happened that the trace has no event for.
+    missing: Vec<Missing>,
+    /// Halves of address spaces that no rule was applied to; empty as a rule.
+    unchecked: Vec<Unchecked>,
+    /// Where and why a compressed recording ends before its end; null for a whole one.
+    cut: Option<&'a str>,
+    /// Violations by rule and function, as of `granule watch`; without `at` lines all violations of a rule are one
+    /// finding.
+    findings: &'a [findings::Finding],
+    /// Accepted findings that were not found.
+    notes: &'a [String],
+    /// Violations that a recording does not decide, which the other counts leave out (`granule schema watch`).
+    undecided: u64,
+    /// Number of all violations, also of those beyond `--most`.
+    violation_count: u64,
+    /// Violations in the order of the file, at most as many as `--most` allows.
+    violations: Vec<Violation<'a>>,
+}
+
+/// Something without an event.
+#[derive(Serialize, JsonSchema)]
+struct Missing {
+    /// Line.
+    line: u64,
+    /// What happened, in a few words.
+    what: String,
+}
+
+/// A half that goes unchecked, because the registers name no granule, or a size that the machine does not have.
+#[derive(Serialize, JsonSchema)]
+struct Unchecked {
+    /// Line that wrote the registers.
+    line: Option<u64>,
+    /// First CPU that translates by them.
+    cpu: u32,
+    /// The half: `the upper half of EL1&0`, `stage 2`.
+    half: &'static str,
+    /// The field, its value, and what was expected.
+    reason: String,
+}
+
+/// A violation.
+#[derive(Serialize, JsonSchema)]
+struct Violation<'a> {
+    /// Rule, by the Arm ARM's name where it has one: `RWHZWS`, `stale-translation`.
+    rule: &'static str,
+    /// Line that broke it; null if the violation is found at the end of the trace, where everything is relied on.
+    line: Option<u64>,
+    /// Line that it conflicts with; null if there is none.
+    earlier_line: Option<u64>,
+    /// Invalidation that was meant to prevent it; null if there is none.
+    missed_line: Option<u64>,
+    /// Why that invalidation did not prevent it; null if there is none.
+    missed_because: Option<&'static str>,
+    /// Virtual address of the instruction that the line comes from; null if the trace does not have it.
+    instruction: Option<Hex>,
+    /// A CPU that could observe it.
+    cpu: u32,
+    /// What the two addresses are: `virtual` or `physical`.
+    address_space: &'static str,
+    /// First address concerned.
+    first_address: Hex,
+    /// Last address concerned.
+    last_address: Hex,
+    /// Physical address of the descriptor concerned; null if none is.
+    descriptor: Option<Hex>,
+    /// What the CPU could observe.
+    observation: &'a str,
+    /// How often the line broke the rule in this way on this CPU for adjacent addresses, `first_address` to
+    /// `last_address`.
+    times: u64,
+}
+
+fn violation(finding: &Finding) -> Violation<'_> {
     let violation = &finding.violation;
-    let hexadecimal = |address: u64| format!("{address:#x}");
-    json!({
-        "rule": violation.rule.name(),
-        "line": finding.line,
-        "earlier_line": finding.earlier_line,
-        "missed_line": finding.missed_line,
-        "missed_because": violation.missed.map(|(_, miss)| miss.text()),
-        "instruction": violation.origin.map(hexadecimal),
-        "cpu": violation.cpu,
-        "address_space": if violation.is_virtual { "virtual" } else { "physical" },
-        "first_address": hexadecimal(violation.range.0),
-        "last_address": hexadecimal(violation.range.1),
-        "descriptor": violation.location.map(hexadecimal),
-        "observation": violation.observation,
-        "times": violation.times,
-    })
+    let (first, last) = violation.range;
+    Violation {
+        rule: violation.rule.name(),
+        line: finding.line,
+        earlier_line: finding.earlier_line,
+        missed_line: finding.missed_line,
+        missed_because: violation.missed.map(|(_, miss)| miss.text()),
+        instruction: violation.origin.map(Hex),
+        cpu: violation.cpu,
+        address_space: if violation.is_virtual {
+            "virtual"
+        } else {
+            "physical"
+        },
+        first_address: Hex(first),
+        last_address: Hex(last),
+        descriptor: violation.location.map(Hex),
+        observation: &violation.observation,
+        times: violation.times,
+    }
 }

@@ -5,6 +5,10 @@ use std::collections::VecDeque;
 
 use granule_model::trace::write_event;
 use granule_model::{BarrierKind, Event, Miss, Rule, Violation};
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::json::{Hex, maybe_hex};
 
 /// The events that are kept: some megabytes.
 pub(super) const KEPT: usize = 1 << 16;
@@ -12,19 +16,21 @@ pub(super) const KEPT: usize = 1 << 16;
 const MOST_OF_A_KIND: usize = 5;
 
 /// An event of an example.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub(crate) struct Step {
-    /// Its number, counted from 0.
+    /// Number, counted from 0.
     pub(crate) event: u64,
-    /// Its CPU.
+    /// CPU.
     pub(crate) cpu: u32,
-    /// The instruction that it comes from, if that is known.
+    /// Virtual address of the instruction that it comes from, or null.
+    #[serde(serialize_with = "maybe_hex")]
+    #[schemars(with = "Option<Hex>")]
     pub(crate) address: Option<u64>,
-    /// The place of the instruction, as `function+0x10 [module]`, if that is known.
+    /// Place of the instruction, as `function+0x10 [module]`, or null.
     pub(crate) name: Option<String>,
     /// The event as a line of a trace.
     pub(crate) text: String,
-    /// What it has to do with the violation.
+    /// What it has to do with the violation, or empty.
     pub(crate) role: String,
 }
 

@@ -3,40 +3,52 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use super::example::Step;
 use super::judge::Group;
 use super::names::Names;
+use crate::json::{Hex, hex};
 
 /// The word of a file of accepted findings for the end of the run.
 const END: &str = "end";
 
 /// Violations of one rule in one function.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub(crate) struct Finding {
+    /// Rule (docs/rules.md).
     pub(crate) rule: &'static str,
-    /// The function; `None` where no name is known, and for the end of the run.
+    /// Function that broke it; null where no name is known, and for the end of the run.
     pub(crate) function: Option<String>,
     /// The instructions, the one with the most violations first; none for the end of the run.
     pub(crate) places: Vec<Place>,
+    /// Violations.
     pub(crate) count: u64,
-    /// One of them in words, its events, and what would mend it.
-    pub(crate) example: String,
-    pub(crate) steps: Vec<Step>,
-    pub(crate) mend: &'static str,
-    /// Why the trace does not decide whether the rule was broken, if it does not.
-    pub(crate) undecided: Option<&'static str>,
-    /// Why somebody accepted it.
+    /// Reason in the file of `--accept`, or null.
     pub(crate) accepted: Option<String>,
+    /// Why the trace does not decide whether the rule was broken, or null.
+    pub(crate) undecided: Option<&'static str>,
+    /// A violation by one of the `places` in words: the first there that conflicts with no event further back
+    /// than the last 65536, or else the first.
+    pub(crate) example: String,
+    /// Events of the example. The memory that this takes is bounded: an event that is further back than the last
+    /// 65536 is there by its number alone.
+    pub(crate) steps: Vec<Step>,
+    /// What would have prevented it.
+    pub(crate) mend: &'static str,
 }
 
 /// An instruction.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub(crate) struct Place {
+    /// Virtual address.
+    #[serde(serialize_with = "hex")]
+    #[schemars(with = "Hex")]
     pub(crate) address: u64,
-    /// `function+0x10 [module]`, where it is known.
+    /// Name, such as `ptep_clear_flush+0x2c`, with its module in brackets; null where none is known.
     pub(crate) name: Option<String>,
+    #[serde(skip)]
     count: u64,
 }
 
@@ -88,38 +100,6 @@ impl Finding {
             None => text += &format!("  would mend it: {}\n", self.mend),
         }
         text
-    }
-
-    /// The object, documented in `docs/watch-json.md`.
-    pub(crate) fn json(&self) -> Value {
-        let hexadecimal = |address: u64| format!("{address:#x}");
-        let places = self.places.iter().map(|place| {
-            json!({
-                "address": hexadecimal(place.address),
-                "name": place.name,
-            })
-        });
-        let steps = self.steps.iter().map(|step| {
-            json!({
-                "event": step.event,
-                "cpu": step.cpu,
-                "address": step.address.map(hexadecimal),
-                "name": step.name,
-                "text": step.text,
-                "role": step.role,
-            })
-        });
-        json!({
-            "rule": self.rule,
-            "function": self.function,
-            "places": places.collect::<Vec<_>>(),
-            "count": self.count,
-            "accepted": self.accepted,
-            "undecided": self.undecided,
-            "example": self.example,
-            "steps": steps.collect::<Vec<_>>(),
-            "mend": self.mend,
-        })
     }
 }
 

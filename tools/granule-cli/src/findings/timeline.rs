@@ -2,7 +2,7 @@
 //! bounded, whatever the run's length.
 
 use granule_model::{BarrierKind, Event, Visibility};
-use serde_json::{Value, json};
+use serde::Serialize;
 
 /// The kinds, in the order of [`Timeline::object`]'s rows.
 const KINDS: [&str; 9] = [
@@ -110,18 +110,37 @@ impl Timeline {
     }
 
     /// The data for a page.
-    pub(super) fn object(&self) -> Value {
-        let rows = KINDS.iter().enumerate().map(|(at, name)| {
-            let counts: Vec<_> = self.bins.iter().filter_map(|bin| bin.get(at)).collect();
-            json!({ "name": name, "counts": counts })
-        });
-        json!({
-            "width": self.width,
-            "events": self.events,
-            "rows": rows.collect::<Vec<_>>(),
-            "violations": self.violations,
-        })
+    pub(super) fn object(&self) -> Drawn<'_> {
+        let row = |(at, name): (usize, &&'static str)| Row {
+            name,
+            counts: self
+                .bins
+                .iter()
+                .filter_map(|bin| bin.get(at).copied())
+                .collect(),
+        };
+        Drawn {
+            width: self.width,
+            events: self.events,
+            rows: KINDS.iter().enumerate().map(row).collect(),
+            violations: &self.violations,
+        }
     }
+}
+
+/// A run in bins.
+#[derive(Serialize)]
+pub(super) struct Drawn<'a> {
+    width: u64,
+    events: u64,
+    rows: Vec<Row>,
+    violations: &'a [u64],
+}
+
+#[derive(Serialize)]
+struct Row {
+    name: &'static str,
+    counts: Vec<u64>,
 }
 
 #[cfg(test)]
@@ -145,6 +164,6 @@ mod tests {
         let of = |kind: usize| timeline.bins.iter().map(|bin| bin[kind]).sum::<u64>();
         assert_eq!((of(5), of(8)), (all.div_ceil(3), (all - 1).div_ceil(3)));
         assert_eq!(timeline.violations.iter().sum::<u64>(), all.div_ceil(10));
-        assert_eq!(timeline.object()["events"], all);
+        assert_eq!(timeline.object().events, all);
     }
 }

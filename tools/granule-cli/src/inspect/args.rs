@@ -48,7 +48,7 @@ Examples:
     granule dump vmcore --explain 0xffff800080000000
     granule dump before.elf --diff after.elf
 
-docs/dump-json.md documents the JSON objects.";
+`granule schema dump` prints the keys of the JSON objects.";
 
 /// The text of `granule lint --help` above its options.
 pub const LINT_LONG: &str = "\
@@ -85,7 +85,7 @@ Examples:
     loop 0xffffff0000000000-0xffffff7fffffffff the map of the tables themselves
     granule lint vmcore --accept accepted.txt
 
-docs/dump-json.md documents the JSON object.";
+`granule schema lint` prints the keys of the JSON object, and the rules.";
 
 /// The text of `granule report --help` above its options.
 pub const REPORT_LONG: &str = "\

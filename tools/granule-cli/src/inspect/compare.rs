@@ -6,14 +6,42 @@ use granule_inspect::Opened;
 use granule_inspect::diff::{Listed, diff};
 use granule_inspect::ranges::Range;
 use granule_inspect::tree::Tree;
-use serde_json::json;
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use super::args::DumpArgs;
 use super::listing::ranges;
-use super::{Failure, Interrupt, Progress, UNREADABLE, go_on, json};
+use super::{Failure, Interrupt, Progress, UNREADABLE, go_on};
+use crate::json::{Hex, Version, value};
 
 /// The exit code if there is a difference.
 const DIFFERENT: u8 = 1;
+
+/// With `--diff`. The exit code is 0 if there is no difference, 1 if there is one, 3 if a root table cannot be
+/// read. Trees are compared by their owner.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct Differences {
+    schema: Version,
+    /// The differences, by tree and then by address.
+    differences: Vec<Difference>,
+    /// Lines for people: what the sources report of themselves, and what was guessed or not read.
+    notes: Vec<String>,
+}
+
+/// Neighbouring addresses at which the two sources differ in the same way.
+#[derive(Serialize, JsonSchema)]
+struct Difference {
+    /// Whose tables they are.
+    owner: String,
+    /// First address.
+    start: Hex,
+    /// Size.
+    bytes: u64,
+    /// What the old source has at the first of the addresses; null where it maps nothing.
+    old: Option<String>,
+    /// What the new source has there; null where it maps nothing.
+    new: Option<String>,
+}
 
 /// The ranges of a tree, and whether its root can be read.
 fn listed(
@@ -80,14 +108,12 @@ pub(super) fn run(
         let found = diff(old, new);
         number += found.len();
         if args.json {
-            objects.extend(found.iter().map(|it| {
-                json!({
-                    "owner": shape.owner.to_string(),
-                    "start": json::address(it.start),
-                    "bytes": it.bytes,
-                    "old": it.old,
-                    "new": it.new,
-                })
+            objects.extend(found.into_iter().map(|it| Difference {
+                owner: shape.owner.to_string(),
+                start: Hex(it.start),
+                bytes: it.bytes,
+                old: it.old,
+                new: it.new,
             }));
             continue;
         }
@@ -96,10 +122,10 @@ pub(super) fn run(
         }
     }
     if args.json {
-        let object = json!({
-            "schema": json::SCHEMA,
-            "differences": objects,
-            "notes": said,
+        let object = value(Differences {
+            schema: Version,
+            differences: objects,
+            notes: said,
         });
         writeln!(out, "{object}")?;
     } else if number == 0 {

@@ -9,12 +9,15 @@ use granule_inspect::explain::{End, explain};
 use granule_inspect::totals::Totals;
 use granule_inspect::tree::Tree;
 use granule_inspect::walk::Tables;
-use serde_json::json;
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use super::args::DumpArgs;
+use super::json::{Head, Objects, Tail, TotalsObject, TreeObject};
 use super::listing::ranges;
 use super::text::Lines;
-use super::{Failure, Interrupt, Progress, UNREADABLE, compare, go_on, json, open, text};
+use super::{Failure, Interrupt, Progress, UNREADABLE, compare, go_on, open, text};
+use crate::json::{Hex, Version, value};
 
 /// Carries the command out and returns its exit code. Notes go to `notes`, a line each.
 ///
@@ -86,11 +89,11 @@ fn in_json(
     interrupt: &Interrupt,
 ) -> Result<u8, Failure> {
     let shape = opened.trees.first().map(Tree::geometry);
-    let head = json!({
-        "schema": json::SCHEMA,
-        "page_size": shape.map(|shape| shape.page_size().bytes()),
-        "va_bits": shape.map(|shape| shape.va_bits()),
-        "trees": opened.trees.iter().map(json::tree).collect::<Vec<_>>(),
+    let head = value(Head {
+        schema: Version,
+        page_size: shape.map(|shape| shape.page_size().bytes()),
+        va_bits: shape.map(|shape| shape.va_bits()),
+        trees: opened.trees.iter().map(TreeObject::of).collect(),
     })
     .to_string();
     // Without the brace at the end.
@@ -99,7 +102,7 @@ fn in_json(
     let mut comma = "\n";
     let (mut all, mut left_out, mut no_root) = (Totals::default(), Vec::new(), false);
     for tree in &opened.trees {
-        let mut objects = json::Objects::new(tree);
+        let mut objects = Objects::new(tree);
         let walked = ranges(args, &*opened.memory, tree, progress, |range| {
             out.write_all(comma.as_bytes())?;
             comma = ",\n";
@@ -110,13 +113,53 @@ fn in_json(
         left_out.extend(walked.lines());
         no_root |= walked.no_root;
     }
-    let totals = json::totals(&all);
-    let (left_out, notes) = (json!(left_out), json!(opened.notes));
-    writeln!(
-        out,
-        "],\"totals\":{totals},\"left_out\":{left_out},\"notes\":{notes}}}"
-    )?;
+    let tail = value(Tail {
+        totals: TotalsObject::of(&all),
+        left_out,
+        notes: opened.notes.clone(),
+    })
+    .to_string();
+    // Without the brace at the beginning.
+    writeln!(out, "],{}", tail.strip_prefix('{').unwrap_or(&tail))?;
     Ok(code(no_root))
+}
+
+/// With `--explain`. The exit code is 0, or 3 if a root table cannot be read.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct Explained {
+    schema: Version,
+    /// Address to explain.
+    address: Hex,
+    /// One object for each tree that translates the address.
+    explained: Vec<Walk>,
+    /// Lines for people: what the source reports of itself, and what was guessed. Standard error has them too.
+    notes: Vec<String>,
+}
+
+/// A walk of the tables.
+#[derive(Serialize, JsonSchema)]
+struct Walk {
+    /// Whose tables they are.
+    owner: String,
+    /// Descriptors on the way.
+    steps: Vec<Step>,
+    /// A sentence with the output or the fault.
+    end: String,
+}
+
+/// A descriptor on the way.
+#[derive(Serialize, JsonSchema)]
+struct Step {
+    /// Level, -1 to 3.
+    level: i32,
+    /// Physical address of the table.
+    table: Hex,
+    /// Index in the table.
+    index: usize,
+    /// The descriptor's bits.
+    descriptor: Hex,
+    /// The descriptor in words.
+    text: String,
 }
 
 fn explained(
@@ -129,7 +172,7 @@ fn explained(
     let translates = |tree: &&Tree| tree.geometry().offset(VirtualAddress(address)).is_some();
     let mut trees: Vec<&Tree> = opened.trees.iter().filter(translates).collect();
     if trees.is_empty() {
-        // The first one tells that it does not.
+        // The first one reports that it does not.
         trees.extend(opened.trees.first());
     }
     let (mut objects, mut no_root) = (Vec::new(), false);
@@ -144,27 +187,25 @@ fn explained(
             write!(out, "{explained}")?;
             continue;
         }
-        let steps = explained.steps.iter().map(|step| {
-            json!({
-                "level": step.level.number(),
-                "table": json::address(step.table.0),
-                "index": step.index,
-                "descriptor": json::address(step.descriptor.0),
-                "text": step.text,
-            })
+        let steps = explained.steps.iter().map(|step| Step {
+            level: step.level.number(),
+            table: Hex(step.table.0),
+            index: step.index,
+            descriptor: Hex(step.descriptor.0),
+            text: step.text.clone(),
         });
-        objects.push(json!({
-            "owner": tree.owner.to_string(),
-            "steps": steps.collect::<Vec<_>>(),
-            "end": explained.end.to_string(),
-        }));
+        objects.push(Walk {
+            owner: tree.owner.to_string(),
+            steps: steps.collect(),
+            end: explained.end.to_string(),
+        });
     }
     if args.json {
-        let object = json!({
-            "schema": json::SCHEMA,
-            "address": json::address(address),
-            "explained": objects,
-            "notes": opened.notes,
+        let object = value(Explained {
+            schema: Version,
+            address: Hex(address),
+            explained: objects,
+            notes: opened.notes.clone(),
         });
         writeln!(out, "{object}")?;
     }

@@ -3,11 +3,14 @@
 use std::io::Write;
 
 use granule_inspect::fields::about;
-use granule_inspect::lint::{Accepted, Linted, Options, Severity, lint};
-use serde_json::{Value, json};
+use granule_inspect::lint::{Accepted, Findings, Linted, Options, Severity, lint};
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::Value;
 
 use super::args::LintArgs;
-use super::{Failure, Interrupt, Progress, Step, UNREADABLE, go_on, json, open};
+use super::{Failure, Interrupt, Progress, Step, UNREADABLE, go_on, open};
+use crate::json::{Hex, Version, value};
 
 /// Carries the command out and returns its exit code. Notes go to `notes`, a line each.
 ///
@@ -152,35 +155,128 @@ fn count(linted: &Linted, severity: Severity) -> u64 {
             .sum::<u64>()
 }
 
+/// Result of `granule lint --json`: exactly one object on standard output if the source could be opened. If it could
+/// not, there is no object, but one line on standard error, and the exit code is 3, as for bad usage. Else it is 0
+/// if there is nothing worse than `info`, 1 for a warning, 2 for an error, and 3 if a root table cannot be read.
+///
+/// The rules:
+/// - `writable-executable` (error; warning at EL0): memory that one privilege may both store to and execute.
+/// - `contiguous` (error): a contiguous group whose valid entries disagree on the hint, outputs or attributes, or
+///   whose output is not aligned. Invalid members, the access flag and the dirty state are no disagreement.
+/// - `memory-clash` (warning): the same memory with different memory types or shareability, in one tree or in
+///   several of a stage. Allocation hints and tags are no difference.
+/// - `reserved-bits` (warning): bits that are RES0, and reserved encodings of the kind, shareability and memory
+///   type.
+/// - `output-size` (error): an address beyond the output size that TCR (IPS, or PS where there is one half) or VTCR
+///   (PS) sets, of trees whose registers are known. A CPU may have fewer physical addresses than that:
+///   ID_AA64MMFR0_EL1.PARange is not looked at.
+/// - `shared-table` (warning): a table that more than one entry leads to, in one tree or in several.
+/// - `loop` (warning): a table that leads to itself.
+/// - `writable-text` (warning): a writable mapping of text that the privileged level executes and does not write.
+/// - `unreadable-table` (error): a table that the source does not have.
+/// - `missed-contiguous`, `missed-block` (info): leaves that could have the hint, or be blocks: TLB entries and table
+///   memory that this would win.
+#[derive(Serialize, JsonSchema)]
+#[schemars(title = "granule lint --json")]
+pub(crate) struct Object {
+    schema: Version,
+    /// Findings, the worst first; of each rule and severity at most as many as `--most` allows.
+    findings: Vec<FindingObject>,
+    /// Findings beyond `--most`. They count for the exit code.
+    not_listed: Vec<NotListed>,
+    /// Number of findings that `--accept` left out; they do not count for `--most`.
+    accepted: u64,
+    /// One object for each tree that maps something and each number of `--tlb`.
+    tlb: Vec<ReachObject>,
+    /// Lines for people, also on standard error: what the source reports of itself, what was guessed, and lines of
+    /// the file of `--accept` that are none or accept nothing.
+    notes: Vec<String>,
+}
+
+/// A finding.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Finding")]
+pub(super) struct FindingObject {
+    /// Rule.
+    rule: &'static str,
+    /// First address that it concerns.
+    address: Hex,
+    /// Bytes that it concerns.
+    bytes: u64,
+    /// `info`, `warning`, `error`.
+    severity: String,
+    /// What is there, and what it leads to.
+    text: String,
+    /// Whose tables they are.
+    owner: String,
+}
+
+/// Findings of a rule and severity that are only counted.
+#[derive(Serialize, JsonSchema)]
+pub(super) struct NotListed {
+    /// Rule.
+    rule: &'static str,
+    /// `info`, `warning`, `error`.
+    severity: String,
+    /// Number of findings.
+    findings: u64,
+}
+
+/// How much of what is mapped a TLB holds: what the largest leaves map that fit. In this model an entry holds a leaf
+/// of any size.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Reach")]
+struct ReachObject {
+    /// Whose tables they are.
+    owner: String,
+    /// TLB entries.
+    entries: u64,
+    /// Bytes mapped.
+    mapped_bytes: u64,
+    /// Bytes that the entries hold if a contiguous group is one entry.
+    modelled_reach_bytes: u64,
+    /// Bytes that they hold if each leaf is one entry.
+    modelled_reach_bytes_without_hint: u64,
+}
+
+/// The listed findings; `shown` makes texts of the source fit to be shown.
+pub(super) fn listed(findings: &Findings, shown: impl Fn(&str) -> String) -> Vec<FindingObject> {
+    let one = |it: &granule_inspect::lint::Finding| FindingObject {
+        rule: it.rule.name(),
+        address: Hex(it.address),
+        bytes: it.bytes,
+        severity: it.severity.to_string(),
+        text: shown(&it.text),
+        owner: shown(&it.owner.to_string()),
+    };
+    findings.list.iter().map(one).collect()
+}
+
+/// The findings that are only counted.
+pub(super) fn not_listed(findings: &Findings) -> Vec<NotListed> {
+    let more = findings.more.iter();
+    more.map(|((rule, severity), more)| NotListed {
+        rule: rule.name(),
+        severity: severity.to_string(),
+        findings: *more,
+    })
+    .collect()
+}
+
 fn object(args: &LintArgs, linted: &Linted, left_out: u64, notes: &[String]) -> Value {
-    let findings = linted.findings.list.iter().map(|it| {
-        json!({
-            "rule": it.rule.name(),
-            "address": json::address(it.address),
-            "bytes": it.bytes,
-            "severity": it.severity.to_string(),
-            "text": it.text,
-            "owner": it.owner.to_string(),
-        })
-    });
-    let more = linted.findings.more.iter().map(|((rule, severity), more)| {
-        json!({ "rule": rule.name(), "severity": severity.to_string(), "findings": more })
-    });
-    let tlb = reaches(args, linted).into_iter().map(|it| {
-        json!({
-            "owner": it.owner,
-            "entries": it.entries,
-            "mapped_bytes": it.mapped,
-            "modelled_reach_bytes": it.with,
-            "modelled_reach_bytes_without_hint": it.without,
-        })
-    });
-    json!({
-        "schema": json::SCHEMA,
-        "findings": findings.collect::<Vec<_>>(),
-        "not_listed": more.collect::<Vec<_>>(),
-        "accepted": left_out,
-        "tlb": tlb.collect::<Vec<_>>(),
-        "notes": notes,
+    let reach = |it: Reach| ReachObject {
+        owner: it.owner,
+        entries: it.entries,
+        mapped_bytes: it.mapped,
+        modelled_reach_bytes: it.with,
+        modelled_reach_bytes_without_hint: it.without,
+    };
+    value(Object {
+        schema: Version,
+        findings: listed(&linted.findings, str::to_owned),
+        not_listed: not_listed(&linted.findings),
+        accepted: left_out,
+        tlb: reaches(args, linted).into_iter().map(reach).collect(),
+        notes: notes.to_vec(),
     })
 }

@@ -4,9 +4,9 @@
 //! What tables mean is `granule_inspect`'s business. Here are options, output and exit codes.
 
 pub mod args;
-mod compare;
+pub(crate) mod compare;
 pub mod dump;
-mod json;
+pub(crate) mod json;
 pub mod lint;
 mod listing;
 pub mod report;

@@ -33,7 +33,7 @@ Examples:
   How far the model of the machines is off, cell by cell:
     granule plan --check-model
 
-Machines: apple-m2, altra, altra-metal. docs/bench-json.md documents the JSON object.";
+Machines: apple-m2, altra, altra-metal. `granule schema plan` prints the keys of the JSON object.";
 
 /// The options of `granule plan`.
 #[derive(Debug, Args)]

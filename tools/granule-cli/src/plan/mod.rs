@@ -4,20 +4,17 @@
 //! its model of a machine.
 
 pub mod args;
+pub(crate) mod json;
 
 use std::fmt::Write as _;
 
 use granule::arch::bbm::BbmLevel;
 use granule::table::Leaves;
-use serde_json::{Value, json};
 
 use crate::cost::machine::Predicted;
 use crate::cost::{Cost, CostModel, Job, job};
 use crate::request::{Barriers, LinearMap, PageSize, Rodata};
 use crate::sizes::show_size;
-
-/// The schema's number. Keys may be added to a schema but never removed.
-const SCHEMA: u32 = 1;
 
 /// The linear map to plan.
 #[derive(Debug, Clone, PartialEq)]
@@ -112,65 +109,6 @@ impl Planned {
     fn tables(&self) -> (u64, u64) {
         let tables = self.job.stats().tables();
         (tables, tables * self.plan.page_size.bytes())
-    }
-
-    /// The JSON object, documented in docs/bench-json.md.
-    #[must_use]
-    pub fn json(&self) -> Value {
-        let plan = &self.plan;
-        let (tables, table_bytes) = self.tables();
-        let leaves: Vec<Value> = self
-            .job
-            .stats()
-            .leaves()
-            .map(|(size, count)| {
-                json!({ "size": size.bytes, "contiguous": size.contiguous, "count": count })
-            })
-            .collect();
-        let strategies: Vec<Value> = self
-            .taken
-            .iter()
-            .map(|taken| {
-                let counts = &taken.cost.counts;
-                let low = taken.predicted.map(|predicted| predicted.low_ms);
-                let high = taken.predicted.map(|predicted| predicted.high_ms);
-                json!({
-                    "strategy": taken.strategy.word(),
-                    "barriers": taken.barriers,
-                    "tlbi": counts.tlbi,
-                    "dsb": counts.dsb,
-                    "isb": counts.isb,
-                    "descriptor_stores": counts.stores,
-                    "predicted_ms_low": low,
-                    "predicted_ms_high": high,
-                })
-            })
-            .collect();
-        json!({
-            "schema": SCHEMA,
-            "memory": plan.memory,
-            "page_size": plan.page_size.bytes(),
-            "va_bits": plan.va_bits,
-            "rodata": plan.rodata.word(),
-            "bbm_level": plan.bbm,
-            "mapped_bytes": self.job.stats().bytes(),
-            "leaves": leaves,
-            "tables": tables,
-            "table_bytes": table_bytes,
-            "machine": plan.machine.as_ref().map(|machine| json!({
-                "name": machine.name,
-                "published_as": machine.published_as,
-                "tlbi_range": machine.tlbi_range,
-                "tlbi_ns": machine.tlbi_ns,
-                "wait_ns": machine.wait_ns,
-                "dsb_isb_ns": machine.dsb_isb_ns,
-                "store_ns": machine.store_ns,
-                // The published times do not tell zeroing from storing.
-                "zero_ns": machine.store_ns,
-                "has_page_size": machine.has(plan.page_size.value()),
-            })),
-            "strategies": strategies,
-        })
     }
 
     /// The result for people.
@@ -283,6 +221,8 @@ fn caution(plan: &Plan, machine: &CostModel) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn plan(memory: u64) -> Plan {
@@ -302,6 +242,7 @@ mod tests {
     fn a_quarter_of_a_terabyte_in_pages() {
         let planned = plan(256 << 30).work_out().unwrap();
         let object = planned.json();
+        crate::schema::assert_matches("plan", &object);
         // 131 072 tables of pages, 256 above them, 1 above those (one bank, 1 GiB into the space).
         assert_eq!(object["tables"], 131_072 + 256 + 1);
         assert_eq!(object["table_bytes"], (131_072_u64 + 256 + 1) << 12);

@@ -1,32 +1,38 @@
 //! The cost of leaving for another kernel, computed from both kernels' records: the object `kexec`
 //! of the JSON object.
 
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::Value;
 
 use super::hop::Hop;
 use super::payload::{Compared, Payload};
 use super::record::RecordLines;
 
 /// The cost of one kernel's leaving for another, as far as it is known.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Figures {
-    /// Page size of the leaving kernel.
+    /// Page size of the leaving kernel; null if it did not print it.
     pub from_page_size: Option<u64>,
-    /// Page size of the next kernel.
+    /// Page size of the next kernel; null if it did not print it.
     pub to_page_size: Option<u64>,
-    /// Bytes of the image, the initial RAM disk and the tree.
+    /// Bytes of image, initial RAM disk and device tree.
     pub bytes_total: Option<u64>,
-    /// Bytes that were copied, because they were not loaded at their destination.
+    /// Bytes of these that the relocation copied, because they could not be loaded in place.
     pub bytes_copied: Option<u64>,
-    /// Cache lines that were cleaned to the point of coherency.
+    /// Cache lines that the relocation cleaned to the point of coherency.
     pub lines_cleaned: Option<u64>,
-    /// Barriers of the relocation.
+    /// DSBs of the relocation.
     pub dsb: Option<u64>,
-    /// Instructions of the relocation, where they are counted.
+    /// Instructions of the relocation, up to the next kernel's entry, in steps of 16 (a tick of the counter); null
+    /// without `--icount`, and if the next kernel does not print when it was entered.
     pub instructions: Option<u64>,
-    /// Whether the payload arrived unchanged.
+    /// Whether the files arrived intact, by this program's own digests of them: the image as loaded, and after
+    /// arrival the part of it that no boot step writes; initial RAM disk and tree as loaded and after arrival. Null
+    /// if not all of these digests were printed, as with a kernel that is not ours.
     pub digest_ok: Option<bool>,
     /// The difference between the payload given and the payload that arrived.
+    #[serde(skip)]
     pub(crate) differs: Option<String>,
 }
 
@@ -65,23 +71,12 @@ impl Figures {
             },
         })
     }
-
-    pub(crate) fn json(&self) -> Value {
-        json!({
-            "from_page_size": self.from_page_size,
-            "to_page_size": self.to_page_size,
-            "bytes_total": self.bytes_total,
-            "bytes_copied": self.bytes_copied,
-            "lines_cleaned": self.lines_cleaned,
-            "dsb": self.dsb,
-            "instructions": self.instructions,
-            "digest_ok": self.digest_ok,
-        })
-    }
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn record(lines: &[&str]) -> RecordLines {
@@ -113,7 +108,7 @@ mod tests {
         ]);
         let both = Figures::of(&[leaving(), next], None, true).unwrap();
         assert_eq!(
-            both.json(),
+            crate::json::value(&both),
             json!({
                 "from_page_size": 4096, "to_page_size": 65536, "bytes_total": 71, "bytes_copied": 0,
                 "lines_cleaned": 5, "dsb": 3, "instructions": 160, "digest_ok": null,

@@ -1,80 +1,195 @@
-//! The JSON object of a boot: schema 1, documented in `docs/boot-json.md`. Every key is always
-//! present; an unknown value is null.
+//! The JSON object of a boot. Every key is always present; an unknown value is null.
 
-use serde_json::{Map, Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::{Map, Value};
 
+use super::guest::{Guest, Kexec};
 use super::record::{KEYS, RecordLines, insert};
-use super::{Boot, Figures, KernelOutcome};
+use super::{Boot, KernelOutcome, Outcome};
+use crate::image::Image;
+use crate::json::{Version, value};
 
-/// The schema's number. Keys may be added to a schema but never removed.
-const SCHEMA: u32 = 1;
+/// Result of `granule boot --json`: exactly one object, on one line of standard output, whether the boot went
+/// well or not. The guest's console goes to standard error. Only for a command line that cannot be parsed (an
+/// unknown option, a size that is no size) there is no object, but a line on standard error, and the exit code
+/// is 2.
+///
+/// Every key that is required is always there, and null if its value is unknown; a guest that never printed its
+/// record has null nearly everywhere. Sizes are in bytes.
+///
+/// With several kernels (`--kexec IMAGE`, `--kexec-page-size SIZE`) the console has several records. The keys
+/// about the guest describe the last kernel that printed its page size; `boots` has each kernel. All records
+/// together give the outcome. Every kernel must end well, and leave for the next one if there is one. The first
+/// kernel that did not gives outcome and reason; the reason names the kernel (`the next kernel: ...`) unless it
+/// is the first. A next kernel of ours (its image has a boot record) must print a record of its own that ends
+/// well; if it parks with its MMU off the outcome is `refused`, with the message of the boot record in its image.
+/// A next kernel of others, without a record, is `ok` if it powers the machine off and the console has no
+/// `Kernel panic - not syncing`; with that line the outcome is `panic`, without an end it is `timeout`. A kernel
+/// that refuses to load its files is `refused`, with `kexec.refused` as the reason; one that should leave and
+/// powers off instead is `guest-exit`. `digest_ok` false is `self-check-failed`; the reason names what differs.
+///
+/// By default each boot has a new KASLR seed, so its tree and its addresses differ. With `--kaslr-seed off` or a
+/// number, two boots of one request have the same device tree. With `--icount` too, they agree in every
+/// difference of two clock readings: the virtual clock counts instructions in one host thread. The clock does
+/// not start at 0, so a single reading means nothing.
+#[derive(Serialize, JsonSchema)]
+#[schemars(title = "granule boot --json", extend("additionalProperties" = true))]
+pub(crate) struct Object {
+    schema: Version,
+    image: ImageObject,
+    qemu: Qemu,
+    #[serde(flatten)]
+    #[schemars(with = "Guest")]
+    guest: Map<String, Value>,
+    outcome: Outcome,
+    /// One line with the reason; null if the outcome is `ok`.
+    reason: Option<String>,
+    /// Record lines of all kernels that could not be understood, each with what was expected; empty when all is
+    /// well.
+    record_faults: Vec<String>,
+    /// Trace that was written (docs/trace-format.md); null if none was asked for, or it could not be written.
+    trace: Option<Trace>,
+    /// Each kernel that printed a record, in order.
+    #[schemars(with = "Vec<One>")]
+    boots: Vec<Value>,
+    /// Cost of leaving for another kernel; null if no kernel left or was to leave.
+    #[schemars(with = "Option<Kexec>")]
+    kexec: Value,
+}
 
-pub(crate) fn object(boot: &Boot) -> Value {
-    let image = boot.image.as_ref();
-    let mut object = Map::new();
-    object.insert("schema".into(), SCHEMA.into());
-    object.insert(
-        "image".into(),
-        json!({
-            "path": image.map(|i| i.path.to_string_lossy()),
-            "sha256": image.map(|i| &i.sha256),
-            "bytes": image.map(|i| i.bytes),
-        }),
-    );
-    object.insert(
-        "qemu".into(),
-        json!({
-            "version": boot.qemu_version,
-            "cpu": boot.cpu,
-            "firmware": boot.firmware.word(),
-            "peak_resident_bytes": boot.peak_resident_bytes,
-        }),
-    );
-    guest(&mut object, &boot.record);
-    object.insert("outcome".into(), boot.outcome.word().into());
-    object.insert("reason".into(), json!(boot.reason));
-    let faults: Vec<_> = boot.boots.iter().flat_map(RecordLines::faults).collect();
-    object.insert("record_faults".into(), json!(faults));
-    object.insert(
-        "trace".into(),
-        boot.trace.as_ref().map_or(Value::Null, |trace| {
-            json!({
-                "path": trace.path.to_string_lossy(),
-                "events": trace.events,
-                "complete": trace.complete,
-            })
-        }),
-    );
-    object.insert("boots".into(), boot.boots.iter().map(one).collect());
-    // The kernels' own keys for kexec stand beside the figures.
-    let figures = boot.kexec.as_ref().map_or(Value::Null, Figures::json);
-    match (object.get_mut("kexec"), figures) {
-        (Some(Value::Object(said)), Value::Object(figures)) => said.extend(figures),
-        (Some(_), Value::Null) => (),
-        (_, figures) => drop(object.insert("kexec".into(), figures)),
+/// The image file; each key is null if it could not be read.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct ImageObject {
+    /// The file.
+    path: Option<String>,
+    /// SHA-256 of the file, hexadecimal, lower case.
+    sha256: Option<String>,
+    /// Length of the file.
+    bytes: Option<u64>,
+}
+
+impl ImageObject {
+    pub(crate) fn of(boot: &Boot) -> Self {
+        let image = boot.image.as_ref();
+        let path = |image: &Image| image.path.to_string_lossy().into_owned();
+        Self {
+            path: image.map(path),
+            sha256: image.map(|image| image.sha256.clone()),
+            bytes: image.map(|image| image.bytes),
+        }
     }
-    Value::Object(object)
+}
+
+/// The emulator.
+#[derive(Serialize, JsonSchema)]
+struct Qemu {
+    /// QEMU's own version, such as `7.2.22`; null if QEMU is missing, or the image was refused before QEMU was
+    /// started.
+    version: Option<String>,
+    /// Text of `--cpu`.
+    cpu: String,
+    /// What was to start the kernel, the word of `--firmware`: `direct`, `uefi`, `u-boot`, `u-boot-efi`, `grub`,
+    /// `systemd-boot`.
+    firmware: &'static str,
+    /// Peak of QEMU's resident host memory, its own code and data included; null if QEMU did not run, or the
+    /// host is not Linux.
+    peak_resident_bytes: Option<u64>,
+}
+
+/// A trace file.
+#[derive(Serialize, JsonSchema)]
+struct Trace {
+    /// The file.
+    path: String,
+    /// Events in it.
+    events: u64,
+    /// Whether it has every event up to the kernel's end.
+    complete: bool,
+}
+
+/// Leaves of one kind in a map.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct Leaf {
+    /// Bytes of a leaf, or of the whole group when contiguous.
+    pub(crate) size: u64,
+    /// Whether they are contiguous groups.
+    pub(crate) contiguous: bool,
+    /// Number of leaves, or of groups.
+    pub(crate) count: u64,
 }
 
 /// One kernel's record.
-fn one(record: &RecordLines) -> Value {
-    let mut object = Map::new();
-    guest(&mut object, record);
-    let outcome = record.outcome().map(KernelOutcome::word);
-    object.insert("outcome".into(), json!(outcome));
-    object.insert("reason".into(), json!(record.reason()));
-    object.insert("ended".into(), record.has_ended().into());
-    object.insert("record_faults".into(), json!(record.faults()));
-    Value::Object(object)
+#[derive(Serialize, JsonSchema)]
+#[schemars(extend("additionalProperties" = true))]
+struct One {
+    #[serde(flatten)]
+    #[schemars(with = "Guest")]
+    guest: Map<String, Value>,
+    /// How this kernel ended by its own record: `ok`, `panic`, `refused`, `self-check-failed`, `guest-exit` or
+    /// null. A kernel that left printed `ok`.
+    outcome: Option<&'static str>,
+    /// Reason in its record; null if there is none.
+    reason: Option<String>,
+    /// Whether its record is complete.
+    ended: bool,
+    /// Its lines that could not be understood.
+    record_faults: Vec<String>,
+}
+
+pub(crate) fn object(boot: &Boot) -> Value {
+    let guest = guest(&boot.record);
+    // The kernels' own keys for kexec stand beside the figures.
+    let kexec = match (guest.get("kexec"), value(&boot.kexec)) {
+        (Some(Value::Object(printed)), Value::Object(figures)) => {
+            Value::Object(printed.clone().into_iter().chain(figures).collect())
+        }
+        (Some(printed), Value::Null) => printed.clone(),
+        (_, figures) => figures,
+    };
+    let faults = boot.boots.iter().flat_map(RecordLines::faults);
+    value(Object {
+        schema: Version,
+        image: ImageObject::of(boot),
+        qemu: Qemu {
+            version: boot.qemu_version.clone(),
+            cpu: boot.cpu.clone(),
+            firmware: boot.firmware.word(),
+            peak_resident_bytes: boot.peak_resident_bytes,
+        },
+        guest,
+        outcome: boot.outcome,
+        reason: boot.reason.clone(),
+        record_faults: faults.cloned().collect(),
+        trace: boot.trace.as_ref().map(|trace| Trace {
+            path: trace.path.to_string_lossy().into_owned(),
+            events: trace.events,
+            complete: trace.complete,
+        }),
+        boots: boot.boots.iter().map(|record| value(one(record))).collect(),
+        kexec,
+    })
+}
+
+fn one(record: &RecordLines) -> One {
+    One {
+        guest: guest(record),
+        outcome: record.outcome().map(KernelOutcome::word),
+        reason: record.reason().map(str::to_owned),
+        ended: record.has_ended(),
+        record_faults: record.faults().to_vec(),
+    }
 }
 
 /// The kernel's own keys, null where it did not print them.
-fn guest(object: &mut Map<String, Value>, record: &RecordLines) {
+fn guest(record: &RecordLines) -> Map<String, Value> {
+    let mut object = Map::new();
     for (path, _) in KEYS {
         // No path in the table runs through another.
-        let _ = insert(object, path, Value::Null);
+        let _ = insert(&mut object, path, Value::Null);
     }
-    merge(object, record.values());
+    merge(&mut object, record.values());
+    object
 }
 
 fn merge(into: &mut Map<String, Value>, from: &Map<String, Value>) {
@@ -92,79 +207,13 @@ fn merge(into: &mut Map<String, Value>, from: &Map<String, Value>) {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
-    use crate::image::{HeaderFields, Image};
-    use crate::result::Outcome;
+    use crate::image::HeaderFields;
+    use crate::result::record::Kind;
+    use crate::schema::assert_matches;
     use crate::{Request, boot};
-
-    fn keys(value: &Value, path: &str, into: &mut Vec<String>) {
-        for (key, value) in value.as_object().unwrap() {
-            let path = if path.is_empty() {
-                key.clone()
-            } else {
-                format!("{path}.{key}")
-            };
-            match value {
-                Value::Object(_) => keys(value, &path, into),
-                _ => into.push(path),
-            }
-        }
-    }
-
-    /// The keys as the issue of this program's schema 1 lists them, plus those
-    /// added since.
-    const SCHEMA_1: &[&str] = &[
-        "schema",
-        "image.path",
-        "image.sha256",
-        "image.bytes",
-        "qemu.version",
-        "qemu.cpu",
-        "qemu.firmware",
-        "qemu.peak_resident_bytes",
-        "page_size",
-        "page_size_source",
-        "va_bits",
-        "pa_bits",
-        "levels",
-        "start_level",
-        "lpa2",
-        "bbm_level.id",
-        "bbm_level.used",
-        "bbm_level.system",
-        "entry_el",
-        "run_el",
-        "vhe",
-        "errata",
-        "cpus",
-        "cpus_expected",
-        "cpu_mismatch",
-        "cpu_facts",
-        "drivers",
-        "drivers_left_out",
-        "tlbi_range",
-        "tlbi_level_hint",
-        "linear_map.strategy",
-        "linear_map.barriers",
-        "linear_map.rodata",
-        "linear_map.ram_bytes",
-        "linear_map.mapped_bytes",
-        "linear_map.leaves",
-        "linear_map.tables",
-        "linear_map.table_bytes",
-        "linear_map.descriptor_stores",
-        "linear_map.tlbi",
-        "linear_map.dsb",
-        "linear_map.isb",
-        "linear_map.instructions",
-        "linear_map.time_us",
-        "outcome",
-        "reason",
-        "record_faults",
-        "trace",
-        "boots",
-        "kexec",
-    ];
 
     fn failed() -> Boot {
         boot::run(&Request {
@@ -176,9 +225,7 @@ mod tests {
     #[test]
     fn a_boot_that_never_began_has_every_key_and_nulls() {
         let object = failed().json();
-        let mut found = Vec::new();
-        keys(&object, "", &mut found);
-        assert_eq!(found, SCHEMA_1);
+        assert_matches("boot", &object);
         assert_eq!(object["schema"], 1);
         assert_eq!(object["outcome"], "refused");
         assert_eq!(object["qemu"]["cpu"], "max");
@@ -218,6 +265,7 @@ mod tests {
         record.line("bbm_level=7");
         boot.record = record;
         let object = boot.json();
+        assert_matches("boot", &object);
         assert_eq!(
             object["image"],
             json!({ "path": "I", "sha256": "ab", "bytes": 5 })
@@ -234,25 +282,33 @@ mod tests {
     }
 
     #[test]
-    fn every_key_is_documented() {
-        let document = include_str!("../../../../docs/boot-json.md");
-        for key in SCHEMA_1 {
-            assert!(
-                document.contains(&format!("`{key}`")),
-                "docs/boot-json.md lacks {key}"
-            );
-        }
-        let record = include_str!("../../../../docs/boot-record.md");
-        for (key, _) in KEYS {
-            let key = if *key == "linear_map.leaves" {
-                "linear_map.leaf"
-            } else {
-                key
+    fn keys_of_the_record_have_their_types_in_both_documents() {
+        let schema = crate::schema::of("boot").unwrap();
+        let document = include_str!("../../../../docs/boot-record.md");
+        for (path, kind) in KEYS {
+            let mut described = &schema;
+            for word in path.split('.') {
+                if let Some(Value::String(to)) = described.get("$ref") {
+                    described = schema.pointer(to.trim_start_matches('#')).unwrap();
+                }
+                described = &described["properties"][word];
+            }
+            let expected = match kind {
+                Kind::Integer | Kind::Level => "integer",
+                Kind::Bool => "boolean",
+                Kind::Text | Kind::Word(_) => "string",
+                Kind::Texts | Kind::Leaves | Kind::Objects => "array",
             };
-            assert!(
-                record.contains(&format!("`{key}`")),
-                "docs/boot-record.md lacks {key}"
-            );
+            assert_eq!(described["type"], json!([expected, "null"]), "{path}");
+            assert!(described["description"].is_string(), "{path}");
+            let line = match *path {
+                "linear_map.leaves" => "linear_map.leaf",
+                "cpu_facts" => "cpu",
+                "drivers" => "driver",
+                path => path,
+            };
+            let is_there = document.contains(&format!("`{line}`"));
+            assert!(is_there, "docs/boot-record.md lacks {line}");
         }
     }
 }

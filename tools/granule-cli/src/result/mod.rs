@@ -2,14 +2,17 @@
 //! module that knows boots: [`boot`](crate::boot) and the benchmarks are above it.
 
 mod figures;
+pub(crate) mod guest;
 mod hop;
-mod json;
+pub(crate) mod json;
 mod kernel_outcome;
 mod payload;
 pub mod record;
 pub mod records;
 pub mod report;
 
+use schemars::JsonSchema;
+use serde::Serialize;
 use serde_json::Value;
 
 pub use self::figures::Figures;
@@ -22,20 +25,28 @@ use crate::image::Image;
 use crate::request::{Firmware, Request};
 use crate::trace::TraceFile;
 
-/// How a boot ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// How a boot ended. `granule boot` exits with 0 for `ok`, with 2 if the request itself is wrong, and else
+/// with 1. The last line on standard error has the same, with and without `--json`: `granule: ok`, or
+/// `granule: OUTCOME: REASON`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
 pub enum Outcome {
-    /// The kernel booted, checked itself and powered off.
+    /// The kernel printed `ok`, ended its record and powered off, and every record line was understood.
     Ok,
-    /// The kernel panicked.
+    /// The kernel panicked and printed so.
     Panic,
-    /// The kernel did not end in time.
+    /// The guest had not powered off after `--timeout` seconds of its own clock, whatever it had printed until
+    /// then. That clock stands still while the host has no core for the guest, so a busy host causes no
+    /// `timeout`.
     Timeout,
-    /// QEMU, the kernel or this program refused its input.
+    /// The kernel refused its input (in its record, or parked, with the reason in its boot record); or QEMU
+    /// refused its options, or is missing; or the request itself is wrong: a missing file, a file that is no
+    /// image, an address outside RAM, an option that would alter the tree of `--dtb`.
     Refused,
     /// The kernel's check of its own tables failed.
     SelfCheckFailed,
-    /// The guest ended without an outcome.
+    /// The first process did not exit with 0 (the reason has how it ended); or the guest went away without
+    /// `@granule end` or with a contradictory record; or the boot was interrupted.
     GuestExit,
 }
 
@@ -166,6 +177,7 @@ mod tests {
         ] {
             boot.outcome = outcome;
             assert_eq!(boot.exit_code(), code);
+            assert_eq!(crate::json::value(outcome), outcome.word());
         }
         boot.bad_usage = true;
         assert_eq!(boot.exit_code(), 2);

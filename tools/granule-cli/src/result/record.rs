@@ -5,7 +5,9 @@
 
 use serde_json::{Map, Value};
 
+use super::json::Leaf;
 use super::kernel_outcome::KernelOutcome;
+use crate::json;
 
 /// The type of a key's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -258,7 +260,12 @@ fn leaf(value: &str) -> Option<Value> {
     if parts.next().is_some() {
         return None;
     }
-    Some(serde_json::json!({ "size": size, "contiguous": contiguous, "count": count }))
+    let leaf = Leaf {
+        size,
+        contiguous,
+        count,
+    };
+    Some(json::value(leaf))
 }
 
 /// `KEY=VALUE` pairs with spaces between them, each key once.

@@ -39,7 +39,9 @@ Examples:
     granule check boot.trace.gz
 
   The same Linux with a forgotten invalidation:
-    granule watch --plant ptep_clear_flush:tlbi --linux vmlinuz --initrd initrd.img";
+    granule watch --plant ptep_clear_flush:tlbi --linux vmlinuz --initrd initrd.img
+
+`granule schema watch` prints the keys of the JSON object.";
 
 /// The options.
 #[derive(Debug, Args)]

@@ -12,7 +12,7 @@ mod output;
 mod plant;
 mod progress;
 mod record;
-mod report;
+pub(crate) mod report;
 mod tally;
 mod told;
 
@@ -176,7 +176,7 @@ pub fn run(
                     early.push(place);
                 }
                 if let Some(progress) = &progress {
-                    progress.seen(place.is_some(), tally.obtained > 0);
+                    progress.seen(place.is_some(), tally.events.tables > 0);
                 }
                 // A Linux that runs a program has its list of functions where it can be read, and may have left
                 // for another kernel at the end.
@@ -273,7 +273,7 @@ fn why_incomplete(outcome: &Outcome, tally: &Tally) -> Vec<String> {
     if *outcome != Outcome::Ended || tally.totals.is_none() {
         lines.push("what the guest relies on at its end".into());
     }
-    if tally.obtained == 0 {
+    if tally.events.tables == 0 {
         lines.push("any table: no MMU was turned on, or its tables cannot be seen".into());
     }
     lines

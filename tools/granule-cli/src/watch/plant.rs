@@ -14,10 +14,13 @@ use std::thread::JoinHandle;
 use granule_inspect::source::{Endpoint, qemu};
 use granule_model::BarrierKind;
 use granule_plugin::decode::{Instruction, decode};
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use super::command::Ram;
 use crate::boot::qemu::option_with_path;
 use crate::findings::Names;
+use crate::json::{Hex, hex};
 
 const NOP: u32 = 0xd503_201f;
 /// The names of the options of DSB, by their numbers.
@@ -81,12 +84,18 @@ impl Fault {
 }
 
 /// An instruction that became a NOP.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub(super) struct Planted {
-    /// The place, as in `ptep_clear_flush+0x2c`.
+    /// Place, as in `ptep_clear_flush+0x2c`.
+    #[serde(rename = "name")]
     pub(super) place: String,
+    /// Virtual address.
+    #[serde(serialize_with = "hex")]
+    #[schemars(with = "Hex")]
     pub(super) address: u64,
     /// The address without the kernel's randomisation.
+    #[serde(serialize_with = "hex")]
+    #[schemars(with = "Hex")]
     pub(super) linked: u64,
     /// The instruction in words.
     pub(super) instruction: String,

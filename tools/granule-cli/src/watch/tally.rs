@@ -2,65 +2,90 @@
 
 use granule_model::{BarrierKind, Event, Visibility};
 use granule_plugin::stream::{Seen, Totals};
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::Value;
 
-/// What was seen, by kind.
+use crate::json::value;
+
+/// What was seen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Tally {
-    /// Changes of descriptors, and descriptors that were there when memory became a table.
-    pub(super) stores: u64,
-    pub(super) contents: u64,
-    pub(super) obtained: u64,
-    pub(super) freed: u64,
-    pub(super) registers: u64,
-    pub(super) tlbi: u64,
-    pub(super) dsb: u64,
-    pub(super) dmb: u64,
-    pub(super) isb: u64,
-    pub(super) cache: u64,
-    pub(super) exceptions: u64,
-    pub(super) hardware_updates: u64,
-    pub(super) reused: u64,
-    pub(super) resets: u64,
-    /// What was not told.
+    pub(super) events: Events,
+    /// What was not seen.
     pub(super) missing: Vec<String>,
     /// The plugin's own counts, if it came to its end.
     pub(super) totals: Option<Totals>,
 }
 
+/// Events, by kind.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
+pub(super) struct Events {
+    /// Changes of descriptors.
+    table_stores: u64,
+    /// Descriptors that were there when memory became a table.
+    table_contents: u64,
+    /// Memory that became a table.
+    pub(super) tables: u64,
+    /// Tables that became other memory.
+    tables_freed: u64,
+    /// Writes to registers of translation.
+    registers: u64,
+    /// TLBIs.
+    tlbi: u64,
+    /// DSBs.
+    dsb: u64,
+    /// DMBs.
+    dmb: u64,
+    /// ISBs.
+    isb: u64,
+    /// Maintenance operations on caches.
+    cache: u64,
+    /// Exceptions and returns from them.
+    exceptions: u64,
+    /// Updates of descriptors by hardware.
+    hardware_updates: u64,
+    /// Frames that were used again.
+    frames_reused: u64,
+    /// CPUs that were switched off or reset.
+    cpus_off: u64,
+}
+
 impl Tally {
     /// Something was seen.
     pub(super) fn add(&mut self, seen: &Seen) {
+        let events = &mut self.events;
         let count = match seen {
             Seen::Event(event) => match event {
                 Event::Store {
                     count: 1,
                     visibility,
                     ..
-                } if *visibility != Visibility::Earlier => &mut self.stores,
+                } if *visibility != Visibility::Earlier => &mut events.table_stores,
                 Event::Store { count, .. } => {
-                    self.contents += u64::from(*count);
+                    events.table_contents += u64::from(*count);
                     return;
                 }
-                Event::Obtained { .. } => &mut self.obtained,
-                Event::Freed { .. } => &mut self.freed,
-                Event::System(system, _) if system.is_register() => &mut self.registers,
-                Event::System(system, _) if system.is_tlbi() => &mut self.tlbi,
+                Event::Obtained { .. } => &mut events.tables,
+                Event::Freed { .. } => &mut events.tables_freed,
+                Event::System(system, _) if system.is_register() => &mut events.registers,
+                Event::System(system, _) if system.is_tlbi() => &mut events.tlbi,
                 Event::Barrier(barrier) => match barrier.kind {
-                    BarrierKind::Dsb => &mut self.dsb,
-                    BarrierKind::Dmb => &mut self.dmb,
-                    _ => &mut self.isb,
+                    BarrierKind::Dsb => &mut events.dsb,
+                    BarrierKind::Dmb => &mut events.dmb,
+                    _ => &mut events.isb,
                 },
-                Event::Reset => &mut self.resets,
-                Event::User => &mut self.exceptions,
-                Event::Found { .. } => &mut self.hardware_updates,
-                Event::Reused { .. } => &mut self.reused,
+                Event::Reset => &mut events.cpus_off,
+                Event::User => &mut events.exceptions,
+                Event::Found { .. } => &mut events.hardware_updates,
+                Event::Reused { .. } => &mut events.frames_reused,
                 Event::Missing(what) => {
                     self.missing.push(what.as_str().to_owned());
                     return;
                 }
-                _ => &mut self.cache,
+                _ => &mut events.cache,
             },
-            Seen::Exception => &mut self.exceptions,
+            Seen::Exception => &mut events.exceptions,
             Seen::End(totals) => {
                 self.totals = Some(*totals);
                 return;
@@ -69,24 +94,25 @@ impl Tally {
         *count += 1;
     }
 
-    /// The counts with their names.
-    pub(super) const fn rows(&self) -> [(&'static str, u64); 14] {
-        [
-            ("table_stores", self.stores),
-            ("table_contents", self.contents),
-            ("tables", self.obtained),
-            ("tables_freed", self.freed),
-            ("registers", self.registers),
-            ("tlbi", self.tlbi),
-            ("dsb", self.dsb),
-            ("dmb", self.dmb),
-            ("isb", self.isb),
-            ("cache", self.cache),
-            ("exceptions", self.exceptions),
-            ("hardware_updates", self.hardware_updates),
-            ("frames_reused", self.reused),
-            ("cpus_off", self.resets),
-        ]
+    /// The counts with their names, those of what was seen.
+    pub(super) fn rows(&self) -> Vec<(String, u64)> {
+        let Value::Object(rows) = value(&self.events) else {
+            return Vec::new();
+        };
+        let rows = rows.into_iter();
+        rows.filter_map(|(name, count)| Some((name, count.as_u64().filter(|count| *count > 0)?)))
+            .collect()
+    }
+}
+
+#[cfg(test)]
+impl Events {
+    /// One table.
+    pub(super) fn of_a_table() -> Self {
+        Self {
+            tables: 1,
+            ..Self::default()
+        }
     }
 }
 
@@ -120,7 +146,11 @@ mod tests {
         tally.add(&Seen::End(Totals::default()));
         assert_eq!(tally.totals, Some(Totals::default()));
         tally.add(&Seen::Event(Event::Missing(Text::new(b"x"))));
-        let some = tally.rows().into_iter().filter(|(_, count)| *count > 0);
+        let some = tally.rows();
+        let some: Vec<_> = some
+            .iter()
+            .map(|(name, count)| (name.as_str(), *count))
+            .collect();
         let expected = [
             ("table_stores", 1),
             ("table_contents", 512),
@@ -129,7 +159,7 @@ mod tests {
             ("isb", 1),
             ("exceptions", 1),
         ];
-        assert_eq!(some.collect::<Vec<_>>(), expected);
+        assert_eq!(some, expected);
         assert_eq!(tally.missing, ["x"]);
     }
 }

@@ -15,7 +15,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
+use granule_cli::schema;
 use granule_plugin::stream::{self, Head, Seen, Totals};
+use granule_testing::schema::assert_matches;
 use granule_trace::{Barrier, Event, System, Visibility};
 use serde_json::Value;
 
@@ -160,6 +162,7 @@ fn watched(all: &[Seen], then: &str, options: &[&str]) -> (Value, Option<i32>, F
     let output = output(child);
     let json = serde_json::from_slice(&output.stdout)
         .unwrap_or_else(|_| panic!("{}", text(&output.stderr)));
+    assert_matches(&schema::of("watch").unwrap(), &json);
     (json, output.status.code(), fake)
 }
 
@@ -245,6 +248,7 @@ fn check_with(record: &Path, options: &[&str]) -> (Value, Option<i32>) {
         .unwrap();
     let json = serde_json::from_slice(&checked.stdout)
         .unwrap_or_else(|_| panic!("{}", text(&checked.stderr)));
+    assert_matches(&schema::of("check").unwrap(), &json);
     (json, checked.status.code())
 }
 

@@ -1,22 +1,18 @@
 //! The command line of `granule bench`: the benchmarks and their common options. The options and
-//! help of each benchmark are in a file of their own.
+//! help of each benchmark are in its folder.
 
-mod kexec;
-mod linear_map;
-mod permissions;
 mod tlb;
-mod user;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
-pub use kexec::KexecArgs;
-pub use linear_map::LinearMapArgs;
-pub use permissions::PermissionsArgs;
 pub use tlb::TlbArgs;
-pub use user::UserArgs;
+
+use super::{kexec, linear_map, permissions, user};
+use crate::image::Image;
+use crate::request::Request;
 
 /// The options of `granule bench`.
 #[derive(Debug, Args)]
@@ -30,32 +26,32 @@ pub struct BenchArgs {
 #[derive(Debug, Subcommand)]
 pub enum What {
     /// Build the linear map with every strategy and count the cost of each
-    #[command(long_about = linear_map::LONG, after_long_help = linear_map::EXAMPLES)]
-    LinearMap(LinearMapArgs),
+    #[command(long_about = linear_map::args::LONG, after_long_help = linear_map::args::EXAMPLES)]
+    LinearMap(linear_map::Bench),
     /// Change permissions in the linear map and count the cost of changes of each size
-    #[command(long_about = permissions::LONG, after_long_help = permissions::EXAMPLES)]
-    Permissions(PermissionsArgs),
+    #[command(long_about = permissions::args::LONG, after_long_help = permissions::args::EXAMPLES)]
+    Permissions(permissions::Bench),
     /// Run a program at EL0 on every build and count the cost of its memory
-    #[command(long_about = user::LONG, after_long_help = user::EXAMPLES)]
-    User(UserArgs),
+    #[command(long_about = user::args::LONG, after_long_help = user::args::EXAMPLES)]
+    User(user::Bench),
     /// Leave for another kernel and count the cost of each phase
-    #[command(long_about = kexec::LONG, after_long_help = kexec::EXAMPLES)]
-    Kexec(KexecArgs),
+    #[command(long_about = kexec::args::LONG, after_long_help = kexec::args::EXAMPLES)]
+    Kexec(kexec::Bench),
     /// Replay a workload's memory accesses through models of published TLBs and count the misses
     #[command(long_about = tlb::LONG, after_long_help = tlb::EXAMPLES)]
     Tlb(Box<TlbArgs>),
 }
 
 /// How each boot of a benchmark is run, and what is printed.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct RunArgs {
     /// QEMU to run
     #[arg(long, value_name = "PATH", default_value = "qemu-system-aarch64")]
-    qemu: PathBuf,
+    pub qemu: PathBuf,
 
     /// Time limit of one boot in seconds, without the time it waits for a core of a busy host
     #[arg(long, value_name = "S", default_value_t = 3600, value_parser = clap::value_parser!(u64).range(1..=31_536_000))]
-    timeout: u64,
+    pub timeout: u64,
 
     /// Print one JSON object to standard output, and the table to standard error
     #[arg(long)]
@@ -63,7 +59,63 @@ pub struct RunArgs {
 }
 
 impl RunArgs {
-    const fn timeout(&self) -> Duration {
-        Duration::from_secs(self.timeout)
+    /// The request of a boot whose instructions are counted.
+    pub(super) fn request(&self) -> Request {
+        Request {
+            qemu: self.qemu.clone(),
+            icount: true,
+            timeout: Duration::from_secs(self.timeout),
+            ..Request::default()
+        }
+    }
+}
+
+/// The image of a benchmark that boots one alone, and how each boot is run.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct ImageArgs {
+    /// Kernel image; default: target/granule/Image here or in a directory above
+    #[arg(long, value_name = "FILE")]
+    pub image: Option<PathBuf>,
+
+    /// How each boot is run
+    #[command(flatten)]
+    pub run: RunArgs,
+}
+
+impl ImageArgs {
+    /// The request of a boot of the image whose instructions are counted.
+    pub(super) fn request(&self) -> Request {
+        Request {
+            image: self.image.clone(),
+            ..self.run.request()
+        }
+    }
+
+    /// Reads the image, or returns a line that names what is missing.
+    pub(super) fn open(&self) -> Result<Image, String> {
+        Image::open(self.image.as_deref()).map_err(|error| error.to_string())
+    }
+}
+
+#[cfg(test)]
+impl ImageArgs {
+    /// An image and a QEMU that do not exist.
+    pub(super) fn nowhere() -> Self {
+        Self {
+            image: Some("/nonexistent/Image".into()),
+            run: RunArgs::nowhere(),
+        }
+    }
+}
+
+#[cfg(test)]
+impl RunArgs {
+    /// A QEMU that does not exist.
+    pub(super) fn nowhere() -> Self {
+        Self {
+            qemu: "/nonexistent/qemu".into(),
+            timeout: 1,
+            json: false,
+        }
     }
 }

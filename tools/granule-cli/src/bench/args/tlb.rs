@@ -44,8 +44,8 @@ Examples:
     granule bench tlb --most 100M -- qemu-system-aarch64 -machine virt -cpu cortex-a72 \\
       -m 1G -nographic -kernel vmlinuz -initrd initrd -append console=ttyAMA0
 
-docs/bench-json.md documents the JSON object, docs/performance.md has results and what the model
-leaves out.";
+`granule schema bench tlb` prints the keys of the JSON object; docs/performance.md has results and
+what the model leaves out.";
 
 /// The options of `granule bench tlb`.
 #[derive(Debug, Args)]

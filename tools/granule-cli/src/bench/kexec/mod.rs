@@ -2,27 +2,25 @@
 //! MMU on and off while bytes are copied, and with nothing to copy.
 //!
 //! The kernel leaves for its own image with an initramfs that is filled up to the payload's size.
-//! [`run`] makes one boot for each combination, [`report`] prints them beside the [`published`]
-//! times.
+//! One boot for each combination is beside the [`published`] times.
 
+pub(crate) mod args;
 pub mod published;
 pub mod report;
-
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+#[cfg(test)]
+mod tests;
 
 use granule_kexec::copy_accesses;
 use serde_json::Value;
+use tempfile::NamedTempFile;
 
-use super::progress::Bar;
-use crate::boot;
-use crate::image::Image;
+pub use self::args::Bench;
+use super::args::RunArgs;
+use super::series::{self, Benchmark, temporary};
 use crate::initramfs::Initramfs;
-use crate::request::Kexec;
-use crate::request::{PageSize, Request};
+use crate::request::{Kexec, PageSize, Request};
+use crate::result::Boot;
 use crate::result::record::RecordLines;
-use crate::result::{Boot, Outcome};
 use crate::sizes::show_size;
 
 /// Whether the MMU is on while bytes are copied.
@@ -63,29 +61,6 @@ impl Place {
             Self::InPlace => "in-place",
         }
     }
-}
-
-/// The benchmark: every combination of the lists.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Bench {
-    /// Bytes of image and initramfs together.
-    pub payload: Vec<u64>,
-    /// MMU settings.
-    pub mmu: Vec<Mmu>,
-    /// Places of the payload.
-    pub place: Vec<Place>,
-    /// Page sizes; both kernels use the same.
-    pub page_size: Vec<PageSize>,
-    /// Bytes of RAM.
-    pub memory: u64,
-    /// QEMU's text for the CPU.
-    pub cpu: String,
-    /// The QEMU to run.
-    pub qemu: PathBuf,
-    /// The kernel image; `None` looks for it as `granule boot` does.
-    pub image: Option<PathBuf>,
-    /// The time limit of one boot.
-    pub timeout: Duration,
 }
 
 /// One combination.
@@ -160,33 +135,10 @@ impl Figures {
     }
 }
 
-/// A finished boot.
-#[derive(Debug)]
-pub struct Row {
-    /// The combination.
-    pub cell: Cell,
-    /// The boot.
-    pub boot: Boot,
-    /// The cost, if the boot is ok.
-    pub figures: Option<Figures>,
-}
-
+/// A finished boot, with the cost if the boot is ok.
+pub type Row = series::Row<Cell, Figures>;
 /// All finished boots.
-#[derive(Debug)]
-pub struct Done {
-    /// In the order of [`Bench::cells`].
-    pub rows: Vec<Row>,
-    /// Whether the benchmark was interrupted before the last boot.
-    pub interrupted: bool,
-}
-
-impl Done {
-    /// Whether every cell was measured and every boot was ok.
-    #[must_use]
-    pub fn is_ok(&self) -> bool {
-        !self.interrupted && self.rows.iter().all(|row| row.boot.is_ok())
-    }
-}
+pub type Done = series::Done<Cell, Figures>;
 
 /// The next kernel's first process, which has nothing to do.
 const PROGRAM: &str = "granule-kexec";
@@ -196,12 +148,20 @@ const PROGRAM: &str = "granule-kexec";
 pub struct Files {
     image_bytes: u64,
     program: Vec<u8>,
+    /// The archive of the payload that was measured last.
+    archive: Option<(u64, NamedTempFile)>,
 }
 
-impl Bench {
-    /// Every combination; those to compare are neighbours.
-    #[must_use]
-    pub fn cells(&self) -> Vec<Cell> {
+impl Benchmark for Bench {
+    type Cell = Cell;
+    type Files = Files;
+    type Figures = Figures;
+
+    fn run_args(&self) -> &RunArgs {
+        &self.on.run
+    }
+
+    fn cells(&self) -> Vec<Cell> {
         let mut cells = Vec::new();
         for &page_size in &self.page_size {
             for &payload in &self.payload {
@@ -218,13 +178,8 @@ impl Bench {
         cells
     }
 
-    /// Reads every file that is needed before the first boot, and checks the request.
-    ///
-    /// # Errors
-    ///
-    /// One line about the first thing that is missing or wrong, with what to do.
-    pub fn check(&self) -> Result<Files, String> {
-        let image = Image::open(self.image.as_deref()).map_err(|error| error.to_string())?;
+    fn check(&self) -> Result<Files, String> {
+        let image = self.on.open()?;
         let path = image.path.with_file_name(PROGRAM);
         let program = std::fs::read(&path).map_err(|error| {
             format!(
@@ -235,6 +190,7 @@ impl Bench {
         let files = Files {
             image_bytes: image.bytes,
             program,
+            archive: None,
         };
         for cell in self.cells() {
             // Check before the first archive of a hundred megabytes is made.
@@ -250,30 +206,73 @@ impl Bench {
                     show_size(self.memory)
                 ));
             }
-            self.request(cell, Path::new("initrd")).check()?;
+            self.request(&cell).check()?;
         }
         Ok(files)
     }
 
-    fn request(&self, cell: Cell, initrd: &Path) -> Request {
+    fn name(cell: &Cell) -> String {
+        format!(
+            "{} pages, {}, MMU {}, {}",
+            cell.page_size.word(),
+            show_size(cell.payload),
+            cell.mmu.word(),
+            cell.place.word()
+        )
+    }
+
+    fn weight(&self, cell: &Cell) -> u64 {
+        // A boot by itself takes about as long as loading this many bytes.
+        const BOOT: u64 = 32 << 20;
+        BOOT + cell.payload
+    }
+
+    fn request(&self, cell: &Cell) -> Request {
         Request {
-            image: self.image.clone(),
             page_size: Some(cell.page_size),
             memory: self.memory,
             cpu: self.cpu.clone(),
-            qemu: self.qemu.clone(),
-            icount: true,
-            timeout: self.timeout,
             append: Some("granule.bench=copy".into()),
             kexec: Some(Kexec {
-                initrd: Some(initrd.to_owned()),
                 page_size: Some(cell.page_size),
                 copy: cell.place == Place::Copied,
                 uncached: cell.mmu == Mmu::Off,
                 ..Kexec::default()
             }),
-            ..Request::default()
+            ..self.on.request()
         }
+    }
+
+    fn prepare(
+        &self,
+        cell: &Cell,
+        files: &mut Files,
+        mut request: Request,
+    ) -> Result<Request, String> {
+        let archive = match files.archive.take() {
+            Some((payload, file)) if payload == cell.payload => file,
+            _ => {
+                let bytes = files.filled(cell.payload)?;
+                temporary(|path| std::fs::write(path, bytes))?
+            }
+        };
+        if let Some(kexec) = &mut request.kexec {
+            kexec.initrd = Some(archive.path().to_owned());
+        }
+        files.archive = Some((cell.payload, archive));
+        Ok(request)
+    }
+
+    fn figures(&self, cell: &Cell, _files: &Files, boot: &Boot) -> Result<Figures, String> {
+        read(cell, boot)
+    }
+
+    fn tables(&self, done: &Done) -> String {
+        report::table(done)
+    }
+
+    fn json(&self, done: &Done) -> Value {
+        report::json(self, done)
     }
 }
 
@@ -317,95 +316,10 @@ impl Files {
     }
 }
 
-/// A boot by itself takes about as long as loading this many bytes.
-const BOOT: u64 = 32 << 20;
-
-/// A progress bar for all of `bench`.
-#[must_use]
-pub fn bar(bench: &Bench) -> Bar {
-    Bar::of(bench.cells().iter().map(|cell| BOOT + cell.payload))
-}
-
-/// Measures every combination. It stops early, and returns the finished rows, when `interrupt` is
-/// true or a boot shows that the request itself is wrong.
-///
-/// # Errors
-///
-/// One line when an initramfs cannot be written.
-pub fn run(
-    bench: &Bench,
-    files: &Files,
-    bar: &mut Bar,
-    interrupt: &AtomicBool,
-) -> Result<Done, String> {
-    let mut rows = Vec::new();
-    let mut archive: Option<(u64, tempfile::NamedTempFile)> = None;
-    for cell in bench.cells() {
-        bar.next(format_args!(
-            "{} pages, {}, MMU {}, {}",
-            cell.page_size.word(),
-            show_size(cell.payload),
-            cell.mmu.word(),
-            cell.place.word()
-        ));
-        let path = match &archive {
-            Some((payload, file)) if *payload == cell.payload => file.path().to_owned(),
-            _ => {
-                let bytes = files.filled(cell.payload)?;
-                let file = tempfile::NamedTempFile::new()
-                    .and_then(|file| std::fs::write(file.path(), bytes).map(|()| file))
-                    .map_err(|error| {
-                        format!("a temporary file for the initramfs: {error}; set TMPDIR")
-                    })?;
-                let (_, file) = archive.insert((cell.payload, file));
-                file.path().to_owned()
-            }
-        };
-        let boot = boot::boot(&bench.request(cell, &path), &mut std::io::sink(), interrupt);
-        if interrupt.load(Ordering::Relaxed) && !boot.is_ok() {
-            // The boot was cut short: its counts are no result.
-            return Ok(Done {
-                rows,
-                interrupted: true,
-            });
-        }
-        let row = judged(cell, boot);
-        let stop = row.boot.bad_usage;
-        bar.done(BOOT + cell.payload);
-        rows.push(row);
-        if stop {
-            break;
-        }
-    }
-    Ok(Done {
-        rows,
-        interrupted: false,
-    })
-}
-
-/// A boot with the kernels' figures, which must match the request.
-fn judged(cell: Cell, mut boot: Boot) -> Row {
-    let mut figures = None;
-    if boot.is_ok() {
-        match read(cell, &boot) {
-            Ok(read) => figures = Some(read),
-            Err(reason) => {
-                boot.outcome = Outcome::Refused;
-                boot.reason = Some(reason);
-            }
-        }
-    }
-    Row {
-        cell,
-        boot,
-        figures,
-    }
-}
-
 /// Under `-icount shift=0` an instruction takes one nanosecond of counter time.
 const NANOSECONDS: u128 = 1_000_000_000;
 
-fn read(cell: Cell, boot: &Boot) -> Result<Figures, String> {
+fn read(cell: &Cell, boot: &Boot) -> Result<Figures, String> {
     let [first, next] = boot.boots.as_slice() else {
         return Err(format!(
             "{} kernels said something, expected one that leaves and the next",
@@ -468,6 +382,3 @@ fn read(cell: Cell, boot: &Boot) -> Result<Figures, String> {
     }
     Ok(figures)
 }
-
-#[cfg(test)]
-mod tests;

@@ -6,8 +6,12 @@
 //! cost of a MiB by the bytes copied here. It is no measurement: it assumes that memory is the only
 //! cost, and that the cost is proportional to the bytes.
 
-/// One line of the posting.
-#[derive(Debug, Clone, Copy, PartialEq)]
+use schemars::JsonSchema;
+use serde::Serialize;
+
+/// A published result.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, JsonSchema)]
+#[schemars(rename = "Published")]
 pub struct Line {
     /// The machine.
     pub machine: &'static str,
@@ -16,8 +20,10 @@ pub struct Line {
     /// The measured phase.
     pub phase: &'static str,
     /// Seconds with the MMU off.
+    #[serde(rename = "mmu_off_s")]
     pub off: f64,
     /// Seconds with the MMU on.
+    #[serde(rename = "mmu_on_s")]
     pub on: f64,
 }
 

@@ -1,22 +1,85 @@
-//! The rows of a benchmark as a table for people and as JSON (schema 1, docs/bench-json.md).
+//! The rows of a benchmark as a table for people and as JSON.
 
 use std::fmt::Write as _;
 
-use serde_json::{Map, Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::Value;
 
 use super::{Bench, Done, Row};
-use crate::bench::text::{SCHEMA, grouped};
+use crate::bench::series::Benchmark;
+use crate::bench::text::{Ended, Head, grouped};
+use crate::json::{rounded, value};
+use crate::result::guest::LinearMap;
 use crate::sizes::show_size;
 
-/// The figures that are compared with `base`.
-const FIGURES: [&str; 6] = [
-    "instructions",
-    "tlbi",
-    "dsb",
-    "isb",
-    "descriptor_stores",
-    "tables",
-];
+/// Result of `granule bench linear-map --json`. The table for people goes to standard error. The exit code is 0
+/// only if every boot was `ok` and none is missing. For a command line that cannot be understood or carried out
+/// (41 bits of virtual address, a missing image) there is no object, but a line on standard error, and the exit
+/// code is 2.
+///
+/// Every boot runs under `-icount`, so all counts repeat exactly. Sizes are in bytes.
+#[derive(Serialize, JsonSchema)]
+#[schemars(title = "granule bench linear-map --json")]
+pub(crate) struct Object {
+    #[serde(flatten)]
+    head: Head,
+    /// Number of boots that were asked for.
+    cells: usize,
+    /// Whether the command was interrupted; `rows` then has the boots that were finished.
+    interrupted: bool,
+    /// One object for each boot, in their order: page sizes, in each the protections, in each RAM, in each the
+    /// strategies.
+    rows: Vec<RowObject>,
+}
+
+/// A boot.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Row")]
+struct RowObject {
+    /// Page size asked for.
+    page_size: u64,
+    /// RAM of the machine.
+    memory: u64,
+    /// Protection asked for: `off`, `noalias`, `on`, `full`.
+    rodata: &'static str,
+    /// `base`, `no-cont-remap`, `batch-barriers`, `no-alloc-remap`, `lazy-unmap`, `direct`.
+    strategy: &'static str,
+    /// Whether a published way issues barriers for each page `entry` or each `table`; `table` for `direct`.
+    barriers: &'static str,
+    #[serde(flatten)]
+    ended: Ended,
+    /// Bits of virtual address; null if the kernel did not print it.
+    #[schemars(with = "Option<u64>")]
+    va_bits: Value,
+    /// Whether the 52-bit descriptor format is in use; null likewise.
+    #[schemars(with = "Option<bool>")]
+    lpa2: Value,
+    /// Peak of QEMU's resident host memory; null where the host does not count it.
+    peak_resident_bytes: Option<u64>,
+    /// Linear map as of `granule boot`; if `instructions` is null in a row that is `ok`, `not_counted` is why.
+    #[schemars(with = "LinearMap")]
+    linear_map: Value,
+    ratio_to_base: Ratios,
+}
+
+/// Figures of `linear_map` divided by those of the first row with strategy `base` and the same page size, RAM
+/// and protection, to six places; null if there is none.
+#[derive(Serialize, JsonSchema)]
+struct Ratios {
+    /// Instructions.
+    instructions: Option<f64>,
+    /// TLBIs.
+    tlbi: Option<f64>,
+    /// DSBs.
+    dsb: Option<f64>,
+    /// ISBs.
+    isb: Option<f64>,
+    /// Descriptors written.
+    descriptor_stores: Option<f64>,
+    /// Tables.
+    tables: Option<f64>,
+}
 
 /// The row of the first form of `base` with the same page size, memory and protection, if that boot
 /// was ok.
@@ -33,56 +96,47 @@ fn base<'a>(rows: &'a [Row], row: &Row) -> Option<&'a Row> {
 fn ratio(row: &Row, base: Option<&Row>, figure: &str) -> Option<f64> {
     let (own, base) = (row.figure(figure)?, base?.figure(figure)?);
     // A millionth is finer than any figure needs.
-    (base > 0).then(|| (own as f64 / base as f64 * 1e6).round() / 1e6)
+    (base > 0).then(|| rounded(own as f64 / base as f64, 6))
 }
 
 /// The JSON object.
 #[must_use]
 pub fn json(bench: &Bench, done: &Done) -> Value {
-    let first = done.rows.first().map(|row| row.boot.json());
-    let of_first = |key: &str| first.as_ref().map_or(Value::Null, |boot| boot[key].clone());
-    let rows: Vec<Value> = done
-        .rows
-        .iter()
-        .map(|row| {
-            let base = base(&done.rows, row);
-            let boot = row.boot.json();
-            let ratios: Map<String, Value> = FIGURES
-                .iter()
-                .map(|figure| ((*figure).to_owned(), json!(ratio(row, base, figure))))
-                .collect();
-            json!({
-                "page_size": row.cell.page_size.bytes(),
-                "memory": row.cell.memory,
-                "rodata": row.cell.rodata.word(),
-                "strategy": row.cell.form.strategy.word(),
-                "barriers": row.cell.form.barriers(),
-                "outcome": boot["outcome"],
-                "reason": boot["reason"],
-                "va_bits": boot["va_bits"],
-                "lpa2": boot["lpa2"],
-                "peak_resident_bytes": boot["qemu"]["peak_resident_bytes"],
-                "linear_map": boot["linear_map"],
-                "ratio_to_base": ratios,
-            })
-        })
-        .collect();
-    json!({
-        "schema": SCHEMA,
-        "image": of_first("image"),
-        "qemu": {
-            "version": of_first("qemu")["version"],
-            "cpu": bench.cpu,
-        },
-        "cells": bench.cells().len(),
-        "interrupted": done.interrupted,
-        "rows": rows,
+    let row = |row: &Row| {
+        let base = base(&done.rows, row);
+        let ratio = |figure| ratio(row, base, figure);
+        let mut boot = row.boot.json();
+        RowObject {
+            page_size: row.cell.page_size.bytes(),
+            memory: row.cell.memory,
+            rodata: row.cell.rodata.word(),
+            strategy: row.cell.form.strategy.word(),
+            barriers: row.cell.form.barriers(),
+            ended: Ended::of(&row.boot),
+            va_bits: boot["va_bits"].take(),
+            lpa2: boot["lpa2"].take(),
+            peak_resident_bytes: row.boot.peak_resident_bytes,
+            linear_map: boot["linear_map"].take(),
+            ratio_to_base: Ratios {
+                instructions: ratio("instructions"),
+                tlbi: ratio("tlbi"),
+                dsb: ratio("dsb"),
+                isb: ratio("isb"),
+                descriptor_stores: ratio("descriptor_stores"),
+                tables: ratio("tables"),
+            },
+        }
+    };
+    value(Object {
+        head: Head::of(&done.rows, &bench.cpu),
+        cells: bench.cells().len(),
+        interrupted: done.interrupted,
+        rows: done.rows.iter().map(row).collect(),
     })
 }
 
-/// The table, in Markdown; boots that were not ok are listed below it.
-#[must_use]
-pub fn table(bench: &Bench, done: &Done) -> String {
+/// The table, in Markdown.
+pub(super) fn table(done: &Done) -> String {
     let mut text = String::new();
     // Writing into a String cannot fail.
     let _ = writeln!(
@@ -90,30 +144,8 @@ pub fn table(bench: &Bench, done: &Done) -> String {
         "| pages | RAM | rodata | strategy | barriers | instructions | TLBI | DSB | ISB | stores | tables | instructions / base | TLBI / base | DSB / base |\n\
          | --- | ---: | --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
     );
-    let mut failed = String::new();
-    for row in &done.rows {
+    for row in done.rows.iter().filter(|row| row.boot.is_ok()) {
         let cell = &row.cell;
-        if !row.boot.is_ok() {
-            let _ = writeln!(
-                failed,
-                "granule: {} pages, {}, {}: {}",
-                cell.page_size.word(),
-                show_size(cell.memory),
-                cell.form.strategy.word(),
-                row.boot.last_line()
-            );
-            continue;
-        }
-        if let Some(why) = row.boot.record.get("linear_map.not_counted") {
-            let _ = writeln!(
-                failed,
-                "granule: {} pages, {}, {}: instructions not counted: {}",
-                cell.page_size.word(),
-                show_size(cell.memory),
-                cell.form.strategy.word(),
-                why.as_str().unwrap_or_default(),
-            );
-        }
         let base = base(&done.rows, row);
         let figure = |name| row.figure(name).map_or_else(|| "-".into(), grouped);
         let share = |name| {
@@ -138,15 +170,6 @@ pub fn table(bench: &Bench, done: &Done) -> String {
             share("dsb"),
         );
     }
-    text += &failed;
-    if done.interrupted {
-        let _ = writeln!(
-            text,
-            "granule: interrupted after {} of {} boots",
-            done.rows.len(),
-            bench.cells().len()
-        );
-    }
     text
 }
 
@@ -154,9 +177,11 @@ pub fn table(bench: &Bench, done: &Done) -> String {
 mod tests {
     use super::*;
     use crate::bench::linear_map::{Cell, Form};
+    use crate::bench::series;
     use crate::boot;
     use crate::request::{LinearMap, PageSize, Request, Rodata};
     use crate::result::Outcome;
+    use crate::schema::assert_matches;
 
     fn row(strategy: LinearMap, outcome: Outcome, lines: &[&str]) -> Row {
         let mut boot = boot::run(&Request {
@@ -180,25 +205,18 @@ mod tests {
             rodata: Rodata::Full,
             form,
         };
-        Row { cell, boot }
+        Row {
+            cell,
+            boot,
+            figures: None,
+        }
     }
 
     fn bench() -> Bench {
         Bench {
             memory: vec![4 << 30],
             page_size: vec![PageSize::K4],
-            rodata: vec![Rodata::Full],
-            forms: LinearMap::ALL
-                .map(|strategy| Form {
-                    strategy,
-                    barriers: None,
-                })
-                .to_vec(),
-            cpu: "neoverse-n1".into(),
-            va_bits: None,
-            qemu: "q".into(),
-            image: None,
-            timeout: std::time::Duration::from_secs(1),
+            ..super::super::tests::bench()
         }
     }
 
@@ -223,7 +241,8 @@ mod tests {
 
     #[test]
     fn rows_have_their_figures_and_the_ratio_to_base() {
-        let object = json(&bench(), &done());
+        let object = bench().json(&done());
+        assert_matches("bench linear-map", &object);
         assert_eq!(object["schema"], 1);
         assert_eq!(object["interrupted"], true);
         assert_eq!(object["cells"], 6);
@@ -245,14 +264,14 @@ mod tests {
     fn without_base_there_is_no_ratio() {
         let mut done = done();
         done.rows.remove(0);
-        let object = json(&bench(), &done);
+        let object = bench().json(&done);
         assert_eq!(object["rows"][0]["ratio_to_base"]["tlbi"], Value::Null);
-        assert!(table(&bench(), &done).contains("| - | - | - |"));
+        assert!(series::table(&bench(), &done).contains("| - | - | - |"));
     }
 
     #[test]
     fn the_table_leaves_out_what_failed_and_says_so() {
-        let text = table(&bench(), &done());
+        let text = series::table(&bench(), &done());
         assert!(
             text.contains("| 4k | 4G | full | base | entry | 1,234,560 | 400 |"),
             "{text}"
@@ -270,49 +289,15 @@ mod tests {
             rows: vec![row(LinearMap::Base, Outcome::Ok, &lines)],
             interrupted: false,
         };
-        let text = table(&bench(), &done);
+        let text = series::table(&bench(), &done);
         assert!(text.contains("| base | entry | - | 400 |"), "{text}");
         assert!(
             text.contains("base: instructions not counted: too many"),
             "{text}"
         );
-        let object = json(&bench(), &done);
+        let object = bench().json(&done);
         let map = &object["rows"][0]["linear_map"];
         assert_eq!(map["instructions"], Value::Null);
         assert_eq!(map["not_counted"], "too many");
-    }
-
-    #[test]
-    fn every_key_is_documented() {
-        fn keys(value: &Value, path: &str, into: &mut Vec<String>) {
-            for (key, value) in value.as_object().unwrap() {
-                let path = format!("{path}{key}");
-                match value {
-                    // The other keys of a boot are documented with the boot.
-                    Value::Object(_) if key != "linear_map" && key != "image" => {
-                        keys(value, &format!("{path}."), into);
-                    }
-                    _ => into.push(path),
-                }
-            }
-        }
-        let object = json(&bench(), &done());
-        let mut found = Vec::new();
-        keys(&object, "", &mut found);
-        keys(&object["rows"][0], "rows[].", &mut found);
-        let document = include_str!("../../../../../docs/bench-json.md");
-        for key in found {
-            assert!(
-                document.contains(&format!("`{key}`")),
-                "docs/bench-json.md lacks {key}"
-            );
-        }
-    }
-
-    #[test]
-    fn thousands_are_told_apart() {
-        assert_eq!(grouped(0), "0");
-        assert_eq!(grouped(999), "999");
-        assert_eq!(grouped(1_719_085), "1,719,085");
     }
 }

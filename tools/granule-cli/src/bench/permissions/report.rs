@@ -2,52 +2,88 @@
 
 use std::fmt::Write as _;
 
-use serde_json::{Map, Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::Value;
 
-use super::{Bench, Done, FIGURES, Row};
-use crate::bench::text::{SCHEMA, grouped};
+use super::{Bench, Done, Ran, Row, number};
+use crate::bench::text::{Ended, Head, grouped};
+use crate::json::value;
+use crate::result::guest::BbmLevel;
 use crate::sizes::show_size;
 
-/// The JSON object (schema 1, docs/bench-json.md).
+/// Result of `granule bench permissions --json`. The table for people goes to standard error. The exit code is 0
+/// only if every boot was `ok` and none is missing. For a command line that cannot be understood or carried out
+/// there is no object, but a line on standard error, and the exit code is 2.
+///
+/// After each merge the kernel compares every leaf of the map, and the free pages, with those before the
+/// changes. A boot in which they differ is not `ok`. Sizes are in bytes.
+#[derive(Serialize, JsonSchema)]
+#[schemars(title = "granule bench permissions --json")]
+pub(crate) struct Object {
+    #[serde(flatten)]
+    head: Head,
+    /// RAM of the machine.
+    memory: u64,
+    /// Protection asked for.
+    rodata: &'static str,
+    /// Random changes of each size.
+    changes: u64,
+    /// Whether it was interrupted; the lists then have what was finished before.
+    interrupted: bool,
+    /// One object for each page size.
+    boots: Vec<BootObject>,
+    /// One object for each page size, size of change and kind, in this order.
+    rows: Vec<Row>,
+}
+
+/// A boot.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Boot")]
+struct BootObject {
+    /// Page size asked for.
+    page_size: u64,
+    #[serde(flatten)]
+    ended: Ended,
+    #[schemars(with = "BbmLevel")]
+    bbm_level: Value,
+    /// Whether every CPU that is up has TLB invalidation by range; null if the kernel did not print it.
+    #[schemars(with = "Option<bool>")]
+    tlbi_range: Value,
+    /// GiB in which random changes are made; the boot and the tables keep the rest of RAM. Null if the kernel did
+    /// not print it.
+    blocks: Option<u64>,
+    /// Peak of QEMU's resident host memory; null where the host does not count it.
+    peak_resident_bytes: Option<u64>,
+}
+
+/// The JSON object.
 #[must_use]
 pub fn json(bench: &Bench, done: &Done) -> Value {
-    let first = done.boots.first().map(|measured| measured.boot.json());
-    let of_first = |key: &str| first.as_ref().map_or(Value::Null, |boot| boot[key].clone());
-    let boots: Vec<Value> = done
-        .boots
-        .iter()
-        .map(|measured| {
-            let boot = measured.boot.json();
-            json!({
-                "page_size": measured.page_size.bytes(),
-                "outcome": boot["outcome"],
-                "reason": boot["reason"],
-                "bbm_level": boot["bbm_level"],
-                "tlbi_range": boot["tlbi_range"],
-                "blocks": measured.number("blocks"),
-                "peak_resident_bytes": boot["qemu"]["peak_resident_bytes"],
-            })
-        })
-        .collect();
-    json!({
-        "schema": SCHEMA,
-        "image": of_first("image"),
-        "qemu": {
-            "version": of_first("qemu")["version"],
-            "cpu": bench.cpu,
-        },
-        "memory": bench.memory,
-        "rodata": bench.rodata.word(),
-        "changes": bench.changes,
-        "interrupted": done.interrupted,
-        "boots": boots,
-        "rows": done.rows().iter().map(line).collect::<Vec<_>>(),
+    let boot = |ran: &Ran| {
+        let mut boot = ran.boot.json();
+        BootObject {
+            page_size: ran.cell.bytes(),
+            ended: Ended::of(&ran.boot),
+            bbm_level: boot["bbm_level"].take(),
+            tlbi_range: boot["tlbi_range"].take(),
+            blocks: number(&ran.boot, "blocks"),
+            peak_resident_bytes: ran.boot.peak_resident_bytes,
+        }
+    };
+    value(Object {
+        head: Head::of(&done.rows, &bench.cpu),
+        memory: bench.memory,
+        rodata: bench.rodata.word(),
+        changes: bench.changes,
+        interrupted: done.interrupted,
+        boots: done.rows.iter().map(boot).collect(),
+        rows: done.lines(),
     })
 }
 
-/// The table, in Markdown; boots that were not ok are listed below it.
-#[must_use]
-pub fn table(bench: &Bench, done: &Done) -> String {
+/// The table, in Markdown.
+pub(super) fn table(done: &Done) -> String {
     let mut text = String::new();
     // Writing into a String cannot fail.
     let _ = writeln!(
@@ -55,7 +91,7 @@ pub fn table(bench: &Bench, done: &Done) -> String {
         "| pages | change | kind | leaves split | tables | stores | TLBI | DSB | ISB | instructions | locks |\n\
          | --- | ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
     );
-    for row in done.rows() {
+    for row in done.lines() {
         let _ = write!(
             text,
             "| {} | {} | {} |",
@@ -63,38 +99,10 @@ pub fn table(bench: &Bench, done: &Done) -> String {
             show_size(row.bytes),
             row.kind
         );
-        for figure in row.figures {
+        for figure in row.figures.all() {
             let _ = write!(text, " {} |", grouped(figure));
         }
         text.push('\n');
     }
-    for measured in done.boots.iter().filter(|one| !one.boot.is_ok()) {
-        let _ = writeln!(
-            text,
-            "granule: {} pages: {}",
-            measured.page_size.word(),
-            measured.boot.last_line()
-        );
-    }
-    if done.interrupted {
-        let _ = writeln!(
-            text,
-            "granule: interrupted after {} of {} boots",
-            done.boots.len(),
-            bench.page_size.len()
-        );
-    }
     text
-}
-
-/// One line of the results.
-fn line(row: &Row) -> Value {
-    let mut line = Map::new();
-    line.insert("page_size".into(), row.page_size.into());
-    line.insert("bytes".into(), row.bytes.into());
-    line.insert("kind".into(), row.kind.as_str().into());
-    for (name, value) in FIGURES.iter().zip(row.figures) {
-        line.insert((*name).into(), value.into());
-    }
-    Value::Object(line)
 }

@@ -16,11 +16,11 @@ pub(super) fn alone(done: &Done, ran: &Ran, op: &Op) -> Option<u64> {
         .iter()
         .filter(|size| op.page.is_none_or(|page| page == size.bytes()))
     {
-        let beside = done.boots.iter().find(|other| {
+        let beside = done.rows.iter().find(|other| {
             other.cell.page_size == ran.cell.page_size
                 && other.cell.programs == Programs::Alone(*size)
         });
-        let mut ops = beside?.measured.as_ref()?.ops.iter();
+        let mut ops = beside?.figures.as_ref()?.ops.iter();
         let best = ops.find(|other| op.is_same_work(other))?.time?.best;
         sum = sum.saturating_add(best);
     }

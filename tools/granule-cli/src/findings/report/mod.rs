@@ -5,9 +5,12 @@ use std::fs;
 use std::path::Path;
 
 use granule_model::{Policies, Policy};
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::Value;
 
+use super::timeline::Drawn;
 use super::{Finding, Timeline};
+use crate::json::value;
 use crate::page::{CHARTS, COMMON, fill, visible};
 
 const PAGE: &str = include_str!("page.html");
@@ -31,28 +34,52 @@ pub(crate) struct Page<'a> {
 impl Page<'_> {
     /// The page.
     pub(crate) fn html(&self) -> String {
-        let findings = self.findings.iter().map(|finding| {
-            let mut object = finding.json();
-            if let Value::Object(object) = &mut object {
-                object.insert("site".into(), finding.site().into());
-            }
-            object
-        });
-        let policies = Policy::ALL
-            .into_iter()
-            .map(|policy| json!({ "name": policy.name(), "allowed": self.policies.has(policy) }));
-        let data = json!({
-            "title": self.title,
-            "result": self.result,
-            "facts": self.facts,
-            "findings": findings.collect::<Vec<_>>(),
-            "timeline": self.timeline.object(),
-            "policies": policies.collect::<Vec<_>>(),
-            "notes": self.notes,
-            "unchecked": self.unchecked,
+        let policy = |policy: Policy| Allowed {
+            name: policy.name(),
+            allowed: self.policies.has(policy),
+        };
+        let finding = |finding| Shown {
+            finding,
+            site: Finding::site(finding),
+        };
+        let data = value(Data {
+            title: self.title,
+            result: self.result,
+            facts: &self.facts,
+            findings: self.findings.iter().map(finding).collect(),
+            timeline: self.timeline.object(),
+            policies: Policy::ALL.into_iter().map(policy).collect(),
+            notes: self.notes,
+            unchecked: self.unchecked,
         });
         fill(PAGE, &SCRIPTS, &shown(data))
     }
+}
+
+/// The data of the page.
+#[derive(Serialize)]
+struct Data<'a> {
+    title: &'a str,
+    result: &'a str,
+    facts: &'a [(&'static str, String)],
+    findings: Vec<Shown<'a>>,
+    timeline: Drawn<'a>,
+    policies: Vec<Allowed>,
+    notes: &'a [String],
+    unchecked: &'a [String],
+}
+
+#[derive(Serialize)]
+struct Shown<'a> {
+    #[serde(flatten)]
+    finding: &'a Finding,
+    site: String,
+}
+
+#[derive(Serialize)]
+struct Allowed {
+    name: &'static str,
+    allowed: bool,
 }
 
 /// Writes a page, or makes its file, so that a run does not end without.

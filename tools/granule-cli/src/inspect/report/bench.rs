@@ -2,7 +2,8 @@
 //! a row name it, and which were measured. What is compared and shown is the page's business.
 
 use granule_inspect::fields::about;
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::Value;
 
 use crate::page::visible;
 
@@ -101,24 +102,45 @@ pub(super) fn read(text: &str) -> Result<Bench, String> {
 
 impl Bench {
     /// The data for the page.
-    pub(super) fn object(&self, file: &str) -> Value {
+    pub(super) fn object(&self, file: &str) -> Shown<'_> {
         let rows = self.object.pointer("/rows").and_then(Value::as_array);
         let rows = rows.map(Vec::as_slice).unwrap_or_default();
         let shown = rows.iter().take(MOST_ROWS).map(|row| {
             let names = self.kind.names.iter().map(|name| word(name, at(row, name)));
             let values = self.kind.measures.iter();
             let values = values.map(|name| at(row, name).filter(|value| value.is_number()));
-            json!({ "names": names.collect::<Vec<_>>(), "values": values.collect::<Vec<_>>() })
+            Row {
+                names: names.collect(),
+                values: values.collect(),
+            }
         });
-        json!({
-            "file": visible(file),
-            "kind": self.kind.name,
-            "names": self.kind.names,
-            "measures": self.kind.measures,
-            "rows": shown.collect::<Vec<_>>(),
-            "more_rows": rows.len().saturating_sub(MOST_ROWS),
-        })
+        Shown {
+            file: visible(file),
+            kind: self.kind.name,
+            names: self.kind.names,
+            measures: self.kind.measures,
+            rows: shown.collect(),
+            more_rows: rows.len().saturating_sub(MOST_ROWS),
+        }
     }
+}
+
+/// A file of results on the page.
+#[derive(Serialize)]
+pub(super) struct Shown<'a> {
+    file: String,
+    kind: &'static str,
+    names: &'static [&'static str],
+    measures: &'static [&'static str],
+    rows: Vec<Row<'a>>,
+    more_rows: usize,
+}
+
+#[derive(Serialize)]
+struct Row<'a> {
+    names: Vec<String>,
+    /// Numbers, or null.
+    values: Vec<Option<&'a Value>>,
 }
 
 /// The value at a name with dots.

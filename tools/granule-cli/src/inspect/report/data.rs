@@ -6,13 +6,17 @@ use std::collections::BTreeSet;
 use granule_inspect::Opened;
 use granule_inspect::attributes::Decoded;
 use granule_inspect::fields::size;
-use granule_inspect::lint::{self, Findings, lint};
+use granule_inspect::lint::{self, lint};
 use granule_inspect::map::{Access, Cell, Content, Drawn, draw, share};
 use granule_inspect::totals::{LeafKind, Totals};
 use granule_inspect::tree::Tree;
+use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::super::{Progress, Step, json as objects};
+use super::super::json::{TotalsObject, TreeObject};
+use super::super::lint::{FindingObject, NotListed, listed, not_listed};
+use super::super::{Progress, Step};
+use crate::json::Hex;
 use crate::page::visible;
 
 /// The most trees of a source that the page shows; the others are counted.
@@ -22,9 +26,68 @@ const MOST_TREES: usize = 256;
 const MOST_ENTRIES: u32 = 14;
 
 pub(super) struct OfSource {
-    pub(super) object: Value,
+    pub(super) object: Source,
     /// Whether a root cannot be read.
     pub(super) no_root: bool,
+}
+
+/// A source on the page.
+#[derive(Serialize)]
+pub(super) struct Source {
+    name: String,
+    notes: Vec<String>,
+    trees: Vec<Drawing>,
+    /// Trees that are not shown.
+    more_trees: u64,
+    totals: Reaching,
+    findings: Vec<FindingObject>,
+    not_listed: Vec<NotListed>,
+}
+
+/// A tree on the page.
+#[derive(Serialize)]
+struct Drawing {
+    #[serde(flatten)]
+    tree: TreeObject,
+    /// First address.
+    base: Hex,
+    kinds: Vec<Kind>,
+    attributes: Vec<Words>,
+    /// Cells as arrays, which are short in JSON: `[offset, bytes, ranges, kind, attributes, output]` of leaves
+    /// alike, `[offset, bytes, ranges, parts]` of others, with `[kind, access, bytes]` of each part.
+    cells: Vec<Value>,
+    ranges: u64,
+    /// Cells of several kinds.
+    mixed: u64,
+    /// Size of the smallest cell, if ranges were put together.
+    window: Option<String>,
+    left_out: Vec<String>,
+    more_left_out: u64,
+    totals: Reaching,
+}
+
+/// A kind of leaves.
+#[derive(Serialize)]
+struct Kind {
+    bytes: u64,
+    contiguous: bool,
+    what: &'static str,
+}
+
+/// Attributes in words.
+#[derive(Serialize)]
+struct Words {
+    words: String,
+    access: String,
+}
+
+/// Totals with the reach of TLBs of 1, 2, 4 ... entries.
+#[derive(Serialize)]
+struct Reaching {
+    #[serde(flatten)]
+    totals: TotalsObject,
+    reach: Vec<u64>,
+    reach_without_hint: Vec<u64>,
 }
 
 /// The data of a source with at most `detail` cells.
@@ -64,15 +127,15 @@ pub(super) fn source(
     };
     let linted = lint(&*opened.memory, &opened.trees, &options, &mut tables);
     let trees = drawn.iter().map(|(tree, drawn)| of_tree(tree, drawn));
-    let object = json!({
-        "name": visible(name),
-        "notes": opened.notes.iter().map(|note| visible(note)).collect::<Vec<_>>(),
-        "trees": trees.collect::<Vec<_>>(),
-        "more_trees": more_trees,
-        "totals": totals(&all),
-        "findings": findings(&linted.findings),
-        "not_listed": not_listed(&linted.findings),
-    });
+    let object = Source {
+        name: visible(name),
+        notes: opened.notes.iter().map(|note| visible(note)).collect(),
+        trees: trees.collect(),
+        more_trees,
+        totals: totals(&all),
+        findings: listed(&linted.findings, visible),
+        not_listed: not_listed(&linted.findings),
+    };
     OfSource { object, no_root }
 }
 
@@ -103,10 +166,8 @@ impl<T: Copy + Eq + std::hash::Hash> Numbers<T> {
     }
 }
 
-/// A tree: its place and shape, and its cells as arrays, which are short in JSON:
-/// `[offset, bytes, ranges, kind, attributes, output]` of leaves alike, `[offset, bytes, ranges, parts]`
-/// of others, with `[kind, access, bytes]` of each part.
-fn of_tree(tree: &Tree, drawn: &Drawn) -> Value {
+/// A tree: its place and shape, and its cells.
+fn of_tree(tree: &Tree, drawn: &Drawn) -> Drawing {
     let map = &drawn.map;
     let base = tree.geometry().base().0;
     let mut kinds: Vec<LeafKind> = drawn.totals.leaves.keys().copied().collect();
@@ -143,66 +204,48 @@ fn of_tree(tree: &Tree, drawn: &Drawn) -> Value {
     let cells: Vec<Value> = map.cells.iter().map(&mut cell_of).collect();
     let words = attributes.0.iter().map(|&bits| {
         let decoded = Decoded::new(tree, bits);
-        json!({ "words": decoded.to_string(), "access": Access::of(&decoded).to_string() })
+        Words {
+            words: decoded.to_string(),
+            access: Access::of(&decoded).to_string(),
+        }
     });
     let page = tree.geometry().page_size().bytes();
-    let names = kinds.iter().map(|kind| {
-        let what = if kind.leaf_bytes == page {
+    let name = |kind: &LeafKind| Kind {
+        bytes: kind.leaf_bytes,
+        contiguous: kind.contiguous,
+        what: if kind.leaf_bytes == page {
             "page"
         } else {
             "block"
-        };
-        json!({ "bytes": kind.leaf_bytes, "contiguous": kind.contiguous, "what": what })
-    });
-    let mut object = objects::tree(tree);
-    let more = json!({
-        "owner": visible(&tree.owner.to_string()),
-        "base": objects::address(base),
-        "kinds": names.collect::<Vec<_>>(),
-        "attributes": words.collect::<Vec<_>>(),
-        "cells": cells,
-        "ranges": map.ranges,
-        "mixed": mixed,
-        "window": map.window.filter(|shift| *shift < u64::BITS).map(|shift| size(1 << shift)),
-        "left_out": drawn.left_out.iter().map(|it| visible(&it.to_string())).collect::<Vec<_>>(),
-        "more_left_out": drawn.more_left_out,
-        "totals": totals(&drawn.totals),
-    });
-    if let (Value::Object(object), Value::Object(more)) = (&mut object, more) {
-        object.extend(more);
+        },
+    };
+    let mut shape = TreeObject::of(tree);
+    shape.owner = visible(&shape.owner);
+    let window = map.window.filter(|shift| *shift < u64::BITS);
+    let left_out = drawn.left_out.iter().map(|it| visible(&it.to_string()));
+    Drawing {
+        tree: shape,
+        base: Hex(base),
+        kinds: kinds.iter().map(name).collect(),
+        attributes: words.collect(),
+        cells,
+        ranges: map.ranges,
+        mixed,
+        window: window.map(|shift| size(1 << shift)),
+        left_out: left_out.collect(),
+        more_left_out: drawn.more_left_out,
+        totals: totals(&drawn.totals),
     }
-    object
 }
 
-/// Totals as `granule dump --json` has them, with the reach of TLBs of 1, 2, 4 … entries.
-fn totals(totals: &Totals) -> Value {
-    let mut object = objects::totals(totals);
+fn totals(totals: &Totals) -> Reaching {
     let reach = |hint| {
         let entries = (0..=MOST_ENTRIES).map(|shift| totals.reach(1 << shift, hint));
-        entries.collect::<Vec<_>>()
+        entries.collect()
     };
-    if let Value::Object(object) = &mut object {
-        object.insert("reach".into(), json!(reach(true)));
-        object.insert("reach_without_hint".into(), json!(reach(false)));
+    Reaching {
+        totals: TotalsObject::of(totals),
+        reach: reach(true),
+        reach_without_hint: reach(false),
     }
-    object
-}
-
-fn findings(findings: &Findings) -> Vec<Value> {
-    let one = |it: &granule_inspect::lint::Finding| {
-        json!({
-            "severity": it.severity.to_string(),
-            "rule": it.rule.name(),
-            "address": objects::address(it.address),
-            "bytes": it.bytes,
-            "owner": visible(&it.owner.to_string()),
-            "text": visible(&it.text),
-        })
-    };
-    findings.list.iter().map(one).collect()
-}
-
-fn not_listed(findings: &Findings) -> Vec<Value> {
-    let one = |((rule, severity), more): (&(lint::Rule, lint::Severity), &u64)| json!({ "rule": rule.name(), "severity": severity.to_string(), "findings": more });
-    findings.more.iter().map(one).collect()
 }

@@ -13,10 +13,12 @@ mod tests;
 use std::io::Write;
 
 use granule_inspect::source::Source;
-use serde_json::json;
+use serde::Serialize;
+use serde_json::Value;
 
 use super::args::ReportArgs;
 use super::{Failure, Interrupt, Progress, UNREADABLE, go_on, open};
+use crate::json::value;
 use crate::page::{CHARTS, COMMON, fill};
 
 const PAGE: &str = include_str!("page.html");
@@ -55,7 +57,7 @@ pub fn run(
         let bench = std::fs::read_to_string(path).map_err(|error| error.to_string());
         let bench = bench.and_then(|text| bench::read(&text));
         let bench = bench.map_err(|error| Failure::Source(format!("{name}: {error}")))?;
-        benches.push(bench.object(&short(&name)));
+        benches.push(value(bench.object(&short(&name))));
     }
     let options = args.options();
     let shorts: Vec<String> = args.sources.iter().map(|it| short(&describe(it))).collect();
@@ -74,11 +76,7 @@ pub fn run(
         no_root |= drawn.no_root;
         sources.push(drawn.object);
     }
-    let page = fill(
-        PAGE,
-        &SCRIPTS,
-        &json!({ "sources": sources, "benches": benches }),
-    );
+    let page = fill(PAGE, &SCRIPTS, &value(Data { sources, benches }));
     if args.output.as_os_str() == "-" {
         out.write_all(page.as_bytes())?;
     } else {
@@ -86,6 +84,13 @@ pub fn run(
             .map_err(|error| Failure::File(args.output.display().to_string(), error))?;
     }
     Ok(if no_root { UNREADABLE } else { 0 })
+}
+
+/// The data of the page.
+#[derive(Serialize)]
+struct Data {
+    sources: Vec<data::Source>,
+    benches: Vec<Value>,
 }
 
 fn describe(source: &Source) -> String {

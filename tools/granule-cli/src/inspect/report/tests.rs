@@ -1,5 +1,7 @@
 //! What the page is made of: its data cannot leave their place, and results of benchmarks are told apart.
 
+use serde_json::json;
+
 use super::*;
 use crate::page::{STYLE, visible};
 use serde_json::Value;
@@ -67,7 +69,8 @@ fn hidden_characters_are_shown() {
 fn results_of_each_benchmark_are_told_apart() {
     let linear = r#"{"cells": 1, "rows": [{"page_size": 16384, "memory": 4294967296, "rodata": "on",
         "strategy": "base", "barriers": null, "linear_map": {"instructions": 7, "tlbi": null}}]}"#;
-    let object = bench::read(linear).unwrap().object("a.json");
+    let object = bench::read(linear).unwrap();
+    let object = value(object.object("a.json"));
     assert_eq!(object["kind"], "granule bench linear-map");
     assert_eq!(
         object["rows"][0]["names"],
@@ -79,7 +82,8 @@ fn results_of_each_benchmark_are_told_apart() {
     );
     let host = r#"{"floors": [], "rows": [{"bytes": 1073741824, "leaf_bytes": 4096, "trees": 1, "calls": "range",
         "subject": "granule", "step": "map", "ratio": {"median": 1.25}, "ns_per_leaf": {"median": 2}, "tables": 513}]}"#;
-    let object = bench::read(host).unwrap().object(HOSTILE);
+    let object = bench::read(host).unwrap();
+    let object = value(object.object(HOSTILE));
     assert_eq!(object["rows"][0]["values"], json!([1.25, 2, 513]));
     assert_eq!(object["file"], visible(HOSTILE));
     for (key, kind) in [
@@ -88,7 +92,8 @@ fn results_of_each_benchmark_are_told_apart() {
         ("published", "kexec"),
     ] {
         let text = json!({ key: [], "rows": [] }).to_string();
-        let object = bench::read(&text).unwrap().object("x");
+        let object = bench::read(&text).unwrap();
+        let object = value(object.object("x"));
         assert_eq!(object["kind"], format!("granule bench {kind}"));
     }
 }
@@ -106,7 +111,8 @@ fn other_files_are_no_results() {
         assert!(bench::read(text).is_err(), "{text}");
     }
     let odd = bench::read(r#"{"cells": 1, "rows": [7, {}, {"page_size": [1]}]}"#).unwrap();
-    let rows = &odd.object("x")["rows"];
+    let object = value(odd.object("x"));
+    let rows = &object["rows"];
     assert_eq!(rows[1]["names"], json!(["", "", "", "", ""]));
     assert_eq!(rows[2]["names"][0], "[1]");
 }

@@ -4,9 +4,10 @@ use std::process::Output;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use granule::arch::bbm::BbmLevel;
-use granule_cli::bench::linear_map::{self, Observer, Row};
+use granule_cli::bench::progress::Bar;
+use granule_cli::bench::series::{self, Benchmark};
 use granule_cli::cost::Job;
-use granule_cli::{PageSize, Request, Rodata};
+use granule_cli::{PageSize, Request, Rodata, boot};
 use serde_json::Value;
 
 use crate::bench::rows::{GIB, bench};
@@ -76,18 +77,18 @@ fn bench_prints_one_object_whose_rows_agree_with_plan() {
 
 #[test]
 fn finished_rows_are_kept_when_a_benchmark_is_interrupted() {
-    struct AfterTheFirst<'a>(&'a AtomicBool);
-    impl Observer for AfterTheFirst<'_> {
-        fn end(&mut self, _row: &Row) {
-            self.0.store(true, Ordering::Relaxed);
-        }
-    }
     let interrupt = AtomicBool::new(false);
     let bench = bench(PageSize::K64, &[GIB]);
-    let done = linear_map::run(&bench, &mut AfterTheFirst(&interrupt), &interrupt);
+    let bar = &mut Bar::of(&bench);
+    let done = series::run_by(&bench, (), bar, &interrupt, |request, console| {
+        let boot = boot::boot(request, console, &interrupt);
+        interrupt.store(true, Ordering::Relaxed);
+        boot
+    })
+    .unwrap();
     assert!(done.interrupted && !done.is_ok());
     assert_eq!(done.rows.len(), 1);
-    let object = linear_map::report::json(&bench, &done);
+    let object = bench.json(&done);
     assert_eq!(object["interrupted"], true);
     assert_eq!(object["rows"][0]["outcome"], "ok");
     assert_eq!(object["rows"][0]["linear_map"]["strategy"], "base");

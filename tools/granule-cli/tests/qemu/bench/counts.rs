@@ -1,7 +1,7 @@
 //! The cost of the strategies: exactly that of the library without a machine, less from step to
 //! step, and for `direct` that of a loop of paired stores.
 
-use granule_cli::bench::linear_map::{Form, Row};
+use granule_cli::bench::linear_map::Row;
 use granule_cli::{Barriers, LinearMap, PageSize, Rodata};
 
 use crate::bench::rows::{GIB, bench, figure, job, rows};
@@ -122,17 +122,8 @@ fn either_form_of_the_barriers_takes_what_is_expected() {
     for page_size in [PageSize::K4, PageSize::K64] {
         let memory = GIB / 4;
         let mut bench = bench(page_size, &[memory]);
-        let published = LinearMap::ALL
-            .into_iter()
-            .filter(|s| *s != LinearMap::Direct);
-        bench.forms = published
-            .flat_map(|strategy| {
-                [Barriers::Entry, Barriers::Table].map(|barriers| Form {
-                    strategy,
-                    barriers: Some(barriers),
-                })
-            })
-            .collect();
+        bench.strategy.retain(|way| *way != LinearMap::Direct);
+        bench.barriers = vec![Barriers::Entry, Barriers::Table];
         let rows = rows(&bench);
         rows.iter().for_each(counted_as_expected);
         for pair in rows.chunks(2) {
@@ -168,9 +159,7 @@ fn maps_of_blocks_take_what_is_expected() {
         bench.cpu = cpu.into();
         bench.va_bits = va_bits;
         // The two ways to show a table, and ours.
-        bench.forms.retain(|form| {
-            [LinearMap::Base, LinearMap::LazyUnmap, LinearMap::Direct].contains(&form.strategy)
-        });
+        bench.strategy = vec![LinearMap::Base, LinearMap::LazyUnmap, LinearMap::Direct];
         for row in rows(&bench) {
             counted_as_expected(&row);
             if row.cell.form.strategy == LinearMap::Direct {
@@ -185,9 +174,7 @@ fn maps_of_blocks_take_what_is_expected() {
 #[test]
 fn direct_maps_64_gib_in_16k_pages() {
     let mut bench = bench(PageSize::K16, &[64 * GIB]);
-    bench
-        .forms
-        .retain(|form| form.strategy == LinearMap::Direct);
+    bench.strategy = vec![LinearMap::Direct];
     let rows = rows(&bench);
     counted_as_expected(&rows[0]);
     let instructions = figure(&rows[0], "instructions");
@@ -206,9 +193,7 @@ fn half_a_terabyte_of_blocks() {
         bench.rodata = vec![Rodata::Noalias];
         bench.cpu = cpu.into();
         bench.va_bits = va_bits;
-        bench
-            .forms
-            .retain(|form| form.strategy == LinearMap::Direct);
+        bench.strategy = vec![LinearMap::Direct];
         for row in rows(&bench) {
             counted_as_expected(&row);
             let instructions = figure(&row, "instructions");
@@ -232,9 +217,7 @@ fn half_a_terabyte_of_blocks_with_full_protection() {
         bench.rodata = vec![Rodata::Noalias, Rodata::Full];
         bench.cpu = cpu.into();
         bench.va_bits = Some(va_bits);
-        bench
-            .forms
-            .retain(|form| form.strategy == LinearMap::Direct);
+        bench.strategy = vec![LinearMap::Direct];
         let rows = rows(&bench);
         for row in &rows {
             counted_as_expected(row);
@@ -256,9 +239,7 @@ fn half_a_terabyte_of_blocks_with_full_protection() {
 #[test]
 fn lazy_unmap_uses_tlbis_by_range() {
     let mut bench = bench(PageSize::K4, &[GIB]);
-    bench
-        .forms
-        .retain(|form| form.strategy == LinearMap::LazyUnmap);
+    bench.strategy = vec![LinearMap::LazyUnmap];
     let single = rows(&bench);
     bench.cpu = "max".into();
     bench.va_bits = Some(52);

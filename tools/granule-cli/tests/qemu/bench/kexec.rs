@@ -2,13 +2,13 @@
 //! cleaned lines and waits are exact, from the sizes of the given files; instructions are reported
 //! in ticks.
 
-use std::sync::atomic::AtomicBool;
-use std::time::Duration;
-
 use granule_cli::PageSize;
-use granule_cli::bench::kexec::{self, Bench, Done, Figures, Mmu, Place, Row};
+use granule_cli::bench::args::{ImageArgs, RunArgs};
+use granule_cli::bench::kexec::{Bench, Done, Figures, Mmu, Place, Row};
+use granule_cli::bench::series::Benchmark;
 use serde_json::Value;
 
+use crate::bench::rows;
 use crate::hooked::{granule, qemu};
 use crate::image::image;
 
@@ -25,19 +25,19 @@ fn bench(page_size: PageSize, payload: &[u64], mmu: &[Mmu], place: &[Place]) -> 
         page_size: vec![page_size],
         memory: 512 * MIB,
         cpu: "neoverse-n1".into(),
-        qemu: qemu(),
-        image: Some(image()),
-        timeout: Duration::from_secs(600),
+        on: ImageArgs {
+            image: Some(image()),
+            run: RunArgs {
+                qemu: qemu(),
+                timeout: 600,
+                json: false,
+            },
+        },
     }
 }
 
 fn measure(bench: &Bench) -> Done {
-    let files = bench.check().unwrap();
-    let never = AtomicBool::new(false);
-    let done = kexec::run(bench, &files, &mut kexec::bar(bench), &never).unwrap();
-    assert!(done.is_ok(), "{}", kexec::report::table(bench, &done));
-    assert_eq!(done.rows.len(), bench.cells().len());
-    done
+    rows::measure("bench kexec", bench)
 }
 
 fn figures(row: &Row) -> &Figures {
@@ -122,7 +122,7 @@ fn each_way_does_what_its_sizes_require() {
     let bench = bench(PageSize::K4, &[6 * MIB], &ways, &places);
     let done = measure(&bench);
     done.rows.iter().for_each(counts_are_exact);
-    let object = kexec::report::json(&bench, &done);
+    let object = bench.json(&done);
     for (row, reported) in done.rows.iter().zip(object["rows"].as_array().unwrap()) {
         assert_eq!(reported["digest_ok"], true);
         accesses_are_those_executed(row, reported);

@@ -2,12 +2,12 @@
 //! back.
 
 use std::process::Output;
-use std::sync::atomic::AtomicBool;
-use std::time::Duration;
 
-use granule_cli::bench::permissions::{self, Bench, Listener, Row};
+use granule_cli::bench::args::{ImageArgs, RunArgs};
+use granule_cli::bench::permissions::{Bench, Row};
 use granule_cli::{PageSize, Rodata};
 
+use crate::bench::rows;
 use crate::hooked::{granule, qemu};
 use crate::image::image;
 
@@ -21,22 +21,20 @@ fn rows(page_size: &[PageSize]) -> Vec<Row> {
         changes: CHANGES,
         rodata: Rodata::Noalias,
         cpu: "max".into(),
-        qemu: qemu(),
-        image: Some(image()),
-        timeout: Duration::from_secs(300),
+        on: ImageArgs {
+            image: Some(image()),
+            run: RunArgs {
+                qemu: qemu(),
+                timeout: 300,
+                json: false,
+            },
+        },
     };
-    let mut listener = Listener::new(&bench);
-    let done = permissions::run(&bench, &mut listener, &AtomicBool::new(false));
-    assert!(
-        done.is_ok(),
-        "{}",
-        permissions::report::table(&bench, &done)
-    );
-    done.rows()
+    rows::measure("bench permissions", &bench).lines()
 }
 
 fn figure(row: &Row, name: &str) -> u64 {
-    row.figure(name).unwrap()
+    serde_json::to_value(row).unwrap()[name].as_u64().unwrap()
 }
 
 /// The row of a kind.

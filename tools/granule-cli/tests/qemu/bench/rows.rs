@@ -1,13 +1,16 @@
 //! Runs a benchmark and reads its rows: code that all rooms share.
 
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
 
 use granule::arch::bbm::BbmLevel;
-use granule_cli::bench::linear_map::{self, Bench, Form, Row};
+use granule_cli::bench::args::{ImageArgs, RunArgs};
+use granule_cli::bench::linear_map::{Bench, Row};
+use granule_cli::bench::progress::Bar;
+use granule_cli::bench::series::{self, Benchmark, DoneOf};
 use granule_cli::cost::Job;
 use granule_cli::cost::job::leaves;
-use granule_cli::{LinearMap, PageSize, Rodata};
+use granule_cli::{LinearMap, PageSize, Rodata, schema};
+use granule_testing::schema::assert_matches;
 
 use crate::hooked::qemu;
 use crate::image::image;
@@ -20,26 +23,38 @@ pub(crate) fn bench(page_size: PageSize, memory: &[u64]) -> Bench {
         memory: memory.to_vec(),
         page_size: vec![page_size],
         rodata: vec![Rodata::Full],
-        forms: LinearMap::ALL
-            .map(|strategy| Form {
-                strategy,
-                barriers: None,
-            })
-            .to_vec(),
+        strategy: LinearMap::ALL.to_vec(),
+        barriers: Vec::new(),
         cpu: "neoverse-n1".into(),
         va_bits: None,
-        qemu: qemu(),
-        image: Some(image()),
-        timeout: Duration::from_secs(300),
+        on: ImageArgs {
+            image: Some(image()),
+            run: RunArgs {
+                qemu: qemu(),
+                timeout: 300,
+                json: false,
+            },
+        },
     }
+}
+
+/// A whole benchmark that must go well, and whose JSON is as the schema of `command` describes it.
+pub(crate) fn measure<B: Benchmark>(command: &str, bench: &B) -> DoneOf<B> {
+    let files = bench.check().unwrap();
+    let never = AtomicBool::new(false);
+    let done = series::run(bench, files, &mut Bar::of(bench), &never).unwrap();
+    assert!(done.is_ok(), "{}", series::table(bench, &done));
+    assert_eq!(done.rows.len(), bench.cells().len());
+    assert_matches(&schema::of(command).unwrap(), &bench.json(&done));
+    for row in &done.rows {
+        assert_matches(&schema::of("boot").unwrap(), &row.boot.json());
+    }
+    done
 }
 
 /// The rows of a benchmark that must go well.
 pub(crate) fn rows(bench: &Bench) -> Vec<Row> {
-    let done = linear_map::run(bench, &mut (), &AtomicBool::new(false));
-    assert!(done.is_ok(), "{}", linear_map::report::table(bench, &done));
-    assert_eq!(done.rows.len(), bench.cells().len());
-    done.rows
+    measure("bench linear-map", bench).rows
 }
 
 pub(crate) fn figure(row: &Row, name: &str) -> u64 {

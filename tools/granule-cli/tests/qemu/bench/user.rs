@@ -1,14 +1,14 @@
 //! `granule bench user`: limits on the cost of user memory, on every build; choosing the page size
 //! at boot costs nothing.
 
-use std::sync::atomic::AtomicBool;
-use std::time::Duration;
-
 use granule_cli::PageSize;
+use granule_cli::bench::args::RunArgs;
+use granule_cli::bench::series::{self, Benchmark};
 use granule_cli::bench::user::counts::Counts;
 use granule_cli::bench::user::lines::Op;
-use granule_cli::bench::user::{self, Bench, Build, Done, Ran};
+use granule_cli::bench::user::{Bench, Build, Done, Ran};
 
+use crate::bench::rows;
 use crate::hooked::{granule, qemu};
 use crate::image::built;
 
@@ -24,30 +24,28 @@ fn bench(page_size: PageSize, builds: &[Build], pages: u64, large_leaves: bool) 
         programs: 0,
         together: false,
         cpu: "neoverse-n1".into(),
-        qemu: qemu(),
         folder: Some(built("Image", "cargo xtask image").with_file_name("")),
-        timeout: Duration::from_secs(600),
+        run: RunArgs {
+            qemu: qemu(),
+            timeout: 600,
+            json: false,
+        },
     }
 }
 
 fn measure(bench: &Bench) -> Done {
-    let files = bench.check().unwrap();
-    let never = AtomicBool::new(false);
-    let done = user::run(bench, &files, &mut user::bar(bench), &never).unwrap();
-    assert!(done.is_ok(), "{}", user::report::table(bench, &done));
-    assert_eq!(done.boots.len(), bench.cells().len());
-    done
+    rows::measure("bench user", bench)
 }
 
 fn instructions(ran: &Ran, op: &str) -> u64 {
-    let ops = &ran.measured.as_ref().unwrap().ops;
+    let ops = &ran.figures.as_ref().unwrap().ops;
     let found = ops.iter().find(|found| found.name == op);
     let found = found.unwrap_or_else(|| panic!("no {op} in {ops:?}"));
     found.time.unwrap().best
 }
 
 fn counts(ran: &Ran, op: &str) -> Counts {
-    let ops = &ran.measured.as_ref().unwrap().ops;
+    let ops = &ran.figures.as_ref().unwrap().ops;
     let found = ops.iter().find(|found| found.name == op);
     found
         .and_then(|op| op.counts)
@@ -56,7 +54,7 @@ fn counts(ran: &Ran, op: &str) -> Counts {
 
 /// The kinds of work on all of the memory.
 fn work_on_memory(ran: &Ran) -> impl Iterator<Item = &Op> {
-    let ops = &ran.measured.as_ref().unwrap().ops;
+    let ops = &ran.figures.as_ref().unwrap().ops;
     ops.iter()
         .filter(|op| op.times.is_none() && op.bytes.is_none())
 }
@@ -96,8 +94,8 @@ const A_CALL: u64 = 4000;
 fn within_bounds(page_size: PageSize, pages: u64, large_leaves: bool) {
     let bench = bench(page_size, &[Build::Boot, Build::Fixed], pages, large_leaves);
     let done = measure(&bench);
-    let table = user::report::table(&bench, &done);
-    for ran in &done.boots {
+    let table = series::table(&bench, &done);
+    for ran in &done.rows {
         for op in work_on_memory(ran) {
             let most = may_take(&op.name, page_size, large_leaves) * pages;
             let (name, best) = (&op.name, op.time.unwrap().best);
@@ -112,7 +110,7 @@ fn within_bounds(page_size: PageSize, pages: u64, large_leaves: bool) {
             assert!(best >= least, "{name} took {best}:\n{table}");
         }
     }
-    for ran in &done.boots {
+    for ran in &done.rows {
         // An entry that was invalid is in no TLB, so a first touch invalidates nothing, however large.
         assert_eq!(counts(ran, "touch").tlbi, 0, "{table}");
         // All that is mapped loses its right to be written.
@@ -139,7 +137,7 @@ fn within_bounds(page_size: PageSize, pages: u64, large_leaves: bool) {
         "munmap"
     };
     for op in ["fork", "fork-held", munmap] {
-        let [boot, fixed] = [0, 1].map(|at| instructions(&done.boots[at], op));
+        let [boot, fixed] = [0, 1].map(|at| instructions(&done.rows[at], op));
         // Within half a percent, either way, or a call's worth where the whole is little more than that.
         assert!(
             boot.abs_diff(fixed) <= (fixed / 200).max(A_CALL),
@@ -181,7 +179,7 @@ fn large_leaves_take_few_instructions_and_the_same_on_both_builds() {
 fn counts_do_not_depend_on_the_host() {
     const TICK: u64 = 16;
     let bench = bench(PageSize::K16, &[Build::Boot], 256, true);
-    let [first, second] = [(); 2].map(|()| measure(&bench).boots.remove(0).measured.unwrap());
+    let [first, second] = [(); 2].map(|()| measure(&bench).rows.remove(0).figures.unwrap());
     for (one, other) in first.ops.iter().zip(&second.ops) {
         let [first, second] = [one, other].map(|op| op.time.unwrap().best);
         let apart = first.abs_diff(second);
@@ -198,7 +196,7 @@ fn counts_do_not_depend_on_the_host() {
 fn only_a_switch_to_another_page_size_invalidates() {
     for kernel in [PageSize::K4, PageSize::K16, PageSize::K64] {
         let done = measure(&bench(kernel, &[Build::Boot], 256, true));
-        let ops = &done.boots[0].measured.as_ref().unwrap().ops;
+        let ops = &done.rows[0].figures.as_ref().unwrap().ops;
         let switches: Vec<_> = ops.iter().filter(|op| op.times.is_some()).collect();
         assert_eq!(switches.len(), 3, "{ops:?}");
         for op in switches {
@@ -233,12 +231,12 @@ fn a_thousand_small_programs_take_little_more_on_a_kernel_of_large_pages() {
     };
     let done = measure(&bench);
     let bytes = [0, 1].map(|at| {
-        let ops = &done.boots[at].measured.as_ref().unwrap().ops;
+        let ops = &done.rows[at].figures.as_ref().unwrap().ops;
         let op = ops.iter().find(|op| op.name == "programs-1000").unwrap();
         assert_eq!(op.page, Some(PageSize::K4.bytes()));
         op.bytes.unwrap()
     });
-    let table = user::report::table(&bench, &done);
+    let table = series::table(&bench, &done);
     // A stack of the kernel's, and tables of three levels at the least.
     assert!(bytes[0] >= 1000 * ((16 + 3 * 4) << 10), "{table}");
     // The goal.
@@ -259,8 +257,8 @@ fn programs_of_all_sizes_at_once_take_what_each_takes_alone() {
         ..bench(PageSize::K4, &[Build::Boot], 1, true)
     };
     let done = measure(&bench);
-    let table = user::report::table(&bench, &done);
-    let json = user::report::json(&bench, &done);
+    let table = series::table(&bench, &done);
+    let json = bench.json(&done);
     let rows = json["rows"].as_array().unwrap();
     // Three kinds of work on each of three kernels: of three programs, and of all at once.
     assert_eq!(rows.len(), 3 * 3 * (3 + 1));
@@ -284,7 +282,7 @@ fn twice_the_pages_are_twice_the_work() {
     let of = |pages| measure(&bench(PageSize::K16, &[Build::Boot], pages, false));
     let (some, twice) = (of(2048), of(4096));
     for op in ["touch", "fork", "munmap"] {
-        let [some, twice] = [&some, &twice].map(|done| instructions(&done.boots[0], op));
+        let [some, twice] = [&some, &twice].map(|done| instructions(&done.rows[0], op));
         let factor = twice as f64 / some as f64;
         assert!((1.2..2.1).contains(&factor), "{op}: {some}, then {twice}");
     }

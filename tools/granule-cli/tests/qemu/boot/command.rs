@@ -4,6 +4,8 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use granule_cli::schema;
+use granule_testing::schema::assert_matches;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -56,6 +58,7 @@ fn with_json_there_is_one_object_on_standard_output() {
         .output()
         .unwrap();
     let object: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_matches(&schema::of("boot").unwrap(), &object);
     assert_eq!(
         (object["page_size"].as_u64(), object["outcome"].as_str()),
         (Some(65536), Some("ok"))
@@ -82,6 +85,8 @@ fn with_json_there_is_one_object_also_on_failure() {
             .output()
             .unwrap();
         let object: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_matches(&schema::of("boot").unwrap(), &object);
+        assert_matches(&schema::of("boot").unwrap(), &object);
         assert_eq!(object["outcome"], outcome, "{words:?}");
         assert_eq!(output.status.code(), Some(code), "{words:?}");
         let line = format!("granule: {outcome}: {}", object["reason"].as_str().unwrap());
@@ -163,7 +168,7 @@ fn help_teaches_by_example() {
         "granule boot --page-size 16k",
         "--icount",
         "exit code",
-        "boot-json.md",
+        "granule schema boot",
     ] {
         assert!(help.contains(word), "{word}");
     }

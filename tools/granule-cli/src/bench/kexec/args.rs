@@ -1,15 +1,13 @@
 //! The command line of `granule bench kexec`.
 
-use std::path::PathBuf;
-
 use clap::Args;
 
-use super::RunArgs;
-use crate::bench::kexec::{Bench, Mmu, Place};
+use super::{Mmu, Place};
+use crate::bench::args::ImageArgs;
 use crate::request::PageSize;
 use crate::sizes::parse_size;
 
-pub(super) const LONG: &str = "\
+pub(crate) const LONG: &str = "\
 Boot the kernel, have it leave for itself with an initramfs that is filled up to the payload, and
 print what each phase took: shutdown (from the call of reboot to the relocation code), relocation
 (from there to the next kernel's first instructions), startup (from there to the first line on the
@@ -26,7 +24,7 @@ The kernel and `kexec` are built by `cargo xtask image` and `cargo xtask user`. 
 that runs and prints what is done. The exit code is 0 only if every boot was ok and what arrived was
 what was given.";
 
-pub(super) const EXAMPLES: &str = "\
+pub(crate) const EXAMPLES: &str = "\
 Examples:
   The payloads that were published, every way:
     granule bench kexec
@@ -34,15 +32,15 @@ Examples:
   Quickly, for a program:
     granule bench kexec --payload 8M --memory 256M --mmu on --json
 
-docs/bench-json.md documents the JSON object, docs/performance.md has results.";
+`granule schema bench kexec` prints the keys of the JSON object; docs/performance.md has results.";
 
-/// The options of `granule bench kexec`.
-#[derive(Debug, Args)]
-pub struct KexecArgs {
+/// The benchmark: the options of `granule bench kexec`.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct Bench {
     /// Bytes of image and initramfs together, one or more
     #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = parse_size,
           default_value = "25M,84M,380M")]
-    payload: Vec<u64>,
+    pub payload: Vec<u64>,
 
     /// With the MMU on or off while bytes are copied, one or both
     #[arg(
@@ -52,7 +50,7 @@ pub struct KexecArgs {
         value_enum,
         default_value = "off,on"
     )]
-    mmu: Vec<Mmu>,
+    pub mmu: Vec<Mmu>,
 
     /// Place of the payload: copied from elsewhere, or in-place with nothing to copy, one or both
     #[arg(
@@ -62,7 +60,7 @@ pub struct KexecArgs {
         value_enum,
         default_value = "copied,in-place"
     )]
-    place: Vec<Place>,
+    pub place: Vec<Place>,
 
     /// Page size, one or more; the next kernel has the same
     #[arg(
@@ -73,39 +71,17 @@ pub struct KexecArgs {
         ignore_case = true,
         default_value = "4k"
     )]
-    page_size: Vec<PageSize>,
+    pub page_size: Vec<PageSize>,
 
     /// RAM of the machine
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "4G")]
-    memory: u64,
+    pub memory: u64,
 
     /// CPU in QEMU's own words
     #[arg(long, value_name = "TEXT", default_value = "neoverse-n1")]
-    cpu: String,
+    pub cpu: String,
 
-    /// Kernel image; default: target/granule/Image here or in a directory above
-    #[arg(long, value_name = "FILE")]
-    image: Option<PathBuf>,
-
-    /// How each boot is run, and what is printed
+    /// The image, and how each boot is run
     #[command(flatten)]
-    pub run: RunArgs,
-}
-
-impl KexecArgs {
-    /// The benchmark that these options describe.
-    #[must_use]
-    pub fn bench(&self) -> Bench {
-        Bench {
-            payload: self.payload.clone(),
-            mmu: self.mmu.clone(),
-            place: self.place.clone(),
-            page_size: self.page_size.clone(),
-            memory: self.memory,
-            cpu: self.cpu.clone(),
-            qemu: self.run.qemu.clone(),
-            image: self.image.clone(),
-            timeout: self.run.timeout(),
-        }
-    }
+    pub on: ImageArgs,
 }

@@ -1,15 +1,12 @@
 //! The command line of `granule bench linear-map`.
 
-use std::path::PathBuf;
-
 use clap::Args;
 
-use super::RunArgs;
-use crate::bench::linear_map::{Bench, Form};
+use crate::bench::args::ImageArgs;
 use crate::request::{Barriers, LinearMap, PageSize, Rodata};
 use crate::sizes::parse_size;
 
-pub(super) const LONG: &str = "\
+pub(crate) const LONG: &str = "\
 Boot the kernel once for each combination of page size, memory, rodata and strategy, and print
 what making the linear map took in each: TLBIs, barriers, stores, instructions, with the ratio of
 each to `base`. The counts are exact and do not depend on the host.
@@ -17,7 +14,7 @@ each to `base`. The counts are exact and do not depend on the host.
 Ctrl-C ends the boot that runs and prints what is done. The exit code is 0 only if every boot was
 ok.";
 
-pub(super) const EXAMPLES: &str = "\
+pub(crate) const EXAMPLES: &str = "\
 Examples:
   Every strategy at five sizes of RAM, 4K pages (some ten minutes):
     granule bench linear-map
@@ -32,15 +29,15 @@ Examples:
   The first posting's form of the published strategies, and the later one's:
     granule bench linear-map --memory 4G --barriers entry,table
 
-docs/bench-json.md documents the JSON object, docs/performance.md has results.";
+`granule schema bench linear-map` prints the keys of the JSON object; docs/performance.md has results.";
 
-/// The options of `granule bench linear-map`.
-#[derive(Debug, Args)]
-pub struct LinearMapArgs {
+/// The benchmark: the options of `granule bench linear-map`.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct Bench {
     /// RAM of the machine, one or more
     #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = parse_size,
           default_value = "4G,16G,64G,256G,512G")]
-    memory: Vec<u64>,
+    pub memory: Vec<u64>,
 
     /// Page size, one or more
     #[arg(
@@ -51,7 +48,7 @@ pub struct LinearMapArgs {
         ignore_case = true,
         default_value = "4k"
     )]
-    page_size: Vec<PageSize>,
+    pub page_size: Vec<PageSize>,
 
     /// What to protect, one or more; on and full make maps of pages on CPUs that cannot split live
     /// blocks, as the default CPU
@@ -62,66 +59,25 @@ pub struct LinearMapArgs {
         value_enum,
         default_value = "full"
     )]
-    rodata: Vec<Rodata>,
+    pub rodata: Vec<Rodata>,
 
     /// How to make the map, one or more; default: every way there is
     #[arg(long, value_name = "STRATEGY", value_delimiter = ',', value_enum)]
-    strategy: Vec<LinearMap>,
+    pub strategy: Vec<LinearMap>,
 
     /// Barriers of the published ways, one or both; default: as each was last published
     #[arg(long, value_name = "WHEN", value_delimiter = ',', value_enum)]
-    barriers: Vec<Barriers>,
+    pub barriers: Vec<Barriers>,
 
     /// CPU in QEMU's own words
     #[arg(long, value_name = "TEXT", default_value = "neoverse-n1")]
-    cpu: String,
+    pub cpu: String,
 
     /// VA size to ask for: 36, 39, 42, 47, 48 or 52
     #[arg(long, value_name = "N")]
-    va_bits: Option<u8>,
+    pub va_bits: Option<u8>,
 
-    /// Kernel image; default: target/granule/Image here or in a directory above
-    #[arg(long, value_name = "FILE")]
-    image: Option<PathBuf>,
-
-    /// How each boot is run, and what is printed
+    /// The image, and how each boot is run
     #[command(flatten)]
-    pub run: RunArgs,
-}
-
-impl LinearMapArgs {
-    /// The benchmark that these options describe.
-    #[must_use]
-    pub fn bench(&self) -> Bench {
-        let strategies = match self.strategy.as_slice() {
-            [] => &LinearMap::ALL[..],
-            some => some,
-        };
-        let mut forms = Vec::new();
-        for &strategy in strategies {
-            match self.barriers.as_slice() {
-                some @ [_, ..] if strategy != LinearMap::Direct => {
-                    forms.extend(some.iter().map(|&barriers| Form {
-                        strategy,
-                        barriers: Some(barriers),
-                    }));
-                }
-                _ => forms.push(Form {
-                    strategy,
-                    barriers: None,
-                }),
-            }
-        }
-        Bench {
-            memory: self.memory.clone(),
-            page_size: self.page_size.clone(),
-            rodata: self.rodata.clone(),
-            forms,
-            cpu: self.cpu.clone(),
-            va_bits: self.va_bits,
-            qemu: self.run.qemu.clone(),
-            image: self.image.clone(),
-            timeout: self.run.timeout(),
-        }
-    }
+    pub on: ImageArgs,
 }

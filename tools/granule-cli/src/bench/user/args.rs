@@ -2,14 +2,15 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::{ArgAction, Args};
 
-use super::RunArgs;
-use crate::bench::user;
+use super::Build;
+use crate::bench::args::RunArgs;
 use crate::request::PageSize;
 use crate::sizes::parse_size;
 
-pub(super) const LONG: &str = "\
+pub(crate) const LONG: &str = "\
 Boot the kernel for every page size and each kernel for one, with the same program as the first
 process, and print what that counted: it maps memory, in large leaves or in pages of the base size
 alone, writes to each page, forks, writes again, changes permissions and back, and unmaps all. Then
@@ -29,7 +30,7 @@ Images and program are built by `cargo xtask image`, `cargo xtask image --fixed 
 `cargo xtask user`. Ctrl-C ends the boot that runs and prints what is done. The exit code is 0 only
 if every boot was ok.";
 
-pub(super) const EXAMPLES: &str = "\
+pub(crate) const EXAMPLES: &str = "\
 Examples:
   1 GiB on every build (some five minutes):
     granule bench user
@@ -40,27 +41,26 @@ Examples:
   Programs of all page sizes at once against each alone, on the kernel with 64K pages:
     granule bench user --together --page-size 64k --bytes 256M
 
-docs/bench-json.md documents the JSON object, docs/performance.md has results, and Linux's.";
+`granule schema bench user` prints the keys of the JSON object, and the kinds of work;
+docs/performance.md has results, and Linux's.";
 
-/// A choice between two.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum OnOff {
-    /// It is done.
-    On,
-    /// It is not.
-    Off,
+/// The words for whether something is done.
+fn on_or_off() -> impl TypedValueParser<Value = bool> {
+    let words = [("on", "It is done"), ("off", "It is not")];
+    let words = words.map(|(word, help)| PossibleValue::new(word).help(help));
+    PossibleValuesParser::new(words).map(|word| word == "on")
 }
 
-/// The options of `granule bench user`.
-#[derive(Debug, Args)]
-pub struct UserArgs {
+/// The benchmark: the options of `granule bench user`.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct Bench {
     /// RAM of the machine
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "4G")]
-    memory: u64,
+    pub memory: u64,
 
     /// Memory that the program maps
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "1G")]
-    bytes: u64,
+    pub bytes: u64,
 
     /// Page size, one or more
     #[arg(
@@ -71,7 +71,7 @@ pub struct UserArgs {
         ignore_case = true,
         default_value = "4k,16k,64k"
     )]
-    page_size: Vec<PageSize>,
+    pub page_size: Vec<PageSize>,
 
     /// Kernel for every page size, kernels for one, or both
     #[arg(
@@ -81,54 +81,33 @@ pub struct UserArgs {
         value_enum,
         default_value = "boot,fixed"
     )]
-    build: Vec<user::Build>,
+    pub build: Vec<Build>,
 
     /// Whether the kernel maps the program's memory in blocks and contiguous groups, or page by page
-    #[arg(long, value_name = "WORD", value_enum, default_value = "on")]
-    large_leaves: OnOff,
+    #[arg(long, value_name = "WORD", action = ArgAction::Set, value_parser = on_or_off(), default_value = "on")]
+    pub large_leaves: bool,
 
     /// How often everything is done
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=15))]
-    rounds: u32,
+    pub rounds: u32,
 
     /// How many programs of 4K pages wait at once; 0 leaves that out
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(0..=10_000))]
-    programs: u32,
+    pub programs: u32,
 
     /// Instead, have programs of all page sizes touch, fork and unmap such memory at once, and each alone
     #[arg(long, conflicts_with_all = ["build", "programs"])]
-    together: bool,
+    pub together: bool,
 
     /// CPU in QEMU's own words
     #[arg(long, value_name = "TEXT", default_value = "neoverse-n1")]
-    cpu: String,
+    pub cpu: String,
 
     /// Folder with images and program; default: target/granule here or in a directory above
     #[arg(long, value_name = "FOLDER")]
-    folder: Option<PathBuf>,
+    pub folder: Option<PathBuf>,
 
     /// How each boot is run, and what is printed
     #[command(flatten)]
     pub run: RunArgs,
-}
-
-impl UserArgs {
-    /// The benchmark that these options describe.
-    #[must_use]
-    pub fn bench(&self) -> user::Bench {
-        user::Bench {
-            build: self.build.clone(),
-            page_size: self.page_size.clone(),
-            large_leaves: self.large_leaves == OnOff::On,
-            memory: self.memory,
-            bytes: self.bytes,
-            rounds: self.rounds,
-            programs: self.programs,
-            together: self.together,
-            cpu: self.cpu.clone(),
-            qemu: self.run.qemu.clone(),
-            folder: self.folder.clone(),
-            timeout: self.run.timeout(),
-        }
-    }
 }

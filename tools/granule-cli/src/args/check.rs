@@ -1,0 +1,75 @@
+//! The command line of `granule check`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use granule_model::Policies;
+
+use crate::findings::parse_policies;
+
+pub(super) const LONG: &str = "\
+Replay a trace through the model of the MMU and say what breaks the architecture's rules.
+
+A violation is a line: the rule, the event's line in the file, the CPU, the address, what
+a CPU could observe, and the earlier event that it conflicts with. Of a trace that says which
+instruction did what, as `granule watch` records it, violations are told by rule and function.
+The exit code is 0 when there is none that is not accepted, 1 when there are some, and 2 for bad
+usage, for a file that cannot be read as a trace, with line and column, and for a recording
+that was cut short without a violation before that.";
+
+pub(super) const HINT: &str = "`granule check --help` has examples.";
+
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  Record a boot and check it:
+    granule boot --page-size 16k --trace boot.trace
+    granule check boot.trace
+
+  As if the CPUs had no relaxations of break-before-make, and as severe as can be:
+    granule check --bbm 0 --strict boot.trace
+
+  From a pipe, as JSON:
+    zcat boot.trace.gz | granule check --json - | jq '.violations[].rule'
+
+docs/trace-format.md documents traces, `granule schema check` prints the keys of the JSON object.";
+
+/// The options of `granule check`.
+#[derive(Debug, Args)]
+pub struct CheckArgs {
+    /// The trace; `-` for standard input
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+
+    /// Also report what is legal but leaves more cached than a careful kernel would
+    #[arg(long)]
+    pub strict: bool,
+
+    /// What the kernel leaves undone on purpose: spurious-faults, lazy-unmap, both with a comma, or none;
+    /// default: what the trace says
+    #[arg(long, value_name = "LIST", value_parser = parse_policies)]
+    pub allow: Option<Policies>,
+
+    /// BBM level to check against, 0 to 3, instead of the one the trace gives for its CPUs
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=3))]
+    pub bbm: Option<u8>,
+
+    /// System.map of the recorded system, or what nm prints of it, for a trace that names no functions
+    #[arg(long, value_name = "FILE")]
+    pub symbols: Option<PathBuf>,
+
+    /// File of accepted findings: lines of rule, function and reason
+    #[arg(long, value_name = "FILE")]
+    pub accept: Option<PathBuf>,
+
+    /// Write what was found to FILE too, as one page of HTML
+    #[arg(long, value_name = "FILE.html")]
+    pub report: Option<PathBuf>,
+
+    /// Violations to list; more are only counted
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    pub most: usize,
+
+    /// Print one JSON object to standard output
+    #[arg(long)]
+    pub json: bool,
+}
