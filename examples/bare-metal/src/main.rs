@@ -100,7 +100,13 @@ impl Dispatch for Kernel {
 
         // No CPU walks these tables yet.
         let mut tables = reported(PageTables::<P, _>::new(geometry, environment))?;
-        reported(tables.map(VirtualAddress(UART), PhysicalAddress(UART), 0x1_0000, Attributes::device(), large))?;
+        reported(tables.map(
+            VirtualAddress(UART),
+            PhysicalAddress(UART),
+            0x1_0000,
+            Attributes::device(),
+            large,
+        ))?;
         reported(tables.map_pieces(&[
             piece(RAM, text, Permissions::READ, large),
             piece(text, rodata, Permissions::READ_EXECUTE, large),

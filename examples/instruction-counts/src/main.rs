@@ -9,8 +9,8 @@
 extern crate alloc;
 
 use alloc::boxed::Box;
-use core::alloc::{GlobalAlloc, Layout};
 use board::{power_off, println};
+use core::alloc::{GlobalAlloc, Layout};
 use core::arch::{asm, global_asm};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -18,7 +18,6 @@ use granule_bench::arena::{Arena, TABLE};
 use granule_bench::job::{Job, jobs};
 use granule_bench::subjects;
 use granule_bench::turn::{self, Measured, STEPS};
-
 
 global_asm!(
     ".global _start; _start: msr daifset, #0xf",

@@ -12,8 +12,8 @@ use aarch64_paging::descriptor::El1Attributes;
 use aarch64_paging::idmap::IdMap;
 use aarch64_paging::mair::{Mair, MairAttribute, NormalMemory};
 use aarch64_paging::paging::{Constraints, El1And0, MemoryRegion};
-use core::alloc::{GlobalAlloc, Layout};
 use board::{finish, println, reported};
+use core::alloc::{GlobalAlloc, Layout};
 use core::arch::{asm, global_asm};
 use core::cell::Cell;
 

@@ -60,7 +60,7 @@ fn what_is_written_is_read_by_another_crate() {
     let chosen = |name| value(&read, "/chosen", name).unwrap();
     assert_eq!(chosen("bootargs"), b"one two\0");
     assert_eq!(chosen("odd"), [1, 2, 3, 4, 5]);
-    assert_eq!(chosen("empty"), []);
+    assert!(chosen("empty").is_empty());
     assert_eq!(chosen("triples"), [1, 2, 3, 4, 5, 6]);
     assert_eq!(value(&read, "/", "#size-cells").unwrap(), [0, 0, 0, 2]);
     let kept: Vec<_> = read.memory_reservations().collect();

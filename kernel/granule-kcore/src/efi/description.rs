@@ -289,7 +289,7 @@ mod tests {
         let read = request(&new).unwrap();
         assert_eq!(read.system_table, 0x5_0000_0018);
         assert_eq!(read.map.start, MAP.start);
-        assert_eq!(read.map.bytes, MAP.bytes.into());
+        assert_eq!(read.map.bytes, u64::from(MAP.bytes));
     }
 
     #[test]

@@ -22,7 +22,13 @@ fn tests() -> Initramfs {
 }
 
 fn tests_with(image: &Path) -> Initramfs {
-    let program = std::fs::read(built("granule-user", "cargo xtask user")).unwrap();
+    tests_behind(0, image)
+}
+
+/// The tests with this many bytes of nothing behind the program.
+fn tests_behind(bytes: usize, image: &Path) -> Initramfs {
+    let mut program = std::fs::read(built("granule-user", "cargo xtask user")).unwrap();
+    program.resize(program.len() + bytes, 0);
     Initramfs::new()
         .program("/init", &program)
         .directory("/boot")
@@ -534,8 +540,8 @@ fn memory_in_pieces_is_enough_and_may_run_out() {
             append: Some("-- kexec-fragmented leave".into()),
             ..request
         };
-        // The larger image, so that its list takes more than one page.
-        let ran = ends(&request, tests_with(&test_image()), Outcome::Ok);
+        // So much that the list takes more than one page: the program is the next kernel's initramfs.
+        let ran = ends(&request, tests_behind(2 << 20, &test_image()), Outcome::Ok);
         assert_eq!(ran.value("boots").as_array().map(Vec::len), Some(2));
         // Every other page is where it is to be.
         let [all, copied] =
