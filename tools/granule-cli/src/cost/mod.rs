@@ -1,7 +1,7 @@
 //! The cost of a linear map, without booting: its counts, and from the counts the time on machines with published
 //! times.
 //!
-//! [`job`] is a map. [`counting`] runs the library's code on tables that are only counted, and [`periodic`] runs it
+//! [`job`] is a map. `counting` runs the library's code on tables that are only counted, and `periodic` runs it
 //! over a part of a long map. [`published`] holds the published times, [`machine`] fits a few costs to some of them,
 //! and [`check`] compares the model's times with all of them. Nothing here boots, prints or reads files.
 
