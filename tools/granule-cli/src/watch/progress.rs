@@ -14,7 +14,7 @@ const LONG: Duration = Duration::from_secs(10);
 /// The time between two looks of the bar.
 const STEP: Duration = Duration::from_millis(500);
 
-/// How far a run is.
+/// The progress of a run.
 #[derive(Debug)]
 pub(crate) struct Progress {
     begun: Instant,

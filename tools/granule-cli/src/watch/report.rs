@@ -13,7 +13,7 @@ use crate::findings::report::{Page, sizes};
 use crate::findings::{Finding, Judged};
 use crate::json::{Version, value};
 
-/// How the run ended.
+/// The end of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// QEMU ended by itself, and well.

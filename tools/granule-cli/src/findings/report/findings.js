@@ -34,7 +34,7 @@ function article(finding) {
   if (stateOf(finding) !== "new") facts.unshift([`${stateOf(finding)} because`, finding.accepted ?? finding.undecided]);
   const places = finding.places.map(({ name, address }) => (name ? `${name} (${address})` : address));
   if (places.length) facts.push([places.length === 1 ? "instruction" : "instructions", places.join(", ")]);
-  made.append(table(`What is to be said of ${finding.rule} in ${finding.site}`, [["what"], [""]], facts));
+  made.append(table(`Facts about ${finding.rule} in ${finding.site}`, [["what"], [""]], facts));
   return made;
 }
 
@@ -76,7 +76,7 @@ function drawCounts(holder) {
 function drawTimeline(holder, { rows, violations, events, width: each }) {
   const kinds = [...rows, { name: "violations", counts: violations, error: true }].filter(({ counts }) => total(counts) > 0);
   if (!kinds.length) {
-    holder.append(element("p", { text: "No event was told." }));
+    holder.append(element("p", { text: "No event was recorded." }));
     return;
   }
   const [width, left, high, gap] = [660, 140, 34, 6];
