@@ -18,7 +18,7 @@ pub(super) struct KexecArgs {
     #[arg(long, help_heading = HEADING, value_name = "IMAGE")]
     kexec: Option<PathBuf>,
 
-    /// Page size to ask the next kernel for; without --kexec that is the same image again
+    /// Page size to request of the next kernel; without --kexec that is the same image again
     #[arg(long, help_heading = HEADING, value_name = "SIZE", value_enum, ignore_case = true)]
     kexec_page_size: Option<PageSize>,
 
