@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn the_default_is_found_from_below_and_its_absence_says_how_to_build_it() {
+    fn the_default_is_found_from_below_and_its_absence_is_refused_with_what_to_do() {
         let dir = tempfile::tempdir().unwrap();
         let below = dir.path().join("a/b");
         std::fs::create_dir_all(&below).unwrap();

@@ -362,7 +362,8 @@ mod tests {
     fn every_option_arrives() {
         let line = "--page-size 64K --va-bits 52 --memory 512G --smp 4 --cpu max,lpa2=off --gic 2 --el 1 \
                     --rodata noalias --linear-map base --linear-map-barriers table --append -x=1 --dtb t --initrd i --image I \
-                    --qemu /q --icount --timeout 9 --trace T --trace-buffer 4M --load-address 0x140000000 --dtb-address 2G --ram-file ram \
+                    --qemu /q --icount --timeout 9 --trace T --trace-buffer 4M --load-address 0x140000000 \
+                    --dtb-address 2G --ram-file ram \
                     --firmware systemd-boot --acpi --firmware-file F --loader L --disk D --kexec N --kexec-initrd j \
                     --kaslr-seed 0x10 --kexec-append -y=2 --kexec-page-size 16k --kexec-copy --kexec-uncached";
         let request = parse(&line.split_whitespace().collect::<Vec<_>>());

@@ -51,7 +51,7 @@ pub(crate) fn of(
 ) -> (Vec<Finding>, Vec<String>) {
     let groups = std::mem::take(&mut judged.groups);
     for pc in groups.iter().filter_map(|group| group.pc) {
-        names.learn(pc);
+        names.look_up(pc);
     }
     let findings = finding::findings(groups, names, accepted);
     let mut notes: Vec<String> = names.notes().to_vec();

@@ -76,7 +76,7 @@ impl Names {
         places.sort_unstable();
         let unknown = places.iter().copied().find(|pc| self.found(*pc).is_none());
         if let Some(pc) = unknown {
-            self.learn(pc);
+            self.look_up(pc);
         }
         let of = |pc| {
             let place = self.found(pc)?;
@@ -93,7 +93,7 @@ impl Names {
     }
 
     /// Looks for the function of an instruction in the guest, if none is known: modules come and go.
-    pub(crate) fn learn(&mut self, pc: u64) {
+    pub(crate) fn look_up(&mut self, pc: u64) {
         if self.place(pc).is_none() && self.reads < MOST_READS {
             self.reads += 1;
             self.read();
@@ -224,12 +224,12 @@ mod tests {
     fn functions_are_found_in_the_memory_of_a_process() {
         let (file, bytes) = guest();
         let mut names = Names::new(None).unwrap();
-        names.learn(FUNCTION.0);
+        names.look_up(FUNCTION.0);
         assert_eq!(names.place(FUNCTION.0), None);
         // The process has the file open: it is this one.
         let name = file.path().to_str().unwrap();
         names.guest(std::process::id(), name, BASE, bytes);
-        names.learn(MODULE_FUNCTION.0);
+        names.look_up(MODULE_FUNCTION.0);
         let place = |pc| names.place(pc).map(|(_, place)| place);
         assert_eq!(place(FUNCTION.0 + 4).as_deref(), Some("do_fault+0x4"));
         assert_eq!(
@@ -306,7 +306,7 @@ mod tests {
             BASE,
             0x3000,
         );
-        names.learn(FUNCTION.0);
+        names.look_up(FUNCTION.0);
         assert_eq!(names.notes().len(), 1);
         assert!(
             names.notes()[0].contains("--symbols"),

@@ -126,7 +126,7 @@ pub fn run(
     drop(from);
     let (counted, reached_most) = replayed?;
     if reached_most {
-        guest.ask_to_end();
+        guest.request_end();
     }
     let status = guest.wait();
     let outcome = match (stopped, status) {

@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_says_that_it_is_modelled_and_has_what_was_published() {
+    fn the_table_is_marked_as_modelled_and_has_what_was_published() {
         let text = table(&ran(Outcome::Ended));
         for line in [
             "Modelled TLB misses of both levels for each thousand of 1,000 instructions: two loads",

@@ -143,7 +143,7 @@ impl Guest {
     }
 
     /// Requests that QEMU end, which ends the plugin too.
-    pub(crate) fn ask_to_end(&self) {
+    pub(crate) fn request_end(&self) {
         if let Some(pid) = i32::try_from(self.child.id())
             .ok()
             .and_then(rustix::process::Pid::from_raw)
@@ -226,7 +226,7 @@ impl Read for Patient<'_> {
                 && self.stopped.is_none()
             {
                 self.stopped = Some(why);
-                self.guest.ask_to_end();
+                self.guest.request_end();
             }
             if let Some(progress) = self.progress {
                 let left = self.guest.timeout;

@@ -172,7 +172,7 @@ pub fn run(
                 }
                 let place = judge.new_place();
                 if let Some(place) = place {
-                    names.learn(place);
+                    names.look_up(place);
                     early.push(place);
                 }
                 if let Some(progress) = &progress {
@@ -181,7 +181,7 @@ pub fn run(
                 // A Linux that runs a program has its list of functions where it can be read, and may have left
                 // for another kernel at the end.
                 if seen == Seen::Event(Event::User) {
-                    early.drain(..).for_each(|place| names.learn(place));
+                    early.drain(..).for_each(|place| names.look_up(place));
                 }
             }
             Ok(None) => break,
