@@ -24,8 +24,7 @@ const NO_LOCKS: &str = "another CPU removed the entry; the DSB of the TLBI's CPU
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Group {
     pub(crate) rule: Rule,
-    /// The address of the instruction whose event broke the rule; `None` for the end of the run, and where
-    /// it is not known.
+    /// The address of the instruction whose event broke the rule; `None` at the end of the run and if unknown.
     pub(crate) pc: Option<u64>,
     pub(crate) count: u64,
     /// Why the trace does not decide whether the rule was broken, if it does not.
