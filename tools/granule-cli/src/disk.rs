@@ -1,7 +1,7 @@
 //! A disk that firmware boots from: a GPT with an EFI system partition (FAT32) and the files in it, written
 //! and read as an image file. The same files make the same bytes.
 //!
-//! Which files are on it is not decided here.
+//! The files on it are not chosen here.
 
 use std::fs::File;
 use std::io::{self, Cursor, Read, Seek, SeekFrom, Write};
@@ -101,7 +101,7 @@ fn partition(mut file: File, bytes: u64, digest: &[u8; 32]) -> Result<(), gpt::G
     Ok(())
 }
 
-/// The first moment that FAT can tell: files have no other, so that the same files make the same bytes.
+/// The first moment that FAT can encode: files have no other, so that the same files make the same bytes.
 #[derive(Debug)]
 struct NoTime;
 
@@ -290,12 +290,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_disk_is_refused_in_one_line() {
+    fn a_file_that_is_not_a_disk_is_refused_in_one_line() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("disk.img");
         write(&path, &files()).unwrap();
         let whole = std::fs::read(&path).unwrap();
-        let told = |bytes: &[u8]| {
+        let refused = |bytes: &[u8]| {
             std::fs::write(&path, bytes).unwrap();
             let error = read(&path).unwrap_err();
             assert!(
@@ -303,14 +303,14 @@ mod tests {
                 "{error}"
             );
         };
-        told(b"");
-        told(&whole[..1 << 20]);
+        refused(b"");
+        refused(&whole[..1 << 20]);
         let mut broken = whole.clone();
         broken[512 + 16] ^= 1;
-        told(&broken);
+        refused(&broken);
         let mut no_volume = whole;
         no_volume[1 << 20..(1 << 20) + 512].fill(0);
-        told(&no_volume);
+        refused(&no_volume);
         let nowhere = write(Path::new("/no/such/folder/disk.img"), &files());
         assert!(nowhere.unwrap_err().contains("/no/such/folder/disk.img"));
     }

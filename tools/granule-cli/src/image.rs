@@ -27,14 +27,16 @@ pub const RAM_BASE: u64 = 0x4000_0000;
 /// image that is to lie there up by 2 MiB.
 const QEMU_LOADER_BYTES: u64 = 4096;
 
-/// The reasons why a file is no bootable image.
+/// The reasons why a file is not a bootable image.
 #[derive(Debug, Error)]
 pub enum ImageError {
     /// No image in the current directory or any directory above it.
-    #[error("no kernel image: {DEFAULT_IMAGE} is neither in {} nor in a directory above it; build it with `cargo xtask image`, or name one with --image FILE", .0.display())]
+    #[error("no kernel image: {DEFAULT_IMAGE} is neither in {} nor in a directory above it; \
+             build it with `cargo xtask image`, or name one with --image FILE", .0.display())]
     NotFound(PathBuf),
     /// No test image in the current directory or any directory above it.
-    #[error("no test image: {TEST_IMAGE} is neither in {} nor in a directory above it; build it with `cargo xtask image --test`", .0.display())]
+    #[error("no test image: {TEST_IMAGE} is neither in {} nor in a directory above it; \
+             build it with `cargo xtask image --test`", .0.display())]
     NoTestImage(PathBuf),
     /// The file cannot be read.
     #[error("kernel image {}: {source}; build it with `cargo xtask image`, or name another with --image FILE", path.display())]
@@ -44,7 +46,7 @@ pub enum ImageError {
         /// The system's error.
         source: io::Error,
     },
-    /// The bytes are no usable image.
+    /// The bytes are not a usable image.
     #[error("kernel image {}: {what}", path.display())]
     Malformed {
         /// The file.
@@ -114,7 +116,7 @@ impl Image {
     ///
     /// # Errors
     ///
-    /// See [`ImageError`]: each is one line that says what to do.
+    /// See [`ImageError`]: each is one line with what to do.
     pub fn open(path: Option<&Path>) -> Result<Self, ImageError> {
         let path = match path {
             Some(path) => path.to_path_buf(),
@@ -265,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn the_default_is_found_from_below_and_its_absence_says_how_to_build_it() {
+    fn the_default_is_found_from_below_and_its_absence_is_refused_with_what_to_do() {
         let dir = tempfile::tempdir().unwrap();
         let below = dir.path().join("a/b");
         std::fs::create_dir_all(&below).unwrap();

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 /// The object as a value.
 pub(crate) fn value(object: impl Serialize) -> Value {
-    // Only maps whose keys are no text have no value, and there is none.
+    // Only maps whose keys are not text have no value, and there is none.
     serde_json::to_value(object).unwrap_or_default()
 }
 

@@ -1,5 +1,5 @@
-//! What a boot disk holds: a boot loader, the kernel, its initramfs, and menus for the boot loaders that are
-//! known here, GRUB and systemd-boot. Each finds its own menu, so one disk serves both.
+//! The content of a boot disk: a boot loader, the kernel, its initramfs, and menus for the boot loaders that
+//! are supported, GRUB and systemd-boot. Each finds its own menu, so one disk serves both.
 //!
 //! The bytes of the disk are made in `disk`.
 

@@ -31,7 +31,7 @@ fn main() -> ExitCode {
         Err(error) => match usage::line(&error) {
             Some(line) => {
                 let code = bad_usage(&line);
-                // Of dump and lint 1 and 2 say what is in the tables.
+                // For dump and lint, 1 and 2 describe the tables.
                 return match std::env::args().nth(1).as_deref() {
                     Some("dump" | "lint" | "report") => ExitCode::from(inspect::UNREADABLE),
                     _ => code,
@@ -79,30 +79,30 @@ fn interrupt() -> Result<Arc<AtomicBool>, ExitCode> {
     let interrupt = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         if let Err(error) = signal_hook::flag::register(signal, Arc::clone(&interrupt)) {
-            say(format_args!("signals cannot be caught: {error}"));
+            print_message(format_args!("signals cannot be caught: {error}"));
             return Err(ExitCode::FAILURE);
         }
     }
     Ok(interrupt)
 }
 
-/// A line for people. If standard error is closed, nobody can be told.
-fn say(line: impl Display) {
+/// Prints a line for people. If standard error is closed, it is lost.
+fn print_message(line: impl Display) {
     let _ = writeln!(io::stderr(), "granule: {line}");
 }
 
 fn bad_usage(line: &str) -> ExitCode {
-    say(line);
+    print_message(line);
     ExitCode::from(2)
 }
 
-/// What could not be printed. A reader that went away has what it wanted, as `head` does: then SIGPIPE ends
-/// the program without a word, as it ends other programs.
+/// Reports output that could not be printed, and returns the exit code. A reader that went away has what it
+/// needs, as `head` does: then SIGPIPE ends the program without a message, as it ends other programs.
 fn unprinted(error: &io::Error, code: u8) -> ExitCode {
     if error.kind() == io::ErrorKind::BrokenPipe {
         let _ = emulate_default_handler(SIGPIPE);
     }
-    say(format_args!("standard output: {error}"));
+    print_message(format_args!("standard output: {error}"));
     ExitCode::from(code)
 }
 
@@ -139,7 +139,7 @@ fn tlb_command(args: &TlbArgs) -> ExitCode {
         Err(code) => return code,
     };
     let mut note = |line: &str| {
-        // If standard error is closed, nobody can be told.
+        // If standard error is closed, no message can be printed.
         let _ = writeln!(io::stderr(), "granule: {line}");
     };
     let ran = match tlb::run(args, &mut note, &interrupt) {
@@ -156,7 +156,7 @@ fn tlb_command(args: &TlbArgs) -> ExitCode {
 fn print_rows(table: &str, object: Option<impl Display>) -> io::Result<()> {
     match object {
         Some(object) => {
-            // If standard error is closed, nobody can be told.
+            // If standard error is closed, no message can be printed.
             let _ = write!(io::stderr(), "{table}");
             print(object)
         }
@@ -197,7 +197,7 @@ fn inspect_command(
     let progress = RefCell::new(Progress::new());
     let mut note = |note: &str| {
         progress.borrow_mut().hide();
-        say(note);
+        print_message(note);
     };
     let mut step = |step| progress.borrow_mut().at(step);
     let done = run(&mut out, &mut note, &mut step, &interrupt);
@@ -207,7 +207,7 @@ fn inspect_command(
         Ok(code) => ExitCode::from(code),
         Err(Failure::Output(error)) => unprinted(&error, inspect::UNREADABLE),
         Err(error) => {
-            say(error);
+            print_message(error);
             ExitCode::from(inspect::UNREADABLE)
         }
     }
@@ -229,7 +229,7 @@ fn boot_command(args: &BootArgs) -> ExitCode {
     } else {
         Ok(())
     };
-    tell_people(&done);
+    print_end(&done);
     match printed {
         Ok(()) => ExitCode::from(done.exit_code()),
         // The object could not be printed, so the command failed.
@@ -243,7 +243,7 @@ fn watch_command(args: &WatchArgs) -> ExitCode {
         Err(code) => return code,
     };
     let mut note = |line: &str| {
-        // If standard error is closed, nobody can be told.
+        // If standard error is closed, no message can be printed.
         let _ = writeln!(io::stderr(), "granule: {line}");
     };
     let done = match watch::run(args, &mut note, &interrupt) {
@@ -261,7 +261,7 @@ fn watch_command(args: &WatchArgs) -> ExitCode {
     match (printed, page) {
         (Ok(()), Ok(())) => ExitCode::from(done.exit_code()),
         (Ok(()), Err(line)) => {
-            say(line);
+            print_message(line);
             ExitCode::from(match done.exit_code() {
                 0 => NO_VERDICT,
                 code => code,
@@ -274,7 +274,7 @@ fn watch_command(args: &WatchArgs) -> ExitCode {
 /// A command that has no exit codes of its own failed.
 const FAILED: u8 = 1;
 
-/// Bad usage, or a file that is no trace.
+/// Bad usage, or a file that is not a trace.
 const NO_VERDICT: u8 = 2;
 
 fn check_command(args: &CheckArgs) -> ExitCode {
@@ -294,7 +294,7 @@ fn check_command(args: &CheckArgs) -> ExitCode {
                 (Box::new(file), bytes.map(|it| it.len()))
             }
             Err(error) => {
-                say(format_args!("{name}: line 1, column 1: {error}"));
+                print_message(format_args!("{name}: line 1, column 1: {error}"));
                 return ExitCode::from(NO_VERDICT);
             }
         }
@@ -319,7 +319,7 @@ fn check_command(args: &CheckArgs) -> ExitCode {
         Ok(checked) => checked,
         Err(check::CheckError::About(line)) => return bad_usage(&line),
         Err(error) => {
-            say(format_args!("{name}: {error}"));
+            print_message(format_args!("{name}: {error}"));
             return ExitCode::from(NO_VERDICT);
         }
     };
@@ -340,7 +340,7 @@ fn check_command(args: &CheckArgs) -> ExitCode {
 }
 
 /// A progress bar on standard error for work that takes longer than two seconds; hidden if standard
-/// error is no terminal.
+/// error is not a terminal.
 struct Progress {
     begun: Instant,
     bar: Option<(ProgressBar, &'static str)>,
@@ -404,7 +404,7 @@ fn print(what: impl Display) -> io::Result<()> {
     stdout.flush()
 }
 
-fn tell_people(done: &Boot) {
+fn print_end(done: &Boot) {
     let mut text = String::new();
     // The guest may have ended in the middle of a line.
     if done.console.last().is_some_and(|&byte| byte != b'\n') {
@@ -417,8 +417,8 @@ fn tell_people(done: &Boot) {
         .lines()
         .filter(|line| !line.trim().is_empty())
     {
-        let said = line.split_once(": ").map_or(line, |(_, rest)| rest);
-        if !reason.contains(said) {
+        let message = line.split_once(": ").map_or(line, |(_, rest)| rest);
+        if !reason.contains(message) {
             text += &format!("{line}\n");
         }
     }
@@ -427,6 +427,6 @@ fn tell_people(done: &Boot) {
     }
     text += &report::summary(done);
     text += &done.last_line();
-    // If standard error is closed, nobody can be told.
+    // If standard error is closed, no message can be printed.
     let _ = writeln!(io::stderr(), "{text}");
 }

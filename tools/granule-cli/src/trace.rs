@@ -38,13 +38,13 @@ enum Target {
 impl Destination {
     /// Checks that the file can be written.
     pub(crate) fn new(path: &Path) -> Result<Self, String> {
-        let told = |error: io::Error| format!("--trace {}: {error}", path.display());
+        let failed = |error: io::Error| format!("--trace {}: {error}", path.display());
         let to = match fs::metadata(path) {
             Ok(metadata) if metadata.is_dir() => {
                 return Err(format!("--trace {}: is a directory", path.display()));
             }
             Ok(metadata) if !metadata.is_file() => {
-                Target::Special(File::options().write(true).open(path).map_err(told)?)
+                Target::Special(File::options().write(true).open(path).map_err(failed)?)
             }
             _ => {
                 let dir = match path.parent() {
@@ -53,7 +53,7 @@ impl Destination {
                 };
                 let prefix = ".granule-trace-";
                 let file = tempfile::Builder::new().prefix(prefix).tempfile_in(dir);
-                Target::New(file.map_err(told)?)
+                Target::New(file.map_err(failed)?)
             }
         };
         let path = path.to_path_buf();
@@ -63,7 +63,7 @@ impl Destination {
     /// Writes the trace. `head` is the trace's head; the file `raw` holds the head and the records.
     pub(crate) fn write(self, head: &BufferHeader, raw: &Path) -> Result<TraceFile, String> {
         let path = self.path;
-        let told = |error: io::Error| format!("--trace {}: {error}", path.display());
+        let failed = |error: io::Error| format!("--trace {}: {error}", path.display());
         if head.lost > 0 {
             return Err(format!(
                 "the trace has holes: after {} events its buffer was full and {} more found no room; \
@@ -74,10 +74,10 @@ impl Destination {
         let from = File::open(raw).map_err(|error| format!("the saved trace: {error}"))?;
         let from = BufReader::with_capacity(1 << 20, from);
         match self.to {
-            Target::Special(file) => write_to(head, from, file).map_err(|e| e.told(told))?,
+            Target::Special(file) => write_to(head, from, file).map_err(|e| e.message(failed))?,
             Target::New(file) => {
-                write_to(head, from, file.as_file()).map_err(|e| e.told(told))?;
-                file.persist(&path).map_err(|error| told(error.error))?;
+                write_to(head, from, file.as_file()).map_err(|e| e.message(failed))?;
+                file.persist(&path).map_err(|error| failed(error.error))?;
             }
         }
         Ok(TraceFile {
@@ -96,7 +96,7 @@ enum Failed {
 }
 
 impl Failed {
-    fn told(self, writing: impl FnOnce(io::Error) -> String) -> String {
+    fn message(self, writing: impl FnOnce(io::Error) -> String) -> String {
         match self {
             Self::EncodedEvent(error) => error,
             Self::Read(error) => format!("the saved trace: {error}"),
@@ -140,7 +140,7 @@ fn write_to(head: &BufferHeader, mut from: impl Read, to: impl Write) -> Result<
 ///
 /// # Errors
 ///
-/// A description of the field that is no part of an event.
+/// A description of the field that is not a part of an event.
 pub fn decode(bytes: &[u8; 8 * RECORD_WORDS]) -> Result<(u32, Event), String> {
     let mut words = [0; RECORD_WORDS];
     for (word, bytes) in words.iter_mut().zip(bytes.as_chunks::<8>().0) {

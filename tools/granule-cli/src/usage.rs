@@ -2,7 +2,7 @@
 
 use clap::error::ErrorKind;
 
-/// The line, or `None` for output that was asked for (help, the version).
+/// The line, or `None` for output that was requested (help, the version).
 #[must_use]
 pub fn line(error: &clap::Error) -> Option<String> {
     if !error.use_stderr() || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
@@ -21,7 +21,7 @@ pub fn line(error: &clap::Error) -> Option<String> {
             line += &format!("; {paragraph}");
         }
     }
-    line += "; --help says more";
+    line += "; see --help for more";
     Some(line)
 }
 
@@ -31,7 +31,7 @@ mod tests {
     use crate::args::Cli;
     use clap::Parser;
 
-    fn told(words: &[&str]) -> Option<String> {
+    fn shortened(words: &[&str]) -> Option<String> {
         let argv = ["granule"].iter().chain(words);
         line(&Cli::try_parse_from(argv).unwrap_err())
     }
@@ -58,10 +58,10 @@ mod tests {
             (&["bench", "permissions", "--timeout", "0"], &["--timeout"]),
             (&["nonsense"], &["nonsense"]),
         ] {
-            let line = told(words).unwrap();
+            let line = shortened(words).unwrap();
             assert_eq!(line.lines().count(), 1, "{line:?}");
             assert!(!line.contains('\x1b') && !line.contains("Usage"), "{line}");
-            assert!(line.ends_with("--help says more"), "{line}");
+            assert!(line.ends_with("see --help for more"), "{line}");
             for part in parts {
                 assert!(line.contains(part), "{words:?}: {part}: {line}");
             }
@@ -69,9 +69,9 @@ mod tests {
     }
 
     #[test]
-    fn help_is_no_bad_usage() {
+    fn help_is_not_bad_usage() {
         for words in [&["--help"][..], &["boot", "-h"], &["--version"], &[]] {
-            assert_eq!(told(words), None, "{words:?}");
+            assert_eq!(shortened(words), None, "{words:?}");
         }
     }
 }

@@ -8,11 +8,11 @@ use granule_model::Policies;
 use crate::findings::parse_policies;
 
 pub(super) const LONG: &str = "\
-Replay a trace through the model of the MMU and say what breaks the architecture's rules.
+Replay a trace through the model of the MMU and report what breaks the architecture's rules.
 
 A violation is a line: the rule, the event's line in the file, the CPU, the address, what
-a CPU could observe, and the earlier event that it conflicts with. Of a trace that says which
-instruction did what, as `granule watch` records it, violations are told by rule and function.
+a CPU could observe, and the earlier event that it conflicts with. Of a trace that has the
+instruction of each event, as `granule watch` records it, violations are listed by rule and function.
 The exit code is 0 when there is none that is not accepted, 1 when there are some, and 2 for bad
 usage, for a file that cannot be read as a trace, with line and column, and for a recording
 that was cut short without a violation before that.";
@@ -44,8 +44,8 @@ pub struct CheckArgs {
     #[arg(long)]
     pub strict: bool,
 
-    /// What the kernel leaves undone on purpose: spurious-faults, lazy-unmap, both with a comma, or none;
-    /// default: what the trace says
+    /// Steps that the kernel leaves out on purpose: spurious-faults, lazy-unmap, both with a comma, or none;
+    /// default: those in the first line of the trace
     #[arg(long, value_name = "LIST", value_parser = parse_policies)]
     pub allow: Option<Policies>,
 

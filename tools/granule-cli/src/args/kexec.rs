@@ -18,7 +18,7 @@ pub(super) struct KexecArgs {
     #[arg(long, help_heading = HEADING, value_name = "IMAGE")]
     kexec: Option<PathBuf>,
 
-    /// Page size to ask the next kernel for; without --kexec that is the same image again
+    /// Page size to request of the next kernel; without --kexec that is the same image again
     #[arg(long, help_heading = HEADING, value_name = "SIZE", value_enum, ignore_case = true)]
     kexec_page_size: Option<PageSize>,
 
@@ -49,8 +49,8 @@ impl KexecArgs {
     /// The kexec request that these options describe, if any was given.
     pub(super) fn kexec(&self) -> Option<Kexec> {
         // The other options require one of these two.
-        let wanted = self.kexec.is_some() || self.kexec_page_size.is_some();
-        wanted.then(|| Kexec {
+        let is_given = self.kexec.is_some() || self.kexec_page_size.is_some();
+        is_given.then(|| Kexec {
             image: self.kexec.clone(),
             initrd: self.kexec_initrd.clone(),
             append: self.kexec_append.clone(),

@@ -29,7 +29,7 @@ use crate::watch::args::{self as watch, WatchArgs};
     arg_required_else_help = true
 )]
 pub struct Cli {
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -37,11 +37,11 @@ pub struct Cli {
 /// The subcommands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Boot the kernel image under QEMU and say how it ended
+    /// Boot the kernel image under QEMU and report how it ended
     #[command(long_about = BOOT_LONG, after_help = BOOT_HINT, after_long_help = BOOT_EXAMPLES)]
     Boot(Box<BootArgs>),
 
-    /// Replay a trace through the model of the MMU and say what breaks the architecture's rules
+    /// Replay a trace through the model of the MMU and report what breaks the architecture's rules
     #[command(long_about = check::LONG, after_help = check::HINT, after_long_help = check::EXAMPLES)]
     Check(CheckArgs),
 
@@ -73,15 +73,15 @@ pub enum Command {
     Schema(SchemaArgs),
 }
 
-const REPORT_HINT: &str = "`granule report --help` has examples and says what is in the page.";
+const REPORT_HINT: &str = "`granule report --help` has examples and describes the page.";
 const DUMP_HINT: &str = "`granule dump --help` has examples and explains the words.";
 const LINT_HINT: &str = "`granule lint --help` has examples and the rules.";
 
 const BOOT_LONG: &str = "\
-Boot the kernel image under QEMU's `virt` machine and say how it ended.
+Boot the kernel image under QEMU's `virt` machine and report how it ended.
 
 The guest's console streams to standard output. The last line on standard error
-says which way it went: ok, panic, timeout, refused, self-check-failed or guest-exit.
+names the outcome: ok, panic, timeout, refused, self-check-failed or guest-exit.
 The exit code is 0 only for ok, 2 for bad usage and 1 for everything else.";
 
 const BOOT_HINT: &str = "`granule boot --help` has examples.";
@@ -96,13 +96,13 @@ Examples:
   Half a terabyte of RAM (reserved lazily, so a laptop will do), largest leaves:
     granule boot --memory 512G --rodata noalias
 
-  A CPU without 16K pages, entered at EL1; the kernel says what it chose instead:
+  A CPU without 16K pages, entered at EL1; the kernel prints what it chose instead:
     granule boot --cpu cortex-a72 --el 1 --page-size 16k
 
   Eight CPUs on a GICv2; the kernel checks what calls between them do:
     granule boot --test-image --smp 8 --gic 2 --append granule.test=ipi
 
-  Count instructions, and keep only what a program wants:
+  Count instructions, and keep only what a program needs:
     granule boot --icount --json 2>/dev/null | jq .linear_map.instructions
 
   RAM that survives the reset, and a next boot with another page size that looks at it:
@@ -129,20 +129,20 @@ outcome means; docs/boot-record.md documents what the kernel prints and leaves i
 /// The options of `granule boot`.
 #[derive(Debug, Args)]
 pub struct BootArgs {
-    /// Page size to ask for (arm64.pagesize=); else the kernel chooses
+    /// Page size to request (arm64.pagesize=); else the kernel chooses
     #[arg(long, value_name = "SIZE", value_enum, ignore_case = true, help_heading = KERNEL)]
     page_size: Option<PageSize>,
 
-    /// VA size to ask for (arm64.vabits=): 36, 39, 42, 47, 48 or 52
+    /// VA size to request (arm64.vabits=): 36, 39, 42, 47, 48 or 52
     #[arg(long, value_name = "N", help_heading = KERNEL)]
     va_bits: Option<u8>,
 
     #[arg(long, value_name = "MODE", value_enum, help_heading = KERNEL, hide_possible_values = true,
-          help = "What to protect (rodata=): off, noalias (image and its alias), on, full")]
+          help = "Memory to protect (rodata=): off, noalias (image and its alias), on, full")]
     rodata: Option<Rodata>,
 
     #[arg(long, value_name = "STRATEGY", value_enum, help_heading = KERNEL, hide_possible_values = true,
-          help = "How the linear map is made (linear_map=): direct, or a published way: base, \
+          help = "Strategy for making the linear map (linear_map=): direct, or a published way: base, \
                   no-cont-remap, batch-barriers, no-alloc-remap, lazy-unmap")]
     linear_map: Option<LinearMap>,
 
@@ -191,7 +191,7 @@ pub struct BootArgs {
     #[arg(long, value_name = "FILE", help_heading = FILES)]
     image: Option<PathBuf>,
 
-    /// Boot target/granule/Image-test, which knows granule.test= and the other words that make things fail
+    /// Boot target/granule/Image-test, which has granule.test= and the other words that make things fail
     #[arg(long, conflicts_with = "image", help_heading = FILES)]
     test_image: bool,
 
@@ -199,7 +199,7 @@ pub struct BootArgs {
     #[arg(long, value_name = "FILE", help_heading = FILES)]
     dtb: Option<PathBuf>,
 
-    /// Initial RAM disk (with --dtb it lies where the tree's /chosen says)
+    /// Initial RAM disk (with --dtb it lies at the address in the tree's /chosen)
     #[arg(long, value_name = "FILE", help_heading = FILES)]
     initrd: Option<PathBuf>,
 
@@ -223,7 +223,7 @@ pub struct BootArgs {
     #[arg(long, value_name = "FILE", help_heading = MACHINE)]
     ram_file: Option<PathBuf>,
 
-    /// What starts the kernel: QEMU itself (direct), or firmware; all but direct and uefi from a disk
+    /// Program that starts the kernel: QEMU itself (direct), or firmware; all but direct and uefi from a disk
     #[arg(long, value_name = "WAY", value_enum, default_value = "direct", help_heading = FIRMWARE)]
     firmware: Firmware,
 
@@ -247,7 +247,8 @@ pub struct BootArgs {
     kexec: KexecArgs,
 
     /// Time limit of the guest in seconds, without the time it waits for a core of a busy host
-    #[arg(long, value_name = "S", default_value_t = Request::TIMEOUT.as_secs(), value_parser = clap::value_parser!(u64).range(1..=31_536_000))]
+    #[arg(long, value_name = "S", default_value_t = Request::TIMEOUT.as_secs(),
+          value_parser = clap::value_parser!(u64).range(1..=31_536_000))]
     timeout: u64,
 
     /// Print one JSON object to standard output, and the console to standard error
@@ -270,7 +271,7 @@ fn parse_kaslr_seed(text: &str) -> Result<KaslrSeed, String> {
     }
 }
 
-const KERNEL: &str = "What the kernel is asked for";
+const KERNEL: &str = "Requests to the kernel";
 const MACHINE: &str = "The machine";
 const FIRMWARE: &str = "Firmware";
 const FILES: &str = "Files and where they lie in memory";
@@ -361,7 +362,9 @@ mod tests {
     fn every_option_arrives() {
         let line = "--page-size 64K --va-bits 52 --memory 512G --smp 4 --cpu max,lpa2=off --gic 2 --el 1 \
                     --rodata noalias --linear-map base --linear-map-barriers table --append -x=1 --dtb t --initrd i --image I \
-                    --qemu /q --icount --timeout 9 --trace T --trace-buffer 4M --load-address 0x140000000 --dtb-address 2G --ram-file ram --firmware systemd-boot --acpi --firmware-file F --loader L --disk D --kexec N --kexec-initrd j \
+                    --qemu /q --icount --timeout 9 --trace T --trace-buffer 4M --load-address 0x140000000 \
+                    --dtb-address 2G --ram-file ram \
+                    --firmware systemd-boot --acpi --firmware-file F --loader L --disk D --kexec N --kexec-initrd j \
                     --kaslr-seed 0x10 --kexec-append -y=2 --kexec-page-size 16k --kexec-copy --kexec-uncached";
         let request = parse(&line.split_whitespace().collect::<Vec<_>>());
         assert_eq!(

@@ -1,4 +1,4 @@
-//! `granule check`: replays a trace through the model. `words` tells the result.
+//! `granule check`: replays a trace through the model. `words` formats the result.
 //!
 //! The model decides what breaks a rule; the trace format decides what a line means.
 
@@ -20,7 +20,7 @@ const GZIP: [u8; 2] = [0x1f, 0x8b];
 /// Events between two looks at the clock.
 const EVENTS_A_STEP: u64 = 1 << 14;
 
-/// How strict the check is.
+/// The options of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
     /// Report legal but careless changes too.
@@ -44,7 +44,7 @@ impl Default for Options {
     }
 }
 
-/// Files that say more of what a trace has.
+/// Files that add to the content of a trace.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct About {
     /// The functions of the recorded system, for a trace that does not name them.
@@ -137,9 +137,9 @@ pub struct Checked {
     pub findings: Vec<Finding>,
     /// The number of all violations.
     pub violations: u64,
-    /// What happened that the trace has no event for, with its line.
+    /// The changes that the trace has no event for, each with its line.
     pub missing: Vec<(u64, String)>,
-    /// What no rule was applied to, each with the line that wrote its registers.
+    /// The halves of address spaces that no rule was applied to, each with the line that wrote its registers.
     pub unchecked: Vec<(Option<u64>, Unchecked)>,
     /// Where and why a recording ends before its end, if it was cut short.
     pub cut: Option<String>,
@@ -156,7 +156,7 @@ pub struct Checked {
 pub enum CheckError {
     /// A file beside the trace cannot be used.
     About(String),
-    /// The file is no valid trace.
+    /// The file is not a valid trace.
     Read(ReadError),
     /// An event that no machine can produce.
     Impossible {
@@ -172,7 +172,7 @@ pub enum CheckError {
         /// The column of the size, counted from 1.
         column: usize,
         /// The size that the first line names, in bytes.
-        said: u64,
+        named: u64,
         /// The page sizes of the tables that were walked.
         walked: Vec<u64>,
     },
@@ -190,7 +190,7 @@ impl fmt::Display for CheckError {
             } => write!(f, "line {line}, column {column}: {error}"),
             Self::OtherPages {
                 column,
-                said,
+                named,
                 walked,
             } => {
                 let walked: Vec<_> = walked.iter().map(|one| format!("{}K", one >> 10)).collect();
@@ -198,7 +198,7 @@ impl fmt::Display for CheckError {
                     f,
                     "line 1, column {column}: pages of {}K, but the tables that TCR names have pages of {}; \
                      correct the first line",
-                    said >> 10,
+                    named >> 10,
                     walked.join(" and ")
                 )
             }
@@ -266,7 +266,7 @@ pub fn check_any(
 ///
 /// # Errors
 ///
-/// A [`CheckError`] if the file is no valid trace, or holds an event that no machine can produce.
+/// A [`CheckError`] if the file is not a valid trace, or holds an event that no machine can produce.
 pub fn check(
     from: impl BufRead,
     options: &Options,
@@ -342,7 +342,7 @@ fn replay(
     if !walked.is_empty() && !walked.contains(&header.page_bytes) {
         return Err(CheckError::OtherPages {
             column: page_column,
-            said: header.page_bytes,
+            named: header.page_bytes,
             walked,
         });
     }
@@ -353,7 +353,7 @@ fn replay(
         column: 1,
         error,
     })?;
-    names.know(reader.functions().iter().cloned());
+    names.add(reader.functions().iter().cloned());
     let (found, notes) = findings::of(&mut judged, &mut names, &mut accepted, accept);
     let line = |event| lines.of(event, tally.events);
     let findings = judged

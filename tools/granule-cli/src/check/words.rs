@@ -1,4 +1,4 @@
-//! What `granule check` found, in words, as JSON and as a page.
+//! The findings of `granule check` in words, as JSON and as a page.
 
 use anstyle::{AnsiColor, Style};
 use granule_model::{Policies, Policy};
@@ -43,7 +43,7 @@ impl Checked {
         let red = AnsiColor::Red.on_default().bold();
         let green = AnsiColor::Green.on_default().bold();
         let mut text = String::new();
-        // With instructions they are told as `granule watch` tells them, and by their lines without.
+        // With instructions they are listed as `granule watch` lists them, and by their lines without.
         if self.found.iter().any(|it| !it.places.is_empty()) {
             for finding in &self.found {
                 text += &finding.text();
@@ -164,7 +164,7 @@ impl Checked {
         .html()
     }
 
-    /// The page sizes of the tables that were walked; what the trace says if none was.
+    /// The page sizes of the tables that were walked; the size in the first line if none was.
     fn page_sizes(&self) -> Vec<u64> {
         if self.page_sizes.is_empty() {
             return vec![self.header.page_bytes];
@@ -224,7 +224,7 @@ impl Checked {
 }
 
 /// Result of `granule check --json`: exactly one object, on one line of standard output, if the file could be
-/// read to its end. For a file that is no trace, that no machine makes, or that takes too much to check there is
+/// read to its end. For a file that is not a trace, that no machine makes, or that takes too much to check there is
 /// no object, but one line on standard error with line and column, and the exit code is 2 (docs/trace-format.md).
 /// A recording of `granule watch` that was cut short is judged as far as it goes, with exit code 2 if nothing was
 /// found in that part. Else the exit code is 1 if something was found that is not accepted, and 0 if not.
@@ -244,7 +244,7 @@ pub(crate) struct Object<'a> {
     bbm_level: u8,
     /// Whether `--strict` was given.
     strict: bool,
-    /// What the kernel may leave undone, by the trace or `--allow` (docs/trace-format.md).
+    /// Steps that the kernel may leave out, by the trace or `--allow` (docs/trace-format.md).
     allowed: Vec<&'static str>,
     /// Whether the trace is complete: its first line has so, and it has no `missing` line.
     complete: bool,
@@ -264,7 +264,7 @@ pub(crate) struct Object<'a> {
     table_bytes_obtained: u64,
     /// Bytes of `free` lines.
     table_bytes_freed: u64,
-    /// What happened that the trace has no event for.
+    /// Changes that the trace has no event for.
     missing: Vec<Missing>,
     /// Halves of address spaces that no rule was applied to; empty as a rule.
     unchecked: Vec<Unchecked>,
@@ -288,7 +288,7 @@ pub(crate) struct Object<'a> {
 struct Missing {
     /// Line.
     line: u64,
-    /// What happened, in a few words.
+    /// The change, in a few words.
     what: String,
 }
 
@@ -322,7 +322,7 @@ struct Violation<'a> {
     instruction: Option<Hex>,
     /// A CPU that could observe it.
     cpu: u32,
-    /// What the two addresses are: `virtual` or `physical`.
+    /// Kind of the two addresses: `virtual` or `physical`.
     address_space: &'static str,
     /// First address concerned.
     first_address: Hex,
@@ -330,10 +330,10 @@ struct Violation<'a> {
     last_address: Hex,
     /// Physical address of the descriptor concerned; null if none is.
     descriptor: Option<Hex>,
-    /// What the CPU could observe.
+    /// Observation that the CPU could make.
     observation: &'a str,
-    /// How often the line broke the rule in this way on this CPU for adjacent addresses, `first_address` to
-    /// `last_address`.
+    /// Number of times that the line broke the rule in this way on this CPU for adjacent addresses,
+    /// `first_address` to `last_address`.
     times: u64,
 }
 

@@ -30,8 +30,8 @@ pub struct CostModel {
     /// The cost of a DSB ISHST with its ISB.
     pub dsb_isb_ns: f64,
     /// The cost of storing a descriptor, including the walk to it and its share of everything else.
-    /// Zeroing an entry of a new table counts as such a store: the published times cannot tell the
-    /// two apart, since each strategy does one zeroing for each store.
+    /// Zeroing an entry of a new table counts as such a store: the published times do not
+    /// separate the two, since each strategy does one zeroing for each store.
     pub store_ns: f64,
     /// The least and the most of each cost, in the order above, when the published times move by
     /// 2 %, or by half a millisecond because they are rounded to whole ones.
@@ -90,7 +90,7 @@ impl CostModel {
         let names = names.join(", ");
         all.into_iter()
             .find(|machine| machine.name == name)
-            .ok_or_else(|| format!("{name:?} is no machine with published times: {names}"))
+            .ok_or_else(|| format!("{name:?} is not a machine with published times: {names}"))
     }
 
     /// Fits the costs to the fitted lines: least sum of the squares of the relative errors, with no
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_machines_are_told_what_there_is() {
+    fn an_unknown_machine_is_refused_with_those_there_are() {
         let error = CostModel::named("cray").unwrap_err();
         for machine in CostModel::all() {
             assert!(error.contains(machine.name), "{error}");

@@ -16,7 +16,7 @@ use super::{Cost, Job};
 ///
 /// # Errors
 ///
-/// That of the library's code.
+/// The error of the library's code.
 pub(super) fn direct(job: &Job) -> Result<Cost, TableError> {
     let geometry = job.geometry;
     // The tables' own memory is mapped first, in rounds whose number depends on its size: it stays as it is.
@@ -84,7 +84,7 @@ fn shortened(job: &Job, period: u64, least: u64) -> Option<(Vec<Piece>, Vec<Piec
 ///
 /// # Errors
 ///
-/// That of the library's code.
+/// The error of the library's code.
 pub(super) fn published(
     job: &Job,
     strategy: Published,

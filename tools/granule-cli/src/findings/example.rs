@@ -30,7 +30,7 @@ pub(crate) struct Step {
     pub(crate) name: Option<String>,
     /// The event as a line of a trace.
     pub(crate) text: String,
-    /// What it has to do with the violation, or empty.
+    /// Its part in the violation, or empty.
     pub(crate) role: String,
 }
 
@@ -175,11 +175,11 @@ impl Past {
     }
 }
 
-/// What an event did to the place of a violation.
+/// Returns the effect of an event on the place of a violation.
 const fn before(event: &Event) -> &'static str {
     match event {
         Event::Obtained { .. } => "became a table",
-        Event::Freed { .. } => "was no table any more",
+        Event::Freed { .. } => "was not a table any more",
         Event::Reused { .. } => "was taken for something else",
         Event::Found { .. } => "hardware changed it",
         _ => "stored there before",
@@ -216,7 +216,7 @@ fn stores_to(event: &Event, violation: &Violation) -> bool {
     location.is_some_and(meets) || (!violation.is_virtual && meets(violation.range))
 }
 
-/// What would mend a violation.
+/// Returns the change that would mend a violation.
 pub(super) fn mend(violation: &Violation) -> &'static str {
     if let Some((_, miss)) = violation.missed {
         return of_miss(miss);
@@ -269,7 +269,7 @@ pub(super) fn mend(violation: &Violation) -> &'static str {
         Rule::NoTranslation => "clear the bit nT before the block is relied on",
         Rule::NotRecorded => "nothing in the system: the trace lacks a store",
         // A rule that the model gained since.
-        _ => "what docs/rules.md says of the rule",
+        _ => "the change that docs/rules.md describes for the rule",
     }
 }
 
@@ -277,7 +277,8 @@ const fn of_miss(miss: Miss) -> &'static str {
     match miss {
         Miss::StoreNotVisible => "a DSB ISHST between the store and the TLBI",
         Miss::StoreOfAnotherCpu => {
-            "a DSB ISHST after the store, on the CPU that stored; nothing, if a lock orders the store before the DSB that the TLBI's CPU executed"
+            "a DSB ISHST after the store, on the CPU that stored; nothing, if a lock orders the store before the DSB \
+             that the TLBI's CPU executed"
         }
         Miss::RegisterNotInEffect => "an ISB between the register write and the TLBI",
         Miss::LastLevelOnly => {

@@ -1,5 +1,5 @@
-//! What is told of the violations of a run: a finding for each rule and function, and whether
-//! somebody accepted it, with a reason. This module reads text, not files.
+//! The findings of a run: the violations of each rule in each function, and the reason if somebody
+//! accepted them. This module reads text, not files.
 
 use std::collections::BTreeMap;
 
@@ -35,7 +35,7 @@ pub(crate) struct Finding {
     /// Events of the example. The memory that this takes is bounded: an event that is further back than the last
     /// 65536 is there by its number alone.
     pub(crate) steps: Vec<Step>,
-    /// What would have prevented it.
+    /// Change that would have prevented it.
     pub(crate) mend: &'static str,
 }
 
@@ -175,7 +175,7 @@ impl Accepted {
     ///
     /// # Errors
     ///
-    /// One line: the first line that is no entry.
+    /// One line: the first line that is not an entry.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let mut entries = Vec::new();
         for (at, text) in text.lines().enumerate() {
@@ -214,7 +214,7 @@ impl Accepted {
         Some(entry.reason.clone())
     }
 
-    /// How many entries accepted nothing, in words; `None` if there are none.
+    /// Returns the number of entries that accepted nothing, in words; `None` if there are none.
     pub(crate) fn unused(&self) -> Option<String> {
         let unused = self.0.iter().filter(|entry| !entry.used);
         let lines: Vec<_> = unused.map(|entry| entry.line.to_string()).collect();
@@ -256,7 +256,7 @@ mod tests {
             group(Rule::MissingIsb, Some(0x80), 4),
         ];
         let mut names = Names::default();
-        names.know([Function {
+        names.add([Function {
             start: 0x10,
             bytes: 0x10,
             name: "near".into(),
@@ -266,7 +266,7 @@ mod tests {
                     missing-isb far nobody is there\n";
         let mut accepted = Accepted::parse(text).unwrap();
         let found = findings(groups, &names, &mut accepted);
-        let told: Vec<_> = found
+        let listed: Vec<_> = found
             .iter()
             .map(|it| (it.rule, it.site(), it.count, it.accepted.as_deref()))
             .collect();
@@ -276,7 +276,7 @@ mod tests {
             ("missing-isb", "0x80".into(), 4, Some("so is this")),
             ("missing-isb", "end".into(), 1, None),
         ];
-        assert_eq!(told, expected);
+        assert_eq!(listed, expected);
         let places: Vec<_> = found[1].places.iter().map(|it| it.name.clone()).collect();
         assert_eq!(places, [Some("near+0x4".into()), Some("near+0x0".into())]);
         assert_eq!(found[1].example, "at Some(14)");

@@ -17,14 +17,14 @@ const NO_LOADS: &str = "the trace has no loads: hardware may have updated the en
 /// Why a violation is not decided that the next DSB of another CPU would prevent.
 const NO_ORDER: &str = "the DSB that would prevent it comes next on another CPU, and the order of CPUs is not known that closely";
 /// Why a violation is not decided where another CPU removed the entry than the one that invalidated it.
-const NO_LOCKS: &str = "another CPU removed the entry; the DSB of the TLBI's CPU counts if a lock orders it after that store, and the trace has no locks";
+const NO_LOCKS: &str = "another CPU removed the entry; the DSB of the TLBI's CPU counts if a lock orders it after that \
+    store, and the trace has no locks";
 
 /// Violations of one rule that come from one instruction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Group {
     pub(crate) rule: Rule,
-    /// The address of the instruction whose event broke the rule; `None` for the end of the run, and where
-    /// it is not known.
+    /// The address of the instruction whose event broke the rule; `None` at the end of the run and if unknown.
     pub(crate) pc: Option<u64>,
     pub(crate) count: u64,
     /// Why the trace does not decide whether the rule was broken, if it does not.
@@ -89,7 +89,7 @@ pub(crate) struct Judged {
     /// The first violations one by one, and the number of all that are decided.
     pub(crate) kept: Vec<Violation>,
     pub(crate) violations: u64,
-    /// What no rule was applied to.
+    /// The halves of address spaces that no rule was applied to.
     pub(crate) unchecked: Vec<Unchecked>,
     /// Why the judge stopped, if it did.
     pub(crate) stopped: Option<String>,
@@ -129,7 +129,7 @@ impl Judge {
             return Ok(());
         };
         let done = model.event(cpu, event);
-        // The end of the run is no event of it.
+        // The end of the run is not an event of it.
         if done.is_ok() && event != Event::Settled {
             self.history.add(cpu, event);
         }
@@ -259,7 +259,7 @@ impl Judge {
         (self.judged, done)
     }
 
-    /// What the model has found so far becomes the verdict.
+    /// Moves the findings of the model so far into the verdict.
     fn close(&mut self) {
         for one in std::mem::take(&mut self.waiting) {
             self.group(&one.violation, Some(one.steps), None);

@@ -1,6 +1,6 @@
-//! What is found in the events of a system, live or from a file: violations by rule and function, an example
-//! of each, and what somebody accepted. `granule watch` and `granule check` have the same findings because
-//! both have them from here.
+//! The findings in the events of a system, live or from a file: violations by rule and function, an example
+//! of each, and the reasons of those that somebody accepted. `granule watch` and `granule check` have the same
+//! findings because both have them from here.
 //!
 //! The model decides what breaks a rule; the two commands decide where events come from.
 
@@ -37,12 +37,12 @@ pub(crate) fn accepted(path: Option<&Path>) -> Result<Accepted, String> {
     let Some(path) = path else {
         return Ok(Accepted::default());
     };
-    let told = |why: String| format!("--accept {}: {why}", path.display());
-    let text = fs::read_to_string(path).map_err(|error| told(error.to_string()))?;
-    Accepted::parse(&text).map_err(told)
+    let failed = |why: String| format!("--accept {}: {why}", path.display());
+    let text = fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
+    Accepted::parse(&text).map_err(failed)
 }
 
-/// What was found and what else is to be said of it, a line each.
+/// Returns the findings, and the notes on them, a line each.
 pub(crate) fn of(
     judged: &mut Judged,
     names: &mut Names,
@@ -51,7 +51,7 @@ pub(crate) fn of(
 ) -> (Vec<Finding>, Vec<String>) {
     let groups = std::mem::take(&mut judged.groups);
     for pc in groups.iter().filter_map(|group| group.pc) {
-        names.learn(pc);
+        names.look_up(pc);
     }
     let findings = finding::findings(groups, names, accepted);
     let mut notes: Vec<String> = names.notes().to_vec();

@@ -1,5 +1,5 @@
 //! The functions of a system, so that findings name them: of a file of symbols, of a Linux in a guest's
-//! memory, or of a trace. Nothing here knows a rule.
+//! memory, or of a trace. Nothing here depends on a rule.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
@@ -15,14 +15,14 @@ use granule_model::trace::Function;
 /// The most times that the guest's memory is read for the functions of modules that came later.
 const MOST_READS: u32 = 16;
 
-/// The functions that are known.
+/// The functions of a system.
 #[derive(Default)]
 pub(crate) struct Names {
     /// The text of --symbols.
     file: Option<String>,
     /// The guest's memory, once it runs, and the end of it.
     memory: Option<(Box<dyn Memory>, u64)>,
-    /// What the Linux in it says of itself.
+    /// The VMCOREINFO of the Linux in it.
     info: Option<String>,
     symbols: Symbols,
     reads: u32,
@@ -42,11 +42,11 @@ impl Names {
     pub(crate) fn new(file: Option<&Path>) -> Result<Self, String> {
         let mut names = Self::default();
         if let Some(path) = file {
-            let told = |why: &str| format!("--symbols {}: {why}", path.display());
-            let text = fs::read_to_string(path).map_err(|error| told(&error.to_string()))?;
+            let failed = |why: &str| format!("--symbols {}: {why}", path.display());
+            let text = fs::read_to_string(path).map_err(|error| failed(&error.to_string()))?;
             names.symbols = Symbols::linked(&text);
             if names.symbols.is_empty() {
-                return Err(told(
+                return Err(failed(
                     "no line is `ADDRESS TYPE NAME` of a function, as System.map and nm have them",
                 ));
             }
@@ -63,8 +63,8 @@ impl Names {
             .map(|file| (raw::open(file, base).0, end));
     }
 
-    /// Functions that a trace names.
-    pub(crate) fn know(&mut self, functions: impl IntoIterator<Item = Function>) {
+    /// Adds functions that a trace names.
+    pub(crate) fn add(&mut self, functions: impl IntoIterator<Item = Function>) {
         let functions = functions
             .into_iter()
             .map(|it| (it.start, it.bytes, it.name, it.module));
@@ -76,7 +76,7 @@ impl Names {
         places.sort_unstable();
         let unknown = places.iter().copied().find(|pc| self.found(*pc).is_none());
         if let Some(pc) = unknown {
-            self.learn(pc);
+            self.look_up(pc);
         }
         let of = |pc| {
             let place = self.found(pc)?;
@@ -93,7 +93,7 @@ impl Names {
     }
 
     /// Looks for the function of an instruction in the guest, if none is known: modules come and go.
-    pub(crate) fn learn(&mut self, pc: u64) {
+    pub(crate) fn look_up(&mut self, pc: u64) {
         if self.place(pc).is_none() && self.reads < MOST_READS {
             self.reads += 1;
             self.read();
@@ -158,7 +158,7 @@ impl Names {
         Ok(code)
     }
 
-    /// How far the Linux in the guest's memory is from the addresses that it was linked for.
+    /// Returns the distance of the Linux in the guest's memory from the addresses that it was linked for.
     pub(crate) fn kernel_offset(&mut self) -> Result<u64, String> {
         if self.info.is_none() {
             self.read();
@@ -167,7 +167,7 @@ impl Names {
         let offset = info.and_then(|info| info.get("KERNELOFFSET"));
         offset
             .and_then(|text| u64::from_str_radix(text.trim(), 16).ok())
-            .ok_or_else(|| "there is no Linux in the guest's memory that says where it is".into())
+            .ok_or_else(|| "there is no Linux with a KERNELOFFSET in the guest's memory".into())
     }
 
     /// The function and the place in it.
@@ -224,28 +224,28 @@ mod tests {
     fn functions_are_found_in_the_memory_of_a_process() {
         let (file, bytes) = guest();
         let mut names = Names::new(None).unwrap();
-        names.learn(FUNCTION.0);
+        names.look_up(FUNCTION.0);
         assert_eq!(names.place(FUNCTION.0), None);
         // The process has the file open: it is this one.
         let name = file.path().to_str().unwrap();
         names.guest(std::process::id(), name, BASE, bytes);
-        names.learn(MODULE_FUNCTION.0);
-        let told = |pc| names.place(pc).map(|(_, place)| place);
-        assert_eq!(told(FUNCTION.0 + 4).as_deref(), Some("do_fault+0x4"));
+        names.look_up(MODULE_FUNCTION.0);
+        let place = |pc| names.place(pc).map(|(_, place)| place);
+        assert_eq!(place(FUNCTION.0 + 4).as_deref(), Some("do_fault+0x4"));
         assert_eq!(
-            told(MODULE_FUNCTION.0).as_deref(),
+            place(MODULE_FUNCTION.0).as_deref(),
             Some("act+0x0 [a_module]")
         );
         // At its physical address.
         let physical = FUNCTION.0 + 4 - VIRTUAL + BASE;
-        assert_eq!(told(physical).as_deref(), Some("do_fault+0x4"));
-        assert_eq!(told(0x10), None);
+        assert_eq!(place(physical).as_deref(), Some("do_fault+0x4"));
+        assert_eq!(place(0x10), None);
         assert!(names.notes().is_empty(), "{:?}", names.notes());
         // And a trace has them, at both addresses, for whoever has no such memory.
         let functions = names.functions(vec![0x10, FUNCTION.0 + 4, physical, FUNCTION.0 + 8]);
         assert_eq!(functions.len(), 2, "{functions:?}");
         let mut others = Names::default();
-        others.know(functions);
+        others.add(functions);
         for pc in [FUNCTION.0 + 4, physical, 0x10] {
             assert_eq!(others.place(pc), names.place(pc), "{pc:#x}");
         }
@@ -257,7 +257,7 @@ mod tests {
             info: Some("NUMBER(kimage_voffset)=0x1800\n".into()),
             ..Names::default()
         };
-        names.know([Function {
+        names.add([Function {
             start: 0x1000,
             bytes: 0x2000,
             name: "long".into(),
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_that_says_nothing_of_itself_is_a_note() {
+    fn a_guest_without_vmcoreinfo_is_a_note() {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         file.write_all(&[0; 0x3000]).unwrap();
         let mut names = Names::new(None).unwrap();
@@ -306,7 +306,7 @@ mod tests {
             BASE,
             0x3000,
         );
-        names.learn(FUNCTION.0);
+        names.look_up(FUNCTION.0);
         assert_eq!(names.notes().len(), 1);
         assert!(
             names.notes()[0].contains("--symbols"),

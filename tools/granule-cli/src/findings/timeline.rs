@@ -1,4 +1,4 @@
-//! How many events of each kind there were, in the order of the events: for a picture of a run. The memory is
+//! The number of events of each kind, in the order of the events: for a picture of a run. The memory is
 //! bounded, whatever the run's length.
 
 use granule_model::{BarrierKind, Event, Visibility};
@@ -79,7 +79,7 @@ impl Timeline {
             self.bins.resize(bin + 1, [0; KINDS.len()]);
             self.violations.resize(bin + 1, 0);
         }
-        // The end is no event of the run, but may have violations.
+        // The end is not an event of the run, but may have violations.
         self.events += u64::from(*event != Event::Settled);
         if let Some(count) = kind(event).and_then(|kind| self.bins.get_mut(bin)?.get_mut(kind)) {
             *count += 1;

@@ -9,7 +9,7 @@ use crate::sizes::parse_size;
 
 /// The text of `granule plan --help` above its options.
 pub const LONG: &str = "\
-Say what a linear map consists of and what making it takes, for any RAM size, page size and
+Report the parts of a linear map and the cost of making it, for any RAM size, page size and
 strategy, without booting anything: leaves, tables, memory, TLBIs, barriers, and the time on a
 machine that times were published of.
 
@@ -60,7 +60,7 @@ pub struct PlanArgs {
     #[arg(long, value_name = "N", default_value_t = 48)]
     va_bits: u32,
 
-    /// What to protect; on and full make maps of pages unless --bbm allows to split blocks
+    /// Memory to protect; on and full make maps of pages unless --bbm allows to split blocks
     #[arg(long, value_name = "MODE", value_enum, default_value = "full")]
     rodata: Rodata,
 
@@ -68,7 +68,7 @@ pub struct PlanArgs {
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=3))]
     bbm: u8,
 
-    /// How to make the map, one or more; default: every way there is
+    /// Strategies for making the map, one or more; default: every way there is
     #[arg(long, value_name = "STRATEGY", value_delimiter = ',', value_enum)]
     strategy: Vec<LinearMap>,
 

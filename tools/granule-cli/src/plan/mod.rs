@@ -213,7 +213,8 @@ fn caution(plan: &Plan, machine: &CostModel) -> String {
         text += "\nNothing was published of such a map: here the costs are carried over to it.";
     }
     if plan.strategies.contains(&LinearMap::Direct) {
-        text += "\n`direct` does not zero, as all published ways do: what storing costs without it is not known, hence\nthe range.";
+        text += "\n`direct` does not zero, as all published ways do: what storing costs without it is not known, hence\n\
+                 the range.";
     }
     text.push('\n');
     text
@@ -299,10 +300,10 @@ mod tests {
     }
 
     #[test]
-    fn barriers_are_the_published_ways_own_unless_asked_for() {
-        let barriers = |asked| {
+    fn barriers_are_the_published_ways_own_unless_chosen() {
+        let barriers = |chosen| {
             let plan = Plan {
-                barriers: asked,
+                barriers: chosen,
                 ..plan(4 << 30)
             };
             let taken = plan.work_out().unwrap().taken;
@@ -316,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn text_says_what_is_predicted() {
+    fn text_marks_what_is_predicted() {
         let text = plan(4 << 30).work_out().unwrap().text();
         for part in [
             "tables   2053",
@@ -336,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_size_that_the_machine_lacks_is_told() {
+    fn a_page_size_that_the_machine_lacks_is_reported() {
         for (name, size, has) in [
             ("apple-m2", PageSize::K16, true),
             ("apple-m2", PageSize::K64, false),
@@ -353,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_does_not_fit_is_told_with_what_to_do() {
+    fn memory_that_does_not_fit_is_refused_with_what_to_do() {
         let mut small = plan(512 << 30);
         small.va_bits = 39;
         let line = small.work_out().unwrap_err();

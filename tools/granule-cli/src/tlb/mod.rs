@@ -1,4 +1,4 @@
-//! `granule bench tlb`: the memory accesses of a workload, as the plugin tells them, through models of
+//! `granule bench tlb`: the memory accesses of a workload, as the plugin records them, through models of
 //! published TLBs.
 //!
 //! The models are `granule-tlb`, the table and the JSON are [`report`]. This file runs the guest.
@@ -37,11 +37,11 @@ const RAM_BASE: u64 = 0x4000_0000;
 /// A run that was counted.
 #[derive(Debug)]
 pub struct Ran {
-    /// What ran, in words.
+    /// The workload, in words.
     pub workload: String,
     /// The version of QEMU.
     pub qemu: String,
-    /// How the machine ended.
+    /// The end of the machine.
     pub outcome: Outcome,
     /// Whether the limit of instructions ended it.
     pub reached_most: bool,
@@ -57,7 +57,7 @@ impl Ran {
     }
 }
 
-/// What is to be run.
+/// A run to make.
 struct Job {
     workload: String,
     qemu: PathBuf,
@@ -67,7 +67,7 @@ struct Job {
     console: Option<PathBuf>,
     /// About how many instructions it has.
     instructions: u64,
-    /// Whether it is the program of ours, which says when it has done all.
+    /// Whether it is the program of ours, which prints a line when it has done all.
     is_own: bool,
 }
 
@@ -126,7 +126,7 @@ pub fn run(
     drop(from);
     let (counted, reached_most) = replayed?;
     if reached_most {
-        guest.ask_to_end();
+        guest.request_end();
     }
     let status = guest.wait();
     let outcome = match (stopped, status) {
@@ -140,7 +140,7 @@ pub fn run(
         return Err(nothing(&outcome, console.as_deref()));
     }
     if job.is_own && outcome == Outcome::Ended && !reached_most {
-        // A program that failed half-way did not do what the table says it did.
+        // A program that failed half-way did not do the work that the table describes.
         lines::read(&console.unwrap_or_default())?;
     }
     Ok(Ran {
@@ -193,10 +193,10 @@ fn nothing(outcome: &Outcome, console: Option<&str>) -> String {
         Outcome::Interrupted => "the run was interrupted".into(),
     };
     let last = console.and_then(|text| text.lines().rfind(|line| !line.trim().is_empty()));
-    let said = last.map_or(String::new(), |line| {
+    let tail = last.map_or(String::new(), |line| {
         format!("; its last line: {}", line.trim())
     });
-    format!("{how} before a program ran at EL0 with the MMU on{said}")
+    format!("{how} before a program ran at EL0 with the MMU on{tail}")
 }
 
 /// Our kernel with a program of ours, or with an initramfs.

@@ -18,7 +18,7 @@ use crate::watch::Outcome;
 /// The published change of the kernel's TLB misses for each thousand instructions, in percent, when its
 /// linear map of 4K pages became one of blocks.
 pub const PUBLISHED_PERCENT: f64 = -28.5;
-/// What was measured, and where it was published.
+/// Measurement, and its publication.
 pub const PUBLISHED: &str = "measured, memcached on AmpereOne: \"arm64: mm: support large block mapping when \
      rodata=full\", Yang Shi, 2025";
 
@@ -31,14 +31,14 @@ pub(crate) struct Object {
     schema: Version,
     /// True: no figure was measured on hardware.
     modelled: bool,
-    /// What is assumed of every CPU.
+    /// Assumptions for every CPU.
     assumed: &'static str,
     qemu: Qemu,
     /// Program and its arguments, the initramfs, or the command.
     workload: String,
     /// `ended`, `died` (QEMU), `timeout`, `interrupted`.
     outcome: &'static str,
-    /// How QEMU died; else null.
+    /// Status or signal that QEMU died by; else null.
     reason: Option<String>,
     /// Whether the limit of `--most` ended the run.
     reached_most: bool,
@@ -70,7 +70,7 @@ struct Qemu {
 struct Published {
     /// Change of a kernel's TLB misses with its linear map in blocks, in percent.
     kernel_change_percent: f64,
-    /// What was measured, and where it was published.
+    /// Measurement, and its publication.
     source: &'static str,
 }
 
@@ -82,7 +82,7 @@ struct CpuObject {
     name: &'static str,
     /// Manual that the figures are from.
     source: &'static str,
-    /// What the manual leaves open; empty if nothing.
+    /// Assumptions where the manual leaves something open; empty if nowhere.
     assumed: &'static str,
     /// First level for fetches.
     l1_fetch: TlbObject,
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_says_that_it_is_modelled_and_has_what_was_published() {
+    fn the_table_is_marked_as_modelled_and_has_what_was_published() {
         let text = table(&ran(Outcome::Ended));
         for line in [
             "Modelled TLB misses of both levels for each thousand of 1,000 instructions: two loads",

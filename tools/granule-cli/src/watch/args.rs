@@ -13,13 +13,13 @@ use crate::findings::parse_policies;
 pub const LONG: &str = "\
 Run a QEMU command and judge what its guest does to its page tables, beside the guest.
 
-The guest is any arm64 system, unchanged. A plugin for QEMU tells each store to a table, each
+The guest is any arm64 system, unchanged. A plugin for QEMU records each store to a table, each
 TLBI and barrier, and each write of a translation register; the model of `granule check`
 judges them. The options that are added to the command are printed. QEMU 10.0 to 11.1.
 
 Findings name the guest's functions: those of --symbols, or those that a Linux lists in its own
-memory, with its modules. --accept FILE has lines `RULE FUNCTION REASON`; what they name is told
-and does not fail the run.
+memory, with its modules. --accept FILE has lines `RULE FUNCTION REASON`; findings that they name
+are printed and do not fail the run.
 
 A run takes up to about twice the CPU time that it takes without the plugin; a Linux with one CPU boots in about ten seconds.
 It ends with the guest. Ctrl-C ends the guest, and what was found until then is reported.
@@ -96,7 +96,7 @@ pub struct WatchArgs {
     #[arg(long, conflicts_with = "strict")]
     pub(super) no_check: bool,
 
-    /// What the guest's kernel leaves undone on purpose: spurious-faults, lazy-unmap, both with a comma, or
+    /// Steps that the guest's kernel leaves out on purpose: spurious-faults, lazy-unmap, both with a comma, or
     /// none; default: both
     #[arg(long, value_name = "LIST", value_parser = parse_policies)]
     pub(super) allow: Option<Policies>,
@@ -107,7 +107,7 @@ pub struct WatchArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=3))]
     pub(super) bbm: Option<u8>,
 
-    /// System.map of the guest, or what nm prints of it; without it a Linux is asked for its own list
+    /// System.map of the guest, or what nm prints of it; without it the list that a Linux keeps in its memory
     #[arg(long, value_name = "FILE")]
     pub(super) symbols: Option<PathBuf>,
 

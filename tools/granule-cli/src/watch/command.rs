@@ -11,7 +11,7 @@ use crate::sizes::parse_size;
 const RAM_ID: &str = "granule-ram";
 /// The name that QEMU gives to memory files.
 const MEMORY_FILE: &str = "memory-backend-memfd";
-/// The machines that are known: the first address of their RAM, and its size without `-m`.
+/// The supported machines: the first address of their RAM, and its size without `-m`.
 const MACHINES: [(&str, u64, u64); 2] = [
     ("virt", 0x4000_0000, 128 << 20),
     ("sbsa-ref", 0x100_0000_0000, 1 << 30),
@@ -63,7 +63,7 @@ pub(crate) fn prepare(command: &[OsString]) -> Result<Prepared, String> {
     }
     threads(&mut options, &mut added)?;
     if !options.iter().any(|word| is(word, "-no-reboot")) {
-        // A machine that begins anew does not tell its plugins.
+        // Plugins get no event when a machine begins anew.
         add(&mut options, &mut added, &["-no-reboot"]);
     }
     let (ram, unseen) = memory(&mut options, &mut added)?;
@@ -249,7 +249,7 @@ fn ram_bytes(value: &str) -> Result<u64, String> {
     bytes
         .and_then(|bytes| bytes.checked_next_multiple_of(8 << 10))
         .filter(|bytes| *bytes > 0)
-        .ok_or_else(|| format!("-m {value} is no size of RAM"))
+        .ok_or_else(|| format!("-m {value} is not a size of RAM"))
 }
 
 /// The words that load the plugin.
@@ -271,7 +271,7 @@ pub(crate) fn interface(version: &str) -> Result<Option<u32>, String> {
     let mut numbers = version.split('.').map(str::parse::<u32>);
     let mut next = || numbers.next().and_then(Result::ok);
     let (Some(major), Some(minor)) = (next(), next()) else {
-        return Err(format!("QEMU {version} is no version that is known"));
+        return Err(format!("QEMU {version} is not a known version"));
     };
     match (major, minor) {
         (..=9, _) => Err(format!("QEMU {version} is too old; {NEWER}")),
@@ -304,19 +304,19 @@ mod tests {
     }
 
     #[test]
-    fn missing_options_are_added_and_told() {
+    fn missing_options_are_added_and_listed() {
         let ready = prepared("q -machine virt,gic-version=3 -m 2G -kernel I").unwrap();
         assert_eq!(ready.qemu, Path::new("q"));
-        let said = [
+        let added = [
             "-accel tcg,thread=multi",
             "-no-reboot",
             "-object memory-backend-memfd,id=granule-ram,size=2147483648,share=on,reserve=off",
             "-machine memory-backend=granule-ram",
         ];
-        assert_eq!(ready.added, said);
+        assert_eq!(ready.added, added);
         let expected = format!(
             "-machine virt,gic-version=3 -m 2G -kernel I {}",
-            said.join(" ")
+            added.join(" ")
         );
         assert_eq!(options(&ready), expected);
         assert_eq!(
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn ram_that_cannot_be_seen_is_said() {
+    fn ram_that_cannot_be_seen_is_reported() {
         for (line, part) in [
             ("q -M raspi3b", "raspi3b"),
             ("q", "-machine none"),

@@ -1,5 +1,5 @@
 //! The watched QEMU process: starts it, waits for its plugin, hands the plugin's stream on with an eye on everything
-//! else that may end the run, and leaves no process behind. What the stream says is for `mod.rs`.
+//! else that may end the run, and leaves no process behind. The content of the stream is for `mod.rs`.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -16,7 +16,7 @@ use crate::boot::clock::{ProcessClock, TICK};
 use crate::boot::guest::end_with_us;
 use crate::boot::qemu;
 
-/// The time that QEMU has to end when it is told to, on its own clock.
+/// The time that QEMU has to end after a request to end, on its own clock.
 const LAST_WORDS: Duration = Duration::from_secs(10);
 
 /// Starts QEMU, whose options load the plugin, and waits until the plugin connects.
@@ -35,10 +35,11 @@ pub(crate) fn start(
     let mut guest = Guest::new(child, limit);
     let complaints = guest.complaints();
     let Some(stream) = guest.accept(listener, interrupt)? else {
-        let (status, said) = (guest.wait(), complaints.held());
-        let why = qemu::first_error(&said)
+        let (status, printed) = (guest.wait(), complaints.held());
+        let why = qemu::first_error(&printed)
             .or_else(|| {
-                said.lines()
+                printed
+                    .lines()
                     .find(|it| !it.trim().is_empty())
                     .map(str::to_owned)
             })
@@ -57,7 +58,7 @@ pub(crate) fn start(
     Ok((guest, stream))
 }
 
-/// How a process ended, in words.
+/// Describes how a process ended.
 pub(crate) fn ended(status: Option<ExitStatus>) -> String {
     status.map_or_else(|| "it was ended".into(), |status| status.to_string())
 }
@@ -80,7 +81,7 @@ impl Guest {
     }
 
     /// Passes QEMU's standard error on. Until it is released it is held, so that a failure can be
-    /// told in one line.
+    /// reported in one line.
     fn complaints(&mut self) -> Complaints {
         let held = Arc::new(Mutex::new(Some(String::new())));
         let complaints = Complaints(Arc::clone(&held));
@@ -98,7 +99,7 @@ impl Guest {
                             held.push_str(&String::from_utf8_lossy(&line));
                         }
                         Some(_) => (),
-                        // If standard error is closed, nobody can be told.
+                        // If standard error is closed, no message can be printed.
                         None => drop(io::stderr().write_all(&line)),
                     }
                     line.clear();
@@ -114,17 +115,17 @@ impl Guest {
         listener: &UnixListener,
         interrupt: &AtomicBool,
     ) -> Result<Option<UnixStream>, String> {
-        let told = |error: io::Error| format!("the plugin's socket: {error}");
-        listener.set_nonblocking(true).map_err(told)?;
+        let failed = |error: io::Error| format!("the plugin's socket: {error}");
+        listener.set_nonblocking(true).map_err(failed)?;
         loop {
             match listener.accept() {
                 Ok((stream, _)) => {
-                    stream.set_nonblocking(false).map_err(told)?;
-                    stream.set_read_timeout(Some(TICK)).map_err(told)?;
+                    stream.set_nonblocking(false).map_err(failed)?;
+                    stream.set_read_timeout(Some(TICK)).map_err(failed)?;
                     return Ok(Some(stream));
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => (),
-                Err(error) => return Err(told(error)),
+                Err(error) => return Err(failed(error)),
             }
             if interrupt.load(Ordering::Relaxed) {
                 return Err(
@@ -134,15 +135,15 @@ impl Guest {
             if self.timeout.is_some_and(|limit| self.clock.look() >= limit) {
                 return Err("the time of --timeout was over before QEMU loaded the plugin".into());
             }
-            if self.child.try_wait().map_err(told)?.is_some() {
+            if self.child.try_wait().map_err(failed)?.is_some() {
                 return Ok(None);
             }
             thread::sleep(Duration::from_millis(10));
         }
     }
 
-    /// Asks QEMU to end, which tells the plugin.
-    pub(crate) fn ask_to_end(&self) {
+    /// Requests that QEMU end, which ends the plugin too.
+    pub(crate) fn request_end(&self) {
         if let Some(pid) = i32::try_from(self.child.id())
             .ok()
             .and_then(rustix::process::Pid::from_raw)
@@ -173,7 +174,7 @@ impl Drop for Guest {
     }
 }
 
-/// What QEMU said on its standard error while it is held back; `None` once it is passed on.
+/// The standard error of QEMU while it is held back; `None` once it is passed on.
 struct Complaints(Arc<Mutex<Option<String>>>);
 
 impl Complaints {
@@ -189,7 +190,7 @@ impl Complaints {
 
     fn release(&self) {
         if let Some(held) = self.lock().take() {
-            // If standard error is closed, nobody can be told.
+            // If standard error is closed, no message can be printed.
             let _ = io::stderr().write_all(held.as_bytes());
         }
     }
@@ -200,9 +201,9 @@ pub(crate) struct Patient<'a> {
     pub(crate) stream: UnixStream,
     pub(crate) guest: &'a mut Guest,
     pub(crate) interrupt: &'a AtomicBool,
-    /// Why the guest was told to end, if it was.
+    /// The reason why the guest was requested to end, if it was.
     pub(crate) stopped: Option<Outcome>,
-    /// What a person at a terminal is shown meanwhile.
+    /// The line that a person at a terminal sees meanwhile.
     pub(crate) progress: Option<&'a Progress>,
 }
 
@@ -225,7 +226,7 @@ impl Read for Patient<'_> {
                 && self.stopped.is_none()
             {
                 self.stopped = Some(why);
-                self.guest.ask_to_end();
+                self.guest.request_end();
             }
             if let Some(progress) = self.progress {
                 let left = self.guest.timeout;
@@ -244,7 +245,7 @@ impl Read for Patient<'_> {
                 Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(0),
                 done => return done,
             }
-            // A guest that was told to end and does not is left behind.
+            // A guest that does not end on request is left behind.
             if self.stopped.is_some() {
                 let now = self.guest.clock.look();
                 if now >= *until.get_or_insert(now + LAST_WORDS) {

@@ -1,4 +1,4 @@
-//! The command of `--linux`, and a look at its files before QEMU starts, which runs what is no image too.
+//! The command of `--linux`, and a look at its files before QEMU starts, which runs a file that is not an image too.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -46,23 +46,23 @@ pub(super) fn command(
     words
 }
 
-/// Looks at the files of a Linux before QEMU does, which starts what is no image too.
+/// Looks at the files of a Linux before QEMU does, which starts a file that is not an image too.
 ///
 /// # Errors
 ///
 /// One line for a file that cannot be booted.
 pub(super) fn check(image: &Path, initrd: Option<&Path>) -> Result<(), String> {
-    let told = |option: &str, path: &Path, why: &dyn std::fmt::Display| {
+    let refused = |option: &str, path: &Path, why: &dyn std::fmt::Display| {
         Err(format!("{option} {}: {why}", path.display()))
     };
     if let Some(path) = initrd
         && let Err(error) = first_bytes(path)
     {
-        return told("--initrd", path, &error);
+        return refused("--initrd", path, &error);
     }
     let bytes = match first_bytes(image) {
         Ok(bytes) => bytes,
-        Err(error) => return told("--linux", image, &error),
+        Err(error) => return refused("--linux", image, &error),
     };
     let unpacked = match ImageHeader::read(&bytes) {
         Err(ImageError::NotAnImage(Looks::Compressed("gzip"))) => {
@@ -74,9 +74,9 @@ pub(super) fn check(image: &Path, initrd: Option<&Path>) -> Result<(), String> {
         read => read,
     };
     match unpacked {
-        // QEMU unpacks an EFI zboot image as well, or says what it cannot unpack.
+        // QEMU unpacks an EFI zboot image as well, or reports what it cannot unpack.
         Ok(_) | Err(ImageError::NotAnImage(Looks::Compressed("an EFI zboot image"))) => Ok(()),
-        Err(error) => told("--linux", image, &format!("it {error}")),
+        Err(error) => refused("--linux", image, &format!("it {error}")),
     }
 }
 
@@ -84,7 +84,7 @@ pub(super) fn check(image: &Path, initrd: Option<&Path>) -> Result<(), String> {
 fn first_bytes(path: &Path) -> std::io::Result<Vec<u8>> {
     let file = File::open(path)?;
     if !file.metadata()?.is_file() {
-        return Err(std::io::Error::other("it is no regular file"));
+        return Err(std::io::Error::other("it is not a regular file"));
     }
     let mut bytes = Vec::new();
     file.take(4096).read_to_end(&mut bytes)?;
@@ -127,7 +127,7 @@ mod tests {
         for (image, initrd, part) in [
             (&image, Some(&missing), "--initrd "),
             (&missing, None, "No such file"),
-            (&folder.path().to_path_buf(), None, "no regular file"),
+            (&folder.path().to_path_buf(), None, "not a regular file"),
             (&file("xz", b"\xfd7zXZ\0"), None, "compressed (xz)"),
             (&text_gz, None, "offset 56"),
             (&file("text", &[b'x'; 64]), None, "offset 56"),

@@ -1,11 +1,12 @@
-//! `granule watch`: runs a QEMU command with the plugin, judges what it tells while the guest runs,
-//! records it, and says what was found.
+//! `granule watch`: runs a QEMU command with the plugin, judges the events that the plugin reports while
+//! the guest runs, records them, and reports the findings.
 //!
-//! The plugin knows what the guest does, the model what that may do, `guest` has the process. This file has the run:
-//! what must be right before it starts, what becomes of each event, and what is told at the end.
+//! The plugin observes the guest, the model has the rules, `guest` has the process. This file has the run: the checks
+//! before it starts, the path of each event, and the result at the end.
 
 pub mod args;
 pub(crate) mod command;
+mod events;
 mod guest;
 mod linux;
 mod output;
@@ -14,7 +15,6 @@ mod progress;
 mod record;
 pub(crate) mod report;
 mod tally;
-mod told;
 
 use std::fs;
 use std::io::{self, BufReader};
@@ -31,6 +31,7 @@ use crate::boot::guest::temp_dir;
 use crate::boot::qemu;
 use crate::findings::{self, Judge, Names};
 use args::WatchArgs;
+use events::TraceEvents;
 pub(crate) use guest::{Patient, ended, start};
 use output::Output;
 use plant::Planting;
@@ -38,9 +39,8 @@ use progress::Progress;
 use record::Recording;
 pub use report::{Outcome, Watched};
 use tally::Tally;
-use told::Told;
 
-/// The variable by which the plugin learns the version of its interface.
+/// The variable that passes the version of its interface to the plugin.
 pub(crate) const API_VARIABLE: &str = "GRANULE_PLUGIN_API";
 
 /// CPUs of QEMU with a BBM level above 0, by ID_AA64MMFR2_EL1.
@@ -128,7 +128,7 @@ pub fn run(
         None => None,
     };
     outputs.into_iter().for_each(Output::keep);
-    let mut told = Told::new(cpus);
+    let mut trace_events = TraceEvents::new(cpus);
     let mut tally = Tally::default();
     let config = Config {
         cpus,
@@ -144,7 +144,7 @@ pub fn run(
     }
     let mut planted = None;
     let mut early = Vec::new();
-    // Whether the judge stopped before the end of what was told.
+    // Whether the judge stopped before the end of the recorded events.
     let mut is_cut = false;
     let mut is_refused = false;
     loop {
@@ -160,7 +160,7 @@ pub fn run(
                 }
                 planted = planted.or_else(|| planting.done(false));
                 tally.add(&seen);
-                for event in told.events(cpu.into(), pc, &seen) {
+                for event in trace_events.of(cpu.into(), pc, &seen) {
                     if let Err(error) = judge.add(cpu.into(), event) {
                         judge.stop(&format!("an event that the model refuses: {error}"));
                         is_refused = true;
@@ -172,7 +172,7 @@ pub fn run(
                 }
                 let place = judge.new_place();
                 if let Some(place) = place {
-                    names.learn(place);
+                    names.look_up(place);
                     early.push(place);
                 }
                 if let Some(progress) = &progress {
@@ -181,7 +181,7 @@ pub fn run(
                 // A Linux that runs a program has its list of functions where it can be read, and may have left
                 // for another kernel at the end.
                 if seen == Seen::Event(Event::User) {
-                    early.drain(..).for_each(|place| names.learn(place));
+                    early.drain(..).for_each(|place| names.look_up(place));
                 }
             }
             Ok(None) => break,
@@ -261,7 +261,7 @@ pub fn write_page(args: &WatchArgs, watched: &Watched) -> Result<(), String> {
     }
 }
 
-/// What of the run was not seen, apart from what the command does not allow.
+/// Lists the parts of the run that were not seen, apart from those that the command does not allow.
 fn why_incomplete(outcome: &Outcome, tally: &Tally) -> Vec<String> {
     let mut lines = Vec::new();
     lines.extend(

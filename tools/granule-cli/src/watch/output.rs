@@ -15,9 +15,9 @@ impl Output {
     ///
     /// # Errors
     ///
-    /// One line if it cannot be written, or is no regular file.
+    /// One line if it cannot be written, or is not a regular file.
     pub(super) fn of(option: &str, path: &Path) -> Result<Self, String> {
-        let told = |why: &str| {
+        let refused = |why: &str| {
             format!(
                 "{option} {}: {why}; name a file that can be written",
                 path.display()
@@ -26,8 +26,8 @@ impl Output {
         // A FIFO would wait for its reader here, and a device keeps nothing.
         let is_new = match fs::metadata(path) {
             Ok(about) if about.is_file() => false,
-            Ok(about) if about.is_dir() => return Err(told("it is a directory")),
-            Ok(_) => return Err(told("it is no regular file")),
+            Ok(about) if about.is_dir() => return Err(refused("it is a directory")),
+            Ok(_) => return Err(refused("it is not a regular file")),
             Err(_) => true,
         };
         OpenOptions::new()
@@ -35,7 +35,7 @@ impl Output {
             .create(true)
             .truncate(false)
             .open(path)
-            .map_err(|error| told(&error.to_string()))?;
+            .map_err(|error| refused(&error.to_string()))?;
         Ok(Self {
             new: is_new.then(|| path.to_path_buf()),
         })
@@ -50,7 +50,7 @@ impl Output {
 impl Drop for Output {
     fn drop(&mut self) {
         if let Some(path) = &self.new {
-            // An empty file that stays does no harm beside the error that is told.
+            // An empty file that stays does no harm beside the error that is printed.
             let _ = fs::remove_file(path);
         }
     }
@@ -74,12 +74,12 @@ mod tests {
     }
 
     #[test]
-    fn an_output_that_is_no_regular_file_is_refused() {
+    fn an_output_that_is_not_a_regular_file_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let missing = folder.path().join("none/trace");
         for (path, part) in [
             (folder.path(), "directory"),
-            (Path::new("/dev/full"), "no regular file"),
+            (Path::new("/dev/full"), "not a regular file"),
             (&missing, "No such file"),
         ] {
             let error = Output::of("--report", path).unwrap_err();

@@ -2,7 +2,7 @@
 //! NOPs in the guest's memory, so that a user sees what a forgotten one looks like, and whether it is noticed.
 //!
 //! The kernel is there when its first program runs: by then it has patched itself, and its list of
-//! symbols says where its functions are, wherever it was loaded. QEMU must translate what it executed
+//! symbols has the addresses of its functions, wherever it was loaded. QEMU must translate what it executed
 //! before anew, so the words are stored through its gdb server, while the machine stands still.
 
 use std::ffi::OsString;
@@ -121,7 +121,7 @@ fn instruction(word: u32) -> Option<String> {
 fn places(fault: &Fault, words: &[u32]) -> Result<Vec<(usize, String)>, String> {
     let all = words.iter().enumerate();
     let all = all.filter_map(|(at, word)| Some((at, instruction(*word)?)));
-    let mut found: Vec<_> = all.filter(|(_, told)| fault.is(told)).collect();
+    let mut found: Vec<_> = all.filter(|(_, text)| fault.is(text)).collect();
     let count = found.len();
     if let Some(number) = fault.number {
         found = found.into_iter().skip(number - 1).take(1).collect();
@@ -181,8 +181,8 @@ impl Planting {
         !self.faults.is_empty() && self.thread.is_none()
     }
 
-    /// The kernel in the memory of `process` is there. What it tells meanwhile must be taken from it:
-    /// a machine does not stop while one of its CPUs waits for its reader.
+    /// Starts to plant: the kernel in the memory of `process` is there. Its events must be read meanwhile,
+    /// since a machine does not stop while one of its CPUs waits for its reader.
     pub(super) fn begin(&mut self, process: u32, ram: &Ram, symbols: Option<&Path>) {
         let (faults, socket) = (self.faults.clone(), self.socket.clone());
         let (ram, symbols) = (ram.clone(), symbols.map(Path::to_path_buf));
@@ -193,8 +193,8 @@ impl Planting {
         }));
     }
 
-    /// The planted faults, once, or the line that says why there are none; `ended`: the guest is no more, and they
-    /// are waited for.
+    /// The planted faults, once, or the line with the reason why there are none; `ended`: the guest has ended, and
+    /// they are waited for.
     pub(super) fn done(&mut self, ended: bool) -> Option<Result<Vec<Planted>, String>> {
         if self.faults.is_empty() {
             return None;
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_without_a_program_is_told() {
+    fn a_run_without_a_program_is_reported() {
         let folder = Path::new("/f");
         let mut none = Planting::new(&[], folder);
         assert!(!none.waits() && none.options(&["-s".into()]).unwrap().is_empty());

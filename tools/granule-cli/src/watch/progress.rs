@@ -1,4 +1,4 @@
-//! What a person at a terminal sees of a run that goes on: the time, the events, what was found so far.
+//! The progress of a run for a person at a terminal: the time, the events, the findings so far.
 //!
 //! A bar on standard error; but lines, ever rarer, if the guest prints to the same terminal, where a bar would erase
 //! what it prints.
@@ -14,7 +14,7 @@ const LONG: Duration = Duration::from_secs(10);
 /// The time between two looks of the bar.
 const STEP: Duration = Duration::from_millis(500);
 
-/// How far a run is.
+/// The progress of a run.
 #[derive(Debug)]
 pub(crate) struct Progress {
     begun: Instant,
@@ -26,7 +26,7 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// `None` if standard error is no terminal.
+    /// Returns `None` if standard error is not a terminal.
     pub(super) fn new() -> Option<Self> {
         if !io::stderr().is_terminal() {
             return None;
@@ -70,7 +70,7 @@ impl Progress {
             }
             None => {
                 self.next.set(gone * 2);
-                // If standard error is closed, nobody can be told.
+                // If standard error is closed, no message can be printed.
                 let _ = writeln!(io::stderr(), "granule: {line}");
             }
         }
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_says_how_far_the_run_is_and_what_is_odd() {
+    fn a_line_has_the_progress_of_the_run_and_what_is_odd() {
         let progress = Progress {
             begun: Instant::now(),
             events: Cell::new(12),

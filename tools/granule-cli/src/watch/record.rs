@@ -2,8 +2,8 @@
 //!
 //! The file is a row of gzip members. Each holds whole lines and is written whole, so that the file
 //! can be read up to the last one after a full disk or a crash. The first holds the first line alone,
-//! which has the same length whatever it says: it is written anew after each member. If the program dies
-//! between the two, the first line says fewer events than there are, which an incomplete trace may.
+//! which has the same length whatever its values: it is written anew after each member. If the program dies
+//! between the two, the first line has fewer events than the file, which an incomplete trace may.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -45,10 +45,10 @@ impl Recording {
         bbm_level: u8,
         policies: Policies,
     ) -> Result<Self, String> {
-        let told = |error: io::Error| format!("--record {}: {error}", path.display());
+        let failed = |error: io::Error| format!("--record {}: {error}", path.display());
         let mut recording = Self {
             path: path.to_path_buf(),
-            file: File::create(path).map_err(told)?,
+            file: File::create(path).map_err(failed)?,
             header: TraceHeader {
                 page_bytes: 4096,
                 cpus,
@@ -63,7 +63,7 @@ impl Recording {
             written: 0,
             failed: None,
         };
-        recording.written = recording.write_head().map_err(told)?;
+        recording.written = recording.write_head().map_err(failed)?;
         Ok(recording)
     }
 
@@ -98,7 +98,7 @@ impl Recording {
             Ok(bytes) => {
                 self.written += bytes as u64;
                 self.header.events += self.pending;
-                self.tell_events();
+                self.write_count();
             }
             Err(error) => {
                 // What was written whole stays.
@@ -110,8 +110,8 @@ impl Recording {
         self.pending = 0;
     }
 
-    /// Has the first line say how many events follow.
-    fn tell_events(&mut self) {
+    /// Writes the number of events into the first line.
+    fn write_count(&mut self) {
         if let Err(error) = self.write_head() {
             let line = format!("--record {}: {error}", self.path.display());
             self.failed.get_or_insert(line);
@@ -153,7 +153,7 @@ impl Recording {
         }
         self.header.page_bytes = page_bytes.unwrap_or(4096);
         self.header.complete = complete && self.failed.is_none();
-        self.tell_events();
+        self.write_count();
         (self.header.events, self.failed)
     }
 }
@@ -204,14 +204,14 @@ mod tests {
         }];
         let (events, failed) = recording.finish(Some(65536), true, &functions);
         assert_eq!((events, failed), (3, None));
-        let told = text(&path);
-        let (first, rest) = told.split_at(FIRST_LINE);
+        let written = text(&path);
+        let (first, rest) = written.split_at(FIRST_LINE);
         assert!(first.starts_with("granule-trace 2 page=64k cpus=2 bbm=2 complete=yes events=00"));
         assert_eq!(
             rest,
             "at cpu1 0x40\nisb cpu1\nmissing cpu0 some TLBI\nfunction 0x40 0x4 start\n"
         );
-        let mut reader = Reader::new(BufReader::new(told.as_bytes())).unwrap();
+        let mut reader = Reader::new(BufReader::new(written.as_bytes())).unwrap();
         let mut read = 0;
         while reader.next_event().unwrap().is_some() {
             read += 1;
@@ -230,8 +230,8 @@ mod tests {
         recording.write_member();
         recording.file.seek(SeekFrom::Start(0)).unwrap();
         recording.file.write_all(&head).unwrap();
-        let told = text(&path);
-        let mut reader = Reader::new(BufReader::new(told.as_bytes())).unwrap();
+        let written = text(&path);
+        let mut reader = Reader::new(BufReader::new(written.as_bytes())).unwrap();
         assert_eq!(reader.header().events, 0);
         assert!(reader.next_event().unwrap().is_some());
         assert!(reader.next_event().unwrap().is_none());
@@ -255,10 +255,10 @@ mod tests {
         let (events, failed) = recording.finish(None, true, &[]);
         assert_eq!(events, 1);
         assert!(failed.unwrap().contains("trace.gz: "));
-        let told = text(&path);
+        let written = text(&path);
         assert!(
-            told.contains("complete=no") && told.ends_with("\nisb cpu0\n"),
-            "{told}"
+            written.contains("complete=no") && written.ends_with("\nisb cpu0\n"),
+            "{written}"
         );
     }
 }

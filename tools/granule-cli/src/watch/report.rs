@@ -13,7 +13,7 @@ use crate::findings::report::{Page, sizes};
 use crate::findings::{Finding, Judged};
 use crate::json::{Version, value};
 
-/// How the run ended.
+/// The end of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// QEMU ended by itself, and well.
@@ -46,11 +46,11 @@ pub struct Watched {
     pub(super) api: u32,
     pub(super) cpus: u16,
     pub(super) bbm_level: u8,
-    /// What the kernel may leave undone.
+    /// The steps that the kernel may leave out.
     pub(super) policies: Policies,
     /// Whether it was to be judged.
     pub(super) checks: bool,
-    /// What was seen.
+    /// The counts of the events that were seen.
     pub(super) tally: Tally,
     pub(super) judged: Judged,
     pub(super) findings: Vec<Finding>,
@@ -58,9 +58,9 @@ pub struct Watched {
     pub(super) planted: Vec<Planted>,
     /// Whether there are none, although some were to be.
     pub(super) is_unplanted: bool,
-    /// What else is to be said, a line each.
+    /// More lines for people.
     pub(super) notes: Vec<String>,
-    /// What was not checked, a line each; nothing for a complete run.
+    /// The parts of the run that were not checked, a line each; none for a complete run.
     pub(super) unchecked: Vec<String>,
     /// The file that was recorded and the events in it.
     pub(super) record: Option<(String, u64)>,
@@ -119,7 +119,7 @@ impl Watched {
         } else {
             rows.join(", ")
         };
-        let _ = writeln!(text, "told: {seen}");
+        let _ = writeln!(text, "events: {seen}");
         if let Some(totals) = self.tally.totals {
             let _ = writeln!(
                 text,
@@ -255,7 +255,7 @@ pub(crate) struct Object<'a> {
     events: &'a Events,
     /// Whether everything was checked.
     complete: bool,
-    /// What was not checked, a line each.
+    /// Parts of the run that were not checked, a line each.
     unchecked: &'a [String],
     /// Instructions that `--plant` left out.
     planted: &'a [Planted],
@@ -287,7 +287,7 @@ struct Guest<'a> {
     cpus: u16,
     /// Break-before-make level.
     bbm_level: u8,
-    /// What the kernel may leave undone (docs/trace-format.md).
+    /// Steps that the kernel may leave out (docs/trace-format.md).
     allowed: Vec<&'static str>,
     /// Page sizes in bytes, of the tables that were walked.
     page_sizes: &'a [u64],
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn the_exit_code_says_whether_everything_was_judged() {
+    fn the_exit_code_depends_on_whether_everything_was_judged() {
         assert_eq!(watched(Vec::new()).exit_code(), 0);
         assert_eq!(watched(vec![finding()]).exit_code(), 1);
         let mut accepted = finding();

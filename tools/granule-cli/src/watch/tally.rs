@@ -1,4 +1,4 @@
-//! What was seen, counted by kind.
+//! The events that were seen, counted by kind.
 
 use granule_model::{BarrierKind, Event, Visibility};
 use granule_plugin::stream::{Seen, Totals};
@@ -8,11 +8,11 @@ use serde_json::Value;
 
 use crate::json::value;
 
-/// What was seen.
+/// The events and counts of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Tally {
     pub(super) events: Events,
-    /// What was not seen.
+    /// Events that the plugin could not record, in words.
     pub(super) missing: Vec<String>,
     /// The plugin's own counts, if it came to its end.
     pub(super) totals: Option<Totals>,
@@ -52,7 +52,7 @@ pub(super) struct Events {
 }
 
 impl Tally {
-    /// Something was seen.
+    /// Counts a record of the plugin.
     pub(super) fn add(&mut self, seen: &Seen) {
         let events = &mut self.events;
         let count = match seen {
@@ -94,7 +94,7 @@ impl Tally {
         *count += 1;
     }
 
-    /// The counts with their names, those of what was seen.
+    /// Returns the counts above 0, with their names.
     pub(super) fn rows(&self) -> Vec<(String, u64)> {
         let Value::Object(rows) = value(&self.events) else {
             return Vec::new();

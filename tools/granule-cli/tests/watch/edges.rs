@@ -21,8 +21,8 @@ fn a_file_that_cannot_be_written_is_refused_before_qemu_starts() {
     let fifo = fifo.to_str().unwrap();
     for option in ["--record", "--report"] {
         for (path, part) in [
-            ("/dev/full", "no regular file"),
-            (fifo, "no regular file"),
+            ("/dev/full", "not a regular file"),
+            (fifo, "not a regular file"),
             ("/", "a directory"),
         ] {
             let fake = Fake::new("10.0.2", "exec sleep 60");

@@ -25,7 +25,9 @@ function stateOf({ accepted, undecided }) {
 }
 
 function article(finding) {
-  const sign = stateOf(finding) === "new" ? element("span", { class: "error", text: "✖ new" }) : element("span", { class: "info", text: `ℹ ${stateOf(finding)}` });
+  const sign = stateOf(finding) === "new"
+    ? element("span", { class: "error", text: "✖ new" })
+    : element("span", { class: "info", text: `ℹ ${stateOf(finding)}` });
   const made = element("article", { class: "source", "data-rule": finding.rule, "data-state": stateOf(finding) },
     element("h3", {}, sign, ` ${finding.rule} in ${finding.site}, ${times(finding.count)}`),
     element("p", { text: finding.example }));
@@ -34,7 +36,7 @@ function article(finding) {
   if (stateOf(finding) !== "new") facts.unshift([`${stateOf(finding)} because`, finding.accepted ?? finding.undecided]);
   const places = finding.places.map(({ name, address }) => (name ? `${name} (${address})` : address));
   if (places.length) facts.push([places.length === 1 ? "instruction" : "instructions", places.join(", ")]);
-  made.append(table(`What is to be said of ${finding.rule} in ${finding.site}`, [["what"], [""]], facts));
+  made.append(table(`Facts about ${finding.rule} in ${finding.site}`, [["what"], [""]], facts));
   return made;
 }
 
@@ -47,7 +49,8 @@ function drawFindings(holder) {
   const option = (value, text) => element("option", { value, text });
   const rules = [...new Set(all.map((finding) => finding.rule))];
   const rule = element("select", { "aria-label": "Rule" }, option("", "all rules"), ...rules.map((text) => option(text, text)));
-  const states = ["new", "accepted", "undecided"].map((name) => option(name, `${name} (${all.filter((it) => stateOf(it) === name).length})`));
+  const inState = (name) => all.filter((it) => stateOf(it) === name).length;
+  const states = ["new", "accepted", "undecided"].map((name) => option(name, `${name} (${inState(name)})`));
   const state = element("select", { "aria-label": "Accepted" }, option("", `all (${all.length})`), ...states);
   const articles = all.map(article);
   const filter = () => articles.forEach((one) => {
@@ -55,7 +58,9 @@ function drawFindings(holder) {
     one.hidden = (rule.value !== "" && name !== rule.value) || (state.value !== "" && is !== state.value);
   });
   [rule, state].forEach((one) => one.addEventListener("change", filter));
-  holder.append(element("p", { class: "filters" }, element("label", {}, "rule ", rule), element("label", {}, "show ", state)), ...articles);
+  const filters = element("p", { class: "filters" },
+    element("label", {}, "rule ", rule), element("label", {}, "show ", state));
+  holder.append(filters, ...articles);
 }
 
 function drawCounts(holder) {
@@ -69,21 +74,25 @@ function drawCounts(holder) {
     element("span", { class: "measure", style: `width: ${((finding.count * 9) / most).toFixed(2)}rem`, "aria-hidden": true }),
     number(finding.count), String(finding.places.length),
   ]);
-  holder.append(table("Violations by rule and function", [["rule"], ["function"], ["violations"], ["", "number"], ["instructions", "number"]], rows));
+  holder.append(table("Violations by rule and function",
+    [["rule"], ["function"], ["violations"], ["", "number"], ["instructions", "number"]], rows));
 }
 
 /** One line of bars for each kind, each with a scale of its own. */
 function drawTimeline(holder, { rows, violations, events, width: each }) {
   const kinds = [...rows, { name: "violations", counts: violations, error: true }].filter(({ counts }) => total(counts) > 0);
   if (!kinds.length) {
-    holder.append(element("p", { text: "No event was told." }));
+    holder.append(element("p", { text: "No event was recorded." }));
     return;
   }
   const [width, left, high, gap] = [660, 140, 34, 6];
   const height = kinds.length * (high + gap) + 22;
   const bins = Math.max(...kinds.map(({ counts }) => counts.length));
   const step = (width - left - 8) / bins;
-  const drawing = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "Events by kind over the run; the table beside it has the totals" });
+  const drawing = svg("svg", {
+    viewBox: `0 0 ${width} ${height}`, role: "img",
+    "aria-label": "Events by kind over the run; the table beside it has the totals",
+  });
   kinds.forEach(({ name, counts, error }, row) => {
     const bottom = row * (high + gap) + high;
     const most = Math.max(...counts, 1);
@@ -93,7 +102,8 @@ function drawTimeline(holder, { rows, violations, events, width: each }) {
     const path = counts.map((count, bin) => {
       if (!count) return "";
       const tall = Math.max((high * count) / most, 1.2);
-      return `M${(left + bin * step).toFixed(1)} ${bottom}v${(-tall).toFixed(1)}h${Math.max(step * 0.9, 1).toFixed(1)}v${tall.toFixed(1)}z`;
+      const [x, wide] = [left + bin * step, Math.max(step * 0.9, 1)];
+      return `M${x.toFixed(1)} ${bottom}v${(-tall).toFixed(1)}h${wide.toFixed(1)}v${tall.toFixed(1)}z`;
     });
     const bars = svg("path", { d: path.join("") });
     bars.style.fill = error ? "var(--error)" : `var(--s${row % 6})`;
@@ -110,10 +120,12 @@ function drawTimeline(holder, { rows, violations, events, width: each }) {
 function drawScope(holder) {
   const list = (title, lines, none) => {
     holder.append(element("h4", { text: title }));
-    holder.append(lines.length ? element("ul", {}, ...lines.map((text) => element("li", { text }))) : element("p", { text: none }));
+    const items = lines.map((text) => element("li", { text }));
+    holder.append(items.length ? element("ul", {}, ...items) : element("p", { text: none }));
   };
   list("Not checked", DATA.unchecked, "Everything was checked.");
-  list("What the kernel may leave undone", DATA.policies.map(({ name, allowed }) => `${name}: ${allowed ? "allowed" : "reported"}`), "");
+  const policies = DATA.policies.map(({ name, allowed }) => `${name}: ${allowed ? "allowed" : "reported"}`);
+  list("What the kernel may leave undone", policies, "");
   if (DATA.notes.length) list("Notes", DATA.notes, "");
   holder.append(element("h4", { text: "The run" }), table("The run", [["what"], ["value"]], DATA.facts));
 }

@@ -16,9 +16,9 @@ use crate::page::{CHARTS, COMMON, fill, visible};
 const PAGE: &str = include_str!("page.html");
 const SCRIPTS: [&str; 3] = [COMMON, CHARTS, include_str!("findings.js")];
 
-/// What a page is about.
+/// The content of a page.
 pub(crate) struct Page<'a> {
-    /// What was run or read.
+    /// The run or the file that was read.
     pub(crate) title: &'a str,
     /// The verdict in one line.
     pub(crate) result: &'a str,
