@@ -24,7 +24,7 @@ use crate::sizes::show_size;
 pub(crate) struct Object {
     #[serde(flatten)]
     head: Head,
-    /// Number of boots that were asked for.
+    /// Number of requested boots.
     cells: usize,
     /// Whether the command was interrupted; `rows` then has the boots that were finished.
     interrupted: bool,
@@ -37,11 +37,11 @@ pub(crate) struct Object {
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Row")]
 struct RowObject {
-    /// Page size asked for.
+    /// Requested page size.
     page_size: u64,
     /// RAM of the machine.
     memory: u64,
-    /// Protection asked for: `off`, `noalias`, `on`, `full`.
+    /// Requested protection: `off`, `noalias`, `on`, `full`.
     rodata: &'static str,
     /// `base`, `no-cont-remap`, `batch-barriers`, `no-alloc-remap`, `lazy-unmap`, `direct`.
     strategy: &'static str,
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn instructions_that_were_not_counted_are_told_with_the_reason() {
+    fn instructions_that_were_not_counted_are_null_with_the_reason() {
         let lines = ["linear_map.tlbi=400", "linear_map.not_counted=too many"];
         let done = Done {
             rows: vec![row(LinearMap::Base, Outcome::Ok, &lines)],
