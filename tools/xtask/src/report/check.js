@@ -49,7 +49,7 @@
     check(`source ${at} has ${segments.length} segments`, segments.length >= map.rows.length);
     const covered = new Set(map.rows.flatMap((row) => row.segments.flatMap((one) => Array.from({ length: one.j - one.i }, (_, k) => one.i + k))));
     same(`cells of source ${at} that are in a row`, covered.size, map.cells.length);
-    same(`a note on what is put together, of source ${at}`, !map.said.hidden, map.cells.length < map.tree.ranges);
+    same(`a note on what is put together, of source ${at}`, !map.remarks.hidden, map.cells.length < map.tree.ranges);
     check(`map ${at} is reached by keys and has a name`, map.map.tabIndex === 0 && map.map.getAttribute("role") && map.map.getAttribute("aria-label"));
   });
   same("findings", all("#findings-in tbody tr").length, expected.findings);

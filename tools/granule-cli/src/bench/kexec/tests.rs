@@ -195,7 +195,8 @@ fn tables_and_object_have_every_figure() {
     let table = series::table(&bench, &done);
     for part in [
         "| 4k | 25M | copied | off | 16,000 | 3,968,000 | 160,000 | 800,000 | 1.032 |",
-        "| 4k | 25M | copied | off | 26,304,512 | 1,000 | 5 | 3 | 0 | 3,288,064 | 2236.7 Cavium ThunderX2, 442.0 Broadcom Stingray |",
+        "| 4k | 25M | copied | off | 26,304,512 | 1,000 | 5 | 3 | 0 | 3,288,064 | \
+         2236.7 Cavium ThunderX2, 442.0 Broadcom Stingray |",
         "| Broadcom Stingray | 380 | reboot | 3900.0 | 330.0 |",
         "granule: 4k pages, 25M, MMU off, copied: granule: refused: ",
         "interrupted after 2 of 16 boots",

@@ -141,7 +141,8 @@ pub(super) fn table(done: &Done) -> String {
     // Writing into a String cannot fail.
     let _ = writeln!(
         text,
-        "| pages | RAM | rodata | strategy | barriers | instructions | TLBI | DSB | ISB | stores | tables | instructions / base | TLBI / base | DSB / base |\n\
+        "| pages | RAM | rodata | strategy | barriers | instructions | TLBI | DSB | ISB | stores | \
+         tables | instructions / base | TLBI / base | DSB / base |\n\
          | --- | ---: | --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
     );
     for row in done.rows.iter().filter(|row| row.boot.is_ok()) {
