@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_record_are_refused() {
+    fn bytes_that_are_not_a_record_are_refused() {
         assert!(BootRecord::decode(&[0; 255]).unwrap_err().contains("255"));
         assert!(BootRecord::decode(&[0; 256]).unwrap_err().contains("magic"));
         let mut other = record(0, 0, 0, b"");

@@ -87,7 +87,7 @@ pub(crate) fn machine_options(request: &Request, machine_extra: &str) -> Vec<OsS
         KaslrSeed::Off | KaslrSeed::Number(_) => "off",
     };
     // acpi=off: ACPI would be a second description of the machine; EDK2 hands over one of both.
-    // dtb-randomness=off: two boots of one request see the same tree, unless it wants random addresses.
+    // dtb-randomness=off: two boots of one request see the same tree, unless it requests random addresses.
     push(&[
         "-machine",
         &format!(

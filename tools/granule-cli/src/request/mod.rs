@@ -339,7 +339,7 @@ impl Request {
         words.join(" ")
     }
 
-    /// The RAM reserved for the kernel's trace, if a trace is wanted.
+    /// The RAM reserved for the kernel's trace, if a trace is requested.
     #[must_use]
     pub fn trace_area(&self) -> Option<TraceArea> {
         self.trace.as_ref()?;

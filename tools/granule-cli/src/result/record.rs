@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_says_that_there_are_no_more_of_a_list() {
+    fn the_end_completes_a_list() {
         assert_eq!(record(&["outcome=ok"]).get("errata"), None);
         let ended = record(&["end"]);
         assert_eq!(ended.get("errata"), Some(&json!([])));

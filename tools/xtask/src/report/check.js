@@ -145,7 +145,7 @@
   };
   check("an address is found", find(expected.device).includes("device-nGnRE"));
   check("an address that is not mapped is reported", find("0xffffff8010000000").includes("not mapped"));
-  check("text that is not an address is reported", find("<b>x").includes("no address") && !map.detail.querySelector("b"));
+  check("text that is not an address is reported", find("<b>x").includes("not an address") && !map.detail.querySelector("b"));
 
   // Another measure.
   const measure = document.querySelector("#benches-in select");

@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_leaves_out_what_failed_and_says_so() {
+    fn the_table_leaves_out_what_failed_and_notes_it() {
         let text = series::table(&bench(), &done());
         assert!(
             text.contains("| 4k | 4G | full | base | entry | 1,234,560 | 400 |"),

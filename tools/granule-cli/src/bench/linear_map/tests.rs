@@ -49,7 +49,7 @@ fn bad_usage_ends_it_and_is_kept() {
 }
 
 #[test]
-fn an_interrupted_boot_is_no_row() {
+fn an_interrupted_boot_is_not_a_row() {
     let done = run(&bench(), &AtomicBool::new(true));
     assert!(done.interrupted && done.rows.is_empty() && !done.is_ok());
 }

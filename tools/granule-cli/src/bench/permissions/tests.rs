@@ -98,7 +98,7 @@ fn a_record_with_a_hole_or_of_something_else_is_not_a_result() {
 }
 
 #[test]
-fn bad_usage_ends_it_and_an_interrupted_boot_is_no_row() {
+fn bad_usage_ends_it_and_an_interrupted_boot_is_not_a_row() {
     let bench = bench();
     let run = |interrupt| {
         let bar = &mut Bar::of(&bench);

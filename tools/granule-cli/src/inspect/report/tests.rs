@@ -99,7 +99,7 @@ fn results_of_each_benchmark_are_distinguished() {
 }
 
 #[test]
-fn other_files_are_no_results() {
+fn other_files_are_not_results() {
     for text in [
         "",
         "[]",
