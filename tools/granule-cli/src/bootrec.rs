@@ -21,7 +21,7 @@ pub(crate) enum State {
     Parked,
     /// Ran to its end.
     Finished,
-    /// A number this program does not know.
+    /// A number that this program has no name for.
     Other(u32),
 }
 
@@ -38,7 +38,7 @@ impl BootRecord {
     ///
     /// # Errors
     ///
-    /// One line: why the bytes are no record.
+    /// One line: why the bytes are not a record.
     pub fn decode(bytes: &[u8]) -> Result<Self, String> {
         let bytes = bytes
             .get(..BYTES)
@@ -53,7 +53,7 @@ impl BootRecord {
         };
         if word(16) != VERSION {
             return Err(format!(
-                "the boot record has version {}, this program knows {VERSION}",
+                "the boot record has version {}, this program reads {VERSION}",
                 word(16)
             ));
         }
@@ -143,8 +143,8 @@ pub fn find(image: &[u8]) -> Result<Option<u64>, String> {
     };
     if let Some(second) = places.next() {
         return Err(format!(
-            "holds the boot record's magic twice, at {offset:#x} and {second:#x}; which one the kernel \
-             writes cannot be told"
+            "holds the boot record's magic twice, at {offset:#x} and {second:#x}; it is unknown which one \
+             the kernel writes"
         ));
     }
     if !offset.is_multiple_of(64) || image.len() - offset < BYTES {
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_record_are_refused() {
+    fn bytes_that_are_not_a_record_are_refused() {
         assert!(BootRecord::decode(&[0; 255]).unwrap_err().contains("255"));
         assert!(BootRecord::decode(&[0; 256]).unwrap_err().contains("magic"));
         let mut other = record(0, 0, 0, b"");

@@ -9,7 +9,8 @@ pub(crate) const COMMON: &str = include_str!("inspect/report/common.js");
 /// Charts and tables.
 pub(crate) const CHARTS: &str = include_str!("inspect/report/charts.js");
 
-/// A page of this template with its scripts, in the order in which they use each other, and its data. Only the template is searched for places to fill.
+/// A page of this template with its scripts, in the order in which they use each other, and its data. Only the
+/// template is searched for places to fill.
 pub(crate) fn fill(template: &str, scripts: &[&str], data: &Value) -> String {
     let data = in_script(data);
     let script = scripts.concat();

@@ -19,30 +19,30 @@ const UNITS: [(char, u32); 6] = [
 ///
 /// One line that names the text, what is wrong with it and what to write.
 pub fn parse_size(text: &str) -> Result<u64, String> {
-    let say =
+    let wrong =
         |what: &str| format!("{text:?} {what}; write a number and a unit: 512M, 4G, 512G, 1T");
     let split = text
         .find(|c: char| !c.is_ascii_digit())
         .unwrap_or(text.len());
     let (digits, unit) = text.split_at(split);
     if digits.is_empty() {
-        return Err(say("does not start with a whole number"));
+        return Err(wrong("does not start with a whole number"));
     }
     if unit.is_empty() {
-        return Err(say("has no unit"));
+        return Err(wrong("has no unit"));
     }
     let upper = unit.to_ascii_uppercase();
     let letter = match upper.as_bytes() {
         [letter] => char::from(*letter),
         [letter, b'B'] | [letter, b'I', b'B'] if *letter != b'B' => char::from(*letter),
         _ => {
-            return Err(say(&format!(
+            return Err(wrong(&format!(
                 "has the unit {unit:?}, which is not one of B, K, M, G, T, P"
             )));
         }
     };
     let Some(&(_, shift)) = UNITS.iter().find(|(name, _)| *name == letter) else {
-        return Err(say(&format!(
+        return Err(wrong(&format!(
             "has the unit {unit:?}, which is not one of B, K, M, G, T, P"
         )));
     };
@@ -50,7 +50,7 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
         .parse::<u64>()
         .ok()
         .and_then(|n| n.checked_mul(1 << shift))
-        .ok_or_else(|| say("is more than 64 bits can count"))
+        .ok_or_else(|| wrong("is more than 64 bits can count"))
 }
 
 /// Reads an address: hexadecimal with `0x`, or a size such as `5G`.
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_size_says_what_is_wrong_and_what_to_write() {
+    fn a_bad_size_is_refused_with_what_is_wrong_and_what_to_write() {
         for (text, what) in [
             ("4096", "no unit"),
             ("", "whole number"),

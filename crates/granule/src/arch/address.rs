@@ -2,8 +2,8 @@
 //! panic.
 //!
 //! All types have the same operations. An operation whose result may not fit returns an `Option`
-//! or says in its name what happens then, so there is no `+` and no `-`. This file knows no page
-//! size and no address space: alignment is to any number of bytes.
+//! or names the behaviour in its own name, so there is no `+` and no `-`. This file depends on no
+//! page size and no address space: alignment is to any number of bytes.
 
 use core::fmt;
 

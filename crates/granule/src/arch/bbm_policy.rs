@@ -193,7 +193,7 @@ impl fmt::Display for Decision {
             Why::Level3 => f.write_str("the CPU takes no TLB conflict aborts"),
             Why::KnownCpu(known) => write!(
                 f,
-                "the CPU says 2, but is a {} and takes no TLB conflict aborts",
+                "the CPU reports 2, but is a {} and takes no TLB conflict aborts",
                 known.name
             ),
             Why::ConflictsHandled => f.write_str("TLB conflict aborts are handled"),

@@ -438,7 +438,7 @@ pub fn plan(
 mod tests {
     use super::*;
 
-    /// What `hw` issues: the encoding of the constant operation, and the operand.
+    /// The instruction that `hw` issues: the encoding of the constant operation, and the operand.
     fn issued(op: TlbiOp, regime: Regime) -> (u16, u64) {
         macro_rules! issue {
             ($op:expr, $regime:expr) => {

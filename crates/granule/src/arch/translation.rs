@@ -87,7 +87,7 @@ pub enum TranslationError {
         /// The upper half's.
         upper: OutputFormat,
     },
-    /// The tables are a guest's: they are no half of stage 1.
+    /// The tables are a guest's: they are not a half of stage 1.
     WrongStage,
 }
 

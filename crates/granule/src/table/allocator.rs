@@ -15,7 +15,7 @@ pub struct TableRun {
     pub count: usize,
 }
 
-/// What an allocator knows about all pages that it gives out.
+/// The common properties of all pages that an allocator gives out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TablePages {
     /// Their size.
@@ -35,9 +35,9 @@ pub struct TablePages {
 /// [`TableMemory`](super::TableMemory) must reach it, it must lie below the physical address size
 /// of the geometry, and no other code may use it until it is freed. Its contents may be anything.
 pub unsafe trait TableAllocator {
-    /// What the allocator knows about its pages. Tables of another page size, or whose descriptors
-    /// cannot hold the addresses, are refused when they begin. An allocator that serves any page
-    /// size keeps this default.
+    /// The common properties of its pages. Tables of another page size, or whose descriptors cannot
+    /// hold the addresses, are refused when they begin. An allocator that serves any page size
+    /// keeps this default.
     fn pages(&self) -> Option<TablePages> {
         None
     }

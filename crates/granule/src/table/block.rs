@@ -23,7 +23,7 @@ use crate::arch::{Descriptor, PhysicalAddress};
 /// The level of blocks. A larger block would be a gibibyte and more.
 pub(crate) const BLOCK: Level = Level::L2;
 
-/// What the tables hold from an offset on.
+/// The content of the tables from an offset on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum MappedBy {
     /// Entries of a last-level table, from this one on.
@@ -98,7 +98,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         P::SIZE.entry_bytes(BLOCK)
     }
 
-    /// What there is at `at`, and the end of that, at most `to`: of the table, the block, or the hole.
+    /// The mapping at `at`, and its end, at most `to`: a table, a block, or a hole.
     pub(crate) fn mapped_from(&self, at: u64, to: u64) -> (MappedBy, u64) {
         let (slot, next) = self.pages_from(at, to);
         let mapped = match slot {
@@ -192,7 +192,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     }
 
     /// Makes `table` of the block at `slot`, in which `offset` lies: groups, and pages where one of
-    /// `edges` cuts a group. `replaced` gives one page another frame; it is no part of a group then,
+    /// `edges` cuts a group. `replaced` gives one page another frame; it is not in a group then,
     /// nor are its neighbours. Or it gives a whole group other frames. Returns those that it had.
     pub(crate) fn split_block(
         &mut self,

@@ -167,7 +167,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
             || (live && !bbm::in_place(&self.geometry, change.clear | change.set))
     }
 
-    /// What `change` of a leaf needs.
+    /// Returns the steps that `change` of a leaf needs.
     pub(super) fn way(&self, level: Level, entry: Descriptor, change: BitChange) -> Change {
         if !Self::changes(entry, change) {
             Change::Nothing

@@ -28,7 +28,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// What was added to `earlier` counts of the same counters.
+    /// Returns the increase since `earlier` counts of the same counters.
     #[must_use]
     pub const fn since(&self, earlier: &Self) -> Self {
         Self {

@@ -18,7 +18,7 @@ pub(crate) struct Sharing {
     pub(crate) more: u64,
 }
 
-/// What a pass shares, and what it has changed so far.
+/// The sharing of a pass, and its changes so far.
 struct Pass {
     sharing: Sharing,
     /// Pages of the first tree changed; blocks are recorded one by one.

@@ -15,7 +15,7 @@ use crate::arch::{PageSize, PhysicalAddress};
 const NEXT: usize = 0;
 /// The word with the run's end.
 const END: usize = 1;
-/// What `NEXT` holds in the last run: no page begins there.
+/// The value of `NEXT` in the last run: no page begins there.
 const NONE: u64 = u64::MAX;
 
 /// Free pages from `start` to `end`.

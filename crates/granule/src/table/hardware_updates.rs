@@ -22,7 +22,7 @@ const UNGROUP: BitChange = BitChange {
     set: 0,
 };
 
-/// What hardware noted in the members of a group.
+/// The notes of hardware in the members of a group.
 struct Noted {
     /// Whether any member has the access flag.
     accessed: bool,
@@ -33,8 +33,8 @@ struct Noted {
 }
 
 impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
-    /// What hardware noted in any member of a group holds for all (RXDPXQ): the change of one
-    /// member that gives it that.
+    /// Returns the change of one member that gives it the notes of all members of its group: a
+    /// note in any member holds for all (RXDPXQ).
     pub(super) fn gathering(
         &self,
         table: PhysicalAddress,

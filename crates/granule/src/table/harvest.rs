@@ -100,10 +100,10 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// A leaf or contiguous group that an end of the range cuts counts as a whole: its run extends
     /// beyond the range. A group has the note if any of its members has it (RXDPXQ).
     ///
-    /// `found` is called before the invalidation, so CPUs may still write to a page that it is told
-    /// of. It must only remember the pages. What they hold may be read after this method has
+    /// `found` is called before the invalidation, so CPUs may still write to a page that it
+    /// gets. It must only remember the pages. Their content may be read after this method has
     /// returned. If it panics, the invalidation still follows, and the notes that were cleared and
-    /// not yet told are lost.
+    /// not yet reported are lost.
     ///
     /// # Errors
     ///

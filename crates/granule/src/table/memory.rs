@@ -60,7 +60,7 @@ impl BitChange {
     }
 }
 
-/// What some bits of a descriptor must be.
+/// The required value of some bits of a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BitPattern {
     /// The bits to compare.

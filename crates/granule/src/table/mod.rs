@@ -429,7 +429,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         }
     }
 
-    /// The table or the page that a valid entry leads to, which is no block.
+    /// The table or the page that a valid entry leads to, which is not a block.
     #[cfg(feature = "space")]
     #[inline(always)]
     pub(crate) const fn output(&self, entry: Descriptor) -> PhysicalAddress {

@@ -442,7 +442,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         pending.flushed();
     }
 
-    /// What has to be invalidated for stale changes.
+    /// Returns the invalidation that stale changes need.
     #[inline(always)]
     pub(super) const fn invalidation(&self, pending: &Pending) -> Invalidation {
         Invalidation {

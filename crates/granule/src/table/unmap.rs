@@ -15,7 +15,7 @@ pub(super) const CLEAR: BitChange = BitChange {
     set: 0,
 };
 
-/// What happens to tables that an unmap leaves without entries.
+/// The treatment of tables that an unmap leaves without entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "a table stays or goes")]
 pub enum EmptyTables {

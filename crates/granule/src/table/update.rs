@@ -115,8 +115,8 @@ pub(super) fn update_alike_private(
 /// The entries of a live table that change together: on arm64 as many as fit in registers.
 pub(super) const LIVE_CHUNK: usize = if cfg!(target_arch = "aarch64") { 8 } else { 64 };
 
-/// What an entry is that hardware does not update: with the access flag and without the dirty
-/// modifier, or not valid.
+/// The pattern of an entry that hardware does not update: with the access flag and without the
+/// dirty modifier, or not valid.
 const fn settled(change: BitChange) -> BitPattern {
     if change.of & Descriptor::VALID != 0 {
         BitPattern {

@@ -91,7 +91,7 @@ pub(super) struct LeftOut<W> {
     pub why: W,
 }
 
-/// What a walk reads from.
+/// The source that a walk reads.
 pub(super) trait Source {
     /// The stage of the tables.
     type Stage: Stage;
@@ -245,7 +245,7 @@ pub(super) fn visit_tree<S: Source, B, const RUNS: bool>(
 }
 
 /// Visits the entries of a table between two offsets, in runs if `RUNS`. A table that the source
-/// leaves out is told once, and the visit goes on behind it.
+/// leaves out is reported once, and the visit goes on behind it.
 fn visit_table<S: Source, B, const RUNS: bool>(
     source: &S,
     table: PhysicalAddress,
@@ -275,7 +275,7 @@ fn visit_table<S: Source, B, const RUNS: bool>(
             if RUNS && kind == Kind::Leaf {
                 let most = size.entries() - index;
                 let in_range = (to - first).div_ceil(bytes) as usize;
-                // Beyond this limit the addition carries into bits that are no address (with
+                // Beyond this limit the addition carries into bits that are not an address (with
                 // TCR.DS from bit 49 into GP), and an unrelated leaf would look like the next
                 // one.
                 let rest = (1 << OUTPUT_RUN_SHIFT) - (output.0 & ((1 << OUTPUT_RUN_SHIFT) - 1));

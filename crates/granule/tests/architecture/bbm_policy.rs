@@ -220,7 +220,7 @@ fn the_reason_is_one_line_for_people() {
     for (text, expected) in [
         (
             text(&[known], &SYSTEM),
-            "BBM level 3: the CPU says 2, but is a Neoverse-V3 and takes no TLB conflict aborts",
+            "BBM level 3: the CPU reports 2, but is a Neoverse-V3 and takes no TLB conflict aborts",
         ),
         (
             text(&[known], &low),

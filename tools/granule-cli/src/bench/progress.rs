@@ -8,7 +8,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::series::Benchmark;
 
-/// A bar of `steps` steps; hidden if standard error is no terminal.
+/// A bar of `steps` steps; hidden if standard error is not a terminal.
 pub(crate) fn bar(steps: u64) -> ProgressBar {
     let bar = ProgressBar::new(steps);
     let style = "{bar:24} {percent:>3} %  {elapsed} gone, {eta} left  {msg}";
@@ -20,7 +20,7 @@ pub(crate) fn bar(steps: u64) -> ProgressBar {
 }
 
 /// A progress bar on standard error for boots that are made one after the other, which follows their
-/// consoles; hidden if standard error is no terminal.
+/// consoles; hidden if standard error is not a terminal.
 #[derive(Debug)]
 pub struct Bar {
     bar: ProgressBar,

@@ -1,5 +1,5 @@
 //! The skeleton of every benchmark that boots: a series of boots, one for each [`Cell`](Benchmark::Cell),
-//! of which finished ones are kept, and one that measured something else than was asked is refused.
+//! of which finished ones are kept, and one that measured something else than was requested is refused.
 
 use std::fmt::Write as _;
 use std::io;
@@ -19,7 +19,7 @@ use crate::result::{Boot, Outcome};
 pub trait Benchmark {
     /// One boot to make.
     type Cell: Copy;
-    /// What [`check`](Self::check) found: what boots need besides the options.
+    /// The files that [`check`](Self::check) found: boots need them besides the options.
     type Files;
     /// The measurement of one boot, where it is more than the kernel's record.
     type Figures;
@@ -70,7 +70,7 @@ pub trait Benchmark {
     ///
     /// # Errors
     ///
-    /// One line if the boot measured something else than was asked, or not everything.
+    /// One line if the boot measured something else than was requested, or not everything.
     fn figures(
         &self,
         cell: &Self::Cell,
@@ -94,11 +94,11 @@ pub trait Benchmark {
 /// A finished boot.
 #[derive(Debug)]
 pub struct Row<C, F> {
-    /// What was asked for.
+    /// The request.
     pub cell: C,
     /// The boot.
     pub boot: Boot,
-    /// What was measured, if the boot is ok.
+    /// The measurement, if the boot is ok.
     pub figures: Option<F>,
 }
 
@@ -161,7 +161,7 @@ pub fn run_by<B: Benchmark>(
         let boot = boot(&request, bar);
         let interrupted = interrupt.load(Ordering::Relaxed);
         if interrupted && !boot.is_ok() {
-            // The boot was cut short: its counts are no result.
+            // The boot was cut short: its counts are not a result.
             return Ok(Done { rows, interrupted });
         }
         let row = judged(bench, &files, *cell, boot);
@@ -182,7 +182,7 @@ pub fn run_by<B: Benchmark>(
 }
 
 /// A boot with its figures. A kernel that falls back reports it and boots well, but measures something else
-/// than was asked: that is no result.
+/// than was requested: that is not a result.
 pub(super) fn judged<B: Benchmark>(
     bench: &B,
     files: &B::Files,

@@ -45,13 +45,13 @@ impl Qemu {
     }
 }
 
-/// How a boot ended.
+/// The end of a boot.
 #[derive(Serialize, JsonSchema)]
 pub(super) struct Ended {
     /// Outcome as of `granule boot`; also `refused` if a kernel or program did or measured something else than was
-    /// asked for, or not everything.
+    /// requested, or not everything.
     outcome: Outcome,
-    /// Why the outcome is not `ok`; else null.
+    /// Reason why the outcome is not `ok`; else null.
     reason: Option<String>,
 }
 

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 pub const TICK: Duration = Duration::from_millis(50);
 
 /// The most time that one look counts as sleep. The looking thread may have waited for a core
-/// itself, and nothing is known of the child in that time.
+/// itself, and nothing was seen of the child in that time.
 const LONGEST_SLEEP: Duration = Duration::from_millis(100);
 
 /// The unit of CPU time in `/proc`: `USER_HZ`, which Linux fixes at 100 for all programs.

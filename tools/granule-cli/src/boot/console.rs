@@ -4,7 +4,7 @@
 use crate::result::record::{self, LONGEST_LINE};
 
 const PREFIX: &[u8] = record::PREFIX.as_bytes();
-/// How much of the console's end is kept.
+/// The bytes of the console's end that are kept.
 const KEPT: usize = 4 << 20;
 
 enum LinePlace {

@@ -1,5 +1,5 @@
-//! A boot through firmware: the firmware's file, the disk that it boots from, and what is typed at its
-//! prompt. Where firmware is on the host is in [`crate::firmware`].
+//! A boot through firmware: the firmware's file, the disk that it boots from, and the lines to type at
+//! its prompt. Where firmware is on the host is in [`crate::firmware`].
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,10 +13,10 @@ use crate::image::Image;
 use crate::loader::{self, Entry, Loader};
 use crate::request::{Firmware, Request};
 
-/// What QEMU needs beside the machine.
+/// The files and lines of a boot through firmware, beside the machine.
 #[derive(Debug)]
 pub(super) struct Prepared {
-    /// What QEMU starts.
+    /// The firmware, which QEMU starts.
     pub(super) file: PathBuf,
     /// The disk, and how it is attached; without one QEMU hands the kernel to the firmware.
     pub(super) disk: Option<(PathBuf, Bus)>,

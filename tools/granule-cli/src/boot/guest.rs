@@ -34,7 +34,7 @@ const LONGEST_SOCKET_DIR: usize = 90;
 /// A parked kernel that has found a console also prints its reason there and powers off: this is
 /// the time for that.
 const LAST_WORDS: Duration = Duration::from_secs(1);
-/// QEMU ends at once when it is told to quit; up to some version its `monitor_cleanup` may wait for
+/// QEMU ends at once at the command to quit; up to some version its `monitor_cleanup` may wait for
 /// ever.
 const POWER_OFF: Duration = Duration::from_secs(1);
 /// More than the time to read a boot record once more.
@@ -53,7 +53,7 @@ pub(crate) enum End {
     TimedOut,
     /// The prompt appeared again after the last line that was typed, which this is.
     CameBack(String),
-    /// The boot record says that the kernel parked for good.
+    /// The kernel parked for good, by its boot record.
     Parked(BootRecord),
     /// The user interrupted the run.
     Interrupted,
@@ -79,7 +79,7 @@ pub(crate) struct Plan<'a> {
     pub(crate) watch: Option<(UnixListener, Watch)>,
     /// Offset of the boot record in the next kernel's image, if there is such a kernel and record.
     pub(crate) next_boot_record: Option<u64>,
-    /// What is typed at the firmware's prompt.
+    /// The lines to type at the firmware's prompt.
     pub(crate) lines: Vec<String>,
     /// The time limit on the guest's own clock.
     pub(crate) timeout: Duration,
@@ -189,7 +189,7 @@ pub(crate) fn run(plan: Plan<'_>, sink: &mut dyn Write, interrupt: &AtomicBool) 
             break End::Exited(status);
         }
         if seen.powered_off && now - *powered_off.get_or_insert(now) >= POWER_OFF {
-            // The guest's result is known; do not wait for QEMU's own exit.
+            // The guest's result is there; do not wait for QEMU's own exit.
             break End::Exited(ExitStatus::default());
         }
         if let Some(record) = seen.parked()
@@ -262,7 +262,7 @@ pub(crate) fn end_with_us(command: &mut Command) {
     // an error as a number, without allocating or locking.
     unsafe {
         command.pre_exec(|| {
-            // QEMU asks for huge pages for the guest's RAM, and a host that grants them gives 2 MiB
+            // QEMU requests huge pages for the guest's RAM, and a host that grants them gives 2 MiB
             // for each page that the guest touches: a guest that touches a few thousand pages of
             // half a terabyte would take gigabytes. A host without the call has no such pages.
             let _ = rustix::thread::disable_transparent_huge_pages(true);
@@ -285,7 +285,7 @@ impl Drop for Guest {
     }
 }
 
-/// What is typed on the guest's console.
+/// The input to the guest's console.
 struct Keyboard {
     typist: Typist,
     stdin: Option<ChildStdin>,
@@ -358,7 +358,7 @@ impl<'a> Seen<'a> {
                 }
                 return ended;
             }
-            // A record that was read at the previous kernel's address says nothing about this one.
+            // A record that was read at the previous kernel's address is not about this one.
             Event::Sight(Sight::Record(at, record)) if self.place.get() == Some(at) => {
                 self.boot_record = record.ok().or(self.boot_record.take());
             }

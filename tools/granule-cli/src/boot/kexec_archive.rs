@@ -78,7 +78,7 @@ pub(crate) fn write(
 }
 
 /// Checks that the archive fits into RAM where QEMU's `-kernel` puts it; QEMU's own error would not
-/// say why.
+/// give the reason.
 fn fits(archive: &Initramfs, request: &Request) -> Result<(), String> {
     let room = request.memory - (request.memory / 2).min(QEMU_BEFORE_INITRD);
     let bytes = archive.len() as u64;
@@ -109,7 +109,7 @@ fn read(option: &str, path: &Path) -> Result<Vec<u8>, String> {
     let complain = |what: String| format!("{option} {}: {what}", path.display());
     let metadata = fs::metadata(path).map_err(|error| complain(error.to_string()))?;
     if !metadata.is_file() {
-        return Err(complain("is no regular file".into()));
+        return Err(complain("is not a regular file".into()));
     }
     if metadata.len() > MOST_BYTES {
         return Err(complain(format!(
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn where_the_program_is_missing_is_told_with_what_builds_it() {
+    fn a_missing_program_is_named_with_what_builds_it() {
         let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
         let folders = dirs.each_ref().map(|dir| dir.path().to_owned());
         let line = program_in(&folders).unwrap_err();

@@ -244,7 +244,7 @@ fn try_boot(
             Err(error) if boot.is_ok() => {
                 boot.outcome = Outcome::Refused;
                 boot.reason = Some(format!(
-                    "the kernel said ok, but there is no trace: {error}"
+                    "the kernel reported ok, but there is no trace: {error}"
                 ));
             }
             Err(_) => (),
@@ -386,6 +386,6 @@ fn length(path: &Path, option: &str) -> Result<u64, Stop> {
     if metadata.is_file() {
         Ok(metadata.len())
     } else {
-        Err(complain("is no regular file".into()))
+        Err(complain("is not a regular file".into()))
     }
 }

@@ -73,9 +73,9 @@ fn timeout_reason(run: &Run, timeout: Duration) -> String {
     if !last.has_ended()
         && let Some(reason) = last.reason()
     {
-        line += &format!("; the kernel had said: {reason}");
+        line += &format!("; the kernel had reported: {reason}");
     } else if let Some(panic) = linux_panic(&run.console).filter(|_| has_left) {
-        line += &format!("; the next kernel had said: {panic}");
+        line += &format!("; the next kernel had reported: {panic}");
     } else if let Some(record) = &run.boot_record {
         line += &format!("; {}{}", who(silent(run)), record.progress());
         if record.has_reason() {
@@ -97,7 +97,7 @@ fn exited(run: &Run, next: Option<Next>, status: ExitStatus) -> (Outcome, Option
     let bad = |outcome, reason: String| (outcome, Some(reason));
     let qemus_line = qemu::first_error(&run.stderr);
     if !status.success() {
-        let line = qemus_line.unwrap_or_else(|| "and did not say why".into());
+        let line = qemus_line.unwrap_or_else(|| "it printed no error".into());
         // A guest that never printed a byte was most likely never started.
         if status.code().is_some() && run.console.is_empty() && run.records.count() == 0 {
             return bad(Outcome::Refused, format!("QEMU: {line}"));
@@ -143,16 +143,16 @@ fn exited(run: &Run, next: Option<Next>, status: ExitStatus) -> (Outcome, Option
     } else if next.is_some() && run.records.count() == 1 {
         return bad(
             Outcome::GuestExit,
-            "the kernel did not leave for the next one; does it know kexec?".into(),
+            "the kernel did not leave for the next one; does it support kexec?".into(),
         );
     }
     (Outcome::Ok, None)
 }
 
-/// The reason why a kernel's end is not ok, if there is one. If the kernel was `asked` to load
-/// another one, refused it, and the program gave up, that refusal is the reason.
-fn not_well(record: &RecordLines, asked: bool) -> Option<(Outcome, String)> {
-    let told = || {
+/// The reason why a kernel's end is not ok, if there is one. If it was `requested` to load another
+/// kernel, refused that, and the program gave up, the refusal is the reason.
+fn not_well(record: &RecordLines, requested: bool) -> Option<(Outcome, String)> {
+    let reason = || {
         record
             .reason()
             .map_or_else(|| "the kernel gave no reason".into(), str::to_owned)
@@ -161,7 +161,7 @@ fn not_well(record: &RecordLines, asked: bool) -> Option<(Outcome, String)> {
         _ if !record.has_ended() => {
             let line = match record.reason() {
                 Some(reason) => {
-                    format!("the guest ended without `@granule end`; it had said: {reason}")
+                    format!("the guest ended without `@granule end`; it had reported: {reason}")
                 }
                 None => "the guest ended without `@granule end`".into(),
             };
@@ -173,7 +173,8 @@ fn not_well(record: &RecordLines, asked: bool) -> Option<(Outcome, String)> {
         }
         Some(KernelOutcome::Ok) => {
             let fault = record.faults().first()?;
-            let line = format!("the kernel said ok, but its record cannot be understood: {fault}");
+            let line =
+                format!("the kernel reported ok, but its record cannot be understood: {fault}");
             return Some((Outcome::GuestExit, line));
         }
         Some(KernelOutcome::Panic) => Outcome::Panic,
@@ -181,13 +182,13 @@ fn not_well(record: &RecordLines, asked: bool) -> Option<(Outcome, String)> {
         Some(KernelOutcome::SelfCheckFailed) => Outcome::SelfCheckFailed,
         Some(KernelOutcome::GuestExit) => {
             let refused = record.get("kexec.refused").and_then(Value::as_str);
-            if let Some(line) = refused.filter(|_| asked) {
+            if let Some(line) = refused.filter(|_| requested) {
                 return Some((Outcome::Refused, line.to_owned()));
             }
             Outcome::GuestExit
         }
     };
-    Some((outcome, told()))
+    Some((outcome, reason()))
 }
 
 #[cfg(test)]
@@ -262,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_without_a_console_is_told_from_one_that_said_nothing() {
+    fn a_kernel_without_a_console_differs_from_one_that_printed_nothing() {
         let mut bytes = b"GRANULE-BOOTREC\0".to_vec();
         bytes.extend([1_u32, 4, 12, 13].map(u32::to_le_bytes).concat());
         bytes.extend(b"no console: x");
@@ -290,17 +291,17 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_that_never_ends_is_a_timeout_that_says_so() {
+    fn a_panic_that_never_ends_is_a_timeout_with_its_reason() {
         let lines = ["outcome=panic", "reason=no memory"];
         let (what, why) = outcome(&run_of(&lines, End::TimedOut, "", ""));
         assert_eq!(what, Outcome::Timeout);
-        assert_eq!(why, "no end after 60 s; the kernel had said: no memory");
+        assert_eq!(why, "no end after 60 s; the kernel had reported: no memory");
         let silent = outcome(&run_of(&[], End::TimedOut, "", ""));
         assert_eq!(silent.1, "no end after 60 s");
     }
 
     #[test]
-    fn qemus_refusal_is_told_from_qemus_death() {
+    fn qemus_refusal_differs_from_qemus_death() {
         let stderr = "qemu-system-aarch64: unable to find CPU model 'z80'\n";
         let (what, why) = outcome(&run_of(&[], status(1), stderr, ""));
         assert_eq!(
@@ -365,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn a_next_kernel_of_others_is_believed_unless_it_says_that_it_panicked() {
+    fn a_next_kernel_of_others_is_believed_unless_it_reports_a_panic() {
         for next in [Some(Next::Other), None] {
             assert_eq!(left(&[], "Linux version\n", next).0, Outcome::Ok);
             let console = "[    0.5] Kernel panic - not syncing: No init found.\r\nmore\n";
@@ -373,8 +374,8 @@ mod tests {
             assert_eq!(what, Outcome::Panic);
             assert!(why.ends_with("not syncing: No init found."), "{why}");
             // If the next kernel prints a record, the record counts.
-            let told = left(&["outcome=refused", "reason=r", "end"], "", next);
-            assert_eq!(told, (Outcome::Refused, "the next kernel: r".into()));
+            let ended = left(&["outcome=refused", "reason=r", "end"], "", next);
+            assert_eq!(ended, (Outcome::Refused, "the next kernel: r".into()));
         }
     }
 
@@ -407,13 +408,16 @@ mod tests {
     }
 
     #[test]
-    fn a_next_kernel_that_never_ends_is_told_from_the_first() {
+    fn a_next_kernel_that_never_ends_differs_from_the_first() {
         let late =
             |lines: &[&str], console: &str| outcome(&run_of(lines, End::TimedOut, "", console)).1;
         assert!(late(&LEFT, "x").contains("printed no record"));
         assert!(late(&LEFT, "Kernel panic - not syncing: r").contains("syncing: r"));
-        let told = [&LEFT[..], &["outcome=panic", "reason=r"]].concat();
-        assert_eq!(late(&told, ""), "no end after 60 s; the kernel had said: r");
+        let panicked = [&LEFT[..], &["outcome=panic", "reason=r"]].concat();
+        assert_eq!(
+            late(&panicked, ""),
+            "no end after 60 s; the kernel had reported: r"
+        );
         let silent = [&LEFT[..], &["page_size=4096"]].concat();
         assert_eq!(late(&silent, ""), "no end after 60 s");
     }

@@ -13,7 +13,7 @@ const ANY_KEY: &[u8] = b" ";
 /// U-Boot's buffer for a line has 512 bytes in some versions. Longer bootargs take several lines.
 const MOST_CHARS: usize = 200;
 
-/// How U-Boot starts the kernel.
+/// The way in which U-Boot starts the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
     /// As an arm64 Image.

@@ -13,11 +13,11 @@ use super::clock::ProcessClock;
 use super::raw::Layout;
 use crate::request::{KaslrSeed, Request};
 
-/// How to install QEMU, for errors that say it is missing.
+/// The advice to install QEMU, for errors about a missing one.
 const INSTALL: &str = "install it (Debian, Ubuntu: apt install qemu-system-arm; Fedora: dnf install \
                        qemu-system-aarch64; macOS: brew install qemu) or name one with --qemu PATH";
 
-/// How a disk is attached.
+/// The bus that a disk is attached to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Bus {
     /// As a virtio disk.
@@ -26,7 +26,7 @@ pub(crate) enum Bus {
     Usb,
 }
 
-/// How the image gets into the machine.
+/// The way in which the image gets into the machine.
 #[derive(Debug)]
 pub(crate) enum Start<'a> {
     /// QEMU's own loader for arm64 Images, or the one of firmware.
@@ -48,7 +48,7 @@ pub(crate) enum Start<'a> {
         firmware: &'a Path,
         /// The disk, which is not written to.
         disk: &'a Path,
-        /// How it is attached.
+        /// The bus that it is attached to.
         bus: Bus,
     },
     /// Files placed in RAM, entered from flash.
@@ -87,7 +87,7 @@ pub(crate) fn machine_options(request: &Request, machine_extra: &str) -> Vec<OsS
         KaslrSeed::Off | KaslrSeed::Number(_) => "off",
     };
     // acpi=off: ACPI would be a second description of the machine; EDK2 hands over one of both.
-    // dtb-randomness=off: two boots of one request see the same tree, unless it wants random addresses.
+    // dtb-randomness=off: two boots of one request see the same tree, unless it requests random addresses.
     push(&[
         "-machine",
         &format!(
@@ -505,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_qemu_says_how_to_install_it_and_an_impostor_is_found_out() {
+    fn a_missing_qemu_gives_the_advice_to_install_it_and_an_impostor_is_found_out() {
         let line = version(Path::new("/nonexistent/qemu")).unwrap_err();
         assert!(
             line.contains("/nonexistent/qemu") && line.contains("apt install"),

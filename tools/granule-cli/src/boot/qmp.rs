@@ -3,8 +3,8 @@
 //!
 //! A separate thread reads the boot record a few times a second and reports it, and receives the
 //! guest's power-off. QEMU keeps the machine after that, so the thread reads the record's last state
-//! and the trace, and then tells QEMU to end. It does the same when it is told to stop. The thread
-//! ends then, or when QEMU disconnects.
+//! and the trace, and then sends QEMU the command to end. It does the same when `stop` is dropped. The
+//! thread ends then, or when QEMU disconnects.
 //!
 //! A next kernel that parks with its MMU off has only its boot record, which lies in its image. So once a
 //! kernel leaves, the thread looks there (`RecordPlace`).
@@ -122,7 +122,7 @@ impl<'a> Qmp<'a> {
 /// A report of the watcher.
 #[derive(Debug)]
 pub(crate) enum Sight {
-    /// The boot record at that address, or why its bytes are no record.
+    /// The boot record at that address, or why its bytes are not a record.
     Record(u64, Result<BootRecord, String>),
     /// The head of the trace, whose file is written; or why there is no trace.
     Trace(Result<BufferHeader, String>),
@@ -231,7 +231,7 @@ fn save(qmp: &mut Qmp<'_>, trace: &Trace, scratch: &Path) -> Result<BufferHeader
     }
     let header = BufferHeader::new(words).map_err(|error| error.to_string())?;
     if header.room > BufferHeader::room_in(trace.area.bytes) {
-        return Err("the trace's head says that it has more room than it was given".into());
+        return Err("the trace's head gives more room than the trace's area has".into());
     }
     let bytes = head_bytes + header.records * 8 * RECORD_WORDS as u64;
     save_memory(qmp, &trace.file, start, bytes).map_err(gone)?;
@@ -288,7 +288,7 @@ mod tests {
     use std::thread;
 
     /// A QEMU that greets, interrupts with an event, and executes `count` commands before it
-    /// disconnects or powers off. After the power-off the memory says that the kernel finished.
+    /// disconnects or powers off. After the power-off the state in memory is that of a kernel that finished.
     fn fake_qemu(
         socket: &Path,
         memory: Vec<u8>,
@@ -356,7 +356,7 @@ mod tests {
         let mut records = Vec::new();
         watch(&listener, &place, &stopped, |sight| match sight {
             Sight::Record(_, record) => records.push(record.unwrap()),
-            Sight::Trace(_) => panic!("no trace was asked for"),
+            Sight::Trace(_) => panic!("no trace was requested"),
             Sight::PoweredOff => panic!("it only hung up"),
         });
         assert_eq!(records.len(), 2, "it hung up before the last look");

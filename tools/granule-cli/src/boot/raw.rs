@@ -22,7 +22,8 @@ const INITRD_ALIGN: u64 = 64 << 10;
 pub enum LayoutError {
     /// A piece does not fit into RAM at its requested address.
     #[error(
-        "{what} ({start:#x} to {end:#x}) does not lie in RAM, which is {ram_start:#x} to {ram_end:#x}; choose another address or more --memory"
+        "{what} ({start:#x} to {end:#x}) does not lie in RAM, which is {ram_start:#x} to {ram_end:#x}; \
+         choose another address or more --memory"
     )]
     OutsideRam {
         /// The piece.

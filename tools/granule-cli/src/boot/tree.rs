@@ -1,7 +1,7 @@
 //! Device trees on the host: QEMU's own tree for a request, and the properties that we put into
 //! `/chosen`. `granule_boot::tree` reads trees; the crate dtoolkit writes them.
 //!
-//! Trees given with `--dtb` are only read, never edited. A broken one is no error here: the kernel
+//! Trees given with `--dtb` are only read, never edited. A broken one is not an error here: the kernel
 //! must see it unchanged.
 
 use std::process::Command;
@@ -34,7 +34,7 @@ pub fn dump(request: &Request) -> Result<Vec<u8>, String> {
         qemu::run_briefly(command).map_err(|error| qemu::cannot_start(&request.qemu, &error))?;
     let bytes = std::fs::read(&path).map_err(|_| {
         qemu::first_error(&String::from_utf8_lossy(&output.stderr))
-            .unwrap_or_else(|| "QEMU wrote no device tree and did not say why".into())
+            .unwrap_or_else(|| "QEMU wrote no device tree and printed no error".into())
     })?;
     Ok(model(&bytes)?.to_dtb())
 }
@@ -106,7 +106,7 @@ pub(crate) fn with_chosen(
     Ok(tree.to_dtb())
 }
 
-/// Whether the bootargs of an exact tree ask for instruction counts.
+/// Whether the bootargs of an exact tree request instruction counts.
 #[must_use]
 pub fn counts_instructions(dtb: &[u8]) -> bool {
     bootargs(dtb).is_some_and(|text| {

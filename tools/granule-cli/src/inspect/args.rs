@@ -1,5 +1,5 @@
-//! The command lines of `granule dump`, `granule lint` and `granule report`: what they say about sources,
-//! and what each asks for.
+//! The command lines of `granule dump`, `granule lint` and `granule report`: their options for sources, and
+//! those of each.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -20,7 +20,7 @@ attributes, in the Arm manual's words:
   PX PXN, UX UXN     executable by the privileged level, by EL0, or never; X XN where there is one level
   user               EL0 may access
   AF, nG             accessed; belongs to one address space
-  ISH OSH NSH        inner, outer or not shareable; SH-TCR if TCR says it, SH-unknown if a guess cannot
+  ISH OSH NSH        inner, outer or not shareable; SH-TCR if TCR gives it, SH-unknown if a guess cannot
   DBM, GP            hardware may make it writable (dirty state); guarded page (BTI)
   normal-WB ...      the memory type; index-N if MAIR is not known
 Permissions are those that remain after the tables above a leaf have restricted them.
@@ -31,7 +31,7 @@ if there is a difference.";
 /// The text of `granule dump --help` below its options.
 pub const DUMP_EXAMPLES: &str = "\
 Examples:
-  A dump that says itself where its tables are (QEMU's dump-guest-memory, /proc/vmcore, makedumpfile):
+  A dump that records where its tables are (QEMU's dump-guest-memory, /proc/vmcore, makedumpfile):
     granule dump vmcore
 
   A live QEMU that was started with -s:
@@ -93,14 +93,14 @@ Make one page of HTML that shows the page tables of memory dumps or live virtual
 
 The page needs no network and nothing beside it. It has
   a map of each tree, coloured by leaf size or by access. Unmapped gaps are folded, so that each region
-    has a row of its own with its own scale. A click on a cell, or the arrow keys, tell its range, leaf
+    has a row of its own with its own scale. A click on a cell, or the arrow keys, show its range, leaf
     and attributes; Enter or + goes into a row, - goes back, 0 shows everything
   charts: leaf sizes, table memory, and how far a TLB reaches (modelled)
   what `granule lint` finds, with links into the map
   results of benchmarks side by side (--bench)
 
-A source has at most as many cells in the page as --detail says. Beyond, neighbours are put together and
-the page says so; sums stay exact. The same sources give the same bytes.
+A source has at most as many cells in the page as --detail gives. Beyond, neighbours are put together and
+the page notes it; sums stay exact. The same sources give the same bytes.
 
 The exit code is 0, or 3 for bad usage, if a source or a root table cannot be read, and if the page
 cannot be written.";
@@ -118,9 +118,9 @@ Examples:
     granule bench linear-map --json > new.json
     granule report vmcore --bench old.json --bench new.json -o report.html
 
-The options below \"What the source does not say\" are for every source.";
+The options below \"Missing from the source\" are for every source.";
 
-/// Where the tables are.
+/// The place of the tables.
 #[derive(Debug, Args)]
 pub struct SourceArgs {
     /// ELF core, kdump file, raw image (with --base), or a live QEMU: gdb:HOST:PORT, qmp:PATH
@@ -131,11 +131,11 @@ pub struct SourceArgs {
     registers: RegisterArgs,
 }
 
-/// What a source does not say itself.
+/// The data that a source may lack.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "What the source does not say")]
+#[command(next_help_heading = "Missing from the source")]
 struct RegisterArgs {
-    /// Physical address of the first byte of a raw image; other files say it themselves
+    /// Physical address of the first byte of a raw image; other files contain it
     #[arg(long, value_name = "ADDRESS", value_parser = parse_address)]
     base: Option<u64>,
 
@@ -219,7 +219,8 @@ pub struct DumpArgs {
     pub(super) first: u64,
 
     /// Highest address to show
-    #[arg(long = "to", value_name = "ADDRESS", value_parser = parse_address, default_value = "0xffffffffffffffff", hide_default_value = true)]
+    #[arg(long = "to", value_name = "ADDRESS", value_parser = parse_address,
+          default_value = "0xffffffffffffffff", hide_default_value = true)]
     pub(super) last: u64,
 
     /// Show only ranges with all of these words (also: block, page, contiguous, NX)
@@ -231,7 +232,8 @@ pub struct DumpArgs {
     pub(super) without: Vec<String>,
 
     /// Explain one address level by level instead, and why it faults where it does
-    #[arg(long, value_name = "ADDRESS", value_parser = parse_address, conflicts_with_all = ["diff", "with", "without", "first", "last"])]
+    #[arg(long, value_name = "ADDRESS", value_parser = parse_address,
+          conflicts_with_all = ["diff", "with", "without", "first", "last"])]
     pub(super) explain: Option<u64>,
 
     /// Show instead what another source maps differently; the register options are for both
@@ -257,7 +259,7 @@ pub struct LintArgs {
     #[arg(long, value_name = "FILE")]
     pub(super) accept: Option<PathBuf>,
 
-    /// Entries of a TLB, and of a second one: say how much of what is mapped they hold (modelled)
+    /// Entries of a TLB, and of a second one: report how much of the mapped memory they hold (modelled)
     #[arg(long, value_name = "ENTRIES", value_delimiter = ',', value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) tlb: Vec<u64>,
 
@@ -317,7 +319,7 @@ impl ReportArgs {
     }
 }
 
-/// What a range's leaves are, beside the words of their attributes.
+/// The kinds of a range's leaves, beside the words of their attributes.
 pub(super) const KINDS: [&str; 3] = ["block", "page", "contiguous"];
 
 /// A misspelt word would show nothing, or everything.

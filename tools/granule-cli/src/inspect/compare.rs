@@ -37,9 +37,9 @@ struct Difference {
     start: Hex,
     /// Size.
     bytes: u64,
-    /// What the old source has at the first of the addresses; null where it maps nothing.
+    /// Mapping of the old source at the first of the addresses; null where it maps nothing.
     old: Option<String>,
-    /// What the new source has there; null where it maps nothing.
+    /// Mapping of the new source there; null where it maps nothing.
     new: Option<String>,
 }
 
@@ -77,14 +77,14 @@ pub(super) fn run(
     }
     pairs.extend(others.into_iter().map(|tree| (None, Some(tree))));
     let (mut objects, mut number, mut readable) = (Vec::new(), 0, true);
-    let mut said: Vec<String> = old.notes.iter().chain(&new.notes).cloned().collect();
+    let mut lines: Vec<String> = old.notes.iter().chain(&new.notes).cloned().collect();
     for (one, other) in pairs {
         let mut both = [Vec::new(), Vec::new()];
         for ((opened, tree), list) in [(old, one), (new, other)].into_iter().zip(&mut both) {
             if let Some(tree) = tree {
                 let mut note = |line: String| {
                     notes(&line);
-                    said.push(line);
+                    lines.push(line);
                 };
                 let (found, read) = listed(args, opened, tree, &mut note, progress)?;
                 go_on(interrupt)?;
@@ -125,7 +125,7 @@ pub(super) fn run(
         let object = value(Differences {
             schema: Version,
             differences: objects,
-            notes: said,
+            notes: lines,
         });
         writeln!(out, "{object}")?;
     } else if number == 0 {

@@ -38,7 +38,7 @@ pub(crate) struct Listed {
     tail: Tail,
 }
 
-/// What comes before the ranges.
+/// The part before the ranges.
 #[derive(Serialize, JsonSchema)]
 pub(super) struct Head {
     pub(super) schema: Version,
@@ -50,11 +50,11 @@ pub(super) struct Head {
     pub(super) trees: Vec<TreeObject>,
 }
 
-/// What comes behind the ranges.
+/// The part behind the ranges.
 #[derive(Serialize, JsonSchema)]
 pub(super) struct Tail {
     pub(super) totals: TotalsObject,
-    /// What is not known or not shown: tables that cannot be read, that lead to themselves, or that are too many.
+    /// Tables that are left out: those that cannot be read, that lead to themselves, or that are too many.
     pub(super) left_out: Vec<String>,
     /// Lines for people: what the source reports of itself, and what was guessed. Standard error has them too.
     pub(super) notes: Vec<String>,
@@ -72,11 +72,11 @@ pub(super) struct TreeObject {
     page_size: u64,
     /// Bits of address.
     va_bits: u32,
-    /// Bits of output addresses, as TCR or VTCR has them; null if this register is not known.
+    /// Bits of output addresses, as TCR or VTCR has them; null if this register is not given.
     pa_bits: Option<u32>,
     /// Address of the root table.
     root: Hex,
-    /// Where it is known from: `registers`, `options`, `VMCOREINFO`, `the kernel's data`, `a guess`.
+    /// Origin of the address: `registers`, `options`, `VMCOREINFO`, `the kernel's data`, `a guess`.
     origin: String,
 }
 
@@ -113,7 +113,7 @@ struct RangeObject {
     tail: RangeTail,
 }
 
-/// What is the same in many ranges.
+/// The part that many ranges share.
 #[derive(Serialize, JsonSchema)]
 struct RangeTail {
     /// Bytes of one leaf; in a contiguous group of one of its entries.
@@ -128,13 +128,13 @@ struct RangeTail {
     /// - `AF`, `nG`: the access flag is set; the translation belongs to one address space.
     /// - `ISH`, `OSH`, `NSH`, `SH-reserved`: inner, outer, not shareable; the reserved encoding.
     /// - `SH-TCR`: TCR gives the shareability of every leaf (TCR.DS).
-    /// - `SH-unknown`: the root was guessed, so that it is not known which of the two gives it.
+    /// - `SH-unknown`: the root was guessed, so that it is unknown which of the two gives it.
     /// - `DBM`, `GP`: hardware manages the dirty state; guarded page.
     /// - `normal-WB`, `normal-WT`, `normal-NC`, `normal-tagged`, `normal-outer-NC-inner-WB`, ...: Normal memory:
     ///   write-back, write-through, non-cacheable, with allocation tags, different in outer and inner caches.
     /// - `device-nGnRnE`, `device-nGnRE`, `device-nGRE`, `device-GRE`: Device memory.
     /// - `as-stage-1`: stage 2 with FEAT_S2FWB leaves the type to stage 1.
-    /// - `index-N`, `reserved-0xN`: index N of a MAIR that is not known; a reserved encoding. The XS attribute is not
+    /// - `index-N`, `reserved-0xN`: index N of a MAIR that is not given; a reserved encoding. The XS attribute is not
     ///   shown.
     ///
     /// Permissions are those that remain: the tables above a leaf can restrict it (APTable, PXNTable, UXNTable),
@@ -195,7 +195,7 @@ impl TotalsObject {
     }
 }
 
-/// What objects have besides addresses, and the last object. There may be millions of ranges, so an object is
+/// The texts of objects besides addresses, and the last object. There may be millions of ranges, so an object is
 /// put together of pieces.
 pub(super) struct Objects {
     head: String,

@@ -25,10 +25,10 @@ pub fn run(
     interrupt: &Interrupt,
 ) -> Result<u8, Failure> {
     let opened = open(&args.from.source, &args.from.options(), progress, interrupt)?;
-    let mut said = opened.notes.clone();
+    let mut lines = opened.notes.clone();
     let options = Options {
         rules: args.rule.clone(),
-        accepted: accepted(args, &mut said)?,
+        accepted: accepted(args, &mut lines)?,
         most: args.most,
         ..Options::default()
     };
@@ -37,7 +37,7 @@ pub fn run(
     });
     go_on(interrupt)?;
     if linted.beyond_limit > 0 {
-        said.push(format!(
+        lines.push(format!(
             "{} tables were not looked at: a tree has more than {}, or they come again too often",
             linted.beyond_limit, options.most_tables
         ));
@@ -46,11 +46,11 @@ pub fn run(
     let left_out = accepted.uses();
     if let Some(path) = &args.accept {
         let unused = accepted.unused(&args.rule);
-        said.extend(unused.map(|unused| format!("{}: {unused}", path.display())));
+        lines.extend(unused.map(|unused| format!("{}: {unused}", path.display())));
     }
-    said.iter().for_each(|note| notes(note));
+    lines.iter().for_each(|note| notes(note));
     if args.json {
-        writeln!(out, "{}", object(args, &linted, left_out, &said))?;
+        writeln!(out, "{}", object(args, &linted, left_out, &lines))?;
     } else {
         in_words(args, &linted, left_out, out)?;
     }
@@ -62,7 +62,7 @@ pub fn run(
     })
 }
 
-fn accepted(args: &LintArgs, said: &mut Vec<String>) -> Result<Accepted, Failure> {
+fn accepted(args: &LintArgs, lines: &mut Vec<String>) -> Result<Accepted, Failure> {
     let Some(path) = &args.accept else {
         return Ok(Accepted::default());
     };
@@ -70,11 +70,11 @@ fn accepted(args: &LintArgs, said: &mut Vec<String>) -> Result<Accepted, Failure
     let text = std::fs::read_to_string(path)
         .map_err(|error| Failure::Source(format!("{name}: {error}")))?;
     let (accepted, bad) = Accepted::parse(&text);
-    said.extend(bad.iter().map(|bad| format!("{name}: {bad}")));
+    lines.extend(bad.iter().map(|bad| format!("{name}: {bad}")));
     Ok(accepted)
 }
 
-/// How much of what is mapped a TLB holds.
+/// The part of the mapped memory that a TLB holds.
 struct Reach {
     owner: String,
     entries: u64,
@@ -162,13 +162,13 @@ fn count(linted: &Linted, severity: Severity) -> u64 {
 /// The rules:
 /// - `writable-executable` (error; warning at EL0): memory that one privilege may both store to and execute.
 /// - `contiguous` (error): a contiguous group whose valid entries disagree on the hint, outputs or attributes, or
-///   whose output is not aligned. Invalid members, the access flag and the dirty state are no disagreement.
+///   whose output is not aligned. Invalid members, the access flag and the dirty state are not a disagreement.
 /// - `memory-clash` (warning): the same memory with different memory types or shareability, in one tree or in
-///   several of a stage. Allocation hints and tags are no difference.
+///   several of a stage. Allocation hints and tags are not a difference.
 /// - `reserved-bits` (warning): bits that are RES0, and reserved encodings of the kind, shareability and memory
 ///   type.
 /// - `output-size` (error): an address beyond the output size that TCR (IPS, or PS where there is one half) or VTCR
-///   (PS) sets, of trees whose registers are known. A CPU may have fewer physical addresses than that:
+///   (PS) sets, of trees whose registers are given. A CPU may have fewer physical addresses than that:
 ///   ID_AA64MMFR0_EL1.PARange is not looked at.
 /// - `shared-table` (warning): a table that more than one entry leads to, in one tree or in several.
 /// - `loop` (warning): a table that leads to itself.
@@ -205,7 +205,7 @@ pub(super) struct FindingObject {
     bytes: u64,
     /// `info`, `warning`, `error`.
     severity: String,
-    /// What is there, and what it leads to.
+    /// The finding in words, and its consequence.
     text: String,
     /// Whose tables they are.
     owner: String,
@@ -222,7 +222,7 @@ pub(super) struct NotListed {
     findings: u64,
 }
 
-/// How much of what is mapped a TLB holds: what the largest leaves map that fit. In this model an entry holds a leaf
+/// The part of the mapped memory that a TLB holds: that of the largest leaves that fit. In this model an entry holds a leaf
 /// of any size.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Reach")]

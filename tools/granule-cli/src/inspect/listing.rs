@@ -1,4 +1,4 @@
-//! The ranges of one tree that the options of `granule dump` ask for. Nothing is printed here.
+//! The ranges of one tree that the options of `granule dump` select. Nothing is printed here.
 
 use std::io;
 use std::ops::ControlFlow;
@@ -14,7 +14,7 @@ use super::args::DumpArgs;
 use super::{Failure, Progress, Step};
 
 impl DumpArgs {
-    /// Whether a range has the words that are asked for.
+    /// Whether a range has the requested words.
     fn shows(&self, tree: &Tree, range: &Range) -> bool {
         if self.with.is_empty() && self.without.is_empty() {
             return true;
@@ -34,7 +34,7 @@ impl DumpArgs {
     }
 }
 
-/// What a walk of one tree found besides ranges.
+/// The findings of a walk of one tree besides ranges.
 pub(super) struct Walked {
     pub(super) totals: Totals,
     left_out: Vec<LeftOut>,
@@ -53,7 +53,7 @@ impl Walked {
     }
 }
 
-/// The most tables that are left out which are told; a damaged dump may lack very many.
+/// The most left-out tables that are listed; a damaged dump may lack very many.
 const MOST_LEFT_OUT: usize = 1000;
 
 /// Calls `each` for every range of a tree that is to be shown.

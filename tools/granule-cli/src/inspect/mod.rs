@@ -1,7 +1,7 @@
 //! `granule dump`, `granule lint` and `granule report`: other kernels' page tables in words, in JSON and
 //! as a page.
 //!
-//! What tables mean is `granule_inspect`'s business. Here are options, output and exit codes.
+//! The meaning of tables is `granule_inspect`'s business. Here are options, output and exit codes.
 
 pub mod args;
 pub(crate) mod compare;
@@ -24,7 +24,7 @@ use granule_inspect::{Opened, Options};
 /// The exit code for what cannot be read.
 pub const UNREADABLE: u8 = 3;
 
-/// Why a command has no result.
+/// The reasons why a command has no result.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Failure {
@@ -48,21 +48,21 @@ impl From<OpenError> for Failure {
     }
 }
 
-/// How far a command is.
+/// The progress of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(clippy::exhaustive_enums, reason = "a source is searched and walked")]
 pub enum Step {
     /// So many bytes were searched for tables, of at most so many.
     Searched(u64, u64),
-    /// So many tables of a tree were read. How many there are is not known before the end.
+    /// So many tables of a tree were read. Their total is unknown before the end.
     Tables(u64),
 }
 
-/// Who hears of progress.
+/// The receiver of progress.
 pub type Progress<'p> = &'p mut dyn FnMut(Step);
 
-/// What a signal sets, where a signal must not end the program at once: a live machine stands still while
-/// it is read, and has to run again.
+/// The flag that a signal sets, where a signal must not end the program at once: a live machine stands still
+/// while it is read, and has to run again.
 pub type Interrupt = Arc<AtomicBool>;
 
 /// An error if a signal came: what was read since lacks tables.

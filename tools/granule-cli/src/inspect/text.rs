@@ -10,7 +10,7 @@ use granule_inspect::ranges::Range;
 use granule_inspect::totals::Totals;
 use granule_inspect::tree::{Origin, Shape, Tree};
 
-/// What told of a tree, in words.
+/// The origin of a tree, in words.
 pub(super) const fn origin(origin: Origin) -> &'static str {
     match origin {
         Origin::Registers => "registers",
@@ -86,7 +86,7 @@ impl<K: Copy + PartialEq> Known<K> {
     }
 }
 
-/// What lines say besides addresses, and the last line.
+/// The texts of lines besides addresses, and the last line.
 #[derive(Default)]
 pub(super) struct Lines {
     words: Known<(Level, bool, u64)>,

@@ -4,7 +4,7 @@ use clap::ValueEnum;
 
 use super::Request;
 
-/// How the kernel is started.
+/// The way in which the kernel is started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub enum Firmware {
     /// By QEMU itself, or by instructions in flash.
@@ -123,43 +123,48 @@ mod tests {
 
     #[test]
     fn what_does_not_go_together_is_named_in_one_line() {
-        let told = |firmware, change: &dyn Fn(&mut Request)| {
+        let check = |firmware, change: &dyn Fn(&mut Request)| {
             let mut request = Request {
                 firmware,
                 ..Request::default()
             };
             change(&mut request);
-            let told = request.check();
-            assert!(told.as_ref().err().is_none_or(|line| !line.contains('\n')));
-            told
+            let result = request.check();
+            assert!(
+                result
+                    .as_ref()
+                    .err()
+                    .is_none_or(|line| !line.contains('\n'))
+            );
+            result
         };
         let acpi = |request: &mut Request| request.acpi = true;
         let loader = |request: &mut Request| request.loader = Some("g".into());
         let file = |request: &mut Request| request.firmware_file = Some("f".into());
         for firmware in Firmware::value_variants() {
             let firmware = *firmware;
-            assert_eq!(told(firmware, &|_| ()), Ok(()));
-            assert_eq!(told(firmware, &acpi).is_ok(), firmware.is_edk2());
-            assert_eq!(told(firmware, &loader).is_ok(), firmware.has_loader());
+            assert_eq!(check(firmware, &|_| ()), Ok(()));
+            assert_eq!(check(firmware, &acpi).is_ok(), firmware.is_edk2());
+            assert_eq!(check(firmware, &loader).is_ok(), firmware.has_loader());
             let is_direct = firmware == Firmware::Direct;
-            assert_eq!(told(firmware, &file).is_ok(), !is_direct);
+            assert_eq!(check(firmware, &file).is_ok(), !is_direct);
             let placed = |request: &mut Request| request.load_address = Some(4 << 30);
-            assert_eq!(told(firmware, &placed).is_ok(), is_direct);
+            assert_eq!(check(firmware, &placed).is_ok(), is_direct);
             for text in ["a'b", "a\"b", "a\\b", "a\nb"] {
                 let append = |request: &mut Request| request.append = Some(text.into());
                 let quotes = !matches!(firmware, Firmware::Direct | Firmware::Uefi);
-                assert_eq!(told(firmware, &append).is_err(), quotes, "{text:?}");
+                assert_eq!(check(firmware, &append).is_err(), quotes, "{text:?}");
             }
         }
         let disk = |request: &mut Request| request.disk = Some("d".into());
-        assert_eq!(told(Firmware::Uefi, &disk), Ok(()));
-        assert!(told(Firmware::Grub, &disk).is_err());
+        assert_eq!(check(Firmware::Uefi, &disk), Ok(()));
+        assert!(check(Firmware::Grub, &disk).is_err());
         let worded = |request: &mut Request| {
             request.disk = Some("d".into());
             request.append = Some("x".into());
         };
-        assert!(told(Firmware::Uefi, &worded).is_err());
-        let line = told(Firmware::UBoot, &acpi).unwrap_err();
+        assert!(check(Firmware::Uefi, &worded).is_err());
+        let line = check(Firmware::UBoot, &acpi).unwrap_err();
         assert!(line.starts_with("--acpi: ") && line.contains("--firmware u-boot: take uefi"));
     }
 }

@@ -14,7 +14,7 @@ pub struct Kexec {
     pub initrd: Option<PathBuf>,
     /// The next kernel's command line, appended to the words made from the other fields.
     pub append: Option<String>,
-    /// The page size to ask the next kernel for.
+    /// The page size to request of the next kernel.
     pub page_size: Option<PageSize>,
     /// Whether to load no segment at its destination, so that everything is copied.
     pub copy: bool,
@@ -33,7 +33,7 @@ impl Kexec {
         self.uncached.then(|| UNCACHED.into())
     }
 
-    /// The next kernel's command line. Words that only our kernels know are left out for others
+    /// The next kernel's command line. Words that only our kernels parse are left out for others
     /// (`ours`).
     pub(crate) fn bootargs(&self, ours: bool, counted: bool) -> String {
         let mut words = Vec::new();

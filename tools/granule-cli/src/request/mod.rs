@@ -18,7 +18,7 @@ pub use self::kexec::Kexec;
 use crate::sizes::show_size;
 use crate::trace_area::TraceArea;
 
-/// A page size the kernel can be asked for.
+/// A page size that can be requested of the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum PageSize {
     /// 4 KiB.
@@ -32,7 +32,7 @@ pub enum PageSize {
     K64,
 }
 
-/// What the kernel may do to permissions after boot.
+/// The changes to permissions that the kernel may make after boot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Rodata {
     /// Nothing is protected.
@@ -45,7 +45,7 @@ pub enum Rodata {
     Full,
 }
 
-/// How the linear map is made: the published strategies, each a step on the one
+/// The strategies for making the linear map: the published ones, each a step on the one
 /// before it, and `direct`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum LinearMap {
@@ -63,7 +63,7 @@ pub enum LinearMap {
     Direct,
 }
 
-/// When the page entries of the published strategies get their barriers.
+/// The place of the barriers for page entries in the published strategies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Barriers {
     /// With each entry.
@@ -167,7 +167,7 @@ pub enum KaslrSeed {
     Off,
     /// A new one for each boot, from QEMU.
     Random,
-    /// This one. 0 is no seed.
+    /// This one. 0 is not a seed.
     Number(u64),
 }
 
@@ -200,9 +200,9 @@ pub struct Request {
     pub image: Option<PathBuf>,
     /// With `image` `None`: look for `target/granule/Image-test`, which has the test hooks.
     pub test_image: bool,
-    /// The page size to ask for.
+    /// The page size to request.
     pub page_size: Option<PageSize>,
-    /// The VA size to ask for, one of [`VA_BITS`].
+    /// The VA size to request, one of [`VA_BITS`].
     pub va_bits: Option<u8>,
     /// RAM in bytes.
     pub memory: u64,
@@ -214,11 +214,11 @@ pub struct Request {
     pub gic: u8,
     /// The exception level the image is entered at, 1 or 2.
     pub el: u8,
-    /// The protection to ask for.
+    /// The protection to request.
     pub rodata: Option<Rodata>,
-    /// The linear-map strategy to ask for.
+    /// The linear-map strategy to request.
     pub linear_map: Option<LinearMap>,
-    /// The barriers to ask for.
+    /// The barriers to request.
     pub linear_map_barriers: Option<Barriers>,
     /// More bootargs, appended to the words made from the other fields.
     pub append: Option<String>,
@@ -246,7 +246,7 @@ pub struct Request {
     pub trace_buffer: Option<u64>,
     /// A file that keeps the machine's RAM for the next boot.
     pub ram_file: Option<PathBuf>,
-    /// What starts the kernel.
+    /// The way in which the kernel is started.
     pub firmware: Firmware,
     /// Whether firmware hands over ACPI tables instead of a device tree.
     pub acpi: bool,
@@ -299,7 +299,7 @@ impl Default for Request {
 }
 
 impl Request {
-    /// The guest's time limit where nobody says another.
+    /// The guest's time limit where none is given.
     pub const TIMEOUT: Duration = Duration::from_secs(60);
 
     /// Whether we place image and tree in RAM ourselves. QEMU's `-kernel` would replace memory
@@ -339,7 +339,7 @@ impl Request {
         words.join(" ")
     }
 
-    /// The RAM reserved for the kernel's trace, if a trace is wanted.
+    /// The RAM reserved for the kernel's trace, if a trace is requested.
     #[must_use]
     pub fn trace_area(&self) -> Option<TraceArea> {
         self.trace.as_ref()?;
@@ -410,7 +410,7 @@ impl Request {
         // can report its address.
         if let Some(address) = self.load_address.filter(|a| !a.is_multiple_of(4)) {
             return Err(format!(
-                "--load-address {address:#x}: instructions are 4-byte aligned (and the kernel asks for 2M)"
+                "--load-address {address:#x}: instructions are 4-byte aligned (and the kernel requests 2M)"
             ));
         }
         if self.kaslr_seed.number().is_some() && self.firmware != Firmware::Direct {

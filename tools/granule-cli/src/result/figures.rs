@@ -9,7 +9,7 @@ use super::hop::Hop;
 use super::payload::{Compared, Payload};
 use super::record::RecordLines;
 
-/// The cost of one kernel's leaving for another, as far as it is known.
+/// The cost of one kernel's leaving for another, as far as it was reported.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Figures {
     /// Page size of the leaving kernel; null if it did not print it.
@@ -37,7 +37,7 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// The figures of the kernels' records; `None` if no kernel left and none was asked to.
+    /// The figures of the kernels' records; `None` if no kernel left and none was requested to.
     pub(crate) fn of(
         boots: &[RecordLines],
         payload: Option<&Payload>,
@@ -53,17 +53,17 @@ impl Figures {
         Some(Self {
             from_page_size: page_size(hop.leaving),
             to_page_size: hop.next.and_then(page_size),
-            bytes_total: hop.said("bytes_total"),
-            bytes_copied: hop.said("bytes_copied"),
-            lines_cleaned: hop.said("lines_cleaned"),
-            dsb: hop.said("dsb"),
+            bytes_total: hop.reported("bytes_total"),
+            bytes_copied: hop.reported("bytes_copied"),
+            lines_cleaned: hop.reported("lines_cleaned"),
+            dsb: hop.reported("dsb"),
             instructions: counted
                 .then(|| hop.instructions("leave", "entry"))
                 .flatten(),
             digest_ok: compared.as_ref().and_then(|compared| match compared {
                 Compared::Same => Some(true),
                 Compared::Differs(_) => Some(false),
-                Compared::Unsaid => None,
+                Compared::Incomplete => None,
             }),
             differs: match compared {
                 Some(Compared::Differs(line)) => Some(line),
@@ -124,12 +124,12 @@ mod tests {
         let stayed = [record(&["page_size=4096", "kexec.refused=no"])];
         assert_eq!(Figures::of(&stayed, None, false), None);
         let payload = Payload::new(vec![1], None, None);
-        let asked = Figures::of(&stayed, Some(&payload), false);
-        assert_eq!(asked, Some(Figures::default()));
+        let refused = Figures::of(&stayed, Some(&payload), false);
+        assert_eq!(refused, Some(Figures::default()));
     }
 
     #[test]
-    fn counts_that_run_backwards_are_no_instructions() {
+    fn counts_that_run_backwards_are_not_instructions() {
         let odd = |entry: &str, hz: &str| {
             let next = record(&["kexec.count.leave=9", entry, hz]);
             Figures::of(&[leaving(), next], None, true)

@@ -18,7 +18,7 @@ use crate::json::{Hex, optional};
 pub(crate) struct Guest {
     /// Page size chosen at boot, in bytes.
     page_size: Option<u64>,
-    /// Where the choice came from: `command-line`, `machine-table`, `build-default` or `fallback`.
+    /// Source of the choice: `command-line`, `machine-table`, `build-default` or `fallback`.
     page_size_source: Option<String>,
     /// Bits of a virtual address.
     va_bits: Option<u64>,
@@ -44,7 +44,7 @@ pub(crate) struct Guest {
     cpus: Option<u64>,
     /// CPUs that the device tree names.
     cpus_expected: Option<u64>,
-    /// Why CPUs are not up, one line each; one line for all CPUs beyond a limit, and a count after 31 lines;
+    /// Reasons why CPUs are not up, one line each; one line for all CPUs beyond a limit, and a count after 31 lines;
     /// empty if all are up.
     cpu_mismatch: Option<Vec<String>>,
     /// One object for each CPU that is up, ascending. Under `arm64.fake_cpu=` the values are the pretended ones.
@@ -82,7 +82,7 @@ pub(crate) struct BbmLevel {
 #[derive(JsonSchema)]
 #[schemars(transform = optional)]
 struct BbmMore {
-    /// Why `used` is what it is: one line.
+    /// Reason for `used`: one line.
     why: String,
 }
 
@@ -130,15 +130,15 @@ struct Driver {
 #[derive(JsonSchema)]
 #[schemars(extend("additionalProperties" = true))]
 pub(crate) struct LinearMap {
-    /// How the kernel made it: `direct`, or a published way: `base`, `no-cont-remap`, `batch-barriers`,
+    /// Strategy that made it: `direct`, or a published way: `base`, `no-cont-remap`, `batch-barriers`,
     /// `no-alloc-remap`, `lazy-unmap`.
     strategy: Option<String>,
     /// Whether a published way issues barriers for each page entry (`entry`) or each table (`table`); always
     /// `table` for `direct`.
     barriers: Option<String>,
-    /// What is protected: `off`, `noalias`, `on`, `full`.
+    /// Protection: `off`, `noalias`, `on`, `full`.
     rodata: Option<String>,
-    /// RAM the kernel knows of, in bytes.
+    /// RAM that was described to the kernel, in bytes.
     ram_bytes: Option<u64>,
     /// RAM the map reaches, in bytes.
     mapped_bytes: Option<u64>,
@@ -167,7 +167,7 @@ pub(crate) struct LinearMap {
 #[derive(JsonSchema)]
 #[schemars(transform = optional)]
 struct LinearMapMore {
-    /// Why `instructions` is null although the count was asked for.
+    /// Reason why `instructions` is null although the count was requested.
     not_counted: String,
     /// Whether the kernel split all blocks because a CPU came up that allows no live splits. `leaves`, `tables`,
     /// `table_bytes` and the `self_check` keys then describe the map of pages, the other counts the making of
@@ -195,7 +195,7 @@ struct More {
     /// `efi` if the device tree names the system table of EFI firmware, which started this kernel or one before
     /// it; else `none`.
     firmware: String,
-    /// What describes CPUs, interrupt controller, timer and console: `device-tree`, or `acpi` for ACPI's tables.
+    /// Description of CPUs, interrupt controller, timer and console: `device-tree`, or `acpi` for ACPI's tables.
     described_by: String,
     efi: Efi,
     kaslr: Kaslr,
@@ -290,7 +290,7 @@ struct Persist {
     last_page_size: u64,
     /// Whether the linear map equals that of the previous boot with the same page size.
     same_linear_map: bool,
-    /// Why that is unknown: there was no previous boot, it ran with another page size, or its data is corrupted.
+    /// Reason why that is unknown: there was no previous boot, it ran with another page size, or its data is corrupted.
     linear_map_refused: String,
 }
 
@@ -371,7 +371,7 @@ pub(crate) struct Kexec {
     printed: KexecPrinted,
 }
 
-/// What a kernel printed of kexec, if it left or was started by another kernel (docs/boot-record.md).
+/// The keys of kexec that a kernel printed, if it left or was started by another kernel (docs/boot-record.md).
 #[derive(JsonSchema)]
 #[schemars(transform = optional, extend("additionalProperties" = true))]
 struct KexecRecord {
@@ -398,17 +398,17 @@ struct KexecPrinted {
     tlbi: u64,
     /// Whether the MMU was off while bytes were copied.
     uncached: bool,
-    /// Readings of the counter: `call` when leaving was asked for, `leave` just before the relocation code, `entry`
+    /// Readings of the counter: `call` when leaving was requested, `leave` just before the relocation code, `entry`
     /// at this kernel's entry, `console` just before its first line, `up` before its first process; and `hz`, its
     /// ticks a second.
     count: BTreeMap<String, u64>,
     /// Segments `kernel`, `initrd` and `tree`: `start`, where each is, its `bytes`, and their `digest` when it was
     /// loaded.
     segment: Map<String, Value>,
-    /// What arrived: `bytes` and `digest` of segments, with `granule.kexec=digest`.
+    /// Segments after arrival: `bytes` and `digest`, with `granule.kexec=digest`.
     arrived: Map<String, Value>,
-    /// What the relocation will do, of a kernel that leaves.
+    /// Plan of the relocation, of a kernel that leaves.
     leaving: Map<String, Value>,
-    /// Why a next kernel was not loaded or not started.
+    /// Reason why a next kernel was not loaded or not started.
     refused: String,
 }

@@ -31,9 +31,9 @@ impl<'a> Hop<'a> {
         self.next?.get(&format!("kexec.{key}")).and_then(number)
     }
 
-    /// A number that either kernel reported. The next kernel knows more, but one that is not ours
+    /// A number that either kernel reported. The next kernel reports more, but one that is not ours
     /// reports nothing.
-    pub(super) fn said(&self, key: &str) -> Option<u64> {
+    pub(super) fn reported(&self, key: &str) -> Option<u64> {
         let leaving = || self.leaving.get(&format!("kexec.leaving.{key}"));
         self.arrived(key).or_else(|| leaving().and_then(number))
     }
@@ -57,7 +57,7 @@ pub(crate) fn number(value: &Value) -> Option<u64> {
     match value {
         Value::String(text) => {
             let digits = text.strip_prefix("0x")?;
-            // The standard library accepts a sign, which is no digit.
+            // The standard library accepts a sign, which is not a digit.
             let plain = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
             plain.then(|| u64::from_str_radix(digits, 16).ok())?
         }

@@ -12,7 +12,7 @@ use crate::json::{Version, value};
 
 /// Result of `granule boot --json`: exactly one object, on one line of standard output, whether the boot went
 /// well or not. The guest's console goes to standard error. Only for a command line that cannot be parsed (an
-/// unknown option, a size that is no size) there is no object, but a line on standard error, and the exit code
+/// unknown option, a malformed size) there is no object, but a line on standard error, and the exit code
 /// is 2.
 ///
 /// Every key that is required is always there, and null if its value is unknown; a guest that never printed its
@@ -48,7 +48,7 @@ pub(crate) struct Object {
     /// Record lines of all kernels that could not be understood, each with what was expected; empty when all is
     /// well.
     record_faults: Vec<String>,
-    /// Trace that was written (docs/trace-format.md); null if none was asked for, or it could not be written.
+    /// Trace that was written (docs/trace-format.md); null if none was requested, or it could not be written.
     trace: Option<Trace>,
     /// Each kernel that printed a record, in order.
     #[schemars(with = "Vec<One>")]
@@ -89,8 +89,8 @@ struct Qemu {
     version: Option<String>,
     /// Text of `--cpu`.
     cpu: String,
-    /// What was to start the kernel, the word of `--firmware`: `direct`, `uefi`, `u-boot`, `u-boot-efi`, `grub`,
-    /// `systemd-boot`.
+    /// Way in which the kernel was to be started, the word of `--firmware`: `direct`, `uefi`, `u-boot`,
+    /// `u-boot-efi`, `grub`, `systemd-boot`.
     firmware: &'static str,
     /// Peak of QEMU's resident host memory, its own code and data included; null if QEMU did not run, or the
     /// host is not Linux.
@@ -126,7 +126,7 @@ struct One {
     #[serde(flatten)]
     #[schemars(with = "Guest")]
     guest: Map<String, Value>,
-    /// How this kernel ended by its own record: `ok`, `panic`, `refused`, `self-check-failed`, `guest-exit` or
+    /// Outcome of this kernel by its own record: `ok`, `panic`, `refused`, `self-check-failed`, `guest-exit` or
     /// null. A kernel that left printed `ok`.
     outcome: Option<&'static str>,
     /// Reason in its record; null if there is none.

@@ -1,5 +1,5 @@
 //! The result of a boot: plain data from the guest's lines, and its reports. This is the lowest
-//! module that knows boots: [`boot`](crate::boot) and the benchmarks are above it.
+//! module with the type of a boot: [`boot`](crate::boot) and the benchmarks are above it.
 
 mod figures;
 pub(crate) mod guest;
@@ -25,7 +25,7 @@ use crate::image::Image;
 use crate::request::{Firmware, Request};
 use crate::trace::TraceFile;
 
-/// How a boot ended. `granule boot` exits with 0 for `ok`, with 2 if the request itself is wrong, and else
+/// Outcome of a boot. `granule boot` exits with 0 for `ok`, with 2 if the request itself is wrong, and else
 /// with 1. The last line on standard error has the same, with and without `--json`: `granule: ok`, or
 /// `granule: OUTCOME: REASON`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
@@ -68,7 +68,7 @@ impl Outcome {
 /// The whole result of a boot that was tried.
 #[derive(Debug)]
 pub struct Boot {
-    /// How it ended.
+    /// Its outcome.
     pub outcome: Outcome,
     /// One line with the reason, unless the outcome is ok.
     pub reason: Option<String>,
@@ -80,7 +80,7 @@ pub struct Boot {
     pub qemu_version: Option<String>,
     /// QEMU's text for the CPU, as requested.
     pub cpu: String,
-    /// What started the kernel.
+    /// The way in which the kernel was started.
     pub firmware: Firmware,
     /// The peak of QEMU's resident host memory.
     pub peak_resident_bytes: Option<u64>,
@@ -88,7 +88,7 @@ pub struct Boot {
     pub record: RecordLines,
     /// The record of each kernel that printed one, in order.
     pub boots: Vec<RecordLines>,
-    /// The cost of leaving for another kernel, if one left or was asked to.
+    /// The cost of leaving for another kernel, if one left or was requested to.
     pub kexec: Option<Figures>,
     /// The last boot record read from the guest.
     pub boot_record: Option<BootRecord>,

@@ -43,7 +43,7 @@ pub(super) enum Compared {
     /// A reported value differs: which, and from what.
     Differs(String),
     /// The reported values agree, but some are missing.
-    Unsaid,
+    Incomplete,
 }
 
 impl Payload {
@@ -80,7 +80,7 @@ impl Payload {
         let arrived = hop.fingerprint("arrived.kernel");
         let prefix = arrived.map(|arrived| {
             let length = usize::try_from(arrived.bytes).unwrap_or(usize::MAX);
-            // An empty prefix would prove nothing, and one longer than the file is no prefix of it.
+            // An empty prefix would prove nothing, and one longer than the file is not a prefix of it.
             let prefix = self.kernel.get(..length).filter(|it| !it.is_empty());
             prefix.map_or(kernel, Fingerprint::of)
         });
@@ -100,13 +100,13 @@ impl Payload {
             ]);
         }
         let mut all = true;
-        for (what, said, expected) in checks {
-            match (said, expected) {
-                (Some(said), Some(expected)) if said == expected => (),
-                (Some(said), Some(expected)) => {
+        for (what, reported, expected) in checks {
+            match (reported, expected) {
+                (Some(reported), Some(expected)) if reported == expected => (),
+                (Some(reported), Some(expected)) => {
                     return Compared::Differs(format!(
                         "{what} has {} bytes with digest {:#018x}, expected {} with {:#018x}",
-                        said.bytes, said.digest, expected.bytes, expected.digest
+                        reported.bytes, reported.digest, expected.bytes, expected.digest
                     ));
                 }
                 _ => all = false,
@@ -115,7 +115,7 @@ impl Payload {
         if all {
             Compared::Same
         } else {
-            Compared::Unsaid
+            Compared::Incomplete
         }
     }
 }
@@ -148,7 +148,7 @@ mod tests {
     }
 
     /// The lines that kernels print when all is well, with numbers in each of their forms.
-    fn said(kernel: &[u8], prefix: usize, disk: &[u8]) -> Vec<String> {
+    fn reported(kernel: &[u8], prefix: usize, disk: &[u8]) -> Vec<String> {
         let line = |key: &str, bytes: usize, digest: u64| {
             vec![
                 format!("kexec.{key}.bytes={bytes}"),
@@ -185,13 +185,18 @@ mod tests {
         let kernel: Vec<u8> = (0..=255).collect();
         let disk = b"a disk";
         let given = Payload::new(kernel.clone(), Some(disk), Some(0));
-        let lines = said(&kernel, 160, disk);
+        let lines = reported(&kernel, 160, disk);
         assert_eq!(compare(&given, &lines), Compared::Same);
         // Each changed line is found, and each missing line is missed.
         for at in 0..lines.len() {
             let mut less = lines.clone();
             less.remove(at);
-            assert_eq!(compare(&given, &less), Compared::Unsaid, "{}", lines[at]);
+            assert_eq!(
+                compare(&given, &less),
+                Compared::Incomplete,
+                "{}",
+                lines[at]
+            );
             let mut other = lines.clone();
             let key = other[at].split_once('=').unwrap().0.to_owned();
             if key == "kexec.segment.tree.bytes" {
@@ -221,9 +226,9 @@ mod tests {
     fn without_a_disk_none_is_expected() {
         let kernel = vec![1; 99];
         let given = Payload::new(kernel.clone(), None, Some(0));
-        let mut lines = said(&kernel, 99, b"");
+        let mut lines = reported(&kernel, 99, b"");
         lines.retain(|line| !line.contains("initrd"));
         assert_eq!(compare(&given, &lines), Compared::Same);
-        assert_eq!(compare(&given, &[]), Compared::Unsaid);
+        assert_eq!(compare(&given, &[]), Compared::Incomplete);
     }
 }

@@ -1,6 +1,6 @@
 //! The console record: the kernel's `@granule KEY=VALUE` lines, as values at JSON paths.
 //!
-//! Only the table of keys here knows the keys, and the JSON object's shape follows from it. A line
+//! Only the table of keys here lists the keys, and the JSON object's shape follows from it. A line
 //! that cannot be parsed is kept as a fault, never dropped: a record with a fault is never `ok`.
 
 use serde_json::{Map, Value};
@@ -298,7 +298,7 @@ fn guess(value: &str) -> Value {
 }
 
 /// Walks to the object that holds the path's last word and creates objects on the way; `None` if
-/// the path runs through a value that is no object.
+/// the path runs through a value that is not an object.
 fn parent<'a, 'p>(
     mut map: &'a mut Map<String, Value>,
     path: &'p str,
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_says_that_there_are_no_more_of_a_list() {
+    fn the_end_completes_a_list() {
         assert_eq!(record(&["outcome=ok"]).get("errata"), None);
         let ended = record(&["end"]);
         assert_eq!(ended.get("errata"), Some(&json!([])));

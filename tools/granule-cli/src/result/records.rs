@@ -53,9 +53,9 @@ impl Records {
     /// before anything else; the last record if none has one.
     #[must_use]
     pub fn ours(&self) -> &RecordLines {
-        let says = |record: &&RecordLines| record.get("page_size").is_some();
+        let has_page_size = |record: &&RecordLines| record.get("page_size").is_some();
         let mut latest_first = [&self.last].into_iter().chain(self.earlier.iter().rev());
-        latest_first.find(says).unwrap_or(&self.last)
+        latest_first.find(has_page_size).unwrap_or(&self.last)
     }
 
     /// The records with at least one line, in order.
@@ -110,13 +110,13 @@ mod tests {
     #[test]
     fn one_kernel_is_one_record_wherever_it_stops() {
         let lines = ["page_size=4096", "outcome=ok", "end"];
-        for said in 0..=lines.len() {
-            let one = records(&lines[..said]);
+        for length in 0..=lines.len() {
+            let one = records(&lines[..length]);
             assert_eq!(
                 (one.iter().count(), one.count()),
-                (1, usize::from(said > 0))
+                (1, usize::from(length > 0))
             );
-            assert_eq!(one.last().has_ended(), said == lines.len());
+            assert_eq!(one.last().has_ended(), length == lines.len());
         }
         assert!(Records::default().into_boots().is_empty());
     }

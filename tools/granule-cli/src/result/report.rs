@@ -147,7 +147,7 @@ mod tests {
     use crate::{Request, boot};
 
     #[test]
-    fn says_what_is_known_and_nothing_else() {
+    fn prints_what_was_reported_and_nothing_else() {
         let mut boot = boot::run(&Request {
             image: Some("/nonexistent".into()),
             ..Request::default()

@@ -49,7 +49,7 @@
     check(`source ${at} has ${segments.length} segments`, segments.length >= map.rows.length);
     const covered = new Set(map.rows.flatMap((row) => row.segments.flatMap((one) => Array.from({ length: one.j - one.i }, (_, k) => one.i + k))));
     same(`cells of source ${at} that are in a row`, covered.size, map.cells.length);
-    same(`a note on what is put together, of source ${at}`, !map.said.hidden, map.cells.length < map.tree.ranges);
+    same(`a note on what is put together, of source ${at}`, !map.remarks.hidden, map.cells.length < map.tree.ranges);
     check(`map ${at} is reached by keys and has a name`, map.map.tabIndex === 0 && map.map.getAttribute("role") && map.map.getAttribute("aria-label"));
   });
   same("findings", all("#findings-in tbody tr").length, expected.findings);
@@ -145,7 +145,7 @@
   };
   check("an address is found", find(expected.device).includes("device-nGnRE"));
   check("an address that is not mapped is reported", find("0xffffff8010000000").includes("not mapped"));
-  check("text that is not an address is reported", find("<b>x").includes("no address") && !map.detail.querySelector("b"));
+  check("text that is not an address is reported", find("<b>x").includes("not an address") && !map.detail.querySelector("b"));
 
   // Another measure.
   const measure = document.querySelector("#benches-in select");

@@ -17,12 +17,12 @@ use crate::request::Request;
 /// The options of `granule bench`.
 #[derive(Debug, Args)]
 pub struct BenchArgs {
-    /// What to measure
+    /// Benchmark to run
     #[command(subcommand)]
     pub what: What,
 }
 
-/// What there is to measure.
+/// The benchmarks.
 #[derive(Debug, Subcommand)]
 pub enum What {
     /// Build the linear map with every strategy and count the cost of each
@@ -42,7 +42,7 @@ pub enum What {
     Tlb(Box<TlbArgs>),
 }
 
-/// How each boot of a benchmark is run, and what is printed.
+/// The options of each boot of a benchmark, and of its output.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct RunArgs {
     /// QEMU to run
@@ -70,14 +70,14 @@ impl RunArgs {
     }
 }
 
-/// The image of a benchmark that boots one alone, and how each boot is run.
+/// The image of a benchmark that boots one alone, and the options of each boot.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct ImageArgs {
     /// Kernel image; default: target/granule/Image here or in a directory above
     #[arg(long, value_name = "FILE")]
     pub image: Option<PathBuf>,
 
-    /// How each boot is run
+    /// The options of each boot
     #[command(flatten)]
     pub run: RunArgs,
 }

@@ -55,11 +55,13 @@ pub struct TlbArgs {
     pub memory: u64,
 
     /// Memory that the program maps
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "64M", conflicts_with_all = ["initrd", "command"])]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "64M",
+          conflicts_with_all = ["initrd", "command"])]
     pub bytes: u64,
 
-    /// How often the program does everything
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=15), conflicts_with_all = ["initrd", "command"])]
+    /// Number of rounds of the program, each of all its work
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=15),
+          conflicts_with_all = ["initrd", "command"])]
     pub rounds: u32,
 
     /// Page size of the kernel that runs; the models have all

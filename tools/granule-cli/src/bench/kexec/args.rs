@@ -81,7 +81,7 @@ pub struct Bench {
     #[arg(long, value_name = "TEXT", default_value = "neoverse-n1")]
     pub cpu: String,
 
-    /// The image, and how each boot is run
+    /// The image, and the options of each boot
     #[command(flatten)]
     pub on: ImageArgs,
 }

@@ -322,7 +322,7 @@ const NANOSECONDS: u128 = 1_000_000_000;
 fn read(cell: &Cell, boot: &Boot) -> Result<Figures, String> {
     let [first, next] = boot.boots.as_slice() else {
         return Err(format!(
-            "{} kernels said something, expected one that leaves and the next",
+            "{} kernels printed a record, expected one that leaves and the next",
             boot.boots.len()
         ));
     };
@@ -340,19 +340,22 @@ fn read(cell: &Cell, boot: &Boot) -> Result<Figures, String> {
         u64::try_from(u128::from(ticks) * NANOSECONDS / u128::from(hz))
             .map_err(|error| error.to_string())
     };
-    let asked = [
+    let requested = [
         ("page size", cell.page_size.bytes(), of("from_page_size")?),
         ("page size", cell.page_size.bytes(), of("to_page_size")?),
     ];
-    if let Some((what, asked, told)) = asked.iter().find(|(_, asked, told)| asked != told) {
+    if let Some((what, expected, took)) = requested
+        .iter()
+        .find(|(_, expected, took)| expected != took)
+    {
         return Err(format!(
-            "{what}: {asked} was asked for, the kernel took {told}"
+            "{what}: {expected} was requested, the kernel took {took}"
         ));
     }
     let uncached = next.get("kexec.uncached").and_then(Value::as_bool);
     if uncached != Some(cell.mmu == Mmu::Off) {
         return Err(format!(
-            "MMU {} was asked for, kexec.uncached is {uncached:?}",
+            "MMU {} was requested, kexec.uncached is {uncached:?}",
             cell.mmu.word()
         ));
     }

@@ -3,7 +3,7 @@
 //!
 //! Source: "arm64: MMU enabled kexec relocation", Pavel Tatashin, linux-arm-kernel: the cover
 //! letter of v15 (June 2021) and the changelog of v9 (2020). A prediction multiplies the posted
-//! cost of a MiB by the bytes copied here. It is no measurement: it assumes that memory is the only
+//! cost of a MiB by the bytes copied here. It is not a measurement: it assumes that memory is the only
 //! cost, and that the cost is proportional to the bytes.
 
 use schemars::JsonSchema;

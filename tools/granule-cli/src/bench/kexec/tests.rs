@@ -139,7 +139,7 @@ fn missing_files_are_named_with_their_command() {
 }
 
 #[test]
-fn figures_are_what_the_two_kernels_said() {
+fn figures_are_what_the_two_kernels_reported() {
     let row = ran(&lines(&FIRST), &lines(&NEXT));
     assert_eq!(row.boot.reason, None);
     let figures = row.figures.unwrap();
@@ -153,7 +153,7 @@ fn figures_are_what_the_two_kernels_said() {
 }
 
 #[test]
-fn missing_or_foreign_figures_are_no_result() {
+fn missing_or_foreign_figures_are_not_a_result() {
     for (at, line) in NEXT.iter().enumerate().skip(1) {
         let mut less = lines(&NEXT);
         less.remove(at);
@@ -169,8 +169,8 @@ fn missing_or_foreign_figures_are_no_result() {
         other.push(format!("kexec.{key}={value}"));
         ran(&lines(&FIRST), &other).boot.reason.unwrap_or_default()
     };
-    assert!(with("to_page_size", "65536").contains("page size: 4096 was asked for"));
-    assert!(with("uncached", "false").contains("MMU off was asked for"));
+    assert!(with("to_page_size", "65536").contains("page size: 4096 was requested"));
+    assert!(with("uncached", "false").contains("MMU off was requested"));
     assert!(with("bytes_copied", "4096").contains("all was to be copied"));
     assert!(with("count.entry", "3").contains("the count at entry is before that at leave"));
     assert!(ran(&lines(&FIRST[..2]), &lines(&NEXT)).figures.is_none());
@@ -195,7 +195,8 @@ fn tables_and_object_have_every_figure() {
     let table = series::table(&bench, &done);
     for part in [
         "| 4k | 25M | copied | off | 16,000 | 3,968,000 | 160,000 | 800,000 | 1.032 |",
-        "| 4k | 25M | copied | off | 26,304,512 | 1,000 | 5 | 3 | 0 | 3,288,064 | 2236.7 Cavium ThunderX2, 442.0 Broadcom Stingray |",
+        "| 4k | 25M | copied | off | 26,304,512 | 1,000 | 5 | 3 | 0 | 3,288,064 | \
+         2236.7 Cavium ThunderX2, 442.0 Broadcom Stingray |",
         "| Broadcom Stingray | 380 | reboot | 3900.0 | 330.0 |",
         "granule: 4k pages, 25M, MMU off, copied: granule: refused: ",
         "interrupted after 2 of 16 boots",

@@ -50,7 +50,7 @@ pub struct Bench {
     )]
     pub page_size: Vec<PageSize>,
 
-    /// What to protect, one or more; on and full make maps of pages on CPUs that cannot split live
+    /// Memory to protect, one or more; on and full make maps of pages on CPUs that cannot split live
     /// blocks, as the default CPU
     #[arg(
         long,
@@ -61,7 +61,7 @@ pub struct Bench {
     )]
     pub rodata: Vec<Rodata>,
 
-    /// How to make the map, one or more; default: every way there is
+    /// Strategies for making the map, one or more; default: all of them
     #[arg(long, value_name = "STRATEGY", value_delimiter = ',', value_enum)]
     pub strategy: Vec<LinearMap>,
 
@@ -73,11 +73,11 @@ pub struct Bench {
     #[arg(long, value_name = "TEXT", default_value = "neoverse-n1")]
     pub cpu: String,
 
-    /// VA size to ask for: 36, 39, 42, 47, 48 or 52
+    /// VA size to request: 36, 39, 42, 47, 48 or 52
     #[arg(long, value_name = "N")]
     pub va_bits: Option<u8>,
 
-    /// The image, and how each boot is run
+    /// The image, and the options of each boot
     #[command(flatten)]
     pub on: ImageArgs,
 }

@@ -20,7 +20,7 @@ use crate::sizes::show_size;
 pub struct Form {
     /// The strategy.
     pub strategy: LinearMap,
-    /// The barriers to ask for.
+    /// The barriers to request.
     pub barriers: Option<Barriers>,
 }
 
@@ -65,7 +65,7 @@ impl Row {
 }
 
 impl Bench {
-    /// Every strategy with each of the barriers that were asked for. `direct` has no choice of barriers.
+    /// Every strategy with each of the barriers that were requested. `direct` has no choice of barriers.
     fn forms(&self) -> Vec<Form> {
         let strategies = match self.strategy.as_slice() {
             [] => &LinearMap::ALL[..],
@@ -162,22 +162,22 @@ impl Benchmark for Bench {
     }
 
     fn figures(&self, cell: &Cell, (): &(), boot: &Boot) -> Result<(), String> {
-        let asked = [
+        let requested = [
             ("page_size", cell.page_size.bytes().to_string()),
             ("linear_map.strategy", cell.form.strategy.word().to_owned()),
             ("linear_map.barriers", cell.form.barriers().to_owned()),
             ("linear_map.rodata", cell.rodata.word().to_owned()),
         ];
         let va_bits = self.va_bits.map(|bits| ("va_bits", bits.to_string()));
-        for (key, asked) in asked.into_iter().chain(va_bits) {
+        for (key, expected) in requested.into_iter().chain(va_bits) {
             let took = match boot.record.get(key) {
                 Some(Value::String(text)) => text.clone(),
                 Some(other) => other.to_string(),
                 None => "nothing".into(),
             };
-            if took != asked {
+            if took != expected {
                 return Err(format!(
-                    "{key}: {asked} was asked for, the kernel took {took}"
+                    "{key}: {expected} was requested, the kernel took {took}"
                 ));
             }
         }

@@ -24,7 +24,7 @@ use crate::sizes::show_size;
 pub(crate) struct Object {
     #[serde(flatten)]
     head: Head,
-    /// Number of boots that were asked for.
+    /// Number of requested boots.
     cells: usize,
     /// Whether the command was interrupted; `rows` then has the boots that were finished.
     interrupted: bool,
@@ -37,11 +37,11 @@ pub(crate) struct Object {
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Row")]
 struct RowObject {
-    /// Page size asked for.
+    /// Requested page size.
     page_size: u64,
     /// RAM of the machine.
     memory: u64,
-    /// Protection asked for: `off`, `noalias`, `on`, `full`.
+    /// Requested protection: `off`, `noalias`, `on`, `full`.
     rodata: &'static str,
     /// `base`, `no-cont-remap`, `batch-barriers`, `no-alloc-remap`, `lazy-unmap`, `direct`.
     strategy: &'static str,
@@ -141,7 +141,8 @@ pub(super) fn table(done: &Done) -> String {
     // Writing into a String cannot fail.
     let _ = writeln!(
         text,
-        "| pages | RAM | rodata | strategy | barriers | instructions | TLBI | DSB | ISB | stores | tables | instructions / base | TLBI / base | DSB / base |\n\
+        "| pages | RAM | rodata | strategy | barriers | instructions | TLBI | DSB | ISB | stores | \
+         tables | instructions / base | TLBI / base | DSB / base |\n\
          | --- | ---: | --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
     );
     for row in done.rows.iter().filter(|row| row.boot.is_ok()) {
@@ -270,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_leaves_out_what_failed_and_says_so() {
+    fn the_table_leaves_out_what_failed_and_notes_it() {
         let text = series::table(&bench(), &done());
         assert!(
             text.contains("| 4k | 4G | full | base | entry | 1,234,560 | 400 |"),
@@ -283,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn instructions_that_were_not_counted_are_told_with_the_reason() {
+    fn instructions_that_were_not_counted_are_null_with_the_reason() {
         let lines = ["linear_map.tlbi=400", "linear_map.not_counted=too many"];
         let done = Done {
             rows: vec![row(LinearMap::Base, Outcome::Ok, &lines)],

@@ -49,7 +49,7 @@ fn bad_usage_ends_it_and_is_kept() {
 }
 
 #[test]
-fn an_interrupted_boot_is_no_row() {
+fn an_interrupted_boot_is_not_a_row() {
     let done = run(&bench(), &AtomicBool::new(true));
     assert!(done.interrupted && done.rows.is_empty() && !done.is_ok());
 }
@@ -87,7 +87,7 @@ fn a_wrong_request_is_refused_before_the_first_boot() {
 }
 
 #[test]
-fn a_kernel_that_took_something_else_is_no_result() {
+fn a_kernel_that_took_something_else_is_not_a_result() {
     let cell = bench().cells()[0];
     let mut boot = boot::run(&bench().request(&cell));
     for line in [
@@ -98,19 +98,19 @@ fn a_kernel_that_took_something_else_is_no_result() {
     ] {
         boot.record.line(line);
     }
-    let mut asked = bench();
-    assert_eq!(asked.figures(&cell, &(), &boot), Ok(()));
+    let mut bench = bench();
+    assert_eq!(bench.figures(&cell, &(), &boot), Ok(()));
     // A CPU with fewer address bits also makes the kernel fall back.
-    asked.va_bits = Some(52);
+    bench.va_bits = Some(52);
     for (line, took) in [("levels=4", "nothing"), ("va_bits=48", "48")] {
         boot.record.line(line);
-        let line = asked.figures(&cell, &(), &boot).unwrap_err();
-        let expected = format!("va_bits: 52 was asked for, the kernel took {took}");
+        let line = bench.figures(&cell, &(), &boot).unwrap_err();
+        let expected = format!("va_bits: 52 was requested, the kernel took {took}");
         assert_eq!(line, expected);
     }
     boot.record.line("va_bits=52");
-    assert_eq!(asked.figures(&cell, &(), &boot), Ok(()));
+    assert_eq!(bench.figures(&cell, &(), &boot), Ok(()));
     boot.record.line("page_size=65536");
-    let line = asked.figures(&cell, &(), &boot).unwrap_err();
+    let line = bench.figures(&cell, &(), &boot).unwrap_err();
     assert!(line.contains("4096") && line.contains("65536"), "{line}");
 }

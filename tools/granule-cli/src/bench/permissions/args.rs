@@ -47,7 +47,7 @@ pub struct Bench {
     #[arg(long, value_name = "N", default_value_t = 1_000_000)]
     pub changes: u64,
 
-    /// What to protect; the map must be in blocks
+    /// Memory to protect; the map must be in blocks
     #[arg(long, value_name = "MODE", value_enum, default_value = "noalias")]
     pub rodata: Rodata,
 
@@ -55,7 +55,7 @@ pub struct Bench {
     #[arg(long, value_name = "TEXT", default_value = "max")]
     pub cpu: String,
 
-    /// The image, and how each boot is run
+    /// The image, and the options of each boot
     #[command(flatten)]
     pub on: ImageArgs,
 }

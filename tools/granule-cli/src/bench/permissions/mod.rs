@@ -46,7 +46,7 @@ pub struct Row {
 /// Counts of the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Figures {
-    /// Leaves of the merged map that are no leaves afterwards; a contiguous group is one leaf; 0 for merges.
+    /// Leaves of the merged map that are not leaves afterwards; a contiguous group is one leaf; 0 for merges.
     pub leaves_split: u64,
     /// Tables added; for merges, tables given back.
     pub tables: u64,
@@ -164,7 +164,7 @@ impl Benchmark for Bench {
             memory: self.memory,
             cpu: self.cpu.clone(),
             rodata: Some(self.rodata),
-            // Merging happens only when a change asks for it.
+            // Merging happens only when a change requests it.
             append: Some(format!(
                 "granule.merge=off granule.bench=permissions:{}",
                 self.changes
@@ -174,17 +174,17 @@ impl Benchmark for Bench {
     }
 
     fn figures(&self, page_size: &PageSize, (): &(), boot: &Boot) -> Result<(), String> {
-        let asked = page_size.bytes();
+        let requested = page_size.bytes();
         let took = boot.record.get("page_size").and_then(Value::as_u64);
-        if took != Some(asked) {
+        if took != Some(requested) {
             return Err(format!(
-                "page_size: {asked} was asked for, the kernel took {took:?}"
+                "page_size: {requested} was requested, the kernel took {took:?}"
             ));
         }
         let changes = number(boot, "changes");
         if changes != Some(self.changes) {
             return Err(format!(
-                "{} random changes were asked for, the kernel made {changes:?}",
+                "{} random changes were requested, the kernel made {changes:?}",
                 self.changes
             ));
         }

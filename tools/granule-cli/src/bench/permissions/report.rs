@@ -25,7 +25,7 @@ pub(crate) struct Object {
     head: Head,
     /// RAM of the machine.
     memory: u64,
-    /// Protection asked for.
+    /// Requested protection.
     rodata: &'static str,
     /// Random changes of each size.
     changes: u64,
@@ -41,7 +41,7 @@ pub(crate) struct Object {
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Boot")]
 struct BootObject {
-    /// Page size asked for.
+    /// Requested page size.
     page_size: u64,
     #[serde(flatten)]
     ended: Ended,

@@ -55,7 +55,7 @@ fn measured(bench: &Bench) -> Ran {
 }
 
 #[test]
-fn rows_are_what_the_kernel_said_in_order() {
+fn rows_are_what_the_kernel_reported_in_order() {
     let bench = bench();
     let one = measured(&bench);
     assert_eq!(bench.figures(&one.cell, &(), &one.boot), Ok(()));
@@ -81,7 +81,7 @@ fn rows_are_what_the_kernel_said_in_order() {
 }
 
 #[test]
-fn a_record_with_a_hole_or_of_something_else_is_no_result() {
+fn a_record_with_a_hole_or_of_something_else_is_not_a_result() {
     let bench = bench();
     let mut hole = measured(&bench);
     hole.boot.record.line("bench.m2.bytes=2097152");
@@ -98,7 +98,7 @@ fn a_record_with_a_hole_or_of_something_else_is_no_result() {
 }
 
 #[test]
-fn bad_usage_ends_it_and_an_interrupted_boot_is_no_row() {
+fn bad_usage_ends_it_and_an_interrupted_boot_is_not_a_row() {
     let bench = bench();
     let run = |interrupt| {
         let bar = &mut Bar::of(&bench);

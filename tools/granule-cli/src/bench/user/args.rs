@@ -19,9 +19,10 @@ what the choice of the page size at boot costs: the kernel for all against the o
 
 What is counted is instructions of program and kernel, from before a call until after it, by the
 virtual counter under -icount, where an instruction is a nanosecond; in steps of 16. The fewest of
-all rounds are told, with the TLBIs and DSBs of that round, which a plugin of QEMU counts. In `fork` the child ends at once, in `fork-held` it sleeps until the parent
-has taken the time. `touch` is the first write to each page, `copy` the one that copies it while
-that child is there, `reuse` the one after the other child, `rewrite` the one after mprotect.
+all rounds are printed, with the TLBIs and DSBs of that round, which a plugin of QEMU counts. In
+`fork` the child ends at once, in `fork-held` it sleeps until the parent has taken the time. `touch`
+is the first write to each page, `copy` the one that copies it while that child is there, `reuse`
+the one after the other child, `rewrite` the one after mprotect.
 
 With --together three programs, of 4K, 16K and 64K pages, take turns on memory of their own, then do
 the same at once; `over alone` compares with boots in which one of them is alone.
@@ -87,11 +88,11 @@ pub struct Bench {
     #[arg(long, value_name = "WORD", action = ArgAction::Set, value_parser = on_or_off(), default_value = "on")]
     pub large_leaves: bool,
 
-    /// How often everything is done
+    /// Number of rounds, each of all kinds of work
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=15))]
     pub rounds: u32,
 
-    /// How many programs of 4K pages wait at once; 0 leaves that out
+    /// Number of programs of 4K pages that wait at once; 0 leaves that out
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(0..=10_000))]
     pub programs: u32,
 
@@ -107,7 +108,7 @@ pub struct Bench {
     #[arg(long, value_name = "FOLDER")]
     pub folder: Option<PathBuf>,
 
-    /// How each boot is run, and what is printed
+    /// The options of each boot, and of the output
     #[command(flatten)]
     pub run: RunArgs,
 }

@@ -20,13 +20,13 @@ pub struct Measured {
     pub rounds: u64,
     /// Ticks in a second.
     pub frequency: u64,
-    /// How often the program took the time of something.
+    /// The number of pieces of work that the program timed.
     pub timed: u64,
     /// The operations, in the program's order.
     pub ops: Vec<Op>,
 }
 
-/// An operation: on all of the memory, unless it says something else.
+/// An operation: on all of the memory, unless its fields give something else.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Op {
     /// Its name.
@@ -35,13 +35,13 @@ pub struct Op {
     pub page: Option<u64>,
     /// Bytes of a page of the other program.
     pub other: Option<u64>,
-    /// How often it was done each time, if it is no work on memory.
+    /// The number of repetitions each time, if it is not work on memory.
     pub times: Option<u64>,
     /// Bytes that it took.
     pub bytes: Option<u64>,
     /// Its time, if it was timed.
     pub time: Option<Time>,
-    /// What was counted from outside the guest in its fastest round.
+    /// Counts from outside the guest in its fastest round.
     pub counts: Option<Counts>,
 }
 
@@ -110,7 +110,7 @@ pub fn read(console: &str) -> Result<Measured, String> {
         }
         let op = op(words, measured.frequency).map_err(|what| wrong(&what))?;
         if !names.insert((op.name.clone(), op.page, op.other)) {
-            return Err(wrong("said before"));
+            return Err(wrong("repeated"));
         }
         if measured.ops.len() == MOST_OPS {
             return Err(wrong(&format!("there are {MOST_OPS} already")));
@@ -208,7 +208,7 @@ fn number(fields: &str, key: &str) -> Result<u64, String> {
     digits
         .then(|| text.parse().ok())
         .flatten()
-        .ok_or_else(|| format!("`{key}` is no number"))
+        .ok_or_else(|| format!("`{key}` is not a number"))
 }
 
 #[cfg(test)]
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn output_that_is_cut_off_anywhere_is_no_result() {
+    fn output_that_is_cut_off_anywhere_is_not_a_result() {
         let end = WHOLE.find("timed=30").unwrap() + "timed=3".len();
         for length in 0..end {
             let error = read(&WHOLE[..length]).unwrap_err();
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_senseless_line_is_told_with_its_number() {
+    fn a_senseless_line_is_an_error_that_quotes_it() {
         let after = |lines: &str| read(&format!("{BEGIN}\n{lines}")).unwrap_err();
         let op = "bench op=a best=1 median=2 worst=3 at=0\n";
         for (lines, expected) in [
@@ -264,23 +264,32 @@ mod tests {
                 "the benchmark failed: munmap -12",
             ),
             ("bench op=a best=1 median=2", "`worst=` is missing"),
-            ("bench op=a best=-1 median=2 worst=3", "`best` is no number"),
-            ("bench op=a best=+1 median=2 worst=3", "`best` is no number"),
-            ("bench op=a best= median=2 worst=3", "`best` is no number"),
+            (
+                "bench op=a best=-1 median=2 worst=3",
+                "`best` is not a number",
+            ),
+            (
+                "bench op=a best=+1 median=2 worst=3",
+                "`best` is not a number",
+            ),
+            (
+                "bench op=a best= median=2 worst=3",
+                "`best` is not a number",
+            ),
             ("bench op=a best=3 median=2 worst=3 at=0", "not the best"),
             ("bench op=a best=1 median=4 worst=3 at=0", "not the best"),
             ("bench op=A best=1 median=2 worst=3 at=0", "no name"),
             ("bench op= best=1 median=2 worst=3 at=0", "no name"),
             (
                 "bench op=a best=1 median=2 worst=99999999999999999999 at=0",
-                "`worst` is no number",
+                "`worst` is not a number",
             ),
             (
                 "bench op=a best=1 median=2 worst=18446744073709551615 at=0",
                 "longer than can be",
             ),
             (BEGIN, "a second beginning"),
-            (&format!("{op}{op}"), "said before"),
+            (&format!("{op}{op}"), "repeated"),
         ] {
             let error = after(lines);
             assert!(error.contains(expected), "{lines}: {error}");

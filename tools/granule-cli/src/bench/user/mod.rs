@@ -44,7 +44,7 @@ pub struct Cell {
     pub build: Build,
     /// The page size.
     pub page_size: PageSize,
-    /// What runs.
+    /// The programs that run.
     pub programs: Programs,
 }
 
@@ -53,7 +53,7 @@ pub struct Cell {
 pub enum Programs {
     /// One, of the kernel's page size, which does everything.
     One,
-    /// One of this page size, and the program that tells it what to do, and no other size.
+    /// One of this page size, and the program that gives it orders, and no other size.
     Alone(PageSize),
     /// One of each page size at once.
     Together,
@@ -69,7 +69,7 @@ impl Cell {
         }
     }
 
-    /// What runs, in a word.
+    /// The programs that run, in a word.
     #[must_use]
     pub fn programs(&self) -> String {
         match self.programs {
@@ -147,17 +147,20 @@ impl Bench {
         words
     }
 
-    /// The program's results, if they are of what was asked for.
-    fn as_asked(&self, cell: &Cell, read: Measured) -> Result<Measured, String> {
-        let asked = [
+    /// The program's results, if they are those of the request.
+    fn as_requested(&self, cell: &Cell, read: Measured) -> Result<Measured, String> {
+        let requested = [
             ("page size", cell.measuring().bytes(), read.page),
             ("bytes", self.bytes, read.bytes),
             ("rounds", u64::from(self.rounds), read.rounds),
         ];
-        match asked.iter().find(|(_, asked, took)| asked != took) {
+        match requested
+            .iter()
+            .find(|(_, expected, took)| expected != took)
+        {
             None => Ok(read),
-            Some((what, asked, took)) => Err(format!(
-                "{what}: {asked} was asked for, the benchmark had {took}"
+            Some((what, expected, took)) => Err(format!(
+                "{what}: {expected} was requested, the benchmark had {took}"
             )),
         }
     }
@@ -291,7 +294,7 @@ impl Benchmark for Bench {
     }
 
     fn figures(&self, cell: &Cell, files: &Files, boot: &Boot) -> Result<Measured, String> {
-        let mut read = self.as_asked(cell, lines::read(&boot.console_text())?)?;
+        let mut read = self.as_requested(cell, lines::read(&boot.console_text())?)?;
         if let Some(counter) = &files.counter {
             counter.add_to(&mut read)?;
         }

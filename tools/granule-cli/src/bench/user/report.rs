@@ -53,7 +53,7 @@ pub(crate) struct Object {
     memory: u64,
     /// Bytes that the program maps.
     bytes: u64,
-    /// How often the program does everything.
+    /// Number of rounds of the program.
     rounds: u32,
     /// Whether it was interrupted; the lists then have what was finished before.
     interrupted: bool,
@@ -98,9 +98,9 @@ struct RowObject {
     large_leaves: bool,
     /// Kind of work.
     op: String,
-    /// Number of pages; null for what is no work on memory.
+    /// Number of pages; null for work that is not on memory.
     pages: Option<u64>,
-    /// How often the work was done between two readings of the clock: 1, but for switches.
+    /// Number of repetitions of the work between two readings of the clock: 1, but for switches.
     times: u64,
     /// Instructions of kernel and program from before the work until after it, in the round with the fewest; in
     /// steps of 16; null for `programs-N`.
@@ -295,13 +295,13 @@ mod tests {
     fn done(bench: &Bench) -> Done {
         let cells = bench.cells();
         let ops = |fork| [("touch", 16_384_000), ("fork", fork)];
-        let said = |place: usize, fork| {
+        let row = |place: usize, fork| {
             let cell: super::super::Cell = cells[place];
             ran(bench, &cell, &console(bench, &cell, &ops(fork)))
         };
         let cut = ran(bench, &cells[3], "bench begin");
         Done {
-            rows: vec![said(0, 1_010_000), said(1, 1_000_000), said(2, 5), cut],
+            rows: vec![row(0, 1_010_000), row(1, 1_000_000), row(2, 5), cut],
             interrupted: true,
         }
     }
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_leaves_out_what_failed_and_says_so() {
+    fn the_table_leaves_out_what_failed_and_notes_it() {
         let bench = bench();
         let text = series::table(&bench, &done(&bench));
         assert!(

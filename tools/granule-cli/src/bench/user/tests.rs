@@ -127,7 +127,7 @@ fn an_impossible_measurement_is_refused_before_the_first_boot() {
 }
 
 #[test]
-fn a_program_that_did_something_else_is_no_result() {
+fn a_program_that_did_something_else_is_not_a_result() {
     let (bench, cell) = (bench(), &bench().cells()[0]);
     let good = console(&bench, cell, &[("fork", 7)]);
     assert!(ran(&bench, cell, &good).figures.is_some());
@@ -135,7 +135,7 @@ fn a_program_that_did_something_else_is_no_result() {
         (
             "rounds=3",
             "rounds=2",
-            "rounds: 3 was asked for, the benchmark had 2",
+            "rounds: 3 was requested, the benchmark had 2",
         ),
         ("bench end", "bench", "the benchmark's line"),
         ("bench", "Bench", "no line `bench begin`"),
@@ -149,7 +149,7 @@ fn a_program_that_did_something_else_is_no_result() {
     let ran = ran(&bench, cell, &other);
     let reason = ran.boot.reason.unwrap_or_default();
     assert!(
-        reason.starts_with("page size: 4096 was asked for"),
+        reason.starts_with("page size: 4096 was requested"),
         "{reason}"
     );
 }

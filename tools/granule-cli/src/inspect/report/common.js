@@ -50,7 +50,7 @@ function offsetIn(tree, text) {
   return offset >= 0n && offset < 1n << BigInt(tree.va_bits) ? Number(offset) : null;
 }
 
-// --- Colours. What a colour says is said by letters, and by stripes, too.
+// --- Colours. Letters, and stripes, have the meaning of a colour, too.
 
 /** The sizes of leaves that arm64 has, by page size and level; others share the last colour. */
 const LEAF_SIZES = [2 ** 12, 2 ** 14, 2 ** 16, 2 ** 21, 2 ** 25, 2 ** 29, 2 ** 30];

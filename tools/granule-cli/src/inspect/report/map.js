@@ -1,4 +1,4 @@
-// The map of one source: it draws rows, follows pointer and keys, and says what is under them.
+// The map of one source: it draws rows, follows pointer and keys, and describes what is under them.
 
 /** The part of a row that the pointer must be near to mean a cell that is too narrow to hit. */
 const NEAR = 0.004;
@@ -24,12 +24,12 @@ class SourceMap {
       button("0 all", "Show all", () => this.showAll()), form);
     this.where = element("p", { class: "where" });
     this.facts = element("p", { class: "facts" });
-    this.said = element("p", { class: "note", role: "note" });
+    this.remarks = element("p", { class: "note", role: "note" });
     const label = `Map of ${source.name}: arrow keys choose a cell and a row, plus goes into a row, minus back, zero shows all`;
     this.map = element("div", { class: "map", id: `map-${number}`, tabindex: "0", role: "application", "aria-label": label, "aria-describedby": `detail-${number}` });
     this.detail = element("div", { class: "detail", id: `detail-${number}`, role: "status", "aria-live": "polite" });
     this.element = element("section", { class: "source", "aria-labelledby": `name-${number}` },
-      element("h3", { id: `name-${number}`, text: source.name }), this.facts, this.tools, this.said, this.where, this.map, this.detail, this.notes());
+      element("h3", { id: `name-${number}`, text: source.name }), this.facts, this.tools, this.remarks, this.where, this.map, this.detail, this.notes());
     form.addEventListener("submit", (event) => {
       event.preventDefault();
       this.findText(this.find.value.trim());
@@ -65,15 +65,15 @@ class SourceMap {
     const totals = tree.totals;
     this.facts.textContent = `${tree.owner}: stage ${tree.stage}, ${size(tree.page_size)} pages, ${tree.va_bits} bits of address, root ${tree.root}, from ${tree.origin}. ` +
       `${size(totals.mapped_bytes)} mapped in ${plural(tree.ranges, "range", "ranges")}, ${plural(totals.tables, "table", "tables")}.`;
-    const said = [];
+    const remarks = [];
     if (tree.cells.length < tree.ranges) {
-      said.push(`${number(tree.ranges)} ranges are put together in ${number(tree.cells.length)} cells` +
+      remarks.push(`${number(tree.ranges)} ranges are put together in ${number(tree.cells.length)} cells` +
         (tree.window ? `; ${number(tree.mixed)} of them sum up what lies in an aligned ${tree.window}` : ": neighbours with the same leaves and attributes") + ". Sums are exact.");
     }
-    said.push(...tree.left_out);
-    if (tree.more_left_out) said.push(`${number(tree.more_left_out)} more tables are left out.`);
-    this.said.textContent = said.join(" ");
-    this.said.hidden = !said.length;
+    remarks.push(...tree.left_out);
+    if (tree.more_left_out) remarks.push(`${number(tree.more_left_out)} more tables are left out.`);
+    this.remarks.textContent = remarks.join(" ");
+    this.remarks.hidden = !remarks.length;
     const here = this.source.findings.filter((finding) => finding.owner === tree.owner);
     this.found = new Map();
     for (const finding of here) {
@@ -165,7 +165,7 @@ class SourceMap {
     return at < 0 ? 0 : at;
   }
 
-  /** Marks the chosen cell and says what it is. */
+  /** Marks the chosen cell and describes it. */
   mark(under = null) {
     this.map.querySelectorAll(".at").forEach((one) => one.classList.remove("at"));
     const index = this.cursor;
@@ -173,11 +173,11 @@ class SourceMap {
       const k = row.segments.findIndex((segment) => segment.i <= index && index < segment.j);
       if (k >= 0) this.bars[at].children[k].classList.add("at");
     });
-    this.say(index, under);
+    this.describe(index, under);
   }
 
-  /** Says what a cell is; `under` is the address under the pointer. */
-  say(index, under) {
+  /** Describes a cell; `under` is the address under the pointer. */
+  describe(index, under) {
     const cell = this.cells[index];
     const tree = this.tree;
     const list = element("dl");
@@ -333,7 +333,7 @@ class SourceMap {
     if (/^[0-9a-f_]+$/i.test(text)) value = `0x${text}`;
     value = value.replace(/_/g, "");
     if (!/^0x[0-9a-f]{1,16}$/i.test(value)) {
-      this.detail.replaceChildren(element("p", { text: `${text} is no address: give hexadecimal digits, such as ${address(this.tree, 0)}` }));
+      this.detail.replaceChildren(element("p", { text: `${text} is not an address: give hexadecimal digits, such as ${address(this.tree, 0)}` }));
       return;
     }
     const at = this.source.trees.findIndex((tree) => offsetIn(tree, value) !== null);

@@ -65,8 +65,8 @@ pub fn run(
     for (at, source) in args.sources.iter().enumerate() {
         let whole = describe(source);
         let opened = open(source, &options, progress, interrupt)?;
-        let said = opened.notes.iter();
-        said.for_each(|note| notes(&format!("{whole}: {note}")));
+        let lines = opened.notes.iter();
+        lines.for_each(|note| notes(&format!("{whole}: {note}")));
         let short = shorts
             .get(at)
             .filter(|own| shorts.iter().filter(|it| it == own).count() == 1);

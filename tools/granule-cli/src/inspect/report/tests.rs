@@ -1,4 +1,4 @@
-//! What the page is made of: its data cannot leave their place, and results of benchmarks are told apart.
+//! The parts of the page: its data cannot leave their place, and results of benchmarks are distinguished.
 
 use serde_json::json;
 
@@ -6,7 +6,7 @@ use super::*;
 use crate::page::{STYLE, visible};
 use serde_json::Value;
 
-/// What a name in a dump can be.
+/// A name that a dump can have.
 const HOSTILE: &str = "</script><script>alert(1)</script><!--{{data}}\u{202e}\u{7}é\"'&";
 
 #[test]
@@ -66,7 +66,7 @@ fn hidden_characters_are_shown() {
 }
 
 #[test]
-fn results_of_each_benchmark_are_told_apart() {
+fn results_of_each_benchmark_are_distinguished() {
     let linear = r#"{"cells": 1, "rows": [{"page_size": 16384, "memory": 4294967296, "rodata": "on",
         "strategy": "base", "barriers": null, "linear_map": {"instructions": 7, "tlbi": null}}]}"#;
     let object = bench::read(linear).unwrap();
@@ -99,7 +99,7 @@ fn results_of_each_benchmark_are_told_apart() {
 }
 
 #[test]
-fn other_files_are_no_results() {
+fn other_files_are_not_results() {
     for text in [
         "",
         "[]",

@@ -142,7 +142,7 @@ fn addresses_and_trees_that_cannot_be_are_bad_usage() {
         (&["--dtb", "dtb", "--icount"], "granule.count=instructions"),
         (&["--dtb", "dtb", "--initrd", "dtb"], "linux,initrd-start"),
         (&["--initrd", "absent"], "--initrd absent"),
-        (&["--initrd", "target"], "no regular file"),
+        (&["--initrd", "target"], "not a regular file"),
     ] {
         let output = granule(dir.path(), words).output().unwrap();
         assert_eq!(

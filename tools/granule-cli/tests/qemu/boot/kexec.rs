@@ -166,7 +166,7 @@ fn files_that_cannot_be_read_are_bad_usage() {
         ),
         (
             |k| k.image = Some("/".into()),
-            "--kexec /: is no regular file",
+            "--kexec /: is not a regular file",
         ),
         (|k| k.initrd = Some("/none".into()), "--kexec-initrd /none"),
         (

@@ -19,7 +19,7 @@ fn a_guest_that_spins_is_ended_in_time_with_its_last_line() {
     let done = boot_guest(&image, |r| r.timeout = Duration::from_secs(5));
     assert_eq!(
         done.last_line(),
-        "granule: timeout: no end after 5 s; the kernel had said: stuck"
+        "granule: timeout: no end after 5 s; the kernel had reported: stuck"
     );
     assert_eq!(done.console_text(), "here\n");
 }

@@ -68,7 +68,7 @@ fn has_map(kernel: &Kernel, size: PageSize, protects: bool, pages_only: bool, en
 fn the_level_and_the_reason_of_each_cpu() {
     let handled = "BBM level 2: TLB conflict aborts are handled";
     let known =
-        "BBM level 3: the CPU says 2, but is a Neoverse-V3 and takes no TLB conflict aborts";
+        "BBM level 3: the CPU reports 2, but is a Neoverse-V3 and takes no TLB conflict aborts";
     let none = "BBM level 0: the CPU changes no leaf's size in place";
     for (cpu, words, id, used, why) in [
         ("cortex-a76", "", 0, 0, none),
