@@ -68,14 +68,15 @@ impl Row {
             None => ahead(&others, &granule),
         };
         let ahead = match &self.note {
-            Some(note) if !ahead.is_empty() => format!("{ahead}, {note}"),
+            Some(note) if ahead != NONE => format!("{ahead}, {note}"),
             _ => ahead,
         };
-        let others: Vec<String> = others.into_iter().map(|(_, (text, _))| text).collect();
+        let mut others: Vec<String> = others.into_iter().map(|(_, (text, _))| text).collect();
+        others.dedup();
         Ok([others.join(", "), granule.0, ahead])
     }
 
-    /// Fills a cell in. Without results the figures that need them are left out.
+    /// Fills a cell in; without results that it needs it is a dash.
     fn cell(&self, template: &str, json: Option<&Value>) -> Result<Cell> {
         let (mut text, mut figures) = (String::new(), Vec::new());
         let mut parts = template.split('{');
@@ -83,17 +84,14 @@ impl Row {
         for part in parts {
             let (inside, rest) = part.split_once('}').context("a `{` without a `}`")?;
             let (expression, form) = inside.split_once('|').unwrap_or((inside, ""));
-            // A literal needs no results.
-            let literal = expression.parse::<f64>().is_ok();
-            match json.or_else(|| literal.then_some(&Value::Null)) {
-                Some(json) => {
-                    let figure = path::figure(json, &self.at, expression)?;
-                    text += &write(figure, form).with_context(|| format!("no form `{form}`"))?;
-                    figures.push(figure);
-                }
-                None => text += NONE,
-            }
+            let literal = expression.parse::<f64>().is_ok().then_some(&Value::Null);
+            let Some(json) = json.or(literal) else {
+                return Ok((NONE.to_owned(), Vec::new()));
+            };
+            let figure = path::figure(json, &self.at, expression)?;
+            text += &write(figure, form).with_context(|| format!("no form `{form}`"))?;
             text += rest;
+            figures.push(figure);
         }
         Ok((text, figures))
     }
@@ -107,7 +105,7 @@ fn ahead(others: &[(&str, Cell)], (_, granule): &Cell) -> String {
     let (Some(&ours), Some((name, theirs))) =
         (granule.first(), others.min_by(|a, b| a.1.total_cmp(&b.1)))
     else {
-        return String::new();
+        return NONE.to_owned();
     };
     let barely = if (ours - theirs).abs() <= NEAR * theirs.abs() {
         ", barely"
@@ -208,7 +206,7 @@ mod tests {
             ),
             ("{100}", "{.tlbi}", ["100", "1,234", "**Linux**"]),
             ("{1200}", "{.tlbi}", ["1,200", "1,234", "**Linux**, barely"]),
-            ("none", "{.tlbi}", ["none", "1,234", ""]),
+            ("none", "{.tlbi}", ["none", "1,234", "–"]),
         ] {
             assert_eq!(cells(&row(others, granule)), wanted);
         }
@@ -225,7 +223,7 @@ mod tests {
     fn what_was_not_measured_is_a_dash() {
         let rows = [row("{7}", "{.tlbi} ({.dsb|.1})")];
         let text = table(&rows, &BTreeMap::new()).unwrap();
-        assert_eq!(text.lines().last(), Some("| TLBIs | 7 | – (–) |  |"));
+        assert_eq!(text.lines().last(), Some("| TLBIs | 7 | – | – |"));
         let empty = BTreeMap::from([("a".to_owned(), json!({}))]);
         let error = format!("{:#}", table(&rows, &empty).unwrap_err());
         assert_eq!(error, "TLBIs: map.tlbi: no `map`");
